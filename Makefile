@@ -1,0 +1,82 @@
+# `make test` is the first thing to run after a clone: it sets up what it needs.
+# No target retries: a test that fails once is a failed test.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := test
+
+LINT_VERSION := v2.15.0
+LINT := $(CURDIR)/bin/golangci-lint-$(LINT_VERSION)
+TEST_TIMEOUT ?= 15m
+FUZZTIME ?= 20s
+
+# The library, and the benchmarks, which keep the peers they are compared with in a module of their own.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard benchmarks/go.mod))
+
+# Runs a command and fails if a process it started outlives it.
+NOTHING_LEFT := go run ./internal/tools/nothingleft
+
+# Runs one command in every module.
+define each
+	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)); done
+endef
+
+.PHONY: test test-386 lint fmt tidy-check tour bench-smoke fuzz redis race
+
+## test: vet and the whole suite with the race detector, against real redis-server processes of its own.
+test: redis race
+	$(call each, go vet ./...)
+	@$(NOTHING_LEFT) $(MAKE) --no-print-directory suite
+
+.PHONY: suite
+suite:
+	$(call each, go test -race -count=1 -timeout $(TEST_TIMEOUT) ./...)
+
+## test-386: everything compiles for 32 bits, and the wheel runs there; needs a machine that can run 386 programs.
+test-386: export GOARCH := 386
+test-386: export CGO_ENABLED := 0
+test-386:
+	go vet ./...
+	go test -count=1 -timeout $(TEST_TIMEOUT) ./wheel/
+
+## lint: the linters of .golangci.yml, and go.mod and go.sum as `go mod tidy` would leave them.
+lint: $(LINT) tidy-check
+	$(call each, $(LINT) run ./...)
+
+## fmt: formats every file as lint wants it.
+fmt: $(LINT)
+	$(call each, $(LINT) fmt ./...)
+
+tidy-check:
+	$(call each, go mod tidy -diff)
+
+# Built through the Go module proxy, in a module of its own, so that go.mod never hears of it.
+$(LINT):
+	@echo "building golangci-lint $(LINT_VERSION); a few minutes, once"
+	@mkdir -p bin/install
+	GOBIN=$(CURDIR)/bin/install go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	@mv bin/install/golangci-lint $@ && rmdir bin/install
+
+## tour: shows the library at work; REDIS_ADDR=host:port makes it use that Redis.
+tour:
+	go run ./examples/tour
+
+## bench-smoke: every benchmark once, so that none of them rots. The figures mean nothing.
+bench-smoke: redis
+	$(call each, go test -run '^$$' -bench . -benchtime 1x -timeout $(TEST_TIMEOUT) ./...)
+
+## fuzz: every fuzz target for FUZZTIME.
+fuzz:
+	@for pkg in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "$$pkg: $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+redis:
+	@.ci/install-redis
+
+race:
+	@[ "$$(go env CGO_ENABLED)" = 1 ] || { \
+		echo "make: the race detector needs cgo and a C compiler: install gcc or clang (on Debian: apt-get install gcc libc6-dev)" >&2; exit 1; }
