@@ -1,0 +1,21 @@
+// Package redistest gives tests a real Redis: throwaway redis-server processes
+// on loopback, alone, as a Cluster or under Sentinel, and a dialer that loses,
+// delays and cuts what a client sends.
+//
+// Every process it starts belongs to one test, or to the test binary for
+// [Shared], and dies with it: at cleanup by its own pid, and by a signal from
+// the kernel when the test binary itself is killed (Linux). Nothing is ever
+// looked up or ended by name.
+//
+// A package whose tests use Redis has this TestMain:
+//
+//	func TestMain(m *testing.M) { redistest.Main(m) }
+//
+// and its tests begin with:
+//
+//	rdb := redistest.Shared(t).Client(t)
+//	name := redistest.Name(t)
+//
+// A test that pauses, kills or reconfigures the server starts its own with
+// [Start].
+package redistest

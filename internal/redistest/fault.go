@@ -1,0 +1,368 @@
+package redistest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Fault is a set of things a FaultDialer does to the network.
+type Fault uint8
+
+const (
+	// Pass lets everything through.
+	Pass Fault = 0
+	// BlackholeUp loses what the client sends: requests never reach the
+	// server. Dialing hangs.
+	BlackholeUp Fault = 1 << iota
+	// BlackholeDown loses what the server sends, its closing of a connection
+	// included: requests execute, replies do not come. Dialing hangs.
+	BlackholeDown
+	// Refuse makes dialing fail at once. Open connections are left alone.
+	Refuse
+)
+
+// Loss says how a lost reply looks to the client.
+type Loss int
+
+const (
+	// Swallow keeps the connection open and silent, so the client times out.
+	Swallow Loss = iota
+	// Cut resets the connection in place of the reply.
+	Cut
+)
+
+// FaultDialer connects like a plain dialer and injects faults into the
+// connections it made. Its Dial method goes into redis.Options.Dialer. The zero
+// value passes everything. It keeps no goroutine and no timer of its own, and its
+// methods are safe for concurrent use.
+//
+// A connection that has lost bytes in a blackhole stays deaf in that direction
+// after the fault is lifted, as half a command must not be followed by the next
+// one; connections that were idle go on.
+type FaultDialer struct {
+	// Timeout bounds a dial that hangs in a blackhole; 0 means 5 s.
+	Timeout time.Duration
+
+	mu        sync.Mutex
+	faults    Fault
+	delayUp   time.Duration
+	delayDown time.Duration
+	rules     []*rule
+	conns     map[*faultConn]struct{}
+	changed   chan struct{} // closed when faults change
+}
+
+// rule loses the reply of one coming call.
+type rule struct {
+	match []byte
+	left  int // calls to go, the last of which loses its reply
+	loss  Loss
+	lost  chan struct{}
+}
+
+// Set replaces the faults in force, for new connections and for open ones.
+func (d *FaultDialer) Set(faults Fault) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults = faults
+	if d.changed != nil {
+		close(d.changed)
+		d.changed = nil
+	}
+}
+
+// Delay holds back each write by up and what each read returns by down. Keep up
+// below the client's write timeout, within which the write must happen.
+func (d *FaultDialer) Delay(up, down time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.delayUp, d.delayDown = up, down
+}
+
+// LoseReply makes the client miss the reply of the nth call from now, n >= 1,
+// whose bytes contain match (letter case does not matter). A call is one write
+// of the client: a command, or a whole pipeline. The server receives and
+// executes it; its reply is lost when it arrives, and then the returned channel
+// is closed.
+func (d *FaultDialer) LoseReply(match string, n int, loss Loss) (lost <-chan struct{}) {
+	r := &rule{match: bytes.ToLower([]byte(match)), left: n, loss: loss, lost: make(chan struct{})}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rules = append(d.rules, r)
+	return r.lost
+}
+
+// Reset cuts every open connection with a TCP reset.
+func (d *FaultDialer) Reset() {
+	d.mu.Lock()
+	conns := make([]*faultConn, 0, len(d.conns))
+	for c := range d.conns {
+		conns = append(conns, c)
+	}
+	d.mu.Unlock()
+	for _, c := range conns {
+		c.cut()
+	}
+}
+
+// Conns returns how many connections are open.
+func (d *FaultDialer) Conns() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.conns)
+}
+
+// Dial has the signature of redis.Options.Dialer.
+func (d *FaultDialer) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	timeout := d.Timeout
+	if timeout == 0 {
+		timeout = 5 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := d.awaitPassage(ctx, network); err != nil {
+		return nil, err
+	}
+	inner, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &faultConn{Conn: inner, d: d, done: make(chan struct{})}
+	c.silence, c.silenceEnd = net.Pipe()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conns == nil {
+		d.conns = make(map[*faultConn]struct{})
+	}
+	d.conns[c] = struct{}{}
+	return c, nil
+}
+
+// awaitPassage waits while a blackhole swallows the handshake.
+func (d *FaultDialer) awaitPassage(ctx context.Context, network string) error {
+	for {
+		d.mu.Lock()
+		faults := d.faults
+		if d.changed == nil {
+			d.changed = make(chan struct{})
+		}
+		changed := d.changed
+		d.mu.Unlock()
+		switch {
+		case faults&Refuse != 0:
+			return &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+		case faults&(BlackholeUp|BlackholeDown) == 0:
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return &net.OpError{Op: "dial", Net: network, Err: os.ErrDeadlineExceeded}
+		}
+	}
+}
+
+// state returns the faults in force and the delays.
+func (d *FaultDialer) state() (faults Fault, up, down time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.faults, d.delayUp, d.delayDown
+}
+
+// claim counts a call against the rules and returns the one that falls due.
+func (d *FaultDialer) claim(call []byte) *rule {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.rules) == 0 {
+		return nil
+	}
+	call = bytes.ToLower(call)
+	var due *rule
+	keep := d.rules[:0]
+	for _, r := range d.rules {
+		if bytes.Contains(call, r.match) {
+			r.left--
+		}
+		if r.left <= 0 && due == nil {
+			due = r
+			continue
+		}
+		keep = append(keep, r)
+	}
+	d.rules = keep
+	return due
+}
+
+// faultConn is a connection under a FaultDialer. One goroutine may read while
+// another writes, as with any net.Conn.
+type faultConn struct {
+	net.Conn
+	d *FaultDialer
+
+	// silence is a pipe nobody writes to: reading from it blocks until the
+	// deadline or Close, as reading in a blackhole does.
+	silence, silenceEnd net.Conn
+	done                chan struct{} // closed by Close
+	closing             sync.Once
+
+	mu       sync.Mutex
+	deafUp   bool
+	deafDown bool
+	reset    bool
+	due      *rule // loses the next bytes from the server
+	readBy   time.Time
+	held     []byte // delayed past the deadline of the read that got it
+}
+
+func (c *faultConn) Write(p []byte) (int, error) {
+	faults, up, _ := c.d.state()
+	if up > 0 && !c.wait(up, time.Time{}) {
+		return 0, c.explain("write", net.ErrClosed)
+	}
+	c.mu.Lock()
+	if faults&BlackholeUp != 0 {
+		c.deafUp = true
+	}
+	deaf := c.deafUp
+	c.mu.Unlock()
+	if deaf {
+		return len(p), nil
+	}
+	if r := c.d.claim(p); r != nil {
+		c.mu.Lock()
+		c.due = r
+		c.mu.Unlock()
+	}
+	n, err := c.Conn.Write(p)
+	return n, c.explain("write", err)
+}
+
+func (c *faultConn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	n := copy(p, c.held)
+	c.held = c.held[n:]
+	deaf, readBy := c.deafDown, c.readBy
+	c.mu.Unlock()
+	if n > 0 {
+		return n, nil
+	}
+	if deaf {
+		return c.readSilence(p)
+	}
+	n, err := c.Conn.Read(p)
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		return 0, err
+	}
+	faults, _, down := c.d.state()
+	if faults&BlackholeDown != 0 {
+		return c.deafen(p)
+	}
+	if r := c.takeDue(); r != nil && n > 0 {
+		if r.loss == Swallow {
+			close(r.lost)
+			return c.deafen(p)
+		}
+		defer close(r.lost)
+		c.cut()
+		return 0, c.explain("read", net.ErrClosed)
+	}
+	if down > 0 && n > 0 && !c.wait(down, readBy) {
+		c.mu.Lock()
+		c.held = append(c.held, p[:n]...)
+		c.mu.Unlock()
+		return 0, os.ErrDeadlineExceeded
+	}
+	return n, c.explain("read", err)
+}
+
+// deafen loses what has come and everything after it.
+func (c *faultConn) deafen(p []byte) (int, error) {
+	c.mu.Lock()
+	c.deafDown = true
+	c.mu.Unlock()
+	return c.readSilence(p)
+}
+
+func (c *faultConn) readSilence(p []byte) (int, error) {
+	_, err := c.silence.Read(p)
+	return 0, c.explain("read", err)
+}
+
+func (c *faultConn) takeDue() *rule {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.due
+	c.due = nil
+	return r
+}
+
+// wait returns false if the deadline passed or the connection closed before d.
+func (c *faultConn) wait(d time.Duration, deadline time.Time) bool {
+	inTime := deadline.IsZero() || time.Until(deadline) > d
+	if !inTime {
+		d = time.Until(deadline)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return inTime
+	case <-c.done:
+		return false
+	}
+}
+
+// explain turns the error of a connection that was cut into a reset.
+func (c *faultConn) explain(op string, err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil && c.reset {
+		return &net.OpError{Op: op, Net: "tcp", Err: syscall.ECONNRESET}
+	}
+	return err
+}
+
+func (c *faultConn) cut() {
+	c.mu.Lock()
+	c.reset = true
+	c.mu.Unlock()
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+func (c *faultConn) Close() error {
+	err := net.ErrClosed
+	c.closing.Do(func() {
+		c.d.mu.Lock()
+		delete(c.d.conns, c)
+		c.d.mu.Unlock()
+		close(c.done)
+		_ = c.silence.Close()
+		_ = c.silenceEnd.Close()
+		err = c.Conn.Close()
+	})
+	return err
+}
+
+func (c *faultConn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+func (c *faultConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	c.readBy = t
+	c.mu.Unlock()
+	_ = c.silence.SetReadDeadline(t)
+	return c.Conn.SetReadDeadline(t)
+}
