@@ -1,0 +1,17 @@
+-- lock_renew.lua  KEYS[1..n]=hash ARGV: ttlMillis, id1, .., idn  returns {1 renewed or 0 not held by id, ..}
+local held = {}
+for i, key in ipairs(KEYS) do
+  local own = redis.pcall('HEXISTS', key, ARGV[i + 1])
+  if type(own) == 'table' then
+    -- A key overwritten by another type is a lock lost, not a reason to fail the others.
+    if not string.find(own.err, 'WRONGTYPE', 1, true) then
+      return own
+    end
+    own = 0
+  end
+  if own == 1 then
+    redis.call('PEXPIRE', key, ARGV[1])
+  end
+  held[i] = own
+end
+return held

@@ -1,0 +1,104 @@
+package scripts
+
+import (
+	"context"
+	"embed"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed *.lua
+var files embed.FS
+
+// catalogue lists every declared script; it is complete once the package is
+// initialised and never changes afterwards.
+var catalogue []*Script
+
+// Script is one Lua script. It is immutable and safe for concurrent use.
+type Script struct {
+	name   string
+	source string
+	script *redis.Script
+	once   bool
+}
+
+// A trait is what a declaration says about a script besides its name.
+type trait func(*Script)
+
+// OnceOnly declares a script that is wrong when it executes twice for one call.
+// It is sent so that go-redis does not repeat it after a lost reply: the caller
+// gets the error and has to find out what happened.
+func OnceOnly(s *Script) { s.once = true }
+
+// declare loads name.lua. It panics without that file, which a test would not
+// let pass.
+func declare(name string, traits ...trait) *Script {
+	source, err := files.ReadFile(name + ".lua")
+	if err != nil {
+		panic("scripts: " + err.Error())
+	}
+	s := &Script{name: name, source: string(source), script: redis.NewScript(string(source))}
+	for _, t := range traits {
+		t(s)
+	}
+	catalogue = append(catalogue, s)
+	return s
+}
+
+// All returns every script.
+func All() []*Script { return slices.Clone(catalogue) }
+
+// Name returns the script's file name without the extension.
+func (s *Script) Name() string { return s.name }
+
+// Source returns the script's text.
+func (s *Script) Source() string { return s.source }
+
+// SHA returns the hex SHA-1 under which a server caches the script.
+func (s *Script) SHA() string { return s.script.Hash() }
+
+// Client is what a script needs of a client; every redis.UniversalClient has it.
+type Client interface {
+	redis.Scripter
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// Run executes the script by its hash and, where the server does not know it,
+// by its text, which teaches it to the server. It blocks for one round trip
+// (two the first time) and go-redis' own retries, bounded as the client's
+// options say. After an error the script may have executed or not.
+func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
+	if !s.once {
+		return s.script.Run(ctx, c, keys, args...)
+	}
+	cmd := s.runOnce(ctx, c, "evalsha", s.SHA(), keys, args)
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		return s.runOnce(ctx, c, "eval", s.source, keys, args)
+	}
+	return cmd
+}
+
+func (s *Script) runOnce(ctx context.Context, c Client, verb, payload string, keys []string, args []any) *redis.Cmd {
+	cmd := newOnce(ctx, verb, payload, keys, args)
+	_ = c.Process(ctx, cmd) // the error is in the command
+	return cmd.Cmd
+}
+
+// onceCmd is a command that go-redis sends once: its retry loops ask NoRetry.
+type onceCmd struct{ *redis.Cmd }
+
+func (onceCmd) NoRetry() bool { return true }
+
+func newOnce(ctx context.Context, verb, payload string, keys []string, args []any) onceCmd {
+	words := make([]any, 0, 3+len(keys)+len(args))
+	words = append(words, verb, payload, len(keys))
+	for _, key := range keys {
+		words = append(words, key)
+	}
+	cmd := redis.NewCmd(ctx, append(words, args...)...)
+	if len(keys) > 0 {
+		cmd.SetFirstKeyPos(3) // routes the command to the key's cluster node
+	}
+	return onceCmd{cmd}
+}
