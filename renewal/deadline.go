@@ -1,0 +1,80 @@
+package renewal
+
+import "time"
+
+// This file is arithmetic only: no clock is read here, no state is kept.
+
+const (
+	// MinTTL and MaxTTL bound the lease times that Add and Watch accept.
+	MinTTL = time.Millisecond
+	MaxTTL = 365 * 24 * time.Hour
+
+	// maxLateness caps what a lease gives away for a wheel entry that fires late.
+	maxLateness = 50 * time.Millisecond
+
+	// maxWindow caps how long a due lease waits for others that travel in the same call.
+	maxWindow = 100 * time.Millisecond
+
+	// minCallTimeout keeps the timeout of one call above ordinary round trips when leases are short.
+	minCallTimeout = 250 * time.Millisecond
+)
+
+// margin is the part of a lease that its holder does not use: one percent for clocks that run at different
+// rates, and a tenth of the lease, at most 50 ms, for the lateness of the wheel entry that announces the end.
+func margin(ttl time.Duration) time.Duration {
+	return ttl/100 + min(ttl/10, maxLateness)
+}
+
+// lifetime is how long after the instant before sending the holder may still rely on a lease.
+func lifetime(ttl time.Duration) time.Duration { return ttl - margin(ttl) }
+
+// elapsed is the larger of monotonic and wall-clock time from since to now. The monotonic clock of Linux stands
+// still while the machine is suspended and the wall clock may be set back; a lease on a server runs on in both cases.
+func elapsed(since, now time.Time) time.Duration {
+	return max(now.Sub(since), now.Round(0).Sub(since.Round(0)))
+}
+
+// term is one confirmed period of a lease. It counts from the instant before the request was sent, never from the
+// reply: the server cannot have started its own countdown earlier, so its expiry lies behind ours for every
+// split of the round trip.
+type term struct {
+	sentAt time.Time
+	ttl    time.Duration
+}
+
+// left is the time for which the term may still be relied on; not positive means it is over.
+func (t term) left(now time.Time) time.Duration {
+	return lifetime(t.ttl) - elapsed(t.sentAt, now)
+}
+
+func (t term) deadline() time.Time { return t.sentAt.Add(lifetime(t.ttl)) }
+
+// firstRenewal is the age at which a new lease is renewed for the first time. It is spread over the second half of
+// the ordinary interval, so that leases taken together do not fall due together. u is uniform in [0,1).
+func firstRenewal(ttl time.Duration, u float64) time.Duration {
+	return scale(ttl/3, 0.5+0.5*u)
+}
+
+// nextRenewal is the age at which a renewed lease is renewed again: a third of the lease, less up to a tenth of
+// that, so that phases keep drifting apart.
+func nextRenewal(ttl time.Duration, u float64) time.Duration {
+	return scale(ttl/3, 0.9+0.1*u)
+}
+
+// retryAfter is the pause after a renewal that brought no answer.
+func retryAfter(ttl time.Duration, u float64) time.Duration {
+	return scale(ttl/20, 0.75+0.5*u)
+}
+
+// window is how long a due lease waits for company before its batch is sent.
+func window(ttl time.Duration) time.Duration { return min(ttl/100, maxWindow) }
+
+// callTimeout bounds one call to a backend, so that a lease outlives several lost calls in a row: a third of the
+// lease has passed when the first is sent, and each try costs at most a sixth plus the pause before the next.
+func callTimeout(ttl time.Duration) time.Duration {
+	return max(ttl/6, min(ttl/2, minCallTimeout))
+}
+
+func scale(d time.Duration, f float64) time.Duration {
+	return time.Duration(float64(d) * f)
+}

@@ -1,0 +1,192 @@
+package renewal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Outcome is what a backend says about one lease.
+type Outcome uint8
+
+const (
+	// Unknown means that the backend gave no answer: the lease keeps its deadline and is retried soon.
+	Unknown Outcome = iota
+	// Extended means that the lease runs for a full TTL from some instant after the call began.
+	Extended
+	// Gone means that the backend no longer knows the lease: it is lost at once.
+	Gone
+)
+
+// Ref names one lease of a batch.
+type Ref struct{ Key, ID string }
+
+// Batch is the work of one call. The slices belong to the Renewer and must not be kept after Renew returns.
+type Batch struct {
+	TTL      time.Duration // the same for every lease of a batch
+	Leases   []Ref
+	Outcomes []Outcome // one per lease, all Unknown at first; the backend fills it in
+}
+
+// Backend renews leases at one destination.
+type Backend interface {
+	// Renew extends every lease of b by b.TTL, only where the key is still held under the ID, and records the
+	// outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
+	// Renew must return when ctx ends; until it does, it takes one of the destination's few places.
+	Renew(ctx context.Context, b *Batch) error
+}
+
+// Destination collects the leases of one backend that fall due together and sends them in batches.
+// It is safe for concurrent use.
+//
+// Ground rules. Leases wait in due until the window closes, then in ready, cut into batches of one TTL. At most
+// maxCalls goroutines take batches from ready; each ends when ready is empty, so an idle destination has none.
+type Destination struct {
+	renewer *Renewer
+	backend Backend
+
+	mu      sync.Mutex
+	due     []*Lease
+	closing wheel.Timer // ends the window of due
+	closeAt time.Time
+	ready   [][]*Lease
+	calls   int
+	failing bool
+}
+
+// Add starts to renew a lease that its holder has just obtained: first at a sixth to a third of its TTL, then at
+// every third. It returns a *LostError if the deadline has passed already, ErrClosed after the Renewer's Close, the
+// wheel's error if the wheel refuses the entry, or an *InvalidError; then nothing is renewed and the caller
+// should give the lease back.
+func (d *Destination) Add(s Spec) (*Lease, error) { return d.renewer.add(d, s) }
+
+func (d *Destination) enqueue(l *Lease, now time.Time) {
+	d.mu.Lock()
+	d.due = append(d.due, l)
+	end := now.Add(window(l.ttl))
+	if len(d.due) > 1 && !end.Before(d.closeAt) {
+		d.mu.Unlock()
+		return
+	}
+	d.closing.Stop()
+	timer, err := d.renewer.wheel.AfterFunc(end.Sub(now), d.closeWindow)
+	d.closing, d.closeAt = timer, end
+	d.mu.Unlock()
+	if err != nil { // a wheel that takes no more entries costs the company, not the renewal
+		d.closeWindow()
+	}
+}
+
+// closeWindow cuts the due leases into batches and starts as many calls as they need and the limit allows.
+func (d *Destination) closeWindow() {
+	d.mu.Lock()
+	due := d.due
+	d.due = nil
+	d.ready = append(d.ready, cut(due, d.renewer.config.batchSize)...)
+	start := min(len(d.ready), d.renewer.config.maxCalls-d.calls)
+	d.calls += start
+	d.mu.Unlock()
+	for range start {
+		if d.renewer.enter() {
+			go d.work()
+		}
+	}
+}
+
+// cut sorts leases by TTL and cuts them into batches of one TTL and at most size leases.
+func cut(leases []*Lease, size int) [][]*Lease {
+	slices.SortStableFunc(leases, func(a, b *Lease) int { return cmp.Compare(a.ttl, b.ttl) })
+	var batches [][]*Lease
+	for len(leases) > 0 {
+		n := 1
+		for n < len(leases) && n < size && leases[n].ttl == leases[0].ttl {
+			n++
+		}
+		batches = append(batches, leases[:n:n])
+		leases = leases[n:]
+	}
+	return batches
+}
+
+func (d *Destination) work() {
+	defer d.renewer.leave()
+	for {
+		d.mu.Lock()
+		if len(d.ready) == 0 {
+			d.ready = nil
+			d.calls--
+			d.mu.Unlock()
+			return
+		}
+		leases := d.ready[0]
+		d.ready = d.ready[1:]
+		d.mu.Unlock()
+		d.send(leases)
+	}
+}
+
+func (d *Destination) send(leases []*Lease) {
+	sentAt := time.Now()
+	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return !l.depart() })
+	if len(leases) == 0 {
+		return
+	}
+	b := &Batch{
+		TTL:      leases[0].ttl,
+		Leases:   make([]Ref, len(leases)),
+		Outcomes: make([]Outcome, len(leases)),
+	}
+	for i, l := range leases {
+		b.Leases[i] = Ref{l.key, l.id}
+	}
+	ctx, cancel := context.WithTimeout(d.renewer.ctx, callTimeout(b.TTL))
+	err := d.renew(ctx, b)
+	cancel()
+	d.report(err, len(leases))
+	if err == nil {
+		err = errUnanswered
+	}
+	for i, l := range leases {
+		l.settle(b.Outcomes[i], sentAt, err)
+	}
+}
+
+var errUnanswered = errors.New("renewal: the backend left the lease unanswered")
+
+// renew calls the backend. A panic in it is an answer like any other failure: it must not take the process, nor the
+// leases of other destinations, with it.
+func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
+	outcomes := b.Outcomes
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("renewal: backend panicked: %v\n%s", v, debug.Stack())
+		}
+		b.Outcomes = outcomes // whatever the backend did to the field
+	}()
+	return d.backend.Renew(ctx, b)
+}
+
+// report logs the first failure of a row and the recovery, not every call between them.
+func (d *Destination) report(err error, n int) {
+	d.mu.Lock()
+	changed := d.failing != (err != nil)
+	d.failing = err != nil
+	d.mu.Unlock()
+	if !changed || d.renewer.ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		d.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal failing, retrying until the deadlines",
+			slog.Int("leases", n), slog.Any("error", err))
+	} else {
+		d.renewer.config.logger.LogAttrs(context.Background(), slog.LevelInfo, "renewal recovered")
+	}
+}

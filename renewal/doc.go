@@ -1,0 +1,46 @@
+// Package renewal keeps leases alive, and tells their holders when they are over.
+//
+// A lease is anything that a server gives for a limited time and prolongs on request: a lock in Redis, a permit,
+// a session. Whoever holds one faces two jobs. It must be renewed well before it ends, again and again, through lost
+// replies and servers that hang. And when it cannot be renewed, the holder must stop before the server gives the key
+// to somebody else. A [Renewer] does both for many leases at once.
+//
+// # What it promises
+//
+//   - A lease counts from the instant before its request was sent, less a margin: one percent for clocks of different
+//     rates plus a tenth of the lease, at most 50 ms, for a late wheel entry. The server's own expiry lies behind that
+//     deadline however the round trip was split. Elapsed time is the larger of monotonic and wall-clock time.
+//   - At the deadline the lease is lost, even while a renewal is in flight: [Lease.Done] closes, [Lease.Err] says why, and
+//     no later success revives it.
+//   - A renewal that fails is retried after about a twentieth of the lease until the deadline. Only an answer that the
+//     lease is gone ends it sooner.
+//   - After [Lease.Close] no call that has yet to start carries the lease, and answers still on their way are ignored.
+//   - A destination that hangs delays no other.
+//
+// # What it does not promise
+//
+// A process that does not run cannot be told anything. A holder that was suspended past its deadline sees
+// [Lease.Valid] turn false at once, but Done only when the next entry fires. Work that must not overlap with a successor's
+// checks a fencing token where the work takes effect.
+//
+// # Cost
+//
+// A held lease costs one entry on the wheel, about 300 bytes, and no goroutine. Leases due within a hundredth of
+// their TTL (at most 100 ms) travel in one call of up to 100; phases drift apart, so the load is even. At
+// most four calls per destination are in flight; their goroutines end when nothing is due. Ten thousand leases
+// of 30 s cost about a hundred calls every ten seconds.
+//
+// # Example
+//
+//	r, err := renewal.New(wheel.Default())
+//	...
+//	nodes, err := r.Destination(backend) // backend sends one request for many leases
+//	...
+//	before := time.Now()
+//	// obtain the lease for 30 s
+//	lease, err := nodes.Add(renewal.Spec{Key: "job-7", ID: id, TTL: 30 * time.Second, SentAt: before})
+//	...
+//	work(lease.Context(ctx)) // ends with ErrLost as its cause if the lease is lost
+//	lease.Close(nil)
+//	// give the lease back
+package renewal

@@ -1,0 +1,73 @@
+package renewal
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var (
+	// ErrLost is what every loss of a lease matches: the backend no longer knows the lease, or its deadline
+	// passed without a renewal. The concrete error is a *LostError.
+	ErrLost = errors.New("renewal: lease lost")
+
+	// ErrGone is the cause of a loss that the backend reported: the lease had been removed or had expired there.
+	ErrGone = errors.New("renewal: the backend no longer knows the lease")
+
+	// ErrExpired is the cause of a loss that the local deadline decided: no renewal was confirmed in time.
+	ErrExpired = errors.New("renewal: the deadline passed without a confirmed renewal")
+
+	// ErrUnwatched is the cause of a loss that the wheel forced: it refused the entry that would have watched
+	// the lease, so nothing could have announced its end.
+	ErrUnwatched = errors.New("renewal: the wheel no longer watches the lease")
+
+	// ErrReleased is the end of a lease that its holder closed without naming another reason.
+	ErrReleased = errors.New("renewal: lease released")
+
+	// ErrClosed is returned when the Renewer has been closed, and ends the leases it still had.
+	ErrClosed = errors.New("renewal: renewer closed")
+
+	// ErrInvalid matches every *InvalidError.
+	ErrInvalid = errors.New("renewal: invalid argument")
+)
+
+// LostError tells why and when a lease ended without its holder's doing.
+// It matches ErrLost, the Spec's own Lost error, and the cause.
+type LostError struct {
+	Key   string
+	ID    string
+	Cause error     // ErrGone, ErrExpired or ErrUnwatched, joined with the last failure of the backend if there was one
+	Due   time.Time // the local deadline that was in force
+	as    error     // Spec.Lost
+}
+
+func (e *LostError) Error() string {
+	what := ErrLost
+	if e.as != nil {
+		what = e.as
+	}
+	return fmt.Sprintf("%v: %q: %v", what, e.Key, e.Cause)
+}
+
+// Unwrap lets errors.Is and errors.As reach ErrLost, the Spec's Lost error and the cause.
+func (e *LostError) Unwrap() []error {
+	errs := []error{ErrLost, e.Cause}
+	if e.as != nil {
+		errs = append(errs, e.as)
+	}
+	return errs
+}
+
+// InvalidError names an argument that New, Destination, Add or Watch refused. It matches ErrInvalid.
+type InvalidError struct {
+	Field  string // what was refused, for example "TTL"
+	Value  any    // the value given
+	Reason string // what would have been accepted
+}
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("renewal: %s %v: %s", e.Field, e.Value, e.Reason)
+}
+
+// Unwrap returns ErrInvalid.
+func (e *InvalidError) Unwrap() error { return ErrInvalid }

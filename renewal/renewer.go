@@ -1,0 +1,186 @@
+package renewal
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Renewer keeps leases alive and tells their holders when they are over. Make one with New.
+//
+// Ground rules. A Lease is guarded by its own mutex, a Destination by its own, the list of leases and the count of
+// calls by the Renewer's. No two of them are ever held together, and none is held while a backend or a hook runs.
+type Renewer struct {
+	wheel  *wheel.Wheel
+	config config
+	ctx    context.Context // parent of every call; cancelled by Close
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	closed bool
+	leases Lease // sentinel of a circular list
+	count  int
+	calls  int           // goroutines that talk to a backend
+	idle   chan struct{} // closed when calls is 0 after Close
+}
+
+// New returns a Renewer whose leases are entries on w. It starts no goroutine.
+// The caller keeps w running until Close has returned: a stopped wheel announces nothing.
+func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
+	if w == nil {
+		return nil, &InvalidError{Field: "wheel", Value: "nil", Reason: "must not be nil"}
+	}
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	r := &Renewer{wheel: w, config: c, idle: make(chan struct{})}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.leases.prev, r.leases.next = &r.leases, &r.leases
+	return r, nil
+}
+
+// Spec describes a lease that its holder has just obtained.
+type Spec struct {
+	Key string // what is leased; handed to the backend
+	ID  string // who holds it; must be unique per acquisition, so that a late renewal cannot touch a successor
+
+	// TTL is how long the backend keeps the lease without a renewal: MinTTL to MaxTTL.
+	TTL time.Duration
+
+	// SentAt is the instant before the request that obtained the lease was sent.
+	SentAt time.Time
+
+	// Lost, if set, is the error that a loss is reported as, beside ErrLost.
+	Lost error
+
+	// OnLost, if set, is called once if the lease ends otherwise than by its own Close, after Done is closed.
+	// It runs where wheel callbacks or backend calls run and should return soon.
+	OnLost func(error)
+}
+
+func (s *Spec) validate() error {
+	if s.TTL < MinTTL || s.TTL > MaxTTL {
+		return &InvalidError{Field: "TTL", Value: s.TTL, Reason: "must be 1ms to 8760h"}
+	}
+	if s.SentAt.IsZero() {
+		return &InvalidError{Field: "SentAt", Value: s.SentAt, Reason: "must be the instant before the request was sent"}
+	}
+	return nil
+}
+
+// Destination returns a new destination: a backend with its own queue and its own calls in flight, so that one that
+// hangs delays no other. Use one per node and kind of lease, and keep it; it costs nothing while it has no leases due.
+func (r *Renewer) Destination(b Backend) (*Destination, error) {
+	if b == nil {
+		return nil, &InvalidError{Field: "backend", Value: "nil", Reason: "must not be nil"}
+	}
+	return &Destination{renewer: r, backend: b}, nil
+}
+
+// Watch tracks the deadline of a lease that is not to be renewed. It returns a *LostError if the deadline has
+// passed already, ErrClosed after Close, the wheel's error if the wheel refuses the entry, or an *InvalidError;
+// then nothing is tracked and the caller should give the lease back.
+func (r *Renewer) Watch(s Spec) (*Lease, error) { return r.add(nil, s) }
+
+// Len is the number of leases that have not ended.
+func (r *Renewer) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count
+}
+
+// Close ends every lease with ErrClosed, sends no further renewal, cancels the calls in flight and waits for them
+// to return until ctx ends. It gives no lease back; that is the holder's part. Closing twice is harmless.
+func (r *Renewer) Close(ctx context.Context) error {
+	r.mu.Lock()
+	if !r.closed {
+		r.closed = true
+		if r.calls == 0 {
+			close(r.idle)
+		}
+	}
+	left := make([]*Lease, 0, r.count)
+	for l := r.leases.next; l != &r.leases; l = l.next {
+		left = append(left, l)
+	}
+	r.mu.Unlock()
+
+	r.cancel()
+	for _, l := range left {
+		l.lose(ErrClosed)
+	}
+	select {
+	case <-r.idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *Renewer) add(d *Destination, s Spec) (*Lease, error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	l := &Lease{
+		renewer: r, dest: d, key: s.Key, id: s.ID, ttl: s.TTL, as: s.Lost, onLost: s.OnLost,
+		sentAt: s.SentAt,
+	}
+	if d != nil {
+		l.renewAfter = firstRenewal(s.TTL, rand.Float64())
+	}
+	if !r.enlist(l) {
+		return nil, ErrClosed
+	}
+	if err := l.start(); err != nil {
+		r.forget(l)
+		return nil, err
+	}
+	return l, nil
+}
+
+func (r *Renewer) enlist(l *Lease) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	l.prev, l.next = r.leases.prev, &r.leases
+	l.prev.next, l.next.prev = l, l
+	r.count++
+	return true
+}
+
+func (r *Renewer) forget(l *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.next == nil {
+		return
+	}
+	l.prev.next, l.next.prev = l.next, l.prev
+	l.prev, l.next = nil, nil
+	r.count--
+}
+
+// enter counts a goroutine that is about to talk to a backend; it is refused after Close.
+func (r *Renewer) enter() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.calls++
+	return true
+}
+
+func (r *Renewer) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls--
+	if r.closed && r.calls == 0 {
+		close(r.idle)
+	}
+}
