@@ -1,0 +1,116 @@
+package wheel
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+)
+
+// TimerTask is a task for NewTimeout, as in Netty. A task that also has a method Cancelled(*Timeout) is told
+// when its timeout is cancelled.
+type TimerTask interface {
+	Run(t *Timeout)
+}
+
+// TimerTaskFunc lets a function be a TimerTask.
+type TimerTaskFunc func(t *Timeout)
+
+// Run calls f.
+func (f TimerTaskFunc) Run(t *Timeout) { f(t) }
+
+type cancelledHook interface{ Cancelled(t *Timeout) }
+
+// Timeout is a scheduled TimerTask with the states of Netty's: pending, then expired or cancelled for good.
+// It is safe for concurrent use. AfterFunc is the leaner way where the states are not needed.
+type Timeout struct {
+	core  *core
+	task  TimerTask
+	timer Timer
+	at    int64 // deadline, nanoseconds since the wheel's origin
+	state atomic.Int32
+}
+
+const (
+	timeoutPending int32 = iota
+	timeoutExpired
+	timeoutCancelled
+)
+
+// NewTimeout schedules task to run once, at the earliest when delay has passed, on the wheel's executor.
+// It does not block. Errors are those of AfterFunc.
+func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error) {
+	if task == nil {
+		return nil, ErrNilFunc
+	}
+	if f, ok := task.(TimerTaskFunc); ok && f == nil {
+		return nil, ErrNilFunc
+	}
+	t := &Timeout{core: w.core, task: task, at: deadlineAfter(w.core.time.now(), delay)}
+	if _, err := w.objects.schedule(delay, t); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Cancel ends the timeout before its task begins. It returns true to the one call that did; the task then never
+// runs, and its Cancelled hook, if it has one, has run on this goroutine.
+func (t *Timeout) Cancel() bool {
+	if !t.end(timeoutCancelled) {
+		return false
+	}
+	t.timer.Stop()
+	t.runCancelled()
+	return true
+}
+
+// IsExpired reports whether the deadline has passed and the task was called or is about to be.
+func (t *Timeout) IsExpired() bool { return t.state.Load() == timeoutExpired }
+
+// IsCancelled reports whether the timeout was cancelled, by Cancel or by the wheel's Stop.
+func (t *Timeout) IsCancelled() bool { return t.state.Load() == timeoutCancelled }
+
+// Task returns the task given to NewTimeout.
+func (t *Timeout) Task() TimerTask { return t.task }
+
+// String describes the state and what is left until the deadline, for logs.
+func (t *Timeout) String() string {
+	state := "pending"
+	switch t.state.Load() {
+	case timeoutExpired:
+		state = "expired"
+	case timeoutCancelled:
+		state = "cancelled"
+	}
+	left := time.Duration(t.at - t.core.time.now())
+	if left < 0 {
+		return fmt.Sprintf("Timeout(%s, deadline %v ago, task %T)", state, -left, t.task)
+	}
+	return fmt.Sprintf("Timeout(%s, deadline in %v, task %T)", state, left, t.task)
+}
+
+func (t *Timeout) bind(timer Timer) { t.timer = timer }
+
+func (t *Timeout) fire() {
+	if t.end(timeoutExpired) {
+		t.task.Run(t)
+	}
+}
+
+// end moves the timeout from pending to its last state; only one caller succeeds.
+func (t *Timeout) end(state int32) bool {
+	return t.state.CompareAndSwap(timeoutPending, state)
+}
+
+func (t *Timeout) runCancelled() {
+	hook, ok := t.task.(cancelledHook)
+	if !ok {
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			t.core.reportPanic(v, debug.Stack())
+		}
+	}()
+	hook.Cancelled(t)
+}

@@ -1,0 +1,112 @@
+package wheel
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Wheel schedules callbacks. Make one with New or share the one of Default; its methods are safe for
+// concurrent use.
+type Wheel struct {
+	core    *core
+	funcs   *lane[func()]
+	objects *lane[object]
+	shared  bool // the wheel of Default
+}
+
+// object is an entry that is more than a function.
+type object interface {
+	// bind tells the entry its handle before it can fire.
+	bind(t Timer)
+	fire()
+}
+
+// New makes a wheel. Its worker goroutine starts with the first entry; a wheel that was used must be stopped
+// to end it. The error, if any, is an *OptionError.
+func New(opts ...Option) (*Wheel, error) {
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	c := newCore(cfg)
+	w := &Wheel{core: c}
+	w.funcs = newLane(c, func(f func()) { f() })
+	w.objects = newLane(c, object.fire)
+	w.objects.bind = object.bind
+	return w, nil
+}
+
+var defaultWheel = sync.OnceValue(func() *Wheel {
+	w, err := New()
+	if err != nil {
+		panic("wheel: default options refused: " + err.Error())
+	}
+	w.shared = true
+	return w
+})
+
+// Default returns the process-wide wheel, made with default options on first use. It cannot be stopped.
+func Default() *Wheel { return defaultWheel() }
+
+// AfterFunc calls f once, at the earliest when d has passed, on the wheel's executor. A d of zero or less fires
+// as soon as possible. It does not block and, while the wheel has room, does not allocate.
+//
+// Errors: ErrNilFunc; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
+func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
+	if f == nil {
+		return Timer{}, ErrNilFunc
+	}
+	return w.funcs.schedule(d, f)
+}
+
+// Len returns the number of pending entries. It is exact when nothing is scheduled, stopped or fired meanwhile.
+func (w *Wheel) Len() int { return w.core.len() }
+
+// Unprocessed is an entry that the wheel's Stop ended before it fired.
+type Unprocessed struct {
+	Func    func()        // of AfterFunc; nil for the others
+	Timeout *Timeout      // of NewTimeout, now cancelled; nil for the others
+	Left    time.Duration // what was left until its deadline; 0 if it was due
+}
+
+// Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once, and
+// the worker and the executor's goroutines end. It waits for callbacks that are running; if ctx ends first it
+// returns ctx's error beside the entries, and those callbacks end on their own. No callback begins after Stop
+// has returned. Handles of returned entries are expired.
+//
+// Called again it returns nothing. From a callback of the same wheel it returns ErrStopFromTask, and on the wheel of
+// Default ErrDefaultWheel; both leave the wheel running.
+func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
+	if w.shared {
+		return nil, ErrDefaultWheel
+	}
+	var rest []Unprocessed
+	addFunc := func(f func(), left time.Duration) { rest = append(rest, Unprocessed{Func: f, Left: left}) }
+	var cancelled []*Timeout
+	addObject := func(o object, left time.Duration) {
+		if t, ok := o.(*Timeout); ok && t.end(timeoutCancelled) {
+			rest = append(rest, Unprocessed{Timeout: t, Left: left})
+			cancelled = append(cancelled, t)
+		}
+	}
+	err := w.core.shutdown(ctx, func(now int64) {
+		w.funcs.close(now, addFunc)
+		w.objects.close(now, addObject)
+	}, func(b work) {
+		switch b := b.(type) {
+		case *batch[func()]:
+			for _, f := range b.steal() {
+				addFunc(f, 0)
+			}
+		case *batch[object]:
+			for _, o := range b.steal() {
+				addObject(o, 0)
+			}
+		}
+	})
+	for _, t := range cancelled {
+		t.runCancelled()
+	}
+	return rest, err
+}
