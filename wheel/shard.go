@@ -33,6 +33,7 @@ type shard struct {
 
 // values is what a shard needs to know of the values beside its nodes.
 type values interface {
+	stopped(i uint32)
 	forget(i uint32)
 	drop(chunk uint32)
 }
@@ -57,6 +58,7 @@ func (s *shard) stop(i, gen uint32) bool {
 	ok := s.holds(i, gen)
 	if ok {
 		s.ring.unlink(i, s.ring.node(i))
+		s.values.stopped(i)
 		s.end(i)
 		s.counts.stopped++
 	}
@@ -119,6 +121,8 @@ type lane[T any] struct {
 
 	// rearm, if set, is asked for each due entry whether it stays, and until when.
 	rearm func(v T, deadline, now int64) (next int64, again bool)
+	// stopped, if set, is told of an entry that its handle stopped.
+	stopped func(v T)
 	// bind, if set, tells a value its handle before the entry can fire.
 	bind func(v T, t Timer)
 }
@@ -146,6 +150,12 @@ func newLane[T any](c *core, fire func(T)) *lane[T] {
 func (s *laneShard[T]) base() *shard { return &s.shard }
 
 func (s *laneShard[T]) value(i uint32) *T { return &s.chunks[i>>chunkBits][i&chunkMask] }
+
+func (s *laneShard[T]) stopped(i uint32) {
+	if s.lane.stopped != nil {
+		s.lane.stopped(*s.value(i))
+	}
+}
 
 func (s *laneShard[T]) forget(i uint32) {
 	var zero T

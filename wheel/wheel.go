@@ -34,6 +34,17 @@ func New(opts ...Option) (*Wheel, error) {
 	w.funcs = newLane(c, func(f func()) { f() })
 	w.objects = newLane(c, object.fire)
 	w.objects.bind = object.bind
+	w.objects.rearm = func(o object, deadline, now int64) (int64, bool) {
+		if p, ok := o.(*periodic); ok {
+			return p.next(deadline, now), true
+		}
+		return 0, false
+	}
+	w.objects.stopped = func(o object) {
+		if p, ok := o.(*periodic); ok {
+			p.end()
+		}
+	}
 	return w, nil
 }
 
@@ -63,9 +74,9 @@ func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 // Len returns the number of pending entries. It is exact when nothing is scheduled, stopped or fired meanwhile.
 func (w *Wheel) Len() int { return w.core.len() }
 
-// Unprocessed is an entry that the wheel's Stop ended before it fired.
+// Unprocessed is an entry that the wheel's Stop ended before it fired, or before its next firing.
 type Unprocessed struct {
-	Func    func()        // of AfterFunc; nil for the others
+	Func    func()        // of AfterFunc and Every; nil for the others
 	Timeout *Timeout      // of NewTimeout, now cancelled; nil for the others
 	Left    time.Duration // what was left until its deadline; 0 if it was due
 }
@@ -73,7 +84,8 @@ type Unprocessed struct {
 // Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once, and
 // the worker and the executor's goroutines end. It waits for callbacks that are running; if ctx ends first it
 // returns ctx's error beside the entries, and those callbacks end on their own. No callback begins after Stop
-// has returned. Handles of returned entries are expired.
+// has returned. Handles of returned entries are expired. Goroutines in Sleep get ErrStopped, and contexts of
+// WithTimeout keep their deadlines on runtime timers; neither is returned.
 //
 // Called again it returns nothing. From a callback of the same wheel it returns ErrStopFromTask, and on the wheel of
 // Default ErrDefaultWheel; both leave the wheel running.
@@ -84,10 +96,22 @@ func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	var rest []Unprocessed
 	addFunc := func(f func(), left time.Duration) { rest = append(rest, Unprocessed{Func: f, Left: left}) }
 	var cancelled []*Timeout
+	var contexts []*timeoutContext
 	addObject := func(o object, left time.Duration) {
-		if t, ok := o.(*Timeout); ok && t.end(timeoutCancelled) {
-			rest = append(rest, Unprocessed{Timeout: t, Left: left})
-			cancelled = append(cancelled, t)
+		switch o := o.(type) {
+		case *Timeout:
+			if o.end(timeoutCancelled) {
+				rest = append(rest, Unprocessed{Timeout: o, Left: left})
+				cancelled = append(cancelled, o)
+			}
+		case *periodic:
+			if o.end() {
+				rest = append(rest, Unprocessed{Func: o.f, Left: left})
+			}
+		case *sleeper:
+			o.woken <- ErrStopped
+		case *timeoutContext:
+			contexts = append(contexts, o)
 		}
 	}
 	err := w.core.shutdown(ctx, func(now int64) {
@@ -107,6 +131,9 @@ func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	})
 	for _, t := range cancelled {
 		t.runCancelled()
+	}
+	for _, c := range contexts {
+		c.keep(time.Until(c.deadline))
 	}
 	return rest, err
 }

@@ -1,0 +1,42 @@
+package wheel
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// sleeper is a goroutine parked in Sleep.
+type sleeper struct {
+	woken chan error // capacity 1; receives once
+}
+
+var sleepers = sync.Pool{New: func() any { return &sleeper{woken: make(chan error, 1)} }}
+
+func (s *sleeper) bind(Timer) {}
+func (s *sleeper) fire()      { s.woken <- nil }
+
+// Sleep blocks until d has passed, ctx is done or the wheel stops, and returns nil, ctx's error or ErrStopped
+// respectively. It starts no goroutine and no runtime timer. A done ctx wins over a d of zero or less; such a d
+// returns at once. ErrTooManyPending is returned when there is no room for the entry.
+func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
+	if err := ctx.Err(); err != nil || d <= 0 {
+		return err
+	}
+	s := sleepers.Get().(*sleeper)
+	t, err := w.objects.schedule(d, s)
+	if err != nil {
+		sleepers.Put(s)
+		return err
+	}
+	select {
+	case err = <-s.woken:
+	case <-ctx.Done():
+		err = ctx.Err()
+		if !t.Stop() {
+			return err // it is being woken: s may not be used again
+		}
+	}
+	sleepers.Put(s)
+	return err
+}
