@@ -1,4 +1,9 @@
 -- lock_renew.lua  KEYS[1..n]=hash ARGV: ttlMillis, id1, .., idn  returns {1 renewed or 0 not held by id, ..}
+local ms = tonumber(ARGV[1])
+if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
+  -- PEXPIRE would delete the key.
+  return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
+end
 local held = {}
 for i, key in ipairs(KEYS) do
   local own = redis.pcall('HEXISTS', key, ARGV[i + 1])

@@ -1,0 +1,192 @@
+package redistest_test
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+// faulty returns a client without retries behind a dialer, its connection made.
+func faulty(t *testing.T, opts ...func(*redis.Options)) (*redistest.FaultDialer, *redis.Client) {
+	t.Helper()
+	d := &redistest.FaultDialer{Timeout: 100 * time.Millisecond}
+	opts = append([]func(*redis.Options){func(o *redis.Options) {
+		o.Dialer = d.Dial
+		o.MaxRetries = -1
+		o.DialerRetries = 1
+		o.PoolSize = 1
+		o.ReadTimeout = 100 * time.Millisecond
+	}}, opts...)
+	rdb := redistest.Shared(t).Client(t, opts...)
+	require.NoError(t, rdb.Ping(t.Context()).Err())
+	return d, rdb
+}
+
+func TestFaultDialer_Set(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+
+	t.Run("a blackhole up keeps requests from the server", func(t *testing.T) {
+		t.Parallel()
+		d, rdb := faulty(t)
+		key := redistest.Name(t)
+		d.Set(redistest.BlackholeUp)
+		require.ErrorIs(t, rdb.Incr(ctx, key).Err(), os.ErrDeadlineExceeded)
+		d.Set(redistest.Pass)
+		require.ErrorIs(t, rdb.Get(ctx, key).Err(), redis.Nil)
+	})
+
+	t.Run("a blackhole down lets requests execute and loses their replies", func(t *testing.T) {
+		t.Parallel()
+		d, rdb := faulty(t)
+		key := redistest.Name(t)
+		d.Set(redistest.BlackholeDown)
+		require.ErrorIs(t, rdb.Incr(ctx, key).Err(), os.ErrDeadlineExceeded)
+		d.Set(redistest.Pass)
+		require.Equal(t, "1", rdb.Get(ctx, key).Val())
+	})
+
+	t.Run("in a blackhole even the end of the server stays unseen", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		d := &redistest.FaultDialer{}
+		conn, err := d.Dial(ctx, "tcp", s.Addr())
+		require.NoError(t, err)
+		defer conn.Close()
+		d.Set(redistest.BlackholeDown)
+		s.Kill()
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+		_, err = conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	})
+
+	t.Run("dialing into a blackhole hangs for the timeout", func(t *testing.T) {
+		t.Parallel()
+		d := &redistest.FaultDialer{Timeout: 50 * time.Millisecond}
+		d.Set(redistest.BlackholeDown)
+		begin := time.Now()
+		_, err := d.Dial(ctx, "tcp", redistest.Shared(t).Addr())
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.GreaterOrEqual(t, time.Since(begin), 50*time.Millisecond)
+	})
+
+	t.Run("a dial that hangs goes through when the blackhole ends", func(t *testing.T) {
+		t.Parallel()
+		d := &redistest.FaultDialer{}
+		d.Set(redistest.BlackholeUp)
+		heal := time.AfterFunc(20*time.Millisecond, func() { d.Set(redistest.Pass) })
+		defer heal.Stop()
+		conn, err := d.Dial(ctx, "tcp", redistest.Shared(t).Addr())
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+	})
+
+	t.Run("refusing concerns new connections only", func(t *testing.T) {
+		t.Parallel()
+		d, rdb := faulty(t)
+		d.Set(redistest.Refuse)
+		require.NoError(t, rdb.Ping(ctx).Err())
+		d.Reset()
+		require.Error(t, rdb.Ping(ctx).Err()) // notices the reset
+		require.ErrorIs(t, rdb.Ping(ctx).Err(), syscall.ECONNREFUSED)
+	})
+}
+
+func TestFaultDialer_LoseReply(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for name, tc := range map[string]struct {
+		loss redistest.Loss
+		want error
+	}{
+		"swallowed, the call times out": {redistest.Swallow, os.ErrDeadlineExceeded},
+		"cut, the call sees a reset":    {redistest.Cut, syscall.ECONNRESET},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, rdb := faulty(t)
+			key := redistest.Name(t)
+			lost := d.LoseReply("INCR", 2, tc.loss)
+
+			require.NoError(t, rdb.Incr(ctx, key).Err())
+			require.NoError(t, rdb.Get(ctx, key).Err())
+			require.ErrorIs(t, rdb.Incr(ctx, key).Err(), tc.want)
+			<-lost
+			require.Equal(t, "2", rdb.Get(ctx, key).Val(), "the lost call executed")
+			require.NoError(t, rdb.Incr(ctx, key).Err())
+		})
+	}
+
+	t.Run("go-redis repeats the call unless told otherwise", func(t *testing.T) {
+		t.Parallel()
+		d, rdb := faulty(t, func(o *redis.Options) { o.MaxRetries = 3 })
+		key := redistest.Name(t)
+		lost := d.LoseReply("incr", 1, redistest.Cut)
+		require.Equal(t, int64(2), rdb.Incr(ctx, key).Val())
+		<-lost
+	})
+}
+
+func TestFaultDialer_Delay(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	const delay = 30 * time.Millisecond
+
+	for name, set := range map[string]func(*redistest.FaultDialer){
+		"up":   func(d *redistest.FaultDialer) { d.Delay(delay, 0) },
+		"down": func(d *redistest.FaultDialer) { d.Delay(0, delay) },
+	} {
+		t.Run(name+" makes a call take longer", func(t *testing.T) {
+			t.Parallel()
+			d, rdb := faulty(t)
+			set(d)
+			begin := time.Now()
+			require.NoError(t, rdb.Ping(ctx).Err())
+			require.GreaterOrEqual(t, time.Since(begin), delay)
+		})
+	}
+
+	t.Run("past the deadline the call times out and the bytes come later", func(t *testing.T) {
+		t.Parallel()
+		d := &redistest.FaultDialer{}
+		conn, err := d.Dial(ctx, "tcp", redistest.Shared(t).Addr())
+		require.NoError(t, err)
+		defer conn.Close()
+		d.Delay(0, delay)
+		_, err = conn.Write([]byte("PING\r\n"))
+		require.NoError(t, err)
+		buf := make([]byte, 64)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(delay/2)))
+		_, err = conn.Read(buf)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.NoError(t, conn.SetReadDeadline(time.Time{}))
+		n, err := conn.Read(buf)
+		require.NoError(t, err)
+		require.Equal(t, "+PONG\r\n", string(buf[:n]))
+	})
+}
+
+func TestFaultDialer_Reset(t *testing.T) {
+	t.Parallel()
+	d := &redistest.FaultDialer{}
+	conn, err := d.Dial(t.Context(), "tcp", redistest.Shared(t).Addr())
+	require.NoError(t, err)
+	require.Equal(t, 1, d.Conns())
+
+	read := make(chan error)
+	go func() {
+		_, err := conn.Read(make([]byte, 1))
+		read <- err
+	}()
+	d.Reset()
+	require.ErrorIs(t, <-read, syscall.ECONNRESET)
+	_, err = conn.Write([]byte("PING\r\n"))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.Zero(t, d.Conns())
+}
