@@ -11,6 +11,7 @@ import (
 )
 
 func TestNothingLeft(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux hands orphans to an ancestor")
 	}
