@@ -1,0 +1,241 @@
+package scripts_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+func acquire(t *testing.T, rdb *redis.Client, name, id string, ttlMillis any) []int64 {
+	t.Helper()
+	got, err := scripts.LockAcquire.Run(t.Context(), rdb, []string{name}, id, ttlMillis).Int64Slice()
+	require.NoError(t, err)
+	require.Len(t, got, 2)
+	return got
+}
+
+func release(t *testing.T, rdb *redis.Client, name, id string) int {
+	t.Helper()
+	keys := []string{name, scripts.LockChannel(name)}
+	got, err := scripts.LockRelease.Run(t.Context(), rdb, keys, id, "PUBLISH").Int()
+	require.NoError(t, err)
+	return got
+}
+
+func renew(t *testing.T, rdb *redis.Client, ttlMillis any, namesAndIDs ...string) []int64 {
+	t.Helper()
+	half := len(namesAndIDs) / 2
+	args := []any{ttlMillis}
+	for _, id := range namesAndIDs[half:] {
+		args = append(args, id)
+	}
+	got, err := scripts.LockRenew.Run(t.Context(), rdb, namesAndIDs[:half], args...).Int64Slice()
+	require.NoError(t, err)
+	return got
+}
+
+// requireTTL wants the key's TTL within one second below the given one.
+func requireTTL(t *testing.T, rdb *redis.Client, name string, want time.Duration) {
+	t.Helper()
+	got := rdb.PTTL(t.Context(), name).Val()
+	require.LessOrEqual(t, got, want)
+	require.Greater(t, got, want-time.Second)
+}
+
+func TestLockAcquire(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redistest.Shared(t).Client(t)
+
+	t.Run("takes a free lock in Redisson's form", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		require.Equal(t, []int64{1, 30_000}, acquire(t, rdb, name, "me:1", 30_000))
+		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+		requireTTL(t, rdb, name, 30*time.Second)
+	})
+
+	t.Run("executed twice with one id it holds once", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		acquire(t, rdb, name, "me:1", 10_000)
+		require.Equal(t, []int64{1, 30_000}, acquire(t, rdb, name, "me:1", 30_000))
+		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+		requireTTL(t, rdb, name, 30*time.Second)
+		require.Equal(t, 1, release(t, rdb, name, "me:1"))
+		require.Zero(t, rdb.Exists(ctx, name).Val())
+	})
+
+	t.Run("leaves a held lock alone and tells its TTL", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		acquire(t, rdb, name, "me:1", 10_000)
+		got := acquire(t, rdb, name, "you:1", 60_000)
+		require.Zero(t, got[0])
+		require.LessOrEqual(t, got[1], int64(10_000))
+		require.Greater(t, got[1], int64(9_000))
+		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+		requireTTL(t, rdb, name, 10*time.Second)
+	})
+
+	t.Run("a reentrant Redisson holder and one without expiry are holders", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		require.NoError(t, rdb.HSet(ctx, name, "0b1c:77", 3).Err())
+		require.Equal(t, []int64{0, -1}, acquire(t, rdb, name, "me:1", 30_000))
+		require.Equal(t, map[string]string{"0b1c:77": "3"}, rdb.HGetAll(ctx, name).Val())
+	})
+
+	t.Run("refuses a read/write lock, even one of the same id", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		require.NoError(t, rdb.HSet(ctx, name, "mode", "read", "me:1", 1).Err())
+		err := scripts.LockAcquire.Run(ctx, rdb, []string{name}, "me:1", 30_000).Err()
+		require.True(t, scripts.WrongKind(err), "%v", err)
+		require.Equal(t, time.Duration(-1), rdb.PTTL(ctx, name).Val())
+	})
+
+	t.Run("a key of another type is an error", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		require.NoError(t, rdb.Set(ctx, name, "x", 0).Err())
+		err := scripts.LockAcquire.Run(ctx, rdb, []string{name}, "me:1", 30_000).Err()
+		require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), "%v", err)
+		require.False(t, scripts.WrongKind(err))
+	})
+
+	for _, ttl := range []any{0, -1, "", "x", "nan", "inf", 1.5, int64(1) << 62} {
+		t.Run("refuses a TTL that PEXPIRE would not set", func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			require.Error(t, scripts.LockAcquire.Run(ctx, rdb, []string{name}, "me:1", ttl).Err())
+			require.Zero(t, rdb.Exists(ctx, name).Val())
+		})
+	}
+
+	t.Run("takes the shortest and the longest TTL", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, []int64{1, 1}, acquire(t, rdb, redistest.Name(t), "me:1", 1))
+		require.Equal(t, []int64{1, 1 << 53}, acquire(t, rdb, redistest.Name(t), "me:1", int64(1)<<53))
+	})
+}
+
+func TestLockRelease(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redistest.Shared(t).Client(t)
+
+	t.Run("frees the lock, publishes 0 and says so; a second time it does neither", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		channel := scripts.LockChannel(name)
+		sub := rdb.Subscribe(ctx, channel)
+		defer sub.Close()
+		_, err := sub.Receive(ctx)
+		require.NoError(t, err)
+
+		acquire(t, rdb, name, "me:1", 30_000)
+		require.Equal(t, 1, release(t, rdb, name, "me:1"))
+		require.Equal(t, 0, release(t, rdb, name, "me:1"))
+		require.NoError(t, rdb.Publish(ctx, channel, "end").Err())
+		for _, want := range []string{"0", "end"} {
+			m, err := sub.ReceiveMessage(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, m.Payload)
+		}
+		require.Zero(t, rdb.Exists(ctx, name).Val())
+	})
+
+	t.Run("publishes on a sharded channel if told to", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		channel := scripts.LockChannel(name)
+		sub := rdb.SSubscribe(ctx, channel)
+		defer sub.Close()
+		_, err := sub.Receive(ctx)
+		require.NoError(t, err)
+		acquire(t, rdb, name, "me:1", 30_000)
+		require.NoError(t, scripts.LockRelease.Run(ctx, rdb, []string{name, channel}, "me:1", "SPUBLISH").Err())
+		m, err := sub.ReceiveMessage(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "0", m.Payload)
+	})
+
+	t.Run("does not free another holder's lock", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		acquire(t, rdb, name, "me:1", 30_000)
+		require.Equal(t, 0, release(t, rdb, name, "me:2"))
+		require.True(t, rdb.HExists(ctx, name, "me:1").Val())
+	})
+
+	t.Run("of a lock that does not exist is a no", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, 0, release(t, rdb, redistest.Name(t), "me:1"))
+	})
+
+	t.Run("while other fields remain it wakes nobody", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		channel := scripts.LockChannel(name)
+		sub := rdb.Subscribe(ctx, channel)
+		defer sub.Close()
+		_, err := sub.Receive(ctx)
+		require.NoError(t, err)
+		require.NoError(t, rdb.HSet(ctx, name, "me:1", 1, "other", 1).Err())
+		require.Equal(t, 1, release(t, rdb, name, "me:1"))
+		require.NoError(t, rdb.Publish(ctx, channel, "end").Err())
+		m, err := sub.ReceiveMessage(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "end", m.Payload)
+	})
+}
+
+func TestLockRenew(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redistest.Shared(t).Client(t)
+
+	t.Run("sets the TTL of what is held, as often as it is sent", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		acquire(t, rdb, name, "me:1", 5_000)
+		for range 2 {
+			require.Equal(t, []int64{1}, renew(t, rdb, 30_000, name, "me:1"))
+			requireTTL(t, rdb, name, 30*time.Second)
+		}
+		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+	})
+
+	t.Run("answers for each of many locks", func(t *testing.T) {
+		t.Parallel()
+		held, others, gone, text := redistest.Name(t), redistest.Name(t), redistest.Name(t), redistest.Name(t)
+		acquire(t, rdb, held, "me:1", 5_000)
+		acquire(t, rdb, others, "you:1", 5_000)
+		require.NoError(t, rdb.Set(ctx, text, "x", 0).Err())
+		last := redistest.Name(t)
+		acquire(t, rdb, last, "me:5", 5_000)
+
+		got := renew(t, rdb, 30_000, held, others, gone, text, last, "me:1", "me:2", "me:3", "me:4", "me:5")
+		require.Equal(t, []int64{1, 0, 0, 0, 1}, got)
+		requireTTL(t, rdb, held, 30*time.Second)
+		requireTTL(t, rdb, last, 30*time.Second)
+		requireTTL(t, rdb, others, 5*time.Second)
+		require.Zero(t, rdb.Exists(ctx, gone).Val())
+	})
+
+	for _, ttl := range []any{0, -1, "x", 1.5} {
+		t.Run("refuses a TTL that would delete the key", func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			acquire(t, rdb, name, "me:1", 30_000)
+			require.Error(t, scripts.LockRenew.Run(ctx, rdb, []string{name}, ttl, "me:1").Err())
+			requireTTL(t, rdb, name, 30*time.Second)
+		})
+	}
+}
