@@ -19,10 +19,11 @@ const (
 )
 
 // Every calls f at a fixed rate: first when period has passed, then each period after that. The instants are
-// multiples of period from the call, so there is no drift however late single firings are. A firing whose time
-// has passed before the last one is over, or while the process was stalled, is skipped, so f never overlaps
-// itself. Stop ends it, also from inside f; no firing begins after Stop has returned true, but one may be in
-// progress. A panic of f does not end it.
+// multiples of period from the call, so there is no drift however late single firings are. f never overlaps
+// itself: a firing that comes up while f is still running is skipped, and those missed while the wheel was held
+// up (a stalled process, a blocking Inline callback) are made good by a single late one. Stop ends it, also
+// from inside f; no firing begins after Stop has returned true, but one may be in progress. A panic of f does
+// not end it.
 //
 // Errors: ErrNilFunc; ErrInvalidPeriod for a period of zero or less; ErrStopped; ErrTooManyPending.
 func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {

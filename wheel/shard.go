@@ -250,7 +250,7 @@ func (s *laneShard[T]) collect(now int64, due []uint32) (b *batch[T], more bool)
 func (s *laneShard[T]) take(b *batch[T], i uint32, now int64) {
 	v := *s.value(i)
 	n := s.ring.node(i)
-	s.counts.fire(now - n.deadline)
+	s.counts.fire(time.Duration(now - n.deadline))
 	b.vals = append(b.vals, v)
 	if s.lane.rearm != nil {
 		if next, again := s.lane.rearm(v, n.deadline, now); again {

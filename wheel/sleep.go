@@ -2,7 +2,6 @@ package wheel
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -10,8 +9,6 @@ import (
 type sleeper struct {
 	woken chan error // capacity 1; receives once
 }
-
-var sleepers = sync.Pool{New: func() any { return &sleeper{woken: make(chan error, 1)} }}
 
 func (s *sleeper) bind(Timer) {}
 func (s *sleeper) fire()      { s.woken <- nil }
@@ -23,10 +20,13 @@ func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
 	if err := ctx.Err(); err != nil || d <= 0 {
 		return err
 	}
-	s := sleepers.Get().(*sleeper)
+	s, _ := w.sleepers.Get().(*sleeper)
+	if s == nil {
+		s = &sleeper{woken: make(chan error, 1)}
+	}
 	t, err := w.objects.schedule(d, s)
 	if err != nil {
-		sleepers.Put(s)
+		w.sleepers.Put(s)
 		return err
 	}
 	select {
@@ -37,6 +37,6 @@ func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
 			return err // it is being woken: s may not be used again
 		}
 	}
-	sleepers.Put(s)
+	w.sleepers.Put(s)
 	return err
 }

@@ -13,6 +13,8 @@ type Wheel struct {
 	funcs   *lane[func()]
 	objects *lane[object]
 	shared  bool // the wheel of Default
+
+	sleepers sync.Pool // of *sleeper; the wheel's own, as a channel belongs to the synctest bubble it was made in
 }
 
 // object is an entry that is more than a function.

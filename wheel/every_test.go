@@ -1,0 +1,148 @@
+package wheel_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func every(t testing.TB, w *wheel.Wheel, period time.Duration, f func()) wheel.Timer {
+	t.Helper()
+	timer, err := w.Every(period, f)
+	require.NoError(t, err)
+	return timer
+}
+
+func TestEvery_DoesNotDriftOver10000Periods(t *testing.T) {
+	for _, period := range []time.Duration{time.Millisecond, 1234567 * time.Nanosecond, 20 * time.Millisecond, time.Minute} {
+		t.Run(period.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWheel(t)
+				start := time.Now()
+				var fired atomic.Int64
+				every(t, w, period, func() {
+					n := fired.Add(1)
+					if late := time.Since(start) - time.Duration(n)*period; late < 0 || late > time.Millisecond {
+						t.Errorf("firing %d is late by %v", n, late)
+					}
+				})
+				pass(10_000*period + period/2)
+				require.EqualValues(t, 10_000, fired.Load())
+			})
+		})
+	}
+}
+
+func TestEvery_SkipsWhatASlowCallbackMisses(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		w := newWheel(t, wheel.WithExecutor(e))
+		start := time.Now()
+		var at []time.Duration // f never overlaps itself, so this needs no lock
+		timer := every(t, w, 10*time.Millisecond, func() {
+			at = append(at, time.Since(start))
+			time.Sleep(25 * time.Millisecond)
+		})
+		pass(100 * time.Millisecond)
+		require.True(t, timer.Stop())
+		pass(time.Second)
+		want := []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 70 * time.Millisecond, 100 * time.Millisecond}
+		if e == wheel.Inline() { // here f holds up the wheel itself
+			want = []time.Duration{10 * time.Millisecond, 35 * time.Millisecond, 60 * time.Millisecond, 85 * time.Millisecond}
+		}
+		require.Equal(t, want, at)
+	})
+}
+
+func TestEvery_StopFromInsideEndsIt(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		w := newWheel(t, wheel.WithExecutor(e))
+		var self atomic.Pointer[wheel.Timer]
+		var ran counter
+		timer := every(t, w, time.Second, func() {
+			if ran.Add(1) == 3 {
+				require.True(t, self.Load().Stop())
+			}
+		})
+		self.Store(&timer)
+		pass(time.Minute)
+		require.EqualValues(t, 3, ran.Load())
+		require.False(t, timer.Pending())
+		require.Zero(t, w.Len())
+	})
+}
+
+func TestEvery_StopIsFinalEvenForAFiringThatIsQueued(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))
+		after(t, w, time.Second, func() { time.Sleep(time.Second) }) // holds the firing below up
+		var ran counter
+		timer := every(t, w, time.Second, ran.inc)
+		pass(1500 * time.Millisecond)
+		require.True(t, timer.Stop())
+		pass(time.Minute)
+		require.Zero(t, ran.Load())
+	})
+}
+
+func TestEvery_KeepsItsPeriodAcrossPanicsAndReentry(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t, wheel.WithPanicHandler(func(any, []byte) {}))
+		var ran, inner counter
+		every(t, w, time.Second, func() {
+			ran.inc()
+			_, err := w.AfterFunc(time.Second, inner.inc)
+			require.NoError(t, err)
+			panic("boom")
+		})
+		pass(10*time.Second + time.Millisecond)
+		require.EqualValues(t, 10, ran.Load())
+		require.EqualValues(t, 9, inner.Load())
+	})
+}
+
+func TestEvery_AStallIsOneFiringNotMany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := &steppedClock{wait: make(chan time.Time)}
+		w := newWheel(t, wheel.WithClock(c))
+		var ran counter
+		every(t, w, time.Second, ran.inc)
+		pass(time.Second)
+		c.now.Add(int64(time.Hour))
+		c.wait <- time.Time{}
+		pass(time.Second)
+		require.EqualValues(t, 1, ran.Load())
+	})
+}
+
+func TestEvery_ResetMovesThePhase(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		start := time.Now()
+		var at []time.Duration
+		timer := every(t, w, 10*time.Second, func() { at = append(at, time.Since(start)) })
+		pass(5 * time.Second)
+		require.True(t, timer.Reset(time.Second))
+		pass(21 * time.Second)
+		require.Equal(t, []time.Duration{6 * time.Second, 16 * time.Second, 26 * time.Second}, at)
+	})
+}
+
+func TestEvery_TheWheelsStopReturnsIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		var ran counter
+		every(t, w, time.Second, ran.inc)
+		pass(2500 * time.Millisecond)
+		rest, err := w.Stop(context.Background())
+		require.NoError(t, err)
+		require.Len(t, rest, 1)
+		require.Equal(t, 500*time.Millisecond, rest[0].Left)
+		rest[0].Func()
+		require.EqualValues(t, 3, ran.Load())
+	})
+}

@@ -1,0 +1,148 @@
+package wheel
+
+import (
+	"fmt"
+	"time"
+)
+
+// Ring opens the pure ring to tests: entries are named by their index, time passes by Advance.
+type Ring struct{ ring }
+
+// NewRing makes a ring of the given geometry.
+func NewRing(tick time.Duration, buckets int) *Ring {
+	r := &Ring{}
+	r.init(tick, buckets)
+	return r
+}
+
+// Add links an entry.
+func (r *Ring) Add(now, deadline int64) uint32 {
+	for {
+		if i, _, ok := r.add(now, deadline); ok {
+			return i
+		}
+		r.install(new(chunk))
+	}
+}
+
+// Remove frees a linked entry.
+func (r *Ring) Remove(i uint32) {
+	if c, ok := r.remove(i); ok {
+		r.drop(c)
+	}
+}
+
+// Reset moves an entry.
+func (r *Ring) Reset(i uint32, now, deadline int64) { r.reset(i, now, deadline) }
+
+// Advance frees and returns the entries due by now, in the order they come out, and the number of calls to the
+// ring's advance it took.
+func (r *Ring) Advance(now int64) (due []uint32, calls int) {
+	var batch [batchSize]uint32
+	for more := true; more; calls++ {
+		var got []uint32
+		got, more = r.advance(now, batch[:0])
+		due = append(due, got...)
+		for _, i := range got {
+			if c, ok := r.release(i); ok {
+				r.drop(c)
+			}
+		}
+	}
+	return due, calls
+}
+
+// Next is the instant from which Advance has something to do.
+func (r *Ring) Next() int64 { return r.next() }
+
+// Live is the number of linked entries.
+func (r *Ring) Live() int { return r.live }
+
+// Chunks is the number of chunks of nodes held.
+func (r *Ring) Chunks() int { return len(r.chunks) - r.holes }
+
+// TickOf is the tick an instant falls into.
+func (r *Ring) TickOf(ns int64) int64 { return r.tickOf(ns) }
+
+// Never is what Next returns for an empty ring.
+const Never = never
+
+// Check walks everything and returns the first broken invariant.
+func (r *Ring) Check() error {
+	seen := make(map[uint32]bool)
+	for k, rw := range r.rows {
+		if (rw != nil) != (r.used[k>>roundBits]&(1<<(k&rowMask)) != 0) {
+			return fmt.Errorf("row %d: bitmap of rows disagrees", k)
+		}
+		if rw == nil {
+			continue
+		}
+		if err := r.checkRow(k, rw, seen); err != nil {
+			return err
+		}
+	}
+	if len(seen) != r.live {
+		return fmt.Errorf("%d entries linked, %d live", len(seen), r.live)
+	}
+	return r.checkSlab()
+}
+
+func (r *Ring) checkRow(k int, rw *row, seen map[uint32]bool) error {
+	used := 0
+	for b := range rw.buckets {
+		bk := rw.buckets[b]
+		if (bk.head != 0) != (rw.occupied[b>>6]&(1<<(b&63)) != 0) {
+			return fmt.Errorf("row %d bucket %d: bitmap disagrees", k, b)
+		}
+		if bk.head != 0 {
+			used++
+		}
+		prev := uint32(0)
+		for i := bk.head; i != 0; i = r.node(i).next {
+			n := r.node(i)
+			switch {
+			case seen[i]:
+				return fmt.Errorf("entry %d is linked twice", i)
+			case n.loc != uint32(k)<<locBucketBits|uint32(b):
+				return fmt.Errorf("entry %d is in row %d bucket %d, its loc says %x", i, k, b, n.loc)
+			case n.prev != prev:
+				return fmt.Errorf("entry %d: broken back link", i)
+			}
+			seen[i], prev = true, i
+		}
+		if bk.tail != prev {
+			return fmt.Errorf("row %d bucket %d: broken tail", k, b)
+		}
+	}
+	if used == 0 || used != rw.used {
+		return fmt.Errorf("row %d: %d buckets in use, counted %d", k, used, rw.used)
+	}
+	return nil
+}
+
+func (r *Ring) checkSlab() error {
+	live, free := 0, 0
+	for c, ch := range r.chunks {
+		has := r.partial[c>>6]&(1<<(c&63)) != 0
+		if has != (ch != nil && r.states[c].free != 0) {
+			return fmt.Errorf("chunk %d: partial bit disagrees", c)
+		}
+		if ch == nil {
+			continue
+		}
+		live += int(r.states[c].live)
+		for i := r.states[c].free; i != 0; i = r.node(i).next {
+			free++
+		}
+	}
+	if live != r.live || free != r.free {
+		return fmt.Errorf("slab holds %d live %d free, counted %d and %d", live, free, r.live, r.free)
+	}
+	return nil
+}
+
+// SystemOrigin is the instant from which a wheel on the system clock counts.
+func SystemOrigin() time.Time {
+	s := newTimeSource(nil)
+	return s.origin
+}

@@ -1,0 +1,146 @@
+package wheel_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// ringModel runs a ring beside a plain list of deadlines and compares them after each step.
+type ringModel struct {
+	ring     *wheel.Ring
+	tick     int64
+	now      int64
+	deadline map[uint32]int64
+}
+
+func newRingModel(tick time.Duration, buckets int) *ringModel {
+	return &ringModel{ring: wheel.NewRing(tick, buckets), tick: int64(tick), deadline: map[uint32]int64{}}
+}
+
+func (m *ringModel) add(delay int64) { m.deadline[m.ring.Add(m.now, m.now+delay)] = m.now + delay }
+
+// pick names the n-th pending entry in an order that does not depend on the map's.
+func (m *ringModel) pick(n int) (uint32, bool) {
+	if len(m.deadline) == 0 {
+		return 0, false
+	}
+	all := make([]uint32, 0, len(m.deadline))
+	for i := range m.deadline {
+		all = append(all, i)
+	}
+	slices.Sort(all)
+	return all[n%len(all)], true
+}
+
+func (m *ringModel) stop(n int) {
+	if i, ok := m.pick(n); ok {
+		m.ring.Remove(i)
+		delete(m.deadline, i)
+	}
+}
+
+func (m *ringModel) reset(n int, delay int64) {
+	if i, ok := m.pick(n); ok {
+		m.ring.Reset(i, m.now, m.now+delay)
+		m.deadline[i] = m.now + delay
+	}
+}
+
+// advance lets time pass and checks what fires: nothing before its deadline, and everything whose tick is over.
+func (m *ringModel) advance(by int64) error {
+	m.now += by
+	due, _ := m.ring.Advance(m.now)
+	for _, i := range due {
+		at, pending := m.deadline[i]
+		switch {
+		case !pending:
+			return fmt.Errorf("entry %d fired without being pending", i)
+		case at > m.now:
+			return fmt.Errorf("entry %d fired %d ns early", i, at-m.now)
+		}
+		delete(m.deadline, i)
+	}
+	for i, at := range m.deadline {
+		if at/m.tick < m.now/m.tick {
+			return fmt.Errorf("entry %d, due at %d, has not fired by %d", i, at, m.now)
+		}
+	}
+	return m.check()
+}
+
+func (m *ringModel) check() error {
+	if m.ring.Live() != len(m.deadline) {
+		return fmt.Errorf("%d entries live, want %d", m.ring.Live(), len(m.deadline))
+	}
+	earliest := int64(wheel.Never)
+	for _, at := range m.deadline {
+		earliest = min(earliest, max(at, m.now))
+	}
+	// Next may be earlier, never later than the end of the tick of the earliest entry.
+	if next := m.ring.Next(); earliest != wheel.Never && next > (earliest/m.tick+1)*m.tick {
+		return fmt.Errorf("next event at %d, but an entry is due at %d", next, earliest)
+	}
+	return m.ring.Check()
+}
+
+// delays that reach every part of a ring of n buckets: this tick, near, far, and remainingRounds left.
+func delays(n int64, tick int64) *rapid.Generator[int64] {
+	near, far := 64*n*tick, 64*32*n*tick
+	return rapid.OneOf(
+		rapid.Int64Range(0, 3*tick),
+		rapid.Int64Range(0, near+2*tick),
+		rapid.Int64Range(near-2*tick, far+near),
+		rapid.Int64Range(0, 5*far),
+	)
+}
+
+func TestRing_BehavesAsASortedList(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.SampledFrom([]int{1, 2, 8, 64, 512}).Draw(t, "buckets")
+		tick := rapid.SampledFrom([]time.Duration{time.Microsecond, time.Millisecond}).Draw(t, "tick")
+		m := newRingModel(tick, n)
+		delay := delays(int64(n), int64(tick))
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) { m.add(delay.Draw(t, "delay")) },
+			"add many": func(t *rapid.T) {
+				d := delay.Draw(t, "delay")
+				for range rapid.IntRange(10, 600).Draw(t, "count") {
+					m.add(d)
+				}
+			},
+			"stop":    func(t *rapid.T) { m.stop(rapid.Int().Draw(t, "which") & 0xffff) },
+			"reset":   func(t *rapid.T) { m.reset(rapid.Int().Draw(t, "which")&0xffff, delay.Draw(t, "delay")) },
+			"advance": func(t *rapid.T) { require.NoError(t, m.advance(delay.Draw(t, "by"))) },
+			"":        func(t *rapid.T) { require.NoError(t, m.check()) },
+		})
+	})
+}
+
+func FuzzRing(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 0, 200, 40, 3, 0, 1, 3, 255, 255})
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		m := newRingModel(time.Microsecond, 2)
+		for ; len(ops) >= 3; ops = ops[3:] {
+			amount := int64(ops[1])<<8 | int64(ops[2])
+			switch ops[0] % 4 {
+			case 0:
+				m.add(amount * 37)
+			case 1:
+				m.stop(int(amount))
+			case 2:
+				m.reset(int(ops[1]), int64(ops[2])*997)
+			case 3:
+				require.NoError(t, m.advance(amount*13))
+			}
+			require.NoError(t, m.check())
+		}
+	})
+}

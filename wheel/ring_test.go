@@ -1,0 +1,207 @@
+package wheel_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const ms = int64(time.Millisecond)
+
+// fireInstant adds one entry at now and returns when following Next alone brings it out.
+func fireInstant(t *testing.T, r *wheel.Ring, now, deadline int64) int64 {
+	t.Helper()
+	r.Add(now, deadline)
+	for steps := 0; ; steps++ {
+		require.Less(t, steps, 1000, "the ring keeps waking its driver for one entry")
+		next := r.Next()
+		require.GreaterOrEqual(t, next, now, "Next went back")
+		now = next
+		if due, _ := r.Advance(now); len(due) > 0 {
+			return now
+		}
+	}
+}
+
+func TestRing_AnEntryFiresExactlyAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	const span = 64 * 512 * ms // what near holds
+	starts := []int64{0, 1, ms - 1, ms, 511 * ms, 512 * ms, span - 1, span, 3*span/2 + 7}
+	delays := []int64{
+		0, 1, ms - 1, ms, ms + 1, 511 * ms, 512*ms - 1, 512 * ms, 512*ms + 1, 1024 * ms,
+		span - ms, span - 1, span, span + 1, span + ms, 2 * span, 31 * span, 32*span - 1, 32 * span, 32*span + 1,
+		33 * span, 64 * span, 1000 * span, int64(24 * time.Hour), int64(365 * 24 * time.Hour), math.MaxInt64/2 - 4*span,
+	}
+	for _, start := range starts {
+		for _, delay := range delays {
+			r := wheel.NewRing(time.Millisecond, 512)
+			r.Advance(start)
+			require.Equal(t, start+delay, fireInstant(t, r, start, start+delay), "start %d delay %d", start, delay)
+			require.Zero(t, r.Live())
+			require.EqualValues(t, wheel.Never, r.Next())
+		}
+	}
+}
+
+func TestRing_EverySmallDelayFromEverySmallStart(t *testing.T) {
+	t.Parallel()
+	// One bucket of 1 µs: near reaches 64 ticks ahead and far 2048, so 2200 ticks cross every boundary.
+	const tick = int64(time.Microsecond)
+	for start := range int64(70) {
+		for delay := range int64(2200) {
+			r := wheel.NewRing(time.Microsecond, 1)
+			r.Advance(start * tick)
+			require.Equal(t, (start+delay)*tick, fireInstant(t, r, start*tick, (start+delay)*tick), "start %d delay %d", start, delay)
+		}
+	}
+}
+
+func TestRing_ACrowdedBucketFiresTogetherWhenItsTickEnds(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	for k := range int64(100) {
+		r.Add(0, 10*ms+k)
+	}
+	require.Equal(t, 11*ms, r.Next())
+	due, _ := r.Advance(11*ms - 1)
+	require.Empty(t, due, "before the end of the tick")
+	due, _ = r.Advance(11 * ms)
+	require.Len(t, due, 100)
+}
+
+func TestRing_EntriesOfOneTickComeOutInTheOrderTheyWereAdded(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	var want []uint32
+	for range 1000 {
+		want = append(want, r.Add(0, 5*ms))
+	}
+	due, _ := r.Advance(6 * ms)
+	require.Equal(t, want, due)
+}
+
+func TestRing_OneBucketHoldsManyRoundsInsertedInDescendingOrder(t *testing.T) {
+	t.Parallel()
+	const rounds = 5000 // beyond near and far, so that some have remainingRounds left twice
+	r := wheel.NewRing(time.Millisecond, 8)
+	deadline := map[uint32]int64{}
+	for k := int64(rounds); k > 0; k-- {
+		at := k * 8 * ms
+		deadline[r.Add(0, at)] = at
+	}
+	for k := int64(1); k <= rounds; k++ {
+		due, _ := r.Advance(k*8*ms - 1)
+		require.Empty(t, due, "round %d fired early", k)
+		due, _ = r.Advance(k * 8 * ms)
+		require.Len(t, due, 1, "round %d", k)
+		require.Equal(t, k*8*ms, deadline[due[0]])
+	}
+}
+
+func TestRing_AStallIsCaughtUpInOccupiedBucketsNotInMissedTicks(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	for k := range int64(10) {
+		r.Add(0, int64(time.Hour)*(k+1))
+	}
+	due, calls := r.Advance(int64(100 * 365 * 24 * time.Hour)) // 3·10^12 ticks
+	require.Len(t, due, 10)
+	require.LessOrEqual(t, calls, 10)
+}
+
+func TestRing_TimeGoingBackFiresNothingAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	r.Advance(1000 * ms)
+	r.Add(1000*ms, 1010*ms)
+	due, _ := r.Advance(5 * ms)
+	require.Empty(t, due)
+	r.Add(5*ms, 15*ms) // by the clock that went back: overdue for the ring, due at its own deadline
+	due, _ = r.Advance(14 * ms)
+	require.Empty(t, due)
+	due, _ = r.Advance(1010 * ms)
+	require.Len(t, due, 2)
+}
+
+func TestRing_ResetLaterStaysPutAndFiresAtTheNewDeadline(t *testing.T) {
+	t.Parallel()
+	for _, delay := range []int64{1, ms, 100 * ms, 40_000 * ms, int64(10 * time.Hour)} {
+		r := wheel.NewRing(time.Millisecond, 512)
+		i := r.Add(0, 10*ms)
+		r.Reset(i, 0, 10*ms+delay)
+		due, _ := r.Advance(10*ms + delay - 1)
+		require.Empty(t, due, "delay %d", delay)
+		due, _ = r.Advance(10*ms + delay)
+		require.Equal(t, []uint32{i}, due, "delay %d", delay)
+	}
+}
+
+func TestRing_ResetEarlierFiresAtTheNewDeadline(t *testing.T) {
+	t.Parallel()
+	for _, from := range []int64{20 * ms, 40_000 * ms, int64(10 * time.Hour)} {
+		r := wheel.NewRing(time.Millisecond, 512)
+		i := r.Add(0, from)
+		r.Reset(i, 0, 10*ms)
+		require.Equal(t, 10*ms, r.Next())
+		due, _ := r.Advance(10 * ms)
+		require.Equal(t, []uint32{i}, due)
+	}
+}
+
+func TestRing_AVisitToAHugeFarBucketIsSplitAndCompletes(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	const at = int64(time.Hour)
+	var all []uint32
+	for range 10_000 {
+		all = append(all, r.Add(0, at))
+	}
+	for k := 0; k < len(all); k += 2 {
+		r.Remove(all[k])
+	}
+	due, calls := r.Advance(at - ms)
+	require.Empty(t, due)
+	require.Greater(t, calls, 10, "the move was not split")
+	require.NoError(t, r.Check())
+	due, _ = r.Advance(at + ms)
+	require.Len(t, due, 5000)
+}
+
+func TestRing_GivesChunksBackAfterASpike(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	var all []uint32
+	for range 100_000 {
+		all = append(all, r.Add(0, rand.Int64N(int64(time.Hour))))
+	}
+	spike := r.Chunks()
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for _, i := range all {
+		r.Remove(i)
+	}
+	require.NoError(t, r.Check())
+	require.Greater(t, spike, 190)
+	require.LessOrEqual(t, r.Chunks(), 4)
+}
+
+func TestRing_TickOfIsTheQuotient(t *testing.T) {
+	t.Parallel()
+	ticks := []time.Duration{time.Microsecond, 1<<10 - 1, 1 << 20, time.Millisecond, 3333333, time.Second, time.Hour}
+	for _, tick := range ticks {
+		r := wheel.NewRing(tick, 512)
+		for range 10_000 {
+			ns := rand.Int64N(math.MaxInt64 >> rand.IntN(50))
+			require.Equal(t, ns/int64(tick), r.TickOf(ns), "%d / %d", ns, tick)
+			whole := ns / int64(tick) * int64(tick)
+			require.Equal(t, ns/int64(tick), r.TickOf(whole))
+			if whole > 0 {
+				require.Equal(t, ns/int64(tick)-1, r.TickOf(whole-1))
+			}
+		}
+	}
+}

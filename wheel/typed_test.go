@@ -1,0 +1,49 @@
+package wheel_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestTyped_FiresEachValueOnce(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		var sum atomic.Uint64
+		w, err := wheel.NewTyped(func(v uint64) { sum.Add(v) }, wheel.WithExecutor(e))
+		require.NoError(t, err)
+		var stopped wheel.Timer
+		for v := range uint64(1001) {
+			timer, err := w.Schedule(time.Duration(v)*time.Second, v)
+			require.NoError(t, err)
+			if v == 1000 {
+				stopped = timer
+			}
+		}
+		require.Equal(t, 1001, w.Len())
+		require.True(t, stopped.Stop())
+		pass(500 * time.Second)
+		require.EqualValues(t, 500*501/2, sum.Load())
+		rest, err := w.Stop(context.Background())
+		require.NoError(t, err)
+		require.Len(t, rest, 499)
+		for _, u := range rest {
+			require.Equal(t, time.Duration(u.Value-500)*time.Second, u.Left)
+		}
+		_, err = w.Schedule(0, 1)
+		require.ErrorIs(t, err, wheel.ErrStopped)
+		require.EqualValues(t, 501, w.Stats().Fired)
+	})
+}
+
+func TestTyped_RefusesANilFunction(t *testing.T) {
+	t.Parallel()
+	_, err := wheel.NewTyped[int](nil)
+	require.ErrorIs(t, err, wheel.ErrNilFunc)
+	_, err = wheel.NewTyped(func(int) {}, wheel.WithTickDuration(0))
+	require.ErrorIs(t, err, wheel.ErrInvalidOption)
+}
