@@ -1,0 +1,225 @@
+package redislock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/notify"
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Client takes locks on one Redis. Make one per process and Redis with New; it is safe for concurrent use.
+//
+// Ground rules. Everything is set by New and never changes, except held, which mu guards. Whatever may talk to Redis on
+// a caller's behalf is counted by gate, so that Close knows when the last of it has ended.
+type Client struct {
+	rdb     redis.UniversalClient // for calls that somebody waits for
+	retries int                   // of a call, done by run; 0 where go-redis does its own
+	own     redis.UniversalClient // for renewals and late releases
+	closeIt func() error          // closes own
+
+	wheel   *wheel.Wheel
+	logger  *slog.Logger
+	uuid    string
+	nth     atomic.Uint64
+	hub     *notify.Hub
+	renewer *renewal.Renewer
+	leases  *renewal.Destination
+	late    *releaser
+	gate    *gate
+
+	mu   sync.Mutex
+	held map[*Lock]struct{}
+}
+
+// New returns a Client that takes its locks through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
+// a *redis.Ring or anything that behaves like one. It does not talk to Redis yet and starts no goroutine.
+//
+// Calls share the pool of rdb. Renewals and late releases use a few connections of their own, made from the same options, so
+// that a pool busy with other work does not delay them. The caller keeps rdb open until Close has returned.
+func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
+	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
+		return nil, &InvalidError{Field: "client", Value: "nil", Reason: "must not be nil"}
+	}
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{
+		wheel:  cfg.wheel,
+		logger: cfg.logger,
+		uuid:   newUUID(),
+		hub:    notify.New(rdb, cfg.wheel),
+		gate:   newGate(),
+		held:   make(map[*Lock]struct{}),
+	}
+	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
+		return nil, err
+	}
+	c.rdb, c.retries = boundable(rdb)
+	c.own, c.closeIt = dedicated(rdb)
+	if c.leases, err = c.renewer.Destination(newRenewBackend(c.own)); err != nil {
+		return nil, err
+	}
+	c.late = &releaser{client: c}
+	return c, nil
+}
+
+// Mutex returns the lock of that name. It does not talk to Redis. The key in Redis is the name itself, as Redisson has it:
+// services in Java that use getLock(name) and this one exclude each other.
+//
+// A name is any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
+// hash tag such as {user:7}. A bad name or option is reported by Lock, TryLock and Do as an *InvalidError.
+func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
+	m := &Mutex{client: c, name: name}
+	if m.err = checkName(name); m.err == nil {
+		m.config, m.err = newLockConfig(opts)
+	}
+	return m
+}
+
+// Close releases the locks that are held, ends waiting calls with ErrClosed and returns when nothing of the Client is left
+// running, or when ctx ends: then the connections are closed all the same, calls in flight end by their own timeouts,
+// and locks that could not be released end with their lease. Closing twice is harmless. The wheel and rdb stay the caller's.
+func (c *Client) Close(ctx context.Context) error {
+	if !c.gate.close() {
+		return c.gate.wait(ctx)
+	}
+	c.mu.Lock()
+	held := make([]*Lock, 0, len(c.held))
+	for l := range c.held {
+		held = append(held, l)
+	}
+	clear(c.held)
+	c.mu.Unlock()
+	for _, l := range held {
+		if l.lease.Close(ErrClosed) {
+			c.late.add(l.claim(), 0)
+		}
+	}
+	err := errors.Join(
+		c.gate.wait(ctx), // nobody is left who would add to late
+		c.late.close(ctx),
+		c.renewer.Close(ctx),
+		c.hub.Close(ctx),
+		c.closeIt(),
+	)
+	if err != nil {
+		return fmt.Errorf("redislock: close: %w", err)
+	}
+	return nil
+}
+
+// nextID names one acquisition: unique for ever, so that nothing meant for an old hold can touch a new one. To Redisson it
+// is the opaque field of a holder.
+func (c *Client) nextID() string {
+	return c.uuid + ":" + strconv.FormatUint(c.nth.Add(1), 10)
+}
+
+func (c *Client) keep(l *Lock) {
+	c.mu.Lock()
+	c.held[l] = struct{}{}
+	c.mu.Unlock()
+	if l.lease.Err() != nil { // lost before it was entered
+		c.drop(l)
+	}
+}
+
+func (c *Client) drop(l *Lock) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, l)
+}
+
+// newUUID returns a version 4 UUID in text form.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
+}
+
+// gate counts what is under way and lets nothing new begin once it is closed.
+type gate struct {
+	mu      sync.Mutex
+	closed  bool
+	n       int
+	closing chan struct{} // closed by close
+	idle    chan struct{} // closed when closed and n is 0
+}
+
+func newGate() *gate {
+	return &gate{closing: make(chan struct{}), idle: make(chan struct{})}
+}
+
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.n++
+	return true
+}
+
+// enterInside counts something begun by one who is inside, closed or not.
+func (g *gate) enterInside() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.n++
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.n--
+	if g.closed && g.n == 0 {
+		close(g.idle)
+	}
+}
+
+// close reports whether this call closed the gate.
+func (g *gate) close() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.closed = true
+	close(g.closing)
+	if g.n == 0 {
+		close(g.idle)
+	}
+	return true
+}
+
+func (g *gate) isClosed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closed
+}
+
+func (g *gate) wait(ctx context.Context) error {
+	select {
+	case <-g.idle:
+		return nil
+	default:
+	}
+	select {
+	case <-g.idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

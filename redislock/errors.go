@@ -1,0 +1,87 @@
+package redislock
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// One error per decision that a caller makes. Errors of Redis itself and of ctx are wrapped and reach the caller as they
+// are: none of them is ever reported as ErrLocked.
+var (
+	// ErrLocked is returned by TryLock, and by Lock when ctx ended first, when another holds the lock.
+	// The concrete error is a *LockedError.
+	ErrLocked = errors.New("redislock: locked by another")
+
+	// ErrLost means that the lock ended before it was unlocked: its lease ran out or its key was removed. Another may
+	// hold it since. It is the Err of the Lock, the cause of its contexts, and what Unlock returns.
+	ErrLost = errors.New("redislock: lock lost")
+
+	// ErrNotHeld is returned for a lock that its holder has unlocked already, and for a nil or zero Lock.
+	ErrNotHeld = errors.New("redislock: lock not held")
+
+	// ErrClosed is returned after the Client's Close, and ends the locks that it released.
+	ErrClosed = errors.New("redislock: client closed")
+
+	// ErrWrongKind is returned when the key holds something else than a lock of this kind. It was left alone.
+	ErrWrongKind = errors.New("redislock: the key holds something else")
+
+	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
+	ErrInvalid = errors.New("redislock: invalid argument")
+)
+
+// LockedError tells how long the present hold lasts unless it is renewed. It matches ErrLocked.
+type LockedError struct {
+	Name string
+	TTL  time.Duration // as Redis reported it last; negative if the key never expires
+}
+
+func (e *LockedError) Error() string {
+	if e.TTL < 0 {
+		return fmt.Sprintf("%v: %q, without expiry", ErrLocked, e.Name)
+	}
+	return fmt.Sprintf("%v: %q, for up to %v", ErrLocked, e.Name, e.TTL)
+}
+
+// Unwrap returns ErrLocked.
+func (e *LockedError) Unwrap() error { return ErrLocked }
+
+// InvalidError names an argument that was refused. It matches ErrInvalid.
+type InvalidError struct {
+	Field  string // what was refused, for example "name" or "WithLease"
+	Value  any    // the value given; a long name is shortened
+	Reason string // why, or what would have been accepted
+}
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("redislock: %s %v: %s", e.Field, e.Value, e.Reason)
+}
+
+// Unwrap returns ErrInvalid.
+func (e *InvalidError) Unwrap() error { return ErrInvalid }
+
+// checkName refuses a name under which the keys of a lock would not share a cluster slot.
+func checkName(name string) error {
+	var refused *scripts.NameError
+	if !errors.As(scripts.CheckName(name), &refused) {
+		return nil
+	}
+	const most = 64
+	shown := fmt.Sprintf("%q", name[:min(len(name), most)])
+	if len(name) > most {
+		shown += "..."
+	}
+	return &InvalidError{Field: "name", Value: shown, Reason: refused.Reason}
+}
+
+// operationError says which operation failed on which lock, and gives Redis' refusals of a key their name.
+func operationError(operation, name string, err error) error {
+	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return fmt.Errorf("%w: %s %q: %w", ErrWrongKind, operation, name, err)
+	}
+	return fmt.Errorf("redislock: %s %q: %w", operation, name, err)
+}

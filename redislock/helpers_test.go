@@ -1,0 +1,125 @@
+package redislock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// patience bounds what a test waits for; nothing is expected to take that long.
+const patience = 30 * time.Second
+
+func newWheel(t testing.TB) *wheel.Wheel {
+	t.Helper()
+	w, err := wheel.New()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := w.Stop(context.Background())
+		require.NoError(t, err)
+	})
+	return w
+}
+
+// newClient returns a lock client that is closed with the test.
+func newClient(t testing.TB, rdb redis.UniversalClient, opts ...redislock.Option) *redislock.Client {
+	t.Helper()
+	c, err := redislock.New(rdb, append([]redislock.Option{redislock.WithWheel(newWheel(t))}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, c.Close(ctx))
+	})
+	return c
+}
+
+// shared returns a lock client on the shared server, the plain client below it, and a name.
+func shared(t testing.TB) (*redislock.Client, *redis.Client, string) {
+	t.Helper()
+	rdb := redistest.Shared(t).Client(t)
+	return newClient(t, rdb), rdb, redistest.Name(t)
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func mustLock(t testing.TB, m *redislock.Mutex) *redislock.Lock {
+	t.Helper()
+	l, err := m.Lock(within(t, patience))
+	require.NoError(t, err)
+	return l
+}
+
+func requireFree(t testing.TB, rdb redis.UniversalClient, name string) {
+	t.Helper()
+	n, err := rdb.Exists(t.Context(), name).Result()
+	require.NoError(t, err)
+	require.Zero(t, n, "the key is still there")
+}
+
+// requireHeldOnce checks the wire form: one holder, counted once, with a lease.
+func requireHeldOnce(t testing.TB, rdb redis.UniversalClient, name string) (holder string) {
+	t.Helper()
+	fields, err := rdb.HGetAll(t.Context(), name).Result()
+	require.NoError(t, err)
+	require.Len(t, fields, 1)
+	for id, count := range fields {
+		require.Equal(t, "1", count)
+		holder = id
+	}
+	pttl, err := rdb.PTTL(t.Context(), name).Result()
+	require.NoError(t, err)
+	require.Positive(t, pttl)
+	return holder
+}
+
+// poll looks every few milliseconds until cond holds. It is for states of Redis that announce themselves to nobody.
+func poll(t testing.TB, cond func() bool) {
+	t.Helper()
+	w := newWheel(t)
+	ctx := within(t, patience)
+	for !cond() {
+		require.NoError(t, w.Sleep(ctx, 5*time.Millisecond), "the awaited state did not come")
+	}
+}
+
+// awaitWaiters returns when n clients are subscribed to the lock's channel.
+func awaitWaiters(t testing.TB, rdb *redis.Client, name string, n int64) {
+	t.Helper()
+	channel := scripts.LockChannel(name)
+	poll(t, func() bool {
+		subs, err := rdb.PubSubNumSub(t.Context(), channel).Result()
+		require.NoError(t, err)
+		return subs[channel] == n
+	})
+}
+
+// holdRaw takes the lock as a client of another language would. A ttl of 0 sets none.
+func holdRaw(t testing.TB, rdb *redis.Client, name string, ttl time.Duration) {
+	t.Helper()
+	require.NoError(t, rdb.HSet(t.Context(), name, "another:1", 1).Err())
+	if ttl > 0 {
+		require.NoError(t, rdb.PExpire(t.Context(), name, ttl).Err())
+	}
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}

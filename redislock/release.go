@@ -1,0 +1,196 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const (
+	publish = "PUBLISH" // how waiters are woken
+
+	// lateCopy is when a release is repeated because an unanswered request may take effect after the first release: by
+	// then the server, which has answered since, has read what was in its sockets.
+	lateCopy = time.Second
+
+	releaseRetry   = 250 * time.Millisecond // the pause after the first failure; doubled up to maxReleaseWait
+	maxReleaseWait = 5 * time.Second
+	releaseTimeout = 5 * time.Second // of one batch
+	releaseBatch   = 100
+)
+
+// claim is what may be left of a lock in Redis.
+type claim struct {
+	name, id string
+	until    time.Time // by then it has gone by itself
+	due      time.Time
+	pause    time.Duration // before the next retry
+	copies   int           // further releases to send after the one that succeeds
+}
+
+// claim counts its time from now: any request for it was sent before.
+func (l *Lock) claim() claim {
+	return claim{name: l.name, id: l.id, until: time.Now().Add(l.ttl), pause: releaseRetry}
+}
+
+// giveBack releases, in the background, a lock that nobody holds; again says that a request for it may still be under way.
+func (c *Client) giveBack(cl claim, again bool) {
+	if again {
+		cl.copies = 1
+	}
+	c.late.add(cl, 0)
+}
+
+// releaser sends releases that nobody waits for, in batches, one batch at a time, and retries those that fail.
+//
+// Ground rules. mu guards every field. At most one wheel entry and one goroutine exist, and neither when nothing is pending.
+type releaser struct {
+	client *Client
+
+	mu      sync.Mutex
+	pending []claim
+	timer   wheel.Timer
+	running bool
+	closed  bool
+}
+
+// add queues a release for in d from now.
+func (r *releaser) add(cl claim, d time.Duration) {
+	cl.due = time.Now().Add(d)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending = append(r.pending, cl)
+	if !r.running {
+		r.arm()
+	}
+}
+
+// arm schedules the next batch; mu is held.
+func (r *releaser) arm() {
+	if len(r.pending) == 0 || r.closed {
+		return
+	}
+	first := slices.MinFunc(r.pending, func(a, b claim) int { return a.due.Compare(b.due) }).due
+	r.timer.Stop()
+	// Without a wheel the keys end with their lease.
+	r.timer, _ = r.client.wheel.AfterFunc(time.Until(first), r.fire)
+}
+
+func (r *releaser) fire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running || !r.client.gate.enter() {
+		return
+	}
+	r.running = true
+	go func() {
+		defer r.client.gate.leave()
+		r.work()
+	}()
+}
+
+// work sends what is due until nothing is.
+func (r *releaser) work() {
+	for {
+		r.mu.Lock()
+		batch := r.take(time.Now())
+		if len(batch) == 0 {
+			r.running = false
+			r.arm()
+			r.mu.Unlock()
+			return
+		}
+		r.mu.Unlock()
+
+		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		again, _ := r.send(ctx, batch)
+		cancel()
+
+		r.mu.Lock()
+		r.pending = append(r.pending, again...)
+		r.mu.Unlock()
+	}
+}
+
+// take removes up to a batch of claims that are due, and all whose time is over; mu is held.
+func (r *releaser) take(now time.Time) (batch []claim) {
+	keep := r.pending[:0]
+	for _, cl := range r.pending {
+		switch {
+		case now.After(cl.until):
+		case cl.due.After(now) || len(batch) == releaseBatch:
+			keep = append(keep, cl)
+		default:
+			batch = append(batch, cl)
+		}
+	}
+	clear(r.pending[len(keep):])
+	r.pending = keep
+	return batch
+}
+
+// send releases a batch and returns what has to be sent once more, and the failures.
+func (r *releaser) send(ctx context.Context, batch []claim) (again []claim, err error) {
+	calls := make([]scripts.Call, len(batch))
+	for i, cl := range batch {
+		calls[i] = scripts.Call{
+			Keys: []string{cl.name, scripts.LockChannel(cl.name)},
+			Args: []any{cl.id, publish},
+		}
+	}
+	now := time.Now()
+	for i, cmd := range scripts.LockRelease.RunBatch(ctx, r.client.own, calls) {
+		cl, failure := batch[i], cmd.Err()
+		switch {
+		case failure != nil && refused(failure) && !passing(failure):
+			r.client.logger.LogAttrs(ctx, slog.LevelWarn, "release refused, the lock ends with its lease",
+				slog.String("name", cl.name), slog.Any("error", failure))
+		case failure != nil:
+			err = failure
+			cl.due, cl.pause = now.Add(cl.pause), min(2*cl.pause, maxReleaseWait)
+			again = append(again, cl)
+		case cl.copies > 0:
+			cl.copies--
+			cl.due = now.Add(lateCopy)
+			again = append(again, cl)
+		}
+	}
+	return again, err
+}
+
+// close sends everything that is pending once, due or not, and drops what fails. The gate is closed and idle.
+func (r *releaser) close(ctx context.Context) error {
+	r.mu.Lock()
+	r.closed = true
+	r.timer.Stop()
+	pending := r.pending
+	r.pending = nil
+	r.mu.Unlock()
+	var errs []error
+	left := 0
+	for batch := range slices.Chunk(pending, releaseBatch) {
+		if err := ctx.Err(); err != nil {
+			errs = append(errs, err)
+			left += len(batch)
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, releaseTimeout)
+		again, err := r.send(bounded, batch)
+		cancel()
+		if err != nil {
+			errs = append(errs, err)
+			left += len(again)
+		}
+	}
+	if left > 0 {
+		return fmt.Errorf("%d locks could not be released and end with their lease: %w", left, errors.Join(errs...))
+	}
+	return nil
+}

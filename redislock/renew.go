@@ -1,0 +1,77 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/renewal"
+)
+
+// renewBackend renews the plain locks of one client. On one server a batch is one script over all keys. In a cluster, and
+// behind a proxy that turns out to be in front of one, it is a pipeline of one script per key.
+type renewBackend struct {
+	rdb      redis.UniversalClient
+	separate atomic.Bool
+}
+
+func newRenewBackend(rdb redis.UniversalClient) *renewBackend {
+	b := &renewBackend{rdb: rdb}
+	_, single := rdb.(*redis.Client)
+	b.separate.Store(!single)
+	return b
+}
+
+// Renew implements renewal.Backend.
+func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
+	if b.separate.Load() {
+		return b.renewSeparately(ctx, batch)
+	}
+	keys := make([]string, len(batch.Leases))
+	args := make([]any, 1, 1+len(batch.Leases))
+	args[0] = millis(batch.TTL)
+	for i, l := range batch.Leases {
+		keys[i] = l.Key
+		args = append(args, l.ID)
+	}
+	cmd := scripts.LockRenew.Run(ctx, b.rdb, keys, args...)
+	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {
+		b.separate.Store(true)
+		return b.renewSeparately(ctx, batch)
+	}
+	return outcomes(cmd, batch.Outcomes)
+}
+
+func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch) (err error) {
+	calls := make([]scripts.Call, len(batch.Leases))
+	for i, l := range batch.Leases {
+		calls[i] = scripts.Call{Keys: []string{l.Key}, Args: []any{millis(batch.TTL), l.ID}}
+	}
+	for i, cmd := range scripts.LockRenew.RunBatch(ctx, b.rdb, calls) {
+		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
+			err = failure
+		}
+	}
+	return err
+}
+
+// outcomes reads the reply for len(into) leases.
+func outcomes(cmd *redis.Cmd, into []renewal.Outcome) error {
+	held, err := cmd.Int64Slice()
+	if err != nil {
+		return err
+	}
+	if len(held) != len(into) {
+		return fmt.Errorf("redislock: %d answers for %d leases", len(held), len(into))
+	}
+	for i, h := range held {
+		into[i] = renewal.Gone
+		if h == 1 {
+			into[i] = renewal.Extended
+		}
+	}
+	return nil
+}
