@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const payWithin = 1500 * time.Millisecond
+
+// closeUnpaidOrders places five orders. Each is one timer that closes it, unless a payment stops the timer first.
+func closeUnpaidOrders(ctx context.Context, w *wheel.Wheel, out *console) error {
+	payments := map[int]time.Duration{
+		2: 400 * time.Millisecond,
+		4: 1100 * time.Millisecond,
+		5: 1800 * time.Millisecond, // too late
+	}
+	var open sync.WaitGroup // what has still to happen: an order's closing or payment
+	for order := 1; order <= 5; order++ {
+		open.Add(1)
+		closing, err := w.AfterFunc(payWithin, func() {
+			defer open.Done()
+			out.say("order %d: unpaid, closes itself", order)
+		})
+		if err != nil {
+			return err
+		}
+		out.say("order %d: placed, to be paid within %v", order, payWithin)
+
+		pays, ok := payments[order]
+		if !ok {
+			continue
+		}
+		open.Add(1)
+		if _, err := w.AfterFunc(pays, func() {
+			defer open.Done()
+			if closing.Stop() { // true: the timer was pending, and never fires
+				open.Done()
+				out.say("order %d: paid in time", order)
+			} else {
+				out.say("order %d: the payment comes too late and is returned", order)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	return await(ctx, &open)
+}
+
+// await waits for all, or for the end of ctx.
+func await(ctx context.Context, all *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
