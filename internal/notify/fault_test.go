@@ -160,7 +160,7 @@ func TestHub_StrandsNobody(t *testing.T) {
 				}
 				sub.Close()
 				if n%3 == 0 { // let the linger end now and then
-					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+					<-time.After(rand.N(3 * time.Millisecond))
 				}
 				seen <- struct{}{}
 			}
@@ -170,11 +170,10 @@ func TestHub_StrandsNobody(t *testing.T) {
 	stop := make(chan struct{})
 	var killer sync.WaitGroup
 	killer.Go(func() {
-		admin := rdb
 		for kill := time.NewTicker(7 * time.Millisecond); ; {
 			select {
 			case <-kill.C:
-				_ = admin.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Err()
+				_ = rdb.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Err()
 			case <-stop:
 				kill.Stop()
 				return
@@ -223,7 +222,7 @@ func TestHub_Close(t *testing.T) {
 					}
 				})
 			}
-			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+			<-time.After(rand.N(2 * time.Millisecond))
 			ctx, cancel := context.WithTimeout(t.Context(), within)
 			require.NoError(t, h.Close(ctx))
 			cancel()

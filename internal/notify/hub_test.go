@@ -261,6 +261,7 @@ func TestHub_Linger(t *testing.T) {
 		h := newHub(t, rdb, notify.WithLinger(linger))
 		wake, _ := waker()
 		h.Subscribe("a", wake).Close()
+		<-time.After(linger / 2) // the linger is half over when the next use comes
 		sub := h.Subscribe("a", wake)
 		await(t, sub.Ready(), "ready")
 		begin := time.Now()

@@ -142,7 +142,7 @@ func TestStart_ServerDiesWithTheTestBinary(t *testing.T) {
 		t.Skip("only Linux ties a child's life to its parent's")
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), childEnv+"=1")
+	cmd.Env = append(os.Environ(), childEnv+"=1", "TMPDIR="+t.TempDir()) // the child cannot clean up
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

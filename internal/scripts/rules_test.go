@@ -39,7 +39,7 @@ func broken(name, source string) (faults []string) {
 	}
 	var locals []string
 	for _, d := range declared.FindAllStringSubmatch(source, -1) {
-		for _, name := range strings.Split(d[1], ",") {
+		for name := range strings.SplitSeq(d[1], ",") {
 			locals = append(locals, strings.TrimSpace(name))
 		}
 	}
