@@ -1,0 +1,101 @@
+// Package cogwheel_test holds the documents to the code they speak of.
+package cogwheel_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestREADME(t *testing.T) {
+	t.Parallel()
+	readme := read(t, "README.md")
+
+	t.Run("is short", func(t *testing.T) {
+		t.Parallel()
+		require.LessOrEqual(t, strings.Count(readme, "\n"), 150)
+	})
+
+	t.Run("shows code that is the text of an example", func(t *testing.T) {
+		t.Parallel()
+		examples := slices.Concat(slices.Collect(maps.Values(functions(t, "Example")))...)
+		blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readme, -1)
+		require.NotEmpty(t, blocks)
+		for _, block := range blocks {
+			require.Contains(t, examples, strings.TrimSpace(block[1]))
+		}
+	})
+}
+
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	documents, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	documents = append(documents, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+	tests := functions(t, "Test", "Fuzz", "Benchmark")
+
+	for _, document := range documents {
+		text := read(t, document)
+
+		t.Run(document+" names tests that exist", func(t *testing.T) {
+			t.Parallel()
+			for _, name := range regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)").FindAllStringSubmatch(text, -1) {
+				require.Contains(t, tests, name[1])
+			}
+		})
+
+		t.Run(document+" links to files that exist", func(t *testing.T) {
+			t.Parallel()
+			for _, link := range regexp.MustCompile(`\]\(([^)#:]+)\)`).FindAllStringSubmatch(text, -1) {
+				require.FileExists(t, filepath.Join(filepath.Dir(document), link[1]))
+			}
+		})
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// functions returns, by name, the bodies of the functions in test files whose names begin with one of the prefixes,
+// as they would stand at the left margin.
+func functions(t *testing.T, prefixes ...string) map[string][]string {
+	t.Helper()
+	found := map[string][]string{}
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text := read(t, path)
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, path, text, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(f.Name.Name, p) }) {
+				continue
+			}
+			body := text[files.Position(f.Body.Lbrace).Offset+1 : files.Position(f.Body.Rbrace).Offset]
+			body = regexp.MustCompile(`(?s)\n\t// (Unordered o|O)utput:.*`).ReplaceAllString(body, "")
+			body = strings.TrimSpace(strings.ReplaceAll(body, "\n\t", "\n"))
+			found[f.Name.Name] = append(found[f.Name.Name], body)
+		}
+		return nil
+	}))
+	return found
+}
