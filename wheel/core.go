@@ -41,6 +41,7 @@ type core struct {
 	started  atomic.Bool
 	workerID atomic.Int64
 	wakeups  atomic.Int64
+	retired  atomic.Int64
 
 	wakeAt atomic.Int64 // the worker sleeps until then; awake while it does not
 	wake   chan struct{}

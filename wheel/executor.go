@@ -280,14 +280,25 @@ func (x *executor) halt(steal func(work)) {
 			steal(r.work)
 		}
 	}
+	x.dismissIdle()
+	if len(x.runners) == 0 {
+		close(x.gone)
+	}
+}
+
+// dismiss ends the idle runners.
+func (x *executor) dismiss() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.dismissIdle()
+}
+
+func (x *executor) dismissIdle() {
 	for _, r := range x.idle {
 		close(r.next)
 		delete(x.runners, r)
 	}
 	x.idle = nil
-	if len(x.runners) == 0 {
-		close(x.gone)
-	}
 }
 
 // owns reports whether the goroutine is one of the runners.

@@ -146,3 +146,9 @@ func SystemOrigin() time.Time {
 	s := newTimeSource(nil)
 	return s.origin
 }
+
+// Reserved is what counts towards WithMaxPendingTimeouts.
+func (w *Wheel) Reserved() int64 { return w.core.reserved.Load() }
+
+// Retirements is how often the worker of an empty wheel has ended.
+func (w *Wheel) Retirements() int64 { return w.core.retired.Load() }

@@ -2,8 +2,12 @@ package wheel
 
 import "time"
 
+// linger is how long an empty wheel keeps its goroutines, so that light use does not restart them each time.
+const linger = 100 * time.Millisecond
+
 // work is the wheel's one goroutine. It owns the passing of time: it hands due entries to the executor and
-// sleeps until the next event of any shard, without end while there is none.
+// sleeps until the next event of any shard. When the wheel has been empty for a while it ends, and the next
+// entry starts it again: a wheel that is idle or forgotten costs nothing.
 func (c *core) work() {
 	ended := false
 	defer func() {
@@ -14,19 +18,18 @@ func (c *core) work() {
 	c.workerID.Store(goroutineID())
 	c.exec.runInline()
 	var due [batchSize]uint32
-	for {
+	for outcome := slept; outcome != stopped && outcome != retired; {
 		now := c.time.now()
 		next := c.expireAll(now, due[:0:c.exec.batchSize()])
 		if c.exec.rescue(now, patience(c.tick)) {
 			next = min(next, now+patience(c.tick))
 		}
-		if !c.sleep(next) {
-			break
+		if outcome = c.sleep(next); outcome == stopped {
+			c.time.rest()
+			close(c.done)
 		}
 	}
-	c.time.rest()
 	ended = true
-	close(c.done)
 }
 
 // expireAll hands over everything due by now and returns the instant of the next event.
@@ -43,33 +46,61 @@ func (c *core) expireAll(now int64, due []uint32) (next int64) {
 	return next
 }
 
-// sleep parks the worker until next or until a producer schedules something earlier. It returns false when the
-// wheel has stopped.
-func (c *core) sleep(next int64) bool {
+// outcome is why sleep returned.
+type outcome int
+
+const (
+	slept   outcome = iota
+	stopped         // the wheel's Stop has begun
+	retired         // the wheel was empty for long; this goroutine is no longer the worker
+)
+
+// sleep parks the worker until next, until a producer schedules something earlier or until the wheel stops.
+func (c *core) sleep(next int64) outcome {
 	if c.stopped.Load() {
-		return false
+		return stopped
 	}
 	c.wakeAt.Store(next)
-	defer c.wakeAt.Store(awake)
+	if c.overslept(next) {
+		c.wakeAt.Store(awake)
+		return slept
+	}
+	wait := linger
+	if next != never {
+		wait = time.Duration(next - c.time.now())
+	}
+	if wait > 0 {
+		select {
+		case <-c.time.after(wait):
+			if next == never && c.retire() {
+				return retired
+			}
+		case <-c.wake:
+		case <-c.stop:
+			return stopped
+		}
+		c.wakeups.Add(1)
+	}
+	c.wakeAt.Store(awake)
+	return slept
+}
+
+// overslept reports whether a shard has something to do before next.
+func (c *core) overslept(next int64) bool {
 	for _, e := range *c.shards.Load() {
 		if e.base().next.Load() < next {
 			return true
 		}
 	}
-	var timeout <-chan time.Time
-	if next == never {
-		c.time.rest()
-	} else if d := next - c.time.now(); d > 0 {
-		timeout = c.time.after(time.Duration(d))
-	} else {
-		return true
-	}
-	select {
-	case <-timeout:
-	case <-c.wake:
-	case <-c.stop:
-		return false
-	}
-	c.wakeups.Add(1)
-	return true
+	return false
+}
+
+// retire gives up the role of the worker, with wakeAt left at never: from then on the kick of a new entry finds
+// no worker and starts one. It returns false if such an entry came too early to do so.
+func (c *core) retire() bool {
+	c.exec.dismiss()
+	c.time.rest()
+	c.retired.Add(1)
+	c.started.Store(false)
+	return !c.overslept(never) || !c.started.CompareAndSwap(false, true)
 }

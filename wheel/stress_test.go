@@ -1,0 +1,249 @@
+package wheel_test
+
+// Races in real time, each over at least a million operations and each required to show both of its outcomes.
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const raceOps = 1_000_000
+
+// ledger records what became of each entry.
+type ledger struct {
+	ran     []atomic.Int32
+	stopped []atomic.Bool
+}
+
+func newLedger(n int) *ledger {
+	return &ledger{ran: make([]atomic.Int32, n), stopped: make([]atomic.Bool, n)}
+}
+
+func (l *ledger) fire(k uint32) { l.ran[k].Add(1) }
+
+// verdict counts the entries that ran and those that were stopped, and the ones of which neither or both is true.
+func (l *ledger) verdict() (ran, stopped, wrong int) {
+	for k := range l.ran {
+		switch n, s := l.ran[k].Load(), l.stopped[k].Load(); {
+		case n == 1 && !s:
+			ran++
+		case n == 0 && s:
+			stopped++
+		default:
+			wrong++
+		}
+	}
+	return ran, stopped, wrong
+}
+
+// drained waits until everything pending has fired and returns what Stop still found.
+func drained(t *testing.T, w *wheel.Typed[uint32]) []wheel.UnprocessedValue[uint32] {
+	t.Helper()
+	for w.Len() > 0 {
+		require.NoError(t, newWheel(t).Sleep(context.Background(), time.Millisecond))
+	}
+	rest, err := w.Stop(context.Background())
+	require.NoError(t, err)
+	return rest
+}
+
+// parallel runs f on several goroutines and waits for them.
+func parallel(goroutines int, f func(g int)) {
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() { f(g) })
+	}
+	wg.Wait()
+}
+
+func schedule(t *testing.T, w *wheel.Typed[uint32], d time.Duration, v uint32) wheel.Timer {
+	timer, err := w.Schedule(d, v)
+	if err != nil {
+		t.Error(err)
+	}
+	return timer
+}
+
+func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
+
+// soonOrLater draws delays of which some are over and some are not when the race comes to them, on a slow
+// machine as on a fast one.
+func soonOrLater(r *rand.Rand) time.Duration {
+	return upTo(r, []time.Duration{50 * time.Microsecond, 500 * time.Microsecond, 20 * time.Millisecond}[r.IntN(3)])
+}
+
+func testStopAgainstFire(t *testing.T, batch int, opts ...wheel.Option) {
+	l := newLedger(raceOps)
+	w, err := wheel.NewTyped(l.fire, opts...)
+	require.NoError(t, err)
+	const goroutines = 4
+	parallel(goroutines, func(g int) {
+		r := rand.New(rand.NewPCG(1, uint64(g)))
+		timers := make([]wheel.Timer, batch)
+		for from := g * raceOps / goroutines; from < (g+1)*raceOps/goroutines; from += batch {
+			n := min(batch, (g+1)*raceOps/goroutines-from)
+			for k := range n {
+				timers[k] = schedule(t, w, soonOrLater(r), uint32(from+k))
+			}
+			for k := range n {
+				l.stopped[from+k].Store(timers[k].Stop())
+			}
+		}
+	})
+	for _, u := range drained(t, w) { // due, and returned before its callback began: an end like any other
+		l.fire(u.Value)
+	}
+	ran, stopped, wrong := l.verdict()
+	t.Logf("%d entries: %d ran, %d stopped, %d wrong", raceOps, ran, stopped, wrong)
+	require.Zero(t, wrong)
+	require.Greater(t, ran, raceOps/20)
+	require.Greater(t, stopped, raceOps/20)
+	st := w.Stats()
+	require.EqualValues(t, ran, st.Fired)
+	require.EqualValues(t, stopped, st.Stopped)
+}
+
+func TestRace_StopAgainstFire(t *testing.T) {
+	t.Parallel()
+	testStopAgainstFire(t, 1000)
+}
+
+func TestRace_StopAgainstTheMoveFromFarToNear(t *testing.T) {
+	t.Parallel()
+	// One bucket of 1 µs: what is more than 64 µs away waits in far and is moved before it fires.
+	testStopAgainstFire(t, 1000, wheel.WithTickDuration(time.Microsecond), wheel.WithTicksPerWheel(1))
+}
+
+func TestRace_ResetAgainstFire(t *testing.T) {
+	t.Parallel()
+	l := newLedger(raceOps)
+	w, err := wheel.NewTyped(l.fire)
+	require.NoError(t, err)
+	const goroutines, batch = 4, 500
+	var moved, late atomic.Int64
+	parallel(goroutines, func(g int) {
+		r := rand.New(rand.NewPCG(2, uint64(g)))
+		timers := make([]wheel.Timer, batch)
+		for from := g * raceOps / goroutines; from < (g+1)*raceOps/goroutines; from += batch {
+			for k := range batch {
+				timers[k] = schedule(t, w, soonOrLater(r), uint32(from+k))
+			}
+			for k := range batch {
+				if timers[k].Reset(soonOrLater(r)) {
+					moved.Add(1)
+				} else {
+					late.Add(1)
+				}
+			}
+		}
+	})
+	for _, u := range drained(t, w) {
+		l.fire(u.Value)
+	}
+	ran, _, wrong := l.verdict()
+	t.Logf("%d reset while pending, %d too late", moved.Load(), late.Load())
+	require.Zero(t, wrong)
+	require.Equal(t, raceOps, ran)
+	require.Greater(t, moved.Load(), int64(raceOps/20))
+	require.Greater(t, late.Load(), int64(raceOps/20))
+}
+
+func TestRace_ScheduleAgainstTheWheelsStop(t *testing.T) {
+	t.Parallel()
+	var accepted, fired, stopped, returned, refused int64
+	for round := 0; accepted+refused < raceOps; round++ {
+		var ranHere, stoppedHere, acceptedHere, refusedHere atomic.Int64
+		w, err := wheel.New(wheel.WithMaxPendingTimeouts(1 << 30))
+		require.NoError(t, err)
+		begin := make(chan struct{})
+		var wg sync.WaitGroup
+		for g := range 64 {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(round), uint64(g)))
+				<-begin
+				for range 400 {
+					timer, err := w.AfterFunc(upTo(r, time.Millisecond), func() { ranHere.Add(1) })
+					if err != nil {
+						refusedHere.Add(1)
+						continue
+					}
+					acceptedHere.Add(1)
+					if r.IntN(4) == 0 && timer.Stop() {
+						stoppedHere.Add(1)
+					}
+				}
+			})
+		}
+		close(begin)
+		require.NoError(t, newWheel(t).Sleep(context.Background(), time.Duration(rand.Int64N(int64(10*time.Millisecond)))))
+		rest, err := w.Stop(context.Background())
+		require.NoError(t, err)
+		wg.Wait()
+		require.Equal(t, acceptedHere.Load(), ranHere.Load()+stoppedHere.Load()+int64(len(rest)),
+			"round %d: each accepted entry has exactly one end", round)
+		require.Zero(t, w.Len())
+		require.Zero(t, w.Reserved(), "the count of pending entries leaks")
+		accepted, refused = accepted+acceptedHere.Load(), refused+refusedHere.Load()
+		fired, stopped, returned = fired+ranHere.Load(), stopped+stoppedHere.Load(), returned+int64(len(rest))
+	}
+	t.Logf("%d accepted: %d fired, %d stopped, %d returned; %d refused", accepted, fired, stopped, returned, refused)
+	for _, outcome := range []int64{fired, stopped, returned, refused} {
+		require.Greater(t, outcome, int64(raceOps/200))
+	}
+}
+
+func TestRace_MaxPendingIsNeverExceeded(t *testing.T) {
+	t.Parallel()
+	const limit = 100
+	for range 200 {
+		w := newWheel(t, wheel.WithMaxPendingTimeouts(limit))
+		var accepted atomic.Int64
+		parallel(8, func(g int) {
+			r := rand.New(rand.NewPCG(3, uint64(g)))
+			for range 250 { // churn, then fill up
+				if timer, err := w.AfterFunc(upTo(r, time.Millisecond), func() {}); err == nil && r.IntN(2) == 0 {
+					timer.Stop()
+				}
+			}
+			for range limit {
+				if _, err := w.AfterFunc(time.Hour, func() {}); err == nil {
+					accepted.Add(1)
+				}
+			}
+		})
+		require.LessOrEqual(t, accepted.Load(), int64(limit))
+		_, err := w.Stop(context.Background())
+		require.NoError(t, err)
+		require.Zero(t, w.Reserved(), "each end gives its place back")
+	}
+}
+
+func TestRace_ScheduleAgainstRetirement(t *testing.T) {
+	t.Parallel()
+	// The clock's waits end at once, so an empty wheel retires whenever it gets the chance.
+	w := newWheel(t, wheel.WithClock(hastyClock{}))
+	ran := make(chan struct{})
+	for range 10_000 {
+		after(t, w, 0, func() { ran <- struct{}{} })
+		<-ran
+	}
+	require.Greater(t, w.Retirements(), int64(100))
+}
+
+// hastyClock is the system clock with waits that are over before they begin.
+type hastyClock struct{}
+
+func (hastyClock) Now() time.Time { return time.Now() }
+func (hastyClock) After(time.Duration) <-chan time.Time {
+	over := make(chan time.Time)
+	close(over)
+	return over
+}
