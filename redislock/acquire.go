@@ -90,10 +90,9 @@ func (m *Mutex) try(ctx context.Context) (*Lock, error) {
 func (m *Mutex) ask(ctx context.Context) (*Lock, error) {
 	c := m.client
 	l := &Lock{client: c, name: m.name, id: c.nextID(), ttl: m.config.lease}
-	sentAt := time.Now()
 	r, answered := c.await(ctx.Done(),
 		func() reply {
-			return c.run(l.ttl, scripts.LockAcquire, []string{l.name}, l.id, millis(l.ttl))
+			return c.run(scripts.LockAcquire, []string{l.name}, l.id, millis(l.ttl))
 		},
 		func(r reply) {
 			if taken, _, err := acquired(r); taken || err != nil || r.doubt {
@@ -117,7 +116,7 @@ func (m *Mutex) ask(ctx context.Context) (*Lock, error) {
 		return nil, &LockedError{Name: m.name, TTL: pttl}
 	}
 	l.doubt = r.doubt
-	if err := m.hold(l, sentAt); err != nil {
+	if err := m.hold(l, r.sentAt); err != nil {
 		c.giveBack(l.claim(), r.doubt)
 		return nil, err
 	}

@@ -12,30 +12,20 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// This file keeps calls to Redis within bounds. go-redis looks at the deadline of a context only where
-// ContextTimeoutEnabled is set, never at its cancellation, and repeats a call after a lost reply without telling.
-// A lock has to know both: when to give up, and whether an earlier copy of a call may still execute.
+// This file keeps calls to Redis within bounds. go-redis does not look at the cancellation of a context while it waits for a
+// reply, nor at its deadline unless told to, and repeats a call after a lost reply without saying so. A lock has to know
+// both: when to give up, and whether an earlier copy of a call may still execute.
 
-const (
-	minAttempt = time.Second     // the least time for one attempt: a connection may have to be made first
-	maxAttempt = 5 * time.Second // the most
-)
-
-// boundable returns a client on the same pool whose calls respect deadlines and are sent once, and how often a call is to
-// be retried. A client of another type is used as it is, with its own timeouts and retries.
-func boundable(rdb redis.UniversalClient) (redis.UniversalClient, int) {
-	c, ok := rdb.(*redis.Client)
-	if !ok {
-		return rdb, 0
+// retriesOf is how often the client is meant to retry a call.
+func retriesOf(rdb redis.UniversalClient) int {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return c.Options().MaxRetries
+	case *redis.Ring:
+		return c.Options().MaxRetries
+	default: // a cluster client counts redirections instead
+		return 3
 	}
-	read, write := c.Options().ReadTimeout, c.Options().WriteTimeout
-	clone := c.WithTimeout(read) // shares the pool, copies the options
-	opt := clone.Options()
-	retries := opt.MaxRetries
-	opt.WriteTimeout = write
-	opt.ContextTimeoutEnabled = true
-	opt.MaxRetries = 0
-	return clone, retries
 }
 
 // dedicated returns a client with a few connections of its own to the same servers, which neither repeats calls nor
@@ -48,6 +38,7 @@ func dedicated(rdb redis.UniversalClient) (redis.UniversalClient, func() error) 
 		opt.ContextTimeoutEnabled, opt.MaxRetries = true, -1
 		opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = poolSize, 0, 0
 		opt.ClientSideCacheConfig = nil
+		opt.PushNotificationProcessor = nil // the clone's is registered with the caller's client
 		own := redis.NewClient(&opt)
 		return own, own.Close
 	case *redis.ClusterClient:
@@ -70,15 +61,16 @@ func dedicated(rdb redis.UniversalClient) (redis.UniversalClient, func() error) 
 // reply is the outcome of run.
 type reply struct {
 	*redis.Cmd
-	doubt bool // a copy of the call was sent and not answered: it may have executed, or may yet
+	sentAt time.Time // before the last attempt was sent; what it did on the server was not done earlier
+	doubt  bool      // a copy of the call was sent and not answered: it may have executed, or may yet
 }
 
-// run executes a script that is idempotent on its id. It retries what may succeed on a second try, and gives each attempt
-// the time given, within the client's own timeouts. It blocks until an answer or the last failure.
-func (c *Client) run(attempt time.Duration, s *scripts.Script, keys []string, args ...any) (r reply) {
-	attempt = min(max(attempt, minAttempt), maxAttempt)
+// run executes a script that is idempotent on its id, and retries what may succeed on a second try as often as the client's
+// options say. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
+func (c *Client) run(s *scripts.Script, keys []string, args ...any) (r reply) {
 	for n := 0; ; n++ {
-		r.Cmd = s.Run(deadline{context.Background(), time.Now().Add(attempt)}, c.rdb, keys, args...)
+		r.sentAt = time.Now()
+		r.Cmd = s.RunOnce(context.Background(), c.rdb, keys, args...)
 		err := r.Err()
 		if err == nil {
 			return r
@@ -94,14 +86,6 @@ func (c *Client) run(attempt time.Duration, s *scripts.Script, keys []string, ar
 		}
 	}
 }
-
-// deadline carries a deadline to the socket without a timer: nothing waits for it to be Done.
-type deadline struct {
-	context.Context
-	at time.Time
-}
-
-func (d deadline) Deadline() (time.Time, bool) { return d.at, true }
 
 // mayHaveBeenSent reports whether a failed call may have reached the server all the same.
 func mayHaveBeenSent(err error) bool {

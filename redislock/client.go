@@ -24,7 +24,7 @@ import (
 // a caller's behalf is counted by gate, so that Close knows when the last of it has ended.
 type Client struct {
 	rdb     redis.UniversalClient // for calls that somebody waits for
-	retries int                   // of a call, done by run; 0 where go-redis does its own
+	retries int                   // of such a call
 	own     redis.UniversalClient // for renewals and late releases
 	closeIt func() error          // closes own
 
@@ -45,8 +45,10 @@ type Client struct {
 // New returns a Client that takes its locks through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
 // a *redis.Ring or anything that behaves like one. It does not talk to Redis yet and starts no goroutine.
 //
-// Calls share the pool of rdb. Renewals and late releases use a few connections of their own, made from the same options, so
-// that a pool busy with other work does not delay them. The caller keeps rdb open until Close has returned.
+// Calls go through rdb, its pool, hooks, timeouts and retries; a caller whose context ends is let go at once, and the call he
+// left ends by the client's ReadTimeout, so leave that on. Renewals and late releases use a few connections of their own, made
+// from the same options, so that a pool busy with other work does not delay them; hooks of rdb do not see them.
+// The caller keeps rdb open until Close has returned.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
 		return nil, &InvalidError{Field: "client", Value: "nil", Reason: "must not be nil"}
@@ -56,17 +58,18 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		wheel:  cfg.wheel,
-		logger: cfg.logger,
-		uuid:   newUUID(),
-		hub:    notify.New(rdb, cfg.wheel),
-		gate:   newGate(),
-		held:   make(map[*Lock]struct{}),
+		rdb:     rdb,
+		retries: retriesOf(rdb),
+		wheel:   cfg.wheel,
+		logger:  cfg.logger,
+		uuid:    newUUID(),
+		hub:     notify.New(rdb, cfg.wheel),
+		gate:    newGate(),
+		held:    make(map[*Lock]struct{}),
 	}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
 		return nil, err
 	}
-	c.rdb, c.retries = boundable(rdb)
 	c.own, c.closeIt = dedicated(rdb)
 	if c.leases, err = c.renewer.Destination(newRenewBackend(c.own)); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,4 +123,43 @@ func isClosed(ch <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// counter counts the commands of a client that the server has answered, by the first of their words.
+type counter struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err == nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.n[cmd.Name()]++
+		}
+		return err
+	}
+}
+
+// looks is how often the client has asked for a lock and got an answer.
+func (c *counter) looks() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n["evalsha"] + c.n["eval"]
+}
+
+// counted returns a lock client whose commands are counted.
+func counted(t testing.TB, rdb *redis.Client) (*redislock.Client, *counter) {
+	t.Helper()
+	n := &counter{n: make(map[string]int)}
+	rdb.AddHook(n)
+	return newClient(t, rdb), n
 }

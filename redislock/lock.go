@@ -111,7 +111,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	defer stop()
 	r, answered := c.await(patience,
 		func() reply {
-			return c.run(maxAttempt, scripts.LockRelease, []string{l.name, scripts.LockChannel(l.name)}, l.id, publish)
+			return c.run(scripts.LockRelease, []string{l.name, scripts.LockChannel(l.name)}, l.id, publish)
 		},
 		func(r reply) {
 			if r.Err() != nil || l.doubt {

@@ -15,25 +15,39 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
+// waiter is a lock client of its own, of which is known how often it has looked.
+type waiter struct {
+	rdb   *redis.Client
+	mutex *redislock.Mutex
+	count *counter
+}
+
+func newWaiter(t *testing.T, server *redistest.Server, name string) *waiter {
+	t.Helper()
+	rdb := server.Client(t)
+	c, count := counted(t, rdb)
+	return &waiter{rdb, c.Mutex(name), count}
+}
+
 // waiting is a Lock call under way.
 type waiting struct {
 	lock *redislock.Lock
 	err  error
-	took time.Duration // from the instant that release returned
+	took time.Duration // since release returned
 	done chan struct{}
-	from time.Time
 }
 
-// wait starts a Lock call and returns once it is subscribed.
-func wait(t *testing.T, ctx context.Context, rdb *redis.Client, m *redislock.Mutex) *waiting {
+// wait starts a Lock call and returns once it has looked twice, before and after its subscription, and sleeps.
+func (w *waiter) wait(t *testing.T, ctx context.Context) *waiting {
 	t.Helper()
-	w := &waiting{done: make(chan struct{})}
+	call := &waiting{done: make(chan struct{})}
 	go func() {
-		defer close(w.done)
-		w.lock, w.err = m.Lock(ctx)
+		defer close(call.done)
+		call.lock, call.err = w.mutex.Lock(ctx)
 	}()
-	awaitWaiters(t, rdb, m.Name(), 1)
-	return w
+	awaitWaiters(t, w.rdb, w.mutex.Name(), 1)
+	poll(t, func() bool { return w.count.looks() >= 2 })
+	return call
 }
 
 // after measures how long the call goes on after release.
@@ -47,92 +61,96 @@ func (w *waiting) after(release func()) *waiting {
 
 func TestMutex_Lock_WaitsUntil(t *testing.T) {
 	t.Parallel()
-	const lookBetween = 6 * time.Second // the longest poll interval and room for a busy machine
+	const (
+		woken   = 800 * time.Millisecond // sooner than any poll
+		minPoll = 500 * time.Millisecond // half the shortest poll interval
+		maxPoll = 6 * time.Second        // the longest, and room for a busy machine
+	)
+	start := func(t *testing.T) (*redis.Client, *waiter, string) {
+		t.Parallel()
+		server, name := redistest.Shared(t), redistest.Name(t)
+		return server.Client(t), newWaiter(t, server, name), name
+	}
 
 	t.Run("the holder unlocks", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
+		rdb, waiter, name := start(t)
 		held := mustLock(t, newClient(t, rdb).Mutex(name))
-		w := wait(t, within(t, patience), rdb, c.Mutex(name)).after(func() {
+		w := waiter.wait(t, within(t, patience)).after(func() {
 			require.NoError(t, held.Unlock(t.Context()))
 		})
 		require.NoError(t, w.err)
-		require.Less(t, w.took, 900*time.Millisecond, "woken, not found by the poll")
+		require.Less(t, w.took, woken)
 		require.NoError(t, w.lock.Unlock(t.Context()))
 	})
 
 	t.Run("a client of another language unlocks", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
+		rdb, waiter, name := start(t)
 		holdRaw(t, rdb, name, time.Minute)
-		w := wait(t, within(t, patience), rdb, c.Mutex(name)).after(func() {
+		w := waiter.wait(t, within(t, patience)).after(func() {
 			require.NoError(t, rdb.Del(t.Context(), name).Err())
 			require.NoError(t, rdb.Publish(t.Context(), scripts.LockChannel(name), "0").Err())
 		})
 		require.NoError(t, w.err)
-		require.Less(t, w.took, 900*time.Millisecond, "woken, not found by the poll")
+		require.Less(t, w.took, woken)
 		require.NoError(t, w.lock.Unlock(t.Context()))
 	})
 
 	t.Run("the poll finds the lock free although the message was lost", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
+		rdb, waiter, name := start(t)
 		holdRaw(t, rdb, name, time.Minute)
-		w := wait(t, within(t, patience), rdb, c.Mutex(name)).after(func() {
+		w := waiter.wait(t, within(t, patience)).after(func() {
 			require.NoError(t, rdb.Del(t.Context(), name).Err()) // and nobody publishes
 		})
 		require.NoError(t, w.err)
-		require.Less(t, w.took, lookBetween)
+		require.Greater(t, w.took, minPoll, "nothing woke it")
+		require.Less(t, w.took, maxPoll)
 		require.NoError(t, w.lock.Unlock(t.Context()))
 	})
 
 	t.Run("a key without expiry is removed", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
+		rdb, waiter, name := start(t)
 		holdRaw(t, rdb, name, 0)
-		w := wait(t, within(t, patience), rdb, c.Mutex(name)).after(func() {
+		w := waiter.wait(t, within(t, patience)).after(func() {
 			require.NoError(t, rdb.Del(t.Context(), name).Err())
 		})
 		require.NoError(t, w.err)
-		require.Less(t, w.took, lookBetween)
+		require.Greater(t, w.took, minPoll)
+		require.Less(t, w.took, maxPoll)
 		require.NoError(t, w.lock.Unlock(t.Context()))
 	})
 
 	t.Run("the lease of a silent holder ends", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
+		rdb, waiter, name := start(t)
 		holdRaw(t, rdb, name, 800*time.Millisecond)
 		start := time.Now()
-		l := mustLock(t, c.Mutex(name))
+		l := mustLock(t, waiter.mutex)
 		took := time.Since(start)
 		require.GreaterOrEqual(t, took, 700*time.Millisecond)
-		require.Less(t, took, 800*time.Millisecond+lookBetween/2)
+		require.Less(t, took, 800*time.Millisecond+woken)
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 
 	t.Run("the subscription is restored after the connection broke", func(t *testing.T) {
 		t.Parallel()
-		server := redistest.Start(t)
-		rdb, name := server.Client(t), redistest.Name(t)
-		c := newClient(t, rdb)
+		server, name := redistest.Start(t), redistest.Name(t)
+		rdb, waiter := server.Client(t), newWaiter(t, server, name)
 		holdRaw(t, rdb, name, time.Minute)
-		w := wait(t, within(t, patience), rdb, c.Mutex(name)).after(func() {
+		w := waiter.wait(t, within(t, patience)).after(func() {
+			require.NoError(t, rdb.Del(t.Context(), name).Err()) // nobody publishes
 			require.NoError(t, rdb.Do(t.Context(), "client", "kill", "type", "pubsub").Err())
-			require.NoError(t, rdb.Del(t.Context(), name).Err()) // whatever was published is lost
 		})
 		require.NoError(t, w.err)
-		require.Less(t, w.took, lookBetween)
+		require.Less(t, w.took, woken)
 		require.NoError(t, w.lock.Unlock(t.Context()))
 	})
 
 	t.Run("its context ends, and then says both", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
+		rdb, waiter, name := start(t)
 		holdRaw(t, rdb, name, time.Minute)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		errWhy := errors.New("why")
-		w := wait(t, ctx, rdb, c.Mutex(name)).after(func() { cancel(errWhy) })
-		require.Less(t, w.took, 500*time.Millisecond)
+		w := waiter.wait(t, ctx).after(func() { cancel(errWhy) })
+		require.Less(t, w.took, woken)
 		require.ErrorIs(t, w.err, context.Canceled)
 		require.ErrorIs(t, w.err, errWhy)
 		var locked *redislock.LockedError
@@ -141,10 +159,9 @@ func TestMutex_Lock_WaitsUntil(t *testing.T) {
 	})
 
 	t.Run("Redis refuses, and then says why", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
+		rdb, waiter, name := start(t)
 		holdRaw(t, rdb, name, time.Minute)
-		w := wait(t, within(t, patience), rdb, c.Mutex(name)).after(func() {
+		w := waiter.wait(t, within(t, patience)).after(func() {
 			require.NoError(t, rdb.Set(t.Context(), name, "not a lock", time.Minute).Err())
 			require.NoError(t, rdb.Publish(t.Context(), scripts.LockChannel(name), "0").Err())
 		})

@@ -69,9 +69,16 @@ type Client interface {
 // (two the first time) and go-redis' own retries, bounded as the client's
 // options say. After an error the script may have executed or not.
 func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
-	if !s.once {
-		return s.script.Run(ctx, c, keys, args...)
+	if s.once {
+		return s.RunOnce(ctx, c, keys, args...)
 	}
+	return s.script.Run(ctx, c, keys, args...)
+}
+
+// RunOnce is Run without go-redis' own repeats after a lost reply, for a caller
+// who has to know that a copy of the call may still be under way. Redirections
+// within a cluster are followed.
+func (s *Script) RunOnce(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
 	cmd := s.runOnce(ctx, c, "evalsha", s.SHA(), keys, args)
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
 		return s.runOnce(ctx, c, "eval", s.source, keys, args)

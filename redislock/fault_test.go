@@ -1,0 +1,324 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// faulty returns a lock client whose connections pass a FaultDialer, and a plain client beside it. The scripts are known
+// to the server, so that the first call to match is the one that does the work.
+func faulty(t *testing.T, opts ...func(*redis.Options)) (c *redislock.Client, dialer *redistest.FaultDialer, rdb *redis.Client) {
+	t.Helper()
+	server := redistest.Shared(t)
+	dialer = &redistest.FaultDialer{}
+	opts = append(opts, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, time.Second })
+	c = newClient(t, server.Client(t, opts...))
+	warm := mustLock(t, c.Mutex(redistest.Name(t)))
+	require.NoError(t, warm.Unlock(t.Context()))
+	return c, dialer, server.Client(t)
+}
+
+func TestMutex_ReplyLostAfterAcquire(t *testing.T) {
+	t.Parallel()
+	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
+		t.Run(name+": one hold, freed by one Unlock", func(t *testing.T) {
+			t.Parallel()
+			c, dialer, rdb := faulty(t)
+			name := redistest.Name(t)
+			lost := dialer.LoseReply(name, 1, loss)
+			// Swallowed, the first attempt takes longer than the lease; the second counts from its own sending.
+			l, err := c.Mutex(name, redislock.WithLease(900*time.Millisecond)).TryLock(within(t, patience))
+			require.NoError(t, err)
+			require.True(t, isClosed(lost), "the reply was lost")
+			requireHeldOnce(t, rdb, name)
+			require.NoError(t, l.Unlock(t.Context()))
+			requireFree(t, rdb, name)
+
+			// The release that follows in case the lost copy comes late must not touch the next holder.
+			next := mustLock(t, newClient(t, rdb).Mutex(name))
+			holder := requireHeldOnce(t, rdb, name)
+			require.NoError(t, c.Close(t.Context())) // sends what is pending
+			require.Equal(t, holder, requireHeldOnce(t, rdb, name))
+			require.NoError(t, next.Unlock(t.Context()))
+		})
+	}
+
+	t.Run("and the caller gone: nothing is left behind", func(t *testing.T) {
+		t.Parallel()
+		c, dialer, rdb := faulty(t)
+		name := redistest.Name(t)
+		lost := dialer.LoseReply(name, 1, redistest.Swallow)
+		ctx, cancel := context.WithCancel(t.Context())
+		tried := make(chan error, 1)
+		start := time.Now()
+		go func() {
+			_, err := c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(ctx)
+			tried <- err
+		}()
+		<-lost
+		requireHeldOnce(t, rdb, name) // the server did it, and nobody knows
+		cancel()
+		err := <-tried
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, redislock.ErrLocked)
+		require.Less(t, time.Since(start), time.Second, "the caller does not wait for the connection")
+
+		// Another gets it long before the lease ends.
+		other := mustLock(t, newClient(t, rdb).Mutex(name))
+		require.Less(t, time.Since(start), 20*time.Second)
+		require.NoError(t, other.Unlock(t.Context()))
+	})
+
+	t.Run("without retries: an error, and nothing is left behind", func(t *testing.T) {
+		t.Parallel()
+		c, dialer, rdb := faulty(t, func(o *redis.Options) { o.MaxRetries = -1 })
+		name := redistest.Name(t)
+		lost := dialer.LoseReply(name, 1, redistest.Cut)
+		_, err := c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(t.Context())
+		require.Error(t, err)
+		require.True(t, isClosed(lost))
+		require.NotErrorIs(t, err, redislock.ErrLocked)
+		other := mustLock(t, newClient(t, rdb).Mutex(name))
+		require.NoError(t, other.Unlock(t.Context()))
+	})
+}
+
+func TestLock_ReplyLostAfterUnlock(t *testing.T) {
+	t.Parallel()
+	c, dialer, rdb := faulty(t)
+	name := redistest.Name(t)
+	l := mustLock(t, c.Mutex(name))
+	lost := dialer.LoseReply(name, 1, redistest.Cut)
+	require.NoError(t, l.Unlock(t.Context()), "the first copy released it: that is no loss")
+	require.True(t, isClosed(lost))
+	requireFree(t, rdb, name)
+}
+
+func TestMutex_ScriptsFlushedMeanwhile(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	c := newClient(t, server.Client(t))
+	stop := make(chan struct{})
+	flushed := make(chan int, 1)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				flushed <- n
+				return
+			default:
+				_ = admin.ScriptFlush(context.Background()).Err()
+			}
+		}
+	}()
+	name := redistest.Name(t)
+	held := mustLock(t, c.Mutex(name+":held", redislock.WithLease(time.Second)))
+	for start := time.Now(); time.Since(start) < 2*time.Second; {
+		require.NoError(t, c.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }))
+	}
+	require.NoError(t, held.Err(), "renewals survive it too")
+	require.NoError(t, held.Unlock(t.Context()))
+	close(stop)
+	require.Positive(t, <-flushed)
+}
+
+func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	const lease = 5 * time.Second
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := newClient(t, rdb)
+	name := redistest.Name(t)
+
+	renewed, err := c.Mutex(name+":renewed", redislock.WithLease(lease)).Lock(t.Context())
+	require.NoError(t, err)
+	start := time.Now()
+	fixed, err := c.Mutex(name+":fixed", redislock.WithLease(lease), redislock.WithoutRenewal()).Lock(t.Context())
+	require.NoError(t, err)
+	unlocked, err := c.Mutex(name+":unlocked", redislock.WithLease(time.Minute)).Lock(t.Context())
+	require.NoError(t, err)
+	// Let the watchdog renew at least once, and stop Redis between two renewals.
+	first := renewed.Deadline()
+	poll(t, func() bool { return renewed.Deadline().After(first) })
+	server.Pause()
+	paused := time.Now()
+	deadline := renewed.Deadline()
+
+	// Callers come back when their context ends, not when Redis does.
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	_, err = c.Mutex(name + ":new").Lock(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, redislock.ErrLocked)
+	require.Less(t, time.Since(paused), 800*time.Millisecond)
+	err = unlocked.Unlock(ctx)
+	cancel()
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(paused), 2*time.Second)
+	require.False(t, unlocked.Valid())
+
+	<-fixed.Done()
+	require.Less(t, time.Since(start), lease, "told before the server could give it away")
+	<-renewed.Done()
+	told := time.Now()
+	require.False(t, told.Before(deadline), "not told before the deadline")
+	// The server counts from when it executed the last renewal, which is not before its sending: deadline - lifetime.
+	serverMayExpire := deadline.Add(lease/100 + 50*time.Millisecond)
+	require.True(t, told.Before(serverMayExpire), "told %v after the server may have given it away", told.Sub(serverMayExpire))
+	t.Logf("told %v after the deadline, %v before the server's expiry", told.Sub(deadline), serverMayExpire.Sub(told))
+	require.ErrorIs(t, renewed.Err(), redislock.ErrLost)
+	require.False(t, renewed.Valid())
+	require.Greater(t, time.Since(paused), lease/2)
+
+	server.Resume()
+	require.ErrorIs(t, renewed.Unlock(t.Context()), redislock.ErrLost)
+	// What hung is cleaned up: all names are free long before the minute that one of them was taken for.
+	for _, part := range []string{":renewed", ":fixed", ":unlocked", ":new"} {
+		l := mustLock(t, c.Mutex(name+part))
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	require.Less(t, time.Since(paused), patience)
+}
+
+func TestLock_SurvivesConnectionsBeingKilled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	c := newClient(t, server.Client(t))
+	name := redistest.Name(t)
+	l := mustLock(t, c.Mutex(name, redislock.WithLease(2*time.Second)))
+	holder := requireHeldOnce(t, admin, name)
+	w := newWheel(t)
+	for range 35 {
+		require.NoError(t, admin.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes").Err())
+		require.NoError(t, w.Sleep(t.Context(), 100*time.Millisecond))
+	}
+	require.NoError(t, l.Err())
+	require.Equal(t, holder, requireHeldOnce(t, admin, name))
+	require.NoError(t, l.Unlock(t.Context()))
+	requireFree(t, admin, name)
+}
+
+func TestLock_RedisRestartedEmpty(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := newClient(t, server.Client(t))
+	m := c.Mutex(redistest.Name(t), redislock.WithLease(3*time.Second))
+	l := mustLock(t, m)
+	server.Restart(t)
+	start := time.Now()
+	<-l.Done()
+	require.Less(t, time.Since(start), 3*time.Second)
+	require.ErrorIs(t, l.Err(), redislock.ErrLost)
+	again := mustLock(t, m)
+	require.NoError(t, again.Unlock(t.Context()))
+}
+
+func TestMutex_RepliesSlowerThanTheLease(t *testing.T) {
+	t.Parallel()
+	c, dialer, rdb := faulty(t)
+	name := redistest.Name(t)
+	dialer.Delay(0, 300*time.Millisecond)
+	_, err := c.Mutex(name, redislock.WithLease(200*time.Millisecond)).TryLock(within(t, patience))
+	require.ErrorContains(t, err, "longer than the lease")
+	require.NotErrorIs(t, err, redislock.ErrLocked)
+	dialer.Delay(0, 0)
+	require.NoError(t, c.Close(t.Context()))
+	requireFree(t, rdb, name)
+}
+
+func TestMutex_RedisOutOfReach(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close()) // nobody listens there now
+	rdb := redis.NewClient(&redis.Options{Addr: listener.Addr().String()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	c := newClient(t, rdb)
+	start := time.Now()
+	_, err = c.Mutex("unreachable").Lock(within(t, patience))
+	var refused *net.OpError
+	require.ErrorAs(t, err, &refused)
+	require.NotErrorIs(t, err, redislock.ErrLocked)
+	require.ErrorContains(t, err, `redislock: lock "unreachable"`)
+	require.Less(t, time.Since(start), 10*time.Second)
+}
+
+func TestMutex_KeyOfAnotherKind(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a string is left alone", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		require.NoError(t, rdb.Set(t.Context(), name, "mine", time.Minute).Err())
+		_, err := c.Mutex(name).Lock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrWrongKind)
+		require.NotErrorIs(t, err, redislock.ErrLocked)
+		require.Equal(t, "mine", rdb.Get(t.Context(), name).Val())
+	})
+
+	t.Run("a read/write lock is left alone", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		require.NoError(t, rdb.HSet(t.Context(), name, "mode", "read", "another:1", 1).Err())
+		_, err := c.Mutex(name).TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrWrongKind)
+		require.Equal(t, map[string]string{"mode": "read", "another:1": "1"}, rdb.HGetAll(t.Context(), name).Val())
+	})
+
+	t.Run("a hold without expiry is not waited for by its time", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		holdRaw(t, rdb, name, 0)
+		_, err := c.Mutex(name).TryLock(t.Context())
+		var locked *redislock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Negative(t, locked.TTL)
+		require.ErrorContains(t, err, "without expiry")
+	})
+
+	t.Run("that replaces a held lock ends it and is left alone", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		l := mustLock(t, c.Mutex(name, redislock.WithLease(2*time.Second)))
+		beside := mustLock(t, c.Mutex(name+":beside", redislock.WithLease(2*time.Second)))
+		require.NoError(t, rdb.Set(t.Context(), name, "mine", time.Minute).Err())
+		start := time.Now()
+		<-l.Done()
+		require.Less(t, time.Since(start), 1500*time.Millisecond, "noticed by the next renewal")
+		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+		require.Equal(t, "mine", rdb.Get(t.Context(), name).Val())
+		require.NoError(t, beside.Err(), "a batch does not fail for one of its keys")
+		require.NoError(t, beside.Unlock(t.Context()))
+	})
+}
+
+func TestMutex_RedisRefuses(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		args  []string
+		check func(error) bool
+	}{
+		"for lack of memory":   {[]string{"--maxmemory", "1"}, redis.IsOOMError},
+		"without a password":   {[]string{"--requirepass", "x"}, redis.IsAuthError},
+		"for lack of replicas": {[]string{"--min-replicas-to-write", "1"}, redis.IsNoReplicasError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newClient(t, redistest.Start(t, tt.args...).Client(t))
+			_, err := c.Mutex("refused").Lock(within(t, patience))
+			require.Error(t, err)
+			require.True(t, tt.check(errors.Unwrap(err)), "%v", err)
+			require.NotErrorIs(t, err, redislock.ErrLocked)
+		})
+	}
+}
