@@ -61,6 +61,8 @@ func (h *Hub) run() {
 		}
 		if confirmed := h.serve(l); confirmed {
 			attempt = 0
+		} else if cluster, ok := h.rdb.(reloader); ok {
+			cluster.ReloadState(h.ctx) // the node may have lost its slots
 		}
 		if err := h.wheel.Sleep(h.ctx, backoff(attempt)); err != nil && h.ctx.Err() == nil {
 			// The wheel has stopped, and with it all that uses this hub.
@@ -70,6 +72,10 @@ func (h *Hub) run() {
 		}
 	}
 }
+
+// A reloader is a cluster client. It goes on dialing a dead master until it looks
+// at the cluster's state again, which may take a minute unless it is told to.
+type reloader interface{ ReloadState(ctx context.Context) }
 
 // backoff returns the pause before connection attempt n+1, spread at random so
 // that clients of a restarted server do not come all at once.

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +35,7 @@ var errPortTaken = errors.New("redistest: the port is taken")
 type Server struct {
 	dir  string
 	args []string
+	conf string // a Sentinel's configuration, without its port
 	port int
 
 	mu   sync.Mutex
@@ -49,7 +49,13 @@ type Server struct {
 // fails: it is never skipped.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	s, err := launch(tb.TempDir(), args)
+	return own(tb, args, "")
+}
+
+// own launches a server that ends with the test.
+func own(tb testing.TB, args []string, conf string) *Server {
+	tb.Helper()
+	s, err := launch(tb.TempDir(), args, conf)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -141,9 +147,9 @@ func (s *Server) end() {
 
 // launch starts a server, on another port whenever somebody else was quicker
 // to take the one it chose.
-func launch(dir string, args []string) (*Server, error) {
+func launch(dir string, args []string, conf string) (*Server, error) {
 	for range portTries {
-		s := &Server{dir: dir, args: args, port: freePort()}
+		s := &Server{dir: dir, args: args, conf: conf, port: freePort()}
 		err := s.start()
 		if err == nil {
 			return s, nil
@@ -155,12 +161,12 @@ func launch(dir string, args []string) (*Server, error) {
 	return nil, fmt.Errorf("redistest: no free port after %d tries", portTries)
 }
 
-// freePort picks a port nobody listens on. It stays below the range from which
-// kernels take the ports of outgoing connections, so that a killed server finds
-// its port free when it comes back.
+// freePort picks a port nobody listens on. It and the cluster bus, 10000 above,
+// stay below the range from which kernels take the ports of outgoing connections,
+// so that a killed server finds its ports free when it comes back.
 func freePort() int {
 	for {
-		port := 15000 + rand.IntN(17000)
+		port := 12000 + rand.IntN(10000)
 		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if err == nil {
 			_ = l.Close()
@@ -205,7 +211,11 @@ func (s *Server) spawn() (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(path, s.commandLine()...)
+	line, err := s.commandLine()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path, line...)
 	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = sysProcAttr()
@@ -230,18 +240,19 @@ func (s *Server) spawn() (*process, error) {
 	return p, nil
 }
 
-func (s *Server) commandLine() []string {
+func (s *Server) commandLine() ([]string, error) {
+	if s.conf != "" {
+		return s.sentinelLine()
+	}
 	line := []string{
 		"--port", strconv.Itoa(s.port),
 		"--bind", "127.0.0.1",
 		"--dir", s.dir,
 		"--save", "",
 		"--appendonly", "no",
+		"--enable-debug-command", "local",
 	}
-	if !slices.Contains(s.args, "--sentinel") {
-		line = append(line, "--enable-debug-command", "local")
-	}
-	return append(line, s.args...)
+	return append(line, s.args...), nil
 }
 
 // awaitReady waits until this process, not whoever else may hold the port,

@@ -1,0 +1,109 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// MasterName is the name under which the Sentinels of a test know the primary.
+const MasterName = "main"
+
+const (
+	replicas  = 2
+	sentinels = 3
+)
+
+// Sentinel is a primary with two replicas, watched by three Sentinels.
+type Sentinel struct {
+	// Primary and Replicas are the servers in their first roles. Failovers do
+	// not move them.
+	Primary   *Server
+	Replicas  []*Server
+	Sentinels []*Server
+}
+
+// StartSentinel starts the servers and their Sentinels and returns once all of
+// them know each other. A primary counts as down after 1 s; two Sentinels must agree.
+// Each of args is one word of the command line of the data servers.
+func StartSentinel(tb testing.TB, args ...string) *Sentinel {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), formTimeout)
+	defer cancel()
+	args = append([]string{"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"}, args...)
+	g := &Sentinel{Primary: own(tb, args, "")}
+	host, port, _ := strings.Cut(g.Primary.Addr(), ":")
+	for range replicas {
+		g.Replicas = append(g.Replicas, own(tb, append([]string{"--replicaof", host, port}, args...), ""))
+	}
+	conf := strings.Join([]string{
+		fmt.Sprintf("sentinel monitor %s %s %s 2", MasterName, host, port),
+		fmt.Sprintf("sentinel down-after-milliseconds %s 1000", MasterName),
+		fmt.Sprintf("sentinel failover-timeout %s 5000", MasterName),
+		"",
+	}, "\n")
+	for range sentinels {
+		g.Sentinels = append(g.Sentinels, own(tb, nil, conf))
+	}
+	if err := g.settle(ctx); err != nil {
+		tb.Fatalf("redistest: settle the Sentinels: %v", err)
+	}
+	return g
+}
+
+// Client returns a client that follows the primary and is closed with the test.
+func (g *Sentinel) Client(tb testing.TB, opts ...func(*redis.FailoverOptions)) *redis.Client {
+	tb.Helper()
+	o := &redis.FailoverOptions{MasterName: MasterName, SentinelAddrs: addrs(g.Sentinels)}
+	for _, opt := range opts {
+		opt(o)
+	}
+	rdb := redis.NewFailoverClient(o)
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// settle waits until the replicas follow and every Sentinel knows all the rest.
+func (g *Sentinel) settle(ctx context.Context) error {
+	for _, s := range g.Replicas {
+		rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+		defer rdb.Close()
+		if err := eachSays(ctx, []*redis.Client{rdb}, replication, "master_link_status:up"); err != nil {
+			return err
+		}
+	}
+	for i, s := range g.Sentinels {
+		rdb := redis.NewSentinelClient(&redis.Options{Addr: s.Addr()})
+		defer rdb.Close()
+		var state map[string]string
+		settled := func() bool {
+			state, _ = rdb.Master(ctx, MasterName).Result()
+			return state["flags"] == "master" &&
+				state["num-slaves"] == strconv.Itoa(replicas) &&
+				state["num-other-sentinels"] == strconv.Itoa(sentinels-1)
+		}
+		if err := pollUntil(ctx, settled); err != nil {
+			return fmt.Errorf("sentinel %d: %w; it knows %v", i, err, state)
+		}
+	}
+	return nil
+}
+
+// sentinelLine writes the configuration, unless an earlier run left it, which a
+// Sentinel keeps up to date itself.
+func (s *Server) sentinelLine() ([]string, error) {
+	path := filepath.Join(s.dir, "sentinel.conf")
+	if _, err := os.Stat(path); err != nil || !s.logged("Sentinel ID is") {
+		conf := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\n%s", s.port, s.dir, s.conf)
+		if err := os.WriteFile(path, []byte(conf), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return []string{path, "--sentinel"}, nil
+}
