@@ -63,6 +63,10 @@ type Subscription struct {
 
 // New returns a hub for the client. It starts nothing until the first
 // Subscribe. It panics on an option out of range.
+//
+// The hub of a *redis.Ring is closed from the start, so that its subscribers live
+// on polling alone: a ring has no server that hears of every channel, and go-redis
+// cannot subscribe to several of them there at once.
 func New(rdb redis.UniversalClient, w *wheel.Wheel, opts ...Option) *Hub {
 	cfg := config{linger: defaultLinger, ping: defaultPing}
 	for _, opt := range opts {
@@ -79,6 +83,9 @@ func New(rdb redis.UniversalClient, w *wheel.Wheel, opts ...Option) *Hub {
 		done:   make(chan struct{}),
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
+	if _, ring := rdb.(*redis.Ring); ring {
+		_ = h.Close(h.ctx) // nothing runs yet, so this cannot fail
+	}
 	return h
 }
 
@@ -105,6 +112,11 @@ func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 	}
 	s.topic, s.index, s.ready = t, len(t.subs), t.ready
 	t.subs = append(t.subs, s)
+	if !h.running {
+		h.running = true
+		h.active++
+		go h.run()
+	}
 	return s
 }
 
@@ -116,12 +128,6 @@ func (h *Hub) open(channel string) *topic {
 		t.confirm() // not yet unsubscribed since its last use
 	}
 	h.topics[channel] = t
-	if !h.running {
-		h.running = true
-		h.active++
-		go h.run()
-		return t
-	}
 	h.changed(channel)
 	return t
 }
@@ -241,9 +247,9 @@ func (t *topic) confirm() {
 func (h *Hub) Close(ctx context.Context) error {
 	h.mu.Lock()
 	var last *link
+	h.cancel()
 	if !h.closed {
 		h.closed = true
-		h.cancel()
 		for _, t := range h.topics {
 			t.linger.Stop()
 		}

@@ -200,6 +200,39 @@ func TestHub_Subscribe(t *testing.T) {
 		await(t, done, "the confirmation of a channel subscribed from wake")
 	})
 
+	t.Run("works with RESP2 and through an automatic pipeline", func(t *testing.T) {
+		t.Parallel()
+		resp2 := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Protocol = 2 })
+		piped, err := rdb.AutoPipeline()
+		require.NoError(t, err)
+		for _, client := range []redis.UniversalClient{resp2, piped} {
+			h, channel := newHub(t, client, notify.WithPing(time.Millisecond)), redistest.Name(t)
+			wake, woken := waker()
+			sub := h.Subscribe(channel, wake)
+			await(t, woken, "the confirmation")
+			for range 20 {
+				<-time.After(time.Millisecond) // pings and messages mix
+				require.Equal(t, int64(1), rdb.Publish(ctx, channel, "0").Val())
+				await(t, woken, "the message")
+			}
+			sub.Close()
+		}
+	})
+
+	t.Run("of a ring is never ready and never wakes", func(t *testing.T) {
+		t.Parallel()
+		ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": redistest.Shared(t).Addr()}})
+		defer ring.Close()
+		h := newHub(t, ring)
+		sub := h.Subscribe(redistest.Name(t), func() { panic("woken") })
+		defer sub.Close()
+		select {
+		case <-sub.Ready():
+			require.Fail(t, "ready")
+		default:
+		}
+	})
+
 	t.Run("after Close of the hub nothing happens any more", func(t *testing.T) {
 		t.Parallel()
 		h := notify.New(rdb, newWheel(t))

@@ -52,7 +52,9 @@ func (l *link) close() {
 	}
 }
 
-// run connects and receives until no topic is left.
+// run connects and receives until no topic is left. Without a wheel to pause on
+// it ends: for good if the wheel has stopped, until the next Subscribe if the wheel
+// is full.
 func (h *Hub) run() {
 	for attempt := 0; ; attempt++ {
 		l := h.begin()
@@ -64,11 +66,13 @@ func (h *Hub) run() {
 		} else if cluster, ok := h.rdb.(reloader); ok {
 			cluster.ReloadState(h.ctx) // the node may have lost its slots
 		}
-		if err := h.wheel.Sleep(h.ctx, backoff(attempt)); err != nil && h.ctx.Err() == nil {
-			// The wheel has stopped, and with it all that uses this hub.
+		if err := h.wheel.Sleep(h.ctx, backoff(attempt)); err != nil {
 			h.mu.Lock()
-			h.closed = true
+			h.closed = h.closed || errors.Is(err, wheel.ErrStopped)
+			h.running = false
+			h.leave()
 			h.mu.Unlock()
+			return
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package scripts_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -59,6 +60,79 @@ func TestScript_Run(t *testing.T) {
 		s := scripts.NewScript("fails", "return redis.error_reply('ODD thing')", scripts.OnceOnly)
 		require.ErrorContains(t, s.Run(ctx, rdb, nil).Err(), "ODD thing")
 	})
+}
+
+// Every kind of client runs scripts the same way, whether it knows them or not.
+func TestScript_OnEveryClient(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": s.Addr()}})
+	t.Cleanup(func() { _ = ring.Close() })
+	piped, err := admin.AutoPipeline()
+	require.NoError(t, err)
+	deferred, err := admin.AsyncAutoPipeline()
+	require.NoError(t, err)
+	for name, rdb := range map[string]redis.UniversalClient{
+		"RESP2":    s.Client(t, func(o *redis.Options) { o.Protocol = 2 }),
+		"RESP3":    s.Client(t, func(o *redis.Options) { o.Protocol = 3 }),
+		"ring":     ring,
+		"piped":    piped,
+		"deferred": deferred,
+	} {
+		t.Run(name, func(t *testing.T) { // one at a time: each empties the script cache
+			for _, counter := range []*scripts.Script{
+				scripts.NewScript("counter", counter),
+				scripts.NewScript("counter", counter, scripts.OnceOnly),
+			} {
+				key := redistest.Name(t)
+				require.NoError(t, admin.ScriptFlush(ctx).Err())
+				require.Equal(t, int64(1), counter.Run(ctx, rdb, []string{key}).Val())
+				require.Equal(t, int64(2), counter.Run(ctx, rdb, []string{key}).Val())
+				require.NoError(t, admin.ScriptFlush(ctx).Err())
+				call := scripts.Call{Keys: []string{key}}
+				cmds := counter.RunBatch(ctx, rdb, []scripts.Call{call, call})
+				require.Equal(t, int64(3), cmds[0].Val())
+				require.Equal(t, int64(4), cmds[1].Val())
+			}
+		})
+	}
+}
+
+func TestScript_InACluster(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redistest.StartCluster(t).Client(t)
+
+	// One batch for all masters, none of which knows the script.
+	var batch []scripts.Call
+	for i := range 60 {
+		name := fmt.Sprintf("lock-%d", i)
+		require.NoError(t, scripts.CheckName(name))
+		batch = append(batch, scripts.Call{Keys: []string{name}, Args: []any{"me:1", 30_000}})
+	}
+	for range 2 {
+		for _, cmd := range scripts.LockAcquire.RunBatch(ctx, rdb, batch) {
+			require.Equal(t, []any{int64(1), int64(30_000)}, cmd.Val())
+		}
+	}
+	// Both keys of a release are in one slot, also under a name with a tag.
+	for _, name := range []string{"lock-1", "orders:{42}", "a}{b}", "{a}{b}"} {
+		require.NoError(t, scripts.LockAcquire.Run(ctx, rdb, []string{name}, "me:1", 30_000).Err())
+		for _, publish := range []string{"PUBLISH", "SPUBLISH"} {
+			require.NoError(t, scripts.LockAcquire.Run(ctx, rdb, []string{name}, "me:1", 30_000).Err())
+			keys := []string{name, scripts.LockChannel(name)}
+			got, err := scripts.LockRelease.Run(ctx, rdb, keys, "me:1", publish).Int()
+			require.NoError(t, err)
+			require.Equal(t, 1, got)
+		}
+	}
+	// A script sent once finds its node too.
+	counter := scripts.NewScript("counter", counter, scripts.OnceOnly)
+	for i := range 10 {
+		require.Equal(t, int64(1), counter.Run(ctx, rdb, []string{fmt.Sprintf("count-%d", i)}).Val())
+	}
 }
 
 // The reply of one call is lost after the server executed it.
