@@ -1,0 +1,159 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+func TestClient_Close(t *testing.T) {
+	t.Parallel()
+
+	t.Run("releases what is held and tells the holders", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		var held []*redislock.Lock
+		for i := range 250 {
+			held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("%s:%d", name, i))))
+		}
+		ctx := held[0].Context(t.Context())
+		require.NoError(t, c.Close(t.Context()))
+		for _, l := range held {
+			require.True(t, isClosed(l.Done()))
+			require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+			require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrClosed)
+			requireFree(t, rdb, l.Name())
+		}
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), redislock.ErrClosed)
+	})
+
+	t.Run("wakes waiters of other processes", func(t *testing.T) {
+		t.Parallel()
+		server, name := redistest.Shared(t), redistest.Name(t)
+		c := newClient(t, server.Client(t))
+		mustLock(t, c.Mutex(name))
+		w := newWaiter(t, server, name).wait(t, within(t, patience)).after(func() {
+			require.NoError(t, c.Close(t.Context()))
+		})
+		require.NoError(t, w.err)
+		require.Less(t, w.took, 800*time.Millisecond)
+		require.NoError(t, w.lock.Unlock(t.Context()))
+	})
+
+	t.Run("ends waiting calls", func(t *testing.T) {
+		t.Parallel()
+		server, name := redistest.Shared(t), redistest.Name(t)
+		rdb := server.Client(t)
+		holdRaw(t, rdb, name, time.Minute)
+		c, count := counted(t, server.Client(t))
+		w := (&waiter{rdb, c.Mutex(name), count}).wait(t, t.Context()).after(func() {
+			require.NoError(t, c.Close(t.Context()))
+		})
+		require.ErrorIs(t, w.err, redislock.ErrClosed)
+	})
+
+	t.Run("refuses what comes after, and closing twice is harmless", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		require.NoError(t, c.Close(t.Context()))
+		require.NoError(t, c.Close(t.Context()))
+		_, err := c.Mutex(name).Lock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrClosed)
+		_, err = c.Mutex(name).TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrClosed)
+		require.ErrorIs(t, c.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }), redislock.ErrClosed)
+		requireFree(t, rdb, name)
+	})
+
+	t.Run("in the middle of everything leaves no key behind", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		rdb := server.Client(t)
+		for round := range 10 {
+			c := newClient(t, server.Client(t))
+			var running sync.WaitGroup
+			for i := range 8 {
+				running.Go(func() {
+					m := c.Mutex(fmt.Sprintf("name:%d", i%3))
+					for {
+						l, err := m.Lock(t.Context())
+						if err != nil {
+							require.ErrorIs(t, err, redislock.ErrClosed)
+							return
+						}
+						if err := l.Unlock(t.Context()); err != nil {
+							require.ErrorIs(t, err, redislock.ErrClosed)
+							return
+						}
+					}
+				})
+			}
+			require.NoError(t, newWheel(t).Sleep(t.Context(), time.Duration(round)*7*time.Millisecond))
+			require.NoError(t, c.Close(t.Context()))
+			running.Wait()
+			size, err := rdb.DBSize(t.Context()).Result()
+			require.NoError(t, err)
+			require.Zero(t, size)
+		}
+	})
+
+	t.Run("gives up when its context ends while Redis hangs", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 })
+		w := newWheel(t)
+		c, err := redislock.New(rdb, redislock.WithWheel(w))
+		require.NoError(t, err)
+		l := mustLock(t, c.Mutex("held"))
+		server.Pause()
+		start := time.Now()
+		err = c.Close(within(t, 200*time.Millisecond))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "1 locks could not be released")
+		require.Less(t, time.Since(start), time.Second)
+		require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+		server.Resume()
+	})
+}
+
+// Every way in which a caller's context can end: at each stage of a call, by brute force. What was taken by a call that
+// failed is given back, so the name is soon free.
+func TestMutex_ContextEndsAtAnyPoint(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := shared(t)
+	other := newClient(t, rdb)
+	m := c.Mutex(name, redislock.WithLease(time.Minute))
+	w := newWheel(t)
+	took, gaveUp := 0, 0
+	for i := range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := w.AfterFunc(time.Duration(i%30)*100*time.Microsecond, cancel)
+		require.NoError(t, err)
+		l, err := m.Lock(ctx)
+		if err == nil {
+			took++
+			require.NoError(t, l.Unlock(ctx))
+		} else {
+			gaveUp++
+			require.True(t, errors.Is(err, context.Canceled), "%v", err)
+		}
+		cancel()
+	}
+	t.Logf("%d took the lock, %d gave up", took, gaveUp)
+	require.Positive(t, took)
+	require.Positive(t, gaveUp)
+	start := time.Now()
+	l := mustLock(t, other.Mutex(name))
+	require.Less(t, time.Since(start), 10*time.Second)
+	require.NoError(t, l.Unlock(t.Context()))
+}

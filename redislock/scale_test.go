@@ -1,0 +1,168 @@
+package redislock_test
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// These tests count goroutines of the whole process, so they do not run beside others.
+
+func TestLock_CostsNoGoroutineWhileHeld(t *testing.T) {
+	const locks = 1000
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := newClient(t, rdb)
+	name := redistest.Name(t)
+	take := func(i int) *redislock.Lock {
+		l := mustLock(t, c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(3*time.Second)))
+		l.Context(t.Context())
+		return l
+	}
+	held := []*redislock.Lock{take(0)}
+	first := held[0].Deadline()
+	poll(t, func() bool { return held[0].Deadline().After(first) }) // everything that renewals need has started
+	one := runtime.NumGoroutine()
+
+	for i := 1; i < locks; i++ {
+		held = append(held, take(i))
+	}
+	last := held[locks-1].Deadline()
+	most := 0
+	poll(t, func() bool {
+		most = max(most, runtime.NumGoroutine())
+		return held[locks-1].Deadline().After(last)
+	})
+	t.Logf("goroutines: %d with 1 lock held, at most %d with %d held and being renewed", one, most, locks)
+	require.LessOrEqual(t, most, one+8, "a few calls in flight, nothing per lock")
+	for _, l := range held {
+		require.NoError(t, l.Err())
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	size, err := rdb.DBSize(t.Context()).Result()
+	require.NoError(t, err)
+	require.Zero(t, size)
+}
+
+func TestMutex_CostsNoGoroutinePerWaiterBeyondTheCallers(t *testing.T) {
+	const waiters = 100
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := newClient(t, rdb)
+	name := redistest.Name(t)
+	held := mustLock(t, c.Mutex(name))
+	results := make(chan error, waiters)
+	m := c.Mutex(name)
+	ctx := within(t, 3*time.Second)
+	before := runtime.NumGoroutine()
+	for range waiters {
+		go func() {
+			_, err := m.Lock(ctx)
+			results <- err
+		}()
+	}
+	fewest := before + 1000
+	for len(results) < waiters { // the looks that are under way come and go: what stays is the fewest
+		select {
+		case <-ctx.Done():
+			for range waiters {
+				require.ErrorIs(t, <-results, redislock.ErrLocked)
+			}
+			t.Logf("goroutines: %d before, %d with %d waiters", before, fewest, waiters)
+			require.LessOrEqual(t, fewest, before+waiters+12)
+			require.NoError(t, held.Unlock(t.Context()))
+			return
+		default:
+			if subscribed(t, rdb, name) {
+				fewest = min(fewest, runtime.NumGoroutine())
+			}
+		}
+	}
+	t.Fatal("waiters ended early")
+}
+
+func subscribed(t *testing.T, rdb *redis.Client, name string) bool {
+	subs, err := rdb.PubSubChannels(t.Context(), "*"+name+"*").Result()
+	require.NoError(t, err)
+	return len(subs) == 1
+}
+
+func TestLock_IsKeptForManyLeases(t *testing.T) {
+	t.Parallel()
+	const locks, lease, leases = 200, time.Second, 5
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := newClient(t, rdb)
+	name := redistest.Name(t)
+	var held []*redislock.Lock
+	holders := map[string]string{}
+	for i := range locks {
+		name := fmt.Sprintf("%s:%d", name, i)
+		held = append(held, mustLock(t, c.Mutex(name, redislock.WithLease(lease))))
+		holders[name] = requireHeldOnce(t, rdb, name)
+	}
+	require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
+	require.NoError(t, newWheel(t).Sleep(t.Context(), leases*lease))
+	for _, l := range held {
+		require.NoError(t, l.Err())
+		require.Equal(t, holders[l.Name()], requireHeldOnce(t, rdb, l.Name()), "held by the same acquisition throughout")
+	}
+	stats, err := rdb.InfoMap(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	var renewals, calls int
+	_, err = fmt.Sscanf(stats["Commandstats"]["cmdstat_pexpire"], "calls=%d", &renewals)
+	require.NoError(t, err)
+	_, err = fmt.Sscanf(stats["Commandstats"]["cmdstat_evalsha"], "calls=%d", &calls)
+	require.NoError(t, err)
+	t.Logf("%d renewals in %d calls", renewals, calls)
+	require.GreaterOrEqual(t, renewals, locks*leases*2)
+	require.Less(t, renewals, locks*leases*4)
+	require.Less(t, calls, renewals/2, "what is due together travels together")
+	for _, l := range held {
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+}
+
+func TestRedislock_SendsNoAbsoluteTimes(t *testing.T) {
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	conn, err := net.Dial("tcp", server.Addr())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte("MONITOR\r\n"))
+	require.NoError(t, err)
+	monitor := bufio.NewScanner(conn)
+	require.True(t, monitor.Scan(), "+OK")
+	c := newClient(t, rdb)
+	name := redistest.Name(t)
+	l := mustLock(t, c.Mutex(name, redislock.WithLease(time.Second)))
+	first := l.Deadline()
+	poll(t, func() bool { return l.Deadline().After(first) })
+	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, rdb.Echo(t.Context(), "the end").Err())
+	epoch := fmt.Sprint(time.Now().Unix())[:5]
+	seen := 0
+	for monitor.Scan() {
+		line := monitor.Text()
+		if strings.Contains(line, "the end") {
+			break
+		}
+		_, words, _ := strings.Cut(line, "] ")
+		if strings.Contains(words, name) {
+			seen++
+		}
+		require.NotContains(t, words, `"`+epoch, "a wall-clock time of the client went to Redis: %s", line)
+		require.NotContains(t, strings.ToUpper(words), "EXPIREAT")
+	}
+	require.Greater(t, seen, 3)
+}
