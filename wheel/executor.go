@@ -68,11 +68,13 @@ type executor struct {
 	keep  int // idle runners to keep
 
 	mu      sync.Mutex
-	runners map[*runner]struct{}
+	runners map[*runner]struct{} // all of them
 	idle    []*runner
+	watched []*runner // those that rescue looks at: at work, with something behind them at the last look
 	queue   []work
-	blocked int
+	blocked int // runners that made no progress between two looks and have not ended their batch since
 	halted  bool
+	resting bool          // the worker has retired: nobody stays idle
 	gone    chan struct{} // closed once halted and no runner is left
 	looked  int64         // when rescue last looked
 	inline  work          // Inline only: what the worker is running
@@ -83,9 +85,9 @@ type runner struct {
 	work work
 	goid int64
 
-	claimed int64 // progress of work at the last look
-	watched bool  // claimed belongs to this work
-	blocked bool  // it made no progress between two looks
+	place   int   // in watched, -1 if it is not there
+	claimed int64 // progress of work at the last look, -1 if there was none yet
+	blocked bool
 }
 
 func newExecutor(e Executor) *executor {
@@ -110,13 +112,14 @@ func (x *executor) submit(w work) {
 	w.join()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.resting = false
 	switch {
 	case x.kind == executorInline:
 		x.inline = w
 	case len(x.idle) > 0:
 		r := x.idle[len(x.idle)-1]
 		x.idle = x.idle[:len(x.idle)-1]
-		r.assign(w)
+		x.assign(r, w)
 		r.next <- w
 	case len(x.runners)-x.blocked < x.limit:
 		x.spawn(w)
@@ -137,12 +140,28 @@ func (x *executor) runInline() {
 	x.inline = nil
 }
 
-func (r *runner) assign(w work) { r.work, r.watched = w, false }
+// assign gives a runner its next batch, to be watched.
+func (x *executor) assign(r *runner, w work) {
+	r.work, r.claimed, r.place = w, -1, len(x.watched)
+	x.watched = append(x.watched, r)
+}
+
+func (x *executor) unwatch(r *runner) {
+	if r.place < 0 {
+		return
+	}
+	last := len(x.watched) - 1
+	x.watched[r.place] = x.watched[last]
+	x.watched[r.place].place = r.place
+	x.watched[last] = nil
+	x.watched = x.watched[:last]
+	r.place = -1
+}
 
 // spawn starts a runner; the caller holds mu.
 func (x *executor) spawn(w work) {
 	r := &runner{next: make(chan work, 1)}
-	r.assign(w)
+	x.assign(r, w)
 	x.runners[r] = struct{}{}
 	go x.serve(r, w)
 }
@@ -169,16 +188,17 @@ func (x *executor) serve(r *runner, w work) {
 func (x *executor) turn(r *runner) work {
 	x.mu.Lock()
 	r.work.leave()
-	r.assign(nil)
+	r.work = nil
+	x.unwatch(r)
 	if r.blocked {
 		r.blocked = false
 		x.blocked--
 	}
 	switch {
-	case x.halted || len(x.runners)-x.blocked > x.limit:
+	case x.halted || x.resting || len(x.runners)-x.blocked > x.limit:
 	case len(x.queue) > 0:
 		w := x.dequeue()
-		r.assign(w)
+		x.assign(r, w)
 		x.mu.Unlock()
 		return w
 	case len(x.idle) < x.keep:
@@ -204,28 +224,22 @@ func (x *executor) remove(r *runner) {
 func (x *executor) rescue(now, patience int64) (again bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	look := now-x.looked >= patience
-	if look {
-		x.looked = now
+	if len(x.watched) == 0 {
+		return false
 	}
+	if now-x.looked < patience {
+		return true
+	}
+	x.looked = now
 	var stuck []*runner
-	lively := 0
-	for r := range x.runners {
-		if r.work == nil {
-			continue
-		}
-		claimed, left := r.work.progress()
-		again = again || left > 0
-		if !look {
-			continue
-		}
-		if r.watched && r.claimed == claimed {
+	for _, r := range x.watched {
+		claimed, _ := r.work.progress()
+		if r.claimed == claimed {
 			stuck = append(stuck, r)
-		} else {
-			lively++
 		}
-		r.claimed, r.watched = claimed, true
+		r.claimed = claimed
 	}
+	lively := len(x.watched) - len(stuck)
 	for _, r := range stuck {
 		x.relieve(r)
 	}
@@ -234,10 +248,11 @@ func (x *executor) rescue(now, patience int64) (again bool) {
 	} else {
 		x.serveQueue(x.limit - (len(x.runners) - x.blocked))
 	}
-	return again || len(x.queue) > 0
+	return len(x.watched) > 0
 }
 
-// relieve counts a runner as blocked and puts another on the rest of its batch.
+// relieve counts a runner as blocked and puts another on the rest of its batch; without a rest there is nothing
+// to watch until it returns.
 func (x *executor) relieve(r *runner) {
 	if !r.blocked {
 		r.blocked = true
@@ -246,7 +261,9 @@ func (x *executor) relieve(r *runner) {
 	if _, left := r.work.progress(); left > 0 {
 		r.work.join()
 		x.spawn(r.work)
+		return
 	}
+	x.unwatch(r)
 }
 
 // serveQueue starts at most n runners on batches from the queue.
@@ -286,10 +303,11 @@ func (x *executor) halt(steal func(work)) {
 	}
 }
 
-// dismiss ends the idle runners.
+// dismiss ends the idle runners, and each of the others when its batch is done, until the next submit.
 func (x *executor) dismiss() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.resting = true
 	x.dismissIdle()
 }
 
