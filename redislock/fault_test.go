@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
@@ -21,10 +22,11 @@ func faulty(t *testing.T, opts ...func(*redis.Options)) (c *redislock.Client, di
 	server := redistest.Shared(t)
 	dialer = &redistest.FaultDialer{}
 	opts = append(opts, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, time.Second })
-	c = newClient(t, server.Client(t, opts...))
-	warm := mustLock(t, c.Mutex(redistest.Name(t)))
-	require.NoError(t, warm.Unlock(t.Context()))
-	return c, dialer, server.Client(t)
+	rdb = server.Client(t)
+	for _, s := range scripts.All() {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
+	}
+	return newClient(t, server.Client(t, opts...)), dialer, rdb
 }
 
 func TestMutex_ReplyLostAfterAcquire(t *testing.T) {
@@ -187,6 +189,34 @@ func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	}
 	require.Less(t, time.Since(paused), patience)
+}
+
+func TestLock_RenewalsExecuteButTheirRepliesAreLost(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	c, dialer, rdb := faulty(t)
+	name := redistest.Name(t)
+	l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
+	var last <-chan struct{}
+	for n := range 6 { // more than fit into a lease
+		last = dialer.LoseReply(name, n+1, redistest.Swallow)
+	}
+	deadline := l.Deadline()
+	<-l.Done()
+	told := time.Now()
+	require.False(t, told.Before(deadline))
+	require.ErrorIs(t, l.Err(), redislock.ErrLost)
+	left, err := rdb.PTTL(t.Context(), name).Result()
+	require.NoError(t, err)
+	require.Greater(t, left, lease/2, "the server has renewed it to the end, and nobody holds it")
+
+	other := mustLock(t, newClient(t, rdb).Mutex(name))
+	require.Greater(t, time.Since(deadline), lease/100+50*time.Millisecond, "not before the time that was promised")
+	require.Less(t, time.Since(told), lease/2, "but long before it would have expired")
+	require.NoError(t, other.Unlock(t.Context()))
+
+	// Use up what is left of the faults, so that Close finds a sound connection.
+	poll(t, func() bool { return c.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }) == nil && isClosed(last) })
 }
 
 func TestLock_SurvivesConnectionsBeingKilled(t *testing.T) {

@@ -158,6 +158,34 @@ func TestRenewer_NeverRevivesALostLease(t *testing.T) {
 	})
 }
 
+func TestRenewer_TheOldDeadlineDecidesWhenTheWheelIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, err := wheel.New(wheel.WithExecutor(wheel.Inline()))
+		require.NoError(t, err)
+		r, err := renewal.New(w)
+		require.NoError(t, err)
+
+		var l *renewal.Lease
+		b := &fakeBackend{answer: func(ctx context.Context, n int, b *renewal.Batch) error {
+			time.Sleep(time.Until(l.Deadline()) + time.Millisecond)
+			return all(renewal.Extended)(ctx, n, b)
+		}}
+		l = add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
+		// Somebody's callback keeps the worker busy while the deadline passes.
+		_, err = w.AfterFunc(time.Until(l.Deadline())-time.Second, func() { time.Sleep(10 * time.Second) })
+		require.NoError(t, err)
+		time.Sleep(time.Until(l.Deadline()) + time.Microsecond)
+		require.False(t, l.Valid())
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, 1, b.count())
+		require.ErrorIs(t, l.Err(), renewal.ErrExpired, "what was invalid once must not be valid again")
+		require.NoError(t, r.Close(t.Context()))
+		_, err = w.Stop(context.Background())
+		require.NoError(t, err)
+	})
+}
+
 func TestRenewer_CountsTheNewDeadlineFromTheSending(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		const slow = 4 * time.Second
@@ -254,23 +282,30 @@ func TestLease_Close(t *testing.T) {
 		}, renewal.WithMaxCalls(1))
 	})
 
-	t.Run("ignores the answer of a renewal in flight", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-			release := make(chan struct{})
-			b := &fakeBackend{answer: func(ctx context.Context, n int, b *renewal.Batch) error {
-				<-release
-				return all(renewal.Gone)(ctx, n, b)
-			}}
-			l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl, OnLost: func(error) { panic("not lost") }})
-			for b.count() == 0 {
-				time.Sleep(100 * time.Millisecond)
-			}
-			require.True(t, l.Close(nil))
-			close(release)
-			synctest.Wait()
-			require.Equal(t, renewal.ErrReleased, l.Err())
+	for _, answer := range []renewal.Outcome{renewal.Extended, renewal.Gone, renewal.Unknown} {
+		t.Run(fmt.Sprintf("ignores the answer %d of a renewal in flight", answer), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *renewal.Renewer) {
+				release := make(chan struct{})
+				b := &fakeBackend{answer: func(ctx context.Context, n int, b *renewal.Batch) error {
+					<-release
+					return all(answer)(ctx, n, b)
+				}}
+				l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl, OnLost: func(error) { panic("not lost") }})
+				for b.count() == 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				require.True(t, l.Close(nil))
+				close(release)
+				synctest.Wait()
+				require.Equal(t, renewal.ErrReleased, l.Err())
+				require.False(t, l.Valid())
+				time.Sleep(3 * ttl)
+				synctest.Wait()
+				require.Equal(t, renewal.ErrReleased, l.Err())
+				require.Equal(t, 1, b.count(), "not renewed again")
+			})
 		})
-	})
+	}
 }
 
 func TestRenewer_Watch(t *testing.T) {
