@@ -98,12 +98,11 @@ func TestTimeout_TaskSchedulesItselfAgainBeyondTheWheelLength(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithTickDuration(100*time.Millisecond), wheel.WithTicksPerWheel(32))
 		var runs atomic.Int64
-		var again wheel.TimerTaskFunc
-		again = func(timeout *wheel.Timeout) {
+		again := wheel.TimerTaskFunc(func(timeout *wheel.Timeout) {
 			runs.Add(1)
 			_, err := w.NewTimeout(timeout.Task(), 4*time.Second) // 40 ticks on a wheel of 32
 			require.NoError(t, err)
-		}
+		})
 		newTimeout(t, w, again, 4*time.Second)
 		pass(13 * time.Second)
 		require.EqualValues(t, 3, runs.Load())

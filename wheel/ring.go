@@ -78,9 +78,6 @@ func (r *ring) tickOf(ns int64) int64 {
 // endOf is the instant at which tick t ends.
 func (r *ring) endOf(t int64) int64 { return (t + 1) * int64(r.tick) }
 
-// periodLength is the number of ticks in a period.
-func (r *ring) periodLength() int64 { return 1 << (r.bits + periodBits) }
-
 // visitTick is when bucket b of a far period is moved to near: some time in the period before it, spread over
 // that period so that no tick has to move much.
 func (r *ring) visitTick(period int64, b uint32) int64 {

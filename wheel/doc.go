@@ -1,0 +1,47 @@
+// Package wheel schedules callbacks: a hashed timing wheel after Netty's HashedWheelTimer (Varghese and Lauck,
+// "Hashed and Hierarchical Timing Wheels", SOSP 1987) for services with very many timers of which most are
+// stopped before they fire: request timeouts, idle connections, retries, leases, delayed jobs.
+//
+// # What it promises
+//
+//   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop returns it.
+//   - It never fires before its deadline, and at most one tick after it, as long as the process gets to run and,
+//     with Inline, callbacks do not block. A sparse bucket fires each entry at its own deadline, as
+//     time.AfterFunc does; a crowded one fires its entries together when their tick ends.
+//   - Timer.Stop returning true means that the callback will not run.
+//   - A callback that panics is reported and harms no other; one that blocks delays no other (but with Inline).
+//   - After Stop has returned no callback begins.
+//   - Deadlines are monotonic: a step of the wall clock moves none.
+//
+// # What it does not promise
+//
+// An order among entries of one tick, and punctuality beyond the runtime's own: a wheel wakes by a runtime timer,
+// so when all processors are busy it waits its turn like any goroutine.
+//
+// # Cost
+//
+// Let n be the number of pending entries.
+//
+//	AfterFunc, Stop, Reset   O(1), no allocation, no system call, one uncontended mutex
+//	firing                   O(1) and a share of a hand-over to the executor; far entries are touched once more
+//	waiting                  nothing: no wakeups before the earliest deadline, none at all when empty
+//	catching up a stall      O(occupied buckets + due entries), however many ticks were missed
+//	memory                   24 bytes a pending entry and the value: 8 bytes for a func, a T for Typed[T];
+//	                         given back when entries end
+//	goroutines               the worker and the executor's; none while the wheel is empty
+//
+// # Example
+//
+//	w, err := wheel.New()
+//	if err != nil {
+//		return err
+//	}
+//	timeout, err := w.AfterFunc(30*time.Second, conn.Close)
+//	if err != nil {
+//		return err
+//	}
+//	conn.OnRead(func() { timeout.Reset(30 * time.Second) }) // nearly free
+//	conn.OnClose(func() { timeout.Stop() })
+//
+// docs/wheel.md explains the design.
+package wheel
