@@ -11,7 +11,7 @@ TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 
 # The library, and the benchmarks, which keep the peers they are compared with in a module of their own.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard benchmarks/go.mod))
+MODULES := . $(if $(wildcard benchmarks/*.go benchmarks/*/*.go),benchmarks)
 
 # Runs a command and fails if a process it started outlives it.
 NOTHING_LEFT := go run ./internal/tools/nothingleft
