@@ -216,7 +216,9 @@ func TestLock_RenewalsExecuteButTheirRepliesAreLost(t *testing.T) {
 	require.NoError(t, other.Unlock(t.Context()))
 
 	// Use up what is left of the faults, so that Close finds a sound connection.
-	poll(t, func() bool { return c.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }) == nil && isClosed(last) })
+	poll(t, func() bool {
+		return c.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }) == nil && isClosed(last)
+	})
 }
 
 func TestLock_SurvivesConnectionsBeingKilled(t *testing.T) {
@@ -351,4 +353,36 @@ func TestMutex_RedisRefuses(t *testing.T) {
 			require.NotErrorIs(t, err, redislock.ErrLocked)
 		})
 	}
+}
+
+// A renewal may be on the wire while the lock is unlocked. Once Unlock has returned, it must find nothing to prolong.
+func TestLock_UnlockRacesWithRenewal(t *testing.T) {
+	t.Parallel()
+	c, dialer, rdb := faulty(t)
+	other := newClient(t, rdb)
+	name := redistest.Name(t)
+	const lease = 600 * time.Millisecond
+	w := newWheel(t)
+	dialer.Delay(10*time.Millisecond, 0)
+	renewed := 0
+	for i := range 60 {
+		l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
+		first := l.Deadline()
+		// The first renewal falls between a sixth and a third of the lease.
+		require.NoError(t, w.Sleep(t.Context(), lease/6+time.Duration(i)*2*time.Millisecond))
+		if l.Deadline().After(first) {
+			renewed++
+		}
+		require.NoError(t, l.Unlock(t.Context()))
+		require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
+		next, err := other.Mutex(name, redislock.WithLease(time.Minute)).TryLock(t.Context())
+		require.NoError(t, err)
+		pttl, err := rdb.PTTL(t.Context(), name).Result()
+		require.NoError(t, err)
+		require.Greater(t, pttl, 50*time.Second, "nobody else's hold is shortened")
+		require.NoError(t, next.Unlock(t.Context()))
+	}
+	require.Greater(t, renewed, 5, "the unlocks straddle the renewals")
+	require.Less(t, renewed, 55)
+	dialer.Delay(0, 0)
 }

@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -162,4 +163,16 @@ func counted(t testing.TB, rdb *redis.Client) (*redislock.Client, *counter) {
 	n := &counter{n: make(map[string]int)}
 	rdb.AddHook(n)
 	return newClient(t, rdb), n
+}
+
+// callsOf is how often the server has executed a command, in scripts too.
+func callsOf(t testing.TB, rdb *redis.Client, command string) (n int) {
+	t.Helper()
+	stats, err := rdb.InfoMap(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	if stat := stats["Commandstats"]["cmdstat_"+command]; stat != "" { // absent before the first call
+		_, err = fmt.Sscanf(stat, "calls=%d", &n)
+		require.NoError(t, err)
+	}
+	return n
 }

@@ -185,7 +185,7 @@ func (r *releaser) close(ctx context.Context) error {
 		again, err := r.send(bounded, batch)
 		cancel()
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, err, overdue(ctx))
 			left += len(again)
 		}
 	}
@@ -193,4 +193,13 @@ func (r *releaser) close(ctx context.Context) error {
 		return fmt.Errorf("%d locks could not be released and end with their lease: %w", left, errors.Join(errs...))
 	}
 	return nil
+}
+
+// overdue is ctx's error, also in the instant between its deadline and the news of it: a connection that has the same
+// deadline may be first to report.
+func overdue(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }

@@ -117,13 +117,7 @@ func TestLock_IsKeptForManyLeases(t *testing.T) {
 		require.NoError(t, l.Err())
 		require.Equal(t, holders[l.Name()], requireHeldOnce(t, rdb, l.Name()), "held by the same acquisition throughout")
 	}
-	stats, err := rdb.InfoMap(t.Context(), "commandstats").Result()
-	require.NoError(t, err)
-	var renewals, calls int
-	_, err = fmt.Sscanf(stats["Commandstats"]["cmdstat_pexpire"], "calls=%d", &renewals)
-	require.NoError(t, err)
-	_, err = fmt.Sscanf(stats["Commandstats"]["cmdstat_evalsha"], "calls=%d", &calls)
-	require.NoError(t, err)
+	renewals, calls := callsOf(t, rdb, "pexpire"), callsOf(t, rdb, "evalsha")
 	t.Logf("%d renewals in %d calls", renewals, calls)
 	require.GreaterOrEqual(t, renewals, locks*leases*2)
 	require.Less(t, renewals, locks*leases*4)

@@ -1,0 +1,49 @@
+// Package redislock is a distributed lock on Redis whose holder is told when it is lost. It shares keys and channels with
+// Redisson's RLock: services in Java and Go exclude and wake each other.
+//
+// # What it promises
+//
+//   - While Redis keeps its data, at most one [Lock] of a name is held at a time, among all processes.
+//   - A lock is renewed every third of its lease until it is unlocked; when its process dies, it is free within one lease.
+//   - A loss is announced before Redis can give the lock to another: [Lock.Done] closes, contexts of the lock end with
+//     the cause [ErrLost], [Lock.Valid] is false. This holds while Redis hangs or cannot be reached, as long as the
+//     process gets to run and the clocks differ by at most one percent in rate. A loss is final.
+//   - A waiter gets the lock when it is free, whatever messages were lost: it looks again after each unlock, after each
+//     interruption of its subscription, when the holder's lease ends, and at the latest every five seconds.
+//   - A call returns when its context ends, also while Redis hangs, and [Lock.Unlock] frees the key also if its
+//     context has ended. What a failed call may have taken is given back in the background.
+//   - Nothing that belongs to another hold is ever touched: each acquisition has an id of its own.
+//   - No clock of a client reaches Redis.
+//
+// # What it does not promise
+//
+//   - Exclusion across a failover that loses writes: Redis replicates asynchronously, and a replica that has not seen the
+//     lock gives it away again. The first holder is told at its next renewal.
+//   - Exclusion for a process that does not run: one suspended for longer than the lease finds out when it wakes. Where two
+//     writers must never overlap, the resource itself has to refuse the older one.
+//   - An order among waiters.
+//   - Reentrancy: a hold belongs to its Lock, not to a goroutine.
+//
+// # Cost
+//
+//	lock and unlock   one round trip and one script each
+//	held lock         one wheel entry, no goroutine; renewals of up to 100 locks travel in one call
+//	waiting           the caller's goroutine, one wheel entry, a share of one subscription connection
+//	a call            one goroutine while it is under way, unless its context can never end
+//	a Client          one connection for subscriptions while somebody waits, up to eight for renewals when there are any
+//
+// # Example
+//
+//	locks, err := redislock.New(rdb)
+//	...
+//	defer locks.Close(ctx)
+//	err = locks.Mutex("orders:42").Do(ctx, func(ctx context.Context) error {
+//		return ship(ctx, 42) // ctx ends if the lock is lost
+//	})
+//
+// # Algorithm
+//
+// The lock is a hash named like the lock with one field, the holder's id, and an expiry; releases are published on
+// redisson_lock__channel:{name}. The form is Redisson's (RedissonLock, 3.16 and later); the id is a UUID and a number that
+// counts acquisitions, so that every script may execute twice and no message can come too late to be harmless.
+package redislock
