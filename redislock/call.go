@@ -143,7 +143,7 @@ func (c *Client) await(ended <-chan struct{}, f func() reply, late func(reply)) 
 // ended is why ctx is over.
 func ended(ctx context.Context) error {
 	err := ctx.Err()
-	if cause := context.Cause(ctx); cause != err {
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
 		return errors.Join(err, cause)
 	}
 	return err

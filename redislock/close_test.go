@@ -2,7 +2,6 @@ package redislock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -145,7 +144,7 @@ func TestMutex_ContextEndsAtAnyPoint(t *testing.T) {
 			require.NoError(t, l.Unlock(ctx))
 		} else {
 			gaveUp++
-			require.True(t, errors.Is(err, context.Canceled), "%v", err)
+			require.ErrorIs(t, err, context.Canceled)
 		}
 		cancel()
 	}

@@ -73,8 +73,7 @@ func ExampleMutex_TryLock() {
 	}
 
 	_, err = report.TryLock(ctx)
-	var locked *redislock.LockedError
-	if errors.As(err, &locked) {
+	if locked, ok := errors.AsType[*redislock.LockedError](err); ok {
 		fmt.Println("somebody else writes the report, for up to", locked.TTL.Round(10*time.Second))
 	}
 

@@ -365,11 +365,11 @@ func TestLock_UnlockRacesWithRenewal(t *testing.T) {
 	w := newWheel(t)
 	dialer.Delay(10*time.Millisecond, 0)
 	renewed := 0
-	for i := range 60 {
+	for i := range 30 {
 		l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
 		first := l.Deadline()
 		// The first renewal falls between a sixth and a third of the lease.
-		require.NoError(t, w.Sleep(t.Context(), lease/6+time.Duration(i)*2*time.Millisecond))
+		require.NoError(t, w.Sleep(t.Context(), lease/6+time.Duration(i)*4*time.Millisecond))
 		if l.Deadline().After(first) {
 			renewed++
 		}
@@ -382,7 +382,7 @@ func TestLock_UnlockRacesWithRenewal(t *testing.T) {
 		require.Greater(t, pttl, 50*time.Second, "nobody else's hold is shortened")
 		require.NoError(t, next.Unlock(t.Context()))
 	}
-	require.Greater(t, renewed, 5, "the unlocks straddle the renewals")
-	require.Less(t, renewed, 55)
+	require.Greater(t, renewed, 2, "the unlocks straddle the renewals")
+	require.Less(t, renewed, 28)
 	dialer.Delay(0, 0)
 }

@@ -31,9 +31,9 @@ func newWheel(t testing.TB) *wheel.Wheel {
 }
 
 // newClient returns a lock client that is closed with the test.
-func newClient(t testing.TB, rdb redis.UniversalClient, opts ...redislock.Option) *redislock.Client {
+func newClient(t testing.TB, rdb redis.UniversalClient) *redislock.Client {
 	t.Helper()
-	c, err := redislock.New(rdb, append([]redislock.Option{redislock.WithWheel(newWheel(t))}, opts...)...)
+	c, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -33,10 +34,8 @@ type lockConfig struct {
 type given []string
 
 func (g *given) note(name string) error {
-	for _, have := range *g {
-		if have == name {
-			return &InvalidError{Field: "option", Value: name, Reason: "given more than once"}
-		}
+	if slices.Contains(*g, name) {
+		return &InvalidError{Field: "option", Value: name, Reason: "given more than once"}
 	}
 	*g = append(*g, name)
 	return nil

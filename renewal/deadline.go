@@ -4,11 +4,13 @@ import "time"
 
 // This file is arithmetic only: no clock is read here, no state is kept.
 
+// Bounds of the lease times that Add and Watch accept.
 const (
-	// MinTTL and MaxTTL bound the lease times that Add and Watch accept.
 	MinTTL = time.Millisecond
 	MaxTTL = 365 * 24 * time.Hour
+)
 
+const (
 	// maxLateness caps what a lease gives away for a wheel entry that fires late.
 	maxLateness = 50 * time.Millisecond
 

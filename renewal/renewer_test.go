@@ -510,7 +510,7 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 		_, err := r.Watch(renewal.Spec{Key: "k", TTL: ttl, SentAt: sentAt})
 		return err
 	}
-	make := func(w *wheel.Wheel, opts ...renewal.Option) error {
+	construct := func(w *wheel.Wheel, opts ...renewal.Option) error {
 		_, err := renewal.New(w, opts...)
 		return err
 	}
@@ -519,15 +519,15 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 		err   error
 		field string
 	}{
-		"no wheel":             {make(nil), "wheel"},
+		"no wheel":             {construct(nil), "wheel"},
 		"no backend":           {errBackend, "backend"},
-		"a nil option":         {make(w, nil), "option"},
-		"an option twice":      {make(w, renewal.WithBatchSize(1), renewal.WithBatchSize(1)), "option"},
-		"a nil logger":         {make(w, renewal.WithLogger(nil)), "WithLogger"},
-		"an empty batch":       {make(w, renewal.WithBatchSize(0)), "WithBatchSize"},
-		"a huge batch":         {make(w, renewal.WithBatchSize(10_001)), "WithBatchSize"},
-		"no calls":             {make(w, renewal.WithMaxCalls(0)), "WithMaxCalls"},
-		"many calls":           {make(w, renewal.WithMaxCalls(65)), "WithMaxCalls"},
+		"a nil option":         {construct(w, nil), "option"},
+		"an option twice":      {construct(w, renewal.WithBatchSize(1), renewal.WithBatchSize(1)), "option"},
+		"a nil logger":         {construct(w, renewal.WithLogger(nil)), "WithLogger"},
+		"an empty batch":       {construct(w, renewal.WithBatchSize(0)), "WithBatchSize"},
+		"a huge batch":         {construct(w, renewal.WithBatchSize(10_001)), "WithBatchSize"},
+		"no calls":             {construct(w, renewal.WithMaxCalls(0)), "WithMaxCalls"},
+		"many calls":           {construct(w, renewal.WithMaxCalls(65)), "WithMaxCalls"},
 		"a TTL of zero":        {watch(0, time.Now()), "TTL"},
 		"a negative TTL":       {watch(-ttl, time.Now()), "TTL"},
 		"a TTL below 1 ms":     {watch(time.Millisecond-1, time.Now()), "TTL"},
