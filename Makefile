@@ -21,7 +21,7 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)); done
 endef
 
-.PHONY: test test-386 lint fmt tidy-check tour bench-smoke fuzz redis race
+.PHONY: test test-386 lint fmt tidy-check tour bench-smoke bench fuzz redis race
 
 ## test: vet and the whole suite with the race detector, against real redis-server processes of its own.
 test: redis race
@@ -64,6 +64,13 @@ tour:
 ## bench-smoke: every benchmark once, so that none of them rots. The figures mean nothing.
 bench-smoke: redis
 	$(call each, go test -run '^$$' -bench . -benchtime 1x -timeout $(TEST_TIMEOUT) ./...)
+
+## bench: the wheel against its peers, as a table of medians and ratios; the machine must be otherwise idle. COUNT runs each.
+COUNT ?= 5
+bench:
+	@mkdir -p benchmarks/results
+	cd benchmarks && BENCH=full go test -run '^$$' -bench . -benchtime 1x -count $(COUNT) -timeout 2h ./wheel >results/wheel.txt
+	cd benchmarks && go run ./cmd/ratios -impl wheel,inline,typed,goroutines -peers AfterFunc,netty,gozero <results/wheel.txt
 
 ## fuzz: every fuzz target for FUZZTIME.
 fuzz:
