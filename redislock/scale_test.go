@@ -71,24 +71,17 @@ func TestMutex_CostsNoGoroutinePerWaiterBeyondTheCallers(t *testing.T) {
 			results <- err
 		}()
 	}
-	fewest := before + 1000
-	for len(results) < waiters { // the looks that are under way come and go: what stays is the fewest
-		select {
-		case <-ctx.Done():
-			for range waiters {
-				require.ErrorIs(t, <-results, redislock.ErrLocked)
-			}
-			t.Logf("goroutines: %d before, %d with %d waiters", before, fewest, waiters)
-			require.LessOrEqual(t, fewest, before+waiters+12)
-			require.NoError(t, held.Unlock(t.Context()))
-			return
-		default:
-			if subscribed(t, rdb, name) {
-				fewest = min(fewest, runtime.NumGoroutine())
-			}
-		}
+	poll(t, func() bool { return subscribed(t, rdb, name) })
+	fewest := before + 1000 // the looks that are under way come and go: what stays is the fewest
+	for w := newWheel(t); w.Sleep(ctx, 5*time.Millisecond) == nil; {
+		fewest = min(fewest, runtime.NumGoroutine())
 	}
-	t.Fatal("waiters ended early")
+	for range waiters {
+		require.ErrorIs(t, <-results, redislock.ErrLocked)
+	}
+	t.Logf("goroutines: %d before, %d with %d waiters", before, fewest, waiters)
+	require.LessOrEqual(t, fewest, before+waiters+12)
+	require.NoError(t, held.Unlock(t.Context()))
 }
 
 func subscribed(t *testing.T, rdb *redis.Client, name string) bool {
