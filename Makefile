@@ -21,7 +21,7 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)); done
 endef
 
-.PHONY: test test-386 lint fmt tidy-check tour bench-smoke bench fuzz redis race
+.PHONY: test test-386 lint fmt tour bench-smoke bench fuzz redis race
 
 ## test: vet and the whole suite with the race detector, against real redis-server processes of its own.
 test: redis race
@@ -40,15 +40,13 @@ test-386:
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./wheel/
 
 ## lint: the linters of .golangci.yml, and go.mod and go.sum as `go mod tidy` would leave them.
-lint: $(LINT) tidy-check
+lint: $(LINT)
 	$(call each, $(LINT) run ./...)
+	$(call each, go mod tidy -diff)
 
 ## fmt: formats every file as lint wants it.
 fmt: $(LINT)
 	$(call each, $(LINT) fmt ./...)
-
-tidy-check:
-	$(call each, go mod tidy -diff)
 
 # Built through the Go module proxy, in a module of its own, so that go.mod never hears of it.
 $(LINT):
