@@ -1,8 +1,6 @@
 # `make test` is the first thing to run after a clone: it sets up what it needs.
 # No target retries: a test that fails once is a failed test.
 
-SHELL := /bin/bash
-.SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := test
 
 LINT_VERSION := v2.15.0
@@ -18,7 +16,7 @@ NOTHING_LEFT := go run ./internal/tools/nothingleft
 
 # Runs one command in every module.
 define each
-	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)); done
+	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)) || exit 1; done
 endef
 
 .PHONY: test test-386 lint fmt tour bench-smoke bench fuzz redis race
@@ -75,7 +73,7 @@ fuzz:
 	@for pkg in $$(go list ./...); do \
 		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 			echo "$$pkg: $$target"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
 	done
 
