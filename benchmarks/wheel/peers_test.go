@@ -19,6 +19,9 @@ import (
 // full is set for a real run; otherwise sizes are small, so that the smoke run is quick. The names say the sizes.
 var full = os.Getenv("BENCH") == "full"
 
+// slow is the share of the calls that go-zero makes: each takes microseconds, as it passes a channel.
+const slow = 20
+
 // size is n in a real run and a thousandth of it otherwise.
 func size(n int) int {
 	if full {

@@ -36,7 +36,6 @@ func BenchmarkSteady(b *testing.B) {
 	b.Run("impl=wheel", func(b *testing.B) { benchSteady(b, newWheel(b)) })
 	b.Run("impl=AfterFunc", func(b *testing.B) { benchSteady(b, newAfterFunc(b)) })
 	b.Run("impl=netty", func(b *testing.B) { benchSteady(b, newNetty(b)) })
-	b.Run("impl=gozero", func(b *testing.B) { benchSteady(b, newGoZero(b)) })
 }
 
 // benchStall freezes the process while timers come due, and reports the processor time and the real time it took to
