@@ -65,7 +65,7 @@ func (r *Ring) Chunks() int { return len(r.chunks) - r.holes }
 func (r *Ring) TickOf(ns int64) int64 { return r.tickOf(ns) }
 
 // Never is what Next returns for an empty ring.
-const Never = never
+const Never int64 = never
 
 // Check walks everything and returns the first broken invariant.
 func (r *Ring) Check() error {

@@ -79,7 +79,7 @@ func (m *ringModel) check() error {
 	if m.ring.Live() != len(m.deadline) {
 		return fmt.Errorf("%d entries live, want %d", m.ring.Live(), len(m.deadline))
 	}
-	earliest := int64(wheel.Never)
+	earliest := wheel.Never
 	for _, at := range m.deadline {
 		earliest = min(earliest, max(at, m.now))
 	}

@@ -43,7 +43,7 @@ func TestRing_AnEntryFiresExactlyAtItsDeadline(t *testing.T) {
 			r.Advance(start)
 			require.Equal(t, start+delay, fireInstant(t, r, start, start+delay), "start %d delay %d", start, delay)
 			require.Zero(t, r.Live())
-			require.EqualValues(t, wheel.Never, r.Next())
+			require.Equal(t, wheel.Never, r.Next())
 		}
 	}
 }
