@@ -245,11 +245,13 @@ func TestRace_ScheduleAgainstRetirement(t *testing.T) {
 	// The clock's waits end at once, so an empty wheel retires whenever it gets the chance.
 	w := newWheel(t, wheel.WithClock(hastyClock{}))
 	ran := make(chan struct{})
-	for range 50_000 {
+	for k := 0; k < 20_000 || w.Retirements() < 100; k++ { // an entry that is lost ends this test by its timeout
 		after(t, w, 0, func() { ran <- struct{}{} })
 		<-ran
+		for range k % 4 {
+			runtime.Gosched() // leave the worker time to retire, or not quite
+		}
 	}
-	require.Greater(t, w.Retirements(), int64(10))
 }
 
 // hastyClock is the system clock with waits that are over as soon as others have had their turn.
