@@ -1,0 +1,218 @@
+package ratelimit
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent use.
+//
+// Ground rules. Everything is set by New and never changes, except what mu guards: how much is under way, and the
+// registries whose lanes Close has to empty.
+type Client struct {
+	rdb     redis.UniversalClient
+	wheel   *wheel.Wheel
+	logger  *slog.Logger
+	uuid    string // Redisson's id of a client, in the keys of the scope PerClient
+	breaker breaker
+	logs    *registry
+	stats   counters
+
+	mu         sync.Mutex
+	closed     bool
+	running    int
+	idle       chan struct{}
+	registries []*registry
+}
+
+// New returns a Client that limits through rdb. It does not talk to Redis and starts no goroutine. A call that Redis does
+// not answer ends by rdb's own timeouts, so leave its ReadTimeout on; a caller whose context ends is let go at once.
+// The caller keeps rdb open until Close has returned.
+func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
+	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
+		return nil, &InvalidError{"client", "nil", "must not be nil"}
+	}
+	cfg := config{logger: slog.New(slog.DiscardHandler), failures: 3, probe: defaultProbe}
+	for i, o := range opts {
+		if o == nil {
+			return nil, &InvalidError{"option", i, "is nil"}
+		}
+		if err := o.apply(&cfg); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.wheel == nil {
+		cfg.wheel = wheel.Default()
+	}
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	c := &Client{
+		rdb:    rdb,
+		wheel:  cfg.wheel,
+		logger: cfg.logger,
+		uuid:   fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]),
+		idle:   make(chan struct{}),
+	}
+	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
+	c.logs = c.registry(&slidingLog{client: c}, keyedConfig{}, true)
+	return c, nil
+}
+
+// Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends. Closing twice
+// is harmless. The wheel and rdb stay the caller's.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	first := !c.closed
+	c.closed = true
+	registries := c.registries
+	if first && c.running == 0 {
+		close(c.idle)
+	}
+	c.mu.Unlock()
+	if first {
+		c.breaker.stop()
+	}
+	for _, r := range registries {
+		if err := r.line.Close(ctx, ErrClosed); err != nil {
+			return fmt.Errorf("ratelimit: close: %w", err)
+		}
+	}
+	select {
+	case <-c.idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("ratelimit: close: %w", ctx.Err())
+	}
+}
+
+// enter counts something that may talk to Redis, until leave.
+func (c *Client) enter() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.running++
+	return nil
+}
+
+func (c *Client) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running--; c.running == 0 && c.closed {
+		close(c.idle)
+	}
+}
+
+// registry holds the lanes of one engine. A lane lives while somebody uses it or while it can still deny by itself.
+type registry struct {
+	client *Client
+	engine engine
+	config keyedConfig
+	line   *waitqueue.Group[request]
+	stay   bool // lanes are kept for good: a Limiter has few names and much to remember of each
+	seed   maphash.Seed
+	shards [16]shard
+}
+
+type shard struct {
+	mu    sync.Mutex
+	lanes map[string]*lane
+}
+
+func (c *Client) registry(e engine, cfg keyedConfig, stay bool) *registry {
+	r := &registry{client: c, engine: e, config: cfg, stay: stay, seed: maphash.MakeSeed()}
+	for i := range r.shards {
+		r.shards[i].lanes = map[string]*lane{}
+	}
+	r.line = r.newLine()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.registries = append(c.registries, r)
+	return r
+}
+
+func (r *registry) shard(key string) *shard {
+	return &r.shards[maphash.String(r.seed, key)%uint64(len(r.shards))]
+}
+
+// use returns the key's lane, which stays until release.
+func (r *registry) use(key string) *lane {
+	s := r.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lanes[key]
+	if l == nil {
+		l = &lane{client: r.client, engine: r.engine, key: key, extra: r.config.prefetch, within: r.config.within}
+		s.lanes[key] = l
+	}
+	l.refs++
+	return l
+}
+
+func (r *registry) release(l *lane) {
+	s := r.shard(l.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.refs--; l.refs > 0 || r.stay {
+		return
+	}
+	if d := l.remembers(); d > 0 {
+		l.refs++
+		if _, err := r.client.wheel.AfterFunc(d, func() { r.release(l) }); err == nil {
+			return
+		}
+		l.refs--
+	}
+	delete(s.lanes, l.key)
+}
+
+// Stats counts what a Client has done.
+type Stats struct {
+	Allowed  int64 // requests granted, also those that waited
+	Denied   int64 // requests denied
+	Local    int64 // of them, decided without asking Redis
+	Degraded int64 // decisions of the policy, granted or denied
+	Scripts  int64 // scripts sent for decisions
+	Waiting  int64 // now
+	Failures int64 // scripts that Redis did not answer
+	Down     bool  // the policy decides now
+}
+
+type counters struct {
+	allowed, denied, local, degraded, scripts, waiting, failures atomic.Int64
+}
+
+// Stats returns the counts so far. It does not block.
+func (c *Client) Stats() Stats {
+	s := &c.stats
+	return Stats{
+		s.allowed.Load(), s.denied.Load(), s.local.Load(), s.degraded.Load(), s.scripts.Load(),
+		s.waiting.Load(), s.failures.Load(), c.breaker.down.Load(),
+	}
+}
+
+func (c *Client) count(r Result) {
+	if r.Allowed {
+		c.stats.allowed.Add(1)
+	} else {
+		c.stats.denied.Add(1)
+	}
+	switch r.Source {
+	case SourceLocal, SourcePrefetch:
+		c.stats.local.Add(1)
+	case SourceDegraded:
+		c.stats.degraded.Add(1)
+	}
+}

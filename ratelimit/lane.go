@@ -1,0 +1,256 @@
+package ratelimit
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	maxBatch   = 256         // requests in one script
+	maxDenyFor = time.Second // how long an answer of Redis is trusted: another process may give permits back or raise the limit
+	keepFor    = time.Second // how long permits are kept whose waiter has gone
+)
+
+// call is one request for n permits.
+type call struct {
+	n    int64
+	res  Result
+	err  error
+	done chan struct{} // buffered
+}
+
+var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+
+// lane is where the requests of this process for one key meet. Of those that do not wait at most one script is under way,
+// and callers that arrive meanwhile join the next one. Those that wait stand in the registry's line; while there are any, the
+// others are denied without a script.
+//
+// Ground rules. mu guards every field below it. Whoever sets busy sends scripts until next is empty, and clears it. Nothing
+// that blocks runs under mu. refs is guarded by the registry's shard.
+type lane struct {
+	client *Client
+	engine engine
+	key    string
+	extra  int64 // permits to charge in advance with a grant, and
+	within time.Duration
+
+	refs    int
+	waiting atomic.Int64
+
+	mu     sync.Mutex
+	busy   bool
+	next   []*call
+	view   view
+	sentAt time.Time // when the request was sent that the view is the answer to
+	stock  int64     // permits charged in advance, usable until
+	until  time.Time
+}
+
+// known answers from what Redis said last, or from the stock. It wants mu.
+func (l *lane) known(n int64, now time.Time) (Result, bool) {
+	passed := now.Sub(l.sentAt)
+	switch {
+	case n == 0:
+		return Result{}, false
+	case l.waiting.Load() > 0:
+		// He may not overtake.
+		if l.view != nil {
+			if r, denied := l.view.deny(n, passed); denied {
+				r.Source = SourceLocal
+				return r, true
+			}
+		}
+		return Result{RetryAfter: time.Millisecond, Source: SourceLocal}, true
+	case n <= l.stock && now.Before(l.until):
+		l.stock -= n
+		r := Result{Allowed: true, Granted: n, Remaining: l.stock, Source: SourcePrefetch}
+		if limit, ok := l.engine.local(l.view); ok {
+			r.Limit = limit.Burst
+		}
+		return r, true
+	case l.view == nil || passed > maxDenyFor:
+		return Result{}, false
+	}
+	r, denied := l.view.deny(n, passed)
+	r.Source = SourceLocal
+	return r, denied
+}
+
+// decide asks for n permits without waiting for them; n = 0 looks.
+func (l *lane) decide(ctx context.Context, n int64) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	l.mu.Lock()
+	if r, ok := l.known(n, time.Now()); ok {
+		l.mu.Unlock()
+		l.client.count(r)
+		return r, nil
+	}
+	c := callPool.Get().(*call)
+	c.n = n
+	if err := l.join(ctx, c); err != nil {
+		return Result{}, err
+	}
+	select {
+	case <-c.done:
+	default:
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return Result{}, ctx.Err() // what was granted stays charged
+		}
+	}
+	r, err := c.res, c.err
+	*c = call{done: c.done}
+	callPool.Put(c)
+	return r, err
+}
+
+// join enters a call into the next script, and sends it if nobody else does. It wants mu, and unlocks it.
+func (l *lane) join(ctx context.Context, c *call) error {
+	if l.busy {
+		l.next = append(l.next, c)
+		l.mu.Unlock()
+		return nil
+	}
+	if err := l.client.enter(); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	l.busy = true
+	l.mu.Unlock()
+	batch := []*call{c}
+	if ctx.Done() != nil {
+		go l.drain(batch) // he may leave before Redis answers
+		return nil
+	}
+	l.send(batch, false)
+	c.done <- struct{}{}
+	if batch = l.compose(); batch != nil {
+		go l.drain(batch)
+	} else {
+		l.client.leave()
+	}
+	return nil
+}
+
+// drain sends scripts until there is nothing to send.
+func (l *lane) drain(batch []*call) {
+	defer l.client.leave()
+	for batch != nil {
+		l.send(batch, false)
+		for _, c := range batch {
+			c.done <- struct{}{}
+		}
+		batch = l.compose()
+	}
+}
+
+// compose returns the next batch. If there is none it clears busy.
+func (l *lane) compose() []*call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	var batch []*call
+	for len(l.next) > 0 && len(batch) < maxBatch {
+		c := l.next[0]
+		l.next[0], l.next = nil, l.next[1:]
+		if r, ok := l.known(c.n, now); ok {
+			c.res = r
+			l.client.count(r)
+			c.done <- struct{}{}
+			continue
+		}
+		if batch == nil {
+			batch = make([]*call, 0, min(len(l.next)+1, maxBatch))
+		}
+		batch = append(batch, c)
+	}
+	if batch == nil {
+		l.busy, l.next = false, nil
+	}
+	return batch
+}
+
+// send decides the calls, by Redis or by the policy. With fifo the first denial denies the rest.
+func (l *lane) send(calls []*call, fifo bool) {
+	l.mu.Lock()
+	last := l.view
+	l.mu.Unlock()
+	all := calls
+	if l.extra > 0 && !fifo {
+		all = append(calls[:len(calls):len(calls)], &call{n: l.extra})
+	}
+	b := &l.client.breaker
+	sentAt := time.Now()
+	var v view
+	err := b.refuse()
+	if err == nil {
+		l.client.stats.scripts.Add(1)
+		v, err = l.engine.decide(context.Background(), l.client.rdb, l.key, last, all, fifo)
+		if err != nil {
+			err = explain(l.key, err)
+		}
+		b.heard(err)
+	}
+	if err != nil {
+		limit, known := l.engine.local(last)
+		for _, c := range calls {
+			c.res, c.err = b.decide(l.key, c.n, limit, known, err)
+		}
+	} else {
+		l.mu.Lock()
+		l.view, l.sentAt = v, sentAt
+		if ahead := all[len(all)-1]; len(all) > len(calls) && ahead.res.Allowed {
+			l.stock, l.until = ahead.n, sentAt.Add(l.within)
+		}
+		l.mu.Unlock()
+	}
+	for _, c := range calls {
+		if c.err == nil && (c.res.Allowed || !fifo) {
+			l.client.count(c.res)
+		}
+	}
+}
+
+// keep puts permits that are charged and not wanted into the stock.
+func (l *lane) keep(n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); now.Before(l.until) {
+		l.stock += n
+	} else {
+		l.stock = n
+		l.until = now.Add(keepFor)
+	}
+}
+
+// remembers is for how long the lane can still answer by itself.
+func (l *lane) remembers() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	passed := now.Sub(l.sentAt)
+	if l.stock > 0 && now.Before(l.until) {
+		return l.until.Sub(now)
+	}
+	if l.view == nil || passed >= maxDenyFor {
+		return 0
+	}
+	r, denied := l.view.deny(1, passed)
+	if !denied {
+		return 0
+	}
+	return min(r.RetryAfter, maxDenyFor-passed)
+}
+
+// forget drops what is known about the key, because this process has just changed it.
+func (r *registry) forget(l *lane) {
+	l.mu.Lock()
+	l.view, l.stock = nil, 0
+	l.mu.Unlock()
+	r.line.Kick(l.key)
+}

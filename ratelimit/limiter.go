@@ -1,0 +1,300 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// Scope says whom a limit counts for.
+type Scope int
+
+const (
+	// Overall is one count for everybody.
+	Overall Scope = iota
+	// PerClient is a count for each Client.
+	PerClient
+)
+
+// Limiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is granted. Limit and scope
+// stand in Redis and can be changed at any time, for everybody. Keys and entries are those of Redisson's RRateLimiter, so
+// services in Java and this one share a limit. It is safe for concurrent use and costs nothing to make.
+type Limiter struct {
+	client *Client
+	name   string
+}
+
+// Limiter returns the limiter of that name. It does not talk to Redis.
+func (c *Client) Limiter(name string) *Limiter { return &Limiter{client: c, name: name} }
+
+// Config is a limit as it stands in Redis.
+type Config struct {
+	Limit
+	Scope     Scope
+	KeepAlive time.Duration // after which an unused limiter vanishes, its limit included; 0 is never
+}
+
+// SetOption configures TrySetRate, SetRate and UpdateRate.
+type SetOption interface{ applySet(*setConfig) }
+
+type setConfig struct {
+	keepAlive time.Duration
+	keepState bool
+}
+
+type setOptionFunc func(*setConfig)
+
+func (f setOptionFunc) applySet(c *setConfig) { f(c) }
+
+// WithKeepAlive lets the limiter, limit and all, vanish when it was not used for that long: whole milliseconds, not less than
+// the limit's period. The default is to stay.
+func WithKeepAlive(d time.Duration) SetOption {
+	return setOptionFunc(func(c *setConfig) { c.keepAlive = d })
+}
+
+// WithState keeps what was granted: it counts under the new limit. The default is to start anew. A change of the
+// scope starts anew in any case. TrySetRate sets no limit where there is a state, so it does not matter there.
+func WithState() SetOption { return setOptionFunc(func(c *setConfig) { c.keepState = true }) }
+
+// TrySetRate sets the limit if none is set, and reports whether it did.
+func (l *Limiter) TrySetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) (bool, error) {
+	return l.set(ctx, "try", limit, scope, opts)
+}
+
+// SetRate sets the limit. Clients of the scope PerClient keep the entries of their own log, counted under the new limit.
+func (l *Limiter) SetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) error {
+	_, err := l.set(ctx, "set", limit, scope, opts)
+	return err
+}
+
+// UpdateRate is SetRate where a limit is set already; otherwise it returns false and changes nothing.
+func (l *Limiter) UpdateRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) (bool, error) {
+	return l.set(ctx, "update", limit, scope, opts)
+}
+
+func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope, opts []SetOption) (bool, error) {
+	var cfg setConfig
+	for i, o := range opts {
+		if o == nil {
+			return false, &InvalidError{"option", i, "is nil"}
+		}
+		o.applySet(&cfg)
+	}
+	switch err := limit.validateWindow(); {
+	case err != nil:
+		return false, err
+	case scope != Overall && scope != PerClient:
+		return false, &InvalidError{"Scope", int(scope), "must be Overall or PerClient"}
+	case cfg.keepAlive != 0 && (cfg.keepAlive < limit.Per || cfg.keepAlive%time.Millisecond != 0):
+		return false, &InvalidError{"WithKeepAlive", cfg.keepAlive, "must be whole milliseconds and at least the period"}
+	}
+	keep := 0
+	if cfg.keepState {
+		keep = 1
+	}
+	var set bool
+	err := l.with(0, func(lane *lane) error {
+		var err error
+		set, err = scripts.RateSet.Run(ctx, l.client.rdb, l.client.logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
+			int(scope), cfg.keepAlive.Milliseconds(), keep).Bool()
+		if err != nil {
+			return explain(l.name, err)
+		}
+		l.client.logs.forget(lane)
+		return nil
+	})
+	return set, err
+}
+
+// Config returns the limit, or ErrNotConfigured.
+func (l *Limiter) Config(ctx context.Context) (Config, error) {
+	var cfg Config
+	return cfg, l.with(0, func(*lane) error {
+		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
+		if err != nil {
+			return explain(l.name, err)
+		}
+		number := func(field string) int64 {
+			n, _ := strconv.ParseInt(fields[field], 10, 64)
+			return n
+		}
+		rate, interval := number("rate"), number("interval")
+		if rate < 1 || interval < 1 || fields["type"] == "" {
+			return fmt.Errorf("%w: %s", ErrNotConfigured, quote(l.name))
+		}
+		cfg = Config{
+			Limit:     Limit{Rate: rate, Per: time.Duration(min(interval, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, Burst: rate},
+			Scope:     Scope(number("type")),
+			KeepAlive: time.Duration(number("keepAliveTime")) * time.Millisecond,
+		}
+		return nil
+	})
+}
+
+// Delete removes the limit and what was granted, and reports whether there was anything. Logs of other clients of the
+// scope PerClient stay until their keep-alive ends.
+func (l *Limiter) Delete(ctx context.Context) (bool, error) {
+	var n int64
+	err := l.with(0, func(lane *lane) error {
+		var err error
+		if n, err = l.client.rdb.Del(ctx, l.client.logKeys(l.name)...).Result(); err != nil {
+			return explain(l.name, err)
+		}
+		l.client.logs.forget(lane)
+		return nil
+	})
+	return n > 0, err
+}
+
+// with runs f with the lane of the name after checking what is asked of it.
+func (l *Limiter) with(n int64, f func(*lane) error) error {
+	if err := checkRequest(l.name, n); err != nil {
+		return err
+	}
+	if n > MaxRate {
+		return fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)
+	}
+	lane := l.client.logs.use(l.name)
+	defer l.client.logs.release(lane)
+	return f(lane)
+}
+
+// Allow is AllowN of one permit.
+func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(ctx, 1) }
+
+// AllowN charges n permits if there are so many, and does not wait for them. It blocks for at most one round trip and that of
+// the call before it: concurrent callers share a script. Within the time for which Redis has said that so many permits
+// will be missing, at most a second, it answers without asking. n = 0 charges nothing and is Peek.
+//
+// A denial is a Result, not an error. ErrNotConfigured: no limit is set. ErrExceedsLimit: n is above the rate.
+// ErrUnavailable: see WithPolicy. If ctx ends first, its error is returned and the permits may be charged.
+// A reply that was lost and a call that was repeated charge once.
+func (l *Limiter) AllowN(ctx context.Context, n int64) (r Result, err error) {
+	err = l.with(n, func(lane *lane) error {
+		r, err = lane.decide(ctx, n)
+		return err
+	})
+	return r, err
+}
+
+// Peek returns what Allow would say, and writes nothing. It blocks for one round trip. Result.Granted is 0.
+func (l *Limiter) Peek(ctx context.Context) (Result, error) { return l.AllowN(ctx, 0) }
+
+// AllowUpTo charges as many permits as there are, at most n, in one round trip. Result.Granted tells how many; Allowed is
+// true if it is at least one. n is at least 1 and may be above the rate.
+func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (r Result, err error) {
+	if n == 0 {
+		return r, &InvalidError{"n", n, "must be at least 1"}
+	}
+	err = l.with(min(n, MaxRate), func(lane *lane) error {
+		r, err = l.upTo(ctx, lane, min(n, MaxRate))
+		return err
+	})
+	return r, err
+}
+
+func (l *Limiter) upTo(ctx context.Context, lane *lane, n int64) (Result, error) {
+	c := l.client
+	if err := c.breaker.refuse(); err != nil {
+		return Result{Source: SourceDegraded}, err
+	}
+	if err := c.enter(); err != nil {
+		return Result{}, err
+	}
+	defer c.leave()
+	lane.mu.Lock()
+	last := lane.view
+	lane.mu.Unlock()
+	c.stats.scripts.Add(1)
+	ms, sentAt := members(n, true), time.Now()
+	v, reply, err := (&slidingLog{c}).ask(ctx, c.rdb, l.name, last, ms, false)
+	if err != nil {
+		err = explain(l.name, err)
+		c.breaker.heard(err)
+		return Result{}, err
+	}
+	c.breaker.heard(nil)
+	r := Result{Limit: v.rate, Remaining: max(0, v.left), ResetAfter: v.reset}
+	for i, m := range ms {
+		switch answer := reply[4+i]; {
+		case answer == 0:
+			r.Granted += size(m)
+			r.grant = append(r.grant, m)
+		case answer > 0:
+			r.RetryAfter = micros(answer) // the last is the smallest
+			v.denied = []refused{{size(m), r.RetryAfter}}
+		}
+	}
+	if r.Allowed = r.Granted > 0; r.Allowed {
+		r.RetryAfter = 0
+	}
+	lane.mu.Lock()
+	lane.view, lane.sentAt = v, sentAt
+	lane.mu.Unlock()
+	c.count(r)
+	return r, nil
+}
+
+// Wait is WaitN of one permit.
+func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
+
+// WaitN blocks until n permits are charged. Waiters of one process stand in line: none overtakes another, and Allow does not
+// overtake them. A wait that cannot end before the deadline of ctx fails at once with ErrWouldExceedDeadline, one
+// for more than the rate with ErrExceedsLimit; if ctx ends, its error is returned. Then nothing was charged.
+func (l *Limiter) WaitN(ctx context.Context, n int64) error {
+	return l.with(n, func(lane *lane) error {
+		if n == 0 {
+			return nil
+		}
+		return lane.wait(ctx, l.client.logs, n)
+	})
+}
+
+// WaitFunc is WaitN without a goroutine: f is called exactly once, on a goroutine of its own, with what WaitN would return.
+// cancel ends the wait, and calls f with context.Canceled, unless it is decided already.
+func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
+	err := checkRequest(l.name, n)
+	if err == nil && n == 0 {
+		err = &InvalidError{"n", n, "must be at least 1"}
+	}
+	if err == nil && n > MaxRate {
+		err = fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)
+	}
+	if err != nil {
+		return l.client.refuse(f, err)
+	}
+	lane := l.client.logs.use(l.name)
+	return lane.waitFunc(ctx, l.client.logs, n, f, func() { l.client.logs.release(lane) })
+}
+
+// Reserve charges n permits now for use after the Reservation's Delay, and does not wait. It fails with
+// ErrWouldExceedDeadline, charging nothing, if the delay would be beyond the deadline of ctx or a minute, and with
+// ErrExceedsLimit if n is above the rate. In Redis it is an entry with a time to come, which Redisson counts as any other.
+func (l *Limiter) Reserve(ctx context.Context, n int64) (r *Reservation, err error) {
+	err = l.with(n, func(lane *lane) error {
+		r, err = l.client.reserve(ctx, n, l.client.logs, lane,
+			func(ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error) {
+				return (&slidingLog{l.client}).reserve(l.name, n, ahead)
+			})
+		return err
+	})
+	return r, err
+}
+
+// Return gives back the permits of one Result, and reports whether they were still in the log. Others can use them at once.
+// A second call finds nothing to give back.
+func (l *Limiter) Return(ctx context.Context, granted Result) (given bool, err error) {
+	err = l.with(0, func(lane *lane) error {
+		given, err = l.client.giveBack(ctx, lane, granted.grant)
+		if given {
+			l.client.logs.forget(lane)
+		}
+		return err
+	})
+	return given, err
+}
+

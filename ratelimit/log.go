@@ -1,0 +1,216 @@
+package ratelimit
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// slidingLog is the engine of Redisson's RRateLimiter: an entry for every grant, which leaves after the interval.
+type slidingLog struct{ client *Client }
+
+// recount is how often a call counts the whole log, in case a peer has charged something that is not in it.
+const recount = time.Minute
+
+// logKeys are the five keys of a limiter, in Redisson's order.
+func (c *Client) logKeys(name string) []string {
+	value, permits := scripts.SuffixName(name, "value"), scripts.SuffixName(name, "permits")
+	return []string{name, value, value + ":" + c.uuid, permits, permits + ":" + c.uuid}
+}
+
+// member is an entry of the log as Redisson packs it: the length of the id, the id, and n in 32 bits, low byte first.
+func member(id [16]byte, n int64) string {
+	b := append(make([]byte, 0, 21), byte(len(id)))
+	return string(binary.LittleEndian.AppendUint32(append(b, id[:]...), uint32(n)))
+}
+
+// members are the entries for n permits of which a part will do: any part is a sum of some, taken greedily.
+func members(n int64, partly bool) []string {
+	var ms []string
+	for n > 0 {
+		var id [16]byte
+		_, _ = rand.Read(id[:]) // never fails
+		take := n
+		if partly {
+			take = (n + 1) / 2
+		}
+		ms = append(ms, member(id, take))
+		n -= take
+	}
+	return ms
+}
+
+func size(member string) int64 {
+	return int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
+}
+
+func (s *slidingLog) local(last view) (Limit, bool) {
+	v, ok := last.(*logView)
+	if !ok {
+		return Limit{}, false
+	}
+	return Limit{Rate: v.rate, Per: v.interval, Burst: v.rate}, true
+}
+
+func (s *slidingLog) decide(ctx context.Context, rdb scripts.Client, key string, last view, calls []*call, fifo bool) (view, error) {
+	var ms []string
+	for _, c := range calls {
+		ms = append(ms, members(c.n, false)...)
+	}
+	v, reply, err := s.ask(ctx, rdb, key, last, ms, fifo)
+	if err != nil {
+		return nil, err
+	}
+	left := v.left
+	for i, m := range ms {
+		if reply[4+i] == 0 {
+			left += size(m) // before
+		}
+	}
+	next := 0
+	for _, c := range calls {
+		c.res = Result{Limit: v.rate, Remaining: max(0, left), ResetAfter: v.reset}
+		if c.n == 0 {
+			c.res.Allowed = left > 0
+			continue
+		}
+		m, answer := ms[next], reply[4+next]
+		next++
+		switch {
+		case answer == 0:
+			left -= c.n
+			c.res.Allowed, c.res.Granted, c.res.Remaining = true, c.n, max(0, left)
+			c.res.grant = []string{m}
+		case answer < 0:
+			c.err = ErrExceedsLimit
+		default:
+			c.res.RetryAfter = micros(answer)
+			v.denied = append(v.denied, refused{c.n, c.res.RetryAfter})
+			if fifo {
+				v.denied = v.denied[:1] // what comes after the first was not looked at
+			}
+		}
+	}
+	return v, nil
+}
+
+// ask runs the script, which is idempotent, and once more if it found the state not to be trusted.
+func (s *slidingLog) ask(ctx context.Context, rdb scripts.Client, key string, last view, ms []string, fifo bool) (*logView, []int64, error) {
+	rate, order := "", 0 // an unknown rate makes the script count the whole log
+	counted := time.Now()
+	if v, ok := last.(*logView); ok && time.Since(v.counted) < recount {
+		rate, counted = v.rateText, v.counted
+	}
+	if fifo {
+		order = 1
+	}
+	args := []any{rate, order}
+	for _, m := range ms {
+		args = append(args, m)
+	}
+	keys := s.client.logKeys(key)
+	reply, err := ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 4+len(ms))
+	if redis.HasErrorPrefix(err, "STALE") {
+		reply, err = ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 4+len(ms))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return newLogView(reply, counted), reply, nil
+}
+
+// logView knows of the requests that were denied.
+type logView struct {
+	rate, left int64
+	rateText   string
+	interval   time.Duration
+	reset      time.Duration
+	counted    time.Time
+	denied     []refused
+}
+
+func newLogView(reply []int64, counted time.Time) *logView {
+	return &logView{
+		rate: reply[0], rateText: strconv.FormatInt(reply[0], 10), interval: micros(reply[1] * 1000),
+		left: reply[2], reset: micros(reply[3]), counted: counted,
+	}
+}
+
+type refused struct {
+	n     int64
+	delay time.Duration
+}
+
+func (v *logView) deny(n int64, passed time.Duration) (Result, bool) {
+	for _, d := range v.denied {
+		if d.n <= n && n <= v.rate && passed < d.delay {
+			return Result{
+				Limit: v.rate, Remaining: max(0, min(v.left, d.n-1)), RetryAfter: d.delay - passed, ResetAfter: max(0, v.reset-passed),
+			}, true
+		}
+	}
+	return Result{}, false
+}
+
+func (v *logView) wait(total int64, passed time.Duration) time.Duration {
+	var longest time.Duration
+	for _, d := range v.denied {
+		if d.n <= total {
+			longest = max(longest, d.delay-passed)
+		}
+	}
+	// Whatever is left and whatever leaves: in each interval no more than the rate.
+	if rounds := (total - max(0, v.left) - 1) / v.rate; total > v.left && rounds > 0 {
+		longest = max(longest, time.Duration(rounds)*v.interval-passed)
+	}
+	return longest
+}
+
+// giveBack takes entries out of the log.
+func (c *Client) giveBack(ctx context.Context, l *lane, grant []string) (bool, error) {
+	if err := c.enter(); err != nil {
+		return false, err
+	}
+	defer c.leave()
+	given := false
+	for _, m := range grant {
+		n, err := scripts.RateReturn.Run(ctx, c.rdb, c.logKeys(l.key), m, size(m)).Int()
+		if err != nil {
+			return given, explain(l.key, err)
+		}
+		given = given || n == 1
+	}
+	return given, nil
+}
+
+// reserve enters a grant into the log at the time from which on it may be used.
+func (s *slidingLog) reserve(key string, n int64, ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error) {
+	c := s.client
+	m := members(n, false)[0]
+	c.stats.scripts.Add(1)
+	reply, err := ints(scripts.RateLogReserve.Run(context.Background(), c.rdb, c.logKeys(key), m, ahead.Microseconds()), 4)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case reply[3] == -1:
+		return 0, nil, ErrExceedsLimit
+	case reply[3] < 0:
+		return 0, nil, ErrWouldExceedDeadline
+	}
+	cancel := func(ctx context.Context) (bool, error) {
+		return scripts.RateReturn.Run(ctx, c.rdb, c.logKeys(key), m, n).Bool()
+	}
+	return micros(reply[3]), cancel, nil
+}
+
+// isFinal reports whether an error is about the request, not about Redis.
+func isFinal(err error) bool {
+	return errors.Is(err, ErrWouldExceedDeadline) || errors.Is(err, ErrExceedsLimit)
+}

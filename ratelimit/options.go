@@ -1,0 +1,122 @@
+package ratelimit
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Option configures New.
+type Option interface{ apply(*config) error }
+
+type optionFunc func(*config) error
+
+func (f optionFunc) apply(c *config) error { return f(c) }
+
+type config struct {
+	wheel    *wheel.Wheel
+	logger   *slog.Logger
+	policy   Policy
+	failures int
+	probe    time.Duration
+}
+
+// WithWheel sets the wheel on which waits, deny windows and probes are entries. The default is wheel.Default().
+// The wheel must run until the Client is closed.
+func WithWheel(w *wheel.Wheel) Option {
+	return optionFunc(func(c *config) error {
+		if w == nil {
+			return &InvalidError{"WithWheel", "nil", "must not be nil"}
+		}
+		c.wheel = w
+		return nil
+	})
+}
+
+// WithLogger sets where it is reported that Redis went down and came back. The default is nowhere.
+func WithLogger(l *slog.Logger) Option {
+	return optionFunc(func(c *config) error {
+		if l == nil {
+			return &InvalidError{"WithLogger", "nil", "must not be nil"}
+		}
+		c.logger = l
+		return nil
+	})
+}
+
+// WithPolicy sets what is decided while Redis is down: FailClosed() (default), FailOpen() or LocalShare(n).
+func WithPolicy(p Policy) Option {
+	return optionFunc(func(c *config) error {
+		if p.kind == shareLocally && p.share < 1 {
+			return &InvalidError{"LocalShare", p.share, "must be at least 1"}
+		}
+		c.policy = p
+		return nil
+	})
+}
+
+// WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without asking, 1 or more,
+// default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms.
+func WithBreaker(failures int, probe time.Duration) Option {
+	return optionFunc(func(c *config) error {
+		switch {
+		case failures < 1:
+			return &InvalidError{"WithBreaker failures", failures, "must be at least 1"}
+		case probe < time.Millisecond:
+			return &InvalidError{"WithBreaker probe", probe, "must be at least 1ms"}
+		}
+		c.failures, c.probe = failures, probe
+		return nil
+	})
+}
+
+// KeyedOption configures Keyed.
+type KeyedOption interface{ applyKeyed(*keyedConfig) error }
+
+type keyedConfig struct {
+	algorithm Algorithm
+	prefetch  int64
+	within    time.Duration
+}
+
+// Algorithm is how a Keyed limiter counts.
+type Algorithm uint8
+
+const (
+	// GCRA is a leaky bucket as a meter, in one timestamp: permits return one by one, and up to Burst of them may be
+	// used at once. In any time w it grants at most Burst + Rate*w/Per.
+	GCRA Algorithm = iota
+	// FixedWindow counts from the first request on and starts anew when Per is over. It may grant twice the rate
+	// within Per, around the start of a window.
+	FixedWindow
+)
+
+func (a Algorithm) applyKeyed(c *keyedConfig) error {
+	if a > FixedWindow {
+		return &InvalidError{"Algorithm", uint8(a), "must be GCRA or FixedWindow"}
+	}
+	c.algorithm = a
+	return nil
+}
+
+type keyedOptionFunc func(*keyedConfig) error
+
+func (f keyedOptionFunc) applyKeyed(c *keyedConfig) error { return f(c) }
+
+// WithPrefetch charges up to n permits in advance with a request that is granted, and lets this process use them without
+// asking Redis for the time given. What is not used by then is lost. Never more is used than was charged, but
+// it may be used up to that time later: a window as seen by the one who is protected may hold n more permits for each process.
+// Off by default. n is 1 to a quarter of the burst, the time 1 ms to a tenth of the limit's period.
+func WithPrefetch(n int64, within time.Duration) KeyedOption {
+	return keyedOptionFunc(func(c *keyedConfig) error {
+		if n < 1 {
+			return &InvalidError{"WithPrefetch n", n, "must be at least 1"}
+		}
+		if within < time.Millisecond {
+			return &InvalidError{"WithPrefetch within", within, "must be at least 1ms"}
+		}
+		c.prefetch, c.within = n, within
+		return nil
+	})
+}

@@ -1,0 +1,36 @@
+package ratelimit
+
+import "time"
+
+// Source tells who made a decision.
+type Source uint8
+
+const (
+	// SourceRedis is a decision of Redis.
+	SourceRedis Source = iota
+	// SourceLocal is a denial by this process, from an earlier answer of Redis that still holds.
+	SourceLocal
+	// SourcePrefetch is a grant from permits that were charged in advance; see WithPrefetch.
+	SourcePrefetch
+	// SourceDegraded is a decision by the policy for when Redis is down; see WithPolicy.
+	SourceDegraded
+)
+
+func (s Source) String() string {
+	return [...]string{"redis", "local", "prefetch", "degraded"}[s&3]
+}
+
+// Result is one decision.
+type Result struct {
+	Allowed   bool
+	Granted   int64 // permits charged: all that were asked for, or 0; AllowUpTo may grant a part
+	Limit     int64 // permits that can be used at once
+	Remaining int64 // permits that could be used right after the decision
+	// RetryAfter is how long to wait before the same request can be granted, 0 if it was. Others may be quicker.
+	RetryAfter time.Duration
+	// ResetAfter is how long until the limiter is as good as new, if it is not used meanwhile.
+	ResetAfter time.Duration
+	Source     Source
+
+	grant []string // entries of the log, for Return
+}
