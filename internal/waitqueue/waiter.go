@@ -1,0 +1,69 @@
+package waitqueue
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrNotServed matches every *NotServedError.
+var ErrNotServed = errors.New("waitqueue: not served")
+
+// NotServedError is what Try returns to one who was not granted.
+type NotServedError struct {
+	Again time.Duration // until the queue looks again
+}
+
+func (e *NotServedError) Error() string {
+	return fmt.Sprintf("%v, next look in %v", ErrNotServed, e.Again)
+}
+
+// Unwrap returns ErrNotServed.
+func (e *NotServedError) Unwrap() error { return ErrNotServed }
+
+type verdict uint8
+
+const (
+	undecided verdict = iota
+	granted
+	failed
+)
+
+// Waiter is one call under way, as an attempt sees it.
+type Waiter[T any] struct {
+	// Value is what was passed to Wait. The attempt may change it, also of waiters that it does not mark.
+	Value T
+
+	verdict verdict
+	failure error
+
+	once     bool
+	settled  bool
+	inFlight bool // part of the attempt under way
+	seen     bool // was part of one
+	err      error
+	done     chan struct{}  // of a blocking waiter
+	f        func(T, error) // of another
+	stop     func() bool    // of a callback's context
+
+	queue      *queue[T]
+	prev, next *Waiter[T]
+}
+
+// Grant says that the waiter got what it wants. It is for attempts only.
+func (w *Waiter[T]) Grant() { w.verdict = granted }
+
+// Fail says that the waiter will not get it: waiting on would be in vain. It is for attempts only.
+func (w *Waiter[T]) Fail(err error) { w.verdict, w.failure = failed, err }
+
+// tell ends the call. The Group's mu is held.
+func (w *Waiter[T]) tell(v T) {
+	if w.f == nil {
+		w.done <- struct{}{} // has room
+		return
+	}
+	if w.stop != nil {
+		w.stop()
+	}
+	go w.f(v, w.err)
+}
