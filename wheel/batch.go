@@ -21,18 +21,22 @@ type batch[T any] struct {
 func (l *lane[T]) newBatch(n int) *batch[T] {
 	b, _ := l.batches.Get().(*batch[T])
 	if b == nil {
-		b = &batch[T]{lane: l, vals: make([]T, 0, max(n, l.core.exec.batchSize()))}
+		b = &batch[T]{lane: l, vals: make([]T, 0, max(n, batchSize))}
 	}
 	return b
 }
 
-// run calls the callbacks that nobody has claimed yet. A panic in one is reported and ends only that one.
-func (b *batch[T]) run() {
-	for !b.runUntilPanic() {
+// run calls callbacks that nobody has claimed yet, at most share of them. A panic in one is reported and ends only
+// that one.
+func (b *batch[T]) run(share int) {
+	for share > 0 {
+		share = b.runUntilPanic(share)
 	}
 }
 
-func (b *batch[T]) runUntilPanic() (done bool) {
+func (b *batch[T]) runUntilPanic(share int) (left int) {
+	left = share
+	done := false
 	defer func() {
 		if done {
 			return
@@ -43,16 +47,19 @@ func (b *batch[T]) runUntilPanic() (done bool) {
 			b.lane.core.reportPanic(v, debug.Stack())
 		}
 	}()
-	for {
+	for ; left > 0; left-- {
 		i := b.cursor.Add(1) - 1
 		if i >= int64(len(b.vals)) {
-			return true
+			left = 0
+			break
 		}
 		v := b.vals[i]
 		var zero T
 		b.vals[i] = zero
 		b.lane.fire(v)
 	}
+	done = true
+	return left
 }
 
 // progress returns how many values were claimed and how many were not.

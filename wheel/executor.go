@@ -55,7 +55,7 @@ const idleGoroutines = 64
 
 // work is a batch, whatever its values are.
 type work interface {
-	run()
+	run(share int)
 	progress() (claimed, left int64)
 	join()
 	leave()
@@ -66,6 +66,7 @@ type executor struct {
 	kind  executorKind
 	limit int // runners that may be at work, not counting blocked ones
 	keep  int // idle runners to keep
+	share int // callbacks of a batch that one runner calls
 
 	mu      sync.Mutex
 	runners map[*runner]struct{} // all of them
@@ -91,28 +92,28 @@ type runner struct {
 }
 
 func newExecutor(e Executor) *executor {
-	x := &executor{kind: e.kind, limit: e.size, keep: e.size, runners: make(map[*runner]struct{}), gone: make(chan struct{})}
+	x := &executor{kind: e.kind, limit: e.size, keep: e.size, share: batchSize, runners: make(map[*runner]struct{}), gone: make(chan struct{})}
 	if e.kind == executorGoroutines {
-		x.keep = idleGoroutines
+		x.keep, x.share = idleGoroutines, 1
 	}
 	return x
-}
-
-// batchSize is how many callbacks are handed over together.
-func (x *executor) batchSize() int {
-	if x.kind == executorGoroutines {
-		return 1
-	}
-	return batchSize
 }
 
 // submit hands a batch over without running or waiting for any of it. The caller holds the core's handover
 // lock, which keeps halt out.
 func (x *executor) submit(w work) {
-	w.join()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.resting = false
+	_, left := w.progress()
+	for ; left > 0; left -= int64(x.share) {
+		w.join()
+		x.place(w)
+	}
+}
+
+// place gives a batch to a runner: an idle one, a new one, or the next that becomes free.
+func (x *executor) place(w work) {
 	switch {
 	case x.kind == executorInline:
 		x.inline = w
@@ -133,7 +134,7 @@ func (x *executor) runInline() {
 	if x.inline == nil {
 		return
 	}
-	x.inline.run()
+	x.inline.run(x.share)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.inline.leave()
@@ -178,7 +179,7 @@ func (x *executor) serve(r *runner, w work) {
 	r.goid = goroutineID()
 	x.mu.Unlock()
 	for w != nil {
-		w.run()
+		w.run(x.share)
 		w = x.turn(r)
 	}
 	done = true

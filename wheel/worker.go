@@ -20,7 +20,7 @@ func (c *core) work() {
 	var due [batchSize]uint32
 	for outcome := slept; outcome != stopped && outcome != retired; {
 		now := c.time.now()
-		next := c.expireAll(now, due[:0:c.exec.batchSize()])
+		next := c.expireAll(now, due[:0])
 		if c.exec.rescue(now, patience(c.tick)) {
 			next = min(next, now+patience(c.tick))
 		}
