@@ -223,6 +223,17 @@ func TestGroup_Wait(t *testing.T) {
 		})
 	})
 
+	t.Run("a cancelled head lets the others go at once, also where nobody is told that it left", func(t *testing.T) {
+		s := &server{free: 1}
+		bubble(t, s, func(c *waitqueue.Config[int]) { c.Leave = nil }, func(t *testing.T, g *waitqueue.Group[int]) {
+			large, small := start(g, 3), start(g, 1)
+			large.stop()
+			require.True(t, large.ended())
+			require.True(t, small.ended())
+			require.NoError(t, small.err)
+		})
+	})
+
 	t.Run("a cancelled head lets the others go at once", func(t *testing.T) {
 		s := &server{free: 1}
 		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {

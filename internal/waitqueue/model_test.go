@@ -212,19 +212,25 @@ func TestGroup_ServesInOrderLosesNoPermitAndStrandsNobody(t *testing.T) {
 // The check above finds servers that do not do their part.
 func TestGroup_TheCheckHasTeeth(t *testing.T) {
 	t.Parallel()
-	find := func(backward, forget bool) (found map[string]bool) {
-		found = map[string]bool{}
+	const rtt = 100 * time.Millisecond
+	faults := func(s *modelServer, all ...step) (found []string) {
+		s.rtt = rtt
 		rapid.Check(t, func(rt *rapid.T) {
-			rtt, all := draw(rt)
 			rapid.SyncTest(rt, func(rt *rapid.T) {
-				s := &modelServer{server: server{rtt: rtt}, backward: backward, forget: forget}
-				for _, f := range play(rt, s, all).faults() {
-					found[f] = true
-				}
+				s := &modelServer{server: server{rtt: rtt}, backward: s.backward, forget: s.forget}
+				found = play(rt, s, all).faults()
 			})
 		})
 		return found
 	}
-	require.NotEmpty(t, find(true, false), "order")
-	require.NotEmpty(t, find(false, true), "lost permits")
+	wait, cancel := step{do: "wait", n: 1}, step{do: "cancel", n: 1}
+	one, two := step{do: "release", n: 1, after: time.Second}, step{do: "release", n: 2, after: time.Second}
+
+	inTurn := []step{wait, wait, {do: "pass", after: time.Second}, two}
+	require.Empty(t, faults(&modelServer{}, inTurn...))
+	require.NotEmpty(t, faults(&modelServer{backward: true}, inTurn...))
+
+	tooLate := []step{one, wait, cancel}
+	require.Empty(t, faults(&modelServer{}, tooLate...))
+	require.NotEmpty(t, faults(&modelServer{forget: true}, tooLate...))
 }
