@@ -43,8 +43,9 @@ type lane struct {
 	busy   bool
 	next   []*call
 	view   view
-	sentAt time.Time // when the request was sent that the view is the answer to
-	stock  int64     // permits charged in advance, usable until
+	sentAt time.Time // when the request was sent that the view is the answer to, and
+	took   time.Duration
+	stock  int64 // permits charged in advance, usable until
 	until  time.Time
 }
 
@@ -58,8 +59,7 @@ func (l *lane) known(n int64, now time.Time) (Result, bool) {
 		// He may not overtake.
 		if l.view != nil {
 			if r, denied := l.view.deny(n, passed); denied {
-				r.Source = SourceLocal
-				return r, true
+				return l.local(r), true
 			}
 		}
 		return Result{RetryAfter: time.Millisecond, Source: SourceLocal}, true
@@ -74,8 +74,15 @@ func (l *lane) known(n int64, now time.Time) (Result, bool) {
 		return Result{}, false
 	}
 	r, denied := l.view.deny(n, passed)
+	return l.local(r), denied
+}
+
+// local marks a denial. Redis may have looked at its clock as late as just before it answered: whoever comes back must not
+// count from earlier. It wants mu.
+func (l *lane) local(r Result) Result {
+	r.RetryAfter += l.took
 	r.Source = SourceLocal
-	return r, denied
+	return r
 }
 
 // decide asks for n permits without waiting for them; n = 0 looks.
@@ -203,7 +210,7 @@ func (l *lane) send(calls []*call, fifo bool) {
 		}
 	} else {
 		l.mu.Lock()
-		l.view, l.sentAt = v, sentAt
+		l.view, l.sentAt, l.took = v, sentAt, time.Since(sentAt)
 		if ahead := all[len(all)-1]; len(all) > len(calls) && ahead.res.Allowed {
 			l.stock, l.until = ahead.n, sentAt.Add(l.within)
 		}

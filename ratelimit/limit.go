@@ -9,7 +9,7 @@ import (
 
 // Bounds of a Limit.
 const (
-	MaxRate = math.MaxUint32          // permits a period, which is also what one entry of Redisson's log can hold
+	MaxRate = math.MaxUint32            // permits a period, which is also what one entry of Redisson's log can hold
 	MaxPer  = 10 * 365 * 24 * time.Hour // longest period
 )
 

@@ -233,7 +233,7 @@ func (l *Limiter) upTo(ctx context.Context, lane *lane, n int64) (Result, error)
 		r.RetryAfter = 0
 	}
 	lane.mu.Lock()
-	lane.view, lane.sentAt = v, sentAt
+	lane.view, lane.sentAt, lane.took = v, sentAt, time.Since(sentAt)
 	lane.mu.Unlock()
 	c.count(r)
 	return r, nil
@@ -297,4 +297,3 @@ func (l *Limiter) Return(ctx context.Context, granted Result) (given bool, err e
 	})
 	return given, err
 }
-

@@ -1,0 +1,437 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+// onEveryTopology runs a test on a single server and on a cluster.
+func onEveryTopology(t *testing.T, f func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient)) {
+	t.Run("on a single server", func(t *testing.T) {
+		t.Parallel()
+		rdb := redistest.Shared(t).Client(t)
+		f(t, newClient(t, rdb), rdb)
+	})
+	t.Run("on a cluster", func(t *testing.T) {
+		t.Parallel()
+		rdb := redistest.StartCluster(t).Client(t)
+		f(t, newClient(t, rdb), rdb)
+	})
+}
+
+func TestKeyed_GCRA(t *testing.T) {
+	t.Parallel()
+	onEveryTopology(t, func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		k := c.Keyed("k", ratelimit.PerMinute(10)) // one permit every 6 s
+		name := redistest.Name(t)
+		const slack = 2 * time.Second
+
+		r, err := k.Peek(ctx, name)
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 10, Remaining: 10}, r)
+		require.Zero(t, rdb.Exists(ctx, "k:{"+name+"}").Val(), "a look leaves nothing behind")
+
+		r, err = k.Allow(ctx, name)
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.Result{Allowed: true, Granted: 1, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second}, r)
+		require.LessOrEqual(t, rdb.PTTL(ctx, "k:{"+name+"}").Val(), 6*time.Second+time.Millisecond)
+
+		require.NoError(t, k.Reset(ctx, name))
+		r, err = k.AllowN(ctx, name, 2)
+		require.NoError(t, err)
+		require.Equal(t, int64(8), r.Remaining)
+		require.Equal(t, 12*time.Second, r.ResetAfter)
+		r, err = k.AllowN(ctx, name, 8)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.Zero(t, r.Remaining)
+		require.Greater(t, r.ResetAfter, 60*time.Second-slack)
+
+		r, err = k.AllowN(ctx, name, 10)
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		require.Zero(t, r.Granted)
+		require.LessOrEqual(t, r.RetryAfter, 60*time.Second)
+		require.Greater(t, r.RetryAfter, 60*time.Second-slack)
+		r, err = k.Peek(ctx, name)
+		require.NoError(t, err)
+		require.False(t, r.Allowed, "a look at an exhausted key says so")
+
+		_, err = k.AllowN(ctx, name, 11)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		require.ErrorIs(t, k.WaitN(ctx, name, 1000), ratelimit.ErrExceedsLimit)
+	})
+}
+
+func TestKeyed_RetryAfterIsExact(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	k := c.Keyed("k", ratelimit.Limit{Rate: 1, Per: time.Millisecond, Burst: 1})
+	denied := 0
+	for range 500 {
+		r, err := k.Allow(t.Context(), name)
+		require.NoError(t, err)
+		if !r.Allowed {
+			denied++
+			require.Positive(t, r.RetryAfter)
+			require.LessOrEqual(t, r.RetryAfter, time.Millisecond)
+		}
+	}
+	require.Positive(t, denied)
+}
+
+func TestKeyed_FixedWindow(t *testing.T) {
+	t.Parallel()
+	onEveryTopology(t, func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		k := c.Keyed("w", ratelimit.Limit{Rate: 3, Per: 300 * time.Millisecond, Burst: 3}, ratelimit.FixedWindow)
+		name := redistest.Name(t)
+		key := "w:{" + name + "}"
+		for left := int64(2); left >= 0; left-- {
+			r, err := k.Allow(ctx, name)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.Equal(t, left, r.Remaining)
+		}
+		r, err := k.Allow(ctx, name)
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		require.Positive(t, r.RetryAfter)
+		require.LessOrEqual(t, r.RetryAfter, 301*time.Millisecond)
+
+		began := time.Now()
+		require.NoError(t, k.WaitN(within(t, patience), name, 3))
+		require.Less(t, time.Since(began), 2*time.Second)
+		require.Equal(t, "3", rdb.Get(ctx, key).Val())
+
+		// A count without an expiry would last for ever, and text is no count: a new window begins.
+		require.NoError(t, rdb.Persist(ctx, key).Err())
+		require.NoError(t, k.WaitN(within(t, patience), name, 2))
+		require.Positive(t, rdb.PTTL(ctx, key).Val())
+		require.NoError(t, rdb.Set(ctx, key, "what", time.Minute).Err())
+		require.NoError(t, k.Reset(ctx, name))
+	})
+}
+
+func TestKeyed_AKnownDenialCostsNoRoundTrip(t *testing.T) {
+	t.Parallel()
+	c, _, trips, name := shared(t)
+	ctx := t.Context()
+	k := c.Keyed("k", ratelimit.PerHour(5))
+	_, err := k.AllowN(ctx, name, 5)
+	require.NoError(t, err)
+	require.Zero(t, trips.trips(func() {
+		for range 1000 {
+			r, err := k.Allow(ctx, name)
+			require.NoError(t, err)
+			require.False(t, r.Allowed)
+			require.Equal(t, ratelimit.SourceLocal, r.Source)
+		}
+	}))
+	require.Equal(t, 1, ratelimit.Lanes(k))
+	require.NoError(t, k.Reset(ctx, name))
+	r, err := k.Allow(ctx, name)
+	require.NoError(t, err)
+	require.True(t, r.Allowed, "a reset by this process ends the denials at once")
+}
+
+func TestKeyed_ADenialIsNotLongerThanItMust(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	k := c.Keyed("k", ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 1})
+	_, err := k.Allow(ctx, name)
+	require.NoError(t, err)
+	r, err := k.Allow(ctx, name)
+	require.NoError(t, err)
+	require.False(t, r.Allowed)
+	require.NoError(t, newWheel(t).Sleep(ctx, r.RetryAfter))
+	r, err = k.Allow(ctx, name)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+}
+
+func TestKeyed_ConcurrentCallersShareScripts(t *testing.T) {
+	t.Parallel()
+	c, _, trips, name := shared(t)
+	const callers, each, limit = 64, 50, 1000
+	k := c.Keyed("k", ratelimit.PerHour(limit))
+	var granted atomic.Int64
+	n := trips.trips(func() {
+		var all sync.WaitGroup
+		for range callers {
+			all.Go(func() {
+				for range each {
+					if r, err := k.Allow(t.Context(), name); err == nil && r.Allowed {
+						granted.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+	require.Equal(t, int64(limit), granted.Load(), "exact")
+	require.Less(t, n, int64(limit/4), "callers that arrive while a script is under way join the next one")
+	t.Logf("%d round trips for %d decisions", n, callers*each)
+	require.Equal(t, int64(limit), c.Stats().Allowed)
+	require.Equal(t, int64(callers*each-limit), c.Stats().Denied)
+}
+
+func TestKeyed_WaitersAreServedInOrder(t *testing.T) {
+	t.Parallel()
+	c, _, trips, name := shared(t)
+	ctx := within(t, patience)
+	k := c.Keyed("k", ratelimit.Limit{Rate: 50, Per: time.Second, Burst: 5})
+	require.NoError(t, k.WaitN(ctx, name, 5))
+
+	var mu sync.Mutex
+	var order []int
+	done := make(chan error, 10)
+	for i, n := range []int64{1, 5, 1, 1, 4, 1, 1, 1, 2, 1} {
+		k.WaitFunc(ctx, name, n, func(err error) {
+			mu.Lock()
+			order = append(order, i)
+			mu.Unlock()
+			done <- err
+		})
+	}
+	r, err := k.Allow(ctx, name)
+	require.NoError(t, err)
+	require.False(t, r.Allowed, "nobody overtakes those who wait")
+	for range 10 {
+		require.NoError(t, <-done)
+	}
+	_ = trips
+	require.Len(t, order, 10)
+	place := map[int]int{}
+	for at, who := range order {
+		place[who] = at
+	}
+	require.Less(t, place[0], place[1])
+	require.Less(t, place[1], place[4], "the big one was not overtaken by those far behind it")
+}
+
+func TestKeyed_ManyWaitersFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	c, _, trips, name := shared(t)
+	ctx := within(t, patience)
+	// 10 permits at a time, each time after a tenth of a second.
+	k := c.Keyed("k", ratelimit.Limit{Rate: 10, Per: 100 * time.Millisecond, Burst: 10}, ratelimit.FixedWindow)
+	_, err := k.AllowN(ctx, name, 10)
+	require.NoError(t, err)
+	done := make(chan error, 200)
+	n := trips.trips(func() {
+		for range 200 {
+			k.WaitFunc(ctx, name, 1, func(err error) { done <- err })
+		}
+		for range 200 {
+			require.NoError(t, <-done)
+		}
+	})
+	require.LessOrEqual(t, n, int64(21))
+	t.Logf("%d round trips for 200 waiters ", n)
+}
+
+func TestKeyed_WaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	k := c.Keyed("k", ratelimit.PerHour(1))
+	require.NoError(t, k.Wait(t.Context(), name))
+	began := time.Now()
+	require.ErrorIs(t, k.Wait(within(t, time.Minute), name), ratelimit.ErrWouldExceedDeadline)
+	require.Less(t, time.Since(began), 10*time.Second, "at once")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	k.WaitFunc(ctx, name, 1, func(err error) { done <- err })
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	stop := k.WaitFunc(t.Context(), name, 1, func(err error) { done <- err })
+	stop()
+	stop()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
+func TestKeyed_ACancelledHeadLetsTheRestGo(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	k := c.Keyed("k", ratelimit.Limit{Rate: 10, Per: time.Minute, Burst: 10}) // one in 6 s
+	require.NoError(t, k.WaitN(t.Context(), name, 8))
+	done := make(chan error, 2)
+	stop := k.WaitFunc(t.Context(), name, 10, func(err error) { done <- err })
+	k.WaitFunc(t.Context(), name, 1, func(error) { done <- nil })
+	began := time.Now()
+	stop()
+	for range 2 {
+		if err := <-done; err != nil {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+	}
+	require.Less(t, time.Since(began), 4*time.Second)
+}
+
+func TestKeyed_Reserve(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	k := c.Keyed("k", ratelimit.Limit{Rate: 1, Per: 10 * time.Second, Burst: 1})
+	first, err := k.Reserve(ctx, name, 1)
+	require.NoError(t, err)
+	require.Zero(t, first.Delay())
+	second, err := k.Reserve(ctx, name, 1)
+	require.NoError(t, err)
+	require.Greater(t, second.Delay(), 8*time.Second)
+	require.LessOrEqual(t, second.Delay(), 10*time.Second)
+	_, err = k.Reserve(within(t, time.Second), name, 1)
+	require.ErrorIs(t, err, ratelimit.ErrWouldExceedDeadline)
+
+	given, err := first.Cancel(ctx)
+	require.NoError(t, err)
+	require.False(t, given, "not the last one")
+	given, err = second.Cancel(ctx)
+	require.NoError(t, err)
+	require.True(t, given)
+	given, err = second.Cancel(ctx)
+	require.NoError(t, err)
+	require.False(t, given, "once")
+	third, err := k.Reserve(ctx, name, 1)
+	require.NoError(t, err)
+	require.LessOrEqual(t, third.Delay(), 10*time.Second)
+	require.NoError(t, first.Wait(ctx))
+}
+
+func TestKeyed_Prefetch(t *testing.T) {
+	t.Parallel()
+	c, _, trips, name := shared(t)
+	ctx := t.Context()
+	k := c.Keyed("k", ratelimit.PerHour(100), ratelimit.WithPrefetch(25, time.Minute))
+	granted := 0
+	n := trips.trips(func() {
+		for range 200 {
+			r, err := k.Allow(ctx, name)
+			require.NoError(t, err)
+			if r.Allowed {
+				granted++
+			}
+		}
+	})
+	require.LessOrEqual(t, granted, 100)
+	require.GreaterOrEqual(t, granted, 100-25)
+	require.Less(t, n, int64(40))
+	t.Logf("%d granted in %d round trips", granted, n)
+}
+
+func TestRatelimit_RefusesBadInput(t *testing.T) {
+	t.Parallel()
+	c, rdb, trips, name := shared(t)
+	ctx := t.Context()
+	good := ratelimit.PerSecond(10)
+	check := func(what string, err error, is error) {
+		require.ErrorIs(t, err, is, what)
+		require.NotContains(t, err.Error(), "user_script", what)
+	}
+	require.Zero(t, trips.trips(func() {
+		for what, l := range map[string]ratelimit.Limit{
+			"rate 0":        {Rate: 0, Per: time.Second, Burst: 1},
+			"rate negative": {Rate: -1, Per: time.Second, Burst: 1},
+			"rate huge":     {Rate: math.MaxInt64, Per: time.Second, Burst: 1},
+			"period 0":      {Rate: 1, Per: 0, Burst: 1},
+			"period < 0":    {Rate: 1, Per: -time.Second, Burst: 1},
+			"period 1 ns":   {Rate: 1, Per: 1, Burst: 1},
+			"period huge":   {Rate: 1, Per: math.MaxInt64, Burst: 1},
+			"burst 0":       {Rate: 1, Per: time.Second},
+			"burst < 0":     good.WithBurst(-1),
+			"burst huge":    good.WithBurst(math.MaxInt64),
+			"500 years":     {Rate: 1, Per: 365 * 24 * time.Hour, Burst: 500},
+		} {
+			_, err := c.Keyed("k", l).Allow(ctx, name)
+			check(what, err, ratelimit.ErrInvalid)
+			check(what, c.Keyed("k", l).Wait(ctx, name), ratelimit.ErrInvalid)
+			_, err = c.Limiter(name).TrySetRate(ctx, l, ratelimit.Overall)
+			check(what, err, ratelimit.ErrInvalid)
+		}
+		_, err := c.Keyed("k", good).AllowN(ctx, name, -1)
+		check("n", err, ratelimit.ErrInvalid)
+		check("n", c.Limiter(name).WaitN(ctx, -1), ratelimit.ErrInvalid)
+		_, err = c.Keyed("k", good).AllowN(ctx, name, math.MaxInt64)
+		check("n", err, ratelimit.ErrExceedsLimit)
+		_, err = c.Limiter(name).AllowN(ctx, math.MaxUint32+1)
+		check("R6: n above 32 bits", err, ratelimit.ErrExceedsLimit)
+		for _, prefix := range []string{"", "a{b", "}", strings.Repeat("x", 2000)} {
+			_, err = c.Keyed(prefix, good).Allow(ctx, name)
+			check("prefix", err, ratelimit.ErrInvalid)
+		}
+		for _, key := range []string{"", "a{b", "}", "{}", strings.Repeat("x", 1<<20)} {
+			_, err = c.Keyed("k", good).Allow(ctx, key)
+			check("key", err, ratelimit.ErrInvalid)
+			_, err = c.Limiter(key).Allow(ctx)
+			check("name", err, ratelimit.ErrInvalid)
+		}
+		_, err = c.Keyed("k", good, ratelimit.WithPrefetch(9, time.Millisecond)).Allow(ctx, name)
+		check("prefetch", err, ratelimit.ErrInvalid)
+		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.FixedWindow).Allow(ctx, name)
+		check("a window has no burst", err, ratelimit.ErrInvalid)
+		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.Overall, ratelimit.WithKeepAlive(time.Millisecond))
+		check("keep-alive below the period", err, ratelimit.ErrInvalid)
+		_, err = c.Limiter(name).TrySetRate(ctx, good, 7)
+		check("scope", err, ratelimit.ErrInvalid)
+		for _, o := range []ratelimit.Option{
+			nil, ratelimit.WithWheel(nil), ratelimit.WithLogger(nil), ratelimit.WithBreaker(0, time.Second),
+			ratelimit.WithBreaker(1, 0), ratelimit.WithPolicy(ratelimit.LocalShare(0)),
+		} {
+			_, err = ratelimit.New(rdb, o)
+			check("option", err, ratelimit.ErrInvalid)
+		}
+		_, err = ratelimit.New(nil)
+		check("client", err, ratelimit.ErrInvalid)
+		done := make(chan error, 1)
+		c.Limiter(name).WaitFunc(ctx, 0, func(err error) { done <- err })
+		check("n", <-done, ratelimit.ErrInvalid)
+		cancelled, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = c.Keyed("k", good).Allow(cancelled, name)
+		check("ctx", err, context.Canceled)
+	}), "nothing of it reaches Redis")
+
+	require.NoError(t, rdb.LPush(ctx, "k:{"+name+"}", 1).Err())
+	_, err := c.Keyed("k", good).Allow(ctx, name)
+	check("a list", err, ratelimit.ErrWrongKind)
+	_, err = c.Limiter("k:{" + name + "}").Allow(ctx)
+	check("a list", err, ratelimit.ErrWrongKind)
+	require.NoError(t, rdb.Set(ctx, "k:{"+name+"2}", "nonsense", 0).Err())
+	r, err := c.Keyed("k", good).Allow(ctx, name+"2")
+	require.NoError(t, err)
+	require.True(t, r.Allowed, "what is no state is taken for none")
+	require.Positive(t, rdb.PTTL(ctx, "k:{"+name+"2}").Val())
+}
+
+func TestClient_CloseEndsWaits(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	k := c.Keyed("k", ratelimit.PerHour(1))
+	require.NoError(t, k.Wait(t.Context(), name))
+	done := make(chan error, 3)
+	for range 3 {
+		k.WaitFunc(t.Context(), name, 1, func(err error) { done <- err })
+	}
+	require.NoError(t, c.Close(within(t, patience)))
+	for range 3 {
+		require.ErrorIs(t, <-done, ratelimit.ErrClosed)
+	}
+	_, err := k.Allow(t.Context(), name+"2")
+	require.ErrorIs(t, err, ratelimit.ErrClosed)
+	require.True(t, errors.Is(k.Wait(t.Context(), name), ratelimit.ErrClosed))
+}

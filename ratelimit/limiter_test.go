@@ -1,0 +1,281 @@
+package ratelimit_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+func perSeconds(n int64, seconds float64) ratelimit.Limit {
+	return ratelimit.Limit{Rate: n, Per: time.Duration(seconds * float64(time.Second)), Burst: n}
+}
+
+// limiter returns a Limiter with a limit, on a client of its own.
+func limiter(t *testing.T, limit ratelimit.Limit, scope ratelimit.Scope, opts ...ratelimit.SetOption) (*ratelimit.Limiter, *ratelimit.Client, *redis.Client, string) {
+	t.Helper()
+	c, rdb, _, name := shared(t)
+	l := c.Limiter(name)
+	ok, err := l.TrySetRate(t.Context(), limit, scope, opts...)
+	require.NoError(t, err)
+	require.True(t, ok)
+	return l, c, rdb, name
+}
+
+func requireLeft(t *testing.T, l *ratelimit.Limiter, want int64) {
+	t.Helper()
+	r, err := l.Peek(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, r.Remaining)
+	require.Equal(t, want > 0, r.Allowed)
+}
+
+func take(t *testing.T, l *ratelimit.Limiter, n int64, want bool) ratelimit.Result {
+	t.Helper()
+	r, err := l.AllowN(t.Context(), n)
+	require.NoError(t, err)
+	require.Equal(t, want, r.Allowed, "%+v", r)
+	return r
+}
+
+func TestLimiter_Configuration(t *testing.T) {
+	t.Parallel()
+	onEveryTopology(t, func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+		ctx, name := t.Context(), redistest.Name(t)
+		l := c.Limiter(name)
+
+		_, err := l.Allow(ctx)
+		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.NotContains(t, err.Error(), "script")
+		require.ErrorIs(t, l.Wait(ctx), ratelimit.ErrNotConfigured)
+		_, err = l.Config(ctx)
+		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		_, err = l.Reserve(ctx, 1)
+		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		ok, err := l.UpdateRate(ctx, ratelimit.PerSecond(1), ratelimit.Overall)
+		require.NoError(t, err)
+		require.False(t, ok, "there is nothing to update, and nothing is made")
+		ok, err = l.Delete(ctx)
+		require.NoError(t, err)
+		require.False(t, ok)
+
+		ok, err = l.TrySetRate(ctx, perSeconds(5, 60), ratelimit.PerClient, ratelimit.WithKeepAlive(2*time.Minute))
+		require.NoError(t, err)
+		require.True(t, ok)
+		ok, err = l.TrySetRate(ctx, perSeconds(20, 60), ratelimit.Overall)
+		require.NoError(t, err)
+		require.False(t, ok)
+		cfg, err := l.Config(ctx)
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.Config{Limit: perSeconds(5, 60), Scope: ratelimit.PerClient, KeepAlive: 2 * time.Minute}, cfg)
+
+		require.NoError(t, l.SetRate(ctx, perSeconds(10, 60), ratelimit.Overall))
+		require.Equal(t, time.Duration(-1), rdb.PTTL(ctx, name).Val(), "R4: without a keep-alive it stays")
+		take(t, l, 7, true)
+		requireLeft(t, l, 3)
+		ok, err = l.UpdateRate(ctx, perSeconds(20, 60), ratelimit.Overall, ratelimit.WithState())
+		require.NoError(t, err)
+		require.True(t, ok)
+		requireLeft(t, l, 13)
+		require.NoError(t, l.SetRate(ctx, perSeconds(5, 60), ratelimit.Overall, ratelimit.WithState()))
+		requireLeft(t, l, 0)
+		require.NoError(t, l.SetRate(ctx, perSeconds(20, 60), ratelimit.Overall))
+		requireLeft(t, l, 20)
+		take(t, l, 7, true)
+		require.NoError(t, l.SetRate(ctx, perSeconds(20, 60), ratelimit.PerClient, ratelimit.WithState()))
+		requireLeft(t, l, 20)
+		_, err = l.AllowN(ctx, 21)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		require.ErrorIs(t, l.WaitN(ctx, 21), ratelimit.ErrExceedsLimit)
+		requireLeft(t, l, 20)
+		ok, err = l.Delete(ctx)
+		require.NoError(t, err)
+		require.True(t, ok)
+		keys := 0
+		for _, key := range ratelimit.LogKeys(c, name) {
+			keys += int(rdb.Exists(ctx, key).Val())
+		}
+		require.Zero(t, keys)
+	})
+}
+
+func TestLimiter_CountsDownAndSlides(t *testing.T) {
+	t.Parallel()
+	l, _, _, _ := limiter(t, perSeconds(2, 1), ratelimit.Overall)
+	w := newWheel(t)
+	began := time.Now()
+	take(t, l, 1, true)
+	require.NoError(t, w.Sleep(t.Context(), 800*time.Millisecond))
+	take(t, l, 1, true)
+	r := take(t, l, 1, false)
+	require.LessOrEqual(t, r.RetryAfter, 210*time.Millisecond)
+	require.NoError(t, w.Sleep(t.Context(), time.Until(began.Add(1100*time.Millisecond))))
+	take(t, l, 1, true)
+	take(t, l, 1, false) // only the first has left: a window slides
+}
+
+func TestLimiter_KeepAlive(t *testing.T) {
+	t.Parallel()
+	l, c, rdb, name := limiter(t, perSeconds(10, 0.2), ratelimit.Overall, ratelimit.WithKeepAlive(time.Second))
+	w := newWheel(t)
+	for range 3 {
+		require.NoError(t, w.Sleep(t.Context(), 500*time.Millisecond))
+		take(t, l, 1, true)
+		for _, key := range []string{ratelimit.LogKeys(c, name)[0], ratelimit.LogKeys(c, name)[1], ratelimit.LogKeys(c, name)[3]} {
+			require.Greater(t, rdb.PTTL(t.Context(), key).Val(), 700*time.Millisecond)
+		}
+	}
+	require.NoError(t, w.Sleep(t.Context(), 1200*time.Millisecond))
+	_, err := l.Allow(t.Context())
+	require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+	for _, key := range ratelimit.LogKeys(c, name) {
+		require.Zero(t, rdb.Exists(t.Context(), key).Val())
+	}
+}
+
+func TestLimiter_AllowUpTo(t *testing.T) {
+	t.Parallel()
+	for n := int64(1); n <= 12; n++ {
+		l, _, _, _ := limiter(t, perSeconds(7, 60), ratelimit.Overall)
+		r, err := l.AllowUpTo(t.Context(), n)
+		require.NoError(t, err)
+		require.Equal(t, min(n, 7), r.Granted)
+		require.Equal(t, 7-min(n, 7), r.Remaining)
+		r, err = l.AllowUpTo(t.Context(), 100)
+		require.NoError(t, err)
+		require.Equal(t, 7-min(n, 7), r.Granted)
+		require.Equal(t, n < 7, r.Allowed)
+	}
+	l, _, _, _ := limiter(t, perSeconds(7, 60), ratelimit.Overall)
+	_, err := l.AllowUpTo(t.Context(), 0)
+	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+}
+
+func TestLimiter_Return(t *testing.T) {
+	t.Parallel()
+	for _, scope := range []ratelimit.Scope{ratelimit.Overall, ratelimit.PerClient} {
+		l, _, _, _ := limiter(t, perSeconds(5, 60), scope)
+		ctx := t.Context()
+		first := take(t, l, 2, true)
+		take(t, l, 3, true)
+		take(t, l, 1, false)
+		given, err := l.Return(ctx, first)
+		require.NoError(t, err)
+		require.True(t, given)
+		requireLeft(t, l, 2)
+		given, err = l.Return(ctx, first)
+		require.NoError(t, err)
+		require.False(t, given, "once, and never more than the limit")
+		requireLeft(t, l, 2)
+		given, err = l.Return(ctx, ratelimit.Result{})
+		require.NoError(t, err)
+		require.False(t, given)
+		take(t, l, 2, true)
+	}
+}
+
+func TestLimiter_Reserve(t *testing.T) {
+	t.Parallel()
+	l, _, _, _ := limiter(t, perSeconds(3, 10), ratelimit.Overall)
+	ctx := t.Context()
+	take(t, l, 2, true)
+	now, err := l.Reserve(ctx, 1)
+	require.NoError(t, err)
+	require.Zero(t, now.Delay())
+	later, err := l.Reserve(ctx, 3)
+	require.NoError(t, err)
+	require.Greater(t, later.Delay(), 8*time.Second)
+	require.LessOrEqual(t, later.Delay(), 10*time.Second)
+	last, err := l.Reserve(ctx, 1)
+	require.NoError(t, err)
+	require.Greater(t, last.Delay(), 18*time.Second)
+	requireLeft(t, l, 0)
+	r := take(t, l, 1, false)
+	require.Greater(t, r.RetryAfter, 18*time.Second)
+	_, err = l.Reserve(within(t, time.Second), 1)
+	require.ErrorIs(t, err, ratelimit.ErrWouldExceedDeadline)
+	_, err = l.Reserve(ctx, 4)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	given, err := last.Cancel(ctx)
+	require.NoError(t, err)
+	require.True(t, given)
+	again, err := l.Reserve(ctx, 1)
+	require.NoError(t, err)
+	require.LessOrEqual(t, again.Delay(), last.Delay()+time.Second)
+}
+
+func TestLimiter_ConcurrentCallersAreExact(t *testing.T) {
+	t.Parallel()
+	l, c, rdb, name := limiter(t, perSeconds(500, 60), ratelimit.Overall)
+	var mu sync.Mutex
+	var granted int
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			for range 50 {
+				if r, err := l.Allow(t.Context()); err == nil && r.Allowed {
+					mu.Lock()
+					granted++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, 500, granted)
+	require.Equal(t, int64(500), rdb.ZCard(t.Context(), ratelimit.LogKeys(c, name)[3]).Val())
+	require.Equal(t, "0", rdb.Get(t.Context(), ratelimit.LogKeys(c, name)[1]).Val())
+}
+
+func TestLimiter_WaitersUseTheWholeRate(t *testing.T) {
+	t.Parallel()
+	l, _, _, _ := limiter(t, perSeconds(20, 0.2), ratelimit.Overall)
+	ctx := within(t, patience)
+	done := make(chan error, 120)
+	began := time.Now()
+	for range 120 {
+		l.WaitFunc(ctx, 1, func(err error) { done <- err })
+	}
+	for range 120 {
+		require.NoError(t, <-done)
+	}
+	// Six rounds of 20, of which the first is at once.
+	require.GreaterOrEqual(t, time.Since(began), time.Second)
+	require.Less(t, time.Since(began), 5*time.Second)
+}
+
+func TestLimiter_BigRequestsAreNotOvertakenAndPayOneRoundTripMore(t *testing.T) {
+	t.Parallel()
+	c, _, trips, name := shared(t)
+	l := c.Limiter(name)
+	ctx := within(t, patience)
+	_, err := l.TrySetRate(ctx, perSeconds(20, 0.5), ratelimit.Overall)
+	require.NoError(t, err)
+	for range 20 {
+		take(t, l, 1, true)
+	}
+	// R5: twenty entries have to leave; Redisson asks once for each.
+	n := trips.trips(func() { require.NoError(t, l.WaitN(ctx, 20)) })
+	require.LessOrEqual(t, n, int64(2))
+}
+
+func TestLimiter_PerClient(t *testing.T) {
+	t.Parallel()
+	ours, _, rdb, name := limiter(t, perSeconds(3, 60), ratelimit.PerClient)
+	theirs := newClient(t, rdb).Limiter(name)
+	take(t, ours, 3, true)
+	take(t, theirs, 3, true)
+	take(t, ours, 1, false)
+
+	// R3: the other client counts its own log under the new limit.
+	require.NoError(t, ours.SetRate(t.Context(), perSeconds(10, 60), ratelimit.PerClient))
+	take(t, ours, 10, true)
+	requireLeft(t, theirs, 7)
+	take(t, theirs, 7, true)
+	take(t, theirs, 1, false)
+}

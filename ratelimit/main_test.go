@@ -1,0 +1,100 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// childEnv makes the test binary act as another process; see replay_test.go.
+const childEnv = "RATELIMIT_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childEnv); role != "" {
+		if err := runChild(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	redistest.Main(m)
+}
+
+// patience bounds what a test waits for; nothing is expected to take that long.
+const patience = 30 * time.Second
+
+func newWheel(t testing.TB) *wheel.Wheel {
+	t.Helper()
+	w, err := wheel.New()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := w.Stop(context.Background())
+		require.NoError(t, err)
+	})
+	return w
+}
+
+// newClient returns a client that is closed with the test.
+func newClient(t testing.TB, rdb redis.UniversalClient, opts ...ratelimit.Option) *ratelimit.Client {
+	t.Helper()
+	c, err := ratelimit.New(rdb, append([]ratelimit.Option{ratelimit.WithWheel(newWheel(t))}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, c.Close(ctx))
+	})
+	return c
+}
+
+// counter counts the round trips of a client.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmds)
+	}
+}
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+// trips returns how many round trips f takes.
+func (c *counter) trips(f func()) int64 {
+	before := c.n.Load()
+	f()
+	return c.n.Load() - before
+}
+
+// shared returns a limiter client on the shared server, the plain client below it with a counter, and a name.
+func shared(t testing.TB, opts ...ratelimit.Option) (*ratelimit.Client, *redis.Client, *counter, string) {
+	t.Helper()
+	rdb := redistest.Shared(t).Client(t)
+	n := &counter{}
+	rdb.AddHook(n)
+	return newClient(t, rdb, opts...), rdb, n, redistest.Name(t)
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

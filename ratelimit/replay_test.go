@@ -1,0 +1,3 @@
+package ratelimit_test
+
+func runChild(string) error { return nil }
