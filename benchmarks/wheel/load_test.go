@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ func benchPending[H any](b *testing.B, p peer[H], n int) {
 	defer p.close()
 	handles := make([]H, n)
 	for b.Loop() {
+		debug.FreeOSMemory() // or the runtime gives back what others left, while this one is measured
 		before := heap()
 		for k := range handles {
 			handles[k] = p.after(time.Hour+time.Duration(rand.Int64N(int64(time.Hour))), nop)
