@@ -179,3 +179,6 @@ func (k *Keyed) Reserve(ctx context.Context, key string, n int64) (*Reservation,
 		return k.gcra.reserve(k.client, l.key, n, ahead)
 	})
 }
+
+// Limit returns the limit of every key.
+func (k *Keyed) Limit() Limit { return k.limit }

@@ -107,6 +107,8 @@ func (s *slidingLog) ask(ctx context.Context, rdb scripts.Client, key string, la
 	counted := time.Now()
 	if v, ok := last.(*logView); ok && time.Since(v.counted) < recount {
 		rate, counted = v.rateText, v.counted
+	} else if len(ms) == 0 {
+		counted = time.Time{} // a look writes nothing, so the next call counts as well
 	}
 	if fifo {
 		order = 1

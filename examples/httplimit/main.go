@@ -1,0 +1,63 @@
+// Httplimit serves HTTP on localhost:8080 and lets each address have 5 requests at once and one more every second.
+//
+//	REDIS_ADDR=localhost:6379 go run ./examples/httplimit
+//	for i in 1 2 3 4 5 6 7; do curl -si localhost:8080 | grep -iE 'HTTP/|ratelimit|retry'; done
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, cmp.Or(os.Getenv("REDIS_ADDR"), "localhost:6379"), cmp.Or(os.Getenv("LISTEN"), "localhost:8080")); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, redisAddr, listen string) (err error) {
+	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
+	defer rdb.Close()
+	limits, err := ratelimit.New(rdb,
+		ratelimit.WithPolicy(ratelimit.FailOpen()), // a site without limits is better than no site
+		ratelimit.WithLogger(slog.Default()))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, limits.Close(context.Background())) }()
+
+	perAddress := limits.Keyed("example", ratelimit.PerSecond(1).WithBurst(5))
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+	server := &http.Server{
+		Addr:              listen,
+		Handler:           httplimit.New(perAddress, httplimit.ByRemoteAddr)(handler),
+		ReadHeaderTimeout: 5 * time.Second,
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.ListenAndServe() }()
+	slog.Info("serving", "address", listen)
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return server.Shutdown(shutdown)
+}
