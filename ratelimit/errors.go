@@ -1,11 +1,8 @@
 package ratelimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -81,26 +78,15 @@ func explain(key string, err error) error {
 
 // passing reports whether the server refused for a reason of its own, not of the key's.
 func passing(err error) bool {
-	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "OOM",
-		"NOREPLICAS", "MISCONF", "BUSY", "NOAUTH", "NOPERM", "ERR max number of clients"} {
+	for _, prefix := range []string{
+		"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "OOM",
+		"NOREPLICAS", "MISCONF", "BUSY", "NOAUTH", "NOPERM", "ERR max number of clients",
+	} {
 		if redis.HasErrorPrefix(err, prefix) || strings.HasPrefix(err.Error(), prefix) {
 			return true
 		}
 	}
 	return false
-}
-
-// unanswered reports whether a call may have executed although it failed.
-func unanswered(err error) bool {
-	var op *net.OpError
-	var answer redis.Error
-	switch {
-	case err == nil, errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
-		return false
-	case errors.As(err, &op):
-		return op.Op != "dial"
-	}
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
 }
 
 func quote(name string) string {

@@ -2,7 +2,6 @@ package ratelimit_test
 
 import (
 	"context"
-	"errors"
 	"math"
 	"strings"
 	"sync"
@@ -433,5 +432,5 @@ func TestClient_CloseEndsWaits(t *testing.T) {
 	}
 	_, err := k.Allow(t.Context(), name+"2")
 	require.ErrorIs(t, err, ratelimit.ErrClosed)
-	require.True(t, errors.Is(k.Wait(t.Context(), name), ratelimit.ErrClosed))
+	require.ErrorIs(t, k.Wait(t.Context(), name), ratelimit.ErrClosed)
 }

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,7 +190,7 @@ func (l *lane) send(calls []*call, fifo bool) {
 	l.mu.Unlock()
 	all := calls
 	if l.extra > 0 && !fifo {
-		all = append(calls[:len(calls):len(calls)], &call{n: l.extra})
+		all = append(slices.Clip(calls), &call{n: l.extra})
 	}
 	b := &l.client.breaker
 	sentAt := time.Now()

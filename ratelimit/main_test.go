@@ -84,12 +84,12 @@ func (c *counter) trips(f func()) int64 {
 }
 
 // shared returns a limiter client on the shared server, the plain client below it with a counter, and a name.
-func shared(t testing.TB, opts ...ratelimit.Option) (*ratelimit.Client, *redis.Client, *counter, string) {
+func shared(t testing.TB) (*ratelimit.Client, *redis.Client, *counter, string) {
 	t.Helper()
 	rdb := redistest.Shared(t).Client(t)
 	n := &counter{}
 	rdb.AddHook(n)
-	return newClient(t, rdb, opts...), rdb, n, redistest.Name(t)
+	return newClient(t, rdb), rdb, n, redistest.Name(t)
 }
 
 func within(t testing.TB, d time.Duration) context.Context {

@@ -59,7 +59,7 @@ func (j java) tryAcquire(n int64, twice bool) (bool, time.Duration) {
 		require.NoError(t, rdb.Set(ctx, value, rate, 0).Err())
 	} else {
 		to := strconv.FormatInt(now-interval, 10)
-		old := rdb.ZRangeByScore(ctx, permits, &redis.ZRangeBy{Min: "0", Max: to}).Val()
+		old := rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: permits, Start: "0", Stop: to, ByScore: true}).Val()
 		if released := sizes(old); released > 0 {
 			require.NoError(t, rdb.ZRemRangeByScore(ctx, permits, "0", to).Err())
 			left := number(rdb.Get(ctx, value).Result()) + released

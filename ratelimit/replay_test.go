@@ -100,7 +100,7 @@ func runChild(role string) (err error) {
 	}
 	out := bufio.NewWriter(os.Stdout)
 	for _, g := range grants {
-		fmt.Fprintln(out, g.call, g.ret)
+		_, _ = fmt.Fprintln(out, g.call, g.ret) // Flush tells
 	}
 	return out.Flush()
 }
@@ -221,9 +221,11 @@ func TestReplay_SixteenProcessesKeepTheLimit(t *testing.T) {
 	})
 }
 
-// crowd is a fleet within this process, for faults that need the dialer or the server at hand.
-func crowd(t *testing.T, clients int, lasts time.Duration, rdb func() *redis.Client, name string) (grants []grant, failed int) {
+// crowd starts a fleet within this process, for faults that need the dialer or the server at hand.
+func crowd(t *testing.T, clients int, lasts time.Duration, rdb func() *redis.Client, name string) (wait func() ([]grant, int)) {
 	t.Helper()
+	var grants []grant
+	var failed int
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	for range clients {
@@ -238,8 +240,10 @@ func crowd(t *testing.T, clients int, lasts time.Duration, rdb func() *redis.Cli
 			grants, failed = append(grants, got...), failed+bad
 		})
 	}
-	running.Wait()
-	return grants, failed
+	return func() ([]grant, int) {
+		running.Wait()
+		return grants, failed
+	}
 }
 
 func TestReplay_LostRepliesNeverAdmitMore(t *testing.T) {
@@ -256,7 +260,7 @@ func TestReplay_LostRepliesNeverAdmitMore(t *testing.T) {
 		}
 		dialers = append(dialers, d)
 		return server.Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
-	}, name)
+	}, name)()
 	for _, l := range losses {
 		select {
 		case <-l:
@@ -274,19 +278,10 @@ func TestReplay_ARestartGrantsAtMostOneBurstMore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	name := redistest.Name(t)
-	restarted := make(chan struct{})
-	w := newWheel(t)
-	_, err := w.AfterFunc(1500*time.Millisecond, func() { server.Kill(); close(restarted) })
-	require.NoError(t, err)
-	done := make(chan struct{})
-	var grants []grant
-	go func() {
-		defer close(done)
-		grants, _ = crowd(t, 4, 4*time.Second, func() *redis.Client { return server.Client(t) }, name)
-	}()
-	<-restarted
+	wait := crowd(t, 4, 4*time.Second, func() *redis.Client { return server.Client(t) }, name)
+	require.NoError(t, newWheel(t).Sleep(t.Context(), 1500*time.Millisecond))
 	server.Restart(t)
-	<-done
+	grants, _ := wait()
 	require.LessOrEqual(t, excess(grants, bucket(fleetLimit, 2)), 0.0)
 	require.Greater(t, excess(grants, bucket(fleetLimit, 1)), 0.0, "the state was lost, and the replay sees it")
 	after := 0

@@ -8,7 +8,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net/http"
@@ -32,18 +32,19 @@ func main() {
 
 // run serves until ctx ends.
 func run(ctx context.Context, redisAddr, listen string) (err error) {
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
 	limits, err := ratelimit.New(rdb,
 		ratelimit.WithPolicy(ratelimit.FailOpen()), // a site without limits is better than no site
-		ratelimit.WithLogger(slog.Default()))
+		ratelimit.WithLogger(logger))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, limits.Close(context.Background())) }()
 
 	perAddress := limits.Keyed("example", ratelimit.PerSecond(1).WithBurst(5))
-	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello\n") })
 	server := &http.Server{
 		Addr:              listen,
 		Handler:           httplimit.New(perAddress, httplimit.ByRemoteAddr)(handler),
@@ -51,7 +52,7 @@ func run(ctx context.Context, redisAddr, listen string) (err error) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ListenAndServe() }()
-	slog.Info("serving", "address", listen)
+	logger.Info("serving", "address", listen)
 	select {
 	case err := <-ended:
 		return err
