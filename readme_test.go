@@ -1,0 +1,127 @@
+package cogwheel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestMain(m *testing.M) {
+	// The shared wheel lasts as long as the process.
+	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*core).work"))
+}
+
+// The code of README.md is the bodies of the readme functions, so it compiles, and it runs here.
+func TestREADME_CodeRuns(t *testing.T) {
+	ctx := t.Context()
+	rdb := redistest.Start(t).Client(t)
+	did = nil
+	require.NoError(t, readmeWheel(ctx))
+	require.NoError(t, readmeRedislock(ctx, rdb))
+	require.NoError(t, readmeRatelimit(ctx, rdb))
+	require.NoError(t, readmeRenewal(ctx))
+	require.Equal(t, []string{"restock", "serve", "serve"}, did)
+}
+
+func readmeWheel(ctx context.Context) error {
+	w, err := wheel.New() // or share wheel.Default()
+	if err != nil {
+		return err
+	}
+	defer w.Stop(ctx)
+
+	closing, err := w.AfterFunc(30*time.Minute, func() { fmt.Println("order 7: unpaid, closed") })
+	if err != nil {
+		return err
+	}
+	// The customer pays. If Stop returns true, that was in time: the order is never closed.
+	if closing.Stop() {
+		fmt.Println("order 7: paid")
+	}
+	return nil
+}
+
+func readmeRedislock(ctx context.Context, rdb redis.UniversalClient) error {
+	locks, err := redislock.New(rdb) // once per process
+	if err != nil {
+		return err
+	}
+	defer locks.Close(ctx)
+
+	stock := locks.Mutex("stock:42", redislock.WithLease(10*time.Second)) // renewed for as long as it is held
+	err = stock.Do(ctx, func(ctx context.Context) error {
+		return restock(ctx) // nobody else is here, in any process; ctx ends should the lock be lost
+	})
+	if errors.Is(err, redislock.ErrLost) {
+		log.Print("the lock was lost before the work was done")
+	}
+	return err
+}
+
+func readmeRatelimit(ctx context.Context, rdb redis.UniversalClient) error {
+	limits, err := ratelimit.New(rdb) // once per process
+	if err != nil {
+		return err
+	}
+	defer limits.Close(ctx)
+
+	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
+	switch r, err := perUser.Allow(ctx, "user-7"); {
+	case err != nil:
+		return err // Redis is down, and the policy is to fail closed
+	case !r.Allowed:
+		return fmt.Errorf("try again in %v", r.RetryAfter)
+	}
+	return serve(ctx)
+}
+
+func readmeRenewal(ctx context.Context) error {
+	renewals, err := renewal.New(wheel.Default())
+	if err != nil {
+		return err
+	}
+	defer renewals.Close(ctx)
+	server, err := renewals.Destination(backend{}) // its one method renews many leases in one request
+	if err != nil {
+		return err
+	}
+
+	sentAt := time.Now() // now ask the server for the lease; what counts is the instant before the request
+	lease, err := server.Add(renewal.Spec{Key: "shard-3", ID: "worker-1", TTL: 10 * time.Second, SentAt: sentAt})
+	if err != nil {
+		return err
+	}
+	defer lease.Close(nil)           // ends the renewals; give the lease back afterwards
+	return serve(lease.Context(ctx)) // ends with renewal.ErrLost before the server can give the lease to another
+}
+
+// What that code leaves to its reader.
+
+var did []string
+
+func restock(ctx context.Context) error {
+	did = append(did, "restock")
+	return ctx.Err()
+}
+
+func serve(ctx context.Context) error {
+	did = append(did, "serve")
+	return ctx.Err()
+}
+
+type backend struct{}
+
+func (backend) Renew(context.Context, *renewal.Batch) error { return nil }
