@@ -1,0 +1,176 @@
+// Package limits compares ratelimit with redis_rate on one redis-server on loopback. rueidislimiter, a module of its own, is not
+// served by the Go module proxy, so it is not here.
+package limits_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// peer is one implementation: a decision of one permit on a key.
+type peer struct {
+	name  string
+	allow func(ctx context.Context, key string) (bool, error)
+}
+
+// trips counts commands, each of which is a round trip here.
+type trips struct{ n atomic.Int64 }
+
+func (c *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+// plenty is never used up, none is after one permit.
+var (
+	plenty = ratelimit.Limit{Rate: 100_000_000, Per: time.Second, Burst: 100_000_000}
+	none   = ratelimit.PerHour(1)
+)
+
+func newClient(b *testing.B) (*ratelimit.Client, *redis.Client, *trips) {
+	b.Helper()
+	rdb := redistest.Shared(b).Client(b)
+	n := &trips{}
+	rdb.AddHook(n)
+	w, err := wheel.New()
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := ratelimit.New(rdb, ratelimit.WithWheel(w))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+		if _, err := w.Stop(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	return c, rdb, n
+}
+
+func peers(b *testing.B, limit ratelimit.Limit) ([]peer, *trips) {
+	b.Helper()
+	c, rdb, n := newClient(b)
+	keyed := c.Keyed("bench", limit)
+	window := c.Keyed("window", limit, ratelimit.FixedWindow)
+	theirs := redis_rate.NewLimiter(rdb)
+	their := redis_rate.Limit{Rate: int(limit.Rate), Period: limit.Per, Burst: int(limit.Burst)}
+	return []peer{
+		{"cogwheel", func(ctx context.Context, key string) (bool, error) {
+			r, err := keyed.Allow(ctx, key)
+			return r.Allowed, err
+		}},
+		{"cogwheel-window", func(ctx context.Context, key string) (bool, error) {
+			r, err := window.Allow(ctx, key)
+			return r.Allowed, err
+		}},
+		{"redis_rate", func(ctx context.Context, key string) (bool, error) {
+			r, err := theirs.Allow(ctx, key, their)
+			return err == nil && r.Allowed > 0, err
+		}},
+	}, n
+}
+
+// BenchmarkAllow measures decisions; ctx=cancel is the context of a request, which can end while Redis is asked.
+func BenchmarkAllow(b *testing.B) {
+	ending, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for what, ctx := range map[string]context.Context{"background": context.Background(), "cancel": ending} {
+		for _, load := range []struct{ keys, goroutines int }{{1, 1}, {1, 64}, {64, 64}} {
+			all, n := peers(b, plenty)
+			for _, p := range all {
+				b.Run(fmt.Sprintf("keys=%d/goroutines=%d/ctx=%s/impl=%s", load.keys, load.goroutines, what, p.name), func(b *testing.B) {
+					base := redistest.Name(b)
+					before, began := n.n.Load(), time.Now()
+					var left atomic.Int64
+					left.Store(int64(b.N))
+					var running sync.WaitGroup
+					b.ResetTimer()
+					for g := range load.goroutines {
+						key := fmt.Sprint(base, g%load.keys)
+						running.Go(func() {
+							for left.Add(-1) >= 0 {
+								if ok, err := p.allow(ctx, key); err != nil || !ok {
+									b.Errorf("denied: %v", err)
+									return
+								}
+							}
+						})
+					}
+					running.Wait()
+					b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "decisions/s")
+					b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkDenied measures decisions on a key that is known to be exhausted.
+func BenchmarkDenied(b *testing.B) {
+	all, n := peers(b, none)
+	for _, p := range all {
+		b.Run("impl="+p.name, func(b *testing.B) {
+			key := redistest.Name(b)
+			for range 2 {
+				if _, err := p.allow(context.Background(), key); err != nil {
+					b.Fatal(err)
+				}
+			}
+			before := n.n.Load()
+			for b.Loop() {
+				if ok, err := p.allow(context.Background(), key); err != nil || ok {
+					b.Fatal(ok, err)
+				}
+			}
+			b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
+		})
+	}
+}
+
+// BenchmarkWaiters measures what 200 waiters cost, of which ten can go at a time.
+func BenchmarkWaiters(b *testing.B) {
+	c, _, n := newClient(b)
+	k := c.Keyed("waiters", ratelimit.Limit{Rate: 10, Per: 20 * time.Millisecond, Burst: 10}, ratelimit.FixedWindow)
+	ctx := context.Background()
+	before := n.n.Load()
+	for b.Loop() {
+		key := redistest.Name(b)
+		if _, err := k.AllowN(ctx, key, 10); err != nil {
+			b.Fatal(err)
+		}
+		done := make(chan error, 200)
+		for range 200 {
+			k.WaitFunc(ctx, key, 1, func(err error) { done <- err })
+		}
+		for range 200 {
+			if err := <-done; err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
+}
