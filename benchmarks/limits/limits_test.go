@@ -96,7 +96,7 @@ func peers(b *testing.B, limit ratelimit.Limit) ([]peer, *trips) {
 
 // BenchmarkAllow measures decisions; ctx=cancel is the context of a request, which can end while Redis is asked.
 func BenchmarkAllow(b *testing.B) {
-	ending, cancel := context.WithCancel(context.Background())
+	ending, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	for what, ctx := range map[string]context.Context{"background": context.Background(), "cancel": ending} {
 		for _, load := range []struct{ keys, goroutines int }{{1, 1}, {1, 64}, {64, 64}} {
