@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -152,6 +153,9 @@ func (l *lane) drain(batch []*call) {
 		l.send(batch, false)
 		for _, c := range batch {
 			c.done <- struct{}{}
+		}
+		if len(batch) > 1 {
+			runtime.Gosched() // those who come back at once make the next script
 		}
 		batch = l.compose()
 	}

@@ -20,8 +20,8 @@ if v then
 end
 local reply, any, stopped = {now, 0, 0}, false, false
 for i = 6, #ARGV, 3 do
-  local us, n, granted = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), 0
-  while granted < tonumber(ARGV[i + 2]) and not stopped do
+  local us, n, count, granted = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), 0
+  while granted < count and not stopped do
     local to, toNum = tat + us, num + n
     if toNum >= den then to, toNum = to + 1, toNum - den end
     if to > cap or to == cap and toNum > capNum then
