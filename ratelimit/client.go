@@ -34,6 +34,7 @@ type Client struct {
 	running    int
 	idle       chan struct{}
 	registries []*registry
+	kinds      map[kind]*registry
 }
 
 // New returns a Client that limits through rdb. It does not talk to Redis and starts no goroutine. A call that Redis does
@@ -63,6 +64,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		logger: cfg.logger,
 		uuid:   fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]),
 		idle:   make(chan struct{}),
+		kinds:  map[kind]*registry{},
 	}
 	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
 	c.logs = c.registry(&slidingLog{client: c}, keyedConfig{}, true)
@@ -129,6 +131,31 @@ type registry struct {
 type shard struct {
 	mu    sync.Mutex
 	lanes map[string]*lane
+}
+
+// kind is what Keyed limiters have in common that count together.
+type kind struct {
+	prefix string
+	limit  Limit
+	config keyedConfig
+}
+
+// keyed returns the registry of a kind: limiters of one kind share scripts, waiting lines and what is known.
+func (c *Client) keyed(k kind, e engine) *registry {
+	c.mu.Lock()
+	r := c.kinds[k]
+	c.mu.Unlock()
+	if r != nil {
+		return r
+	}
+	r = c.registry(e, k.config, false)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if first := c.kinds[k]; first != nil {
+		return first
+	}
+	c.kinds[k] = r
+	return r
 }
 
 func (c *Client) registry(e engine, cfg keyedConfig, stay bool) *registry {

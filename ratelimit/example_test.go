@@ -2,52 +2,93 @@ package ratelimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
-	"os"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-func ExampleClient_Keyed() {
-	ctx := context.Background()
-	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR")})
-	defer rdb.Close()
-	limits, err := ratelimit.New(rdb) // once per process
+// exampleTB lets examples use the server that the tests share.
+type exampleTB struct{ testing.TB }
+
+func (exampleTB) Helper()           {}
+func (exampleTB) Fatal(args ...any) { log.Fatal(args...) }
+
+// exampleClient stands for the Client that a process makes once, usually without options.
+func exampleClient() (limits *ratelimit.Client, done func()) {
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Shared(exampleTB{}).Addr()})
+	w, err := wheel.New()
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer limits.Close(ctx)
-
-	logins := limits.Keyed("login", ratelimit.PerMinute(5).WithBurst(3))
-	r, err := logins.Allow(ctx, "ada")
+	limits, err = ratelimit.New(rdb, ratelimit.WithWheel(w))
 	if err != nil {
-		log.Fatal(err) // Redis is down; see WithPolicy
+		log.Fatal(err)
 	}
-	if !r.Allowed {
-		fmt.Println("try again in", r.RetryAfter.Round(time.Second))
+	return limits, func() {
+		ctx := context.Background()
+		if err := limits.Close(ctx); err != nil {
+			log.Fatal(err)
+		}
+		if _, err := w.Stop(ctx); err != nil {
+			log.Fatal(err)
+		}
+		_ = rdb.Close()
 	}
 }
 
-func ExampleClient_Limiter() {
+// A limit for each user: the burst at once, and then one after the other.
+func ExampleClient_Keyed() {
+	limits, done := exampleClient()
+	defer done()
 	ctx := context.Background()
-	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR")})
-	defer rdb.Close()
-	limits, err := ratelimit.New(rdb)
-	if err != nil {
-		log.Fatal(err)
+
+	logins := limits.Keyed("login", ratelimit.PerHour(3).WithBurst(2))
+	for range 3 {
+		r, err := logins.Allow(ctx, "ada")
+		if err != nil {
+			log.Fatal(err) // Redis is down; see WithPolicy
+		}
+		if r.Allowed {
+			fmt.Println("allowed, left:", r.Remaining)
+		} else {
+			fmt.Println("try again in", r.RetryAfter.Round(time.Minute))
+		}
 	}
-	defer limits.Close(ctx)
+	// Output:
+	// allowed, left: 1
+	// allowed, left: 0
+	// try again in 20m0s
+}
+
+// A limit that stands in Redis, for everybody, services in Java included. Whoever waits stands in line.
+func ExampleClient_Limiter() {
+	limits, done := exampleClient()
+	defer done()
+	ctx := context.Background()
 
 	partner := limits.Limiter("partner-api") // getRateLimiter("partner-api") in Java
-	if _, err := partner.TrySetRate(ctx, ratelimit.PerSecond(100), ratelimit.Overall); err != nil {
+	if err := partner.SetRate(ctx, ratelimit.PerHour(100), ratelimit.Overall); err != nil {
 		log.Fatal(err)
 	}
-	if err := partner.WaitN(ctx, 3); err != nil { // in line behind whoever waits in this process
+	if err := partner.WaitN(ctx, 100); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("three calls may go out")
+	fmt.Println("a hundred calls may go out")
+
+	short, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := partner.Wait(short); errors.Is(err, ratelimit.ErrWouldExceedDeadline) {
+		fmt.Println("the next one not within a minute")
+	}
+	// Output:
+	// a hundred calls may go out
+	// the next one not within a minute
 }

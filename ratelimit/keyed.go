@@ -11,7 +11,7 @@ import (
 
 // Keyed limits each of any number of keys, such as users or addresses, by one limit that stands in the code. In Redis
 // a key that is used has one small string, which expires by itself when it says no more than its absence.
-// It is safe for concurrent use. Make one and keep it.
+// It is safe for concurrent use.
 type Keyed struct {
 	client   *Client
 	prefix   string
@@ -21,7 +21,8 @@ type Keyed struct {
 	err      error
 }
 
-// Keyed returns the limiter of the keys prefix:{key}. It does not talk to Redis. Limiters that share a prefix should share
+// Keyed returns the limiter of the keys prefix:{key}. It does not talk to Redis. Calls with the same arguments return limiters
+// that work as one; each new combination of arguments stays in memory until the Client is let go. Limiters that share a prefix should share
 // the limit: a state made under another limit is read as well as it can be, rounded against the user.
 // A bad prefix, limit or option is reported by every method as an *InvalidError.
 func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
@@ -51,7 +52,7 @@ func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
 		k.check(&InvalidError{"WithPrefetch within", cfg.within, "must be at most a tenth of the period"})
 	}
 	if k.err == nil {
-		k.registry = c.registry(e, cfg, false)
+		k.registry = c.keyed(kind{prefix, limit, cfg}, e)
 	}
 	return k
 }
