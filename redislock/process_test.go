@@ -184,7 +184,7 @@ func TestMutex_IsTakenOverFromAKilledProcess(t *testing.T) {
 	require.NoError(t, o.err)
 	took := o.at.Sub(dead)
 	require.GreaterOrEqual(t, took, left-10*time.Millisecond, "not before the dead holder's lease ended")
-	require.Less(t, took, childLease+time.Second, "within one lease")
+	require.Less(t, took, left+5*time.Second, "at the lease's end, or on a machine that stalls at the safety poll after it")
 	t.Logf("%v of the lease were left; taken over after %v", left, took)
 	require.NoError(t, o.lock.Unlock(t.Context()))
 }
