@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -156,11 +157,9 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if err != nil {
 		return operationError("extend", g.name, err)
 	}
-	for _, one := range held {
-		if one == 0 {
-			g.lose(fmt.Errorf("%w: %q: gone from Redis when it was extended", ErrLost, g.name))
-			return g.Err()
-		}
+	if slices.Contains(held, 0) {
+		g.lose(fmt.Errorf("%w: %q: gone from Redis when it was extended", ErrLost, g.name))
+		return g.Err()
 	}
 	return g.hold(d, r.sentAt)
 }

@@ -68,7 +68,7 @@ func poll(t testing.TB, cond func() bool) {
 }
 
 // awaitListeners returns when n clients are subscribed to the semaphore's channel.
-func awaitListeners(t testing.TB, rdb redis.UniversalClient, name string, n int64) {
+func awaitListeners(t testing.TB, rdb redis.UniversalClient, name string, n int64) { //nolint:unparam // says what it waits for
 	t.Helper()
 	channel := scripts.SemChannel(name)
 	poll(t, func() bool {
@@ -162,7 +162,8 @@ func set(t testing.TB, s *semaphore.Semaphore, n int64) {
 
 func available(t testing.TB, s interface {
 	Available(context.Context) (int64, error)
-}) int64 {
+},
+) int64 {
 	t.Helper()
 	n, err := s.Available(t.Context())
 	require.NoError(t, err)

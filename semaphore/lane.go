@@ -132,7 +132,7 @@ func (c *Client) patience(ctx context.Context) (<-chan struct{}, func()) {
 }
 
 // unconfirmed says what a failed release means.
-func unconfirmed(operation, name string, err error) error {
+func unconfirmed(operation, name string, err error) error { //nolint:unparam // names what is unconfirmed
 	switch {
 	case err == nil:
 		return nil

@@ -71,13 +71,13 @@ func TestLeased_Permits(t *testing.T) {
 		ctx := t.Context()
 		counts := func(free, held int64) {
 			t.Helper()
-			require.EqualValues(t, free, available(t, l))
+			require.Equal(t, free, available(t, l))
 			n, err := l.Acquired(ctx)
 			require.NoError(t, err)
-			require.EqualValues(t, held, n)
+			require.Equal(t, held, n)
 			n, err = l.Total(ctx)
 			require.NoError(t, err)
-			require.EqualValues(t, free+held, n)
+			require.Equal(t, free+held, n)
 		}
 		counts(0, 0)
 		setLeased(t, l, 5)

@@ -2,6 +2,7 @@ package semaphore
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -24,7 +25,7 @@ const MaxGrant = 10_000
 type Option interface{ apply(*config) error }
 
 // SemaphoreOption configures a Semaphore.
-type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error }
+type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error } //nolint:revive // Option is the client's
 
 // LeasedOption configures a Leased.
 type LeasedOption interface{ applyLeased(*leasedConfig) error }
@@ -52,10 +53,8 @@ type leasedConfig struct {
 type given []string
 
 func (g *given) note(name string) error {
-	for _, have := range *g {
-		if have == name {
-			return &InvalidError{Field: "option", Value: name, Reason: "given more than once"}
-		}
+	if slices.Contains(*g, name) {
+		return &InvalidError{Field: "option", Value: name, Reason: "given more than once"}
 	}
 	*g = append(*g, name)
 	return nil
