@@ -16,7 +16,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/renewal"
-	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -33,9 +32,8 @@ func TestREADME_CodeRuns(t *testing.T) {
 	require.NoError(t, readmeWheel(ctx))
 	require.NoError(t, readmeRedislock(ctx, rdb))
 	require.NoError(t, readmeRatelimit(ctx, rdb))
-	require.NoError(t, readmeSemaphore(ctx, rdb))
 	require.NoError(t, readmeRenewal(ctx))
-	require.Equal(t, []string{"restock", "serve", "serve", "serve"}, did)
+	require.Equal(t, []string{"restock", "serve", "serve"}, did)
 }
 
 func readmeWheel(ctx context.Context) error {
@@ -88,25 +86,6 @@ func readmeRatelimit(ctx context.Context, rdb redis.UniversalClient) error {
 		return fmt.Errorf("try again in %v", r.RetryAfter)
 	}
 	return serve(ctx)
-}
-
-func readmeSemaphore(ctx context.Context, rdb redis.UniversalClient) error {
-	semaphores, err := semaphore.New(rdb) // once per process
-	if err != nil {
-		return err
-	}
-	defer semaphores.Close(ctx)
-
-	exports := semaphores.Leased("exports")
-	if _, err := exports.TrySetPermits(ctx, 5); err != nil { // by whoever comes first
-		return err
-	}
-	grant, err := exports.Acquire(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer grant.Release(ctx)
-	return serve(grant.Context(ctx)) // at most five at a time, in all processes; ctx ends should the permit be lost
 }
 
 func readmeRenewal(ctx context.Context) error {
