@@ -466,7 +466,7 @@ func TestFair_SkipsTheDead(t *testing.T) {
 	// One who came first and died: nobody speaks for it any more.
 	dead := strings.Repeat("d", 16)
 	part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
-	alive := float64(time.Now().Add(time.Second).UnixMilli())
+	alive := float64(time.Now().Add(4 * time.Second).UnixMilli()) // long enough to be there when the next one joins
 	require.NoError(t, errors.Join(
 		rdb.ZAdd(t.Context(), part("queue"), redis.Z{Score: 1, Member: dead}).Err(),
 		rdb.ZAdd(t.Context(), part("alive"), redis.Z{Score: alive, Member: dead}).Err(),
