@@ -254,6 +254,19 @@ func TestRace_ScheduleAgainstRetirement(t *testing.T) {
 	}
 }
 
+func TestRace_StopAgainstRetirement(t *testing.T) {
+	t.Parallel()
+	for range 20_000 { // a Stop that waits for a worker which has just retired ends this test by its timeout
+		w, err := wheel.New(wheel.WithClock(hastyClock{}))
+		require.NoError(t, err)
+		ran := make(chan struct{})
+		after(t, w, 0, func() { close(ran) })
+		<-ran
+		_, err = w.Stop(t.Context())
+		require.NoError(t, err)
+	}
+}
+
 // hastyClock is the system clock with waits that are over as soon as others have had their turn.
 type hastyClock struct{}
 

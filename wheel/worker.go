@@ -96,11 +96,12 @@ func (c *core) overslept(next int64) bool {
 }
 
 // retire gives up the role of the worker, with wakeAt left at never: from then on the kick of a new entry finds
-// no worker and starts one. It returns false if such an entry came too early to do so.
+// no worker and starts one. It returns false if such an entry, or the wheel's Stop, came too early to see that.
 func (c *core) retire() bool {
 	c.exec.dismiss()
 	c.time.rest()
 	c.retired.Add(1)
 	c.started.Store(false)
-	return !c.overslept(never) || !c.started.CompareAndSwap(false, true)
+	needed := c.stopped.Load() || c.overslept(never)
+	return !needed || !c.started.CompareAndSwap(false, true)
 }
