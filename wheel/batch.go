@@ -16,6 +16,7 @@ type batch[T any] struct {
 	ended  int64 // entries that were freed; the others, periodic ones, stay
 	cursor atomic.Int64
 	refs   atomic.Int32
+	coming atomic.Bool // a runner was put on it that has not begun yet
 }
 
 func (l *lane[T]) newBatch(n int) *batch[T] {
@@ -23,22 +24,22 @@ func (l *lane[T]) newBatch(n int) *batch[T] {
 	if b == nil {
 		b = &batch[T]{lane: l, vals: make([]T, 0, max(n, batchSize))}
 	}
+	b.coming.Store(true)
 	return b
 }
 
-// run calls callbacks that nobody has claimed yet, at most share of them. A panic in one is reported and ends only
-// that one.
-func (b *batch[T]) run(share int) {
-	for share > 0 {
-		share = b.runUntilPanic(share)
+// run calls callbacks that nobody has claimed yet until none is left. A panic in one is reported and ends only that one.
+func (b *batch[T]) run() {
+	b.coming.Store(false)
+	for !b.runUntilPanic() {
 	}
 }
 
-func (b *batch[T]) runUntilPanic(share int) (left int) {
-	left = share
-	done := false
+func (b *batch[T]) runUntilPanic() (finished bool) {
+	watch := newStopwatch(b.lane.core)
 	defer func() {
-		if done {
+		watch.lap()
+		if finished {
 			return
 		}
 		// Without a value to recover the callback has called runtime.Goexit: the goroutine goes on dying, and
@@ -47,19 +48,20 @@ func (b *batch[T]) runUntilPanic(share int) (left int) {
 			b.lane.core.reportPanic(v, debug.Stack())
 		}
 	}()
-	for ; left > 0; left-- {
+	for {
 		i := b.cursor.Add(1) - 1
 		if i >= int64(len(b.vals)) {
-			left = 0
-			break
+			return true
 		}
 		v := b.vals[i]
 		var zero T
 		b.vals[i] = zero
+		if b.lane.core.exec.eager && i+1 < int64(len(b.vals)) && b.coming.CompareAndSwap(false, true) {
+			b.lane.core.exec.accompany(b)
+		}
 		b.lane.fire(v)
+		watch.count()
 	}
-	done = true
-	return left
 }
 
 // progress returns how many values were claimed and how many were not.

@@ -78,3 +78,15 @@ func (r *row) unlink(s *slab, b uint32, n *node) {
 		r.used--
 	}
 }
+
+// cut drops the nodes before i from their bucket; 0 drops all.
+func (r *row) cut(s *slab, b uint32, i uint32) {
+	bk := &r.buckets[b]
+	if bk.head = i; i != 0 {
+		s.node(i).prev = 0
+		return
+	}
+	bk.tail = 0
+	r.occupied[b>>6] &^= 1 << (b & 63)
+	r.used--
+}

@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"context"
+	"log/slog"
 	"math/bits"
 	"runtime"
 	"sync"
@@ -26,7 +27,9 @@ type core struct {
 	time      timeSource
 	exec      *executor
 	onPanic   func(v any, stack []byte)
+	logger    *slog.Logger
 	panics    atomic.Int64
+	tasks     tasks
 
 	limit    int64 // 0: none
 	reserved atomic.Int64
@@ -59,6 +62,7 @@ func newCore(cfg *config) *core {
 		time:      newTimeSource(cfg.clock),
 		exec:      newExecutor(cfg.executor),
 		onPanic:   cfg.onPanic,
+		logger:    cfg.logger,
 		limit:     cfg.maxPending,
 		stop:      make(chan struct{}),
 		done:      make(chan struct{}),
@@ -123,12 +127,28 @@ func (c *core) kick(at int64) {
 		}
 	}
 	if !c.started.Load() && c.started.CompareAndSwap(false, true) {
+		c.warnOfMany(running.Add(1))
 		go c.work()
 		return
 	}
 	select {
 	case c.wake <- struct{}{}:
 	default:
+	}
+}
+
+// manyWheels is how many wheels may be at work in a process before a warning is logged, once, as Netty does: each
+// has its own goroutines and wakes on its own, while one wheel serves any number of users.
+const manyWheels = 64
+
+var (
+	running atomic.Int64 // workers in this process
+	warned  atomic.Bool
+)
+
+func (c *core) warnOfMany(wheels int64) {
+	if wheels > manyWheels && warned.CompareAndSwap(false, true) {
+		c.logger.Warn("wheel: many wheels are at work; share one, such as wheel.Default()", "wheels", wheels)
 	}
 }
 

@@ -29,7 +29,8 @@ const (
 // blocks delays every other entry. For callbacks known to be short.
 func Inline() Executor { return Executor{kind: executorInline} }
 
-// Goroutines gives each callback a goroutine of its own, as time.AfterFunc does; finished ones are reused.
+// Goroutines lets no callback wait for another, as time.AfterFunc does: before one begins, a goroutine is on its way
+// to the next. Callbacks that do not block share few goroutines; each that blocks has one to itself.
 func Goroutines() Executor { return Executor{kind: executorGoroutines, size: math.MaxInt} }
 
 // Pool runs callbacks on n goroutines, started when first needed and kept until the wheel stops. A callback
@@ -55,7 +56,7 @@ const idleGoroutines = 64
 
 // work is a batch, whatever its values are.
 type work interface {
-	run(share int)
+	run()
 	progress() (claimed, left int64)
 	join()
 	leave()
@@ -64,9 +65,9 @@ type work interface {
 // executor runs batches on runners: goroutines that stay for the next batch. Inline has one runner, the worker.
 type executor struct {
 	kind  executorKind
-	limit int // runners that may be at work, not counting blocked ones
-	keep  int // idle runners to keep
-	share int // callbacks of a batch that one runner calls
+	limit int  // runners that may be at work, not counting blocked ones
+	keep  int  // idle runners to keep
+	eager bool // Goroutines: who begins a callback first sends for somebody to do the next
 
 	mu      sync.Mutex
 	runners map[*runner]struct{} // all of them
@@ -92,9 +93,9 @@ type runner struct {
 }
 
 func newExecutor(e Executor) *executor {
-	x := &executor{kind: e.kind, limit: e.size, keep: e.size, share: batchSize, runners: make(map[*runner]struct{}), gone: make(chan struct{})}
+	x := &executor{kind: e.kind, limit: e.size, keep: e.size, runners: make(map[*runner]struct{}), gone: make(chan struct{})}
 	if e.kind == executorGoroutines {
-		x.keep, x.share = idleGoroutines, 1
+		x.keep, x.eager = idleGoroutines, true
 	}
 	return x
 }
@@ -105,8 +106,15 @@ func (x *executor) submit(w work) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.resting = false
-	_, left := w.progress()
-	for ; left > 0; left -= int64(x.share) {
+	w.join()
+	x.place(w)
+}
+
+// accompany puts one more runner on a batch that is being run. The caller is one of its runners.
+func (x *executor) accompany(w work) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.halted {
 		w.join()
 		x.place(w)
 	}
@@ -134,17 +142,20 @@ func (x *executor) runInline() {
 	if x.inline == nil {
 		return
 	}
-	x.inline.run(x.share)
+	x.inline.run()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.inline.leave()
 	x.inline = nil
 }
 
-// assign gives a runner its next batch, to be watched.
+// assign gives a runner its next batch, to be watched unless nobody ever waits behind a callback.
 func (x *executor) assign(r *runner, w work) {
-	r.work, r.claimed, r.place = w, -1, len(x.watched)
-	x.watched = append(x.watched, r)
+	r.work, r.claimed, r.place = w, -1, -1
+	if !x.eager {
+		r.place = len(x.watched)
+		x.watched = append(x.watched, r)
+	}
 }
 
 func (x *executor) unwatch(r *runner) {
@@ -179,7 +190,7 @@ func (x *executor) serve(r *runner, w work) {
 	r.goid = goroutineID()
 	x.mu.Unlock()
 	for w != nil {
-		w.run(x.share)
+		w.run()
 		w = x.turn(r)
 	}
 	done = true

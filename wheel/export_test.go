@@ -38,18 +38,28 @@ func (r *Ring) Reset(i uint32, now, deadline int64) { r.reset(i, now, deadline) 
 // Advance frees and returns the entries due by now, in the order they come out, and the number of calls to the
 // ring's advance it took.
 func (r *Ring) Advance(now int64) (due []uint32, calls int) {
-	var batch [batchSize]uint32
 	for more := true; more; calls++ {
 		var got []uint32
-		got, more = r.advance(now, batch[:0])
+		got, more = r.once(now)
 		due = append(due, got...)
-		for _, i := range got {
-			if c, ok := r.release(i); ok {
-				r.drop(c)
-			}
-		}
 	}
 	return due, calls
+}
+
+// AdvanceOnce makes a single call.
+func (r *Ring) AdvanceOnce(now int64) []uint32 {
+	due, _ := r.once(now)
+	return due
+}
+
+func (r *Ring) once(now int64) (due []uint32, more bool) {
+	due, more = r.advance(now, make([]uint32, 0, batchSize))
+	for _, i := range due {
+		if c, ok := r.release(i); ok {
+			r.drop(c)
+		}
+	}
+	return due, more
 }
 
 // Next is the instant from which Advance has something to do.
@@ -152,3 +162,9 @@ func (w *Wheel) Reserved() int64 { return w.core.reserved.Load() }
 
 // Retirements is how often the worker of an empty wheel has ended.
 func (w *Wheel) Retirements() int64 { return w.core.retired.Load() }
+
+// WarnAgain lets the warning of too many wheels be logged again, and returns how many are at work now.
+func WarnAgain() int64 {
+	warned.Store(false)
+	return running.Load()
+}

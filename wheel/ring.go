@@ -27,8 +27,8 @@ const (
 	locBucketBits = 20 // loc = ring<<26 | row<<20 | bucket
 	locBucketMask = 1<<locBucketBits - 1
 
-	// sparse is the number of entries up to which a bucket fires each at its own deadline; a fuller one
-	// fires them together when its tick ends.
+	// sparse is the number of entries up to which the worker wakes for each entry of a bucket; for a fuller one
+	// it wakes when its tick ends. Awake for whatever reason, it takes what is due in the running tick too.
 	sparse = 16
 
 	never       = math.MaxInt64
@@ -174,6 +174,11 @@ func (r *ring) openRow(k uint32) *row {
 	return rw
 }
 
+func (r *ring) closeRow(k uint32) {
+	r.spare, r.rows[k] = r.rows[k], nil
+	r.used[k>>roundBits] &^= 1 << (k & rowMask)
+}
+
 func (r *ring) unlink(i uint32, n *node) {
 	if i == r.cursor {
 		r.cursor = n.next
@@ -182,9 +187,7 @@ func (r *ring) unlink(i uint32, n *node) {
 	rw := r.rows[k]
 	rw.unlink(&r.slab, n.loc&locBucketMask, n)
 	if rw.used == 0 {
-		r.rows[k] = nil
-		r.used[k>>roundBits] &^= 1 << (k & rowMask)
-		r.spare = rw
+		r.closeRow(k)
 	}
 }
 
@@ -247,10 +250,10 @@ func (r *ring) advance(now int64, due []uint32) (_ []uint32, more bool) {
 		if near >= nowTick {
 			r.cur = max(r.cur, min(nowTick, near))
 			if near == nowTick {
-				due = r.pick(near, now, due)
+				due, more = r.pick(near, now, due)
 			}
 			r.earliest = min(r.nextNear(), r.farNext)
-			return due, false
+			return due, more
 		}
 		r.cur = near
 		due, budget = r.drain(near, due, budget)
@@ -268,32 +271,34 @@ func (r *ring) nearBucket(t int64) bucket {
 	return rw.buckets[t&r.mask]
 }
 
-// drain empties the bucket of a tick that has ended.
+// drain empties the bucket of a tick that has ended. It walks the list and cuts off what it has seen, as all of it
+// leaves: no neighbour is written to.
 func (r *ring) drain(t int64, due []uint32, budget int) ([]uint32, int) {
 	end := r.endOf(t)
-	for ; budget > 0; budget-- {
-		i := r.nearBucket(t).head
-		if i == 0 {
-			break
-		}
+	k, b := uint32(t>>r.bits)&rowMask, uint32(t&r.mask)
+	rw := r.rows[k]
+	i := rw.buckets[b].head
+	for ; i != 0 && budget > 0; budget-- {
 		n := r.node(i)
-		r.unlink(i, n)
+		next := n.next
 		if n.deadline < end {
 			due = append(due, i)
 		} else {
 			r.place(i, n) // reset to a later deadline since it was linked
 		}
+		i = next
+	}
+	if rw.cut(&r.slab, b, i); rw.used == 0 {
+		r.closeRow(k)
 	}
 	return due, budget
 }
 
-// pick takes what is due in the tick that is still running, if its bucket is sparse.
-func (r *ring) pick(t, now int64, due []uint32) []uint32 {
-	bk := r.nearBucket(t)
-	if r.crowded(bk) {
-		return due
-	}
-	for i := bk.head; i != 0 && len(due) < cap(due); {
+// pick takes what is already due in the tick that is still running, looking at no more than cap(due) entries.
+// More is true when due is full.
+func (r *ring) pick(t, now int64, due []uint32) (_ []uint32, more bool) {
+	i := r.nearBucket(t).head
+	for looks := cap(due); i != 0 && looks > 0 && len(due) < cap(due); looks-- {
 		n := r.node(i)
 		next := n.next
 		if n.deadline <= now {
@@ -302,7 +307,7 @@ func (r *ring) pick(t, now int64, due []uint32) []uint32 {
 		}
 		i = next
 	}
-	return due
+	return due, i != 0 && len(due) == cap(due)
 }
 
 func (r *ring) crowded(bk bucket) bool {

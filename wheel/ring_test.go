@@ -61,17 +61,49 @@ func TestRing_EverySmallDelayFromStartsAroundEachBoundary(t *testing.T) {
 	}
 }
 
-func TestRing_ACrowdedBucketFiresTogetherWhenItsTickEnds(t *testing.T) {
+func TestRing_ACrowdedBucketAsksForOneWakeUpWhenItsTickEnds(t *testing.T) {
 	t.Parallel()
 	r := wheel.NewRing(time.Millisecond, 512)
 	for k := range int64(100) {
 		r.Add(0, 10*ms+k)
 	}
 	require.Equal(t, 11*ms, r.Next())
-	due, _ := r.Advance(11*ms - 1)
-	require.Empty(t, due, "before the end of the tick")
-	due, _ = r.Advance(11 * ms)
+	due, _ := r.Advance(11 * ms)
 	require.Len(t, due, 100)
+}
+
+func TestRing_ACrowdedBucketGivesWhatIsDueToAWorkerThatIsAwake(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	for k := range int64(600) { // more than one batch
+		r.Add(0, 10*ms+k*1000)
+	}
+	due, calls := r.Advance(10*ms + 299*1000)
+	require.Len(t, due, 300, "those whose deadline has come, and none that is early")
+	require.Equal(t, 2, calls)
+	require.NoError(t, r.Check())
+	require.Equal(t, 11*ms, r.Next())
+	due, _ = r.Advance(11 * ms)
+	require.Len(t, due, 300)
+	require.Equal(t, wheel.Never, r.Next())
+}
+
+func TestRing_ABatchThatEndsWithinABucketLeavesTheRestLinked(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	var all []uint32
+	for range 600 {
+		all = append(all, r.Add(0, 5*ms))
+	}
+	due := r.AdvanceOnce(6 * ms)
+	require.Equal(t, all[:256], due)
+	require.NoError(t, r.Check())
+	r.Remove(all[256]) // the first of the rest, and its last
+	r.Remove(all[599])
+	require.NoError(t, r.Check())
+	due, _ = r.Advance(6 * ms)
+	require.Equal(t, all[257:599], due)
+	require.NoError(t, r.Check())
 }
 
 func TestRing_EntriesOfOneTickComeOutInTheOrderTheyWereAdded(t *testing.T) {

@@ -28,7 +28,7 @@ type chunk [chunkSize]node
 type chunkState struct {
 	free uint32 // head of the chunk's free list
 	live uint32 // nodes in use
-	gen  uint32 // first generation of a chunk made anew, so that handles into the old one stay stale
+	gen  uint32 // highest generation so far: a chunk made anew begins with it, so that old handles stay stale
 }
 
 // slab hands out nodes by index. Index 0 is never handed out: it means none. Not safe for concurrent use.
@@ -84,6 +84,7 @@ func (s *slab) release(i uint32) (drop uint32, ok bool) {
 	n := s.node(i)
 	n.gen++
 	n.next = st.free
+	st.gen = max(st.gen, n.gen)
 	if st.free == 0 {
 		s.partial[c>>6] |= 1 << (c & 63)
 	}
@@ -96,14 +97,11 @@ func (s *slab) release(i uint32) (drop uint32, ok bool) {
 
 // drop frees an empty chunk, remembering its highest generation.
 func (s *slab) drop(c uint32) {
-	gen := uint32(0)
-	size := 0
-	for i := s.states[c].free; i != 0; i = s.node(i).next {
-		gen = max(gen, s.node(i).gen)
-		size++
+	s.free -= chunkSize
+	if c == 0 {
+		s.free++ // index 0 is never handed out
 	}
-	s.free -= size
-	s.states[c] = chunkState{gen: gen}
+	s.states[c].free = 0
 	s.partial[c>>6] &^= 1 << (c & 63)
 	s.chunks[c] = nil
 	s.holes++

@@ -15,6 +15,13 @@ type Stats struct {
 	Wakeups  int64 // times the worker woke from sleep
 
 	Lateness Histogram // from an entry's deadline to its hand-over to the executor
+
+	// LongestTask is the longest time a callback took. Those under 100 µs are sampled; a longer one may include
+	// up to 15 short ones before it. BlockedTime is the sum over the callbacks that took longer than a tick (at least
+	// 1 ms, at most 10 ms): what other entries waited if the executor is Inline, and what a Pool had to start further
+	// goroutines for. Both count a callback when it returns.
+	LongestTask time.Duration
+	BlockedTime time.Duration
 }
 
 // Histogram counts durations by power of two.
@@ -75,7 +82,12 @@ func (w *Wheel) Stats() Stats { return w.core.stats() }
 func (w *Typed[T]) Stats() Stats { return w.core.stats() }
 
 func (c *core) stats() Stats {
-	st := Stats{Panicked: c.panics.Load(), Wakeups: c.wakeups.Load()}
+	st := Stats{
+		Panicked:    c.panics.Load(),
+		Wakeups:     c.wakeups.Load(),
+		LongestTask: time.Duration(c.tasks.longest.Load()),
+		BlockedTime: time.Duration(c.tasks.blocked.Load()),
+	}
 	for _, e := range *c.shards.Load() {
 		s := e.base()
 		s.mu.Lock()
