@@ -132,6 +132,31 @@ func TestTimer_AStaleHandleDoesNotReachTheNextTenant(t *testing.T) {
 	})
 }
 
+func TestTimer_AStaleHandleStaysStaleWhenItsMemoryWasGivenBackAndMadeAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		var ran counter
+		const n = 20_000 // many chunks, most of which are dropped when all of it is stopped
+		stale := make([]wheel.Timer, n)
+		for k := range stale {
+			stale[k] = after(t, w, time.Hour, ran.inc)
+		}
+		for _, s := range stale {
+			require.True(t, s.Stop())
+		}
+		for range n {
+			after(t, w, time.Hour, ran.inc)
+		}
+		for _, s := range stale {
+			require.False(t, s.Pending())
+			require.False(t, s.Stop())
+		}
+		require.Equal(t, n, w.Len())
+		pass(time.Hour + time.Millisecond)
+		require.EqualValues(t, n, ran.Load())
+	})
+}
+
 func TestTimer_ResetMovesTheDeadline(t *testing.T) {
 	for _, to := range []time.Duration{0, time.Millisecond, time.Second, 10 * time.Second, 11 * time.Second, time.Minute, 3 * time.Hour} {
 		t.Run("to "+to.String(), func(t *testing.T) {
@@ -275,7 +300,7 @@ func TestWheel_ABlockingCallbackDelaysNoOther(t *testing.T) {
 						worst.Store(max(worst.Load(), int64(time.Since(start)-d)))
 						ran.inc()
 					}
-					if k%1000 == 0 {
+					if k%1000 == 537 { // in the middle of a batch
 						f = func() { <-release }
 					}
 					after(t, w, d, f)
