@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -22,7 +21,7 @@ const (
 )
 
 // wait is the waiting part of Lock: look, sleep until there is reason to look again.
-func (m *Mutex) wait(ctx context.Context, locked *LockedError) (*Lock, error) {
+func (m *Mutex) wait(ctx context.Context, req *request, locked *LockedError) (*Lock, error) {
 	c := m.client
 	wake := make(chan struct{}, 1)
 	look := func() {
@@ -33,7 +32,7 @@ func (m *Mutex) wait(ctx context.Context, locked *LockedError) (*Lock, error) {
 	}
 	// The first look came before the subscription, so a release between the two was missed: the hub wakes once the
 	// subscription is confirmed.
-	sub := c.hub.Subscribe(scripts.LockChannel(m.name), look)
+	sub := c.hub.Subscribe(m.kind.channel(req), look)
 	defer sub.Close()
 	var poll wheel.Timer
 	defer func() { poll.Stop() }()
@@ -48,11 +47,17 @@ func (m *Mutex) wait(ctx context.Context, locked *LockedError) (*Lock, error) {
 		select {
 		case <-wake:
 		case <-ctx.Done():
+			if m.kind.leave != nil {
+				c.abandon(req, false)
+			}
 			return nil, operationError("lock", m.name, errors.Join(ended(ctx), locked))
 		case <-c.gate.closing:
 			return nil, ErrClosed
 		}
-		l, err := m.try(ctx)
+		if m.kind.leave == nil {
+			req = m.request(true)
+		}
+		l, err := m.try(ctx, req)
 		if errors.As(err, &locked) {
 			continue
 		}
@@ -73,30 +78,39 @@ func untilNextLook(ttl time.Duration, u float64) time.Duration {
 }
 
 // try asks for the lock once, and again if the reply took so long that the lease was over.
-func (m *Mutex) try(ctx context.Context) (*Lock, error) {
+func (m *Mutex) try(ctx context.Context, req *request) (*Lock, error) {
 	for range slowTries {
 		if ctx.Err() != nil {
 			return nil, operationError("lock", m.name, ended(ctx))
 		}
-		l, err := m.ask(ctx)
+		l, err := m.ask(ctx, req)
 		if !errors.Is(err, renewal.ErrExpired) {
 			return l, err
 		}
+		req = m.request(req.waits) // the former is given back
 	}
 	return nil, fmt.Errorf("redislock: lock %q: replies took longer than the lease of %v, %d times", m.name, m.config.lease, slowTries)
 }
 
-// ask sends one request for the lock under an id of its own, and sees to it that a lock which nobody gets is released.
-func (m *Mutex) ask(ctx context.Context) (*Lock, error) {
+// request names a new acquisition.
+func (m *Mutex) request(waits bool) *request {
+	return &request{
+		kind: m.kind, name: m.name, id: m.client.nextID() + m.kind.mark,
+		ttl: m.config.lease, publish: publish, waits: waits,
+	}
+}
+
+// ask sends a request for the lock once, and sees to it that a lock which nobody gets is released.
+func (m *Mutex) ask(ctx context.Context, req *request) (*Lock, error) {
 	c := m.client
-	l := &Lock{client: c, name: m.name, id: c.nextID(), ttl: m.config.lease}
+	l := &Lock{request: req, client: c}
 	r, answered := c.await(ctx.Done(),
 		func() reply {
-			return c.run(scripts.LockAcquire, []string{l.name}, l.id, millis(l.ttl))
+			return c.run(req.kind.acquire(req))
 		},
 		func(r reply) {
 			if taken, _, err := acquired(r); taken || err != nil || r.doubt {
-				c.giveBack(l.claim(), r.doubt)
+				c.abandon(req, r.doubt)
 			}
 		})
 	if !answered {
@@ -106,18 +120,18 @@ func (m *Mutex) ask(ctx context.Context) (*Lock, error) {
 	switch {
 	case err != nil:
 		if r.doubt {
-			c.giveBack(l.claim(), true)
+			c.abandon(req, true)
 		}
 		return nil, operationError("lock", m.name, err)
 	case !taken:
-		if r.doubt {
-			c.giveBack(l.claim(), true)
+		if r.doubt && req.kind.leave == nil { // the next attempt would find what a late copy of this one took
+			c.abandon(req, true)
 		}
 		return nil, &LockedError{Name: m.name, TTL: pttl}
 	}
 	l.doubt = r.doubt
 	if err := m.hold(l, r.sentAt); err != nil {
-		c.giveBack(l.claim(), r.doubt)
+		c.abandon(req, r.doubt)
 		return nil, err
 	}
 	return l, nil
@@ -128,7 +142,7 @@ func (m *Mutex) hold(l *Lock, sentAt time.Time) (err error) {
 	c := m.client
 	spec := renewal.Spec{Key: l.name, ID: l.id, TTL: l.ttl, SentAt: sentAt, Lost: ErrLost, OnLost: l.lost}
 	if m.config.renew {
-		l.lease, err = c.leases.Add(spec)
+		l.lease, err = c.destination(m.kind).Add(spec)
 	} else {
 		l.lease, err = c.renewer.Watch(spec)
 	}

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // This file keeps calls to Redis within bounds. go-redis does not look at the cancellation of a context while it waits for a
@@ -67,10 +65,10 @@ type reply struct {
 
 // run executes a script that is idempotent on its id, and retries what may succeed on a second try as often as the client's
 // options say. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
-func (c *Client) run(s *scripts.Script, keys []string, args ...any) (r reply) {
+func (c *Client) run(what call) (r reply) {
 	for n := 0; ; n++ {
 		r.sentAt = time.Now()
-		r.Cmd = s.RunOnce(context.Background(), c.rdb, keys, args...)
+		r.Cmd = what.script.RunOnce(context.Background(), c.rdb, what.keys, what.args...)
 		err := r.Err()
 		if err == nil {
 			return r

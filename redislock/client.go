@@ -20,7 +20,7 @@ import (
 
 // Client takes locks on one Redis. Make one per process and Redis with New; it is safe for concurrent use.
 //
-// Ground rules. Everything is set by New and never changes, except held, which mu guards. Whatever may talk to Redis on
+// Ground rules. Everything is set by New and never changes, except held and leases, which mu guards. Whatever may talk to Redis on
 // a caller's behalf is counted by gate, so that Close knows when the last of it has ended.
 type Client struct {
 	rdb     redis.UniversalClient // for calls that somebody waits for
@@ -34,12 +34,12 @@ type Client struct {
 	nth     atomic.Uint64
 	hub     *notify.Hub
 	renewer *renewal.Renewer
-	leases  *renewal.Destination
 	late    *releaser
 	gate    *gate
 
-	mu   sync.Mutex
-	held map[*Lock]struct{}
+	mu     sync.Mutex
+	held   map[*Lock]struct{}
+	leases map[*kind]*renewal.Destination
 }
 
 // New returns a Client that takes its locks through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
@@ -66,14 +66,12 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		hub:     notify.New(rdb, cfg.wheel),
 		gate:    newGate(),
 		held:    make(map[*Lock]struct{}),
+		leases:  make(map[*kind]*renewal.Destination),
 	}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
 		return nil, err
 	}
 	c.own, c.closeIt = dedicated(rdb)
-	if c.leases, err = c.renewer.Destination(newRenewBackend(c.own)); err != nil {
-		return nil, err
-	}
 	c.late = &releaser{client: c}
 	return c, nil
 }
@@ -84,7 +82,11 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 // A name is any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
 // hash tag such as {user:7}. A bad name or option is reported by Lock, TryLock and Do as an *InvalidError.
 func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
-	m := &Mutex{client: c, name: name}
+	return c.newMutex(plain, name, opts)
+}
+
+func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
+	m := &Mutex{client: c, kind: k, name: name}
 	if m.err = checkName(name); m.err == nil {
 		m.config, m.err = newLockConfig(opts)
 	}
@@ -127,6 +129,18 @@ func (c *Client) Close(ctx context.Context) error {
 // is the opaque field of a holder.
 func (c *Client) nextID() string {
 	return c.uuid + ":" + strconv.FormatUint(c.nth.Add(1), 10)
+}
+
+// destination is where locks of a kind are renewed.
+func (c *Client) destination(k *kind) *renewal.Destination {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.leases[k]
+	if d == nil {
+		d, _ = c.renewer.Destination(newRenewBackend(k, c.own)) // fails without a backend only
+		c.leases[k] = d
+	}
+	return d
 }
 
 func (c *Client) keep(l *Lock) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
@@ -16,17 +15,15 @@ const unlockGrace = time.Second
 // Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use, and its methods are harmless on a
 // nil or zero Lock, which is not held.
 type Lock struct {
+	*request
 	client *Client
-	name   string
-	id     string
-	ttl    time.Duration
 	doubt  bool // a copy of the request may still be under way
 	lease  *renewal.Lease
 }
 
 // Name returns the lock's name.
 func (l *Lock) Name() string {
-	if l == nil {
+	if l == nil || l.request == nil {
 		return ""
 	}
 	return l.name
@@ -111,7 +108,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	defer stop()
 	r, answered := c.await(patience,
 		func() reply {
-			return c.run(scripts.LockRelease, []string{l.name, scripts.LockChannel(l.name)}, l.id, publish)
+			return c.run(l.kind.release(l.request))
 		},
 		func(r reply) {
 			if r.Err() != nil || l.doubt {

@@ -13,6 +13,7 @@ import (
 // goroutine that holds the first.
 type Mutex struct {
 	client *Client
+	kind   *kind
 	name   string
 	config lockConfig
 	err    error // of the name or an option
@@ -30,7 +31,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 		return nil, err
 	}
 	defer m.client.gate.leave()
-	return m.try(ctx)
+	return m.try(ctx, m.request(false))
 }
 
 // Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When ctx ends
@@ -45,12 +46,13 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 		return nil, err
 	}
 	defer m.client.gate.leave()
-	l, err := m.try(ctx)
+	req := m.request(true)
+	l, err := m.try(ctx, req)
 	var locked *LockedError
 	if !errors.As(err, &locked) {
 		return l, err
 	}
-	return m.wait(ctx, locked)
+	return m.wait(ctx, req, locked)
 }
 
 // Do runs f while holding the lock. The context that f gets ends with ctx, and with the cause ErrLost if the lock is lost; f

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -28,16 +30,32 @@ const (
 
 // claim is what may be left of a lock in Redis.
 type claim struct {
-	name, id string
-	until    time.Time // by then it has gone by itself
-	due      time.Time
-	pause    time.Duration // before the next retry
-	copies   int           // further releases to send after the one that succeeds
+	*request
+	leave  bool      // it may still wait
+	until  time.Time // by then it has gone by itself
+	due    time.Time
+	pause  time.Duration // before the next retry
+	copies int           // further releases to send after the one that succeeds
+}
+
+// call is what takes it away.
+func (cl claim) call() call {
+	if cl.leave {
+		return cl.kind.leave(cl.request)
+	}
+	return cl.kind.release(cl.request)
 }
 
 // claim counts its time from now: any request for it was sent before.
 func (l *Lock) claim() claim {
-	return claim{name: l.name, id: l.id, until: time.Now().Add(l.ttl), pause: releaseRetry}
+	return claim{request: l.request, until: time.Now().Add(l.ttl), pause: releaseRetry}
+}
+
+// abandon is for a request that is given up: nobody holds it, and it may be in the server's books.
+func (c *Client) abandon(req *request, again bool) {
+	cl := (&Lock{request: req}).claim()
+	cl.leave = req.kind.leave != nil
+	c.giveBack(cl, again)
 }
 
 // giveBack releases, in the background, a lock that nobody holds; again says that a request for it may still be under way.
@@ -138,15 +156,8 @@ func (r *releaser) take(now time.Time) (batch []claim) {
 
 // send releases a batch and returns what has to be sent once more, and the failures.
 func (r *releaser) send(ctx context.Context, batch []claim) (again []claim, err error) {
-	calls := make([]scripts.Call, len(batch))
-	for i, cl := range batch {
-		calls[i] = scripts.Call{
-			Keys: []string{cl.name, scripts.LockChannel(cl.name)},
-			Args: []any{cl.id, publish},
-		}
-	}
 	now := time.Now()
-	for i, cmd := range scripts.LockRelease.RunBatch(ctx, r.client.own, calls) {
+	for i, cmd := range r.client.runBatch(ctx, batch) {
 		cl, failure := batch[i], cmd.Err()
 		switch {
 		case failure != nil && refused(failure) && !passing(failure):
@@ -163,6 +174,32 @@ func (r *releaser) send(ctx context.Context, batch []claim) (again []claim, err 
 		}
 	}
 	return again, err
+}
+
+// runBatch sends the claims in one pipeline for each script among them.
+func (c *Client) runBatch(ctx context.Context, batch []claim) []*redis.Cmd {
+	type group struct {
+		calls   []scripts.Call
+		indexes []int
+	}
+	groups := make(map[*scripts.Script]*group, 1)
+	for i, cl := range batch {
+		what := cl.call()
+		g := groups[what.script]
+		if g == nil {
+			g = &group{}
+			groups[what.script] = g
+		}
+		g.calls = append(g.calls, scripts.Call{Keys: what.keys, Args: what.args})
+		g.indexes = append(g.indexes, i)
+	}
+	cmds := make([]*redis.Cmd, len(batch))
+	for script, g := range groups {
+		for i, cmd := range script.RunBatch(ctx, c.own, g.calls) {
+			cmds[g.indexes[i]] = cmd
+		}
+	}
+	return cmds
 }
 
 // close sends everything that is pending once, due or not, and drops what fails. The gate is closed and idle.

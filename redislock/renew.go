@@ -11,15 +11,16 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// renewBackend renews the plain locks of one client. On one server a batch is one script over all keys. In a cluster, and
+// renewBackend renews the locks of one kind. On one server a batch is one script over all keys. In a cluster, and
 // behind a proxy that turns out to be in front of one, it is a pipeline of one script per key.
 type renewBackend struct {
+	kind     *kind
 	rdb      redis.UniversalClient
 	separate atomic.Bool
 }
 
-func newRenewBackend(rdb redis.UniversalClient) *renewBackend {
-	b := &renewBackend{rdb: rdb}
+func newRenewBackend(k *kind, rdb redis.UniversalClient) *renewBackend {
+	b := &renewBackend{kind: k, rdb: rdb}
 	_, single := rdb.(*redis.Client)
 	b.separate.Store(!single)
 	return b
@@ -30,14 +31,14 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 	if b.separate.Load() {
 		return b.renewSeparately(ctx, batch)
 	}
-	keys := make([]string, len(batch.Leases))
+	keys := make([]string, 0, len(batch.Leases))
 	args := make([]any, 1, 1+len(batch.Leases))
 	args[0] = millis(batch.TTL)
-	for i, l := range batch.Leases {
-		keys[i] = l.Key
+	for _, l := range batch.Leases {
+		keys = append(keys, b.kind.keysToRenew(l.Key, l.ID)...)
 		args = append(args, l.ID)
 	}
-	cmd := scripts.LockRenew.Run(ctx, b.rdb, keys, args...)
+	cmd := b.kind.renew.Run(ctx, b.rdb, keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {
 		b.separate.Store(true)
 		return b.renewSeparately(ctx, batch)
@@ -48,9 +49,9 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch) (err error) {
 	calls := make([]scripts.Call, len(batch.Leases))
 	for i, l := range batch.Leases {
-		calls[i] = scripts.Call{Keys: []string{l.Key}, Args: []any{millis(batch.TTL), l.ID}}
+		calls[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{millis(batch.TTL), l.ID}}
 	}
-	for i, cmd := range scripts.LockRenew.RunBatch(ctx, b.rdb, calls) {
+	for i, cmd := range b.kind.renew.RunBatch(ctx, b.rdb, calls) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
 		}

@@ -1,0 +1,88 @@
+package redislock
+
+import (
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// kind is all that tells one sort of lock from another: its scripts, their keys and arguments, and where its waiters
+// listen. Everything else (asking and asking again, waiting, the watchdog, hand-off, retried releases, the Lock itself)
+// is written once and knows locks by their kind alone.
+//
+// To add a kind:
+//
+//  1. Write its scripts in internal/scripts, each idempotent on the id, with the replies described below.
+//  2. Declare a package-level *kind. Its functions only build calls; they must not block or keep the request.
+//  3. Give the Client a constructor that returns newMutex(thatKind, name, opts), or a type made of several such Mutexes,
+//     as a read/write lock is made of one for readers and one for the writer.
+//  4. If it renews by a script of its own, set renew and renewKeys; leases are batched per kind without more ado.
+type kind struct {
+	// label tells locks of different kinds under one name apart within the process. It must be unique.
+	label string
+
+	// mark is appended to the id of each request, such as Redisson's ":write".
+	mark string
+
+	// acquire asks for the lock. The script replies {1, ttlMillis} or, if the lock is fenced, {1, ttlMillis, token} when
+	// it is now held under the id, else {0, pttl}: the milliseconds until what stands in the way may end by itself, -1 if it
+	// will not. An error reply that scripts.WrongKind recognises becomes ErrWrongKind.
+	acquire func(*request) call
+
+	// release frees the lock and wakes those who wait. The script replies 1 if it was held under the id, else 0.
+	release func(*request) call
+
+	// leave is set for kinds whose server remembers who waits. It takes a request that is given up out of the books, and
+	// frees the lock if it holds it. Such a request keeps one id for as long as it waits; of other kinds, each attempt
+	// has an id of its own.
+	leave func(*request) call
+
+	// channel is where a waiter hears that a look may be worth while. Requests with the same channel and label
+	// wait in one queue of the process, of which only the head asks Redis.
+	channel func(*request) string
+
+	// renew sets the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each, ARGV
+	// ttlMillis, id1 .. idN; it replies {1 renewed or 0 not held, ..} in order.
+	renew *scripts.Script
+
+	// renewKeys are the keys of one lock in renew, as many for each. Nil stands for the name alone.
+	renewKeys func(name, id string) []string
+}
+
+// request is one acquisition of a lock, wished for or achieved. It does not change once it was sent.
+type request struct {
+	kind    *kind
+	name    string
+	id      string // the holder's field: unique for ever
+	ttl     time.Duration
+	publish string // the command that wakes waiters: PUBLISH or SPUBLISH
+	waits   bool   // whoever is refused goes on waiting; false for TryLock
+}
+
+// call is one execution of a script.
+type call struct {
+	script *scripts.Script
+	keys   []string
+	args   []any
+}
+
+// keysToRenew is renewKeys with its default.
+func (k *kind) keysToRenew(name, id string) []string {
+	if k.renewKeys == nil {
+		return []string{name}
+	}
+	return k.renewKeys(name, id)
+}
+
+// plain is Redisson's RLock: a hash named like the lock whose one field is the holder.
+var plain = &kind{
+	label: "plain",
+	acquire: func(r *request) call {
+		return call{scripts.LockAcquire, []string{r.name}, []any{r.id, millis(r.ttl)}}
+	},
+	release: func(r *request) call {
+		return call{scripts.LockRelease, []string{r.name, scripts.LockChannel(r.name)}, []any{r.id, r.publish}}
+	},
+	channel: func(r *request) string { return scripts.LockChannel(r.name) },
+	renew:   scripts.LockRenew,
+}
