@@ -335,10 +335,22 @@ func (c *faultConn) cut() {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
-	_ = c.Close()
+	_ = c.shut()
 }
 
+// Close succeeds on a connection that was cut: the other side's reset does not
+// close the owner's socket.
 func (c *faultConn) Close() error {
+	c.mu.Lock()
+	reset := c.reset
+	c.mu.Unlock()
+	if err := c.shut(); !reset {
+		return err
+	}
+	return nil
+}
+
+func (c *faultConn) shut() error {
 	err := net.ErrClosed
 	c.closing.Do(func() {
 		c.d.mu.Lock()

@@ -189,4 +189,5 @@ func TestFaultDialer_Reset(t *testing.T) {
 	_, err = conn.Write([]byte("PING\r\n"))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.Zero(t, d.Conns())
+	require.NoError(t, conn.Close(), "what the other side resets is still the owner's to close")
 }
