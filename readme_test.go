@@ -16,6 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -31,9 +32,16 @@ func TestREADME_CodeRuns(t *testing.T) {
 	did = nil
 	require.NoError(t, readmeWheel(ctx))
 	require.NoError(t, readmeRedislock(ctx, rdb))
-	require.NoError(t, readmeRatelimit(ctx, rdb))
+	limits, err := ratelimit.New(rdb)
+	require.NoError(t, err)
+	defer limits.Close(ctx)
+	require.NoError(t, readmeRatelimit(ctx, limits))
+	semaphores, err := semaphore.New(rdb)
+	require.NoError(t, err)
+	defer semaphores.Close(ctx)
+	require.NoError(t, readmeSemaphore(ctx, semaphores))
 	require.NoError(t, readmeRenewal(ctx))
-	require.Equal(t, []string{"restock", "serve", "serve"}, did)
+	require.Equal(t, []string{"restock", "serve", "serve", "serve"}, did)
 }
 
 func readmeWheel(ctx context.Context) error {
@@ -71,13 +79,7 @@ func readmeRedislock(ctx context.Context, rdb redis.UniversalClient) error {
 	return err
 }
 
-func readmeRatelimit(ctx context.Context, rdb redis.UniversalClient) error {
-	limits, err := ratelimit.New(rdb) // once per process
-	if err != nil {
-		return err
-	}
-	defer limits.Close(ctx)
-
+func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
 	switch r, err := perUser.Allow(ctx, "user-7"); {
 	case err != nil:
@@ -86,6 +88,19 @@ func readmeRatelimit(ctx context.Context, rdb redis.UniversalClient) error {
 		return fmt.Errorf("try again in %v", r.RetryAfter)
 	}
 	return serve(ctx)
+}
+
+func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
+	exports := semaphores.Leased("exports")
+	if _, err := exports.TrySetPermits(ctx, 5); err != nil { // by whoever comes first
+		return err
+	}
+	grant, err := exports.Acquire(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer grant.Release(ctx)
+	return serve(grant.Context(ctx)) // at most five at a time, in all processes; ctx ends should the permit be lost
 }
 
 func readmeRenewal(ctx context.Context) error {

@@ -1,0 +1,215 @@
+package semaphore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/notify"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const (
+	maxBatch = 100  // requests in one script
+	maxFair  = 1000 // requests of one process that a fair semaphore knows of
+
+	// laneMillis is how long Redis remembers the last call of a process: well beyond lateFor.
+	laneMillis   = 600_000
+	recordMillis = 60_000
+	fenceMillis  = 86_400_000
+)
+
+// Client takes permits on one Redis. Make one per process and Redis with New; it is safe for concurrent use.
+//
+// Ground rules. Everything is set by New and never changes, except held, which mu guards, and what has locks of its own. Whatever may talk
+// to Redis is counted by gate or belongs to a queue, so that Close knows when the last of it has ended. At most one
+// acquiring and one releasing script per semaphore is under way at a time: the lanes rely on it.
+type Client struct {
+	rdb     redis.UniversalClient // for calls that somebody waits for
+	retries int                   // of such a call
+	own     redis.UniversalClient // for renewals
+	closeIt func() error          // closes own
+
+	wheel   *wheel.Wheel
+	logger  *slog.Logger
+	poll    time.Duration
+	owner   string // 32 hex digits
+	nth     atomic.Uint64
+	hub     *notify.Hub
+	renewer *renewal.Renewer
+	leases  *renewal.Destination
+	gate    *gate
+	late    *late
+	debts   debts
+
+	plain     *waitqueue.Group[int64]
+	additions *waitqueue.Group[*addition]
+	leased    *waitqueue.Group[*request]
+	fair      *waitqueue.Group[*request]
+	returns   *waitqueue.Group[*giving]
+	fairBacks *waitqueue.Group[*giving]
+
+	mu   sync.Mutex
+	held map[*Grant]struct{}
+}
+
+// New returns a Client that takes its permits through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
+// a *redis.Ring or anything that behaves like one. It does not talk to Redis yet and starts no goroutine.
+//
+// Calls go through rdb, its pool, hooks, timeouts and retries; a caller whose context ends is let go at once, and the call he
+// left ends by the client's ReadTimeout, so leave that on. Renewals use a few connections of their own, made
+// from the same options, so that a pool busy with other work does not delay them; hooks of rdb do not see them.
+// The caller keeps rdb open until Close has returned.
+func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
+	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
+		return nil, &InvalidError{Field: "client", Value: "nil", Reason: "must not be nil"}
+	}
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{
+		rdb: rdb, retries: retriesOf(rdb),
+		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
+		owner: hex.EncodeToString(newID()),
+		hub:   notify.New(rdb, cfg.wheel),
+		gate:  newGate(),
+		held:  make(map[*Grant]struct{}),
+	}
+	c.late = &late{client: c, pending: make(map[*leftover]struct{})}
+	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000)); err != nil {
+		return nil, err
+	}
+	c.own, c.closeIt = dedicated(rdb)
+	if c.leases, err = c.renewer.Destination(&renewBackend{rdb: c.own}); err != nil {
+		return nil, err
+	}
+	c.makeQueues()
+	return c, nil
+}
+
+func (c *Client) makeQueues() {
+	listen := waitqueue.Hub(c.hub, scripts.SemChannel)
+	c.plain = waitqueue.New(c.wheel, waitqueue.Config[int64]{
+		Attempt: c.attemptPlain, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, GiveBack: c.giveBackPlain,
+	})
+	c.additions = waitqueue.New(c.wheel, waitqueue.Config[*addition]{
+		Attempt: c.attemptAdditions, MaxBatch: maxBatch, Poll: c.poll,
+	})
+	c.leased = waitqueue.New(c.wheel, waitqueue.Config[*request]{
+		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
+		GiveBack: c.giveBackLeased, Leave: c.leaveLeased,
+	})
+	c.returns = waitqueue.New(c.wheel, waitqueue.Config[*giving]{
+		Attempt: c.attemptReturns, MaxBatch: maxBatch, Poll: c.poll,
+	})
+	c.fair = waitqueue.New(c.wheel, waitqueue.Config[*request]{
+		Attempt: c.attemptFair, MaxBatch: maxFair, Poll: c.poll, Eager: true, Listen: waitqueue.Hub(c.hub, c.fairChannel),
+		GiveBack: c.giveBackFair, Leave: c.giveBackFair,
+	})
+	c.fairBacks = waitqueue.New(c.wheel, waitqueue.Config[*giving]{
+		Attempt: c.attemptFairReturns, MaxBatch: maxBatch, Poll: c.poll,
+	})
+}
+
+// Close releases the grants that are held, ends waiting calls with ErrClosed and returns when nothing of the Client is left
+// running, or when ctx ends: then the connections are closed all the same, calls in flight end by their own timeouts, and
+// grants that could not be released end with their lease. Permits of a Semaphore that were acquired and not released are the
+// caller's to release before. Closing twice is harmless. The wheel and rdb stay the caller's.
+func (c *Client) Close(ctx context.Context) error {
+	if !c.gate.close() {
+		return c.gate.wait(ctx)
+	}
+	err := errors.Join(
+		c.plain.Close(ctx, ErrClosed), // what they were granted is on its way back
+		c.leased.Close(ctx, ErrClosed),
+		c.fair.Close(ctx, ErrClosed),
+		c.gate.wait(ctx),
+		c.releaseAll(ctx),
+		c.late.close(ctx),
+		c.settleAll(ctx),
+		c.additions.Close(ctx, ErrClosed),
+		c.returns.Close(ctx, ErrClosed),
+		c.fairBacks.Close(ctx, ErrClosed),
+		c.renewer.Close(ctx),
+		c.hub.Close(ctx),
+		c.closeIt(),
+	)
+	if err != nil {
+		return fmt.Errorf("semaphore: close: %w", err)
+	}
+	return nil
+}
+
+// releaseAll gives back every grant that is held.
+func (c *Client) releaseAll(ctx context.Context) error {
+	c.mu.Lock()
+	held := make([]*Grant, 0, len(c.held))
+	for g := range c.held {
+		held = append(held, g)
+	}
+	c.mu.Unlock()
+	var calls sync.WaitGroup
+	for _, g := range held {
+		if g.end(ErrClosed) {
+			calls.Add(1)
+			c.queueOf(g.fair).WaitFunc(ctx, g.name, &giving{ids: g.ids}, func(_ *giving, err error) {
+				defer calls.Done()
+				if err != nil {
+					c.late.add(g.leftover(), 0)
+				}
+			})
+		}
+	}
+	calls.Wait()
+	return ctx.Err()
+}
+
+func (c *Client) queueOf(fair bool) *waitqueue.Group[*giving] {
+	if fair {
+		return c.fairBacks
+	}
+	return c.returns
+}
+
+func (c *Client) keep(g *Grant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held[g] = struct{}{}
+}
+
+func (c *Client) drop(g *Grant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, g)
+}
+
+// lane is the key in which Redis remembers the last call of this process on a semaphore.
+func (c *Client) lane(name, kind string) string {
+	return scripts.SuffixName(name, kind+":"+c.owner)
+}
+
+// record is a key in which Redis remembers what one call returned.
+func (c *Client) record(name string) string {
+	return c.lane(name, "call:"+strconv.FormatUint(c.nth.Add(1), 10))
+}
+
+// newID returns 16 random bytes.
+func newID() []byte {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // never fails
+	return b
+}

@@ -1,0 +1,84 @@
+package semaphore
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// One error per decision that a caller makes. Errors of Redis itself and of ctx are wrapped and reach the caller as they are.
+var (
+	// ErrNoPermits is returned by TryAcquire of a Leased when not enough permits are free, or when others of this
+	// process wait for them.
+	ErrNoPermits = errors.New("semaphore: not enough permits")
+
+	// ErrNotSet is returned when nobody has said yet how many permits there are, or when the key has expired: waiting
+	// would be in vain. See TrySetPermits.
+	ErrNotSet = errors.New("semaphore: permits were never set")
+
+	// ErrExceedsPermits is returned for a request for more permits than there are, as far as that is known: for a Leased by
+	// what Redis holds, for a Semaphore by WithMax. Nobody waits behind such a request.
+	ErrExceedsPermits = errors.New("semaphore: more than there are")
+
+	// ErrOverRelease is returned by Release where the permits would exceed what WithMax allows. Nothing was added.
+	ErrOverRelease = errors.New("semaphore: released more than was acquired")
+
+	// ErrUnconfirmed is returned when Redis has not confirmed a release. The release goes on in the background and takes effect
+	// once: it must not be repeated.
+	ErrUnconfirmed = errors.New("semaphore: release not confirmed yet, going on in the background")
+
+	// ErrLost means that a grant ended before it was released: its lease ran out or its permits were removed. Others may
+	// hold them since.
+	ErrLost = errors.New("semaphore: permits lost")
+
+	// ErrNotHeld is returned for permits that are not held: released before, expired, of another semaphore, or never granted.
+	ErrNotHeld = errors.New("semaphore: permits not held")
+
+	// ErrClosed is returned after the Client's Close, and ends the grants that it released.
+	ErrClosed = errors.New("semaphore: client closed")
+
+	// ErrWrongKind is returned when a key holds something else than a semaphore. It was left alone.
+	ErrWrongKind = errors.New("semaphore: the key holds something else")
+
+	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
+	ErrInvalid = errors.New("semaphore: invalid argument")
+)
+
+// InvalidError names an argument that was refused. It matches ErrInvalid.
+type InvalidError struct {
+	Field  string // what was refused, for example "name" or "WithLease"
+	Value  any    // the value given; a long name is shortened
+	Reason string // why, or what would have been accepted
+}
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("semaphore: %s %v: %s", e.Field, e.Value, e.Reason)
+}
+
+// Unwrap returns ErrInvalid.
+func (e *InvalidError) Unwrap() error { return ErrInvalid }
+
+// checkName refuses a name under which the keys of a semaphore would not share a cluster slot.
+func checkName(name string) error {
+	var refused *scripts.NameError
+	if !errors.As(scripts.CheckName(name), &refused) {
+		return nil
+	}
+	const most = 64
+	shown := fmt.Sprintf("%q", name[:min(len(name), most)])
+	if len(name) > most {
+		shown += "..."
+	}
+	return &InvalidError{Field: "name", Value: shown, Reason: refused.Reason}
+}
+
+// operationError says which operation failed on which semaphore, and gives Redis' refusals of a key their name.
+func operationError(operation, name string, err error) error {
+	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "ERR value is not an integer") {
+		return fmt.Errorf("%w: %s %q: %w", ErrWrongKind, operation, name, err)
+	}
+	return fmt.Errorf("semaphore: %s %q: %w", operation, name, err)
+}

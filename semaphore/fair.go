@@ -1,0 +1,98 @@
+package semaphore
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+)
+
+// fairChannel is where this process hears that permits were assigned to it.
+func (c *Client) fairChannel(name string) string {
+	return keysOf(name, true).channel + ":" + c.owner
+}
+
+// step runs the one script of fair semaphores: ids leave, requests come or are confirmed, and what is free is assigned.
+func (c *Client) step(name string, leaving []string, batch []*waitqueue.Waiter[*request]) (r reply, removed []int64, n counts, err error) {
+	k := keysOf(name, true)
+	part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
+	ks := []string{k.permits, k.leases, part("queue"), part("alive"), part("needs"), k.fence}
+	// A process that is alive looks at least every poll interval.
+	args := []any{publish, k.channel, millis(3*c.poll + time.Second), c.owner, fenceMillis, len(leaving)}
+	for _, id := range leaving {
+		args = append(args, id)
+	}
+	for _, w := range batch {
+		waits := 1
+		if w.Value.once {
+			waits = 0
+		}
+		args = append(args, millis(w.Value.ttl), waits, len(w.Value.ids))
+		for _, id := range w.Value.ids {
+			args = append(args, id)
+		}
+	}
+	r = c.run(scripts.FairStep, ks, args...)
+	v, err := r.Slice()
+	if err != nil {
+		return r, nil, n, err
+	}
+	if len(v) == 0 {
+		return r, nil, n, fmt.Errorf("unexpected empty reply")
+	}
+	first, ok := v[0].([]any)
+	if !ok || len(first) != len(leaving) {
+		return r, nil, n, fmt.Errorf("unexpected reply %v", v)
+	}
+	if removed, err = integers(first); err != nil {
+		return r, nil, n, err
+	}
+	rest, err := integers(v[1:])
+	if err != nil {
+		return r, nil, n, err
+	}
+	n, err = readCounts(rest, len(batch))
+	return r, removed, n, err
+}
+
+func integers(v []any) ([]int64, error) {
+	out := make([]int64, len(v))
+	for i, x := range v {
+		n, ok := x.(int64)
+		if !ok {
+			return nil, fmt.Errorf("unexpected %T in a reply", x)
+		}
+		out[i] = n
+	}
+	return out, nil
+}
+
+// attemptFair is the Attempt of fair semaphores: it names every request of this process, so that Redis knows that they
+// are alive.
+func (c *Client) attemptFair(name string, batch []*waitqueue.Waiter[*request]) (time.Duration, error) {
+	r, _, n, err := c.step(name, nil, batch)
+	return c.apply(name, true, batch, r, n, err)
+}
+
+// giveBackFair takes requests out of Redis' queue, or returns what they were assigned.
+func (c *Client) giveBackFair(name string, gone []*request) {
+	for _, r := range gone {
+		c.giveBack(name, true, r)
+	}
+}
+
+// attemptFairReturns is the Attempt of releases of fair semaphores.
+func (c *Client) attemptFairReturns(name string, batch []*waitqueue.Waiter[*giving]) (time.Duration, error) {
+	var leaving []string
+	for _, w := range batch {
+		leaving = append(leaving, w.Value.ids...)
+	}
+	r, removed, _, err := c.step(name, leaving, nil)
+	if err != nil {
+		return 0, err
+	}
+	// What was assigned to this process was not announced to it.
+	c.fair.Kick(name)
+	return 0, applyReturns(batch, removed, r.doubt)
+}

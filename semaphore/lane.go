@@ -1,0 +1,354 @@
+package semaphore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+)
+
+// This file makes taking and adding plain permits happen exactly once. The permits are a bare number, so the number cannot tell whether a
+// call whose reply was lost has been executed. Redis keeps for every process and semaphore the sequence number of
+// its last acquiring and of its last releasing call. As there is at most one of each under way, a call that comes again is
+// recognised, a call that comes too late is refused, and the next call says how far the process knows what happened: what was taken beyond
+// that is given back, what was to be added beyond that is added.
+
+// lateFor is how long something that Redis did not confirm is tried in the background.
+const lateFor = 5 * time.Minute
+
+// addition is one release.
+type addition struct {
+	n        int64
+	ifExists bool
+	max      int64
+	seq      uint64 // 0 until it is sent
+	code     int64  // what the script said
+	until    time.Time
+}
+
+// debts is what this process does not know about its calls, by semaphore.
+type debts struct {
+	mu       sync.Mutex
+	acquired map[string]doubt
+	added    map[string][]*addition // sent and not confirmed
+	asking   map[string]bool        // a wheel entry or a call will ask
+}
+
+// doubt is about calls that may have taken permits.
+type doubt struct {
+	confirmed uint64 // the last call of which the outcome is known
+	until     time.Time
+}
+
+// attemptPlain is the Attempt of counting semaphores.
+func (c *Client) attemptPlain(name string, batch []*waitqueue.Waiter[int64]) (time.Duration, error) {
+	seq := c.nth.Add(1)
+	confirmed := c.debts.confirmed(name, seq)
+	keys := []string{name, c.lane(name, "acquiring"), scripts.SemChannel(name)}
+	args := []any{seq, confirmed, laneMillis, publish}
+	for _, w := range batch {
+		args = append(args, w.Value)
+	}
+	r := c.run(scripts.SemAcquire, keys, args...)
+	v, err := r.Int64Slice()
+	if err == nil && len(v) != 3 {
+		err = fmt.Errorf("unexpected reply %v", v)
+	}
+	if err != nil {
+		if r.doubt {
+			c.debts.note(name, confirmed)
+			c.settleLater(name)
+		}
+		return 0, operationError("acquire", name, err)
+	}
+	c.debts.clear(name)
+	for i, w := range batch {
+		switch {
+		case i < int(v[0]):
+			w.Grant()
+		case v[1] == 0:
+			w.Fail(fmt.Errorf("%w: %q", ErrNotSet, name))
+		}
+	}
+	return 0, nil
+}
+
+// giveBackPlain returns permits that nobody waits for any more.
+func (c *Client) giveBackPlain(name string, granted []int64) {
+	var sum int64
+	for _, n := range granted {
+		sum += n
+	}
+	if sum > 0 {
+		c.gate.enterInside()
+		c.additions.WaitFunc(context.Background(), name, &addition{n: sum}, func(*addition, error) { c.gate.leave() })
+	}
+}
+
+// add queues a release and waits for it until ctx ends.
+func (c *Client) add(ctx context.Context, name string, a *addition) (code int64, err error) {
+	if ctx.Done() == nil {
+		a, err = c.additions.Wait(ctx, name, a)
+		return codeOf(a), unconfirmed("release", name, err)
+	}
+	done := make(chan error, 1)
+	c.gate.enterInside()
+	c.additions.WaitFunc(context.WithoutCancel(ctx), name, a, func(_ *addition, err error) {
+		c.gate.leave()
+		done <- err
+	})
+	patience, stop := c.patience(ctx)
+	defer stop()
+	select {
+	case err = <-done:
+		return codeOf(a), unconfirmed("release", name, err)
+	case <-patience:
+		return 0, unconfirmed("release", name, ended(ctx))
+	}
+}
+
+func codeOf(a *addition) int64 {
+	if a == nil {
+		return 0
+	}
+	return a.code
+}
+
+// patience is closed a while after ctx has ended.
+func (c *Client) patience(ctx context.Context) (<-chan struct{}, func()) {
+	const grace = time.Second
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		if _, err := c.wheel.AfterFunc(grace, func() { close(over) }); err != nil {
+			close(over)
+		}
+	})
+	return over, func() { stop() }
+}
+
+// unconfirmed says what a failed release means.
+func unconfirmed(operation, name string, err error) error { //nolint:unparam // names what is unconfirmed
+	switch {
+	case err == nil:
+		return nil
+	case final(err):
+		return operationError(operation, name, err)
+	default:
+		return fmt.Errorf("%w: %s %q: %w", ErrUnconfirmed, operation, name, err)
+	}
+}
+
+// attemptAdditions is the Attempt of releases. What it cannot confirm it keeps for the next.
+func (c *Client) attemptAdditions(name string, batch []*waitqueue.Waiter[*addition]) (time.Duration, error) {
+	all := c.debts.unconfirmed(name)
+	kept := len(all)
+	for _, w := range batch {
+		if w.Value.seq == 0 {
+			w.Value.seq, w.Value.until = c.nth.Add(1), time.Now().Add(lateFor)
+		}
+		all = append(all, w.Value)
+	}
+	keys := []string{name, c.lane(name, "releasing"), scripts.SemChannel(name)}
+	args := []any{laneMillis, publish}
+	for _, a := range all {
+		only := 0
+		if a.ifExists {
+			only = 1
+		}
+		args = append(args, a.seq, a.n, only, a.max)
+	}
+	codes, err := c.run(scripts.SemRelease, keys, args...).Int64Slice()
+	if err == nil && len(codes) != len(all) {
+		err = fmt.Errorf("unexpected reply %v", codes)
+	}
+	if err != nil {
+		if final(err) {
+			all = nil
+		}
+		c.debts.owe(name, all)
+		c.settleLater(name)
+		return 0, err
+	}
+	c.debts.owe(name, nil)
+	for i, w := range batch {
+		w.Value.code = codes[kept+i]
+		w.Grant()
+	}
+	return 0, nil
+}
+
+// settleLater sees to it that somebody learns, after a pause, what became of unconfirmed calls.
+func (c *Client) settleLater(name string) {
+	if c.debts.ask(name) {
+		c.settleIn(name, 250*time.Millisecond)
+	}
+}
+
+func (c *Client) settleIn(name string, pause time.Duration) {
+	_, err := c.wheel.AfterFunc(pause/2+rand.N(pause/2), func() {
+		if !c.gate.enter() {
+			return // Close asks
+		}
+		defer c.gate.leave()
+		if c.debts.expire(name, time.Now()) {
+			c.logger.LogAttrs(context.Background(), slog.LevelWarn, "gave up confirming permits", slog.String("name", name))
+		}
+		c.settle(context.Background(), name)
+		if !c.debts.settled(name) {
+			c.settleIn(name, min(2*pause, 5*time.Second))
+		}
+	})
+	if err != nil {
+		c.logger.LogAttrs(context.Background(), slog.LevelWarn, "permits stay unconfirmed until the next call",
+			slog.String("name", name), slog.Any("error", err))
+	}
+}
+
+// settle makes calls that carry nothing but the question.
+func (c *Client) settle(ctx context.Context, name string) {
+	c.debts.mu.Lock()
+	_, acquired := c.debts.acquired[name]
+	added := len(c.debts.added[name]) > 0
+	c.debts.mu.Unlock()
+	if acquired {
+		_, _ = c.plain.Try(ctx, name, 0) // whoever else waits asks as well
+	}
+	if added {
+		_, _ = c.additions.Try(ctx, name, &addition{ifExists: true})
+	}
+}
+
+// settleAll asks once more about everything, when the queues of waiters are closed.
+func (c *Client) settleAll(ctx context.Context) error {
+	c.debts.mu.Lock()
+	names := make(map[string]bool)
+	for name := range c.debts.acquired {
+		names[name] = true
+	}
+	for name := range c.debts.added {
+		names[name] = true
+	}
+	c.debts.mu.Unlock()
+	left := 0
+	for name := range names {
+		if ctx.Err() == nil {
+			_, _ = c.attemptPlain(name, nil)
+			_, _ = c.additions.Try(ctx, name, &addition{ifExists: true})
+		}
+		if c.debts.have(name) {
+			left++
+		}
+	}
+	if left > 0 {
+		return fmt.Errorf("releases of %d semaphores were not confirmed: %w", left, ErrUnconfirmed)
+	}
+	return nil
+}
+
+// confirmed is the last call before seq of which the outcome is known.
+func (d *debts) confirmed(name string, seq uint64) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if open, ok := d.acquired[name]; ok {
+		return open.confirmed
+	}
+	return seq - 1
+}
+
+func (d *debts) note(name string, confirmed uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.acquired[name]; ok {
+		return
+	}
+	if d.acquired == nil {
+		d.acquired = make(map[string]doubt)
+	}
+	d.acquired[name] = doubt{confirmed, time.Now().Add(lateFor)}
+}
+
+func (d *debts) clear(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.acquired, name)
+}
+
+func (d *debts) unconfirmed(name string) []*addition {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]*addition(nil), d.added[name]...)
+}
+
+func (d *debts) owe(name string, all []*addition) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(all) == 0 {
+		delete(d.added, name)
+		return
+	}
+	if d.added == nil {
+		d.added = make(map[string][]*addition)
+	}
+	d.added[name] = all
+}
+
+// ask reports whether the caller is the one to ask.
+func (d *debts) ask(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.asking[name] {
+		return false
+	}
+	if d.asking == nil {
+		d.asking = make(map[string]bool)
+	}
+	d.asking[name] = true
+	return true
+}
+
+// settled reports whether nothing is left to ask, and if so ends the asking.
+func (d *debts) settled(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, acquired := d.acquired[name]; acquired || len(d.added[name]) > 0 {
+		return false
+	}
+	delete(d.asking, name)
+	return true
+}
+
+func (d *debts) have(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, acquired := d.acquired[name]
+	return acquired || len(d.added[name]) > 0
+}
+
+// expire forgets what has been tried for too long.
+func (d *debts) expire(name string, now time.Time) (expired bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if open, ok := d.acquired[name]; ok && now.After(open.until) {
+		delete(d.acquired, name)
+		expired = true
+	}
+	var keep []*addition
+	for _, a := range d.added[name] {
+		if now.After(a.until) {
+			expired = true
+		} else {
+			keep = append(keep, a)
+		}
+	}
+	if len(keep) == 0 {
+		delete(d.added, name)
+	} else {
+		d.added[name] = keep
+	}
+	return expired
+}

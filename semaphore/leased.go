@@ -1,0 +1,319 @@
+package semaphore
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+)
+
+// Forever is the LeaseTime of a permit that never expires.
+const Forever time.Duration = -1
+
+// Leased is a semaphore whose permits have ids and leases: those of a holder that died come back by themselves. It is Redisson's
+// RPermitExpirableSemaphore with a watchdog. It is safe for concurrent use and holds no state: any number of Leased values of
+// one name, fair or not, are the same semaphore.
+type Leased struct {
+	client *Client
+	name   string
+	config leasedConfig
+	keys   keys
+	err    error // of the name or an option
+}
+
+// keys of one leased semaphore.
+type keys struct{ permits, leases, fence, channel string }
+
+func keysOf(name string, fair bool) keys {
+	if fair {
+		return keys{
+			permits: scripts.SuffixName(name, "fair:permits"), leases: scripts.SuffixName(name, "fair:leases"),
+			fence: scripts.SuffixName(name, "fair:fence"), channel: scripts.PrefixName("cogwheel_fair", name),
+		}
+	}
+	return keys{
+		permits: name, leases: scripts.SuffixName(name, "timeout"),
+		fence: scripts.SuffixName(name, "fence"), channel: scripts.SemChannel(name),
+	}
+}
+
+// Leased returns the leased semaphore of that name. It does not talk to Redis. The keys in Redis are Redisson's unless the
+// semaphore is fair: services in Java that use getPermitExpirableSemaphore(name) share the permits. Names are those of Semaphore; the two
+// must not be used under one name.
+func (c *Client) Leased(name string, opts ...LeasedOption) *Leased {
+	l := &Leased{client: c, name: name}
+	if l.err = checkName(name); l.err == nil {
+		l.config, l.err = newLeasedConfig(opts)
+		l.keys = keysOf(name, l.config.fair)
+	}
+	return l
+}
+
+// Name returns the name.
+func (l *Leased) Name() string { return l.name }
+
+// Acquire takes n permits, 0 to MaxGrant, waiting until they are free. ctx bounds the wait; the grant outlives it. n 0 succeeds at once
+// without asking Redis. Requests of one process are served in their order; with WithFair those of all processes are.
+//
+// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind, ErrInvalid, or is that of ctx or of Redis. After an error
+// nothing is held: what a lost reply granted is given back in the background, and ends with its lease at the latest.
+//
+// While it waits, Acquire costs its goroutine; all waiters of a semaphore in this process share one wheel entry, one
+// subscription and one script per look. They look again when permits are announced, after an interruption of the subscription, when the
+// nearest lease ends, and every few seconds in any case.
+func (l *Leased) Acquire(ctx context.Context, n int64) (*Grant, error) {
+	return l.acquire(ctx, n, l.queue().Wait)
+}
+
+// TryAcquire takes n permits if they are free, and fails with ErrNoPermits otherwise. It blocks for one round trip, which it shares
+// with others that come at the same time. It does not overtake: while others wait before it, it fails.
+func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
+	g, err := l.acquire(ctx, n, func(ctx context.Context, name string, r *request) (*request, error) {
+		r.once = true
+		return l.queue().Try(ctx, name, r)
+	})
+	if errors.Is(err, waitqueue.ErrNotServed) {
+		return nil, fmt.Errorf("%w: %q", ErrNoPermits, l.name)
+	}
+	return g, err
+}
+
+// AcquireFunc is Acquire without a goroutine while it waits: f is called once, on a goroutine of its own, with what Acquire would
+// have returned. cancel ends the wait and returns true if f will not be called; if it returns false, f has been called or
+// will be.
+func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func() bool) {
+	if f == nil {
+		panic("semaphore: AcquireFunc with a nil function")
+	}
+	c := l.client
+	never := func() bool { return false }
+	err := l.check(ctx, n)
+	if err == nil {
+		err = c.begin(ctx, "acquire", l.name)
+	}
+	if err != nil {
+		go f(nil, err)
+		return never
+	}
+	if n == 0 {
+		c.gate.leave()
+		go f(l.nothing(), nil)
+		return never
+	}
+	stop := l.queue().WaitFunc(ctx, l.name, newRequest(n, l.config.lease), func(r *request, err error) {
+		g, err := l.granted(ctx, r, err)
+		c.gate.leave()
+		f(g, err)
+	})
+	return func() bool {
+		if !stop() {
+			return false
+		}
+		c.gate.leave()
+		return true
+	}
+}
+
+func (l *Leased) queue() *waitqueue.Group[*request] {
+	if l.config.fair {
+		return l.client.fair
+	}
+	return l.client.leased
+}
+
+func (l *Leased) acquire(ctx context.Context, n int64, wait func(context.Context, string, *request) (*request, error)) (*Grant, error) {
+	if err := l.check(ctx, n); err != nil {
+		return nil, err
+	}
+	if err := l.client.begin(ctx, "acquire", l.name); err != nil {
+		return nil, err
+	}
+	defer l.client.gate.leave()
+	if n == 0 {
+		return l.nothing(), nil
+	}
+	r, err := wait(ctx, l.name, newRequest(n, l.config.lease))
+	return l.granted(ctx, r, err)
+}
+
+func (l *Leased) check(ctx context.Context, n int64) error {
+	switch {
+	case l.err != nil:
+		return l.err
+	case ctx == nil:
+		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+	case n < 0 || n > MaxGrant:
+		return &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 10000"}
+	}
+	return nil
+}
+
+// Release gives back permits by their ids, as Grant.IDs or Redisson report them: all of them, or none and ErrNotHeld if
+// one is unknown or has expired. Grants of this process are released by Grant.Release, which also ends their renewal.
+func (l *Leased) Release(ctx context.Context, ids ...string) error {
+	if l.err != nil {
+		return l.err
+	}
+	raw, err := parseIDs(ids)
+	if err != nil || len(raw) == 0 {
+		return err
+	}
+	args := []any{publish, 1}
+	for _, id := range raw {
+		args = append(args, id)
+	}
+	ks := []string{l.keys.permits, l.keys.leases, l.keys.channel}
+	r, err := l.client.call(ctx, "release", l.name, scripts.PermitRelease, ks, args...)
+	if err != nil {
+		return err
+	}
+	l.nudge()
+	removed, err := r.Int64Slice()
+	if err != nil {
+		return operationError("release", l.name, err)
+	}
+	if removed[0] == 0 && !r.doubt { // an unanswered first copy has released them
+		return fmt.Errorf("%w: %q: %d permits", ErrNotHeld, l.name, len(ids))
+	}
+	return nil
+}
+
+// TrySetPermits sets the number of permits, 0 to MaxPermits, if it was never set, and reports whether it did. It blocks for one round trip.
+func (l *Leased) TrySetPermits(ctx context.Context, n int64) (bool, error) {
+	if n < 0 || n > MaxPermits {
+		return false, &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 2147483647"}
+	}
+	return l.edit(ctx, "try", n)
+}
+
+// SetPermits sets the number of permits, 0 to MaxPermits, held ones included. If more are held, nobody loses any: Available is below
+// 0 until enough have been released. It blocks for one round trip.
+func (l *Leased) SetPermits(ctx context.Context, n int64) error {
+	if n < 0 || n > MaxPermits {
+		return &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 2147483647"}
+	}
+	_, err := l.edit(ctx, "set", n)
+	return err
+}
+
+// AddPermits changes the number of permits by n, which may be negative. It blocks for one round trip.
+func (l *Leased) AddPermits(ctx context.Context, n int64) error {
+	if n < -MaxPermits || n > MaxPermits {
+		return &InvalidError{Field: "n", Value: n, Reason: "must be -2147483647 to 2147483647"}
+	}
+	_, err := l.edit(ctx, "add", n)
+	return err
+}
+
+// Available is the number of free permits, 0 if they were never set. It takes back what has expired. It blocks for one round trip.
+func (l *Leased) Available(ctx context.Context) (int64, error) {
+	v, err := l.state(ctx, "available")
+	return v[1], err
+}
+
+// Acquired is the number of permits that are held. It blocks for one round trip.
+func (l *Leased) Acquired(ctx context.Context) (int64, error) {
+	v, err := l.state(ctx, "acquired")
+	return v[2], err
+}
+
+// Total is the number of permits, held or free. It blocks for one round trip.
+func (l *Leased) Total(ctx context.Context) (int64, error) {
+	v, err := l.state(ctx, "total")
+	return v[1] + v[2], err
+}
+
+// LeaseTime is the time until the permit expires unless it is renewed, or Forever. It is ErrNotHeld for an id that is unknown or has
+// expired. It blocks for one round trip.
+func (l *Leased) LeaseTime(ctx context.Context, id string) (time.Duration, error) {
+	raw, err := parseIDs([]string{id})
+	if err != nil {
+		return 0, err
+	}
+	v, err := l.state(ctx, "lease time", raw[0])
+	switch {
+	case err != nil:
+		return 0, err
+	case v[3] == -2:
+		return 0, fmt.Errorf("%w: %q: %s", ErrNotHeld, l.name, id)
+	case v[3] == -1:
+		return Forever, nil
+	}
+	return time.Duration(v[3]) * time.Millisecond, nil
+}
+
+// UpdateLease sets the time until the permit expires, 1 ms to 365 days from now, whoever holds it. It is ErrNotHeld for an id that
+// is unknown or has expired. Grants of this process are prolonged by Grant.Extend. It blocks for one round trip.
+func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) error {
+	if l.err != nil {
+		return l.err
+	}
+	if err := checkLease("lease", d); err != nil {
+		return err
+	}
+	raw, err := parseIDs([]string{id})
+	if err != nil {
+		return err
+	}
+	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases}, millis(d), "XX", raw[0])
+	if err != nil {
+		return err
+	}
+	if held, err := r.Int64Slice(); err != nil || held[0] == 0 {
+		return errors.Join(fmt.Errorf("%w: %q: %s", ErrNotHeld, l.name, id), err)
+	}
+	return nil
+}
+
+func (l *Leased) edit(ctx context.Context, op string, n int64) (bool, error) {
+	if l.err != nil {
+		return false, l.err
+	}
+	ks := []string{l.keys.permits, l.keys.leases, l.client.record(l.name), l.keys.channel}
+	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, ks, op, n, publish, recordMillis)
+	if err != nil {
+		return false, err
+	}
+	l.nudge()
+	done, err := r.Int64()
+	return done == 1, err
+}
+
+func (l *Leased) state(ctx context.Context, operation string, id ...any) (v [4]int64, err error) {
+	if l.err != nil {
+		return v, l.err
+	}
+	ks := []string{l.keys.permits, l.keys.leases, l.keys.channel}
+	r, err := l.client.call(ctx, operation, l.name, scripts.PermitState, ks, append([]any{publish}, id...)...)
+	if err != nil {
+		return v, err
+	}
+	got, err := r.Int64Slice()
+	if err != nil || len(got) != len(v) {
+		return v, operationError(operation, l.name, fmt.Errorf("unexpected reply %v: %w", got, err))
+	}
+	return [4]int64(got), nil
+}
+
+// nudge has the permits of a fair semaphore assigned that have just become free.
+func (l *Leased) nudge() {
+	if l.config.fair {
+		l.client.late.add(&leftover{name: l.name, fair: true, until: time.Now().Add(lateFor)}, 0)
+	}
+}
+
+func parseIDs(ids []string) ([]string, error) {
+	raw := make([]string, len(ids))
+	for i, id := range ids {
+		b, err := hex.DecodeString(id)
+		if err != nil || len(b) != 16 {
+			return nil, fmt.Errorf("%w: %w", ErrNotHeld, &InvalidError{Field: "id", Value: fmt.Sprintf("%.40q", id), Reason: "must be 32 hex digits"})
+		}
+		raw[i] = string(b)
+	}
+	return raw, nil
+}

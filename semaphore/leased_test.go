@@ -1,0 +1,500 @@
+package semaphore_test
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+func leases(name string) string { return scripts.SuffixName(name, "timeout") }
+
+func setLeased(t testing.TB, l *semaphore.Leased, n int64) {
+	t.Helper()
+	ok, err := l.TrySetPermits(t.Context(), n)
+	require.NoError(t, err)
+	require.True(t, ok)
+}
+
+func mustAcquire(t testing.TB, l *semaphore.Leased, n int64) *semaphore.Grant {
+	t.Helper()
+	g, err := l.Acquire(within(t, patience), n)
+	require.NoError(t, err)
+	return g
+}
+
+// javaAcquire takes a permit as RPermitExpirableSemaphore does, for a lease by a clock that is skewed.
+func javaAcquire(t testing.TB, rdb redis.UniversalClient, name string, lease time.Duration) (id string) {
+	t.Helper()
+	raw := strings.Repeat("j", 15) + string(rune('a'+len(name)%26))
+	require.NoError(t, rdb.Decr(t.Context(), name).Err())
+	due := float64(922337203685477)
+	if lease > 0 {
+		due = float64(time.Now().Add(lease).UnixMilli())
+	}
+	require.NoError(t, rdb.ZAdd(t.Context(), leases(name), redis.Z{Score: due, Member: raw}).Err())
+	return hex.EncodeToString([]byte(raw))
+}
+
+// suite runs a test on the plain and on the fair kind.
+func suite(t *testing.T, f func(t *testing.T, opts ...semaphore.LeasedOption)) {
+	t.Parallel()
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		f(t)
+	})
+	t.Run("fair", func(t *testing.T) {
+		t.Parallel()
+		f(t, semaphore.WithFair())
+	})
+}
+
+func with(opts []semaphore.LeasedOption, more ...semaphore.LeasedOption) []semaphore.LeasedOption {
+	return append(more, opts...)
+}
+
+func TestLeased_Permits(t *testing.T) {
+	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+		c, _, name := shared(t)
+		l := c.Leased(name, opts...)
+		ctx := t.Context()
+		counts := func(free, held int64) {
+			t.Helper()
+			require.Equal(t, free, available(t, l))
+			n, err := l.Acquired(ctx)
+			require.NoError(t, err)
+			require.Equal(t, held, n)
+			n, err = l.Total(ctx)
+			require.NoError(t, err)
+			require.Equal(t, free+held, n)
+		}
+		counts(0, 0)
+		setLeased(t, l, 5)
+		ok, err := l.TrySetPermits(ctx, 9)
+		require.NoError(t, err)
+		require.False(t, ok)
+		g := mustAcquire(t, l, 3)
+		counts(2, 3)
+		require.NoError(t, l.SetPermits(ctx, 10))
+		counts(7, 3)
+		require.NoError(t, l.SetPermits(ctx, 2))
+		counts(-1, 3) // nobody loses what he holds
+		require.NoError(t, g.Err())
+		require.NoError(t, l.AddPermits(ctx, 4))
+		counts(3, 3)
+		require.NoError(t, l.AddPermits(ctx, -1))
+		require.NoError(t, g.Release(ctx))
+		counts(5, 0)
+	})
+}
+
+func TestLeased_Grant(t *testing.T) {
+	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+		c, _, name := shared(t)
+		l := c.Leased(name, opts...)
+		ctx := t.Context()
+		setLeased(t, l, 4)
+		g := mustAcquire(t, l, 2)
+		require.Len(t, g.IDs(), 2)
+		for _, id := range g.IDs() {
+			require.Len(t, id, 32)
+			left, err := l.LeaseTime(ctx, id)
+			require.NoError(t, err)
+			require.LessOrEqual(t, left, semaphore.DefaultLease)
+			require.Greater(t, left, semaphore.DefaultLease-5*time.Second)
+		}
+		require.True(t, g.Valid())
+		require.WithinDuration(t, time.Now().Add(semaphore.DefaultLease), g.Deadline(), time.Second)
+		work := g.Context(ctx)
+		require.NoError(t, work.Err())
+
+		second := mustAcquire(t, l, 1)
+		require.Greater(t, second.Token(), g.Token())
+		_, err := l.TryAcquire(ctx, 2)
+		require.ErrorIs(t, err, semaphore.ErrNoPermits)
+
+		require.NoError(t, g.Extend(ctx, time.Minute))
+		left, err := l.LeaseTime(ctx, g.IDs()[1])
+		require.NoError(t, err)
+		require.Greater(t, left, 50*time.Second)
+		require.ErrorIs(t, g.Extend(ctx, 0), semaphore.ErrInvalid)
+
+		require.NoError(t, g.Release(ctx))
+		require.NoError(t, g.Release(ctx), "releasing again does nothing")
+		<-g.Done()
+		require.ErrorIs(t, context.Cause(work), semaphore.ErrNotHeld)
+		require.ErrorIs(t, g.Err(), semaphore.ErrNotHeld)
+		require.ErrorIs(t, g.Extend(ctx, time.Minute), semaphore.ErrNotHeld)
+		require.False(t, g.Valid())
+		require.EqualValues(t, 3, available(t, l))
+		require.NoError(t, second.Release(ctx))
+
+		none := mustAcquire(t, l, 0)
+		require.Empty(t, none.IDs())
+		require.True(t, none.Valid())
+		require.NoError(t, none.Extend(ctx, time.Second))
+		require.NoError(t, none.Release(ctx))
+		<-none.Done()
+	})
+}
+
+func TestLeased_IsRenewedAndLost(t *testing.T) {
+	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+		c, rdb, name := shared(t)
+		l := c.Leased(name, with(opts, semaphore.WithLease(300*time.Millisecond))...)
+		setLeased(t, l, 2)
+		kept, lost := mustAcquire(t, l, 1), mustAcquire(t, l, 1)
+		w := newWheel(t)
+		require.NoError(t, w.Sleep(t.Context(), time.Second))
+		require.NoError(t, kept.Err())
+		require.EqualValues(t, 0, available(t, l))
+
+		require.NoError(t, l.Release(t.Context(), lost.IDs()...)) // somebody takes it away
+		<-lost.Done()
+		require.ErrorIs(t, lost.Err(), semaphore.ErrLost)
+		require.ErrorIs(t, lost.Release(t.Context()), semaphore.ErrLost)
+		require.EqualValues(t, 1, available(t, l), "counted once")
+		require.NoError(t, kept.Err())
+		require.NoError(t, kept.Release(t.Context()))
+		require.EqualValues(t, 2, available(t, l))
+		require.NoError(t, rdb.Ping(t.Context()).Err())
+	})
+}
+
+func TestLeased_WithoutRenewal(t *testing.T) {
+	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+		const lease = 700 * time.Millisecond
+		c, _, name := shared(t)
+		l := c.Leased(name, with(opts, semaphore.WithLease(lease), semaphore.WithoutRenewal())...)
+		setLeased(t, l, 1)
+		began := time.Now()
+		g := mustAcquire(t, l, 1)
+		next := mustAcquire(t, l, 1) // when the first one expires
+		took := time.Since(began)
+		require.GreaterOrEqual(t, took, lease)
+		require.Less(t, took, lease+500*time.Millisecond)
+		require.ErrorIs(t, g.Err(), semaphore.ErrLost, "announced before the next one could have it")
+		require.Less(t, g.Deadline().Sub(began), lease)
+		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost)
+		require.Greater(t, next.Token(), g.Token())
+		require.NoError(t, next.Extend(t.Context(), 2*time.Second))
+		w := newWheel(t)
+		require.NoError(t, w.Sleep(t.Context(), lease+100*time.Millisecond))
+		require.NoError(t, next.Err(), "extended")
+		require.NoError(t, next.Release(t.Context()))
+		require.EqualValues(t, 1, available(t, l))
+	})
+}
+
+func TestLeased_Waits(t *testing.T) {
+	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+		const woken = 800 * time.Millisecond
+		c, _, name := shared(t)
+		other := newClient(t, redistest.Shared(t).Client(t)).Leased(name, opts...)
+		l := c.Leased(name, opts...)
+		setLeased(t, l, 2)
+		g := mustAcquire(t, other, 2)
+		var grants [2]*semaphore.Grant
+		var calls [2]*call
+		w := newWheel(t)
+		for i := range calls {
+			calls[i] = start(func() (err error) { grants[i], err = l.Acquire(within(t, patience), 1); return err })
+		}
+		require.NoError(t, w.Sleep(t.Context(), 200*time.Millisecond))
+		require.False(t, calls[0].ended() || calls[1].ended())
+		began := time.Now()
+		require.NoError(t, g.Release(t.Context()))
+		for i := range calls {
+			require.NoError(t, calls[i].wait(t))
+			require.NoError(t, grants[i].Release(t.Context()))
+		}
+		require.Less(t, time.Since(began), woken)
+		require.EqualValues(t, 2, available(t, l))
+
+		got := make(chan *semaphore.Grant, 1)
+		l.AcquireFunc(t.Context(), 2, func(g *semaphore.Grant, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			got <- g
+		})
+		g = <-got
+		cancel := l.AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) { t.Error("cancelled") })
+		require.True(t, cancel())
+		_, err := l.Acquire(within(t, 50*time.Millisecond), 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, g.Release(t.Context()))
+		poll(t, func() bool { return available(t, l) == 2 })
+	})
+}
+
+func TestLeased_Excludes(t *testing.T) {
+	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+		const clients, times, permits = 6, 15, 3
+		server, name := redistest.Shared(t), redistest.Name(t)
+		l := newClient(t, server.Client(t)).Leased(name, opts...)
+		setLeased(t, l, permits)
+		var held, violations atomic.Int64
+		var all sync.WaitGroup
+		for i := range clients {
+			l := newClient(t, server.Client(t)).Leased(name, opts...)
+			all.Go(func() {
+				for k := range times {
+					n := int64(1 + (i+k)%permits)
+					g, err := l.Acquire(t.Context(), n)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if held.Add(n) > permits {
+						violations.Add(1)
+					}
+					held.Add(-n)
+					if err := g.Release(t.Context()); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		require.Zero(t, violations.Load())
+		require.EqualValues(t, permits, available(t, l))
+	})
+}
+
+func TestLeased_SharesPermitsWithJava(t *testing.T) {
+	t.Parallel()
+	const woken = 800 * time.Millisecond
+
+	t.Run("it counts what Java holds, takes back what expired, and never what does not expire", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		l := c.Leased(name)
+		require.NoError(t, rdb.Set(t.Context(), name, 2, 0).Err())
+		id := javaAcquire(t, rdb, name, 400*time.Millisecond)
+		left, err := l.LeaseTime(t.Context(), id)
+		require.NoError(t, err)
+		require.Greater(t, left, time.Duration(0))
+		require.EqualValues(t, 1, available(t, l))
+		began := time.Now()
+		g := mustAcquire(t, l, 2) // waits for the lease to end
+		require.Less(t, time.Since(began), 400*time.Millisecond+woken)
+		require.NoError(t, g.Release(t.Context()))
+		_, err = l.LeaseTime(t.Context(), id)
+		require.ErrorIs(t, err, semaphore.ErrNotHeld)
+
+		id = javaAcquire(t, rdb, name, 0)
+		left, err = l.LeaseTime(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, semaphore.Forever, left)
+		_, err = l.TryAcquire(t.Context(), 2)
+		require.ErrorIs(t, err, semaphore.ErrNoPermits)
+		require.NoError(t, l.UpdateLease(t.Context(), id, time.Minute))
+		left, err = l.LeaseTime(t.Context(), id)
+		require.NoError(t, err)
+		require.LessOrEqual(t, left, time.Minute)
+		require.NoError(t, l.Release(t.Context(), id))
+		require.EqualValues(t, 2, available(t, l))
+	})
+
+	t.Run("Java finds its form, and its release wakes", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		l := c.Leased(name)
+		setLeased(t, l, 1)
+		g := mustAcquire(t, l, 1)
+		require.Equal(t, "0", rdb.Get(t.Context(), name).Val())
+		raw, err := hex.DecodeString(g.IDs()[0])
+		require.NoError(t, err)
+		due, err := rdb.ZScore(t.Context(), leases(name), string(raw)).Result()
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now().Add(semaphore.DefaultLease), time.UnixMilli(int64(due)), time.Second)
+		require.NoError(t, g.Release(t.Context()))
+
+		id := javaAcquire(t, rdb, name, time.Minute)
+		var next *semaphore.Grant
+		w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
+		awaitListeners(t, rdb, name, 1)
+		began := time.Now()
+		raw, err = hex.DecodeString(id)
+		require.NoError(t, err)
+		require.NoError(t, rdb.ZRem(t.Context(), leases(name), string(raw)).Err())
+		require.NoError(t, rdb.Incr(t.Context(), name).Err())
+		require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), "1").Err())
+		require.NoError(t, w.wait(t))
+		require.Less(t, time.Since(began), woken)
+		require.NoError(t, next.Release(t.Context()))
+	})
+
+	t.Run("a renewal does not bring back what was released", func(t *testing.T) {
+		t.Parallel()
+		_, rdb, name := shared(t)
+		got, err := scripts.PermitRenew.Run(t.Context(), rdb, []string{leases(name)}, 1000, "GT", "0123456789abcdef").Int64Slice()
+		require.NoError(t, err)
+		require.Equal(t, []int64{0}, got)
+		require.Zero(t, rdb.Exists(t.Context(), leases(name)).Val())
+	})
+}
+
+func TestLeased_TenThousandExpiredAreTakenBackAtOnce(t *testing.T) {
+	t.Parallel()
+	const n = 10_000
+	c, rdb, name := shared(t)
+	l := c.Leased(name)
+	fill := func() {
+		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
+		members := make([]redis.Z, n)
+		for i := range members {
+			members[i] = redis.Z{Score: float64(time.Now().UnixMilli() - 1), Member: string(binaryID(i))}
+		}
+		require.NoError(t, rdb.ZAdd(t.Context(), leases(name), members...).Err())
+	}
+	fill()
+	require.EqualValues(t, n, available(t, l))
+	fill()
+	began := time.Now()
+	g := mustAcquire(t, l, n)
+	t.Logf("%d expired permits taken back and acquired in %v", n, time.Since(began))
+	require.NoError(t, g.Release(t.Context()))
+	require.EqualValues(t, n, available(t, l))
+	fill()
+	require.ErrorIs(t, l.Release(t.Context(), hex.EncodeToString(binaryID(1))), semaphore.ErrNotHeld)
+	require.EqualValues(t, n, available(t, l), "the failed release took them back")
+}
+
+func binaryID(i int) []byte {
+	id := make([]byte, 16)
+	id[0], id[1], id[2] = byte(i), byte(i>>8), byte(i>>16)
+	return id
+}
+
+func TestLeased_ReleaseByID(t *testing.T) {
+	t.Parallel()
+	c, _, name := shared(t)
+	l := c.Leased(name, semaphore.WithoutRenewal())
+	setLeased(t, l, 3)
+	g := mustAcquire(t, l, 3)
+	ids := g.IDs()
+	require.NoError(t, l.Release(t.Context(), ids[0]))
+	require.ErrorIs(t, l.Release(t.Context(), ids...), semaphore.ErrNotHeld, "all or nothing")
+	require.EqualValues(t, 1, available(t, l))
+	require.NoError(t, l.Release(t.Context(), ids[1:]...))
+	require.EqualValues(t, 3, available(t, l))
+	require.ErrorIs(t, l.Release(t.Context(), ids[0]), semaphore.ErrNotHeld)
+	require.NoError(t, l.Release(t.Context()))
+	require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost, "others have released them")
+}
+
+func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
+	t.Parallel()
+	const processes = 5
+	server, name := redistest.Shared(t), redistest.Name(t)
+	rdb := server.Client(t)
+	holder := newClient(t, rdb).Leased(name, semaphore.WithFair())
+	setLeased(t, holder, 2)
+	g := mustAcquire(t, holder, 2)
+	queue := scripts.SuffixName(name, "fair:queue")
+	order := make(chan int, 2*processes)
+	var all sync.WaitGroup
+	var counts []*counter
+	for i := range 2 * processes {
+		count := &counter{}
+		if i < processes {
+			counts = append(counts, count)
+		}
+		own := server.Client(t)
+		own.AddHook(count)
+		l := newClient(t, own).Leased(name, semaphore.WithFair())
+		n := int64(1)
+		if i%3 == 0 {
+			n = 2 // not overtaken by those that want one
+		}
+		all.Go(func() {
+			g, err := l.Acquire(t.Context(), n)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- i
+			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		})
+		poll(t, func() bool { return rdb.ZCard(t.Context(), queue).Val() == int64(i+1) })
+	}
+	_, err := holder.TryAcquire(t.Context(), 1)
+	require.ErrorIs(t, err, semaphore.ErrNoPermits, "who does not wait does not overtake")
+	require.NoError(t, g.Release(t.Context()))
+	all.Wait()
+	close(order)
+	var got []int
+	for i := range order {
+		got = append(got, i)
+	}
+	// Two that want one each are served together, so that either may report first.
+	for at, i := range got {
+		require.InDelta(t, at, i, 1, "%v", got)
+	}
+	require.EqualValues(t, 2, available(t, holder))
+	require.Zero(t, rdb.ZCard(t.Context(), queue).Val())
+	for _, count := range counts {
+		require.LessOrEqual(t, count.scripts(), 6, "enter, listen, claim, release, and a poll: no herd")
+	}
+}
+
+// One who came first and died: nobody speaks for it any more. Redis learns of it when it does not claim what was assigned to it,
+// or has not been heard of for too long.
+func TestFair_SkipsTheDead(t *testing.T) {
+	t.Parallel()
+	for how, lastHeard := range map[string]time.Duration{
+		"who seemed alive when its turn came, once it has not claimed": 0,
+		"who was not heard of for too long, at once":                   time.Hour,
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			server, name := redistest.Shared(t), redistest.Name(t)
+			rdb := server.Client(t)
+			quick := semaphore.WithPoll(200 * time.Millisecond)
+			holder := newClient(t, rdb, quick).Leased(name, semaphore.WithFair())
+			setLeased(t, holder, 1)
+			g := mustAcquire(t, holder, 1)
+
+			dead := strings.Repeat("d", 16)
+			part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
+			alive := float64(time.Now().Add(time.Hour).UnixMilli()) // it is there when the next one joins, however late that is
+			// In one transaction: an assignment that is still under way after TrySetPermits would remove one it knows half of.
+			_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.ZAdd(t.Context(), part("queue"), redis.Z{Score: 1, Member: dead})
+				p.ZAdd(t.Context(), part("alive"), redis.Z{Score: alive, Member: dead})
+				p.HSet(t.Context(), part("needs"), dead, strings.Repeat("0", 32)+dead)
+				return nil
+			})
+			require.NoError(t, err)
+			l := newClient(t, server.Client(t), quick).Leased(name, semaphore.WithFair())
+			var next *semaphore.Grant
+			w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
+			poll(t, func() bool { return rdb.ZCard(t.Context(), part("queue")).Val() == 2 })
+			require.False(t, w.ended())
+			if lastHeard > 0 {
+				require.NoError(t, rdb.ZIncrBy(t.Context(), part("alive"), -2*float64(lastHeard.Milliseconds()), dead).Err())
+			}
+			require.NoError(t, g.Release(t.Context()))
+			require.NoError(t, w.wait(t))
+			require.NoError(t, next.Release(t.Context()))
+			require.EqualValues(t, 1, available(t, holder))
+			require.Zero(t, rdb.HLen(t.Context(), part("needs")).Val())
+			require.Zero(t, rdb.ZCard(t.Context(), part("alive")).Val())
+		})
+	}
+}

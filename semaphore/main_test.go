@@ -1,0 +1,23 @@
+package semaphore_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+// childEnv makes the test binary act as another process of a fleet; see process_test.go.
+const childEnv = "SEMAPHORE_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childEnv); role != "" {
+		if err := runChild(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	redistest.Main(m)
+}

@@ -1,0 +1,223 @@
+package semaphore
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// DefaultLease is how long permits outlive a holder that died, unless WithLease says otherwise.
+const DefaultLease = 30 * time.Second
+
+// DefaultPoll is the longest time for which a lost message can delay a waiter, unless WithPoll says otherwise.
+const DefaultPoll = 5 * time.Second
+
+// MaxPermits bounds the number of permits: the largest integer that Java and Lua both count exactly.
+const MaxPermits = 1<<31 - 1
+
+// MaxGrant bounds the permits of one grant of a Leased, each of which has an id of its own.
+const MaxGrant = 10_000
+
+// Option configures New.
+type Option interface{ apply(*config) error }
+
+// SemaphoreOption configures a Semaphore.
+type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error } //nolint:revive // Option is the client's
+
+// LeasedOption configures a Leased.
+type LeasedOption interface{ applyLeased(*leasedConfig) error }
+
+type config struct {
+	wheel  *wheel.Wheel
+	logger *slog.Logger
+	poll   time.Duration
+	given  given
+}
+
+type semaphoreConfig struct {
+	max   int64
+	given given
+}
+
+type leasedConfig struct {
+	lease time.Duration
+	renew bool
+	fair  bool
+	given given
+}
+
+// given refuses an option that occurs twice: which of the two was meant is not for us to guess.
+type given []string
+
+func (g *given) note(name string) error {
+	if slices.Contains(*g, name) {
+		return &InvalidError{Field: "option", Value: name, Reason: "given more than once"}
+	}
+	*g = append(*g, name)
+	return nil
+}
+
+type option struct {
+	name string
+	set  func(*config) error
+}
+
+func (o option) apply(c *config) error {
+	if err := c.given.note(o.name); err != nil {
+		return err
+	}
+	return o.set(c)
+}
+
+type semaphoreOption struct {
+	name string
+	set  func(*semaphoreConfig) error
+}
+
+func (o semaphoreOption) applySemaphore(c *semaphoreConfig) error {
+	if err := c.given.note(o.name); err != nil {
+		return err
+	}
+	return o.set(c)
+}
+
+type leasedOption struct {
+	name string
+	set  func(*leasedConfig) error
+}
+
+func (o leasedOption) applyLeased(c *leasedConfig) error {
+	if err := c.given.note(o.name); err != nil {
+		return err
+	}
+	return o.set(c)
+}
+
+// WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is wheel.Default().
+// The wheel must run until the Client is closed.
+func WithWheel(w *wheel.Wheel) Option {
+	return option{"WithWheel", func(c *config) error {
+		if w == nil {
+			return &InvalidError{Field: "WithWheel", Value: "nil", Reason: "must not be nil"}
+		}
+		c.wheel = w
+		return nil
+	}}
+}
+
+// WithLogger sets where lost permits, failing renewals and failing releases are reported. The default is nowhere.
+func WithLogger(l *slog.Logger) Option {
+	return option{"WithLogger", func(c *config) error {
+		if l == nil {
+			return &InvalidError{Field: "WithLogger", Value: "nil", Reason: "must not be nil"}
+		}
+		c.logger = l
+		return nil
+	}}
+}
+
+// WithPoll sets the longest pause after which waiters look again although no message came: 10 ms to 1 h, default 5 s. Each pause
+// is drawn from a fifth of it to the whole. Messages are the rule; the poll is for those that were lost.
+func WithPoll(d time.Duration) Option {
+	return option{"WithPoll", func(c *config) error {
+		if d < 10*time.Millisecond || d > time.Hour {
+			return &InvalidError{Field: "WithPoll", Value: d, Reason: "must be 10ms to 1h"}
+		}
+		c.poll = d
+		return nil
+	}}
+}
+
+// WithMax refuses a Release that would leave more than n permits, and an Acquire of more than n: 1 to MaxPermits. The
+// default is no bound, as in Redisson: whoever releases without having acquired adds permits. The bound is this
+// handle's: it is not stored, and others may exceed it.
+func WithMax(n int64) SemaphoreOption {
+	return semaphoreOption{"WithMax", func(c *semaphoreConfig) error {
+		if n < 1 || n > MaxPermits {
+			return &InvalidError{Field: "WithMax", Value: n, Reason: "must be 1 to 2147483647"}
+		}
+		c.max = n
+		return nil
+	}}
+}
+
+// WithLease sets how long permits last in Redis without a renewal: 1 ms to 365 days, default 30 s. It bounds how long
+// others wait for a holder that died. Redis counts in milliseconds; fractions are rounded up there.
+func WithLease(d time.Duration) LeasedOption {
+	return leasedOption{"WithLease", func(c *leasedConfig) error {
+		if err := checkLease("WithLease", d); err != nil {
+			return err
+		}
+		c.lease = d
+		return nil
+	}}
+}
+
+// WithoutRenewal lets permits end with their first lease, as in Redisson. The default is to renew every third of the lease.
+func WithoutRenewal() LeasedOption {
+	return leasedOption{"WithoutRenewal", func(c *leasedConfig) error {
+		c.renew = false
+		return nil
+	}}
+}
+
+// WithFair serves requests of all processes strictly in the order in which they reached Redis: a release assigns the permits to
+// whoever came first, and wakes that process alone. Waiters of a process that died or hangs are skipped after three poll
+// intervals. A fair semaphore has keys of its own, so that neither Redisson nor a handle without this option sees its permits.
+func WithFair() LeasedOption {
+	return leasedOption{"WithFair", func(c *leasedConfig) error {
+		c.fair = true
+		return nil
+	}}
+}
+
+func checkLease(field string, d time.Duration) error {
+	if d < renewal.MinTTL || d > renewal.MaxTTL {
+		return &InvalidError{Field: field, Value: d, Reason: "must be 1ms to 8760h"}
+	}
+	return nil
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := config{logger: slog.New(slog.DiscardHandler), poll: DefaultPoll}
+	for i, o := range opts {
+		if o == nil {
+			return c, &InvalidError{Field: "option", Value: i, Reason: "is nil"}
+		}
+		if err := o.apply(&c); err != nil {
+			return c, err
+		}
+	}
+	if c.wheel == nil {
+		c.wheel = wheel.Default()
+	}
+	return c, nil
+}
+
+func newSemaphoreConfig(opts []SemaphoreOption) (c semaphoreConfig, err error) {
+	for i, o := range opts {
+		if o == nil {
+			return c, &InvalidError{Field: "option", Value: i, Reason: "is nil"}
+		}
+		if err := o.applySemaphore(&c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func newLeasedConfig(opts []LeasedOption) (leasedConfig, error) {
+	c := leasedConfig{lease: DefaultLease, renew: true}
+	for i, o := range opts {
+		if o == nil {
+			return c, &InvalidError{Field: "option", Value: i, Reason: "is nil"}
+		}
+		if err := o.applyLeased(&c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,74 @@
+package semaphore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/renewal"
+)
+
+// renewBackend renews grants. A batch is one script per semaphore, and one pipeline for all of them. The Key of a lease is the
+// key of the semaphore's leases, its ID the ids of the grant's permits, 16 bytes each.
+type renewBackend struct{ rdb redis.UniversalClient }
+
+const idLen = 16
+
+// Renew implements renewal.Backend.
+func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
+	byKey := make(map[string]int)
+	var calls []scripts.Call
+	var members [][]int // the leases of each call
+	for i, l := range batch.Leases {
+		at, known := byKey[l.Key]
+		if !known {
+			at = len(calls)
+			byKey[l.Key] = at
+			calls = append(calls, scripts.Call{Keys: []string{l.Key}, Args: []any{millis(batch.TTL), "GT"}})
+			members = append(members, nil)
+		}
+		for id := l.ID; len(id) >= idLen; id = id[idLen:] {
+			calls[at].Args = append(calls[at].Args, id[:idLen])
+		}
+		members[at] = append(members[at], i)
+	}
+	for at, cmd := range scripts.PermitRenew.RunBatch(ctx, b.rdb, calls) {
+		if failure := outcomes(cmd, batch, members[at]); failure != nil {
+			err = failure
+			if !refused(failure) {
+				reload(b.rdb)
+			}
+		}
+	}
+	return err
+}
+
+// outcomes reads the reply for some leases of the batch. A grant that has lost one permit is lost.
+func outcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
+	held, err := cmd.Int64Slice()
+	if redis.HasErrorPrefix(err, "WRONGTYPE") { // overwritten: lost
+		for _, i := range members {
+			batch.Outcomes[i] = renewal.Gone
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, i := range members {
+		n := len(batch.Leases[i].ID) / idLen
+		if len(held) < n {
+			return fmt.Errorf("semaphore: %d answers too few", n-len(held))
+		}
+		outcome := renewal.Extended
+		for _, one := range held[:n] {
+			if one == 0 {
+				outcome = renewal.Gone
+			}
+		}
+		batch.Outcomes[i], held = outcome, held[n:]
+	}
+	return nil
+}

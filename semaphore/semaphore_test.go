@@ -1,0 +1,350 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+func TestSemaphore_Permits(t *testing.T) {
+	t.Parallel()
+
+	t.Run("are set once, and kept by a TTL given then", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		s := c.Semaphore(name)
+		ok, err := s.TrySetPermits(t.Context(), 10, 600*time.Millisecond)
+		require.NoError(t, err)
+		require.True(t, ok)
+		ok, err = s.TrySetPermits(t.Context(), 20, 0)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.NoError(t, s.AddPermits(t.Context(), 1))
+		_, err = s.Drain(t.Context())
+		require.NoError(t, err)
+		ttl := rdb.PTTL(t.Context(), name).Val()
+		require.Positive(t, ttl, "adding and draining keep the expiry")
+		require.LessOrEqual(t, ttl, 600*time.Millisecond)
+		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+	})
+
+	t.Run("can be added, taken away and owed; releases repay first", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := shared(t)
+		s := c.Semaphore(name)
+		set(t, s, 3)
+		require.NoError(t, s.AddPermits(t.Context(), 2))
+		require.EqualValues(t, 5, available(t, s))
+		require.NoError(t, s.Acquire(t.Context(), 5))
+		require.NoError(t, s.AddPermits(t.Context(), -2))
+		require.EqualValues(t, -2, available(t, s))
+		require.NoError(t, s.Release(t.Context(), 3))
+		require.EqualValues(t, 1, available(t, s))
+	})
+
+	t.Run("are drained, also where there are none", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := shared(t)
+		s := c.Semaphore(name)
+		n, err := s.Drain(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n)
+		set(t, s, 7)
+		n, err = s.Drain(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 7, n)
+		require.Zero(t, available(t, s))
+	})
+
+	t.Run("zero are acquired at once, without a key", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		require.NoError(t, c.Semaphore(name).Acquire(t.Context(), 0))
+		ok, err := c.Semaphore(name).TryAcquire(t.Context(), 0)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Zero(t, rdb.Exists(t.Context(), name).Val())
+	})
+
+	t.Run("come into being by releases", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := shared(t)
+		s := c.Semaphore(name)
+		ok, err := s.ReleaseIfExists(t.Context(), 1)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.NoError(t, s.Release(t.Context(), 1))
+		require.NoError(t, s.Release(t.Context(), 1))
+		require.NoError(t, s.Acquire(t.Context(), 2))
+		ok, err = s.ReleaseIfExists(t.Context(), 1)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.EqualValues(t, 1, available(t, s))
+	})
+
+	t.Run("are not over-released where a maximum is given", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := shared(t)
+		s := c.Semaphore(name, semaphore.WithMax(3))
+		set(t, s, 3)
+		require.ErrorIs(t, s.Release(t.Context(), 1), semaphore.ErrOverRelease)
+		require.EqualValues(t, 3, available(t, s))
+		require.NoError(t, s.Acquire(t.Context(), 2))
+		require.ErrorIs(t, s.Release(t.Context(), 3), semaphore.ErrOverRelease)
+		require.NoError(t, s.Release(t.Context(), 2))
+		require.ErrorIs(t, s.Acquire(t.Context(), 4), semaphore.ErrExceedsPermits)
+	})
+}
+
+func TestSemaphore_TryAcquire(t *testing.T) {
+	t.Parallel()
+	c, _, name := shared(t)
+	s := c.Semaphore(name)
+	set(t, s, 2)
+	ok, err := s.TryAcquire(t.Context(), 3)
+	require.NoError(t, err)
+	require.False(t, ok)
+	ok, err = s.TryAcquire(t.Context(), 2)
+	require.NoError(t, err)
+	require.True(t, ok)
+	ok, err = s.TryAcquire(t.Context(), 1)
+	require.NoError(t, err)
+	require.False(t, ok)
+	require.Zero(t, available(t, s))
+}
+
+func TestSemaphore_AcquireWaits(t *testing.T) {
+	t.Parallel()
+	const woken = 800 * time.Millisecond // sooner than any poll
+
+	t.Run("until a release of another process", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		other := newClient(t, redistest.Shared(t).Client(t)).Semaphore(name)
+		s := c.Semaphore(name)
+		set(t, s, 1)
+		require.NoError(t, other.Acquire(t.Context(), 1))
+		w := start(func() error { return s.Acquire(within(t, patience), 1) })
+		awaitListeners(t, rdb, name, 1)
+		began := time.Now()
+		require.NoError(t, other.Release(t.Context(), 1))
+		require.NoError(t, w.wait(t))
+		require.Less(t, time.Since(began), woken)
+		require.Zero(t, available(t, s))
+	})
+
+	t.Run("until a service in Java releases, and is not misled by what it publishes", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		s := c.Semaphore(name)
+		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
+		w := start(func() error { return s.Acquire(within(t, patience), 2) })
+		awaitListeners(t, rdb, name, 1)
+		for _, payload := range []string{"-3", "0", "9", "x"} { // owed, none, a lie, garbage
+			require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), payload).Err())
+		}
+		require.False(t, w.ended())
+		began := time.Now()
+		require.NoError(t, rdb.IncrBy(t.Context(), name, 2).Err())
+		require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), "2").Err())
+		require.NoError(t, w.wait(t))
+		require.Less(t, time.Since(began), woken)
+	})
+
+	t.Run("and wakes a service in Java", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		sub := rdb.Subscribe(t.Context(), scripts.SemChannel(name))
+		defer sub.Close()
+		_, err := sub.Receive(t.Context())
+		require.NoError(t, err)
+		s := c.Semaphore(name)
+		set(t, s, 1)
+		require.NoError(t, s.Release(t.Context(), 2))
+		require.NoError(t, s.AddPermits(t.Context(), 4))
+		for _, want := range []string{"1", "3", "7"} {
+			m, err := sub.ReceiveMessage(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, m.Payload)
+		}
+		require.Equal(t, "7", rdb.Get(t.Context(), name).Val())
+	})
+
+	t.Run("until permits are added, not satisfied by fewer", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		s := c.Semaphore(name)
+		set(t, s, 1)
+		w := start(func() error { return s.Acquire(within(t, patience), 3) })
+		awaitListeners(t, rdb, name, 1)
+		require.NoError(t, s.Release(t.Context(), 1))
+		require.False(t, w.ended())
+		require.NoError(t, s.AddPermits(t.Context(), 1))
+		require.NoError(t, w.wait(t))
+		require.Zero(t, available(t, s))
+	})
+
+	t.Run("as long as its context lasts, holding nothing afterwards", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		s := c.Semaphore(name)
+		set(t, s, 0)
+		err := s.Acquire(within(t, 100*time.Millisecond), 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, s.Release(t.Context(), 1))
+		require.EqualValues(t, 1, available(t, s))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, s.Acquire(ctx, 1), context.Canceled, "a context that has ended acquires nothing")
+		require.Equal(t, "1", rdb.Get(t.Context(), name).Val())
+	})
+
+	t.Run("not behind a large request that was cancelled, and not in front of one that waits", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		s := c.Semaphore(name)
+		set(t, s, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		large := start(func() error { return s.Acquire(ctx, 5) })
+		awaitListeners(t, rdb, name, 1)
+		small := start(func() error { return s.Acquire(within(t, patience), 2) })
+		require.NoError(t, s.Release(t.Context(), 1))
+		require.False(t, small.ended())
+		began := time.Now()
+		cancel()
+		require.ErrorIs(t, large.wait(t), context.Canceled)
+		require.NoError(t, small.wait(t))
+		require.Less(t, time.Since(began), woken)
+	})
+}
+
+func TestSemaphore_OneScriptWakesTen(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	c, count := counted(t, rdb)
+	name := redistest.Name(t)
+	other := newClient(t, redistest.Shared(t).Client(t)).Semaphore(name)
+	s := c.Semaphore(name)
+	set(t, s, 0)
+	before := count.scripts()
+
+	var waiters [10]*call
+	errs := make(chan error, 5)
+	for i := range waiters[:5] {
+		waiters[i] = start(func() error { return s.Acquire(within(t, patience), 1) })
+		s.AcquireFunc(t.Context(), 1, func(err error) { errs <- err })
+	}
+	awaitListeners(t, rdb, name, 1)
+	poll(t, func() bool { return count.scripts() >= before+2 }) // before the subscription and after
+	w := newWheel(t)
+	require.NoError(t, w.Sleep(t.Context(), 100*time.Millisecond))
+	before = count.scripts()
+	require.NoError(t, other.Release(t.Context(), 10))
+	for i := range waiters[:5] {
+		require.NoError(t, waiters[i].wait(t))
+		require.NoError(t, <-errs)
+	}
+	require.Equal(t, 1, count.scripts()-before)
+	require.Zero(t, available(t, s))
+}
+
+func TestSemaphore_ManyCallersShareScripts(t *testing.T) {
+	t.Parallel()
+	const callers, each = 32, 50
+	rdb := redistest.Shared(t).Client(t)
+	c, count := counted(t, rdb)
+	s := c.Semaphore(redistest.Name(t))
+	set(t, s, callers)
+	var all sync.WaitGroup
+	var failed atomic.Int64
+	for range callers {
+		all.Go(func() {
+			for range each {
+				if errors.Join(s.Acquire(t.Context(), 1), s.Release(t.Context(), 1)) != nil {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, failed.Load())
+	require.EqualValues(t, callers, available(t, s))
+	require.Less(t, count.scripts(), callers*each, "acquisitions and releases would be twice that")
+	t.Logf("%d scripts for %d calls", count.scripts(), 2*callers*each)
+}
+
+// Clients mix requests for one permit with requests for all of them: the large ones are not starved.
+func TestSemaphore_Excludes(t *testing.T) {
+	t.Parallel()
+	const clients, times = 8, 25
+	server := redistest.Shared(t)
+	name := redistest.Name(t)
+	const permits = 3
+	rdb := server.Client(t)
+	set(t, newClient(t, rdb).Semaphore(name), permits)
+	var held, most, violations atomic.Int64
+	var all sync.WaitGroup
+	for i := range clients {
+		s := newClient(t, server.Client(t)).Semaphore(name)
+		all.Go(func() {
+			for k := range times {
+				n := int64(1)
+				if (i+k)%4 == 0 {
+					n = permits
+				}
+				if err := s.Acquire(t.Context(), n); err != nil {
+					t.Error(err)
+					return
+				}
+				now := held.Add(n)
+				most.Store(max(most.Load(), now))
+				if now > permits {
+					violations.Add(1)
+				}
+				held.Add(-n)
+				if err := s.Release(t.Context(), n); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, violations.Load())
+	require.Equal(t, strconv.Itoa(permits), rdb.Get(t.Context(), name).Val())
+}
+
+func TestSemaphore_AcquireFunc(t *testing.T) {
+	t.Parallel()
+	c, _, name := shared(t)
+	s := c.Semaphore(name)
+	set(t, s, 1)
+	got := make(chan error, 1)
+	cancel := s.AcquireFunc(t.Context(), 1, func(err error) { got <- err })
+	require.NoError(t, <-got)
+	require.False(t, cancel())
+	cancel = s.AcquireFunc(t.Context(), 1, func(err error) { got <- err })
+	require.True(t, cancel())
+	require.False(t, cancel())
+	ctx, stop := context.WithCancel(t.Context())
+	s.AcquireFunc(ctx, 1, func(err error) { got <- err })
+	stop()
+	require.ErrorIs(t, <-got, context.Canceled)
+	s.AcquireFunc(t.Context(), -1, func(err error) { got <- err })
+	require.ErrorIs(t, <-got, semaphore.ErrInvalid)
+	s.AcquireFunc(t.Context(), 0, func(err error) { got <- err })
+	require.NoError(t, <-got)
+	require.NoError(t, s.Release(t.Context(), 1))
+	poll(t, func() bool { return available(t, s) == 1 })
+}
