@@ -1,0 +1,312 @@
+package semaphore_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// sweepChildren times perChild is the number of clients.
+const sweepChildren = 4
+
+// hold is a stretch of time in which a client relied on n permits, in microseconds.
+type hold struct {
+	n, from, to int64
+	child       int
+	ended       bool
+}
+
+// ledger collects what the children say.
+type ledger struct {
+	mu    sync.Mutex
+	holds map[uint64]*hold
+}
+
+// listen reads a child until it ends.
+func (l *ledger) listen(child int, p *process) {
+	for {
+		line, err := p.line()
+		if err != nil {
+			return
+		}
+		l.note(child, line)
+	}
+}
+
+func (l *ledger) note(child int, line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var id uint64
+	h := hold{child: child}
+	if _, err := fmt.Sscanf(line, "%d %d %d %d", &id, &h.n, &h.from, &h.to); err == nil {
+		l.holds[id] = &h
+	} else if _, err := fmt.Sscanf(line, "%d end", &id); err == nil && l.holds[id] != nil {
+		l.holds[id].ended = true
+	}
+}
+
+// holder returns a child that holds something, or any.
+func (l *ledger) holder() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now().UnixMicro()
+	for _, h := range l.holds {
+		if !h.ended && now-h.to < 50_000 {
+			return h.child
+		}
+	}
+	return rand.IntN(sweepChildren)
+}
+
+// most is the largest number of permits that were relied on at one instant.
+func (l *ledger) most() (most int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	type edge struct{ at, change int64 }
+	var edges []edge
+	for _, h := range l.holds {
+		edges = append(edges, edge{h.from, h.n}, edge{h.to + 1, -h.n})
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.change, b.change)) })
+	held := int64(0)
+	for _, e := range edges {
+		held += e.change
+		most = max(most, held)
+	}
+	return most
+}
+
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.holds)
+}
+
+// books reads a leased semaphore's keys in one instant: free permits, held ones and the time until the last lease ends.
+var books = redis.NewScript(`
+local time, last = redis.call('TIME'), redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+return {tonumber(redis.call('GET', KEYS[1]) or -1), redis.call('ZCARD', KEYS[2]), last and last - time[1] * 1000 - math.floor(time[2] / 1000) or 0}`)
+
+// sweep is a fleet, its server and what is known of both.
+type sweep struct {
+	t        *testing.T
+	kind     string
+	name     string
+	server   *redistest.Server
+	rdb      *redis.Client
+	ledger   *ledger
+	children [sweepChildren]*process
+	reading  sync.WaitGroup
+	seed     uint64
+	longest  time.Duration // for which a permit may stay away
+	keys     []string
+	faults   map[string]int
+}
+
+func newSweep(t *testing.T, kind string) *sweep {
+	t.Helper()
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	s := &sweep{
+		t: t, kind: kind, name: "permits", server: server, rdb: server.Client(t),
+		ledger: &ledger{holds: make(map[uint64]*hold)}, longest: sweepLease, faults: make(map[string]int),
+	}
+	s.keys = []string{s.name, leases(s.name)}
+	c := newClient(t, server.Client(t))
+	switch kind {
+	case kindCounting:
+		set(t, c.Semaphore(s.name), sweepPermits)
+	case kindFair:
+		s.keys = []string{scripts.SuffixName(s.name, "fair:permits"), scripts.SuffixName(s.name, "fair:leases")}
+		s.longest = 3*sweepPoll + time.Second // for which an assignment waits for its claim
+		setLeased(t, c.Leased(s.name, semaphore.WithFair()), sweepPermits)
+	default:
+		setLeased(t, c.Leased(s.name), sweepPermits)
+	}
+	for i := range s.children {
+		s.spawn(i)
+	}
+	return s
+}
+
+func (s *sweep) spawn(i int) {
+	s.seed++
+	p := spawn(s.t, roleSweep, s.server.Addr(), s.name, childKind+"="+s.kind, fmt.Sprintf("%s=%d", childSeed, s.seed))
+	s.children[i] = p
+	s.reading.Go(func() { s.ledger.listen(i, p) })
+}
+
+// fault does one thing to the fleet or the server.
+func (s *sweep) fault(w *wheel.Wheel, what string) {
+	ctx := s.t.Context()
+	s.faults[what]++
+	i := s.ledger.holder()
+	switch what {
+	case "connections":
+		s.rdb.Do(ctx, "client", "kill", "type", "normal")
+	case "subscriptions":
+		s.rdb.Do(ctx, "client", "kill", "type", "pubsub")
+	case "stop":
+		p := s.children[i].cmd.Process
+		require.NoError(s.t, p.Signal(syscall.SIGSTOP))
+		require.NoError(s.t, w.Sleep(ctx, time.Duration(rand.Int64N(int64(2*sweepLease)))))
+		require.NoError(s.t, p.Signal(syscall.SIGCONT))
+	case "kill":
+		require.NoError(s.t, s.children[i].cmd.Process.Kill())
+		_ = s.children[i].cmd.Wait() // it was killed
+		s.spawn(i)
+	case "hang":
+		s.server.Pause()
+		require.NoError(s.t, w.Sleep(ctx, time.Duration(rand.Int64N(int64(sweepLease)))))
+		s.server.Resume()
+	case "restart":
+		s.server.Restart(s.t)
+	}
+}
+
+// audit looks at the books until ctx ends: permits are neither made nor lost, and none is away for longer than a lease.
+func (s *sweep) audit(ctx context.Context, w *wheel.Wheel) (looks int, err error) {
+	for w.Sleep(ctx, 10*time.Millisecond) == nil {
+		v, failed := books.Run(ctx, s.rdb, s.keys).Int64Slice()
+		if failed != nil {
+			continue // the server is what is being swept
+		}
+		looks++
+		if v[0]+v[1] != sweepPermits {
+			return looks, fmt.Errorf("%d free and %d held", v[0], v[1])
+		}
+		if left := time.Duration(v[2]) * time.Millisecond; left > s.longest+5*time.Millisecond {
+			return looks, fmt.Errorf("a permit is away for %v", left)
+		}
+	}
+	return looks, nil
+}
+
+// finish kills half of the fleet in the midst of its work and lets the other half end in peace.
+func (s *sweep) finish(kill int) {
+	for i, p := range s.children {
+		if i < kill {
+			require.NoError(s.t, p.cmd.Process.Kill())
+		} else {
+			require.NoError(s.t, p.stdin.Close())
+		}
+	}
+	s.reading.Wait()
+	for i, p := range s.children {
+		if err := p.cmd.Wait(); i >= kill {
+			require.NoError(s.t, err, "child %d", i)
+		}
+	}
+}
+
+// TestSweep_BelievedHolds has 32 clients in processes of their own take five permits while replies are lost, connections killed, the
+// server hangs and is restarted with its data, and holders are stopped for up to two leases and killed. SEMAPHORE_SWEEP is how long it goes on.
+func TestSweep_BelievedHolds(t *testing.T) {
+	t.Parallel()
+	d, err := time.ParseDuration(cmp.Or(os.Getenv("SEMAPHORE_SWEEP"), "2500ms"))
+	require.NoError(t, err)
+	for _, kind := range []string{kindLeased, kindFair, kindCounting} {
+		t.Run(kind+": never more than there are, all back within a lease, none leaked", func(t *testing.T) {
+			t.Parallel()
+			s, w := newSweep(t, kind), newWheel(t)
+			menu := []string{"connections", "connections", "subscriptions", "stop", "hang"}
+			kill := 0
+			if kind != kindCounting { // whose permits go with their holder
+				menu = append(menu, "kill", "kill")
+				kill = sweepChildren / 2
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			var looks int
+			audited := start(func() (err error) {
+				if kind != kindCounting {
+					looks, err = s.audit(ctx, w)
+				}
+				return err
+			})
+			restart := time.Now().Add(min(d/2, 10*time.Second))
+			for i := 0; ctx.Err() == nil; i++ {
+				if time.Now().After(restart) {
+					restart = restart.Add(20 * time.Second)
+					s.fault(w, "restart")
+				}
+				s.fault(w, menu[(i+rand.IntN(2))%len(menu)])
+				_ = w.Sleep(ctx, time.Duration(rand.IntN(300))*time.Millisecond) // it may end meanwhile
+			}
+			require.NoError(t, audited.wait(t))
+			s.finish(kill)
+			ended := time.Now()
+			s.requireAllBack(t)
+			t.Logf("%d holds, most at a time %d; all back %v after the end; faults %v; %d looks at the books",
+				s.ledger.count(), s.ledger.most(), time.Since(ended).Round(time.Millisecond), s.faults, looks)
+			require.LessOrEqual(t, s.ledger.most(), int64(sweepPermits))
+			require.GreaterOrEqual(t, s.ledger.count(), max(1, int((d-5*time.Second)/(500*time.Millisecond))), "it went on")
+			require.Less(t, time.Since(ended), s.longest+3*time.Second, "a lease, and what a busy machine adds")
+		})
+	}
+
+	t.Run("control: clients that do not look whether they still hold are caught", func(t *testing.T) {
+		t.Parallel()
+		s, w := newSweep(t, kindDeaf), newWheel(t)
+		require.NoError(t, w.Sleep(t.Context(), 1500*time.Millisecond))
+		s.finish(0)
+		require.Greater(t, s.ledger.most(), int64(sweepPermits))
+	})
+
+	t.Run("control: a permit too many and a lease too long are caught", func(t *testing.T) {
+		t.Parallel()
+		s, w := newSweep(t, kindLeased), newWheel(t)
+		s.finish(0)
+		looks, err := s.audit(within(t, 200*time.Millisecond), w)
+		require.NoError(t, err)
+		require.Positive(t, looks)
+		require.NoError(t, s.rdb.Incr(t.Context(), s.name).Err())
+		_, err = s.audit(within(t, patience), w)
+		require.ErrorContains(t, err, "6 free and 0 held")
+		require.NoError(t, s.rdb.DecrBy(t.Context(), s.name, 2).Err())
+		due := float64(time.Now().Add(time.Hour).UnixMilli())
+		require.NoError(t, s.rdb.ZAdd(t.Context(), s.keys[1], redis.Z{Score: due, Member: strings.Repeat("x", 16)}).Err())
+		_, err = s.audit(within(t, patience), w)
+		require.ErrorContains(t, err, "away for")
+	})
+}
+
+// requireAllBack waits until every permit is free and nothing is left but the number.
+func (s *sweep) requireAllBack(t *testing.T) {
+	t.Helper()
+	c := newClient(t, s.server.Client(t))
+	if s.kind == kindCounting {
+		require.EqualValues(t, sweepPermits, available(t, c.Semaphore(s.name)))
+		return
+	}
+	var opts []semaphore.LeasedOption
+	if s.kind == kindFair {
+		opts = append(opts, semaphore.WithFair())
+	}
+	l := c.Leased(s.name, opts...)
+	poll(t, func() bool { return available(t, l) == sweepPermits })
+	g, err := l.TryAcquire(t.Context(), sweepPermits)
+	if errors.Is(err, semaphore.ErrNoPermits) && s.kind == kindFair {
+		g, err = l.Acquire(within(t, patience), sweepPermits) // after those who died waiting
+	}
+	require.NoError(t, err)
+	require.NoError(t, g.Release(t.Context()))
+	require.EqualValues(t, sweepPermits, available(t, l))
+	require.Zero(t, s.rdb.ZCard(t.Context(), s.keys[1]).Val())
+}
