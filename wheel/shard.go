@@ -28,13 +28,11 @@ type shard struct {
 	values values
 	counts counts
 	next   atomic.Int64
-	_      [64]byte // keeps the neighbour's mutex off this shard's last cache line
 }
 
 // values is what a shard needs to know of the values beside its nodes.
 type values interface {
-	stopped(i uint32)
-	forget(i uint32)
+	forget(i uint32, stopped bool) // stopped: by its handle
 	drop(chunk uint32)
 }
 
@@ -45,8 +43,8 @@ func (s *shard) holds(i, gen uint32) bool {
 }
 
 // end frees an unlinked entry. The caller holds mu.
-func (s *shard) end(i uint32) {
-	s.values.forget(i)
+func (s *shard) end(i uint32, stopped bool) {
+	s.values.forget(i, stopped)
 	if c, ok := s.ring.release(i); ok {
 		s.ring.drop(c)
 		s.values.drop(c)
@@ -58,8 +56,7 @@ func (s *shard) stop(i, gen uint32) bool {
 	ok := s.holds(i, gen)
 	if ok {
 		s.ring.unlink(i, s.ring.node(i))
-		s.values.stopped(i)
-		s.end(i)
+		s.end(i, true)
 		s.counts.stopped++
 	}
 	s.mu.Unlock()
@@ -116,7 +113,7 @@ type lane[T any] struct {
 	core    *core
 	fire    func(T)
 	shards  []laneShard[T]
-	shift   uint // 64 - log2(len(shards))
+	homes   [1 << homeBits]atomic.Uint32 // the shard that goroutines of a stack address hash use
 	batches sync.Pool
 
 	// rearm, if set, is asked for each due entry whether it stays, and until when.
@@ -127,14 +124,20 @@ type lane[T any] struct {
 	bind func(v T, t Timer)
 }
 
+const homeBits = 6
+
 type laneShard[T any] struct {
 	shard
 	lane   *lane[T]
 	chunks []*[chunkSize]T
+	_      [128]byte // keeps the neighbour's mutex off the cache lines that every call here reads
 }
 
 func newLane[T any](c *core, fire func(T)) *lane[T] {
-	l := &lane[T]{core: c, fire: fire, shards: make([]laneShard[T], 1<<c.shardBits), shift: 64 - c.shardBits}
+	l := &lane[T]{core: c, fire: fire, shards: make([]laneShard[T], 1<<c.shardBits)}
+	for k := range l.homes {
+		l.homes[k].Store(uint32(k & (len(l.shards) - 1)))
+	}
 	expirers := make([]expirer, len(l.shards))
 	for k := range l.shards {
 		s := &l.shards[k]
@@ -151,15 +154,13 @@ func (s *laneShard[T]) base() *shard { return &s.shard }
 
 func (s *laneShard[T]) value(i uint32) *T { return &s.chunks[i>>chunkBits][i&chunkMask] }
 
-func (s *laneShard[T]) stopped(i uint32) {
-	if s.lane.stopped != nil {
-		s.lane.stopped(*s.value(i))
+func (s *laneShard[T]) forget(i uint32, stopped bool) {
+	v := s.value(i)
+	if stopped && s.lane.stopped != nil {
+		s.lane.stopped(*v)
 	}
-}
-
-func (s *laneShard[T]) forget(i uint32) {
 	var zero T
-	*s.value(i) = zero
+	*v = zero
 }
 
 func (s *laneShard[T]) drop(chunk uint32) { s.chunks[chunk] = nil }
@@ -201,17 +202,18 @@ func (l *lane[T]) schedule(d time.Duration, v T) (Timer, error) {
 	return Timer{}, ErrStopped
 }
 
-// lock locks a shard. A goroutine keeps to the shard its stack address hashes to, so that its entries stay in
-// its cache, and moves on when another goroutine is there.
+// lock locks a shard. A goroutine keeps to the shard that is the home of its stack address's hash, so that its entries
+// stay in its cache. When another goroutine is there, that home moves on to the next shard: goroutines that run at
+// the same time soon have different ones.
 func (l *lane[T]) lock() *laneShard[T] {
 	var here byte
-	k := int(uint64(uintptr(unsafe.Pointer(&here))) >> 11 * 0x9e3779b97f4a7c15 >> l.shift)
-	for range 2 {
-		if s := &l.shards[k]; s.mu.TryLock() {
-			return s
-		}
-		k = (k + 1) & (len(l.shards) - 1)
+	home := &l.homes[uint64(uintptr(unsafe.Pointer(&here)))>>11*0x9e3779b97f4a7c15>>(64-homeBits)]
+	k := home.Load()
+	if s := &l.shards[k]; s.mu.TryLock() {
+		return s
 	}
+	k = (k + 1) & uint32(len(l.shards)-1)
+	home.Store(k)
 	s := &l.shards[k]
 	s.mu.Lock()
 	return s
@@ -259,7 +261,7 @@ func (s *laneShard[T]) take(b *batch[T], i uint32, now int64) {
 			return
 		}
 	}
-	s.end(i)
+	s.end(i, false)
 	b.ended++
 }
 
@@ -282,7 +284,7 @@ func (s *laneShard[T]) close(now int64, visit func(v T, left time.Duration)) {
 			n := s.ring.node(i)
 			s.ring.unlink(i, n)
 			visit(*s.value(i), time.Duration(max(0, n.deadline-now)))
-			s.end(i)
+			s.end(i, false)
 		}
 	}
 	s.next.Store(never)

@@ -54,6 +54,9 @@ func BenchmarkScheduleStop(b *testing.B) {
 				b.Run("impl=wheel", func(b *testing.B) { benchScheduleStop(b, newWheel(b), pending, goroutines) })
 				b.Run("impl=AfterFunc", func(b *testing.B) { benchScheduleStop(b, newAfterFunc(b), pending, goroutines) })
 				b.Run("impl=netty", func(b *testing.B) { benchScheduleStop(b, newNetty(b), pending, goroutines) })
+				if goroutines == 1 {
+					b.Run("impl=floor", func(b *testing.B) { benchScheduleStop(b, newLocks(b), pending, goroutines) })
+				}
 				if pending <= 1000 {
 					b.Run("impl=gozero", func(b *testing.B) { benchScheduleStop(b, newGoZero(b), pending, goroutines) })
 					b.Run("impl=gost", func(b *testing.B) { benchScheduleStop(b, newGost(b), pending, goroutines) })
