@@ -1,153 +1,178 @@
 package redislock
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
-	// A waiter looks at the lock this often even if nothing told it to.
+	// A waiter looks at the lock at least once in maxPoll even if nothing told it to; how long exactly is drawn at
+	// random from minPoll to maxPoll.
 	minPoll = time.Second
-	maxPoll = 5 * time.Second
+	maxPoll = 5 * minPoll
 
 	// slowTries is how often a lock is asked for whose replies take longer than its lease.
 	slowTries = 3
 )
 
-// wait is the waiting part of Lock: look, sleep until there is reason to look again.
-func (m *Mutex) wait(ctx context.Context, req *request, locked *LockedError) (*Lock, error) {
-	c := m.client
-	wake := make(chan struct{}, 1)
-	look := func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
-	// The first look came before the subscription, so a release between the two was missed: the hub wakes once the
-	// subscription is confirmed.
-	sub := c.hub.Subscribe(m.kind.channel(req), look)
-	defer sub.Close()
-	var poll wheel.Timer
-	defer func() { poll.Stop() }()
-	for {
-		pause := untilNextLook(locked.TTL, rand.Float64())
-		if !poll.Reset(pause) {
-			var err error
-			if poll, err = c.wheel.AfterFunc(pause, look); err != nil {
-				return nil, operationError("lock", m.name, err)
-			}
-		}
-		select {
-		case <-wake:
-		case <-ctx.Done():
-			if m.kind.leave != nil {
-				c.abandon(req, false)
-			}
-			return nil, operationError("lock", m.name, errors.Join(ended(ctx), locked))
-		case <-c.gate.closing:
-			return nil, ErrClosed
-		}
-		if m.kind.leave == nil {
-			req = m.request(true)
-		}
-		l, err := m.try(ctx, req)
-		if errors.As(err, &locked) {
-			continue
-		}
-		if err != nil && ctx.Err() != nil {
-			err = errors.Join(err, locked)
-		}
-		return l, err
-	}
+// wish is a call for a lock: what waits in the queues.
+//
+// Ground rules. An attempt owns req, doubt, contended and lock while it has the wish in hand; the caller gets lock
+// with the queue's answer. locked may be read at any time, by a caller who gives up.
+type wish struct {
+	mutex     *Mutex
+	began     time.Time
+	req       *request
+	doubt     bool // a copy of an earlier request under the same id may be under way
+	inBooks   bool // the server remembers req
+	contended bool // the hook has been told
+	lock      *Lock
+	locked    atomic.Pointer[LockedError]
 }
 
-// untilNextLook is the time until the present hold may have run out, at most a poll interval. u is uniform in [0,1).
-func untilNextLook(ttl time.Duration, u float64) time.Duration {
-	poll := minPoll + time.Duration(u*float64(maxPoll-minPoll))
-	if ttl < 0 { // without expiry
-		return poll
-	}
-	return min(ttl+time.Millisecond, poll)
-}
-
-// try asks for the lock once, and again if the reply took so long that the lease was over.
-func (m *Mutex) try(ctx context.Context, req *request) (*Lock, error) {
-	for range slowTries {
-		if ctx.Err() != nil {
-			return nil, operationError("lock", m.name, ended(ctx))
-		}
-		l, err := m.ask(ctx, req)
-		if !errors.Is(err, renewal.ErrExpired) {
-			return l, err
-		}
-		req = m.request(req.waits) // the former is given back
-	}
-	return nil, fmt.Errorf("redislock: lock %q: replies took longer than the lease of %v, %d times", m.name, m.config.lease, slowTries)
+func (m *Mutex) wish(waits bool) *wish {
+	return &wish{mutex: m, began: time.Now(), req: m.request(waits)}
 }
 
 // request names a new acquisition.
 func (m *Mutex) request(waits bool) *request {
 	return &request{
 		kind: m.kind, name: m.name, id: m.client.nextID() + m.kind.mark,
-		ttl: m.config.lease, publish: publish, waits: waits,
+		ttl: m.config.lease, fenced: m.config.fenced, publish: publish, waits: waits,
 	}
 }
 
-// ask sends a request for the lock once, and sees to it that a lock which nobody gets is released.
-func (m *Mutex) ask(ctx context.Context, req *request) (*Lock, error) {
-	c := m.client
-	l := &Lock{request: req, client: c}
-	r, answered := c.await(ctx.Done(),
-		func() reply {
-			return c.run(req.kind.acquire(req))
-		},
-		func(r reply) {
-			if taken, _, err := acquired(r); taken || err != nil || r.doubt {
-				c.abandon(req, r.doubt)
-			}
-		})
-	if !answered {
-		return nil, operationError("lock", m.name, ended(ctx))
+// attempt asks for the lock on behalf of the head of a queue. What it learns, or fails by, concerns all who wait.
+func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again time.Duration, err error) {
+	head := batch[0].Value
+	locked := c.heldHere(queue)
+	if locked == nil {
+		head.req.spare = min(len(batch)-1, head.mutex.config.handoff.count)
+		l, err := head.ask()
+		if err == nil {
+			head.lock = l
+			batch[0].Grant()
+			return 0, nil
+		}
+		if !errors.As(err, &locked) {
+			c.refuse(queue, nil)
+			return 0, err
+		}
+		again = max(locked.TTL+time.Millisecond, 0)
+	} else {
+		again = min(locked.TTL, minPoll)
 	}
-	taken, pttl, err := acquired(r)
+	c.refuse(queue, locked)
+	for _, w := range batch {
+		w.Value.locked.Store(locked)
+		if !w.Value.contended {
+			w.Value.contended = true
+			c.hooks.contended(locked)
+		}
+	}
+	return again, nil
+}
+
+// refuse remembers what those who wait in a queue were told last, for those who come after; nil forgets it.
+func (c *Client) refuse(queue string, locked *LockedError) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if locked == nil {
+		delete(c.refused, queue)
+	} else {
+		c.refused[queue] = locked
+	}
+}
+
+// heldHere spares Redis the question while this process holds the lock itself and has heard so a moment ago.
+func (c *Client) heldHere(queue string) *LockedError {
+	c.mu.Lock()
+	l := c.holders[queue]
+	c.mu.Unlock()
+	if l == nil || !l.lease.Valid() {
+		return nil
+	}
+	left := min(minPoll-time.Since(l.sentAt), time.Until(l.lease.Deadline()))
+	if left <= 0 {
+		return nil
+	}
+	return &LockedError{Name: l.name, TTL: left}
+}
+
+// ask requests the lock once, and again if the reply took so long that the lease was over. It blocks as long as the
+// client's own timeouts allow. A lock which nobody gets is released.
+func (w *wish) ask() (*Lock, error) {
+	m := w.mutex
+	for range slowTries {
+		l, taken, err := w.askOnce()
+		if err == nil {
+			return l, nil
+		}
+		if errors.Is(err, ErrLocked) && w.req.kind.leave != nil && w.req.waits {
+			w.inBooks = true // and what a late copy takes the next attempt finds
+			return nil, err
+		}
+		if taken || w.doubt || w.inBooks {
+			m.client.abandon(w.req, w.doubt)
+		}
+		spare := w.req.spare
+		w.req, w.doubt, w.inBooks = m.request(w.req.waits), false, false
+		w.req.spare = spare
+		if !errors.Is(err, renewal.ErrExpired) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("replies took longer than the lease of %v, %d times", m.config.lease, slowTries)
+}
+
+// askOnce also reports whether Redis has granted the lock.
+func (w *wish) askOnce() (l *Lock, taken bool, err error) {
+	m, c := w.mutex, w.mutex.client
+	var r reply
+	var replicas error
+	if m.config.replicas.n > 0 {
+		r, replicas = c.runReplicated(w.req, m.config.replicas)
+	} else {
+		r = c.run(w.req.kind.acquire(w.req))
+	}
+	w.doubt = w.doubt || r.doubt
+	g, err := readGrant(r)
 	switch {
 	case err != nil:
-		if r.doubt {
-			c.abandon(req, true)
-		}
-		return nil, operationError("lock", m.name, err)
-	case !taken:
-		if r.doubt && req.kind.leave == nil { // the next attempt would find what a late copy of this one took
-			c.abandon(req, true)
-		}
-		return nil, &LockedError{Name: m.name, TTL: pttl}
+		return nil, false, err
+	case !g.taken:
+		return nil, false, &LockedError{Name: m.name, TTL: g.pttl}
+	case replicas != nil:
+		return nil, true, replicas
 	}
-	l.doubt = r.doubt
-	if err := m.hold(l, r.sentAt); err != nil {
-		c.abandon(req, r.doubt)
-		return nil, err
+	l = &Lock{
+		request: w.req, client: c, mutex: m, doubt: w.doubt, token: g.token,
+		sentAt: r.sentAt, since: time.Now(), left: m.config.handoff.count,
 	}
-	return l, nil
+	if l.fenced {
+		l.left = l.spare
+	}
+	return l, true, c.hold(l)
 }
 
 // hold starts to look after a lock that Redis has granted.
-func (m *Mutex) hold(l *Lock, sentAt time.Time) (err error) {
-	c := m.client
-	spec := renewal.Spec{Key: l.name, ID: l.id, TTL: l.ttl, SentAt: sentAt, Lost: ErrLost, OnLost: l.lost}
-	if m.config.renew {
-		l.lease, err = c.destination(m.kind).Add(spec)
+func (c *Client) hold(l *Lock) (err error) {
+	spec := renewal.Spec{Key: l.name, ID: l.id, TTL: l.ttl, SentAt: l.sentAt, Lost: ErrLost, OnLost: l.lost}
+	if l.mutex.config.renew {
+		var d *renewal.Destination
+		if d, err = c.destination(l.request); err == nil {
+			l.lease, err = d.Add(spec)
+		}
 	} else {
 		l.lease, err = c.renewer.Watch(spec)
 	}
 	if err != nil {
-		return operationError("lock", m.name, err)
+		return err
 	}
 	c.keep(l)
 	if c.gate.isClosed() && l.lease.Close(ErrClosed) { // Close may have looked before the lock was entered
@@ -157,14 +182,24 @@ func (m *Mutex) hold(l *Lock, sentAt time.Time) (err error) {
 	return nil
 }
 
-// acquired reads the reply of the acquire script.
-func acquired(r reply) (taken bool, pttl time.Duration, err error) {
+// grant is the reply of an acquire script.
+type grant struct {
+	taken bool
+	pttl  time.Duration
+	token int64
+}
+
+func readGrant(r reply) (grant, error) {
 	v, err := r.Int64Slice()
 	if err != nil {
-		return false, 0, err
+		return grant{}, err
 	}
-	if len(v) != 2 {
-		return false, 0, fmt.Errorf("redislock: unexpected reply %v", v)
+	if len(v) < 2 {
+		return grant{}, fmt.Errorf("redislock: unexpected reply %v", v)
 	}
-	return v[0] == 1, time.Duration(v[1]) * time.Millisecond, nil
+	g := grant{taken: v[0] == 1, pttl: time.Duration(v[1]) * time.Millisecond}
+	if len(v) > 2 {
+		g.token = v[2]
+	}
+	return g, nil
 }

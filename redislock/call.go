@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -65,10 +66,16 @@ type reply struct {
 
 // run executes a script that is idempotent on its id, and retries what may succeed on a second try as often as the client's
 // options say. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
-func (c *Client) run(what call) (r reply) {
+func (c *Client) run(what call) reply {
+	return c.retry(func() *redis.Cmd {
+		return what.script.RunOnce(context.Background(), c.rdb, what.keys, what.args...)
+	})
+}
+
+func (c *Client) retry(once func() *redis.Cmd) (r reply) {
 	for n := 0; ; n++ {
 		r.sentAt = time.Now()
-		r.Cmd = what.script.RunOnce(context.Background(), c.rdb, what.keys, what.args...)
+		r.Cmd = once()
 		err := r.Err()
 		if err == nil {
 			return r
@@ -78,10 +85,60 @@ func (c *Client) run(what call) (r reply) {
 		if n >= c.retries || !unanswered && !passing(err) {
 			return r
 		}
+		reload(c.rdb)
 		pause := min(8*time.Millisecond<<n, 512*time.Millisecond)
 		if c.wheel.Sleep(context.Background(), pause/2+rand.N(pause/2)) != nil {
 			return r
 		}
+	}
+}
+
+// runReplicated asks for a lock and then, on the same connection, whether replicas have it too.
+func (c *Client) runReplicated(req *request, want replicas) (r reply, missing error) {
+	what := req.kind.acquire(req)
+	return c.retry(func() *redis.Cmd {
+		ctx := context.Background()
+		node, err := nodeOf(c.rdb, req.name)
+		if err != nil {
+			cmd := redis.NewCmd(ctx)
+			cmd.SetErr(err)
+			return cmd
+		}
+		conn := node.Conn()
+		defer conn.Close()
+		cmd := what.script.RunOnce(ctx, conn, what.keys, what.args...)
+		if g, err := readGrant(reply{Cmd: cmd}); err == nil && g.taken {
+			got, err := conn.Wait(ctx, want.n, want.timeout).Result()
+			switch {
+			case err != nil:
+				missing = fmt.Errorf("%w: %w", ErrReplicas, err)
+			case got < int64(want.n):
+				missing = fmt.Errorf("%w: %d of %d within %v", ErrReplicas, got, want.n, want.timeout)
+			default:
+				missing = nil
+			}
+		}
+		return cmd
+	}), missing
+}
+
+// nodeOf returns the client of the node that a key lives on.
+func nodeOf(rdb redis.UniversalClient, key string) (*redis.Client, error) {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return c, nil
+	case *redis.ClusterClient:
+		return c.MasterForKey(context.Background(), key)
+	case *redis.Ring:
+		return c.GetShardClientForKey(key)
+	}
+	return nil, &InvalidError{Field: "WithReplicas", Value: fmt.Sprintf("%T", rdb), Reason: "needs a client whose nodes are known"}
+}
+
+// reload makes a cluster client look for the masters anew. Otherwise it may go on dialing a dead one for a minute.
+func reload(rdb redis.UniversalClient) {
+	if c, ok := rdb.(*redis.ClusterClient); ok {
+		c.ReloadState(context.Background())
 	}
 }
 
@@ -114,27 +171,27 @@ func passing(err error) bool {
 
 // await runs f and waits for it or for ended, whichever is first. In the second case it returns false, f goes on
 // on its goroutine, which its own timeouts end, and late gets the result. A nil ended needs no goroutine.
-func (c *Client) await(ended <-chan struct{}, f func() reply, late func(reply)) (reply, bool) {
+func await[T any](c *Client, ended <-chan struct{}, f func() T, late func(T)) (result T, answered bool) {
 	if ended == nil {
 		return f(), true
 	}
-	result, gone := make(chan reply), make(chan struct{})
+	done, gone := make(chan T), make(chan struct{})
 	c.gate.enterInside()
 	go func() {
 		defer c.gate.leave()
 		r := f()
 		select {
-		case result <- r:
+		case done <- r:
 		case <-gone:
 			late(r)
 		}
 	}()
 	select {
-	case r := <-result:
+	case r := <-done:
 		return r, true
 	case <-ended:
 		close(gone)
-		return reply{}, false
+		return result, false
 	}
 }
 

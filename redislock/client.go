@@ -14,13 +14,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/notify"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Client takes locks on one Redis. Make one per process and Redis with New; it is safe for concurrent use.
 //
-// Ground rules. Everything is set by New and never changes, except held and leases, which mu guards. Whatever may talk to Redis on
+// Ground rules. Everything is set by New and never changes, except what mu guards. Whatever may talk to Redis on
 // a caller's behalf is counted by gate, so that Close knows when the last of it has ended.
 type Client struct {
 	rdb     redis.UniversalClient // for calls that somebody waits for
@@ -30,16 +31,20 @@ type Client struct {
 
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
+	hooks   Hooks
 	uuid    string
 	nth     atomic.Uint64
 	hub     *notify.Hub
+	queues  *waitqueue.Group[*wish]
 	renewer *renewal.Renewer
 	late    *releaser
 	gate    *gate
 
-	mu     sync.Mutex
-	held   map[*Lock]struct{}
-	leases map[*kind]*renewal.Destination
+	mu      sync.Mutex
+	held    map[*Lock]struct{}
+	holders map[string]*Lock        // of exclusive kinds, by their queue
+	refused map[string]*LockedError // by queues with waiters
+	leases  map[*kind]*renewal.Destination
 }
 
 // New returns a Client that takes its locks through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
@@ -62,15 +67,19 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		retries: retriesOf(rdb),
 		wheel:   cfg.wheel,
 		logger:  cfg.logger,
+		hooks:   cfg.hooks,
 		uuid:    newUUID(),
 		hub:     notify.New(rdb, cfg.wheel),
 		gate:    newGate(),
 		held:    make(map[*Lock]struct{}),
+		holders: make(map[string]*Lock),
+		refused: make(map[string]*LockedError),
 		leases:  make(map[*kind]*renewal.Destination),
 	}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
 		return nil, err
 	}
+	c.queues = c.newQueues()
 	c.own, c.closeIt = dedicated(rdb)
 	c.late = &releaser{client: c}
 	return c, nil
@@ -90,6 +99,10 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 	if m.err = checkName(name); m.err == nil {
 		m.config, m.err = newLockConfig(opts)
 	}
+	if m.err == nil {
+		m.terms = m.config.terms(k)
+		m.queue = m.terms + k.channel(&request{name: name})
+	}
 	return m
 }
 
@@ -100,19 +113,24 @@ func (c *Client) Close(ctx context.Context) error {
 	if !c.gate.close() {
 		return c.gate.wait(ctx)
 	}
+	// Those who wait are told first; what they are granted all the same comes back before late is closed.
+	err := c.queues.Close(ctx, ErrClosed)
 	c.mu.Lock()
 	held := make([]*Lock, 0, len(c.held))
 	for l := range c.held {
+		l.over.Stop()
 		held = append(held, l)
 	}
 	clear(c.held)
+	clear(c.holders)
 	c.mu.Unlock()
 	for _, l := range held {
 		if l.lease.Close(ErrClosed) {
 			c.late.add(l.claim(), 0)
 		}
 	}
-	err := errors.Join(
+	err = errors.Join(
+		err,
 		c.gate.wait(ctx), // nobody is left who would add to late
 		c.late.close(ctx),
 		c.renewer.Close(ctx),
@@ -132,20 +150,22 @@ func (c *Client) nextID() string {
 }
 
 // destination is where locks of a kind are renewed.
-func (c *Client) destination(k *kind) *renewal.Destination {
+func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d := c.leases[k]
-	if d == nil {
-		d, _ = c.renewer.Destination(newRenewBackend(k, c.own)) // fails without a backend only
-		c.leases[k] = d
+	if d = c.leases[req.kind]; d == nil {
+		d, err = c.renewer.Destination(newRenewBackend(req.kind, c))
+		c.leases[req.kind] = d
 	}
-	return d
+	return d, err
 }
 
 func (c *Client) keep(l *Lock) {
 	c.mu.Lock()
 	c.held[l] = struct{}{}
+	if l.kind.exclusive {
+		c.holders[l.mutex.queue] = l
+	}
 	c.mu.Unlock()
 	if l.lease.Err() != nil { // lost before it was entered
 		c.drop(l)
@@ -155,7 +175,29 @@ func (c *Client) keep(l *Lock) {
 func (c *Client) drop(l *Lock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	l.over.Stop()
 	delete(c.held, l)
+	if c.holders[l.mutex.queue] == l {
+		delete(c.holders, l.mutex.queue)
+	}
+}
+
+// limit has a lock end after its WithMaxHold.
+func (c *Client) limit(l *Lock) {
+	d := l.mutex.config.maxHold
+	if d == 0 {
+		return
+	}
+	c.mu.Lock()
+	_, held := c.held[l]
+	var err error
+	if held {
+		l.over, err = c.wheel.AfterFunc(d, l.overdue)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		l.overdue()
+	}
 }
 
 // newUUID returns a version 4 UUID in text form.

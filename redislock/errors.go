@@ -30,6 +30,12 @@ var (
 	// ErrWrongKind is returned when the key holds something else than a lock of this kind. It was left alone.
 	ErrWrongKind = errors.New("redislock: the key holds something else")
 
+	// ErrMaxHold is the cause of a loss that WithMaxHold brought about.
+	ErrMaxHold = errors.New("redislock: held for longer than allowed")
+
+	// ErrReplicas is returned when fewer replicas than WithReplicas wants confirmed an acquisition. The lock is not held.
+	ErrReplicas = errors.New("redislock: not confirmed by enough replicas")
+
 	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
 	ErrInvalid = errors.New("redislock: invalid argument")
 )
@@ -37,11 +43,14 @@ var (
 // LockedError tells how long the present hold lasts unless it is renewed. It matches ErrLocked.
 type LockedError struct {
 	Name string
-	TTL  time.Duration // as Redis reported it last; negative if the key never expires
+	TTL  time.Duration // as Redis reported it last; negative if the key never expires, 0 if unknown
 }
 
 func (e *LockedError) Error() string {
-	if e.TTL < 0 {
+	switch {
+	case e.TTL == 0:
+		return fmt.Sprintf("%v: %q", ErrLocked, e.Name)
+	case e.TTL < 0:
 		return fmt.Sprintf("%v: %q, without expiry", ErrLocked, e.Name)
 	}
 	return fmt.Sprintf("%v: %q, for up to %v", ErrLocked, e.Name, e.TTL)

@@ -41,6 +41,13 @@ type kind struct {
 	// wait in one queue of the process, of which only the head asks Redis.
 	channel func(*request) string
 
+	// exclusive says that one Lock at a time holds it and that who of a process comes next is the process's business. Then its
+	// waiters do not ask Redis while a Lock of the same process holds it, and are handed the lock directly.
+	exclusive bool
+
+	// force frees the lock whoever holds it and wakes those who wait. The script replies 1 if it was held, else 0.
+	force func(*request) call
+
 	// renew sets the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each, ARGV
 	// ttlMillis, id1 .. idN; it replies {1 renewed or 0 not held, ..} in order.
 	renew *scripts.Script
@@ -55,6 +62,8 @@ type request struct {
 	name    string
 	id      string // the holder's field: unique for ever
 	ttl     time.Duration
+	fenced  bool   // with a fencing token
+	spare   int    // how many tokens more may be needed to hand the lock on
 	publish string // the command that wakes waiters: PUBLISH or SPUBLISH
 	waits   bool   // whoever is refused goes on waiting; false for TryLock
 }
@@ -74,15 +83,26 @@ func (k *kind) keysToRenew(name, id string) []string {
 	return k.renewKeys(name, id)
 }
 
+// fenceMillis is how long Redis remembers the last token, which matters only if its clock is set back.
+const fenceMillis = 86_400_000
+
 // plain is Redisson's RLock: a hash named like the lock whose one field is the holder.
 var plain = &kind{
 	label: "plain",
 	acquire: func(r *request) call {
+		if r.fenced {
+			keys := []string{r.name, scripts.LockFence(r.name)}
+			return call{scripts.LockAcquire, keys, []any{r.id, millis(r.ttl), fenceMillis, r.spare}}
+		}
 		return call{scripts.LockAcquire, []string{r.name}, []any{r.id, millis(r.ttl)}}
 	},
 	release: func(r *request) call {
 		return call{scripts.LockRelease, []string{r.name, scripts.LockChannel(r.name)}, []any{r.id, r.publish}}
 	},
-	channel: func(r *request) string { return scripts.LockChannel(r.name) },
-	renew:   scripts.LockRenew,
+	force: func(r *request) call {
+		return call{scripts.LockForce, []string{r.name, scripts.LockChannel(r.name)}, []any{r.publish}}
+	},
+	channel:   func(r *request) string { return scripts.LockChannel(r.name) },
+	exclusive: true,
+	renew:     scripts.LockRenew,
 }

@@ -4,21 +4,40 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // unlockGrace is how long Unlock waits for Redis after its context has ended.
 const unlockGrace = time.Second
+
+// headStart is what processes that wait elsewhere get when this one has handed a lock round among its own callers.
+const headStart = 2 * time.Millisecond
 
 // Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use, and its methods are harmless on a
 // nil or zero Lock, which is not held.
 type Lock struct {
 	*request
 	client *Client
-	doubt  bool // a copy of the request may still be under way
+	mutex  *Mutex
 	lease  *renewal.Lease
+	token  int64
+	sentAt time.Time   // before the lock was asked for
+	since  time.Time   // when it was granted
+	doubt  bool        // a copy of the request may still be under way
+	passed bool        // from another Lock of this process
+	left   int         // how often it may be passed on
+	over   wheel.Timer // ends the longest hold; guarded by client.mu
+
+	pinned  atomic.Bool  // not to be passed on: it may have been extended
+	longest atomic.Int64 // the longest extension
+
+	owner *Owner // both guarded by owner.mu
+	holds int
 }
 
 // Name returns the lock's name.
@@ -66,6 +85,60 @@ func (l *Lock) Deadline() time.Time {
 	return l.lease.Deadline()
 }
 
+// Token returns the fencing token, 0 without WithFencing: a number that is higher than that of every earlier hold of the name.
+// A resource that remembers the highest token it has seen, and refuses lower ones, is safe from holders that act too late.
+func (l *Lock) Token() int64 {
+	if !l.valid() {
+		return 0
+	}
+	return l.token
+}
+
+// Extend makes the lock last for d from now, 1 ms to 365 days, if it would end sooner; it never makes it shorter. A lock with
+// renewal goes on being renewed for its lease: for that one, Extend is a way to survive a longer outage of Redis. It blocks for
+// one round trip, at most until ctx ends.
+//
+// The error matches ErrLost, ErrNotHeld or ErrClosed if the lock is not held any more. After any other error the lock is held
+// as before and may last longer in Redis than Deadline tells.
+func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
+	switch {
+	case !l.valid():
+		return ErrNotHeld
+	case ctx == nil:
+		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+	case d < renewal.MinTTL || d > renewal.MaxTTL:
+		return &InvalidError{Field: "Extend", Value: d, Reason: "must be 1ms to 8760h"}
+	case ctx.Err() != nil:
+		return operationError("extend", l.name, ended(ctx))
+	}
+	c := l.client
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	l.pinned.Store(true) // before the lease is looked at: Unlock closes it before it looks at pinned
+	if err := l.Err(); err != nil {
+		return err
+	}
+	for most := l.longest.Load(); most < int64(d) && !l.longest.CompareAndSwap(most, int64(d)); most = l.longest.Load() {
+	}
+	what := call{l.kind.renew, l.kind.keysToRenew(l.name, l.id), []any{millis(d), l.id}}
+	r, answered := await(c, ctx.Done(), func() reply { return c.run(what) }, func(reply) {})
+	if !answered {
+		return operationError("extend", l.name, ended(ctx))
+	}
+	held, err := r.Int64Slice()
+	switch {
+	case err != nil:
+		return operationError("extend", l.name, err)
+	case len(held) != 1 || held[0] != 1:
+		l.lease.Gone()
+	default:
+		l.lease.Prolong(r.sentAt, d)
+	}
+	return l.Err()
+}
+
 // Context returns a context that ends with parent or with the lock; in the second case its context.Cause is the lock's Err.
 // It needs no goroutine and no cancel function: it is released with the lock or its parent.
 func (l *Lock) Context(parent context.Context) context.Context {
@@ -93,22 +166,38 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	if ctx == nil {
 		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
 	}
+	if !l.owner.gaveBack(l) {
+		return l.Err()
+	}
 	c, deadline := l.client, l.lease.Deadline()
+	if !c.gate.enter() { // Close releases it
+		if err := l.Err(); err != nil {
+			return err
+		}
+		return ErrClosed
+	}
+	defer c.gate.leave()
 	if !l.lease.Close(ErrNotHeld) {
 		return l.Err()
 	}
 	c.drop(l)
-	if !c.gate.enter() {
-		c.late.add(l.claim(), 0)
-		return ErrClosed
+	c.hooks.released(l)
+	if l.handOver() {
+		return nil
 	}
-	defer c.gate.leave()
+	return l.release(ctx, deadline)
+}
 
+// release frees the key of a lock that is not held any more and whose deadline was given.
+func (l *Lock) release(ctx context.Context, deadline time.Time) error {
+	c := l.client
 	patience, stop := c.patience(ctx)
 	defer stop()
-	r, answered := c.await(patience,
+	r, answered := await(c, patience,
 		func() reply {
-			return c.run(l.kind.release(l.request))
+			r := c.run(l.kind.release(l.request))
+			l.wakeNext()
+			return r
 		},
 		func(r reply) {
 			if r.Err() != nil || l.doubt {
@@ -136,6 +225,22 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	}
 }
 
+// wakeNext has those look who came while the lock was being released and found it taken. After a row of hand-overs other processes,
+// who learn of it by the message, go first.
+func (l *Lock) wakeNext() {
+	if !l.kind.exclusive {
+		return
+	}
+	look := func() { l.client.queues.Kick(l.mutex.queue) }
+	if l.passed {
+		_, err := l.client.wheel.AfterFunc(headStart, look)
+		if err == nil {
+			return
+		}
+	}
+	look()
+}
+
 // patience is closed a while after ctx has ended.
 func (c *Client) patience(ctx context.Context) (<-chan struct{}, func()) {
 	if ctx.Done() == nil {
@@ -155,12 +260,32 @@ func (l *Lock) lost(err error) {
 	c := l.client
 	c.drop(l)
 	var lost *renewal.LostError
-	if !errors.As(err, &lost) || errors.Is(err, renewal.ErrGone) {
+	if !errors.As(err, &lost) {
+		return
+	}
+	c.hooks.lost(l, err)
+	if l.kind.exclusive {
+		c.queues.Kick(l.mutex.queue)
+	}
+	if errors.Is(err, renewal.ErrGone) {
 		return
 	}
 	// A renewal that was given up may still have been executed and keep the key for another lease that nobody uses.
 	// Release it, but not before the time for which it was last promised to the holder: he may need it to stop.
 	c.late.add(l.claim(), time.Until(lost.Due.Add(l.ttl/8)))
+}
+
+// overdue ends a lock that has been held for as long as it may. The key goes a little later: its holder may need time to stop.
+func (l *Lock) overdue() {
+	c := l.client
+	err := fmt.Errorf("%w: %q: %w: %v", ErrLost, l.name, ErrMaxHold, l.mutex.config.maxHold)
+	if !l.lease.Close(err) {
+		return
+	}
+	c.drop(l)
+	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "lock held for too long, released", slog.String("name", l.name))
+	c.hooks.lost(l, err)
+	c.late.add(l.claim(), l.ttl/8)
 }
 
 func (l *Lock) valid() bool { return l != nil && l.lease != nil }

@@ -4,18 +4,21 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 )
 
 // Mutex is the lock of one name. It holds no state of its own: any number of Mutex values of one name, in any
 // process, are the same lock. It is safe for concurrent use.
 //
 // A hold belongs to the *Lock that Lock or TryLock returned, not to a goroutine: a second Lock waits, also in the
-// goroutine that holds the first.
+// goroutine that holds the first, unless both calls have the same Owner.
 type Mutex struct {
 	client *Client
 	kind   *kind
 	name   string
 	config lockConfig
+	terms  string
+	queue  string
 	err    error // of the name or an option
 }
 
@@ -25,13 +28,32 @@ func (m *Mutex) Name() string { return m.name }
 // TryLock takes the lock if it is free. It blocks for one round trip, at most until ctx ends. If another holds the lock, the error is
 // a *LockedError with the remaining time, which matches ErrLocked; any other error means that nothing is known about
 // the lock. After an error nothing is held: if a request was under way whose reply was never seen, the lock that it may
-// have taken is released in the background.
+// have taken is released in the background. TryLock does not stand in line behind those who wait.
 func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
-	defer m.client.gate.leave()
-	return m.try(ctx, m.request(false))
+	c := m.client
+	defer c.gate.leave()
+	if l, err := m.reenter(ctx); l != nil || err != nil {
+		return l, err
+	}
+	w := m.wish(false)
+	err, answered := await(c, ctx.Done(), func() (err error) {
+		w.lock, err = w.ask()
+		return err
+	}, func(err error) {
+		if err == nil {
+			w.lock.discard()
+		}
+	})
+	if !answered {
+		return nil, operationError("lock", m.name, ended(ctx))
+	}
+	if locked, ok := errors.AsType[*LockedError](err); ok {
+		c.hooks.contended(locked)
+	}
+	return m.finish(ctx, w, err)
 }
 
 // Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When ctx ends
@@ -39,20 +61,54 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 // the retries that the client's options allow: whether to go on waiting is the caller's decision. After an error nothing is
 // held, as with TryLock.
 //
-// While it waits, Lock costs one wheel entry and a share of one subscription. It looks again when the holder's unlock is
-// announced, when the subscription had been interrupted, when the holder's lease runs out, and every few seconds in any case.
+// Callers of one process stand in line, in order of arrival, those with the same options in the same line. Only the first
+// of them asks Redis: when the holder's unlock is announced, when the subscription had been interrupted, when the
+// holder's lease runs out, and every few seconds in any case. A lock that is unlocked while others of the process wait
+// goes to the next of them directly, within the bounds of WithHandoff. While it waits, Lock costs a share of one wheel entry
+// and one subscription.
 func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
 	defer m.client.gate.leave()
-	req := m.request(true)
-	l, err := m.try(ctx, req)
-	var locked *LockedError
-	if !errors.As(err, &locked) {
+	if l, err := m.reenter(ctx); l != nil || err != nil {
 		return l, err
 	}
-	return m.wait(ctx, req, locked)
+	w, queue := m.enqueue()
+	_, err := m.client.queues.Wait(ctx, queue, w)
+	return m.finish(ctx, w, err)
+}
+
+// LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called on a goroutine of its own with what
+// Lock would have returned. f is called exactly once, unless cancel is called in time: it returns true if f will not run, and
+// then nothing is held. LockFunc panics if f is nil.
+func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func() bool) {
+	if f == nil {
+		panic("redislock: LockFunc with a nil function")
+	}
+	l, err := (*Lock)(nil), m.begin(ctx)
+	if err == nil {
+		if l, err = m.reenter(ctx); l != nil || err != nil {
+			m.client.gate.leave()
+		}
+	}
+	if l != nil || err != nil {
+		go f(l, err)
+		return func() bool { return false }
+	}
+	w, queue := m.enqueue()
+	drop := m.client.queues.WaitFunc(ctx, queue, w, func(_ *wish, err error) {
+		l, err := m.finish(ctx, w, err)
+		m.client.gate.leave()
+		f(l, err)
+	})
+	return func() bool {
+		if !drop() {
+			return false
+		}
+		m.client.gate.leave()
+		return true
+	}
 }
 
 // Do runs f while holding the lock. The context that f gets ends with ctx, and with the cause ErrLost if the lock is lost; f
@@ -94,4 +150,30 @@ func (m *Mutex) begin(ctx context.Context) error {
 		return ErrClosed
 	}
 	return nil
+}
+
+// finish turns the end of a wish into what its caller gets.
+func (m *Mutex) finish(ctx context.Context, w *wish, err error) (*Lock, error) {
+	switch {
+	case err == nil:
+		l := w.lock
+		if l.passed && !w.contended {
+			m.client.hooks.contended(&LockedError{Name: m.name})
+		}
+		m.client.limit(l)
+		ownerOf(ctx).took(l)
+		m.client.hooks.acquired(l, time.Since(w.began))
+		return l, nil
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrLocked):
+		return nil, err
+	case ctx.Err() != nil:
+		if errors.Is(err, ctx.Err()) {
+			err = ended(ctx)
+		}
+		if locked := w.locked.Load(); locked != nil {
+			err = errors.Join(err, locked)
+		}
+		return nil, operationError("lock", m.name, err)
+	}
+	return nil, operationError("lock", m.name, err)
 }

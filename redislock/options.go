@@ -21,13 +21,24 @@ type LockOption interface{ applyLock(*lockConfig) error }
 type config struct {
 	wheel  *wheel.Wheel
 	logger *slog.Logger
+	hooks  Hooks
 	given  given
 }
 
 type lockConfig struct {
-	lease time.Duration
-	renew bool
-	given given
+	lease    time.Duration
+	renew    bool
+	fenced   bool
+	replicas replicas
+	maxHold  time.Duration // 0: none
+	handoff  handoff
+	given    given
+}
+
+// replicas is how many replicas must have confirmed an acquisition within how long.
+type replicas struct {
+	n       int
+	timeout time.Duration
 }
 
 // given refuses an option that occurs twice: which of the two was meant is not for us to guess.
@@ -88,6 +99,14 @@ func WithLogger(l *slog.Logger) Option {
 	}}
 }
 
+// WithHooks sets functions that are told what happens to locks. The default is none.
+func WithHooks(h Hooks) Option {
+	return option{"WithHooks", func(c *config) error {
+		c.hooks = h
+		return nil
+	}}
+}
+
 // WithLease sets how long the lock lasts in Redis without a renewal: 1 ms to 365 days, default 30 s. It bounds how long
 // others wait for a holder that died. A lease well above the round trip to Redis is needed for the lock to be useful:
 // an acquisition whose reply took longer is given back. Redis counts in milliseconds; fractions are rounded up there.
@@ -109,6 +128,61 @@ func WithoutRenewal() LockOption {
 	}}
 }
 
+// WithFencing gives each Lock a Token that is higher than those of all earlier holds of the name, for resources that refuse a
+// writer with a lower token than they have seen. It rises across expiry, ForceUnlock and the loss of Redis's data as long as the
+// server's clock is not set back across one. All who lock the name should use it. The counter is Redisson's, which Java's
+// RFencedLock increases; it expires a day after the last fenced lock of a Go service.
+func WithFencing() LockOption {
+	return lockOption{"WithFencing", func(c *lockConfig) error {
+		c.fenced = true
+		return nil
+	}}
+}
+
+// WithReplicas makes an acquisition succeed only if n replicas, 1 to 100, have confirmed it within timeout, 1 ms to 1 minute. Otherwise
+// the lock is released and the call fails with ErrReplicas. It makes the loss of a lock in a failover less likely and
+// cannot rule it out: the replica that is promoted need not be one that confirmed. It costs a second round trip.
+func WithReplicas(n int, timeout time.Duration) LockOption {
+	return lockOption{"WithReplicas", func(c *lockConfig) error {
+		if n < 1 || n > 100 {
+			return &InvalidError{Field: "WithReplicas", Value: n, Reason: "must be 1 to 100 replicas"}
+		}
+		if timeout < time.Millisecond || timeout > time.Minute {
+			return &InvalidError{Field: "WithReplicas", Value: timeout, Reason: "the timeout must be 1ms to 1m"}
+		}
+		c.replicas = replicas{n, timeout}
+		return nil
+	}}
+}
+
+// WithMaxHold ends the lock after d, 1 ms to 365 days, however alive its holder is: against one that forgot to unlock, for whom the
+// watchdog would renew it for ever. The Lock is then lost, with the cause ErrMaxHold, and free shortly after. The default is no limit.
+func WithMaxHold(d time.Duration) LockOption {
+	return lockOption{"WithMaxHold", func(c *lockConfig) error {
+		if d < renewal.MinTTL || d > renewal.MaxTTL {
+			return &InvalidError{Field: "WithMaxHold", Value: d, Reason: "must be 1ms to 8760h"}
+		}
+		c.maxHold = d
+		return nil
+	}}
+}
+
+// WithHandoff bounds how often and for how long a lock that was taken from Redis is passed on among the waiting callers of one process
+// before processes that wait elsewhere get their chance: at most maxCount times, 0 to 10000, and not later than maxTime after it
+// was taken, up to 1 minute. The default is 100 times and 20 ms; 0 never passes it on. Nor is it passed on after an eighth of its lease.
+func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
+	return lockOption{"WithHandoff", func(c *lockConfig) error {
+		if maxCount < 0 || maxCount > 10000 {
+			return &InvalidError{Field: "WithHandoff", Value: maxCount, Reason: "must be 0 to 10000 times"}
+		}
+		if maxTime < 0 || maxTime > time.Minute {
+			return &InvalidError{Field: "WithHandoff", Value: maxTime, Reason: "the time must be 0 to 1m"}
+		}
+		c.handoff = handoff{maxCount, maxTime}
+		return nil
+	}}
+}
+
 func newConfig(opts []Option) (config, error) {
 	c := config{logger: slog.New(slog.DiscardHandler)}
 	for i, o := range opts {
@@ -126,7 +200,7 @@ func newConfig(opts []Option) (config, error) {
 }
 
 func newLockConfig(opts []LockOption) (lockConfig, error) {
-	c := lockConfig{lease: DefaultLease, renew: true}
+	c := lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}}
 	for i, o := range opts {
 		if o == nil {
 			return c, &InvalidError{Field: "option", Value: i, Reason: "is nil"}

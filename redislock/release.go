@@ -48,7 +48,7 @@ func (cl claim) call() call {
 
 // claim counts its time from now: any request for it was sent before.
 func (l *Lock) claim() claim {
-	return claim{request: l.request, until: time.Now().Add(l.ttl), pause: releaseRetry}
+	return claim{request: l.request, until: time.Now().Add(max(l.ttl, time.Duration(l.longest.Load()))), pause: releaseRetry}
 }
 
 // abandon is for a request that is given up: nobody holds it, and it may be in the server's books.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,18 +17,34 @@ import (
 type renewBackend struct {
 	kind     *kind
 	rdb      redis.UniversalClient
+	hook     func(Event)
 	separate atomic.Bool
 }
 
-func newRenewBackend(k *kind, rdb redis.UniversalClient) *renewBackend {
-	b := &renewBackend{kind: k, rdb: rdb}
-	_, single := rdb.(*redis.Client)
+func newRenewBackend(k *kind, c *Client) *renewBackend {
+	b := &renewBackend{kind: k, rdb: c.own, hook: c.hooks.Renewed}
+	_, single := b.rdb.(*redis.Client)
 	b.separate.Store(!single)
 	return b
 }
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
+	start := time.Now()
+	err := b.renew(ctx, batch)
+	if b.hook == nil {
+		return err
+	}
+	took := time.Since(start)
+	for i, l := range batch.Leases {
+		if batch.Outcomes[i] == renewal.Extended {
+			b.hook(Event{Name: l.Key, Took: took})
+		}
+	}
+	return err
+}
+
+func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 	if b.separate.Load() {
 		return b.renewSeparately(ctx, batch)
 	}

@@ -29,7 +29,7 @@ type Lease struct {
 	renewer *Renewer
 	dest    *Destination // nil: watched only
 	key, id string
-	ttl     time.Duration
+	ttl     time.Duration // that renewals ask for
 	as      error
 	onLost  func(error)
 
@@ -37,8 +37,10 @@ type Lease struct {
 
 	mu         sync.Mutex
 	phase      phase
-	sentAt     time.Time     // before the request that obtained or last renewed the lease
-	renewAfter time.Duration // counted from sentAt
+	sentAt     time.Time     // before the request that the term in force was granted to
+	lasts      time.Duration // from then
+	renewedAt  time.Time     // before the request that obtained or last renewed the lease
+	renewAfter time.Duration // counted from renewedAt
 	err        error         // while held: the last failure of the backend; when ended: why
 	timer      wheel.Timer
 	ctx        context.Context // nil until somebody asks for Done or Context
@@ -107,6 +109,43 @@ func (l *Lease) Close(reason error) bool {
 	return l.end(reason)
 }
 
+// Prolong tells that the holder has obtained a longer term himself, by a request sent after sentAt for ttl, MinTTL to MaxTTL. It
+// reports whether the lease still ran: a term that came too late is none. A term that ends sooner than the one in
+// force changes nothing. Renewals go on as before; the backend must not let them shorten the term.
+func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
+	l.mu.Lock()
+	now := time.Now()
+	switch {
+	case l.phase == ended:
+		l.mu.Unlock()
+		return false
+	case l.term().left(now) <= 0:
+		l.loseLocked(ErrExpired)
+		return false
+	}
+	defer l.mu.Unlock()
+	if ttl >= MinTTL && ttl <= MaxTTL {
+		l.prolong(sentAt, ttl)
+		l.rearm(now)
+	}
+	return true
+}
+
+// prolong sets the term unless the one in force lasts longer; the caller holds mu.
+func (l *Lease) prolong(sentAt time.Time, ttl time.Duration) {
+	if (term{sentAt, ttl}).deadline().After(l.term().deadline()) {
+		l.sentAt, l.lasts = sentAt, ttl
+	}
+}
+
+// Gone ends the lease as lost because its holder has learned that the backend no longer knows it. It reports whether this call ended it.
+func (l *Lease) Gone() bool {
+	l.mu.Lock()
+	over := l.phase == ended
+	l.loseLocked(ErrGone)
+	return !over
+}
+
 // lose ends the lease without its holder's doing and tells him.
 func (l *Lease) lose(cause error) {
 	l.mu.Lock()
@@ -153,7 +192,7 @@ func (l *Lease) end(err error) bool {
 }
 
 // term is the period confirmed last; the caller holds mu.
-func (l *Lease) term() term { return term{l.sentAt, l.ttl} }
+func (l *Lease) term() term { return term{l.sentAt, l.lasts} }
 
 // base is made on demand: most leases are never asked for a channel.
 func (l *Lease) base() context.Context {
@@ -197,7 +236,7 @@ func (l *Lease) tick() {
 		l.loseLocked(ErrExpired)
 		return
 	}
-	due := l.dest != nil && l.phase == idle && elapsed(l.sentAt, now) >= l.renewAfter
+	due := l.dest != nil && l.phase == idle && elapsed(l.renewedAt, now) >= l.renewAfter
 	if due {
 		l.phase = queued
 	}
@@ -223,7 +262,7 @@ func (l *Lease) rearm(now time.Time) { l.timer.Reset(l.nextEntry(now)) }
 func (l *Lease) nextEntry(now time.Time) time.Duration {
 	d := l.term().left(now)
 	if l.dest != nil && l.phase == idle {
-		d = min(d, l.renewAfter-elapsed(l.sentAt, now))
+		d = min(d, l.renewAfter-elapsed(l.renewedAt, now))
 	}
 	return max(d, 0)
 }
@@ -257,11 +296,12 @@ func (l *Lease) settle(o Outcome, sentAt time.Time, failure error) {
 		l.loseLocked(ErrExpired)
 		return
 	case o == Extended:
-		l.sentAt, l.err = sentAt, nil
+		l.prolong(sentAt, l.ttl)
+		l.renewedAt, l.err = sentAt, nil
 		l.renewAfter = nextRenewal(l.ttl, rand.Float64())
 	default:
 		l.err = failure
-		l.renewAfter = elapsed(l.sentAt, now) + retryAfter(l.ttl, rand.Float64())
+		l.renewAfter = elapsed(l.renewedAt, now) + retryAfter(l.ttl, rand.Float64())
 	}
 	l.phase = idle
 	l.rearm(now)

@@ -127,7 +127,7 @@ func (r *Renewer) add(d *Destination, s Spec) (*Lease, error) {
 	}
 	l := &Lease{
 		renewer: r, dest: d, key: s.Key, id: s.ID, ttl: s.TTL, as: s.Lost, onLost: s.OnLost,
-		sentAt: s.SentAt,
+		sentAt: s.SentAt, lasts: s.TTL, renewedAt: s.SentAt,
 	}
 	if d != nil {
 		l.renewAfter = firstRenewal(s.TTL, rand.Float64())

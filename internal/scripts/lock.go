@@ -8,10 +8,13 @@ import "github.com/redis/go-redis/v9"
 var (
 	// LockAcquire takes the lock if it is free.
 	//
-	//	KEYS  name
-	//	ARGV  id, ttlMillis
-	//	reply {1, ttlMillis} taken, or held by this id already; the TTL is set
-	//	      {0, pttl}      held by another; pttl is in milliseconds, -1 without expiry
+	//	KEYS  name, fence if a fencing token is wanted
+	//	ARGV  id, ttlMillis, and with a fence: fenceMillis, spare
+	//	reply {1, ttlMillis, token} taken, or held by this id already; the TTL is set; the token comes with a fence only
+	//	      {0, pttl}             held by another; pttl is in milliseconds, -1 without expiry
+	//
+	// A token is higher than all that went before: one more than the last, or the server's time in microseconds if that is
+	// higher, so that it rises even if the fence has expired or was lost. The next spare tokens are the holder's too.
 	//
 	// A key that is a read/write lock is refused (see [WrongKind]), and one
 	// that is no hash fails with WRONGTYPE.
@@ -24,7 +27,14 @@ var (
 	//	reply 1 released, 0 this id does not hold it
 	LockRelease = declare("lock_release")
 
-	// LockRenew sets the TTL of each lock that its id holds. Many locks can
+	// LockForce frees the lock, whoever holds it, and wakes waiters.
+	//
+	//	KEYS  name, channel
+	//	ARGV  PUBLISH or SPUBLISH
+	//	reply 1 freed, 0 was free
+	LockForce = declare("lock_force")
+
+	// LockRenew sets the TTL of each lock that its id holds, unless it is longer. Many locks can
 	// go in one call where all keys are on one server.
 	//
 	//	KEYS  name1 .. nameN

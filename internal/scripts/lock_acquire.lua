@@ -1,22 +1,36 @@
--- lock_acquire.lua  KEYS[1]=hash ARGV: id, ttlMillis  returns {1, ttlMillis} if held by id, else {0, pttl}
+-- lock_acquire.lua  KEYS[1]=hash KEYS[2]=fence or none ARGV: id, ttlMillis, fenceMillis, spare  returns {1, ttlMillis, token} if held by id, else {0, pttl}
 local key, id, ttl = KEYS[1], ARGV[1], ARGV[2]
 local ms = tonumber(ttl)
 if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
   -- PEXPIRE would delete the key just set, or fail and leave it for ever.
   return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
 end
-if redis.call('HLEN', key) == 0 then
-  redis.call('HSET', key, id, 1)
-  redis.call('PEXPIRE', key, ttl)
-  return {1, ms}
-end
-local found = redis.call('HMGET', key, 'mode', id)
-if found[1] then
-  return redis.error_reply('WRONGKIND the key holds a read/write lock')
-end
-if found[2] then
+local free = redis.call('HLEN', key) == 0
+if not free then
+  local found = redis.call('HMGET', key, 'mode', id)
+  if found[1] then
+    return redis.error_reply('WRONGKIND the key holds a read/write lock')
+  end
+  if not found[2] then
+    return {0, redis.call('PTTL', key)}
+  end
   -- Taken by an earlier execution of this same call, whose reply was lost.
-  redis.call('PEXPIRE', key, ttl)
-  return {1, ms}
 end
-return {0, redis.call('PTTL', key)}
+local reply = {1, ms}
+if KEYS[2] then
+  local last, spare = tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(ARGV[4])
+  if not last then
+    return redis.error_reply('WRONGKIND the fence holds no number')
+  end
+  if free or last == 0 then
+    local time = redis.call('TIME')
+    last = math.max(last + 1, time[1] * 1000000 + time[2]) + spare
+    redis.call('SET', KEYS[2], string.format('%.0f', last), 'PX', ARGV[3])
+  end
+  reply[3] = last - spare
+end
+if free then
+  redis.call('HSET', key, id, 1)
+end
+redis.call('PEXPIRE', key, ttl)
+return reply

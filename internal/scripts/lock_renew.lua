@@ -1,4 +1,4 @@
--- lock_renew.lua  KEYS[1..n]=hash ARGV: ttlMillis, id1, .., idn  returns {1 renewed or 0 not held by id, ..}
+-- lock_renew.lua  KEYS[1..n]=hash ARGV: ttlMillis, id1, .., idn  returns {1 held for ttlMillis or longer, 0 not held by id, ..}
 local ms = tonumber(ARGV[1])
 if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
   -- PEXPIRE would delete the key.
@@ -14,7 +14,8 @@ for i, key in ipairs(KEYS) do
     end
     own = 0
   end
-  if own == 1 then
+  -- Never shorter: the holder may have been promised more, and calls may overtake each other.
+  if own == 1 and redis.call('PTTL', key) < ms then
     redis.call('PEXPIRE', key, ARGV[1])
   end
   held[i] = own

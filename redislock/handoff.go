@@ -1,0 +1,120 @@
+package redislock
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+)
+
+// This file is waiting within the process: one queue per lock, of which the head asks Redis, and the lock passed from
+// one caller to the next without asking it at all.
+
+// handoff bounds how long a process keeps a lock among its own callers while others may be waiting elsewhere.
+type handoff struct {
+	count int
+	time  time.Duration
+}
+
+func (c *Client) newQueues() *waitqueue.Group[*wish] {
+	listen := waitqueue.Hub(c.hub, channelOf)
+	return waitqueue.New(c.wheel, waitqueue.Config[*wish]{
+		Attempt:  c.attempt,
+		MaxBatch: 1 << 20, // all of them: the head asks, the rest learn from it
+		Poll:     maxPoll,
+		Listen: func(queue string, kick func()) (stop func()) {
+			end := listen(queue, kick)
+			return func() {
+				c.refuse(queue, nil)
+				end()
+			}
+		},
+		GiveBack: func(_ string, granted []*wish) {
+			for _, w := range granted {
+				w.lock.discard()
+			}
+		},
+		Leave: func(_ string, left []*wish) {
+			for _, w := range left {
+				if w.req.kind.leave != nil {
+					c.abandon(w.req, w.doubt)
+				}
+			}
+		},
+	})
+}
+
+// queueOf names the queue in which a request waits: with all that want the same lock on the same terms, so that any
+// of them may be given what another has.
+func (m *Mutex) queueOf(req *request) string {
+	if m.kind.leave != nil { // a channel, and so a queue, of its own
+		return m.terms + m.kind.channel(req)
+	}
+	return m.queue
+}
+
+// enqueue returns a wish and the queue in which it is about to wait.
+func (m *Mutex) enqueue() (*wish, string) {
+	c, w := m.client, m.wish(true)
+	queue := m.queueOf(w.req)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.locked.Store(c.refused[queue])
+	return w, queue
+}
+
+// terms are what locks must have in common to be handed over. A channel follows them in the name of a queue.
+func (c lockConfig) terms(k *kind) string {
+	return fmt.Sprintf("%s %v %v %v %v %v\x00", k.label, c.lease, c.renew, c.fenced, c.replicas, c.handoff)
+}
+
+func channelOf(queue string) string {
+	for i := range len(queue) {
+		if queue[i] == 0 { // terms hold none
+			return queue[i+1:]
+		}
+	}
+	return queue
+}
+
+// handOver passes the lock on to the first who waits for it in this process, and reports whether there was one. The key in Redis
+// stays as it is; the lease of the caller's Lock has been closed, so nothing that is done with it can reach the
+// key any more.
+//
+// Only a lock that was taken a moment ago is passed on: none of its renewals can be under way, and processes that
+// wait elsewhere get their turn.
+func (l *Lock) handOver() bool {
+	c, m := l.client, l.mutex
+	if !l.kind.exclusive || !m.config.renew || l.doubt || l.left == 0 || l.pinned.Load() ||
+		time.Since(l.sentAt) > min(m.config.handoff.time, l.ttl/8) || c.queues.Waiting(m.queue) == 0 {
+		return false
+	}
+	next := &Lock{
+		request: l.request, client: c, mutex: m, sentAt: l.sentAt, since: time.Now(), left: l.left - 1, passed: true,
+	}
+	if l.fenced {
+		next.token = l.token + 1 // reserved when the lock was taken
+	}
+	if c.hold(next) != nil {
+		return false
+	}
+	if c.queues.Handoff(m.queue, func(w **wish) { (*w).lock, next.mutex = next, (*w).mutex }) {
+		return true
+	}
+	if next.lease.Close(ErrNotHeld) {
+		c.drop(next)
+	}
+	return false
+}
+
+// discard gives back a lock that was granted to a caller who had gone. It blocks for a round trip.
+func (l *Lock) discard() {
+	c := l.client
+	if !l.lease.Close(ErrNotHeld) {
+		return
+	}
+	c.drop(l)
+	if r := c.run(l.kind.release(l.request)); r.Err() != nil || l.doubt {
+		c.giveBack(l.claim(), l.doubt)
+	}
+}

@@ -1,0 +1,47 @@
+package redislock
+
+import "time"
+
+// Event tells a hook what happened to a lock. Which fields are set depends on the hook.
+type Event struct {
+	Name  string
+	Token int64         // the fencing token, if the lock has one
+	Took  time.Duration // Acquired: the wait; Renewed: the call; Lost, Released: since the lock was taken
+	TTL   time.Duration // Contended: as LockedError.TTL
+	Err   error         // Lost: why
+}
+
+// Hooks are functions that are told what happens to the locks of a Client, for metrics and traces. Each may be nil. They run where
+// the event happens, several at a time, and must return soon: Lost and Renewed run where leases are looked after. They may use
+// neither the lock nor the Client.
+type Hooks struct {
+	Acquired  func(Event) // a call got the lock
+	Contended func(Event) // a call found the lock held, once per call
+	Renewed   func(Event) // the watchdog prolonged the lock
+	Lost      func(Event) // the lock ended before it was unlocked
+	Released  func(Event) // the holder gave the lock back; Redis may not have answered yet
+}
+
+func (h *Hooks) acquired(l *Lock, took time.Duration) {
+	if h.Acquired != nil {
+		h.Acquired(Event{Name: l.name, Token: l.token, Took: took})
+	}
+}
+
+func (h *Hooks) contended(e *LockedError) {
+	if h.Contended != nil {
+		h.Contended(Event{Name: e.Name, TTL: e.TTL})
+	}
+}
+
+func (h *Hooks) lost(l *Lock, err error) {
+	if h.Lost != nil {
+		h.Lost(Event{Name: l.name, Token: l.token, Took: time.Since(l.since), Err: err})
+	}
+}
+
+func (h *Hooks) released(l *Lock) {
+	if h.Released != nil {
+		h.Released(Event{Name: l.name, Token: l.token, Took: time.Since(l.since)})
+	}
+}

@@ -1,0 +1,86 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// Owner makes locks reentrant for one line of work, such as the handling of a request: while it holds a lock, further calls
+// with a context that carries it get the same *Lock again, without asking Redis, and as many calls of Unlock give it back. The
+// zero value is ready for use; it must not be copied. It is safe for concurrent use.
+type Owner struct {
+	mu   sync.Mutex
+	held map[ownedLock]*Lock
+}
+
+type ownedLock struct {
+	client *Client
+	kind   *kind
+	name   string
+}
+
+type ownerKey struct{}
+
+// WithOwner returns a context whose locks belong to the owner. A re-entry into a lock that was lost fails with ErrLost
+// until its holder has unlocked it as often as he locked it. Whichever call took the lock decided on its options.
+func WithOwner(ctx context.Context, o *Owner) context.Context {
+	return context.WithValue(ctx, ownerKey{}, o)
+}
+
+func ownerOf(ctx context.Context) *Owner {
+	o, _ := ctx.Value(ownerKey{}).(*Owner)
+	return o
+}
+
+// reenter returns the lock that the context's owner holds already, once more.
+func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
+	o := ownerOf(ctx)
+	if o == nil {
+		return nil, nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l := o.held[ownedLock{m.client, m.kind, m.name}]
+	switch {
+	case l == nil:
+		return nil, nil
+	case l.Err() != nil:
+		return nil, operationError("lock again", m.name, l.Err())
+	case !l.Valid():
+		return nil, fmt.Errorf("%w: %q, its lease is over", ErrLost, m.name)
+	}
+	l.holds++
+	return l, nil
+}
+
+// took notes a lock that was just granted. A nil Owner has none.
+func (o *Owner) took(l *Lock) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.held == nil {
+		o.held = make(map[ownedLock]*Lock)
+	}
+	l.owner, l.holds = o, 1
+	o.held[ownedLock{l.client, l.kind, l.name}] = l
+}
+
+// gaveBack counts an Unlock and reports whether it was the last.
+func (o *Owner) gaveBack(l *Lock) bool {
+	if o == nil {
+		return true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l.holds--
+	if l.holds > 0 {
+		return false
+	}
+	if key := (ownedLock{l.client, l.kind, l.name}); o.held[key] == l {
+		delete(o.held, key)
+	}
+	return true
+}

@@ -1,0 +1,89 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// State is a lock as Redis has it at one instant.
+type State struct {
+	Locked  bool
+	Holders []string      // their ids in Redis, in order; several for readers
+	TTL     time.Duration // until the hold ends unless it is renewed; negative if it never does, 0 if the lock is free
+	Token   int64         // the highest fencing token given out, 0 if none is known
+}
+
+// State asks Redis who holds the lock. It blocks for one round trip, at most until ctx ends. The answer may be out of
+// date when it arrives: it is for people and dashboards, not for deciding who may act.
+func (m *Mutex) State(ctx context.Context) (State, error) {
+	var fields *redis.MapStringStringCmd
+	var pttl *redis.DurationCmd
+	var token *redis.StringCmd
+	_, err := m.admin(ctx, "state of", func() result {
+		pipe := m.client.rdb.TxPipeline()
+		fields = pipe.HGetAll(context.Background(), m.name)
+		pttl = pipe.PTTL(context.Background(), m.name)
+		token = pipe.Get(context.Background(), scripts.LockFence(m.name))
+		_, err := pipe.Exec(context.Background())
+		if errors.Is(err, redis.Nil) { // no token
+			err = nil
+		}
+		return result{err: err}
+	})
+	if err != nil {
+		return State{}, err
+	}
+	s := State{}
+	for field := range fields.Val() {
+		if field != "mode" {
+			s.Holders = append(s.Holders, field)
+		}
+	}
+	slices.Sort(s.Holders)
+	if s.Locked = len(fields.Val()) > 0; s.Locked {
+		s.TTL = pttl.Val()
+	}
+	s.Token, _ = strconv.ParseInt(token.Val(), 10, 64)
+	return s, nil
+}
+
+// ForceUnlock frees the lock whoever holds it, wakes those who wait, and reports whether it was held. The holder is told at
+// his next renewal; until then he goes on as if he held it, so use this on holders known to be dead, or with fencing. The
+// next token is higher than the holder's. It blocks for one round trip, at most until ctx ends; a call whose
+// answer was not seen may have freed the lock.
+func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
+	return m.admin(ctx, "force unlock", func() result {
+		r := m.client.run(m.kind.force(m.request(false)))
+		freed, err := r.Int64()
+		return result{freed == 1 || err == nil && r.doubt, err}
+	})
+}
+
+type result struct {
+	yes bool
+	err error
+}
+
+// admin is a call about the lock that is no wish for it.
+func (m *Mutex) admin(ctx context.Context, operation string, f func() result) (bool, error) {
+	if err := m.begin(ctx); err != nil {
+		return false, err
+	}
+	c := m.client
+	defer c.gate.leave()
+	r, answered := await(c, ctx.Done(), f, func(result) {})
+	if !answered {
+		return false, operationError(operation, m.name, ended(ctx))
+	}
+	if r.err != nil {
+		return false, operationError(operation, m.name, r.err)
+	}
+	return r.yes, nil
+}
