@@ -1,0 +1,30 @@
+-- rw_read_release.lua  KEYS[1]=hash KEYS[2]=channel KEYS[3]=own timeout KEYS[4]=prefix of timeouts ARGV: id, PUBLISH|SPUBLISH  returns 1 released, 0 not held by id
+local key, own = KEYS[1], redis.call('PTTL', KEYS[3])
+if redis.call('HDEL', key, ARGV[1]) == 0 then
+  return 0
+end
+redis.call('DEL', KEYS[3])
+local left = redis.call('PTTL', key)
+if redis.call('HGET', key, 'mode') ~= 'read' or redis.call('HLEN', key) > 1 and (left == -1 or own < left) then
+  -- The writer's own, or another reader has the longest lease, which the hash has already.
+  return 1
+end
+-- What remains is as long as the longest lease of the others; those whose lease is over have died.
+local fields, longest = redis.call('HGETALL', key), 0
+for i = 1, #fields, 2 do
+  local lease = 0
+  for n = 1, fields[i] ~= 'mode' and tonumber(fields[i + 1]) or 0 do
+    lease = math.max(lease, redis.call('PTTL', KEYS[4] .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
+  end
+  if lease == 0 and fields[i] ~= 'mode' then
+    redis.call('HDEL', key, fields[i])
+  end
+  longest = math.max(longest, lease)
+end
+if longest > 0 then
+  redis.call('PEXPIRE', key, longest)
+else
+  redis.call('DEL', key)
+  redis.call(ARGV[2], KEYS[2], '0')
+end
+return 1
