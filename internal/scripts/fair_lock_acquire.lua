@@ -1,4 +1,4 @@
--- fair_lock_acquire.lua  KEYS[1]=hash KEYS[2]=queue KEYS[3]=timeouts KEYS[4]=alive KEYS[5]=channel ARGV: id, ttlMillis, 1 waits, waitMillis, aliveMillis, PUBLISH|SPUBLISH  returns {1, ttlMillis} if held by id, else {0, ms until it may be free or -1}
+-- fair_lock_acquire.lua  KEYS[1]=hash KEYS[2]=queue KEYS[3]=timeouts KEYS[4]=alive KEYS[5]=channel KEYS[6]=fence or none ARGV: id, ttlMillis, 1 waits, waitMillis, aliveMillis, PUBLISH|SPUBLISH, fenceMillis  returns {1, ttlMillis, token} if held by id, else {0, ms until it may be free or -1}
 local key, queue, timeouts, alive, id, ms = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], tonumber(ARGV[2])
 if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
   return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
@@ -11,18 +11,23 @@ local now, head, skipped, left = time[1] * 1000 + math.floor(time[2] / 1000), re
 while head and head ~= id do
   local score = tonumber(redis.call('ZSCORE', timeouts, head) or 0)
   left = math.min(score, tonumber(redis.call('ZSCORE', alive, head) or score)) - now
-  if left > 0 then break end
-  -- Not heard of for too long.
+  if left > 0 then break end -- else it was not heard of for too long
   redis.call('LPOP', queue); redis.call('ZREM', timeouts, head); redis.call('ZREM', alive, head)
   head, skipped = redis.call('LINDEX', queue, 0), true
 end
 if found[2] or held == -2 and (not head or head == id) then
+  local token = KEYS[6] and (tonumber(redis.call('GET', KEYS[6]) or 0) or -1)
+  if token == -1 then return redis.error_reply('WRONGKIND the fence holds no number') end
+  if token and (token == 0 or not found[2]) then
+    token = math.max(token + 1, time[1] * 1000000 + time[2])
+    redis.call('SET', KEYS[6], string.format('%.0f', token), 'PX', ARGV[7])
+  end
   redis.call('LREM', queue, 1, id); redis.call('ZREM', alive, id)
   for _, other in ipairs(redis.call('ZREM', timeouts, id) == 1 and redis.call('ZRANGE', timeouts, 0, -1) or {}) do
     redis.call('ZINCRBY', timeouts, -ARGV[4], other)
   end
   redis.call('HSET', key, id, 1); redis.call('PEXPIRE', key, ms)
-  return {1, ms}
+  return {1, ms, token or nil}
 end
 if skipped and held == -2 then redis.call(ARGV[6], KEYS[5] .. ':' .. head, '0') end
 if ARGV[3] == '1' then

@@ -7,16 +7,17 @@ package scripts
 var (
 	// FairLockAcquire takes the lock if it is free and id is first, or stands or stays in line.
 	//
-	//	KEYS  FairLockKeys(name)
-	//	ARGV  id, ttlMillis, 1 or 0 whether it waits, waitMillis of Redisson, aliveMillis, PUBLISH or SPUBLISH
-	//	reply {1, ttlMillis} taken, or held by this id already
-	//	      {0, ms}        not; ms is the holder's TTL, or if there is none until the first in line counts as gone
+	//	KEYS  FairLockKeys(name), fence if a fencing token is wanted
+	//	ARGV  id, ttlMillis, 1 or 0 whether it waits, waitMillis of Redisson, aliveMillis, PUBLISH or SPUBLISH, and with a
+	//	      fence: fenceMillis
+	//	reply {1, ttlMillis, token} taken, or held by this id already; about tokens see LockAcquire
+	//	      {0, ms}               not; ms is the holder's TTL, or if there is none until the first in line counts as gone
 	FairLockAcquire = declare("fair_lock_acquire")
 
-	// FairLockRelease frees the lock if this id holds it, takes the id out of the line, and wakes who is first then.
+	// FairLockRelease frees the lock if this id holds it, or by force, takes the id out of the line, and wakes who is first then.
 	//
 	//	KEYS  FairLockKeys(name)
-	//	ARGV  id, waitMillis, PUBLISH or SPUBLISH
+	//	ARGV  id, waitMillis, PUBLISH or SPUBLISH, and to free the lock whoever holds it: force
 	//	reply 1 released, 0 this id does not hold it
 	FairLockRelease = declare("fair_lock_release")
 )

@@ -274,6 +274,50 @@ func TestFairLock(t *testing.T) {
 		check("d:1", "e:1")
 	})
 
+	t.Run("with a fence gives tokens that rise", func(t *testing.T) {
+		t.Parallel()
+		l := sharedFair(t)
+		fence := scripts.LockFence(l.name)
+		take := func(id string) []int64 {
+			t.Helper()
+			got, err := scripts.FairLockAcquire.Run(t.Context(), l.rdb, append(scripts.FairLockKeys(l.name), fence),
+				id, 30_000, 1, fairWait, fairAlive, "PUBLISH", 60_000).Int64Slice()
+			require.NoError(t, err)
+			return got
+		}
+		requireTokens(t, l.rdb, fence, take, func(id string) { l.release(id) }, 0)
+		require.NoError(t, l.rdb.Set(t.Context(), fence, "x", 0).Err())
+		err := scripts.FairLockAcquire.Run(t.Context(), l.rdb, append(scripts.FairLockKeys(l.name), fence),
+			"me:1", 30_000, 1, fairWait, fairAlive, "PUBLISH", 60_000).Err()
+		require.True(t, scripts.WrongKind(err))
+		require.Zero(t, l.rdb.Exists(t.Context(), l.name).Val())
+	})
+
+	t.Run("by force is freed from anybody, and the first in line is told", func(t *testing.T) {
+		t.Parallel()
+		l := sharedFair(t)
+		force := func() (int, error) {
+			return scripts.FairLockRelease.Run(t.Context(), l.rdb, scripts.FairLockKeys(l.name), "", fairWait, "PUBLISH", "force").Int()
+		}
+		for _, want := range []int{1, 0} {
+			l.wait("a:1")
+			l.wait("b:1")
+			told := l.listen("b:1")
+			if want == 0 {
+				l.rdb.Del(t.Context(), l.name)
+			}
+			got, err := force()
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			require.Equal(t, want == 1, told())
+			require.Equal(t, []string{"b:1"}, l.queue())
+			l.release("b:1")
+		}
+		l.rdb.HSet(t.Context(), l.name, "mode", "write")
+		_, err := force()
+		require.True(t, scripts.WrongKind(err))
+	})
+
 	t.Run("its keys end if everybody dies", func(t *testing.T) {
 		t.Parallel()
 		l := sharedFair(t)

@@ -31,9 +31,11 @@ var (
 
 	// WriteAcquire takes the lock for a writer if nobody has it. It is renewed by LockRenew.
 	//
-	//	KEYS  name
-	//	ARGV  id, ttlMillis
-	//	reply {1, ttlMillis} taken, or held by this id already; {0, pttl} held by others
+	//	KEYS  name, fence if a fencing token is wanted
+	//	ARGV  id, ttlMillis, and with a fence: fenceMillis, spare
+	//	reply {1, ttlMillis, token} taken, or held by this id already; {0, pttl} held by others
+	//
+	// About tokens see LockAcquire.
 	WriteAcquire = declare("rw_write_acquire")
 
 	// WriteRelease ends a writer's hold and wakes all who wait.
@@ -49,6 +51,13 @@ var (
 	//	ARGV  writer's id, reader's id, ttlMillis, PUBLISH or SPUBLISH
 	//	reply {1, ttlMillis} the reader holds it; {0, pttl} neither of them does
 	Downgrade = declare("rw_downgrade")
+
+	// RWForce frees the lock of all its readers or of its writer, and wakes all who wait.
+	//
+	//	KEYS  name, RWChannel(name)
+	//	ARGV  read or write, PUBLISH or SPUBLISH
+	//	reply 1 freed, 0 it was not held that way
+	RWForce = declare("rw_force")
 )
 
 // RWChannel returns the channel on which releases of the read/write lock are announced.

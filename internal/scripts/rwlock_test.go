@@ -336,6 +336,70 @@ func TestDowngrade(t *testing.T) {
 	require.Equal(t, map[string]string{"mode": "read", "you:1": "1"}, l.fields())
 }
 
+func TestWriteAcquire_Fenced(t *testing.T) {
+	t.Parallel()
+	l := sharedRW(t)
+	fence := scripts.LockFence(l.name)
+	take := func(id string) []int64 {
+		t.Helper()
+		return l.pair(scripts.WriteAcquire.Run(t.Context(), l.rdb, []string{l.name, fence}, id+":write", 30_000, 60_000, 2))
+	}
+	requireTokens(t, l.rdb, fence, take, func(id string) { l.unwrite(id) }, 2)
+}
+
+// requireTokens checks that tokens rise with every hold, and not with a lost reply.
+func requireTokens(t *testing.T, rdb redis.UniversalClient, fence string, take func(id string) []int64, release func(id string), spare int64) {
+	t.Helper()
+	first := take("a:1")
+	require.Len(t, first, 3)
+	require.Equal(t, first, take("a:1"), "a lost reply's")
+	now := rdb.Time(t.Context()).Val().UnixMicro()
+	require.InDelta(t, now, first[2], float64(time.Minute.Microseconds()))
+	release("a:1")
+	second := take("b:1")
+	require.Greater(t, second[2], first[2]+spare)
+	release("b:1")
+	require.NoError(t, rdb.Del(t.Context(), fence).Err())
+	third := take("c:1")
+	require.Greater(t, third[2], second[2], "the fence was lost")
+	require.NoError(t, rdb.Set(t.Context(), fence, now*2, 0).Err())
+	release("c:1")
+	require.Equal(t, now*2+1, take("d:1")[2], "the clock was set back")
+	require.Positive(t, rdb.PTTL(t.Context(), fence).Val())
+	release("d:1")
+}
+
+func TestRWForce(t *testing.T) {
+	t.Parallel()
+	l := sharedRW(t)
+	heard := l.listen()
+	force := func(mode string) (int, error) {
+		return scripts.RWForce.Run(t.Context(), l.rdb, []string{l.name, scripts.RWChannel(l.name)}, mode, "PUBLISH").Int()
+	}
+	requireFreed := func(mode string, want int) {
+		t.Helper()
+		got, err := force(mode)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	requireFreed("read", 0)
+	requireFreed("write", 0)
+	l.read("a:1", 30_000)
+	l.read("b:1", 30_000)
+	requireFreed("write", 0)
+	requireFreed("read", 1)
+	l.requireGone()
+	l.write("a:1", 30_000)
+	requireFreed("read", 0)
+	requireFreed("write", 1)
+	requireFreed("write", 0)
+	l.requireGone()
+	require.Equal(t, "11", heard())
+	l.rdb.HSet(t.Context(), l.name, "java:1", 1)
+	_, err := force("write")
+	require.True(t, scripts.WrongKind(err))
+}
+
 func TestReadRenew(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
