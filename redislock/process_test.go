@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,9 +25,13 @@ import (
 
 // The test binary runs itself as the other processes of a fleet. What a child does is its role; the rest comes by environment.
 const (
-	roleCount   = "count"   // add to a counter under the lock
-	roleNoLock  = "no-lock" // the same without a lock: the negative control
-	roleHold    = "hold"    // take the lock, say so, and keep it until stdin ends
+	roleCount  = "count"   // add to a counter under the lock
+	roleNoLock = "no-lock" // the same without a lock: the negative control
+	roleHold   = "hold"    // take the lock, say so, and keep it until stdin ends
+
+	roleFrozen       = "frozen"        // take the lock, say so, and write to a store when told to, whatever has happened meanwhile
+	roleFrozenFenced = "frozen-fenced" // the same to a store that looks at the token
+
 	childAddr   = "REDISLOCK_TEST_ADDR"
 	childName   = "REDISLOCK_TEST_NAME"
 	childTimes  = "REDISLOCK_TEST_TIMES"
@@ -59,6 +65,8 @@ func runChild(role string) (err error) {
 		fmt.Println("held")
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
+	case roleFrozen, roleFrozenFenced:
+		return writeLate(ctx, rdb, c.Mutex(name, redislock.WithLease(time.Second), redislock.WithFencing()), role == roleFrozenFenced)
 	case roleCount, roleNoLock:
 		times, err := strconv.Atoi(os.Getenv(childTimes))
 		if err != nil {
@@ -77,6 +85,21 @@ func runChild(role string) (err error) {
 		return nil
 	}
 	return fmt.Errorf("unknown role %q", role)
+}
+
+// writeLate holds the lock until stdin says to write, and writes.
+func writeLate(ctx context.Context, rdb *redis.Client, m *redislock.Mutex, fenced bool) error {
+	l, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Println("held")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return err
+	}
+	accepted, err := write(ctx, rdb, m.Name(), fenced, l.Token(), "of the frozen holder")
+	fmt.Printf("valid=%v accepted=%v\n", l.Valid(), accepted)
+	return err
 }
 
 // addSlowly adds one in a way that loses updates unless a lock guards it: read, dawdle, write.
@@ -100,6 +123,44 @@ func child(t *testing.T, role, addr, name string, times int) *exec.Cmd {
 	cmd.Env = append(os.Environ(), childEnv+"="+role, childAddr+"="+addr, childName+"="+name, childTimes+"="+strconv.Itoa(times))
 	cmd.Stderr = os.Stderr
 	return cmd
+}
+
+// running is a child under way, its ends of the pipes in hand.
+type running struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+}
+
+func startChild(t *testing.T, role, addr, name string) *running {
+	t.Helper()
+	cmd := child(t, role, addr, name, 0)
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	})
+	return &running{cmd, stdin, bufio.NewReader(stdout)}
+}
+
+// line is the next line that the child says.
+func (r *running) line(t *testing.T) string {
+	t.Helper()
+	line, err := r.stdout.ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSuffix(line, "\n")
+}
+
+func freeze(t *testing.T, cmd *exec.Cmd) { signalTo(t, cmd, syscall.SIGSTOP) }
+func thaw(t *testing.T, cmd *exec.Cmd)   { signalTo(t, cmd, syscall.SIGCONT) }
+
+func signalTo(t *testing.T, cmd *exec.Cmd, s syscall.Signal) {
+	t.Helper()
+	require.NoError(t, cmd.Process.Signal(s))
 }
 
 func TestMutex_ExcludesProcesses(t *testing.T) {

@@ -125,6 +125,88 @@ func TestLockAcquire(t *testing.T) {
 	})
 }
 
+func TestLockAcquire_Fenced(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redistest.Shared(t).Client(t)
+	fenced := func(t *testing.T, name, id string, spare int) []int64 {
+		t.Helper()
+		got, err := scripts.LockAcquire.Run(ctx, rdb, []string{name, scripts.LockFence(name)}, id, 30_000, 60_000, spare).Int64Slice()
+		require.NoError(t, err)
+		return got
+	}
+
+	t.Run("executed twice with one id it gives one token", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		now := rdb.Time(ctx).Val().UnixMicro()
+		first := fenced(t, name, "me:1", 7)
+		require.Len(t, first, 3)
+		require.GreaterOrEqual(t, first[2], now)
+		require.Equal(t, first, fenced(t, name, "me:1", 7))
+		last, err := rdb.Get(ctx, scripts.LockFence(name)).Int64()
+		require.NoError(t, err)
+		require.Equal(t, first[2]+7, last, "the spare ones are reserved, once")
+		requireTTL(t, rdb, scripts.LockFence(name), time.Minute)
+	})
+
+	t.Run("rises over a counter ahead of the clock and over a lost one", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		require.NoError(t, rdb.Set(ctx, scripts.LockFence(name), int64(1)<<52, 0).Err())
+		require.Equal(t, int64(1)<<52+1, fenced(t, name, "me:1", 0)[2])
+		release(t, rdb, name, "me:1")
+		require.NoError(t, rdb.Del(ctx, scripts.LockFence(name)).Err())
+		now := rdb.Time(ctx).Val().UnixMicro()
+		require.GreaterOrEqual(t, fenced(t, name, "me:2", 0)[2], now)
+	})
+
+	t.Run("who is refused uses no token up", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		token := fenced(t, name, "me:1", 0)[2]
+		require.Len(t, fenced(t, name, "you:1", 0), 2)
+		require.Equal(t, token, fenced(t, name, "me:1", 0)[2])
+	})
+}
+
+func TestLockForce(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redistest.Shared(t).Client(t)
+	force := func(name string) *redis.Cmd {
+		return scripts.LockForce.Run(ctx, rdb, []string{name, scripts.LockChannel(name)}, "PUBLISH")
+	}
+
+	t.Run("frees whoever holds it and publishes, a second time neither", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		sub := rdb.Subscribe(ctx, scripts.LockChannel(name))
+		defer sub.Close()
+		_, err := sub.Receive(ctx)
+		require.NoError(t, err)
+		acquire(t, rdb, name, "you:1", 30_000)
+		require.Equal(t, int64(1), force(name).Val())
+		require.Equal(t, int64(0), force(name).Val())
+		require.NoError(t, rdb.Publish(ctx, scripts.LockChannel(name), "end").Err())
+		for _, want := range []string{"0", "end"} {
+			m, err := sub.ReceiveMessage(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, m.Payload)
+		}
+	})
+
+	t.Run("leaves other kinds and types alone", func(t *testing.T) {
+		t.Parallel()
+		rw, text := redistest.Name(t), redistest.Name(t)
+		require.NoError(t, rdb.HSet(ctx, rw, "mode", "read", "you:1", 1).Err())
+		require.True(t, scripts.WrongKind(force(rw).Err()))
+		require.NoError(t, rdb.Set(ctx, text, "x", 0).Err())
+		require.True(t, redis.HasErrorPrefix(force(text).Err(), "WRONGTYPE"))
+		require.Equal(t, int64(2), rdb.Exists(ctx, rw, text).Val())
+	})
+}
+
 func TestLockRelease(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -210,6 +292,15 @@ func TestLockRenew(t *testing.T) {
 			requireTTL(t, rdb, name, 30*time.Second)
 		}
 		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
+	})
+
+	t.Run("never shortens a longer one", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		acquire(t, rdb, name, "me:1", 5_000)
+		require.Equal(t, []int64{1}, renew(t, rdb, 60_000, name, "me:1"))
+		require.Equal(t, []int64{1}, renew(t, rdb, 30_000, name, "me:1"))
+		requireTTL(t, rdb, name, time.Minute)
 	})
 
 	t.Run("answers for each of many locks", func(t *testing.T) {

@@ -1,0 +1,376 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+func TestMutex_WithOwner(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the same owner enters again without a round trip, and leaves as often", func(t *testing.T) {
+		t.Parallel()
+		rdb := redistest.Shared(t).Client(t)
+		c, count := counted(t, rdb)
+		name := redistest.Name(t)
+		m := c.Mutex(name)
+		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		first, err := m.Lock(ctx)
+		require.NoError(t, err)
+		asked := count.looks()
+		again, err := m.Lock(ctx)
+		require.NoError(t, err)
+		tried, err := c.Mutex(name).TryLock(ctx)
+		require.NoError(t, err)
+		require.Same(t, first, again)
+		require.Same(t, first, tried)
+		require.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
+		require.Equal(t, asked, count.looks())
+		requireHeldOnce(t, rdb, name)
+
+		for range 2 {
+			require.NoError(t, again.Unlock(ctx))
+			require.True(t, first.Valid())
+			require.NotEmpty(t, requireHeldOnce(t, rdb, name))
+		}
+		require.NoError(t, first.Unlock(ctx))
+		requireFree(t, rdb, name)
+		require.ErrorIs(t, first.Unlock(ctx), redislock.ErrNotHeld)
+
+		next, err := m.Lock(ctx)
+		require.NoError(t, err)
+		require.NotSame(t, first, next)
+		require.NoError(t, next.Unlock(ctx))
+	})
+
+	t.Run("others wait, be it with an owner of their own", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := shared(t)
+		m := c.Mutex(name)
+		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		l, err := m.Lock(ctx)
+		require.NoError(t, err)
+		for _, other := range []context.Context{t.Context(), redislock.WithOwner(t.Context(), &redislock.Owner{})} {
+			_, err = m.TryLock(other)
+			require.ErrorIs(t, err, redislock.ErrLocked)
+		}
+		require.NoError(t, l.Unlock(ctx))
+	})
+
+	t.Run("a lost lock is not entered again until it was unlocked", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		m := c.Mutex(name, redislock.WithLease(time.Second))
+		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		l, err := m.Lock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, rdb.Del(t.Context(), name).Err())
+		<-l.Done()
+		_, err = m.Lock(ctx)
+		require.ErrorIs(t, err, redislock.ErrLost)
+		require.ErrorIs(t, l.Unlock(ctx), redislock.ErrLost)
+		l, err = m.Lock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(ctx))
+	})
+}
+
+func TestLock_Extend(t *testing.T) {
+	t.Parallel()
+
+	t.Run("prolongs a lock without renewal, and never shortens it", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		l := mustLock(t, c.Mutex(name, redislock.WithLease(20*time.Second), redislock.WithoutRenewal()))
+		before := l.Deadline()
+		require.NoError(t, l.Extend(t.Context(), time.Minute))
+		require.Greater(t, l.Deadline().Sub(before), 30*time.Second)
+		require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 50*time.Second)
+		long := l.Deadline()
+		require.NoError(t, l.Extend(t.Context(), time.Millisecond))
+		require.Equal(t, long, l.Deadline())
+		require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 50*time.Second-patience)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+
+	t.Run("outlasts an outage longer than the lease", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Shared(t)
+		dialer := &redistest.FaultDialer{}
+		c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, time.Second }))
+		name := redistest.Name(t)
+		const lease = time.Second
+		l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
+		require.NoError(t, l.Extend(t.Context(), time.Minute))
+		dialer.Set(redistest.BlackholeUp)
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 3*lease))
+		require.True(t, l.Valid())
+		dialer.Set(redistest.Pass)
+		dialer.Reset()
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+
+	t.Run("of a lock that is gone tells so at once", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		l := mustLock(t, c.Mutex(name))
+		require.NoError(t, rdb.Del(t.Context(), name).Err())
+		other := mustLock(t, newClient(t, rdb).Mutex(name))
+		holder := requireHeldOnce(t, rdb, name)
+		require.ErrorIs(t, l.Extend(t.Context(), time.Hour), redislock.ErrLost)
+		require.True(t, isClosed(l.Done()))
+		require.Equal(t, holder, requireHeldOnce(t, rdb, name))
+		require.Less(t, rdb.PTTL(t.Context(), name).Val(), time.Minute, "another's lease is left alone")
+		require.NoError(t, other.Unlock(t.Context()))
+		require.ErrorIs(t, other.Extend(t.Context(), time.Hour), redislock.ErrNotHeld)
+	})
+
+	t.Run("refuses bad input", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := shared(t)
+		l := mustLock(t, c.Mutex(name))
+		for _, d := range []time.Duration{0, -1, 1, time.Millisecond - 1, 365*24*time.Hour + 1} {
+			require.ErrorIs(t, l.Extend(t.Context(), d), redislock.ErrInvalid)
+		}
+		require.ErrorIs(t, l.Extend(nil, time.Minute), redislock.ErrInvalid) //nolint:staticcheck // on purpose
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, l.Extend(ctx, time.Minute), context.Canceled)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+func TestMutex_WithMaxHold(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := shared(t)
+	const most = time.Second
+	start := time.Now()
+	l := mustLock(t, c.Mutex(name, redislock.WithMaxHold(most)))
+	other := mustLock(t, newClient(t, rdb).Mutex(name))
+	require.GreaterOrEqual(t, time.Since(start), most)
+	require.True(t, isClosed(l.Done()), "told before another could have it")
+	require.ErrorIs(t, l.Err(), redislock.ErrLost)
+	require.ErrorIs(t, l.Err(), redislock.ErrMaxHold)
+	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrMaxHold)
+	requireHeldOnce(t, rdb, name)
+	require.NoError(t, other.Unlock(t.Context()))
+}
+
+func TestMutex_State(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := shared(t)
+	m := c.Mutex(name, redislock.WithFencing())
+	s, err := m.State(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, redislock.State{}, s)
+
+	l := mustLock(t, m)
+	s, err = newClient(t, rdb).Mutex(name).State(t.Context())
+	require.NoError(t, err)
+	require.True(t, s.Locked)
+	require.Equal(t, []string{requireHeldOnce(t, rdb, name)}, s.Holders)
+	require.Equal(t, l.Token(), s.Token)
+	require.Greater(t, s.TTL, redislock.DefaultLease-patience/2)
+	require.LessOrEqual(t, s.TTL, redislock.DefaultLease)
+	require.NoError(t, l.Unlock(t.Context()))
+
+	require.NoError(t, rdb.HSet(t.Context(), name, "java:1", 2).Err())
+	s, err = m.State(t.Context())
+	require.NoError(t, err)
+	require.Negative(t, s.TTL, "without expiry")
+	require.NoError(t, rdb.Set(t.Context(), name, "x", 0).Err())
+	_, err = m.State(t.Context())
+	require.ErrorIs(t, err, redislock.ErrWrongKind)
+}
+
+func TestMutex_ForceUnlock(t *testing.T) {
+	t.Parallel()
+
+	t.Run("frees the lock, wakes who waits, and the holder learns of it", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		held := mustLock(t, newClient(t, rdb).Mutex(name, redislock.WithLease(3*time.Second)))
+		m := c.Mutex(name)
+		freed, err := m.ForceUnlock(t.Context())
+		require.NoError(t, err)
+		require.True(t, freed)
+		next := mustLock(t, m)
+		<-held.Done()
+		require.ErrorIs(t, held.Unlock(t.Context()), redislock.ErrLost)
+		requireHeldOnce(t, rdb, name)
+		require.NoError(t, next.Unlock(t.Context()))
+		freed, err = m.ForceUnlock(t.Context())
+		require.NoError(t, err)
+		require.False(t, freed)
+	})
+
+	t.Run("leaves alone what is no plain lock", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		require.NoError(t, rdb.HSet(t.Context(), name, "mode", "read", "java:1", 1).Err())
+		_, err := c.Mutex(name).ForceUnlock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrWrongKind)
+		require.Equal(t, int64(2), rdb.HLen(t.Context(), name).Val())
+	})
+}
+
+func TestMutex_LockFunc(t *testing.T) {
+	t.Parallel()
+	type got struct {
+		lock *redislock.Lock
+		err  error
+	}
+	lock := func(ctx context.Context, m *redislock.Mutex) (<-chan got, func() bool) {
+		results := make(chan got, 1)
+		return results, m.LockFunc(ctx, func(l *redislock.Lock, err error) { results <- got{l, err} })
+	}
+
+	t.Run("calls back with the lock, at once or later", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		m := c.Mutex(name)
+		results, cancel := lock(t.Context(), m)
+		first := <-results
+		require.NoError(t, first.err)
+		require.False(t, cancel())
+		results, _ = lock(t.Context(), m)
+		require.NoError(t, first.lock.Unlock(t.Context()))
+		second := <-results
+		require.NoError(t, second.err)
+		requireHeldOnce(t, rdb, name)
+		require.NoError(t, second.lock.Unlock(t.Context()))
+		requireFree(t, rdb, name)
+	})
+
+	t.Run("cancelled in time it does not call back", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		m := c.Mutex(name)
+		held := mustLock(t, m)
+		results, cancel := lock(t.Context(), m)
+		require.True(t, cancel())
+		require.False(t, cancel())
+		require.NoError(t, held.Unlock(t.Context()))
+		require.NoError(t, c.Close(t.Context()))
+		require.Empty(t, results)
+		requireFree(t, rdb, name)
+	})
+
+	t.Run("tells why there is no lock", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		holdRaw(t, rdb, name, time.Minute)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, _ := lock(ctx, c.Mutex(name))
+		closed, _ := lock(t.Context(), c.Mutex(name))
+		invalid, _ := lock(t.Context(), c.Mutex(""))
+		cancel()
+		require.ErrorIs(t, (<-ended).err, context.Canceled)
+		require.ErrorIs(t, (<-invalid).err, redislock.ErrInvalid)
+		require.NoError(t, c.Close(t.Context()))
+		require.ErrorIs(t, (<-closed).err, redislock.ErrClosed)
+		require.Panics(t, func() { c.Mutex(name).LockFunc(t.Context(), nil) })
+	})
+}
+
+func TestClient_WithHooks(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	var mu sync.Mutex
+	events := map[string][]redislock.Event{}
+	note := func(what string) func(redislock.Event) {
+		return func(e redislock.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			events[what] = append(events[what], e)
+		}
+	}
+	of := func(what string) []redislock.Event {
+		mu.Lock()
+		defer mu.Unlock()
+		return events[what]
+	}
+	c, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)), redislock.WithHooks(redislock.Hooks{
+		Acquired: note("acquired"), Contended: note("contended"), Renewed: note("renewed"), Lost: note("lost"), Released: note("released"),
+	}))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close(context.Background())) }()
+	name := redistest.Name(t)
+	m := c.Mutex(name, redislock.WithLease(time.Second), redislock.WithFencing())
+
+	l := mustLock(t, m)
+	require.Len(t, of("acquired"), 1)
+	require.Equal(t, name, of("acquired")[0].Name)
+	require.Equal(t, l.Token(), of("acquired")[0].Token)
+	require.Positive(t, of("acquired")[0].Took)
+	_, err = m.TryLock(t.Context())
+	require.ErrorIs(t, err, redislock.ErrLocked)
+	require.Len(t, of("contended"), 1)
+	require.Positive(t, of("contended")[0].TTL)
+	poll(t, func() bool { return len(of("renewed")) > 0 })
+	require.Equal(t, name, of("renewed")[0].Name)
+	require.NoError(t, l.Unlock(t.Context()))
+	require.Len(t, of("released"), 1)
+	require.GreaterOrEqual(t, of("released")[0].Took, time.Second/6)
+
+	l = mustLock(t, m)
+	require.NoError(t, rdb.Del(t.Context(), name).Err())
+	<-l.Done()
+	poll(t, func() bool { return len(of("lost")) > 0 })
+	require.ErrorIs(t, of("lost")[0].Err, redislock.ErrLost)
+	require.Equal(t, l.Token(), of("lost")[0].Token)
+	require.Len(t, of("released"), 1, "a lost lock is not released")
+}
+
+func TestMutex_WithReplicas(t *testing.T) {
+	t.Parallel()
+	primary, replica := redistest.Start(t), redistest.Start(t)
+	host, port, _ := strings.Cut(primary.Addr(), ":")
+	require.NoError(t, replica.Client(t).ReplicaOf(t.Context(), host, port).Err())
+	rdb := primary.Client(t)
+	poll(t, func() bool { return rdb.Wait(t.Context(), 1, time.Second).Val() == 1 })
+	c := newClient(t, rdb)
+
+	t.Run("takes the lock when enough of them confirm it", func(t *testing.T) {
+		name := redistest.Name(t)
+		l, err := c.Mutex(name, redislock.WithReplicas(1, 10*time.Second)).Lock(t.Context())
+		require.NoError(t, err)
+		requireHeldOnce(t, replica.Client(t), name)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+
+	t.Run("otherwise it is not held", func(t *testing.T) {
+		name := redistest.Name(t)
+		m := c.Mutex(name, redislock.WithReplicas(2, 50*time.Millisecond))
+		for _, lock := range []func(context.Context) (*redislock.Lock, error){m.Lock, m.TryLock} {
+			_, err := lock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrReplicas)
+			require.NotErrorIs(t, err, redislock.ErrLocked)
+			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+		}
+	})
+
+	for _, opt := range []redislock.LockOption{
+		redislock.WithReplicas(0, time.Second), redislock.WithReplicas(101, time.Second),
+		redislock.WithReplicas(1, 0), redislock.WithReplicas(1, time.Hour),
+		redislock.WithMaxHold(0), redislock.WithMaxHold(-1), redislock.WithMaxHold(400 * 24 * time.Hour),
+		redislock.WithHandoff(-1, 0), redislock.WithHandoff(10001, 0), redislock.WithHandoff(1, -1), redislock.WithHandoff(1, time.Hour),
+	} {
+		t.Run("bad options are refused", func(t *testing.T) {
+			_, err := c.Mutex("x", opt).TryLock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrInvalid)
+			_, isInvalid := errors.AsType[*redislock.InvalidError](err)
+			require.True(t, isInvalid)
+		})
+	}
+}

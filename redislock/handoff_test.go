@@ -1,0 +1,156 @@
+package redislock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// inLine has n callers stand in line for the lock in order, each of whom unlocks it at once. served gets their numbers.
+func inLine(t *testing.T, m *redislock.Mutex, n int) (served <-chan int) {
+	t.Helper()
+	order := make(chan int, n)
+	for i := range n {
+		m.LockFunc(t.Context(), func(l *redislock.Lock, err error) {
+			if err != nil {
+				t.Error(err)
+			} else {
+				order <- i
+				if err := l.Unlock(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	return order
+}
+
+func TestMutex_Handoff(t *testing.T) {
+	t.Parallel()
+	const callers = 50
+	roundTrips := func(t *testing.T, opts ...redislock.LockOption) int {
+		t.Helper()
+		rdb := redistest.Shared(t).Client(t)
+		c, count := counted(t, rdb)
+		name := redistest.Name(t)
+		m := c.Mutex(name, opts...)
+		held := mustLock(t, m)
+		order := inLine(t, m, callers)
+		before := count.looks()
+		require.NoError(t, held.Unlock(t.Context()))
+		for i := range callers {
+			require.Equal(t, i, <-order, "in order of arrival")
+		}
+		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+		return count.looks() - before
+	}
+
+	t.Run("serves callers of a process in order without asking Redis", func(t *testing.T) {
+		t.Parallel()
+		require.LessOrEqual(t, roundTrips(t, redislock.WithHandoff(1000, time.Minute)), 4)
+	})
+
+	t.Run("so too with fencing", func(t *testing.T) {
+		t.Parallel()
+		// The first look reserved no tokens, as nobody stood in line yet; the second did.
+		require.LessOrEqual(t, roundTrips(t, redislock.WithHandoff(1000, time.Minute), redislock.WithFencing()), 8)
+	})
+
+	t.Run("asks Redis for each where it is switched off (control)", func(t *testing.T) {
+		t.Parallel()
+		require.GreaterOrEqual(t, roundTrips(t, redislock.WithHandoff(0, 0)), 2*callers)
+	})
+
+	t.Run("ends when the lock was lost", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		m := c.Mutex(name)
+		held := mustLock(t, m)
+		order := inLine(t, m, 1)
+		require.NoError(t, rdb.Del(t.Context(), name).Err())
+		other := mustLock(t, newClient(t, rdb).Mutex(name))
+		require.ErrorIs(t, held.Extend(t.Context(), time.Minute), redislock.ErrLost)
+		holder := requireHeldOnce(t, rdb, name)
+		require.Empty(t, order)
+		require.Equal(t, holder, requireHeldOnce(t, rdb, name))
+		require.NoError(t, other.Unlock(t.Context()))
+		require.Zero(t, <-order)
+	})
+
+	t.Run("a lock that was handed on is renewed, and an old handle cannot touch it", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		m := c.Mutex(name, redislock.WithLease(time.Second), redislock.WithHandoff(100, time.Minute))
+		first := mustLock(t, m)
+		holder := requireHeldOnce(t, rdb, name)
+		got := make(chan *redislock.Lock, 1)
+		m.LockFunc(t.Context(), func(l *redislock.Lock, _ error) { got <- l })
+		require.NoError(t, first.Unlock(t.Context()))
+		second := <-got
+		require.Equal(t, holder, requireHeldOnce(t, rdb, name), "the key stayed as it was")
+		require.ErrorIs(t, first.Unlock(t.Context()), redislock.ErrNotHeld)
+		require.ErrorIs(t, first.Extend(t.Context(), time.Minute), redislock.ErrNotHeld)
+		deadline := second.Deadline()
+		poll(t, func() bool { return second.Deadline().After(deadline) })
+		require.Equal(t, holder, requireHeldOnce(t, rdb, name))
+		require.NoError(t, second.Unlock(t.Context()))
+		requireFree(t, rdb, name)
+	})
+}
+
+// Callers that come again and again in one process do not keep those of another from the lock.
+func TestMutex_HandoffStarvesNobody(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := shared(t)
+	busy, other := c.Mutex(name), newClient(t, rdb).Mutex(name)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for range 8 {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				if l, err := busy.Lock(ctx); err == nil {
+					_ = l.Unlock(context.Background())
+				}
+			}
+		})
+	}
+	for range 5 {
+		l := mustLock(t, other)
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	stop()
+	running.Wait()
+}
+
+func TestMutex_OneAttemptPerProcessAndWake(t *testing.T) {
+	t.Parallel()
+	const waiters = 20
+	server := redistest.Shared(t)
+	rdb := server.Client(t)
+	name := redistest.Name(t)
+	holdRaw(t, rdb, name, time.Minute)
+	c, count := counted(t, server.Client(t))
+	m := c.Mutex(name, redislock.WithHandoff(0, 0))
+	order := inLine(t, m, waiters)
+	awaitWaiters(t, rdb, name, 1)
+	poll(t, func() bool { return count.looks() >= 2 })
+	require.Less(t, count.looks(), 6, "before and after the subscription, for all of them, and a poll or two")
+
+	before := count.looks()
+	require.NoError(t, rdb.Publish(t.Context(), scripts.LockChannel(name), "0").Err())
+	poll(t, func() bool { return count.looks() > before })
+	require.LessOrEqual(t, count.looks(), before+2, "one look for a message, and a poll perhaps")
+
+	require.NoError(t, rdb.Del(t.Context(), name).Err())
+	require.NoError(t, rdb.Publish(t.Context(), scripts.LockChannel(name), "0").Err())
+	for i := range waiters {
+		require.Equal(t, i, <-order)
+	}
+}
