@@ -26,6 +26,7 @@ type Client struct {
 	logger  *slog.Logger
 	uuid    string // Redisson's id of a client, in the keys of the scope PerClient
 	breaker breaker
+	senders senders
 	logs    *registry
 	stats   counters
 
@@ -38,8 +39,9 @@ type Client struct {
 }
 
 // New returns a Client that limits through rdb. It does not talk to Redis and starts no goroutine. A call that Redis does
-// not answer ends by rdb's own timeouts, so leave its ReadTimeout on; a caller whose context ends is let go at once.
-// The caller keeps rdb open until Close has returned.
+// not answer ends by rdb's own timeouts, so leave its ReadTimeout on. A caller whose deadline passes is let go at once, and so
+// is one whose context is cancelled, but for him who has just begun to talk to a Redis that was well until then: he may be
+// kept for rdb's WriteTimeout and ReadTimeout. The caller keeps rdb open until Close has returned.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
 		return nil, &InvalidError{"client", "nil", "must not be nil"}
@@ -67,6 +69,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		kinds:  map[kind]*registry{},
 	}
 	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
+	c.senders.client = c
+	c.senders.patience = patience(rdb)
 	c.logs = c.registry(&slidingLog{client: c}, keyedConfig{}, true)
 	return c, nil
 }
@@ -181,7 +185,10 @@ func (r *registry) use(key string) *lane {
 	defer s.mu.Unlock()
 	l := s.lanes[key]
 	if l == nil {
-		l = &lane{client: r.client, engine: r.engine, key: key, extra: r.config.prefetch, within: r.config.within}
+		l = &lane{
+			client: r.client, engine: r.engine, key: key, out: r.client.senders.of(r.engine, key),
+			extra: r.config.prefetch, within: r.config.within,
+		}
 		s.lanes[key] = l
 	}
 	l.refs++

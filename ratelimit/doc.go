@@ -19,7 +19,7 @@
 //
 // # Cost
 //
-//	Allow            one round trip, shared by all concurrent callers of the key in this process
+//	Allow            one round trip, shared by all concurrent callers in this process: of the key, and of other Keyed keys of the node
 //	Allow, denied    the same the first time; then none until the time that Redis named, for at most a second
 //	Wait             as Allow, once for all waiters of a key, when the first of them can be served; one entry of the wheel
 //	Redis, Keyed     TIME, GET and SET, O(1); a string of at most 60 bytes

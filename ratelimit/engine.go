@@ -3,7 +3,10 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -17,6 +20,15 @@ type engine interface {
 	local(last view) (Limit, bool)
 }
 
+// batched is an engine whose scripts for different keys can share a pipeline.
+type batched interface {
+	engine
+	script() *scripts.Script
+	encode(key string, calls []*call, fifo bool) scripts.Call
+	// decode sets the result of each call from the reply to what encode made of them.
+	decode(cmd *redis.Cmd, calls []*call) (view, error)
+}
+
 // view is what one answer of Redis says about the time after it.
 type view interface {
 	// deny reports whether n permits cannot be granted yet when the given time has passed since the request was sent,
@@ -26,76 +38,98 @@ type view interface {
 	wait(total int64, passed time.Duration) time.Duration
 }
 
-// run is a number of requests for n permits each.
-type run struct {
-	n     int64
-	calls []*call
-}
-
-// runs groups neighbours that ask for the same, so that a thousand callers cost a script three arguments.
-func runs(calls []*call) []run {
-	var rs []run
-	for i, c := range calls {
-		if i == 0 || calls[i-1].n != c.n {
-			rs = append(rs, run{n: c.n})
+// runs are the stretches of calls that ask for the same. A script is told each of them once, so that a thousand
+// callers cost it three arguments.
+func runs(calls []*call) iter.Seq2[int, []*call] {
+	return func(yield func(int, []*call) bool) {
+		for k, from := 0, 0; from < len(calls); k++ {
+			end := from + 1
+			for end < len(calls) && calls[end].n == calls[from].n {
+				end++
+			}
+			if !yield(k, calls[from:end]) {
+				return
+			}
+			from = end
 		}
-		last := &rs[len(rs)-1]
-		last.calls = append(last.calls, c)
 	}
-	return rs
 }
 
 // gcra is the engine of the generic cell rate algorithm.
 type gcra struct {
 	limit Limit
 	pace  pace
+	// What every script is told: the limit, and the price of one permit.
+	head, one []any
+}
+
+func newGCRA(limit Limit) *gcra {
+	g := &gcra{limit: limit, pace: newPace(limit)}
+	g.head = g.upTo(0)
+	cost := g.pace.cost(1)
+	g.one = []any{cost.us, cost.num}
+	return g
 }
 
 // maxReserve bounds how far ahead a reservation may lie, and so how long a state can lock out after the server's clock
-// was set back.
+// was set back. The script knows it too.
 const maxReserve = time.Minute
 
 func (g *gcra) local(view) (Limit, bool) { return g.limit, true }
 
-func (g *gcra) args(ahead time.Duration, fifo bool) []any {
-	full, order := g.pace.full, 0
-	if fifo {
-		order = 1
-	}
-	ahead = ahead.Truncate(time.Microsecond)
-	return []any{g.pace.den, full.us + ahead.Microseconds(), full.num, full.us + maxReserve.Microseconds() + 1, order}
+// upTo is what the script has to know of the limit; ahead is how far beyond a full burst it may grant.
+func (g *gcra) upTo(ahead time.Duration) []any {
+	return []any{g.pace.den, g.pace.full.us + ahead.Microseconds(), g.pace.full.num}
 }
 
+func (g *gcra) script() *scripts.Script { return scripts.RateGCRA }
+
 func (g *gcra) decide(ctx context.Context, rdb scripts.Client, key string, _ view, calls []*call, fifo bool) (view, error) {
-	args, rs := g.args(0, fifo), runs(calls)
-	for _, r := range rs {
-		if cost := g.pace.cost(r.n); r.n > 0 {
-			args = append(args, cost.us, cost.num, len(r.calls))
-		} else {
+	return ask(ctx, rdb, g, key, calls, fifo)
+}
+
+func (g *gcra) encode(key string, calls []*call, fifo bool) scripts.Call {
+	args := append(make([]any, 0, 7), g.head...)
+	for _, run := range runs(calls) {
+		switch n := run[0].n; n {
+		case 0:
 			args = append(args, 0, 0, 0)
+		case 1:
+			args = append(append(args, g.one...), len(run))
+		default:
+			cost := g.pace.cost(n)
+			args = append(args, cost.us, cost.num, len(run))
 		}
 	}
-	reply, err := ints(scripts.RateGCRA.Run(ctx, rdb, []string{key}, args...), 3+len(rs))
+	if fifo {
+		args = append(args, 1)
+	}
+	return scripts.Call{Keys: []string{key}, Args: args}
+}
+
+func (g *gcra) decode(cmd *redis.Cmd, calls []*call) (view, error) {
+	reply, err := ints(cmd, 3, calls)
 	if err != nil {
 		return nil, err
 	}
-	v := &gcraView{gcra: g, now: reply[0], tat: mark{reply[1], reply[2]}}
+	v, granted := &gcraView{gcra: g, now: reply[0], tat: mark{reply[1], reply[2]}}, reply[3:]
 	// The state before is the state after without what was granted; replay it to tell each caller what he saw.
 	tat := v.tat
-	for i, r := range rs {
-		for range reply[3+i] {
-			tat = g.pace.sub(tat, g.pace.cost(r.n))
+	for k, run := range runs(calls) {
+		for range granted[k] {
+			tat = g.pace.sub(tat, g.pace.cost(run[0].n))
 		}
 	}
-	for i, r := range rs {
-		for k, c := range r.calls {
-			if granted := int64(k) < reply[3+i]; granted {
-				tat = g.pace.add(tat, g.pace.cost(r.n))
-				c.res = v.result(tat, v.now, r.n)
-				c.res.Allowed, c.res.Granted, c.res.RetryAfter = true, r.n, 0
+	for k, run := range runs(calls) {
+		cost := g.pace.cost(run[0].n)
+		for at, c := range run {
+			if int64(at) < granted[k] {
+				tat = g.pace.add(tat, cost)
+				c.res = v.result(tat, v.now, c.n)
+				c.res.Allowed, c.res.Granted, c.res.RetryAfter = true, c.n, 0
 			} else {
-				c.res = v.result(tat, v.now, max(r.n, 1))
-				c.res.Allowed = r.n == 0 && c.res.Remaining > 0
+				c.res = v.result(tat, v.now, max(c.n, 1))
+				c.res.Allowed = c.n == 0 && c.res.Remaining > 0
 			}
 		}
 	}
@@ -136,36 +170,46 @@ type window struct{ limit Limit }
 
 func (w *window) local(view) (Limit, bool) { return w.limit, true }
 
+func (w *window) script() *scripts.Script { return scripts.RateWindow }
+
 func (w *window) decide(ctx context.Context, rdb scripts.Client, key string, _ view, calls []*call, fifo bool) (view, error) {
-	order, rs := 0, runs(calls)
+	return ask(ctx, rdb, w, key, calls, fifo)
+}
+
+func (w *window) encode(key string, calls []*call, fifo bool) scripts.Call {
+	order := 0
 	if fifo {
 		order = 1
 	}
 	args := []any{w.limit.Rate, w.limit.Per.Milliseconds(), order}
-	for _, r := range rs {
-		args = append(args, r.n, len(r.calls))
+	for _, run := range runs(calls) {
+		args = append(args, run[0].n, len(run))
 	}
-	reply, err := ints(scripts.RateWindow.Run(ctx, rdb, []string{key}, args...), 2+len(rs))
+	return scripts.Call{Keys: []string{key}, Args: args}
+}
+
+func (w *window) decode(cmd *redis.Cmd, calls []*call) (view, error) {
+	reply, err := ints(cmd, 2, calls)
 	if err != nil {
 		return nil, err
 	}
 	// A key lives until its last millisecond is over.
-	v := &windowView{window: w, used: reply[0], ends: time.Duration(reply[1]+1) * time.Millisecond}
+	v, granted := &windowView{window: w, used: reply[0], ends: time.Duration(reply[1]+1) * time.Millisecond}, reply[2:]
 	used := reply[0]
-	for i, r := range rs {
-		used -= reply[2+i] * r.n
+	for k, run := range runs(calls) {
+		used -= granted[k] * run[0].n
 	}
-	for i, r := range rs {
-		for k, c := range r.calls {
-			granted := int64(k) < reply[2+i]
-			if granted {
-				used += r.n
+	for k, run := range runs(calls) {
+		for at, c := range run {
+			ok := int64(at) < granted[k]
+			if ok {
+				used += c.n
 			}
 			c.res = v.result(used, v.ends)
-			c.res.Allowed = granted || r.n == 0 && c.res.Remaining > 0
-			if granted {
-				c.res.Granted, c.res.RetryAfter = r.n, 0
-			} else if r.n <= c.res.Remaining {
+			c.res.Allowed = ok || c.n == 0 && c.res.Remaining > 0
+			if ok {
+				c.res.Granted, c.res.RetryAfter = c.n, 0
+			} else if c.n <= c.res.Remaining {
 				c.res.RetryAfter = 0
 			}
 		}
@@ -202,13 +246,22 @@ func (v *windowView) wait(total int64, passed time.Duration) time.Duration {
 	return max(0, v.ends-passed+time.Duration((missing-1)/v.window.limit.Rate)*v.window.limit.Per)
 }
 
-// ints reads a reply of at least n integers.
-func ints(cmd interface{ Int64Slice() ([]int64, error) }, n int) ([]int64, error) {
+// ask decides by a script of its own.
+func ask(ctx context.Context, rdb scripts.Client, e batched, key string, calls []*call, fifo bool) (view, error) {
+	sent := e.encode(key, calls, fifo)
+	return e.decode(e.script().Run(ctx, rdb, sent.Keys, sent.Args...), calls)
+}
+
+// ints reads a reply of integers: some, and one for each run of calls.
+func ints(cmd *redis.Cmd, some int, calls []*call) ([]int64, error) {
+	for range runs(calls) {
+		some++
+	}
 	reply, err := cmd.Int64Slice()
 	if err != nil {
 		return nil, err
 	}
-	if len(reply) < n {
+	if len(reply) < some {
 		return nil, fmt.Errorf("ratelimit: unexpected reply of %d integers", len(reply))
 	}
 	return reply, nil

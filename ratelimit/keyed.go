@@ -40,7 +40,7 @@ func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
 		k.check(limit.validateWindow())
 		e = &window{limit: limit}
 	} else if k.check(limit.validate()); k.err == nil {
-		k.gcra = &gcra{limit: limit, pace: newPace(limit)}
+		k.gcra = newGCRA(limit)
 		e = k.gcra
 	}
 	switch {

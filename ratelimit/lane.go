@@ -2,8 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,14 +25,15 @@ var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}
 
 // lane is where the requests of this process for one key meet. Of those that do not wait at most one script is under way,
 // and callers that arrive meanwhile join the next one. Those that wait stand in the registry's line; while there are any, the
-// others are denied without a script.
+// others are denied without a script. Its scripts travel by a sender, which lanes of one node share.
 //
-// Ground rules. mu guards every field below it. Whoever sets busy sends scripts until next is empty, and clears it. Nothing
-// that blocks runs under mu. refs is guarded by the registry's shard.
+// Ground rules. mu guards every field below it. busy is set while a job of those who do not wait is with the sender, who
+// composes the next one until nobody is left. Nothing that blocks runs under mu. refs is guarded by the registry's shard.
 type lane struct {
 	client *Client
 	engine engine
 	key    string
+	out    *sender
 	extra  int64 // permits to charge in advance with a grant, and
 	within time.Duration
 
@@ -118,7 +117,7 @@ func (l *lane) decide(ctx context.Context, n int64) (Result, error) {
 	return r, err
 }
 
-// join enters a call into the next script, and sends it if nobody else does. It wants mu, and unlocks it.
+// join enters a call into the next script, and has that sent if nobody else does. It wants mu, and unlocks it.
 func (l *lane) join(ctx context.Context, c *call) error {
 	if l.busy {
 		l.next = append(l.next, c)
@@ -131,34 +130,10 @@ func (l *lane) join(ctx context.Context, c *call) error {
 	}
 	l.busy = true
 	l.mu.Unlock()
-	batch := []*call{c}
-	if ctx.Done() != nil {
-		go l.drain(batch) // he may leave before Redis answers
-		return nil
-	}
-	l.send(batch, false)
-	c.done <- struct{}{}
-	if batch = l.compose(); batch != nil {
-		go l.drain(batch)
-	} else {
-		l.client.leave()
-	}
+	j := &job{lane: l, one: [1]*call{c}}
+	j.calls = j.one[:]
+	l.out.submit(ctx, j)
 	return nil
-}
-
-// drain sends scripts until there is nothing to send.
-func (l *lane) drain(batch []*call) {
-	defer l.client.leave()
-	for batch != nil {
-		l.send(batch, false)
-		for _, c := range batch {
-			c.done <- struct{}{}
-		}
-		if len(batch) > 1 {
-			runtime.Gosched() // those who come back at once make the next script
-		}
-		batch = l.compose()
-	}
 }
 
 // compose returns the next batch. If there is none it clears busy.
@@ -187,42 +162,23 @@ func (l *lane) compose() []*call {
 	return batch
 }
 
-// send decides the calls, by Redis or by the policy. With fifo the first denial denies the rest.
-func (l *lane) send(calls []*call, fifo bool) {
-	l.mu.Lock()
-	last := l.view
-	l.mu.Unlock()
-	all := calls
-	if l.extra > 0 && !fifo {
-		all = append(slices.Clip(calls), &call{n: l.extra})
-	}
-	b := &l.client.breaker
-	sentAt := time.Now()
-	var v view
-	err := b.refuse()
-	if err == nil {
-		l.client.stats.scripts.Add(1)
-		v, err = l.engine.decide(context.Background(), l.client.rdb, l.key, last, all, fifo)
-		if err != nil {
-			err = explain(l.key, err)
-		}
-		b.heard(err)
-	}
+// settle gives each call of a job its result: that of Redis, or if err is set that of the policy.
+func (l *lane) settle(j *job, v view, err error, sentAt time.Time) {
 	if err != nil {
-		limit, known := l.engine.local(last)
-		for _, c := range calls {
-			c.res, c.err = b.decide(l.key, c.n, limit, known, err)
+		limit, known := l.engine.local(j.last)
+		for _, c := range j.calls {
+			c.res, c.err = l.client.breaker.decide(l.key, c.n, limit, known, err)
 		}
 	} else {
 		l.mu.Lock()
 		l.view, l.sentAt, l.took = v, sentAt, time.Since(sentAt)
-		if ahead := all[len(all)-1]; len(all) > len(calls) && ahead.res.Allowed {
-			l.stock, l.until = ahead.n, sentAt.Add(l.within)
+		if j.ahead != nil && j.ahead.res.Allowed {
+			l.stock, l.until = j.ahead.n, sentAt.Add(l.within)
 		}
 		l.mu.Unlock()
 	}
-	for _, c := range calls {
-		if c.err == nil && (c.res.Allowed || !fifo) {
+	for _, c := range j.calls {
+		if c.err == nil && (c.res.Allowed || !j.fifo) {
 			l.client.count(c.res)
 		}
 	}

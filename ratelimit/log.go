@@ -118,9 +118,9 @@ func (s *slidingLog) ask(ctx context.Context, rdb scripts.Client, key string, la
 		args = append(args, m)
 	}
 	keys := s.client.logKeys(key)
-	reply, err := ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 4+len(ms))
+	reply, err := ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 4+len(ms), nil)
 	if redis.HasErrorPrefix(err, "STALE") {
-		reply, err = ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 4+len(ms))
+		reply, err = ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 4+len(ms), nil)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -197,7 +197,7 @@ func (s *slidingLog) reserve(key string, n int64, ahead time.Duration) (time.Dur
 	c := s.client
 	m := members(n, false)[0]
 	c.stats.scripts.Add(1)
-	reply, err := ints(scripts.RateLogReserve.Run(context.Background(), c.rdb, c.logKeys(key), m, ahead.Microseconds()), 4)
+	reply, err := ints(scripts.RateLogReserve.Run(context.Background(), c.rdb, c.logKeys(key), m, ahead.Microseconds()), 4, nil)
 	switch {
 	case err != nil:
 		return 0, nil, err

@@ -37,7 +37,7 @@ func (r *registry) attempt(key string, batch []*waitqueue.Waiter[request]) (agai
 	for i, w := range batch {
 		calls[i] = &call{n: w.Value.n}
 	}
-	l.send(calls, true)
+	l.out.do(&job{lane: l, calls: calls, fifo: true})
 	ahead := int64(0)
 	for i, w := range batch {
 		c := calls[i]

@@ -80,7 +80,7 @@ func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) 
 // within a cluster are followed.
 func (s *Script) RunOnce(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
 	cmd := s.runOnce(ctx, c, "evalsha", s.SHA(), keys, args)
-	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		return s.runOnce(ctx, c, "eval", s.source, keys, args)
 	}
 	return cmd

@@ -1,0 +1,223 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+// delayed returns a limiter client whose replies are slow, so that others arrive meanwhile.
+func delayed(t *testing.T) (*ratelimit.Client, *redis.Client, *redistest.FaultDialer, *counter) {
+	t.Helper()
+	d, n := &redistest.FaultDialer{}, &counter{}
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
+	rdb.AddHook(n)
+	c := newClient(t, rdb)
+	_, err := c.Keyed("warm", ratelimit.PerHour(1)).Allow(t.Context(), redistest.Name(t))
+	require.NoError(t, err)
+	d.Delay(0, 100*time.Millisecond)
+	return c, rdb, d, n
+}
+
+// each calls f for so many keys at the same time.
+func each(keys int, f func(i int)) {
+	var all sync.WaitGroup
+	for i := range keys {
+		all.Go(func() { f(i) })
+	}
+	all.Wait()
+}
+
+func TestSender_CallersOfDifferentKeysShareRoundTrips(t *testing.T) {
+	t.Parallel()
+	const keys = 200
+	for what, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "windows": ratelimit.FixedWindow} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c, _, _, trips := delayed(t)
+			k, name := c.Keyed("k", ratelimit.PerHour(3), algorithm), redistest.Name(t)
+			allow := func(want bool, left int64) func(i int) {
+				return func(i int) {
+					r, err := k.Allow(t.Context(), fmt.Sprint(name, i))
+					require.NoError(t, err)
+					require.Equal(t, want, r.Allowed)
+					require.Equal(t, left, r.Remaining)
+				}
+			}
+			for left := int64(2); left >= 0; left-- {
+				n := trips.trips(func() { each(keys, allow(true, left)) })
+				require.Less(t, n, int64(keys/4), "who arrives while a pipeline is under way joins the next one")
+				t.Logf("%d keys in %d round trips", keys, n)
+			}
+			each(keys, allow(false, 0))
+			require.Equal(t, int64(3*keys+1), c.Stats().Allowed)
+			require.Equal(t, int64(keys), c.Stats().Denied)
+		})
+	}
+}
+
+func TestSender_WaitersOfDifferentKeysShareRoundTrips(t *testing.T) {
+	t.Parallel()
+	const keys = 100
+	c, _, _, trips := delayed(t)
+	k, name := c.Keyed("k", ratelimit.PerHour(3)), redistest.Name(t)
+	n := trips.trips(func() {
+		each(keys, func(i int) { require.NoError(t, k.Wait(within(t, patience), fmt.Sprint(name, i))) })
+	})
+	require.Less(t, n, int64(keys/2))
+	t.Logf("%d waiters in %d round trips", keys, n)
+}
+
+func TestSender_ABadKeyIsItsCallersAlone(t *testing.T) {
+	t.Parallel()
+	const keys = 60
+	c, rdb, _, trips := delayed(t)
+	k, name := c.Keyed("k", ratelimit.PerHour(3)), redistest.Name(t)
+	for i := 0; i < keys; i += 3 {
+		require.NoError(t, rdb.LPush(t.Context(), fmt.Sprintf("k:{%s%d}", name, i), 1).Err())
+	}
+	n := trips.trips(func() {
+		each(keys, func(i int) {
+			r, err := k.Allow(t.Context(), fmt.Sprint(name, i))
+			if i%3 == 0 {
+				require.ErrorIs(t, err, ratelimit.ErrWrongKind)
+			} else {
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+			}
+		})
+	})
+	require.Less(t, n, int64(keys/2))
+	require.False(t, c.Stats().Down)
+}
+
+func TestSender_AServerThatForgotTheScriptIsTold(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := newClient(t, server.Client(t))
+	k := c.Keyed("k", ratelimit.PerHour(10))
+	for range 5 {
+		require.NoError(t, server.Client(t).ScriptFlush(t.Context()).Err())
+		each(50, func(i int) {
+			_, err := k.Allow(t.Context(), fmt.Sprint(i))
+			require.NoError(t, err)
+		})
+	}
+	each(50, func(i int) {
+		r, err := k.Allow(t.Context(), fmt.Sprint(i))
+		require.NoError(t, err)
+		require.Equal(t, int64(4), r.Remaining, "each was charged once each time")
+	})
+}
+
+// A pipeline whose reply is lost fails all who travelled in it, charges them once, and is one failure to the breaker.
+func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
+	t.Parallel()
+	const keys = 60
+	c, rdb, d, _ := delayed(t)
+	k, name := c.Keyed("k", ratelimit.PerHour(3)), redistest.Name(t)
+	lost := d.LoseReply("evalsha", 3, redistest.Cut) // the first two are one key each
+	var failed atomic.Int64
+	each(keys, func(i int) {
+		if _, err := k.Allow(t.Context(), fmt.Sprint(name, i)); err != nil {
+			require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+			failed.Add(1)
+		}
+	})
+	<-lost
+	require.Greater(t, failed.Load(), int64(1))
+	require.Equal(t, int64(1), c.Stats().Failures)
+	require.False(t, c.Stats().Down)
+	d.Delay(0, 0)
+	for i := range keys {
+		require.Equal(t, int64(1), rdb.Exists(t.Context(), fmt.Sprintf("k:{%s%d}", name, i)).Val())
+		r, err := k.Peek(t.Context(), fmt.Sprint(name, i))
+		require.NoError(t, err)
+		require.Equal(t, int64(2), r.Remaining)
+	}
+}
+
+// Of those whose context has no deadline and is cancelled while Redis hangs, only he who talks to it is kept, and not for long.
+func TestSender_WhoJoinsLeavesAtOnceWhenCancelled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := newClient(t, server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 3*time.Second, -1 }))
+	k := c.Keyed("k", ratelimit.PerHour(100))
+	_, err := k.Allow(t.Context(), "warm")
+	require.NoError(t, err)
+	server.Pause()
+	ctx, cancel := context.WithCancel(t.Context())
+	const callers = 20
+	began := time.Now()
+	ended := make(chan time.Duration, callers)
+	for i := range callers {
+		go func() {
+			_, err := k.Allow(ctx, fmt.Sprint(i))
+			if err == nil {
+				t.Error("granted by nobody")
+			}
+			ended <- time.Since(began)
+		}()
+	}
+	require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
+	cancel()
+	soon := 0
+	for range callers {
+		d := <-ended
+		require.Less(t, d, patience)
+		if d < 2*time.Second {
+			soon++
+		}
+	}
+	server.Resume()
+	require.GreaterOrEqual(t, soon, callers-2)
+}
+
+// One node of a cluster that hangs holds up the keys of no other.
+func TestSender_ANodeThatHangsHoldsUpItsOwnKeysOnly(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	rdb := cluster.Client(t, func(o *redis.ClusterOptions) { o.ReadTimeout, o.MaxRedirects = 3*time.Second, 1 })
+	c := newClient(t, rdb, ratelimit.WithBreaker(1000, time.Second))
+	k := c.Keyed("k", ratelimit.PerHour(100))
+	hangs := cluster.Owner(t, "k:{0}")
+	var theirs, others []string
+	for i := 0; len(theirs) < 20 || len(others) < 40; i++ {
+		name := fmt.Sprint(i)
+		_, err := k.Allow(t.Context(), name)
+		require.NoError(t, err)
+		master, err := rdb.MasterForKey(t.Context(), "k:{"+name+"}")
+		require.NoError(t, err)
+		if master.Options().Addr == hangs.Addr() {
+			theirs = append(theirs, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	hangs.Pause()
+	var stuck sync.WaitGroup
+	for _, name := range theirs {
+		stuck.Go(func() { _, _ = k.Allow(ctx, name) })
+	}
+	began := time.Now()
+	for range 5 {
+		each(len(others), func(i int) {
+			_, err := k.Allow(t.Context(), others[i])
+			require.NoError(t, err)
+		})
+	}
+	require.Less(t, time.Since(began), 2*time.Second)
+	hangs.Resume()
+	cancel()
+	stuck.Wait()
+}
