@@ -57,6 +57,9 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 		if err == nil {
 			head.lock = l
 			batch[0].Grant()
+			if !l.kind.exclusive {
+				c.queues.Kick(queue) // the next one may have it as well
+			}
 			return 0, nil
 		}
 		if !errors.As(err, &locked) {

@@ -33,6 +33,9 @@ var (
 	// ErrMaxHold is the cause of a loss that WithMaxHold brought about.
 	ErrMaxHold = errors.New("redislock: held for longer than allowed")
 
+	// ErrUpgrade is returned to an Owner who reads and wants to write under the same RWMutex.
+	ErrUpgrade = errors.New("redislock: a reader cannot become the writer")
+
 	// ErrReplicas is returned when fewer replicas than WithReplicas wants confirmed an acquisition. The lock is not held.
 	ErrReplicas = errors.New("redislock: not confirmed by enough replicas")
 

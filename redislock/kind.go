@@ -48,6 +48,10 @@ type kind struct {
 	// force frees the lock whoever holds it and wakes those who wait. The script replies 1 if it was held, else 0.
 	force func(*request) call
 
+	// within is a kind whose holder has this one too: the writer may read. An Owner who holds that one gets the same Lock, and one
+	// who holds this one is refused that.
+	within *kind
+
 	// renew sets the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each, ARGV
 	// ttlMillis, id1 .. idN; it replies {1 renewed or 0 not held, ..} in order.
 	renew *scripts.Script

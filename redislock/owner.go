@@ -42,6 +42,12 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := o.held[ownedLock{m.client, m.kind, m.name}]
+	if l == nil && m.kind.within != nil {
+		l = o.held[ownedLock{m.client, m.kind.within, m.name}]
+	}
+	if l == nil && o.reads(m) {
+		return nil, operationError("lock", m.name, ErrUpgrade)
+	}
 	switch {
 	case l == nil:
 		return nil, nil
@@ -52,6 +58,26 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	}
 	l.holds++
 	return l, nil
+}
+
+// reads reports whether the owner has a smaller part of what m stands for; o.mu is held.
+func (o *Owner) reads(m *Mutex) bool {
+	for k := range o.held {
+		if k.client == m.client && k.name == m.name && k.kind.within == m.kind {
+			return true
+		}
+	}
+	return false
+}
+
+// holdsOf is how often the owner has locked l, 1 without an owner.
+func (o *Owner) holdsOf(l *Lock) int {
+	if o == nil {
+		return 1
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return l.holds
 }
 
 // took notes a lock that was just granted. A nil Owner has none.

@@ -1,0 +1,57 @@
+package redislock
+
+import (
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+const (
+	// fairWait is what Redisson adds to the time by which a waiter counts as gone, for each place in the line.
+	fairWait = 5 * time.Minute
+
+	// fairAlive is after how long without a look a waiter of this library counts as gone.
+	fairAlive = 3 * maxPoll
+)
+
+// fair is Redisson's fair lock: the plain lock, and a line of those who wait. Each of them has a channel of its own, on which it
+// hears that it is first.
+var fair = &kind{
+	label: "fair",
+	acquire: func(r *request) call {
+		keys, waits := scripts.FairLockKeys(r.name), 0
+		if r.waits {
+			waits = 1
+		}
+		args := []any{r.id, millis(r.ttl), waits, millis(fairWait), millis(fairAlive), r.publish}
+		if r.fenced {
+			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name)), append(args, fenceMillis)}
+		}
+		return call{scripts.FairLockAcquire, keys, args}
+	},
+	release: fairRelease,
+	leave:   fairRelease,
+	force: func(r *request) call {
+		return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name), []any{"", millis(fairWait), r.publish, "force"}}
+	},
+	channel: func(r *request) string { return scripts.LockChannel(r.name) + ":" + r.id },
+	renew:   scripts.LockRenew,
+}
+
+func fairRelease(r *request) call {
+	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name), []any{r.id, millis(fairWait), r.publish}}
+}
+
+// FairMutex returns the lock of that name, which goes to those who wait for it in the order in which they came, whatever their
+// process. Within a process, and otherwise, it is like Mutex; TryLock fails if others wait. It does not talk to Redis. Names and
+// options are those of Mutex; WithHandoff has no effect.
+//
+// The keys in Redis are Redisson's: services in Java that use getFairLock(name) stand in the same line. A waiter that was not
+// heard of for 15 seconds, because its process died or Redis was out of its reach, is skipped; a Java one after the time
+// that Redisson gives it, 5 minutes and more. Each waiter has a subscription of its own and looks at the lock every few
+// seconds: to be fair costs more than Mutex, whose waiters share both.
+//
+// A Mutex of the same name is the same lock, and overtakes.
+func (c *Client) FairMutex(name string, opts ...LockOption) *Mutex {
+	return c.newMutex(fair, name, opts)
+}

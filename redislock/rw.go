@@ -1,0 +1,162 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// reading is the half of Redisson's RReadWriteLock that many hold at a time: a hash with a mode and a field for each reader,
+// whose lease is a key beside it.
+var reading = &kind{
+	label: "read",
+	acquire: func(r *request) call {
+		return call{scripts.ReadAcquire, []string{r.name, scripts.ReadTimeout(r.name, r.id)}, []any{r.id, millis(r.ttl)}}
+	},
+	release: func(r *request) call {
+		keys := []string{r.name, scripts.RWChannel(r.name), scripts.ReadTimeout(r.name, r.id), scripts.RWPrefix(r.name)}
+		return call{scripts.ReadRelease, keys, []any{r.id, r.publish}}
+	},
+	force: func(r *request) call {
+		return call{scripts.RWForce, []string{r.name, scripts.RWChannel(r.name)}, []any{"read", r.publish}}
+	},
+	channel:   func(r *request) string { return scripts.RWChannel(r.name) },
+	renew:     scripts.ReadRenew,
+	renewKeys: func(name, id string) []string { return []string{name, scripts.ReadTimeout(name, id)} },
+	within:    writing,
+}
+
+// writing is the half that one holds alone.
+var writing = &kind{
+	label: "write",
+	mark:  ":write",
+	acquire: func(r *request) call {
+		if r.fenced {
+			keys := []string{r.name, scripts.LockFence(r.name)}
+			return call{scripts.WriteAcquire, keys, []any{r.id, millis(r.ttl), fenceMillis, r.spare}}
+		}
+		return call{scripts.WriteAcquire, []string{r.name}, []any{r.id, millis(r.ttl)}}
+	},
+	release: func(r *request) call {
+		return call{scripts.WriteRelease, []string{r.name, scripts.RWChannel(r.name)}, []any{r.id, r.publish}}
+	},
+	force: func(r *request) call {
+		return call{scripts.RWForce, []string{r.name, scripts.RWChannel(r.name)}, []any{"write", r.publish}}
+	},
+	channel:   func(r *request) string { return scripts.RWChannel(r.name) },
+	exclusive: true,
+	renew:     scripts.LockRenew,
+}
+
+// RWMutex is a lock that any number of readers hold together, or one writer alone. It holds no state of its own, and is safe for
+// concurrent use.
+//
+// Nobody is preferred: readers join those who read already, so that a writer waits for as long as readers keep coming. When the last
+// reader or the writer unlocks, all who wait are woken.
+type RWMutex struct{ read, write *Mutex }
+
+// RWMutex returns the read/write lock of that name. It does not talk to Redis. The key in Redis is the name itself, as Redisson
+// has it: services in Java that use getReadWriteLock(name) share it. A key of that name that is another kind of lock is
+// refused with ErrWrongKind, as that of a read/write lock is by the other kinds. Names are those of Mutex. Options apply to
+// readers and writers; a token of WithFencing goes to writers only.
+//
+// A writer waits for the longest lease of the readers, if they die, and a reader that dies beside others that live is forgotten
+// when one of them unlocks.
+func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
+	rw := &RWMutex{read: c.newMutex(reading, name, opts), write: c.newMutex(writing, name, opts)}
+	rw.read.config.fenced = false
+	return rw
+}
+
+// Name returns the name.
+func (rw *RWMutex) Name() string { return rw.write.name }
+
+// Writer is the writer's side, for all that a Mutex can do: LockFunc, Do, State, ForceUnlock. Its ForceUnlock frees the lock of a
+// writer and leaves readers alone.
+func (rw *RWMutex) Writer() *Mutex { return rw.write }
+
+// Reader is the readers' side. Its ForceUnlock frees the lock of all readers and leaves a writer alone.
+func (rw *RWMutex) Reader() *Mutex { return rw.read }
+
+// Lock takes the lock for writing, waiting while others read or write. Otherwise it is like Mutex.Lock. With a context whose Owner
+// reads, it fails with ErrUpgrade: two readers who each waited for the other to stop would wait for ever.
+func (rw *RWMutex) Lock(ctx context.Context) (*Lock, error) { return rw.write.Lock(ctx) }
+
+// TryLock takes the lock for writing if nobody has it. Otherwise it is like Mutex.TryLock.
+func (rw *RWMutex) TryLock(ctx context.Context) (*Lock, error) { return rw.write.TryLock(ctx) }
+
+// RLock takes the lock for reading, waiting while another writes. Otherwise it is like Mutex.Lock. With a context whose Owner
+// writes, it returns the writer's Lock once more.
+func (rw *RWMutex) RLock(ctx context.Context) (*Lock, error) { return rw.read.Lock(ctx) }
+
+// TryRLock takes the lock for reading if nobody writes. Otherwise it is like Mutex.TryLock.
+func (rw *RWMutex) TryRLock(ctx context.Context) (*Lock, error) { return rw.read.TryLock(ctx) }
+
+// Downgrade makes the writer l a reader, with no instant between the two in which another could write, and lets waiting readers in. It
+// blocks for one round trip, at most until ctx ends. It returns the reader's Lock; l is unlocked. The error matches ErrLost,
+// ErrNotHeld or ErrClosed as that of Unlock does, or ErrInvalid if l is not a writer of this lock or an Owner has locked
+// it more than once: then l is as it was. After any other error neither of the two is held.
+func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
+	m := rw.read
+	switch {
+	case !l.valid():
+		return nil, ErrNotHeld
+	case l.kind != writing || l.name != rw.write.name || l.client != m.client:
+		return nil, &InvalidError{Field: "lock", Value: l.name, Reason: "is not a writer of " + m.name}
+	case l.owner.holdsOf(l) > 1:
+		return nil, &InvalidError{Field: "lock", Value: l.name, Reason: "its owner has locked it more than once"}
+	}
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	c := m.client
+	defer c.gate.leave()
+	owner := l.owner
+	if !l.lease.Close(ErrNotHeld) {
+		return nil, l.Err()
+	}
+	owner.gaveBack(l)
+	c.drop(l)
+	c.hooks.released(l)
+	w := m.wish(true)
+	err, answered := await(c, ctx.Done(), func() error { return w.downgrade(l) }, func(err error) {
+		if err == nil {
+			w.lock.discard()
+		}
+	})
+	if !answered {
+		return nil, operationError("downgrade", m.name, ended(ctx))
+	}
+	if err != nil {
+		return nil, operationError("downgrade", m.name, err)
+	}
+	owner.took(w.lock)
+	c.limit(w.lock)
+	c.hooks.acquired(w.lock, time.Since(w.began))
+	return w.lock, nil
+}
+
+// downgrade asks for the reader's hold that the wish describes in exchange for the writer's. If it fails, both are given back.
+func (w *wish) downgrade(writer *Lock) (err error) {
+	c, req := writer.client, w.req
+	defer func() {
+		if err != nil {
+			c.giveBack(writer.claim(), w.doubt || writer.doubt)
+			c.abandon(req, w.doubt)
+		}
+	}()
+	keys := []string{req.name, scripts.RWChannel(req.name), scripts.ReadTimeout(req.name, req.id)}
+	r := c.run(call{scripts.Downgrade, keys, []any{writer.id, req.id, millis(req.ttl), req.publish}})
+	w.doubt = r.doubt
+	g, err := readGrant(r)
+	if err != nil {
+		return err
+	}
+	if !g.taken {
+		return fmt.Errorf("%w: %q was gone from Redis", ErrLost, req.name)
+	}
+	w.lock = &Lock{request: req, client: c, mutex: w.mutex, doubt: r.doubt, sentAt: r.sentAt, since: time.Now()}
+	return c.hold(w.lock)
+}

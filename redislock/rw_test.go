@@ -1,0 +1,398 @@
+package redislock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// mustRead and mustWrite take a lock that is free that way.
+func mustRead(t testing.TB, rw *redislock.RWMutex) *redislock.Lock {
+	t.Helper()
+	l, err := rw.TryRLock(t.Context())
+	require.NoError(t, err)
+	return l
+}
+
+func mustWrite(t testing.TB, rw *redislock.RWMutex) *redislock.Lock {
+	t.Helper()
+	l, err := rw.TryLock(t.Context())
+	require.NoError(t, err)
+	return l
+}
+
+func requireLocked(t testing.TB, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, redislock.ErrLocked)
+}
+
+func mustUnlock(t testing.TB, locks ...*redislock.Lock) {
+	t.Helper()
+	for _, l := range locks {
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+}
+
+// begun is a call for a lock under way.
+type begun struct {
+	lock *redislock.Lock
+	err  error
+	at   time.Time
+	done chan struct{}
+}
+
+func begin(f func() (*redislock.Lock, error)) *begun {
+	b := &begun{done: make(chan struct{})}
+	go func() {
+		defer close(b.done)
+		b.lock, b.err = f()
+		b.at = time.Now()
+	}()
+	return b
+}
+
+func (b *begun) wait(t testing.TB) *redislock.Lock {
+	t.Helper()
+	<-b.done
+	require.NoError(t, b.err)
+	return b.lock
+}
+
+func awaitSubscribed(t testing.TB, rdb *redis.Client, channel string) {
+	t.Helper()
+	poll(t, func() bool {
+		subs, err := rdb.PubSubNumSub(t.Context(), channel).Result()
+		require.NoError(t, err)
+		return subs[channel] > 0
+	})
+}
+
+func readersAndWritersExclude(t *testing.T, rdb redis.UniversalClient) {
+	name := redistest.Name(t)
+	a, b := newClient(t, rdb).RWMutex(name), newClient(t, rdb).RWMutex(name)
+	require.Equal(t, name, a.Name())
+	r1, r2, r3 := mustRead(t, a), mustRead(t, a), mustRead(t, b)
+	_, err := b.TryLock(t.Context())
+	requireLocked(t, err)
+	var locked *redislock.LockedError
+	require.ErrorAs(t, err, &locked)
+	require.InDelta(t, redislock.DefaultLease, locked.TTL, float64(5*time.Second))
+	state, err := b.Reader().State(t.Context())
+	require.NoError(t, err)
+	require.Len(t, state.Holders, 3)
+	mustUnlock(t, r1, r2)
+	_, err = a.TryLock(t.Context())
+	requireLocked(t, err)
+	mustUnlock(t, r3)
+	requireFree(t, rdb, name)
+
+	w := mustWrite(t, a)
+	for _, rw := range []*redislock.RWMutex{a, b} {
+		_, err = rw.TryLock(t.Context())
+		requireLocked(t, err)
+		_, err = rw.TryRLock(t.Context())
+		requireLocked(t, err)
+	}
+	mustUnlock(t, w)
+	requireFree(t, rdb, name)
+	mustUnlock(t, mustRead(t, b))
+	require.ErrorIs(t, r1.Unlock(t.Context()), redislock.ErrNotHeld)
+	require.ErrorIs(t, w.Unlock(t.Context()), redislock.ErrNotHeld)
+}
+
+// What readers of one writer see is never half written. The checker is shared memory without a lock of its own.
+func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
+	t.Parallel()
+	torn := func(t *testing.T, lock func(*redislock.RWMutex, context.Context, bool, func()) error) (reads, torn int) {
+		server := redistest.Shared(t)
+		name := redistest.Name(t)
+		rdb := server.Client(t)
+		w := newWheel(t)
+		const left, right = "{pair}:left:", "{pair}:right:"
+		ctx := within(t, patience)
+		var mu sync.Mutex
+		var running sync.WaitGroup
+		errs := make(chan error, 100)
+		for i := range 4 {
+			rw := newClient(t, rdb).RWMutex(name)
+			for range 2 {
+				running.Go(func() {
+					for range 10 {
+						write := i == 0
+						errs <- lock(rw, ctx, write, func() {
+							if write {
+								n := rdb.Incr(ctx, left+name).Val()
+								_ = w.Sleep(ctx, time.Millisecond)
+								rdb.Set(ctx, right+name, n, 0)
+								return
+							}
+							a := rdb.Get(ctx, left+name).Val()
+							b := rdb.Get(ctx, right+name).Val()
+							mu.Lock()
+							defer mu.Unlock()
+							reads++
+							if a != b {
+								torn++
+							}
+						})
+					}
+				})
+			}
+		}
+		running.Wait()
+		close(errs)
+		for err := range errs {
+			require.NoError(t, err)
+		}
+		return reads, torn
+	}
+
+	t.Run("with the lock", func(t *testing.T) {
+		t.Parallel()
+		reads, torn := torn(t, func(rw *redislock.RWMutex, ctx context.Context, write bool, f func()) error {
+			side := rw.Reader()
+			if write {
+				side = rw.Writer()
+			}
+			return side.Do(ctx, func(context.Context) error { f(); return nil })
+		})
+		require.Equal(t, 60, reads)
+		require.Zero(t, torn)
+	})
+
+	t.Run("while with one that lets readers in they do (control)", func(t *testing.T) {
+		t.Parallel()
+		_, torn := torn(t, func(rw *redislock.RWMutex, ctx context.Context, write bool, f func()) error {
+			if !write {
+				f()
+				return nil
+			}
+			return rw.Writer().Do(ctx, func(context.Context) error { f(); return nil })
+		})
+		require.Positive(t, torn)
+	})
+}
+
+func TestRWMutex_Waits(t *testing.T) {
+	t.Parallel()
+
+	t.Run("readers enter together when the writer unlocks", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		other := newClient(t, rdb)
+		w := mustWrite(t, c.RWMutex(name))
+		var readers []*begun
+		for i := range 20 {
+			rw := c.RWMutex(name)
+			if i%2 == 0 {
+				rw = other.RWMutex(name)
+			}
+			readers = append(readers, begin(func() (*redislock.Lock, error) { return rw.RLock(within(t, patience)) }))
+		}
+		awaitSubscribed(t, rdb, scripts.RWChannel(name))
+		mustUnlock(t, w)
+		free := time.Now()
+		var locks []*redislock.Lock
+		for _, r := range readers {
+			locks = append(locks, r.wait(t))
+			require.Less(t, r.at.Sub(free), 6*time.Second)
+		}
+		for _, l := range locks {
+			require.True(t, l.Valid(), "they read at the same time")
+		}
+		mustUnlock(t, locks...)
+		requireFree(t, rdb, name)
+	})
+
+	t.Run("a writer enters when the last reader unlocks", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		r1, r2 := mustRead(t, c.RWMutex(name)), mustRead(t, c.RWMutex(name))
+		w := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).RWMutex(name).Lock(within(t, patience)) })
+		awaitSubscribed(t, rdb, scripts.RWChannel(name))
+		mustUnlock(t, r1)
+		require.False(t, isClosed(w.done))
+		mustUnlock(t, r2)
+		mustUnlock(t, w.wait(t))
+	})
+
+	t.Run("a writer waits for the longest lease of readers that died, not longer", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		once := redislock.WithoutRenewal()
+		start := time.Now()
+		long := mustRead(t, c.RWMutex(name, redislock.WithLease(1500*time.Millisecond), once))
+		mustRead(t, c.RWMutex(name, redislock.WithLease(500*time.Millisecond), once))
+		w, err := newClient(t, rdb).RWMutex(name).Lock(within(t, patience))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, time.Since(start), 1400*time.Millisecond)
+		require.Less(t, time.Since(start), 7*time.Second)
+		require.True(t, isClosed(long.Done()), "told before another could have it")
+		require.ErrorIs(t, long.Unlock(t.Context()), redislock.ErrLost)
+		require.True(t, w.Valid())
+		mustUnlock(t, w)
+	})
+
+	t.Run("one that gives up leaves nothing behind", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		r := mustRead(t, c.RWMutex(name))
+		ctx, cancel := context.WithCancel(t.Context())
+		w := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).RWMutex(name).Lock(ctx) })
+		awaitSubscribed(t, rdb, scripts.RWChannel(name))
+		cancel()
+		<-w.done
+		require.ErrorIs(t, w.err, context.Canceled)
+		mustUnlock(t, r)
+		requireFree(t, rdb, name)
+		require.Zero(t, rdb.Exists(t.Context(), scripts.RWPrefix(name)).Val())
+	})
+}
+
+func readersAndWritersAreRenewed(t *testing.T, rdb redis.UniversalClient) {
+	const lease = 900 * time.Millisecond
+	c, w := newClient(t, rdb), newWheel(t)
+	var locks []*redislock.Lock
+	var names []string
+	read := redistest.Name(t)
+	for range 30 {
+		locks = append(locks, mustRead(t, c.RWMutex(read, redislock.WithLease(lease))))
+	}
+	for range 10 {
+		names = append(names, redistest.Name(t))
+		locks = append(locks, mustWrite(t, c.RWMutex(names[len(names)-1], redislock.WithLease(lease))))
+	}
+	require.NoError(t, w.Sleep(t.Context(), 3*lease))
+	for _, l := range locks {
+		require.NoError(t, l.Err())
+	}
+	require.Len(t, rdb.HGetAll(t.Context(), read).Val(), 31)
+	for _, name := range append(names, read) {
+		require.Positive(t, rdb.PTTL(t.Context(), name).Val())
+	}
+	mustUnlock(t, locks...)
+	requireFree(t, rdb, read)
+}
+
+func TestRWMutex_Downgrade(t *testing.T) {
+	t.Parallel()
+
+	t.Run("lets readers in and keeps writers out", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		other := newClient(t, rdb).RWMutex(name)
+		rw := c.RWMutex(name)
+		w := mustWrite(t, rw)
+		reader := begin(func() (*redislock.Lock, error) { return other.RLock(within(t, patience)) })
+		awaitSubscribed(t, rdb, scripts.RWChannel(name))
+		r, err := rw.Downgrade(t.Context(), w)
+		require.NoError(t, err)
+		require.ErrorIs(t, w.Err(), redislock.ErrNotHeld)
+		require.ErrorIs(t, w.Unlock(t.Context()), redislock.ErrNotHeld)
+		require.True(t, r.Valid())
+		woken := reader.wait(t)
+		_, err = other.TryLock(t.Context())
+		requireLocked(t, err)
+		mustUnlock(t, r)
+		_, err = other.TryLock(t.Context())
+		requireLocked(t, err)
+		mustUnlock(t, woken)
+		requireFree(t, rdb, name)
+	})
+
+	t.Run("of what is no writer of this lock is refused and changes nothing", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		rw := c.RWMutex(name)
+		elsewhere := mustWrite(t, c.RWMutex(name+"-other"))
+		reader, plain := mustRead(t, rw), mustLock(t, c.Mutex(name+"-plain"))
+		foreign := mustWrite(t, newClient(t, rdb).RWMutex(name+"-foreign"))
+		for _, l := range []*redislock.Lock{elsewhere, reader, plain, foreign} {
+			_, err := rw.Downgrade(t.Context(), l)
+			require.ErrorIs(t, err, redislock.ErrInvalid)
+			mustUnlock(t, l)
+		}
+		for _, l := range []*redislock.Lock{nil, {}, elsewhere} {
+			_, err := rw.Downgrade(t.Context(), l)
+			require.Error(t, err)
+			require.NotErrorIs(t, err, redislock.ErrLost)
+		}
+	})
+
+	t.Run("of a lost writer is ErrLost", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		rw := c.RWMutex(name)
+		w := mustWrite(t, rw)
+		require.NoError(t, rdb.Del(t.Context(), name).Err())
+		_, err := rw.Downgrade(t.Context(), w)
+		require.ErrorIs(t, err, redislock.ErrLost)
+		requireFree(t, rdb, name)
+	})
+}
+
+func TestRWMutex_WithOwner(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := shared(t)
+	rw := c.RWMutex(name)
+	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
+
+	w, err := rw.Lock(ctx)
+	require.NoError(t, err)
+	inner, err := rw.RLock(ctx)
+	require.NoError(t, err)
+	require.Same(t, w, inner, "the writer may read")
+	_, err = rw.Downgrade(ctx, w)
+	require.ErrorIs(t, err, redislock.ErrInvalid)
+	require.NoError(t, inner.Unlock(ctx))
+	require.True(t, w.Valid(), "reading inside did not release it")
+	r, err := rw.Downgrade(ctx, w)
+	require.NoError(t, err)
+
+	again, err := rw.RLock(ctx)
+	require.NoError(t, err)
+	require.Same(t, r, again)
+	_, err = rw.Lock(ctx)
+	require.ErrorIs(t, err, redislock.ErrUpgrade)
+	_, err = rw.TryLock(ctx)
+	require.ErrorIs(t, err, redislock.ErrUpgrade)
+	mustUnlock(t, r, again)
+	requireFree(t, rdb, name)
+	w, err = rw.Lock(ctx)
+	require.NoError(t, err)
+	mustUnlock(t, w)
+}
+
+func TestRWMutex_ForceUnlock(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := shared(t)
+	rw := c.RWMutex(name, redislock.WithLease(2*time.Second))
+	for what, take := range map[*redislock.Mutex]func() *redislock.Lock{
+		rw.Reader(): func() *redislock.Lock { return mustRead(t, rw) },
+		rw.Writer(): func() *redislock.Lock { return mustWrite(t, rw) },
+	} {
+		l := take()
+		for _, side := range []*redislock.Mutex{rw.Reader(), rw.Writer()} {
+			if side == what {
+				continue
+			}
+			freed, err := side.ForceUnlock(t.Context())
+			require.NoError(t, err)
+			require.False(t, freed, "each side frees its own only")
+		}
+		freed, err := what.ForceUnlock(t.Context())
+		require.NoError(t, err)
+		require.True(t, freed)
+		requireFree(t, rdb, name)
+		<-l.Done()
+		require.ErrorIs(t, l.Err(), redislock.ErrLost)
+	}
+}
