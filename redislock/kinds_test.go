@@ -1,7 +1,10 @@
 package redislock_test
 
 import (
+	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -14,6 +17,7 @@ import (
 var behaviours = map[string]func(*testing.T, redis.UniversalClient){
 	"readers and writers exclude each other": readersAndWritersExclude,
 	"readers and writers are renewed":        readersAndWritersAreRenewed,
+	"the fair lock serves in order":          servesInOrder,
 }
 
 func TestKinds_OnOneServer(t *testing.T) {
@@ -34,6 +38,86 @@ func TestKinds_InACluster(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			check(t, cluster.Client(t))
+		})
+	}
+}
+
+// mutexOf returns the lock of a kind as a Mutex.
+func mutexOf(c *redislock.Client, kind, name string, opts ...redislock.LockOption) *redislock.Mutex {
+	switch kind {
+	case "fair":
+		return c.FairMutex(name, opts...)
+	case "read":
+		return c.RWMutex(name, opts...).Reader()
+	case "write":
+		return c.RWMutex(name, opts...).Writer()
+	}
+	return c.Mutex(name, opts...)
+}
+
+func TestKinds_ExcludeProcesses(t *testing.T) {
+	t.Parallel()
+	const processes, times = 3, 20
+	server := redistest.Shared(t)
+	rdb := server.Client(t)
+	count := func(t *testing.T, kind string) int {
+		name := redistest.Name(t)
+		var running sync.WaitGroup
+		errs := make([]error, processes)
+		for i := range processes {
+			cmd := child(t, roleCount, server.Addr(), name, times)
+			cmd.Env = append(cmd.Env, childKind+"="+kind)
+			running.Go(func() { errs[i] = cmd.Run() })
+		}
+		running.Wait()
+		require.NoError(t, errors.Join(errs...))
+		requireNoLine(t, rdb, name)
+		n, err := rdb.Get(t.Context(), name+counterTail).Int()
+		require.NoError(t, err)
+		return n
+	}
+	for _, kind := range []string{"fair", "write"} {
+		t.Run(kind+" loses no update", func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, processes*times, count(t, kind))
+		})
+	}
+	t.Run("read does, who share it (control)", func(t *testing.T) {
+		t.Parallel()
+		require.Less(t, count(t, "read"), processes*times)
+	})
+}
+
+// A holder that is killed is succeeded when its lease ends, not before.
+func TestKinds_AreTakenOverFromAKilledProcess(t *testing.T) {
+	t.Parallel()
+	for _, kinds := range [][2]string{{"fair", "fair"}, {"write", "write"}, {"write", "read"}, {"read", "write"}} {
+		t.Run(kinds[1]+" after "+kinds[0], func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Shared(t)
+			rdb, name := server.Client(t), redistest.Name(t)
+			holder := child(t, roleHold, server.Addr(), name, 0)
+			holder.Env = append(holder.Env, childKind+"="+kinds[0])
+			stdin, err := holder.StdinPipe()
+			require.NoError(t, err)
+			defer stdin.Close()
+			require.NoError(t, holder.Start())
+			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 })
+			w := newWheel(t)
+			require.NoError(t, w.Sleep(t.Context(), childLease+childLease/2))
+			m := mutexOf(newClient(t, rdb), kinds[1], name)
+			_, err = m.TryLock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrLocked, "it is renewed")
+			next := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
+			require.NoError(t, holder.Process.Kill())
+			require.Error(t, holder.Wait())
+			left, dead := rdb.PTTL(t.Context(), name).Val(), time.Now()
+			require.Positive(t, left)
+			l := next.wait(t)
+			require.GreaterOrEqual(t, next.at.Sub(dead), left-10*time.Millisecond)
+			require.Less(t, next.at.Sub(dead), left+6*time.Second)
+			mustUnlock(t, l)
+			requireFree(t, rdb, name)
 		})
 	}
 }

@@ -35,6 +35,7 @@ const (
 	childAddr   = "REDISLOCK_TEST_ADDR"
 	childName   = "REDISLOCK_TEST_NAME"
 	childTimes  = "REDISLOCK_TEST_TIMES"
+	childKind   = "REDISLOCK_TEST_KIND" // see mutexOf
 	counterTail = ":counter"
 	childLease  = 3 * time.Second
 )
@@ -54,7 +55,7 @@ func runChild(role string) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	name := os.Getenv(childName)
-	m := c.Mutex(name, redislock.WithLease(childLease))
+	m := mutexOf(c, os.Getenv(childKind), name, redislock.WithLease(childLease))
 	add := func(ctx context.Context) error { return addSlowly(ctx, w, rdb, name+counterTail) }
 
 	switch role {

@@ -18,10 +18,8 @@ end
 if found[2] or held == -2 and (not head or head == id) then
   local token = KEYS[6] and (tonumber(redis.call('GET', KEYS[6]) or 0) or -1)
   if token == -1 then return redis.error_reply('WRONGKIND the fence holds no number') end
-  if token and (token == 0 or not found[2]) then
-    token = math.max(token + 1, time[1] * 1000000 + time[2])
-    redis.call('SET', KEYS[6], string.format('%.0f', token), 'PX', ARGV[7])
-  end
+  token = token and (token == 0 or not found[2]) and math.max(token + 1, time[1] * 1000000 + time[2]) or token
+  if token then redis.call('SET', KEYS[6], string.format('%.0f', token), 'PX', ARGV[7]) end
   redis.call('LREM', queue, 1, id); redis.call('ZREM', alive, id)
   for _, other in ipairs(redis.call('ZREM', timeouts, id) == 1 and redis.call('ZRANGE', timeouts, 0, -1) or {}) do
     redis.call('ZINCRBY', timeouts, -ARGV[4], other)
@@ -32,6 +30,8 @@ end
 if skipped and held == -2 then redis.call(ARGV[6], KEYS[5] .. ':' .. head, '0') end
 if ARGV[3] == '1' then
   local rank, last = redis.call('ZRANK', timeouts, id), redis.call('ZRANGE', timeouts, -1, -1, 'WITHSCORES')[2]
+  -- Who is first takes a free lock about now. Those behind it look soon, to learn by when it may be theirs.
+  left = math.min(left, 100 * ((rank or 0) + 1))
   local due = now + math.max(held, 0) + ARGV[4] * ((rank or 0) + 1)
   if not rank then redis.call('RPUSH', queue, id); due = math.max(due, (last or 0) + ARGV[4]) end
   redis.call('ZADD', timeouts, 'GT', due, id); redis.call('ZADD', alive, now + ARGV[5], id)

@@ -11,7 +11,7 @@ var (
 	//	ARGV  id, ttlMillis, 1 or 0 whether it waits, waitMillis of Redisson, aliveMillis, PUBLISH or SPUBLISH, and with a
 	//	      fence: fenceMillis
 	//	reply {1, ttlMillis, token} taken, or held by this id already; about tokens see LockAcquire
-	//	      {0, ms}               not; ms is the holder's TTL, or if there is none until the first in line counts as gone
+	//	      {0, ms}               not; ms is the holder's TTL, or if there is none until a look may be worth while
 	FairLockAcquire = declare("fair_lock_acquire")
 
 	// FairLockRelease frees the lock if this id holds it, or by force, takes the id out of the line, and wakes who is first then.

@@ -151,7 +151,8 @@ func TestFairLock(t *testing.T) {
 		require.Equal(t, 1, l.release("a:1"))
 		require.Zero(t, l.ask("e:1", 0)[0], "TryLock does not overtake")
 		require.False(t, l.wait("c:1"))
-		require.InDelta(t, fairAlive, l.ask("d:1", 1)[1], 1_000, "until the first counts as gone")
+		require.InDelta(t, fairAlive, l.ask("e:1", 0)[1], 1_000, "until the first counts as gone")
+		require.Equal(t, []int64{0, 300}, l.ask("d:1", 1), "when the first has taken it")
 		require.True(t, l.wait("b:1"))
 		require.Equal(t, []string{"c:1", "d:1"}, l.queue(), "TryLock is not in line")
 		for _, step := range []struct{ leaves, next string }{{"b:1", "c:1"}, {"c:1", "d:1"}} {

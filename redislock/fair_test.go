@@ -1,0 +1,256 @@
+package redislock_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// line is the queue of a fair lock in Redis.
+func line(t testing.TB, rdb redis.UniversalClient, name string) []string {
+	t.Helper()
+	ids, err := rdb.LRange(t.Context(), scripts.FairLockKeys(name)[1], 0, -1).Result()
+	require.NoError(t, err)
+	return ids
+}
+
+// requireNoLine checks that nothing of a fair lock is left in Redis.
+func requireNoLine(t testing.TB, rdb redis.UniversalClient, name string) {
+	t.Helper()
+	for _, key := range scripts.FairLockKeys(name) {
+		requireFree(t, rdb, key)
+	}
+}
+
+// lineUp starts n callers one after the other, each once the one before stands in line, which had length so far.
+func lineUp(t testing.TB, rdb redis.UniversalClient, name string, n int, call func(i int)) {
+	t.Helper()
+	for i := range n {
+		go call(i)
+		poll(t, func() bool { return len(line(t, rdb, name)) == i+1 })
+	}
+}
+
+// servesInOrder checks that callers of several processes get the lock in the order in which they came.
+func servesInOrder(t *testing.T, rdb redis.UniversalClient) {
+	const clients, callers = 4, 20
+	name := redistest.Name(t)
+	first := mustLock(t, newClient(t, rdb).FairMutex(name))
+	var mutexes []*redislock.Mutex
+	for range clients {
+		mutexes = append(mutexes, newClient(t, rdb).FairMutex(name))
+	}
+	ctx := within(t, 2*patience)
+	var order []int // guarded by the lock
+	errs := make(chan error, callers)
+	lineUp(t, rdb, name, callers, func(i int) {
+		errs <- mutexes[i%clients].Do(ctx, func(context.Context) error {
+			order = append(order, i)
+			return nil
+		})
+	})
+	_, err := mutexes[0].TryLock(t.Context())
+	require.ErrorIs(t, err, redislock.ErrLocked)
+	mustUnlock(t, first)
+	for range callers {
+		require.NoError(t, <-errs)
+	}
+	require.True(t, slices.IsSorted(order), "%v", order)
+	requireNoLine(t, rdb, name)
+}
+
+func TestFairMutex(t *testing.T) {
+	t.Parallel()
+
+	t.Run("serves in order although nobody unlocks", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		const callers, lease = 8, 300 * time.Millisecond
+		first := mustLock(t, c.FairMutex(name))
+		m := newClient(t, rdb).FairMutex(name, redislock.WithLease(lease), redislock.WithoutRenewal())
+		got, errs := make(chan int, callers), make(chan error, callers)
+		lineUp(t, rdb, name, callers, func(i int) {
+			_, err := m.Lock(within(t, patience))
+			got <- i
+			errs <- err
+		})
+		mustUnlock(t, first)
+		for i := range callers {
+			require.Equal(t, i, <-got)
+			require.NoError(t, <-errs)
+		}
+	})
+
+	t.Run("a try that fails leaves nothing behind", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		held := mustLock(t, c.FairMutex(name))
+		_, err := newClient(t, rdb).FairMutex(name).TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrLocked)
+		require.Empty(t, line(t, rdb, name))
+		mustUnlock(t, held)
+		requireNoLine(t, rdb, name)
+	})
+
+	t.Run("one that gives up leaves the line, and those behind it move up", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		held := mustLock(t, c.FairMutex(name))
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(ctx) })
+		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+		next := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, patience)) })
+		poll(t, func() bool { return len(line(t, rdb, name)) == 2 })
+		cancel()
+		<-gone.done
+		require.ErrorIs(t, gone.err, context.Canceled)
+		require.ErrorIs(t, gone.err, redislock.ErrLocked)
+		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+		mustUnlock(t, held)
+		mustUnlock(t, next.wait(t))
+		requireNoLine(t, rdb, name)
+	})
+
+	t.Run("a hundred that give up at once, some while they are granted it, leave no trace", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		m := c.FairMutex(name)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		for range 100 {
+			running.Go(func() {
+				if l, err := m.Lock(ctx); err == nil {
+					_ = l.Unlock(t.Context())
+				}
+			})
+		}
+		poll(t, func() bool { return len(line(t, rdb, name)) > 0 })
+		cancel()
+		running.Wait()
+		poll(t, func() bool {
+			n, err := rdb.Exists(t.Context(), scripts.FairLockKeys(name)...).Result()
+			require.NoError(t, err)
+			return n == 0
+		})
+	})
+
+	t.Run("Close takes those who wait out of the line", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		held := mustLock(t, c.FairMutex(name))
+		other, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)))
+		require.NoError(t, err)
+		waiting := begin(func() (*redislock.Lock, error) { return other.FairMutex(name).Lock(within(t, patience)) })
+		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+		require.NoError(t, other.Close(within(t, patience)))
+		<-waiting.done
+		require.ErrorIs(t, waiting.err, redislock.ErrClosed)
+		require.Empty(t, line(t, rdb, name))
+		mustUnlock(t, held)
+		requireNoLine(t, rdb, name)
+	})
+
+	t.Run("is renewed while it is held, and its place is kept while it waits for longer than the lease", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		const lease = 900 * time.Millisecond
+		m := c.FairMutex(name, redislock.WithLease(lease))
+		held := mustLock(t, m)
+		next := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
+		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+		w := newWheel(t)
+		require.NoError(t, w.Sleep(t.Context(), 3*lease))
+		require.NoError(t, held.Err())
+		require.Len(t, line(t, rdb, name), 1)
+		mustUnlock(t, held)
+		mustUnlock(t, next.wait(t))
+	})
+
+	t.Run("an unlock after expiry is ErrLost and leaves the next holder alone", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		late := mustLock(t, c.FairMutex(name, redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal()))
+		next := mustLock(t, newClient(t, rdb).FairMutex(name))
+		require.ErrorIs(t, late.Unlock(t.Context()), redislock.ErrLost)
+		requireHeldOnce(t, rdb, name)
+		mustUnlock(t, next)
+		require.ErrorIs(t, next.Unlock(t.Context()), redislock.ErrNotHeld)
+	})
+
+	t.Run("tokens rise from holder to holder", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := shared(t)
+		var last int64
+		for range 3 {
+			l := mustLock(t, c.FairMutex(name, redislock.WithFencing()))
+			require.Greater(t, l.Token(), last)
+			last = l.Token()
+			mustUnlock(t, l)
+		}
+	})
+}
+
+// A reply that is lost after the script has executed costs neither the place nor the lock.
+func TestFairMutex_LostReply(t *testing.T) {
+	t.Parallel()
+	d := &redistest.FaultDialer{}
+	server := redistest.Shared(t)
+	rdb := server.Client(t, func(o *redis.Options) {
+		o.Dialer = d.Dial
+		o.ReadTimeout = 200 * time.Millisecond
+	})
+	plain, name := server.Client(t), redistest.Name(t)
+	c := newClient(t, rdb)
+	mustUnlock(t, mustLock(t, c.FairMutex(name))) // the script is known
+	lost := d.LoseReply("EVALSHA", 1, redistest.Swallow)
+	held := mustLock(t, c.FairMutex(name))
+	<-lost
+	requireHeldOnce(t, plain, name)
+
+	lost = d.LoseReply("EVALSHA", 1, redistest.Cut)
+	next := begin(func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(within(t, patience)) })
+	<-lost
+	poll(t, func() bool { return len(line(t, plain, name)) > 0 })
+	require.Len(t, line(t, plain, name), 1, "it stands in line once")
+
+	lost = d.LoseReply("EVALSHA", 1, redistest.Swallow)
+	mustUnlock(t, held)
+	<-lost
+	mustUnlock(t, next.wait(t))
+	poll(t, func() bool { return plain.Exists(t.Context(), name).Val() == 0 })
+	require.Empty(t, line(t, plain, name))
+}
+
+// Whoever is killed while it stands in line is skipped once it was not heard of for 15 seconds, and not before.
+func TestFairMutex_SkipsAKilledWaiter(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	rdb, name := server.Client(t), redistest.Name(t)
+	held := mustLock(t, newClient(t, rdb).FairMutex(name))
+	dead := child(t, roleHold, server.Addr(), name, 0)
+	dead.Env = append(dead.Env, childKind+"=fair")
+	require.NoError(t, dead.Start())
+	poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+	next := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, 2*patience)) })
+	poll(t, func() bool { return len(line(t, rdb, name)) == 2 })
+	require.NoError(t, dead.Process.Kill())
+	require.Error(t, dead.Wait())
+	killed := time.Now()
+	mustUnlock(t, held)
+	l := next.wait(t)
+	took := next.at.Sub(killed)
+	require.Greater(t, took, 5*time.Second, "it was heard of a moment ago")
+	require.Less(t, took, 25*time.Second)
+	t.Logf("skipped after %v", took)
+	mustUnlock(t, l)
+	requireNoLine(t, rdb, name)
+}
