@@ -63,6 +63,9 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 			return 0, nil
 		}
 		if !errors.As(err, &locked) {
+			if head.locked.Load() != nil && outage(err) {
+				return minPoll, nil // a failover is no reason to leave the line
+			}
 			c.refuse(queue, nil)
 			return 0, err
 		}

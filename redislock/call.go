@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -167,6 +168,12 @@ func passing(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	return moved || redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) ||
 		redis.IsClusterDownError(err) || redis.IsTryAgainError(err) || redis.IsMaxClientsError(err)
+}
+
+// outage reports whether Redis could not be reached or says that it will be back, as in a failover.
+func outage(err error) bool {
+	var network net.Error
+	return passing(err) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, redis.ErrPoolTimeout)
 }
 
 // await runs f and waits for it or for ended, whichever is first. In the second case it returns false, f goes on

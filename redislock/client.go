@@ -44,7 +44,7 @@ type Client struct {
 	held    map[*Lock]struct{}
 	holders map[string]*Lock        // of exclusive kinds, by their queue
 	refused map[string]*LockedError // by queues with waiters
-	leases  map[*kind]*renewal.Destination
+	leases  map[shard]*renewal.Destination
 }
 
 // New returns a Client that takes its locks through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
@@ -74,7 +74,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		held:    make(map[*Lock]struct{}),
 		holders: make(map[string]*Lock),
 		refused: make(map[string]*LockedError),
-		leases:  make(map[*kind]*renewal.Destination),
+		leases:  make(map[shard]*renewal.Destination),
 	}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
 		return nil, err
@@ -149,13 +149,24 @@ func (c *Client) nextID() string {
 	return c.uuid + ":" + strconv.FormatUint(c.nth.Add(1), 10)
 }
 
-// destination is where locks of a kind are renewed.
+// shard is a group of locks that are renewed together: of one kind, on the node that was their master when the first of them was taken. A
+// node that hangs delays the renewals of its own locks only. Calls find the present master of each key by themselves.
+type shard struct {
+	kind *kind
+	node string
+}
+
+// destination is where a lock is renewed.
 func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
+	s := shard{kind: req.kind}
+	if node, err := nodeOf(c.rdb, req.name); err == nil {
+		s.node = node.Options().Addr
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d = c.leases[req.kind]; d == nil {
+	if d = c.leases[s]; d == nil {
 		d, err = c.renewer.Destination(newRenewBackend(req.kind, c))
-		c.leases[req.kind] = d
+		c.leases[s] = d
 	}
 	return d, err
 }

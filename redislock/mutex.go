@@ -57,9 +57,9 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 }
 
 // Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When ctx ends
-// first, the error matches ctx.Err() and, if another held the lock, ErrLocked. A failing Redis ends the wait with its error, after
-// the retries that the client's options allow: whether to go on waiting is the caller's decision. After an error nothing is
-// held, as with TryLock.
+// first, the error matches ctx.Err() and, if another held the lock, ErrLocked. If Redis cannot be reached, Lock fails after the
+// retries that the client's options allow; once Redis has told it to wait, it goes on waiting through outages and failovers, and only a
+// refusal, such as for a key of another type, ends it. After an error nothing is held, as with TryLock.
 //
 // Callers of one process stand in line, in order of arrival, those with the same options in the same line. Only the first
 // of them asks Redis: when the holder's unlock is announced, when the subscription had been interrupted, when the

@@ -71,6 +71,9 @@ func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch
 	for i, cmd := range b.kind.renew.RunBatch(ctx, b.rdb, calls) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
+			if !refused(failure) {
+				reload(b.rdb)
+			}
 		}
 	}
 	return err
