@@ -77,7 +77,7 @@ func checkName(name string) error {
 
 // operationError says which operation failed on which semaphore, and gives Redis' refusals of a key their name.
 func operationError(operation, name string, err error) error {
-	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "ERR value is not an integer") {
+	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "value is not an integer") {
 		return fmt.Errorf("%w: %s %q: %w", ErrWrongKind, operation, name, err)
 	}
 	return fmt.Errorf("semaphore: %s %q: %w", operation, name, err)

@@ -2,6 +2,7 @@ package semaphore_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -44,10 +45,10 @@ func newClient(t testing.TB, rdb redis.UniversalClient, opts ...semaphore.Option
 }
 
 // shared returns a client on the shared server, the plain client below it, and a name.
-func shared(t testing.TB, opts ...semaphore.Option) (*semaphore.Client, *redis.Client, string) {
+func shared(t testing.TB) (*semaphore.Client, *redis.Client, string) {
 	t.Helper()
 	rdb := redistest.Shared(t).Client(t)
-	return newClient(t, rdb, opts...), rdb, redistest.Name(t)
+	return newClient(t, rdb), rdb, redistest.Name(t)
 }
 
 func within(t testing.TB, d time.Duration) context.Context {
@@ -168,4 +169,109 @@ func available(t testing.TB, s interface {
 	n, err := s.Available(t.Context())
 	require.NoError(t, err)
 	return n
+}
+
+// permits is what the three kinds of semaphore have in common. back gives permits back.
+type permits interface {
+	Available(context.Context) (int64, error)
+	set(t testing.TB, n int64)
+	take(ctx context.Context, n int64) (back, error)
+	try(ctx context.Context, n int64) (back, error) // nil, nil if they are not free
+	takeFunc(ctx context.Context, n int64, f func(back, error)) (cancel func() bool)
+}
+
+type back func(context.Context) error
+
+type counting struct{ *semaphore.Semaphore }
+
+func (s counting) set(t testing.TB, n int64) { set(t, s.Semaphore, n) }
+
+func (s counting) back(n int64, err error) (back, error) {
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return s.Release(ctx, n) }, nil
+}
+
+func (s counting) take(ctx context.Context, n int64) (back, error) {
+	return s.back(n, s.Acquire(ctx, n))
+}
+
+func (s counting) try(ctx context.Context, n int64) (back, error) {
+	if ok, err := s.TryAcquire(ctx, n); err != nil || !ok {
+		return nil, err
+	}
+	return s.back(n, nil)
+}
+
+func (s counting) takeFunc(ctx context.Context, n int64, f func(back, error)) func() bool {
+	return s.AcquireFunc(ctx, n, func(err error) { f(s.back(n, err)) })
+}
+
+type leasing struct{ *semaphore.Leased }
+
+func (l leasing) set(t testing.TB, n int64) { setLeased(t, l.Leased, n) }
+
+func (l leasing) back(g *semaphore.Grant, err error) (back, error) {
+	if err != nil {
+		return nil, err
+	}
+	return g.Release, nil
+}
+
+func (l leasing) take(ctx context.Context, n int64) (back, error) { return l.back(l.Acquire(ctx, n)) }
+
+func (l leasing) try(ctx context.Context, n int64) (back, error) {
+	b, err := l.back(l.TryAcquire(ctx, n))
+	if errors.Is(err, semaphore.ErrNoPermits) {
+		return nil, nil
+	}
+	return b, err
+}
+
+func (l leasing) takeFunc(ctx context.Context, n int64, f func(back, error)) func() bool {
+	return l.AcquireFunc(ctx, n, func(g *semaphore.Grant, err error) { f(l.back(g, err)) })
+}
+
+// kind is a kind of semaphore.
+type kind struct {
+	name    string
+	open    func(c *semaphore.Client, name string) permits
+	channel func(name string) string // on which a release is announced; a fair semaphore has one for each process
+}
+
+var kinds = []kind{
+	{"counting", func(c *semaphore.Client, name string) permits { return counting{c.Semaphore(name)} }, scripts.SemChannel},
+	{"leased", func(c *semaphore.Client, name string) permits { return leasing{c.Leased(name)} }, scripts.SemChannel},
+	{"fair", func(c *semaphore.Client, name string) permits { return leasing{c.Leased(name, semaphore.WithFair())} }, func(name string) string {
+		return scripts.PrefixName("cogwheel_fair", name) + ":*"
+	}},
+}
+
+// eachKind runs a test on every kind.
+func eachKind(t *testing.T, f func(t *testing.T, k kind)) {
+	t.Helper()
+	t.Parallel()
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, k)
+		})
+	}
+}
+
+// awaitWaiting returns when n clients listen for permits of the semaphore.
+func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string, n int) {
+	t.Helper()
+	poll(t, func() bool {
+		channels, err := rdb.PubSubChannels(t.Context(), k.channel(name)).Result()
+		require.NoError(t, err)
+		listening := 0
+		subs, err := rdb.PubSubNumSub(t.Context(), channels...).Result()
+		require.NoError(t, err)
+		for _, clients := range subs {
+			listening += int(clients)
+		}
+		return listening == n
+	})
 }

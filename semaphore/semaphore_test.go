@@ -229,36 +229,6 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 	})
 }
 
-func TestSemaphore_OneScriptWakesTen(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Shared(t).Client(t)
-	c, count := counted(t, rdb)
-	name := redistest.Name(t)
-	other := newClient(t, redistest.Shared(t).Client(t)).Semaphore(name)
-	s := c.Semaphore(name)
-	set(t, s, 0)
-	before := count.scripts()
-
-	var waiters [10]*call
-	errs := make(chan error, 5)
-	for i := range waiters[:5] {
-		waiters[i] = start(func() error { return s.Acquire(within(t, patience), 1) })
-		s.AcquireFunc(t.Context(), 1, func(err error) { errs <- err })
-	}
-	awaitListeners(t, rdb, name, 1)
-	poll(t, func() bool { return count.scripts() >= before+2 }) // before the subscription and after
-	w := newWheel(t)
-	require.NoError(t, w.Sleep(t.Context(), 100*time.Millisecond))
-	before = count.scripts()
-	require.NoError(t, other.Release(t.Context(), 10))
-	for i := range waiters[:5] {
-		require.NoError(t, waiters[i].wait(t))
-		require.NoError(t, <-errs)
-	}
-	require.Equal(t, 1, count.scripts()-before)
-	require.Zero(t, available(t, s))
-}
-
 func TestSemaphore_ManyCallersShareScripts(t *testing.T) {
 	t.Parallel()
 	const callers, each = 32, 50

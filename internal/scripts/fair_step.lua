@@ -3,9 +3,9 @@ local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local now, mine, gone, i = math.floor(micros / 1000), {}, {}, 7
 local alive, value, back = string.format('%.0f', now + ARGV[3]), redis.call('GET', KEYS[1]), redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+if value and (tonumber(value) or 0.5) % 1 ~= 0 then return redis.error_reply('WRONGKIND the key holds no number') end
 for j = 7, 6 + ARGV[6] do
-  gone[j - 6] = redis.call('ZREM', KEYS[2], ARGV[j]); redis.call('ZREM', KEYS[3], ARGV[j]); redis.call('ZREM', KEYS[4], ARGV[j]); redis.call('HDEL', KEYS[5], ARGV[j])
-  back, i = back + gone[j - 6], j + 1
+  gone[j - 6] = redis.call('ZREM', KEYS[2], ARGV[j]); redis.call('ZREM', KEYS[3], ARGV[j]); redis.call('ZREM', KEYS[4], ARGV[j]); redis.call('HDEL', KEYS[5], ARGV[j]); back, i = back + gone[j - 6], j + 1
 end
 local free = tonumber(value or 0) + (value and back or 0)
 while ARGV[i] do

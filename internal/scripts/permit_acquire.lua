@@ -5,7 +5,7 @@ local now = math.floor(micros / 1000)
 local gone = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
 local value = redis.call('GET', KEYS[1])
 local free, taken, full = tonumber(value or 0), 0, not value
-if not free then
+if not free or free % 1 ~= 0 then
   return redis.error_reply('WRONGKIND the key holds no number')
 end
 local token = math.max(tonumber(redis.call('GET', KEYS[3]) or 0) + 1, micros)

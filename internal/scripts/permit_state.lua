@@ -3,7 +3,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local back = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
 local value, left = redis.call('GET', KEYS[1]), -2
-if value and not tonumber(value) then
+if value and (tonumber(value) or 0.5) % 1 ~= 0 then
   return redis.error_reply('WRONGKIND the key holds no number')
 end
 if value and back > 0 then

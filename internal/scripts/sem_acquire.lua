@@ -2,7 +2,7 @@
 local seq, confirmed = tonumber(ARGV[1]), tonumber(ARGV[2])
 local value = redis.call('GET', KEYS[1])
 local free = tonumber(value or 0)
-if not free then
+if not free or free % 1 ~= 0 then
   return redis.error_reply('WRONGKIND the key holds no number')
 end
 local last, served, taken = string.match(redis.call('GET', KEYS[2]) or '0 0 0', '^(%d+) (%d+) (%d+)$')

@@ -4,7 +4,7 @@ if done then
   return tonumber(done) -- an earlier execution of this same call, whose reply was lost
 end
 local op, value, result = ARGV[1], redis.call('GET', KEYS[1]), 0
-if value and not tonumber(value) then
+if value and (tonumber(value) or 0.5) % 1 ~= 0 then
   return redis.error_reply('WRONGKIND the key holds no number')
 end
 if op == 'add' then

@@ -3,7 +3,7 @@ local stored = redis.call('GET', KEYS[2]) or '0'
 local last = tonumber(string.match(stored, '^%d+'))
 local value = redis.call('GET', KEYS[1])
 local free = tonumber(value or 0)
-if not free then
+if not free or free % 1 ~= 0 then
   return redis.error_reply('WRONGKIND the key holds no number')
 end
 local codes, lane, seq, sum = {}, {}, last, 0

@@ -1,0 +1,249 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+func TestNew_RefusesBadOptions(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	for field, opts := range map[string][]semaphore.Option{
+		"WithWheel":  {semaphore.WithWheel(nil)},
+		"WithLogger": {semaphore.WithLogger(nil)},
+		"WithPoll":   {semaphore.WithPoll(time.Millisecond)},
+		"option":     {semaphore.WithPoll(time.Second), semaphore.WithPoll(time.Second)},
+	} {
+		_, err := semaphore.New(rdb, opts...)
+		requireInvalid(t, err, field)
+	}
+	_, err := semaphore.New(rdb, nil)
+	requireInvalid(t, err, "option")
+	_, err = semaphore.New(nil)
+	requireInvalid(t, err, "client")
+	_, err = semaphore.New((*redis.Client)(nil))
+	requireInvalid(t, err, "client")
+}
+
+func requireInvalid(t *testing.T, err error, field string) {
+	t.Helper()
+	require.ErrorIs(t, err, semaphore.ErrInvalid)
+	var invalid *semaphore.InvalidError
+	require.ErrorAs(t, err, &invalid)
+	require.Equal(t, field, invalid.Field)
+	require.NotEmpty(t, invalid.Reason)
+	require.ErrorContains(t, err, field)
+}
+
+// calls are all methods that talk to Redis.
+func calls(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx context.Context) error {
+	const id = "0123456789abcdef0123456789abcdef"
+	return map[string]func(ctx context.Context) error{
+		"Semaphore.Acquire":         func(ctx context.Context) error { return s.Acquire(ctx, 1) },
+		"Semaphore.TryAcquire":      func(ctx context.Context) error { _, err := s.TryAcquire(ctx, 1); return err },
+		"Semaphore.AcquireFunc":     func(ctx context.Context) error { return called(func(f func(error)) { s.AcquireFunc(ctx, 1, f) }) },
+		"Semaphore.Release":         func(ctx context.Context) error { return s.Release(ctx, 1) },
+		"Semaphore.ReleaseIfExists": func(ctx context.Context) error { _, err := s.ReleaseIfExists(ctx, 1); return err },
+		"Semaphore.TrySetPermits":   func(ctx context.Context) error { _, err := s.TrySetPermits(ctx, 1, 0); return err },
+		"Semaphore.AddPermits":      func(ctx context.Context) error { return s.AddPermits(ctx, 1) },
+		"Semaphore.Drain":           func(ctx context.Context) error { _, err := s.Drain(ctx); return err },
+		"Semaphore.Available":       func(ctx context.Context) error { _, err := s.Available(ctx); return err },
+		"Leased.Acquire":            func(ctx context.Context) error { _, err := l.Acquire(ctx, 1); return err },
+		"Leased.TryAcquire":         func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
+		"Leased.AcquireFunc": func(ctx context.Context) error {
+			return called(func(f func(error)) { l.AcquireFunc(ctx, 1, func(_ *semaphore.Grant, err error) { f(err) }) })
+		},
+		"Leased.Release":       func(ctx context.Context) error { return l.Release(ctx, id) },
+		"Leased.TrySetPermits": func(ctx context.Context) error { _, err := l.TrySetPermits(ctx, 1); return err },
+		"Leased.SetPermits":    func(ctx context.Context) error { return l.SetPermits(ctx, 1) },
+		"Leased.AddPermits":    func(ctx context.Context) error { return l.AddPermits(ctx, 1) },
+		"Leased.Available":     func(ctx context.Context) error { _, err := l.Available(ctx); return err },
+		"Leased.Acquired":      func(ctx context.Context) error { _, err := l.Acquired(ctx); return err },
+		"Leased.Total":         func(ctx context.Context) error { _, err := l.Total(ctx); return err },
+		"Leased.LeaseTime":     func(ctx context.Context) error { _, err := l.LeaseTime(ctx, id); return err },
+		"Leased.UpdateLease":   func(ctx context.Context) error { return l.UpdateLease(ctx, id, time.Second) },
+	}
+}
+
+// called returns what the callback got.
+func called(begin func(f func(error))) error {
+	got := make(chan error, 1)
+	begin(func(err error) { got <- err })
+	return <-got
+}
+
+func TestSemaphore_RefusesBadInput(t *testing.T) {
+	t.Parallel()
+	const tooMany = semaphore.MaxPermits + 1
+	ctx := t.Context()
+	rdb := redistest.Shared(t).Client(t)
+	c, count := counted(t, rdb)
+	name := redistest.Name(t)
+	s, l := c.Semaphore(name), c.Leased(name)
+
+	for _, bad := range []string{"", "a{b", "a{}b", strings.Repeat("x", 70_000)} {
+		for _, f := range calls(c.Semaphore(bad), c.Leased(bad)) {
+			requireInvalid(t, f(ctx), "name")
+		}
+	}
+	for what, f := range calls(s, l) {
+		requireInvalid(t, f(nil), "context")
+		ended, cancel := context.WithCancelCause(ctx)
+		cancel(errors.New("had enough"))
+		if err := f(ended); !strings.HasPrefix(what, "Semaphore.Release") { // which does not depend on its context
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorContains(t, err, "had enough")
+		}
+	}
+	require.NoError(t, rdb.Del(ctx, name).Err()) // what the releases made
+	before := count.scripts()
+	for field, errs := range map[string][]error{
+		"n": {
+			s.Acquire(ctx, -1), s.Acquire(ctx, tooMany), s.Release(ctx, -1), s.Release(ctx, tooMany), s.AddPermits(ctx, tooMany), s.AddPermits(ctx, -tooMany),
+			l.SetPermits(ctx, -1), l.SetPermits(ctx, tooMany), l.AddPermits(ctx, tooMany), l.AddPermits(ctx, -tooMany),
+			second(s.TryAcquire(ctx, -1)), second(s.ReleaseIfExists(ctx, -1)), second(s.TrySetPermits(ctx, -1, 0)), second(l.TrySetPermits(ctx, -1)),
+			second(l.Acquire(ctx, -1)), second(l.TryAcquire(ctx, semaphore.MaxGrant+1)),
+		},
+		"ttl":       {second(s.TrySetPermits(ctx, 1, -1)), second(s.TrySetPermits(ctx, 1, 366*24*time.Hour))},
+		"lease":     {l.UpdateLease(ctx, "", 0), l.UpdateLease(ctx, "", 366*24*time.Hour)},
+		"id":        {l.Release(ctx, "x"), l.UpdateLease(ctx, "0123", time.Second), second(l.LeaseTime(ctx, strings.Repeat("g", 32)))},
+		"WithMax":   {c.Semaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1), c.Semaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1)},
+		"WithLease": {second(c.Leased(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
+		"option": {
+			second(c.Leased(name, semaphore.WithFair(), semaphore.WithFair()).Acquire(ctx, 1)), second(c.Leased(name, nil).Acquire(ctx, 1)),
+			c.Semaphore(name, semaphore.WithMax(1), semaphore.WithMax(2)).Release(ctx, 1), c.Semaphore(name, nil).Release(ctx, 1),
+		},
+	} {
+		for _, err := range errs {
+			requireInvalid(t, err, field)
+		}
+	}
+	require.ErrorIs(t, l.Release(ctx, "x"), semaphore.ErrNotHeld, "what is no id is not held either")
+	require.Equal(t, before, count.scripts(), "nothing reached Redis")
+	require.Zero(t, rdb.Exists(ctx, name).Val())
+	require.Panics(t, func() { s.AcquireFunc(ctx, 1, nil) })
+	require.Panics(t, func() { l.AcquireFunc(ctx, 1, nil) })
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestSemaphore_NothingOrTooMuchOrNeverSet(t *testing.T) {
+	eachKind(t, func(t *testing.T, k kind) {
+		rdb := redistest.Shared(t).Client(t)
+		c, count := counted(t, rdb)
+		name := redistest.Name(t)
+		s := k.open(c, name)
+		for _, ctx := range []context.Context{t.Context(), context.Background()} {
+			b, err := s.take(ctx, 0)
+			require.NoError(t, err)
+			require.NoError(t, b(ctx))
+			b, err = s.try(ctx, 0)
+			require.NoError(t, err)
+			require.NoError(t, b(ctx))
+		}
+		require.NoError(t, called(func(f func(error)) { s.takeFunc(t.Context(), 0, func(_ back, err error) { f(err) }) }))
+		require.Zero(t, count.scripts(), "nothing is asked for nothing")
+
+		_, err := s.take(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrNotSet)
+		require.ErrorContains(t, err, name)
+		_, err = s.try(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrNotSet)
+		require.Zero(t, available(t, s))
+
+		s.set(t, 2)
+		if k.name != "counting" { // which does not know how many there are
+			began := time.Now()
+			_, err = s.take(t.Context(), 3)
+			require.ErrorIs(t, err, semaphore.ErrExceedsPermits)
+			_, err = s.try(t.Context(), 3)
+			require.ErrorIs(t, err, semaphore.ErrExceedsPermits)
+			require.Less(t, time.Since(began), soon)
+		}
+		require.EqualValues(t, 2, available(t, s))
+	})
+}
+
+func TestLeased_ReleasesThatMustNotCount(t *testing.T) {
+	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+		c, _, name := shared(t)
+		l := c.Leased(name, opts...)
+		setLeased(t, l, 3)
+		stranger := c.Leased(name+":other", opts...)
+		setLeased(t, stranger, 1)
+		foreign := mustAcquire(t, stranger, 1)
+
+		g := mustAcquire(t, l, 1)
+		require.NoError(t, g.Release(t.Context()))
+		require.NoError(t, g.Release(t.Context()), "twice is once")
+		require.ErrorIs(t, l.Release(t.Context(), g.IDs()...), semaphore.ErrNotHeld)
+		require.ErrorIs(t, l.Release(t.Context(), foreign.IDs()...), semaphore.ErrNotHeld)
+		require.ErrorIs(t, l.UpdateLease(t.Context(), foreign.IDs()[0], time.Minute), semaphore.ErrNotHeld)
+		_, err := l.LeaseTime(t.Context(), foreign.IDs()[0])
+		require.ErrorIs(t, err, semaphore.ErrNotHeld)
+
+		short := c.Leased(name, with(opts, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())...)
+		expired := mustAcquire(t, short, 2)
+		<-expired.Done()
+		require.ErrorIs(t, expired.Release(t.Context()), semaphore.ErrLost)
+		poll(t, func() bool { return available(t, l) == 3 })
+		require.ErrorIs(t, l.Release(t.Context(), expired.IDs()...), semaphore.ErrNotHeld)
+		require.EqualValues(t, 3, available(t, l), "counts unharmed")
+		require.NoError(t, foreign.Err())
+		require.EqualValues(t, 0, available(t, stranger))
+	})
+}
+
+// A key that holds something else is named, and left alone.
+func TestSemaphore_WrongKind(t *testing.T) {
+	t.Parallel()
+	words := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, "words", 0).Err() }
+	fraction := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, "1.5", 0).Err() }
+	hash := func(c *redis.Client, key string) error { return c.HSet(context.Background(), key, "a", 1).Err() }
+	list := func(c *redis.Client, key string) error { return c.RPush(context.Background(), key, "a").Err() }
+	same := func(name string) string { return name }
+	fairly := func(part string) func(string) string {
+		return func(name string) string { return scripts.SuffixName(name, "fair:"+part) }
+	}
+	for what, x := range map[string]struct {
+		key  func(name string) string
+		put  func(c *redis.Client, key string) error
+		opts []semaphore.LeasedOption
+		who  string
+	}{
+		"words where permits are counted":          {same, words, nil, ""},
+		"a fraction where permits are counted":     {same, fraction, nil, ""},
+		"a hash where permits are counted":         {same, hash, nil, ""},
+		"a list where leases are":                  {leases, list, nil, "Leased"},
+		"words where a fair one counts":            {fairly("permits"), words, []semaphore.LeasedOption{semaphore.WithFair()}, "Leased"},
+		"a list where the leases of fair ones are": {fairly("leases"), list, []semaphore.LeasedOption{semaphore.WithFair()}, "Leased"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := shared(t)
+			require.NoError(t, x.put(rdb, x.key(name)))
+			before := rdb.Dump(t.Context(), x.key(name)).Val()
+			for call, f := range calls(c.Semaphore(name), c.Leased(name, x.opts...)) {
+				if !strings.HasPrefix(call, x.who) {
+					continue
+				}
+				want := semaphore.ErrWrongKind
+				if strings.Contains(what, "count") && (call == "Leased.Release" || call == "Leased.UpdateLease") {
+					want = semaphore.ErrNotHeld // for that the number of permits does not matter
+				}
+				require.ErrorIs(t, f(within(t, patience)), want, call)
+			}
+			require.Equal(t, before, rdb.Dump(t.Context(), x.key(name)).Val())
+		})
+	}
+}

@@ -1,0 +1,463 @@
+package semaphore_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// soon is sooner than any poll.
+const soon = 900 * time.Millisecond
+
+// place is where a behaviour is looked at.
+type place struct {
+	connect func(t testing.TB) redis.UniversalClient
+}
+
+func (p place) client(t testing.TB) *semaphore.Client {
+	t.Helper()
+	return newClient(t, p.connect(t))
+}
+
+// behaviours are what Redisson's own tests fix for its two classes, and what services in Java and Go see of each other.
+var behaviours = map[string]map[string]func(t *testing.T, p place){
+	"RSemaphore":                countingBehaviours,
+	"RPermitExpirableSemaphore": leasedBehaviours,
+	"both sides at work":        sharedBehaviours,
+}
+
+func TestRedisson_BehavesAlike(t *testing.T) {
+	t.Parallel()
+	run := func(t *testing.T, p place) {
+		for class, list := range behaviours {
+			t.Run(class, func(t *testing.T) {
+				for what, f := range list {
+					t.Run(what, func(t *testing.T) {
+						t.Parallel()
+						f(t, p)
+					})
+				}
+			})
+		}
+	}
+	t.Run("on one server", func(t *testing.T) {
+		t.Parallel()
+		run(t, place{func(t testing.TB) redis.UniversalClient { return redistest.Shared(t).Client(t) }})
+	})
+	t.Run("in a cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.StartCluster(t)
+		run(t, place{func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }})
+	})
+}
+
+var countingBehaviours = map[string]func(t *testing.T, p place){
+	"a waiter is not satisfied by fewer permits, and is by added ones": func(t *testing.T, p place) {
+		s := p.client(t).Semaphore(redistest.Name(t))
+		set(t, s, 1)
+		w := start(func() error { return s.Acquire(within(t, patience), 3) })
+		require.NoError(t, s.Release(t.Context(), 1))
+		ok, err := s.TryAcquire(t.Context(), 1)
+		require.NoError(t, err)
+		require.False(t, ok || w.ended())
+		require.NoError(t, s.AddPermits(t.Context(), 1))
+		require.NoError(t, w.wait(t))
+		require.Zero(t, available(t, s))
+	},
+	"a waiter for two wakes after the second of two releases": func(t *testing.T, p place) {
+		name := redistest.Name(t)
+		s, other := p.client(t).Semaphore(name), p.client(t).Semaphore(name)
+		set(t, s, 1)
+		require.NoError(t, other.Acquire(t.Context(), 1))
+		w := start(func() error { return s.Acquire(within(t, patience), 2) })
+		require.NoError(t, other.Release(t.Context(), 1))
+		require.False(t, w.ended())
+		require.NoError(t, other.Release(t.Context(), 1))
+		require.NoError(t, w.wait(t))
+	},
+	"a timed try for four succeeds when the fourth is released, and fails in time when it is not": func(t *testing.T, p place) {
+		s := p.client(t).Semaphore(redistest.Name(t))
+		set(t, s, 5)
+		require.NoError(t, s.Acquire(t.Context(), 5))
+		began := time.Now()
+		require.ErrorIs(t, s.Acquire(within(t, 200*time.Millisecond), 4), context.DeadlineExceeded)
+		require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
+		w := start(func() error { return s.Acquire(within(t, patience), 4) })
+		for range 4 {
+			require.False(t, w.ended())
+			require.NoError(t, s.Release(t.Context(), 1))
+		}
+		require.NoError(t, w.wait(t))
+	},
+	"a semaphore comes into being by a release": func(t *testing.T, p place) {
+		s := p.client(t).Semaphore(redistest.Name(t))
+		require.NoError(t, s.Release(t.Context(), 1))
+		require.EqualValues(t, 1, available(t, s))
+		require.NoError(t, s.Release(t.Context(), 1))
+		require.NoError(t, s.Acquire(t.Context(), 2))
+	},
+	"permits are set once, drained, reduced below zero, and repaid by releases": func(t *testing.T, p place) {
+		s := p.client(t).Semaphore(redistest.Name(t))
+		n, err := s.Drain(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n)
+		set(t, s, 7)
+		ok, err := s.TrySetPermits(t.Context(), 9, 0)
+		require.NoError(t, err)
+		require.False(t, ok)
+		n, err = s.Drain(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 7, n)
+		ok, err = s.TrySetPermits(t.Context(), 9, 0)
+		require.NoError(t, err)
+		require.False(t, ok, "zero permits were set too")
+		require.NoError(t, s.AddPermits(t.Context(), -2))
+		require.EqualValues(t, -2, available(t, s))
+		require.NoError(t, s.Release(t.Context(), 3))
+		require.EqualValues(t, 1, available(t, s))
+	},
+	"permits with a time to live disappear, and adding or draining does not keep them": func(t *testing.T, p place) {
+		rdb, name := p.connect(t), redistest.Name(t)
+		s := newClient(t, rdb).Semaphore(name)
+		ok, err := s.TrySetPermits(t.Context(), 3, 700*time.Millisecond)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.NoError(t, s.AddPermits(t.Context(), 1))
+		_, err = s.Drain(t.Context())
+		require.NoError(t, err)
+		require.Positive(t, rdb.PTTL(t.Context(), name).Val())
+		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+		require.ErrorIs(t, s.Acquire(t.Context(), 1), semaphore.ErrNotSet)
+	},
+	"a release if it exists does nothing where it does not": func(t *testing.T, p place) {
+		rdb, name := p.connect(t), redistest.Name(t)
+		s := newClient(t, rdb).Semaphore(name)
+		ok, err := s.ReleaseIfExists(t.Context(), 1)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.Zero(t, rdb.Exists(t.Context(), name).Val())
+	},
+	"fifteen callers of one process exclude each other": func(t *testing.T, p place) {
+		c, name := p.client(t), redistest.Name(t)
+		excludes(t, 15, 4, 1, func(int) permits { return counting{c.Semaphore(name)} }, func(int, int) int64 { return 1 })
+	},
+	"clients that want all permits are not starved by those that want one": func(t *testing.T, p place) {
+		name := redistest.Name(t)
+		excludes(t, 4, 20, 3, func(int) permits { return counting{p.client(t).Semaphore(name)} }, func(i, k int) int64 { return 1 + 2*int64((i+k)%2) })
+	},
+	"sixteen clients exclude each other": func(t *testing.T, p place) {
+		name := redistest.Name(t)
+		excludes(t, 16, 8, 1, func(int) permits { return counting{p.client(t).Semaphore(name)} }, func(int, int) int64 { return 1 })
+	},
+}
+
+var leasedBehaviours = map[string]func(t *testing.T, p place){
+	"where nothing was set, nothing is available": func(t *testing.T, p place) {
+		l := p.client(t).Leased(redistest.Name(t))
+		require.Zero(t, available(t, l))
+		_, err := l.Acquire(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrNotSet)
+	},
+	"the counts are right after an expiry that no acquisition has noticed": func(t *testing.T, p place) {
+		for i := range 3 {
+			l := p.client(t).Leased(redistest.Name(t), semaphore.WithLease(300*time.Millisecond), semaphore.WithoutRenewal())
+			setLeased(t, l, 8)
+			mustAcquire(t, l, 3)
+			w := newWheel(t)
+			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond))
+			switch i { // each of them first
+			case 0:
+				require.EqualValues(t, 8, available(t, l))
+			case 1:
+				n, err := l.Acquired(t.Context())
+				require.NoError(t, err)
+				require.Zero(t, n)
+			case 2:
+				n, err := l.Total(t.Context())
+				require.NoError(t, err)
+				require.EqualValues(t, 8, n)
+			}
+		}
+	},
+	"a blocked acquisition gets the permit when the lease ends, and the expired one cannot be released": func(t *testing.T, p place) {
+		const lease = 500 * time.Millisecond
+		name := redistest.Name(t)
+		l := p.client(t).Leased(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		setLeased(t, l, 1)
+		began := time.Now()
+		first := mustAcquire(t, l, 1)
+		other := p.client(t).Leased(name)
+		_, err := other.TryAcquire(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrNoPermits)
+		next := mustAcquire(t, other, 1)
+		require.GreaterOrEqual(t, time.Since(began), lease)
+		require.Less(t, time.Since(began), lease+soon)
+		require.ErrorIs(t, first.Release(t.Context()), semaphore.ErrLost)
+		require.ErrorIs(t, other.Release(t.Context(), first.IDs()...), semaphore.ErrNotHeld)
+		require.NoError(t, next.Release(t.Context()))
+		require.EqualValues(t, 1, available(t, other))
+	},
+	"a lease is told, prolonged, and unknown once it has expired": func(t *testing.T, p place) {
+		l := p.client(t).Leased(redistest.Name(t), semaphore.WithLease(400*time.Millisecond), semaphore.WithoutRenewal())
+		setLeased(t, l, 2)
+		id, other := mustAcquire(t, l, 1).IDs()[0], mustAcquire(t, l, 1).IDs()[0]
+		require.Len(t, id, 32)
+		require.NoError(t, l.UpdateLease(t.Context(), id, time.Minute))
+		left, err := l.LeaseTime(t.Context(), id)
+		require.NoError(t, err)
+		require.InDelta(t, time.Minute, left, float64(2*time.Second))
+		poll(t, func() bool { return available(t, l) == 1 })
+		_, err = l.LeaseTime(t.Context(), other)
+		require.ErrorIs(t, err, semaphore.ErrNotHeld)
+		require.ErrorIs(t, l.UpdateLease(t.Context(), other, time.Minute), semaphore.ErrNotHeld)
+		require.NoError(t, l.Release(t.Context(), id))
+	},
+	"both keys expire together": func(t *testing.T, p place) {
+		rdb, name := p.connect(t), redistest.Name(t)
+		l := newClient(t, rdb).Leased(name)
+		setLeased(t, l, 2)
+		require.NoError(t, rdb.PExpire(t.Context(), name, 700*time.Millisecond).Err())
+		g := mustAcquire(t, l, 1)
+		require.Positive(t, rdb.PTTL(t.Context(), leases(name)).Val())
+		poll(t, func() bool {
+			return rdb.Exists(t.Context(), name).Val()+rdb.Exists(t.Context(), leases(name)).Val() == 0
+		})
+		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost)
+		require.Zero(t, rdb.Exists(t.Context(), name).Val(), "the release of what has gone makes no semaphore")
+	},
+	"permits are set, grown, shrunk below what is held, and reduced": func(t *testing.T, p place) {
+		l := p.client(t).Leased(redistest.Name(t))
+		setLeased(t, l, 5)
+		g := mustAcquire(t, l, 3)
+		for _, want := range []struct{ total, free int64 }{{10, 7}, {2, -1}, {5, 2}} {
+			require.NoError(t, l.SetPermits(t.Context(), want.total))
+			require.Equal(t, want.free, available(t, l))
+			n, err := l.Acquired(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, 3, n)
+		}
+		require.NoError(t, l.AddPermits(t.Context(), -4))
+		require.EqualValues(t, -2, available(t, l))
+		require.NoError(t, g.Release(t.Context()))
+		require.EqualValues(t, 1, available(t, l))
+	},
+	"releases of several ids are all or nothing, and a failed one takes back what expired": func(t *testing.T, p place) {
+		name := redistest.Name(t)
+		c := p.client(t)
+		l := c.Leased(name, semaphore.WithoutRenewal())
+		short := c.Leased(name, semaphore.WithoutRenewal(), semaphore.WithLease(200*time.Millisecond))
+		setLeased(t, l, 10)
+		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
+		w := newWheel(t)
+		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond))
+		require.ErrorIs(t, l.Release(t.Context(), append(expired, ids...)...), semaphore.ErrNotHeld)
+		require.EqualValues(t, 6, available(t, l), "three came back, none of the four did")
+		require.NoError(t, l.Release(t.Context(), ids[:2]...))
+		require.ErrorIs(t, l.Release(t.Context(), ids...), semaphore.ErrNotHeld)
+		require.NoError(t, l.Release(t.Context(), ids[2:]...))
+		require.ErrorIs(t, l.Release(t.Context(), "0123456789abcdef0123456789abcdef"), semaphore.ErrNotHeld)
+		require.EqualValues(t, 10, available(t, l))
+	},
+	"two waiters for several permits are both served when they come back": func(t *testing.T, p place) {
+		for _, wants := range [][2]int64{{2, 2}, {1, 2}} {
+			name := redistest.Name(t)
+			l := p.client(t).Leased(name)
+			setLeased(t, l, 2)
+			g := mustAcquire(t, l, 2)
+			var calls []*call
+			for _, n := range wants {
+				other := p.client(t).Leased(name)
+				calls = append(calls, start(func() error {
+					g, err := other.Acquire(within(t, patience), n)
+					if err != nil {
+						return err
+					}
+					return g.Release(t.Context())
+				}))
+			}
+			require.NoError(t, g.Release(t.Context()))
+			for _, w := range calls {
+				require.NoError(t, w.wait(t))
+			}
+			require.EqualValues(t, 2, available(t, l))
+		}
+	},
+	"many acquisitions and releases at a time": func(t *testing.T, p place) {
+		l := p.client(t).Leased(redistest.Name(t))
+		setLeased(t, l, 10)
+		got := make(chan *semaphore.Grant, 20)
+		ctx := within(t, patience)
+		for range 20 {
+			l.AcquireFunc(ctx, 1, func(g *semaphore.Grant, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+				got <- g
+			})
+		}
+		for range 20 {
+			g := <-got
+			require.NotNil(t, g)
+			require.NoError(t, g.Release(t.Context()))
+		}
+		require.EqualValues(t, 10, available(t, l))
+	},
+	"sixteen clients exclude each other": func(t *testing.T, p place) {
+		name := redistest.Name(t)
+		excludes(t, 16, 6, 2, func(int) permits { return leasing{p.client(t).Leased(name)} }, func(i, k int) int64 { return 1 + int64((i+k)%2) })
+	},
+}
+
+// excludes has users take want(i, k) permits each, times times.
+func excludes(t *testing.T, users, times int, total int64, open func(i int) permits, want func(i, k int) int64) {
+	t.Helper()
+	ctx := within(t, patience)
+	var held, violations atomic.Int64
+	var all sync.WaitGroup
+	var first permits
+	for i := range users {
+		s := open(i)
+		if i == 0 {
+			first = s
+			s.set(t, total)
+		}
+		all.Go(func() {
+			for k := range times {
+				n := want(i, k)
+				giveBack, err := s.take(ctx, n)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if held.Add(n) > total {
+					violations.Add(1)
+				}
+				held.Add(-n)
+				if err := giveBack(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, violations.Load())
+	require.Equal(t, total, available(t, first))
+}
+
+var sharedBehaviours = map[string]func(t *testing.T, p place){
+	"one counts what the other takes": func(t *testing.T, p place) {
+		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		s := p.client(t).Semaphore(j.name)
+		j.trySet(5)
+		ok, err := s.TrySetPermits(t.Context(), 9, 0)
+		require.NoError(t, err)
+		require.False(t, ok, "Java has set them")
+		require.True(t, j.tryAcquire(2))
+		require.NoError(t, s.Acquire(t.Context(), 3))
+		require.False(t, j.tryAcquire(1))
+		ok, err = s.TryAcquire(t.Context(), 1)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.NoError(t, s.Release(t.Context(), 3))
+		require.Equal(t, 3, j.available())
+		require.True(t, j.tryAcquire(3))
+		j.release(5)
+		j.addPermits(-1)
+		require.EqualValues(t, 4, available(t, s))
+	},
+	"each release wakes the other side": func(t *testing.T, p place) {
+		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		s := p.client(t).Semaphore(j.name)
+		heard := j.listen()
+		set(t, s, 1)
+		require.Equal(t, "1", heard())
+		require.True(t, j.tryAcquire(1))
+		w := start(func() error { return s.Acquire(within(t, patience), 2) })
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
+		for _, n := range []int{-3, 3, 2} { // hints that are no use, and one that is
+			require.False(t, w.ended())
+			j.addPermits(n)
+		}
+		require.NoError(t, w.wait(t))
+		require.Zero(t, available(t, s))
+		for range 3 {
+			heard()
+		}
+		require.NoError(t, s.Release(t.Context(), 2))
+		require.Equal(t, "2", heard())
+		require.True(t, j.tryAcquire(2))
+	},
+	"leased: one counts, waits for, prolongs and releases what the other holds": func(t *testing.T, p place) {
+		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		l := p.client(t).Leased(j.name)
+		heard := j.listen()
+		setLeased(t, l, 3)
+		require.Equal(t, "3", heard())
+		g := mustAcquire(t, l, 1)
+		ids, answer := j.acquireLeased(2, time.Minute)
+		require.Equal(t, "OK", answer)
+		_, answer = j.acquireLeased(1, time.Minute)
+		require.Regexp(t, `^:\d{13}$`, answer, "the end of the nearest lease, ours")
+		_, err := l.TryAcquire(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrNoPermits)
+		left, err := l.LeaseTime(t.Context(), ids[0])
+		require.NoError(t, err)
+		require.InDelta(t, time.Minute, left, float64(5*time.Second))
+		require.NoError(t, l.UpdateLease(t.Context(), ids[0], time.Hour))
+		require.NoError(t, l.Release(t.Context(), ids[0]))
+		require.Equal(t, "1", heard())
+		require.Equal(t, 1, j.releaseLeased(ids[1]))
+		require.Equal(t, "1", heard())
+		require.EqualValues(t, 2, available(t, l))
+		require.True(t, j.updateLease(g.IDs()[0], time.Hour))
+		require.NoError(t, g.Release(t.Context()))
+		require.Equal(t, "3", heard())
+		require.False(t, j.updateLease(g.IDs()[0], time.Hour))
+	},
+	"leased: a permit that Java takes away is lost to us, and wakes who waits": func(t *testing.T, p place) {
+		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		l := p.client(t).Leased(j.name, semaphore.WithLease(600*time.Millisecond))
+		setLeased(t, l, 1)
+		g := mustAcquire(t, l, 1)
+		other := p.client(t).Leased(j.name)
+		w := start(func() error {
+			g, err := other.Acquire(within(t, patience), 1)
+			if err != nil {
+				return err
+			}
+			return g.Release(t.Context())
+		})
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
+		require.Equal(t, 1, j.releaseLeased(g.IDs()...))
+		require.NoError(t, w.wait(t))
+		<-g.Done()
+		require.ErrorIs(t, g.Err(), semaphore.ErrLost)
+	},
+	"leased: what Java left behind comes back at the end of its lease, and only that": func(t *testing.T, p place) {
+		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		l := p.client(t).Leased(j.name)
+		setLeased(t, l, 2)
+		_, answer := j.acquireLeased(1, 400*time.Millisecond)
+		require.Equal(t, "OK", answer)
+		forever, answer := j.acquireLeased(1, 0)
+		require.Equal(t, "OK", answer)
+		began := time.Now()
+		g := mustAcquire(t, l, 1)
+		require.Less(t, time.Since(began), 400*time.Millisecond+soon)
+		left, err := l.LeaseTime(t.Context(), forever[0])
+		require.NoError(t, err)
+		require.Equal(t, semaphore.Forever, left)
+		require.NoError(t, g.Release(t.Context()))
+		_, err = l.TryAcquire(t.Context(), 2)
+		require.ErrorIs(t, err, semaphore.ErrNoPermits)
+	},
+}
