@@ -18,6 +18,7 @@ var behaviours = map[string]func(*testing.T, redis.UniversalClient){
 	"readers and writers exclude each other": readersAndWritersExclude,
 	"readers and writers are renewed":        readersAndWritersAreRenewed,
 	"the fair lock serves in order":          servesInOrder,
+	"a multi lock is all or nothing":         multiIsAllOrNothing,
 }
 
 func TestKinds_OnOneServer(t *testing.T) {

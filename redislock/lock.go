@@ -24,7 +24,7 @@ type Lock struct {
 	*request
 	client *Client
 	mutex  *Mutex
-	lease  *renewal.Lease
+	lease  span
 	token  int64
 	sentAt time.Time   // before the lock was asked for
 	since  time.Time   // when it was granted
@@ -111,7 +111,10 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case ctx.Err() != nil:
 		return operationError("extend", l.name, ended(ctx))
 	}
-	c := l.client
+	if j, ok := l.lease.(*joint); ok {
+		return j.extend(ctx, d)
+	}
+	c, lease := l.client, l.lease.(*renewal.Lease)
 	if !c.gate.enter() {
 		return ErrClosed
 	}
@@ -132,9 +135,9 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case err != nil:
 		return operationError("extend", l.name, err)
 	case len(held) != 1 || held[0] != 1:
-		l.lease.Gone()
+		lease.Gone()
 	default:
-		l.lease.Prolong(r.sentAt, d)
+		lease.Prolong(r.sentAt, d)
 	}
 	return l.Err()
 }
@@ -165,6 +168,9 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	}
 	if ctx == nil {
 		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+	}
+	if j, ok := l.lease.(*joint); ok {
+		return j.unlock(ctx)
 	}
 	if !l.owner.gaveBack(l) {
 		return l.Err()

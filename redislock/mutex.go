@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 )
 
@@ -116,25 +115,8 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 //
 // Do returns what Lock returned, or else what f returned, joined with ErrLost if the lock was lost before f was
 // done. A release that fails is logged and retried in the background; it does not make f's work fail.
-func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) (err error) {
-	if f == nil {
-		return &InvalidError{Field: "function", Value: "nil", Reason: "must not be nil"}
-	}
-	l, err := m.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		switch unlocked := l.Unlock(ctx); {
-		case unlocked == nil:
-		case errors.Is(unlocked, ErrLost), errors.Is(unlocked, ErrClosed):
-			err = errors.Join(err, unlocked)
-		default:
-			m.client.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "release failed, retrying in the background",
-				slog.String("name", m.name), slog.Any("error", unlocked))
-		}
-	}()
-	return f(l.Context(ctx))
+func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
+	return do(ctx, m.client.logger, m.Lock, f)
 }
 
 // begin checks the arguments and enters the gate.

@@ -1,0 +1,197 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// span is how long a Lock lasts: a lease, or several that count as one.
+type span interface {
+	Done() <-chan struct{}
+	Err() error
+	Valid() bool
+	Deadline() time.Time
+	Context(parent context.Context) context.Context
+	Close(reason error) bool
+}
+
+// joint makes one lock of several, of which need must be held: all of a MultiMutex, a majority of a Quorum. Each part has a lease
+// and a watchdog of its own.
+//
+// Ground rules. mu guards parts, lost and err. The joint ends once, in end; from then on its parts are on their way back. Watchers
+// of parts come too late to matter after that.
+type joint struct {
+	need   int
+	ctx    context.Context // its cause is how the joint ended
+	cancel context.CancelCauseFunc
+
+	mu    sync.Mutex
+	parts []*Lock
+	lost  int
+	err   error
+}
+
+func newJoint(need int, parts []*Lock) *joint {
+	j := &joint{need: need}
+	j.ctx, j.cancel = context.WithCancelCause(context.Background())
+	for _, part := range parts {
+		j.add(part)
+	}
+	return j
+}
+
+// add takes in a part and reports whether the joint lasts.
+func (j *joint) add(part *Lock) bool {
+	j.mu.Lock()
+	if j.err != nil {
+		j.mu.Unlock()
+		return false
+	}
+	j.parts = append(j.parts, part)
+	j.mu.Unlock()
+	context.AfterFunc(part.lease.Context(j.ctx), func() { j.over(part) })
+	return true
+}
+
+// over is called when a part or the joint has ended.
+func (j *joint) over(part *Lock) {
+	err := part.Err()
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, ErrClosed) {
+		err = fmt.Errorf("%w: %q: %w", ErrLost, part.name, err)
+	}
+	j.mu.Lock()
+	j.lost++
+	if len(j.parts)-j.lost >= j.need {
+		j.mu.Unlock()
+		return
+	}
+	if !j.end(err) {
+		return
+	}
+	// Its holder may need time to stop, as after any loss.
+	for _, part := range j.parts {
+		part.giveUp(part.ttl / 8)
+	}
+}
+
+// end is called with mu held and unlocks it. It reports whether the joint had not ended before. Parts do not change from then on.
+func (j *joint) end(err error) bool {
+	defer j.mu.Unlock()
+	if j.err != nil {
+		return false
+	}
+	j.err = err
+	j.cancel(err)
+	return true
+}
+
+// Close implements span.
+func (j *joint) Close(reason error) bool {
+	j.mu.Lock()
+	return j.end(reason)
+}
+
+// Done implements span.
+func (j *joint) Done() <-chan struct{} { return j.ctx.Done() }
+
+// Err implements span.
+func (j *joint) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.err
+}
+
+// Valid implements span.
+func (j *joint) Valid() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	valid := 0
+	for _, part := range j.parts {
+		if part.Valid() {
+			valid++
+		}
+	}
+	return j.err == nil && valid >= j.need
+}
+
+// Deadline implements span: when there are too few parts left unless they are renewed.
+func (j *joint) Deadline() time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ends := make([]time.Time, len(j.parts))
+	for i, part := range j.parts {
+		ends[i] = part.Deadline()
+	}
+	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
+	return ends[j.need-1]
+}
+
+// Context implements span.
+func (j *joint) Context(parent context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	stop := context.AfterFunc(j.ctx, func() { cancel(context.Cause(j.ctx)) })
+	context.AfterFunc(ctx, func() { stop() })
+	if j.ctx.Err() != nil {
+		cancel(context.Cause(j.ctx))
+	}
+	return ctx
+}
+
+// unlock gives every part back, whether the joint was lost or not.
+func (j *joint) unlock(ctx context.Context) error {
+	held := j.Close(ErrNotHeld)
+	err := j.each(func(part *Lock) error { return part.Unlock(ctx) })
+	if !held {
+		return j.Err()
+	}
+	return err
+}
+
+// extend prolongs every part.
+func (j *joint) extend(ctx context.Context, d time.Duration) error {
+	if err := j.Err(); err != nil {
+		return err
+	}
+	err := j.each(func(part *Lock) error { return part.Extend(ctx, d) })
+	if ended := j.Err(); ended != nil {
+		return ended
+	}
+	return err
+}
+
+// each calls f for every part at the same time. It returns nil when enough calls have succeeded, not waiting for the rest, or all
+// errors.
+func (j *joint) each(f func(*Lock) error) error {
+	j.mu.Lock()
+	parts := slices.Clone(j.parts)
+	j.mu.Unlock()
+	results := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() { results <- f(part) }()
+	}
+	var errs []error
+	for done := range parts {
+		if err := <-results; err != nil {
+			errs = append(errs, err)
+		} else if done+1-len(errs) == j.need {
+			return nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// giveUp ends a lock that nobody gets or uses any more and releases it in the background, after some time.
+func (l *Lock) giveUp(after time.Duration) {
+	if !l.owner.gaveBack(l) || !l.lease.Close(ErrNotHeld) {
+		return
+	}
+	l.client.drop(l)
+	l.client.late.add(l.claim(), after)
+}

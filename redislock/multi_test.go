@@ -1,0 +1,212 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+func threeNames(t testing.TB) (names [3]string) {
+	t.Helper()
+	base := redistest.Name(t)
+	for i, part := range []string{"a", "b", "c"} {
+		names[i] = base + ":" + part
+	}
+	return names
+}
+
+func requireAllFree(t testing.TB, rdb redis.UniversalClient, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		requireFree(t, rdb, name)
+	}
+}
+
+// multiIsAllOrNothing is true wherever the parts are.
+func multiIsAllOrNothing(t *testing.T, rdb redis.UniversalClient) {
+	c, names := newClient(t, rdb), threeNames(t)
+	m := c.MultiMutex(names[2], names[0], names[1])
+	require.Equal(t, names[:], m.Names())
+	l, err := m.Lock(within(t, patience))
+	require.NoError(t, err)
+	require.Equal(t, names[0]+","+names[1]+","+names[2], l.Name())
+	require.True(t, l.Valid())
+	require.NoError(t, l.Err())
+	require.InDelta(t, redislock.DefaultLease, time.Until(l.Deadline()), float64(5*time.Second))
+	for _, name := range names {
+		requireHeldOnce(t, rdb, name)
+		_, err = newClient(t, rdb).Mutex(name).TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrLocked)
+	}
+	require.NoError(t, l.Extend(t.Context(), time.Minute))
+	require.InDelta(t, time.Minute, time.Until(l.Deadline()), float64(5*time.Second))
+	require.NoError(t, l.Unlock(t.Context()))
+	require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
+	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrNotHeld)
+	require.ErrorIs(t, l.Extend(t.Context(), time.Minute), redislock.ErrNotHeld)
+	require.False(t, l.Valid())
+	requireAllFree(t, rdb, names[:]...)
+
+	held := mustLock(t, newClient(t, rdb).Mutex(names[1]))
+	_, err = m.TryLock(t.Context())
+	require.ErrorIs(t, err, redislock.ErrLocked)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = m.Lock(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, redislock.ErrLocked)
+	requireAllFree(t, rdb, names[0], names[2])
+	waiting := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
+	poll(t, func() bool { return rdb.Exists(t.Context(), names[0]).Val() == 1 })
+	mustUnlock(t, held)
+	mustUnlock(t, waiting.wait(t))
+	requireAllFree(t, rdb, names[:]...)
+}
+
+func TestMultiMutex(t *testing.T) {
+	t.Parallel()
+
+	t.Run("callers that name them in different orders do not wait for each other", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := shared(t)
+		names, other := threeNames(t), newClient(t, rdb)
+		ctx := within(t, patience)
+		var running sync.WaitGroup
+		inside := 0 // the locks guard it: the race detector is the checker
+		errs := make(chan error, 100)
+		for i := range 3 {
+			for _, c := range []*redislock.Client{c, other} {
+				m := c.MultiMutex(names[i], names[(i+2)%3], names[(i+1)%3])
+				running.Go(func() {
+					for range 10 {
+						errs <- m.Do(ctx, func(context.Context) error {
+							inside++
+							return nil
+						})
+					}
+				})
+			}
+		}
+		running.Wait()
+		close(errs)
+		for err := range errs {
+			require.NoError(t, err)
+		}
+		require.Equal(t, 60, inside)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("is lost when a part is, and the rest is released", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := shared(t)
+		names := threeNames(t)
+		l, err := c.MultiMutex(names[:]...).With(redislock.WithLease(2 * time.Second)).TryLock(t.Context())
+		require.NoError(t, err)
+		ctx := l.Context(t.Context())
+		require.NoError(t, rdb.Del(t.Context(), names[1]).Err())
+		<-l.Done()
+		require.ErrorIs(t, l.Err(), redislock.ErrLost)
+		require.ErrorContains(t, l.Err(), names[1])
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), redislock.ErrLost)
+		require.False(t, l.Valid())
+		poll(t, func() bool { return rdb.Exists(t.Context(), names[0], names[2]).Val() == 0 })
+		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+		require.ErrorIs(t, l.Extend(t.Context(), time.Minute), redislock.ErrLost)
+	})
+
+	t.Run("its parts are renewed", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := shared(t)
+		names, w := threeNames(t), newWheel(t)
+		const lease = 900 * time.Millisecond
+		l, err := c.MultiMutex(names[:]...).With(redislock.WithLease(lease)).TryLock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, w.Sleep(t.Context(), 3*lease))
+		require.NoError(t, l.Err())
+		mustUnlock(t, l)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("parts that end while it waits for another are taken anew", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := shared(t)
+		names := threeNames(t)
+		holdRaw(t, rdb, names[2], 1500*time.Millisecond)
+		m := c.MultiMutex(names[:]...).With(redislock.WithLease(time.Second), redislock.WithoutRenewal())
+		l, err := m.Lock(within(t, patience))
+		require.NoError(t, err)
+		require.True(t, l.Valid())
+		mustUnlock(t, l)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("Close ends it with ErrClosed and frees all parts", func(t *testing.T) {
+		t.Parallel()
+		rdb, names := redistest.Shared(t).Client(t), threeNames(t)
+		c, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)))
+		require.NoError(t, err)
+		l, err := c.MultiMutex(names[:]...).TryLock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, c.Close(within(t, patience)))
+		<-l.Done()
+		require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrClosed)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("an owner of a part may take the whole", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := shared(t)
+		names := threeNames(t)
+		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		part, err := c.Mutex(names[1]).TryLock(ctx)
+		require.NoError(t, err)
+		whole, err := c.MultiMutex(names[:]...).TryLock(ctx)
+		require.NoError(t, err)
+		mustUnlock(t, whole)
+		require.True(t, part.Valid())
+		requireAllFree(t, rdb, names[0], names[2])
+		mustUnlock(t, part)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("refuses bad names and options", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		for what, m := range map[string]*redislock.MultiMutex{
+			"none":        c.MultiMutex(),
+			"none, twice": c.MultiMutex().With(redislock.WithLease(time.Second)),
+			"an empty":    c.MultiMutex(name, ""),
+			"a bad":       c.MultiMutex(name, "a{b"),
+			"twice":       c.MultiMutex(name, name+"2", name),
+			"lease":       c.MultiMutex(name).With(redislock.WithLease(-1)),
+			"fenced":      c.MultiMutex(name).With(redislock.WithFencing()),
+			"nil option":  c.MultiMutex(name).With(nil),
+		} {
+			_, err := m.Lock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+			_, err = m.TryLock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+		}
+		require.ErrorIs(t, c.MultiMutex(name).Do(t.Context(), nil), redislock.ErrInvalid)
+		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
+		_, err := c.MultiMutex(name, name+"2").TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrWrongKind)
+		requireFree(t, rdb, name+"2")
+		err = c.MultiMutex(name+"2").Do(t.Context(), func(context.Context) error { return fmt.Errorf("f: %w", errWork) })
+		require.ErrorIs(t, err, errWork)
+		requireFree(t, rdb, name+"2")
+	})
+}
+
+var errWork = errors.New("work failed")
