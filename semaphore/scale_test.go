@@ -1,0 +1,110 @@
+package semaphore_test
+
+import (
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// These tests count goroutines of the whole process, so they do not run beside others.
+
+// watch looks at the number of goroutines for a while.
+func watch(t *testing.T, d time.Duration) (most int, profile string) {
+	t.Helper()
+	w := newWheel(t)
+	var text strings.Builder
+	for began := time.Now(); time.Since(began) < d; {
+		if n := runtime.NumGoroutine(); n > most {
+			most = n
+			text.Reset()
+			require.NoError(t, pprof.Lookup("goroutine").WriteTo(&text, 1))
+		}
+		require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond))
+	}
+	return most, text.String()
+}
+
+func TestLeased_TenThousandPermitsAreHeld(t *testing.T) {
+	const permits, lease, leases = 10_000, 3 * time.Second, 3
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
+	require.NoError(t, err)
+	l := c.Leased("permits", semaphore.WithLease(lease))
+	setLeased(t, l, permits)
+	first := mustAcquire(t, l, 1)
+	deadline := first.Deadline()
+	poll(t, func() bool { return first.Deadline().After(deadline) }) // everything that renewals need has started
+	one := runtime.NumGoroutine()
+
+	before := scriptCalls(t, rdb)
+	got := make(chan *semaphore.Grant, permits)
+	for range permits - 1 {
+		l.AcquireFunc(t.Context(), 1, func(g *semaphore.Grant, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			got <- g
+		})
+	}
+	held := []*semaphore.Grant{first}
+	for range permits - 1 {
+		held = append(held, <-got)
+	}
+	acquired := scriptCalls(t, rdb) - before
+	require.Zero(t, available(t, l))
+
+	before = scriptCalls(t, rdb)
+	began := time.Now()
+	most, profile := watch(t, leases*lease)
+	renewed, took := scriptCalls(t, rdb)-before, time.Since(began)
+	for _, g := range held {
+		require.NoError(t, g.Err(), "none was lost")
+		require.True(t, g.Valid())
+	}
+	t.Logf("acquired by %d scripts; goroutines: %d with 1 permit, at most %d with %d; %d scripts renewed them for %v",
+		acquired, one, most, permits, renewed, took)
+	require.LessOrEqual(t, most, one+16, "a few calls in flight, nothing per permit: %s", profile)
+	require.GreaterOrEqual(t, renewed, leases*permits/1000, "each grant once a lease at the very least, 1000 in a script")
+	require.LessOrEqual(t, renewed, int(took/(lease/100))+permits/100, "one script for those that fall due in a hundredth of the lease, a tenth of this each")
+
+	before = scriptCalls(t, rdb)
+	require.NoError(t, c.Close(within(t, patience)))
+	require.LessOrEqual(t, scriptCalls(t, rdb)-before, 2*permits/100, "releases share scripts, too")
+	other := newClient(t, server.Client(t)).Leased("permits")
+	require.EqualValues(t, permits, available(t, other))
+}
+
+func TestWaiting_CostsNoGoroutinePerWaiter(t *testing.T) {
+	const waiters = 1000
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			server := redistest.Start(t)
+			c := newClient(t, server.Client(t), semaphore.WithPoll(300*time.Millisecond))
+			s := k.open(c, "permits")
+			s.set(t, 1)
+			giveBack, err := s.take(t.Context(), 1)
+			require.NoError(t, err)
+			cancels := []func() bool{s.takeFunc(t.Context(), 1, func(back, error) { t.Error("granted") })}
+			k.awaitWaiting(t, server.Client(t), "permits", 1)
+			one, _ := watch(t, 300*time.Millisecond)
+			for range waiters - 1 {
+				cancels = append(cancels, s.takeFunc(t.Context(), 1, func(back, error) { t.Error("granted") }))
+			}
+			most, profile := watch(t, 700*time.Millisecond)
+			require.LessOrEqual(t, most, one+16, profile)
+			for _, cancel := range cancels {
+				require.True(t, cancel())
+			}
+			require.NoError(t, giveBack(t.Context()))
+			poll(t, func() bool { return available(t, s) == 1 })
+		})
+	}
+}
