@@ -43,7 +43,7 @@ func (m *Mutex) wish(waits bool) *wish {
 func (m *Mutex) request(waits bool) *request {
 	return &request{
 		kind: m.kind, name: m.name, id: m.client.nextID() + m.kind.mark,
-		ttl: m.config.lease, fenced: m.config.fenced, publish: publish, waits: waits,
+		ttl: m.config.lease, fenced: m.config.fenced, publish: m.client.channels.verb(), waits: waits,
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/notify"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -29,16 +28,16 @@ type Client struct {
 	own     redis.UniversalClient // for renewals and late releases
 	closeIt func() error          // closes own
 
-	wheel   *wheel.Wheel
-	logger  *slog.Logger
-	hooks   Hooks
-	uuid    string
-	nth     atomic.Uint64
-	hub     *notify.Hub
-	queues  *waitqueue.Group[*wish]
-	renewer *renewal.Renewer
-	late    *releaser
-	gate    *gate
+	wheel    *wheel.Wheel
+	logger   *slog.Logger
+	hooks    Hooks
+	uuid     string
+	nth      atomic.Uint64
+	channels *channels
+	queues   *waitqueue.Group[*wish]
+	renewer  *renewal.Renewer
+	late     *releaser
+	gate     *gate
 
 	mu      sync.Mutex
 	held    map[*Lock]struct{}
@@ -63,18 +62,18 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		rdb:     rdb,
-		retries: retriesOf(rdb),
-		wheel:   cfg.wheel,
-		logger:  cfg.logger,
-		hooks:   cfg.hooks,
-		uuid:    newUUID(),
-		hub:     notify.New(rdb, cfg.wheel),
-		gate:    newGate(),
-		held:    make(map[*Lock]struct{}),
-		holders: make(map[string]*Lock),
-		refused: make(map[string]*LockedError),
-		leases:  make(map[shard]*renewal.Destination),
+		rdb:      rdb,
+		retries:  retriesOf(rdb),
+		wheel:    cfg.wheel,
+		logger:   cfg.logger,
+		hooks:    cfg.hooks,
+		uuid:     newUUID(),
+		channels: newChannels(rdb, cfg.wheel, cfg.channels),
+		gate:     newGate(),
+		held:     make(map[*Lock]struct{}),
+		holders:  make(map[string]*Lock),
+		refused:  make(map[string]*LockedError),
+		leases:   make(map[shard]*renewal.Destination),
 	}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
 		return nil, err
@@ -134,7 +133,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.gate.wait(ctx), // nobody is left who would add to late
 		c.late.close(ctx),
 		c.renewer.Close(ctx),
-		c.hub.Close(ctx),
+		c.channels.close(ctx),
 		c.closeIt(),
 	)
 	if err != nil {

@@ -17,13 +17,12 @@ type handoff struct {
 }
 
 func (c *Client) newQueues() *waitqueue.Group[*wish] {
-	listen := waitqueue.Hub(c.hub, channelOf)
 	return waitqueue.New(c.wheel, waitqueue.Config[*wish]{
 		Attempt:  c.attempt,
 		MaxBatch: 1 << 20, // all of them: the head asks, the rest learn from it
 		Poll:     maxPoll,
 		Listen: func(queue string, kick func()) (stop func()) {
-			end := listen(queue, kick)
+			end := c.channels.listen(channelOf(queue), kick)
 			return func() {
 				c.refuse(queue, nil)
 				end()

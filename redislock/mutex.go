@@ -131,6 +131,15 @@ func (m *Mutex) begin(ctx context.Context) error {
 	case !m.client.gate.enter():
 		return ErrClosed
 	}
+	c := m.client
+	if c.channels.decided() {
+		return nil
+	}
+	_, answered := await(c, ctx.Done(), func() bool { c.channels.decide(); return true }, func(bool) {})
+	if !answered {
+		c.gate.leave()
+		return operationError("lock", m.name, ended(ctx))
+	}
 	return nil
 }
 

@@ -19,10 +19,11 @@ type Option interface{ apply(*config) error }
 type LockOption interface{ applyLock(*lockConfig) error }
 
 type config struct {
-	wheel  *wheel.Wheel
-	logger *slog.Logger
-	hooks  Hooks
-	given  given
+	wheel    *wheel.Wheel
+	logger   *slog.Logger
+	hooks    Hooks
+	channels int32
+	given    given
 }
 
 type lockConfig struct {
@@ -103,6 +104,19 @@ func WithLogger(l *slog.Logger) Option {
 func WithHooks(h Hooks) Option {
 	return option{"WithHooks", func(c *config) error {
 		c.hooks = h
+		return nil
+	}}
+}
+
+// WithShardedChannels sets whether those who wait in a cluster are woken by SPUBLISH. The default is to do so if the cluster has sharded
+// channels, as Redisson does since 3.22. Services that lock the same names must agree on it to wake each other; if they do not,
+// a waiter looks again when the lease ends and every few seconds. It has no effect outside of clusters.
+func WithShardedChannels(on bool) Option {
+	return option{"WithShardedChannels", func(c *config) error {
+		c.channels = ordinary
+		if on {
+			c.channels = sharded
+		}
 		return nil
 	}}
 }

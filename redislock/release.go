@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	publish = "PUBLISH" // how waiters are woken
-
 	// lateCopy is when a release is repeated because an unanswered request may take effect after the first release: by
 	// then the server, which has answered since, has read what was in its sockets.
 	lateCopy = time.Second

@@ -24,6 +24,9 @@ type Hub struct {
 	wheel *wheel.Wheel
 	cfg   config
 
+	sharded bool   // the channels are; one node has all their slots
+	broken  func() // called when a connection has ended, unless nil
+
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 

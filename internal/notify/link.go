@@ -21,9 +21,8 @@ var noDial = func() context.Context {
 	return ctx
 }()
 
-// link is one subscription connection. With sharded pub/sub in a cluster there
-// will be one per node, each subscribing with SSUBSCRIBE; everything that talks to
-// the server is in this file.
+// link is one subscription connection. Everything that talks to the server is in
+// this file.
 type link struct {
 	ps     *redis.PubSub
 	ctx    context.Context // of connecting
@@ -65,6 +64,9 @@ func (h *Hub) run() {
 			attempt = 0
 		} else if cluster, ok := h.rdb.(reloader); ok {
 			cluster.ReloadState(h.ctx) // the node may have lost its slots
+		}
+		if h.broken != nil {
+			h.broken()
 		}
 		if err := h.wheel.Sleep(h.ctx, backoff(attempt)); err != nil {
 			h.mu.Lock()
@@ -132,9 +134,14 @@ func (h *Hub) serve(l *link) (confirmed bool) {
 		l.heard.Store(true)
 		switch m := msg.(type) {
 		case *redis.Subscription:
-			if m.Kind == "subscribe" {
+			switch m.Kind {
+			case "subscribe", "ssubscribe":
 				confirmed = true
 				h.confirm(l, m.Channel)
+			case "sunsubscribe":
+				if h.expelled(l, m.Channel) {
+					return confirmed
+				}
 			}
 		case *redis.Message:
 			h.wake(m.Channel)
@@ -154,16 +161,39 @@ func (h *Hub) flush(ctx context.Context, l *link) error {
 			return err
 		}
 		if len(remove) > 0 {
-			if err := l.ps.Unsubscribe(ctx, remove...); err != nil {
+			if err := h.tell(ctx, l.ps.Unsubscribe, l.ps.SUnsubscribe, remove); err != nil {
 				return err
 			}
 		}
 		if len(add) > 0 {
-			if err := l.ps.Subscribe(ctx, add...); err != nil {
+			if err := h.tell(ctx, l.ps.Subscribe, l.ps.SSubscribe, add); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// tell sends one command for all channels, or one for each if they are sharded: a
+// command must not span slots.
+func (h *Hub) tell(ctx context.Context, whole, sharded func(context.Context, ...string) error, channels []string) error {
+	if !h.sharded {
+		return whole(ctx, channels...)
+	}
+	for _, channel := range channels {
+		if err := sharded(ctx, channel); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expelled reports whether the server has ended a subscription by itself, because
+// the slot has left it. The end of one that the hub asked for finds it not told or
+// not confirmed again.
+func (h *Hub) expelled(l *link, channel string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return l.sent[channel]
 }
 
 // difference returns what the server has to be told and assumes it told. If that
