@@ -3,9 +3,11 @@ module github.com/cogwheel-go/cogwheel/benchmarks
 go 1.26.0
 
 require (
+	github.com/bsm/redislock v0.9.4
 	github.com/cogwheel-go/cogwheel v0.0.0
 	github.com/dubbogo/gost v1.11.16
 	github.com/go-redis/redis_rate/v10 v10.0.1
+	github.com/go-redsync/redsync/v4 v4.13.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/zeromicro/go-zero v1.10.3
 	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da
@@ -15,6 +17,8 @@ require (
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/fatih/color v1.18.0 // indirect
+	github.com/hashicorp/errwrap v1.1.0 // indirect
+	github.com/hashicorp/go-multierror v1.1.1 // indirect
 	github.com/mattn/go-colorable v0.1.13 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/spaolacci/murmur3 v1.1.0 // indirect

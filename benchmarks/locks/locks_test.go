@@ -1,0 +1,255 @@
+// Package locks compares redislock with bsm/redislock and redsync on one redis-server on loopback. rueidislock, a module of its own,
+// is not served by the Go module proxy, so it is not here.
+package locks_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	bsm "github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// BENCH=full makes rounds long enough for figures; otherwise they show that the benchmark runs.
+var full = os.Getenv("BENCH") == "full"
+
+func TestMain(m *testing.M) {
+	if impl := os.Getenv(childImpl); impl != "" {
+		if err := runChild(impl); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	redistest.Main(m)
+}
+
+const lease = 30 * time.Second
+
+// retry is how long peers that poll pause between two looks: the shortest that makes sense on loopback.
+const retry = time.Millisecond
+
+// peer is one implementation.
+type peer struct {
+	// lock waits for the lock and returns what releases it.
+	lock func(ctx context.Context, name string) (unlock func() error, err error)
+	// keep takes the lock and keeps it renewed as the implementation's documentation says, until ctx ends.
+	keep func(ctx context.Context, name string, lease time.Duration) error
+	// close ends the implementation; nil is nothing to do.
+	close func() error
+}
+
+var impls = []string{"cogwheel", "bsm", "redsync"}
+
+func newPeer(impl string, rdb *redis.Client) (peer, error) {
+	switch impl {
+	case "cogwheel":
+		return newCogwheel(rdb)
+	case "bsm":
+		c := bsm.New(rdb)
+		options := &bsm.Options{RetryStrategy: bsm.LinearBackoff(retry)}
+		return peer{
+			lock: func(ctx context.Context, name string) (func() error, error) {
+				l, err := c.Obtain(ctx, name, lease, options)
+				if err != nil {
+					return nil, err
+				}
+				return func() error { return l.Release(ctx) }, nil
+			},
+			keep: func(ctx context.Context, name string, lease time.Duration) error {
+				l, err := c.Obtain(ctx, name, lease, options)
+				if err != nil {
+					return err
+				}
+				go watch(ctx, lease, func() { _ = l.Refresh(ctx, lease, nil) })
+				return nil
+			},
+		}, nil
+	case "redsync":
+		rs := redsync.New(goredis.NewPool(rdb))
+		mutex := func(name string, lease time.Duration) *redsync.Mutex {
+			return rs.NewMutex(name, redsync.WithExpiry(lease), redsync.WithTries(1<<30), redsync.WithRetryDelay(retry))
+		}
+		return peer{
+			lock: func(ctx context.Context, name string) (func() error, error) {
+				m := mutex(name, lease)
+				if err := m.LockContext(ctx); err != nil {
+					return nil, err
+				}
+				return func() error { _, err := m.UnlockContext(ctx); return err }, nil
+			},
+			keep: func(ctx context.Context, name string, lease time.Duration) error {
+				m := mutex(name, lease)
+				if err := m.LockContext(ctx); err != nil {
+					return err
+				}
+				go watch(ctx, lease, func() { _, _ = m.ExtendContext(ctx) })
+				return nil
+			},
+		}, nil
+	}
+	return peer{}, fmt.Errorf("no implementation %q", impl)
+}
+
+// watch is the watchdog that the peers' documentation leaves to the caller.
+func watch(ctx context.Context, lease time.Duration, renew func()) {
+	t := time.NewTicker(lease / 3)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			renew()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func newCogwheel(rdb *redis.Client) (peer, error) {
+	w, err := wheel.New()
+	if err != nil {
+		return peer{}, err
+	}
+	c, err := redislock.New(rdb, redislock.WithWheel(w))
+	if err != nil {
+		return peer{}, err
+	}
+	return peer{
+		lock: func(ctx context.Context, name string) (func() error, error) {
+			l, err := c.Mutex(name).Lock(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return func() error { return l.Unlock(ctx) }, nil
+		},
+		keep: func(ctx context.Context, name string, lease time.Duration) error {
+			_, err := c.Mutex(name, redislock.WithLease(lease)).Lock(ctx)
+			return err
+		},
+		close: func() error {
+			if err := c.Close(context.Background()); err != nil {
+				return err
+			}
+			_, err := w.Stop(context.Background())
+			return err
+		},
+	}, nil
+}
+
+// open returns an implementation on a server of its own, with a connection for each goroutine.
+func open(b *testing.B, impl string) (peer, *redistest.Server) {
+	b.Helper()
+	server := redistest.Start(b)
+	rdb := server.Client(b, func(o *redis.Options) { o.PoolSize = 64 })
+	p, err := newPeer(impl, rdb)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if p.close != nil {
+		b.Cleanup(func() {
+			if err := p.close(); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	return p, server
+}
+
+// round is how long one iteration measures.
+func round() time.Duration {
+	if full {
+		return 2 * time.Second
+	}
+	return 50 * time.Millisecond
+}
+
+// hammer locks and unlocks in n goroutines for a round and returns how often. name says which lock a goroutine uses.
+func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int) string, section func()) (total int64, err error) {
+	var count atomic.Int64
+	var failure atomic.Pointer[error]
+	var running sync.WaitGroup
+	end := time.Now().Add(d)
+	for i := range n {
+		running.Go(func() {
+			for time.Now().Before(end) {
+				unlock, err := p.lock(ctx, name(i))
+				if err == nil {
+					section()
+					err = unlock()
+				}
+				if err != nil {
+					failure.Store(&err)
+					return
+				}
+				count.Add(1)
+			}
+		})
+	}
+	running.Wait()
+	if e := failure.Load(); e != nil {
+		return 0, *e
+	}
+	return count.Load(), nil
+}
+
+func nothing() {}
+
+// BenchmarkUncontended is a lock and an unlock of a name that nobody else wants.
+func BenchmarkUncontended(b *testing.B) {
+	for _, n := range []int{1, 64} {
+		for _, impl := range impls {
+			b.Run(fmt.Sprintf("goroutines=%d/impl=%s", n, impl), func(b *testing.B) {
+				p, _ := open(b, impl)
+				rate(b, func() (int64, error) {
+					return hammer(b.Context(), p, n, round(), func(i int) string { return fmt.Sprintf("name:%d", i) }, nothing)
+				}, "pairs/s")
+			})
+		}
+	}
+}
+
+// BenchmarkHotName is one lock that 64 goroutines of one process want all the time.
+func BenchmarkHotName(b *testing.B) {
+	for _, impl := range impls {
+		b.Run("processes=1/goroutines=64/impl="+impl, func(b *testing.B) {
+			p, _ := open(b, impl)
+			guarded := 0
+			rate(b, func() (int64, error) {
+				before := guarded
+				n, err := hammer(b.Context(), p, 64, round(), func(int) string { return "hot" }, func() { guarded++ })
+				if err == nil && guarded-before != int(n) {
+					err = fmt.Errorf("%d sections, but %d increments: the lock does not exclude", n, guarded-before)
+				}
+				return n, err
+			}, "sections/s")
+		})
+	}
+}
+
+// rate reports how often f did what it counts per second.
+func rate(b *testing.B, f func() (int64, error), unit string) {
+	b.Helper()
+	var total int64
+	var spent time.Duration
+	for b.Loop() {
+		start := time.Now()
+		n, err := f()
+		if err != nil {
+			b.Fatal(err)
+		}
+		total += n
+		spent += time.Since(start)
+	}
+	b.ReportMetric(float64(total)/spent.Seconds(), unit)
+}
