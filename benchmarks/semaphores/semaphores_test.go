@@ -1,0 +1,213 @@
+// Package semaphores compares semaphore with semaphores whose waiters poll, on one redis-server on loopback.
+package semaphores_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// BENCH=full makes rounds long enough for figures; otherwise they show that the benchmark runs.
+var full = os.Getenv("BENCH") == "full"
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// acquire waits for a permit and returns what gives it back.
+type acquire func(ctx context.Context) (release func() error, err error)
+
+// trips counts commands, each of which is a round trip here.
+type trips struct{ n atomic.Int64 }
+
+func (c *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+// impls are the implementations of each kind. Only cogwheel has a fair one.
+var impls = map[string][]string{"counting": {"cogwheel", "polling"}, "leased": {"cogwheel", "polling"}, "fair": {"cogwheel"}}
+
+var kinds = []string{"counting", "leased", "fair"}
+
+// open returns a semaphore on a server of its own, with a connection for each goroutine.
+func open(b *testing.B, kind, impl string, permits int) (acquire, *trips) {
+	b.Helper()
+	server := redistest.Start(b)
+	rdb := server.Client(b, func(o *redis.Options) { o.PoolSize = 64 })
+	n := &trips{}
+	rdb.AddHook(n)
+	const name = "permits"
+	if impl == "polling" {
+		if kind == "leased" {
+			return pollLease(rdb, name, permits), n
+		}
+		if err := rdb.Set(b.Context(), name, permits, 0).Err(); err != nil {
+			b.Fatal(err)
+		}
+		return pollCount(rdb, name), n
+	}
+	w, err := wheel.New()
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := semaphore.New(rdb, semaphore.WithWheel(w))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+		if _, err := w.Stop(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	if kind == "counting" {
+		s := c.Semaphore(name)
+		if _, err := s.TrySetPermits(b.Context(), int64(permits), 0); err != nil {
+			b.Fatal(err)
+		}
+		return func(ctx context.Context) (func() error, error) {
+			return func() error { return s.Release(ctx, 1) }, s.Acquire(ctx, 1)
+		}, n
+	}
+	var opts []semaphore.LeasedOption
+	if kind == "fair" {
+		opts = append(opts, semaphore.WithFair())
+	}
+	l := c.Leased(name, opts...)
+	if _, err := l.TrySetPermits(b.Context(), int64(permits)); err != nil {
+		b.Fatal(err)
+	}
+	return func(ctx context.Context) (func() error, error) {
+		g, err := l.Acquire(ctx, 1)
+		if err != nil {
+			return nil, err
+		}
+		return func() error { return g.Release(ctx) }, nil
+	}, n
+}
+
+// round is how long one iteration measures.
+func round() time.Duration {
+	if full {
+		return 2 * time.Second
+	}
+	return 50 * time.Millisecond
+}
+
+// tally is what a round saw.
+type tally struct {
+	pairs, most int64
+	waits       []time.Duration
+}
+
+// hammer acquires, holds and releases in n goroutines for a round.
+func hammer(ctx context.Context, take acquire, n int, hold time.Duration) (sum tally, err error) {
+	var held atomic.Int64
+	var running sync.WaitGroup
+	tallies, errs := make([]tally, n), make([]error, n)
+	end := time.Now().Add(round())
+	for i := range n {
+		running.Go(func() {
+			mine := &tallies[i]
+			for time.Now().Before(end) {
+				began := time.Now()
+				release, err := take(ctx)
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				mine.waits = append(mine.waits, time.Since(began))
+				mine.most = max(mine.most, held.Add(1))
+				if hold > 0 {
+					time.Sleep(hold)
+				}
+				held.Add(-1)
+				if errs[i] = release(); errs[i] != nil {
+					return
+				}
+				mine.pairs++
+			}
+		})
+	}
+	running.Wait()
+	for i, x := range tallies {
+		if errs[i] != nil {
+			return sum, errs[i]
+		}
+		sum.pairs += x.pairs
+		sum.most = max(sum.most, x.most)
+		sum.waits = append(sum.waits, x.waits...)
+	}
+	return sum, nil
+}
+
+func run(b *testing.B, kind, impl string, permits, goroutines int, hold time.Duration) {
+	b.Helper()
+	take, n := open(b, kind, impl, permits)
+	var all tally
+	var spent time.Duration
+	before := n.n.Load()
+	for b.Loop() {
+		began := time.Now()
+		x, err := hammer(b.Context(), take, goroutines, hold)
+		if err != nil {
+			b.Fatal(err)
+		}
+		spent += time.Since(began)
+		all.pairs += x.pairs
+		all.most = max(all.most, x.most)
+		all.waits = append(all.waits, x.waits...)
+	}
+	if all.most > int64(permits) {
+		b.Errorf("%d permits were held of %d", all.most, permits)
+	}
+	slices.Sort(all.waits)
+	b.ReportMetric(float64(all.pairs)/spent.Seconds(), "pairs/s")
+	b.ReportMetric(float64(n.n.Load()-before)/float64(all.pairs), "trips/pair")
+	b.ReportMetric(all.waits[len(all.waits)*99/100].Seconds()*1000, "wait-p99-ms")
+}
+
+// BenchmarkUncontended is an acquisition and a release where there is a permit for everybody.
+func BenchmarkUncontended(b *testing.B) {
+	for _, kind := range kinds {
+		for _, goroutines := range []int{1, 64} {
+			for _, impl := range impls[kind] {
+				b.Run(fmt.Sprintf("kind=%s/permits=64/goroutines=%d/impl=%s", kind, goroutines, impl), func(b *testing.B) {
+					run(b, kind, impl, 64, goroutines, 0)
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkContended is 64 goroutines that want one of five permits all the time, and hold it for no time or for 2 ms.
+func BenchmarkContended(b *testing.B) {
+	for _, kind := range kinds {
+		for _, hold := range []time.Duration{0, 2 * time.Millisecond} {
+			for _, impl := range impls[kind] {
+				b.Run(fmt.Sprintf("kind=%s/permits=5/goroutines=64/hold=%v/impl=%s", kind, hold, impl), func(b *testing.B) {
+					run(b, kind, impl, 5, 64, hold)
+				})
+			}
+		}
+	}
+}
