@@ -36,6 +36,9 @@ var (
 	// ErrUpgrade is returned to an Owner who reads and wants to write under the same RWMutex.
 	ErrUpgrade = errors.New("redislock: a reader cannot become the writer")
 
+	// ErrNoQuorum is returned when too few servers of a Quorum answered to tell who holds a lock. It is not held.
+	ErrNoQuorum = errors.New("redislock: no majority of the servers answered")
+
 	// ErrReplicas is returned when fewer replicas than WithReplicas wants confirmed an acquisition. The lock is not held.
 	ErrReplicas = errors.New("redislock: not confirmed by enough replicas")
 

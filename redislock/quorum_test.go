@@ -1,0 +1,324 @@
+package redislock_test
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// fleet is several servers that do not know of each other.
+type fleet []*redistest.Server
+
+func newFleet(t testing.TB, n int) (f fleet) {
+	t.Helper()
+	for range n {
+		f = append(f, redistest.Start(t))
+	}
+	return f
+}
+
+func (f fleet) clients(t testing.TB) (rdbs []redis.UniversalClient) {
+	t.Helper()
+	for _, s := range f {
+		rdbs = append(rdbs, s.Client(t))
+	}
+	return rdbs
+}
+
+// quorum returns a Quorum with connections of its own that is closed with the test.
+func (f fleet) quorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum {
+	t.Helper()
+	q, err := redislock.NewQuorum(f.clients(t), append(opts, redislock.WithWheel(newWheel(t)))...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, q.Close(ctx))
+	})
+	return q
+}
+
+// requireFreeSoon is for what is released in the background.
+func (f fleet) requireFreeSoon(t testing.TB, name string) {
+	t.Helper()
+	for _, rdb := range f.clients(t) {
+		poll(t, func() bool {
+			n, err := rdb.Exists(t.Context(), name).Result()
+			require.NoError(t, err)
+			return n == 0
+		})
+	}
+}
+
+func mustQuorum(t testing.TB, m *redislock.QuorumMutex) *redislock.Lock {
+	t.Helper()
+	l, err := m.Lock(within(t, patience))
+	require.NoError(t, err)
+	return l
+}
+
+func TestQuorum(t *testing.T) {
+	t.Parallel()
+	servers := newFleet(t, 3)
+
+	t.Run("locks everywhere, keeps others out, and unlocks everywhere", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		m := servers.quorum(t).Mutex(name)
+		before := time.Now()
+		l := mustQuorum(t, m)
+		require.Equal(t, name, m.Name())
+		require.Equal(t, name, l.Name())
+		require.True(t, l.Valid())
+		require.NoError(t, l.Err())
+		require.Zero(t, l.Token())
+		require.Less(t, l.Deadline().Sub(before), redislock.DefaultLease)
+		require.Greater(t, time.Until(l.Deadline()), redislock.DefaultLease*9/10)
+		for _, rdb := range servers.clients(t) {
+			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 }) // the third may come later
+			requireHeldOnce(t, rdb, name)
+		}
+		other := servers.quorum(t).Mutex(name)
+		_, err := other.TryLock(t.Context())
+		var locked *redislock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.InDelta(t, redislock.DefaultLease, locked.TTL, float64(5*time.Second))
+		require.NoError(t, l.Extend(t.Context(), time.Minute))
+		require.Greater(t, time.Until(l.Deadline()), 50*time.Second)
+		mustUnlock(t, l)
+		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrNotHeld)
+		require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
+		servers.requireFreeSoon(t, name)
+		mustUnlock(t, mustQuorum(t, other))
+		servers.requireFreeSoon(t, name)
+	})
+
+	// Each way in which some of the servers may be taken by another.
+	for mask := range 1 << len(servers) {
+		t.Run(fmt.Sprintf("with servers %03b taken by another", mask), func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			for i, s := range servers {
+				if mask>>i&1 == 1 {
+					holdRaw(t, s.Client(t), name, time.Minute)
+				}
+			}
+			l, err := servers.quorum(t).Mutex(name).TryLock(t.Context())
+			if bits.OnesCount(uint(mask)) > 1 {
+				require.ErrorIs(t, err, redislock.ErrLocked)
+				require.NotErrorIs(t, err, redislock.ErrNoQuorum)
+			} else {
+				require.NoError(t, err)
+				mustUnlock(t, l)
+			}
+			for i, s := range servers {
+				rdb := s.Client(t)
+				if mask>>i&1 == 1 {
+					require.Equal(t, map[string]string{"another:1": "1"}, rdb.HGetAll(t.Context(), name).Val())
+				} else {
+					poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+				}
+			}
+		})
+	}
+
+	t.Run("waiters of several processes take turns", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		ctx := within(t, 2*patience)
+		inside := 0 // guarded by the lock: the race detector is the checker
+		var running sync.WaitGroup
+		errs := make(chan error, 100)
+		for range 3 {
+			m := servers.quorum(t).Mutex(name)
+			for range 2 {
+				running.Go(func() {
+					for range 5 {
+						errs <- m.Do(ctx, func(context.Context) error {
+							inside++
+							return nil
+						})
+					}
+				})
+			}
+		}
+		running.Wait()
+		close(errs)
+		for err := range errs {
+			require.NoError(t, err)
+		}
+		require.Equal(t, 30, inside)
+		servers.requireFreeSoon(t, name)
+	})
+
+	t.Run("one that gives up leaves nothing behind", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		held := mustQuorum(t, servers.quorum(t).Mutex(name))
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		_, err := servers.quorum(t).Mutex(name).Lock(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, redislock.ErrLocked)
+		mustUnlock(t, held)
+		servers.requireFreeSoon(t, name)
+	})
+
+	t.Run("Close ends it with ErrClosed and frees it", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
+		require.NoError(t, err)
+		l := mustQuorum(t, q.Mutex(name))
+		waiting := begin(func() (*redislock.Lock, error) { return q.Mutex(name).Lock(within(t, patience)) })
+		require.NoError(t, q.Close(within(t, patience)))
+		require.NoError(t, q.Close(within(t, patience)))
+		<-l.Done()
+		require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+		<-waiting.done
+		require.ErrorIs(t, waiting.err, redislock.ErrClosed)
+		_, err = q.Mutex(name).TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrClosed)
+		servers.requireFreeSoon(t, name)
+	})
+
+	t.Run("tells hooks once, not once for each server", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		var mu sync.Mutex
+		told := map[string]int{}
+		note := func(what string) func(redislock.Event) {
+			return func(e redislock.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				told[what+" "+e.Name]++
+			}
+		}
+		hooks := redislock.Hooks{
+			Acquired: note("acquired"), Contended: note("contended"), Lost: note("lost"), Released: note("released"),
+		}
+		m := servers.quorum(t, redislock.WithHooks(hooks)).Mutex(name)
+		l := mustQuorum(t, m)
+		_, err := m.TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrLocked)
+		mustUnlock(t, l)
+		want := map[string]int{"acquired " + name: 1, "contended " + name: 1, "released " + name: 1}
+		poll(t, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(told) == len(want)
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		require.Equal(t, want, told)
+	})
+
+	t.Run("refuses bad clients, names and options", func(t *testing.T) {
+		t.Parallel()
+		rdbs := servers.clients(t)
+		for what, rdbs := range map[string][]redis.UniversalClient{
+			"none": nil, "two": rdbs[:2], "a nil": {rdbs[0], rdbs[1], nil}, "one twice": {rdbs[0], rdbs[1], rdbs[0]},
+		} {
+			_, err := redislock.NewQuorum(rdbs)
+			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+		}
+		_, err := redislock.NewQuorum(rdbs, nil)
+		require.ErrorIs(t, err, redislock.ErrInvalid)
+		q := servers.quorum(t)
+		for what, m := range map[string]*redislock.QuorumMutex{
+			"name": q.Mutex("a{b"), "lease": q.Mutex("a", redislock.WithLease(0)), "fenced": q.Mutex("a", redislock.WithFencing()),
+			"replicas": q.Mutex("a", redislock.WithReplicas(1, time.Second)),
+		} {
+			_, err := m.TryLock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+			_, err = m.Lock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+		}
+		require.ErrorIs(t, q.Mutex("a").Do(t.Context(), nil), redislock.ErrInvalid)
+	})
+}
+
+// One server of three is away, and nobody notices.
+func TestQuorum_OutlivesAMinority(t *testing.T) {
+	t.Parallel()
+	const lease = 1500 * time.Millisecond
+	for what, away := range map[string]func(*testing.T, *redistest.Server){
+		"that hangs":       func(t *testing.T, s *redistest.Server) { s.Pause(); t.Cleanup(s.Resume) },
+		"that is dead":     func(_ *testing.T, s *redistest.Server) { s.Kill() },
+		"that was emptied": func(t *testing.T, s *redistest.Server) { require.NoError(t, s.Client(t).FlushAll(t.Context()).Err()) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			servers, name, w := newFleet(t, 3), redistest.Name(t), newWheel(t)
+			// Short timeouts, so that what hangs is over when the test is.
+			var rdbs []redis.UniversalClient
+			for _, s := range servers {
+				rdbs = append(rdbs, s.Client(t, func(o *redis.Options) {
+					o.ReadTimeout, o.DialTimeout, o.DialerRetries = 2*time.Second, time.Second, 1
+				}))
+			}
+			q, err := redislock.NewQuorum(rdbs, redislock.WithWheel(w))
+			require.NoError(t, err)
+			defer func() { _ = q.Close(within(t, 5*time.Second)) }()
+			m := q.Mutex(name, redislock.WithLease(lease))
+			held := mustQuorum(t, m)
+			away(t, servers[1])
+			require.NoError(t, w.Sleep(t.Context(), 3*lease))
+			require.NoError(t, held.Err(), "a majority renews it")
+			require.True(t, held.Valid())
+			_, err = m.TryLock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrLocked)
+			begun := time.Now()
+			mustUnlock(t, held)
+			l := mustQuorum(t, m)
+			require.True(t, l.Valid())
+			mustUnlock(t, l)
+			require.Less(t, time.Since(begun), lease, "it delays nobody")
+			t.Logf("unlock, lock and unlock took %v", time.Since(begun))
+			fleet{servers[0], servers[2]}.requireFreeSoon(t, name)
+		})
+	}
+}
+
+func TestQuorum_WithoutAMajority(t *testing.T) {
+	t.Parallel()
+	servers, name := newFleet(t, 3), redistest.Name(t)
+	q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
+	require.NoError(t, err)
+	defer func() { _ = q.Close(within(t, 5*time.Second)) }()
+	const lease = 2 * time.Second
+	l := mustQuorum(t, q.Mutex(name, redislock.WithLease(lease)))
+	servers[0].Kill()
+	servers[2].Kill()
+	killed := time.Now()
+	<-l.Done()
+	require.Less(t, time.Since(killed), lease, "told before another majority could have it")
+	require.ErrorIs(t, l.Err(), redislock.ErrLost)
+	require.False(t, l.Valid())
+	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+	fleet{servers[1]}.requireFreeSoon(t, name)
+
+	for range 2 {
+		_, err = q.Mutex(name).TryLock(within(t, patience))
+		require.ErrorIs(t, err, redislock.ErrNoQuorum)
+		require.NotErrorIs(t, err, redislock.ErrLocked)
+		_, err = q.Mutex(name).Lock(within(t, patience))
+		require.ErrorIs(t, err, redislock.ErrNoQuorum)
+	}
+	fleet{servers[1]}.requireFreeSoon(t, name)
+	servers[2].Restart(t)
+	poll(t, func() bool {
+		l, err = q.Mutex(name).TryLock(within(t, patience))
+		return err == nil
+	})
+	mustUnlock(t, l)
+}
