@@ -65,9 +65,7 @@ type RWMutex struct{ read, write *Mutex }
 // A writer waits for the longest lease of the readers, if they die, and a reader that dies beside others that live is forgotten
 // when one of them unlocks.
 func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
-	rw := &RWMutex{read: c.newMutex(reading, name, opts), write: c.newMutex(writing, name, opts)}
-	rw.read.config.fenced = false
-	return rw
+	return &RWMutex{read: c.newMutex(reading, name, opts), write: c.newMutex(writing, name, opts)}
 }
 
 // Name returns the name.
