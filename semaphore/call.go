@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,7 +13,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-const publish = "PUBLISH" // how waiters are woken
+// verb stands, among the arguments of a script, for the command that wakes waiters.
+type verb struct{}
+
+var publish verb
 
 // retriesOf is how often the client is meant to retry a call.
 func retriesOf(rdb redis.UniversalClient) int {
@@ -66,6 +70,9 @@ type reply struct {
 // run executes a script that is idempotent, and retries what may succeed on a second try as often as the client's options
 // say. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
 func (c *Client) run(s *scripts.Script, keys []string, args ...any) (r reply) {
+	if at := slices.Index(args, any(publish)); at >= 0 {
+		args[at] = c.channels.Verb()
+	}
 	for n := 0; ; n++ {
 		r.sentAt = time.Now()
 		r.Cmd = s.RunOnce(context.Background(), c.rdb, keys, args...)

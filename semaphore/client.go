@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/notify"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -43,17 +42,17 @@ type Client struct {
 	own     redis.UniversalClient // for renewals
 	closeIt func() error          // closes own
 
-	wheel   *wheel.Wheel
-	logger  *slog.Logger
-	poll    time.Duration
-	owner   string // 32 hex digits
-	nth     atomic.Uint64
-	hub     *notify.Hub
-	renewer *renewal.Renewer
-	leases  *renewal.Destination
-	gate    *gate
-	late    *late
-	debts   debts
+	wheel    *wheel.Wheel
+	logger   *slog.Logger
+	poll     time.Duration
+	owner    string // 32 hex digits
+	nth      atomic.Uint64
+	channels *waitqueue.Channels
+	renewer  *renewal.Renewer
+	leases   *renewal.Destination
+	gate     *gate
+	late     *late
+	debts    debts
 
 	plain     *waitqueue.Group[int64]
 	additions *waitqueue.Group[*addition]
@@ -84,10 +83,10 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c := &Client{
 		rdb: rdb, retries: retriesOf(rdb),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
-		owner: hex.EncodeToString(newID()),
-		hub:   notify.New(rdb, cfg.wheel),
-		gate:  newGate(),
-		held:  make(map[*Grant]struct{}),
+		owner:    hex.EncodeToString(newID()),
+		channels: waitqueue.NewChannels(rdb, cfg.wheel, cfg.channels),
+		gate:     newGate(),
+		held:     make(map[*Grant]struct{}),
 	}
 	c.late = &late{client: c, pending: make(map[*leftover]struct{})}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000)); err != nil {
@@ -102,7 +101,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 func (c *Client) makeQueues() {
-	listen := waitqueue.Hub(c.hub, scripts.SemChannel)
+	listen := c.channels.Listen(scripts.SemChannel)
 	c.plain = waitqueue.New(c.wheel, waitqueue.Config[int64]{
 		Attempt: c.attemptPlain, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, GiveBack: c.giveBackPlain,
 	})
@@ -117,7 +116,7 @@ func (c *Client) makeQueues() {
 		Attempt: c.attemptReturns, MaxBatch: maxBatch, Poll: c.poll,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[*request]{
-		Attempt: c.attemptFair, MaxBatch: maxFair, Poll: c.poll, Eager: true, Listen: waitqueue.Hub(c.hub, c.fairChannel),
+		Attempt: c.attemptFair, MaxBatch: maxFair, Poll: c.poll, Eager: true, Listen: c.channels.Listen(c.fairChannel),
 		GiveBack: c.giveBackFair, Leave: c.giveBackFair,
 	})
 	c.fairBacks = waitqueue.New(c.wheel, waitqueue.Config[*giving]{
@@ -145,7 +144,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.returns.Close(ctx, ErrClosed),
 		c.fairBacks.Close(ctx, ErrClosed),
 		c.renewer.Close(ctx),
-		c.hub.Close(ctx),
+		c.channels.Close(ctx),
 		c.closeIt(),
 	)
 	if err != nil {

@@ -19,34 +19,34 @@ import (
 
 const javaForever = 922337203685477 // the score of a permit without a lease
 
-var (
-	javaTryAcquire = redis.NewScript(`
+const (
+	javaTryAcquire = `
 local value = redis.call('get', KEYS[1])
 if value and tonumber(value) >= tonumber(ARGV[1]) then
   redis.call('decrby', KEYS[1], ARGV[1])
   return 1
 end
-return 0`)
+return 0`
 
-	javaRelease = redis.NewScript(`
+	javaRelease = `
 local value = redis.call('incrby', KEYS[1], ARGV[1])
-redis.call('publish', KEYS[2], value)`)
+redis.call('publish', KEYS[2], value)`
 
-	javaTrySet = redis.NewScript(`
+	javaTrySet = `
 if redis.call('get', KEYS[1]) then
   return 0
 end
 redis.call('set', KEYS[1], ARGV[1])
 redis.call('publish', KEYS[2], ARGV[1])
-return 1`)
+return 1`
 
-	javaAdd = redis.NewScript(`
+	javaAdd = `
 local value = tonumber(redis.call('get', KEYS[1]) or 0) + tonumber(ARGV[1])
 redis.call('set', KEYS[1], value)
-redis.call('publish', KEYS[2], value)`)
+redis.call('publish', KEYS[2], value)`
 
 	// ARGV: n, expiry, now, forever, ids
-	javaTryAcquireLeased = redis.NewScript(`
+	javaTryAcquireLeased = `
 local gone = redis.call('zrangebyscore', KEYS[2], 0, ARGV[3], 'limit', 0, ARGV[1])
 if #gone > 0 then
   redis.call('zrem', KEYS[2], unpack(gone))
@@ -63,10 +63,10 @@ if value and tonumber(value) >= tonumber(ARGV[1]) then
 end
 local first = redis.call('zrange', KEYS[2], 0, 0, 'withscores')
 if first[1] and first[2] ~= ARGV[4] then return ':' .. first[2] end
-return nil`)
+return nil`
 
 	// ARGV: now, ids
-	javaTryReleaseLeased = redis.NewScript(`
+	javaTryReleaseLeased = `
 for i = 2, #ARGV do
   local due = redis.call('zscore', KEYS[2], ARGV[i])
   if not due or tonumber(due) <= tonumber(ARGV[1]) then return 0 end
@@ -75,23 +75,32 @@ local removed = 0
 for i = 2, #ARGV do removed = removed + redis.call('zrem', KEYS[2], ARGV[i]) end
 redis.call('incrby', KEYS[1], removed)
 redis.call('publish', KEYS[3], removed)
-return removed`)
+return removed`
 
 	// ARGV: id, expiry
-	javaUpdateLease = redis.NewScript(`
+	javaUpdateLease = `
 if redis.call('zscore', KEYS[2], ARGV[1]) then
   redis.call('zadd', KEYS[2], ARGV[2], ARGV[1])
   return 1
 end
-return 0`)
+return 0`
 )
 
 // java is a service in Java with getSemaphore(name) and getPermitExpirableSemaphore(name).
 type java struct {
-	t    testing.TB
-	rdb  redis.UniversalClient
-	name string
-	n    int
+	t       testing.TB
+	rdb     redis.UniversalClient
+	name    string
+	sharded bool // it publishes and listens as Redisson does since 3.22 in a cluster of Redis 7
+	n       int
+}
+
+// script is the script with the command that wakes waiters here.
+func (j *java) script(s string) *redis.Script {
+	if j.sharded {
+		s = strings.ReplaceAll(s, "'publish'", "'spublish'")
+	}
+	return redis.NewScript(s)
 }
 
 func (j *java) keys() []string { return []string{j.name, scripts.SemChannel(j.name)} }
@@ -102,14 +111,14 @@ func (j *java) leasedKeys() []string {
 
 func (j *java) tryAcquire(n int) bool {
 	j.t.Helper()
-	ok, err := javaTryAcquire.Run(j.t.Context(), j.rdb, j.keys(), n).Int()
+	ok, err := j.script(javaTryAcquire).Run(j.t.Context(), j.rdb, j.keys(), n).Int()
 	require.NoError(j.t, err)
 	return ok == 1
 }
 
-func (j *java) do(s *redis.Script, args ...any) {
+func (j *java) do(s string, args ...any) {
 	j.t.Helper()
-	if err := s.Run(j.t.Context(), j.rdb, j.keys(), args...).Err(); err != nil {
+	if err := j.script(s).Run(j.t.Context(), j.rdb, j.keys(), args...).Err(); err != nil {
 		require.ErrorIs(j.t, err, redis.Nil)
 	}
 }
@@ -138,7 +147,7 @@ func (j *java) acquireLeased(n int, lease time.Duration) (ids []string, answer s
 		raw := strings.Repeat("j", 10) + strconv.Itoa(100_000+j.n)
 		args, ids = append(args, raw), append(ids, hex.EncodeToString([]byte(raw)))
 	}
-	answer, err := javaTryAcquireLeased.Run(j.t.Context(), j.rdb, j.leasedKeys(), args...).Text()
+	answer, err := j.script(javaTryAcquireLeased).Run(j.t.Context(), j.rdb, j.leasedKeys(), args...).Text()
 	if err != nil {
 		require.ErrorIs(j.t, err, redis.Nil)
 	}
@@ -154,7 +163,7 @@ func (j *java) releaseLeased(ids ...string) int {
 	for _, id := range ids {
 		args = append(args, rawID(j.t, id))
 	}
-	n, err := javaTryReleaseLeased.Run(j.t.Context(), j.rdb, j.leasedKeys(), args...).Int()
+	n, err := j.script(javaTryReleaseLeased).Run(j.t.Context(), j.rdb, j.leasedKeys(), args...).Int()
 	require.NoError(j.t, err)
 	return n
 }
@@ -162,7 +171,7 @@ func (j *java) releaseLeased(ids ...string) int {
 func (j *java) updateLease(id string, lease time.Duration) bool {
 	j.t.Helper()
 	due := time.Now().Add(lease).UnixMilli()
-	ok, err := javaUpdateLease.Run(j.t.Context(), j.rdb, j.leasedKeys(), rawID(j.t, id), due).Int()
+	ok, err := j.script(javaUpdateLease).Run(j.t.Context(), j.rdb, j.leasedKeys(), rawID(j.t, id), due).Int()
 	require.NoError(j.t, err)
 	return ok == 1
 }
@@ -178,7 +187,12 @@ func rawID(t testing.TB, id string) string {
 // listen returns what Java's listener receives from now on.
 func (j *java) listen() func() string {
 	j.t.Helper()
-	sub := j.rdb.Subscribe(j.t.Context(), scripts.SemChannel(j.name))
+	sub := j.rdb.Subscribe(j.t.Context())
+	if j.sharded {
+		require.NoError(j.t, sub.SSubscribe(j.t.Context(), scripts.SemChannel(j.name)))
+	} else {
+		require.NoError(j.t, sub.Subscribe(j.t.Context(), scripts.SemChannel(j.name)))
+	}
 	j.t.Cleanup(func() { _ = sub.Close() })
 	_, err := sub.Receive(j.t.Context())
 	require.NoError(j.t, err)

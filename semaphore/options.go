@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -31,10 +32,11 @@ type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error } //nolin
 type LeasedOption interface{ applyLeased(*leasedConfig) error }
 
 type config struct {
-	wheel  *wheel.Wheel
-	logger *slog.Logger
-	poll   time.Duration
-	given  given
+	wheel    *wheel.Wheel
+	logger   *slog.Logger
+	poll     time.Duration
+	channels waitqueue.Sharding
+	given    given
 }
 
 type semaphoreConfig struct {
@@ -127,6 +129,19 @@ func WithPoll(d time.Duration) Option {
 			return &InvalidError{Field: "WithPoll", Value: d, Reason: "must be 10ms to 1h"}
 		}
 		c.poll = d
+		return nil
+	}}
+}
+
+// WithShardedChannels sets whether those who wait in a cluster are woken by SPUBLISH. The default is to do so if the cluster has sharded
+// channels, as Redisson does since 3.22. Services that share semaphores must agree on it to wake each other; if they do not,
+// a waiter looks again when a lease ends and at the latest at its poll. It has no effect outside of clusters.
+func WithShardedChannels(on bool) Option {
+	return option{"WithShardedChannels", func(c *config) error {
+		c.channels = waitqueue.Ordinary
+		if on {
+			c.channels = waitqueue.Sharded
+		}
 		return nil
 	}}
 }

@@ -2,6 +2,7 @@ package semaphore_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,11 +21,18 @@ const soon = 900 * time.Millisecond
 // place is where a behaviour is looked at.
 type place struct {
 	connect func(t testing.TB) redis.UniversalClient
+	sharded bool // what Java publishes
+	opts    []semaphore.Option
+}
+
+func (p place) java(t testing.TB) *java {
+	t.Helper()
+	return &java{t: t, rdb: p.connect(t), name: redistest.Name(t), sharded: p.sharded}
 }
 
 func (p place) client(t testing.TB) *semaphore.Client {
 	t.Helper()
-	return newClient(t, p.connect(t))
+	return newClient(t, p.connect(t), p.opts...)
 }
 
 // behaviours are what Redisson's own tests fix for its two classes, and what services in Java and Go see of each other.
@@ -36,8 +44,11 @@ var behaviours = map[string]map[string]func(t *testing.T, p place){
 
 func TestRedisson_BehavesAlike(t *testing.T) {
 	t.Parallel()
-	run := func(t *testing.T, p place) {
+	run := func(t *testing.T, p place, classes ...string) {
 		for class, list := range behaviours {
+			if len(classes) > 0 && !slices.Contains(classes, class) {
+				continue
+			}
 			t.Run(class, func(t *testing.T) {
 				for what, f := range list {
 					t.Run(what, func(t *testing.T) {
@@ -50,12 +61,16 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 	}
 	t.Run("on one server", func(t *testing.T) {
 		t.Parallel()
-		run(t, place{func(t testing.TB) redis.UniversalClient { return redistest.Shared(t).Client(t) }})
+		run(t, place{connect: func(t testing.TB) redis.UniversalClient { return redistest.Shared(t).Client(t) }})
 	})
 	t.Run("in a cluster", func(t *testing.T) {
 		t.Parallel()
 		cluster := redistest.StartCluster(t)
-		run(t, place{func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }})
+		connect := func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }
+		run(t, place{connect: connect, sharded: true})
+		t.Run("that publishes to every node", func(t *testing.T) {
+			run(t, place{connect: connect, opts: []semaphore.Option{semaphore.WithShardedChannels(false)}}, "both sides at work")
+		})
 	})
 }
 
@@ -206,9 +221,11 @@ var leasedBehaviours = map[string]func(t *testing.T, p place){
 		require.EqualValues(t, 1, available(t, other))
 	},
 	"a lease is told, prolonged, and unknown once it has expired": func(t *testing.T, p place) {
-		l := p.client(t).Leased(redistest.Name(t), semaphore.WithLease(400*time.Millisecond), semaphore.WithoutRenewal())
+		l := p.client(t).Leased(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 		setLeased(t, l, 2)
-		id, other := mustAcquire(t, l, 1).IDs()[0], mustAcquire(t, l, 1).IDs()[0]
+		g, other := mustAcquire(t, l, 1), mustAcquire(t, l, 1).IDs()[0]
+		require.NoError(t, g.Extend(t.Context(), time.Hour))
+		id := g.IDs()[0]
 		require.Len(t, id, 32)
 		require.NoError(t, l.UpdateLease(t.Context(), id, time.Minute))
 		left, err := l.LeaseTime(t.Context(), id)
@@ -355,7 +372,7 @@ func excludes(t *testing.T, users, times int, total int64, open func(i int) perm
 
 var sharedBehaviours = map[string]func(t *testing.T, p place){
 	"one counts what the other takes": func(t *testing.T, p place) {
-		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		j := p.java(t)
 		s := p.client(t).Semaphore(j.name)
 		j.trySet(5)
 		ok, err := s.TrySetPermits(t.Context(), 9, 0)
@@ -375,7 +392,7 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		require.EqualValues(t, 4, available(t, s))
 	},
 	"each release wakes the other side": func(t *testing.T, p place) {
-		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		j := p.java(t)
 		s := p.client(t).Semaphore(j.name)
 		heard := j.listen()
 		set(t, s, 1)
@@ -397,7 +414,7 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		require.True(t, j.tryAcquire(2))
 	},
 	"leased: one counts, waits for, prolongs and releases what the other holds": func(t *testing.T, p place) {
-		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		j := p.java(t)
 		l := p.client(t).Leased(j.name)
 		heard := j.listen()
 		setLeased(t, l, 3)
@@ -424,8 +441,8 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		require.False(t, j.updateLease(g.IDs()[0], time.Hour))
 	},
 	"leased: a permit that Java takes away is lost to us, and wakes who waits": func(t *testing.T, p place) {
-		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
-		l := p.client(t).Leased(j.name, semaphore.WithLease(600*time.Millisecond))
+		j := p.java(t)
+		l := p.client(t).Leased(j.name, semaphore.WithLease(3*time.Second))
 		setLeased(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		other := p.client(t).Leased(j.name)
@@ -443,7 +460,7 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		require.ErrorIs(t, g.Err(), semaphore.ErrLost)
 	},
 	"leased: what Java left behind comes back at the end of its lease, and only that": func(t *testing.T, p place) {
-		j := &java{t: t, rdb: p.connect(t), name: redistest.Name(t)}
+		j := p.java(t)
 		l := p.client(t).Leased(j.name)
 		setLeased(t, l, 2)
 		_, answer := j.acquireLeased(1, 400*time.Millisecond)

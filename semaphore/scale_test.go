@@ -3,6 +3,7 @@ package semaphore_test
 import (
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,20 +16,25 @@ import (
 
 // These tests count goroutines of the whole process, so they do not run beside others.
 
-// watch looks at the number of goroutines for a while.
-func watch(t *testing.T, d time.Duration) (most int, profile string) {
+// watch looks at the number of goroutines for a while. usual is what nine of ten looks are within, most the largest, with its profile:
+// for moments in which the machine does something else, the wheel's pool grows, as callbacks that do not get to run look as if they blocked.
+func watch(t *testing.T, d time.Duration) (usual, most int, profile string) {
 	t.Helper()
 	w := newWheel(t)
 	var text strings.Builder
+	var looks []int
 	for began := time.Now(); time.Since(began) < d; {
-		if n := runtime.NumGoroutine(); n > most {
+		n := runtime.NumGoroutine()
+		looks = append(looks, n)
+		if n > most {
 			most = n
 			text.Reset()
 			require.NoError(t, pprof.Lookup("goroutine").WriteTo(&text, 1))
 		}
 		require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond))
 	}
-	return most, text.String()
+	slices.Sort(looks)
+	return looks[len(looks)*9/10], most, text.String()
 }
 
 func TestLeased_TenThousandPermitsAreHeld(t *testing.T) {
@@ -42,7 +48,7 @@ func TestLeased_TenThousandPermitsAreHeld(t *testing.T) {
 	first := mustAcquire(t, l, 1)
 	deadline := first.Deadline()
 	poll(t, func() bool { return first.Deadline().After(deadline) }) // everything that renewals need has started
-	one := runtime.NumGoroutine()
+	one, _, _ := watch(t, 300*time.Millisecond)
 
 	before := scriptCalls(t, rdb)
 	got := make(chan *semaphore.Grant, permits)
@@ -63,15 +69,15 @@ func TestLeased_TenThousandPermitsAreHeld(t *testing.T) {
 
 	before = scriptCalls(t, rdb)
 	began := time.Now()
-	most, profile := watch(t, leases*lease)
+	usual, most, profile := watch(t, leases*lease)
 	renewed, took := scriptCalls(t, rdb)-before, time.Since(began)
 	for _, g := range held {
 		require.NoError(t, g.Err(), "none was lost")
 		require.True(t, g.Valid())
 	}
-	t.Logf("acquired by %d scripts; goroutines: %d with 1 permit, at most %d with %d; %d scripts renewed them for %v",
-		acquired, one, most, permits, renewed, took)
-	require.LessOrEqual(t, most, one+16, "a few calls in flight, nothing per permit: %s", profile)
+	t.Logf("acquired by %d scripts; goroutines: %d with 1 permit, %d and at most %d with %d; %d scripts renewed them for %v",
+		acquired, one, usual, most, permits, renewed, took)
+	require.LessOrEqual(t, usual, one+16, "a few calls in flight, nothing per permit: %s", profile)
 	require.GreaterOrEqual(t, renewed, leases*permits/1000, "each grant once a lease at the very least, 1000 in a script")
 	require.LessOrEqual(t, renewed, int(took/(lease/100))+permits/100, "one script for those that fall due in a hundredth of the lease, a tenth of this each")
 
@@ -94,12 +100,12 @@ func TestWaiting_CostsNoGoroutinePerWaiter(t *testing.T) {
 			require.NoError(t, err)
 			cancels := []func() bool{s.takeFunc(t.Context(), 1, func(back, error) { t.Error("granted") })}
 			k.awaitWaiting(t, server.Client(t), "permits", 1)
-			one, _ := watch(t, 300*time.Millisecond)
+			one, _, _ := watch(t, 300*time.Millisecond)
 			for range waiters - 1 {
 				cancels = append(cancels, s.takeFunc(t.Context(), 1, func(back, error) { t.Error("granted") }))
 			}
-			most, profile := watch(t, 700*time.Millisecond)
-			require.LessOrEqual(t, most, one+16, profile)
+			usual, _, profile := watch(t, 700*time.Millisecond)
+			require.LessOrEqual(t, usual, one+16, profile)
 			for _, cancel := range cancels {
 				require.True(t, cancel())
 			}
