@@ -65,7 +65,7 @@ type gcra struct {
 
 func newGCRA(limit Limit) *gcra {
 	g := &gcra{limit: limit, pace: newPace(limit)}
-	g.head = g.upTo(0)
+	g.head = g.ceiling(0)
 	cost := g.pace.cost(1)
 	g.one = []any{cost.us, cost.num}
 	return g
@@ -77,8 +77,8 @@ const maxReserve = time.Minute
 
 func (g *gcra) local(view) (Limit, bool) { return g.limit, true }
 
-// upTo is what the script has to know of the limit; ahead is how far beyond a full burst it may grant.
-func (g *gcra) upTo(ahead time.Duration) []any {
+// ceiling is what the script has to know of the limit; ahead is how far beyond a full burst it may grant.
+func (g *gcra) ceiling(ahead time.Duration) []any {
 	return []any{g.pace.den, g.pace.full.us + ahead.Microseconds(), g.pace.full.num}
 }
 

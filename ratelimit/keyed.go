@@ -23,7 +23,7 @@ type Keyed struct {
 
 // Keyed returns the limiter of the keys prefix:{key}. It does not talk to Redis. Calls with the same arguments return limiters
 // that work as one; each new combination of arguments stays in memory until the Client is let go. Limiters that share a prefix should share
-// the limit: a state made under another limit is read as well as it can be, rounded against the user.
+// the limit: a state made under another limit is read as well as it can be, as if the clock had stepped.
 // A bad prefix, limit or option is reported by every method as an *InvalidError.
 func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
 	k := &Keyed{client: c, prefix: prefix, limit: limit}
@@ -104,6 +104,18 @@ func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error)
 	}
 	defer k.registry.release(l)
 	return l.decide(ctx, n)
+}
+
+// AllowUpTo charges as many permits to the key as it has, at most n, in one round trip. Result.Granted tells how many; Allowed
+// is true if it is at least one. n is at least 1 and may be above the burst. It does not overtake those who wait.
+func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
+	n = min(n, k.limit.Burst)
+	l, err := k.use(key, n)
+	if err != nil {
+		return Result{}, err
+	}
+	defer k.registry.release(l)
+	return l.upTo(ctx, n)
 }
 
 // Peek returns what Allow would say, and changes nothing. It blocks for one round trip. Result.Granted is 0.

@@ -14,63 +14,78 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// onEveryTopology runs a test on a single server and on a cluster.
-func onEveryTopology(t *testing.T, f func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient)) {
-	t.Run("on a single server", func(t *testing.T) {
-		t.Parallel()
-		rdb := redistest.Shared(t).Client(t)
-		f(t, newClient(t, rdb), rdb)
-	})
-	t.Run("on a cluster", func(t *testing.T) {
-		t.Parallel()
-		rdb := redistest.StartCluster(t).Client(t)
-		f(t, newClient(t, rdb), rdb)
-	})
+// everywhere is what is tested on a single server and on a cluster.
+var everywhere = map[string]func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient){
+	"GCRA":                          keyedGCRA,
+	"FixedWindow":                   keyedFixedWindow,
+	"configuration":                 limiterConfiguration,
+	"what redis_rate's tests ask":   keyedAsRedisRate,
+	"what Redisson's own tests ask": limiterAsRedisson,
 }
 
-func TestKeyed_GCRA(t *testing.T) {
+func TestRatelimit_OnASingleServer(t *testing.T) {
 	t.Parallel()
-	onEveryTopology(t, func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
-		ctx := t.Context()
-		k := c.Keyed("k", ratelimit.PerMinute(10)) // one permit every 6 s
-		name := redistest.Name(t)
-		const slack = 2 * time.Second
+	for what, f := range everywhere {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Shared(t).Client(t)
+			f(t, newClient(t, rdb), rdb)
+		})
+	}
+}
 
-		r, err := k.Peek(ctx, name)
-		require.NoError(t, err)
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 10, Remaining: 10}, r)
-		require.Zero(t, rdb.Exists(ctx, "k:{"+name+"}").Val(), "a look leaves nothing behind")
+func TestRatelimit_OnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for what, f := range everywhere {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rdb := cluster.Client(t)
+			f(t, newClient(t, rdb), rdb)
+		})
+	}
+}
 
-		r, err = k.Allow(ctx, name)
-		require.NoError(t, err)
-		require.Equal(t, ratelimit.Result{Allowed: true, Granted: 1, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second}, r)
-		require.LessOrEqual(t, rdb.PTTL(ctx, "k:{"+name+"}").Val(), 6*time.Second+time.Millisecond)
+func keyedGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+	ctx := t.Context()
+	k := c.Keyed("k", ratelimit.PerMinute(10)) // one permit every 6 s
+	name := redistest.Name(t)
+	const slack = 2 * time.Second
 
-		require.NoError(t, k.Reset(ctx, name))
-		r, err = k.AllowN(ctx, name, 2)
-		require.NoError(t, err)
-		require.Equal(t, int64(8), r.Remaining)
-		require.Equal(t, 12*time.Second, r.ResetAfter)
-		r, err = k.AllowN(ctx, name, 8)
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
-		require.Zero(t, r.Remaining)
-		require.Greater(t, r.ResetAfter, 60*time.Second-slack)
+	r, err := k.Peek(ctx, name)
+	require.NoError(t, err)
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 10, Remaining: 10}, r)
+	require.Zero(t, rdb.Exists(ctx, "k:{"+name+"}").Val(), "a look leaves nothing behind")
 
-		r, err = k.AllowN(ctx, name, 10)
-		require.NoError(t, err)
-		require.False(t, r.Allowed)
-		require.Zero(t, r.Granted)
-		require.LessOrEqual(t, r.RetryAfter, 60*time.Second)
-		require.Greater(t, r.RetryAfter, 60*time.Second-slack)
-		r, err = k.Peek(ctx, name)
-		require.NoError(t, err)
-		require.False(t, r.Allowed, "a look at an exhausted key says so")
+	r, err = k.Allow(ctx, name)
+	require.NoError(t, err)
+	require.Equal(t, ratelimit.Result{Allowed: true, Granted: 1, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second}, r)
+	require.LessOrEqual(t, rdb.PTTL(ctx, "k:{"+name+"}").Val(), 6*time.Second+time.Millisecond)
 
-		_, err = k.AllowN(ctx, name, 11)
-		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-		require.ErrorIs(t, k.WaitN(ctx, name, 1000), ratelimit.ErrExceedsLimit)
-	})
+	require.NoError(t, k.Reset(ctx, name))
+	r, err = k.AllowN(ctx, name, 2)
+	require.NoError(t, err)
+	require.Equal(t, int64(8), r.Remaining)
+	require.Equal(t, 12*time.Second, r.ResetAfter)
+	r, err = k.AllowN(ctx, name, 8)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.Zero(t, r.Remaining)
+	require.Greater(t, r.ResetAfter, 60*time.Second-slack)
+
+	r, err = k.AllowN(ctx, name, 10)
+	require.NoError(t, err)
+	require.False(t, r.Allowed)
+	require.Zero(t, r.Granted)
+	require.LessOrEqual(t, r.RetryAfter, 60*time.Second)
+	require.Greater(t, r.RetryAfter, 60*time.Second-slack)
+	r, err = k.Peek(ctx, name)
+	require.NoError(t, err)
+	require.False(t, r.Allowed, "a look at an exhausted key says so")
+
+	_, err = k.AllowN(ctx, name, 11)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	require.ErrorIs(t, k.WaitN(ctx, name, 1000), ratelimit.ErrExceedsLimit)
 }
 
 func TestKeyed_RetryAfterIsExact(t *testing.T) {
@@ -90,37 +105,34 @@ func TestKeyed_RetryAfterIsExact(t *testing.T) {
 	require.Positive(t, denied)
 }
 
-func TestKeyed_FixedWindow(t *testing.T) {
-	t.Parallel()
-	onEveryTopology(t, func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
-		ctx := t.Context()
-		k := c.Keyed("w", ratelimit.Limit{Rate: 3, Per: 300 * time.Millisecond, Burst: 3}, ratelimit.FixedWindow)
-		name := redistest.Name(t)
-		key := "w:{" + name + "}"
-		for left := int64(2); left >= 0; left-- {
-			r, err := k.Allow(ctx, name)
-			require.NoError(t, err)
-			require.True(t, r.Allowed)
-			require.Equal(t, left, r.Remaining)
-		}
+func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+	ctx := t.Context()
+	k := c.Keyed("w", ratelimit.Limit{Rate: 3, Per: 300 * time.Millisecond, Burst: 3}, ratelimit.FixedWindow)
+	name := redistest.Name(t)
+	key := "w:{" + name + "}"
+	for left := int64(2); left >= 0; left-- {
 		r, err := k.Allow(ctx, name)
 		require.NoError(t, err)
-		require.False(t, r.Allowed)
-		require.Positive(t, r.RetryAfter)
-		require.LessOrEqual(t, r.RetryAfter, 301*time.Millisecond)
+		require.True(t, r.Allowed)
+		require.Equal(t, left, r.Remaining)
+	}
+	r, err := k.Allow(ctx, name)
+	require.NoError(t, err)
+	require.False(t, r.Allowed)
+	require.Positive(t, r.RetryAfter)
+	require.LessOrEqual(t, r.RetryAfter, 301*time.Millisecond)
 
-		began := time.Now()
-		require.NoError(t, k.WaitN(within(t, patience), name, 3))
-		require.Less(t, time.Since(began), 2*time.Second)
-		require.Equal(t, "3", rdb.Get(ctx, key).Val())
+	began := time.Now()
+	require.NoError(t, k.WaitN(within(t, patience), name, 3))
+	require.Less(t, time.Since(began), 2*time.Second)
+	require.Equal(t, "3", rdb.Get(ctx, key).Val())
 
-		// A count without an expiry would last for ever, and text is no count: a new window begins.
-		require.NoError(t, rdb.Persist(ctx, key).Err())
-		require.NoError(t, k.WaitN(within(t, patience), name, 2))
-		require.Positive(t, rdb.PTTL(ctx, key).Val())
-		require.NoError(t, rdb.Set(ctx, key, "what", time.Minute).Err())
-		require.NoError(t, k.Reset(ctx, name))
-	})
+	// A count without an expiry would last for ever, and text is no count: a new window begins.
+	require.NoError(t, rdb.Persist(ctx, key).Err())
+	require.NoError(t, k.WaitN(within(t, patience), name, 2))
+	require.Positive(t, rdb.PTTL(ctx, key).Val())
+	require.NoError(t, rdb.Set(ctx, key, "what", time.Minute).Err())
+	require.NoError(t, k.Reset(ctx, name))
 }
 
 func TestKeyed_AKnownDenialCostsNoRoundTrip(t *testing.T) {

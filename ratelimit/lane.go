@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,6 +118,49 @@ func (l *lane) decide(ctx context.Context, n int64) (Result, error) {
 	return r, err
 }
 
+// upTo asks for as many of n permits as there are, as one script of requests each for half of what is left to ask: whatever
+// there is, is a sum of some of them, and taking them in order finds it.
+func (l *lane) upTo(ctx context.Context, n int64) (r Result, err error) {
+	if n == 0 {
+		return r, &InvalidError{"n", n, "must be at least 1"}
+	}
+	l.mu.Lock()
+	if l.stock == 0 {
+		if r, denied := l.known(1, time.Now()); denied {
+			l.mu.Unlock()
+			l.client.count(r)
+			return r, nil
+		}
+	}
+	l.mu.Unlock()
+	if err := l.client.enter(); err != nil {
+		return r, err
+	}
+	var calls []*call
+	for ; n > 0; n /= 2 {
+		calls = append(calls, &call{n: (n + 1) / 2})
+	}
+	if err := l.out.do(ctx, &job{lane: l, calls: calls}); err != nil {
+		return r, err
+	}
+	for _, c := range calls {
+		switch {
+		case c.res.Allowed:
+			r.Granted += c.n
+			r.grant = append(r.grant, c.res.grant...)
+		case c.err != nil && !errors.Is(c.err, ErrExceedsLimit):
+			return c.res, c.err
+		}
+	}
+	last := calls[len(calls)-1].res // for one permit, which never exceeds the limit
+	r.Limit, r.Remaining, r.ResetAfter, r.Source = last.Limit, last.Remaining, last.ResetAfter, last.Source
+	if r.Allowed = r.Granted > 0; !r.Allowed {
+		r.RetryAfter = last.RetryAfter
+	}
+	l.client.count(r)
+	return r, nil
+}
+
 // join enters a call into the next script, and has that sent if nobody else does. It wants mu, and unlocks it.
 func (l *lane) join(ctx context.Context, c *call) error {
 	if l.busy {
@@ -178,7 +222,7 @@ func (l *lane) settle(j *job, v view, err error, sentAt time.Time) {
 		l.mu.Unlock()
 	}
 	for _, c := range j.calls {
-		if c.err == nil && (c.res.Allowed || !j.fifo) {
+		if c.err == nil && (j.done == nil || j.fifo && c.res.Allowed) {
 			l.client.count(c.res)
 		}
 	}

@@ -185,58 +185,13 @@ func (l *Limiter) AllowN(ctx context.Context, n int64) (r Result, err error) {
 func (l *Limiter) Peek(ctx context.Context) (Result, error) { return l.AllowN(ctx, 0) }
 
 // AllowUpTo charges as many permits as there are, at most n, in one round trip. Result.Granted tells how many; Allowed is
-// true if it is at least one. n is at least 1 and may be above the rate.
+// true if it is at least one. n is at least 1 and may be above the rate. It does not overtake those who wait.
 func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (r Result, err error) {
-	if n == 0 {
-		return r, &InvalidError{"n", n, "must be at least 1"}
-	}
 	err = l.with(min(n, MaxRate), func(lane *lane) error {
-		r, err = l.upTo(ctx, lane, min(n, MaxRate))
+		r, err = lane.upTo(ctx, min(n, MaxRate))
 		return err
 	})
 	return r, err
-}
-
-func (l *Limiter) upTo(ctx context.Context, lane *lane, n int64) (Result, error) {
-	c := l.client
-	if err := c.breaker.refuse(); err != nil {
-		return Result{Source: SourceDegraded}, err
-	}
-	if err := c.enter(); err != nil {
-		return Result{}, err
-	}
-	defer c.leave()
-	lane.mu.Lock()
-	last := lane.view
-	lane.mu.Unlock()
-	c.stats.scripts.Add(1)
-	ms, sentAt := members(n, true), time.Now()
-	v, reply, err := (&slidingLog{c}).ask(ctx, c.rdb, l.name, last, ms, false)
-	if err != nil {
-		err = explain(l.name, err)
-		c.breaker.heard(err)
-		return Result{}, err
-	}
-	c.breaker.heard(nil)
-	r := Result{Limit: v.rate, Remaining: max(0, v.left), ResetAfter: v.reset}
-	for i, m := range ms {
-		switch answer := reply[4+i]; {
-		case answer == 0:
-			r.Granted += size(m)
-			r.grant = append(r.grant, m)
-		case answer > 0:
-			r.RetryAfter = micros(answer) // the last is the smallest
-			v.denied = []refused{{size(m), r.RetryAfter}}
-		}
-	}
-	if r.Allowed = r.Granted > 0; r.Allowed {
-		r.RetryAfter = 0
-	}
-	lane.mu.Lock()
-	lane.view, lane.sentAt, lane.took = v, sentAt, time.Since(sentAt)
-	lane.mu.Unlock()
-	c.count(r)
-	return r, nil
 }
 
 // Wait is WaitN of one permit.

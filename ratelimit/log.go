@@ -31,20 +31,11 @@ func member(id [16]byte, n int64) string {
 	return string(binary.LittleEndian.AppendUint32(append(b, id[:]...), uint32(n)))
 }
 
-// members are the entries for n permits of which a part will do: any part is a sum of some, taken greedily.
-func members(n int64, partly bool) []string {
-	var ms []string
-	for n > 0 {
-		var id [16]byte
-		_, _ = rand.Read(id[:]) // never fails
-		take := n
-		if partly {
-			take = (n + 1) / 2
-		}
-		ms = append(ms, member(id, take))
-		n -= take
-	}
-	return ms
+// newMember is a member with an id of its own.
+func newMember(n int64) string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return member(id, n)
 }
 
 func size(member string) int64 {
@@ -62,7 +53,9 @@ func (s *slidingLog) local(last view) (Limit, bool) {
 func (s *slidingLog) decide(ctx context.Context, rdb scripts.Client, key string, last view, calls []*call, fifo bool) (view, error) {
 	var ms []string
 	for _, c := range calls {
-		ms = append(ms, members(c.n, false)...)
+		if c.n > 0 {
+			ms = append(ms, newMember(c.n))
+		}
 	}
 	v, reply, err := s.ask(ctx, rdb, key, last, ms, fifo)
 	if err != nil {
@@ -195,7 +188,7 @@ func (c *Client) giveBack(ctx context.Context, l *lane, grant []string) (bool, e
 // reserve enters a grant into the log at the time from which on it may be used.
 func (s *slidingLog) reserve(key string, n int64, ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error) {
 	c := s.client
-	m := members(n, false)[0]
+	m := newMember(n)
 	c.stats.scripts.Add(1)
 	reply, err := ints(scripts.RateLogReserve.Run(context.Background(), c.rdb, c.logKeys(key), m, ahead.Microseconds()), 4, nil)
 	switch {

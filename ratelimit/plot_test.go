@@ -78,9 +78,9 @@ func TestPlot(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(svg.String()), 0o644))
 	}
 	for i, l := range lines[1:3] {
-		may := bucket(limit, 1)
+		may := bucket(limit)
 		if i == 1 {
-			may = bucket(limit.WithBurst(2), 1)
+			may = bucket(limit.WithBurst(2))
 		}
 		require.LessOrEqual(t, float64(len(l.at)), may(time.Since(began)))
 	}

@@ -87,7 +87,7 @@ func (c *Client) reserve(ctx context.Context, n int64, reg *registry, l *lane,
 
 func (g *gcra) reserve(c *Client, key string, n int64, ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error) {
 	cost := g.pace.cost(n)
-	args := append(g.upTo(ahead), cost.us, cost.num, 1)
+	args := append(g.ceiling(ahead), cost.us, cost.num, 1)
 	c.stats.scripts.Add(1)
 	reply, err := ints(scripts.RateGCRA.Run(context.Background(), c.rdb, []string{key}, args...), 4, nil)
 	if err != nil {

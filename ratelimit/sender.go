@@ -22,9 +22,9 @@ const maxFlights = 2
 type job struct {
 	lane  *lane
 	calls []*call
-	one   [1]*call // room for the calls if it is one
-	fifo  bool     // of those who wait
-	done  chan struct{}
+	one   [1]*call      // room for the calls if it is one
+	fifo  bool          // the first denial denies the rest
+	done  chan struct{} // closed when it is decided; nil if the calls have channels of their own
 
 	last  view
 	ahead *call // what is charged in advance
@@ -71,11 +71,16 @@ func (s *sender) submit(ctx context.Context, j *job) {
 	}
 }
 
-// do sends a job and waits for it.
-func (s *sender) do(j *job) {
+// do sends a job and waits until it is decided or ctx ends.
+func (s *sender) do(ctx context.Context, j *job) error {
 	j.done = make(chan struct{})
-	s.submit(context.Background(), j)
-	<-j.done
+	s.submit(ctx, j)
+	select {
+	case <-j.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (s *sender) width() int {
@@ -110,7 +115,7 @@ func (s *sender) execute(ctx context.Context, jobs []*job) {
 		l.mu.Lock()
 		j.last = l.view
 		l.mu.Unlock()
-		if l.extra > 0 && !j.fifo {
+		if l.extra > 0 && j.done == nil {
 			j.ahead = &call{n: l.extra}
 		}
 	}
@@ -123,8 +128,11 @@ func (s *sender) execute(ctx context.Context, jobs []*job) {
 	}
 	callers := 0
 	for _, j := range jobs {
-		if j.fifo {
+		if j.done != nil {
 			close(j.done)
+			if !j.fifo {
+				s.client.leave() // a line waits for its own
+			}
 			continue
 		}
 		callers += len(j.calls)
@@ -136,7 +144,7 @@ func (s *sender) execute(ctx context.Context, jobs []*job) {
 		runtime.Gosched() // those who come back at once make the next script
 	}
 	for _, j := range jobs {
-		if j.fifo {
+		if j.done != nil {
 			continue
 		}
 		if calls := j.lane.compose(); calls != nil {

@@ -82,9 +82,13 @@ func TestSender_ABadKeyIsItsCallersAlone(t *testing.T) {
 	const keys = 60
 	c, rdb, _, trips := delayed(t)
 	k, name := c.Keyed("k", ratelimit.PerHour(3)), redistest.Name(t)
-	for i := 0; i < keys; i += 3 {
-		require.NoError(t, rdb.LPush(t.Context(), fmt.Sprintf("k:{%s%d}", name, i), 1).Err())
-	}
+	_, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for i := 0; i < keys; i += 3 {
+			p.LPush(t.Context(), fmt.Sprintf("k:{%s%d}", name, i), 1)
+		}
+		return nil
+	})
+	require.NoError(t, err)
 	n := trips.trips(func() {
 		each(keys, func(i int) {
 			r, err := k.Allow(t.Context(), fmt.Sprint(name, i))
@@ -150,7 +154,7 @@ func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 func TestSender_WhoJoinsLeavesAtOnceWhenCancelled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := newClient(t, server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 3*time.Second, -1 }))
+	c := newClient(t, server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 2*time.Second, -1 }))
 	k := c.Keyed("k", ratelimit.PerHour(100))
 	_, err := k.Allow(t.Context(), "warm")
 	require.NoError(t, err)
@@ -174,7 +178,7 @@ func TestSender_WhoJoinsLeavesAtOnceWhenCancelled(t *testing.T) {
 	for range callers {
 		d := <-ended
 		require.Less(t, d, patience)
-		if d < 2*time.Second {
+		if d < 1500*time.Millisecond {
 			soon++
 		}
 	}

@@ -37,7 +37,7 @@ func (r *registry) attempt(key string, batch []*waitqueue.Waiter[request]) (agai
 	for i, w := range batch {
 		calls[i] = &call{n: w.Value.n}
 	}
-	l.out.do(&job{lane: l, calls: calls, fifo: true})
+	_ = l.out.do(context.Background(), &job{lane: l, calls: calls, fifo: true}) // which never ends before it is decided
 	ahead := int64(0)
 	for i, w := range batch {
 		c := calls[i]

@@ -13,10 +13,8 @@ if v then
       tat, num = tat + 1, 0 -- of another limit: a fraction we cannot keep is rounded up
     end
   end
-  if not (tat >= now) then
-    tat, num = now, 0
-  elseif tat > cap + 60000001 then
-    tat, num = cap + 60000001, 0 -- the clock stepped back, or the limit was another
+  if not (tat >= now and tat <= cap + 60000001) then
+    tat, num = now, 0 -- it is over, or lies further ahead than we ever write: the clock stepped back, or the limit was another
   end
 end
 local reply, fifo, any, stopped = {now, 0, 0}, #ARGV % 3 == 1, false, false

@@ -20,21 +20,21 @@ for i = 3, #ARGV do
     else left, add[#add + 1], add[#add + 2] = left - n, stamp, ARGV[i] end
   end
 end
-if write and #old > 0 then redis.call('ZREMRANGEBYSCORE', pkey, '-inf', edge) end
-if #add > 0 then redis.call('ZADD', pkey, unpack(add)) end
+if write and #old > 0 then redis.call('ZREMRANGEBYSCORE', pkey, '-inf', edge) end if #add > 0 then redis.call('ZADD', pkey, unpack(add)) end
 if write and left ~= had then redis.call('SET', vkey, string.format('%.0f', left)) end
 local ttl = write and (tonumber(c[4]) or 0) or -1
 if ttl > 0 then redis.call('PEXPIRE', KEYS[1], ttl) elseif ttl == 0 then ttl = redis.call('PTTL', KEYS[1]) end
 if ttl > 0 then redis.call('PEXPIRE', vkey, ttl) redis.call('PEXPIRE', pkey, ttl) end
 local last, k, freed, at, page = #add == 0 and redis.call('ZREVRANGE', pkey, 0, 0, 'WITHSCORES')[2] or stamp, 0, left, 0, {}
+if #wants > 0 and last * 1000 > now + us + 6e7 then -- further ahead than we ever write: the clock stepped back
+  return redis.call('ZREMRANGEBYSCORE', pkey, string.format('(%.3f', (now + us + 6e7) / 1000), '+inf') and redis.call('DEL', vkey) and redis.error_reply('STALE') end
 reply[3], reply[4] = left, left < rate and math.max(0, math.floor(last * 1000 + us - now + 0.5)) or 0
 table.sort(wants, function(a, b) return a[1] < b[1] end)
 for _, want in ipairs(wants) do -- the k oldest entries free what it takes; if all do not, the value is wrong
   while freed < want[1] do
     if k % 128 == 0 then page = redis.call('ZRANGE', pkey, k, k + 127, 'WITHSCORES') end
-    local m, score = page[k % 128 * 2 + 1], tonumber(page[k % 128 * 2 + 2])
-    if not m or k == 0 and score * 1000 > now + us + 6e7 then redis.call('DEL', vkey, m and pkey or vkey) return redis.error_reply('STALE') end
-    freed, at, k = freed + size(m), score * 1000, k + 1
+    local m = page[k % 128 * 2 + 1]
+    if not m then return redis.call('DEL', vkey) and redis.error_reply('STALE') end
+    freed, at, k = freed + size(m), page[k % 128 * 2 + 2] * 1000, k + 1
   end
-  reply[want[2]] = math.max(1, math.floor(at + us - now + 0.5)) end
-return reply
+  reply[want[2]] = math.max(1, math.floor(at + us - now + 0.5)) end return reply

@@ -11,6 +11,7 @@ end
 local n, mine = size(ARGV[1]), redis.call('ZSCORE', pkey, ARGV[1])
 if n > rate then return {rate, ms, 0, -1} end
 local edge = string.format('%.3f', (now - us) / 1000)
+redis.call('ZREMRANGEBYSCORE', pkey, string.format('(%.3f', (now + us + 6e7) / 1000), '+inf') -- further ahead than we ever write
 local list, left = redis.call('ZRANGEBYSCORE', pkey, '(' .. edge, '+inf', 'WITHSCORES'), rate
 for i = 1, #list, 2 do left = left - size(list[i]) end
 if mine then return {rate, ms, left, math.max(0, math.floor(mine * 1000 - now + 0.5))} end

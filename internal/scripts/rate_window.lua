@@ -2,10 +2,9 @@
 local limit, used, ends = tonumber(ARGV[1]), 0, tonumber(ARGV[2])
 local v = redis.call('GET', KEYS[1])
 local left = v and redis.call('PTTL', KEYS[1]) or -2
-local kept = v and left > 0 and string.match(v, '^%d+$')
-if kept then
-  -- A count without expiry, or that is no number, is not ours: a new window begins.
-  used, ends = tonumber(v), math.min(left, ends)
+if v and left > 0 and left <= ends and string.match(v, '^%d+$') then
+  -- What does not expire within a window, as after the clock stepped back, or is no number, is not ours: a new window begins.
+  used, ends = tonumber(v), left
 end
 local reply, before, stopped = {0, ends}, used, false
 for i = 4, #ARGV, 2 do
