@@ -253,7 +253,8 @@ func TestKinds_Cost(t *testing.T) {
 	server := redistest.Start(t) // of its own: everything there is counted
 	rdb := server.Client(t)
 	c, name := newClient(t, rdb), redistest.Name(t)
-	rw := c.RWMutex(name + ":rw")
+	rw, shared := c.RWMutex(name+":rw"), c.RWMutex(name+":shared")
+	mustRead(t, c.RWMutex(shared.Name(), redislock.WithLease(time.Hour)))
 	var names []string
 	for _, part := range []string{"a", "b", "c"} {
 		names = append(names, name+":"+part)
@@ -280,6 +281,7 @@ func TestKinds_Cost(t *testing.T) {
 		}, cost{1, 6}, cost{1, 3}},
 		{"FairMutex", func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(t.Context()) }, cost{1, 9}, cost{1, 5}},
 		{"RWMutex, reader", func() (*redislock.Lock, error) { return rw.RLock(t.Context()) }, cost{1, 5}, cost{1, 9}},
+		{"RWMutex, reader beside one who reads for longer", func() (*redislock.Lock, error) { return shared.RLock(t.Context()) }, cost{1, 4}, cost{1, 6}},
 		{"RWMutex, writer", func() (*redislock.Lock, error) { return rw.Lock(t.Context()) }, cost{1, 4}, cost{1, 4}},
 		{"MultiMutex of 3", func() (*redislock.Lock, error) { return c.MultiMutex(names...).Lock(t.Context()) }, cost{3, 9}, cost{3, 9}},
 	} {
