@@ -23,7 +23,7 @@ import (
 
 // REDISLOCK_TEST_LOCKS=100000 makes it the fleet that the package is for.
 func TestLock_CostsNoGoroutineWhileHeld(t *testing.T) {
-	locks, lease := 1000, 3*time.Second
+	locks, lease := 1000, 2*time.Second
 	if many := os.Getenv("REDISLOCK_TEST_LOCKS"); many != "" {
 		var err error
 		locks, err = strconv.Atoi(many)

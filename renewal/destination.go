@@ -9,9 +9,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Outcome is what a backend says about one lease.
@@ -47,16 +46,18 @@ type Backend interface {
 // Destination collects the leases of one backend that fall due together and sends them in batches.
 // It is safe for concurrent use.
 //
-// Ground rules. Leases wait in due until the window closes, then in ready, cut into batches of one TTL. At most
-// maxCalls goroutines take batches from ready; each ends when ready is empty, so an idle destination has none.
+// Ground rules. Leases wait in due, a stack linked by nextDue, until the window closes, then in ready, cut into batches of one
+// TTL. A lease is pushed before closeAt is looked at, and closeAt is reset before the stack is taken, so that each lease has a window that
+// will close. At most maxCalls goroutines take batches from ready, which mu guards; each ends when ready is empty, so an idle
+// destination has none.
 type Destination struct {
 	renewer *Renewer
 	backend Backend
 
+	due     atomic.Pointer[Lease]
+	closeAt atomic.Int64 // when the window of due ends, in Unix nanoseconds; 0 if none is open
+
 	mu      sync.Mutex
-	due     []*Lease
-	closing wheel.Timer // ends the window of due
-	closeAt time.Time
 	ready   [][]*Lease
 	calls   int
 	failing bool
@@ -68,28 +69,41 @@ type Destination struct {
 // should give the lease back.
 func (d *Destination) Add(s Spec) (*Lease, error) { return d.renewer.add(d, s) }
 
+// enqueue takes no lock: it runs in the callbacks of many entries at a time, and a wheel whose callbacks block starts more goroutines.
 func (d *Destination) enqueue(l *Lease, now time.Time) {
-	d.mu.Lock()
-	d.due = append(d.due, l)
-	end := now.Add(window(l.ttl))
-	if len(d.due) > 1 && !end.Before(d.closeAt) {
-		d.mu.Unlock()
-		return
+	for {
+		l.nextDue = d.due.Load()
+		if d.due.CompareAndSwap(l.nextDue, l) {
+			break
+		}
 	}
-	d.closing.Stop()
-	timer, err := d.renewer.wheel.AfterFunc(end.Sub(now), d.closeWindow)
-	d.closing, d.closeAt = timer, end
-	d.mu.Unlock()
-	if err != nil { // a wheel that takes no more entries costs the company, not the renewal
-		d.closeWindow()
+	wait := window(l.ttl)
+	end := now.Add(wait).UnixNano()
+	for {
+		at := d.closeAt.Load()
+		if at != 0 && at <= end {
+			return // travels with others
+		}
+		if d.closeAt.CompareAndSwap(at, end) {
+			break
+		}
+	}
+	if _, err := d.renewer.wheel.AfterFunc(wait, d.closeWindow); err != nil {
+		d.closeWindow() // a wheel that takes no more entries costs the company, not the renewal
 	}
 }
 
 // closeWindow cuts the due leases into batches and starts as many calls as they need and the limit allows.
 func (d *Destination) closeWindow() {
+	d.closeAt.Store(0) // first: who comes from now on opens a window of his own
+	var due []*Lease
+	for l := d.due.Swap(nil); l != nil; {
+		next := l.nextDue
+		l.nextDue = nil
+		due = append(due, l)
+		l = next
+	}
 	d.mu.Lock()
-	due := d.due
-	d.due = nil
 	d.ready = append(d.ready, cut(due, d.renewer.config.batchSize)...)
 	start := min(len(d.ready), d.renewer.config.maxCalls-d.calls)
 	d.calls += start

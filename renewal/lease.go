@@ -34,6 +34,7 @@ type Lease struct {
 	onLost  func(error)
 
 	prev, next *Lease // guarded by renewer.mu
+	nextDue    *Lease // in its destination's stack
 
 	mu         sync.Mutex
 	phase      phase
