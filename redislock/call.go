@@ -68,15 +68,13 @@ type reply struct {
 // run executes a script that is idempotent on its id, and retries what may succeed on a second try as often as the client's
 // options say. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
 func (c *Client) run(what call) reply {
-	return c.retry(func() *redis.Cmd {
-		return what.script.RunOnce(context.Background(), c.rdb, what.keys, what.args...)
-	})
+	return c.retry(func() (*redis.Cmd, time.Time) { return c.senders.send(what) })
 }
 
-func (c *Client) retry(once func() *redis.Cmd) (r reply) {
+// retry is run for any way to send a call once, which also returns an instant before it was sent.
+func (c *Client) retry(once func() (*redis.Cmd, time.Time)) (r reply) {
 	for n := 0; ; n++ {
-		r.sentAt = time.Now()
-		r.Cmd = once()
+		r.Cmd, r.sentAt = once()
 		err := r.Err()
 		if err == nil {
 			return r
@@ -97,13 +95,13 @@ func (c *Client) retry(once func() *redis.Cmd) (r reply) {
 // runReplicated asks for a lock and then, on the same connection, whether replicas have it too.
 func (c *Client) runReplicated(req *request, want replicas) (r reply, missing error) {
 	what := req.kind.acquire(req)
-	return c.retry(func() *redis.Cmd {
-		ctx := context.Background()
+	r = c.retry(func() (*redis.Cmd, time.Time) {
+		ctx, sentAt := context.Background(), time.Now()
 		node, err := nodeOf(c.rdb, req.name)
 		if err != nil {
 			cmd := redis.NewCmd(ctx)
 			cmd.SetErr(err)
-			return cmd
+			return cmd, sentAt
 		}
 		conn := node.Conn()
 		defer conn.Close()
@@ -119,8 +117,9 @@ func (c *Client) runReplicated(req *request, want replicas) (r reply, missing er
 				missing = nil
 			}
 		}
-		return cmd
-	}), missing
+		return cmd, sentAt
+	})
+	return r, missing
 }
 
 // nodeOf returns the client of the node that a key lives on.

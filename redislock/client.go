@@ -28,6 +28,8 @@ type Client struct {
 	own     redis.UniversalClient // for renewals and late releases
 	closeIt func() error          // closes own
 
+	senders senders
+
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
 	hooks    Hooks
@@ -64,6 +66,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c := &Client{
 		rdb:      rdb,
 		retries:  retriesOf(rdb),
+		senders:  senders{rdb: rdb, all: make(map[string]*sender)},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
 		hooks:    cfg.hooks,
@@ -99,8 +102,7 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 		m.config, m.err = newLockConfig(opts)
 	}
 	if m.err == nil {
-		m.terms = m.config.terms(k)
-		m.queue = m.terms + k.channel(&request{name: name})
+		m.queue = m.config.terms(k) + k.channel(&request{name: name})
 	}
 	return m
 }

@@ -1,7 +1,8 @@
 package redislock
 
 import (
-	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -43,11 +44,29 @@ func (c *Client) newQueues() *waitqueue.Group[*wish] {
 	})
 }
 
+// terms are what locks must have in common to be handed over. A channel follows them in the name of a queue.
+func (c *lockConfig) terms(k *kind) string {
+	b := make([]byte, 0, 96) // with room for a channel
+	b = append(b, k.label...)
+	for _, n := range []int64{int64(c.lease), int64(c.replicas.n), int64(c.replicas.timeout), int64(c.handoff.count), int64(c.handoff.time)} {
+		b = strconv.AppendInt(append(b, ' '), n, 36)
+	}
+	b = strconv.AppendBool(b, c.renew)
+	b = strconv.AppendBool(b, c.fenced)
+	return string(append(b, 0))
+}
+
+// channelOf is where those who wait in a queue listen.
+func channelOf(queue string) string {
+	_, channel, _ := strings.Cut(queue, "\x00") // terms hold none
+	return channel
+}
+
 // queueOf names the queue in which a request waits: with all that want the same lock on the same terms, so that any
 // of them may be given what another has.
 func (m *Mutex) queueOf(req *request) string {
 	if m.kind.leave != nil { // a channel, and so a queue, of its own
-		return m.terms + m.kind.channel(req)
+		return m.config.terms(m.kind) + m.kind.channel(req)
 	}
 	return m.queue
 }
@@ -60,20 +79,6 @@ func (m *Mutex) enqueue() (*wish, string) {
 	defer c.mu.Unlock()
 	w.locked.Store(c.refused[queue])
 	return w, queue
-}
-
-// terms are what locks must have in common to be handed over. A channel follows them in the name of a queue.
-func (c lockConfig) terms(k *kind) string {
-	return fmt.Sprintf("%s %v %v %v %v %v\x00", k.label, c.lease, c.renew, c.fenced, c.replicas, c.handoff)
-}
-
-func channelOf(queue string) string {
-	for i := range len(queue) {
-		if queue[i] == 0 { // terms hold none
-			return queue[i+1:]
-		}
-	}
-	return queue
 }
 
 // handOver passes the lock on to the first who waits for it in this process, and reports whether there was one. The key in Redis

@@ -16,7 +16,6 @@ type Mutex struct {
 	kind   *kind
 	name   string
 	config lockConfig
-	terms  string
 	queue  string
 	err    error // of the name or an option
 }

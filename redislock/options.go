@@ -223,5 +223,6 @@ func newLockConfig(opts []LockOption) (lockConfig, error) {
 			return c, err
 		}
 	}
+	c.given = nil
 	return c, nil
 }
