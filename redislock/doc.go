@@ -20,15 +20,17 @@
 //   - Exclusion across a failover that loses writes: Redis replicates asynchronously, and a replica that has not seen the
 //     lock gives it away again. The first holder is told at its next renewal.
 //   - Exclusion for a process that does not run: one suspended for longer than the lease finds out when it wakes. Where two
-//     writers must never overlap, the resource itself has to refuse the older one.
-//   - An order among waiters.
-//   - Reentrancy: a hold belongs to its Lock, not to a goroutine.
+//     writers must never overlap, the resource itself has to refuse the older one: [WithFencing] gives each hold a higher [Lock.Token].
+//   - An order among waiters of different processes, but for [Client.FairMutex].
+//   - Reentrancy by goroutine: a hold belongs to its Lock. [WithOwner] makes locks reentrant for an [Owner].
 //
 // # Cost
 //
-//	lock and unlock   one round trip and one script each
+//	lock and unlock   one round trip and one script each; those of many locks share pipelines
+//	hand-over         a lock that is unlocked while others of the process wait goes to the next without a round trip
 //	held lock         one wheel entry, no goroutine; renewals of up to 100 locks travel in one call
-//	waiting           the caller's goroutine, one wheel entry, a share of one subscription connection
+//	waiting           the caller's goroutine, or none with [Mutex.LockFunc]; for all who wait for one lock in a process one
+//	                  wheel entry and one question per wake; a share of one subscription connection, in a cluster of one per master
 //	a call            one goroutine while it is under way, unless its context can never end
 //	a Client          one connection for subscriptions while somebody waits, up to eight for renewals when there are any
 //
