@@ -48,7 +48,7 @@ func (c *Client) newQueues() *waitqueue.Group[*wish] {
 func (c *lockConfig) terms(k *kind) string {
 	b := make([]byte, 0, 96) // with room for a channel
 	b = append(b, k.label...)
-	for _, n := range []int64{int64(c.lease), int64(c.replicas.n), int64(c.replicas.timeout), int64(c.handoff.count), int64(c.handoff.time)} {
+	for _, n := range []int64{int64(c.lease), int64(c.maxHold), int64(c.replicas.n), int64(c.replicas.timeout), int64(c.handoff.count), int64(c.handoff.time)} {
 		b = strconv.AppendInt(append(b, ' '), n, 36)
 	}
 	b = strconv.AppendBool(b, c.renew)
@@ -102,7 +102,7 @@ func (l *Lock) handOver() bool {
 	if c.hold(next) != nil {
 		return false
 	}
-	if c.queues.Handoff(m.queue, func(w **wish) { (*w).lock, next.mutex = next, (*w).mutex }) {
+	if c.queues.Handoff(m.queue, func(w **wish) { (*w).lock = next }) {
 		return true
 	}
 	if next.lease.Close(ErrNotHeld) {
