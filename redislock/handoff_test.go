@@ -87,7 +87,7 @@ func TestMutex_Handoff(t *testing.T) {
 	t.Run("a lock that was handed on is renewed, and an old handle cannot touch it", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := shared(t)
-		m := c.Mutex(name, redislock.WithLease(time.Second), redislock.WithHandoff(100, time.Minute))
+		m := c.Mutex(name, redislock.WithLease(8*time.Second), redislock.WithHandoff(100, time.Minute))
 		first := mustLock(t, m)
 		holder := requireHeldOnce(t, rdb, name)
 		got := make(chan *redislock.Lock, 1)

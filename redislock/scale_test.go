@@ -35,7 +35,8 @@ func TestLock_CostsNoGoroutineWhileHeld(t *testing.T) {
 	c := newClient(t, rdb)
 	name := redistest.Name(t)
 	take := func(i int) *redislock.Lock {
-		l := mustLock(t, c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)))
+		l, err := c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)).Lock(t.Context())
+		require.NoError(t, err)
 		l.Context(t.Context())
 		return l
 	}
