@@ -127,7 +127,8 @@ type registry struct {
 	engine engine
 	config keyedConfig
 	line   *waitqueue.Group[request]
-	stay   bool // lanes are kept for good: a Limiter has few names and much to remember of each
+	out    *sender // of all keys, if there is one node
+	stay   bool    // lanes are kept for good: a Limiter has few names and much to remember of each
 	seed   maphash.Seed
 	shards [16]shard
 }
@@ -167,6 +168,9 @@ func (c *Client) registry(e engine, cfg keyedConfig, stay bool) *registry {
 	for i := range r.shards {
 		r.shards[i].lanes = map[string]*lane{}
 	}
+	if _, single := c.rdb.(*redis.Client); single && !stay {
+		r.out = c.senders.of(e, "")
+	}
 	r.line = r.newLine()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,10 +189,11 @@ func (r *registry) use(key string) *lane {
 	defer s.mu.Unlock()
 	l := s.lanes[key]
 	if l == nil {
-		l = &lane{
-			client: r.client, engine: r.engine, key: key, out: r.client.senders.of(r.engine, key),
-			extra: r.config.prefetch, within: r.config.within,
+		out := r.out
+		if out == nil {
+			out = r.client.senders.of(r.engine, key)
 		}
+		l = &lane{client: r.client, engine: r.engine, key: key, out: out, extra: r.config.prefetch, within: r.config.within}
 		s.lanes[key] = l
 	}
 	l.refs++

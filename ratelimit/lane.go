@@ -52,12 +52,15 @@ type lane struct {
 }
 
 // known answers from what Redis said last, or from the stock. It wants mu.
-func (l *lane) known(n int64, now time.Time) (Result, bool) {
+func (l *lane) known(n int64) (Result, bool) {
+	waiting := l.waiting.Load() > 0
+	if n == 0 || l.view == nil && l.stock == 0 && !waiting {
+		return Result{}, false
+	}
+	now := time.Now()
 	passed := now.Sub(l.sentAt)
 	switch {
-	case n == 0:
-		return Result{}, false
-	case l.waiting.Load() > 0:
+	case waiting:
 		// He may not overtake.
 		if l.view != nil {
 			if r, denied := l.view.deny(n, passed); denied {
@@ -93,7 +96,7 @@ func (l *lane) decide(ctx context.Context, n int64) (Result, error) {
 		return Result{}, err
 	}
 	l.mu.Lock()
-	if r, ok := l.known(n, time.Now()); ok {
+	if r, ok := l.known(n); ok {
 		l.mu.Unlock()
 		l.client.count(r)
 		return r, nil
@@ -126,7 +129,7 @@ func (l *lane) upTo(ctx context.Context, n int64) (r Result, err error) {
 	}
 	l.mu.Lock()
 	if l.stock == 0 {
-		if r, denied := l.known(1, time.Now()); denied {
+		if r, denied := l.known(1); denied {
 			l.mu.Unlock()
 			l.client.count(r)
 			return r, nil
@@ -184,12 +187,11 @@ func (l *lane) join(ctx context.Context, c *call) error {
 func (l *lane) compose() []*call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
 	var batch []*call
 	for len(l.next) > 0 && len(batch) < maxBatch {
 		c := l.next[0]
 		l.next[0], l.next = nil, l.next[1:]
-		if r, ok := l.known(c.n, now); ok {
+		if r, ok := l.known(c.n); ok {
 			c.res = r
 			l.client.count(r)
 			c.done <- struct{}{}
@@ -244,6 +246,14 @@ func (l *lane) keep(n int64) {
 func (l *lane) remembers() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.stock == 0 {
+		if l.view == nil {
+			return 0
+		}
+		if _, denied := l.view.deny(1, 0); !denied {
+			return 0 // nor later
+		}
+	}
 	now := time.Now()
 	passed := now.Sub(l.sentAt)
 	if l.stock > 0 && now.Before(l.until) {
