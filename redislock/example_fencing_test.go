@@ -1,0 +1,97 @@
+package redislock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// register is a resource that remembers the highest token it has seen and refuses lower ones.
+type register struct {
+	seen  int64
+	value string
+}
+
+func (r *register) write(token int64, value string) bool {
+	if token < r.seen {
+		return false
+	}
+	r.seen, r.value = token, value
+	return true
+}
+
+// A token closes the gap that no lock can close by itself: a holder that acts after it has lost the lock, because it was suspended in between.
+func ExampleWithFencing() {
+	locks, _, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+	orders := locks.Mutex("example:fenced", redislock.WithFencing())
+	var store register
+
+	first, err := orders.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// An operator takes the lock away from a holder that seems dead.
+	if _, err := orders.ForceUnlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	second, err := locks.Mutex("example:fenced", redislock.WithFencing(), redislock.WithHandoff(0, 0)).TryLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("new holder:", store.write(second.Token(), "new"))
+	fmt.Println("old holder:", store.write(first.Token(), "old"))
+	fmt.Println("value:", store.value)
+	fmt.Println("lost:", first.Unlock(ctx) != nil, "unlocked:", second.Unlock(ctx) == nil)
+	// Output:
+	// new holder: true
+	// old holder: false
+	// value: new
+	// lost: true unlocked: true
+}
+
+// An Owner in the context makes locks reentrant: functions that lock for themselves can call each other.
+func ExampleWithOwner() {
+	locks, _, done := exampleClient()
+	defer done()
+	ctx := redislock.WithOwner(context.Background(), &redislock.Owner{})
+	account := locks.Mutex("example:account")
+
+	deposit := func(ctx context.Context) error {
+		return account.Do(ctx, func(context.Context) error {
+			fmt.Println("deposit")
+			return nil
+		})
+	}
+	err := account.Do(ctx, func(ctx context.Context) error {
+		fmt.Println("transfer")
+		return deposit(ctx) // holds the lock already
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// transfer
+	// deposit
+	// error: <nil>
+}
+
+// LockFunc waits without a goroutine: for callers by the thousand.
+func ExampleMutex_LockFunc() {
+	locks, _, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+
+	served := make(chan struct{})
+	locks.Mutex("example:later").LockFunc(ctx, func(l *redislock.Lock, err error) {
+		defer close(served)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("held:", l.Valid(), "unlock:", l.Unlock(ctx))
+	})
+	<-served
+	// Output:
+	// held: true unlock: <nil>
+}
