@@ -143,6 +143,50 @@ func TestFairMutex(t *testing.T) {
 		})
 	})
 
+	t.Run("two hundred that come at once from four processes are all served", func(t *testing.T) {
+		t.Parallel()
+		const clients, callers = 4, 200
+		c, rdb, name := shared(t)
+		mutexes := []*redislock.Mutex{c.FairMutex(name)}
+		for len(mutexes) < clients {
+			mutexes = append(mutexes, newClient(t, rdb).FairMutex(name))
+		}
+		ctx := within(t, 2*patience)
+		served := 0 // guarded by the lock: the race detector is the checker
+		errs := make(chan error, callers)
+		for i := range callers {
+			go func() {
+				errs <- mutexes[i%clients].Do(ctx, func(context.Context) error {
+					served++
+					return nil
+				})
+			}()
+		}
+		for range callers {
+			require.NoError(t, <-errs)
+		}
+		require.Equal(t, callers, served)
+		requireNoLine(t, rdb, name)
+	})
+
+	t.Run("one that gives up while Redis hangs is taken out of the line when it answers", func(t *testing.T) {
+		t.Parallel()
+		server, name := redistest.Start(t), redistest.Name(t)
+		rdb := server.Client(t)
+		held := mustLock(t, newClient(t, rdb).FairMutex(name, redislock.WithLease(time.Minute)))
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := begin(func() (*redislock.Lock, error) { return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx) })
+		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+		server.Pause()
+		cancel()
+		<-gone.done
+		require.ErrorIs(t, gone.err, context.Canceled)
+		server.Resume()
+		poll(t, func() bool { return len(line(t, rdb, name)) == 0 })
+		mustUnlock(t, held)
+		requireNoLine(t, rdb, name)
+	})
+
 	t.Run("Close takes those who wait out of the line", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := shared(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
@@ -120,6 +121,35 @@ func TestKinds_AreTakenOverFromAKilledProcess(t *testing.T) {
 			mustUnlock(t, l)
 			requireFree(t, rdb, name)
 		})
+	}
+}
+
+// A reply that is lost after the script has executed costs nothing: one Lock is one hold, and one Unlock frees it.
+func TestKinds_LostReply(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"fair", "read", "write"} {
+		for loss, how := range map[redistest.Loss]string{redistest.Swallow: "swallowed", redistest.Cut: "cut"} {
+			t.Run(kind+", "+how, func(t *testing.T) {
+				t.Parallel()
+				d, server := &redistest.FaultDialer{}, redistest.Shared(t)
+				plain, name := server.Client(t), redistest.Name(t)
+				m := mutexOf(newClient(t, server.Client(t, func(o *redis.Options) {
+					o.Dialer, o.ReadTimeout = d.Dial, 200*time.Millisecond
+				})), kind, name)
+				mustUnlock(t, mustLock(t, m)) // the scripts are known
+				lost := d.LoseReply("EVALSHA", 1, loss)
+				l := mustLock(t, m)
+				<-lost
+				holders, err := m.State(t.Context())
+				require.NoError(t, err)
+				require.Len(t, holders.Holders, 1)
+				lost = d.LoseReply("EVALSHA", 1, loss)
+				mustUnlock(t, l)
+				<-lost
+				requireNoLine(t, plain, name)
+				require.Zero(t, plain.Exists(t.Context(), scripts.ReadTimeout(name, holders.Holders[0])).Val())
+			})
+		}
 	}
 }
 
