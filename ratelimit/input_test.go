@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -94,4 +95,54 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, r.Allowed, "what is no state is taken for none")
 	require.Positive(t, rdb.PTTL(ctx, "k:{"+name+"2}").Val())
+}
+
+// From a million a second to one a day: none, the whole burst, one more.
+func TestKeyed_EveryRate(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	ctx := t.Context()
+	for i, l := range paceLimits {
+		k := c.Keyed(fmt.Sprint("rate", i), l)
+		r, err := k.AllowN(ctx, name, 0)
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: l.Burst, Remaining: l.Burst}, r, l)
+		require.Zero(t, rdb.Exists(ctx, fmt.Sprintf("rate%d:{%s}", i, name)).Val())
+		_, err = k.AllowN(ctx, name, l.Burst+1)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		require.ErrorIs(t, k.WaitN(ctx, name, l.Burst+1), ratelimit.ErrExceedsLimit)
+		r, err = k.AllowN(ctx, name, l.Burst)
+		require.NoError(t, err)
+		refill := time.Duration(float64(l.Per) / float64(l.Rate) * float64(l.Burst))
+		require.True(t, r.Allowed, l)
+		require.Zero(t, r.Remaining)
+		require.InDelta(t, refill, r.ResetAfter, float64(time.Microsecond))
+		if each := refill / time.Duration(l.Burst); each > 10*time.Second {
+			r, err = k.Allow(ctx, name)
+			require.NoError(t, err)
+			require.False(t, r.Allowed, l)
+			require.InDelta(t, each, r.RetryAfter, float64(10*time.Second))
+		}
+	}
+}
+
+// What stands in Redis may be anything.
+func TestLimiter_AnOverwrittenLimitIsNone(t *testing.T) {
+	t.Parallel()
+	for _, field := range []string{"rate", "interval"} {
+		for _, value := range []string{"", "x", "0", "-1", "1.5", "nan", "inf", "-inf", "1e99", "99999999999999999999"} {
+			l, c, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+			require.NoError(t, rdb.HSet(t.Context(), name, field, value).Err())
+			_, err := l.Allow(t.Context())
+			require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "%s %q", field, value)
+			_, err = l.AllowUpTo(t.Context(), 3)
+			require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "%s %q", field, value)
+			_, err = l.Reserve(t.Context(), 1)
+			require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "%s %q", field, value)
+			require.ErrorIs(t, l.Wait(t.Context()), ratelimit.ErrNotConfigured)
+			require.Zero(t, rdb.Exists(t.Context(), ratelimit.LogKeys(c, name)[1:]...).Val())
+			require.NoError(t, l.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
+			take(t, l, 10, true)
+		}
+	}
 }

@@ -1,7 +1,7 @@
 -- rate_log_reserve.lua  KEYS[1]=config KEYS[2,3]=value KEYS[4,5]=permits ARGV: member, maxWaitUs  returns {rate, intervalMs, left, delayUs|-1 exceeds|-2-delayUs too long}
 local c = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, ms, own = tonumber(c[1]), tonumber(c[2]), c[3] == '1' and 1 or 0
-if not (rate and ms and c[3] and rate > 0 and ms > 0) then return redis.error_reply('NOTCONFIGURED no limit') end
+if not (rate and ms and c[3] and rate > 0 and ms > 0 and rate % 1 + ms % 1 == 0 and rate + ms < 9e15) then return redis.error_reply('NOTCONFIGURED no limit') end
 local vkey, pkey, t, us = KEYS[2 + own], KEYS[4 + own], redis.call('TIME'), ms * 1000
 local now = t[1] * 1000000 + t[2]
 local function size(m)

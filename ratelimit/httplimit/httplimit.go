@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"net/http"
 	"strconv"
@@ -98,6 +99,8 @@ func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler
 	for _, o := range opts {
 		o.apply(&cfg)
 	}
+	name := quote(cfg.name)
+	stands := policy(name, l.Limit())
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			who := key(r)
@@ -108,16 +111,16 @@ func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler
 			result, err := l.AllowN(r.Context(), who, cfg.cost(r))
 			switch {
 			case errors.Is(err, ratelimit.ErrExceedsLimit):
-				setPolicy(w.Header(), cfg.name, l.Limit())
+				w.Header().Set("RateLimit-Policy", stands)
 				cfg.denied.ServeHTTP(w, r)
 				return
 			case err != nil:
 				cfg.failed(w, r, err)
 				return
 			}
-			setPolicy(w.Header(), cfg.name, l.Limit())
+			w.Header().Set("RateLimit-Policy", stands)
 			if result.Source != ratelimit.SourceDegraded {
-				w.Header().Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", quote(cfg.name), result.Remaining, seconds(result.ResetAfter)))
+				w.Header().Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", name, result.Remaining, seconds(result.ResetAfter)))
 			}
 			if !result.Allowed {
 				w.Header().Set("Retry-After", strconv.FormatInt(max(1, seconds(result.RetryAfter)), 10))
@@ -129,13 +132,18 @@ func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler
 	}
 }
 
-// setPolicy tells the quota and the window in seconds. A window that is no whole number of seconds cannot be told.
-func setPolicy(h http.Header, name string, l ratelimit.Limit) {
-	policy := fmt.Sprintf("%s;q=%d", quote(name), l.Burst)
-	if refill := l.Per * time.Duration(l.Burst) / time.Duration(l.Rate); refill >= time.Second && refill%time.Second == 0 {
-		policy += ";w=" + strconv.FormatInt(int64(refill/time.Second), 10)
+// policy tells the quota and the window in seconds. A window that is no whole number of seconds cannot be told.
+func policy(name string, l ratelimit.Limit) string {
+	text := fmt.Sprintf("%s;q=%d", name, l.Burst)
+	if l.Rate < 1 {
+		return text // which every request will hear of
 	}
-	h.Set("RateLimit-Policy", policy)
+	// Per * Burst may be beyond 64 bits.
+	refill := new(big.Rat).SetFrac(big.NewInt(int64(l.Per)), new(big.Int).Mul(big.NewInt(l.Rate), big.NewInt(int64(time.Second))))
+	if refill.Mul(refill, new(big.Rat).SetInt64(l.Burst)); refill.IsInt() && refill.Sign() > 0 {
+		text += ";w=" + refill.Num().String()
+	}
+	return text
 }
 
 // seconds rounds up, so that whoever waits for it has waited long enough.

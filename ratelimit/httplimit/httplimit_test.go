@@ -80,6 +80,24 @@ func TestMiddleware(t *testing.T) {
 	require.Panics(t, func() { httplimit.WithName("ü") })
 }
 
+func TestMiddleware_Policy(t *testing.T) {
+	t.Parallel()
+	c := limits(t, redistest.Shared(t).Client(t))
+	for want, limit := range map[string]ratelimit.Limit{
+		`"default";q=20;w=2`:             ratelimit.PerSecond(10).WithBurst(20),
+		`"default";q=25`:                 ratelimit.PerSecond(10).WithBurst(25), // two and a half seconds
+		`"default";q=3`:                  {Rate: 7, Per: time.Second, Burst: 3},
+		`"default";q=1000000;w=86400`:    {Rate: 1_000_000, Per: 24 * time.Hour, Burst: 1_000_000},
+		`"default";q=36500;w=3153600000`: {Rate: 1, Per: 24 * time.Hour, Burst: 36500},
+	} {
+		res := get(httplimit.New(c.Keyed("policy", limit), byUser)(ok), redistest.Name(t)+want)
+		require.Equal(t, http.StatusNoContent, res.StatusCode)
+		require.Equal(t, want, res.Header.Get("RateLimit-Policy"))
+	}
+	bad := httplimit.New(c.Keyed("policy", ratelimit.Limit{}), byUser)(ok)
+	require.Equal(t, http.StatusServiceUnavailable, get(bad, "u").StatusCode)
+}
+
 func TestMiddleware_RedisDown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
