@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -223,31 +225,28 @@ func (c *Client) settle(ctx context.Context, name string) {
 	}
 }
 
-// settleAll asks once more about everything, when the queues of waiters are closed.
+// settleAll asks about everything once more, when the queues of waiters are closed, and a few times again about what nobody else would
+// ever give back.
 func (c *Client) settleAll(ctx context.Context) error {
-	c.debts.mu.Lock()
-	names := make(map[string]bool)
-	for name := range c.debts.acquired {
-		names[name] = true
-	}
-	for name := range c.debts.added {
-		names[name] = true
-	}
-	c.debts.mu.Unlock()
-	left := 0
-	for name := range names {
-		if ctx.Err() == nil {
+	pause := 100 * time.Millisecond
+	for {
+		left := c.debts.names()
+		for _, name := range left {
+			if ctx.Err() != nil {
+				break
+			}
 			_, _ = c.attemptPlain(name, nil)
 			_, _ = c.additions.Try(ctx, name, &addition{ifExists: true})
 		}
-		if c.debts.have(name) {
-			left++
+		left = c.debts.names()
+		if len(left) == 0 {
+			return nil
 		}
+		if pause > time.Second || c.wheel.Sleep(ctx, pause) != nil {
+			return fmt.Errorf("releases of %d semaphores were not confirmed: %w", len(left), ErrUnconfirmed)
+		}
+		pause *= 2
 	}
-	if left > 0 {
-		return fmt.Errorf("releases of %d semaphores were not confirmed: %w", left, ErrUnconfirmed)
-	}
-	return nil
 }
 
 // confirmed is the last call before seq of which the outcome is known.
@@ -322,11 +321,17 @@ func (d *debts) settled(name string) bool {
 	return true
 }
 
-func (d *debts) have(name string) bool {
+// names are the semaphores about which something is not known.
+func (d *debts) names() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, acquired := d.acquired[name]
-	return acquired || len(d.added[name]) > 0
+	open := slices.Collect(maps.Keys(d.acquired))
+	for name := range d.added {
+		if _, both := d.acquired[name]; !both {
+			open = append(open, name)
+		}
+	}
+	return open
 }
 
 // expire forgets what has been tried for too long.

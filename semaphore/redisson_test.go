@@ -15,8 +15,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// soon is sooner than any poll.
-const soon = 900 * time.Millisecond
+// soon is what a wake-up may take on a machine that is busy; that it is not the poll that wakes is seen with polls of an hour.
+const soon = 4 * time.Second
 
 // place is where a behaviour is looked at.
 type place struct {

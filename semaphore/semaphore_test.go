@@ -125,7 +125,7 @@ func TestSemaphore_TryAcquire(t *testing.T) {
 
 func TestSemaphore_AcquireWaits(t *testing.T) {
 	t.Parallel()
-	const woken = 800 * time.Millisecond // sooner than any poll
+	const woken = soon
 
 	t.Run("until a release of another process", func(t *testing.T) {
 		t.Parallel()

@@ -46,7 +46,7 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 				began := time.Now()
 				require.NoError(t, giveBack(t.Context()))
 				require.NoError(t, w.wait(t))
-				require.Less(t, time.Since(began), interval+soon)
+				require.Less(t, time.Since(began), interval+2*time.Second)
 				subscribed, err := rdb.PubSubChannels(t.Context(), "*").Result()
 				require.NoError(t, err)
 				require.Empty(t, subscribed, "nobody heard anything")
@@ -251,7 +251,8 @@ func TestWaiting_CancelledAtTheInstantOfTheGrant(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		const rounds = 60
 		server, name := redistest.Shared(t), redistest.Name(t)
-		s, other := k.open(newClient(t, server.Client(t)), name), k.open(newClient(t, server.Client(t)), name)
+		hourly := semaphore.WithPoll(time.Hour) // nobody is saved by a poll
+		s, other := k.open(newClient(t, server.Client(t), hourly), name), k.open(newClient(t, server.Client(t), hourly), name)
 		s.set(t, 1)
 		w := newWheel(t)
 		granted := 0
@@ -282,7 +283,6 @@ func TestWaiting_CancelledAtTheInstantOfTheGrant(t *testing.T) {
 				require.ErrorIs(t, err, context.Canceled)
 			}
 			require.NoError(t, second.wait(t), "the permit reaches the next")
-			require.Less(t, second.took, 3*time.Second, "without a poll")
 		}
 		poll(t, func() bool { return available(t, s) == 1 })
 		t.Logf("granted %d times of %d", granted, rounds)

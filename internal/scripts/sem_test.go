@@ -98,6 +98,16 @@ func TestSemAcquire(t *testing.T) {
 		require.Equal(t, []int64{1, 1, 0}, s.acquire(10, 9, 5))
 	})
 
+	t.Run("takes nothing more when a copy comes after permits have been added", func(t *testing.T) {
+		t.Parallel()
+		s := newSem(t)
+		s.put(5)
+		require.Equal(t, []int64{1, 1, 1}, s.acquire(2, 1, 4, 4))
+		s.put(11)
+		require.Equal(t, []int64{1, 1, 11}, s.acquire(2, 1, 4, 4))
+		require.Equal(t, "11", s.free())
+	})
+
 	t.Run("refuses a call that comes after a later one", func(t *testing.T) {
 		t.Parallel()
 		s := newSem(t)
