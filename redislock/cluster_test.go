@@ -86,7 +86,7 @@ func TestRedislock_OnEveryDeployment(t *testing.T) {
 // Locks live on three masters, one of which stops.
 func TestCluster_AMasterThatStopsDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	const lease, locks = 3 * time.Second, 60
+	const lease, locks = 2 * time.Second, 60
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
 	c := newClient(t, rdb)
@@ -245,7 +245,7 @@ func TestLock_RenewalBehindAProxy(t *testing.T) {
 	for i := range 50 {
 		held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("name:%d", i), redislock.WithLease(time.Second))))
 	}
-	require.NoError(t, newWheel(t).Sleep(t.Context(), 3*time.Second))
+	require.NoError(t, newWheel(t).Sleep(t.Context(), 2*time.Second))
 	require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
 	require.NoError(t, newWheel(t).Sleep(t.Context(), time.Second))
 	for _, l := range held {

@@ -155,7 +155,7 @@ func TestMutex_WithMaxHold(t *testing.T) {
 	c, rdb, name := shared(t)
 	const most = time.Second
 	start := time.Now()
-	l := mustLock(t, c.Mutex(name, redislock.WithMaxHold(most)))
+	l := mustLock(t, c.Mutex(name, redislock.WithMaxHold(most), redislock.WithLease(4*time.Second)))
 	other := mustLock(t, newClient(t, rdb).Mutex(name))
 	require.GreaterOrEqual(t, time.Since(start), most)
 	require.True(t, isClosed(l.Done()), "told before another could have it")
