@@ -144,7 +144,7 @@ func TestRWMutex_WithJava(t *testing.T) {
 		require.True(t, j.read())
 		waiting := begin(func() (*redislock.Lock, error) { return rw.Lock(within(t, patience)) })
 		w := newWheel(t)
-		for range 6 {
+		for range 4 {
 			require.NoError(t, w.Sleep(t.Context(), javaLease/3))
 			require.False(t, isClosed(waiting.done))
 			j.renew()
@@ -161,7 +161,7 @@ func TestRWMutex_WithJava(t *testing.T) {
 		const lease = 900 * time.Millisecond
 		rw := newClient(t, rdb).RWMutex(j.name, redislock.WithLease(lease))
 		l, w := mustRead(t, rw), newWheel(t)
-		for range 9 {
+		for range 6 {
 			require.NoError(t, w.Sleep(t.Context(), lease/3))
 			require.False(t, j.write())
 		}
@@ -235,7 +235,7 @@ func TestFairMutex_WithJava(t *testing.T) {
 		require.NoError(t, rdb.PExpire(t.Context(), name, javaLease).Err())
 		waiting := begin(func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(within(t, patience)) })
 		w := newWheel(t)
-		for range 6 {
+		for range 4 {
 			require.NoError(t, w.Sleep(t.Context(), javaLease/3))
 			require.True(t, rdb.PExpire(t.Context(), name, javaLease).Val())
 			require.False(t, isClosed(waiting.done))

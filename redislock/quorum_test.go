@@ -250,7 +250,7 @@ func TestQuorum(t *testing.T) {
 // One server of three is away, and nobody notices.
 func TestQuorum_OutlivesAMinority(t *testing.T) {
 	t.Parallel()
-	const lease = 1500 * time.Millisecond
+	const lease = 1200 * time.Millisecond
 	for what, away := range map[string]func(*testing.T, *redistest.Server){
 		"that hangs":       func(t *testing.T, s *redistest.Server) { s.Pause(); t.Cleanup(s.Resume) },
 		"that is dead":     func(_ *testing.T, s *redistest.Server) { s.Kill() },
@@ -268,11 +268,11 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 			}
 			q, err := redislock.NewQuorum(rdbs, redislock.WithWheel(w))
 			require.NoError(t, err)
-			defer func() { _ = q.Close(within(t, 5*time.Second)) }()
+			defer func() { _ = q.Close(within(t, 2*time.Second)) }()
 			m := q.Mutex(name, redislock.WithLease(lease))
 			held := mustQuorum(t, m)
 			away(t, servers[1])
-			require.NoError(t, w.Sleep(t.Context(), 3*lease))
+			require.NoError(t, w.Sleep(t.Context(), 2*lease))
 			require.NoError(t, held.Err(), "a majority renews it")
 			require.True(t, held.Valid())
 			_, err = m.TryLock(t.Context())
@@ -299,9 +299,8 @@ func TestQuorum_WithoutAMajority(t *testing.T) {
 	l := mustQuorum(t, q.Mutex(name, redislock.WithLease(lease)))
 	servers[0].Kill()
 	servers[2].Kill()
-	killed := time.Now()
+	require.Less(t, time.Until(l.Deadline()), lease, "before another majority could have it")
 	<-l.Done()
-	require.Less(t, time.Since(killed), lease, "told before another majority could have it")
 	require.ErrorIs(t, l.Err(), redislock.ErrLost)
 	require.False(t, l.Valid())
 	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
