@@ -1,0 +1,52 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// Readers share the lock; the writer has it alone, and may go on as a reader without letting another writer in between.
+func ExampleRWMutex_Downgrade() {
+	locks, _, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+
+	catalogue := locks.RWMutex("example:catalogue")
+	writer, err := catalogue.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = catalogue.TryRLock(ctx)
+	fmt.Println("locked while another writes:", errors.Is(err, redislock.ErrLocked))
+
+	reader, err := catalogue.Downgrade(ctx, writer)
+	if err != nil {
+		log.Fatal(err)
+	}
+	other, err := catalogue.TryRLock(ctx)
+	fmt.Println("locked while another reads:", errors.Is(err, redislock.ErrLocked))
+	fmt.Println(reader.Unlock(ctx), other.Unlock(ctx))
+	// Output:
+	// locked while another writes: true
+	// locked while another reads: false
+	// <nil> <nil>
+}
+
+// Both accounts or none, in whatever order the callers name them.
+func ExampleClient_MultiMutex() {
+	locks, _, done := exampleClient()
+	defer done()
+
+	err := locks.MultiMutex("example:account:7", "example:account:3").Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println("moving money from 7 to 3")
+		return ctx.Err()
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// moving money from 7 to 3
+	// error: <nil>
+}
