@@ -19,7 +19,7 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)) || exit 1; done
 endef
 
-.PHONY: test test-386 lint fmt tour bench-smoke bench bench-locks fuzz redis race
+.PHONY: test test-386 lint fmt tour bench-smoke bench bench-locks bench-semaphores fuzz redis race
 
 ## test: vet and the whole suite with the race detector, against real redis-server processes of its own.
 test: redis race
@@ -73,6 +73,12 @@ bench-locks: redis
 	@mkdir -p benchmarks/results
 	cd benchmarks && BENCH=full go test -run '^$$' -bench . -benchtime 1x -count $(COUNT) -timeout 4h ./locks >results/locks.txt
 	cd benchmarks && go run ./cmd/ratios -impl cogwheel -peers bsm,redsync <results/locks.txt
+
+## bench-semaphores: semaphore against semaphores whose waiters poll, on a redis-server of their own, likewise.
+bench-semaphores: redis
+	@mkdir -p benchmarks/results
+	cd benchmarks && BENCH=full go test -run '^$$' -bench . -benchtime 1x -count $(COUNT) -timeout 2h ./semaphores >results/semaphores.txt
+	cd benchmarks && go run ./cmd/ratios -impl cogwheel -peers polling <results/semaphores.txt
 
 ## fuzz: every fuzz target for FUZZTIME.
 fuzz:
