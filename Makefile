@@ -19,7 +19,7 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)) || exit 1; done
 endef
 
-.PHONY: test test-386 lint fmt tour bench-smoke bench bench-locks bench-semaphores fuzz redis race
+.PHONY: test test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
 ## test: vet and the whole suite with the race detector, against real redis-server processes of its own.
 test: redis race
@@ -67,6 +67,12 @@ bench:
 	@mkdir -p benchmarks/results
 	cd benchmarks && BENCH=full go test -run '^$$' -bench . -benchtime 1x -count $(COUNT) -timeout 2h ./wheel >results/wheel.txt
 	cd benchmarks && go run ./cmd/ratios -impl wheel,inline,typed,goroutines -peers AfterFunc,netty,gozero,floor <results/wheel.txt
+
+## bench-limits: ratelimit against redis_rate on a redis-server of their own; Versus prints the ratios itself.
+bench-limits: redis
+	@mkdir -p benchmarks/results
+	cd benchmarks && go test -run '^$$' -benchtime 20x -bench 'Versus|Waiters' -timeout 1h ./limits | tee results/limits.txt
+	cd benchmarks && go test -run '^$$' -benchtime 200000x -bench Denied -timeout 1h ./limits | tee -a results/limits.txt
 
 ## bench-locks: redislock against its peers on a redis-server of their own, likewise.
 bench-locks: redis

@@ -42,7 +42,7 @@ func (m *Mutex) wish(waits bool) *wish {
 // request names a new acquisition.
 func (m *Mutex) request(waits bool) *request {
 	return &request{
-		kind: m.kind, name: m.name, id: m.client.nextID() + m.kind.mark,
+		kind: m.kind, name: m.name, id: m.client.nextID() + m.config.metadata + m.kind.mark,
 		ttl: m.config.lease, fenced: m.config.fenced, publish: m.client.channels.verb(), waits: waits,
 	}
 }

@@ -193,6 +193,74 @@ func TestMutex_State(t *testing.T) {
 	require.ErrorIs(t, err, redislock.ErrWrongKind)
 }
 
+func TestMutex_WithMetadata(t *testing.T) {
+	t.Parallel()
+	const text = "host:8080/job 7, ünï {x} :write m="
+	with := redislock.WithMetadata(text)
+	rdb := redistest.Shared(t).Client(t)
+	c := newClient(t, rdb)
+	for what, open := range map[string]func(name string) (m *redislock.Mutex, lock func(context.Context) (*redislock.Lock, error)){
+		"Mutex": func(name string) (*redislock.Mutex, func(context.Context) (*redislock.Lock, error)) {
+			m := c.Mutex(name, with)
+			return m, m.Lock
+		},
+		"FairMutex": func(name string) (*redislock.Mutex, func(context.Context) (*redislock.Lock, error)) {
+			m := c.FairMutex(name, with)
+			return m, m.Lock
+		},
+		"reader": func(name string) (*redislock.Mutex, func(context.Context) (*redislock.Lock, error)) {
+			m := c.RWMutex(name, with)
+			return m.Reader(), m.RLock
+		},
+		"writer": func(name string) (*redislock.Mutex, func(context.Context) (*redislock.Lock, error)) {
+			m := c.RWMutex(name, with)
+			return m.Writer(), m.Lock
+		},
+	} {
+		t.Run("State shows it for "+what, func(t *testing.T) {
+			name := redistest.Name(t)
+			m, lock := open(name)
+			l, err := lock(t.Context())
+			require.NoError(t, err)
+			s, err := m.State(t.Context())
+			require.NoError(t, err)
+			require.Len(t, s.Holders, 1)
+			require.Equal(t, []string{text}, s.Metadata)
+			require.NoError(t, l.Extend(t.Context(), time.Hour))
+			require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 59*time.Minute)
+			require.NoError(t, l.Unlock(t.Context()))
+			requireFree(t, rdb, name)
+		})
+	}
+
+	t.Run("without it there is none", func(t *testing.T) {
+		name := redistest.Name(t)
+		require.NoError(t, rdb.HSet(t.Context(), name, "5e0c:17:write", 1).Err())
+		s, err := c.Mutex(name).State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{""}, s.Metadata)
+	})
+
+	t.Run("a lock is not handed to a caller with another", func(t *testing.T) {
+		name := redistest.Name(t)
+		first := mustLock(t, c.Mutex(name, with))
+		got := make(chan *redislock.Lock, 1)
+		other := c.Mutex(name, redislock.WithMetadata("other"))
+		other.LockFunc(t.Context(), func(l *redislock.Lock, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			got <- l
+		})
+		require.NoError(t, first.Unlock(t.Context()))
+		second := <-got
+		s, err := other.State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"other"}, s.Metadata)
+		require.NoError(t, second.Unlock(t.Context()))
+	})
+}
+
 func TestMutex_ForceUnlock(t *testing.T) {
 	t.Parallel()
 
@@ -230,7 +298,7 @@ func TestMutex_LockFunc(t *testing.T) {
 		lock *redislock.Lock
 		err  error
 	}
-	lock := func(ctx context.Context, m *redislock.Mutex) (<-chan got, func() bool) {
+	lock := func(ctx context.Context, m *redislock.Mutex) (<-chan got, func()) {
 		results := make(chan got, 1)
 		return results, m.LockFunc(ctx, func(l *redislock.Lock, err error) { results <- got{l, err} })
 	}
@@ -242,7 +310,8 @@ func TestMutex_LockFunc(t *testing.T) {
 		results, cancel := lock(t.Context(), m)
 		first := <-results
 		require.NoError(t, first.err)
-		require.False(t, cancel())
+		cancel() // too late
+		require.True(t, first.lock.Valid())
 		results, _ = lock(t.Context(), m)
 		require.NoError(t, first.lock.Unlock(t.Context()))
 		second := <-results
@@ -252,14 +321,17 @@ func TestMutex_LockFunc(t *testing.T) {
 		requireFree(t, rdb, name)
 	})
 
-	t.Run("cancelled in time it does not call back", func(t *testing.T) {
+	t.Run("cancelled in time it calls back once, without the lock", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := shared(t)
 		m := c.Mutex(name)
 		held := mustLock(t, m)
 		results, cancel := lock(t.Context(), m)
-		require.True(t, cancel())
-		require.False(t, cancel())
+		cancel()
+		cancel()
+		given := <-results
+		require.Nil(t, given.lock)
+		require.ErrorIs(t, given.err, context.Canceled)
 		require.NoError(t, held.Unlock(t.Context()))
 		require.NoError(t, c.Close(t.Context()))
 		require.Empty(t, results)
@@ -364,6 +436,7 @@ func TestMutex_WithReplicas(t *testing.T) {
 		redislock.WithReplicas(0, time.Second), redislock.WithReplicas(101, time.Second),
 		redislock.WithReplicas(1, 0), redislock.WithReplicas(1, time.Hour),
 		redislock.WithMaxHold(0), redislock.WithMaxHold(-1), redislock.WithMaxHold(400 * 24 * time.Hour),
+		redislock.WithMetadata(""), redislock.WithMetadata("\xff"), redislock.WithMetadata(strings.Repeat("x", 257)),
 		redislock.WithHandoff(-1, 0), redislock.WithHandoff(10001, 0), redislock.WithHandoff(1, -1), redislock.WithHandoff(1, time.Hour),
 	} {
 		t.Run("bad options are refused", func(t *testing.T) {

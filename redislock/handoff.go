@@ -53,6 +53,7 @@ func (c *lockConfig) terms(k *kind) string {
 	}
 	b = strconv.AppendBool(b, c.renew)
 	b = strconv.AppendBool(b, c.fenced)
+	b = append(b, c.metadata...)
 	return string(append(b, 0))
 }
 

@@ -187,8 +187,13 @@ func (j *joint) each(f func(*Lock) error) error {
 	return errors.Join(errs...)
 }
 
-// giveUp ends a lock that nobody gets or uses any more and releases it in the background, after some time.
+// giveUp ends a lock that nobody gets or uses any more and releases it in the background, after some time. Once its Client is
+// being closed, it leaves that to Close.
 func (l *Lock) giveUp(after time.Duration) {
+	if !l.client.gate.enter() {
+		return
+	}
+	defer l.client.gate.leave()
 	if !l.owner.gaveBack(l) || !l.lease.Close(ErrNotHeld) {
 		return
 	}

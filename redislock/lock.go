@@ -284,6 +284,10 @@ func (l *Lock) lost(err error) {
 // overdue ends a lock that has been held for as long as it may. The key goes a little later: its holder may need time to stop.
 func (l *Lock) overdue() {
 	c := l.client
+	if !c.gate.enter() {
+		return // Close releases it
+	}
+	defer c.gate.leave()
 	err := fmt.Errorf("%w: %q: %w: %v", ErrLost, l.name, ErrMaxHold, l.mutex.config.maxHold)
 	if !l.lease.Close(err) {
 		return

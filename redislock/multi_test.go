@@ -164,6 +164,24 @@ func TestMultiMutex(t *testing.T) {
 		requireAllFree(t, rdb, names[:]...)
 	})
 
+	t.Run("Close frees all parts, also while the end of the first is giving up the others", func(t *testing.T) {
+		t.Parallel()
+		rdb, base := redistest.Shared(t).Client(t), redistest.Name(t)
+		w := newWheel(t)
+		for round := range 40 {
+			names := make([]string, 20)
+			for i := range names {
+				names[i] = fmt.Sprint(base, round, ":", i)
+			}
+			c, err := redislock.New(rdb, redislock.WithWheel(w))
+			require.NoError(t, err)
+			_, err = c.MultiMutex(names...).TryLock(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, c.Close(within(t, patience)))
+			requireAllFree(t, rdb, names...)
+		}
+	})
+
 	t.Run("an owner of a part may take the whole", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := shared(t)

@@ -77,10 +77,10 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, w, err)
 }
 
-// LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called on a goroutine of its own with what
-// Lock would have returned. f is called exactly once, unless cancel is called in time: it returns true if f will not run, and
-// then nothing is held. LockFunc panics if f is nil.
-func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func() bool) {
+// LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called exactly once, on a goroutine of its
+// own, with what Lock would have returned. cancel ends the wait, and calls f with an error that matches context.Canceled,
+// unless it is decided already. LockFunc panics if f is nil.
+func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	if f == nil {
 		panic("redislock: LockFunc with a nil function")
 	}
@@ -92,7 +92,7 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 	}
 	if l != nil || err != nil {
 		go f(l, err)
-		return func() bool { return false }
+		return func() {}
 	}
 	w, queue := m.enqueue()
 	drop := m.client.queues.WaitFunc(ctx, queue, w, func(_ *wish, err error) {
@@ -100,12 +100,11 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 		m.client.gate.leave()
 		f(l, err)
 	})
-	return func() bool {
-		if !drop() {
-			return false
+	return func() {
+		if drop() {
+			m.client.gate.leave()
+			go f(nil, operationError("lock", m.name, context.Canceled))
 		}
-		m.client.gate.leave()
-		return true
 	}
 }
 

@@ -2,8 +2,10 @@ package redislock
 
 import (
 	"log/slog"
+	"net/url"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -33,6 +35,7 @@ type lockConfig struct {
 	replicas replicas
 	maxHold  time.Duration // 0: none
 	handoff  handoff
+	metadata string // as it stands in the ids of holders
 	given    given
 }
 
@@ -193,6 +196,21 @@ func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 			return &InvalidError{Field: "WithHandoff", Value: maxTime, Reason: "the time must be 0 to 1m"}
 		}
 		c.handoff = handoff{maxCount, maxTime}
+		return nil
+	}}
+}
+
+// maxMetadata is the longest text of WithMetadata, in bytes.
+const maxMetadata = 256
+
+// WithMetadata makes a text of at most 256 bytes of UTF-8 part of the lock in Redis while it is held, such as a host and a job:
+// State shows it to whoever wonders who has the lock. It is sent with every call about the lock, so keep it short.
+func WithMetadata(text string) LockOption {
+	return lockOption{"WithMetadata", func(c *lockConfig) error {
+		if text == "" || len(text) > maxMetadata || !utf8.ValidString(text) {
+			return &InvalidError{Field: "WithMetadata", Value: text, Reason: "must be 1 to 256 bytes of UTF-8"}
+		}
+		c.metadata = metadataMark + url.QueryEscape(text)
 		return nil
 	}}
 }

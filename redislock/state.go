@@ -3,8 +3,10 @@ package redislock
 import (
 	"context"
 	"errors"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +20,22 @@ type State struct {
 	Holders []string      // their ids in Redis, in order; several for readers
 	TTL     time.Duration // until the hold ends unless it is renewed; negative if it never does, 0 if the lock is free
 	Token   int64         // the highest fencing token given out, 0 if none is known
+
+	// Metadata is the text of WithMetadata for each of Holders, "" for those without.
+	Metadata []string
+}
+
+// metadataMark is what precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson all of it is opaque.
+const metadataMark = ":m="
+
+func metadataOf(id string) string {
+	_, escaped, _ := strings.Cut(id, metadataMark)
+	escaped, _, _ = strings.Cut(escaped, ":")
+	text, err := url.QueryUnescape(escaped)
+	if err != nil { // not ours
+		return ""
+	}
+	return text
 }
 
 // State asks Redis who holds the lock. It blocks for one round trip, at most until ctx ends. The answer may be out of
@@ -47,6 +65,9 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 		}
 	}
 	slices.Sort(s.Holders)
+	for _, id := range s.Holders {
+		s.Metadata = append(s.Metadata, metadataOf(id))
+	}
 	if s.Locked = len(fields.Val()) > 0; s.Locked {
 		s.TTL = pttl.Val()
 	}

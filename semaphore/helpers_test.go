@@ -177,7 +177,7 @@ type permits interface {
 	set(t testing.TB, n int64)
 	take(ctx context.Context, n int64) (back, error)
 	try(ctx context.Context, n int64) (back, error) // nil, nil if they are not free
-	takeFunc(ctx context.Context, n int64, f func(back, error)) (cancel func() bool)
+	takeFunc(ctx context.Context, n int64, f func(back, error)) (cancel func())
 }
 
 type back func(context.Context) error
@@ -204,7 +204,7 @@ func (s counting) try(ctx context.Context, n int64) (back, error) {
 	return s.back(n, nil)
 }
 
-func (s counting) takeFunc(ctx context.Context, n int64, f func(back, error)) func() bool {
+func (s counting) takeFunc(ctx context.Context, n int64, f func(back, error)) func() {
 	return s.AcquireFunc(ctx, n, func(err error) { f(s.back(n, err)) })
 }
 
@@ -229,7 +229,7 @@ func (l leasing) try(ctx context.Context, n int64) (back, error) {
 	return b, err
 }
 
-func (l leasing) takeFunc(ctx context.Context, n int64, f func(back, error)) func() bool {
+func (l leasing) takeFunc(ctx context.Context, n int64, f func(back, error)) func() {
 	return l.AcquireFunc(ctx, n, func(g *semaphore.Grant, err error) { f(l.back(g, err)) })
 }
 

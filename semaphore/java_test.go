@@ -17,7 +17,7 @@ import (
 // This file plays the Java side: what Redisson 3.5x sends for each operation, with the client's clock and the form in which it reads the
 // answers, written down from its wire form.
 
-const javaForever = 922337203685477 // the score of a permit without a lease
+const javaForever int64 = 922337203685477 // the score of a permit without a lease
 
 const (
 	javaTryAcquire = `
@@ -137,7 +137,7 @@ func (j *java) available() int {
 // acquireLeased returns the ids, or the answer that says until when to wait. A lease of 0 is for ever.
 func (j *java) acquireLeased(n int, lease time.Duration) (ids []string, answer string) {
 	j.t.Helper()
-	now, due := time.Now().UnixMilli(), int64(javaForever)
+	now, due := time.Now().UnixMilli(), javaForever
 	if lease > 0 {
 		due = now + lease.Milliseconds()
 	}

@@ -82,15 +82,15 @@ func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 	return g, err
 }
 
-// AcquireFunc is Acquire without a goroutine while it waits: f is called once, on a goroutine of its own, with what Acquire would
-// have returned. cancel ends the wait and returns true if f will not be called; if it returns false, f has been called or
-// will be.
-func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func() bool) {
+// AcquireFunc is Acquire without a goroutine while it waits: f is called exactly once, on a goroutine of its own, with what Acquire
+// would have returned. cancel ends the wait, and calls f with an error that matches context.Canceled, unless it is decided
+// already.
+func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
 	if f == nil {
 		panic("semaphore: AcquireFunc with a nil function")
 	}
 	c := l.client
-	never := func() bool { return false }
+	never := func() {}
 	err := l.check(ctx, n)
 	if err == nil {
 		err = c.begin(ctx, "acquire", l.name)
@@ -109,12 +109,11 @@ func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)
 		c.gate.leave()
 		f(g, err)
 	})
-	return func() bool {
-		if !stop() {
-			return false
+	return func() {
+		if stop() {
+			c.gate.leave()
+			go f(nil, operationError("acquire", l.name, context.Canceled))
 		}
-		c.gate.leave()
-		return true
 	}
 }
 

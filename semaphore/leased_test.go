@@ -229,12 +229,21 @@ func TestLeased_Waits(t *testing.T) {
 			got <- g
 		})
 		g = <-got
-		cancel := l.AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) { t.Error("cancelled") })
-		require.True(t, cancel())
+		cancelled := make(chan error, 2)
+		cancel := l.AcquireFunc(t.Context(), 1, func(g *semaphore.Grant, err error) {
+			if g != nil {
+				t.Error("granted")
+			}
+			cancelled <- err
+		})
+		cancel()
+		cancel()
+		require.ErrorIs(t, <-cancelled, context.Canceled)
 		_, err := l.Acquire(within(t, 50*time.Millisecond), 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, g.Release(t.Context()))
 		poll(t, func() bool { return available(t, l) == 2 })
+		require.Empty(t, cancelled, "called once")
 	})
 }
 

@@ -1,6 +1,7 @@
 package semaphore_test
 
 import (
+	"context"
 	"runtime"
 	"runtime/pprof"
 	"slices"
@@ -98,16 +99,19 @@ func TestWaiting_CostsNoGoroutinePerWaiter(t *testing.T) {
 			s.set(t, 1)
 			giveBack, err := s.take(t.Context(), 1)
 			require.NoError(t, err)
-			cancels := []func() bool{s.takeFunc(t.Context(), 1, func(back, error) { t.Error("granted") })}
+			ended := make(chan error, waiters)
+			take := func() func() { return s.takeFunc(t.Context(), 1, func(_ back, err error) { ended <- err }) }
+			cancels := []func(){take()}
 			k.awaitWaiting(t, server.Client(t), "permits", 1)
 			one, _, _ := watch(t, 300*time.Millisecond)
 			for range waiters - 1 {
-				cancels = append(cancels, s.takeFunc(t.Context(), 1, func(back, error) { t.Error("granted") }))
+				cancels = append(cancels, take())
 			}
 			usual, _, profile := watch(t, 700*time.Millisecond)
 			require.LessOrEqual(t, usual, one+16, profile)
 			for _, cancel := range cancels {
-				require.True(t, cancel())
+				cancel()
+				require.ErrorIs(t, <-ended, context.Canceled)
 			}
 			require.NoError(t, giveBack(t.Context()))
 			poll(t, func() bool { return available(t, s) == 1 })

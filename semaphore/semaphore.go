@@ -62,32 +62,31 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (bool, error) {
 	return err == nil, err
 }
 
-// AcquireFunc is Acquire without a goroutine while it waits: f is called once, on a goroutine of its own, with what Acquire would
-// have returned; after nil the permits are f's to release. cancel ends the wait and returns true if f will not be called; if
-// it returns false, f has been called or will be.
-func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func() bool) {
+// AcquireFunc is Acquire without a goroutine while it waits: f is called exactly once, on a goroutine of its own, with what Acquire
+// would have returned; after nil the permits are f's to release. cancel ends the wait, and calls f with an error that matches
+// context.Canceled, unless it is decided already.
+func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	if f == nil {
 		panic("semaphore: AcquireFunc with a nil function")
 	}
 	if done, err := s.check(ctx, n); done {
 		go f(err)
-		return func() bool { return false }
+		return func() {}
 	}
 	c := s.client
 	if err := c.begin(ctx, "acquire", s.name); err != nil {
 		go f(err)
-		return func() bool { return false }
+		return func() {}
 	}
 	stop := c.plain.WaitFunc(ctx, s.name, n, func(_ int64, err error) {
 		c.gate.leave()
 		f(s.explain(ctx, err))
 	})
-	return func() bool {
-		if !stop() {
-			return false
+	return func() {
+		if stop() {
+			c.gate.leave()
+			go f(operationError("acquire", s.name, context.Canceled))
 		}
-		c.gate.leave()
-		return true
 	}
 }
 
