@@ -61,6 +61,14 @@ func (f *fakeBackend) count() int {
 	return len(f.calls)
 }
 
+// renewals is how many leases the calls carried.
+func (f *fakeBackend) renewals() (n int) {
+	for _, c := range f.history() {
+		n += c.size
+	}
+	return n
+}
+
 func (f *fakeBackend) history() []call {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -71,6 +71,15 @@ func retryAfter(ttl time.Duration, u float64) time.Duration {
 // window is how long a due lease waits for company before its batch is sent.
 func window(ttl time.Duration) time.Duration { return min(ttl/100, maxWindow) }
 
+// slot moves the instant of a renewal, due in wait at the given age of the Renewer, back to one that leases of the same TTL share, so
+// that one wake-up of the wheel serves all that fall due within a window. What would lie in the past stays.
+func slot(age, wait, window time.Duration) time.Duration {
+	if at := (age + wait).Truncate(window); at > age {
+		return at - age
+	}
+	return wait
+}
+
 // callTimeout bounds one call to a backend, so that a lease outlives several lost calls in a row: a third of the
 // lease has passed when the first is sent, and each try costs at most a sixth plus the pause before the next.
 func callTimeout(ttl time.Duration) time.Duration {

@@ -237,7 +237,7 @@ func (l *Lease) tick() {
 		l.loseLocked(ErrExpired)
 		return
 	}
-	due := l.dest != nil && l.phase == idle && elapsed(l.renewedAt, now) >= l.renewAfter
+	due := l.dest != nil && l.phase == idle && elapsed(l.renewedAt, now) >= l.renewAfter-window(l.ttl)
 	if due {
 		l.phase = queued
 	}
@@ -263,7 +263,7 @@ func (l *Lease) rearm(now time.Time) { l.timer.Reset(l.nextEntry(now)) }
 func (l *Lease) nextEntry(now time.Time) time.Duration {
 	d := l.term().left(now)
 	if l.dest != nil && l.phase == idle {
-		d = min(d, l.renewAfter-elapsed(l.renewedAt, now))
+		d = min(d, slot(now.Sub(l.renewer.origin), l.renewAfter-elapsed(l.renewedAt, now), window(l.ttl)))
 	}
 	return max(d, 0)
 }

@@ -18,6 +18,7 @@ type Renewer struct {
 	config config
 	ctx    context.Context // parent of every call; cancelled by Close
 	cancel context.CancelFunc
+	origin time.Time // from which slots count
 
 	mu     sync.Mutex
 	closed bool
@@ -37,7 +38,7 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Renewer{wheel: w, config: c, idle: make(chan struct{})}
+	r := &Renewer{wheel: w, config: c, idle: make(chan struct{}), origin: time.Now()}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.leases.prev, r.leases.next = &r.leases, &r.leases
 	return r, nil

@@ -372,6 +372,32 @@ func TestRenewer_BatchesWhatIsDueTogether(t *testing.T) {
 	})
 }
 
+func TestRenewer_LeasesOfOneWindowShareAWakeUpOfTheWheel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const leases, ttl, minutes = 3000, 30 * time.Second, 10
+		w, err := wheel.New()
+		require.NoError(t, err)
+		r, err := renewal.New(w)
+		require.NoError(t, err)
+		b := &fakeBackend{answer: all(renewal.Extended)}
+		for k := range leases {
+			add(t, r, b, renewal.Spec{Key: fmt.Sprint(k), ID: "1", TTL: ttl})
+		}
+		time.Sleep(time.Minute)
+		before, renewed := w.Stats().Wakeups, b.renewals()
+		time.Sleep(minutes * time.Minute)
+		woken, renewals := w.Stats().Wakeups-before, b.renewals()-renewed
+		require.GreaterOrEqual(t, renewals, leases*minutes*6, "a renewal of each every ten seconds")
+		require.LessOrEqual(t, renewals, leases*minutes*7)
+		// Ten windows a second, for each of which the wheel wakes to collect and to send.
+		require.LessOrEqual(t, woken, int64(minutes*60*10*5))
+		require.NoError(t, r.Close(t.Context()))
+		_, err = w.Stop(t.Context())
+		require.NoError(t, err)
+	})
+}
+
 func TestRenewer_GivesEachBatchOneTTL(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		b := &fakeBackend{}
