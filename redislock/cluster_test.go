@@ -75,7 +75,7 @@ func TestRedislock_OnEveryDeployment(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 
-	t.Run("Sentinel, and its failover", func(t *testing.T) {
+	t.Run("Sentinel", func(t *testing.T) {
 		t.Parallel()
 		sentinel := redistest.StartSentinel(t)
 		rdb := sentinel.Client(t)
@@ -152,6 +152,40 @@ func TestCluster_LocksOutliveTheirMaster(t *testing.T) {
 		rdb.ReloadState(t.Context())
 		return rdb.Del(t.Context(), awaited).Err() == nil
 	})
+	start := time.Now()
+	require.NoError(t, <-granted)
+	require.Less(t, time.Since(start), 5*time.Second+patience/2, "a poll, and room for a busy machine")
+	require.NoError(t, held.Unlock(t.Context()))
+}
+
+func TestSentinel_LocksAndWaitersOutliveTheirPrimary(t *testing.T) {
+	t.Parallel()
+	const lease = 20 * time.Second
+	sentinel := redistest.StartSentinel(t)
+	rdb, base := sentinel.Client(t), redistest.Name(t)
+	held := mustLock(t, newClient(t, rdb).Mutex(base+"a", redislock.WithLease(lease), redislock.WithReplicas(2, 10*time.Second)))
+	awaited := base + "b"
+	conn := rdb.Conn()
+	defer conn.Close()
+	require.NoError(t, conn.HSet(t.Context(), awaited, "java:1", 1).Err())
+	poll(t, func() bool { return conn.Wait(t.Context(), 2, time.Second).Val() == 2 })
+
+	granted := make(chan error, 1)
+	waiter := newClient(t, sentinel.Client(t)).Mutex(awaited)
+	go func() {
+		l, err := waiter.Lock(within(t, 2*patience))
+		if err == nil {
+			err = l.Unlock(t.Context())
+		}
+		granted <- err
+	}()
+	awaitWaiters(t, rdb, awaited)
+
+	sentinel.Primary.Kill()
+	before := held.Deadline()
+	poll(t, func() bool { return held.Err() != nil || held.Deadline().After(before) })
+	require.NoError(t, held.Err(), "renewed at the new primary before the lease was over")
+	poll(t, func() bool { return rdb.Del(t.Context(), awaited).Err() == nil }) // nobody publishes
 	start := time.Now()
 	require.NoError(t, <-granted)
 	require.Less(t, time.Since(start), 5*time.Second+patience/2, "a poll, and room for a busy machine")

@@ -97,14 +97,14 @@ func poll(t testing.TB, cond func() bool) {
 	}
 }
 
-// awaitWaiters returns when n clients are subscribed to the lock's channel.
-func awaitWaiters(t testing.TB, rdb *redis.Client, name string, n int64) {
+// awaitWaiters returns when a client is subscribed to the lock's channel.
+func awaitWaiters(t testing.TB, rdb *redis.Client, name string) {
 	t.Helper()
 	channel := scripts.LockChannel(name)
 	poll(t, func() bool {
 		subs, err := rdb.PubSubNumSub(t.Context(), channel).Result()
 		require.NoError(t, err)
-		return subs[channel] == n
+		return subs[channel] == 1
 	})
 }
 

@@ -233,7 +233,7 @@ func TestMutex_IsTakenOverFromAKilledProcess(t *testing.T) {
 		l, err := m.Lock(ctx)
 		got <- outcome{l, err, time.Now()}
 	}()
-	awaitWaiters(t, rdb, name, 1)
+	awaitWaiters(t, rdb, name)
 
 	require.NoError(t, holder.Process.Kill())
 	require.Error(t, holder.Wait())

@@ -45,7 +45,7 @@ func (w *waiter) wait(t *testing.T, ctx context.Context) *waiting {
 		defer close(call.done)
 		call.lock, call.err = w.mutex.Lock(ctx)
 	}()
-	awaitWaiters(t, w.rdb, w.mutex.Name(), 1)
+	awaitWaiters(t, w.rdb, w.mutex.Name())
 	poll(t, func() bool { return w.count.looks() >= 2 })
 	return call
 }

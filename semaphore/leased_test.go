@@ -338,9 +338,13 @@ func TestLeased_SharesPermitsWithJava(t *testing.T) {
 		began := time.Now()
 		raw, err = hex.DecodeString(id)
 		require.NoError(t, err)
-		require.NoError(t, rdb.ZRem(t.Context(), leases(name), string(raw)).Err())
-		require.NoError(t, rdb.Incr(t.Context(), name).Err())
-		require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), "1").Err())
+		_, err = rdb.TxPipelined(t.Context(), func(tx redis.Pipeliner) error { // in one go, as Java's script
+			tx.ZRem(t.Context(), leases(name), string(raw))
+			tx.Incr(t.Context(), name)
+			tx.Publish(t.Context(), scripts.SemChannel(name), "1")
+			return nil
+		})
+		require.NoError(t, err)
 		require.NoError(t, w.wait(t))
 		require.Less(t, time.Since(began), woken)
 		require.NoError(t, next.Release(t.Context()))
