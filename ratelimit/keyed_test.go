@@ -21,6 +21,7 @@ var everywhere = map[string]func(t *testing.T, c *ratelimit.Client, rdb redis.Un
 	"configuration":                 limiterConfiguration,
 	"what redis_rate's tests ask":   keyedAsRedisRate,
 	"what Redisson's own tests ask": limiterAsRedisson,
+	"Java at the other end":         bothSidesCountTogether,
 }
 
 func TestRatelimit_OnASingleServer(t *testing.T) {

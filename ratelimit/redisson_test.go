@@ -18,7 +18,7 @@ import (
 // java plays a service in Java on one limiter, with the commands that Redisson's scripts consist of and its own clock.
 type java struct {
 	t    *testing.T
-	rdb  *redis.Client
+	rdb  redis.UniversalClient
 	name string
 	skew time.Duration
 }
@@ -83,10 +83,9 @@ func (j java) tryAcquire(n int64, twice bool) (bool, time.Duration) {
 	return true, 0
 }
 
-func TestRedisson_BothSidesCountTogether(t *testing.T) {
-	t.Parallel()
-	c, rdb, _, name := shared(t)
-	ctx := t.Context()
+// bothSidesCountTogether has Go and Java take from one limiter in turn.
+func bothSidesCountTogether(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+	ctx, name := t.Context(), redistest.Name(t)
 	j, l := java{t: t, rdb: rdb, name: name}, c.Limiter(name)
 	j.trySetRate(5, 2*time.Second)
 	cfg, err := l.Config(ctx)
