@@ -5,8 +5,8 @@ if redis.call('HDEL', key, ARGV[1]) == 0 then
 end
 redis.call('DEL', KEYS[3])
 local left = redis.call('PTTL', key)
-if redis.call('HGET', key, 'mode') ~= 'read' or redis.call('HLEN', key) > 1 and (left == -1 or own < left) then
-  -- The writer's own, or another reader has the longest lease, which the hash has already.
+if redis.call('HGET', key, 'mode') ~= 'read' or redis.call('HLEN', key) > 1 and (left == -1 or own + 100 < left) then
+  -- The writer's own, or another reader has the longest lease, which the hash has already. The clock moves on within a script.
   return 1
 end
 -- What remains is as long as the longest lease of the others; those whose lease is over have died.
