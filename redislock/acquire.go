@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -43,7 +44,7 @@ func (m *Mutex) wish(waits bool) *wish {
 func (m *Mutex) request(waits bool) *request {
 	return &request{
 		kind: m.kind, name: m.name, id: m.client.nextID() + m.config.metadata + m.kind.mark,
-		ttl: m.config.lease, fenced: m.config.fenced, publish: m.client.channels.verb(), waits: waits,
+		ttl: m.config.lease, fenced: m.config.fenced, publish: m.client.channels.Verb(), waits: waits,
 	}
 }
 
@@ -63,7 +64,7 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 			return 0, nil
 		}
 		if !errors.As(err, &locked) {
-			if head.locked.Load() != nil && outage(err) {
+			if head.locked.Load() != nil && calls.Outage(err) {
 				return minPoll, nil // a failover is no reason to leave the line
 			}
 			c.refuse(queue, nil)
@@ -139,14 +140,14 @@ func (w *wish) ask() (*Lock, error) {
 // askOnce also reports whether Redis has granted the lock.
 func (w *wish) askOnce() (l *Lock, taken bool, err error) {
 	m, c := w.mutex, w.mutex.client
-	var r reply
+	var r calls.Reply
 	var replicas error
 	if m.config.replicas.n > 0 {
 		r, replicas = c.runReplicated(w.req, m.config.replicas)
 	} else {
 		r = c.run(w.req.kind.acquire(w.req))
 	}
-	w.doubt = w.doubt || r.doubt
+	w.doubt = w.doubt || r.Doubt
 	g, err := readGrant(r)
 	switch {
 	case err != nil:
@@ -158,7 +159,7 @@ func (w *wish) askOnce() (l *Lock, taken bool, err error) {
 	}
 	l = &Lock{
 		request: w.req, client: c, mutex: m, doubt: w.doubt, token: g.token,
-		sentAt: r.sentAt, since: time.Now(), left: m.config.handoff.count,
+		sentAt: r.SentAt, since: time.Now(), left: m.config.handoff.count,
 	}
 	if l.fenced {
 		l.left = l.spare
@@ -181,7 +182,7 @@ func (c *Client) hold(l *Lock) (err error) {
 		return err
 	}
 	c.keep(l)
-	if c.gate.isClosed() && l.lease.Close(ErrClosed) { // Close may have looked before the lock was entered
+	if c.gate.Closed() && l.lease.Close(ErrClosed) { // Close may have looked before the lock was entered
 		c.drop(l)
 		return ErrClosed
 	}
@@ -195,7 +196,7 @@ type grant struct {
 	token int64
 }
 
-func readGrant(r reply) (grant, error) {
+func readGrant(r calls.Reply) (grant, error) {
 	v, err := r.Int64Slice()
 	if err != nil {
 		return grant{}, err

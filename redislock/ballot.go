@@ -41,14 +41,12 @@ func (b *ballot) open() {
 		switch {
 		case b.quorum.stuck[i].Load() >= maxStuck:
 			b.cast(i, nil, errStuck)
-		case !c.gate.enter():
+		case !c.gate.Enter():
 			b.cast(i, nil, ErrClosed)
 		default:
 			go func() {
-				defer c.gate.leave()
-				if !c.channels.decided() {
-					c.channels.decide()
-				}
+				defer c.gate.Leave()
+				c.channels.Decide()
 				l, err := part.wish(false).ask()
 				if err == nil {
 					c.limit(l)

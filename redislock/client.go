@@ -13,10 +13,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
+
+// poolSize is enough for four renewals and a release at a time, and for a connection that hangs.
+const poolSize = 8
 
 // Client takes locks on one Redis. Make one per process and Redis with New; it is safe for concurrent use.
 //
@@ -35,11 +39,11 @@ type Client struct {
 	hooks    Hooks
 	uuid     string
 	nth      atomic.Uint64
-	channels *channels
+	channels *waitqueue.Channels
 	queues   *waitqueue.Group[*wish]
 	renewer  *renewal.Renewer
 	late     *releaser
-	gate     *gate
+	gate     calls.Gate
 
 	mu      sync.Mutex
 	held    map[*Lock]struct{}
@@ -65,14 +69,13 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c := &Client{
 		rdb:      rdb,
-		retries:  retriesOf(rdb),
+		retries:  calls.Retries(rdb),
 		senders:  senders{rdb: rdb, all: make(map[string]*sender)},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
 		hooks:    cfg.hooks,
 		uuid:     newUUID(),
-		channels: newChannels(rdb, cfg.wheel, cfg.channels),
-		gate:     newGate(),
+		channels: waitqueue.NewChannels(rdb, cfg.wheel, cfg.channels),
 		held:     make(map[*Lock]struct{}),
 		holders:  make(map[string]*Lock),
 		refused:  make(map[string]*LockedError),
@@ -82,7 +85,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.queues = c.newQueues()
-	c.own, c.closeIt = dedicated(rdb)
+	c.own, c.closeIt = calls.Dedicated(rdb, poolSize)
 	c.late = &releaser{client: c}
 	return c, nil
 }
@@ -111,8 +114,8 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 // running, or when ctx ends: then the connections are closed all the same, calls in flight end by their own timeouts,
 // and locks that could not be released end with their lease. Closing twice is harmless. The wheel and rdb stay the caller's.
 func (c *Client) Close(ctx context.Context) error {
-	if !c.gate.close() {
-		return c.gate.wait(ctx)
+	if !c.gate.Close() {
+		return c.gate.Wait(ctx)
 	}
 	// Those who wait are told first; what they are granted all the same comes back before late is closed.
 	err := c.queues.Close(ctx, ErrClosed)
@@ -132,10 +135,10 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	err = errors.Join(
 		err,
-		c.gate.wait(ctx), // nobody is left who would add to late
+		c.gate.Wait(ctx), // nobody is left who would add to late
 		c.late.close(ctx),
 		c.renewer.Close(ctx),
-		c.channels.close(ctx),
+		c.channels.Close(ctx),
 		c.closeIt(),
 	)
 	if err != nil {
@@ -160,7 +163,7 @@ type shard struct {
 // destination is where a lock is renewed.
 func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 	s := shard{kind: req.kind}
-	if node, err := nodeOf(c.rdb, req.name); err == nil {
+	if node, err := calls.Node(c.rdb, req.name); err == nil {
 		s.node = node.Options().Addr
 	}
 	c.mu.Lock()
@@ -219,78 +222,4 @@ func newUUID() string {
 	b[6] = b[6]&0x0f | 0x40
 	b[8] = b[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
-}
-
-// gate counts what is under way and lets nothing new begin once it is closed.
-type gate struct {
-	mu      sync.Mutex
-	closed  bool
-	n       int
-	closing chan struct{} // closed by close
-	idle    chan struct{} // closed when closed and n is 0
-}
-
-func newGate() *gate {
-	return &gate{closing: make(chan struct{}), idle: make(chan struct{})}
-}
-
-func (g *gate) enter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return false
-	}
-	g.n++
-	return true
-}
-
-// enterInside counts something begun by one who is inside, closed or not.
-func (g *gate) enterInside() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.n++
-}
-
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.n--
-	if g.closed && g.n == 0 {
-		close(g.idle)
-	}
-}
-
-// close reports whether this call closed the gate.
-func (g *gate) close() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return false
-	}
-	g.closed = true
-	close(g.closing)
-	if g.n == 0 {
-		close(g.idle)
-	}
-	return true
-}
-
-func (g *gate) isClosed() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.closed
-}
-
-func (g *gate) wait(ctx context.Context) error {
-	select {
-	case <-g.idle:
-		return nil
-	default:
-	}
-	select {
-	case <-g.idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

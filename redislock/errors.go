@@ -81,16 +81,11 @@ func (e *InvalidError) Unwrap() error { return ErrInvalid }
 
 // checkName refuses a name under which the keys of a lock would not share a cluster slot.
 func checkName(name string) error {
-	var refused *scripts.NameError
-	if !errors.As(scripts.CheckName(name), &refused) {
+	refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name))
+	if !ok {
 		return nil
 	}
-	const most = 64
-	shown := fmt.Sprintf("%q", name[:min(len(name), most)])
-	if len(name) > most {
-		shown += "..."
-	}
-	return &InvalidError{Field: "name", Value: shown, Reason: refused.Reason}
+	return &InvalidError{Field: "name", Value: scripts.Quote(name), Reason: refused.Reason}
 }
 
 // operationError says which operation failed on which lock, and gives Redis' refusals of a key their name.

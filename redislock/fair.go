@@ -3,6 +3,7 @@ package redislock
 import (
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -23,7 +24,7 @@ var fair = &kind{
 		if r.waits {
 			waits = 1
 		}
-		args := []any{r.id, millis(r.ttl), waits, millis(fairWait), millis(fairAlive), r.publish}
+		args := []any{r.id, calls.Millis(r.ttl), waits, calls.Millis(fairWait), calls.Millis(fairAlive), r.publish}
 		if r.fenced {
 			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name)), append(args, fenceMillis)}
 		}
@@ -32,14 +33,14 @@ var fair = &kind{
 	release: fairRelease,
 	leave:   fairRelease,
 	force: func(r *request) call {
-		return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name), []any{"", millis(fairWait), r.publish, "force"}}
+		return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name), []any{"", calls.Millis(fairWait), r.publish, "force"}}
 	},
 	channel: func(r *request) string { return scripts.LockChannel(r.name) + ":" + r.id },
 	renew:   scripts.LockRenew,
 }
 
 func fairRelease(r *request) call {
-	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name), []any{r.id, millis(fairWait), r.publish}}
+	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name), []any{r.id, calls.Millis(fairWait), r.publish}}
 }
 
 // FairMutex returns the lock of that name, which goes to those who wait for it in the order in which they came, whatever their

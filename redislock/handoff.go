@@ -18,12 +18,13 @@ type handoff struct {
 }
 
 func (c *Client) newQueues() *waitqueue.Group[*wish] {
+	listen := c.channels.Listen(channelOf)
 	return waitqueue.New(c.wheel, waitqueue.Config[*wish]{
 		Attempt:  c.attempt,
 		MaxBatch: 1 << 20, // all of them: the head asks, the rest learn from it
 		Poll:     maxPoll,
 		Listen: func(queue string, kick func()) (stop func()) {
-			end := c.channels.listen(channelOf(queue), kick)
+			end := listen(queue, kick)
 			return func() {
 				c.refuse(queue, nil)
 				end()

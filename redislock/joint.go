@@ -190,10 +190,10 @@ func (j *joint) each(f func(*Lock) error) error {
 // giveUp ends a lock that nobody gets or uses any more and releases it in the background, after some time. Once its Client is
 // being closed, it leaves that to Close.
 func (l *Lock) giveUp(after time.Duration) {
-	if !l.client.gate.enter() {
+	if !l.client.gate.Enter() {
 		return
 	}
-	defer l.client.gate.leave()
+	defer l.client.gate.Leave()
 	if !l.owner.gaveBack(l) || !l.lease.Close(ErrNotHeld) {
 		return
 	}

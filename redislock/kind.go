@@ -3,6 +3,7 @@ package redislock
 import (
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -96,9 +97,9 @@ var plain = &kind{
 	acquire: func(r *request) call {
 		if r.fenced {
 			keys := []string{r.name, scripts.LockFence(r.name)}
-			return call{scripts.LockAcquire, keys, []any{r.id, millis(r.ttl), fenceMillis, r.spare}}
+			return call{scripts.LockAcquire, keys, []any{r.id, calls.Millis(r.ttl), fenceMillis, r.spare}}
 		}
-		return call{scripts.LockAcquire, []string{r.name}, []any{r.id, millis(r.ttl)}}
+		return call{scripts.LockAcquire, []string{r.name}, []any{r.id, calls.Millis(r.ttl)}}
 	},
 	release: func(r *request) call {
 		return call{scripts.LockRelease, []string{r.name, scripts.LockChannel(r.name)}, []any{r.id, r.publish}}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -109,26 +110,26 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case d < renewal.MinTTL || d > renewal.MaxTTL:
 		return &InvalidError{Field: "Extend", Value: d, Reason: "must be 1ms to 8760h"}
 	case ctx.Err() != nil:
-		return operationError("extend", l.name, ended(ctx))
+		return operationError("extend", l.name, calls.Ended(ctx))
 	}
 	if j, ok := l.lease.(*joint); ok {
 		return j.extend(ctx, d)
 	}
 	c, lease := l.client, l.lease.(*renewal.Lease)
-	if !c.gate.enter() {
+	if !c.gate.Enter() {
 		return ErrClosed
 	}
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	l.pinned.Store(true) // before the lease is looked at: Unlock closes it before it looks at pinned
 	if err := l.Err(); err != nil {
 		return err
 	}
 	for most := l.longest.Load(); most < int64(d) && !l.longest.CompareAndSwap(most, int64(d)); most = l.longest.Load() {
 	}
-	what := call{l.kind.renew, l.kind.keysToRenew(l.name, l.id), []any{millis(d), l.id}}
-	r, answered := await(c, ctx.Done(), func() reply { return c.run(what) }, func(reply) {})
+	what := call{l.kind.renew, l.kind.keysToRenew(l.name, l.id), []any{calls.Millis(d), l.id}}
+	r, answered := await(c, ctx.Done(), func() calls.Reply { return c.run(what) }, func(calls.Reply) {})
 	if !answered {
-		return operationError("extend", l.name, ended(ctx))
+		return operationError("extend", l.name, calls.Ended(ctx))
 	}
 	held, err := r.Int64Slice()
 	switch {
@@ -137,7 +138,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case len(held) != 1 || held[0] != 1:
 		lease.Gone()
 	default:
-		lease.Prolong(r.sentAt, d)
+		lease.Prolong(r.SentAt, d)
 	}
 	return l.Err()
 }
@@ -176,13 +177,13 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		return l.Err()
 	}
 	c, deadline := l.client, l.lease.Deadline()
-	if !c.gate.enter() { // Close releases it
+	if !c.gate.Enter() { // Close releases it
 		if err := l.Err(); err != nil {
 			return err
 		}
 		return ErrClosed
 	}
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	if !l.lease.Close(ErrNotHeld) {
 		return l.Err()
 	}
@@ -200,18 +201,18 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	patience, stop := c.patience(ctx)
 	defer stop()
 	r, answered := await(c, patience,
-		func() reply {
+		func() calls.Reply {
 			r := c.run(l.kind.release(l.request))
 			l.wakeNext()
 			return r
 		},
-		func(r reply) {
+		func(r calls.Reply) {
 			if r.Err() != nil || l.doubt {
 				c.giveBack(l.claim(), l.doubt)
 			}
 		})
 	if !answered {
-		return fmt.Errorf("redislock: unlock %q: no answer yet, retrying in the background: %w", l.name, ended(ctx))
+		return fmt.Errorf("redislock: unlock %q: no answer yet, retrying in the background: %w", l.name, calls.Ended(ctx))
 	}
 	if err := r.Err(); err != nil {
 		c.giveBack(l.claim(), l.doubt)
@@ -224,7 +225,7 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	switch {
 	case err != nil:
 		return operationError("unlock", l.name, err)
-	case released == 1, r.doubt && time.Now().Before(deadline): // an unanswered first copy has released it
+	case released == 1, r.Doubt && time.Now().Before(deadline): // an unanswered first copy has released it
 		return nil
 	default:
 		return fmt.Errorf("%w: %q was gone from Redis when it was unlocked", ErrLost, l.name)
@@ -284,10 +285,10 @@ func (l *Lock) lost(err error) {
 // overdue ends a lock that has been held for as long as it may. The key goes a little later: its holder may need time to stop.
 func (l *Lock) overdue() {
 	c := l.client
-	if !c.gate.enter() {
+	if !c.gate.Enter() {
 		return // Close releases it
 	}
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	err := fmt.Errorf("%w: %q: %w: %v", ErrLost, l.name, ErrMaxHold, l.mutex.config.maxHold)
 	if !l.lease.Close(err) {
 		return

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
 // Mutex is the lock of one name. It holds no state of its own: any number of Mutex values of one name, in any
@@ -32,7 +34,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 		return nil, err
 	}
 	c := m.client
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	if l, err := m.reenter(ctx); l != nil || err != nil {
 		return l, err
 	}
@@ -46,7 +48,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 		}
 	})
 	if !answered {
-		return nil, operationError("lock", m.name, ended(ctx))
+		return nil, operationError("lock", m.name, calls.Ended(ctx))
 	}
 	if locked, ok := errors.AsType[*LockedError](err); ok {
 		c.hooks.contended(locked)
@@ -68,7 +70,7 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
-	defer m.client.gate.leave()
+	defer m.client.gate.Leave()
 	if l, err := m.reenter(ctx); l != nil || err != nil {
 		return l, err
 	}
@@ -87,7 +89,7 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 	l, err := (*Lock)(nil), m.begin(ctx)
 	if err == nil {
 		if l, err = m.reenter(ctx); l != nil || err != nil {
-			m.client.gate.leave()
+			m.client.gate.Leave()
 		}
 	}
 	if l != nil || err != nil {
@@ -97,12 +99,12 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 	w, queue := m.enqueue()
 	drop := m.client.queues.WaitFunc(ctx, queue, w, func(_ *wish, err error) {
 		l, err := m.finish(ctx, w, err)
-		m.client.gate.leave()
+		m.client.gate.Leave()
 		f(l, err)
 	})
 	return func() {
 		if drop() {
-			m.client.gate.leave()
+			m.client.gate.Leave()
 			go f(nil, operationError("lock", m.name, context.Canceled))
 		}
 	}
@@ -125,18 +127,18 @@ func (m *Mutex) begin(ctx context.Context) error {
 	case ctx == nil:
 		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
 	case ctx.Err() != nil:
-		return operationError("lock", m.name, ended(ctx))
-	case !m.client.gate.enter():
+		return operationError("lock", m.name, calls.Ended(ctx))
+	case !m.client.gate.Enter():
 		return ErrClosed
 	}
 	c := m.client
-	if c.channels.decided() {
+	if c.channels.Decided() {
 		return nil
 	}
-	_, answered := await(c, ctx.Done(), func() bool { c.channels.decide(); return true }, func(bool) {})
+	_, answered := await(c, ctx.Done(), func() bool { c.channels.Decide(); return true }, func(bool) {})
 	if !answered {
-		c.gate.leave()
-		return operationError("lock", m.name, ended(ctx))
+		c.gate.Leave()
+		return operationError("lock", m.name, calls.Ended(ctx))
 	}
 	return nil
 }
@@ -157,7 +159,7 @@ func (m *Mutex) finish(ctx context.Context, w *wish, err error) (*Lock, error) {
 		return nil, err
 	case ctx.Err() != nil:
 		if errors.Is(err, ctx.Err()) {
-			err = ended(ctx)
+			err = calls.Ended(ctx)
 		}
 		if locked := w.locked.Load(); locked != nil {
 			err = errors.Join(err, locked)

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -24,7 +25,7 @@ type config struct {
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
 	hooks    Hooks
-	channels int32
+	channels waitqueue.Sharding
 	given    given
 }
 
@@ -116,9 +117,9 @@ func WithHooks(h Hooks) Option {
 // a waiter looks again when the lease ends and every few seconds. It has no effect outside of clusters.
 func WithShardedChannels(on bool) Option {
 	return option{"WithShardedChannels", func(c *config) error {
-		c.channels = ordinary
+		c.channels = waitqueue.Ordinary
 		if on {
-			c.channels = sharded
+			c.channels = waitqueue.Sharded
 		}
 		return nil
 	}}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -45,7 +46,7 @@ type Quorum struct {
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
 	hooks   Hooks
-	gate    *gate
+	gate    calls.Gate
 }
 
 // NewQuorum returns a Quorum over at least three clients of independent servers, an odd number for good measure: not nodes of one
@@ -63,12 +64,12 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		return nil, err
 	}
 	q := &Quorum{
-		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.wheel, logger: cfg.logger, hooks: cfg.hooks, gate: newGate(),
+		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.wheel, logger: cfg.logger, hooks: cfg.hooks,
 	}
 	// Those who hold a lock of the Quorum are told once, not by each server.
 	each := []Option{WithWheel(cfg.wheel), WithLogger(cfg.logger), WithHooks(Hooks{Renewed: cfg.hooks.Renewed})}
-	if cfg.channels != undecided {
-		each = append(each, WithShardedChannels(cfg.channels == sharded))
+	if cfg.channels != waitqueue.FindOut {
+		each = append(each, WithShardedChannels(cfg.channels == waitqueue.Sharded))
 	}
 	for i, rdb := range rdbs {
 		if slices.Contains(rdbs[:i], rdb) {
@@ -102,11 +103,11 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 // Close releases the locks that are held, ends waiting calls with ErrClosed and returns when nothing of the Quorum is left running, or
 // when ctx ends, as Client.Close does. Closing twice is harmless.
 func (q *Quorum) Close(ctx context.Context) error {
-	if !q.gate.close() {
-		return q.gate.wait(ctx)
+	if !q.gate.Close() {
+		return q.gate.Wait(ctx)
 	}
 	errs := make([]error, len(q.servers), len(q.servers)+2)
-	errs = append(errs, q.queues.Close(ctx, ErrClosed), q.gate.wait(ctx))
+	errs = append(errs, q.queues.Close(ctx, ErrClosed), q.gate.Wait(ctx))
 	var closing sync.WaitGroup
 	for i, c := range q.servers {
 		closing.Go(func() { errs[i] = c.Close(ctx) })
@@ -157,7 +158,7 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
-	defer m.quorum.gate.leave()
+	defer m.quorum.gate.Leave()
 	b := &bid{mutex: m, began: time.Now()}
 	err := b.ask(ctx.Done())
 	return m.finish(ctx, b, err)
@@ -171,7 +172,7 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 		return nil, err
 	}
 	q := m.quorum
-	defer q.gate.leave()
+	defer q.gate.Leave()
 	b := &bid{mutex: m, began: time.Now()}
 	_, err := q.queues.Wait(ctx, m.parts[0].queue, b)
 	return m.finish(ctx, b, err)
@@ -189,8 +190,8 @@ func (m *QuorumMutex) begin(ctx context.Context) error {
 	case ctx == nil:
 		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
 	case ctx.Err() != nil:
-		return operationError("lock", m.name, ended(ctx))
-	case !m.quorum.gate.enter():
+		return operationError("lock", m.name, calls.Ended(ctx))
+	case !m.quorum.gate.Enter():
 		return ErrClosed
 	}
 	return nil
@@ -205,7 +206,7 @@ func (m *QuorumMutex) finish(ctx context.Context, b *bid, err error) (*Lock, err
 	case errors.Is(err, ErrClosed):
 		return nil, ErrClosed
 	case ctx.Err() != nil:
-		err = ended(ctx)
+		err = calls.Ended(ctx)
 		if locked := b.locked.Load(); locked != nil {
 			err = errors.Join(err, locked)
 		}
@@ -219,7 +220,7 @@ func (m *QuorumMutex) finish(ctx context.Context, b *bid, err error) (*Lock, err
 func (q *Quorum) listen(queue string, kick func()) (stop func()) {
 	stops := make([]func(), len(q.servers))
 	for i, c := range q.servers {
-		stops[i] = c.channels.listen(channelOf(queue), kick)
+		stops[i] = c.channels.Listen(channelOf)(queue, kick)
 	}
 	return func() {
 		for _, stop := range stops {

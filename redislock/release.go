@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -102,12 +103,12 @@ func (r *releaser) arm() {
 func (r *releaser) fire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.running || !r.client.gate.enter() {
+	if r.running || !r.client.gate.Enter() {
 		return
 	}
 	r.running = true
 	go func() {
-		defer r.client.gate.leave()
+		defer r.client.gate.Leave()
 		r.work()
 	}()
 }
@@ -158,7 +159,7 @@ func (r *releaser) send(ctx context.Context, batch []claim) (again []claim, err 
 	for i, cmd := range r.client.runBatch(ctx, batch) {
 		cl, failure := batch[i], cmd.Err()
 		switch {
-		case failure != nil && refused(failure) && !passing(failure):
+		case failure != nil && calls.Refused(failure) && !calls.Passing(failure):
 			r.client.logger.LogAttrs(ctx, slog.LevelWarn, "release refused, the lock ends with its lease",
 				slog.String("name", cl.name), slog.Any("error", failure))
 		case failure != nil:

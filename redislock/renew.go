@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -50,7 +51,7 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 	}
 	keys := make([]string, 0, len(batch.Leases))
 	args := make([]any, 1, 1+len(batch.Leases))
-	args[0] = millis(batch.TTL)
+	args[0] = calls.Millis(batch.TTL)
 	for _, l := range batch.Leases {
 		keys = append(keys, b.kind.keysToRenew(l.Key, l.ID)...)
 		args = append(args, l.ID)
@@ -64,15 +65,15 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 }
 
 func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch) (err error) {
-	calls := make([]scripts.Call, len(batch.Leases))
+	renewals := make([]scripts.Call, len(batch.Leases))
 	for i, l := range batch.Leases {
-		calls[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{millis(batch.TTL), l.ID}}
+		renewals[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{calls.Millis(batch.TTL), l.ID}}
 	}
-	for i, cmd := range b.kind.renew.RunBatch(ctx, b.rdb, calls) {
+	for i, cmd := range b.kind.renew.RunBatch(ctx, b.rdb, renewals) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
-			if !refused(failure) {
-				reload(b.rdb)
+			if !calls.Refused(failure) {
+				calls.Reload(b.rdb)
 			}
 		}
 	}

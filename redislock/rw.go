@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -13,7 +14,7 @@ import (
 var reading = &kind{
 	label: "read",
 	acquire: func(r *request) call {
-		return call{scripts.ReadAcquire, []string{r.name, scripts.ReadTimeout(r.name, r.id)}, []any{r.id, millis(r.ttl)}}
+		return call{scripts.ReadAcquire, []string{r.name, scripts.ReadTimeout(r.name, r.id)}, []any{r.id, calls.Millis(r.ttl)}}
 	},
 	release: func(r *request) call {
 		keys := []string{r.name, scripts.RWChannel(r.name), scripts.ReadTimeout(r.name, r.id), scripts.RWPrefix(r.name)}
@@ -35,9 +36,9 @@ var writing = &kind{
 	acquire: func(r *request) call {
 		if r.fenced {
 			keys := []string{r.name, scripts.LockFence(r.name)}
-			return call{scripts.WriteAcquire, keys, []any{r.id, millis(r.ttl), fenceMillis, r.spare}}
+			return call{scripts.WriteAcquire, keys, []any{r.id, calls.Millis(r.ttl), fenceMillis, r.spare}}
 		}
-		return call{scripts.WriteAcquire, []string{r.name}, []any{r.id, millis(r.ttl)}}
+		return call{scripts.WriteAcquire, []string{r.name}, []any{r.id, calls.Millis(r.ttl)}}
 	},
 	release: func(r *request) call {
 		return call{scripts.WriteRelease, []string{r.name, scripts.RWChannel(r.name)}, []any{r.id, r.publish}}
@@ -110,7 +111,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		return nil, err
 	}
 	c := m.client
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	owner := l.owner
 	if !l.lease.Close(ErrNotHeld) {
 		return nil, l.Err()
@@ -125,7 +126,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		}
 	})
 	if !answered {
-		return nil, operationError("downgrade", m.name, ended(ctx))
+		return nil, operationError("downgrade", m.name, calls.Ended(ctx))
 	}
 	if err != nil {
 		return nil, operationError("downgrade", m.name, err)
@@ -146,8 +147,8 @@ func (w *wish) downgrade(writer *Lock) (err error) {
 		}
 	}()
 	keys := []string{req.name, scripts.RWChannel(req.name), scripts.ReadTimeout(req.name, req.id)}
-	r := c.run(call{scripts.Downgrade, keys, []any{writer.id, req.id, millis(req.ttl), req.publish}})
-	w.doubt = r.doubt
+	r := c.run(call{scripts.Downgrade, keys, []any{writer.id, req.id, calls.Millis(req.ttl), req.publish}})
+	w.doubt = r.Doubt
 	g, err := readGrant(r)
 	if err != nil {
 		return err
@@ -155,6 +156,6 @@ func (w *wish) downgrade(writer *Lock) (err error) {
 	if !g.taken {
 		return fmt.Errorf("%w: %q was gone from Redis", ErrLost, req.name)
 	}
-	w.lock = &Lock{request: req, client: c, mutex: w.mutex, doubt: r.doubt, sentAt: r.sentAt, since: time.Now()}
+	w.lock = &Lock{request: req, client: c, mutex: w.mutex, doubt: r.Doubt, sentAt: r.SentAt, since: time.Now()}
 	return c.hold(w.lock)
 }

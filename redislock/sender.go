@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -101,7 +102,7 @@ type senders struct {
 }
 
 func (s *senders) send(what call) (*redis.Cmd, time.Time) {
-	node, err := nodeOf(s.rdb, what.keys[0])
+	node, err := calls.Node(s.rdb, what.keys[0])
 	if _, ring := s.rdb.(*redis.Ring); ring || err != nil {
 		now := time.Now()
 		return what.script.RunOnce(context.Background(), s.rdb, what.keys, what.args...), now

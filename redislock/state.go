@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -83,7 +84,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		r := m.client.run(m.kind.force(m.request(false)))
 		freed, err := r.Int64()
-		return result{freed == 1 || err == nil && r.doubt, err}
+		return result{freed == 1 || err == nil && r.Doubt, err}
 	})
 }
 
@@ -98,10 +99,10 @@ func (m *Mutex) admin(ctx context.Context, operation string, f func() result) (b
 		return false, err
 	}
 	c := m.client
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	r, answered := await(c, ctx.Done(), f, func(result) {})
 	if !answered {
-		return false, operationError(operation, m.name, ended(ctx))
+		return false, operationError(operation, m.name, calls.Ended(ctx))
 	}
 	if r.err != nil {
 		return false, operationError(operation, m.name, r.err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -24,6 +25,7 @@ import (
 const (
 	maxBatch = 100  // requests in one script
 	maxFair  = 1000 // requests of one process that a fair semaphore knows of
+	poolSize = 4    // for renewals, as many as are in flight at a time
 
 	// laneMillis is how long Redis remembers the last call of a process: well beyond lateFor.
 	laneMillis   = 600_000
@@ -50,7 +52,7 @@ type Client struct {
 	channels *waitqueue.Channels
 	renewer  *renewal.Renewer
 	leases   *renewal.Destination
-	gate     *gate
+	gate     calls.Gate
 	late     *late
 	debts    debts
 
@@ -81,18 +83,17 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		rdb: rdb, retries: retriesOf(rdb),
+		rdb: rdb, retries: calls.Retries(rdb),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(rdb, cfg.wheel, cfg.channels),
-		gate:     newGate(),
 		held:     make(map[*Grant]struct{}),
 	}
 	c.late = &late{client: c, pending: make(map[*leftover]struct{})}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000)); err != nil {
 		return nil, err
 	}
-	c.own, c.closeIt = dedicated(rdb)
+	c.own, c.closeIt = calls.Dedicated(rdb, poolSize)
 	if c.leases, err = c.renewer.Destination(&renewBackend{rdb: c.own}); err != nil {
 		return nil, err
 	}
@@ -129,14 +130,14 @@ func (c *Client) makeQueues() {
 // grants that could not be released end with their lease. Permits of a Semaphore that were acquired and not released are the
 // caller's to release before. Closing twice is harmless. The wheel and rdb stay the caller's.
 func (c *Client) Close(ctx context.Context) error {
-	if !c.gate.close() {
-		return c.gate.wait(ctx)
+	if !c.gate.Close() {
+		return c.gate.Wait(ctx)
 	}
 	err := errors.Join(
 		c.plain.Close(ctx, ErrClosed), // what they were granted is on its way back
 		c.leased.Close(ctx, ErrClosed),
 		c.fair.Close(ctx, ErrClosed),
-		c.gate.wait(ctx),
+		c.gate.Wait(ctx),
 		c.releaseAll(ctx),
 		c.late.close(ctx),
 		c.settleAll(ctx),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -14,12 +15,12 @@ func (c *Client) fairChannel(name string) string {
 }
 
 // step runs the one script of fair semaphores: ids leave, requests come or are confirmed, and what is free is assigned.
-func (c *Client) step(name string, leaving []string, batch []*waitqueue.Waiter[*request]) (r reply, removed []int64, n counts, err error) {
+func (c *Client) step(name string, leaving []string, batch []*waitqueue.Waiter[*request]) (r calls.Reply, removed []int64, n counts, err error) {
 	k := keysOf(name, true)
 	part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
 	ks := []string{k.permits, k.leases, part("queue"), part("alive"), part("needs"), k.fence}
 	// A process that is alive looks at least every poll interval.
-	args := []any{publish, k.channel, millis(3*c.poll + time.Second), c.owner, fenceMillis, len(leaving)}
+	args := []any{publish, k.channel, calls.Millis(3*c.poll + time.Second), c.owner, fenceMillis, len(leaving)}
 	for _, id := range leaving {
 		args = append(args, id)
 	}
@@ -28,7 +29,7 @@ func (c *Client) step(name string, leaving []string, batch []*waitqueue.Waiter[*
 		if w.Value.once {
 			waits = 0
 		}
-		args = append(args, millis(w.Value.ttl), waits, len(w.Value.ids))
+		args = append(args, calls.Millis(w.Value.ttl), waits, len(w.Value.ids))
 		for _, id := range w.Value.ids {
 			args = append(args, id)
 		}
@@ -94,5 +95,5 @@ func (c *Client) attemptFairReturns(name string, batch []*waitqueue.Waiter[*givi
 	}
 	// What was assigned to this process was not announced to it.
 	c.fair.Kick(name)
-	return 0, applyReturns(batch, removed, r.doubt)
+	return 0, applyReturns(batch, removed, r.Doubt)
 }

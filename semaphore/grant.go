@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -145,7 +146,7 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if len(g.ids) == 0 {
 		return nil
 	}
-	args := []any{millis(d), "XX"}
+	args := []any{calls.Millis(d), "XX"}
 	for _, id := range g.ids {
 		args = append(args, id)
 	}
@@ -161,7 +162,7 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 		g.lose(fmt.Errorf("%w: %q: gone from Redis when it was extended", ErrLost, g.name))
 		return g.Err()
 	}
-	return g.hold(d, r.sentAt)
+	return g.hold(d, r.SentAt)
 }
 
 // Release gives the permits back and wakes those who wait. Whatever it returns, they are no longer held: Done is closed and
@@ -186,11 +187,11 @@ func (g *Grant) Release(ctx context.Context) error {
 	if len(g.ids) == 0 {
 		return nil
 	}
-	if !c.gate.enter() {
+	if !c.gate.Enter() {
 		c.late.add(g.leftover(), 0)
 		return ErrClosed
 	}
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	back, err := c.giveNow(ctx, g)
 	switch {
 	case err != nil:
@@ -206,7 +207,7 @@ func (g *Grant) Release(ctx context.Context) error {
 func (c *Client) giveNow(ctx context.Context, g *Grant) (*giving, error) {
 	q, x := c.queueOf(g.fair), &giving{ids: g.ids}
 	finish := func(err error) error {
-		if err != nil && !final(err) || g.doubt {
+		if err != nil && !calls.Final(err) || g.doubt {
 			c.late.add(g.leftover(), 0)
 		}
 		return unconfirmed("release", g.name, err)
@@ -216,9 +217,9 @@ func (c *Client) giveNow(ctx context.Context, g *Grant) (*giving, error) {
 		return x, finish(err)
 	}
 	done := make(chan error, 1)
-	c.gate.enterInside()
+	c.gate.EnterInside()
 	q.WaitFunc(context.WithoutCancel(ctx), g.name, x, func(_ *giving, err error) {
-		defer c.gate.leave()
+		defer c.gate.Leave()
 		done <- finish(err)
 	})
 	patience, stop := c.patience(ctx)
@@ -227,7 +228,7 @@ func (c *Client) giveNow(ctx context.Context, g *Grant) (*giving, error) {
 	case err := <-done:
 		return x, err
 	case <-patience:
-		return nil, unconfirmed("release", g.name, ended(ctx))
+		return nil, unconfirmed("release", g.name, calls.Ended(ctx))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -62,7 +63,7 @@ func (c *Client) attemptPlain(name string, batch []*waitqueue.Waiter[int64]) (ti
 		err = fmt.Errorf("unexpected reply %v", v)
 	}
 	if err != nil {
-		if r.doubt {
+		if r.Doubt {
 			c.debts.note(name, confirmed)
 			c.settleLater(name)
 		}
@@ -87,8 +88,8 @@ func (c *Client) giveBackPlain(name string, granted []int64) {
 		sum += n
 	}
 	if sum > 0 {
-		c.gate.enterInside()
-		c.additions.WaitFunc(context.Background(), name, &addition{n: sum}, func(*addition, error) { c.gate.leave() })
+		c.gate.EnterInside()
+		c.additions.WaitFunc(context.Background(), name, &addition{n: sum}, func(*addition, error) { c.gate.Leave() })
 	}
 }
 
@@ -99,9 +100,9 @@ func (c *Client) add(ctx context.Context, name string, a *addition) (code int64,
 		return codeOf(a), unconfirmed("release", name, err)
 	}
 	done := make(chan error, 1)
-	c.gate.enterInside()
+	c.gate.EnterInside()
 	c.additions.WaitFunc(context.WithoutCancel(ctx), name, a, func(_ *addition, err error) {
-		c.gate.leave()
+		c.gate.Leave()
 		done <- err
 	})
 	patience, stop := c.patience(ctx)
@@ -110,7 +111,7 @@ func (c *Client) add(ctx context.Context, name string, a *addition) (code int64,
 	case err = <-done:
 		return codeOf(a), unconfirmed("release", name, err)
 	case <-patience:
-		return 0, unconfirmed("release", name, ended(ctx))
+		return 0, unconfirmed("release", name, calls.Ended(ctx))
 	}
 }
 
@@ -138,7 +139,7 @@ func unconfirmed(operation, name string, err error) error { //nolint:unparam // 
 	switch {
 	case err == nil:
 		return nil
-	case final(err):
+	case calls.Final(err):
 		return operationError(operation, name, err)
 	default:
 		return fmt.Errorf("%w: %s %q: %w", ErrUnconfirmed, operation, name, err)
@@ -169,7 +170,7 @@ func (c *Client) attemptAdditions(name string, batch []*waitqueue.Waiter[*additi
 		err = fmt.Errorf("unexpected reply %v", codes)
 	}
 	if err != nil {
-		if final(err) {
+		if calls.Final(err) {
 			all = nil
 		}
 		c.debts.owe(name, all)
@@ -193,10 +194,10 @@ func (c *Client) settleLater(name string) {
 
 func (c *Client) settleIn(name string, pause time.Duration) {
 	_, err := c.wheel.AfterFunc(pause/2+rand.N(pause/2), func() {
-		if !c.gate.enter() {
+		if !c.gate.Enter() {
 			return // Close asks
 		}
-		defer c.gate.leave()
+		defer c.gate.Leave()
 		if c.debts.expire(name, time.Now()) {
 			c.logger.LogAttrs(context.Background(), slog.LevelWarn, "gave up confirming permits", slog.String("name", name))
 		}

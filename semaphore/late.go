@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -45,13 +46,13 @@ func (l *late) add(x *leftover, d time.Duration) {
 	if l.closed {
 		return
 	}
-	if d <= 0 && l.client.gate.enter() {
+	if d <= 0 && l.client.gate.Enter() {
 		l.send(x)
 		return
 	}
 	// Without a wheel the permits end with their lease.
 	x.timer, _ = l.client.wheel.AfterFunc(max(d, 0), func() {
-		if l.client.gate.enter() { // otherwise Close sends it
+		if l.client.gate.Enter() { // otherwise Close sends it
 			l.send(x)
 		}
 	})
@@ -61,7 +62,7 @@ func (l *late) add(x *leftover, d time.Duration) {
 func (l *late) send(x *leftover) {
 	c := l.client
 	c.queueOf(x.fair).WaitFunc(context.Background(), x.name, &giving{ids: x.ids}, func(_ *giving, err error) {
-		defer c.gate.leave()
+		defer c.gate.Leave()
 		l.done(x, err)
 	})
 }
@@ -72,7 +73,7 @@ func (l *late) done(x *leftover, err error) {
 	delete(l.pending, x)
 	l.mu.Unlock()
 	switch {
-	case err != nil && final(err):
+	case err != nil && calls.Final(err):
 		l.client.logger.LogAttrs(context.Background(), slog.LevelWarn, "release refused, permits end with their lease",
 			slog.String("name", x.name), slog.Any("error", err))
 	case time.Now().After(x.until):

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -100,18 +101,18 @@ func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)
 		return never
 	}
 	if n == 0 {
-		c.gate.leave()
+		c.gate.Leave()
 		go f(l.nothing(), nil)
 		return never
 	}
 	stop := l.queue().WaitFunc(ctx, l.name, newRequest(n, l.config.lease), func(r *request, err error) {
 		g, err := l.granted(ctx, r, err)
-		c.gate.leave()
+		c.gate.Leave()
 		f(g, err)
 	})
 	return func() {
 		if stop() {
-			c.gate.leave()
+			c.gate.Leave()
 			go f(nil, operationError("acquire", l.name, context.Canceled))
 		}
 	}
@@ -131,7 +132,7 @@ func (l *Leased) acquire(ctx context.Context, n int64, wait func(context.Context
 	if err := l.client.begin(ctx, "acquire", l.name); err != nil {
 		return nil, err
 	}
-	defer l.client.gate.leave()
+	defer l.client.gate.Leave()
 	if n == 0 {
 		return l.nothing(), nil
 	}
@@ -175,7 +176,7 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 	if err != nil {
 		return operationError("release", l.name, err)
 	}
-	if removed[0] == 0 && !r.doubt { // an unanswered first copy has released them
+	if removed[0] == 0 && !r.Doubt { // an unanswered first copy has released them
 		return fmt.Errorf("%w: %q: %d permits", ErrNotHeld, l.name, len(ids))
 	}
 	return nil
@@ -258,7 +259,7 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 	if err != nil {
 		return err
 	}
-	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases}, millis(d), "XX", raw[0])
+	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases}, calls.Millis(d), "XX", raw[0])
 	if err != nil {
 		return err
 	}

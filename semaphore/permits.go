@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -55,7 +56,7 @@ func (c *Client) attemptLeased(name string, batch []*waitqueue.Waiter[*request])
 	k := keysOf(name, false)
 	args := []any{publish, fenceMillis}
 	for _, w := range batch {
-		args = append(args, millis(w.Value.ttl), len(w.Value.ids))
+		args = append(args, calls.Millis(w.Value.ttl), len(w.Value.ids))
 		for _, id := range w.Value.ids {
 			args = append(args, id)
 		}
@@ -70,9 +71,9 @@ func (c *Client) attemptLeased(name string, batch []*waitqueue.Waiter[*request])
 }
 
 // apply marks the waiters as the script says.
-func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*request], r reply, n counts, err error) (time.Duration, error) {
+func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*request], r calls.Reply, n counts, err error) (time.Duration, error) {
 	for _, w := range batch {
-		w.Value.doubt = w.Value.doubt || r.doubt
+		w.Value.doubt = w.Value.doubt || r.Doubt
 	}
 	if err != nil {
 		for _, w := range batch {
@@ -87,7 +88,7 @@ func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*reques
 		var refusal error
 		switch {
 		case n.tokens[i] > 0:
-			w.Value.token, w.Value.sentAt = n.tokens[i], r.sentAt
+			w.Value.token, w.Value.sentAt = n.tokens[i], r.SentAt
 			w.Grant()
 			continue
 		case !n.set:
@@ -150,7 +151,7 @@ func (c *Client) attemptReturns(name string, batch []*waitqueue.Waiter[*giving])
 	if err != nil {
 		return 0, err
 	}
-	return 0, applyReturns(batch, removed, r.doubt)
+	return 0, applyReturns(batch, removed, r.Doubt)
 }
 
 func applyReturns(batch []*waitqueue.Waiter[*giving], removed []int64, doubt bool) error {
@@ -173,7 +174,7 @@ func applyReturns(batch []*waitqueue.Waiter[*giving], removed []int64, doubt boo
 func (l *Leased) granted(ctx context.Context, r *request, err error) (*Grant, error) {
 	if err != nil {
 		if err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
-			err = operationError("acquire", l.name, ended(ctx))
+			err = operationError("acquire", l.name, calls.Ended(ctx))
 		}
 		return nil, err
 	}

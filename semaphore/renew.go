@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -19,26 +20,26 @@ const idLen = 16
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
 	byKey := make(map[string]int)
-	var calls []scripts.Call
+	var renewals []scripts.Call
 	var members [][]int // the leases of each call
 	for i, l := range batch.Leases {
 		at, known := byKey[l.Key]
 		if !known {
-			at = len(calls)
+			at = len(renewals)
 			byKey[l.Key] = at
-			calls = append(calls, scripts.Call{Keys: []string{l.Key}, Args: []any{millis(batch.TTL), "GT"}})
+			renewals = append(renewals, scripts.Call{Keys: []string{l.Key}, Args: []any{calls.Millis(batch.TTL), "GT"}})
 			members = append(members, nil)
 		}
 		for id := l.ID; len(id) >= idLen; id = id[idLen:] {
-			calls[at].Args = append(calls[at].Args, id[:idLen])
+			renewals[at].Args = append(renewals[at].Args, id[:idLen])
 		}
 		members[at] = append(members[at], i)
 	}
-	for at, cmd := range scripts.PermitRenew.RunBatch(ctx, b.rdb, calls) {
+	for at, cmd := range scripts.PermitRenew.RunBatch(ctx, b.rdb, renewals) {
 		if failure := outcomes(cmd, batch, members[at]); failure != nil {
 			err = failure
-			if !refused(failure) {
-				reload(b.rdb)
+			if !calls.Refused(failure) {
+				calls.Reload(b.rdb)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -79,12 +80,12 @@ func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (ca
 		return func() {}
 	}
 	stop := c.plain.WaitFunc(ctx, s.name, n, func(_ int64, err error) {
-		c.gate.leave()
+		c.gate.Leave()
 		f(s.explain(ctx, err))
 	})
 	return func() {
 		if stop() {
-			c.gate.leave()
+			c.gate.Leave()
 			go f(operationError("acquire", s.name, context.Canceled))
 		}
 	}
@@ -97,7 +98,7 @@ func (s *Semaphore) acquire(ctx context.Context, n int64, wait func(context.Cont
 	if err := s.client.begin(ctx, "acquire", s.name); err != nil {
 		return err
 	}
-	defer s.client.gate.leave()
+	defer s.client.gate.Leave()
 	_, err := wait(ctx, s.name, n)
 	return s.explain(ctx, err)
 }
@@ -105,7 +106,7 @@ func (s *Semaphore) acquire(ctx context.Context, n int64, wait func(context.Cont
 // explain adds to an error of the queue what it does not know.
 func (s *Semaphore) explain(ctx context.Context, err error) error {
 	if err != nil && err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
-		return operationError("acquire", s.name, ended(ctx))
+		return operationError("acquire", s.name, calls.Ended(ctx))
 	}
 	return err
 }
@@ -123,9 +124,9 @@ func (s *Semaphore) check(ctx context.Context, n int64) (done bool, err error) {
 		return true, fmt.Errorf("%w: %q: %d of %d", ErrExceedsPermits, s.name, n, s.config.max)
 	case n == 0:
 		if ctx.Err() != nil {
-			return true, operationError("acquire", s.name, ended(ctx))
+			return true, operationError("acquire", s.name, calls.Ended(ctx))
 		}
-		if s.client.gate.isClosed() {
+		if s.client.gate.Closed() {
 			return true, ErrClosed
 		}
 		return true, nil
@@ -160,10 +161,10 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 	case n == 0 && !ifExists:
 		return false, nil
 	}
-	if !s.client.gate.enter() {
+	if !s.client.gate.Enter() {
 		return false, ErrClosed
 	}
-	defer s.client.gate.leave()
+	defer s.client.gate.Leave()
 	code, err := s.client.add(ctx, s.name, &addition{n: n, ifExists: ifExists, max: s.config.max})
 	switch {
 	case err != nil:
@@ -205,10 +206,10 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
-	r, err := s.client.await(ctx, "available", s.name, func() reply {
+	r, err := s.client.await(ctx, "available", s.name, func() calls.Reply {
 		get := redis.NewCmd(context.Background(), "get", s.name)
 		_ = s.client.rdb.Process(context.Background(), get) // the error is in the command
-		return reply{Cmd: get}
+		return calls.Reply{Cmd: get}
 	})
 	if errors.Is(err, redis.Nil) {
 		return 0, nil
@@ -229,7 +230,7 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Durat
 		return 0, s.err
 	}
 	keys := []string{s.name, s.client.record(s.name), scripts.SemChannel(s.name)}
-	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys, op, n, millis(ttl), publish, recordMillis)
+	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys, op, n, calls.Millis(ttl), publish, recordMillis)
 	if err != nil {
 		return 0, err
 	}

@@ -20,15 +20,20 @@ type NameError struct {
 
 // Error quotes the name, shortened if it is long.
 func (e *NameError) Error() string {
-	const most = 64
-	if len(e.Name) > most {
-		return fmt.Sprintf("%v: %q... (%d bytes): %s", ErrName, e.Name[:most], len(e.Name), e.Reason)
-	}
-	return fmt.Sprintf("%v: %q: %s", ErrName, e.Name, e.Reason)
+	return fmt.Sprintf("%v: %s: %s", ErrName, Quote(e.Name), e.Reason)
 }
 
 // Unwrap returns ErrName.
 func (e *NameError) Unwrap() error { return ErrName }
+
+// Quote returns a name as messages show it: in quotes, and shortened if it is long.
+func Quote(name string) string {
+	const most = 64
+	if len(name) > most {
+		return fmt.Sprintf("%q...", name[:most])
+	}
+	return fmt.Sprintf("%q", name)
+}
 
 // CheckName returns a *NameError for a name under which the keys of one object
 // would not share a cluster slot, and for names that are empty or longer than

@@ -3,11 +3,11 @@ package waitqueue
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/notify"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -27,7 +27,7 @@ type Channels struct {
 	hub     *notify.Hub
 	shards  *notify.Shards // nil outside of clusters
 	cluster *redis.ClusterClient
-	found   atomic.Int32
+	choice  atomic.Int32
 }
 
 // NewChannels returns the channels of a client. They cost nothing until somebody listens.
@@ -39,27 +39,29 @@ func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Ch
 	} else {
 		choice = Ordinary
 	}
-	c.found.Store(int32(choice))
+	c.choice.Store(int32(choice))
 	return c
 }
 
-// sharding asks the cluster, until it has answered once. Only that blocks, for a round trip.
-func (c *Channels) sharding() Sharding {
-	if s := Sharding(c.found.Load()); s != FindOut {
-		return s
+// Decide asks the cluster for its kind of channels unless it has answered before. Only then it blocks, for a round trip.
+func (c *Channels) Decide() {
+	if c.Decided() {
+		return
 	}
-	err := c.cluster.PubSubShardNumSub(context.Background(), "0").Err()
-	var answer redis.Error
-	switch {
+	switch err := c.cluster.PubSubShardNumSub(context.Background(), "0").Err(); {
 	case err == nil:
-		c.found.Store(int32(Sharded))
-	case errors.As(err, &answer) && strings.Contains(strings.ToLower(answer.Error()), "subcommand"): // unknown before Redis 7
-		c.found.Store(int32(Ordinary))
+		c.choice.CompareAndSwap(int32(FindOut), int32(Sharded))
+	case calls.Final(err): // before Redis 7
+		c.choice.CompareAndSwap(int32(FindOut), int32(Ordinary))
 	}
-	return Sharding(c.found.Load())
 }
 
-// Verb is the command that wakes those who wait. It may ask the cluster.
+// Decided reports whether Decide would not block.
+func (c *Channels) Decided() bool { return c.sharding() != FindOut }
+
+func (c *Channels) sharding() Sharding { return Sharding(c.choice.Load()) }
+
+// Verb is the command that wakes those who wait. As long as nothing is decided it is that of ordinary channels.
 func (c *Channels) Verb() string {
 	if c.sharding() == Sharded {
 		return "SPUBLISH"
@@ -67,11 +69,11 @@ func (c *Channels) Verb() string {
 	return "PUBLISH"
 }
 
-// Listen returns a Config's Listen.
+// Listen returns a Config's Listen for the channels of names. It may have to Decide.
 func (c *Channels) Listen(channel func(name string) string) func(name string, kick func()) (stop func()) {
 	ordinary := Hub(c.hub, channel)
 	return func(name string, kick func()) func() {
-		if c.sharding() == Sharded {
+		if c.Decide(); c.sharding() == Sharded {
 			return c.shards.Subscribe(channel(name), kick).Close
 		}
 		return ordinary(name, kick)

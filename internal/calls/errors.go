@@ -1,0 +1,55 @@
+package calls
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// MayHaveBeenSent reports whether a call that failed may have reached the server all the same.
+func MayHaveBeenSent(err error) bool {
+	var op *net.OpError
+	switch {
+	case Refused(err):
+		return false
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+		return false
+	case errors.As(err, &op) && op.Op == "dial":
+		return false
+	}
+	return true
+}
+
+// Refused reports whether the error is an answer of the server.
+func Refused(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer)
+}
+
+// Passing reports whether the server refused a call for a reason that tends to pass within a second, such as a failover.
+func Passing(err error) bool {
+	_, moved := redis.IsMovedError(err)
+	return moved || redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) ||
+		redis.IsClusterDownError(err) || redis.IsTryAgainError(err) || redis.IsMaxClientsError(err)
+}
+
+// Final reports whether a call that failed is not worth repeating, ever.
+func Final(err error) bool { return Refused(err) && !Passing(err) }
+
+// Outage reports whether Redis could not be reached or says that it will be back, as in a failover.
+func Outage(err error) bool {
+	var network net.Error
+	return Passing(err) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, redis.ErrPoolTimeout)
+}
+
+// Ended is why ctx is over: its error, and its cause if that says more.
+func Ended(ctx context.Context) error {
+	err := ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		return errors.Join(err, cause)
+	}
+	return err
+}
