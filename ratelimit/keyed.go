@@ -107,7 +107,7 @@ func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error)
 }
 
 // AllowUpTo charges as many permits to the key as it has, at most n, in one round trip. Result.Granted tells how many; Allowed
-// is true if it is at least one. n is at least 1 and may be above the burst. It does not overtake those who wait.
+// is true if it is at least one. n may be above the burst; n = 0 is Peek. It does not overtake those who wait.
 func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
 	n = min(n, k.limit.Burst)
 	l, err := k.use(key, n)

@@ -2,6 +2,11 @@ package ratelimit_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,14 +19,22 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// everywhere is what is tested on a single server and on a cluster.
+// everywhere is what is tested on a single server and on a cluster; docs/behaviours-ratelimit.md lists it.
 var everywhere = map[string]func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient){
-	"GCRA":                          keyedGCRA,
-	"FixedWindow":                   keyedFixedWindow,
-	"configuration":                 limiterConfiguration,
-	"what redis_rate's tests ask":   keyedAsRedisRate,
-	"what Redisson's own tests ask": limiterAsRedisson,
-	"Java at the other end":         bothSidesCountTogether,
+	"GCRA":                         keyedGCRA,
+	"FixedWindow":                  keyedFixedWindow,
+	"configuration":                limiterConfiguration,
+	"redis_rate":                   keyedAsRedisRate,
+	"RetryAfter":                   keyedRetryAfter,
+	"Redisson, counts":             limiterCounts,
+	"Redisson, a limit is changed": limiterUpdates,
+	"Redisson, keep-alive":         limiterKeepAlive,
+	"Redisson, release":            limiterReturn,
+	"Redisson, concurrency":        limiterConcurrency,
+	"waiting":                      waitingLikeXSync,
+	"Java takes":                   bothSidesCountTogether,
+	"Java configures":              bothSidesConfigure,
+	"Java keeps alive":             bothSidesKeepAlive,
 }
 
 func TestRatelimit_OnASingleServer(t *testing.T) {
@@ -45,6 +58,30 @@ func TestRatelimit_OnACluster(t *testing.T) {
 			f(t, newClient(t, rdb), rdb)
 		})
 	}
+}
+
+// The document quotes subtests by their names, in italics.
+func TestRatelimit_DocumentedBehavioursAreTested(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../docs/behaviours-ratelimit.md")
+	require.NoError(t, err)
+	files, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	var tests strings.Builder
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		tests.Write(text)
+	}
+	quoted := regexp.MustCompile(`\*([^*]+)\*`).FindAllStringSubmatch(string(document), -1)
+	require.Greater(t, len(quoted), 30)
+	var missing []string
+	for _, name := range quoted {
+		if !strings.Contains(tests.String(), strconv.Quote(name[1])) {
+			missing = append(missing, name[1])
+		}
+	}
+	require.Empty(t, missing)
 }
 
 func keyedGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
@@ -89,23 +126,6 @@ func keyedGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	require.ErrorIs(t, k.WaitN(ctx, name, 1000), ratelimit.ErrExceedsLimit)
 }
 
-func TestKeyed_RetryAfterIsExact(t *testing.T) {
-	t.Parallel()
-	c, _, _, name := shared(t)
-	k := c.Keyed("k", ratelimit.Limit{Rate: 1, Per: time.Millisecond, Burst: 1})
-	denied := 0
-	for range 500 {
-		r, err := k.Allow(t.Context(), name)
-		require.NoError(t, err)
-		if !r.Allowed {
-			denied++
-			require.Positive(t, r.RetryAfter)
-			require.LessOrEqual(t, r.RetryAfter, time.Millisecond)
-		}
-	}
-	require.Positive(t, denied)
-}
-
 func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx := t.Context()
 	k := c.Keyed("w", ratelimit.Limit{Rate: 3, Per: 300 * time.Millisecond, Burst: 3}, ratelimit.FixedWindow)
@@ -122,6 +142,12 @@ func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	require.False(t, r.Allowed)
 	require.Positive(t, r.RetryAfter)
 	require.LessOrEqual(t, r.RetryAfter, 301*time.Millisecond)
+
+	r, err = k.AllowN(ctx, name, 0)
+	require.NoError(t, err)
+	require.True(t, !r.Allowed || r.Remaining > 0, "nothing of a full window is not allowed")
+	_, err = k.AllowN(ctx, name, -1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalid)
 
 	began := time.Now()
 	require.NoError(t, k.WaitN(within(t, patience), name, 3))
@@ -274,24 +300,6 @@ func TestKeyed_WaitEndsWithItsContext(t *testing.T) {
 	stop()
 	stop()
 	require.ErrorIs(t, <-done, context.Canceled)
-}
-
-func TestKeyed_ACancelledHeadLetsTheRestGo(t *testing.T) {
-	t.Parallel()
-	c, _, _, name := shared(t)
-	k := c.Keyed("k", ratelimit.Limit{Rate: 10, Per: time.Minute, Burst: 10}) // one in 6 s
-	require.NoError(t, k.WaitN(t.Context(), name, 8))
-	done := make(chan error, 2)
-	stop := k.WaitFunc(t.Context(), name, 10, func(err error) { done <- err })
-	k.WaitFunc(t.Context(), name, 1, func(error) { done <- nil })
-	began := time.Now()
-	stop()
-	for range 2 {
-		if err := <-done; err != nil {
-			require.ErrorIs(t, err, context.Canceled)
-		}
-	}
-	require.Less(t, time.Since(began), 4*time.Second)
 }
 
 func TestKeyed_Reserve(t *testing.T) {

@@ -125,7 +125,7 @@ func (l *lane) decide(ctx context.Context, n int64) (Result, error) {
 // there is, is a sum of some of them, and taking them in order finds it.
 func (l *lane) upTo(ctx context.Context, n int64) (r Result, err error) {
 	if n == 0 {
-		return r, &InvalidError{"n", n, "must be at least 1"}
+		return l.decide(ctx, 0)
 	}
 	l.mu.Lock()
 	if l.stock == 0 {

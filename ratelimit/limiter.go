@@ -185,7 +185,7 @@ func (l *Limiter) AllowN(ctx context.Context, n int64) (r Result, err error) {
 func (l *Limiter) Peek(ctx context.Context) (Result, error) { return l.AllowN(ctx, 0) }
 
 // AllowUpTo charges as many permits as there are, at most n, in one round trip. Result.Granted tells how many; Allowed is
-// true if it is at least one. n is at least 1 and may be above the rate. It does not overtake those who wait.
+// true if it is at least one. n may be above the rate; n = 0 is Peek. It does not overtake those who wait.
 func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (r Result, err error) {
 	err = l.with(min(n, MaxRate), func(lane *lane) error {
 		r, err = lane.upTo(ctx, min(n, MaxRate))

@@ -17,11 +17,11 @@ func perSeconds(n int64, seconds float64) ratelimit.Limit {
 }
 
 // limiter returns a Limiter with a limit, on a client of its own.
-func limiter(t *testing.T, limit ratelimit.Limit, scope ratelimit.Scope, opts ...ratelimit.SetOption) (*ratelimit.Limiter, *ratelimit.Client, *redis.Client, string) {
+func limiter(t *testing.T, limit ratelimit.Limit, scope ratelimit.Scope) (*ratelimit.Limiter, *ratelimit.Client, *redis.Client, string) {
 	t.Helper()
 	c, rdb, _, name := shared(t)
 	l := c.Limiter(name)
-	ok, err := l.TrySetRate(t.Context(), limit, scope, opts...)
+	ok, err := l.TrySetRate(t.Context(), limit, scope)
 	require.NoError(t, err)
 	require.True(t, ok)
 	return l, c, rdb, name
@@ -101,40 +101,6 @@ func limiterConfiguration(t *testing.T, c *ratelimit.Client, rdb redis.Universal
 	require.Zero(t, keys)
 }
 
-func TestLimiter_CountsDownAndSlides(t *testing.T) {
-	t.Parallel()
-	l, _, _, _ := limiter(t, perSeconds(2, 1), ratelimit.Overall)
-	w := newWheel(t)
-	began := time.Now()
-	take(t, l, 1, true)
-	require.NoError(t, w.Sleep(t.Context(), 800*time.Millisecond))
-	take(t, l, 1, true)
-	r := take(t, l, 1, false)
-	require.LessOrEqual(t, r.RetryAfter, 210*time.Millisecond)
-	require.NoError(t, w.Sleep(t.Context(), time.Until(began.Add(1100*time.Millisecond))))
-	take(t, l, 1, true)
-	take(t, l, 1, false) // only the first has left: a window slides
-}
-
-func TestLimiter_KeepAlive(t *testing.T) {
-	t.Parallel()
-	l, c, rdb, name := limiter(t, perSeconds(10, 0.2), ratelimit.Overall, ratelimit.WithKeepAlive(time.Second))
-	w := newWheel(t)
-	for range 3 {
-		require.NoError(t, w.Sleep(t.Context(), 500*time.Millisecond))
-		take(t, l, 1, true)
-		for _, key := range []string{ratelimit.LogKeys(c, name)[0], ratelimit.LogKeys(c, name)[1], ratelimit.LogKeys(c, name)[3]} {
-			require.Greater(t, rdb.PTTL(t.Context(), key).Val(), 700*time.Millisecond)
-		}
-	}
-	require.NoError(t, w.Sleep(t.Context(), 1200*time.Millisecond))
-	_, err := l.Allow(t.Context())
-	require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
-	for _, key := range ratelimit.LogKeys(c, name) {
-		require.Zero(t, rdb.Exists(t.Context(), key).Val())
-	}
-}
-
 func TestLimiter_AllowUpTo(t *testing.T) {
 	t.Parallel()
 	for n := int64(1); n <= 12; n++ {
@@ -149,31 +115,12 @@ func TestLimiter_AllowUpTo(t *testing.T) {
 		require.Equal(t, n < 7, r.Allowed)
 	}
 	l, _, _, _ := limiter(t, perSeconds(7, 60), ratelimit.Overall)
-	_, err := l.AllowUpTo(t.Context(), 0)
+	r, err := l.AllowUpTo(t.Context(), 0)
+	require.NoError(t, err)
+	require.Zero(t, r.Granted)
+	require.Equal(t, int64(7), r.Remaining)
+	_, err = l.AllowUpTo(t.Context(), -1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalid)
-}
-
-func TestLimiter_Return(t *testing.T) {
-	t.Parallel()
-	for _, scope := range []ratelimit.Scope{ratelimit.Overall, ratelimit.PerClient} {
-		l, _, _, _ := limiter(t, perSeconds(5, 60), scope)
-		ctx := t.Context()
-		first := take(t, l, 2, true)
-		take(t, l, 3, true)
-		take(t, l, 1, false)
-		given, err := l.Return(ctx, first)
-		require.NoError(t, err)
-		require.True(t, given)
-		requireLeft(t, l, 2)
-		given, err = l.Return(ctx, first)
-		require.NoError(t, err)
-		require.False(t, given, "once, and never more than the limit")
-		requireLeft(t, l, 2)
-		given, err = l.Return(ctx, ratelimit.Result{})
-		require.NoError(t, err)
-		require.False(t, given)
-		take(t, l, 2, true)
-	}
 }
 
 func TestLimiter_Reserve(t *testing.T) {
@@ -227,23 +174,6 @@ func TestLimiter_ConcurrentCallersAreExact(t *testing.T) {
 	require.Equal(t, 500, granted)
 	require.Equal(t, int64(500), rdb.ZCard(t.Context(), ratelimit.LogKeys(c, name)[3]).Val())
 	require.Equal(t, "0", rdb.Get(t.Context(), ratelimit.LogKeys(c, name)[1]).Val())
-}
-
-func TestLimiter_WaitersUseTheWholeRate(t *testing.T) {
-	t.Parallel()
-	l, _, _, _ := limiter(t, perSeconds(20, 0.2), ratelimit.Overall)
-	ctx := within(t, patience)
-	done := make(chan error, 120)
-	began := time.Now()
-	for range 120 {
-		l.WaitFunc(ctx, 1, func(err error) { done <- err })
-	}
-	for range 120 {
-		require.NoError(t, <-done)
-	}
-	// Six rounds of 20, of which the first is at once.
-	require.GreaterOrEqual(t, time.Since(began), time.Second)
-	require.Less(t, time.Since(began), 5*time.Second)
 }
 
 func TestLimiter_BigRequestsAreNotOvertakenAndPayOneRoundTripMore(t *testing.T) {

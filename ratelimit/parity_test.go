@@ -1,8 +1,7 @@
 package ratelimit_test
 
 import (
-	"sync"
-	"sync/atomic"
+	"context"
 	"testing"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 
 // What redis_rate's tests ask of AllowN and AllowAtMost; its 10 a second are 10 a minute here, lest a slow machine gain permits.
 // A request above the burst is an error, where redis_rate names a time after which it would be denied as well.
-func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
+func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	const step, slack = 6 * time.Second, 3 * time.Second
 	ctx, name := t.Context(), redistest.Name(t)
 	k := c.Keyed("k", ratelimit.PerMinute(10))
@@ -30,22 +29,34 @@ func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient
 		require.InDelta(t, reset, r.ResetAfter, float64(slack))
 		require.LessOrEqual(t, r.ResetAfter, reset)
 	}
-	r, err := k.Peek(ctx, name)
-	check(r, err, 0, 10, 0, 0)
-	r, err = k.Allow(ctx, name)
+	nothing := func(left int64, retry, reset time.Duration) {
+		t.Helper()
+		for _, look := range []func(context.Context, string, int64) (ratelimit.Result, error){k.AllowN, k.AllowUpTo} {
+			r, err := look(ctx, name, 0)
+			check(r, err, 0, left, retry, reset)
+			require.Equal(t, left > 0, r.Allowed, "nothing of nothing is not allowed")
+		}
+	}
+	nothing(10, 0, 0)
+	require.Zero(t, rdb.Exists(ctx, "k:{"+name+"}").Val(), "a look leaves nothing behind")
+	r, err := k.Allow(ctx, name)
 	check(r, err, 1, 9, 0, step)
+	require.LessOrEqual(t, rdb.PTTL(ctx, "k:{"+name+"}").Val(), step+time.Millisecond, "the state expires with what it says")
+	require.NoError(t, k.Reset(ctx, name))
+	r, err = k.AllowN(ctx, name, 2)
+	check(r, err, 2, 8, 0, 2*step)
+	r, err = k.AllowN(ctx, name, 7)
+	check(r, err, 7, 1, 0, 9*step)
 	require.NoError(t, k.Reset(ctx, name))
 	r, err = k.Allow(ctx, name)
 	check(r, err, 1, 9, 0, step)
 	r, err = k.AllowUpTo(ctx, name, 2)
 	check(r, err, 2, 7, 0, 3*step)
-	r, err = k.Peek(ctx, name)
-	check(r, err, 0, 7, 0, 3*step)
+	nothing(7, 0, 3*step)
 	r, err = k.AllowUpTo(ctx, name, 10)
 	check(r, err, 7, 0, 0, 10*step)
 	require.True(t, r.Allowed)
-	r, err = k.Peek(ctx, name)
-	check(r, err, 0, 0, step, 10*step)
+	nothing(0, step, 10*step)
 	r, err = k.AllowUpTo(ctx, name, 1000)
 	check(r, err, 0, 0, step, 10*step)
 	require.False(t, r.Allowed)
@@ -53,6 +64,38 @@ func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient
 	check(r, err, 0, 0, 10*step, 10*step)
 	_, err = k.AllowN(ctx, name, 1000)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	_, err = k.AllowN(ctx, name, -1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	_, err = k.AllowUpTo(ctx, name, -1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+
+	// Of two and a half permits it takes two, and leaves the half, where redis_rate takes that as well.
+	name += "half"
+	now, err := rdb.Time(ctx).Result()
+	require.NoError(t, err)
+	require.NoError(t, rdb.Set(ctx, "k:{"+name+"}", now.Add(10*step-5*step/2).UnixMicro(), 0).Err())
+	r, err = k.AllowUpTo(ctx, name, 5)
+	check(r, err, 2, 0, 0, 10*step-step/2)
+	r, err = k.AllowUpTo(ctx, name, 1)
+	check(r, err, 0, 0, step/2, 10*step-step/2)
+}
+
+// A rate of one a millisecond: the time to wait is not rounded up to seconds.
+func keyedRetryAfter(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
+	k, name, denied := c.Keyed("k", ratelimit.Limit{Rate: 1, Per: time.Millisecond, Burst: 1}), redistest.Name(t), 0
+	for end := time.Now().Add(patience); denied < 50 && time.Now().Before(end); {
+		r, err := k.Allow(t.Context(), name)
+		require.NoError(t, err)
+		if !r.Allowed && r.Source == ratelimit.SourceRedis {
+			denied++
+			require.Positive(t, r.RetryAfter)
+			require.LessOrEqual(t, r.RetryAfter, time.Millisecond)
+		}
+		r, err = k.AllowN(t.Context(), name, 1)
+		require.NoError(t, err)
+		require.LessOrEqual(t, r.ResetAfter, 2*time.Millisecond)
+	}
+	require.Equal(t, 50, denied)
 }
 
 func TestKeyed_AllowUpTo(t *testing.T) {
@@ -80,106 +123,8 @@ func TestKeyed_AllowUpTo(t *testing.T) {
 				require.Equal(t, n < 7, r.Allowed)
 				require.Equal(t, n < 7, r.RetryAfter == 0)
 			}
-			_, err = k.AllowUpTo(t.Context(), name, 0)
-			require.ErrorIs(t, err, ratelimit.ErrInvalid)
 			_, err = k.AllowUpTo(t.Context(), name, -1)
 			require.ErrorIs(t, err, ratelimit.ErrInvalid)
 		})
 	}
-}
-
-// What RedissonRateLimiterTest asks, with shorter intervals. There is no expire(): a keep-alive does it; release() is Return.
-func limiterAsRedisson(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
-	ctx, w := t.Context(), newWheel(t)
-	with := func(limit ratelimit.Limit, scope ratelimit.Scope) *ratelimit.Limiter {
-		l := c.Limiter(redistest.Name(t))
-		ok, err := l.TrySetRate(ctx, limit, scope)
-		require.NoError(t, err)
-		require.True(t, ok)
-		return l
-	}
-
-	t.Run("what was taken is back after the interval", func(t *testing.T) {
-		t.Parallel()
-		l := with(perSeconds(5, 0.5), ratelimit.Overall)
-		requireLeft(t, l, 5)
-		take(t, l, 2, true)
-		requireLeft(t, l, 3)
-		take(t, l, 2, true)
-		take(t, l, 1, true)
-		requireLeft(t, l, 0)
-		take(t, l, 1, false)
-		require.NoError(t, w.Sleep(ctx, 600*time.Millisecond))
-		requireLeft(t, l, 5)
-		take(t, l, 5, true)
-	})
-
-	t.Run("ten that wait for one each take nine intervals, and the next try fails", func(t *testing.T) {
-		t.Parallel()
-		l, began := with(perSeconds(1, 0.2), ratelimit.Overall), time.Now()
-		for range 10 {
-			require.NoError(t, l.Wait(ctx))
-		}
-		took := time.Since(began)
-		take(t, l, 1, false)
-		require.GreaterOrEqual(t, took, 1800*time.Millisecond)
-		require.Less(t, took, 5*time.Second)
-	})
-
-	t.Run("a wait that cannot succeed in time fails", func(t *testing.T) {
-		t.Parallel()
-		l := with(perSeconds(1, 60), ratelimit.Overall)
-		take(t, l, 1, true)
-		require.ErrorIs(t, l.Wait(within(t, time.Second)), ratelimit.ErrWouldExceedDeadline)
-	})
-
-	t.Run("setting the rate begins anew, in both scopes", func(t *testing.T) {
-		t.Parallel()
-		for _, scope := range []ratelimit.Scope{ratelimit.PerClient, ratelimit.Overall} {
-			l := with(perSeconds(10, 60), scope)
-			take(t, l, 1, true)
-			requireLeft(t, l, 9)
-			require.NoError(t, l.SetRate(ctx, perSeconds(20, 60), scope))
-			take(t, l, 1, true)
-			requireLeft(t, l, 19)
-			require.NoError(t, l.SetRate(ctx, perSeconds(20, 60), scope))
-			take(t, l, 1, true)
-			requireLeft(t, l, 19)
-		}
-	})
-
-	t.Run("a shorter interval lets go what is older", func(t *testing.T) {
-		t.Parallel()
-		l := with(perSeconds(10, 60), ratelimit.Overall)
-		take(t, l, 6, true)
-		require.NoError(t, w.Sleep(ctx, 300*time.Millisecond))
-		take(t, l, 1, true)
-		ok, err := l.UpdateRate(ctx, perSeconds(10, 0.25), ratelimit.Overall, ratelimit.WithState())
-		require.NoError(t, err)
-		require.True(t, ok)
-		r, err := l.Peek(ctx)
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, r.Remaining, int64(9))
-	})
-
-	t.Run("two hundred who wait keep the log full", func(t *testing.T) {
-		t.Parallel()
-		const rate, waiters, rounds = 400, 200, 5
-		l := with(perSeconds(rate, 0.5), ratelimit.Overall)
-		took := time.Now()
-		var granted atomic.Int64
-		var all sync.WaitGroup
-		for range waiters {
-			all.Go(func() {
-				for granted.Add(1) <= rate*rounds {
-					if l.Wait(ctx) != nil {
-						return
-					}
-				}
-			})
-		}
-		all.Wait()
-		require.GreaterOrEqual(t, time.Since(took), (rounds-1)*500*time.Millisecond)
-		require.Less(t, time.Since(took), rounds*500*time.Millisecond+2*time.Second)
-	})
 }

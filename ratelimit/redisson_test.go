@@ -1,8 +1,6 @@
 package ratelimit_test
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"strconv"
 	"testing"
 	"time"
@@ -14,117 +12,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
-
-// java plays a service in Java on one limiter, with the commands that Redisson's scripts consist of and its own clock.
-type java struct {
-	t    *testing.T
-	rdb  redis.UniversalClient
-	name string
-	skew time.Duration
-}
-
-func (j java) keys() (value, permits string) {
-	return "{" + j.name + "}:value", "{" + j.name + "}:permits"
-}
-
-func (j java) trySetRate(rate int64, interval time.Duration) {
-	for field, v := range map[string]int64{"rate": rate, "interval": interval.Milliseconds(), "keepAliveTime": 0, "type": 0} {
-		require.NoError(j.t, j.rdb.HSetNX(j.t.Context(), j.name, field, v).Err())
-	}
-}
-
-// tryAcquire returns whether n permits were granted, and otherwise the time to wait. twice repeats the charge, as a retry
-// after a lost reply does.
-func (j java) tryAcquire(n int64, twice bool) (bool, time.Duration) {
-	ctx, t, rdb := j.t.Context(), j.t, j.rdb
-	value, permits := j.keys()
-	number := func(s string, err error) int64 {
-		require.NoError(t, err)
-		v, err := strconv.ParseInt(s, 10, 64)
-		require.NoError(t, err)
-		return v
-	}
-	sizes := func(members []string) (sum int64) {
-		for _, m := range members {
-			require.Equal(t, byte(16), m[0])
-			require.Len(t, m, 21)
-			sum += int64(binary.LittleEndian.Uint32([]byte(m[17:])))
-		}
-		return sum
-	}
-	rate := number(rdb.HGet(ctx, j.name, "rate").Result())
-	interval := number(rdb.HGet(ctx, j.name, "interval").Result())
-	now := time.Now().Add(j.skew).UnixMilli()
-	if rdb.Exists(ctx, value).Val() == 0 {
-		require.NoError(t, rdb.Set(ctx, value, rate, 0).Err())
-	} else {
-		to := strconv.FormatInt(now-interval, 10)
-		old := rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: permits, Start: "0", Stop: to, ByScore: true}).Val()
-		if released := sizes(old); released > 0 {
-			require.NoError(t, rdb.ZRemRangeByScore(ctx, permits, "0", to).Err())
-			left := number(rdb.Get(ctx, value).Result()) + released
-			if left > rate {
-				left = rate - sizes(rdb.ZRange(ctx, permits, 0, -1).Val())
-			}
-			require.NoError(t, rdb.Set(ctx, value, left, 0).Err())
-		}
-		if number(rdb.Get(ctx, value).Result()) < n {
-			oldest := rdb.ZRangeWithScores(ctx, permits, 0, 0).Val()
-			require.NotEmpty(t, oldest, "a Java service would stumble over nil here")
-			return false, time.Duration(3+interval-(now-int64(oldest[0].Score))) * time.Millisecond
-		}
-	}
-	var id [16]byte
-	_, _ = rand.Read(id[:])
-	for range map[bool]int{false: 1, true: 2}[twice] {
-		require.NoError(t, rdb.ZAdd(ctx, permits, redis.Z{Score: float64(now), Member: ratelimit.Member(id, n)}).Err())
-		require.NoError(t, rdb.DecrBy(ctx, value, n).Err())
-	}
-	return true, 0
-}
-
-// bothSidesCountTogether has Go and Java take from one limiter in turn.
-func bothSidesCountTogether(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
-	ctx, name := t.Context(), redistest.Name(t)
-	j, l := java{t: t, rdb: rdb, name: name}, c.Limiter(name)
-	j.trySetRate(5, 2*time.Second)
-	cfg, err := l.Config(ctx)
-	require.NoError(t, err)
-	require.Equal(t, perSeconds(5, 2), cfg.Limit)
-	ok, err := l.TrySetRate(ctx, perSeconds(9, 1), ratelimit.Overall)
-	require.NoError(t, err)
-	require.False(t, ok)
-
-	began := time.Now()
-	got, _ := j.tryAcquire(2, false)
-	require.True(t, got)
-	take(t, l, 2, true)
-	got, _ = j.tryAcquire(1, false)
-	require.True(t, got)
-	got, wait := j.tryAcquire(1, false)
-	require.False(t, got)
-	require.Positive(t, wait)
-	require.LessOrEqual(t, wait, 2003*time.Millisecond)
-	r := take(t, l, 1, false)
-	require.Positive(t, r.RetryAfter)
-	require.LessOrEqual(t, r.RetryAfter, 2*time.Second)
-
-	require.NoError(t, l.WaitN(within(t, patience), 5))
-	require.GreaterOrEqual(t, time.Since(began), 1990*time.Millisecond)
-	got, _ = j.tryAcquire(1, false)
-	require.False(t, got, "Java sees what Go took")
-	value, permits := j.keys()
-	require.Equal(t, "0", rdb.Get(ctx, value).Val())
-	require.Equal(t, int64(1), rdb.ZCard(ctx, permits).Val())
-
-	// Reservations are entries with a time to come; Redisson only counts them.
-	res, err := l.Reserve(ctx, 2)
-	require.NoError(t, err)
-	require.Positive(t, res.Delay())
-	got, wait = j.tryAcquire(1, false)
-	require.False(t, got)
-	require.Positive(t, wait)
-}
 
 func TestRedisson_Defects(t *testing.T) {
 	t.Parallel()
@@ -195,7 +82,7 @@ func TestRedisson_Defects(t *testing.T) {
 	t.Run("R6: n is not cut to 32 bits", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, _, name := shared(t)
-		java{t: t, rdb: rdb, name: name}.trySetRate(1<<40, time.Minute)
+		require.True(t, java{t: t, rdb: rdb, name: name}.trySetRate(1<<40, time.Minute, ratelimit.Overall, 0))
 		l := c.Limiter(name)
 		_, err := l.AllowN(t.Context(), 1<<32)
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
