@@ -56,13 +56,14 @@ func TestMutex_Handoff(t *testing.T) {
 
 	t.Run("serves callers of a process in order without asking Redis", func(t *testing.T) {
 		t.Parallel()
-		require.LessOrEqual(t, roundTrips(t, redislock.WithHandoff(1000, time.Minute)), 4)
+		// A few, where an unlock meets an attempt under way on behalf of all who wait.
+		require.LessOrEqual(t, roundTrips(t, redislock.WithHandoff(1000, time.Minute)), callers/2)
 	})
 
 	t.Run("so too with fencing", func(t *testing.T) {
 		t.Parallel()
 		// The first look reserved no tokens, as nobody stood in line yet; the second did.
-		require.LessOrEqual(t, roundTrips(t, redislock.WithHandoff(1000, time.Minute), redislock.WithFencing()), 8)
+		require.LessOrEqual(t, roundTrips(t, redislock.WithHandoff(1000, time.Minute), redislock.WithFencing()), callers/2)
 	})
 
 	t.Run("asks Redis for each where it is switched off (control)", func(t *testing.T) {

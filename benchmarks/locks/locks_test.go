@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -98,6 +99,16 @@ func newPeer(impl string, rdb *redis.Client) (peer, error) {
 				return nil
 			},
 		}, nil
+	case "floor":
+		// What any client of Redisson's protocol has to pay: its two scripts by go-redis, and nothing around them.
+		var n atomic.Int64
+		return peer{lock: func(ctx context.Context, name string) (func() error, error) {
+			id := fmt.Sprintf("7f1c6d3e-1f5a-4a57-9a0e-3c8f3a7b9d10:%d", n.Add(1))
+			err := scripts.LockAcquire.RunOnce(ctx, rdb, []string{name}, id, lease.Milliseconds()).Err()
+			return func() error {
+				return scripts.LockRelease.RunOnce(ctx, rdb, []string{name, scripts.LockChannel(name)}, id, "PUBLISH").Err()
+			}, err
+		}}, nil
 	}
 	return peer{}, fmt.Errorf("no implementation %q", impl)
 }
@@ -205,16 +216,23 @@ func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int
 
 func nothing() {}
 
-// BenchmarkUncontended is a lock and an unlock of a name that nobody else wants.
+// BenchmarkUncontended is a lock and an unlock of a name that nobody else wants, under a context that may end, as that of a request,
+// and under one that cannot: cogwheel lets a caller go when his context ends, also if Redis hangs, which costs goroutines.
 func BenchmarkUncontended(b *testing.B) {
+	contexts := map[string]func(b *testing.B) context.Context{
+		"endless":     func(*testing.B) context.Context { return context.Background() },
+		"cancellable": func(b *testing.B) context.Context { return b.Context() },
+	}
 	for _, n := range []int{1, 64} {
-		for _, impl := range impls {
-			b.Run(fmt.Sprintf("goroutines=%d/impl=%s", n, impl), func(b *testing.B) {
-				p, _ := open(b, impl)
-				rate(b, func() (int64, error) {
-					return hammer(b.Context(), p, n, round(), func(i int) string { return fmt.Sprintf("name:%d", i) }, nothing)
-				}, "pairs/s")
-			})
+		for _, ctx := range []string{"endless", "cancellable"} {
+			for _, impl := range append(impls, "floor") {
+				b.Run(fmt.Sprintf("goroutines=%d/ctx=%s/impl=%s", n, ctx, impl), func(b *testing.B) {
+					p, _ := open(b, impl)
+					rate(b, func() (int64, error) {
+						return hammer(contexts[ctx](b), p, n, round(), func(i int) string { return fmt.Sprintf("name:%d", i) }, nothing)
+					}, "pairs/s")
+				})
+			}
 		}
 	}
 }

@@ -160,7 +160,7 @@ func hammer(ctx context.Context, take acquire, n int, hold time.Duration) (sum t
 	return sum, nil
 }
 
-func run(b *testing.B, kind, impl string, permits, goroutines int, hold time.Duration) {
+func run(b *testing.B, ctx context.Context, kind, impl string, permits, goroutines int, hold time.Duration) {
 	b.Helper()
 	take, n := open(b, kind, impl, permits)
 	var all tally
@@ -168,7 +168,7 @@ func run(b *testing.B, kind, impl string, permits, goroutines int, hold time.Dur
 	before := n.n.Load()
 	for b.Loop() {
 		began := time.Now()
-		x, err := hammer(b.Context(), take, goroutines, hold)
+		x, err := hammer(ctx, take, goroutines, hold)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -186,13 +186,17 @@ func run(b *testing.B, kind, impl string, permits, goroutines int, hold time.Dur
 	b.ReportMetric(all.waits[len(all.waits)*99/100].Seconds()*1000, "wait-p99-ms")
 }
 
-// BenchmarkUncontended is an acquisition and a release where there is a permit for everybody.
+// BenchmarkUncontended is an acquisition and a release where there is a permit for everybody, under a context that may end, as that of
+// a request, and under one that cannot: cogwheel lets a caller go when his context ends, also if Redis hangs, which costs goroutines.
 func BenchmarkUncontended(b *testing.B) {
 	for _, kind := range kinds {
 		for _, goroutines := range []int{1, 64} {
 			for _, impl := range impls[kind] {
-				b.Run(fmt.Sprintf("kind=%s/permits=64/goroutines=%d/impl=%s", kind, goroutines, impl), func(b *testing.B) {
-					run(b, kind, impl, 64, goroutines, 0)
+				b.Run(fmt.Sprintf("kind=%s/permits=64/goroutines=%d/ctx=endless/impl=%s", kind, goroutines, impl), func(b *testing.B) {
+					run(b, context.Background(), kind, impl, 64, goroutines, 0)
+				})
+				b.Run(fmt.Sprintf("kind=%s/permits=64/goroutines=%d/ctx=cancellable/impl=%s", kind, goroutines, impl), func(b *testing.B) {
+					run(b, b.Context(), kind, impl, 64, goroutines, 0)
 				})
 			}
 		}
@@ -205,7 +209,7 @@ func BenchmarkContended(b *testing.B) {
 		for _, hold := range []time.Duration{0, 2 * time.Millisecond} {
 			for _, impl := range impls[kind] {
 				b.Run(fmt.Sprintf("kind=%s/permits=5/goroutines=64/hold=%v/impl=%s", kind, hold, impl), func(b *testing.B) {
-					run(b, kind, impl, 5, 64, hold)
+					run(b, b.Context(), kind, impl, 5, 64, hold)
 				})
 			}
 		}

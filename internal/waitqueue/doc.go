@@ -13,7 +13,8 @@
 //
 // # Cost
 //
-// A queue costs one wheel entry while it waits and one goroutine while it works. A waiter costs about 200 bytes, a blocking
+// A queue costs one wheel entry while it waits and one goroutine while it works, which for the first attempt may be that of a caller
+// whose context cannot end. A waiter costs about 200 bytes, a blocking
 // one a channel besides, and neither a goroutine nor a timer. A name without waiters costs nothing.
 //
 // # Three ways to use it

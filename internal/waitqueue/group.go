@@ -11,7 +11,7 @@ import (
 )
 
 // Config says what a Group does. Attempt, MaxBatch and Poll are required; the hooks may be nil. All of them run on
-// the queue's own goroutine, one at a time per name and without any lock held, so they may block on the network.
+// the queue's own goroutine, the first one perhaps on a caller's, one at a time per name and without any lock held, so they may block on the network.
 type Config[T any] struct {
 	// Attempt asks for the front of the queue in one go. It marks waiters with Grant or Fail, in any order; those that it
 	// does not mark stay where they are. If there are such, again is the time until something may have
@@ -45,8 +45,8 @@ type Config[T any] struct {
 // Group is a set of queues, one per name in use. It is safe for concurrent use.
 //
 // Ground rules. mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight belong
-// to Attempt. No hook runs under mu. A queue is in the map exactly as long as somebody waits in it or its goroutine runs; only
-// that goroutine calls hooks. A waiter is linked until it is settled; one that is cancelled in flight is unlinked at
+// to Attempt. No hook runs under mu. A queue is in the map exactly as long as somebody waits in it or it is running; only
+// the goroutine that runs it calls hooks. A waiter is linked until it is settled; one that is cancelled in flight is unlinked at
 // once and looked at again when the attempt returns.
 type Group[T any] struct {
 	wheel *wheel.Wheel
@@ -69,7 +69,8 @@ func New[T any](w *wheel.Wheel, cfg Config[T]) *Group[T] {
 
 // Wait queues v under the name and blocks until an attempt has granted or failed it, ctx ends, or the Group is closed. It
 // returns v as the attempt left it. After an error nothing is granted: a grant that came too late goes to GiveBack.
-// If ctx has ended before, nothing is asked.
+// If ctx has ended before, nothing is asked. A caller whose ctx cannot end makes the first attempt himself if nobody else is at
+// work: he saves two changes of goroutine, and then Close does not let him go before that attempt is over.
 func (g *Group[T]) Wait(ctx context.Context, name string, v T) (T, error) {
 	return g.wait(ctx, name, &Waiter[T]{Value: v})
 }
@@ -86,8 +87,12 @@ func (g *Group[T]) wait(ctx context.Context, name string, w *Waiter[T]) (T, erro
 		return none, err
 	}
 	w.done = make(chan struct{}, 1)
-	if err := g.add(name, w); err != nil {
+	q, err := g.add(name, w, ctx.Done() == nil)
+	if err != nil {
 		return none, err
+	}
+	if q != nil {
+		q.lead()
 	}
 	select {
 	case <-w.done:
@@ -121,7 +126,7 @@ func (g *Group[T]) WaitFunc(ctx context.Context, name string, v T, f func(T, err
 	}
 	err := ctx.Err()
 	if err == nil {
-		err = g.add(name, w)
+		_, err = g.add(name, w, false)
 	}
 	if err != nil {
 		var none T
@@ -226,22 +231,30 @@ func (g *Group[T]) Close(ctx context.Context, reason error) error {
 	}
 }
 
-func (g *Group[T]) add(name string, w *Waiter[T]) error {
+// add queues a waiter. If there is work to do, nobody does it, and the caller is willing to lead, it returns the queue for that.
+func (g *Group[T]) add(name string, w *Waiter[T], lead bool) (*queue[T], error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed != nil {
-		return g.closed
+		return nil, g.closed
 	}
 	q := g.queue(name)
 	if w.once && !g.cfg.Eager && q.size > 0 && !q.running {
-		return &NotServedError{Again: max(time.Until(q.due), 0)}
+		return nil, &NotServedError{Again: max(time.Until(q.due), 0)}
 	}
 	if q.size == 0 || g.cfg.Eager {
 		q.look = true
 	}
 	q.push(w)
-	g.wake(q)
-	return nil
+	if !q.idleWithWork() {
+		return nil, nil
+	}
+	g.start(q)
+	if lead {
+		return q, nil
+	}
+	go q.run()
+	return nil, nil
 }
 
 // queue returns the queue of a name, a new one if there is none. mu is held.
@@ -280,11 +293,16 @@ func (g *Group[T]) remove(w *Waiter[T]) {
 
 // wake starts the queue's goroutine if there is work for it. mu is held.
 func (g *Group[T]) wake(q *queue[T]) {
-	if !q.running && (q.look || q.size == 0 || len(q.back) > 0 || len(q.left) > 0) {
-		q.running = true
-		g.active++
+	if q.idleWithWork() {
+		g.start(q)
 		go q.run()
 	}
+}
+
+// start accounts for a goroutine that is about to work. mu is held.
+func (g *Group[T]) start(q *queue[T]) {
+	q.running = true
+	g.active++
 }
 
 // leave accounts for the end of a goroutine. mu is held.

@@ -3,6 +3,7 @@ package waitqueue_test
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"testing"
@@ -171,6 +172,44 @@ func TestGroup_Wait(t *testing.T) {
 			require.Equal(t, [][]int{{1}}, s.attempts)
 			synctest.Wait()
 			require.Zero(t, g.Len())
+		})
+	})
+
+	t.Run("the first attempt is the caller's own if nothing can call him away", func(t *testing.T) {
+		s := &server{free: 3}
+		var stacks []string
+		watch := func(c *waitqueue.Config[int]) {
+			c.Attempt = func(name string, batch []*waiter) (time.Duration, error) {
+				stacks = append(stacks, string(debug.Stack()))
+				return s.Attempt(name, batch)
+			}
+		}
+		bubble(t, s, watch, func(t *testing.T, g *waitqueue.Group[int]) {
+			_, err := g.Wait(context.Background(), "name", 1)
+			require.NoError(t, err)
+			_, err = g.Try(context.Background(), "name", 1)
+			require.NoError(t, err)
+			require.Zero(t, g.Len(), "nothing is left to do for another goroutine")
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			_, err = g.Wait(ctx, "name", 1)
+			require.NoError(t, err)
+			require.Len(t, stacks, 3)
+			const caller = "waitqueue.(*Group[...]).Wait("
+			require.Contains(t, stacks[0], caller)
+			require.Contains(t, stacks[1], "waitqueue.(*Group[...]).Try(")
+			require.NotContains(t, stacks[2], caller)
+
+			refused := make(chan error, 1)
+			go func() {
+				_, err := g.Wait(context.Background(), "name", 1)
+				refused <- err
+			}()
+			synctest.Wait()
+			require.Contains(t, stacks[3], caller)
+			s.release(1, false)
+			require.NoError(t, <-refused)
+			require.NotContains(t, stacks[4], caller, "a later one")
 		})
 	})
 

@@ -15,7 +15,7 @@ type queue[T any] struct {
 	size        int
 	once        int // waiters that do not wait for a second look
 
-	running bool // the goroutine of run is alive
+	running bool // a goroutine is in run or lead
 	look    bool // there is a reason to look
 	due     time.Time
 	timer   wheel.Timer
@@ -28,6 +28,27 @@ type queue[T any] struct {
 func (q *queue[T]) run() {
 	for q.step() {
 	}
+}
+
+// lead is run for a caller who has nothing else to do: one step, and the last if nothing is left but to go. Otherwise run goes on.
+func (q *queue[T]) lead() {
+	if !q.step() {
+		return
+	}
+	g := q.group
+	g.mu.Lock()
+	over := q.size == 0 && q.stop == nil && len(q.back)+len(q.left) == 0
+	g.mu.Unlock()
+	if over {
+		q.run()
+	} else {
+		go q.run()
+	}
+}
+
+// idleWithWork reports whether there is something to do and nobody who does it. mu is held.
+func (q *queue[T]) idleWithWork() bool {
+	return !q.running && (q.look || q.size == 0 || len(q.back)+len(q.left) > 0)
 }
 
 func (q *queue[T]) step() (more bool) {
