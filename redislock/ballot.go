@@ -5,9 +5,15 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
+
+// serverMark is what precedes the number of the server in the ids of one ballot: <client>:<n>:s<server>[:m=<metadata>]. What precedes it
+// is the same on all servers, which tells State that they speak of one holder. The ids differ all the same: otherwise two clients
+// of one server, given by mistake, could pass for two servers.
+const serverMark = ":s"
 
 // ballot is one round of asking all servers of a Quorum for a lock.
 //
@@ -16,6 +22,7 @@ import (
 type ballot struct {
 	quorum  *Quorum
 	mutex   *QuorumMutex
+	id      string
 	decided chan struct{}
 
 	mu     sync.Mutex
@@ -31,7 +38,7 @@ type ballot struct {
 }
 
 func newBallot(q *Quorum, m *QuorumMutex) *ballot {
-	return &ballot{quorum: q, mutex: m, decided: make(chan struct{}), voted: make([]bool, len(q.servers))}
+	return &ballot{quorum: q, mutex: m, id: q.servers[0].nextID(), decided: make(chan struct{}), voted: make([]bool, len(q.servers))}
 }
 
 // open asks every server on a goroutine of its own, which ends by the client's timeouts.
@@ -47,7 +54,9 @@ func (b *ballot) open() {
 			go func() {
 				defer c.gate.Leave()
 				c.channels.Decide()
-				l, err := part.wish(false).ask()
+				w := part.wish(false)
+				w.req.id = b.id + serverMark + strconv.Itoa(i) + part.config.metadata
+				l, err := w.ask()
 				if err == nil {
 					c.limit(l)
 				}
@@ -122,11 +131,14 @@ func (b *ballot) decide() {
 		b.err = noQuorum(b.errs)
 		return
 	}
-	// So many of those in the way have to go.
-	slices.SortFunc(b.locked, func(x, y time.Duration) int { return cmp.Compare(forever(x), forever(y)) })
-	missing := min(max(need-len(b.locks), 1), len(b.locked))
-	b.err = &LockedError{Name: b.mutex.name, TTL: b.locked[missing-1]}
+	b.err = &LockedError{Name: b.mutex.name, TTL: untilFree(b.locked, max(need-len(b.locks), 1))}
 	b.split = len(b.locks) > 0
+}
+
+// untilFree is when so many of several holds have ended by themselves, or all if there are fewer; negative if never.
+func untilFree(holds []time.Duration, missing int) time.Duration {
+	slices.SortFunc(holds, func(x, y time.Duration) int { return cmp.Compare(forever(x), forever(y)) })
+	return holds[min(missing, len(holds))-1]
 }
 
 // forever turns the TTL of a key without one into the longest.

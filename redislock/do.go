@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
 // do is the Do of every kind of lock.
@@ -26,4 +28,19 @@ func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*L
 		}
 	}()
 	return f(l.Context(ctx))
+}
+
+// admit checks what every call begins with, and enters the gate.
+func admit(ctx context.Context, g *calls.Gate, name string, refused error) error {
+	switch {
+	case refused != nil:
+		return refused
+	case ctx == nil:
+		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+	case ctx.Err() != nil:
+		return operationError("lock", name, calls.Ended(ctx))
+	case !g.Enter():
+		return ErrClosed
+	}
+	return nil
 }

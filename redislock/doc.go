@@ -29,7 +29,7 @@
 //	lock and unlock   one round trip and one script each; those of many locks share pipelines
 //	hand-over         a lock that is unlocked while others of the process wait goes to the next without a round trip
 //	held lock         one wheel entry, no goroutine; renewals of up to 100 locks travel in one call
-//	waiting           the caller's goroutine, or none with [Mutex.LockFunc]; for all who wait for one lock in a process one
+//	waiting           the caller's goroutine, or none with LockFunc, which every kind has; for all who wait for one lock in a process one
 //	                  wheel entry and one question per wake; a share of one subscription connection, in a cluster of one per master
 //	a call            one goroutine while it is under way, unless its context can never end
 //	a Client          one connection for subscriptions while somebody waits, up to eight for renewals when there are any

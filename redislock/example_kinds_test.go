@@ -50,3 +50,36 @@ func ExampleClient_MultiMutex() {
 	// moving money from 7 to 3
 	// error: <nil>
 }
+
+// LockFunc waits for one name after the other without a goroutine; State tells who has each of them meanwhile.
+func ExampleMultiMutex_LockFunc() {
+	locks, _, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+
+	other, err := locks.Mutex("example:room:2", redislock.WithMetadata("cleaning")).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	rooms, moved := locks.MultiMutex("example:room:1", "example:room:2"), make(chan struct{})
+	rooms.LockFunc(ctx, func(l *redislock.Lock, err error) {
+		defer close(moved)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("moving from room 1 to 2; unlock:", l.Unlock(ctx))
+	})
+
+	state, err := rooms.State(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("locked:", state.Locked, state.Names["example:room:2"].Metadata)
+	if err := other.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	<-moved
+	// Output:
+	// locked: true [cleaning]
+	// moving from room 1 to 2; unlock: <nil>
+}

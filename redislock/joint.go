@@ -144,14 +144,12 @@ func (j *joint) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// unlock gives every part back, whether the joint was lost or not.
+// unlock gives every part back. Those of a joint that was lost are on their way back: an Owner must not give them back twice.
 func (j *joint) unlock(ctx context.Context) error {
-	held := j.Close(ErrNotHeld)
-	err := j.each(func(part *Lock) error { return part.Unlock(ctx) })
-	if !held {
+	if !j.Close(ErrNotHeld) {
 		return j.Err()
 	}
-	return err
+	return each(j.members(), j.need, func(part *Lock) error { return part.Unlock(ctx) })
 }
 
 // extend prolongs every part.
@@ -159,19 +157,23 @@ func (j *joint) extend(ctx context.Context, d time.Duration) error {
 	if err := j.Err(); err != nil {
 		return err
 	}
-	err := j.each(func(part *Lock) error { return part.Extend(ctx, d) })
+	err := each(j.members(), j.need, func(part *Lock) error { return part.Extend(ctx, d) })
 	if ended := j.Err(); ended != nil {
 		return ended
 	}
 	return err
 }
 
-// each calls f for every part at the same time. It returns nil when enough calls have succeeded, not waiting for the rest, or all
-// errors.
-func (j *joint) each(f func(*Lock) error) error {
+// members are the parts at this instant.
+func (j *joint) members() []*Lock {
 	j.mu.Lock()
-	parts := slices.Clone(j.parts)
-	j.mu.Unlock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.parts)
+}
+
+// each calls f for every part at the same time. It returns nil when as many calls as are needed have succeeded, not waiting for the
+// rest, or all errors.
+func each(parts []*Lock, need int, f func(*Lock) error) error {
 	results := make(chan error, len(parts))
 	for _, part := range parts {
 		go func() { results <- f(part) }()
@@ -180,11 +182,16 @@ func (j *joint) each(f func(*Lock) error) error {
 	for done := range parts {
 		if err := <-results; err != nil {
 			errs = append(errs, err)
-		} else if done+1-len(errs) == j.need {
+		} else if done+1-len(errs) == need {
 			return nil
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// giveBackAll unlocks parts of what could not be had as a whole. What fails is retried in the background.
+func giveBackAll(ctx context.Context, parts []*Lock) {
+	_ = each(parts, len(parts), func(part *Lock) error { return part.Unlock(ctx) })
 }
 
 // giveUp ends a lock that nobody gets or uses any more and releases it in the background, after some time. Once its Client is

@@ -59,13 +59,45 @@ func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 // one cannot be had, Lock releases the others and returns the error that Mutex.Lock returned for it.
 //
 // The Lock's Name is the names, joined by commas. It is lost as soon as one of its parts is: Done is closed, Err tells which, and
-// the other parts are released shortly after, or by Unlock. Its Deadline is that of the part that ends first.
+// the other parts are released shortly after. Its Deadline is that of the part that ends first.
 func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.take(ctx, (*Mutex).Lock) }
 
 // TryLock takes all locks if they are free, and none otherwise. The error is that of the first, in order of names, that could not be had.
 // It blocks for one round trip for each.
 func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.take(ctx, (*Mutex).TryLock)
+}
+
+// LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called exactly once, on a goroutine of its
+// own, with what Lock would have returned. It waits in the line of one name at a time, as Lock does. cancel ends the wait, unless it is
+// decided already: then the parts that it has are released, and f gets an error that matches context.Canceled. cancel may be called any
+// number of times. LockFunc panics if f is nil.
+func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
+	if f == nil {
+		panic("redislock: LockFunc with a nil function")
+	}
+	gate := &m.client.gate
+	if err := admit(ctx, gate, m.name(), m.err); err != nil {
+		go f(nil, err)
+		return func() {}
+	}
+	ctx, cancel = context.WithCancel(ctx)
+	g := gathering{multi: m}
+	var next func()
+	next = func() {
+		g.turn().LockFunc(ctx, func(part *Lock, err error) {
+			l, more, err := g.add(ctx, part, err)
+			if more {
+				next()
+				return
+			}
+			cancel()
+			gate.Leave()
+			f(l, err)
+		})
+	}
+	next()
+	return cancel
 }
 
 // Do runs f while holding the lock, as Mutex.Do does.
@@ -77,29 +109,48 @@ func (m *MultiMutex) take(ctx context.Context, one func(*Mutex, context.Context)
 	if m.err != nil {
 		return nil, m.err
 	}
-	for range slowTries {
-		parts := make([]*Lock, 0, len(m.parts))
-		for _, part := range m.parts {
-			l, err := one(part, ctx)
-			if err != nil {
-				release(ctx, parts)
-				return nil, err
-			}
-			parts = append(parts, l)
+	g := gathering{multi: m}
+	for {
+		part, err := one(g.turn(), ctx)
+		if l, more, err := g.add(ctx, part, err); !more {
+			return l, err
 		}
-		l := m.client.join(strings.Join(m.names, ","), newJoint(len(parts), parts))
-		if l.Valid() {
-			return l, nil
-		}
-		release(ctx, parts) // what was not renewed is over before the last one could be had
 	}
-	return nil, operationError("lock", strings.Join(m.names, ","), errors.New("parts were lost before all could be had"))
 }
 
-func release(ctx context.Context, parts []*Lock) {
-	if len(parts) > 0 {
-		_ = newJoint(len(parts), parts).unlock(ctx) // what fails is retried in the background
+// name is that of the whole.
+func (m *MultiMutex) name() string { return strings.Join(m.names, ",") }
+
+// gathering is a call for all the locks, which takes one after the other.
+type gathering struct {
+	multi *MultiMutex
+	parts []*Lock
+	lost  int // how often parts were lost before all could be had
+}
+
+// turn is the part to take next.
+func (g *gathering) turn() *Mutex { return g.multi.parts[len(g.parts)] }
+
+// add takes in what the call for a part has returned, and reports whether there are more to take. If not, it returns what the whole
+// call does, and keeps nothing after an error; it then blocks for a round trip.
+func (g *gathering) add(ctx context.Context, part *Lock, err error) (l *Lock, more bool, _ error) {
+	m := g.multi
+	if err != nil {
+		giveBackAll(ctx, g.parts)
+		return nil, false, err
 	}
+	if g.parts = append(g.parts, part); len(g.parts) < len(m.parts) {
+		return nil, true, nil
+	}
+	if slices.IndexFunc(g.parts, func(part *Lock) bool { return !part.Valid() }) < 0 {
+		return m.client.join(m.name(), newJoint(len(g.parts), g.parts)), false, nil
+	}
+	giveBackAll(ctx, g.parts) // what was not renewed is over before the last one could be had
+	g.parts, g.lost = nil, g.lost+1
+	if g.lost < slowTries {
+		return nil, true, nil
+	}
+	return nil, false, operationError("lock", m.name(), errors.New("parts were lost before all could be had"))
 }
 
 // join makes a Lock of a joint.

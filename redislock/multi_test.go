@@ -198,6 +198,25 @@ func TestMultiMutex(t *testing.T) {
 		requireAllFree(t, rdb, names[:]...)
 	})
 
+	t.Run("a part that its owner holds besides outlives the loss of the whole", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := shared(t)
+		names := threeNames(t)
+		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		part, err := c.Mutex(names[1]).TryLock(ctx)
+		require.NoError(t, err)
+		whole, err := c.MultiMutex(names[:]...).With(redislock.WithLease(time.Second)).TryLock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, rdb.Del(t.Context(), names[0]).Err())
+		<-whole.Done()
+		poll(t, func() bool { return rdb.Exists(t.Context(), names[2]).Val() == 0 })
+		require.ErrorIs(t, whole.Unlock(t.Context()), redislock.ErrLost)
+		require.True(t, part.Valid())
+		requireHeldOnce(t, rdb, names[1])
+		mustUnlock(t, part)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
 	t.Run("refuses bad names and options", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := shared(t)

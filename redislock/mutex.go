@@ -121,17 +121,10 @@ func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 
 // begin checks the arguments and enters the gate.
 func (m *Mutex) begin(ctx context.Context) error {
-	switch {
-	case m.err != nil:
-		return m.err
-	case ctx == nil:
-		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
-	case ctx.Err() != nil:
-		return operationError("lock", m.name, calls.Ended(ctx))
-	case !m.client.gate.Enter():
-		return ErrClosed
-	}
 	c := m.client
+	if err := admit(ctx, &c.gate, m.name, m.err); err != nil {
+		return err
+	}
 	if c.channels.Decided() {
 		return nil
 	}

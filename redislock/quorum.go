@@ -155,7 +155,7 @@ func (m *QuorumMutex) Name() string { return m.name }
 // The Lock is held while a majority of servers renews it. Done is closed before fewer of them hold it for sure; its Deadline is when
 // that would be without renewals: its validity time. Unlock releases it everywhere and returns when a majority has confirmed.
 func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
-	if err := m.begin(ctx); err != nil {
+	if err := admit(ctx, &m.quorum.gate, m.name, m.err); err != nil {
 		return nil, err
 	}
 	defer m.quorum.gate.Leave()
@@ -168,7 +168,7 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 // asks the servers: when one of them announces an unlock, when the leases in its way run out, and every few seconds in any
 // case. If no majority of servers answers, Lock fails with ErrNoQuorum at once; otherwise errors are those of Mutex.Lock.
 func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
-	if err := m.begin(ctx); err != nil {
+	if err := admit(ctx, &m.quorum.gate, m.name, m.err); err != nil {
 		return nil, err
 	}
 	q := m.quorum
@@ -178,24 +178,40 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, b, err)
 }
 
+// LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called exactly once, on a goroutine of its
+// own, with what Lock would have returned. cancel ends the wait, and calls f with an error that matches context.Canceled,
+// unless it is decided already; what single servers give all the same is released. cancel may be called any number of times. LockFunc
+// panics if f is nil.
+func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
+	if f == nil {
+		panic("redislock: LockFunc with a nil function")
+	}
+	q := m.quorum
+	if err := admit(ctx, &q.gate, m.name, m.err); err != nil {
+		go f(nil, err)
+		return func() {}
+	}
+	b := &bid{mutex: m, began: time.Now()}
+	drop := q.queues.WaitFunc(ctx, m.parts[0].queue, b, func(_ *bid, err error) {
+		l, err := m.finish(ctx, b, err)
+		q.gate.Leave()
+		f(l, err)
+	})
+	return func() {
+		if drop() {
+			q.gate.Leave()
+			go f(nil, operationError("lock", m.name, context.Canceled))
+		}
+	}
+}
+
 // Do runs f while holding the lock, as Mutex.Do does.
 func (m *QuorumMutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.quorum.logger, m.Lock, f)
 }
 
-func (m *QuorumMutex) begin(ctx context.Context) error {
-	switch {
-	case m.err != nil:
-		return m.err
-	case ctx == nil:
-		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
-	case ctx.Err() != nil:
-		return operationError("lock", m.name, calls.Ended(ctx))
-	case !m.quorum.gate.Enter():
-		return ErrClosed
-	}
-	return nil
-}
+// patience is how long a call waits for servers that do not answer.
+func (m *QuorumMutex) patience() time.Duration { return min(m.parts[0].config.lease/3, maxVote) }
 
 func (m *QuorumMutex) finish(ctx context.Context, b *bid, err error) (*Lock, error) {
 	q := m.quorum
@@ -266,7 +282,7 @@ func (b *bid) ask(cancelled <-chan struct{}) error {
 	m := b.mutex
 	q := m.quorum
 	vote := newBallot(q, m)
-	limit, err := q.wheel.AfterFunc(min(m.parts[0].config.lease/3, maxVote), func() { vote.end(errSlow) })
+	limit, err := q.wheel.AfterFunc(m.patience(), func() { vote.end(errSlow) })
 	if err != nil {
 		return err
 	}

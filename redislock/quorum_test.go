@@ -47,6 +47,19 @@ func (f fleet) quorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum 
 	return q
 }
 
+// failing is quorum for servers of which some die: what these had cannot be released, and Close says so.
+func (f fleet) failing(t testing.TB) *redislock.Quorum {
+	t.Helper()
+	q, err := redislock.NewQuorum(f.clients(t), redislock.WithWheel(newWheel(t)))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = q.Close(ctx)
+	})
+	return q
+}
+
 // requireFreeSoon is for what is released in the background.
 func (f fleet) requireFreeSoon(t testing.TB, name string) {
 	t.Helper()

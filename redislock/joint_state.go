@@ -1,0 +1,169 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+)
+
+// This file is looking at locks that are made of several, and freeing them whoever holds them.
+
+// askAll calls f for every part at the same time and returns what each said, in order.
+func askAll[T any](parts []*Mutex, f func(*Mutex) (T, error)) (answers []T, errs []error) {
+	answers, errs = make([]T, len(parts)), make([]error, len(parts))
+	var asking sync.WaitGroup
+	for i, part := range parts {
+		asking.Go(func() { answers[i], errs[i] = f(part) })
+	}
+	asking.Wait()
+	return answers, errs
+}
+
+// MultiState is what Redis has under the names of a MultiMutex, each at an instant of its own.
+type MultiState struct {
+	Locked bool             // at least one of the names is held, by whomever: TryLock would have failed
+	Names  map[string]State // what each name is
+}
+
+// State asks Redis who holds each of the names, all at the same time. It blocks for one round trip, at most until ctx ends. What
+// Mutex.State says of its answer goes for each name; holds of one name and of several look alike in Redis.
+//
+// If some names could not be looked at, the error joins their errors, and the MultiState tells of the others.
+func (m *MultiMutex) State(ctx context.Context) (MultiState, error) {
+	if err := admit(ctx, &m.client.gate, m.name(), m.err); err != nil {
+		return MultiState{}, err
+	}
+	defer m.client.gate.Leave()
+	states, errs := askAll(m.parts, func(part *Mutex) (State, error) { return part.State(ctx) })
+	s := MultiState{Names: make(map[string]State, len(m.names))}
+	for i, name := range m.names {
+		if errs[i] == nil {
+			s.Names[name] = states[i]
+			s.Locked = s.Locked || states[i].Locked
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// ForceUnlock frees all names at the same time, whoever holds each, as Mutex.ForceUnlock frees one, and reports whether any was
+// held. Holders of all names, of some and of one lose them alike, and so does a call of Lock that has some and waits for others: the Lock
+// that it returns is lost at the first renewal. It blocks for one round trip, at most until ctx ends. The error joins those of the names
+// that could not be freed; the others are free.
+func (m *MultiMutex) ForceUnlock(ctx context.Context) (bool, error) {
+	if err := admit(ctx, &m.client.gate, m.name(), m.err); err != nil {
+		return false, err
+	}
+	defer m.client.gate.Leave()
+	freed, errs := askAll(m.parts, func(part *Mutex) (bool, error) { return part.ForceUnlock(ctx) })
+	return slices.Contains(freed, true), errors.Join(errs...)
+}
+
+// QuorumState is a lock as the servers of a Quorum have it, each at an instant of its own.
+type QuorumState struct {
+	// Locked says that fewer than a majority of the servers are free, as far as they answered: TryLock would have been refused.
+	// It may be one who holds the lock, or several who are in each other's way.
+	Locked bool
+
+	// Holder is whom a majority of the servers names: what the ids of one hold have in common. It is empty if there is no such, which
+	// may be because a server did not answer.
+	Holder string
+
+	Metadata string        // the text of WithMetadata of Holder
+	TTL      time.Duration // until a majority is free unless holds are renewed; negative if it never will be, 0 if it is
+	Servers  []ServerState // what each server said, in the order in which NewQuorum was given them
+}
+
+// ServerState is what one server of a Quorum said of a lock.
+type ServerState struct {
+	State
+	Err error // why nothing is known; nil if State is
+}
+
+// State asks all servers at the same time who holds the lock. It blocks until all have answered, at most until ctx ends, a third of the
+// lease is over, or 5 seconds. The answer may be out of date when it arrives: it is for people and dashboards, not for deciding
+// who may act.
+//
+// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. Servers then has what is known, and
+// nothing else is set.
+func (m *QuorumMutex) State(ctx context.Context) (QuorumState, error) {
+	states, errs, err := survey(ctx, m, "state of", (*Mutex).State)
+	s := QuorumState{Servers: make([]ServerState, len(states))}
+	for i, state := range states {
+		s.Servers[i] = ServerState{state, errs[i]}
+	}
+	if err == nil {
+		s.count(m.quorum.majority())
+	}
+	return s, err
+}
+
+// count tells from the answers of the servers what they add up to.
+func (s *QuorumState) count(majority int) {
+	free, named := 0, make(map[string]int)
+	var holds []time.Duration
+	for _, server := range s.Servers {
+		switch {
+		case server.Err != nil:
+			continue
+		case !server.Locked:
+			free++
+			continue
+		}
+		holds = append(holds, server.TTL)
+		for i, id := range server.Holders {
+			holder, _, _ := strings.Cut(id, serverMark)
+			if named[holder]++; named[holder] == majority {
+				s.Holder, s.Metadata = holder, server.Metadata[i]
+			}
+		}
+	}
+	if s.Locked = free < majority; s.Locked {
+		s.TTL = untilFree(holds, majority-free)
+	}
+}
+
+// ForceUnlock frees the lock on all servers, whoever holds it there, and reports whether any of them had it. The holder is told
+// when his renewals no longer find a majority; until then he goes on as if he held it. It blocks until all servers have answered,
+// at most until ctx ends, a third of the lease is over, or 5 seconds.
+//
+// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended: what has answered is free then, and
+// the lock may not be. With a nil error, those that did not answer may still have the lock, and are too few to keep it.
+func (m *QuorumMutex) ForceUnlock(ctx context.Context) (bool, error) {
+	freed, _, err := survey(ctx, m, "force unlock", (*Mutex).ForceUnlock)
+	return slices.Contains(freed, true), err
+}
+
+// survey asks all servers and returns what each of them said, and an error if it is fewer than a majority of them.
+func survey[T any](ctx context.Context, m *QuorumMutex, operation string, f func(*Mutex, context.Context) (T, error)) ([]T, []error, error) {
+	q := m.quorum
+	if err := admit(ctx, &q.gate, m.name, m.err); err != nil {
+		return nil, nil, err
+	}
+	defer q.gate.Leave()
+	bounded, cancel := q.wheel.WithTimeout(ctx, m.patience())
+	defer cancel()
+	answers, errs := askAll(m.parts, func(part *Mutex) (T, error) { return f(part, bounded) })
+	answered := 0
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			answered++
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // not the caller's deadline
+			errs[i] = operationError(operation, m.name, errSlow)
+		}
+	}
+	var err error
+	switch {
+	case answered >= q.majority():
+	case ctx.Err() != nil:
+		err = operationError(operation, m.name, calls.Ended(ctx))
+	default:
+		err = operationError(operation, m.name, noQuorum(errs))
+	}
+	return answers, errs, err
+}
