@@ -63,6 +63,11 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		take(t, l, 1, true)
 		r := take(t, l, 1, false)
 		require.LessOrEqual(t, r.RetryAfter, time.Until(first.Add(2*time.Second))+10*time.Millisecond)
+		require.NoError(t, w.Sleep(ctx, time.Until(began.Add(1850*time.Millisecond))))
+		if r, err := l.Peek(ctx); time.Since(began) < 2*time.Second {
+			require.NoError(t, err)
+			require.Zero(t, r.Remaining, "the first has not left")
+		}
 		require.NoError(t, w.Sleep(ctx, time.Until(began.Add(2100*time.Millisecond))))
 		take(t, l, 1, true)
 		take(t, l, 1, false) // only the first has left
