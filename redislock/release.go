@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -65,14 +66,30 @@ func (c *Client) giveBack(cl claim, again bool) {
 	c.late.add(cl, 0)
 }
 
+// claims is a heap of what is to be released, the first that is due on top: after an outage there may be as many as there were locks.
+type claims []claim
+
+func (c *claims) Len() int           { return len(*c) }
+func (c *claims) Less(i, j int) bool { return (*c)[i].due.Before((*c)[j].due) }
+func (c *claims) Swap(i, j int)      { (*c)[i], (*c)[j] = (*c)[j], (*c)[i] }
+func (c *claims) Push(x any)         { *c = append(*c, x.(claim)) }
+func (c *claims) Pop() any {
+	last := len(*c) - 1
+	cl := (*c)[last]
+	(*c)[last] = claim{}
+	*c = (*c)[:last]
+	return cl
+}
+
 // releaser sends releases that nobody waits for, in batches, one batch at a time, and retries those that fail.
 //
-// Ground rules. mu guards every field. At most one wheel entry and one goroutine exist, and neither when nothing is pending.
+// Ground rules. mu guards every field. At most one wheel entry and one goroutine exist, and neither when nothing is pending. Unless it is
+// running or closed, the entry is for the first claim on the heap.
 type releaser struct {
 	client *Client
 
 	mu      sync.Mutex
-	pending []claim
+	pending claims
 	timer   wheel.Timer
 	running bool
 	closed  bool
@@ -83,8 +100,9 @@ func (r *releaser) add(cl claim, d time.Duration) {
 	cl.due = time.Now().Add(d)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pending = append(r.pending, cl)
-	if !r.running {
+	first := len(r.pending) == 0 || cl.due.Before(r.pending[0].due)
+	heap.Push(&r.pending, cl)
+	if first && !r.running {
 		r.arm()
 	}
 }
@@ -94,10 +112,9 @@ func (r *releaser) arm() {
 	if len(r.pending) == 0 || r.closed {
 		return
 	}
-	first := slices.MinFunc(r.pending, func(a, b claim) int { return a.due.Compare(b.due) }).due
 	r.timer.Stop()
 	// Without a wheel the keys end with their lease.
-	r.timer, _ = r.client.wheel.AfterFunc(time.Until(first), r.fire)
+	r.timer, _ = r.client.wheel.AfterFunc(time.Until(r.pending[0].due), r.fire)
 }
 
 func (r *releaser) fire() {
@@ -131,25 +148,20 @@ func (r *releaser) work() {
 		cancel()
 
 		r.mu.Lock()
-		r.pending = append(r.pending, again...)
+		for _, cl := range again {
+			heap.Push(&r.pending, cl)
+		}
 		r.mu.Unlock()
 	}
 }
 
-// take removes up to a batch of claims that are due, and all whose time is over; mu is held.
+// take removes up to a batch of claims that are due, less those whose time is over; mu is held.
 func (r *releaser) take(now time.Time) (batch []claim) {
-	keep := r.pending[:0]
-	for _, cl := range r.pending {
-		switch {
-		case now.After(cl.until):
-		case cl.due.After(now) || len(batch) == releaseBatch:
-			keep = append(keep, cl)
-		default:
+	for len(r.pending) > 0 && len(batch) < releaseBatch && !r.pending[0].due.After(now) {
+		if cl := heap.Pop(&r.pending).(claim); !now.After(cl.until) {
 			batch = append(batch, cl)
 		}
 	}
-	clear(r.pending[len(keep):])
-	r.pending = keep
 	return batch
 }
 

@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"runtime/pprof"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,6 +69,49 @@ func TestLock_CostsNoGoroutineWhileHeld(t *testing.T) {
 	size, err := rdb.DBSize(t.Context()).Result()
 	require.NoError(t, err)
 	require.Zero(t, size)
+}
+
+// REDISLOCK_TEST_LOCKS=100000 as above.
+func TestLock_ManyAreToldTogetherThatRedisHangs(t *testing.T) {
+	locks, lease := 1000, 4*time.Second
+	if many := os.Getenv("REDISLOCK_TEST_LOCKS"); many != "" {
+		var err error
+		locks, err = strconv.Atoi(many)
+		require.NoError(t, err)
+		lease = redislock.DefaultLease
+	}
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := newClient(t, rdb)
+	name := redistest.Name(t)
+	held := make([]*redislock.Lock, locks)
+	var taking sync.WaitGroup
+	for part := range 64 {
+		taking.Go(func() {
+			for i := part; i < locks; i += 64 {
+				var err error
+				if held[i], err = c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)).Lock(context.Background()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	taking.Wait()
+	require.False(t, t.Failed())
+	server.Pause()
+	var told time.Duration // after the deadline, at most
+	for _, l := range held {
+		<-l.Done()
+		require.ErrorIs(t, l.Err(), redislock.ErrLost)
+		told = max(told, time.Since(l.Deadline()))
+	}
+	t.Logf("%d locks lost, the last told %v after its deadline", locks, told)
+	if locks > 1000 { // a few are told too soon to tell a difference, and not alone on the machine
+		require.Less(t, told, lease/100+50*time.Millisecond, "after Redis may have given it away")
+	}
+	server.Resume()
+	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })
 }
 
 func TestMutex_CostsNoGoroutinePerWaiterBeyondTheCallers(t *testing.T) {
