@@ -14,6 +14,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+const ttl = 30 * time.Second
+
 var errDown = errors.New("backend down")
 
 // call is one call that a fakeBackend got.

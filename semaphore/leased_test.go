@@ -2,14 +2,11 @@ package semaphore_test
 
 import (
 	"context"
-	"encoding/hex"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -31,19 +28,6 @@ func mustAcquire(t testing.TB, l *semaphore.Leased, n int64) *semaphore.Grant {
 	g, err := l.Acquire(within(t, patience), n)
 	require.NoError(t, err)
 	return g
-}
-
-// javaAcquire takes a permit as RPermitExpirableSemaphore does, for a lease by a clock that is skewed.
-func javaAcquire(t testing.TB, rdb redis.UniversalClient, name string, lease time.Duration) (id string) {
-	t.Helper()
-	raw := strings.Repeat("j", 15) + string(rune('a'+len(name)%26))
-	require.NoError(t, rdb.Decr(t.Context(), name).Err())
-	due := float64(922337203685477)
-	if lease > 0 {
-		due = float64(time.Now().Add(lease).UnixMilli())
-	}
-	require.NoError(t, rdb.ZAdd(t.Context(), leases(name), redis.Z{Score: due, Member: raw}).Err())
-	return hex.EncodeToString([]byte(raw))
 }
 
 // suite runs a test on the plain and on the fair kind.
@@ -282,116 +266,6 @@ func TestLeased_Excludes(t *testing.T) {
 	})
 }
 
-func TestLeased_SharesPermitsWithJava(t *testing.T) {
-	t.Parallel()
-	const woken = soon
-
-	t.Run("it counts what Java holds, takes back what expired, and never what does not expire", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		l := c.Leased(name)
-		require.NoError(t, rdb.Set(t.Context(), name, 2, 0).Err())
-		id := javaAcquire(t, rdb, name, 400*time.Millisecond)
-		left, err := l.LeaseTime(t.Context(), id)
-		require.NoError(t, err)
-		require.Greater(t, left, time.Duration(0))
-		require.EqualValues(t, 1, available(t, l))
-		began := time.Now()
-		g := mustAcquire(t, l, 2) // waits for the lease to end
-		require.Less(t, time.Since(began), 400*time.Millisecond+woken)
-		require.NoError(t, g.Release(t.Context()))
-		_, err = l.LeaseTime(t.Context(), id)
-		require.ErrorIs(t, err, semaphore.ErrNotHeld)
-
-		id = javaAcquire(t, rdb, name, 0)
-		left, err = l.LeaseTime(t.Context(), id)
-		require.NoError(t, err)
-		require.Equal(t, semaphore.Forever, left)
-		_, err = l.TryAcquire(t.Context(), 2)
-		require.ErrorIs(t, err, semaphore.ErrNoPermits)
-		require.NoError(t, l.UpdateLease(t.Context(), id, time.Minute))
-		left, err = l.LeaseTime(t.Context(), id)
-		require.NoError(t, err)
-		require.LessOrEqual(t, left, time.Minute)
-		require.NoError(t, l.Release(t.Context(), id))
-		require.EqualValues(t, 2, available(t, l))
-	})
-
-	t.Run("Java finds its form, and its release wakes", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		l := c.Leased(name)
-		setLeased(t, l, 1)
-		g := mustAcquire(t, l, 1)
-		require.Equal(t, "0", rdb.Get(t.Context(), name).Val())
-		raw, err := hex.DecodeString(g.IDs()[0])
-		require.NoError(t, err)
-		due, err := rdb.ZScore(t.Context(), leases(name), string(raw)).Result()
-		require.NoError(t, err)
-		require.WithinDuration(t, time.Now().Add(semaphore.DefaultLease), time.UnixMilli(int64(due)), 5*time.Second)
-		require.NoError(t, g.Release(t.Context()))
-
-		id := javaAcquire(t, rdb, name, time.Minute)
-		var next *semaphore.Grant
-		w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
-		awaitListeners(t, rdb, name, 1)
-		began := time.Now()
-		raw, err = hex.DecodeString(id)
-		require.NoError(t, err)
-		_, err = rdb.TxPipelined(t.Context(), func(tx redis.Pipeliner) error { // in one go, as Java's script
-			tx.ZRem(t.Context(), leases(name), string(raw))
-			tx.Incr(t.Context(), name)
-			tx.Publish(t.Context(), scripts.SemChannel(name), "1")
-			return nil
-		})
-		require.NoError(t, err)
-		require.NoError(t, w.wait(t))
-		require.Less(t, time.Since(began), woken)
-		require.NoError(t, next.Release(t.Context()))
-	})
-
-	t.Run("a renewal does not bring back what was released", func(t *testing.T) {
-		t.Parallel()
-		_, rdb, name := shared(t)
-		got, err := scripts.PermitRenew.Run(t.Context(), rdb, []string{leases(name)}, 1000, "GT", "0123456789abcdef").Int64Slice()
-		require.NoError(t, err)
-		require.Equal(t, []int64{0}, got)
-		require.Zero(t, rdb.Exists(t.Context(), leases(name)).Val())
-	})
-}
-
-func TestLeased_TenThousandExpiredAreTakenBackAtOnce(t *testing.T) {
-	t.Parallel()
-	const n = 10_000
-	c, rdb, name := shared(t)
-	l := c.Leased(name)
-	fill := func() {
-		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
-		members := make([]redis.Z, n)
-		for i := range members {
-			members[i] = redis.Z{Score: float64(time.Now().UnixMilli() - 1), Member: string(binaryID(i))}
-		}
-		require.NoError(t, rdb.ZAdd(t.Context(), leases(name), members...).Err())
-	}
-	fill()
-	require.EqualValues(t, n, available(t, l))
-	fill()
-	began := time.Now()
-	g := mustAcquire(t, l, n)
-	t.Logf("%d expired permits taken back and acquired in %v", n, time.Since(began))
-	require.NoError(t, g.Release(t.Context()))
-	require.EqualValues(t, n, available(t, l))
-	fill()
-	require.ErrorIs(t, l.Release(t.Context(), hex.EncodeToString(binaryID(1))), semaphore.ErrNotHeld)
-	require.EqualValues(t, n, available(t, l), "the failed release took them back")
-}
-
-func binaryID(i int) []byte {
-	id := make([]byte, 16)
-	id[0], id[1], id[2] = byte(i), byte(i>>8), byte(i>>16)
-	return id
-}
-
 func TestLeased_ReleaseByID(t *testing.T) {
 	t.Parallel()
 	c, _, name := shared(t)
@@ -407,107 +281,4 @@ func TestLeased_ReleaseByID(t *testing.T) {
 	require.ErrorIs(t, l.Release(t.Context(), ids[0]), semaphore.ErrNotHeld)
 	require.NoError(t, l.Release(t.Context()))
 	require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost, "others have released them")
-}
-
-func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
-	t.Parallel()
-	const processes = 5
-	server, name := redistest.Shared(t), redistest.Name(t)
-	rdb := server.Client(t)
-	holder := newClient(t, rdb).Leased(name, semaphore.WithFair())
-	setLeased(t, holder, 2)
-	g := mustAcquire(t, holder, 2)
-	queue := scripts.SuffixName(name, "fair:queue")
-	order := make(chan int, 2*processes)
-	var all sync.WaitGroup
-	var counts []*counter
-	for i := range 2 * processes {
-		count := &counter{}
-		if i < processes {
-			counts = append(counts, count)
-		}
-		own := server.Client(t)
-		own.AddHook(count)
-		l := newClient(t, own).Leased(name, semaphore.WithFair())
-		n := int64(1)
-		if i%3 == 0 {
-			n = 2 // not overtaken by those that want one
-		}
-		all.Go(func() {
-			g, err := l.Acquire(t.Context(), n)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			order <- i
-			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
-		})
-		poll(t, func() bool { return rdb.ZCard(t.Context(), queue).Val() == int64(i+1) })
-	}
-	_, err := holder.TryAcquire(t.Context(), 1)
-	require.ErrorIs(t, err, semaphore.ErrNoPermits, "who does not wait does not overtake")
-	require.NoError(t, g.Release(t.Context()))
-	all.Wait()
-	close(order)
-	var got []int
-	for i := range order {
-		got = append(got, i)
-	}
-	// Two that want one each are served together, so that either may report first.
-	for at, i := range got {
-		require.InDelta(t, at, i, 1, "%v", got)
-	}
-	require.EqualValues(t, 2, available(t, holder))
-	require.Zero(t, rdb.ZCard(t.Context(), queue).Val())
-	for _, count := range counts {
-		require.LessOrEqual(t, count.scripts(), 6, "enter, listen, claim, release, and a poll: no herd")
-	}
-}
-
-// One who came first and died: nobody speaks for it any more. Redis learns of it when it does not claim what was assigned to it,
-// or has not been heard of for too long.
-func TestFair_SkipsTheDead(t *testing.T) {
-	t.Parallel()
-	for how, x := range map[string]struct{ lastHeard, poll time.Duration }{
-		"who seemed alive when its turn came, once it has not claimed": {0, 200 * time.Millisecond},
-		"who was not heard of for too long, at once":                   {time.Hour, time.Hour}, // in three hours it would not have claimed
-	} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			server, name := redistest.Shared(t), redistest.Name(t)
-			rdb := server.Client(t)
-			interval := semaphore.WithPoll(x.poll)
-			holder := newClient(t, rdb, interval).Leased(name, semaphore.WithFair())
-			setLeased(t, holder, 1)
-			g := mustAcquire(t, holder, 1)
-
-			dead := strings.Repeat("d", 16)
-			part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
-			alive := float64(time.Now().Add(time.Hour).UnixMilli()) // it is there when the next one joins, however late that is
-			// In one transaction: an assignment that is still under way after TrySetPermits would remove one it knows half of.
-			_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
-				p.ZAdd(t.Context(), part("queue"), redis.Z{Score: 1, Member: dead})
-				p.ZAdd(t.Context(), part("alive"), redis.Z{Score: alive, Member: dead})
-				p.HSet(t.Context(), part("needs"), dead, strings.Repeat("0", 32)+dead)
-				return nil
-			})
-			require.NoError(t, err)
-			l := newClient(t, server.Client(t), interval).Leased(name, semaphore.WithFair())
-			var next *semaphore.Grant
-			w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
-			poll(t, func() bool { return rdb.ZCard(t.Context(), part("queue")).Val() == 2 })
-			require.False(t, w.ended())
-			if x.lastHeard > 0 {
-				require.NoError(t, rdb.ZIncrBy(t.Context(), part("alive"), -2*float64(x.lastHeard.Milliseconds()), dead).Err())
-			}
-			require.NoError(t, g.Release(t.Context()))
-			require.NoError(t, w.wait(t))
-			require.NoError(t, next.Release(t.Context()))
-			require.EqualValues(t, 1, available(t, holder))
-			require.Zero(t, rdb.HLen(t.Context(), part("needs")).Val())
-			require.Zero(t, rdb.ZCard(t.Context(), part("alive")).Val())
-		})
-	}
 }

@@ -1,0 +1,114 @@
+package renewal_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestRenewer_BatchesWhatIsDueTogether(t *testing.T) {
+	const leases = 10_000
+	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
+		b := &fakeBackend{answer: all(renewal.Extended)}
+		d, err := r.Destination(b)
+		require.NoError(t, err)
+		addTo(t, d, renewal.Spec{Key: "one", TTL: ttl})
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		for i := range leases - 1 {
+			addTo(t, d, renewal.Spec{Key: "k", ID: fmt.Sprint(i), TTL: ttl})
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, runtime.NumGoroutine(), before+2, "no goroutine per lease")
+
+		time.Sleep(5 * ttl)
+		synctest.Wait()
+		require.Equal(t, leases, r.Len(), "none lost")
+		calls := b.history()
+		renewals := 0
+		for _, c := range calls {
+			renewals += c.size
+		}
+		// About 15 rounds of 10 000 in batches of up to 100: at least 1500 calls, and not many more.
+		require.GreaterOrEqual(t, renewals, 14*leases)
+		require.Less(t, len(calls), 3200)
+		require.LessOrEqual(t, b.most, 4)
+		t.Logf("%d leases, %d renewals in %d calls", leases, renewals, len(calls))
+
+		// Leases taken at one instant do not stay in lockstep: no tenth of a second carries more than a few per cent.
+		peak := map[int64]int{}
+		for _, c := range calls {
+			if age := c.at.Sub(calls[0].at); age > 2*ttl {
+				peak[int64(age/(100*time.Millisecond))] += c.size
+			}
+		}
+		for _, n := range peak {
+			require.Less(t, n, leases/20)
+		}
+	})
+}
+
+func TestRenewer_LeasesOfOneWindowShareAWakeUpOfTheWheel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const leases, ttl, minutes = 3000, 30 * time.Second, 10
+		w, err := wheel.New()
+		require.NoError(t, err)
+		r, err := renewal.New(w)
+		require.NoError(t, err)
+		b := &fakeBackend{answer: all(renewal.Extended)}
+		for k := range leases {
+			add(t, r, b, renewal.Spec{Key: fmt.Sprint(k), ID: "1", TTL: ttl})
+		}
+		time.Sleep(time.Minute)
+		before, renewed := w.Stats().Wakeups, b.renewals()
+		time.Sleep(minutes * time.Minute)
+		woken, renewals := w.Stats().Wakeups-before, b.renewals()-renewed
+		require.GreaterOrEqual(t, renewals, leases*minutes*6, "a renewal of each every ten seconds")
+		require.LessOrEqual(t, renewals, leases*minutes*7)
+		// Ten windows a second, for each of which the wheel wakes to collect and to send.
+		require.LessOrEqual(t, woken, int64(minutes*60*10*5))
+		require.NoError(t, r.Close(t.Context()))
+		_, err = w.Stop(t.Context())
+		require.NoError(t, err)
+	})
+}
+
+func TestRenewer_GivesEachBatchOneTTL(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
+		b := &fakeBackend{}
+		byTTL := map[time.Duration]int{}
+		b.answer = func(ctx context.Context, n int, batch *renewal.Batch) error {
+			b.mu.Lock()
+			byTTL[batch.TTL] += len(batch.Leases)
+			b.mu.Unlock()
+			for _, ref := range batch.Leases {
+				if ref.Key != batch.TTL.String() {
+					return fmt.Errorf("lease of %s in a batch of %s", ref.Key, batch.TTL)
+				}
+			}
+			return all(renewal.Extended)(ctx, n, batch)
+		}
+		d, err := r.Destination(b)
+		require.NoError(t, err)
+		var leases []*renewal.Lease
+		for i := range 300 {
+			ttl := time.Duration(1+i%3) * 10 * time.Second
+			leases = append(leases, addTo(t, d, renewal.Spec{Key: ttl.String(), ID: fmt.Sprint(i), TTL: ttl}))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, byTTL, 3)
+		for _, l := range leases {
+			require.NoError(t, l.Err())
+		}
+	})
+}

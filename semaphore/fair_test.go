@@ -1,0 +1,119 @@
+package semaphore_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
+	t.Parallel()
+	const processes = 5
+	server, name := redistest.Shared(t), redistest.Name(t)
+	rdb := server.Client(t)
+	holder := newClient(t, rdb).Leased(name, semaphore.WithFair())
+	setLeased(t, holder, 2)
+	g := mustAcquire(t, holder, 2)
+	queue := scripts.SuffixName(name, "fair:queue")
+	order := make(chan int, 2*processes)
+	var all sync.WaitGroup
+	var counts []*counter
+	for i := range 2 * processes {
+		count := &counter{}
+		if i < processes {
+			counts = append(counts, count)
+		}
+		own := server.Client(t)
+		own.AddHook(count)
+		l := newClient(t, own).Leased(name, semaphore.WithFair())
+		n := int64(1)
+		if i%3 == 0 {
+			n = 2 // not overtaken by those that want one
+		}
+		all.Go(func() {
+			g, err := l.Acquire(t.Context(), n)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- i
+			if err := g.Release(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		})
+		poll(t, func() bool { return rdb.ZCard(t.Context(), queue).Val() == int64(i+1) })
+	}
+	_, err := holder.TryAcquire(t.Context(), 1)
+	require.ErrorIs(t, err, semaphore.ErrNoPermits, "who does not wait does not overtake")
+	require.NoError(t, g.Release(t.Context()))
+	all.Wait()
+	close(order)
+	var got []int
+	for i := range order {
+		got = append(got, i)
+	}
+	// Two that want one each are served together, so that either may report first.
+	for at, i := range got {
+		require.InDelta(t, at, i, 1, "%v", got)
+	}
+	require.EqualValues(t, 2, available(t, holder))
+	require.Zero(t, rdb.ZCard(t.Context(), queue).Val())
+	for _, count := range counts {
+		require.LessOrEqual(t, count.scripts(), 6, "enter, listen, claim, release, and a poll: no herd")
+	}
+}
+
+// One who came first and died: nobody speaks for it any more. Redis learns of it when it does not claim what was assigned to it,
+// or has not been heard of for too long.
+func TestFair_SkipsTheDead(t *testing.T) {
+	t.Parallel()
+	for how, x := range map[string]struct{ lastHeard, poll time.Duration }{
+		"who seemed alive when its turn came, once it has not claimed": {0, 200 * time.Millisecond},
+		"who was not heard of for too long, at once":                   {time.Hour, time.Hour}, // in three hours it would not have claimed
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			server, name := redistest.Shared(t), redistest.Name(t)
+			rdb := server.Client(t)
+			interval := semaphore.WithPoll(x.poll)
+			holder := newClient(t, rdb, interval).Leased(name, semaphore.WithFair())
+			setLeased(t, holder, 1)
+			g := mustAcquire(t, holder, 1)
+
+			dead := strings.Repeat("d", 16)
+			part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
+			alive := float64(time.Now().Add(time.Hour).UnixMilli()) // it is there when the next one joins, however late that is
+			// In one transaction: an assignment that is still under way after TrySetPermits would remove one it knows half of.
+			_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.ZAdd(t.Context(), part("queue"), redis.Z{Score: 1, Member: dead})
+				p.ZAdd(t.Context(), part("alive"), redis.Z{Score: alive, Member: dead})
+				p.HSet(t.Context(), part("needs"), dead, strings.Repeat("0", 32)+dead)
+				return nil
+			})
+			require.NoError(t, err)
+			l := newClient(t, server.Client(t), interval).Leased(name, semaphore.WithFair())
+			var next *semaphore.Grant
+			w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
+			poll(t, func() bool { return rdb.ZCard(t.Context(), part("queue")).Val() == 2 })
+			require.False(t, w.ended())
+			if x.lastHeard > 0 {
+				require.NoError(t, rdb.ZIncrBy(t.Context(), part("alive"), -2*float64(x.lastHeard.Milliseconds()), dead).Err())
+			}
+			require.NoError(t, g.Release(t.Context()))
+			require.NoError(t, w.wait(t))
+			require.NoError(t, next.Release(t.Context()))
+			require.EqualValues(t, 1, available(t, holder))
+			require.Zero(t, rdb.HLen(t.Context(), part("needs")).Val())
+			require.Zero(t, rdb.ZCard(t.Context(), part("alive")).Val())
+		})
+	}
+}

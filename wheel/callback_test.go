@@ -1,0 +1,165 @@
+package wheel_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestWheel_CallbacksMayUseTheWheel(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		w := newWheel(t, wheel.WithExecutor(e))
+		var ran counter
+		var self, next, later atomic.Pointer[wheel.Timer]
+		set := func(p *atomic.Pointer[wheel.Timer], timer wheel.Timer) { p.Store(&timer) }
+		set(&self, after(t, w, time.Second, func() {
+			require.False(t, self.Load().Stop(), "it has fired")
+			require.False(t, self.Load().Reset(time.Second))
+			next.Load().Stop()
+			require.True(t, later.Load().Reset(time.Second))
+			_, err := w.AfterFunc(0, ran.inc)
+			require.NoError(t, err)
+		}))
+		set(&next, after(t, w, time.Second+time.Millisecond, func() { t.Error("stopped by the one before it") }))
+		set(&later, after(t, w, time.Hour, ran.inc))
+		pass(3 * time.Second)
+		require.EqualValues(t, 2, ran.Load())
+		require.Zero(t, w.Len())
+	})
+}
+
+func TestWheel_APanicHarmsNoOtherEntry(t *testing.T) {
+	boom := errors.New("boom")
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		var values []any
+		handled := make(chan any, 10)
+		w := newWheel(t, wheel.WithExecutor(e), wheel.WithPanicHandler(func(v any, stack []byte) {
+			require.Contains(t, string(stack), "wheel_test")
+			handled <- v
+		}))
+		var ran counter
+		bad := map[int]func(){
+			0:  func() { panic("value") },
+			10: func() { panic(boom) },
+			11: func() { panic(nil) },
+			12: func() { runtime.Goexit() },
+			49: func() { panic("last") },
+		}
+		for k := range 50 {
+			f := bad[k]
+			if f == nil {
+				f = ran.inc
+			}
+			after(t, w, time.Second, f)
+		}
+		after(t, w, 2*time.Second, ran.inc)
+		pass(3 * time.Second)
+		require.EqualValues(t, 46, ran.Load())
+		for range 4 {
+			values = append(values, <-handled)
+		}
+		require.Empty(t, handled, "each panic is reported once, Goexit is none")
+		require.Contains(t, values, any("value"))
+		require.Contains(t, values, any(boom))
+		require.Contains(t, values, any("last"))
+	})
+}
+
+func TestWheel_APanicIsLoggedByDefault(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var out bytes.Buffer
+		w := newWheel(t, wheel.WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+		after(t, w, time.Second, func() { panic("boom") })
+		pass(time.Second)
+		require.Contains(t, out.String(), "callback panicked")
+		require.Contains(t, out.String(), "boom")
+	})
+}
+
+// panicky panics when it is told of its cancellation.
+type panicky struct{ task }
+
+func (p *panicky) Cancelled(*wheel.Timeout) { panic("in the hook") }
+
+func TestTimeout_APanickingHookIsReported(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var reported counter
+		w := newWheel(t, wheel.WithPanicHandler(func(any, []byte) { reported.inc() }))
+		require.True(t, newTimeout(t, w, &panicky{}, time.Second).Cancel())
+		newTimeout(t, w, &panicky{}, time.Second)
+		newTimeout(t, w, &panicky{}, time.Second)
+		rest, err := w.Stop(context.Background())
+		require.NoError(t, err)
+		require.Len(t, rest, 2)
+		require.EqualValues(t, 3, reported.Load())
+	})
+}
+
+func TestWheel_ABlockingCallbackDelaysNoOther(t *testing.T) {
+	for name, e := range map[string]wheel.Executor{"Goroutines": wheel.Goroutines(), "Pool(1)": wheel.Pool(1), "Pool(4)": wheel.Pool(4)} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWheel(t, wheel.WithExecutor(e))
+				release := make(chan struct{})
+				var worst atomic.Int64
+				var ran counter
+				for k := range 10_000 {
+					d := time.Second + time.Duration(k)*10*time.Microsecond
+					start := time.Now()
+					f := func() {
+						worst.Store(max(worst.Load(), int64(time.Since(start)-d)))
+						ran.inc()
+					}
+					if k%1000 == 537 { // in the middle of a batch
+						f = func() { <-release }
+					}
+					after(t, w, d, f)
+				}
+				pass(3 * time.Second)
+				require.EqualValues(t, 10_000-10, ran.Load())
+				require.LessOrEqual(t, time.Duration(worst.Load()), 5*time.Millisecond)
+				close(release)
+			})
+		})
+	}
+}
+
+func TestWheel_ManyBlockingCallbacksAllBegin(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t, wheel.WithExecutor(wheel.Pool(2)))
+		release := make(chan struct{})
+		var began counter
+		for range 3000 {
+			after(t, w, time.Second, func() { began.inc(); <-release })
+		}
+		pass(1100 * time.Millisecond)
+		require.EqualValues(t, 3000, began.Load(), "every callback blocks, yet all began within 100 ms")
+		close(release)
+		pass(time.Second)
+		var ran counter
+		after(t, w, time.Second, ran.inc)
+		pass(time.Second)
+		require.EqualValues(t, 1, ran.Load())
+	})
+}
+
+func TestWheel_InlineDelaysOthersWhileItBlocks(t *testing.T) {
+	bubble(t, func(t *testing.T) { // the documented price of Inline, and the control of the tests above
+		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))
+		start := time.Now()
+		var took atomic.Int64
+		after(t, w, time.Second, func() { time.Sleep(5 * time.Second) })
+		after(t, w, 2*time.Second, func() { took.Store(int64(time.Since(start))) })
+		pass(time.Minute)
+		require.Equal(t, 6*time.Second, time.Duration(took.Load()))
+	})
+}

@@ -1,0 +1,76 @@
+package wheel_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestWheel_RunsOnAMockClock(t *testing.T) {
+	t.Parallel()
+	mock := clock.NewMock()
+	w := newWheel(t, wheel.WithClock(mock))
+	early := make(chan time.Duration, 10) // how early each fired, by the mock's time
+	start := mock.Now()
+	for _, d := range []time.Duration{5 * time.Millisecond, time.Second, time.Hour} {
+		after(t, w, d, func() { early <- d - mock.Now().Sub(start) })
+	}
+	mock.Add(4 * time.Millisecond)
+	require.Equal(t, 3, w.Len())
+	mock.Add(time.Millisecond)
+	require.LessOrEqual(t, <-early, time.Duration(0))
+	require.Equal(t, 2, w.Len())
+	mock.Set(start.Add(time.Hour))
+	for range 2 {
+		require.LessOrEqual(t, <-early, time.Duration(0))
+	}
+}
+
+// steppedClock is a clock that tests move at will; its waits end when the test says so.
+type steppedClock struct {
+	now  atomic.Int64
+	wait chan time.Time
+}
+
+func (c *steppedClock) Now() time.Time                       { return time.Unix(0, c.now.Load()) }
+func (c *steppedClock) After(time.Duration) <-chan time.Time { return c.wait }
+
+func TestWheel_AClockThatJumpsFiresLateNeverEarlyOrTwice(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := &steppedClock{wait: make(chan time.Time)}
+		step := func(d time.Duration) {
+			c.now.Add(int64(d))
+			c.wait <- time.Time{}
+			time.Sleep(time.Second) // real steps give the worker time; here virtual time does
+		}
+		c.now.Store(int64(1000 * time.Hour))
+		w := newWheel(t, wheel.WithClock(c))
+		var ran counter
+		after(t, w, time.Minute, ran.inc)
+		time.Sleep(time.Second)
+		step(-time.Hour)
+		require.Zero(t, ran.Load(), "back an hour")
+		step(0)
+		step(time.Nanosecond)
+		require.Zero(t, ran.Load(), "frozen")
+		step(time.Hour + time.Minute - 2*time.Nanosecond)
+		require.Zero(t, ran.Load(), "one nanosecond short")
+		step(time.Nanosecond)
+		require.EqualValues(t, 1, ran.Load())
+		after(t, w, time.Minute, ran.inc)
+		step(30 * 24 * time.Hour)
+		require.EqualValues(t, 2, ran.Load(), "forward 30 days")
+		step(-30 * 24 * time.Hour)
+		require.EqualValues(t, 2, ran.Load(), "and back again")
+	})
+}
+
+func TestWheel_TheSystemClockIsReadMonotonically(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, wheel.SystemOrigin().String(), "m=", "a step of the wall clock would move deadlines")
+}

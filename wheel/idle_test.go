@@ -1,0 +1,82 @@
+package wheel_test
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestWheel_IdleAndFarTimersCauseNoWakeups(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		require.True(t, after(t, w, time.Millisecond, func() {}).Stop())
+		pass(time.Second)
+		before := w.Stats().Wakeups
+		pass(24 * time.Hour)
+		require.Equal(t, before, w.Stats().Wakeups, "empty")
+		for range 1000 {
+			after(t, w, 25*time.Hour+time.Duration(rand.Int64N(int64(time.Hour))), func() {})
+		}
+		before = w.Stats().Wakeups
+		pass(24 * time.Hour)
+		require.LessOrEqual(t, w.Stats().Wakeups-before, int64(2), "1000 far timers")
+	})
+}
+
+func TestWheel_SchedulingAndStoppingInTurnDoesNotWakeTheWorkerEachTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		for range 10_000 {
+			require.True(t, after(t, w, time.Minute, func() {}).Stop())
+		}
+		pass(time.Hour)
+		require.LessOrEqual(t, w.Stats().Wakeups, int64(4))
+	})
+}
+
+func TestWheel_AnEarlierTimerWakesTheSleepingWorker(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		after(t, w, time.Hour, func() {})
+		pass(time.Second)
+		for _, d := range []time.Duration{time.Minute, time.Second, time.Millisecond, 10 * time.Microsecond} {
+			var took atomic.Int64
+			start := time.Now()
+			after(t, w, d, func() { took.Store(int64(time.Since(start))) })
+			pass(d + time.Millisecond)
+			require.Equal(t, d, time.Duration(took.Load()))
+		}
+	})
+}
+
+func TestWheel_ConstantGoroutinesForAnyNumberOfTimers(t *testing.T) {
+	// Not parallel: it counts the goroutines of the process.
+	w := newWheel(t, wheel.WithExecutor(wheel.Pool(2)))
+	before := runtime.NumGoroutine()
+	for range 100_000 {
+		after(t, w, time.Hour, func() {})
+	}
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+1, "the worker")
+}
+
+func TestWheel_AnIdleWheelHasNoGoroutines(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		// Not stopped: were a goroutine left, the bubble would report it as a deadlock.
+		w, err := wheel.New(wheel.WithExecutor(e))
+		require.NoError(t, err)
+		var ran counter
+		for range 3 {
+			for range 100 {
+				after(t, w, time.Second, ran.inc)
+			}
+			pass(time.Minute)
+		}
+		require.EqualValues(t, 300, ran.Load(), "it starts again when it is needed")
+	})
+}
