@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -42,7 +43,8 @@ func TestDocuments(t *testing.T) {
 	documents, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
 	documents = append(documents, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
-	tests := functions(t, "Test", "Fuzz", "Benchmark")
+	tests := slices.Sorted(maps.Keys(functions(t, "Test", "Fuzz", "Benchmark")))
+	all := testFiles(t)
 
 	for _, document := range documents {
 		text := read(t, document)
@@ -54,6 +56,13 @@ func TestDocuments(t *testing.T) {
 			}
 		})
 
+		t.Run(document+" names subtests that exist", func(t *testing.T) {
+			t.Parallel()
+			for _, name := range regexp.MustCompile("`Test\\w+/([^`]+)`").FindAllStringSubmatch(text, -1) {
+				require.Positive(t, strings.Count(all, strconv.Quote(name[1])), "%q", name[1])
+			}
+		})
+
 		t.Run(document+" links to files that exist", func(t *testing.T) {
 			t.Parallel()
 			for _, link := range regexp.MustCompile(`\]\(([^)#:]+)\)`).FindAllStringSubmatch(text, -1) {
@@ -61,6 +70,19 @@ func TestDocuments(t *testing.T) {
 			}
 		})
 	}
+}
+
+// testFiles is the text of all of them.
+func testFiles(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "_test.go") {
+			all.WriteString(read(t, path))
+		}
+		return err
+	}))
+	return all.String()
 }
 
 func read(t *testing.T, name string) string {

@@ -74,7 +74,7 @@ func (b *ballot) cast(i int, l *Lock, err error) {
 	if b.over {
 		b.quorum.stuck[i].Add(-1)
 		if l != nil && (b.won == nil || !b.won.add(l)) {
-			l.giveUp(0)
+			l.giveUp()
 		}
 		return
 	}
@@ -125,7 +125,7 @@ func (b *ballot) decide() {
 		b.errs = append(b.errs, errSlow) // the first leases were over when the last answer came
 	}
 	for _, l := range b.locks {
-		l.giveUp(0)
+		l.giveUp()
 	}
 	if len(b.locked) == 0 || len(b.locks)+len(b.locked) < need {
 		b.err = noQuorum(b.errs)

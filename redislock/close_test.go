@@ -36,31 +36,6 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, context.Cause(ctx), redislock.ErrClosed)
 	})
 
-	t.Run("wakes waiters of other processes", func(t *testing.T) {
-		t.Parallel()
-		server, name := redistest.Shared(t), redistest.Name(t)
-		c := newClient(t, server.Client(t))
-		mustLock(t, c.Mutex(name))
-		w := newWaiter(t, server, name).wait(t, within(t, patience)).after(func() {
-			require.NoError(t, c.Close(t.Context()))
-		})
-		require.NoError(t, w.err)
-		require.Less(t, w.took, 800*time.Millisecond)
-		require.NoError(t, w.lock.Unlock(t.Context()))
-	})
-
-	t.Run("ends waiting calls", func(t *testing.T) {
-		t.Parallel()
-		server, name := redistest.Shared(t), redistest.Name(t)
-		rdb := server.Client(t)
-		holdRaw(t, rdb, name, time.Minute)
-		c, count := counted(t, server.Client(t))
-		w := (&waiter{rdb, c.Mutex(name), count}).wait(t, t.Context()).after(func() {
-			require.NoError(t, c.Close(t.Context()))
-		})
-		require.ErrorIs(t, w.err, redislock.ErrClosed)
-	})
-
 	t.Run("refuses what comes after, and closing twice is harmless", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := shared(t)
@@ -123,36 +98,4 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, l.Err(), redislock.ErrClosed)
 		server.Resume()
 	})
-}
-
-// Every way in which a caller's context can end: at each stage of a call, by brute force. What was taken by a call that
-// failed is given back, so the name is soon free.
-func TestMutex_ContextEndsAtAnyPoint(t *testing.T) {
-	t.Parallel()
-	c, rdb, name := shared(t)
-	other := newClient(t, rdb)
-	m := c.Mutex(name, redislock.WithLease(time.Minute))
-	w := newWheel(t)
-	took, gaveUp := 0, 0
-	for i := range 300 {
-		ctx, cancel := context.WithCancel(t.Context())
-		_, err := w.AfterFunc(time.Duration(i%30)*100*time.Microsecond, cancel)
-		require.NoError(t, err)
-		l, err := m.Lock(ctx)
-		if err == nil {
-			took++
-			require.NoError(t, l.Unlock(ctx))
-		} else {
-			gaveUp++
-			require.ErrorIs(t, err, context.Canceled)
-		}
-		cancel()
-	}
-	t.Logf("%d took the lock, %d gave up", took, gaveUp)
-	require.Positive(t, took)
-	require.Positive(t, gaveUp)
-	start := time.Now()
-	l := mustLock(t, other.Mutex(name))
-	require.Less(t, time.Since(start), 10*time.Second)
-	require.NoError(t, l.Unlock(t.Context()))
 }

@@ -1,7 +1,6 @@
 package redislock_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -51,18 +50,9 @@ func exercise(t *testing.T, rdb, other redis.UniversalClient, name string) {
 
 func TestRedislock_OnEveryDeployment(t *testing.T) {
 	t.Parallel()
-	for _, protocol := range []int{2, 3} {
-		t.Run(fmt.Sprintf("a single server, RESP%d", protocol), func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Shared(t)
-			resp := func(o *redis.Options) { o.Protocol = protocol }
-			exercise(t, server.Client(t, resp), server.Client(t, resp), redistest.Name(t))
-		})
-	}
-
 	t.Run("a cluster", func(t *testing.T) {
 		t.Parallel()
-		cluster := redistest.StartCluster(t)
+		cluster := redistest.SharedCluster(t)
 		for _, protocol := range []int{2, 3} {
 			resp := func(o *redis.ClusterOptions) { o.Protocol = protocol }
 			for _, name := range []string{"{a}", "orders:{b}", "c", "d:}{e}"} {
@@ -190,70 +180,6 @@ func TestSentinel_LocksAndWaitersOutliveTheirPrimary(t *testing.T) {
 	require.NoError(t, <-granted)
 	require.Less(t, time.Since(start), 5*time.Second+patience/2, "a poll, and room for a busy machine")
 	require.NoError(t, held.Unlock(t.Context()))
-}
-
-// Services in Java wake those in Go and the other way round, by whichever command they use.
-func TestCluster_WakesAndIsWokenBySharded(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t)
-	rdb := cluster.Client(t)
-	for verb, sharded := range map[string]bool{"PUBLISH": false, "SPUBLISH": true} {
-		t.Run(verb, func(t *testing.T) {
-			const java = "285475da-9152-4c83-822a-67ee2f116a79:52"
-			client := func() *redislock.Client {
-				opts := []redislock.Option{redislock.WithWheel(newWheel(t))}
-				if !sharded { // the default is to find out
-					opts = append(opts, redislock.WithShardedChannels(false))
-				}
-				c, err := redislock.New(cluster.Client(t), opts...)
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, c.Close(context.Background())) })
-				return c
-			}
-			for i := range 5 {
-				name := fmt.Sprintf("%s:%d", verb, i)
-				channel := scripts.LockChannel(name)
-				require.NoError(t, rdb.HSet(t.Context(), name, java, 1).Err()) // without expiry: only a message or a poll helps
-				granted := make(chan *redislock.Lock, 1)
-				contended := time.Now()
-				client().Mutex(name).LockFunc(t.Context(), func(l *redislock.Lock, err error) {
-					if err != nil {
-						t.Error(err)
-					}
-					granted <- l
-				})
-				poll(t, func() bool {
-					if sharded {
-						return subscribers(t, cluster, channel) == 1
-					}
-					for _, node := range cluster.Nodes() {
-						if node.Client(t).PubSubNumSub(t.Context(), channel).Val()[channel] == 1 {
-							return true
-						}
-					}
-					return false
-				})
-				t.Logf("subscribed after %v", time.Since(contended))
-				require.Equal(t, int64(1), rdb.Eval(t.Context(), javaUnlock, []string{name, channel}, 0, java, verb).Val())
-				l := <-granted
-				require.NotNil(t, l)
-
-				sub := rdb.Subscribe(t.Context())
-				if sharded {
-					require.NoError(t, sub.SSubscribe(t.Context(), channel))
-				} else {
-					require.NoError(t, sub.Subscribe(t.Context(), channel))
-				}
-				_, err := sub.Receive(t.Context())
-				require.NoError(t, err)
-				require.NoError(t, l.Unlock(t.Context()))
-				m, err := sub.ReceiveMessage(within(t, patience))
-				require.NoError(t, err)
-				require.Equal(t, "0", m.Payload)
-				require.NoError(t, sub.Close())
-			}
-		})
-	}
 }
 
 // subscribers counts them over all nodes that answer.

@@ -52,56 +52,10 @@ func TestMutex_WithOwner(t *testing.T) {
 		require.NotSame(t, first, next)
 		require.NoError(t, next.Unlock(ctx))
 	})
-
-	t.Run("others wait, be it with an owner of their own", func(t *testing.T) {
-		t.Parallel()
-		c, _, name := shared(t)
-		m := c.Mutex(name)
-		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
-		l, err := m.Lock(ctx)
-		require.NoError(t, err)
-		for _, other := range []context.Context{t.Context(), redislock.WithOwner(t.Context(), &redislock.Owner{})} {
-			_, err = m.TryLock(other)
-			require.ErrorIs(t, err, redislock.ErrLocked)
-		}
-		require.NoError(t, l.Unlock(ctx))
-	})
-
-	t.Run("a lost lock is not entered again until it was unlocked", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		m := c.Mutex(name, redislock.WithLease(time.Second))
-		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
-		l, err := m.Lock(ctx)
-		require.NoError(t, err)
-		require.NoError(t, rdb.Del(t.Context(), name).Err())
-		<-l.Done()
-		_, err = m.Lock(ctx)
-		require.ErrorIs(t, err, redislock.ErrLost)
-		require.ErrorIs(t, l.Unlock(ctx), redislock.ErrLost)
-		l, err = m.Lock(ctx)
-		require.NoError(t, err)
-		require.NoError(t, l.Unlock(ctx))
-	})
 }
 
 func TestLock_Extend(t *testing.T) {
 	t.Parallel()
-
-	t.Run("prolongs a lock without renewal, and never shortens it", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		l := mustLock(t, c.Mutex(name, redislock.WithLease(20*time.Second), redislock.WithoutRenewal()))
-		before := l.Deadline()
-		require.NoError(t, l.Extend(t.Context(), time.Minute))
-		require.Greater(t, l.Deadline().Sub(before), 30*time.Second)
-		require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 50*time.Second)
-		long := l.Deadline()
-		require.NoError(t, l.Extend(t.Context(), time.Millisecond))
-		require.Equal(t, long, l.Deadline())
-		require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 50*time.Second-patience)
-		require.NoError(t, l.Unlock(t.Context()))
-	})
 
 	t.Run("outlasts an outage longer than the lease", func(t *testing.T) {
 		t.Parallel()
@@ -120,21 +74,6 @@ func TestLock_Extend(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 
-	t.Run("of a lock that is gone tells so at once", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		l := mustLock(t, c.Mutex(name))
-		require.NoError(t, rdb.Del(t.Context(), name).Err())
-		other := mustLock(t, newClient(t, rdb).Mutex(name))
-		holder := requireHeldOnce(t, rdb, name)
-		require.ErrorIs(t, l.Extend(t.Context(), time.Hour), redislock.ErrLost)
-		require.True(t, isClosed(l.Done()))
-		require.Equal(t, holder, requireHeldOnce(t, rdb, name))
-		require.Less(t, rdb.PTTL(t.Context(), name).Val(), time.Minute, "another's lease is left alone")
-		require.NoError(t, other.Unlock(t.Context()))
-		require.ErrorIs(t, other.Extend(t.Context(), time.Hour), redislock.ErrNotHeld)
-	})
-
 	t.Run("refuses bad input", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := shared(t)
@@ -150,89 +89,11 @@ func TestLock_Extend(t *testing.T) {
 	})
 }
 
-func TestMutex_WithMaxHold(t *testing.T) {
-	t.Parallel()
-	c, rdb, name := shared(t)
-	const most = time.Second
-	start := time.Now()
-	l := mustLock(t, c.Mutex(name, redislock.WithMaxHold(most), redislock.WithLease(4*time.Second)))
-	other := mustLock(t, newClient(t, rdb).Mutex(name))
-	require.GreaterOrEqual(t, time.Since(start), most)
-	require.True(t, isClosed(l.Done()), "told before another could have it")
-	require.ErrorIs(t, l.Err(), redislock.ErrLost)
-	require.ErrorIs(t, l.Err(), redislock.ErrMaxHold)
-	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrMaxHold)
-	requireHeldOnce(t, rdb, name)
-	require.NoError(t, other.Unlock(t.Context()))
-}
-
-func TestMutex_State(t *testing.T) {
-	t.Parallel()
-	c, rdb, name := shared(t)
-	m := c.Mutex(name, redislock.WithFencing())
-	s, err := m.State(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, redislock.State{}, s)
-
-	l := mustLock(t, m)
-	s, err = newClient(t, rdb).Mutex(name).State(t.Context())
-	require.NoError(t, err)
-	require.True(t, s.Locked)
-	require.Equal(t, []string{requireHeldOnce(t, rdb, name)}, s.Holders)
-	require.Equal(t, l.Token(), s.Token)
-	require.Greater(t, s.TTL, redislock.DefaultLease-patience/2)
-	require.LessOrEqual(t, s.TTL, redislock.DefaultLease)
-	require.NoError(t, l.Unlock(t.Context()))
-
-	require.NoError(t, rdb.HSet(t.Context(), name, "java:1", 2).Err())
-	s, err = m.State(t.Context())
-	require.NoError(t, err)
-	require.Negative(t, s.TTL, "without expiry")
-	require.NoError(t, rdb.Set(t.Context(), name, "x", 0).Err())
-	_, err = m.State(t.Context())
-	require.ErrorIs(t, err, redislock.ErrWrongKind)
-}
-
 func TestMutex_WithMetadata(t *testing.T) {
 	t.Parallel()
-	const text = "host:8080/job 7, ünï {x} :write m="
-	with := redislock.WithMetadata(text)
+	with := redislock.WithMetadata("host:8080/job 7, ünï {x} :write m=")
 	rdb := redistest.Shared(t).Client(t)
 	c := newClient(t, rdb)
-	for what, open := range map[string]func(name string) (m *redislock.Mutex, lock func(context.Context) (*redislock.Lock, error)){
-		"Mutex": func(name string) (*redislock.Mutex, func(context.Context) (*redislock.Lock, error)) {
-			m := c.Mutex(name, with)
-			return m, m.Lock
-		},
-		"FairMutex": func(name string) (*redislock.Mutex, func(context.Context) (*redislock.Lock, error)) {
-			m := c.FairMutex(name, with)
-			return m, m.Lock
-		},
-		"reader": func(name string) (*redislock.Mutex, func(context.Context) (*redislock.Lock, error)) {
-			m := c.RWMutex(name, with)
-			return m.Reader(), m.RLock
-		},
-		"writer": func(name string) (*redislock.Mutex, func(context.Context) (*redislock.Lock, error)) {
-			m := c.RWMutex(name, with)
-			return m.Writer(), m.Lock
-		},
-	} {
-		t.Run("State shows it for "+what, func(t *testing.T) {
-			name := redistest.Name(t)
-			m, lock := open(name)
-			l, err := lock(t.Context())
-			require.NoError(t, err)
-			s, err := m.State(t.Context())
-			require.NoError(t, err)
-			require.Len(t, s.Holders, 1)
-			require.Equal(t, []string{text}, s.Metadata)
-			require.NoError(t, l.Extend(t.Context(), time.Hour))
-			require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 59*time.Minute)
-			require.NoError(t, l.Unlock(t.Context()))
-			requireFree(t, rdb, name)
-		})
-	}
-
 	t.Run("without it there is none", func(t *testing.T) {
 		name := redistest.Name(t)
 		require.NoError(t, rdb.HSet(t.Context(), name, "5e0c:17:write", 1).Err())
@@ -258,37 +119,6 @@ func TestMutex_WithMetadata(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"other"}, s.Metadata)
 		require.NoError(t, second.Unlock(t.Context()))
-	})
-}
-
-func TestMutex_ForceUnlock(t *testing.T) {
-	t.Parallel()
-
-	t.Run("frees the lock, wakes who waits, and the holder learns of it", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		held := mustLock(t, newClient(t, rdb).Mutex(name, redislock.WithLease(3*time.Second)))
-		m := c.Mutex(name)
-		freed, err := m.ForceUnlock(t.Context())
-		require.NoError(t, err)
-		require.True(t, freed)
-		next := mustLock(t, m)
-		<-held.Done()
-		require.ErrorIs(t, held.Unlock(t.Context()), redislock.ErrLost)
-		requireHeldOnce(t, rdb, name)
-		require.NoError(t, next.Unlock(t.Context()))
-		freed, err = m.ForceUnlock(t.Context())
-		require.NoError(t, err)
-		require.False(t, freed)
-	})
-
-	t.Run("leaves alone what is no plain lock", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		require.NoError(t, rdb.HSet(t.Context(), name, "mode", "read", "java:1", 1).Err())
-		_, err := c.Mutex(name).ForceUnlock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrWrongKind)
-		require.Equal(t, int64(2), rdb.HLen(t.Context(), name).Val())
 	})
 }
 

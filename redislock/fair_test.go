@@ -3,7 +3,7 @@ package redislock_test
 import (
 	"context"
 	"slices"
-	"sync"
+	"strconv"
 	"testing"
 	"time"
 
@@ -40,10 +40,10 @@ func lineUp(t testing.TB, rdb redis.UniversalClient, name string, n int, call fu
 	}
 }
 
-// servesInOrder checks that callers of several processes get the lock in the order in which they came.
-func servesInOrder(t *testing.T, rdb redis.UniversalClient) {
+// Callers of several processes get the lock in the order in which they came.
+func servesInOrder(t *testing.T, p *place) {
 	const clients, callers = 4, 20
-	name := redistest.Name(t)
+	rdb, name := p.rdb, redistest.Name(t)
 	first := mustLock(t, newClient(t, rdb).FairMutex(name))
 	var mutexes []*redislock.Mutex
 	for range clients {
@@ -70,177 +70,92 @@ func servesInOrder(t *testing.T, rdb redis.UniversalClient) {
 
 func TestFairMutex(t *testing.T) {
 	t.Parallel()
-
-	t.Run("serves in order although nobody unlocks", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		const callers, lease = 8, 300 * time.Millisecond
-		first := mustLock(t, c.FairMutex(name))
-		m := newClient(t, rdb).FairMutex(name, redislock.WithLease(lease), redislock.WithoutRenewal())
-		got, errs := make(chan int, callers), make(chan error, callers)
-		lineUp(t, rdb, name, callers, func(i int) {
-			_, err := m.Lock(within(t, patience))
-			got <- i
-			errs <- err
+	everywhere(t, func(t *testing.T, p *place) {
+		t.Run("serves callers of several processes in order", func(t *testing.T) {
+			t.Parallel()
+			servesInOrder(t, p)
 		})
-		mustUnlock(t, first)
-		for i := range callers {
-			require.Equal(t, i, <-got)
-			require.NoError(t, <-errs)
-		}
-	})
 
-	t.Run("a try that fails leaves nothing behind", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		held := mustLock(t, c.FairMutex(name))
-		_, err := newClient(t, rdb).FairMutex(name).TryLock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrLocked)
-		require.Empty(t, line(t, rdb, name))
-		mustUnlock(t, held)
-		requireNoLine(t, rdb, name)
-	})
-
-	t.Run("one that gives up leaves the line, and those behind it move up", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		held := mustLock(t, c.FairMutex(name))
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(ctx) })
-		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
-		next := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, patience)) })
-		poll(t, func() bool { return len(line(t, rdb, name)) == 2 })
-		cancel()
-		<-gone.done
-		require.ErrorIs(t, gone.err, context.Canceled)
-		require.ErrorIs(t, gone.err, redislock.ErrLocked)
-		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
-		mustUnlock(t, held)
-		mustUnlock(t, next.wait(t))
-		requireNoLine(t, rdb, name)
-	})
-
-	t.Run("a hundred that give up at once, some while they are granted it, leave no trace", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		m := c.FairMutex(name)
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		for range 100 {
-			running.Go(func() {
-				if l, err := m.Lock(ctx); err == nil {
-					_ = l.Unlock(t.Context())
-				}
+		t.Run("serves in order although nobody unlocks", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			const callers, lease = 8, 300 * time.Millisecond
+			first := mustLock(t, c.FairMutex(name))
+			m := newClient(t, rdb).FairMutex(name, redislock.WithLease(lease), redislock.WithoutRenewal())
+			got, errs := make(chan int, callers), make(chan error, callers)
+			lineUp(t, rdb, name, callers, func(i int) {
+				_, err := m.Lock(within(t, patience))
+				got <- i
+				errs <- err
 			})
-		}
-		poll(t, func() bool { return len(line(t, rdb, name)) > 0 })
-		cancel()
-		running.Wait()
-		poll(t, func() bool {
-			n, err := rdb.Exists(t.Context(), scripts.FairLockKeys(name)...).Result()
-			require.NoError(t, err)
-			return n == 0
+			mustUnlock(t, first)
+			for i := range callers {
+				require.Equal(t, i, <-got)
+				require.NoError(t, <-errs)
+			}
+		})
+
+		t.Run("two hundred that come at once from four processes are all served", func(t *testing.T) {
+			t.Parallel()
+			const clients, callers = 4, 200
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			mutexes := []*redislock.Mutex{c.FairMutex(name)}
+			for len(mutexes) < clients {
+				mutexes = append(mutexes, newClient(t, rdb).FairMutex(name))
+			}
+			ctx := within(t, 2*patience)
+			served := 0 // guarded by the lock: the race detector is the checker
+			errs := make(chan error, callers)
+			for i := range callers {
+				go func() {
+					errs <- mutexes[i%clients].Do(ctx, func(context.Context) error {
+						served++
+						return nil
+					})
+				}()
+			}
+			for range callers {
+				require.NoError(t, <-errs)
+			}
+			require.Equal(t, callers, served)
+			requireNoLine(t, rdb, name)
+		})
+
+		t.Run("is renewed while it is held, and its place is kept while it waits for longer than the lease", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			const lease = 900 * time.Millisecond
+			m := c.FairMutex(name, redislock.WithLease(lease))
+			held := mustLock(t, m)
+			next := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
+			poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+			w := newWheel(t)
+			require.NoError(t, w.Sleep(t.Context(), 3*lease))
+			require.NoError(t, held.Err())
+			require.Len(t, line(t, rdb, name), 1)
+			mustUnlock(t, held)
+			mustUnlock(t, next.wait(t))
 		})
 	})
+}
 
-	t.Run("two hundred that come at once from four processes are all served", func(t *testing.T) {
-		t.Parallel()
-		const clients, callers = 4, 200
-		c, rdb, name := shared(t)
-		mutexes := []*redislock.Mutex{c.FairMutex(name)}
-		for len(mutexes) < clients {
-			mutexes = append(mutexes, newClient(t, rdb).FairMutex(name))
-		}
-		ctx := within(t, 2*patience)
-		served := 0 // guarded by the lock: the race detector is the checker
-		errs := make(chan error, callers)
-		for i := range callers {
-			go func() {
-				errs <- mutexes[i%clients].Do(ctx, func(context.Context) error {
-					served++
-					return nil
-				})
-			}()
-		}
-		for range callers {
-			require.NoError(t, <-errs)
-		}
-		require.Equal(t, callers, served)
-		requireNoLine(t, rdb, name)
-	})
-
-	t.Run("one that gives up while Redis hangs is taken out of the line when it answers", func(t *testing.T) {
-		t.Parallel()
-		server, name := redistest.Start(t), redistest.Name(t)
-		rdb := server.Client(t)
-		held := mustLock(t, newClient(t, rdb).FairMutex(name, redislock.WithLease(time.Minute)))
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := begin(func() (*redislock.Lock, error) { return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx) })
-		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
-		server.Pause()
-		cancel()
-		<-gone.done
-		require.ErrorIs(t, gone.err, context.Canceled)
-		server.Resume()
-		poll(t, func() bool { return len(line(t, rdb, name)) == 0 })
-		mustUnlock(t, held)
-		requireNoLine(t, rdb, name)
-	})
-
-	t.Run("Close takes those who wait out of the line", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		held := mustLock(t, c.FairMutex(name))
-		other, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)))
-		require.NoError(t, err)
-		waiting := begin(func() (*redislock.Lock, error) { return other.FairMutex(name).Lock(within(t, patience)) })
-		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
-		require.NoError(t, other.Close(within(t, patience)))
-		<-waiting.done
-		require.ErrorIs(t, waiting.err, redislock.ErrClosed)
-		require.Empty(t, line(t, rdb, name))
-		mustUnlock(t, held)
-		requireNoLine(t, rdb, name)
-	})
-
-	t.Run("is renewed while it is held, and its place is kept while it waits for longer than the lease", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		const lease = 900 * time.Millisecond
-		m := c.FairMutex(name, redislock.WithLease(lease))
-		held := mustLock(t, m)
-		next := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
-		poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
-		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 3*lease))
-		require.NoError(t, held.Err())
-		require.Len(t, line(t, rdb, name), 1)
-		mustUnlock(t, held)
-		mustUnlock(t, next.wait(t))
-	})
-
-	t.Run("an unlock after expiry is ErrLost and leaves the next holder alone", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		late := mustLock(t, c.FairMutex(name, redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal()))
-		next := mustLock(t, newClient(t, rdb).FairMutex(name))
-		require.ErrorIs(t, late.Unlock(t.Context()), redislock.ErrLost)
-		requireHeldOnce(t, rdb, name)
-		mustUnlock(t, next)
-		require.ErrorIs(t, next.Unlock(t.Context()), redislock.ErrNotHeld)
-	})
-
-	t.Run("tokens rise from holder to holder", func(t *testing.T) {
-		t.Parallel()
-		c, _, name := shared(t)
-		var last int64
-		for range 3 {
-			l := mustLock(t, c.FairMutex(name, redislock.WithFencing()))
-			require.Greater(t, l.Token(), last)
-			last = l.Token()
-			mustUnlock(t, l)
-		}
-	})
+// One that gives up while Redis hangs is taken out of the line when it answers.
+func TestFairMutex_GivenUpWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	server, name := redistest.Start(t), redistest.Name(t)
+	rdb := server.Client(t)
+	held := mustLock(t, newClient(t, rdb).FairMutex(name, redislock.WithLease(time.Minute)))
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := begin(func() (*redislock.Lock, error) { return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx) })
+	poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+	server.Pause()
+	cancel()
+	<-gone.done
+	require.ErrorIs(t, gone.err, context.Canceled)
+	server.Resume()
+	poll(t, func() bool { return len(line(t, rdb, name)) == 0 })
+	mustUnlock(t, held)
+	requireNoLine(t, rdb, name)
 }
 
 // A reply that is lost after the script has executed costs neither the place nor the lock.
@@ -277,10 +192,13 @@ func TestFairMutex_LostReply(t *testing.T) {
 // Whoever is killed while it stands in line is skipped once it was not heard of for 15 seconds, and not before.
 func TestFairMutex_SkipsAKilledWaiter(t *testing.T) {
 	t.Parallel()
-	server := redistest.Shared(t)
-	rdb, name := server.Client(t), redistest.Name(t)
+	everywhere(t, skipsAKilledWaiter)
+}
+
+func skipsAKilledWaiter(t *testing.T, p *place) {
+	rdb, name := p.rdb, redistest.Name(t)
 	held := mustLock(t, newClient(t, rdb).FairMutex(name))
-	dead := child(t, roleHold, server.Addr(), name, 0)
+	dead := child(t, roleHold, p.options.Addrs, name, 0)
 	dead.Env = append(dead.Env, childKind+"=fair")
 	require.NoError(t, dead.Start())
 	poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
@@ -292,7 +210,7 @@ func TestFairMutex_SkipsAKilledWaiter(t *testing.T) {
 	alive, id := scripts.FairLockKeys(name)[3], line(t, rdb, name)[0]
 	until, err := rdb.ZIncrBy(t.Context(), alive, -12_000, id).Result()
 	require.NoError(t, err)
-	left := time.Duration(until-float64(rdb.Time(t.Context()).Val().UnixMilli())) * time.Millisecond
+	left := time.Duration(until-float64(nowAt(t, p, name).UnixMilli())) * time.Millisecond
 	require.Less(t, left, 3*time.Second+100*time.Millisecond)
 	killed := time.Now()
 	mustUnlock(t, held)
@@ -303,4 +221,16 @@ func TestFairMutex_SkipsAKilledWaiter(t *testing.T) {
 	t.Logf("%v were left; skipped after %v", left, took)
 	mustUnlock(t, l)
 	requireNoLine(t, rdb, name)
+}
+
+// nowAt is the clock of the server that has the key.
+func nowAt(t *testing.T, p *place, key string) time.Time {
+	t.Helper()
+	ms, err := p.rdb.Eval(t.Context(), "return redis.call('TIME')", []string{key}).Slice()
+	require.NoError(t, err)
+	s, err := strconv.ParseInt(ms[0].(string), 10, 64)
+	require.NoError(t, err)
+	us, err := strconv.ParseInt(ms[1].(string), 10, 64)
+	require.NoError(t, err)
+	return time.Unix(s, us*1000)
 }

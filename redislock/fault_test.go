@@ -54,32 +54,6 @@ func TestMutex_ReplyLostAfterAcquire(t *testing.T) {
 		})
 	}
 
-	t.Run("and the caller gone: nothing is left behind", func(t *testing.T) {
-		t.Parallel()
-		c, dialer, rdb := faulty(t)
-		name := redistest.Name(t)
-		lost := dialer.LoseReply(name, 1, redistest.Swallow)
-		ctx, cancel := context.WithCancel(t.Context())
-		tried := make(chan error, 1)
-		start := time.Now()
-		go func() {
-			_, err := c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(ctx)
-			tried <- err
-		}()
-		<-lost
-		requireHeldOnce(t, rdb, name) // the server did it, and nobody knows
-		cancel()
-		err := <-tried
-		require.ErrorIs(t, err, context.Canceled)
-		require.NotErrorIs(t, err, redislock.ErrLocked)
-		require.Less(t, time.Since(start), time.Second, "the caller does not wait for the connection")
-
-		// Another gets it long before the lease ends.
-		other := mustLock(t, newClient(t, rdb).Mutex(name))
-		require.Less(t, time.Since(start), 20*time.Second)
-		require.NoError(t, other.Unlock(t.Context()))
-	})
-
 	t.Run("without retries: an error, and nothing is left behind", func(t *testing.T) {
 		t.Parallel()
 		c, dialer, rdb := faulty(t, func(o *redis.Options) { o.MaxRetries = -1 })
@@ -92,46 +66,6 @@ func TestMutex_ReplyLostAfterAcquire(t *testing.T) {
 		other := mustLock(t, newClient(t, rdb).Mutex(name))
 		require.NoError(t, other.Unlock(t.Context()))
 	})
-}
-
-func TestLock_ReplyLostAfterUnlock(t *testing.T) {
-	t.Parallel()
-	c, dialer, rdb := faulty(t)
-	name := redistest.Name(t)
-	l := mustLock(t, c.Mutex(name))
-	lost := dialer.LoseReply(name, 1, redistest.Cut)
-	require.NoError(t, l.Unlock(t.Context()), "the first copy released it: that is no loss")
-	require.True(t, isClosed(lost))
-	requireFree(t, rdb, name)
-}
-
-func TestMutex_ScriptsFlushedMeanwhile(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	admin := server.Client(t)
-	c := newClient(t, server.Client(t))
-	stop := make(chan struct{})
-	flushed := make(chan int, 1)
-	go func() {
-		for n := 0; ; n++ {
-			select {
-			case <-stop:
-				flushed <- n
-				return
-			default:
-				_ = admin.ScriptFlush(context.Background()).Err()
-			}
-		}
-	}()
-	name := redistest.Name(t)
-	held := mustLock(t, c.Mutex(name+":held", redislock.WithLease(time.Second)))
-	for start := time.Now(); time.Since(start) < 2*time.Second; {
-		require.NoError(t, c.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }))
-	}
-	require.NoError(t, held.Err(), "renewals survive it too")
-	require.NoError(t, held.Unlock(t.Context()))
-	close(stop)
-	require.Positive(t, <-flushed)
 }
 
 func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
@@ -240,21 +174,6 @@ func TestLock_SurvivesConnectionsBeingKilled(t *testing.T) {
 	requireFree(t, admin, name)
 }
 
-func TestLock_RedisRestartedEmpty(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := newClient(t, server.Client(t))
-	m := c.Mutex(redistest.Name(t), redislock.WithLease(3*time.Second))
-	l := mustLock(t, m)
-	server.Restart(t)
-	start := time.Now()
-	<-l.Done()
-	require.Less(t, time.Since(start), 3*time.Second)
-	require.ErrorIs(t, l.Err(), redislock.ErrLost)
-	again := mustLock(t, m)
-	require.NoError(t, again.Unlock(t.Context()))
-}
-
 func TestMutex_RepliesSlowerThanTheLease(t *testing.T) {
 	t.Parallel()
 	c, dialer, rdb := faulty(t)
@@ -287,25 +206,6 @@ func TestMutex_RedisOutOfReach(t *testing.T) {
 
 func TestMutex_KeyOfAnotherKind(t *testing.T) {
 	t.Parallel()
-
-	t.Run("a string is left alone", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		require.NoError(t, rdb.Set(t.Context(), name, "mine", time.Minute).Err())
-		_, err := c.Mutex(name).Lock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrWrongKind)
-		require.NotErrorIs(t, err, redislock.ErrLocked)
-		require.Equal(t, "mine", rdb.Get(t.Context(), name).Val())
-	})
-
-	t.Run("a read/write lock is left alone", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		require.NoError(t, rdb.HSet(t.Context(), name, "mode", "read", "another:1", 1).Err())
-		_, err := c.Mutex(name).TryLock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrWrongKind)
-		require.Equal(t, map[string]string{"mode": "read", "another:1": "1"}, rdb.HGetAll(t.Context(), name).Val())
-	})
 
 	t.Run("a hold without expiry is not waited for by its time", func(t *testing.T) {
 		t.Parallel()

@@ -68,7 +68,7 @@ func TestMutex_Handoff(t *testing.T) {
 
 	t.Run("asks Redis for each where it is switched off (control)", func(t *testing.T) {
 		t.Parallel()
-		require.GreaterOrEqual(t, roundTrips(t, redislock.WithHandoff(0, 0)), 2*callers)
+		require.Greater(t, roundTrips(t, redislock.WithHandoff(0, 0)), callers)
 	})
 
 	t.Run("ends when the lock was lost", func(t *testing.T) {

@@ -31,9 +31,9 @@ func newWheel(t testing.TB) *wheel.Wheel {
 }
 
 // newClient returns a lock client that is closed with the test.
-func newClient(t testing.TB, rdb redis.UniversalClient) *redislock.Client {
+func newClient(t testing.TB, rdb redis.UniversalClient, opts ...redislock.Option) *redislock.Client {
 	t.Helper()
-	c, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)))
+	c, err := redislock.New(rdb, append(opts, redislock.WithWheel(newWheel(t)))...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -158,7 +158,7 @@ func (c *counter) looks() int {
 }
 
 // counted returns a lock client whose commands are counted.
-func counted(t testing.TB, rdb *redis.Client) (*redislock.Client, *counter) {
+func counted(t testing.TB, rdb redis.UniversalClient) (*redislock.Client, *counter) {
 	t.Helper()
 	n := &counter{n: make(map[string]int)}
 	rdb.AddHook(n)

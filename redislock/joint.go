@@ -22,17 +22,18 @@ type span interface {
 // joint makes one lock of several, of which need must be held: all of a MultiMutex, a majority of a Quorum. Each part has a lease
 // and a watchdog of its own.
 //
-// Ground rules. mu guards parts, lost and err. The joint ends once, in end; from then on its parts are on their way back. Watchers
+// Ground rules. mu guards what stands below it. The joint ends once, in end; from then on its parts are on their way back. Watchers
 // of parts come too late to matter after that.
 type joint struct {
 	need   int
 	ctx    context.Context // its cause is how the joint ended
 	cancel context.CancelCauseFunc
 
-	mu    sync.Mutex
-	parts []*Lock
-	lost  int
-	err   error
+	mu       sync.Mutex
+	parts    []*Lock
+	lost     int
+	err      error
+	unlocked bool
 }
 
 func newJoint(need int, parts []*Lock) *joint {
@@ -75,9 +76,12 @@ func (j *joint) over(part *Lock) {
 	if !j.end(err) {
 		return
 	}
-	// Its holder may need time to stop, as after any loss.
+	// Its holder may need time to stop, as after any loss. What his Owner has of the parts is given back by Unlock: until then he
+	// cannot enter them again, and one that he holds besides goes on.
 	for _, part := range j.parts {
-		part.giveUp(part.ttl / 8)
+		if part.owner.holdsOf(part) == 1 {
+			part.end(err, part.ttl/8)
+		}
 	}
 }
 
@@ -144,12 +148,19 @@ func (j *joint) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// unlock gives every part back. Those of a joint that was lost are on their way back: an Owner must not give them back twice.
-func (j *joint) unlock(ctx context.Context) error {
-	if !j.Close(ErrNotHeld) {
+// unlock gives every part back, once, whether the joint was lost or not.
+func (j *joint) unlock(ctx context.Context) (err error) {
+	j.mu.Lock()
+	first := !j.unlocked
+	j.unlocked = true
+	held := j.end(ErrNotHeld)
+	if first {
+		err = each(j.members(), j.need, func(part *Lock) error { return part.Unlock(ctx) })
+	}
+	if !held {
 		return j.Err()
 	}
-	return each(j.members(), j.need, func(part *Lock) error { return part.Unlock(ctx) })
+	return err
 }
 
 // extend prolongs every part.
@@ -194,14 +205,21 @@ func giveBackAll(ctx context.Context, parts []*Lock) {
 	_ = each(parts, len(parts), func(part *Lock) error { return part.Unlock(ctx) })
 }
 
-// giveUp ends a lock that nobody gets or uses any more and releases it in the background, after some time. Once its Client is
-// being closed, it leaves that to Close.
-func (l *Lock) giveUp(after time.Duration) {
+// giveUp gives back a lock that nobody gets, in the background.
+func (l *Lock) giveUp() {
+	if l.owner.gaveBack(l) {
+		l.end(ErrNotHeld, 0)
+	}
+}
+
+// end ends a lock for a reason and releases it in the background, after some time. Once its Client is being closed, it leaves
+// that to Close.
+func (l *Lock) end(reason error, after time.Duration) {
 	if !l.client.gate.Enter() {
 		return
 	}
 	defer l.client.gate.Leave()
-	if !l.owner.gaveBack(l) || !l.lease.Close(ErrNotHeld) {
+	if !l.lease.Close(reason) {
 		return
 	}
 	l.client.drop(l)

@@ -1,303 +1,362 @@
 package redislock_test
 
 import (
-	"strings"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// java is a thread of a Java service, which does what Redisson documents, command by command.
-type java struct {
-	t    *testing.T
-	rdb  *redis.Client
-	name string
-	id   string // <uuid>:<thread>
+// What Redisson documents for its locks. KEYS hash, queue, timeouts, channel, prefix of a reader's timeouts; ARGV lease, holder,
+// wait, now, PUBLISH or SPUBLISH. A lock is had if the reply is nil, and not released if it is.
+var javaScripts = map[string]struct{ lock, unlock, renew string }{
+	"plain": {
+		lock: `
+if redis.call('exists', KEYS[1]) == 1 and redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return redis.call('pttl', KEYS[1]) end
+redis.call('hincrby', KEYS[1], ARGV[2], 1)
+redis.call('pexpire', KEYS[1], ARGV[1])
+return nil`,
+		unlock: `
+if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return nil end
+if redis.call('hincrby', KEYS[1], ARGV[2], -1) > 0 then return 0 end
+redis.call('del', KEYS[1])
+redis.call(ARGV[5], KEYS[4], '0')
+return 1`,
+		renew: javaRenew,
+	},
+	"fair": {
+		lock: javaSkips + `
+local first = redis.call('lindex', KEYS[2], 0)
+if redis.call('exists', KEYS[1]) == 0 and (not first or first == ARGV[2]) then
+  redis.call('lpop', KEYS[2])
+  redis.call('zrem', KEYS[3], ARGV[2])
+  for _, other in ipairs(redis.call('zrange', KEYS[3], 0, -1)) do redis.call('zincrby', KEYS[3], -ARGV[3], other) end
+  redis.call('hset', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+if redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+  redis.call('hincrby', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+if redis.call('zscore', KEYS[3], ARGV[2]) then return math.max(0, redis.call('pttl', KEYS[1])) end
+local last = redis.call('lindex', KEYS[2], -1)
+local left = last and redis.call('zscore', KEYS[3], last) - ARGV[4] or redis.call('pttl', KEYS[1])
+redis.call('zadd', KEYS[3], left + ARGV[3] + ARGV[4], ARGV[2])
+redis.call('rpush', KEYS[2], ARGV[2])
+return left`,
+		unlock: javaSkips + `
+local function tell()
+  local first = redis.call('lindex', KEYS[2], 0)
+  if first then redis.call(ARGV[5], KEYS[4] .. ':' .. first, '0') end
+  return 1
+end
+if redis.call('exists', KEYS[1]) == 0 then return tell() end
+if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return nil end
+if redis.call('hincrby', KEYS[1], ARGV[2], -1) > 0 then return 0 end
+redis.call('del', KEYS[1])
+return tell()`,
+		renew: javaRenew,
+	},
+	"read": {
+		lock: `
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == 'write' and redis.call('hexists', KEYS[1], ARGV[2] .. ':write') == 0 then return redis.call('pttl', KEYS[1]) end
+if not mode then redis.call('hset', KEYS[1], 'mode', 'read') end
+redis.call('set', KEYS[5] .. ':' .. redis.call('hincrby', KEYS[1], ARGV[2], 1), 1, 'px', ARGV[1])
+redis.call('pexpire', KEYS[1], math.max(redis.call('pttl', KEYS[1]), ARGV[1]))
+return nil`,
+		unlock: `
+local mode = redis.call('hget', KEYS[1], 'mode')
+if not mode then redis.call(ARGV[5], KEYS[4], '0') end
+if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return nil end
+local count = redis.call('hincrby', KEYS[1], ARGV[2], -1)
+if count == 0 then redis.call('hdel', KEYS[1], ARGV[2]) end
+redis.call('del', KEYS[5] .. ':' .. count + 1)
+if redis.call('hlen', KEYS[1]) > 1 then return 0 end -- the leases of the others are looked at here
+redis.call('del', KEYS[1])
+redis.call(ARGV[5], KEYS[4], '0')
+return 1`,
+		renew: `
+local count = redis.call('hget', KEYS[1], ARGV[2])
+if not count then return 0 end
+for n = 1, count do redis.call('pexpire', KEYS[5] .. ':' .. n, ARGV[1]) end
+return redis.call('pexpire', KEYS[1], ARGV[1])`,
+	},
+	"write": {
+		lock: `
+local mode, own = redis.call('hget', KEYS[1], 'mode'), ARGV[2] .. ':write'
+if not mode then
+  redis.call('hset', KEYS[1], 'mode', 'write', own, 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+if mode == 'read' or redis.call('hexists', KEYS[1], own) == 0 then return redis.call('pttl', KEYS[1]) end
+redis.call('hincrby', KEYS[1], own, 1)
+redis.call('pexpire', KEYS[1], redis.call('pttl', KEYS[1]) + ARGV[1])
+return nil`,
+		unlock: `
+local mode, own = redis.call('hget', KEYS[1], 'mode'), ARGV[2] .. ':write'
+if not mode then redis.call(ARGV[5], KEYS[4], '1') end
+if mode ~= 'write' or redis.call('hexists', KEYS[1], own) == 0 then return nil end
+if redis.call('hincrby', KEYS[1], own, -1) > 0 then return 0 end
+redis.call('hdel', KEYS[1], own)
+if redis.call('hlen', KEYS[1]) > 1 then
+  redis.call('hset', KEYS[1], 'mode', 'read')
+else
+  redis.call('del', KEYS[1])
+  redis.call(ARGV[5], KEYS[4], '1')
+end
+return 1`,
+		renew: `
+if redis.call('hexists', KEYS[1], ARGV[2] .. ':write') == 0 then return 0 end
+return redis.call('pexpire', KEYS[1], ARGV[1])`,
+	},
 }
 
 const (
-	javaLease = 1500 * time.Millisecond
-	promptly  = 900 * time.Millisecond // sooner than any poll
+	javaRenew = `
+if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return 0 end
+return redis.call('pexpire', KEYS[1], ARGV[1])`
+
+	// javaSkips takes those out of the line whose time is over.
+	javaSkips = `
+while true do
+  local first = redis.call('lindex', KEYS[2], 0)
+  if not first or tonumber(redis.call('zscore', KEYS[3], first)) > tonumber(ARGV[4]) then break end
+  redis.call('lpop', KEYS[2])
+  redis.call('zrem', KEYS[3], first)
+end`
 )
 
-func newJava(t *testing.T, rdb *redis.Client, name string) java {
+// java is a thread of a Java service with a lock of its own kind, which does what Redisson documents.
+type java struct {
+	t testing.TB
+	*subject
+	kind   string
+	id     string // <uuid>:<thread>
+	thread int
+	verb   string
+}
+
+const javaLease = time.Minute
+
+func (s *subject) java(t testing.TB, kind string, thread int) java {
 	t.Helper()
-	return java{t, rdb, name, "8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:42"}
+	return java{t, s, kind, fmt.Sprintf("8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread), thread, s.verb()}
 }
 
-func (j java) timeout() string { return scripts.RWPrefix(j.name) + ":" + j.id + ":rwlock_timeout:1" }
-
-// read and write return whether they got the lock.
-func (j java) read() bool {
-	j.t.Helper()
-	ctx := j.t.Context()
-	if j.rdb.HGet(ctx, j.name, "mode").Val() == "write" {
-		return false
+// channel is where it waits for others' unlocks.
+func (j java) channel() string {
+	switch j.kind {
+	case "fair":
+		return scripts.LockChannel(j.name) + ":" + j.id
+	case "plain":
+		return scripts.LockChannel(j.name)
 	}
-	require.NoError(j.t, j.rdb.HSet(ctx, j.name, "mode", "read", j.id, 1).Err())
-	require.NoError(j.t, j.rdb.Set(ctx, j.timeout(), 1, javaLease).Err())
-	return j.rdb.PExpire(ctx, j.name, max(j.rdb.PTTL(ctx, j.name).Val(), javaLease)).Val()
+	return scripts.RWChannel(j.name)
 }
 
-func (j java) write() bool {
+func (j java) run(script string, lease time.Duration) (reply any) {
 	j.t.Helper()
-	ctx := j.t.Context()
-	if j.rdb.Exists(ctx, j.name).Val() == 1 {
-		return false
+	keys := append(scripts.FairLockKeys(j.name)[:3:3], scripts.LockChannel(j.name), scripts.SuffixName(j.name, j.id)+":rwlock_timeout")
+	if j.kind == "read" || j.kind == "write" {
+		keys[3] = scripts.RWChannel(j.name)
 	}
-	require.NoError(j.t, j.rdb.HSet(ctx, j.name, "mode", "write", j.id+":write", 1).Err())
-	return j.rdb.PExpire(ctx, j.name, javaLease).Val()
+	args := []any{lease.Milliseconds(), j.id, (5 * time.Minute).Milliseconds(), time.Now().UnixMilli(), j.verb}
+	reply, err := j.rdb.Eval(j.t.Context(), script, keys, args...).Result()
+	if !errors.Is(err, redis.Nil) {
+		require.NoError(j.t, err)
+	}
+	return reply
 }
 
-// renew is one pass of Redisson's watchdog over a reader.
-func (j java) renew() {
-	j.t.Helper()
-	ctx := j.t.Context()
-	require.True(j.t, j.rdb.HExists(ctx, j.name, j.id).Val())
-	require.True(j.t, j.rdb.PExpire(ctx, j.timeout(), javaLease).Val())
-	require.True(j.t, j.rdb.PExpire(ctx, j.name, javaLease).Val())
+func (j java) lock(lease time.Duration) bool { return j.run(javaScripts[j.kind].lock, lease) == nil }
+func (j java) unlock() any                   { return j.run(javaScripts[j.kind].unlock, javaLease) }
+func (j java) renew(lease time.Duration) bool {
+	return j.run(javaScripts[j.kind].renew, lease) == int64(1)
 }
 
-// free is what the last unlock does.
-func (j java) free(channel, message string) {
-	j.t.Helper()
-	require.NoError(j.t, j.rdb.Del(j.t.Context(), j.name, j.timeout()).Err())
-	require.NoError(j.t, j.rdb.Publish(j.t.Context(), channel, message).Err())
+// javaRivals are the kinds of Java's locks that exclude one of ours.
+var javaRivals = map[string][]string{"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"}}
+
+func isWokenByJava(t *testing.T, s *subject) {
+	waiter := s.contender(t, s.of)
+	for _, kind := range javaRivals[s.kind] {
+		j := s.java(t, kind, 52)
+		requireWoken(t, func() time.Duration {
+			require.True(t, j.lock(javaLease))
+			require.True(t, j.lock(javaLease), "it is reentrant")
+			_, err := waiter.TryLock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrLocked)
+			waiting := waiter.start(t, within(t, patience))
+			require.Equal(t, int64(0), j.unlock())
+			require.True(t, j.renew(javaLease))
+			require.False(t, isClosed(waiting.done))
+			require.Equal(t, int64(1), j.unlock())
+			free := time.Now()
+			l := waiting.wait(t)
+			require.False(t, j.renew(javaLease), "it is not his any more")
+			s.requireHeld(t)
+			mustUnlock(t, l)
+			return waiting.at.Sub(free)
+		})
+	}
+	s.requireNoTrace(t)
 }
 
-// hear returns a channel that gets the next message on a channel of Redis.
-func hear(t *testing.T, rdb *redis.Client, channel string) <-chan string {
-	t.Helper()
-	sub := rdb.Subscribe(t.Context(), channel)
-	t.Cleanup(func() { _ = sub.Close() })
-	_, err := sub.Receive(t.Context())
-	require.NoError(t, err)
-	heard := make(chan string, 1)
-	ctx := within(t, patience)
-	go func() {
-		if m, err := sub.ReceiveMessage(ctx); err == nil {
-			heard <- m.Payload
+func wakesJava(t *testing.T, s *subject) {
+	for _, kind := range javaRivals[s.kind] {
+		j := s.java(t, kind, 52)
+		l := s.take(t)
+		holders := s.requireHeld(t)
+		require.False(t, j.lock(javaLease))
+		require.Nil(t, j.unlock(), "a stranger")
+		require.False(t, j.renew(javaLease))
+		require.Equal(t, holders, s.requireHeld(t))
+		heard := s.hear(t, j.channel())
+		mustUnlock(t, l)
+		select {
+		case message := <-heard:
+			require.Contains(t, []string{"0", "1"}, message)
+		case <-within(t, patience).Done():
+			require.Fail(t, "nothing was said on "+j.channel())
 		}
-	}()
-	return heard
+		require.True(t, j.lock(javaLease))
+		require.Equal(t, int64(1), j.unlock())
+	}
+	s.requireNoTrace(t)
 }
 
-func TestRWMutex_WithJava(t *testing.T) {
-	t.Parallel()
-	setUp := func(t *testing.T) (*redislock.RWMutex, java, *redis.Client) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		return c.RWMutex(name), newJava(t, rdb, name), rdb
+func outlivesJava(t *testing.T, s *subject) {
+	for _, kind := range javaRivals[s.kind] {
+		j := s.java(t, kind, 52)
+		require.True(t, j.lock(200*time.Millisecond))
+		l := mustWait(t, s.of(s.client(t)))
+		require.Nil(t, j.unlock(), "he is told that it is not his any more")
+		s.requireHeld(t)
+		mustUnlock(t, l)
 	}
+}
 
-	t.Run("they read together and keep each other's writers out", func(t *testing.T) {
-		rw, j, rdb := setUp(t)
-		require.True(t, j.read())
+func isOutlivedByJava(t *testing.T, s *subject) {
+	for _, kind := range javaRivals[s.kind] {
+		j := s.java(t, kind, 52)
+		l := s.take(t, redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal())
+		poll(t, func() bool { return j.lock(javaLease) })
+		require.True(t, isClosed(l.Done()), "told before another could have it")
+		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+		require.True(t, j.renew(javaLease), "Java's is left alone")
+		require.Equal(t, int64(1), j.unlock())
+	}
+	s.requireNoTrace(t)
+}
+
+func waitsWhileJavaRenews(t *testing.T, s *subject) {
+	const lease = 900 * time.Millisecond
+	w := newWheel(t)
+	j := s.java(t, javaRivals[s.kind][len(javaRivals[s.kind])-1], 52)
+	require.True(t, j.lock(lease))
+	waiting := begin(func() (*redislock.Lock, error) { return s.of(s.client(t)).Lock(within(t, patience)) })
+	for range 4 {
+		require.NoError(t, w.Sleep(t.Context(), lease/3))
+		require.False(t, isClosed(waiting.done))
+		require.True(t, j.renew(lease))
+	}
+	last := time.Now()
+	l := waiting.wait(t)
+	require.Greater(t, waiting.at.Sub(last), lease-200*time.Millisecond, "succeeded when it stops")
+	mustUnlock(t, l)
+}
+
+func TestRWMutex_ReadsWithJava(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, p *place) {
+		s := newSubject(t, p, "read")
+		reader, writer := s.java(t, "read", 52), s.java(t, "write", 53)
+		rw := s.client(t).RWMutex(s.name)
+		require.True(t, reader.lock(javaLease))
 		mine := mustRead(t, rw)
 		_, err := rw.TryLock(t.Context())
 		requireLocked(t, err)
-		require.False(t, j.write())
+		require.False(t, writer.lock(javaLease))
 		mustUnlock(t, mine)
-		require.Equal(t, map[string]string{"mode": "read", j.id: "1"}, rdb.HGetAll(t.Context(), j.name).Val())
+		require.Equal(t, map[string]string{"mode": "read", reader.id: "1"}, s.rdb.HGetAll(t.Context(), s.name).Val())
 		_, err = rw.TryLock(t.Context())
 		requireLocked(t, err)
-	})
-
-	t.Run("a Java writer that unlocks wakes those who wait here", func(t *testing.T) {
-		rw, j, rdb := setUp(t)
-		require.True(t, j.write())
-		require.NoError(t, rdb.PExpire(t.Context(), j.name, time.Minute).Err())
-		waiting := begin(func() (*redislock.Lock, error) { return rw.RLock(within(t, patience)) })
-		awaitSubscribed(t, rdb, scripts.RWChannel(j.name))
-		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 50*time.Millisecond)) // it looks once more after it has subscribed
-		j.free(scripts.RWChannel(j.name), "1")
-		free := time.Now()
-		l := waiting.wait(t)
-		require.Less(t, waiting.at.Sub(free), promptly)
-		require.False(t, j.write())
-		require.True(t, j.read())
-		mustUnlock(t, l)
-	})
-
-	t.Run("an unlock here wakes Java, the last reader's and the writer's alike", func(t *testing.T) {
-		rw, j, rdb := setUp(t)
-		for _, take := range []func(testing.TB, *redislock.RWMutex) *redislock.Lock{mustRead, mustWrite} {
-			heard := hear(t, rdb, scripts.RWChannel(j.name))
-			l := take(t, rw)
-			require.False(t, j.write())
-			mustUnlock(t, l)
-			require.Contains(t, "01", <-heard)
-			require.True(t, j.write())
-			require.NoError(t, rdb.Del(t.Context(), j.name).Err())
-		}
-	})
-
-	t.Run("a Java reader whose watchdog runs keeps a writer out, and loses it when that stops", func(t *testing.T) {
-		rw, j, _ := setUp(t)
-		require.True(t, j.read())
-		waiting := begin(func() (*redislock.Lock, error) { return rw.Lock(within(t, patience)) })
-		w := newWheel(t)
-		for range 4 {
-			require.NoError(t, w.Sleep(t.Context(), javaLease/3))
-			require.False(t, isClosed(waiting.done))
-			j.renew()
-		}
-		last := time.Now()
-		l := waiting.wait(t)
-		require.Greater(t, waiting.at.Sub(last), javaLease-200*time.Millisecond)
-		require.False(t, j.read())
-		mustUnlock(t, l)
-	})
-
-	t.Run("a lock that is renewed here keeps Java out", func(t *testing.T) {
-		_, j, rdb := setUp(t)
-		const lease = 900 * time.Millisecond
-		rw := newClient(t, rdb).RWMutex(j.name, redislock.WithLease(lease))
-		l, w := mustRead(t, rw), newWheel(t)
-		for range 6 {
-			require.NoError(t, w.Sleep(t.Context(), lease/3))
-			require.False(t, j.write())
-		}
-		mustUnlock(t, l)
-		require.True(t, j.write())
-	})
-
-	t.Run("one that ends here lets Java in", func(t *testing.T) {
-		_, j, rdb := setUp(t)
-		rw := newClient(t, rdb).RWMutex(j.name, redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal())
-		l := mustWrite(t, rw)
-		require.False(t, j.write())
-		<-l.Done()
-		poll(t, j.write)
-		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
-		require.True(t, rdb.HExists(t.Context(), j.name, j.id+":write").Val(), "Java's is left alone")
+		require.Equal(t, int64(1), reader.unlock())
+		s.requireNoTrace(t)
 	})
 }
 
-func TestFairMutex_WithJava(t *testing.T) {
+func TestFairMutex_StandsInLineWithJava(t *testing.T) {
 	t.Parallel()
+	everywhere(t, func(t *testing.T, p *place) {
+		s := newSubject(t, p, "fair")
+		first, last := s.java(t, "fair", 1), s.java(t, "fair", 2)
+		held := s.take(t)
+		require.False(t, first.lock(javaLease))
+		waiting := s.contender(t, s.of).start(t, within(t, patience))
+		require.False(t, last.lock(javaLease))
+		require.Len(t, line(t, s.rdb, s.name), 3)
 
-	t.Run("a Java thread in line before is woken first, one behind after it", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		j, keys := newJava(t, rdb, name), scripts.FairLockKeys(name)
-		stand := func(id string) {
-			due := float64(time.Now().Add(time.Hour).UnixMilli())
-			require.NoError(t, rdb.ZAdd(t.Context(), keys[2], redis.Z{Score: due, Member: id}).Err())
-			require.NoError(t, rdb.RPush(t.Context(), keys[1], id).Err())
-		}
-		take := func(id string) {
-			require.Equal(t, id, rdb.LPop(t.Context(), keys[1]).Val())
-			require.NoError(t, rdb.ZRem(t.Context(), keys[2], id).Err())
-			require.NoError(t, rdb.HSet(t.Context(), name, id, 1).Err())
-			require.NoError(t, rdb.PExpire(t.Context(), name, time.Minute).Err())
-		}
-		held := mustLock(t, c.FairMutex(name))
-		stand(j.id)
-		waiting := begin(func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(within(t, patience)) })
-		poll(t, func() bool { return len(line(t, rdb, name)) == 2 })
-		last := strings.TrimSuffix(j.id, "42") + "43"
-		stand(last)
-
-		heard := hear(t, rdb, scripts.LockChannel(name)+":"+j.id)
+		heard := s.hear(t, first.channel())
 		mustUnlock(t, held)
 		require.Equal(t, "0", <-heard)
-		take(j.id)
+		require.False(t, last.lock(javaLease), "it is not its turn")
+		require.True(t, first.lock(javaLease))
 		require.False(t, isClosed(waiting.done))
-
-		next := line(t, rdb, name)[0]
-		awaitSubscribed(t, rdb, scripts.LockChannel(name)+":"+next)
-		j.free(scripts.LockChannel(name)+":"+next, "0")
-		free := time.Now()
+		require.Equal(t, int64(1), first.unlock())
 		l := waiting.wait(t)
-		require.Less(t, waiting.at.Sub(free), promptly)
-		heard = hear(t, rdb, scripts.LockChannel(name)+":"+last)
+		heard = s.hear(t, last.channel())
 		mustUnlock(t, l)
 		require.Equal(t, "0", <-heard)
-		take(last)
-		_, err := c.FairMutex(name).TryLock(t.Context())
+		require.True(t, last.lock(javaLease))
+		_, err := s.of(s.client(t)).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
-		j.free(scripts.LockChannel(name), "0")
-		requireNoLine(t, rdb, name)
-	})
-
-	t.Run("a Java holder whose watchdog runs is waited for, and succeeded when it stops", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		require.NoError(t, rdb.HSet(t.Context(), name, newJava(t, rdb, name).id, 2).Err())
-		require.NoError(t, rdb.PExpire(t.Context(), name, javaLease).Err())
-		waiting := begin(func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(within(t, patience)) })
-		w := newWheel(t)
-		for range 4 {
-			require.NoError(t, w.Sleep(t.Context(), javaLease/3))
-			require.True(t, rdb.PExpire(t.Context(), name, javaLease).Val())
-			require.False(t, isClosed(waiting.done))
-		}
-		last := time.Now()
-		l := waiting.wait(t)
-		require.Greater(t, waiting.at.Sub(last), javaLease-200*time.Millisecond)
-		mustUnlock(t, l)
+		require.Equal(t, int64(1), last.unlock())
+		s.requireNoTrace(t)
 	})
 }
 
-// What each operation costs Redis, as docs/locks.md says.
-func TestKinds_Cost(t *testing.T) {
+// Older services of a cluster use channels that are not sharded.
+func TestCluster_WithoutShardedChannels(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t) // of its own: everything there is counted
-	rdb := server.Client(t)
-	c, name := newClient(t, rdb), redistest.Name(t)
-	rw, shared := c.RWMutex(name+":rw"), c.RWMutex(name+":shared")
-	mustRead(t, c.RWMutex(shared.Name(), redislock.WithLease(time.Hour)))
-	var names []string
-	for _, part := range []string{"a", "b", "c"} {
-		names = append(names, name+":"+part)
-	}
-	inScripts := []string{
-		"hset", "hdel", "hlen", "hget", "hmget", "hexists", "hgetall", "pexpire", "pttl", "exists", "del", "publish", "get", "set",
-		"time", "lindex", "lrem", "lpop", "rpush", "zadd", "zrem", "zrank", "zrange", "zscore", "zrangebyscore", "zincrby",
-	}
-	count := func() (trips, commands int) {
-		for _, command := range inScripts {
-			commands += callsOf(t, rdb, command)
-		}
-		return callsOf(t, rdb, "evalsha") + callsOf(t, rdb, "eval"), commands
-	}
-	type cost struct{ trips, commands int }
-	for _, kind := range []struct {
-		what         string
-		lock         func() (*redislock.Lock, error)
-		take, unlock cost
-	}{
-		{"Mutex", func() (*redislock.Lock, error) { return c.Mutex(name).Lock(t.Context()) }, cost{1, 3}, cost{1, 3}},
-		{"Mutex, fenced", func() (*redislock.Lock, error) {
-			return c.Mutex(name, redislock.WithFencing()).Lock(t.Context())
-		}, cost{1, 6}, cost{1, 3}},
-		{"FairMutex", func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(t.Context()) }, cost{1, 9}, cost{1, 5}},
-		{"RWMutex, reader", func() (*redislock.Lock, error) { return rw.RLock(t.Context()) }, cost{1, 5}, cost{1, 9}},
-		{"RWMutex, reader beside one who reads for longer", func() (*redislock.Lock, error) { return shared.RLock(t.Context()) }, cost{1, 4}, cost{1, 6}},
-		{"RWMutex, writer", func() (*redislock.Lock, error) { return rw.Lock(t.Context()) }, cost{1, 4}, cost{1, 4}},
-		{"MultiMutex of 3", func() (*redislock.Lock, error) { return c.MultiMutex(names...).Lock(t.Context()) }, cost{3, 9}, cost{3, 9}},
-	} {
-		l, err := kind.lock() // the first teaches Redis the scripts
-		require.NoError(t, err)
-		mustUnlock(t, l)
-		trips, commands := count()
-		l, err = kind.lock()
-		require.NoError(t, err)
-		trips2, commands2 := count()
-		took := cost{trips2 - trips, commands2 - commands}
-		require.Equal(t, kind.take, took, "%s, lock", kind.what)
-		mustUnlock(t, l)
-		trips, commands = count()
-		gave := cost{trips - trips2, commands - commands2}
-		require.Equal(t, kind.unlock, gave, "%s, unlock", kind.what)
-		t.Logf("%s: lock %+v, unlock %+v", kind.what, took, gave)
+	for kind := range javaScripts {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			p := aCluster(t)
+			s := newSubject(t, p, kind)
+			j := s.java(t, javaRivals[kind][0], 52)
+			j.verb = "PUBLISH"
+			rdb := p.connect(t)
+			count := &counter{n: make(map[string]int)}
+			rdb.AddHook(count)
+			c := newClient(t, rdb, redislock.WithShardedChannels(false))
+			requireWoken(t, func() time.Duration {
+				require.True(t, j.lock(javaLease))
+				waiting := contender{s.of(c), count}.start(t, within(t, patience))
+				require.Equal(t, int64(1), j.unlock())
+				free := time.Now()
+				l := waiting.wait(t)
+				sub := p.rdb.Subscribe(t.Context(), j.channel())
+				defer sub.Close()
+				_, err := sub.Receive(t.Context())
+				require.NoError(t, err)
+				require.False(t, j.lock(javaLease))
+				mustUnlock(t, l)
+				m, err := sub.ReceiveMessage(within(t, patience))
+				require.NoError(t, err)
+				require.Contains(t, []string{"0", "1"}, m.Payload)
+				return waiting.at.Sub(free)
+			})
+		})
 	}
 }

@@ -1,12 +1,15 @@
 package redislock_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -14,181 +17,455 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// behaviours are the same on every topology.
-var behaviours = map[string]func(*testing.T, redis.UniversalClient){
-	"readers and writers exclude each other": readersAndWritersExclude,
-	"readers and writers are renewed":        readersAndWritersAreRenewed,
-	"the fair lock serves in order":          servesInOrder,
-	"a multi lock is all or nothing":         multiIsAllOrNothing,
+var (
+	kinds     = []string{"plain", "fair", "read", "write", "multi"}
+	exclusive = []string{"plain", "fair", "write", "multi"}
+	single    = []string{"plain", "fair", "read", "write"} // of one name
+	fenceable = []string{"plain", "fair", "write"}
+)
+
+// behaviour is what locks of some kinds do in every place.
+type behaviour struct {
+	kinds []string
+	check func(*testing.T, *subject)
 }
 
-func TestKinds_OnOneServer(t *testing.T) {
+var behaviours = map[string]behaviour{
+	// kinds_test.go
+	"keeps others out and says for how long":       {kinds, keepsOthersOut},
+	"of a hundred that try at once one gets it":    {exclusive, oneOfAHundred},
+	"of a hundred readers that try at once all do": {[]string{"read"}, allOfAHundred},
+	"unlocked twice is ErrNotHeld":                 {kinds, unlockedTwice},
+	"unlocked after its end is ErrLost":            {kinds, unlockedAfterItsEnd},
+	"entered again by its owner is one hold":       {kinds, enteredAgain},
+	"extended lasts longer, never shorter":         {kinds, extended},
+	"extended when it is gone is ErrLost":          {kinds, extendedWhenGone},
+	"unlocked after its context is free":           {kinds, unlockedAfterItsContext},
+	"held for too long ends":                       {kinds, heldForTooLong},
+	"ends with its client":                         {kinds, endsWithItsClient},
+	"leaves keys of another type alone":            {kinds, leavesOtherTypesAlone},
+	"shows its state":                              {single, showsItsState},
+	"nested needs no second connection":            {kinds, nestedOnOneConnection},
+	"tokens rise":                                  {fenceable, tokensRise},
+	"tokens rise from caller to caller":            {fenceable, tokensRiseFromCallerToCaller},
+	"a counter of tokens that is none is refused":  {fenceable, refusesAFenceThatIsNoNumber},
+	"without fencing there is no token":            {single, noTokenWithoutFencing},
+	// kinds_wait_test.go
+	"a waiter enters when the holder unlocks":         {kinds, entersOnUnlock},
+	"a waiter enters when the holder's client closes": {kinds, entersOnClose},
+	"a waiter enters when the lock is forced":         {single, entersOnForce},
+	"a waiter enters when the lease ends":             {kinds, entersOnExpiry},
+	"a waiter enters although the message was lost":   {kinds, entersByAPoll},
+	"a message without a release lets nobody in":      {single, spuriousMessage},
+	"one that gives up leaves nothing behind":         {kinds, givesUp},
+	"a hundred that give up return and leave nothing": {kinds, aHundredGiveUp},
+	"a context that ends at any point leaves nothing": {kinds, contextEndsAnywhere},
+	"calls back when it is granted":                   {single, callsBack},
+	// kinds_loss_test.go
+	"is renewed while others try":                   {kinds, isRenewed},
+	"renewal mends what others did to the expiry":   {kinds, mendsTheExpiry},
+	"tells its holder when the key was removed":     {kinds, tellsOfARemovedKey},
+	"tells its holder when the key was overwritten": {kinds, tellsOfAnOverwrittenKey},
+	"tells its holder when it was forced":           {kinds, tellsOfForce},
+	"a lost reply costs nothing":                    {kinds, lostReplies},
+	"given up on the wire leaves nothing behind":    {kinds, givenUpOnTheWire},
+	// kinds_java_test.go
+	"Java's unlock wakes those who wait here": {single, isWokenByJava},
+	"an unlock here wakes Java":               {single, wakesJava},
+	"a lease of Java's that ends lets in":     {single, outlivesJava},
+	"a lease here that ends lets Java in":     {single, isOutlivedByJava},
+	"a lock that Java renews is waited for":   {single, waitsWhileJavaRenews},
+}
+
+func TestKinds(t *testing.T) {
 	t.Parallel()
-	server := redistest.Shared(t)
-	for what, check := range behaviours {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			check(t, server.Client(t))
-		})
-	}
-}
-
-func TestKinds_InACluster(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t)
-	for what, check := range behaviours {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			check(t, cluster.Client(t))
-		})
-	}
-}
-
-// mutexOf returns the lock of a kind as a Mutex.
-func mutexOf(c *redislock.Client, kind, name string, opts ...redislock.LockOption) *redislock.Mutex {
-	switch kind {
-	case "fair":
-		return c.FairMutex(name, opts...)
-	case "read":
-		return c.RWMutex(name, opts...).Reader()
-	case "write":
-		return c.RWMutex(name, opts...).Writer()
-	}
-	return c.Mutex(name, opts...)
-}
-
-func TestKinds_ExcludeProcesses(t *testing.T) {
-	t.Parallel()
-	const processes, times = 3, 20
-	server := redistest.Shared(t)
-	rdb := server.Client(t)
-	count := func(t *testing.T, kind string) int {
-		name := redistest.Name(t)
-		var running sync.WaitGroup
-		errs := make([]error, processes)
-		for i := range processes {
-			cmd := child(t, roleCount, server.Addr(), name, times)
-			cmd.Env = append(cmd.Env, childKind+"="+kind)
-			running.Go(func() { errs[i] = cmd.Run() })
+	run := func(t *testing.T, p *place) {
+		for what, b := range behaviours {
+			for _, kind := range b.kinds {
+				t.Run(kind+": "+what, func(t *testing.T) {
+					t.Parallel()
+					b.check(t, newSubject(t, p, kind))
+				})
+			}
 		}
-		running.Wait()
-		require.NoError(t, errors.Join(errs...))
-		requireNoLine(t, rdb, name)
-		n, err := rdb.Get(t.Context(), name+counterTail).Int()
-		require.NoError(t, err)
-		return n
-	}
-	for _, kind := range []string{"fair", "write"} {
-		t.Run(kind+" loses no update", func(t *testing.T) {
+		t.Run("multi: is all or nothing", func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, processes*times, count(t, kind))
+			multiIsAllOrNothing(t, p.rdb)
 		})
 	}
-	t.Run("read does, who share it (control)", func(t *testing.T) {
+	everywhere(t, run)
+	t.Run("a single server, RESP2", func(t *testing.T) {
 		t.Parallel()
-		require.Less(t, count(t, "read"), processes*times)
+		run(t, newPlace(t, 2, redistest.Shared(t)))
 	})
 }
 
-// A holder that is killed is succeeded when its lease ends, not before.
-func TestKinds_AreTakenOverFromAKilledProcess(t *testing.T) {
-	t.Parallel()
-	for _, kinds := range [][2]string{{"fair", "fair"}, {"write", "read"}, {"read", "write"}} {
-		t.Run(kinds[1]+" after "+kinds[0], func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Shared(t)
-			rdb, name := server.Client(t), redistest.Name(t)
-			holder := child(t, roleHold, server.Addr(), name, 0)
-			holder.Env = append(holder.Env, childKind+"="+kinds[0])
-			stdin, err := holder.StdinPipe()
-			require.NoError(t, err)
-			defer stdin.Close()
-			require.NoError(t, holder.Start())
-			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 })
-			m := mutexOf(newClient(t, rdb), kinds[1], name)
-			_, err = m.TryLock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrLocked)
-			next := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
-			require.NoError(t, holder.Process.Kill())
-			require.Error(t, holder.Wait())
-			left, dead := rdb.PTTL(t.Context(), name).Val(), time.Now()
-			require.Positive(t, left)
-			l := next.wait(t)
-			require.GreaterOrEqual(t, next.at.Sub(dead), left-10*time.Millisecond)
-			require.Less(t, next.at.Sub(dead), left+6*time.Second)
-			mustUnlock(t, l)
-			requireFree(t, rdb, name)
-		})
+func keepsOthersOut(t *testing.T, s *subject) {
+	c := s.client(t)
+	l := mustTry(t, s.of(c, redislock.WithLease(20*time.Second)))
+	require.True(t, l.Valid())
+	holders, trace := s.requireHeld(t), s.trace(t)
+	for _, other := range []*redislock.Client{c, s.client(t)} {
+		_, err := s.rivalOf(other).TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrLocked)
+		var locked *redislock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Contains(t, s.parts, locked.Name)
+		require.Greater(t, locked.TTL, 5*time.Second)
+		require.LessOrEqual(t, locked.TTL, 20*time.Second)
+		require.Equal(t, holders, s.requireHeld(t))
+		require.ElementsMatch(t, trace, s.trace(t), "who only tries leaves nothing behind")
 	}
+	mustUnlock(t, l)
+	require.False(t, l.Valid())
+	s.requireNoTrace(t)
+	mustUnlock(t, mustTry(t, s.rivalOf(s.client(t))))
+	s.requireNoTrace(t)
 }
 
-// A reply that is lost after the script has executed costs nothing: one Lock is one hold, and one Unlock frees it.
-func TestKinds_LostReply(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []string{"fair", "read", "write"} {
-		for loss, how := range map[redistest.Loss]string{redistest.Swallow: "swallowed", redistest.Cut: "cut"} {
-			t.Run(kind+", "+how, func(t *testing.T) {
-				t.Parallel()
-				d, server := &redistest.FaultDialer{}, redistest.Shared(t)
-				plain, name := server.Client(t), redistest.Name(t)
-				m := mutexOf(newClient(t, server.Client(t, func(o *redis.Options) {
-					o.Dialer, o.ReadTimeout = d.Dial, 200*time.Millisecond
-				})), kind, name)
-				mustUnlock(t, mustLock(t, m)) // the scripts are known
-				lost := d.LoseReply("EVALSHA", 1, loss)
-				l := mustLock(t, m)
-				<-lost
-				holders, err := m.State(t.Context())
-				require.NoError(t, err)
-				require.Len(t, holders.Holders, 1)
-				lost = d.LoseReply("EVALSHA", 1, loss)
-				mustUnlock(t, l)
-				<-lost
-				requireNoLine(t, plain, name)
-				require.Zero(t, plain.Exists(t.Context(), scripts.ReadTimeout(name, holders.Holders[0])).Val())
+// tryAtOnce has a hundred callers try at the same time.
+func tryAtOnce(t *testing.T, s *subject) (got, refused int64) {
+	t.Helper()
+	var taken, locked atomic.Int64
+	var running sync.WaitGroup
+	for _, m := range []locker{s.of(s.client(t)), s.of(s.client(t))} {
+		for range 50 {
+			running.Go(func() {
+				switch _, err := m.TryLock(t.Context()); {
+				case err == nil:
+					taken.Add(1)
+				case errors.Is(err, redislock.ErrLocked):
+					locked.Add(1)
+				default:
+					t.Error(err)
+				}
 			})
 		}
 	}
+	running.Wait()
+	return taken.Load(), locked.Load()
 }
 
-// Every kind refuses the keys of the others, of other types, and leaves them alone.
-func TestKinds_RefuseEachOther(t *testing.T) {
-	t.Parallel()
-	c, rdb, name := shared(t)
-	kinds := map[string]*redislock.Mutex{
-		"plain": c.Mutex(name), "fair": c.FairMutex(name), "read": c.RWMutex(name).Reader(), "write": c.RWMutex(name).Writer(),
+func oneOfAHundred(t *testing.T, s *subject) {
+	got, refused := tryAtOnce(t, s)
+	if s.kind == "multi" { // who has the first part may meet one who tries it in passing, never two of them
+		require.LessOrEqual(t, got, int64(1))
+		require.Equal(t, int64(100), got+refused)
+		return
 	}
-	for held, mine := range kinds {
-		l := mustLock(t, mine)
-		before := rdb.HGetAll(t.Context(), name).Val()
-		for kind, m := range kinds {
-			second, err := m.TryLock(t.Context())
-			switch {
-			case held == "read" && kind == "read":
-				require.NoError(t, err)
-				mustUnlock(t, second)
-			case (held == "plain" || held == "fair") == (kind == "plain" || kind == "fair"):
-				require.ErrorIs(t, err, redislock.ErrLocked, "%s at %s", kind, held)
-			default:
-				require.ErrorIs(t, err, redislock.ErrWrongKind, "%s at %s", kind, held)
-				require.NotErrorIs(t, err, redislock.ErrLocked)
-				_, err = m.Lock(within(t, patience))
-				require.ErrorIs(t, err, redislock.ErrWrongKind, "%s waits at %s", kind, held)
-			}
+	require.Equal(t, int64(1), got)
+	require.Equal(t, int64(99), refused)
+	s.requireHeld(t)
+}
+
+func allOfAHundred(t *testing.T, s *subject) {
+	got, _ := tryAtOnce(t, s)
+	require.Equal(t, int64(100), got)
+	require.Equal(t, int64(101), s.rdb.HLen(t.Context(), s.name).Val())
+}
+
+func unlockedTwice(t *testing.T, s *subject) {
+	l := s.take(t)
+	mustUnlock(t, l)
+	other := s.take(t)
+	holders := s.requireHeld(t)
+	for range 2 {
+		err := l.Unlock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrNotHeld)
+		require.NotErrorIs(t, err, redislock.ErrLost)
+	}
+	require.ErrorIs(t, l.Extend(t.Context(), time.Minute), redislock.ErrNotHeld)
+	require.Equal(t, holders, s.requireHeld(t))
+	mustUnlock(t, other)
+	s.requireNoTrace(t)
+}
+
+func unlockedAfterItsEnd(t *testing.T, s *subject) {
+	l := s.take(t, redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal())
+	other := mustWait(t, s.rivalOf(s.client(t)))
+	require.True(t, isClosed(l.Done()), "told before another could have it")
+	require.False(t, l.Valid())
+	holders := s.requireHeld(t)
+	for range 2 {
+		err := l.Unlock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrLost)
+		require.NotErrorIs(t, err, redislock.ErrNotHeld)
+	}
+	require.ErrorIs(t, l.Extend(t.Context(), time.Minute), redislock.ErrLost)
+	require.Equal(t, holders, s.requireHeld(t))
+	mustUnlock(t, other)
+	s.requireNoTrace(t)
+}
+
+func enteredAgain(t *testing.T, s *subject) {
+	c := s.client(t)
+	m := s.of(c, redislock.WithLease(10*time.Second), redislock.WithoutRenewal())
+	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
+	first, err := m.Lock(ctx)
+	require.NoError(t, err)
+	holders := s.requireHeld(t)
+	again, err := m.Lock(ctx)
+	require.NoError(t, err)
+	tried, err := m.TryLock(ctx)
+	require.NoError(t, err)
+	require.Equal(t, holders, s.requireHeld(t))
+	for _, other := range []context.Context{t.Context(), redislock.WithOwner(t.Context(), &redislock.Owner{})} {
+		_, err = s.rivalOf(c).TryLock(other)
+		require.ErrorIs(t, err, redislock.ErrLocked)
+	}
+	mustUnlock(t, tried, again)
+	require.True(t, first.Valid())
+	require.Equal(t, holders, s.requireHeld(t))
+	require.LessOrEqual(t, s.rdb.PTTL(t.Context(), s.parts[0]).Val(), 10*time.Second, "the lease is as it was")
+	mustUnlock(t, first)
+	s.requireNoTrace(t)
+	require.ErrorIs(t, first.Unlock(ctx), redislock.ErrNotHeld)
+
+	lost, err := s.of(c, redislock.WithLease(time.Second)).Lock(ctx)
+	require.NoError(t, err)
+	s.vanish(t)
+	<-lost.Done()
+	_, err = m.Lock(ctx)
+	require.ErrorIs(t, err, redislock.ErrLost)
+	require.ErrorIs(t, lost.Unlock(ctx), redislock.ErrLost)
+	next, err := m.Lock(ctx)
+	require.NoError(t, err)
+	mustUnlock(t, next)
+}
+
+func extended(t *testing.T, s *subject) {
+	l := s.take(t, redislock.WithLease(20*time.Second), redislock.WithoutRenewal())
+	before := l.Deadline()
+	require.NoError(t, l.Extend(t.Context(), time.Minute))
+	require.Greater(t, l.Deadline().Sub(before), 30*time.Second)
+	long := l.Deadline()
+	require.NoError(t, l.Extend(t.Context(), time.Millisecond))
+	require.Equal(t, long, l.Deadline())
+	for _, name := range s.parts {
+		require.Greater(t, s.rdb.PTTL(t.Context(), name).Val(), 40*time.Second)
+		require.LessOrEqual(t, s.rdb.PTTL(t.Context(), name).Val(), time.Minute)
+	}
+	mustUnlock(t, l)
+	s.requireNoTrace(t)
+}
+
+func extendedWhenGone(t *testing.T, s *subject) {
+	l := s.take(t)
+	s.vanish(t)
+	other := mustTry(t, s.rivalOf(s.client(t)))
+	holders := s.requireHeld(t)
+	require.NoError(t, l.Err(), "nobody has noticed yet")
+	require.ErrorIs(t, l.Extend(t.Context(), time.Hour), redislock.ErrLost)
+	require.True(t, isClosed(l.Done()))
+	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+	require.Equal(t, holders, s.requireHeld(t))
+	require.LessOrEqual(t, s.rdb.PTTL(t.Context(), s.parts[0]).Val(), redislock.DefaultLease, "another's lease is left alone")
+	mustUnlock(t, other)
+}
+
+func unlockedAfterItsContext(t *testing.T, s *subject) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := s.of(s.client(t)).Lock(ctx)
+	require.NoError(t, err)
+	cancel()
+	require.True(t, l.Valid(), "the context bounds the wait only")
+	s.requireHeld(t)
+	require.NoError(t, l.Unlock(ctx))
+	s.requireNoTrace(t)
+}
+
+func heldForTooLong(t *testing.T, s *subject) {
+	const most = 500 * time.Millisecond
+	start := time.Now()
+	l := s.take(t, redislock.WithMaxHold(most), redislock.WithLease(2*time.Second))
+	other := mustWait(t, s.rivalOf(s.client(t)))
+	require.GreaterOrEqual(t, time.Since(start), most)
+	require.True(t, isClosed(l.Done()), "told before another could have it")
+	require.ErrorIs(t, l.Err(), redislock.ErrLost)
+	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrMaxHold)
+	s.requireHeld(t)
+	mustUnlock(t, other)
+	s.requireNoTrace(t)
+}
+
+func endsWithItsClient(t *testing.T, s *subject) {
+	c := s.client(t)
+	l := mustTry(t, s.of(c))
+	ctx := l.Context(t.Context())
+	waiting := begin(func() (*redislock.Lock, error) { return s.rivalOf(c).Lock(within(t, patience)) })
+	require.NoError(t, c.Close(within(t, patience)))
+	<-waiting.done
+	require.ErrorIs(t, waiting.err, redislock.ErrClosed)
+	s.requireNoTrace(t)
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), redislock.ErrClosed)
+	other := s.take(t)
+	holders := s.requireHeld(t)
+	require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrClosed)
+	require.ErrorIs(t, l.Extend(t.Context(), time.Minute), redislock.ErrClosed)
+	for _, lock := range []func(context.Context) (*redislock.Lock, error){s.of(c).Lock, s.of(c).TryLock} {
+		_, err := lock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrClosed)
+	}
+	_, err := s.mutexOf(c).State(t.Context())
+	require.ErrorIs(t, err, redislock.ErrClosed)
+	_, err = s.mutexOf(c).ForceUnlock(t.Context())
+	require.ErrorIs(t, err, redislock.ErrClosed)
+	require.Equal(t, holders, s.requireHeld(t))
+	mustUnlock(t, other)
+}
+
+func leavesOtherTypesAlone(t *testing.T, s *subject) {
+	c, name := s.client(t), s.parts[len(s.parts)-1]
+	stranger := []any{"mode", "write", "java:1:write", 1}
+	if s.kind == "read" || s.kind == "write" {
+		stranger = []any{"java:1", 1}
+	}
+	for what, spoil := range map[string]func() error{
+		"a string":             func() error { return s.rdb.Set(t.Context(), name, "x", 0).Err() },
+		"a list":               func() error { return s.rdb.LPush(t.Context(), name, "x").Err() },
+		"another kind of lock": func() error { return s.rdb.HSet(t.Context(), name, stranger...).Err() },
+	} {
+		require.NoError(t, spoil(), what)
+		before := s.rdb.Dump(t.Context(), name).Val()
+		for _, lock := range []func(context.Context) (*redislock.Lock, error){s.of(c).TryLock, s.of(c).Lock} {
+			_, err := lock(within(t, patience))
+			require.ErrorIs(t, err, redislock.ErrWrongKind, what)
+			require.NotErrorIs(t, err, redislock.ErrLocked, what)
 		}
-		require.Equal(t, before, rdb.HGetAll(t.Context(), name).Val())
-		mustUnlock(t, l)
+		_, err := s.mutexOf(c).ForceUnlock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrWrongKind, what)
+		require.Equal(t, before, s.rdb.Dump(t.Context(), name).Val(), what)
+		require.NoError(t, s.rdb.Del(t.Context(), name).Err())
+		s.requireNoTrace(t)
 	}
-	require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
-	for kind, m := range kinds {
-		_, err := m.TryLock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrWrongKind, kind)
-		_, err = m.ForceUnlock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrWrongKind, kind)
+}
+
+func showsItsState(t *testing.T, s *subject) {
+	state := func() redislock.State {
+		st, err := s.mutexOf(s.client(t)).State(t.Context())
+		require.NoError(t, err)
+		return st
 	}
-	require.Equal(t, "text", rdb.Get(t.Context(), name).Val())
-	for kind, m := range map[string]*redislock.Mutex{"fair": c.FairMutex("a{b"), "read": c.RWMutex("").Reader(), "write": c.RWMutex("{}").Writer()} {
-		_, err := m.TryLock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrInvalid, kind)
+	require.Equal(t, redislock.State{}, state())
+	l := s.take(t, redislock.WithFencing(), redislock.WithMetadata("a host: job {7}"))
+	st := state()
+	require.True(t, st.Locked)
+	require.Equal(t, s.requireHeld(t), st.Holders)
+	require.Equal(t, []string{"a host: job {7}"}, st.Metadata)
+	require.Equal(t, l.Token(), st.Token)
+	require.Greater(t, st.TTL, redislock.DefaultLease-patience/2)
+	require.LessOrEqual(t, st.TTL, redislock.DefaultLease)
+	if s.kind == "read" {
+		second := s.take(t)
+		require.Len(t, state().Holders, 2)
+		mustUnlock(t, second)
 	}
+	mustUnlock(t, l)
+	require.Equal(t, redislock.State{Token: l.Token()}, state())
+	s.holdRaw(t, 0)
+	st = state()
+	require.Len(t, st.Holders, 1)
+	require.Equal(t, []string{""}, st.Metadata)
+	require.Negative(t, st.TTL, "without expiry")
+}
+
+func nestedOnOneConnection(t *testing.T, s *subject) {
+	rdb := s.connect(t, onlyOneConnection)
+	c := newClient(t, rdb)
+	inner := &subject{s.place, s.kind, "{" + s.name + "}inner", []string{"{" + s.name + "}1", "{" + s.name + "}2"}}
+	err := s.of(c).Do(within(t, patience), func(ctx context.Context) error {
+		return inner.of(c).Do(ctx, func(ctx context.Context) error { return rdb.Get(ctx, s.name+":x").Err() })
+	})
+	require.True(t, isNil(err), "%v", err)
+	s.requireNoTrace(t)
+}
+
+func tokensRise(t *testing.T, s *subject) {
+	fenced := redislock.WithFencing()
+	var last int64
+	for _, end := range []func(*redislock.Lock){
+		func(l *redislock.Lock) { mustUnlock(t, l) },
+		func(*redislock.Lock) {
+			require.NoError(t, s.rdb.PExpire(t.Context(), s.name, time.Millisecond).Err())
+			poll(t, func() bool { return s.rdb.Exists(t.Context(), s.name).Val() == 0 })
+		},
+		func(*redislock.Lock) {
+			freed, err := s.mutexOf(s.client(t)).ForceUnlock(t.Context())
+			require.NoError(t, err)
+			require.True(t, freed)
+		},
+		func(*redislock.Lock) { // as when all data is lost
+			require.NoError(t, s.rdb.Del(t.Context(), s.name).Err())
+			require.NoError(t, s.rdb.Del(t.Context(), scripts.LockFence(s.name)).Err())
+		},
+		func(l *redislock.Lock) { // a service in Java counts on
+			mustUnlock(t, l)
+			require.NoError(t, s.rdb.IncrBy(t.Context(), scripts.LockFence(s.name), 1_000_000_000).Err())
+			last += 1_000_000_000
+		},
+		func(l *redislock.Lock) { mustUnlock(t, l) },
+	} {
+		l := s.take(t, fenced)
+		require.Greater(t, l.Token(), last)
+		last = l.Token()
+		end(l)
+	}
+	l := s.take(t, fenced)
+	require.Greater(t, l.Token(), last)
+}
+
+func tokensRiseFromCallerToCaller(t *testing.T, s *subject) {
+	var tokens []int64 // guarded by the lock
+	var running sync.WaitGroup
+	for _, c := range []*redislock.Client{s.client(t), s.client(t)} {
+		m := s.of(c, redislock.WithFencing())
+		for range 15 {
+			running.Go(func() {
+				l, err := m.Lock(within(t, patience))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				tokens = append(tokens, l.Token())
+				if err := l.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	running.Wait()
+	require.True(t, slices.IsSorted(tokens), "%v", tokens)
+	require.Len(t, slices.Compact(tokens), 30)
+}
+
+func refusesAFenceThatIsNoNumber(t *testing.T, s *subject) {
+	require.NoError(t, s.rdb.Set(t.Context(), scripts.LockFence(s.name), "x", 0).Err())
+	for _, lock := range []func(context.Context) (*redislock.Lock, error){
+		s.of(s.client(t), redislock.WithFencing()).TryLock, s.of(s.client(t), redislock.WithFencing()).Lock,
+	} {
+		_, err := lock(within(t, patience))
+		require.ErrorIs(t, err, redislock.ErrWrongKind)
+		s.requireNoTrace(t)
+	}
+	mustUnlock(t, s.take(t))
+}
+
+func noTokenWithoutFencing(t *testing.T, s *subject) {
+	l := s.take(t)
+	require.Zero(t, l.Token())
+	mustUnlock(t, l)
+	require.Empty(t, s.keys(t, s.name))
+	if s.kind != "read" {
+		return
+	}
+	c := s.client(t)
+	rw := c.RWMutex(s.name, redislock.WithFencing())
+	require.Zero(t, mustRead(t, c.RWMutex(fmt.Sprint(s.name, ":2"), redislock.WithFencing())).Token(), "tokens go to writers")
+	w := mustWrite(t, rw)
+	r, err := rw.Downgrade(t.Context(), w)
+	require.NoError(t, err)
+	mustUnlock(t, r)
+	require.Greater(t, mustWrite(t, rw).Token(), w.Token())
 }

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -32,18 +30,21 @@ const (
 	roleFrozen       = "frozen"        // take the lock, say so, and write to a store when told to, whatever has happened meanwhile
 	roleFrozenFenced = "frozen-fenced" // the same to a store that looks at the token
 
-	childAddr   = "REDISLOCK_TEST_ADDR"
+	childAddrs  = "REDISLOCK_TEST_ADDRS" // several are those of a cluster
 	childName   = "REDISLOCK_TEST_NAME"
 	childTimes  = "REDISLOCK_TEST_TIMES"
-	childKind   = "REDISLOCK_TEST_KIND" // see mutexOf
+	childKind   = "REDISLOCK_TEST_KIND"  // see mutexOf
+	childPeers  = "REDISLOCK_TEST_PEERS" // how many begin to count together
 	counterTail = ":counter"
+	readyTail   = ":ready"
 	childLease  = 3 * time.Second
 )
 
 func runChild(role string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
-	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv(childAddr)})
+	addrs := strings.Split(os.Getenv(childAddrs), ",")
+	rdb := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addrs, IsClusterMode: len(addrs) > 1})
 	defer rdb.Close()
 	w, err := wheel.New()
 	if err != nil {
@@ -73,6 +74,9 @@ func runChild(role string) (err error) {
 		if err != nil {
 			return err
 		}
+		if err := awaitPeers(ctx, w, rdb, name+readyTail); err != nil {
+			return err
+		}
 		for range times {
 			if role == roleNoLock {
 				err = add(ctx)
@@ -89,7 +93,7 @@ func runChild(role string) (err error) {
 }
 
 // writeLate holds the lock until stdin says to write, and writes.
-func writeLate(ctx context.Context, rdb *redis.Client, m *redislock.Mutex, fenced bool) error {
+func writeLate(ctx context.Context, rdb redis.UniversalClient, m *redislock.Mutex, fenced bool) error {
 	l, err := m.Lock(ctx)
 	if err != nil {
 		return err
@@ -100,6 +104,21 @@ func writeLate(ctx context.Context, rdb *redis.Client, m *redislock.Mutex, fence
 	}
 	accepted, err := write(ctx, rdb, m.Name(), fenced, l.Token(), "of the frozen holder")
 	fmt.Printf("valid=%v accepted=%v\n", l.Valid(), accepted)
+	return err
+}
+
+// awaitPeers returns when as many processes as there are meant to be have called it.
+func awaitPeers(ctx context.Context, w *wheel.Wheel, rdb redis.UniversalClient, key string) error {
+	peers, err := strconv.Atoi(os.Getenv(childPeers))
+	if err != nil {
+		return err
+	}
+	n, err := rdb.Incr(ctx, key).Result()
+	for err == nil && n < int64(peers) {
+		if err = w.Sleep(ctx, time.Millisecond); err == nil {
+			n, err = rdb.Get(ctx, key).Int64()
+		}
+	}
 	return err
 }
 
@@ -116,12 +135,12 @@ func addSlowly(ctx context.Context, w *wheel.Wheel, rdb redis.UniversalClient, k
 }
 
 // child prepares a process of that role. It is killed with the test.
-func child(t *testing.T, role, addr, name string, times int) *exec.Cmd {
+func child(t *testing.T, role string, addrs []string, name string, times int) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), childEnv+"="+role, childAddr+"="+addr, childName+"="+name, childTimes+"="+strconv.Itoa(times))
+	cmd.Env = append(os.Environ(), childEnv+"="+role, childAddrs+"="+strings.Join(addrs, ","), childName+"="+name, childTimes+"="+strconv.Itoa(times))
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -135,7 +154,7 @@ type running struct {
 
 func startChild(t *testing.T, role, addr, name string) *running {
 	t.Helper()
-	cmd := child(t, role, addr, name, 0)
+	cmd := child(t, role, []string{addr}, name, 0)
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
@@ -162,91 +181,4 @@ func thaw(t *testing.T, cmd *exec.Cmd)   { signalTo(t, cmd, syscall.SIGCONT) }
 func signalTo(t *testing.T, cmd *exec.Cmd, s syscall.Signal) {
 	t.Helper()
 	require.NoError(t, cmd.Process.Signal(s))
-}
-
-func TestMutex_ExcludesProcesses(t *testing.T) {
-	t.Parallel()
-	const processes, times = 4, 40
-	server := redistest.Shared(t)
-	rdb := server.Client(t)
-
-	count := func(t *testing.T, role string) int {
-		name := redistest.Name(t)
-		var running sync.WaitGroup
-		errs := make([]error, processes)
-		for i := range processes {
-			cmd := child(t, role, server.Addr(), name, times)
-			running.Go(func() { errs[i] = cmd.Run() })
-		}
-		running.Wait()
-		require.NoError(t, errors.Join(errs...))
-		requireFree(t, rdb, name)
-		n, err := rdb.Get(t.Context(), name+counterTail).Int()
-		require.NoError(t, err)
-		return n
-	}
-
-	t.Run("so that no update is lost", func(t *testing.T) {
-		t.Parallel()
-		require.Equal(t, processes*times, count(t, roleCount))
-	})
-
-	t.Run("while without the lock updates are lost (control)", func(t *testing.T) {
-		t.Parallel()
-		require.Less(t, count(t, roleNoLock), processes*times)
-	})
-}
-
-func TestMutex_IsTakenOverFromAKilledProcess(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	rdb := server.Client(t)
-	name := redistest.Name(t)
-
-	holder := child(t, roleHold, server.Addr(), name, 0)
-	stdin, err := holder.StdinPipe()
-	require.NoError(t, err)
-	defer stdin.Close()
-	stdout, err := holder.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, holder.Start())
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "held\n", line)
-
-	c := newClient(t, rdb)
-	m := c.Mutex(name)
-	// The watchdog keeps it for more than a lease.
-	waited := within(t, childLease+childLease/2)
-	_, err = m.Lock(waited)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorIs(t, err, redislock.ErrLocked)
-
-	type outcome struct {
-		lock *redislock.Lock
-		err  error
-		at   time.Time
-	}
-	got := make(chan outcome, 1)
-	ctx := within(t, patience)
-	go func() {
-		l, err := m.Lock(ctx)
-		got <- outcome{l, err, time.Now()}
-	}()
-	awaitWaiters(t, rdb, name)
-
-	require.NoError(t, holder.Process.Kill())
-	require.Error(t, holder.Wait())
-	dead := time.Now()
-	left, err := rdb.PTTL(t.Context(), name).Result()
-	require.NoError(t, err)
-	require.Positive(t, left)
-
-	o := <-got
-	require.NoError(t, o.err)
-	took := o.at.Sub(dead)
-	require.GreaterOrEqual(t, took, left-10*time.Millisecond, "not before the dead holder's lease ended")
-	require.Less(t, took, left+5*time.Second, "at the lease's end, or on a machine that stalls at the safety poll after it")
-	t.Logf("%v of the lease were left; taken over after %v", left, took)
-	require.NoError(t, o.lock.Unlock(t.Context()))
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -41,42 +40,8 @@ func mustUnlock(t testing.TB, locks ...*redislock.Lock) {
 	}
 }
 
-// begun is a call for a lock under way.
-type begun struct {
-	lock *redislock.Lock
-	err  error
-	at   time.Time
-	done chan struct{}
-}
-
-func begin(f func() (*redislock.Lock, error)) *begun {
-	b := &begun{done: make(chan struct{})}
-	go func() {
-		defer close(b.done)
-		b.lock, b.err = f()
-		b.at = time.Now()
-	}()
-	return b
-}
-
-func (b *begun) wait(t testing.TB) *redislock.Lock {
-	t.Helper()
-	<-b.done
-	require.NoError(t, b.err)
-	return b.lock
-}
-
-func awaitSubscribed(t testing.TB, rdb *redis.Client, channel string) {
-	t.Helper()
-	poll(t, func() bool {
-		subs, err := rdb.PubSubNumSub(t.Context(), channel).Result()
-		require.NoError(t, err)
-		return subs[channel] > 0
-	})
-}
-
-func readersAndWritersExclude(t *testing.T, rdb redis.UniversalClient) {
-	name := redistest.Name(t)
+func readersAndWritersExclude(t *testing.T, p *place) {
+	rdb, name := p.rdb, redistest.Name(t)
 	a, b := newClient(t, rdb).RWMutex(name), newClient(t, rdb).RWMutex(name)
 	require.Equal(t, name, a.Name())
 	r1, r2, r3 := mustRead(t, a), mustRead(t, a), mustRead(t, b)
@@ -183,82 +148,90 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 
 func TestRWMutex_Waits(t *testing.T) {
 	t.Parallel()
-
-	t.Run("readers enter together when the writer unlocks", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		other := newClient(t, rdb)
-		w := mustWrite(t, c.RWMutex(name))
-		var readers []*begun
-		for i := range 20 {
-			rw := c.RWMutex(name)
-			if i%2 == 0 {
-				rw = other.RWMutex(name)
+	everywhere(t, func(t *testing.T, p *place) {
+		t.Run("readers and writers keep each other out", func(t *testing.T) {
+			t.Parallel()
+			readersAndWritersExclude(t, p)
+		})
+		t.Run("many readers and writers are renewed", func(t *testing.T) {
+			t.Parallel()
+			readersAndWritersAreRenewed(t, p)
+		})
+		t.Run("readers enter together when the writer unlocks", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			other := newClient(t, rdb)
+			w := mustWrite(t, c.RWMutex(name))
+			var readers []*begun
+			for i := range 20 {
+				rw := c.RWMutex(name)
+				if i%2 == 0 {
+					rw = other.RWMutex(name)
+				}
+				readers = append(readers, begin(func() (*redislock.Lock, error) { return rw.RLock(within(t, patience)) }))
 			}
-			readers = append(readers, begin(func() (*redislock.Lock, error) { return rw.RLock(within(t, patience)) }))
-		}
-		awaitSubscribed(t, rdb, scripts.RWChannel(name))
-		mustUnlock(t, w)
-		free := time.Now()
-		var locks []*redislock.Lock
-		for _, r := range readers {
-			locks = append(locks, r.wait(t))
-			require.Less(t, r.at.Sub(free), 6*time.Second)
-		}
-		for _, l := range locks {
-			require.True(t, l.Valid(), "they read at the same time")
-		}
-		mustUnlock(t, locks...)
-		requireFree(t, rdb, name)
-	})
+			p.awaitSubscribed(t, scripts.RWChannel(name))
+			mustUnlock(t, w)
+			free := time.Now()
+			var locks []*redislock.Lock
+			for _, r := range readers {
+				locks = append(locks, r.wait(t))
+				require.Less(t, r.at.Sub(free), 6*time.Second)
+			}
+			for _, l := range locks {
+				require.True(t, l.Valid(), "they read at the same time")
+			}
+			mustUnlock(t, locks...)
+			requireFree(t, rdb, name)
+		})
 
-	t.Run("a writer enters when the last reader unlocks", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		r1, r2 := mustRead(t, c.RWMutex(name)), mustRead(t, c.RWMutex(name))
-		w := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).RWMutex(name).Lock(within(t, patience)) })
-		awaitSubscribed(t, rdb, scripts.RWChannel(name))
-		mustUnlock(t, r1)
-		require.False(t, isClosed(w.done))
-		mustUnlock(t, r2)
-		mustUnlock(t, w.wait(t))
-	})
+		t.Run("a reader that died is forgotten when one that lives unlocks", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			dead := mustRead(t, c.RWMutex(name, redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal()))
+			alive := mustRead(t, newClient(t, rdb).RWMutex(name))
+			<-dead.Done()
+			poll(t, func() bool { return len(p.keys(t, name)) == 2 }) // the hash and the living reader's lease
+			require.Equal(t, int64(3), rdb.HLen(t.Context(), name).Val())
+			mustUnlock(t, alive)
+			requireFree(t, rdb, name)
+			require.Empty(t, p.keys(t, name))
+		})
 
-	t.Run("a writer waits for the longest lease of readers that died, not longer", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		once := redislock.WithoutRenewal()
-		start := time.Now()
-		long := mustRead(t, c.RWMutex(name, redislock.WithLease(1500*time.Millisecond), once))
-		mustRead(t, c.RWMutex(name, redislock.WithLease(500*time.Millisecond), once))
-		w, err := newClient(t, rdb).RWMutex(name).Lock(within(t, patience))
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, time.Since(start), 1400*time.Millisecond)
-		require.Less(t, time.Since(start), 7*time.Second)
-		require.True(t, isClosed(long.Done()), "told before another could have it")
-		require.ErrorIs(t, long.Unlock(t.Context()), redislock.ErrLost)
-		require.True(t, w.Valid())
-		mustUnlock(t, w)
-	})
+		t.Run("a writer enters when the last reader unlocks", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			r1, r2 := mustRead(t, c.RWMutex(name)), mustRead(t, c.RWMutex(name))
+			w := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).RWMutex(name).Lock(within(t, patience)) })
+			p.awaitSubscribed(t, scripts.RWChannel(name))
+			mustUnlock(t, r1)
+			require.False(t, isClosed(w.done))
+			mustUnlock(t, r2)
+			mustUnlock(t, w.wait(t))
+		})
 
-	t.Run("one that gives up leaves nothing behind", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		r := mustRead(t, c.RWMutex(name))
-		ctx, cancel := context.WithCancel(t.Context())
-		w := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).RWMutex(name).Lock(ctx) })
-		awaitSubscribed(t, rdb, scripts.RWChannel(name))
-		cancel()
-		<-w.done
-		require.ErrorIs(t, w.err, context.Canceled)
-		mustUnlock(t, r)
-		requireFree(t, rdb, name)
-		require.Zero(t, rdb.Exists(t.Context(), scripts.RWPrefix(name)).Val())
+		t.Run("a writer waits for the longest lease of readers that died, not longer", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			once := redislock.WithoutRenewal()
+			start := time.Now()
+			long := mustRead(t, c.RWMutex(name, redislock.WithLease(1500*time.Millisecond), once))
+			mustRead(t, c.RWMutex(name, redislock.WithLease(500*time.Millisecond), once))
+			w, err := newClient(t, rdb).RWMutex(name).Lock(within(t, patience))
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, time.Since(start), 1400*time.Millisecond)
+			require.Less(t, time.Since(start), 7*time.Second)
+			require.True(t, isClosed(long.Done()), "told before another could have it")
+			require.ErrorIs(t, long.Unlock(t.Context()), redislock.ErrLost)
+			require.True(t, w.Valid())
+			mustUnlock(t, w)
+		})
 	})
 }
 
-func readersAndWritersAreRenewed(t *testing.T, rdb redis.UniversalClient) {
+func readersAndWritersAreRenewed(t *testing.T, p *place) {
 	const lease = 900 * time.Millisecond
+	rdb := p.rdb
 	c, w := newClient(t, rdb), newWheel(t)
 	var locks []*redislock.Lock
 	var names []string
@@ -284,64 +257,69 @@ func readersAndWritersAreRenewed(t *testing.T, rdb redis.UniversalClient) {
 
 func TestRWMutex_Downgrade(t *testing.T) {
 	t.Parallel()
+	everywhere(t, func(t *testing.T, p *place) {
+		t.Run("lets readers in and keeps writers out", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			other := newClient(t, rdb).RWMutex(name)
+			rw := c.RWMutex(name)
+			w := mustWrite(t, rw)
+			reader := begin(func() (*redislock.Lock, error) { return other.RLock(within(t, patience)) })
+			p.awaitSubscribed(t, scripts.RWChannel(name))
+			r, err := rw.Downgrade(t.Context(), w)
+			require.NoError(t, err)
+			require.ErrorIs(t, w.Err(), redislock.ErrNotHeld)
+			require.ErrorIs(t, w.Unlock(t.Context()), redislock.ErrNotHeld)
+			require.True(t, r.Valid())
+			woken := reader.wait(t)
+			_, err = other.TryLock(t.Context())
+			requireLocked(t, err)
+			mustUnlock(t, r)
+			_, err = other.TryLock(t.Context())
+			requireLocked(t, err)
+			mustUnlock(t, woken)
+			requireFree(t, rdb, name)
+		})
 
-	t.Run("lets readers in and keeps writers out", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		other := newClient(t, rdb).RWMutex(name)
-		rw := c.RWMutex(name)
-		w := mustWrite(t, rw)
-		reader := begin(func() (*redislock.Lock, error) { return other.RLock(within(t, patience)) })
-		awaitSubscribed(t, rdb, scripts.RWChannel(name))
-		r, err := rw.Downgrade(t.Context(), w)
-		require.NoError(t, err)
-		require.ErrorIs(t, w.Err(), redislock.ErrNotHeld)
-		require.ErrorIs(t, w.Unlock(t.Context()), redislock.ErrNotHeld)
-		require.True(t, r.Valid())
-		woken := reader.wait(t)
-		_, err = other.TryLock(t.Context())
-		requireLocked(t, err)
-		mustUnlock(t, r)
-		_, err = other.TryLock(t.Context())
-		requireLocked(t, err)
-		mustUnlock(t, woken)
-		requireFree(t, rdb, name)
-	})
+		t.Run("of what is no writer of this lock is refused and changes nothing", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			rw := c.RWMutex(name)
+			elsewhere := mustWrite(t, c.RWMutex(name+"-other"))
+			reader, plain := mustRead(t, rw), mustLock(t, c.Mutex(name+"-plain"))
+			foreign := mustWrite(t, newClient(t, rdb).RWMutex(name+"-foreign"))
+			for _, l := range []*redislock.Lock{elsewhere, reader, plain, foreign} {
+				_, err := rw.Downgrade(t.Context(), l)
+				require.ErrorIs(t, err, redislock.ErrInvalid)
+				mustUnlock(t, l)
+			}
+			for _, l := range []*redislock.Lock{nil, {}, elsewhere} {
+				_, err := rw.Downgrade(t.Context(), l)
+				require.Error(t, err)
+				require.NotErrorIs(t, err, redislock.ErrLost)
+			}
+		})
 
-	t.Run("of what is no writer of this lock is refused and changes nothing", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		rw := c.RWMutex(name)
-		elsewhere := mustWrite(t, c.RWMutex(name+"-other"))
-		reader, plain := mustRead(t, rw), mustLock(t, c.Mutex(name+"-plain"))
-		foreign := mustWrite(t, newClient(t, rdb).RWMutex(name+"-foreign"))
-		for _, l := range []*redislock.Lock{elsewhere, reader, plain, foreign} {
-			_, err := rw.Downgrade(t.Context(), l)
-			require.ErrorIs(t, err, redislock.ErrInvalid)
-			mustUnlock(t, l)
-		}
-		for _, l := range []*redislock.Lock{nil, {}, elsewhere} {
-			_, err := rw.Downgrade(t.Context(), l)
-			require.Error(t, err)
-			require.NotErrorIs(t, err, redislock.ErrLost)
-		}
-	})
-
-	t.Run("of a lost writer is ErrLost", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		rw := c.RWMutex(name)
-		w := mustWrite(t, rw)
-		require.NoError(t, rdb.Del(t.Context(), name).Err())
-		_, err := rw.Downgrade(t.Context(), w)
-		require.ErrorIs(t, err, redislock.ErrLost)
-		requireFree(t, rdb, name)
+		t.Run("of a lost writer is ErrLost", func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			rw := c.RWMutex(name)
+			w := mustWrite(t, rw)
+			require.NoError(t, rdb.Del(t.Context(), name).Err())
+			_, err := rw.Downgrade(t.Context(), w)
+			require.ErrorIs(t, err, redislock.ErrLost)
+			requireFree(t, rdb, name)
+		})
 	})
 }
 
 func TestRWMutex_WithOwner(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	everywhere(t, ownersReadAndWrite)
+}
+
+func ownersReadAndWrite(t *testing.T, p *place) {
+	c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
 	rw := c.RWMutex(name)
 	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
 
@@ -369,30 +347,4 @@ func TestRWMutex_WithOwner(t *testing.T) {
 	w, err = rw.Lock(ctx)
 	require.NoError(t, err)
 	mustUnlock(t, w)
-}
-
-func TestRWMutex_ForceUnlock(t *testing.T) {
-	t.Parallel()
-	c, rdb, name := shared(t)
-	rw := c.RWMutex(name, redislock.WithLease(2*time.Second))
-	for what, take := range map[*redislock.Mutex]func() *redislock.Lock{
-		rw.Reader(): func() *redislock.Lock { return mustRead(t, rw) },
-		rw.Writer(): func() *redislock.Lock { return mustWrite(t, rw) },
-	} {
-		l := take()
-		for _, side := range []*redislock.Mutex{rw.Reader(), rw.Writer()} {
-			if side == what {
-				continue
-			}
-			freed, err := side.ForceUnlock(t.Context())
-			require.NoError(t, err)
-			require.False(t, freed, "each side frees its own only")
-		}
-		freed, err := what.ForceUnlock(t.Context())
-		require.NoError(t, err)
-		require.True(t, freed)
-		requireFree(t, rdb, name)
-		<-l.Done()
-		require.ErrorIs(t, l.Err(), redislock.ErrLost)
-	}
 }

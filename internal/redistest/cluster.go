@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,15 @@ const (
 	formTimeout = 60 * time.Second
 )
 
+var clusterArgs = []string{
+	"--cluster-enabled", "yes",
+	"--cluster-node-timeout", "2000",
+	"--cluster-allow-replica-migration", "no",
+	"--repl-diskless-sync", "yes",
+	"--repl-diskless-sync-delay", "0",
+	"--repl-ping-replica-period", "1", // a replica that has heard nothing yet is hidden from clients
+}
+
 // Cluster is a Redis Cluster of three masters with one replica each.
 type Cluster struct {
 	// Masters and Replicas are the nodes in their first roles; Replicas[i]
@@ -29,24 +39,13 @@ type Cluster struct {
 // args may say otherwise, as in [Start]. It takes a few seconds.
 func StartCluster(tb testing.TB, args ...string) *Cluster {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), formTimeout)
-	defer cancel()
-	args = append([]string{
-		"--cluster-enabled", "yes",
-		"--cluster-node-timeout", "2000",
-		"--cluster-allow-replica-migration", "no",
-		"--repl-diskless-sync", "yes",
-		"--repl-diskless-sync-delay", "0",
-		"--repl-ping-replica-period", "1", // a replica that has heard nothing yet is hidden from clients
-	}, args...)
+	args = slices.Concat(clusterArgs, args)
 	c := &Cluster{}
 	for range masters {
 		c.Masters = append(c.Masters, own(tb, args, ""))
 		c.Replicas = append(c.Replicas, own(tb, args, ""))
 	}
-	if err := c.form(ctx); err != nil {
-		tb.Fatalf("redistest: form the cluster: %v", err)
-	}
+	c.mustForm(tb)
 	return c
 }
 
@@ -86,6 +85,15 @@ func (c *Cluster) Owner(tb testing.TB, key string) *Server {
 	}
 	tb.Fatalf("redistest: %s is no node of the cluster", master.Options().Addr)
 	return nil
+}
+
+func (c *Cluster) mustForm(tb testing.TB) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), formTimeout)
+	defer cancel()
+	if err := c.form(ctx); err != nil {
+		tb.Fatalf("redistest: form the cluster: %v", err)
+	}
 }
 
 // form makes a cluster out of single nodes.

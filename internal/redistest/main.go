@@ -14,8 +14,16 @@ import (
 // shared is the one server of the test binary, started by the first Shared.
 var shared struct {
 	mu     sync.Mutex
-	inMain bool
 	server *Server
+}
+
+// inMain says that somebody will stop what is shared.
+var inMain atomic.Bool
+
+// sharedNodes is the one cluster of the test binary, started by the first SharedCluster.
+var sharedNodes struct {
+	mu      sync.Mutex
+	cluster *Cluster
 }
 
 var names atomic.Int64
@@ -25,7 +33,7 @@ var names atomic.Int64
 // longer than the search for leaks waits.
 const tryDial = "github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"
 
-// Main runs the tests of a package, stops the server that [Shared] may have
+// Main runs the tests of a package, stops what [Shared] and [SharedCluster] may have
 // started, fails the run if a goroutine was left behind, and exits. It starts
 // nothing itself. Call it from TestMain.
 func Main(m *testing.M, opts ...goleak.Option) {
@@ -38,9 +46,7 @@ func Main(m *testing.M, opts ...goleak.Option) {
 type mainRun struct{ m *testing.M }
 
 func (r mainRun) Run() int {
-	shared.mu.Lock()
-	shared.inMain = true
-	shared.mu.Unlock()
+	inMain.Store(true)
 	defer stopShared()
 	return r.m.Run()
 }
@@ -61,34 +67,73 @@ func Shared(tb testing.TB) *Server {
 func sharedServer() (*Server, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	if !shared.inMain {
-		return nil, fmt.Errorf("redistest: Shared needs a TestMain that calls redistest.Main")
-	}
 	if shared.server != nil {
 		return shared.server, nil
+	}
+	s, err := launchForAll(nil)
+	shared.server = s
+	return s, err
+}
+
+// SharedCluster returns the cluster that all tests of this binary share, as [Shared]
+// does the server, under the same rules.
+func SharedCluster(tb testing.TB) *Cluster {
+	tb.Helper()
+	sharedNodes.mu.Lock()
+	defer sharedNodes.mu.Unlock()
+	if sharedNodes.cluster != nil {
+		return sharedNodes.cluster
+	}
+	c := &Cluster{}
+	sharedNodes.cluster = c // also if it fails, so that its processes are stopped
+	for i := range 2 * masters {
+		s, err := launchForAll(clusterArgs)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if i < masters {
+			c.Masters = append(c.Masters, s)
+		} else {
+			c.Replicas = append(c.Replicas, s)
+		}
+	}
+	c.mustForm(tb)
+	return c
+}
+
+// launchForAll launches a server that ends with the binary.
+func launchForAll(args []string) (*Server, error) {
+	if !inMain.Load() {
+		return nil, fmt.Errorf("redistest: what is shared needs a TestMain that calls redistest.Main")
 	}
 	dir, err := os.MkdirTemp("", "redistest")
 	if err != nil {
 		return nil, err
 	}
-	s, err := launch(dir, nil, "")
+	s, err := launch(dir, args, "")
 	if err != nil {
 		_ = os.RemoveAll(dir)
-		return nil, err
 	}
-	shared.server = s
-	return s, nil
+	return s, err
 }
 
 func stopShared() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	if shared.server == nil {
-		return
+	var all []*Server
+	if shared.server != nil {
+		all = append(all, shared.server)
 	}
-	shared.server.end()
-	_ = os.RemoveAll(shared.server.Dir())
-	shared.server = nil
+	sharedNodes.mu.Lock()
+	defer sharedNodes.mu.Unlock()
+	if sharedNodes.cluster != nil {
+		all = append(all, sharedNodes.cluster.Nodes()...)
+	}
+	for _, s := range all {
+		s.end()
+		_ = os.RemoveAll(s.Dir())
+	}
+	shared.server, sharedNodes.cluster = nil, nil
 }
 
 // Name returns a name no other call in this binary returns, made from the
