@@ -188,7 +188,7 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 					if ok, _ := j.tryAcquire(1, false); ok {
 						all = append(all, grant{call.UnixNano(), time.Now().UnixNano()})
 					}
-					require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond))
+					require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond)) // the pace at which both ask
 				}
 				return ours, all
 			}

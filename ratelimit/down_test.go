@@ -118,10 +118,7 @@ func TestDown_PolicyDecidesAtTheSpeedOfMemory(t *testing.T) {
 	require.Error(t, err)
 	server.Resume()
 	require.NoError(t, <-done)
-	w := newWheel(t)
-	for clients["closed"].Stats().Down {
-		require.NoError(t, w.Sleep(ctx, 5*time.Millisecond))
-	}
+	await(t, "the client to see that Redis is back", func() bool { return !clients["closed"].Stats().Down })
 	r, err := clients["closed"].Keyed("k", limit).Allow(ctx, "after")
 	require.NoError(t, err)
 	require.Equal(t, ratelimit.SourceRedis, r.Source)

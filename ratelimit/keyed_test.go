@@ -195,7 +195,7 @@ func TestKeyed_ADenialIsNotLongerThanItMust(t *testing.T) {
 	r, err := k.Allow(ctx, name)
 	require.NoError(t, err)
 	require.False(t, r.Allowed)
-	require.NoError(t, newWheel(t).Sleep(ctx, r.RetryAfter))
+	require.NoError(t, newWheel(t).Sleep(ctx, r.RetryAfter)) // whether that is enough is the question
 	r, err = k.Allow(ctx, name)
 	require.NoError(t, err)
 	require.True(t, r.Allowed)

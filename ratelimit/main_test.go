@@ -108,3 +108,12 @@ func within(t testing.TB, d time.Duration) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// await looks every few milliseconds until something is so that announces itself to nobody.
+func await(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	w, ctx := newWheel(t), within(t, patience)
+	for !is() {
+		require.NoError(t, w.Sleep(ctx, 5*time.Millisecond), "waited for %s", what)
+	}
+}

@@ -46,7 +46,7 @@ func TestPlot(t *testing.T) {
 						l.at = append(l.at, d)
 					}
 				}
-				_ = w.Sleep(t.Context(), 10*time.Millisecond)
+				_ = w.Sleep(t.Context(), 10*time.Millisecond) // the pace at which it asks
 			}
 		})
 	}

@@ -49,7 +49,7 @@ func flatOut(ctx context.Context, w *wheel.Wheel, end time.Time, allow func(cont
 		switch {
 		case err != nil:
 			failed++
-			_ = w.Sleep(ctx, 5*time.Millisecond)
+			_ = w.Sleep(ctx, 5*time.Millisecond) // rather than ask a server that is away without a pause
 		case r.Allowed:
 			grants = append(grants, grant{call.UnixNano(), time.Now().UnixNano()})
 		default:
@@ -95,7 +95,7 @@ func runChild(role string) (err error) {
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		return err
 	}
-	if err := w.Sleep(ctx, time.Until(time.Unix(0, start))); err != nil {
+	if err := w.Sleep(ctx, time.Until(time.Unix(0, start))); err != nil { // all processes begin at one instant
 		return err
 	}
 	var losses []<-chan struct{}

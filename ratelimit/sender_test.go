@@ -172,7 +172,7 @@ func TestSender_WhoJoinsLeavesAtOnceWhenCancelled(t *testing.T) {
 			ended <- time.Since(began)
 		}()
 	}
-	require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
+	await(t, "every call to be in its lane", func() bool { return ratelimit.Lanes(k) >= callers })
 	cancel()
 	soon := 0
 	for range callers {

@@ -113,13 +113,17 @@ func TestLeased_RepliesLost(t *testing.T) {
 		if fair {
 			acquire, release = scripts.FairStep, scripts.FairStep
 		}
+		// Another client sets the permits: in the background it has those of a fair semaphore assigned, by the script that is to be lost.
+		fresh := func(t *testing.T, retries int) (*semaphore.Leased, *redistest.FaultDialer) {
+			c, d, rdb := faulty(t, redistest.Shared(t), retries)
+			name := redistest.Name(t)
+			setLeased(t, newClient(t, rdb).Leased(name, opts...), 5)
+			return c.Leased(name, opts...), d
+		}
 		for how, loss := range losses {
 			t.Run("retried: acquired and released once, when "+how, func(t *testing.T) {
 				t.Parallel()
-				c, d, _ := faulty(t, redistest.Shared(t), 3)
-				l := c.Leased(redistest.Name(t), opts...)
-				setLeased(t, l, 5)
-				poll(t, func() bool { return available(t, l) == 5 })
+				l, d := fresh(t, 3)
 				lost := d.LoseReply(acquire.SHA(), 1, loss)
 				g := mustAcquire(t, l, 2)
 				<-lost
@@ -132,11 +136,7 @@ func TestLeased_RepliesLost(t *testing.T) {
 
 			t.Run("not retried: nothing stays held, when "+how, func(t *testing.T) {
 				t.Parallel()
-				c, d, _ := faulty(t, redistest.Shared(t), -1)
-				l := c.Leased(redistest.Name(t), opts...)
-				setLeased(t, l, 5)
-				w := newWheel(t)
-				require.NoError(t, w.Sleep(t.Context(), 200*time.Millisecond))
+				l, d := fresh(t, -1)
 				lost := d.LoseReply(acquire.SHA(), 1, loss)
 				_, err := l.Acquire(t.Context(), 2)
 				require.Error(t, err)

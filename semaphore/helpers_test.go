@@ -3,8 +3,10 @@ package semaphore_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,15 +70,33 @@ func poll(t testing.TB, cond func() bool) {
 	}
 }
 
-// awaitListeners returns when n clients are subscribed to the semaphore's channel.
-func awaitListeners(t testing.TB, rdb redis.UniversalClient, name string, n int64) { //nolint:unparam // says what it waits for
+// awaitListeners returns when n clients are subscribed to the semaphore's channel, in a cluster on whichever node, sharded or not.
+func awaitListeners(t testing.TB, rdb redis.UniversalClient, name string, n int64) {
 	t.Helper()
 	channel := scripts.SemChannel(name)
 	poll(t, func() bool {
-		subs, err := rdb.PubSubNumSub(t.Context(), channel).Result()
-		require.NoError(t, err)
-		return subs[channel] == n
+		var listening atomic.Int64
+		count := func(subs *redis.MapStringIntCmd) error {
+			listening.Add(subs.Val()[channel])
+			return subs.Err()
+		}
+		cluster, ok := rdb.(*redis.ClusterClient)
+		if !ok {
+			require.NoError(t, count(rdb.PubSubNumSub(t.Context(), channel)))
+		} else {
+			require.NoError(t, cluster.ForEachShard(t.Context(), func(ctx context.Context, node *redis.Client) error {
+				return errors.Join(count(node.PubSubNumSub(ctx, channel)), count(node.PubSubShardNumSub(ctx, channel)))
+			}))
+		}
+		return listening.Load() == n
 	})
+}
+
+// spin keeps the processor until d is over: a pause shorter than a tick of the wheel.
+func spin(d time.Duration) {
+	for began := time.Now(); time.Since(began) < d; {
+		runtime.Gosched()
+	}
 }
 
 // call is something under way on a goroutine of its own.
@@ -118,8 +138,9 @@ func (c *call) ended() bool {
 
 // counter counts the script calls of a client that the server has answered.
 type counter struct {
-	mu sync.Mutex
-	n  int
+	mu   sync.Mutex
+	n    int
+	open int
 }
 
 func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -130,14 +151,29 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.add(0, 1)
 		err := next(ctx, cmd)
 		if err == nil && strings.HasPrefix(cmd.Name(), "eval") {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.n++
+			c.add(1, -1)
+		} else {
+			c.add(0, -1)
 		}
 		return err
 	}
+}
+
+func (c *counter) add(n, open int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n += n
+	c.open += open
+}
+
+// underWay is how many commands wait for their answer.
+func (c *counter) underWay() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open
 }
 
 func (c *counter) scripts() int {
@@ -261,7 +297,7 @@ func eachKind(t *testing.T, f func(t *testing.T, k kind)) {
 }
 
 // awaitWaiting returns when n clients listen for permits of the semaphore.
-func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string, n int) {
+func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string, n int) { //nolint:unparam // says what it waits for
 	t.Helper()
 	poll(t, func() bool {
 		channels, err := rdb.PubSubChannels(t.Context(), k.channel(name)).Result()
@@ -274,4 +310,12 @@ func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string,
 		}
 		return listening == n
 	})
+}
+
+// awaitQueued returns when Redis knows of n requests that wait. Only a fair semaphore tells it of those behind the first of a process.
+func (k kind) awaitQueued(t testing.TB, rdb redis.UniversalClient, name string, n int64) {
+	t.Helper()
+	if k.name == "fair" {
+		poll(t, func() bool { return rdb.ZCard(t.Context(), scripts.SuffixName(name, "fair:queue")).Val() == n })
+	}
 }

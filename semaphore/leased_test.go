@@ -43,6 +43,14 @@ func suite(t *testing.T, f func(t *testing.T, opts ...semaphore.LeasedOption)) {
 	})
 }
 
+// kindOf is the kind that suite runs a test on.
+func kindOf(opts []semaphore.LeasedOption) kind {
+	if len(opts) > 0 {
+		return kinds[2]
+	}
+	return kinds[1]
+}
+
 func with(opts []semaphore.LeasedOption, more ...semaphore.LeasedOption) []semaphore.LeasedOption {
 	return append(more, opts...)
 }
@@ -139,7 +147,7 @@ func TestLeased_IsRenewedAndLost(t *testing.T) {
 		setLeased(t, l, 2)
 		kept, lost := mustAcquire(t, l, 1), mustAcquire(t, l, 1)
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 4500*time.Millisecond)) // more than two leases
+		require.NoError(t, w.Sleep(t.Context(), 4500*time.Millisecond)) // more than two leases, for which it has to be renewed
 		require.NoError(t, kept.Err())
 		require.EqualValues(t, 0, available(t, l))
 
@@ -173,7 +181,7 @@ func TestLeased_WithoutRenewal(t *testing.T) {
 		require.Greater(t, next.Token(), g.Token())
 		require.NoError(t, next.Extend(t.Context(), 2*time.Second))
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), lease+100*time.Millisecond))
+		require.NoError(t, w.Sleep(t.Context(), lease+100*time.Millisecond)) // the lease that it was given runs out
 		require.NoError(t, next.Err(), "extended")
 		require.NoError(t, next.Release(t.Context()))
 		require.EqualValues(t, 1, available(t, l))
@@ -183,18 +191,17 @@ func TestLeased_WithoutRenewal(t *testing.T) {
 func TestLeased_Waits(t *testing.T) {
 	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
 		const woken = soon
-		c, _, name := shared(t)
+		c, rdb, name := shared(t)
 		other := newClient(t, redistest.Shared(t).Client(t)).Leased(name, opts...)
 		l := c.Leased(name, opts...)
 		setLeased(t, l, 2)
 		g := mustAcquire(t, other, 2)
 		var grants [2]*semaphore.Grant
 		var calls [2]*call
-		w := newWheel(t)
 		for i := range calls {
 			calls[i] = start(func() (err error) { grants[i], err = l.Acquire(within(t, patience), 1); return err })
 		}
-		require.NoError(t, w.Sleep(t.Context(), 200*time.Millisecond))
+		kindOf(opts).awaitWaiting(t, rdb, name, 1)
 		require.False(t, calls[0].ended() || calls[1].ended())
 		began := time.Now()
 		require.NoError(t, g.Release(t.Context()))

@@ -187,8 +187,8 @@ var leasedBehaviours = map[string]func(t *testing.T, p place){
 			setLeased(t, l, 8)
 			mustAcquire(t, l, 3)
 			w := newWheel(t)
-			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond))
-			switch i { // each of them first
+			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond)) // a lease, and then some: to ask Redis whether it is over would notice
+			switch i {                                                     // each of them first
 			case 0:
 				require.EqualValues(t, 8, available(t, l))
 			case 1:
@@ -274,7 +274,7 @@ var leasedBehaviours = map[string]func(t *testing.T, p place){
 		setLeased(t, l, 10)
 		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond))
+		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond)) // the short leases run out, and nobody looks
 		require.ErrorIs(t, l.Release(t.Context(), append(expired, ids...)...), semaphore.ErrNotHeld)
 		require.EqualValues(t, 6, available(t, l), "three came back, none of the four did")
 		require.NoError(t, l.Release(t.Context(), ids[:2]...))
@@ -399,7 +399,7 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		require.Equal(t, "1", heard())
 		require.True(t, j.tryAcquire(1))
 		w := start(func() error { return s.Acquire(within(t, patience), 2) })
-		require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
+		awaitListeners(t, j.rdb, j.name, 2) // Java and the waiter
 		for _, n := range []int{-3, 3, 2} { // hints that are no use, and one that is
 			require.False(t, w.ended())
 			j.addPermits(n)
@@ -453,7 +453,7 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 			}
 			return g.Release(t.Context())
 		})
-		require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
+		awaitListeners(t, j.rdb, j.name, 1)
 		require.Equal(t, 1, j.releaseLeased(g.IDs()...))
 		require.NoError(t, w.wait(t))
 		<-g.Done()

@@ -221,15 +221,14 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 			}
 			got <- b
 		}
-		for i := range 10 {
-			if i%2 == 0 {
-				s.takeFunc(ctx, 1, done)
-			} else {
-				go func() { done(s.take(ctx, 1)) }()
-			}
+		// The first is refused when it comes, and again when its subscription has begun. The others stand behind it, of the fair kind also in Redis.
+		s.takeFunc(ctx, 1, done)
+		poll(t, func() bool { return count.scripts() == 2 })
+		for range 9 {
+			s.takeFunc(ctx, 1, done)
 		}
-		k.awaitWaiting(t, rdb, name, 1)
-		require.NoError(t, newWheel(t).Sleep(t.Context(), 200*time.Millisecond)) // the look after the subscription
+		k.awaitQueued(t, rdb, name, 10)
+		poll(t, func() bool { return count.underWay() == 0 })
 		before := count.scripts()
 		require.NoError(t, giveBack(t.Context()))
 		var all []back
@@ -252,15 +251,16 @@ func TestWaiting_CancelledAtTheInstantOfTheGrant(t *testing.T) {
 		const rounds = 60
 		server, name := redistest.Shared(t), redistest.Name(t)
 		hourly := semaphore.WithPoll(time.Hour) // nobody is saved by a poll
-		s, other := k.open(newClient(t, server.Client(t), hourly), name), k.open(newClient(t, server.Client(t), hourly), name)
+		c, count := counted(t, server.Client(t), hourly)
+		s, other := k.open(c, name), k.open(newClient(t, server.Client(t), hourly), name)
 		s.set(t, 1)
-		w := newWheel(t)
 		granted := 0
 		for i := range rounds {
 			giveBack, err := other.take(within(t, patience), 1)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			var mine back
+			looks := count.scripts()
 			first := start(func() (err error) { mine, err = s.take(ctx, 1); return err })
 			second := start(func() error {
 				b, err := s.take(within(t, patience), 1)
@@ -269,11 +269,9 @@ func TestWaiting_CancelledAtTheInstantOfTheGrant(t *testing.T) {
 				}
 				return b(context.WithoutCancel(t.Context()))
 			})
-			require.NoError(t, w.Sleep(t.Context(), 3*time.Millisecond))
+			poll(t, func() bool { return count.scripts() > looks }) // they were refused
 			released := start(func() error { return giveBack(t.Context()) })
-			if d := time.Duration(i%12) * 150 * time.Microsecond; d > 0 {
-				require.NoError(t, w.Sleep(t.Context(), d))
-			}
+			spin(time.Duration(i%12) * 400 * time.Microsecond) // the instant is what is varied
 			cancel()
 			require.NoError(t, released.wait(t))
 			if err := first.wait(t); err == nil {
@@ -292,9 +290,14 @@ func TestWaiting_CancelledAtTheInstantOfTheGrant(t *testing.T) {
 // The counterparts of what golang.org/x/sync/semaphore fixes by tests.
 func TestWaiting_LikeXSync(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
-		open := func(t *testing.T, n int64) permits {
-			s := k.open(newClient(t, redistest.Shared(t).Client(t)), redistest.Name(t))
+		named := func(t *testing.T, n int64) (permits, string) {
+			name := redistest.Name(t)
+			s := k.open(newClient(t, redistest.Shared(t).Client(t)), name)
 			s.set(t, n)
+			return s, name
+		}
+		open := func(t *testing.T, n int64) permits {
+			s, _ := named(t, n)
 			return s
 		}
 
@@ -341,12 +344,12 @@ func TestWaiting_LikeXSync(t *testing.T) {
 
 		t.Run("a cancelled head lets the rest go", func(t *testing.T) {
 			t.Parallel()
-			s := open(t, 3)
+			s, name := named(t, 3)
 			b, err := s.take(t.Context(), 1)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			large := start(func() error { _, err := s.take(ctx, 3); return err })
-			require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
+			k.awaitWaiting(t, redistest.Shared(t).Client(t), name, 1)
 			got := make(chan error, 2)
 			var small [2]back
 			for i := range small {
