@@ -14,8 +14,8 @@ const (
 	// maxLateness caps what a lease gives away for a wheel entry that fires late.
 	maxLateness = 50 * time.Millisecond
 
-	// maxWindow caps how long a due lease waits for others that travel in the same call.
-	maxWindow = 100 * time.Millisecond
+	// maxWindow caps how much earlier than due a lease is renewed to travel with others.
+	maxWindow = 300 * time.Millisecond
 
 	// minCallTimeout keeps the timeout of one call above ordinary round trips when leases are short.
 	minCallTimeout = 250 * time.Millisecond
@@ -68,8 +68,11 @@ func retryAfter(ttl time.Duration, u float64) time.Duration {
 	return scale(ttl/20, 0.75+0.5*u)
 }
 
-// window is how long a due lease waits for company before its batch is sent.
+// window is the stretch of time within which leases are renewed together, with the first of them.
 func window(ttl time.Duration) time.Duration { return min(ttl/100, maxWindow) }
+
+// collecting is how long the first lease of a slot waits for the others, whose entries fire in the same tick.
+func collecting(ttl time.Duration) time.Duration { return window(ttl) / 10 }
 
 // slot moves the instant of a renewal, due in wait at the given age of the Renewer, back to one that leases of the same TTL share, so
 // that one wake-up of the wheel serves all that fall due within a window. What would lie in the past stays.

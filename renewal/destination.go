@@ -77,7 +77,7 @@ func (d *Destination) enqueue(l *Lease, now time.Time) {
 			break
 		}
 	}
-	wait := window(l.ttl)
+	wait := collecting(l.ttl)
 	end := now.Add(wait).UnixNano()
 	for {
 		at := d.closeAt.Load()
