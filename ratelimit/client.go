@@ -2,13 +2,13 @@ package ratelimit
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -24,7 +24,7 @@ type Client struct {
 	rdb     redis.UniversalClient
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
-	uuid    string // Redisson's id of a client, in the keys of the scope PerClient
+	began   time.Time
 	breaker breaker
 	senders senders
 	logs    *registry
@@ -58,20 +58,18 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if cfg.wheel == nil {
 		cfg.wheel = wheel.Default()
 	}
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
 	c := &Client{
 		rdb:    rdb,
 		wheel:  cfg.wheel,
 		logger: cfg.logger,
-		uuid:   fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]),
+		began:  time.Now(),
 		idle:   make(chan struct{}),
 		kinds:  map[kind]*registry{},
 	}
 	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
 	c.senders.client = c
 	c.senders.patience = patience(rdb)
-	c.logs = c.registry(&slidingLog{client: c}, keyedConfig{}, true)
+	c.logs = c.registry(slidingLog{client: c}, keyedConfig{})
 	return c, nil
 }
 
@@ -121,14 +119,13 @@ func (c *Client) leave() {
 	}
 }
 
-// registry holds the lanes of one engine. A lane lives while somebody uses it or while it can still deny by itself.
+// registry holds the lanes of one engine. A lane lives while somebody uses it or while it remembers something.
 type registry struct {
 	client *Client
 	engine engine
 	config keyedConfig
 	line   *waitqueue.Group[request]
 	out    *sender // of all keys, if there is one node
-	stay   bool    // lanes are kept for good: a Limiter has few names and much to remember of each
 	seed   maphash.Seed
 	shards [16]shard
 }
@@ -153,7 +150,7 @@ func (c *Client) keyed(k kind, e engine) *registry {
 	if r != nil {
 		return r
 	}
-	r = c.registry(e, k.config, false)
+	r = c.registry(e, k.config)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if first := c.kinds[k]; first != nil {
@@ -163,12 +160,13 @@ func (c *Client) keyed(k kind, e engine) *registry {
 	return r
 }
 
-func (c *Client) registry(e engine, cfg keyedConfig, stay bool) *registry {
-	r := &registry{client: c, engine: e, config: cfg, stay: stay, seed: maphash.MakeSeed()}
+func (c *Client) registry(e engine, cfg keyedConfig) *registry {
+	r := &registry{client: c, engine: e, config: cfg, seed: maphash.MakeSeed()}
 	for i := range r.shards {
 		r.shards[i].lanes = map[string]*lane{}
 	}
-	if _, single := c.rdb.(*redis.Client); single && !stay {
+	_, single := c.rdb.(*redis.Client)
+	if _, shared := e.(batched); single && shared {
 		r.out = c.senders.of(e, "")
 	}
 	r.line = r.newLine()
@@ -204,7 +202,7 @@ func (r *registry) release(l *lane) {
 	s := r.shard(l.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.refs--; l.refs > 0 || r.stay {
+	if l.refs--; l.refs > 0 {
 		return
 	}
 	if d := l.remembers(); d > 0 {

@@ -120,12 +120,12 @@ func TestClock_SlidingLog(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			l, client, rdb, name := limiter(t, perSeconds(10, 30), ratelimit.Overall)
+			l, rdb, name := limiter(t, perSeconds(10, 30), ratelimit.Overall)
 			for range 10 {
 				take(t, l, 1, true)
 			}
-			keys := ratelimit.LogKeys(client, name)
-			shift(t, rdb, keys[3], c.by, c.moved)
+			keys := ratelimit.LogKeys(name)
+			shift(t, rdb, keys[2], c.by, c.moved)
 			ask := func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 				return c.Limiter(name).Allow
 			}
@@ -134,16 +134,16 @@ func TestClock_SlidingLog(t *testing.T) {
 			r, err := newClient(t, rdb).Limiter(name).Allow(t.Context())
 			require.NoError(t, err)
 			require.LessOrEqual(t, r.RetryAfter, 30*time.Second+time.Minute)
-			require.Equal(t, int64(10), rdb.ZCard(t.Context(), keys[3]).Val())
+			require.Equal(t, int64(10), rdb.ZCard(t.Context(), keys[2]).Val())
 			require.Equal(t, "0", rdb.Get(t.Context(), keys[1]).Val())
 		})
 	}
 
 	t.Run("a reservation does not wait for entries of a clock that stepped back", func(t *testing.T) {
 		t.Parallel()
-		l, client, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
+		l, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
 		take(t, l, 10, true)
-		shift(t, rdb, ratelimit.LogKeys(client, name)[3], time.Hour, 10)
+		shift(t, rdb, ratelimit.LogKeys(name)[2], time.Hour, 10)
 		r, err := l.Reserve(t.Context(), 10)
 		require.NoError(t, err)
 		require.Zero(t, r.Delay())
@@ -155,9 +155,9 @@ func TestClock_SlidingLog(t *testing.T) {
 
 	t.Run("and recovers within what it stepped back and an interval", func(t *testing.T) {
 		t.Parallel()
-		l, client, rdb, name := limiter(t, perSeconds(10, 0.5), ratelimit.Overall)
+		l, rdb, name := limiter(t, perSeconds(10, 0.5), ratelimit.Overall)
 		take(t, l, 10, true)
-		shift(t, rdb, ratelimit.LogKeys(client, name)[3], 500*time.Millisecond, 10)
+		shift(t, rdb, ratelimit.LogKeys(name)[2], 500*time.Millisecond, 10)
 		began := time.Now()
 		require.NoError(t, newClient(t, rdb).Limiter(name).WaitN(within(t, patience), 10))
 		require.Less(t, time.Since(began), 5*time.Second)
@@ -173,7 +173,7 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 		t.Run(skew.String(), func(t *testing.T) {
 			t.Parallel()
 			limit, w := perSeconds(10, 0.5), newWheel(t)
-			l, _, rdb, name := limiter(t, limit, ratelimit.Overall)
+			l, rdb, name := limiter(t, limit, ratelimit.Overall)
 			both := func(lasts, skew time.Duration) (ours, all []grant) {
 				j := java{t: t, rdb: rdb, name: name, skew: skew}
 				for end := time.Now().Add(lasts); time.Now().Before(end); {

@@ -7,7 +7,8 @@
 // # What it promises
 //
 //   - Keyed with [GCRA] grants at most Burst + Rate*w/Per in any time w, Limiter at most Rate in any interval,
-//     [FixedWindow] at most Rate in each window. All by the clock of Redis: clocks of clients are never used.
+//     [FixedWindow] at most Rate in each window. All by the clock of Redis: clocks of clients are never used, but under the
+//     scope [PerClient], which is counted by the process's own monotonic clock.
 //   - A lost reply, a repeated call and a killed client can only make it grant less. State that Redis lost
 //     grants at most one burst more.
 //   - Nothing done to save round trips ever grants more than the limit.
@@ -22,6 +23,7 @@
 //	Allow            one round trip, shared by all concurrent callers in this process: of the key, and of other Keyed keys of the node
 //	Allow, denied    the same the first time; then none until the time that Redis named, for at most a second
 //	Wait             as Allow, once for all waiters of a key, when the first of them can be served; one entry of the wheel
+//	PerClient        no round trip, but for one a second while it is used; some 40 bytes here for each grant within the interval
 //	Redis, Keyed     TIME, GET and SET, O(1); a string of at most 60 bytes
 //	Redis, Limiter   eight calls; an entry of 21 bytes for each grant within the interval
 //

@@ -15,7 +15,7 @@ func (p Pace) Delay(tat Mark, now, n int64) time.Duration { return p.p.delay(tat
 func (p Pace) Remaining(tat Mark, now int64) int64        { return p.p.remaining(tat, now) }
 func (m mark) Parts() (us, num int64)                     { return m.us, m.num }
 func Member(id [16]byte, n int64) string                  { return member(id, n) }
-func LogKeys(c *Client, name string) []string             { return c.logKeys(name) }
+func LogKeys(name string) []string                        { return logKeys(name) }
 func Lanes(k *Keyed) (n int) {
 	for i := range k.registry.shards {
 		s := &k.registry.shards[i]
@@ -25,3 +25,29 @@ func Lanes(k *Keyed) (n int) {
 	}
 	return n
 }
+
+// MemoryLog gives the tests the log of the scope PerClient.
+type MemoryLog struct{ m memoryLog }
+
+// Stamp is what an entry of a MemoryLog is found by.
+type Stamp = stamp
+
+func NewMemoryLog(rate int64, interval time.Duration) *MemoryLog {
+	l := &MemoryLog{}
+	l.m.set(rate, interval)
+	return l
+}
+func (l *MemoryLog) Set(rate int64, interval time.Duration)            { l.m.set(rate, interval) }
+func (l *MemoryLog) Left(now time.Duration) int64                      { return l.m.left(now) }
+func (l *MemoryLog) From(now time.Duration, n int64) time.Duration     { return l.m.from(now, n) }
+func (l *MemoryLog) Wait(now time.Duration, total int64) time.Duration { return l.m.wait(now, total) }
+func (l *MemoryLog) Reset(now time.Duration) time.Duration             { return l.m.reset(now) }
+func (l *MemoryLog) Take(now time.Duration, n int64) (Stamp, bool)     { return l.m.take(now, n) }
+func (l *MemoryLog) GiveBack(now time.Duration, s Stamp) bool          { return l.m.giveBack(now, s) }
+func (l *MemoryLog) Cap() int                                          { return cap(l.m.entries) }
+func (l *MemoryLog) Reserve(now time.Duration, n int64, ahead time.Duration) (Stamp, bool) {
+	return l.m.reserve(now, n, ahead)
+}
+
+// Names is how many limiters the client remembers.
+func Names(c *Client) int { return Lanes(&Keyed{registry: c.logs}) }

@@ -131,7 +131,7 @@ func TestLimiter_AnOverwrittenLimitIsNone(t *testing.T) {
 	t.Parallel()
 	for _, field := range []string{"rate", "interval"} {
 		for _, value := range []string{"", "x", "0", "-1", "1.5", "nan", "inf", "-inf", "1e99", "99999999999999999999"} {
-			l, c, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+			l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
 			require.NoError(t, rdb.HSet(t.Context(), name, field, value).Err())
 			_, err := l.Allow(t.Context())
 			require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "%s %q", field, value)
@@ -140,7 +140,7 @@ func TestLimiter_AnOverwrittenLimitIsNone(t *testing.T) {
 			_, err = l.Reserve(t.Context(), 1)
 			require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "%s %q", field, value)
 			require.ErrorIs(t, l.Wait(t.Context()), ratelimit.ErrNotConfigured)
-			require.Zero(t, rdb.Exists(t.Context(), ratelimit.LogKeys(c, name)[1:]...).Val())
+			require.Zero(t, rdb.Exists(t.Context(), ratelimit.LogKeys(name)[1:]...).Val())
 			require.NoError(t, l.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
 			take(t, l, 10, true)
 		}

@@ -188,7 +188,7 @@ func (k *Keyed) Reserve(ctx context.Context, key string, n int64) (*Reservation,
 		return nil, err
 	}
 	defer k.registry.release(l)
-	return k.client.reserve(ctx, n, k.registry, l, func(ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error) {
+	return k.client.reserve(ctx, n, k.registry, l, func(ahead time.Duration) (time.Duration, cancelFunc, error) {
 		return k.gcra.reserve(k.client, l.key, n, ahead)
 	})
 }

@@ -44,16 +44,31 @@ type lane struct {
 	mu     sync.Mutex
 	busy   bool
 	next   []*call
+	own    *own // the count, if it is of the scope PerClient
 	view   view
 	sentAt time.Time // when the request was sent that the view is the answer to, and
 	took   time.Duration
 	stock  int64 // permits charged in advance, usable until
 	until  time.Time
+
+	changed time.Time // when this Client changed the limit last
 }
 
-// known answers from what Redis said last, or from the stock. It wants mu.
-func (l *lane) known(n int64) (Result, bool) {
+// known answers from memory: by this process's own count, by what Redis said last, or from the stock. It wants mu.
+func (l *lane) known(n int64) (r Result, ok bool, err error) {
 	waiting := l.waiting.Load() > 0
+	if l.own != nil {
+		if now := time.Now(); l.trusted(now) {
+			r, err = l.answer(now, n, waiting)
+			return r, true, err
+		}
+	}
+	r, ok = l.remembered(n, waiting)
+	return r, ok, nil
+}
+
+// remembered answers from what Redis said last, or from the stock. It wants mu.
+func (l *lane) remembered(n int64, waiting bool) (Result, bool) {
 	if n == 0 || l.view == nil && l.stock == 0 && !waiting {
 		return Result{}, false
 	}
@@ -96,10 +111,12 @@ func (l *lane) decide(ctx context.Context, n int64) (Result, error) {
 		return Result{}, err
 	}
 	l.mu.Lock()
-	if r, ok := l.known(n); ok {
+	if r, ok, err := l.known(n); ok {
 		l.mu.Unlock()
-		l.client.count(r)
-		return r, nil
+		if err == nil {
+			l.client.count(r)
+		}
+		return r, err
 	}
 	c := callPool.Get().(*call)
 	c.n = n
@@ -127,15 +144,10 @@ func (l *lane) upTo(ctx context.Context, n int64) (r Result, err error) {
 	if n == 0 {
 		return l.decide(ctx, 0)
 	}
-	l.mu.Lock()
-	if l.stock == 0 {
-		if r, denied := l.known(1); denied {
-			l.mu.Unlock()
-			l.client.count(r)
-			return r, nil
-		}
+	if r, ok := l.upToKnown(n); ok {
+		l.client.count(r)
+		return r, nil
 	}
-	l.mu.Unlock()
 	if err := l.client.enter(); err != nil {
 		return r, err
 	}
@@ -162,6 +174,24 @@ func (l *lane) upTo(ctx context.Context, n int64) (r Result, err error) {
 	}
 	l.client.count(r)
 	return r, nil
+}
+
+// upToKnown is upTo from memory: by this process's own count, or a denial by what Redis said last.
+func (l *lane) upToKnown(n int64) (Result, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := l.waiting.Load() > 0
+	if l.own != nil {
+		if now := time.Now(); l.trusted(now) {
+			n = max(1, min(n, l.own.log.left(now.Sub(l.client.began))))
+			r, err := l.answer(now, n, waiting)
+			return r, err == nil
+		}
+	}
+	if l.stock > 0 {
+		return Result{}, false
+	}
+	return l.remembered(1, waiting)
 }
 
 // join enters a call into the next script, and has that sent if nobody else does. It wants mu, and unlocks it.
@@ -191,9 +221,10 @@ func (l *lane) compose() []*call {
 	for len(l.next) > 0 && len(batch) < maxBatch {
 		c := l.next[0]
 		l.next[0], l.next = nil, l.next[1:]
-		if r, ok := l.known(c.n); ok {
-			c.res = r
-			l.client.count(r)
+		if r, ok, err := l.known(c.n); ok {
+			if c.res, c.err = r, err; err == nil {
+				l.client.count(r)
+			}
 			c.done <- struct{}{}
 			continue
 		}
@@ -210,18 +241,34 @@ func (l *lane) compose() []*call {
 
 // settle gives each call of a job its result: that of Redis, or if err is set that of the policy.
 func (l *lane) settle(j *job, v view, err error, sentAt time.Time) {
-	if err != nil {
-		limit, known := l.engine.local(j.last)
-		for _, c := range j.calls {
-			c.res, c.err = l.client.breaker.decide(l.key, c.n, limit, known, err)
-		}
-	} else {
-		l.mu.Lock()
-		l.view, l.sentAt, l.took = v, sentAt, time.Since(sentAt)
+	l.mu.Lock()
+	now := time.Now()
+	found, own := v.(*ownLimit)
+	switch {
+	case own:
+		l.learn(found, sentAt)
+	case err == nil && sentAt.Before(l.changed): // of the limit before
+	case err == nil:
+		l.own, l.view, l.sentAt, l.took = nil, v, sentAt, now.Sub(sentAt)
 		if j.ahead != nil && j.ahead.res.Allowed {
 			l.stock, l.until = j.ahead.n, sentAt.Add(l.within)
 		}
-		l.mu.Unlock()
+	default:
+		l.lost(err)
+		own = errors.Is(err, ErrUnavailable) && l.goOn(now)
+	}
+	limit, known := l.engine.local(j.last)
+	if l.own != nil {
+		limit, known = l.own.log.limit(), true
+	}
+	if own {
+		l.decideOwn(now, j.calls, j.fifo)
+	}
+	l.mu.Unlock()
+	if err != nil && !own {
+		for _, c := range j.calls {
+			c.res, c.err = l.client.breaker.decide(l.key, c.n, limit, known, err)
+		}
 	}
 	for _, c := range j.calls {
 		if c.err == nil && (j.done == nil || j.fifo && c.res.Allowed) {
@@ -246,6 +293,13 @@ func (l *lane) keep(n int64) {
 func (l *lane) remembers() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.own != nil {
+		now := time.Now()
+		return max(l.own.log.reset(now.Sub(l.client.began)), l.own.next.Sub(now))
+	}
+	if v, ok := l.view.(*logView); ok {
+		return time.Until(v.counted.Add(recount))
+	}
 	if l.stock == 0 {
 		if l.view == nil {
 			return 0

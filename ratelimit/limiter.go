@@ -16,7 +16,11 @@ type Scope int
 const (
 	// Overall is one count for everybody.
 	Overall Scope = iota
-	// PerClient is a count for each Client.
+	// PerClient is a count for each Client. It is kept in the Client's memory, by the clock of its process, so a decision costs no
+	// round trip. The limit stands in Redis: it is looked up by the first call, and in the background once a second (with a
+	// keep-alive below three seconds, as often as a third of it) as long as the limiter is used, so that what other processes
+	// change is seen after about a second. While Redis does not answer, the limit stays as it was for as long as the
+	// keep-alive, or for an hour if there is none; then the policy decides.
 	PerClient
 )
 
@@ -99,11 +103,12 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	var set bool
 	err := l.with(0, func(lane *lane) error {
 		var err error
-		set, err = scripts.RateSet.Run(ctx, l.client.rdb, l.client.logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
+		set, err = scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
 			int(scope), cfg.keepAlive.Milliseconds(), keep).Bool()
 		if err != nil {
 			return explain(l.name, err)
 		}
+		lane.unlearn(set && (scope == Overall || mode != "try" && !cfg.keepState))
 		l.client.logs.forget(lane)
 		return nil
 	})
@@ -135,15 +140,16 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 	})
 }
 
-// Delete removes the limit and what was granted, and reports whether there was anything. Logs of other clients of the
-// scope PerClient stay until their keep-alive ends.
+// Delete removes the limit and what was granted, and reports whether there was anything. Other clients of the scope
+// PerClient see it after about a second.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	var n int64
 	err := l.with(0, func(lane *lane) error {
 		var err error
-		if n, err = l.client.rdb.Del(ctx, l.client.logKeys(l.name)...).Result(); err != nil {
+		if n, err = l.client.rdb.Del(ctx, logKeys(l.name)...).Result(); err != nil {
 			return explain(l.name, err)
 		}
+		lane.unlearn(true)
 		l.client.logs.forget(lane)
 		return nil
 	})
@@ -232,8 +238,8 @@ func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel 
 func (l *Limiter) Reserve(ctx context.Context, n int64) (r *Reservation, err error) {
 	err = l.with(n, func(lane *lane) error {
 		r, err = l.client.reserve(ctx, n, l.client.logs, lane,
-			func(ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error) {
-				return (&slidingLog{l.client}).reserve(l.name, n, ahead)
+			func(ahead time.Duration) (time.Duration, cancelFunc, error) {
+				return slidingLog{l.client}.reserve(lane, n, ahead)
 			})
 		return err
 	})

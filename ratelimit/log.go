@@ -13,16 +13,22 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// slidingLog is the engine of Redisson's RRateLimiter: an entry for every grant, which leaves after the interval.
+// slidingLog is the engine of Redisson's RRateLimiter: an entry for every grant, which leaves after the interval. Of a limit of the
+// scope PerClient it only says what it is, as an *ownLimit, and decides nothing.
 type slidingLog struct{ client *Client }
 
 // recount is how often a call counts the whole log, in case a peer has charged something that is not in it.
 const recount = time.Minute
 
-// logKeys are the five keys of a limiter, in Redisson's order.
-func (c *Client) logKeys(name string) []string {
-	value, permits := scripts.SuffixName(name, "value"), scripts.SuffixName(name, "permits")
-	return []string{name, value, value + ":" + c.uuid, permits, permits + ":" + c.uuid}
+// logKeys are the keys of a limiter.
+func logKeys(name string) []string {
+	return []string{name, scripts.SuffixName(name, "value"), scripts.SuffixName(name, "permits")}
+}
+
+// entry is one of a log: in Redis a member, in the memory of the scope PerClient a stamp.
+type entry struct {
+	member string
+	stamp  stamp
 }
 
 // member is an entry of the log as Redisson packs it: the length of the id, the id, and n in 32 bits, low byte first.
@@ -42,7 +48,7 @@ func size(member string) int64 {
 	return int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
 }
 
-func (s *slidingLog) local(last view) (Limit, bool) {
+func (s slidingLog) local(last view) (Limit, bool) {
 	v, ok := last.(*logView)
 	if !ok {
 		return Limit{}, false
@@ -50,7 +56,7 @@ func (s *slidingLog) local(last view) (Limit, bool) {
 	return Limit{Rate: v.rate, Per: v.interval, Burst: v.rate}, true
 }
 
-func (s *slidingLog) decide(ctx context.Context, rdb scripts.Client, key string, last view, calls []*call, fifo bool) (view, error) {
+func (s slidingLog) decide(ctx context.Context, rdb scripts.Client, key string, last view, calls []*call, fifo bool) (view, error) {
 	var ms []string
 	for _, c := range calls {
 		if c.n > 0 {
@@ -60,6 +66,9 @@ func (s *slidingLog) decide(ctx context.Context, rdb scripts.Client, key string,
 	v, reply, err := s.ask(ctx, rdb, key, last, ms, fifo)
 	if err != nil {
 		return nil, err
+	}
+	if v == nil {
+		return newOwnLimit(reply), nil
 	}
 	left := v.left
 	for i, m := range ms {
@@ -80,7 +89,7 @@ func (s *slidingLog) decide(ctx context.Context, rdb scripts.Client, key string,
 		case answer == 0:
 			left -= c.n
 			c.res.Allowed, c.res.Granted, c.res.Remaining = true, c.n, max(0, left)
-			c.res.grant = []string{m}
+			c.res.grant = []entry{{member: m}}
 		case answer < 0:
 			c.err = ErrExceedsLimit
 		default:
@@ -94,8 +103,9 @@ func (s *slidingLog) decide(ctx context.Context, rdb scripts.Client, key string,
 	return v, nil
 }
 
-// ask runs the script, which is idempotent, and once more if it found the state not to be trusted.
-func (s *slidingLog) ask(ctx context.Context, rdb scripts.Client, key string, last view, ms []string, fifo bool) (*logView, []int64, error) {
+// ask runs the script, which is idempotent, and once more if it found the state not to be trusted. Without a view the reply is that
+// of the scope PerClient.
+func (s slidingLog) ask(ctx context.Context, rdb scripts.Client, key string, last view, ms []string, fifo bool) (*logView, []int64, error) {
 	rate, order := "", 0 // an unknown rate makes the script count the whole log
 	counted := time.Now()
 	if v, ok := last.(*logView); ok && time.Since(v.counted) < recount {
@@ -110,13 +120,16 @@ func (s *slidingLog) ask(ctx context.Context, rdb scripts.Client, key string, la
 	for _, m := range ms {
 		args = append(args, m)
 	}
-	keys := s.client.logKeys(key)
-	reply, err := ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 4+len(ms), nil)
+	keys := logKeys(key)
+	reply, err := ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 3, nil)
 	if redis.HasErrorPrefix(err, "STALE") {
-		reply, err = ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 4+len(ms), nil)
+		reply, err = ints(scripts.RateLog.Run(ctx, rdb, keys, args...), 3, nil)
 	}
 	if err != nil {
 		return nil, nil, err
+	}
+	if len(reply) < 4+len(ms) {
+		return nil, reply, nil
 	}
 	return newLogView(reply, counted), reply, nil
 }
@@ -169,14 +182,18 @@ func (v *logView) wait(total int64, passed time.Duration) time.Duration {
 }
 
 // giveBack takes entries out of the log.
-func (c *Client) giveBack(ctx context.Context, l *lane, grant []string) (bool, error) {
+func (c *Client) giveBack(ctx context.Context, l *lane, grant []entry) (bool, error) {
 	if err := c.enter(); err != nil {
 		return false, err
 	}
 	defer c.leave()
 	given := false
-	for _, m := range grant {
-		n, err := scripts.RateReturn.Run(ctx, c.rdb, c.logKeys(l.key), m, size(m)).Int()
+	for _, e := range grant {
+		if e.member == "" {
+			given = l.giveBackOwn(e.stamp) || given
+			continue
+		}
+		n, err := scripts.RateReturn.Run(ctx, c.rdb, logKeys(l.key), e.member, size(e.member)).Int()
 		if err != nil {
 			return given, explain(l.key, err)
 		}
@@ -186,21 +203,27 @@ func (c *Client) giveBack(ctx context.Context, l *lane, grant []string) (bool, e
 }
 
 // reserve enters a grant into the log at the time from which on it may be used.
-func (s *slidingLog) reserve(key string, n int64, ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error) {
+func (s slidingLog) reserve(l *lane, n int64, ahead time.Duration) (time.Duration, cancelFunc, error) {
 	c := s.client
-	m := newMember(n)
+	m, sentAt := newMember(n), time.Now()
 	c.stats.scripts.Add(1)
-	reply, err := ints(scripts.RateLogReserve.Run(context.Background(), c.rdb, c.logKeys(key), m, ahead.Microseconds()), 4, nil)
+	reply, err := ints(scripts.RateLogReserve.Run(context.Background(), c.rdb, logKeys(l.key), m, ahead.Microseconds()), 3, nil)
 	switch {
 	case err != nil:
 		return 0, nil, err
+	case len(reply) == 3:
+		l.mu.Lock()
+		l.learn(newOwnLimit(reply), sentAt)
+		l.mu.Unlock()
+		delay, cancel, _, err := l.reserveOwn(n, ahead, true)
+		return delay, cancel, err
 	case reply[3] == -1:
 		return 0, nil, ErrExceedsLimit
 	case reply[3] < 0:
 		return 0, nil, ErrWouldExceedDeadline
 	}
 	cancel := func(ctx context.Context) (bool, error) {
-		return scripts.RateReturn.Run(ctx, c.rdb, c.logKeys(key), m, n).Bool()
+		return scripts.RateReturn.Run(ctx, c.rdb, logKeys(l.key), m, n).Bool()
 	}
 	return micros(reply[3]), cancel, nil
 }

@@ -219,7 +219,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	inScopes(t, "a limiter vanishes when it was not used for its keep-alive, and not before", func(t *testing.T, scope ratelimit.Scope) {
 		const keepAlive = 1500 * time.Millisecond
 		name := redistest.Name(t)
-		l, config := c.Limiter(name), ratelimit.LogKeys(c, name)[0]
+		l, config := c.Limiter(name), ratelimit.LogKeys(name)[0]
 		require.NoError(t, l.SetRate(ctx, perSeconds(10, 0.2), scope, ratelimit.WithKeepAlive(keepAlive)))
 		used := time.Now()
 		for range 3 {
@@ -234,7 +234,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 		require.NoError(t, w.Sleep(ctx, keepAlive+300*time.Millisecond))
 		_, err := l.Allow(ctx)
 		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
-		for _, key := range ratelimit.LogKeys(c, name) {
+		for _, key := range ratelimit.LogKeys(name) {
 			require.Zero(t, rdb.Exists(ctx, key).Val())
 		}
 	})
@@ -349,7 +349,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		t.Parallel()
 		const rate, samples = 400, 20
 		name := redistest.Name(t)
-		l, log, w := c.Limiter(name), ratelimit.LogKeys(c, name)[3], newWheel(t)
+		l, log, w := c.Limiter(name), ratelimit.LogKeys(name)[2], newWheel(t)
 		require.NoError(t, l.SetRate(ctx, perSeconds(rate, 1), ratelimit.Overall))
 		full, over := 0, make(chan struct{})
 		go func() {

@@ -18,8 +18,8 @@ func TestRedisson_Defects(t *testing.T) {
 
 	t.Run("R1: a script executed twice charges once, and what a peer's retry lost is found", func(t *testing.T) {
 		t.Parallel()
-		l, c, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
-		keys := ratelimit.LogKeys(c, name)
+		l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+		keys := ratelimit.LogKeys(name)
 		m := ratelimit.Member([16]byte{7}, 3)
 		for range 2 {
 			reply, err := scripts.RateLog.Run(t.Context(), rdb, keys, "10", 0, m).Int64Slice()
@@ -27,7 +27,7 @@ func TestRedisson_Defects(t *testing.T) {
 			require.Equal(t, []int64{10, 60_000, 7}, reply[:3])
 			require.Zero(t, reply[4])
 		}
-		require.Equal(t, int64(1), rdb.ZCard(t.Context(), keys[3]).Val())
+		require.Equal(t, int64(1), rdb.ZCard(t.Context(), keys[2]).Val())
 		j := java{t: t, rdb: rdb, name: name}
 		j.tryAcquire(2, true)
 		require.Equal(t, "3", rdb.Get(t.Context(), keys[1]).Val(), "two permits are lost to Java for good")
@@ -39,8 +39,8 @@ func TestRedisson_Defects(t *testing.T) {
 	t.Run("R2: a value without its log is no value", func(t *testing.T) {
 		t.Parallel()
 		for _, value := range []string{"0", "-3", "4", "99", "nonsense", "1.5", "nan"} {
-			l, c, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
-			require.NoError(t, rdb.Set(t.Context(), ratelimit.LogKeys(c, name)[1], value, 0).Err())
+			l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+			require.NoError(t, rdb.Set(t.Context(), ratelimit.LogKeys(name)[1], value, 0).Err())
 			take(t, l, 10, true)
 			take(t, l, 1, false)
 		}
@@ -48,20 +48,20 @@ func TestRedisson_Defects(t *testing.T) {
 
 	t.Run("R2: also if it goes stale while this process knows the limit", func(t *testing.T) {
 		t.Parallel()
-		l, c, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+		l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
 		take(t, l, 1, true)
-		keys := ratelimit.LogKeys(c, name)
+		keys := ratelimit.LogKeys(name)
 		require.NoError(t, rdb.Set(t.Context(), keys[1], 2, 0).Err())
-		require.NoError(t, rdb.Del(t.Context(), keys[3]).Err())
+		require.NoError(t, rdb.Del(t.Context(), keys[2]).Err())
 		take(t, l, 10, true)
 		take(t, l, 1, false)
 	})
 
 	t.Run("a log without its value is counted", func(t *testing.T) {
 		t.Parallel()
-		l, c, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+		l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
 		take(t, l, 4, true)
-		require.NoError(t, rdb.Del(t.Context(), ratelimit.LogKeys(c, name)[1]).Err())
+		require.NoError(t, rdb.Del(t.Context(), ratelimit.LogKeys(name)[1]).Err())
 		requireLeft(t, l, 6)
 		take(t, l, 6, true)
 		take(t, l, 1, false)
@@ -69,11 +69,11 @@ func TestRedisson_Defects(t *testing.T) {
 
 	t.Run("entries far in the future, of a clock that was wrong, do not lock out for ever", func(t *testing.T) {
 		t.Parallel()
-		l, c, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
+		l, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
 		take(t, l, 10, true)
-		keys := ratelimit.LogKeys(c, name)
-		require.NoError(t, rdb.Del(t.Context(), keys[3]).Err())
-		require.NoError(t, rdb.ZAdd(t.Context(), keys[3], redis.Z{
+		keys := ratelimit.LogKeys(name)
+		require.NoError(t, rdb.Del(t.Context(), keys[2]).Err())
+		require.NoError(t, rdb.ZAdd(t.Context(), keys[2], redis.Z{
 			Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: ratelimit.Member([16]byte{1}, 10),
 		}).Err())
 		take(t, l, 10, true)
@@ -92,9 +92,9 @@ func TestRedisson_Defects(t *testing.T) {
 
 	t.Run("keys that hold something else are named", func(t *testing.T) {
 		t.Parallel()
-		for _, which := range []int{1, 3} {
-			l, c, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
-			require.NoError(t, rdb.LPush(t.Context(), ratelimit.LogKeys(c, name)[which], 1).Err())
+		for _, which := range []int{1, 2} {
+			l, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
+			require.NoError(t, rdb.LPush(t.Context(), ratelimit.LogKeys(name)[which], 1).Err())
 			_, err := l.Allow(t.Context())
 			require.ErrorIs(t, err, ratelimit.ErrWrongKind)
 			require.NotContains(t, err.Error(), "script")

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -15,11 +16,14 @@ type Reservation struct {
 	client *Client
 	reg    *registry
 	lane   *lane
-	cancel func(context.Context) (bool, error)
+	cancel cancelFunc
 
 	mu   sync.Mutex
 	over bool
 }
+
+// cancelFunc gives back what was reserved.
+type cancelFunc func(context.Context) (bool, error)
 
 // N is how many permits are reserved.
 func (r *Reservation) N() int64 { return r.n }
@@ -52,7 +56,7 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 
 // reserve makes a reservation at most as far ahead as ctx allows.
 func (c *Client) reserve(ctx context.Context, n int64, reg *registry, l *lane,
-	ask func(ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error),
+	ask func(ahead time.Duration) (time.Duration, cancelFunc, error),
 ) (*Reservation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -68,24 +72,41 @@ func (c *Client) reserve(ctx context.Context, n int64, reg *registry, l *lane,
 		return nil, err
 	}
 	defer c.leave()
-	if err := c.breaker.refuse(); err != nil {
-		return nil, err
+	delay, cancel, ok, err := l.reserveOwn(n, ahead, false)
+	if !ok {
+		delay, cancel, err = l.reserveInRedis(n, ahead, ask)
 	}
-	delay, cancel, err := ask(ahead)
 	if err != nil {
-		if !isFinal(err) {
-			err = explain(l.key, err)
-		}
-		c.breaker.heard(err)
 		return nil, err
 	}
-	c.breaker.heard(nil)
 	c.stats.allowed.Add(1)
 	// From the reply on, so that it is never early.
 	return &Reservation{n: n, at: time.Now().Add(delay), client: c, reg: reg, lane: l, cancel: cancel}, nil
 }
 
-func (g *gcra) reserve(c *Client, key string, n int64, ahead time.Duration) (time.Duration, func(context.Context) (bool, error), error) {
+// reserveInRedis asks for a reservation, or goes on without Redis if that does not answer and the count is this process's own.
+func (l *lane) reserveInRedis(n int64, ahead time.Duration,
+	ask func(ahead time.Duration) (time.Duration, cancelFunc, error),
+) (delay time.Duration, cancel cancelFunc, err error) {
+	b := &l.client.breaker
+	if err = b.refuse(); err == nil {
+		if delay, cancel, err = ask(ahead); err != nil && !isFinal(err) {
+			err = explain(l.key, err)
+		}
+		b.heard(err)
+	}
+	if errors.Is(err, ErrUnavailable) {
+		l.mu.Lock()
+		own := l.goOn(time.Now())
+		l.mu.Unlock()
+		if own {
+			delay, cancel, _, err = l.reserveOwn(n, ahead, true)
+		}
+	}
+	return delay, cancel, err
+}
+
+func (g *gcra) reserve(c *Client, key string, n int64, ahead time.Duration) (time.Duration, cancelFunc, error) {
 	cost := g.pace.cost(n)
 	args := append(g.ceiling(ahead), cost.us, cost.num, 1)
 	c.stats.scripts.Add(1)

@@ -8,7 +8,8 @@ type Source uint8
 const (
 	// SourceRedis is a decision of Redis.
 	SourceRedis Source = iota
-	// SourceLocal is a denial by this process, from an earlier answer of Redis that still holds.
+	// SourceLocal is a decision of this process: a denial, from an earlier answer of Redis that still holds, or one of a Limiter
+	// of the scope PerClient.
 	SourceLocal
 	// SourcePrefetch is a grant from permits that were charged in advance; see WithPrefetch.
 	SourcePrefetch
@@ -32,5 +33,5 @@ type Result struct {
 	ResetAfter time.Duration
 	Source     Source
 
-	grant []string // entries of the log, for Return
+	grant []entry // of the log, for Return
 }

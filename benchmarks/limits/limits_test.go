@@ -178,3 +178,38 @@ func BenchmarkWaiters(b *testing.B) {
 	}
 	b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
 }
+
+// BenchmarkLimiter measures decisions of the sliding log by its scope: overall it is in Redis, per client in memory.
+func BenchmarkLimiter(b *testing.B) {
+	c, _, n := newClient(b)
+	limit := ratelimit.Limit{Rate: 1_000_000, Per: 100 * time.Millisecond, Burst: 1_000_000} // more than can be asked for
+	for what, scope := range map[string]ratelimit.Scope{"overall": ratelimit.Overall, "per-client": ratelimit.PerClient} {
+		for _, goroutines := range []int{1, 64} {
+			b.Run(fmt.Sprintf("scope=%s/goroutines=%d", what, goroutines), func(b *testing.B) {
+				l := c.Limiter(redistest.Name(b))
+				if err := l.SetRate(b.Context(), limit, scope); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportAllocs()
+				before, began := n.n.Load(), time.Now()
+				var left atomic.Int64
+				left.Store(int64(b.N))
+				var running sync.WaitGroup
+				b.ResetTimer()
+				for range goroutines {
+					running.Go(func() {
+						for left.Add(-1) >= 0 {
+							if r, err := l.Allow(context.Background()); err != nil || !r.Allowed {
+								b.Errorf("denied: %v", err)
+								return
+							}
+						}
+					})
+				}
+				running.Wait()
+				b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "decisions/s")
+				b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
+			})
+		}
+	}
+}

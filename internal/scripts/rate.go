@@ -22,6 +22,9 @@ var (
 	// RateReturn takes a member out of the log and gives its permits back.
 	RateReturn = declare("rate_return")
 
+	// RateLimit reads the limit, and lets its keep-alive begin anew.
+	RateLimit = declare("rate_limit")
+
 	// RateSet writes the limit.
 	RateSet = declare("rate_set")
 )

@@ -1,8 +1,9 @@
--- rate_log.lua  KEYS[1]=config KEYS[2,3]=value KEYS[4,5]=permits ARGV: lastRate, fifo, member..  returns {rate, intervalMs, left, resetUs, 0 granted|delayUs|-1..}
+-- rate_log.lua  KEYS[1]=config KEYS[2]=value KEYS[3]=permits ARGV: lastRate, fifo, member..  returns {rate, intervalMs, left, resetUs, 0 granted|delayUs|-1..}, of PerClient {rate, intervalMs, keepAliveMs}
 local c = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local rate, ms, own = tonumber(c[1]), tonumber(c[2]), c[3] == '1' and 1 or 0
+local rate, ms, keep = tonumber(c[1]), tonumber(c[2]), tonumber(c[4]) or 0
 if not (rate and ms and c[3] and rate > 0 and ms > 0 and rate % 1 + ms % 1 == 0 and rate + ms < 9e15) then return redis.error_reply('NOTCONFIGURED no limit') end
-local vkey, pkey, t, us, write = KEYS[2 + own], KEYS[4 + own], redis.call('TIME'), ms * 1000, #ARGV > 2
+local vkey, pkey, t, us, write = KEYS[2], KEYS[3], redis.call('TIME'), ms * 1000, #ARGV > 2
+if write and keep > 0 then redis.call('PEXPIRE', KEYS[1], keep) end if c[3] == '1' then return {rate, ms, keep} end
 local now = t[1] * 1000000 + t[2]
 local edge, stamp = string.format('%.3f', (now - us) / 1000), string.format('%.3f', now / 1000)
 local function size(m) local a, b, x, d = string.byte(m, -4, -1) return #m > 4 and a + b * 256 + x * 65536 + d * 16777216 or 0 end
@@ -22,8 +23,7 @@ for i = 3, #ARGV do
 end
 if write and #old > 0 then redis.call('ZREMRANGEBYSCORE', pkey, '-inf', edge) end if #add > 0 then redis.call('ZADD', pkey, unpack(add)) end
 if write and left ~= had then redis.call('SET', vkey, string.format('%.0f', left)) end
-local ttl = write and (tonumber(c[4]) or 0) or -1
-if ttl > 0 then redis.call('PEXPIRE', KEYS[1], ttl) elseif ttl == 0 then ttl = redis.call('PTTL', KEYS[1]) end
+local ttl = write and (keep > 0 and keep or redis.call('PTTL', KEYS[1])) or -1
 if ttl > 0 then redis.call('PEXPIRE', vkey, ttl) redis.call('PEXPIRE', pkey, ttl) end
 local last, k, freed, at, page = #add == 0 and redis.call('ZREVRANGE', pkey, 0, 0, 'WITHSCORES')[2] or stamp, 0, left, 0, {}
 if #wants > 0 and last * 1000 > now + us + 6e7 then -- further ahead than we ever write: the clock stepped back

@@ -1,8 +1,9 @@
--- rate_log_reserve.lua  KEYS[1]=config KEYS[2,3]=value KEYS[4,5]=permits ARGV: member, maxWaitUs  returns {rate, intervalMs, left, delayUs|-1 exceeds|-2-delayUs too long}
+-- rate_log_reserve.lua  KEYS[1]=config KEYS[2]=value KEYS[3]=permits ARGV: member, maxWaitUs  returns {rate, intervalMs, left, delayUs|-1 exceeds|-2-delayUs too long}, of PerClient {rate, intervalMs, keepAliveMs}
 local c = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local rate, ms, own = tonumber(c[1]), tonumber(c[2]), c[3] == '1' and 1 or 0
+local rate, ms, keep = tonumber(c[1]), tonumber(c[2]), tonumber(c[4]) or 0
 if not (rate and ms and c[3] and rate > 0 and ms > 0 and rate % 1 + ms % 1 == 0 and rate + ms < 9e15) then return redis.error_reply('NOTCONFIGURED no limit') end
-local vkey, pkey, t, us = KEYS[2 + own], KEYS[4 + own], redis.call('TIME'), ms * 1000
+if c[3] == '1' then return keep > 0 and redis.call('PEXPIRE', KEYS[1], keep) and {rate, ms, keep} or {rate, ms, keep} end
+local vkey, pkey, t, us = KEYS[2], KEYS[3], redis.call('TIME'), ms * 1000
 local now = t[1] * 1000000 + t[2]
 local function size(m)
   local a, b, x, d = string.byte(m, -4, -1)
@@ -25,7 +26,7 @@ if at - now > tonumber(ARGV[2]) then return {rate, ms, left, now - at - 2} end
 redis.call('ZREMRANGEBYSCORE', pkey, '-inf', edge)
 redis.call('ZADD', pkey, string.format('%.3f', at / 1000), ARGV[1])
 redis.call('SET', vkey, string.format('%.0f', left - n))
-local ttl = tonumber(c[4]) or 0
+local ttl = keep
 if ttl > 0 then redis.call('PEXPIRE', KEYS[1], ttl) else ttl = redis.call('PTTL', KEYS[1]) end
 if ttl > 0 then redis.call('PEXPIRE', vkey, ttl) redis.call('PEXPIRE', pkey, ttl) end
 return {rate, ms, left - n, at - now}

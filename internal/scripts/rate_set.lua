@@ -1,4 +1,4 @@
--- rate_set.lua  KEYS[1]=config KEYS[2,3]=value KEYS[4,5]=permits ARGV: try|set|update, rate, intervalMs, type, keepAliveMs, keep  returns 1 set, 0 not
+-- rate_set.lua  KEYS[1]=config KEYS[2]=value KEYS[3]=permits ARGV: try|set|update, rate, intervalMs, type, keepAliveMs, keep  returns 1 set, 0 not
 local had = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
 local complete = had[1] and had[2] and had[3]
 if ARGV[1] == 'try' and complete or ARGV[1] == 'update' and not complete then
@@ -13,23 +13,25 @@ end
 if ARGV[1] == 'try' then
   return 1
 end
-local own = ARGV[4] == '1' and 1 or 0
 if ARGV[6] == '0' or had[3] ~= ARGV[4] then
-  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+  redis.call('DEL', KEYS[2], KEYS[3])
   return 1
+end
+if ARGV[4] == '1' then
+  return 1 -- each client has its log for itself
 end
 -- The log stays. Without its value the next call counts it anew, for this rate and interval; a value is left for peers that trust it.
 local t = redis.call('TIME')
 local edge = string.format('%.3f', (t[1] * 1000000 + t[2]) / 1000 - ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[4 + own], '-inf', edge)
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', edge)
 local left = tonumber(ARGV[2])
-for _, m in ipairs(redis.call('ZRANGE', KEYS[4 + own], 0, -1)) do
+for _, m in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
   local a, b, c, d = string.byte(m, -4, -1)
   left = left - (#m > 4 and a + b * 256 + c * 65536 + d * 16777216 or 0)
 end
-redis.call('SET', KEYS[2 + own], string.format('%.0f', left))
+redis.call('SET', KEYS[2], string.format('%.0f', left))
 if ARGV[5] ~= '0' then
-  redis.call('PEXPIRE', KEYS[2 + own], ARGV[5])
-  redis.call('PEXPIRE', KEYS[4 + own], ARGV[5])
+  redis.call('PEXPIRE', KEYS[2], ARGV[5])
+  redis.call('PEXPIRE', KEYS[3], ARGV[5])
 end
 return 1
