@@ -48,6 +48,13 @@ func (m *Mutex) request(waits bool) *request {
 	}
 }
 
+// settle finds out by which command the request wakes others. It blocks for a round trip if the cluster has not told yet.
+func (c *Client) settle(req *request) *request {
+	c.channels.Decide()
+	req.publish = c.channels.Verb()
+	return req
+}
+
 // attempt asks for the lock on behalf of the head of a queue. What it learns, or fails by, concerns all who wait.
 func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again time.Duration, err error) {
 	head := batch[0].Value
@@ -140,6 +147,7 @@ func (w *wish) ask() (*Lock, error) {
 // askOnce also reports whether Redis has granted the lock.
 func (w *wish) askOnce() (l *Lock, taken bool, err error) {
 	m, c := w.mutex, w.mutex.client
+	c.settle(w.req)
 	var r calls.Reply
 	var replicas error
 	if m.config.replicas.n > 0 {

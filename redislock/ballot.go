@@ -53,7 +53,6 @@ func (b *ballot) open() {
 		default:
 			go func() {
 				defer c.gate.Leave()
-				c.channels.Decide()
 				w := part.wish(false)
 				w.req.id = b.id + serverMark + strconv.Itoa(i) + part.config.metadata
 				l, err := w.ask()

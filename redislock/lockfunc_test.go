@@ -166,3 +166,23 @@ func TestLockFunc_CostsNoGoroutineWhileItWaits(t *testing.T) {
 		}
 	})
 }
+
+// A cluster that has never answered does not keep the caller, though the client does not know yet on which channels it has to listen.
+func TestLockFunc_ReturnsAtOnceWhileTheClusterHangs(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	name := redistest.Name(t)
+	c := newClient(t, cluster.Client(t))
+	for _, node := range cluster.Nodes() {
+		node.Pause()
+		defer node.Resume()
+	}
+	for what, m := range map[string]lockFuncer{"Mutex": c.Mutex(name), "MultiMutex": c.MultiMutex(name+":a", name+":b")} {
+		start := time.Now()
+		calls, cancel := lockFunc(t.Context(), m)
+		require.Less(t, time.Since(start), time.Second, what)
+		cancel()
+		require.ErrorIs(t, (<-calls).err, context.Canceled, what)
+		require.Less(t, time.Since(start), 2*time.Second, what)
+	}
+}

@@ -121,19 +121,7 @@ func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 
 // begin checks the arguments and enters the gate.
 func (m *Mutex) begin(ctx context.Context) error {
-	c := m.client
-	if err := admit(ctx, &c.gate, m.name, m.err); err != nil {
-		return err
-	}
-	if c.channels.Decided() {
-		return nil
-	}
-	_, answered := await(c, ctx.Done(), func() bool { c.channels.Decide(); return true }, func(bool) {})
-	if !answered {
-		c.gate.Leave()
-		return operationError("lock", m.name, calls.Ended(ctx))
-	}
-	return nil
+	return admit(ctx, &m.client.gate, m.name, m.err)
 }
 
 // finish turns the end of a wish into what its caller gets.

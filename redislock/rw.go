@@ -139,7 +139,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 
 // downgrade asks for the reader's hold that the wish describes in exchange for the writer's. If it fails, both are given back.
 func (w *wish) downgrade(writer *Lock) (err error) {
-	c, req := writer.client, w.req
+	c, req := writer.client, writer.client.settle(w.req)
 	defer func() {
 		if err != nil {
 			c.giveBack(writer.claim(), w.doubt || writer.doubt)

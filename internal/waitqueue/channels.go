@@ -45,7 +45,7 @@ func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Ch
 
 // Decide asks the cluster for its kind of channels unless it has answered before. Only then it blocks, for a round trip.
 func (c *Channels) Decide() {
-	if c.Decided() {
+	if c.sharding() != FindOut {
 		return
 	}
 	switch err := c.cluster.PubSubShardNumSub(context.Background(), "0").Err(); {
@@ -55,9 +55,6 @@ func (c *Channels) Decide() {
 		c.choice.CompareAndSwap(int32(FindOut), int32(Ordinary))
 	}
 }
-
-// Decided reports whether Decide would not block.
-func (c *Channels) Decided() bool { return c.sharding() != FindOut }
 
 func (c *Channels) sharding() Sharding { return Sharding(c.choice.Load()) }
 
