@@ -117,3 +117,35 @@ func TestFair_SkipsTheDead(t *testing.T) {
 		})
 	}
 }
+
+// Across processes too, where that is promised.
+func TestFair_LargeRequestsAreNotStarvedByOtherProcesses(t *testing.T) {
+	t.Parallel()
+	server, name := redistest.Shared(t), redistest.Name(t)
+	large := newClient(t, server.Client(t)).Leased(name, semaphore.WithFair())
+	setLeased(t, large, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all sync.WaitGroup
+	for range 6 {
+		l := newClient(t, server.Client(t)).Leased(name, semaphore.WithFair())
+		all.Go(func() {
+			for {
+				g, err := l.Acquire(ctx, 1)
+				if err != nil {
+					return
+				}
+				if err := g.Release(context.WithoutCancel(ctx)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 5 {
+		g := mustAcquire(t, large, 3)
+		require.NoError(t, g.Release(t.Context()))
+	}
+	cancel()
+	all.Wait()
+	poll(t, func() bool { return available(t, large) == 3 })
+}
