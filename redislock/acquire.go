@@ -42,17 +42,7 @@ func (m *Mutex) wish(waits bool) *wish {
 
 // request names a new acquisition.
 func (m *Mutex) request(waits bool) *request {
-	return &request{
-		kind: m.kind, name: m.name, id: m.client.nextID() + m.config.metadata + m.kind.mark,
-		ttl: m.config.lease, fenced: m.config.fenced, publish: m.client.channels.Verb(), waits: waits,
-	}
-}
-
-// settle finds out by which command the request wakes others. It blocks for a round trip if the cluster has not told yet.
-func (c *Client) settle(req *request) *request {
-	c.channels.Decide()
-	req.publish = c.channels.Verb()
-	return req
+	return &request{mutex: m, id: m.client.nextID() + m.config.metadata + m.kind.mark, waits: waits}
 }
 
 // attempt asks for the lock on behalf of the head of a queue. What it learns, or fails by, concerns all who wait.
@@ -60,12 +50,12 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 	head := batch[0].Value
 	locked := c.heldHere(queue)
 	if locked == nil {
-		head.req.spare = min(len(batch)-1, head.mutex.config.handoff.count)
+		head.req.spare = int32(min(len(batch)-1, head.mutex.config.handoff.count)) // at most 10000
 		l, err := head.ask()
 		if err == nil {
 			head.lock = l
 			batch[0].Grant()
-			if !l.kind.exclusive {
+			if !l.kind().exclusive {
 				c.queues.Kick(queue) // the next one may have it as well
 			}
 			return 0, nil
@@ -111,11 +101,11 @@ func (c *Client) heldHere(queue string) *LockedError {
 	if l == nil || !l.lease.Valid() {
 		return nil
 	}
-	left := min(minPoll-time.Since(l.sentAt), time.Until(l.lease.Deadline()))
+	left := min(minPoll-c.since(l.asked), time.Until(l.lease.Deadline()))
 	if left <= 0 {
 		return nil
 	}
-	return &LockedError{Name: l.name, TTL: left}
+	return &LockedError{Name: l.name(), TTL: left}
 }
 
 // ask requests the lock once, and again if the reply took so long that the lease was over. It blocks as long as the
@@ -127,7 +117,7 @@ func (w *wish) ask() (*Lock, error) {
 		if err == nil {
 			return l, nil
 		}
-		if errors.Is(err, ErrLocked) && w.req.kind.leave != nil && w.req.waits {
+		if errors.Is(err, ErrLocked) && w.req.kind().leave != nil && w.req.waits {
 			w.inBooks = true // and what a late copy takes the next attempt finds
 			return nil, err
 		}
@@ -147,13 +137,13 @@ func (w *wish) ask() (*Lock, error) {
 // askOnce also reports whether Redis has granted the lock.
 func (w *wish) askOnce() (l *Lock, taken bool, err error) {
 	m, c := w.mutex, w.mutex.client
-	c.settle(w.req)
+	c.channels.Decide()
 	var r calls.Reply
 	var replicas error
 	if m.config.replicas.n > 0 {
 		r, replicas = c.runReplicated(w.req, m.config.replicas)
 	} else {
-		r = c.run(w.req.kind.acquire(w.req))
+		r = c.run(w.req.kind().acquire(w.req))
 	}
 	w.doubt = w.doubt || r.Doubt
 	g, err := readGrant(r)
@@ -165,22 +155,20 @@ func (w *wish) askOnce() (l *Lock, taken bool, err error) {
 	case replicas != nil:
 		return nil, true, replicas
 	}
-	l = &Lock{
-		request: w.req, client: c, mutex: m, doubt: w.doubt, token: g.token,
-		sentAt: r.SentAt, since: time.Now(), left: m.config.handoff.count,
-	}
-	if l.fenced {
+	l = &Lock{request: *w.req, doubt: w.doubt, token: g.token, left: int32(m.config.handoff.count)}
+	if l.fenced() {
 		l.left = l.spare
 	}
-	return l, true, c.hold(l)
+	return l, true, c.hold(l, r.SentAt)
 }
 
-// hold starts to look after a lock that Redis has granted.
-func (c *Client) hold(l *Lock) (err error) {
-	spec := renewal.Spec{Key: l.name, ID: l.id, TTL: l.ttl, SentAt: l.sentAt, Lost: ErrLost, OnLost: l.lost}
+// hold starts to look after a lock that Redis has granted to a request sent at sentAt or later.
+func (c *Client) hold(l *Lock, sentAt time.Time) (err error) {
+	l.asked, l.since = sentAt.Sub(c.origin), time.Since(c.origin)
+	spec := renewal.Spec{Key: l.name(), ID: l.id, TTL: l.ttl(), SentAt: sentAt, Lost: ErrLost, OnLost: l.lost}
 	if l.mutex.config.renew {
 		var d *renewal.Destination
-		if d, err = c.destination(l.request); err == nil {
+		if d, err = c.destination(&l.request); err == nil {
 			l.lease, err = d.Add(spec)
 		}
 	} else {

@@ -23,10 +23,10 @@ func (c *Client) retry(once func() (*redis.Cmd, time.Time)) calls.Reply {
 
 // runReplicated asks for a lock and then, on the same connection, whether replicas have it too.
 func (c *Client) runReplicated(req *request, want replicas) (r calls.Reply, missing error) {
-	what := req.kind.acquire(req)
+	what := req.kind().acquire(req)
 	r = c.retry(func() (*redis.Cmd, time.Time) {
 		ctx, sentAt := context.Background(), time.Now()
-		node, err := calls.Node(c.rdb, req.name)
+		node, err := calls.Node(c.rdb, req.name())
 		if errors.Is(err, calls.ErrNodes) {
 			err = &InvalidError{Field: "WithReplicas", Value: fmt.Sprintf("%T", c.rdb), Reason: "needs a client whose nodes are known"}
 		}

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -38,6 +41,8 @@ type Client struct {
 	logger   *slog.Logger
 	hooks    Hooks
 	uuid     string
+	origin   time.Time                  // from which the times of locks count
+	config   atomic.Pointer[lockConfig] // the last one made
 	nth      atomic.Uint64
 	channels *waitqueue.Channels
 	queues   *waitqueue.Group[*wish]
@@ -46,8 +51,9 @@ type Client struct {
 	gate     calls.Gate
 
 	mu      sync.Mutex
-	held    map[*Lock]struct{}
-	holders map[string]*Lock        // of exclusive kinds, by their queue
+	holders map[string]*Lock        // locks of exclusive kinds, by their queue
+	held    map[*Lock]struct{}      // all others
+	limits  map[*Lock]wheel.Timer   // of those with WithMaxHold
 	refused map[string]*LockedError // by queues with waiters
 	leases  map[shard]*renewal.Destination
 }
@@ -77,6 +83,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		uuid:     newUUID(),
 		channels: waitqueue.NewChannels(rdb, cfg.wheel, cfg.channels),
 		held:     make(map[*Lock]struct{}),
+		limits:   make(map[*Lock]wheel.Timer),
+		origin:   time.Now(),
 		holders:  make(map[string]*Lock),
 		refused:  make(map[string]*LockedError),
 		leases:   make(map[shard]*renewal.Destination),
@@ -102,10 +110,10 @@ func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
 func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 	m := &Mutex{client: c, kind: k, name: name}
 	if m.err = checkName(name); m.err == nil {
-		m.config, m.err = newLockConfig(opts)
+		m.config, m.err = c.lockConfig(opts)
 	}
 	if m.err == nil {
-		m.queue = m.config.terms(k) + k.channel(&request{name: name})
+		m.queue = m.config.terms(k) + name
 	}
 	return m
 }
@@ -120,11 +128,12 @@ func (c *Client) Close(ctx context.Context) error {
 	// Those who wait are told first; what they are granted all the same comes back before late is closed.
 	err := c.queues.Close(ctx, ErrClosed)
 	c.mu.Lock()
-	held := make([]*Lock, 0, len(c.held))
-	for l := range c.held {
-		l.over.Stop()
-		held = append(held, l)
+	held := slices.Collect(maps.Keys(c.held))
+	held = slices.AppendSeq(held, maps.Values(c.holders))
+	for _, limit := range c.limits {
+		limit.Stop()
 	}
+	clear(c.limits)
 	clear(c.held)
 	clear(c.holders)
 	c.mu.Unlock()
@@ -162,24 +171,29 @@ type shard struct {
 
 // destination is where a lock is renewed.
 func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
-	s := shard{kind: req.kind}
-	if node, err := calls.Node(c.rdb, req.name); err == nil {
+	s := shard{kind: req.kind()}
+	if node, err := calls.Node(c.rdb, req.name()); err == nil {
 		s.node = node.Options().Addr
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d = c.leases[s]; d == nil {
-		d, err = c.renewer.Destination(newRenewBackend(req.kind, c))
+		d, err = c.renewer.Destination(newRenewBackend(s.kind, c))
 		c.leases[s] = d
 	}
 	return d, err
 }
 
+// keep enters a lock that was granted.
 func (c *Client) keep(l *Lock) {
 	c.mu.Lock()
-	c.held[l] = struct{}{}
-	if l.kind.exclusive {
+	if l.kind().exclusive {
+		if before := c.holders[l.mutex.queue]; before != nil { // it was lost, and does not know yet
+			c.held[before] = struct{}{}
+		}
 		c.holders[l.mutex.queue] = l
+	} else {
+		c.held[l] = struct{}{}
 	}
 	c.mu.Unlock()
 	if l.lease.Err() != nil { // lost before it was entered
@@ -190,10 +204,14 @@ func (c *Client) keep(l *Lock) {
 func (c *Client) drop(l *Lock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.over.Stop()
-	delete(c.held, l)
 	if c.holders[l.mutex.queue] == l {
 		delete(c.holders, l.mutex.queue)
+	} else {
+		delete(c.held, l)
+	}
+	if limit, ok := c.limits[l]; ok {
+		limit.Stop()
+		delete(c.limits, l)
 	}
 }
 
@@ -204,16 +222,19 @@ func (c *Client) limit(l *Lock) {
 		return
 	}
 	c.mu.Lock()
-	_, held := c.held[l]
+	_, kept := c.held[l]
 	var err error
-	if held {
-		l.over, err = c.wheel.AfterFunc(d, l.overdue)
+	if kept || c.holders[l.mutex.queue] == l {
+		c.limits[l], err = c.wheel.AfterFunc(d, l.overdue)
 	}
 	c.mu.Unlock()
 	if err != nil {
 		l.overdue()
 	}
 }
+
+// since is how long ago something was, in time since origin.
+func (c *Client) since(at time.Duration) time.Duration { return time.Since(c.origin) - at }
 
 // newUUID returns a version 4 UUID in text form.
 func newUUID() string {

@@ -24,7 +24,7 @@ func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*L
 			err = errors.Join(err, unlocked)
 		default:
 			logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "release failed, retrying in the background",
-				slog.String("name", l.name), slog.Any("error", unlocked))
+				slog.String("name", l.name()), slog.Any("error", unlocked))
 		}
 	}()
 	return f(l.Context(ctx))

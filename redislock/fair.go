@@ -20,27 +20,27 @@ const (
 var fair = &kind{
 	label: "fair",
 	acquire: func(r *request) call {
-		keys, waits := scripts.FairLockKeys(r.name), 0
+		keys, waits := scripts.FairLockKeys(r.name()), 0
 		if r.waits {
 			waits = 1
 		}
-		args := []any{r.id, calls.Millis(r.ttl), waits, calls.Millis(fairWait), calls.Millis(fairAlive), r.publish}
-		if r.fenced {
-			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name)), append(args, fenceMillis)}
+		args := []any{r.id, calls.Millis(r.ttl()), waits, calls.Millis(fairWait), calls.Millis(fairAlive), r.verb()}
+		if r.fenced() {
+			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name())), append(args, fenceMillis)}
 		}
 		return call{scripts.FairLockAcquire, keys, args}
 	},
 	release: fairRelease,
 	leave:   fairRelease,
 	force: func(r *request) call {
-		return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name), []any{"", calls.Millis(fairWait), r.publish, "force"}}
+		return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name()), []any{"", calls.Millis(fairWait), r.verb(), "force"}}
 	},
-	channel: func(r *request) string { return scripts.LockChannel(r.name) + ":" + r.id },
+	channel: func(name, id string) string { return scripts.LockChannel(name) + ":" + id },
 	renew:   scripts.LockRenew,
 }
 
 func fairRelease(r *request) call {
-	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name), []any{r.id, calls.Millis(fairWait), r.publish}}
+	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name()), []any{r.id, calls.Millis(fairWait), r.verb()}}
 }
 
 // FairMutex returns the lock of that name, which goes to those who wait for it in the order in which they came, whatever their

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
 // This file is waiting within the process: one queue per lock, of which the head asks Redis, and the lock passed from
@@ -37,7 +38,7 @@ func (c *Client) newQueues() *waitqueue.Group[*wish] {
 		},
 		Leave: func(_ string, left []*wish) {
 			for _, w := range left {
-				if w.req.kind.leave != nil {
+				if w.req.kind().leave != nil {
 					c.abandon(w.req, w.doubt)
 				}
 			}
@@ -45,32 +46,39 @@ func (c *Client) newQueues() *waitqueue.Group[*wish] {
 	})
 }
 
-// terms are what locks must have in common to be handed over. A channel follows them in the name of a queue.
-func (c *lockConfig) terms(k *kind) string {
-	b := make([]byte, 0, 96) // with room for a channel
-	b = append(b, k.label...)
+// describe tells configurations apart.
+func (c *lockConfig) describe() string {
+	b := []byte{' '}
 	for _, n := range []int64{int64(c.lease), int64(c.maxHold), int64(c.replicas.n), int64(c.replicas.timeout), int64(c.handoff.count), int64(c.handoff.time)} {
-		b = strconv.AppendInt(append(b, ' '), n, 36)
+		b = append(strconv.AppendInt(b, n, 36), ' ')
 	}
 	b = strconv.AppendBool(b, c.renew)
 	b = strconv.AppendBool(b, c.fenced)
-	b = append(b, c.metadata...)
-	return string(append(b, 0))
+	return string(append(b, c.metadata...))
 }
 
-// channelOf is where those who wait in a queue listen.
-func channelOf(queue string) string {
-	_, channel, _ := strings.Cut(queue, "\x00") // terms hold none
-	return channel
-}
+// terms are what locks must have in common to be handed over. A name follows them in that of a queue.
+func (c *lockConfig) terms(k *kind) string { return k.label + c.label + "\x00" } // neither holds a zero
 
 // queueOf names the queue in which a request waits: with all that want the same lock on the same terms, so that any
 // of them may be given what another has.
 func (m *Mutex) queueOf(req *request) string {
 	if m.kind.leave != nil { // a channel, and so a queue, of its own
-		return m.config.terms(m.kind) + m.kind.channel(req)
+		return m.queue + "\x00" + req.id
 	}
 	return m.queue
+}
+
+// channelOf is where those who wait in a queue listen.
+func channelOf(queue string) string {
+	terms, name, _ := strings.Cut(queue, "\x00")
+	label, _, _ := strings.Cut(terms, " ")
+	k, id := kinds[label], ""
+	if k.leave != nil {
+		end := strings.LastIndexByte(name, 0) // an id holds no zero, a name may
+		name, id = name[:end], name[end+1:]
+	}
+	return k.channel(name, id)
 }
 
 // enqueue returns a wish and the queue in which it is about to wait.
@@ -90,18 +98,18 @@ func (m *Mutex) enqueue() (*wish, string) {
 // Only a lock that was taken a moment ago is passed on: none of its renewals can be under way, and processes that
 // wait elsewhere get their turn.
 func (l *Lock) handOver() bool {
-	c, m := l.client, l.mutex
-	if !l.kind.exclusive || !m.config.renew || l.doubt || l.left == 0 || l.pinned.Load() ||
-		time.Since(l.sentAt) > min(m.config.handoff.time, l.ttl/8) || c.queues.Waiting(m.queue) == 0 {
+	c, m := l.client(), l.mutex
+	if !l.kind().exclusive || !m.config.renew || l.doubt || l.left == 0 || l.longest.Load() > 0 ||
+		c.since(l.asked) > min(m.config.handoff.time, l.ttl()/8) || c.queues.Waiting(m.queue) == 0 {
 		return false
 	}
 	next := &Lock{
-		request: l.request, client: c, mutex: m, sentAt: l.sentAt, since: time.Now(), left: l.left - 1, passed: true,
+		request: l.request, left: l.left - 1, passed: true,
 	}
-	if l.fenced {
+	if l.fenced() {
 		next.token = l.token + 1 // reserved when the lock was taken
 	}
-	if c.hold(next) != nil {
+	if c.hold(next, l.lease.(*renewal.Lease).SentAt()) != nil { // a joint is none of an exclusive kind
 		return false
 	}
 	if c.queues.Handoff(m.queue, func(w **wish) { (*w).lock = next }) {
@@ -115,12 +123,12 @@ func (l *Lock) handOver() bool {
 
 // discard gives back a lock that was granted to a caller who had gone. It blocks for a round trip.
 func (l *Lock) discard() {
-	c := l.client
+	c := l.client()
 	if !l.lease.Close(ErrNotHeld) {
 		return
 	}
 	c.drop(l)
-	if r := c.run(l.kind.release(l.request)); r.Err() != nil || l.doubt {
+	if r := c.run(l.kind().release(&l.request)); r.Err() != nil || l.doubt {
 		c.giveBack(l.claim(), l.doubt)
 	}
 }

@@ -24,7 +24,7 @@ type Hooks struct {
 
 func (h *Hooks) acquired(l *Lock, took time.Duration) {
 	if h.Acquired != nil {
-		h.Acquired(Event{Name: l.name, Token: l.token, Took: took})
+		h.Acquired(Event{Name: l.name(), Token: l.token, Took: took})
 	}
 }
 
@@ -36,12 +36,12 @@ func (h *Hooks) contended(e *LockedError) {
 
 func (h *Hooks) lost(l *Lock, err error) {
 	if h.Lost != nil {
-		h.Lost(Event{Name: l.name, Token: l.token, Took: time.Since(l.since), Err: err})
+		h.Lost(Event{Name: l.name(), Token: l.token, Took: l.client().since(l.since), Err: err})
 	}
 }
 
 func (h *Hooks) released(l *Lock) {
 	if h.Released != nil {
-		h.Released(Event{Name: l.name, Token: l.token, Took: time.Since(l.since)})
+		h.Released(Event{Name: l.name(), Token: l.token, Took: l.client().since(l.since)})
 	}
 }

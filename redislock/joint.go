@@ -65,7 +65,7 @@ func (j *joint) over(part *Lock) {
 		return
 	}
 	if !errors.Is(err, ErrClosed) {
-		err = fmt.Errorf("%w: %q: %w", ErrLost, part.name, err)
+		err = fmt.Errorf("%w: %q: %w", ErrLost, part.name(), err)
 	}
 	j.mu.Lock()
 	j.lost++
@@ -79,8 +79,8 @@ func (j *joint) over(part *Lock) {
 	// Its holder may need time to stop, as after any loss. What his Owner has of the parts is given back by Unlock: until then he
 	// cannot enter them again, and one that he holds besides goes on.
 	for _, part := range j.parts {
-		if part.owner.holdsOf(part) == 1 {
-			part.end(err, part.ttl/8)
+		if part.holds() == 1 {
+			part.end(err, part.ttl()/8)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func giveBackAll(ctx context.Context, parts []*Lock) {
 
 // giveUp gives back a lock that nobody gets, in the background.
 func (l *Lock) giveUp() {
-	if l.owner.gaveBack(l) {
+	if l.gaveBack() {
 		l.end(ErrNotHeld, 0)
 	}
 }
@@ -215,13 +215,13 @@ func (l *Lock) giveUp() {
 // end ends a lock for a reason and releases it in the background, after some time. Once its Client is being closed, it leaves
 // that to Close.
 func (l *Lock) end(reason error, after time.Duration) {
-	if !l.client.gate.Enter() {
+	if !l.client().gate.Enter() {
 		return
 	}
-	defer l.client.gate.Leave()
+	defer l.client().gate.Leave()
 	if !l.lease.Close(reason) {
 		return
 	}
-	l.client.drop(l)
-	l.client.late.add(l.claim(), after)
+	l.client().drop(l)
+	l.client().late.add(l.claim(), after)
 }

@@ -15,11 +15,12 @@ import (
 //
 //  1. Write its scripts in internal/scripts, each idempotent on the id, with the replies described below.
 //  2. Declare a package-level *kind. Its functions only build calls; they must not block or keep the request.
+//     Enter it in kinds.
 //  3. Give the Client a constructor that returns newMutex(thatKind, name, opts), or a type made of several such Mutexes,
 //     as a read/write lock is made of one for readers and one for the writer.
 //  4. If it renews by a script of its own, set renew and renewKeys; leases are batched per kind without more ado.
 type kind struct {
-	// label tells locks of different kinds under one name apart within the process. It must be unique.
+	// label tells locks of different kinds under one name apart within the process. It must be unique, and one word.
 	label string
 
 	// mark is appended to the id of each request, such as Redisson's ":write".
@@ -38,9 +39,10 @@ type kind struct {
 	// has an id of its own.
 	leave func(*request) call
 
-	// channel is where a waiter hears that a look may be worth while. Requests with the same channel and label
-	// wait in one queue of the process, of which only the head asks Redis.
-	channel func(*request) string
+	// channel is where a waiter hears that a look may be worth while. All who wait for a lock on the same terms stand in one queue of
+	// the process, of which only the head asks Redis; those of a kind with leave each in their own, so that only their channels
+	// may depend on the id.
+	channel func(name, id string) string
 
 	// exclusive says that one Lock at a time holds it and that who of a process comes next is the process's business. Then its
 	// waiters do not ask Redis while a Lock of the same process holds it, and are handed the lock directly.
@@ -63,15 +65,20 @@ type kind struct {
 
 // request is one acquisition of a lock, wished for or achieved. It does not change once it was sent.
 type request struct {
-	kind    *kind
-	name    string
-	id      string // the holder's field: unique for ever
-	ttl     time.Duration
-	fenced  bool   // with a fencing token
-	spare   int    // how many tokens more may be needed to hand the lock on
-	publish string // the command that wakes waiters: PUBLISH or SPUBLISH
-	waits   bool   // whoever is refused goes on waiting; false for TryLock
+	mutex *Mutex
+	id    string // the holder's field: unique for ever
+	spare int32  // how many tokens more may be needed to hand the lock on
+	waits bool   // whoever is refused goes on waiting; false for TryLock
 }
+
+func (r *request) client() *Client    { return r.mutex.client }
+func (r *request) kind() *kind        { return r.mutex.kind }
+func (r *request) name() string       { return r.mutex.name }
+func (r *request) ttl() time.Duration { return r.mutex.config.lease }
+func (r *request) fenced() bool       { return r.mutex.config.fenced }
+
+// verb is the command that wakes waiters.
+func (r *request) verb() string { return r.mutex.client.channels.Verb() }
 
 // call is one execution of a script.
 type call struct {
@@ -95,19 +102,22 @@ const fenceMillis = 86_400_000
 var plain = &kind{
 	label: "plain",
 	acquire: func(r *request) call {
-		if r.fenced {
-			keys := []string{r.name, scripts.LockFence(r.name)}
-			return call{scripts.LockAcquire, keys, []any{r.id, calls.Millis(r.ttl), fenceMillis, r.spare}}
+		if r.fenced() {
+			keys := []string{r.name(), scripts.LockFence(r.name())}
+			return call{scripts.LockAcquire, keys, []any{r.id, calls.Millis(r.ttl()), fenceMillis, r.spare}}
 		}
-		return call{scripts.LockAcquire, []string{r.name}, []any{r.id, calls.Millis(r.ttl)}}
+		return call{scripts.LockAcquire, []string{r.name()}, []any{r.id, calls.Millis(r.ttl())}}
 	},
 	release: func(r *request) call {
-		return call{scripts.LockRelease, []string{r.name, scripts.LockChannel(r.name)}, []any{r.id, r.publish}}
+		return call{scripts.LockRelease, []string{r.name(), scripts.LockChannel(r.name())}, []any{r.id, r.verb()}}
 	},
 	force: func(r *request) call {
-		return call{scripts.LockForce, []string{r.name, scripts.LockChannel(r.name)}, []any{r.publish}}
+		return call{scripts.LockForce, []string{r.name(), scripts.LockChannel(r.name())}, []any{r.verb()}}
 	},
-	channel:   func(r *request) string { return scripts.LockChannel(r.name) },
+	channel:   func(name, _ string) string { return scripts.LockChannel(name) },
 	exclusive: true,
 	renew:     scripts.LockRenew,
 }
+
+// kinds are those with waiters, by their labels.
+var kinds = map[string]*kind{plain.label: plain, fair.label: fair, reading.label: reading, writing.label: writing}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/renewal"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // unlockGrace is how long Unlock waits for Redis after its context has ended.
@@ -22,31 +21,24 @@ const headStart = 2 * time.Millisecond
 // Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use, and its methods are harmless on a
 // nil or zero Lock, which is not held.
 type Lock struct {
-	*request
-	client *Client
-	mutex  *Mutex
-	lease  span
-	token  int64
-	sentAt time.Time   // before the lock was asked for
-	since  time.Time   // when it was granted
-	doubt  bool        // a copy of the request may still be under way
-	passed bool        // from another Lock of this process
-	left   int         // how often it may be passed on
-	over   wheel.Timer // ends the longest hold; guarded by client.mu
-
-	pinned  atomic.Bool  // not to be passed on: it may have been extended
-	longest atomic.Int64 // the longest extension
-
-	owner *Owner // both guarded by owner.mu
-	holds int
+	request
+	lease   span
+	token   int64
+	asked   time.Duration // when the request that Redis granted was sent, since client.origin
+	since   time.Duration // when this Lock was made, likewise
+	longest atomic.Int64  // the longest extension asked for; with any, it is not to be passed on
+	tenure  *tenure       // nil without an Owner
+	left    int32         // how often it may be passed on
+	doubt   bool          // a copy of the request may still be under way
+	passed  bool          // from another Lock of this process
 }
 
 // Name returns the lock's name.
 func (l *Lock) Name() string {
-	if l == nil || l.request == nil {
+	if !l.valid() {
 		return ""
 	}
-	return l.name
+	return l.name()
 }
 
 // Done is closed when the lock is no longer held: lost, unlocked, or released by the Client's Close. A loss is announced
@@ -110,31 +102,31 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case d < renewal.MinTTL || d > renewal.MaxTTL:
 		return &InvalidError{Field: "Extend", Value: d, Reason: "must be 1ms to 8760h"}
 	case ctx.Err() != nil:
-		return operationError("extend", l.name, calls.Ended(ctx))
+		return operationError("extend", l.name(), calls.Ended(ctx))
 	}
 	if j, ok := l.lease.(*joint); ok {
 		return j.extend(ctx, d)
 	}
-	c, lease := l.client, l.lease.(*renewal.Lease)
+	c, lease := l.client(), l.lease.(*renewal.Lease)
 	if !c.gate.Enter() {
 		return ErrClosed
 	}
 	defer c.gate.Leave()
-	l.pinned.Store(true) // before the lease is looked at: Unlock closes it before it looks at pinned
+	// Before the lease is looked at: Unlock closes it before it looks whether the lock was extended.
+	for most := l.longest.Load(); most < int64(d) && !l.longest.CompareAndSwap(most, int64(d)); most = l.longest.Load() {
+	}
 	if err := l.Err(); err != nil {
 		return err
 	}
-	for most := l.longest.Load(); most < int64(d) && !l.longest.CompareAndSwap(most, int64(d)); most = l.longest.Load() {
-	}
-	what := call{l.kind.renew, l.kind.keysToRenew(l.name, l.id), []any{calls.Millis(d), l.id}}
+	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{calls.Millis(d), l.id}}
 	r, answered := await(c, ctx.Done(), func() calls.Reply { return c.run(what) }, func(calls.Reply) {})
 	if !answered {
-		return operationError("extend", l.name, calls.Ended(ctx))
+		return operationError("extend", l.name(), calls.Ended(ctx))
 	}
 	held, err := r.Int64Slice()
 	switch {
 	case err != nil:
-		return operationError("extend", l.name, err)
+		return operationError("extend", l.name(), err)
 	case len(held) != 1 || held[0] != 1:
 		lease.Gone()
 	default:
@@ -173,10 +165,10 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	if j, ok := l.lease.(*joint); ok {
 		return j.unlock(ctx)
 	}
-	if !l.owner.gaveBack(l) {
+	if !l.gaveBack() {
 		return l.Err()
 	}
-	c, deadline := l.client, l.lease.Deadline()
+	c, deadline := l.client(), l.lease.Deadline()
 	if !c.gate.Enter() { // Close releases it
 		if err := l.Err(); err != nil {
 			return err
@@ -197,12 +189,12 @@ func (l *Lock) Unlock(ctx context.Context) error {
 
 // release frees the key of a lock that is not held any more and whose deadline was given.
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
-	c := l.client
+	c := l.client()
 	patience, stop := c.patience(ctx)
 	defer stop()
 	r, answered := await(c, patience,
 		func() calls.Reply {
-			r := c.run(l.kind.release(l.request))
+			r := c.run(l.kind().release(&l.request))
 			l.wakeNext()
 			return r
 		},
@@ -212,11 +204,11 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 			}
 		})
 	if !answered {
-		return fmt.Errorf("redislock: unlock %q: no answer yet, retrying in the background: %w", l.name, calls.Ended(ctx))
+		return fmt.Errorf("redislock: unlock %q: no answer yet, retrying in the background: %w", l.name(), calls.Ended(ctx))
 	}
 	if err := r.Err(); err != nil {
 		c.giveBack(l.claim(), l.doubt)
-		return operationError("unlock", l.name, err)
+		return operationError("unlock", l.name(), err)
 	}
 	if l.doubt {
 		c.late.add(l.claim(), lateCopy)
@@ -224,23 +216,23 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	released, err := r.Int64()
 	switch {
 	case err != nil:
-		return operationError("unlock", l.name, err)
+		return operationError("unlock", l.name(), err)
 	case released == 1, r.Doubt && time.Now().Before(deadline): // an unanswered first copy has released it
 		return nil
 	default:
-		return fmt.Errorf("%w: %q was gone from Redis when it was unlocked", ErrLost, l.name)
+		return fmt.Errorf("%w: %q was gone from Redis when it was unlocked", ErrLost, l.name())
 	}
 }
 
 // wakeNext has those look who came while the lock was being released and found it taken. After a row of hand-overs other processes,
 // who learn of it by the message, go first.
 func (l *Lock) wakeNext() {
-	if !l.kind.exclusive {
+	if !l.kind().exclusive {
 		return
 	}
-	look := func() { l.client.queues.Kick(l.mutex.queue) }
+	look := func() { l.client().queues.Kick(l.mutex.queue) }
 	if l.passed {
-		_, err := l.client.wheel.AfterFunc(headStart, look)
+		_, err := l.client().wheel.AfterFunc(headStart, look)
 		if err == nil {
 			return
 		}
@@ -264,14 +256,14 @@ func (c *Client) patience(ctx context.Context) (<-chan struct{}, func()) {
 
 // lost is called once if the lease ends without Unlock.
 func (l *Lock) lost(err error) {
-	c := l.client
+	c := l.client()
 	c.drop(l)
 	var lost *renewal.LostError
 	if !errors.As(err, &lost) {
 		return
 	}
 	c.hooks.lost(l, err)
-	if l.kind.exclusive {
+	if l.kind().exclusive {
 		c.queues.Kick(l.mutex.queue)
 	}
 	if errors.Is(err, renewal.ErrGone) {
@@ -279,24 +271,24 @@ func (l *Lock) lost(err error) {
 	}
 	// A renewal that was given up may still have been executed and keep the key for another lease that nobody uses.
 	// Release it, but not before the time for which it was last promised to the holder: he may need it to stop.
-	c.late.add(l.claim(), time.Until(lost.Due.Add(l.ttl/8)))
+	c.late.add(l.claim(), time.Until(lost.Due.Add(l.ttl()/8)))
 }
 
 // overdue ends a lock that has been held for as long as it may. The key goes a little later: its holder may need time to stop.
 func (l *Lock) overdue() {
-	c := l.client
+	c := l.client()
 	if !c.gate.Enter() {
 		return // Close releases it
 	}
 	defer c.gate.Leave()
-	err := fmt.Errorf("%w: %q: %w: %v", ErrLost, l.name, ErrMaxHold, l.mutex.config.maxHold)
+	err := fmt.Errorf("%w: %q: %w: %v", ErrLost, l.name(), ErrMaxHold, l.mutex.config.maxHold)
 	if !l.lease.Close(err) {
 		return
 	}
 	c.drop(l)
-	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "lock held for too long, released", slog.String("name", l.name))
+	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "lock held for too long, released", slog.String("name", l.name()))
 	c.hooks.lost(l, err)
-	c.late.add(l.claim(), l.ttl/8)
+	c.late.add(l.claim(), l.ttl()/8)
 }
 
 func (l *Lock) valid() bool { return l != nil && l.lease != nil }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // multi is the kind of a lock made of several. It is never asked for: its parts are.
@@ -155,5 +156,5 @@ func (g *gathering) add(ctx context.Context, part *Lock, err error) (l *Lock, mo
 
 // join makes a Lock of a joint.
 func (c *Client) join(name string, j *joint) *Lock {
-	return &Lock{request: &request{kind: multi, name: name}, client: c, lease: j}
+	return &Lock{request: request{mutex: &Mutex{client: c, kind: multi, name: name}}, lease: j, since: time.Since(c.origin)}
 }

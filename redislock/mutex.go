@@ -17,7 +17,7 @@ type Mutex struct {
 	client *Client
 	kind   *kind
 	name   string
-	config lockConfig
+	config *lockConfig // shared, never changed
 	queue  string
 	err    error // of the name or an option
 }

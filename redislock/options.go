@@ -19,7 +19,7 @@ const DefaultLease = 30 * time.Second
 type Option interface{ apply(*config) error }
 
 // LockOption configures one lock.
-type LockOption interface{ applyLock(*lockConfig) error }
+type LockOption interface{ applyLock(*lockOptions) error }
 
 type config struct {
 	wheel    *wheel.Wheel
@@ -37,7 +37,13 @@ type lockConfig struct {
 	maxHold  time.Duration // 0: none
 	handoff  handoff
 	metadata string // as it stands in the ids of holders
-	given    given
+	label    string // tells configurations apart; empty for the default
+}
+
+// lockOptions is a lockConfig in the making.
+type lockOptions struct {
+	lockConfig
+	given given
 }
 
 // replicas is how many replicas must have confirmed an acquisition within how long.
@@ -74,11 +80,11 @@ type lockOption struct {
 	set  func(*lockConfig) error
 }
 
-func (o lockOption) applyLock(c *lockConfig) error {
+func (o lockOption) applyLock(c *lockOptions) error {
 	if err := c.given.note(o.name); err != nil {
 		return err
 	}
-	return o.set(c)
+	return o.set(&c.lockConfig)
 }
 
 // WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is wheel.Default().
@@ -232,16 +238,30 @@ func newConfig(opts []Option) (config, error) {
 	return c, nil
 }
 
-func newLockConfig(opts []LockOption) (lockConfig, error) {
-	c := lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}}
-	for i, o := range opts {
-		if o == nil {
-			return c, &InvalidError{Field: "option", Value: i, Reason: "is nil"}
+var defaultLock = lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}}
+
+// lockConfig returns what the options make. Locks that are made one after the other with the same options share it.
+func (c *Client) lockConfig(opts []LockOption) (*lockConfig, error) {
+	if len(opts) == 0 {
+		return &defaultLock, nil
+	}
+	o := lockOptions{lockConfig: defaultLock}
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, &InvalidError{Field: "option", Value: i, Reason: "is nil"}
 		}
-		if err := o.applyLock(&c); err != nil {
-			return c, err
+		if err := opt.applyLock(&o); err != nil {
+			return nil, err
 		}
 	}
-	c.given = nil
-	return c, nil
+	if o.lockConfig == defaultLock {
+		return &defaultLock, nil
+	}
+	o.label = o.describe()
+	if last := c.config.Load(); last != nil && *last == o.lockConfig {
+		return last, nil
+	}
+	made := o.lockConfig
+	c.config.Store(&made)
+	return &made, nil
 }

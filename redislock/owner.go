@@ -20,6 +20,12 @@ type ownedLock struct {
 	name   string
 }
 
+// tenure is how often an owner has locked a Lock. Its mu guards it.
+type tenure struct {
+	owner *Owner
+	times int
+}
+
 type ownerKey struct{}
 
 // WithOwner returns a context whose locks belong to the owner. A re-entry into a lock that was lost fails with ErrLost
@@ -45,10 +51,9 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	if l == nil && m.kind.within != nil {
 		l = o.held[ownedLock{m.client, m.kind.within, m.name}]
 	}
-	if l == nil && o.reads(m) {
-		return nil, operationError("lock", m.name, ErrUpgrade)
-	}
 	switch {
+	case l == nil && o.reads(m):
+		return nil, operationError("lock", m.name, ErrUpgrade)
 	case l == nil:
 		return nil, nil
 	case l.Err() != nil:
@@ -56,7 +61,7 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	case !l.Valid():
 		return nil, fmt.Errorf("%w: %q, its lease is over", ErrLost, m.name)
 	}
-	l.holds++
+	l.tenure.times++
 	return l, nil
 }
 
@@ -70,16 +75,6 @@ func (o *Owner) reads(m *Mutex) bool {
 	return false
 }
 
-// holdsOf is how often the owner has locked l, 1 without an owner.
-func (o *Owner) holdsOf(l *Lock) int {
-	if o == nil {
-		return 1
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return l.holds
-}
-
 // took notes a lock that was just granted. A nil Owner has none.
 func (o *Owner) took(l *Lock) {
 	if o == nil {
@@ -90,22 +85,44 @@ func (o *Owner) took(l *Lock) {
 	if o.held == nil {
 		o.held = make(map[ownedLock]*Lock)
 	}
-	l.owner, l.holds = o, 1
-	o.held[ownedLock{l.client, l.kind, l.name}] = l
+	l.tenure = &tenure{o, 1}
+	o.held[l.owned()] = l
+}
+
+func (l *Lock) owned() ownedLock { return ownedLock{l.client(), l.kind(), l.name()} }
+
+// owner is whose lock it is, nil if nobody's.
+func (l *Lock) owner() *Owner {
+	if l.tenure == nil {
+		return nil
+	}
+	return l.tenure.owner
+}
+
+// holds is how often the lock was locked and not unlocked: 1 without an owner.
+func (l *Lock) holds() int {
+	o := l.owner()
+	if o == nil {
+		return 1
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return l.tenure.times
 }
 
 // gaveBack counts an Unlock and reports whether it was the last.
-func (o *Owner) gaveBack(l *Lock) bool {
+func (l *Lock) gaveBack() bool {
+	o := l.owner()
 	if o == nil {
 		return true
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l.holds--
-	if l.holds > 0 {
+	l.tenure.times--
+	if l.tenure.times > 0 {
 		return false
 	}
-	if key := (ownedLock{l.client, l.kind, l.name}); o.held[key] == l {
+	if key := l.owned(); o.held[key] == l {
 		delete(o.held, key)
 	}
 	return true

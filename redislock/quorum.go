@@ -314,7 +314,6 @@ func (b *bid) ask(cancelled <-chan struct{}) error {
 func (m *QuorumMutex) granted(j *joint) *Lock {
 	q := m.quorum
 	l := q.servers[0].join(m.name, j)
-	l.since = time.Now()
 	context.AfterFunc(j.ctx, func() {
 		if err := j.Err(); errors.Is(err, ErrLost) {
 			q.hooks.lost(l, err)

@@ -41,20 +41,20 @@ type claim struct {
 // call is what takes it away.
 func (cl claim) call() call {
 	if cl.leave {
-		return cl.kind.leave(cl.request)
+		return cl.kind().leave(cl.request)
 	}
-	return cl.kind.release(cl.request)
+	return cl.kind().release(cl.request)
 }
 
 // claim counts its time from now: any request for it was sent before.
 func (l *Lock) claim() claim {
-	return claim{request: l.request, until: time.Now().Add(max(l.ttl, time.Duration(l.longest.Load()))), pause: releaseRetry}
+	return claim{request: &l.request, until: time.Now().Add(max(l.ttl(), time.Duration(l.longest.Load()))), pause: releaseRetry}
 }
 
 // abandon is for a request that is given up: nobody holds it, and it may be in the server's books.
 func (c *Client) abandon(req *request, again bool) {
-	cl := (&Lock{request: req}).claim()
-	cl.leave = req.kind.leave != nil
+	cl := (&Lock{request: *req}).claim()
+	cl.leave = req.kind().leave != nil
 	c.giveBack(cl, again)
 }
 
@@ -173,7 +173,7 @@ func (r *releaser) send(ctx context.Context, batch []claim) (again []claim, err 
 		switch {
 		case failure != nil && calls.Refused(failure) && !calls.Passing(failure):
 			r.client.logger.LogAttrs(ctx, slog.LevelWarn, "release refused, the lock ends with its lease",
-				slog.String("name", cl.name), slog.Any("error", failure))
+				slog.String("name", cl.name()), slog.Any("error", failure))
 		case failure != nil:
 			err = failure
 			cl.due, cl.pause = now.Add(cl.pause), min(2*cl.pause, maxReleaseWait)

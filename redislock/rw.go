@@ -14,16 +14,16 @@ import (
 var reading = &kind{
 	label: "read",
 	acquire: func(r *request) call {
-		return call{scripts.ReadAcquire, []string{r.name, scripts.ReadTimeout(r.name, r.id)}, []any{r.id, calls.Millis(r.ttl)}}
+		return call{scripts.ReadAcquire, []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}, []any{r.id, calls.Millis(r.ttl())}}
 	},
 	release: func(r *request) call {
-		keys := []string{r.name, scripts.RWChannel(r.name), scripts.ReadTimeout(r.name, r.id), scripts.RWPrefix(r.name)}
-		return call{scripts.ReadRelease, keys, []any{r.id, r.publish}}
+		keys := []string{r.name(), scripts.RWChannel(r.name()), scripts.ReadTimeout(r.name(), r.id), scripts.RWPrefix(r.name())}
+		return call{scripts.ReadRelease, keys, []any{r.id, r.verb()}}
 	},
 	force: func(r *request) call {
-		return call{scripts.RWForce, []string{r.name, scripts.RWChannel(r.name)}, []any{"read", r.publish}}
+		return call{scripts.RWForce, []string{r.name(), scripts.RWChannel(r.name())}, []any{"read", r.verb()}}
 	},
-	channel:   func(r *request) string { return scripts.RWChannel(r.name) },
+	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	renew:     scripts.ReadRenew,
 	renewKeys: func(name, id string) []string { return []string{name, scripts.ReadTimeout(name, id)} },
 	within:    writing,
@@ -34,19 +34,19 @@ var writing = &kind{
 	label: "write",
 	mark:  ":write",
 	acquire: func(r *request) call {
-		if r.fenced {
-			keys := []string{r.name, scripts.LockFence(r.name)}
-			return call{scripts.WriteAcquire, keys, []any{r.id, calls.Millis(r.ttl), fenceMillis, r.spare}}
+		if r.fenced() {
+			keys := []string{r.name(), scripts.LockFence(r.name())}
+			return call{scripts.WriteAcquire, keys, []any{r.id, calls.Millis(r.ttl()), fenceMillis, r.spare}}
 		}
-		return call{scripts.WriteAcquire, []string{r.name}, []any{r.id, calls.Millis(r.ttl)}}
+		return call{scripts.WriteAcquire, []string{r.name()}, []any{r.id, calls.Millis(r.ttl())}}
 	},
 	release: func(r *request) call {
-		return call{scripts.WriteRelease, []string{r.name, scripts.RWChannel(r.name)}, []any{r.id, r.publish}}
+		return call{scripts.WriteRelease, []string{r.name(), scripts.RWChannel(r.name())}, []any{r.id, r.verb()}}
 	},
 	force: func(r *request) call {
-		return call{scripts.RWForce, []string{r.name, scripts.RWChannel(r.name)}, []any{"write", r.publish}}
+		return call{scripts.RWForce, []string{r.name(), scripts.RWChannel(r.name())}, []any{"write", r.verb()}}
 	},
-	channel:   func(r *request) string { return scripts.RWChannel(r.name) },
+	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	exclusive: true,
 	renew:     scripts.LockRenew,
 }
@@ -102,21 +102,21 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	switch {
 	case !l.valid():
 		return nil, ErrNotHeld
-	case l.kind != writing || l.name != rw.write.name || l.client != m.client:
-		return nil, &InvalidError{Field: "lock", Value: l.name, Reason: "is not a writer of " + m.name}
-	case l.owner.holdsOf(l) > 1:
-		return nil, &InvalidError{Field: "lock", Value: l.name, Reason: "its owner has locked it more than once"}
+	case l.kind() != writing || l.name() != rw.write.name || l.client() != m.client:
+		return nil, &InvalidError{Field: "lock", Value: l.name(), Reason: "is not a writer of " + m.name}
+	case l.holds() > 1:
+		return nil, &InvalidError{Field: "lock", Value: l.name(), Reason: "its owner has locked it more than once"}
 	}
 	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
 	c := m.client
 	defer c.gate.Leave()
-	owner := l.owner
+	owner := l.owner()
 	if !l.lease.Close(ErrNotHeld) {
 		return nil, l.Err()
 	}
-	owner.gaveBack(l)
+	l.gaveBack()
 	c.drop(l)
 	c.hooks.released(l)
 	w := m.wish(true)
@@ -139,23 +139,24 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 
 // downgrade asks for the reader's hold that the wish describes in exchange for the writer's. If it fails, both are given back.
 func (w *wish) downgrade(writer *Lock) (err error) {
-	c, req := writer.client, writer.client.settle(w.req)
+	c, req := writer.client(), w.req
+	c.channels.Decide()
 	defer func() {
 		if err != nil {
 			c.giveBack(writer.claim(), w.doubt || writer.doubt)
 			c.abandon(req, w.doubt)
 		}
 	}()
-	keys := []string{req.name, scripts.RWChannel(req.name), scripts.ReadTimeout(req.name, req.id)}
-	r := c.run(call{scripts.Downgrade, keys, []any{writer.id, req.id, calls.Millis(req.ttl), req.publish}})
+	keys := []string{req.name(), scripts.RWChannel(req.name()), scripts.ReadTimeout(req.name(), req.id)}
+	r := c.run(call{scripts.Downgrade, keys, []any{writer.id, req.id, calls.Millis(req.ttl()), req.verb()}})
 	w.doubt = r.Doubt
 	g, err := readGrant(r)
 	if err != nil {
 		return err
 	}
 	if !g.taken {
-		return fmt.Errorf("%w: %q was gone from Redis", ErrLost, req.name)
+		return fmt.Errorf("%w: %q was gone from Redis", ErrLost, req.name())
 	}
-	w.lock = &Lock{request: req, client: c, mutex: w.mutex, doubt: r.Doubt, sentAt: r.SentAt, since: time.Now()}
-	return c.hold(w.lock)
+	w.lock = &Lock{request: *req, doubt: r.Doubt}
+	return c.hold(w.lock, r.SentAt)
 }

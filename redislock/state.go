@@ -82,7 +82,8 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 // answer was not seen may have freed the lock.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
-		r := m.client.run(m.kind.force(m.client.settle(m.request(false))))
+		m.client.channels.Decide()
+		r := m.client.run(m.kind.force(m.request(false)))
 		freed, err := r.Int64()
 		return result{freed == 1 || err == nil && r.Doubt, err}
 	})

@@ -25,7 +25,7 @@
 //
 // # Cost
 //
-// A held lease costs one entry on the wheel, about 300 bytes, and no goroutine. Leases due within a hundredth of
+// A held lease costs one entry on the wheel, about 270 bytes, and no goroutine. Leases due within a hundredth of
 // their TTL (at most 300 ms) travel in one call of up to 100; phases drift apart, so the load is even. At
 // most four calls per destination are in flight; their goroutines end when nothing is due. Ten thousand leases
 // of 30 s cost about a hundred calls every ten seconds.

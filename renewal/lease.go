@@ -36,16 +36,20 @@ type Lease struct {
 	prev, next *Lease // guarded by renewer.mu
 	nextDue    *Lease // in its destination's stack
 
-	mu         sync.Mutex
-	phase      phase
-	sentAt     time.Time     // before the request that the term in force was granted to
-	lasts      time.Duration // from then
-	renewedAt  time.Time     // before the request that obtained or last renewed the lease
-	renewAfter time.Duration // counted from renewedAt
-	err        error         // while held: the last failure of the backend; when ended: why
-	timer      wheel.Timer
-	ctx        context.Context // nil until somebody asks for Done or Context
-	cancel     context.CancelCauseFunc
+	mu        sync.Mutex
+	phase     phase
+	sentAt    time.Time     // before the request that the term in force was granted to
+	lasts     time.Duration // from then
+	renewAt   time.Duration // when to renew it next, likewise
+	err       error         // while held: the last failure of the backend; when ended: why
+	timer     wheel.Timer
+	announced *announcement // nil until somebody asks for Done or Context
+}
+
+// announcement is what ends with a lease.
+type announcement struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 }
 
 // Key is the Spec's Key.
@@ -82,6 +86,13 @@ func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.term().deadline()
+}
+
+// SentAt is the instant before the request was sent to which the term in force was granted.
+func (l *Lease) SentAt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sentAt
 }
 
 // Context returns a context that ends with parent or with the lease, whichever is first; in the second case
@@ -135,6 +146,7 @@ func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 // prolong sets the term unless the one in force lasts longer; the caller holds mu.
 func (l *Lease) prolong(sentAt time.Time, ttl time.Duration) {
 	if (term{sentAt, ttl}).deadline().After(l.term().deadline()) {
+		l.renewAt -= sentAt.Sub(l.sentAt)
 		l.sentAt, l.lasts = sentAt, ttl
 	}
 }
@@ -181,12 +193,12 @@ func (l *Lease) end(err error) bool {
 		return false
 	}
 	l.phase, l.err = ended, err
-	cancel := l.cancel
+	announced := l.announced
 	l.timer.Stop()
 	l.mu.Unlock()
 
-	if cancel != nil {
-		cancel(err)
+	if announced != nil {
+		announced.cancel(err)
 	}
 	l.renewer.forget(l)
 	return true
@@ -199,13 +211,14 @@ func (l *Lease) term() term { return term{l.sentAt, l.lasts} }
 func (l *Lease) base() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	if l.announced == nil {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		l.announced = &announcement{ctx, cancel}
 		if l.phase == ended {
-			l.cancel(l.err)
+			cancel(l.err)
 		}
 	}
-	return l.ctx
+	return l.announced.ctx
 }
 
 func (l *Lease) start() error {
@@ -237,7 +250,7 @@ func (l *Lease) tick() {
 		l.loseLocked(ErrExpired)
 		return
 	}
-	due := l.dest != nil && l.phase == idle && elapsed(l.renewedAt, now) >= l.renewAfter-window(l.ttl)
+	due := l.dest != nil && l.phase == idle && elapsed(l.sentAt, now) >= l.renewAt-window(l.ttl)
 	if due {
 		l.phase = queued
 	}
@@ -263,7 +276,7 @@ func (l *Lease) rearm(now time.Time) { l.timer.Reset(l.nextEntry(now)) }
 func (l *Lease) nextEntry(now time.Time) time.Duration {
 	d := l.term().left(now)
 	if l.dest != nil && l.phase == idle {
-		d = min(d, slot(now.Sub(l.renewer.origin), l.renewAfter-elapsed(l.renewedAt, now), window(l.ttl)))
+		d = min(d, slot(now.Sub(l.renewer.origin), l.renewAt-elapsed(l.sentAt, now), window(l.ttl)))
 	}
 	return max(d, 0)
 }
@@ -298,11 +311,11 @@ func (l *Lease) settle(o Outcome, sentAt time.Time, failure error) {
 		return
 	case o == Extended:
 		l.prolong(sentAt, l.ttl)
-		l.renewedAt, l.err = sentAt, nil
-		l.renewAfter = nextRenewal(l.ttl, rand.Float64())
+		l.renewAt = sentAt.Sub(l.sentAt) + nextRenewal(l.ttl, rand.Float64())
+		l.err = nil
 	default:
 		l.err = failure
-		l.renewAfter = elapsed(l.renewedAt, now) + retryAfter(l.ttl, rand.Float64())
+		l.renewAt = elapsed(l.sentAt, now) + retryAfter(l.ttl, rand.Float64())
 	}
 	l.phase = idle
 	l.rearm(now)

@@ -128,10 +128,10 @@ func (r *Renewer) add(d *Destination, s Spec) (*Lease, error) {
 	}
 	l := &Lease{
 		renewer: r, dest: d, key: s.Key, id: s.ID, ttl: s.TTL, as: s.Lost, onLost: s.OnLost,
-		sentAt: s.SentAt, lasts: s.TTL, renewedAt: s.SentAt,
+		sentAt: s.SentAt, lasts: s.TTL,
 	}
 	if d != nil {
-		l.renewAfter = firstRenewal(s.TTL, rand.Float64())
+		l.renewAt = firstRenewal(s.TTL, rand.Float64())
 	}
 	if !r.enlist(l) {
 		return nil, ErrClosed
