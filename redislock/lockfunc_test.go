@@ -82,7 +82,7 @@ func spin(d time.Duration) {
 // around the instant of the grant, however busy the machine is. Each call calls back once, and what it has got is the lock or nothing.
 func cancelledAtAnyInstant(t *testing.T, m lockFuncer, rounds int) {
 	t.Helper()
-	calls, _ := lockFunc(t.Context(), m)
+	calls, _ := lockFunc(within(t, patience), m)
 	mustUnlock(t, (<-calls).must(t))
 	took, gaveUp, after := 0, 0, time.Millisecond
 	for range rounds {
@@ -105,7 +105,7 @@ func cancelledAtAnyInstant(t *testing.T, m lockFuncer, rounds int) {
 	t.Logf("%d took the lock, %d gave up", took, gaveUp)
 	require.Positive(t, took)
 	require.Positive(t, gaveUp)
-	calls, _ = lockFunc(t.Context(), m)
+	calls, _ = lockFunc(within(t, patience), m)
 	mustUnlock(t, (<-calls).must(t))
 }
 
