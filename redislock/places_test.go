@@ -224,10 +224,12 @@ func (s *subject) requireHeld(t testing.TB) (holders []string) {
 	for _, name := range s.parts {
 		fields, err := s.rdb.HGetAll(t.Context(), name).Result()
 		require.NoError(t, err)
+		mode := fields["mode"]
 		delete(fields, "mode")
 		require.Len(t, fields, 1)
 		for id, count := range fields {
 			require.Equal(t, "1", count)
+			require.Equal(t, strings.HasSuffix(id, ":write"), mode == "write")
 			holders = append(holders, id)
 		}
 		require.Positive(t, s.rdb.PTTL(t.Context(), name).Val())

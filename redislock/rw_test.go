@@ -178,36 +178,36 @@ func TestRWMutex_Waits(t *testing.T) {
 				locks = append(locks, r.wait(t))
 				require.Less(t, r.at.Sub(free), 6*time.Second)
 			}
-			for _, l := range locks {
-				require.True(t, l.Valid(), "they read at the same time")
-			}
+			require.Equal(t, int64(21), rdb.HLen(t.Context(), name).Val(), "they read at the same time")
 			mustUnlock(t, locks...)
 			requireFree(t, rdb, name)
 		})
 
 		t.Run("a reader that died is forgotten when one that lives unlocks", func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
-			dead := mustRead(t, c.RWMutex(name, redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal()))
-			alive := mustRead(t, newClient(t, rdb).RWMutex(name))
-			<-dead.Done()
-			poll(t, func() bool { return len(p.keys(t, name)) == 2 }) // the hash and the living reader's lease
-			require.Equal(t, int64(3), rdb.HLen(t.Context(), name).Val())
+			s := newSubject(t, p, "read")
+			require.True(t, s.java(t, "read", 52).lock(300*time.Millisecond)) // and never comes back
+			alive := s.take(t)
+			poll(t, func() bool { return len(s.keys(t, s.name)) == 2 }) // the hash and the living reader's lease
+			require.Equal(t, int64(3), s.rdb.HLen(t.Context(), s.name).Val())
 			mustUnlock(t, alive)
-			requireFree(t, rdb, name)
-			require.Empty(t, p.keys(t, name))
+			s.requireNoTrace(t)
 		})
 
 		t.Run("a writer enters when the last reader unlocks", func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
-			r1, r2 := mustRead(t, c.RWMutex(name)), mustRead(t, c.RWMutex(name))
-			w := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).RWMutex(name).Lock(within(t, patience)) })
-			p.awaitSubscribed(t, scripts.RWChannel(name))
-			mustUnlock(t, r1)
-			require.False(t, isClosed(w.done))
-			mustUnlock(t, r2)
-			mustUnlock(t, w.wait(t))
+			s := newSubject(t, p, "write")
+			rw, writer := s.client(t).RWMutex(s.name), s.contender(t, s.of)
+			requireWoken(t, func() time.Duration {
+				r1, r2 := mustRead(t, rw), mustRead(t, rw)
+				writing := writer.start(t, within(t, patience))
+				mustUnlock(t, r1)
+				require.False(t, isClosed(writing.done))
+				mustUnlock(t, r2)
+				free := time.Now()
+				mustUnlock(t, writing.wait(t))
+				return writing.at.Sub(free)
+			})
 		})
 
 		t.Run("a writer waits for the longest lease of readers that died, not longer", func(t *testing.T) {
@@ -260,25 +260,28 @@ func TestRWMutex_Downgrade(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		t.Run("lets readers in and keeps writers out", func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
-			other := newClient(t, rdb).RWMutex(name)
-			rw := c.RWMutex(name)
-			w := mustWrite(t, rw)
-			reader := begin(func() (*redislock.Lock, error) { return other.RLock(within(t, patience)) })
-			p.awaitSubscribed(t, scripts.RWChannel(name))
-			r, err := rw.Downgrade(t.Context(), w)
-			require.NoError(t, err)
-			require.ErrorIs(t, w.Err(), redislock.ErrNotHeld)
-			require.ErrorIs(t, w.Unlock(t.Context()), redislock.ErrNotHeld)
-			require.True(t, r.Valid())
-			woken := reader.wait(t)
-			_, err = other.TryLock(t.Context())
-			requireLocked(t, err)
-			mustUnlock(t, r)
-			_, err = other.TryLock(t.Context())
-			requireLocked(t, err)
-			mustUnlock(t, woken)
-			requireFree(t, rdb, name)
+			s := newSubject(t, p, "read")
+			rw, other := s.client(t).RWMutex(s.name), s.client(t).RWMutex(s.name)
+			reader := s.contender(t, s.of)
+			requireWoken(t, func() time.Duration {
+				w := mustWrite(t, rw)
+				reading := reader.start(t, within(t, patience))
+				r, err := rw.Downgrade(t.Context(), w)
+				require.NoError(t, err)
+				lets := time.Now()
+				require.ErrorIs(t, w.Err(), redislock.ErrNotHeld)
+				require.ErrorIs(t, w.Unlock(t.Context()), redislock.ErrNotHeld)
+				require.True(t, r.Valid())
+				woken := reading.wait(t)
+				_, err = other.TryLock(t.Context())
+				requireLocked(t, err)
+				mustUnlock(t, r)
+				_, err = other.TryLock(t.Context())
+				requireLocked(t, err)
+				mustUnlock(t, woken)
+				s.requireNoTrace(t)
+				return reading.at.Sub(lets)
+			})
 		})
 
 		t.Run("of what is no writer of this lock is refused and changes nothing", func(t *testing.T) {
