@@ -97,6 +97,7 @@ func cancelledAtAnyInstant(t *testing.T, m lockFuncer, rounds int) {
 		} else {
 			gaveUp++
 			after = after * 4 / 3
+			require.Less(t, after, 5*time.Second, "what was given up is held")
 			require.Nil(t, c.lock)
 			require.ErrorIs(t, c.err, context.Canceled)
 		}
