@@ -25,6 +25,7 @@ type Client struct {
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
 	began   time.Time
+	idleFor time.Duration // how long a limit is remembered that nobody uses
 	breaker breaker
 	senders senders
 	logs    *registry
@@ -59,12 +60,13 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		cfg.wheel = wheel.Default()
 	}
 	c := &Client{
-		rdb:    rdb,
-		wheel:  cfg.wheel,
-		logger: cfg.logger,
-		began:  time.Now(),
-		idle:   make(chan struct{}),
-		kinds:  map[kind]*registry{},
+		rdb:     rdb,
+		wheel:   cfg.wheel,
+		logger:  cfg.logger,
+		began:   time.Now(),
+		idleFor: time.Minute,
+		idle:    make(chan struct{}),
+		kinds:   map[kind]*registry{},
 	}
 	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
 	c.senders.client = c

@@ -49,5 +49,11 @@ func (l *MemoryLog) Reserve(now time.Duration, n int64, ahead time.Duration) (St
 	return l.m.reserve(now, n, ahead)
 }
 
+// Forgetful has the client forget limits that nobody uses for d. It is to be called first.
+func Forgetful(c *Client, d time.Duration) *Client {
+	c.idleFor = d
+	return c
+}
+
 // Names is how many limiters the client remembers.
 func Names(c *Client) int { return Lanes(&Keyed{registry: c.logs}) }

@@ -294,8 +294,7 @@ func (l *lane) remembers() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.own != nil {
-		now := time.Now()
-		return max(l.own.log.reset(now.Sub(l.client.began)), l.own.next.Sub(now))
+		return l.remembersOwn(time.Now())
 	}
 	if v, ok := l.view.(*logView); ok {
 		return time.Until(v.counted.Add(recount))

@@ -112,7 +112,6 @@ func (l *lane) lookUp() {
 		o.armed = false
 		switch {
 		case errors.Is(err, ErrUnavailable):
-			o.used = o.used || used
 			if l.goOn(now) && l.waiting.Load() > 0 {
 				l.arm(now)
 			}
@@ -195,6 +194,17 @@ func (l *lane) unlearn(anew bool) {
 	case l.own != nil:
 		l.own.seen = time.Time{}
 	}
+}
+
+// remembersOwn is for how long it is worth while to keep the count: until its log is empty, and the limit for some time more, for
+// Redis may go down. It wants mu.
+func (l *lane) remembersOwn(now time.Time) time.Duration {
+	c, o := l.client, l.own
+	d := max(o.log.reset(now.Sub(c.began)), c.idleFor-now.Sub(o.seen))
+	if d <= 0 && c.breaker.down.Load() && !o.stale(now) {
+		return c.idleFor
+	}
+	return d
 }
 
 // byMemory decides those who wait as a script would, if the count is in memory: the first denial denies the rest.
