@@ -95,11 +95,8 @@ func TestCluster_AMasterThatStopsDelaysNoOther(t *testing.T) {
 	require.NotEmpty(t, elsewhere)
 	stopped.Pause()
 	defer stopped.Resume()
-	require.NoError(t, newWheel(t).Sleep(t.Context(), 3*lease))
-	for _, l := range elsewhere {
-		require.NoError(t, l.Err(), "its own master is well")
-		require.NoError(t, l.Unlock(t.Context()))
-	}
+	keptFor(t, 3*lease, elsewhere...) // their own masters are well
+	mustUnlock(t, elsewhere...)
 	for _, l := range there {
 		if l.Err() != nil { // or its replica was promoted in time
 			require.ErrorIs(t, l.Err(), redislock.ErrLost)
@@ -205,11 +202,8 @@ func TestLock_RenewalBehindAProxy(t *testing.T) {
 	for i := range 50 {
 		held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("name:%d", i), redislock.WithLease(time.Second))))
 	}
-	require.NoError(t, newWheel(t).Sleep(t.Context(), 2*time.Second))
+	keptFor(t, 2*time.Second, held...)
 	require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-	require.NoError(t, newWheel(t).Sleep(t.Context(), time.Second))
-	for _, l := range held {
-		require.NoError(t, l.Err())
-		require.NoError(t, l.Unlock(t.Context()))
-	}
+	keptFor(t, time.Second, held...)
+	mustUnlock(t, held...)
 }

@@ -97,6 +97,19 @@ func poll(t testing.TB, cond func() bool) {
 	}
 }
 
+// keptFor returns when Redis has prolonged each of the locks, bit by bit, by d.
+func keptFor(t testing.TB, d time.Duration, locks ...*redislock.Lock) {
+	t.Helper()
+	until := make([]time.Time, len(locks))
+	for i, l := range locks {
+		until[i] = l.Deadline().Add(d)
+	}
+	for i, l := range locks {
+		poll(t, func() bool { return l.Err() != nil || l.Deadline().After(until[i]) })
+		require.NoError(t, l.Err())
+	}
+}
+
 // awaitWaiters returns when a client is subscribed to the lock's channel.
 func awaitWaiters(t testing.TB, rdb *redis.Client, name string) {
 	t.Helper()

@@ -232,7 +232,7 @@ func TestRWMutex_Waits(t *testing.T) {
 func readersAndWritersAreRenewed(t *testing.T, p *place) {
 	const lease = 900 * time.Millisecond
 	rdb := p.rdb
-	c, w := newClient(t, rdb), newWheel(t)
+	c := newClient(t, rdb)
 	var locks []*redislock.Lock
 	var names []string
 	read := redistest.Name(t)
@@ -243,10 +243,7 @@ func readersAndWritersAreRenewed(t *testing.T, p *place) {
 		names = append(names, redistest.Name(t))
 		locks = append(locks, mustWrite(t, c.RWMutex(names[len(names)-1], redislock.WithLease(lease))))
 	}
-	require.NoError(t, w.Sleep(t.Context(), 3*lease))
-	for _, l := range locks {
-		require.NoError(t, l.Err())
-	}
+	keptFor(t, 2*lease, locks...)
 	require.Len(t, rdb.HGetAll(t.Context(), read).Val(), 31)
 	for _, name := range append(names, read) {
 		require.Positive(t, rdb.PTTL(t.Context(), name).Val())
