@@ -30,7 +30,7 @@ func RunMixedOnce(ctx context.Context, c Pipeliner, calls []Mixed) []*redis.Cmd 
 
 	var again redis.Pipeliner
 	for i, call := range calls {
-		if !redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
+		if err := cmds[i].Err(); err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
 			continue
 		}
 		if again == nil {
