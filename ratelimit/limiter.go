@@ -69,7 +69,7 @@ func (l *Limiter) TrySetRate(ctx context.Context, limit Limit, scope Scope, opts
 	return l.set(ctx, "try", limit, scope, opts)
 }
 
-// SetRate sets the limit. Clients of the scope PerClient keep the entries of their own log, counted under the new limit.
+// SetRate sets the limit. Other clients of the scope PerClient keep what they have granted, counted under the new limit.
 func (l *Limiter) SetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) error {
 	_, err := l.set(ctx, "set", limit, scope, opts)
 	return err
@@ -187,7 +187,7 @@ func (l *Limiter) AllowN(ctx context.Context, n int64) (r Result, err error) {
 	return r, err
 }
 
-// Peek returns what Allow would say, and writes nothing. It blocks for one round trip. Result.Granted is 0.
+// Peek returns what Allow would say, and writes nothing. It blocks for at most one round trip. Result.Granted is 0.
 func (l *Limiter) Peek(ctx context.Context) (Result, error) { return l.AllowN(ctx, 0) }
 
 // AllowUpTo charges as many permits as there are, at most n, in one round trip. Result.Granted tells how many; Allowed is
