@@ -32,6 +32,7 @@ var everywhere = map[string]func(t *testing.T, c *ratelimit.Client, rdb redis.Un
 	"Redisson, release":            limiterReturn,
 	"Redisson, concurrency":        limiterConcurrency,
 	"waiting":                      waitingLikeXSync,
+	"Redisson, defects":            redissonDefects,
 	"Java takes":                   bothSidesCountTogether,
 	"Java configures":              bothSidesConfigure,
 	"Java keeps alive":             bothSidesKeepAlive,

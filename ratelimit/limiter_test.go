@@ -203,19 +203,3 @@ func TestLimiter_BigRequestsAreNotOvertakenAndPayOneRoundTripMore(t *testing.T) 
 	n := trips.trips(func() { require.NoError(t, l.WaitN(ctx, 20)) })
 	require.LessOrEqual(t, n, int64(2))
 }
-
-func TestLimiter_PerClient(t *testing.T) {
-	t.Parallel()
-	ours, rdb, name := limiter(t, perSeconds(3, 60), ratelimit.PerClient)
-	theirs := newClient(t, rdb).Limiter(name)
-	take(t, ours, 3, true)
-	take(t, theirs, 3, true)
-	take(t, ours, 1, false)
-
-	// R3: the other client counts its own log under the new limit, as soon as it has looked that up again.
-	require.NoError(t, ours.SetRate(t.Context(), perSeconds(10, 60), ratelimit.PerClient))
-	take(t, ours, 10, true)
-	requireSoonLeft(t, theirs, 7)
-	take(t, theirs, 7, true)
-	take(t, theirs, 1, false)
-}

@@ -20,11 +20,19 @@ var scopes = map[string]ratelimit.Scope{"overall": ratelimit.Overall, "per clien
 // newLimiter returns a limiter of c with a limit.
 func newLimiter(t *testing.T, c *ratelimit.Client, limit ratelimit.Limit, scope ratelimit.Scope) *ratelimit.Limiter {
 	t.Helper()
-	l := c.Limiter(redistest.Name(t))
+	l, _ := named(t, c, limit, scope)
+	return l
+}
+
+// named is newLimiter, and tells the name.
+func named(t *testing.T, c *ratelimit.Client, limit ratelimit.Limit, scope ratelimit.Scope) (*ratelimit.Limiter, string) {
+	t.Helper()
+	name := redistest.Name(t)
+	l := c.Limiter(name)
 	ok, err := l.TrySetRate(t.Context(), limit, scope)
 	require.NoError(t, err)
 	require.True(t, ok)
-	return l
+	return l, name
 }
 
 // inScopes runs f for both scopes.

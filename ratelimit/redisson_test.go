@@ -13,12 +13,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-func TestRedisson_Defects(t *testing.T) {
-	t.Parallel()
-
+// redissonDefects are what Redisson's scripts do wrong and these do not.
+func redissonDefects(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	t.Run("R1: a script executed twice charges once, and what a peer's retry lost is found", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+		l, name := named(t, c, perSeconds(10, 60), ratelimit.Overall)
 		keys := ratelimit.LogKeys(name)
 		m := ratelimit.Member([16]byte{7}, 3)
 		for range 2 {
@@ -39,7 +38,7 @@ func TestRedisson_Defects(t *testing.T) {
 	t.Run("R2: a value without its log is no value", func(t *testing.T) {
 		t.Parallel()
 		for _, value := range []string{"0", "-3", "4", "99", "nonsense", "1.5", "nan"} {
-			l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+			l, name := named(t, c, perSeconds(10, 60), ratelimit.Overall)
 			require.NoError(t, rdb.Set(t.Context(), ratelimit.LogKeys(name)[1], value, 0).Err())
 			take(t, l, 10, true)
 			take(t, l, 1, false)
@@ -48,7 +47,7 @@ func TestRedisson_Defects(t *testing.T) {
 
 	t.Run("R2: also if it goes stale while this process knows the limit", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+		l, name := named(t, c, perSeconds(10, 60), ratelimit.Overall)
 		take(t, l, 1, true)
 		keys := ratelimit.LogKeys(name)
 		require.NoError(t, rdb.Set(t.Context(), keys[1], 2, 0).Err())
@@ -59,7 +58,7 @@ func TestRedisson_Defects(t *testing.T) {
 
 	t.Run("a log without its value is counted", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+		l, name := named(t, c, perSeconds(10, 60), ratelimit.Overall)
 		take(t, l, 4, true)
 		require.NoError(t, rdb.Del(t.Context(), ratelimit.LogKeys(name)[1]).Err())
 		requireLeft(t, l, 6)
@@ -69,7 +68,7 @@ func TestRedisson_Defects(t *testing.T) {
 
 	t.Run("entries far in the future, of a clock that was wrong, do not lock out for ever", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
+		l, name := named(t, c, perSeconds(10, 1), ratelimit.Overall)
 		take(t, l, 10, true)
 		keys := ratelimit.LogKeys(name)
 		require.NoError(t, rdb.Del(t.Context(), keys[2]).Err())
@@ -81,7 +80,7 @@ func TestRedisson_Defects(t *testing.T) {
 
 	t.Run("R6: n is not cut to 32 bits", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, _, name := shared(t)
+		name := redistest.Name(t)
 		require.True(t, java{t: t, rdb: rdb, name: name}.trySetRate(1<<40, time.Minute, ratelimit.Overall, 0))
 		l := c.Limiter(name)
 		_, err := l.AllowN(t.Context(), 1<<32)
@@ -93,12 +92,47 @@ func TestRedisson_Defects(t *testing.T) {
 	t.Run("keys that hold something else are named", func(t *testing.T) {
 		t.Parallel()
 		for _, which := range []int{1, 2} {
-			l, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
+			l, name := named(t, c, perSeconds(10, 1), ratelimit.Overall)
 			require.NoError(t, rdb.LPush(t.Context(), ratelimit.LogKeys(name)[which], 1).Err())
 			_, err := l.Allow(t.Context())
 			require.ErrorIs(t, err, ratelimit.ErrWrongKind)
 			require.NotContains(t, err.Error(), "script")
 		}
+	})
+
+	t.Run("R3: every client follows a limit of the scope PerClient that was changed by one", func(t *testing.T) {
+		t.Parallel()
+		ours, name := named(t, c, perSeconds(3, 60), ratelimit.PerClient)
+		theirs := newClient(t, rdb).Limiter(name)
+		take(t, ours, 3, true)
+		take(t, theirs, 3, true)
+		take(t, ours, 1, false)
+		require.NoError(t, ours.SetRate(t.Context(), perSeconds(10, 60), ratelimit.PerClient))
+		take(t, ours, 10, true)
+		requireSoonLeft(t, theirs, 7) // what it has granted counts, under the new limit
+		take(t, theirs, 7, true)
+		take(t, theirs, 1, false)
+	})
+
+	t.Run("R4: a limit without a keep-alive stays, whatever it had before", func(t *testing.T) {
+		t.Parallel()
+		l, name := named(t, c, perSeconds(3, 1), ratelimit.Overall)
+		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 1), ratelimit.Overall, ratelimit.WithKeepAlive(time.Second)))
+		require.Positive(t, rdb.PTTL(t.Context(), name).Val())
+		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 1), ratelimit.Overall))
+		require.Equal(t, time.Duration(-1), rdb.PTTL(t.Context(), name).Val())
+	})
+
+	t.Run("R5: a big request asks twice, however many entries are before it", func(t *testing.T) {
+		t.Parallel()
+		alone := newClient(t, rdb)
+		l, _ := named(t, alone, perSeconds(20, 0.5), ratelimit.Overall)
+		for range 20 {
+			take(t, l, 1, true)
+		}
+		before := alone.Stats().Scripts
+		require.NoError(t, l.WaitN(within(t, patience), 20))
+		require.LessOrEqual(t, alone.Stats().Scripts-before, int64(2))
 	})
 }
 
