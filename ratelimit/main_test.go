@@ -16,7 +16,6 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // childEnv makes the test binary act as another process; see replay_test.go.
@@ -40,30 +39,20 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// patience bounds what a test waits for; nothing is expected to take that long.
-const patience = 30 * time.Second
+// Short names of what tests of all packages share.
+const patience = redistest.Patience
 
-func newWheel(t testing.TB) *wheel.Wheel {
-	t.Helper()
-	w, err := wheel.New()
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := w.Stop(context.Background())
-		require.NoError(t, err)
-	})
-	return w
-}
+var (
+	newWheel = redistest.Wheel
+	within   = redistest.Within
+)
 
 // newClient returns a client that is closed with the test.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...ratelimit.Option) *ratelimit.Client {
 	t.Helper()
 	c, err := ratelimit.New(rdb, append([]ratelimit.Option{ratelimit.WithWheel(newWheel(t))}, opts...)...)
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, c.Close(ctx))
-	})
+	redistest.CloseWith(t, c.Close)
 	return c
 }
 
@@ -100,13 +89,6 @@ func shared(t testing.TB) (*ratelimit.Client, *redis.Client, *counter, string) {
 	n := &counter{}
 	rdb.AddHook(n)
 	return newClient(t, rdb), rdb, n, redistest.Name(t)
-}
-
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // await looks every few milliseconds until something is so that announces itself to nobody.

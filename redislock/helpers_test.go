@@ -13,33 +13,23 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// patience bounds what a test waits for; nothing is expected to take that long.
-const patience = 30 * time.Second
+// Short names of what tests of all packages share.
+const patience = redistest.Patience
 
-func newWheel(t testing.TB) *wheel.Wheel {
-	t.Helper()
-	w, err := wheel.New()
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := w.Stop(context.Background())
-		require.NoError(t, err)
-	})
-	return w
-}
+var (
+	newWheel = redistest.Wheel
+	within   = redistest.Within
+	poll     = redistest.Poll
+)
 
 // newClient returns a lock client that is closed with the test.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...redislock.Option) *redislock.Client {
 	t.Helper()
 	c, err := redislock.New(rdb, append(opts, redislock.WithWheel(newWheel(t)))...)
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, c.Close(ctx))
-	})
+	redistest.CloseWith(t, c.Close)
 	return c
 }
 
@@ -48,13 +38,6 @@ func shared(t testing.TB) (*redislock.Client, *redis.Client, string) {
 	t.Helper()
 	rdb := redistest.Shared(t).Client(t)
 	return newClient(t, rdb), rdb, redistest.Name(t)
-}
-
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func mustLock(t testing.TB, m *redislock.Mutex) *redislock.Lock {
@@ -85,16 +68,6 @@ func requireHeldOnce(t testing.TB, rdb redis.UniversalClient, name string) (hold
 	require.NoError(t, err)
 	require.Positive(t, pttl)
 	return holder
-}
-
-// poll looks every few milliseconds until cond holds. It is for states of Redis that announce themselves to nobody.
-func poll(t testing.TB, cond func() bool) {
-	t.Helper()
-	w := newWheel(t)
-	ctx := within(t, patience)
-	for !cond() {
-		require.NoError(t, w.Sleep(ctx, 5*time.Millisecond), "the awaited state did not come")
-	}
 }
 
 // keptFor returns when Redis has prolonged each of the locks, bit by bit, by d.

@@ -16,33 +16,23 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// patience bounds what a test waits for; nothing is expected to take that long.
-const patience = 30 * time.Second
+// Short names of what tests of all packages share.
+const patience = redistest.Patience
 
-func newWheel(t testing.TB) *wheel.Wheel {
-	t.Helper()
-	w, err := wheel.New()
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := w.Stop(context.Background())
-		require.NoError(t, err)
-	})
-	return w
-}
+var (
+	newWheel = redistest.Wheel
+	within   = redistest.Within
+	poll     = redistest.Poll
+)
 
 // newClient returns a client that is closed with the test.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...semaphore.Option) *semaphore.Client {
 	t.Helper()
 	c, err := semaphore.New(rdb, append([]semaphore.Option{semaphore.WithWheel(newWheel(t))}, opts...)...)
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, c.Close(ctx))
-	})
+	redistest.CloseWith(t, c.Close)
 	return c
 }
 
@@ -51,23 +41,6 @@ func shared(t testing.TB) (*semaphore.Client, *redis.Client, string) {
 	t.Helper()
 	rdb := redistest.Shared(t).Client(t)
 	return newClient(t, rdb), rdb, redistest.Name(t)
-}
-
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// poll looks every few milliseconds until cond holds. It is for states of Redis that announce themselves to nobody.
-func poll(t testing.TB, cond func() bool) {
-	t.Helper()
-	w := newWheel(t)
-	ctx := within(t, patience)
-	for !cond() {
-		require.NoError(t, w.Sleep(ctx, 5*time.Millisecond), "the awaited state did not come")
-	}
 }
 
 // awaitListeners returns when n clients are subscribed to the semaphore's channel, in a cluster on whichever node, sharded or not.

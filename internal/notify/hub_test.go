@@ -15,7 +15,6 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/notify"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -24,16 +23,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // test gets near it.
 const within = 20 * time.Second
 
-func newWheel(t *testing.T) *wheel.Wheel {
-	t.Helper()
-	w, err := wheel.New()
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := w.Stop(context.Background())
-		require.NoError(t, err)
-	})
-	return w
-}
+var newWheel = redistest.Wheel
 
 func newHub(t *testing.T, rdb redis.UniversalClient, opts ...notify.Option) *notify.Hub {
 	t.Helper()

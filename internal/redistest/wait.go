@@ -1,0 +1,59 @@
+package redistest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Patience bounds what a test waits for; nothing is expected to take that long.
+const Patience = 30 * time.Second
+
+// Wheel returns a wheel that is stopped with the test.
+func Wheel(tb testing.TB) *wheel.Wheel {
+	tb.Helper()
+	w, err := wheel.New()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if _, err := w.Stop(context.Background()); err != nil {
+			tb.Error(err)
+		}
+	})
+	return w
+}
+
+// Within returns a context that ends after d, or with the test.
+func Within(tb testing.TB, d time.Duration) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), d)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// Poll looks every few milliseconds until cond holds, and fails the test when its patience is over. It is for states of Redis that
+// announce themselves to nobody.
+func Poll(tb testing.TB, cond func() bool) {
+	tb.Helper()
+	w, ctx := Wheel(tb), Within(tb, Patience)
+	for !cond() {
+		if err := w.Sleep(ctx, 5*time.Millisecond); err != nil {
+			tb.Fatalf("the awaited state did not come: %v", err)
+		}
+	}
+}
+
+// CloseWith closes something with the test, which fails if that takes longer than its patience.
+func CloseWith(tb testing.TB, closing func(context.Context) error) {
+	tb.Helper()
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		defer cancel()
+		if err := closing(ctx); err != nil {
+			tb.Errorf("close: %v", err)
+		}
+	})
+}
