@@ -78,24 +78,24 @@ func (l *lane) arm(now time.Time) {
 	if o.armed {
 		return
 	}
-	_, err := l.client.wheel.AfterFunc(o.next.Sub(now), l.lookUp)
+	_, err := l.client.wheel.AfterFunc(o.next.Sub(now), func() { l.lookUp(o) })
 	o.armed = err == nil // otherwise whoever comes then asks
 }
 
-// lookUp asks for the limit. It runs in a callback of the wheel, which may block.
-func (l *lane) lookUp() {
+// lookUp asks for the limit, unless the count has begun anew since. It runs in a callback of the wheel, which may block.
+func (l *lane) lookUp(o *own) {
 	c := l.client
 	if c.enter() != nil {
 		return
 	}
 	defer c.leave()
 	l.mu.Lock()
-	if l.own == nil {
+	if l.own != o {
 		l.mu.Unlock()
 		return
 	}
-	used, before := l.own.used, l.own.log
-	l.own.used = false
+	used, rate, interval := o.used, o.log.rate, o.log.interval
+	o.used = false
 	l.mu.Unlock()
 
 	sentAt := time.Now()
@@ -107,7 +107,7 @@ func (l *lane) lookUp() {
 	}
 	l.mu.Lock()
 	changed := false
-	if o := l.own; o != nil {
+	if l.own == o {
 		now := time.Now()
 		o.armed = false
 		switch {
@@ -119,7 +119,7 @@ func (l *lane) lookUp() {
 			o.seen, changed = time.Time{}, true // let the next one find out
 		default:
 			l.learn(found, sentAt)
-			changed = found.overall || found.rate != before.rate || found.interval != before.interval
+			changed = found.overall || o.log.rate != rate || o.log.interval != interval
 		}
 	}
 	l.mu.Unlock()

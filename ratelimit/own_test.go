@@ -97,6 +97,26 @@ func answer(t *testing.T, done <-chan error) error {
 	}
 }
 
+func TestPerClient_TheLimitIsLookedUpOnceASecondHoweverOftenItChanges(t *testing.T) {
+	t.Parallel()
+	c, _, trips, name := shared(t)
+	ctx, w, l := t.Context(), newWheel(t), c.Limiter(name)
+	require.NoError(t, l.SetRate(ctx, perSeconds(1, 3600), ratelimit.PerClient))
+	granted := make(chan error, 100)
+	for range 100 {
+		l.WaitFunc(ctx, 1, func(err error) { granted <- err })
+	}
+	for range 20 {
+		require.NoError(t, answer(t, granted))
+		require.NoError(t, l.SetRate(ctx, perSeconds(1, 3600), ratelimit.PerClient))
+	}
+	require.NoError(t, w.Sleep(ctx, 1100*time.Millisecond))
+	began := time.Now()
+	n := trips.trips(func() { require.NoError(t, w.Sleep(ctx, 2500*time.Millisecond)) })
+	require.LessOrEqual(t, n, int64(time.Since(began)/time.Second)+1)
+	require.GreaterOrEqual(t, n, int64(1), "somebody waits")
+}
+
 func TestPerClient_AChangeBy(t *testing.T) {
 	t.Parallel()
 	setup := func(t *testing.T, limit ratelimit.Limit) (ours, theirs *ratelimit.Limiter) {
@@ -227,6 +247,9 @@ func TestPerClient_GoesOnWhileRedisIsDown(t *testing.T) {
 	given, err := reserved.Cancel(ctx)
 	require.True(t, err == nil && given)
 	require.NoError(t, kept.WaitN(ctx, 1))
+	for range 3 {
+		require.NoError(t, idle.Wait(within(t, patience))) // which takes its interval
+	}
 	_, err = brief.Allow(ctx)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable, "by now it may have vanished")
 	_, err = brief.Reserve(ctx, 1)
