@@ -12,14 +12,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent use.
 //
-// Ground rules. Everything is set by New and never changes, except what mu guards: how much is under way, and the
-// registries whose lanes Close has to empty.
+// Ground rules. Everything is set by New and never changes, except what mu guards: the registries, whose lanes Close has to
+// empty.
 type Client struct {
 	rdb     redis.UniversalClient
 	wheel   *wheel.Wheel
@@ -30,11 +31,9 @@ type Client struct {
 	senders senders
 	logs    *registry
 	stats   counters
+	gate    calls.Gate // counts what may talk to Redis
 
 	mu         sync.Mutex
-	closed     bool
-	running    int
-	idle       chan struct{}
 	registries []*registry
 	kinds      map[kind]*registry
 }
@@ -65,7 +64,6 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		logger:  cfg.logger,
 		began:   time.Now(),
 		idleFor: time.Minute,
-		idle:    make(chan struct{}),
 		kinds:   map[kind]*registry{},
 	}
 	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
@@ -78,48 +76,32 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 // Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends. Closing twice
 // is harmless. The wheel and rdb stay the caller's.
 func (c *Client) Close(ctx context.Context) error {
-	c.mu.Lock()
-	first := !c.closed
-	c.closed = true
-	registries := c.registries
-	if first && c.running == 0 {
-		close(c.idle)
-	}
-	c.mu.Unlock()
-	if first {
+	if c.gate.Close() {
 		c.breaker.stop()
 	}
+	c.mu.Lock()
+	registries := c.registries
+	c.mu.Unlock()
 	for _, r := range registries {
 		if err := r.line.Close(ctx, ErrClosed); err != nil {
 			return fmt.Errorf("ratelimit: close: %w", err)
 		}
 	}
-	select {
-	case <-c.idle:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("ratelimit: close: %w", ctx.Err())
+	if err := c.gate.Wait(ctx); err != nil {
+		return fmt.Errorf("ratelimit: close: %w", err)
 	}
+	return nil
 }
 
 // enter counts something that may talk to Redis, until leave.
 func (c *Client) enter() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	if !c.gate.Enter() {
 		return ErrClosed
 	}
-	c.running++
 	return nil
 }
 
-func (c *Client) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.running--; c.running == 0 && c.closed {
-		close(c.idle)
-	}
-}
+func (c *Client) leave() { c.gate.Leave() }
 
 // registry holds the lanes of one engine. A lane lives while somebody uses it or while it remembers something.
 type registry struct {

@@ -64,12 +64,12 @@ func explain(key string, err error) error {
 	var answer redis.Error
 	switch {
 	case scripts.WrongKind(err), redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return fmt.Errorf("%w: %s", ErrWrongKind, quote(key))
+		return fmt.Errorf("%w: %s", ErrWrongKind, scripts.Quote(key))
 	case redis.HasErrorPrefix(err, "NOTCONFIGURED"):
-		return fmt.Errorf("%w: %s", ErrNotConfigured, quote(key))
+		return fmt.Errorf("%w: %s", ErrNotConfigured, scripts.Quote(key))
 	case errors.As(err, &answer):
 		if !passing(err) {
-			return fmt.Errorf("ratelimit: %s: %w", quote(key), refusal{err})
+			return fmt.Errorf("ratelimit: %s: %w", scripts.Quote(key), refusal{err})
 		}
 		return fmt.Errorf("%w: %w", ErrUnavailable, refusal{err})
 	}
@@ -87,11 +87,4 @@ func passing(err error) bool {
 		}
 	}
 	return false
-}
-
-func quote(name string) string {
-	if len(name) > 64 {
-		return fmt.Sprintf("%q...", name[:64])
-	}
-	return fmt.Sprintf("%q", name)
 }

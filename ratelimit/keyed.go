@@ -45,7 +45,7 @@ func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
 	}
 	switch {
 	case prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024:
-		k.check(&InvalidError{"prefix", quote(prefix), "must be 1 to 1024 bytes without braces"})
+		k.check(&InvalidError{"prefix", scripts.Quote(prefix), "must be 1 to 1024 bytes without braces"})
 	case cfg.prefetch > limit.Burst/4 && cfg.prefetch > 0:
 		k.check(&InvalidError{"WithPrefetch n", cfg.prefetch, "must be at most a quarter of the burst"})
 	case cfg.within > limit.Per/10:
@@ -79,7 +79,7 @@ func (k *Keyed) use(key string, n int64) (*lane, error) {
 
 func checkRequest(name string, n int64) error {
 	if err := scripts.CheckName(name); err != nil {
-		return &InvalidError{"name", quote(name), err.Error()}
+		return &InvalidError{"name", scripts.Quote(name), err.Error()}
 	}
 	if n < 0 {
 		return &InvalidError{"n", n, "must not be negative"}

@@ -129,7 +129,7 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 		}
 		rate, interval := number("rate"), number("interval")
 		if rate < 1 || interval < 1 || fields["type"] == "" {
-			return fmt.Errorf("%w: %s", ErrNotConfigured, quote(l.name))
+			return fmt.Errorf("%w: %s", ErrNotConfigured, scripts.Quote(l.name))
 		}
 		cfg = Config{
 			Limit:     Limit{Rate: rate, Per: time.Duration(min(interval, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, Burst: rate},
