@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
@@ -107,85 +106,69 @@ func TestCluster_AMasterThatStopsDelaysNoOther(t *testing.T) {
 // The master dies and its replica takes over, which go-redis would notice within a minute by itself.
 func TestCluster_LocksOutliveTheirMaster(t *testing.T) {
 	t.Parallel()
-	const lease = 20 * time.Second
 	cluster := redistest.StartCluster(t)
-	rdb := cluster.Client(t)
-	c := newClient(t, rdb)
-	const name, awaited = "{orders}:1", "{orders}:2"
-	held := mustLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithReplicas(1, 10*time.Second)))
-	require.NoError(t, rdb.HSet(t.Context(), awaited, "java:1", 1).Err())
-	node, err := rdb.MasterForKey(t.Context(), awaited)
-	require.NoError(t, err)
-	poll(t, func() bool { return node.Wait(t.Context(), 1, time.Second).Val() == 1 })
-
-	granted := make(chan error, 1)
-	waiter := newClient(t, cluster.Client(t)).Mutex(awaited)
-	go func() {
-		l, err := waiter.Lock(within(t, 2*patience))
-		if err == nil {
-			err = l.Unlock(t.Context())
-		}
-		granted <- err
-	}()
-	channel := scripts.LockChannel(awaited)
-	poll(t, func() bool { return subscribers(t, cluster, channel) == 1 })
-
-	cluster.Owner(t, name).Kill()
-	before := held.Deadline()
-	poll(t, func() bool { return held.Err() != nil || held.Deadline().After(before) })
-	require.NoError(t, held.Err(), "renewed at the new master before the lease was over")
-
-	poll(t, func() bool { // nobody publishes
-		rdb.ReloadState(t.Context())
-		return rdb.Del(t.Context(), awaited).Err() == nil
-	})
-	start := time.Now()
-	require.NoError(t, <-granted)
-	require.Less(t, time.Since(start), 5*time.Second+patience/2, "a poll, and room for a busy machine")
-	require.NoError(t, held.Unlock(t.Context()))
+	outliveAFailover(t, newPlace(t, 3, cluster.Nodes()...), 1, func() { cluster.Owner(t, "{orders}").Kill() })
 }
 
 func TestSentinel_LocksAndWaitersOutliveTheirPrimary(t *testing.T) {
 	t.Parallel()
-	const lease = 20 * time.Second
 	sentinel := redistest.StartSentinel(t)
-	rdb, base := sentinel.Client(t), redistest.Name(t)
-	held := mustLock(t, newClient(t, rdb).Mutex(base+"a", redislock.WithLease(lease), redislock.WithReplicas(2, 10*time.Second)))
-	awaited := base + "b"
-	conn := rdb.Conn()
-	defer conn.Close()
-	require.NoError(t, conn.HSet(t.Context(), awaited, "java:1", 1).Err())
-	poll(t, func() bool { return conn.Wait(t.Context(), 2, time.Second).Val() == 2 })
-
-	granted := make(chan error, 1)
-	waiter := newClient(t, sentinel.Client(t)).Mutex(awaited)
-	go func() {
-		l, err := waiter.Lock(within(t, 2*patience))
-		if err == nil {
-			err = l.Unlock(t.Context())
-		}
-		granted <- err
-	}()
-	awaitWaiters(t, rdb, awaited)
-
-	sentinel.Primary.Kill()
-	before := held.Deadline()
-	poll(t, func() bool { return held.Err() != nil || held.Deadline().After(before) })
-	require.NoError(t, held.Err(), "renewed at the new primary before the lease was over")
-	poll(t, func() bool { return rdb.Del(t.Context(), awaited).Err() == nil }) // nobody publishes
-	start := time.Now()
-	require.NoError(t, <-granted)
-	require.Less(t, time.Since(start), 5*time.Second+patience/2, "a poll, and room for a busy machine")
-	require.NoError(t, held.Unlock(t.Context()))
+	p := &place{options: redis.UniversalOptions{MasterName: redistest.MasterName}}
+	for _, s := range sentinel.Sentinels {
+		p.options.Addrs = append(p.options.Addrs, s.Addr())
+	}
+	p.rdb = p.connect(t)
+	outliveAFailover(t, p, 2, sentinel.Primary.Kill)
 }
 
-// subscribers counts them over all nodes that answer.
-func subscribers(t *testing.T, cluster *redistest.Cluster, channel string) (n int64) {
+// outliveAFailover has locks of all kinds held and waited for while their primary, which has so many replicas, is killed.
+func outliveAFailover(t *testing.T, p *place, replicas int, kill func()) {
 	t.Helper()
-	for _, node := range cluster.Nodes() {
-		n += node.Client(t).PubSubShardNumSub(t.Context(), channel).Val()[channel]
+	const lease = 20 * time.Second
+	c := newClient(t, p.rdb)
+	conn := nodeOf(t, p.rdb, "{orders}").Conn()
+	defer conn.Close()
+	var held []*redislock.Lock
+	var awaited []string
+	var waiting []*begun
+	for _, kind := range single {
+		m := mutexOf(c, kind, "{orders}:held:"+kind, redislock.WithLease(lease), redislock.WithReplicas(replicas, 10*time.Second))
+		held = append(held, mustTry(t, m))
+		s := &subject{p, kind, "{orders}:awaited:" + kind, []string{"{orders}:awaited:" + kind}}
+		s.holdRaw(t, 0)
+		awaited = append(awaited, s.name)
+		waiting = append(waiting, s.contender(t, s.of).start(t, within(t, 2*patience)))
 	}
-	return n
+	require.NoError(t, conn.Set(t.Context(), "{orders}", "the last of it", 0).Err())
+	poll(t, func() bool { return conn.Wait(t.Context(), replicas, time.Second).Val() == int64(replicas) })
+
+	kill()
+	keptFor(t, 0, held...) // renewed at the new primary before the leases were over
+	for _, name := range awaited {
+		poll(t, func() bool { // nobody publishes
+			if cluster, ok := p.rdb.(*redis.ClusterClient); ok {
+				cluster.ReloadState(t.Context())
+			}
+			return p.rdb.Del(t.Context(), name).Err() == nil
+		})
+	}
+	free := time.Now()
+	for _, b := range waiting {
+		mustUnlock(t, b.wait(t))
+		require.Less(t, b.at.Sub(free), 5*time.Second+patience/2, "a poll, and room for a busy machine")
+	}
+	mustUnlock(t, held...)
+}
+
+// nodeOf is the client of the node that has the key.
+func nodeOf(t *testing.T, rdb redis.UniversalClient, key string) *redis.Client {
+	t.Helper()
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		node, err := cluster.MasterForKey(t.Context(), key)
+		require.NoError(t, err)
+		return node
+	}
+	return rdb.(*redis.Client)
 }
 
 // A proxy shows a cluster as one server; here it is one node that has all slots.

@@ -26,6 +26,7 @@ const (
 	maxReleaseWait = 5 * time.Second
 	releaseTimeout = 5 * time.Second // of one batch
 	releaseBatch   = 100
+	closeTries     = 3 // of Close
 )
 
 // claim is what may be left of a lock in Redis.
@@ -178,6 +179,9 @@ func (r *releaser) send(ctx context.Context, batch []claim) (again []claim, err 
 			err = failure
 			cl.due, cl.pause = now.Add(cl.pause), min(2*cl.pause, maxReleaseWait)
 			again = append(again, cl)
+			if !calls.Refused(failure) {
+				calls.Reload(r.client.own)
+			}
 		case cl.copies > 0:
 			cl.copies--
 			cl.due = now.Add(lateCopy)
@@ -213,7 +217,7 @@ func (c *Client) runBatch(ctx context.Context, batch []claim) []*redis.Cmd {
 	return cmds
 }
 
-// close sends everything that is pending once, due or not, and drops what fails. The gate is closed and idle.
+// close sends everything that is pending, due or not, and drops what fails. The gate is closed and idle.
 func (r *releaser) close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true
@@ -224,23 +228,33 @@ func (r *releaser) close(ctx context.Context) error {
 	var errs []error
 	left := 0
 	for batch := range slices.Chunk(pending, releaseBatch) {
-		if err := ctx.Err(); err != nil {
-			errs = append(errs, err)
-			left += len(batch)
-			continue
-		}
-		bounded, cancel := context.WithTimeout(ctx, releaseTimeout)
-		again, err := r.send(bounded, batch)
-		cancel()
-		if err != nil {
-			errs = append(errs, err, overdue(ctx))
-			left += len(again)
-		}
+		failed, err := r.sendLast(ctx, batch)
+		left += failed
+		errs = append(errs, err)
 	}
 	if left > 0 {
 		return fmt.Errorf("%d locks could not be released and end with their lease: %w", left, errors.Join(errs...))
 	}
 	return nil
+}
+
+// sendLast releases a batch, trying again in case the node has just been replaced, and returns how many failed.
+func (r *releaser) sendLast(ctx context.Context, batch []claim) (failed int, err error) {
+	for n := range closeTries {
+		if n > 0 && r.client.wheel.Sleep(ctx, releaseRetry) != nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return len(batch), ctx.Err()
+		}
+		bounded, cancel := context.WithTimeout(ctx, releaseTimeout)
+		batch, err = r.send(bounded, batch)
+		cancel()
+		if err == nil {
+			return 0, nil
+		}
+	}
+	return len(batch), errors.Join(err, overdue(ctx))
 }
 
 // overdue is ctx's error, also in the instant between its deadline and the news of it: a connection that has the same
