@@ -38,14 +38,10 @@ func requireLeft(t *testing.T, l *ratelimit.Limiter, want int64) {
 // requireSoonLeft is for what another process has changed under the scope PerClient.
 func requireSoonLeft(t *testing.T, l *ratelimit.Limiter, want int64) {
 	t.Helper()
-	w := newWheel(t)
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if r, err := l.Peek(t.Context()); err == nil && r.Remaining == want {
-			return
-		}
-		require.NoError(t, w.Sleep(t.Context(), 20*time.Millisecond))
-	}
-	requireLeft(t, l, want)
+	redistest.Poll(t, func() bool {
+		r, err := l.Peek(t.Context())
+		return err == nil && r.Remaining == want
+	})
 }
 
 func take(t *testing.T, l *ratelimit.Limiter, n int64, want bool) ratelimit.Result {
