@@ -114,11 +114,15 @@ func (q *queue[T]) arrive(batch []*Waiter[T], again time.Duration, err error) {
 	defer g.mu.Unlock()
 	d := g.pause(again)
 	q.due = time.Now().Add(d)
-	whole := true
+	refused, stays := false, false
 	for _, w := range batch {
 		w.inFlight, w.seen = false, true
 		if w.verdict == undecided && err != nil {
 			w.Fail(err)
+		}
+		// What the first who got nothing wanted may suffice for those behind him, unless he waits on.
+		if w.verdict != granted && !refused {
+			refused, stays = true, w.verdict == undecided && !w.settled && !w.once
 		}
 		switch {
 		case w.settled: // gone meanwhile
@@ -128,13 +132,10 @@ func (q *queue[T]) arrive(batch []*Waiter[T], again time.Duration, err error) {
 		case w.verdict == failed:
 			q.settle(w, w.failure)
 		case w.once:
-			whole = false
 			q.settle(w, &NotServedError{Again: d})
-		default:
-			whole = false
 		}
 	}
-	if whole {
+	if !stays {
 		q.look = true
 	}
 }
