@@ -32,7 +32,7 @@ func Retry(w *wheel.Wheel, rdb redis.UniversalClient, retries int, once func() (
 			return r
 		}
 		Reload(rdb)
-		pause := min(8*time.Millisecond<<n, 512*time.Millisecond)
+		pause := 8 * time.Millisecond << min(n, 6)
 		if w.Sleep(context.Background(), pause/2+rand.N(pause/2)) != nil {
 			return r
 		}

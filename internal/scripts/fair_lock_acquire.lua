@@ -24,7 +24,7 @@ if found[2] or held == -2 and (not head or head == id) then
   for _, other in ipairs(redis.call('ZREM', timeouts, id) == 1 and redis.call('ZRANGE', timeouts, 0, -1) or {}) do
     redis.call('ZINCRBY', timeouts, -ARGV[4], other)
   end
-  redis.call('HSET', key, id, 1); redis.call('PEXPIRE', key, ms)
+  redis.call('HSET', key, id, 1); redis.call('PEXPIRE', key, math.max(held, ms)) -- never shorter: see lock_acquire.lua
   return {1, ms, token or nil}
 end
 if skipped and held == -2 then redis.call(ARGV[6], KEYS[5] .. ':' .. head, '0') end

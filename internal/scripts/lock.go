@@ -10,7 +10,7 @@ var (
 	//
 	//	KEYS  name, fence if a fencing token is wanted
 	//	ARGV  id, ttlMillis, and with a fence: fenceMillis, spare
-	//	reply {1, ttlMillis, token} taken, or held by this id already; the TTL is set; the token comes with a fence only
+	//	reply {1, ttlMillis, token} taken, or held by this id already; the TTL is set unless it is longer; the token comes with a fence only
 	//	      {0, pttl}             held by another; pttl is in milliseconds, -1 without expiry
 	//
 	// A token is higher than all that went before: one more than the last, or the server's time in microseconds if that is

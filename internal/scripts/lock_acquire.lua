@@ -32,5 +32,7 @@ end
 if free then
   redis.call('HSET', key, id, 1)
 end
-redis.call('PEXPIRE', key, ttl)
+if free or redis.call('PTTL', key) < ms then -- a late copy must not shorten what the holder was promised since
+  redis.call('PEXPIRE', key, ttl)
+end
 return reply

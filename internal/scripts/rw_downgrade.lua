@@ -9,8 +9,12 @@ if wrote == 0 and redis.call('HEXISTS', key, reader) == 0 then
 end
 if wrote == 1 then -- else an earlier execution, whose reply was lost, has done it
   redis.call('HSET', key, 'mode', 'read', reader, 1)
-  redis.call('SET', KEYS[3], 1, 'PX', ms)
-  redis.call('PEXPIRE', key, ms)
   redis.call(ARGV[4], KEYS[2], '1')
+end
+if wrote == 1 or redis.call('PTTL', KEYS[3]) < ms then -- the holder counts from before the last copy of the call
+  redis.call('SET', KEYS[3], 1, 'PX', ms)
+end
+if wrote == 1 or redis.call('PTTL', key) < ms then
+  redis.call('PEXPIRE', key, ms)
 end
 return {1, ms}

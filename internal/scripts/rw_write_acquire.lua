@@ -25,5 +25,7 @@ if KEYS[2] then
   reply[3] = last - spare
 end
 redis.call('HSET', key, 'mode', 'write', id, 1)
-redis.call('PEXPIRE', key, ms)
+if left < ms then -- a late copy must not shorten what the holder was promised since
+  redis.call('PEXPIRE', key, ms)
+end
 return reply

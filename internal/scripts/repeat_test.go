@@ -1,0 +1,78 @@
+package scripts_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// A copy of a call may come late: after its holder was promised more by another call, or instead of the first, whose effect it then
+// has to tell of as its own, for the holder counts his lease from before the last copy was sent.
+func TestCopiesOfACall(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	run := func(t *testing.T, s *scripts.Script, keys []string, args ...any) {
+		t.Helper()
+		reply, err := s.Run(t.Context(), rdb, keys, args...).Int64Slice()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, reply[0])
+	}
+	acquisitions := map[string]func(t *testing.T, name, id string, ms int){
+		"plain": func(t *testing.T, name, id string, ms int) {
+			run(t, scripts.LockAcquire, []string{name}, id, ms)
+		},
+		"fair": func(t *testing.T, name, id string, ms int) {
+			run(t, scripts.FairLockAcquire, scripts.FairLockKeys(name), id, ms, 1, 300_000, 15_000, "PUBLISH")
+		},
+		"write": func(t *testing.T, name, id string, ms int) {
+			run(t, scripts.WriteAcquire, []string{name}, id, ms)
+		},
+		"read": func(t *testing.T, name, id string, ms int) {
+			run(t, scripts.ReadAcquire, []string{name, scripts.ReadTimeout(name, id)}, id, ms)
+		},
+	}
+	for kind, acquire := range acquisitions {
+		t.Run("a late one of an acquisition does not shorten what was extended: "+kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			acquire(t, name, "me:1", 10_000)
+			keys := []string{name}
+			if kind == "read" {
+				timeout := scripts.ReadTimeout(name, "me:1")
+				run(t, scripts.ReadRenew, []string{name, timeout}, 60_000, "me:1")
+				keys = append(keys, timeout)
+			} else {
+				run(t, scripts.LockRenew, keys, 60_000, "me:1")
+			}
+			acquire(t, name, "me:1", 10_000)
+			for _, key := range keys {
+				requireTTL(t, rdb, key, time.Minute)
+			}
+		})
+	}
+
+	t.Run("a second one of a downgrade makes the reader's lease whole", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		timeout := scripts.ReadTimeout(name, "me:2")
+		acquisitions["write"](t, name, "me:1:write", 10_000)
+		downgrade := func() {
+			run(t, scripts.Downgrade, []string{name, scripts.RWChannel(name), timeout}, "me:1:write", "me:2", 30_000, "PUBLISH")
+		}
+		downgrade()
+		_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error { // most of it has passed before the second
+			pipe.PExpire(t.Context(), name, 5*time.Second)
+			pipe.PExpire(t.Context(), timeout, 5*time.Second)
+			return nil
+		})
+		require.NoError(t, err)
+		downgrade()
+		requireTTL(t, rdb, name, 30*time.Second)
+		requireTTL(t, rdb, timeout, 30*time.Second)
+	})
+}
