@@ -18,8 +18,8 @@ import (
 // Grant is what Acquire of a Leased got: permits that are held together, renewed together and lost together. It is safe for
 // concurrent use. A grant of no permits is held until it is released.
 //
-// Ground rules. mu guards what is below it. term counts the leases that the grant had one after another: what is heard
-// of an earlier one is not about this one. err is set once, and never by two.
+// Ground rules. mu guards what is below it. terms counts the leases that the grant had one after another, and term is the one
+// in force: what is heard of an earlier one is not about it. err is set once, and never by two.
 type Grant struct {
 	client *Client
 	name   string
@@ -30,6 +30,7 @@ type Grant struct {
 	doubt  bool // a copy of the request may still be under way
 
 	mu     sync.Mutex
+	terms  int
 	term   int
 	lease  *renewal.Lease // nil for no permits
 	ttl    time.Duration
@@ -44,8 +45,8 @@ var errReplaced = errors.New("semaphore: lease replaced")
 // hold has the grant looked after for a lease that Redis granted at sentAt or later.
 func (g *Grant) hold(ttl time.Duration, sentAt time.Time) error {
 	g.mu.Lock()
-	g.term++
-	term := g.term
+	g.terms++
+	term := g.terms
 	g.mu.Unlock()
 	c := g.client
 	spec := renewal.Spec{
@@ -64,7 +65,7 @@ func (g *Grant) hold(ttl time.Duration, sentAt time.Time) error {
 	}
 	g.mu.Lock()
 	old, over := g.lease, g.err
-	g.lease, g.ttl = lease, ttl
+	g.lease, g.ttl, g.term = lease, ttl, term
 	g.mu.Unlock()
 	if old != nil {
 		old.Close(errReplaced)
@@ -135,7 +136,8 @@ func (g *Grant) Context(parent context.Context) context.Context {
 }
 
 // Extend sets the lease to d from now, 1 ms to 365 days, also for the renewals that follow. It blocks for one round trip. The
-// error is ErrLost if the permits were lost, ErrNotHeld if they were released; after any other the earlier lease goes on.
+// error is ErrLost if the permits were lost, ErrNotHeld if they were released; after any other the earlier lease goes on. What
+// Redis has promised already it keeps: after a d that ends sooner, permits of a holder that dies come back when the earlier lease is over.
 func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if err := checkLease("lease", d); err != nil {
 		return err
@@ -146,7 +148,8 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if len(g.ids) == 0 {
 		return nil
 	}
-	args := []any{calls.Millis(d), "XX"}
+	// Never sooner than before: the reply may be lost, or a copy of the call come late, and the holder believe what was promised first.
+	args := []any{calls.Millis(d), "GT"}
 	for _, id := range g.ids {
 		args = append(args, id)
 	}
@@ -162,7 +165,13 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 		g.lose(fmt.Errorf("%w: %q: gone from Redis when it was extended", ErrLost, g.name))
 		return g.Err()
 	}
-	return g.hold(d, r.SentAt)
+	if err := g.hold(d, r.SentAt); err != nil && g.Err() == nil {
+		if _, late := errors.AsType[*renewal.LostError](err); late {
+			err = errors.New("the answer took longer than the lease")
+		}
+		return operationError("extend", g.name, err)
+	}
+	return g.Err()
 }
 
 // Release gives the permits back and wakes those who wait. Whatever it returns, they are no longer held: Done is closed and
@@ -258,7 +267,7 @@ func (g *Grant) lose(err error) { g.end(err) }
 // lost is called once for a lease that ended by itself.
 func (g *Grant) lost(term int, err error) {
 	g.mu.Lock()
-	current, ttl := g.term == term, g.ttl
+	current, ttl := term >= g.term, g.ttl // one that has just been made may end before hold has returned
 	g.mu.Unlock()
 	if !current || errors.Is(err, renewal.ErrClosed) || !g.end(err) {
 		return
