@@ -228,16 +228,17 @@ func subscriptionsKilled(t *testing.T, p *place) {
 }
 
 func scriptsFlushed(t *testing.T, p *place) {
-	stop, flushed := make(chan struct{}), make(chan int, 1)
+	stop, flushed, w := make(chan struct{}), make(chan int, 1), newWheel(t)
 	var held []*redislock.Lock
 	for _, kind := range kinds {
-		held = append(held, newSubject(t, p, kind).take(t, redislock.WithLease(900*time.Millisecond)))
+		held = append(held, newSubject(t, p, kind).take(t, redislock.WithLease(1800*time.Millisecond)))
 	}
 	go func() {
 		for n := 0; ; n++ {
 			for _, node := range p.nodes {
 				_ = node.ScriptFlush(context.Background()).Err()
 			}
+			_ = w.Sleep(context.Background(), time.Millisecond) // others want the processor too
 			if isClosed(stop) {
 				flushed <- n
 				return
@@ -245,7 +246,7 @@ func scriptsFlushed(t *testing.T, p *place) {
 		}
 	}()
 	c := newClient(t, p.rdb)
-	for start := time.Now(); time.Since(start) < 2*time.Second; {
+	for start := time.Now(); time.Since(start) < 2500*time.Millisecond; {
 		for _, kind := range kinds {
 			require.NoError(t, newSubject(t, p, kind).of(c).Do(t.Context(), func(context.Context) error { return nil }))
 		}
