@@ -159,15 +159,13 @@ func TestFairMutex_GivenUpWhileRedisHangs(t *testing.T) {
 // A reply that is lost after the script has executed costs neither the place nor the lock.
 func TestFairMutex_LostReply(t *testing.T) {
 	t.Parallel()
-	d := &redistest.FaultDialer{}
-	server := redistest.Shared(t)
-	rdb := server.Client(t, func(o *redis.Options) {
-		o.Dialer = d.Dial
-		o.ReadTimeout = 200 * time.Millisecond
-	})
-	plain, name := server.Client(t), redistest.Name(t)
-	c := newClient(t, rdb)
-	mustUnlock(t, mustLock(t, c.FairMutex(name))) // the script is known
+	everywhere(t, fairLostReply)
+}
+
+func fairLostReply(t *testing.T, p *place) {
+	s := newSubject(t, p, "fair")
+	c, d := s.faultyClient(t)
+	plain, name := s.rdb, s.name
 	lost := d.LoseReply("EVALSHA", 1, redistest.Swallow)
 	held := mustLock(t, c.FairMutex(name))
 	<-lost
@@ -183,8 +181,7 @@ func TestFairMutex_LostReply(t *testing.T) {
 	mustUnlock(t, held)
 	<-lost
 	mustUnlock(t, next.wait(t))
-	poll(t, func() bool { return plain.Exists(t.Context(), name).Val() == 0 })
-	require.Empty(t, line(t, plain, name))
+	poll(t, func() bool { return len(s.trace(t)) == 0 })
 }
 
 // Whoever is killed while it stands in line is skipped once it was not heard of for 15 seconds, and not before.

@@ -34,15 +34,14 @@ func inLine(t *testing.T, m *redislock.Mutex, n int) (served <-chan int) {
 	return order
 }
 
-func TestMutex_Handoff(t *testing.T) {
+// Locks of one holder are passed on within a process.
+func TestKinds_Handoff(t *testing.T) {
 	t.Parallel()
 	const callers = 50
-	roundTrips := func(t *testing.T, opts ...redislock.LockOption) int {
+	roundTrips := func(t *testing.T, s *subject, opts ...redislock.LockOption) int {
 		t.Helper()
-		rdb := redistest.Shared(t).Client(t)
-		c, count := counted(t, rdb)
-		name := redistest.Name(t)
-		m := c.Mutex(name, opts...)
+		c, count := counted(t, s.connect(t))
+		m := mutexOf(c, s.kind, s.name, opts...)
 		held := mustLock(t, m)
 		order := inLine(t, m, callers)
 		before := count.looks()
@@ -50,26 +49,34 @@ func TestMutex_Handoff(t *testing.T) {
 		for i := range callers {
 			require.Equal(t, i, <-order, "in order of arrival")
 		}
-		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+		poll(t, func() bool { return len(s.trace(t)) == 0 })
 		return count.looks() - before
 	}
+	everywhere(t, func(t *testing.T, p *place) {
+		for _, kind := range []string{"plain", "write"} {
+			t.Run(kind+": callers of a process are served in order without asking Redis", func(t *testing.T) {
+				t.Parallel()
+				// A few, where an unlock meets an attempt under way on behalf of all who wait.
+				require.LessOrEqual(t, roundTrips(t, newSubject(t, p, kind), redislock.WithHandoff(1000, time.Minute)), callers/2)
+			})
 
-	t.Run("serves callers of a process in order without asking Redis", func(t *testing.T) {
-		t.Parallel()
-		// A few, where an unlock meets an attempt under way on behalf of all who wait.
-		require.LessOrEqual(t, roundTrips(t, redislock.WithHandoff(1000, time.Minute)), callers/2)
-	})
+			t.Run(kind+": so too with fencing", func(t *testing.T) {
+				t.Parallel()
+				// The first look reserved no tokens, as nobody stood in line yet; the second did.
+				opts := []redislock.LockOption{redislock.WithHandoff(1000, time.Minute), redislock.WithFencing()}
+				require.LessOrEqual(t, roundTrips(t, newSubject(t, p, kind), opts...), callers/2)
+			})
 
-	t.Run("so too with fencing", func(t *testing.T) {
-		t.Parallel()
-		// The first look reserved no tokens, as nobody stood in line yet; the second did.
-		require.LessOrEqual(t, roundTrips(t, redislock.WithHandoff(1000, time.Minute), redislock.WithFencing()), callers/2)
+			t.Run(kind+": Redis is asked for each where it is switched off (control)", func(t *testing.T) {
+				t.Parallel()
+				require.Greater(t, roundTrips(t, newSubject(t, p, kind), redislock.WithHandoff(0, 0)), callers)
+			})
+		}
 	})
+}
 
-	t.Run("asks Redis for each where it is switched off (control)", func(t *testing.T) {
-		t.Parallel()
-		require.Greater(t, roundTrips(t, redislock.WithHandoff(0, 0)), callers)
-	})
+func TestMutex_Handoff(t *testing.T) {
+	t.Parallel()
 
 	t.Run("ends when the lock was lost", func(t *testing.T) {
 		t.Parallel()
