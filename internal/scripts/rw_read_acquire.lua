@@ -11,8 +11,7 @@ if not mode and left ~= -2 then
   return redis.error_reply('WRONGKIND the key holds a lock that is not a read/write lock')
 end
 -- A second execution after a lost reply sets the same again, but never a shorter lease than the holder was promised since.
-redis.call('HSET', key, 'mode', 'read', id, 1)
-if redis.call('PTTL', KEYS[2]) < ms then
+if redis.call('HSET', key, 'mode', 'read', id, 1) > 0 or redis.call('PTTL', KEYS[2]) < ms then
   redis.call('SET', KEYS[2], 1, 'PX', ms)
 end
 if left ~= -1 and left < ms then
