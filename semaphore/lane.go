@@ -2,6 +2,7 @@ package semaphore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -29,6 +30,7 @@ type addition struct {
 	n        int64
 	ifExists bool
 	max      int64
+	ours     bool   // of one who has gone: nobody else would repeat it
 	seq      uint64 // 0 until it is sent
 	code     int64  // what the script said
 	until    time.Time
@@ -89,7 +91,7 @@ func (c *Client) giveBackPlain(name string, granted []int64) {
 	}
 	if sum > 0 {
 		c.gate.EnterInside()
-		c.additions.WaitFunc(context.Background(), name, &addition{n: sum}, func(*addition, error) { c.gate.Leave() })
+		c.additions.WaitFunc(context.Background(), name, &addition{n: sum, ours: true}, func(*addition, error) { c.gate.Leave() })
 	}
 }
 
@@ -139,7 +141,7 @@ func unconfirmed(operation, name string, err error) error { //nolint:unparam // 
 	switch {
 	case err == nil:
 		return nil
-	case calls.Final(err):
+	case calls.Final(err), errors.Is(err, ErrUnconfirmed):
 		return operationError(operation, name, err)
 	default:
 		return fmt.Errorf("%w: %s %q: %w", ErrUnconfirmed, operation, name, err)
@@ -156,33 +158,56 @@ func (c *Client) attemptAdditions(name string, batch []*waitqueue.Waiter[*additi
 		}
 		all = append(all, w.Value)
 	}
+	for from := 0; from < len(all); from += maxBatch {
+		codes, doubt, err := c.addNow(name, all[from:min(from+maxBatch, len(all))])
+		if err != nil {
+			if calls.Final(err) && doubt {
+				err = fmt.Errorf("%w: %w", ErrUnconfirmed, err) // an unanswered copy of the call may have been executed
+			}
+			c.debts.owe(name, stillOwed(all[from:], max(kept-from, 0), err))
+			c.settleLater(name)
+			return 0, err
+		}
+		for i, code := range codes {
+			if at := from + i - kept; at >= 0 {
+				batch[at].Value.code = code
+				batch[at].Grant()
+			}
+		}
+	}
+	c.debts.owe(name, nil)
+	return 0, nil
+}
+
+// addNow runs the script of releases. Doubt says that a copy of the call was not answered.
+func (c *Client) addNow(name string, some []*addition) (codes []int64, doubt bool, err error) {
 	keys := []string{name, c.lane(name, "releasing"), scripts.SemChannel(name)}
 	args := []any{laneMillis, publish}
-	for _, a := range all {
+	for _, a := range some {
 		only := 0
 		if a.ifExists {
 			only = 1
 		}
 		args = append(args, a.seq, a.n, only, a.max)
 	}
-	codes, err := c.run(scripts.SemRelease, keys, args...).Int64Slice()
-	if err == nil && len(codes) != len(all) {
+	r := c.run(scripts.SemRelease, keys, args...)
+	codes, err = r.Int64Slice()
+	if err == nil && len(codes) != len(some) {
 		err = fmt.Errorf("unexpected reply %v", codes)
 	}
-	if err != nil {
-		if calls.Final(err) {
-			all = nil
+	return codes, r.Doubt, err
+}
+
+// stillOwed are those of unconfirmed additions, the first of which are known to be, that go on in the background after an error. One
+// that was refused has failed for its caller, who may repeat it.
+func stillOwed(all []*addition, known int, err error) (owed []*addition) {
+	refused := calls.Final(err) && !errors.Is(err, ErrUnconfirmed)
+	for i, a := range all {
+		if a.n > 0 && (i < known || a.ours || !refused) {
+			owed = append(owed, a)
 		}
-		c.debts.owe(name, all)
-		c.settleLater(name)
-		return 0, err
 	}
-	c.debts.owe(name, nil)
-	for i, w := range batch {
-		w.Value.code = codes[kept+i]
-		w.Grant()
-	}
-	return 0, nil
+	return owed
 }
 
 // settleLater sees to it that somebody learns, after a pause, what became of unconfirmed calls.
@@ -207,6 +232,7 @@ func (c *Client) settleIn(name string, pause time.Duration) {
 		}
 	})
 	if err != nil {
+		c.debts.leaveOff(name)
 		c.logger.LogAttrs(context.Background(), slog.LevelWarn, "permits stay unconfirmed until the next call",
 			slog.String("name", name), slog.Any("error", err))
 	}
@@ -309,6 +335,13 @@ func (d *debts) ask(name string) bool {
 	}
 	d.asking[name] = true
 	return true
+}
+
+// leaveOff ends the asking although something may be left to ask.
+func (d *debts) leaveOff(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.asking, name)
 }
 
 // settled reports whether nothing is left to ask, and if so ends the asking.
