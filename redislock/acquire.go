@@ -3,6 +3,7 @@ package redislock
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,9 @@ const (
 
 	// slowTries is how often a lock is asked for whose replies take longer than its lease.
 	slowTries = 3
+
+	// mostMillis is the longest time.Duration. Redis knows longer ones.
+	mostMillis = math.MaxInt64 / int64(time.Millisecond)
 )
 
 // wish is a call for a lock: what waits in the queues.
@@ -48,7 +52,7 @@ func (m *Mutex) request(waits bool) *request {
 // attempt asks for the lock on behalf of the head of a queue. What it learns, or fails by, concerns all who wait.
 func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again time.Duration, err error) {
 	head := batch[0].Value
-	locked := c.heldHere(queue)
+	locked, again := c.heldHere(queue)
 	if locked == nil {
 		head.req.spare = int32(min(len(batch)-1, head.mutex.config.handoff.count)) // at most 10000
 		l, err := head.ask()
@@ -64,14 +68,10 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 			if head.locked.Load() != nil && calls.Outage(err) {
 				return minPoll, nil // a failover is no reason to leave the line
 			}
-			c.refuse(queue, nil)
 			return 0, err
 		}
 		again = max(locked.TTL+time.Millisecond, 0)
-	} else {
-		again = min(locked.TTL, minPoll)
 	}
-	c.refuse(queue, locked)
 	for _, w := range batch {
 		w.Value.locked.Store(locked)
 		if !w.Value.contended {
@@ -82,30 +82,20 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 	return again, nil
 }
 
-// refuse remembers what those who wait in a queue were told last, for those who come after; nil forgets it.
-func (c *Client) refuse(queue string, locked *LockedError) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if locked == nil {
-		delete(c.refused, queue)
-	} else {
-		c.refused[queue] = locked
-	}
-}
-
-// heldHere spares Redis the question while this process holds the lock itself and has heard so a moment ago.
-func (c *Client) heldHere(queue string) *LockedError {
+// heldHere spares Redis the question, for some time, while this process holds the lock itself and has heard so a moment ago.
+func (c *Client) heldHere(queue string) (*LockedError, time.Duration) {
 	c.mu.Lock()
 	l := c.holders[queue]
 	c.mu.Unlock()
 	if l == nil || !l.lease.Valid() {
-		return nil
+		return nil, 0
 	}
-	left := min(minPoll-c.since(l.asked), time.Until(l.lease.Deadline()))
-	if left <= 0 {
-		return nil
+	left := time.Until(l.lease.Deadline())
+	again := min(minPoll-c.since(l.asked), left)
+	if again <= 0 {
+		return nil, 0
 	}
-	return &LockedError{Name: l.name(), TTL: left}
+	return &LockedError{Name: l.name(), TTL: left}, again
 }
 
 // ask requests the lock once, and again if the reply took so long that the lease was over. It blocks as long as the
@@ -117,8 +107,8 @@ func (w *wish) ask() (*Lock, error) {
 		if err == nil {
 			return l, nil
 		}
-		if errors.Is(err, ErrLocked) && w.req.kind().leave != nil && w.req.waits {
-			w.inBooks = true // and what a late copy takes the next attempt finds
+		if w.req.kind().leave != nil && w.req.waits && (errors.Is(err, ErrLocked) || w.inBooks && !taken && calls.Outage(err)) {
+			w.inBooks = true // its place outlasts an outage, and what a late copy takes the next attempt finds
 			return nil, err
 		}
 		if taken || w.doubt || w.inBooks {
@@ -200,7 +190,7 @@ func readGrant(r calls.Reply) (grant, error) {
 	if len(v) < 2 {
 		return grant{}, fmt.Errorf("redislock: unexpected reply %v", v)
 	}
-	g := grant{taken: v[0] == 1, pttl: time.Duration(v[1]) * time.Millisecond}
+	g := grant{taken: v[0] == 1, pttl: time.Duration(min(v[1], mostMillis)) * time.Millisecond}
 	if len(v) > 2 {
 		g.token = v[2]
 	}

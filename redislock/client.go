@@ -51,10 +51,9 @@ type Client struct {
 	gate     calls.Gate
 
 	mu      sync.Mutex
-	holders map[string]*Lock        // locks of exclusive kinds, by their queue
-	held    map[*Lock]struct{}      // all others
-	limits  map[*Lock]wheel.Timer   // of those with WithMaxHold
-	refused map[string]*LockedError // by queues with waiters
+	holders map[string]*Lock      // locks of exclusive kinds, by their queue
+	held    map[*Lock]struct{}    // all others
+	limits  map[*Lock]wheel.Timer // of those with WithMaxHold
 	leases  map[shard]*renewal.Destination
 }
 
@@ -86,7 +85,6 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		limits:   make(map[*Lock]wheel.Timer),
 		origin:   time.Now(),
 		holders:  make(map[string]*Lock),
-		refused:  make(map[string]*LockedError),
 		leases:   make(map[shard]*renewal.Destination),
 	}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {

@@ -19,18 +19,11 @@ type handoff struct {
 }
 
 func (c *Client) newQueues() *waitqueue.Group[*wish] {
-	listen := c.channels.Listen(channelOf)
 	return waitqueue.New(c.wheel, waitqueue.Config[*wish]{
 		Attempt:  c.attempt,
 		MaxBatch: 1 << 20, // all of them: the head asks, the rest learn from it
 		Poll:     maxPoll,
-		Listen: func(queue string, kick func()) (stop func()) {
-			end := listen(queue, kick)
-			return func() {
-				c.refuse(queue, nil)
-				end()
-			}
-		},
+		Listen:   c.channels.Listen(channelOf),
 		GiveBack: func(_ string, granted []*wish) {
 			for _, w := range granted {
 				w.lock.discard()
@@ -81,13 +74,13 @@ func channelOf(queue string) string {
 	return k.channel(name, id)
 }
 
-// enqueue returns a wish and the queue in which it is about to wait.
+// enqueue returns a wish and the queue in which it is about to wait. It knows what the first who waits there was told last.
 func (m *Mutex) enqueue() (*wish, string) {
-	c, w := m.client, m.wish(true)
+	w := m.wish(true)
 	queue := m.queueOf(w.req)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w.locked.Store(c.refused[queue])
+	if first, waits := m.client.queues.First(queue); waits {
+		w.locked.Store(first.locked.Load())
+	}
 	return w, queue
 }
 

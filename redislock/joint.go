@@ -37,10 +37,10 @@ type joint struct {
 }
 
 func newJoint(need int, parts []*Lock) *joint {
-	j := &joint{need: need}
+	j := &joint{need: need, parts: slices.Clone(parts)} // all of them before any is watched: what ends the joint gives back no others
 	j.ctx, j.cancel = context.WithCancelCause(context.Background())
 	for _, part := range parts {
-		j.add(part)
+		j.watch(part)
 	}
 	return j
 }
@@ -54,8 +54,12 @@ func (j *joint) add(part *Lock) bool {
 	}
 	j.parts = append(j.parts, part)
 	j.mu.Unlock()
-	context.AfterFunc(part.lease.Context(j.ctx), func() { j.over(part) })
+	j.watch(part)
 	return true
+}
+
+func (j *joint) watch(part *Lock) {
+	context.AfterFunc(part.lease.Context(j.ctx), func() { j.over(part) })
 }
 
 // over is called when a part or the joint has ended.

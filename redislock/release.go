@@ -103,7 +103,7 @@ func (r *releaser) add(cl claim, d time.Duration) {
 	defer r.mu.Unlock()
 	first := len(r.pending) == 0 || cl.due.Before(r.pending[0].due)
 	heap.Push(&r.pending, cl)
-	if first && !r.running {
+	if !r.running && (first || !r.timer.Pending()) { // it is not pending where the wheel had no room for it
 		r.arm()
 	}
 }
@@ -114,7 +114,7 @@ func (r *releaser) arm() {
 		return
 	}
 	r.timer.Stop()
-	// Without a wheel the keys end with their lease.
+	// Without a wheel the keys end with their lease; with a full one they wait for the next release.
 	r.timer, _ = r.client.wheel.AfterFunc(time.Until(r.pending[0].due), r.fire)
 }
 

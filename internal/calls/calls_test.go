@@ -97,6 +97,10 @@ func TestErrors_SayWhatBecameOfACall(t *testing.T) {
 		{err: answer("READONLY You can't write"), refused: true, passing: true, out: true},
 		{err: answer("CLUSTERDOWN The cluster is down"), refused: true, passing: true, out: true},
 		{err: answer("MOVED 1 127.0.0.1:7000"), refused: true, passing: true, out: true},
+		{err: answer("NOREPLICAS Not enough good replicas to write."), refused: true, passing: true, out: true},
+		{err: answer("BUSY Redis is busy running a script."), refused: true, passing: true, out: true},
+		{err: answer("BUSYGROUP of a stream"), refused: true, final: true},
+		{err: answer("MISCONF Redis is configured to save RDB snapshots"), refused: true, passing: true, out: true},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("wrapped: %w", c.err)} {
 			require.Equal(t, c.sent, calls.MayHaveBeenSent(err), err)

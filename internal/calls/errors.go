@@ -29,11 +29,13 @@ func Refused(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// Passing reports whether the server refused a call for a reason that tends to pass within a second, such as a failover.
+// Passing reports whether the server refused a call for a reason that tends to pass soon, such as a failover, replicas that are away, or
+// somebody's slow script.
 func Passing(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	return moved || redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) ||
-		redis.IsClusterDownError(err) || redis.IsTryAgainError(err) || redis.IsMaxClientsError(err)
+		redis.IsClusterDownError(err) || redis.IsTryAgainError(err) || redis.IsMaxClientsError(err) || redis.IsNoReplicasError(err) ||
+		redis.HasErrorPrefix(err, "BUSY ") || redis.HasErrorPrefix(err, "MISCONF")
 }
 
 // Final reports whether a call that failed is not worth repeating, ever.

@@ -186,6 +186,16 @@ func (g *Group[T]) Handoff(name string, give func(*T)) bool {
 	return false
 }
 
+// First returns the Value of the first waiter under the name, if there is one. It is for Configs whose Attempt leaves Value as it is.
+func (g *Group[T]) First(name string) (v T, waits bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if q := g.queues[name]; q != nil && q.first != nil {
+		return q.first.Value, true
+	}
+	return v, false
+}
+
 // Waiting is the number of waiters under the name.
 func (g *Group[T]) Waiting(name string) int {
 	g.mu.Lock()

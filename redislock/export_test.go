@@ -1,0 +1,4 @@
+package redislock
+
+// Join makes one Lock of several, all of which must be held, as MultiMutex does.
+func (c *Client) Join(parts ...*Lock) *Lock { return c.join("joined", newJoint(len(parts), parts)) }
