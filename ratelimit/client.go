@@ -155,8 +155,11 @@ func (c *Client) registry(e engine, cfg keyedConfig) *registry {
 	}
 	r.line = r.newLine()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.registries = append(c.registries, r)
+	c.mu.Unlock()
+	if c.gate.Closed() { // and Close may not have seen it
+		_ = r.line.Close(context.Background(), ErrClosed) // nobody waits there yet
+	}
 	return r
 }
 

@@ -110,6 +110,9 @@ func (l *lane) decide(ctx context.Context, n int64) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
 	}
+	if l.client.gate.Closed() {
+		return Result{}, ErrClosed
+	}
 	l.mu.Lock()
 	if r, ok, err := l.known(n); ok {
 		l.mu.Unlock()
@@ -143,6 +146,9 @@ func (l *lane) decide(ctx context.Context, n int64) (Result, error) {
 func (l *lane) upTo(ctx context.Context, n int64) (r Result, err error) {
 	if n == 0 {
 		return l.decide(ctx, 0)
+	}
+	if l.client.gate.Closed() {
+		return r, ErrClosed
 	}
 	if r, ok := l.upToKnown(n); ok {
 		l.client.count(r)

@@ -213,10 +213,9 @@ func (s slidingLog) reserve(l *lane, n int64, ahead time.Duration) (time.Duratio
 		return 0, nil, err
 	case len(reply) == 3:
 		l.mu.Lock()
+		defer l.mu.Unlock()
 		l.learn(newOwnLimit(reply), sentAt)
-		l.mu.Unlock()
-		delay, cancel, _, err := l.reserveOwn(n, ahead, true)
-		return delay, cancel, err
+		return l.reserveOwn(n, ahead)
 	case reply[3] == -1:
 		return 0, nil, ErrExceedsLimit
 	case reply[3] < 0:

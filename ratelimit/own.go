@@ -259,24 +259,18 @@ func (l *lane) answer(now time.Time, n int64, denied bool) (Result, error) {
 	return r, nil
 }
 
-// reserveOwn enters a reservation into the memory, if the count is there. Without must, the limit has to be trusted as well.
-func (l *lane) reserveOwn(n int64, ahead time.Duration, must bool) (delay time.Duration, cancel cancelFunc, ok bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if l.own == nil || !must && !l.trusted(now) {
-		return 0, nil, false, nil
-	}
-	at, log := now.Sub(l.client.began), &l.own.log
+// reserveOwn enters a reservation into the memory, where the count has to be. It wants mu.
+func (l *lane) reserveOwn(n int64, ahead time.Duration) (delay time.Duration, cancel cancelFunc, err error) {
+	at, log := time.Since(l.client.began), &l.own.log
 	if n > log.rate {
-		return 0, nil, true, ErrExceedsLimit
+		return 0, nil, ErrExceedsLimit
 	}
 	s, ok := log.reserve(at, n, ahead)
 	if !ok {
-		return 0, nil, true, ErrWouldExceedDeadline
+		return 0, nil, ErrWouldExceedDeadline
 	}
 	l.own.used = true
-	return s.at - at, func(context.Context) (bool, error) { return l.giveBackOwn(s), nil }, true, nil
+	return s.at - at, func(context.Context) (bool, error) { return l.giveBackOwn(s), nil }, nil
 }
 
 // giveBackOwn takes an entry out of the memory.

@@ -72,8 +72,16 @@ func (c *Client) reserve(ctx context.Context, n int64, reg *registry, l *lane,
 		return nil, err
 	}
 	defer c.leave()
-	delay, cancel, ok, err := l.reserveOwn(n, ahead, false)
-	if !ok {
+	var delay time.Duration
+	var cancel cancelFunc
+	var err error
+	l.mu.Lock()
+	own := l.trusted(time.Now())
+	if own {
+		delay, cancel, err = l.reserveOwn(n, ahead)
+	}
+	l.mu.Unlock()
+	if !own {
 		delay, cancel, err = l.reserveInRedis(n, ahead, ask)
 	}
 	if err != nil {
@@ -97,10 +105,9 @@ func (l *lane) reserveInRedis(n int64, ahead time.Duration,
 	}
 	if errors.Is(err, ErrUnavailable) {
 		l.mu.Lock()
-		own := l.goOn(time.Now())
-		l.mu.Unlock()
-		if own {
-			delay, cancel, _, err = l.reserveOwn(n, ahead, true)
+		defer l.mu.Unlock()
+		if l.goOn(time.Now()) {
+			return l.reserveOwn(n, ahead)
 		}
 	}
 	return delay, cancel, err

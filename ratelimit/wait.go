@@ -106,16 +106,19 @@ func (l *lane) waitFunc(ctx context.Context, r *registry, n int64, f func(error)
 	}
 	l.waiting.Add(1)
 	l.client.stats.waiting.Add(1)
-	over := func(err error) {
+	over := func() {
 		l.client.stats.waiting.Add(-1)
 		l.waiting.Add(-1)
 		then()
-		f(err)
 	}
-	leave := r.line.WaitFunc(ctx, l.key, req, func(_ request, err error) { over(err) })
+	leave := r.line.WaitFunc(ctx, l.key, req, func(_ request, err error) {
+		over()
+		f(err)
+	})
 	return func() {
 		if leave() {
-			over(context.Canceled)
+			over()
+			go f(context.Canceled)
 		}
 	}
 }

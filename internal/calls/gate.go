@@ -3,12 +3,13 @@ package calls
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // Gate counts what is under way and lets nothing new begin once it is closed. It is safe for concurrent use.
 type Gate struct {
 	mu     sync.Mutex
-	closed bool
+	closed atomic.Bool // written under mu
 	n      int
 	idle   chan struct{} // closed when n is 0; nil while nobody waits for that
 }
@@ -17,7 +18,7 @@ type Gate struct {
 func (g *Gate) Enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.closed.Load() {
 		return false
 	}
 	g.n++
@@ -45,17 +46,11 @@ func (g *Gate) Leave() {
 func (g *Gate) Close() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	first := !g.closed
-	g.closed = true
-	return first
+	return g.closed.CompareAndSwap(false, true)
 }
 
-// Closed reports whether Close was called.
-func (g *Gate) Closed() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.closed
-}
+// Closed reports whether Close was called. It takes no lock.
+func (g *Gate) Closed() bool { return g.closed.Load() }
 
 // Wait blocks until nothing is under way, or until ctx ends, whose error it returns.
 func (g *Gate) Wait(ctx context.Context) error {
