@@ -46,7 +46,9 @@ func TestFairMutex_KeepsItsPlaceInAnOutage(t *testing.T) {
 	dialer, calls := &redistest.FaultDialer{Timeout: 100 * time.Millisecond}, &outcomes{}
 	own := server.Client(t, func(o *redis.Options) {
 		o.MaxRetries, o.ReadTimeout = -1, 200*time.Millisecond
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) { return dialer.Dial(ctx, network, addr) }
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return dialer.Dial(ctx, network, addr)
+		}
 	})
 	own.AddHook(calls)
 	first := begin(func() (*redislock.Lock, error) { return newClient(t, own).FairMutex(name).Lock(within(t, patience)) })
@@ -73,7 +75,9 @@ func TestFairMutex_KeepsItsPlaceInAnOutage(t *testing.T) {
 // What a server refuses for the moment is tried again: a release until it succeeds, a wait until it is over.
 func TestMutex_RefusedForTheMoment(t *testing.T) {
 	t.Parallel()
-	for reason, states := range map[string]struct{ begin, end func(t *testing.T, server *redistest.Server) }{
+	for reason, states := range map[string]struct {
+		begin, end func(t *testing.T, server *redistest.Server)
+	}{
 		"for lack of replicas": {
 			func(t *testing.T, server *redistest.Server) {
 				require.NoError(t, server.Client(t).ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
