@@ -60,7 +60,7 @@ func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 // one cannot be had, Lock releases the others and returns the error that Mutex.Lock returned for it.
 //
 // The Lock's Name is the names, joined by commas. It is lost as soon as one of its parts is: Done is closed, Err tells which, and
-// the other parts are released shortly after. Its Deadline is that of the part that ends first.
+// the other parts are released an eighth of their lease later. Its Deadline is that of the part that ends first.
 func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.take(ctx, (*Mutex).Lock) }
 
 // TryLock takes all locks if they are free, and none otherwise. The error is that of the first, in order of names, that could not be had.

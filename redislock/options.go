@@ -180,7 +180,8 @@ func WithReplicas(n int, timeout time.Duration) LockOption {
 }
 
 // WithMaxHold ends the lock after d, 1 ms to 365 days, however alive its holder is: against one that forgot to unlock, for whom the
-// watchdog would renew it for ever. The Lock is then lost, with the cause ErrMaxHold, and free shortly after. The default is no limit.
+// watchdog would renew it for ever. The Lock is then lost, with the cause ErrMaxHold, and free an eighth of its lease later, so that its
+// holder has time to stop. The default is no limit.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption{"WithMaxHold", func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {

@@ -47,7 +47,7 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l := o.held[ownedLock{m.client, m.kind, m.name}]
+	l := o.held[m.owned()]
 	if l == nil && m.kind.within != nil {
 		l = o.held[ownedLock{m.client, m.kind.within, m.name}]
 	}
@@ -86,10 +86,16 @@ func (o *Owner) took(l *Lock) {
 		o.held = make(map[ownedLock]*Lock)
 	}
 	l.tenure = &tenure{o, 1}
-	o.held[l.owned()] = l
+	o.held[l.mutex.owned()] = l
 }
 
-func (l *Lock) owned() ownedLock { return ownedLock{l.client(), l.kind(), l.name()} }
+// owned is what an owner knows the lock by. A fair one is the plain one of that name, for which he would wait himself.
+func (m *Mutex) owned() ownedLock {
+	if m.kind == fair {
+		return ownedLock{m.client, plain, m.name}
+	}
+	return ownedLock{m.client, m.kind, m.name}
+}
 
 // owner is whose lock it is, nil if nobody's.
 func (l *Lock) owner() *Owner {
@@ -122,7 +128,7 @@ func (l *Lock) gaveBack() bool {
 	if l.tenure.times > 0 {
 		return false
 	}
-	if key := l.owned(); o.held[key] == l {
+	if key := l.mutex.owned(); o.held[key] == l {
 		delete(o.held, key)
 	}
 	return true

@@ -228,6 +228,11 @@ func (r *releaser) close(ctx context.Context) error {
 	var errs []error
 	left := 0
 	for batch := range slices.Chunk(pending, releaseBatch) {
+		now := time.Now()
+		batch = slices.DeleteFunc(batch, func(cl claim) bool { return now.After(cl.until) })
+		if len(batch) == 0 {
+			continue
+		}
 		failed, err := r.sendLast(ctx, batch)
 		left += failed
 		errs = append(errs, err)

@@ -158,5 +158,8 @@ func (w *wish) downgrade(writer *Lock) (err error) {
 		return fmt.Errorf("%w: %q was gone from Redis", ErrLost, req.name())
 	}
 	w.lock = &Lock{request: *req, doubt: r.Doubt}
-	return c.hold(w.lock, r.SentAt)
+	if err = c.hold(w.lock, r.SentAt); err == nil && writer.doubt {
+		c.late.add(writer.claim(), lateCopy)
+	}
+	return err
 }
