@@ -48,7 +48,8 @@ func (p *periodic) fire() {
 
 // next returns the first multiple of the period that is still to come.
 func (p *periodic) next(deadline, now int64) int64 {
-	return deadline + ((now-deadline)/p.period+1)*p.period
+	last := deadline + (now-deadline)/p.period*p.period
+	return deadlineAfter(last, time.Duration(p.period))
 }
 
 // end lets no firing begin any more; it returns true to the first caller.

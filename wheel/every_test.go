@@ -2,6 +2,7 @@ package wheel_test
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -129,6 +130,22 @@ func TestEvery_ResetMovesThePhase(t *testing.T) {
 		require.True(t, timer.Reset(time.Second))
 		pass(21 * time.Second)
 		require.Equal(t, []time.Duration{6 * time.Second, 16 * time.Second, 26 * time.Second}, at)
+	})
+}
+
+func TestEvery_APeriodOfCenturiesIsNotThePast(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		pass(time.Second)
+		var ran counter
+		timer := every(t, w, math.MaxInt64, ran.inc)
+		require.True(t, timer.Reset(time.Second))
+		pass(time.Hour)
+		require.EqualValues(t, 1, ran.Load())
+		require.True(t, timer.Pending())
+		require.True(t, timer.Reset(time.Second))
+		pass(time.Hour)
+		require.EqualValues(t, 2, ran.Load())
 	})
 }
 
