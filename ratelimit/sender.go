@@ -206,7 +206,7 @@ type route struct {
 	script *scripts.Script
 }
 
-// of returns the sender of a key. Where it cannot be told which node has the key, nothing is shared, for in
+// of returns the sender of a key. Where it cannot be told which node has the key, or not yet, nothing is shared, for in
 // a pipeline for several nodes the slowest would hold up the others.
 func (s *senders) of(e engine, key string) *sender {
 	b, ok := e.(batched)
@@ -214,7 +214,9 @@ func (s *senders) of(e engine, key string) *sender {
 	switch rdb := s.client.rdb.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
-		master, err := rdb.MasterForKey(context.Background(), key)
+		known, end := context.WithCancel(context.Background())
+		end() // what is known already, or an error: to ask may take a server's timeout
+		master, err := rdb.MasterForKey(known, key)
 		if ok = ok && err == nil; ok {
 			node = master.Options().Addr
 		}
