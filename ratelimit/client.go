@@ -103,6 +103,15 @@ func (c *Client) enter() error {
 
 func (c *Client) leave() { c.gate.Leave() }
 
+// inside runs f, which talks to Redis, unless the Client is closed.
+func (c *Client) inside(f func() error) error {
+	if err := c.enter(); err != nil {
+		return err
+	}
+	defer c.leave()
+	return f()
+}
+
 // registry holds the lanes of one engine. A lane lives while somebody uses it or while it remembers something.
 type registry struct {
 	client *Client

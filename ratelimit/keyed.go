@@ -169,11 +169,13 @@ func (k *Keyed) Reset(ctx context.Context, key string) error {
 		return err
 	}
 	defer k.registry.release(l)
-	if err := k.client.rdb.Del(ctx, l.key).Err(); err != nil {
-		return explain(l.key, err)
-	}
-	k.registry.forget(l)
-	return nil
+	return k.client.inside(func() error {
+		if err := k.client.rdb.Del(ctx, l.key).Err(); err != nil {
+			return explain(l.key, err)
+		}
+		k.registry.forget(l)
+		return nil
+	})
 }
 
 // Reserve charges n permits now for use after the Reservation's Delay, and does not wait. It fails with

@@ -23,6 +23,8 @@ func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 		_, err = spent.Allow(t.Context(), name)
 		require.NoError(t, err)
 	}
+	reserved, err := spent.Reserve(t.Context(), name+":reserved", 1)
+	require.NoError(t, err)
 	require.NoError(t, c.Close(t.Context()))
 	later := c.Keyed("later", perSeconds(10, 1))
 	trips := n.trips(func() {
@@ -33,6 +35,14 @@ func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrClosed, "counted in memory")
 		_, err = spent.Allow(t.Context(), name)
 		require.ErrorIs(t, err, ratelimit.ErrClosed, "denied from memory")
+		require.ErrorIs(t, spent.Reset(t.Context(), name), ratelimit.ErrClosed)
+		_, err = reserved.Cancel(t.Context())
+		require.ErrorIs(t, err, ratelimit.ErrClosed)
+		require.ErrorIs(t, own.SetRate(t.Context(), perSeconds(1, 1), ratelimit.Overall), ratelimit.ErrClosed)
+		_, err = own.Config(t.Context())
+		require.ErrorIs(t, err, ratelimit.ErrClosed)
+		_, err = own.Delete(t.Context())
+		require.ErrorIs(t, err, ratelimit.ErrClosed)
 	})
 	require.Zero(t, trips)
 }

@@ -101,7 +101,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 		keep = 1
 	}
 	var set bool
-	err := l.with(0, func(lane *lane) error {
+	err := l.manage(func(lane *lane) error {
 		var err error
 		set, err = scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
 			int(scope), cfg.keepAlive.Milliseconds(), keep).Bool()
@@ -118,7 +118,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 // Config returns the limit, or ErrNotConfigured.
 func (l *Limiter) Config(ctx context.Context) (Config, error) {
 	var cfg Config
-	return cfg, l.with(0, func(*lane) error {
+	return cfg, l.manage(func(*lane) error {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
 		if err != nil {
 			return explain(l.name, err)
@@ -144,7 +144,7 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 // PerClient see it after about a second.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	var n int64
-	err := l.with(0, func(lane *lane) error {
+	err := l.manage(func(lane *lane) error {
 		var err error
 		if n, err = l.client.rdb.Del(ctx, logKeys(l.name)...).Result(); err != nil {
 			return explain(l.name, err)
@@ -167,6 +167,11 @@ func (l *Limiter) with(n int64, f func(*lane) error) error {
 	lane := l.client.logs.use(l.name)
 	defer l.client.logs.release(lane)
 	return f(lane)
+}
+
+// manage is with for what asks Redis itself.
+func (l *Limiter) manage(f func(*lane) error) error {
+	return l.with(0, func(lane *lane) error { return l.client.inside(func() error { return f(lane) }) })
 }
 
 // Allow is AllowN of one permit.

@@ -43,6 +43,10 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	if r.over {
 		return false, nil
 	}
+	if err := r.client.enter(); err != nil {
+		return false, err
+	}
+	defer r.client.leave()
 	ok, err := r.cancel(ctx)
 	if err != nil {
 		return false, explain(r.lane.key, err)

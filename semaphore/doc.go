@@ -15,7 +15,7 @@
 //   - A waiter gets its permits when they are free, whatever messages were lost: it looks again after each announcement, after each
 //     interruption of its subscription, when the nearest lease ends, and at the latest every five seconds.
 //   - Requests of one process are served in order, so that large ones are not starved; with [WithFair] those of all processes.
-//   - A call returns when its context ends, also while Redis hangs.
+//   - A call returns when its context ends, also while Redis hangs; a release, which is sent all the same, within a second of that.
 //   - No clock of a client reaches Redis.
 //
 // # What it does not promise

@@ -178,7 +178,7 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 // no renewal is sent any more. Releasing again does nothing and returns nil. It blocks for one round trip, which
 // releases of one process that come at the same time share.
 //
-// The release does not depend on ctx: it is sent even if ctx has ended. If Redis fails to confirm it, or ctx ends first, the
+// The release does not depend on ctx: it is sent even if ctx has ended. If Redis fails to confirm it, or ctx ended a second ago, the
 // error matches ErrUnconfirmed; the release is then retried in the background until the lease is over. The error matches ErrLost
 // if the permits were lost before, ErrClosed if the Client was closed. The permits of others are never touched.
 func (g *Grant) Release(ctx context.Context) error {

@@ -138,7 +138,7 @@ func (s *Semaphore) check(ctx context.Context, n int64) (done bool, err error) {
 // permits that nobody acquired, unless WithMax forbids it (ErrOverRelease). Releases of one process that come at the
 // same time share a script. It blocks for one round trip.
 //
-// A release does not depend on ctx: it is sent even if ctx has ended. If Redis fails to confirm it, or ctx ends first, the
+// A release does not depend on ctx: it is sent even if ctx has ended. If Redis fails to confirm it, or ctx ended a second ago, the
 // error matches ErrUnconfirmed; the release then goes on in the background for up to five minutes and takes effect once.
 func (s *Semaphore) Release(ctx context.Context, n int64) error {
 	_, err := s.release(ctx, n, false)
