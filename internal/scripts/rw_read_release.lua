@@ -9,6 +9,13 @@ if redis.call('HGET', key, 'mode') ~= 'read' or redis.call('HLEN', key) > 1 and 
   -- The writer's own, or another reader has the longest lease, which the hash has already. The clock moves on within a script.
   return 1
 end
+-- Among many, one who reads for as long is soon found and spares looking at all; they may have come together, and go together.
+for _, id in ipairs(redis.call('HLEN', key) > 16 and redis.call('HRANDFIELD', key, 8) or {}) do
+  local lease = redis.call('PTTL', KEYS[4] .. ':' .. id .. ':rwlock_timeout:1')
+  if lease > 0 and lease + 100 >= left then
+    return 1
+  end
+end
 -- What remains is as long as the longest lease of the others; those whose lease is over have died.
 local fields, longest = redis.call('HGETALL', key), 0
 for i = 1, #fields, 2 do
