@@ -10,6 +10,8 @@ import (
 
 const (
 	maxBatch   = 256         // requests in one script
+	maxScripts = 2           // of one lane under way, the second only for
+	crowd      = 28          // requests or more, who then do not wait out the first; fewer cost the server less in the next one
 	maxDenyFor = time.Second // how long an answer of Redis is trusted: another process may give permits back or raise the limit
 	keepFor    = time.Second // how long permits are kept whose waiter has gone
 )
@@ -24,12 +26,13 @@ type call struct {
 
 var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
 
-// lane is where the requests of this process for one key meet. Of those that do not wait at most one script is under way,
-// and callers that arrive meanwhile join the next one. Those that wait stand in the registry's line; while there are any, the
+// lane is where the requests of this process for one key meet. Of those that do not wait one script is under way,
+// and callers that arrive meanwhile join the next one, which a crowd does not put off. Those that wait stand in the
+// registry's line; while there are any, the
 // others are denied without a script. Its scripts travel by a sender, which lanes of one node share.
 //
-// Ground rules. mu guards every field below it. busy is set while a job of those who do not wait is with the sender, who
-// composes the next one until nobody is left. Nothing that blocks runs under mu. refs is guarded by the registry's shard.
+// Ground rules. mu guards every field below it. flights counts the jobs of those who do not wait that are with the sender, who
+// composes the next one in the place of each until nobody is left. A view is replaced by what was asked for later only. Nothing that blocks runs under mu. refs is guarded by the registry's shard.
 type lane struct {
 	client *Client
 	engine engine
@@ -41,15 +44,15 @@ type lane struct {
 	refs    int
 	waiting atomic.Int64
 
-	mu     sync.Mutex
-	busy   bool
-	next   []*call
-	own    *own // the count, if it is of the scope PerClient
-	view   view
-	sentAt time.Time // when the request was sent that the view is the answer to, and
-	took   time.Duration
-	stock  int64 // permits charged in advance, usable until
-	until  time.Time
+	mu      sync.Mutex
+	flights int
+	next    []*call
+	own     *own // the count, if it is of the scope PerClient
+	view    view
+	sentAt  time.Time // when the request was sent that the view is the answer to, and
+	took    time.Duration
+	stock   int64 // permits charged in advance, usable until
+	until   time.Time
 
 	changed time.Time // when this Client changed the limit last
 }
@@ -202,7 +205,7 @@ func (l *lane) upToKnown(n int64) (Result, bool) {
 
 // join enters a call into the next script, and has that sent if nobody else does. It wants mu, and unlocks it.
 func (l *lane) join(ctx context.Context, c *call) error {
-	if l.busy {
+	if l.flights > 0 && (l.flights == maxScripts || len(l.next)+1 < crowd || l.extra > 0) {
 		l.next = append(l.next, c)
 		l.mu.Unlock()
 		return nil
@@ -211,15 +214,18 @@ func (l *lane) join(ctx context.Context, c *call) error {
 		l.mu.Unlock()
 		return err
 	}
-	l.busy = true
-	l.mu.Unlock()
+	l.flights++
 	j := &job{lane: l, one: [1]*call{c}}
 	j.calls = j.one[:]
+	if len(l.next) > 0 {
+		j.calls, l.next = append(l.next, c), nil
+	}
+	l.mu.Unlock()
 	l.out.submit(ctx, j)
 	return nil
 }
 
-// compose returns the next batch. If there is none it clears busy.
+// compose returns the next batch. If there is none the flight is over.
 func (l *lane) compose() []*call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,7 +246,8 @@ func (l *lane) compose() []*call {
 		batch = append(batch, c)
 	}
 	if batch == nil {
-		l.busy, l.next = false, nil
+		l.flights--
+		l.next = nil
 	}
 	return batch
 }
@@ -254,6 +261,7 @@ func (l *lane) settle(j *job, v view, err error, sentAt time.Time) {
 	case own:
 		l.learn(found, sentAt)
 	case err == nil && sentAt.Before(l.changed): // of the limit before
+	case err == nil && sentAt.Before(l.sentAt): // another script has told what was later
 	case err == nil:
 		l.own, l.view, l.sentAt, l.took = nil, v, sentAt, now.Sub(sentAt)
 		if j.ahead != nil && j.ahead.res.Allowed {
