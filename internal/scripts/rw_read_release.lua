@@ -4,27 +4,27 @@ if redis.call('HDEL', key, ARGV[1]) == 0 then
   return 0
 end
 redis.call('DEL', KEYS[3])
-local left = redis.call('PTTL', key)
-if redis.call('HGET', key, 'mode') ~= 'read' or redis.call('HLEN', key) > 1 and (left == -1 or own + 100 < left) then
+local left, fields = redis.call('PTTL', key), redis.call('HLEN', key)
+if redis.call('HGET', key, 'mode') ~= 'read' or fields > 1 and (left == -1 or own + 100 < left) then
   -- The writer's own, or another reader has the longest lease, which the hash has already. The clock moves on within a script.
   return 1
 end
 -- Among many, one who reads for as long is soon found and spares looking at all; they may have come together, and go together.
-for _, id in ipairs(redis.call('HLEN', key) > 16 and redis.call('HRANDFIELD', key, 8) or {}) do
+for _, id in ipairs(fields > 16 and redis.call('HRANDFIELD', key, 8) or {}) do
   local lease = redis.call('PTTL', KEYS[4] .. ':' .. id .. ':rwlock_timeout:1')
   if lease > 0 and lease + 100 >= left then
     return 1
   end
 end
 -- What remains is as long as the longest lease of the others; those whose lease is over have died.
-local fields, longest = redis.call('HGETALL', key), 0
-for i = 1, #fields, 2 do
+local all, longest = redis.call('HGETALL', key), 0
+for i = 1, #all, 2 do
   local lease = 0
-  for n = 1, fields[i] ~= 'mode' and tonumber(fields[i + 1]) or 0 do
-    lease = math.max(lease, redis.call('PTTL', KEYS[4] .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
+  for n = 1, all[i] ~= 'mode' and tonumber(all[i + 1]) or 0 do
+    lease = math.max(lease, redis.call('PTTL', KEYS[4] .. ':' .. all[i] .. ':rwlock_timeout:' .. n))
   end
-  if lease == 0 and fields[i] ~= 'mode' then
-    redis.call('HDEL', key, fields[i])
+  if lease == 0 and all[i] ~= 'mode' then
+    redis.call('HDEL', key, all[i])
   end
   longest = math.max(longest, lease)
 end
