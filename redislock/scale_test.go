@@ -164,6 +164,7 @@ func TestLock_IsKeptForManyLeases(t *testing.T) {
 		held = append(held, mustLock(t, c.Mutex(name, redislock.WithLease(lease))))
 		holders[name] = requireHeldOnce(t, rdb, name)
 	}
+	began := time.Now()
 	require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
 	require.NoError(t, newWheel(t).Sleep(t.Context(), leases*lease))
 	for _, l := range held {
@@ -171,9 +172,10 @@ func TestLock_IsKeptForManyLeases(t *testing.T) {
 		require.Equal(t, holders[l.Name()], requireHeldOnce(t, rdb, l.Name()), "held by the same acquisition throughout")
 	}
 	renewals, calls := callsOf(t, rdb, "pexpire"), callsOf(t, rdb, "evalsha")
-	t.Logf("%d renewals in %d calls", renewals, calls)
+	took := time.Since(began)
+	t.Logf("%d renewals in %d calls and %v", renewals, calls, took)
 	require.GreaterOrEqual(t, renewals, locks*leases*2)
-	require.Less(t, renewals, locks*leases*4)
+	require.Less(t, float64(renewals), locks*4*took.Seconds()/lease.Seconds(), "about three a lease, and retries on a busy machine")
 	require.Less(t, calls, renewals/2, "what is due together travels together")
 	for _, l := range held {
 		require.NoError(t, l.Unlock(t.Context()))
