@@ -5,12 +5,9 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"runtime"
 	"runtime/pprof"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,11 +22,9 @@ import (
 
 // REDISLOCK_TEST_LOCKS=100000 makes it the fleet that the package is for.
 func TestLock_CostsNoGoroutineWhileHeld(t *testing.T) {
-	locks, lease := 1000, 2*time.Second
-	if many := os.Getenv("REDISLOCK_TEST_LOCKS"); many != "" {
-		var err error
-		locks, err = strconv.Atoi(many)
-		require.NoError(t, err)
+	lease := 2 * time.Second
+	locks, full := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 1000)
+	if full {
 		lease = redislock.DefaultLease
 	}
 	server := redistest.Start(t)
@@ -73,11 +68,9 @@ func TestLock_CostsNoGoroutineWhileHeld(t *testing.T) {
 
 // REDISLOCK_TEST_LOCKS=100000 as above.
 func TestLock_ManyAreToldTogetherThatRedisHangs(t *testing.T) {
-	locks, lease := 1000, 4*time.Second
-	if many := os.Getenv("REDISLOCK_TEST_LOCKS"); many != "" {
-		var err error
-		locks, err = strconv.Atoi(many)
-		require.NoError(t, err)
+	lease := 4 * time.Second
+	locks, full := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 1000)
+	if full {
 		lease = redislock.DefaultLease
 	}
 	server := redistest.Start(t)
@@ -85,20 +78,10 @@ func TestLock_ManyAreToldTogetherThatRedisHangs(t *testing.T) {
 	c := newClient(t, rdb)
 	name := redistest.Name(t)
 	held := make([]*redislock.Lock, locks)
-	var taking sync.WaitGroup
-	for part := range 64 {
-		taking.Go(func() {
-			for i := part; i < locks; i += 64 {
-				var err error
-				if held[i], err = c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)).Lock(context.Background()); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	taking.Wait()
-	require.False(t, t.Failed())
+	redistest.Each(t, locks, func(i int) (err error) {
+		held[i], err = c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)).Lock(context.Background())
+		return err
+	})
 	server.Pause()
 	var told time.Duration // after the deadline, at most
 	for _, l := range held {
@@ -107,7 +90,7 @@ func TestLock_ManyAreToldTogetherThatRedisHangs(t *testing.T) {
 		told = max(told, time.Since(l.Deadline()))
 	}
 	t.Logf("%d locks lost, the last told %v after its deadline", locks, told)
-	if locks > 1000 { // a few are told too soon to tell a difference, and not alone on the machine
+	if full { // a few are told too soon to tell a difference, and not alone on the machine
 		require.Less(t, told, lease/100+50*time.Millisecond, "after Redis may have given it away")
 	}
 	server.Resume()

@@ -2,6 +2,9 @@ package redistest
 
 import (
 	"context"
+	"os"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,4 +59,39 @@ func CloseWith(tb testing.TB, closing func(context.Context) error) {
 			tb.Errorf("close: %v", err)
 		}
 	})
+}
+
+// Scale returns how many of something a test makes: few, or if the environment variable is set, as many as that says.
+func Scale(tb testing.TB, env string, few int) (n int, full bool) {
+	tb.Helper()
+	many := os.Getenv(env)
+	if many == "" {
+		return few, false
+	}
+	n, err := strconv.Atoi(many)
+	if err != nil {
+		tb.Fatalf("%s: %v", env, err)
+	}
+	return n, true
+}
+
+// Each calls f for 0 to n-1 on 64 goroutines and fails the test with the first error of each.
+func Each(tb testing.TB, n int, f func(i int) error) {
+	tb.Helper()
+	const goroutines = 64
+	var running sync.WaitGroup
+	for part := range goroutines {
+		running.Go(func() {
+			for i := part; i < n; i += goroutines {
+				if err := f(i); err != nil {
+					tb.Error(err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	if tb.Failed() {
+		tb.FailNow()
+	}
 }
