@@ -147,7 +147,8 @@ func (w *wish) askOnce() (l *Lock, taken bool, err error) {
 	}
 	l = &Lock{request: *w.req, doubt: w.doubt, token: g.token, left: int32(m.config.handoff.count)}
 	if l.fenced() {
-		l.left = l.spare
+		l.left = int32(g.reserved)
+		l.reserved, l.used = g.token+g.reserved, g.token
 	}
 	return l, true, c.hold(l, r.SentAt)
 }
@@ -177,9 +178,10 @@ func (c *Client) hold(l *Lock, sentAt time.Time) (err error) {
 
 // grant is the reply of an acquire script.
 type grant struct {
-	taken bool
-	pttl  time.Duration
-	token int64
+	taken    bool
+	pttl     time.Duration
+	token    int64
+	reserved int64 // tokens after it that are the holder's too
 }
 
 func readGrant(r calls.Reply) (grant, error) {
@@ -193,6 +195,9 @@ func readGrant(r calls.Reply) (grant, error) {
 	g := grant{taken: v[0] == 1, pttl: time.Duration(min(v[1], mostMillis)) * time.Millisecond}
 	if len(v) > 2 {
 		g.token = v[2]
+	}
+	if len(v) > 3 {
+		g.reserved = v[3]
 	}
 	return g, nil
 }

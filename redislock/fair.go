@@ -24,7 +24,9 @@ var fair = &kind{
 		if r.waits {
 			waits = 1
 		}
-		args := []any{r.id, calls.Millis(r.ttl()), waits, calls.Millis(fairWait), calls.Millis(fairAlive), r.verb()}
+		args := []any{
+			r.id, calls.Millis(r.ttl()), waits, calls.Millis(fairWait), calls.Millis(fairAlive), r.verb(), scripts.FairLockChannel(r.name()),
+		}
 		if r.fenced() {
 			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name())), append(args, fenceMillis)}
 		}
@@ -33,14 +35,17 @@ var fair = &kind{
 	release: fairRelease,
 	leave:   fairRelease,
 	force: func(r *request) call {
-		return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name()), []any{"", calls.Millis(fairWait), r.verb(), "force"}}
+		what := fairRelease(r)
+		what.args = append(what.args, "force")
+		return what
 	},
-	channel: func(name, id string) string { return scripts.LockChannel(name) + ":" + id },
+	channel: func(name, id string) string { return scripts.FairLockChannel(name) + ":" + id },
 	renew:   scripts.LockRenew,
 }
 
 func fairRelease(r *request) call {
-	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name()), []any{r.id, calls.Millis(fairWait), r.verb()}}
+	args := []any{r.id, calls.Millis(fairWait), r.verb(), scripts.FairLockChannel(r.name())}
+	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name()), args}
 }
 
 // FairMutex returns the lock of that name, which goes to those who wait for it in the order in which they came, whatever their

@@ -239,7 +239,6 @@ func TestMutex_RedisRefuses(t *testing.T) {
 		args  []string
 		check func(error) bool
 	}{
-		"for lack of memory":   {[]string{"--maxmemory", "1"}, redis.IsOOMError},
 		"without a password":   {[]string{"--requirepass", "x"}, redis.IsAuthError},
 		"for lack of replicas": {[]string{"--min-replicas-to-write", "1"}, redis.IsNoReplicasError},
 	} {
@@ -251,6 +250,21 @@ func TestMutex_RedisRefuses(t *testing.T) {
 			require.True(t, tt.check(errors.Unwrap(err)), "%v", err)
 			require.NotErrorIs(t, err, redislock.ErrLocked)
 		})
+	}
+}
+
+// A server that has reached its maxmemory goes on granting locks of every kind: each takes some hundred bytes, and expires.
+func TestKinds_AreGrantedWhereMemoryIsShort(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t, "--maxmemory", "1").Client(t)
+	require.True(t, redis.IsOOMError(rdb.Set(t.Context(), "other", "x", 0).Err()))
+	c := newClient(t, rdb)
+	for name, m := range map[string]*redislock.Mutex{
+		"plain": c.Mutex("plain"), "fenced": c.Mutex("fenced", redislock.WithFencing()), "write": c.RWMutex("rw").Writer(),
+	} {
+		l, err := m.Lock(within(t, patience))
+		require.NoError(t, err, name)
+		require.NoError(t, l.Unlock(t.Context()), name)
 	}
 }
 

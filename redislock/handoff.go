@@ -96,11 +96,15 @@ func (l *Lock) handOver() bool {
 		c.since(l.asked) > min(m.config.handoff.time, l.ttl()/8) || c.queues.Waiting(m.queue) == 0 {
 		return false
 	}
+	if l.fenced() && c.since(l.since) < time.Microsecond {
+		return false // tokens must not run ahead of the server's clock, in microseconds
+	}
 	next := &Lock{
 		request: l.request, left: l.left - 1, passed: true,
 	}
 	if l.fenced() {
 		next.token = l.token + 1 // reserved when the lock was taken
+		next.used = next.token
 	}
 	if c.hold(next, l.lease.(*renewal.Lease).SentAt()) != nil { // a joint is none of an exclusive kind
 		return false

@@ -26,9 +26,9 @@ type kind struct {
 	// mark is appended to the id of each request, such as Redisson's ":write".
 	mark string
 
-	// acquire asks for the lock. The script replies {1, ttlMillis} or, if the lock is fenced, {1, ttlMillis, token} when
-	// it is now held under the id, else {0, pttl}: the milliseconds until what stands in the way may end by itself, -1 if it
-	// will not. An error reply that scripts.WrongKind recognises becomes ErrWrongKind.
+	// acquire asks for the lock. The script replies {1, ttlMillis} or, if the lock is fenced, {1, ttlMillis, token} and perhaps the
+	// number of tokens reserved after it, when it is now held under the id, else {0, pttl}: the milliseconds until what stands in
+	// the way may end by itself, -1 if it will not. An error reply that scripts.WrongKind recognises becomes ErrWrongKind.
 	acquire func(*request) call
 
 	// release frees the lock and wakes those who wait. The script replies 1 if it was held under the id, else 0.
@@ -56,7 +56,7 @@ type kind struct {
 	within *kind
 
 	// renew sets the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each, ARGV
-	// ttlMillis, id1 .. idN; it replies {1 renewed or 0 not held, ..} in order.
+	// id1, ttlMillis1, id2 ..; it replies {1 renewed or 0 not held, ..} in order.
 	renew *scripts.Script
 
 	// renewKeys are the keys of one lock in renew, as many for each. Nil stands for the name alone.
@@ -69,6 +69,9 @@ type request struct {
 	id    string // the holder's field: unique for ever
 	spare int32  // how many tokens more may be needed to hand the lock on
 	waits bool   // whoever is refused goes on waiting; false for TryLock
+
+	// Of a fenced hold: the last token that Redis has reserved for it, and the last one used.
+	reserved, used int64
 }
 
 func (r *request) client() *Client    { return r.mutex.client }
@@ -108,15 +111,24 @@ var plain = &kind{
 		}
 		return call{scripts.LockAcquire, []string{r.name()}, []any{r.id, calls.Millis(r.ttl())}}
 	},
-	release: func(r *request) call {
-		return call{scripts.LockRelease, []string{r.name(), scripts.LockChannel(r.name())}, []any{r.id, r.verb()}}
-	},
+	release: func(r *request) call { return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name())) },
 	force: func(r *request) call {
-		return call{scripts.LockForce, []string{r.name(), scripts.LockChannel(r.name())}, []any{r.verb()}}
+		return call{scripts.LockForce, []string{r.name()}, []any{r.verb(), scripts.LockChannel(r.name())}}
 	},
 	channel:   func(name, _ string) string { return scripts.LockChannel(name) },
 	exclusive: true,
 	renew:     scripts.LockRenew,
+}
+
+// returningTokens is a release that gives back the tokens that were reserved and not used. With the fence as a second key only
+// where there are any, all other releases have one key, and so succeed while their slot migrates.
+func (r *request) returningTokens(release *scripts.Script, channel string) call {
+	what := call{release, []string{r.name()}, []any{r.id, r.verb(), channel}}
+	if r.used < r.reserved {
+		what.keys = append(what.keys, scripts.LockFence(r.name()))
+		what.args = append(what.args, r.reserved, r.used)
+	}
+	return what
 }
 
 // kinds are those with waiters, by their labels.

@@ -118,7 +118,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{calls.Millis(d), l.id}}
+	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{l.id, calls.Millis(d)}}
 	r, answered := await(c, ctx.Done(), func() calls.Reply { return c.run(what) }, func(calls.Reply) {})
 	if !answered {
 		return operationError("extend", l.name(), calls.Ended(ctx))

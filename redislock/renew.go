@@ -50,11 +50,10 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 		return b.renewSeparately(ctx, batch)
 	}
 	keys := make([]string, 0, len(batch.Leases))
-	args := make([]any, 1, 1+len(batch.Leases))
-	args[0] = calls.Millis(batch.TTL)
+	args := make([]any, 0, 2*len(batch.Leases))
 	for _, l := range batch.Leases {
 		keys = append(keys, b.kind.keysToRenew(l.Key, l.ID)...)
-		args = append(args, l.ID)
+		args = append(args, l.ID, calls.Millis(l.TTL))
 	}
 	cmd := b.kind.renew.Run(ctx, b.rdb, keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {
@@ -67,7 +66,7 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch) (err error) {
 	renewals := make([]scripts.Call, len(batch.Leases))
 	for i, l := range batch.Leases {
-		renewals[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{calls.Millis(batch.TTL), l.ID}}
+		renewals[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{l.ID, calls.Millis(l.TTL)}}
 	}
 	for i, cmd := range b.kind.renew.RunBatch(ctx, b.rdb, renewals) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {

@@ -17,11 +17,11 @@ var reading = &kind{
 		return call{scripts.ReadAcquire, []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}, []any{r.id, calls.Millis(r.ttl())}}
 	},
 	release: func(r *request) call {
-		keys := []string{r.name(), scripts.RWChannel(r.name()), scripts.ReadTimeout(r.name(), r.id), scripts.RWPrefix(r.name())}
-		return call{scripts.ReadRelease, keys, []any{r.id, r.verb()}}
+		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
+		return call{scripts.ReadRelease, keys, []any{r.id, r.verb(), scripts.RWChannel(r.name()), scripts.ReadTimeouts(r.name())}}
 	},
 	force: func(r *request) call {
-		return call{scripts.RWForce, []string{r.name(), scripts.RWChannel(r.name())}, []any{"read", r.verb()}}
+		return call{scripts.RWForce, []string{r.name()}, []any{"read", r.verb(), scripts.RWChannel(r.name())}}
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	renew:     scripts.ReadRenew,
@@ -40,11 +40,9 @@ var writing = &kind{
 		}
 		return call{scripts.WriteAcquire, []string{r.name()}, []any{r.id, calls.Millis(r.ttl())}}
 	},
-	release: func(r *request) call {
-		return call{scripts.WriteRelease, []string{r.name(), scripts.RWChannel(r.name())}, []any{r.id, r.verb()}}
-	},
+	release: func(r *request) call { return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name())) },
 	force: func(r *request) call {
-		return call{scripts.RWForce, []string{r.name(), scripts.RWChannel(r.name())}, []any{"write", r.verb()}}
+		return call{scripts.RWForce, []string{r.name()}, []any{"write", r.verb(), scripts.RWChannel(r.name())}}
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	exclusive: true,
@@ -147,8 +145,9 @@ func (w *wish) downgrade(writer *Lock) (err error) {
 			c.abandon(req, w.doubt)
 		}
 	}()
-	keys := []string{req.name(), scripts.RWChannel(req.name()), scripts.ReadTimeout(req.name(), req.id)}
-	r := c.run(call{scripts.Downgrade, keys, []any{writer.id, req.id, calls.Millis(req.ttl()), req.verb()}})
+	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
+	args := []any{writer.id, req.id, calls.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
+	r := c.run(call{scripts.Downgrade, keys, args})
 	w.doubt = r.Doubt
 	g, err := readGrant(r)
 	if err != nil {

@@ -26,18 +26,20 @@ const (
 )
 
 // Ref names one lease of a batch.
-type Ref struct{ Key, ID string }
+type Ref struct {
+	Key, ID string
+	TTL     time.Duration // that the lease is to be extended by
+}
 
 // Batch is the work of one call. The slices belong to the Renewer and must not be kept after Renew returns.
 type Batch struct {
-	TTL      time.Duration // the same for every lease of a batch
 	Leases   []Ref
 	Outcomes []Outcome // one per lease, all Unknown at first; the backend fills it in
 }
 
 // Backend renews leases at one destination.
 type Backend interface {
-	// Renew extends every lease of b by b.TTL, only where the key is still held under the ID, and records the
+	// Renew extends every lease of b by its TTL, only where the key is still held under the ID, and records the
 	// outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
 	// Renew must return when ctx ends; until it does, it takes one of the destination's few places.
 	Renew(ctx context.Context, b *Batch) error
@@ -46,8 +48,7 @@ type Backend interface {
 // Destination collects the leases of one backend that fall due together and sends them in batches.
 // It is safe for concurrent use.
 //
-// Ground rules. Leases wait in due, a stack linked by nextDue, until the window closes, then in ready, cut into batches of one
-// TTL. A lease is pushed before closeAt is looked at, and closeAt is reset before the stack is taken, so that each lease has a window that
+// Ground rules. Leases wait in due, a stack linked by nextDue, until the window closes, then in ready, cut into batches. A lease is pushed before closeAt is looked at, and closeAt is reset before the stack is taken, so that each lease has a window that
 // will close. At most maxCalls goroutines take batches from ready, which mu guards; each ends when ready is empty, so an idle
 // destination has none.
 type Destination struct {
@@ -115,19 +116,11 @@ func (d *Destination) closeWindow() {
 	}
 }
 
-// cut sorts leases by TTL and cuts them into batches of one TTL and at most size leases.
+// cut sorts leases by TTL, the most urgent first, and cuts them into batches of at most size leases. Leases of similar TTLs travel
+// together, because the shortest of a batch sets the timeout of its call.
 func cut(leases []*Lease, size int) [][]*Lease {
 	slices.SortStableFunc(leases, func(a, b *Lease) int { return cmp.Compare(a.ttl, b.ttl) })
-	var batches [][]*Lease
-	for len(leases) > 0 {
-		n := 1
-		for n < len(leases) && n < size && leases[n].ttl == leases[0].ttl {
-			n++
-		}
-		batches = append(batches, leases[:n:n])
-		leases = leases[n:]
-	}
-	return batches
+	return slices.Collect(slices.Chunk(leases, size))
 }
 
 func (d *Destination) work() {
@@ -154,14 +147,13 @@ func (d *Destination) send(leases []*Lease) {
 		return
 	}
 	b := &Batch{
-		TTL:      leases[0].ttl,
 		Leases:   make([]Ref, len(leases)),
 		Outcomes: make([]Outcome, len(leases)),
 	}
 	for i, l := range leases {
-		b.Leases[i] = Ref{l.key, l.id}
+		b.Leases[i] = Ref{l.key, l.id, l.ttl}
 	}
-	ctx, cancel := context.WithTimeout(d.renewer.ctx, callTimeout(b.TTL))
+	ctx, cancel := context.WithTimeout(d.renewer.ctx, callTimeout(leases[0].ttl))
 	err := d.renew(ctx, b)
 	cancel()
 	d.report(err, len(leases))

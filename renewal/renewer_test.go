@@ -23,7 +23,7 @@ func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 		require.NoError(t, l.Err())
 		require.True(t, l.Valid())
 		require.False(t, isClosed(l.Done()))
-		require.Equal(t, map[renewal.Ref]int{{Key: "k", ID: "1"}: b.count()}, b.seen)
+		require.Equal(t, map[renewal.Ref]int{{Key: "k", ID: "1", TTL: ttl}: b.count()}, b.seen)
 
 		calls := b.history()
 		require.GreaterOrEqual(t, len(calls), 29, "one renewal per third of the lease")

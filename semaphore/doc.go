@@ -14,7 +14,7 @@
 //     who had gone, are given back.
 //   - A waiter gets its permits when they are free, whatever messages were lost: it looks again after each announcement, after each
 //     interruption of its subscription, when the nearest lease ends, and at the latest every five seconds.
-//   - Requests of one process are served in order, so that large ones are not starved; with [WithFair] those of all processes.
+//   - Requests of one process are served in order, so that large ones are not starved; with [Client.FairLeased] those of all processes.
 //   - A call returns when its context ends, also while Redis hangs; a release, which is sent all the same, within a second of that.
 //   - No clock of a client reaches Redis.
 //
@@ -22,7 +22,7 @@
 //
 //   - That permits of a Semaphore come back when their holder dies. Use a Leased.
 //   - A bound across a failover that loses writes, or for a process that does not run: see [Grant.Token] for the latter.
-//   - An order among processes, without WithFair.
+//   - An order among processes, without FairLeased.
 //
 // # Cost
 //

@@ -14,11 +14,11 @@ import (
 
 // A grant must never be believed for longer than Redis keeps it, whatever became of an Extend.
 func TestGrant_ExtendThatFails(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+	suite(t, func(t *testing.T, leased leasedKind) {
 		t.Run("with its reply lost: Redis keeps the permits for as long as the holder believes", func(t *testing.T) {
 			c, d, rdb := faulty(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := c.Leased(name, opts...), newClient(t, rdb).Leased(name, opts...)
+			l, other := leased.of(c, name), leased.of(newClient(t, rdb), name)
 			setLeased(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			lost := d.LoseReply(scripts.PermitRenew.SHA(), 1, redistest.Cut)
@@ -34,7 +34,7 @@ func TestGrant_ExtendThatFails(t *testing.T) {
 		t.Run("with a reply that comes after the lease: the earlier one goes on", func(t *testing.T) {
 			c, d, rdb := faulty(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := c.Leased(name, opts...), newClient(t, rdb).Leased(name, opts...)
+			l, other := leased.of(c, name), leased.of(newClient(t, rdb), name)
 			setLeased(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			d.Delay(0, 20*time.Millisecond)
@@ -60,12 +60,12 @@ func TestGrant_ExtendThatFails(t *testing.T) {
 			}()
 			rdb := redistest.Shared(t).Client(t)
 			name := redistest.Name(t)
-			other := newClient(t, rdb).Leased(name, opts...)
+			other := leased.of(newClient(t, rdb), name)
 			setLeased(t, other, 1)
 			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close(t.Context())) }()
-			l := c.Leased(name, with(opts, semaphore.WithLease(time.Second))...)
+			l := leased.of(c, name, semaphore.WithLease(time.Second))
 			g := mustAcquire(t, l, 1)
 			var full []wheel.Timer
 			for {

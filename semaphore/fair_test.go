@@ -20,7 +20,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	const processes = 5
 	server, name := redistest.Shared(t), redistest.Name(t)
 	rdb := server.Client(t)
-	holder := newClient(t, rdb).Leased(name, semaphore.WithFair())
+	holder := newClient(t, rdb).FairLeased(name)
 	setLeased(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
 	queue := scripts.SuffixName(name, "fair:queue")
@@ -34,7 +34,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 		}
 		own := server.Client(t)
 		own.AddHook(count)
-		l := newClient(t, own).Leased(name, semaphore.WithFair())
+		l := newClient(t, own).FairLeased(name)
 		n := int64(1)
 		if i%3 == 0 {
 			n = 2 // not overtaken by those that want one
@@ -85,7 +85,7 @@ func TestFair_SkipsTheDead(t *testing.T) {
 			server, name := redistest.Shared(t), redistest.Name(t)
 			rdb := server.Client(t)
 			interval := semaphore.WithPoll(x.poll)
-			holder := newClient(t, rdb, interval).Leased(name, semaphore.WithFair())
+			holder := newClient(t, rdb, interval).FairLeased(name)
 			setLeased(t, holder, 1)
 			g := mustAcquire(t, holder, 1)
 
@@ -100,7 +100,7 @@ func TestFair_SkipsTheDead(t *testing.T) {
 				return nil
 			})
 			require.NoError(t, err)
-			l := newClient(t, server.Client(t), interval).Leased(name, semaphore.WithFair())
+			l := newClient(t, server.Client(t), interval).FairLeased(name)
 			var next *semaphore.Grant
 			w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
 			poll(t, func() bool { return rdb.ZCard(t.Context(), part("queue")).Val() == 2 })
@@ -122,13 +122,13 @@ func TestFair_SkipsTheDead(t *testing.T) {
 func TestFair_LargeRequestsAreNotStarvedByOtherProcesses(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Shared(t), redistest.Name(t)
-	large := newClient(t, server.Client(t)).Leased(name, semaphore.WithFair())
+	large := newClient(t, server.Client(t)).FairLeased(name)
 	setLeased(t, large, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
 	for range 6 {
-		l := newClient(t, server.Client(t)).Leased(name, semaphore.WithFair())
+		l := newClient(t, server.Client(t)).FairLeased(name)
 		all.Go(func() {
 			for {
 				g, err := l.Acquire(ctx, 1)

@@ -107,8 +107,8 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 }
 
 func TestLeased_RepliesLost(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
-		fair := len(opts) > 0
+	suite(t, func(t *testing.T, leased leasedKind) {
+		fair := leased.kind.name == "fair"
 		acquire, release := scripts.PermitAcquire, scripts.PermitRelease
 		if fair {
 			acquire, release = scripts.FairStep, scripts.FairStep
@@ -117,8 +117,8 @@ func TestLeased_RepliesLost(t *testing.T) {
 		fresh := func(t *testing.T, retries int) (*semaphore.Leased, *redistest.FaultDialer) {
 			c, d, rdb := faulty(t, redistest.Shared(t), retries)
 			name := redistest.Name(t)
-			setLeased(t, newClient(t, rdb).Leased(name, opts...), 5)
-			return c.Leased(name, opts...), d
+			setLeased(t, leased.of(newClient(t, rdb), name), 5)
+			return leased.of(c, name), d
 		}
 		for how, loss := range losses {
 			t.Run("retried: acquired and released once, when "+how, func(t *testing.T) {
@@ -217,8 +217,7 @@ func TestClient_Close(t *testing.T) {
 	var grants []*semaphore.Grant
 	var calls []*call
 	calls = append(calls, start(func() error { return s.Acquire(t.Context(), 1) }))
-	for _, opts := range [][]semaphore.LeasedOption{nil, {semaphore.WithFair()}} {
-		l := c.Leased(name, opts...)
+	for _, l := range []*semaphore.Leased{c.Leased(name), c.FairLeased(name + ":fair")} {
 		setLeased(t, l, 3)
 		grants = append(grants, mustAcquire(t, l, 2))
 		calls = append(calls, start(func() error { _, err := l.Acquire(t.Context(), 2); return err }))
@@ -234,7 +233,7 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrClosed)
 	}
 	require.EqualValues(t, 3, available(t, watcher.Leased(name)))
-	require.EqualValues(t, 3, available(t, watcher.Leased(name, semaphore.WithFair())))
+	require.EqualValues(t, 3, available(t, watcher.FairLeased(name + ":fair")))
 	require.NoError(t, c.Close(t.Context()))
 
 	l := c.Leased(name)

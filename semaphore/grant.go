@@ -149,7 +149,7 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 	// Never sooner than before: the reply may be lost, or a copy of the call come late, and the holder believe what was promised first.
-	args := []any{calls.Millis(d), "GT"}
+	args := []any{"GT", calls.Millis(d), len(g.ids)}
 	for _, id := range g.ids {
 		args = append(args, id)
 	}

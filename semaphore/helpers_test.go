@@ -252,7 +252,7 @@ type kind struct {
 var kinds = []kind{
 	{"counting", func(c *semaphore.Client, name string) permits { return counting{c.Semaphore(name)} }, scripts.SemChannel},
 	{"leased", func(c *semaphore.Client, name string) permits { return leasing{c.Leased(name)} }, scripts.SemChannel},
-	{"fair", func(c *semaphore.Client, name string) permits { return leasing{c.Leased(name, semaphore.WithFair())} }, func(name string) string {
+	{"fair", func(c *semaphore.Client, name string) permits { return leasing{c.FairLeased(name)} }, func(name string) string {
 		return scripts.PrefixName("cogwheel_fair", name) + ":*"
 	}},
 }

@@ -120,7 +120,7 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 		"WithMax":   {c.Semaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1), c.Semaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1)},
 		"WithLease": {second(c.Leased(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
 		"option": {
-			second(c.Leased(name, semaphore.WithFair(), semaphore.WithFair()).Acquire(ctx, 1)), second(c.Leased(name, nil).Acquire(ctx, 1)),
+			second(c.Leased(name, semaphore.WithLease(time.Second), semaphore.WithLease(time.Second)).Acquire(ctx, 1)), second(c.Leased(name, nil).Acquire(ctx, 1)),
 			c.Semaphore(name, semaphore.WithMax(1), semaphore.WithMax(2)).Release(ctx, 1), c.Semaphore(name, nil).Release(ctx, 1),
 		},
 	} {
@@ -175,11 +175,11 @@ func TestSemaphore_NothingOrTooMuchOrNeverSet(t *testing.T) {
 }
 
 func TestLeased_ReleasesThatMustNotCount(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+	suite(t, func(t *testing.T, leased leasedKind) {
 		c, _, name := shared(t)
-		l := c.Leased(name, opts...)
+		l := leased.of(c, name)
 		setLeased(t, l, 3)
-		stranger := c.Leased(name+":other", opts...)
+		stranger := leased.of(c, name+":other")
 		setLeased(t, stranger, 1)
 		foreign := mustAcquire(t, stranger, 1)
 
@@ -192,7 +192,7 @@ func TestLeased_ReleasesThatMustNotCount(t *testing.T) {
 		_, err := l.LeaseTime(t.Context(), foreign.IDs()[0])
 		require.ErrorIs(t, err, semaphore.ErrNotHeld)
 
-		short := c.Leased(name, with(opts, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())...)
+		short := leased.of(c, name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
 		expired := mustAcquire(t, short, 2)
 		<-expired.Done()
 		require.ErrorIs(t, expired.Release(t.Context()), semaphore.ErrLost)
@@ -218,27 +218,27 @@ func TestSemaphore_WrongKind(t *testing.T) {
 	for what, x := range map[string]struct {
 		key  func(name string) string
 		put  func(c *redis.Client, key string) error
-		opts []semaphore.LeasedOption
+		made func(*semaphore.Client, string, ...semaphore.LeasedOption) *semaphore.Leased
 		who  string
 	}{
-		"words where permits are counted":          {same, words, nil, ""},
-		"a fraction where permits are counted":     {same, fraction, nil, ""},
-		"a hash where permits are counted":         {same, hash, nil, ""},
-		"a list where leases are":                  {leases, list, nil, "Leased"},
-		"words where a fair one counts":            {fairly("permits"), words, []semaphore.LeasedOption{semaphore.WithFair()}, "Leased"},
-		"a list where the leases of fair ones are": {fairly("leases"), list, []semaphore.LeasedOption{semaphore.WithFair()}, "Leased"},
+		"words where permits are counted":          {same, words, (*semaphore.Client).Leased, ""},
+		"a fraction where permits are counted":     {same, fraction, (*semaphore.Client).Leased, ""},
+		"a hash where permits are counted":         {same, hash, (*semaphore.Client).Leased, ""},
+		"a list where leases are":                  {leases, list, (*semaphore.Client).Leased, "Leased"},
+		"words where a fair one counts":            {fairly("permits"), words, (*semaphore.Client).FairLeased, "Leased"},
+		"a list where the leases of fair ones are": {fairly("leases"), list, (*semaphore.Client).FairLeased, "Leased"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c, rdb, name := shared(t)
 			require.NoError(t, x.put(rdb, x.key(name)))
 			before := rdb.Dump(t.Context(), x.key(name)).Val()
-			for call, f := range calls(c.Semaphore(name), c.Leased(name, x.opts...)) {
+			for call, f := range calls(c.Semaphore(name), x.made(c, name)) {
 				if !strings.HasPrefix(call, x.who) {
 					continue
 				}
 				want := semaphore.ErrWrongKind
-				if strings.Contains(what, "count") && (call == "Leased.Release" || call == "Leased.UpdateLease") {
+				if strings.Contains(what, "count") && call == "Leased.UpdateLease" {
 					want = semaphore.ErrNotHeld // for that the number of permits does not matter
 				}
 				require.ErrorIs(t, f(within(t, patience)), want, call)

@@ -54,8 +54,8 @@ type doubt struct {
 func (c *Client) attemptPlain(name string, batch []*waitqueue.Waiter[int64]) (time.Duration, error) {
 	seq := c.nth.Add(1)
 	confirmed := c.debts.confirmed(name, seq)
-	keys := []string{name, c.lane(name, "acquiring"), scripts.SemChannel(name)}
-	args := []any{seq, confirmed, laneMillis, publish}
+	keys := []string{name, c.lane(name, "acquiring")}
+	args := []any{seq, confirmed, laneMillis, publish, scripts.SemChannel(name)}
 	for _, w := range batch {
 		args = append(args, w.Value)
 	}
@@ -181,8 +181,8 @@ func (c *Client) attemptAdditions(name string, batch []*waitqueue.Waiter[*additi
 
 // addNow runs the script of releases. Doubt says that a copy of the call was not answered.
 func (c *Client) addNow(name string, some []*addition) (codes []int64, doubt bool, err error) {
-	keys := []string{name, c.lane(name, "releasing"), scripts.SemChannel(name)}
-	args := []any{laneMillis, publish}
+	keys := []string{name, c.lane(name, "releasing")}
+	args := []any{laneMillis, publish, scripts.SemChannel(name)}
 	for _, a := range some {
 		only := 0
 		if a.ifExists {

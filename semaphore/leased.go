@@ -16,11 +16,12 @@ import (
 const Forever time.Duration = -1
 
 // Leased is a semaphore whose permits have ids and leases: those of a holder that died come back by themselves. It is Redisson's
-// RPermitExpirableSemaphore with a watchdog. It is safe for concurrent use and holds no state: any number of Leased values of
-// one name, fair or not, are the same semaphore.
+// RPermitExpirableSemaphore with a watchdog. It is safe for concurrent use and holds no state: any number of Leased values that the same
+// constructor made for one name are the same semaphore.
 type Leased struct {
 	client *Client
 	name   string
+	fair   bool
 	config leasedConfig
 	keys   keys
 	err    error // of the name or an option
@@ -42,14 +43,27 @@ func keysOf(name string, fair bool) keys {
 	}
 }
 
-// Leased returns the leased semaphore of that name. It does not talk to Redis. The keys in Redis are Redisson's unless the
-// semaphore is fair: services in Java that use getPermitExpirableSemaphore(name) share the permits. Names are those of Semaphore; the two
-// must not be used under one name.
-func (c *Client) Leased(name string, opts ...LeasedOption) *Leased {
-	l := &Leased{client: c, name: name}
+// Leased returns the leased semaphore of that name. It does not talk to Redis. The keys in Redis are Redisson's: services in Java that use
+// getPermitExpirableSemaphore(name) share the permits. Names are those of Semaphore.
+//
+// A Semaphore and a Leased must not have the same name: both count in the key of that name, and Redis cannot tell one from the other, so
+// that what the one grants the other does not see. A FairLeased of the same name is another semaphore. Whichever of the two is set
+// second is refused with ErrWrongKind.
+func (c *Client) Leased(name string, opts ...LeasedOption) *Leased { return c.newLeased(name, false, opts) }
+
+// FairLeased returns the leased semaphore of that name that serves the requests of all processes strictly in the order in which they
+// reached Redis: a release assigns the permits to the request that came first, and wakes that process alone. It does not talk to
+// Redis. A request of a process that died or cannot reach Redis is passed over three poll intervals and a second after its last
+// look (see WithPoll), also if permits have been assigned to it meanwhile.
+//
+// It has keys of its own, {name}:fair:*, which neither Redisson nor Leased uses. Names and options are those of Leased.
+func (c *Client) FairLeased(name string, opts ...LeasedOption) *Leased { return c.newLeased(name, true, opts) }
+
+func (c *Client) newLeased(name string, fair bool, opts []LeasedOption) *Leased {
+	l := &Leased{client: c, name: name, fair: fair}
 	if l.err = checkName(name); l.err == nil {
 		l.config, l.err = newLeasedConfig(opts)
-		l.keys = keysOf(name, l.config.fair)
+		l.keys = keysOf(name, fair)
 	}
 	return l
 }
@@ -58,7 +72,7 @@ func (c *Client) Leased(name string, opts ...LeasedOption) *Leased {
 func (l *Leased) Name() string { return l.name }
 
 // Acquire takes n permits, 0 to MaxGrant, waiting until they are free. ctx bounds the wait; the grant outlives it. n 0 succeeds at once
-// without asking Redis. Requests of one process are served in their order; with WithFair those of all processes are.
+// without asking Redis. Requests of one process are served in their order; those of a FairLeased of all processes are.
 //
 // The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind, ErrInvalid, or is that of ctx or of Redis. After an error
 // nothing is held: what a lost reply granted is given back in the background, and ends with its lease at the latest.
@@ -119,7 +133,7 @@ func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)
 }
 
 func (l *Leased) queue() *waitqueue.Group[*request] {
-	if l.config.fair {
+	if l.fair {
 		return l.client.fair
 	}
 	return l.client.leased
@@ -162,11 +176,11 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 	if err != nil || len(raw) == 0 {
 		return err
 	}
-	args := []any{publish, 1}
+	args := []any{publish, l.keys.channel, 1}
 	for _, id := range raw {
 		args = append(args, id)
 	}
-	ks := []string{l.keys.permits, l.keys.leases, l.keys.channel}
+	ks := []string{l.keys.permits, l.keys.leases}
 	r, err := l.client.call(ctx, "release", l.name, scripts.PermitRelease, ks, args...)
 	if err != nil {
 		return err
@@ -259,7 +273,7 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 	if err != nil {
 		return err
 	}
-	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases}, calls.Millis(d), "XX", raw[0])
+	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases}, "XX", calls.Millis(d), 1, raw[0])
 	if err != nil {
 		return err
 	}
@@ -273,8 +287,8 @@ func (l *Leased) edit(ctx context.Context, op string, n int64) (bool, error) {
 	if l.err != nil {
 		return false, l.err
 	}
-	ks := []string{l.keys.permits, l.keys.leases, l.client.record(l.name), l.keys.channel}
-	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, ks, op, n, publish, recordMillis)
+	ks := []string{l.keys.permits, l.keys.leases, l.client.record(l.name), keysOf(l.name, !l.fair).permits}
+	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, ks, op, n, publish, l.keys.channel, recordMillis)
 	if err != nil {
 		return false, err
 	}
@@ -287,8 +301,8 @@ func (l *Leased) state(ctx context.Context, operation string, id ...any) (v [4]i
 	if l.err != nil {
 		return v, l.err
 	}
-	ks := []string{l.keys.permits, l.keys.leases, l.keys.channel}
-	r, err := l.client.call(ctx, operation, l.name, scripts.PermitState, ks, append([]any{publish}, id...)...)
+	ks := []string{l.keys.permits, l.keys.leases}
+	r, err := l.client.call(ctx, operation, l.name, scripts.PermitState, ks, append([]any{publish, l.keys.channel}, id...)...)
 	if err != nil {
 		return v, err
 	}
@@ -301,7 +315,7 @@ func (l *Leased) state(ctx context.Context, operation string, id ...any) (v [4]i
 
 // nudge has the permits of a fair semaphore assigned that have just become free.
 func (l *Leased) nudge() {
-	if l.config.fair {
+	if l.fair {
 		l.client.late.add(&leftover{name: l.name, fair: true, until: time.Now().Add(lateFor)}, 0)
 	}
 }

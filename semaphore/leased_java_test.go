@@ -97,7 +97,7 @@ func TestLeased_SharesPermitsWithJava(t *testing.T) {
 	t.Run("a renewal does not bring back what was released", func(t *testing.T) {
 		t.Parallel()
 		_, rdb, name := shared(t)
-		got, err := scripts.PermitRenew.Run(t.Context(), rdb, []string{leases(name)}, 1000, "GT", "0123456789abcdef").Int64Slice()
+		got, err := scripts.PermitRenew.Run(t.Context(), rdb, []string{leases(name)}, "GT", 1000, 1, "0123456789abcdef").Int64Slice()
 		require.NoError(t, err)
 		require.Equal(t, []int64{0}, got)
 		require.Zero(t, rdb.Exists(t.Context(), leases(name)).Val())

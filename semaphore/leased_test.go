@@ -30,35 +30,29 @@ func mustAcquire(t testing.TB, l *semaphore.Leased, n int64) *semaphore.Grant {
 	return g
 }
 
+// leasedKind is one of the two leased kinds.
+type leasedKind struct {
+	kind
+	of func(c *semaphore.Client, name string, opts ...semaphore.LeasedOption) *semaphore.Leased
+}
+
 // suite runs a test on the plain and on the fair kind.
-func suite(t *testing.T, f func(t *testing.T, opts ...semaphore.LeasedOption)) {
+func suite(t *testing.T, f func(t *testing.T, leased leasedKind)) {
 	t.Parallel()
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
-		f(t)
+		f(t, leasedKind{kinds[1], (*semaphore.Client).Leased})
 	})
 	t.Run("fair", func(t *testing.T) {
 		t.Parallel()
-		f(t, semaphore.WithFair())
+		f(t, leasedKind{kinds[2], (*semaphore.Client).FairLeased})
 	})
 }
 
-// kindOf is the kind that suite runs a test on.
-func kindOf(opts []semaphore.LeasedOption) kind {
-	if len(opts) > 0 {
-		return kinds[2]
-	}
-	return kinds[1]
-}
-
-func with(opts []semaphore.LeasedOption, more ...semaphore.LeasedOption) []semaphore.LeasedOption {
-	return append(more, opts...)
-}
-
 func TestLeased_Permits(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+	suite(t, func(t *testing.T, leased leasedKind) {
 		c, _, name := shared(t)
-		l := c.Leased(name, opts...)
+		l := leased.of(c, name)
 		ctx := t.Context()
 		counts := func(free, held int64) {
 			t.Helper()
@@ -91,9 +85,9 @@ func TestLeased_Permits(t *testing.T) {
 }
 
 func TestLeased_Grant(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+	suite(t, func(t *testing.T, leased leasedKind) {
 		c, _, name := shared(t)
-		l := c.Leased(name, opts...)
+		l := leased.of(c, name)
 		ctx := t.Context()
 		setLeased(t, l, 4)
 		g := mustAcquire(t, l, 2)
@@ -141,9 +135,9 @@ func TestLeased_Grant(t *testing.T) {
 }
 
 func TestLeased_IsRenewedAndLost(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+	suite(t, func(t *testing.T, leased leasedKind) {
 		c, rdb, name := shared(t)
-		l := c.Leased(name, with(opts, semaphore.WithLease(2*time.Second))...)
+		l := leased.of(c, name, semaphore.WithLease(2*time.Second))
 		setLeased(t, l, 2)
 		kept, lost := mustAcquire(t, l, 1), mustAcquire(t, l, 1)
 		w := newWheel(t)
@@ -164,10 +158,10 @@ func TestLeased_IsRenewedAndLost(t *testing.T) {
 }
 
 func TestLeased_WithoutRenewal(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+	suite(t, func(t *testing.T, leased leasedKind) {
 		const lease = 700 * time.Millisecond
 		c, _, name := shared(t)
-		l := c.Leased(name, with(opts, semaphore.WithLease(lease), semaphore.WithoutRenewal())...)
+		l := leased.of(c, name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		setLeased(t, l, 1)
 		began := time.Now()
 		g := mustAcquire(t, l, 1)
@@ -189,11 +183,11 @@ func TestLeased_WithoutRenewal(t *testing.T) {
 }
 
 func TestLeased_Waits(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+	suite(t, func(t *testing.T, leased leasedKind) {
 		const woken = soon
 		c, rdb, name := shared(t)
-		other := newClient(t, redistest.Shared(t).Client(t)).Leased(name, opts...)
-		l := c.Leased(name, opts...)
+		other := leased.of(newClient(t, redistest.Shared(t).Client(t)), name)
+		l := leased.of(c, name)
 		setLeased(t, l, 2)
 		g := mustAcquire(t, other, 2)
 		var grants [2]*semaphore.Grant
@@ -201,7 +195,7 @@ func TestLeased_Waits(t *testing.T) {
 		for i := range calls {
 			calls[i] = start(func() (err error) { grants[i], err = l.Acquire(within(t, patience), 1); return err })
 		}
-		kindOf(opts).awaitWaiting(t, rdb, name, 1)
+		leased.awaitWaiting(t, rdb, name, 1)
 		require.False(t, calls[0].ended() || calls[1].ended())
 		began := time.Now()
 		require.NoError(t, g.Release(t.Context()))
@@ -239,15 +233,15 @@ func TestLeased_Waits(t *testing.T) {
 }
 
 func TestLeased_Excludes(t *testing.T) {
-	suite(t, func(t *testing.T, opts ...semaphore.LeasedOption) {
+	suite(t, func(t *testing.T, leased leasedKind) {
 		const clients, times, permits = 6, 15, 3
 		server, name := redistest.Shared(t), redistest.Name(t)
-		l := newClient(t, server.Client(t)).Leased(name, opts...)
+		l := leased.of(newClient(t, server.Client(t)), name)
 		setLeased(t, l, permits)
 		var held, violations atomic.Int64
 		var all sync.WaitGroup
 		for i := range clients {
-			l := newClient(t, server.Client(t)).Leased(name, opts...)
+			l := leased.of(newClient(t, server.Client(t)), name)
 			all.Go(func() {
 				for k := range times {
 					n := int64(1 + (i+k)%permits)

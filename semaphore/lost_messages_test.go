@@ -156,12 +156,12 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 	switch k.name {
 	case "counting":
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("lane"), scripts.SemChannel(name)}, 1000, "PUBLISH", 1, 1, 0, 0)
+			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("lane")}, 1000, "PUBLISH", scripts.SemChannel(name), 1, 1, 0, 0)
 		}
 	case "leased":
 		id := only(part("timeout"))
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{name, part("timeout"), scripts.SemChannel(name)}, "PUBLISH", 0, id)
+			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{name, part("timeout")}, "PUBLISH", scripts.SemChannel(name), 0, id)
 		}
 	default:
 		id := only(part("fair:leases"))

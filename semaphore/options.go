@@ -47,7 +47,6 @@ type semaphoreConfig struct {
 type leasedConfig struct {
 	lease time.Duration
 	renew bool
-	fair  bool
 	given given
 }
 
@@ -175,16 +174,6 @@ func WithLease(d time.Duration) LeasedOption {
 func WithoutRenewal() LeasedOption {
 	return leasedOption{"WithoutRenewal", func(c *leasedConfig) error {
 		c.renew = false
-		return nil
-	}}
-}
-
-// WithFair serves requests of all processes strictly in the order in which they reached Redis: a release assigns the permits to
-// whoever came first, and wakes that process alone. Waiters of a process that died or hangs are skipped after three poll
-// intervals. A fair semaphore has keys of its own, so that neither Redisson nor a handle without this option sees its permits.
-func WithFair() LeasedOption {
-	return leasedOption{"WithFair", func(c *leasedConfig) error {
-		c.fair = true
 		return nil
 	}}
 }

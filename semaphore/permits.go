@@ -54,14 +54,14 @@ func readCounts(v []int64, requests int) (counts, error) {
 // attemptLeased is the Attempt of leased semaphores.
 func (c *Client) attemptLeased(name string, batch []*waitqueue.Waiter[*request]) (time.Duration, error) {
 	k := keysOf(name, false)
-	args := []any{publish, fenceMillis}
+	args := []any{publish, k.channel, fenceMillis}
 	for _, w := range batch {
 		args = append(args, calls.Millis(w.Value.ttl), len(w.Value.ids))
 		for _, id := range w.Value.ids {
 			args = append(args, id)
 		}
 	}
-	r := c.run(scripts.PermitAcquire, []string{k.permits, k.leases, k.fence, k.channel}, args...)
+	r := c.run(scripts.PermitAcquire, []string{k.permits, k.leases, k.fence}, args...)
 	v, err := r.Int64Slice()
 	var n counts
 	if err == nil {
@@ -140,13 +140,13 @@ func (c *Client) leaveLeased(name string, left []*request) {
 // attemptReturns is the Attempt of releases of leased permits.
 func (c *Client) attemptReturns(name string, batch []*waitqueue.Waiter[*giving]) (time.Duration, error) {
 	k := keysOf(name, false)
-	args := []any{publish, 0}
+	args := []any{publish, k.channel, 0}
 	for _, w := range batch {
 		for _, id := range w.Value.ids {
 			args = append(args, id)
 		}
 	}
-	r := c.run(scripts.PermitRelease, []string{k.permits, k.leases, k.channel}, args...)
+	r := c.run(scripts.PermitRelease, []string{k.permits, k.leases}, args...)
 	removed, err := r.Int64Slice()
 	if err != nil {
 		return 0, err
@@ -178,7 +178,7 @@ func (l *Leased) granted(ctx context.Context, r *request, err error) (*Grant, er
 		}
 		return nil, err
 	}
-	g := &Grant{client: l.client, name: l.name, fair: l.config.fair, renew: l.config.renew, ids: r.ids, token: r.token, doubt: r.doubt}
+	g := &Grant{client: l.client, name: l.name, fair: l.fair, renew: l.config.renew, ids: r.ids, token: r.token, doubt: r.doubt}
 	if err := g.hold(r.ttl, r.sentAt); err != nil {
 		l.client.giveBack(l.name, g.fair, r)
 		return nil, operationError("acquire", l.name, err)

@@ -27,9 +27,10 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		if !known {
 			at = len(renewals)
 			byKey[l.Key] = at
-			renewals = append(renewals, scripts.Call{Keys: []string{l.Key}, Args: []any{calls.Millis(batch.TTL), "GT"}})
+			renewals = append(renewals, scripts.Call{Keys: []string{l.Key}, Args: []any{"GT"}})
 			members = append(members, nil)
 		}
+		renewals[at].Args = append(renewals[at].Args, calls.Millis(l.TTL), len(l.ID)/idLen)
 		for id := l.ID; len(id) >= idLen; id = id[idLen:] {
 			renewals[at].Args = append(renewals[at].Args, id[:idLen])
 		}

@@ -229,8 +229,9 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Durat
 	if s.err != nil {
 		return 0, s.err
 	}
-	keys := []string{s.name, s.client.record(s.name), scripts.SemChannel(s.name)}
-	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys, op, n, calls.Millis(ttl), publish, recordMillis)
+	keys := []string{s.name, s.client.record(s.name), keysOf(s.name, true).permits}
+	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys,
+		op, n, calls.Millis(ttl), publish, scripts.SemChannel(s.name), recordMillis)
 	if err != nil {
 		return 0, err
 	}

@@ -135,7 +135,7 @@ func newSweep(t *testing.T, kind string) *sweep {
 	case kindFair:
 		s.keys = []string{scripts.SuffixName(s.name, "fair:permits"), scripts.SuffixName(s.name, "fair:leases")}
 		s.longest = 3*sweepPoll + time.Second // for which an assignment waits for its claim
-		setLeased(t, c.Leased(s.name, semaphore.WithFair()), sweepPermits)
+		setLeased(t, c.FairLeased(s.name), sweepPermits)
 	default:
 		setLeased(t, c.Leased(s.name), sweepPermits)
 	}
@@ -294,11 +294,10 @@ func (s *sweep) requireAllBack(t *testing.T) {
 		require.EqualValues(t, sweepPermits, available(t, c.Semaphore(s.name)))
 		return
 	}
-	var opts []semaphore.LeasedOption
+	l := c.Leased(s.name)
 	if s.kind == kindFair {
-		opts = append(opts, semaphore.WithFair())
+		l = c.FairLeased(s.name)
 	}
-	l := c.Leased(s.name, opts...)
 	poll(t, func() bool { return available(t, l) == sweepPermits })
 	g, err := l.TryAcquire(t.Context(), sweepPermits)
 	if errors.Is(err, semaphore.ErrNoPermits) && s.kind == kindFair {

@@ -94,14 +94,14 @@ func sweepClient(ctx context.Context, addr, name string, s *sweeper) (err error)
 		}
 	}()
 	s.plain = c.Semaphore(name)
-	opts := []semaphore.LeasedOption{semaphore.WithLease(sweepLease)}
 	switch s.kind {
 	case kindFair:
-		opts = append(opts, semaphore.WithFair())
+		s.held = c.FairLeased(name, semaphore.WithLease(sweepLease))
 	case kindDeaf:
-		opts = []semaphore.LeasedOption{semaphore.WithLease(100 * time.Millisecond), semaphore.WithoutRenewal()}
+		s.held = c.Leased(name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
+	default:
+		s.held = c.Leased(name, semaphore.WithLease(sweepLease))
 	}
-	s.held = c.Leased(name, opts...)
 	for !s.isOver() {
 		if s.kind != kindDeaf && s.rnd.IntN(8) == 0 {
 			d.LoseReply("evalsha", 1+s.rnd.IntN(3), []redistest.Loss{redistest.Cut, redistest.Swallow}[s.rnd.IntN(2)])

@@ -88,11 +88,10 @@ func open(b *testing.B, kind, impl string, permits int) (acquire, *trips) {
 			return func() error { return s.Release(ctx, 1) }, s.Acquire(ctx, 1)
 		}, n
 	}
-	var opts []semaphore.LeasedOption
+	l := c.Leased(name)
 	if kind == "fair" {
-		opts = append(opts, semaphore.WithFair())
+		l = c.FairLeased(name)
 	}
-	l := c.Leased(name, opts...)
 	if _, err := l.TrySetPermits(b.Context(), int64(permits)); err != nil {
 		b.Fatal(err)
 	}

@@ -13,13 +13,31 @@
 // library. All its keys share one hash tag, which [CheckName], [PrefixName] and
 // [SuffixName] see to.
 //
-// Its first line is
+// A script leaves no half behind. Whatever can fail does so before the first
+// write: reads find keys of a wrong type and numbers that are none, and the first
+// write finds that memory is short or the server read-only. Rights are different, as
+// Redis checks them for each command: a script writes with one command alone, or
+// proves each further one by a call that changes nothing, such as ZREM of no
+// member, or undoes the writes before it by a command that was not refused. Messages
+// to waiters are hints and never fail a call. [TestScripts_LeaveNoHalf] revokes
+// every command of every script.
 //
-//	-- name.lua  KEYS[1]=what ARGV: first, second  returns {what, ...}
+// KEYS are keys alone, without channels: while a slot of a cluster migrates, a call
+// with keys of which some are absent is refused. Once a write may have emptied a key,
+// nothing reads it again, for the same reason.
+//
+// # Form
+//
+// A script opens with a block that says what it is for, names every KEYS and ARGV, what it
+// returns and which errors are its own, and gives each argument a name. What
+// several scripts share stands in include/, and
+//
+//	-- include: name
+//
+// puts the text of include/name.lua in the place of the line.
 //
 // # Adding a script
 //
-// Put name.lua beside the others and declare it in the Go file of its subject:
-//
-//	var LockAcquire = declare("lock_acquire")
+// Put name.lua beside the others, declare it in the Go file of its subject, and add its
+// scenarios to TestScripts_LeaveNoHalf.
 package scripts

@@ -11,15 +11,19 @@ func NewScript(name, source string, traits ...trait) *Script {
 	return s
 }
 
-// EmbeddedNames lists the .lua files.
-func EmbeddedNames() []string {
-	entries, err := files.ReadDir(".")
+// FileNames lists the .lua files of a folder.
+func FileNames(folder string) (names []string) {
+	entries, err := files.ReadDir(folder)
 	if err != nil {
 		panic(err)
 	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
+	for _, e := range entries {
+		if !e.IsDir() {
+			names = append(names, e.Name())
+		}
 	}
 	return names
 }
+
+// File returns the text of a file, with the lines that want includes.
+func File(path string) string { return load(path) }

@@ -1,40 +1,102 @@
--- fair_lock_acquire.lua  KEYS[1]=hash KEYS[2]=queue KEYS[3]=timeouts KEYS[4]=alive KEYS[5]=channel KEYS[6]=fence or none ARGV: id, ttlMillis, 1 waits, waitMillis, aliveMillis, PUBLISH|SPUBLISH, fenceMillis  returns {1, ttlMillis, token} if held by id, else {0, ms until it may be free or -1}
-local key, queue, timeouts, alive, id, ms = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], tonumber(ARGV[2])
-if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
-  return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
-end
-local found, held, time = redis.call('HMGET', key, 'mode', id), redis.call('PTTL', key), redis.call('TIME')
+--[[
+Takes a fair lock if it is free and the id comes first, or enters or keeps the id's place in the line. A second execution under the
+same id finds the lock taken, or the place, by the first.
+
+KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (zset): see line.lua
+         5 fence (string: the last token), if a fencing token is wanted
+ARGV     1 id   2 lease, ms   3 1 if it waits in line, else 0   4 what each place adds to Redisson's timeout, ms
+         5 for how long a waiter counts as alive, ms   6 PUBLISH or SPUBLISH   7 channel prefix
+         and with a fence   8 how long it is kept, ms
+Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, 0: none is reserved};
+         {0, ms to the holder's expiry, or to the next look that is worth while if the lock is free, or -1} otherwise
+Errors   WRONGKIND the key holds a read/write lock, or the fence no number
+]]
+local name, queue, timeouts, alive, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local id, lease, waits, wait_ms, alive_ms = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
+local verb, channel, fence_ms, wanted = ARGV[6], ARGV[7], ARGV[8], 0
+-- include: clock
+-- include: line
+-- include: check_lease
+
+local found = redis.call('HMGET', name, 'mode', id)
+local left = redis.call('PTTL', name)
 if found[1] then
   return redis.error_reply('WRONGKIND the key holds a read/write lock')
 end
-local now, head, skipped, left = time[1] * 1000 + math.floor(time[2] / 1000), redis.call('LINDEX', queue, 0), false, 0
-while head and head ~= id do
-  local score = tonumber(redis.call('ZSCORE', timeouts, head) or 0)
-  left = math.min(score, tonumber(redis.call('ZSCORE', alive, head) or score)) - now
-  if left > 0 then break end -- else it was not heard of for too long
-  redis.call('LPOP', queue); redis.call('ZREM', timeouts, head); redis.call('ZREM', alive, head)
-  head, skipped = redis.call('LINDEX', queue, 0), true
+local known, free = found[2], left == -2
+local now = clock_millis()
+local token, reserved
+if fence then
+  -- include: next_token
 end
-if found[2] or held == -2 and (not head or head == id) then
-  local token = KEYS[6] and (tonumber(redis.call('GET', KEYS[6]) or 0) or -1)
-  if token == -1 then return redis.error_reply('WRONGKIND the fence holds no number') end
-  token = token and (token == 0 or not found[2]) and math.max(token + 1, time[1] * 1000000 + time[2]) or token
-  if token then redis.call('SET', KEYS[6], string.format('%.0f', token), 'PX', ARGV[7]) end
-  redis.call('LREM', queue, 1, id); redis.call('ZREM', alive, id)
-  for _, other in ipairs(redis.call('ZREM', timeouts, id) == 1 and redis.call('ZRANGE', timeouts, 0, -1) or {}) do
-    redis.call('ZINCRBY', timeouts, -ARGV[4], other)
+
+-- What comes now is done in full, or refused at its first write: calls that change nothing prove those that follow it.
+local head, counts, dropped
+if redis.call('LINDEX', queue, 0) then
+  redis.call('ZREM', timeouts, '')
+  redis.call('ZREM', alive, '')
+  redis.call('LPOP', queue, 0)
+  head, counts, dropped = drop_places(now, id)
+end
+
+-- keep_place enters the id at the end of the line, or says that it is alive. It returns how many places are before it.
+local function keep_place()
+  local places = redis.call('ZCARD', timeouts)
+  local latest = tonumber(redis.call('ZRANGE', timeouts, -1, -1, 'WITHSCORES')[2] or 0)
+  local rank = redis.call('ZRANK', timeouts, id)
+  local before = rank or places
+  local timeout = now + math.max(left, 0) + wait_ms * (before + 1)
+  if not rank then
+    timeout = math.max(timeout, latest + wait_ms)
   end
-  redis.call('HSET', key, id, 1); redis.call('PEXPIRE', key, math.max(held, ms)) -- never shorter: see lock_acquire.lua
-  return {1, ms, token or nil}
+  local lives = alive_ms
+  if places > redis.call('ZCARD', alive) then
+    -- Redisson's waiters say only once for how long they wait, and count those with later timeouts as behind them.
+    timeout = math.max(timeout, tonumber(redis.call('ZSCORE', timeouts, id) or 0))
+    lives = math.max(timeout, latest) - now
+  end
+  redis.call('ZADD', timeouts, 'XX', 0, '')
+  redis.call('ZADD', alive, 'XX', 0, '')
+  redis.call('PEXPIRE', queue, lives)
+  if not rank then
+    redis.call('RPUSH', queue, id)
+  end
+  redis.call('ZADD', timeouts, timeout, id)
+  redis.call('ZADD', alive, now + alive_ms, id)
+  for i = 2, 4 do
+    redis.call('PEXPIRE', KEYS[i], lives)
+  end
+  return before
 end
-if skipped and held == -2 then redis.call(ARGV[6], KEYS[5] .. ':' .. head, '0') end
-if ARGV[3] == '1' then
-  local rank, last = redis.call('ZRANK', timeouts, id), redis.call('ZRANGE', timeouts, -1, -1, 'WITHSCORES')[2]
-  -- Who is first takes a free lock about now. Those behind it look soon, to learn by when it may be theirs.
-  left = math.min(left, 100 * ((rank or 0) + 1))
-  local due = now + math.max(held, 0) + ARGV[4] * ((rank or 0) + 1)
-  if not rank then redis.call('RPUSH', queue, id); due = math.max(due, (last or 0) + ARGV[4]) end
-  redis.call('ZADD', timeouts, 'GT', due, id); redis.call('ZADD', alive, now + ARGV[5], id)
-  for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], math.max(due, last or 0) - now) end
+
+if known or free and (not head or head == id) then
+  if free then
+    redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
+    redis.call('HSET', name, id, 1)
+  end
+  if free or left < lease_ms then -- a late copy must not shorten what the holder was promised since
+    redis.call('PEXPIRE', name, lease)
+  end
+  if fence then
+    -- include: write_token
+  end
+  if head == id then
+    redis.call('ZREM', alive, id)
+    redis.call('ZREM', timeouts, id)
+    redis.call('LPOP', queue, 1)
+    shorten_timeouts(0, wait_ms)
+  end
+  return {1, lease_ms, token, reserved}
 end
-return {0, held == -2 and left or held}
+if dropped and free then
+  redis.pcall(verb, channel .. ':' .. head, '0') -- a hint must not fail the call
+end
+local before = waits and keep_place()
+if not free then
+  return {0, left}
+end
+if not before then
+  return {0, counts - now}
+end
+-- The first in line takes the free lock about now. Those behind it look soon, to learn by when it may be theirs.
+return {0, math.min(counts - now, 100 * (before + 1))}

@@ -1,25 +1,59 @@
--- fair_lock_release.lua  KEYS[1]=hash KEYS[2]=queue KEYS[3]=timeouts KEYS[4]=alive KEYS[5]=channel ARGV: id, waitMillis, PUBLISH|SPUBLISH, force or none  returns 1 released, 0 not held by id, which no longer waits either
-local queue, timeouts, alive, id = KEYS[2], KEYS[3], KEYS[4], ARGV[1]
-if ARGV[4] and redis.call('HEXISTS', KEYS[1], 'mode') == 1 then
-  return redis.error_reply('WRONGKIND the key holds a read/write lock')
-end
-local held, score, time = ARGV[4] and redis.call('DEL', KEYS[1]) or redis.call('HDEL', KEYS[1], id), redis.call('ZSCORE', timeouts, id), redis.call('TIME')
-local now, first = time[1] * 1000 + math.floor(time[2] / 1000), redis.call('LINDEX', queue, 0)
-if score then
-  redis.call('LREM', queue, 1, id); redis.call('ZREM', timeouts, id); redis.call('ZREM', alive, id)
-  for _, other in ipairs(redis.call('ZRANGEBYSCORE', timeouts, '(' .. score, '+inf')) do
-    redis.call('ZINCRBY', timeouts, -ARGV[2], other)
+--[[
+Frees a fair lock that the id holds, or that any id holds, takes the id out of the line, and wakes the first that waits then.
+
+KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (zset): see line.lua
+ARGV     1 id   2 what each place adds to Redisson's timeout, ms   3 PUBLISH or SPUBLISH   4 channel prefix
+         5 force, to free the lock whichever id holds it
+Returns  1 released, 0 it was not held
+Errors   WRONGKIND the key holds a read/write lock, by force only
+]]
+local name, queue, timeouts, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, wait_ms, verb, channel, force = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+-- include: clock
+-- include: line
+local fields = redis.call('HLEN', name)
+local held = redis.call('HEXISTS', name, force and 'mode' or id) == 1
+if force then
+  if held then
+    return redis.error_reply('WRONGKIND the key holds a read/write lock')
   end
+  held = fields > 0
 end
-local head = redis.call('LINDEX', queue, 0)
-while head do
-  local due = tonumber(redis.call('ZSCORE', timeouts, head) or 0)
-  if math.min(due, tonumber(redis.call('ZSCORE', alive, head) or due)) > now then break end
-  -- Not heard of for too long.
-  redis.call('LPOP', queue); redis.call('ZREM', timeouts, head); redis.call('ZREM', alive, head)
-  head = redis.call('LINDEX', queue, 0)
+local timeout = redis.call('ZSCORE', timeouts, id)
+local first = redis.call('LINDEX', queue, 0)
+
+if timeout then
+  redis.call('ZREM', alive, '') -- proves that what follows the first write is not refused
+  if first == id then
+    redis.call('LPOP', queue, 1)
+  else
+    redis.call('LREM', queue, -1, id) -- from the end: those that give up soon stand there
+  end
+  redis.call('ZREM', alive, id)
+  redis.call('ZREM', timeouts, id)
 end
-if head and (held == 1 or head ~= first) and redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call(ARGV[3], KEYS[5] .. ':' .. head, '0')
+if held and force then
+  redis.call('DEL', name)
+elseif held then
+  redis.call('HDEL', name, id)
 end
-return held
+local released = held and 1 or 0
+
+-- The rest is for those that wait. It must not fail a call whose work is done.
+if not first then
+  return released
+end
+local function wake()
+  if timeout then
+    shorten_timeouts(timeout, wait_ms)
+  end
+  redis.call('ZREM', timeouts, '')
+  redis.call('LPOP', queue, 0)
+  return drop_places(clock_millis(), nil)
+end
+local woken, head = pcall(wake)
+local free = fields == 0 or held and (force or fields == 1)
+if woken and head and free and (held or head ~= first) then
+  redis.pcall(verb, channel .. ':' .. head, '0') -- a hint must not fail the call
+end
+return released

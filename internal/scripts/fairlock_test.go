@@ -30,7 +30,7 @@ func sharedFair(t *testing.T) fairLock {
 func (l fairLock) ask(id string, waits int) []int64 {
 	l.t.Helper()
 	got, err := scripts.FairLockAcquire.Run(l.t.Context(), l.rdb, scripts.FairLockKeys(l.name),
-		id, 30_000, waits, fairWait, fairAlive, "PUBLISH").Int64Slice()
+		id, 30_000, waits, fairWait, fairAlive, "PUBLISH", scripts.FairLockChannel(l.name)).Int64Slice()
 	require.NoError(l.t, err)
 	return got
 }
@@ -45,7 +45,7 @@ func (l fairLock) die(id string) {
 
 func (l fairLock) release(id string) int {
 	l.t.Helper()
-	got, err := scripts.FairLockRelease.Run(l.t.Context(), l.rdb, scripts.FairLockKeys(l.name), id, fairWait, "PUBLISH").Int()
+	got, err := scripts.FairLockRelease.Run(l.t.Context(), l.rdb, scripts.FairLockKeys(l.name), id, fairWait, "PUBLISH", scripts.FairLockChannel(l.name)).Int()
 	require.NoError(l.t, err)
 	return got
 }
@@ -186,7 +186,8 @@ func TestFairLock(t *testing.T) {
 		require.Equal(t, 0, l.release("c:1"))
 		require.Equal(t, 0, l.release("c:1"))
 		require.Equal(t, []string{"b:1", "d:1"}, l.queue())
-		require.InDelta(t, 30_000+2*fairWait, l.due()["d:1"], 1_000, "a place nearer")
+		l.wait("d:1")
+		require.InDelta(t, 30_000+2*fairWait, l.due()["d:1"], 1_000, "a place nearer, from its next look")
 		l.release("a:1")
 		require.Equal(t, 0, l.release("b:1"), "had been told, and gives up")
 		require.True(t, third())
@@ -264,11 +265,18 @@ func TestFairLock(t *testing.T) {
 			}
 			check(ids...)
 		}
+		look := func(ids ...string) {
+			t.Helper()
+			for _, id := range ids {
+				require.False(t, l.wait(id))
+			}
+			check(ids...)
+		}
 		l.release("c:1")
-		check("b:1", "d:1", "e:1")
+		look("b:1", "d:1", "e:1")
 		l.release("a:1")
 		l.wait("b:1")
-		check("d:1", "e:1")
+		look("d:1", "e:1")
 		for range 5 {
 			l.wait("e:1")
 		}
@@ -282,14 +290,14 @@ func TestFairLock(t *testing.T) {
 		take := func(id string) []int64 {
 			t.Helper()
 			got, err := scripts.FairLockAcquire.Run(t.Context(), l.rdb, append(scripts.FairLockKeys(l.name), fence),
-				id, 30_000, 1, fairWait, fairAlive, "PUBLISH", 60_000).Int64Slice()
+				id, 30_000, 1, fairWait, fairAlive, "PUBLISH", "c", 60_000).Int64Slice()
 			require.NoError(t, err)
 			return got
 		}
 		requireTokens(t, l.rdb, fence, take, func(id string) { l.release(id) }, 0)
 		require.NoError(t, l.rdb.Set(t.Context(), fence, "x", 0).Err())
 		err := scripts.FairLockAcquire.Run(t.Context(), l.rdb, append(scripts.FairLockKeys(l.name), fence),
-			"me:1", 30_000, 1, fairWait, fairAlive, "PUBLISH", 60_000).Err()
+			"me:1", 30_000, 1, fairWait, fairAlive, "PUBLISH", "c", 60_000).Err()
 		require.True(t, scripts.WrongKind(err))
 		require.Zero(t, l.rdb.Exists(t.Context(), l.name).Val())
 	})
@@ -298,7 +306,7 @@ func TestFairLock(t *testing.T) {
 		t.Parallel()
 		l := sharedFair(t)
 		force := func() (int, error) {
-			return scripts.FairLockRelease.Run(t.Context(), l.rdb, scripts.FairLockKeys(l.name), "", fairWait, "PUBLISH", "force").Int()
+			return scripts.FairLockRelease.Run(t.Context(), l.rdb, scripts.FairLockKeys(l.name), "", fairWait, "PUBLISH", scripts.FairLockChannel(l.name), "force").Int()
 		}
 		for _, want := range []int{1, 0} {
 			l.wait("a:1")
@@ -326,8 +334,8 @@ func TestFairLock(t *testing.T) {
 		l.wait("b:1")
 		for _, key := range scripts.FairLockKeys(l.name)[1:4] {
 			left := l.rdb.PTTL(t.Context(), key).Val()
-			require.Greater(t, left, fairWait*time.Millisecond)
-			require.LessOrEqual(t, left, (30_000+fairWait)*time.Millisecond)
+			require.Greater(t, left, (fairAlive-1_000)*time.Millisecond)
+			require.LessOrEqual(t, left, fairAlive*time.Millisecond)
 		}
 	})
 
@@ -336,11 +344,11 @@ func TestFairLock(t *testing.T) {
 		l := sharedFair(t)
 		ctx, keys := t.Context(), scripts.FairLockKeys(l.name)
 		for _, ttl := range []any{0, -1, "", "x", "nan", 1.5, int64(1) << 62} {
-			require.Error(t, scripts.FairLockAcquire.Run(ctx, l.rdb, keys, "me:1", ttl, 1, fairWait, fairAlive, "PUBLISH").Err())
+			require.Error(t, scripts.FairLockAcquire.Run(ctx, l.rdb, keys, "me:1", ttl, 1, fairWait, fairAlive, "PUBLISH", scripts.FairLockChannel(l.name)).Err())
 		}
 		l.requireNothing()
 		run := func() error {
-			return scripts.FairLockAcquire.Run(ctx, l.rdb, keys, "me:1", 1000, 1, fairWait, fairAlive, "PUBLISH").Err()
+			return scripts.FairLockAcquire.Run(ctx, l.rdb, keys, "me:1", 1000, 1, fairWait, fairAlive, "PUBLISH", scripts.FairLockChannel(l.name)).Err()
 		}
 		require.NoError(t, l.rdb.HSet(ctx, l.name, "mode", "read", "me:1", 1).Err())
 		require.True(t, scripts.WrongKind(run()))

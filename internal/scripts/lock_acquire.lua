@@ -1,38 +1,43 @@
--- lock_acquire.lua  KEYS[1]=hash KEYS[2]=fence or none ARGV: id, ttlMillis, fenceMillis, spare  returns {1, ttlMillis, token} if held by id, else {0, pttl}
-local key, id, ttl = KEYS[1], ARGV[1], ARGV[2]
-local ms = tonumber(ttl)
-if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
-  -- PEXPIRE would delete the key just set, or fail and leave it for ever.
-  return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
-end
-local free = redis.call('HLEN', key) == 0
+--[[
+Takes a plain lock if it is free. A second execution under the same id finds the lock taken by the first, and grants it again.
+
+KEYS     1 name (hash: id -> 1)   2 fence (string: the last token), if a fencing token is wanted
+ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms   4 tokens wanted for hand-overs
+Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
+         {0, ms to the holder's expiry or -1} if another does
+Errors   WRONGKIND the key holds a read/write lock, or the fence no number
+]]
+-- This script and lock_release run most often. They have no local functions, which Lua makes anew in each run, and pass texts on as
+-- they came: Lua takes as long to write a number as Redis does for a command.
+local name, fence = KEYS[1], KEYS[2]
+local id, lease, fence_ms, wanted = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- include: check_lease
+
+local free = redis.call('HLEN', name) == 0
 if not free then
-  local found = redis.call('HMGET', key, 'mode', id)
+  local found = redis.call('HMGET', name, 'mode', id)
   if found[1] then
     return redis.error_reply('WRONGKIND the key holds a read/write lock')
   end
   if not found[2] then
-    return {0, redis.call('PTTL', key)}
+    return {0, redis.call('PTTL', name)}
   end
   -- Taken by an earlier execution of this same call, whose reply was lost.
 end
-local reply = {1, ms}
-if KEYS[2] then
-  local last, spare = tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(ARGV[4])
-  if not last then
-    return redis.error_reply('WRONGKIND the fence holds no number')
-  end
-  if free or last == 0 then
-    local time = redis.call('TIME')
-    last = math.max(last + 1, time[1] * 1000000 + time[2]) + spare
-    redis.call('SET', KEYS[2], string.format('%.0f', last), 'PX', ARGV[3])
-  end
-  reply[3] = last - spare
+
+local token, reserved
+if fence then
+  -- include: next_token
 end
+
 if free then
-  redis.call('HSET', key, id, 1)
+  redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
+  redis.call('HSET', name, id, 1)
 end
-if free or redis.call('PTTL', key) < ms then -- a late copy must not shorten what the holder was promised since
-  redis.call('PEXPIRE', key, ttl)
+if free or redis.call('PTTL', name) < lease_ms then -- a late copy must not shorten what the holder was promised since
+  redis.call('PEXPIRE', name, lease)
 end
-return reply
+if fence then
+  -- include: write_token
+end
+return {1, lease_ms, token, reserved}

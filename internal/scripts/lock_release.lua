@@ -1,8 +1,19 @@
--- lock_release.lua  KEYS[1]=hash KEYS[2]=channel ARGV: id, PUBLISH|SPUBLISH  returns 1 released, 0 not held by id
-if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
+--[[
+Releases a plain lock that the id holds, and wakes waiters.
+
+KEYS     1 name (hash: id -> 1)   2 fence, if tokens were reserved and not used
+ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel   and with a fence   4 the last token reserved   5 the last one used
+Returns  1 released, 0 the id does not hold it
+]]
+local name, fence = KEYS[1], KEYS[2]
+local id, verb, channel = ARGV[1], ARGV[2], ARGV[3]
+local last_reserved, last_used = ARGV[4], ARGV[5]
+
+if redis.call('HDEL', name, id) == 0 then
   return 0
 end
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call(ARGV[2], KEYS[2], '0')
+if fence and redis.pcall('GET', fence) == last_reserved then
+  redis.pcall('SET', fence, last_used, 'KEEPTTL') -- what fails here costs tokens, which are plenty
 end
+redis.pcall(verb, channel, '0') -- a hint: that the user may not publish must not fail a release that is done
 return 1

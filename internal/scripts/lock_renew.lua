@@ -1,12 +1,16 @@
--- lock_renew.lua  KEYS[1..n]=hash ARGV: ttlMillis, id1, .., idn  returns {1 held for ttlMillis or longer, 0 not held by id, ..}
-local ms = tonumber(ARGV[1])
-if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
-  -- PEXPIRE would delete the key.
-  return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
-end
+--[[
+Renews plain locks, fair locks and writers, each for a lease of its own. A lease is never made shorter: the holder may have been
+promised more, and calls may overtake each other.
+
+KEYS     the names (each a hash: id -> 1)
+ARGV     for each name   id   lease, ms
+Returns  for each name   1 held for the lease or longer, 0 not held by the id
+]]
 local held = {}
-for i, key in ipairs(KEYS) do
-  local own = redis.pcall('HEXISTS', key, ARGV[i + 1])
+for i, name in ipairs(KEYS) do
+  local id, lease = ARGV[2 * i - 1], ARGV[2 * i]
+  -- include: check_lease
+  local own = redis.pcall('HEXISTS', name, id)
   if type(own) == 'table' then
     -- A key overwritten by another type is a lock lost, not a reason to fail the others.
     if not string.find(own.err, 'WRONGTYPE', 1, true) then
@@ -14,9 +18,8 @@ for i, key in ipairs(KEYS) do
     end
     own = 0
   end
-  -- Never shorter: the holder may have been promised more, and calls may overtake each other.
-  if own == 1 and redis.call('PTTL', key) < ms then
-    redis.call('PEXPIRE', key, ARGV[1])
+  if own == 1 and redis.call('PTTL', name) < lease_ms then
+    redis.call('PEXPIRE', name, lease)
   end
   held[i] = own
 end

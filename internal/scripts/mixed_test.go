@@ -18,8 +18,8 @@ func TestRunMixedOnce(t *testing.T) {
 		channel := scripts.LockChannel(name)
 		return []scripts.Mixed{
 			{Script: scripts.LockAcquire, Keys: []string{name}, Args: []any{"me:1", 9_000}},
-			{Script: scripts.LockRelease, Keys: []string{name, channel}, Args: []any{"me:1", "PUBLISH"}},
-			{Script: scripts.LockRelease, Keys: []string{name, channel}, Args: []any{"me:1", "PUBLISH"}},
+			{Script: scripts.LockRelease, Keys: []string{name}, Args: []any{"me:1", "PUBLISH", channel}},
+			{Script: scripts.LockRelease, Keys: []string{name}, Args: []any{"me:1", "PUBLISH", channel}},
 		}
 	}
 

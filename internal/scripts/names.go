@@ -84,9 +84,3 @@ func SuffixName(name, suffix string) string {
 	}
 	return "{" + name + "}:" + suffix
 }
-
-// LockFence returns the key of the lock's last fencing token.
-func LockFence(name string) string { return PrefixName("redisson_lock_token", name) }
-
-// LockChannel returns the channel on which releases of the lock are announced.
-func LockChannel(name string) string { return PrefixName("redisson_lock__channel", name) }

@@ -1,19 +1,36 @@
--- permit_state.lua  KEYS[1]=permits KEYS[2]=leases KEYS[3]=channel ARGV: verb, id or nothing  returns {1 set or 0, free, held, ms left or -1 for ever or -2 unknown}
+--[[
+Tells how many leased permits there are, and how long the lease of one of them lasts. It takes back those whose lease is over.
+
+KEYS     1 permits (string: free permits)   2 leases (zset: permit id -> the instant, ms, at which its lease ends)
+ARGV     1 PUBLISH or SPUBLISH   2 channel   3 id, if wanted
+Returns  {1 if the permits were ever set else 0, free, held, ms to the end of the id's lease, -1 for ever, -2 not held}
+Errors   WRONGKIND the key holds no number
+]]
+local permits, leases = KEYS[1], KEYS[2]
+local verb, channel, id = ARGV[1], ARGV[2], ARGV[3]
+-- include: forever
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local back = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-local value, left = redis.call('GET', KEYS[1]), -2
-if value and (tonumber(value) or 0.5) % 1 ~= 0 then
-  return redis.error_reply('WRONGKIND the key holds no number')
+-- include: read_permits
+local held = redis.call('ZCARD', leases)
+-- include: count_over
+local ends = id and tonumber(redis.call('ZSCORE', leases, id) or now)
+
+if stored and over > 0 then
+  free = free + over
+  redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
 end
-if value and back > 0 then
-  value = redis.call('INCRBY', KEYS[1], back)
-  if value > 0 then
-    redis.call(ARGV[1], KEYS[3], value)
-  end
+if over > 0 then
+  redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
 end
-local due = ARGV[2] and redis.call('ZSCORE', KEYS[2], ARGV[2])
-if due then
-  left = tonumber(due) == 922337203685477 and -1 or due - now
+if stored and over > 0 and free > 0 then
+  redis.pcall(verb, channel, string.format('%.0f', free)) -- a hint must not fail the call
 end
-return {value and 1 or 0, tonumber(value or 0), redis.call('ZCARD', KEYS[2]), left}
+
+local left = -2
+if ends == forever then
+  left = -1
+elseif ends and ends > now then
+  left = math.ceil(ends - now)
+end
+return {stored and 1 or 0, free, held - over, left}

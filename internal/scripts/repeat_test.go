@@ -27,7 +27,7 @@ func TestCopiesOfACall(t *testing.T) {
 			run(t, scripts.LockAcquire, []string{name}, id, ms)
 		},
 		"fair": func(t *testing.T, name, id string, ms int) {
-			run(t, scripts.FairLockAcquire, scripts.FairLockKeys(name), id, ms, 1, 300_000, 15_000, "PUBLISH")
+			run(t, scripts.FairLockAcquire, scripts.FairLockKeys(name), id, ms, 1, 300_000, 15_000, "PUBLISH", "c")
 		},
 		"write": func(t *testing.T, name, id string, ms int) {
 			run(t, scripts.WriteAcquire, []string{name}, id, ms)
@@ -44,10 +44,10 @@ func TestCopiesOfACall(t *testing.T) {
 			keys := []string{name}
 			if kind == "read" {
 				timeout := scripts.ReadTimeout(name, "me:1")
-				run(t, scripts.ReadRenew, []string{name, timeout}, 60_000, "me:1")
+				run(t, scripts.ReadRenew, []string{name, timeout}, "me:1", 60_000)
 				keys = append(keys, timeout)
 			} else {
-				run(t, scripts.LockRenew, keys, 60_000, "me:1")
+				run(t, scripts.LockRenew, keys, "me:1", 60_000)
 			}
 			acquire(t, name, "me:1", 10_000)
 			for _, key := range keys {
@@ -62,7 +62,7 @@ func TestCopiesOfACall(t *testing.T) {
 		timeout := scripts.ReadTimeout(name, "me:2")
 		acquisitions["write"](t, name, "me:1:write", 10_000)
 		downgrade := func() {
-			run(t, scripts.Downgrade, []string{name, scripts.RWChannel(name), timeout}, "me:1:write", "me:2", 30_000, "PUBLISH")
+			run(t, scripts.Downgrade, []string{name, timeout}, "me:1:write", "me:2", 30_000, "PUBLISH", scripts.RWChannel(name))
 		}
 		downgrade()
 		_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error { // most of it has passed before the second

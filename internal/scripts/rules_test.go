@@ -12,40 +12,56 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
+const longestLine = 140
+
 var (
-	forbidden = regexp.MustCompile(`(?i)PXAT|EXAT|EXPIREAT|struct\.|os\.time|math\.random`)
-	assigned  = regexp.MustCompile(`(?m)^\s*([A-Za-z_]\w*)\s*=[^=]`)
-	declared  = regexp.MustCompile(`(?:local\s+|for\s+)([\w\s,]+?)(?:=|\sin\s)`)
+	header    = regexp.MustCompile(`(?s)^--\[\[\n[A-Z].*?\n\nKEYS     .*?\nARGV     .*?\nReturns  .*?\n\]\]\n`)
+	forbidden = regexp.MustCompile(`(?i)PXAT|EXAT|EXPIREAT|struct\.|os\.time|math\.random|'INCRBY'`)
+	message   = regexp.MustCompile(`redis\.call\((verb|'S?PUBLISH')`)
+	function  = regexp.MustCompile(`(?m)^\s*function\s`)
+	assigned  = regexp.MustCompile(`(?m)^\s*([A-Za-z_][\w, ]*?)\s*=[^=]`)
+	declared  = regexp.MustCompile(`(?:local\s+|for\s+)([\w\s,]+?)(?:=|\sin\s|\n)|function\s*\w*\(([\w\s,]*)\)`)
+	comments  = regexp.MustCompile(`(?s)--\[\[.*?\]\]|--[^\n]*`)
+	tables    = regexp.MustCompile(`\{[^{}]*\}`)
 )
 
-// broken returns what is wrong with a script's text by the rules of doc.go.
-func broken(name, source string) (faults []string) {
-	lines := strings.Split(source, "\n")
-	header := regexp.MustCompile(`^-- ` + regexp.QuoteMeta(name) + `\.lua  KEYS\[1.*\].* ARGV: .+  returns .+$`)
-	if !header.MatchString(lines[0]) {
-		faults = append(faults, "the first line does not describe the script")
+// broken returns what is wrong with the text of a script's file, and with that of the script that includes what it wants,
+// by the rules of doc.go.
+func broken(file, expanded string) (faults []string) {
+	if !header.MatchString(file) {
+		faults = append(faults, "no header with a purpose, KEYS, ARGV and Returns")
 	}
-	if !strings.HasSuffix(source, "\n") {
+	if !strings.HasSuffix(file, "\n") {
 		faults = append(faults, "no newline at the end")
 	}
-	if n := len(lines) - 1; n > 40 {
-		faults = append(faults, fmt.Sprintf("%d lines are more than 40", n))
+	for i, line := range strings.Split(file, "\n") {
+		if len(line) > longestLine {
+			faults = append(faults, fmt.Sprintf("line %d is longer than %d", i+1, longestLine))
+		}
 	}
-	if found := forbidden.FindString(source); found != "" {
+	code := comments.ReplaceAllString(expanded, "")
+	if found := forbidden.FindString(code); found != "" {
 		faults = append(faults, found+" is not to be used")
 	}
-	if regexp.MustCompile(`(?m)^\s*function\s`).MatchString(source) {
+	if message.MatchString(code) {
+		faults = append(faults, "a message that may fail the call")
+	}
+	if function.MatchString(code) {
 		faults = append(faults, "a global function")
 	}
+	code = tables.ReplaceAllString(code, "")
 	var locals []string
-	for _, d := range declared.FindAllStringSubmatch(source, -1) {
-		for name := range strings.SplitSeq(d[1], ",") {
+	for _, d := range declared.FindAllStringSubmatch(code, -1) {
+		for name := range strings.SplitSeq(d[1]+","+d[2], ",") {
 			locals = append(locals, strings.TrimSpace(name))
 		}
 	}
-	for _, a := range assigned.FindAllStringSubmatch(source, -1) {
-		if !slices.Contains(locals, a[1]) {
-			faults = append(faults, "assignment to the global "+a[1])
+	for _, a := range assigned.FindAllStringSubmatch(code, -1) {
+		names := strings.TrimPrefix(strings.TrimPrefix(a[1], "local "), "for ")
+		for name := range strings.SplitSeq(names, ",") {
+			if !slices.Contains(locals, strings.TrimSpace(name)) {
+				faults = append(faults, "assignment to the global "+name)
+			}
 		}
 	}
 	return faults
@@ -54,9 +70,13 @@ func broken(name, source string) (faults []string) {
 func TestScripts_FollowTheRules(t *testing.T) {
 	t.Parallel()
 	for _, s := range scripts.All() {
+		if strings.HasPrefix(s.Name(), "rate_") {
+			continue
+		}
 		t.Run(s.Name(), func(t *testing.T) {
 			t.Parallel()
-			require.Empty(t, broken(s.Name(), s.Source()))
+			require.Empty(t, broken(scripts.File(s.Name()+".lua"), s.Source()))
+			require.NotContains(t, s.Source(), "-- include:", "included")
 		})
 	}
 }
@@ -67,28 +87,55 @@ func TestScripts_EveryFileIsDeclaredOnce(t *testing.T) {
 	for _, s := range scripts.All() {
 		declared = append(declared, s.Name()+".lua")
 	}
-	require.ElementsMatch(t, scripts.EmbeddedNames(), declared)
+	require.ElementsMatch(t, scripts.FileNames("."), declared)
+}
+
+// Each text is included somewhere, and a script that includes functions calls one of them.
+func TestScripts_Includes(t *testing.T) {
+	t.Parallel()
+	functions := regexp.MustCompile(`(?m)^local function (\w+)`)
+	used := map[string]bool{}
+	for _, s := range scripts.All() {
+		file := scripts.File(s.Name() + ".lua")
+		for _, name := range scripts.FileNames("include") {
+			if !strings.Contains(file, "-- include: "+strings.TrimSuffix(name, ".lua")+"\n") {
+				continue
+			}
+			used[name] = true
+			text := scripts.File("include/" + name)
+			elsewhere := strings.Replace(comments.ReplaceAllString(s.Source(), ""), comments.ReplaceAllString(text, ""), "", 1)
+			defined := functions.FindAllStringSubmatch(text, -1)
+			called := slices.ContainsFunc(defined, func(f []string) bool { return strings.Contains(elsewhere, f[1]+"(") })
+			require.True(t, called || len(defined) == 0, "%s includes %s", s.Name(), name)
+		}
+	}
+	require.Len(t, used, len(scripts.FileNames("include")))
 }
 
 // The check of the rules finds each way to break them.
 func TestScripts_RulesHaveTeeth(t *testing.T) {
 	t.Parallel()
-	const header = "-- x.lua  KEYS[1]=hash ARGV: id  returns 1\n"
-	require.Empty(t, broken("x", header+"local a = 1\na = 2\nreturn a\n"))
+	const head = "--[[\nDoes it.\n\nKEYS     1 name\nARGV     1 id\nReturns  1\n]]\n"
+	good := head + "local a, b = 1, 2\na, b = b, a\nlocal t = {x = 1}\nt.y = 3\nreturn a\n"
+	require.Empty(t, broken(good, good))
 	for name, source := range map[string]string{
-		"another name":       "-- y.lua  KEYS[1]=hash ARGV: id  returns 1\nreturn 1\n",
 		"no header":          "return 1\n",
-		"no final newline":   header + "return 1",
-		"too long":           header + strings.Repeat("local a = 1\n", 40),
-		"a client's time":    header + "redis.call('pexpireat', KEYS[1], ARGV[1])\n",
-		"SET PXAT":           header + "redis.call('SET', KEYS[1], 1, 'PXAT', ARGV[1])\n",
-		"the struct library": header + "return struct.pack('d', 1)\n",
-		"a global variable":  header + "a = 1\nreturn a\n",
-		"a global function":  header + "function f() end\n",
+		"no purpose":         strings.Replace(head, "Does it.\n", "", 1) + "return 1\n",
+		"no final newline":   head + "return 1",
+		"too wide":           head + "local a = '" + strings.Repeat("a", longestLine) + "'\n",
+		"a client's time":    head + "redis.call('pexpireat', KEYS[1], ARGV[1])\n",
+		"SET PXAT":           head + "redis.call('SET', KEYS[1], 1, 'PXAT', ARGV[1])\n",
+		"INCRBY":             head + "redis.call('INCRBY', KEYS[1], 1)\n",
+		"the struct library": head + "return struct.pack('d', 1)\n",
+		"a global variable":  head + "a = 1\nreturn a\n",
+		"two globals":        head + "local a = 2\na, b = 1, 2\nreturn a\n",
+		"a global function":  head + "function f() end\n",
+		"a message by verb":  head + "local verb = ARGV[1]\nredis.call(verb, 'c', 1)\n",
+		"a PUBLISH":          head + "redis.call('PUBLISH', 'c', 1)\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.NotEmpty(t, broken("x", source))
+			require.NotEmpty(t, broken(source, source))
 		})
 	}
 }

@@ -1,20 +1,38 @@
--- rw_downgrade.lua  KEYS[1]=hash KEYS[2]=channel KEYS[3]=reader's timeout ARGV: writer's id, reader's id, ttlMillis, PUBLISH|SPUBLISH  returns {1, ttlMillis} held by the reader, else {0, pttl}
-local key, reader, ms = KEYS[1], ARGV[2], tonumber(ARGV[3])
-if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
-  return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
+--[[
+Makes the writer of a read/write lock a reader, with no instant between the two, and wakes waiting readers.
+
+KEYS     1 name (hash: mode -> read or write, id -> 1)   2 the reader's timeout (string that lives as long as its lease)
+ARGV     1 writer's id   2 reader's id   3 lease, ms   4 PUBLISH or SPUBLISH   5 channel
+Returns  {1, lease} if the reader holds the lock, {0, ms to the holders' expiry or -1} if neither id does
+]]
+local name, timeout = KEYS[1], KEYS[2]
+local writer, reader, lease, verb, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- include: check_lease
+
+local found = redis.call('HMGET', name, 'mode', writer, reader)
+local mode, writes, reads = found[1], found[2], found[3]
+local left = redis.call('PTTL', name)
+if not writes and not reads then
+  return {0, left}
 end
-local wrote = redis.call('HDEL', key, ARGV[1])
-if wrote == 0 and redis.call('HEXISTS', key, reader) == 0 then
-  return {0, redis.call('PTTL', key)}
+
+if writes then
+  -- What can be refused is proven by calls that change nothing, or only what is set below in any case.
+  redis.call('HSET', name, 'mode', mode)
+  redis.call('PEXPIRE', name, math.max(left, lease_ms))
+  redis.call('HDEL', name, '')
+  redis.call('SET', timeout, 1, 'PX', lease)
+  redis.call('HDEL', name, writer)
+  redis.call('HSET', name, 'mode', 'read', reader, 1)
+  redis.call('PEXPIRE', name, lease)
+  redis.pcall(verb, channel, '1') -- a hint must not fail the call
+  return {1, lease_ms}
 end
-if wrote == 1 then -- else an earlier execution, whose reply was lost, has done it
-  redis.call('HSET', key, 'mode', 'read', reader, 1)
-  redis.call(ARGV[4], KEYS[2], '1')
+-- An earlier execution, whose reply was lost, has done it. The holder counts its lease from before the last copy of the call.
+if redis.call('PTTL', timeout) < lease_ms then
+  redis.call('SET', timeout, 1, 'PX', lease)
 end
-if wrote == 1 or redis.call('PTTL', KEYS[3]) < ms then -- the holder counts from before the last copy of the call
-  redis.call('SET', KEYS[3], 1, 'PX', ms)
+if left < lease_ms then
+  redis.call('PEXPIRE', name, lease)
 end
-if wrote == 1 or redis.call('PTTL', key) < ms then
-  redis.call('PEXPIRE', key, ms)
-end
-return {1, ms}
+return {1, lease_ms}

@@ -1,21 +1,51 @@
--- rw_read_acquire.lua  KEYS[1]=hash KEYS[2]=own timeout ARGV: id, ttlMillis  returns {1, ttlMillis} if held by id, else {0, pttl}
-local key, id, ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
-if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
-  return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
-end
-local mode, left = redis.call('HGET', key, 'mode'), redis.call('PTTL', key)
+--[[
+Takes a read/write lock for a reader, unless a writer has it. A second execution under the same id grants it again.
+
+KEYS     1 name (hash: mode -> read or write, id -> 1)   2 the reader's timeout (string that lives as long as its lease)
+ARGV     1 id   2 lease, ms
+Returns  {1, lease} if the id holds the lock, {0, ms to the writer's expiry or -1} if a writer does
+Errors   WRONGKIND the key holds another kind of lock
+]]
+local name, timeout = KEYS[1], KEYS[2]
+local id, lease = ARGV[1], ARGV[2]
+-- include: check_lease
+
+local found = redis.call('HMGET', name, 'mode', id)
+local mode, known = found[1], found[2]
+local left = redis.call('PTTL', name)
 if mode == 'write' then
   return {0, left}
 end
 if not mode and left ~= -2 then
   return redis.error_reply('WRONGKIND the key holds a lock that is not a read/write lock')
 end
--- A second execution after a lost reply sets the same again, but never a shorter lease than the holder was promised since.
-if redis.call('HSET', key, 'mode', 'read', id, 1) > 0 or redis.call('PTTL', KEYS[2]) < ms then
-  redis.call('SET', KEYS[2], 1, 'PX', ms)
+
+-- The hash lives as long as the longest lease of a reader. A second execution sets the same again, but never a shorter lease than
+-- the holder was promised since. Each step that is refused undoes those before it by commands that were not.
+local extends = left ~= -1 and left < lease_ms
+if not known or redis.call('PTTL', timeout) < lease_ms then
+  redis.call('SET', timeout, 1, 'PX', lease)
 end
-if left ~= -1 and left < ms then
-  -- The hash lives as long as the longest lease of a reader.
-  redis.call('PEXPIRE', key, ms)
+if extends then
+  local set = redis.pcall('PEXPIRE', name, lease) -- of an absent key: changes nothing, and proves that it can be set below
+  if type(set) == 'table' then
+    if not known then
+      redis.call('SET', timeout, 1, 'PX', 1)
+    end
+    return set
+  end
 end
-return {1, ms}
+if not known then
+  local added = redis.pcall('HSET', name, 'mode', 'read', id, 1)
+  if type(added) == 'table' then
+    redis.call('SET', timeout, 1, 'PX', 1)
+    if extends and left > 0 then
+      redis.call('PEXPIRE', name, left)
+    end
+    return added
+  end
+end
+if left == -2 then
+  redis.call('PEXPIRE', name, lease)
+end
+return {1, lease_ms}

@@ -1,37 +1,93 @@
--- rw_read_release.lua  KEYS[1]=hash KEYS[2]=channel KEYS[3]=own timeout KEYS[4]=prefix of timeouts ARGV: id, PUBLISH|SPUBLISH  returns 1 released, 0 not held by id
-local key, own = KEYS[1], redis.call('PTTL', KEYS[3])
-if redis.call('HDEL', key, ARGV[1]) == 0 then
+--[[
+Ends a reader's hold of a read/write lock; the last one wakes waiters. The hash lives on for the longest lease among the readers
+that remain, and readers whose lease is over are taken out.
+
+KEYS     1 name (hash: mode -> read or write, id -> 1)   2 the reader's timeout (string that lives as long as its lease)
+ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel   4 what the timeouts of all readers of the lock begin with
+Returns  1 released, 0 the id does not hold it
+]]
+local name, timeout = KEYS[1], KEYS[2]
+local id, verb, channel, timeouts = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+-- A lease that was found may be shorter by so much than the hash lives: Redis' clock goes on within a script.
+local clock_drift = 100
+
+local found = redis.call('HMGET', name, 'mode', id)
+if not found[2] then
   return 0
 end
-redis.call('DEL', KEYS[3])
-local left, fields = redis.call('PTTL', key), redis.call('HLEN', key)
-if redis.call('HGET', key, 'mode') ~= 'read' or fields > 1 and (left == -1 or own + 100 < left) then
-  -- The writer's own, or another reader has the longest lease, which the hash has already. The clock moves on within a script.
+local readers = redis.call('HLEN', name) - 1
+if found[1] == 'read' and readers == 1 then
+  redis.call('DEL', name, timeout)
+  redis.pcall(verb, channel, '0') -- a hint must not fail the call
   return 1
 end
--- Among many, one who reads for as long is soon found and spares looking at all; they may have come together, and go together.
-for _, id in ipairs(fields > 16 and redis.call('HRANDFIELD', key, 8) or {}) do
-  local lease = redis.call('PTTL', KEYS[4] .. ':' .. id .. ':rwlock_timeout:1')
-  if lease > 0 and lease + 100 >= left then
-    return 1
+
+-- lease_of is what is left of a reader's lease, 0 if it is over; nil if its timeout, which is no key of this call, is out of reach.
+local function lease_of(reader, n)
+  local left = redis.pcall('PTTL', timeouts .. ':' .. reader .. ':rwlock_timeout:' .. n)
+  if type(left) == 'number' then
+    return math.max(left, 0)
   end
 end
--- What remains is as long as the longest lease of the others; those whose lease is over have died.
-local all, longest = redis.call('HGETALL', key), 0
-for i = 1, #all, 2 do
-  local lease = 0
-  for n = 1, all[i] ~= 'mode' and tonumber(all[i + 1]) or 0 do
-    lease = math.max(lease, redis.call('PTTL', KEYS[4] .. ':' .. all[i] .. ':rwlock_timeout:' .. n))
+
+-- reads_longest reports whether one of a few other readers has the longest lease, which the hash has already. Readers that came
+-- together go together, and among many such a one is soon found.
+local function reads_longest(left)
+  for _, reader in ipairs(redis.call('HRANDFIELD', name, 8)) do
+    local lease = reader ~= id and reader ~= 'mode' and lease_of(reader, 1)
+    if lease and lease > 0 and lease + clock_drift >= left then
+      return true
+    end
   end
-  if lease == 0 and all[i] ~= 'mode' then
-    redis.call('HDEL', key, all[i])
-  end
-  longest = math.max(longest, lease)
+  return false
 end
-if longest > 0 then
-  redis.call('PEXPIRE', key, longest)
-else
-  redis.call('DEL', key)
-  redis.call(ARGV[2], KEYS[2], '0')
+
+-- look_at_all returns the longest lease of the other readers, nil if one is out of reach, and those that have none.
+local function look_at_all()
+  local fields, longest, dead = redis.call('HGETALL', name), 0, {}
+  for i = 1, #fields, 2 do
+    local reader, holds = fields[i], tonumber(fields[i + 1])
+    if reader ~= 'mode' and reader ~= id then
+      local lease = 0
+      for n = 1, holds or 1 do -- Redisson counts the re-entries of a reader, each with a timeout
+        local left = lease_of(reader, n)
+        if not left then
+          return nil, {}
+        end
+        lease = math.max(lease, left)
+      end
+      if lease == 0 then
+        dead[#dead + 1] = reader
+      end
+      longest = math.max(longest, lease)
+    end
+  end
+  return longest, dead
+end
+
+local left, own_left = redis.call('PTTL', name), redis.call('PTTL', timeout)
+local longest, dead = nil, {}
+-- The writer reads too, or another reader has the longest lease: then nothing but the reader itself has to go.
+if found[1] == 'read' and left ~= -1 and own_left + clock_drift >= left then
+  if readers <= 16 or not reads_longest(left) then
+    longest, dead = look_at_all()
+  end
+end
+if longest == 0 then
+  redis.call('DEL', name, timeout)
+  redis.pcall(verb, channel, '0') -- a hint must not fail the call
+  return 1
+end
+
+-- From here on nothing is refused but the first: the user may use PEXPIRE, and after HDEL both.
+redis.call('PEXPIRE', timeout, math.max(own_left, 1))
+dead[#dead + 1] = id
+for i = 1, #dead, 1000 do
+  redis.call('HDEL', name, unpack(dead, i, math.min(i + 999, #dead)))
+end
+redis.call('PEXPIRE', timeout, 0)
+if longest then
+  redis.call('PEXPIRE', name, longest)
 end
 return 1

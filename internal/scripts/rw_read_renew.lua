@@ -1,12 +1,38 @@
--- rw_read_renew.lua  KEYS[1,3..]=hash KEYS[2,4..]=own timeout ARGV: ttlMillis, id1, .., idn  returns {1 renewed or 0 not held by id, ..}
-local ms = tonumber(ARGV[1])
-if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
-  return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
+--[[
+Renews readers of read/write locks, each for a lease of its own. A lease is never made shorter.
+
+KEYS     for each reader   the name (hash: mode -> read or write, id -> 1)   its timeout (string that lives as long as its lease)
+ARGV     for each reader   id   lease, ms
+Returns  for each reader   1 held for the lease or longer, 0 not held by the id
+]]
+for i = 2, #ARGV, 2 do
+  local lease = ARGV[i]
+  -- include: check_lease
 end
+
+-- renew sets both expiries, or none of them.
+local function renew(name, timeout, lease)
+  local lease_ms = tonumber(lease)
+  local left, own_left = redis.call('PTTL', name), redis.call('PTTL', timeout)
+  if own_left < lease_ms then
+    redis.call('SET', timeout, 1, 'PX', lease)
+  end
+  if left == -1 or left >= lease_ms then
+    return
+  end
+  local set = redis.pcall('PEXPIRE', name, lease)
+  if type(set) == 'table' then
+    if own_left < lease_ms then
+      redis.call('SET', timeout, 1, 'PX', math.max(own_left, 1))
+    end
+    return set
+  end
+end
+
 local held = {}
-for i = 1, #ARGV - 1 do
-  local key, timeout = KEYS[2 * i - 1], KEYS[2 * i]
-  local own = redis.pcall('HEXISTS', key, ARGV[i + 1])
+for i = 1, #KEYS, 2 do
+  local name, timeout, id, lease = KEYS[i], KEYS[i + 1], ARGV[i], ARGV[i + 1]
+  local own = redis.pcall('HEXISTS', name, id)
   if type(own) == 'table' then
     -- A key overwritten by another type is a lock lost, not a reason to fail the others.
     if not string.find(own.err, 'WRONGTYPE', 1, true) then
@@ -14,15 +40,10 @@ for i = 1, #ARGV - 1 do
     end
     own = 0
   end
-  if own == 1 then
-    local left = redis.call('PTTL', key)
-    if redis.call('PTTL', timeout) < ms then
-      redis.call('SET', timeout, 1, 'PX', ms)
-    end
-    if left ~= -1 and left < ms then
-      redis.call('PEXPIRE', key, ms)
-    end
+  local refusal = own == 1 and renew(name, timeout, lease)
+  if refusal then
+    return refusal
   end
-  held[i] = own
+  held[#held + 1] = own
 end
 return held

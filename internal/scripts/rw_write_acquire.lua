@@ -1,31 +1,41 @@
--- rw_write_acquire.lua  KEYS[1]=hash KEYS[2]=fence or none ARGV: id, ttlMillis, fenceMillis, spare  returns {1, ttlMillis, token} if held by id, else {0, pttl}
-local key, id, ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
-if not ms or ms < 1 or ms > 2^53 or ms % 1 ~= 0 then
-  return redis.error_reply('ERR ttlMillis is not an integer from 1 to 2^53')
-end
-local found, left = redis.call('HMGET', key, 'mode', id), redis.call('PTTL', key)
-if not found[1] and left ~= -2 then
+--[[
+Takes a read/write lock for a writer if it is free. A second execution under the same id grants it again. Writers are renewed as
+plain locks are.
+
+KEYS     1 name (hash: mode -> read or write, id -> 1)   2 fence (string: the last token), if a fencing token is wanted
+ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms   4 tokens wanted for hand-overs
+Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
+         {0, ms to the holders' expiry or -1} if others do
+Errors   WRONGKIND the key holds another kind of lock, or the fence no number
+]]
+local name, fence = KEYS[1], KEYS[2]
+local id, lease, fence_ms, wanted = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- include: check_lease
+
+local found = redis.call('HMGET', name, 'mode', id)
+local mode, known = found[1], found[2]
+local left = redis.call('PTTL', name)
+if not mode and left ~= -2 then
   return redis.error_reply('WRONGKIND the key holds a lock that is not a read/write lock')
 end
-if found[1] and not found[2] then
+if mode and not known then
   return {0, left}
 end
--- Free, or taken by an earlier execution of this same call, whose reply was lost.
-local reply = {1, ms}
-if KEYS[2] then
-  local last, spare = tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(ARGV[4])
-  if not last then
-    return redis.error_reply('WRONGKIND the fence holds no number')
-  end
-  if not found[2] or last == 0 then
-    local time = redis.call('TIME')
-    last = math.max(last + 1, time[1] * 1000000 + time[2]) + spare
-    redis.call('SET', KEYS[2], string.format('%.0f', last), 'PX', ARGV[3])
-  end
-  reply[3] = last - spare
+local free = not mode -- else taken by an earlier execution of this same call, whose reply was lost
+
+local token, reserved
+if fence then
+  -- include: next_token
 end
-redis.call('HSET', key, 'mode', 'write', id, 1)
-if left < ms then -- a late copy must not shorten what the holder was promised since
-  redis.call('PEXPIRE', key, ms)
+
+if free then
+  redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
+  redis.call('HSET', name, 'mode', 'write', id, 1)
 end
-return reply
+if left < lease_ms then -- a late copy must not shorten what the holder was promised since
+  redis.call('PEXPIRE', name, lease)
+end
+if fence then
+  -- include: write_token
+end
+return {1, lease_ms, token, reserved}

@@ -1,13 +1,28 @@
--- rw_write_release.lua  KEYS[1]=hash KEYS[2]=channel ARGV: id, PUBLISH|SPUBLISH  returns 1 released, 0 not held by id
-local key = KEYS[1]
-if redis.call('HDEL', key, ARGV[1]) == 0 then
+--[[
+Ends a writer's hold of a read/write lock, and wakes all waiters.
+
+KEYS     1 name (hash: mode -> read or write, id -> 1)   2 fence, if tokens were reserved and not used
+ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel   and with a fence   4 the last token reserved   5 the last one used
+Returns  1 released, 0 the id does not hold it
+]]
+local name, fence = KEYS[1], KEYS[2]
+local id, verb, channel = ARGV[1], ARGV[2], ARGV[3]
+local last_reserved, last_used = ARGV[4], ARGV[5]
+
+if redis.call('HEXISTS', name, id) == 0 then
   return 0
 end
-if redis.call('HLEN', key) > 1 then
-  -- The writer keeps what it reads.
-  redis.call('HSET', key, 'mode', 'read')
+if redis.call('HLEN', name) == 2 then
+  redis.call('DEL', name)
 else
-  redis.call('DEL', key)
+  -- The writer keeps what it reads, as Redisson has it. Calls that change nothing prove that neither command is refused half-way.
+  redis.call('HDEL', name, '')
+  redis.call('HSET', name, 'mode', 'write')
+  redis.call('HDEL', name, id)
+  redis.call('HSET', name, 'mode', 'read')
 end
-redis.call(ARGV[2], KEYS[2], '1')
+if fence and redis.pcall('GET', fence) == last_reserved then
+  redis.pcall('SET', fence, last_used, 'KEEPTTL') -- what fails here costs tokens, which are plenty
+end
+redis.pcall(verb, channel, '1') -- a hint must not fail the call
 return 1

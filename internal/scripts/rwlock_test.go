@@ -38,23 +38,24 @@ func (l rw) write(id string, ttlMillis any) []int64 {
 
 func (l rw) unread(id string) int {
 	l.t.Helper()
-	keys := []string{l.name, scripts.RWChannel(l.name), scripts.ReadTimeout(l.name, id), scripts.RWPrefix(l.name)}
-	got, err := scripts.ReadRelease.Run(l.t.Context(), l.rdb, keys, id, "PUBLISH").Int()
+	keys := []string{l.name, scripts.ReadTimeout(l.name, id)}
+	args := []any{id, "PUBLISH", scripts.RWChannel(l.name), scripts.ReadTimeouts(l.name)}
+	got, err := scripts.ReadRelease.Run(l.t.Context(), l.rdb, keys, args...).Int()
 	require.NoError(l.t, err)
 	return got
 }
 
 func (l rw) unwrite(id string) int {
 	l.t.Helper()
-	got, err := scripts.WriteRelease.Run(l.t.Context(), l.rdb, []string{l.name, scripts.RWChannel(l.name)}, id+":write", "PUBLISH").Int()
+	got, err := scripts.WriteRelease.Run(l.t.Context(), l.rdb, []string{l.name}, id+":write", "PUBLISH", scripts.RWChannel(l.name)).Int()
 	require.NoError(l.t, err)
 	return got
 }
 
 func (l rw) downgrade(writer, reader string, ttlMillis any) []int64 {
 	l.t.Helper()
-	keys := []string{l.name, scripts.RWChannel(l.name), scripts.ReadTimeout(l.name, reader)}
-	return l.pair(scripts.Downgrade.Run(l.t.Context(), l.rdb, keys, writer+":write", reader, ttlMillis, "PUBLISH"))
+	keys := []string{l.name, scripts.ReadTimeout(l.name, reader)}
+	return l.pair(scripts.Downgrade.Run(l.t.Context(), l.rdb, keys, writer+":write", reader, ttlMillis, "PUBLISH", scripts.RWChannel(l.name)))
 }
 
 func (l rw) fields() map[string]string { return l.rdb.HGetAll(l.t.Context(), l.name).Val() }
@@ -78,7 +79,7 @@ func (l rw) javaRead(id string, n int, lease time.Duration) {
 	require.NoError(l.t, l.rdb.HSet(ctx, l.name, "mode", "read").Err())
 	for range n {
 		count := l.rdb.HIncrBy(ctx, l.name, id, 1).Val()
-		key := scripts.RWPrefix(l.name) + ":" + id + ":rwlock_timeout:" + strconv.FormatInt(count, 10)
+		key := scripts.ReadTimeouts(l.name) + ":" + id + ":rwlock_timeout:" + strconv.FormatInt(count, 10)
 		require.NoError(l.t, l.rdb.Set(ctx, key, 1, lease).Err())
 		left := l.rdb.PTTL(ctx, l.name).Val()
 		require.NoError(l.t, l.rdb.PExpire(ctx, l.name, max(left, lease)).Err())
@@ -114,10 +115,10 @@ func sharedRW(t *testing.T) rw {
 func TestRW_Keys(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "redisson_rwlock:{a}", scripts.RWChannel("a"))
-	require.Equal(t, "{a}", scripts.RWPrefix("a"))
+	require.Equal(t, "{a}", scripts.ReadTimeouts("a"))
 	require.Equal(t, "{a}:u:1:rwlock_timeout:1", scripts.ReadTimeout("a", "u:1"))
 	require.Equal(t, "redisson_rwlock:{a}:b", scripts.RWChannel("{a}:b"))
-	require.Equal(t, "{a}:b", scripts.RWPrefix("{a}:b"))
+	require.Equal(t, "{a}:b", scripts.ReadTimeouts("{a}:b"))
 	require.Equal(t, "{a}:b:u:1:rwlock_timeout:1", scripts.ReadTimeout("{a}:b", "u:1"))
 }
 
@@ -221,8 +222,8 @@ func TestRW_RefusesOtherKinds(t *testing.T) {
 		free := redistest.Name(t)
 		require.Error(t, scripts.ReadAcquire.Run(ctx, l.rdb, []string{free, scripts.ReadTimeout(free, "me:1")}, "me:1", ttl).Err())
 		require.Error(t, scripts.WriteAcquire.Run(ctx, l.rdb, []string{free}, "me:1:write", ttl).Err())
-		require.Error(t, scripts.Downgrade.Run(ctx, l.rdb, []string{free, "c", "t"}, "me:1:write", "me:2", ttl, "PUBLISH").Err())
-		require.Error(t, scripts.ReadRenew.Run(ctx, l.rdb, []string{free, "t"}, ttl, "me:1").Err())
+		require.Error(t, scripts.Downgrade.Run(ctx, l.rdb, []string{free, "t"}, "me:1:write", "me:2", ttl, "PUBLISH", "c").Err())
+		require.Error(t, scripts.ReadRenew.Run(ctx, l.rdb, []string{free, "t"}, "me:1", ttl).Err())
 		require.Zero(t, l.rdb.Exists(ctx, free).Val())
 	}
 }
@@ -364,8 +365,8 @@ func TestWriteAcquire_Fenced(t *testing.T) {
 func requireTokens(t *testing.T, rdb redis.UniversalClient, fence string, take func(id string) []int64, release func(id string), spare int64) {
 	t.Helper()
 	first := take("a:1")
-	require.Len(t, first, 3)
-	require.Equal(t, first, take("a:1"), "a lost reply's")
+	require.Len(t, first, 4)
+	require.Equal(t, []int64{1, first[1], first[2] + spare, 0}, take("a:1"), "a lost reply's")
 	now := rdb.Time(t.Context()).Val().UnixMicro()
 	require.InDelta(t, now, first[2], float64(time.Minute.Microseconds()))
 	release("a:1")
@@ -387,7 +388,7 @@ func TestRWForce(t *testing.T) {
 	l := sharedRW(t)
 	heard := l.listen()
 	force := func(mode string) (int, error) {
-		return scripts.RWForce.Run(t.Context(), l.rdb, []string{l.name, scripts.RWChannel(l.name)}, mode, "PUBLISH").Int()
+		return scripts.RWForce.Run(t.Context(), l.rdb, []string{l.name}, mode, "PUBLISH", scripts.RWChannel(l.name)).Int()
 	}
 	requireFreed := func(mode string, want int) {
 		t.Helper()
@@ -428,7 +429,7 @@ func TestReadRenew(t *testing.T) {
 		keys = append(keys, name, scripts.ReadTimeout(name, "me:1"))
 	}
 	for range 2 {
-		got := l.pair(scripts.ReadRenew.Run(ctx, l.rdb, keys, 30_000, "me:1", "me:1", "me:1", "me:1", "me:9"))
+		got := l.pair(scripts.ReadRenew.Run(ctx, l.rdb, keys, "me:1", 30_000, "me:1", 30_000, "me:1", 30_000, "me:1", 30_000, "me:9", 30_000))
 		require.Equal(t, []int64{1, 0, 0, 0, 0}, got)
 	}
 	l.requireLease(30 * time.Second)
@@ -437,7 +438,7 @@ func TestReadRenew(t *testing.T) {
 	require.LessOrEqual(t, l.rdb.PTTL(ctx, scripts.ReadTimeout(l.name, "you:1")).Val(), 6*time.Second, "somebody else's")
 
 	// A shorter lease shortens neither its own nor the others'.
-	l.pair(scripts.ReadRenew.Run(ctx, l.rdb, keys[:2], 1_000, "me:1"))
+	l.pair(scripts.ReadRenew.Run(ctx, l.rdb, keys[:2], "me:1", 1_000))
 	l.requireLease(30 * time.Second)
 	require.Greater(t, l.rdb.PTTL(ctx, scripts.ReadTimeout(l.name, "me:1")).Val(), 28*time.Second)
 }
@@ -453,7 +454,7 @@ func TestRW_InACluster(t *testing.T) {
 		require.Equal(t, 1, l.unread("java:1"))
 		require.Equal(t, []int64{1, 30_000}, l.write("me:2", 30_000))
 		require.Equal(t, []int64{1, 20_000}, l.downgrade("me:2", "me:3", 20_000))
-		require.Equal(t, []int64{1}, l.pair(scripts.ReadRenew.Run(t.Context(), rdb, []string{name, scripts.ReadTimeout(name, "me:3")}, 30_000, "me:3")))
+		require.Equal(t, []int64{1}, l.pair(scripts.ReadRenew.Run(t.Context(), rdb, []string{name, scripts.ReadTimeout(name, "me:3")}, "me:3", 30_000)))
 		require.Equal(t, 1, l.unread("me:3"))
 		l.requireGone()
 	}

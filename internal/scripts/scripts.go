@@ -3,12 +3,13 @@ package scripts
 import (
 	"context"
 	"embed"
+	"regexp"
 	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
 
-//go:embed *.lua
+//go:embed *.lua include/*.lua
 var files embed.FS
 
 // catalogue lists every declared script; it is complete once the package is
@@ -34,16 +35,31 @@ func OnceOnly(s *Script) { s.once = true }
 // declare loads name.lua. It panics without that file, which a test would not
 // let pass.
 func declare(name string, traits ...trait) *Script {
-	source, err := files.ReadFile(name + ".lua")
-	if err != nil {
-		panic("scripts: " + err.Error())
-	}
-	s := &Script{name: name, source: string(source), script: redis.NewScript(string(source))}
+	source := expand(load(name + ".lua"))
+	s := &Script{name: name, source: source, script: redis.NewScript(source)}
 	for _, t := range traits {
 		t(s)
 	}
 	catalogue = append(catalogue, s)
 	return s
+}
+
+// includeLine is where a script wants what it shares with others: the text of include/name.lua.
+var includeLine = regexp.MustCompile(`(?m)^ *-- include: (\w+)\n`)
+
+// expand puts the texts of the includes in place of the lines that name them.
+func expand(source string) string {
+	return includeLine.ReplaceAllStringFunc(source, func(line string) string {
+		return load("include/" + includeLine.FindStringSubmatch(line)[1] + ".lua")
+	})
+}
+
+func load(path string) string {
+	text, err := files.ReadFile(path)
+	if err != nil {
+		panic("scripts: " + err.Error())
+	}
+	return string(text)
 }
 
 // All returns every script.

@@ -60,19 +60,19 @@ func (s sem) free() string { return s.rdb.Get(s.t.Context(), s.name).Val() }
 func (s sem) put(n int) { s.rdb.Set(s.t.Context(), s.name, n, 0) }
 
 func (s sem) acquire(seq, confirmed int, wants ...int) []int64 {
-	args := []any{seq, confirmed, 60_000, "PUBLISH"}
+	args := []any{seq, confirmed, 60_000, "PUBLISH", scripts.SemChannel(s.name)}
 	for _, n := range wants {
 		args = append(args, n)
 	}
-	return s.twice(scripts.SemAcquire, []string{s.name, s.part("acquiring"), scripts.SemChannel(s.name)}, args...)
+	return s.twice(scripts.SemAcquire, []string{s.name, s.part("acquiring")}, args...)
 }
 
 func (s sem) release(seqNMax ...int) []int64 {
-	args := []any{60_000, "PUBLISH"}
+	args := []any{60_000, "PUBLISH", scripts.SemChannel(s.name)}
 	for i := 0; i < len(seqNMax); i += 3 {
 		args = append(args, seqNMax[i], seqNMax[i+1], 0, seqNMax[i+2])
 	}
-	return s.twice(scripts.SemRelease, []string{s.name, s.part("releasing"), scripts.SemChannel(s.name)}, args...)
+	return s.twice(scripts.SemRelease, []string{s.name, s.part("releasing")}, args...)
 }
 
 func TestSemAcquire(t *testing.T) {
@@ -113,7 +113,7 @@ func TestSemAcquire(t *testing.T) {
 		s := newSem(t)
 		s.put(5)
 		s.acquire(4, 3, 1)
-		err := scripts.SemAcquire.Run(t.Context(), s.rdb, []string{s.name, s.part("acquiring"), "c"}, 3, 2, 60_000, "PUBLISH", 1).Err()
+		err := scripts.SemAcquire.Run(t.Context(), s.rdb, []string{s.name, s.part("acquiring")}, 3, 2, 60_000, "PUBLISH", "c", 1).Err()
 		require.True(t, redis.HasErrorPrefix(err, "STALE"), "%v", err)
 		require.Equal(t, "4", s.free())
 	})
@@ -131,8 +131,8 @@ func TestSemRelease(t *testing.T) {
 	require.Equal(t, "8", s.free())
 	// Only where there is a semaphore.
 	none := newSem(t)
-	keys := []string{none.name, none.part("releasing"), scripts.SemChannel(none.name)}
-	require.Equal(t, []int64{0}, none.twice(scripts.SemRelease, keys, 60_000, "PUBLISH", 1, 4, 1, 0))
+	keys := []string{none.name, none.part("releasing")}
+	require.Equal(t, []int64{0}, none.twice(scripts.SemRelease, keys, 60_000, "PUBLISH", "c", 1, 4, 1, 0))
 	require.Empty(t, none.free())
 }
 
@@ -141,8 +141,8 @@ func TestSemEdit(t *testing.T) {
 	s := newSem(t)
 	edit := func(record, op string, n, ttl int) int64 {
 		t.Helper()
-		keys := []string{s.name, s.part(record), scripts.SemChannel(s.name)}
-		args := []any{op, n, ttl, "PUBLISH", 60_000}
+		keys := []string{s.name, s.part(record), s.part("fair:permits")}
+		args := []any{op, n, ttl, "PUBLISH", scripts.SemChannel(s.name), 60_000}
 		first, before := s.one(scripts.SemEdit, keys, args...), s.state()
 		require.Equal(t, first, s.one(scripts.SemEdit, keys, args...))
 		require.Equal(t, before, s.state())
@@ -164,12 +164,12 @@ const (
 )
 
 func (s sem) leased() []string {
-	return []string{s.name, s.part("timeout"), s.part("fence"), scripts.SemChannel(s.name)}
+	return []string{s.name, s.part("timeout"), s.part("fence")}
 }
 
 // take asks for permits by ids, each request as one word of ids.
 func (s sem) take(ttl int, requests ...string) []int64 {
-	args := []any{"PUBLISH", 60_000}
+	args := []any{"PUBLISH", scripts.SemChannel(s.name), 60_000}
 	for _, ids := range requests {
 		args = append(args, ttl, len(ids)/16)
 		for id := ids; id != ""; id = id[16:] {
@@ -180,8 +180,8 @@ func (s sem) take(ttl int, requests ...string) []int64 {
 }
 
 func (s sem) back(all int, ids ...any) []int64 {
-	keys := []string{s.name, s.part("timeout"), scripts.SemChannel(s.name)}
-	return s.run(scripts.PermitRelease, keys, append([]any{"PUBLISH", all}, ids...)...)
+	keys := []string{s.name, s.part("timeout")}
+	return s.run(scripts.PermitRelease, keys, append([]any{"PUBLISH", scripts.SemChannel(s.name), all}, ids...)...)
 }
 
 func TestPermitAcquire(t *testing.T) {
@@ -198,7 +198,7 @@ func TestPermitAcquire(t *testing.T) {
 		require.Equal(t, []int64{0, 0}, got[5:])
 		before := s.state()
 		again := s.take(60_000, idA+idB)
-		require.Equal(t, got[:3], again[:3], "known by its id")
+		require.Equal(t, got[:2], again[:2], "known by its id")
 		require.Greater(t, again[4], got[4])
 		require.Equal(t, before, s.state())
 	})
@@ -209,7 +209,7 @@ func TestPermitAcquire(t *testing.T) {
 		s.put(0)
 		now := s.rdb.Time(t.Context()).Val().UnixMilli()
 		s.rdb.ZAdd(t.Context(), s.part("timeout"), redis.Z{Score: float64(now), Member: idA}, redis.Z{Score: float64(now + 60_000), Member: idB})
-		got := s.take(30_000, idC)
+		got := s.take(30_000, idC, strings.Repeat("d", 16))
 		require.Equal(t, []int64{1, 0, 2}, got[:3])
 		require.InDelta(t, 30_000, got[3], 1)
 		require.Positive(t, got[4])
@@ -251,12 +251,12 @@ func TestPermitRenew(t *testing.T) {
 		due := s.rdb.ZScore(t.Context(), keys[0], idA).Val()
 		return due - float64(s.rdb.Time(t.Context()).Val().UnixMilli())
 	}
-	require.Equal(t, []int64{1, 0}, s.twice(scripts.PermitRenew, keys, 1000, "GT", idA, idB))
+	require.Equal(t, []int64{1, 0}, s.twice(scripts.PermitRenew, keys, "GT", 1000, 1, idA, 1000, 1, idB))
 	require.Greater(t, left(), 50_000.0, "a late renewal does not shorten")
-	require.Equal(t, []int64{1}, s.twice(scripts.PermitRenew, keys, 1000, "XX", idA))
+	require.Equal(t, []int64{1}, s.twice(scripts.PermitRenew, keys, "XX", 1000, 1, idA))
 	require.LessOrEqual(t, left(), 1000.0)
 	s.rdb.ZAdd(t.Context(), keys[0], redis.Z{Score: 1, Member: idA})
-	require.Equal(t, []int64{0}, s.run(scripts.PermitRenew, keys, 1000, "GT", idA), "what has expired is not revived")
+	require.Equal(t, []int64{0}, s.run(scripts.PermitRenew, keys, "GT", 1000, 1, idA), "what has expired is not revived")
 	require.InDelta(t, 1, s.rdb.ZScore(t.Context(), keys[0], idA).Val(), 0)
 }
 
@@ -265,8 +265,8 @@ func TestPermitEdit(t *testing.T) {
 	s := newSem(t)
 	edit := func(record, op string, n int) int64 {
 		t.Helper()
-		keys := []string{s.name, s.part("timeout"), s.part(record), scripts.SemChannel(s.name)}
-		args := []any{op, n, "PUBLISH", 60_000}
+		keys := []string{s.name, s.part("timeout"), s.part(record), s.part("fair:permits")}
+		args := []any{op, n, "PUBLISH", scripts.SemChannel(s.name), 60_000}
 		first, before := s.one(scripts.PermitEdit, keys, args...), s.state()
 		require.Equal(t, first, s.one(scripts.PermitEdit, keys, args...))
 		require.Equal(t, before, s.state())
@@ -311,7 +311,7 @@ func TestFairStep(t *testing.T) {
 	}
 	for range 2 {
 		_, got := step(me, nil, idA)
-		require.Equal(t, []any{int64(1), int64(1), int64(1)}, got[:3])
+		require.Equal(t, []any{int64(1), int64(1)}, got[:2])
 		require.Positive(t, got[4])
 		require.Equal(t, "1 1 [] 0 0", books(), "taken once")
 	}

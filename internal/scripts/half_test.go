@@ -1,0 +1,310 @@
+package scripts_test
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// scenario is a state of Redis and a call of a script that goes one way through it.
+type scenario struct {
+	script *scripts.Script
+	what   string
+	state  [][]any // commands that make it
+	keys   []string
+	args   []any
+	step   [][]any // commands that make a state on the way which is complete of its own, if there is one
+}
+
+func (s scenario) String() string { return s.script.Name() + ", " + s.what }
+
+var executes = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
+
+// commands are those that a script can execute, in lower case.
+func commands(s *scripts.Script) []string {
+	found := map[string]bool{}
+	for _, m := range executes.FindAllStringSubmatch(s.Source(), -1) {
+		found[strings.ToLower(m[1])] = true
+	}
+	if strings.Contains(s.Source(), "redis.pcall(verb,") || strings.Contains(s.Source(), "redis.call(verb,") {
+		found["publish"] = true
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// bench runs scenarios on a server of its own, as a user whose rights it takes away.
+type bench struct {
+	t           *testing.T
+	admin, user *redis.Client
+	executed    map[string]map[string]bool // by script
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	server := redistest.Start(t)
+	b := &bench{t: t, admin: server.Client(t), executed: map[string]map[string]bool{}}
+	b.grant()
+	b.user = server.Client(t, func(o *redis.Options) { o.Username, o.Password, o.MaxRetries = "user", "secret", -1 })
+	return b
+}
+
+// grant gives the user every right but these: commands, or "channels".
+func (b *bench) grant(revoked ...string) {
+	b.t.Helper()
+	rules := []any{"ACL", "SETUSER", "user", "reset", "on", ">secret", "~*", "+@all"}
+	if !slices.Contains(revoked, "channels") {
+		rules = append(rules, "&*")
+	}
+	for _, command := range revoked {
+		if command != "channels" {
+			rules = append(rules, "-"+command)
+		}
+	}
+	require.NoError(b.t, b.admin.Do(b.t.Context(), rules...).Err())
+}
+
+// run makes the scenario's state, calls the script as the user, and returns the keys before and after.
+func (b *bench) run(s scenario, revoked ...string) (before, after map[string]string, err error) {
+	b.t.Helper()
+	ctx := b.t.Context()
+	b.reset(s)
+	b.grant(revoked...)
+	require.NoError(b.t, b.admin.ScriptLoad(ctx, s.script.Source()).Err())
+	before = b.snapshot()
+	err = s.script.RunOnce(ctx, b.user, s.keys, s.args...).Err()
+	return before, b.snapshot(), err
+}
+
+func (b *bench) reset(s scenario) {
+	b.t.Helper()
+	require.NoError(b.t, b.admin.FlushAll(b.t.Context()).Err())
+	for _, command := range s.state {
+		require.NoError(b.t, b.admin.Do(b.t.Context(), command...).Err(), "%v", command)
+	}
+}
+
+// snapshot is every key with its value and whether it expires. Keys that are about to end have ended.
+func (b *bench) snapshot() map[string]string {
+	b.t.Helper()
+	ctx := b.t.Context()
+	all := map[string]string{}
+	keys, err := b.admin.Keys(ctx, "*").Result()
+	require.NoError(b.t, err)
+	for _, key := range keys {
+		left, err := b.admin.PTTL(ctx, key).Result()
+		require.NoError(b.t, err)
+		if left >= 0 && left <= 20*time.Millisecond || left == -2 {
+			continue
+		}
+		var value any
+		switch kind := b.admin.Type(ctx, key).Val(); kind {
+		case "string":
+			value = b.admin.Get(ctx, key).Val()
+		case "hash":
+			value = b.admin.HGetAll(ctx, key).Val()
+		case "list":
+			value = b.admin.LRange(ctx, key, 0, -1).Val()
+		case "zset":
+			value = b.admin.ZRangeWithScores(ctx, key, 0, -1).Val()
+		case "none":
+			continue
+		default:
+			b.t.Fatalf("a %s", kind)
+		}
+		all[key] = fmt.Sprintf("%v expires=%v", value, left >= 0)
+	}
+	return all
+}
+
+var instants = regexp.MustCompile(`\b\d(\.\d+e\+1[0-9]|\d{11,}(\.\d+)?)\b`)
+
+// timeless puts one word in the place of every instant: two runs differ in nothing else.
+func timeless(all map[string]string) map[string]string {
+	out := make(map[string]string, len(all))
+	for key, value := range all {
+		out[key] = instants.ReplaceAllString(value, "<instant>")
+	}
+	return out
+}
+
+// halves runs a scenario with each right, and each two, taken away, and short of memory, and returns where the script left
+// neither the state before nor the complete one.
+func (b *bench) halves(s scenario) (faults []string) {
+	b.t.Helper()
+	_, complete, err := b.run(s)
+	require.NoError(b.t, err, "%v", s)
+	require.Equal(b.t, timeless(complete), timeless(second(b.run(s))), "%v: goes one way", s)
+	var step map[string]string
+	if s.step != nil {
+		b.reset(scenario{state: s.step})
+		step = b.snapshot()
+	}
+	judge := func(without string, before, after map[string]string, err error) {
+		if err != nil && !maps.Equal(before, after) && (step == nil || !maps.Equal(step, after)) {
+			faults = append(faults, fmt.Sprintf("%v: without %s it failed with %q and left\n\t%v\nof\n\t%v", s, without, err, after, before))
+		}
+		if err == nil && !maps.Equal(timeless(complete), timeless(after)) && (step == nil || !maps.Equal(step, after)) {
+			faults = append(faults, fmt.Sprintf("%v: without %s it succeeded and left\n\t%v\ninstead of\n\t%v", s, without, after, complete))
+		}
+	}
+	rights := append(commands(s.script), "channels")
+	for i, first := range rights {
+		before, after, err := b.run(s, first)
+		judge(first, before, after, err)
+		for _, other := range rights[i+1:] {
+			before, after, err := b.run(s, first, other)
+			judge(first+" and "+other, before, after, err)
+		}
+	}
+	b.grant()
+	b.reset(s)
+	before := b.snapshot()
+	require.NoError(b.t, b.admin.ConfigSet(b.t.Context(), "maxmemory", "1").Err())
+	err = s.script.RunOnce(b.t.Context(), b.user, s.keys, s.args...).Err()
+	require.NoError(b.t, b.admin.ConfigSet(b.t.Context(), "maxmemory", "0").Err())
+	judge("memory", before, b.snapshot(), err)
+	return faults
+}
+
+func second(_, after map[string]string, _ error) map[string]string { return after }
+
+// strangers puts, one after the other, a value of each type under each key of a scenario, and returns where the script failed and left
+// something else than it found.
+func (b *bench) strangers(s scenario) (faults []string) {
+	b.t.Helper()
+	values := map[string][]any{
+		"a list":      {"RPUSH", "", "x"},
+		"a hash":      {"HSET", "", "x", "y"},
+		"a zset":      {"ZADD", "", 1, "x"},
+		"a text":      {"SET", "", "x"},
+		"a fraction":  {"SET", "", "1.5"},
+		"hexadecimal": {"SET", "", "0x10"},
+		"infinity":    {"SET", "", "inf"},
+		"too much":    {"SET", "", "9223372036854775807"},
+	}
+	for i, key := range s.keys {
+		for what, put := range values {
+			put = slices.Clone(put)
+			put[1] = key
+			b.reset(s)
+			require.NoError(b.t, b.admin.Del(b.t.Context(), key).Err())
+			require.NoError(b.t, b.admin.Do(b.t.Context(), put...).Err())
+			b.grant()
+			before := b.snapshot()
+			err := s.script.RunOnce(b.t.Context(), b.user, s.keys, s.args...).Err()
+			if after := b.snapshot(); err != nil && !maps.Equal(before, after) {
+				faults = append(faults, fmt.Sprintf("%v: with %s as key %d it failed with %q and left\n\t%v\nof\n\t%v", s, what, i+1, err, after, before))
+			}
+		}
+	}
+	return faults
+}
+
+// note remembers which commands the scenario has executed since the last CONFIG RESETSTAT.
+func (b *bench) note(s scenario) {
+	b.t.Helper()
+	name := s.script.Name()
+	if b.executed[name] == nil {
+		b.executed[name] = map[string]bool{}
+	}
+	stats, err := b.admin.Info(b.t.Context(), "commandstats").Result()
+	require.NoError(b.t, err)
+	for _, m := range regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`).FindAllStringSubmatch(stats, -1) {
+		if n, _ := strconv.Atoi(m[2]); n > 0 {
+			b.executed[name][m[1]] = true
+		}
+	}
+}
+
+// calledByUser counts, with every right, and with each taken away, what the script calls.
+func (b *bench) calledByUser(s scenario) {
+	b.t.Helper()
+	for _, right := range append([]string{"acl"}, commands(s.script)...) {
+		b.reset(s)
+		b.grant(right)
+		require.NoError(b.t, b.admin.ConfigResetStat(b.t.Context()).Err())
+		_ = s.script.RunOnce(b.t.Context(), b.user, s.keys, s.args...).Err()
+		b.note(s)
+	}
+}
+
+// Whatever right a user lacks, and whatever its keys hold, a script leaves the state before or the complete one.
+func TestScripts_LeaveNoHalf(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	now := b.admin.Time(t.Context()).Val().UnixMilli()
+	covered := map[string]bool{}
+	for _, s := range scenarios(now) {
+		covered[s.script.Name()] = true
+		require.Empty(t, b.halves(s))
+		require.Empty(t, b.strangers(s))
+		b.calledByUser(s)
+	}
+	for _, s := range scripts.All() {
+		if strings.HasPrefix(s.Name(), "rate_") {
+			continue
+		}
+		require.True(t, covered[s.Name()], "%s has a scenario", s.Name())
+		for _, command := range commands(s) {
+			require.True(t, b.executed[s.Name()][command], "a scenario of %s executes %s", s.Name(), command)
+		}
+	}
+}
+
+// The check finds scripts that write before what may be refused.
+func TestScripts_LeaveNoHalf_FindsHalves(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for name, source := range map[string]string{
+		"writes first":         "redis.call('HSET', KEYS[1], ARGV[1], 1)\nredis.call('PEXPIRE', KEYS[1], 1000)\nreturn 1\n",
+		"publishes first":      "local verb = 'PUBLISH'\nredis.call('SET', KEYS[1], 1)\nredis.call(verb, 'c', 1)\nreturn 1\n",
+		"hides what it failed": "redis.call('SET', KEYS[1], 1)\nredis.pcall('HSET', 'other', 'a', 1)\nreturn 1\n",
+		"undoes with the same": "redis.call('HSET', KEYS[1], ARGV[1], 1)\nlocal set = redis.pcall('PEXPIRE', KEYS[1], 1000)\n" +
+			"if type(set) == 'table' then redis.pcall('PEXPIRE', KEYS[1], 0) return set end\nreturn 1\n",
+	} {
+		s := scenario{script: scripts.NewScript(name, source), what: "free", keys: []string{"name"}, args: []any{"me:1"}}
+		require.NotEmpty(t, b.halves(s), name)
+	}
+	wrong := "redis.call('SET', KEYS[1], 1)\nredis.call('HSET', KEYS[2], 'a', 1)\nreturn 1\n"
+	s := scenario{script: scripts.NewScript("reads no type", wrong), what: "free", keys: []string{"name", "other"}}
+	require.NotEmpty(t, b.strangers(s))
+}
+
+// An operator that adds one right after the other, as the refusals ask for them, leaves nothing behind on the way.
+func TestScripts_LeaveNoHalf_RightsGivenOneByOne(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	now := b.admin.Time(t.Context()).Val().UnixMilli()
+	for _, s := range scenarios(now) {
+		var rights []string // in the order in which the script asks for them
+		for _, m := range executes.FindAllStringSubmatch(s.script.Source(), -1) {
+			if right := "+" + strings.ToLower(m[1]); !slices.Contains(rights, right) {
+				rights = append(rights, right)
+			}
+		}
+		for n := range rights {
+			b.reset(s)
+			rules := []any{"ACL", "SETUSER", "user", "reset", "on", ">secret", "~*", "+evalsha", "+eval"}
+			for _, right := range rights[:n+1] {
+				rules = append(rules, right)
+			}
+			require.NoError(t, b.admin.Do(t.Context(), rules...).Err())
+			before := b.snapshot()
+			err := s.script.RunOnce(t.Context(), b.user, s.keys, s.args...).Err()
+			if after := b.snapshot(); err != nil && s.step == nil {
+				require.Equal(t, before, after, "%v with %v: %v", s, rights[:n+1], err)
+			}
+		}
+	}
+}

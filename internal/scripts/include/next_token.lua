@@ -1,0 +1,17 @@
+-- A token is the server's time in microseconds, or one more than the last if that is higher, so that tokens rise also after the fence
+-- has expired or was lost. Tokens are reserved only while the last one lies behind the clock: after a loss of the fence, the clock alone
+-- keeps them rising. A second execution grants the last token that the first reserved.
+local last = redis.call('GET', fence) or '0'
+token, reserved = string.match(last, '^%d+$') and tonumber(last), 0
+if not token or token >= 2^53 then
+  return redis.error_reply('WRONGKIND the fence holds no number')
+end
+if free or token == 0 then
+  local time = redis.call('TIME')
+  local clock = time[1] * 1000000 + time[2]
+  if token < clock then
+    token, reserved = clock, tonumber(wanted)
+  else
+    token = token + 1
+  end
+end

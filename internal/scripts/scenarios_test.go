@@ -1,0 +1,210 @@
+package scripts_test
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// words are commands of a state, one a line.
+func words(commands string) (state [][]any) {
+	for line := range strings.Lines(commands) {
+		if fields := strings.Fields(line); len(fields) > 0 {
+			command := make([]any, len(fields))
+			for i, f := range fields {
+				command[i] = f
+			}
+			state = append(state, command)
+		}
+	}
+	return state
+}
+
+// ms is an instant as it stands in a sorted set.
+func ms(instant int64) string { return strconv.FormatInt(instant, 10) }
+
+// scenarios are calls of every script that together execute each of its commands. now is the server's time, ms.
+func scenarios(now int64) []scenario {
+	all := append(lockScenarios(), rwScenarios()...)
+	all = append(all, fairLockScenarios(now)...)
+	all = append(all, semScenarios()...)
+	all = append(all, permitScenarios(now)...)
+	return append(all, fairScenarios(now)...)
+}
+
+func lockScenarios() []scenario {
+	const (
+		free  = ""
+		mine  = "HSET n me:1 1\n PEXPIRE n 5000"
+		other = "HSET n you:1 1\n PEXPIRE n 5000"
+		fence = "\n SET f 7 PX 5000"
+	)
+	acquire, release := scripts.LockAcquire, scripts.LockRelease
+	plain, fenced := []any{"me:1", 30_000}, []any{"me:1", 30_000, 60_000, 5}
+	return []scenario{
+		{acquire, "free", words(free), []string{"n"}, plain, nil},
+		{acquire, "mine", words(mine), []string{"n"}, plain, nil},
+		{acquire, "another's", words(other), []string{"n"}, plain, nil},
+		{acquire, "free, fenced", words(free), []string{"n", "f"}, fenced, nil},
+		{acquire, "free, fenced before", words(free + fence), []string{"n", "f"}, fenced, nil},
+		{acquire, "mine, the fence lost", words(mine), []string{"n", "f"}, fenced, nil},
+		{acquire, "mine, fenced", words(mine + fence), []string{"n", "f"}, fenced, nil},
+		{release, "mine", words(mine), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
+		{release, "another's", words(other), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
+		{release, "mine, with tokens to return", words(mine + fence), []string{"n", "f"}, []any{"me:1", "PUBLISH", "c", 7, 3}, words(fence)},
+		{release, "mine, sharded", words(mine), []string{"n"}, []any{"me:1", "SPUBLISH", "c"}, nil},
+		{scripts.LockForce, "another's", words(other), []string{"n"}, []any{"PUBLISH", "c"}, nil},
+		{scripts.LockRenew, "mine and another's", words(mine + "\n HSET n2 you:1 1"), []string{"n", "n2"}, []any{"me:1", 30_000, "me:2", 30_000}, nil},
+	}
+}
+
+func rwScenarios() []scenario {
+	const (
+		free   = ""
+		mine   = "HSET n mode read me:1 1\n PEXPIRE n 5000\n SET t:me:1:rwlock_timeout:1 1 PX 5000"
+		reads  = "HSET n mode read you:1 1\n PEXPIRE n 5000\n SET t:you:1:rwlock_timeout:1 1 PX 5000"
+		longer = "HSET n mode read you:1 1\n PEXPIRE n 60000\n SET t:you:1:rwlock_timeout:1 1 PX 60000"
+		writes = "HSET n mode write me:1:write 1\n PEXPIRE n 5000"
+		fence  = "\n SET f 7 PX 5000"
+	)
+	timeout := "t:me:1:rwlock_timeout:1"
+	read, write := scripts.ReadAcquire, scripts.WriteAcquire
+	both := []string{"n", timeout}
+	reader := []any{"me:1", 30_000}
+	done := []any{"me:1", "PUBLISH", "c", "t"}
+	wrote := []any{"me:1:write", "PUBLISH", "c"}
+	crowd := mine + "\n PEXPIRE n 90000\n PEXPIRE " + timeout + " 90000"
+	for _, id := range strings.Fields("a b c d e f g h i j k l m n o p q r") {
+		crowd += "\n HSET n " + id + " 1\n SET t:" + id + ":rwlock_timeout:1 1 PX 5000"
+	}
+	return []scenario{
+		{read, "free", words(free), both, reader, nil},
+		{read, "mine", words(mine), both, reader, nil},
+		{read, "another reads", words(reads), both, reader, nil},
+		{read, "another reads for longer", words(longer), both, reader, nil},
+		{read, "another writes", words(writes), both, reader, nil},
+		{scripts.ReadRenew, "mine", words(mine), both, reader, nil},
+		{scripts.ReadRenew, "mine, the timeout gone", words("HSET n mode read me:1 1\n PEXPIRE n 5000"), both, reader, nil},
+		{scripts.ReadRenew, "mine beside a longer one", words(longer + "\n HSET n me:1 1\n SET " + timeout + " 1 PX 5000"), both, reader, nil},
+		{scripts.ReadRelease, "the last", words(mine), both, done, nil},
+		{scripts.ReadRelease, "beside one that reads for longer", words(longer + "\n HSET n me:1 1\n SET " + timeout + " 1 PX 5000"), both, done, nil},
+		{scripts.ReadRelease, "beside a shorter one", words(reads + "\n HSET n me:1 1\n PEXPIRE n 60000\n SET " + timeout + " 1 PX 60000"), both, done, nil},
+		{scripts.ReadRelease, "beside a dead one", words(mine + "\n HSET n dead:1 1"), both, done, nil},
+		{scripts.ReadRelease, "beside many", words(crowd), both, done, nil},
+		{scripts.ReadRelease, "not held", words(reads), both, done, nil},
+		{write, "free", words(free), []string{"n"}, []any{"me:1:write", 30_000}, nil},
+		{write, "mine", words(writes), []string{"n"}, []any{"me:1:write", 30_000}, nil},
+		{write, "others read", words(reads), []string{"n"}, []any{"me:1:write", 30_000}, nil},
+		{write, "free, fenced", words(free), []string{"n", "f"}, []any{"me:1:write", 30_000, 60_000, 5}, nil},
+		{write, "free, fenced before", words(fence), []string{"n", "f"}, []any{"me:1:write", 30_000, 60_000, 5}, nil},
+		{scripts.WriteRelease, "mine", words(writes), []string{"n"}, wrote, nil},
+		{scripts.WriteRelease, "mine, with tokens to return", words(writes + fence), []string{"n", "f"}, append(wrote[:3:3], 7, 3), words(fence)},
+		{scripts.WriteRelease, "mine, and it reads", words(writes + "\n HSET n me:2 1"), []string{"n"}, wrote, nil},
+		{scripts.Downgrade, "mine", words(writes), both, []any{"me:1:write", "me:1", 30_000, "PUBLISH", "c"}, nil},
+		{scripts.Downgrade, "again", words(mine), both, []any{"me:1:write", "me:1", 30_000, "PUBLISH", "c"}, nil},
+		{scripts.RWForce, "readers", words(reads), []string{"n"}, []any{"read", "PUBLISH", "c"}, nil},
+		{scripts.RWForce, "none", words(free), []string{"n"}, []any{"read", "PUBLISH", "c"}, nil},
+	}
+}
+
+func fairLockScenarios(now int64) []scenario {
+	keys := []string{"n", "q", "t", "a"}
+	wait := []any{"me:1", 30_000, 1, 300_000, 15_000, "PUBLISH", "c"}
+	fenced := append(append([]any{}, wait...), 60_000)
+	try := []any{"me:1", 30_000, 0, 300_000, 15_000, "PUBLISH", "c"}
+	leave := []any{"me:1", 300_000, "PUBLISH", "c"}
+	const mine, other = "HSET n me:1 1\n PEXPIRE n 5000", "HSET n you:1 1\n PEXPIRE n 5000"
+	// place puts an id into the line, and expires says that the line's keys end.
+	place := func(id string, alive int64) string {
+		return "\n RPUSH q " + id + "\n ZADD t " + ms(now+400_000) + " " + id + "\n ZADD a " + ms(alive) + " " + id
+	}
+	java := "\n RPUSH q java:1\n ZADD t " + ms(now+900_000) + " java:1"
+	const expires = "\n PEXPIRE q 9000\n PEXPIRE t 9000\n PEXPIRE a 9000"
+	later := now + 100_000
+	return []scenario{
+		{scripts.FairLockAcquire, "free", nil, keys, wait, nil},
+		{scripts.FairLockAcquire, "free, fenced", nil, append(keys, "f"), fenced, nil},
+		{scripts.FairLockAcquire, "mine", words(mine), keys, wait, nil},
+		{scripts.FairLockAcquire, "another's", words(other), keys, wait, nil},
+		{scripts.FairLockAcquire, "another's, and no wait", words(other), keys, try, nil},
+		{scripts.FairLockAcquire, "another's, and one waits", words(other + place("her:1", later) + expires), keys, wait, nil},
+		{scripts.FairLockAcquire, "another's, with a place", words(other + place("me:1", later) + expires), keys, wait, nil},
+		{scripts.FairLockAcquire, "free, and it comes first", words(place("me:1", later) + place("her:1", later) + expires), keys, wait, nil},
+		{scripts.FairLockAcquire, "free, it comes first, fenced", words(place("me:1", later) + expires), append(keys, "f"), fenced, nil},
+		{scripts.FairLockAcquire, "free, and another comes first", words(place("her:1", later) + place("me:1", later) + expires), keys, wait, nil},
+		{scripts.FairLockAcquire, "free, with Java behind it", words(place("me:1", later) + java + expires), keys, wait, nil},
+		{
+			scripts.FairLockAcquire, "free, and the first is dead", words(place("dead:1", now-1) + place("her:1", later) + place("me:1", later) + expires),
+			keys, wait, words(place("her:1", later) + place("me:1", later) + expires),
+		},
+		{scripts.FairLockRelease, "mine", words(mine), keys, leave, nil},
+		{scripts.FairLockRelease, "mine, and one waits", words(mine + place("her:1", later) + expires), keys, leave, nil},
+		{scripts.FairLockRelease, "waits first", words(other + place("me:1", later) + place("her:1", later) + expires), keys, leave, nil},
+		{scripts.FairLockRelease, "waits last", words(other + place("her:1", later) + place("me:1", later) + expires), keys, leave, nil},
+		{scripts.FairLockRelease, "waits with Java behind it", words(other + place("me:1", later) + java + expires), keys, leave, nil},
+		{scripts.FairLockRelease, "by force", words(other + place("her:1", later) + expires), keys, append(append([]any{}, leave...), "force"), nil},
+	}
+}
+
+func semScenarios() []scenario {
+	calls := []string{"n", "p"}
+	record := []string{"n", "r", "x"}
+	return []scenario{
+		{scripts.SemAcquire, "free", words("SET n 5 PX 9000"), calls, []any{7, 6, 60_000, "PUBLISH", "c", 2, 2, 2}, nil},
+		{scripts.SemAcquire, "gives back", append(words("SET n 1"), []any{"SET", "p", "6 1 4"}), calls, []any{7, 5, 60_000, "PUBLISH", "c", 2}, nil},
+		{scripts.SemAcquire, "none set", nil, calls, []any{7, 6, 60_000, "PUBLISH", "c", 2}, nil},
+		{scripts.SemRelease, "some", words("SET n 5 PX 9000"), calls, []any{60_000, "PUBLISH", "c", 7, 2, 0, 0, 8, 3, 0, 0}, nil},
+		{scripts.SemRelease, "none set", nil, calls, []any{60_000, "PUBLISH", "c", 7, 2, 0, 0}, nil},
+		{scripts.SemRelease, "too many", words("SET n 5"), calls, []any{60_000, "PUBLISH", "c", 7, 2, 0, 6}, nil},
+		{scripts.SemEdit, "set", nil, record, []any{"set", 5, 0, "PUBLISH", "c", 60_000}, nil},
+		{scripts.SemEdit, "set with an expiry", nil, record, []any{"set", 5, 9_000, "PUBLISH", "c", 60_000}, nil},
+		{scripts.SemEdit, "add", words("SET n 5 PX 9000"), record, []any{"add", 5, 0, "PUBLISH", "c", 60_000}, nil},
+		{scripts.SemEdit, "drain", words("SET n 5"), record, []any{"drain", 0, 0, "PUBLISH", "c", 60_000}, nil},
+	}
+}
+
+func permitScenarios(now int64) []scenario {
+	held := "SET n 3 PX 9000\n ZADD l " + ms(now+100_000) + " " + idA + "\n PEXPIRE l 9000"
+	over := held + "\n ZADD l " + ms(now-1) + " " + idB
+	keys, record := []string{"n", "l"}, []string{"n", "l", "r", "x"}
+	fence := []string{"n", "l", "f"}
+	take := []any{"PUBLISH", "c", 60_000, 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
+	return []scenario{
+		{scripts.PermitAcquire, "free", words(held), fence, take[:6], nil},
+		{scripts.PermitAcquire, "free, without an expiry", words("SET n 3"), fence, take[:6], nil},
+		{scripts.PermitAcquire, "some", words(held), fence, take, nil},
+		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 300_000, 1, idA}, nil},
+		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 30_000, 9, idC}, nil},
+		{scripts.PermitAcquire, "none set", nil, fence, take, nil},
+		{scripts.PermitRelease, "held", words(held), keys, []any{"PUBLISH", "c", 0, idA, idC}, nil},
+		{scripts.PermitRelease, "all or none", words(held), keys, []any{"PUBLISH", "c", 1, idA, idC}, nil},
+		{scripts.PermitRelease, "the counter gone", words(held + "\n DEL n"), keys, []any{"PUBLISH", "c", 0, idA}, nil},
+		{scripts.PermitRenew, "held", words(held), []string{"l"}, []any{"GT", 300_000, 1, idA, 300_000, 1, idC}, nil},
+		{scripts.PermitRenew, "shorter", words(held), []string{"l"}, []any{"XX", 3_000, 1, idA}, nil},
+		{scripts.PermitEdit, "try", nil, record, []any{"try", 5, "PUBLISH", "c", 60_000}, nil},
+		{scripts.PermitEdit, "set", words(held), record, []any{"set", 5, "PUBLISH", "c", 60_000}, nil},
+		{scripts.PermitEdit, "add", words(held), record, []any{"add", 5, "PUBLISH", "c", 60_000}, nil},
+		{scripts.PermitEdit, "set, when some have expired", words(over), record, []any{"set", 5, "PUBLISH", "c", 60_000}, nil},
+		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c", idA}, nil},
+		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c", idA}, nil},
+	}
+}
+
+func fairScenarios(now int64) []scenario {
+	me, other := strings.Repeat("1", 32), strings.Repeat("2", 32)
+	keys := []string{"n", "l", "q", "a", "h", "f"}
+	head := []any{"PUBLISH", "c", 15_000, me, 60_000}
+	ask := append(append([]any{}, head...), 0, 30_000, 1, 1, idC)
+	held := "SET n 0\n ZADD l " + ms(now+100_000) + " " + idA
+	waits := "\n ZADD q 1 " + idB + "\n ZADD a " + ms(now+100_000) + " " + idB + "\n HSET h " + idB + " " + other + idB
+	return []scenario{
+		{scripts.FairStep, "free", words("SET n 1"), keys, ask, nil},
+		{scripts.FairStep, "none free", words(held), keys, ask, nil},
+		{scripts.FairStep, "leaves, and another gets it", words(held + waits), keys, append(append([]any{}, head...), 1, idA), nil},
+		{scripts.FairStep, "some have expired", words("SET n 0\n ZADD l " + ms(now-1) + " " + idA), keys, ask, words("SET n 1")},
+		{scripts.FairStep, "claims", words("SET n 0\n ZADD l " + ms(now+100_000) + ".5 " + idC), keys, ask, nil},
+		{scripts.FairStep, "claimed before", words("SET n 0\n ZADD l " + ms(now+100_000) + " " + idC), keys, ask, nil},
+		{scripts.FairStep, "leaves and comes", words(held + waits), keys, append(append([]any{}, head...), 1, idA, 30_000, 1, 1, idC), nil},
+	}
+}
