@@ -55,7 +55,11 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 	locked, again := c.heldHere(queue)
 	if locked == nil {
 		head.req.spare = int32(min(len(batch)-1, head.mutex.config.handoff.count)) // at most 10000
-		l, err := head.ask()
+		var left <-chan struct{}
+		if head.mutex.kind.leave != nil {
+			left = batch[0].Left() // nobody else waits for the answer
+		}
+		l, err := head.ask(left)
 		if err == nil {
 			head.lock = l
 			batch[0].Grant()
@@ -65,8 +69,9 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 			return 0, nil
 		}
 		if !errors.As(err, &locked) {
-			if head.locked.Load() != nil && calls.Outage(err) {
-				return minPoll, nil // a failover is no reason to leave the line
+			// Neither a failover nor a slot that migrates is a reason to leave the line.
+			if head.locked.Load() != nil && calls.Outage(err) || calls.Migrating(err) {
+				return minPoll, nil
 			}
 			return 0, err
 		}
@@ -99,11 +104,11 @@ func (c *Client) heldHere(queue string) (*LockedError, time.Duration) {
 }
 
 // ask requests the lock once, and again if the reply took so long that the lease was over. It blocks as long as the
-// client's own timeouts allow. A lock which nobody gets is released.
-func (w *wish) ask() (*Lock, error) {
+// client's own timeouts allow; when ended is closed it sends nothing more. A lock which nobody gets is released.
+func (w *wish) ask(ended <-chan struct{}) (*Lock, error) {
 	m := w.mutex
 	for range slowTries {
-		l, taken, err := w.askOnce()
+		l, taken, err := w.askOnce(ended)
 		if err == nil {
 			return l, nil
 		}
@@ -125,15 +130,15 @@ func (w *wish) ask() (*Lock, error) {
 }
 
 // askOnce also reports whether Redis has granted the lock.
-func (w *wish) askOnce() (l *Lock, taken bool, err error) {
+func (w *wish) askOnce(ended <-chan struct{}) (l *Lock, taken bool, err error) {
 	m, c := w.mutex, w.mutex.client
 	c.channels.Decide()
 	var r calls.Reply
 	var replicas error
 	if m.config.replicas.n > 0 {
-		r, replicas = c.runReplicated(w.req, m.config.replicas)
+		r, replicas = c.runReplicated(w.req, m.config.replicas, ended)
 	} else {
-		r = c.run(w.req.kind().acquire(w.req))
+		r = c.run(w.req.kind().acquire(w.req), ended)
 	}
 	w.doubt = w.doubt || r.Doubt
 	g, err := readGrant(r)

@@ -55,7 +55,7 @@ func (b *ballot) open() {
 				defer c.gate.Leave()
 				w := part.wish(false)
 				w.req.id = b.id + serverMark + strconv.Itoa(i) + part.config.metadata
-				l, err := w.ask()
+				l, err := w.ask(nil) // also when the round is decided: the lock may be held by more servers than it needs
 				if err == nil {
 					c.limit(l)
 				}

@@ -12,28 +12,26 @@ import (
 )
 
 // run executes a script that is idempotent on its id, and retries what may succeed on a second try as often as the client's
-// options say. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
-func (c *Client) run(what call) calls.Reply {
-	return c.retry(func() (*redis.Cmd, time.Time) { return c.senders.send(what) })
+// options say, unless ended is closed. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
+func (c *Client) run(what call, ended <-chan struct{}) calls.Reply {
+	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.senders.send(what, ended) })
 }
 
-func (c *Client) retry(once func() (*redis.Cmd, time.Time)) calls.Reply {
-	return calls.Retry(c.wheel, c.rdb, c.retries, once)
+func (c *Client) retry(ended <-chan struct{}, once func() (*redis.Cmd, time.Time)) calls.Reply {
+	return calls.Retry(c.wheel, c.rdb, c.retries, ended, once)
 }
 
 // runReplicated asks for a lock and then, on the same connection, whether replicas have it too.
-func (c *Client) runReplicated(req *request, want replicas) (r calls.Reply, missing error) {
+func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{}) (r calls.Reply, missing error) {
 	what := req.kind().acquire(req)
-	r = c.retry(func() (*redis.Cmd, time.Time) {
+	r = c.retry(ended, func() (*redis.Cmd, time.Time) {
 		ctx, sentAt := context.Background(), time.Now()
 		node, err := calls.Node(c.rdb, req.name())
 		if errors.Is(err, calls.ErrNodes) {
 			err = &InvalidError{Field: "WithReplicas", Value: fmt.Sprintf("%T", c.rdb), Reason: "needs a client whose nodes are known"}
 		}
 		if err != nil {
-			cmd := redis.NewCmd(ctx)
-			cmd.SetErr(err)
-			return cmd, sentAt
+			return failed(err), sentAt
 		}
 		conn := node.Conn()
 		defer conn.Close()

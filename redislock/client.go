@@ -32,8 +32,7 @@ const poolSize = 8
 type Client struct {
 	rdb     redis.UniversalClient // for calls that somebody waits for
 	retries int                   // of such a call
-	own     redis.UniversalClient // for renewals and late releases
-	closeIt func() error          // closes own
+	own     *calls.Dedicated      // for renewals and late releases
 
 	senders senders
 
@@ -91,7 +90,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.queues = c.newQueues()
-	c.own, c.closeIt = calls.Dedicated(rdb, poolSize)
+	c.own = calls.NewDedicated(rdb, poolSize)
 	c.late = &releaser{client: c}
 	return c, nil
 }
@@ -146,7 +145,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.late.close(ctx),
 		c.renewer.Close(ctx),
 		c.channels.Close(ctx),
-		c.closeIt(),
+		c.own.Close(ctx),
 	)
 	if err != nil {
 		return fmt.Errorf("redislock: close: %w", err)

@@ -21,6 +21,10 @@ var (
 	// hold it since. It is the Err of the Lock, the cause of its contexts, and what Unlock returns.
 	ErrLost = errors.New("redislock: lock lost")
 
+	// ErrUnconfirmed is returned by Unlock when Redis has not confirmed the release: it failed, or ctx ended a second ago. The lock is not
+	// held any more; the release goes on in the background until it succeeds or the lease is over.
+	ErrUnconfirmed = errors.New("redislock: unlock not confirmed yet, going on in the background")
+
 	// ErrNotHeld is returned for a lock that its holder has unlocked already, and for a nil or zero Lock.
 	ErrNotHeld = errors.New("redislock: lock not held")
 
@@ -88,9 +92,30 @@ func checkName(name string) error {
 	return &InvalidError{Field: "name", Value: scripts.Quote(name), Reason: refused.Reason}
 }
 
+// errGone is why a lock is lost whose key Redis no longer has.
+var errGone = errors.New("it was gone from Redis")
+
+// lostBefore says that a lock had ended before its holder gave it back, and why.
+func lostBefore(operation, name string, cause error) error {
+	if wrongKind(cause) {
+		cause = fmt.Errorf("%w: %w", ErrWrongKind, cause)
+	}
+	return fmt.Errorf("%w: %s %q: %w", ErrLost, operation, name, cause)
+}
+
+// unconfirmed says that a release goes on in the background, and why.
+func unconfirmed(name string, cause error) error {
+	return fmt.Errorf("%w: %q: %w", ErrUnconfirmed, name, cause)
+}
+
+// wrongKind reports whether Redis refused a key because it holds something else than a lock of the kind.
+func wrongKind(err error) bool {
+	return scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE")
+}
+
 // operationError says which operation failed on which lock, and gives Redis' refusals of a key their name.
 func operationError(operation, name string, err error) error {
-	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") {
+	if wrongKind(err) {
 		return fmt.Errorf("%w: %s %q: %w", ErrWrongKind, operation, name, err)
 	}
 	return fmt.Errorf("redislock: %s %q: %w", operation, name, err)

@@ -32,24 +32,76 @@ func TestMutex_WithOwner(t *testing.T) {
 		require.NoError(t, err)
 		tried, err := c.Mutex(name).TryLock(ctx)
 		require.NoError(t, err)
-		require.Same(t, first, again)
-		require.Same(t, first, tried)
 		require.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
 		require.Equal(t, asked, count.looks())
 		requireHeldOnce(t, rdb, name)
 
-		for range 2 {
-			require.NoError(t, again.Unlock(ctx))
-			require.True(t, first.Valid())
+		for _, l := range []*redislock.Lock{again, first} { // in any order
+			require.True(t, tried.Valid())
+			require.NoError(t, l.Unlock(ctx))
 			require.NotEmpty(t, requireHeldOnce(t, rdb, name))
 		}
-		require.NoError(t, first.Unlock(ctx))
+		require.NoError(t, tried.Unlock(ctx))
 		requireFree(t, rdb, name)
-		require.ErrorIs(t, first.Unlock(ctx), redislock.ErrNotHeld)
-
+		for _, l := range []*redislock.Lock{first, again, tried} {
+			require.ErrorIs(t, l.Unlock(ctx), redislock.ErrNotHeld)
+		}
 		next, err := m.Lock(ctx)
 		require.NoError(t, err)
-		require.NotSame(t, first, next)
+		require.NoError(t, next.Unlock(ctx))
+	})
+
+	t.Run("each Lock on a hold is unlocked once, and touches no other", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		outer, err := c.Mutex(name).Lock(ctx)
+		require.NoError(t, err)
+		inner, err := c.Mutex(name).Lock(ctx)
+		require.NoError(t, err)
+		outerCtx, innerCtx := outer.Context(t.Context()), inner.Context(t.Context())
+		require.NoError(t, inner.Unlock(ctx))
+		<-inner.Done()
+		<-innerCtx.Done()
+		require.ErrorIs(t, context.Cause(innerCtx), redislock.ErrNotHeld)
+		require.ErrorIs(t, inner.Err(), redislock.ErrNotHeld)
+		require.False(t, inner.Valid())
+		for range 3 {
+			require.ErrorIs(t, inner.Unlock(ctx), redislock.ErrNotHeld)
+			require.ErrorIs(t, inner.Extend(ctx, time.Minute), redislock.ErrNotHeld)
+		}
+		require.NoError(t, outer.Err())
+		require.NoError(t, outerCtx.Err())
+		require.True(t, outer.Valid())
+		require.False(t, isClosed(outer.Done()))
+		requireHeldOnce(t, rdb, name)
+		require.NoError(t, outer.Extend(ctx, time.Minute))
+		require.NoError(t, outer.Unlock(ctx))
+		<-outerCtx.Done()
+		requireFree(t, rdb, name)
+	})
+
+	t.Run("a loss ends all of them, and the lock can be taken anew when all were unlocked", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := shared(t)
+		ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
+		lease := redislock.WithLease(time.Second)
+		outer, err := c.Mutex(name, lease).Lock(ctx)
+		require.NoError(t, err)
+		inner, err := c.Mutex(name, lease).Lock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, rdb.Del(t.Context(), name).Err())
+		<-inner.Done()
+		<-outer.Done()
+		for _, l := range []*redislock.Lock{inner, outer} {
+			_, err = c.Mutex(name, lease).Lock(ctx)
+			require.ErrorIs(t, err, redislock.ErrLost)
+			require.ErrorIs(t, l.Err(), redislock.ErrLost)
+			require.ErrorIs(t, l.Unlock(ctx), redislock.ErrLost)
+			require.ErrorIs(t, l.Err(), redislock.ErrLost)
+		}
+		next, err := c.Mutex(name, lease).Lock(ctx)
+		require.NoError(t, err)
 		require.NoError(t, next.Unlock(ctx))
 	})
 }

@@ -125,7 +125,7 @@ func (l *Lock) discard() {
 		return
 	}
 	c.drop(l)
-	if r := c.run(l.kind().release(&l.request)); r.Err() != nil || l.doubt {
+	if r := c.run(l.kind().release(&l.request), nil); r.Err() != nil || l.doubt {
 		c.giveBack(l.claim(), l.doubt)
 	}
 }

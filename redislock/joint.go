@@ -80,11 +80,11 @@ func (j *joint) over(part *Lock) {
 	if !j.end(err) {
 		return
 	}
-	// Its holder may need time to stop, as after any loss. What his Owner has of the parts is given back by Unlock: until then he
-	// cannot enter them again, and one that he holds besides goes on.
+	// Its holder may need time to stop, as after any loss. Unlock gives back parts of an Owner: until then they cannot be entered
+	// again. One that the Owner holds besides goes on.
 	for _, part := range j.parts {
-		if part.holds() == 1 {
-			part.end(err, part.ttl()/8)
+		if part.entries() == 1 {
+			part.held().end(err, part.ttl()/8)
 		}
 	}
 }
@@ -142,15 +142,7 @@ func (j *joint) Deadline() time.Time {
 }
 
 // Context implements span.
-func (j *joint) Context(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
-	stop := context.AfterFunc(j.ctx, func() { cancel(context.Cause(j.ctx)) })
-	context.AfterFunc(ctx, func() { stop() })
-	if j.ctx.Err() != nil {
-		cancel(context.Cause(j.ctx))
-	}
-	return ctx
-}
+func (j *joint) Context(parent context.Context) context.Context { return endingWith(parent, j.ctx) }
 
 // unlock gives every part back, once, whether the joint was lost or not.
 func (j *joint) unlock(ctx context.Context) (err error) {
@@ -211,8 +203,11 @@ func giveBackAll(ctx context.Context, parts []*Lock) {
 
 // giveUp gives back a lock that nobody gets, in the background.
 func (l *Lock) giveUp() {
-	if l.gaveBack() {
+	e, entered := l.lease.(*entry)
+	if !entered {
 		l.end(ErrNotHeld, 0)
+	} else if e.Close(ErrNotHeld) && e.hold.leave() {
+		e.hold.lock.end(ErrNotHeld, 0)
 	}
 }
 

@@ -27,7 +27,6 @@ type Lock struct {
 	asked   time.Duration // when the request that Redis granted was sent, since client.origin
 	since   time.Duration // when this Lock was made, likewise
 	longest atomic.Int64  // the longest extension asked for; with any, it is not to be passed on
-	tenure  *tenure       // nil without an Owner
 	left    int32         // how often it may be passed on
 	doubt   bool          // a copy of the request may still be under way
 	passed  bool          // from another Lock of this process
@@ -104,8 +103,14 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case ctx.Err() != nil:
 		return operationError("extend", l.name(), calls.Ended(ctx))
 	}
-	if j, ok := l.lease.(*joint); ok {
-		return j.extend(ctx, d)
+	switch lease := l.lease.(type) {
+	case *joint:
+		return lease.extend(ctx, d)
+	case *entry:
+		if err := l.Err(); err != nil {
+			return err
+		}
+		return lease.hold.lock.Extend(ctx, d)
 	}
 	c, lease := l.client(), l.lease.(*renewal.Lease)
 	if !c.gate.Enter() {
@@ -119,7 +124,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{l.id, calls.Millis(d)}}
-	r, answered := await(c, ctx.Done(), func() calls.Reply { return c.run(what) }, func(calls.Reply) {})
+	r, answered := await(c, ctx.Done(), func() calls.Reply { return c.run(what, ctx.Done()) }, func(calls.Reply) {})
 	if !answered {
 		return operationError("extend", l.name(), calls.Ended(ctx))
 	}
@@ -149,12 +154,13 @@ func (l *Lock) Context(parent context.Context) context.Context {
 // Unlock gives the lock back and wakes those who wait for it. Whatever it returns, the lock is no longer held: Done is
 // closed and no renewal is sent any more. It blocks for one round trip.
 //
-// The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits up to a second for
-// the answer. If there is none, or Redis fails, the error says so and the release is retried in the background until it
-// succeeds or the lease is over.
+// The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits up to a second for the answer. If there is
+// none, or Redis fails, the error matches ErrUnconfirmed, and the release is retried in the background until it succeeds or the
+// lease is over. If Redis refuses it for good, the lock ends with its lease.
 //
 // The error matches ErrLost if the lock was lost before, ErrNotHeld if it was unlocked before, ErrClosed if the Client was
-// closed. In none of these cases is the hold of another touched.
+// closed. In none of these cases is the hold of another touched. A lock that was held when Unlock was called is not lost,
+// however long Redis took to answer.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if !l.valid() {
 		return ErrNotHeld
@@ -162,11 +168,11 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	if ctx == nil {
 		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
 	}
-	if j, ok := l.lease.(*joint); ok {
-		return j.unlock(ctx)
-	}
-	if !l.gaveBack() {
-		return l.Err()
+	switch lease := l.lease.(type) {
+	case *joint:
+		return lease.unlock(ctx)
+	case *entry:
+		return lease.unlock(ctx)
 	}
 	c, deadline := l.client(), l.lease.Deadline()
 	if !c.gate.Enter() { // Close releases it
@@ -180,21 +186,28 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		return l.Err()
 	}
 	c.drop(l)
-	c.hooks.released(l)
 	if l.handOver() {
+		c.hooks.released(l)
 		return nil
 	}
-	return l.release(ctx, deadline)
+	err := l.release(ctx, deadline)
+	if errors.Is(err, ErrLost) {
+		c.hooks.lost(l, err)
+	} else {
+		c.hooks.released(l)
+	}
+	return err
 }
 
 // release frees the key of a lock that is not held any more and whose deadline was given.
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	c := l.client()
+	began := time.Now()
 	patience, stop := c.patience(ctx)
 	defer stop()
 	r, answered := await(c, patience,
 		func() calls.Reply {
-			r := c.run(l.kind().release(&l.request))
+			r := c.run(l.kind().release(&l.request), patience)
 			l.wakeNext()
 			return r
 		},
@@ -204,24 +217,28 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 			}
 		})
 	if !answered {
-		return fmt.Errorf("redislock: unlock %q: no answer yet, retrying in the background: %w", l.name(), calls.Ended(ctx))
+		return unconfirmed(l.name(), calls.Ended(ctx))
 	}
-	if err := r.Err(); err != nil {
-		c.giveBack(l.claim(), l.doubt)
-		return operationError("unlock", l.name(), err)
-	}
-	if l.doubt {
-		c.late.add(l.claim(), lateCopy)
-	}
+	gone := r.Doubt // then an unanswered first copy has released it
 	released, err := r.Int64()
 	switch {
+	case wrongKind(err):
+		return lostBefore("unlock", l.name(), err)
 	case err != nil:
-		return operationError("unlock", l.name(), err)
-	case released == 1, r.Doubt && time.Now().Before(deadline): // an unanswered first copy has released it
-		return nil
-	default:
-		return fmt.Errorf("%w: %q was gone from Redis when it was unlocked", ErrLost, l.name())
+		c.giveBack(l.claim(), l.doubt)
+		if calls.Final(err) {
+			return operationError("unlock", l.name(), err)
+		}
+		return unconfirmed(l.name(), err)
 	}
+	if l.doubt {
+		c.late.add(l.claim().again(), lateCopy)
+	}
+	// If the answer came after the deadline, the lease has ended meanwhile, and not before.
+	if released == 0 && !gone && (!began.Before(deadline) || time.Now().Before(deadline)) {
+		return lostBefore("unlock", l.name(), errGone)
+	}
+	return nil
 }
 
 // wakeNext has those look who came while the lock was being released and found it taken. After a row of hand-overs other processes,
@@ -292,3 +309,27 @@ func (l *Lock) overdue() {
 }
 
 func (l *Lock) valid() bool { return l != nil && l.lease != nil }
+
+// held is the lock that l stands for: l itself, or that of its Owner.
+func (l *Lock) held() *Lock {
+	if e, ok := l.lease.(*entry); ok {
+		return e.hold.lock
+	}
+	return l
+}
+
+// entries is how many Locks on the hold are still to be unlocked: 1 without an Owner.
+func (l *Lock) entries() int {
+	if e, ok := l.lease.(*entry); ok {
+		return e.hold.entries()
+	}
+	return 1
+}
+
+// owner is whose lock it is, nil without an Owner.
+func (l *Lock) owner() *Owner {
+	if e, ok := l.lease.(*entry); ok {
+		return e.hold.owner
+	}
+	return nil
+}

@@ -40,7 +40,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	}
 	w := m.wish(false)
 	err, answered := await(c, ctx.Done(), func() (err error) {
-		w.lock, err = w.ask()
+		w.lock, err = w.ask(ctx.Done())
 		return err
 	}, func(err error) {
 		if err == nil {
@@ -133,9 +133,8 @@ func (m *Mutex) finish(ctx context.Context, w *wish, err error) (*Lock, error) {
 			m.client.hooks.contended(&LockedError{Name: m.name})
 		}
 		m.client.limit(l)
-		ownerOf(ctx).took(l)
 		m.client.hooks.acquired(l, time.Since(w.began))
-		return l, nil
+		return ownerOf(ctx).took(l), nil
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrLocked):
 		return nil, err
 	case ctx.Err() != nil:

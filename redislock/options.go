@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"fmt"
 	"log/slog"
 	"net/url"
 	"slices"
@@ -88,7 +89,7 @@ func (o lockOption) applyLock(c *lockOptions) error {
 }
 
 // WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is wheel.Default().
-// The wheel must run until the Client is closed.
+// The wheel must run until the Client is closed. Leases last at least ten of its ticks.
 func WithWheel(w *wheel.Wheel) Option {
 	return option{"WithWheel", func(c *config) error {
 		if w == nil {
@@ -131,9 +132,10 @@ func WithShardedChannels(on bool) Option {
 	}}
 }
 
-// WithLease sets how long the lock lasts in Redis without a renewal: 1 ms to 365 days, default 30 s. It bounds how long
-// others wait for a holder that died. A lease well above the round trip to Redis is needed for the lock to be useful:
-// an acquisition whose reply took longer is given back. Redis counts in milliseconds; fractions are rounded up there.
+// WithLease sets how long the lock lasts in Redis without a renewal: ten ticks of the Client's wheel, 10 ms on the default one, to 365
+// days, default 30 s. It bounds how long others wait for a holder that died. A lease well above the round trip to Redis is needed for
+// the lock to be useful: an acquisition whose reply took longer is given back. Redis counts in milliseconds; fractions are rounded
+// up there. The end of a shorter lease could not be announced in time.
 func WithLease(d time.Duration) LockOption {
 	return lockOption{"WithLease", func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
@@ -223,6 +225,14 @@ func WithMetadata(text string) LockOption {
 	}}
 }
 
+// checkLease refuses a lease too short for the wheel.
+func (c *Client) checkLease(lease time.Duration) error {
+	if least := c.renewer.MinTTL(); lease < least {
+		return &InvalidError{Field: "WithLease", Value: lease, Reason: fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", least)}
+	}
+	return nil
+}
+
 func newConfig(opts []Option) (config, error) {
 	c := config{logger: slog.New(slog.DiscardHandler)}
 	for i, o := range opts {
@@ -244,7 +254,7 @@ var defaultLock = lockConfig{lease: DefaultLease, renew: true, handoff: handoff{
 // lockConfig returns what the options make. Locks that are made one after the other with the same options share it.
 func (c *Client) lockConfig(opts []LockOption) (*lockConfig, error) {
 	if len(opts) == 0 {
-		return &defaultLock, nil
+		return &defaultLock, c.checkLease(DefaultLease)
 	}
 	o := lockOptions{lockConfig: defaultLock}
 	for i, opt := range opts {
@@ -254,6 +264,9 @@ func (c *Client) lockConfig(opts []LockOption) (*lockConfig, error) {
 		if err := opt.applyLock(&o); err != nil {
 			return nil, err
 		}
+	}
+	if err := c.checkLease(o.lease); err != nil {
+		return nil, err
 	}
 	if o.lockConfig == defaultLock {
 		return &defaultLock, nil

@@ -4,14 +4,18 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
-// Owner makes locks reentrant for one line of work, such as the handling of a request: while it holds a lock, further calls
-// with a context that carries it get the same *Lock again, without asking Redis, and as many calls of Unlock give it back. The
-// zero value is ready for use; it must not be copied. It is safe for concurrent use.
+// Owner makes locks reentrant for one line of work, such as the handling of a request: while it holds a lock, further calls with a
+// context that carries it get a Lock of their own on the same hold, without asking Redis. The hold is given back when each of them was
+// unlocked, once; unlocking one of them twice is ErrNotHeld and touches no other. The zero value is ready for use; it must not be copied.
+//
+// An Owner is safe for concurrent use, and goroutines that share one are one line of work: it does not keep them from running at
+// the same time under the same lock. Calls of theirs that wait already when another one gets the lock go on waiting for it.
 type Owner struct {
 	mu   sync.Mutex
-	held map[ownedLock]*Lock
+	held map[ownedLock]*hold
 }
 
 type ownedLock struct {
@@ -20,16 +24,17 @@ type ownedLock struct {
 	name   string
 }
 
-// tenure is how often an owner has locked a Lock. Its mu guards it.
-type tenure struct {
+// hold is a lock that an Owner has, and how many of the Locks on it are still to be unlocked. The Owner's mu guards it.
+type hold struct {
 	owner *Owner
-	times int
+	lock  *Lock // what all of them stand for
+	count int
 }
 
 type ownerKey struct{}
 
-// WithOwner returns a context whose locks belong to the owner. A re-entry into a lock that was lost fails with ErrLost
-// until its holder has unlocked it as often as he locked it. Whichever call took the lock decided on its options.
+// WithOwner returns a context whose locks belong to the owner. A re-entry into a lock that was lost fails with ErrLost until each of the
+// Locks on it was unlocked. Whichever call took the lock decided on its options.
 func WithOwner(ctx context.Context, o *Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
@@ -39,7 +44,7 @@ func ownerOf(ctx context.Context) *Owner {
 	return o
 }
 
-// reenter returns the lock that the context's owner holds already, once more.
+// reenter returns another Lock on what the context's owner holds already, or nil if it does not.
 func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	o := ownerOf(ctx)
 	if o == nil {
@@ -47,26 +52,26 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l := o.held[m.owned()]
-	if l == nil && m.kind.within != nil {
-		l = o.held[ownedLock{m.client, m.kind.within, m.name}]
+	h := o.held[m.owned()]
+	if h == nil && m.kind.within != nil {
+		h = o.held[ownedLock{m.client, m.kind.within, m.name}]
 	}
 	switch {
-	case l == nil && o.reads(m):
+	case h == nil && o.readsLocked(m):
 		return nil, operationError("lock", m.name, ErrUpgrade)
-	case l == nil:
+	case h == nil:
 		return nil, nil
-	case l.Err() != nil:
-		return nil, operationError("lock again", m.name, l.Err())
-	case !l.Valid():
+	case h.lock.Err() != nil:
+		return nil, operationError("lock again", m.name, h.lock.Err())
+	case !h.lock.Valid():
 		return nil, fmt.Errorf("%w: %q, its lease is over", ErrLost, m.name)
 	}
-	l.tenure.times++
-	return l, nil
+	h.count++
+	return h.entry(), nil
 }
 
-// reads reports whether the owner has a smaller part of what m stands for; o.mu is held.
-func (o *Owner) reads(m *Mutex) bool {
+// readsLocked reports whether the owner has a smaller part of what m stands for.
+func (o *Owner) readsLocked(m *Mutex) bool {
 	for k := range o.held {
 		if k.client == m.client && k.name == m.name && k.kind.within == m.kind {
 			return true
@@ -75,21 +80,22 @@ func (o *Owner) reads(m *Mutex) bool {
 	return false
 }
 
-// took notes a lock that was just granted. A nil Owner has none.
-func (o *Owner) took(l *Lock) {
+// took notes a lock that was just granted and returns what its caller gets. A nil Owner has none: then it is the lock itself.
+func (o *Owner) took(l *Lock) *Lock {
 	if o == nil {
-		return
+		return l
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.held == nil {
-		o.held = make(map[ownedLock]*Lock)
+		o.held = make(map[ownedLock]*hold)
 	}
-	l.tenure = &tenure{o, 1}
-	o.held[l.mutex.owned()] = l
+	h := &hold{owner: o, lock: l, count: 1}
+	o.held[l.mutex.owned()] = h
+	return h.entry()
 }
 
-// owned is what an owner knows the lock by. A fair one is the plain one of that name, for which he would wait himself.
+// owned is what an owner knows the lock by. A fair one is the plain one of that name, for which the owner would wait itself.
 func (m *Mutex) owned() ownedLock {
 	if m.kind == fair {
 		return ownedLock{m.client, plain, m.name}
@@ -97,39 +103,123 @@ func (m *Mutex) owned() ownedLock {
 	return ownedLock{m.client, m.kind, m.name}
 }
 
-// owner is whose lock it is, nil if nobody's.
-func (l *Lock) owner() *Owner {
-	if l.tenure == nil {
-		return nil
-	}
-	return l.tenure.owner
+// entry is a Lock on the hold.
+func (h *hold) entry() *Lock {
+	l := h.lock
+	return &Lock{request: l.request, lease: &entry{hold: h}, token: l.token, since: l.since}
 }
 
-// holds is how often the lock was locked and not unlocked: 1 without an owner.
-func (l *Lock) holds() int {
-	o := l.owner()
-	if o == nil {
-		return 1
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return l.tenure.times
-}
-
-// gaveBack counts an Unlock and reports whether it was the last.
-func (l *Lock) gaveBack() bool {
-	o := l.owner()
-	if o == nil {
-		return true
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	l.tenure.times--
-	if l.tenure.times > 0 {
+// leave counts an entry that has ended, and reports whether it was the last.
+func (h *hold) leave() bool {
+	h.owner.mu.Lock()
+	defer h.owner.mu.Unlock()
+	h.count--
+	if h.count > 0 {
 		return false
 	}
-	if key := l.mutex.owned(); o.held[key] == l {
-		delete(o.held, key)
+	if key := h.lock.mutex.owned(); h.owner.held[key] == h {
+		delete(h.owner.held, key)
 	}
 	return true
+}
+
+func (h *hold) entries() int {
+	h.owner.mu.Lock()
+	defer h.owner.mu.Unlock()
+	return h.count
+}
+
+// entry is how long a Lock of an Owner lasts: until it is unlocked, and no longer than the hold.
+type entry struct {
+	hold *hold
+
+	mu     sync.Mutex
+	err    error           // why it has ended before the hold
+	ctx    context.Context // nil until somebody asks for Done or Context
+	cancel context.CancelCauseFunc
+}
+
+// Close implements span.
+func (e *entry) Close(reason error) bool {
+	e.mu.Lock()
+	if e.err != nil {
+		e.mu.Unlock()
+		return false
+	}
+	e.err = reason
+	cancel := e.cancel
+	e.mu.Unlock()
+	if cancel != nil {
+		cancel(reason)
+	}
+	return true
+}
+
+// unlock is Lock.Unlock. The last entry releases the lock; one that is lost says so.
+func (e *entry) unlock(ctx context.Context) error {
+	lost := e.hold.lock.Err()
+	reason := lost
+	if reason == nil {
+		reason = ErrNotHeld
+	}
+	switch {
+	case !e.Close(reason):
+		return e.Err()
+	case e.hold.leave():
+		return e.hold.lock.Unlock(ctx)
+	}
+	return lost
+}
+
+// Err implements span. An entry that was lost and then unlocked stays lost.
+func (e *entry) Err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err != nil {
+		return e.err
+	}
+	return e.hold.lock.Err()
+}
+
+// Valid implements span.
+func (e *entry) Valid() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err == nil && e.hold.lock.Valid()
+}
+
+// Deadline implements span.
+func (e *entry) Deadline() time.Time { return e.hold.lock.Deadline() }
+
+// Done implements span.
+func (e *entry) Done() <-chan struct{} { return e.base().Done() }
+
+// Context implements span.
+func (e *entry) Context(parent context.Context) context.Context { return endingWith(parent, e.base()) }
+
+// base ends with the entry. It is made on demand: most entries are never asked for a channel.
+func (e *entry) base() context.Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx == nil {
+		var own context.Context
+		own, e.cancel = context.WithCancelCause(context.Background())
+		e.ctx = e.hold.lock.lease.Context(own)
+		if e.err != nil {
+			e.cancel(e.err)
+		}
+	}
+	return e.ctx
+}
+
+// endingWith returns a context that ends with parent, or with base and its cause. It is released with either.
+func endingWith(parent, base context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	if base.Err() != nil {
+		cancel(context.Cause(base))
+		return ctx
+	}
+	stop := context.AfterFunc(base, func() { cancel(context.Cause(base)) })
+	context.AfterFunc(ctx, func() { stop() })
+	return ctx
 }

@@ -18,9 +18,13 @@ import (
 )
 
 const (
-	// lateCopy is when a release is repeated because an unanswered request may take effect after the first release: by
-	// then the server, which has answered since, has read what was in its sockets.
+	// lateCopy is when a release is repeated for the first time because an unanswered request may take effect after it: by then the server,
+	// which has answered since, has read what was in its sockets. A copy may be later still, held up by the network, so the
+	// pause before each further release is twice as long as the one before.
 	lateCopy = time.Second
+
+	// latest is how long an unanswered request is reckoned with at least.
+	latest = 15 * time.Second
 
 	releaseRetry   = 250 * time.Millisecond // the pause after the first failure; doubled up to maxReleaseWait
 	maxReleaseWait = 5 * time.Second
@@ -32,11 +36,11 @@ const (
 // claim is what may be left of a lock in Redis.
 type claim struct {
 	*request
-	leave  bool      // it may still wait
-	until  time.Time // by then it has gone by itself
-	due    time.Time
-	pause  time.Duration // before the next retry
-	copies int           // further releases to send after the one that succeeds
+	leave bool      // it may still wait
+	until time.Time // by then it has gone by itself
+	due   time.Time
+	pause time.Duration // before the next retry
+	copy  time.Duration // before the release that follows one that succeeds; 0: none follows
 }
 
 // call is what takes it away.
@@ -52,17 +56,31 @@ func (l *Lock) claim() claim {
 	return claim{request: &l.request, until: time.Now().Add(max(l.ttl(), time.Duration(l.longest.Load()))), pause: releaseRetry}
 }
 
-// abandon is for a request that is given up: nobody holds it, and it may be in the server's books.
+// again has the release repeated, because a request for the lock may still be under way.
+func (cl claim) again() claim {
+	cl.copy = lateCopy
+	if least := time.Now().Add(latest); cl.until.Before(least) {
+		cl.until = least
+	}
+	return cl
+}
+
+// abandon is for a request that is given up: nobody holds it, and the server may remember it. A place in a line outlives a short lease.
 func (c *Client) abandon(req *request, again bool) {
 	cl := (&Lock{request: *req}).claim()
-	cl.leave = req.kind().leave != nil
+	if req.kind().leave != nil {
+		cl.leave = true
+		if gone := time.Now().Add(fairAlive); cl.until.Before(gone) {
+			cl.until = gone
+		}
+	}
 	c.giveBack(cl, again)
 }
 
 // giveBack releases, in the background, a lock that nobody holds; again says that a request for it may still be under way.
 func (c *Client) giveBack(cl claim, again bool) {
 	if again {
-		cl.copies = 1
+		cl = cl.again()
 	}
 	c.late.add(cl, 0)
 }
@@ -180,11 +198,10 @@ func (r *releaser) send(ctx context.Context, batch []claim) (again []claim, err 
 			cl.due, cl.pause = now.Add(cl.pause), min(2*cl.pause, maxReleaseWait)
 			again = append(again, cl)
 			if !calls.Refused(failure) {
-				calls.Reload(r.client.own)
+				r.client.own.Reload()
 			}
-		case cl.copies > 0:
-			cl.copies--
-			cl.due = now.Add(lateCopy)
+		case cl.copy > 0:
+			cl.due, cl.copy = now.Add(cl.copy), 2*cl.copy
 			again = append(again, cl)
 		}
 	}
@@ -209,8 +226,9 @@ func (c *Client) runBatch(ctx context.Context, batch []claim) []*redis.Cmd {
 		g.indexes = append(g.indexes, i)
 	}
 	cmds := make([]*redis.Cmd, len(batch))
+	c.own.Follow(ctx, DefaultLease)
 	for script, g := range groups {
-		for i, cmd := range script.RunBatch(ctx, c.own, g.calls) {
+		for i, cmd := range c.own.RunBatch(ctx, script, g.calls) {
 			cmds[g.indexes[i]] = cmd
 		}
 	}

@@ -17,21 +17,21 @@ import (
 // behind a proxy that turns out to be in front of one, it is a pipeline of one script per key.
 type renewBackend struct {
 	kind     *kind
-	rdb      redis.UniversalClient
+	own      *calls.Dedicated
 	hook     func(Event)
 	separate atomic.Bool
 }
 
 func newRenewBackend(k *kind, c *Client) *renewBackend {
-	b := &renewBackend{kind: k, rdb: c.own, hook: c.hooks.Renewed}
-	_, single := b.rdb.(*redis.Client)
-	b.separate.Store(!single)
+	b := &renewBackend{kind: k, own: c.own, hook: c.hooks.Renewed}
+	b.separate.Store(b.own.Single() == nil)
 	return b
 }
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 	start := time.Now()
+	b.own.Follow(ctx, batch.Leases[0].TTL)
 	err := b.renew(ctx, batch)
 	if b.hook == nil {
 		return err
@@ -55,7 +55,7 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 		keys = append(keys, b.kind.keysToRenew(l.Key, l.ID)...)
 		args = append(args, l.ID, calls.Millis(l.TTL))
 	}
-	cmd := b.kind.renew.Run(ctx, b.rdb, keys, args...)
+	cmd := b.kind.renew.Run(ctx, b.own.Single(), keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {
 		b.separate.Store(true)
 		return b.renewSeparately(ctx, batch)
@@ -68,11 +68,11 @@ func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch
 	for i, l := range batch.Leases {
 		renewals[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{l.ID, calls.Millis(l.TTL)}}
 	}
-	for i, cmd := range b.kind.renew.RunBatch(ctx, b.rdb, renewals) {
+	for i, cmd := range b.own.RunBatch(ctx, b.kind.renew, renewals) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
 			if !calls.Refused(failure) {
-				calls.Reload(b.rdb)
+				b.own.Reload()
 			}
 		}
 	}

@@ -2,7 +2,7 @@ package redislock
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -102,7 +102,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		return nil, ErrNotHeld
 	case l.kind() != writing || l.name() != rw.write.name || l.client() != m.client:
 		return nil, &InvalidError{Field: "lock", Value: l.name(), Reason: "is not a writer of " + m.name}
-	case l.holds() > 1:
+	case l.entries() > 1:
 		return nil, &InvalidError{Field: "lock", Value: l.name(), Reason: "its owner has locked it more than once"}
 	}
 	if err := m.begin(ctx); err != nil {
@@ -111,32 +111,41 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	c := m.client
 	defer c.gate.Leave()
 	owner := l.owner()
+	if e, ok := l.lease.(*entry); ok {
+		if !e.Close(ErrNotHeld) {
+			return nil, e.Err()
+		}
+		e.hold.leave()
+		l = e.hold.lock
+	}
 	if !l.lease.Close(ErrNotHeld) {
 		return nil, l.Err()
 	}
-	l.gaveBack()
 	c.drop(l)
-	c.hooks.released(l)
 	w := m.wish(true)
-	err, answered := await(c, ctx.Done(), func() error { return w.downgrade(l) }, func(err error) {
+	err, answered := await(c, ctx.Done(), func() error { return w.downgrade(l, ctx.Done()) }, func(err error) {
 		if err == nil {
 			w.lock.discard()
 		}
 	})
+	if errors.Is(err, ErrLost) {
+		c.hooks.lost(l, err)
+		return nil, err
+	}
+	c.hooks.released(l)
 	if !answered {
 		return nil, operationError("downgrade", m.name, calls.Ended(ctx))
 	}
 	if err != nil {
 		return nil, operationError("downgrade", m.name, err)
 	}
-	owner.took(w.lock)
 	c.limit(w.lock)
 	c.hooks.acquired(w.lock, time.Since(w.began))
-	return w.lock, nil
+	return owner.took(w.lock), nil
 }
 
 // downgrade asks for the reader's hold that the wish describes in exchange for the writer's. If it fails, both are given back.
-func (w *wish) downgrade(writer *Lock) (err error) {
+func (w *wish) downgrade(writer *Lock, ended <-chan struct{}) (err error) {
 	c, req := writer.client(), w.req
 	c.channels.Decide()
 	defer func() {
@@ -147,18 +156,20 @@ func (w *wish) downgrade(writer *Lock) (err error) {
 	}()
 	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
 	args := []any{writer.id, req.id, calls.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
-	r := c.run(call{scripts.Downgrade, keys, args})
+	r := c.run(call{scripts.Downgrade, keys, args}, ended)
 	w.doubt = r.Doubt
 	g, err := readGrant(r)
-	if err != nil {
+	switch {
+	case wrongKind(err):
+		return lostBefore("downgrade", req.name(), err)
+	case err != nil:
 		return err
-	}
-	if !g.taken {
-		return fmt.Errorf("%w: %q was gone from Redis", ErrLost, req.name())
+	case !g.taken:
+		return lostBefore("downgrade", req.name(), errGone)
 	}
 	w.lock = &Lock{request: *req, doubt: r.Doubt}
 	if err = c.hold(w.lock, r.SentAt); err == nil && writer.doubt {
-		c.late.add(writer.claim(), lateCopy)
+		c.late.add(writer.claim().again(), lateCopy)
 	}
 	return err
 }

@@ -327,7 +327,7 @@ func ownersReadAndWrite(t *testing.T, p *place) {
 	require.NoError(t, err)
 	inner, err := rw.RLock(ctx)
 	require.NoError(t, err)
-	require.Same(t, w, inner, "the writer may read")
+	require.True(t, inner.Valid(), "the writer may read")
 	_, err = rw.Downgrade(ctx, w)
 	require.ErrorIs(t, err, redislock.ErrInvalid)
 	require.NoError(t, inner.Unlock(ctx))
@@ -337,7 +337,6 @@ func ownersReadAndWrite(t *testing.T, p *place) {
 
 	again, err := rw.RLock(ctx)
 	require.NoError(t, err)
-	require.Same(t, r, again)
 	_, err = rw.Lock(ctx)
 	require.ErrorIs(t, err, redislock.ErrUpgrade)
 	_, err = rw.TryLock(ctx)

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,12 +23,10 @@ const (
 
 // sender carries the scripts of many locks to one node. A call that finds few enough pipelines under way is sent at once; others
 // join the next pipeline. So the fewer calls there are, the sooner each is sent, and the more there are, the less each costs.
-//
-// Ground rules. mu guards the fields below it. Whoever raises flights sends what is queued until nothing is, and lowers it.
 type sender struct {
 	rdb redis.UniversalClient
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what is below; a goroutine that raises flights sends what is queued until nothing is, and lowers it
 	flights int
 	last    time.Time // when the last flight departed
 	queue   []*job
@@ -41,8 +40,9 @@ type job struct {
 	done   chan struct{}
 }
 
-// send executes a call once and returns its command and an instant before it was sent.
-func (s *sender) send(what call) (*redis.Cmd, time.Time) {
+// send executes a call once and returns its command and an instant before it was sent. A call that waits for a pipeline when
+// ended is closed is not sent: its error is calls.ErrAbandoned.
+func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
 	j := &job{call: what}
 	s.mu.Lock()
 	now := time.Now()
@@ -50,7 +50,14 @@ func (s *sender) send(what call) (*redis.Cmd, time.Time) {
 		j.done = make(chan struct{})
 		s.queue = append(s.queue, j)
 		s.mu.Unlock()
-		<-j.done
+		select {
+		case <-j.done:
+		case <-ended:
+			if s.abandon(j) {
+				return failed(calls.ErrAbandoned), now
+			}
+			<-j.done
+		}
 		return j.cmd, j.sentAt
 	}
 	s.flights++
@@ -67,16 +74,35 @@ func (s *sender) send(what call) (*redis.Cmd, time.Time) {
 	return j.cmd, now
 }
 
+// abandon takes a job out of the queue, and reports whether it was still there.
+func (s *sender) abandon(j *job) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.queue, j)
+	if i < 0 {
+		return false
+	}
+	s.queue = slices.Delete(s.queue, i, i+1)
+	return true
+}
+
+// failed is a command that has failed.
+func failed(err error) *redis.Cmd {
+	cmd := redis.NewCmd(context.Background())
+	cmd.SetErr(err)
+	return cmd
+}
+
 // next returns the jobs of the next pipeline, or ends the flight.
 func (s *sender) next() []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	jobs := s.queue
-	if s.queue = nil; jobs == nil {
+	if s.queue = nil; len(jobs) == 0 {
 		s.flights--
-	} else {
-		s.last = time.Now()
+		return nil
 	}
+	s.last = time.Now()
 	return jobs
 }
 
@@ -101,7 +127,7 @@ type senders struct {
 	all map[string]*sender
 }
 
-func (s *senders) send(what call) (*redis.Cmd, time.Time) {
+func (s *senders) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
 	node, err := calls.Node(s.rdb, what.keys[0])
 	if _, ring := s.rdb.(*redis.Ring); ring || err != nil {
 		now := time.Now()
@@ -115,5 +141,5 @@ func (s *senders) send(what call) (*redis.Cmd, time.Time) {
 		s.all[addr] = to
 	}
 	s.mu.Unlock()
-	return to.send(what)
+	return to.send(what, ended)
 }

@@ -83,7 +83,7 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
-		r := m.client.run(m.kind.force(m.request(false)))
+		r := m.client.run(m.kind.force(m.request(false)), nil)
 		freed, err := r.Int64()
 		return result{freed == 1 || err == nil && r.Doubt, err}
 	})

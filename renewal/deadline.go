@@ -4,11 +4,15 @@ import "time"
 
 // This file is arithmetic only: no clock is read here, no state is kept.
 
-// Bounds of the lease times that Add and Watch accept.
+// Bounds of the lease times that Add and Watch accept, on any wheel. See Renewer.MinTTL for the shortest on a given one.
 const (
 	MinTTL = time.Millisecond
 	MaxTTL = 365 * 24 * time.Hour
 )
+
+// minTicks is how many ticks of the wheel a lease lasts at least. A renewal is sent a third of the lease and up to two ticks after the
+// last one, and the deadline lies a tick earlier than it would on an exact wheel; what is left has to suffice for an answer.
+const minTicks = 10
 
 const (
 	// maxLateness caps what a lease gives away for a wheel entry that fires late.
@@ -21,14 +25,14 @@ const (
 	minCallTimeout = 250 * time.Millisecond
 )
 
-// margin is the part of a lease that its holder does not use: one percent for clocks that run at different
-// rates, and a tenth of the lease, at most 50 ms, for the lateness of the wheel entry that announces the end.
-func margin(ttl time.Duration) time.Duration {
-	return ttl/100 + min(ttl/10, maxLateness)
+// margin is the part of a lease that its holder does not use: one percent for clocks that run at different rates, a tick, by which
+// the wheel entry that announces the end may be late, and a tenth of the lease, at most 50 ms, for what delays the process.
+func margin(ttl, tick time.Duration) time.Duration {
+	return ttl/100 + tick + min(ttl/10, maxLateness)
 }
 
 // lifetime is how long after the instant before sending the holder may still rely on a lease.
-func lifetime(ttl time.Duration) time.Duration { return ttl - margin(ttl) }
+func lifetime(ttl, tick time.Duration) time.Duration { return ttl - margin(ttl, tick) }
 
 // elapsed is the larger of monotonic and wall-clock time from since to now. The monotonic clock of Linux stands
 // still while the machine is suspended and the wall clock may be set back; a lease on a server runs on in both cases.
@@ -42,14 +46,15 @@ func elapsed(since, now time.Time) time.Duration {
 type term struct {
 	sentAt time.Time
 	ttl    time.Duration
+	tick   time.Duration // of the wheel that announces its end
 }
 
 // left is the time for which the term may still be relied on; not positive means it is over.
 func (t term) left(now time.Time) time.Duration {
-	return lifetime(t.ttl) - elapsed(t.sentAt, now)
+	return lifetime(t.ttl, t.tick) - elapsed(t.sentAt, now)
 }
 
-func (t term) deadline() time.Time { return t.sentAt.Add(lifetime(t.ttl)) }
+func (t term) deadline() time.Time { return t.sentAt.Add(lifetime(t.ttl, t.tick)) }
 
 // firstRenewal is the age at which a new lease is renewed for the first time. It is spread over the second half of
 // the ordinary interval, so that leases taken together do not fall due together. u is uniform in [0,1).

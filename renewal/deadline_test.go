@@ -13,8 +13,9 @@ import (
 
 func drawTTL(t *rapid.T) time.Duration {
 	// Uniform in the exponent: short leases are as likely as long ones.
-	e := rapid.Float64Range(math.Log(float64(renewal.MinTTL)), math.Log(float64(renewal.MaxTTL))).Draw(t, "ln ttl")
-	return min(max(time.Duration(math.Exp(e)), renewal.MinTTL), renewal.MaxTTL)
+	const shortest = 10 * renewal.Tick
+	e := rapid.Float64Range(math.Log(float64(shortest)), math.Log(float64(renewal.MaxTTL))).Draw(t, "ln ttl")
+	return min(max(time.Duration(math.Exp(e)), shortest), renewal.MaxTTL)
 }
 
 func TestDeadline_LiesBeforeTheServersExpiry(t *testing.T) {
@@ -35,9 +36,9 @@ func TestDeadline_LiesBeforeTheServersExpiry(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			ttl := drawTTL(t)
 			room := ttl - renewal.Lifetime(ttl)
-			require.GreaterOrEqual(t, room, min(ttl/10, 50*time.Millisecond))
-			require.LessOrEqual(t, room, ttl*12/100+1)
-			require.Positive(t, renewal.Lifetime(ttl))
+			require.GreaterOrEqual(t, room, min(ttl/10, 50*time.Millisecond)+renewal.Tick)
+			require.LessOrEqual(t, room, ttl*12/100+renewal.Tick+1)
+			require.Greater(t, renewal.Lifetime(ttl), ttl*3/4)
 		})
 	})
 
@@ -85,7 +86,7 @@ func TestPolicy_KeepsItsBounds(t *testing.T) {
 		require.LessOrEqual(t, renewal.Window(ttl), 300*time.Millisecond)
 		// The last try of a row that began on time still starts before the deadline.
 		require.Less(t, next+renewal.Window(ttl)+renewal.CallTimeout(ttl)+renewal.RetryAfter(ttl, 0.999)+renewal.Window(ttl),
-			renewal.Lifetime(ttl)+ttl/20)
+			renewal.Lifetime(ttl)+renewal.Tick+ttl/20)
 		if ttl >= 2*time.Second {
 			require.Less(t, next+2*(renewal.Window(ttl)+renewal.CallTimeout(ttl)+renewal.RetryAfter(ttl, 0.999)),
 				renewal.Lifetime(ttl), "two lost calls leave time for a third")

@@ -6,7 +6,6 @@ import (
 )
 
 var (
-	Lifetime     = lifetime
 	Elapsed      = elapsed
 	FirstRenewal = firstRenewal
 	NextRenewal  = nextRenewal
@@ -15,7 +14,14 @@ var (
 	CallTimeout  = callTimeout
 )
 
-func Deadline(sentAt time.Time, ttl time.Duration) time.Time { return term{sentAt, ttl}.deadline() }
+// Tick is that of the tests' wheels.
+const Tick = time.Millisecond
+
+func Lifetime(ttl time.Duration) time.Duration { return lifetime(ttl, Tick) }
+
+func Deadline(sentAt time.Time, ttl time.Duration) time.Time {
+	return term{sentAt, ttl, Tick}.deadline()
+}
 
 // WithWall returns t with its wall clock moved by d and its monotonic reading left alone, as a clock step does. No
 // exported way leads there: it moves both and then takes the monotonic reading, the second word of a Time, back.

@@ -145,7 +145,7 @@ func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 
 // prolong sets the term unless the one in force lasts longer; the caller holds mu.
 func (l *Lease) prolong(sentAt time.Time, ttl time.Duration) {
-	if (term{sentAt, ttl}).deadline().After(l.term().deadline()) {
+	if (term{sentAt, ttl, l.renewer.tick}).deadline().After(l.term().deadline()) {
 		l.renewAt -= sentAt.Sub(l.sentAt)
 		l.sentAt, l.lasts = sentAt, ttl
 	}
@@ -205,7 +205,7 @@ func (l *Lease) end(err error) bool {
 }
 
 // term is the period confirmed last; the caller holds mu.
-func (l *Lease) term() term { return term{l.sentAt, l.lasts} }
+func (l *Lease) term() term { return term{l.sentAt, l.lasts, l.renewer.tick} }
 
 // base is made on demand: most leases are never asked for a channel.
 func (l *Lease) base() context.Context {

@@ -28,7 +28,7 @@ func TestRenewer_AnnouncesALoss(t *testing.T) {
 		{
 			"at once when the backend says the lease is gone",
 			all(renewal.Gone), renewal.ErrGone,
-			[2]time.Duration{ttl / 6, ttl/3 + 200*time.Millisecond},
+			[2]time.Duration{ttl/6 - 300*time.Millisecond, ttl/3 + 200*time.Millisecond},
 			[2]int{1, 1},
 		},
 		{

@@ -2,6 +2,7 @@ package renewal
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 // calls by the Renewer's. No two of them are ever held together, and none is held while a backend or a hook runs.
 type Renewer struct {
 	wheel  *wheel.Wheel
+	tick   time.Duration // of the wheel
 	config config
 	ctx    context.Context // parent of every call; cancelled by Close
 	cancel context.CancelFunc
@@ -38,7 +40,7 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Renewer{wheel: w, config: c, idle: make(chan struct{}), origin: time.Now()}
+	r := &Renewer{wheel: w, tick: w.TickDuration(), config: c, idle: make(chan struct{}), origin: time.Now()}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.leases.prev, r.leases.next = &r.leases, &r.leases
 	return r, nil
@@ -49,7 +51,7 @@ type Spec struct {
 	Key string // what is leased; handed to the backend
 	ID  string // who holds it; must be unique per acquisition, so that a late renewal cannot touch a successor
 
-	// TTL is how long the backend keeps the lease without a renewal: MinTTL to MaxTTL.
+	// TTL is how long the backend keeps the lease without a renewal: Renewer.MinTTL to MaxTTL.
 	TTL time.Duration
 
 	// SentAt is the instant before the request that obtained the lease was sent.
@@ -63,9 +65,15 @@ type Spec struct {
 	OnLost func(error)
 }
 
-func (s *Spec) validate() error {
-	if s.TTL < MinTTL || s.TTL > MaxTTL {
-		return &InvalidError{Field: "TTL", Value: s.TTL, Reason: "must be 1ms to 8760h"}
+// MinTTL is the shortest lease that the Renewer looks after: ten ticks of its wheel, and at least the constant MinTTL. The end of a shorter
+// one could not be announced in time.
+func (r *Renewer) MinTTL() time.Duration { return max(MinTTL, minTicks*r.tick) }
+
+func (r *Renewer) validate(s *Spec) error {
+	if s.TTL < r.MinTTL() || s.TTL > MaxTTL {
+		return &InvalidError{
+			Field: "TTL", Value: s.TTL, Reason: fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", r.MinTTL()),
+		}
 	}
 	if s.SentAt.IsZero() {
 		return &InvalidError{Field: "SentAt", Value: s.SentAt, Reason: "must be the instant before the request was sent"}
@@ -123,7 +131,7 @@ func (r *Renewer) Close(ctx context.Context) error {
 }
 
 func (r *Renewer) add(d *Destination, s Spec) (*Lease, error) {
-	if err := s.validate(); err != nil {
+	if err := r.validate(&s); err != nil {
 		return nil, err
 	}
 	l := &Lease{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
 // verb stands, among the arguments of a script, for the command that wakes waiters.
@@ -17,21 +18,31 @@ type verb struct{}
 var publish verb
 
 // run executes a script that is idempotent, and retries what may succeed on a second try as often as the client's options
-// say. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
-func (c *Client) run(s *scripts.Script, keys []string, args ...any) calls.Reply {
+// say, unless ended is closed. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
+func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, args ...any) calls.Reply {
 	if at := slices.Index(args, any(publish)); at >= 0 {
 		c.channels.Decide()
 		args[at] = c.channels.Verb()
 	}
-	return calls.Retry(c.wheel, c.rdb, c.retries, func() (*redis.Cmd, time.Time) {
+	return calls.Retry(c.wheel, c.rdb, c.retries, ended, func() (*redis.Cmd, time.Time) {
 		sentAt := time.Now()
 		return s.RunOnce(context.Background(), c.rdb, keys, args...), sentAt
 	})
 }
 
+// wait has the waiters of an attempt that a migrating slot has prevented look again soon, and fails those that do not wait.
+func wait[T any](batch []*waitqueue.Waiter[T], err error) (again time.Duration) {
+	for _, w := range batch {
+		if !w.Waits() {
+			w.Fail(err)
+		}
+	}
+	return 100 * time.Millisecond
+}
+
 // call runs a script for one caller, who is let go when ctx ends.
 func (c *Client) call(ctx context.Context, operation, name string, s *scripts.Script, keys []string, args ...any) (calls.Reply, error) {
-	return c.await(ctx, operation, name, func() calls.Reply { return c.run(s, keys, args...) })
+	return c.await(ctx, operation, name, func() calls.Reply { return c.run(ctx.Done(), s, keys, args...) })
 }
 
 // await runs f, on a goroutine of its own if ctx can end before f does, which its own timeouts end. It checks what every call checks.

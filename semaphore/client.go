@@ -41,8 +41,7 @@ const (
 type Client struct {
 	rdb     redis.UniversalClient // for calls that somebody waits for
 	retries int                   // of such a call
-	own     redis.UniversalClient // for renewals
-	closeIt func() error          // closes own
+	own     *calls.Dedicated      // for renewals
 
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
@@ -93,8 +92,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000)); err != nil {
 		return nil, err
 	}
-	c.own, c.closeIt = calls.Dedicated(rdb, poolSize)
-	if c.leases, err = c.renewer.Destination(&renewBackend{rdb: c.own}); err != nil {
+	c.own = calls.NewDedicated(rdb, poolSize)
+	if c.leases, err = c.renewer.Destination(&renewBackend{own: c.own}); err != nil {
 		return nil, err
 	}
 	c.makeQueues()
@@ -146,7 +145,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.fairBacks.Close(ctx, ErrClosed),
 		c.renewer.Close(ctx),
 		c.channels.Close(ctx),
-		c.closeIt(),
+		c.own.Close(ctx),
 	)
 	if err != nil {
 		return fmt.Errorf("semaphore: close: %w", err)

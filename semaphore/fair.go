@@ -2,6 +2,7 @@ package semaphore
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -14,13 +15,15 @@ func (c *Client) fairChannel(name string) string {
 	return keysOf(name, true).channel + ":" + c.owner
 }
 
+// fairAlive is how long a process counts as alive after a look: it looks at least every poll interval.
+func (c *Client) fairAlive() time.Duration { return 3*c.poll + time.Second }
+
 // step runs the one script of fair semaphores: ids leave, requests come or are confirmed, and what is free is assigned.
 func (c *Client) step(name string, leaving []string, batch []*waitqueue.Waiter[*request]) (r calls.Reply, removed []int64, n counts, err error) {
 	k := keysOf(name, true)
 	part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
 	ks := []string{k.permits, k.leases, part("queue"), part("alive"), part("needs"), k.fence}
-	// A process that is alive looks at least every poll interval.
-	args := []any{publish, k.channel, calls.Millis(3*c.poll + time.Second), c.owner, fenceMillis, len(leaving)}
+	args := []any{publish, k.channel, calls.Millis(c.fairAlive()), c.owner, fenceMillis, len(leaving)}
 	for _, id := range leaving {
 		args = append(args, id)
 	}
@@ -34,7 +37,7 @@ func (c *Client) step(name string, leaving []string, batch []*waitqueue.Waiter[*
 			args = append(args, id)
 		}
 	}
-	r = c.run(scripts.FairStep, ks, args...)
+	r = c.run(nil, scripts.FairStep, ks, args...)
 	v, err := r.Slice()
 	if err != nil {
 		return r, nil, n, err
@@ -76,10 +79,24 @@ func (c *Client) attemptFair(name string, batch []*waitqueue.Waiter[*request]) (
 	return c.apply(name, true, batch, r, n, err)
 }
 
-// giveBackFair takes requests out of Redis' queue, or returns what they were assigned.
+// giveBackFair takes requests out of Redis' queue, or returns what they were assigned. It waits for the answer: what this process asks for
+// next is not to stand behind requests that it has given up. What fails is tried again in the background.
 func (c *Client) giveBackFair(name string, gone []*request) {
-	for _, r := range gone {
-		c.giveBack(name, true, r)
+	for some := range slices.Chunk(gone, maxBatch) {
+		var ids []string
+		for _, r := range some {
+			ids = append(ids, r.ids...)
+		}
+		reply, _, _, err := c.step(name, ids, nil)
+		for _, r := range some {
+			x := c.leftover(name, true, r.ids, r.ttl, r.doubt || reply.Doubt)
+			switch {
+			case err != nil:
+				c.late.add(x, 0)
+			case x.copy > 0:
+				c.late.add(x, lateCopy)
+			}
+		}
 	}
 }
 

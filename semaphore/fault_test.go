@@ -233,7 +233,7 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrClosed)
 	}
 	require.EqualValues(t, 3, available(t, watcher.Leased(name)))
-	require.EqualValues(t, 3, available(t, watcher.FairLeased(name + ":fair")))
+	require.EqualValues(t, 3, available(t, watcher.FairLeased(name+":fair")))
 	require.NoError(t, c.Close(t.Context()))
 
 	l := c.Leased(name)

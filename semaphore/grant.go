@@ -142,6 +142,9 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if err := checkLease("lease", d); err != nil {
 		return err
 	}
+	if err := g.client.checkLease("lease", d); err != nil {
+		return err
+	}
 	if err := g.Err(); err != nil {
 		return err
 	}
@@ -185,27 +188,34 @@ func (g *Grant) Release(ctx context.Context) error {
 	if ctx == nil {
 		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
 	}
-	deadline := g.Deadline()
+	if len(g.ids) == 0 {
+		g.end(ErrNotHeld)
+		return nil
+	}
+	c := g.client
+	if !c.gate.Enter() { // Close releases it
+		if err := g.Err(); err != nil && !errors.Is(err, ErrNotHeld) {
+			return err
+		}
+		return ErrClosed
+	}
+	defer c.gate.Leave()
+	began, deadline := time.Now(), g.Deadline()
 	if !g.end(ErrNotHeld) {
 		if err := g.Err(); !errors.Is(err, ErrNotHeld) {
 			return err
 		}
 		return nil
 	}
-	c := g.client
-	if len(g.ids) == 0 {
-		return nil
-	}
-	if !c.gate.Enter() {
-		c.late.add(g.leftover(), 0)
-		return ErrClosed
-	}
-	defer c.gate.Leave()
 	back, err := c.giveNow(ctx, g)
 	switch {
+	case errors.Is(err, ErrWrongKind):
+		return fmt.Errorf("%w: %w", ErrLost, err)
 	case err != nil:
 		return err
-	case back.removed == len(g.ids), back.doubt && time.Now().Before(deadline): // an unanswered first copy has removed them
+	case back.removed == len(g.ids), back.doubt: // an unanswered first copy has removed them
+		return nil
+	case began.Before(deadline) && !time.Now().Before(deadline): // the lease has ended since, and not before
 		return nil
 	default:
 		return fmt.Errorf("%w: %q: gone from Redis when they were released", ErrLost, g.name)
@@ -296,9 +306,5 @@ func (g *Grant) base() context.Context {
 func (g *Grant) leftover() *leftover {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	x := &leftover{name: g.name, fair: g.fair, ids: g.ids, until: time.Now().Add(g.ttl + lateCopy)}
-	if g.doubt {
-		x.copies = 1
-	}
-	return x
+	return g.client.leftover(g.name, g.fair, g.ids, g.ttl, g.doubt)
 }

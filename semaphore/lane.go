@@ -59,7 +59,7 @@ func (c *Client) attemptPlain(name string, batch []*waitqueue.Waiter[int64]) (ti
 	for _, w := range batch {
 		args = append(args, w.Value)
 	}
-	r := c.run(scripts.SemAcquire, keys, args...)
+	r := c.run(nil, scripts.SemAcquire, keys, args...)
 	v, err := r.Int64Slice()
 	if err == nil && len(v) != 3 {
 		err = fmt.Errorf("unexpected reply %v", v)
@@ -69,7 +69,10 @@ func (c *Client) attemptPlain(name string, batch []*waitqueue.Waiter[int64]) (ti
 			c.debts.note(name, confirmed)
 			c.settleLater(name)
 		}
-		return 0, operationError("acquire", name, err)
+		if err = operationError("acquire", name, err); calls.Migrating(r.Err()) {
+			return wait(batch, err), nil
+		}
+		return 0, err
 	}
 	c.debts.clear(name)
 	for i, w := range batch {
@@ -190,7 +193,7 @@ func (c *Client) addNow(name string, some []*addition) (codes []int64, doubt boo
 		}
 		args = append(args, a.seq, a.n, only, a.max)
 	}
-	r := c.run(scripts.SemRelease, keys, args...)
+	r := c.run(nil, scripts.SemRelease, keys, args...)
 	codes, err = r.Int64Slice()
 	if err == nil && len(codes) != len(some) {
 		err = fmt.Errorf("unexpected reply %v", codes)

@@ -11,20 +11,42 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// lateCopy is when a release is repeated because an unanswered request may take effect after the first release: by
-// then the server, which has answered since, has read what was in its sockets.
-const lateCopy = time.Second
+const (
+	// lateCopy is when a release is repeated for the first time because an unanswered request may take effect after it: by then the server,
+	// which has answered since, has read what was in its sockets. A copy may be later still, held up by the network, so the
+	// pause before each further release is twice as long as the one before.
+	lateCopy = time.Second
+
+	// latest is how long an unanswered request is reckoned with at least.
+	latest = 15 * time.Second
+)
 
 // leftover is what may be left in Redis of permits that nobody holds. Without ids it is a fair semaphore whose free permits
 // are to be assigned.
 type leftover struct {
-	name   string
-	fair   bool
-	ids    []string
-	until  time.Time // by then it has gone by itself
-	copies int       // further releases to send after the one that succeeds
-	pause  time.Duration
-	timer  wheel.Timer
+	name  string
+	fair  bool
+	ids   []string
+	until time.Time     // by then it has gone by itself
+	copy  time.Duration // before the release that follows one that succeeds; 0: none follows
+	pause time.Duration // before the last retry
+	timer wheel.Timer
+}
+
+// leftover is what a request for permits, or a grant, may have left: for the time of a lease, for that of a place in a fair queue, and
+// where a copy of the request may still be under way for as long as that is reckoned with.
+func (c *Client) leftover(name string, fair bool, ids []string, lease time.Duration, doubt bool) *leftover {
+	x := &leftover{name: name, fair: fair, ids: ids}
+	lasts := lease
+	if fair {
+		lasts = max(lasts, c.fairAlive())
+	}
+	if doubt {
+		lasts = max(lasts, latest)
+		x.copy = lateCopy
+	}
+	x.until = time.Now().Add(lasts)
+	return x
 }
 
 // late sends releases that nobody waits for, and retries those that fail. Those of one semaphore share scripts.
@@ -80,9 +102,10 @@ func (l *late) done(x *leftover, err error) {
 	case err != nil:
 		x.pause = min(max(2*x.pause, 250*time.Millisecond), 5*time.Second)
 		l.add(x, x.pause)
-	case x.copies > 0:
-		x.copies--
-		l.add(x, lateCopy)
+	case x.copy > 0:
+		pause := x.copy
+		x.copy *= 2
+		l.add(x, pause)
 	}
 }
 

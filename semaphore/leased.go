@@ -49,7 +49,9 @@ func keysOf(name string, fair bool) keys {
 // A Semaphore and a Leased must not have the same name: both count in the key of that name, and Redis cannot tell one from the other, so
 // that what the one grants the other does not see. A FairLeased of the same name is another semaphore. Whichever of the two is set
 // second is refused with ErrWrongKind.
-func (c *Client) Leased(name string, opts ...LeasedOption) *Leased { return c.newLeased(name, false, opts) }
+func (c *Client) Leased(name string, opts ...LeasedOption) *Leased {
+	return c.newLeased(name, false, opts)
+}
 
 // FairLeased returns the leased semaphore of that name that serves the requests of all processes strictly in the order in which they
 // reached Redis: a release assigns the permits to the request that came first, and wakes that process alone. It does not talk to
@@ -57,12 +59,17 @@ func (c *Client) Leased(name string, opts ...LeasedOption) *Leased { return c.ne
 // look (see WithPoll), also if permits have been assigned to it meanwhile.
 //
 // It has keys of its own, {name}:fair:*, which neither Redisson nor Leased uses. Names and options are those of Leased.
-func (c *Client) FairLeased(name string, opts ...LeasedOption) *Leased { return c.newLeased(name, true, opts) }
+func (c *Client) FairLeased(name string, opts ...LeasedOption) *Leased {
+	return c.newLeased(name, true, opts)
+}
 
 func (c *Client) newLeased(name string, fair bool, opts []LeasedOption) *Leased {
 	l := &Leased{client: c, name: name, fair: fair}
 	if l.err = checkName(name); l.err == nil {
 		l.config, l.err = newLeasedConfig(opts)
+		if l.err == nil {
+			l.err = c.checkLease("WithLease", l.config.lease)
+		}
 		l.keys = keysOf(name, fair)
 	}
 	return l

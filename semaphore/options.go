@@ -1,6 +1,7 @@
 package semaphore
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -158,8 +159,9 @@ func WithMax(n int64) SemaphoreOption {
 	}}
 }
 
-// WithLease sets how long permits last in Redis without a renewal: 1 ms to 365 days, default 30 s. It bounds how long
-// others wait for a holder that died. Redis counts in milliseconds; fractions are rounded up there.
+// WithLease sets how long permits last in Redis without a renewal: ten ticks of the Client's wheel, 10 ms on the default one, to 365
+// days, default 30 s. It bounds how long others wait for a holder that died. Redis counts in milliseconds; fractions are rounded up
+// there. The end of a shorter lease could not be announced in time.
 func WithLease(d time.Duration) LeasedOption {
 	return leasedOption{"WithLease", func(c *leasedConfig) error {
 		if err := checkLease("WithLease", d); err != nil {
@@ -181,6 +183,14 @@ func WithoutRenewal() LeasedOption {
 func checkLease(field string, d time.Duration) error {
 	if d < renewal.MinTTL || d > renewal.MaxTTL {
 		return &InvalidError{Field: field, Value: d, Reason: "must be 1ms to 8760h"}
+	}
+	return nil
+}
+
+// checkLease refuses a lease too short for the wheel.
+func (c *Client) checkLease(field string, lease time.Duration) error {
+	if least := c.renewer.MinTTL(); lease < least {
+		return &InvalidError{Field: field, Value: lease, Reason: fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", least)}
 	}
 	return nil
 }

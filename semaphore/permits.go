@@ -61,7 +61,7 @@ func (c *Client) attemptLeased(name string, batch []*waitqueue.Waiter[*request])
 			args = append(args, id)
 		}
 	}
-	r := c.run(scripts.PermitAcquire, []string{k.permits, k.leases, k.fence}, args...)
+	r := c.run(nil, scripts.PermitAcquire, []string{k.permits, k.leases, k.fence}, args...)
 	v, err := r.Int64Slice()
 	var n counts
 	if err == nil {
@@ -74,6 +74,9 @@ func (c *Client) attemptLeased(name string, batch []*waitqueue.Waiter[*request])
 func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*request], r calls.Reply, n counts, err error) (time.Duration, error) {
 	for _, w := range batch {
 		w.Value.doubt = w.Value.doubt || r.Doubt
+	}
+	if calls.Migrating(r.Err()) {
+		return wait(batch, operationError("acquire", name, r.Err())), nil
 	}
 	if err != nil {
 		for _, w := range batch {
@@ -115,11 +118,7 @@ func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*reques
 
 // giveBack releases, in the background, what a request may have got that nobody waits for.
 func (c *Client) giveBack(name string, fair bool, r *request) {
-	x := &leftover{name: name, fair: fair, ids: r.ids, until: time.Now().Add(r.ttl + lateCopy)}
-	if r.doubt {
-		x.copies = 1
-	}
-	c.late.add(x, 0)
+	c.late.add(c.leftover(name, fair, r.ids, r.ttl, r.doubt), 0)
 }
 
 func (c *Client) giveBackLeased(name string, granted []*request) {
@@ -146,7 +145,7 @@ func (c *Client) attemptReturns(name string, batch []*waitqueue.Waiter[*giving])
 			args = append(args, id)
 		}
 	}
-	r := c.run(scripts.PermitRelease, []string{k.permits, k.leases}, args...)
+	r := c.run(nil, scripts.PermitRelease, []string{k.permits, k.leases}, args...)
 	removed, err := r.Int64Slice()
 	if err != nil {
 		return 0, err

@@ -188,7 +188,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 		t.Parallel()
 		c, _, name := shared(t)
 		for _, s := range []permits{
-			counting{c.Semaphore(name+":1", semaphore.WithMax(2))}, leasing{c.Leased(name + ":2")}, leasing{c.FairLeased(name+":3")},
+			counting{c.Semaphore(name+":1", semaphore.WithMax(2))}, leasing{c.Leased(name + ":2")}, leasing{c.FairLeased(name + ":3")},
 		} {
 			s.set(t, 2)
 			b, err := s.take(t.Context(), 2)

@@ -73,6 +73,9 @@ func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 	return w.funcs.schedule(d, f)
 }
 
+// TickDuration returns the length of one tick, see WithTickDuration.
+func (w *Wheel) TickDuration() time.Duration { return w.core.tick }
+
 // Len returns the number of pending entries. It is exact when nothing is scheduled, stopped or fired meanwhile.
 func (w *Wheel) Len() int { return w.core.len() }
 

@@ -147,7 +147,7 @@ func TestRetry(t *testing.T) {
 			w, err := wheel.New()
 			require.NoError(t, err)
 			a = &attempts{errs: errs}
-			r = calls.Retry(w, nil, retries, a.once)
+			r = calls.Retry(w, nil, retries, nil, a.once)
 			_, err = w.Stop(context.Background())
 			require.NoError(t, err)
 		})
@@ -197,39 +197,6 @@ func TestRetry(t *testing.T) {
 		require.False(t, r.Doubt)
 		require.Len(t, a.at, 1)
 	})
-}
-
-func TestDedicated_HasConnectionsOfItsOwn(t *testing.T) {
-	rdb := redistest.Shared(t).Client(t)
-	var hooked int
-	rdb.AddHook(countHook{&hooked})
-	own, end := calls.Dedicated(rdb, 2)
-	require.NoError(t, own.Set(t.Context(), redistest.Name(t), 1, time.Minute).Err())
-	require.Zero(t, hooked, "hooks of the caller's client")
-	require.Zero(t, rdb.PoolStats().TotalConns, "connections of the caller's client")
-	require.EqualValues(t, 1, own.PoolStats().TotalConns)
-	opt := own.(*redis.Client).Options()
-	require.Equal(t, 2, opt.PoolSize)
-	require.True(t, opt.ContextTimeoutEnabled)
-	require.Zero(t, calls.Retries(own))
-	require.Equal(t, rdb.Options().Addr, opt.Addr)
-	require.Positive(t, calls.Retries(rdb))
-	require.NoError(t, end())
-	require.NoError(t, rdb.Ping(t.Context()).Err(), "the caller's client is open")
-}
-
-type countHook struct{ n *int }
-
-func (h countHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h countHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (h countHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		*h.n++
-		return next(ctx, cmd)
-	}
 }
 
 func TestMillis_RoundsUp(t *testing.T) {

@@ -20,35 +20,6 @@ func Retries(rdb redis.UniversalClient) int {
 	}
 }
 
-// Dedicated returns a client with up to poolSize connections of its own to the same servers, which neither repeats calls nor
-// outlasts their deadlines, and a function that closes it. A client of another type is shared.
-func Dedicated(rdb redis.UniversalClient, poolSize int) (redis.UniversalClient, func() error) {
-	switch c := rdb.(type) {
-	case *redis.Client:
-		opt := *c.WithTimeout(c.Options().ReadTimeout).Options()
-		opt.ContextTimeoutEnabled, opt.MaxRetries = true, -1
-		opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = poolSize, 0, 0
-		opt.ClientSideCacheConfig = nil
-		opt.PushNotificationProcessor = nil // the clone's is registered with the caller's client
-		own := redis.NewClient(&opt)
-		return own, own.Close
-	case *redis.ClusterClient:
-		opt := *c.Options()
-		opt.ContextTimeoutEnabled = true
-		opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = poolSize, 0, 0
-		own := redis.NewClusterClient(&opt)
-		return own, own.Close
-	case *redis.Ring:
-		opt := *c.Options()
-		opt.ContextTimeoutEnabled, opt.MaxRetries = true, -1
-		opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = poolSize, 0, 0
-		own := redis.NewRing(&opt)
-		return own, own.Close
-	default:
-		return rdb, func() error { return nil }
-	}
-}
-
 // ErrNodes is wrapped by Node's error for a client of a type whose nodes are not known.
 var ErrNodes = errors.New("calls: a client whose nodes are not known")
 

@@ -9,13 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// ErrAbandoned is the error of a call that was given up before it was sent.
+var ErrAbandoned = errors.New("calls: given up before it was sent")
+
 // MayHaveBeenSent reports whether a call that failed may have reached the server all the same.
 func MayHaveBeenSent(err error) bool {
 	var op *net.OpError
 	switch {
 	case Refused(err):
 		return false
-	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted),
+		errors.Is(err, ErrAbandoned):
 		return false
 	case errors.As(err, &op) && op.Op == "dial":
 		return false
@@ -34,8 +38,14 @@ func Refused(err error) bool {
 func Passing(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	return moved || redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) ||
-		redis.IsClusterDownError(err) || redis.IsTryAgainError(err) || redis.IsMaxClientsError(err) || redis.IsNoReplicasError(err) ||
+		redis.IsClusterDownError(err) || Migrating(err) || redis.IsMaxClientsError(err) || redis.IsNoReplicasError(err) ||
 		redis.HasErrorPrefix(err, "BUSY ") || redis.HasErrorPrefix(err, "MISCONF")
+}
+
+// Migrating reports whether a cluster refused a call because some of its keys have moved to another node already, or are absent, while
+// their slot migrates. Nothing was executed.
+func Migrating(err error) bool {
+	return redis.IsTryAgainError(err) || redis.HasErrorPrefix(err, "ERR Script attempted to access a non local key")
 }
 
 // Final reports whether a call that failed is not worth repeating, ever.

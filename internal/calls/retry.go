@@ -1,7 +1,6 @@
 package calls
 
 import (
-	"context"
 	"math/rand/v2"
 	"time"
 
@@ -17,9 +16,17 @@ type Reply struct {
 	Doubt  bool      // a copy of the call was sent and not answered: it may have executed, or may yet
 }
 
+// migrationTimeout bounds for how long a call waits for a slot of a cluster that migrates to another node. It takes milliseconds
+// as a rule, and for ever if its operator forgets it half-way.
+const migrationTimeout = 5 * time.Second
+
 // Retry sends a call that is idempotent by once, which also returns an instant before it was sent, and up to retries times more
-// while a second try may succeed. It pauses on the wheel, and blocks until an answer or the last failure; once bounds each attempt.
-func Retry(w *wheel.Wheel, rdb redis.UniversalClient, retries int, once func() (*redis.Cmd, time.Time)) (r Reply) {
+// while a second try may succeed; while the keys of the call are in a slot that migrates, for as long as migrationTimeout. It sends
+// nothing more when ended is closed. It pauses on the wheel, and blocks until an answer or the last failure; once bounds each attempt.
+func Retry(
+	w *wheel.Wheel, rdb redis.UniversalClient, retries int, ended <-chan struct{}, once func() (*redis.Cmd, time.Time),
+) (r Reply) {
+	var began time.Time
 	for n := 0; ; n++ {
 		r.Cmd, r.SentAt = once()
 		err := r.Err()
@@ -28,14 +35,38 @@ func Retry(w *wheel.Wheel, rdb redis.UniversalClient, retries int, once func() (
 		}
 		unanswered := MayHaveBeenSent(err)
 		r.Doubt = r.Doubt || unanswered
-		if n >= retries || !unanswered && !Passing(err) {
+		most := 512 * time.Millisecond
+		if Migrating(err) {
+			most = 64 * time.Millisecond
+			if began.IsZero() {
+				began = r.SentAt
+			} else if time.Since(began) > migrationTimeout {
+				return r
+			}
+		} else if n >= retries || !unanswered && !Passing(err) {
 			return r
 		}
 		Reload(rdb)
-		pause := 8 * time.Millisecond << min(n, 6)
-		if w.Sleep(context.Background(), pause/2+rand.N(pause/2)) != nil {
+		longest := min(8*time.Millisecond<<min(n, 6), most)
+		if !pause(w, longest/2+rand.N(longest/2), ended) {
 			return r
 		}
+	}
+}
+
+// pause reports whether d has passed before ended was closed.
+func pause(w *wheel.Wheel, d time.Duration, ended <-chan struct{}) bool {
+	passed := make(chan struct{})
+	timer, err := w.AfterFunc(d, func() { close(passed) })
+	if err != nil {
+		return false
+	}
+	select {
+	case <-passed:
+		return true
+	case <-ended:
+		timer.Stop()
+		return false
 	}
 }
 

@@ -24,7 +24,7 @@ func TestRetry_ManyTimes(t *testing.T) {
 			defer rdb.Close()
 			const retries = 100
 			var sent []time.Time
-			r := calls.Retry(w, rdb, retries, func() (*redis.Cmd, time.Time) {
+			r := calls.Retry(w, rdb, retries, nil, func() (*redis.Cmd, time.Time) {
 				now := time.Now()
 				sent = append(sent, now)
 				cmd := redis.NewCmd(t.Context())

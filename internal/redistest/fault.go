@@ -58,12 +58,13 @@ type FaultDialer struct {
 	changed   chan struct{} // closed when faults change
 }
 
-// rule loses the reply of one coming call.
+// rule loses one coming call, or its reply.
 type rule struct {
 	match []byte
-	left  int // calls to go, the last of which loses its reply
+	left  int // calls to go, the last of which is the one
 	loss  Loss
 	lost  chan struct{}
+	call  chan []byte // of a call that is lost, else nil
 }
 
 // Set replaces the faults in force, for new connections and for open ones.
@@ -96,6 +97,17 @@ func (d *FaultDialer) LoseReply(match string, n int, loss Loss) (lost <-chan str
 	defer d.mu.Unlock()
 	d.rules = append(d.rules, r)
 	return r.lost
+}
+
+// LoseCall makes the server miss the nth call from now, n >= 1, whose bytes contain match (letter case does not matter). The
+// returned channel gets its bytes, for a test to [Deliver] them later, as a network may. The connection is silent from then on, so the
+// client times out.
+func (d *FaultDialer) LoseCall(match string, n int) (call <-chan []byte) {
+	r := &rule{match: bytes.ToLower([]byte(match)), left: n, call: make(chan []byte, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rules = append(d.rules, r)
+	return r.call
 }
 
 // Reset cuts every open connection with a TCP reset.
@@ -234,7 +246,15 @@ func (c *faultConn) Write(p []byte) (int, error) {
 	if deaf {
 		return len(p), nil
 	}
-	if r := c.d.claim(p); r != nil {
+	switch r := c.d.claim(p); {
+	case r == nil:
+	case r.call != nil:
+		c.mu.Lock()
+		c.deafUp = true
+		c.mu.Unlock()
+		r.call <- bytes.Clone(p)
+		return len(p), nil
+	default:
 		c.mu.Lock()
 		c.due = r
 		c.mu.Unlock()

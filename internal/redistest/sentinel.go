@@ -69,6 +69,47 @@ func (g *Sentinel) Client(tb testing.TB, opts ...func(*redis.FailoverOptions)) *
 	return rdb
 }
 
+// Isolate cuts the primary off from the Sentinels and its replicas, and from whoever connects from now on. Connections that clients have
+// go on: to them it looks alive. The Sentinels promote a replica. It returns a client of the old primary.
+func (g *Sentinel) Isolate(tb testing.TB) (old *redis.Client) {
+	tb.Helper()
+	ctx := context.Background()
+	old = g.Primary.Client(tb, func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize, o.MaxRetries = 1, -1, -1 })
+	check := func(err error) {
+		tb.Helper()
+		if err != nil {
+			tb.Fatalf("redistest: isolate the primary: %v", err)
+		}
+	}
+	check(old.Do(ctx, "acl", "setuser", "default", "off").Err()) // for new connections
+	clients, err := old.ClientList(ctx).Result()
+	check(err)
+	for line := range strings.Lines(clients) {
+		fields := make(map[string]string)
+		for _, field := range strings.Fields(line) {
+			name, value, _ := strings.Cut(field, "=")
+			fields[name] = value
+		}
+		if strings.HasPrefix(fields["name"], "sentinel-") || strings.Contains(fields["flags"], "S") {
+			check(old.ClientKillByFilter(ctx, "id", fields["id"]).Err())
+		}
+	}
+	return old
+}
+
+// AwaitFailover returns when every Sentinel knows another primary than the first.
+func (g *Sentinel) AwaitFailover(tb testing.TB) {
+	tb.Helper()
+	for _, s := range g.Sentinels {
+		rdb := redis.NewSentinelClient(&redis.Options{Addr: s.Addr()})
+		Poll(tb, func() bool {
+			addr, err := rdb.GetMasterAddrByName(context.Background(), MasterName).Result()
+			return err == nil && strings.Join(addr, ":") != g.Primary.Addr()
+		})
+		_ = rdb.Close()
+	}
+}
+
 // settle waits until the replicas follow and every Sentinel knows all the rest.
 func (g *Sentinel) settle(ctx context.Context) error {
 	for _, s := range g.Replicas {

@@ -97,6 +97,28 @@ func (s *Server) Client(tb testing.TB, opts ...func(*redis.Options)) *redis.Clie
 	return rdb
 }
 
+// Deliver sends the server the bytes of calls, on a connection of their own, and returns once it has executed them.
+func (s *Server) Deliver(tb testing.TB, calls []byte) {
+	tb.Helper()
+	conn, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer conn.Close()
+	const mark = "delivered"
+	_, err = fmt.Fprintf(conn, "%s*2\r\n$4\r\nECHO\r\n$%d\r\n%s\r\n", calls, len(mark), mark)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	replies := bufio.NewScanner(conn)
+	for replies.Scan() {
+		if replies.Text() == mark {
+			return
+		}
+	}
+	tb.Fatalf("redistest: the server did not answer: %v", replies.Err())
+}
+
 // Pause freezes the process as a stalled host would: connections stay open and
 // nothing answers. It returns when the process has stopped. It panics if the
 // server is not running.

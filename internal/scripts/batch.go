@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"iter"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -57,5 +58,25 @@ func (s *Script) send(ctx context.Context, c Pipeliner, calls []Call, cmds []*re
 			_ = pipe.Process(ctx, cmd.Cmd)
 		}
 	}
-	_, _ = pipe.Exec(ctx) // each command carries its own error
+	exec(ctx, pipe, func(yield func(*redis.Cmd) bool) {
+		for _, i := range indexes {
+			if !yield(cmds[i]) {
+				return
+			}
+		}
+	})
+}
+
+// exec sends a pipeline. Afterwards each of its commands has an answer or an error. go-redis leaves commands without either when the
+// server refuses the set-up of the connection, such as AUTH or SELECT; then the error of the pipeline is theirs.
+func exec(ctx context.Context, pipe redis.Pipeliner, cmds iter.Seq[*redis.Cmd]) {
+	_, err := pipe.Exec(ctx)
+	if err == nil {
+		return
+	}
+	for cmd := range cmds {
+		if cmd.Err() == nil && cmd.Val() == nil {
+			cmd.SetErr(err)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -26,7 +27,7 @@ func RunMixedOnce(ctx context.Context, c Pipeliner, calls []Mixed) []*redis.Cmd 
 		cmds[i] = cmd.Cmd
 		_ = pipe.Process(ctx, cmd) // only queues
 	}
-	_, _ = pipe.Exec(ctx) // each command carries its own error
+	exec(ctx, pipe, slices.Values(cmds))
 
 	var again redis.Pipeliner
 	for i, call := range calls {
@@ -41,7 +42,7 @@ func RunMixedOnce(ctx context.Context, c Pipeliner, calls []Mixed) []*redis.Cmd 
 		_ = again.Process(ctx, cmd)
 	}
 	if again != nil {
-		_, _ = again.Exec(ctx)
+		exec(ctx, again, slices.Values(cmds))
 	}
 	return cmds
 }

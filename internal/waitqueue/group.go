@@ -295,6 +295,9 @@ func (g *Group[T]) remove(w *Waiter[T]) {
 	w.settled = true
 	switch {
 	case w.inFlight: // decided when the attempt returns
+		if w.left != nil {
+			close(w.left)
+		}
 	case w.seen && g.cfg.Leave != nil:
 		q.left = append(q.left, w.Value)
 	}

@@ -45,10 +45,29 @@ type Waiter[T any] struct {
 	done     chan struct{}  // of a blocking waiter
 	f        func(T, error) // of another
 	stop     func() bool    // of a callback's context
+	left     chan struct{}  // closed if the waiter leaves while it is in flight; nil until somebody asks
 
 	queue      *queue[T]
 	prev, next *Waiter[T]
 }
+
+// Left returns a channel that is closed when the waiter leaves before the attempt has returned: then the attempt need not go on for it.
+// It is for attempts only.
+func (w *Waiter[T]) Left() <-chan struct{} {
+	g := w.queue.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w.left == nil {
+		w.left = make(chan struct{})
+		if w.settled {
+			close(w.left)
+		}
+	}
+	return w.left
+}
+
+// Waits reports whether the waiter stays for a further attempt if this one does not decide about it.
+func (w *Waiter[T]) Waits() bool { return !w.once }
 
 // Grant says that the waiter got what it wants. It is for attempts only.
 func (w *Waiter[T]) Grant() { w.verdict = granted }

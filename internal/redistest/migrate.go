@@ -1,0 +1,82 @@
+package redistest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Migration is a slot of a cluster on its way from one master to another.
+type Migration struct {
+	tb       testing.TB
+	slot     int
+	toID     string
+	from, to *redis.Client
+	masters  []*redis.Client
+}
+
+// Migrate begins to move the slot of a key to another master, as resharding does. Until Finish, calls with keys that are absent are
+// sent on to the new master, and those with some keys that are there and some that are not are refused with TRYAGAIN.
+func (c *Cluster) Migrate(tb testing.TB, key string) *Migration {
+	tb.Helper()
+	m := &Migration{tb: tb}
+	from := c.Owner(tb, key)
+	for _, s := range c.Masters {
+		rdb := s.Client(tb)
+		m.masters = append(m.masters, rdb)
+		switch {
+		case s == from:
+			m.from = rdb
+		case m.to == nil:
+			m.to = rdb
+		}
+	}
+	ctx := context.Background()
+	slot, err := m.from.ClusterKeySlot(ctx, key).Result()
+	m.check(err)
+	fromID, err := m.from.ClusterMyID(ctx).Result()
+	m.check(err)
+	m.toID, err = m.to.ClusterMyID(ctx).Result()
+	m.check(err)
+	m.slot = int(slot)
+	m.check(m.to.Do(ctx, "cluster", "setslot", slot, "importing", fromID).Err())
+	m.check(m.from.Do(ctx, "cluster", "setslot", slot, "migrating", m.toID).Err())
+	return m
+}
+
+// Finish moves the keys that are left, and gives the slot to its new master.
+func (m *Migration) Finish() {
+	m.tb.Helper()
+	ctx := context.Background()
+	for {
+		keys, err := m.from.ClusterGetKeysInSlot(ctx, m.slot, 100).Result()
+		m.check(err)
+		if len(keys) == 0 {
+			break
+		}
+		m.Move(keys...)
+	}
+	for _, rdb := range append([]*redis.Client{m.to, m.from}, m.masters...) {
+		m.check(rdb.Do(ctx, "cluster", "setslot", m.slot, "node", m.toID).Err())
+	}
+}
+
+// Move moves some keys of the slot.
+func (m *Migration) Move(keys ...string) {
+	m.tb.Helper()
+	host, port, _ := strings.Cut(m.to.Options().Addr, ":")
+	args := []any{"migrate", host, port, "", 0, 5000, "keys"}
+	for _, key := range keys {
+		args = append(args, key)
+	}
+	m.check(m.from.Do(context.Background(), args...).Err())
+}
+
+func (m *Migration) check(err error) {
+	m.tb.Helper()
+	if err != nil {
+		m.tb.Fatalf("redistest: migrate slot %d: %v", m.slot, err)
+	}
+}

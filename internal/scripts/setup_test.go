@@ -1,0 +1,43 @@
+package scripts_test
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// A connection whose set-up the server refuses executes nothing, and every command of a pipeline says so.
+func TestPipelines_FailWhereTheConnectionCannotBeSetUp(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	for name, opt := range map[string]func(*redis.Options){
+		"refused by AUTH":   func(o *redis.Options) { o.Username, o.Password = "nobody", "wrong" },
+		"refused by SELECT": func(o *redis.Options) { o.DB = 9999 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := redistest.Name(t)
+			rdb := server.Client(t, opt)
+			batch := make([]scripts.Call, 3)
+			mixed := make([]scripts.Mixed, 3)
+			for i := range batch {
+				batch[i] = scripts.Call{Keys: []string{key}, Args: []any{"me:1", 1000}}
+				mixed[i] = scripts.Mixed{Script: scripts.LockAcquire, Keys: []string{key}, Args: []any{"me:1", 1000}}
+			}
+			cmds := scripts.LockAcquire.RunBatch(t.Context(), rdb, batch)
+			cmds = append(cmds, scripts.RunMixedOnce(t.Context(), rdb, mixed)...)
+			require.Len(t, cmds, 6)
+			for _, cmd := range cmds {
+				require.Error(t, cmd.Err())
+				var answer redis.Error
+				require.ErrorAs(t, cmd.Err(), &answer, "it is what the server said")
+			}
+			require.Zero(t, admin.Exists(t.Context(), key).Val())
+		})
+	}
+}

@@ -1,0 +1,103 @@
+package redislock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// While the slot of a lock migrates, a plain lock goes on as ever: it has one key.
+func TestMutex_WhileItsSlotMigrates(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	c := newClient(t, cluster.Client(t))
+	const lease = 2 * time.Second
+	m := c.Mutex("{orders}", redislock.WithLease(lease))
+	held := mustLock(t, c.Mutex("{orders}:held", redislock.WithLease(lease)))
+	before := mustLock(t, m)
+	slot := cluster.Migrate(t, "{orders}")
+	began := time.Now()
+	require.NoError(t, before.Unlock(within(t, patience)))
+	for range 20 {
+		mustUnlock(t, mustLock(t, m))
+		mustUnlock(t, mustTry(t, m))
+	}
+	waiting := begin(func() (*redislock.Lock, error) { return c.Mutex(m.Name()).Lock(within(t, patience)) })
+	mustUnlock(t, waiting.wait(t))
+	require.Less(t, time.Since(began), 3*time.Second, "nothing waits for the slot")
+	keptFor(t, lease, held)
+	slot.Finish()
+	keptFor(t, lease, held)
+	mustUnlock(t, held, mustLock(t, m))
+}
+
+// Locks of several keys wait for the slot for as long as their callers do, and none of them fails.
+func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	rdb := cluster.Client(t)
+	c := newClient(t, rdb)
+	kinds := map[string]func(name string) *redislock.Mutex{
+		"fair":   func(name string) *redislock.Mutex { return c.FairMutex(name) },
+		"fenced": func(name string) *redislock.Mutex { return c.Mutex(name, redislock.WithFencing()) },
+		"read":   func(name string) *redislock.Mutex { return c.RWMutex(name).Reader() },
+		"write":  func(name string) *redislock.Mutex { return c.RWMutex(name).Writer() },
+	}
+	held, waiting := map[string]*redislock.Lock{}, map[string]*begun{}
+	for kind, of := range kinds {
+		held[kind] = mustLock(t, of("{orders}:held:"+kind))
+	}
+	// One of the keys of each has to be there before, so that a call finds some keys and not the others.
+	for kind := range kinds {
+		name := "{orders}:new:" + kind
+		if kind == "read" || kind == "write" {
+			mustLock(t, c.RWMutex(name, redislock.WithLease(time.Second), redislock.WithoutRenewal()).Reader())
+		} else {
+			mustLock(t, c.Mutex(name, redislock.WithLease(time.Second), redislock.WithoutRenewal()))
+		}
+	}
+	slot := cluster.Migrate(t, "{orders}")
+	unlocked := make(chan error, len(kinds))
+	for kind, of := range kinds {
+		go func() { unlocked <- held[kind].Unlock(context.Background()) }()
+		waiting[kind] = begin(func() (*redislock.Lock, error) { return of("{orders}:new:" + kind).Lock(within(t, patience)) })
+	}
+	require.NoError(t, newWheel(t).Sleep(t.Context(), 1500*time.Millisecond))
+	slot.Finish()
+	for range kinds {
+		require.NoError(t, <-unlocked)
+	}
+	for kind := range kinds {
+		mustUnlock(t, waiting[kind].wait(t))
+		poll(t, func() bool { return rdb.Exists(t.Context(), "{orders}:held:"+kind).Val() == 0 })
+	}
+}
+
+// A release that the slot keeps from being executed goes on in the background, and says so.
+func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	rdb := cluster.Client(t)
+	c := newClient(t, rdb)
+	l := mustRead(t, c.RWMutex("{orders}"))
+	state, err := c.RWMutex("{orders}").Reader().State(t.Context())
+	require.NoError(t, err)
+	slot := cluster.Migrate(t, "{orders}")
+	slot.Move(scripts.ReadTimeout("{orders}", state.Holders[0]))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	err = l.Unlock(ctx)
+	require.ErrorIs(t, err, redislock.ErrUnconfirmed)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 2500*time.Millisecond)
+	require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
+	slot.Finish()
+	poll(t, func() bool { return rdb.Exists(t.Context(), "{orders}").Val() == 0 })
+}

@@ -1,0 +1,91 @@
+package redislock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// A user of Redis 7 has no channels unless it is given some. Its locks are locked and unlocked as ever; who waits looks every few seconds.
+func TestKinds_WithoutRightsToChannels(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	user := server.User(t, "app", "~*", "+@all")
+	for _, kind := range single {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			var lost, released atomic.Int32
+			c := newClient(t, server.Client(t, user), redislock.WithHooks(redislock.Hooks{
+				Lost:     func(redislock.Event) { lost.Add(1) },
+				Released: func(redislock.Event) { released.Add(1) },
+			}))
+			other := newClient(t, server.Client(t, user))
+			m, name := mutexOf(c, kind, kind), kind
+			for range 5 {
+				mustUnlock(t, mustTry(t, m))
+				require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
+			}
+			l := mustTry(t, m)
+			freed, err := m.ForceUnlock(t.Context())
+			require.NoError(t, err)
+			require.True(t, freed)
+			require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+			if kind == "write" {
+				w, err := c.RWMutex(name).Lock(t.Context())
+				require.NoError(t, err)
+				r, err := c.RWMutex(name).Downgrade(t.Context(), w)
+				require.NoError(t, err)
+				mustUnlock(t, r)
+			}
+			requireFree(t, rdb, name)
+
+			l = mustTry(t, m)
+			rival := mutexOf(other, kind, name)
+			if kind == "read" {
+				rival = other.RWMutex(name).Writer()
+			}
+			waiting := begin(func() (*redislock.Lock, error) { return rival.Lock(within(t, patience)) })
+			require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
+			mustUnlock(t, l)
+			freedAt := time.Now()
+			mustUnlock(t, waiting.wait(t))
+			require.Less(t, waiting.at.Sub(freedAt), 6*time.Second, "a poll")
+			require.EqualValues(t, 1, lost.Load())
+			require.Positive(t, released.Load())
+		})
+	}
+}
+
+// The user may not use a command that a lock needs: the error says so, and nothing is left in Redis that would not end.
+func TestKinds_WithoutARight(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	for _, right := range []string{"pexpire", "hset", "set", "pttl", "time", "evalsha"} {
+		user := server.User(t, right, "~*", "&*", "+@all", "-"+right)
+		c := newClient(t, server.Client(t, user))
+		for _, kind := range single {
+			for what, opts := range map[string][]redislock.LockOption{"": nil, "fenced": {redislock.WithFencing()}} {
+				name := redistest.Name(t)
+				l, err := mutexOf(c, kind, name, opts...).TryLock(within(t, patience))
+				if err == nil {
+					mustUnlock(t, l)
+				}
+				keys, err := rdb.Keys(t.Context(), "*"+name+"*").Result()
+				require.NoError(t, err)
+				for _, key := range keys {
+					left := rdb.PTTL(t.Context(), key).Val()
+					require.GreaterOrEqual(t, left, time.Duration(0), "%s %s without %s left %s", what, kind, right, key)
+				}
+				requireFree(t, rdb, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package semaphore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// Permits wait for a slot that migrates for as long as their callers do, and none of the calls fails.
+func TestSemaphores_WaitForASlotThatMigrates(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	rdb := cluster.Client(t)
+	c := newClient(t, rdb)
+	names := map[string]string{}
+	held := map[string]back{}
+	for _, k := range kinds {
+		names[k.name] = "{orders}:" + k.name
+		s := k.open(c, names[k.name])
+		s.set(t, 2)
+		g, err := s.take(t.Context(), 1)
+		require.NoError(t, err)
+		held[k.name] = g
+	}
+	other := newClient(t, rdb) // its keys are not there yet
+	slot := cluster.Migrate(t, "{orders}")
+	var all []*call
+	for _, k := range kinds {
+		all = append(all, start(func() error { return held[k.name](context.Background()) }), start(func() error {
+			g, err := k.open(other, names[k.name]).take(within(t, patience), 2)
+			if err != nil {
+				return err
+			}
+			return g(context.Background())
+		}))
+	}
+	require.NoError(t, newWheel(t).Sleep(t.Context(), 1500*time.Millisecond))
+	slot.Finish()
+	for _, call := range all {
+		require.NoError(t, call.wait(t))
+	}
+	for _, k := range kinds {
+		require.EqualValues(t, 2, available(t, k.open(c, names[k.name])))
+	}
+}
+
+// The primary is cut off from the Sentinels and its replicas, and goes on answering the connections that clients have.
+func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	sentinel := redistest.StartSentinel(t)
+	c := newClient(t, sentinel.Client(t))
+	leased := map[string]func(*semaphore.Client) *semaphore.Leased{
+		"plain": func(c *semaphore.Client) *semaphore.Leased { return c.Leased("plain", semaphore.WithLease(lease)) },
+		"fair":  func(c *semaphore.Client) *semaphore.Leased { return c.FairLeased("fair", semaphore.WithLease(lease)) },
+	}
+	held := map[string]*semaphore.Grant{}
+	for kind, of := range leased {
+		setLeased(t, of(c), 1)
+		held[kind] = mustAcquire(t, of(c), 1)
+	}
+	for _, g := range held {
+		first := g.Deadline()
+		poll(t, func() bool { return g.Deadline().After(first) }) // its connection stands
+	}
+	sentinel.Isolate(t)
+	sentinel.AwaitFailover(t)
+	other := newClient(t, sentinel.Client(t))
+	type instant struct {
+		at  time.Time
+		err error
+	}
+	for kind, of := range leased {
+		next, told := make(chan instant, 1), make(chan instant, 1)
+		go func() {
+			_, err := of(other).Acquire(within(t, 2*lease), 1)
+			next <- instant{time.Now(), err}
+		}()
+		go func() {
+			<-held[kind].Done()
+			told <- instant{time.Now(), held[kind].Err()}
+		}()
+		if got := <-next; got.err != nil {
+			require.True(t, held[kind].Valid(), "%s: renewed at the new primary", kind)
+		} else {
+			lost := <-told
+			require.ErrorIs(t, lost.err, semaphore.ErrLost)
+			require.Less(t, lost.at.Sub(got.at), lease/3+time.Second, kind)
+		}
+	}
+}
