@@ -90,7 +90,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.queues = c.newQueues()
-	c.own = calls.NewDedicated(rdb, poolSize)
+	c.own = calls.NewDedicated(rdb, cfg.wheel, poolSize)
 	c.late = &releaser{client: c}
 	return c, nil
 }

@@ -57,7 +57,8 @@ func fairRelease(r *request) call {
 // that Redisson gives it, 5 minutes and more. Each waiter has a subscription of its own and looks at the lock every few
 // seconds: to be fair costs more than Mutex, whose waiters share both.
 //
-// A Mutex of the same name is the same lock, and overtakes.
+// A Mutex of the same name is the same lock, and overtakes. As Redisson has it, the names q and {q} are two locks with one line: use one of
+// them.
 func (c *Client) FairMutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(fair, name, opts)
 }

@@ -88,3 +88,30 @@ func TestFairMutex_CallersThatGiveUpSoonCostLittle(t *testing.T) {
 	}
 	mustUnlock(t, holder)
 }
+
+// Leases about as short as the wheel allows run out under way, and are asked for anew. When all have gone nobody stands in line.
+func TestFairMutex_ShortLeasesLeaveNoPlace(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	name := redistest.Name(t)
+	end := time.Now().Add(3 * time.Second)
+	var all sync.WaitGroup
+	for i := range 12 {
+		c := newClient(t, server.Client(t))
+		m := c.FairMutex(name, redislock.WithLease(time.Duration(10+2*i)*time.Millisecond))
+		all.Go(func() {
+			for time.Now().Before(end) {
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+				if l, err := m.Lock(ctx); err == nil {
+					_ = l.Unlock(t.Context())
+				}
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	gone := time.Now()
+	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })
+	require.Less(t, time.Since(gone), 4*time.Second)
+}

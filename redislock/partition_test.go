@@ -51,5 +51,7 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 		}
 	}
 	// What is renewed by now is renewed at the new primary alone.
-	poll(t, func() bool { return old.Exists(t.Context(), "orders:plain", "orders:fair", "orders:read", "orders:write").Val() == 0 })
+	poll(t, func() bool {
+		return old.Exists(t.Context(), "orders:plain", "orders:fair", "orders:read", "orders:write").Val() == 0
+	})
 }

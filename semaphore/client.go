@@ -92,7 +92,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000)); err != nil {
 		return nil, err
 	}
-	c.own = calls.NewDedicated(rdb, poolSize)
+	c.own = calls.NewDedicated(rdb, cfg.wheel, poolSize)
 	if c.leases, err = c.renewer.Destination(&renewBackend{own: c.own}); err != nil {
 		return nil, err
 	}

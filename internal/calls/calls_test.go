@@ -100,6 +100,9 @@ func TestErrors_SayWhatBecameOfACall(t *testing.T) {
 		{err: answer("NOREPLICAS Not enough good replicas to write."), refused: true, passing: true, out: true},
 		{err: answer("BUSY Redis is busy running a script."), refused: true, passing: true, out: true},
 		{err: answer("BUSYGROUP of a stream"), refused: true, final: true},
+		{err: answer("TRYAGAIN Multiple keys request during rehashing of slot"), refused: true, passing: true, out: true},
+		{err: answer("ERR Script attempted to access a non local key in a cluster node script: abc"), refused: true, passing: true, out: true},
+		{err: calls.ErrAbandoned},
 		{err: answer("MISCONF Redis is configured to save RDB snapshots"), refused: true, passing: true, out: true},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("wrapped: %w", c.err)} {

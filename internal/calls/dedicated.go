@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Dedicated sends what is done apart from callers, such as renewals, on up to poolSize connections of its own for each server, so that a
@@ -21,6 +22,7 @@ import (
 // A client of another type is shared.
 type Dedicated struct {
 	rdb      redis.UniversalClient
+	wheel    *wheel.Wheel
 	poolSize int
 	shared   redis.UniversalClient // of a cluster, or of a client of unknown type; else nil
 	ctx      context.Context       // ends with Close
@@ -32,8 +34,8 @@ type Dedicated struct {
 }
 
 // NewDedicated returns a Dedicated for a client. It dials nothing yet.
-func NewDedicated(rdb redis.UniversalClient, poolSize int) *Dedicated {
-	d := &Dedicated{rdb: rdb, poolSize: poolSize, nodes: make(map[*redis.Client]*clone)}
+func NewDedicated(rdb redis.UniversalClient, w *wheel.Wheel, poolSize int) *Dedicated {
+	d := &Dedicated{rdb: rdb, wheel: w, poolSize: poolSize, nodes: make(map[*redis.Client]*clone)}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	switch c := rdb.(type) {
 	case *redis.Client, *redis.Ring:
@@ -144,11 +146,10 @@ func (d *Dedicated) Follow(ctx context.Context, lease time.Duration) {
 	if looked == nil {
 		return
 	}
-	patience := time.NewTimer(followPatience)
-	defer patience.Stop()
+	ctx, cancel := d.wheel.WithTimeout(ctx, followPatience)
+	defer cancel()
 	select {
 	case <-looked:
-	case <-patience.C:
 	case <-ctx.Done():
 	}
 }

@@ -39,7 +39,7 @@ func TestDedicated_HasConnectionsOfItsOwn(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
 	var hooked int
 	rdb.AddHook(countHook{&hooked})
-	d := calls.NewDedicated(rdb, 2)
+	d := calls.NewDedicated(rdb, redistest.Wheel(t), 2)
 	own := d.Single()
 	require.Equal(t, []error{nil}, acquire(t, d, redistest.Name(t)))
 	require.Zero(t, hooked, "hooks of the caller's client")
@@ -77,7 +77,7 @@ func TestDedicated_AsksTheRingForTheShard(t *testing.T) {
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": servers[0].Addr(), "b": servers[1].Addr()}})
 	t.Cleanup(func() { _ = ring.Close() })
-	d := calls.NewDedicated(ring, 2)
+	d := calls.NewDedicated(ring, redistest.Wheel(t), 2)
 	closing(t, d)
 	require.Nil(t, d.Single())
 	names := []string{"n:0", "n:1", "n:2", "n:3", "n:4", "n:5", "n:6", "n:7"}
@@ -150,7 +150,7 @@ func TestDedicated_FollowsTheSentinels(t *testing.T) {
 	s := &sentinels{primary: first.Addr()}
 	rdb := redis.NewClient(&redis.Options{Addr: "FailoverClient", Dialer: s.dial})
 	t.Cleanup(func() { _ = rdb.Close() })
-	d := calls.NewDedicated(rdb, 4)
+	d := calls.NewDedicated(rdb, redistest.Wheel(t), 4)
 	closing(t, d)
 	goesTo := func(where string) {
 		t.Helper()
@@ -207,7 +207,7 @@ func TestDedicated_LooksOnceInAWhile(t *testing.T) {
 	s := &sentinels{primary: redistest.Shared(t).Addr()}
 	rdb := redis.NewClient(&redis.Options{Addr: "FailoverClient", Dialer: s.dial})
 	t.Cleanup(func() { _ = rdb.Close() })
-	d := calls.NewDedicated(rdb, 4)
+	d := calls.NewDedicated(rdb, redistest.Wheel(t), 4)
 	closing(t, d)
 	require.Equal(t, []error{nil}, acquire(t, d, redistest.Name(t)))
 	before := s.looks()

@@ -45,7 +45,7 @@ func Passing(err error) bool {
 // Migrating reports whether a cluster refused a call because some of its keys have moved to another node already, or are absent, while
 // their slot migrates. Nothing was executed.
 func Migrating(err error) bool {
-	return redis.IsTryAgainError(err) || redis.HasErrorPrefix(err, "ERR Script attempted to access a non local key")
+	return redis.IsTryAgainError(err) || redis.HasErrorPrefix(err, "Script attempted to access a non local key")
 }
 
 // Final reports whether a call that failed is not worth repeating, ever.

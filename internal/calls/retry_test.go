@@ -44,3 +44,51 @@ func TestRetry_ManyTimes(t *testing.T) {
 		})
 	})
 }
+
+// A slot that migrates is waited for, however few retries the client allows.
+func TestRetry_WaitsForASlotThatMigrates(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		migrates, ends time.Duration // 0: never
+		least, most    time.Duration
+		err            bool
+	}{
+		"until it has":               {migrates: time.Second, least: time.Second, most: 1100 * time.Millisecond},
+		"not longer than the caller": {migrates: time.Second, ends: 300 * time.Millisecond, least: 250 * time.Millisecond, most: 310 * time.Millisecond, err: true},
+		"not for ever":               {migrates: time.Hour, least: 5 * time.Second, most: 5200 * time.Millisecond, err: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, err := wheel.New()
+				require.NoError(t, err)
+				rdb := redis.NewClient(&redis.Options{})
+				defer rdb.Close()
+				began, calledAt := time.Now(), time.Time{}
+				var ended chan struct{}
+				if tt.ends > 0 {
+					ended = make(chan struct{})
+					time.AfterFunc(tt.ends, func() { close(ended) })
+				}
+				sent := 0
+				r := calls.Retry(w, rdb, 0, ended, func() (*redis.Cmd, time.Time) {
+					sent++
+					calledAt = time.Now()
+					cmd := redis.NewCmd(t.Context())
+					if time.Since(began) < tt.migrates {
+						cmd.SetErr(answer("TRYAGAIN Multiple keys request during rehashing of slot"))
+					}
+					return cmd, calledAt
+				})
+				took := time.Since(began)
+				require.GreaterOrEqual(t, took, tt.least)
+				require.LessOrEqual(t, took, tt.most)
+				require.Equal(t, tt.err, r.Err() != nil)
+				require.False(t, r.Doubt, "nothing was executed")
+				require.Less(t, sent, int(took/(16*time.Millisecond)), "it pauses")
+				_, err = w.Stop(t.Context())
+				require.NoError(t, err)
+			})
+		})
+	}
+}

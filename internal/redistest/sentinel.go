@@ -86,7 +86,7 @@ func (g *Sentinel) Isolate(tb testing.TB) (old *redis.Client) {
 	check(err)
 	for line := range strings.Lines(clients) {
 		fields := make(map[string]string)
-		for _, field := range strings.Fields(line) {
+		for field := range strings.FieldsSeq(line) {
 			name, value, _ := strings.Cut(field, "=")
 			fields[name] = value
 		}

@@ -75,7 +75,7 @@ func rwScenarios() []scenario {
 	done := []any{"me:1", "PUBLISH", "c", "t"}
 	wrote := []any{"me:1:write", "PUBLISH", "c"}
 	crowd := mine + "\n PEXPIRE n 90000\n PEXPIRE " + timeout + " 90000"
-	for _, id := range strings.Fields("a b c d e f g h i j k l m n o p q r") {
+	for id := range strings.FieldsSeq("a b c d e f g h i j k l m n o p q r") {
 		crowd += "\n HSET n " + id + " 1\n SET t:" + id + ":rwlock_timeout:1 1 PX 5000"
 	}
 	return []scenario{

@@ -1,0 +1,66 @@
+package redislock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// On a wheel of long ticks the holders of a lock are told before its next holder has it, and leases that are too short for that are refused.
+func TestMutex_OnACoarseWheel(t *testing.T) {
+	t.Parallel()
+	w, err := wheel.New(wheel.WithTickDuration(200 * time.Millisecond))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := w.Stop(context.Background())
+		require.NoError(t, err)
+	})
+	rdb := redistest.Shared(t).Client(t)
+	c, err := redislock.New(rdb, redislock.WithWheel(w))
+	require.NoError(t, err)
+	redistest.CloseWith(t, c.Close)
+	other := newClient(t, rdb)
+
+	_, err = c.Mutex("short", redislock.WithLease(1999*time.Millisecond)).TryLock(t.Context())
+	var invalid *redislock.InvalidError
+	require.ErrorAs(t, err, &invalid)
+	require.Equal(t, "WithLease", invalid.Field)
+	require.ErrorContains(t, err, "2s")
+
+	const lease, locks = 2 * time.Second, 60
+	var pairs []*redislock.Lock
+	for range locks {
+		name := redistest.Name(t)
+		held := mustTry(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))
+		pairs = append(pairs, held)
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 7*time.Millisecond)) // at any point of a tick
+	}
+	told := make(chan time.Duration, locks)
+	for _, held := range pairs {
+		go func() {
+			next, err := other.Mutex(held.Name()).Lock(within(t, patience))
+			if err != nil {
+				t.Error(err)
+			}
+			if isClosed(held.Done()) {
+				told <- 0
+			} else {
+				began := time.Now()
+				<-held.Done()
+				told <- time.Since(began)
+			}
+			if err := next.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	for range pairs {
+		require.Zero(t, <-told, "the next one had it before")
+	}
+}
