@@ -13,11 +13,6 @@ import (
 )
 
 const (
-	// A waiter looks at the lock at least once in maxPoll even if nothing told it to; how long exactly is drawn at
-	// random from minPoll to maxPoll.
-	minPoll = time.Second
-	maxPoll = 5 * minPoll
-
 	// slowTries is how often a lock is asked for whose replies take longer than its lease.
 	slowTries = 3
 
@@ -71,7 +66,7 @@ func (c *Client) attempt(queue string, batch []*waitqueue.Waiter[*wish]) (again 
 		if !errors.As(err, &locked) {
 			// Neither a failover nor a slot that migrates is a reason to leave the line.
 			if head.locked.Load() != nil && calls.Outage(err) || calls.Migrating(err) {
-				return minPoll, nil
+				return c.poll / 5, nil
 			}
 			return 0, err
 		}
@@ -96,7 +91,7 @@ func (c *Client) heldHere(queue string) (*LockedError, time.Duration) {
 		return nil, 0
 	}
 	left := time.Until(l.lease.Deadline())
-	again := min(minPoll-c.since(l.asked), left)
+	again := min(c.poll/5-c.since(l.asked), left)
 	if again <= 0 {
 		return nil, 0
 	}

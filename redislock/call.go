@@ -18,7 +18,7 @@ func (c *Client) run(what call, ended <-chan struct{}) calls.Reply {
 }
 
 func (c *Client) retry(ended <-chan struct{}, once func() (*redis.Cmd, time.Time)) calls.Reply {
-	return calls.Retry(c.wheel, c.rdb, c.retries, ended, once)
+	return calls.Retry(c.wheel, c.base, c.retries, ended, once)
 }
 
 // runReplicated asks for a lock and then, on the same connection, whether replicas have it too.
@@ -26,9 +26,9 @@ func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{
 	what := req.kind().acquire(req)
 	r = c.retry(ended, func() (*redis.Cmd, time.Time) {
 		ctx, sentAt := context.Background(), time.Now()
-		node, err := calls.Node(c.rdb, req.name())
+		node, err := calls.Node(c.base, req.name())
 		if errors.Is(err, calls.ErrNodes) {
-			err = &InvalidError{Field: "WithReplicas", Value: fmt.Sprintf("%T", c.rdb), Reason: "needs a client whose nodes are known"}
+			err = argument.Error("WithReplicas", fmt.Sprintf("%T", c.rdb), "needs a client whose nodes are known")
 		}
 		if err != nil {
 			return failed(err), sentAt

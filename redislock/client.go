@@ -3,16 +3,16 @@ package redislock
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 
 	"github.com/redis/go-redis/v9"
 
@@ -31,6 +31,7 @@ const poolSize = 8
 // a caller's behalf is counted by gate, so that Close knows when the last of it has ended.
 type Client struct {
 	rdb     redis.UniversalClient // for calls that somebody waits for
+	base    redis.UniversalClient // what rdb is or embeds: knows the nodes
 	retries int                   // of such a call
 	own     *calls.Dedicated      // for renewals and late releases
 
@@ -40,8 +41,10 @@ type Client struct {
 	logger   *slog.Logger
 	hooks    Hooks
 	uuid     string
-	origin   time.Time                  // from which the times of locks count
+	origin   time.Time // from which the times of locks count
+	defaults *lockConfig
 	config   atomic.Pointer[lockConfig] // the last one made
+	poll     time.Duration
 	nth      atomic.Uint64
 	channels *waitqueue.Channels
 	queues   *waitqueue.Group[*wish]
@@ -57,29 +60,41 @@ type Client struct {
 }
 
 // New returns a Client that takes its locks through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
-// a *redis.Ring or anything that behaves like one. It does not talk to Redis yet and starts no goroutine.
+// a *redis.Ring or a type that embeds one of them. It does not talk to Redis yet and starts no goroutine. Errors match ErrInvalid.
 //
-// Calls go through rdb, its pool, hooks, timeouts and retries; a caller whose context ends is let go at once, and the call he
-// left ends by the client's ReadTimeout, so leave that on. Renewals and late releases use a few connections of their own, made
-// from the same options, so that a pool busy with other work does not delay them; hooks of rdb do not see them.
+// Calls go through rdb, its pool, hooks, timeouts and retries. A caller whose context ends is let go at once, and the call that it
+// left ends by the client's ReadTimeout: a client without one is refused. Renewals and late releases use a few connections of their
+// own, made from the same options, so that a pool busy with other work does not delay them; hooks of rdb do not see them. A client of
+// another type is used as well; since nothing is known of its nodes, it has none of this, and New logs a warning.
 // The caller keeps rdb open until Close has returned.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
-		return nil, &InvalidError{Field: "client", Value: "nil", Reason: "must not be nil"}
+	if err := argument.Client(rdb); err != nil {
+		return nil, err
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
+	base := calls.Base(rdb)
+	if calls.Endless(base) {
+		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
+	}
+	if base == nil {
+		base = rdb
+		cfg.logger.Warn("redislock: the client is of a type whose nodes are not known: calls travel alone, renewals share its connections, "+
+			"and waiters are not woken on sharded channels", "type", fmt.Sprintf("%T", rdb))
+	}
 	c := &Client{
 		rdb:      rdb,
-		retries:  calls.Retries(rdb),
-		senders:  senders{rdb: rdb, all: make(map[string]*sender)},
+		base:     base,
+		retries:  calls.Retries(base),
+		senders:  senders{rdb: rdb, base: base, all: make(map[string]*sender)},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
 		hooks:    cfg.hooks,
+		poll:     cfg.poll,
 		uuid:     newUUID(),
-		channels: waitqueue.NewChannels(rdb, cfg.wheel, cfg.channels),
+		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:     make(map[*Lock]struct{}),
 		limits:   make(map[*Lock]wheel.Timer),
 		origin:   time.Now(),
@@ -89,8 +104,11 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
 		return nil, err
 	}
+	if err = c.setLockDefaults(cfg.locks); err != nil {
+		return nil, err
+	}
 	c.queues = c.newQueues()
-	c.own = calls.NewDedicated(rdb, cfg.wheel, poolSize)
+	c.own = calls.NewDedicated(base, cfg.wheel, poolSize)
 	c.late = &releaser{client: c}
 	return c, nil
 }
@@ -137,9 +155,10 @@ func (c *Client) Close(ctx context.Context) error {
 	for _, l := range held {
 		if l.lease.Close(ErrClosed) {
 			c.late.add(l.claim(), 0)
+			c.hooks.released(l)
 		}
 	}
-	err = errors.Join(
+	err = joined.Errors(
 		err,
 		c.gate.Wait(ctx), // nobody is left who would add to late
 		c.late.close(ctx),
@@ -169,7 +188,7 @@ type shard struct {
 // destination is where a lock is renewed.
 func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 	s := shard{kind: req.kind()}
-	if node, err := calls.Node(c.rdb, req.name()); err == nil {
+	if node, err := calls.Node(c.base, req.name()); err == nil {
 		s.node = node.Options().Addr
 	}
 	c.mu.Lock()

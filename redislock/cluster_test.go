@@ -39,7 +39,7 @@ func exercise(t *testing.T, rdb, other redis.UniversalClient, name string) {
 	require.Greater(t, next.Token(), l.Token())
 	s, err := m.State(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []string{requireHeldOnce(t, rdb, name)}, s.Holders)
+	require.Equal(t, []redislock.Holder{{ID: requireHeldOnce(t, rdb, name)}}, s.Holders)
 	freed, err := m.ForceUnlock(t.Context())
 	require.NoError(t, err)
 	require.True(t, freed)

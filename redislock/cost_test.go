@@ -46,7 +46,7 @@ func TestKinds_Cost(t *testing.T) {
 		{"RWMutex, reader", func() (*redislock.Lock, error) { return rw.RLock(t.Context()) }, cost{1, 6}, cost{1, 4}},
 		{"RWMutex, reader beside one who reads for longer", func() (*redislock.Lock, error) { return shared.RLock(t.Context()) }, cost{1, 4}, cost{1, 7}},
 		{"RWMutex, writer", func() (*redislock.Lock, error) { return rw.Lock(t.Context()) }, cost{1, 5}, cost{1, 4}},
-		{"MultiMutex of 3", func() (*redislock.Lock, error) { return c.MultiMutex(names...).Lock(t.Context()) }, cost{3, 12}, cost{3, 6}},
+		{"MultiMutex of 3", func() (*redislock.Lock, error) { return c.MultiMutex(names).Lock(t.Context()) }, cost{3, 12}, cost{3, 6}},
 	} {
 		l, err := kind.lock() // the first teaches Redis the scripts
 		require.NoError(t, err)

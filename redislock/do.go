@@ -5,13 +5,15 @@ import (
 	"errors"
 	"log/slog"
 
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
 // do is the Do of every kind of lock.
 func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*Lock, error), f func(context.Context) error) (err error) {
 	if f == nil {
-		return &InvalidError{Field: "function", Value: "nil", Reason: "must not be nil"}
+		return argument.Nil("function")
 	}
 	l, err := lock(ctx)
 	if err != nil {
@@ -20,8 +22,12 @@ func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*L
 	defer func() {
 		switch unlocked := l.Unlock(ctx); {
 		case unlocked == nil:
-		case errors.Is(unlocked, ErrLost), errors.Is(unlocked, ErrClosed):
-			err = errors.Join(err, unlocked)
+		case errors.Is(unlocked, ErrLost):
+			if !errors.Is(err, ErrLost) { // f may have returned the cause of its context
+				err = joined.Errors(err, unlocked)
+			}
+		case errors.Is(unlocked, ErrClosed):
+			err = joined.Also(err, ErrClosed)
 		default:
 			logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "release failed, retrying in the background",
 				slog.String("name", l.name()), slog.Any("error", unlocked))
@@ -30,13 +36,20 @@ func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*L
 	return f(l.Context(ctx))
 }
 
+// mustCall panics with an *InvalidError if a function that is to be called is nil: there is nobody to return it to.
+func mustCall(isNil bool) {
+	if isNil {
+		panic(argument.Nil("function"))
+	}
+}
+
 // admit checks what every call begins with, and enters the gate.
 func admit(ctx context.Context, g *calls.Gate, name string, refused error) error {
 	switch {
 	case refused != nil:
 		return refused
 	case ctx == nil:
-		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+		return argument.Nil("context")
 	case ctx.Err() != nil:
 		return operationError("lock", name, calls.Ended(ctx))
 	case !g.Enter():

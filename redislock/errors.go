@@ -3,7 +3,10 @@ package redislock
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 
 	"github.com/redis/go-redis/v9"
 
@@ -47,7 +50,7 @@ var (
 	ErrReplicas = errors.New("redislock: not confirmed by enough replicas")
 
 	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
-	ErrInvalid = errors.New("redislock: invalid argument")
+	ErrInvalid = invalid.Err
 )
 
 // LockedError tells how long the present hold lasts unless it is renewed. It matches ErrLocked.
@@ -59,29 +62,21 @@ type LockedError struct {
 func (e *LockedError) Error() string {
 	switch {
 	case e.TTL == 0:
-		return fmt.Sprintf("%v: %q", ErrLocked, e.Name)
+		return fmt.Sprintf("%v: %s", ErrLocked, scripts.Quote(e.Name))
 	case e.TTL < 0:
-		return fmt.Sprintf("%v: %q, without expiry", ErrLocked, e.Name)
+		return fmt.Sprintf("%v: %s, without expiry", ErrLocked, scripts.Quote(e.Name))
 	}
-	return fmt.Sprintf("%v: %q, for up to %v", ErrLocked, e.Name, e.TTL)
+	return fmt.Sprintf("%v: %s, for up to %v", ErrLocked, scripts.Quote(e.Name), e.TTL)
 }
 
 // Unwrap returns ErrLocked.
 func (e *LockedError) Unwrap() error { return ErrLocked }
 
-// InvalidError names an argument that was refused. It matches ErrInvalid.
-type InvalidError struct {
-	Field  string // what was refused, for example "name" or "WithLease"
-	Value  any    // the value given; a long name is shortened
-	Reason string // why, or what would have been accepted
-}
+// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the same type in
+// all packages of the library.
+type InvalidError = invalid.Error
 
-func (e *InvalidError) Error() string {
-	return fmt.Sprintf("redislock: %s %v: %s", e.Field, e.Value, e.Reason)
-}
-
-// Unwrap returns ErrInvalid.
-func (e *InvalidError) Unwrap() error { return ErrInvalid }
+const argument = invalid.Package("redislock")
 
 // checkName refuses a name under which the keys of a lock would not share a cluster slot.
 func checkName(name string) error {
@@ -89,7 +84,7 @@ func checkName(name string) error {
 	if !ok {
 		return nil
 	}
-	return &InvalidError{Field: "name", Value: scripts.Quote(name), Reason: refused.Reason}
+	return argument.Error("name", scripts.Quote(name), refused.Reason)
 }
 
 // errGone is why a lock is lost whose key Redis no longer has.
@@ -100,12 +95,12 @@ func lostBefore(operation, name string, cause error) error {
 	if wrongKind(cause) {
 		cause = fmt.Errorf("%w: %w", ErrWrongKind, cause)
 	}
-	return fmt.Errorf("%w: %s %q: %w", ErrLost, operation, name, cause)
+	return fmt.Errorf("%w: %s %s: %w", ErrLost, operation, scripts.Quote(name), cause)
 }
 
 // unconfirmed says that a release goes on in the background, and why.
 func unconfirmed(name string, cause error) error {
-	return fmt.Errorf("%w: %q: %w", ErrUnconfirmed, name, cause)
+	return fmt.Errorf("%w: %s: %w", ErrUnconfirmed, scripts.Quote(name), cause)
 }
 
 // wrongKind reports whether Redis refused a key because it holds something else than a lock of the kind.
@@ -116,7 +111,10 @@ func wrongKind(err error) bool {
 // operationError says which operation failed on which lock, and gives Redis' refusals of a key their name.
 func operationError(operation, name string, err error) error {
 	if wrongKind(err) {
-		return fmt.Errorf("%w: %s %q: %w", ErrWrongKind, operation, name, err)
+		return fmt.Errorf("%w: %s %s: %w", ErrWrongKind, operation, scripts.Quote(name), err)
 	}
-	return fmt.Errorf("redislock: %s %q: %w", operation, name, err)
+	if strings.HasPrefix(err.Error(), "redislock: ") {
+		return fmt.Errorf("%w: %s %s", err, operation, scripts.Quote(name))
+	}
+	return fmt.Errorf("redislock: %s %s: %w", operation, scripts.Quote(name), err)
 }

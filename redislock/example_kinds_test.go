@@ -41,7 +41,7 @@ func ExampleClient_MultiMutex() {
 	locks, _, done := exampleClient()
 	defer done()
 
-	err := locks.MultiMutex("example:account:7", "example:account:3").Do(context.Background(), func(ctx context.Context) error {
+	err := locks.MultiMutex([]string{"example:account:7", "example:account:3"}).Do(context.Background(), func(ctx context.Context) error {
 		fmt.Println("moving money from 7 to 3")
 		return ctx.Err()
 	})
@@ -61,7 +61,7 @@ func ExampleMultiMutex_LockFunc() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	rooms, moved := locks.MultiMutex("example:room:1", "example:room:2"), make(chan struct{})
+	rooms, moved := locks.MultiMutex([]string{"example:room:1", "example:room:2"}), make(chan struct{})
 	rooms.LockFunc(ctx, func(l *redislock.Lock, err error) {
 		defer close(moved)
 		if err != nil {
@@ -74,12 +74,12 @@ func ExampleMultiMutex_LockFunc() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("locked:", state.Locked, state.Names["example:room:2"].Metadata)
+	fmt.Println("locked:", state.Locked, state.Names["example:room:2"].Holders[0].Metadata)
 	if err := other.Unlock(ctx); err != nil {
 		log.Fatal(err)
 	}
 	<-moved
 	// Output:
-	// locked: true [cleaning]
+	// locked: true cleaning
 	// moving from room 1 to 2; unlock: <nil>
 }

@@ -151,7 +151,7 @@ func TestMutex_WithMetadata(t *testing.T) {
 		require.NoError(t, rdb.HSet(t.Context(), name, "5e0c:17:write", 1).Err())
 		s, err := c.Mutex(name).State(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, []string{""}, s.Metadata)
+		require.Equal(t, []redislock.Holder{{ID: "5e0c:17:write"}}, s.Holders)
 	})
 
 	t.Run("a lock is not handed to a caller with another", func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestMutex_WithMetadata(t *testing.T) {
 		second := <-got
 		s, err := other.State(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, []string{"other"}, s.Metadata)
+		require.Equal(t, "other", s.Holders[0].Metadata)
 		require.NoError(t, second.Unlock(t.Context()))
 	})
 }

@@ -7,13 +7,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-const (
-	// fairWait is what Redisson adds to the time by which a waiter counts as gone, for each place in the line.
-	fairWait = 5 * time.Minute
+// fairWait is what Redisson adds to the time by which a waiter counts as gone, for each place in the line.
+const fairWait = 5 * time.Minute
 
-	// fairAlive is after how long without a look a waiter of this library counts as gone.
-	fairAlive = 3 * maxPoll
-)
+// fairAlive is after how long without a look a waiter of this Client counts as gone.
+func (c *Client) fairAlive() time.Duration { return 3 * c.poll }
 
 // fair is Redisson's fair lock: the plain lock, and a line of those who wait. Each of them has a channel of its own, on which it
 // hears that it is first.
@@ -25,7 +23,7 @@ var fair = &kind{
 			waits = 1
 		}
 		args := []any{
-			r.id, calls.Millis(r.ttl()), waits, calls.Millis(fairWait), calls.Millis(fairAlive), r.verb(), scripts.FairLockChannel(r.name()),
+			r.id, calls.Millis(r.ttl()), waits, calls.Millis(fairWait), calls.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
 		}
 		if r.fenced() {
 			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name())), append(args, fenceMillis)}
@@ -53,7 +51,7 @@ func fairRelease(r *request) call {
 // options are those of Mutex; WithHandoff has no effect.
 //
 // The keys in Redis are Redisson's: services in Java that use getFairLock(name) stand in the same line. A waiter that was not
-// heard of for 15 seconds, because its process died or Redis was out of its reach, is skipped; a Java one after the time
+// heard of for three polls, 15 seconds by default (see WithPoll), because its process died or Redis was out of its reach, is skipped; a Java one after the time
 // that Redisson gives it, 5 minutes and more. Each waiter has a subscription of its own and looks at the lock every few
 // seconds: to be fair costs more than Mutex, whose waiters share both.
 //

@@ -22,7 +22,7 @@ func (c *Client) newQueues() *waitqueue.Group[*wish] {
 	return waitqueue.New(c.wheel, waitqueue.Config[*wish]{
 		Attempt:  c.attempt,
 		MaxBatch: 1 << 20, // all of them: the head asks, the rest learn from it
-		Poll:     maxPoll,
+		Poll:     c.poll,
 		Listen:   c.channels.Listen(channelOf),
 		GiveBack: func(_ string, granted []*wish) {
 			for _, w := range granted {

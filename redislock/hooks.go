@@ -19,7 +19,7 @@ type Hooks struct {
 	Contended func(Event) // a call found the lock held, once per call
 	Renewed   func(Event) // the watchdog prolonged the lock
 	Lost      func(Event) // the lock ended before it was unlocked
-	Released  func(Event) // the holder gave the lock back; Redis may not have answered yet
+	Released  func(Event) // the holder gave the lock back, or Close did; Redis may not have confirmed it
 }
 
 func (h *Hooks) acquired(l *Lock, took time.Duration) {

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // span is how long a Lock lasts: a lease, or several that count as one.
@@ -68,8 +71,8 @@ func (j *joint) over(part *Lock) {
 	if err == nil {
 		return
 	}
-	if !errors.Is(err, ErrClosed) {
-		err = fmt.Errorf("%w: %q: %w", ErrLost, part.name(), err)
+	if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w: %s: %w", ErrLost, scripts.Quote(part.name()), err)
 	}
 	j.mu.Lock()
 	j.lost++
@@ -193,7 +196,7 @@ func each(parts []*Lock, need int, f func(*Lock) error) error {
 			return nil
 		}
 	}
-	return errors.Join(errs...)
+	return joined.Errors(errs...)
 }
 
 // giveBackAll unlocks parts of what could not be had as a whole. What fails is retried in the background.

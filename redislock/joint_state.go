@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
@@ -47,7 +49,7 @@ func (m *MultiMutex) State(ctx context.Context) (MultiState, error) {
 			s.Locked = s.Locked || states[i].Locked
 		}
 	}
-	return s, errors.Join(errs...)
+	return s, joined.Errors(errs...)
 }
 
 // ForceUnlock frees all names at the same time, whoever holds each, as Mutex.ForceUnlock frees one, and reports whether any was
@@ -60,7 +62,7 @@ func (m *MultiMutex) ForceUnlock(ctx context.Context) (bool, error) {
 	}
 	defer m.client.gate.Leave()
 	freed, errs := askAll(m.parts, func(part *Mutex) (bool, error) { return part.ForceUnlock(ctx) })
-	return slices.Contains(freed, true), errors.Join(errs...)
+	return slices.Contains(freed, true), joined.Errors(errs...)
 }
 
 // QuorumState is a lock as the servers of a Quorum have it, each at an instant of its own.
@@ -69,13 +71,12 @@ type QuorumState struct {
 	// It may be one who holds the lock, or several who are in each other's way.
 	Locked bool
 
-	// Holder is whom a majority of the servers names: what the ids of one hold have in common. It is empty if there is no such, which
-	// may be because a server did not answer.
-	Holder string
+	// Holder is the hold that a majority of the servers names. Its ID is what the ids of one hold have in common. It is zero if there is no
+	// such hold, which may be because a server did not answer.
+	Holder Holder
 
-	Metadata string        // the text of WithMetadata of Holder
-	TTL      time.Duration // until a majority is free unless holds are renewed; negative if it never will be, 0 if it is
-	Servers  []ServerState // what each server said, in the order in which NewQuorum was given them
+	TTL     time.Duration // until a majority is free unless holds are renewed; negative if it never will be, 0 if it is
+	Servers []ServerState // what each server said, in the order in which NewQuorum was given them
 }
 
 // ServerState is what one server of a Quorum said of a lock.
@@ -115,10 +116,10 @@ func (s *QuorumState) count(majority int) {
 			continue
 		}
 		holds = append(holds, server.TTL)
-		for i, id := range server.Holders {
-			holder, _, _ := strings.Cut(id, serverMark)
-			if named[holder]++; named[holder] == majority {
-				s.Holder, s.Metadata = holder, server.Metadata[i]
+		for _, h := range server.Holders {
+			id, _, _ := strings.Cut(h.ID, serverMark)
+			if named[id]++; named[id] == majority {
+				s.Holder = Holder{id, h.Metadata}
 			}
 		}
 	}

@@ -18,7 +18,7 @@ func TestMultiMutex_State(t *testing.T) {
 	t.Parallel()
 	onEachTopology(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){
 		"tells who holds each name": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
-			m := newClient(t, rdb).MultiMutex(names[:]...)
+			m := newClient(t, rdb).MultiMutex(names[:])
 			s, err := m.State(t.Context())
 			require.NoError(t, err)
 			free := map[string]redislock.State{names[0]: {}, names[1]: {}, names[2]: {}}
@@ -28,19 +28,18 @@ func TestMultiMutex_State(t *testing.T) {
 			s, err = m.State(t.Context())
 			require.NoError(t, err)
 			require.True(t, s.Locked)
-			require.Equal(t, []string{"one of them"}, s.Names[names[1]].Metadata)
-			require.Equal(t, []string{requireHeldOnce(t, rdb, names[1])}, s.Names[names[1]].Holders)
+			require.Equal(t, []redislock.Holder{{requireHeldOnce(t, rdb, names[1]), "one of them"}}, s.Names[names[1]].Holders)
 			require.Zero(t, s.Names[names[0]])
 			mustUnlock(t, one)
 
-			all, err := m.With(redislock.WithMetadata("all of them")).TryLock(t.Context())
+			all, err := newClient(t, rdb).MultiMutex(names[:], redislock.WithMetadata("all of them")).TryLock(t.Context())
 			require.NoError(t, err)
 			s, err = m.State(t.Context())
 			require.NoError(t, err)
 			require.True(t, s.Locked)
 			for _, name := range names {
 				require.True(t, s.Names[name].Locked)
-				require.Equal(t, []string{"all of them"}, s.Names[name].Metadata)
+				require.Equal(t, "all of them", s.Names[name].Holders[0].Metadata)
 				require.Positive(t, s.Names[name].TTL)
 				require.LessOrEqual(t, s.Names[name].TTL, redislock.DefaultLease)
 			}
@@ -49,7 +48,7 @@ func TestMultiMutex_State(t *testing.T) {
 		"tells of the other names if one holds something else": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			require.NoError(t, rdb.Set(t.Context(), names[0], "text", 0).Err())
 			held := mustLock(t, newClient(t, rdb).Mutex(names[2]))
-			s, err := newClient(t, rdb).MultiMutex(names[:]...).State(t.Context())
+			s, err := newClient(t, rdb).MultiMutex(names[:]).State(t.Context())
 			require.ErrorIs(t, err, redislock.ErrWrongKind)
 			require.ErrorContains(t, err, names[0])
 			require.True(t, s.Locked)
@@ -65,10 +64,10 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 	t.Parallel()
 	onEachTopology(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){
 		"frees all names, wakes who waits for them, and the holder learns of it": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
-			m := newClient(t, rdb).MultiMutex(names[:]...)
-			held, err := newClient(t, rdb).MultiMutex(names[:]...).With(redislock.WithLease(3 * time.Second)).TryLock(t.Context())
+			m := newClient(t, rdb).MultiMutex(names[:])
+			held, err := newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(3*time.Second)).TryLock(t.Context())
 			require.NoError(t, err)
-			calls, _ := lockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:]...))
+			calls, _ := lockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:]))
 			freed, err := m.ForceUnlock(t.Context())
 			require.NoError(t, err)
 			require.True(t, freed)
@@ -86,9 +85,9 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 		},
 		"frees what others hold of them, one name or what they have while they wait": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			one := mustLock(t, newClient(t, rdb).Mutex(names[1]))
-			calls, _ := lockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:]...).With(redislock.WithLease(time.Second)))
+			calls, _ := lockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(time.Second)))
 			awaitHeld(t, rdb, names[0])
-			freed, err := newClient(t, rdb).MultiMutex(names[:]...).ForceUnlock(t.Context())
+			freed, err := newClient(t, rdb).MultiMutex(names[:]).ForceUnlock(t.Context())
 			require.NoError(t, err)
 			require.True(t, freed)
 			require.ErrorIs(t, one.Unlock(t.Context()), redislock.ErrLost)
@@ -103,7 +102,7 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 		"leaves alone what is no plain lock, and frees the others": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			require.NoError(t, rdb.HSet(t.Context(), names[1], "mode", "read", "java:1", 1).Err())
 			held := mustLock(t, newClient(t, rdb).Mutex(names[2]))
-			freed, err := newClient(t, rdb).MultiMutex(names[:]...).ForceUnlock(t.Context())
+			freed, err := newClient(t, rdb).MultiMutex(names[:]).ForceUnlock(t.Context())
 			require.ErrorIs(t, err, redislock.ErrWrongKind)
 			require.True(t, freed)
 			requireAllFree(t, rdb, names[0], names[2])
@@ -129,7 +128,7 @@ func TestJointState_RefusesBadInput(t *testing.T) {
 		state     func(context.Context, asked) error
 		close     func(context.Context) error
 	}{
-		"multi": {c.MultiMutex(name), c.MultiMutex(name, name), func(ctx context.Context, m asked) error {
+		"multi": {c.MultiMutex([]string{name}), c.MultiMutex([]string{name, name}), func(ctx context.Context, m asked) error {
 			s, err := m.(*redislock.MultiMutex).State(ctx)
 			require.Zero(t, s)
 			return err
@@ -184,15 +183,15 @@ func TestQuorum_State(t *testing.T) {
 				s := stateOf(t, name)
 				require.True(t, s.Locked)
 				require.NotEmpty(t, s.Holder)
-				require.Equal(t, "host 7", s.Metadata)
+				require.Equal(t, "host 7", s.Holder.Metadata)
 				require.InDelta(t, redislock.DefaultLease, s.TTL, float64(10*time.Second))
 				ids := map[string]bool{}
 				for i, server := range s.Servers {
 					require.NoError(t, server.Err)
 					require.True(t, server.Locked)
-					require.Equal(t, []string{requireHeldOnce(t, servers[i].Client(t), name)}, server.Holders)
-					require.True(t, strings.HasPrefix(server.Holders[0], s.Holder+":"), server.Holders[0])
-					ids[server.Holders[0]] = true
+					require.Equal(t, []redislock.Holder{{requireHeldOnce(t, servers[i].Client(t), name), "host 7"}}, server.Holders)
+					require.True(t, strings.HasPrefix(server.Holders[0].ID, s.Holder.ID+":"), server.Holders[0])
+					ids[server.Holders[0].ID] = true
 				}
 				require.Len(t, ids, n, "no two servers know it by the same id")
 				mustUnlock(t, l)

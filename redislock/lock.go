@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -97,9 +99,9 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case !l.valid():
 		return ErrNotHeld
 	case ctx == nil:
-		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+		return argument.Nil("context")
 	case d < renewal.MinTTL || d > renewal.MaxTTL:
-		return &InvalidError{Field: "Extend", Value: d, Reason: "must be 1ms to 8760h"}
+		return argument.Error("Extend", d, "must be 1ms to 8760h")
 	case ctx.Err() != nil:
 		return operationError("extend", l.name(), calls.Ended(ctx))
 	}
@@ -166,7 +168,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		return ErrNotHeld
 	}
 	if ctx == nil {
-		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+		return argument.Nil("context")
 	}
 	switch lease := l.lease.(type) {
 	case *joint:
@@ -298,7 +300,7 @@ func (l *Lock) overdue() {
 		return // Close releases it
 	}
 	defer c.gate.Leave()
-	err := fmt.Errorf("%w: %q: %w: %v", ErrLost, l.name(), ErrMaxHold, l.mutex.config.maxHold)
+	err := fmt.Errorf("%w: %s: %w: %v", ErrLost, scripts.Quote(l.name()), ErrMaxHold, l.mutex.config.maxHold)
 	if !l.lease.Close(err) {
 		return
 	}

@@ -131,7 +131,7 @@ func TestLockFunc_CostsNoGoroutineWhileItWaits(t *testing.T) {
 	quorum := servers.quorum(t).Mutex(name + ":q")
 	for what, open := range map[string]func(i int) lockFuncer{
 		// Each has a name of its own, which it gets, and then waits for the one that is held.
-		"a MultiMutex": func(i int) lockFuncer { return c.MultiMutex(name+":"+strconv.Itoa(i), last) },
+		"a MultiMutex": func(i int) lockFuncer { return c.MultiMutex([]string{name + ":" + strconv.Itoa(i), last}) },
 		"a Quorum":     func(int) lockFuncer { return quorum },
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestLockFunc_ReturnsAtOnceWhileTheClusterHangs(t *testing.T) {
 		node.Pause()
 		defer node.Resume()
 	}
-	for what, m := range map[string]lockFuncer{"Mutex": c.Mutex(name), "MultiMutex": c.MultiMutex(name+":a", name+":b")} {
+	for what, m := range map[string]lockFuncer{"Mutex": c.Mutex(name), "MultiMutex": c.MultiMutex([]string{name + ":a", name + ":b"})} {
 		start := time.Now()
 		calls, cancel := lockFunc(t.Context(), m)
 		require.Less(t, time.Since(start), time.Second, what)

@@ -89,7 +89,7 @@ func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
 	state, err := c.RWMutex("{orders}").Reader().State(t.Context())
 	require.NoError(t, err)
 	slot := cluster.Migrate(t, "{orders}")
-	slot.Move(scripts.ReadTimeout("{orders}", state.Holders[0]))
+	slot.Move(scripts.ReadTimeout("{orders}", state.Holders[0].ID))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()

@@ -3,10 +3,11 @@ package redislock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // multi is the kind of a lock made of several. It is never asked for: its parts are.
@@ -23,35 +24,32 @@ type MultiMutex struct {
 
 // MultiMutex returns the lock of all these names, at least one, none twice. It does not talk to Redis. Each of them is the lock
 // that Mutex returns for it, so holders of the whole and of single names exclude each other, as they do with Redisson's
-// getMultiLock. In a cluster the names may be on different nodes. A bad name is reported by Lock, TryLock and Do as an
+// getMultiLock. In a cluster the names may be on different nodes. Options are those of Mutex and apply to each part, except that
+// WithFencing is refused: each name has tokens of its own. A bad name or option is reported by Err and by every method as an
 // *InvalidError.
-func (c *Client) MultiMutex(names ...string) *MultiMutex {
+func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 	m := &MultiMutex{client: c, names: slices.Sorted(slices.Values(names))}
-	return m.With()
-}
-
-// With returns a lock of the same names with other options, those of Mutex, which apply to each part. WithFencing is refused: each
-// name has tokens of its own.
-func (m *MultiMutex) With(opts ...LockOption) *MultiMutex {
-	with := &MultiMutex{client: m.client, names: m.names}
 	if len(m.names) == 0 {
-		with.err = &InvalidError{Field: "names", Value: "none", Reason: "at least one is needed"}
+		m.err = argument.Error("names", "none", "at least one is needed")
 	}
 	for i, name := range m.names {
-		part := m.client.Mutex(name, opts...)
+		part := c.Mutex(name, opts...)
 		switch {
-		case with.err != nil:
+		case m.err != nil:
 		case part.err != nil:
-			with.err = part.err
+			m.err = part.err
 		case i > 0 && name == m.names[i-1]:
-			with.err = &InvalidError{Field: "names", Value: fmt.Sprintf("%q", name), Reason: "given more than once"}
+			m.err = argument.Error("names", scripts.Quote(name), "given more than once")
 		case part.config.fenced:
-			with.err = &InvalidError{Field: "option", Value: "WithFencing", Reason: "each name has tokens of its own"}
+			m.err = argument.Error("option", "WithFencing", "each name has tokens of its own")
 		}
-		with.parts = append(with.parts, part)
+		m.parts = append(m.parts, part)
 	}
-	return with
+	return m
 }
+
+// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+func (m *MultiMutex) Err() error { return m.err }
 
 // Names returns the names, sorted.
 func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
@@ -74,9 +72,7 @@ func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
 // decided already: then the parts that it has are released, and f gets an error that matches context.Canceled. cancel may be called any
 // number of times. LockFunc panics if f is nil.
 func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
-	if f == nil {
-		panic("redislock: LockFunc with a nil function")
-	}
+	mustCall(f == nil)
 	gate := &m.client.gate
 	if err := admit(ctx, gate, m.name(), m.err); err != nil {
 		go f(nil, err)

@@ -59,13 +59,13 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		"cancelled in time calls back once, and frees its parts":          cancelledFreesItsParts,
 		"cancelled at the instant of a grant keeps nothing":               cancelledAtEachGrant,
 		"cancelled at any instant calls back once and keeps nothing": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
-			cancelledAtAnyInstant(t, newClient(t, rdb).MultiMutex(names[:]...), 150)
+			cancelledAtAnyInstant(t, newClient(t, rdb).MultiMutex(names[:]), 150)
 			requireAllFree(t, rdb, names[:]...)
 		},
 		"ends with the Client, which frees its parts": closeEndsTheCallback,
 		"ends with its context": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			held := mustLock(t, newClient(t, rdb).Mutex(names[1]))
-			m := newClient(t, rdb).MultiMutex(names[:]...)
+			m := newClient(t, rdb).MultiMutex(names[:])
 			calls, _ := lockFunc(within(t, 200*time.Millisecond), m)
 			c := <-calls
 			require.ErrorIs(t, c.err, context.DeadlineExceeded)
@@ -87,7 +87,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		c, rdb, _ := shared(t)
 		names := threeNames(t)
 		holdRaw(t, rdb, names[2], 1500*time.Millisecond)
-		calls, _ := lockFunc(t.Context(), c.MultiMutex(names[:]...).With(redislock.WithLease(time.Second), redislock.WithoutRenewal()))
+		calls, _ := lockFunc(t.Context(), c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal()))
 		mustUnlock(t, (<-calls).must(t))
 		requireAllFree(t, rdb, names[:]...)
 	})
@@ -99,7 +99,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 		part, err := c.Mutex(names[1]).TryLock(ctx)
 		require.NoError(t, err)
-		calls, _ := lockFunc(ctx, c.MultiMutex(names[:]...))
+		calls, _ := lockFunc(ctx, c.MultiMutex(names[:]))
 		mustUnlock(t, (<-calls).must(t))
 		require.True(t, part.Valid())
 		mustUnlock(t, part)
@@ -109,10 +109,10 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 	t.Run("tells what is wrong with its arguments", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := shared(t)
-		require.Panics(t, func() { c.MultiMutex(name).LockFunc(t.Context(), nil) })
+		require.Panics(t, func() { c.MultiMutex([]string{name}).LockFunc(t.Context(), nil) })
 		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
 		for want, m := range map[error]*redislock.MultiMutex{
-			redislock.ErrInvalid: c.MultiMutex(name, ""), redislock.ErrWrongKind: c.MultiMutex(name, name+"2"),
+			redislock.ErrInvalid: c.MultiMutex([]string{name, ""}), redislock.ErrWrongKind: c.MultiMutex([]string{name, name + "2"}),
 		} {
 			calls, cancel := lockFunc(t.Context(), m)
 			r := <-calls
@@ -121,14 +121,14 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 			cancel() // too late
 		}
 		var none context.Context
-		calls, _ := lockFunc(none, c.MultiMutex(name))
+		calls, _ := lockFunc(none, c.MultiMutex([]string{name}))
 		require.ErrorIs(t, (<-calls).err, redislock.ErrInvalid)
 		requireFree(t, rdb, name+"2")
 	})
 }
 
 func callsBackWithTheWhole(t *testing.T, rdb redis.UniversalClient, names [3]string) {
-	m := newClient(t, rdb).MultiMutex(names[2], names[0], names[1])
+	m := newClient(t, rdb).MultiMutex([]string{names[2], names[0], names[1]})
 	calls, cancel := lockFunc(t.Context(), m)
 	l := (<-calls).must(t)
 	cancel() // too late
@@ -165,7 +165,7 @@ func callsBackWithTheWhole(t *testing.T, rdb redis.UniversalClient, names [3]str
 func cancelledFreesItsParts(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 	c := newClient(t, rdb)
 	held := mustLock(t, newClient(t, rdb).Mutex(names[2]))
-	calls, cancel := lockFunc(t.Context(), c.MultiMutex(names[:]...))
+	calls, cancel := lockFunc(t.Context(), c.MultiMutex(names[:]))
 	awaitHeld(t, rdb, names[0], names[1])
 	cancel()
 	cancel()
@@ -183,7 +183,7 @@ func cancelledFreesItsParts(t *testing.T, rdb redis.UniversalClient, names [3]st
 func cancelledAtEachGrant(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 	atGrant := &afterReply{}
 	rdb.AddHook(atGrant)
-	m := newClient(t, rdb).MultiMutex(names[:]...)
+	m := newClient(t, rdb).MultiMutex(names[:])
 	calls, _ := lockFunc(t.Context(), m)
 	mustUnlock(t, (<-calls).must(t)) // the scripts are known
 	for n := 1; n <= len(names); n++ {
@@ -208,7 +208,7 @@ func cancelledAtEachGrant(t *testing.T, rdb redis.UniversalClient, names [3]stri
 func closeEndsTheCallback(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 	c, others := newClient(t, rdb), newClient(t, rdb)
 	held := mustLock(t, others.Mutex(names[2]))
-	m := c.MultiMutex(names[:]...)
+	m := c.MultiMutex(names[:])
 	first, _ := lockFunc(t.Context(), m)
 	awaitHeld(t, rdb, names[0], names[1])
 	second, cancel := lockFunc(t.Context(), m) // waits for the first name

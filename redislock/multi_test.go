@@ -34,7 +34,7 @@ func requireAllFree(t testing.TB, rdb redis.UniversalClient, names ...string) {
 // multiIsAllOrNothing is true wherever the parts are.
 func multiIsAllOrNothing(t *testing.T, rdb redis.UniversalClient) {
 	c, names := newClient(t, rdb), threeNames(t)
-	m := c.MultiMutex(names[2], names[0], names[1])
+	m := c.MultiMutex([]string{names[2], names[0], names[1]})
 	require.Equal(t, names[:], m.Names())
 	l, err := m.Lock(within(t, patience))
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func TestMultiMutex(t *testing.T) {
 		errs := make(chan error, 100)
 		for i := range 3 {
 			for _, c := range []*redislock.Client{c, other} {
-				m := c.MultiMutex(names[i], names[(i+2)%3], names[(i+1)%3])
+				m := c.MultiMutex([]string{names[i], names[(i+2)%3], names[(i+1)%3]})
 				running.Go(func() {
 					for range 10 {
 						errs <- m.Do(ctx, func(context.Context) error {
@@ -109,7 +109,7 @@ func TestMultiMutex(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := shared(t)
 		names := threeNames(t)
-		l, err := c.MultiMutex(names[:]...).With(redislock.WithLease(2 * time.Second)).TryLock(t.Context())
+		l, err := c.MultiMutex(names[:], redislock.WithLease(2*time.Second)).TryLock(t.Context())
 		require.NoError(t, err)
 		ctx := l.Context(t.Context())
 		require.NoError(t, rdb.Del(t.Context(), names[1]).Err())
@@ -129,7 +129,7 @@ func TestMultiMutex(t *testing.T) {
 		c, rdb, _ := shared(t)
 		names, w := threeNames(t), newWheel(t)
 		const lease = 900 * time.Millisecond
-		l, err := c.MultiMutex(names[:]...).With(redislock.WithLease(lease)).TryLock(t.Context())
+		l, err := c.MultiMutex(names[:], redislock.WithLease(lease)).TryLock(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, w.Sleep(t.Context(), 3*lease))
 		require.NoError(t, l.Err())
@@ -142,7 +142,7 @@ func TestMultiMutex(t *testing.T) {
 		c, rdb, _ := shared(t)
 		names := threeNames(t)
 		holdRaw(t, rdb, names[2], 1500*time.Millisecond)
-		m := c.MultiMutex(names[:]...).With(redislock.WithLease(time.Second), redislock.WithoutRenewal())
+		m := c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal())
 		l, err := m.Lock(within(t, patience))
 		require.NoError(t, err)
 		require.True(t, l.Valid())
@@ -155,7 +155,7 @@ func TestMultiMutex(t *testing.T) {
 		rdb, names := redistest.Shared(t).Client(t), threeNames(t)
 		c, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)))
 		require.NoError(t, err)
-		l, err := c.MultiMutex(names[:]...).TryLock(t.Context())
+		l, err := c.MultiMutex(names[:]).TryLock(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, c.Close(within(t, patience)))
 		<-l.Done()
@@ -175,7 +175,7 @@ func TestMultiMutex(t *testing.T) {
 			}
 			c, err := redislock.New(rdb, redislock.WithWheel(w))
 			require.NoError(t, err)
-			_, err = c.MultiMutex(names...).TryLock(t.Context())
+			_, err = c.MultiMutex(names).TryLock(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, c.Close(within(t, patience)))
 			requireAllFree(t, rdb, names...)
@@ -189,7 +189,7 @@ func TestMultiMutex(t *testing.T) {
 		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 		part, err := c.Mutex(names[1]).TryLock(ctx)
 		require.NoError(t, err)
-		whole, err := c.MultiMutex(names[:]...).TryLock(ctx)
+		whole, err := c.MultiMutex(names[:]).TryLock(ctx)
 		require.NoError(t, err)
 		mustUnlock(t, whole)
 		require.True(t, part.Valid())
@@ -205,7 +205,7 @@ func TestMultiMutex(t *testing.T) {
 		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 		part, err := c.Mutex(names[1]).TryLock(ctx)
 		require.NoError(t, err)
-		whole, err := c.MultiMutex(names[:]...).With(redislock.WithLease(time.Second)).TryLock(ctx)
+		whole, err := c.MultiMutex(names[:], redislock.WithLease(time.Second)).TryLock(ctx)
 		require.NoError(t, err)
 		require.NoError(t, rdb.Del(t.Context(), names[0]).Err())
 		<-whole.Done()
@@ -221,26 +221,26 @@ func TestMultiMutex(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := shared(t)
 		for what, m := range map[string]*redislock.MultiMutex{
-			"none":        c.MultiMutex(),
-			"none, twice": c.MultiMutex().With(redislock.WithLease(time.Second)),
-			"an empty":    c.MultiMutex(name, ""),
-			"a bad":       c.MultiMutex(name, "a{b"),
-			"twice":       c.MultiMutex(name, name+"2", name),
-			"lease":       c.MultiMutex(name).With(redislock.WithLease(-1)),
-			"fenced":      c.MultiMutex(name).With(redislock.WithFencing()),
-			"nil option":  c.MultiMutex(name).With(nil),
+			"none":        c.MultiMutex(nil),
+			"none, twice": c.MultiMutex(nil, redislock.WithLease(time.Second)),
+			"an empty":    c.MultiMutex([]string{name, ""}),
+			"a bad":       c.MultiMutex([]string{name, "a{b"}),
+			"twice":       c.MultiMutex([]string{name, name + "2", name}),
+			"lease":       c.MultiMutex([]string{name}, redislock.WithLease(-1)),
+			"fenced":      c.MultiMutex([]string{name}, redislock.WithFencing()),
+			"nil option":  c.MultiMutex([]string{name}, nil),
 		} {
 			_, err := m.Lock(t.Context())
 			require.ErrorIs(t, err, redislock.ErrInvalid, what)
 			_, err = m.TryLock(t.Context())
 			require.ErrorIs(t, err, redislock.ErrInvalid, what)
 		}
-		require.ErrorIs(t, c.MultiMutex(name).Do(t.Context(), nil), redislock.ErrInvalid)
+		require.ErrorIs(t, c.MultiMutex([]string{name}).Do(t.Context(), nil), redislock.ErrInvalid)
 		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
-		_, err := c.MultiMutex(name, name+"2").TryLock(t.Context())
+		_, err := c.MultiMutex([]string{name, name + "2"}).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrWrongKind)
 		requireFree(t, rdb, name+"2")
-		err = c.MultiMutex(name+"2").Do(t.Context(), func(context.Context) error { return fmt.Errorf("f: %w", errWork) })
+		err = c.MultiMutex([]string{name + "2"}).Do(t.Context(), func(context.Context) error { return fmt.Errorf("f: %w", errWork) })
 		require.ErrorIs(t, err, errWork)
 		requireFree(t, rdb, name+"2")
 	})

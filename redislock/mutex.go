@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
@@ -24,6 +26,9 @@ type Mutex struct {
 
 // Name returns the name.
 func (m *Mutex) Name() string { return m.name }
+
+// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+func (m *Mutex) Err() error { return m.err }
 
 // TryLock takes the lock if it is free. It blocks for one round trip, at most until ctx ends. If another holds the lock, the error is
 // a *LockedError with the remaining time, which matches ErrLocked; any other error means that nothing is known about
@@ -81,11 +86,9 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 
 // LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called exactly once, on a goroutine of its
 // own, with what Lock would have returned. cancel ends the wait, and calls f with an error that matches context.Canceled,
-// unless it is decided already. LockFunc panics if f is nil.
+// unless it is decided already. LockFunc panics with an *InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
-	if f == nil {
-		panic("redislock: LockFunc with a nil function")
-	}
+	mustCall(f == nil)
 	l, err := (*Lock)(nil), m.begin(ctx)
 	if err == nil {
 		if l, err = m.reenter(ctx); l != nil || err != nil {
@@ -142,7 +145,7 @@ func (m *Mutex) finish(ctx context.Context, w *wish, err error) (*Lock, error) {
 			err = calls.Ended(ctx)
 		}
 		if locked := w.locked.Load(); locked != nil {
-			err = errors.Join(err, locked)
+			err = joined.Errors(err, locked)
 		}
 		return nil, operationError("lock", m.name, err)
 	}

@@ -206,6 +206,8 @@ func TestRedislock_RefusesBadInput(t *testing.T) {
 	name := redistest.Name(t)
 	nothing := func(context.Context) error { return nil }
 
+	endless := redis.NewClient(&redis.Options{ReadTimeout: -1})
+	defer endless.Close()
 	construct := func(rdb redis.UniversalClient, opts ...redislock.Option) error {
 		_, err := redislock.New(rdb, opts...)
 		return err
@@ -222,10 +224,11 @@ func TestRedislock_RefusesBadInput(t *testing.T) {
 		"a nil logger":             {construct(rdb, redislock.WithLogger(nil)), "WithLogger", "nil"},
 		"a nil function":           {c.Mutex(name).Do(t.Context(), nil), "function", "nil"},
 		"a nil context":            {c.Mutex(name).Do(nil, nothing), "context", "nil"}, //nolint:staticcheck // on purpose
-		"an option given twice":    {construct(rdb, redislock.WithWheel(newWheel(t)), redislock.WithWheel(newWheel(t))), "option", "WithWheel"},
+		"a bad default":            {construct(rdb, redislock.WithLockDefaults(redislock.WithLease(0))), "WithLease", time.Duration(0)},
+		"a nil default":            {construct(rdb, redislock.WithLockDefaults(nil)), "option", 0},
+		"a poll too short":         {construct(rdb, redislock.WithPoll(time.Millisecond)), "WithPoll", time.Millisecond},
+		"a client without timeout": {construct(endless), "client", "without a ReadTimeout"},
 		"a nil lock option":        {c.Mutex(name, nil).Do(t.Context(), nothing), "option", 0},
-		"WithLease twice":          {c.Mutex(name, redislock.WithLease(time.Second), redislock.WithLease(time.Second)).Do(t.Context(), nothing), "option", "WithLease"},
-		"WithoutRenewal twice":     {c.Mutex(name, redislock.WithoutRenewal(), redislock.WithoutRenewal()).Do(t.Context(), nothing), "option", "WithoutRenewal"},
 		"no lease":                 {c.Mutex(name, redislock.WithLease(0)).Do(t.Context(), nothing), "WithLease", time.Duration(0)},
 		"a negative lease":         {c.Mutex(name, redislock.WithLease(-time.Second)).Do(t.Context(), nothing), "WithLease", -time.Second},
 		"a lease of a nanosecond":  {c.Mutex(name, redislock.WithLease(1)).Do(t.Context(), nothing), "WithLease", time.Nanosecond},
@@ -233,7 +236,7 @@ func TestRedislock_RefusesBadInput(t *testing.T) {
 		"a lease above 365 days":   {c.Mutex(name, redislock.WithLease(365*24*time.Hour+1)).Do(t.Context(), nothing), "WithLease", 365*24*time.Hour + 1},
 		"the longest duration":     {c.Mutex(name, redislock.WithLease(1<<63-1)).Do(t.Context(), nothing), "WithLease", time.Duration(1<<63 - 1)},
 		"an empty name":            {c.Mutex("").Do(t.Context(), nothing), "name", `""`},
-		"a name above 64 KiB":      {c.Mutex(strings.Repeat("x", 64<<10+1)).Do(t.Context(), nothing), "name", `"` + strings.Repeat("x", 64) + `"...`},
+		"a name above 64 KiB":      {c.Mutex(strings.Repeat("x", 64<<10+1)).Do(t.Context(), nothing), "name", `"` + strings.Repeat("x", 128) + `"...`},
 		"a name with an open tag":  {c.Mutex("a{b").Do(t.Context(), nothing), "name", `"a{b"`},
 		"a name with an empty tag": {c.Mutex("{}").Do(t.Context(), nothing), "name", `"{}"`},
 	} {

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"slices"
 	"time"
 	"unicode/utf8"
 
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -16,18 +16,19 @@ import (
 // DefaultLease is how long a lock outlives a holder that died, unless WithLease says otherwise.
 const DefaultLease = 30 * time.Second
 
-// Option configures New.
+// Option configures New. Of one that is given twice the last counts.
 type Option interface{ apply(*config) error }
 
-// LockOption configures one lock.
-type LockOption interface{ applyLock(*lockOptions) error }
+// LockOption configures one lock, or by WithLockDefaults all locks of a Client. Of one that is given twice the last counts.
+type LockOption interface{ applyLock(*lockConfig) error }
 
 type config struct {
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
 	hooks    Hooks
 	channels waitqueue.Sharding
-	given    given
+	poll     time.Duration
+	locks    []LockOption // defaults of all locks
 }
 
 type lockConfig struct {
@@ -41,95 +42,87 @@ type lockConfig struct {
 	label    string // tells configurations apart; empty for the default
 }
 
-// lockOptions is a lockConfig in the making.
-type lockOptions struct {
-	lockConfig
-	given given
-}
-
 // replicas is how many replicas must have confirmed an acquisition within how long.
 type replicas struct {
 	n       int
 	timeout time.Duration
 }
 
-// given refuses an option that occurs twice: which of the two was meant is not for us to guess.
-type given []string
+type option func(*config) error
 
-func (g *given) note(name string) error {
-	if slices.Contains(*g, name) {
-		return &InvalidError{Field: "option", Value: name, Reason: "given more than once"}
-	}
-	*g = append(*g, name)
-	return nil
-}
+func (o option) apply(c *config) error { return o(c) }
 
-type option struct {
-	name string
-	set  func(*config) error
-}
+type lockOption func(*lockConfig) error
 
-func (o option) apply(c *config) error {
-	if err := c.given.note(o.name); err != nil {
-		return err
-	}
-	return o.set(c)
-}
-
-type lockOption struct {
-	name string
-	set  func(*lockConfig) error
-}
-
-func (o lockOption) applyLock(c *lockOptions) error {
-	if err := c.given.note(o.name); err != nil {
-		return err
-	}
-	return o.set(&c.lockConfig)
-}
+func (o lockOption) applyLock(c *lockConfig) error { return o(c) }
 
 // WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is wheel.Default().
 // The wheel must run until the Client is closed. Leases last at least ten of its ticks.
 func WithWheel(w *wheel.Wheel) Option {
-	return option{"WithWheel", func(c *config) error {
+	return option(func(c *config) error {
 		if w == nil {
-			return &InvalidError{Field: "WithWheel", Value: "nil", Reason: "must not be nil"}
+			return argument.Nil("WithWheel")
 		}
 		c.wheel = w
 		return nil
-	}}
+	})
 }
 
-// WithLogger sets where lost locks, failing renewals and failing releases are reported. The default is nowhere.
+// WithLogger sets where lost locks, failing renewals and failing releases are reported. The default is slog.Default().
 func WithLogger(l *slog.Logger) Option {
-	return option{"WithLogger", func(c *config) error {
+	return option(func(c *config) error {
 		if l == nil {
-			return &InvalidError{Field: "WithLogger", Value: "nil", Reason: "must not be nil"}
+			return argument.Nil("WithLogger")
 		}
 		c.logger = l
 		return nil
-	}}
+	})
 }
 
 // WithHooks sets functions that are told what happens to locks. The default is none.
 func WithHooks(h Hooks) Option {
-	return option{"WithHooks", func(c *config) error {
+	return option(func(c *config) error {
 		c.hooks = h
 		return nil
-	}}
+	})
 }
 
 // WithShardedChannels sets whether those who wait in a cluster are woken by SPUBLISH. The default is to do so if the cluster has sharded
 // channels, as Redisson does since 3.22. Services that lock the same names must agree on it to wake each other; if they do not,
 // a waiter looks again when the lease ends and every few seconds. It has no effect outside of clusters.
 func WithShardedChannels(on bool) Option {
-	return option{"WithShardedChannels", func(c *config) error {
+	return option(func(c *config) error {
 		c.channels = waitqueue.Ordinary
 		if on {
 			c.channels = waitqueue.Sharded
 		}
 		return nil
-	}}
+	})
+}
+
+// DefaultPoll is the longest time for which a lost message can delay a waiter, unless WithPoll says otherwise.
+const DefaultPoll = 5 * time.Second
+
+// WithPoll sets the longest pause after which waiters look again although no message came: 10 ms to 1 h, default 5 s. Each pause is drawn
+// from a fifth of it to the whole. Messages are the rule; the poll is for those that were lost. A waiter of a FairMutex that was not
+// heard of for three polls is passed over.
+func WithPoll(d time.Duration) Option {
+	return option(func(c *config) error {
+		if d < 10*time.Millisecond || d > time.Hour {
+			return argument.Error("WithPoll", d, "must be 10ms to 1h")
+		}
+		c.poll = d
+		return nil
+	})
+}
+
+// WithLockDefaults sets the options of every lock that is made without them, and spares making them for each: New refuses a bad one. Those
+// that a lock is made with come on top.
+func WithLockDefaults(opts ...LockOption) Option {
+	return option(func(c *config) error {
+		c.locks = opts
+		return nil
+	})
 }
 
 // WithLease sets how long the lock lasts in Redis without a renewal: ten ticks of the Client's wheel, 10 ms on the default one, to 365
@@ -137,21 +130,21 @@ func WithShardedChannels(on bool) Option {
 // the lock to be useful: an acquisition whose reply took longer is given back. Redis counts in milliseconds; fractions are rounded
 // up there. The end of a shorter lease could not be announced in time.
 func WithLease(d time.Duration) LockOption {
-	return lockOption{"WithLease", func(c *lockConfig) error {
+	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
-			return &InvalidError{Field: "WithLease", Value: d, Reason: "must be 1ms to 8760h"}
+			return argument.Error("WithLease", d, "must be 1ms to 8760h")
 		}
 		c.lease = d
 		return nil
-	}}
+	})
 }
 
 // WithoutRenewal lets the lock end with its first lease: no watchdog prolongs it. The default is to renew every third of the lease.
 func WithoutRenewal() LockOption {
-	return lockOption{"WithoutRenewal", func(c *lockConfig) error {
+	return lockOption(func(c *lockConfig) error {
 		c.renew = false
 		return nil
-	}}
+	})
 }
 
 // WithFencing gives each Lock a Token that is higher than those of all earlier holds of the name, for resources that refuse a
@@ -159,55 +152,55 @@ func WithoutRenewal() LockOption {
 // server's clock is not set back across one. All who lock the name should use it. The counter is Redisson's, which Java's
 // RFencedLock increases; it expires a day after the last fenced lock of a Go service.
 func WithFencing() LockOption {
-	return lockOption{"WithFencing", func(c *lockConfig) error {
+	return lockOption(func(c *lockConfig) error {
 		c.fenced = true
 		return nil
-	}}
+	})
 }
 
 // WithReplicas makes an acquisition succeed only if n replicas, 1 to 100, have confirmed it within timeout, 1 ms to 1 minute. Otherwise
 // the lock is released and the call fails with ErrReplicas. It makes the loss of a lock in a failover less likely and
 // cannot rule it out: the replica that is promoted need not be one that confirmed. It costs a second round trip.
 func WithReplicas(n int, timeout time.Duration) LockOption {
-	return lockOption{"WithReplicas", func(c *lockConfig) error {
+	return lockOption(func(c *lockConfig) error {
 		if n < 1 || n > 100 {
-			return &InvalidError{Field: "WithReplicas", Value: n, Reason: "must be 1 to 100 replicas"}
+			return argument.Error("WithReplicas", n, "must be 1 to 100 replicas")
 		}
 		if timeout < time.Millisecond || timeout > time.Minute {
-			return &InvalidError{Field: "WithReplicas", Value: timeout, Reason: "the timeout must be 1ms to 1m"}
+			return argument.Error("WithReplicas", timeout, "the timeout must be 1ms to 1m")
 		}
 		c.replicas = replicas{n, timeout}
 		return nil
-	}}
+	})
 }
 
 // WithMaxHold ends the lock after d, 1 ms to 365 days, however alive its holder is: against one that forgot to unlock, for whom the
 // watchdog would renew it for ever. The Lock is then lost, with the cause ErrMaxHold, and free an eighth of its lease later, so that its
 // holder has time to stop. The default is no limit.
 func WithMaxHold(d time.Duration) LockOption {
-	return lockOption{"WithMaxHold", func(c *lockConfig) error {
+	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
-			return &InvalidError{Field: "WithMaxHold", Value: d, Reason: "must be 1ms to 8760h"}
+			return argument.Error("WithMaxHold", d, "must be 1ms to 8760h")
 		}
 		c.maxHold = d
 		return nil
-	}}
+	})
 }
 
 // WithHandoff bounds how often and for how long a lock that was taken from Redis is passed on among the waiting callers of one process
 // before processes that wait elsewhere get their chance: at most maxCount times, 0 to 10000, and not later than maxTime after it
 // was taken, up to 1 minute. The default is 100 times and 20 ms; 0 never passes it on. Nor is it passed on after an eighth of its lease.
 func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
-	return lockOption{"WithHandoff", func(c *lockConfig) error {
+	return lockOption(func(c *lockConfig) error {
 		if maxCount < 0 || maxCount > 10000 {
-			return &InvalidError{Field: "WithHandoff", Value: maxCount, Reason: "must be 0 to 10000 times"}
+			return argument.Error("WithHandoff", maxCount, "must be 0 to 10000 times")
 		}
 		if maxTime < 0 || maxTime > time.Minute {
-			return &InvalidError{Field: "WithHandoff", Value: maxTime, Reason: "the time must be 0 to 1m"}
+			return argument.Error("WithHandoff", maxTime, "the time must be 0 to 1m")
 		}
 		c.handoff = handoff{maxCount, maxTime}
 		return nil
-	}}
+	})
 }
 
 // maxMetadata is the longest text of WithMetadata, in bytes.
@@ -216,28 +209,28 @@ const maxMetadata = 256
 // WithMetadata makes a text of at most 256 bytes of UTF-8 part of the lock in Redis while it is held, such as a host and a job:
 // State shows it to whoever wonders who has the lock. It is sent with every call about the lock, so keep it short.
 func WithMetadata(text string) LockOption {
-	return lockOption{"WithMetadata", func(c *lockConfig) error {
+	return lockOption(func(c *lockConfig) error {
 		if text == "" || len(text) > maxMetadata || !utf8.ValidString(text) {
-			return &InvalidError{Field: "WithMetadata", Value: text, Reason: "must be 1 to 256 bytes of UTF-8"}
+			return argument.Error("WithMetadata", scripts.Quote(text), "must be 1 to 256 bytes of UTF-8")
 		}
 		c.metadata = metadataMark + url.QueryEscape(text)
 		return nil
-	}}
+	})
 }
 
 // checkLease refuses a lease too short for the wheel.
 func (c *Client) checkLease(lease time.Duration) error {
 	if least := c.renewer.MinTTL(); lease < least {
-		return &InvalidError{Field: "WithLease", Value: lease, Reason: fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", least)}
+		return argument.Error("WithLease", lease, fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", least))
 	}
 	return nil
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{logger: slog.New(slog.DiscardHandler)}
+	c := config{logger: slog.Default(), poll: DefaultPoll}
 	for i, o := range opts {
 		if o == nil {
-			return c, &InvalidError{Field: "option", Value: i, Reason: "is nil"}
+			return c, argument.Error("option", i, "is nil")
 		}
 		if err := o.apply(&c); err != nil {
 			return c, err
@@ -249,33 +242,45 @@ func newConfig(opts []Option) (config, error) {
 	return c, nil
 }
 
-var defaultLock = lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}}
+// setLockDefaults takes over what WithLockDefaults says.
+func (c *Client) setLockDefaults(opts []LockOption) error {
+	c.defaults = &lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}}
+	if len(opts) == 0 {
+		return nil
+	}
+	config, err := c.lockConfig(opts)
+	if err != nil {
+		return err
+	}
+	config.label = ""
+	c.defaults = config
+	return nil
+}
 
-// lockConfig returns what the options make. Locks that are made one after the other with the same options share it.
+// lockConfig returns what the options make of the defaults. Locks that are made one after the other with the same options share it.
 func (c *Client) lockConfig(opts []LockOption) (*lockConfig, error) {
 	if len(opts) == 0 {
-		return &defaultLock, c.checkLease(DefaultLease)
+		return c.defaults, c.checkLease(c.defaults.lease)
 	}
-	o := lockOptions{lockConfig: defaultLock}
+	made := *c.defaults
 	for i, opt := range opts {
 		if opt == nil {
-			return nil, &InvalidError{Field: "option", Value: i, Reason: "is nil"}
+			return nil, argument.Error("option", i, "is nil")
 		}
-		if err := opt.applyLock(&o); err != nil {
+		if err := opt.applyLock(&made); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.checkLease(o.lease); err != nil {
+	if err := c.checkLease(made.lease); err != nil {
 		return nil, err
 	}
-	if o.lockConfig == defaultLock {
-		return &defaultLock, nil
+	if made == *c.defaults {
+		return c.defaults, nil
 	}
-	o.label = o.describe()
-	if last := c.config.Load(); last != nil && *last == o.lockConfig {
+	made.label = made.describe()
+	if last := c.config.Load(); last != nil && *last == made {
 		return last, nil
 	}
-	made := o.lockConfig
 	c.config.Store(&made)
 	return &made, nil
 }

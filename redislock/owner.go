@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // Owner makes locks reentrant for one line of work, such as the handling of a request: while it holds a lock, further calls with a
@@ -64,7 +66,7 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	case h.lock.Err() != nil:
 		return nil, operationError("lock again", m.name, h.lock.Err())
 	case !h.lock.Valid():
-		return nil, fmt.Errorf("%w: %q, its lease is over", ErrLost, m.name)
+		return nil, fmt.Errorf("%w: %s, its lease is over", ErrLost, scripts.Quote(m.name))
 	}
 	h.count++
 	return h.entry(), nil

@@ -168,7 +168,7 @@ func (s *subject) client(t testing.TB) *redislock.Client { return newClient(t, s
 // of is the lock.
 func (s *subject) of(c *redislock.Client, opts ...redislock.LockOption) locker {
 	if s.kind == "multi" {
-		return c.MultiMutex(s.parts...).With(opts...)
+		return c.MultiMutex(s.parts, opts...)
 	}
 	return mutexOf(c, s.kind, s.name, opts...)
 }

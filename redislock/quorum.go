@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -57,7 +59,7 @@ type Quorum struct {
 // until the longest lease is over, or have it write each change to disk.
 func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	if len(rdbs) < 3 {
-		return nil, &InvalidError{Field: "clients", Value: len(rdbs), Reason: "at least 3 are needed"}
+		return nil, argument.Error("clients", len(rdbs), "at least 3 are needed")
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -67,13 +69,16 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.wheel, logger: cfg.logger, hooks: cfg.hooks,
 	}
 	// Those who hold a lock of the Quorum are told once, not by each server.
-	each := []Option{WithWheel(cfg.wheel), WithLogger(cfg.logger), WithHooks(Hooks{Renewed: cfg.hooks.Renewed})}
+	each := []Option{
+		WithWheel(cfg.wheel), WithLogger(cfg.logger), WithHooks(Hooks{Renewed: cfg.hooks.Renewed}), WithPoll(cfg.poll),
+		WithLockDefaults(cfg.locks...),
+	}
 	if cfg.channels != waitqueue.FindOut {
 		each = append(each, WithShardedChannels(cfg.channels == waitqueue.Sharded))
 	}
 	for i, rdb := range rdbs {
 		if slices.Contains(rdbs[:i], rdb) {
-			err = &InvalidError{Field: "clients", Value: i, Reason: "is the same as an earlier one"}
+			err = argument.Error("clients", i, "is the same as an earlier one")
 			break
 		}
 		var c *Client
@@ -85,12 +90,12 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	}
 	if err != nil {
 		for _, c := range q.servers {
-			err = errors.Join(err, c.Close(context.Background()))
+			err = joined.Errors(err, c.Close(context.Background()))
 		}
 		return nil, err
 	}
 	q.queues = waitqueue.New(cfg.wheel, waitqueue.Config[*bid]{
-		Attempt: q.attempt, MaxBatch: 1, Poll: maxPoll, Listen: q.listen,
+		Attempt: q.attempt, MaxBatch: 1, Poll: cfg.poll, Listen: q.listen,
 		GiveBack: func(_ string, granted []*bid) {
 			for _, b := range granted {
 				_ = b.lock.Unlock(context.Background()) // what fails is retried in the background
@@ -113,7 +118,7 @@ func (q *Quorum) Close(ctx context.Context) error {
 		closing.Go(func() { errs[i] = c.Close(ctx) })
 	}
 	closing.Wait()
-	return errors.Join(errs...)
+	return joined.Errors(errs...)
 }
 
 func (q *Quorum) majority() int { return len(q.servers)/2 + 1 }
@@ -137,15 +142,18 @@ func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 	switch config := m.parts[0].config; {
 	case m.err != nil:
 	case config.fenced:
-		m.err = &InvalidError{Field: "option", Value: "WithFencing", Reason: "independent servers have no common order of tokens"}
+		m.err = argument.Error("option", "WithFencing", "independent servers have no common order of tokens")
 	case config.replicas.n > 0:
-		m.err = &InvalidError{Field: "option", Value: "WithReplicas", Reason: "a quorum does not count replicas"}
+		m.err = argument.Error("option", "WithReplicas", "a quorum does not count replicas")
 	}
 	return m
 }
 
 // Name returns the name.
 func (m *QuorumMutex) Name() string { return m.name }
+
+// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+func (m *QuorumMutex) Err() error { return m.err }
 
 // TryLock takes the lock if a majority of servers gives it. It asks all of them at the same time and blocks until a majority has
 // decided, at most until ctx ends, a third of the lease is over, or 5 seconds: a server that is slow or hangs delays nobody as long as
@@ -183,9 +191,7 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 // unless it is decided already; what single servers give all the same is released. cancel may be called any number of times. LockFunc
 // panics if f is nil.
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
-	if f == nil {
-		panic("redislock: LockFunc with a nil function")
-	}
+	mustCall(f == nil)
 	q := m.quorum
 	if err := admit(ctx, &q.gate, m.name, m.err); err != nil {
 		go f(nil, err)
@@ -224,7 +230,7 @@ func (m *QuorumMutex) finish(ctx context.Context, b *bid, err error) (*Lock, err
 	case ctx.Err() != nil:
 		err = calls.Ended(ctx)
 		if locked := b.locked.Load(); locked != nil {
-			err = errors.Join(err, locked)
+			err = joined.Errors(err, locked)
 		}
 	case errors.Is(err, ErrLocked):
 		return nil, err
@@ -317,7 +323,7 @@ func (m *QuorumMutex) granted(j *joint) *Lock {
 	context.AfterFunc(j.ctx, func() {
 		if err := j.Err(); errors.Is(err, ErrLost) {
 			q.hooks.lost(l, err)
-		} else if errors.Is(err, ErrNotHeld) {
+		} else {
 			q.hooks.released(l)
 		}
 	})
@@ -326,7 +332,7 @@ func (m *QuorumMutex) granted(j *joint) *Lock {
 
 // noQuorum explains why too few servers gave the lock.
 func noQuorum(errs []error) error {
-	err := errors.Join(errs...)
+	err := joined.Errors(errs...)
 	if errors.Is(err, ErrClosed) {
 		return ErrClosed
 	}

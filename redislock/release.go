@@ -3,12 +3,13 @@ package redislock
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 
 	"github.com/redis/go-redis/v9"
 
@@ -70,7 +71,7 @@ func (c *Client) abandon(req *request, again bool) {
 	cl := (&Lock{request: *req}).claim()
 	if req.kind().leave != nil {
 		cl.leave = true
-		if gone := time.Now().Add(fairAlive); cl.until.Before(gone) {
+		if gone := time.Now().Add(c.fairAlive()); cl.until.Before(gone) {
 			cl.until = gone
 		}
 	}
@@ -256,7 +257,7 @@ func (r *releaser) close(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	if left > 0 {
-		return fmt.Errorf("%d locks could not be released and end with their lease: %w", left, errors.Join(errs...))
+		return fmt.Errorf("%d locks could not be released and end with their lease: %w", left, joined.Errors(errs...))
 	}
 	return nil
 }
@@ -277,7 +278,7 @@ func (r *releaser) sendLast(ctx context.Context, batch []claim) (failed int, err
 			return 0, nil
 		}
 	}
-	return len(batch), errors.Join(err, overdue(ctx))
+	return len(batch), joined.Errors(err, overdue(ctx))
 }
 
 // overdue is ctx's error, also in the instant between its deadline and the news of it: a connection that has the same

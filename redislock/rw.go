@@ -70,6 +70,9 @@ func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 // Name returns the name.
 func (rw *RWMutex) Name() string { return rw.write.name }
 
+// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+func (rw *RWMutex) Err() error { return rw.write.err }
+
 // Writer is the writer's side, for all that a Mutex can do: LockFunc, Do, State, ForceUnlock. Its ForceUnlock frees the lock of a
 // writer and leaves readers alone.
 func (rw *RWMutex) Writer() *Mutex { return rw.write }
@@ -101,9 +104,9 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	case !l.valid():
 		return nil, ErrNotHeld
 	case l.kind() != writing || l.name() != rw.write.name || l.client() != m.client:
-		return nil, &InvalidError{Field: "lock", Value: l.name(), Reason: "is not a writer of " + m.name}
+		return nil, argument.Error("lock", l.name(), "is not a writer of "+m.name)
 	case l.entries() > 1:
-		return nil, &InvalidError{Field: "lock", Value: l.name(), Reason: "its owner has locked it more than once"}
+		return nil, argument.Error("lock", l.name(), "its owner has locked it more than once")
 	}
 	if err := m.begin(ctx); err != nil {
 		return nil, err

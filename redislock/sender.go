@@ -121,15 +121,16 @@ func (s *sender) fly(jobs []*job) {
 // senders are those of one Client, one for each node. Where nobody knows the node of a key, calls travel alone: in a
 // pipeline for several nodes the slowest would hold up the others.
 type senders struct {
-	rdb redis.UniversalClient
+	rdb  redis.UniversalClient
+	base redis.UniversalClient // knows the nodes
 
 	mu  sync.Mutex
 	all map[string]*sender
 }
 
 func (s *senders) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
-	node, err := calls.Node(s.rdb, what.keys[0])
-	if _, ring := s.rdb.(*redis.Ring); ring || err != nil {
+	node, err := calls.Node(s.base, what.keys[0])
+	if _, ring := s.base.(*redis.Ring); ring || err != nil {
 		now := time.Now()
 		return what.script.RunOnce(context.Background(), s.rdb, what.keys, what.args...), now
 	}

@@ -18,12 +18,15 @@ import (
 // State is a lock as Redis has it at one instant.
 type State struct {
 	Locked  bool
-	Holders []string      // their ids in Redis, in order; several for readers
+	Holders []Holder      // in the order of their ids; several for readers
 	TTL     time.Duration // until the hold ends unless it is renewed; negative if it never does, 0 if the lock is free
 	Token   int64         // the highest fencing token given out, 0 if none is known
+}
 
-	// Metadata is the text of WithMetadata for each of Holders, "" for those without.
-	Metadata []string
+// Holder is one hold of a lock, as Redis knows it.
+type Holder struct {
+	ID       string // unique for each acquisition; see ForceUnlockHolder
+	Metadata string // the text of WithMetadata, "" without
 }
 
 // metadataMark is what precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson all of it is opaque.
@@ -62,13 +65,10 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	s := State{}
 	for field := range fields.Val() {
 		if field != "mode" {
-			s.Holders = append(s.Holders, field)
+			s.Holders = append(s.Holders, Holder{field, metadataOf(field)})
 		}
 	}
-	slices.Sort(s.Holders)
-	for _, id := range s.Holders {
-		s.Metadata = append(s.Metadata, metadataOf(id))
-	}
+	slices.SortFunc(s.Holders, func(a, b Holder) int { return strings.Compare(a.ID, b.ID) })
 	if s.Locked = len(fields.Val()) > 0; s.Locked {
 		s.TTL = pttl.Val()
 	}
@@ -76,14 +76,26 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// ForceUnlock frees the lock whoever holds it, wakes those who wait, and reports whether it was held. The holder is told at
-// his next renewal; until then he goes on as if he held it, so use this on holders known to be dead, or with fencing. The
+// ForceUnlockHolder frees the lock of the holder with that ID, as State shows it, wakes those who wait, and reports whether that holder
+// had it. Another that has taken the lock since is not touched, which makes it the way to free what was seen. Otherwise it is like
+// ForceUnlock.
+func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) {
+	return m.admin(ctx, "force unlock", func() result {
+		m.client.channels.Decide()
+		r := m.client.run(m.kind.release(&request{mutex: m, id: id}), ctx.Done())
+		freed, err := r.Int64()
+		return result{freed == 1 || err == nil && r.Doubt, err}
+	})
+}
+
+// ForceUnlock frees the lock, whichever hold has it, wakes those who wait, and reports whether it was held. The holder is told at its
+// next renewal; until then it goes on as if it held the lock, so use this on holders known to be dead, or with fencing. The
 // next token is higher than the holder's. It blocks for one round trip, at most until ctx ends; a call whose
 // answer was not seen may have freed the lock.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
-		r := m.client.run(m.kind.force(m.request(false)), nil)
+		r := m.client.run(m.kind.force(m.request(false)), ctx.Done())
 		freed, err := r.Int64()
 		return result{freed == 1 || err == nil && r.Doubt, err}
 	})

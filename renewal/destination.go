@@ -173,7 +173,9 @@ func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
 	outcomes := b.Outcomes
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("renewal: backend panicked: %v\n%s", v, debug.Stack())
+			err = fmt.Errorf("renewal: backend panicked: %v", v)
+			d.renewer.config.logger.LogAttrs(ctx, slog.LevelError, "renewal backend panicked",
+				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 		}
 		b.Outcomes = outcomes // whatever the backend did to the field
 	}()

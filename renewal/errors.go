@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 )
 
 var (
@@ -28,7 +30,7 @@ var (
 	ErrClosed = errors.New("renewal: renewer closed")
 
 	// ErrInvalid matches every *InvalidError.
-	ErrInvalid = errors.New("renewal: invalid argument")
+	ErrInvalid = invalid.Err
 )
 
 // LostError tells why and when a lease ended without its holder's doing.
@@ -46,7 +48,7 @@ func (e *LostError) Error() string {
 	if e.as != nil {
 		what = e.as
 	}
-	return fmt.Sprintf("%v: %q: %v", what, e.Key, e.Cause)
+	return fmt.Sprintf("%v: %s: %v", what, quote(e.Key), e.Cause)
 }
 
 // Unwrap lets errors.Is and errors.As reach ErrLost, the Spec's Lost error and the cause.
@@ -58,16 +60,17 @@ func (e *LostError) Unwrap() []error {
 	return errs
 }
 
-// InvalidError names an argument that New, Destination, Add or Watch refused. It matches ErrInvalid.
-type InvalidError struct {
-	Field  string // what was refused, for example "TTL"
-	Value  any    // the value given
-	Reason string // what would have been accepted
-}
+// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the same type in
+// all packages of the library.
+type InvalidError = invalid.Error
 
-func (e *InvalidError) Error() string {
-	return fmt.Sprintf("renewal: %s %v: %s", e.Field, e.Value, e.Reason)
-}
+const argument = invalid.Package("renewal")
 
-// Unwrap returns ErrInvalid.
-func (e *InvalidError) Unwrap() error { return ErrInvalid }
+// quote returns a key as messages show it: in quotes, and shortened if it is long.
+func quote(key string) string {
+	const most = 128
+	if len(key) > most {
+		return fmt.Sprintf("%q...", key[:most])
+	}
+	return fmt.Sprintf("%q", key)
+}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -170,7 +172,7 @@ func (l *Lease) loseLocked(cause error) {
 	err := cause
 	if !errors.Is(cause, ErrClosed) {
 		if l.phase != ended && l.err != nil {
-			cause = errors.Join(cause, l.err)
+			cause = joined.Errors(cause, l.err)
 		}
 		err = &LostError{Key: l.key, ID: l.id, Cause: cause, Due: l.term().deadline(), as: l.as}
 	}
@@ -255,7 +257,7 @@ func (l *Lease) tick() {
 		l.phase = queued
 	}
 	if err := l.arm(now); err != nil {
-		l.loseLocked(errors.Join(ErrUnwatched, err))
+		l.loseLocked(joined.Errors(ErrUnwatched, err))
 		return
 	}
 	l.mu.Unlock()

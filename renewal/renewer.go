@@ -34,7 +34,7 @@ type Renewer struct {
 // The caller keeps w running until Close has returned: a stopped wheel announces nothing.
 func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if w == nil {
-		return nil, &InvalidError{Field: "wheel", Value: "nil", Reason: "must not be nil"}
+		return nil, argument.Nil("wheel")
 	}
 	c, err := newConfig(opts)
 	if err != nil {
@@ -71,12 +71,10 @@ func (r *Renewer) MinTTL() time.Duration { return max(MinTTL, minTicks*r.tick) }
 
 func (r *Renewer) validate(s *Spec) error {
 	if s.TTL < r.MinTTL() || s.TTL > MaxTTL {
-		return &InvalidError{
-			Field: "TTL", Value: s.TTL, Reason: fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", r.MinTTL()),
-		}
+		return argument.Error("TTL", s.TTL, fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", r.MinTTL()))
 	}
 	if s.SentAt.IsZero() {
-		return &InvalidError{Field: "SentAt", Value: s.SentAt, Reason: "must be the instant before the request was sent"}
+		return argument.Error("SentAt", s.SentAt, "must be the instant before the request was sent")
 	}
 	return nil
 }
@@ -85,7 +83,7 @@ func (r *Renewer) validate(s *Spec) error {
 // hangs delays no other. Use one per node and kind of lease, and keep it; it costs nothing while it has no leases due.
 func (r *Renewer) Destination(b Backend) (*Destination, error) {
 	if b == nil {
-		return nil, &InvalidError{Field: "backend", Value: "nil", Reason: "must not be nil"}
+		return nil, argument.Nil("backend")
 	}
 	return &Destination{renewer: r, backend: b}, nil
 }

@@ -137,7 +137,6 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 		"no wheel":             {construct(nil), "wheel"},
 		"no backend":           {errBackend, "backend"},
 		"a nil option":         {construct(w, nil), "option"},
-		"an option twice":      {construct(w, renewal.WithBatchSize(1), renewal.WithBatchSize(1)), "option"},
 		"a nil logger":         {construct(w, renewal.WithLogger(nil)), "WithLogger"},
 		"an empty batch":       {construct(w, renewal.WithBatchSize(0)), "WithBatchSize"},
 		"a huge batch":         {construct(w, renewal.WithBatchSize(10_001)), "WithBatchSize"},

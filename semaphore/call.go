@@ -24,7 +24,7 @@ func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, ar
 		c.channels.Decide()
 		args[at] = c.channels.Verb()
 	}
-	return calls.Retry(c.wheel, c.rdb, c.retries, ended, func() (*redis.Cmd, time.Time) {
+	return calls.Retry(c.wheel, c.base, c.retries, ended, func() (*redis.Cmd, time.Time) {
 		sentAt := time.Now()
 		return s.RunOnce(context.Background(), c.rdb, keys, args...), sentAt
 	})
@@ -75,7 +75,7 @@ func (c *Client) await(ctx context.Context, operation, name string, f func() cal
 func (c *Client) begin(ctx context.Context, operation, name string) error {
 	switch {
 	case ctx == nil:
-		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+		return argument.Nil("context")
 	case ctx.Err() != nil:
 		return operationError(operation, name, calls.Ended(ctx))
 	case !c.gate.Enter():

@@ -4,14 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 
 	"github.com/redis/go-redis/v9"
 
@@ -40,6 +40,7 @@ const (
 // acquiring and one releasing script per semaphore is under way at a time: the lanes rely on it.
 type Client struct {
 	rdb     redis.UniversalClient // for calls that somebody waits for
+	base    redis.UniversalClient // what rdb is or embeds
 	retries int                   // of such a call
 	own     *calls.Dedicated      // for renewals
 
@@ -67,32 +68,42 @@ type Client struct {
 }
 
 // New returns a Client that takes its permits through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
-// a *redis.Ring or anything that behaves like one. It does not talk to Redis yet and starts no goroutine.
+// a *redis.Ring or a type that embeds one of them. It does not talk to Redis yet and starts no goroutine. Errors match ErrInvalid.
 //
-// Calls go through rdb, its pool, hooks, timeouts and retries; a caller whose context ends is let go at once, and the call he
-// left ends by the client's ReadTimeout, so leave that on. Renewals use a few connections of their own, made
-// from the same options, so that a pool busy with other work does not delay them; hooks of rdb do not see them.
+// Calls go through rdb, its pool, hooks, timeouts and retries. A caller whose context ends is let go at once, and the call that it
+// left ends by the client's ReadTimeout: a client without one is refused. Renewals use a few connections of their own, made from the
+// same options, so that a pool busy with other work does not delay them; hooks of rdb do not see them. A client of another type is used
+// as well; since nothing is known of its nodes, it has none of this, and New logs a warning.
 // The caller keeps rdb open until Close has returned.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
-		return nil, &InvalidError{Field: "client", Value: "nil", Reason: "must not be nil"}
+	if err := argument.Client(rdb); err != nil {
+		return nil, err
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
+	base := calls.Base(rdb)
+	if calls.Endless(base) {
+		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
+	}
+	if base == nil {
+		base = rdb
+		cfg.logger.Warn("semaphore: the client is of a type whose nodes are not known: renewals share its connections, "+
+			"and waiters are not woken on sharded channels", "type", fmt.Sprintf("%T", rdb))
+	}
 	c := &Client{
-		rdb: rdb, retries: calls.Retries(rdb),
+		rdb: rdb, base: base, retries: calls.Retries(base),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
 		owner:    hex.EncodeToString(newID()),
-		channels: waitqueue.NewChannels(rdb, cfg.wheel, cfg.channels),
+		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:     make(map[*Grant]struct{}),
 	}
 	c.late = &late{client: c, pending: make(map[*leftover]struct{})}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000)); err != nil {
 		return nil, err
 	}
-	c.own = calls.NewDedicated(rdb, cfg.wheel, poolSize)
+	c.own = calls.NewDedicated(base, cfg.wheel, poolSize)
 	if c.leases, err = c.renewer.Destination(&renewBackend{own: c.own}); err != nil {
 		return nil, err
 	}
@@ -132,7 +143,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
 	}
-	err := errors.Join(
+	err := joined.Errors(
 		c.plain.Close(ctx, ErrClosed), // what they were granted is on its way back
 		c.leased.Close(ctx, ErrClosed),
 		c.fair.Close(ctx, ErrClosed),
@@ -163,7 +174,8 @@ func (c *Client) releaseAll(ctx context.Context) error {
 	c.mu.Unlock()
 	var calls sync.WaitGroup
 	for _, g := range held {
-		if g.end(ErrClosed) {
+		if g.lease.Close(ErrClosed) {
+			c.drop(g)
 			calls.Add(1)
 			c.queueOf(g.fair).WaitFunc(ctx, g.name, &giving{ids: g.ids}, func(_ *giving, err error) {
 				defer calls.Done()

@@ -3,6 +3,9 @@ package semaphore
 import (
 	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 
 	"github.com/redis/go-redis/v9"
 
@@ -44,22 +47,21 @@ var (
 	ErrWrongKind = errors.New("semaphore: the key holds something else")
 
 	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
-	ErrInvalid = errors.New("semaphore: invalid argument")
+	ErrInvalid = invalid.Err
 )
 
-// InvalidError names an argument that was refused. It matches ErrInvalid.
-type InvalidError struct {
-	Field  string // what was refused, for example "name" or "WithLease"
-	Value  any    // the value given; a long name is shortened
-	Reason string // why, or what would have been accepted
-}
+// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the same type in
+// all packages of the library.
+type InvalidError = invalid.Error
 
-func (e *InvalidError) Error() string {
-	return fmt.Sprintf("semaphore: %s %v: %s", e.Field, e.Value, e.Reason)
-}
+const argument = invalid.Package("semaphore")
 
-// Unwrap returns ErrInvalid.
-func (e *InvalidError) Unwrap() error { return ErrInvalid }
+// mustCall panics with an *InvalidError if a function that is to be called is nil: there is nobody to return it to.
+func mustCall(isNil bool) {
+	if isNil {
+		panic(argument.Nil("function"))
+	}
+}
 
 // checkName refuses a name under which the keys of a semaphore would not share a cluster slot.
 func checkName(name string) error {
@@ -67,13 +69,16 @@ func checkName(name string) error {
 	if !ok {
 		return nil
 	}
-	return &InvalidError{Field: "name", Value: scripts.Quote(name), Reason: refused.Reason}
+	return argument.Error("name", scripts.Quote(name), refused.Reason)
 }
 
 // operationError says which operation failed on which semaphore, and gives Redis' refusals of a key their name.
 func operationError(operation, name string, err error) error {
 	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "value is not an integer") {
-		return fmt.Errorf("%w: %s %q: %w", ErrWrongKind, operation, name, err)
+		return fmt.Errorf("%w: %s %s: %w", ErrWrongKind, operation, scripts.Quote(name), err)
 	}
-	return fmt.Errorf("semaphore: %s %q: %w", operation, name, err)
+	if strings.HasPrefix(err.Error(), "semaphore: ") {
+		return fmt.Errorf("%w: %s %s", err, operation, scripts.Quote(name))
+	}
+	return fmt.Errorf("semaphore: %s %s: %w", operation, scripts.Quote(name), err)
 }

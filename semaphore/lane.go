@@ -80,7 +80,7 @@ func (c *Client) attemptPlain(name string, batch []*waitqueue.Waiter[int64]) (ti
 		case i < int(v[0]):
 			w.Grant()
 		case v[1] == 0:
-			w.Fail(fmt.Errorf("%w: %q", ErrNotSet, name))
+			w.Fail(fmt.Errorf("%w: %s", ErrNotSet, scripts.Quote(name)))
 		}
 	}
 	return 0, nil
@@ -147,7 +147,7 @@ func unconfirmed(operation, name string, err error) error { //nolint:unparam // 
 	case calls.Final(err), errors.Is(err, ErrUnconfirmed):
 		return operationError(operation, name, err)
 	default:
-		return fmt.Errorf("%w: %s %q: %w", ErrUnconfirmed, operation, name, err)
+		return fmt.Errorf("%w: %s %s: %w", ErrUnconfirmed, operation, scripts.Quote(name), err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -78,6 +80,9 @@ func (c *Client) newLeased(name string, fair bool, opts []LeasedOption) *Leased 
 // Name returns the name.
 func (l *Leased) Name() string { return l.name }
 
+// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+func (l *Leased) Err() error { return l.err }
+
 // Acquire takes n permits, 0 to MaxGrant, waiting until they are free. ctx bounds the wait; the grant outlives it. n 0 succeeds at once
 // without asking Redis. Requests of one process are served in their order; those of a FairLeased of all processes are.
 //
@@ -99,7 +104,7 @@ func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 		return l.queue().Try(ctx, name, r)
 	})
 	if errors.Is(err, waitqueue.ErrNotServed) {
-		return nil, fmt.Errorf("%w: %q", ErrNoPermits, l.name)
+		return nil, fmt.Errorf("%w: %s", ErrNoPermits, scripts.Quote(l.name))
 	}
 	return g, err
 }
@@ -108,9 +113,7 @@ func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 // would have returned. cancel ends the wait, and calls f with an error that matches context.Canceled, unless it is decided
 // already.
 func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
-	if f == nil {
-		panic("semaphore: AcquireFunc with a nil function")
-	}
+	mustCall(f == nil)
 	c := l.client
 	never := func() {}
 	err := l.check(ctx, n)
@@ -166,9 +169,9 @@ func (l *Leased) check(ctx context.Context, n int64) error {
 	case l.err != nil:
 		return l.err
 	case ctx == nil:
-		return &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+		return argument.Nil("context")
 	case n < 0 || n > MaxGrant:
-		return &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 10000"}
+		return argument.Error("n", n, "must be 0 to 10000")
 	}
 	return nil
 }
@@ -198,35 +201,40 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 		return operationError("release", l.name, err)
 	}
 	if removed[0] == 0 && !r.Doubt { // an unanswered first copy has released them
-		return fmt.Errorf("%w: %q: %d permits", ErrNotHeld, l.name, len(ids))
+		return fmt.Errorf("%w: %s: %d permits", ErrNotHeld, scripts.Quote(l.name), len(ids))
 	}
 	return nil
 }
 
-// TrySetPermits sets the number of permits, 0 to MaxPermits, if it was never set, and reports whether it did. It blocks for one round trip.
-func (l *Leased) TrySetPermits(ctx context.Context, n int64) (bool, error) {
+// TrySetPermits sets the number of permits, 0 to MaxPermits, if it was never set, and reports whether it did. With a ttl, up to 365 days, the
+// semaphore disappears after that time, and its permits are lost; without one, or with 0, it stays. It blocks for one round trip.
+func (l *Leased) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
 	if n < 0 || n > MaxPermits {
-		return false, &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 2147483647"}
+		return false, argument.Error("n", n, "must be 0 to 2147483647")
 	}
-	return l.edit(ctx, "try", n)
+	expiry, err := checkTTL(ttl)
+	if err != nil {
+		return false, err
+	}
+	return l.edit(ctx, "try", n, expiry)
 }
 
 // SetPermits sets the number of permits, 0 to MaxPermits, held ones included. If more are held, nobody loses any: Available is below
 // 0 until enough have been released. It blocks for one round trip.
 func (l *Leased) SetPermits(ctx context.Context, n int64) error {
 	if n < 0 || n > MaxPermits {
-		return &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 2147483647"}
+		return argument.Error("n", n, "must be 0 to 2147483647")
 	}
-	_, err := l.edit(ctx, "set", n)
+	_, err := l.edit(ctx, "set", n, 0)
 	return err
 }
 
 // AddPermits changes the number of permits by n, which may be negative. It blocks for one round trip.
 func (l *Leased) AddPermits(ctx context.Context, n int64) error {
 	if n < -MaxPermits || n > MaxPermits {
-		return &InvalidError{Field: "n", Value: n, Reason: "must be -2147483647 to 2147483647"}
+		return argument.Error("n", n, "must be -2147483647 to 2147483647")
 	}
-	_, err := l.edit(ctx, "add", n)
+	_, err := l.edit(ctx, "add", n, 0)
 	return err
 }
 
@@ -260,7 +268,7 @@ func (l *Leased) LeaseTime(ctx context.Context, id string) (time.Duration, error
 	case err != nil:
 		return 0, err
 	case v[3] == -2:
-		return 0, fmt.Errorf("%w: %q: %s", ErrNotHeld, l.name, id)
+		return 0, fmt.Errorf("%w: %s: %s", ErrNotHeld, scripts.Quote(l.name), id)
 	case v[3] == -1:
 		return Forever, nil
 	}
@@ -268,7 +276,8 @@ func (l *Leased) LeaseTime(ctx context.Context, id string) (time.Duration, error
 }
 
 // UpdateLease sets the time until the permit expires, 1 ms to 365 days from now, whoever holds it. It is ErrNotHeld for an id that
-// is unknown or has expired. Grants of this process are prolonged by Grant.Extend. It blocks for one round trip.
+// is unknown or has expired. Unlike Grant.Extend, which is for grants of this process, it may make the time shorter. It blocks for one
+// round trip.
 func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) error {
 	if l.err != nil {
 		return l.err
@@ -285,17 +294,18 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 		return err
 	}
 	if held, err := r.Int64Slice(); err != nil || held[0] == 0 {
-		return errors.Join(fmt.Errorf("%w: %q: %s", ErrNotHeld, l.name, id), err)
+		return joined.Errors(fmt.Errorf("%w: %s: %s", ErrNotHeld, scripts.Quote(l.name), id), err)
 	}
 	return nil
 }
 
-func (l *Leased) edit(ctx context.Context, op string, n int64) (bool, error) {
+func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration) (bool, error) {
 	if l.err != nil {
 		return false, l.err
 	}
 	ks := []string{l.keys.permits, l.keys.leases, l.client.record(l.name), keysOf(l.name, !l.fair).permits}
-	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, ks, op, n, publish, l.keys.channel, recordMillis)
+	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, ks,
+		op, n, publish, l.keys.channel, recordMillis, calls.Millis(ttl))
 	if err != nil {
 		return false, err
 	}
@@ -332,7 +342,7 @@ func parseIDs(ids []string) ([]string, error) {
 	for i, id := range ids {
 		b, err := hex.DecodeString(id)
 		if err != nil || len(b) != 16 {
-			return nil, fmt.Errorf("%w: %w", ErrNotHeld, &InvalidError{Field: "id", Value: fmt.Sprintf("%.40q", id), Reason: "must be 32 hex digits"})
+			return nil, fmt.Errorf("%w: %w", ErrNotHeld, argument.Error("id", fmt.Sprintf("%.40q", id), "must be 32 hex digits"))
 		}
 		raw[i] = string(b)
 	}

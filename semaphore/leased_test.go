@@ -116,7 +116,7 @@ func TestLeased_Grant(t *testing.T) {
 		require.ErrorIs(t, g.Extend(ctx, 0), semaphore.ErrInvalid)
 
 		require.NoError(t, g.Release(ctx))
-		require.NoError(t, g.Release(ctx), "releasing again does nothing")
+		require.ErrorIs(t, g.Release(ctx), semaphore.ErrNotHeld, "releasing again does nothing")
 		<-g.Done()
 		require.ErrorIs(t, context.Cause(work), semaphore.ErrNotHeld)
 		require.ErrorIs(t, g.Err(), semaphore.ErrNotHeld)

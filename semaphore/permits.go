@@ -95,9 +95,9 @@ func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*reques
 			w.Grant()
 			continue
 		case !n.set:
-			refusal = fmt.Errorf("%w: %q", ErrNotSet, name)
+			refusal = fmt.Errorf("%w: %s", ErrNotSet, scripts.Quote(name))
 		case wants > n.free+n.held:
-			refusal = fmt.Errorf("%w: %q: %d of %d", ErrExceedsPermits, name, wants, n.free+n.held)
+			refusal = fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(name), wants, n.free+n.held)
 		default:
 			if w.Value.once && w.Value.doubt {
 				c.giveBack(name, fair, w.Value)
@@ -177,8 +177,8 @@ func (l *Leased) granted(ctx context.Context, r *request, err error) (*Grant, er
 		}
 		return nil, err
 	}
-	g := &Grant{client: l.client, name: l.name, fair: l.fair, renew: l.config.renew, ids: r.ids, token: r.token, doubt: r.doubt}
-	if err := g.hold(r.ttl, r.sentAt); err != nil {
+	g := &Grant{client: l.client, name: l.name, fair: l.fair, ids: r.ids, token: r.token, ttl: r.ttl, doubt: r.doubt}
+	if err := g.hold(l.config.renew, r.sentAt); err != nil {
 		l.client.giveBack(l.name, g.fair, r)
 		return nil, operationError("acquire", l.name, err)
 	}
@@ -190,4 +190,6 @@ func (l *Leased) granted(ctx context.Context, r *request, err error) (*Grant, er
 }
 
 // nothing is a grant of no permits.
-func (l *Leased) nothing() *Grant { return &Grant{client: l.client, name: l.name} }
+func (l *Leased) nothing() *Grant {
+	return &Grant{client: l.client, name: l.name, lease: newUnlimited()}
+}

@@ -40,6 +40,9 @@ func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 // Name returns the name.
 func (s *Semaphore) Name() string { return s.name }
 
+// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+func (s *Semaphore) Err() error { return s.err }
+
 // Acquire takes n permits, waiting until they are free. ctx bounds the wait. n 0 succeeds at once without asking
 // Redis. Requests of one process are served in their order, so that a large one is not starved by small ones; there is
 // no order among processes.
@@ -67,9 +70,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (bool, error) {
 // would have returned; after nil the permits are f's to release. cancel ends the wait, and calls f with an error that matches
 // context.Canceled, unless it is decided already.
 func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
-	if f == nil {
-		panic("semaphore: AcquireFunc with a nil function")
-	}
+	mustCall(f == nil)
 	if done, err := s.check(ctx, n); done {
 		go f(err)
 		return func() {}
@@ -117,11 +118,11 @@ func (s *Semaphore) check(ctx context.Context, n int64) (done bool, err error) {
 	case s.err != nil:
 		return true, s.err
 	case ctx == nil:
-		return true, &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+		return true, argument.Nil("context")
 	case n < 0 || n > MaxPermits:
-		return true, &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 2147483647"}
+		return true, argument.Error("n", n, "must be 0 to 2147483647")
 	case s.config.max > 0 && n > s.config.max:
-		return true, fmt.Errorf("%w: %q: %d of %d", ErrExceedsPermits, s.name, n, s.config.max)
+		return true, fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(s.name), n, s.config.max)
 	case n == 0:
 		if ctx.Err() != nil {
 			return true, operationError("acquire", s.name, calls.Ended(ctx))
@@ -155,9 +156,9 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 	case s.err != nil:
 		return false, s.err
 	case ctx == nil:
-		return false, &InvalidError{Field: "context", Value: "nil", Reason: "must not be nil"}
+		return false, argument.Nil("context")
 	case n < 0 || n > MaxPermits:
-		return false, &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 2147483647"}
+		return false, argument.Error("n", n, "must be 0 to 2147483647")
 	case n == 0 && !ifExists:
 		return false, nil
 	}
@@ -170,29 +171,43 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 	case err != nil:
 		return false, err
 	case code < 0:
-		return false, fmt.Errorf("%w: %q: at most %d", ErrOverRelease, s.name, s.config.max)
+		return false, fmt.Errorf("%w: %s: at most %d", ErrOverRelease, scripts.Quote(s.name), s.config.max)
 	}
 	return code == 1, nil
 }
 
-// TrySetPermits sets the number of permits, 0 to MaxPermits, if it was never set, and reports whether it did. With a ttl the
-// semaphore disappears after that time, whoever holds permits; 0 means never. It blocks for one round trip.
-func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl time.Duration) (bool, error) {
+// TrySetPermits sets the number of permits, 0 to MaxPermits, if it was never set, and reports whether it did. With a ttl, up to 365 days, the
+// semaphore disappears after that time, whether permits are held or not; without one, or with 0, it stays. It blocks for one round trip.
+func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
 	if n < 0 || n > MaxPermits {
-		return false, &InvalidError{Field: "n", Value: n, Reason: "must be 0 to 2147483647"}
+		return false, argument.Error("n", n, "must be 0 to 2147483647")
 	}
-	if ttl < 0 || ttl > renewal.MaxTTL {
-		return false, &InvalidError{Field: "ttl", Value: ttl, Reason: "must be 0 to 8760h"}
+	expiry, err := checkTTL(ttl)
+	if err != nil {
+		return false, err
 	}
-	set, err := s.edit(ctx, "set", n, ttl)
+	set, err := s.edit(ctx, "set", n, expiry)
 	return set == 1, err
+}
+
+// checkTTL returns the one ttl that may be given, or 0.
+func checkTTL(ttl []time.Duration) (time.Duration, error) {
+	switch {
+	case len(ttl) == 0:
+		return 0, nil
+	case len(ttl) > 1:
+		return 0, argument.Error("ttl", len(ttl), "must be one")
+	case ttl[0] < 0 || ttl[0] > renewal.MaxTTL:
+		return 0, argument.Error("ttl", ttl[0], "must be 0 to 8760h")
+	}
+	return ttl[0], nil
 }
 
 // AddPermits changes the number of free permits by n, which may be negative: the permits may then fall below 0, and
 // releases first repay the debt. An expiry is kept. It blocks for one round trip.
 func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	if n < -MaxPermits || n > MaxPermits {
-		return &InvalidError{Field: "n", Value: n, Reason: "must be -2147483647 to 2147483647"}
+		return argument.Error("n", n, "must be -2147483647 to 2147483647")
 	}
 	_, err := s.edit(ctx, "add", n, 0)
 	return err
@@ -219,7 +234,7 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	}
 	n, err := r.Int64()
 	if err != nil {
-		return 0, fmt.Errorf("%w: available %q: %w", ErrWrongKind, s.name, err)
+		return 0, fmt.Errorf("%w: available %s: %w", ErrWrongKind, scripts.Quote(s.name), err)
 	}
 	return n, nil
 }

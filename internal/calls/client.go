@@ -4,9 +4,49 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/redis/go-redis/v9"
 )
+
+// Base returns the *redis.Client, *redis.ClusterClient or *redis.Ring that a client is, or that it embeds, as wrappers do that add to one.
+// It is nil for a client of another make.
+func Base(rdb redis.UniversalClient) redis.UniversalClient {
+	switch rdb.(type) {
+	case nil:
+		return nil
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+		return rdb
+	}
+	v := reflect.Indirect(reflect.ValueOf(rdb))
+	if v.Kind() != reflect.Struct {
+		return nil
+	}
+	for i := range v.NumField() {
+		if field := v.Type().Field(i); !field.Anonymous || !field.IsExported() {
+			continue
+		}
+		if inner, ok := v.Field(i).Interface().(redis.UniversalClient); ok {
+			if base := Base(inner); base != nil {
+				return base
+			}
+		}
+	}
+	return nil
+}
+
+// Endless reports whether a call by the client may wait for its reply for ever.
+func Endless(base redis.UniversalClient) bool {
+	switch c := base.(type) {
+	case *redis.Client:
+		return c.Options().ReadTimeout <= 0
+	case *redis.ClusterClient:
+		return c.Options().ReadTimeout <= 0
+	case *redis.Ring:
+		return c.Options().ReadTimeout < 0 // 0 is the default there
+	}
+	return false
+}
 
 // Retries is how often the client is meant to retry a call.
 func Retries(rdb redis.UniversalClient) int {

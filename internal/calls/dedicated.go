@@ -2,10 +2,11 @@ package calls
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 
 	"github.com/redis/go-redis/v9"
 
@@ -74,7 +75,7 @@ func (d *Dedicated) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		errs = append(errs, ctx.Err())
 	}
-	return errors.Join(errs...)
+	return joined.Errors(errs...)
 }
 
 // Single returns the connections to the one server of a client that has just one, else nil.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+
 	"github.com/redis/go-redis/v9"
 )
 
@@ -59,9 +61,5 @@ func Outage(err error) bool {
 
 // Ended is why ctx is over: its error, and its cause if that says more.
 func Ended(ctx context.Context) error {
-	err := ctx.Err()
-	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		return errors.Join(err, cause)
-	}
-	return err
+	return joined.Also(ctx.Err(), context.Cause(ctx))
 }

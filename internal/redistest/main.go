@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -37,6 +38,7 @@ const tryDial = "github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"
 // started, fails the run if a goroutine was left behind, and exits. It starts
 // nothing itself. Call it from TestMain.
 func Main(m *testing.M, opts ...goleak.Option) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests of what is logged give a logger
 	opts = append(opts, goleak.IgnoreAnyFunction(tryDial))
 	goleak.VerifyTestMain(mainRun{m}, opts...)
 }

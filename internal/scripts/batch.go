@@ -78,5 +78,6 @@ func exec(ctx context.Context, pipe redis.Pipeliner, cmds iter.Seq[*redis.Cmd]) 
 		if cmd.Err() == nil && cmd.Val() == nil {
 			cmd.SetErr(err)
 		}
+		plain(cmd)
 	}
 }

@@ -1,6 +1,10 @@
 package scripts
 
-import "github.com/redis/go-redis/v9"
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
 
 // NewScript makes a script that is not in the catalogue.
 func NewScript(name, source string, traits ...trait) *Script {
@@ -27,3 +31,16 @@ func FileNames(folder string) (names []string) {
 
 // File returns the text of a file, with the lines that want includes.
 func File(path string) string { return load(path) }
+
+// answer is an error of a server.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (answer) RedisError()     {}
+
+// Plain is what callers see of an error of a script.
+func Plain(said string) string {
+	cmd := redis.NewCmd(context.Background())
+	cmd.SetErr(answer(said))
+	return plain(cmd).Err().Error()
+}

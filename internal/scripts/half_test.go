@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -47,6 +46,7 @@ func commands(s *scripts.Script) []string {
 type bench struct {
 	t           *testing.T
 	admin, user *redis.Client
+	revoked     []string
 	executed    map[string]map[string]bool // by script
 }
 
@@ -62,6 +62,10 @@ func newBench(t *testing.T) *bench {
 // grant gives the user every right but these: commands, or "channels".
 func (b *bench) grant(revoked ...string) {
 	b.t.Helper()
+	if b.revoked != nil && slices.Equal(b.revoked, revoked) {
+		return
+	}
+	b.revoked = append([]string{}, revoked...)
 	rules := []any{"ACL", "SETUSER", "user", "reset", "on", ">secret", "~*", "+@all"}
 	if !slices.Contains(revoked, "channels") {
 		rules = append(rules, "&*")
@@ -80,7 +84,6 @@ func (b *bench) run(s scenario, revoked ...string) (before, after map[string]str
 	ctx := b.t.Context()
 	b.reset(s)
 	b.grant(revoked...)
-	require.NoError(b.t, b.admin.ScriptLoad(ctx, s.script.Source()).Err())
 	before = b.snapshot()
 	err = s.script.RunOnce(ctx, b.user, s.keys, s.args...).Err()
 	return before, b.snapshot(), err
@@ -88,41 +91,49 @@ func (b *bench) run(s scenario, revoked ...string) (before, after map[string]str
 
 func (b *bench) reset(s scenario) {
 	b.t.Helper()
-	require.NoError(b.t, b.admin.FlushAll(b.t.Context()).Err())
-	for _, command := range s.state {
-		require.NoError(b.t, b.admin.Do(b.t.Context(), command...).Err(), "%v", command)
-	}
+	_, err := b.admin.Pipelined(b.t.Context(), func(pipe redis.Pipeliner) error {
+		pipe.FlushAll(b.t.Context())
+		for _, command := range s.state {
+			pipe.Do(b.t.Context(), command...)
+		}
+		return nil
+	})
+	require.NoError(b.t, err, "%v", s)
 }
+
+// readAll tells of each key its name, its value and the time it has left.
+var readAll = redis.NewScript(`
+local read = {
+  string = function(key) return {redis.call('GET', key)} end,
+  list = function(key) return redis.call('LRANGE', key, 0, -1) end,
+  zset = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end,
+  hash = function(key)
+    local fields = redis.call('HKEYS', key)
+    table.sort(fields)
+    for i, field in ipairs(fields) do
+      fields[i] = field .. '=' .. redis.call('HGET', key, field)
+    end
+    return fields
+  end,
+}
+local all = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  all[#all + 1] = {key, kind .. ' ' .. table.concat(read[kind](key), ' '), redis.call('PTTL', key)}
+end
+return all`)
 
 // snapshot is every key with its value and whether it expires. Keys that are about to end have ended.
 func (b *bench) snapshot() map[string]string {
 	b.t.Helper()
-	ctx := b.t.Context()
-	all := map[string]string{}
-	keys, err := b.admin.Keys(ctx, "*").Result()
+	keys, err := readAll.Run(b.t.Context(), b.admin, nil).Slice()
 	require.NoError(b.t, err)
+	all := make(map[string]string, len(keys))
 	for _, key := range keys {
-		left, err := b.admin.PTTL(ctx, key).Result()
-		require.NoError(b.t, err)
-		if left >= 0 && left <= 20*time.Millisecond || left == -2 {
-			continue
+		of := key.([]any)
+		if left := of[2].(int64); left < 0 || left > 20 {
+			all[of[0].(string)] = fmt.Sprintf("%s expires=%v", of[1], left >= 0)
 		}
-		var value any
-		switch kind := b.admin.Type(ctx, key).Val(); kind {
-		case "string":
-			value = b.admin.Get(ctx, key).Val()
-		case "hash":
-			value = b.admin.HGetAll(ctx, key).Val()
-		case "list":
-			value = b.admin.LRange(ctx, key, 0, -1).Val()
-		case "zset":
-			value = b.admin.ZRangeWithScores(ctx, key, 0, -1).Val()
-		case "none":
-			continue
-		default:
-			b.t.Fatalf("a %s", kind)
-		}
-		all[key] = fmt.Sprintf("%v expires=%v", value, left >= 0)
 	}
 	return all
 }
@@ -299,6 +310,7 @@ func TestScripts_LeaveNoHalf_RightsGivenOneByOne(t *testing.T) {
 			for _, right := range rights[:n+1] {
 				rules = append(rules, right)
 			}
+			b.revoked = nil
 			require.NoError(t, b.admin.Do(t.Context(), rules...).Err())
 			before := b.snapshot()
 			err := s.script.RunOnce(t.Context(), b.user, s.keys, s.args...).Err()

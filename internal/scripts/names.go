@@ -28,7 +28,7 @@ func (e *NameError) Unwrap() error { return ErrName }
 
 // Quote returns a name as messages show it: in quotes, and shortened if it is long.
 func Quote(name string) string {
-	const most = 64
+	const most = 128
 	if len(name) > most {
 		return fmt.Sprintf("%q...", name[:most])
 	}

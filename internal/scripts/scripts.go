@@ -88,7 +88,7 @@ func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) 
 	if s.once {
 		return s.RunOnce(ctx, c, keys, args...)
 	}
-	return s.script.Run(ctx, c, keys, args...)
+	return plain(s.script.Run(ctx, c, keys, args...))
 }
 
 // RunOnce is Run without go-redis' own repeats after a lost reply, for a caller
@@ -97,9 +97,9 @@ func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) 
 func (s *Script) RunOnce(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
 	cmd := s.runOnce(ctx, c, "evalsha", s.SHA(), keys, args)
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return s.runOnce(ctx, c, "eval", s.source, keys, args)
+		cmd = s.runOnce(ctx, c, "eval", s.source, keys, args)
 	}
-	return cmd
+	return plain(cmd)
 }
 
 func (s *Script) runOnce(ctx context.Context, c Client, verb, payload string, keys []string, args []any) *redis.Cmd {

@@ -2,8 +2,9 @@ package waitqueue
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 
 	"github.com/redis/go-redis/v9"
 
@@ -81,7 +82,7 @@ func (c *Channels) Listen(channel func(name string) string) func(name string, ki
 func (c *Channels) Close(ctx context.Context) error {
 	err := c.hub.Close(ctx)
 	if c.shards != nil {
-		err = errors.Join(err, c.shards.Close(ctx))
+		err = joined.Errors(err, c.shards.Close(ctx))
 	}
 	return err
 }

@@ -1,0 +1,38 @@
+package scripts
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// refusal is an error of the server as the script or the command in it gave it, without what servers put around errors of scripts: the
+// script's hash and line, and before Redis 7 a prefix.
+type refusal struct {
+	answer redis.Error
+	text   string
+}
+
+func (r refusal) Error() string { return r.text }
+func (r refusal) Unwrap() error { return r.answer }
+
+// RedisError marks an answer of the server.
+func (refusal) RedisError() {}
+
+// before7 is how servers before Redis 7 report an error of a command within a script.
+var before7 = regexp.MustCompile(`^ERR Error running script \(call to f_[0-9a-f]+\): @\w+:\d+: (?:@\w+: ?\d+: )?-?`)
+
+// plain gives a command whose script failed the error of what failed in it.
+func plain(cmd *redis.Cmd) *redis.Cmd {
+	answer, ok := cmd.Err().(redis.Error) //nolint:errorlint // go-redis does not wrap answers
+	if !ok {
+		return cmd
+	}
+	text, _, _ := strings.Cut(answer.Error(), " script: ")
+	text = before7.ReplaceAllLiteralString(text, "")
+	if text != answer.Error() {
+		cmd.SetErr(refusal{answer, strings.TrimSpace(text)})
+	}
+	return cmd
+}
