@@ -16,15 +16,11 @@ func (b *bucket) push(s *slab, i uint32, n *node) {
 	b.tail = i
 }
 
-// insert links a node behind those of its own slot and of earlier ones.
+// insert links a node behind those of its own slot and of earlier ones, where the last one is of a later slot.
 func (b *bucket) insert(s *slab, i uint32, n *node) {
-	before := b.tail
+	before := s.node(b.tail).prev
 	for before != 0 && s.node(before).loc > n.loc {
 		before = s.node(before).prev
-	}
-	if before == b.tail {
-		b.push(s, i, n)
-		return
 	}
 	after := b.head
 	if before != 0 {
@@ -127,25 +123,22 @@ func (r *row) nextOccupied(slot uint32) (b uint32, ok bool) {
 
 func (r *row) bucket(slot uint32) *bucket { return &r.buckets[slot>>r.shift] }
 
+// push links a node at the end of the bucket of its slot.
 func (r *row) push(s *slab, slot uint32, i uint32, n *node) {
-	r.added(slot)
-	r.bucket(slot).push(s, i, n)
-}
-
-// insert is push for a near row.
-func (r *row) insert(s *slab, slot uint32, i uint32, n *node) {
-	r.added(slot)
-	if r.shift == 0 {
-		r.bucket(slot).push(s, i, n)
-	} else {
-		r.bucket(slot).insert(s, i, n)
-	}
-}
-
-func (r *row) added(slot uint32) {
 	b := slot >> r.shift
 	r.occupied[b>>6] |= 1 << (b & 63)
 	r.entries++
+	r.buckets[b].push(s, i, n)
+}
+
+// insert is push for a near row, whose buckets are kept in the order of their slots.
+func (r *row) insert(s *slab, slot uint32, i uint32, n *node) {
+	if last := r.bucket(slot).tail; r.shift == 0 || last == 0 || s.node(last).loc <= n.loc {
+		r.push(s, slot, i, n)
+		return
+	}
+	r.entries++
+	r.bucket(slot).insert(s, i, n)
 }
 
 func (r *row) unlink(s *slab, slot uint32, n *node) {

@@ -21,15 +21,20 @@ func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {
 	if period <= 0 {
 		return Timer{}, ErrInvalidPeriod
 	}
-	return w.objects.schedule(period, &recurring{f: f, rule: fixedRate(period)})
+	p := &struct {
+		recurring
+		fixedRate
+	}{recurring{f: f}, fixedRate{period}}
+	p.rule = &p.fixedRate
+	return w.objects.schedule(period, &p.recurring)
 }
 
-// fixedRate is the rule of Every: its period.
-type fixedRate time.Duration
+// fixedRate is the rule of Every.
+type fixedRate struct{ period time.Duration }
 
-func (p fixedRate) early(int64) (deadline int64, early bool) { return 0, false }
+func (r *fixedRate) early(int64) (deadline int64, early bool) { return 0, false }
 
-func (p fixedRate) next(now, due int64, _ bool) (deadline int64, ok bool) {
-	last := due + max(0, now-due)/int64(p)*int64(p)
-	return deadlineAfter(last, time.Duration(p)), true
+func (r *fixedRate) next(now, due int64, _ bool) (deadline int64, ok bool) {
+	missed := time.Duration(max(0, now-due)).Truncate(r.period)
+	return deadlineAfter(due+int64(missed), r.period), true
 }

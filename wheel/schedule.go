@@ -48,13 +48,18 @@ func (w *Wheel) Schedule(s Schedule, f func()) (Timer, error) {
 	if g, ok := s.(ScheduleFunc); ok && g == nil {
 		return Timer{}, ErrNilFunc
 	}
-	c := &calendar{schedule: s, time: &w.scheduler.time, logger: w.scheduler.logger}
-	now := c.time.wall()
-	if c.instant = s.Next(now); c.instant.IsZero() || !c.instant.After(now) {
+	wall := w.scheduler.time.wall()
+	first := s.Next(wall)
+	if first.IsZero() || !first.After(wall) {
 		return Timer{}, ErrNoNextTime
 	}
-	mono := c.time.now()
-	return w.objects.scheduleAt(mono, c.deadline(mono), &recurring{f: f, rule: c})
+	p := &struct {
+		recurring
+		calendar
+	}{recurring{f: f}, calendar{s, &w.scheduler.time, w.scheduler.logger, first}}
+	p.rule = &p.calendar
+	now := w.scheduler.time.now()
+	return w.objects.schedule(time.Duration(p.deadline(now)-now), &p.recurring)
 }
 
 // wallCheck is how long a step of the wall clock may stay unnoticed.

@@ -223,8 +223,14 @@ func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) e
 // know; having each goroutine that runs callbacks note its number beforehand would cost several times what starting one
 // does, and a callback on a goroutine of the caller's as much each time.
 func (c *scheduler) inCallback() bool {
-	trace := make([]byte, 64<<10)
-	trace = trace[:runtime.Stack(trace, false)]
+	trace := make([]byte, 2<<10)
+	for {
+		if n := runtime.Stack(trace, false); n < len(trace) {
+			trace = trace[:n]
+			break
+		}
+		trace = make([]byte, 4*len(trace))
+	}
 	for _, method := range []string{"work", "task"} {
 		if bytes.Contains(trace, fmt.Appendf(nil, ".(*scheduler).%s(%p", method, c)) {
 			return true

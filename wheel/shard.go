@@ -30,24 +30,13 @@ type shard struct {
 
 // values is what a shard needs to know of the values beside its nodes.
 type values interface {
-	forget(i uint32)
-	drop(chunk uint32)
-	moved(i uint32)
+	endLocked(i uint32)
+	movedLocked(i uint32)
 }
 
 func (s *shard) holdsLocked(i, gen uint32) bool {
 	ch := s.ring.chunks[i>>chunkBits]
 	return ch != nil && ch[i&chunkMask].gen == gen
-}
-
-// endLocked frees an entry that is in no list.
-func (s *shard) endLocked(i uint32) {
-	s.scheduler.unreserve(1)
-	s.values.forget(i)
-	if c, ok := s.ring.release(i); ok {
-		s.ring.drop(c)
-		s.values.drop(c)
-	}
 }
 
 func (s *shard) stop(i, gen uint32) bool {
@@ -72,7 +61,7 @@ func (s *shard) removeLocked(i, gen uint32) bool {
 		return false
 	}
 	s.ring.unlink(i, s.ring.node(i))
-	s.endLocked(i)
+	s.values.endLocked(i)
 	return true
 }
 
@@ -83,7 +72,7 @@ func (s *shard) reset(i, gen uint32, d time.Duration) bool {
 		s.mu.Unlock()
 		return false
 	}
-	s.values.moved(i)
+	s.values.movedLocked(i)
 	event := s.ring.reset(i, now, deadlineAfter(now, d))
 	earlier := s.publishLocked(event)
 	s.mu.Unlock()
@@ -190,18 +179,22 @@ func (s *typedShard[T]) base() *shard { return &s.shard }
 
 func (s *typedShard[T]) value(i uint32) *T { return &s.chunks[i>>chunkBits][i&chunkMask] }
 
-func (s *typedShard[T]) forget(i uint32) {
+// endLocked frees an entry that is in no list.
+func (s *typedShard[T]) endLocked(i uint32) {
+	s.scheduler.unreserve(1)
 	var zero T
 	*s.value(i) = zero
+	if c, ok := s.ring.release(i); ok {
+		s.ring.drop(c)
+		s.chunks[c] = nil
+	}
 }
 
-func (s *typedShard[T]) moved(i uint32) {
+func (s *typedShard[T]) movedLocked(i uint32) {
 	if s.set.moved != nil {
 		s.set.moved(*s.value(i))
 	}
 }
-
-func (s *typedShard[T]) drop(chunk uint32) { s.chunks[chunk] = nil }
 
 func (s *typedShard[T]) install(nodes *chunk, vals *[chunkSize]T) {
 	c := s.ring.install(nodes)
@@ -211,17 +204,14 @@ func (s *typedShard[T]) install(nodes *chunk, vals *[chunkSize]T) {
 	s.chunks[c] = vals
 }
 
+// schedule adds an entry. It allocates only when a shard has to grow.
 func (set *shardSet[T]) schedule(d time.Duration, v T) (Timer, error) {
-	now := set.scheduler.time.now()
-	return set.scheduleAt(now, deadlineAfter(now, d), v)
-}
-
-// scheduleAt adds an entry. It allocates only when a shard has to grow.
-func (set *shardSet[T]) scheduleAt(now, deadline int64, v T) (Timer, error) {
 	c := set.scheduler
 	if !c.reserve() {
 		return Timer{}, ErrTooManyPending
 	}
+	now := c.time.now()
+	deadline := deadlineAfter(now, d)
 	s := set.lock()
 	for !s.closed {
 		if i, event, ok := s.ring.add(now, deadline); ok {
