@@ -203,7 +203,7 @@ func TestEvery_AFiringThatWaitsStandsForThoseItMissed(t *testing.T) {
 			require.GreaterOrEqual(t, during, int64(30*time.Second/period))
 		}
 		pass(time.Second)
-		require.EqualValues(t, during+100, i.ran.Load(), "punctual again")
+		require.Equal(t, during+100, i.ran.Load(), "punctual again")
 	})
 }
 

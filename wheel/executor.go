@@ -55,7 +55,7 @@ func ExecutorFunc(run func(task func())) Executor {
 	return e
 }
 
-// String returns the executor as it is written in Go, for logs.
+// String names the executor, for logs.
 func (e Executor) String() string {
 	if e.name == "" {
 		return "unset"

@@ -3,7 +3,6 @@ package wheel
 import (
 	"math"
 	"math/bits"
-	"time"
 )
 
 // The ring is Netty's wheel of buckets, unrolled so that waiting costs nothing.
@@ -43,34 +42,6 @@ const (
 	never       = math.MaxInt64
 	maxDeadline = math.MaxInt64 / 2 // 146 years; what lies beyond is kept until then
 )
-
-// ticks converts between instants and ticks.
-type ticks struct {
-	length     uint64 // nanoseconds
-	reciprocal uint64 // 2^64 / length, rounded up
-}
-
-func newTicks(length time.Duration) ticks {
-	return ticks{uint64(length), math.MaxUint64/uint64(length) + 1}
-}
-
-// tickOf is ns / tick by multiplication: the rounded-up reciprocal is at most one too high.
-func (t ticks) tickOf(ns int64) int64 {
-	if ns <= 0 {
-		return 0
-	}
-	q, _ := bits.Mul64(uint64(ns), t.reciprocal)
-	if q*t.length > uint64(ns) {
-		q--
-	}
-	return int64(q)
-}
-
-// firstOf is the first instant of a tick.
-func (t ticks) firstOf(tick int64) int64 { return tick * int64(t.length) }
-
-// lastOf is its last instant.
-func (t ticks) lastOf(tick int64) int64 { return (tick+1)*int64(t.length) - 1 }
 
 // ring is pure: it has no lock, goroutine or clock, and time passes only through the numbers it is given,
 // all in nanoseconds since the wheel's origin.
@@ -290,8 +261,8 @@ func (r *ring) nextVisit(rw *row) int64 {
 }
 
 // take lets time pass up to now and appends to due, within its capacity, entries whose deadline has come, in the
-// order of ticks. They are unlinked but still allocated: the caller releases or holds them. More is true when due is
-// full, or when as many entries were looked at as one call may.
+// order of ticks. They are unlinked but still allocated: the caller releases or holds them. More is true if there may
+// be more: due is full, or one call has looked at as many entries as it may.
 func (r *ring) take(now int64, due []uint32) (_ []uint32, more bool) {
 	nowTick := r.tickOf(now)
 	for looks := maxLooks; looks > 0 && len(due) < cap(due); {

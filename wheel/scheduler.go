@@ -32,29 +32,28 @@ type scheduler struct {
 	time      timeSource
 	onPanic   func(v any, stack []byte)
 	logger    *slog.Logger
-	panics    atomic.Int64
-	durations durations
+	caller    func(task func()) // of ExecutorFunc, or nil
+	stop      chan struct{}     // closed to tell the worker to end
+	wake      chan struct{}     // receives to tell it to look again
+	limit     int64             // of entries; 0: none
 
-	limit    int64 // 0: none
+	_        [64]byte // keeps what is written off the cache lines that every call reads
 	reserved atomic.Int64
-
-	mu     sync.Mutex // guards the writing of shards
-	shards atomic.Pointer[[]firer]
-
+	mu       sync.Mutex // guards the writing of shards
+	shards   atomic.Pointer[[]firer]
 	executor executor
-	caller   func(task func()) // of ExecutorFunc, or nil
 	stopped  atomic.Bool
-	stop     chan struct{} // tells the worker to end
-	wakeups  atomic.Int64
-	retired  atomic.Int64
+	looked   int64 // the last look at the running tick; the worker's
 
-	looked int64        // the last look at the running tick; the worker's
+	durations                durations
+	panics, wakeups, retired atomic.Int64
+
+	_      [64]byte
 	wakeAt atomic.Int64 // the worker sleeps until then; awake while it does not
-	wake   chan struct{}
 	_      [64]byte
 }
 
-// awake is the wakeAt while somebody is about to look at every shard anyway.
+// awake is the wakeAt while a runner is about to look at every shard anyway.
 const awake = -1
 
 func newScheduler(cfg *config) *scheduler {
@@ -232,7 +231,7 @@ func (c *scheduler) inCallback() bool {
 		trace = make([]byte, 4*len(trace))
 	}
 	for _, method := range []string{"work", "task"} {
-		if bytes.Contains(trace, fmt.Appendf(nil, ".(*scheduler).%s(%p", method, c)) {
+		if bytes.Contains(trace, fmt.Appendf(nil, ".(*scheduler).%s(%p, ", method, c)) {
 			return true
 		}
 	}

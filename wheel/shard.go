@@ -8,9 +8,9 @@ import (
 )
 
 // shard is a ring and the values of its entries under one mutex. Producers insert, stop and reset directly under
-// that mutex, and runners take due entries under it, one by one: there is no intake queue, no queue of due entries
-// and no stopped entry waiting to be swept, so counts are exact and Stop frees its entry at once. Critical sections
-// run no user code and touch at most a few hundred entries.
+// that mutex, and runners take due entries under it when they are about to call them: there is no intake queue, no
+// queue of due entries and no stopped entry waiting to be swept, so counts are exact and Stop frees its entry at once.
+// Critical sections run no user code and touch at most a few hundred entries.
 //
 // An entry has ended for its handle the moment its node's generation is raised, under the mutex, by exactly one of
 // Stop, the beginning of its callback and the wheel's Stop.
@@ -314,8 +314,8 @@ func (s *typedShard[T]) submitDue(r *runner, limit int64) (more bool) {
 	return more
 }
 
-// takenLocked publishes when the shard has something to do again. Until then next lies in the past, so that others
-// who come by find something to take; and before that what was taken has been opened to them.
+// takenLocked publishes when the shard has something to do again. Until then next lies in the past, so that other
+// runners look here; what was taken must have been opened to them before.
 func (s *typedShard[T]) takenLocked(more bool) {
 	if !more {
 		s.next.Store(s.ring.next())

@@ -11,6 +11,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
+// deep calls f below so many frames.
+func deep(frames int, f func()) {
+	if frames > 0 {
+		deep(frames-1, f)
+		return
+	}
+	f()
+}
+
 func TestWheel_StopFromACallbackIsRefused(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w, other := newWheel(t, wheel.WithExecutor(e)), newWheel(t, wheel.WithExecutor(e))
@@ -25,8 +34,15 @@ func TestWheel_StopFromACallbackIsRefused(t *testing.T) {
 			ran.inc()
 		})
 		after(t, w, 2*time.Second, ran.inc)
+		after(t, w, 2*time.Second, func() {
+			deep(1000, func() {
+				_, err := w.Stop(context.Background())
+				require.ErrorIs(t, err, wheel.ErrStopFromTask, "however deep the stack is")
+			})
+			ran.inc()
+		})
 		pass(2 * time.Second)
-		require.EqualValues(t, 2, ran.Load(), "the wheel goes on")
+		require.EqualValues(t, 3, ran.Load(), "the wheel goes on")
 	})
 }
 
