@@ -66,7 +66,7 @@ COUNT ?= 5
 bench:
 	@mkdir -p benchmarks/results
 	cd benchmarks && BENCH=full go test -run '^$$' -bench . -benchtime 1x -count $(COUNT) -timeout 2h ./wheel >results/wheel.txt
-	cd benchmarks && go run ./cmd/ratios -impl wheel,inline,typed,goroutines -peers AfterFunc,netty,gozero,floor <results/wheel.txt
+	cd benchmarks && go run ./cmd/ratios -impl wheel,inline,typed,goroutines,pool -peers AfterFunc,netty,gozero,floor <results/wheel.txt
 
 ## bench-limits: ratelimit against redis_rate on a redis-server of their own; Versus prints the ratios itself.
 bench-limits: redis

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// The shared wheel lasts as long as the process.
-	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*core).work"))
+	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
 }
 
 // The code of README.md is the bodies of the readme functions, so it compiles, and it runs here.

@@ -1,91 +1,71 @@
 package wheel
 
-import (
-	"runtime/debug"
-	"sync/atomic"
-)
+import "sync/atomic"
 
-// batchSize bounds how many due entries are taken under one lock and handed over together.
-const batchSize = 256
+// maxBatch bounds how many due entries are taken under one lock.
+const maxBatch = 32
 
-// batch is a run of due values. Any number of goroutines may run it together: each claims the next value by
-// raising cursor, so a value that blocks keeps nobody from the ones behind it.
+// batch is entries that were taken together. Their callbacks will be called, whatever comes: before one of them is,
+// another runner is on its way, and a runner that comes by helps. Each claims the next value by raising cursor, so a
+// callback that blocks keeps none behind it waiting.
 type batch[T any] struct {
-	lane   *lane[T]
+	set    *shardSet[T]
 	vals   []T
-	ended  int64 // entries that were freed; the others, periodic ones, stay
 	cursor atomic.Int64
-	refs   atomic.Int32
-	coming atomic.Bool // a runner was put on it that has not begun yet
+	refs   atomic.Int32 // runners, and one while it is open
+	place  int          // in executor.batches, -1 once it was removed
 }
 
-func (l *lane[T]) newBatch(n int) *batch[T] {
-	b, _ := l.batches.Get().(*batch[T])
+// work is a batch, whatever its values are.
+type work interface {
+	join()
+	leave()
+	run(r *runner)
+	move(place int) (from int)
+}
+
+func (s *shardSet[T]) newBatch() *batch[T] {
+	b, _ := s.batches.Get().(*batch[T])
 	if b == nil {
-		b = &batch[T]{lane: l, vals: make([]T, 0, max(n, batchSize))}
+		b = &batch[T]{set: s, vals: make([]T, 0, maxBatch)}
 	}
-	b.coming.Store(true)
 	return b
 }
 
-// run calls callbacks that nobody has claimed yet until none is left. A panic in one is reported and ends only that one.
-func (b *batch[T]) run() {
-	b.coming.Store(false)
-	for !b.runUntilPanic() {
-	}
-}
+// join must come before run.
+func (b *batch[T]) join() { b.refs.Add(1) }
 
-func (b *batch[T]) runUntilPanic() (finished bool) {
-	watch := newStopwatch(b.lane.core)
-	defer func() {
-		watch.lap()
-		if finished {
-			return
-		}
-		// Without a value to recover the callback has called runtime.Goexit: the goroutine goes on dying, and
-		// the executor's own deferred function continues the batch on another.
-		if v := recover(); v != nil {
-			b.lane.core.reportPanic(v, debug.Stack())
-		}
-	}()
+// run calls callbacks until all are claimed.
+func (b *batch[T]) run(r *runner) {
+	defer b.leave()
+	n := int64(len(b.vals))
 	for {
 		i := b.cursor.Add(1) - 1
-		if i >= int64(len(b.vals)) {
-			return true
+		if i >= n-1 {
+			b.set.scheduler.executor.close(b)
+		}
+		if i >= n {
+			return
 		}
 		v := b.vals[i]
 		var zero T
 		b.vals[i] = zero
-		if b.lane.core.exec.eager && i+1 < int64(len(b.vals)) && b.coming.CompareAndSwap(false, true) {
-			b.lane.core.exec.accompany(b)
-		}
-		b.lane.fire(v)
-		watch.count()
+		r.beforeCall()
+		b.set.call(v)
+		r.afterCall()
 	}
 }
 
-// progress returns how many values were claimed and how many were not.
-func (b *batch[T]) progress() (claimed, left int64) {
-	claimed = b.cursor.Load()
-	return claimed, max(0, int64(len(b.vals))-claimed)
-}
-
-// steal takes the values that nobody has claimed.
-func (b *batch[T]) steal() []T {
-	n := int64(len(b.vals))
-	if claimed := b.cursor.Swap(n); claimed < n {
-		return b.vals[claimed:]
-	}
-	return nil
-}
-
-func (b *batch[T]) join() { b.refs.Add(1) }
-
-// leave gives the batch back for reuse when its last goroutine leaves.
+// leave gives the batch back for reuse when nothing holds it any more.
 func (b *batch[T]) leave() {
 	if b.refs.Add(-1) == 0 {
-		b.vals, b.ended = b.vals[:0], 0
+		b.vals = b.vals[:0]
 		b.cursor.Store(0)
-		b.lane.batches.Put(b)
+		b.set.batches.Put(b)
 	}
+}
+
+func (b *batch[T]) move(place int) (from int) {
+	from, b.place = b.place, place
+	return from
 }

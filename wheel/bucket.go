@@ -2,9 +2,10 @@ package wheel
 
 import "math/bits"
 
-// bucket is an intrusive FIFO of nodes linked by index; the zero bucket is empty.
+// bucket is an intrusive list of nodes linked by index; the zero bucket is empty.
 type bucket struct{ head, tail uint32 }
 
+// push links a node at the end.
 func (b *bucket) push(s *slab, i uint32, n *node) {
 	n.next, n.prev = 0, b.tail
 	if b.tail == 0 {
@@ -13,6 +14,23 @@ func (b *bucket) push(s *slab, i uint32, n *node) {
 		s.node(b.tail).next = i
 	}
 	b.tail = i
+}
+
+// insert links a node behind those of its own slot and of earlier ones, where the last one is of a later slot.
+func (b *bucket) insert(s *slab, i uint32, n *node) {
+	before := s.node(b.tail).prev
+	for before != 0 && s.node(before).loc > n.loc {
+		before = s.node(before).prev
+	}
+	after := b.head
+	if before != 0 {
+		after = s.node(before).next
+		s.node(before).next = i
+	} else {
+		b.head = i
+	}
+	n.prev, n.next = before, after
+	s.node(after).prev = i
 }
 
 func (b *bucket) unlink(s *slab, n *node) {
@@ -28,25 +46,67 @@ func (b *bucket) unlink(s *slab, n *node) {
 	}
 }
 
-// row is the buckets of one round (near) or of one period (far), with a bit set for each that is occupied.
-// Rows exist only while they hold something.
+// row is one round (near) or one period (far): a slot for each tick of the wheel, which is what Netty calls a
+// bucket. Rows exist only while they hold something, and their memory follows what they hold: a row begins with a
+// few buckets, each for 2^shift neighbouring slots, and gets more as it fills. A near bucket that holds several
+// slots is kept in their order.
 type row struct {
+	shift    uint
 	buckets  []bucket
-	occupied []uint64
-	used     int // occupied buckets
+	occupied []uint64 // bit set: that bucket holds something
+	entries  int
 
 	// Far rows only. Every entry of the row belongs to period or to a later one.
 	period int64  // the period that is moved to near next
 	later  int64  // lower bound of the periods behind it
-	pos    uint32 // the buckets before pos have been visited in this revolution
+	pos    uint32 // the slots before pos have been visited in this revolution
 }
 
-func newRow(buckets int) *row {
-	return &row{buckets: make([]bucket, buckets), occupied: make([]uint64, (buckets+63)/64)}
+// A row has 8 buckets while it holds up to 32 entries, 64 up to 256, and then one for each slot: growing it moves
+// no more than that, whatever the number of slots.
+const (
+	fewBuckets       = 8
+	someBuckets      = 64
+	entriesPerBucket = 4
+)
+
+func newRow(slots int) *row {
+	r := &row{}
+	r.size(slots, fewBuckets)
+	return r
 }
 
-// nextOccupied returns the first occupied bucket at or after b.
-func (r *row) nextOccupied(b uint32) (uint32, bool) {
+// size gives an empty row buckets for its slots. Both numbers are powers of two.
+func (r *row) size(slots, buckets int) {
+	buckets = min(buckets, slots)
+	r.shift = uint(bits.TrailingZeros(uint(slots / buckets)))
+	r.buckets = make([]bucket, buckets)
+	r.occupied = make([]uint64, (buckets+63)/64)
+	r.entries = 0
+}
+
+func (r *row) crowded() bool { return r.shift > 0 && r.entries >= entriesPerBucket*len(r.buckets) }
+
+// grow spreads the entries over more buckets.
+func (r *row) grow(s *slab) {
+	former, slots, buckets := r.buckets, len(r.buckets)<<r.shift, someBuckets
+	if len(former) >= someBuckets {
+		buckets = slots
+	}
+	r.size(slots, buckets)
+	for _, bk := range former {
+		for i := bk.head; i != 0; {
+			n := s.node(i)
+			next := n.next
+			r.push(s, n.loc&locSlotMask, i, n) // what is in order stays in order
+			i = next
+		}
+	}
+}
+
+// nextOccupied returns the first occupied bucket that holds the given slot or a later one.
+func (r *row) nextOccupied(slot uint32) (b uint32, ok bool) {
+	b = slot >> r.shift
 	w := int(b >> 6)
 	if w >= len(r.occupied) {
 		return 0, false
@@ -61,32 +121,45 @@ func (r *row) nextOccupied(b uint32) (uint32, bool) {
 	}
 }
 
-func (r *row) push(s *slab, b uint32, i uint32, n *node) {
-	bk := &r.buckets[b]
-	if bk.head == 0 {
-		r.occupied[b>>6] |= 1 << (b & 63)
-		r.used++
-	}
-	bk.push(s, i, n)
+func (r *row) bucket(slot uint32) *bucket { return &r.buckets[slot>>r.shift] }
+
+// push links a node at the end of the bucket of its slot.
+func (r *row) push(s *slab, slot uint32, i uint32, n *node) {
+	b := slot >> r.shift
+	r.occupied[b>>6] |= 1 << (b & 63)
+	r.entries++
+	r.buckets[b].push(s, i, n)
 }
 
-func (r *row) unlink(s *slab, b uint32, n *node) {
+// insert is push for a near row, whose buckets are kept in the order of their slots.
+func (r *row) insert(s *slab, slot uint32, i uint32, n *node) {
+	if last := r.bucket(slot).tail; r.shift == 0 || last == 0 || s.node(last).loc <= n.loc {
+		r.push(s, slot, i, n)
+		return
+	}
+	r.entries++
+	r.bucket(slot).insert(s, i, n)
+}
+
+func (r *row) unlink(s *slab, slot uint32, n *node) {
+	b := slot >> r.shift
 	bk := &r.buckets[b]
 	bk.unlink(s, n)
 	if bk.head == 0 {
 		r.occupied[b>>6] &^= 1 << (b & 63)
-		r.used--
 	}
+	r.entries--
 }
 
-// cut drops the nodes before i from their bucket; 0 drops all.
-func (r *row) cut(s *slab, b uint32, i uint32) {
+// cut drops the nodes before i, of which there are that many, from the bucket of a slot.
+func (r *row) cut(s *slab, slot uint32, i uint32, nodes int) {
+	b := slot >> r.shift
 	bk := &r.buckets[b]
+	r.entries -= nodes
 	if bk.head = i; i != 0 {
 		s.node(i).prev = 0
 		return
 	}
 	bk.tail = 0
 	r.occupied[b>>6] &^= 1 << (b & 63)
-	r.used--
 }

@@ -104,54 +104,6 @@ func TestTimeout_APanickingHookIsReported(t *testing.T) {
 	})
 }
 
-func TestWheel_ABlockingCallbackDelaysNoOther(t *testing.T) {
-	for name, e := range map[string]wheel.Executor{"Goroutines": wheel.Goroutines(), "Pool(1)": wheel.Pool(1), "Pool(4)": wheel.Pool(4)} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newWheel(t, wheel.WithExecutor(e))
-				release := make(chan struct{})
-				var worst atomic.Int64
-				var ran counter
-				for k := range 10_000 {
-					d := time.Second + time.Duration(k)*10*time.Microsecond
-					start := time.Now()
-					f := func() {
-						worst.Store(max(worst.Load(), int64(time.Since(start)-d)))
-						ran.inc()
-					}
-					if k%1000 == 537 { // in the middle of a batch
-						f = func() { <-release }
-					}
-					after(t, w, d, f)
-				}
-				pass(3 * time.Second)
-				require.EqualValues(t, 10_000-10, ran.Load())
-				require.LessOrEqual(t, time.Duration(worst.Load()), 5*time.Millisecond)
-				close(release)
-			})
-		})
-	}
-}
-
-func TestWheel_ManyBlockingCallbacksAllBegin(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWheel(t, wheel.WithExecutor(wheel.Pool(2)))
-		release := make(chan struct{})
-		var began counter
-		for range 3000 {
-			after(t, w, time.Second, func() { began.inc(); <-release })
-		}
-		pass(1100 * time.Millisecond)
-		require.EqualValues(t, 3000, began.Load(), "every callback blocks, yet all began within 100 ms")
-		close(release)
-		pass(time.Second)
-		var ran counter
-		after(t, w, time.Second, ran.inc)
-		pass(time.Second)
-		require.EqualValues(t, 1, ran.Load())
-	})
-}
-
 func TestWheel_InlineDelaysOthersWhileItBlocks(t *testing.T) {
 	bubble(t, func(t *testing.T) { // the documented price of Inline, and the control of the tests above
 		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))

@@ -2,9 +2,12 @@ package wheel
 
 import "time"
 
-// Clock is a source of time for tests. The Clock and Mock of github.com/benbjohnson/clock satisfy it.
+// Clock is a source of time for tests. The Clock and Mock of github.com/benbjohnson/clock satisfy it. It must be safe
+// for concurrent use.
 type Clock interface {
+	// Now returns the current time. Should it go back, entries fire late, never early or twice.
 	Now() time.Time
+	// After returns a channel that receives once d has passed.
 	After(d time.Duration) <-chan time.Time
 }
 
@@ -12,16 +15,20 @@ type Clock interface {
 // reads monotonic time, so a step of the wall clock moves no deadline.
 type timeSource struct {
 	origin time.Time
-	clock  Clock       // nil: the system clock
-	timer  *time.Timer // the worker's own; nil until its first timed wait
+	clock  Clock            // nil: the system clock
+	wall   func() time.Time // what the clock shows
+	timer  *time.Timer      // the worker's own; nil until its first timed wait
 }
 
 func newTimeSource(clock Clock) timeSource {
 	if clock == nil {
-		return timeSource{origin: time.Now()}
+		return timeSource{origin: time.Now(), wall: time.Now}
 	}
-	return timeSource{origin: clock.Now(), clock: clock}
+	return timeSource{origin: clock.Now(), wall: clock.Now, clock: clock}
 }
+
+// monotonic reports whether an instant is kept by the time that now measures, which a Clock's always is.
+func (s *timeSource) monotonic(t time.Time) bool { return s.clock != nil || t != t.Round(0) }
 
 func (s *timeSource) now() int64 {
 	if s.clock == nil {

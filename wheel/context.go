@@ -9,10 +9,12 @@ import (
 
 // WithTimeout is context.WithTimeout with its deadline on the wheel: Deadline, Done, Err and context.Cause
 // behave as there, including for children and when the parent has the earlier deadline. It needs one
-// allocation for the context and one for the CancelFunc, and Done's channel only if somebody asks for it.
-// Call the CancelFunc when done, as always.
+// allocation for the context and one for the CancelFunc, and Done's channel only if it is asked for.
+// Call the CancelFunc when done, as always. WithTimeout does not block; it panics if parent is nil.
 //
-// If the wheel is stopped or full, the deadline moves to a runtime timer: a context never loses its deadline.
+// If the wheel is stopped or full, the deadline moves to a runtime timer: a context never loses its deadline. As
+// with callbacks, it is punctual as long as the executor has a goroutine free: with a Pool whose goroutines are all
+// blocked, or with Inline, contexts end late.
 func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if parent == nil {
 		panic("wheel: WithTimeout with a nil parent")
@@ -61,7 +63,7 @@ type timeoutContext struct {
 
 type afterFunc struct{ f func() }
 
-// closedChan is the Done of a context that ended before anybody asked.
+// closedChan is the Done of a context that ended before it was asked for.
 var closedChan = func() chan struct{} { ch := make(chan struct{}); close(ch); return ch }()
 
 func (c *timeoutContext) Deadline() (time.Time, bool) { return c.deadline, true }

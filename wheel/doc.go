@@ -5,13 +5,15 @@
 // # What it promises
 //
 //   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop returns it.
-//   - It never fires before its deadline, and at most one tick after it, as long as the process gets to run and,
-//     with Inline, callbacks do not block. A sparse bucket fires each entry at its own deadline, as
-//     time.AfterFunc does; a crowded one fires its entries together when their tick ends.
-//   - Timer.Stop returning true means that the callback will not run.
-//   - A callback that panics is reported and harms no other; one that blocks delays no other (but with Inline).
+//   - It never fires before its deadline, and at most one tick after it, as long as the process gets to run and
+//     the executor has a goroutine free for it, as Goroutines, the default, always has. A sparse tick fires each
+//     entry at its own deadline, as time.AfterFunc does; a crowded one fires its entries together when it ends.
+//   - Timer.Stop returning true means that the callback will not run. Until its callback begins, an entry can be
+//     stopped, also while it waits for its turn.
+//   - A callback that panics is reported and harms no other. With Goroutines one that blocks delays no other.
+//   - Entries are taken to be called in the order of their ticks, also after a stall.
 //   - After Stop has returned no callback begins.
-//   - Deadlines are monotonic: a step of the wall clock moves none.
+//   - Deadlines are monotonic: a step of the wall clock moves none but those of a Schedule that is kept by it.
 //
 // # What it does not promise
 //
@@ -23,12 +25,13 @@
 // Let n be the number of pending entries.
 //
 //	AfterFunc, Stop, Reset   O(1), no allocation, no system call, one uncontended mutex
-//	firing                   O(1) and a share of a hand-over to the executor; far entries are touched once more
+//	firing                   O(1); far entries are touched once or twice more
 //	waiting                  nothing: no wakeups before the earliest deadline, none at all when empty
 //	catching up a stall      O(occupied buckets + due entries), however many ticks were missed
 //	memory                   24 bytes a pending entry and the value: 8 bytes for a func, a T for Typed[T];
 //	                         given back when entries end
-//	goroutines               the worker and the executor's; none while the wheel is empty
+//	goroutines               one that keeps the time, a few to run callbacks, and one for each callback that
+//	                         blocks; none while the wheel is empty
 //
 // # Example
 //

@@ -12,10 +12,12 @@ var (
 	// ErrTooManyPending is returned when a new entry would exceed WithMaxPendingTimeouts.
 	// Nothing was scheduled; stopping or firing an entry makes room again.
 	ErrTooManyPending = errors.New("wheel: too many pending timeouts")
-	// ErrNilFunc is returned when the callback or task is nil.
+	// ErrNilFunc is returned when the callback, task or schedule is nil.
 	ErrNilFunc = errors.New("wheel: nil function")
 	// ErrInvalidPeriod is returned by Every for a period of zero or less.
 	ErrInvalidPeriod = errors.New("wheel: period must be positive")
+	// ErrNoNextTime is returned by Schedule for a schedule that has no instant after now.
+	ErrNoNextTime = errors.New("wheel: the schedule has no next time")
 	// ErrStopFromTask is returned by Stop when it is called from a callback of the same wheel:
 	// Stop waits for running callbacks, so it would wait for its own caller. The wheel keeps running.
 	ErrStopFromTask = errors.New("wheel: Stop called from a callback of this wheel")

@@ -1,31 +1,19 @@
 package wheel
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "time"
 
-// periodic is an entry of Every. It keeps its node from firing to firing, so its handle stays valid.
-type periodic struct {
-	f      func()
-	period int64
-	state  atomic.Int32
-}
-
-const (
-	periodicIdle int32 = iota
-	periodicRunning
-	periodicStopped
-)
-
-// Every calls f at a fixed rate: first when period has passed, then each period after that. The instants are
-// multiples of period from the call, so there is no drift however late single firings are. f never overlaps
-// itself: a firing that comes up while f is still running is skipped, and those missed while the wheel was held
-// up (a stalled process, a blocking Inline callback) are made good by a single late one. Stop ends it, also
-// from inside f; no firing begins after Stop has returned true, but one may be in progress. A panic of f does
-// not end it.
+// Every calls f at a fixed rate. Its instants are the multiples of period from now on, so there is no drift however
+// late single firings are. f never overlaps itself, and a firing stands for every instant that has passed when f
+// returns: if it began late, as the process stalled or its turn came late, or if f took longer than period, the
+// missed instants are skipped, and the next firing comes at the first instant after f has returned. So between one
+// multiple of period and the next f is called at most once, and two firings are closer than period only if the
+// earlier one was late.
 //
-// Errors: ErrNilFunc; ErrInvalidPeriod for a period of zero or less; ErrStopped; ErrTooManyPending.
+// Timer.Stop ends it, also from inside f: no firing begins after it has returned true, but one may be in progress.
+// Timer.Reset moves the next firing and with it the instants after that. A panic of f does not end it.
+//
+// Every does not block. Errors: ErrNilFunc; ErrInvalidPeriod for a period of zero or less; ErrStopped;
+// ErrTooManyPending. Nothing is scheduled then.
 func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {
 	if f == nil {
 		return Timer{}, ErrNilFunc
@@ -33,24 +21,20 @@ func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {
 	if period <= 0 {
 		return Timer{}, ErrInvalidPeriod
 	}
-	return w.objects.schedule(period, &periodic{f: f, period: int64(period)})
+	p := &struct {
+		recurring
+		fixedRate
+	}{recurring{f: f}, fixedRate{period}}
+	p.rule = &p.fixedRate
+	return w.objects.schedule(period, &p.recurring)
 }
 
-func (p *periodic) bind(Timer) {}
+// fixedRate is the rule of Every.
+type fixedRate struct{ period time.Duration }
 
-func (p *periodic) fire() {
-	if !p.state.CompareAndSwap(periodicIdle, periodicRunning) {
-		return
-	}
-	defer p.state.CompareAndSwap(periodicRunning, periodicIdle)
-	p.f()
+func (r *fixedRate) early(int64) (deadline int64, early bool) { return 0, false }
+
+func (r *fixedRate) next(now, due int64, _ bool) (deadline int64, ok bool) {
+	missed := time.Duration(max(0, now-due)).Truncate(r.period)
+	return deadlineAfter(due+int64(missed), r.period), true
 }
-
-// next returns the first multiple of the period that is still to come.
-func (p *periodic) next(deadline, now int64) int64 {
-	last := deadline + (now-deadline)/p.period*p.period
-	return deadlineAfter(last, time.Duration(p.period))
-}
-
-// end lets no firing begin any more; it returns true to the first caller.
-func (p *periodic) end() bool { return p.state.Swap(periodicStopped) != periodicStopped }

@@ -3,6 +3,7 @@ package wheel_test
 import (
 	"context"
 	"math"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,9 +53,6 @@ func TestEvery_SkipsWhatASlowCallbackMisses(t *testing.T) {
 		require.True(t, timer.Stop())
 		pass(time.Second)
 		want := []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 70 * time.Millisecond, 100 * time.Millisecond}
-		if e == wheel.Inline() { // here f holds up the wheel itself
-			want = []time.Duration{10 * time.Millisecond, 35 * time.Millisecond, 60 * time.Millisecond, 85 * time.Millisecond}
-		}
 		require.Equal(t, want, at)
 	})
 }
@@ -161,5 +159,115 @@ func TestEvery_TheWheelsStopReturnsIt(t *testing.T) {
 		require.Equal(t, 500*time.Millisecond, rest[0].Left)
 		rest[0].Func()
 		require.EqualValues(t, 3, ran.Load())
+	})
+}
+
+// instants checks the firings of an Every of that period: never between its instants more than once, and never
+// two at a time. It returns how many there were.
+type instants struct {
+	period  time.Duration
+	start   time.Time
+	running atomic.Bool
+	last    atomic.Int64 // the instant that the last firing stands for
+	ran     atomic.Int64
+}
+
+func (i *instants) fire(t *testing.T) {
+	if i.running.Swap(true) {
+		t.Error("it overlaps itself")
+	}
+	defer i.running.Store(false)
+	n := int64(time.Since(i.start) / i.period)
+	if last := i.last.Swap(n); n <= last {
+		t.Errorf("fired twice between instants %d and %d", n, n+1)
+	}
+	i.ran.Add(1)
+}
+
+func TestEvery_AFiringThatWaitsStandsForThoseItMissed(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		w := newWheel(t, wheel.WithExecutor(e))
+		const period = 10 * time.Millisecond
+		i := &instants{period: period, start: time.Now()}
+		every(t, w, period, func() { i.fire(t) })
+		for range 5000 { // 5 callbacks of 5 ms each come due in each millisecond of a second
+			after(t, w, time.Duration(rand.Int64N(int64(time.Second))), func() { time.Sleep(5 * time.Millisecond) })
+		}
+		pass(time.Minute + period/2)
+		during := i.ran.Load()
+		switch e {
+		case wheel.Goroutines():
+			require.EqualValues(t, time.Minute/period, during, "nothing held it up")
+		default:
+			require.LessOrEqual(t, during, int64(time.Minute/period))
+			require.GreaterOrEqual(t, during, int64(30*time.Second/period))
+		}
+		pass(time.Second)
+		require.Equal(t, during+100, i.ran.Load(), "punctual again")
+	})
+}
+
+func TestEvery_AStallIsOneLateFiringAndThenTheNextInstant(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := &steppedClock{wait: make(chan time.Time)}
+		w := newWheel(t, wheel.WithClock(c))
+		var at []time.Duration
+		every(t, w, time.Second, func() { at = append(at, time.Duration(c.now.Load())) })
+		pass(time.Second)
+		for _, step := range []time.Duration{3700 * time.Millisecond, 299 * time.Millisecond, time.Millisecond, time.Second} {
+			c.now.Add(int64(step))
+			c.wait <- time.Time{}
+			pass(time.Second)
+		}
+		require.Equal(t, []time.Duration{3700 * time.Millisecond, 4 * time.Second, 5 * time.Second}, at)
+	})
+}
+
+func TestEvery_ResetFromInsideMovesTheFiringAfterThisOne(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		w := newWheel(t, wheel.WithExecutor(e))
+		start := time.Now()
+		var self atomic.Pointer[wheel.Timer]
+		var at []time.Duration
+		timer := every(t, w, 10*time.Second, func() {
+			at = append(at, time.Since(start))
+			if len(at) == 1 {
+				require.True(t, self.Load().Pending())
+				require.True(t, self.Load().Reset(time.Second))
+				time.Sleep(3 * time.Second) // it comes due meanwhile, and waits
+			}
+		})
+		self.Store(&timer)
+		pass(32 * time.Second)
+		require.Equal(t, []time.Duration{10 * time.Second, 13 * time.Second, 21 * time.Second, 31 * time.Second}, at)
+	})
+}
+
+func TestEvery_WhileItRunsTheWheelIsNotWoken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		every(t, w, time.Millisecond, func() { time.Sleep(time.Hour) })
+		pass(time.Second)
+		before := w.Stats().Wakeups
+		pass(50 * time.Minute)
+		require.LessOrEqual(t, w.Stats().Wakeups-before, int64(1))
+	})
+}
+
+func TestEvery_TheWheelsStopReturnsItOnceWhileItRuns(t *testing.T) {
+	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
+		w := newWheel(t, wheel.WithExecutor(e))
+		var ran counter
+		timer := every(t, w, time.Second, func() { time.Sleep(time.Minute); ran.inc() })
+		pass(2 * time.Second)
+		rest, err := w.Stop(context.Background())
+		require.NoError(t, err)
+		require.Len(t, rest, 1)
+		require.NotNil(t, rest[0].Func)
+		require.Zero(t, rest[0].Left)
+		require.EqualValues(t, 1, ran.Load())
+		require.False(t, timer.Stop())
+		pass(time.Hour)
+		require.EqualValues(t, 1, ran.Load())
 	})
 }

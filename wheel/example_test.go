@@ -66,6 +66,71 @@ func ExampleWheel_Every() {
 	// Output: 1 2 3
 }
 
+func ExampleWheel_Schedule() {
+	w, stop := exampleWheel()
+	defer stop()
+	fired := make(chan int)
+	n := 0
+	thrice := wheel.ScheduleFunc(func(prev time.Time) time.Time {
+		if n == 3 {
+			return time.Time{} // there is no further instant
+		}
+		return prev.Add(time.Millisecond)
+	})
+	if _, err := w.Schedule(thrice, func() { n++; fired <- n }); err != nil {
+		panic(err)
+	}
+	fmt.Println(<-fired, <-fired, <-fired)
+	// Output: 1 2 3
+}
+
+func ExampleScheduleFunc() {
+	// On the first of each month at six in the morning.
+	monthly := wheel.ScheduleFunc(func(prev time.Time) time.Time {
+		next := time.Date(prev.Year(), prev.Month(), 1, 6, 0, 0, 0, prev.Location())
+		if !next.After(prev) {
+			next = next.AddDate(0, 1, 0)
+		}
+		return next
+	})
+	newYear := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+	first := monthly.Next(newYear)
+	fmt.Println(first)
+	fmt.Println(monthly.Next(first))
+	// Output:
+	// 2026-01-01 06:00:00 +0000 UTC
+	// 2026-02-01 06:00:00 +0000 UTC
+}
+
+func ExampleExecutorFunc() {
+	tasks := make(chan func(), 100)
+	var workers sync.WaitGroup
+	for range 4 { // the caller's own pool
+		workers.Go(func() {
+			for task := range tasks {
+				task()
+			}
+		})
+	}
+	w, err := wheel.New(wheel.WithExecutor(wheel.ExecutorFunc(func(task func()) {
+		select {
+		case tasks <- task:
+		default: // the pool has no room: run must not block
+			go task()
+		}
+	})))
+	if err != nil {
+		panic(err)
+	}
+	done := make(chan string)
+	_, _ = w.AfterFunc(time.Millisecond, func() { done <- "done by the pool" })
+	fmt.Println(<-done)
+	_, _ = w.Stop(context.Background()) // no task begins a callback after this
+	close(tasks)
+	workers.Wait()
+	// Output: done by the pool
+}
+
 func ExampleWheel_NewTimeout() {
 	w, stop := exampleWheel()
 	defer stop()

@@ -1,372 +1,288 @@
 package wheel
 
 import (
-	"bytes"
-	"context"
 	"math"
-	"runtime"
 	"strconv"
 	"sync"
-	"time"
 )
 
-// Executor says where callbacks run: Inline, Goroutines or Pool.
+// Executor says where callbacks run: Goroutines, Pool, Inline or ExecutorFunc.
 type Executor struct {
-	kind executorKind
-	size int
+	name   string
+	limit  int                // goroutines of the wheel's own that run callbacks
+	caller *func(task func()) // of ExecutorFunc; a pointer keeps Executor comparable
 }
 
-type executorKind int
+// Goroutines lets no callback wait for another, as time.AfterFunc does: a callback that blocks delays none. Callbacks
+// that do not block share few goroutines; each that blocks has one to itself, however many there are.
+func Goroutines() Executor { return Executor{name: "Goroutines", limit: math.MaxInt} }
 
-const (
-	executorUnset executorKind = iota
-	executorInline
-	executorGoroutines
-	executorPool
-)
+// Pool runs at most n callbacks at a time, on n goroutines. While all of them are busy, entries that come due wait
+// their turn in the order of their ticks. An entry that waits is pending as any other: it can be stopped and reset, it
+// counts in Len, and Stop of the wheel returns it.
+func Pool(n int) Executor { return Executor{name: "Pool(" + strconv.Itoa(n) + ")", limit: n} }
 
-// Inline runs callbacks on the wheel's worker, as Netty does by default: no hand-over, but a callback that
-// blocks delays every other entry. For callbacks known to be short.
-func Inline() Executor { return Executor{kind: executorInline} }
+// Inline runs callbacks on the wheel's worker, as Netty does by default: one at a time and without a hand-over, but a
+// callback that blocks delays every other entry. For callbacks known to be short. Otherwise as Pool(1).
+func Inline() Executor { return Executor{name: "Inline", limit: 1} }
 
-// Goroutines lets no callback wait for another, as time.AfterFunc does: before one begins, a goroutine is on its way
-// to the next. Callbacks that do not block share few goroutines; each that blocks has one to itself.
-func Goroutines() Executor { return Executor{kind: executorGoroutines, size: math.MaxInt} }
+// ExecutorFunc lets the caller run the callbacks, on goroutines of its own: a worker pool, an errgroup, an event loop.
+// The wheel calls run on its worker, once for each entry that comes due, in the order of ticks; run must
+// see to it that task is called soon, and must not block, as nothing fires meanwhile. For a pool that can
+// refuse work:
+//
+//	wheel.ExecutorFunc(func(task func()) {
+//		if err := pool.Submit(task); err != nil {
+//			go task()
+//		}
+//	})
+//
+// An entry fires when its task is called. Until then it is pending as any other: it can be stopped and reset, it counts
+// in Len, and Stop of the wheel returns it. A task calls the callback at most once and does nothing when its entry has
+// been stopped, reset or returned meanwhile, so it is safe to call late, more than once, from any goroutine, and after
+// the wheel's Stop. A panic of the callback does not leave the task: it is reported as with every executor.
+//
+// A task that is never called leaves its entry pending until that is stopped, reset or returned by the wheel's Stop;
+// other entries are not affected. A task that run calls itself runs on the worker, as with Inline. If run panics
+// or ends its goroutine, the panic is reported and the task is called on a goroutine of the wheel's own.
+//
+// Stop of the wheel waits for the callbacks that tasks have begun, not for tasks that were not called.
+func ExecutorFunc(run func(task func())) Executor {
+	e := Executor{name: "ExecutorFunc", limit: 1}
+	if run != nil {
+		e.caller = &run
+	}
+	return e
+}
 
-// Pool runs callbacks on n goroutines, started when first needed and kept until the wheel stops. A callback
-// that blocks is noticed within about a tick (at least 1 ms), and another goroutine takes over what is behind
-// it, so that slow callbacks cost goroutines, not punctuality.
-func Pool(n int) Executor { return Executor{kind: executorPool, size: n} }
-
+// String names the executor, for logs.
 func (e Executor) String() string {
-	switch e.kind {
-	case executorInline:
-		return "Inline"
-	case executorGoroutines:
-		return "Goroutines"
-	case executorPool:
-		return "Pool(" + strconv.Itoa(e.size) + ")"
-	default:
+	if e.name == "" {
 		return "unset"
 	}
+	return e.name
 }
 
-// idleGoroutines is how many finished goroutines Goroutines keeps for reuse.
-const idleGoroutines = 64
-
-// work is a batch, whatever its values are.
-type work interface {
-	run()
-	progress() (claimed, left int64)
-	join()
-	leave()
+// refusal says why a wheel cannot use the executor; empty if it can.
+func (e Executor) refusal() string {
+	switch {
+	case e.name == "":
+		return "use Goroutines, Pool, Inline or ExecutorFunc"
+	case e.limit < 1:
+		return "a pool needs at least one goroutine"
+	case e.name == "ExecutorFunc" && e.caller == nil:
+		return "the function is nil"
+	}
+	return ""
 }
 
-// executor runs batches on runners: goroutines that stay for the next batch. Inline has one runner, the worker.
+// spareRunners is how many idle runners an executor without a limit keeps.
+const spareRunners = 64
+
+// executor is the runners of a wheel, and which of them is the worker; see scheduler.work.
 type executor struct {
-	kind  executorKind
-	limit int  // runners that may be at work, not counting blocked ones
-	keep  int  // idle runners to keep
-	eager bool // Goroutines: who begins a callback first sends for somebody to do the next
+	limit     int // runners at most
+	spare     int // idle runners at most
+	batchSize int // entries that a runner takes at once; 1 if it may be the last runner to come by for long
 
 	mu      sync.Mutex
-	runners map[*runner]struct{} // all of them
+	worker  bool // a runner is the worker, or has been appointed and is on its way
+	runners int
 	idle    []*runner
-	watched []*runner // those that rescue looks at: at work, with something behind them at the last look
-	queue   []work
-	blocked int // runners that made no progress between two looks and have not ended their batch since
+	batches []work // those with callbacks that no runner has claimed
+	calls   int    // tasks of ExecutorFunc that are running a callback
 	halted  bool
-	resting bool          // the worker has retired: nobody stays idle
-	gone    chan struct{} // closed once halted and no runner is left
-	looked  int64         // when rescue last looked
-	inline  work          // Inline only: what the worker is running
+	begun   chan struct{} // closed once halted and no batch is left
+	gone    chan struct{} // closed once halted and no runner and no call is left
 }
 
-type runner struct {
-	next chan work // closed to end an idle runner
-	work work
-	goid int64
-
-	place   int   // in watched, -1 if it is not there
-	claimed int64 // progress of work at the last look, -1 if there was none yet
-	blocked bool
-}
-
-func newExecutor(e Executor) *executor {
-	x := &executor{kind: e.kind, limit: e.size, keep: e.size, runners: make(map[*runner]struct{}), gone: make(chan struct{})}
-	if e.kind == executorGoroutines {
-		x.keep, x.eager = idleGoroutines, true
+func (x *executor) init(e Executor) {
+	x.limit, x.spare, x.batchSize = e.limit, e.limit, 1
+	if e.limit == math.MaxInt {
+		x.spare, x.batchSize = spareRunners, maxBatch
 	}
-	return x
+	x.begun, x.gone = make(chan struct{}), make(chan struct{})
 }
 
-// submit hands a batch over without running or waiting for any of it. The caller holds the core's handover
-// lock, which keeps halt out.
-func (x *executor) submit(w work) {
+// startWorker starts a runner as the worker if there is none and the limit allows it; otherwise the first runner to
+// return from its callback will be the worker. It returns false if there is a worker, which may be asleep.
+func (x *executor) startWorker(c *scheduler) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.resting = false
-	w.join()
-	x.place(w)
-}
-
-// accompany puts one more runner on a batch that is being run. The caller is one of its runners.
-func (x *executor) accompany(w work) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.halted {
-		w.join()
-		x.place(w)
-	}
-}
-
-// place gives a batch to a runner: an idle one, a new one, or the next that becomes free.
-func (x *executor) place(w work) {
-	switch {
-	case x.kind == executorInline:
-		x.inline = w
-	case len(x.idle) > 0:
-		r := x.idle[len(x.idle)-1]
-		x.idle = x.idle[:len(x.idle)-1]
-		x.assign(r, w)
-		r.next <- w
-	case len(x.runners)-x.blocked < x.limit:
-		x.spawn(w)
-	default:
-		x.queue = append(x.queue, w)
-	}
-}
-
-// runInline runs what was submitted last on the calling goroutine, the worker. Inline only.
-func (x *executor) runInline() {
-	if x.inline == nil {
-		return
-	}
-	x.inline.run()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.inline.leave()
-	x.inline = nil
-}
-
-// assign gives a runner its next batch, to be watched unless nobody ever waits behind a callback.
-func (x *executor) assign(r *runner, w work) {
-	r.work, r.claimed, r.place = w, -1, -1
-	if !x.eager {
-		r.place = len(x.watched)
-		x.watched = append(x.watched, r)
-	}
-}
-
-func (x *executor) unwatch(r *runner) {
-	if r.place < 0 {
-		return
-	}
-	last := len(x.watched) - 1
-	x.watched[r.place] = x.watched[last]
-	x.watched[r.place].place = r.place
-	x.watched[last] = nil
-	x.watched = x.watched[:last]
-	r.place = -1
-}
-
-// spawn starts a runner; the caller holds mu.
-func (x *executor) spawn(w work) {
-	r := &runner{next: make(chan work, 1)}
-	x.assign(r, w)
-	x.runners[r] = struct{}{}
-	go x.serve(r, w)
-}
-
-// serve is a runner's life. A callback that ends its goroutine with runtime.Goexit passes it on to another.
-func (x *executor) serve(r *runner, w work) {
-	done := false
-	defer func() {
-		if !done {
-			go x.serve(r, w)
-		}
-	}()
-	x.mu.Lock()
-	r.goid = goroutineID()
-	x.mu.Unlock()
-	for w != nil {
-		w.run()
-		w = x.turn(r)
-	}
-	done = true
-}
-
-// turn ends a runner's work and returns its next, waiting for it; nil ends the runner.
-func (x *executor) turn(r *runner) work {
-	x.mu.Lock()
-	r.work.leave()
-	r.work = nil
-	x.unwatch(r)
-	if r.blocked {
-		r.blocked = false
-		x.blocked--
-	}
-	switch {
-	case x.halted || x.resting || len(x.runners)-x.blocked > x.limit:
-	case len(x.queue) > 0:
-		w := x.dequeue()
-		x.assign(r, w)
-		x.mu.Unlock()
-		return w
-	case len(x.idle) < x.keep:
-		x.idle = append(x.idle, r)
-		x.mu.Unlock()
-		return <-r.next
-	}
-	x.remove(r)
-	x.mu.Unlock()
-	return nil
-}
-
-func (x *executor) remove(r *runner) {
-	delete(x.runners, r)
-	if x.halted && len(x.runners) == 0 {
-		close(x.gone)
-	}
-}
-
-// rescue looks, at most once in patience, for runners that are still in the callback of the last look, and puts
-// as many new ones on what waits behind them; while all of them block, their number doubles. It reports
-// whether to look again after patience.
-func (x *executor) rescue(now, patience int64) (again bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if len(x.watched) == 0 {
+	if x.worker {
 		return false
 	}
-	if now-x.looked < patience {
+	if x.runners < x.limit && !x.halted {
+		x.startLocked(c)
+	}
+	return true
+}
+
+// startLocked starts a runner, which is the worker.
+func (x *executor) startLocked(c *scheduler) {
+	x.joinLocked()
+	x.worker = true
+	go c.work(newRunner(c))
+}
+
+// appoint makes another runner the worker, if there may be one more.
+func (x *executor) appoint(c *scheduler) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	last := len(x.idle) - 1
+	switch {
+	case last >= 0:
+		next := x.idle[last]
+		x.idle = x.idle[:last]
+		next.worker = true
+		next.appointed <- struct{}{}
+	case x.runners < x.limit:
+		x.startLocked(c)
+	default:
+		x.worker = false
+	}
+}
+
+// rest keeps a runner that has nothing to do and is not the worker until it is. It returns false if the runner must
+// end instead.
+func (x *executor) rest(r *runner) bool {
+	x.mu.Lock()
+	switch {
+	case x.halted || x.worker && len(x.idle) >= x.spare:
+		x.leaveLocked(1)
+		x.mu.Unlock()
+		return false
+	case !x.worker:
+		x.worker, r.worker = true, true
+		x.mu.Unlock()
 		return true
 	}
-	x.looked = now
-	var stuck []*runner
-	for _, r := range x.watched {
-		claimed, _ := r.work.progress()
-		if r.claimed == claimed {
-			stuck = append(stuck, r)
-		}
-		r.claimed = claimed
-	}
-	lively := len(x.watched) - len(stuck)
-	for _, r := range stuck {
-		x.relieve(r)
-	}
-	if lively == 0 {
-		x.serveQueue(len(stuck))
-	} else {
-		x.serveQueue(x.limit - (len(x.runners) - x.blocked))
-	}
-	return len(x.watched) > 0
+	x.idle = append(x.idle, r)
+	x.mu.Unlock()
+	_, ok := <-r.appointed
+	return ok
 }
 
-// relieve counts a runner as blocked and puts another on the rest of its batch; without a rest there is nothing
-// to watch until it returns.
-func (x *executor) relieve(r *runner) {
-	if !r.blocked {
-		r.blocked = true
-		x.blocked++
-	}
-	if _, left := r.work.progress(); left > 0 {
-		r.work.join()
-		x.spawn(r.work)
-		return
-	}
-	x.unwatch(r)
-}
-
-// serveQueue starts at most n runners on batches from the queue.
-func (x *executor) serveQueue(n int) {
-	for ; n > 0 && len(x.queue) > 0; n-- {
-		x.spawn(x.dequeue())
-	}
-}
-
-func (x *executor) dequeue() work {
-	w := x.queue[0]
-	x.queue[0] = nil
-	x.queue = x.queue[1:]
-	return w
-}
-
-// halt stops handing out work and passes each batch that may hold unclaimed values to steal.
-func (x *executor) halt(steal func(work)) {
+// resign ends the worker, which is not replaced, and all idle runners. It returns false, and ends nothing, while there is
+// a batch to help with.
+func (x *executor) resign(r *runner) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.halted = true
-	for _, w := range x.queue {
-		steal(w)
+	if len(x.batches) > 0 {
+		return false
 	}
-	x.queue = nil
-	if x.inline != nil {
-		steal(x.inline)
-	}
-	for r := range x.runners {
-		if r.work != nil {
-			steal(r.work)
-		}
-	}
-	x.dismissIdle()
-	if len(x.runners) == 0 {
-		close(x.gone)
-	}
+	x.dismissIdleLocked()
+	x.worker, r.worker = false, false
+	x.leaveLocked(1)
+	return true
 }
 
-// dismiss ends the idle runners, and each of the others when its batch is done, until the next submit.
-func (x *executor) dismiss() {
+// resume takes a resignation back, unless there is another worker by now.
+func (x *executor) resume(r *runner) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.resting = true
-	x.dismissIdle()
+	if x.worker || x.halted {
+		return false
+	}
+	x.joinLocked()
+	x.worker, r.worker = true, true
+	return true
 }
 
-func (x *executor) dismissIdle() {
+func (x *executor) dismissIdleLocked() {
 	for _, r := range x.idle {
-		close(r.next)
-		delete(x.runners, r)
+		close(r.appointed)
 	}
+	x.leaveLocked(len(x.idle))
 	x.idle = nil
 }
 
-// owns reports whether the goroutine is one of the runners.
-func (x *executor) owns(goid int64) bool {
+func (x *executor) joinLocked() {
+	if x.runners++; x.runners == 1 {
+		running.Add(1)
+	}
+}
+
+func (x *executor) leaveLocked(runners int) {
+	if x.runners -= runners; x.runners == 0 && runners > 0 {
+		running.Add(-1)
+	}
+	x.endLocked()
+}
+
+// open lets other runners help with a batch, which the caller will run. Were there no worker just now, none
+// would come by: then the caller becomes the worker, and appoints another before it begins.
+func (x *executor) open(b work, r *runner) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for r := range x.runners {
-		if r.goid == goid {
-			return true
-		}
+	if !x.worker {
+		x.worker, r.worker = true, true
 	}
-	return false
+	b.join() // for the caller
+	b.join() // for as long as it is open
+	b.move(len(x.batches))
+	x.batches = append(x.batches, b)
 }
 
-// wait waits until every running callback has returned.
-func (x *executor) wait(ctx context.Context) error {
-	select {
-	case <-x.gone:
+// oldest returns a batch to help with, one of those that were opened first, or nil. The caller runs it.
+func (x *executor) oldest() work {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.batches) == 0 {
 		return nil
-	default:
 	}
-	select {
-	case <-x.gone:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	x.batches[0].join()
+	return x.batches[0]
 }
 
-// goroutineID reads the current goroutine's number off its stack trace. It serves the check of Stop alone.
-func goroutineID() int64 {
-	var buf [64]byte
-	fields := bytes.Fields(buf[:runtime.Stack(buf[:], false)])
-	id, _ := strconv.ParseInt(string(fields[1]), 10, 64)
-	return id
+// close ends the help with a batch that has no callback to be claimed any more.
+func (x *executor) close(b work) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	place := b.move(-1)
+	if place < 0 {
+		return // another of its runners was quicker
+	}
+	last := len(x.batches) - 1
+	if end := x.batches[last]; end != b {
+		end.move(place)
+		x.batches[place] = end
+	}
+	x.batches[last] = nil
+	x.batches = x.batches[:last]
+	if x.halted && last == 0 {
+		close(x.begun)
+	}
+	b.leave()
 }
 
-// patience is how long a runner may stay in one callback while others wait behind it.
-func patience(tick time.Duration) int64 {
-	return int64(min(max(tick, time.Millisecond), 10*time.Millisecond))
+// enter counts a callback that a task of ExecutorFunc begins.
+func (x *executor) enter() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.calls++
+}
+
+func (x *executor) leave() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.calls--
+	x.endLocked()
+}
+
+// halt ends the runners, each when its callback has returned and no batch is left. The shards must be closed.
+func (x *executor) halt() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.halted = true
+	if len(x.batches) == 0 {
+		close(x.begun)
+	}
+	x.dismissIdleLocked()
+}
+
+func (x *executor) endLocked() {
+	if x.halted && x.runners == 0 && x.calls == 0 {
+		close(x.gone)
+	}
 }

@@ -11,7 +11,7 @@ type Ring struct{ ring }
 // NewRing makes a ring of the given geometry.
 func NewRing(tick time.Duration, buckets int) *Ring {
 	r := &Ring{}
-	r.init(tick, buckets)
+	r.init(newTicks(tick), buckets)
 	return r
 }
 
@@ -35,25 +35,23 @@ func (r *Ring) Remove(i uint32) {
 // Reset moves an entry.
 func (r *Ring) Reset(i uint32, now, deadline int64) { r.reset(i, now, deadline) }
 
-// Advance frees and returns the entries due by now, in the order they come out, and the number of calls to the
-// ring's advance it took.
-func (r *Ring) Advance(now int64) (due []uint32, calls int) {
+// Advance frees and returns the entries due by now, in the order they come out, and the number of calls it took to
+// take them.
+func (r *Ring) Advance(now int64) (due []uint32, calls int) { return r.AdvanceBy(now, 256) }
+
+// AdvanceBy is Advance with so many entries at a time at most.
+func (r *Ring) AdvanceBy(now int64, size int) (due []uint32, calls int) {
 	for more := true; more; calls++ {
 		var got []uint32
-		got, more = r.once(now)
+		got, more = r.AdvanceOnce(now, size)
 		due = append(due, got...)
 	}
 	return due, calls
 }
 
 // AdvanceOnce makes a single call.
-func (r *Ring) AdvanceOnce(now int64) []uint32 {
-	due, _ := r.once(now)
-	return due
-}
-
-func (r *Ring) once(now int64) (due []uint32, more bool) {
-	due, more = r.advance(now, make([]uint32, 0, batchSize))
+func (r *Ring) AdvanceOnce(now int64, size int) (due []uint32, more bool) {
+	due, more = r.take(now, make([]uint32, 0, size))
 	for _, i := range due {
 		if c, ok := r.release(i); ok {
 			r.drop(c)
@@ -62,10 +60,26 @@ func (r *Ring) once(now int64) (due []uint32, more bool) {
 	return due, more
 }
 
+// TakeAndHold takes what is due by now and holds it, as entries whose callback was called or is waited for.
+func (r *Ring) TakeAndHold(now int64, called bool) []uint32 {
+	due, _ := r.take(now, make([]uint32, 0, 256))
+	for _, i := range due {
+		if called {
+			r.hold(i, locCalled)
+		} else {
+			r.hold(i, locWaiting)
+		}
+	}
+	return due
+}
+
+// Rearm returns a held entry to its rows.
+func (r *Ring) Rearm(i uint32, now, deadline int64) { r.move(i, now, deadline) }
+
 // Next is the instant from which Advance has something to do.
 func (r *Ring) Next() int64 { return r.next() }
 
-// Live is the number of linked entries.
+// Live is the number of entries that are linked or held.
 func (r *Ring) Live() int { return r.live }
 
 // Chunks is the number of chunks of nodes held.
@@ -91,6 +105,13 @@ func (r *Ring) Check() error {
 			return err
 		}
 	}
+	prev := uint32(0)
+	for i := r.held.head; i != 0; i = r.node(i).next {
+		if n := r.node(i); seen[i] || n.loc < locHeld || n.prev != prev {
+			return fmt.Errorf("entry %d does not belong to those that are held", i)
+		}
+		seen[i], prev = true, i
+	}
 	if len(seen) != r.live {
 		return fmt.Errorf("%d entries linked, %d live", len(seen), r.live)
 	}
@@ -98,14 +119,11 @@ func (r *Ring) Check() error {
 }
 
 func (r *Ring) checkRow(k int, rw *row, seen map[uint32]bool) error {
-	used := 0
+	entries := 0
 	for b := range rw.buckets {
 		bk := rw.buckets[b]
 		if (bk.head != 0) != (rw.occupied[b>>6]&(1<<(b&63)) != 0) {
 			return fmt.Errorf("row %d bucket %d: bitmap disagrees", k, b)
-		}
-		if bk.head != 0 {
-			used++
 		}
 		prev := uint32(0)
 		for i := bk.head; i != 0; i = r.node(i).next {
@@ -113,19 +131,22 @@ func (r *Ring) checkRow(k int, rw *row, seen map[uint32]bool) error {
 			switch {
 			case seen[i]:
 				return fmt.Errorf("entry %d is linked twice", i)
-			case n.loc != uint32(k)<<locBucketBits|uint32(b):
+			case n.loc>>locSlotBits != uint32(k) || n.loc&locSlotMask>>rw.shift != uint32(b):
 				return fmt.Errorf("entry %d is in row %d bucket %d, its loc says %x", i, k, b, n.loc)
 			case n.prev != prev:
 				return fmt.Errorf("entry %d: broken back link", i)
+			case k < rowsPerRing && prev != 0 && r.node(prev).loc > n.loc:
+				return fmt.Errorf("row %d bucket %d: slots out of order", k, b)
 			}
 			seen[i], prev = true, i
+			entries++
 		}
 		if bk.tail != prev {
 			return fmt.Errorf("row %d bucket %d: broken tail", k, b)
 		}
 	}
-	if used == 0 || used != rw.used {
-		return fmt.Errorf("row %d: %d buckets in use, counted %d", k, used, rw.used)
+	if entries == 0 || entries != rw.entries {
+		return fmt.Errorf("row %d: %d entries, counted %d", k, entries, rw.entries)
 	}
 	return nil
 }
@@ -158,13 +179,30 @@ func SystemOrigin() time.Time {
 }
 
 // Reserved is what counts towards WithMaxPendingTimeouts.
-func (w *Wheel) Reserved() int64 { return w.core.reserved.Load() }
+func (w *Wheel) Reserved() int64 { return w.scheduler.reserved.Load() }
 
 // Retirements is how often the worker of an empty wheel has ended.
-func (w *Wheel) Retirements() int64 { return w.core.retired.Load() }
+func (w *Wheel) Retirements() int64 { return w.scheduler.retired.Load() }
 
 // WarnAgain lets the warning of too many wheels be logged again, and returns how many are at work now.
 func WarnAgain() int64 {
 	warned.Store(false)
 	return running.Load()
 }
+
+// HistogramOf returns a histogram of the given durations.
+func HistogramOf(ds ...time.Duration) (h Histogram) {
+	for _, d := range ds {
+		h.durations.add(d)
+	}
+	return h
+}
+
+// Merged returns the histogram of what both have counted.
+func Merged(a, b Histogram) Histogram {
+	a.durations.merge(&b.durations)
+	return a
+}
+
+// SetWallClock makes schedules read the wall clock by now.
+func (w *Wheel) SetWallClock(now func() time.Time) { w.scheduler.time.wall = now }

@@ -45,13 +45,15 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// executors are the three kinds, for tests that must hold for each.
+// executors are the kinds, for tests that must hold for each.
 func executors() map[string]wheel.Executor {
 	return map[string]wheel.Executor{
-		"Inline":     wheel.Inline(),
-		"Goroutines": wheel.Goroutines(),
-		"Pool(1)":    wheel.Pool(1),
-		"Pool(4)":    wheel.Pool(4),
+		"Inline":             wheel.Inline(),
+		"Goroutines":         wheel.Goroutines(),
+		"Pool(1)":            wheel.Pool(1),
+		"Pool(4)":            wheel.Pool(4),
+		"ExecutorFunc(go)":   wheel.ExecutorFunc(func(task func()) { go task() }),
+		"ExecutorFunc(call)": wheel.ExecutorFunc(func(task func()) { task() }),
 	}
 }
 

@@ -3,21 +3,22 @@ package wheel
 import (
 	"fmt"
 	"log/slog"
-	"runtime"
 	"time"
 )
 
-// Defaults and ranges of the options.
+// Defaults of the options.
 const (
 	DefaultTickDuration  = time.Millisecond
 	DefaultTicksPerWheel = 512
+)
 
+const (
 	minTickDuration  = time.Microsecond
 	maxTickDuration  = time.Hour
 	maxTicksPerWheel = 1 << 16
 )
 
-// Option configures a wheel. The set is closed: use the With functions of this package.
+// Option configures a wheel. The set is closed: use the With functions of this package, each at most once.
 type Option interface{ apply(c *config) }
 
 type config struct {
@@ -59,7 +60,7 @@ func newConfig(opts []Option) (*config, error) {
 	c := &config{
 		tick:     DefaultTickDuration,
 		buckets:  DefaultTicksPerWheel,
-		executor: Pool(runtime.GOMAXPROCS(0)),
+		executor: Goroutines(),
 		seen:     make(map[string]bool, len(opts)),
 	}
 	for i, o := range opts {
@@ -82,7 +83,7 @@ func newConfig(opts []Option) (*config, error) {
 
 // WithTickDuration sets the length of one tick, the span within which a busy wheel fires entries together.
 // Default 1 ms, range 1 µs to 1 h. No entry ever fires before its deadline; a longer tick makes a
-// busy wheel cheaper and up to one tick later.
+// busy wheel cheaper and its entries up to one tick later.
 func WithTickDuration(d time.Duration) Option {
 	return option{"WithTickDuration", d, func(c *config) string {
 		c.tick = d
@@ -117,17 +118,11 @@ func WithMaxPendingTimeouts(n int64) Option {
 	}}
 }
 
-// WithExecutor sets where callbacks run. Default Pool(GOMAXPROCS).
+// WithExecutor sets where callbacks run. Default Goroutines(): no callback waits for another.
 func WithExecutor(e Executor) Option {
 	return option{"WithExecutor", e, func(c *config) string {
 		c.executor = e
-		if e.kind == executorUnset {
-			return "use Inline, Goroutines or Pool"
-		}
-		if e.kind == executorPool && e.size < 1 {
-			return "a pool needs at least one goroutine"
-		}
-		return ""
+		return e.refusal()
 	}}
 }
 
@@ -142,7 +137,8 @@ func WithClock(clock Clock) Option {
 	}}
 }
 
-// WithLogger sets where the wheel reports panics of callbacks and misuse. Default slog.Default().
+// WithLogger sets where the wheel reports panics of callbacks, schedules that have gone wrong, and misuse.
+// Default slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return option{"WithLogger", l, func(c *config) string {
 		c.logger = l
@@ -153,8 +149,9 @@ func WithLogger(l *slog.Logger) Option {
 	}}
 }
 
-// WithPanicHandler sets the function that receives each panic of a callback with its stack, in place of the
-// logger. It runs on the goroutine that panicked, must be safe for concurrent use and must not panic.
+// WithPanicHandler sets the function that receives each panic of a callback, of a Schedule or of an ExecutorFunc, with
+// its stack, in place of the logger. It runs on the goroutine that panicked, must be safe for concurrent use and
+// must not panic.
 func WithPanicHandler(f func(v any, stack []byte)) Option {
 	return option{"WithPanicHandler", fmt.Sprintf("%p", f), func(c *config) string {
 		c.onPanic = f

@@ -29,6 +29,7 @@ func TestNew_RefusesBadOptionsByNameAndValue(t *testing.T) {
 		{[]wheel.Option{wheel.WithExecutor(wheel.Executor{})}, "WithExecutor(unset)"},
 		{[]wheel.Option{wheel.WithExecutor(wheel.Pool(0))}, "WithExecutor(Pool(0))"},
 		{[]wheel.Option{wheel.WithExecutor(wheel.Pool(-3))}, "WithExecutor(Pool(-3))"},
+		{[]wheel.Option{wheel.WithExecutor(wheel.ExecutorFunc(nil))}, "WithExecutor(ExecutorFunc): the function is nil"},
 		{[]wheel.Option{wheel.WithClock(nil)}, "WithClock(<nil>)"},
 		{[]wheel.Option{wheel.WithLogger(nil)}, "WithLogger"},
 		{[]wheel.Option{wheel.WithPanicHandler(nil)}, "WithPanicHandler"},

@@ -3,16 +3,15 @@ package wheel
 import (
 	"math"
 	"math/bits"
-	"time"
 )
 
 // The ring is Netty's wheel of buckets, unrolled so that waiting costs nothing.
 //
-// A tick t falls into bucket t mod N of round t / N. Netty keeps N buckets and counts remainingRounds down in
-// every entry of a bucket each time the wheel passes it. Here the buckets of the coming 64 rounds (near) are
-// kept apart, one row a round, so that an entry is not touched again until it is due. What lies further ahead
-// (far) is kept by periods of 32 rounds, again 64 of them, and moves to near during the period before its own;
-// only an entry beyond all 64 periods has remainingRounds left when the far ring comes by.
+// A tick t falls into slot t mod N of round t / N. Netty keeps one bucket for each of the N slots and counts
+// remainingRounds down in every entry of a bucket each time the wheel passes it. Here the slots of the coming 64
+// rounds (near) are kept apart, one row a round, so that an entry is not touched again until it is due. What lies
+// further ahead (far) is kept by periods of 32 rounds, again 64 of them, and moves to near during the period before
+// its own; only an entry beyond all 64 periods has remainingRounds left when the far ring comes by.
 //
 // Each row has a bitmap of its occupied buckets and each ring one of its rows, so the next event is found in a
 // few instructions however far away it is, and a stall is caught up in O(occupied buckets).
@@ -24,12 +23,21 @@ const (
 
 	nearRing, farRing = 0, 1
 
-	locBucketBits = 20 // loc = ring<<26 | row<<20 | bucket
-	locBucketMask = 1<<locBucketBits - 1
+	locSlotBits = 20 // the loc of a linked node is ring<<26 | row<<20 | slot
+	locSlotMask = 1<<locSlotBits - 1
 
-	// sparse is the number of entries up to which the worker wakes for each entry of a bucket; for a fuller one
+	// Entries that are due and stay allocated for a while are held outside the rows.
+	locHeld    = 2 * rowsPerRing << locSlotBits
+	locWaiting = locHeld     // given to the caller's executor, which has not called it yet
+	locCalled  = locHeld + 1 // its callback is running; it returns to a row when that ends
+	locMoved   = locHeld + 2 // the same, and Reset has set the deadline to which it returns
+
+	// sparse is the number of entries up to which the worker wakes for each entry of a slot; for a fuller one
 	// it wakes when its tick ends. Awake for whatever reason, it takes what is due in the running tick too.
 	sparse = 16
+
+	// maxLooks bounds how many entries one call of take looks at.
+	maxLooks = 256
 
 	never       = math.MaxInt64
 	maxDeadline = math.MaxInt64 / 2 // 146 years; what lies beyond is kept until then
@@ -39,10 +47,9 @@ const (
 // all in nanoseconds since the wheel's origin.
 type ring struct {
 	slab
-	tick       uint64 // nanoseconds
-	reciprocal uint64 // 2^64 / tick, rounded up
-	mask       int64  // buckets - 1
-	bits       uint   // log2(buckets)
+	ticks
+	mask int64 // slots - 1
+	bits uint  // log2(slots)
 
 	cur      int64 // no entry is due in a tick before cur
 	earliest int64 // lower bound of the next tick with an event
@@ -50,45 +57,33 @@ type ring struct {
 	rows     [2 * rowsPerRing]*row
 	used     [2]uint64 // bit set: that row of the near or far ring exists
 	spare    *row
+	held     bucket
 
 	visiting *row   // the far row whose bucket at pos is being moved
-	cursor   uint32 // and the next node of it to look at
+	visited  uint32 // and the next node of it to look at
+	picked   uint32 // the next node to look at in the tick that is running
+	pickedAt int64  // and the time as of which its slot is being looked through
+	crowded  int64  // the last tick that was seen to have more than sparse entries
 }
 
-func (r *ring) init(tick time.Duration, buckets int) {
-	r.tick = uint64(tick)
-	r.reciprocal = math.MaxUint64/r.tick + 1
-	r.bits = uint(bits.Len(uint(buckets - 1)))
+func (r *ring) init(t ticks, slots int) {
+	r.ticks = t
+	r.bits = uint(bits.Len(uint(slots - 1)))
 	r.mask = 1<<r.bits - 1
-	r.earliest, r.farNext = never, never
+	r.earliest, r.farNext, r.crowded = never, never, -1
 }
 
-// tickOf is ns / tick by multiplication: the rounded-up reciprocal is at most one too high.
-func (r *ring) tickOf(ns int64) int64 {
-	if ns <= 0 {
-		return 0
-	}
-	q, _ := bits.Mul64(uint64(ns), r.reciprocal)
-	if q*r.tick > uint64(ns) {
-		q--
-	}
-	return int64(q)
-}
-
-// endOf is the instant at which tick t ends.
-func (r *ring) endOf(t int64) int64 { return (t + 1) * int64(r.tick) }
-
-// visitTick is when bucket b of a far period is moved to near: some time in the period before it, spread over
+// visitTick is when a slot of a far period is moved to near: some time in the period before it, spread over
 // that period so that no tick has to move much.
-func (r *ring) visitTick(period int64, b uint32) int64 {
-	return (period-1)<<(r.bits+periodBits) + int64(b)<<periodBits
+func (r *ring) visitTick(period int64, slot uint32) int64 {
+	return (period-1)<<(r.bits+periodBits) + int64(slot)<<periodBits
 }
 
 // remainingRounds is how often the far ring still passes an entry of the given period before its own comes.
 func remainingRounds(period, current int64) int64 { return (period - current) >> roundBits }
 
 // add allocates an entry. It returns false when the slab must be grown first. The event is the instant from
-// which advance has something to do for this entry.
+// which take has something to do for this entry.
 func (r *ring) add(now, deadline int64) (i uint32, event int64, ok bool) {
 	i, ok = r.alloc()
 	if !ok {
@@ -107,17 +102,34 @@ func (r *ring) remove(i uint32) (drop uint32, ok bool) {
 }
 
 // reset moves an entry to another deadline. To a later one this is a store: the entry stays where it is and
-// moves on when its old bucket comes up.
+// moves on when its old slot comes up.
 func (r *ring) reset(i uint32, now, deadline int64) (event int64) {
 	n := r.node(i)
-	if deadline >= n.deadline {
+	switch {
+	case n.loc == locCalled || n.loc == locMoved:
+		n.deadline, n.loc = deadline, locMoved
+		return never
+	case n.loc != locWaiting && deadline >= n.deadline:
 		n.deadline = deadline
 		return never
 	}
+	return r.move(i, now, deadline)
+}
+
+// move links an entry anew.
+func (r *ring) move(i uint32, now, deadline int64) (event int64) {
+	n := r.node(i)
 	r.unlink(i, n)
 	r.forward(now)
 	n.deadline = deadline
 	return r.place(i, n)
+}
+
+// hold keeps an entry that take has returned.
+func (r *ring) hold(i uint32, loc uint32) {
+	n := r.node(i)
+	n.loc = loc
+	r.held.push(&r.slab, i, n)
 }
 
 // forward lets cur catch up with the time while nothing is due: the worker sleeps through empty ticks, and
@@ -128,39 +140,45 @@ func (r *ring) forward(now int64) {
 	}
 }
 
-// locate finds the row and bucket of tick t, and the tick of its next event.
-func (r *ring) locate(t int64) (loc uint32, event int64) {
-	b := uint32(t & r.mask)
+// locate finds the row and slot of tick t.
+func (r *ring) locate(t int64) (loc uint32) {
+	slot := uint32(t & r.mask)
 	round := t >> r.bits
 	if round-r.cur>>r.bits < rowsPerRing {
-		return uint32(round&rowMask)<<locBucketBits | b, t
+		return uint32(round&rowMask)<<locSlotBits | slot
 	}
-	period := round >> periodBits
-	return (rowsPerRing|uint32(period&rowMask))<<locBucketBits | b, r.visitTick(period, b)
+	return (rowsPerRing|uint32((round>>periodBits)&rowMask))<<locSlotBits | slot
 }
 
 // place links an entry by its deadline.
 func (r *ring) place(i uint32, n *node) (event int64) {
 	t := max(r.tickOf(n.deadline), r.cur)
-	loc, at := r.locate(t)
-	n.loc = loc
-	rw := r.rows[loc>>locBucketBits]
+	n.loc = r.locate(t)
+	k, slot := n.loc>>locSlotBits, n.loc&locSlotMask
+	rw := r.rows[k]
 	if rw == nil {
-		rw = r.openRow(loc >> locBucketBits)
+		rw = r.openRow(k)
+	} else if rw.crowded() {
+		if rw.grow(&r.slab); rw == r.visiting {
+			r.visited = 0
+		}
 	}
-	rw.push(&r.slab, loc&locBucketMask, i, n)
-	r.earliest = min(r.earliest, at)
-	if loc>>locBucketBits < rowsPerRing {
-		return n.deadline
+	if k < rowsPerRing {
+		rw.insert(&r.slab, slot, i, n)
+		r.earliest = min(r.earliest, t)
+		return max(n.deadline, r.firstOf(t)) // what is overdue is taken with the current tick
 	}
-	r.farNext = min(r.farNext, at)
-	switch period := t >> (r.bits + periodBits); {
+	rw.push(&r.slab, slot, i, n)
+	period := t >> (r.bits + periodBits)
+	at := r.visitTick(period, slot>>rw.shift<<rw.shift)
+	r.earliest, r.farNext = min(r.earliest, at), min(r.farNext, at)
+	switch {
 	case period < rw.period:
 		rw.later, rw.period = min(rw.later, rw.period), period
 	case period > rw.period:
 		rw.later = min(rw.later, period)
 	}
-	return at * int64(r.tick)
+	return r.firstOf(at)
 }
 
 func (r *ring) openRow(k uint32) *row {
@@ -180,33 +198,45 @@ func (r *ring) closeRow(k uint32) {
 }
 
 func (r *ring) unlink(i uint32, n *node) {
-	if i == r.cursor {
-		r.cursor = n.next
+	switch i {
+	case r.visited:
+		r.visited = n.next
+	case r.picked:
+		r.picked = n.next
 	}
-	k := n.loc >> locBucketBits
+	if n.loc >= locHeld {
+		r.held.unlink(&r.slab, n)
+		return
+	}
+	k := n.loc >> locSlotBits
 	rw := r.rows[k]
-	rw.unlink(&r.slab, n.loc&locBucketMask, n)
-	if rw.used == 0 {
+	if rw.unlink(&r.slab, n.loc&locSlotMask, n); rw.entries == 0 {
 		r.closeRow(k)
 	}
 }
 
-// nextNear returns the first tick with an occupied near bucket.
+// nextNear returns the first tick with a near entry.
 func (r *ring) nextNear() int64 {
 	round := r.cur >> r.bits
 	ahead := bits.RotateLeft64(r.used[nearRing], -int(round&rowMask))
-	from := uint32(r.cur & r.mask)
-	for ahead != 0 {
-		skip := bits.TrailingZeros64(ahead)
-		if skip > 0 {
-			from = 0
-		}
-		if b, ok := r.rows[(round+int64(skip))&rowMask].nextOccupied(from); ok {
-			return (round+int64(skip))<<r.bits | int64(b)
-		}
-		ahead &= ahead - 1
+	if ahead == 0 {
+		return never
 	}
-	return never
+	from := uint32(r.cur & r.mask)
+	skip := int64(bits.TrailingZeros64(ahead))
+	if skip > 0 {
+		from = 0
+	}
+	rw := r.rows[(round+skip)&rowMask]
+	b, ok := rw.nextOccupied(from)
+	if !ok {
+		panic("wheel: a near row has entries before the current tick only")
+	}
+	slot := b
+	if rw.shift > 0 {
+		slot = r.node(rw.buckets[b].head).loc & locSlotMask
+	}
+	return (round+skip)<<r.bits | int64(slot)
 }
 
 // nextFar returns the first tick at which a far bucket must be visited, and its row.
@@ -227,116 +257,111 @@ func (r *ring) nextVisit(rw *row) int64 {
 		rw.period, rw.later, rw.pos = rw.later, never, 0
 		b, _ = rw.nextOccupied(0)
 	}
-	return r.visitTick(rw.period, b)
+	return r.visitTick(rw.period, b<<rw.shift)
 }
 
-// advance lets time pass up to now and appends to due, within its capacity, entries whose deadline has come.
-// They are unlinked but still allocated: the caller releases them. It looks at no more than cap(due) entries;
-// more is true when it stopped for that reason.
-func (r *ring) advance(now int64, due []uint32) (_ []uint32, more bool) {
+// take lets time pass up to now and appends to due, within its capacity, entries whose deadline has come, in the
+// order of ticks. They are unlinked but still allocated: the caller releases or holds them. More is true if there may
+// be more: due is full, or one call has looked at as many entries as it may.
+func (r *ring) take(now int64, due []uint32) (_ []uint32, more bool) {
 	nowTick := r.tickOf(now)
-	budget := cap(due)
-	for budget > 0 {
+	for looks := maxLooks; looks > 0 && len(due) < cap(due); {
 		near := r.nextNear()
 		if r.farNext <= min(near, nowTick) {
 			far, rw := r.nextFar()
 			r.farNext = far
 			if far <= min(near, nowTick) {
 				r.cur = max(r.cur, far)
-				budget = r.visit(rw, budget)
+				looks = r.visit(rw, looks)
 				continue
 			}
 		}
-		if near >= nowTick {
-			r.cur = max(r.cur, min(nowTick, near))
-			if near == nowTick {
-				due, more = r.pick(near, now, due)
-			}
-			r.earliest = min(r.nextNear(), r.farNext)
-			return due, more
+		r.earliest = min(near, r.farNext)
+		r.cur = max(r.cur, min(near, nowTick))
+		if near > nowTick {
+			return due, false
 		}
-		r.cur = near
-		due, budget = r.drain(near, due, budget)
+		if now < r.lastOf(near) {
+			return r.pick(near, now, due, looks)
+		}
+		due, looks = r.drain(near, due, looks)
 	}
 	r.earliest = r.cur
 	return due, true
 }
 
-// nearBucket returns the near bucket of tick t; an unoccupied row has none, which reads as empty.
-func (r *ring) nearBucket(t int64) bucket {
-	rw := r.rows[(t>>r.bits)&rowMask]
-	if rw == nil {
-		return bucket{}
-	}
-	return rw.buckets[t&r.mask]
+// nearRow returns the row and the loc of a near tick.
+func (r *ring) nearRow(t int64) (rw *row, loc uint32) {
+	k := uint32(t>>r.bits) & rowMask
+	return r.rows[k], k<<locSlotBits | uint32(t&r.mask)
 }
 
-// drain empties the bucket of a tick that has ended. It walks the list and cuts off what it has seen, as all of it
+// drain takes the entries of a tick that is over. It walks the list and cuts off what it has seen, as all of it
 // leaves: no neighbour is written to.
-func (r *ring) drain(t int64, due []uint32, budget int) ([]uint32, int) {
-	end := r.endOf(t)
-	k, b := uint32(t>>r.bits)&rowMask, uint32(t&r.mask)
-	rw := r.rows[k]
-	i := rw.buckets[b].head
-	for ; i != 0 && budget > 0; budget-- {
+func (r *ring) drain(t int64, due []uint32, looks int) ([]uint32, int) {
+	rw, loc := r.nearRow(t)
+	last, taken := r.lastOf(t), len(due)
+	i := rw.bucket(loc & locSlotMask).head
+	for ; looks > 0 && len(due) < cap(due) && i != 0; looks-- {
 		n := r.node(i)
-		next := n.next
-		if n.deadline < end {
-			due = append(due, i)
-		} else {
-			r.place(i, n) // reset to a later deadline since it was linked
+		if n.loc != loc || n.deadline > last {
+			break
 		}
-		i = next
+		due = append(due, i)
+		i = n.next
 	}
-	if rw.cut(&r.slab, b, i); rw.used == 0 {
-		r.closeRow(k)
+	r.picked = 0
+	rw.cut(&r.slab, loc&locSlotMask, i, len(due)-taken)
+	switch {
+	case rw.entries == 0:
+		r.closeRow(loc >> locSlotBits)
+	case i != 0 && r.node(i).loc == loc && r.node(i).deadline > last: // was reset to a later time
+		r.unlink(i, r.node(i))
+		r.place(i, r.node(i))
+		looks--
 	}
-	return due, budget
+	return due, looks
 }
 
-// pick takes what is already due in the tick that is still running, looking at no more than cap(due) entries.
-// More is true when due is full.
-func (r *ring) pick(t, now int64, due []uint32) (_ []uint32, more bool) {
-	i := r.nearBucket(t).head
-	for looks := cap(due); i != 0 && looks > 0 && len(due) < cap(due); looks-- {
+// pick takes what is already due in the tick that is still running. It goes once through the slot, however many
+// calls that takes.
+func (r *ring) pick(t, now int64, due []uint32, looks int) (_ []uint32, more bool) {
+	rw, loc := r.nearRow(t)
+	if r.picked == 0 || r.node(r.picked).loc != loc || now > r.pickedAt {
+		r.picked, r.pickedAt = rw.bucket(loc&locSlotMask).head, now
+	}
+	for ; looks > 0 && len(due) < cap(due) && r.picked != 0; looks-- {
+		i := r.picked
 		n := r.node(i)
-		next := n.next
+		if n.loc != loc {
+			r.picked = 0
+			break
+		}
+		r.picked = n.next
 		if n.deadline <= now {
 			r.unlink(i, n)
 			due = append(due, i)
 		}
-		i = next
 	}
-	return due, i != 0 && len(due) == cap(due)
-}
-
-func (r *ring) crowded(bk bucket) bool {
-	i := bk.head
-	for range sparse {
-		if i == 0 {
-			return false
-		}
-		i = r.node(i).next
-	}
-	return i != 0
+	return due, r.picked != 0
 }
 
 // visit moves the entries of a far bucket whose period has come to near. Entries with remainingRounds left stay.
 func (r *ring) visit(rw *row, budget int) int {
 	b, _ := rw.nextOccupied(rw.pos)
-	rw.pos = b
-	if r.visiting != rw || r.cursor == 0 {
-		r.visiting, r.cursor = rw, rw.buckets[b].head
+	rw.pos = b << rw.shift
+	if r.visiting != rw || r.visited == 0 {
+		r.visiting, r.visited = rw, rw.buckets[b].head
 	}
-	for ; r.cursor != 0 && budget > 0; budget-- {
-		i := r.cursor
+	for ; r.visited != 0 && budget > 0; budget-- {
+		i := r.visited
 		n := r.node(i)
-		if r.cursor = n.next; r.cursor == 0 {
-			rw.pos = b + 1 // now: moving the last entry may end this row and begin another in its memory
+		if r.visited = n.next; r.visited == 0 {
+			rw.pos = (b + 1) << rw.shift // now: moving the last entry may end this row and begin another in its memory
 		}
 		t := r.tickOf(n.deadline)
 		period := t >> (r.bits + periodBits)
-		if loc, _ := r.locate(t); loc == n.loc && remainingRounds(period, rw.period) > 0 {
+		if r.locate(t) == n.loc && remainingRounds(period, rw.period) > 0 {
 			rw.later = min(rw.later, period)
 			continue
 		}
@@ -346,23 +371,45 @@ func (r *ring) visit(rw *row, budget int) int {
 	return budget
 }
 
-// next returns the instant from which advance has something to do, never if the ring is empty.
+// any returns an entry, whichever, or zero.
+func (r *ring) any() uint32 {
+	if r.held.head != 0 {
+		return r.held.head
+	}
+	for half, set := range r.used {
+		if set != 0 {
+			rw := r.rows[half<<roundBits|bits.TrailingZeros64(set)]
+			b, _ := rw.nextOccupied(0)
+			return rw.buckets[b].head
+		}
+	}
+	return 0
+}
+
+// next returns the instant from which take has something to do, never if the ring is empty.
 func (r *ring) next() int64 {
 	near := r.nextNear()
 	if r.farNext < near {
-		return r.farNext * int64(r.tick)
+		return r.firstOf(r.farNext)
 	}
 	if near == never {
 		return never
 	}
-	end := r.endOf(near)
-	bk := r.nearBucket(near)
-	if r.crowded(bk) {
-		return end
+	last := r.lastOf(near)
+	if near == r.crowded {
+		return last
 	}
-	at := end
-	for i := bk.head; i != 0; i = r.node(i).next {
+	rw, loc := r.nearRow(near)
+	at, i := last, rw.bucket(loc&locSlotMask).head
+	for range sparse {
+		if i == 0 || r.node(i).loc != loc {
+			return max(at, r.firstOf(near))
+		}
 		at = min(at, r.node(i).deadline)
+		i = r.node(i).next
 	}
-	return at
+	if i != 0 && r.node(i).loc == loc {
+		r.crowded, at = near, last
+	}
+	return max(at, r.firstOf(near))
 }

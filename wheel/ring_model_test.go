@@ -53,19 +53,13 @@ func (m *ringModel) reset(n int, delay int64) {
 	}
 }
 
-// advance lets time pass and checks what fires: nothing before its deadline, and everything whose tick is over.
-func (m *ringModel) advance(by int64) error {
+// advance lets time pass and checks what fires: nothing before its deadline, everything whose tick is over, and one
+// tick after the other. It takes so many entries at a time.
+func (m *ringModel) advance(by int64, size int) error {
 	m.now += by
-	due, _ := m.ring.Advance(m.now)
-	for _, i := range due {
-		at, pending := m.deadline[i]
-		switch {
-		case !pending:
-			return fmt.Errorf("entry %d fired without being pending", i)
-		case at > m.now:
-			return fmt.Errorf("entry %d fired %d ns early", i, at-m.now)
-		}
-		delete(m.deadline, i)
+	due, _ := m.ring.AdvanceBy(m.now, size)
+	if err := m.fired(due); err != nil {
+		return err
 	}
 	for i, at := range m.deadline {
 		if at/m.tick < m.now/m.tick {
@@ -73,6 +67,34 @@ func (m *ringModel) advance(by int64) error {
 		}
 	}
 	return m.check()
+}
+
+// begin lets time pass too, but takes no more than one call does, so that others come in between.
+func (m *ringModel) begin(by int64, size int) error {
+	m.now += by
+	due, _ := m.ring.AdvanceOnce(m.now, size)
+	if err := m.fired(due); err != nil {
+		return err
+	}
+	return m.check()
+}
+
+func (m *ringModel) fired(due []uint32) error {
+	latest := int64(0)
+	for _, i := range due {
+		at, pending := m.deadline[i]
+		switch {
+		case at/m.tick < latest/m.tick:
+			return fmt.Errorf("entry %d, due at %d, fired after one due at %d", i, at, latest)
+		case !pending:
+			return fmt.Errorf("entry %d fired without being pending", i)
+		case at > m.now:
+			return fmt.Errorf("entry %d fired %d ns early", i, at-m.now)
+		}
+		delete(m.deadline, i)
+		latest = max(latest, at)
+	}
+	return nil
 }
 
 func (m *ringModel) check() error {
@@ -112,14 +134,22 @@ func TestRing_BehavesAsASortedList(t *testing.T) {
 			"add": func(t *rapid.T) { m.add(delay.Draw(t, "delay")) },
 			"add many": func(t *rapid.T) {
 				d := delay.Draw(t, "delay")
-				for range rapid.IntRange(10, 600).Draw(t, "count") {
-					m.add(d)
+				apart := rapid.Int64Range(0, 3*int64(tick)).Draw(t, "apart")
+				for k := range rapid.Int64Range(10, 600).Draw(t, "count") {
+					m.add(d + k*apart)
 				}
 			},
-			"stop":    func(t *rapid.T) { m.stop(rapid.Int().Draw(t, "which") & 0xffff) },
-			"reset":   func(t *rapid.T) { m.reset(rapid.Int().Draw(t, "which")&0xffff, delay.Draw(t, "delay")) },
-			"advance": func(t *rapid.T) { require.NoError(t, m.advance(delay.Draw(t, "by"))) },
-			"":        func(t *rapid.T) { require.NoError(t, m.check()) },
+			"stop":  func(t *rapid.T) { m.stop(rapid.Int().Draw(t, "which") & 0xffff) },
+			"reset": func(t *rapid.T) { m.reset(rapid.Int().Draw(t, "which")&0xffff, delay.Draw(t, "delay")) },
+			"advance": func(t *rapid.T) {
+				size := rapid.SampledFrom([]int{1, 2, 32, 256}).Draw(t, "at a time")
+				require.NoError(t, m.advance(delay.Draw(t, "by"), size))
+			},
+			"begin": func(t *rapid.T) {
+				size := rapid.SampledFrom([]int{1, 32}).Draw(t, "at a time")
+				require.NoError(t, m.begin(delay.Draw(t, "by"), size))
+			},
+			"": func(t *rapid.T) { require.NoError(t, m.check()) },
 		})
 	})
 }
@@ -138,7 +168,7 @@ func FuzzRing(f *testing.F) {
 			case 2:
 				m.reset(int(ops[1]), int64(ops[2])*997)
 			case 3:
-				require.NoError(t, m.advance(amount*13))
+				require.NoError(t, m.advance(amount*13, 1+int(ops[0])/4))
 			}
 			require.NoError(t, m.check())
 		}

@@ -67,8 +67,8 @@ func TestRing_ACrowdedBucketAsksForOneWakeUpWhenItsTickEnds(t *testing.T) {
 	for k := range int64(100) {
 		r.Add(0, 10*ms+k)
 	}
-	require.Equal(t, 11*ms, r.Next())
-	due, _ := r.Advance(11 * ms)
+	require.Equal(t, 11*ms-1, r.Next(), "the last instant of the tick")
+	due, _ := r.Advance(11*ms - 1)
 	require.Len(t, due, 100)
 }
 
@@ -80,9 +80,9 @@ func TestRing_ACrowdedBucketGivesWhatIsDueToAWorkerThatIsAwake(t *testing.T) {
 	}
 	due, calls := r.Advance(10*ms + 299*1000)
 	require.Len(t, due, 300, "those whose deadline has come, and none that is early")
-	require.Equal(t, 2, calls)
+	require.LessOrEqual(t, calls, 3)
 	require.NoError(t, r.Check())
-	require.Equal(t, 11*ms, r.Next())
+	require.Equal(t, 11*ms-1, r.Next())
 	due, _ = r.Advance(11 * ms)
 	require.Len(t, due, 300)
 	require.Equal(t, wheel.Never, r.Next())
@@ -95,7 +95,7 @@ func TestRing_ABatchThatEndsWithinABucketLeavesTheRestLinked(t *testing.T) {
 	for range 600 {
 		all = append(all, r.Add(0, 5*ms))
 	}
-	due := r.AdvanceOnce(6 * ms)
+	due, _ := r.AdvanceOnce(6*ms, 256)
 	require.Equal(t, all[:256], due)
 	require.NoError(t, r.Check())
 	r.Remove(all[256]) // the first of the rest, and its last
@@ -234,6 +234,88 @@ func TestRing_TickOfIsTheQuotient(t *testing.T) {
 			if whole > 0 {
 				require.Equal(t, ns/int64(tick)-1, r.TickOf(whole-1))
 			}
+		}
+	}
+}
+
+func TestRing_HeldEntriesAreOutOfTimeUntilTheyAreMoved(t *testing.T) {
+	t.Parallel()
+	for _, called := range []bool{false, true} {
+		r := wheel.NewRing(time.Millisecond, 512)
+		for range 5 {
+			r.Add(0, ms)
+		}
+		held := r.TakeAndHold(2*ms, called)
+		require.Len(t, held, 5)
+		require.NoError(t, r.Check())
+		require.Equal(t, 5, r.Live())
+		require.Equal(t, wheel.Never, r.Next())
+		due, _ := r.Advance(int64(time.Hour))
+		require.Empty(t, due)
+
+		r.Remove(held[2]) // one in the middle, the first and the last of them
+		r.Remove(held[0])
+		r.Remove(held[4])
+		require.NoError(t, r.Check())
+		require.Equal(t, 2, r.Live())
+
+		now := int64(time.Hour)
+		r.Reset(held[1], now, now+ms)
+		require.NoError(t, r.Check())
+		if called { // it waits until its callback has ended
+			require.Equal(t, wheel.Never, r.Next())
+			r.Rearm(held[1], now, now+ms)
+		}
+		require.Equal(t, now+ms, r.Next())
+		r.Rearm(held[3], now, now+2*ms)
+		due, _ = r.Advance(now + 2*ms)
+		require.Equal(t, []uint32{held[1], held[3]}, due)
+		require.Zero(t, r.Live())
+		require.NoError(t, r.Check())
+	}
+}
+
+func TestRing_ARowThatFillsKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{1, 4, 8, 64, 512, 4096} {
+		r := wheel.NewRing(time.Millisecond, slots)
+		var want []uint32
+		byTick := make([][]uint32, slots)
+		for range 1000 { // in any order of ticks; those of one tick in the order they were added
+			tick := rand.IntN(slots)
+			byTick[tick] = append(byTick[tick], r.Add(0, int64(tick)*ms))
+			require.NoError(t, r.Check())
+		}
+		for _, entries := range byTick {
+			want = append(want, entries...)
+		}
+		due, _ := r.Advance(int64(slots+1) * ms)
+		require.Equal(t, want, due, "%d slots", slots)
+	}
+}
+
+func TestRing_AFarRowMayGrowWhileItIsMoved(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Microsecond, 512)
+	const period, periods = int64(512 * 32 * 1000), 64
+	deadline := map[uint32]int64{}
+	add := func(now, at int64) { deadline[r.Add(now, at)] = at }
+	for k := range int64(30) { // few buckets; those of the next revolution stay when the row is moved
+		add(0, 10*period+k*period/30)
+		add(0, (10+periods)*period+k*period/30)
+	}
+	for now := int64(0); len(deadline) > 0; now += period / 7 {
+		if now/period == 9 { // the period in which the row is moved
+			for k := range int64(40) {
+				add(now, (10+periods)*period+k*period/40)
+			}
+		}
+		due, _ := r.AdvanceBy(now, 1)
+		require.NoError(t, r.Check())
+		for _, i := range due {
+			require.LessOrEqual(t, deadline[i], now)
+			require.Greater(t, deadline[i], now-period/7-1000)
+			delete(deadline, i)
 		}
 	}
 }

@@ -7,94 +7,119 @@ import (
 	"unsafe"
 )
 
-// Ground rules.
+// shard is a ring and the values of its entries under one mutex. Producers insert, stop and reset directly under
+// that mutex, and runners take due entries under it when they are about to call them: there is no intake queue, no
+// queue of due entries and no stopped entry waiting to be swept, so counts are exact and Stop frees its entry at once.
+// Critical sections run no user code and touch at most a few hundred entries.
 //
-// A shard is a ring and the values of its entries under one mutex. Producers insert, stop and reset directly
-// under that mutex, and the worker takes due entries under it: there is no intake queue and no cancelled entry
-// waiting to be swept, so counts are exact and Stop frees its entry at once. Critical sections run no user
-// code and touch at most one batch of entries.
+// An entry has ended for its handle the moment its node's generation is raised, under the mutex, by exactly one of
+// Stop, the beginning of its callback and the wheel's Stop.
 //
-// An entry has ended for its handle the moment its node's generation is raised, under the mutex, by exactly
-// one of Stop, expiry and the wheel's Stop.
-//
-// shard.next is a lower bound of the instant at which the shard has something to do. It is written under the
-// mutex and read without it. A producer that lowers next then compares with core.wakeAt; the worker publishes
-// wakeAt and then reads every next again. Both are sequentially consistent, so one of the two sees the other.
+// next is a lower bound of the instant at which the shard has something to do. It is written under the mutex and
+// read without it. A producer that lowers next then compares with scheduler.wakeAt; the worker publishes wakeAt and
+// then reads every next again. Both are sequentially consistent, so one of the two sees the other.
 type shard struct {
-	mu     sync.Mutex
-	ring   ring
-	closed bool
-	core   *core
-	values values
-	counts counts
-	next   atomic.Int64
+	mu        sync.Mutex
+	ring      ring
+	closed    bool
+	scheduler *scheduler
+	values    values
+	counts    counts
+	next      atomic.Int64
 }
 
 // values is what a shard needs to know of the values beside its nodes.
 type values interface {
-	forget(i uint32, stopped bool) // stopped: by its handle
-	drop(chunk uint32)
+	endLocked(i uint32)
+	movedLocked(i uint32)
 }
 
-// holds reports whether the handle (i, gen) still names a pending entry. The caller holds mu.
-func (s *shard) holds(i, gen uint32) bool {
+func (s *shard) holdsLocked(i, gen uint32) bool {
 	ch := s.ring.chunks[i>>chunkBits]
 	return ch != nil && ch[i&chunkMask].gen == gen
 }
 
-// end frees an unlinked entry. The caller holds mu.
-func (s *shard) end(i uint32, stopped bool) {
-	s.values.forget(i, stopped)
-	if c, ok := s.ring.release(i); ok {
-		s.ring.drop(c)
-		s.values.drop(c)
-	}
-}
-
 func (s *shard) stop(i, gen uint32) bool {
 	s.mu.Lock()
-	ok := s.holds(i, gen)
+	ok := s.removeLocked(i, gen)
 	if ok {
-		s.ring.unlink(i, s.ring.node(i))
-		s.end(i, true)
 		s.counts.stopped++
 	}
 	s.mu.Unlock()
-	if ok {
-		s.core.unreserve(1)
-	}
 	return ok
 }
 
-func (s *shard) reset(i, gen uint32, d time.Duration) bool {
-	now := s.core.time.now()
+// end frees an entry that has come to its end by itself.
+func (s *shard) end(i, gen uint32) {
 	s.mu.Lock()
-	ok := s.holds(i, gen)
-	if !ok {
+	s.removeLocked(i, gen)
+	s.mu.Unlock()
+}
+
+func (s *shard) removeLocked(i, gen uint32) bool {
+	if !s.holdsLocked(i, gen) {
+		return false
+	}
+	s.ring.unlink(i, s.ring.node(i))
+	s.values.endLocked(i)
+	return true
+}
+
+func (s *shard) reset(i, gen uint32, d time.Duration) bool {
+	now := s.scheduler.time.now()
+	s.mu.Lock()
+	if !s.holdsLocked(i, gen) {
 		s.mu.Unlock()
 		return false
 	}
+	s.values.movedLocked(i)
 	event := s.ring.reset(i, now, deadlineAfter(now, d))
-	s.publish(event)
+	earlier := s.publishLocked(event)
+	s.mu.Unlock()
+	if earlier {
+		s.scheduler.kick(event)
+	}
 	return true
+}
+
+// rearm returns an entry whose callback has ended to the ring, unless it was stopped meanwhile.
+func (s *shard) rearm(i, gen uint32, deadline int64) {
+	now := s.scheduler.time.now()
+	s.mu.Lock()
+	if !s.holdsLocked(i, gen) {
+		s.mu.Unlock()
+		return
+	}
+	if n := s.ring.node(i); n.loc == locMoved {
+		deadline = n.deadline
+	}
+	event := s.ring.move(i, now, deadline)
+	earlier := s.publishLocked(event)
+	s.mu.Unlock()
+	if earlier {
+		s.scheduler.kick(event)
+	}
 }
 
 func (s *shard) pending(i, gen uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.holds(i, gen)
+	return s.holdsLocked(i, gen)
 }
 
-// publish unlocks the shard after an event was added to it and wakes the worker if it sleeps beyond it.
-func (s *shard) publish(event int64) {
-	earlier := event < s.next.Load()
-	if earlier {
+func (s *shard) countFired(late int64) {
+	s.mu.Lock()
+	s.counts.fire(time.Duration(late))
+	s.mu.Unlock()
+}
+
+// publishLocked lowers next to an event that was added. If that lowered it, the worker must be kicked once the shard
+// is unlocked.
+func (s *shard) publishLocked(event int64) (lowered bool) {
+	if lowered = event < s.next.Load(); lowered {
 		s.next.Store(event)
 	}
-	s.mu.Unlock()
-	if earlier {
-		s.core.kick(event)
-	}
+	return lowered
 }
 
 // deadlineAfter saturates, so that a delay of centuries is far away instead of in the past.
@@ -108,64 +133,70 @@ func deadlineAfter(now int64, d time.Duration) int64 {
 	return now + int64(d)
 }
 
-// lane is the shards of one type of value: func() for AfterFunc, T for Typed[T].
-type lane[T any] struct {
-	core    *core
-	fire    func(T)
-	shards  []laneShard[T]
-	homes   [1 << homeBits]atomic.Uint32 // the shard that goroutines of a stack address hash use
-	batches sync.Pool
+// shardSet is the shards of one type of value: func() for AfterFunc, T for Typed[T].
+type shardSet[T any] struct {
+	scheduler *scheduler
+	call      func(T)
+	shards    []typedShard[T]
+	hints     [1 << hintBits]atomic.Uint32 // the shard for goroutines of a stack address's hash
+	batches   sync.Pool
 
-	// rearm, if set, is asked for each due entry whether it stays, and until when.
-	rearm func(v T, deadline, now int64) (next int64, again bool)
-	// stopped, if set, is told of an entry that its handle stopped.
-	stopped func(v T)
 	// bind, if set, tells a value its handle before the entry can fire.
 	bind func(v T, t Timer)
+	// recurs, if set, reports whether the entry of a value stays after it has fired, and tells it its deadline.
+	recurs func(v T, deadline int64) bool
+	// moved, if set, tells a value that Timer.Reset was called.
+	moved func(v T)
 }
 
-const homeBits = 6
+const hintBits = 6
 
-type laneShard[T any] struct {
+type typedShard[T any] struct {
 	shard
-	lane   *lane[T]
+	set    *shardSet[T]
 	chunks []*[chunkSize]T
 	_      [128]byte // keeps the neighbour's mutex off the cache lines that every call here reads
 }
 
-func newLane[T any](c *core, fire func(T)) *lane[T] {
-	l := &lane[T]{core: c, fire: fire, shards: make([]laneShard[T], 1<<c.shardBits)}
-	for k := range l.homes {
-		l.homes[k].Store(uint32(k & (len(l.shards) - 1)))
+func newShardSet[T any](c *scheduler, call func(T)) *shardSet[T] {
+	set := &shardSet[T]{scheduler: c, call: call, shards: make([]typedShard[T], 1<<c.shardBits)}
+	for k := range set.hints {
+		set.hints[k].Store(uint32(k & (len(set.shards) - 1)))
 	}
-	expirers := make([]expirer, len(l.shards))
-	for k := range l.shards {
-		s := &l.shards[k]
-		s.lane, s.core, s.values = l, c, s
+	all := make([]firer, len(set.shards))
+	for k := range set.shards {
+		s := &set.shards[k]
+		s.set, s.scheduler, s.values = set, c, s
 		s.next.Store(never)
-		s.ring.init(c.tick, c.buckets)
-		expirers[k] = s
+		s.ring.init(c.ticks, c.slots)
+		all[k] = s
 	}
-	c.attach(expirers)
-	return l
+	c.attach(all)
+	return set
 }
 
-func (s *laneShard[T]) base() *shard { return &s.shard }
+func (s *typedShard[T]) base() *shard { return &s.shard }
 
-func (s *laneShard[T]) value(i uint32) *T { return &s.chunks[i>>chunkBits][i&chunkMask] }
+func (s *typedShard[T]) value(i uint32) *T { return &s.chunks[i>>chunkBits][i&chunkMask] }
 
-func (s *laneShard[T]) forget(i uint32, stopped bool) {
-	v := s.value(i)
-	if stopped && s.lane.stopped != nil {
-		s.lane.stopped(*v)
-	}
+// endLocked frees an entry that is in no list.
+func (s *typedShard[T]) endLocked(i uint32) {
+	s.scheduler.unreserve(1)
 	var zero T
-	*v = zero
+	*s.value(i) = zero
+	if c, ok := s.ring.release(i); ok {
+		s.ring.drop(c)
+		s.chunks[c] = nil
+	}
 }
 
-func (s *laneShard[T]) drop(chunk uint32) { s.chunks[chunk] = nil }
+func (s *typedShard[T]) movedLocked(i uint32) {
+	if s.set.moved != nil {
+		s.set.moved(*s.value(i))
+	}
+}
 
-func (s *laneShard[T]) install(nodes *chunk, vals *[chunkSize]T) {
+func (s *typedShard[T]) install(nodes *chunk, vals *[chunkSize]T) {
 	c := s.ring.install(nodes)
 	if int(c) == len(s.chunks) {
 		s.chunks = append(s.chunks, nil)
@@ -174,22 +205,26 @@ func (s *laneShard[T]) install(nodes *chunk, vals *[chunkSize]T) {
 }
 
 // schedule adds an entry. It allocates only when a shard has to grow.
-func (l *lane[T]) schedule(d time.Duration, v T) (Timer, error) {
-	c := l.core
+func (set *shardSet[T]) schedule(d time.Duration, v T) (Timer, error) {
+	c := set.scheduler
 	if !c.reserve() {
 		return Timer{}, ErrTooManyPending
 	}
 	now := c.time.now()
 	deadline := deadlineAfter(now, d)
-	s := l.lock()
+	s := set.lock()
 	for !s.closed {
 		if i, event, ok := s.ring.add(now, deadline); ok {
 			*s.value(i) = v
 			t := Timer{shard: &s.shard, index: i, gen: s.ring.node(i).gen}
-			if l.bind != nil {
-				l.bind(v, t)
+			if set.bind != nil {
+				set.bind(v, t)
 			}
-			s.publish(event)
+			earlier := s.publishLocked(event)
+			s.mu.Unlock()
+			if earlier {
+				c.kick(event)
+			}
 			return t, nil
 		}
 		s.mu.Unlock() // the allocation may have to help the garbage collector: not under the lock
@@ -202,91 +237,139 @@ func (l *lane[T]) schedule(d time.Duration, v T) (Timer, error) {
 	return Timer{}, ErrStopped
 }
 
-// lock locks a shard. A goroutine keeps to the shard that is the home of its stack address's hash, so that its entries
-// stay in its cache. When another goroutine is there, that home moves on to the next shard: goroutines that run at
+// lock locks a shard. A goroutine keeps to the shard that its stack address's hash hints at, so that its entries
+// stay in its cache. When another goroutine is there, that hint moves on to the next shard: goroutines that run at
 // the same time soon have different ones.
-func (l *lane[T]) lock() *laneShard[T] {
+func (set *shardSet[T]) lock() *typedShard[T] {
 	var here byte
-	home := &l.homes[uint64(uintptr(unsafe.Pointer(&here)))>>11*0x9e3779b97f4a7c15>>(64-homeBits)]
-	k := home.Load()
-	if s := &l.shards[k]; s.mu.TryLock() {
+	hint := &set.hints[uint64(uintptr(unsafe.Pointer(&here)))>>11*0x9e3779b97f4a7c15>>(64-hintBits)]
+	k := hint.Load()
+	if s := &set.shards[k]; s.mu.TryLock() {
 		return s
 	}
-	k = (k + 1) & uint32(len(l.shards)-1)
-	home.Store(k)
-	s := &l.shards[k]
+	k = (k + 1) & uint32(len(set.shards)-1)
+	hint.Store(k)
+	s := &set.shards[k]
 	s.mu.Lock()
 	return s
 }
 
-// expire takes one batch of due entries and hands it to the executor. It reports whether more may be due.
-func (s *laneShard[T]) expire(now int64, due []uint32) (more bool) {
-	s.core.handover.Lock()
-	b, more := s.collect(now, due)
-	if b != nil {
-		s.core.unreserve(b.ended)
-		s.core.exec.submit(b)
+// fire calls the entries that are due by limit, or gives them to the caller's executor.
+func (s *typedShard[T]) fire(r *runner, limit int64) {
+	for more := true; more; {
+		if s.scheduler.caller == nil {
+			more = s.callDue(r, limit)
+		} else {
+			more = s.submitDue(r, limit)
+		}
 	}
-	s.core.handover.Unlock()
-	s.core.exec.runInline()
+}
+
+// callDue calls as many entries as a runner may take at once.
+func (s *typedShard[T]) callDue(r *runner, limit int64) (more bool) {
+	x := &s.scheduler.executor
+	s.mu.Lock()
+	due, more := s.ring.take(limit, r.due[:0:x.batchSize])
+	var one T
+	var many *batch[T]
+	switch len(due) {
+	case 0:
+	case 1:
+		one = s.beginLocked(due[0], r.now)
+	default:
+		many = s.set.newBatch()
+		for _, i := range due {
+			many.vals = append(many.vals, s.beginLocked(i, r.now))
+		}
+		x.open(many, r)
+	}
+	s.takenLocked(more)
+	s.mu.Unlock()
+	switch len(due) {
+	case 0:
+	case 1:
+		r.beforeCall()
+		s.set.call(one)
+		r.afterCall()
+	default:
+		many.run(r)
+	}
 	return more
 }
 
-func (s *laneShard[T]) collect(now int64, due []uint32) (b *batch[T], more bool) {
+// submitDue gives an entry to the caller's executor.
+func (s *typedShard[T]) submitDue(r *runner, limit int64) (more bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	due, more = s.ring.advance(now, due)
-	if len(due) > 0 {
-		b = s.lane.newBatch(len(due))
-		for _, i := range due {
-			s.take(b, i, now)
-		}
+	due, more := s.ring.take(limit, r.due[:0:1])
+	var gen uint32
+	for _, i := range due {
+		s.ring.hold(i, locWaiting)
+		gen = s.ring.node(i).gen
 	}
+	s.takenLocked(more)
+	s.mu.Unlock()
+	for _, i := range due {
+		s.scheduler.submit(s, i, gen)
+	}
+	return more
+}
+
+// takenLocked publishes when the shard has something to do again. Until then next lies in the past, so that other
+// runners look here; what was taken must have been opened to them before.
+func (s *typedShard[T]) takenLocked(more bool) {
 	if !more {
 		s.next.Store(s.ring.next())
 	}
-	return b, more
 }
 
-// take moves the value of a due entry into the batch.
-func (s *laneShard[T]) take(b *batch[T], i uint32, now int64) {
-	v := *s.value(i)
-	n := s.ring.node(i)
+// beginLocked ends an entry whose callback is about to be called, or holds it until that has ended.
+func (s *typedShard[T]) beginLocked(i uint32, now int64) T {
+	v, n := *s.value(i), s.ring.node(i)
+	if s.set.recurs != nil && s.set.recurs(v, n.deadline) {
+		s.ring.hold(i, locCalled)
+		return v
+	}
 	s.counts.fire(time.Duration(now - n.deadline))
-	b.vals = append(b.vals, v)
-	if s.lane.rearm != nil {
-		if next, again := s.lane.rearm(v, n.deadline, now); again {
-			n.deadline = next
-			s.ring.place(i, n)
-			return
-		}
-	}
-	s.end(i, false)
-	b.ended++
+	s.endLocked(i)
+	return v
 }
 
-// close refuses further entries and passes each pending one to visit with the time it had left.
-func (l *lane[T]) close(now int64, visit func(v T, left time.Duration)) {
-	for k := range l.shards {
-		l.shards[k].close(now, visit)
+// callWaiting calls an entry that was given to the caller's executor, unless it has ended or moved meanwhile.
+func (s *typedShard[T]) callWaiting(i, gen uint32) {
+	c := s.scheduler
+	now := c.time.now()
+	s.mu.Lock()
+	if !s.holdsLocked(i, gen) || s.ring.node(i).loc != locWaiting {
+		s.mu.Unlock()
+		return
+	}
+	s.ring.unlink(i, s.ring.node(i))
+	v := s.beginLocked(i, now)
+	c.executor.enter()
+	s.mu.Unlock()
+	defer func() {
+		c.durations.record(c.time.now() - now)
+		c.executor.leave()
+	}()
+	s.set.call(v)
+}
+
+// close refuses further entries and passes each one that has not begun to visit with the time it had left.
+func (set *shardSet[T]) close(now int64, visit func(v T, left time.Duration)) {
+	for k := range set.shards {
+		set.shards[k].close(now, visit)
 	}
 }
 
-func (s *laneShard[T]) close(now int64, visit func(v T, left time.Duration)) {
+func (s *typedShard[T]) close(now int64, visit func(v T, left time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	pending := int64(s.ring.live)
-	for k := range s.ring.rows {
-		for rw := s.ring.rows[k]; rw != nil; rw = s.ring.rows[k] {
-			b, _ := rw.nextOccupied(0)
-			i := rw.buckets[b].head
-			n := s.ring.node(i)
-			s.ring.unlink(i, n)
-			visit(*s.value(i), time.Duration(max(0, n.deadline-now)))
-			s.end(i, false)
-		}
+	for i := s.ring.any(); i != 0; i = s.ring.any() {
+		n := s.ring.node(i)
+		s.ring.unlink(i, n)
+		visit(*s.value(i), time.Duration(max(0, n.deadline-now)))
+		s.endLocked(i)
 	}
 	s.next.Store(never)
-	s.core.unreserve(pending)
 }

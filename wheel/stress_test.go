@@ -172,46 +172,78 @@ func TestRace_ResetAgainstFire(t *testing.T) {
 
 func TestRace_ScheduleAgainstTheWheelsStop(t *testing.T) {
 	t.Parallel()
-	var accepted, fired, stopped, returned, refused int64
-	for round := 0; accepted+refused < raceOps; round++ {
-		var ranHere, stoppedHere, acceptedHere, refusedHere atomic.Int64
-		w, err := wheel.New(wheel.WithMaxPendingTimeouts(1 << 30))
-		require.NoError(t, err)
-		begin := make(chan struct{})
-		var wg sync.WaitGroup
-		for g := range 64 {
-			wg.Go(func() {
-				r := rand.New(rand.NewPCG(uint64(round), uint64(g)))
-				<-begin
-				for range 400 {
-					timer, err := w.AfterFunc(upTo(r, time.Millisecond), func() { ranHere.Add(1) })
-					if err != nil {
-						refusedHere.Add(1)
-						continue
+	for name, e := range executors() {
+		t.Run(name, func(t *testing.T) {
+			var sum stopRace
+			for round := 0; sum.accepted+sum.refused < raceOps/4; round++ {
+				sum.add(t, raceAgainstStop(t, round, e))
+			}
+			t.Logf("%+v", sum)
+			for _, outcome := range []int64{sum.fired, sum.stopped, sum.returned, sum.refused} {
+				require.Greater(t, outcome, int64(raceOps/2000))
+			}
+		})
+	}
+}
+
+// stopRace counts what became of entries.
+type stopRace struct{ accepted, refused, fired, stopped, returned int64 }
+
+func (r *stopRace) add(t *testing.T, o stopRace) {
+	require.Equal(t, o.accepted, o.fired+o.stopped+o.returned, "each accepted entry has exactly one end")
+	r.accepted, r.refused = r.accepted+o.accepted, r.refused+o.refused
+	r.fired, r.stopped, r.returned = r.fired+o.fired, r.stopped+o.stopped, r.returned+o.returned
+}
+
+// raceAgainstStop lets goroutines schedule and stop while the wheel is stopped, every other time with a context that
+// has ended.
+func raceAgainstStop(t *testing.T, round int, e wheel.Executor) stopRace {
+	w, err := wheel.New(wheel.WithMaxPendingTimeouts(1<<30), wheel.WithExecutor(e))
+	require.NoError(t, err)
+	var accepted, refused, fired, stopped, late atomic.Int64
+	var over atomic.Bool
+	begin := make(chan struct{})
+	var wg sync.WaitGroup
+	for g := range 64 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(round), uint64(g)))
+			<-begin
+			for range 400 {
+				timer, err := w.AfterFunc(upTo(r, time.Millisecond), func() {
+					if fired.Add(1); over.Load() {
+						late.Add(1)
 					}
-					acceptedHere.Add(1)
-					if r.IntN(4) == 0 && timer.Stop() {
-						stoppedHere.Add(1)
-					}
+				})
+				if err != nil {
+					refused.Add(1)
+					continue
 				}
-			})
-		}
-		close(begin)
-		require.NoError(t, newWheel(t).Sleep(context.Background(), time.Duration(rand.Int64N(int64(10*time.Millisecond)))))
-		rest, err := w.Stop(context.Background())
-		require.NoError(t, err)
-		wg.Wait()
-		require.Equal(t, acceptedHere.Load(), ranHere.Load()+stoppedHere.Load()+int64(len(rest)),
-			"round %d: each accepted entry has exactly one end", round)
-		require.Zero(t, w.Len())
-		require.Zero(t, w.Reserved(), "the count of pending entries leaks")
-		accepted, refused = accepted+acceptedHere.Load(), refused+refusedHere.Load()
-		fired, stopped, returned = fired+ranHere.Load(), stopped+stoppedHere.Load(), returned+int64(len(rest))
+				accepted.Add(1)
+				if r.IntN(4) == 0 && timer.Stop() {
+					stopped.Add(1)
+				}
+			}
+		})
 	}
-	t.Logf("%d accepted: %d fired, %d stopped, %d returned; %d refused", accepted, fired, stopped, returned, refused)
-	for _, outcome := range []int64{fired, stopped, returned, refused} {
-		require.Greater(t, outcome, int64(raceOps/200))
+	close(begin)
+	require.NoError(t, newWheel(t).Sleep(context.Background(), time.Duration(rand.Int64N(int64(10*time.Millisecond)))))
+	ctx, cancel := context.WithCancel(context.Background())
+	if round%2 == 1 {
+		cancel()
 	}
+	rest, err := w.Stop(ctx)
+	cancel()
+	if err == nil { // every callback has returned
+		over.Store(true)
+	}
+	wg.Wait()
+	for err != nil && accepted.Load() != fired.Load()+stopped.Load()+int64(len(rest)) {
+		runtime.Gosched() // those that had begun when Stop returned
+	}
+	require.Zero(t, late.Load(), "began after Stop had returned")
+	require.Zero(t, w.Len())
+	require.Zero(t, w.Reserved(), "the count of pending entries leaks")
+	return stopRace{accepted.Load(), refused.Load(), fired.Load(), stopped.Load(), int64(len(rest))}
 }
 
 func TestRace_MaxPendingIsNeverExceeded(t *testing.T) {

@@ -2,7 +2,6 @@ package wheel
 
 import (
 	"fmt"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 )
@@ -24,11 +23,11 @@ type cancelledHook interface{ Cancelled(t *Timeout) }
 // Timeout is a scheduled TimerTask with the states of Netty's: pending, then expired or cancelled for good.
 // It is safe for concurrent use. AfterFunc is the leaner way where the states are not needed.
 type Timeout struct {
-	core  *core
-	task  TimerTask
-	timer Timer
-	at    int64 // deadline, nanoseconds since the wheel's origin
-	state atomic.Int32
+	scheduler *scheduler
+	task      TimerTask
+	timer     Timer
+	at        int64 // deadline, nanoseconds since the wheel's origin
+	state     atomic.Int32
 }
 
 const (
@@ -38,7 +37,7 @@ const (
 )
 
 // NewTimeout schedules task to run once, at the earliest when delay has passed, on the wheel's executor.
-// It does not block. Errors are those of AfterFunc.
+// It does not block. Errors: ErrNilFunc; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
 func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error) {
 	if task == nil {
 		return nil, ErrNilFunc
@@ -46,7 +45,7 @@ func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error
 	if f, ok := task.(TimerTaskFunc); ok && f == nil {
 		return nil, ErrNilFunc
 	}
-	t := &Timeout{core: w.core, task: task, at: deadlineAfter(w.core.time.now(), delay)}
+	t := &Timeout{scheduler: w.scheduler, task: task, at: deadlineAfter(w.scheduler.time.now(), delay)}
 	if _, err := w.objects.schedule(delay, t); err != nil {
 		return nil, err
 	}
@@ -54,7 +53,7 @@ func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error
 }
 
 // Cancel ends the timeout before its task begins. It returns true to the one call that did; the task then never
-// runs, and its Cancelled hook, if it has one, has run on this goroutine.
+// runs, and its Cancelled hook, if it has one, has run on this goroutine. It does not wait for a task that is running.
 func (t *Timeout) Cancel() bool {
 	if !t.end(timeoutCancelled) {
 		return false
@@ -64,7 +63,7 @@ func (t *Timeout) Cancel() bool {
 	return true
 }
 
-// IsExpired reports whether the deadline has passed and the task was called or is about to be.
+// IsExpired reports whether the deadline has passed and the task was called or is just about to be.
 func (t *Timeout) IsExpired() bool { return t.state.Load() == timeoutExpired }
 
 // IsCancelled reports whether the timeout was cancelled, by Cancel or by the wheel's Stop.
@@ -82,7 +81,7 @@ func (t *Timeout) String() string {
 	case timeoutCancelled:
 		state = "cancelled"
 	}
-	left := time.Duration(t.at - t.core.time.now())
+	left := time.Duration(t.at - t.scheduler.time.now())
 	if left < 0 {
 		return fmt.Sprintf("Timeout(%s, deadline %v ago, task %T)", state, -left, t.task)
 	}
@@ -107,10 +106,6 @@ func (t *Timeout) runCancelled() {
 	if !ok {
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			t.core.reportPanic(v, debug.Stack())
-		}
-	}()
+	defer t.scheduler.recovered()
 	hook.Cancelled(t)
 }

@@ -13,18 +13,20 @@ type Timer struct {
 }
 
 // Stop ends the entry before it fires. It returns true if it did: the callback will not run, and its memory
-// is free for reuse at once. It returns false if the entry had already ended; as with time.Timer the callback
-// may then be running or about to run. It never blocks on a callback.
+// is free for reuse at once. It returns false if the entry had already ended: its callback has begun or is about to, as
+// with time.Timer, or it was stopped or returned by the wheel's Stop. An entry that is due and waits for its turn, or for
+// the task of an ExecutorFunc to be called, can still be stopped. For an entry of Every or Schedule, true means that no
+// further firing begins; one may be in progress. Stop never waits for a callback.
 func (t Timer) Stop() bool { return t.shard != nil && t.shard.stop(t.index, t.gen) }
 
 // Reset lets the entry fire once d has passed from now instead of at its former deadline. It returns true if
 // the entry was still pending. Unlike time.Timer, a Timer that is expired cannot be revived: Reset then
 // returns false and does nothing; schedule a new entry. Moving a deadline later is cheaper than Stop and
-// AfterFunc, as the entry stays where it is until its old time comes. On an entry of Every, it moves the next
-// firing and the later ones with it.
+// AfterFunc, as the entry stays where it is until its old time comes. On an entry of Every or Schedule it moves the
+// next firing; if one is in progress, that is the one after it. Reset does not block.
 func (t Timer) Reset(d time.Duration) bool {
 	return t.shard != nil && t.shard.reset(t.index, t.gen, d)
 }
 
-// Pending reports whether the entry is still to fire.
+// Pending reports whether the entry is still to fire, which entries of Every and Schedule are until they end.
 func (t Timer) Pending() bool { return t.shard != nil && t.shard.pending(t.index, t.gen) }

@@ -9,10 +9,10 @@ import (
 // Wheel schedules callbacks. Make one with New or share the one of Default; its methods are safe for
 // concurrent use.
 type Wheel struct {
-	core    *core
-	funcs   *lane[func()]
-	objects *lane[object]
-	shared  bool // the wheel of Default
+	scheduler *scheduler
+	funcs     *shardSet[func()]
+	objects   *shardSet[object]
+	shared    bool // the wheel of Default
 
 	sleepers sync.Pool // of *sleeper; the wheel's own, as a channel belongs to the synctest bubble it was made in
 }
@@ -24,27 +24,28 @@ type object interface {
 	fire()
 }
 
-// New makes a wheel. Its worker goroutine starts with the first entry; a wheel that was used must be stopped
-// to end it. The error, if any, is an *OptionError.
+// New makes a wheel. Its goroutines start with the first entry and end when it has been empty for a while, so a wheel
+// that holds nothing need not be stopped. The error, if any, is an *OptionError.
 func New(opts ...Option) (*Wheel, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
-	c := newCore(cfg)
-	w := &Wheel{core: c}
-	w.funcs = newLane(c, func(f func()) { f() })
-	w.objects = newLane(c, object.fire)
+	c := newScheduler(cfg)
+	w := &Wheel{scheduler: c}
+	w.funcs = newShardSet(c, func(f func()) { f() })
+	w.objects = newShardSet(c, object.fire)
 	w.objects.bind = object.bind
-	w.objects.rearm = func(o object, deadline, now int64) (int64, bool) {
-		if p, ok := o.(*periodic); ok {
-			return p.next(deadline, now), true
+	w.objects.recurs = func(o object, deadline int64) bool {
+		p, ok := o.(*recurring)
+		if ok {
+			p.takenLocked(deadline)
 		}
-		return 0, false
+		return ok
 	}
-	w.objects.stopped = func(o object) {
-		if p, ok := o.(*periodic); ok {
-			p.end()
+	w.objects.moved = func(o object) {
+		if p, ok := o.(*recurring); ok {
+			p.moved = true
 		}
 	}
 	return w, nil
@@ -62,8 +63,9 @@ var defaultWheel = sync.OnceValue(func() *Wheel {
 // Default returns the process-wide wheel, made with default options on first use. It cannot be stopped.
 func Default() *Wheel { return defaultWheel() }
 
-// AfterFunc calls f once, at the earliest when d has passed, on the wheel's executor. A d of zero or less fires
-// as soon as possible. It does not block and, while the wheel has room, does not allocate.
+// AfterFunc calls f once, at the earliest when d has passed, on the wheel's executor: by default no call of f waits
+// for another callback. A d of zero or less fires as soon as possible. AfterFunc does not block and, while the wheel
+// has room, does not allocate.
 //
 // Errors: ErrNilFunc; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
 func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
@@ -74,26 +76,28 @@ func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 }
 
 // TickDuration returns the length of one tick, see WithTickDuration.
-func (w *Wheel) TickDuration() time.Duration { return w.core.tick }
+func (w *Wheel) TickDuration() time.Duration { return time.Duration(w.scheduler.ticks.length) }
 
-// Len returns the number of pending entries. It is exact when nothing is scheduled, stopped or fired meanwhile.
-func (w *Wheel) Len() int { return w.core.len() }
+// Len returns the number of pending entries, those of Every and Schedule included. It is exact when nothing is
+// scheduled, stopped or fired meanwhile.
+func (w *Wheel) Len() int { return w.scheduler.len() }
 
 // Unprocessed is an entry that the wheel's Stop ended before it fired, or before its next firing.
 type Unprocessed struct {
-	Func    func()        // of AfterFunc and Every; nil for the others
+	Func    func()        // of AfterFunc, Every and Schedule; nil for the others
 	Timeout *Timeout      // of NewTimeout, now cancelled; nil for the others
-	Left    time.Duration // what was left until its deadline; 0 if it was due
+	Left    time.Duration // what was left until its deadline; 0 if it was due or its callback was running
 }
 
 // Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once, and
-// the worker and the executor's goroutines end. It waits for callbacks that are running; if ctx ends first it
-// returns ctx's error beside the entries, and those callbacks end on their own. No callback begins after Stop
-// has returned. Handles of returned entries are expired. Goroutines in Sleep get ErrStopped, and contexts of
-// WithTimeout keep their deadlines on runtime timers; neither is returned.
+// the wheel's goroutines end. It waits for callbacks that are running; if ctx ends first it returns ctx's error
+// beside the entries, and those callbacks end on their own. No callback begins after Stop has returned, and no entry is
+// returned for which Timer.Stop had returned false before. Handles of returned entries are expired. Entries of
+// Every and Schedule are returned once, also while their callback runs. Goroutines in Sleep get ErrStopped, and contexts
+// of WithTimeout keep their deadlines on runtime timers; neither is returned.
 //
-// Called again it returns nothing. From a callback of the same wheel it returns ErrStopFromTask, and on the wheel of
-// Default ErrDefaultWheel; both leave the wheel running.
+// Called again it returns nothing, without waiting. From a callback of the same wheel it returns ErrStopFromTask, and
+// on the wheel of Default ErrDefaultWheel; both leave the wheel running.
 func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	if w.shared {
 		return nil, ErrDefaultWheel
@@ -109,30 +113,17 @@ func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 				rest = append(rest, Unprocessed{Timeout: o, Left: left})
 				cancelled = append(cancelled, o)
 			}
-		case *periodic:
-			if o.end() {
-				rest = append(rest, Unprocessed{Func: o.f, Left: left})
-			}
+		case *recurring:
+			rest = append(rest, Unprocessed{Func: o.f, Left: left})
 		case *sleeper:
 			o.woken <- ErrStopped
 		case *timeoutContext:
 			contexts = append(contexts, o)
 		}
 	}
-	err := w.core.shutdown(ctx, func(now int64) {
+	err := w.scheduler.shutdown(ctx, func(now int64) {
 		w.funcs.close(now, addFunc)
 		w.objects.close(now, addObject)
-	}, func(b work) {
-		switch b := b.(type) {
-		case *batch[func()]:
-			for _, f := range b.steal() {
-				addFunc(f, 0)
-			}
-		case *batch[object]:
-			for _, o := range b.steal() {
-				addObject(o, 0)
-			}
-		}
 	})
 	for _, t := range cancelled {
 		t.runCancelled()

@@ -1,123 +1,134 @@
 package wheel
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
-// linger is how long an empty wheel keeps its goroutines, so that light use does not restart them each time.
-const linger = 100 * time.Millisecond
+const (
+	// idleTimeout is how long an empty wheel keeps its goroutines, so that light use does not restart them each time.
+	idleTimeout = 100 * time.Millisecond
 
-// glance is how long a look at the shards may take before the worker looks again instead of going to sleep: more
-// has come due meanwhile in the tick that is running, and a sleep of less than 1 ms takes about 1.1 ms in an idle process.
-const glance = int64(200 * time.Microsecond)
+	// rescanThreshold is the age of the last look at the running tick from which on the worker looks again before
+	// it goes to sleep: more has come due meanwhile, and a sleep of less than 1 ms takes about 1.1 ms in an idle process.
+	rescanThreshold = int64(200 * time.Microsecond)
+)
 
-// work is the wheel's one goroutine. It owns the passing of time: it hands due entries to the executor and
-// sleeps until the next event of any shard. When the wheel has been empty for a while it ends, and the next
-// entry starts it again: a wheel that is idle or forgotten costs nothing.
-func (c *core) work() {
+// work is the life of one of the wheel's goroutines, its runners.
+//
+// One runner at a time is the worker. It sleeps until the next event of any shard, takes what is due and begins the
+// first callback. Before it does, it appoints another runner to be the worker, as the callback may block, and
+// the new worker begins with looking for callbacks that have not begun. So nothing that is due waits for a callback
+// while the executor allows one more runner, and callbacks that do not block are called one after another, most of
+// them by the same runner. When nothing is due, a runner that is not the worker rests until it is appointed. Where
+// no more runners are allowed, there is no worker until one of them returns from its callback; nothing could be
+// called meanwhile.
+//
+// When the wheel has been empty for a while, all runners end, and the next entry starts one: a wheel that is idle or
+// forgotten costs nothing.
+func (c *scheduler) work(r *runner) {
 	ended := false
 	defer func() {
-		if !ended { // an inline callback has called runtime.Goexit
-			go c.work()
+		if !ended { // a callback has called runtime.Goexit
+			go c.work(r)
 		}
 	}()
-	c.workerID.Store(goroutineID())
-	c.exec.runInline()
-	var due [batchSize]uint32
-	ahead := int64(0)
-	for outcome := slept; outcome != stopped && outcome != retired; {
-		now := c.time.now()
-		next := c.expireAll(now, now+ahead, due[:0])
-		if c.exec.rescue(now, patience(c.tick)) {
-			next = min(next, now+patience(c.tick))
+	for again := true; again; {
+		for !c.runDue(r) {
 		}
-		if c.time.now()-now > glance && !c.stopped.Load() {
-			ahead = int64(c.tick)
-			continue
-		}
-		ahead = 0
-		if outcome = c.sleep(next); outcome == stopped {
-			c.time.rest()
-			running.Add(-1)
-			close(c.done)
+		if r.worker {
+			again = c.sleep(r)
+		} else {
+			again = c.executor.rest(r)
 		}
 	}
 	ended = true
+	runtime.KeepAlive(c) // for inCallback
 }
 
-// expireAll hands over what is due by now in each shard that has an event up to the horizon, and returns the instant
-// of the next event.
-func (c *core) expireAll(now, horizon int64, due []uint32) (next int64) {
-	next = never
-	for _, e := range *c.shards.Load() {
-		s := e.base()
-		if s.next.Load() <= horizon {
-			for e.expire(now, due) && !c.stopped.Load() {
-			}
+// runDue calls what is due until nothing is. It returns false if a callback has panicked.
+func (c *scheduler) runDue(r *runner) (finished bool) {
+	defer func() {
+		if r.calling { // a panic or runtime.Goexit
+			r.afterCall()
 		}
-		next = min(next, s.next.Load())
+	}()
+	defer c.recovered()
+	for {
+		if c.help(r) { // what has been taken comes before what is due later
+			continue
+		}
+		now, next := r.readClock(), c.next()
+		switch {
+		case next <= now: // one tick after the other, through all shards
+			limit := min(now, c.lastOf(c.tickOf(next)))
+			c.fire(r, limit, limit)
+		case r.worker && next-now <= int64(c.length) && now-c.looked >= rescanThreshold:
+			c.looked = now
+			c.fire(r, now, now+int64(c.length))
+		default:
+			return true
+		}
 	}
-	return next
 }
 
-// outcome is why sleep returned.
-type outcome int
-
-const (
-	slept   outcome = iota
-	stopped         // the wheel's Stop has begun
-	retired         // the wheel was empty for long; this goroutine is no longer the worker
-)
-
-// sleep parks the worker until next, until a producer schedules something earlier or until the wheel stops.
-func (c *core) sleep(next int64) outcome {
-	if c.stopped.Load() {
-		return stopped
+// fire calls what is due by limit in the shards that have something to do by horizon.
+func (c *scheduler) fire(r *runner, limit, horizon int64) {
+	for _, s := range *c.shards.Load() {
+		if s.base().next.Load() <= horizon {
+			s.fire(r, limit)
+		}
 	}
+}
+
+// help calls what another runner has taken and not begun.
+func (c *scheduler) help(r *runner) bool {
+	b := c.executor.oldest()
+	if b == nil {
+		return false
+	}
+	b.run(r)
+	return true
+}
+
+// sleep parks the worker until the next event of a shard or until a producer schedules something earlier. It
+// returns false if the runner must end, as the wheel was stopped or has been empty for long.
+func (c *scheduler) sleep(r *runner) bool {
+	next := c.next()
 	c.wakeAt.Store(next)
-	if c.overslept(next) {
+	if c.next() < next {
 		c.wakeAt.Store(awake)
-		return slept
+		return true
 	}
-	wait := linger
+	wait := idleTimeout
 	if next != never {
 		wait = time.Duration(next - c.time.now())
 	}
 	if wait > 0 {
 		select {
 		case <-c.time.after(wait):
-			if next == never && c.retire() {
-				return retired
+			if next == never && c.retire(r) {
+				return false
 			}
 		case <-c.wake:
 		case <-c.stop:
-			return stopped
+			c.time.rest()
+			return !c.executor.resign(r)
 		}
 		c.wakeups.Add(1)
 	}
 	c.wakeAt.Store(awake)
-	return slept
+	return true
 }
 
-// overslept reports whether a shard has something to do before next.
-func (c *core) overslept(next int64) bool {
-	for _, e := range *c.shards.Load() {
-		if e.base().next.Load() < next {
-			return true
-		}
-	}
-	return false
-}
-
-// retire gives up the role of the worker, with wakeAt left at never: from then on the kick of a new entry finds
-// no worker and starts one. It returns false if such an entry, or the wheel's Stop, came too early to see that.
-func (c *core) retire() bool {
-	c.exec.dismiss()
+// retire ends the runners of an empty wheel, with wakeAt left at never: from then on the kick of a new entry finds no
+// worker and starts one. It returns false if such an entry came too early to see that.
+func (c *scheduler) retire(r *runner) bool {
 	c.time.rest()
 	c.retired.Add(1)
-	running.Add(-1)
-	c.started.Store(false)
-	if needed := c.stopped.Load() || c.overslept(never); !needed || !c.started.CompareAndSwap(false, true) {
-		return true
+	if !c.executor.resign(r) {
+		return false
 	}
-	running.Add(1)
-	return false
+	c.wakeAt.Store(never) // it may have been lowered for an entry that a runner without this role has taken
+	return c.next() == never || !c.executor.resume(r)
 }

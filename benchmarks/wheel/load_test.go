@@ -222,7 +222,9 @@ func BenchmarkBurst(b *testing.B) {
 	n := size(1_000_000)
 	b.Run("impl=wheel", func(b *testing.B) { benchBurst(b, newWheel(b), n) })
 	b.Run("impl=inline", func(b *testing.B) { benchBurst(b, newWheel(b, wheel.WithExecutor(wheel.Inline())), n) })
-	b.Run("impl=goroutines", func(b *testing.B) { benchBurst(b, newWheel(b, wheel.WithExecutor(wheel.Goroutines())), n) })
+	b.Run("impl=pool", func(b *testing.B) {
+		benchBurst(b, newWheel(b, wheel.WithExecutor(wheel.Pool(runtime.GOMAXPROCS(0)))), n)
+	})
 	b.Run("impl=AfterFunc", func(b *testing.B) { benchBurst(b, newAfterFunc(b), n) })
 	b.Run("impl=netty", func(b *testing.B) { benchBurst(b, newNetty(b), n) })
 	b.Run("impl=floor", func(b *testing.B) { benchBurst(b, newCalendar(b), n) })

@@ -1,0 +1,57 @@
+package wheel
+
+// recurring is an entry of Every or Schedule. It keeps its node, and so its handle, from firing to firing. While its
+// callback runs the entry is held outside the rows of its ring, so that it cannot overlap itself.
+type recurring struct {
+	f     func()
+	rule  rule
+	timer Timer
+
+	due   int64 // the deadline of the firing that is under way
+	reset bool  // and whether Timer.Reset had set it
+	moved bool  // Timer.Reset was called since the last firing was due; guarded by the shard's mutex
+}
+
+// rule tells when a recurring entry fires, in nanoseconds since the wheel's origin.
+type rule interface {
+	// early reports whether the time of the firing has not come yet, although the deadline has, and until when to wait.
+	early(now int64) (deadline int64, early bool)
+	// next returns the deadline after a firing that was due then; false ends the entry. It may run the user's code.
+	next(now, due int64, reset bool) (deadline int64, ok bool)
+}
+
+func (p *recurring) bind(t Timer) { p.timer = t }
+
+// takenLocked is called when the entry is taken from the ring.
+func (p *recurring) takenLocked(deadline int64) {
+	p.due, p.reset, p.moved = deadline, p.moved, false
+}
+
+func (p *recurring) fire() {
+	t := p.timer
+	now := t.shard.scheduler.time.now()
+	if deadline, early := p.rule.early(now); early && !p.reset {
+		t.shard.rearm(t.index, t.gen, deadline)
+		return
+	}
+	t.shard.countFired(now - p.due)
+	defer p.rearm() // also if f calls runtime.Goexit
+	defer t.shard.scheduler.recovered()
+	p.f()
+}
+
+// rearm lets the entry fire again, or ends it.
+func (p *recurring) rearm() {
+	t := p.timer
+	var deadline int64
+	var again bool
+	defer func() {
+		if again {
+			t.shard.rearm(t.index, t.gen, deadline)
+		} else {
+			t.shard.end(t.index, t.gen)
+		}
+	}()
+	defer t.shard.scheduler.recovered()
+	deadline, again = p.rule.next(t.shard.scheduler.time.now(), p.due, p.reset)
+}

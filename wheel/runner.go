@@ -1,0 +1,80 @@
+package wheel
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// runner is one of the goroutines that keep the time and run callbacks; see scheduler.work.
+type runner struct {
+	scheduler *scheduler
+	worker    bool          // it is the worker; set by the one who appoints it
+	appointed chan struct{} // receives when it has become the worker; closed to end it while it is idle
+	calling   bool
+	due       [maxBatch]uint32
+
+	// The clock is not read for each callback: a stretch of them is measured as one, and only when that was slow
+	// are the next measured one by one.
+	now           int64 // the last reading
+	stretch, left int
+}
+
+const (
+	longStretch = 16                            // callbacks measured as one
+	slowStretch = int64(100 * time.Microsecond) // from here on they are measured one by one
+)
+
+// newRunner makes a runner that is the worker.
+func newRunner(c *scheduler) *runner {
+	return &runner{scheduler: c, worker: true, appointed: make(chan struct{}, 1), stretch: 1, left: 1}
+}
+
+// beforeCall appoints another worker in place of this runner, as the callback that it is about to call may block.
+func (r *runner) beforeCall() {
+	r.calling = true
+	if r.worker {
+		r.worker = false
+		r.scheduler.executor.appoint(r.scheduler)
+	}
+}
+
+func (r *runner) afterCall() {
+	r.calling = false
+	if r.left--; r.left == 0 {
+		r.readClock()
+	}
+}
+
+// readClock ends a stretch.
+func (r *runner) readClock() int64 {
+	now := r.scheduler.time.now()
+	took, calls := now-r.now, r.stretch-r.left
+	r.now = now
+	if calls == 0 {
+		return now
+	}
+	if calls == 1 || took >= slowStretch {
+		r.scheduler.durations.record(took)
+	}
+	r.stretch = min(2*r.stretch, longStretch)
+	if took >= slowStretch {
+		r.stretch = 1
+	}
+	r.left = r.stretch
+	return now
+}
+
+// durations is what is known of how long callbacks take.
+type durations struct {
+	blocking         int64 // those that take longer than this are blocking
+	longest, blocked atomic.Int64
+}
+
+func (d *durations) record(took int64) {
+	for longest := d.longest.Load(); took > longest && !d.longest.CompareAndSwap(longest, took); {
+		longest = d.longest.Load()
+	}
+	if took > d.blocking {
+		d.blocked.Add(took)
+	}
+}

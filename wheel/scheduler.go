@@ -1,0 +1,239 @@
+package wheel
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const maxShards = 64
+
+// firer is a shard as runners see it, whatever its values are.
+type firer interface {
+	base() *shard
+	fire(r *runner, limit int64)
+	callWaiting(i, gen uint32)
+}
+
+// scheduler is what all shard sets of a wheel share: the time, the limit, the executor and the worker. It does not
+// know the Wheel or Typed in front of it.
+type scheduler struct {
+	ticks
+	slots     int
+	shardBits uint
+	time      timeSource
+	onPanic   func(v any, stack []byte)
+	logger    *slog.Logger
+	caller    func(task func()) // of ExecutorFunc, or nil
+	stop      chan struct{}     // closed to tell the worker to end
+	wake      chan struct{}     // receives to tell it to look again
+	limit     int64             // of entries; 0: none
+
+	_        [64]byte // keeps what is written off the cache lines that every call reads
+	reserved atomic.Int64
+	mu       sync.Mutex // guards the writing of shards
+	shards   atomic.Pointer[[]firer]
+	executor executor
+	stopped  atomic.Bool
+	looked   int64 // the last look at the running tick; the worker's
+
+	durations                durations
+	panics, wakeups, retired atomic.Int64
+
+	_      [64]byte
+	wakeAt atomic.Int64 // the worker sleeps until then; awake while it does not
+	_      [64]byte
+}
+
+// awake is the wakeAt while a runner is about to look at every shard anyway.
+const awake = -1
+
+func newScheduler(cfg *config) *scheduler {
+	c := &scheduler{
+		ticks:     newTicks(cfg.tick),
+		slots:     cfg.buckets,
+		shardBits: uint(bits.Len(uint(min(runtime.GOMAXPROCS(0), maxShards) - 1))),
+		time:      newTimeSource(cfg.clock),
+		onPanic:   cfg.onPanic,
+		logger:    cfg.logger,
+		limit:     cfg.maxPending,
+		stop:      make(chan struct{}),
+		wake:      make(chan struct{}, 1),
+	}
+	c.durations.blocking = int64(min(max(cfg.tick, time.Millisecond), 10*time.Millisecond))
+	c.executor.init(cfg.executor)
+	if cfg.executor.caller != nil {
+		c.caller = *cfg.executor.caller
+	}
+	c.shards.Store(new([]firer))
+	c.wakeAt.Store(never)
+	return c
+}
+
+// attach adds the shards of a set to those the worker looks after.
+func (c *scheduler) attach(set []firer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := slices.Concat(*c.shards.Load(), set)
+	c.shards.Store(&all)
+}
+
+// reserve counts one entry towards the limit; false means that it is reached.
+func (c *scheduler) reserve() bool {
+	if c.limit == 0 {
+		return true
+	}
+	if c.reserved.Add(1) > c.limit {
+		c.reserved.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (c *scheduler) unreserve(n int64) {
+	if c.limit > 0 {
+		c.reserved.Add(-n)
+	}
+}
+
+// recovered reports the panic, if there is one, of the function that has deferred it.
+func (c *scheduler) recovered() {
+	if v := recover(); v != nil {
+		c.panics.Add(1)
+		c.onPanic(v, debug.Stack())
+	}
+}
+
+func (c *scheduler) len() int {
+	n := 0
+	for _, e := range *c.shards.Load() {
+		s := e.base()
+		s.mu.Lock()
+		n += s.ring.live
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// next returns a lower bound of the instant at which a shard has something to do.
+func (c *scheduler) next() int64 {
+	next := int64(never)
+	for _, e := range *c.shards.Load() {
+		next = min(next, e.base().next.Load())
+	}
+	return next
+}
+
+// kick wakes the worker, or starts one, if it would sleep beyond at.
+func (c *scheduler) kick(at int64) {
+	for {
+		until := c.wakeAt.Load()
+		if at >= until {
+			return
+		}
+		if c.wakeAt.CompareAndSwap(until, at) {
+			break
+		}
+	}
+	if c.executor.startWorker(c) {
+		c.warnOfMany()
+		return
+	}
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// manyWheels is how many wheels may be at work in a process before a warning is logged, once, as Netty does: each
+// has its own goroutines and wakes on its own, while one wheel serves any number of users.
+const manyWheels = 64
+
+var (
+	running atomic.Int64 // wheels in this process that have goroutines
+	warned  atomic.Bool
+)
+
+func (c *scheduler) warnOfMany() {
+	if wheels := running.Load(); wheels > manyWheels && warned.CompareAndSwap(false, true) {
+		c.logger.Warn("wheel: many wheels are at work; share one, such as wheel.Default()", "wheels", wheels)
+	}
+}
+
+// submit gives an entry that is due to the caller's executor.
+func (c *scheduler) submit(s firer, i, gen uint32) {
+	task := func() { c.task(s, i, gen) }
+	accepted := false
+	defer func() {
+		if !accepted { // it has panicked or called runtime.Goexit
+			go task()
+		}
+	}()
+	defer c.recovered()
+	c.caller(task)
+	accepted = true
+}
+
+// task is what the caller's executor calls.
+//
+//go:noinline // inCallback looks for it
+func (c *scheduler) task(s firer, i, gen uint32) {
+	defer c.recovered()
+	s.callWaiting(i, gen)
+	runtime.KeepAlive(c)
+}
+
+// shutdown ends the wheel: closeShards empties the shards, and what was taken from them before begins. It returns
+// once every callback that has begun has returned, or with ctx's error.
+func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) error {
+	if c.inCallback() {
+		return ErrStopFromTask
+	}
+	if !c.stopped.CompareAndSwap(false, true) {
+		return nil
+	}
+	closeShards(c.time.now())
+	c.executor.halt()
+	close(c.stop)
+	<-c.executor.begun // soon: no callback waits for another here
+	select {
+	case <-c.executor.gone:
+		return nil
+	default:
+	}
+	select {
+	case <-c.executor.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// inCallback reports whether the calling goroutine is inside a callback of this wheel. Then its stack trace has work or
+// task with this scheduler as their first argument, which both keep alive so that the trace shows it. Only Stop needs to
+// know; having each goroutine that runs callbacks note its number beforehand would cost several times what starting one
+// does, and a callback on a goroutine of the caller's as much each time.
+func (c *scheduler) inCallback() bool {
+	trace := make([]byte, 2<<10)
+	for {
+		if n := runtime.Stack(trace, false); n < len(trace) {
+			trace = trace[:n]
+			break
+		}
+		trace = make([]byte, 4*len(trace))
+	}
+	for _, method := range []string{"work", "task"} {
+		if bytes.Contains(trace, fmt.Appendf(nil, ".(*scheduler).%s(%p, ", method, c)) {
+			return true
+		}
+	}
+	return false
+}
