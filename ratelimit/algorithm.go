@@ -27,6 +27,7 @@ type ask struct {
 	calls    []*call
 	runs     []run
 	inOrder  bool          // the first request that is denied denies the rest
+	coming   int64         // how many of the last requests are for waiters that have not come yet
 	ahead    time.Duration // how long before its time a permit may be charged
 	prefetch int64         // permits to charge in advance if all else was granted
 	back     []span        // charges to take back first

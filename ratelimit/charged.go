@@ -78,6 +78,16 @@ func (c *charged) ready(n int64, since time.Duration) (at time.Duration, missing
 	return 0, n
 }
 
+// usable is when the last permit of a span can be used.
+func (c *charged) usable(s span) time.Duration {
+	unit := s.n
+	if !c.whole() {
+		unit = 1
+		c.algorithm.skip(&s, s.n-unit)
+	}
+	return c.algorithm.fit([]span{s}, unit, -never/2).at
+}
+
 // use takes n permits from the front.
 func (c *charged) use(n int64) { c.remove(n, false) }
 

@@ -183,12 +183,12 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 					r, err := l.Allow(t.Context())
 					require.NoError(t, err)
 					if r.Allowed {
-						ours = append(ours, grant{call.UnixNano(), time.Now().UnixNano()})
+						ours = append(ours, grant{call.UnixNano(), time.Now().UnixNano(), 1})
 						all = append(all, ours[len(ours)-1])
 					}
 					call = time.Now()
 					if ok, _ := j.tryAcquire(1, false); ok {
-						all = append(all, grant{call.UnixNano(), time.Now().UnixNano()})
+						all = append(all, grant{call.UnixNano(), time.Now().UnixNano(), 1})
 					}
 					require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond)) // the pace at which both ask
 				}

@@ -114,6 +114,9 @@ func (s *windowSnapshot) span(n int64, at reading) span {
 func (s *windowSnapshot) result(n int64, passed time.Duration) Result {
 	limit := s.window.limit
 	r := Result{Limit: limit.Rate, RetryAfter: s.wait(n, passed)}
+	if r.RetryAfter > 0 {
+		r.RetryAfter += time.Millisecond // a key lives until its last one is over
+	}
 	if s.ends-limit.Per <= passed {
 		r.Remaining = max(0, limit.Rate-s.used)
 	}

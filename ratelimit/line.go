@@ -182,8 +182,11 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	case !k.fresh(now):
 		return max(now, l.retryAt)
 	}
-	lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // at random, so that processes take turns
-	at := min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
+	at := now
+	if len(l.charged.back) == 0 { // what is given back may do for those who wait
+		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // at random, so that processes take turns
+		at = min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
+	}
 	if l.contended {
 		at = max(at, l.paidUntil-(earlyLooks-1)*lookPeriod)
 	}
@@ -243,8 +246,8 @@ func (l *line) look(now time.Duration) (a ask) {
 		if l.charged.whole() {
 			coming = min(coming, most*unit)
 		}
-		if coming >= unit {
-			a.addRun(unit, coming/unit)
+		if a.coming = coming / unit; a.coming > 0 {
+			a.addRun(unit, a.coming)
 		}
 	}
 	l.looking, l.lookedAt, l.used, l.lost = true, now, 0, l.charged.lost
@@ -259,9 +262,8 @@ func (l *line) looked(a *ask, got answer, at reading) {
 	for k, r := range a.runs {
 		l.contended = l.contended || got.granted[k] < r.count
 	}
-	if len(got.spans) > 0 {
-		last := got.spans[len(got.spans)-1:]
-		l.contended = l.contended || l.charged.algorithm.fit(last, last[0].n, -never/2).at > at.got
+	if last := len(got.spans) - 1; last >= 0 {
+		l.contended = l.contended || l.charged.usable(got.spans[last]) > at.got
 	}
 	l.charged.add(got.spans...)
 }

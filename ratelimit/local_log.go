@@ -95,10 +95,13 @@ func (m *localLog) newest() time.Duration {
 	return m.entries[len(m.entries)-1].at
 }
 
-// reserve enters n permits, at most the rate, at the first time from now on that is not before the newest entry and keeps the
-// limit, if that is at most so far ahead.
+// reserve enters n permits, at most the rate: now if they are left, or at the first time from then on that keeps the limit and
+// is not before the newest entry, if that is at most so far ahead.
 func (m *localLog) reserve(now time.Duration, n int64, ahead time.Duration) (stamp, bool) {
-	at := max(m.from(now, n), m.newest())
+	at := now
+	if n > m.left(now) {
+		at = max(m.from(now, n), m.newest())
+	}
 	if at-now > ahead {
 		return stamp{}, false
 	}
@@ -134,5 +137,9 @@ func (m *localLog) wait(now time.Duration, total int64) time.Duration {
 	if rounds > int64(maxBurstTime/m.interval) {
 		return maxBurstTime
 	}
-	return max(m.from(now, min(total, m.rate))-now, time.Duration(rounds)*m.interval)
+	longest := time.Duration(rounds) * m.interval
+	if n := min(total, m.rate); n > m.left(now) {
+		longest = max(longest, m.from(now, n)-now)
+	}
+	return longest
 }

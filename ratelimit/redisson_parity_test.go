@@ -327,7 +327,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 					if ask() {
 						left.Add(-1)
 						mu.Lock()
-						all = append(all, grant{call.UnixNano(), time.Now().UnixNano()})
+						all = append(all, grant{call.UnixNano(), time.Now().UnixNano(), 1})
 						mu.Unlock()
 					}
 				}

@@ -67,8 +67,12 @@ func (slidingLog) encode(key string, a *ask) scripts.Call {
 	if s, ok := a.last.(*logSnapshot); ok && time.Since(s.counted) < recount {
 		counted = s.rateText
 	}
+	order := int64(-1)
+	if a.inOrder {
+		order = a.coming
+	}
 	args := make([]any, 0, 4+len(a.back)+len(a.members))
-	args = append(args, counted, flag(a.inOrder), a.ahead.Microseconds(), len(a.back))
+	args = append(args, counted, order, a.ahead.Microseconds(), len(a.back))
 	for _, s := range a.back {
 		args = append(args, s.entry.member)
 	}

@@ -13,7 +13,9 @@ changes nothing, or it is undone by one that was not refused.
 
 KEYS   1 config (hash)   2 value (string)   3 permits (zset: the log)
 ARGV   1 the rate at which this client has had the log counted lately, or nothing
-       2 1 for those who wait: requests are granted in order, and the first that is denied denies the rest
+       2 for those who wait, how many of the requests, the last ones, are for waiters that have not come yet, and otherwise
+         -1. Requests of waiters are granted in order, and the first that is denied denies the rest; one for a waiter to
+         come is entered only if that is later than all the others, for an entry is for those who wait by then
        3 how long before its time an entry may be entered, in us; 0 unless in order
        4 how many members follow that are taken out first
          these, and then the member of each request
@@ -24,9 +26,10 @@ Returns {rate, interval in ms, permits left, us until the log is empty, members 
 Errors NOTCONFIGURED no limit is set   OLDFORM the value is that of a Redisson before 3.13.3
 ]]
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[3]
-local counted_at, in_order, ahead = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
+local counted_at, in_order, ahead = ARGV[1], ARGV[2] ~= '-1', tonumber(ARGV[3])
 local first_back, first_new = 5, 5 + ARGV[4]
 local requests = #ARGV - first_new + 1
+local waiting = requests - ARGV[2]
 
 local page_size = 128 -- entries read at once
 local max_count = 4096 -- entries counted for no other reason than to be sure
@@ -202,6 +205,7 @@ else
   -- no interval holds more than the rate, wherever it begins. It returns false as decide_at_once does.
   local function decide_in_order(asked)
     local next_leaving, free, at, walked, denied = leaving(), left, now, 0, false
+    local latest = now
     for _, request in ipairs(asked) do
       while not denied and free < request.n and walked < max_leaving do
         local holds, leaves = next_leaving()
@@ -211,7 +215,10 @@ else
         free, at = free + holds, math.max(at, leaves, newest)
         walked = walked + (at - now > ahead and max_leaving / max_walk or 1)
       end
-      denied = denied or free < request.n or at - now > ahead
+      denied = denied or free < request.n or at - now > ahead or request.i > waiting and at <= latest
+      if request.i <= waiting then
+        latest = at
+      end
       if denied then
         deny(request.i, at)
       else

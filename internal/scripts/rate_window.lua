@@ -23,13 +23,12 @@ local options = 4 + 2 * runs
 local in_order, in_advance = ARGV[options + 1] == '1', ARGV[options + 2] == '1'
 local max_ahead = 1000
 
-local used, ends = 0, length
+local used, ends, begun = 0, length, 1 -- begun: windows that begin with this call
+local exact = in_order or in_advance
 local value = redis.call('GET', state_key)
-if value and string.match(value, '^%d+$') then
-  local left = redis.call('PTTL', state_key)
-  if left > 0 and left <= 2 * length + max_ahead then
-    used, ends = tonumber(value), left
-  end
+local left = (value or exact) and redis.call('PTTL', state_key) or 0
+if left > 0 and left <= 2 * length + max_ahead and string.match(value, '^%d+$') then
+  used, ends, begun = tonumber(value), left, 0
 end
 local reply = {used, ends}
 
@@ -46,7 +45,7 @@ for run = 1, runs do
       fit = fit < count - granted and fit or count - granted
       used, granted = used + fit * n, granted + fit
     elseif ends <= ahead then
-      used, ends = 0, ends + length -- the next window
+      used, ends, begun = 0, ends + length, begun + 1
     else
       break
     end
@@ -55,7 +54,12 @@ for run = 1, runs do
   reply[run + 2] = granted
 end
 
-if any then
+if any and begun == 0 then
+  redis.call('SET', state_key, string.format('%.0f', used), 'KEEPTTL')
+elseif any then
   redis.call('SET', state_key, string.format('%.0f', used), 'PX', ends)
+  if exact then
+    reply[2] = reply[2] + redis.call('PTTL', state_key) - ends -- exactly: a millisecond may have begun meanwhile
+  end
 end
 return reply
