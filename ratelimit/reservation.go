@@ -13,10 +13,10 @@ const maxReserve = time.Minute
 
 // Reservation is the right to n permits from a time on. It is safe for concurrent use.
 type Reservation struct {
-	n     int64
-	at    time.Time
-	state *keyState
-	span  span
+	n    int64
+	at   time.Time
+	span span
+	made *keyState // by which; by now the key may have another
 
 	mu   sync.Mutex
 	over bool
@@ -30,7 +30,7 @@ func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.at)) }
 
 // Wait blocks until the permits may be used. If ctx ends before, the reservation stands; Cancel it.
 func (r *Reservation) Wait(ctx context.Context) error {
-	return r.state.client.wheel.Sleep(ctx, r.Delay())
+	return r.made.client.wheel.Sleep(ctx, r.Delay())
 }
 
 // Cancel gives the permits back, and reports whether others can use them. Once they may be used it does nothing and returns
@@ -40,13 +40,15 @@ func (r *Reservation) Wait(ctx context.Context) error {
 func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.state
-	if s.client.gate.Closed() {
+	c := r.made.client
+	if c.gate.Closed() {
 		return false, ErrClosed
 	}
 	if r.over || r.Delay() == 0 {
 		return false, nil
 	}
+	s := c.use(r.made.id, r.made.algorithm, r.made.out)
+	defer s.release()
 	given, err := s.takeBack(ctx, []span{r.span})
 	r.over = err == nil || !s.repeatable()
 	return given, err
@@ -83,7 +85,7 @@ func (s *keyState) reserve(ctx context.Context, n int64) (*Reservation, error) {
 		return nil, err
 	}
 	s.client.stats.allowed.Add(1)
-	return &Reservation{n: n, at: s.client.began.Add(found.from), state: s, span: *found}, nil
+	return &Reservation{n: n, at: s.client.began.Add(found.from), span: *found, made: s}, nil
 }
 
 func servesStaleLocked(s *keyState, now time.Time) bool { return s.local.serveStale(now) }

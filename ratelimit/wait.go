@@ -179,16 +179,13 @@ func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 	l := s.line
 	s.local.takeBack(now, entriesOf(l.charged.takeAll())...)
 	l.lookedAt, l.retryAt = now, now+time.Millisecond
-	for w := l.first; w != nil; {
-		next := w.next
-		if w.n > s.local.log.rate {
-			l.finish(w, now, ErrExceedsLimit)
-		} else if sp, ok := s.local.charge(now, w.n, horizon); ok {
-			l.charged.add(sp)
-		} else {
+	l.refuse(now, s.knowledgeLocked(now), s.local.log.rate)
+	for w := l.first; w != nil; w = w.next {
+		sp, ok := s.local.charge(now, w.n, horizon)
+		if !ok {
 			break
 		}
-		w = next
+		l.charged.add(sp)
 	}
 	return true
 }
