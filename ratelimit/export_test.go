@@ -20,6 +20,23 @@ func (m gcraTime) Parts() (us, num int64)                 { return m.us, m.num }
 func Member(id [16]byte, n int64) string                  { return member(id, n) }
 func LogKeys(name string) []string                        { return logKeys(name) }
 
+func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, key, a) }
+
+// Kept is how many keys and senders the client has in memory.
+func Kept(c *Client) (keys, routes int) {
+	c.senders.mu.Lock()
+	defer c.senders.mu.Unlock()
+	return c.remembered(func(stateID) bool { return true }), len(c.senders.all)
+}
+
+// Shares is how many keys the client counts by the policy LocalShare.
+func Shares(c *Client) int {
+	s := &c.breaker.share
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.keys)
+}
+
 // States is how many keys of a Keyed the process remembers.
 func States(k *Keyed) int {
 	return k.client.remembered(func(id stateID) bool { return id.options == k.options && strings.HasPrefix(id.key, k.prefix+":{") })
