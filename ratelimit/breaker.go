@@ -8,36 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const defaultProbe = 250 * time.Millisecond
 
-// Policy says what is decided while Redis is down. The zero Policy is FailClosed.
-type Policy struct {
-	kind  policyKind
-	share int64
-}
-
-type policyKind uint8
-
-const (
-	failClosed policyKind = iota
-	failOpen
-	shareLocally
-)
-
-// FailClosed refuses with ErrUnavailable; waits go on until Redis is back or their context ends.
-func FailClosed() Policy { return Policy{} }
-
-// FailOpen grants everything.
-func FailOpen() Policy { return Policy{kind: failOpen} }
-
-// LocalShare grants one n-th of the limit in each process, from its own memory; n is the number of processes. Of a burst
-// smaller than n each process grants 1. A Limiter whose limit this process has not seen yet fails closed.
-func LocalShare(n int64) Policy { return Policy{kind: shareLocally, share: n} }
-
-// errDown is the reason while nobody asks Redis.
+// errDown is why Redis is not asked.
 var errDown = errors.New("circuit open")
 
 // breaker stops asking a Redis that does not answer, so that a decision then costs no timeout.
@@ -49,25 +26,33 @@ type breaker struct {
 
 	down     atomic.Bool
 	failures atomic.Int32 // in a row
+	share    localShare
 
 	mu      sync.Mutex
 	timer   wheel.Timer
 	stopped bool
-	began   time.Time
-	tats    map[string]mark // of the local shares
-	sweepAt int
+	cause   error // of the last failure
+	failed  look  // what it was about
+}
+
+// look is a script that changes nothing, for a key.
+type look struct {
+	algorithm algorithm
+	key       string
 }
 
 // refuse returns why Redis is not to be asked now, or nil.
 func (b *breaker) refuse() error {
-	if b.down.Load() {
-		return fmt.Errorf("%w: %w", ErrUnavailable, errDown)
+	if !b.down.Load() {
+		return nil
 	}
-	return nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return unavailable(fmt.Errorf("%w: %w", errDown, b.cause))
 }
 
-// heard takes note of how a call ended.
-func (b *breaker) heard(err error) {
+// heard takes note of how a call ended, which was about the key of s.
+func (b *breaker) heard(err error, s *keyState) {
 	if !errors.Is(err, ErrUnavailable) {
 		if b.failures.Load() != 0 {
 			b.failures.Store(0)
@@ -75,6 +60,9 @@ func (b *breaker) heard(err error) {
 		return
 	}
 	b.client.stats.failures.Add(1)
+	b.mu.Lock()
+	b.cause, b.failed = cause(err), look{s.algorithm, s.id.key}
+	b.mu.Unlock()
 	if b.failures.Add(1) < b.threshold || !b.down.CompareAndSwap(false, true) {
 		return
 	}
@@ -89,7 +77,7 @@ func (b *breaker) arm() {
 	if b.stopped {
 		return
 	}
-	timer, err := b.client.wheel.AfterFunc(b.probe, b.try)
+	timer, err := b.client.wheel.AfterFunc(b.probe, func() { go b.try() })
 	if err != nil {
 		b.down.Store(false) // without a wheel nobody would ever look again
 		return
@@ -97,27 +85,33 @@ func (b *breaker) arm() {
 	b.timer = timer
 }
 
-// try asks Redis whether it is back. It runs in a callback of the wheel, which may block.
+// try asks Redis whether it is back, by a script as those that failed: other commands may be forbidden. Any answer will do that is
+// not about an outage.
 func (b *breaker) try() {
-	if b.client.enter() != nil {
+	c := b.client
+	if c.enter() != nil {
 		return
 	}
-	defer b.client.leave()
-	ctx, cancel := context.WithTimeout(context.Background(), max(b.probe, time.Second))
+	defer c.leave()
+	b.mu.Lock()
+	failed := b.failed
+	b.mu.Unlock()
+	ctx, cancel := c.wheel.WithTimeout(context.Background(), max(c.timeout, time.Second))
 	defer cancel()
-	if err := b.client.rdb.Ping(ctx).Err(); err != nil && explainsDown(err) {
+	call := failed.algorithm.encode(failed.key, &ask{})
+	err := failed.algorithm.script().Run(ctx, c.rdb, call.Keys, call.Args...).Err()
+	if calls.Classify(nil, err) == calls.Unavailable {
+		b.mu.Lock()
+		b.cause = err
+		b.mu.Unlock()
 		b.arm()
 		return
 	}
-	b.mu.Lock()
-	b.tats = nil
-	b.mu.Unlock()
+	b.share.forget()
 	b.failures.Store(0)
 	b.down.Store(false)
-	b.client.logger.Info("ratelimit: redis is back")
+	c.logger.Info("ratelimit: redis is back")
 }
-
-func explainsDown(err error) bool { return errors.Is(explain("", err), ErrUnavailable) }
 
 func (b *breaker) stop() {
 	b.mu.Lock()
@@ -127,50 +121,15 @@ func (b *breaker) stop() {
 }
 
 // decide is the policy's answer to a request that Redis did not answer because of err.
-func (b *breaker) decide(key string, n int64, limit Limit, known bool, err error) (Result, error) {
+func (b *breaker) decide(id stateID, n int64, limit Limit, known bool, err error) (Result, error) {
 	switch {
 	case !errors.Is(err, ErrUnavailable):
 		return Result{}, err
 	case b.policy.kind == failOpen:
 		return Result{Allowed: true, Granted: n, Limit: limit.Burst, Source: SourceDegraded}, nil
 	case b.policy.kind == shareLocally && known:
-		return b.local(key, n, limit), nil
+		return b.share.decide(id, n, b.policy.part(limit)), nil
 	}
 	b.client.stats.degraded.Add(1)
 	return Result{Source: SourceDegraded}, err
-}
-
-// local decides by this process's share of the limit.
-func (b *breaker) local(key string, n int64, limit Limit) Result {
-	const sweepFrom = 1 << 16
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	share := Limit{Rate: limit.Rate, Per: limit.Per * time.Duration(b.policy.share), Burst: max(1, limit.Burst/b.policy.share)}
-	if share.Per/limit.Per != time.Duration(b.policy.share) {
-		share.Per = limit.Per // beyond 292 years a share is as good as nothing; see validate
-	}
-	p := newPace(share)
-	if b.tats == nil {
-		b.tats, b.began, b.sweepAt = map[string]mark{}, time.Now(), sweepFrom
-	}
-	now := time.Since(b.began).Microseconds()
-	tat, ok := p.take(b.tats[key], now, n)
-	if ok && n > 0 {
-		b.tats[key] = tat
-	}
-	if len(b.tats) > b.sweepAt {
-		for k, t := range b.tats {
-			if t.us < now {
-				delete(b.tats, k)
-			}
-		}
-		b.sweepAt = max(sweepFrom, 2*len(b.tats))
-	}
-	r := Result{Limit: share.Burst, Remaining: p.remaining(tat, now), ResetAfter: p.reset(tat, now), Source: SourceDegraded}
-	if ok {
-		r.Allowed, r.Granted = n > 0 || r.Remaining > 0, n
-	} else {
-		r.RetryAfter = p.delay(tat, now, n)
-	}
-	return r
 }

@@ -6,47 +6,43 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"reflect"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
-	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent use.
-//
-// Ground rules. Everything is set by New and never changes, except what mu guards: the registries, whose lanes Close has to
-// empty.
 type Client struct {
 	rdb     redis.UniversalClient
+	bounded bool // commands of flights do not outlast them
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
 	began   time.Time
-	idleFor time.Duration // how long a limit is remembered that nobody uses
+	timeout time.Duration
+	idleFor time.Duration // how long a limit of the scope PerClient is remembered that is not used
 	breaker breaker
 	senders senders
-	logs    *registry
+	states  states
 	stats   counters
 	gate    calls.Gate // counts what may talk to Redis
-
-	mu         sync.Mutex
-	registries []*registry
-	kinds      map[kind]*registry
 }
 
-// New returns a Client that limits through rdb. It does not talk to Redis and starts no goroutine. A call that Redis does
-// not answer ends by rdb's own timeouts, so leave its ReadTimeout on. A caller whose deadline passes is let go at once, and so
-// is one whose context is cancelled, but for him who has just begun to talk to a Redis that was well until then: he may be
-// kept for rdb's WriteTimeout and ReadTimeout. The caller keeps rdb open until Close has returned.
+// New returns a Client that limits through rdb. It does not talk to Redis and starts no goroutine. The caller keeps rdb open
+// until Close has returned. To a *redis.Client New adds a hook, which has the Client's own scripts end with their time, whatever
+// the timeouts of rdb are, and lets all else pass; scripts do not pass by hooks that are added later.
+//
+// A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy decides. A call
+// returns earlier when its context ends. There is one exception: a caller whose context is cancelled, rather than that its
+// deadline passes, may be kept for the timeout by a Redis that answered until then, for it may have sent the script itself.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
 		return nil, &InvalidError{"client", "nil", "must not be nil"}
 	}
-	cfg := config{logger: slog.New(slog.DiscardHandler), failures: 3, probe: defaultProbe}
+	cfg := config{logger: slog.New(slog.DiscardHandler), failures: 3, probe: defaultProbe, timeout: defaultTimeout}
 	for i, o := range opts {
 		if o == nil {
 			return nil, &InvalidError{"option", i, "is nil"}
@@ -63,15 +59,21 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		wheel:   cfg.wheel,
 		logger:  cfg.logger,
 		began:   time.Now(),
+		timeout: cfg.timeout,
 		idleFor: time.Minute,
-		kinds:   map[kind]*registry{},
 	}
+	c.bounded = c.bound()
+	c.states.seed = maphash.MakeSeed()
 	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
 	c.senders.client = c
-	c.senders.patience = patience(rdb)
-	c.logs = c.registry(slidingLog{client: c}, keyedConfig{})
 	return c, nil
 }
+
+// now is the time since the Client was made.
+func (c *Client) now() time.Duration { return time.Since(c.began) }
+
+// since is a time as the time since the Client was made.
+func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }
 
 // Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends. Closing twice
 // is harmless. The wheel and rdb stay the caller's.
@@ -79,18 +81,30 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.gate.Close() {
 		c.breaker.stop()
 	}
-	c.mu.Lock()
-	registries := c.registries
-	c.mu.Unlock()
-	for _, r := range registries {
-		if err := r.line.Close(ctx, ErrClosed); err != nil {
-			return fmt.Errorf("ratelimit: close: %w", err)
-		}
+	for i := range c.states.shards {
+		c.states.shards[i].close()
 	}
 	if err := c.gate.Wait(ctx); err != nil {
 		return fmt.Errorf("ratelimit: close: %w", err)
 	}
 	return nil
+}
+
+// close ends those who wait.
+func (s *stateShard) close() {
+	s.mu.Lock()
+	states := make([]*keyState, 0, len(s.states))
+	for _, state := range s.states {
+		states = append(states, state)
+	}
+	s.mu.Unlock()
+	for _, state := range states {
+		state.mu.Lock()
+		if state.line != nil {
+			state.line.finishAll(state.client.now(), ErrClosed)
+		}
+		state.mu.Unlock()
+	}
 }
 
 // enter counts something that may talk to Redis, until leave.
@@ -103,112 +117,48 @@ func (c *Client) enter() error {
 
 func (c *Client) leave() { c.gate.Leave() }
 
-// inside runs f, which talks to Redis, unless the Client is closed.
-func (c *Client) inside(f func() error) error {
-	if err := c.enter(); err != nil {
-		return err
+// inside runs f, which talks to Redis for one caller, with the state of a key, unless the Client is closed, and returns when
+// f has or ctx ends, whatever Redis does. An f that is left alone goes on until rdb's own timeouts. It releases the state.
+func inside[T any](ctx context.Context, s *keyState, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
 	}
-	defer c.leave()
-	return f()
+	var none T
+	c, err := s.client, ctx.Err()
+	if err == nil {
+		err = c.enter()
+	}
+	if err != nil {
+		s.release()
+		return none, err
+	}
+	if ctx.Done() == nil {
+		defer c.leave()
+		defer s.release()
+		return f()
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer c.leave()
+		defer s.release()
+		value, err := f()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
 }
 
-// registry holds the lanes of one engine. A lane lives while somebody uses it or while it remembers something.
-type registry struct {
-	client *Client
-	engine engine
-	config keyedConfig
-	line   *waitqueue.Group[request]
-	out    *sender // of all keys, if there is one node
-	seed   maphash.Seed
-	shards [16]shard
-}
-
-type shard struct {
-	mu    sync.Mutex
-	lanes map[string]*lane
-}
-
-// kind is what Keyed limiters have in common that count together.
-type kind struct {
-	prefix string
-	limit  Limit
-	config keyedConfig
-}
-
-// keyed returns the registry of a kind: limiters of one kind share scripts, waiting lines and what is known.
-func (c *Client) keyed(k kind, e engine) *registry {
-	c.mu.Lock()
-	r := c.kinds[k]
-	c.mu.Unlock()
-	if r != nil {
-		return r
+// refuse tells f an error from elsewhere than the caller's stack.
+func (c *Client) refuse(f func(error), err error) func() {
+	if _, stopped := c.wheel.AfterFunc(0, func() { f(err) }); stopped != nil {
+		go f(err)
 	}
-	r = c.registry(e, k.config)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if first := c.kinds[k]; first != nil {
-		return first
-	}
-	c.kinds[k] = r
-	return r
-}
-
-func (c *Client) registry(e engine, cfg keyedConfig) *registry {
-	r := &registry{client: c, engine: e, config: cfg, seed: maphash.MakeSeed()}
-	for i := range r.shards {
-		r.shards[i].lanes = map[string]*lane{}
-	}
-	_, single := c.rdb.(*redis.Client)
-	if _, shared := e.(batched); single && shared {
-		r.out = c.senders.of(e, "")
-	}
-	r.line = r.newLine()
-	c.mu.Lock()
-	c.registries = append(c.registries, r)
-	c.mu.Unlock()
-	if c.gate.Closed() { // and Close may not have seen it
-		_ = r.line.Close(context.Background(), ErrClosed) // nobody waits there yet
-	}
-	return r
-}
-
-func (r *registry) shard(key string) *shard {
-	return &r.shards[maphash.String(r.seed, key)%uint64(len(r.shards))]
-}
-
-// use returns the key's lane, which stays until release.
-func (r *registry) use(key string) *lane {
-	s := r.shard(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.lanes[key]
-	if l == nil {
-		out := r.out
-		if out == nil {
-			out = r.client.senders.of(r.engine, key)
-		}
-		l = &lane{client: r.client, engine: r.engine, key: key, out: out, extra: r.config.prefetch, within: r.config.within}
-		s.lanes[key] = l
-	}
-	l.refs++
-	return l
-}
-
-func (r *registry) release(l *lane) {
-	s := r.shard(l.key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l.refs--; l.refs > 0 {
-		return
-	}
-	if d := l.remembers(); d > 0 {
-		l.refs++
-		if _, err := r.client.wheel.AfterFunc(d, func() { r.release(l) }); err == nil {
-			return
-		}
-		l.refs--
-	}
-	delete(s.lanes, l.key)
+	return func() {}
 }
 
 // Stats counts what a Client has done.

@@ -79,13 +79,13 @@ func TestClock_GCRA(t *testing.T) {
 func TestClock_FixedWindow(t *testing.T) {
 	t.Parallel()
 	_, rdb, _, name := shared(t)
-	limit, key := ratelimit.PerMinute(10), "k:{"+name+"}"
+	limit, key := ratelimit.PerMinute(10), "k:{"+name+"}:window"
 	ask := func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 		return func(ctx context.Context) (ratelimit.Result, error) {
 			return c.Keyed("k", limit, ratelimit.FixedWindow).Allow(ctx, name)
 		}
 	}
-	for _, ttl := range []time.Duration{time.Hour, 0, 61 * time.Second} {
+	for _, ttl := range []time.Duration{time.Hour, 0, 122 * time.Second} {
 		require.NoError(t, rdb.Set(t.Context(), key, 10, ttl).Err())
 		require.Equal(t, 10, grantsNow(t, rdb, ask), "a window that ends later than any can is none")
 		require.Zero(t, grantsNow(t, rdb, ask))
@@ -94,6 +94,8 @@ func TestClock_FixedWindow(t *testing.T) {
 	}
 	require.NoError(t, rdb.Set(t.Context(), key, 7, 59*time.Second).Err())
 	require.Equal(t, 3, grantsNow(t, rdb, ask), "check: another goes on")
+	require.NoError(t, rdb.Set(t.Context(), key, 10, 119*time.Second).Err())
+	require.Zero(t, grantsNow(t, rdb, ask), "a clock that stepped back by a little denies for so long")
 }
 
 // shift moves entries of a log in time.
@@ -181,12 +183,12 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 					r, err := l.Allow(t.Context())
 					require.NoError(t, err)
 					if r.Allowed {
-						ours = append(ours, grant{call.UnixNano(), time.Now().UnixNano()})
+						ours = append(ours, grant{call.UnixNano(), time.Now().UnixNano(), 1})
 						all = append(all, ours[len(ours)-1])
 					}
 					call = time.Now()
 					if ok, _ := j.tryAcquire(1, false); ok {
-						all = append(all, grant{call.UnixNano(), time.Now().UnixNano()})
+						all = append(all, grant{call.UnixNano(), time.Now().UnixNano(), 1})
 					}
 					require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond)) // the pace at which both ask
 				}

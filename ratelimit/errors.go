@@ -1,12 +1,14 @@
 package ratelimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -22,8 +24,13 @@ var (
 	ErrWouldExceedDeadline = errors.New("ratelimit: wait would exceed the deadline")
 
 	// ErrUnavailable is returned when Redis did not answer and the policy is FailClosed. Whether the request was
-	// charged is unknown; it counts as charged.
+	// charged is unknown; it counts as charged. The error wraps the reason, also while Redis is not asked.
 	ErrUnavailable = errors.New("ratelimit: redis unavailable")
+
+	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password is wrong, its
+	// certificate does not verify, or the client was closed. That is not an outage, so the policy does not decide, and
+	// waits end. The error wraps the answer. docs/ratelimit.md has the table.
+	ErrMisconfigured = errors.New("ratelimit: redis refuses this client")
 
 	// ErrWrongKind is returned when a key holds something else than a limiter. It was left alone.
 	ErrWrongKind = errors.New("ratelimit: the key holds something else")
@@ -49,6 +56,24 @@ func (e *InvalidError) Error() string {
 // Unwrap returns ErrInvalid.
 func (e *InvalidError) Unwrap() error { return ErrInvalid }
 
+// unavailableError is ErrUnavailable and its reason.
+type unavailableError struct{ cause error }
+
+func unavailable(cause error) error { return &unavailableError{cause} }
+
+func (e *unavailableError) Error() string        { return fmt.Sprintf("%v: %v", ErrUnavailable, e.cause) }
+func (e *unavailableError) Is(target error) bool { return target == ErrUnavailable }
+func (e *unavailableError) Unwrap() error        { return e.cause }
+
+// cause is the reason of an ErrUnavailable.
+func cause(err error) error {
+	var u *unavailableError
+	if errors.As(err, &u) {
+		return u.cause
+	}
+	return err
+}
+
 // refusal is an answer of the server without what Redis appends to errors of scripts.
 type refusal struct{ error }
 
@@ -59,32 +84,28 @@ func (r refusal) Error() string {
 
 func (r refusal) Unwrap() error { return r.error }
 
-// explain gives an error of Redis its name: an answer about the key is final, anything else means that Redis is down.
-func explain(key string, err error) error {
-	var answer redis.Error
+// explain gives the error of a call to Redis its name. ctx is the context of the caller alone, if it is that.
+func explain(ctx context.Context, key string, err error) error {
+	reason := err
+	if calls.Refused(err) {
+		reason = refusal{err}
+	}
 	switch {
-	case scripts.WrongKind(err), redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return fmt.Errorf("%w: %s", ErrWrongKind, scripts.Quote(key))
 	case redis.HasErrorPrefix(err, "NOTCONFIGURED"):
 		return fmt.Errorf("%w: %s", ErrNotConfigured, scripts.Quote(key))
-	case errors.As(err, &answer):
-		if !passing(err) {
-			return fmt.Errorf("ratelimit: %s: %w", scripts.Quote(key), refusal{err})
-		}
-		return fmt.Errorf("%w: %w", ErrUnavailable, refusal{err})
+	case redis.HasErrorPrefix(err, "OLDFORM"):
+		return fmt.Errorf("%w: %s: its value is that of a Redisson before 3.13.3", ErrWrongKind, scripts.Quote(key))
 	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
-// passing reports whether the server refused for a reason of its own, not of the key's.
-func passing(err error) bool {
-	for _, prefix := range []string{
-		"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "OOM",
-		"NOREPLICAS", "MISCONF", "BUSY", "NOAUTH", "NOPERM", "ERR max number of clients",
-	} {
-		if redis.HasErrorPrefix(err, prefix) || strings.HasPrefix(err.Error(), prefix) {
-			return true
-		}
+	switch calls.Classify(ctx, err) {
+	case calls.ContextEnded:
+		return ctx.Err()
+	case calls.Unavailable:
+		return unavailable(reason)
+	case calls.Misconfigured:
+		return fmt.Errorf("%w: %w", ErrMisconfigured, reason)
+	case calls.KeyFault:
+		return fmt.Errorf("%w: %s", ErrWrongKind, scripts.Quote(key))
+	default:
+		return fmt.Errorf("ratelimit: %s: %w", scripts.Quote(key), reason)
 	}
-	return false
 }

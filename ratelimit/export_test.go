@@ -1,33 +1,68 @@
 package ratelimit
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Pace gives the tests the arithmetic of GCRA.
-type Pace struct{ p pace }
+type Pace struct{ p gcraParams }
 
 // Mark is a state of a Pace.
-type Mark = mark
+type Mark = gcraTime
 
-func NewPace(l Limit) Pace                                { return Pace{newPace(l)} }
+func NewPace(l Limit) Pace                                { return Pace{newGCRAParams(l)} }
 func (p Pace) Den() int64                                 { return p.p.den }
 func (p Pace) Take(tat Mark, now, n int64) (Mark, bool)   { return p.p.take(tat, now, n) }
 func (p Pace) Delay(tat Mark, now, n int64) time.Duration { return p.p.delay(tat, now, n) }
 func (p Pace) Remaining(tat Mark, now int64) int64        { return p.p.remaining(tat, now) }
-func (m mark) Parts() (us, num int64)                     { return m.us, m.num }
+func (m gcraTime) Parts() (us, num int64)                 { return m.us, m.num }
 func Member(id [16]byte, n int64) string                  { return member(id, n) }
 func LogKeys(name string) []string                        { return logKeys(name) }
-func Lanes(k *Keyed) (n int) {
-	for i := range k.registry.shards {
-		s := &k.registry.shards[i]
+
+func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, key, a) }
+
+// Kept is how many keys and senders the client has in memory.
+func Kept(c *Client) (keys, routes int) {
+	c.senders.mu.Lock()
+	defer c.senders.mu.Unlock()
+	return c.remembered(func(stateID) bool { return true }), len(c.senders.all)
+}
+
+// Shares is how many keys the client counts by the policy LocalShare.
+func Shares(c *Client) int {
+	s := &c.breaker.share
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.keys)
+}
+
+// States is how many keys of a Keyed the process remembers.
+func States(k *Keyed) int {
+	return k.client.remembered(func(id stateID) bool { return id.options == k.options && strings.HasPrefix(id.key, k.prefix+":{") })
+}
+
+// Names is how many limiters the client remembers.
+func Names(c *Client) int {
+	return c.remembered(func(id stateID) bool { return id.options.algorithm == logAlgorithm })
+}
+
+func (c *Client) remembered(which func(stateID) bool) (n int) {
+	for i := range c.states.shards {
+		s := &c.states.shards[i]
 		s.mu.Lock()
-		n += len(s.lanes)
+		for id := range s.states {
+			if which(id) {
+				n++
+			}
+		}
 		s.mu.Unlock()
 	}
 	return n
 }
 
 // MemoryLog gives the tests the log of the scope PerClient.
-type MemoryLog struct{ m memoryLog }
+type MemoryLog struct{ m localLog }
 
 // Stamp is what an entry of a MemoryLog is found by.
 type Stamp = stamp
@@ -54,6 +89,3 @@ func Forgetful(c *Client, d time.Duration) *Client {
 	c.idleFor = d
 	return c
 }
-
-// Names is how many limiters the client remembers.
-func Names(c *Client) int { return Lanes(&Keyed{registry: c.logs}) }

@@ -55,10 +55,8 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 			_, err = c.Keyed(prefix, good).Allow(ctx, name)
 			check("prefix", err, ratelimit.ErrInvalid)
 		}
-		for _, key := range []string{"", "a{b", "}", "{}", strings.Repeat("x", 1<<20)} {
-			_, err = c.Keyed("k", good).Allow(ctx, key)
-			check("key", err, ratelimit.ErrInvalid)
-			_, err = c.Limiter(key).Allow(ctx)
+		for _, name := range []string{"", "a{b", "}", "{}", strings.Repeat("x", 1<<20)} {
+			_, err = c.Limiter(name).Allow(ctx)
 			check("name", err, ratelimit.ErrInvalid)
 		}
 		_, err = c.Keyed("k", good, ratelimit.WithPrefetch(9, time.Millisecond)).Allow(ctx, name)

@@ -131,7 +131,7 @@ func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	ctx := t.Context()
 	k := c.Keyed("w", ratelimit.Limit{Rate: 3, Per: 300 * time.Millisecond, Burst: 3}, ratelimit.FixedWindow)
 	name := redistest.Name(t)
-	key := "w:{" + name + "}"
+	key := "w:{" + name + "}:window"
 	for left := int64(2); left >= 0; left-- {
 		r, err := k.Allow(ctx, name)
 		require.NoError(t, err)
@@ -159,8 +159,9 @@ func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	require.NoError(t, rdb.Persist(ctx, key).Err())
 	require.NoError(t, k.WaitN(within(t, patience), name, 2))
 	require.Positive(t, rdb.PTTL(ctx, key).Val())
-	require.NoError(t, rdb.Set(ctx, key, "what", time.Minute).Err())
 	require.NoError(t, k.Reset(ctx, name))
+	require.NoError(t, rdb.Set(ctx, key, "what", time.Minute).Err())
+	require.NoError(t, k.WaitN(within(t, patience), name, 3))
 }
 
 func TestKeyed_AKnownDenialCostsNoRoundTrip(t *testing.T) {
@@ -178,8 +179,8 @@ func TestKeyed_AKnownDenialCostsNoRoundTrip(t *testing.T) {
 			require.Equal(t, ratelimit.SourceLocal, r.Source)
 		}
 	}))
-	require.Equal(t, 1, ratelimit.Lanes(k))
-	require.Equal(t, 1, ratelimit.Lanes(c.Keyed("k", ratelimit.PerHour(5))), "the same limiter, made again")
+	require.Equal(t, 1, ratelimit.States(k))
+	require.Equal(t, 1, ratelimit.States(c.Keyed("k", ratelimit.PerHour(5))), "the same limiter, made again")
 	require.NoError(t, k.Reset(ctx, name))
 	r, err := k.Allow(ctx, name)
 	require.NoError(t, err)

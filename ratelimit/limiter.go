@@ -25,8 +25,11 @@ const (
 )
 
 // Limiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is granted. Limit and scope
-// stand in Redis and can be changed at any time, for everybody. Keys and entries are those of Redisson's RRateLimiter, so
-// services in Java and this one share a limit. It is safe for concurrent use and costs nothing to make.
+// stand in Redis and can be changed at any time, for everybody. Keys and entries are those of Redisson's RRateLimiter from 3.13.3
+// on, so services in Java and this one share a limit. It is safe for concurrent use and costs nothing to make.
+//
+// A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each but share what was
+// granted, as both keep it in {a}:value and {a}:permits: use one of them.
 type Limiter struct {
 	client *Client
 	name   string
@@ -96,32 +99,23 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	case cfg.keepAlive != 0 && (cfg.keepAlive < limit.Per || cfg.keepAlive%time.Millisecond != 0):
 		return false, &InvalidError{"WithKeepAlive", cfg.keepAlive, "must be whole milliseconds and at least the period"}
 	}
-	keep := 0
-	if cfg.keepState {
-		keep = 1
-	}
-	var set bool
-	err := l.manage(func(lane *lane) error {
-		var err error
-		set, err = scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
-			int(scope), cfg.keepAlive.Milliseconds(), keep).Bool()
+	return manage(ctx, l, func(s *keyState) (bool, error) {
+		set, err := scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
+			int(scope), cfg.keepAlive.Milliseconds(), flag(cfg.keepState)).Bool()
 		if err != nil {
-			return explain(l.name, err)
+			return false, explain(ctx, l.name, err)
 		}
-		lane.unlearn(set && (scope == Overall || mode != "try" && !cfg.keepState))
-		l.client.logs.forget(lane)
-		return nil
+		s.limitChanged(set && (scope == Overall || mode != "try" && !cfg.keepState))
+		return set, nil
 	})
-	return set, err
 }
 
 // Config returns the limit, or ErrNotConfigured.
 func (l *Limiter) Config(ctx context.Context) (Config, error) {
-	var cfg Config
-	return cfg, l.manage(func(*lane) error {
+	return manage(ctx, l, func(*keyState) (Config, error) {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
 		if err != nil {
-			return explain(l.name, err)
+			return Config{}, explain(ctx, l.name, err)
 		}
 		number := func(field string) int64 {
 			n, _ := strconv.ParseInt(fields[field], 10, 64)
@@ -129,49 +123,64 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 		}
 		rate, interval := number("rate"), number("interval")
 		if rate < 1 || interval < 1 || fields["type"] == "" {
-			return fmt.Errorf("%w: %s", ErrNotConfigured, scripts.Quote(l.name))
+			return Config{}, fmt.Errorf("%w: %s", ErrNotConfigured, scripts.Quote(l.name))
 		}
-		cfg = Config{
+		return Config{
 			Limit:     Limit{Rate: rate, Per: time.Duration(min(interval, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, Burst: rate},
 			Scope:     Scope(number("type")),
 			KeepAlive: time.Duration(number("keepAliveTime")) * time.Millisecond,
-		}
-		return nil
+		}, nil
 	})
 }
 
-// Delete removes the limit and what was granted, and reports whether there was anything. Other clients of the scope
-// PerClient see it after about a second.
+// Delete removes the limit and what was granted, and reports whether there was anything. Other clients see it after about a second.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
-	var n int64
-	err := l.manage(func(lane *lane) error {
-		var err error
-		if n, err = l.client.rdb.Del(ctx, logKeys(l.name)...).Result(); err != nil {
-			return explain(l.name, err)
+	return manage(ctx, l, func(s *keyState) (bool, error) {
+		n, err := l.client.rdb.Del(ctx, logKeys(l.name)...).Result()
+		if err != nil {
+			return false, explain(ctx, l.name, err)
 		}
-		lane.unlearn(true)
-		l.client.logs.forget(lane)
-		return nil
+		s.limitChanged(true)
+		return n > 0, nil
 	})
-	return n > 0, err
 }
 
-// with runs f with the lane of the name after checking what is asked of it.
-func (l *Limiter) with(n int64, f func(*lane) error) error {
-	if err := checkRequest(l.name, n); err != nil {
-		return err
+// limitChanged is called when this process has set or deleted the limit; anew if what was granted is forgotten.
+func (s *keyState) limitChanged(anew bool) {
+	s.mu.Lock()
+	if anew {
+		s.local = nil
+	} else if s.local != nil {
+		s.local.seen = time.Time{} // the limit is asked for again
+	}
+	s.invalidateLocked()
+	j := s.kickLocked()
+	s.mu.Unlock()
+	s.send(j)
+}
+
+// use returns the state of the name after checking what is asked of it.
+func (l *Limiter) use(n int64) (*keyState, error) {
+	if err := scripts.CheckName(l.name); err != nil {
+		return nil, &InvalidError{"name", scripts.Quote(l.name), err.Error()}
+	}
+	if n < 0 {
+		return nil, &InvalidError{"n", n, "must not be negative"}
 	}
 	if n > MaxRate {
-		return fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)
+		return nil, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)
 	}
-	lane := l.client.logs.use(l.name)
-	defer l.client.logs.release(lane)
-	return f(lane)
+	return l.client.use(stateID{keyedOptions{algorithm: logAlgorithm}, l.name}, slidingLog{}, nil), nil
 }
 
-// manage is with for what asks Redis itself.
-func (l *Limiter) manage(f func(*lane) error) error {
-	return l.with(0, func(lane *lane) error { return l.client.inside(func() error { return f(lane) }) })
+// manage runs f, which asks Redis itself, and returns when it has or ctx ends, whatever Redis does.
+func manage[T any](ctx context.Context, l *Limiter, f func(*keyState) (T, error)) (T, error) {
+	s, err := l.use(0)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return inside(ctx, s, func() (T, error) { return f(s) })
 }
 
 // Allow is AllowN of one permit.
@@ -182,14 +191,15 @@ func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(c
 // will be missing, at most a second, it answers without asking. n = 0 charges nothing and is Peek.
 //
 // A denial is a Result, not an error. ErrNotConfigured: no limit is set. ErrExceedsLimit: n is above the rate.
-// ErrUnavailable: see WithPolicy. If ctx ends first, its error is returned and the permits may be charged.
-// A reply that was lost and a call that was repeated charge once.
-func (l *Limiter) AllowN(ctx context.Context, n int64) (r Result, err error) {
-	err = l.with(n, func(lane *lane) error {
-		r, err = lane.decide(ctx, n)
-		return err
-	})
-	return r, err
+// ErrUnavailable and ErrMisconfigured: see Keyed.AllowN. If ctx is cancelled first, its error is returned and the permits may be
+// charged. A reply that was lost and a call that was repeated charge once.
+func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
+	s, err := l.use(n)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.release()
+	return s.decide(ctx, n)
 }
 
 // Peek returns what Allow would say, and writes nothing. It blocks for at most one round trip. Result.Granted is 0.
@@ -197,69 +207,77 @@ func (l *Limiter) Peek(ctx context.Context) (Result, error) { return l.AllowN(ct
 
 // AllowUpTo charges as many permits as there are, at most n, in one round trip. Result.Granted tells how many; Allowed is
 // true if it is at least one. n may be above the rate; n = 0 is Peek. It does not overtake those who wait.
-func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (r Result, err error) {
-	err = l.with(min(n, MaxRate), func(lane *lane) error {
-		r, err = lane.upTo(ctx, min(n, MaxRate))
-		return err
-	})
-	return r, err
+func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
+	n = min(n, MaxRate)
+	s, err := l.use(n)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.release()
+	return s.upTo(ctx, n)
 }
 
 // Wait is WaitN of one permit.
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
 // WaitN blocks until n permits are charged. Waiters of one process stand in line: none overtakes another, and Allow does not
-// overtake them. A wait that cannot end before the deadline of ctx fails at once with ErrWouldExceedDeadline, one
-// for more than the rate with ErrExceedsLimit; if ctx ends, its error is returned. Then nothing was charged.
+// overtake them. A wait that cannot end before the deadline of ctx, those ahead of it counted, fails with ErrWouldExceedDeadline as
+// soon as that is known, one for more than the rate with ErrExceedsLimit; if ctx ends, its error is returned. Then nothing was
+// charged: an entry that was made for a waiter that leaves serves the next one that asks for as much, or is taken out of the
+// log. Entries are made up to 20 ms before they can be used. A waiter sees within a second what other processes change.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {
-	return l.with(n, func(lane *lane) error {
-		if n == 0 {
-			return nil
-		}
-		return lane.wait(ctx, l.client.logs, n)
-	})
+	s, err := l.use(n)
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	if n == 0 {
+		return nil
+	}
+	return s.wait(ctx, n)
 }
 
 // WaitFunc is WaitN without a goroutine: f is called exactly once, on a goroutine of its own, with what WaitN would return.
 // cancel ends the wait, and calls f with context.Canceled, unless it is decided already.
 func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
-	err := checkRequest(l.name, n)
-	if err == nil && n == 0 {
+	s, err := l.use(n)
+	if n == 0 && err == nil {
+		s.release()
 		err = &InvalidError{"n", n, "must be at least 1"}
-	}
-	if err == nil && n > MaxRate {
-		err = fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)
 	}
 	if err != nil {
 		return l.client.refuse(f, err)
 	}
-	lane := l.client.logs.use(l.name)
-	return lane.waitFunc(ctx, l.client.logs, n, f, func() { l.client.logs.release(lane) })
+	return s.waitFunc(ctx, n, f, s.release)
 }
 
 // Reserve charges n permits now for use after the Reservation's Delay, and does not wait. It fails with
-// ErrWouldExceedDeadline, charging nothing, if the delay would be beyond the deadline of ctx or a minute, and with
-// ErrExceedsLimit if n is above the rate. In Redis it is an entry with a time to come, which Redisson counts as any other.
-func (l *Limiter) Reserve(ctx context.Context, n int64) (r *Reservation, err error) {
-	err = l.with(n, func(lane *lane) error {
-		r, err = l.client.reserve(ctx, n, l.client.logs, lane,
-			func(ahead time.Duration) (time.Duration, cancelFunc, error) {
-				return slidingLog{l.client}.reserve(lane, n, ahead)
-			})
-		return err
-	})
-	return r, err
+// ErrWouldExceedDeadline, charging nothing, if the delay would be beyond the deadline of ctx or a minute, with
+// ErrExceedsLimit if n is above the rate, and with ErrUnavailable after the time of WithTimeout, whatever the policy. In Redis
+// it is an entry with a time to come, which Redisson counts as any other.
+func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
+	s, err := l.use(n)
+	if err != nil {
+		return nil, err
+	}
+	defer s.release()
+	return s.reserve(ctx, n)
 }
 
 // Return gives back the permits of one Result, and reports whether they were still in the log. Others can use them at once.
-// A second call finds nothing to give back.
+// A second call finds nothing to give back. It returns when Redis has answered or ctx ends.
 func (l *Limiter) Return(ctx context.Context, granted Result) (given bool, err error) {
-	err = l.with(0, func(lane *lane) error {
-		given, err = l.client.giveBack(ctx, lane, granted.grant)
-		if given {
-			l.client.logs.forget(lane)
-		}
-		return err
-	})
-	return given, err
+	s, err := l.use(0)
+	if err != nil {
+		return false, err
+	}
+	defer s.release()
+	if s.client.gate.Closed() {
+		return false, ErrClosed
+	}
+	spans := make([]span, len(granted.grant))
+	for i, e := range granted.grant {
+		spans[i].entry = e
+	}
+	return s.takeBack(ctx, spans)
 }

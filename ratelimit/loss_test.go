@@ -57,7 +57,7 @@ func TestLoss_Eviction(t *testing.T) {
 		"GCRA": {"k:{u}", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 			return func(ctx context.Context) (ratelimit.Result, error) { return c.Keyed("k", limit).Allow(ctx, "u") }
 		}},
-		"window": {"w:{u}", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
+		"window": {"w:{u}:window", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 			return func(ctx context.Context) (ratelimit.Result, error) {
 				return c.Keyed("w", limit, ratelimit.FixedWindow).Allow(ctx, "u")
 			}

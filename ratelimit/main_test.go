@@ -50,7 +50,7 @@ var (
 // newClient returns a client that is closed with the test.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...ratelimit.Option) *ratelimit.Client {
 	t.Helper()
-	c, err := ratelimit.New(rdb, append([]ratelimit.Option{ratelimit.WithWheel(newWheel(t))}, opts...)...)
+	c, err := ratelimit.New(rdb, append([]ratelimit.Option{ratelimit.WithWheel(newWheel(t)), ratelimit.WithTimeout(patience / 3)}, opts...)...)
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	return c

@@ -82,10 +82,12 @@ func walkLog(seed uint64, steps int, l *ledger, m *ratelimit.MemoryLog) (differ 
 				return "take"
 			}
 		case what < 8:
-			for _, c := range l.all {
-				at = max(at, c.at)
+			if n > left {
+				for _, c := range l.all {
+					at = max(at, c.at)
+				}
+				at = max(at, now+delay)
 			}
-			at = max(at, now+delay)
 			ahead := time.Duration(rng.Int64N(int64(3 * l.interval)))
 			if stamp, ok = m.Reserve(now, n, ahead); ok != (at-now <= ahead) {
 				return "reserve"

@@ -20,7 +20,11 @@ type config struct {
 	policy   Policy
 	failures int
 	probe    time.Duration
+	timeout  time.Duration
 }
+
+// defaultTimeout outlasts one packet that is lost, which is sent again after 200 ms.
+const defaultTimeout = 250 * time.Millisecond
 
 // WithWheel sets the wheel on which waits, deny windows and probes are entries. The default is wheel.Default().
 // The wheel must run until the Client is closed.
@@ -56,6 +60,20 @@ func WithPolicy(p Policy) Option {
 	})
 }
 
+// WithTimeout sets how long a decision may take, from the call on: then the policy decides, and the script counts as one that
+// Redis did not answer. 1 ms or more, default 250 ms, which outlasts the loss of one packet. Allow, AllowN, AllowUpTo,
+// Peek and Reserve keep to it, whatever the timeouts of the redis client are, and so does each script for those who wait.
+// A Redis that is slower than half of it may be taken for one that is away, as a call may have to wait for the script before its own.
+func WithTimeout(d time.Duration) Option {
+	return optionFunc(func(c *config) error {
+		if d < time.Millisecond {
+			return &InvalidError{"WithTimeout", d, "must be at least 1ms"}
+		}
+		c.timeout = d
+		return nil
+	})
+}
+
 // WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without asking, 1 or more,
 // default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms.
 func WithBreaker(failures int, probe time.Duration) Option {
@@ -72,9 +90,11 @@ func WithBreaker(failures int, probe time.Duration) Option {
 }
 
 // KeyedOption configures Keyed.
-type KeyedOption interface{ applyKeyed(*keyedConfig) error }
+type KeyedOption interface{ applyKeyed(*keyedOptions) error }
 
-type keyedConfig struct {
+// keyedOptions are what requests for a key have in common that are counted together.
+type keyedOptions struct {
+	limit     Limit
 	algorithm Algorithm
 	prefetch  int64
 	within    time.Duration
@@ -90,9 +110,11 @@ const (
 	// FixedWindow counts from the first request on and starts anew when Per is over. It may grant twice the rate
 	// within Per, around the start of a window.
 	FixedWindow
+
+	logAlgorithm Algorithm = 255 // of Limiters
 )
 
-func (a Algorithm) applyKeyed(c *keyedConfig) error {
+func (a Algorithm) applyKeyed(c *keyedOptions) error {
 	if a > FixedWindow {
 		return &InvalidError{"Algorithm", uint8(a), "must be GCRA or FixedWindow"}
 	}
@@ -100,16 +122,16 @@ func (a Algorithm) applyKeyed(c *keyedConfig) error {
 	return nil
 }
 
-type keyedOptionFunc func(*keyedConfig) error
+type keyedOptionFunc func(*keyedOptions) error
 
-func (f keyedOptionFunc) applyKeyed(c *keyedConfig) error { return f(c) }
+func (f keyedOptionFunc) applyKeyed(c *keyedOptions) error { return f(c) }
 
 // WithPrefetch charges up to n permits in advance with a request that is granted, and lets this process use them without
 // asking Redis for the time given. What is not used by then is lost. Never more is used than was charged, but
 // it may be used up to that time later: a window as seen by the one who is protected may hold n more permits for each process.
 // Off by default. n is 1 to a quarter of the burst, the time 1 ms to a tenth of the limit's period.
 func WithPrefetch(n int64, within time.Duration) KeyedOption {
-	return keyedOptionFunc(func(c *keyedConfig) error {
+	return keyedOptionFunc(func(c *keyedOptions) error {
 		if n < 1 {
 			return &InvalidError{"WithPrefetch n", n, "must be at least 1"}
 		}

@@ -161,12 +161,12 @@ func TestRateGCRA_AgreesWithRationals(t *testing.T) {
 				n := 1 + rng.Int64N(min(l.Burst, 5))
 				cost, full := costs(l, n), costs(l, l.Burst)
 				reply, err := scripts.RateGCRA.Run(t.Context(), rdb, []string{key},
-					p.Den(), full[0], full[1], cost[0], cost[1], 1).Int64Slice()
+					p.Den(), full[0], full[1], 1, cost[0], cost[1], 1).Int64Slice()
 				require.NoError(t, err)
 				var ok bool
 				tat, ok = p.Take(tat, reply[0], n)
 				require.Equal(t, ok, model.take(reply[0], n))
-				require.Equal(t, ok, reply[3] == 1)
+				require.Equal(t, ok, reply[4] == 1)
 				if ok {
 					us, num := tat.Parts()
 					require.Equal(t, []int64{us, num}, reply[1:3])

@@ -21,10 +21,10 @@ func redissonDefects(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClien
 		keys := ratelimit.LogKeys(name)
 		m := ratelimit.Member([16]byte{7}, 3)
 		for range 2 {
-			reply, err := scripts.RateLog.Run(t.Context(), rdb, keys, "10", 0, m).Int64Slice()
+			reply, err := scripts.RateLog.Run(t.Context(), rdb, keys, "10", -1, 0, 0, m).Int64Slice()
 			require.NoError(t, err)
 			require.Equal(t, []int64{10, 60_000, 7}, reply[:3])
-			require.Zero(t, reply[4])
+			require.Zero(t, reply[5])
 		}
 		require.Equal(t, int64(1), rdb.ZCard(t.Context(), keys[2]).Val())
 		j := java{t: t, rdb: rdb, name: name}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -35,8 +36,8 @@ const (
 
 var fleetLimit = ratelimit.PerSecond(100)
 
-// grant is an admission that happened at some instant from call to ret.
-type grant struct{ call, ret int64 }
+// grant is an admission of n permits that happened at some instant from call to ret.
+type grant struct{ call, ret, n int64 }
 
 // flatOut asks until the end and returns the grants. A denied request comes back when it was told to.
 func flatOut(ctx context.Context, w *wheel.Wheel, end time.Time, allow func(context.Context) (ratelimit.Result, error)) (grants []grant, failed int) {
@@ -51,7 +52,7 @@ func flatOut(ctx context.Context, w *wheel.Wheel, end time.Time, allow func(cont
 			failed++
 			_ = w.Sleep(ctx, 5*time.Millisecond) // rather than ask a server that is away without a pause
 		case r.Allowed:
-			grants = append(grants, grant{call.UnixNano(), time.Now().UnixNano()})
+			grants = append(grants, grant{call.UnixNano(), time.Now().UnixNano(), 1})
 		default:
 			_ = w.Sleep(ctx, min(r.RetryAfter, time.Until(end), 100*time.Millisecond)) // earlier if the state was lost
 		}
@@ -201,7 +202,7 @@ func (h *history) read(mu *sync.Mutex, from io.Reader) error {
 	in := bufio.NewReader(from)
 	for {
 		var what string
-		var g grant
+		g := grant{n: 1}
 		if _, err := fmt.Fscanln(in, &what, &g.call, &g.ret); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
@@ -225,14 +226,26 @@ func (h *history) read(mu *sync.Mutex, from io.Reader) error {
 // excess replays a history: by how many grants the worst window is above what it may hold, at most 0 if the limit was kept. A
 // window begins with the call of a grant and ends with the return of one, and holds those that happened surely in it.
 func excess(grants []grant, may func(time.Duration) float64) float64 {
+	return excessWithin(math.MaxInt64, grants, may)
+}
+
+// excessWithin is excess of windows up to some length only, for long histories.
+func excessWithin(most time.Duration, grants []grant, may func(time.Duration) float64) float64 {
 	grants = slices.Clone(grants)
 	slices.SortFunc(grants, func(a, b grant) int { return int(a.ret - b.ret) })
 	worst := -may(0)
-	for _, first := range grants {
-		held := 0
-		for _, g := range grants {
+	for i, first := range grants {
+		// Those that returned before it, but began after.
+		for i > 0 && grants[i-1].ret > first.call {
+			i--
+		}
+		held := int64(0)
+		for _, g := range grants[i:] {
+			if time.Duration(g.ret-first.call) > most {
+				break
+			}
 			if g.call >= first.call {
-				held++
+				held += g.n
 				worst = max(worst, float64(held)-may(time.Duration(g.ret-first.call)))
 			}
 		}

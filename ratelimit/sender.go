@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,188 +13,118 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// maxFlights is how many pipelines to one node are under way at most. One would make the largest pipelines; with a second
-// those who arrive meanwhile wait for half a round trip on average, and go on if a connection goes dead.
-const maxFlights = 2
-
-// job is one script of a lane: what its calls ask for.
-type job struct {
-	lane  *lane
-	calls []*call
-	one   [1]*call      // room for the calls if it is one
-	fifo  bool          // the first denial denies the rest
-	done  chan struct{} // closed when it is decided; nil if the calls have channels of their own
-
-	last  view
-	ahead *call // what is charged in advance
-}
-
-// all are the calls that the script decides.
-func (j *job) all() []*call {
-	if j.ahead == nil {
-		return j.calls
-	}
-	return append(slices.Clip(j.calls), j.ahead)
-}
-
-// sender carries the scripts of many lanes to one node. A job that finds few enough pipelines under way is sent at once;
+// sender carries the scripts of many keys to one node. A job that finds few enough pipelines under way is sent at once;
 // others join the next pipeline, as callers of one key join its next script.
 //
-// Ground rules. mu guards the fields below it. Whoever raises flights executes jobs until queue is empty, and lowers it.
+// mu guards the fields below it. A goroutine that raises inFlight sends pipelines until queue is empty, and lowers it.
 type sender struct {
 	client *Client
-	script *scripts.Script // nil: of one lane, whose scripts travel alone
+	script *scripts.Script // nil: of one key, whose scripts travel alone
 
-	mu      sync.Mutex
-	flights int
-	queue   []*job
+	mu       sync.Mutex
+	inFlight int
+	queue    []*job
 }
 
-// submit sends a job, or leaves it to the next pipeline. It blocks only if ctx allows; see mayBlock.
+// submit sends a job, or leaves it to the next pipeline. The job may be sent by the goroutine of the caller, whose context
+// it is; see mayBlock. It never runs under that context, for others may join it.
 func (s *sender) submit(ctx context.Context, j *job) {
-	s.mu.Lock()
-	if s.flights >= s.width() {
-		s.queue = append(s.queue, j)
-		s.mu.Unlock()
+	if !s.begin(j) {
 		return
 	}
-	s.flights++
-	s.mu.Unlock()
+	jobs := []*job{j}
 	if !s.client.senders.mayBlock(ctx) {
-		go s.run([]*job{j})
+		go s.run(jobs)
 		return
 	}
-	s.execute(ctx, []*job{j})
-	if jobs := s.take(); jobs != nil {
-		go s.run(jobs)
+	if s.fly(jobs) {
+		if jobs = s.take(); jobs != nil {
+			go s.run(jobs)
+		}
 	}
 }
 
-// do sends a job and waits until it is decided or ctx ends.
-func (s *sender) do(ctx context.Context, j *job) error {
-	j.done = make(chan struct{})
-	s.submit(ctx, j)
-	select {
-	case <-j.done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (s *sender) width() int {
+// begin reports whether a job is to be sent now; otherwise it is queued.
+func (s *sender) begin(j *job) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	width := maxScripts
 	if s.script == nil {
-		return math.MaxInt // a lane has one for itself, and keeps its own order
+		width = math.MaxInt // a key has one for itself, and keeps its own order
 	}
-	return maxFlights
+	if s.inFlight >= width {
+		s.queue = append(s.queue, j)
+		return false
+	}
+	s.inFlight++
+	return true
 }
 
+// run sends jobs, and those that come up meanwhile.
 func (s *sender) run(jobs []*job) {
-	for jobs != nil {
-		s.execute(context.Background(), jobs)
+	for jobs != nil && s.fly(jobs) {
 		jobs = s.take()
 	}
 }
 
-// take returns the jobs of the next pipeline, or ends the flight.
+// take returns the jobs of the next pipeline. If there are none, fewer pipelines are under way.
 func (s *sender) take() []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	jobs := s.queue
 	if s.queue = nil; jobs == nil {
-		s.flights--
+		s.inFlight--
 	}
 	return jobs
 }
 
-// execute has jobs decided, by Redis or by the policy, tells the callers, and queues what has come up in their lanes meanwhile.
-func (s *sender) execute(ctx context.Context, jobs []*job) {
-	for _, j := range jobs {
-		l := j.lane
-		l.mu.Lock()
-		j.last = l.view
-		l.mu.Unlock()
-		if l.extra > 0 && j.done == nil {
-			j.ahead = &call{n: l.extra}
+// fly has jobs decided, by Redis or by the policy. It returns false if that took so long that another goroutine goes on in
+// its place.
+func (s *sender) fly(jobs []*job) bool {
+	err := s.client.breaker.refuse()
+	if err == nil {
+		if f := s.newFlight(jobs); f != nil {
+			return f.send()
 		}
+		err = unavailable(errTimeout)
 	}
-	if err := s.client.breaker.refuse(); err != nil {
-		for _, j := range jobs {
-			j.lane.settle(j, nil, err, time.Time{})
-		}
-	} else {
-		s.ask(ctx, jobs)
-	}
+	s.settle(jobs, err, reading{}, time.Time{})
+	return true
+}
+
+// settle tells the callers of jobs what became of them, and queues the jobs that follow. err is why Redis was not asked; if
+// it is nil, each job has its own answer.
+func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 	callers := 0
+	var next []*job
 	for _, j := range jobs {
-		if j.done != nil {
-			close(j.done)
-			if !j.fifo {
-				s.client.leave() // a line waits for its own
-			}
-			continue
+		if err != nil {
+			j.got, j.err = answer{}, err
 		}
 		callers += len(j.calls)
-		for _, c := range j.calls {
-			c.done <- struct{}{}
-		}
+		j.settle(at, sentAt)
 	}
 	if callers > 1 {
 		runtime.Gosched() // those who come back at once make the next script
 	}
 	for _, j := range jobs {
-		if j.done != nil {
-			continue
-		}
-		if calls := j.lane.compose(); calls != nil {
-			s.mu.Lock()
-			s.queue = append(s.queue, &job{lane: j.lane, calls: calls})
-			s.mu.Unlock()
-		} else {
-			s.client.leave()
+		if n := j.next(); n != nil {
+			next = append(next, n)
 		}
 	}
-}
-
-// ask has Redis decide jobs. However many there are, they are one call to the breaker.
-func (s *sender) ask(ctx context.Context, jobs []*job) {
-	c := s.client
-	c.stats.scripts.Add(int64(len(jobs)))
-	sentAt := time.Now()
-	var down error
-	settle := func(j *job, v view, err error) {
-		switch {
-		case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
-			err = ctx.Err() // the caller's, whose job it is
-		case err != nil:
-			if err = explain(j.lane.key, err); errors.Is(err, ErrUnavailable) {
-				down = err
-			}
-		}
-		j.lane.settle(j, v, err, sentAt)
+	if next != nil {
+		s.mu.Lock()
+		s.queue = append(s.queue, next...)
+		s.mu.Unlock()
 	}
-	if s.script == nil || len(jobs) == 1 {
-		for _, j := range jobs {
-			v, err := j.lane.engine.decide(ctx, c.rdb, j.lane.key, j.last, j.all(), j.fifo)
-			settle(j, v, err)
-		}
-	} else {
-		calls := make([]scripts.Call, len(jobs))
-		for i, j := range jobs {
-			calls[i] = j.lane.engine.(batched).encode(j.lane.key, j.all(), j.fifo)
-		}
-		for i, cmd := range s.script.RunBatch(ctx, c.rdb, calls) {
-			v, err := jobs[i].lane.engine.(batched).decode(cmd, jobs[i].all())
-			settle(jobs[i], v, err)
-		}
+	for _, j := range jobs {
+		j.over()
 	}
-	c.breaker.heard(down)
 }
 
 // senders are those of one Client: one for each node and script.
 type senders struct {
-	client   *Client
-	patience time.Duration // how long an answer can take at most, by rdb's own timeouts
+	client *Client
 
 	mu  sync.Mutex
 	all map[route]*sender
@@ -208,22 +137,21 @@ type route struct {
 
 // of returns the sender of a key. Where it cannot be told which node has the key, or not yet, nothing is shared, for in
 // a pipeline for several nodes the slowest would hold up the others.
-func (s *senders) of(e engine, key string) *sender {
-	b, ok := e.(batched)
-	node := ""
+func (s *senders) of(script *scripts.Script, key string) *sender {
+	known, node := true, ""
 	switch rdb := s.client.rdb.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
-		known, end := context.WithCancel(context.Background())
+		ctx, end := context.WithCancel(context.Background())
 		end() // what is known already, or an error: to ask may take a server's timeout
-		master, err := rdb.MasterForKey(known, key)
-		if ok = ok && err == nil; ok {
+		master, err := rdb.MasterForKey(ctx, key)
+		if known = err == nil; known {
 			node = master.Options().Addr
 		}
 	default:
-		ok = false
+		known = false
 	}
-	if !ok {
+	if !known {
 		return &sender{client: s.client}
 	}
 	s.mu.Lock()
@@ -231,35 +159,24 @@ func (s *senders) of(e engine, key string) *sender {
 	if s.all == nil {
 		s.all = map[route]*sender{}
 	}
-	r := route{node, b.script()}
+	r := route{node, script}
 	if s.all[r] == nil {
-		s.all[r] = &sender{client: s.client, script: r.script}
+		s.all[r] = &sender{client: s.client, script: script}
 	}
 	return s.all[r]
 }
 
-// mayBlock reports whether a caller may wait for Redis on his own goroutine, which is cheaper than to have another do it, but
-// keeps him until Redis answers or a timeout of the socket ends it. He may if his deadline, if any, is further away than that.
+// mayBlock reports whether a caller may wait for Redis on its own goroutine, which is cheaper than to have another do it, but
+// keeps the caller until Redis answers or the timeout of the socket, which is the Client's, ends it. It may if Redis was
+// well the last time and the caller's deadline, if any, is further away than that.
 func (s *senders) mayBlock(ctx context.Context) bool {
-	if ctx.Done() == nil {
-		return true
+	c := s.client
+	if !c.bounded || c.breaker.failures.Load() != 0 {
+		return false
 	}
 	deadline, ok := ctx.Deadline()
-	return s.client.breaker.failures.Load() == 0 && s.patience < math.MaxInt64 && (!ok || time.Until(deadline) > s.patience)
+	return !ok || time.Until(deadline) > c.timeout
 }
 
-// patience is how long it takes at most to write a command and to read its reply, once there is a connection: waiting for one
-// ends with the context.
-func patience(rdb redis.UniversalClient) time.Duration {
-	var read, write time.Duration
-	switch rdb := rdb.(type) {
-	case *redis.Client:
-		read, write = rdb.Options().ReadTimeout, rdb.Options().WriteTimeout
-	case *redis.ClusterClient:
-		read, write = rdb.Options().ReadTimeout, rdb.Options().WriteTimeout
-	}
-	if read <= 0 || write <= 0 {
-		return math.MaxInt64
-	}
-	return read + write
-}
+// errTimeout is why Redis counts as away when it does not answer in time.
+var errTimeout = errors.New("no answer within the timeout")

@@ -172,7 +172,7 @@ func TestSender_WhoJoinsLeavesAtOnceWhenCancelled(t *testing.T) {
 			ended <- time.Since(began)
 		}()
 	}
-	await(t, "every call to be in its lane", func() bool { return ratelimit.Lanes(k) >= callers })
+	await(t, "every call to be in its lane", func() bool { return ratelimit.States(k) >= callers })
 	cancel()
 	soon := 0
 	for range callers {

@@ -5,147 +5,264 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
-
-	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// request is what a waiter asks for.
-type request struct {
-	n        int64
-	deadline time.Time // zero if none
-	grant    []entry   // of the log, once granted
-}
-
-// poll is how long a line may stand still without having been told for how long. Redis always tells.
-const poll = time.Hour
-
-// newLine returns the lines of a registry: one for each key that somebody waits for.
-func (r *registry) newLine() *waitqueue.Group[request] {
-	return waitqueue.New(r.client.wheel, waitqueue.Config[request]{
-		Attempt:  r.attempt,
-		MaxBatch: maxBatch,
-		Poll:     poll,
-		GiveBack: r.giveBack,
-	})
-}
-
-// attempt asks for the front of a line in one script, of which the first denial denies the rest: nobody is overtaken.
-func (r *registry) attempt(key string, batch []*waitqueue.Waiter[request]) (again time.Duration, err error) {
-	l := r.use(key)
-	defer r.release(l)
-	calls := make([]*call, len(batch))
-	for i, w := range batch {
-		calls[i] = &call{n: w.Value.n}
-	}
-	if !l.byMemory(calls) {
-		_ = l.out.do(context.Background(), &job{lane: l, calls: calls, fifo: true}) // which never ends before it is decided
-	}
-	ahead := int64(0)
-	for i, w := range batch {
-		c := calls[i]
-		switch {
-		case errors.Is(c.err, ErrUnavailable):
-			pause := r.client.breaker.probe
-			again = pause + rand.N(pause/2+1)
-		case c.err != nil:
-			w.Fail(c.err)
-		case c.res.Allowed:
-			w.Value.grant = c.res.grant
-			w.Grant()
-		default:
-			if again == 0 {
-				again = max(c.res.RetryAfter, time.Microsecond)
-			}
-			if ahead += c.n; l.late(ahead, w.Value.deadline) {
-				ahead -= c.n
-				w.Fail(ErrWouldExceedDeadline)
-			}
-		}
-	}
-	return again, nil
-}
-
-// giveBack returns what was granted to waiters that had gone. What GCRA and a window have granted cannot be told apart from
-// what others use, so it is kept for the next who asks here, for a moment.
-func (r *registry) giveBack(key string, granted []request) {
-	l := r.use(key)
-	defer r.release(l)
-	var n int64
-	for _, g := range granted {
-		if len(g.grant) > 0 {
-			_, _ = r.client.giveBack(context.Background(), l, g.grant) // what is not given back leaves the log by itself
-		} else {
-			n += g.n
-		}
-	}
-	if n > 0 && l.engine != r.client.logs.engine {
-		l.keep(n)
-	}
-}
-
 // wait blocks until n permits are granted.
-func (l *lane) wait(ctx context.Context, r *registry, n int64) error {
-	req, err := l.line(ctx, n)
+func (s *keyState) wait(ctx context.Context, n int64) error {
+	done := make(chan error, 1)
+	w, j, err := s.join(ctx, n, func(err error) { done <- err })
 	if err != nil {
 		return err
 	}
-	l.waiting.Add(1)
-	l.client.stats.waiting.Add(1)
-	_, err = r.line.Wait(ctx, l.key, req)
-	l.client.stats.waiting.Add(-1)
-	l.waiting.Add(-1)
-	return err
+	defer s.client.stats.waiting.Add(-1)
+	if j != nil {
+		s.out.submit(ctx, j)
+	}
+	select {
+	case err := <-done:
+		return err
+	default:
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	if s.leave(w) {
+		return ctx.Err()
+	}
+	return <-done // it ended in the same instant
 }
 
 // waitFunc calls f when n permits are granted, or can no longer be; then follows it, or the cancelling.
-func (l *lane) waitFunc(ctx context.Context, r *registry, n int64, f func(error), then func()) (cancel func()) {
-	req, err := l.line(ctx, n)
+func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then func()) (cancel func()) {
+	var stop func() bool
+	stopped := make(chan struct{}) // stop is set
+	over := func(err error) {
+		s.client.stats.waiting.Add(-1)
+		then()
+		f(err)
+	}
+	w, j, err := s.join(ctx, n, func(err error) {
+		go func() {
+			<-stopped
+			stop()
+			over(err)
+		}()
+	})
 	if err != nil {
 		then()
-		return l.client.refuse(f, err)
+		return s.client.refuse(f, err)
 	}
-	l.waiting.Add(1)
-	l.client.stats.waiting.Add(1)
-	over := func() {
-		l.client.stats.waiting.Add(-1)
-		l.waiting.Add(-1)
-		then()
-	}
-	leave := r.line.WaitFunc(ctx, l.key, req, func(_ request, err error) {
-		over()
-		f(err)
+	stop = context.AfterFunc(ctx, func() {
+		if s.leave(w) {
+			over(ctx.Err())
+		}
 	})
+	close(stopped)
+	s.send(j)
 	return func() {
-		if leave() {
-			over()
-			go f(context.Canceled)
+		if s.leave(w) {
+			stop()
+			go over(context.Canceled)
 		}
 	}
 }
 
-// line checks whether a wait can end in time.
-func (l *lane) line(ctx context.Context, n int64) (request, error) {
-	deadline, _ := ctx.Deadline()
+// join adds a waiter to the line, and returns what is to be sent for it.
+func (s *keyState) join(ctx context.Context, n int64, end func(error)) (*waiter, *job, error) {
 	if err := ctx.Err(); err != nil {
-		return request{}, err
+		return nil, nil, err
 	}
-	if l.late(n, deadline) {
-		return request{}, ErrWouldExceedDeadline
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client.gate.Closed() {
+		return nil, nil, ErrClosed
 	}
-	return request{n: n, deadline: deadline}, nil
+	now := s.client.now()
+	w := &waiter{n: n, since: now, deadline: never, end: func(err error) {
+		if err == nil {
+			s.client.stats.allowed.Add(1)
+		}
+		end(err)
+	}}
+	if deadline, ok := ctx.Deadline(); ok {
+		w.deadline = s.client.since(deadline)
+	}
+	if s.line == nil {
+		s.line = newLine(s.algorithm)
+	}
+	l := s.line
+	if l.first == nil {
+		l.charged.add(s.prefetched.takeAll()...)
+	}
+	if !l.push(w, now, s.knowledgeLocked(now)) {
+		return nil, nil, ErrWouldExceedDeadline
+	}
+	s.client.stats.waiting.Add(1)
+	return w, s.pumpLocked(now), nil
 }
 
-// late reports whether the last of total permits cannot be had before the deadline, as far as is known.
-func (l *lane) late(total int64, deadline time.Time) bool {
-	if deadline.IsZero() {
+// leave takes a waiter out of the line, and reports whether it was still in it.
+func (s *keyState) leave(w *waiter) bool {
+	s.mu.Lock()
+	now := s.client.now()
+	left := s.line.leave(w, now)
+	var j *job
+	if left {
+		j = s.pumpLocked(now)
+	}
+	s.mu.Unlock()
+	s.send(j)
+	return left
+}
+
+// knowledgeLocked is what is known about the key, as those who wait see it.
+func (s *keyState) knowledgeLocked(now time.Duration) *knowledge {
+	if s.local != nil && s.trustedLocked(time.Now()) {
+		return &knowledge{snapshot: &localSnapshot{&s.local.log, now}, sent: now}
+	}
+	return &s.known
+}
+
+// localSnapshot is what this process's own count says at some time.
+type localSnapshot struct {
+	log *localLog
+	at  time.Duration
+}
+
+func (*localSnapshot) deny(int64, time.Duration) (Result, bool) { return Result{}, false }
+func (*localSnapshot) state() Result                            { return Result{} }
+
+func (v *localSnapshot) wait(total int64, passed time.Duration) time.Duration {
+	return v.log.wait(v.at+passed, total)
+}
+
+// pumpLocked serves those who wait as far as it can be done, has the line wake up when it can go on, and returns what is to be
+// sent.
+func (s *keyState) pumpLocked(now time.Duration) *job {
+	l := s.line
+	for {
+		next := l.advance(now, s.knowledgeLocked(now))
+		switch {
+		case next.look:
+			if s.lookLocallyLocked(now) {
+				continue
+			}
+			if err := s.client.breaker.refuse(); err != nil {
+				s.waitByPolicyLocked(err)
+				continue
+			}
+			j := s.newJobLocked(jobLine)
+			if j == nil {
+				l.finishAll(now, ErrClosed)
+				return nil
+			}
+			last := j.last
+			j.ask = l.look(now)
+			j.last = last
+			s.wakeLocked(now, next.wake)
+			return j
+		case next.giveBack:
+			return s.giveBackLocked(now)
+		}
+		s.wakeLocked(now, next.wake)
+		return nil
+	}
+}
+
+// lookLocallyLocked serves those who wait by this process's own count, if there is one.
+func (s *keyState) lookLocallyLocked(now time.Duration) bool {
+	if s.local == nil || !s.trustedLocked(time.Now()) && !(s.client.breaker.down.Load() && s.local.serveStale(time.Now())) {
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if l.own != nil {
-		return l.trusted(now) && now.Add(l.own.log.wait(now.Sub(l.client.began), total)).After(deadline)
+	l := s.line
+	s.local.takeBack(now, entriesOf(l.charged.takeAll())...)
+	l.lookedAt, l.retryAt = now, now+time.Millisecond
+	l.refuse(now, s.knowledgeLocked(now), s.local.log.rate)
+	for w := l.first; w != nil; w = w.next {
+		sp, ok := s.local.charge(now, w.n, horizon)
+		if !ok {
+			break
+		}
+		l.charged.add(sp)
 	}
-	passed := now.Sub(l.sentAt)
-	return l.view != nil && passed <= maxDenyFor && now.Add(l.view.wait(total, passed)).After(deadline)
+	return true
+}
+
+// waitByPolicyLocked decides those who wait while Redis is away, in order.
+func (s *keyState) waitByPolicyLocked(err error) {
+	b, l, now := &s.client.breaker, s.line, s.client.now()
+	l.retryAt = now + b.probe + rand.N(b.probe/2+1)
+	for w := l.first; w != nil; w = l.first {
+		limit, known := s.limitLocked()
+		r, err := b.decide(s.id, w.n, limit, known, err)
+		switch {
+		case err == nil && r.Allowed:
+			s.client.stats.degraded.Add(1)
+			l.finish(w, now, nil)
+			continue
+		case err == nil:
+			l.retryAt = min(l.retryAt, now+max(r.RetryAfter, time.Millisecond))
+		case !errors.Is(err, ErrUnavailable):
+			l.finish(w, now, err)
+			continue
+		}
+		return
+	}
+}
+
+// giveBackLocked returns a job that gives back what was charged for those who have left.
+func (s *keyState) giveBackLocked(now time.Duration) *job {
+	spans := s.line.charged.takeAll()
+	if s.local != nil {
+		s.local.takeBack(now, entriesOf(spans)...)
+		return nil
+	}
+	if _, forgotten := s.algorithm.(*window); forgotten || s.client.breaker.refuse() != nil {
+		return nil
+	}
+	j := s.newJobLocked(jobBack)
+	if j != nil {
+		j.back = spans
+	}
+	return j
+}
+
+func entriesOf(spans []span) []entry {
+	entries := make([]entry, 0, len(spans))
+	for _, sp := range spans {
+		entries = append(entries, sp.entry)
+	}
+	return entries
+}
+
+// wakeLocked has the line look again at some time, unless it does so earlier.
+func (s *keyState) wakeLocked(now, at time.Duration) {
+	if at == never || s.armed && s.timerAt <= at {
+		return
+	}
+	d := max(at-now, 0)
+	if s.armed && s.timer.Reset(d) {
+		s.timerAt = at
+		return
+	}
+	s.refs.Add(1)
+	timer, err := s.client.wheel.AfterFunc(d, s.woken)
+	if err != nil {
+		s.refs.Add(-1)
+		s.line.finishAll(now, err)
+		return
+	}
+	s.timer, s.timerAt, s.armed = timer, at, true
+}
+
+// woken is the callback of the line's one entry on the wheel.
+func (s *keyState) woken() {
+	s.mu.Lock()
+	s.armed = false
+	j := s.pumpLocked(s.client.now())
+	s.mu.Unlock()
+	s.send(j)
+	s.release()
 }

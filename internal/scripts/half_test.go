@@ -263,9 +263,6 @@ func TestScripts_LeaveNoHalf(t *testing.T) {
 		b.calledByUser(s)
 	}
 	for _, s := range scripts.All() {
-		if strings.HasPrefix(s.Name(), "rate_") {
-			continue
-		}
 		require.True(t, covered[s.Name()], "%s has a scenario", s.Name())
 		for _, command := range commands(s) {
 			require.True(t, b.executed[s.Name()][command], "a scenario of %s executes %s", s.Name(), command)

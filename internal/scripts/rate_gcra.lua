@@ -1,38 +1,97 @@
--- rate_gcra.lua  KEYS[1]=string tat[:num:den] ARGV: den, capUs, capNum, {us, num, count}.. [, 1=fifo]  returns {nowUs, tatUs, num, granted..}
-local call = redis.call
-local t, v = call('TIME'), call('GET', KEYS[1])
-local now = t[1] * 1000000 + t[2]
-local den, cap, capNum = tonumber(ARGV[1]), now + ARGV[2], tonumber(ARGV[3])
-local tat, num = now, 0
-if v then
-  tat = tonumber(v)
-  if not tat then -- Anything but a state that we wrote is taken for none.
-    local us, part, of = string.match(v, '^(%d+):(%d+):(%d+)$')
-    tat, num = tonumber(us) or now, tonumber(part) or 0
+--[[
+Decides requests for permits of one key by the generic cell rate algorithm, and takes a charge back.
+
+The state is one instant: when the whole burst will be there again. A time is in microseconds of the server's clock, with
+a fraction num/den that is exact: every sum stays below 2^53. A state that lies further ahead than any that is written
+here counts as none: the server's clock stepped back, or the limit was another. So does a value that is no state.
+
+KEYS     1 state (string: "us" or "us:num:den"; absent: the whole burst is there)
+ARGV     1 den
+         2 us, 3 num: how far ahead of now the state may be: what a whole burst is worth, plus how long before its time a
+                      permit may be charged
+         4 how many runs of equal requests follow, and for each run
+           us, num: what one request is worth
+           how many requests there are
+         then, if any of it is wanted,
+           1 if the first request that is denied denies the rest
+           1 if the last run is charged in advance: if all before it were granted, and any
+           the state from which a charge is taken back first, and us, num of that charge; it is taken back if nothing was
+           charged since
+Returns  {now, us and num of the state, 1 if it was taken back, requests granted of each run ..}
+]]
+local state_key = KEYS[1]
+local den, cap_num, runs = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local options = 4 + 3 * runs
+local in_order, in_advance = ARGV[options + 1] == '1', ARGV[options + 2] == '1'
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local cap_us = now + ARGV[2]
+
+local us, num, changed = now, 0, false
+local reply = {now, 0, 0, 0}
+local value = redis.call('GET', state_key)
+if value then
+  us = tonumber(value)
+  if not us then
+    local whole, part, of = string.match(value, '^(%d+):(%d+):(%d+)$')
+    us, num = tonumber(whole or now), tonumber(part or 0)
     if of and tonumber(of) ~= den then
-      tat, num = tat + 1, 0 -- of another limit: a fraction we cannot keep is rounded up
+      us, num = us + 1, 0 -- of another limit: a fraction that cannot be kept is rounded up
     end
   end
-  if not (tat >= now and tat <= cap + 60000001) then
-    tat, num = now, 0 -- it is over, or lies further ahead than we ever write: the clock stepped back, or the limit was another
-  end
-end
-local reply, fifo, any, stopped = {now, 0, 0}, #ARGV % 3 == 1, false, false
-for i = 4, #ARGV - 2, 3 do
-  local us, n, count, granted = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), 0
-  while granted < count and not stopped do
-    local to, toNum = tat + us, num + n
-    if toNum >= den then to, toNum = to + 1, toNum - den end
-    if to > cap or to == cap and toNum > capNum then
-      stopped = fifo
-      break
+  if value == ARGV[options + 3] then
+    us, num, changed = us - ARGV[options + 4], num - ARGV[options + 5], true
+    if num < 0 then
+      us, num = us - 1, num + den
     end
-    tat, num, granted, any = to, toNum, granted + 1, true
+    reply[4] = 1
   end
-  reply[#reply + 1] = granted
+  if not (us >= now and us <= cap_us + 60000001) then
+    us, num = now, 0
+  end
 end
-if any then
-  call('SET', KEYS[1], num > 0 and string.format('%.0f:%.0f:%.0f', tat, num, den) or tat, 'PX', math.floor((tat - now) / 1000) + 1)
+
+local all, any = true, false
+for run = 1, runs do
+  local price_us, price_num = tonumber(ARGV[3 * run + 2]), tonumber(ARGV[3 * run + 3])
+  local count, granted = tonumber(ARGV[3 * run + 4]), 0
+  if in_order and not all or in_advance and run == runs and not (all and any) then
+    count = 0
+  end
+  -- As many as fit: the price is doubled as long as that may fit, and then what still fits is taken from the largest
+  -- down, so that a thousand requests cost twenty steps.
+  local size, smaller = 1, nil
+  while 2 * size <= count and us + 2 * price_us <= cap_us do
+    smaller = {price_us, price_num, smaller}
+    price_us, price_num, size = 2 * price_us, 2 * price_num, 2 * size
+    if price_num >= den then
+      price_us, price_num = price_us + 1, price_num - den
+    end
+  end
+  repeat
+    local to_us, to_num = us + price_us, num + price_num
+    if to_num >= den then
+      to_us, to_num = to_us + 1, to_num - den
+    end
+    if granted + size <= count and (to_us < cap_us or to_us == cap_us and to_num <= cap_num) then
+      us, num, granted = to_us, to_num, granted + size
+    end
+    size = size / 2
+    if smaller then
+      price_us, price_num, smaller = smaller[1], smaller[2], smaller[3]
+    end
+  until size < 1
+  all, any = all and granted == count, any or granted > 0
+  reply[run + 4] = granted
 end
-reply[2], reply[3] = tat, num
+
+if any or changed then
+  local state, left = us, us - now
+  if num > 0 then
+    state = string.format('%.0f:%.0f:%.0f', us, num, den)
+  end
+  redis.call('SET', state_key, state, 'PX', (left - left % 1000) / 1000 + 1)
+end
+reply[2], reply[3] = us, num
 return reply

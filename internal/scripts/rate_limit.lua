@@ -1,8 +1,21 @@
--- rate_limit.lua  KEYS[1]=config ARGV: 1 if it was used  returns {rate, intervalMs, keepAliveMs, type}
-local c = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local rate, ms, keep = tonumber(c[1]), tonumber(c[2]), tonumber(c[4]) or 0
-if not (rate and ms and c[3] and rate > 0 and ms > 0 and rate % 1 + ms % 1 == 0 and rate + ms < 9e15) then return redis.error_reply('NOTCONFIGURED no limit') end
-if keep > 0 and ARGV[1] == '1' then
-  redis.call('PEXPIRE', KEYS[1], keep)
+--[[
+Reads the limit of Redisson's RRateLimiter, and lets its keep-alive begin anew.
+
+KEYS     1 config (hash)
+ARGV     1 1 if the limit was used
+Returns  {rate, interval in ms, keep-alive in ms, type}
+Errors   NOTCONFIGURED no limit is set
+]]
+local config_key = KEYS[1]
+local used = ARGV[1] == '1'
+
+local config = redis.call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime')
+local rate, interval_ms, keep_ms = tonumber(config[1]), tonumber(config[2]), tonumber(config[4]) or 0
+if not (rate and interval_ms and config[3] and rate > 0 and interval_ms > 0
+    and rate % 1 + interval_ms % 1 == 0 and rate + interval_ms < 9e15) then
+  return redis.error_reply('NOTCONFIGURED no limit')
 end
-return {rate, ms, keep, c[3] == '1' and 1 or 0}
+if used and keep_ms > 0 then
+  redis.call('PEXPIRE', config_key, keep_ms)
+end
+return {rate, interval_ms, keep_ms, config[3] == '1' and 1 or 0}

@@ -1,40 +1,329 @@
--- rate_log.lua  KEYS[1]=config KEYS[2]=value KEYS[3]=permits ARGV: lastRate, fifo, member..  returns {rate, intervalMs, left, resetUs, 0 granted|delayUs|-1..}, of PerClient {rate, intervalMs, keepAliveMs}
-local c = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local rate, ms, keep = tonumber(c[1]), tonumber(c[2]), tonumber(c[4]) or 0
-if not (rate and ms and c[3] and rate > 0 and ms > 0 and rate % 1 + ms % 1 == 0 and rate + ms < 9e15) then return redis.error_reply('NOTCONFIGURED no limit') end
-local vkey, pkey, t, us, write = KEYS[2], KEYS[3], redis.call('TIME'), ms * 1000, #ARGV > 2
-if write and keep > 0 then redis.call('PEXPIRE', KEYS[1], keep) end if c[3] == '1' then return {rate, ms, keep} end
-local now = t[1] * 1000000 + t[2]
-local edge, stamp = string.format('%.3f', (now - us) / 1000), string.format('%.3f', now / 1000)
-local function size(m) local a, b, x, d = string.byte(m, -4, -1) return #m > 4 and a + b * 256 + x * 65536 + d * 16777216 or 0 end
-local function sum(list) local s = 0 for _, m in ipairs(list) do s = s + size(m) end return s end
-local had, old = tonumber(redis.call('GET', vkey) or ''), redis.call('ZRANGEBYSCORE', pkey, '-inf', edge)
-local left = had and had % 1 == 0 and had + sum(old)
-if not left or left > rate or ARGV[1] ~= c[1] then left = rate - sum(redis.call('ZRANGEBYSCORE', pkey, '(' .. edge, '+inf')) end
-local reply, add, wants = {rate, ms, left, us}, {}, {}
-local have = write and redis.call('ZMSCORE', pkey, unpack(ARGV, 3)) or {}
-for i = 3, #ARGV do
-  local n, stop = size(ARGV[i]), ARGV[2] == '1' and #wants > 0
-  reply[i + 2] = n > rate and -1 or 0
-  if n <= rate and not have[i - 2] then
-    if n > left or stop then wants[#wants + 1] = {n, i + 2}
-    else left, add[#add + 1], add[#add + 2] = left - n, stamp, ARGV[i] end
+--[[
+Decides requests for permits by the sliding log of Redisson's RRateLimiter, and takes entries back.
+
+The log holds an entry for every grant. Its score is the millisecond, with a fraction, from which on the permits may be
+used, which may lie ahead; its member is an id and, in the last four bytes, low byte first, how many permits. An entry
+counts until it is as old as the interval. The value is the rate less all that is in the log, so that a call need not count
+it; it may be below 0. A peer's call that was repeated makes it wrong, so a client that has not had the log counted
+lately asks for that. A log of more than 4096 entries is not counted for no other reason: there the value is kept to, as
+far as it can be right.
+
+Nothing is left half done by a command that is refused: before the first write each later one is tried in a form that
+changes nothing, or it is undone by one that was not refused.
+
+KEYS     1 config (hash)   2 value (string)   3 permits (zset: the log)
+ARGV     1 the rate at which this client has had the log counted lately, or nothing
+         2 for those who wait, how many of the requests, the last ones, are for waiters that have not come yet, and otherwise
+           -1. Requests of waiters are granted in order, and the first that is denied denies the rest; one for a waiter to
+           come is entered only if that is later than all the others, for an entry is for those who wait by then
+         3 how long before its time an entry may be entered, in us; 0 unless in order
+         4 how many members follow that are taken out first
+           these, and then the member of each request
+Returns  {rate, interval in ms, permits left, us until the log is empty, members taken out,
+           for each request: us until it may be used, if it was entered; -1 if it is for more than the rate; or -2 less the
+           us, at least, until it could be entered}
+          under the scope PerClient {rate, interval in ms, keep-alive in ms}
+Errors   NOTCONFIGURED no limit is set   OLDFORM the value is that of a Redisson before 3.13.3
+]]
+local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[3]
+local counted_at, in_order, ahead = ARGV[1], ARGV[2] ~= '-1', tonumber(ARGV[3])
+local first_back, first_new = 5, 5 + ARGV[4]
+local requests = #ARGV - first_new + 1
+local waiting = requests - ARGV[2]
+
+local page_size = 128 -- entries read at once
+local max_count = 4096 -- entries counted for no other reason than to be sure
+local max_leaving = 8192 -- entries that are let go, or counted on to leave, by one call
+local max_walk = 1024 -- entries looked at only to tell how long to wait; each counts as several of those
+local max_ahead = 60000000 -- us; nothing is ever entered further ahead than an interval and that
+
+local config = redis.call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime')
+local rate, interval_ms, keep_ms = tonumber(config[1]), tonumber(config[2]), tonumber(config[4]) or 0
+if not (rate and interval_ms and config[3] and rate > 0 and interval_ms > 0
+    and rate % 1 + interval_ms % 1 == 0 and rate + interval_ms < 9e15) then
+  return redis.error_reply('NOTCONFIGURED no limit')
+end
+if config[3] == '1' then
+  if requests > 0 and keep_ms > 0 then
+    redis.call('PEXPIRE', config_key, keep_ms)
+  end
+  return {rate, interval_ms, keep_ms}
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local interval = interval_ms * 1000
+local edge = string.format('%.3f', (now - interval) / 1000) -- what is not newer has expired
+local stamp = string.format('%.3f', now / 1000)
+
+local function size(member)
+  local a, b, c, d = string.byte(member, -4, -1)
+  return #member > 4 and a + b * 256 + c * 65536 + d * 16777216 or 0
+end
+
+local function time_of(score)
+  return math.floor(score * 1000 + 0.5)
+end
+
+-- What is asked for: members that are not in the log yet, which a repeated call finds there.
+local have, wanted = {}, 0
+if requests > 0 then
+  have = redis.call('ZMSCORE', permits_key, unpack(ARGV, first_new))
+  for i = 1, requests do
+    wanted = wanted + (have[i] and 0 or size(ARGV[first_new + i - 1]))
   end
 end
-if write and #old > 0 then redis.call('ZREMRANGEBYSCORE', pkey, '-inf', edge) end if #add > 0 then redis.call('ZADD', pkey, unpack(add)) end
-if write and left ~= had then redis.call('SET', vkey, string.format('%.0f', left)) end
-local ttl = write and (keep > 0 and keep or redis.call('PTTL', KEYS[1])) or -1
-if ttl > 0 then redis.call('PEXPIRE', vkey, ttl) redis.call('PEXPIRE', pkey, ttl) end
-local last, k, freed, at, page = #add == 0 and redis.call('ZREVRANGE', pkey, 0, 0, 'WITHSCORES')[2] or stamp, 0, left, 0, {}
-if #wants > 0 and last * 1000 > now + us + 6e7 then -- further ahead than we ever write: the clock stepped back
-  return redis.call('ZREMRANGEBYSCORE', pkey, string.format('(%.3f', (now + us + 6e7) / 1000), '+inf') and redis.call('DEL', vkey) and redis.error_reply('STALE') end
-reply[3], reply[4] = left, left < rate and math.max(0, math.floor(last * 1000 + us - now + 0.5)) or 0
-table.sort(wants, function(a, b) return a[1] < b[1] end)
-for _, want in ipairs(wants) do -- the k oldest entries free what it takes; if all do not, the value is wrong
-  while freed < want[1] do
-    if k % 128 == 0 then page = redis.call('ZRANGE', pkey, k, k + 127, 'WITHSCORES') end
-    local m = page[k % 128 * 2 + 1]
-    if not m then return redis.call('DEL', vkey) and redis.error_reply('STALE') end
-    freed, at, k = freed + size(m), page[k % 128 * 2 + 2] * 1000, k + 1
+
+-- What is given back: members that are in force.
+local back, given = {}, 0
+if first_new > first_back then
+  local scores = redis.call('ZMSCORE', permits_key, unpack(ARGV, first_back, first_new - 1))
+  for i = first_back, first_new - 1 do
+    local score = scores[i - first_back + 1]
+    if score and time_of(score) > now - interval and not back[ARGV[i]] then
+      back[ARGV[i]], back[#back + 1], given = true, ARGV[i], given + size(ARGV[i])
+    end
   end
-  reply[want[2]] = math.max(1, math.floor(at + us - now + 0.5)) end return reply
+end
+
+-- What is left, by the value, with the oldest entries let go that have expired.
+local value = redis.call('GET', value_key)
+local held = tonumber(value or '')
+local page = redis.call('ZRANGEBYSCORE', permits_key, '-inf', edge, 'LIMIT', 0, page_size)
+local expired, expired_left = #page, 0 -- entries that are let go, and those that stay for a later call
+local left = held and held % 1 == 0 and held + given
+for i = 1, left and expired or 0 do
+  left = left + size(page[i])
+end
+
+local answers, new, entered = {}, {}, 0
+local newest, too_far = 0, 0 -- when the last entry may be used; entries after it that no clock has made which is right
+if counted_at == config[1] and left and left <= rate and wanted <= left and expired < page_size
+    and not in_order and requests > 0 then
+  -- As a rule, all is granted at once.
+  for i = 1, requests do
+    local member = ARGV[first_new + i - 1]
+    if have[i] then
+      answers[i] = math.max(0, time_of(have[i]) - now)
+    else
+      answers[i], entered = 0, entered + size(member)
+      new[#new + 1], new[#new + 2] = stamp, member
+    end
+  end
+else
+  -- entries returns an iterator over the log from a rank on, which gives what an entry holds and when it leaves.
+  local function entries(rank)
+    local last = too_far > 0 and redis.call('ZCARD', permits_key) - too_far or math.huge
+    local page, at = {}, 1
+    return function()
+      if at > #page and rank < last then
+        page = redis.call('ZRANGE', permits_key, rank, math.min(rank + page_size, last) - 1, 'WITHSCORES')
+        rank, at = #page > 0 and rank + page_size or last, 1
+      end
+      local member, score = page[at], page[at + 1]
+      at = at + 2
+      if member then
+        return back[member] and 0 or size(member), time_of(score) + interval
+      end
+    end
+  end
+
+  -- leaving returns an iterator over the entries in the order in which they leave, those included that are new.
+  local function leaving()
+    local stored, at = entries(expired), 1
+    return function()
+      local holds, leaves = stored()
+      if not holds and new[at] then
+        holds, leaves = size(new[at + 1]), time_of(new[at]) + interval
+        at = at + 2
+      end
+      return holds, leaves
+    end
+  end
+
+  -- count_left counts what is left, and lets all that has expired go.
+  local function count_left()
+    expired, expired_left = redis.call('ZCOUNT', permits_key, '-inf', edge), 0
+    left = rate
+    for holds in entries(expired) do
+      left = left - holds
+    end
+  end
+
+  -- release lets more expired entries go, as many as it takes to have what is wanted.
+  local function release()
+    local all = redis.call('ZCOUNT', permits_key, '-inf', edge)
+    if all == redis.call('ZCARD', permits_key) then
+      left, expired = rate, all
+      return
+    end
+    local next_entry = entries(expired)
+    while left < wanted and expired < math.min(all, max_leaving) do
+      left, expired = left + next_entry(), expired + 1
+    end
+    expired_left = all - expired
+  end
+
+  local function enter(i, n, at)
+    answers[i] = at - now
+    new[#new + 1], new[#new + 2] = string.format('%.3f', at / 1000), ARGV[first_new + i - 1]
+    entered = entered + n
+  end
+
+  local function deny(i, at)
+    answers[i] = -2 - math.max(1, at - now)
+  end
+
+  -- decide_at_once grants every request that fits now, and tells the others when enough of the oldest entries will have
+  -- left. It returns false if all of them do not suffice: then the value was wrong.
+  local function decide_at_once(asked)
+    local denied = {}
+    for _, request in ipairs(asked) do
+      if request.n <= left - entered then
+        enter(request.i, request.n, now)
+      else
+        denied[#denied + 1] = request
+      end
+    end
+    table.sort(denied, function(a, b) return a.n < b.n end)
+    local next_leaving, free, at, walked = leaving(), left - entered, now, 0
+    for _, request in ipairs(denied) do
+      while free < request.n and walked < max_walk do
+        local holds, leaves = next_leaving()
+        if not holds then
+          return false
+        end
+        free, at, walked = free + holds, math.max(at, leaves), walked + 1
+      end
+      deny(request.i, at)
+    end
+    return true
+  end
+
+  -- decide_in_order enters each request at the first time at which it fits and that is not before that of the one ahead
+  -- of it, until one would be entered too far ahead. One that has to wait is not entered before the newest entry, so that
+  -- no interval holds more than the rate, wherever it begins. It returns false as decide_at_once does.
+  local function decide_in_order(asked)
+    local next_leaving, free, at, walked, denied = leaving(), left, now, 0, false
+    local latest = now
+    for _, request in ipairs(asked) do
+      while not denied and free < request.n and walked < max_leaving do
+        local holds, leaves = next_leaving()
+        if not holds then
+          return false
+        end
+        free, at = free + holds, math.max(at, leaves, newest)
+        walked = walked + (at - now > ahead and max_leaving / max_walk or 1)
+      end
+      denied = denied or free < request.n or at - now > ahead or request.i > waiting and at <= latest
+      if request.i <= waiting then
+        latest = at
+      end
+      if denied then
+        deny(request.i, at)
+      else
+        enter(request.i, request.n, at)
+        free = free - request.n
+      end
+    end
+    return true
+  end
+
+  local function decide()
+    local asked = {}
+    answers, new, entered = {}, {}, 0
+    for i = 1, requests do
+      local n = size(ARGV[first_new + i - 1])
+      if n > rate then
+        answers[i] = -1
+      elseif have[i] then
+        answers[i] = math.max(0, time_of(have[i]) - now)
+      else
+        asked[#asked + 1] = {i = i, n = n}
+      end
+    end
+    if in_order then
+      return decide_in_order(asked)
+    end
+    return decide_at_once(asked)
+  end
+
+  if left and expired == page_size then
+    release()
+  end
+  if left and counted_at ~= config[1] then
+    local card = redis.call('ZCARD', permits_key)
+    if card == 0 and counted_at == '' and keep_ms == 0 and redis.call('PTTL', value_key) > 0
+        and redis.call('PTTL', config_key) < 0 then
+      return redis.error_reply('OLDFORM the value is that of a Redisson before 3.13.3')
+    elseif card <= max_count then
+      left = nil
+    else
+      left = math.min(left, rate - redis.call('ZCOUNT', permits_key, '(' .. edge, '+inf')) -- each holds one at least
+    end
+  end
+  if not left or left > rate then
+    count_left()
+  end
+  if requests == 0 or in_order or wanted > left then
+    local limit = now + interval + max_ahead
+    newest = time_of(redis.call('ZREVRANGE', permits_key, 0, 0, 'WITHSCORES')[2] or 0)
+    if newest > limit then
+      too_far = redis.call('ZCOUNT', permits_key, string.format('(%.3f', limit / 1000), '+inf')
+      newest = time_of(redis.call('ZREVRANGE', permits_key, too_far, too_far, 'WITHSCORES')[2] or 0)
+      count_left()
+    end
+  end
+  if not decide() then
+    count_left()
+    decide()
+  end
+end
+left = left - entered
+
+if requests + #back > 0 then
+  local text, out = string.format('%.0f', left), expired + too_far + #back
+  local ttl = keep_ms > 0 and keep_ms or redis.call('PTTL', config_key)
+  if #new > 0 and (out > 0 or ttl > 0 or not value) then
+    redis.call('ZADD', permits_key, 'XX', 0, new[2]) -- which is not there
+  end
+  if #back > 0 then
+    redis.call('ZREM', permits_key, back[1] .. '?')
+  end
+  if expired + too_far > 0 then
+    redis.call('ZREMRANGEBYRANK', permits_key, 1, 0)
+  end
+  if ttl > 0 then
+    redis.call('SET', value_key, value or '', value and 'KEEPTTL' or 'XX')
+    redis.call('PEXPIRE', config_key, ttl)
+    redis.call('SET', value_key, text, 'PX', ttl)
+  elseif text ~= value then
+    redis.call('SET', value_key, text)
+  end
+  if too_far > 0 then
+    redis.call('ZREMRANGEBYRANK', permits_key, -too_far, -1)
+  end
+  if expired > 0 then
+    redis.call('ZREMRANGEBYRANK', permits_key, 0, expired - 1)
+  end
+  if #back > 0 then
+    redis.call('ZREM', permits_key, unpack(back))
+  end
+  if #new > 0 then
+    local done = redis.pcall('ZADD', permits_key, unpack(new))
+    if type(done) == 'table' and done.err then -- it was not tried: nothing has changed but the value
+      redis.call('SET', value_key, value)
+      return done
+    end
+  end
+  if ttl > 0 then
+    redis.call('PEXPIRE', permits_key, ttl)
+  end
+end
+
+local last = math.max(#new > 0 and time_of(new[#new - 1]) or 0, newest)
+local reply = {rate, interval_ms, left + expired_left, math.max(0, last + interval - now), #back}
+for i = 1, requests do
+  reply[5 + i] = answers[i]
+end
+return reply

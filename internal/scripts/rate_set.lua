@@ -1,37 +1,94 @@
--- rate_set.lua  KEYS[1]=config KEYS[2]=value KEYS[3]=permits ARGV: try|set|update, rate, intervalMs, type, keepAliveMs, keep  returns 1 set, 0 not
-local had = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
+--[[
+Sets the limit of Redisson's RRateLimiter.
+
+Whatever may be refused is refused before anything has changed: before the first write, each later one is tried in a
+form that changes nothing.
+
+KEYS     1 config (hash)   2 value (string)   3 permits (zset: the log, as rate_log has it)
+ARGV     1 when: "try" if no limit is set, "update" if one is, "set" in any case
+         2 rate   3 interval in ms   4 type   5 keep-alive in ms, 0 for none
+         6 1 if what was granted counts under the new limit; otherwise, and if the type changes, the log begins anew
+Returns  1 if it was set, 0 if not
+]]
+local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[3]
+local when, rate, interval_ms, scope, keep_ms, keep_state = unpack(ARGV)
+local keeps_alive = keep_ms ~= '0'
+
+local max_count = 4096 -- entries of a log that is counted anew; of a longer one, what leaves is
+
+local had = redis.call('HMGET', config_key, 'rate', 'interval', 'type')
 local complete = had[1] and had[2] and had[3]
-if ARGV[1] == 'try' and complete or ARGV[1] == 'update' and not complete then
+if when == 'try' and complete or when == 'update' and not complete then
   return 0
 end
-redis.call('HSET', KEYS[1], 'rate', ARGV[2], 'interval', ARGV[3], 'type', ARGV[4], 'keepAliveTime', ARGV[5])
-if ARGV[5] == '0' then
-  redis.call('PERSIST', KEYS[1])
+local ttl = redis.call('PTTL', config_key) -- -2 if there is no config, -1 if it stays
+local field = had[1] and 1 or had[2] and 2 or had[3] and 3
+if ttl ~= -2 and not field then
+  return redis.error_reply('WRONGTYPE the key holds a hash of something else')
+end
+local value = redis.call('GET', value_key)
+local logged = redis.call('ZCARD', permits_key)
+
+-- sum adds up what entries from one rank to another hold.
+local function sum(first, last)
+  local all = 0
+  for rank = first, last, 1000 do
+    for _, member in ipairs(redis.call('ZRANGE', permits_key, rank, math.min(rank + 999, last))) do
+      local a, b, c, d = string.byte(member, -4, -1)
+      all = all + (#member > 4 and a + b * 256 + c * 65536 + d * 16777216 or 0)
+    end
+  end
+  return all
+end
+
+-- gone entries leave the log, from the oldest on, and left becomes the value, which stays as it is if left is nil. What one
+-- client counts for itself is not in Redis.
+local gone, left = 0, nil
+local anew = when ~= 'try' and (keep_state == '0' or had[3] ~= scope)
+if anew then
+  gone, left = logged, value and rate
+elseif when ~= 'try' and scope == '0' then
+  local time = redis.call('TIME')
+  local edge = string.format('%.3f', (time[1] * 1000000 + time[2]) / 1000 - interval_ms)
+  gone = redis.call('ZCOUNT', permits_key, '-inf', edge)
+  if logged - gone <= max_count or not tonumber(value or '') or not tonumber(had[1]) then
+    left = rate - sum(gone, logged - 1)
+  else
+    left = value + sum(0, gone - 1) + rate - had[1]
+  end
+end
+
+if left and value then
+  redis.call('SET', value_key, value, 'KEEPTTL')
+elseif left then
+  redis.call('SET', value_key, '', 'XX')
+end
+if gone > 0 then
+  redis.call('ZREMRANGEBYRANK', permits_key, 1, 0)
+end
+if field then
+  redis.call('HSET', config_key, ({'rate', 'interval', 'type'})[field], had[field])
+end
+if keeps_alive then
+  redis.call('PEXPIRE', config_key, keep_ms)
 else
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+  redis.call('PERSIST', config_key)
 end
-if ARGV[1] == 'try' then
-  return 1
+redis.call('HSET', config_key, 'rate', rate, 'interval', interval_ms, 'type', scope, 'keepAliveTime', keep_ms)
+if keeps_alive then
+  redis.call('PEXPIRE', config_key, keep_ms)
 end
-if ARGV[6] == '0' or had[3] ~= ARGV[4] then
-  redis.call('DEL', KEYS[2], KEYS[3])
-  return 1
+if gone > 0 then
+  redis.call('ZREMRANGEBYRANK', permits_key, 0, gone - 1)
 end
-if ARGV[4] == '1' then
-  return 1 -- each client has its log for itself
+if left and keeps_alive then
+  redis.call('SET', value_key, string.format('%.0f', left), 'PX', keep_ms)
+elseif left then
+  redis.call('SET', value_key, string.format('%.0f', left))
 end
--- The log stays. Without its value the next call counts it anew, for this rate and interval; a value is left for peers that trust it.
-local t = redis.call('TIME')
-local edge = string.format('%.3f', (t[1] * 1000000 + t[2]) / 1000 - ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', edge)
-local left = tonumber(ARGV[2])
-for _, m in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
-  local a, b, c, d = string.byte(m, -4, -1)
-  left = left - (#m > 4 and a + b * 256 + c * 65536 + d * 16777216 or 0)
-end
-redis.call('SET', KEYS[2], string.format('%.0f', left))
-if ARGV[5] ~= '0' then
-  redis.call('PEXPIRE', KEYS[2], ARGV[5])
-  redis.call('PEXPIRE', KEYS[3], ARGV[5])
+if left and keeps_alive then
+  redis.call('PEXPIRE', permits_key, keep_ms)
+elseif left then
+  redis.call('PERSIST', permits_key)
 end
 return 1

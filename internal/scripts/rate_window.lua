@@ -1,23 +1,65 @@
--- rate_window.lua  KEYS[1]=string used ARGV: limit, perMillis, fifo, {n, count}..  returns {used, endsMillis, granted..}
-local limit, used, ends = tonumber(ARGV[1]), 0, tonumber(ARGV[2])
-local v = redis.call('GET', KEYS[1])
-local left = v and redis.call('PTTL', KEYS[1]) or -2
-if v and left > 0 and left <= ends and string.match(v, '^%d+$') then
-  -- What does not expire within a window, as after the clock stepped back, or is no number, is not ours: a new window begins.
-  used, ends = tonumber(v), left
+--[[
+Decides requests for permits of one key by fixed windows.
+
+The state is how many permits of the last window that was begun are used, and it expires with that window. A window begins
+with the first request after the one before has ended, or for those who wait when that ends, if that is soon. A state that
+lasts longer than any that is written here, or that is no number, counts as none: the server's clock stepped back.
+
+KEYS     1 state (string: used; absent: no window)
+ARGV     1 permits of a window
+         2 length of a window in ms
+         3 how long before it begins a window may be charged, in ms
+         4 how many runs of equal requests follow, and for each run
+           n: permits of one request
+           how many requests there are
+         then, if any of it is wanted,
+           1 if the first request that is denied denies the rest
+           1 if the last run is charged in advance: if all before it were granted, and any
+Returns  {used permits of the last window before any request, ms until it ends, requests granted of each run ..}
+]]
+local state_key = KEYS[1]
+local limit, length, ahead, runs = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local options = 4 + 2 * runs
+local in_order, in_advance = ARGV[options + 1] == '1', ARGV[options + 2] == '1'
+local max_ahead = 1000
+
+local used, ends, begun = 0, length, 1 -- begun: windows that begin with this call
+local exact = in_order or in_advance
+local value = redis.call('GET', state_key)
+local left = (value or exact) and redis.call('PTTL', state_key) or 0
+if left > 0 and left <= 2 * length + max_ahead and string.match(value, '^%d+$') then
+  used, ends, begun = tonumber(value), left, 0
 end
-local reply, before, stopped = {0, ends}, used, false
-for i = 4, #ARGV, 2 do
-  local n, count, granted = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), 0
-  if n > 0 and not stopped then
-    granted = math.max(0, math.min(count, math.floor((limit - used) / n)))
-    stopped = granted < count and ARGV[3] == '1'
+local reply = {used, ends}
+
+local all, any = true, false
+for run = 1, runs do
+  local n, count, granted = tonumber(ARGV[2 * run + 3]), tonumber(ARGV[2 * run + 4]), 0
+  if n > limit or in_order and not all or in_advance and run == runs and not (all and any) then
+    count = 0
   end
-  used = used + granted * n
-  reply[#reply + 1] = granted
+  while granted < count do
+    local fit = (limit - used) / n
+    fit = fit - fit % 1
+    if fit >= 1 then
+      fit = fit < count - granted and fit or count - granted
+      used, granted = used + fit * n, granted + fit
+    elseif ends <= ahead then
+      used, ends, begun = 0, ends + length, begun + 1
+    else
+      break
+    end
+  end
+  all, any = all and granted == count, any or granted > 0
+  reply[run + 2] = granted
 end
-if used > before then
-  redis.call('SET', KEYS[1], string.format('%.0f', used), 'PX', ends)
+
+if any and begun == 0 then
+  redis.call('SET', state_key, string.format('%.0f', used), 'KEEPTTL')
+elseif any then
+  redis.call('SET', state_key, string.format('%.0f', used), 'PX', ends)
+  if exact then
+    reply[2] = reply[2] + redis.call('PTTL', state_key) - ends -- exactly: a millisecond may have begun meanwhile
+  end
 end
-reply[1] = used
 return reply

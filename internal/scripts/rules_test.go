@@ -70,9 +70,6 @@ func broken(file, expanded string) (faults []string) {
 func TestScripts_FollowTheRules(t *testing.T) {
 	t.Parallel()
 	for _, s := range scripts.All() {
-		if strings.HasPrefix(s.Name(), "rate_") {
-			continue
-		}
 		t.Run(s.Name(), func(t *testing.T) {
 			t.Parallel()
 			require.Empty(t, broken(scripts.File(s.Name()+".lua"), s.Source()))

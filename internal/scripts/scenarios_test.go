@@ -1,6 +1,8 @@
 package scripts_test
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,7 +32,8 @@ func scenarios(now int64) []scenario {
 	all = append(all, fairLockScenarios(now)...)
 	all = append(all, semScenarios()...)
 	all = append(all, permitScenarios(now)...)
-	return append(all, fairScenarios(now)...)
+	all = append(all, fairScenarios(now)...)
+	return append(all, rateScenarios(now)...)
 }
 
 func lockScenarios() []scenario {
@@ -206,5 +209,47 @@ func fairScenarios(now int64) []scenario {
 		{scripts.FairStep, "claims", words("SET n 0\n ZADD l " + ms(now+100_000) + ".5 " + idC), keys, ask, nil},
 		{scripts.FairStep, "claimed before", words("SET n 0\n ZADD l " + ms(now+100_000) + " " + idC), keys, ask, nil},
 		{scripts.FairStep, "leaves and comes", words(held + waits), keys, append(append([]any{}, head...), 1, idA, 30_000, 1, 1, idC), nil},
+	}
+}
+
+func rateScenarios(now int64) []scenario {
+	gcra, window, log := scripts.RateGCRA, scripts.RateWindow, scripts.RateLog
+	key, keys := []string{"k"}, []string{"c", "v", "l"}
+	member := func(id string, n byte) string { return "\x10" + fmt.Sprintf("%-16s", id) + string([]byte{n, 0, 0, 0}) }
+	entry := func(age int64, id string, n byte) []any { return []any{"ZADD", "l", ms(now - age), member(id, n)} }
+	state := func(parts ...[][]any) [][]any { return slices.Concat(parts...) }
+	const config = "HSET c rate 10 interval 60000 type 0 keepAliveTime "
+	ahead := words("SET k " + ms((now+60_000)*1000) + " PX 60000")
+	plain, kept := words(config+"0"), words(config+"600000\n PEXPIRE c 300000")
+	filled := append(words("SET v 4"), entry(90_000, "old", 3), entry(30_000, "a", 2), entry(20_000, "b", 1))
+	expiring := words("PEXPIRE c 200000\n PEXPIRE v 200000\n PEXPIRE l 200000")
+	noValue, farAhead := words("DEL v"), append(words("SET v -1"), entry(-3_600_000, "far", 5))
+	x := member("x", 1)
+	return []scenario{
+		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1, 1000, 0, 1}, nil},
+		{gcra, "of no key", nil, key, []any{1, int64(1e12), 0, 1, 1000, 0, 1}, nil},
+		{window, "begun", words("SET k 3 PX 100000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
+		{window, "for those ahead", words("SET k 9 PX 10000"), key, []any{10, 20_000, 18_000, 1, 1, 5, 1}, nil},
+		{window, "of no key", nil, key, []any{10, 100_000, 20, 1, 1, 1, 1}, nil},
+		{log, "new", plain, keys, []any{"10", -1, 0, 0, x}, nil},
+		{log, "filled", state(plain, filled), keys, []any{"10", -1, 0, 0, x}, nil},
+		{log, "counted", state(plain, filled), keys, []any{"", -1, 0, 0, x}, nil},
+		{log, "denied", state(plain, filled), keys, []any{"10", -1, 0, 0, member("x", 9)}, nil},
+		{log, "kept alive", state(kept, filled), keys, []any{"10", -1, 0, 0, x}, nil},
+		{log, "that expires", state(plain, filled, expiring), keys, []any{"10", -1, 0, 0, x}, nil},
+		{log, "without its value", state(plain, filled, noValue), keys, []any{"10", -1, 0, 0, x}, nil},
+		{log, "after the clock stepped back", state(plain, filled, farAhead), keys, []any{"10", -1, 0, 0, x}, nil},
+		{log, "of those who wait", state(plain, filled), keys, []any{"10", 1, 20_000, 0, member("x", 5), member("y", 5)}, nil},
+		{log, "given back", state(plain, filled), keys, []any{"10", -1, 0, 1, member("a", 2)}, nil},
+		{log, "given back and more", state(kept, filled), keys, []any{"10", 0, 20_000, 1, member("a", 2), member("x", 3)}, nil},
+		{log, "one client's", state(kept, words("HSET c type 1")), keys, []any{"10", -1, 0, 0, x}, nil},
+		{scripts.RateLimit, "used", kept, keys[:1], []any{1}, nil},
+		{scripts.RateSet, "the first", nil, keys, []any{"try", 10, 60_000, 0, 0, 0}, nil},
+		{scripts.RateSet, "the first, kept alive", nil, keys, []any{"try", 10, 60_000, 0, 600_000, 0}, nil},
+		{scripts.RateSet, "anew", state(plain, filled), keys, []any{"set", 20, 60_000, 0, 0, 0}, nil},
+		{scripts.RateSet, "anew, no longer kept alive", state(kept, filled, expiring), keys, []any{"set", 20, 60_000, 0, 0, 0}, nil},
+		{scripts.RateSet, "with the state", state(plain, filled), keys, []any{"update", 20, 60_000, 0, 600_000, 1}, nil},
+		{scripts.RateSet, "with what is left", state(kept, filled, noValue), keys, []any{"update", 20, 60_000, 0, 0, 1}, nil},
+		{scripts.RateSet, "the other scope", state(kept, filled), keys, []any{"set", 20, 60_000, 1, 0, 1}, nil},
 	}
 }

@@ -1,0 +1,189 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+func TestKeyed_NothingIsKeptForALimit(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	k := c.Keyed("tenants", ratelimit.PerHour(1_000_000))
+	for i := range int64(2000) {
+		limit := ratelimit.PerHour(1_000_000 + i)
+		r, err := c.Keyed(fmt.Sprint("tenant", i), limit).Allow(ctx, name)
+		require.NoError(t, err)
+		require.Equal(t, limit.Burst, r.Limit)
+		r, err = k.AllowLimit(ctx, name+fmt.Sprint(i), limit)
+		require.NoError(t, err)
+		require.Equal(t, limit.Burst, r.Limit)
+		require.Equal(t, limit.Burst-1, r.Remaining)
+	}
+	redistest.Poll(t, func() bool { keys, _ := ratelimit.Kept(c); return keys == 0 })
+	_, routes := ratelimit.Kept(c)
+	require.LessOrEqual(t, routes, 2)
+}
+
+func TestKeyed_ALimitForOneCall(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	k := c.Keyed("k", ratelimit.PerHour(100))
+	few := ratelimit.PerHour(100).WithBurst(3)
+	for range 3 {
+		r, err := k.AllowLimit(ctx, name, few)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+	}
+	r, err := k.AllowLimit(ctx, name, few)
+	require.NoError(t, err)
+	require.False(t, r.Allowed)
+	r, err = k.Allow(ctx, name)
+	require.NoError(t, err)
+	require.True(t, r.Allowed, "what is used counts under the other limit, which has more")
+	require.Equal(t, int64(96), r.Remaining)
+	_, err = k.AllowLimitN(ctx, name, 4, few)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	_, err = k.AllowLimit(ctx, name, ratelimit.Limit{Rate: 1, Per: time.Second})
+	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.Equal(t, ratelimit.PerHour(100), k.Limit())
+	require.NoError(t, k.Err())
+	require.ErrorIs(t, c.Keyed("k", ratelimit.Limit{}).Err(), ratelimit.ErrInvalid)
+}
+
+func TestLocalShare_IsBounded(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t, impatient)
+	server.Kill()
+	down := func(n int64) *ratelimit.Client {
+		c := newClient(t, rdb, ratelimit.WithPolicy(ratelimit.LocalShare(n)), ratelimit.WithBreaker(1, time.Minute))
+		_, _ = c.Keyed("k", ratelimit.PerHour(8)).Allow(t.Context(), "finds out")
+		require.True(t, c.Stats().Down)
+		return c
+	}
+
+	t.Run("in keys", func(t *testing.T) {
+		t.Parallel()
+		c := down(2)
+		k := c.Keyed("k", ratelimit.PerHour(8))
+		for i := range 100_000 {
+			granted := 0
+			for range 5 {
+				r, err := k.Allow(t.Context(), fmt.Sprint(i))
+				require.NoError(t, err)
+				if r.Allowed {
+					granted++
+				}
+			}
+			require.LessOrEqual(t, granted, 4)
+			if i < 65_000 {
+				require.Equal(t, 4, granted, "each has its share as long as there is room")
+			}
+		}
+		require.LessOrEqual(t, ratelimit.Shares(c), 1<<16)
+	})
+
+	t.Run("in what it grants, however many processes there are", func(t *testing.T) {
+		t.Parallel()
+		for _, n := range []int64{1 << 33, 1 << 50, 1<<63 - 1} {
+			k := down(n).Keyed("k", ratelimit.Limit{Rate: 1_000_000, Per: time.Minute, Burst: 1_000_000})
+			granted := 0
+			for range 200 {
+				r, err := k.Allow(t.Context(), "u")
+				require.NoError(t, err)
+				if r.Allowed {
+					granted++
+				}
+			}
+			require.Equal(t, 1, granted, "%d", n)
+		}
+	})
+}
+
+// A long log is not counted at the first call of each process; its value is kept to as far as it can be right.
+func TestLimiter_ALongLogIsNotCounted(t *testing.T) {
+	t.Parallel()
+	const entries, rate = 20_000, 30_000
+	for what, c := range map[string]struct {
+		value any
+		left  int64
+	}{
+		"a value that is right":     {rate - entries, rate - entries},
+		"one that is too low":       {7, 7},
+		"one that cannot be right":  {rate, rate - entries},
+		"and one that is not there": {nil, rate - entries},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			l, rdb, name := limiter(t, perSeconds(rate, 3600), ratelimit.Overall)
+			keys := ratelimit.LogKeys(name)
+			fill(t, rdb, keys[2], entries)
+			if c.value != nil {
+				require.NoError(t, rdb.Set(t.Context(), keys[1], c.value, 0).Err())
+			}
+			requireLeft(t, l, c.left)
+			r := take(t, l, 1, true)
+			require.Equal(t, c.left-1, r.Remaining)
+		})
+	}
+
+	t.Run("a short one is (control)", func(t *testing.T) {
+		t.Parallel()
+		l, rdb, name := limiter(t, perSeconds(rate, 3600), ratelimit.Overall)
+		keys := ratelimit.LogKeys(name)
+		fill(t, rdb, keys[2], 4000)
+		require.NoError(t, rdb.Set(t.Context(), keys[1], 7, 0).Err())
+		requireLeft(t, l, rate-4000)
+	})
+
+	t.Run("one that has expired as a whole is let go", func(t *testing.T) {
+		t.Parallel()
+		l, rdb, name := limiter(t, perSeconds(rate, 1), ratelimit.Overall)
+		keys := ratelimit.LogKeys(name)
+		fill(t, rdb, keys[2], entries)
+		shift(t, rdb, keys[2], -time.Hour, entries)
+		require.NoError(t, rdb.Set(t.Context(), keys[1], rate-entries, 0).Err())
+		requireLeft(t, l, rate)
+		take(t, l, rate, true)
+		require.EqualValues(t, 1, rdb.ZCard(t.Context(), keys[2]).Val())
+	})
+
+	t.Run("and one that has expired in part as far as it is needed", func(t *testing.T) {
+		t.Parallel()
+		l, rdb, name := limiter(t, perSeconds(rate, 3600), ratelimit.Overall)
+		keys := ratelimit.LogKeys(name)
+		fill(t, rdb, keys[2], entries)
+		shift(t, rdb, keys[2], -2*time.Hour, entries-10)
+		require.NoError(t, rdb.Set(t.Context(), keys[1], rate-entries, 0).Err())
+		granted := int64(0)
+		for range 10 { // each lets some thousands go
+			r, err := l.AllowN(t.Context(), 4000)
+			require.NoError(t, err)
+			granted += r.Granted
+		}
+		require.Equal(t, int64(28_000), granted)
+		r, err := l.AllowUpTo(t.Context(), rate)
+		require.NoError(t, err)
+		require.Equal(t, int64(rate-28_000-10), r.Granted)
+	})
+}
+
+// fill makes a log of so many entries of one permit.
+func fill(t *testing.T, rdb *redis.Client, key string, entries int) {
+	t.Helper()
+	require.NoError(t, rdb.Eval(t.Context(), `
+local now = redis.call('TIME')
+for i = 1, ARGV[1] do
+  redis.call('ZADD', KEYS[1], now[1] * 1000 - ARGV[1] + i, '\16' .. string.format('%016d', i) .. '\1\0\0\0')
+end
+return 1`, []string{key}, entries).Err())
+}

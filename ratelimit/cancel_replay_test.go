@@ -1,0 +1,240 @@
+package ratelimit_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// waiting is the calls of one Client for a name.
+type waiting struct {
+	allow func(context.Context, int64) (ratelimit.Result, error)
+	wait  func(context.Context, int64) error
+}
+
+// waitingOf makes them.
+type waitingOf func(t *testing.T, c *ratelimit.Client, name string) waiting
+
+// allowOrWait takes what is there at once, or waits.
+func (w waiting) allowOrWait(ctx context.Context, n int64) error {
+	if r, err := w.allow(ctx, n); err != nil || r.Allowed {
+		return err
+	}
+	return w.wait(ctx, n)
+}
+
+// impatience is waiters of several Clients that want one limit and lose patience at random, also while Redis decides about
+// them, for its answers take a while.
+type impatience struct {
+	of       waitingOf
+	most     int64 // permits that one asks for
+	allow    bool  // it asks for what is there before it waits
+	lasts    time.Duration
+	patience time.Duration // at most
+	delay    time.Duration // of answers
+	gusts    bool          // for 200 ms all wait, and go before they could be answered; then for 200 ms nobody goes
+}
+
+func (s impatience) run(t *testing.T) (grants []grant, cancelled int) {
+	const clients, each = 3, 12
+	w, name, began := newWheel(t), redistest.Name(t), time.Now()
+	end := began.Add(s.lasts)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	once := func(of waiting, rng *rand.Rand) {
+		n, patience := 1+rng.Int64N(s.most), time.Duration(rng.Int64N(int64(s.patience)))
+		call, ask := time.Now(), of.wait
+		if s.allow {
+			ask = of.allowOrWait
+		}
+		if s.gusts && call.Sub(began)%(400*time.Millisecond) > 200*time.Millisecond {
+			patience, ask = time.Second, of.allowOrWait
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		timer, err := w.AfterFunc(patience, cancel)
+		if err != nil {
+			t.Error(err)
+		}
+		err = ask(ctx, n)
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			grants = append(grants, grant{call.UnixNano(), time.Now().UnixNano(), n})
+		} else {
+			cancelled++
+		}
+	}
+	for id := range clients {
+		d := &redistest.FaultDialer{}
+		c := newClient(t, redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial }))
+		of := s.of(t, c, name)
+		d.Delay(0, s.delay)
+		for g := range each {
+			rng := rand.New(rand.NewPCG(uint64(id), uint64(g)))
+			all.Go(func() {
+				for time.Now().Before(end) {
+					once(of, rng)
+				}
+			})
+		}
+	}
+	all.Wait()
+	return grants, cancelled
+}
+
+func ofKeyed(limit ratelimit.Limit, opts ...ratelimit.KeyedOption) waitingOf {
+	return func(_ *testing.T, c *ratelimit.Client, name string) waiting {
+		k := c.Keyed("storm", limit, opts...)
+		return waiting{
+			func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.AllowN(ctx, name, n) },
+			func(ctx context.Context, n int64) error { return k.WaitN(ctx, name, n) },
+		}
+	}
+}
+
+func ofLog(limit ratelimit.Limit) waitingOf {
+	return func(t *testing.T, c *ratelimit.Client, name string) waiting {
+		l := c.Limiter(name)
+		_, err := l.TrySetRate(t.Context(), limit, ratelimit.Overall)
+		require.NoError(t, err)
+		return waiting{l.AllowN, l.WaitN}
+	}
+}
+
+// The limits of the replays with waiters that are cancelled.
+var (
+	oneByOne = ratelimit.PerSecond(100).WithBurst(1)
+	bursty   = ratelimit.PerSecond(100).WithBurst(20)
+	byFifths = ratelimit.Limit{Rate: 20, Per: 200 * time.Millisecond, Burst: 20}
+)
+
+func windows(l ratelimit.Limit) func(time.Duration) float64 {
+	return func(d time.Duration) float64 { return float64(l.Rate) * float64(d/l.Per+2) } // it touches so many
+}
+
+var impatientKinds = map[string]struct {
+	of    waitingOf
+	limit ratelimit.Limit
+	most  int64
+	allow bool
+	may   func(time.Duration) float64
+}{
+	"GCRA, burst 1":         {ofKeyed(oneByOne), oneByOne, 1, false, bucket(oneByOne)},
+	"GCRA, burst 20":        {ofKeyed(bursty), bursty, 3, false, bucket(bursty)},
+	"GCRA with prefetch":    {ofKeyed(bursty, ratelimit.WithPrefetch(5, 50*time.Millisecond)), bursty, 3, true, bucket(bursty)},
+	"windows":               {ofKeyed(byFifths, ratelimit.FixedWindow), byFifths, 1, false, windows(byFifths)},
+	"windows with prefetch": {ofKeyed(byFifths, ratelimit.FixedWindow, ratelimit.WithPrefetch(5, 20*time.Millisecond)), byFifths, 1, true, windows(byFifths)},
+	"a log":                 {ofLog(byFifths), byFifths, 1, false, window(byFifths)},
+}
+
+func TestReplay_CancelledWaitersKeepTheLimitAndUseItUp(t *testing.T) {
+	t.Parallel()
+	for what, c := range impatientKinds {
+		t.Run(what, func(t *testing.T) {
+			lasts, want := fleetDuration(t), 0.9
+			if lasts >= 20*time.Second {
+				want = 0.99
+			} else {
+				t.Parallel() // one disturbs the other, and the last moments weigh much in a short run
+			}
+			grants, cancelled := impatience{
+				of: c.of, most: c.most, allow: c.allow, lasts: lasts, patience: 40 * time.Millisecond, delay: 2 * time.Millisecond,
+			}.run(t)
+			require.LessOrEqual(t, excess(grants, c.may), 0.0)
+			require.Greater(t, cancelled, len(grants), "most lose patience")
+			granted := int64(0)
+			for _, g := range grants {
+				granted += g.n
+			}
+			use := float64(granted) / (float64(c.limit.Rate) * float64(lasts) / float64(c.limit.Per))
+			t.Logf("%d permits granted, %d waiters cancelled, %.4f of the rate", granted, cancelled, use)
+			require.GreaterOrEqual(t, use, want)
+		})
+	}
+}
+
+func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
+	t.Parallel()
+	gusts := impatience{most: 1, lasts: 2 * time.Second, patience: 5 * time.Millisecond, delay: 10 * time.Millisecond, gusts: true}
+	for what, c := range impatientKinds {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := gusts
+			s.of = c.of
+			grants, cancelled := s.run(t)
+			require.Greater(t, cancelled, 500)
+			require.LessOrEqual(t, excess(grants, c.may), 0.0)
+		})
+	}
+
+	t.Run("and if it is, that is found (control)", func(t *testing.T) {
+		t.Parallel()
+		s := gusts
+		s.of = func(t *testing.T, c *ratelimit.Client, name string) waiting {
+			stock := &stocking{keyed: ofKeyed(bursty)(t, c, name), w: newWheel(t)}
+			return waiting{stock.allow, stock.wait}
+		}
+		grants, _ := s.run(t)
+		found := excess(grants, bucket(bursty))
+		t.Logf("%d granted, %.0f too many", len(grants), found)
+		require.Greater(t, found, 2.0)
+	})
+}
+
+// stocking waits as it must not be done: what was granted to waiters that had gone is kept for a second, for any that come.
+type stocking struct {
+	keyed waiting
+	w     *wheel.Wheel
+
+	mu    sync.Mutex
+	stock int64
+	until time.Time
+}
+
+func (s *stocking) allow(ctx context.Context, n int64) (ratelimit.Result, error) {
+	s.mu.Lock()
+	found := s.stock >= n && time.Now().Before(s.until)
+	if found {
+		s.stock -= n
+	}
+	s.mu.Unlock()
+	if found {
+		return ratelimit.Result{Allowed: true, Granted: n}, nil
+	}
+	return s.keyed.allow(ctx, n)
+}
+
+func (s *stocking) wait(ctx context.Context, n int64) error {
+	for ctx.Err() == nil {
+		decided := make(chan ratelimit.Result, 1)
+		go func() {
+			r, _ := s.keyed.allow(context.Background(), n)
+			if ctx.Err() != nil && r.Allowed {
+				s.mu.Lock()
+				s.stock, s.until = s.stock+n, time.Now().Add(time.Second)
+				s.mu.Unlock()
+			}
+			decided <- r
+		}()
+		select {
+		case r := <-decided:
+			if r.Allowed && ctx.Err() == nil {
+				return nil
+			}
+			_ = s.w.Sleep(ctx, r.RetryAfter)
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,157 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// decide asks for n permits without waiting for them; n = 0 looks.
+func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	if s.client.gate.Closed() {
+		return Result{}, ErrClosed
+	}
+	s.mu.Lock()
+	if r, ok, err := s.answerLocked(n); ok {
+		s.mu.Unlock()
+		if err == nil {
+			s.client.count(r)
+		}
+		return r, err
+	}
+	if err := s.client.breaker.refuse(); err != nil {
+		defer s.mu.Unlock()
+		r, err := s.byPolicyLocked(n, err)
+		if err == nil {
+			s.client.count(r)
+		}
+		return r, err
+	}
+	c := callPool.Get().(*call)
+	c.n = n
+	j, err := s.joinLocked(c)
+	s.mu.Unlock()
+	if err != nil {
+		return Result{}, err
+	}
+	if j != nil {
+		s.out.submit(ctx, j)
+	}
+	select {
+	case <-c.done:
+	default:
+		began := time.Now()
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return s.gaveUp(ctx, n, began) // what was granted stays charged
+		}
+	}
+	r, err := c.res, c.err
+	*c = call{done: c.done}
+	callPool.Put(c)
+	return r, err
+}
+
+// impatience is how long a caller has to have waited for Redis before its deadline counts as an outage: a caller that
+// leaves less is not to be granted by that.
+const impatience = 10 * time.Millisecond
+
+// gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer, the policy
+// decides.
+func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
+	err := ctx.Err()
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < impatience {
+		return Result{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.byPolicyLocked(n, unavailable(err))
+	if err == nil {
+		s.client.count(r)
+	}
+	return r, err
+}
+
+// joinLocked enters a call into the next job, which it returns if that is to be sent.
+func (s *keyState) joinLocked(c *call) (*job, error) {
+	hurry := len(s.pending)+1 >= secondScriptThreshold && s.id.options.prefetch == 0
+	if s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
+		if s.pending == nil {
+			s.pendingSince = time.Now()
+		}
+		s.pending = append(s.pending, c)
+		return nil, nil
+	}
+	j := s.newJobLocked(jobCalls)
+	if j == nil {
+		return nil, ErrClosed
+	}
+	s.inFlight++
+	j.one[0] = c
+	j.calls = j.one[:]
+	if len(s.pending) > 0 {
+		j.calls, j.since, s.pending = append(s.pending, c), s.pendingSince, nil
+	}
+	j.compose()
+	return j, nil
+}
+
+// nextLocked returns the next job of those who do not wait, or nil if there is none.
+func (s *keyState) nextLocked() *job {
+	var batch []*call
+	pending := s.pending
+	for len(pending) > 0 && len(batch) < maxBatch {
+		c := pending[0]
+		pending[0], pending = nil, pending[1:]
+		if r, ok, err := s.answerLocked(c.n); ok {
+			if c.res, c.err = r, err; err == nil {
+				s.client.count(r)
+			}
+			c.done <- struct{}{}
+			continue
+		}
+		if batch == nil {
+			batch = make([]*call, 0, min(len(pending)+1, maxBatch))
+		}
+		batch = append(batch, c)
+	}
+	if s.pending = pending; len(pending) == 0 {
+		s.pending = nil
+	}
+	if batch == nil {
+		return nil
+	}
+	j := s.newJobLocked(jobCalls)
+	if j == nil {
+		for _, c := range batch {
+			c.err = ErrClosed
+			c.done <- struct{}{}
+		}
+		return nil
+	}
+	j.calls, j.since = batch, s.pendingSince
+	j.compose()
+	return j
+}
+
+// byPolicyLocked decides a request that Redis did not answer because of err: by this process's own count if there is one
+// that holds, or by the policy.
+func (s *keyState) byPolicyLocked(n int64, err error) (Result, error) {
+	if now := time.Now(); s.local.serveStale(now) {
+		return s.local.decide(s.client.since(now), n, s.waitingLocked())
+	}
+	limit, known := s.limitLocked()
+	return s.client.breaker.decide(s.id, n, limit, known, err)
+}
+
+// limitLocked is the limit as far as it is known.
+func (s *keyState) limitLocked() (Limit, bool) {
+	if s.local != nil {
+		return s.local.log.limit(), true
+	}
+	return s.algorithm.limitOf(s.known.snapshot)
+}

@@ -1,0 +1,168 @@
+package ratelimit
+
+import (
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// gcra is the generic cell rate algorithm.
+type gcra struct {
+	limit  Limit
+	params gcraParams
+	// What every script is told: the limit, and what one permit is worth.
+	head, one []any
+}
+
+func newGCRA(limit Limit) *gcra {
+	g := &gcra{limit: limit, params: newGCRAParams(limit)}
+	g.head = g.cap(0)
+	cost := g.params.cost(1)
+	g.one = []any{cost.us, cost.num}
+	return g
+}
+
+// cap is what the script has to know of the limit; ahead is how far beyond a full burst it may grant.
+func (g *gcra) cap(ahead time.Duration) []any {
+	return []any{g.params.den, g.params.full.us + ahead.Microseconds(), g.params.full.num}
+}
+
+func (g *gcra) limitOf(snapshot) (Limit, bool) { return g.limit, true }
+
+func (g *gcra) script() *scripts.Script { return scripts.RateGCRA }
+
+func (g *gcra) encode(key string, a *ask) scripts.Call {
+	head := g.head
+	if a.ahead > 0 {
+		head = g.cap(a.ahead)
+	}
+	args := append(append(make([]any, 0, 11+3*len(a.runs)), head...), len(a.runs))
+	for _, r := range a.runs {
+		switch r.n {
+		case 0:
+			args = append(args, 0, 0, 0)
+		case 1:
+			args = append(append(args, g.one...), r.count)
+		default:
+			cost := g.params.cost(r.n)
+			args = append(args, cost.us, cost.num, r.count)
+		}
+	}
+	if a.prefetch > 0 {
+		cost := g.params.cost(a.prefetch)
+		args = append(args, cost.us, cost.num, 1)
+		args[3] = len(a.runs) + 1
+	}
+	if a.inOrder || a.prefetch > 0 || len(a.back) > 0 {
+		args = append(args, flag(a.inOrder), flag(a.prefetch > 0))
+	}
+	if len(a.back) > 0 {
+		// Only the last charge can be taken back.
+		last := a.back[len(a.back)-1]
+		cost := g.params.cost(last.n)
+		args = append(args, g.params.text(g.params.add(last.start, cost)), cost.us, cost.num)
+	}
+	return scripts.Call{Keys: []string{key}, Args: args}
+}
+
+func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
+	const some = 4
+	if err := a.need(reply, some); err != nil {
+		return answer{}, err
+	}
+	p := g.params
+	s := &gcraSnapshot{gcra: g, now: reply[0], tat: gcraTime{reply[1], reply[2]}}
+	got := answer{snapshot: s, granted: reply[some:], takenBack: reply[3] == 1}
+	at.server = s.now
+	// The state before is the state after without what was granted; replay it to tell each caller what it saw.
+	tat := s.tat
+	if a.prefetch > 0 && reply[len(reply)-1] == 1 {
+		tat = p.sub(tat, p.cost(a.prefetch))
+		got.spans = []span{{n: a.prefetch, start: tat, at: at}}
+	}
+	var n int64
+	for k, r := range a.runs {
+		n += got.granted[k] * r.n
+	}
+	tat = p.sub(tat, p.cost(n))
+	if len(a.calls) == 0 && n > 0 {
+		got.spans = []span{{n: n, start: tat, at: at}}
+	}
+	a.decided(got.granted, func(c *call, granted bool) {
+		if granted {
+			tat = p.add(tat, p.cost(c.n))
+			c.res = s.result(tat, s.now, c.n)
+			c.res.Allowed, c.res.Granted, c.res.RetryAfter = true, c.n, 0
+			return
+		}
+		c.res = s.result(tat, s.now, max(c.n, 1))
+		c.res.Allowed = c.n == 0 && c.res.Remaining > 0
+	})
+	return got, nil
+}
+
+// fit: the permits of one request lie within one burst, and it was there before the first of them was overdue.
+func (g *gcra) fit(spans []span, n int64, since time.Duration) fitting {
+	p, first := g.params, &spans[0]
+	if early := since - first.at.notAfter(first.start.us); early > 0 {
+		return fitting{drop: min(first.n, p.worth(int64((early+time.Microsecond-1)/time.Microsecond)))}
+	}
+	left := n
+	for i := range spans {
+		s := &spans[i]
+		if left > s.n {
+			left -= s.n
+			continue
+		}
+		from := p.sub(p.add(s.start, p.cost(left)), p.full)
+		if first.start.less(from) {
+			return fitting{drop: min(first.n, p.worth(p.sub(from, first.start).roundUp()))}
+		}
+		return fitting{at: s.at.notBefore(from.roundUp())}
+	}
+	return fitting{missing: left}
+}
+
+func (g *gcra) skip(s *span, k int64) {
+	s.n -= k
+	s.start = g.params.add(s.start, g.params.cost(k))
+}
+
+type gcraSnapshot struct {
+	gcra *gcra
+	now  int64
+	tat  gcraTime
+}
+
+func (s *gcraSnapshot) result(tat gcraTime, now, n int64) Result {
+	p := s.gcra.params
+	return Result{
+		Limit:      s.gcra.limit.Burst,
+		Remaining:  p.remaining(tat, now),
+		RetryAfter: p.delay(tat, now, n),
+		ResetAfter: p.reset(tat, now),
+	}
+}
+
+// deny holds for any request, not only for one like that which was denied: others can only have moved tat further.
+func (s *gcraSnapshot) deny(n int64, passed time.Duration) (Result, bool) {
+	now := s.now + (passed + time.Microsecond - 1).Microseconds()
+	if s.gcra.params.delay(s.tat, now, n) == 0 {
+		return Result{}, false
+	}
+	return s.result(s.tat, now, n), true
+}
+
+func (s *gcraSnapshot) wait(total int64, passed time.Duration) time.Duration {
+	return s.gcra.params.delay(s.tat, s.now+passed.Microseconds(), total)
+}
+
+func (s *gcraSnapshot) state() Result { return s.result(s.tat, s.now, 1) }
+
+// flag is a truth value as scripts take it.
+func flag(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}

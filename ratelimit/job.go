@@ -1,0 +1,235 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// jobKind says who is behind a job.
+type jobKind uint8
+
+const (
+	jobCalls jobKind = iota // callers that do not wait
+	jobLine                 // those that wait
+	jobOwn                  // one caller, which waits for the job itself
+	jobBack                 // nobody: it gives back what is not wanted any more
+)
+
+// job is one script of a key.
+type job struct {
+	ask
+	state  *keyState
+	kind   jobKind
+	since  time.Time // when the first caller came; the Client's timeout counts from there
+	one    [1]*call  // room for the calls if it is one
+	oneRun [1]run    // and for the runs
+
+	got  answer
+	err  error         // why there is none; one of this package's
+	done chan struct{} // closed when it is decided, for a caller that waits for it
+}
+
+// newJobLocked returns a job, which counts as under way from then on, or nil if the Client is closed.
+func (s *keyState) newJobLocked(kind jobKind) *job {
+	if s.client.enter() != nil {
+		return nil
+	}
+	s.refs.Add(1)
+	j := &job{state: s, kind: kind, since: time.Now()}
+	j.runs = j.oneRun[:0]
+	j.last = s.known.snapshot
+	return j
+}
+
+// hold counts the job as under way once more.
+func (j *job) hold() {
+	j.state.client.gate.EnterInside()
+	j.state.refs.Add(1)
+}
+
+// over ends what newJobLocked or hold began.
+func (j *job) over() {
+	j.state.client.leave()
+	j.state.release()
+}
+
+// compose sums up the calls.
+func (j *job) compose() {
+	for _, c := range j.calls {
+		j.addRun(c.n, 1)
+	}
+	j.prefetch = j.state.id.options.prefetch
+}
+
+// send has a job sent by another goroutine; nil is none.
+func (s *keyState) send(j *job) {
+	if j != nil && s.out.begin(j) {
+		go s.out.run([]*job{j})
+	}
+}
+
+// settle takes note of what became of a job, and tells its callers.
+func (j *job) settle(at reading, sentAt time.Time) {
+	s := j.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	valid := j.err == nil && !sentAt.Before(s.changed) // not of the state before
+	if valid && !sentAt.Before(s.freedAt) {
+		s.noteLocked(j.got.snapshot, at, sentAt)
+	}
+	switch j.kind {
+	case jobCalls:
+		j.settleCallsLocked(valid)
+	case jobLine:
+		j.settleLineLocked(valid, at)
+	case jobOwn:
+		close(j.done)
+	case jobBack:
+	}
+}
+
+// next returns the job that follows a settled one, or nil if there is none.
+func (j *job) next() (next *job) {
+	s := j.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch j.kind {
+	case jobCalls:
+		if next = s.nextLocked(); next == nil {
+			s.inFlight--
+		}
+	case jobLine:
+		next = s.pumpLocked(s.client.now())
+	}
+	return next
+}
+
+// noteLocked takes note of a snapshot, unless another script has told what was later.
+func (s *keyState) noteLocked(found snapshot, at reading, sentAt time.Time) {
+	if limit, ok := found.(*localLimit); ok {
+		s.learnLocked(limit, sentAt)
+		return
+	}
+	if s.known.snapshot == nil || at.sent >= s.known.sent {
+		s.local = nil
+		s.known = knowledge{snapshot: found, sent: at.sent, took: at.got - at.sent}
+	}
+}
+
+// settleCallsLocked gives each call its result.
+func (j *job) settleCallsLocked(valid bool) {
+	s, err, now := j.state, j.err, time.Now()
+	limit, local := j.got.snapshot.(*localLimit)
+	switch {
+	case err == nil && local:
+		if s.local == nil { // it was set anew meanwhile
+			s.learnLocked(limit, time.Time{})
+		}
+		for _, c := range j.calls {
+			c.res, c.err = s.local.decide(s.client.since(now), c.n, s.waitingLocked())
+		}
+	case err == nil && valid:
+		expires := s.client.since(now) + s.id.options.within
+		for _, sp := range j.got.spans {
+			sp.expires = expires
+			s.prefetched.add(sp)
+		}
+	case err == nil:
+	case errors.Is(err, ErrUnavailable):
+		for _, c := range j.calls {
+			c.res, c.err = s.byPolicyLocked(c.n, err)
+		}
+	default:
+		s.failedLocked(err)
+		for _, c := range j.calls {
+			c.err = err
+		}
+	}
+	for _, c := range j.calls {
+		if c.err == nil {
+			s.client.count(c.res)
+		}
+		c.done <- struct{}{}
+	}
+}
+
+// failedLocked takes note of an error that is about the limit.
+func (s *keyState) failedLocked(err error) {
+	if s.local != nil && errors.Is(err, ErrNotConfigured) {
+		s.local.seen = time.Time{}
+	}
+}
+
+// settleLineLocked serves those who wait.
+func (j *job) settleLineLocked(valid bool, at reading) {
+	s, l, got, err := j.state, j.state.line, j.got, j.err
+	now := s.client.now()
+	_, local := got.snapshot.(*localLimit)
+	switch {
+	case err == nil && (local || !valid):
+		l.failed(0)
+		if l.charged.whole() {
+			l.charged.back = append(l.charged.back, got.spans...)
+		}
+	case err == nil:
+		l.looked(&j.ask, got, at)
+		limit := int64(0)
+		if found, ok := s.limitLocked(); ok {
+			limit = found.Burst
+		}
+		l.serve(now)
+		l.refuse(now, &s.known, limit)
+	case errors.Is(err, ErrUnavailable):
+		l.failed(0)
+		l.charged.back = append(l.charged.back, j.back...)
+		s.waitByPolicyLocked(err)
+	default:
+		s.failedLocked(err)
+		l.failed(0)
+		for w := l.first; w != nil && w.since <= at.sent; w = l.first {
+			l.finish(w, now, err)
+		}
+	}
+}
+
+// late takes note of an answer that came after its job was given up: what it has charged for those who wait is there.
+func (j *job) late(got answer, at reading, sentAt time.Time) {
+	s := j.state
+	s.mu.Lock()
+	var next *job
+	if j.kind == jobLine && !sentAt.Before(s.changed) {
+		s.line.charged.add(got.spans...)
+		next = s.pumpLocked(s.client.now())
+	}
+	s.mu.Unlock()
+	s.send(next)
+}
+
+// ask has a job of one caller decided, and returns when it is or ctx ends.
+func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
+	s.mu.Lock()
+	j := s.newJobLocked(jobOwn)
+	if j == nil {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	last, runs := j.last, j.runs
+	j.ask = a
+	if j.last = last; a.runs == nil {
+		j.runs = runs
+	}
+	j.done = make(chan struct{})
+	s.mu.Unlock()
+	s.out.submit(ctx, j)
+	select {
+	case <-j.done:
+	default:
+		select {
+		case <-j.done:
+		case <-ctx.Done():
+			return j, ctx.Err()
+		}
+	}
+	return j, j.err
+}

@@ -1,0 +1,58 @@
+package ratelimit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// maxPlainKey is the length up to which a key stands in Redis as it is.
+const maxPlainKey = 128
+
+// redisKey is the key of Redis for a key of a Keyed limiter: prefix:{key}, with ":window" behind it for fixed windows. Keys
+// may hold any bytes and come from strangers, so
+//
+//   - braces and percent signs in a key are escaped as %7B, %7D and %25. A prefix has no braces, so what stands before the
+//     first of them is the prefix, what stands between is the key, and no two pairs of prefix and key meet;
+//   - a key of more than 128 bytes becomes its first 32 bytes, escaped, and "%sha256:" with the SHA-256 of all of it in
+//     hex. In no escaped key does an s follow a percent sign, so that it meets no other but one with the same hash, and
+//     nobody knows two of those;
+//   - the braces are a hash tag, so that in a cluster the slot depends on the key alone: keys spread over the slots, and one
+//     key has the same slot under every prefix.
+func redisKey(prefix, key string, algorithm Algorithm) string {
+	tail := "}"
+	if algorithm == FixedWindow {
+		tail = "}:window"
+	}
+	if len(key) <= maxPlainKey && !strings.ContainsAny(key, "{}%") {
+		return prefix + ":{" + key + tail
+	}
+	var b strings.Builder
+	b.WriteString(prefix)
+	b.WriteString(":{")
+	if len(key) <= maxPlainKey {
+		escape(&b, key)
+	} else {
+		escape(&b, key[:32])
+		sum := sha256.Sum256([]byte(key))
+		b.WriteString("%sha256:")
+		b.WriteString(hex.EncodeToString(sum[:]))
+	}
+	b.WriteString(tail)
+	return b.String()
+}
+
+func escape(b *strings.Builder, key string) {
+	for i := range len(key) {
+		switch c := key[i]; c {
+		case '{':
+			b.WriteString("%7B")
+		case '}':
+			b.WriteString("%7D")
+		case '%':
+			b.WriteString("%25")
+		default:
+			b.WriteByte(c)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+func TestKeyed_StrangersShareNoQuota(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx, limit := t.Context(), ratelimit.PerHour(3)
+	type pair struct{ prefix, key string }
+	for what, pairs := range map[string][]pair{
+		"a key in braces":                {{"p", name}, {"p", "{" + name + "}"}},
+		"a prefix within the key":        {{"x:login", name}, {"x", "login:{" + name + "}"}, {"x", "login:" + name}},
+		"what an escaped key looks like": {{"p", name + "{"}, {"p", name + "%7B"}, {"p", name + "%257B"}},
+		"a window's":                     {{"p", name + "}:window"}, {"p", name + ":window"}, {"p", name + "%7D:window"}},
+		"long ones":                      {{"p", name + strings.Repeat("a", 200)}, {"p", name + strings.Repeat("a", 201)}},
+		"no bytes, and odd ones":         {{"p" + name, ""}, {"p" + name, "\x00"}, {"p" + name, "\xff\xfe"}, {"p" + name, "{}"}, {"p" + name, "a}b"}, {"p" + name, "a{b"}},
+	} {
+		for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
+			for _, p := range pairs {
+				k := c.Keyed(p.prefix, limit, algorithm)
+				r, err := k.AllowN(ctx, p.key, 3)
+				require.NoError(t, err, "%s %q", what, p)
+				require.True(t, r.Allowed, "%s %q", what, p)
+				require.Zero(t, r.Remaining, "%s %q", what, p)
+				r, err = k.Allow(ctx, p.key)
+				require.NoError(t, err)
+				require.False(t, r.Allowed)
+			}
+		}
+	}
+}
+
+func TestRedisKey(t *testing.T) {
+	t.Parallel()
+	const gcra, window = ratelimit.GCRA, ratelimit.FixedWindow
+	long := strings.Repeat("long}", 30)
+	for want, got := range map[string]string{
+		"login:{ada}":                       ratelimit.RedisKey("login", "ada", gcra),
+		"login:{ada}:window":                ratelimit.RedisKey("login", "ada", window),
+		"login:{2001:db8::1}":               ratelimit.RedisKey("login", "2001:db8::1", gcra),
+		"login:{}":                          ratelimit.RedisKey("login", "", gcra),
+		"login:{%7Bada%7D 100%25 \x00\xff}": ratelimit.RedisKey("login", "{ada} 100% \x00\xff", gcra),
+	} {
+		require.Equal(t, want, got)
+	}
+	key := ratelimit.RedisKey("p", long, gcra)
+	require.Regexp(t, `^p:\{long%7Dlong%7Dlong%7Dlong%7Dlong%7Dlong%7Dlo%sha256:[0-9a-f]{64}\}$`, key)
+	require.Less(t, len(ratelimit.RedisKey("p", strings.Repeat("x", 1<<20), gcra)), 150)
+	require.NotEqual(t, key, ratelimit.RedisKey("p", key[3:len(key)-1], gcra), "nobody can ask for what a hashed key looks like")
+}
+
+// In a cluster keys spread over the slots, and a hash tag in a key decides nothing.
+func TestKeyed_KeysSpreadOverTheSlots(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.SharedCluster(t).Client(t)
+	slots := map[int64]int{}
+	for i := range 2000 {
+		slot, err := rdb.ClusterKeySlot(t.Context(), ratelimit.RedisKey("p", fmt.Sprintf("{pinned}%d", i), ratelimit.GCRA)).Result()
+		require.NoError(t, err)
+		slots[slot]++
+	}
+	require.Greater(t, len(slots), 1700)
+}
+
+// FuzzRedisKey: distinct pairs of prefix and key never meet, and the tag of a key is its own.
+func FuzzRedisKey(f *testing.F) {
+	for _, s := range [][4]string{
+		{"p", "bob", "p", "{bob}"}, {"x:login", "bob", "x", "login:{bob}"}, {"p", "%7B", "p", "{"}, {"p", "", "p", "%"},
+		{"p", "%sha256:", "p", strings.Repeat("x", 129)}, {"p:", "a", "p", ":a"}, {"p", "a}:window", "p", "a"},
+	} {
+		f.Add(s[0], s[1], s[2], s[3], true, false)
+	}
+	f.Fuzz(func(t *testing.T, prefix, key, otherPrefix, otherKey string, window, otherWindow bool) {
+		if strings.ContainsAny(prefix+otherPrefix, "{}") {
+			t.Skip("refused by Keyed")
+		}
+		algorithm := map[bool]ratelimit.Algorithm{true: ratelimit.FixedWindow, false: ratelimit.GCRA}
+		one := ratelimit.RedisKey(prefix, key, algorithm[window])
+		other := ratelimit.RedisKey(otherPrefix, otherKey, algorithm[otherWindow])
+		same := prefix == otherPrefix && key == otherKey && window == otherWindow
+		require.Equal(t, same, one == other, "%q %q", one, other)
+		require.Equal(t, 1, strings.Count(one, "{"))
+		require.Equal(t, 1, strings.Count(one, "}"))
+		require.LessOrEqual(t, len(one), len(prefix)+3*128+len(":{}:window"))
+	})
+}
+
+// As in Redisson, a and {a} are limits of their own that share what was granted.
+func TestLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	plain, braced := c.Limiter(name), c.Limiter("{"+name+"}")
+	require.NoError(t, plain.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
+	_, err := braced.Config(t.Context())
+	require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "the limit is another")
+	require.NoError(t, braced.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
+	take(t, plain, 4, true)
+	requireLeft(t, braced, 6)
+}

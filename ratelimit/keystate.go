@@ -1,0 +1,243 @@
+package ratelimit
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const (
+	maxBatch   = 256         // callers in one script
+	maxScripts = 2           // of one key under way for those who do not wait, and of one node for all keys
+	maxDenyFor = time.Second // how long an answer of Redis is trusted: another process may give permits back or raise the limit
+	// secondScriptThreshold is how many callers do not wait for the script that is under way but have one of their own.
+	// Fewer cost the server less in the next one.
+	secondScriptThreshold = 28
+)
+
+// call is one request for n permits of a caller that does not wait for them.
+type call struct {
+	n    int64
+	res  Result
+	err  error
+	done chan struct{} // buffered
+}
+
+var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+
+// stateID is what requests have in common that are counted together: an algorithm and its options, and a key of Redis.
+type stateID struct {
+	options keyedOptions
+	key     string
+}
+
+// keyState is where the requests of this process for one key meet. Of those that do not wait one script is under way, and
+// callers that arrive meanwhile join the next one. Those that wait stand in a line; while there are any, the others are
+// denied without a script. Scripts travel by a sender, which keys of one node share.
+//
+// mu guards every field below it. A snapshot is replaced by one that was asked for later only. Nothing that blocks runs
+// under mu; what is to be sent is returned as a job and sent after it. refs counts callers, jobs and entries of the wheel
+// that use the state: when the last of them is gone, it is forgotten, unless it remembers something.
+type keyState struct {
+	client    *Client
+	algorithm algorithm
+	id        stateID
+	out       *sender
+	refs      atomic.Int64
+
+	mu           sync.Mutex
+	inFlight     int       // jobs of those who do not wait
+	pending      []*call   // of the next job
+	pendingSince time.Time // when the first of them came
+	known        knowledge
+	prefetched   charged
+	local        *localCounter // if the scope is PerClient
+	changed      time.Time     // when this Client set the limit or the count anew; nothing from before holds
+	freedAt      time.Time     // when it gave permits back; no denial from before does
+	line         *line         // nil if nobody ever waited
+	timer        wheel.Timer   // of the line
+	timerAt      time.Duration // when it fires, if it is armed
+	armed        bool
+}
+
+// states are the keyStates of a Client.
+type states struct {
+	seed   maphash.Seed
+	shards [64]stateShard
+}
+
+type stateShard struct {
+	mu     sync.Mutex
+	states map[stateID]*keyState
+}
+
+func (s *states) shard(key string) *stateShard {
+	return &s.shards[maphash.String(s.seed, key)%uint64(len(s.shards))]
+}
+
+// use returns the state of a key, which stays until release. Without a sender it looks for the key's.
+func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
+	shard := c.states.shard(id.key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	s := shard.states[id]
+	if s == nil {
+		if out == nil {
+			out = c.senders.of(a.script(), id.key)
+		}
+		s = &keyState{client: c, algorithm: a, id: id, out: out, prefetched: charged{algorithm: a}}
+		if shard.states == nil {
+			shard.states = map[stateID]*keyState{}
+		}
+		shard.states[id] = s
+	}
+	s.refs.Add(1)
+	return s
+}
+
+func (s *keyState) release() {
+	if s.refs.Add(-1) > 0 {
+		return
+	}
+	shard := s.client.states.shard(s.id.key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if s.refs.Load() > 0 || shard.states[s.id] != s {
+		return
+	}
+	if d := s.remembers(); d > 0 {
+		s.refs.Add(1)
+		if _, err := s.client.wheel.AfterFunc(d, s.release); err == nil {
+			return
+		}
+		s.refs.Add(-1)
+	}
+	delete(shard.states, s.id)
+}
+
+// remembers is for how long the state can still answer by itself.
+func (s *keyState) remembers() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.local != nil {
+		return s.remembersLocallyLocked(now)
+	}
+	if known, ok := s.known.snapshot.(*logSnapshot); ok {
+		return time.Until(known.counted.Add(recount))
+	}
+	at := s.client.since(now)
+	if s.prefetched.expire(at); s.prefetched.n > 0 {
+		return s.prefetched.spans[0].expires - at + time.Millisecond
+	}
+	if !s.known.fresh(at) {
+		return 0
+	}
+	passed := at - s.known.sent
+	r, denied := s.known.snapshot.deny(1, passed)
+	if !denied {
+		return 0
+	}
+	return min(r.RetryAfter, maxDenyFor-passed)
+}
+
+// waitingLocked reports whether somebody waits in line.
+func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first != nil }
+
+// answerLocked answers from memory: by this process's own count, from what was charged in advance, or by what Redis said last.
+func (s *keyState) answerLocked(n int64) (r Result, ok bool, err error) {
+	if s.local != nil {
+		if now := time.Now(); s.trustedLocked(now) {
+			r, err = s.local.decide(s.client.since(now), n, s.waitingLocked())
+			return r, true, err
+		}
+	}
+	r, ok = s.rememberedLocked(n)
+	return r, ok, nil
+}
+
+func (s *keyState) rememberedLocked(n int64) (Result, bool) {
+	waiting := s.waitingLocked()
+	if n == 0 || s.known.snapshot == nil && s.prefetched.n == 0 && !waiting {
+		return Result{}, false
+	}
+	now := s.client.now()
+	if waiting {
+		// It may not overtake.
+		if s.known.snapshot != nil {
+			if r, denied := s.known.snapshot.deny(n, now-s.known.sent); denied {
+				return s.deniedLocked(r), true
+			}
+		}
+		return Result{RetryAfter: time.Millisecond, Source: SourceLocal}, true
+	}
+	if s.useCharged(&s.prefetched, n, now) || s.line != nil && s.useCharged(&s.line.charged, n, now) {
+		r := Result{Allowed: true, Granted: n, Remaining: s.prefetched.n, Source: SourcePrefetch}
+		if limit, ok := s.algorithm.limitOf(s.known.snapshot); ok {
+			r.Limit = limit.Burst
+		}
+		return r, true
+	}
+	if !s.known.fresh(now) {
+		return Result{}, false
+	}
+	r, denied := s.known.snapshot.deny(n, now-s.known.sent)
+	return s.deniedLocked(r), denied
+}
+
+// useCharged takes n permits that are charged already, if they can be used now.
+func (s *keyState) useCharged(c *charged, n int64, now time.Duration) bool {
+	if c.expire(now); c.n < n || c.whole() {
+		return false
+	}
+	if at, missing := c.ready(n, now); missing > 0 || at > now {
+		return false
+	}
+	c.use(n)
+	return true
+}
+
+// deniedLocked marks a denial. Redis may have looked at its clock as late as just before it answered: a caller that comes
+// back must not count from earlier.
+func (s *keyState) deniedLocked(r Result) Result {
+	r.RetryAfter += s.known.took
+	r.Source = SourceLocal
+	return r
+}
+
+// invalidateLocked drops what is known about the key, because this process changes it, and what was charged before. What
+// is on its way was asked for before, and is not believed either.
+func (s *keyState) invalidateLocked() {
+	s.changed = time.Now()
+	s.known = knowledge{}
+	s.prefetched.takeAll()
+	if s.line == nil {
+		return
+	}
+	held := s.line.charged.takeAll()
+	if s.line.charged.whole() {
+		s.line.charged.back = held
+	}
+}
+
+// invalidate is called when this process has changed the key.
+func (s *keyState) invalidate() {
+	s.mu.Lock()
+	s.invalidateLocked()
+	j := s.kickLocked()
+	s.mu.Unlock()
+	s.send(j)
+}
+
+// kickLocked has the line look at once.
+func (s *keyState) kickLocked() *job {
+	if s.line == nil {
+		return nil
+	}
+	s.known = knowledge{}
+	s.line.retryAt = 0
+	return s.pumpLocked(s.client.now())
+}

@@ -1,0 +1,324 @@
+package ratelimit
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// lookEvery is how often a line looks again that has nothing to come, at least: another process may have given permits
+	// back, raised the limit or deleted it.
+	lookEvery = time.Second
+	// lookPeriod is the time between two scripts of a line that uses the limit up, on average; some may follow sooner.
+	lookPeriod = 10 * time.Millisecond
+	earlyLooks = 8
+	// horizon is how long ahead of their time permits are charged for those who wait, if Redis answers at once. It is what
+	// a process that dies takes along at most.
+	horizon = 2 * lookPeriod
+	// maxHorizon bounds that if Redis is slow.
+	maxHorizon = time.Second
+	// maxLooked is how many waiters are asked for at once, and maxRuns how different they may be.
+	maxLooked, maxRuns = 4096, 256
+)
+
+// never is later than any time.
+const never = time.Duration(math.MaxInt64)
+
+// waiter is one Wait under way.
+type waiter struct {
+	n        int64
+	since    time.Duration // on the Client's clock
+	deadline time.Duration // never if there is none
+	place    int64         // permits that were asked for up to and with it, since the line was made
+	checked  bool          // it is known that it can be served before its deadline, as far as anything is
+
+	end        func(error) // tells it; must not block
+	ended      bool
+	prev, next *waiter
+}
+
+// line is the waiters of one key, in order of arrival, and the permits that were charged for them. Permits belong to the
+// line, not to a waiter: when one leaves, what was charged for it serves those behind it, within the limit.
+//
+// A line that has to wait for its limit has permits charged some milliseconds before they can be used, as many as its
+// waiters ask for and as, to judge by the last ones, those ask for who come until it looks again. So it needs a script
+// every lookPeriod, not one for each permit, and no permit is lost to the time that a script and a goroutine take.
+//
+// It is pure: it has no lock, timer or clock, and sends nothing.
+type line struct {
+	first, last *waiter
+	came, gone  int64 // permits asked for by all that ever came, and by those of them that are gone
+	charged     charged
+
+	looking   bool // a script is under way
+	lookedAt  time.Duration
+	took      time.Duration // how long scripts take
+	contended bool          // the last look found that the limit is used up
+	paidUntil time.Duration // by looks: each takes a lookPeriod
+	retryAt   time.Duration // no sooner, while Redis is down
+	emptied   time.Duration // when the last waiter left
+	used      int64         // permits handed out since the last look, and
+	lost      int64         // those lost before it
+	unchecked int           // waiters
+}
+
+func newLine(a algorithm) *line {
+	return &line{charged: charged{algorithm: a}, lookedAt: -never / 2, paidUntil: -never / 2}
+}
+
+// push adds a waiter, unless it cannot be served before its deadline.
+func (l *line) push(w *waiter, now time.Duration, k *knowledge) bool {
+	w.place = l.came + w.n
+	if w.checked = k.fresh(now); !w.checked {
+		l.unchecked++
+	} else if l.late(w, now, k) {
+		return false
+	}
+	l.came = w.place
+	w.prev = l.last
+	if l.last == nil {
+		l.first = w
+	} else {
+		l.last.next = w
+	}
+	l.last = w
+	return true
+}
+
+// leave removes a waiter that was not served, unless it has ended, and reports whether it did.
+func (l *line) leave(w *waiter, now time.Duration) bool {
+	if w.ended {
+		return false
+	}
+	l.unlink(w, now)
+	return true
+}
+
+// finish removes a waiter and tells it.
+func (l *line) finish(w *waiter, now time.Duration, err error) {
+	l.unlink(w, now)
+	w.end(err)
+}
+
+func (l *line) unlink(w *waiter, now time.Duration) {
+	if w.prev == nil {
+		l.first = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		l.last = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	w.prev, w.next, w.ended = nil, nil, true
+	l.gone += w.n
+	if !w.checked {
+		l.unchecked--
+	}
+	if l.first == nil {
+		l.emptied = now
+	}
+}
+
+// finishAll ends every waiter.
+func (l *line) finishAll(now time.Duration, err error) {
+	for l.first != nil {
+		l.finish(l.first, now, err)
+	}
+}
+
+// step is what is to be done next.
+type step struct {
+	look     bool          // ask for the permits of ask
+	giveBack bool          // nobody waits: give back what is charged
+	wake     time.Duration // otherwise, come back then
+}
+
+// advance serves the waiters whose permits can be used, and tells what is next.
+func (l *line) advance(now time.Duration, k *knowledge) step {
+	due := l.serve(now)
+	switch {
+	case l.looking:
+		return step{wake: due}
+	case l.first == nil:
+		if l.charged.n == 0 && len(l.charged.back) == 0 {
+			return step{wake: never}
+		}
+		at := l.emptied + l.charged.keep()
+		return step{giveBack: at <= now, wake: at}
+	}
+	at := l.lookAt(now, k)
+	return step{look: at <= now, wake: min(due, at)}
+}
+
+// serve returns when the permits of the first waiter that stays can be used, if they are charged.
+func (l *line) serve(now time.Duration) time.Duration {
+	for w := l.first; w != nil; w = l.first {
+		at, missing := l.charged.ready(w.n, w.since)
+		if missing > 0 {
+			break
+		}
+		if at > now {
+			return at
+		}
+		l.charged.use(w.n)
+		l.used += w.n
+		l.finish(w, now, nil)
+	}
+	return never
+}
+
+// lookAt is when to send the next script.
+func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
+	var missing int64
+	for _, missing = range l.uncovered {
+		break
+	}
+	switch {
+	case missing == 0:
+		return never
+	case !k.fresh(now):
+		return max(now, l.retryAt)
+	}
+	at := now
+	if len(l.charged.back) == 0 { // what is given back may do for those who wait
+		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // at random, so that processes take turns
+		at = min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
+	}
+	if l.contended {
+		at = max(at, l.paidUntil-(earlyLooks-1)*lookPeriod)
+	}
+	return max(at, l.retryAt)
+}
+
+// uncovered yields the waiters for whom not all permits are charged, and how many are missing.
+func (l *line) uncovered(yield func(*waiter, int64) bool) {
+	c := &l.charged
+	have, spans := c.n, c.spans
+	if l.came-l.gone <= have && !c.whole() {
+		return
+	}
+	for w := l.first; w != nil; w = w.next {
+		if c.whole() { // each of them takes one span
+			if len(spans) > 0 && spans[0].n == w.n {
+				spans = spans[1:]
+				continue
+			}
+			spans, have = nil, 0
+		}
+		if have >= w.n {
+			have -= w.n
+			continue
+		}
+		if !yield(w, w.n-have) {
+			return
+		}
+		have = 0
+	}
+}
+
+// look notes that a script is sent, and returns what it asks for.
+func (l *line) look(now time.Duration) (a ask) {
+	if l.contended {
+		l.paidUntil = max(l.paidUntil, now) + lookPeriod
+	}
+	a.inOrder, a.ahead = true, min(horizon+2*l.took, maxHorizon)
+	a.back, l.charged.back = l.charged.back, nil
+	unit, most, n := int64(1), int64(maxLooked), int64(0)
+	if l.charged.whole() {
+		unit, most = l.first.n, maxBatch
+	}
+	for w, missing := range l.uncovered {
+		a.addRun(missing, 1)
+		n, unit, most = n+missing, min(unit, w.n), most-1
+		if most == 0 || len(a.runs) == maxRuns {
+			break
+		}
+	}
+	// Those for whom the last look was enough come back, and bring others.
+	coming := l.used
+	if l.charged.lost == l.lost {
+		coming *= 2
+	}
+	if coming -= n + l.charged.n; l.contended && coming >= unit {
+		if l.charged.whole() {
+			coming = min(coming, most*unit)
+		}
+		if a.coming = coming / unit; a.coming > 0 {
+			a.addRun(unit, a.coming)
+		}
+	}
+	l.looking, l.lookedAt, l.used, l.lost = true, now, 0, l.charged.lost
+	return a
+}
+
+// looked notes the answer to a look.
+func (l *line) looked(a *ask, got answer, at reading) {
+	l.looking, l.retryAt = false, 0
+	l.took = max(at.got-at.sent, l.took*3/4)
+	l.contended = false
+	for k, r := range a.runs {
+		l.contended = l.contended || got.granted[k] < r.count
+	}
+	if last := len(got.spans) - 1; last >= 0 {
+		l.contended = l.contended || l.charged.usable(got.spans[last]) > at.got
+	}
+	l.charged.add(got.spans...)
+}
+
+// failed notes that a look was not answered; the next one follows after a pause.
+func (l *line) failed(retryAt time.Duration) { l.looking, l.retryAt = false, retryAt }
+
+// refuse ends the waiters that ask for more than the limit, or that cannot be served before their deadlines, those ahead of
+// them counted, as far as is known.
+func (l *line) refuse(now time.Duration, k *knowledge, limit int64) {
+	left := 64 // at the front, whatever was found before
+	for w := l.first; w != nil && (left > 0 || l.unchecked > 0); left-- {
+		next := w.next
+		l.check(w, now, k, limit)
+		w = next
+	}
+}
+
+// check ends a waiter that waits in vain.
+func (l *line) check(w *waiter, now time.Duration, k *knowledge, limit int64) {
+	if !w.checked {
+		w.checked = true
+		l.unchecked--
+	}
+	switch {
+	case limit > 0 && w.n > limit:
+		l.finish(w, now, ErrExceedsLimit)
+	case l.late(w, now, k):
+		l.finish(w, now, ErrWouldExceedDeadline)
+	}
+}
+
+// late reports whether a waiter cannot be served before its deadline.
+func (l *line) late(w *waiter, now time.Duration, k *knowledge) bool {
+	if w.deadline == never || !k.fresh(now) {
+		return false
+	}
+	// What is charged serves some of those ahead of it, and so may what was asked for by those behind it that are gone.
+	total := max(w.n, w.place-l.gone) - l.charged.n
+	return total > 0 && now+k.wait(total, now) > w.deadline
+}
+
+// knowledge is what Redis said last about a key.
+type knowledge struct {
+	snapshot snapshot // nil: nothing
+	sent     time.Duration
+	took     time.Duration
+}
+
+// fresh reports whether it still holds: another process may give permits back or raise the limit.
+func (k *knowledge) fresh(now time.Duration) bool {
+	return k.snapshot != nil && now-k.sent <= maxDenyFor
+}
+
+// wait is a lower bound of how long it takes from now on until total permits can be had.
+func (k *knowledge) wait(total int64, now time.Duration) time.Duration {
+	return max(0, k.snapshot.wait(total, now-k.sent))
+}

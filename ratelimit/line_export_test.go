@@ -1,0 +1,337 @@
+package ratelimit
+
+import (
+	"container/heap"
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// LineSim is processes whose waiters stand in lines for one limit, all in virtual time: a server that decides as the scripts
+// do, a network that takes its time, a wheel with ticks, and waiters that come and go as the test says.
+type LineSim struct {
+	Now     time.Duration
+	Scripts []time.Duration // when each was sent
+	Up      time.Duration   // how long a script takes to the server, at most, and
+	Down    time.Duration   // its answer back
+	Tick    time.Duration   // of the wheel
+
+	rng    *rand.Rand
+	server simServer
+	lines  []*simLine
+	queue  simQueue
+	seq    int
+}
+
+type simServer interface {
+	decide(now time.Duration, a *ask, at reading) answer
+}
+
+type simLine struct {
+	line *line
+	k    knowledge
+	wake time.Duration
+}
+
+type simEvent struct {
+	at  time.Duration
+	seq int
+	do  func()
+}
+
+// simQueue is a heap by time.
+type simQueue []simEvent
+
+func (q simQueue) Len() int { return len(q) }
+func (q simQueue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+}
+func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *simQueue) Push(e any)   { *q = append(*q, e.(simEvent)) }
+func (q *simQueue) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
+
+// SimWaiter is one that waits.
+type SimWaiter struct {
+	Process   int
+	N         int64
+	Call, Ret time.Duration
+	Err       error
+	Done      bool
+	Then      func() // called when it is done
+
+	w *waiter
+}
+
+// NewLineSim returns a simulation of some processes; which is "gcra", "window" or "log".
+func NewLineSim(which string, l Limit, processes int, seed uint64) *LineSim {
+	s := &LineSim{rng: rand.New(rand.NewPCG(seed, 7)), Tick: time.Millisecond}
+	var a algorithm
+	switch which {
+	case "gcra":
+		g := newGCRA(l)
+		a, s.server = g, &simGCRA{gcra: g}
+	case "stocked": // the control: what is charged is never too old
+		g := newGCRA(l)
+		a, s.server = stocked{g}, &simGCRA{gcra: g}
+	case "window":
+		w := &window{limit: l}
+		a, s.server = w, &simWindow{window: w}
+	case "log":
+		a, s.server = slidingLog{}, &simLog{log: localLog{rate: l.Rate, interval: l.Per}}
+	}
+	for range processes {
+		s.lines = append(s.lines, &simLine{line: newLine(a), wake: never})
+	}
+	return s
+}
+
+// stocked keeps what was charged for whoever comes.
+type stocked struct{ *gcra }
+
+func (stocked) fit(spans []span, n int64, _ time.Duration) fitting {
+	for _, s := range spans {
+		if n <= s.n {
+			return fitting{}
+		}
+		n -= s.n
+	}
+	return fitting{missing: n}
+}
+
+// After calls do when d has passed.
+func (s *LineSim) After(d time.Duration, do func()) { s.at(d, do) }
+
+func (s *LineSim) at(d time.Duration, do func()) {
+	s.seq++
+	heap.Push(&s.queue, simEvent{s.Now + d, s.seq, do})
+}
+
+// Wait adds a waiter to the line of a process.
+func (s *LineSim) Wait(process int, n int64, deadline time.Duration) *SimWaiter {
+	l := s.lines[process]
+	sw := &SimWaiter{Process: process, N: n, Call: s.Now}
+	sw.w = &waiter{n: n, since: s.Now, deadline: deadline, end: func(err error) {
+		sw.Done, sw.Err, sw.Ret = true, err, s.Now
+		if sw.Then != nil {
+			s.at(0, sw.Then)
+		}
+	}}
+	if deadline == 0 {
+		sw.w.deadline = never
+	}
+	if !l.line.push(sw.w, s.Now, &l.k) {
+		sw.Done, sw.Err, sw.Ret = true, ErrWouldExceedDeadline, s.Now
+	}
+	s.pump(l)
+	return sw
+}
+
+// Cancel takes a waiter out, and reports whether it was not served yet.
+func (s *LineSim) Cancel(sw *SimWaiter) bool {
+	l := s.lines[sw.Process]
+	left := l.line.leave(sw.w, s.Now)
+	if left {
+		sw.Done, sw.Ret = true, s.Now
+		s.pump(l)
+	}
+	return left
+}
+
+// Charged is what a process holds and nobody has used.
+func (s *LineSim) Charged(process int) int64 { return s.lines[process].line.charged.n }
+
+func (s *LineSim) pump(l *simLine) {
+	step := l.line.advance(s.Now, &l.k)
+	switch {
+	case step.look:
+		a := l.line.look(s.Now)
+		s.send(a, func(a *ask, got answer, at reading) {
+			if got.snapshot != nil {
+				l.k = knowledge{snapshot: got.snapshot, sent: at.sent, took: at.got - at.sent}
+			}
+			l.line.looked(a, got, at)
+			l.line.serve(s.Now)
+			l.line.refuse(s.Now, &l.k, 0)
+		}, l)
+	case step.giveBack:
+		if spans := l.line.charged.takeAll(); len(spans) > 0 {
+			s.send(ask{back: spans}, func(*ask, answer, reading) {}, l)
+		}
+		return
+	}
+	l.wake = step.wake
+}
+
+// send has the server decide, and the answer come back.
+func (s *LineSim) send(a ask, settle func(*ask, answer, reading), l *simLine) {
+	s.Scripts = append(s.Scripts, s.Now)
+	sent := s.Now
+	up, down := s.some(s.Up), s.some(s.Down)
+	s.at(up, func() {
+		got := s.server.decide(s.Now, &a, reading{sent: sent, got: s.Now + down})
+		s.at(down, func() {
+			settle(&a, got, reading{sent: sent, got: s.Now})
+			s.pump(l)
+		})
+	})
+}
+
+func (s *LineSim) some(most time.Duration) time.Duration {
+	if most == 0 {
+		return 0
+	}
+	return time.Duration(s.rng.Int64N(int64(most)))
+}
+
+// Run lets virtual time pass until then.
+func (s *LineSim) Run(until time.Duration) {
+	for {
+		next := until
+		if len(s.queue) > 0 {
+			next = min(next, s.queue[0].at)
+		}
+		var woken *simLine
+		for _, l := range s.lines {
+			if l.wake == never {
+				continue
+			}
+			// A wheel fires at its ticks, never early.
+			if at := (max(l.wake, s.Now) + s.Tick - 1) / s.Tick * s.Tick; at < next {
+				next, woken = at, l
+			}
+		}
+		s.Now = next
+		switch {
+		case woken != nil:
+			woken.wake = never
+			s.pump(woken)
+		case next == until:
+			return
+		default:
+			heap.Pop(&s.queue).(simEvent).do()
+		}
+	}
+}
+
+// simGCRA decides as rate_gcra.lua does.
+type simGCRA struct {
+	gcra *gcra
+	tat  gcraTime
+}
+
+func (g *simGCRA) decide(at time.Duration, a *ask, r reading) answer {
+	p, now := g.gcra.params, at.Microseconds()
+	reply := []int64{now, 0, 0, 0}
+	if len(a.back) > 0 {
+		last := a.back[len(a.back)-1]
+		if g.tat == p.add(last.start, p.cost(last.n)) {
+			g.tat, reply[3] = last.start, 1
+		}
+	}
+	if g.tat.us < now {
+		g.tat = gcraTime{us: now}
+	}
+	limit, all := p.add(gcraTime{us: now + a.ahead.Microseconds()}, p.full), true
+	for _, run := range a.runs {
+		granted := int64(0)
+		for granted < run.count && all {
+			to := p.add(g.tat, p.cost(run.n))
+			if limit.less(to) {
+				all = false
+				break
+			}
+			g.tat = to
+			granted++
+		}
+		reply = append(reply, granted)
+	}
+	reply[1], reply[2] = g.tat.us, g.tat.num
+	got, err := g.gcra.decode(a, reply, r)
+	if err != nil {
+		panic(err)
+	}
+	return got
+}
+
+// simWindow decides as rate_window.lua does.
+type simWindow struct {
+	window *window
+	used   int64
+	ends   int64 // ms, when the key expires
+}
+
+func (w *simWindow) decide(at time.Duration, a *ask, r reading) answer {
+	now, length := at.Milliseconds(), w.window.limit.Per.Milliseconds()
+	if w.ends <= now {
+		w.used, w.ends = 0, now+length
+	}
+	reply, all := []int64{w.used, w.ends - now}, true
+	for _, run := range a.runs {
+		granted := int64(0)
+		for granted < run.count && all {
+			switch {
+			case w.used+run.n <= w.window.limit.Rate:
+				w.used += run.n
+				granted++
+			case w.ends-now <= a.ahead.Milliseconds():
+				w.used, w.ends = 0, w.ends+length
+			default:
+				all = false
+			}
+		}
+		reply = append(reply, granted)
+	}
+	got, err := w.window.decode(a, reply, r)
+	if err != nil {
+		panic(err)
+	}
+	return got
+}
+
+// simLog decides as rate_log.lua does.
+type simLog struct {
+	log     localLog
+	members map[string]stamp
+}
+
+func (l *simLog) decide(at time.Duration, a *ask, r reading) answer {
+	if l.members == nil {
+		l.members = map[string]stamp{}
+	}
+	at = at.Truncate(time.Microsecond)
+	reply := []int64{l.log.rate, l.log.interval.Milliseconds(), 0, 0, 0}
+	for _, s := range a.back {
+		if l.log.giveBack(at, l.members[s.entry.member]) {
+			reply[4]++
+		}
+	}
+	slidingLog{}.encode("x", a)
+	denied, latest := int64(0), at
+	for i, m := range a.members {
+		if denied == 0 {
+			coming := i >= len(a.members)-int(a.coming)
+			if found, ok := l.log.reserve(at, size(m), a.ahead); ok && coming && found.at <= latest {
+				l.log.giveBack(at, found)
+			} else if ok {
+				if !coming {
+					latest = found.at
+				}
+				l.members[m] = found
+				reply = append(reply, (found.at - at).Microseconds())
+				continue
+			}
+			denied = -2 - max(1, (max(l.log.from(at, size(m)), l.log.newest())-at).Microseconds())
+		}
+		reply = append(reply, denied)
+	}
+	reply[2] = max(l.log.left(at), math.MinInt32)
+	got, err := slidingLog{}.decode(a, reply, r)
+	if err != nil {
+		panic(err)
+	}
+	return got
+}

@@ -1,0 +1,196 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// maxReserve bounds how far ahead a reservation may lie, and so how long a state can lock out after the server's clock
+// was set back. The scripts know it too.
+const maxReserve = time.Minute
+
+// Reservation is the right to n permits from a time on. It is safe for concurrent use.
+type Reservation struct {
+	n    int64
+	at   time.Time
+	span span
+	made *keyState // by which; by now the key may have another
+
+	mu   sync.Mutex
+	over bool
+}
+
+// N is how many permits are reserved.
+func (r *Reservation) N() int64 { return r.n }
+
+// Delay is how long it takes until the permits may be used, 0 if they may be now.
+func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.at)) }
+
+// Wait blocks until the permits may be used. If ctx ends before, the reservation stands; Cancel it.
+func (r *Reservation) Wait(ctx context.Context) error {
+	return r.made.client.wheel.Sleep(ctx, r.Delay())
+}
+
+// Cancel gives the permits back, and reports whether others can use them. Once they may be used it does nothing and returns
+// false, so it can be deferred. Those of a Keyed limiter can be given back only as long as nothing was charged to
+// the key since, because others may have planned on them: otherwise they are lost. A second call does nothing and returns
+// false, and so does one after an error that leaves open whether the first was executed. It returns when ctx ends.
+func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.made.client
+	if c.gate.Closed() {
+		return false, ErrClosed
+	}
+	if r.over || r.Delay() == 0 {
+		return false, nil
+	}
+	s := c.use(r.made.id, r.made.algorithm, r.made.out)
+	defer s.release()
+	given, err := s.takeBack(ctx, []span{r.span})
+	r.over = err == nil || !s.repeatable()
+	return given, err
+}
+
+// repeatable reports whether permits can be given back by a call that is repeated.
+func (s *keyState) repeatable() bool { return s.prefetched.whole() }
+
+// reserve makes a reservation at most as far ahead as ctx allows.
+func (s *keyState) reserve(ctx context.Context, n int64) (*Reservation, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, &InvalidError{"n", n, "must be at least 1"}
+	}
+	if err := s.client.enter(); err != nil {
+		return nil, err
+	}
+	defer s.client.leave()
+	ahead := maxReserve
+	if deadline, ok := ctx.Deadline(); ok {
+		ahead = max(0, min(ahead, time.Until(deadline)))
+	}
+	found, err := s.reserveLocally(n, ahead, (*keyState).trustedLocked)
+	if found == nil && err == nil {
+		if found, err = s.reserveInRedis(ctx, n, ahead); errors.Is(err, ErrUnavailable) {
+			if local, known := s.reserveLocally(n, ahead, servesStaleLocked); local != nil || known != nil {
+				found, err = local, known
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.client.stats.allowed.Add(1)
+	return &Reservation{n: n, at: s.client.began.Add(found.from), span: *found, made: s}, nil
+}
+
+func servesStaleLocked(s *keyState, now time.Time) bool { return s.local.serveStale(now) }
+
+// reserveLocally makes a reservation by this process's own count, if there is one to go by; otherwise it returns nothing.
+func (s *keyState) reserveLocally(n int64, ahead time.Duration, counts func(*keyState, time.Time) bool) (*span, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !counts(s, time.Now()) {
+		return nil, nil
+	}
+	return s.reserveLocallyLocked(n, ahead)
+}
+
+func (s *keyState) reserveLocallyLocked(n int64, ahead time.Duration) (*span, error) {
+	if n > s.local.log.rate {
+		return nil, ErrExceedsLimit
+	}
+	found, ok := s.local.charge(s.client.now(), n, ahead)
+	if !ok {
+		return nil, ErrWouldExceedDeadline
+	}
+	return &found, nil
+}
+
+// reserveInRedis makes a reservation in Redis.
+func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*span, error) {
+	j, err := s.ask(ctx, ask{runs: []run{{n, 1}}, inOrder: true, ahead: ahead})
+	if err != nil {
+		if j != nil && ctx.Err() != nil {
+			s.abandon(j)
+		}
+		return nil, err
+	}
+	if limit, local := j.got.snapshot.(*localLimit); local {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.local == nil { // it was set anew meanwhile
+			s.learnLocked(limit, time.Time{})
+		}
+		return s.reserveLocallyLocked(n, ahead)
+	}
+	switch {
+	case j.got.exceeding:
+		return nil, ErrExceedsLimit
+	case j.got.granted[0] == 0:
+		return nil, ErrWouldExceedDeadline
+	}
+	found := j.got.spans[0]
+	// From the reply on, so that it is never early.
+	found.from = max(s.algorithm.fit(j.got.spans, n, -never/2).at, s.client.now())
+	return &found, nil
+}
+
+// abandon gives back what a reservation has charged whose caller has left.
+func (s *keyState) abandon(j *job) {
+	if s.client.enter() != nil {
+		return
+	}
+	s.refs.Add(1)
+	go func() {
+		defer s.release()
+		defer s.client.leave()
+		if <-j.done; j.err == nil && len(j.got.spans) > 0 {
+			_, _ = s.takeBack(context.Background(), j.got.spans)
+		}
+	}()
+}
+
+// takeBack gives charges back, and reports whether others can use them.
+func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
+	var local []entry
+	var stored []span
+	for _, sp := range spans {
+		if sp.entry.stamp != (stamp{}) {
+			local = append(local, sp.entry)
+		} else {
+			stored = append(stored, sp)
+		}
+	}
+	found := false
+	if len(local) > 0 {
+		s.mu.Lock()
+		found = s.local != nil && s.local.takeBack(s.client.now(), local...)
+		s.mu.Unlock()
+	}
+	if len(stored) > 0 {
+		j, err := s.ask(ctx, ask{back: stored})
+		if err != nil && !errors.Is(err, ErrNotConfigured) {
+			return found, err
+		}
+		found = found || err == nil && j.got.takenBack
+	}
+	if found {
+		s.freed()
+	}
+	return found, nil
+}
+
+// freed is called when this process has given permits of the key back.
+func (s *keyState) freed() {
+	s.mu.Lock()
+	s.freedAt = time.Now()
+	s.known = knowledge{}
+	j := s.kickLocked()
+	s.mu.Unlock()
+	s.send(j)
+}

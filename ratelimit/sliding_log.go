@@ -1,0 +1,215 @@
+package ratelimit
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"strconv"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// slidingLog is the algorithm of Redisson's RRateLimiter: an entry for every grant, which leaves after the interval. Of a
+// limit of the scope PerClient it only says what it is, as a *localLimit, and decides nothing.
+type slidingLog struct{ client *Client }
+
+// recount is how often the whole log is counted, in case a peer has charged something that is not in it.
+const recount = time.Minute
+
+// logKeys are the keys of a limiter.
+func logKeys(name string) []string {
+	return []string{name, scripts.SuffixName(name, "value"), scripts.SuffixName(name, "permits")}
+}
+
+// entry is one of a log: in Redis a member, in the memory of the scope PerClient a stamp.
+type entry struct {
+	member string
+	stamp  stamp
+}
+
+// member is an entry of the log as Redisson packs it: the length of the id, the id, and n in 32 bits, low byte first.
+func member(id [16]byte, n int64) string {
+	b := append(make([]byte, 0, 21), byte(len(id)))
+	return string(binary.LittleEndian.AppendUint32(append(b, id[:]...), uint32(n)))
+}
+
+// newMember is a member with an id of its own.
+func newMember(n int64) string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return member(id, n)
+}
+
+func size(member string) int64 {
+	return int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
+}
+
+func (slidingLog) script() *scripts.Script { return scripts.RateLog }
+
+func (slidingLog) limitOf(last snapshot) (Limit, bool) {
+	s, ok := last.(*logSnapshot)
+	if !ok {
+		return Limit{}, false
+	}
+	return Limit{Rate: s.rate, Per: s.interval, Burst: s.rate}, true
+}
+
+func (slidingLog) encode(key string, a *ask) scripts.Call {
+	a.members = a.members[:0]
+	for _, r := range a.runs {
+		for range r.count {
+			if r.n > 0 {
+				a.members = append(a.members, newMember(r.n))
+			}
+		}
+	}
+	counted := "" // an unknown rate makes the script count the whole log
+	if s, ok := a.last.(*logSnapshot); ok && time.Since(s.counted) < recount {
+		counted = s.rateText
+	}
+	order := int64(-1)
+	if a.inOrder {
+		order = a.coming
+	}
+	args := make([]any, 0, 4+len(a.back)+len(a.members))
+	args = append(args, counted, order, a.ahead.Microseconds(), len(a.back))
+	for _, s := range a.back {
+		args = append(args, s.entry.member)
+	}
+	for _, m := range a.members {
+		args = append(args, m)
+	}
+	return scripts.Call{Keys: logKeys(key), Args: args}
+}
+
+func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
+	if len(reply) == 3 {
+		return answer{snapshot: newLocalLimit(reply)}, nil
+	}
+	const some = 5
+	if err := (&ask{}).need(reply, some+len(a.members)); err != nil {
+		return answer{}, err
+	}
+	s := &logSnapshot{
+		rate: reply[0], rateText: strconv.FormatInt(reply[0], 10), interval: micros(reply[1] * 1000),
+		left: reply[2], reset: micros(reply[3]),
+	}
+	if last, ok := a.last.(*logSnapshot); ok && last.rate == s.rate && time.Since(last.counted) < recount {
+		s.counted = last.counted
+	} else if len(a.members) > 0 { // a look writes nothing, so the next call counts as well
+		s.counted = time.Now()
+	}
+	got := answer{snapshot: s, takenBack: reply[4] > 0}
+	answers, left := reply[some:], s.left // then what was left before
+	for i, m := range a.members {
+		if answers[i] >= 0 {
+			left += size(m)
+		}
+	}
+	members, calls := a.members, a.calls
+	for _, r := range a.runs {
+		granted := int64(0)
+		for range r.count {
+			var c *call
+			if len(calls) > 0 {
+				c, calls = calls[0], calls[1:]
+			} else {
+				c = &call{n: r.n}
+			}
+			c.res = Result{Limit: s.rate, Remaining: max(0, left), ResetAfter: s.reset}
+			if r.n == 0 {
+				c.res.Allowed = left > 0
+				continue
+			}
+			switch delay := answers[0]; {
+			case delay >= 0:
+				granted, left = granted+1, left-r.n
+				c.res.Allowed, c.res.Granted, c.res.Remaining = true, r.n, max(0, left)
+				e := entry{member: members[0]}
+				c.res.grant = []entry{e}
+				if len(a.calls) == 0 {
+					got.spans = append(got.spans, span{n: r.n, from: at.got + micros(delay), until: at.sent + micros(delay), entry: e})
+				}
+			case delay == -1:
+				c.err = ErrExceedsLimit
+				got.exceeding = true
+			default:
+				c.res.RetryAfter = micros(-2 - delay)
+				if !a.inOrder || len(s.denied) == 0 { // what comes after the first was not looked at
+					s.denies(r.n, c.res.RetryAfter)
+				}
+			}
+			members, answers = members[1:], answers[1:]
+		}
+		got.granted = append(got.granted, granted)
+	}
+	return got, nil
+}
+
+// fit: an entry is for one request that asks for as much as it holds.
+func (slidingLog) fit(spans []span, n int64, since time.Duration) fitting {
+	if first := spans[0]; since > first.until || n != first.n {
+		return fitting{drop: first.n}
+	}
+	return fitting{at: spans[0].from}
+}
+
+func (slidingLog) skip(*span, int64) {} // never: entries are used as a whole
+
+// logSnapshot knows of the requests that were denied.
+type logSnapshot struct {
+	rate, left int64
+	rateText   string
+	interval   time.Duration
+	reset      time.Duration
+	counted    time.Time
+	denied     []denial
+}
+
+type denial struct {
+	n     int64
+	delay time.Duration
+}
+
+// denies notes a denial. One for more that does not last longer says nothing new.
+func (s *logSnapshot) denies(n int64, delay time.Duration) {
+	for _, d := range s.denied {
+		if d.n <= n && d.delay >= delay {
+			return
+		}
+	}
+	s.denied = append(s.denied, denial{n, delay})
+}
+
+func (s *logSnapshot) deny(n int64, passed time.Duration) (Result, bool) {
+	for _, d := range s.denied {
+		if d.n <= n && n <= s.rate && passed < d.delay {
+			return Result{
+				Limit: s.rate, Remaining: max(0, min(s.left, d.n-1)), RetryAfter: d.delay - passed, ResetAfter: max(0, s.reset-passed),
+			}, true
+		}
+	}
+	return Result{}, false
+}
+
+func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
+	var longest time.Duration
+	for _, d := range s.denied {
+		if d.n <= total {
+			longest = max(longest, d.delay-passed)
+		}
+	}
+	// Whatever is left and whatever leaves: in each interval no more than the rate.
+	if rounds := (total - max(0, s.left) - 1) / s.rate; total > s.left && rounds > 0 {
+		longest = max(longest, time.Duration(rounds)*s.interval-passed)
+	}
+	return longest
+}
+
+func (s *logSnapshot) state() Result {
+	r, denied := s.deny(1, 0)
+	if !denied {
+		r = Result{Limit: s.rate, Remaining: max(0, s.left), ResetAfter: s.reset}
+	}
+	return r
+}

@@ -1,0 +1,124 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// upTo asks for as many of n permits as there are.
+func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
+	if n == 0 {
+		return s.decide(ctx, 0)
+	}
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	if s.client.gate.Closed() {
+		return Result{}, ErrClosed
+	}
+	if r, ok := s.upToFromMemory(n); ok {
+		s.client.count(r)
+		return r, nil
+	}
+	began := time.Now()
+	j, err := s.ask(ctx, s.partly(n))
+	if err == nil {
+		if limit, local := j.got.snapshot.(*localLimit); local {
+			return s.upToLocally(n, limit)
+		}
+		r := s.partOf(j)
+		s.client.count(r)
+		return r, nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && time.Since(began) >= impatience {
+		err = unavailable(ctx.Err())
+	}
+	if !errors.Is(err, ErrUnavailable) {
+		return Result{}, err
+	}
+	return s.upToByPolicy(n, err)
+}
+
+// partly asks for n permits one by one, which costs the scripts no more. The entries of a log are whole, so there each request is
+// for half of what is left to ask: whatever there is, is a sum of some of them, and taking them in order finds it.
+func (s *keyState) partly(n int64) (a ask) {
+	if !s.prefetched.whole() {
+		a.addRun(1, n)
+		return a
+	}
+	for ; n > 0; n /= 2 {
+		a.addRun((n+1)/2, 1)
+	}
+	return a
+}
+
+// partOf is the result of what partly asked for.
+func (s *keyState) partOf(j *job) Result {
+	r := j.got.snapshot.state()
+	for k, run := range j.runs {
+		r.Granted += j.got.granted[k] * run.n
+	}
+	for _, sp := range j.got.spans {
+		if s.prefetched.whole() {
+			r.grant = append(r.grant, sp.entry)
+		}
+	}
+	if r.Allowed = r.Granted > 0; r.Allowed {
+		r.RetryAfter = 0
+	}
+	return r
+}
+
+// upToFromMemory is upTo by this process's own count, or a denial by what Redis said last.
+func (s *keyState) upToFromMemory(n int64) (Result, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.local != nil {
+		if now := time.Now(); s.trustedLocked(now) {
+			at := s.client.since(now)
+			r, err := s.local.decide(at, max(1, min(n, s.local.log.left(at))), s.waitingLocked())
+			return r, err == nil
+		}
+	}
+	if s.prefetched.n > 0 {
+		return Result{}, false
+	}
+	return s.rememberedLocked(1)
+}
+
+// upToLocally is upTo of a limit that has turned out to be of the scope PerClient.
+func (s *keyState) upToLocally(n int64, limit *localLimit) (Result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.local == nil {
+		s.learnLocked(limit, time.Time{})
+	}
+	at := s.client.now()
+	r, err := s.local.decide(at, max(1, min(n, s.local.log.left(at))), s.waitingLocked())
+	if err == nil {
+		s.client.count(r)
+	}
+	return r, err
+}
+
+// upToByPolicy decides while Redis is away.
+func (s *keyState) upToByPolicy(n int64, err error) (r Result, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ; n > 0; n /= 2 {
+		part, err := s.byPolicyLocked((n+1)/2, err)
+		if err != nil && !errors.Is(err, ErrExceedsLimit) {
+			return part, err
+		}
+		granted := r.Granted + part.Granted
+		grant := append(r.grant, part.grant...)
+		r = part
+		r.Granted, r.grant = granted, grant
+	}
+	if r.Allowed = r.Granted > 0; r.Allowed {
+		r.RetryAfter = 0
+	}
+	s.client.count(r)
+	return r, nil
+}
