@@ -6,10 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
-
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -60,17 +59,35 @@ type LockedError struct {
 }
 
 func (e *LockedError) Error() string {
+	return fmt.Sprintf("%v: %s%s", ErrLocked, scripts.Quote(e.Name), e.forHowLong())
+}
+
+func (e *LockedError) forHowLong() string {
 	switch {
 	case e.TTL == 0:
-		return fmt.Sprintf("%v: %s", ErrLocked, scripts.Quote(e.Name))
+		return ""
 	case e.TTL < 0:
-		return fmt.Sprintf("%v: %s, without expiry", ErrLocked, scripts.Quote(e.Name))
+		return ", without expiry"
 	}
-	return fmt.Sprintf("%v: %s, for up to %v", ErrLocked, scripts.Quote(e.Name), e.TTL)
+	return fmt.Sprintf(", for up to %v", e.TTL)
 }
 
 // Unwrap returns ErrLocked.
 func (e *LockedError) Unwrap() error { return ErrLocked }
+
+// waitEnded is why a wait ended, with the refusal that it last heard, if it heard one.
+func waitEnded(err error, locked *LockedError) error {
+	if locked == nil {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, meanwhile{locked})
+}
+
+// meanwhile is a LockedError as part of another error, which names the lock already.
+type meanwhile struct{ *LockedError }
+
+func (e meanwhile) Error() string { return "locked by another" + e.forHowLong() }
+func (e meanwhile) Unwrap() error { return e.LockedError }
 
 // InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the same type in
 // all packages of the library.

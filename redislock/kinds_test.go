@@ -43,6 +43,8 @@ var behaviours = map[string]behaviour{
 	"leaves keys of another type alone":            {kinds, leavesOtherTypesAlone},
 	"shows its state":                              {single, showsItsState},
 	"nested needs no second connection":            {kinds, nestedOnOneConnection},
+	// api_test.go
+	"frees the holder that was seen": {single, freesTheHolderThatWasSeen},
 	// kinds_token_test.go
 	"tokens rise":                                 {fenceable, tokensRise},
 	"tokens rise from caller to caller":           {fenceable, tokensRiseFromCallerToCaller},

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
-
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
@@ -144,10 +142,7 @@ func (m *Mutex) finish(ctx context.Context, w *wish, err error) (*Lock, error) {
 		if errors.Is(err, ctx.Err()) {
 			err = calls.Ended(ctx)
 		}
-		if locked := w.locked.Load(); locked != nil {
-			err = joined.Errors(err, locked)
-		}
-		return nil, operationError("lock", m.name, err)
+		err = waitEnded(err, w.locked.Load())
 	}
 	return nil, operationError("lock", m.name, err)
 }

@@ -228,10 +228,7 @@ func (m *QuorumMutex) finish(ctx context.Context, b *bid, err error) (*Lock, err
 	case errors.Is(err, ErrClosed):
 		return nil, ErrClosed
 	case ctx.Err() != nil:
-		err = calls.Ended(ctx)
-		if locked := b.locked.Load(); locked != nil {
-			err = joined.Errors(err, locked)
-		}
+		err = waitEnded(calls.Ended(ctx), b.locked.Load())
 	case errors.Is(err, ErrLocked):
 		return nil, err
 	}
