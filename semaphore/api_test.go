@@ -126,7 +126,7 @@ func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 		"not set":  c.Semaphore(long).Acquire(ctx, 1),
 		"later":    second(l.Acquire(within(t, 20*time.Millisecond), 1)),
 		"too many": second(l.Acquire(ctx, 2)),
-		"bad name": c.Semaphore(long + "{").Acquire(ctx, 1),
+		"bad name": c.Semaphore(long+"{").Acquire(ctx, 1),
 	}
 	require.NoError(t, rdb.Del(ctx, leases("leased")).Err())
 	all["lost"] = lost.Release(ctx)
