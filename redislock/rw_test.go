@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -76,7 +77,8 @@ func readersAndWritersExclude(t *testing.T, p *place) {
 // What readers of one writer see is never half written. The checker is shared memory without a lock of its own.
 func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 	t.Parallel()
-	torn := func(t *testing.T, lock func(*redislock.RWMutex, context.Context, bool, func()) error) (reads, torn int) {
+	// torn counts ten reads of each reader, or all until one is torn.
+	torn := func(t *testing.T, untilTorn bool, lock func(*redislock.RWMutex, context.Context, bool, func()) error) (reads, torn int) {
 		server := redistest.Shared(t)
 		name := redistest.Name(t)
 		rdb := server.Client(t)
@@ -84,15 +86,20 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 		const left, right = "{pair}:left:", "{pair}:right:"
 		ctx := within(t, patience)
 		var mu sync.Mutex
+		var failed error
 		var running sync.WaitGroup
-		errs := make(chan error, 100)
+		goOn := func(n int, write bool) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return n < 10 || !write && untilTorn && torn == 0 && ctx.Err() == nil
+		}
 		for i := range 4 {
 			rw := newClient(t, rdb).RWMutex(name)
 			for range 2 {
 				running.Go(func() {
-					for range 10 {
-						write := i == 0
-						errs <- lock(rw, ctx, write, func() {
+					write := i == 0
+					for n := 0; goOn(n, write); n++ {
+						err := lock(rw, ctx, write, func() {
 							if write {
 								n := rdb.Incr(ctx, left+name).Val()
 								_ = w.Sleep(ctx, time.Millisecond)
@@ -108,21 +115,21 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 								torn++
 							}
 						})
+						mu.Lock()
+						failed = errors.Join(failed, err)
+						mu.Unlock()
 					}
 				})
 			}
 		}
 		running.Wait()
-		close(errs)
-		for err := range errs {
-			require.NoError(t, err)
-		}
+		require.NoError(t, failed)
 		return reads, torn
 	}
 
 	t.Run("with the lock", func(t *testing.T) {
 		t.Parallel()
-		reads, torn := torn(t, func(rw *redislock.RWMutex, ctx context.Context, write bool, f func()) error {
+		reads, torn := torn(t, false, func(rw *redislock.RWMutex, ctx context.Context, write bool, f func()) error {
 			side := rw.Reader()
 			if write {
 				side = rw.Writer()
@@ -135,7 +142,7 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 
 	t.Run("while with one that lets readers in they do (control)", func(t *testing.T) {
 		t.Parallel()
-		_, torn := torn(t, func(rw *redislock.RWMutex, ctx context.Context, write bool, f func()) error {
+		_, torn := torn(t, true, func(rw *redislock.RWMutex, ctx context.Context, write bool, f func()) error {
 			if !write {
 				f()
 				return nil
