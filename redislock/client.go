@@ -12,11 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -30,10 +30,10 @@ const poolSize = 8
 // Ground rules. Everything is set by New and never changes, except what mu guards. Whatever may talk to Redis on
 // a caller's behalf is counted by gate, so that Close knows when the last of it has ended.
 type Client struct {
-	rdb     redis.UniversalClient // for calls that somebody waits for
-	base    redis.UniversalClient // what rdb is or embeds: knows the nodes
-	retries int                   // of such a call
-	own     *calls.Dedicated      // for renewals and late releases
+	rdb       redis.UniversalClient // for calls that somebody waits for
+	base      redis.UniversalClient // what rdb is or embeds: knows the nodes
+	retries   int                   // of such a call
+	dedicated *calls.Dedicated      // for renewals and releases in the background
 
 	senders senders
 
@@ -49,7 +49,7 @@ type Client struct {
 	channels *waitqueue.Channels
 	queues   *waitqueue.Group[*wish]
 	renewer  *renewal.Renewer
-	late     *releaser
+	cleanup  *cleanup.Queue[pendingRelease]
 	gate     calls.Gate
 
 	mu      sync.Mutex
@@ -108,8 +108,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.queues = c.newQueues()
-	c.own = calls.NewDedicated(base, cfg.wheel, poolSize)
-	c.late = &releaser{client: c}
+	c.dedicated = calls.NewDedicated(base, cfg.wheel, poolSize)
+	c.cleanup = c.newCleanup()
 	return c, nil
 }
 
@@ -140,7 +140,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
 	}
-	// Those who wait are told first; what they are granted all the same comes back before late is closed.
+	// Waiters are told first; what they are granted all the same comes back before the cleanup is closed.
 	err := c.queues.Close(ctx, ErrClosed)
 	c.mu.Lock()
 	held := slices.Collect(maps.Keys(c.held))
@@ -154,17 +154,17 @@ func (c *Client) Close(ctx context.Context) error {
 	c.mu.Unlock()
 	for _, l := range held {
 		if l.lease.Close(ErrClosed) {
-			c.late.add(l.claim(), 0)
+			l.releaseLater(0, false)
 			c.hooks.released(l)
 		}
 	}
 	err = joined.Errors(
 		err,
-		c.gate.Wait(ctx), // nobody is left who would add to late
-		c.late.close(ctx),
+		c.gate.Wait(ctx), // nothing is left that would add to the cleanup
+		c.closeCleanup(ctx),
 		c.renewer.Close(ctx),
 		c.channels.Close(ctx),
-		c.own.Close(ctx),
+		c.dedicated.Close(ctx),
 	)
 	if err != nil {
 		return fmt.Errorf("redislock: close: %w", err)

@@ -126,6 +126,6 @@ func (l *Lock) discard() {
 	}
 	c.drop(l)
 	if r := c.run(l.kind().release(&l.request), nil); r.Err() != nil || l.doubt {
-		c.giveBack(l.claim(), l.doubt)
+		l.releaseLater(0, l.doubt)
 	}
 }

@@ -225,5 +225,5 @@ func (l *Lock) end(reason error, after time.Duration) {
 		return
 	}
 	l.client().drop(l)
-	l.client().late.add(l.claim(), after)
+	l.releaseLater(after, false)
 }

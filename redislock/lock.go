@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
-
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
@@ -215,7 +215,7 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 		},
 		func(r calls.Reply) {
 			if r.Err() != nil || l.doubt {
-				c.giveBack(l.claim(), l.doubt)
+				l.releaseLater(0, l.doubt)
 			}
 		})
 	if !answered {
@@ -227,14 +227,14 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	case wrongKind(err):
 		return lostBefore("unlock", l.name(), err)
 	case err != nil:
-		c.giveBack(l.claim(), l.doubt)
+		l.releaseLater(0, l.doubt)
 		if calls.Final(err) {
 			return operationError("unlock", l.name(), err)
 		}
 		return unconfirmed(l.name(), err)
 	}
 	if l.doubt {
-		c.late.add(l.claim().again(), lateCopy)
+		l.releaseLater(cleanup.LateCopy, true)
 	}
 	// If the answer came after the deadline, the lease has ended meanwhile, and not before.
 	if released == 0 && !gone && (!began.Before(deadline) || time.Now().Before(deadline)) {
@@ -290,7 +290,7 @@ func (l *Lock) lost(err error) {
 	}
 	// A renewal that was given up may still have been executed and keep the key for another lease that nobody uses.
 	// Release it, but not before the time for which it was last promised to the holder: he may need it to stop.
-	c.late.add(l.claim(), time.Until(lost.Due.Add(l.ttl()/8)))
+	l.releaseLater(time.Until(lost.Due.Add(l.ttl()/8)), false)
 }
 
 // overdue ends a lock that has been held for as long as it may. The key goes a little later: its holder may need time to stop.
@@ -307,7 +307,7 @@ func (l *Lock) overdue() {
 	c.drop(l)
 	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "lock held for too long, released", slog.String("name", l.name()))
 	c.hooks.lost(l, err)
-	c.late.add(l.claim(), l.ttl()/8)
+	l.releaseLater(l.ttl()/8, false)
 }
 
 func (l *Lock) valid() bool { return l != nil && l.lease != nil }

@@ -16,22 +16,22 @@ import (
 // renewBackend renews the locks of one kind. On one server a batch is one script over all keys. In a cluster, and
 // behind a proxy that turns out to be in front of one, it is a pipeline of one script per key.
 type renewBackend struct {
-	kind     *kind
-	own      *calls.Dedicated
-	hook     func(Event)
-	separate atomic.Bool
+	kind      *kind
+	dedicated *calls.Dedicated
+	hook      func(Event)
+	separate  atomic.Bool
 }
 
 func newRenewBackend(k *kind, c *Client) *renewBackend {
-	b := &renewBackend{kind: k, own: c.own, hook: c.hooks.Renewed}
-	b.separate.Store(b.own.Single() == nil)
+	b := &renewBackend{kind: k, dedicated: c.dedicated, hook: c.hooks.Renewed}
+	b.separate.Store(b.dedicated.Single() == nil)
 	return b
 }
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 	start := time.Now()
-	b.own.Follow(ctx, batch.Leases[0].TTL)
+	b.dedicated.Follow(ctx, batch.Leases[0].TTL)
 	err := b.renew(ctx, batch)
 	if b.hook == nil {
 		return err
@@ -55,7 +55,7 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 		keys = append(keys, b.kind.keysToRenew(l.Key, l.ID)...)
 		args = append(args, l.ID, calls.Millis(l.TTL))
 	}
-	cmd := b.kind.renew.Run(ctx, b.own.Single(), keys, args...)
+	cmd := b.kind.renew.Run(ctx, b.dedicated.Single(), keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {
 		b.separate.Store(true)
 		return b.renewSeparately(ctx, batch)
@@ -68,11 +68,11 @@ func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch
 	for i, l := range batch.Leases {
 		renewals[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{l.ID, calls.Millis(l.TTL)}}
 	}
-	for i, cmd := range b.own.RunBatch(ctx, b.kind.renew, renewals) {
+	for i, cmd := range b.dedicated.RunBatch(ctx, b.kind.renew, renewals) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
 			if !calls.Refused(failure) {
-				b.own.Reload()
+				b.dedicated.Reload()
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -153,7 +154,7 @@ func (w *wish) downgrade(writer *Lock, ended <-chan struct{}) (err error) {
 	c.channels.Decide()
 	defer func() {
 		if err != nil {
-			c.giveBack(writer.claim(), w.doubt || writer.doubt)
+			writer.releaseLater(0, w.doubt || writer.doubt)
 			c.abandon(req, w.doubt)
 		}
 	}()
@@ -172,7 +173,7 @@ func (w *wish) downgrade(writer *Lock, ended <-chan struct{}) (err error) {
 	}
 	w.lock = &Lock{request: *req, doubt: r.Doubt}
 	if err = c.hold(w.lock, r.SentAt); err == nil && writer.doubt {
-		c.late.add(writer.claim().again(), lateCopy)
+		writer.releaseLater(cleanup.LateCopy, true)
 	}
 	return err
 }

@@ -11,11 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -39,10 +39,10 @@ const (
 // to Redis is counted by gate or belongs to a queue, so that Close knows when the last of it has ended. At most one
 // acquiring and one releasing script per semaphore is under way at a time: the lanes rely on it.
 type Client struct {
-	rdb     redis.UniversalClient // for calls that somebody waits for
-	base    redis.UniversalClient // what rdb is or embeds
-	retries int                   // of such a call
-	own     *calls.Dedicated      // for renewals
+	rdb       redis.UniversalClient // for calls that somebody waits for
+	base      redis.UniversalClient // what rdb is or embeds
+	retries   int                   // of such a call
+	dedicated *calls.Dedicated      // for renewals
 
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
@@ -53,15 +53,15 @@ type Client struct {
 	renewer  *renewal.Renewer
 	leases   *renewal.Destination
 	gate     calls.Gate
-	late     *late
+	cleanup  *cleanup.Queue[pendingRelease]
 	debts    debts
 
 	plain     *waitqueue.Group[int64]
 	additions *waitqueue.Group[*addition]
 	leased    *waitqueue.Group[*request]
 	fair      *waitqueue.Group[*request]
-	returns   *waitqueue.Group[*giving]
-	fairBacks *waitqueue.Group[*giving]
+	returns   *waitqueue.Group[*releaseRequest]
+	fairBacks *waitqueue.Group[*releaseRequest]
 
 	mu   sync.Mutex
 	held map[*Grant]struct{}
@@ -99,12 +99,12 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:     make(map[*Grant]struct{}),
 	}
-	c.late = &late{client: c, pending: make(map[*leftover]struct{})}
+	c.cleanup = c.newCleanup()
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000)); err != nil {
 		return nil, err
 	}
-	c.own = calls.NewDedicated(base, cfg.wheel, poolSize)
-	if c.leases, err = c.renewer.Destination(&renewBackend{own: c.own}); err != nil {
+	c.dedicated = calls.NewDedicated(base, cfg.wheel, poolSize)
+	if c.leases, err = c.renewer.Destination(&renewBackend{dedicated: c.dedicated}); err != nil {
 		return nil, err
 	}
 	c.makeQueues()
@@ -123,14 +123,14 @@ func (c *Client) makeQueues() {
 		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
 		GiveBack: c.giveBackLeased, Leave: c.leaveLeased,
 	})
-	c.returns = waitqueue.New(c.wheel, waitqueue.Config[*giving]{
+	c.returns = waitqueue.New(c.wheel, waitqueue.Config[*releaseRequest]{
 		Attempt: c.attemptReturns, MaxBatch: maxBatch, Poll: c.poll,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[*request]{
 		Attempt: c.attemptFair, MaxBatch: maxFair, Poll: c.poll, Eager: true, Listen: c.channels.Listen(c.fairChannel),
 		GiveBack: c.giveBackFair, Leave: c.giveBackFair,
 	})
-	c.fairBacks = waitqueue.New(c.wheel, waitqueue.Config[*giving]{
+	c.fairBacks = waitqueue.New(c.wheel, waitqueue.Config[*releaseRequest]{
 		Attempt: c.attemptFairReturns, MaxBatch: maxBatch, Poll: c.poll,
 	})
 }
@@ -149,14 +149,14 @@ func (c *Client) Close(ctx context.Context) error {
 		c.fair.Close(ctx, ErrClosed),
 		c.gate.Wait(ctx),
 		c.releaseAll(ctx),
-		c.late.close(ctx),
+		c.closeCleanup(ctx),
 		c.settleAll(ctx),
 		c.additions.Close(ctx, ErrClosed),
 		c.returns.Close(ctx, ErrClosed),
 		c.fairBacks.Close(ctx, ErrClosed),
 		c.renewer.Close(ctx),
 		c.channels.Close(ctx),
-		c.own.Close(ctx),
+		c.dedicated.Close(ctx),
 	)
 	if err != nil {
 		return fmt.Errorf("semaphore: close: %w", err)
@@ -177,10 +177,10 @@ func (c *Client) releaseAll(ctx context.Context) error {
 		if g.lease.Close(ErrClosed) {
 			c.drop(g)
 			calls.Add(1)
-			c.queueOf(g.fair).WaitFunc(ctx, g.name, &giving{ids: g.ids}, func(_ *giving, err error) {
+			c.queueOf(g.fair).WaitFunc(ctx, g.name, &releaseRequest{ids: g.ids}, func(_ *releaseRequest, err error) {
 				defer calls.Done()
 				if err != nil {
-					c.late.add(g.leftover(), 0)
+					g.releaseLater(0)
 				}
 			})
 		}
@@ -189,7 +189,7 @@ func (c *Client) releaseAll(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (c *Client) queueOf(fair bool) *waitqueue.Group[*giving] {
+func (c *Client) queueOf(fair bool) *waitqueue.Group[*releaseRequest] {
 	if fair {
 		return c.fairBacks
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -89,19 +90,19 @@ func (c *Client) giveBackFair(name string, gone []*request) {
 		}
 		reply, _, _, err := c.step(name, ids, nil)
 		for _, r := range some {
-			x := c.leftover(name, true, r.ids, r.ttl, r.doubt || reply.Doubt)
+			p, ambiguous := pendingRelease{name, true, r.ids}, r.doubt || reply.Doubt
 			switch {
 			case err != nil:
-				c.late.add(x, 0)
-			case x.copy > 0:
-				c.late.add(x, lateCopy)
+				c.releaseLater(p, 0, r.ttl, ambiguous)
+			case ambiguous:
+				c.releaseLater(p, cleanup.LateCopy, r.ttl, true)
 			}
 		}
 	}
 }
 
 // attemptFairReturns is the Attempt of releases of fair semaphores.
-func (c *Client) attemptFairReturns(name string, batch []*waitqueue.Waiter[*giving]) (time.Duration, error) {
+func (c *Client) attemptFairReturns(name string, batch []*waitqueue.Waiter[*releaseRequest]) (time.Duration, error) {
 	var leaving []string
 	for _, w := range batch {
 		leaving = append(leaving, w.Value.ids...)

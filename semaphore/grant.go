@@ -215,11 +215,11 @@ func (g *Grant) Release(ctx context.Context) error {
 }
 
 // giveNow queues the release and waits for it until ctx ends.
-func (c *Client) giveNow(ctx context.Context, g *Grant) (*giving, error) {
-	q, x := c.queueOf(g.fair), &giving{ids: g.ids}
+func (c *Client) giveNow(ctx context.Context, g *Grant) (*releaseRequest, error) {
+	q, x := c.queueOf(g.fair), &releaseRequest{ids: g.ids}
 	finish := func(err error) error {
 		if err != nil && !calls.Final(err) || g.doubt {
-			c.late.add(g.leftover(), 0)
+			g.releaseLater(0)
 		}
 		return unconfirmed("release", g.name, err)
 	}
@@ -229,7 +229,7 @@ func (c *Client) giveNow(ctx context.Context, g *Grant) (*giving, error) {
 	}
 	done := make(chan error, 1)
 	c.gate.EnterInside()
-	q.WaitFunc(context.WithoutCancel(ctx), g.name, x, func(_ *giving, err error) {
+	q.WaitFunc(context.WithoutCancel(ctx), g.name, x, func(_ *releaseRequest, err error) {
 		defer c.gate.Leave()
 		done <- finish(err)
 	})
@@ -249,13 +249,8 @@ func (g *Grant) lost(err error) {
 	if lost, ok := errors.AsType[*renewal.LostError](err); ok && !errors.Is(err, renewal.ErrGone) {
 		// A renewal that was given up may still have been executed and keep the permits for another lease that nobody uses.
 		// Release them, but not before the time for which they were last promised to the holder: it may need it to stop.
-		g.client.late.add(g.leftover(), time.Until(lost.Due.Add(g.ttl/8)))
+		g.releaseLater(time.Until(lost.Due.Add(g.ttl / 8)))
 	}
-}
-
-// leftover is what may be left of the grant in Redis.
-func (g *Grant) leftover() *leftover {
-	return g.client.leftover(g.name, g.fair, g.ids, max(g.ttl, time.Duration(g.longest.Load())), g.doubt)
 }
 
 // unlimited is the lease of no permits.

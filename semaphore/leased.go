@@ -333,7 +333,7 @@ func (l *Leased) state(ctx context.Context, operation string, id ...any) (v [4]i
 // nudge has the permits of a fair semaphore assigned that have just become free.
 func (l *Leased) nudge() {
 	if l.fair {
-		l.client.late.add(&leftover{name: l.name, fair: true, until: time.Now().Add(lateFor)}, 0)
+		l.client.cleanup.Add(pendingRelease{name: l.name, fair: true}, 0, lateFor, false)
 	}
 }
 

@@ -29,8 +29,8 @@ func newRequest(n int64, ttl time.Duration) *request {
 	return r
 }
 
-// giving is one release of leased permits.
-type giving struct {
+// releaseRequest is one release of leased permits.
+type releaseRequest struct {
 	ids     []string
 	removed int
 	doubt   bool // an earlier copy may have removed them
@@ -118,7 +118,7 @@ func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*reques
 
 // giveBack releases, in the background, what a request may have got that nobody waits for.
 func (c *Client) giveBack(name string, fair bool, r *request) {
-	c.late.add(c.leftover(name, fair, r.ids, r.ttl, r.doubt), 0)
+	c.releaseLater(pendingRelease{name, fair, r.ids}, 0, r.ttl, r.doubt)
 }
 
 func (c *Client) giveBackLeased(name string, granted []*request) {
@@ -137,7 +137,7 @@ func (c *Client) leaveLeased(name string, left []*request) {
 }
 
 // attemptReturns is the Attempt of releases of leased permits.
-func (c *Client) attemptReturns(name string, batch []*waitqueue.Waiter[*giving]) (time.Duration, error) {
+func (c *Client) attemptReturns(name string, batch []*waitqueue.Waiter[*releaseRequest]) (time.Duration, error) {
 	k := keysOf(name, false)
 	args := []any{publish, k.channel, 0}
 	for _, w := range batch {
@@ -153,7 +153,7 @@ func (c *Client) attemptReturns(name string, batch []*waitqueue.Waiter[*giving])
 	return 0, applyReturns(batch, removed, r.Doubt)
 }
 
-func applyReturns(batch []*waitqueue.Waiter[*giving], removed []int64, doubt bool) error {
+func applyReturns(batch []*waitqueue.Waiter[*releaseRequest], removed []int64, doubt bool) error {
 	for _, w := range batch {
 		n := len(w.Value.ids)
 		if len(removed) < n {

@@ -13,13 +13,13 @@ import (
 
 // renewBackend renews grants. A batch is one script per semaphore, and one pipeline for all of them. The Key of a lease is the
 // key of the semaphore's leases, its ID the ids of the grant's permits, 16 bytes each.
-type renewBackend struct{ own *calls.Dedicated }
+type renewBackend struct{ dedicated *calls.Dedicated }
 
 const idLen = 16
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
-	b.own.Follow(ctx, batch.Leases[0].TTL)
+	b.dedicated.Follow(ctx, batch.Leases[0].TTL)
 	byKey := make(map[string]int)
 	var renewals []scripts.Call
 	var members [][]int // the leases of each call
@@ -37,11 +37,11 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		}
 		members[at] = append(members[at], i)
 	}
-	for at, cmd := range b.own.RunBatch(ctx, scripts.PermitRenew, renewals) {
+	for at, cmd := range b.dedicated.RunBatch(ctx, scripts.PermitRenew, renewals) {
 		if failure := outcomes(cmd, batch, members[at]); failure != nil {
 			err = failure
 			if !calls.Refused(failure) {
-				b.own.Reload()
+				b.dedicated.Reload()
 			}
 		}
 	}
