@@ -11,8 +11,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
-// run executes a script that is idempotent on its id, and retries what may succeed on a second try as often as the client's
-// options say, unless ended is closed. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
+// run executes a script that is idempotent on its id. It retries calls that may succeed later, as often as the options of the redis client
+// say, unless ended is closed. It blocks until an answer or the last failure; the timeouts of the redis client bound each attempt.
 func (c *Client) run(what call, ended <-chan struct{}) calls.Reply {
 	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.senders.send(what, ended) })
 }
@@ -52,8 +52,8 @@ func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{
 	return r, missing
 }
 
-// await runs f and waits for it or for ended, whichever is first. In the second case it returns false, f goes on
-// on its goroutine, which its own timeouts end, and late gets the result. A nil ended needs no goroutine.
+// await calls f and waits until it returns or ended is closed. In the second case await returns false, f goes on until its timeouts end
+// it, and late gets its result. If ended is nil, f runs on the caller's goroutine.
 func await[T any](c *Client, ended <-chan struct{}, f func() T, late func(T)) (result T, answered bool) {
 	if ended == nil {
 		return f(), true

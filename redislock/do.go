@@ -36,7 +36,7 @@ func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*L
 	return f(l.Context(ctx))
 }
 
-// mustCall panics with an *InvalidError if a function that is to be called is nil: there is nobody to return it to.
+// mustCall panics with an *InvalidError if the function that is to be called later is nil: the error cannot be returned.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))

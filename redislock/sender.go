@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// maxFlights is how many pipelines to one node are under way at most. With one, pipelines would be the largest; with a
+	// maxInFlight is how many pipelines to one node are under way at most. With one, pipelines would be the largest; with a
 	// second, those who come meanwhile wait for half a round trip on average.
-	maxFlights = 2
+	maxInFlight = 2
 
-	// slowFlight is after how long a flight does not count any more: its connection may have gone dead.
-	slowFlight = 20 * time.Millisecond
+	// stalledAfter is after how long a flight does not count any more: its connection may have gone dead.
+	stalledAfter = 20 * time.Millisecond
 )
 
 // sender carries the scripts of many locks to one node. A call that finds few enough pipelines under way is sent at once; others
@@ -26,10 +26,10 @@ const (
 type sender struct {
 	rdb redis.UniversalClient
 
-	mu      sync.Mutex // guards what is below; a goroutine that raises flights sends what is queued until nothing is, and lowers it
-	flights int
-	last    time.Time // when the last flight departed
-	queue   []*job
+	mu       sync.Mutex // guards what is below; a goroutine that raises inFlight sends what is queued until nothing is, and lowers it
+	inFlight int
+	last     time.Time // when the last flight departed
+	queue    []*job
 }
 
 // job is a call on its way.
@@ -46,7 +46,7 @@ func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) 
 	j := &job{call: what}
 	s.mu.Lock()
 	now := time.Now()
-	if s.flights >= maxFlights && now.Sub(s.last) < slowFlight {
+	if s.inFlight >= maxInFlight && now.Sub(s.last) < stalledAfter {
 		j.done = make(chan struct{})
 		s.queue = append(s.queue, j)
 		s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) 
 		}
 		return j.cmd, j.sentAt
 	}
-	s.flights++
+	s.inFlight++
 	s.last = now
 	s.mu.Unlock()
 	j.cmd = what.script.RunOnce(context.Background(), s.rdb, what.keys, what.args...)
@@ -99,7 +99,7 @@ func (s *sender) next() []*job {
 	defer s.mu.Unlock()
 	jobs := s.queue
 	if s.queue = nil; len(jobs) == 0 {
-		s.flights--
+		s.inFlight--
 		return nil
 	}
 	s.last = time.Now()

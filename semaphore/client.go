@@ -56,12 +56,12 @@ type Client struct {
 	cleanup  *cleanup.Queue[pendingRelease]
 	debts    debts
 
-	plain     *waitqueue.Group[int64]
-	additions *waitqueue.Group[*addition]
-	leased    *waitqueue.Group[*request]
-	fair      *waitqueue.Group[*request]
-	returns   *waitqueue.Group[*releaseRequest]
-	fairBacks *waitqueue.Group[*releaseRequest]
+	plain     *waitqueue.Group[string, int64]
+	additions *waitqueue.Group[string, *addition]
+	leased    *waitqueue.Group[string, *request]
+	fair      *waitqueue.Group[string, *request]
+	returns   *waitqueue.Group[string, *releaseRequest]
+	fairBacks *waitqueue.Group[string, *releaseRequest]
 
 	mu   sync.Mutex
 	held map[*Grant]struct{}
@@ -112,25 +112,25 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 func (c *Client) makeQueues() {
-	listen := c.channels.Listen(scripts.SemChannel)
-	c.plain = waitqueue.New(c.wheel, waitqueue.Config[int64]{
+	listen := waitqueue.Listen(c.channels, scripts.SemChannel)
+	c.plain = waitqueue.New(c.wheel, waitqueue.Config[string, int64]{
 		Attempt: c.attemptPlain, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, GiveBack: c.giveBackPlain,
 	})
-	c.additions = waitqueue.New(c.wheel, waitqueue.Config[*addition]{
+	c.additions = waitqueue.New(c.wheel, waitqueue.Config[string, *addition]{
 		Attempt: c.attemptAdditions, MaxBatch: maxBatch, Poll: c.poll,
 	})
-	c.leased = waitqueue.New(c.wheel, waitqueue.Config[*request]{
+	c.leased = waitqueue.New(c.wheel, waitqueue.Config[string, *request]{
 		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
 		GiveBack: c.giveBackLeased, Leave: c.leaveLeased,
 	})
-	c.returns = waitqueue.New(c.wheel, waitqueue.Config[*releaseRequest]{
+	c.returns = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
 		Attempt: c.attemptReturns, MaxBatch: maxBatch, Poll: c.poll,
 	})
-	c.fair = waitqueue.New(c.wheel, waitqueue.Config[*request]{
-		Attempt: c.attemptFair, MaxBatch: maxFair, Poll: c.poll, Eager: true, Listen: c.channels.Listen(c.fairChannel),
+	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *request]{
+		Attempt: c.attemptFair, MaxBatch: maxFair, Poll: c.poll, Eager: true, Listen: waitqueue.Listen(c.channels, c.fairChannel),
 		GiveBack: c.giveBackFair, Leave: c.giveBackFair,
 	})
-	c.fairBacks = waitqueue.New(c.wheel, waitqueue.Config[*releaseRequest]{
+	c.fairBacks = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
 		Attempt: c.attemptFairReturns, MaxBatch: maxBatch, Poll: c.poll,
 	})
 }
@@ -189,7 +189,7 @@ func (c *Client) releaseAll(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (c *Client) queueOf(fair bool) *waitqueue.Group[*releaseRequest] {
+func (c *Client) queueOf(fair bool) *waitqueue.Group[string, *releaseRequest] {
 	if fair {
 		return c.fairBacks
 	}

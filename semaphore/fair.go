@@ -90,7 +90,7 @@ func (c *Client) giveBackFair(name string, gone []*request) {
 		}
 		reply, _, _, err := c.step(name, ids, nil)
 		for _, r := range some {
-			p, ambiguous := pendingRelease{name, true, r.ids}, r.doubt || reply.Doubt
+			p, ambiguous := pendingRelease{name, true, r.ids}, r.doubt || reply.Ambiguous
 			switch {
 			case err != nil:
 				c.releaseLater(p, 0, r.ttl, ambiguous)
@@ -113,5 +113,5 @@ func (c *Client) attemptFairReturns(name string, batch []*waitqueue.Waiter[*rele
 	}
 	// What was assigned to this process was not announced to it.
 	c.fair.Kick(name)
-	return 0, applyReturns(batch, removed, r.Doubt)
+	return 0, applyReturns(batch, removed, r.Ambiguous)
 }

@@ -65,7 +65,7 @@ func (c *Client) attemptPlain(name string, batch []*waitqueue.Waiter[int64]) (ti
 		err = fmt.Errorf("unexpected reply %v", v)
 	}
 	if err != nil {
-		if r.Doubt {
+		if r.Ambiguous {
 			c.debts.note(name, confirmed)
 			c.settleLater(name)
 		}
@@ -198,7 +198,7 @@ func (c *Client) addNow(name string, some []*addition) (codes []int64, doubt boo
 	if err == nil && len(codes) != len(some) {
 		err = fmt.Errorf("unexpected reply %v", codes)
 	}
-	return codes, r.Doubt, err
+	return codes, r.Ambiguous, err
 }
 
 // stillOwed are those of unconfirmed additions, the first of which are known to be, that go on in the background after an error. One

@@ -142,7 +142,7 @@ func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)
 	}
 }
 
-func (l *Leased) queue() *waitqueue.Group[*request] {
+func (l *Leased) queue() *waitqueue.Group[string, *request] {
 	if l.fair {
 		return l.client.fair
 	}
@@ -200,7 +200,7 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 	if err != nil {
 		return operationError("release", l.name, err)
 	}
-	if removed[0] == 0 && !r.Doubt { // an unanswered first copy has released them
+	if removed[0] == 0 && !r.Ambiguous { // an unanswered first copy has released them
 		return fmt.Errorf("%w: %s: %d permits", ErrNotHeld, scripts.Quote(l.name), len(ids))
 	}
 	return nil

@@ -73,7 +73,7 @@ func (c *Client) attemptLeased(name string, batch []*waitqueue.Waiter[*request])
 // apply marks the waiters as the script says.
 func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*request], r calls.Reply, n counts, err error) (time.Duration, error) {
 	for _, w := range batch {
-		w.Value.doubt = w.Value.doubt || r.Doubt
+		w.Value.doubt = w.Value.doubt || r.Ambiguous
 	}
 	if calls.Migrating(r.Err()) {
 		return wait(batch, operationError("acquire", name, r.Err())), nil
@@ -150,7 +150,7 @@ func (c *Client) attemptReturns(name string, batch []*waitqueue.Waiter[*releaseR
 	if err != nil {
 		return 0, err
 	}
-	return 0, applyReturns(batch, removed, r.Doubt)
+	return 0, applyReturns(batch, removed, r.Ambiguous)
 }
 
 func applyReturns(batch []*waitqueue.Waiter[*releaseRequest], removed []int64, doubt bool) error {

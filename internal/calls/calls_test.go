@@ -161,7 +161,7 @@ func TestRetry(t *testing.T) {
 	t.Run("returns the first answer", func(t *testing.T) {
 		r, a := run(t, 3, nil)
 		require.NoError(t, r.Err())
-		require.False(t, r.Doubt)
+		require.False(t, r.Ambiguous)
 		require.Len(t, a.at, 1)
 		require.Equal(t, a.at[0], r.SentAt)
 	})
@@ -169,7 +169,7 @@ func TestRetry(t *testing.T) {
 	t.Run("repeats what may succeed, with growing pauses, and remembers that a copy was lost", func(t *testing.T) {
 		r, a := run(t, 3, lost, down, down, nil)
 		require.NoError(t, r.Err())
-		require.True(t, r.Doubt)
+		require.True(t, r.Ambiguous)
 		require.Len(t, a.at, 4)
 		require.Equal(t, a.at[3], r.SentAt, "the last attempt's")
 		for i, most := range []time.Duration{8 * time.Millisecond, 16 * time.Millisecond, 32 * time.Millisecond} {
@@ -182,7 +182,7 @@ func TestRetry(t *testing.T) {
 	t.Run("is not in doubt about what was never sent", func(t *testing.T) {
 		r, a := run(t, 3, down, nil)
 		require.NoError(t, r.Err())
-		require.False(t, r.Doubt)
+		require.False(t, r.Ambiguous)
 		require.Len(t, a.at, 2)
 	})
 
@@ -197,7 +197,7 @@ func TestRetry(t *testing.T) {
 	t.Run("does not repeat what was refused for good", func(t *testing.T) {
 		r, a := run(t, 3, no)
 		require.ErrorIs(t, r.Err(), no)
-		require.False(t, r.Doubt)
+		require.False(t, r.Ambiguous)
 		require.Len(t, a.at, 1)
 	})
 }

@@ -13,7 +13,9 @@ import (
 type Reply struct {
 	*redis.Cmd
 	SentAt time.Time // before the last attempt was sent; what it did on the server was not done earlier
-	Doubt  bool      // a copy of the call was sent and not answered: it may have executed, or may yet
+
+	// Ambiguous says that a copy of the call was sent and not answered: it may have executed, or may execute yet.
+	Ambiguous bool
 }
 
 // migrationTimeout bounds for how long a call waits for a slot of a cluster that migrates to another node. It takes milliseconds
@@ -34,7 +36,7 @@ func Retry(
 			return r
 		}
 		unanswered := MayHaveBeenSent(err)
-		r.Doubt = r.Doubt || unanswered
+		r.Ambiguous = r.Ambiguous || unanswered
 		most := 512 * time.Millisecond
 		if Migrating(err) {
 			most = 64 * time.Millisecond

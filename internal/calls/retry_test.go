@@ -32,7 +32,7 @@ func TestRetry_ManyTimes(t *testing.T) {
 				return cmd, now
 			})
 			require.ErrorIs(t, r.Err(), io.EOF)
-			require.True(t, r.Doubt)
+			require.True(t, r.Ambiguous)
 			require.Len(t, sent, 1+retries)
 			for i := 10; i < retries; i++ {
 				pause := sent[i+1].Sub(sent[i])
@@ -84,7 +84,7 @@ func TestRetry_WaitsForASlotThatMigrates(t *testing.T) {
 				require.GreaterOrEqual(t, took, tt.least)
 				require.LessOrEqual(t, took, tt.most)
 				require.Equal(t, tt.err, r.Err() != nil)
-				require.False(t, r.Doubt, "nothing was executed")
+				require.False(t, r.Ambiguous, "nothing was executed")
 				require.Less(t, sent, int(took/(16*time.Millisecond)), "it pauses")
 				_, err = w.Stop(t.Context())
 				require.NoError(t, err)

@@ -13,9 +13,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
-// This file is looking at locks that are made of several, and freeing them whoever holds them.
+// This file is the state of locks that are made of several, and how they are freed by force.
 
-// askAll calls f for every part at the same time and returns what each said, in order.
+// askAll calls f for every part at the same time and returns the results in order.
 func askAll[T any](parts []*Mutex, f func(*Mutex) (T, error)) (answers []T, errs []error) {
 	answers, errs = make([]T, len(parts)), make([]error, len(parts))
 	var asking sync.WaitGroup
@@ -28,14 +28,14 @@ func askAll[T any](parts []*Mutex, f func(*Mutex) (T, error)) (answers []T, errs
 
 // MultiState is what Redis has under the names of a MultiMutex, each at an instant of its own.
 type MultiState struct {
-	Locked bool             // at least one of the names is held, by whomever: TryLock would have failed
-	Names  map[string]State // what each name is
+	Locked bool             // at least one of the names is held: TryLock would have failed
+	Names  map[string]State // of each name
 }
 
-// State asks Redis who holds each of the names, all at the same time. It blocks for one round trip, at most until ctx ends. What
-// Mutex.State says of its answer goes for each name; holds of one name and of several look alike in Redis.
+// State asks Redis for the state of all names at the same time. It blocks for one round trip, at most until ctx ends. The answer may be
+// out of date when it arrives, as that of Mutex.State. Holds of one name and of several look alike in Redis.
 //
-// If some names could not be looked at, the error joins their errors, and the MultiState tells of the others.
+// If the state of some names is not known, the error joins their errors, and the MultiState has the others.
 func (m *MultiMutex) State(ctx context.Context) (MultiState, error) {
 	if err := admit(ctx, &m.client.gate, m.name(), m.err); err != nil {
 		return MultiState{}, err
@@ -52,10 +52,10 @@ func (m *MultiMutex) State(ctx context.Context) (MultiState, error) {
 	return s, joined.Errors(errs...)
 }
 
-// ForceUnlock frees all names at the same time, whoever holds each, as Mutex.ForceUnlock frees one, and reports whether any was
-// held. Holders of all names, of some and of one lose them alike, and so does a call of Lock that has some and waits for others: the Lock
-// that it returns is lost at the first renewal. It blocks for one round trip, at most until ctx ends. The error joins those of the names
-// that could not be freed; the others are free.
+// ForceUnlock frees all names at the same time, as Mutex.ForceUnlock frees one, and reports whether any was held. Holders of all names,
+// of some and of one lose them. So does a call of Lock that has taken some names and waits for others: the Lock that it returns is lost
+// at the first renewal. ForceUnlock blocks for one round trip, at most until ctx ends. The error joins those of the names that could
+// not be freed; the others are free.
 func (m *MultiMutex) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := admit(ctx, &m.client.gate, m.name(), m.err); err != nil {
 		return false, err
@@ -67,30 +67,29 @@ func (m *MultiMutex) ForceUnlock(ctx context.Context) (bool, error) {
 
 // QuorumState is a lock as the servers of a Quorum have it, each at an instant of its own.
 type QuorumState struct {
-	// Locked says that fewer than a majority of the servers are free, as far as they answered: TryLock would have been refused.
-	// It may be one who holds the lock, or several who are in each other's way.
+	// Locked says that the lock is free on fewer than a majority of the servers that answered: TryLock would have been refused. One
+	// holder may have it, or several may be in each other's way.
 	Locked bool
 
-	// Holder is the hold that a majority of the servers names. Its ID is what the ids of one hold have in common. It is zero if there is no
-	// such hold, which may be because a server did not answer.
+	// Holder is the hold that a majority of the servers names. Its ID is the common part of the ids of one hold. It is zero if there is
+	// no such hold, which may be because a server did not answer.
 	Holder Holder
 
 	TTL     time.Duration // until a majority is free unless holds are renewed; negative if it never will be, 0 if it is
-	Servers []ServerState // what each server said, in the order in which NewQuorum was given them
+	Servers []ServerState // of each server, in the order of NewQuorum
 }
 
-// ServerState is what one server of a Quorum said of a lock.
+// ServerState is the state of a lock on one server of a Quorum.
 type ServerState struct {
 	State
-	Err error // why nothing is known; nil if State is
+	Err error // why the State is not known, or nil
 }
 
-// State asks all servers at the same time who holds the lock. It blocks until all have answered, at most until ctx ends, a third of the
-// lease is over, or 5 seconds. The answer may be out of date when it arrives: it is for people and dashboards, not for deciding
-// who may act.
+// State asks all servers at the same time for the state of the lock. It blocks until all have answered, at most until ctx ends, a third
+// of the lease is over, or 5 seconds. The answer may be out of date when it arrives: it is for people and dashboards, not for a
+// decision to act.
 //
-// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. Servers then has what is known, and
-// nothing else is set.
+// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. Then only Servers is set.
 func (m *QuorumMutex) State(ctx context.Context) (QuorumState, error) {
 	states, errs, err := survey(ctx, m, "state of", (*Mutex).State)
 	s := QuorumState{Servers: make([]ServerState, len(states))}
@@ -103,7 +102,7 @@ func (m *QuorumMutex) State(ctx context.Context) (QuorumState, error) {
 	return s, err
 }
 
-// count tells from the answers of the servers what they add up to.
+// count derives the state of the whole from the answers of the servers.
 func (s *QuorumState) count(majority int) {
 	free, named := 0, make(map[string]int)
 	var holds []time.Duration
@@ -128,25 +127,25 @@ func (s *QuorumState) count(majority int) {
 	}
 }
 
-// ForceUnlock frees the lock on all servers, whoever holds it there, and reports whether any of them had it. The holder is told
-// when his renewals no longer find a majority; until then he goes on as if he held it. It blocks until all servers have answered,
-// at most until ctx ends, a third of the lease is over, or 5 seconds.
+// ForceUnlock frees the lock on all servers, whatever holds it there, and reports whether any of them had it. The holder is told when
+// its renewals no longer find a majority; until then its Lock is valid. It blocks until all servers have answered, at most until ctx
+// ends, a third of the lease is over, or 5 seconds.
 //
-// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended: what has answered is free then, and
-// the lock may not be. With a nil error, those that did not answer may still have the lock, and are too few to keep it.
+// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. The servers that answered have
+// freed the lock, but it may still be held. After a nil error, servers that did not answer may have the lock; they are too few to keep it.
 func (m *QuorumMutex) ForceUnlock(ctx context.Context) (bool, error) {
 	freed, _, err := survey(ctx, m, "force unlock", (*Mutex).ForceUnlock)
 	return slices.Contains(freed, true), err
 }
 
-// survey asks all servers and returns what each of them said, and an error if it is fewer than a majority of them.
+// survey asks all servers. It returns the answer or the error of each, and an error if fewer than a majority answered.
 func survey[T any](ctx context.Context, m *QuorumMutex, operation string, f func(*Mutex, context.Context) (T, error)) ([]T, []error, error) {
 	q := m.quorum
 	if err := admit(ctx, &q.gate, m.name, m.err); err != nil {
 		return nil, nil, err
 	}
 	defer q.gate.Leave()
-	bounded, cancel := q.wheel.WithTimeout(ctx, m.patience())
+	bounded, cancel := q.wheel.WithTimeout(ctx, m.voteTimeout())
 	defer cancel()
 	answers, errs := askAll(m.parts, func(part *Mutex) (T, error) { return f(part, bounded) })
 	answered := 0
