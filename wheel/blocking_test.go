@@ -94,6 +94,53 @@ func TestWheel_CallbacksOfOneInstantThatAllBlockBeginTogether(t *testing.T) {
 	}
 }
 
+// heldClock is a stepped clock that can hold up one reading of it.
+type heldClock struct {
+	steppedClock
+	hold     atomic.Bool
+	reached  chan struct{} // receives when a reading is held up
+	released chan struct{} // closed to let it go on
+}
+
+func (c *heldClock) Now() time.Time {
+	if c.hold.CompareAndSwap(true, false) {
+		c.reached <- struct{}{}
+		<-c.released
+	}
+	return c.steppedClock.Now()
+}
+
+func TestWheel_CallbacksTakenWhileTheWorkerIsAboutToSleepBeginThoughTheFirstBlocks(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := &heldClock{
+			steppedClock: steppedClock{wait: make(chan time.Time)},
+			reached:      make(chan struct{}),
+			released:     make(chan struct{}),
+		}
+		w := newWheel(t, wheel.WithClock(c))
+		after(t, w, time.Hour, func() {}) // the worker has something to sleep for
+		end := make(chan struct{})
+		var began counter
+		for range 2 {
+			after(t, w, time.Second, func() {
+				if began.Add(1) == 1 {
+					close(c.released)
+				}
+				<-end
+			})
+		}
+		pass(time.Second) // the worker sleeps, and nothing is left to wake it
+		after(t, w, 0, func() {
+			c.hold.Store(true) // the next to read the clock is the new worker, which has found nothing to help with
+			<-c.reached
+			c.now.Add(int64(time.Second))
+		})
+		pass(time.Second)
+		require.EqualValues(t, 2, began.Load(), "one blocks, the other begins all the same")
+		close(end)
+	})
+}
+
 func TestWithTimeout_IsPunctualWhileCallbacksBlock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWheel(t)

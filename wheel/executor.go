@@ -235,6 +235,13 @@ func (x *executor) oldest() work {
 	return x.batches[0]
 }
 
+// hasBatch reports whether there is a batch to help with.
+func (x *executor) hasBatch() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.batches) > 0
+}
+
 // close ends the help with a batch that has no callback to be claimed any more.
 func (x *executor) close(b work) {
 	x.mu.Lock()

@@ -202,31 +202,33 @@ func raceAgainstStop(t *testing.T, round int, e wheel.Executor) stopRace {
 	require.NoError(t, err)
 	var accepted, refused, fired, stopped, late atomic.Int64
 	var over atomic.Bool
-	begin := make(chan struct{})
 	var wg sync.WaitGroup
 	for g := range 64 {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(round), uint64(g)))
-			<-begin
-			for range 400 {
+			for refusals := 0; refusals < 10; { // until the wheel refuses entries, however slow the machine is
 				timer, err := w.AfterFunc(upTo(r, time.Millisecond), func() {
 					if fired.Add(1); over.Load() {
 						late.Add(1)
 					}
 				})
 				if err != nil {
+					refusals++
 					refused.Add(1)
 					continue
 				}
-				accepted.Add(1)
-				if r.IntN(4) == 0 && timer.Stop() {
+				if accepted.Add(1); r.IntN(4) == 0 && timer.Stop() {
 					stopped.Add(1)
 				}
 			}
 		})
 	}
-	close(begin)
-	require.NoError(t, newWheel(t).Sleep(context.Background(), time.Duration(rand.Int64N(int64(10*time.Millisecond)))))
+	for accepted.Load() < 10_000 || fired.Load() < 100 {
+		runtime.Gosched()
+	}
+	for range rand.IntN(100) { // then stop it at any moment
+		runtime.Gosched()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	if round%2 == 1 {
 		cancel()

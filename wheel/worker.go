@@ -96,7 +96,8 @@ func (c *scheduler) help(r *runner) bool {
 func (c *scheduler) sleep(r *runner) bool {
 	next := c.next()
 	c.wakeAt.Store(next)
-	if c.next() < next {
+	// Another runner opens a batch before it raises next: if the next read above is the raised one, the batch shows here.
+	if c.next() < next || c.executor.hasBatch() {
 		c.wakeAt.Store(awake)
 		return true
 	}
