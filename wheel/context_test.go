@@ -3,6 +3,7 @@ package wheel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,5 +183,24 @@ func TestWithTimeout_LeavesNothingBehindWhenCancelled(t *testing.T) {
 			cancel()
 		}
 		require.Zero(t, w.Len())
+	})
+}
+
+func TestWithTimeout_DescribesItselfAsThoseOfPackageContext(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), "secret", "value")) //nolint:staticcheck,revive // as a user may
+		defer cancelParent()
+		ctx, cancel := w.WithTimeout(parent, time.Minute)
+		defer cancel()
+		deadline, _ := ctx.Deadline()
+		want := fmt.Sprintf("%v.wheel.WithTimeout(%v [1m0s])", parent, deadline)
+		require.Equal(t, want, fmt.Sprint(ctx))
+		require.Equal(t, want, fmt.Sprintf("%v %+v %s", ctx, ctx, ctx)[:len(want)])
+		child, cancelChild := context.WithCancel(ctx)
+		defer cancelChild()
+		for _, field := range []string{"mu:", "0x", "map["} {
+			require.NotContains(t, fmt.Sprintf("%v %+v", ctx, child), field)
+		}
 	})
 }

@@ -12,14 +12,14 @@ import "time"
 // Timer.Stop ends it, also from inside f: no firing begins after it has returned true, but one may be in progress.
 // Timer.Reset moves the next firing and with it the instants after that. A panic of f does not end it.
 //
-// Every does not block. Errors: ErrNilFunc; ErrInvalidPeriod for a period of zero or less; ErrStopped;
-// ErrTooManyPending. Nothing is scheduled then.
+// Every does not block. It returns an *InvalidError if period is not positive or f is nil, ErrStopped, or
+// ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {
 	if f == nil {
-		return Timer{}, ErrNilFunc
+		return Timer{}, errNilFunction
 	}
 	if period <= 0 {
-		return Timer{}, ErrInvalidPeriod
+		return Timer{}, argument.Error("period", period, "must be positive")
 	}
 	p := &struct {
 		recurring

@@ -27,9 +27,8 @@ func Pool(n int) Executor { return Executor{name: "Pool(" + strconv.Itoa(n) + ")
 func Inline() Executor { return Executor{name: "Inline", limit: 1} }
 
 // ExecutorFunc lets the caller run the callbacks, on goroutines of its own: a worker pool, an errgroup, an event loop.
-// The wheel calls run on its worker, once for each entry that comes due, in the order of ticks; run must
-// see to it that task is called soon, and must not block, as nothing fires meanwhile. For a pool that can
-// refuse work:
+// The wheel calls run on its worker, once for each entry that comes due, in the order of ticks. run must not block, as
+// nothing fires meanwhile, and must have task called soon. For a pool that can refuse work:
 //
 //	wheel.ExecutorFunc(func(task func()) {
 //		if err := pool.Submit(task); err != nil {
@@ -43,7 +42,7 @@ func Inline() Executor { return Executor{name: "Inline", limit: 1} }
 // the wheel's Stop. A panic of the callback does not leave the task: it is reported as with every executor.
 //
 // A task that is never called leaves its entry pending until that is stopped, reset or returned by the wheel's Stop;
-// other entries are not affected. A task that run calls itself runs on the worker, as with Inline. If run panics
+// other entries are not affected. If run calls task itself, the callback runs on the worker, as with Inline. If run panics
 // or ends its goroutine, the panic is reported and the task is called on a goroutine of the wheel's own.
 //
 // Stop of the wheel waits for the callbacks that tasks have begun, not for tasks that were not called.
@@ -67,11 +66,11 @@ func (e Executor) String() string {
 func (e Executor) refusal() string {
 	switch {
 	case e.name == "":
-		return "use Goroutines, Pool, Inline or ExecutorFunc"
+		return "must be Goroutines, Pool, Inline or ExecutorFunc"
 	case e.limit < 1:
-		return "a pool needs at least one goroutine"
+		return "must have at least one goroutine"
 	case e.name == "ExecutorFunc" && e.caller == nil:
-		return "the function is nil"
+		return "its function must not be nil"
 	}
 	return ""
 }

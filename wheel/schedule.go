@@ -39,14 +39,14 @@ func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 // instant after the one to which it was moved. A panic of f does not end the entry.
 //
 // Schedule calls s.Next once, on the caller's goroutine, and does not block by itself; later calls are made where f
-// runs. Errors: ErrNilFunc if s or f is nil; ErrNoNextTime if the first instant is the zero Time or not
-// after now; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
+// runs. It returns an *InvalidError if s or f is nil, ErrNoNextTime if the first instant is the zero Time or not after
+// now, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) Schedule(s Schedule, f func()) (Timer, error) {
-	if s == nil || f == nil {
-		return Timer{}, ErrNilFunc
+	if f == nil {
+		return Timer{}, errNilFunction
 	}
-	if g, ok := s.(ScheduleFunc); ok && g == nil {
-		return Timer{}, ErrNilFunc
+	if g, ok := s.(ScheduleFunc); s == nil || ok && g == nil {
+		return Timer{}, argument.Nil("schedule")
 	}
 	wall := w.scheduler.time.wall()
 	first := s.Next(wall)

@@ -105,19 +105,13 @@ func TestSchedule_RefusesWhatHasNoInstantAfterNow(t *testing.T) {
 			_, err := w.Schedule(wheel.ScheduleFunc(next), func() { t.Error(name) })
 			require.ErrorIs(t, err, wheel.ErrNoNextTime, name)
 		}
-		_, err := w.Schedule(nil, func() {})
-		require.ErrorIs(t, err, wheel.ErrNilFunc)
-		_, err = w.Schedule(wheel.ScheduleFunc(nil), func() {})
-		require.ErrorIs(t, err, wheel.ErrNilFunc)
-		_, err = w.Schedule(cronSchedule{time.Hour}, nil)
-		require.ErrorIs(t, err, wheel.ErrNilFunc)
 		require.PanicsWithValue(t, "boom", func() {
 			_, _ = w.Schedule(wheel.ScheduleFunc(func(time.Time) time.Time { panic("boom") }), func() {})
 		})
 		require.Zero(t, w.Len())
 		pass(time.Hour)
 
-		_, err = w.Stop(context.Background())
+		_, err := w.Stop(context.Background())
 		require.NoError(t, err)
 		_, err = w.Schedule(cronSchedule{time.Hour}, func() {})
 		require.ErrorIs(t, err, wheel.ErrStopped)

@@ -194,6 +194,9 @@ func (c *scheduler) task(s firer, i, gen uint32) {
 // shutdown ends the wheel: closeShards empties the shards, and what was taken from them before begins. It returns
 // once every callback that has begun has returned, or with ctx's error.
 func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) error {
+	if ctx == nil {
+		return errNilContext
+	}
 	if c.inCallback() {
 		return ErrStopFromTask
 	}

@@ -37,13 +37,11 @@ const (
 )
 
 // NewTimeout schedules task to run once, at the earliest when delay has passed, on the wheel's executor.
-// It does not block. Errors: ErrNilFunc; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
+// It does not block. It returns an *InvalidError if task is nil, ErrStopped, or ErrTooManyPending; then nothing is
+// scheduled.
 func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error) {
-	if task == nil {
-		return nil, ErrNilFunc
-	}
-	if f, ok := task.(TimerTaskFunc); ok && f == nil {
-		return nil, ErrNilFunc
+	if f, ok := task.(TimerTaskFunc); task == nil || ok && f == nil {
+		return nil, argument.Nil("task")
 	}
 	t := &Timeout{scheduler: w.scheduler, task: task, at: deadlineAfter(w.scheduler.time.now(), delay)}
 	if _, err := w.objects.schedule(delay, t); err != nil {

@@ -25,7 +25,8 @@ type object interface {
 }
 
 // New makes a wheel. Its goroutines start with the first entry and end when it has been empty for a while, so a wheel
-// that holds nothing need not be stopped. The error, if any, is an *OptionError.
+// that holds nothing need not be stopped. The error, if any, is an *InvalidError that
+// names the option.
 func New(opts ...Option) (*Wheel, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -67,10 +68,10 @@ func Default() *Wheel { return defaultWheel() }
 // for another callback. A d of zero or less fires as soon as possible. AfterFunc does not block and, while the wheel
 // has room, does not allocate.
 //
-// Errors: ErrNilFunc; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
+// It returns an *InvalidError if f is nil, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 	if f == nil {
-		return Timer{}, ErrNilFunc
+		return Timer{}, errNilFunction
 	}
 	return w.funcs.schedule(d, f)
 }
@@ -89,15 +90,17 @@ type Unprocessed struct {
 	Left    time.Duration // what was left until its deadline; 0 if it was due or its callback was running
 }
 
-// Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once, and
-// the wheel's goroutines end. It waits for callbacks that are running; if ctx ends first it returns ctx's error
-// beside the entries, and those callbacks end on their own. No callback begins after Stop has returned, and no entry is
-// returned for which Timer.Stop had returned false before. Handles of returned entries are expired. Entries of
-// Every and Schedule are returned once, also while their callback runs. Goroutines in Sleep get ErrStopped, and contexts
-// of WithTimeout keep their deadlines on runtime timers; neither is returned.
+// Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once, and the
+// wheel's goroutines end. No entry is returned for which Timer.Stop had returned false before. Handles of returned
+// entries are expired. Entries of Every and Schedule are returned once, also while their callback runs. Goroutines in
+// Sleep get ErrStopped, and contexts of WithTimeout keep their deadlines on runtime timers; neither is returned.
 //
-// Called again it returns nothing, without waiting. From a callback of the same wheel it returns ErrStopFromTask, and
-// on the wheel of Default ErrDefaultWheel; both leave the wheel running.
+// Stop waits until the callbacks that have begun have returned: when its error is nil, none runs and none will. If ctx
+// ends first, Stop returns the entries with ctx's error. Callbacks that had begun, or were just being called, then end
+// on their own; no other begins.
+//
+// Called again it returns nothing, without waiting. It returns an *InvalidError if ctx is nil, ErrStopFromTask when
+// called from a callback of the same wheel, and ErrDefaultWheel on the wheel of Default; the wheel keeps running then.
 func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	if w.shared {
 		return nil, ErrDefaultWheel
