@@ -10,8 +10,9 @@ const (
 	MaxTTL = 365 * 24 * time.Hour
 )
 
-// minTicks is how many ticks of the wheel a lease lasts at least. A renewal is sent a third of the lease and up to two ticks after the
-// last one, and the deadline lies a tick earlier than it would on an exact wheel; what is left has to suffice for an answer.
+// minTicks is how many ticks of the wheel a lease lasts at least. A renewal is sent a third of the lease and up to two
+// ticks after the last one, and the deadline lies a tick earlier than it would on an exact wheel; what is left has to
+// suffice for an answer.
 const minTicks = 10
 
 const (
@@ -76,11 +77,12 @@ func retryAfter(ttl time.Duration, u float64) time.Duration {
 // window is the stretch of time within which leases are renewed together, with the first of them.
 func window(ttl time.Duration) time.Duration { return min(ttl/100, maxWindow) }
 
-// collecting is how long the first lease of a slot waits for the others, whose entries fire in the same tick.
-func collecting(ttl time.Duration) time.Duration { return window(ttl) / 10 }
+// batchDelay is how long the first lease of a slot waits for the others, whose entries fire in the same tick.
+func batchDelay(ttl time.Duration) time.Duration { return window(ttl) / 10 }
 
-// slot moves the instant of a renewal, due in wait at the given age of the Renewer, back to one that leases of the same TTL share, so
-// that one wake-up of the wheel serves all that fall due within a window. What would lie in the past stays.
+// slot moves the instant of a renewal, due in wait at the given age of the Renewer, back to one that leases of the same
+// TTL share, so that one wake-up of the wheel serves all that fall due within a window. An instant that would lie in the
+// past is not moved.
 func slot(age, wait, window time.Duration) time.Duration {
 	if at := (age + wait).Truncate(window); at > age {
 		return at - age
