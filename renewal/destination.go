@@ -39,8 +39,8 @@ type Batch struct {
 
 // Backend renews leases at one destination.
 type Backend interface {
-	// Renew extends every lease of b by its TTL, only where the key is still held under the ID, and records the
-	// outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
+	// Renew extends every lease of b by its TTL, only where the key is still held under the ID, and records
+	// the outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
 	// Renew must return when ctx ends; until it does, it takes one of the destination's few places.
 	Renew(ctx context.Context, b *Batch) error
 }
@@ -51,8 +51,9 @@ type Destination struct {
 	renewer *Renewer
 	backend Backend
 
-	// Leases wait in due, a stack linked by nextDue, until the window closes. A lease is pushed before closeAt is read,
-	// and closeAt is reset before the stack is taken, so each lease has a window that will close.
+	// Leases wait in due, a stack linked by nextDue, until the window closes. A lease is pushed before
+	// closeAt is read, and closeAt is reset before the stack is taken, so each lease has a window that will
+	// close.
 	due     atomic.Pointer[Lease]
 	closeAt atomic.Int64 // when the window of due ends, in Unix nanoseconds; 0 if none is open
 
@@ -62,14 +63,14 @@ type Destination struct {
 	failing bool       // the last call failed
 }
 
-// Add starts to renew a lease that its holder has just obtained: first at a sixth to a third of its TTL, then at
-// every third. It does not block. It returns a *LostError if the deadline has passed already, ErrClosed after the
-// Renewer's Close, the wheel's error if the wheel refuses the entry, or an *InvalidError; then nothing is renewed and
-// the caller should give the lease back.
+// Add starts to renew a lease that its holder has just obtained: first at a sixth to a third of its TTL, then
+// at every third. It does not block. It returns a *LostError if the deadline has passed already, ErrClosed
+// after the Renewer's Close, the wheel's error if the wheel refuses the entry, or an *InvalidError; then
+// nothing is renewed and the caller should give the lease back.
 func (d *Destination) Add(s Spec) (*Lease, error) { return d.renewer.add(d, s) }
 
-// enqueue takes no lock: it runs in the callbacks of many entries at a time, and a wheel whose callbacks block starts
-// more goroutines.
+// enqueue takes no lock: it runs in the callbacks of many entries at a time, and a wheel whose callbacks
+// block starts more goroutines.
 func (d *Destination) enqueue(l *Lease, now time.Time) {
 	for {
 		l.nextDue = d.due.Load()
@@ -115,8 +116,8 @@ func (d *Destination) closeWindow() {
 	}
 }
 
-// cut sorts leases by TTL, the shortest first, and cuts them into batches of at most size leases. The shortest TTL of a
-// batch sets the timeout of its call, so leases of similar TTLs share one.
+// cut sorts leases by TTL, the shortest first, and cuts them into batches of at most size leases. The
+// shortest TTL of a batch sets the timeout of its call, so leases of similar TTLs share one.
 func cut(leases []*Lease, size int) [][]*Lease {
 	slices.SortStableFunc(leases, func(a, b *Lease) int { return cmp.Compare(a.ttl, b.ttl) })
 	return slices.Collect(slices.Chunk(leases, size))
@@ -167,8 +168,8 @@ func (d *Destination) send(leases []*Lease) {
 
 var errUnanswered = errors.New("renewal: the backend left the lease unanswered")
 
-// renew calls the backend. A panic of it counts as a failed call: it must not end the process, nor the leases of other
-// destinations.
+// renew calls the backend. A panic of it counts as a failed call: it must not end the process, nor the leases
+// of other destinations.
 func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
 	outcomes := b.Outcomes
 	defer func() {
@@ -191,10 +192,9 @@ func (d *Destination) report(err error, n int) {
 	if !changed || d.renewer.ctx.Err() != nil {
 		return
 	}
-	if err != nil {
-		d.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal failing, retrying until the deadlines",
-			slog.Int("leases", n), slog.Any("error", err))
+	if logger := d.renewer.config.logger; err != nil {
+		logger.Warn("renewal failing, retrying until the deadlines", "leases", n, "error", err)
 	} else {
-		d.renewer.config.logger.LogAttrs(context.Background(), slog.LevelInfo, "renewal recovered")
+		logger.Info("renewal recovered")
 	}
 }

@@ -9,11 +9,12 @@ import (
 )
 
 var (
-	// ErrLost is matched by every loss of a lease: the backend no longer knows the lease, or its deadline passed
-	// without a renewal. The concrete error is a *LostError.
+	// ErrLost is matched by every loss of a lease: the backend no longer knows the lease, or its deadline
+	// passed without a renewal. The concrete error is a *LostError.
 	ErrLost = errors.New("renewal: lease lost")
 
-	// ErrGone is the cause of a loss that the backend reported: the lease had been removed or had expired there.
+	// ErrGone is the cause of a loss that the backend reported: the lease had been removed or had expired
+	// there.
 	ErrGone = errors.New("renewal: the backend no longer knows the lease")
 
 	// ErrExpired is the cause of a loss that the local deadline decided: no renewal was confirmed in time.
@@ -38,7 +39,7 @@ var (
 type LostError struct {
 	Key   string
 	ID    string
-	Cause error     // ErrGone, ErrExpired or ErrUnwatched, joined with the last failure of the backend if there was one
+	Cause error     // ErrGone, ErrExpired or ErrUnwatched, joined with the backend's last failure if there was one
 	Due   time.Time // the local deadline that was in force
 
 	lossError error // Spec.Lost

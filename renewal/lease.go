@@ -33,8 +33,9 @@ type Lease struct {
 	prev, next *Lease // guarded by renewer.mu
 	nextDue    *Lease // in its destination's stack
 
-	// mu guards everything below. While the lease has not ended, exactly one wheel entry is pending, or its callback is
-	// about to run and will arm the next one; it fires at the next renewal or at the deadline, whichever is nearer.
+	// mu guards everything below. While the lease has not ended, exactly one wheel entry is pending, or its
+	// callback is about to run and will arm the next one; it fires at the next renewal or at the deadline,
+	// whichever is nearer.
 	mu      sync.Mutex
 	phase   phase
 	sentAt  time.Time     // before the request that the term in force was granted to
@@ -57,13 +58,13 @@ func (l *Lease) Key() string { return l.key }
 // ID is the Spec's ID.
 func (l *Lease) ID() string { return l.id }
 
-// Done returns a channel that is closed when the lease is over: lost, closed, or ended by the Renewer's Close. A loss is
-// announced before the backend can give the key to another holder, provided that clocks differ by at most one percent
-// in rate and that the process gets to run.
+// Done returns a channel that is closed when the lease is over: lost, closed, or ended by the Renewer's
+// Close. A loss is announced before the backend can give the key to another holder, provided that clocks
+// differ by at most one percent in rate and that the process gets to run.
 func (l *Lease) Done() <-chan struct{} { return l.doneContext().Done() }
 
-// Err is nil while the lease runs. Afterwards it says for good how the lease ended: a *LostError, the reason given to
-// Close, or ErrClosed.
+// Err is nil while the lease runs. Afterwards it says for good how the lease ended: a *LostError, the reason
+// given to Close, or ErrClosed.
 func (l *Lease) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,10 +111,10 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// Close ends the lease because its holder gives it back; reason becomes Err, nil stands for ErrReleased. It reports
-// whether this call ended it. When Close returns, no call that has yet to start carries the lease, and the answer of
-// one already in flight is ignored; such a call finds the ID released and does nothing there.
-// Close does not block and does not talk to the backend.
+// Close ends the lease because its holder gives it back; reason becomes Err, nil stands for ErrReleased. It
+// reports whether this call ended it. When Close returns, no call that has yet to start carries the lease,
+// and the answer of one already in flight is ignored; such a call finds the ID released and does nothing
+// there. Close does not block and does not talk to the backend.
 func (l *Lease) Close(reason error) bool {
 	if reason == nil {
 		reason = ErrReleased
@@ -127,10 +128,10 @@ func (l *Lease) Close(reason error) bool {
 	return closed
 }
 
-// Prolong records that the holder has obtained a longer term itself, by a request sent after sentAt for ttl. It
-// reports whether the lease still ran: a term that came too late is none, and the lease is then lost. A term that ends
-// sooner than the one in force changes nothing, nor does a ttl outside of MinTTL to MaxTTL. Renewals go on as before;
-// the backend must not let them shorten the term. Prolong does not block.
+// Prolong records that the holder has obtained a longer term itself, by a request sent after sentAt for ttl.
+// It reports whether the lease still ran: a term that came too late is none, and the lease is then lost. A
+// term that ends sooner than the one in force changes nothing, nor does a ttl outside of MinTTL to MaxTTL.
+// Renewals go on as before; the backend must not let them shorten the term. Prolong does not block.
 func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	l.mu.Lock()
 	now := time.Now()
@@ -148,8 +149,8 @@ func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	return held
 }
 
-// Gone ends the lease as lost, with the cause ErrGone, because its holder has learned that the backend no longer knows
-// it. It reports whether this call ended it.
+// Gone ends the lease as lost, with the cause ErrGone, because its holder has learned that the backend no
+// longer knows it. It reports whether this call ended it.
 func (l *Lease) Gone() bool { return l.lose(ErrGone) }
 
 // lose ends the lease against its holder's will, and announces that. It reports whether this call ended it.
@@ -161,8 +162,8 @@ func (l *Lease) lose(cause error) bool {
 	return loss != nil
 }
 
-// loseLocked ends the lease with the loss that it returns, nil if the lease had ended before. The caller passes it to
-// announceLoss once mu is unlocked.
+// loseLocked ends the lease with the loss that it returns, nil if the lease had ended before. The caller
+// passes it to announceLoss once mu is unlocked.
 func (l *Lease) loseLocked(cause error) (loss error) {
 	if l.phase == ended {
 		return nil
@@ -179,8 +180,8 @@ func (l *Lease) lostErrorLocked(cause error) *LostError {
 	return &LostError{Key: l.key, ID: l.id, Cause: cause, Due: l.termLocked().deadline(), lossError: l.lossError}
 }
 
-// endLocked reports whether the lease had not ended before; if so, the caller passes err to announceEnd once mu is
-// unlocked.
+// endLocked reports whether the lease had not ended before; if so, the caller passes err to announceEnd once
+// mu is unlocked.
 func (l *Lease) endLocked(err error) bool {
 	if l.phase == ended {
 		return false
@@ -291,7 +292,8 @@ func (l *Lease) armLocked(now time.Time) (err error) {
 	return err
 }
 
-// rearmLocked moves the pending entry. If it has fired, its callback waits for mu and arms the next one itself.
+// rearmLocked moves the pending entry. If it has fired, its callback waits for mu and arms the next one
+// itself.
 func (l *Lease) rearmLocked(now time.Time) { l.timer.Reset(l.nextEntryLocked(now)) }
 
 func (l *Lease) nextEntryLocked(now time.Time) time.Duration {
@@ -302,7 +304,8 @@ func (l *Lease) nextEntryLocked(now time.Time) time.Duration {
 	return max(d, 0)
 }
 
-// beginCall marks a queued lease as part of the call about to start; false means that it ended while it was queued.
+// beginCall marks a queued lease as part of the call about to start; false means that it ended while it was
+// queued.
 func (l *Lease) beginCall() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

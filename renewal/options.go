@@ -20,8 +20,8 @@ type option func(*config) error
 
 func (o option) apply(c *config) error { return o(c) }
 
-// WithLogger sets where losses and failing backends are reported. The default is slog.Default(), as it is when the
-// Renewer is made.
+// WithLogger sets where losses and failing backends are reported. The default is slog.Default(), as it is
+// when the Renewer is made.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error {
 		if l == nil {

@@ -51,7 +51,7 @@ func TestWheel_BlockingCallbacksDelayNoOther(t *testing.T) {
 	for name, opts := range unlimited() {
 		for _, load := range loads {
 			t.Run(name+": "+load.name, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
 					w := newWheel(t, append(opts, wheel.WithTickDuration(load.tick))...)
 					var late lateness
 					start := time.Now()
@@ -77,7 +77,7 @@ func TestWheel_CallbacksOfOneInstantThatAllBlockBeginTogether(t *testing.T) {
 	t.Parallel()
 	for name, opts := range unlimited() {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newWheel(t, opts...)
 				release := make(chan struct{})
 				var late lateness
@@ -111,7 +111,7 @@ func (c *heldClock) Now() time.Time {
 }
 
 func TestWheel_CallbacksTakenWhileTheWorkerIsAboutToSleepBeginThoughTheFirstBlocks(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		c := &heldClock{
 			steppedClock: steppedClock{wait: make(chan time.Time)},
 			reached:      make(chan struct{}),
@@ -142,7 +142,7 @@ func TestWheel_CallbacksTakenWhileTheWorkerIsAboutToSleepBeginThoughTheFirstBloc
 }
 
 func TestWithTimeout_IsPunctualWhileCallbacksBlock(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		for range 5000 {
 			after(t, w, time.Duration(rand.Int64N(int64(time.Second))), func() { time.Sleep(5 * time.Millisecond) })
@@ -164,7 +164,7 @@ func TestWithTimeout_IsPunctualWhileCallbacksBlock(t *testing.T) {
 func TestPool_CallsAtMostItsNumberAtATime(t *testing.T) {
 	for _, n := range []int{1, 2, 7} {
 		t.Run(wheel.Pool(n).String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newWheel(t, wheel.WithExecutor(wheel.Pool(n)))
 				var now, most, ran atomic.Int64
 				start := time.Now()
@@ -187,7 +187,7 @@ func TestPool_CallsAtMostItsNumberAtATime(t *testing.T) {
 }
 
 func TestPool_EntriesWaitTheirTurnInOrderAndStayPending(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.Pool(2)))
 		release := make(chan struct{})
 		for range 2 {

@@ -150,7 +150,7 @@ func TestWithTimeout_ValuesAndStoppedAfterFuncs(t *testing.T) {
 }
 
 func TestWithTimeout_OutlivesAStoppedOrFullWheel(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithMaxPendingTimeouts(1))
 		first, cancelFirst := w.WithTimeout(context.Background(), time.Minute)
 		defer cancelFirst()
@@ -174,7 +174,7 @@ func TestWithTimeout_OutlivesAStoppedOrFullWheel(t *testing.T) {
 }
 
 func TestWithTimeout_LeavesNothingBehindWhenCancelled(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		parent, cancelParent := context.WithCancel(context.Background())
 		defer cancelParent()
@@ -187,9 +187,10 @@ func TestWithTimeout_LeavesNothingBehindWhenCancelled(t *testing.T) {
 }
 
 func TestWithTimeout_DescribesItselfAsThoseOfPackageContext(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
-		parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), "secret", "value")) //nolint:staticcheck,revive // as a user may
+		type key struct{}
+		parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		defer cancelParent()
 		ctx, cancel := w.WithTimeout(parent, time.Minute)
 		defer cancel()

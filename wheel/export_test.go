@@ -35,8 +35,8 @@ func (r *Ring) Remove(i uint32) {
 // Reset moves an entry.
 func (r *Ring) Reset(i uint32, now, deadline int64) { r.reset(i, now, deadline) }
 
-// Advance frees and returns the entries due by now, in the order they come out, and the number of calls it took to
-// take them.
+// Advance frees and returns the entries due by now, in the order they come out, and the number of calls it
+// took to take them.
 func (r *Ring) Advance(now int64) (due []uint32, calls int) { return r.AdvanceBy(now, 256) }
 
 // AdvanceBy is Advance with so many entries at a time at most.

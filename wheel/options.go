@@ -58,9 +58,9 @@ func newConfig(opts []Option) (*config, error) {
 	return c, nil
 }
 
-// WithTickDuration sets the length of one tick, the span within which a busy wheel fires entries together: 1 µs to 1 h,
-// default 1 ms. No entry ever fires before its deadline; a longer tick makes a busy wheel cheaper and its entries up
-// to one tick later.
+// WithTickDuration sets the length of one tick, the span within which a busy wheel fires entries together: 1
+// µs to 1 h, default 1 ms. No entry ever fires before its deadline; a longer tick makes a busy wheel cheaper
+// and its entries up to one tick later.
 func WithTickDuration(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < minTickDuration || d > maxTickDuration {
@@ -71,8 +71,8 @@ func WithTickDuration(d time.Duration) Option {
 	})
 }
 
-// WithTicksPerWheel sets the number of buckets of one round: 1 to 65 536, default 512. It is rounded up to the next
-// power of two, as in Netty.
+// WithTicksPerWheel sets the number of buckets of one round: 1 to 65 536, default 512. It is rounded up to
+// the next power of two, as in Netty.
 func WithTicksPerWheel(n int) Option {
 	return option(func(c *config) error {
 		if n < 1 || n > maxTicksPerWheel {
@@ -117,8 +117,8 @@ func WithClock(clock Clock) Option {
 	})
 }
 
-// WithLogger sets where the wheel reports panics of callbacks, schedules that have gone wrong, and misuse. The default
-// is slog.Default(), as it is when the wheel is made.
+// WithLogger sets where the wheel reports panics of callbacks, schedules that have gone wrong, and misuse.
+// The default is slog.Default(), as it is when the wheel is made.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error {
 		if l == nil {
@@ -129,9 +129,9 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithPanicHandler sets the function that receives each panic of a callback, of a Schedule or of an ExecutorFunc, with
-// its stack, in place of the logger. It runs on the goroutine that panicked, must be safe for concurrent use and
-// must not panic.
+// WithPanicHandler sets the function that receives each panic of a callback, of a Schedule or of an
+// ExecutorFunc, with its stack, in place of the logger. It runs on the goroutine that panicked, must be safe
+// for concurrent use and must not panic.
 func WithPanicHandler(f func(v any, stack []byte)) Option {
 	return option(func(c *config) error {
 		if f == nil {

@@ -83,7 +83,7 @@ func TestNew_AcceptsTheWholeRangeOfOptions(t *testing.T) {
 	for _, tick := range []time.Duration{time.Microsecond, time.Millisecond, 1234567, time.Hour} {
 		for _, buckets := range []int{1, 3, 512, 1000, 65536} {
 			t.Run(fmt.Sprintf("%v and %d", tick, buckets), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
 					w := newWheel(t, wheel.WithTickDuration(tick), wheel.WithTicksPerWheel(buckets), wheel.WithMaxPendingTimeouts(100))
 					var ran counter
 					for _, d := range []time.Duration{0, tick - 1, tick, 1000 * tick, 24 * time.Hour} {

@@ -1,7 +1,7 @@
 package wheel
 
-// recurring is an entry of Every or Schedule. It keeps its node, and so its handle, from firing to firing. While its
-// callback runs the entry is held outside the rows of its ring, so that it cannot overlap itself.
+// recurring is an entry of Every or Schedule. It keeps its node, and so its handle, from firing to firing.
+// While its callback runs, the entry is held outside the rows of its ring, so it cannot fire again meanwhile.
 type recurring struct {
 	f     func()
 	rule  rule
@@ -14,16 +14,18 @@ type recurring struct {
 
 // rule tells when a recurring entry fires, in nanoseconds since the wheel's origin.
 type rule interface {
-	// early reports whether the time of the firing has not come yet, although the deadline has, and until when to wait.
+	// early reports whether the time of the firing has not come yet, although the deadline has, and until
+	// when to wait.
 	early(now int64) (deadline int64, early bool)
-	// next returns the deadline after a firing that was due then; false ends the entry. It may run the user's code.
+	// next returns the deadline after a firing that was due then; false ends the entry. It may run the user's
+	// code.
 	next(now, due int64, reset bool) (deadline int64, ok bool)
 }
 
 func (p *recurring) bind(t Timer) { p.timer = t }
 
-// takenLocked is called when the entry is taken from the ring.
-func (p *recurring) takenLocked(deadline int64) {
+// beginLocked records the deadline of a firing when the entry is taken from the ring.
+func (p *recurring) beginLocked(deadline int64) {
 	p.due, p.reset, p.moved = deadline, p.moved, false
 }
 

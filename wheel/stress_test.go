@@ -30,8 +30,8 @@ func newLedger(n int) *ledger {
 
 func (l *ledger) fire(k uint32) { l.ran[k].Add(1) }
 
-// awaitSome returns when a tenth of the n entries from the given one have run, so that both outcomes of a race
-// occur however slow the machine is.
+// awaitSome returns when a tenth of the n entries from the given one have run, so that both outcomes of a
+// race occur however slow the machine is.
 func (l *ledger) awaitSome(from, n int) {
 	for ran := 0; ran < n/10; runtime.Gosched() {
 		ran = 0
@@ -41,7 +41,8 @@ func (l *ledger) awaitSome(from, n int) {
 	}
 }
 
-// verdict counts the entries that ran and those that were stopped, and the ones of which neither or both is true.
+// verdict counts the entries that ran and those that were stopped, and the ones of which neither or both is
+// true.
 func (l *ledger) verdict() (ran, stopped, wrong int) {
 	for k := range l.ran {
 		switch n, s := l.ran[k].Load(), l.stopped[k].Load(); {
@@ -195,8 +196,8 @@ func (r *stopRace) add(t *testing.T, o stopRace) {
 	r.fired, r.stopped, r.returned = r.fired+o.fired, r.stopped+o.stopped, r.returned+o.returned
 }
 
-// raceAgainstStop lets goroutines schedule and stop while the wheel is stopped, every other time with a context that
-// has ended.
+// raceAgainstStop lets goroutines schedule and stop while the wheel is stopped, every other time with a
+// context that has ended.
 func raceAgainstStop(t *testing.T, round int, e wheel.Executor) stopRace {
 	w, err := wheel.New(wheel.WithMaxPendingTimeouts(1<<30), wheel.WithExecutor(e))
 	require.NoError(t, err)

@@ -8,8 +8,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// benchEvery lets 1000 functions be called every 10 ms and reports the processor time of each call. start begins the
-// calls of a function and returns how to end them.
+// benchEvery lets 1000 functions be called every 10 ms and reports the processor time of each call. start
+// begins the calls of a function and returns how to end them.
 func benchEvery(b *testing.B, start func(period time.Duration, f func()) (stop func())) {
 	for b.Loop() {
 		var calls atomic.Int64
