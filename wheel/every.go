@@ -33,8 +33,6 @@ func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {
 // fixedRate is the rule of Every.
 type fixedRate struct{ period time.Duration }
 
-func (r *fixedRate) early(int64) (deadline int64, early bool) { return 0, false }
-
 func (r *fixedRate) next(now, due int64, _ bool) (deadline int64, ok bool) {
 	missed := time.Duration(max(0, now-due)).Truncate(r.period)
 	return deadlineAfter(due+int64(missed), r.period), true

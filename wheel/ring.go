@@ -27,7 +27,7 @@ const (
 	locSlotBits = 20 // the loc of a linked node is ring<<26 | row<<20 | slot
 	locSlotMask = 1<<locSlotBits - 1
 
-	// Entries that are due and stay allocated for a while are held outside the rows.
+	// Entries that are due and stay allocated for a while are held: linked in no row.
 	locHeld    = 2 * rowsPerRing << locSlotBits
 	locWaiting = locHeld     // given to the caller's executor, which has not called it yet
 	locCalled  = locHeld + 1 // its callback is running; it returns to a row when that ends
@@ -58,7 +58,6 @@ type ring struct {
 	rows     [2 * rowsPerRing]*row
 	used     [2]uint64 // bit set: that row of the near or far ring exists
 	spare    *row
-	held     bucket
 
 	visiting *row   // the far row whose bucket at pos is being moved
 	visited  uint32 // and the next node of it to look at
@@ -128,9 +127,7 @@ func (r *ring) move(i uint32, now, deadline int64) (event int64) {
 
 // hold keeps an entry that take has returned.
 func (r *ring) hold(i uint32, loc uint32) {
-	n := r.node(i)
-	n.loc = loc
-	r.held.push(&r.slab, i, n)
+	r.node(i).loc = loc
 }
 
 // forward lets cur catch up with the time while nothing is due: the worker sleeps through empty ticks, and
@@ -206,7 +203,7 @@ func (r *ring) unlink(i uint32, n *node) {
 		r.picked = n.next
 	}
 	if n.loc >= locHeld {
-		r.held.unlink(&r.slab, n)
+		n.loc = 0 // only entries that are held have such a loc
 		return
 	}
 	k := n.loc >> locSlotBits
@@ -373,19 +370,29 @@ func (r *ring) visit(rw *row, budget int) int {
 	return budget
 }
 
-// anyEntry returns any entry, or zero if there is none.
-func (r *ring) anyEntry() uint32 {
-	if r.held.head != 0 {
-		return r.held.head
-	}
-	for half, set := range r.used {
-		if set != 0 {
-			rw := r.rows[half<<roundBits|bits.TrailingZeros64(set)]
+// unlinkAll unlinks every entry, those that are held last, and passes it to visit, which may release it.
+func (r *ring) unlinkAll(visit func(i uint32, n *node)) {
+	for half := range r.used {
+		for r.used[half] != 0 {
+			rw := r.rows[half<<roundBits|bits.TrailingZeros64(r.used[half])]
 			b, _ := rw.nextOccupied(0)
-			return rw.buckets[b].head
+			i := rw.buckets[b].head
+			r.unlink(i, r.node(i))
+			visit(i, r.node(i))
 		}
 	}
-	return 0
+	for c, ch := range r.chunks {
+		if ch == nil {
+			continue
+		}
+		for k := range ch {
+			if n := &ch[k]; n.loc >= locHeld {
+				i := uint32(c<<chunkBits | k)
+				r.unlink(i, n)
+				visit(i, n)
+			}
+		}
+	}
 }
 
 // next returns the instant from which take has something to do, never if the ring is empty.

@@ -83,8 +83,7 @@ func (s *shard) reset(i, gen uint32, d time.Duration) bool {
 }
 
 // rearm returns an entry whose callback has ended to the ring, unless it was stopped meanwhile.
-func (s *shard) rearm(i, gen uint32, deadline int64) {
-	now := s.scheduler.time.now()
+func (s *shard) rearm(i, gen uint32, now, deadline int64) {
 	s.mu.Lock()
 	if !s.holdsLocked(i, gen) {
 		s.mu.Unlock()
@@ -143,9 +142,9 @@ type shardSet[T any] struct {
 
 	// bind, if set, tells a value its handle before the entry can fire.
 	bind func(v T, t Timer)
-	// recurs, if set, reports whether the entry of a value stays after it has fired, and tells it its
-	// deadline.
-	recurs func(v T, deadline int64) bool
+	// recurs, if set, reports whether the entry of a value stays after it has fired, and whether that firing counts
+	// already. It tells such a value the deadline of the firing.
+	recurs func(v T, deadline int64) (stays, counts bool)
 	// moved, if set, tells a value that Timer.Reset was called.
 	moved func(v T)
 }
@@ -326,11 +325,17 @@ func (s *typedShard[T]) raiseNextLocked(more bool) {
 // beginLocked ends an entry whose callback is about to be called, or holds it until that has ended.
 func (s *typedShard[T]) beginLocked(i uint32, now int64) T {
 	v, n := *s.value(i), s.ring.node(i)
-	if s.set.recurs != nil && s.set.recurs(v, n.deadline) {
+	stays, counts := false, true
+	if s.set.recurs != nil {
+		stays, counts = s.set.recurs(v, n.deadline)
+	}
+	if counts {
+		s.counts.fire(time.Duration(now - n.deadline))
+	}
+	if stays {
 		s.ring.hold(i, locCalled)
 		return v
 	}
-	s.counts.fire(time.Duration(now - n.deadline))
 	s.endLocked(i)
 	return v
 }
@@ -366,11 +371,9 @@ func (s *typedShard[T]) close(now int64, visit func(v T, left time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	for i := s.ring.anyEntry(); i != 0; i = s.ring.anyEntry() {
-		n := s.ring.node(i)
-		s.ring.unlink(i, n)
+	s.ring.unlinkAll(func(i uint32, n *node) {
 		visit(*s.value(i), time.Duration(max(0, n.deadline-now)))
 		s.endLocked(i)
-	}
+	})
 	s.next.Store(never)
 }

@@ -37,12 +37,11 @@ func New(opts ...Option) (*Wheel, error) {
 	w.funcs = newShardSet(c, func(f func()) { f() })
 	w.objects = newShardSet(c, object.fire)
 	w.objects.bind = object.bind
-	w.objects.recurs = func(o object, deadline int64) bool {
-		p, ok := o.(*recurring)
-		if ok {
-			p.beginLocked(deadline)
+	w.objects.recurs = func(o object, deadline int64) (stays, counts bool) {
+		if p, ok := o.(*recurring); ok {
+			return true, p.beginLocked(deadline)
 		}
-		return ok
+		return false, true
 	}
 	w.objects.moved = func(o object) {
 		if p, ok := o.(*recurring); ok {
