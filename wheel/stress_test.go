@@ -1,6 +1,7 @@
 package wheel_test
 
-// Races in real time, each over at least a million operations and each required to show both of its outcomes.
+// Races in real time, each over at least a million operations, 50 000 with -short, and each required to show
+// both of its outcomes.
 
 import (
 	"context"
@@ -16,7 +17,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-const raceOps = 1_000_000
+// raceOps is how many operations a race takes.
+func raceOps() int {
+	if testing.Short() {
+		return 50_000
+	}
+	return 1_000_000
+}
 
 // ledger records what became of each entry.
 type ledger struct {
@@ -94,15 +101,16 @@ func soonOrLater(r *rand.Rand) time.Duration {
 }
 
 func testStopAgainstFire(t *testing.T, batch int, opts ...wheel.Option) {
-	l := newLedger(raceOps)
+	ops := raceOps()
+	l := newLedger(ops)
 	w, err := wheel.NewTyped(l.fire, opts...)
 	require.NoError(t, err)
 	const goroutines = 4
 	parallel(goroutines, func(g int) {
 		r := rand.New(rand.NewPCG(1, uint64(g)))
 		timers := make([]wheel.Timer, batch)
-		for from := g * raceOps / goroutines; from < (g+1)*raceOps/goroutines; from += batch {
-			n := min(batch, (g+1)*raceOps/goroutines-from)
+		for from := g * ops / goroutines; from < (g+1)*ops/goroutines; from += batch {
+			n := min(batch, (g+1)*ops/goroutines-from)
 			for k := range n {
 				timers[k] = schedule(t, w, soonOrLater(r), uint32(from+k))
 			}
@@ -116,10 +124,10 @@ func testStopAgainstFire(t *testing.T, batch int, opts ...wheel.Option) {
 		l.fire(u.Value)
 	}
 	ran, stopped, wrong := l.verdict()
-	t.Logf("%d entries: %d ran, %d stopped, %d wrong", raceOps, ran, stopped, wrong)
+	t.Logf("%d entries: %d ran, %d stopped, %d wrong", ops, ran, stopped, wrong)
 	require.Zero(t, wrong)
-	require.Greater(t, ran, raceOps/20)
-	require.Greater(t, stopped, raceOps/20)
+	require.Greater(t, ran, ops/20)
+	require.Greater(t, stopped, ops/20)
 	st := w.Stats()
 	require.EqualValues(t, ran, st.Fired)
 	require.EqualValues(t, stopped, st.Stopped)
@@ -138,7 +146,8 @@ func TestRace_StopAgainstTheMoveFromFarToNear(t *testing.T) {
 
 func TestRace_ResetAgainstFire(t *testing.T) {
 	t.Parallel()
-	l := newLedger(raceOps)
+	ops := raceOps()
+	l := newLedger(ops)
 	w, err := wheel.NewTyped(l.fire)
 	require.NoError(t, err)
 	const goroutines, batch = 4, 500
@@ -146,7 +155,7 @@ func TestRace_ResetAgainstFire(t *testing.T) {
 	parallel(goroutines, func(g int) {
 		r := rand.New(rand.NewPCG(2, uint64(g)))
 		timers := make([]wheel.Timer, batch)
-		for from := g * raceOps / goroutines; from < (g+1)*raceOps/goroutines; from += batch {
+		for from := g * ops / goroutines; from < (g+1)*ops/goroutines; from += batch {
 			for k := range batch {
 				timers[k] = schedule(t, w, soonOrLater(r), uint32(from+k))
 			}
@@ -166,22 +175,23 @@ func TestRace_ResetAgainstFire(t *testing.T) {
 	ran, _, wrong := l.verdict()
 	t.Logf("%d reset while pending, %d too late", moved.Load(), late.Load())
 	require.Zero(t, wrong)
-	require.Equal(t, raceOps, ran)
-	require.Greater(t, moved.Load(), int64(raceOps/20))
-	require.Greater(t, late.Load(), int64(raceOps/20))
+	require.Equal(t, ops, ran)
+	require.Greater(t, moved.Load(), int64(ops/20))
+	require.Greater(t, late.Load(), int64(ops/20))
 }
 
 func TestRace_ScheduleAgainstTheWheelsStop(t *testing.T) {
 	t.Parallel()
+	ops := raceOps()
 	for name, e := range executors() {
 		t.Run(name, func(t *testing.T) {
 			var sum stopRace
-			for round := 0; sum.accepted+sum.refused < raceOps/4; round++ {
+			for round := 0; sum.accepted+sum.refused < int64(ops)/4; round++ {
 				sum.add(t, raceAgainstStop(t, round, e))
 			}
 			t.Logf("%+v", sum)
 			for _, outcome := range []int64{sum.fired, sum.stopped, sum.returned, sum.refused} {
-				require.Greater(t, outcome, int64(raceOps/2000))
+				require.Greater(t, outcome, int64(ops/2000))
 			}
 		})
 	}
