@@ -13,7 +13,7 @@ type batch[T any] struct {
 	vals   []T
 	cursor atomic.Int64
 	refs   atomic.Int32 // runners, and one while it is open
-	place  int          // in runnerPool.batches, -1 once it is closed
+	place  int          // in runnerPool.batches, -1 once it is closed; guarded by its mutex
 }
 
 // openBatch is a batch, whatever its values are.
@@ -21,7 +21,7 @@ type openBatch interface {
 	retain()
 	release()
 	run(r *runner)
-	setPlace(place int) (former int)
+	setPlaceLocked(place int) (former int) // with the mutex of the runnerPool
 }
 
 func (s *shardSet[T]) newBatch() *batch[T] {
@@ -65,7 +65,7 @@ func (b *batch[T]) release() {
 	}
 }
 
-func (b *batch[T]) setPlace(place int) (former int) {
+func (b *batch[T]) setPlaceLocked(place int) (former int) {
 	former, b.place = b.place, place
 	return former
 }

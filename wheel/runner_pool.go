@@ -150,7 +150,7 @@ func (p *runnerPool) open(b openBatch, r *runner) {
 	}
 	b.retain() // for the caller
 	b.retain() // for as long as it is open
-	b.setPlace(len(p.batches))
+	b.setPlaceLocked(len(p.batches))
 	p.batches = append(p.batches, b)
 }
 
@@ -176,13 +176,13 @@ func (p *runnerPool) hasBatch() bool {
 func (p *runnerPool) close(b openBatch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	place := b.setPlace(-1)
+	place := b.setPlaceLocked(-1)
 	if place < 0 {
 		return // another runner of the batch has closed it
 	}
 	last := len(p.batches) - 1
 	if end := p.batches[last]; end != b {
-		end.setPlace(place)
+		end.setPlaceLocked(place)
 		p.batches[place] = end
 	}
 	p.batches[last] = nil
