@@ -130,12 +130,14 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 		return err
 	}
 	_, errBackend := r.Destination(nil)
+	var none context.Context
 	for name, tt := range map[string]struct {
 		err   error
 		field string
 	}{
 		"no wheel":             {construct(nil), "wheel"},
 		"no backend":           {errBackend, "backend"},
+		"a nil context":        {r.Close(none), "context"},
 		"a nil option":         {construct(w, nil), "option"},
 		"a nil logger":         {construct(w, renewal.WithLogger(nil)), "WithLogger"},
 		"an empty batch":       {construct(w, renewal.WithBatchSize(0)), "WithBatchSize"},
@@ -158,5 +160,6 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 	require.Zero(t, r.Len())
 	require.Zero(t, w.Len())
 	require.Zero(t, b.count())
+	require.NoError(t, watch(ttl, time.Now()), "a Close that was refused closes nothing")
 	require.NoError(t, r.Close(t.Context()))
 }
