@@ -100,7 +100,7 @@ func (b *breaker) try() {
 	defer cancel()
 	call := failed.algorithm.encode(failed.key, &ask{})
 	err := failed.algorithm.script().Run(ctx, c.rdb, call.Keys, call.Args...).Err()
-	if calls.Classify(nil, err) == calls.Unavailable {
+	if calls.Classify(context.Background(), err) == calls.Unavailable {
 		b.mu.Lock()
 		b.cause = err
 		b.mu.Unlock()

@@ -78,7 +78,7 @@ func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			client, _, replies := held(t)
-			k, name, w := client.Keyed("stock", c.limit, c.algorithm), redistest.Name(t), newWheel(t)
+			k, name, w := client.Keyed("stock", c.limit, ratelimit.WithAlgorithm(c.algorithm)), redistest.Name(t), newWheel(t)
 			_, err := k.Peek(t.Context(), name) // tells the server the script
 			require.NoError(t, err)
 			for range 40 {
@@ -119,7 +119,7 @@ func TestWait_ACancelledWaiterLeavesItsPermitsToTheNext(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			client, _, replies := held(t)
-			k, name := client.Keyed("next", ratelimit.PerHour(10), algorithm), redistest.Name(t)
+			k, name := client.Keyed("next", ratelimit.PerHour(10), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			_, err := k.Peek(t.Context(), name)
 			require.NoError(t, err)
 			executed, release := replies.hold()

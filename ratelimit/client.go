@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
-	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +17,8 @@ import (
 // Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent use.
 type Client struct {
 	rdb     redis.UniversalClient
-	bounded bool // commands of flights do not outlast them
+	base    redis.UniversalClient // what rdb is or embeds: knows the nodes
+	bounded bool                  // commands of flights do not outlast them
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
 	began   time.Time
@@ -39,13 +39,13 @@ type Client struct {
 // returns earlier when its context ends. There is one exception: a caller whose context is cancelled, rather than that its
 // deadline passes, may be kept for the timeout by a Redis that answered until then, for it may have sent the script itself.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
-		return nil, &InvalidError{"client", "nil", "must not be nil"}
+	if err := argument.Client(rdb); err != nil {
+		return nil, err
 	}
-	cfg := config{logger: slog.New(slog.DiscardHandler), failures: 3, probe: defaultProbe, timeout: defaultTimeout}
+	cfg := config{logger: slog.Default(), failures: 3, probe: defaultProbe, timeout: defaultTimeout}
 	for i, o := range opts {
 		if o == nil {
-			return nil, &InvalidError{"option", i, "is nil"}
+			return nil, argument.Error("option", i, "is nil")
 		}
 		if err := o.apply(&cfg); err != nil {
 			return nil, err
@@ -54,8 +54,18 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if cfg.wheel == nil {
 		cfg.wheel = wheel.Default()
 	}
+	base := calls.Base(rdb)
+	if calls.Endless(base) {
+		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
+	}
+	if base == nil {
+		base = rdb
+		cfg.logger.Warn("ratelimit: the client is of a type whose nodes are not known: the scripts of each key travel alone",
+			"type", fmt.Sprintf("%T", rdb))
+	}
 	c := &Client{
 		rdb:     rdb,
+		base:    base,
 		wheel:   cfg.wheel,
 		logger:  cfg.logger,
 		began:   time.Now(),
@@ -78,6 +88,9 @@ func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }
 // Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends. Closing twice
 // is harmless. The wheel and rdb stay the caller's.
 func (c *Client) Close(ctx context.Context) error {
+	if ctx == nil {
+		return argument.Nil("context")
+	}
 	if c.gate.Close() {
 		c.breaker.stop()
 	}
@@ -119,24 +132,27 @@ func (c *Client) leave() { c.gate.Leave() }
 
 // inside runs f, which talks to Redis for one caller, with the state of a key, unless the Client is closed, and returns when
 // f has or ctx ends, whatever Redis does. An f that is left alone goes on until rdb's own timeouts. It releases the state.
-func inside[T any](ctx context.Context, s *keyState, f func() (T, error)) (T, error) {
+func inside[T any](ctx context.Context, s *keyState, operation string, f func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	var none T
-	c, err := s.client, ctx.Err()
-	if err == nil {
+	c, err := s.client, error(nil)
+	if ctx.Err() != nil {
+		err = calls.Ended(ctx)
+	} else {
 		err = c.enter()
 	}
 	if err != nil {
 		s.release()
-		return none, err
+		return none, s.operationError(operation, err)
 	}
 	if ctx.Done() == nil {
 		defer c.leave()
 		defer s.release()
-		return f()
+		value, err := f()
+		return value, s.operationError(operation, err)
 	}
 	done := make(chan result, 1)
 	go func() {
@@ -147,9 +163,9 @@ func inside[T any](ctx context.Context, s *keyState, f func() (T, error)) (T, er
 	}()
 	select {
 	case r := <-done:
-		return r.value, r.err
+		return r.value, s.operationError(operation, r.err)
 	case <-ctx.Done():
-		return none, ctx.Err()
+		return none, s.operationError(operation, calls.Ended(ctx))
 	}
 }
 

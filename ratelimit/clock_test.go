@@ -82,7 +82,7 @@ func TestClock_FixedWindow(t *testing.T) {
 	limit, key := ratelimit.PerMinute(10), "k:{"+name+"}:window"
 	ask := func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 		return func(ctx context.Context) (ratelimit.Result, error) {
-			return c.Keyed("k", limit, ratelimit.FixedWindow).Allow(ctx, name)
+			return c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		}
 	}
 	for _, ttl := range []time.Duration{time.Hour, 0, 122 * time.Second} {

@@ -4,12 +4,29 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
+
+// allow asks for n permits without waiting for them. None are granted always.
+func (s *keyState) allow(ctx context.Context, n int64) (Result, error) {
+	r, err := s.decide(ctx, n)
+	if n == 0 && err == nil {
+		r.Allowed, r.RetryAfter = true, 0
+	}
+	return r, s.operationError("allow", err)
+}
+
+// peek tells whether a permit would be granted.
+func (s *keyState) peek(ctx context.Context) (Result, error) {
+	r, err := s.decide(ctx, 0)
+	return r, s.operationError("peek", err)
+}
 
 // decide asks for n permits without waiting for them; n = 0 looks.
 func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
-	if err := ctx.Err(); err != nil {
-		return Result{}, err
+	if ctx.Err() != nil {
+		return Result{}, calls.Ended(ctx)
 	}
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
@@ -63,7 +80,7 @@ const impatience = 10 * time.Millisecond
 // gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer, the policy
 // decides.
 func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
-	err := ctx.Err()
+	err := calls.Ended(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < impatience {
 		return Result{}, err
 	}

@@ -16,7 +16,7 @@ func (p Pace) Den() int64                                 { return p.p.den }
 func (p Pace) Take(tat Mark, now, n int64) (Mark, bool)   { return p.p.take(tat, now, n) }
 func (p Pace) Delay(tat Mark, now, n int64) time.Duration { return p.p.delay(tat, now, n) }
 func (p Pace) Remaining(tat Mark, now int64) int64        { return p.p.remaining(tat, now) }
-func (m gcraTime) Parts() (us, num int64)                 { return m.us, m.num }
+func (t gcraTime) Parts() (us, num int64)                 { return t.us, t.num }
 func Member(id [16]byte, n int64) string                  { return member(id, n) }
 func LogKeys(name string) []string                        { return logKeys(name) }
 

@@ -86,7 +86,7 @@ func (f *flight) send() bool {
 		for i, j := range jobs {
 			if j.kind == jobLine { // of the others nobody is there any more
 				if got, err := f.answer(j, cmds[i], at); err == nil {
-					j.late(got, at, f.sentAt)
+					j.late(got, f.sentAt)
 				}
 			}
 			j.over()
@@ -110,7 +110,7 @@ func (f *flight) answer(j *job, cmd *redis.Cmd, at reading) (answer, error) {
 	s := j.state
 	reply, err := cmd.Int64Slice()
 	if err != nil {
-		return answer{}, explain(nil, s.id.key, err) // its own end is an outage
+		return answer{}, explain(context.Background(), err) // its own end is an outage
 	}
 	return s.algorithm.decode(&j.ask, reply, at)
 }
@@ -143,7 +143,7 @@ type clientKey struct{}
 // they do. A *redis.Client does not look at deadlines unless told so by its options, so these commands take a client that has
 // the same connections and other options, on the way through the hooks of rdb.
 func (c *Client) bound() bool {
-	switch rdb := c.rdb.(type) {
+	switch rdb := c.base.(type) {
 	case *redis.Client:
 		timeout := c.timeout
 		if read := rdb.Options().ReadTimeout; read > 0 {

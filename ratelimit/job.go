@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
 // jobKind says who is behind a job.
@@ -194,7 +196,7 @@ func (j *job) settleLineLocked(valid bool, at reading) {
 }
 
 // late takes note of an answer that came after its job was given up: what it has charged for those who wait is there.
-func (j *job) late(got answer, at reading, sentAt time.Time) {
+func (j *job) late(got answer, sentAt time.Time) {
 	s := j.state
 	s.mu.Lock()
 	var next *job
@@ -228,7 +230,7 @@ func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
 		select {
 		case <-j.done:
 		case <-ctx.Done():
-			return j, ctx.Err()
+			return j, calls.Ended(ctx)
 		}
 	}
 	return j, j.err

@@ -32,13 +32,13 @@ func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
 	k := &Keyed{client: c, prefix: prefix}
 	for i, o := range opts {
 		if o == nil {
-			k.check(&InvalidError{"option", i, "is nil"})
+			k.check(argument.Error("option", i, "is nil"))
 		} else {
 			k.check(o.applyKeyed(&k.options))
 		}
 	}
 	if prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024 {
-		k.check(&InvalidError{"prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"})
+		k.check(argument.Error("prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"))
 	}
 	k.setLimit(limit)
 	return k
@@ -62,16 +62,16 @@ func (k *Keyed) setLimit(limit Limit) {
 	case k.err != nil:
 		return
 	case k.options.prefetch > limit.Burst/4 && k.options.prefetch > 0:
-		k.check(&InvalidError{"WithPrefetch n", k.options.prefetch, "must be at most a quarter of the burst"})
+		k.check(argument.Error("WithPrefetch n", k.options.prefetch, "must be at most a quarter of the burst"))
 	case k.options.within > limit.Per/10:
-		k.check(&InvalidError{"WithPrefetch within", k.options.within, "must be at most a tenth of the period"})
+		k.check(argument.Error("WithPrefetch within", k.options.within, "must be at most a tenth of the period"))
 	}
 	if k.options.algorithm == FixedWindow {
 		k.algorithm = &window{limit: limit}
 	} else {
 		k.algorithm = newGCRA(limit)
 	}
-	if _, single := k.client.rdb.(*redis.Client); single {
+	if _, single := k.client.base.(*redis.Client); single {
 		k.out = k.client.senders.of(k.algorithm.script(), "")
 	}
 }
@@ -83,17 +83,20 @@ func (k *Keyed) Err() error { return k.err }
 func (k *Keyed) Limit() Limit { return k.options.limit }
 
 // use returns the state of a key after checking what is asked of it.
-func (k *Keyed) use(key string, n int64) (*keyState, error) {
-	if k.err != nil {
+func (k *Keyed) use(ctx context.Context, operation, key string, n int64) (*keyState, error) {
+	switch {
+	case k.err != nil:
 		return nil, k.err
+	case ctx == nil:
+		return nil, argument.Nil("context")
+	case n < 0:
+		return nil, argument.Error("n", n, "must not be negative")
 	}
-	if n < 0 {
-		return nil, &InvalidError{"n", n, "must not be negative"}
-	}
+	id := stateID{k.options, redisKey(k.prefix, key, k.options.algorithm)}
 	if n > k.options.limit.Burst {
-		return nil, fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)
+		return nil, &callError{operation, id.key, fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)}
 	}
-	return k.client.use(stateID{k.options, redisKey(k.prefix, key, k.options.algorithm)}, k.algorithm, k.out), nil
+	return k.client.use(id, k.algorithm, k.out), nil
 }
 
 // Allow is AllowN of one permit.
@@ -108,12 +111,12 @@ func (k *Keyed) Allow(ctx context.Context, key string) (Result, error) { return 
 // client. If ctx is cancelled first, its error is returned and the permits may be charged. The script is sent once and never
 // repeated: a lost reply can charge in vain, but not twice.
 func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error) {
-	s, err := k.use(key, n)
+	s, err := k.use(ctx, "allow", key, n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return s.decide(ctx, n)
+	return s.allow(ctx, n)
 }
 
 // AllowLimit is Allow under another limit than the Keyed's, for keys that have limits of their own, such as tenants. Nothing is
@@ -135,7 +138,7 @@ func (k *Keyed) AllowLimitN(ctx context.Context, key string, n int64, limit Limi
 // is true if it is at least one. n may be above the burst; n = 0 is Peek. It does not overtake those who wait.
 func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
 	n = min(n, k.options.limit.Burst)
-	s, err := k.use(key, n)
+	s, err := k.use(ctx, "allow up to", key, n)
 	if err != nil {
 		return Result{}, err
 	}
@@ -145,7 +148,14 @@ func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, err
 
 // Peek returns what Allow would say, and changes nothing. It blocks for one round trip. Result.Granted is 0. What this process
 // has charged in advance does not count as remaining.
-func (k *Keyed) Peek(ctx context.Context, key string) (Result, error) { return k.AllowN(ctx, key, 0) }
+func (k *Keyed) Peek(ctx context.Context, key string) (Result, error) {
+	s, err := k.use(ctx, "peek", key, 0)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.release()
+	return s.peek(ctx)
+}
 
 // Wait is WaitN of one permit.
 func (k *Keyed) Wait(ctx context.Context, key string) error { return k.WaitN(ctx, key, 1) }
@@ -159,25 +169,19 @@ func (k *Keyed) Wait(ctx context.Context, key string) error { return k.WaitN(ctx
 // Permits are charged up to 20 ms before they can be used, so while some process waits for all that a key has,
 // Allow of others is denied. A waiter sees within a second what other processes change.
 func (k *Keyed) WaitN(ctx context.Context, key string, n int64) error {
-	s, err := k.use(key, n)
+	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
 		return err
 	}
 	defer s.release()
-	if n == 0 {
-		return nil
-	}
 	return s.wait(ctx, n)
 }
 
 // WaitFunc is WaitN without a goroutine: f is called exactly once, on a goroutine of its own, with what WaitN would
 // return. cancel ends the wait, and calls f with context.Canceled, unless it is decided already.
 func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)) (cancel func()) {
-	s, err := k.use(key, max(n, 1))
-	if n < 1 && err == nil {
-		s.release()
-		err = &InvalidError{"n", n, "must be at least 1"}
-	}
+	mustCall(f == nil)
+	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
 		return k.client.refuse(f, err)
 	}
@@ -187,15 +191,15 @@ func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)
 // Reset forgets the key: its whole burst can be used again. Other processes learn of it within a second. It returns when Redis
 // has answered or ctx ends; then the key may be forgotten or not.
 func (k *Keyed) Reset(ctx context.Context, key string) error {
-	s, err := k.use(key, 0)
+	s, err := k.use(ctx, "reset", key, 0)
 	if err != nil {
 		return err
 	}
-	_, err = inside(ctx, s, func() (struct{}, error) {
+	_, err = inside(ctx, s, "reset", func() (struct{}, error) {
 		s.invalidate()
 		defer s.invalidate() // nor is what was asked for meanwhile to be believed
 		if err := k.client.rdb.Del(ctx, s.id.key).Err(); err != nil {
-			return struct{}{}, explain(ctx, s.id.key, err)
+			return struct{}{}, explain(ctx, err)
 		}
 		return struct{}{}, nil
 	})
@@ -207,9 +211,9 @@ func (k *Keyed) Reset(ctx context.Context, key string) error {
 // ErrUnavailable after the time of WithTimeout, whatever the policy. FixedWindow has no reservations.
 func (k *Keyed) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	if k.err == nil && k.options.algorithm == FixedWindow {
-		return nil, &InvalidError{"Algorithm", "FixedWindow", "has no reservations"}
+		return nil, argument.Error("WithAlgorithm", "FixedWindow", "has no reservations")
 	}
-	s, err := k.use(key, n)
+	s, err := k.use(ctx, "reserve", key, n)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func TestKeyed_StrangersShareNoQuota(t *testing.T) {
 	} {
 		for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
 			for _, p := range pairs {
-				k := c.Keyed(p.prefix, limit, algorithm)
+				k := c.Keyed(p.prefix, limit, ratelimit.WithAlgorithm(algorithm))
 				r, err := k.AllowN(ctx, p.key, 3)
 				require.NoError(t, err, "%s %q", what, p)
 				require.True(t, r.Allowed, "%s %q", what, p)

@@ -45,19 +45,19 @@ func (l Limit) String() string { return fmt.Sprintf("%d per %v, burst %d", l.Rat
 func (l Limit) validate() error {
 	switch {
 	case l.Rate < 1 || l.Rate > MaxRate:
-		return &InvalidError{"Limit.Rate", l.Rate, "must be 1 to 4294967295"}
+		return argument.Error("Limit.Rate", l.Rate, "must be 1 to 4294967295")
 	case l.Per < time.Microsecond || l.Per > MaxPer:
-		return &InvalidError{"Limit.Per", l.Per, "must be 1µs to 87600h"}
+		return argument.Error("Limit.Per", l.Per, "must be 1µs to 87600h")
 	case l.Burst < 1 || l.Burst > MaxRate:
-		return &InvalidError{"Limit.Burst", l.Burst, "must be 1 to 4294967295"}
+		return argument.Error("Limit.Burst", l.Burst, "must be 1 to 4294967295")
 	}
 	// Burst periods of Per/Rate each.
 	hi, lo := bits.Mul64(uint64(l.Per), uint64(l.Burst))
 	if hi >= uint64(l.Rate) {
-		return &InvalidError{"Limit.Burst", l.Burst, "must refill within 100 years"}
+		return argument.Error("Limit.Burst", l.Burst, "must refill within 100 years")
 	}
 	if refill, _ := bits.Div64(hi, lo, uint64(l.Rate)); refill > uint64(maxBurstTime) {
-		return &InvalidError{"Limit.Burst", l.Burst, "must refill within 100 years"}
+		return argument.Error("Limit.Burst", l.Burst, "must refill within 100 years")
 	}
 	return nil
 }
@@ -69,9 +69,9 @@ func (l Limit) validateWindow() error {
 	}
 	switch {
 	case l.Burst != l.Rate:
-		return &InvalidError{"Limit.Burst", l.Burst, "must equal Rate: a window has no burst of its own"}
+		return argument.Error("Limit.Burst", l.Burst, "must equal Rate: a window has no burst of its own")
 	case l.Per%time.Millisecond != 0:
-		return &InvalidError{"Limit.Per", l.Per, "must be whole milliseconds"}
+		return argument.Error("Limit.Per", l.Per, "must be whole milliseconds")
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -33,10 +34,22 @@ const (
 type Limiter struct {
 	client *Client
 	name   string
+	err    error
 }
 
-// Limiter returns the limiter of that name. It does not talk to Redis.
-func (c *Client) Limiter(name string) *Limiter { return &Limiter{client: c, name: name} }
+// Limiter returns the limiter of that name. It does not talk to Redis, and nothing of it is kept. A name is any 1 to 65536 bytes
+// whose derived keys share a cluster slot: if it contains a brace, it must contain a hash tag such as {user:7}. A bad name is
+// reported by Err, and by every method, as an *InvalidError.
+func (c *Client) Limiter(name string) *Limiter {
+	l := &Limiter{client: c, name: name}
+	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name)); ok {
+		l.err = argument.Error("name", scripts.Quote(name), refused.Reason)
+	}
+	return l
+}
+
+// Err returns what was wrong with the name given to Client.Limiter, or nil.
+func (l *Limiter) Err() error { return l.err }
 
 // Config is a limit as it stands in Redis.
 type Config struct {
@@ -87,7 +100,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	var cfg setConfig
 	for i, o := range opts {
 		if o == nil {
-			return false, &InvalidError{"option", i, "is nil"}
+			return false, argument.Error("option", i, "is nil")
 		}
 		o.applySet(&cfg)
 	}
@@ -95,15 +108,15 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	case err != nil:
 		return false, err
 	case scope != Overall && scope != PerClient:
-		return false, &InvalidError{"Scope", int(scope), "must be Overall or PerClient"}
+		return false, argument.Error("Scope", int(scope), "must be Overall or PerClient")
 	case cfg.keepAlive != 0 && (cfg.keepAlive < limit.Per || cfg.keepAlive%time.Millisecond != 0):
-		return false, &InvalidError{"WithKeepAlive", cfg.keepAlive, "must be whole milliseconds and at least the period"}
+		return false, argument.Error("WithKeepAlive", cfg.keepAlive, "must be whole milliseconds and at least the period")
 	}
-	return manage(ctx, l, func(s *keyState) (bool, error) {
+	return manage(ctx, l, "set", func(s *keyState) (bool, error) {
 		set, err := scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
 			int(scope), cfg.keepAlive.Milliseconds(), flag(cfg.keepState)).Bool()
 		if err != nil {
-			return false, explain(ctx, l.name, err)
+			return false, explain(ctx, err)
 		}
 		s.limitChanged(set && (scope == Overall || mode != "try" && !cfg.keepState))
 		return set, nil
@@ -112,10 +125,10 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 
 // Config returns the limit, or ErrNotConfigured.
 func (l *Limiter) Config(ctx context.Context) (Config, error) {
-	return manage(ctx, l, func(*keyState) (Config, error) {
+	return manage(ctx, l, "config", func(*keyState) (Config, error) {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
 		if err != nil {
-			return Config{}, explain(ctx, l.name, err)
+			return Config{}, explain(ctx, err)
 		}
 		number := func(field string) int64 {
 			n, _ := strconv.ParseInt(fields[field], 10, 64)
@@ -123,7 +136,7 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 		}
 		rate, interval := number("rate"), number("interval")
 		if rate < 1 || interval < 1 || fields["type"] == "" {
-			return Config{}, fmt.Errorf("%w: %s", ErrNotConfigured, scripts.Quote(l.name))
+			return Config{}, ErrNotConfigured
 		}
 		return Config{
 			Limit:     Limit{Rate: rate, Per: time.Duration(min(interval, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, Burst: rate},
@@ -135,10 +148,10 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 
 // Delete removes the limit and what was granted, and reports whether there was anything. Other clients see it after about a second.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
-	return manage(ctx, l, func(s *keyState) (bool, error) {
+	return manage(ctx, l, "delete", func(s *keyState) (bool, error) {
 		n, err := l.client.rdb.Del(ctx, logKeys(l.name)...).Result()
 		if err != nil {
-			return false, explain(ctx, l.name, err)
+			return false, explain(ctx, err)
 		}
 		s.limitChanged(true)
 		return n > 0, nil
@@ -160,27 +173,28 @@ func (s *keyState) limitChanged(anew bool) {
 }
 
 // use returns the state of the name after checking what is asked of it.
-func (l *Limiter) use(n int64) (*keyState, error) {
-	if err := scripts.CheckName(l.name); err != nil {
-		return nil, &InvalidError{"name", scripts.Quote(l.name), err.Error()}
-	}
-	if n < 0 {
-		return nil, &InvalidError{"n", n, "must not be negative"}
-	}
-	if n > MaxRate {
-		return nil, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)
+func (l *Limiter) use(ctx context.Context, operation string, n int64) (*keyState, error) {
+	switch {
+	case l.err != nil:
+		return nil, l.err
+	case ctx == nil:
+		return nil, argument.Nil("context")
+	case n < 0:
+		return nil, argument.Error("n", n, "must not be negative")
+	case n > MaxRate:
+		return nil, &callError{operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)}
 	}
 	return l.client.use(stateID{keyedOptions{algorithm: logAlgorithm}, l.name}, slidingLog{}, nil), nil
 }
 
 // manage runs f, which asks Redis itself, and returns when it has or ctx ends, whatever Redis does.
-func manage[T any](ctx context.Context, l *Limiter, f func(*keyState) (T, error)) (T, error) {
-	s, err := l.use(0)
+func manage[T any](ctx context.Context, l *Limiter, operation string, f func(*keyState) (T, error)) (T, error) {
+	s, err := l.use(ctx, operation, 0)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return inside(ctx, s, func() (T, error) { return f(s) })
+	return inside(ctx, s, operation, func() (T, error) { return f(s) })
 }
 
 // Allow is AllowN of one permit.
@@ -194,22 +208,29 @@ func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(c
 // ErrUnavailable and ErrMisconfigured: see Keyed.AllowN. If ctx is cancelled first, its error is returned and the permits may be
 // charged. A reply that was lost and a call that was repeated charge once.
 func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
-	s, err := l.use(n)
+	s, err := l.use(ctx, "allow", n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return s.decide(ctx, n)
+	return s.allow(ctx, n)
 }
 
 // Peek returns what Allow would say, and writes nothing. It blocks for at most one round trip. Result.Granted is 0.
-func (l *Limiter) Peek(ctx context.Context) (Result, error) { return l.AllowN(ctx, 0) }
+func (l *Limiter) Peek(ctx context.Context) (Result, error) {
+	s, err := l.use(ctx, "peek", 0)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.release()
+	return s.peek(ctx)
+}
 
 // AllowUpTo charges as many permits as there are, at most n, in one round trip. Result.Granted tells how many; Allowed is
 // true if it is at least one. n may be above the rate; n = 0 is Peek. It does not overtake those who wait.
 func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 	n = min(n, MaxRate)
-	s, err := l.use(n)
+	s, err := l.use(ctx, "allow up to", n)
 	if err != nil {
 		return Result{}, err
 	}
@@ -226,25 +247,19 @@ func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 // charged: an entry that was made for a waiter that leaves serves the next one that asks for as much, or is taken out of the
 // log. Entries are made up to 20 ms before they can be used. A waiter sees within a second what other processes change.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {
-	s, err := l.use(n)
+	s, err := l.use(ctx, "wait", n)
 	if err != nil {
 		return err
 	}
 	defer s.release()
-	if n == 0 {
-		return nil
-	}
 	return s.wait(ctx, n)
 }
 
 // WaitFunc is WaitN without a goroutine: f is called exactly once, on a goroutine of its own, with what WaitN would return.
 // cancel ends the wait, and calls f with context.Canceled, unless it is decided already.
 func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
-	s, err := l.use(n)
-	if n == 0 && err == nil {
-		s.release()
-		err = &InvalidError{"n", n, "must be at least 1"}
-	}
+	mustCall(f == nil)
+	s, err := l.use(ctx, "wait", n)
 	if err != nil {
 		return l.client.refuse(f, err)
 	}
@@ -256,7 +271,7 @@ func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel 
 // ErrExceedsLimit if n is above the rate, and with ErrUnavailable after the time of WithTimeout, whatever the policy. In Redis
 // it is an entry with a time to come, which Redisson counts as any other.
 func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
-	s, err := l.use(n)
+	s, err := l.use(ctx, "reserve", n)
 	if err != nil {
 		return nil, err
 	}
@@ -267,17 +282,18 @@ func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 // Return gives back the permits of one Result, and reports whether they were still in the log. Others can use them at once.
 // A second call finds nothing to give back. It returns when Redis has answered or ctx ends.
 func (l *Limiter) Return(ctx context.Context, granted Result) (given bool, err error) {
-	s, err := l.use(0)
+	s, err := l.use(ctx, "return", 0)
 	if err != nil {
 		return false, err
 	}
 	defer s.release()
 	if s.client.gate.Closed() {
-		return false, ErrClosed
+		return false, s.operationError("return", ErrClosed)
 	}
 	spans := make([]span, len(granted.grant))
 	for i, e := range granted.grant {
 		spans[i].entry = e
 	}
-	return s.takeBack(ctx, spans)
+	given, err = s.takeBack(ctx, spans)
+	return given, s.operationError("return", err)
 }

@@ -42,12 +42,13 @@ type simEvent struct {
 // simQueue is a heap by time.
 type simQueue []simEvent
 
-func (q simQueue) Len() int { return len(q) }
-func (q simQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+func (q *simQueue) Len() int { return len(*q) }
+func (q *simQueue) Less(i, j int) bool {
+	a, b := (*q)[i], (*q)[j]
+	return a.at < b.at || a.at == b.at && a.seq < b.seq
 }
-func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *simQueue) Push(e any)   { *q = append(*q, e.(simEvent)) }
+func (q *simQueue) Swap(i, j int) { (*q)[i], (*q)[j] = (*q)[j], (*q)[i] }
+func (q *simQueue) Push(e any)    { *q = append(*q, e.(simEvent)) }
 func (q *simQueue) Pop() any {
 	last := (*q)[len(*q)-1]
 	*q = (*q)[:len(*q)-1]
@@ -200,7 +201,8 @@ func (s *LineSim) Run(until time.Duration) {
 				continue
 			}
 			// A wheel fires at its ticks, never early.
-			if at := (max(l.wake, s.Now) + s.Tick - 1) / s.Tick * s.Tick; at < next {
+			at := max(l.wake, s.Now) + s.Tick - 1
+			if at -= at % s.Tick; at < next {
 				next, woken = at, l
 			}
 		}

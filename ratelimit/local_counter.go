@@ -193,7 +193,7 @@ func (c *Client) limitOf(key string, used bool) (*localLimit, error) {
 	defer cancel()
 	reply, err := scripts.RateLimit.Run(ctx, c.rdb, []string{key}, flag(used)).Int64Slice()
 	if err != nil {
-		return nil, explain(nil, key, err)
+		return nil, explain(context.Background(), err)
 	}
 	if len(reply) < 4 {
 		return nil, (&ask{}).need(reply, 4)

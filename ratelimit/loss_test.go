@@ -59,7 +59,7 @@ func TestLoss_Eviction(t *testing.T) {
 		}},
 		"window": {"w:{u}:window", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 			return func(ctx context.Context) (ratelimit.Result, error) {
-				return c.Keyed("w", limit, ratelimit.FixedWindow).Allow(ctx, "u")
+				return c.Keyed("w", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
 			}
 		}},
 		"log": {"{log}:permits", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Option configures New.
+// Option configures New. Of one that is given twice the last counts.
 type Option interface{ apply(*config) error }
 
 type optionFunc func(*config) error
@@ -31,18 +31,18 @@ const defaultTimeout = 250 * time.Millisecond
 func WithWheel(w *wheel.Wheel) Option {
 	return optionFunc(func(c *config) error {
 		if w == nil {
-			return &InvalidError{"WithWheel", "nil", "must not be nil"}
+			return argument.Nil("WithWheel")
 		}
 		c.wheel = w
 		return nil
 	})
 }
 
-// WithLogger sets where it is reported that Redis went down and came back. The default is nowhere.
+// WithLogger sets where it is reported that Redis went down and came back. The default is slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) error {
 		if l == nil {
-			return &InvalidError{"WithLogger", "nil", "must not be nil"}
+			return argument.Nil("WithLogger")
 		}
 		c.logger = l
 		return nil
@@ -53,7 +53,7 @@ func WithLogger(l *slog.Logger) Option {
 func WithPolicy(p Policy) Option {
 	return optionFunc(func(c *config) error {
 		if p.kind == shareLocally && p.share < 1 {
-			return &InvalidError{"LocalShare", p.share, "must be at least 1"}
+			return argument.Error("LocalShare", p.share, "must be at least 1")
 		}
 		c.policy = p
 		return nil
@@ -67,7 +67,7 @@ func WithPolicy(p Policy) Option {
 func WithTimeout(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		if d < time.Millisecond {
-			return &InvalidError{"WithTimeout", d, "must be at least 1ms"}
+			return argument.Error("WithTimeout", d, "must be at least 1ms")
 		}
 		c.timeout = d
 		return nil
@@ -80,16 +80,16 @@ func WithBreaker(failures int, probe time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		switch {
 		case failures < 1:
-			return &InvalidError{"WithBreaker failures", failures, "must be at least 1"}
+			return argument.Error("WithBreaker failures", failures, "must be at least 1")
 		case probe < time.Millisecond:
-			return &InvalidError{"WithBreaker probe", probe, "must be at least 1ms"}
+			return argument.Error("WithBreaker probe", probe, "must be at least 1ms")
 		}
 		c.failures, c.probe = failures, probe
 		return nil
 	})
 }
 
-// KeyedOption configures Keyed.
+// KeyedOption configures Keyed. Of one that is given twice the last counts.
 type KeyedOption interface{ applyKeyed(*keyedOptions) error }
 
 // keyedOptions are what requests for a key have in common that are counted together.
@@ -114,17 +114,20 @@ const (
 	logAlgorithm Algorithm = 255 // of Limiters
 )
 
-func (a Algorithm) applyKeyed(c *keyedOptions) error {
-	if a > FixedWindow {
-		return &InvalidError{"Algorithm", uint8(a), "must be GCRA or FixedWindow"}
-	}
-	c.algorithm = a
-	return nil
-}
-
 type keyedOptionFunc func(*keyedOptions) error
 
 func (f keyedOptionFunc) applyKeyed(c *keyedOptions) error { return f(c) }
+
+// WithAlgorithm sets how permits are counted: GCRA (default) or FixedWindow.
+func WithAlgorithm(a Algorithm) KeyedOption {
+	return keyedOptionFunc(func(c *keyedOptions) error {
+		if a > FixedWindow {
+			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA or FixedWindow")
+		}
+		c.algorithm = a
+		return nil
+	})
+}
 
 // WithPrefetch charges up to n permits in advance with a request that is granted, and lets this process use them without
 // asking Redis for the time given. What is not used by then is lost. Never more is used than was charged, but
@@ -133,10 +136,10 @@ func (f keyedOptionFunc) applyKeyed(c *keyedOptions) error { return f(c) }
 func WithPrefetch(n int64, within time.Duration) KeyedOption {
 	return keyedOptionFunc(func(c *keyedOptions) error {
 		if n < 1 {
-			return &InvalidError{"WithPrefetch n", n, "must be at least 1"}
+			return argument.Error("WithPrefetch n", n, "must be at least 1")
 		}
 		if within < time.Millisecond {
-			return &InvalidError{"WithPrefetch within", within, "must be at least 1ms"}
+			return argument.Error("WithPrefetch within", within, "must be at least 1ms")
 		}
 		c.prefetch, c.within = n, within
 		return nil

@@ -23,7 +23,7 @@ func TestPlot(t *testing.T) {
 	c, _, _, name := shared(t)
 	require.NoError(t, c.Limiter(name).SetRate(t.Context(), limit, ratelimit.Overall))
 	gcra, small := c.Keyed("gcra", limit), c.Keyed("small", limit.WithBurst(2))
-	window := c.Keyed("window", limit, ratelimit.FixedWindow)
+	window := c.Keyed("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	lines := []struct {
 		label, colour string
 		allow         func(context.Context) (ratelimit.Result, error)

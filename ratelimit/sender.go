@@ -139,7 +139,7 @@ type route struct {
 // a pipeline for several nodes the slowest would hold up the others.
 func (s *senders) of(script *scripts.Script, key string) *sender {
 	known, node := true, ""
-	switch rdb := s.client.rdb.(type) {
+	switch rdb := s.client.base.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
 		ctx, end := context.WithCancel(context.Background())

@@ -44,7 +44,7 @@ func TestSender_CallersOfDifferentKeysShareRoundTrips(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c, _, _, trips := delayed(t)
-			k, name := c.Keyed("k", ratelimit.PerHour(3), algorithm), redistest.Name(t)
+			k, name := c.Keyed("k", ratelimit.PerHour(3), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			allow := func(want bool, left int64) func(i int) {
 				return func(i int) {
 					r, err := k.Allow(t.Context(), fmt.Sprint(name, i))

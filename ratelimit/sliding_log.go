@@ -11,7 +11,7 @@ import (
 
 // slidingLog is the algorithm of Redisson's RRateLimiter: an entry for every grant, which leaves after the interval. Of a
 // limit of the scope PerClient it only says what it is, as a *localLimit, and decides nothing.
-type slidingLog struct{ client *Client }
+type slidingLog struct{}
 
 // recount is how often the whole log is counted, in case a peer has charged something that is not in it.
 const recount = time.Minute

@@ -4,15 +4,22 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
 // upTo asks for as many of n permits as there are.
 func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 	if n == 0 {
-		return s.decide(ctx, 0)
+		return s.allow(ctx, 0)
 	}
-	if err := ctx.Err(); err != nil {
-		return Result{}, err
+	r, err := s.grantUpTo(ctx, n)
+	return r, s.operationError("allow up to", err)
+}
+
+func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
+	if ctx.Err() != nil {
+		return Result{}, calls.Ended(ctx)
 	}
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
@@ -32,7 +39,7 @@ func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 		return r, nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && time.Since(began) >= impatience {
-		err = unavailable(ctx.Err())
+		err = unavailable(calls.Ended(ctx))
 	}
 	if !errors.Is(err, ErrUnavailable) {
 		return Result{}, err

@@ -5,13 +5,19 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
 // wait blocks until n permits are granted.
 func (s *keyState) wait(ctx context.Context, n int64) error {
+	return s.operationError("wait", s.waitInLine(ctx, n))
+}
+
+func (s *keyState) waitInLine(ctx context.Context, n int64) error {
 	done := make(chan error, 1)
 	w, j, err := s.join(ctx, n, func(err error) { done <- err })
-	if err != nil {
+	if err != nil || w == nil {
 		return err
 	}
 	defer s.client.stats.waiting.Add(-1)
@@ -29,7 +35,7 @@ func (s *keyState) wait(ctx context.Context, n int64) error {
 	case <-ctx.Done():
 	}
 	if s.leave(w) {
-		return ctx.Err()
+		return calls.Ended(ctx)
 	}
 	return <-done // it ended in the same instant
 }
@@ -41,7 +47,7 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 	over := func(err error) {
 		s.client.stats.waiting.Add(-1)
 		then()
-		f(err)
+		f(s.operationError("wait", err))
 	}
 	w, j, err := s.join(ctx, n, func(err error) {
 		go func() {
@@ -50,13 +56,13 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 			over(err)
 		}()
 	})
-	if err != nil {
+	if err != nil || w == nil {
 		then()
-		return s.client.refuse(f, err)
+		return s.client.refuse(f, s.operationError("wait", err))
 	}
 	stop = context.AfterFunc(ctx, func() {
 		if s.leave(w) {
-			over(ctx.Err())
+			over(calls.Ended(ctx))
 		}
 	})
 	close(stopped)
@@ -69,15 +75,18 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 	}
 }
 
-// join adds a waiter to the line, and returns what is to be sent for it.
+// join adds a waiter to the line, and returns what is to be sent for it. One for no permits does not wait: there is no waiter.
 func (s *keyState) join(ctx context.Context, n int64, end func(error)) (*waiter, *job, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+	if ctx.Err() != nil {
+		return nil, nil, calls.Ended(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.client.gate.Closed() {
 		return nil, nil, ErrClosed
+	}
+	if n == 0 {
+		return nil, nil, nil
 	}
 	now := s.client.now()
 	w := &waiter{n: n, since: now, deadline: never, end: func(err error) {

@@ -17,7 +17,7 @@ type Class uint8
 const (
 	// Answered is no failure: the server did what it was asked for.
 	Answered Class = iota
-	// Ended is the end of a context that the caller chose. It says nothing about Redis.
+	// ContextEnded is the end of a context that the caller chose. It says nothing about Redis.
 	ContextEnded
 	// Unavailable is an outage: nothing answered, or the server says that it cannot serve now. It tends to pass without
 	// a change to the program or to its rights, so a policy may decide meanwhile.
