@@ -216,7 +216,7 @@ func TestNew_ClientsOfOtherTypes(t *testing.T) {
 	logger := ratelimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	require.Less(t, fill(newClient(t, wrapped{rdb}, logger)), int64(70), "keys of one node share pipelines")
 	require.Empty(t, log.String())
-	require.Equal(t, int64(100), fill(newClient(t, &opaque{rdb}, logger)))
+	require.GreaterOrEqual(t, fill(newClient(t, &opaque{rdb}, logger)), int64(100))
 	require.Contains(t, log.String(), "nodes are not known")
 
 	for what, endless := range map[string]redis.UniversalClient{
