@@ -31,13 +31,18 @@ type Client struct {
 	gate    calls.Gate // counts what may talk to Redis
 }
 
-// New returns a Client that limits through rdb. It does not talk to Redis and starts no goroutine. The caller keeps rdb open
-// until Close has returned. To a *redis.Client New adds a hook, which has the Client's own scripts end with their time, whatever
-// the timeouts of rdb are, and lets all else pass; scripts do not pass by hooks that are added later.
+// New returns a Client that limits through rdb: a *redis.Client for one server or Sentinel, a
+// *redis.ClusterClient, a *redis.Ring or a type that embeds one of them. It does not talk to Redis and
+// starts no goroutine. The caller keeps rdb open until Close has returned. Errors match ErrInvalid; a client
+// without a ReadTimeout is refused, because its calls to a Redis that hangs would never end. A client of
+// another type is used as well; since nothing is known of its nodes, the scripts of each key travel alone,
+// and New logs a warning.
 //
-// A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy decides. A call
-// returns earlier when its context ends. There is one exception: a caller whose context is cancelled, rather than that its
-// deadline passes, may be kept for the timeout by a Redis that answered until then, for it may have sent the script itself.
+// A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy
+// decides. A call returns earlier when its context ends, with one exception: a caller whose context is
+// cancelled while it sends a script itself is kept until Redis answers or the timeout is over. To a
+// *redis.Client New adds a hook that ends the Client's own scripts in time, whatever the timeouts of rdb
+// are, and passes all other commands on. Hooks that are added later do not see these scripts.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err := argument.Client(rdb); err != nil {
 		return nil, err
@@ -85,8 +90,9 @@ func (c *Client) now() time.Duration { return time.Since(c.began) }
 // since is a time as the time since the Client was made.
 func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }
 
-// Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends. Closing twice
-// is harmless. The wheel and rdb stay the caller's.
+// Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends:
+// then waits have ended all the same, and calls in flight end by their own timeouts. Every call afterwards
+// returns ErrClosed. Closing again waits again. The wheel and rdb stay the caller's.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
@@ -169,7 +175,7 @@ func inside[T any](ctx context.Context, s *keyState, operation string, f func() 
 	}
 }
 
-// refuse tells f an error from elsewhere than the caller's stack.
+// refuse calls f with an error, on another goroutine than the caller's.
 func (c *Client) refuse(f func(error), err error) func() {
 	if _, stopped := c.wheel.AfterFunc(0, func() { f(err) }); stopped != nil {
 		go f(err)

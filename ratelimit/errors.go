@@ -13,19 +13,21 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// One error per decision that a caller makes. A denial is no error of Allow: look at Result.Allowed.
+// One error per decision that a caller makes. Errors name the operation and the key; compare them with errors.Is. The errors
+// of contexts and of Redis are wrapped. A denial is no error of Allow: look at Result.Allowed.
 var (
 	// ErrNotConfigured is returned by a Limiter whose limit is not set in Redis, or was deleted.
 	ErrNotConfigured = errors.New("ratelimit: no limit is set")
 
-	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was charged.
+	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was taken.
 	ErrExceedsLimit = errors.New("ratelimit: request exceeds the limit")
 
-	// ErrWouldExceedDeadline is returned by a wait that cannot end before its context does. Nothing was charged.
+	// ErrWouldExceedDeadline is returned by a wait or a reservation that cannot end before its context does. Nothing was
+	// taken.
 	ErrWouldExceedDeadline = errors.New("ratelimit: wait would exceed the deadline")
 
-	// ErrUnavailable is returned when Redis did not answer and the policy is FailClosed. Whether the request was
-	// charged is unknown; it counts as charged. The error wraps the reason, also while Redis is not asked.
+	// ErrUnavailable is returned when Redis did not answer, or said that it cannot serve now, and no policy grants. Whether
+	// the permits were taken is unknown. The error wraps the reason, also while Redis is not asked.
 	ErrUnavailable = errors.New("ratelimit: redis unavailable")
 
 	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password is wrong, its
@@ -43,8 +45,8 @@ var (
 	ErrInvalid = invalid.Err
 )
 
-// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the same type in
-// all packages of the library.
+// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the
+// same type in all packages of the library.
 type InvalidError = invalid.Error
 
 const argument = invalid.Package("ratelimit")

@@ -11,11 +11,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Scope says whom a limit counts for.
+// Scope says which grants a limit counts.
 type Scope int
 
 const (
-	// Overall is one count for everybody.
+	// Overall is one count for all processes.
 	Overall Scope = iota
 	// PerClient is a count for each Client. It is kept in the Client's memory, by the clock of its process, so a decision costs no
 	// round trip. The limit stands in Redis: it is looked up by the first call, and in the background once a second (with a
@@ -25,21 +25,23 @@ const (
 	PerClient
 )
 
-// Limiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is granted. Limit and scope
-// stand in Redis and can be changed at any time, for everybody. Keys and entries are those of Redisson's RRateLimiter from 3.13.3
-// on, so services in Java and this one share a limit. It is safe for concurrent use and costs nothing to make.
+// Limiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is
+// granted. Its limit and scope stand in Redis and can be changed at any time, for all processes. Keys and
+// entries are those of Redisson's RRateLimiter from version 3.13.3 on, so services in Java and Go share a
+// limit. It is safe for concurrent use and costs nothing to make.
 //
-// A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each but share what was
-// granted, as both keep it in {a}:value and {a}:permits: use one of them.
+// A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each
+// but share what was granted, as both keep it in {a}:value and {a}:permits: use one of them.
 type Limiter struct {
 	client *Client
 	name   string
 	err    error
 }
 
-// Limiter returns the limiter of that name. It does not talk to Redis, and nothing of it is kept. A name is any 1 to 65536 bytes
-// whose derived keys share a cluster slot: if it contains a brace, it must contain a hash tag such as {user:7}. A bad name is
-// reported by Err, and by every method, as an *InvalidError.
+// Limiter returns the limiter of that name. It does not talk to Redis, and nothing of it is kept. A name is
+// any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
+// hash tag such as {user:7}. A name that is refused is reported by Err, and by every method, as an
+// *InvalidError.
 func (c *Client) Limiter(name string) *Limiter {
 	l := &Limiter{client: c, name: name}
 	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name)); ok {
@@ -76,16 +78,20 @@ func WithKeepAlive(d time.Duration) SetOption {
 	return setOptionFunc(func(c *setConfig) { c.keepAlive = d })
 }
 
-// WithState keeps what was granted: it counts under the new limit. The default is to start anew. A change of the
-// scope starts anew in any case. TrySetRate sets no limit where there is a state, so it does not matter there.
+// WithState keeps what was granted: it counts under the new limit. The default is to start anew. A change of
+// the scope starts anew in any case. TrySetRate sets no limit where there is a state, so it has no effect
+// there.
 func WithState() SetOption { return setOptionFunc(func(c *setConfig) { c.keepState = true }) }
 
-// TrySetRate sets the limit if none is set, and reports whether it did.
+// TrySetRate sets the limit if none is set, and reports whether it did. It blocks for one round trip, or
+// until ctx ends; after an error the limit may be set or not.
 func (l *Limiter) TrySetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) (bool, error) {
 	return l.set(ctx, "try", limit, scope, opts)
 }
 
-// SetRate sets the limit. Other clients of the scope PerClient keep what they have granted, counted under the new limit.
+// SetRate sets the limit, and what was granted is forgotten unless WithState is given. Clients of the scope
+// PerClient keep what they have granted, counted under the new limit. It blocks for one round trip, or until
+// ctx ends; after an error the limit may be set or not.
 func (l *Limiter) SetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) error {
 	_, err := l.set(ctx, "set", limit, scope, opts)
 	return err
@@ -123,7 +129,8 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	})
 }
 
-// Config returns the limit, or ErrNotConfigured.
+// Config returns the limit as it stands in Redis, or ErrNotConfigured. It blocks for one round trip, or
+// until ctx ends.
 func (l *Limiter) Config(ctx context.Context) (Config, error) {
 	return manage(ctx, l, "config", func(*keyState) (Config, error) {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
@@ -146,7 +153,9 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 	})
 }
 
-// Delete removes the limit and what was granted, and reports whether there was anything. Other clients see it after about a second.
+// Delete removes the limit and what was granted, and reports whether there was anything. Other processes see
+// it within about a second. It blocks for one round trip, or until ctx ends; after an error the limiter may
+// be deleted or not.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	return manage(ctx, l, "delete", func(s *keyState) (bool, error) {
 		n, err := l.client.rdb.Del(ctx, logKeys(l.name)...).Result()
@@ -200,13 +209,10 @@ func manage[T any](ctx context.Context, l *Limiter, operation string, f func(*ke
 // Allow is AllowN of one permit.
 func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(ctx, 1) }
 
-// AllowN charges n permits if there are so many, and does not wait for them. It blocks for at most one round trip and that of
-// the call before it: concurrent callers share a script. Within the time for which Redis has said that so many permits
-// will be missing, at most a second, it answers without asking. n = 0 charges nothing and is Peek.
-//
-// A denial is a Result, not an error. ErrNotConfigured: no limit is set. ErrExceedsLimit: n is above the rate.
-// ErrUnavailable and ErrMisconfigured: see Keyed.AllowN. If ctx is cancelled first, its error is returned and the permits may be
-// charged. A reply that was lost and a call that was repeated charge once.
+// AllowN takes n permits if there are so many, and does not wait for them. A denial is a Result, not an
+// error. n = 0 takes nothing and is always allowed. Blocking, the policy and errors are those of
+// Keyed.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotConfigured that no limit is
+// set. A reply that was lost and a script that was repeated take the permits once.
 func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	s, err := l.use(ctx, "allow", n)
 	if err != nil {
@@ -216,7 +222,8 @@ func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	return s.allow(ctx, n)
 }
 
-// Peek returns what Allow would say, and writes nothing. It blocks for at most one round trip. Result.Granted is 0.
+// Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for at most one
+// round trip. For errors see AllowN.
 func (l *Limiter) Peek(ctx context.Context) (Result, error) {
 	s, err := l.use(ctx, "peek", 0)
 	if err != nil {
@@ -226,8 +233,9 @@ func (l *Limiter) Peek(ctx context.Context) (Result, error) {
 	return s.peek(ctx)
 }
 
-// AllowUpTo charges as many permits as there are, at most n, in one round trip. Result.Granted tells how many; Allowed is
-// true if it is at least one. n may be above the rate; n = 0 is Peek. It does not overtake those who wait.
+// AllowUpTo takes as many permits as there are, at most n, in one round trip. Result.Granted is their
+// number; Allowed is true if it is at least one. n may be above the rate; n = 0 takes nothing and is
+// allowed. It does not overtake waiters. For blocking and errors see AllowN.
 func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 	n = min(n, MaxRate)
 	s, err := l.use(ctx, "allow up to", n)
@@ -241,11 +249,10 @@ func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 // Wait is WaitN of one permit.
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN blocks until n permits are charged. Waiters of one process stand in line: none overtakes another, and Allow does not
-// overtake them. A wait that cannot end before the deadline of ctx, those ahead of it counted, fails with ErrWouldExceedDeadline as
-// soon as that is known, one for more than the rate with ErrExceedsLimit; if ctx ends, its error is returned. Then nothing was
-// charged: an entry that was made for a waiter that leaves serves the next one that asks for as much, or is taken out of the
-// log. Entries are made up to 20 ms before they can be used. A waiter sees within a second what other processes change.
+// WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, errors and what
+// is left after an error are those of Keyed.WaitN, where ErrExceedsLimit says that n is above the rate, and
+// ErrNotConfigured that no limit is set. An entry that was made for a waiter that leaves serves the next one
+// that asks for as much, or is taken out of the log. Entries are made up to 20 ms before they can be used.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {
@@ -255,8 +262,9 @@ func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 	return s.wait(ctx, n)
 }
 
-// WaitFunc is WaitN without a goroutine: f is called exactly once, on a goroutine of its own, with what WaitN would return.
-// cancel ends the wait, and calls f with context.Canceled, unless it is decided already.
+// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own,
+// with what WaitN would return. cancel ends the wait, unless it is decided already; then f is called with an
+// error that matches context.Canceled. It panics with an *InvalidError if f is nil.
 func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := l.use(ctx, "wait", n)
@@ -266,10 +274,8 @@ func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel 
 	return s.waitFunc(ctx, n, f, s.release)
 }
 
-// Reserve charges n permits now for use after the Reservation's Delay, and does not wait. It fails with
-// ErrWouldExceedDeadline, charging nothing, if the delay would be beyond the deadline of ctx or a minute, with
-// ErrExceedsLimit if n is above the rate, and with ErrUnavailable after the time of WithTimeout, whatever the policy. In Redis
-// it is an entry with a time to come, which Redisson counts as any other.
+// Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that; see
+// Keyed.Reserve. In Redis it is an entry with a time to come, which Redisson counts as any other.
 func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	s, err := l.use(ctx, "reserve", n)
 	if err != nil {
@@ -279,8 +285,9 @@ func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	return s.reserve(ctx, n)
 }
 
-// Return gives back the permits of one Result, and reports whether they were still in the log. Others can use them at once.
-// A second call finds nothing to give back. It returns when Redis has answered or ctx ends.
+// Return gives back the permits of one Result, and reports whether they were still in the log. Others can
+// use them at once. A second call finds nothing to give back. It blocks for one round trip, or until ctx
+// ends; after an error they may be given back or not, and the call can be repeated.
 func (l *Limiter) Return(ctx context.Context, granted Result) (given bool, err error) {
 	s, err := l.use(ctx, "return", 0)
 	if err != nil {

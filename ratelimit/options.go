@@ -26,7 +26,7 @@ type config struct {
 // defaultTimeout outlasts one packet that is lost, which is sent again after 200 ms.
 const defaultTimeout = 250 * time.Millisecond
 
-// WithWheel sets the wheel on which waits, deny windows and probes are entries. The default is wheel.Default().
+// WithWheel sets the wheel on which waits, timeouts and probes are entries. The default is wheel.Default().
 // The wheel must run until the Client is closed.
 func WithWheel(w *wheel.Wheel) Option {
 	return optionFunc(func(c *config) error {
@@ -60,10 +60,11 @@ func WithPolicy(p Policy) Option {
 	})
 }
 
-// WithTimeout sets how long a decision may take, from the call on: then the policy decides, and the script counts as one that
-// Redis did not answer. 1 ms or more, default 250 ms, which outlasts the loss of one packet. Allow, AllowN, AllowUpTo,
-// Peek and Reserve keep to it, whatever the timeouts of the redis client are, and so does each script for those who wait.
-// A Redis that is slower than half of it may be taken for one that is away, as a call may have to wait for the script before its own.
+// WithTimeout sets how long a decision may take, 1 ms or more. Then the policy decides, and the script
+// counts as one that Redis did not answer. The default is 250 ms, which outlasts the loss of one packet.
+// Allow, AllowUpTo, Peek and Reserve keep to it, whatever the timeouts of the redis client are, and so does
+// each script for waiters. It should be more than twice the time that Redis takes to answer, as a call may
+// wait for the script before its own.
 func WithTimeout(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		if d < time.Millisecond {
@@ -74,8 +75,9 @@ func WithTimeout(d time.Duration) Option {
 	})
 }
 
-// WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without asking, 1 or more,
-// default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms.
+// WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without
+// asking, 1 or more, default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms. A
+// probe is a script that changes nothing; any answer ends it.
 func WithBreaker(failures int, probe time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		switch {
@@ -129,10 +131,11 @@ func WithAlgorithm(a Algorithm) KeyedOption {
 	})
 }
 
-// WithPrefetch charges up to n permits in advance with a request that is granted, and lets this process use them without
-// asking Redis for the time given. What is not used by then is lost. Never more is used than was charged, but
-// it may be used up to that time later: a window as seen by the one who is protected may hold n more permits for each process.
-// Off by default. n is 1 to a quarter of the burst, the time 1 ms to a tenth of the limit's period.
+// WithPrefetch takes up to n permits in advance with a request that is granted, and lets this process use
+// them for the given time without asking Redis. What is not used by then is lost. Never more is used than
+// was taken, but it may be used up to that time later: seen from the service that is protected, a window may
+// hold n more permits for each process. Off by default. n is 1 to a quarter of the burst, the time 1 ms to a
+// tenth of the limit's period.
 func WithPrefetch(n int64, within time.Duration) KeyedOption {
 	return keyedOptionFunc(func(c *keyedOptions) error {
 		if n < 1 {

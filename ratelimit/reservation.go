@@ -40,7 +40,8 @@ func (r *Reservation) Delay() time.Duration {
 	return max(0, time.Until(r.at))
 }
 
-// Wait blocks until the permits may be used. If ctx ends before, the reservation stands; Cancel it.
+// Wait blocks until the permits may be used. If ctx ends before, its error is returned and the reservation
+// stands; Cancel it.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case ctx == nil:
@@ -51,10 +52,11 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	return r.made.operationError("wait", r.made.client.wheel.Sleep(ctx, r.Delay()))
 }
 
-// Cancel gives the permits back, and reports whether others can use them. Once they may be used it does nothing and returns
-// false, so it can be deferred. Those of a Keyed limiter can be given back only as long as nothing was charged to
-// the key since, because others may have planned on them: otherwise they are lost. A second call does nothing and returns
-// false, and so does one after an error that leaves open whether the first was executed. It returns when ctx ends.
+// Cancel gives the permits back, and reports whether others can use them. Once they may be used it does
+// nothing and returns false, so it can be deferred. Those of a Keyed limiter can be given back only as long
+// as nothing was charged to the key since, because others may have planned on them: otherwise they are lost.
+// A second call does nothing and returns false, also after an error that leaves open whether the first was
+// executed. It blocks for one round trip, or until ctx ends.
 func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	switch {
 	case ctx == nil:
