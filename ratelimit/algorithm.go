@@ -22,7 +22,7 @@ type algorithm interface {
 	limitOf(last snapshot) (Limit, bool)
 }
 
-// ask is what one script is asked for a key: to decide calls, or to charge permits for those who wait.
+// ask is what one script is asked for a key: to decide calls, or to charge permits for waiters.
 type ask struct {
 	calls    []*call
 	runs     []run
@@ -53,7 +53,7 @@ func (a *ask) addRun(n, count int64) {
 type answer struct {
 	snapshot snapshot
 	granted  []int64 // requests, of each run
-	spans    []span  // what was charged for those who wait, or in advance
+	spans    []span  // what was charged for waiters, or in advance
 	takenBack,
 	exceeding bool // something was taken back; some request was for more than the limit, and so denied for good
 }
@@ -63,7 +63,7 @@ type snapshot interface {
 	// deny reports whether n permits cannot be granted yet when the given time has passed since the request was sent,
 	// and if so for how much longer, and the denial. It never denies what Redis would grant.
 	deny(n int64, passed time.Duration) (Result, bool)
-	// wait is a lower bound of how long total permits take, for those who wait in line.
+	// wait is a lower bound of how long total permits take, for waiters in line.
 	wait(total int64, passed time.Duration) time.Duration
 	// state is what a look says that is made at that time.
 	state() Result
@@ -82,7 +82,7 @@ func (a *ask) decided(granted []int64, set func(c *call, granted bool)) {
 	calls := a.calls
 	for k, r := range a.runs {
 		if len(calls) == 0 {
-			return // of those who wait
+			return // of waiters
 		}
 		for at, c := range calls[:r.count] {
 			set(c, int64(at) < granted[k])

@@ -41,7 +41,7 @@ func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(
 	})
 }
 
-// No permits can be had at any time, take nothing and wait for nobody.
+// A request for no permits is granted at once and takes nothing.
 func TestArguments_NoPermits(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)

@@ -79,7 +79,7 @@ func (b *breaker) arm() {
 	}
 	timer, err := b.client.wheel.AfterFunc(b.probe, func() { go b.try() })
 	if err != nil {
-		b.down.Store(false) // without a wheel nobody would ever look again
+		b.down.Store(false) // without a wheel there are no probes
 		return
 	}
 	b.timer = timer

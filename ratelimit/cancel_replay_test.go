@@ -41,7 +41,7 @@ type impatience struct {
 	lasts    time.Duration
 	patience time.Duration // at most
 	delay    time.Duration // of answers
-	gusts    bool          // for 200 ms all wait, and go before they could be answered; then for 200 ms nobody goes
+	gusts    bool          // for 200 ms all waiters are cancelled before they could be served; then for 200 ms none is
 }
 
 func (s impatience) run(t *testing.T) (grants []grant, cancelled int) {

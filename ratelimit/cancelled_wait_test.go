@@ -69,7 +69,7 @@ func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 	for what, c := range map[string]struct {
 		limit     ratelimit.Limit
 		algorithm ratelimit.Algorithm
-		most      int // granted to those who come right after
+		most      int // granted to callers that come right after
 	}{
 		"GCRA with a burst of 1":  {ratelimit.PerSecond(100).WithBurst(1), ratelimit.GCRA, 4},
 		"GCRA with a burst of 10": {ratelimit.PerSecond(100).WithBurst(10), ratelimit.GCRA, 13},
@@ -135,7 +135,7 @@ func TestWait_ACancelledWaiterLeavesItsPermitsToTheNext(t *testing.T) {
 	}
 }
 
-// What nobody uses goes back to Redis, for others.
+// What is not used goes back to Redis, for others.
 func TestWait_WhatIsLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.Limit{Rate: 20, Per: time.Hour, Burst: 20}

@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Those who wait for an hour see what another process changes, within about a second.
+// Waiters that would wait for an hour see what another process changes, within about a second.
 func TestWait_SeesWhatOthersChange(t *testing.T) {
 	t.Parallel()
 	limit := perSeconds(5, 3600)

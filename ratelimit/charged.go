@@ -19,7 +19,7 @@ func (r reading) notAfter(us int64) time.Duration  { return r.sent + micros(us-r
 // span is permits that were charged to a key and are not used yet, in one piece. Each of them has a time in which the
 // limit allows it to be used: not before its place in the limit's own order has come, and not after another burst could
 // come on top of it. A request uses permits as if at the first instant at which all of them can be used and it is there.
-// So whatever becomes of those for whom permits were charged, no stretch of time holds more than the limit.
+// So whatever becomes of the waiters for whom permits were charged, no stretch of time holds more than the limit.
 type span struct {
 	n int64
 
@@ -47,8 +47,8 @@ type charged struct {
 	algorithm algorithm
 	spans     []span
 	n         int64
-	lost      int64  // that nobody came for in time, ever
-	back      []span // entries of a log that nobody can use: they are to be given back
+	lost      int64  // that expired unused, ever
+	back      []span // entries of a log that no waiter can use: they are to be given back
 }
 
 // whole reports whether a span is for one request that asks for all of it.
@@ -117,8 +117,8 @@ func (c *charged) expire(now time.Duration) {
 	}
 }
 
-// keep is for how long permits that nobody waits for are kept, lest somebody comes. Those of a window cannot be given back, so
-// they may as well stay until it ends, or for as long as a denial is trusted.
+// keep is for how long permits stay when the line is empty, for waiters to come. Those of a window cannot be given back, so
+// they stay until it ends, or for as long as a denial is trusted.
 func (c *charged) keep() time.Duration {
 	if _, ok := c.algorithm.(*window); ok {
 		return maxDenyFor

@@ -109,7 +109,7 @@ func (c *Client) Close(ctx context.Context) error {
 	return nil
 }
 
-// close ends those who wait.
+// close ends the waits.
 func (s *stateShard) close() {
 	s.mu.Lock()
 	states := make([]*keyState, 0, len(s.states))

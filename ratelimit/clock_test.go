@@ -168,7 +168,7 @@ func TestClock_SlidingLog(t *testing.T) {
 }
 
 // A service in Java stamps its entries with its own clock, and takes those for old that are older than an interval by it: if it
-// is ahead, it throws ours away, as it does those of its own kind. Nobody can help that, but it ends with the wrong clock.
+// is ahead, it removes our entries, as it does those of its own kind. No other side can prevent that, but it ends with the wrong clock.
 func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 	t.Parallel()
 	for _, skew := range []time.Duration{time.Hour, -time.Hour} {

@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// A script of a hot key hangs. A few who come meanwhile join the next one; a crowd has one of its own.
+// A script of a hot key hangs. A few callers that come meanwhile join the next one; a crowd gets one of its own.
 func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 	t.Parallel()
 	const crowd, burst = 28, 60
@@ -48,7 +48,7 @@ func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 			require.ErrorIs(t, <-hung, ratelimit.ErrUnavailable)
 			r, err := k.Peek(t.Context(), key)
 			require.NoError(t, err)
-			require.EqualValues(t, burst-crowd-1, r.Remaining, "the first was charged, although nobody heard")
+			require.EqualValues(t, burst-crowd-1, r.Remaining, "the first was charged, although its reply was lost")
 		})
 	}
 }

@@ -117,7 +117,7 @@ func (s *keyState) joinLocked(c *call) (*job, error) {
 	return j, nil
 }
 
-// nextLocked returns the next job of those who do not wait, or nil if there is none.
+// nextLocked returns the next job of callers that do not wait, or nil if there is none.
 func (s *keyState) nextLocked() *job {
 	var batch []*call
 	pending := s.pending

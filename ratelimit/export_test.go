@@ -84,7 +84,7 @@ func (l *MemoryLog) Reserve(now time.Duration, n int64, ahead time.Duration) (St
 	return l.m.reserve(now, n, ahead)
 }
 
-// Forgetful has the client forget limits that nobody uses for d. It is to be called first.
+// Forgetful has the client forget limits that are not used for d. It must be called first.
 func Forgetful(c *Client, d time.Duration) *Client {
 	c.idleFor = d
 	return c

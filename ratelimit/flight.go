@@ -84,7 +84,7 @@ func (f *flight) send() bool {
 	at := reading{sent: c.since(f.sentAt), got: c.now()}
 	if !f.settled.CompareAndSwap(false, true) {
 		for i, j := range jobs {
-			if j.kind == jobLine { // of the others nobody is there any more
+			if j.kind == jobLine { // the callers of the others have gone
 				if got, err := f.answer(j, cmds[i], at); err == nil {
 					j.late(got, f.sentAt)
 				}

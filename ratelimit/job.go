@@ -8,14 +8,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
-// jobKind says who is behind a job.
+// jobKind says which callers a job is for.
 type jobKind uint8
 
 const (
 	jobCalls jobKind = iota // callers that do not wait
-	jobLine                 // those that wait
+	jobLine                 // waiters
 	jobOwn                  // one caller, which waits for the job itself
-	jobBack                 // nobody: it gives back what is not wanted any more
+	jobBack                 // none: it gives back what is not wanted any more
 )
 
 // job is one script of a key.
@@ -163,7 +163,7 @@ func (s *keyState) failedLocked(err error) {
 	}
 }
 
-// settleLineLocked serves those who wait.
+// settleLineLocked serves the waiters.
 func (j *job) settleLineLocked(valid bool, at reading) {
 	s, l, got, err := j.state, j.state.line, j.got, j.err
 	now := s.client.now()
@@ -195,7 +195,7 @@ func (j *job) settleLineLocked(valid bool, at reading) {
 	}
 }
 
-// late takes note of an answer that came after its job was given up: what it has charged for those who wait is there.
+// late takes note of an answer that came after its job was given up: what it has charged for waiters is there.
 func (j *job) late(got answer, sentAt time.Time) {
 	s := j.state
 	s.mu.Lock()

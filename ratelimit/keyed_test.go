@@ -249,15 +249,15 @@ func TestKeyed_WaitersAreServedInOrder(t *testing.T) {
 	}
 	r, err := k.Allow(ctx, name)
 	require.NoError(t, err)
-	require.False(t, r.Allowed, "nobody overtakes those who wait")
+	require.False(t, r.Allowed, "waiters are not overtaken")
 	for range 10 {
 		require.NoError(t, <-done)
 	}
 	_ = trips
 	require.Len(t, order, 10)
 	place := map[int]int{}
-	for at, who := range order {
-		place[who] = at
+	for at, waiter := range order {
+		place[waiter] = at
 	}
 	require.Less(t, place[0], place[1])
 	require.Less(t, place[1], place[4], "the big one was not overtaken by those far behind it")

@@ -55,7 +55,7 @@ func TestRedisKey(t *testing.T) {
 	key := ratelimit.RedisKey("p", long, gcra)
 	require.Regexp(t, `^p:\{long%7Dlong%7Dlong%7Dlong%7Dlong%7Dlong%7Dlo%sha256:[0-9a-f]{64}\}$`, key)
 	require.Less(t, len(ratelimit.RedisKey("p", strings.Repeat("x", 1<<20), gcra)), 150)
-	require.NotEqual(t, key, ratelimit.RedisKey("p", key[3:len(key)-1], gcra), "nobody can ask for what a hashed key looks like")
+	require.NotEqual(t, key, ratelimit.RedisKey("p", key[3:len(key)-1], gcra), "no key looks like a hashed one")
 }
 
 // In a cluster keys spread over the slots, and a hash tag in a key decides nothing.

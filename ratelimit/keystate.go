@@ -11,7 +11,7 @@ import (
 
 const (
 	maxBatch   = 256         // callers in one script
-	maxScripts = 2           // of one key under way for those who do not wait, and of one node for all keys
+	maxScripts = 2           // of one key under way for callers that do not wait, and of one node for all keys
 	maxDenyFor = time.Second // how long an answer of Redis is trusted: another process may give permits back or raise the limit
 	// secondScriptThreshold is how many callers do not wait for the script that is under way but have one of their own.
 	// Fewer cost the server less in the next one.
@@ -49,7 +49,7 @@ type keyState struct {
 	refs      atomic.Int64
 
 	mu           sync.Mutex
-	inFlight     int       // jobs of those who do not wait
+	inFlight     int       // jobs of callers that do not wait
 	pending      []*call   // of the next job
 	pendingSince time.Time // when the first of them came
 	known        knowledge
@@ -57,7 +57,7 @@ type keyState struct {
 	local        *localCounter // if the scope is PerClient
 	changed      time.Time     // when this Client set the limit or the count anew; nothing from before holds
 	freedAt      time.Time     // when it gave permits back; no denial from before does
-	line         *line         // nil if nobody ever waited
+	line         *line         // nil if there never was a waiter
 	timer        wheel.Timer   // of the line
 	timerAt      time.Duration // when it fires, if it is armed
 	armed        bool
@@ -144,7 +144,7 @@ func (s *keyState) remembers() time.Duration {
 	return min(r.RetryAfter, maxDenyFor-passed)
 }
 
-// waitingLocked reports whether somebody waits in line.
+// waitingLocked reports whether there are waiters in line.
 func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first != nil }
 
 // answerLocked answers from memory: by this process's own count, from what was charged in advance, or by what Redis said last.

@@ -53,7 +53,7 @@ func TestWaitFunc_CancelDoesNotRunTheFunction(t *testing.T) {
 	k := c.Keyed("cancel", perSeconds(1, 3600))
 	_, err := k.Allow(t.Context(), name)
 	require.NoError(t, err)
-	var mu sync.Mutex // which the function needs and he who cancels holds
+	var mu sync.Mutex // which the function needs and the canceller holds
 	ended := make(chan error, 1)
 	cancel := k.WaitFunc(t.Context(), name, 1, func(err error) {
 		mu.Lock()

@@ -21,7 +21,7 @@ const (
 	// round trip. The limit stands in Redis: it is looked up by the first call, and in the background once a second (with a
 	// keep-alive below three seconds, as often as a third of it) as long as the limiter is used, so that what other processes
 	// change is seen after about a second. While Redis does not answer, the limit stays as it was for as long as the
-	// keep-alive, or for an hour if there is none; then the policy decides. A limit that nobody has used for a minute is forgotten.
+	// keep-alive, or for an hour if there is none; then the policy decides. A limit that was not used for a minute is forgotten.
 	PerClient
 )
 

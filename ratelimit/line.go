@@ -13,7 +13,7 @@ const (
 	// lookPeriod is the time between two scripts of a line that uses the limit up, on average; some may follow sooner.
 	lookPeriod = 10 * time.Millisecond
 	earlyLooks = 8
-	// horizon is how long ahead of their time permits are charged for those who wait, if Redis answers at once. It is what
+	// horizon is how long ahead of their time permits are charged for waiters, if Redis answers at once. It is what
 	// a process that dies takes along at most.
 	horizon = 2 * lookPeriod
 	// maxHorizon bounds that if Redis is slow.
@@ -42,7 +42,7 @@ type waiter struct {
 // line, not to a waiter: when one leaves, what was charged for it serves those behind it, within the limit.
 //
 // A line that has to wait for its limit has permits charged some milliseconds before they can be used, as many as its
-// waiters ask for and as, to judge by the last ones, those ask for who come until it looks again. So it needs a script
+// waiters ask for and as many as others will probably ask for until it looks again. So it needs a script
 // every lookPeriod, not one for each permit, and no permit is lost to the time that a script and a goroutine take.
 //
 // It is pure: it has no lock, timer or clock, and sends nothing.
@@ -132,7 +132,7 @@ func (l *line) finishAll(now time.Duration, err error) {
 // step is what is to be done next.
 type step struct {
 	look     bool          // ask for the permits of ask
-	giveBack bool          // nobody waits: give back what is charged
+	giveBack bool          // there are no waiters: give back what is charged
 	wake     time.Duration // otherwise, come back then
 }
 
@@ -183,7 +183,7 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 		return max(now, l.retryAt)
 	}
 	at := now
-	if len(l.charged.back) == 0 { // what is given back may do for those who wait
+	if len(l.charged.back) == 0 { // what is given back may suffice for the waiters
 		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // at random, so that processes take turns
 		at = min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
 	}

@@ -90,7 +90,7 @@ func NewLineSim(which string, l Limit, processes int, seed uint64) *LineSim {
 	return s
 }
 
-// stocked keeps what was charged for whoever comes.
+// stocked keeps what was charged for later callers.
 type stocked struct{ *gcra }
 
 func (stocked) fit(spans []span, n int64, _ time.Duration) fitting {
@@ -142,7 +142,7 @@ func (s *LineSim) Cancel(sw *SimWaiter) bool {
 	return left
 }
 
-// Charged is what a process holds and nobody has used.
+// Charged is what a process has been charged and has not used.
 func (s *LineSim) Charged(process int) int64 { return s.lines[process].line.charged.n }
 
 func (s *LineSim) pump(l *simLine) {

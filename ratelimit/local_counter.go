@@ -97,7 +97,7 @@ func (o *localCounter) decide(at time.Duration, n int64, denied bool) (Result, e
 	return r, nil
 }
 
-// charge enters a request of those who wait, if it can be served soon.
+// charge enters a request of a waiter, if it can be served soon.
 func (o *localCounter) charge(at time.Duration, n int64, ahead time.Duration) (span, bool) {
 	s, ok := o.log.reserve(at, n, ahead)
 	if !ok {

@@ -93,7 +93,7 @@ func shared(t testing.TB) (*ratelimit.Client, *redis.Client, *counter, string) {
 	return newClient(t, rdb), rdb, n, redistest.Name(t)
 }
 
-// await looks every few milliseconds until something is so that announces itself to nobody.
+// await polls every few milliseconds until a condition holds that is not announced.
 func await(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	w, ctx := newWheel(t), within(t, patience)

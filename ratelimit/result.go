@@ -2,7 +2,7 @@ package ratelimit
 
 import "time"
 
-// Source tells who made a decision.
+// Source says where a decision was made.
 type Source uint8
 
 const (

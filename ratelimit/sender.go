@@ -105,7 +105,7 @@ func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 		j.settle(at, sentAt)
 	}
 	if callers > 1 {
-		runtime.Gosched() // those who come back at once make the next script
+		runtime.Gosched() // callers that come back at once make the next script
 	}
 	for _, j := range jobs {
 		if n := j.next(); n != nil {

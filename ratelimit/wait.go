@@ -126,7 +126,7 @@ func (s *keyState) leave(w *waiter) bool {
 	return left
 }
 
-// knowledgeLocked is what is known about the key, as those who wait see it.
+// knowledgeLocked is what is known about the key, as waiters see it.
 func (s *keyState) knowledgeLocked(now time.Duration) *knowledge {
 	if s.local != nil && s.trustedLocked(time.Now()) {
 		return &knowledge{snapshot: &localSnapshot{&s.local.log, now}, sent: now}
@@ -147,7 +147,7 @@ func (v *localSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	return v.log.wait(v.at+passed, total)
 }
 
-// pumpLocked serves those who wait as far as it can be done, has the line wake up when it can go on, and returns what is to be
+// pumpLocked serves the waiters as far as it can be done, has the line wake up when it can go on, and returns what is to be
 // sent.
 func (s *keyState) pumpLocked(now time.Duration) *job {
 	l := s.line
@@ -180,7 +180,7 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 	}
 }
 
-// lookLocallyLocked serves those who wait by this process's own count, if there is one.
+// lookLocallyLocked serves the waiters by this process's own count, if there is one.
 func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 	if s.local == nil || !s.trustedLocked(time.Now()) && !(s.client.breaker.down.Load() && s.local.serveStale(time.Now())) {
 		return false
@@ -199,7 +199,7 @@ func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 	return true
 }
 
-// waitByPolicyLocked decides those who wait while Redis is away, in order.
+// waitByPolicyLocked decides the waiters while Redis is away, in order.
 func (s *keyState) waitByPolicyLocked(err error) {
 	b, l, now := &s.client.breaker, s.line, s.client.now()
 	l.retryAt = now + b.probe + rand.N(b.probe/2+1)
@@ -221,7 +221,7 @@ func (s *keyState) waitByPolicyLocked(err error) {
 	}
 }
 
-// giveBackLocked returns a job that gives back what was charged for those who have left.
+// giveBackLocked returns a job that gives back what was charged for waiters that have left.
 func (s *keyState) giveBackLocked(now time.Duration) *job {
 	spans := s.line.charged.takeAll()
 	if s.local != nil {

@@ -48,7 +48,7 @@ var codes = map[string]Class{
 	"OOM":         Unavailable,
 	"NOREPLICAS":  Unavailable,
 	"MISCONF":     Unavailable, // the server cannot write to its disk
-	"BUSY":        Unavailable, // with somebody's script
+	"BUSY":        Unavailable, // with a script
 	"UNKILLABLE":  Unavailable,
 
 	"NOAUTH":    Misconfigured,
