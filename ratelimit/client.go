@@ -144,8 +144,9 @@ func inside[T any](ctx context.Context, s *keyState, operation string, f func() 
 		err   error
 	}
 	var none T
-	c, err := s.client, error(nil)
-	if ctx.Err() != nil {
+	c := s.client
+	err := ctx.Err()
+	if err != nil {
 		err = calls.Ended(ctx)
 	} else {
 		err = c.enter()

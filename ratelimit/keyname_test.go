@@ -74,8 +74,13 @@ func TestKeyed_KeysSpreadOverTheSlots(t *testing.T) {
 // FuzzRedisKey: distinct pairs of prefix and key never meet, and the tag of a key is its own.
 func FuzzRedisKey(f *testing.F) {
 	for _, s := range [][4]string{
-		{"p", "bob", "p", "{bob}"}, {"x:login", "bob", "x", "login:{bob}"}, {"p", "%7B", "p", "{"}, {"p", "", "p", "%"},
-		{"p", "%sha256:", "p", strings.Repeat("x", 129)}, {"p:", "a", "p", ":a"}, {"p", "a}:window", "p", "a"},
+		{"p", "bob", "p", "{bob}"},
+		{"x:login", "bob", "x", "login:{bob}"},
+		{"p", "%7B", "p", "{"},
+		{"p", "", "p", "%"},
+		{"p", "%sha256:", "p", strings.Repeat("x", 129)},
+		{"p:", "a", "p", ":a"},
+		{"p", "a}:window", "p", "a"},
 	} {
 		f.Add(s[0], s[1], s[2], s[3], true, false)
 	}

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -49,8 +50,8 @@ func ByForwarded(trusted ...netip.Prefix) KeyFunc {
 			return addressKey(addr), true
 		}
 		hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-		for i := len(hops) - 1; i >= 0; i-- {
-			hop, ok := parseAddr(strings.TrimSpace(hops[i]))
+		for _, text := range slices.Backward(hops) {
+			hop, ok := parseAddr(strings.TrimSpace(text))
 			if !ok {
 				break
 			}
