@@ -36,8 +36,8 @@ type ask struct {
 	members []string // of a log: one for each request
 }
 
-// run is a stretch of equal requests. A script is told each of them once, so that a thousand callers cost it three
-// arguments.
+// run is a stretch of equal requests. A script is told each of them once, so that a thousand callers cost it
+// three arguments.
 type run struct{ n, count int64 }
 
 // addRun adds requests to the runs.
@@ -60,8 +60,8 @@ type answer struct {
 
 // snapshot is what one answer of Redis says about the time after it.
 type snapshot interface {
-	// deny reports whether n permits cannot be granted yet when the given time has passed since the request was sent,
-	// and if so for how much longer, and the denial. It never denies what Redis would grant.
+	// deny reports whether n permits cannot be granted yet when the given time has passed since the request
+	// was sent, and if so for how much longer, and the denial. It never denies what Redis would grant.
 	deny(n int64, passed time.Duration) (Result, bool)
 	// wait is a lower bound of how long total permits take, for waiters in line.
 	wait(total int64, passed time.Duration) time.Duration
@@ -77,7 +77,8 @@ func (a *ask) need(reply []int64, some int) error {
 	return nil
 }
 
-// decided gives each call its result, in order: of each run the first requests were granted, as many as the answer says.
+// decided gives each call its result, in order: of each run the first requests were granted, as many as the
+// answer says.
 func (a *ask) decided(granted []int64, set func(c *call, granted bool)) {
 	calls := a.calls
 	for k, r := range a.runs {

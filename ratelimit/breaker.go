@@ -85,8 +85,8 @@ func (b *breaker) arm() {
 	b.timer = timer
 }
 
-// try asks Redis whether it is back, by a script as those that failed: other commands may be forbidden. Any answer will do that is
-// not about an outage.
+// try asks Redis whether it is back, by a script as those that failed: other commands may be forbidden. Any
+// answer will do that is not about an outage.
 func (b *breaker) try() {
 	c := b.client
 	if c.enter() != nil {

@@ -32,8 +32,8 @@ func (w waiting) allowOrWait(ctx context.Context, n int64) error {
 	return w.wait(ctx, n)
 }
 
-// impatience is waiters of several Clients that want one limit and lose patience at random, also while Redis decides about
-// them, for its answers take a while.
+// impatience is waiters of several Clients that want one limit and lose patience at random, also while Redis
+// decides about them, for its answers take a while.
 type impatience struct {
 	of       waitingOf
 	most     int64 // permits that one asks for
@@ -192,7 +192,8 @@ func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
 	})
 }
 
-// stocking waits as it must not be done: what was granted to waiters that had gone is kept for a second, for any that come.
+// stocking waits as it must not be done: what was granted to waiters that had gone is kept for a second, for
+// any that come.
 type stocking struct {
 	keyed waiting
 	w     *wheel.Wheel

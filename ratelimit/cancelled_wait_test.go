@@ -48,7 +48,8 @@ func (r *replies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// hold keeps back the reply of the next command, until release is called. executed is closed when the server has executed it.
+// hold keeps back the reply of the next command, until release is called. executed is closed when the server
+// has executed it.
 func (r *replies) hold() (executed <-chan struct{}, release func()) {
 	h := heldReply{make(chan struct{}), make(chan struct{})}
 	r.next <- h

@@ -14,7 +14,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent use.
+// Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent
+// use.
 type Client struct {
 	rdb     redis.UniversalClient
 	base    redis.UniversalClient // what rdb is or embeds: knows the nodes
@@ -65,7 +66,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	if base == nil {
 		base = rdb
-		cfg.logger.Warn("ratelimit: the client is of a type whose nodes are not known: the scripts of each key travel alone",
+		cfg.logger.Warn("ratelimit: the nodes of this type of client are not known: the scripts of each key travel alone",
 			"type", fmt.Sprintf("%T", rdb))
 	}
 	c := &Client{
@@ -79,7 +80,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c.bounded = c.bound()
 	c.states.seed = maphash.MakeSeed()
-	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
+	failures := int32(min(cfg.failures, 1<<30))
+	c.breaker = breaker{client: c, policy: cfg.policy, threshold: failures, probe: cfg.probe}
 	c.senders.client = c
 	return c, nil
 }
@@ -136,8 +138,9 @@ func (c *Client) enter() error {
 
 func (c *Client) leave() { c.gate.Leave() }
 
-// inside runs f, which talks to Redis for one caller, with the state of a key, unless the Client is closed, and returns when
-// f has or ctx ends, whatever Redis does. An f that is left alone goes on until rdb's own timeouts. It releases the state.
+// inside runs f, which talks to Redis for one caller, with the state of a key, unless the Client is closed,
+// and returns when f has or ctx ends, whatever Redis does. An f that is left alone goes on until rdb's own
+// timeouts. It releases the state.
 func inside[T any](ctx context.Context, s *keyState, operation string, f func() (T, error)) (T, error) {
 	type result struct {
 		value T

@@ -12,8 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// The clock of a server cannot be set here. For a limiter it is the same if the server's clock steps back by an hour, or if
-// all that was written steps an hour ahead, its expiry included.
+// The clock of a server cannot be set here. For a limiter it is the same if the server's clock steps back by
+// an hour, or if all that was written steps an hour ahead, its expiry included.
 
 // grantsNow counts what can be had at once, as seen by a process that remembers nothing.
 func grantsNow(t *testing.T, rdb redis.UniversalClient, f func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error)) int {
@@ -167,8 +167,9 @@ func TestClock_SlidingLog(t *testing.T) {
 	})
 }
 
-// A service in Java stamps its entries with its own clock, and takes those for old that are older than an interval by it: if it
-// is ahead, it removes our entries, as it does those of its own kind. No other side can prevent that, but it ends with the wrong clock.
+// A service in Java stamps its entries with its own clock, and takes those for old that are older than an
+// interval by it: if it is ahead, it removes our entries, as it does those of its own kind. No other side can
+// prevent that, but it ends with the wrong clock.
 func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 	t.Parallel()
 	for _, skew := range []time.Duration{time.Hour, -time.Hour} {

@@ -12,7 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// A script of a hot key hangs. A few callers that come meanwhile join the next one; a crowd gets one of its own.
+// A script of a hot key hangs. A few callers that come meanwhile join the next one; a crowd gets one of its
+// own.
 func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 	t.Parallel()
 	const crowd, burst = 28, 60

@@ -73,12 +73,12 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	return r, err
 }
 
-// impatience is how long a caller has to have waited for Redis before its deadline counts as an outage: a caller that
-// leaves less is not to be granted by that.
+// impatience is how long a caller has to have waited for Redis before its deadline counts as an outage: a
+// caller that leaves less is not to be granted by that.
 const impatience = 10 * time.Millisecond
 
-// gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer, the policy
-// decides.
+// gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer,
+// the policy decides.
 func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
 	err := calls.Ended(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < impatience {
@@ -155,8 +155,8 @@ func (s *keyState) nextLocked() *job {
 	return j
 }
 
-// byPolicyLocked decides a request that Redis did not answer because of err: by this process's own count if there is one
-// that holds, or by the policy.
+// byPolicyLocked decides a request that Redis did not answer because of err: by this process's own count if
+// there is one that holds, or by the policy.
 func (s *keyState) byPolicyLocked(n int64, err error) (Result, error) {
 	if now := time.Now(); s.local.serveStale(now) {
 		return s.local.decide(s.client.since(now), n, s.waitingLocked())

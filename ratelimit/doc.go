@@ -1,8 +1,9 @@
 // Package ratelimit limits rates through Redis, exactly and for any number of processes.
 //
-// There are two kinds of limiter. [Keyed] has its limit in the code and any number of keys, such as users or addresses, each
-// of which costs Redis one small string that expires. [Limiter] has a name, and its limit stands in Redis, where it can be
-// changed for all processes at any time; it shares keys with Redisson's RRateLimiter.
+// There are two kinds of limiter. [Keyed] has its limit in the code and any number of keys, such as users or
+// addresses, each of which costs Redis one small string that expires. [Limiter] has a name, and its limit
+// stands in Redis, where it can be changed for all processes at any time; it shares keys with Redisson's
+// RRateLimiter.
 //
 // # What it promises
 //
@@ -15,8 +16,8 @@
 //   - While Redis is down a [Policy] decides: after the timeout of [WithTimeout], and then at the speed of memory.
 //   - No two pairs of a Keyed's prefix and key share a count, whatever bytes clients choose.
 //
-// It does not promise an order among waiters of different processes, nor a limit across the loss of data, as in a failover,
-// beyond that one burst.
+// It does not promise an order among waiters of different processes, nor a limit across the loss of data, as
+// in a failover, beyond that one burst.
 //
 // # Cost
 //

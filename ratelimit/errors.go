@@ -13,8 +13,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// One error per decision that a caller makes. Errors name the operation and the key; compare them with errors.Is. The errors
-// of contexts and of Redis are wrapped. A denial is no error of Allow: look at Result.Allowed.
+// One error per decision that a caller makes. Errors name the operation and the key; compare them with
+// errors.Is. The errors of contexts and of Redis are wrapped. A denial is no error of Allow: look at
+// Result.Allowed.
 var (
 	// ErrNotConfigured is returned by a Limiter whose limit is not set in Redis, or was deleted.
 	ErrNotConfigured = errors.New("ratelimit: no limit is set")
@@ -22,17 +23,18 @@ var (
 	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was taken.
 	ErrExceedsLimit = errors.New("ratelimit: request exceeds the limit")
 
-	// ErrWouldExceedDeadline is returned by a wait or a reservation that cannot end before its context does. Nothing was
-	// taken.
+	// ErrWouldExceedDeadline is returned by a wait or a reservation that cannot end before its context does.
+	// Nothing was taken.
 	ErrWouldExceedDeadline = errors.New("ratelimit: wait would exceed the deadline")
 
-	// ErrUnavailable is returned when Redis did not answer, or said that it cannot serve now, and no policy grants. Whether
-	// the permits were taken is unknown. The error wraps the reason, also while Redis is not asked.
+	// ErrUnavailable is returned when Redis did not answer, or said that it cannot serve now, and no policy
+	// grants. Whether the permits were taken is unknown. The error wraps the reason, also while Redis is not
+	// asked.
 	ErrUnavailable = errors.New("ratelimit: redis unavailable")
 
-	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password is wrong, its
-	// certificate does not verify, or the client was closed. That is not an outage, so the policy does not decide, and
-	// waits end. The error wraps the answer. docs/ratelimit.md has the table.
+	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password is
+	// wrong, its certificate does not verify, or the client was closed. That is not an outage, so the policy
+	// does not decide, and waits end. The error wraps the answer. docs/ratelimit.md has the table.
 	ErrMisconfigured = errors.New("ratelimit: redis refuses this client")
 
 	// ErrWrongKind is returned when a key holds something else than a limiter. It was left alone.
@@ -45,13 +47,14 @@ var (
 	ErrInvalid = invalid.Err
 )
 
-// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the
-// same type in all packages of the library.
+// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches
+// ErrInvalid, and is the same type in all packages of the library.
 type InvalidError = invalid.Error
 
 const argument = invalid.Package("ratelimit")
 
-// mustCall panics with an *InvalidError if a function that is to be called is nil: there is no caller to return it to.
+// mustCall panics with an *InvalidError if a function that is to be called is nil: there is no caller to
+// return it to.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))
@@ -65,7 +68,8 @@ type callError struct {
 }
 
 func (e *callError) Error() string {
-	return fmt.Sprintf("ratelimit: %s %s: %s", e.operation, scripts.Quote(e.key), strings.TrimPrefix(e.err.Error(), "ratelimit: "))
+	reason := strings.TrimPrefix(e.err.Error(), "ratelimit: ")
+	return fmt.Sprintf("ratelimit: %s %s: %s", e.operation, scripts.Quote(e.key), reason)
 }
 
 func (e *callError) Unwrap() error { return e.err }
@@ -95,7 +99,8 @@ func cause(err error) error {
 	return err
 }
 
-// explain gives the error of a call to Redis its name. ctx is the context of the caller, if the call runs under it.
+// explain gives the error of a call to Redis its name. ctx is the context of the caller, if the call runs
+// under it.
 func explain(ctx context.Context, err error) error {
 	switch {
 	case redis.HasErrorPrefix(err, "NOTCONFIGURED"):

@@ -12,8 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// flight is one pipeline under way, and the context of its commands. It ends when the first of its callers has waited as long
-// as the Client's timeout: then the policy decides, whatever becomes of the commands.
+// flight is one pipeline under way, and the context of its commands. It ends when the first of its callers
+// has waited as long as the Client's timeout: then the policy decides, whatever becomes of the commands.
 type flight struct {
 	sender  *sender
 	jobs    []*job
@@ -139,9 +139,10 @@ func (f *flight) expire() {
 // clientKey is the key under which the context of a command tells the Client that sends it.
 type clientKey struct{}
 
-// bound sees to it that commands of flights end with them, if rdb is of a kind for which that can be done, and reports whether
-// they do. A *redis.Client does not look at deadlines unless told so by its options, so these commands take a client that has
-// the same connections and other options, on the way through the hooks of rdb.
+// bound sees to it that commands of flights end with them, if rdb is of a kind for which that can be done,
+// and reports whether they do. A *redis.Client does not look at deadlines unless told so by its options, so
+// these commands take a client that has the same connections and other options, on the way through the hooks
+// of rdb.
 func (c *Client) bound() bool {
 	switch rdb := c.base.(type) {
 	case *redis.Client:

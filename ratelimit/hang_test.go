@@ -11,7 +11,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// hanging returns a client of a Redis that answered until now and hangs, with the redis client's own timeouts of seconds.
+// hanging returns a client of a Redis that answered until now and hangs, with the redis client's own timeouts
+// of seconds.
 func hanging(t *testing.T, before func(c *ratelimit.Client), opts ...ratelimit.Option) *ratelimit.Client {
 	t.Helper()
 	server := redistest.Start(t)

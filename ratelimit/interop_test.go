@@ -167,7 +167,8 @@ func bothSidesConfigure(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		take(t, l, 5, true)
 		j.take(1, false)
 
-		// Java leaves what it releases in the log, where it counts again when that entry leaves. Who counts the log goes by the log.
+		// Java leaves what it releases in the log, where it counts again when that entry leaves. Who counts
+		// the log goes by the log.
 		j.release(5)
 		requireLeft(t, newClient(t, rdb).Limiter(j.name), 0)
 	})

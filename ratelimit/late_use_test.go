@@ -75,7 +75,8 @@ func TestWaitFunc_CancelDoesNotRunTheFunction(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// A reservation is entered into the count that the limit was looked up for, whatever happens to that in between.
+// A reservation is entered into the count that the limit was looked up for, whatever happens to that in
+// between.
 func TestPerClient_ReserveWhileTheLimitIsSet(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

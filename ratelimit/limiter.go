@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 
@@ -17,11 +16,12 @@ type Scope int
 const (
 	// Overall is one count for all processes.
 	Overall Scope = iota
-	// PerClient is a count for each Client. It is kept in the Client's memory, by the clock of its process, so a decision costs no
-	// round trip. The limit stands in Redis: it is looked up by the first call, and in the background once a second (with a
-	// keep-alive below three seconds, as often as a third of it) as long as the limiter is used, so that what other processes
-	// change is seen after about a second. While Redis does not answer, the limit stays as it was for as long as the
-	// keep-alive, or for an hour if there is none; then the policy decides. A limit that was not used for a minute is forgotten.
+	// PerClient is a count for each Client. It is kept in the Client's memory, by the clock of its process,
+	// so a decision costs no round trip. The limit stands in Redis: it is looked up by the first call, and in
+	// the background once a second (with a keep-alive below three seconds, as often as a third of it) as long
+	// as the limiter is used, so that what other processes change is seen after about a second. While Redis
+	// does not answer, the limit stays as it was for as long as the keep-alive, or for an hour if there is
+	// none; then the policy decides. A limit that was not used for a minute is forgotten.
 	PerClient
 )
 
@@ -72,8 +72,8 @@ type setOptionFunc func(*setConfig)
 
 func (f setOptionFunc) applySet(c *setConfig) { f(c) }
 
-// WithKeepAlive lets the limiter, limit and all, vanish when it was not used for that long: whole milliseconds, not less than
-// the limit's period. The default is to stay.
+// WithKeepAlive lets the limiter, limit and all, vanish when it was not used for that long: whole
+// milliseconds, not less than the limit's period. The default is to stay.
 func WithKeepAlive(d time.Duration) SetOption {
 	return setOptionFunc(func(c *setConfig) { c.keepAlive = d })
 }
@@ -116,7 +116,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	case scope != Overall && scope != PerClient:
 		return false, argument.Error("Scope", int(scope), "must be Overall or PerClient")
 	case cfg.keepAlive != 0 && (cfg.keepAlive < limit.Per || cfg.keepAlive%time.Millisecond != 0):
-		return false, argument.Error("WithKeepAlive", cfg.keepAlive, "must be whole milliseconds and at least the period")
+		return false, argument.Error("WithKeepAlive", cfg.keepAlive, "must be whole milliseconds, at least the period")
 	}
 	return manage(ctx, l, "set", func(s *keyState) (bool, error) {
 		set, err := scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
@@ -146,9 +146,9 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 			return Config{}, ErrNotConfigured
 		}
 		return Config{
-			Limit:     Limit{Rate: rate, Per: time.Duration(min(interval, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, Burst: rate},
+			Limit:     Limit{Rate: rate, Per: millis(interval), Burst: rate},
 			Scope:     Scope(number("type")),
-			KeepAlive: time.Duration(number("keepAliveTime")) * time.Millisecond,
+			KeepAlive: millis(number("keepAliveTime")),
 		}, nil
 	})
 }
@@ -167,7 +167,8 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	})
 }
 
-// limitChanged is called when this process has set or deleted the limit; anew if what was granted is forgotten.
+// limitChanged is called when this process has set or deleted the limit; anew if what was granted is
+// forgotten.
 func (s *keyState) limitChanged(anew bool) {
 	s.mu.Lock()
 	if anew {

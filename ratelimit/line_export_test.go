@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// LineSim is processes whose waiters stand in lines for one limit, all in virtual time: a server that decides as the scripts
-// do, a network that takes its time, a wheel with ticks, and waiters that come and go as the test says.
+// LineSim is processes whose waiters stand in lines for one limit, all in virtual time: a server that decides
+// as the scripts do, a network that takes its time, a wheel with ticks, and waiters that come and go as the
+// test says.
 type LineSim struct {
 	Now     time.Duration
 	Scripts []time.Duration // when each was sent

@@ -147,7 +147,8 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 	require.NoError(t, l.Wait(ctx))
 }
 
-// The primary has granted everything when it dies; its replicas were cut off before, and know of one permit only.
+// The primary has granted everything when it dies; its replicas were cut off before, and know of one permit
+// only.
 func TestLoss_AFailoverToAStaleReplicaGrantsAtMostOneBurstMore(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartSentinel(t)

@@ -48,8 +48,8 @@ func (l *ledger) worst() (most int64) {
 	return most
 }
 
-// walkLog has a log do as the ledger says, at random, and returns the ledger and whether they ever differed. The log may be another
-// than the ledger's, as a control.
+// walkLog has a log do as the ledger says, at random, and returns the ledger and whether they ever differed.
+// The log may be another than the ledger's, as a control.
 func walkLog(seed uint64, steps int, l *ledger, m *ratelimit.MemoryLog) (differ string) {
 	type held struct {
 		charge

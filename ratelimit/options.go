@@ -106,11 +106,11 @@ type keyedOptions struct {
 type Algorithm uint8
 
 const (
-	// GCRA is a leaky bucket as a meter, in one timestamp: permits return one by one, and up to Burst of them may be
-	// used at once. In any time w it grants at most Burst + Rate*w/Per.
+	// GCRA is a leaky bucket as a meter, in one timestamp: permits return one by one, and up to Burst of them
+	// may be used at once. In any time w it grants at most Burst + Rate*w/Per.
 	GCRA Algorithm = iota
-	// FixedWindow counts from the first request on and starts anew when Per is over. It may grant twice the rate
-	// within Per, around the start of a window.
+	// FixedWindow counts from the first request on and starts anew when Per is over. It may grant twice the
+	// rate within Per, around the start of a window.
 	FixedWindow
 
 	logAlgorithm Algorithm = 255 // of Limiters

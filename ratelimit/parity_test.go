@@ -12,8 +12,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// What redis_rate's tests ask of AllowN and AllowAtMost; its 10 a second are 10 a minute here, lest a slow machine gain permits.
-// A request above the burst is an error, where redis_rate names a time after which it would be denied as well.
+// What redis_rate's tests ask of AllowN and AllowAtMost; its 10 a second are 10 a minute here, lest a slow
+// machine gain permits. A request above the burst is an error, where redis_rate names a time after which it
+// would be denied as well.
 func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	const step, slack = 6 * time.Second, 3 * time.Second
 	ctx, name := t.Context(), redistest.Name(t)

@@ -14,8 +14,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// TestPlot draws docs/ratelimit.svg, from grants of a real server, if RATELIMIT_PLOT names that file. Without it, it only
-// checks what the picture shows. The demand is one request every 10 ms, with a pause from 1.3 s to 2.2 s.
+// TestPlot draws docs/ratelimit.svg, from grants of a real server, if RATELIMIT_PLOT names that file. Without
+// it, it only checks what the picture shows. The demand is one request every 10 ms, with a pause from 1.3 s
+// to 2.2 s.
 func TestPlot(t *testing.T) {
 	t.Parallel()
 	const lasts = 4 * time.Second

@@ -47,8 +47,9 @@ const (
 	overflowShares = 1 << 8
 )
 
-// localShare counts by the policy LocalShare, by the process's own clock. Its memory is bounded: when there are too many keys
-// that have used something, those that come later share buckets, by chance, so that together they get less, never more.
+// localShare counts by the policy LocalShare, by the process's own clock. Its memory is bounded: when there
+// are too many keys that have used something, those that come later share buckets, by chance, so that
+// together they get less, never more.
 type localShare struct {
 	mu       sync.Mutex
 	began    time.Time
@@ -90,7 +91,9 @@ func (l *localShare) decide(id stateID, n int64, part Limit) Result {
 	default:
 		l.keys[id] = tat
 	}
-	r := Result{Limit: part.Burst, Remaining: p.remaining(tat, now), ResetAfter: p.reset(tat, now), Source: SourceDegraded}
+	r := Result{
+		Limit: part.Burst, Remaining: p.remaining(tat, now), ResetAfter: p.reset(tat, now), Source: SourceDegraded,
+	}
 	if ok {
 		r.Allowed, r.Granted = n > 0 || r.Remaining > 0, n
 	} else {
@@ -99,8 +102,8 @@ func (l *localShare) decide(id stateID, n int64, part Limit) Result {
 	return r
 }
 
-// sweep forgets the keys whose whole burst is back, and reports whether there were any. It does not look again before some
-// may be.
+// sweep forgets the keys whose whole burst is back, and reports whether there were any. It does not look
+// again before some may be.
 func (l *localShare) sweep(now int64) bool {
 	const atMostEvery = 100_000 // us
 	if now < l.sweepAt {

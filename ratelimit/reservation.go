@@ -9,11 +9,12 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 )
 
-// maxReserve bounds how far ahead a reservation may lie, and so how long a state can lock out after the server's clock
-// was set back. The scripts know it too.
+// maxReserve bounds how far ahead a reservation may lie, and so how long a state can lock out after the
+// server's clock was set back. The scripts know it too.
 const maxReserve = time.Minute
 
-// Reservation is the right to n permits from a time on. It is safe for concurrent use. A nil or zero one is for no permits.
+// Reservation is the right to n permits from a time on. It is safe for concurrent use. A nil or zero one is
+// for no permits.
 type Reservation struct {
 	n    int64
 	at   time.Time
@@ -121,7 +122,8 @@ func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, er
 
 func servesStaleLocked(s *keyState, now time.Time) bool { return s.local.serveStale(now) }
 
-// reserveLocally makes a reservation by this process's own count, if there is one to go by; otherwise it returns nothing.
+// reserveLocally makes a reservation by this process's own count, if there is one to go by; otherwise it
+// returns nothing.
 func (s *keyState) reserveLocally(n int64, ahead time.Duration, counts func(*keyState, time.Time) bool) (*span, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

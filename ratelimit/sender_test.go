@@ -150,7 +150,8 @@ func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 	}
 }
 
-// Of the callers whose contexts have no deadline and are cancelled while Redis hangs, only the one that sends is kept, and not for long.
+// Of the callers whose contexts have no deadline and are cancelled while Redis hangs, only the one that sends
+// is kept, and not for long.
 func TestSender_CallersThatJoinLeaveAtOnceWhenCancelled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

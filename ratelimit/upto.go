@@ -47,8 +47,9 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 	return s.upToByPolicy(n, err)
 }
 
-// partly asks for n permits one by one, which costs the scripts no more. The entries of a log are whole, so there each request is
-// for half of what is left to ask: whatever there is, is a sum of some of them, and taking them in order finds it.
+// partly asks for n permits one by one, which costs the scripts no more. The entries of a log are whole, so
+// there each request is for half of what is left to ask: whatever there is, is a sum of some of them, and
+// taking them in order finds it.
 func (s *keyState) partly(n int64) (a ask) {
 	if !s.prefetched.whole() {
 		a.addRun(1, n)

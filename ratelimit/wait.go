@@ -75,7 +75,8 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 	}
 }
 
-// join adds a waiter to the line, and returns what is to be sent for it. One for no permits does not wait: there is no waiter.
+// join adds a waiter to the line, and returns what is to be sent for it. One for no permits does not wait:
+// there is no waiter.
 func (s *keyState) join(ctx context.Context, n int64, end func(error)) (*waiter, *job, error) {
 	if ctx.Err() != nil {
 		return nil, nil, calls.Ended(ctx)
@@ -147,8 +148,8 @@ func (v *localSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	return v.log.wait(v.at+passed, total)
 }
 
-// pumpLocked serves the waiters as far as it can be done, has the line wake up when it can go on, and returns what is to be
-// sent.
+// pumpLocked serves the waiters as far as it can be done, has the line wake up when it can go on, and returns
+// what is to be sent.
 func (s *keyState) pumpLocked(now time.Duration) *job {
 	l := s.line
 	for {

@@ -19,12 +19,12 @@ const (
 	Answered Class = iota
 	// ContextEnded is the end of a context that the caller chose. It says nothing about Redis.
 	ContextEnded
-	// Unavailable is an outage: nothing answered, or the server says that it cannot serve now. It tends to pass without
-	// a change to the program or to its rights, so a policy may decide meanwhile.
+	// Unavailable is an outage: nothing answered, or the server says that it cannot serve now. It tends to
+	// pass without a change to the program or to its rights, so a policy may decide meanwhile.
 	Unavailable
-	// Misconfigured is a client and a server that do not fit: missing rights, wrong credentials, a certificate that
-	// does not verify, a command that the server does not have, a client that was closed. It does not pass by itself
-	// and is always an error: a policy that grants would hide it.
+	// Misconfigured is a client and a server that do not fit: missing rights, wrong credentials, a
+	// certificate that does not verify, a command that the server does not have, a client that was closed. It
+	// does not pass by itself and is always an error: a policy that grants would hide it.
 	Misconfigured
 	// KeyFault is about the key: it holds an object of another kind.
 	KeyFault

@@ -1,12 +1,14 @@
-// Package httplimit is HTTP middleware on ratelimit: it rejects requests over the limit with status 429 and a Retry-After field, and
-// sets the fields RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11 on every response.
+// Package httplimit is HTTP middleware on ratelimit: it rejects requests over the limit with status 429 and a
+// Retry-After field, and sets the fields RateLimit-Policy and RateLimit of
+// draft-ietf-httpapi-ratelimit-headers-11 on every response.
 //
 //	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
 //	mux := httplimit.New(perUser, httplimit.ByRemoteAddr)
 //	http.ListenAndServe(addr, mux(handler))
 //
-// A request costs what perUser.AllowN costs. If that fails, the response has status 503; with the policy ratelimit.FailOpen it does not
-// fail while Redis is down. A request that its client cancels meanwhile is not served, and is no failure of the limiter.
+// A request costs what perUser.AllowN costs. If that fails, the response has status 503; with the policy
+// ratelimit.FailOpen it does not fail while Redis is down. A request that its client cancels meanwhile is not
+// served, and is no failure of the limiter.
 package httplimit
 
 import (
@@ -28,9 +30,9 @@ type Limiter interface {
 	Limit() ratelimit.Limit
 }
 
-// KeyFunc returns the key that a request counts for, and whether it is limited at all. Any key will do, the empty one included. A key
-// that is read from the request should not be left to the client: if it is missing, limit the request by something else, or return a
-// key that all such requests share.
+// KeyFunc returns the key that a request counts for, and whether it is limited at all. Any key will do, the
+// empty one included. A key that is read from the request should not be left to the client: if it is missing,
+// limit the request by something else, or return a key that all such requests share.
 type KeyFunc func(*http.Request) (key string, limited bool)
 
 // Option configures New. Of one that is given twice the last counts.
@@ -59,8 +61,9 @@ func WithName(name string) Option {
 	return option(func(c *config) { c.name = name })
 }
 
-// WithCost sets how many permits a request takes. The default is 1. A request that costs 0 passes without a decision. One that costs
-// more than the burst gets status 429 without Retry-After, for it could never be granted. A negative cost is a failure.
+// WithCost sets how many permits a request takes. The default is 1. A request that costs 0 passes without a
+// decision. One that costs more than the burst gets status 429 without Retry-After, for it could never be
+// granted. A negative cost is a failure.
 func WithCost(f func(*http.Request) int64) Option {
 	if f == nil {
 		panic(argument.Nil("WithCost"))
@@ -68,7 +71,8 @@ func WithCost(f func(*http.Request) int64) Option {
 	return option(func(c *config) { c.cost = f })
 }
 
-// WithDenied sets the handler of denied requests. The fields are set already. The default is a short text with status 429.
+// WithDenied sets the handler of denied requests. The fields are set already. The default is a short text
+// with status 429.
 func WithDenied(h http.Handler) Option {
 	if h == nil {
 		panic(argument.Nil("WithDenied"))
@@ -76,8 +80,8 @@ func WithDenied(h http.Handler) Option {
 	return option(func(c *config) { c.denied = h })
 }
 
-// WithFailed sets the function that responds when there was no decision, for example because Redis is down and the policy is
-// FailClosed. The default is a short text with status 503.
+// WithFailed sets the function that responds when there was no decision, for example because Redis is down
+// and the policy is FailClosed. The default is a short text with status 503.
 func WithFailed(f func(http.ResponseWriter, *http.Request, error)) Option {
 	if f == nil {
 		panic(argument.Nil("WithFailed"))
@@ -85,12 +89,13 @@ func WithFailed(f func(http.ResponseWriter, *http.Request, error)) Option {
 	return option(func(c *config) { c.failed = f })
 }
 
-// statusClientClosedRequest is what servers log for a request whose client went away before the response; no client sees it.
+// statusClientClosedRequest is what servers log for a request whose client went away before the response; no
+// client sees it.
 const statusClientClosedRequest = 499
 
-// New returns middleware that limits requests. Like the options, it panics with a *ratelimit.InvalidError on an argument that could only
-// fail later: one that is nil, or a limiter whose arguments were refused or whose limit has no rate, period or burst. What it returns
-// is safe for concurrent use.
+// New returns middleware that limits requests. Like the options, it panics with a *ratelimit.InvalidError on
+// an argument that could only fail later: one that is nil, or a limiter whose arguments were refused or whose
+// limit has no rate, period or burst. What it returns is safe for concurrent use.
 func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
 	check(l, key)
 	cfg := config{
@@ -181,11 +186,13 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	next.ServeHTTP(w, r)
 }
 
-// policy returns the field with the quota and the window in seconds. A window that is no whole number of seconds is left out.
+// policy returns the field with the quota and the window in seconds. A window that is no whole number of
+// seconds is left out.
 func policy(name string, l ratelimit.Limit) string {
 	text := fmt.Sprintf("%s;q=%d", name, l.Burst)
 	// Per * Burst may be beyond 64 bits.
-	refill := new(big.Rat).SetFrac(big.NewInt(int64(l.Per)), new(big.Int).Mul(big.NewInt(l.Rate), big.NewInt(int64(time.Second))))
+	perSecond := new(big.Int).Mul(big.NewInt(l.Rate), big.NewInt(int64(time.Second)))
+	refill := new(big.Rat).SetFrac(big.NewInt(int64(l.Per)), perSecond)
 	if refill.Mul(refill, new(big.Rat).SetInt64(l.Burst)); refill.IsInt() && refill.Sign() > 0 {
 		text += ";w=" + refill.Num().String()
 	}
