@@ -40,10 +40,10 @@ type Client struct {
 // and New logs a warning.
 //
 // A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy
-// decides. A call returns earlier when its context ends, with one exception: a caller whose context is
-// cancelled while it sends a script itself is kept until Redis answers or the timeout is over. To a
-// *redis.Client New adds a hook that ends the Client's own scripts in time, whatever the timeouts of rdb
-// are, and passes all other commands on. Hooks that are added later do not see these scripts.
+// decides. A call returns earlier when its context ends, with one exception: Allow and Peek of a caller whose
+// context is cancelled while it sends the script itself return when Redis answers or the timeout is over. To a
+// *redis.Client New adds a hook that ends the Client's own scripts in time, whatever the timeouts of rdb are,
+// and passes all other commands on. Hooks that are added later do not see these scripts.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err := argument.Client(rdb); err != nil {
 		return nil, err

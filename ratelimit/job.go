@@ -71,6 +71,15 @@ func (s *keyState) send(j *job) {
 	}
 }
 
+// sendFor has a job sent for a caller that waits for it, by its own goroutine if nothing can end its wait.
+func (s *keyState) sendFor(ctx context.Context, j *job) {
+	if j != nil && ctx.Done() == nil {
+		s.out.submit(ctx, j)
+		return
+	}
+	s.send(j)
+}
+
 // settle takes note of what became of a job, and tells its callers.
 func (j *job) settle(at reading, sentAt time.Time) {
 	s := j.state
@@ -223,7 +232,7 @@ func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
 	}
 	j.done = make(chan struct{})
 	s.mu.Unlock()
-	s.out.submit(ctx, j)
+	s.sendFor(ctx, j)
 	select {
 	case <-j.done:
 	default:

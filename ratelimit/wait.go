@@ -21,9 +21,7 @@ func (s *keyState) waitInLine(ctx context.Context, n int64) error {
 		return err
 	}
 	defer s.client.stats.waiting.Add(-1)
-	if j != nil {
-		s.out.submit(ctx, j)
-	}
+	s.sendFor(ctx, j)
 	select {
 	case err := <-done:
 		return err
