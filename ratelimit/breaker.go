@@ -31,12 +31,12 @@ type breaker struct {
 	mu      sync.Mutex
 	timer   wheel.Timer
 	stopped bool
-	cause   error // of the last failure
-	failed  look  // what it was about
+	cause   error       // of the last failure
+	failed  probeScript // what it was about
 }
 
-// look is a script that changes nothing, for a key.
-type look struct {
+// probeScript is a script that changes nothing, for a key.
+type probeScript struct {
 	algorithm algorithm
 	key       string
 }
@@ -61,7 +61,7 @@ func (b *breaker) heard(err error, s *keyState) {
 	}
 	b.client.stats.failures.Add(1)
 	b.mu.Lock()
-	b.cause, b.failed = cause(err), look{s.algorithm, s.id.key}
+	b.cause, b.failed = cause(err), probeScript{s.algorithm, s.id.key}
 	b.mu.Unlock()
 	if b.failures.Add(1) < b.threshold || !b.down.CompareAndSwap(false, true) {
 		return

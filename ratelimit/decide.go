@@ -73,15 +73,15 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	return r, err
 }
 
-// impatience is how long a caller has to have waited for Redis before its deadline counts as an outage: a
+// leastWait is how long a caller has to have waited for Redis before its deadline counts as an outage: a
 // caller that leaves less is not to be granted by that.
-const impatience = 10 * time.Millisecond
+const leastWait = 10 * time.Millisecond
 
 // gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer,
 // the policy decides.
 func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
 	err := calls.Ended(ctx)
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < impatience {
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < leastWait {
 		return Result{}, err
 	}
 	s.mu.Lock()
@@ -95,7 +95,7 @@ func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result
 
 // joinLocked enters a call into the next job, which it returns if that is to be sent.
 func (s *keyState) joinLocked(c *call) (*job, error) {
-	hurry := len(s.pending)+1 >= secondScriptThreshold && s.id.options.prefetch == 0
+	hurry := len(s.pending)+1 >= secondScriptThreshold && s.id.options.prefetchCount == 0
 	if s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
 		if s.pending == nil {
 			s.pendingSince = time.Now()

@@ -126,7 +126,7 @@ func (s *windowSnapshot) result(n int64, passed time.Duration) Result {
 	return r
 }
 
-func (s *windowSnapshot) deny(n int64, passed time.Duration) (Result, bool) {
+func (s *windowSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
 	if s.wait(n, passed) == 0 {
 		return Result{}, false
 	}

@@ -86,7 +86,7 @@ func (f *flight) send() bool {
 		for i, j := range jobs {
 			if j.kind == jobLine { // the callers of the others have gone
 				if got, err := f.answer(j, cmds[i], at); err == nil {
-					j.late(got, f.sentAt)
+					j.settleLate(got, f.sentAt)
 				}
 			}
 			j.over()
@@ -150,9 +150,9 @@ func (c *Client) bound() bool {
 		if read := rdb.Options().ReadTimeout; read > 0 {
 			timeout = min(timeout, read)
 		}
-		own := rdb.WithTimeout(timeout)
-		own.Options().ContextTimeoutEnabled = true // WithTimeout has copied the options
-		rdb.AddHook(boundHook{c, own})
+		timed := rdb.WithTimeout(timeout)
+		timed.Options().ContextTimeoutEnabled = true // WithTimeout has copied the options
+		rdb.AddHook(boundHook{c, timed})
 		return true
 	case *redis.ClusterClient:
 		return rdb.Options().ContextTimeoutEnabled
@@ -163,7 +163,7 @@ func (c *Client) bound() bool {
 // boundHook has the commands of one Client's flights processed by another redis client.
 type boundHook struct {
 	client *Client
-	own    *redis.Client
+	timed  *redis.Client
 }
 
 func (h boundHook) mine(ctx context.Context) bool { return ctx.Value(clientKey{}) == h.client }
@@ -173,7 +173,7 @@ func (boundHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h boundHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if h.mine(ctx) {
-			return h.own.Process(ctx, cmd)
+			return h.timed.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
 	}
@@ -184,7 +184,7 @@ func (h boundHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 		if !h.mine(ctx) {
 			return next(ctx, cmds)
 		}
-		pipe := h.own.Pipeline()
+		pipe := h.timed.Pipeline()
 		for _, cmd := range cmds {
 			_ = pipe.Process(ctx, cmd) // only queues
 		}

@@ -12,10 +12,10 @@ import (
 type jobKind uint8
 
 const (
-	jobCalls jobKind = iota // callers that do not wait
-	jobLine                 // waiters
-	jobOwn                  // one caller, which waits for the job itself
-	jobBack                 // none: it gives back what is not wanted any more
+	jobCalls    jobKind = iota // callers that do not wait
+	jobLine                    // waiters
+	jobCaller                  // one caller, which waits for the job itself
+	jobGiveBack                // none: it gives back what is not wanted any more
 )
 
 // job is one script of a key.
@@ -23,9 +23,9 @@ type job struct {
 	ask
 	state  *keyState
 	kind   jobKind
-	since  time.Time // when the first caller came; the Client's timeout counts from there
-	one    [1]*call  // room for the calls if it is one
-	oneRun [1]run    // and for the runs
+	since  time.Time        // when the first caller came; the Client's timeout counts from there
+	one    [1]*call         // room for the calls if it is one
+	oneRun [1]equalRequests // and for the runs
 
 	got  answer
 	err  error         // why there is none; one of this package's
@@ -61,7 +61,7 @@ func (j *job) compose() {
 	for _, c := range j.calls {
 		j.addRun(c.n, 1)
 	}
-	j.prefetch = j.state.id.options.prefetch
+	j.prefetch = j.state.id.options.prefetchCount
 }
 
 // send has a job sent by another goroutine; nil is none.
@@ -94,9 +94,9 @@ func (j *job) settle(at reading, sentAt time.Time) {
 		j.settleCallsLocked(valid)
 	case jobLine:
 		j.settleLineLocked(valid, at)
-	case jobOwn:
+	case jobCaller:
 		close(j.done)
-	case jobBack:
+	case jobGiveBack:
 	}
 }
 
@@ -141,7 +141,7 @@ func (j *job) settleCallsLocked(valid bool) {
 			c.res, c.err = s.local.decide(s.client.since(now), c.n, s.waitingLocked())
 		}
 	case err == nil && valid:
-		expires := s.client.since(now) + s.id.options.within
+		expires := s.client.since(now) + s.id.options.prefetchTTL
 		for _, sp := range j.got.spans {
 			sp.expires = expires
 			s.prefetched.add(sp)
@@ -204,8 +204,8 @@ func (j *job) settleLineLocked(valid bool, at reading) {
 	}
 }
 
-// late takes note of an answer that came after its job was given up: what it has charged for waiters is there.
-func (j *job) late(got answer, sentAt time.Time) {
+// settleLate takes note of an answer that came after its job was given up: what it has charged for waiters is there.
+func (j *job) settleLate(got answer, sentAt time.Time) {
 	s := j.state
 	s.mu.Lock()
 	var next *job
@@ -220,7 +220,7 @@ func (j *job) late(got answer, sentAt time.Time) {
 // ask has a job of one caller decided, and returns when it is or ctx ends.
 func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
 	s.mu.Lock()
-	j := s.newJobLocked(jobOwn)
+	j := s.newJobLocked(jobCaller)
 	if j == nil {
 		s.mu.Unlock()
 		return nil, ErrClosed

@@ -64,10 +64,10 @@ func (k *Keyed) setLimit(limit Limit) {
 	switch {
 	case k.err != nil:
 		return
-	case k.options.prefetch > limit.Burst/4 && k.options.prefetch > 0:
-		k.check(argument.Error("WithPrefetch n", k.options.prefetch, "must be at most a quarter of the burst"))
-	case k.options.within > limit.Per/10:
-		k.check(argument.Error("WithPrefetch within", k.options.within, "must be at most a tenth of the period"))
+	case k.options.prefetchCount > limit.Burst/4 && k.options.prefetchCount > 0:
+		k.check(argument.Error("WithPrefetch n", k.options.prefetchCount, "must be at most a quarter of the burst"))
+	case k.options.prefetchTTL > limit.Per/10:
+		k.check(argument.Error("WithPrefetch within", k.options.prefetchTTL, "must be at most a tenth of the period"))
 	}
 	if k.options.algorithm == FixedWindow {
 		k.algorithm = &window{limit: limit}

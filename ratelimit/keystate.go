@@ -141,7 +141,7 @@ func (s *keyState) remembers() time.Duration {
 		return 0
 	}
 	passed := at - s.known.sent
-	r, denied := s.known.snapshot.deny(1, passed)
+	r, denied := s.known.snapshot.cachedDenial(1, passed)
 	if !denied {
 		return 0
 	}
@@ -173,7 +173,7 @@ func (s *keyState) rememberedLocked(n int64) (Result, bool) {
 	if waiting {
 		// It may not overtake.
 		if s.known.snapshot != nil {
-			if r, denied := s.known.snapshot.deny(n, now-s.known.sent); denied {
+			if r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent); denied {
 				return s.deniedLocked(r), true
 			}
 		}
@@ -189,7 +189,7 @@ func (s *keyState) rememberedLocked(n int64) (Result, bool) {
 	if !s.known.fresh(now) {
 		return Result{}, false
 	}
-	r, denied := s.known.snapshot.deny(n, now-s.known.sent)
+	r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent)
 	return s.deniedLocked(r), denied
 }
 

@@ -75,7 +75,7 @@ func (l *line) push(w *waiter, now time.Duration, k *knowledge) bool {
 	w.place = l.came + w.n
 	if w.checked = k.fresh(now); !w.checked {
 		l.unchecked++
-	} else if l.late(w, now, k) {
+	} else if l.missesDeadline(w, now, k) {
 		return false
 	}
 	l.came = w.place
@@ -294,13 +294,13 @@ func (l *line) check(w *waiter, now time.Duration, k *knowledge, limit int64) {
 	switch {
 	case limit > 0 && w.n > limit:
 		l.finish(w, now, ErrExceedsLimit)
-	case l.late(w, now, k):
+	case l.missesDeadline(w, now, k):
 		l.finish(w, now, ErrWouldExceedDeadline)
 	}
 }
 
-// late reports whether a waiter cannot be served before its deadline.
-func (l *line) late(w *waiter, now time.Duration, k *knowledge) bool {
+// missesDeadline reports whether a waiter cannot be served before its deadline.
+func (l *line) missesDeadline(w *waiter, now time.Duration, k *knowledge) bool {
 	if w.deadline == never || !k.fresh(now) {
 		return false
 	}

@@ -42,9 +42,9 @@ func newLocalLimit(reply []int64) *localLimit {
 	}
 }
 
-func (*localLimit) deny(int64, time.Duration) (Result, bool) { return Result{}, false }
-func (*localLimit) wait(int64, time.Duration) time.Duration  { return 0 }
-func (*localLimit) state() Result                            { return Result{} }
+func (*localLimit) cachedDenial(int64, time.Duration) (Result, bool) { return Result{}, false }
+func (*localLimit) wait(int64, time.Duration) time.Duration          { return 0 }
+func (*localLimit) state() Result                                    { return Result{} }
 
 // pause is how long the limit is good for before it is looked up again.
 func (o *localCounter) pause() time.Duration {

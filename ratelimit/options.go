@@ -96,10 +96,10 @@ type KeyedOption interface{ applyKeyed(*keyedOptions) error }
 
 // keyedOptions are what requests for a key have in common that are counted together.
 type keyedOptions struct {
-	limit     Limit
-	algorithm Algorithm
-	prefetch  int64
-	within    time.Duration
+	limit         Limit
+	algorithm     Algorithm
+	prefetchCount int64
+	prefetchTTL   time.Duration
 }
 
 // Algorithm is how a Keyed limiter counts.
@@ -144,7 +144,7 @@ func WithPrefetch(n int64, within time.Duration) KeyedOption {
 		if within < time.Millisecond {
 			return argument.Error("WithPrefetch within", within, "must be at least 1ms")
 		}
-		c.prefetch, c.within = n, within
+		c.prefetchCount, c.prefetchTTL = n, within
 		return nil
 	})
 }

@@ -146,7 +146,7 @@ func (s *keyState) reserveLocallyLocked(n int64, ahead time.Duration) (*span, er
 
 // reserveInRedis makes a reservation in Redis.
 func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*span, error) {
-	j, err := s.ask(ctx, ask{runs: []run{{n, 1}}, inOrder: true, ahead: ahead})
+	j, err := s.ask(ctx, ask{runs: []equalRequests{{n, 1}}, inOrder: true, ahead: ahead})
 	if err != nil {
 		if j != nil && ctx.Err() != nil {
 			s.abandon(j)

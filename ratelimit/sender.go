@@ -38,7 +38,7 @@ func (s *sender) submit(ctx context.Context, j *job) {
 		go s.run(jobs)
 		return
 	}
-	if s.fly(jobs) {
+	if s.flush(jobs) {
 		if jobs = s.take(); jobs != nil {
 			go s.run(jobs)
 		}
@@ -63,7 +63,7 @@ func (s *sender) begin(j *job) bool {
 
 // run sends jobs, and those that come up meanwhile.
 func (s *sender) run(jobs []*job) {
-	for jobs != nil && s.fly(jobs) {
+	for jobs != nil && s.flush(jobs) {
 		jobs = s.take()
 	}
 }
@@ -79,9 +79,9 @@ func (s *sender) take() []*job {
 	return jobs
 }
 
-// fly has jobs decided, by Redis or by the policy. It returns false if that took so long that another
+// flush has jobs decided, by Redis or by the policy. It returns false if that took so long that another
 // goroutine goes on in its place.
-func (s *sender) fly(jobs []*job) bool {
+func (s *sender) flush(jobs []*job) bool {
 	err := s.client.breaker.refuse()
 	if err == nil {
 		if f := s.newFlight(jobs); f != nil {

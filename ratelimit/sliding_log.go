@@ -183,7 +183,7 @@ func (s *logSnapshot) denies(n int64, delay time.Duration) {
 	s.denied = append(s.denied, denial{n, delay})
 }
 
-func (s *logSnapshot) deny(n int64, passed time.Duration) (Result, bool) {
+func (s *logSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
 	for _, d := range s.denied {
 		if d.n <= n && n <= s.rate && passed < d.delay {
 			return Result{
@@ -210,7 +210,7 @@ func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
 }
 
 func (s *logSnapshot) state() Result {
-	r, denied := s.deny(1, 0)
+	r, denied := s.cachedDenial(1, 0)
 	if !denied {
 		r = Result{Limit: s.rate, Remaining: max(0, s.left), ResetAfter: s.reset}
 	}

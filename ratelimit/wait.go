@@ -139,8 +139,8 @@ type localSnapshot struct {
 	at  time.Duration
 }
 
-func (*localSnapshot) deny(int64, time.Duration) (Result, bool) { return Result{}, false }
-func (*localSnapshot) state() Result                            { return Result{} }
+func (*localSnapshot) cachedDenial(int64, time.Duration) (Result, bool) { return Result{}, false }
+func (*localSnapshot) state() Result                                    { return Result{} }
 
 func (v *localSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	return v.log.wait(v.at+passed, total)
@@ -230,7 +230,7 @@ func (s *keyState) giveBackLocked(now time.Duration) *job {
 	if _, forgotten := s.algorithm.(*window); forgotten || s.client.breaker.refuse() != nil {
 		return nil
 	}
-	j := s.newJobLocked(jobBack)
+	j := s.newJobLocked(jobGiveBack)
 	if j != nil {
 		j.back = spans
 	}

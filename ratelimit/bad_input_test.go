@@ -102,7 +102,7 @@ func TestKeyed_EveryRate(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
 	ctx := t.Context()
-	for i, l := range paceLimits {
+	for i, l := range gcraLimits {
 		k := c.Keyed(fmt.Sprint("rate", i), l)
 		r, err := k.AllowN(ctx, name, 0)
 		require.NoError(t, err)
