@@ -217,7 +217,7 @@ func TestNew_ClientsOfOtherTypes(t *testing.T) {
 	require.Less(t, fill(newClient(t, wrapped{rdb}, logger)), int64(70), "keys of one node share pipelines")
 	require.Empty(t, log.String())
 	require.GreaterOrEqual(t, fill(newClient(t, &opaque{rdb}, logger)), int64(100))
-	require.Contains(t, log.String(), "nodes are not known")
+	require.Contains(t, log.String(), "not known")
 
 	for what, endless := range map[string]redis.UniversalClient{
 		"client":  redis.NewClient(&redis.Options{ReadTimeout: -1}),
