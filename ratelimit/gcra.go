@@ -144,8 +144,9 @@ func (s *gcraSnapshot) result(tat gcraTime, now, n int64) Result {
 	}
 }
 
-// deny holds for any request, not only for one like that which was denied: others can only have moved tat further.
-func (s *gcraSnapshot) deny(n int64, passed time.Duration) (Result, bool) {
+// deny holds for any request, not only for one like that which was denied: others can only have moved tat
+// further.
+func (s *gcraSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
 	now := s.now + (passed + time.Microsecond - 1).Microseconds()
 	if s.gcra.params.delay(s.tat, now, n) == 0 {
 		return Result{}, false

@@ -13,10 +13,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// sender carries the scripts of many keys to one node. A job that finds few enough pipelines under way is sent at once;
-// others join the next pipeline, as callers of one key join its next script.
+// sender carries the scripts of many keys to one node. A job that finds few enough pipelines under way is
+// sent at once; others join the next pipeline, as callers of one key join its next script.
 //
-// mu guards the fields below it. A goroutine that raises inFlight sends pipelines until queue is empty, and lowers it.
+// mu guards the fields below it. A goroutine that raises inFlight sends pipelines until queue is empty, and
+// lowers it.
 type sender struct {
 	client *Client
 	script *scripts.Script // nil: of one key, whose scripts travel alone
@@ -26,8 +27,8 @@ type sender struct {
 	queue    []*job
 }
 
-// submit sends a job, or leaves it to the next pipeline. The job may be sent by the goroutine of the caller, whose context
-// it is; see mayBlock. It never runs under that context, for others may join it.
+// submit sends a job, or leaves it to the next pipeline. The job may be sent by the goroutine of the caller,
+// whose context it is; see mayBlock. It never runs under that context, for others may join it.
 func (s *sender) submit(ctx context.Context, j *job) {
 	if !s.begin(j) {
 		return
@@ -37,7 +38,7 @@ func (s *sender) submit(ctx context.Context, j *job) {
 		go s.run(jobs)
 		return
 	}
-	if s.fly(jobs) {
+	if s.flush(jobs) {
 		if jobs = s.take(); jobs != nil {
 			go s.run(jobs)
 		}
@@ -62,7 +63,7 @@ func (s *sender) begin(j *job) bool {
 
 // run sends jobs, and those that come up meanwhile.
 func (s *sender) run(jobs []*job) {
-	for jobs != nil && s.fly(jobs) {
+	for jobs != nil && s.flush(jobs) {
 		jobs = s.take()
 	}
 }
@@ -78,9 +79,9 @@ func (s *sender) take() []*job {
 	return jobs
 }
 
-// fly has jobs decided, by Redis or by the policy. It returns false if that took so long that another goroutine goes on in
-// its place.
-func (s *sender) fly(jobs []*job) bool {
+// flush has jobs decided, by Redis or by the policy. It returns false if that took so long that another
+// goroutine goes on in its place.
+func (s *sender) flush(jobs []*job) bool {
 	err := s.client.breaker.refuse()
 	if err == nil {
 		if f := s.newFlight(jobs); f != nil {
@@ -92,8 +93,8 @@ func (s *sender) fly(jobs []*job) bool {
 	return true
 }
 
-// settle tells the callers of jobs what became of them, and queues the jobs that follow. err is why Redis was not asked; if
-// it is nil, each job has its own answer.
+// settle tells the callers of jobs what became of them, and queues the jobs that follow. err is why Redis was
+// not asked; if it is nil, each job has its own answer.
 func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 	callers := 0
 	var next []*job
@@ -105,7 +106,7 @@ func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 		j.settle(at, sentAt)
 	}
 	if callers > 1 {
-		runtime.Gosched() // those who come back at once make the next script
+		runtime.Gosched() // callers that come back at once make the next script
 	}
 	for _, j := range jobs {
 		if n := j.next(); n != nil {
@@ -135,11 +136,11 @@ type route struct {
 	script *scripts.Script
 }
 
-// of returns the sender of a key. Where it cannot be told which node has the key, or not yet, nothing is shared, for in
-// a pipeline for several nodes the slowest would hold up the others.
+// of returns the sender of a key. Where it cannot be told which node has the key, or not yet, nothing is
+// shared, for in a pipeline for several nodes the slowest would hold up the others.
 func (s *senders) of(script *scripts.Script, key string) *sender {
 	known, node := true, ""
-	switch rdb := s.client.rdb.(type) {
+	switch rdb := s.client.base.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
 		ctx, end := context.WithCancel(context.Background())
@@ -166,9 +167,10 @@ func (s *senders) of(script *scripts.Script, key string) *sender {
 	return s.all[r]
 }
 
-// mayBlock reports whether a caller may wait for Redis on its own goroutine, which is cheaper than to have another do it, but
-// keeps the caller until Redis answers or the timeout of the socket, which is the Client's, ends it. It may if Redis was
-// well the last time and the caller's deadline, if any, is further away than that.
+// mayBlock reports whether a caller may wait for Redis on its own goroutine, which is cheaper than to have
+// another do it, but keeps the caller until Redis answers or the timeout of the socket, which is the
+// Client's, ends it. It may if Redis was well the last time and the caller's deadline, if any, is further
+// away than that.
 func (s *senders) mayBlock(ctx context.Context) bool {
 	c := s.client
 	if !c.bounded || c.breaker.failures.Load() != 0 {

@@ -17,14 +17,14 @@ type Class uint8
 const (
 	// Answered is no failure: the server did what it was asked for.
 	Answered Class = iota
-	// Ended is the end of a context that the caller chose. It says nothing about Redis.
+	// ContextEnded is the end of a context that the caller chose. It says nothing about Redis.
 	ContextEnded
-	// Unavailable is an outage: nothing answered, or the server says that it cannot serve now. It tends to pass without
-	// a change to the program or to its rights, so a policy may decide meanwhile.
+	// Unavailable is an outage: nothing answered, or the server says that it cannot serve now. It tends to
+	// pass without a change to the program or to its rights, so a policy may decide meanwhile.
 	Unavailable
-	// Misconfigured is a client and a server that do not fit: missing rights, wrong credentials, a certificate that
-	// does not verify, a command that the server does not have, a client that was closed. It does not pass by itself
-	// and is always an error: a policy that grants would hide it.
+	// Misconfigured is a client and a server that do not fit: missing rights, wrong credentials, a
+	// certificate that does not verify, a command that the server does not have, a client that was closed. It
+	// does not pass by itself and is always an error: a policy that grants would hide it.
 	Misconfigured
 	// KeyFault is about the key: it holds an object of another kind.
 	KeyFault
@@ -48,7 +48,7 @@ var codes = map[string]Class{
 	"OOM":         Unavailable,
 	"NOREPLICAS":  Unavailable,
 	"MISCONF":     Unavailable, // the server cannot write to its disk
-	"BUSY":        Unavailable, // with somebody's script
+	"BUSY":        Unavailable, // with a script
 	"UNKILLABLE":  Unavailable,
 
 	"NOAUTH":    Misconfigured,

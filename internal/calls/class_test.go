@@ -44,7 +44,9 @@ func TestClassify(t *testing.T) {
 		},
 		calls.Misconfigured: {
 			redis.ErrClosed,
-			&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, x509.HostnameError{}, tls.RecordHeaderError{},
+			&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
+			x509.HostnameError{},
+			tls.RecordHeaderError{},
 			answer("NOAUTH Authentication required."),
 			answer("WRONGPASS invalid username-password pair or user is disabled."),
 			answer("NOPERM this user has no permissions to run the 'evalsha' command"),

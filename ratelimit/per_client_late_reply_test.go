@@ -58,7 +58,7 @@ func TestPerClient_ALateReplyIsOfTheLimitBefore(t *testing.T) {
 		require.Zero(t, r.Delay())
 	}
 
-	inScopes(t, "to who asks for permits", func(t *testing.T, scope ratelimit.Scope) {
+	inScopes(t, "to a caller that asks for permits", func(t *testing.T, scope ratelimit.Scope) {
 		l, h := setup(t, scope)
 		h.armed.Store(true)
 		done := make(chan error, 1)
@@ -76,7 +76,7 @@ func TestPerClient_ALateReplyIsOfTheLimitBefore(t *testing.T) {
 		require.LessOrEqual(t, r.Remaining, int64(4), "what was granted since is not forgotten")
 	})
 
-	t.Run("to who looks the limit up", func(t *testing.T) {
+	t.Run("to the look-up of the limit", func(t *testing.T) {
 		t.Parallel()
 		l, h := setup(t, ratelimit.PerClient)
 		take(t, l, 1, true)

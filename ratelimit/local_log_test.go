@@ -48,8 +48,8 @@ func (l *ledger) worst() (most int64) {
 	return most
 }
 
-// walkLog has a log do as the ledger says, at random, and returns the ledger and whether they ever differed. The log may be another
-// than the ledger's, as a control.
+// walkLog has a log do as the ledger says, at random, and returns the ledger and whether they ever differed.
+// The log may be another than the ledger's, as a control.
 func walkLog(seed uint64, steps int, l *ledger, m *ratelimit.MemoryLog) (differ string) {
 	type held struct {
 		charge
@@ -111,7 +111,7 @@ func walkLog(seed uint64, steps int, l *ledger, m *ratelimit.MemoryLog) (differ 
 	return ""
 }
 
-func TestMemoryLog_IsASlidingLogByDefinition(t *testing.T) {
+func TestLocalLog_IsASlidingLogByDefinition(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {
 		l := &ledger{rate: 1 + int64(seed)%7, interval: time.Duration(10 + seed*13)}
@@ -135,7 +135,7 @@ func TestMemoryLog_IsASlidingLogByDefinition(t *testing.T) {
 	})
 }
 
-func TestMemoryLog_Timelines(t *testing.T) {
+func TestLocalLog_Timelines(t *testing.T) {
 	t.Parallel()
 	type step struct {
 		at        time.Duration
@@ -187,7 +187,7 @@ func TestMemoryLog_Timelines(t *testing.T) {
 	}
 }
 
-func TestMemoryLog_ForgetsWhatHasLeft(t *testing.T) {
+func TestLocalLog_ForgetsWhatHasLeft(t *testing.T) {
 	t.Parallel()
 	m := ratelimit.NewMemoryLog(math.MaxUint32, time.Second)
 	for i := range 1_000_000 {

@@ -81,7 +81,7 @@ func TestPerClient_TheLimitIsLookedUpOnceASecondWhileItIsUsed(t *testing.T) {
 	})
 	require.LessOrEqual(t, busy, int64(time.Since(began)/time.Second)+3) // and the script itself
 	require.GreaterOrEqual(t, busy, int64(3))
-	require.LessOrEqual(t, trips.trips(func() { require.NoError(t, w.Sleep(ctx, 2500*time.Millisecond)) }), int64(1), "and not while nobody comes")
+	require.LessOrEqual(t, trips.trips(func() { require.NoError(t, w.Sleep(ctx, 2500*time.Millisecond)) }), int64(1), "and not while it is not used")
 	require.Zero(t, ratelimit.Names(c), "nor is it remembered")
 }
 
@@ -92,7 +92,7 @@ func answer(t *testing.T, done <-chan error) error {
 	case err := <-done:
 		return err
 	case <-within(t, patience).Done():
-		require.Fail(t, "nobody was told")
+		require.Fail(t, "no waiter was told")
 		return nil
 	}
 }
@@ -114,7 +114,7 @@ func TestPerClient_TheLimitIsLookedUpOnceASecondHoweverOftenItChanges(t *testing
 	began := time.Now()
 	n := trips.trips(func() { require.NoError(t, w.Sleep(ctx, 2500*time.Millisecond)) })
 	require.LessOrEqual(t, n, int64(time.Since(began)/time.Second)+1)
-	require.GreaterOrEqual(t, n, int64(1), "somebody waits")
+	require.GreaterOrEqual(t, n, int64(1), "there is a waiter")
 }
 
 func TestPerClient_AChangeBy(t *testing.T) {
@@ -126,7 +126,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		return ours, theirs
 	}
 
-	t.Run("another process is seen by those who come and those who wait", func(t *testing.T) {
+	t.Run("another process is seen by callers and waiters", func(t *testing.T) {
 		t.Parallel()
 		ours, theirs := setup(t, perSeconds(1, 3600))
 		done := make(chan error, 2)
@@ -145,7 +145,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		requireSoonLeft(t, ours, 7)
 	})
 
-	t.Run("another process that deletes it is seen by those who come and those who wait", func(t *testing.T) {
+	t.Run("another process that deletes it is seen by callers and waiters", func(t *testing.T) {
 		t.Parallel()
 		ours, theirs := setup(t, perSeconds(1, 3600))
 		done := make(chan error, 1)
@@ -172,7 +172,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		requireLeft(t, ours, 5)
 	})
 
-	t.Run("this client is seen at once, also by those who ask meanwhile", func(t *testing.T) {
+	t.Run("this client is seen at once, also by concurrent callers", func(t *testing.T) {
 		t.Parallel()
 		ours, _ := setup(t, perSeconds(1, 3600))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -235,7 +235,7 @@ func TestPerClient_GoesOnWhileRedisIsDown(t *testing.T) {
 	for began := time.Now(); time.Since(began) < 3*time.Second; granted++ {
 		called := time.Now()
 		take(t, kept, 1, true)
-		require.Less(t, time.Since(called), time.Second, "nobody waits for Redis")
+		require.Less(t, time.Since(called), time.Second, "no caller waits for Redis")
 		require.NoError(t, w.Sleep(ctx, 2*time.Millisecond))
 	}
 	require.True(t, c.Stats().Down)

@@ -14,8 +14,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// TestPlot draws docs/ratelimit.svg, from grants of a real server, if RATELIMIT_PLOT names that file. Without it, it only
-// checks what the picture shows. The demand is one request every 10 ms, with a pause from 1.3 s to 2.2 s.
+// TestPlot draws docs/ratelimit.svg, from grants of a real server, if RATELIMIT_PLOT names that file. Without
+// it, it only checks what the picture shows. The demand is one request every 10 ms, with a pause from 1.3 s
+// to 2.2 s.
 func TestPlot(t *testing.T) {
 	t.Parallel()
 	const lasts = 4 * time.Second
@@ -23,7 +24,7 @@ func TestPlot(t *testing.T) {
 	c, _, _, name := shared(t)
 	require.NoError(t, c.Limiter(name).SetRate(t.Context(), limit, ratelimit.Overall))
 	gcra, small := c.Keyed("gcra", limit), c.Keyed("small", limit.WithBurst(2))
-	window := c.Keyed("window", limit, ratelimit.FixedWindow)
+	window := c.Keyed("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	lines := []struct {
 		label, colour string
 		allow         func(context.Context) (ratelimit.Result, error)

@@ -41,13 +41,13 @@ func (r *rational) take(now, n int64) bool {
 }
 
 // drift is the difference between both states in microseconds.
-func (r *rational) drift(p ratelimit.Pace, m ratelimit.Mark) *big.Rat {
+func (r *rational) drift(p ratelimit.GCRAParams, m ratelimit.GCRATime) *big.Rat {
 	us, num := m.Parts()
 	have := new(big.Rat).Add(new(big.Rat).SetInt64(us), new(big.Rat).SetFrac64(num, p.Den()))
 	return have.Sub(have, r.tat)
 }
 
-var paceLimits = []ratelimit.Limit{
+var gcraLimits = []ratelimit.Limit{
 	{Rate: 1_000_000, Per: time.Second, Burst: 1_000_000},
 	{Rate: 1_000_000, Per: time.Second, Burst: 1},
 	{Rate: 999_983, Per: time.Second, Burst: 100},
@@ -72,7 +72,7 @@ func walk(l ratelimit.Limit, steps int, step func(now, n int64)) {
 	}
 }
 
-func TestPace_AgreesWithRationalsForEver(t *testing.T) {
+func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 	t.Parallel()
 	steps := 20_000 // for each of ten limits; RATELIMIT_STEPS=1000000 is the long run
 	if text := os.Getenv("RATELIMIT_STEPS"); text != "" {
@@ -80,11 +80,11 @@ func TestPace_AgreesWithRationalsForEver(t *testing.T) {
 		steps, err = strconv.Atoi(text)
 		require.NoError(t, err)
 	}
-	for _, l := range paceLimits {
+	for _, l := range gcraLimits {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()
-			p, model := ratelimit.NewPace(l), newRational(l)
-			var tat ratelimit.Mark
+			p, model := ratelimit.NewGCRAParams(l), newRational(l)
+			var tat ratelimit.GCRATime
 			granted := 0
 			walk(l, steps, func(now, n int64) {
 				var ok bool
@@ -107,8 +107,8 @@ func TestPace_AgreesWithRationalsForEver(t *testing.T) {
 		t.Parallel()
 		l := ratelimit.Limit{Rate: 3, Per: time.Second, Burst: 3}
 		off := ratelimit.Limit{Rate: 3, Per: time.Second - time.Millisecond, Burst: 3}
-		p, model, differ := ratelimit.NewPace(off), newRational(l), false
-		var tat ratelimit.Mark
+		p, model, differ := ratelimit.NewGCRAParams(off), newRational(l), false
+		var tat ratelimit.GCRATime
 		walk(l, 100_000, func(now, n int64) {
 			var ok bool
 			tat, ok = p.Take(tat, now, n)
@@ -118,11 +118,11 @@ func TestPace_AgreesWithRationalsForEver(t *testing.T) {
 	})
 }
 
-func TestPace_DelayIsTheFirstMicrosecondThatGrants(t *testing.T) {
+func TestGCRAParams_DelayIsTheFirstMicrosecondThatGrants(t *testing.T) {
 	t.Parallel()
-	for _, l := range paceLimits {
-		p := ratelimit.NewPace(l)
-		var tat ratelimit.Mark
+	for _, l := range gcraLimits {
+		p := ratelimit.NewGCRAParams(l)
+		var tat ratelimit.GCRATime
 		walk(l, 10_000, func(now, n int64) {
 			next, ok := p.Take(tat, now, n)
 			d := p.Delay(tat, now, n).Microseconds()
@@ -151,11 +151,11 @@ func TestPace_DelayIsTheFirstMicrosecondThatGrants(t *testing.T) {
 func TestRateGCRA_AgreesWithRationals(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
-	for _, l := range paceLimits {
+	for _, l := range gcraLimits {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()
-			p, model, key := ratelimit.NewPace(l), newRational(l), redistest.Name(t)
-			var tat ratelimit.Mark
+			p, model, key := ratelimit.NewGCRAParams(l), newRational(l), redistest.Name(t)
+			var tat ratelimit.GCRATime
 			rng := rand.New(rand.NewPCG(2, 2))
 			for range 500 {
 				n := 1 + rng.Int64N(min(l.Burst, 5))
@@ -178,8 +178,8 @@ func TestRateGCRA_AgreesWithRationals(t *testing.T) {
 
 // costs is what n permits are worth, in whole microseconds and parts of the denominator.
 func costs(l ratelimit.Limit, n int64) [2]int64 {
-	p := ratelimit.NewPace(ratelimit.Limit{Rate: l.Rate, Per: l.Per, Burst: n})
-	tat, _ := p.Take(ratelimit.Mark{}, 0, n)
+	p := ratelimit.NewGCRAParams(ratelimit.Limit{Rate: l.Rate, Per: l.Per, Burst: n})
+	tat, _ := p.Take(ratelimit.GCRATime{}, 0, n)
 	us, num := tat.Parts()
 	return [2]int64{us, num}
 }
@@ -187,9 +187,9 @@ func costs(l ratelimit.Limit, n int64) [2]int64 {
 func TestRateScripts_StayWithinExactIntegers(t *testing.T) {
 	t.Parallel()
 	const exact = 1 << 53
-	for _, l := range paceLimits {
+	for _, l := range gcraLimits {
 		full := costs(l, l.Burst)
 		require.Less(t, time.Now().UnixMicro()+2*full[0], int64(exact), fmt.Sprint(l))
-		require.Less(t, 2*ratelimit.NewPace(l).Den(), int64(exact), fmt.Sprint(l))
+		require.Less(t, 2*ratelimit.NewGCRAParams(l).Den(), int64(exact), fmt.Sprint(l))
 	}
 }

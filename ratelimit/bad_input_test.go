@@ -61,7 +61,7 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 		}
 		_, err = c.Keyed("k", good, ratelimit.WithPrefetch(9, time.Millisecond)).Allow(ctx, name)
 		check("prefetch", err, ratelimit.ErrInvalid)
-		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.FixedWindow).Allow(ctx, name)
+		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		check("a window has no burst", err, ratelimit.ErrInvalid)
 		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.Overall, ratelimit.WithKeepAlive(time.Millisecond))
 		check("keep-alive below the period", err, ratelimit.ErrInvalid)
@@ -77,7 +77,7 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 		_, err = ratelimit.New(nil)
 		check("client", err, ratelimit.ErrInvalid)
 		done := make(chan error, 1)
-		c.Limiter(name).WaitFunc(ctx, 0, func(err error) { done <- err })
+		c.Limiter(name).WaitFunc(ctx, -1, func(err error) { done <- err })
 		check("n", <-done, ratelimit.ErrInvalid)
 		cancelled, cancel := context.WithCancel(ctx)
 		cancel()
@@ -102,7 +102,7 @@ func TestKeyed_EveryRate(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
 	ctx := t.Context()
-	for i, l := range paceLimits {
+	for i, l := range gcraLimits {
 		k := c.Keyed(fmt.Sprint("rate", i), l)
 		r, err := k.AllowN(ctx, name, 0)
 		require.NoError(t, err)
