@@ -24,9 +24,7 @@ func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, 
 
 // Kept is how many keys and senders the client has in memory.
 func Kept(c *Client) (keys, routes int) {
-	c.senders.mu.Lock()
-	defer c.senders.mu.Unlock()
-	return c.remembered(func(stateID) bool { return true }), len(c.senders.all)
+	return c.remembered(func(stateID) bool { return true }), c.senders.lines.Len()
 }
 
 // Shares is how many keys the client counts by the policy LocalShare.

@@ -5,26 +5,18 @@ import (
 	"errors"
 	"math"
 	"runtime"
-	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/cogwheel-go/cogwheel/internal/pipeline"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // sender carries the scripts of many keys to one node. A job that finds few enough pipelines under way is
 // sent at once; others join the next pipeline, as callers of one key join its next script.
-//
-// mu guards the fields below it. A goroutine that raises inFlight sends pipelines until queue is empty, and
-// lowers it.
 type sender struct {
 	client *Client
 	script *scripts.Script // nil: of one key, whose scripts travel alone
-
-	mu       sync.Mutex
-	inFlight int
-	queue    []*job
+	line   pipeline.Line[*job]
 }
 
 // submit sends a job, or leaves it to the next pipeline. The job may be sent by the goroutine of the caller,
@@ -47,18 +39,8 @@ func (s *sender) submit(ctx context.Context, j *job) {
 
 // begin reports whether a job is to be sent now; otherwise it is queued.
 func (s *sender) begin(j *job) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	width := maxScripts
-	if s.script == nil {
-		width = math.MaxInt // a key has one for itself, and keeps its own order
-	}
-	if s.inFlight >= width {
-		s.queue = append(s.queue, j)
-		return false
-	}
-	s.inFlight++
-	return true
+	_, now := s.line.Begin(func() *job { return j })
+	return now
 }
 
 // run sends jobs, and those that come up meanwhile.
@@ -69,15 +51,7 @@ func (s *sender) run(jobs []*job) {
 }
 
 // take returns the jobs of the next pipeline. If there are none, fewer pipelines are under way.
-func (s *sender) take() []*job {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	jobs := s.queue
-	if s.queue = nil; jobs == nil {
-		s.inFlight--
-	}
-	return jobs
-}
+func (s *sender) take() []*job { return s.line.Next() }
 
 // flush has jobs decided, by Redis or by the policy. It returns false if that took so long that another
 // goroutine goes on in its place.
@@ -113,11 +87,7 @@ func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 			next = append(next, n)
 		}
 	}
-	if next != nil {
-		s.mu.Lock()
-		s.queue = append(s.queue, next...)
-		s.mu.Unlock()
-	}
+	s.line.Queue(next...)
 	for _, j := range jobs {
 		j.over()
 	}
@@ -126,45 +96,17 @@ func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 // senders are those of one Client: one for each node and script.
 type senders struct {
 	client *Client
-
-	mu  sync.Mutex
-	all map[route]*sender
+	lines  pipeline.Lines[*scripts.Script, sender]
 }
 
-type route struct {
-	node   string
-	script *scripts.Script
-}
-
-// of returns the sender of a key. Where it cannot be told which node has the key, or not yet, nothing is
-// shared, for in a pipeline for several nodes the slowest would hold up the others.
+// of returns the sender of a key.
 func (s *senders) of(script *scripts.Script, key string) *sender {
-	known, node := true, ""
-	switch rdb := s.client.base.(type) {
-	case *redis.Client:
-	case *redis.ClusterClient:
-		ctx, end := context.WithCancel(context.Background())
-		end() // what is known already, or an error: to ask may take a server's timeout
-		master, err := rdb.MasterForKey(ctx, key)
-		if known = err == nil; known {
-			node = master.Options().Addr
-		}
-	default:
-		known = false
+	shared := s.lines.Of(s.client.base, key, script, func() *sender { return &sender{client: s.client, script: script} })
+	if shared == nil {
+		// A key whose node is not known has a sender for itself, and keeps its own order.
+		return &sender{client: s.client, line: pipeline.Line[*job]{Width: math.MaxInt}}
 	}
-	if !known {
-		return &sender{client: s.client}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[route]*sender{}
-	}
-	r := route{node, script}
-	if s.all[r] == nil {
-		s.all[r] = &sender{client: s.client, script: script}
-	}
-	return s.all[r]
+	return shared
 }
 
 // mayBlock reports whether a caller may wait for Redis on its own goroutine, which is cheaper than to have

@@ -14,7 +14,7 @@ import (
 // run executes a script that is idempotent on its id. It retries calls that may succeed later, as often as the options of the redis client
 // say, unless ended is closed. It blocks until an answer or the last failure; the timeouts of the redis client bound each attempt.
 func (c *Client) run(what call, ended <-chan struct{}) calls.Reply {
-	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.senders.send(what, ended) })
+	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.sender.send(what, ended) })
 }
 
 func (c *Client) retry(ended <-chan struct{}, once func() (*redis.Cmd, time.Time)) calls.Reply {

@@ -32,7 +32,7 @@ type Client struct {
 	retries   int                   // of such a call
 	dedicated *calls.Dedicated      // for renewals and releases in the background
 
-	senders senders
+	sender sender
 
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
@@ -85,7 +85,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		rdb:      rdb,
 		base:     base,
 		retries:  calls.Retries(base),
-		senders:  senders{rdb: rdb, base: base, all: make(map[string]*sender)},
+		sender:   sender{rdb: rdb, base: base},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
 		hooks:    cfg.hooks,
