@@ -25,10 +25,10 @@ func TestNew_WithLockDefaults(t *testing.T) {
 
 	t.Run("are those of every kind", func(t *testing.T) {
 		t.Parallel()
-		for _, kind := range fenceable {
+		for _, kind := range fencedKinds {
 			name := redistest.Name(t)
-			m := mutexOf(c, kind, name)
-			l := mustTry(t, m)
+			m := newMutex(c, kind, name)
+			l := mustTryLock(t, m)
 			require.WithinDuration(t, time.Now().Add(time.Minute), l.Deadline(), 10*time.Second)
 			require.Positive(t, l.Token())
 			state, err := m.State(t.Context())
@@ -41,7 +41,7 @@ func TestNew_WithLockDefaults(t *testing.T) {
 	t.Run("options of a lock come on top", func(t *testing.T) {
 		t.Parallel()
 		m := c.Mutex(redistest.Name(t), redislock.WithLease(10*time.Second))
-		l := mustTry(t, m)
+		l := mustTryLock(t, m)
 		require.WithinDuration(t, time.Now().Add(10*time.Second), l.Deadline(), 2*time.Second)
 		require.Positive(t, l.Token())
 		mustUnlock(t, l)
@@ -50,8 +50,8 @@ func TestNew_WithLockDefaults(t *testing.T) {
 	t.Run("serve one line with a lock that says the same", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
-		l := mustTry(t, c.Mutex(name))
-		require.ErrorIs(t, second(c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(t.Context())), redislock.ErrLocked)
+		l := mustTryLock(t, c.Mutex(name))
+		require.ErrorIs(t, errorOf(c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(t.Context())), redislock.ErrLocked)
 		mustUnlock(t, l)
 	})
 }
@@ -69,13 +69,13 @@ func TestNew_WithLockDefaults_CostNothingAtEachLock(t *testing.T) { // not paral
 	require.Less(t, defaults+5, given)
 }
 
-func second[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 // freesTheHolderThatWasSeen: ForceUnlockHolder.
-func freesTheHolderThatWasSeen(t *testing.T, s *subject) {
-	c := s.client(t)
-	m := mutexOf(c, s.kind, s.name)
-	stuck := mustTry(t, s.of(s.client(t), redislock.WithMetadata("host 3:job/7")))
+func freesTheHolderThatWasSeen(t *testing.T, lut *lockUnderTest) {
+	c := lut.newClient(t)
+	m := newMutex(c, lut.kind, lut.name)
+	stuck := mustTryLock(t, lut.mutex(lut.newClient(t), redislock.WithMetadata("host 3:job/7")))
 	state, err := m.State(t.Context())
 	require.NoError(t, err)
 	require.Len(t, state.Holders, 1)
@@ -86,30 +86,30 @@ func freesTheHolderThatWasSeen(t *testing.T, s *subject) {
 		freed, err := m.ForceUnlockHolder(t.Context(), other)
 		require.NoError(t, err)
 		require.False(t, freed)
-		require.Contains(t, s.requireHeld(t), seen.ID)
+		require.Contains(t, lut.requireHeldOnce(t), seen.ID)
 	}
 	freed, err := m.ForceUnlockHolder(t.Context(), seen.ID)
 	require.NoError(t, err)
 	require.True(t, freed)
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 	require.ErrorIs(t, stuck.Unlock(t.Context()), redislock.ErrLost)
 
-	next := mustTry(t, s.of(s.client(t)))
+	next := mustTryLock(t, lut.mutex(lut.newClient(t)))
 	freed, err = m.ForceUnlockHolder(t.Context(), seen.ID)
 	require.NoError(t, err)
 	require.False(t, freed, "another has it since")
 	require.NoError(t, next.Err())
 	mustUnlock(t, next)
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
 // Of several readers, the one that was seen is freed, and the others go on.
 func TestRWMutex_ForceUnlockHolderFreesOneReader(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
+	c, _, name := onSharedServer(t)
 	m := c.RWMutex(name).Reader()
-	stuck := mustTry(t, c.RWMutex(name, redislock.WithMetadata("stuck")).Reader())
-	well := mustTry(t, c.RWMutex(name, redislock.WithMetadata("well")).Reader())
+	stuck := mustTryLock(t, c.RWMutex(name, redislock.WithMetadata("stuck")).Reader())
+	well := mustTryLock(t, c.RWMutex(name, redislock.WithMetadata("well")).Reader())
 	state, err := m.State(t.Context())
 	require.NoError(t, err)
 	require.Len(t, state.Holders, 2)
@@ -179,7 +179,7 @@ func TestHooks_AcquiredAndItsEndBalance(t *testing.T) {
 		},
 	}
 	for what, f := range end {
-		for _, kind := range single {
+		for _, kind := range singleNameKinds {
 			t.Run(kind+" by "+what, func(t *testing.T) {
 				t.Parallel()
 				var held, ended atomic.Int64
@@ -188,7 +188,7 @@ func TestHooks_AcquiredAndItsEndBalance(t *testing.T) {
 					Acquired: func(redislock.Event) { held.Add(1) }, Lost: done, Released: done,
 				}))
 				name := redistest.Name(t)
-				l := mustTry(t, mutexOf(c, kind, name, redislock.WithLease(time.Second)))
+				l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(time.Second)))
 				require.EqualValues(t, 1, held.Load())
 				require.NoError(t, f(c, name, l))
 				poll(t, func() bool { return held.Load() == 0 })
@@ -207,7 +207,7 @@ func TestHooks_AcquiredAndItsEndBalance(t *testing.T) {
 			Acquired: func(redislock.Event) { held.Add(1) }, Released: func(redislock.Event) { held.Add(-1) },
 		}))
 		require.NoError(t, err)
-		mustTry(t, q.Mutex("name"))
+		mustTryLock(t, q.Mutex("name"))
 		require.EqualValues(t, 1, held.Load())
 		require.NoError(t, q.Close(t.Context()))
 		poll(t, func() bool { return held.Load() == 0 })
@@ -219,7 +219,7 @@ func TestNew_WithPoll(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	name := redistest.Name(t)
-	holdRaw(t, rdb, name, 0) // without an expiry, so that only a poll finds out
+	writeHold(t, rdb, name, 0) // without an expiry, so that only a poll finds out
 	c := newClient(t, rdb, redislock.WithPoll(100*time.Millisecond))
 	got := make(chan error, 1)
 	c.Mutex(name).LockFunc(within(t, patience), func(l *redislock.Lock, err error) {
@@ -228,7 +228,7 @@ func TestNew_WithPoll(t *testing.T) {
 		}
 		got <- err
 	})
-	awaitWaiters(t, rdb, name)
+	awaitSubscription(t, rdb, name)
 	began := time.Now()
 	require.NoError(t, rdb.Del(t.Context(), name).Err())
 	require.NoError(t, <-got)
@@ -265,7 +265,7 @@ func TestNew_AWrappedClientKeepsWhatItsNodesGive(t *testing.T) {
 			c := newClient(t, tt.wrap(rdb), redislock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.Equal(t, tt.warn, strings.Contains(log.String(), "nodes are not known"), log.String())
 			l := mustLock(t, c.Mutex(redistest.Name(t), redislock.WithLease(300*time.Millisecond)))
-			keptFor(t, 300*time.Millisecond, l)
+			awaitRenewals(t, 300*time.Millisecond, l)
 			mustUnlock(t, l)
 		})
 	}
@@ -283,17 +283,17 @@ func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 	lost := mustLock(t, c.Mutex("lost"))
 	require.NoError(t, rdb.Del(ctx, "lost").Err())
 	all := map[string]error{
-		"words":  second(c.Mutex("words").TryLock(ctx)),
-		"held":   second(c.Mutex("held").TryLock(ctx)),
-		"later":  second(c.Mutex("held").Lock(within(t, 20*time.Millisecond))),
+		"words":  errorOf(c.Mutex("words").TryLock(ctx)),
+		"held":   errorOf(c.Mutex("held").TryLock(ctx)),
+		"later":  errorOf(c.Mutex("held").Lock(within(t, 20*time.Millisecond))),
 		"lost":   lost.Unlock(ctx),
-		"closed": second(c.Mutex(long + "{").TryLock(ctx)),
+		"closed": errorOf(c.Mutex(long + "{").TryLock(ctx)),
 	}
 	require.NoError(t, rdb.ConfigSet(ctx, "min-replicas-to-write", "1").Err())
-	all["refused"] = second(c.Mutex(long).TryLock(ctx))
+	all["refused"] = errorOf(c.Mutex(long).TryLock(ctx))
 	require.NoError(t, rdb.ConfigSet(ctx, "min-replicas-to-write", "0").Err())
 	require.NoError(t, rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
-	all["read only"] = second(c.Mutex("replica").TryLock(ctx))
+	all["read only"] = errorOf(c.Mutex("replica").TryLock(ctx))
 	require.NoError(t, rdb.ReplicaOf(ctx, "NO", "ONE").Err())
 	all["Do"] = c.Mutex("done").Do(ctx, func(ctx context.Context) error {
 		require.NoError(t, rdb.Del(ctx, "done").Err())

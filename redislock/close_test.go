@@ -19,7 +19,7 @@ func TestClient_Close(t *testing.T) {
 
 	t.Run("releases what is held and tells the holders", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		var held []*redislock.Lock
 		for i := range 250 {
 			held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("%s:%d", name, i))))
@@ -38,7 +38,7 @@ func TestClient_Close(t *testing.T) {
 
 	t.Run("refuses what comes after, and closing twice is harmless", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		require.NoError(t, c.Close(t.Context()))
 		require.NoError(t, c.Close(t.Context()))
 		_, err := c.Mutex(name).Lock(t.Context())

@@ -13,7 +13,7 @@ import (
 )
 
 // exercise takes a lock through its life: taken, refused, waited for, handed over, renewed, extended, forced, and gone.
-func exercise(t *testing.T, rdb, other redis.UniversalClient, name string) {
+func requireLifecycle(t *testing.T, rdb, other redis.UniversalClient, name string) {
 	t.Helper()
 	c, o := newClient(t, rdb), newClient(t, other)
 	m, n := c.Mutex(name, redislock.WithFencing(), redislock.WithLease(time.Second)), o.Mutex(name, redislock.WithFencing())
@@ -55,7 +55,7 @@ func TestRedislock_OnEveryDeployment(t *testing.T) {
 		for _, protocol := range []int{2, 3} {
 			resp := func(o *redis.ClusterOptions) { o.Protocol = protocol }
 			for _, name := range []string{"{a}", "orders:{b}", "c", "d:}{e}"} {
-				exercise(t, cluster.Client(t, resp), cluster.Client(t, resp), name)
+				requireLifecycle(t, cluster.Client(t, resp), cluster.Client(t, resp), name)
 			}
 		}
 		rdb := cluster.Client(t)
@@ -68,7 +68,7 @@ func TestRedislock_OnEveryDeployment(t *testing.T) {
 		t.Parallel()
 		sentinel := redistest.StartSentinel(t)
 		rdb := sentinel.Client(t)
-		exercise(t, rdb, sentinel.Client(t), "{a}")
+		requireLifecycle(t, rdb, sentinel.Client(t), "{a}")
 	})
 }
 
@@ -94,7 +94,7 @@ func TestCluster_AMasterThatStopsDelaysNoOther(t *testing.T) {
 	require.NotEmpty(t, elsewhere)
 	stopped.Pause()
 	defer stopped.Resume()
-	keptFor(t, 3*lease, elsewhere...) // their own masters are well
+	awaitRenewals(t, 3*lease, elsewhere...) // their own masters are well
 	mustUnlock(t, elsewhere...)
 	for _, l := range there {
 		if l.Err() != nil { // or its replica was promoted in time
@@ -107,61 +107,61 @@ func TestCluster_AMasterThatStopsDelaysNoOther(t *testing.T) {
 func TestCluster_LocksOutliveTheirMaster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	outliveAFailover(t, newPlace(t, 3, cluster.Nodes()...), 1, func() { cluster.Owner(t, "{orders}").Kill() })
+	requireLocksOutliveFailover(t, newDeployment(t, 3, cluster.Nodes()...), 1, func() { cluster.Owner(t, "{orders}").Kill() })
 }
 
 func TestSentinel_LocksAndWaitersOutliveTheirPrimary(t *testing.T) {
 	t.Parallel()
 	sentinel := redistest.StartSentinel(t)
-	p := &place{options: redis.UniversalOptions{MasterName: redistest.MasterName}}
+	dep := &deployment{options: redis.UniversalOptions{MasterName: redistest.MasterName}}
 	for _, s := range sentinel.Sentinels {
-		p.options.Addrs = append(p.options.Addrs, s.Addr())
+		dep.options.Addrs = append(dep.options.Addrs, s.Addr())
 	}
-	p.rdb = p.connect(t)
-	outliveAFailover(t, p, 2, sentinel.Primary.Kill)
+	dep.rdb = dep.connect(t)
+	requireLocksOutliveFailover(t, dep, 2, sentinel.Primary.Kill)
 }
 
 // outliveAFailover has locks of all kinds held and waited for while their primary, which has so many replicas, is killed.
-func outliveAFailover(t *testing.T, p *place, replicas int, kill func()) {
+func requireLocksOutliveFailover(t *testing.T, dep *deployment, replicas int, kill func()) {
 	t.Helper()
 	const lease = 20 * time.Second
-	c := newClient(t, p.rdb)
-	conn := nodeOf(t, p.rdb, "{orders}").Conn()
+	c := newClient(t, dep.rdb)
+	conn := nodeForKey(t, dep.rdb, "{orders}").Conn()
 	defer conn.Close()
 	var held []*redislock.Lock
 	var awaited []string
-	var waiting []*begun
-	for _, kind := range single {
-		m := mutexOf(c, kind, "{orders}:held:"+kind, redislock.WithLease(lease), redislock.WithReplicas(replicas, 10*time.Second))
-		held = append(held, mustTry(t, m))
-		s := &subject{p, kind, "{orders}:awaited:" + kind, []string{"{orders}:awaited:" + kind}}
-		s.holdRaw(t, 0)
-		awaited = append(awaited, s.name)
-		waiting = append(waiting, s.contender(t, s.of).start(t, within(t, 2*patience)))
+	var waiting []*asyncCall
+	for _, kind := range singleNameKinds {
+		m := newMutex(c, kind, "{orders}:held:"+kind, redislock.WithLease(lease), redislock.WithReplicas(replicas, 10*time.Second))
+		held = append(held, mustTryLock(t, m))
+		lut := &lockUnderTest{dep, kind, "{orders}:awaited:" + kind, []string{"{orders}:awaited:" + kind}}
+		lut.writeHold(t, 0)
+		awaited = append(awaited, lut.name)
+		waiting = append(waiting, lut.newWaiter(t, lut.mutex).startWaiting(t, within(t, 2*patience)))
 	}
 	require.NoError(t, conn.Set(t.Context(), "{orders}", "the last of it", 0).Err())
 	poll(t, func() bool { return conn.Wait(t.Context(), replicas, time.Second).Val() == int64(replicas) })
 
 	kill()
-	keptFor(t, 0, held...) // renewed at the new primary before the leases were over
+	awaitRenewals(t, 0, held...) // renewed at the new primary before the leases were over
 	for _, name := range awaited {
 		poll(t, func() bool { // nobody publishes
-			if cluster, ok := p.rdb.(*redis.ClusterClient); ok {
+			if cluster, ok := dep.rdb.(*redis.ClusterClient); ok {
 				cluster.ReloadState(t.Context())
 			}
-			return p.rdb.Del(t.Context(), name).Err() == nil
+			return dep.rdb.Del(t.Context(), name).Err() == nil
 		})
 	}
 	free := time.Now()
 	for _, b := range waiting {
-		mustUnlock(t, b.wait(t))
+		mustUnlock(t, b.await(t))
 		require.Less(t, b.at.Sub(free), 5*time.Second+patience/2, "a poll, and room for a busy machine")
 	}
 	mustUnlock(t, held...)
 }
 
 // nodeOf is the client of the node that has the key.
-func nodeOf(t *testing.T, rdb redis.UniversalClient, key string) *redis.Client {
+func nodeForKey(t *testing.T, rdb redis.UniversalClient, key string) *redis.Client {
 	t.Helper()
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		node, err := cluster.MasterForKey(t.Context(), key)
@@ -185,8 +185,8 @@ func TestLock_RenewalBehindAProxy(t *testing.T) {
 	for i := range 50 {
 		held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("name:%d", i), redislock.WithLease(time.Second))))
 	}
-	keptFor(t, 2*time.Second, held...)
+	awaitRenewals(t, 2*time.Second, held...)
 	require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-	keptFor(t, time.Second, held...)
+	awaitRenewals(t, time.Second, held...)
 	mustUnlock(t, held...)
 }

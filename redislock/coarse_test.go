@@ -37,7 +37,7 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 	var pairs []*redislock.Lock
 	for range locks {
 		name := redistest.Name(t)
-		held := mustTry(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))
+		held := mustTryLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))
 		pairs = append(pairs, held)
 		require.NoError(t, newWheel(t).Sleep(t.Context(), 7*time.Millisecond)) // at any point of a tick
 	}

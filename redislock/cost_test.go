@@ -17,7 +17,7 @@ func TestKinds_Cost(t *testing.T) {
 	rdb := server.Client(t)
 	c, name := newClient(t, rdb), redistest.Name(t)
 	rw, shared := c.RWMutex(name+":rw"), c.RWMutex(name+":shared")
-	mustRead(t, c.RWMutex(shared.Name(), redislock.WithLease(time.Hour)))
+	mustRLock(t, c.RWMutex(shared.Name(), redislock.WithLease(time.Hour)))
 	var names []string
 	for _, part := range []string{"a", "b", "c"} {
 		names = append(names, name+":"+part)
@@ -28,9 +28,9 @@ func TestKinds_Cost(t *testing.T) {
 	}
 	count := func() (trips, commands int) {
 		for _, command := range inScripts {
-			commands += callsOf(t, rdb, command)
+			commands += serverCalls(t, rdb, command)
 		}
-		return callsOf(t, rdb, "evalsha") + callsOf(t, rdb, "eval"), commands
+		return serverCalls(t, rdb, "evalsha") + serverCalls(t, rdb, "eval"), commands
 	}
 	type cost struct{ trips, commands int }
 	for _, kind := range []struct {

@@ -21,19 +21,19 @@ func TestMutex_WithOwner(t *testing.T) {
 	t.Run("the same owner enters again without a round trip, and leaves as often", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.Shared(t).Client(t)
-		c, count := counted(t, rdb)
+		c, count := newCountedClient(t, rdb)
 		name := redistest.Name(t)
 		m := c.Mutex(name)
 		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 		first, err := m.Lock(ctx)
 		require.NoError(t, err)
-		asked := count.looks()
+		asked := count.scriptCalls()
 		again, err := m.Lock(ctx)
 		require.NoError(t, err)
 		tried, err := c.Mutex(name).TryLock(ctx)
 		require.NoError(t, err)
 		require.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
-		require.Equal(t, asked, count.looks())
+		require.Equal(t, asked, count.scriptCalls())
 		requireHeldOnce(t, rdb, name)
 
 		for _, l := range []*redislock.Lock{again, first} { // in any order
@@ -53,7 +53,7 @@ func TestMutex_WithOwner(t *testing.T) {
 
 	t.Run("each Lock on a hold is unlocked once, and touches no other", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 		outer, err := c.Mutex(name).Lock(ctx)
 		require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestMutex_WithOwner(t *testing.T) {
 
 	t.Run("a loss ends all of them, and the lock can be taken anew when all were unlocked", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
 		lease := redislock.WithLease(time.Second)
 		outer, err := c.Mutex(name, lease).Lock(ctx)
@@ -128,7 +128,7 @@ func TestLock_Extend(t *testing.T) {
 
 	t.Run("refuses bad input", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := onSharedServer(t)
 		l := mustLock(t, c.Mutex(name))
 		for _, d := range []time.Duration{0, -1, 1, time.Millisecond - 1, 365*24*time.Hour + 1} {
 			require.ErrorIs(t, l.Extend(t.Context(), d), redislock.ErrInvalid)
@@ -187,7 +187,7 @@ func TestMutex_LockFunc(t *testing.T) {
 
 	t.Run("calls back with the lock, at once or later", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		m := c.Mutex(name)
 		results, cancel := lock(t.Context(), m)
 		first := <-results
@@ -205,7 +205,7 @@ func TestMutex_LockFunc(t *testing.T) {
 
 	t.Run("cancelled in time it calls back once, without the lock", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		m := c.Mutex(name)
 		held := mustLock(t, m)
 		results, cancel := lock(t.Context(), m)
@@ -222,8 +222,8 @@ func TestMutex_LockFunc(t *testing.T) {
 
 	t.Run("tells why there is no lock", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
-		holdRaw(t, rdb, name, time.Minute)
+		c, rdb, name := onSharedServer(t)
+		writeHold(t, rdb, name, time.Minute)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended, _ := lock(ctx, c.Mutex(name))
 		closed, _ := lock(t.Context(), c.Mutex(name))

@@ -20,16 +20,16 @@ func TestFairMutex_AnOutageLongerThanTheLeaseLeavesNoPlace(t *testing.T) {
 	for _, lease := range []time.Duration{20 * time.Millisecond, 300 * time.Millisecond} {
 		t.Run(lease.String(), func(t *testing.T) {
 			t.Parallel()
-			c, dialer, rdb := faulty(t)
+			c, dialer, rdb := newFaultyClient(t)
 			name := redistest.Name(t)
 			holder := mustLock(t, newClient(t, rdb).Mutex(name, redislock.WithLease(time.Minute)))
 			m := c.FairMutex(name, redislock.WithLease(lease))
-			var waiting []*begun
+			var waiting []*asyncCall
 			ctx, giveUp := context.WithCancel(t.Context())
 			for range 5 {
-				waiting = append(waiting, begin(func() (*redislock.Lock, error) { return m.Lock(ctx) }))
+				waiting = append(waiting, callAsync(func() (*redislock.Lock, error) { return m.Lock(ctx) }))
 			}
-			poll(t, func() bool { return len(line(t, rdb, name)) == 5 })
+			poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 5 })
 			dialer.Set(redistest.BlackholeUp)
 			giveUp()
 			for _, w := range waiting {
@@ -43,7 +43,7 @@ func TestFairMutex_AnOutageLongerThanTheLeaseLeavesNoPlace(t *testing.T) {
 			mustUnlock(t, holder)
 			mustUnlock(t, mustLock(t, newClient(t, rdb).FairMutex(name)))
 			require.Less(t, time.Since(began), 8*time.Second, "a place alone would count for 15")
-			poll(t, func() bool { return len(line(t, rdb, name)) == 0 })
+			poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
 		})
 	}
 }
@@ -80,7 +80,7 @@ func TestFairMutex_CallersThatGiveUpSoonCostLittle(t *testing.T) { // not parall
 	require.Less(t, most, 20*callers, "goroutines")
 	t.Logf("%d goroutines at most", most)
 	gone := time.Now()
-	poll(t, func() bool { return len(line(t, rdb, name)) == 0 })
+	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
 	require.Less(t, time.Since(gone), 3*time.Second)
 	for _, key := range scripts.FairLockKeys(name)[1:] {
 		require.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), 15*time.Second)

@@ -16,7 +16,7 @@ import (
 )
 
 // line is the queue of a fair lock in Redis.
-func line(t testing.TB, rdb redis.UniversalClient, name string) []string {
+func fairQueue(t testing.TB, rdb redis.UniversalClient, name string) []string {
 	t.Helper()
 	ids, err := rdb.LRange(t.Context(), scripts.FairLockKeys(name)[1], 0, -1).Result()
 	require.NoError(t, err)
@@ -24,7 +24,7 @@ func line(t testing.TB, rdb redis.UniversalClient, name string) []string {
 }
 
 // requireNoLine checks that nothing of a fair lock is left in Redis.
-func requireNoLine(t testing.TB, rdb redis.UniversalClient, name string) {
+func requireNoFairKeys(t testing.TB, rdb redis.UniversalClient, name string) {
 	t.Helper()
 	for _, key := range scripts.FairLockKeys(name) {
 		requireFree(t, rdb, key)
@@ -32,18 +32,18 @@ func requireNoLine(t testing.TB, rdb redis.UniversalClient, name string) {
 }
 
 // lineUp starts n callers one after the other, each once the one before stands in line, which had length so far.
-func lineUp(t testing.TB, rdb redis.UniversalClient, name string, n int, call func(i int)) {
+func startInOrder(t testing.TB, rdb redis.UniversalClient, name string, n int, call func(i int)) {
 	t.Helper()
 	for i := range n {
 		go call(i)
-		poll(t, func() bool { return len(line(t, rdb, name)) == i+1 })
+		poll(t, func() bool { return len(fairQueue(t, rdb, name)) == i+1 })
 	}
 }
 
 // Callers of several processes get the lock in the order in which they came.
-func servesInOrder(t *testing.T, p *place) {
+func servesInOrder(t *testing.T, dep *deployment) {
 	const clients, callers = 4, 20
-	rdb, name := p.rdb, redistest.Name(t)
+	rdb, name := dep.rdb, redistest.Name(t)
 	first := mustLock(t, newClient(t, rdb).FairMutex(name))
 	var mutexes []*redislock.Mutex
 	for range clients {
@@ -52,7 +52,7 @@ func servesInOrder(t *testing.T, p *place) {
 	ctx := within(t, 2*patience)
 	var order []int // guarded by the lock
 	errs := make(chan error, callers)
-	lineUp(t, rdb, name, callers, func(i int) {
+	startInOrder(t, rdb, name, callers, func(i int) {
 		errs <- mutexes[i%clients].Do(ctx, func(context.Context) error {
 			order = append(order, i)
 			return nil
@@ -65,25 +65,25 @@ func servesInOrder(t *testing.T, p *place) {
 		require.NoError(t, <-errs)
 	}
 	require.True(t, slices.IsSorted(order), "%v", order)
-	requireNoLine(t, rdb, name)
+	requireNoFairKeys(t, rdb, name)
 }
 
 func TestFairMutex(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
 		t.Run("serves callers of several processes in order", func(t *testing.T) {
 			t.Parallel()
-			servesInOrder(t, p)
+			servesInOrder(t, dep)
 		})
 
 		t.Run("serves in order although nobody unlocks", func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			const callers, lease = 8, 300 * time.Millisecond
 			first := mustLock(t, c.FairMutex(name))
 			m := newClient(t, rdb).FairMutex(name, redislock.WithLease(lease), redislock.WithoutRenewal())
 			got, errs := make(chan int, callers), make(chan error, callers)
-			lineUp(t, rdb, name, callers, func(i int) {
+			startInOrder(t, rdb, name, callers, func(i int) {
 				_, err := m.Lock(within(t, patience))
 				got <- i
 				errs <- err
@@ -98,7 +98,7 @@ func TestFairMutex(t *testing.T) {
 		t.Run("two hundred that come at once from four processes are all served", func(t *testing.T) {
 			t.Parallel()
 			const clients, callers = 4, 200
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			mutexes := []*redislock.Mutex{c.FairMutex(name)}
 			for len(mutexes) < clients {
 				mutexes = append(mutexes, newClient(t, rdb).FairMutex(name))
@@ -118,21 +118,21 @@ func TestFairMutex(t *testing.T) {
 				require.NoError(t, <-errs)
 			}
 			require.Equal(t, callers, served)
-			requireNoLine(t, rdb, name)
+			requireNoFairKeys(t, rdb, name)
 		})
 
 		t.Run("is renewed while it is held, and its place is kept while it waits for longer than the lease", func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			const lease = 900 * time.Millisecond
 			m := c.FairMutex(name, redislock.WithLease(lease))
 			held := mustLock(t, m)
-			next := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
-			poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
-			keptFor(t, 2*lease, held)
-			require.Len(t, line(t, rdb, name), 1)
+			next := callAsync(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
+			poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
+			awaitRenewals(t, 2*lease, held)
+			require.Len(t, fairQueue(t, rdb, name), 1)
 			mustUnlock(t, held)
-			mustUnlock(t, next.wait(t))
+			mustUnlock(t, next.await(t))
 		})
 	})
 }
@@ -144,84 +144,84 @@ func TestFairMutex_GivenUpWhileRedisHangs(t *testing.T) {
 	rdb := server.Client(t)
 	held := mustLock(t, newClient(t, rdb).FairMutex(name, redislock.WithLease(time.Minute)))
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := begin(func() (*redislock.Lock, error) { return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx) })
-	poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
+	gone := callAsync(func() (*redislock.Lock, error) { return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx) })
+	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
 	server.Pause()
 	cancel()
 	<-gone.done
 	require.ErrorIs(t, gone.err, context.Canceled)
 	server.Resume()
-	poll(t, func() bool { return len(line(t, rdb, name)) == 0 })
+	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
 	mustUnlock(t, held)
-	requireNoLine(t, rdb, name)
+	requireNoFairKeys(t, rdb, name)
 }
 
 // A reply that is lost after the script has executed costs neither the place nor the lock.
 func TestFairMutex_LostReply(t *testing.T) {
 	t.Parallel()
-	everywhere(t, fairLostReply)
+	onEachDeployment(t, fairLostReply)
 }
 
-func fairLostReply(t *testing.T, p *place) {
-	s := newSubject(t, p, "fair")
-	c, d := s.faultyClient(t)
-	plain, name := s.rdb, s.name
+func fairLostReply(t *testing.T, dep *deployment) {
+	lut := newLockUnderTest(t, dep, "fair")
+	c, d := lut.newFaultyClient(t)
+	plain, name := lut.rdb, lut.name
 	lost := d.LoseReply("EVALSHA", 1, redistest.Swallow)
 	held := mustLock(t, c.FairMutex(name))
 	<-lost
 	requireHeldOnce(t, plain, name)
 
 	lost = d.LoseReply("EVALSHA", 1, redistest.Cut)
-	next := begin(func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(within(t, patience)) })
+	next := callAsync(func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(within(t, patience)) })
 	<-lost
-	poll(t, func() bool { return len(line(t, plain, name)) > 0 })
-	require.Len(t, line(t, plain, name), 1, "it stands in line once")
+	poll(t, func() bool { return len(fairQueue(t, plain, name)) > 0 })
+	require.Len(t, fairQueue(t, plain, name), 1, "it stands in line once")
 
 	lost = d.LoseReply("EVALSHA", 1, redistest.Swallow)
 	mustUnlock(t, held)
 	<-lost
-	mustUnlock(t, next.wait(t))
-	poll(t, func() bool { return len(s.trace(t)) == 0 })
+	mustUnlock(t, next.await(t))
+	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
 }
 
 // Whoever is killed while it stands in line is skipped once it was not heard of for 15 seconds, and not before.
 func TestFairMutex_SkipsAKilledWaiter(t *testing.T) {
 	t.Parallel()
-	everywhere(t, skipsAKilledWaiter)
+	onEachDeployment(t, skipsAKilledWaiter)
 }
 
-func skipsAKilledWaiter(t *testing.T, p *place) {
-	rdb, name := p.rdb, redistest.Name(t)
+func skipsAKilledWaiter(t *testing.T, dep *deployment) {
+	rdb, name := dep.rdb, redistest.Name(t)
 	held := mustLock(t, newClient(t, rdb).FairMutex(name))
-	dead := child(t, roleHold, p.options.Addrs, name, 0)
+	dead := childCommand(t, roleHold, dep.options.Addrs, name, 0)
 	dead.Env = append(dead.Env, childKind+"=fair")
 	require.NoError(t, dead.Start())
-	poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
-	next := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, 2*patience)) })
-	poll(t, func() bool { return len(line(t, rdb, name)) == 2 })
+	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
+	next := callAsync(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, 2*patience)) })
+	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 2 })
 	require.NoError(t, dead.Process.Kill())
 	require.Error(t, dead.Wait())
 	// Spare the test most of the 15 seconds: the waiter was last heard of 12 s earlier than it was.
-	alive, id := scripts.FairLockKeys(name)[3], line(t, rdb, name)[0]
+	alive, id := scripts.FairLockKeys(name)[3], fairQueue(t, rdb, name)[0]
 	until, err := rdb.ZIncrBy(t.Context(), alive, -12_000, id).Result()
 	require.NoError(t, err)
 	killed := time.Now()
-	left := time.Duration(until-float64(nowAt(t, p, name).UnixMilli())) * time.Millisecond
+	left := time.Duration(until-float64(serverTime(t, dep, name).UnixMilli())) * time.Millisecond
 	require.Less(t, left, 3*time.Second+100*time.Millisecond)
 	mustUnlock(t, held)
-	l := next.wait(t)
+	l := next.await(t)
 	took := next.at.Sub(killed)
 	require.GreaterOrEqual(t, took, left-10*time.Millisecond, "it may still be alive")
 	require.Less(t, took, left+8*time.Second)
 	t.Logf("%v were left; skipped after %v", left, took)
 	mustUnlock(t, l)
-	requireNoLine(t, rdb, name)
+	requireNoFairKeys(t, rdb, name)
 }
 
 // nowAt is the clock of the server that has the key.
-func nowAt(t *testing.T, p *place, key string) time.Time {
+func serverTime(t *testing.T, dep *deployment, key string) time.Time {
 	t.Helper()
-	ms, err := p.rdb.Eval(t.Context(), "return redis.call('TIME')", []string{key}).Slice()
+	ms, err := dep.rdb.Eval(t.Context(), "return redis.call('TIME')", []string{key}).Slice()
 	require.NoError(t, err)
 	s, err := strconv.ParseInt(ms[0].(string), 10, 64)
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 
 // faulty returns a lock client whose connections pass a FaultDialer, and a plain client beside it. The scripts are known
 // to the server, so that the first call to match is the one that does the work.
-func faulty(t *testing.T, opts ...func(*redis.Options)) (c *redislock.Client, dialer *redistest.FaultDialer, rdb *redis.Client) {
+func newFaultyClient(t *testing.T, opts ...func(*redis.Options)) (c *redislock.Client, dialer *redistest.FaultDialer, rdb *redis.Client) {
 	t.Helper()
 	server := redistest.Shared(t)
 	dialer = &redistest.FaultDialer{}
@@ -34,7 +34,7 @@ func TestMutex_ReplyLostAfterAcquire(t *testing.T) {
 	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
 		t.Run(name+": one hold, freed by one Unlock", func(t *testing.T) {
 			t.Parallel()
-			c, dialer, rdb := faulty(t)
+			c, dialer, rdb := newFaultyClient(t)
 			name := redistest.Name(t)
 			lost := dialer.LoseReply(name, 1, loss)
 			// Swallowed, the first attempt takes longer than the lease; the second counts from its own sending.
@@ -56,7 +56,7 @@ func TestMutex_ReplyLostAfterAcquire(t *testing.T) {
 
 	t.Run("without retries: an error, and nothing is left behind", func(t *testing.T) {
 		t.Parallel()
-		c, dialer, rdb := faulty(t, func(o *redis.Options) { o.MaxRetries = -1 })
+		c, dialer, rdb := newFaultyClient(t, func(o *redis.Options) { o.MaxRetries = -1 })
 		name := redistest.Name(t)
 		lost := dialer.LoseReply(name, 1, redistest.Cut)
 		_, err := c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(t.Context())
@@ -128,7 +128,7 @@ func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 func TestLock_RenewalsExecuteButTheirRepliesAreLost(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
-	c, dialer, rdb := faulty(t)
+	c, dialer, rdb := newFaultyClient(t)
 	name := redistest.Name(t)
 	l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
 	var last <-chan struct{}
@@ -175,7 +175,7 @@ func TestLock_SurvivesConnectionsBeingKilled(t *testing.T) {
 
 func TestMutex_RepliesSlowerThanTheLease(t *testing.T) {
 	t.Parallel()
-	c, dialer, rdb := faulty(t)
+	c, dialer, rdb := newFaultyClient(t)
 	name := redistest.Name(t)
 	dialer.Delay(0, 300*time.Millisecond)
 	_, err := c.Mutex(name, redislock.WithLease(200*time.Millisecond)).TryLock(within(t, patience))
@@ -208,8 +208,8 @@ func TestMutex_KeyOfAnotherKind(t *testing.T) {
 
 	t.Run("a hold without expiry is not waited for by its time", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
-		holdRaw(t, rdb, name, 0)
+		c, rdb, name := onSharedServer(t)
+		writeHold(t, rdb, name, 0)
 		_, err := c.Mutex(name).TryLock(t.Context())
 		var locked *redislock.LockedError
 		require.ErrorAs(t, err, &locked)
@@ -219,7 +219,7 @@ func TestMutex_KeyOfAnotherKind(t *testing.T) {
 
 	t.Run("that replaces a held lock ends it and is left alone", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		l := mustLock(t, c.Mutex(name, redislock.WithLease(2*time.Second)))
 		beside := mustLock(t, c.Mutex(name+":beside", redislock.WithLease(2*time.Second)))
 		require.NoError(t, rdb.Set(t.Context(), name, "mine", time.Minute).Err())
@@ -271,7 +271,7 @@ func TestKinds_AreGrantedWhereMemoryIsShort(t *testing.T) {
 // A renewal may be on the wire while the lock is unlocked. Once Unlock has returned, it must find nothing to prolong.
 func TestLock_UnlockRacesWithRenewal(t *testing.T) {
 	t.Parallel()
-	c, dialer, rdb := faulty(t)
+	c, dialer, rdb := newFaultyClient(t)
 	other := newClient(t, rdb)
 	name := redistest.Name(t)
 	const lease, rounds = 1500 * time.Millisecond, 20 // long enough to outlast a stall of a busy machine

@@ -46,7 +46,7 @@ func TestLock_FrozenHolderWritesTooLate(t *testing.T) {
 				role = roleFrozenFenced
 			}
 			holder := startChild(t, role, server.Addr(), name)
-			require.Equal(t, "held", holder.line(t))
+			require.Equal(t, "held", holder.readLine(t))
 			freeze(t, holder.cmd)
 
 			next := mustLock(t, newClient(t, rdb).Mutex(name, redislock.WithFencing()))
@@ -57,7 +57,7 @@ func TestLock_FrozenHolderWritesTooLate(t *testing.T) {
 			_, err = fmt.Fprintln(holder.stdin, "write")
 			require.NoError(t, err)
 			thaw(t, holder.cmd)
-			require.Equal(t, fmt.Sprintf("valid=false accepted=%v", !fenced), holder.line(t))
+			require.Equal(t, fmt.Sprintf("valid=false accepted=%v", !fenced), holder.readLine(t))
 			want := "of the new holder"
 			if !fenced {
 				want = "of the frozen holder"

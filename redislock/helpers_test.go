@@ -34,13 +34,13 @@ func newClient(t testing.TB, rdb redis.UniversalClient, opts ...redislock.Option
 }
 
 // shared returns a lock client on the shared server, the plain client below it, and a name.
-func shared(t testing.TB) (*redislock.Client, *redis.Client, string) {
+func onSharedServer(t testing.TB) (*redislock.Client, *redis.Client, string) {
 	t.Helper()
 	rdb := redistest.Shared(t).Client(t)
 	return newClient(t, rdb), rdb, redistest.Name(t)
 }
 
-func mustLock(t testing.TB, m *redislock.Mutex) *redislock.Lock {
+func mustLock(t testing.TB, m anyMutex) *redislock.Lock {
 	t.Helper()
 	l, err := m.Lock(within(t, patience))
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func requireHeldOnce(t testing.TB, rdb redis.UniversalClient, name string) (hold
 }
 
 // keptFor returns when Redis has prolonged each of the locks, bit by bit, by d.
-func keptFor(t testing.TB, d time.Duration, locks ...*redislock.Lock) {
+func awaitRenewals(t testing.TB, d time.Duration, locks ...*redislock.Lock) {
 	t.Helper()
 	until := make([]time.Time, len(locks))
 	for i, l := range locks {
@@ -84,7 +84,7 @@ func keptFor(t testing.TB, d time.Duration, locks ...*redislock.Lock) {
 }
 
 // awaitWaiters returns when a client is subscribed to the lock's channel.
-func awaitWaiters(t testing.TB, rdb *redis.Client, name string) {
+func awaitSubscription(t testing.TB, rdb *redis.Client, name string) {
 	t.Helper()
 	channel := scripts.LockChannel(name)
 	poll(t, func() bool {
@@ -95,7 +95,7 @@ func awaitWaiters(t testing.TB, rdb *redis.Client, name string) {
 }
 
 // holdRaw takes the lock as a client of another language would. A ttl of 0 sets none.
-func holdRaw(t testing.TB, rdb *redis.Client, name string, ttl time.Duration) {
+func writeHold(t testing.TB, rdb *redis.Client, name string, ttl time.Duration) {
 	t.Helper()
 	require.NoError(t, rdb.HSet(t.Context(), name, "another:1", 1).Err())
 	if ttl > 0 {
@@ -113,18 +113,18 @@ func isClosed(ch <-chan struct{}) bool {
 }
 
 // counter counts the commands of a client that the server has answered, by the first of their words.
-type counter struct {
+type commandCounter struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (c *commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (c *commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if err == nil {
@@ -137,22 +137,22 @@ func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // looks is how often the client has asked for a lock and got an answer.
-func (c *counter) looks() int {
+func (c *commandCounter) scriptCalls() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.n["evalsha"] + c.n["eval"]
 }
 
 // counted returns a lock client whose commands are counted.
-func counted(t testing.TB, rdb redis.UniversalClient) (*redislock.Client, *counter) {
+func newCountedClient(t testing.TB, rdb redis.UniversalClient) (*redislock.Client, *commandCounter) {
 	t.Helper()
-	n := &counter{n: make(map[string]int)}
+	n := &commandCounter{n: make(map[string]int)}
 	rdb.AddHook(n)
 	return newClient(t, rdb), n
 }
 
 // callsOf is how often the server has executed a command, in scripts too.
-func callsOf(t testing.TB, rdb *redis.Client, command string) (n int) {
+func serverCalls(t testing.TB, rdb *redis.Client, command string) (n int) {
 	t.Helper()
 	stats, err := rdb.InfoMap(t.Context(), "commandstats").Result()
 	require.NoError(t, err)

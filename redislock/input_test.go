@@ -14,7 +14,7 @@ import (
 
 func TestMutex_NestedWithoutAnOwnerWaitsUntilItsContextEnds(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	m := c.Mutex(name)
 	err := m.Do(t.Context(), func(context.Context) error {
 		inner := m.Do(within(t, 50*time.Millisecond), func(context.Context) error { return nil })
@@ -28,19 +28,19 @@ func TestMutex_NestedWithoutAnOwnerWaitsUntilItsContextEnds(t *testing.T) {
 
 func TestKinds_AcceptOddNames(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		c, base := newClient(t, p.rdb), redistest.Name(t)
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		c, base := newClient(t, dep.rdb), redistest.Name(t)
 		for _, name := range []string{
 			" ", ":", "*?[", "\x00\r\n", "\xff", "{a}{b}", "a{b}c", "d:}{e}", "{f}:g:h", "redisson_lock__channel:{x}", strings.Repeat("x", 64<<10-len(base)),
 		} {
-			for _, kind := range single {
-				m := mutexOf(c, kind, base+name)
-				l := mustTry(t, m)
-				require.Equal(t, int64(1), p.rdb.Exists(t.Context(), base+name).Val())
-				next := begin(func() (*redislock.Lock, error) { return mutexOf(c, kind, base+name).Lock(within(t, patience)) })
+			for _, kind := range singleNameKinds {
+				m := newMutex(c, kind, base+name)
+				l := mustTryLock(t, m)
+				require.Equal(t, int64(1), dep.rdb.Exists(t.Context(), base+name).Val())
+				next := callAsync(func() (*redislock.Lock, error) { return newMutex(c, kind, base+name).Lock(within(t, patience)) })
 				mustUnlock(t, l)
-				mustUnlock(t, next.wait(t))
-				requireFree(t, p.rdb, base+name)
+				mustUnlock(t, next.await(t))
+				requireFree(t, dep.rdb, base+name)
 			}
 		}
 	})
@@ -49,13 +49,13 @@ func TestKinds_AcceptOddNames(t *testing.T) {
 // What each kind says at the key of another.
 func TestKinds_RefuseEachOther(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		c, name := newClient(t, p.rdb), redistest.Name(t)
-		for _, held := range single {
-			l := mustTry(t, mutexOf(c, held, name))
-			before := p.rdb.HGetAll(t.Context(), name).Val()
-			for _, kind := range single {
-				m := mutexOf(c, kind, name)
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		c, name := newClient(t, dep.rdb), redistest.Name(t)
+		for _, held := range singleNameKinds {
+			l := mustTryLock(t, newMutex(c, held, name))
+			before := dep.rdb.HGetAll(t.Context(), name).Val()
+			for _, kind := range singleNameKinds {
+				m := newMutex(c, kind, name)
 				second, err := m.TryLock(t.Context())
 				switch {
 				case held == "read" && kind == "read":
@@ -70,11 +70,11 @@ func TestKinds_RefuseEachOther(t *testing.T) {
 					require.ErrorIs(t, err, redislock.ErrWrongKind, "%s waits at %s", kind, held)
 				}
 			}
-			require.Equal(t, before, p.rdb.HGetAll(t.Context(), name).Val())
+			require.Equal(t, before, dep.rdb.HGetAll(t.Context(), name).Val())
 			mustUnlock(t, l)
 		}
 		for kind, name := range map[string]string{"plain": "a}b", "fair": "a{b", "read": "", "write": "{}"} {
-			_, err := mutexOf(c, kind, name).TryLock(t.Context())
+			_, err := newMutex(c, kind, name).TryLock(t.Context())
 			require.ErrorIs(t, err, redislock.ErrInvalid, kind)
 		}
 	})

@@ -16,7 +16,7 @@ import (
 
 func TestMultiMutex_State(t *testing.T) {
 	t.Parallel()
-	onEachTopology(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){
+	onEachDeploymentWithThreeNames(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){
 		"tells who holds each name": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			m := newClient(t, rdb).MultiMutex(names[:])
 			s, err := m.State(t.Context())
@@ -62,16 +62,16 @@ func TestMultiMutex_State(t *testing.T) {
 
 func TestMultiMutex_ForceUnlock(t *testing.T) {
 	t.Parallel()
-	onEachTopology(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){
+	onEachDeploymentWithThreeNames(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){
 		"frees all names, wakes who waits for them, and the holder learns of it": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			m := newClient(t, rdb).MultiMutex(names[:])
 			held, err := newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(3*time.Second)).TryLock(t.Context())
 			require.NoError(t, err)
-			calls, _ := lockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:]))
+			calls, _ := startLockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:]))
 			freed, err := m.ForceUnlock(t.Context())
 			require.NoError(t, err)
 			require.True(t, freed)
-			next := (<-calls).must(t)
+			next := (<-calls).mustHold(t)
 			<-held.Done()
 			require.ErrorIs(t, held.Unlock(t.Context()), redislock.ErrLost)
 			for _, name := range names {
@@ -85,7 +85,7 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 		},
 		"frees what others hold of them, one name or what they have while they wait": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			one := mustLock(t, newClient(t, rdb).Mutex(names[1]))
-			calls, _ := lockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(time.Second)))
+			calls, _ := startLockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(time.Second)))
 			awaitHeld(t, rdb, names[0])
 			freed, err := newClient(t, rdb).MultiMutex(names[:]).ForceUnlock(t.Context())
 			require.NoError(t, err)
@@ -115,8 +115,8 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 // What is wrong with the call itself is told once, not once for each part.
 func TestJointState_RefusesBadInput(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
-	q := newFleet(t, 3).quorum(t)
+	c, _, name := onSharedServer(t)
+	q := startServers(t, 3).newQuorum(t)
 	var none context.Context
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -159,8 +159,8 @@ func TestQuorum_State(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("of %d servers", n), func(t *testing.T) {
 			t.Parallel()
-			servers := newFleet(t, n)
-			looker := servers.failing(t)
+			servers := startServers(t, n)
+			looker := servers.newQuorumOfFailingServers(t)
 			stateOf := func(t *testing.T, name string) redislock.QuorumState {
 				t.Helper()
 				s, err := looker.Mutex(name, redislock.WithLease(3*time.Second)).State(t.Context())
@@ -176,7 +176,7 @@ func TestQuorum_State(t *testing.T) {
 
 			t.Run("names the holder and what each server has", func(t *testing.T) {
 				name := redistest.Name(t)
-				l := mustQuorum(t, servers.quorum(t).Mutex(name, redislock.WithMetadata("host 7")))
+				l := mustLock(t, servers.newQuorum(t).Mutex(name, redislock.WithMetadata("host 7")))
 				for _, s := range servers {
 					awaitHeld(t, s.Client(t), name) // the last ones may come later
 				}
@@ -195,9 +195,9 @@ func TestQuorum_State(t *testing.T) {
 				}
 				require.Len(t, ids, n, "no two servers know it by the same id")
 				mustUnlock(t, l)
-				servers.requireFreeSoon(t, name)
+				servers.awaitFree(t, name)
 				first := s.Holder
-				l = mustQuorum(t, servers.quorum(t).Mutex(name))
+				l = mustLock(t, servers.newQuorum(t).Mutex(name))
 				s = stateOf(t, name)
 				require.NotEmpty(t, s.Holder)
 				require.NotEqual(t, first, s.Holder)
@@ -221,14 +221,14 @@ func TestQuorum_State(t *testing.T) {
 				require.Zero(t, s.TTL)
 				require.True(t, s.Servers[1].Locked)
 				for _, s := range servers {
-					holdRaw(t, s.Client(t), name, 0)
+					writeHold(t, s.Client(t), name, 0)
 				}
 				require.Negative(t, stateOf(t, name).TTL)
 			})
 
 			t.Run("knows what a majority does while one is away, and says when it does not", func(t *testing.T) {
 				name := redistest.Name(t)
-				l := mustQuorum(t, servers.failing(t).Mutex(name))
+				l := mustLock(t, servers.newQuorumOfFailingServers(t).Mutex(name))
 				for _, s := range servers {
 					awaitHeld(t, s.Client(t), name)
 				}
@@ -265,42 +265,42 @@ func TestQuorum_ForceUnlock(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("on %d servers", n), func(t *testing.T) {
 			t.Parallel()
-			servers := newFleet(t, n)
+			servers := startServers(t, n)
 			alive := servers
 			frees := func(t *testing.T) {
 				t.Helper()
 				name := redistest.Name(t)
-				held := mustQuorum(t, servers.failing(t).Mutex(name, redislock.WithLease(3*time.Second)))
+				held := mustLock(t, servers.newQuorumOfFailingServers(t).Mutex(name, redislock.WithLease(3*time.Second)))
 				for _, s := range alive {
 					awaitHeld(t, s.Client(t), name)
 				}
-				calls, _ := lockFunc(t.Context(), servers.failing(t).Mutex(name))
-				m := servers.failing(t).Mutex(name)
+				calls, _ := startLockFunc(t.Context(), servers.newQuorumOfFailingServers(t).Mutex(name))
+				m := servers.newQuorumOfFailingServers(t).Mutex(name)
 				freed, err := m.ForceUnlock(t.Context())
 				require.NoError(t, err)
 				require.True(t, freed)
-				next := (<-calls).must(t)
+				next := (<-calls).mustHold(t)
 				<-held.Done()
 				require.ErrorIs(t, held.Unlock(t.Context()), redislock.ErrLost)
 				require.NoError(t, next.Err(), "what the first holder gives back is not its own any more")
 				mustUnlock(t, next)
-				alive.requireFreeSoon(t, name)
+				alive.awaitFree(t, name)
 				freed, err = m.ForceUnlock(t.Context())
 				require.NoError(t, err)
 				require.False(t, freed)
 			}
 			t.Run("frees it everywhere, wakes who waits, and the holder learns of it", frees)
 			servers[1].Kill()
-			alive = append(fleet{servers[0]}, servers[2:]...)
+			alive = append(independentServers{servers[0]}, servers[2:]...)
 			t.Run("does so while one of them is dead", frees)
 
 			t.Run("says so if a majority is dead, and frees what it can", func(t *testing.T) {
 				name := redistest.Name(t)
-				m := servers.failing(t).Mutex(name)
+				m := servers.newQuorumOfFailingServers(t).Mutex(name)
 				for _, s := range servers[2 : n/2+2] {
 					s.Kill()
 				}
-				holdRaw(t, servers[0].Client(t), name, time.Minute)
+				writeHold(t, servers[0].Client(t), name, time.Minute)
 				freed, err := m.ForceUnlock(t.Context())
 				require.ErrorIs(t, err, redislock.ErrNoQuorum)
 				require.True(t, freed)

@@ -31,7 +31,7 @@ return 1`,
 		renew: javaRenew,
 	},
 	"fair": {
-		lock: javaSkips + `
+		lock: javaSkipExpired + `
 local first = redis.call('lindex', KEYS[2], 0)
 if redis.call('exists', KEYS[1]) == 0 and (not first or first == ARGV[2]) then
   redis.call('lpop', KEYS[2])
@@ -52,7 +52,7 @@ local left = last and redis.call('zscore', KEYS[3], last) - ARGV[4] or redis.cal
 redis.call('zadd', KEYS[3], left + ARGV[3] + ARGV[4], ARGV[2])
 redis.call('rpush', KEYS[2], ARGV[2])
 return left`,
-		unlock: javaSkips + `
+		unlock: javaSkipExpired + `
 local function tell()
   local first = redis.call('lindex', KEYS[2], 0)
   if first then redis.call(ARGV[5], KEYS[4] .. ':' .. first, '0') end
@@ -127,7 +127,7 @@ if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return 0 end
 return redis.call('pexpire', KEYS[1], ARGV[1])`
 
 	// javaSkips takes those out of the line whose time is over.
-	javaSkips = `
+	javaSkipExpired = `
 while true do
   local first = redis.call('lindex', KEYS[2], 0)
   if not first or tonumber(redis.call('zscore', KEYS[3], first)) > tonumber(ARGV[4]) then break end
@@ -139,7 +139,7 @@ end`
 // java is a thread of a Java service with a lock of its own kind, which does what Redisson documents.
 type java struct {
 	t testing.TB
-	*subject
+	*lockUnderTest
 	kind   string
 	id     string // <uuid>:<thread>
 	thread int
@@ -148,9 +148,9 @@ type java struct {
 
 const javaLease = time.Minute
 
-func (s *subject) java(t testing.TB, kind string, thread int) java {
+func (lut *lockUnderTest) java(t testing.TB, kind string, thread int) java {
 	t.Helper()
-	return java{t, s, kind, fmt.Sprintf("8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread), thread, s.verb()}
+	return java{t, lut, kind, fmt.Sprintf("8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread), thread, lut.publishCommand()}
 }
 
 // channel is where it waits for others' unlocks.
@@ -185,43 +185,43 @@ func (j java) renew(lease time.Duration) bool {
 }
 
 // javaRivals are the kinds of Java's locks that exclude one of ours.
-var javaRivals = map[string][]string{"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"}}
+var javaConflicts = map[string][]string{"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"}}
 
-func isWokenByJava(t *testing.T, s *subject) {
-	waiter := s.contender(t, s.of)
-	for _, kind := range javaRivals[s.kind] {
-		j := s.java(t, kind, 52)
-		requireWoken(t, func() time.Duration {
+func isWokenByJava(t *testing.T, lut *lockUnderTest) {
+	waiter := lut.newWaiter(t, lut.mutex)
+	for _, kind := range javaConflicts[lut.kind] {
+		j := lut.java(t, kind, 52)
+		requireWokenWithoutPoll(t, func() time.Duration {
 			require.True(t, j.lock(javaLease))
 			require.True(t, j.lock(javaLease), "it is reentrant")
 			_, err := waiter.TryLock(t.Context())
 			require.ErrorIs(t, err, redislock.ErrLocked)
-			waiting := waiter.start(t, within(t, patience))
+			waiting := waiter.startWaiting(t, within(t, patience))
 			require.Equal(t, int64(0), j.unlock())
 			require.True(t, j.renew(javaLease))
 			require.False(t, isClosed(waiting.done))
 			require.Equal(t, int64(1), j.unlock())
 			free := time.Now()
-			l := waiting.wait(t)
+			l := waiting.await(t)
 			require.False(t, j.renew(javaLease), "it is not his any more")
-			s.requireHeld(t)
+			lut.requireHeldOnce(t)
 			mustUnlock(t, l)
 			return waiting.at.Sub(free)
 		})
 	}
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func wakesJava(t *testing.T, s *subject) {
-	for _, kind := range javaRivals[s.kind] {
-		j := s.java(t, kind, 52)
-		l := s.take(t)
-		holders := s.requireHeld(t)
+func wakesJava(t *testing.T, lut *lockUnderTest) {
+	for _, kind := range javaConflicts[lut.kind] {
+		j := lut.java(t, kind, 52)
+		l := lut.mustLock(t)
+		holders := lut.requireHeldOnce(t)
 		require.False(t, j.lock(javaLease))
 		require.Nil(t, j.unlock(), "a stranger")
 		require.False(t, j.renew(javaLease))
-		require.Equal(t, holders, s.requireHeld(t))
-		heard := s.hear(t, j.channel())
+		require.Equal(t, holders, lut.requireHeldOnce(t))
+		heard := lut.nextMessage(t, j.channel())
 		mustUnlock(t, l)
 		select {
 		case message := <-heard:
@@ -232,98 +232,98 @@ func wakesJava(t *testing.T, s *subject) {
 		require.True(t, j.lock(javaLease))
 		require.Equal(t, int64(1), j.unlock())
 	}
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func outlivesJava(t *testing.T, s *subject) {
-	for _, kind := range javaRivals[s.kind] {
-		j := s.java(t, kind, 52)
+func outlivesJava(t *testing.T, lut *lockUnderTest) {
+	for _, kind := range javaConflicts[lut.kind] {
+		j := lut.java(t, kind, 52)
 		require.True(t, j.lock(200*time.Millisecond))
-		l := mustWait(t, s.of(s.client(t)))
+		l := mustLock(t, lut.mutex(lut.newClient(t)))
 		require.Nil(t, j.unlock(), "he is told that it is not his any more")
-		s.requireHeld(t)
+		lut.requireHeldOnce(t)
 		mustUnlock(t, l)
 	}
 }
 
-func isOutlivedByJava(t *testing.T, s *subject) {
-	for _, kind := range javaRivals[s.kind] {
-		j := s.java(t, kind, 52)
-		l := s.take(t, redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal())
+func isOutlivedByJava(t *testing.T, lut *lockUnderTest) {
+	for _, kind := range javaConflicts[lut.kind] {
+		j := lut.java(t, kind, 52)
+		l := lut.mustLock(t, redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal())
 		poll(t, func() bool { return j.lock(javaLease) })
 		require.True(t, isClosed(l.Done()), "told before another could have it")
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
 		require.True(t, j.renew(javaLease), "Java's is left alone")
 		require.Equal(t, int64(1), j.unlock())
 	}
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func waitsWhileJavaRenews(t *testing.T, s *subject) {
+func waitsWhileJavaRenews(t *testing.T, lut *lockUnderTest) {
 	const lease, pass = 1200 * time.Millisecond, 300 * time.Millisecond
 	w := newWheel(t)
-	j := s.java(t, javaRivals[s.kind][len(javaRivals[s.kind])-1], 52)
+	j := lut.java(t, javaConflicts[lut.kind][len(javaConflicts[lut.kind])-1], 52)
 	require.True(t, j.lock(lease))
 	last := time.Now()
-	waiting := begin(func() (*redislock.Lock, error) { return s.of(s.client(t)).Lock(within(t, patience)) })
+	waiting := callAsync(func() (*redislock.Lock, error) { return lut.mutex(lut.newClient(t)).Lock(within(t, patience)) })
 	for range 5 { // for more than a lease
 		require.NoError(t, w.Sleep(t.Context(), pass))
 		require.False(t, isClosed(waiting.done))
 		last = time.Now()
 		require.True(t, j.renew(lease))
 	}
-	l := waiting.wait(t)
+	l := waiting.await(t)
 	require.GreaterOrEqual(t, waiting.at.Sub(last), lease, "succeeded when it stops")
 	mustUnlock(t, l)
 }
 
 func TestRWMutex_ReadsWithJava(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		s := newSubject(t, p, "read")
-		reader, writer := s.java(t, "read", 52), s.java(t, "write", 53)
-		rw := s.client(t).RWMutex(s.name)
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		lut := newLockUnderTest(t, dep, "read")
+		reader, writer := lut.java(t, "read", 52), lut.java(t, "write", 53)
+		rw := lut.newClient(t).RWMutex(lut.name)
 		require.True(t, reader.lock(javaLease))
-		mine := mustRead(t, rw)
+		mine := mustRLock(t, rw)
 		_, err := rw.TryLock(t.Context())
 		requireLocked(t, err)
 		require.False(t, writer.lock(javaLease))
 		mustUnlock(t, mine)
-		require.Equal(t, map[string]string{"mode": "read", reader.id: "1"}, s.rdb.HGetAll(t.Context(), s.name).Val())
+		require.Equal(t, map[string]string{"mode": "read", reader.id: "1"}, lut.rdb.HGetAll(t.Context(), lut.name).Val())
 		_, err = rw.TryLock(t.Context())
 		requireLocked(t, err)
 		require.Equal(t, int64(1), reader.unlock())
-		s.requireNoTrace(t)
+		lut.requireNoKeys(t)
 	})
 }
 
 func TestFairMutex_StandsInLineWithJava(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		s := newSubject(t, p, "fair")
-		first, last := s.java(t, "fair", 1), s.java(t, "fair", 2)
-		held := s.take(t)
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		lut := newLockUnderTest(t, dep, "fair")
+		first, last := lut.java(t, "fair", 1), lut.java(t, "fair", 2)
+		held := lut.mustLock(t)
 		require.False(t, first.lock(javaLease))
-		waiting := s.contender(t, s.of).start(t, within(t, patience))
+		waiting := lut.newWaiter(t, lut.mutex).startWaiting(t, within(t, patience))
 		require.False(t, last.lock(javaLease))
-		require.Len(t, line(t, s.rdb, s.name), 3)
+		require.Len(t, fairQueue(t, lut.rdb, lut.name), 3)
 
-		heard := s.hear(t, first.channel())
+		heard := lut.nextMessage(t, first.channel())
 		mustUnlock(t, held)
 		require.Equal(t, "0", <-heard)
 		require.False(t, last.lock(javaLease), "it is not its turn")
 		require.True(t, first.lock(javaLease))
 		require.False(t, isClosed(waiting.done))
 		require.Equal(t, int64(1), first.unlock())
-		l := waiting.wait(t)
-		heard = s.hear(t, last.channel())
+		l := waiting.await(t)
+		heard = lut.nextMessage(t, last.channel())
 		mustUnlock(t, l)
 		require.Equal(t, "0", <-heard)
 		require.True(t, last.lock(javaLease))
-		_, err := s.of(s.client(t)).TryLock(t.Context())
+		_, err := lut.mutex(lut.newClient(t)).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
 		require.Equal(t, int64(1), last.unlock())
-		s.requireNoTrace(t)
+		lut.requireNoKeys(t)
 	})
 }
 
@@ -333,21 +333,21 @@ func TestCluster_WithoutShardedChannels(t *testing.T) {
 	for kind := range javaScripts {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			p := aCluster(t)
-			s := newSubject(t, p, kind)
-			j := s.java(t, javaRivals[kind][0], 52)
+			dep := sharedCluster(t)
+			lut := newLockUnderTest(t, dep, kind)
+			j := lut.java(t, javaConflicts[kind][0], 52)
 			j.verb = "PUBLISH"
-			rdb := p.connect(t)
-			count := &counter{n: make(map[string]int)}
+			rdb := dep.connect(t)
+			count := &commandCounter{n: make(map[string]int)}
 			rdb.AddHook(count)
 			c := newClient(t, rdb, redislock.WithShardedChannels(false))
-			requireWoken(t, func() time.Duration {
+			requireWokenWithoutPoll(t, func() time.Duration {
 				require.True(t, j.lock(javaLease))
-				waiting := contender{s.of(c), count}.start(t, within(t, patience))
+				waiting := waiter{lut.mutex(c), count}.startWaiting(t, within(t, patience))
 				require.Equal(t, int64(1), j.unlock())
 				free := time.Now()
-				l := waiting.wait(t)
-				sub := p.rdb.Subscribe(t.Context(), j.channel())
+				l := waiting.await(t)
+				sub := dep.rdb.Subscribe(t.Context(), j.channel())
 				defer sub.Close()
 				_, err := sub.Receive(t.Context())
 				require.NoError(t, err)

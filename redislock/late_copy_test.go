@@ -22,7 +22,7 @@ func TestKinds_ACopyThatComesLateIsReleased(t *testing.T) {
 	for _, s := range scripts.All() {
 		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
 	}
-	for _, kind := range single {
+	for _, kind := range singleNameKinds {
 		for _, lease := range []time.Duration{500 * time.Millisecond, time.Minute} {
 			t.Run(kind+", lease "+lease.String(), func(t *testing.T) {
 				t.Parallel()
@@ -30,7 +30,7 @@ func TestKinds_ACopyThatComesLateIsReleased(t *testing.T) {
 				c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, 100*time.Millisecond }))
 				name := redistest.Name(t)
 				lost := dialer.LoseCall(name, 1)
-				l := mustTry(t, mutexOf(c, kind, name, redislock.WithLease(lease)))
+				l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(lease)))
 				late := <-lost
 				mustUnlock(t, l)
 				requireFree(t, rdb, name)
@@ -48,13 +48,13 @@ func TestKinds_ACopyThatComesLateIsReleased(t *testing.T) {
 // The first copy of a release was executed, and its reply lost; the second came when the lease was over.
 func TestLock_UnlockConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 	t.Parallel()
-	for _, kind := range single {
+	for _, kind := range singleNameKinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			const lease = 600 * time.Millisecond
-			c, dialer, _ := faulty(t) // replies are awaited for a second
+			c, dialer, _ := newFaultyClient(t) // replies are awaited for a second
 			name := redistest.Name(t)
-			l := mustTry(t, mutexOf(c, kind, name, redislock.WithLease(lease), redislock.WithoutRenewal()))
+			l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(lease), redislock.WithoutRenewal()))
 			gone := dialer.LoseReply(name, 1, redistest.Swallow)
 			require.True(t, l.Valid())
 			began := time.Now()
@@ -68,35 +68,35 @@ func TestLock_UnlockConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 // A key that was overwritten by another type is a lock that was lost, whichever call finds out.
 func TestKinds_AnOverwrittenKeyIsALoss(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		for _, kind := range kinds {
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		for _, kind := range allKinds {
 			t.Run(kind, func(t *testing.T) {
 				t.Parallel()
 				events := make(chan string, 10)
-				c := newClient(t, p.rdb, redislock.WithHooks(redislock.Hooks{
+				c := newClient(t, dep.rdb, redislock.WithHooks(redislock.Hooks{
 					Lost:     func(e redislock.Event) { events <- "lost" },
 					Released: func(redislock.Event) { events <- "released" },
 				}))
-				s := newSubject(t, p, kind)
+				lut := newLockUnderTest(t, dep, kind)
 				overwrite := func() {
-					name := s.parts[0]
-					require.NoError(t, p.rdb.Del(t.Context(), name).Err())
-					require.NoError(t, p.rdb.Set(t.Context(), name, "mine", time.Minute).Err())
+					name := lut.parts[0]
+					require.NoError(t, dep.rdb.Del(t.Context(), name).Err())
+					require.NoError(t, dep.rdb.Set(t.Context(), name, "mine", time.Minute).Err())
 				}
 				isLoss := func(err error) {
 					t.Helper()
 					require.ErrorIs(t, err, redislock.ErrLost)
 					require.ErrorIs(t, err, redislock.ErrWrongKind)
-					require.Equal(t, "mine", p.rdb.Get(t.Context(), s.parts[0]).Val())
-					require.NoError(t, p.rdb.Del(t.Context(), s.parts[0]).Err())
+					require.Equal(t, "mine", dep.rdb.Get(t.Context(), lut.parts[0]).Val())
+					require.NoError(t, dep.rdb.Del(t.Context(), lut.parts[0]).Err())
 				}
-				l := mustTry(t, s.of(c))
+				l := mustTryLock(t, lut.mutex(c))
 				overwrite()
 				isLoss(l.Unlock(t.Context()))
 				require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
-				isLoss(s.of(c).Do(t.Context(), func(context.Context) error { overwrite(); return nil }))
+				isLoss(lut.mutex(c).Do(t.Context(), func(context.Context) error { overwrite(); return nil }))
 				if kind == "write" {
-					rw := c.RWMutex(s.name)
+					rw := c.RWMutex(lut.name)
 					l, err := rw.Lock(t.Context())
 					require.NoError(t, err)
 					overwrite()
@@ -110,7 +110,7 @@ func TestKinds_AnOverwrittenKeyIsALoss(t *testing.T) {
 						released++
 					}
 				}
-				require.Equal(t, 2*(len(s.parts)-1), released, "of a MultiMutex the parts that were not overwritten")
+				require.Equal(t, 2*(len(lut.parts)-1), released, "of a MultiMutex the parts that were not overwritten")
 			})
 		}
 	})

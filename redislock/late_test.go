@@ -47,8 +47,8 @@ func TestRWMutex_DowngradeInDoubt(t *testing.T) {
 	<-lost
 	reader, err := rw.Downgrade(t.Context(), writer)
 	require.NoError(t, err)
-	before := callsOf(t, rdb, "evalsha")
-	poll(t, func() bool { return callsOf(t, rdb, "evalsha") > before })
+	before := serverCalls(t, rdb, "evalsha")
+	poll(t, func() bool { return serverCalls(t, rdb, "evalsha") > before })
 	require.NoError(t, reader.Err())
 	mustUnlock(t, reader)
 }
@@ -56,7 +56,7 @@ func TestRWMutex_DowngradeInDoubt(t *testing.T) {
 // A Mutex and a FairMutex of one name are one lock, to its Owner as well.
 func TestOwner_EntersTheFairMutexOfAMutex(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
 	for _, order := range [][2]*redislock.Mutex{{c.Mutex(name), c.FairMutex(name)}, {c.FairMutex(name), c.Mutex(name)}} {
 		outer, err := order[0].Lock(ctx)

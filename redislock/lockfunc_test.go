@@ -26,12 +26,12 @@ type lockFuncer interface {
 }
 
 // lockFunc calls LockFunc. The channel has room for a second call, which must not come.
-func lockFunc(ctx context.Context, m lockFuncer) (calls <-chan callback, cancel func()) {
+func startLockFunc(ctx context.Context, m lockFuncer) (calls <-chan callback, cancel func()) {
 	results := make(chan callback, 2)
 	return results, m.LockFunc(ctx, func(l *redislock.Lock, err error) { results <- callback{l, err} })
 }
 
-func (c callback) must(t testing.TB) *redislock.Lock {
+func (c callback) mustHold(t testing.TB) *redislock.Lock {
 	t.Helper()
 	require.NoError(t, c.err)
 	require.True(t, c.lock.Valid())
@@ -39,25 +39,25 @@ func (c callback) must(t testing.TB) *redislock.Lock {
 }
 
 // afterReply calls f once when the n-th script from now on was answered, before the library gets to see the answer.
-type afterReply struct {
+type replyHook struct {
 	mu sync.Mutex
 	n  int
 	f  func()
 }
 
-func (a *afterReply) next(n int, f func()) {
+func (a *replyHook) runAfterReply(n int, f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.n, a.f = n, f
 }
 
-func (a *afterReply) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a *replyHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (a *afterReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (a *replyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (a *afterReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (a *replyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if cmd.Name() == "evalsha" && err == nil {
@@ -72,7 +72,7 @@ func (a *afterReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // spin keeps the processor until d is over: a pause shorter than a tick.
-func spin(d time.Duration) {
+func busyWait(d time.Duration) {
 	for start := time.Now(); time.Since(start) < d; {
 		runtime.Gosched()
 	}
@@ -80,20 +80,20 @@ func spin(d time.Duration) {
 
 // cancelledAtAnyInstant calls LockFunc and cancels it, a little later if the last time the lock was not there yet, a little earlier if it was:
 // around the instant of the grant, however busy the machine is. Each call calls back once, and what it has got is the lock or nothing.
-func cancelledAtAnyInstant(t *testing.T, m lockFuncer, rounds int) {
+func requireCancelledCleanly(t *testing.T, m lockFuncer, rounds int) {
 	t.Helper()
-	calls, _ := lockFunc(within(t, patience), m)
-	mustUnlock(t, (<-calls).must(t))
+	calls, _ := startLockFunc(within(t, patience), m)
+	mustUnlock(t, (<-calls).mustHold(t))
 	took, gaveUp, after := 0, 0, time.Millisecond
 	for range rounds {
-		calls, cancel := lockFunc(t.Context(), m)
-		spin(after)
+		calls, cancel := startLockFunc(t.Context(), m)
+		busyWait(after)
 		cancel()
 		c := <-calls
 		if c.err == nil {
 			took++
 			after = after * 3 / 4
-			mustUnlock(t, c.must(t))
+			mustUnlock(t, c.mustHold(t))
 		} else {
 			gaveUp++
 			after = after * 4 / 3
@@ -106,12 +106,12 @@ func cancelledAtAnyInstant(t *testing.T, m lockFuncer, rounds int) {
 	t.Logf("%d took the lock, %d gave up", took, gaveUp)
 	require.Positive(t, took)
 	require.Positive(t, gaveUp)
-	calls, _ = lockFunc(within(t, patience), m)
-	mustUnlock(t, (<-calls).must(t))
+	calls, _ = startLockFunc(within(t, patience), m)
+	mustUnlock(t, (<-calls).mustHold(t))
 }
 
 // fewest is the least number of goroutines that are seen within a second: looks that are under way come and go, what stays is the fewest.
-func fewest(t *testing.T) int {
+func fewestGoroutines(t *testing.T) int {
 	t.Helper()
 	n := runtime.NumGoroutine()
 	ctx := within(t, time.Second)
@@ -124,43 +124,43 @@ func fewest(t *testing.T) int {
 // It counts goroutines of the whole process, so it does not run beside others.
 func TestLockFunc_CostsNoGoroutineWhileItWaits(t *testing.T) {
 	const waiters, few = 200, 20
-	servers := newFleet(t, 3)
+	servers := startServers(t, 3)
 	rdb := servers[0].Client(t)
 	c, name := newClient(t, rdb), redistest.Name(t)
 	last := name + ":z"
-	quorum := servers.quorum(t).Mutex(name + ":q")
+	quorum := servers.newQuorum(t).Mutex(name + ":q")
 	for what, open := range map[string]func(i int) lockFuncer{
 		// Each has a name of its own, which it gets, and then waits for the one that is held.
 		"a MultiMutex": func(i int) lockFuncer { return c.MultiMutex([]string{name + ":" + strconv.Itoa(i), last}) },
 		"a Quorum":     func(int) lockFuncer { return quorum },
 	} {
 		t.Run(what, func(t *testing.T) {
-			held := []*redislock.Lock{mustLock(t, newClient(t, rdb).Mutex(last)), mustQuorum(t, servers.quorum(t).Mutex(name+":q"))}
-			before := fewest(t)
+			held := []*redislock.Lock{mustLock(t, newClient(t, rdb).Mutex(last)), mustLock(t, servers.newQuorum(t).Mutex(name+":q"))}
+			before := fewestGoroutines(t)
 			results := make(chan callback, waiters)
 			for i := range waiters {
 				open(i).LockFunc(t.Context(), func(l *redislock.Lock, err error) { results <- callback{l, err} })
 			}
-			n := fewest(t)
+			n := fewestGoroutines(t)
 			require.Empty(t, results)
 			t.Logf("goroutines: %d before, %d with %d waiters", before, n, waiters)
 			require.LessOrEqual(t, n, before+few)
 			mustUnlock(t, held...)
 			for range waiters {
-				mustUnlock(t, (<-results).must(t))
+				mustUnlock(t, (<-results).mustHold(t))
 			}
 		})
 	}
 
 	t.Run("unlike Lock, which keeps its caller (control)", func(t *testing.T) {
-		held := mustQuorum(t, servers.quorum(t).Mutex(name+":q"))
-		before := fewest(t)
+		held := mustLock(t, servers.newQuorum(t).Mutex(name+":q"))
+		before := fewestGoroutines(t)
 		results := make(chan error, waiters)
 		ctx := within(t, patience)
 		for range waiters {
 			go func() { results <- quorum.Do(ctx, func(context.Context) error { return nil }) }()
 		}
-		require.Greater(t, fewest(t), before+waiters-few)
+		require.Greater(t, fewestGoroutines(t), before+waiters-few)
 		mustUnlock(t, held)
 		for range waiters {
 			require.NoError(t, <-results)
@@ -180,7 +180,7 @@ func TestLockFunc_ReturnsAtOnceWhileTheClusterHangs(t *testing.T) {
 	}
 	for what, m := range map[string]lockFuncer{"Mutex": c.Mutex(name), "MultiMutex": c.MultiMutex([]string{name + ":a", name + ":b"})} {
 		start := time.Now()
-		calls, cancel := lockFunc(t.Context(), m)
+		calls, cancel := startLockFunc(t.Context(), m)
 		require.Less(t, time.Since(start), time.Second, what)
 		cancel()
 		require.ErrorIs(t, (<-calls).err, context.Canceled, what)

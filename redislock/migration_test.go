@@ -26,14 +26,14 @@ func TestMutex_WhileItsSlotMigrates(t *testing.T) {
 	require.NoError(t, before.Unlock(within(t, patience)))
 	for range 20 {
 		mustUnlock(t, mustLock(t, m))
-		mustUnlock(t, mustTry(t, m))
+		mustUnlock(t, mustTryLock(t, m))
 	}
-	waiting := begin(func() (*redislock.Lock, error) { return c.Mutex(m.Name()).Lock(within(t, patience)) })
-	mustUnlock(t, waiting.wait(t))
+	waiting := callAsync(func() (*redislock.Lock, error) { return c.Mutex(m.Name()).Lock(within(t, patience)) })
+	mustUnlock(t, waiting.await(t))
 	require.Less(t, time.Since(began), 3*time.Second, "nothing waits for the slot")
-	keptFor(t, lease, held)
+	awaitRenewals(t, lease, held)
 	slot.Finish()
-	keptFor(t, lease, held)
+	awaitRenewals(t, lease, held)
 	mustUnlock(t, held, mustLock(t, m))
 }
 
@@ -49,7 +49,7 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 		"read":   func(name string) *redislock.Mutex { return c.RWMutex(name).Reader() },
 		"write":  func(name string) *redislock.Mutex { return c.RWMutex(name).Writer() },
 	}
-	held, waiting := map[string]*redislock.Lock{}, map[string]*begun{}
+	held, waiting := map[string]*redislock.Lock{}, map[string]*asyncCall{}
 	for kind, of := range kinds {
 		held[kind] = mustLock(t, of("{orders}:held:"+kind))
 	}
@@ -66,7 +66,7 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	unlocked := make(chan error, len(kinds))
 	for kind, of := range kinds {
 		go func() { unlocked <- held[kind].Unlock(context.Background()) }()
-		waiting[kind] = begin(func() (*redislock.Lock, error) { return of("{orders}:new:" + kind).Lock(within(t, patience)) })
+		waiting[kind] = callAsync(func() (*redislock.Lock, error) { return of("{orders}:new:" + kind).Lock(within(t, patience)) })
 	}
 	require.NoError(t, newWheel(t).Sleep(t.Context(), 1500*time.Millisecond))
 	slot.Finish()
@@ -74,7 +74,7 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 		require.NoError(t, <-unlocked)
 	}
 	for kind := range kinds {
-		mustUnlock(t, waiting[kind].wait(t))
+		mustUnlock(t, waiting[kind].await(t))
 		poll(t, func() bool { return rdb.Exists(t.Context(), "{orders}:held:"+kind).Val() == 0 })
 	}
 }
@@ -85,7 +85,7 @@ func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
 	c := newClient(t, rdb)
-	l := mustRead(t, c.RWMutex("{orders}"))
+	l := mustRLock(t, c.RWMutex("{orders}"))
 	state, err := c.RWMutex("{orders}").Reader().State(t.Context())
 	require.NoError(t, err)
 	slot := cluster.Migrate(t, "{orders}")

@@ -65,10 +65,10 @@ func multiIsAllOrNothing(t *testing.T, rdb redis.UniversalClient) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, redislock.ErrLocked)
 	requireAllFree(t, rdb, names[0], names[2])
-	waiting := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
+	waiting := callAsync(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
 	poll(t, func() bool { return rdb.Exists(t.Context(), names[0]).Val() == 1 })
 	mustUnlock(t, held)
-	mustUnlock(t, waiting.wait(t))
+	mustUnlock(t, waiting.await(t))
 	requireAllFree(t, rdb, names[:]...)
 }
 
@@ -77,7 +77,7 @@ func TestMultiMutex(t *testing.T) {
 
 	t.Run("callers that name them in different orders do not wait for each other", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, _ := shared(t)
+		c, rdb, _ := onSharedServer(t)
 		names, other := threeNames(t), newClient(t, rdb)
 		ctx := within(t, patience)
 		var running sync.WaitGroup
@@ -107,7 +107,7 @@ func TestMultiMutex(t *testing.T) {
 
 	t.Run("is lost when a part is, and the rest is released", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, _ := shared(t)
+		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
 		l, err := c.MultiMutex(names[:], redislock.WithLease(2*time.Second)).TryLock(t.Context())
 		require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestMultiMutex(t *testing.T) {
 
 	t.Run("its parts are renewed", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, _ := shared(t)
+		c, rdb, _ := onSharedServer(t)
 		names, w := threeNames(t), newWheel(t)
 		const lease = 900 * time.Millisecond
 		l, err := c.MultiMutex(names[:], redislock.WithLease(lease)).TryLock(t.Context())
@@ -139,9 +139,9 @@ func TestMultiMutex(t *testing.T) {
 
 	t.Run("parts that end while it waits for another are taken anew", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, _ := shared(t)
+		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
-		holdRaw(t, rdb, names[2], 1500*time.Millisecond)
+		writeHold(t, rdb, names[2], 1500*time.Millisecond)
 		m := c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal())
 		l, err := m.Lock(within(t, patience))
 		require.NoError(t, err)
@@ -184,7 +184,7 @@ func TestMultiMutex(t *testing.T) {
 
 	t.Run("an owner of a part may take the whole", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, _ := shared(t)
+		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
 		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 		part, err := c.Mutex(names[1]).TryLock(ctx)
@@ -200,7 +200,7 @@ func TestMultiMutex(t *testing.T) {
 
 	t.Run("a part that its owner holds besides outlives the loss of the whole", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, _ := shared(t)
+		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
 		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 		part, err := c.Mutex(names[1]).TryLock(ctx)
@@ -219,7 +219,7 @@ func TestMultiMutex(t *testing.T) {
 
 	t.Run("refuses bad names and options", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		for what, m := range map[string]*redislock.MultiMutex{
 			"none":        c.MultiMutex(nil),
 			"none, twice": c.MultiMutex(nil, redislock.WithLease(time.Second)),

@@ -20,7 +20,7 @@ func TestMutex_TryLock(t *testing.T) {
 
 	t.Run("takes a free lock in Redisson's form and frees it", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		before := time.Now()
 		l, err := c.Mutex(name).TryLock(t.Context())
 		require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestMutex_TryLock(t *testing.T) {
 
 	t.Run("says how long another still holds it", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		other := newClient(t, rdb)
 		held := mustLock(t, other.Mutex(name, redislock.WithLease(20*time.Second)))
 		holder := requireHeldOnce(t, rdb, name)
@@ -67,7 +67,7 @@ func TestMutex_TryLock(t *testing.T) {
 
 	t.Run("is not reentrant: a hold belongs to its handle", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		m := c.Mutex(name)
 		first := mustLock(t, m)
 		_, err := m.TryLock(t.Context())
@@ -99,7 +99,7 @@ func TestLock_Unlock(t *testing.T) {
 
 	t.Run("without a deadline or cancellation needs no goroutine", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		l, err := c.Mutex(name).Lock(context.Background())
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(context.Background()))
@@ -112,7 +112,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("holds the lock while the function runs", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		errMine := errors.New("mine")
 		var inside context.Context
 		err := c.Mutex(name).Do(t.Context(), func(ctx context.Context) error {
@@ -129,7 +129,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("ends the function's context with ErrLost when the lock is lost", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		err := c.Mutex(name, redislock.WithLease(time.Second)).Do(t.Context(), func(ctx context.Context) error {
 			require.NoError(t, rdb.Del(ctx, name).Err())
 			<-ctx.Done()
@@ -140,7 +140,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("reports a loss that the function did not notice", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		err := c.Mutex(name).Do(t.Context(), func(ctx context.Context) error {
 			return rdb.Del(ctx, name).Err()
 		})
@@ -149,7 +149,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("unlocks although its context has ended", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		err := c.Mutex(name).Do(ctx, func(inside context.Context) error {
 			cancel()
@@ -162,7 +162,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("unlocks when the function panics", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		require.PanicsWithValue(t, "boom", func() {
 			_ = c.Mutex(name).Do(t.Context(), func(context.Context) error { panic("boom") })
 		})
@@ -171,7 +171,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("unlocks when the function ends its goroutine", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -184,7 +184,7 @@ func TestMutex_Do(t *testing.T) {
 
 func TestLock_WithoutRenewal(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	const lease = time.Second
 	start := time.Now()
 	l := mustLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))

@@ -18,25 +18,25 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	sentinel := redistest.StartSentinel(t)
 	c := newClient(t, sentinel.Client(t))
 	held := map[string]*redislock.Lock{}
-	for _, kind := range single {
-		held[kind] = mustTry(t, mutexOf(c, kind, "orders:"+kind, redislock.WithLease(lease)))
+	for _, kind := range singleNameKinds {
+		held[kind] = mustTryLock(t, newMutex(c, kind, "orders:"+kind, redislock.WithLease(lease)))
 	}
 	for _, l := range held {
-		keptFor(t, 0, l) // its connection stands
+		awaitRenewals(t, 0, l) // its connection stands
 	}
 	old := sentinel.Isolate(t)
 	sentinel.AwaitFailover(t)
-	require.EqualValues(t, len(single), old.Exists(t.Context(), "orders:plain", "orders:fair", "orders:read", "orders:write").Val())
+	require.EqualValues(t, len(singleNameKinds), old.Exists(t.Context(), "orders:plain", "orders:fair", "orders:read", "orders:write").Val())
 
 	other := newClient(t, sentinel.Client(t))
-	next, told := map[string]*begun{}, map[string]*begun{}
-	for _, kind := range single {
-		rival := mutexOf(other, kind, "orders:"+kind)
+	next, told := map[string]*asyncCall{}, map[string]*asyncCall{}
+	for _, kind := range singleNameKinds {
+		rival := newMutex(other, kind, "orders:"+kind)
 		if kind == "read" {
 			rival = other.RWMutex("orders:read").Writer()
 		}
-		told[kind] = begin(func() (*redislock.Lock, error) { <-held[kind].Done(); return nil, held[kind].Err() })
-		next[kind] = begin(func() (*redislock.Lock, error) { return rival.Lock(within(t, 2*lease)) })
+		told[kind] = callAsync(func() (*redislock.Lock, error) { <-held[kind].Done(); return nil, held[kind].Err() })
+		next[kind] = callAsync(func() (*redislock.Lock, error) { return rival.Lock(within(t, 2*lease)) })
 	}
 	for kind, b := range next {
 		<-b.done

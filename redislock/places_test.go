@@ -16,36 +16,38 @@ import (
 )
 
 // place is a deployment of Redis. Tests keep apart in it by the names of their locks.
-type place struct {
+type deployment struct {
 	rdb     redis.UniversalClient
 	nodes   []*redis.Client // replicas too
 	options redis.UniversalOptions
 }
 
-func newPlace(t testing.TB, protocol int, servers ...*redistest.Server) *place {
+func newDeployment(t testing.TB, protocol int, servers ...*redistest.Server) *deployment {
 	t.Helper()
-	p := &place{options: redis.UniversalOptions{Protocol: protocol, IsClusterMode: len(servers) > 1}}
+	dep := &deployment{options: redis.UniversalOptions{Protocol: protocol, IsClusterMode: len(servers) > 1}}
 	for _, s := range servers {
-		p.options.Addrs = append(p.options.Addrs, s.Addr())
-		p.nodes = append(p.nodes, s.Client(t))
+		dep.options.Addrs = append(dep.options.Addrs, s.Addr())
+		dep.nodes = append(dep.nodes, s.Client(t))
 	}
-	p.rdb = p.connect(t)
-	return p
+	dep.rdb = dep.connect(t)
+	return dep
 }
 
 // oneServer and aCluster are shared by all tests: they are neither stopped nor flushed, nor are their scripts.
-func oneServer(t testing.TB) *place { return newPlace(t, 3, redistest.Shared(t)) }
-func aCluster(t testing.TB) *place  { return newPlace(t, 3, redistest.SharedCluster(t).Nodes()...) }
+func singleServer(t testing.TB) *deployment { return newDeployment(t, 3, redistest.Shared(t)) }
+func sharedCluster(t testing.TB) *deployment {
+	return newDeployment(t, 3, redistest.SharedCluster(t).Nodes()...)
+}
 
-var places = map[string]func(testing.TB) *place{
-	"a single server": oneServer,
-	"a cluster":       aCluster,
+var deployments = map[string]func(testing.TB) *deployment{
+	"a single server": singleServer,
+	"a cluster":       sharedCluster,
 }
 
 // everywhere runs a test in each place.
-func everywhere(t *testing.T, f func(*testing.T, *place)) {
+func onEachDeployment(t *testing.T, f func(*testing.T, *deployment)) {
 	t.Helper()
-	for name, where := range places {
+	for name, where := range deployments {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, where(t))
@@ -54,9 +56,9 @@ func everywhere(t *testing.T, f func(*testing.T, *place)) {
 }
 
 // connect returns a client that is closed with the test.
-func (p *place) connect(t testing.TB, change ...func(*redis.UniversalOptions)) redis.UniversalClient {
+func (dep *deployment) connect(t testing.TB, change ...func(*redis.UniversalOptions)) redis.UniversalClient {
 	t.Helper()
-	o := p.options
+	o := dep.options
 	for _, f := range change {
 		f(&o)
 	}
@@ -66,20 +68,20 @@ func (p *place) connect(t testing.TB, change ...func(*redis.UniversalOptions)) r
 }
 
 // onMasters calls f for each master.
-func (p *place) onMasters(t testing.TB, f func(context.Context, *redis.Client) error) {
+func (dep *deployment) forEachMaster(t testing.TB, f func(context.Context, *redis.Client) error) {
 	t.Helper()
-	if cluster, ok := p.rdb.(*redis.ClusterClient); ok {
+	if cluster, ok := dep.rdb.(*redis.ClusterClient); ok {
 		require.NoError(t, cluster.ForEachMaster(t.Context(), f))
 		return
 	}
-	require.NoError(t, f(t.Context(), p.nodes[0]))
+	require.NoError(t, f(t.Context(), dep.nodes[0]))
 }
 
 // keys are those in whose names part occurs.
-func (p *place) keys(t testing.TB, part string) (keys []string) {
+func (dep *deployment) keysWith(t testing.TB, part string) (keys []string) {
 	t.Helper()
 	var mu sync.Mutex
-	p.onMasters(t, func(ctx context.Context, rdb *redis.Client) error {
+	dep.forEachMaster(t, func(ctx context.Context, rdb *redis.Client) error {
 		found, err := rdb.Keys(ctx, "*"+part+"*").Result()
 		mu.Lock()
 		defer mu.Unlock()
@@ -90,17 +92,17 @@ func (p *place) keys(t testing.TB, part string) (keys []string) {
 }
 
 // verb is how those who wait are told.
-func (p *place) verb() string {
-	if p.options.IsClusterMode {
+func (dep *deployment) publishCommand() string {
+	if dep.options.IsClusterMode {
 		return "SPUBLISH"
 	}
 	return "PUBLISH"
 }
 
 // channels are those somebody is subscribed to in whose names part occurs.
-func (p *place) channels(t testing.TB, part string) (channels []string) {
+func (dep *deployment) channelsWith(t testing.TB, part string) (channels []string) {
 	t.Helper()
-	for _, node := range p.nodes {
+	for _, node := range dep.nodes {
 		for _, found := range []*redis.StringSliceCmd{
 			node.PubSubChannels(t.Context(), "*"+part+"*"), node.PubSubShardChannels(t.Context(), "*"+part+"*"),
 		} {
@@ -111,17 +113,17 @@ func (p *place) channels(t testing.TB, part string) (channels []string) {
 	return channels
 }
 
-func (p *place) awaitSubscribed(t testing.TB, channel string) {
+func (dep *deployment) awaitSubscribed(t testing.TB, channel string) {
 	t.Helper()
-	poll(t, func() bool { return slices.Contains(p.channels(t, channel), channel) })
+	poll(t, func() bool { return slices.Contains(dep.channelsWith(t, channel), channel) })
 }
 
 // hear returns a channel that gets the next message on a channel of Redis, as a service in Java would.
-func (p *place) hear(t testing.TB, channel string) <-chan string {
+func (dep *deployment) nextMessage(t testing.TB, channel string) <-chan string {
 	t.Helper()
-	subscribe := p.rdb.Subscribe
-	if p.options.IsClusterMode {
-		subscribe = p.rdb.SSubscribe
+	subscribe := dep.rdb.Subscribe
+	if dep.options.IsClusterMode {
+		subscribe = dep.rdb.SSubscribe
 	}
 	sub := subscribe(t.Context(), channel)
 	t.Cleanup(func() { _ = sub.Close() })
@@ -138,55 +140,55 @@ func (p *place) hear(t testing.TB, channel string) <-chan string {
 }
 
 // locker is a lock of any kind.
-type locker interface {
+type anyMutex interface {
 	Lock(context.Context) (*redislock.Lock, error)
 	TryLock(context.Context) (*redislock.Lock, error)
 	Do(context.Context, func(context.Context) error) error
 }
 
 // subject is a lock of some kind in some place, with a name of its own.
-type subject struct {
-	*place
+type lockUnderTest struct {
+	*deployment
 	kind  string // plain, fair, read, write or multi
 	name  string
 	parts []string // the names of a multi lock, else the name
 }
 
-func newSubject(t testing.TB, p *place, kind string) *subject {
+func newLockUnderTest(t testing.TB, dep *deployment, kind string) *lockUnderTest {
 	t.Helper()
-	s := &subject{place: p, kind: kind, name: redistest.Name(t)}
-	s.parts = []string{s.name}
+	lut := &lockUnderTest{deployment: dep, kind: kind, name: redistest.Name(t)}
+	lut.parts = []string{lut.name}
 	if kind == "multi" {
-		s.parts = []string{s.name + ":a", s.name + ":b", s.name + ":c"}
+		lut.parts = []string{lut.name + ":a", lut.name + ":b", lut.name + ":c"}
 	}
-	return s
+	return lut
 }
 
 // client is that of a process of its own, on shared connections.
-func (s *subject) client(t testing.TB) *redislock.Client { return newClient(t, s.rdb) }
+func (lut *lockUnderTest) newClient(t testing.TB) *redislock.Client { return newClient(t, lut.rdb) }
 
 // of is the lock.
-func (s *subject) of(c *redislock.Client, opts ...redislock.LockOption) locker {
-	if s.kind == "multi" {
-		return c.MultiMutex(s.parts, opts...)
+func (lut *lockUnderTest) mutex(c *redislock.Client, opts ...redislock.LockOption) anyMutex {
+	if lut.kind == "multi" {
+		return c.MultiMutex(lut.parts, opts...)
 	}
-	return mutexOf(c, s.kind, s.name, opts...)
+	return newMutex(c, lut.kind, lut.name, opts...)
 }
 
 // rivalOf is what cannot be had beside the lock.
-func (s *subject) rivalOf(c *redislock.Client, opts ...redislock.LockOption) locker {
-	if s.kind == "read" {
-		return mutexOf(c, "write", s.name, opts...)
+func (lut *lockUnderTest) conflictingMutex(c *redislock.Client, opts ...redislock.LockOption) anyMutex {
+	if lut.kind == "read" {
+		return newMutex(c, "write", lut.name, opts...)
 	}
-	return s.of(c, opts...)
+	return lut.mutex(c, opts...)
 }
 
 // mutexOf returns the lock of a kind as a Mutex, a part of those that are made of several.
-func (s *subject) mutexOf(c *redislock.Client) *redislock.Mutex {
-	return mutexOf(c, s.kind, s.parts[len(s.parts)-1])
+func (lut *lockUnderTest) partMutex(c *redislock.Client) *redislock.Mutex {
+	return newMutex(c, lut.kind, lut.parts[len(lut.parts)-1])
 }
 
-func mutexOf(c *redislock.Client, kind, name string, opts ...redislock.LockOption) *redislock.Mutex {
+func newMutex(c *redislock.Client, kind, name string, opts ...redislock.LockOption) *redislock.Mutex {
 	switch kind {
 	case "fair":
 		return c.FairMutex(name, opts...)
@@ -199,30 +201,23 @@ func mutexOf(c *redislock.Client, kind, name string, opts ...redislock.LockOptio
 }
 
 // take has a process of its own take the lock, which is free.
-func (s *subject) take(t testing.TB, opts ...redislock.LockOption) *redislock.Lock {
+func (lut *lockUnderTest) mustLock(t testing.TB, opts ...redislock.LockOption) *redislock.Lock {
 	t.Helper()
-	return mustTry(t, s.of(s.client(t), opts...))
+	return mustTryLock(t, lut.mutex(lut.newClient(t), opts...))
 }
 
-func mustTry(t testing.TB, m locker) *redislock.Lock {
+func mustTryLock(t testing.TB, m anyMutex) *redislock.Lock {
 	t.Helper()
 	l, err := m.TryLock(within(t, patience))
 	require.NoError(t, err)
 	return l
 }
 
-func mustWait(t testing.TB, m locker) *redislock.Lock {
-	t.Helper()
-	l, err := m.Lock(within(t, patience))
-	require.NoError(t, err)
-	return l
-}
-
 // holders are the ids in Redis, and requireHeld checks that there is one, counted once, with a lease.
-func (s *subject) requireHeld(t testing.TB) (holders []string) {
+func (lut *lockUnderTest) requireHeldOnce(t testing.TB) (holders []string) {
 	t.Helper()
-	for _, name := range s.parts {
-		fields, err := s.rdb.HGetAll(t.Context(), name).Result()
+	for _, name := range lut.parts {
+		fields, err := lut.rdb.HGetAll(t.Context(), name).Result()
 		require.NoError(t, err)
 		mode := fields["mode"]
 		delete(fields, "mode")
@@ -232,39 +227,39 @@ func (s *subject) requireHeld(t testing.TB) (holders []string) {
 			require.Equal(t, strings.HasSuffix(id, ":write"), mode == "write")
 			holders = append(holders, id)
 		}
-		require.Positive(t, s.rdb.PTTL(t.Context(), name).Val())
+		require.Positive(t, lut.rdb.PTTL(t.Context(), name).Val())
 	}
 	return holders
 }
 
 // vanish removes the keys of a lock, as FLUSHALL does. Nobody is told.
-func (s *subject) vanish(t testing.TB) {
+func (lut *lockUnderTest) deleteKeys(t testing.TB) {
 	t.Helper()
-	for _, name := range s.parts {
-		require.NoError(t, s.rdb.Del(t.Context(), name).Err())
+	for _, name := range lut.parts {
+		require.NoError(t, lut.rdb.Del(t.Context(), name).Err())
 	}
 }
 
 // trace is what is left of the lock in Redis; tokens are remembered.
-func (s *subject) trace(t testing.TB) []string {
+func (lut *lockUnderTest) remainingKeys(t testing.TB) []string {
 	t.Helper()
-	return slices.DeleteFunc(s.keys(t, s.name), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token") })
+	return slices.DeleteFunc(lut.keysWith(t, lut.name), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token") })
 }
 
-func (s *subject) requireNoTrace(t testing.TB) {
+func (lut *lockUnderTest) requireNoKeys(t testing.TB) {
 	t.Helper()
-	require.Empty(t, s.trace(t))
+	require.Empty(t, lut.remainingKeys(t))
 }
 
 // holdRaw takes the lock as a client of another language would; free gives it back in silence. A ttl of 0 sets none.
-func (s *subject) holdRaw(t testing.TB, ttl time.Duration) (free func()) {
+func (lut *lockUnderTest) writeHold(t testing.TB, ttl time.Duration) (free func()) {
 	t.Helper()
-	for _, name := range s.parts {
+	for _, name := range lut.parts {
 		fields := []any{"another:1", 1}
-		if s.kind == "write" || s.kind == "read" {
+		if lut.kind == "write" || lut.kind == "read" {
 			fields = []any{"mode", "write", "another:1:write", 1}
 		}
-		_, err := s.rdb.TxPipelined(t.Context(), func(pipe redis.Pipeliner) error {
+		_, err := lut.rdb.TxPipelined(t.Context(), func(pipe redis.Pipeliner) error {
 			pipe.HSet(t.Context(), name, fields...)
 			if ttl > 0 {
 				pipe.PExpire(t.Context(), name, ttl)
@@ -273,31 +268,31 @@ func (s *subject) holdRaw(t testing.TB, ttl time.Duration) (free func()) {
 		})
 		require.NoError(t, err)
 	}
-	return func() { s.vanish(t) }
+	return func() { lut.deleteKeys(t) }
 }
 
 // contender is a process that waits for the lock, of which is known how often it has asked for it.
-type contender struct {
-	locker
-	count *counter
+type waiter struct {
+	anyMutex
+	count *commandCounter
 }
 
-func (s *subject) contender(t testing.TB, of func(*redislock.Client, ...redislock.LockOption) locker) contender {
+func (lut *lockUnderTest) newWaiter(t testing.TB, of func(*redislock.Client, ...redislock.LockOption) anyMutex) waiter {
 	t.Helper()
-	c, count := counted(t, s.connect(t))
-	return contender{of(c), count}
+	c, count := newCountedClient(t, lut.connect(t))
+	return waiter{of(c), count}
 }
 
 // begun is a call for a lock under way.
-type begun struct {
+type asyncCall struct {
 	lock *redislock.Lock
 	err  error
 	at   time.Time
 	done chan struct{}
 }
 
-func begin(f func() (*redislock.Lock, error)) *begun {
-	b := &begun{done: make(chan struct{})}
+func callAsync(f func() (*redislock.Lock, error)) *asyncCall {
+	b := &asyncCall{done: make(chan struct{})}
 	go func() {
 		defer close(b.done)
 		b.lock, b.err = f()
@@ -306,7 +301,7 @@ func begin(f func() (*redislock.Lock, error)) *begun {
 	return b
 }
 
-func (b *begun) wait(t testing.TB) *redislock.Lock {
+func (b *asyncCall) await(t testing.TB) *redislock.Lock {
 	t.Helper()
 	<-b.done
 	require.NoError(t, b.err)
@@ -314,18 +309,18 @@ func (b *begun) wait(t testing.TB) *redislock.Lock {
 }
 
 // start calls Lock and returns once it has looked twice, before and after its subscription, and sleeps.
-func (c contender) start(t testing.TB, ctx context.Context) *begun {
+func (c waiter) startWaiting(t testing.TB, ctx context.Context) *asyncCall {
 	t.Helper()
-	before := c.count.looks()
-	b := begin(func() (*redislock.Lock, error) { return c.Lock(ctx) })
-	poll(t, func() bool { return c.count.looks() >= before+2 || isClosed(b.done) })
+	before := c.count.scriptCalls()
+	b := callAsync(func() (*redislock.Lock, error) { return c.Lock(ctx) })
+	poll(t, func() bool { return c.count.scriptCalls() >= before+2 || isClosed(b.done) })
 	require.False(t, isClosed(b.done), "it had to wait: %v", b.err)
 	return b
 }
 
 // requireWoken checks that those who wait are told: three times in a row it takes less than three looks, none of which comes
 // within a second of the last. A round returns how long it took from the release.
-func requireWoken(t testing.TB, round func() time.Duration) {
+func requireWokenWithoutPoll(t testing.TB, round func() time.Duration) {
 	t.Helper()
 	var took time.Duration
 	for range 3 {

@@ -56,7 +56,7 @@ func runChild(role string) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	name := os.Getenv(childName)
-	m := mutexOf(c, os.Getenv(childKind), name, redislock.WithLease(childLease))
+	m := newMutex(c, os.Getenv(childKind), name, redislock.WithLease(childLease))
 	add := func(ctx context.Context) error { return addSlowly(ctx, w, rdb, name+counterTail) }
 
 	switch role {
@@ -68,7 +68,7 @@ func runChild(role string) (err error) {
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	case roleFrozen, roleFrozenFenced:
-		return writeLate(ctx, rdb, c.Mutex(name, redislock.WithLease(time.Second), redislock.WithFencing()), role == roleFrozenFenced)
+		return writeWhenTold(ctx, rdb, c.Mutex(name, redislock.WithLease(time.Second), redislock.WithFencing()), role == roleFrozenFenced)
 	case roleCount, roleNoLock:
 		times, err := strconv.Atoi(os.Getenv(childTimes))
 		if err != nil {
@@ -93,7 +93,7 @@ func runChild(role string) (err error) {
 }
 
 // writeLate holds the lock until stdin says to write, and writes.
-func writeLate(ctx context.Context, rdb redis.UniversalClient, m *redislock.Mutex, fenced bool) error {
+func writeWhenTold(ctx context.Context, rdb redis.UniversalClient, m *redislock.Mutex, fenced bool) error {
 	l, err := m.Lock(ctx)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func addSlowly(ctx context.Context, w *wheel.Wheel, rdb redis.UniversalClient, k
 }
 
 // child prepares a process of that role. It is killed with the test.
-func child(t *testing.T, role string, addrs []string, name string, times int) *exec.Cmd {
+func childCommand(t *testing.T, role string, addrs []string, name string, times int) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -146,15 +146,15 @@ func child(t *testing.T, role string, addrs []string, name string, times int) *e
 }
 
 // running is a child under way, its ends of the pipes in hand.
-type running struct {
+type runningChild struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout *bufio.Reader
 }
 
-func startChild(t *testing.T, role, addr, name string) *running {
+func startChild(t *testing.T, role, addr, name string) *runningChild {
 	t.Helper()
-	cmd := child(t, role, []string{addr}, name, 0)
+	cmd := childCommand(t, role, []string{addr}, name, 0)
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
@@ -164,11 +164,11 @@ func startChild(t *testing.T, role, addr, name string) *running {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
-	return &running{cmd, stdin, bufio.NewReader(stdout)}
+	return &runningChild{cmd, stdin, bufio.NewReader(stdout)}
 }
 
 // line is the next line that the child says.
-func (r *running) line(t *testing.T) string {
+func (r *runningChild) readLine(t *testing.T) string {
 	t.Helper()
 	line, err := r.stdout.ReadString('\n')
 	require.NoError(t, err)

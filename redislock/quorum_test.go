@@ -16,9 +16,9 @@ import (
 )
 
 // fleet is several servers that do not know of each other.
-type fleet []*redistest.Server
+type independentServers []*redistest.Server
 
-func newFleet(t testing.TB, n int) (f fleet) {
+func startServers(t testing.TB, n int) (f independentServers) {
 	t.Helper()
 	for range n {
 		f = append(f, redistest.Start(t))
@@ -26,7 +26,7 @@ func newFleet(t testing.TB, n int) (f fleet) {
 	return f
 }
 
-func (f fleet) clients(t testing.TB) (rdbs []redis.UniversalClient) {
+func (f independentServers) clients(t testing.TB) (rdbs []redis.UniversalClient) {
 	t.Helper()
 	for _, s := range f {
 		rdbs = append(rdbs, s.Client(t))
@@ -35,7 +35,7 @@ func (f fleet) clients(t testing.TB) (rdbs []redis.UniversalClient) {
 }
 
 // quorum returns a Quorum with connections of its own that is closed with the test.
-func (f fleet) quorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum {
+func (f independentServers) newQuorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum {
 	t.Helper()
 	q, err := redislock.NewQuorum(f.clients(t), append(opts, redislock.WithWheel(newWheel(t)))...)
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func (f fleet) quorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum 
 }
 
 // failing is quorum for servers of which some die: what these had cannot be released, and Close says so.
-func (f fleet) failing(t testing.TB) *redislock.Quorum {
+func (f independentServers) newQuorumOfFailingServers(t testing.TB) *redislock.Quorum {
 	t.Helper()
 	q, err := redislock.NewQuorum(f.clients(t), redislock.WithWheel(newWheel(t)))
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func (f fleet) failing(t testing.TB) *redislock.Quorum {
 }
 
 // requireFreeSoon is for what is released in the background.
-func (f fleet) requireFreeSoon(t testing.TB, name string) {
+func (f independentServers) awaitFree(t testing.TB, name string) {
 	t.Helper()
 	for _, rdb := range f.clients(t) {
 		poll(t, func() bool {
@@ -72,23 +72,16 @@ func (f fleet) requireFreeSoon(t testing.TB, name string) {
 	}
 }
 
-func mustQuorum(t testing.TB, m *redislock.QuorumMutex) *redislock.Lock {
-	t.Helper()
-	l, err := m.Lock(within(t, patience))
-	require.NoError(t, err)
-	return l
-}
-
 func TestQuorum(t *testing.T) {
 	t.Parallel()
-	servers := newFleet(t, 3)
+	servers := startServers(t, 3)
 
 	t.Run("locks everywhere, keeps others out, and unlocks everywhere", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
-		m := servers.quorum(t).Mutex(name)
+		m := servers.newQuorum(t).Mutex(name)
 		before := time.Now()
-		l := mustQuorum(t, m)
+		l := mustLock(t, m)
 		require.Equal(t, name, m.Name())
 		require.Equal(t, name, l.Name())
 		require.True(t, l.Valid())
@@ -100,7 +93,7 @@ func TestQuorum(t *testing.T) {
 			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 }) // the third may come later
 			requireHeldOnce(t, rdb, name)
 		}
-		other := servers.quorum(t).Mutex(name)
+		other := servers.newQuorum(t).Mutex(name)
 		_, err := other.TryLock(t.Context())
 		var locked *redislock.LockedError
 		require.ErrorAs(t, err, &locked)
@@ -110,9 +103,9 @@ func TestQuorum(t *testing.T) {
 		mustUnlock(t, l)
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrNotHeld)
 		require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
-		servers.requireFreeSoon(t, name)
-		mustUnlock(t, mustQuorum(t, other))
-		servers.requireFreeSoon(t, name)
+		servers.awaitFree(t, name)
+		mustUnlock(t, mustLock(t, other))
+		servers.awaitFree(t, name)
 	})
 
 	// Each way in which some of the servers may be taken by another.
@@ -122,10 +115,10 @@ func TestQuorum(t *testing.T) {
 			name := redistest.Name(t)
 			for i, s := range servers {
 				if mask>>i&1 == 1 {
-					holdRaw(t, s.Client(t), name, time.Minute)
+					writeHold(t, s.Client(t), name, time.Minute)
 				}
 			}
-			l, err := servers.quorum(t).Mutex(name).TryLock(t.Context())
+			l, err := servers.newQuorum(t).Mutex(name).TryLock(t.Context())
 			if bits.OnesCount(uint(mask)) > 1 {
 				require.ErrorIs(t, err, redislock.ErrLocked)
 				require.NotErrorIs(t, err, redislock.ErrNoQuorum)
@@ -152,7 +145,7 @@ func TestQuorum(t *testing.T) {
 		var running sync.WaitGroup
 		errs := make(chan error, 100)
 		for range 3 {
-			m := servers.quorum(t).Mutex(name)
+			m := servers.newQuorum(t).Mutex(name)
 			for range 2 {
 				running.Go(func() {
 					for range 5 {
@@ -170,20 +163,20 @@ func TestQuorum(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, 30, inside)
-		servers.requireFreeSoon(t, name)
+		servers.awaitFree(t, name)
 	})
 
 	t.Run("one that gives up leaves nothing behind", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
-		held := mustQuorum(t, servers.quorum(t).Mutex(name))
+		held := mustLock(t, servers.newQuorum(t).Mutex(name))
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, err := servers.quorum(t).Mutex(name).Lock(ctx)
+		_, err := servers.newQuorum(t).Mutex(name).Lock(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, redislock.ErrLocked)
 		mustUnlock(t, held)
-		servers.requireFreeSoon(t, name)
+		servers.awaitFree(t, name)
 	})
 
 	t.Run("Close ends it with ErrClosed and frees it", func(t *testing.T) {
@@ -191,8 +184,8 @@ func TestQuorum(t *testing.T) {
 		name := redistest.Name(t)
 		q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
 		require.NoError(t, err)
-		l := mustQuorum(t, q.Mutex(name))
-		waiting := begin(func() (*redislock.Lock, error) { return q.Mutex(name).Lock(within(t, patience)) })
+		l := mustLock(t, q.Mutex(name))
+		waiting := callAsync(func() (*redislock.Lock, error) { return q.Mutex(name).Lock(within(t, patience)) })
 		require.NoError(t, q.Close(within(t, patience)))
 		require.NoError(t, q.Close(within(t, patience)))
 		<-l.Done()
@@ -201,7 +194,7 @@ func TestQuorum(t *testing.T) {
 		require.ErrorIs(t, waiting.err, redislock.ErrClosed)
 		_, err = q.Mutex(name).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrClosed)
-		servers.requireFreeSoon(t, name)
+		servers.awaitFree(t, name)
 	})
 
 	t.Run("tells hooks once, not once for each server", func(t *testing.T) {
@@ -219,8 +212,8 @@ func TestQuorum(t *testing.T) {
 		hooks := redislock.Hooks{
 			Acquired: note("acquired"), Contended: note("contended"), Lost: note("lost"), Released: note("released"),
 		}
-		m := servers.quorum(t, redislock.WithHooks(hooks)).Mutex(name)
-		l := mustQuorum(t, m)
+		m := servers.newQuorum(t, redislock.WithHooks(hooks)).Mutex(name)
+		l := mustLock(t, m)
 		_, err := m.TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
 		mustUnlock(t, l)
@@ -246,7 +239,7 @@ func TestQuorum(t *testing.T) {
 		}
 		_, err := redislock.NewQuorum(rdbs, nil)
 		require.ErrorIs(t, err, redislock.ErrInvalid)
-		q := servers.quorum(t)
+		q := servers.newQuorum(t)
 		for what, m := range map[string]*redislock.QuorumMutex{
 			"name": q.Mutex("a{b"), "lease": q.Mutex("a", redislock.WithLease(0)), "fenced": q.Mutex("a", redislock.WithFencing()),
 			"replicas": q.Mutex("a", redislock.WithReplicas(1, time.Second)),
@@ -271,7 +264,7 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			servers, name, w := newFleet(t, 3), redistest.Name(t), newWheel(t)
+			servers, name, w := startServers(t, 3), redistest.Name(t), newWheel(t)
 			// Short timeouts, so that what hangs is over when the test is.
 			var rdbs []redis.UniversalClient
 			for _, s := range servers {
@@ -283,7 +276,7 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = q.Close(within(t, 2*time.Second)) }()
 			m := q.Mutex(name, redislock.WithLease(lease))
-			held := mustQuorum(t, m)
+			held := mustLock(t, m)
 			away(t, servers[1])
 			require.NoError(t, w.Sleep(t.Context(), 2*lease))
 			require.NoError(t, held.Err(), "a majority renews it")
@@ -292,24 +285,24 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 			require.ErrorIs(t, err, redislock.ErrLocked)
 			begun := time.Now()
 			mustUnlock(t, held)
-			l := mustQuorum(t, q.Mutex(name)) // would wait 5 s for all to answer
+			l := mustLock(t, q.Mutex(name)) // would wait 5 s for all to answer
 			require.True(t, l.Valid())
 			mustUnlock(t, l)
 			require.Less(t, time.Since(begun), 3*time.Second, "it delays nobody")
 			t.Logf("unlock, lock and unlock took %v", time.Since(begun))
-			fleet{servers[0], servers[2]}.requireFreeSoon(t, name)
+			independentServers{servers[0], servers[2]}.awaitFree(t, name)
 		})
 	}
 }
 
 func TestQuorum_WithoutAMajority(t *testing.T) {
 	t.Parallel()
-	servers, name := newFleet(t, 3), redistest.Name(t)
+	servers, name := startServers(t, 3), redistest.Name(t)
 	q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
 	require.NoError(t, err)
 	defer func() { _ = q.Close(within(t, 5*time.Second)) }()
 	const lease = 2 * time.Second
-	l := mustQuorum(t, q.Mutex(name, redislock.WithLease(lease)))
+	l := mustLock(t, q.Mutex(name, redislock.WithLease(lease)))
 	servers[0].Kill()
 	servers[2].Kill()
 	require.Less(t, time.Until(l.Deadline()), lease, "before another majority could have it")
@@ -317,7 +310,7 @@ func TestQuorum_WithoutAMajority(t *testing.T) {
 	require.ErrorIs(t, l.Err(), redislock.ErrLost)
 	require.False(t, l.Valid())
 	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
-	fleet{servers[1]}.requireFreeSoon(t, name)
+	independentServers{servers[1]}.awaitFree(t, name)
 
 	for range 2 {
 		_, err = q.Mutex(name).TryLock(within(t, patience))
@@ -326,7 +319,7 @@ func TestQuorum_WithoutAMajority(t *testing.T) {
 		_, err = q.Mutex(name).Lock(within(t, patience))
 		require.ErrorIs(t, err, redislock.ErrNoQuorum)
 	}
-	fleet{servers[1]}.requireFreeSoon(t, name)
+	independentServers{servers[1]}.awaitFree(t, name)
 	servers[2].Restart(t)
 	poll(t, func() bool {
 		l, err = q.Mutex(name).TryLock(within(t, patience))

@@ -16,14 +16,14 @@ import (
 )
 
 // outcomes counts the calls of a client that matter here, by what became of them.
-type outcomes struct{ failed, answered atomic.Int32 }
+type scriptOutcomes struct{ failed, answered atomic.Int32 }
 
-func (o *outcomes) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (o *outcomes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (o *scriptOutcomes) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (o *scriptOutcomes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (o *outcomes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (o *scriptOutcomes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if strings.HasPrefix(cmd.Name(), "eval") {
@@ -43,7 +43,7 @@ func TestFairMutex_KeepsItsPlaceInAnOutage(t *testing.T) {
 	server, name := redistest.Start(t), redistest.Name(t)
 	rdb := server.Client(t)
 	held := mustLock(t, newClient(t, rdb).FairMutex(name, redislock.WithLease(time.Minute)))
-	dialer, calls := &redistest.FaultDialer{Timeout: 100 * time.Millisecond}, &outcomes{}
+	dialer, calls := &redistest.FaultDialer{Timeout: 100 * time.Millisecond}, &scriptOutcomes{}
 	own := server.Client(t, func(o *redis.Options) {
 		o.MaxRetries, o.ReadTimeout = -1, 200*time.Millisecond
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -51,11 +51,11 @@ func TestFairMutex_KeepsItsPlaceInAnOutage(t *testing.T) {
 		}
 	})
 	own.AddHook(calls)
-	first := begin(func() (*redislock.Lock, error) { return newClient(t, own).FairMutex(name).Lock(within(t, patience)) })
-	poll(t, func() bool { return len(line(t, rdb, name)) == 1 })
-	place := line(t, rdb, name)
-	second := begin(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, patience)) })
-	poll(t, func() bool { return len(line(t, rdb, name)) == 2 })
+	first := callAsync(func() (*redislock.Lock, error) { return newClient(t, own).FairMutex(name).Lock(within(t, patience)) })
+	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
+	place := fairQueue(t, rdb, name)
+	second := callAsync(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, patience)) })
+	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 2 })
 
 	failed := calls.failed.Load()
 	dialer.Set(redistest.BlackholeUp)
@@ -63,13 +63,13 @@ func TestFairMutex_KeepsItsPlaceInAnOutage(t *testing.T) {
 	dialer.Set(redistest.Pass)
 	answered := calls.answered.Load()
 	poll(t, func() bool { return calls.answered.Load() > answered })
-	require.Equal(t, place[0], line(t, rdb, name)[0])
-	require.Len(t, line(t, rdb, name), 2)
+	require.Equal(t, place[0], fairQueue(t, rdb, name)[0])
+	require.Len(t, fairQueue(t, rdb, name), 2)
 	mustUnlock(t, held)
-	mustUnlock(t, first.wait(t))
-	mustUnlock(t, second.wait(t))
+	mustUnlock(t, first.await(t))
+	mustUnlock(t, second.await(t))
 	poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
-	requireNoLine(t, rdb, name)
+	requireNoFairKeys(t, rdb, name)
 }
 
 // What a server refuses for the moment is tried again: a release until it succeeds, a wait until it is over.
@@ -105,15 +105,15 @@ func TestMutex_RefusedForTheMoment(t *testing.T) {
 			c, other := newClient(t, rdb), newClient(t, server.Client(t))
 			held := mustLock(t, c.Mutex(name, redislock.WithLease(time.Hour)))
 			waits := mustLock(t, c.Mutex(name+":2", redislock.WithLease(time.Second), redislock.WithoutRenewal()))
-			next := begin(func() (*redislock.Lock, error) { return other.Mutex(name + ":2").Lock(within(t, patience)) })
-			awaitWaiters(t, rdb, name+":2")
+			next := callAsync(func() (*redislock.Lock, error) { return other.Mutex(name + ":2").Lock(within(t, patience)) })
+			awaitSubscription(t, rdb, name+":2")
 			states.begin(t, server)
 			require.Error(t, held.Unlock(t.Context()))
 			<-waits.Done() // whoever waits for it looks now, and in vain
 			require.NoError(t, newWheel(t).Sleep(t.Context(), time.Second))
 			states.end(t, server)
 			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
-			mustUnlock(t, next.wait(t))
+			mustUnlock(t, next.await(t))
 		})
 	}
 }

@@ -18,7 +18,7 @@ func TestKinds_WithoutRightsToChannels(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	user := server.User(t, "app", "~*", "+@all")
-	for _, kind := range single {
+	for _, kind := range singleNameKinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			var lost, released atomic.Int32
@@ -27,12 +27,12 @@ func TestKinds_WithoutRightsToChannels(t *testing.T) {
 				Released: func(redislock.Event) { released.Add(1) },
 			}))
 			other := newClient(t, server.Client(t, user))
-			m, name := mutexOf(c, kind, kind), kind
+			m, name := newMutex(c, kind, kind), kind
 			for range 5 {
-				mustUnlock(t, mustTry(t, m))
+				mustUnlock(t, mustTryLock(t, m))
 				require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
 			}
-			l := mustTry(t, m)
+			l := mustTryLock(t, m)
 			freed, err := m.ForceUnlock(t.Context())
 			require.NoError(t, err)
 			require.True(t, freed)
@@ -46,16 +46,16 @@ func TestKinds_WithoutRightsToChannels(t *testing.T) {
 			}
 			requireFree(t, rdb, name)
 
-			l = mustTry(t, m)
-			rival := mutexOf(other, kind, name)
+			l = mustTryLock(t, m)
+			rival := newMutex(other, kind, name)
 			if kind == "read" {
 				rival = other.RWMutex(name).Writer()
 			}
-			waiting := begin(func() (*redislock.Lock, error) { return rival.Lock(within(t, patience)) })
+			waiting := callAsync(func() (*redislock.Lock, error) { return rival.Lock(within(t, patience)) })
 			require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
 			mustUnlock(t, l)
 			freedAt := time.Now()
-			mustUnlock(t, waiting.wait(t))
+			mustUnlock(t, waiting.await(t))
 			require.Less(t, waiting.at.Sub(freedAt), 6*time.Second, "a poll")
 			require.EqualValues(t, 1, lost.Load())
 			require.Positive(t, released.Load())
@@ -71,10 +71,10 @@ func TestKinds_WithoutARight(t *testing.T) {
 	for _, right := range []string{"pexpire", "hset", "set", "pttl", "time", "evalsha"} {
 		user := server.User(t, right, "~*", "&*", "+@all", "-"+right)
 		c := newClient(t, server.Client(t, user))
-		for _, kind := range single {
+		for _, kind := range singleNameKinds {
 			for what, opts := range map[string][]redislock.LockOption{"": nil, "fenced": {redislock.WithFencing()}} {
 				name := redistest.Name(t)
-				l, err := mutexOf(c, kind, name, opts...).TryLock(within(t, patience))
+				l, err := newMutex(c, kind, name, opts...).TryLock(within(t, patience))
 				if err == nil {
 					mustUnlock(t, l)
 				}

@@ -18,7 +18,7 @@ import (
 // watchdogs would keep them for ever.
 func TestMultiMutex_PartLostWhileJoined(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	parts := make([]*redislock.Lock, 500)
 	for i := range parts {
 		parts[i] = mustLock(t, c.Mutex(fmt.Sprintf("%s:%d", name, i)))
@@ -83,7 +83,7 @@ func TestClient_ReleasesAfterAFullWheel(t *testing.T) {
 // What one who has left was told is not told to one who comes later, when it may be true no more.
 func TestMutex_LeavesNoRefusalBehind(t *testing.T) {
 	t.Parallel()
-	holder, _, name := shared(t)
+	holder, _, name := onSharedServer(t)
 	held := mustLock(t, holder.Mutex(name))
 	dialer, told := &redistest.FaultDialer{}, make(chan struct{}, 1)
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = dialer.Dial })
@@ -105,7 +105,7 @@ func TestMutex_LeavesNoRefusalBehind(t *testing.T) {
 // The time that is told is that of the hold, not until the next look.
 func TestMutex_TellsTheHoldOfItsOwnProcess(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
+	c, _, name := onSharedServer(t)
 	held := mustLock(t, c.Mutex(name))
 	defer mustUnlock(t, held)
 	_, err := c.Mutex(name).Lock(within(t, 50*time.Millisecond))
@@ -118,7 +118,7 @@ func TestMutex_TellsTheHoldOfItsOwnProcess(t *testing.T) {
 // A hold for longer than a time.Duration can tell is a long one.
 func TestMutex_HeldForAges(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	require.NoError(t, rdb.HSet(t.Context(), name, "java:1", 1).Err())
 	for _, ms := range []int64{1 << 44, 1 << 50, 1 << 53} {
 		require.NoError(t, rdb.Do(t.Context(), "PEXPIRE", name, ms).Err())

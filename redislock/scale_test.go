@@ -154,7 +154,7 @@ func TestLock_IsKeptForManyLeases(t *testing.T) {
 		require.NoError(t, l.Err())
 		require.Equal(t, holders[l.Name()], requireHeldOnce(t, rdb, l.Name()), "held by the same acquisition throughout")
 	}
-	renewals, calls := callsOf(t, rdb, "pexpire"), callsOf(t, rdb, "evalsha")
+	renewals, calls := serverCalls(t, rdb, "pexpire"), serverCalls(t, rdb, "evalsha")
 	took := time.Since(began)
 	t.Logf("%d renewals in %d calls and %v", renewals, calls, took)
 	require.GreaterOrEqual(t, renewals, locks*leases*2)

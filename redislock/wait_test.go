@@ -15,11 +15,11 @@ import (
 
 func TestMutex_Lock_IsToldWhyRedisRefusesMeanwhile(t *testing.T) {
 	t.Parallel()
-	s := newSubject(t, oneServer(t), "plain")
-	s.holdRaw(t, time.Minute)
-	waiting := s.contender(t, s.of).start(t, within(t, patience))
-	require.NoError(t, s.rdb.Set(t.Context(), s.name, "not a lock", time.Minute).Err())
-	require.NoError(t, s.rdb.Publish(t.Context(), scripts.LockChannel(s.name), "0").Err())
+	lut := newLockUnderTest(t, singleServer(t), "plain")
+	lut.writeHold(t, time.Minute)
+	waiting := lut.newWaiter(t, lut.mutex).startWaiting(t, within(t, patience))
+	require.NoError(t, lut.rdb.Set(t.Context(), lut.name, "not a lock", time.Minute).Err())
+	require.NoError(t, lut.rdb.Publish(t.Context(), scripts.LockChannel(lut.name), "0").Err())
 	<-waiting.done
 	require.ErrorIs(t, waiting.err, redislock.ErrWrongKind)
 	require.NotErrorIs(t, waiting.err, redislock.ErrLocked)
@@ -27,7 +27,7 @@ func TestMutex_Lock_IsToldWhyRedisRefusesMeanwhile(t *testing.T) {
 
 func TestMutex_Lock_ServesEveryWaiterOfAProcess(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	m := c.Mutex(name)
 	const waiters = 30
 	ctx := within(t, patience)
