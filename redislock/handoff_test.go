@@ -14,7 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// inLine has n callers stand in line for the lock in order, each of whom unlocks it at once. served gets their numbers.
+// startLockFuncs calls LockFunc n times. Each callback sends its number to served and unlocks.
 func startLockFuncs(t *testing.T, m *redislock.Mutex, n int) (served <-chan int) {
 	t.Helper()
 	order := make(chan int, n)
@@ -24,7 +24,8 @@ func startLockFuncs(t *testing.T, m *redislock.Mutex, n int) (served <-chan int)
 				t.Error(err)
 			} else {
 				order <- i
-				// The last one may find the test over and the client closed, which has released the lock for it.
+				// The last callback may run after the test has closed the client, which has then released the
+				// lock.
 				if err := l.Unlock(context.Background()); err != nil && !errors.Is(err, redislock.ErrClosed) {
 					t.Error(err)
 				}
@@ -34,7 +35,7 @@ func startLockFuncs(t *testing.T, m *redislock.Mutex, n int) (served <-chan int)
 	return order
 }
 
-// Locks of one holder are passed on within a process.
+// Within a process, exclusive locks pass from caller to caller without a call to Redis.
 func TestKinds_Handoff(t *testing.T) {
 	t.Parallel()
 	const callers = 50
@@ -54,20 +55,20 @@ func TestKinds_Handoff(t *testing.T) {
 	}
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
 		for _, kind := range []string{"plain", "write"} {
-			t.Run(kind+": callers of a process are served in order without asking Redis", func(t *testing.T) {
+			t.Run(kind+": serves the callers of a process in order without calls to Redis", func(t *testing.T) {
 				t.Parallel()
-				// A few, where an unlock meets an attempt under way on behalf of all who wait.
+				// Some round trips remain: an unlock may meet an attempt in flight for all waiters.
 				require.LessOrEqual(t, roundTrips(t, newLockUnderTest(t, dep, kind), redislock.WithHandoff(1000, time.Minute)), callers/2)
 			})
 
-			t.Run(kind+": so too with fencing", func(t *testing.T) {
+			t.Run(kind+": the same with fencing", func(t *testing.T) {
 				t.Parallel()
-				// The first look reserved no tokens, as nobody stood in line yet; the second did.
+				// The first attempt reserved no tokens, since no caller was waiting. The second did.
 				opts := []redislock.LockOption{redislock.WithHandoff(1000, time.Minute), redislock.WithFencing()}
 				require.LessOrEqual(t, roundTrips(t, newLockUnderTest(t, dep, kind), opts...), callers/2)
 			})
 
-			t.Run(kind+": Redis is asked for each where it is switched off (control)", func(t *testing.T) {
+			t.Run(kind+": control: without hand-over each caller calls Redis", func(t *testing.T) {
 				t.Parallel()
 				require.Greater(t, roundTrips(t, newLockUnderTest(t, dep, kind), redislock.WithHandoff(0, 0)), callers)
 			})
@@ -78,7 +79,7 @@ func TestKinds_Handoff(t *testing.T) {
 func TestMutex_Handoff(t *testing.T) {
 	t.Parallel()
 
-	t.Run("ends when the lock was lost", func(t *testing.T) {
+	t.Run("does not hand over a lost lock", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := onSharedServer(t)
 		m := c.Mutex(name)
@@ -94,11 +95,12 @@ func TestMutex_Handoff(t *testing.T) {
 		require.Zero(t, <-order)
 	})
 
-	t.Run("a lock that was handed on is renewed, and an old handle cannot touch it", func(t *testing.T) {
+	t.Run("renews a lock that was handed over; an old handle cannot change it", func(t *testing.T) {
+		skipIfShort(t)
 		t.Parallel()
 		c, rdb, name := onSharedServer(t)
 		m := c.Mutex(name, redislock.WithLease(8*time.Second), redislock.WithHandoff(100, time.Minute))
-		// A caller who comes in the very instant of the unlock may find himself asking Redis instead.
+		// A caller that arrives at the very moment of the unlock may ask Redis itself.
 		first, second, holder := (*redislock.Lock)(nil), mustLock(t, m), ""
 		got := make(chan *redislock.Lock, 1)
 		for range 100 {
@@ -109,7 +111,7 @@ func TestMutex_Handoff(t *testing.T) {
 				break
 			}
 		}
-		require.Equal(t, holder, requireHeldOnce(t, rdb, name), "the key stayed as it was")
+		require.Equal(t, holder, requireHeldOnce(t, rdb, name), "the hold in Redis did not change")
 		require.ErrorIs(t, first.Unlock(t.Context()), redislock.ErrNotHeld)
 		require.ErrorIs(t, first.Extend(t.Context(), time.Minute), redislock.ErrNotHeld)
 		deadline := second.Deadline()
@@ -120,8 +122,8 @@ func TestMutex_Handoff(t *testing.T) {
 	})
 }
 
-// Callers that come again and again in one process do not keep those of another from the lock.
-func TestMutex_HandoffStarvesNobody(t *testing.T) {
+// Repeated callers of one process do not starve those of another.
+func TestMutex_HandoffDoesNotStarveOtherProcesses(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
 	busy, other := c.Mutex(name), newClient(t, rdb).Mutex(name)
@@ -144,7 +146,7 @@ func TestMutex_HandoffStarvesNobody(t *testing.T) {
 	running.Wait()
 }
 
-func TestMutex_OneAttemptPerProcessAndWake(t *testing.T) {
+func TestMutex_OneAttemptPerProcessAndMessage(t *testing.T) {
 	t.Parallel()
 	const waiters = 20
 	server := redistest.Shared(t)
@@ -156,12 +158,12 @@ func TestMutex_OneAttemptPerProcessAndWake(t *testing.T) {
 	order := startLockFuncs(t, m, waiters)
 	awaitSubscription(t, rdb, name)
 	poll(t, func() bool { return count.scriptCalls() >= 2 })
-	require.Less(t, count.scriptCalls(), 6, "before and after the subscription, for all of them, and a poll or two")
+	require.Less(t, count.scriptCalls(), 6, "attempts before and after the subscription, and a poll or two")
 
 	before := count.scriptCalls()
 	require.NoError(t, rdb.Publish(t.Context(), scripts.LockChannel(name), "0").Err())
 	poll(t, func() bool { return count.scriptCalls() > before })
-	require.LessOrEqual(t, count.scriptCalls(), before+2, "one look for a message, and a poll perhaps")
+	require.LessOrEqual(t, count.scriptCalls(), before+2, "one attempt per message, and perhaps a poll")
 
 	require.NoError(t, rdb.Del(t.Context(), name).Err())
 	require.NoError(t, rdb.Publish(t.Context(), scripts.LockChannel(name), "0").Err())

@@ -13,8 +13,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// What Redisson documents for its locks. KEYS hash, queue, timeouts, channel, prefix of a reader's timeouts; ARGV lease, holder,
-// wait, now, PUBLISH or SPUBLISH. A lock is had if the reply is nil, and not released if it is.
+// The scripts that Redisson documents for its locks.
+// KEYS: hash, queue, timeouts, channel, prefix of a reader's timeouts.
+// ARGV: lease in ms, holder, wait in ms, now in ms, PUBLISH or SPUBLISH.
+// lock returns nil if the lock was acquired. unlock returns nil if the caller does not hold it.
 var javaScripts = map[string]struct{ lock, unlock, renew string }{
 	"plain": {
 		lock: `
@@ -126,7 +128,7 @@ const (
 if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return 0 end
 return redis.call('pexpire', KEYS[1], ARGV[1])`
 
-	// javaSkips takes those out of the line whose time is over.
+	// javaSkipExpired removes queue entries whose time has passed.
 	javaSkipExpired = `
 while true do
   local first = redis.call('lindex', KEYS[2], 0)
@@ -136,7 +138,7 @@ while true do
 end`
 )
 
-// java is a thread of a Java service with a lock of its own kind, which does what Redisson documents.
+// java is a thread of a Java service. It uses its own kind of lock and runs Redisson's scripts.
 type java struct {
 	t testing.TB
 	*lockUnderTest
@@ -146,14 +148,7 @@ type java struct {
 	verb   string
 }
 
-const javaLease = time.Minute
-
-func (lut *lockUnderTest) java(t testing.TB, kind string, thread int) java {
-	t.Helper()
-	return java{t, lut, kind, fmt.Sprintf("8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread), thread, lut.publishCommand()}
-}
-
-// channel is where it waits for others' unlocks.
+// channel is the channel on which the thread waits for unlocks.
 func (j java) channel() string {
 	switch j.kind {
 	case "fair":
@@ -180,20 +175,28 @@ func (j java) run(script string, lease time.Duration) (reply any) {
 
 func (j java) lock(lease time.Duration) bool { return j.run(javaScripts[j.kind].lock, lease) == nil }
 func (j java) unlock() any                   { return j.run(javaScripts[j.kind].unlock, javaLease) }
+
 func (j java) renew(lease time.Duration) bool {
 	return j.run(javaScripts[j.kind].renew, lease) == int64(1)
 }
 
-// javaRivals are the kinds of Java's locks that exclude one of ours.
+const javaLease = time.Minute
+
+func (lut *lockUnderTest) java(t testing.TB, kind string, thread int) java {
+	t.Helper()
+	return java{t, lut, kind, fmt.Sprintf("8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread), thread, lut.publishCommand()}
+}
+
+// javaConflicts lists, for each kind, the kinds of Java locks that exclude it.
 var javaConflicts = map[string][]string{"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"}}
 
-func isWokenByJava(t *testing.T, lut *lockUnderTest) {
+func javaUnlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
 	waiter := lut.newWaiter(t, lut.mutex)
 	for _, kind := range javaConflicts[lut.kind] {
 		j := lut.java(t, kind, 52)
 		requireWokenWithoutPoll(t, func() time.Duration {
 			require.True(t, j.lock(javaLease))
-			require.True(t, j.lock(javaLease), "it is reentrant")
+			require.True(t, j.lock(javaLease), "Redisson's lock is reentrant")
 			_, err := waiter.TryLock(t.Context())
 			require.ErrorIs(t, err, redislock.ErrLocked)
 			waiting := waiter.startWaiting(t, within(t, patience))
@@ -203,7 +206,7 @@ func isWokenByJava(t *testing.T, lut *lockUnderTest) {
 			require.Equal(t, int64(1), j.unlock())
 			free := time.Now()
 			l := waiting.await(t)
-			require.False(t, j.renew(javaLease), "it is not his any more")
+			require.False(t, j.renew(javaLease), "Java does not hold it any more")
 			lut.requireHeldOnce(t)
 			mustUnlock(t, l)
 			return waiting.at.Sub(free)
@@ -212,13 +215,13 @@ func isWokenByJava(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
-func wakesJava(t *testing.T, lut *lockUnderTest) {
+func unlockWakesJava(t *testing.T, lut *lockUnderTest) {
 	for _, kind := range javaConflicts[lut.kind] {
 		j := lut.java(t, kind, 52)
 		l := lut.mustLock(t)
 		holders := lut.requireHeldOnce(t)
 		require.False(t, j.lock(javaLease))
-		require.Nil(t, j.unlock(), "a stranger")
+		require.Nil(t, j.unlock(), "Java does not hold it")
 		require.False(t, j.renew(javaLease))
 		require.Equal(t, holders, lut.requireHeldOnce(t))
 		heard := lut.nextMessage(t, j.channel())
@@ -227,7 +230,7 @@ func wakesJava(t *testing.T, lut *lockUnderTest) {
 		case message := <-heard:
 			require.Contains(t, []string{"0", "1"}, message)
 		case <-within(t, patience).Done():
-			require.Fail(t, "nothing was said on "+j.channel())
+			require.Fail(t, "no message on "+j.channel())
 		}
 		require.True(t, j.lock(javaLease))
 		require.Equal(t, int64(1), j.unlock())
@@ -235,31 +238,32 @@ func wakesJava(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
-func outlivesJava(t *testing.T, lut *lockUnderTest) {
+func acquiresWhenJavaLeaseEnds(t *testing.T, lut *lockUnderTest) {
 	for _, kind := range javaConflicts[lut.kind] {
 		j := lut.java(t, kind, 52)
 		require.True(t, j.lock(200*time.Millisecond))
 		l := mustLock(t, lut.mutex(lut.newClient(t)))
-		require.Nil(t, j.unlock(), "he is told that it is not his any more")
+		require.Nil(t, j.unlock(), "Java learns that it does not hold it any more")
 		lut.requireHeldOnce(t)
 		mustUnlock(t, l)
 	}
 }
 
-func isOutlivedByJava(t *testing.T, lut *lockUnderTest) {
+func javaAcquiresWhenLeaseEnds(t *testing.T, lut *lockUnderTest) {
 	for _, kind := range javaConflicts[lut.kind] {
 		j := lut.java(t, kind, 52)
 		l := lut.mustLock(t, redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal())
 		poll(t, func() bool { return j.lock(javaLease) })
-		require.True(t, isClosed(l.Done()), "told before another could have it")
+		require.True(t, isClosed(l.Done()), "announced before another can acquire")
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
-		require.True(t, j.renew(javaLease), "Java's is left alone")
+		require.True(t, j.renew(javaLease), "Java's hold is unchanged")
 		require.Equal(t, int64(1), j.unlock())
 	}
 	lut.requireNoKeys(t)
 }
 
 func waitsWhileJavaRenews(t *testing.T, lut *lockUnderTest) {
+	skipIfShort(t)
 	const lease, pass = 1200 * time.Millisecond, 300 * time.Millisecond
 	w := newWheel(t)
 	j := lut.java(t, javaConflicts[lut.kind][len(javaConflicts[lut.kind])-1], 52)
@@ -273,7 +277,7 @@ func waitsWhileJavaRenews(t *testing.T, lut *lockUnderTest) {
 		require.True(t, j.renew(lease))
 	}
 	l := waiting.await(t)
-	require.GreaterOrEqual(t, waiting.at.Sub(last), lease, "succeeded when it stops")
+	require.GreaterOrEqual(t, waiting.at.Sub(last), lease, "not before a lease after the last renewal")
 	mustUnlock(t, l)
 }
 
@@ -297,7 +301,7 @@ func TestRWMutex_ReadsWithJava(t *testing.T) {
 	})
 }
 
-func TestFairMutex_StandsInLineWithJava(t *testing.T) {
+func TestFairMutex_QueuesWithJava(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
 		lut := newLockUnderTest(t, dep, "fair")
@@ -311,7 +315,7 @@ func TestFairMutex_StandsInLineWithJava(t *testing.T) {
 		heard := lut.nextMessage(t, first.channel())
 		mustUnlock(t, held)
 		require.Equal(t, "0", <-heard)
-		require.False(t, last.lock(javaLease), "it is not its turn")
+		require.False(t, last.lock(javaLease), "it is not first in the queue")
 		require.True(t, first.lock(javaLease))
 		require.False(t, isClosed(waiting.done))
 		require.Equal(t, int64(1), first.unlock())
@@ -327,7 +331,7 @@ func TestFairMutex_StandsInLineWithJava(t *testing.T) {
 	})
 }
 
-// Older services of a cluster use channels that are not sharded.
+// Older services use channels that are not sharded, in a cluster too.
 func TestCluster_WithoutShardedChannels(t *testing.T) {
 	t.Parallel()
 	for kind := range javaScripts {

@@ -3,24 +3,16 @@ package redislock_test
 import (
 	"context"
 	"errors"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-func onlyOneConnection(o *redis.UniversalOptions) { o.PoolSize, o.MaxActiveConns = 1, 1 }
-
-func isNil(err error) bool { return errors.Is(err, redis.Nil) }
-
-func entersOnUnlock(t *testing.T, lut *lockUnderTest) {
+func unlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
 	holder, waiter := lut.mutex(lut.newClient(t)), lut.newWaiter(t, lut.conflictingMutex)
 	requireWokenWithoutPoll(t, func() time.Duration {
 		l := mustTryLock(t, holder)
@@ -33,7 +25,7 @@ func entersOnUnlock(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
-func entersOnClose(t *testing.T, lut *lockUnderTest) {
+func closeWakesWaiter(t *testing.T, lut *lockUnderTest) {
 	waiter := lut.newWaiter(t, lut.conflictingMutex)
 	requireWokenWithoutPoll(t, func() time.Duration {
 		c := lut.newClient(t)
@@ -47,7 +39,7 @@ func entersOnClose(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 }
 
-func entersOnForce(t *testing.T, lut *lockUnderTest) {
+func forceUnlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	waiter := lut.newWaiter(t, lut.conflictingMutex)
 	requireWokenWithoutPoll(t, func() time.Duration {
@@ -66,31 +58,32 @@ func entersOnForce(t *testing.T, lut *lockUnderTest) {
 	})
 }
 
-func entersOnExpiry(t *testing.T, lut *lockUnderTest) {
+func waiterAcquiresOnExpiry(t *testing.T, lut *lockUnderTest) {
 	m, start := lut.mutex(lut.newClient(t)), time.Now()
 	lut.writeHold(t, 800*time.Millisecond)
 	l := mustLock(t, m)
 	require.GreaterOrEqual(t, time.Since(start), 800*time.Millisecond)
-	require.Less(t, time.Since(start), 6*time.Second, "when it ends, or by a poll if the machine is busy")
+	require.Less(t, time.Since(start), 6*time.Second, "when the lease ends, or by a poll on a busy machine")
 	mustUnlock(t, l)
 	lut.requireNoKeys(t)
 }
 
-func entersByAPoll(t *testing.T, lut *lockUnderTest) {
-	free := lut.writeHold(t, 0) // only a message helps, or a poll
+func waiterAcquiresByPolling(t *testing.T, lut *lockUnderTest) {
+	skipIfShort(t)
+	free := lut.writeHold(t, 0) // without an expiry, so only a message or a poll ends the wait
 	waiter := lut.newWaiter(t, lut.mutex)
 	waiting := waiter.startWaiting(t, within(t, patience))
 	looks := waiter.count.scriptCalls()
 	free()
 	freed := time.Now()
 	l := waiting.await(t)
-	require.Less(t, waiter.count.scriptCalls(), looks+10, "it does not ask all the time")
-	require.Less(t, waiting.at.Sub(freed), 6*time.Second, "the longest interval, and room for a busy machine")
+	require.Less(t, waiter.count.scriptCalls(), looks+10, "it does not poll all the time")
+	require.Less(t, waiting.at.Sub(freed), 6*time.Second, "the longest interval, with room for a busy machine")
 	mustUnlock(t, l)
 	lut.requireNoKeys(t)
 }
 
-func spuriousMessage(t *testing.T, lut *lockUnderTest) {
+func messageWithoutReleaseGrantsNothing(t *testing.T, lut *lockUnderTest) {
 	held, waiter := lut.mustLock(t), lut.newWaiter(t, lut.conflictingMutex)
 	waiting := waiter.startWaiting(t, within(t, patience))
 	channel := scripts.RWChannel(lut.name)
@@ -109,7 +102,7 @@ func spuriousMessage(t *testing.T, lut *lockUnderTest) {
 	mustUnlock(t, waiting.await(t))
 }
 
-func givesUp(t *testing.T, lut *lockUnderTest) {
+func cancelledWaiterLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 	held := lut.mustLock(t)
 	holders := lut.requireHeldOnce(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -140,7 +133,7 @@ func givesUp(t *testing.T, lut *lockUnderTest) {
 	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
 }
 
-func aHundredGiveUp(t *testing.T, lut *lockUnderTest) {
+func hundredCancelledWaitersLeaveNoKeys(t *testing.T, lut *lockUnderTest) {
 	held := lut.mustLock(t)
 	holders := lut.requireHeldOnce(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -163,9 +156,9 @@ func aHundredGiveUp(t *testing.T, lut *lockUnderTest) {
 	mustUnlock(t, lut.mustLock(t))
 }
 
-// Every way in which a caller's context can end: at each stage of a call, by brute force. What was taken by a call that failed is
-// given back, so that the name is soon free.
-func contextEndsAnywhere(t *testing.T, lut *lockUnderTest) {
+// A caller's context ends at each stage of a call, by brute force. A call that fails releases what it
+// acquired, so that the name is soon free.
+func contextEndingAtAnyPointLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 	m := lut.mutex(lut.newClient(t), redislock.WithLease(time.Minute))
 	w := newWheel(t)
 	took, gaveUp := 0, 0
@@ -183,7 +176,7 @@ func contextEndsAnywhere(t *testing.T, lut *lockUnderTest) {
 		}
 		cancel()
 	}
-	t.Logf("%d took the lock, %d gave up", took, gaveUp)
+	t.Logf("%d acquired, %d gave up", took, gaveUp)
 	start := time.Now()
 	l := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
 	require.Less(t, time.Since(start), 20*time.Second, "long before the lease ends")
@@ -191,7 +184,7 @@ func contextEndsAnywhere(t *testing.T, lut *lockUnderTest) {
 	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
 }
 
-func callsBack(t *testing.T, lut *lockUnderTest) {
+func lockFuncCallsBackOnce(t *testing.T, lut *lockUnderTest) {
 	held := lut.mustLock(t)
 	holders := lut.requireHeldOnce(t)
 	c := lut.newClient(t)
@@ -212,111 +205,4 @@ func callsBack(t *testing.T, lut *lockUnderTest) {
 	require.True(t, b.lock.Valid())
 	mustUnlock(t, b.lock)
 	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
-}
-
-// Many callers of several processes, each of which has one connection to a node, with locks of all kinds.
-func TestKinds_ManyCallersOnOneConnection(t *testing.T) {
-	t.Parallel()
-	onEachDeployment(t, func(t *testing.T, dep *deployment) {
-		const processes, callers, times, names = 3, 4, 5, 2
-		var subjects []*lockUnderTest
-		for _, kind := range exclusiveKinds {
-			for range names {
-				subjects = append(subjects, newLockUnderTest(t, dep, kind))
-			}
-		}
-		counts := make([]int, len(subjects)) // each guarded by its lock: the race detector is the checker
-		var running sync.WaitGroup
-		for range processes {
-			c := newClient(t, dep.connect(t, onlyOneConnection))
-			for i, lut := range subjects {
-				for range callers {
-					running.Go(func() {
-						for range times {
-							if err := lut.mutex(c).Do(within(t, patience), func(context.Context) error { counts[i]++; return nil }); err != nil {
-								t.Error(err)
-							}
-						}
-					})
-				}
-			}
-		}
-		running.Wait()
-		for i, lut := range subjects {
-			require.Equal(t, processes*callers*times, counts[i], lut.kind)
-			lut.requireNoKeys(t)
-		}
-		for _, lut := range subjects { // they linger for a few seconds
-			poll(t, func() bool { return len(lut.channelsWith(t, lut.name)) == 0 })
-		}
-	})
-}
-
-// Processes that share nothing but Redis.
-func TestKinds_ExcludeProcesses(t *testing.T) {
-	t.Parallel()
-	const processes, times = 3, 20
-	count := func(t *testing.T, dep *deployment, role, kind string) int {
-		name := redistest.Name(t)
-		var running sync.WaitGroup
-		errs := make([]error, processes)
-		for i := range processes {
-			cmd := childCommand(t, role, dep.options.Addrs, name, times)
-			cmd.Env = append(cmd.Env, childKind+"="+kind, childPeers+"="+strconv.Itoa(processes))
-			running.Go(func() { errs[i] = cmd.Run() })
-		}
-		running.Wait()
-		require.NoError(t, errors.Join(errs...))
-		require.ElementsMatch(t, []string{name + counterTail, name + readyTail}, dep.keysWith(t, name))
-		n, err := dep.rdb.Get(t.Context(), name+counterTail).Int()
-		require.NoError(t, err)
-		return n
-	}
-	onEachDeployment(t, func(t *testing.T, dep *deployment) {
-		for _, kind := range []string{"plain", "fair", "write"} {
-			t.Run(kind+": no update is lost", func(t *testing.T) {
-				t.Parallel()
-				require.Equal(t, processes*times, count(t, dep, roleCount, kind))
-			})
-		}
-		t.Run("read: updates are lost, as readers share it (control)", func(t *testing.T) {
-			t.Parallel()
-			require.Less(t, count(t, dep, roleCount, "read"), processes*times)
-		})
-		t.Run("without a lock they are lost, too (control)", func(t *testing.T) {
-			t.Parallel()
-			require.Less(t, count(t, dep, roleNoLock, "plain"), processes*times)
-		})
-	})
-}
-
-// A holder that is killed is succeeded when its lease ends, not before.
-func TestKinds_AreTakenOverFromAKilledProcess(t *testing.T) {
-	t.Parallel()
-	onEachDeployment(t, func(t *testing.T, dep *deployment) {
-		for _, kinds := range [][2]string{{"plain", "plain"}, {"fair", "fair"}, {"write", "read"}, {"read", "write"}} {
-			t.Run(kinds[1]+" after "+kinds[0], func(t *testing.T) {
-				t.Parallel()
-				lut := newLockUnderTest(t, dep, kinds[1])
-				holder := childCommand(t, roleHold, dep.options.Addrs, lut.name, 0)
-				holder.Env = append(holder.Env, childKind+"="+kinds[0])
-				stdin, err := holder.StdinPipe()
-				require.NoError(t, err)
-				defer stdin.Close()
-				require.NoError(t, holder.Start())
-				poll(t, func() bool { return dep.rdb.Exists(t.Context(), lut.name).Val() == 1 })
-				next := lut.newWaiter(t, lut.mutex).startWaiting(t, within(t, patience))
-				require.NoError(t, holder.Process.Kill())
-				require.Error(t, holder.Wait())
-				dead := time.Now()
-				left := dep.rdb.PTTL(t.Context(), lut.name).Val()
-				require.Positive(t, left)
-				l := next.await(t)
-				require.GreaterOrEqual(t, next.at.Sub(dead), left-10*time.Millisecond)
-				require.Less(t, next.at.Sub(dead), left+6*time.Second)
-				mustUnlock(t, l)
-				lut.requireNoKeys(t)
-			})
-		}
-	})
 }

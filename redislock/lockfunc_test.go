@@ -3,7 +3,6 @@ package redislock_test
 import (
 	"context"
 	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -15,20 +14,94 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// callback is what a LockFunc has called back with.
+func TestMutex_LockFunc(t *testing.T) {
+	t.Parallel()
+	type got struct {
+		lock *redislock.Lock
+		err  error
+	}
+	lock := func(ctx context.Context, m *redislock.Mutex) (<-chan got, func()) {
+		results := make(chan got, 1)
+		return results, m.LockFunc(ctx, func(l *redislock.Lock, err error) { results <- got{l, err} })
+	}
+
+	t.Run("calls back with the lock, at once or later", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := onSharedServer(t)
+		m := c.Mutex(name)
+		results, cancel := lock(t.Context(), m)
+		first := <-results
+		require.NoError(t, first.err)
+		cancel() // too late
+		require.True(t, first.lock.Valid())
+		results, _ = lock(t.Context(), m)
+		require.NoError(t, first.lock.Unlock(t.Context()))
+		second := <-results
+		require.NoError(t, second.err)
+		requireHeldOnce(t, rdb, name)
+		require.NoError(t, second.lock.Unlock(t.Context()))
+		requireFree(t, rdb, name)
+	})
+
+	t.Run("cancelled before the grant, calls back once without the lock", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := onSharedServer(t)
+		m := c.Mutex(name)
+		held := mustLock(t, m)
+		results, cancel := lock(t.Context(), m)
+		cancel()
+		cancel()
+		given := <-results
+		require.Nil(t, given.lock)
+		require.ErrorIs(t, given.err, context.Canceled)
+		require.NoError(t, held.Unlock(t.Context()))
+		require.NoError(t, c.Close(t.Context()))
+		require.Empty(t, results)
+		requireFree(t, rdb, name)
+	})
+
+	t.Run("calls back with the reason if there is no lock", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := onSharedServer(t)
+		writeHold(t, rdb, name, time.Minute)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, _ := lock(ctx, c.Mutex(name))
+		closed, _ := lock(t.Context(), c.Mutex(name))
+		invalid, _ := lock(t.Context(), c.Mutex(""))
+		cancel()
+		require.ErrorIs(t, (<-ended).err, context.Canceled)
+		require.ErrorIs(t, (<-invalid).err, redislock.ErrInvalid)
+		require.NoError(t, c.Close(t.Context()))
+		require.ErrorIs(t, (<-closed).err, redislock.ErrClosed)
+		require.Panics(t, func() { c.Mutex(name).LockFunc(t.Context(), nil) })
+	})
+}
+
+// LockFunc returns at once although the cluster hangs and the client does not yet know on which kind of
+// channel to listen.
+func TestLockFunc_ReturnsAtOnceWhileTheClusterHangs(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	name := redistest.Name(t)
+	c := newClient(t, cluster.Client(t))
+	for _, node := range cluster.Nodes() {
+		node.Pause()
+		defer node.Resume()
+	}
+	for what, m := range map[string]lockFuncer{"Mutex": c.Mutex(name), "MultiMutex": c.MultiMutex([]string{name + ":a", name + ":b"})} {
+		start := time.Now()
+		calls, cancel := startLockFunc(t.Context(), m)
+		require.Less(t, time.Since(start), time.Second, what)
+		cancel()
+		require.ErrorIs(t, (<-calls).err, context.Canceled, what)
+		require.Less(t, time.Since(start), 2*time.Second, what)
+	}
+}
+
+// callback holds the arguments of a LockFunc callback.
 type callback struct {
 	lock *redislock.Lock
 	err  error
-}
-
-type lockFuncer interface {
-	LockFunc(ctx context.Context, f func(*redislock.Lock, error)) (cancel func())
-}
-
-// lockFunc calls LockFunc. The channel has room for a second call, which must not come.
-func startLockFunc(ctx context.Context, m lockFuncer) (calls <-chan callback, cancel func()) {
-	results := make(chan callback, 2)
-	return results, m.LockFunc(ctx, func(l *redislock.Lock, err error) { results <- callback{l, err} })
 }
 
 func (c callback) mustHold(t testing.TB) *redislock.Lock {
@@ -38,7 +111,18 @@ func (c callback) mustHold(t testing.TB) *redislock.Lock {
 	return c.lock
 }
 
-// afterReply calls f once when the n-th script from now on was answered, before the library gets to see the answer.
+type lockFuncer interface {
+	LockFunc(ctx context.Context, f func(*redislock.Lock, error)) (cancel func())
+}
+
+// startLockFunc calls LockFunc. The channel has room for a second callback, which must not come.
+func startLockFunc(ctx context.Context, m lockFuncer) (calls <-chan callback, cancel func()) {
+	results := make(chan callback, 2)
+	return results, m.LockFunc(ctx, func(l *redislock.Lock, err error) { results <- callback{l, err} })
+}
+
+// replyHook calls a function once, after the n-th script reply from now and before the library sees that
+// reply.
 type replyHook struct {
 	mu sync.Mutex
 	n  int
@@ -71,15 +155,16 @@ func (a *replyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// spin keeps the processor until d is over: a pause shorter than a tick.
+// busyWait returns after d. It is for pauses shorter than a tick.
 func busyWait(d time.Duration) {
 	for start := time.Now(); time.Since(start) < d; {
 		runtime.Gosched()
 	}
 }
 
-// cancelledAtAnyInstant calls LockFunc and cancels it, a little later if the last time the lock was not there yet, a little earlier if it was:
-// around the instant of the grant, however busy the machine is. Each call calls back once, and what it has got is the lock or nothing.
+// requireCancelledCleanly cancels LockFunc around the moment of the grant. It cancels later after a call that
+// was too early, and earlier after a call that was granted, so that it adapts to the machine. Each call must
+// call back once, with the lock or without it.
 func requireCancelledCleanly(t *testing.T, m lockFuncer, rounds int) {
 	t.Helper()
 	calls, _ := startLockFunc(within(t, patience), m)
@@ -97,93 +182,15 @@ func requireCancelledCleanly(t *testing.T, m lockFuncer, rounds int) {
 		} else {
 			gaveUp++
 			after = after * 4 / 3
-			require.Less(t, after, 5*time.Second, "what was given up is held")
+			require.Less(t, after, 5*time.Second, "a cancelled call still holds the lock")
 			require.Nil(t, c.lock)
 			require.ErrorIs(t, c.err, context.Canceled)
 		}
 		require.Empty(t, calls)
 	}
-	t.Logf("%d took the lock, %d gave up", took, gaveUp)
+	t.Logf("%d acquired, %d gave up", took, gaveUp)
 	require.Positive(t, took)
 	require.Positive(t, gaveUp)
 	calls, _ = startLockFunc(within(t, patience), m)
 	mustUnlock(t, (<-calls).mustHold(t))
-}
-
-// fewest is the least number of goroutines that are seen within a second: looks that are under way come and go, what stays is the fewest.
-func fewestGoroutines(t *testing.T) int {
-	t.Helper()
-	n := runtime.NumGoroutine()
-	ctx := within(t, time.Second)
-	for w := newWheel(t); w.Sleep(ctx, 5*time.Millisecond) == nil; {
-		n = min(n, runtime.NumGoroutine())
-	}
-	return n
-}
-
-// It counts goroutines of the whole process, so it does not run beside others.
-func TestLockFunc_CostsNoGoroutineWhileItWaits(t *testing.T) {
-	const waiters, few = 200, 20
-	servers := startServers(t, 3)
-	rdb := servers[0].Client(t)
-	c, name := newClient(t, rdb), redistest.Name(t)
-	last := name + ":z"
-	quorum := servers.newQuorum(t).Mutex(name + ":q")
-	for what, open := range map[string]func(i int) lockFuncer{
-		// Each has a name of its own, which it gets, and then waits for the one that is held.
-		"a MultiMutex": func(i int) lockFuncer { return c.MultiMutex([]string{name + ":" + strconv.Itoa(i), last}) },
-		"a Quorum":     func(int) lockFuncer { return quorum },
-	} {
-		t.Run(what, func(t *testing.T) {
-			held := []*redislock.Lock{mustLock(t, newClient(t, rdb).Mutex(last)), mustLock(t, servers.newQuorum(t).Mutex(name+":q"))}
-			before := fewestGoroutines(t)
-			results := make(chan callback, waiters)
-			for i := range waiters {
-				open(i).LockFunc(t.Context(), func(l *redislock.Lock, err error) { results <- callback{l, err} })
-			}
-			n := fewestGoroutines(t)
-			require.Empty(t, results)
-			t.Logf("goroutines: %d before, %d with %d waiters", before, n, waiters)
-			require.LessOrEqual(t, n, before+few)
-			mustUnlock(t, held...)
-			for range waiters {
-				mustUnlock(t, (<-results).mustHold(t))
-			}
-		})
-	}
-
-	t.Run("unlike Lock, which keeps its caller (control)", func(t *testing.T) {
-		held := mustLock(t, servers.newQuorum(t).Mutex(name+":q"))
-		before := fewestGoroutines(t)
-		results := make(chan error, waiters)
-		ctx := within(t, patience)
-		for range waiters {
-			go func() { results <- quorum.Do(ctx, func(context.Context) error { return nil }) }()
-		}
-		require.Greater(t, fewestGoroutines(t), before+waiters-few)
-		mustUnlock(t, held)
-		for range waiters {
-			require.NoError(t, <-results)
-		}
-	})
-}
-
-// A cluster that has never answered does not keep the caller, though the client does not know yet on which channels it has to listen.
-func TestLockFunc_ReturnsAtOnceWhileTheClusterHangs(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t)
-	name := redistest.Name(t)
-	c := newClient(t, cluster.Client(t))
-	for _, node := range cluster.Nodes() {
-		node.Pause()
-		defer node.Resume()
-	}
-	for what, m := range map[string]lockFuncer{"Mutex": c.Mutex(name), "MultiMutex": c.MultiMutex([]string{name + ":a", name + ":b"})} {
-		start := time.Now()
-		calls, cancel := startLockFunc(t.Context(), m)
-		require.Less(t, time.Since(start), time.Second, what)
-		cancel()
-		require.ErrorIs(t, (<-calls).err, context.Canceled, what)
-		require.Less(t, time.Since(start), 2*time.Second, what)
-	}
 }

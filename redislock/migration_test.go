@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// While the slot of a lock migrates, a plain lock goes on as ever: it has one key.
+// A plain lock has one key, so it keeps working while its slot migrates.
 func TestMutex_WhileItsSlotMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -37,7 +37,7 @@ func TestMutex_WhileItsSlotMigrates(t *testing.T) {
 	mustUnlock(t, held, mustLock(t, m))
 }
 
-// Locks of several keys wait for the slot for as long as their callers do, and none of them fails.
+// Locks of several keys wait for the slot as long as their callers do. None of them fails.
 func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -53,7 +53,7 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	for kind, of := range kinds {
 		held[kind] = mustLock(t, of("{orders}:held:"+kind))
 	}
-	// One of the keys of each has to be there before, so that a call finds some keys and not the others.
+	// One key of each lock must exist before, so that a call finds some of its keys and not the others.
 	for kind := range kinds {
 		name := "{orders}:new:" + kind
 		if kind == "read" || kind == "write" {
@@ -79,7 +79,7 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	}
 }
 
-// A release that the slot keeps from being executed goes on in the background, and says so.
+// A release that the migration blocks continues in the background, and Unlock says so.
 func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

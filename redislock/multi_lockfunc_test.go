@@ -2,67 +2,26 @@ package redislock_test
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
-
-// onEachTopology runs checks on one server, and on a cluster with each of three names on another master.
-func onEachDeploymentWithThreeNames(t *testing.T, checks map[string]func(t *testing.T, rdb redis.UniversalClient, names [3]string)) {
-	t.Helper()
-	cluster := redistest.StartCluster(t)
-	for what, check := range checks {
-		t.Run("on one server it "+what, func(t *testing.T) {
-			t.Parallel()
-			check(t, redistest.Shared(t).Client(t), threeNames(t))
-		})
-		t.Run("in a cluster it "+what, func(t *testing.T) {
-			t.Parallel()
-			check(t, cluster.Client(t), namesOnThreeMasters(t, cluster))
-		})
-	}
-}
-
-func namesOnThreeMasters(t testing.TB, cluster *redistest.Cluster) [3]string {
-	t.Helper()
-	names := make(map[*redistest.Server]string)
-	for len(names) < 3 {
-		name := redistest.Name(t)
-		names[cluster.Owner(t, name)] = name
-	}
-	var all []string
-	for _, name := range names {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return [3]string(all)
-}
-
-// awaitHeld returns when somebody holds each of the names.
-func awaitHeld(t testing.TB, rdb redis.UniversalClient, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 })
-	}
-}
 
 func TestMultiMutex_LockFunc(t *testing.T) {
 	t.Parallel()
 	onEachDeploymentWithThreeNames(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){
-		"calls back with the lock, at once or when the last name is free": callsBackWithTheWhole,
-		"cancelled in time calls back once, and frees its parts":          cancelledFreesItsParts,
-		"cancelled at the instant of a grant keeps nothing":               cancelledAtEachGrant,
-		"cancelled at any instant calls back once and keeps nothing": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+		"calls back with the lock, at once or when the last name is free": callsBackWithAllNames,
+		"cancelled before the grant, calls back once and frees its parts": cancelFreesTheParts,
+		"cancelled at each grant, leaves no keys":                         cancelAtEachGrantLeavesNoKeys,
+		"cancelled at any moment, calls back once and leaves no keys": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			requireCancelledCleanly(t, newClient(t, rdb).MultiMutex(names[:]), 150)
 			requireAllFree(t, rdb, names[:]...)
 		},
-		"ends with the Client, which frees its parts": closeEndsTheCallback,
+		"Close ends it and frees its parts": closeEndsLockFunc,
 		"ends with its context": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			held := mustLock(t, newClient(t, rdb).Mutex(names[1]))
 			m := newClient(t, rdb).MultiMutex(names[:])
@@ -82,7 +41,8 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		},
 	})
 
-	t.Run("parts that end while it waits for another are taken anew", func(t *testing.T) {
+	t.Run("acquires parts again whose leases ended during the wait", func(t *testing.T) {
+		skipIfShort(t)
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
@@ -92,7 +52,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		requireAllFree(t, rdb, names[:]...)
 	})
 
-	t.Run("an owner of a part gets the whole", func(t *testing.T) {
+	t.Run("an Owner that holds a part acquires the rest", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
@@ -106,7 +66,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		requireAllFree(t, rdb, names[:]...)
 	})
 
-	t.Run("tells what is wrong with its arguments", func(t *testing.T) {
+	t.Run("reports invalid arguments", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := onSharedServer(t)
 		require.Panics(t, func() { c.MultiMutex([]string{name}).LockFunc(t.Context(), nil) })
@@ -127,7 +87,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 	})
 }
 
-func callsBackWithTheWhole(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+func callsBackWithAllNames(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 	m := newClient(t, rdb).MultiMutex([]string{names[2], names[0], names[1]})
 	calls, cancel := startLockFunc(t.Context(), m)
 	l := (<-calls).mustHold(t)
@@ -162,7 +122,7 @@ func callsBackWithTheWhole(t *testing.T, rdb redis.UniversalClient, names [3]str
 	requireAllFree(t, rdb, names[:]...)
 }
 
-func cancelledFreesItsParts(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+func cancelFreesTheParts(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 	c := newClient(t, rdb)
 	held := mustLock(t, newClient(t, rdb).Mutex(names[2]))
 	calls, cancel := startLockFunc(t.Context(), c.MultiMutex(names[:]))
@@ -179,13 +139,14 @@ func cancelledFreesItsParts(t *testing.T, rdb redis.UniversalClient, names [3]st
 	requireAllFree(t, rdb, names[:]...)
 }
 
-// cancelledAtEachGrant cancels when Redis has granted the n-th name and the library is about to learn of it.
-func cancelledAtEachGrant(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+// cancelAtEachGrantLeavesNoKeys cancels after Redis has granted the n-th name and before the library learns
+// of it.
+func cancelAtEachGrantLeavesNoKeys(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 	atGrant := &replyHook{}
 	rdb.AddHook(atGrant)
 	m := newClient(t, rdb).MultiMutex(names[:])
 	calls, _ := startLockFunc(t.Context(), m)
-	mustUnlock(t, (<-calls).mustHold(t)) // the scripts are known
+	mustUnlock(t, (<-calls).mustHold(t)) // loads the scripts
 	for n := 1; n <= len(names); n++ {
 		ctx, cancel := context.WithCancel(t.Context())
 		atGrant.runAfterReply(n, cancel)
@@ -195,7 +156,7 @@ func cancelledAtEachGrant(t *testing.T, rdb redis.UniversalClient, names [3]stri
 		case r.err != nil:
 			require.ErrorIs(t, r.err, context.Canceled)
 		default:
-			require.Equal(t, len(names), n, "there were more names to get")
+			require.Equal(t, len(names), n, "only the last grant may win over the cancellation")
 			mustUnlock(t, r.mustHold(t))
 		}
 		for _, name := range names {
@@ -205,7 +166,7 @@ func cancelledAtEachGrant(t *testing.T, rdb redis.UniversalClient, names [3]stri
 	}
 }
 
-func closeEndsTheCallback(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+func closeEndsLockFunc(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 	c, others := newClient(t, rdb), newClient(t, rdb)
 	held := mustLock(t, others.Mutex(names[2]))
 	m := c.MultiMutex(names[:])

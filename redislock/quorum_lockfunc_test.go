@@ -13,15 +13,16 @@ import (
 )
 
 func TestQuorum_LockFunc(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("over %d servers", n), func(t *testing.T) {
 			t.Parallel()
 			servers := startServers(t, n)
-			t.Run("with all of them", func(t *testing.T) { quorumCallsBack(t, servers) })
+			t.Run("with all servers", func(t *testing.T) { checkQuorumLockFunc(t, servers) })
 			servers[1].Kill()
-			t.Run("with one dead", func(t *testing.T) {
-				quorumCallsBack(t, append(independentServers{servers[0]}, servers[2:]...), servers[1])
+			t.Run("with one dead server", func(t *testing.T) {
+				checkQuorumLockFunc(t, append(independentServers{servers[0]}, servers[2:]...), servers[1])
 			})
 			t.Run("while a majority dies", func(t *testing.T) {
 				name := redistest.Name(t)
@@ -42,7 +43,7 @@ func TestQuorum_LockFunc(t *testing.T) {
 		})
 	}
 
-	t.Run("tells what is wrong with its arguments", func(t *testing.T) {
+	t.Run("reports invalid arguments", func(t *testing.T) {
 		t.Parallel()
 		q := startServers(t, 3).newQuorum(t)
 		require.Panics(t, func() { q.Mutex("a").LockFunc(t.Context(), nil) })
@@ -59,11 +60,11 @@ func TestQuorum_LockFunc(t *testing.T) {
 	})
 }
 
-// quorumCallsBack checks it on those servers that live.
-func quorumCallsBack(t *testing.T, alive independentServers, dead ...*redistest.Server) {
+// checkQuorumLockFunc checks LockFunc with the given live and dead servers.
+func checkQuorumLockFunc(t *testing.T, alive independentServers, dead ...*redistest.Server) {
 	all := append(append(independentServers{}, alive[:1]...), append(dead, alive[1:]...)...)
 
-	t.Run("it calls back with the lock, at once or when it is free", func(t *testing.T) {
+	t.Run("calls back with the lock, at once or when it is free", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		m := all.newQuorumOfFailingServers(t).Mutex(name)
@@ -76,7 +77,7 @@ func quorumCallsBack(t *testing.T, alive independentServers, dead ...*redistest.
 		mine, _ := startLockFunc(t.Context(), m)
 		others, _ := startLockFunc(t.Context(), all.newQuorumOfFailingServers(t).Mutex(name))
 		mustUnlock(t, first)
-		for range 2 { // in whatever order
+		for range 2 { // in either order
 			var r callback
 			select {
 			case r = <-mine:
@@ -87,7 +88,7 @@ func quorumCallsBack(t *testing.T, alive independentServers, dead ...*redistest.
 		alive.awaitFree(t, name)
 	})
 
-	t.Run("cancelled in time it calls back once, without the lock", func(t *testing.T) {
+	t.Run("cancelled before the grant, calls back once without the lock", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		held := mustLock(t, all.newQuorumOfFailingServers(t).Mutex(name))
@@ -110,14 +111,14 @@ func quorumCallsBack(t *testing.T, alive independentServers, dead ...*redistest.
 		alive.awaitFree(t, name)
 	})
 
-	t.Run("cancelled at any instant it keeps nothing", func(t *testing.T) {
+	t.Run("cancelled at any moment, leaves no keys", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		requireCancelledCleanly(t, all.newQuorumOfFailingServers(t).Mutex(name), 60)
 		alive.awaitFree(t, name)
 	})
 
-	t.Run("cancelled at the instant of the grant it keeps nothing", func(t *testing.T) {
+	t.Run("cancelled at the grant, leaves no keys", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		rdbs, atGrant := all.clients(t), &replyHook{}
@@ -130,7 +131,7 @@ func quorumCallsBack(t *testing.T, alive independentServers, dead ...*redistest.
 			ctx, cancel := context.WithCancel(t.Context())
 			atGrant.runAfterReply(1, cancel)
 			calls, _ := startLockFunc(ctx, m)
-			if r := <-calls; r.err == nil { // the others were faster
+			if r := <-calls; r.err == nil { // the other servers were faster
 				mustUnlock(t, r.mustHold(t))
 			} else {
 				require.ErrorIs(t, r.err, context.Canceled)

@@ -15,7 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// fleet is several servers that do not know of each other.
+// independentServers are servers that do not know of each other.
 type independentServers []*redistest.Server
 
 func startServers(t testing.TB, n int) (f independentServers) {
@@ -34,7 +34,7 @@ func (f independentServers) clients(t testing.TB) (rdbs []redis.UniversalClient)
 	return rdbs
 }
 
-// quorum returns a Quorum with connections of its own that is closed with the test.
+// newQuorum returns a Quorum with its own connections. It is closed with the test.
 func (f independentServers) newQuorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum {
 	t.Helper()
 	q, err := redislock.NewQuorum(f.clients(t), append(opts, redislock.WithWheel(newWheel(t)))...)
@@ -47,7 +47,8 @@ func (f independentServers) newQuorum(t testing.TB, opts ...redislock.Option) *r
 	return q
 }
 
-// failing is quorum for servers of which some die: what these had cannot be released, and Close says so.
+// newQuorumOfFailingServers is newQuorum for tests that stop servers. Close then reports the locks that it
+// could not release, which is ignored.
 func (f independentServers) newQuorumOfFailingServers(t testing.TB) *redislock.Quorum {
 	t.Helper()
 	q, err := redislock.NewQuorum(f.clients(t), redislock.WithWheel(newWheel(t)))
@@ -60,7 +61,7 @@ func (f independentServers) newQuorumOfFailingServers(t testing.TB) *redislock.Q
 	return q
 }
 
-// requireFreeSoon is for what is released in the background.
+// awaitFree waits until no server holds the name, since some releases run in the background.
 func (f independentServers) awaitFree(t testing.TB, name string) {
 	t.Helper()
 	for _, rdb := range f.clients(t) {
@@ -76,7 +77,7 @@ func TestQuorum(t *testing.T) {
 	t.Parallel()
 	servers := startServers(t, 3)
 
-	t.Run("locks everywhere, keeps others out, and unlocks everywhere", func(t *testing.T) {
+	t.Run("locks on all servers, excludes others, and unlocks on all", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		m := servers.newQuorum(t).Mutex(name)
@@ -90,7 +91,7 @@ func TestQuorum(t *testing.T) {
 		require.Less(t, l.Deadline().Sub(before), redislock.DefaultLease)
 		require.Greater(t, time.Until(l.Deadline()), redislock.DefaultLease*9/10)
 		for _, rdb := range servers.clients(t) {
-			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 }) // the third may come later
+			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 }) // the third may follow later
 			requireHeldOnce(t, rdb, name)
 		}
 		other := servers.newQuorum(t).Mutex(name)
@@ -108,7 +109,7 @@ func TestQuorum(t *testing.T) {
 		servers.awaitFree(t, name)
 	})
 
-	// Each way in which some of the servers may be taken by another.
+	// All sets of servers that another client may hold.
 	for mask := range 1 << len(servers) {
 		t.Run(fmt.Sprintf("with servers %03b taken by another", mask), func(t *testing.T) {
 			t.Parallel()
@@ -137,11 +138,11 @@ func TestQuorum(t *testing.T) {
 		})
 	}
 
-	t.Run("waiters of several processes take turns", func(t *testing.T) {
+	t.Run("excludes callers of several clients", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		ctx := within(t, 2*patience)
-		inside := 0 // guarded by the lock: the race detector is the checker
+		inside := 0 // guarded by the lock; the race detector checks it
 		var running sync.WaitGroup
 		errs := make(chan error, 100)
 		for range 3 {
@@ -166,7 +167,7 @@ func TestQuorum(t *testing.T) {
 		servers.awaitFree(t, name)
 	})
 
-	t.Run("one that gives up leaves nothing behind", func(t *testing.T) {
+	t.Run("a waiter that gives up leaves no keys", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		held := mustLock(t, servers.newQuorum(t).Mutex(name))
@@ -197,7 +198,7 @@ func TestQuorum(t *testing.T) {
 		servers.awaitFree(t, name)
 	})
 
-	t.Run("tells hooks once, not once for each server", func(t *testing.T) {
+	t.Run("calls hooks once, not once per server", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		var mu sync.Mutex
@@ -228,7 +229,7 @@ func TestQuorum(t *testing.T) {
 		require.Equal(t, want, told)
 	})
 
-	t.Run("refuses bad clients, names and options", func(t *testing.T) {
+	t.Run("refuses invalid clients, names and options", func(t *testing.T) {
 		t.Parallel()
 		rdbs := servers.clients(t)
 		for what, rdbs := range map[string][]redis.UniversalClient{
@@ -253,8 +254,9 @@ func TestQuorum(t *testing.T) {
 	})
 }
 
-// One server of three is away, and nobody notices.
+// One server of three is down, without effect on holders and callers.
 func TestQuorum_OutlivesAMinority(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	const lease = 1200 * time.Millisecond
 	for what, away := range map[string]func(*testing.T, *redistest.Server){
@@ -265,7 +267,7 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			servers, name, w := startServers(t, 3), redistest.Name(t), newWheel(t)
-			// Short timeouts, so that what hangs is over when the test is.
+			// Short timeouts, so that no call outlives the test.
 			var rdbs []redis.UniversalClient
 			for _, s := range servers {
 				rdbs = append(rdbs, s.Client(t, func(o *redis.Options) {
@@ -285,10 +287,10 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 			require.ErrorIs(t, err, redislock.ErrLocked)
 			begun := time.Now()
 			mustUnlock(t, held)
-			l := mustLock(t, q.Mutex(name)) // would wait 5 s for all to answer
+			l := mustLock(t, q.Mutex(name)) // would take 5 s if it waited for all servers
 			require.True(t, l.Valid())
 			mustUnlock(t, l)
-			require.Less(t, time.Since(begun), 3*time.Second, "it delays nobody")
+			require.Less(t, time.Since(begun), 3*time.Second, "it delays no caller")
 			t.Logf("unlock, lock and unlock took %v", time.Since(begun))
 			independentServers{servers[0], servers[2]}.awaitFree(t, name)
 		})
@@ -296,6 +298,7 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 }
 
 func TestQuorum_WithoutAMajority(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	servers, name := startServers(t, 3), redistest.Name(t)
 	q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
@@ -305,7 +308,7 @@ func TestQuorum_WithoutAMajority(t *testing.T) {
 	l := mustLock(t, q.Mutex(name, redislock.WithLease(lease)))
 	servers[0].Kill()
 	servers[2].Kill()
-	require.Less(t, time.Until(l.Deadline()), lease, "before another majority could have it")
+	require.Less(t, time.Until(l.Deadline()), lease, "before another majority can grant it")
 	<-l.Done()
 	require.ErrorIs(t, l.Err(), redislock.ErrLost)
 	require.False(t, l.Valid())
