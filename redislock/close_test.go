@@ -12,14 +12,15 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 func TestClient_Close(t *testing.T) {
 	t.Parallel()
 
-	t.Run("releases what is held and tells the holders", func(t *testing.T) {
+	t.Run("releases held locks and tells their holders", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		var held []*redislock.Lock
 		for i := range 250 {
 			held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("%s:%d", name, i))))
@@ -36,9 +37,9 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, context.Cause(ctx), redislock.ErrClosed)
 	})
 
-	t.Run("refuses what comes after, and closing twice is harmless", func(t *testing.T) {
+	t.Run("refuses later calls; a second Close does nothing", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		require.NoError(t, c.Close(t.Context()))
 		require.NoError(t, c.Close(t.Context()))
 		_, err := c.Mutex(name).Lock(t.Context())
@@ -49,7 +50,7 @@ func TestClient_Close(t *testing.T) {
 		requireFree(t, rdb, name)
 	})
 
-	t.Run("in the middle of everything leaves no key behind", func(t *testing.T) {
+	t.Run("under load leaves no key", func(t *testing.T) {
 		t.Parallel()
 		server := redistest.Start(t)
 		rdb := server.Client(t)
@@ -81,7 +82,7 @@ func TestClient_Close(t *testing.T) {
 		}
 	})
 
-	t.Run("gives up when its context ends while Redis hangs", func(t *testing.T) {
+	t.Run("returns when its context ends while Redis hangs", func(t *testing.T) {
 		t.Parallel()
 		server := redistest.Start(t)
 		rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 })
@@ -98,4 +99,50 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, l.Err(), redislock.ErrClosed)
 		server.Resume()
 	})
+}
+
+// A wheel that is full for a moment delays only the releases of that moment.
+func TestClient_ReleasesAfterAFullWheel(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb, name := server.Client(t), redistest.Name(t)
+	w, err := wheel.New(wheel.WithMaxPendingTimeouts(64))
+	require.NoError(t, err)
+	dialer := &redistest.FaultDialer{Timeout: 300 * time.Millisecond}
+	c, err := redislock.New(server.Client(t, func(o *redis.Options) {
+		o.Dialer, o.MaxRetries, o.ReadTimeout = dialer.Dial, -1, 300*time.Millisecond
+	}), redislock.WithWheel(w))
+	require.NoError(t, err)
+	defer func() {
+		require.NoError(t, c.Close(context.Background()))
+		_, err := w.Stop(context.Background())
+		require.NoError(t, err)
+	}()
+	var full []wheel.Timer
+	fill := func() {
+		for {
+			timer, err := w.AfterFunc(time.Hour, func() {})
+			if err != nil {
+				return
+			}
+			full = append(full, timer)
+		}
+	}
+	first, second := mustLock(t, c.Mutex(name+":1", redislock.WithLease(time.Hour))), mustLock(t, c.Mutex(name+":2", redislock.WithLease(time.Hour)))
+	fill()
+	dialer.Set(redistest.BlackholeUp)
+	done := make(chan error, 1)
+	go func() { done <- first.Unlock(t.Context()) }()
+	<-first.Done()
+	fill() // its lease has freed an entry
+	require.Error(t, <-done)
+	for _, timer := range full {
+		timer.Stop()
+	}
+	require.Error(t, second.Unlock(t.Context()))
+	dialer.Set(redistest.Pass)
+	for i := 1; i <= 2; i++ {
+		poll(t, func() bool { return rdb.Exists(t.Context(), fmt.Sprintf("%s:%d", name, i)).Val() == 0 })
+	}
 }

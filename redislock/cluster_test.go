@@ -12,8 +12,34 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// exercise takes a lock through its life: taken, refused, waited for, handed over, renewed, extended, forced, and gone.
-func exercise(t *testing.T, rdb, other redis.UniversalClient, name string) {
+func TestLock_LifecycleOnClusterAndSentinel(t *testing.T) {
+	t.Parallel()
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.SharedCluster(t)
+		for _, protocol := range []int{2, 3} {
+			resp := func(o *redis.ClusterOptions) { o.Protocol = protocol }
+			for _, name := range []string{"{a}", "orders:{b}", "c", "d:}{e}"} {
+				requireLifecycle(t, cluster.Client(t, resp), cluster.Client(t, resp), name)
+			}
+		}
+		rdb := cluster.Client(t)
+		m := newClient(t, rdb).Mutex("replicated", redislock.WithReplicas(1, 10*time.Second))
+		l := mustLock(t, m)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+
+	t.Run("Sentinel", func(t *testing.T) {
+		t.Parallel()
+		sentinel := redistest.StartSentinel(t)
+		rdb := sentinel.Client(t)
+		requireLifecycle(t, rdb, sentinel.Client(t), "{a}")
+	})
+}
+
+// requireLifecycle checks that a lock is acquired, refused to others, waited for, handed over, renewed,
+// extended, forced and freed.
+func requireLifecycle(t *testing.T, rdb, other redis.UniversalClient, name string) {
 	t.Helper()
 	c, o := newClient(t, rdb), newClient(t, other)
 	m, n := c.Mutex(name, redislock.WithFencing(), redislock.WithLease(time.Second)), o.Mutex(name, redislock.WithFencing())
@@ -47,146 +73,23 @@ func exercise(t *testing.T, rdb, other redis.UniversalClient, name string) {
 	requireFree(t, rdb, name)
 }
 
-func TestRedislock_OnEveryDeployment(t *testing.T) {
-	t.Parallel()
-	t.Run("a cluster", func(t *testing.T) {
-		t.Parallel()
-		cluster := redistest.SharedCluster(t)
-		for _, protocol := range []int{2, 3} {
-			resp := func(o *redis.ClusterOptions) { o.Protocol = protocol }
-			for _, name := range []string{"{a}", "orders:{b}", "c", "d:}{e}"} {
-				exercise(t, cluster.Client(t, resp), cluster.Client(t, resp), name)
-			}
-		}
-		rdb := cluster.Client(t)
-		m := newClient(t, rdb).Mutex("replicated", redislock.WithReplicas(1, 10*time.Second))
-		l := mustLock(t, m)
-		require.NoError(t, l.Unlock(t.Context()))
-	})
-
-	t.Run("Sentinel", func(t *testing.T) {
-		t.Parallel()
-		sentinel := redistest.StartSentinel(t)
-		rdb := sentinel.Client(t)
-		exercise(t, rdb, sentinel.Client(t), "{a}")
-	})
-}
-
-// Locks live on three masters, one of which stops.
-func TestCluster_AMasterThatStopsDelaysNoOther(t *testing.T) {
-	t.Parallel()
-	const lease, locks = 2 * time.Second, 60
-	cluster := redistest.StartCluster(t)
-	rdb := cluster.Client(t)
-	c := newClient(t, rdb)
-	stopped := cluster.Owner(t, "name:0")
-	var there, elsewhere []*redislock.Lock
-	for i := range locks {
-		name := fmt.Sprintf("name:%d", i)
-		l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
-		if cluster.Owner(t, name) == stopped {
-			there = append(there, l)
-		} else {
-			elsewhere = append(elsewhere, l)
-		}
-	}
-	require.NotEmpty(t, there)
-	require.NotEmpty(t, elsewhere)
-	stopped.Pause()
-	defer stopped.Resume()
-	keptFor(t, 3*lease, elsewhere...) // their own masters are well
-	mustUnlock(t, elsewhere...)
-	for _, l := range there {
-		if l.Err() != nil { // or its replica was promoted in time
-			require.ErrorIs(t, l.Err(), redislock.ErrLost)
-		}
-	}
-}
-
-// The master dies and its replica takes over, which go-redis would notice within a minute by itself.
-func TestCluster_LocksOutliveTheirMaster(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t)
-	outliveAFailover(t, newPlace(t, 3, cluster.Nodes()...), 1, func() { cluster.Owner(t, "{orders}").Kill() })
-}
-
-func TestSentinel_LocksAndWaitersOutliveTheirPrimary(t *testing.T) {
-	t.Parallel()
-	sentinel := redistest.StartSentinel(t)
-	p := &place{options: redis.UniversalOptions{MasterName: redistest.MasterName}}
-	for _, s := range sentinel.Sentinels {
-		p.options.Addrs = append(p.options.Addrs, s.Addr())
-	}
-	p.rdb = p.connect(t)
-	outliveAFailover(t, p, 2, sentinel.Primary.Kill)
-}
-
-// outliveAFailover has locks of all kinds held and waited for while their primary, which has so many replicas, is killed.
-func outliveAFailover(t *testing.T, p *place, replicas int, kill func()) {
-	t.Helper()
-	const lease = 20 * time.Second
-	c := newClient(t, p.rdb)
-	conn := nodeOf(t, p.rdb, "{orders}").Conn()
-	defer conn.Close()
-	var held []*redislock.Lock
-	var awaited []string
-	var waiting []*begun
-	for _, kind := range single {
-		m := mutexOf(c, kind, "{orders}:held:"+kind, redislock.WithLease(lease), redislock.WithReplicas(replicas, 10*time.Second))
-		held = append(held, mustTry(t, m))
-		s := &subject{p, kind, "{orders}:awaited:" + kind, []string{"{orders}:awaited:" + kind}}
-		s.holdRaw(t, 0)
-		awaited = append(awaited, s.name)
-		waiting = append(waiting, s.contender(t, s.of).start(t, within(t, 2*patience)))
-	}
-	require.NoError(t, conn.Set(t.Context(), "{orders}", "the last of it", 0).Err())
-	poll(t, func() bool { return conn.Wait(t.Context(), replicas, time.Second).Val() == int64(replicas) })
-
-	kill()
-	keptFor(t, 0, held...) // renewed at the new primary before the leases were over
-	for _, name := range awaited {
-		poll(t, func() bool { // nobody publishes
-			if cluster, ok := p.rdb.(*redis.ClusterClient); ok {
-				cluster.ReloadState(t.Context())
-			}
-			return p.rdb.Del(t.Context(), name).Err() == nil
-		})
-	}
-	free := time.Now()
-	for _, b := range waiting {
-		mustUnlock(t, b.wait(t))
-		require.Less(t, b.at.Sub(free), 5*time.Second+patience/2, "a poll, and room for a busy machine")
-	}
-	mustUnlock(t, held...)
-}
-
-// nodeOf is the client of the node that has the key.
-func nodeOf(t *testing.T, rdb redis.UniversalClient, key string) *redis.Client {
-	t.Helper()
-	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		node, err := cluster.MasterForKey(t.Context(), key)
-		require.NoError(t, err)
-		return node
-	}
-	return rdb.(*redis.Client)
-}
-
-// A proxy shows a cluster as one server; here it is one node that has all slots.
-func TestLock_RenewalBehindAProxy(t *testing.T) {
+// A proxy presents a cluster as one server. Here one node owns all slots.
+func TestLock_RenewalBehindAClusterProxy(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t, "--cluster-enabled", "yes")
 	rdb := server.Client(t)
 	require.NoError(t, rdb.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
 	poll(t, func() bool { return rdb.Set(t.Context(), "x", 1, 0).Err() == nil })
 	err := rdb.MGet(t.Context(), "a", "b").Err()
-	require.True(t, redis.HasErrorPrefix(err, "CROSSSLOT"), "the control: %v", err)
+	require.True(t, redis.HasErrorPrefix(err, "CROSSSLOT"), "control: the node enforces slots: %v", err)
 	c := newClient(t, rdb)
 	var held []*redislock.Lock
 	for i := range 50 {
 		held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("name:%d", i), redislock.WithLease(time.Second))))
 	}
-	keptFor(t, 2*time.Second, held...)
+	awaitRenewals(t, 2*time.Second, held...)
 	require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-	keptFor(t, time.Second, held...)
+	awaitRenewals(t, time.Second, held...)
 	mustUnlock(t, held...)
 }

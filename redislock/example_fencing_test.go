@@ -8,13 +8,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// register is a resource that remembers the highest token it has seen and refuses lower ones.
-type register struct {
+// fencedStore is a resource that remembers the highest token and refuses lower ones.
+type fencedStore struct {
 	seen  int64
 	value string
 }
 
-func (r *register) write(token int64, value string) bool {
+func (r *fencedStore) write(token int64, value string) bool {
 	if token < r.seen {
 		return false
 	}
@@ -22,19 +22,20 @@ func (r *register) write(token int64, value string) bool {
 	return true
 }
 
-// A token closes the gap that no lock can close by itself: a holder that acts after it has lost the lock, because it was suspended in between.
+// A fencing token protects against a holder that was suspended, lost the lock, and acts afterwards. No lock
+// can prevent that by itself.
 func ExampleWithFencing() {
 	locks, _, done := exampleClient()
 	defer done()
 	ctx := context.Background()
 	orders := locks.Mutex("example:fenced", redislock.WithFencing())
-	var store register
+	var store fencedStore
 
 	first, err := orders.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	// An operator takes the lock away from a holder that seems dead.
+	// An operator frees the lock of a holder that seems dead.
 	if _, err := orders.ForceUnlock(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func ExampleWithFencing() {
 	// lost: true unlocked: true
 }
 
-// An Owner in the context makes locks reentrant: functions that lock for themselves can call each other.
+// An Owner in the context makes locks reentrant: functions that lock can call each other.
 func ExampleWithOwner() {
 	locks, _, done := exampleClient()
 	defer done()
@@ -68,7 +69,7 @@ func ExampleWithOwner() {
 	}
 	err := account.Do(ctx, func(ctx context.Context) error {
 		fmt.Println("transfer")
-		return deposit(ctx) // holds the lock already
+		return deposit(ctx) // the caller holds the lock already
 	})
 	fmt.Println("error:", err)
 	// Output:
@@ -77,7 +78,7 @@ func ExampleWithOwner() {
 	// error: <nil>
 }
 
-// LockFunc waits without a goroutine: for callers by the thousand.
+// LockFunc waits without a goroutine, so thousands of callers may wait.
 func ExampleMutex_LockFunc() {
 	locks, _, done := exampleClient()
 	defer done()

@@ -9,7 +9,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// Readers share the lock; the writer has it alone, and may go on as a reader without letting another writer in between.
+// Readers share the lock. A writer holds it alone and may become a reader without letting another writer in.
 func ExampleRWMutex_Downgrade() {
 	locks, _, done := exampleClient()
 	defer done()
@@ -36,7 +36,7 @@ func ExampleRWMutex_Downgrade() {
 	// <nil> <nil>
 }
 
-// Both accounts or none, in whatever order the callers name them.
+// MultiMutex locks both accounts or neither, in whatever order the callers name them.
 func ExampleClient_MultiMutex() {
 	locks, _, done := exampleClient()
 	defer done()
@@ -51,7 +51,7 @@ func ExampleClient_MultiMutex() {
 	// error: <nil>
 }
 
-// LockFunc waits for one name after the other without a goroutine; State tells who has each of them meanwhile.
+// LockFunc waits for one name after the other without a goroutine. State reports the holder of each name.
 func ExampleMultiMutex_LockFunc() {
 	locks, _, done := exampleClient()
 	defer done()

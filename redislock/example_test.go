@@ -21,7 +21,7 @@ type exampleTB struct{ testing.TB }
 func (exampleTB) Helper()           {}
 func (exampleTB) Fatal(args ...any) { log.Fatal(args...) }
 
-// exampleClient stands for the Client that a process makes once, usually without options.
+// exampleClient stands for the Client that a process creates once, usually without options.
 func exampleClient() (locks *redislock.Client, rdb *redis.Client, done func()) {
 	rdb = redis.NewClient(&redis.Options{Addr: redistest.Shared(exampleTB{}).Addr()})
 	w, err := wheel.New()
@@ -44,7 +44,7 @@ func exampleClient() (locks *redislock.Client, rdb *redis.Client, done func()) {
 	}
 }
 
-// Do is the short way: the lock is renewed while the function runs, and the function is told if it is lost.
+// Do renews the lock while the function runs, and cancels the function's context if the lock is lost.
 func ExampleMutex_Do() {
 	locks, _, done := exampleClient()
 	defer done()
@@ -60,7 +60,7 @@ func ExampleMutex_Do() {
 	// error: <nil>
 }
 
-// TryLock does not wait. It tells a lock that another holds from a Redis that fails.
+// TryLock does not wait. It distinguishes a lock that another holds from a failure of Redis.
 func ExampleMutex_TryLock() {
 	locks, _, done := exampleClient()
 	defer done()
@@ -74,18 +74,18 @@ func ExampleMutex_TryLock() {
 
 	_, err = report.TryLock(ctx)
 	if locked, ok := errors.AsType[*redislock.LockedError](err); ok {
-		fmt.Println("somebody else writes the report, for up to", locked.TTL.Round(10*time.Second))
+		fmt.Println("another process writes the report, for up to", locked.TTL.Round(10*time.Second))
 	}
 
 	fmt.Println("unlock:", lock.Unlock(ctx))
 	fmt.Println("unlock again:", lock.Unlock(ctx))
 	// Output:
-	// somebody else writes the report, for up to 10s
+	// another process writes the report, for up to 10s
 	// unlock: <nil>
 	// unlock again: redislock: lock not held
 }
 
-// A lock can be lost: here somebody removes its key. Done closes and the contexts of the lock end.
+// A lock can be lost: here its key is deleted. Done closes and the contexts of the lock end.
 func ExampleLock_Done() {
 	locks, rdb, done := exampleClient()
 	defer done()
@@ -100,9 +100,9 @@ func ExampleLock_Done() {
 	<-lock.Done()
 	fmt.Println("lost:", errors.Is(lock.Err(), redislock.ErrLost))
 	fmt.Println("valid:", lock.Valid())
-	fmt.Println("unlock tells the same:", errors.Is(lock.Unlock(ctx), redislock.ErrLost))
+	fmt.Println("Unlock returns the same:", errors.Is(lock.Unlock(ctx), redislock.ErrLost))
 	// Output:
 	// lost: true
 	// valid: false
-	// unlock tells the same: true
+	// Unlock returns the same: true
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// inLine has n callers stand in line for the lock in order, each of whom unlocks it at once. served gets their numbers.
-func inLine(t *testing.T, m *redislock.Mutex, n int) (served <-chan int) {
+// startLockFuncs calls LockFunc n times. Each callback sends its number to served and unlocks.
+func startLockFuncs(t *testing.T, m *redislock.Mutex, n int) (served <-chan int) {
 	t.Helper()
 	order := make(chan int, n)
 	for i := range n {
@@ -24,7 +24,8 @@ func inLine(t *testing.T, m *redislock.Mutex, n int) (served <-chan int) {
 				t.Error(err)
 			} else {
 				order <- i
-				// The last one may find the test over and the client closed, which has released the lock for it.
+				// The last callback may run after the test has closed the client, which has then released the
+				// lock.
 				if err := l.Unlock(context.Background()); err != nil && !errors.Is(err, redislock.ErrClosed) {
 					t.Error(err)
 				}
@@ -34,42 +35,42 @@ func inLine(t *testing.T, m *redislock.Mutex, n int) (served <-chan int) {
 	return order
 }
 
-// Locks of one holder are passed on within a process.
+// Within a process, exclusive locks pass from caller to caller without a call to Redis.
 func TestKinds_Handoff(t *testing.T) {
 	t.Parallel()
 	const callers = 50
-	roundTrips := func(t *testing.T, s *subject, opts ...redislock.LockOption) int {
+	roundTrips := func(t *testing.T, lut *lockUnderTest, opts ...redislock.LockOption) int {
 		t.Helper()
-		c, count := counted(t, s.connect(t))
-		m := mutexOf(c, s.kind, s.name, opts...)
+		c, count := newCountedClient(t, lut.connect(t))
+		m := newMutex(c, lut.kind, lut.name, opts...)
 		held := mustLock(t, m)
-		order := inLine(t, m, callers)
-		before := count.looks()
+		order := startLockFuncs(t, m, callers)
+		before := count.scriptCalls()
 		require.NoError(t, held.Unlock(t.Context()))
 		for i := range callers {
 			require.Equal(t, i, <-order, "in order of arrival")
 		}
-		poll(t, func() bool { return len(s.trace(t)) == 0 })
-		return count.looks() - before
+		poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
+		return count.scriptCalls() - before
 	}
-	everywhere(t, func(t *testing.T, p *place) {
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
 		for _, kind := range []string{"plain", "write"} {
-			t.Run(kind+": callers of a process are served in order without asking Redis", func(t *testing.T) {
+			t.Run(kind+": serves the callers of a process in order without calls to Redis", func(t *testing.T) {
 				t.Parallel()
-				// A few, where an unlock meets an attempt under way on behalf of all who wait.
-				require.LessOrEqual(t, roundTrips(t, newSubject(t, p, kind), redislock.WithHandoff(1000, time.Minute)), callers/2)
+				// Some round trips remain: an unlock may meet an attempt in flight for all waiters.
+				require.LessOrEqual(t, roundTrips(t, newLockUnderTest(t, dep, kind), redislock.WithHandoff(1000, time.Minute)), callers/2)
 			})
 
-			t.Run(kind+": so too with fencing", func(t *testing.T) {
+			t.Run(kind+": the same with fencing", func(t *testing.T) {
 				t.Parallel()
-				// The first look reserved no tokens, as nobody stood in line yet; the second did.
+				// The first attempt reserved no tokens, since no caller was waiting. The second did.
 				opts := []redislock.LockOption{redislock.WithHandoff(1000, time.Minute), redislock.WithFencing()}
-				require.LessOrEqual(t, roundTrips(t, newSubject(t, p, kind), opts...), callers/2)
+				require.LessOrEqual(t, roundTrips(t, newLockUnderTest(t, dep, kind), opts...), callers/2)
 			})
 
-			t.Run(kind+": Redis is asked for each where it is switched off (control)", func(t *testing.T) {
+			t.Run(kind+": control: without hand-over each caller calls Redis", func(t *testing.T) {
 				t.Parallel()
-				require.Greater(t, roundTrips(t, newSubject(t, p, kind), redislock.WithHandoff(0, 0)), callers)
+				require.Greater(t, roundTrips(t, newLockUnderTest(t, dep, kind), redislock.WithHandoff(0, 0)), callers)
 			})
 		}
 	})
@@ -78,12 +79,12 @@ func TestKinds_Handoff(t *testing.T) {
 func TestMutex_Handoff(t *testing.T) {
 	t.Parallel()
 
-	t.Run("ends when the lock was lost", func(t *testing.T) {
+	t.Run("does not hand over a lost lock", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		m := c.Mutex(name)
 		held := mustLock(t, m)
-		order := inLine(t, m, 1)
+		order := startLockFuncs(t, m, 1)
 		require.NoError(t, rdb.Del(t.Context(), name).Err())
 		other := mustLock(t, newClient(t, rdb).Mutex(name))
 		require.ErrorIs(t, held.Extend(t.Context(), time.Minute), redislock.ErrLost)
@@ -94,11 +95,12 @@ func TestMutex_Handoff(t *testing.T) {
 		require.Zero(t, <-order)
 	})
 
-	t.Run("a lock that was handed on is renewed, and an old handle cannot touch it", func(t *testing.T) {
+	t.Run("renews a lock that was handed over; an old handle cannot change it", func(t *testing.T) {
+		skipIfShort(t)
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		m := c.Mutex(name, redislock.WithLease(8*time.Second), redislock.WithHandoff(100, time.Minute))
-		// A caller who comes in the very instant of the unlock may find himself asking Redis instead.
+		// A caller that arrives at the very moment of the unlock may ask Redis itself.
 		first, second, holder := (*redislock.Lock)(nil), mustLock(t, m), ""
 		got := make(chan *redislock.Lock, 1)
 		for range 100 {
@@ -109,7 +111,7 @@ func TestMutex_Handoff(t *testing.T) {
 				break
 			}
 		}
-		require.Equal(t, holder, requireHeldOnce(t, rdb, name), "the key stayed as it was")
+		require.Equal(t, holder, requireHeldOnce(t, rdb, name), "the hold in Redis did not change")
 		require.ErrorIs(t, first.Unlock(t.Context()), redislock.ErrNotHeld)
 		require.ErrorIs(t, first.Extend(t.Context(), time.Minute), redislock.ErrNotHeld)
 		deadline := second.Deadline()
@@ -120,10 +122,10 @@ func TestMutex_Handoff(t *testing.T) {
 	})
 }
 
-// Callers that come again and again in one process do not keep those of another from the lock.
-func TestMutex_HandoffStarvesNobody(t *testing.T) {
+// Repeated callers of one process do not starve those of another.
+func TestMutex_HandoffDoesNotStarveOtherProcesses(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	busy, other := c.Mutex(name), newClient(t, rdb).Mutex(name)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -144,24 +146,24 @@ func TestMutex_HandoffStarvesNobody(t *testing.T) {
 	running.Wait()
 }
 
-func TestMutex_OneAttemptPerProcessAndWake(t *testing.T) {
+func TestMutex_OneAttemptPerProcessAndMessage(t *testing.T) {
 	t.Parallel()
 	const waiters = 20
 	server := redistest.Shared(t)
 	rdb := server.Client(t)
 	name := redistest.Name(t)
-	holdRaw(t, rdb, name, time.Minute)
-	c, count := counted(t, server.Client(t))
+	writeHold(t, rdb, name, time.Minute)
+	c, count := newCountedClient(t, server.Client(t))
 	m := c.Mutex(name, redislock.WithHandoff(0, 0))
-	order := inLine(t, m, waiters)
-	awaitWaiters(t, rdb, name)
-	poll(t, func() bool { return count.looks() >= 2 })
-	require.Less(t, count.looks(), 6, "before and after the subscription, for all of them, and a poll or two")
+	order := startLockFuncs(t, m, waiters)
+	awaitSubscription(t, rdb, name)
+	poll(t, func() bool { return count.scriptCalls() >= 2 })
+	require.Less(t, count.scriptCalls(), 6, "attempts before and after the subscription, and a poll or two")
 
-	before := count.looks()
+	before := count.scriptCalls()
 	require.NoError(t, rdb.Publish(t.Context(), scripts.LockChannel(name), "0").Err())
-	poll(t, func() bool { return count.looks() > before })
-	require.LessOrEqual(t, count.looks(), before+2, "one look for a message, and a poll perhaps")
+	poll(t, func() bool { return count.scriptCalls() > before })
+	require.LessOrEqual(t, count.scriptCalls(), before+2, "one attempt per message, and perhaps a poll")
 
 	require.NoError(t, rdb.Del(t.Context(), name).Err())
 	require.NoError(t, rdb.Publish(t.Context(), scripts.LockChannel(name), "0").Err())

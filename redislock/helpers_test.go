@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -15,13 +16,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// Short names of what tests of all packages share.
+// Short names for the helpers that all packages share.
 const patience = redistest.Patience
 
 var (
-	newWheel = redistest.Wheel
-	within   = redistest.Within
-	poll     = redistest.Poll
+	newWheel    = redistest.Wheel
+	within      = redistest.Within
+	poll        = redistest.Poll
+	skipIfShort = redistest.SkipIfShort
 )
 
 // newClient returns a lock client that is closed with the test.
@@ -33,98 +35,48 @@ func newClient(t testing.TB, rdb redis.UniversalClient, opts ...redislock.Option
 	return c
 }
 
-// shared returns a lock client on the shared server, the plain client below it, and a name.
-func shared(t testing.TB) (*redislock.Client, *redis.Client, string) {
+// onSharedServer returns a lock client on the shared server, the go-redis client below it, and a fresh name.
+func onSharedServer(t testing.TB) (*redislock.Client, *redis.Client, string) {
 	t.Helper()
 	rdb := redistest.Shared(t).Client(t)
 	return newClient(t, rdb), rdb, redistest.Name(t)
 }
 
-func mustLock(t testing.TB, m *redislock.Mutex) *redislock.Lock {
+// newFaultyClient returns a lock client that connects through a FaultDialer, and a go-redis client that does
+// not. The server already knows the scripts, so the first matching call does the work.
+func newFaultyClient(t *testing.T, opts ...func(*redis.Options)) (c *redislock.Client, dialer *redistest.FaultDialer, rdb *redis.Client) {
 	t.Helper()
-	l, err := m.Lock(within(t, patience))
-	require.NoError(t, err)
-	return l
-}
-
-func requireFree(t testing.TB, rdb redis.UniversalClient, name string) {
-	t.Helper()
-	n, err := rdb.Exists(t.Context(), name).Result()
-	require.NoError(t, err)
-	require.Zero(t, n, "the key is still there")
-}
-
-// requireHeldOnce checks the wire form: one holder, counted once, with a lease.
-func requireHeldOnce(t testing.TB, rdb redis.UniversalClient, name string) (holder string) {
-	t.Helper()
-	fields, err := rdb.HGetAll(t.Context(), name).Result()
-	require.NoError(t, err)
-	require.Len(t, fields, 1)
-	for id, count := range fields {
-		require.Equal(t, "1", count)
-		holder = id
+	server := redistest.Shared(t)
+	dialer = &redistest.FaultDialer{}
+	opts = append(opts, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, time.Second })
+	rdb = server.Client(t)
+	for _, s := range scripts.All() {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
 	}
-	pttl, err := rdb.PTTL(t.Context(), name).Result()
-	require.NoError(t, err)
-	require.Positive(t, pttl)
-	return holder
+	return newClient(t, server.Client(t, opts...)), dialer, rdb
 }
 
-// keptFor returns when Redis has prolonged each of the locks, bit by bit, by d.
-func keptFor(t testing.TB, d time.Duration, locks ...*redislock.Lock) {
+// newCountedClient returns a lock client and a counter of its commands.
+func newCountedClient(t testing.TB, rdb redis.UniversalClient) (*redislock.Client, *commandCounter) {
 	t.Helper()
-	until := make([]time.Time, len(locks))
-	for i, l := range locks {
-		until[i] = l.Deadline().Add(d)
-	}
-	for i, l := range locks {
-		poll(t, func() bool { return l.Err() != nil || l.Deadline().After(until[i]) })
-		require.NoError(t, l.Err())
-	}
+	n := &commandCounter{n: make(map[string]int)}
+	rdb.AddHook(n)
+	return newClient(t, rdb), n
 }
 
-// awaitWaiters returns when a client is subscribed to the lock's channel.
-func awaitWaiters(t testing.TB, rdb *redis.Client, name string) {
-	t.Helper()
-	channel := scripts.LockChannel(name)
-	poll(t, func() bool {
-		subs, err := rdb.PubSubNumSub(t.Context(), channel).Result()
-		require.NoError(t, err)
-		return subs[channel] == 1
-	})
-}
-
-// holdRaw takes the lock as a client of another language would. A ttl of 0 sets none.
-func holdRaw(t testing.TB, rdb *redis.Client, name string, ttl time.Duration) {
-	t.Helper()
-	require.NoError(t, rdb.HSet(t.Context(), name, "another:1", 1).Err())
-	if ttl > 0 {
-		require.NoError(t, rdb.PExpire(t.Context(), name, ttl).Err())
-	}
-}
-
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
-}
-
-// counter counts the commands of a client that the server has answered, by the first of their words.
-type counter struct {
+// commandCounter counts the answered commands of a client by name.
+type commandCounter struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (c *commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (c *commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if err == nil {
@@ -136,23 +88,15 @@ func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// looks is how often the client has asked for a lock and got an answer.
-func (c *counter) looks() int {
+// scriptCalls returns the number of answered script calls, which include all attempts to lock.
+func (c *commandCounter) scriptCalls() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.n["evalsha"] + c.n["eval"]
 }
 
-// counted returns a lock client whose commands are counted.
-func counted(t testing.TB, rdb redis.UniversalClient) (*redislock.Client, *counter) {
-	t.Helper()
-	n := &counter{n: make(map[string]int)}
-	rdb.AddHook(n)
-	return newClient(t, rdb), n
-}
-
-// callsOf is how often the server has executed a command, in scripts too.
-func callsOf(t testing.TB, rdb *redis.Client, command string) (n int) {
+// serverCalls returns how often the server has executed a command, inside scripts too.
+func serverCalls(t testing.TB, rdb *redis.Client, command string) (n int) {
 	t.Helper()
 	stats, err := rdb.InfoMap(t.Context(), "commandstats").Result()
 	require.NoError(t, err)
@@ -162,3 +106,19 @@ func callsOf(t testing.TB, rdb *redis.Client, command string) (n int) {
 	}
 	return n
 }
+
+func onlyOneConnection(o *redis.UniversalOptions) { o.PoolSize, o.MaxActiveConns = 1, 1 }
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+func isNil(err error) bool                { return errors.Is(err, redis.Nil) }
+func errorOf[T any](_ T, err error) error { return err }
+
+var errWork = errors.New("work failed")

@@ -13,8 +13,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// What Redisson documents for its locks. KEYS hash, queue, timeouts, channel, prefix of a reader's timeouts; ARGV lease, holder,
-// wait, now, PUBLISH or SPUBLISH. A lock is had if the reply is nil, and not released if it is.
+// The scripts that Redisson documents for its locks.
+// KEYS: hash, queue, timeouts, channel, prefix of a reader's timeouts.
+// ARGV: lease in ms, holder, wait in ms, now in ms, PUBLISH or SPUBLISH.
+// lock returns nil if the lock was acquired. unlock returns nil if the caller does not hold it.
 var javaScripts = map[string]struct{ lock, unlock, renew string }{
 	"plain": {
 		lock: `
@@ -31,7 +33,7 @@ return 1`,
 		renew: javaRenew,
 	},
 	"fair": {
-		lock: javaSkips + `
+		lock: javaSkipExpired + `
 local first = redis.call('lindex', KEYS[2], 0)
 if redis.call('exists', KEYS[1]) == 0 and (not first or first == ARGV[2]) then
   redis.call('lpop', KEYS[2])
@@ -52,7 +54,7 @@ local left = last and redis.call('zscore', KEYS[3], last) - ARGV[4] or redis.cal
 redis.call('zadd', KEYS[3], left + ARGV[3] + ARGV[4], ARGV[2])
 redis.call('rpush', KEYS[2], ARGV[2])
 return left`,
-		unlock: javaSkips + `
+		unlock: javaSkipExpired + `
 local function tell()
   local first = redis.call('lindex', KEYS[2], 0)
   if first then redis.call(ARGV[5], KEYS[4] .. ':' .. first, '0') end
@@ -126,8 +128,8 @@ const (
 if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return 0 end
 return redis.call('pexpire', KEYS[1], ARGV[1])`
 
-	// javaSkips takes those out of the line whose time is over.
-	javaSkips = `
+	// javaSkipExpired removes queue entries whose time has passed.
+	javaSkipExpired = `
 while true do
   local first = redis.call('lindex', KEYS[2], 0)
   if not first or tonumber(redis.call('zscore', KEYS[3], first)) > tonumber(ARGV[4]) then break end
@@ -136,24 +138,17 @@ while true do
 end`
 )
 
-// java is a thread of a Java service with a lock of its own kind, which does what Redisson documents.
+// java is a thread of a Java service. It uses its own kind of lock and runs Redisson's scripts.
 type java struct {
 	t testing.TB
-	*subject
+	*lockUnderTest
 	kind   string
 	id     string // <uuid>:<thread>
 	thread int
 	verb   string
 }
 
-const javaLease = time.Minute
-
-func (s *subject) java(t testing.TB, kind string, thread int) java {
-	t.Helper()
-	return java{t, s, kind, fmt.Sprintf("8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread), thread, s.verb()}
-}
-
-// channel is where it waits for others' unlocks.
+// channel is the channel on which the thread waits for unlocks.
 func (j java) channel() string {
 	switch j.kind {
 	case "fair":
@@ -180,174 +175,183 @@ func (j java) run(script string, lease time.Duration) (reply any) {
 
 func (j java) lock(lease time.Duration) bool { return j.run(javaScripts[j.kind].lock, lease) == nil }
 func (j java) unlock() any                   { return j.run(javaScripts[j.kind].unlock, javaLease) }
+
 func (j java) renew(lease time.Duration) bool {
 	return j.run(javaScripts[j.kind].renew, lease) == int64(1)
 }
 
-// javaRivals are the kinds of Java's locks that exclude one of ours.
-var javaRivals = map[string][]string{"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"}}
+const javaLease = time.Minute
 
-func isWokenByJava(t *testing.T, s *subject) {
-	waiter := s.contender(t, s.of)
-	for _, kind := range javaRivals[s.kind] {
-		j := s.java(t, kind, 52)
-		requireWoken(t, func() time.Duration {
+func (lut *lockUnderTest) java(t testing.TB, kind string, thread int) java {
+	t.Helper()
+	return java{t, lut, kind, fmt.Sprintf("8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread), thread, lut.publishCommand()}
+}
+
+// javaConflicts lists, for each kind, the kinds of Java locks that exclude it.
+var javaConflicts = map[string][]string{"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"}}
+
+func javaUnlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
+	waiter := lut.newWaiter(t, lut.mutex)
+	for _, kind := range javaConflicts[lut.kind] {
+		j := lut.java(t, kind, 52)
+		requireWokenWithoutPoll(t, func() time.Duration {
 			require.True(t, j.lock(javaLease))
-			require.True(t, j.lock(javaLease), "it is reentrant")
+			require.True(t, j.lock(javaLease), "Redisson's lock is reentrant")
 			_, err := waiter.TryLock(t.Context())
 			require.ErrorIs(t, err, redislock.ErrLocked)
-			waiting := waiter.start(t, within(t, patience))
+			waiting := waiter.startWaiting(t, within(t, patience))
 			require.Equal(t, int64(0), j.unlock())
 			require.True(t, j.renew(javaLease))
 			require.False(t, isClosed(waiting.done))
 			require.Equal(t, int64(1), j.unlock())
 			free := time.Now()
-			l := waiting.wait(t)
-			require.False(t, j.renew(javaLease), "it is not his any more")
-			s.requireHeld(t)
+			l := waiting.await(t)
+			require.False(t, j.renew(javaLease), "Java does not hold it any more")
+			lut.requireHeldOnce(t)
 			mustUnlock(t, l)
 			return waiting.at.Sub(free)
 		})
 	}
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func wakesJava(t *testing.T, s *subject) {
-	for _, kind := range javaRivals[s.kind] {
-		j := s.java(t, kind, 52)
-		l := s.take(t)
-		holders := s.requireHeld(t)
+func unlockWakesJava(t *testing.T, lut *lockUnderTest) {
+	for _, kind := range javaConflicts[lut.kind] {
+		j := lut.java(t, kind, 52)
+		l := lut.mustLock(t)
+		holders := lut.requireHeldOnce(t)
 		require.False(t, j.lock(javaLease))
-		require.Nil(t, j.unlock(), "a stranger")
+		require.Nil(t, j.unlock(), "Java does not hold it")
 		require.False(t, j.renew(javaLease))
-		require.Equal(t, holders, s.requireHeld(t))
-		heard := s.hear(t, j.channel())
+		require.Equal(t, holders, lut.requireHeldOnce(t))
+		heard := lut.nextMessage(t, j.channel())
 		mustUnlock(t, l)
 		select {
 		case message := <-heard:
 			require.Contains(t, []string{"0", "1"}, message)
 		case <-within(t, patience).Done():
-			require.Fail(t, "nothing was said on "+j.channel())
+			require.Fail(t, "no message on "+j.channel())
 		}
 		require.True(t, j.lock(javaLease))
 		require.Equal(t, int64(1), j.unlock())
 	}
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func outlivesJava(t *testing.T, s *subject) {
-	for _, kind := range javaRivals[s.kind] {
-		j := s.java(t, kind, 52)
+func acquiresWhenJavaLeaseEnds(t *testing.T, lut *lockUnderTest) {
+	for _, kind := range javaConflicts[lut.kind] {
+		j := lut.java(t, kind, 52)
 		require.True(t, j.lock(200*time.Millisecond))
-		l := mustWait(t, s.of(s.client(t)))
-		require.Nil(t, j.unlock(), "he is told that it is not his any more")
-		s.requireHeld(t)
+		l := mustLock(t, lut.mutex(lut.newClient(t)))
+		require.Nil(t, j.unlock(), "Java learns that it does not hold it any more")
+		lut.requireHeldOnce(t)
 		mustUnlock(t, l)
 	}
 }
 
-func isOutlivedByJava(t *testing.T, s *subject) {
-	for _, kind := range javaRivals[s.kind] {
-		j := s.java(t, kind, 52)
-		l := s.take(t, redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal())
+func javaAcquiresWhenLeaseEnds(t *testing.T, lut *lockUnderTest) {
+	for _, kind := range javaConflicts[lut.kind] {
+		j := lut.java(t, kind, 52)
+		l := lut.mustLock(t, redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal())
 		poll(t, func() bool { return j.lock(javaLease) })
-		require.True(t, isClosed(l.Done()), "told before another could have it")
+		require.True(t, isClosed(l.Done()), "announced before another can acquire")
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
-		require.True(t, j.renew(javaLease), "Java's is left alone")
+		require.True(t, j.renew(javaLease), "Java's hold is unchanged")
 		require.Equal(t, int64(1), j.unlock())
 	}
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func waitsWhileJavaRenews(t *testing.T, s *subject) {
+func waitsWhileJavaRenews(t *testing.T, lut *lockUnderTest) {
+	skipIfShort(t)
 	const lease, pass = 1200 * time.Millisecond, 300 * time.Millisecond
 	w := newWheel(t)
-	j := s.java(t, javaRivals[s.kind][len(javaRivals[s.kind])-1], 52)
+	j := lut.java(t, javaConflicts[lut.kind][len(javaConflicts[lut.kind])-1], 52)
 	require.True(t, j.lock(lease))
 	last := time.Now()
-	waiting := begin(func() (*redislock.Lock, error) { return s.of(s.client(t)).Lock(within(t, patience)) })
+	waiting := callAsync(func() (*redislock.Lock, error) { return lut.mutex(lut.newClient(t)).Lock(within(t, patience)) })
 	for range 5 { // for more than a lease
 		require.NoError(t, w.Sleep(t.Context(), pass))
 		require.False(t, isClosed(waiting.done))
 		last = time.Now()
 		require.True(t, j.renew(lease))
 	}
-	l := waiting.wait(t)
-	require.GreaterOrEqual(t, waiting.at.Sub(last), lease, "succeeded when it stops")
+	l := waiting.await(t)
+	require.GreaterOrEqual(t, waiting.at.Sub(last), lease, "not before a lease after the last renewal")
 	mustUnlock(t, l)
 }
 
 func TestRWMutex_ReadsWithJava(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		s := newSubject(t, p, "read")
-		reader, writer := s.java(t, "read", 52), s.java(t, "write", 53)
-		rw := s.client(t).RWMutex(s.name)
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		lut := newLockUnderTest(t, dep, "read")
+		reader, writer := lut.java(t, "read", 52), lut.java(t, "write", 53)
+		rw := lut.newClient(t).RWMutex(lut.name)
 		require.True(t, reader.lock(javaLease))
-		mine := mustRead(t, rw)
+		mine := mustRLock(t, rw)
 		_, err := rw.TryLock(t.Context())
 		requireLocked(t, err)
 		require.False(t, writer.lock(javaLease))
 		mustUnlock(t, mine)
-		require.Equal(t, map[string]string{"mode": "read", reader.id: "1"}, s.rdb.HGetAll(t.Context(), s.name).Val())
+		require.Equal(t, map[string]string{"mode": "read", reader.id: "1"}, lut.rdb.HGetAll(t.Context(), lut.name).Val())
 		_, err = rw.TryLock(t.Context())
 		requireLocked(t, err)
 		require.Equal(t, int64(1), reader.unlock())
-		s.requireNoTrace(t)
+		lut.requireNoKeys(t)
 	})
 }
 
-func TestFairMutex_StandsInLineWithJava(t *testing.T) {
+func TestFairMutex_QueuesWithJava(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		s := newSubject(t, p, "fair")
-		first, last := s.java(t, "fair", 1), s.java(t, "fair", 2)
-		held := s.take(t)
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		lut := newLockUnderTest(t, dep, "fair")
+		first, last := lut.java(t, "fair", 1), lut.java(t, "fair", 2)
+		held := lut.mustLock(t)
 		require.False(t, first.lock(javaLease))
-		waiting := s.contender(t, s.of).start(t, within(t, patience))
+		waiting := lut.newWaiter(t, lut.mutex).startWaiting(t, within(t, patience))
 		require.False(t, last.lock(javaLease))
-		require.Len(t, line(t, s.rdb, s.name), 3)
+		require.Len(t, fairQueue(t, lut.rdb, lut.name), 3)
 
-		heard := s.hear(t, first.channel())
+		heard := lut.nextMessage(t, first.channel())
 		mustUnlock(t, held)
 		require.Equal(t, "0", <-heard)
-		require.False(t, last.lock(javaLease), "it is not its turn")
+		require.False(t, last.lock(javaLease), "it is not first in the queue")
 		require.True(t, first.lock(javaLease))
 		require.False(t, isClosed(waiting.done))
 		require.Equal(t, int64(1), first.unlock())
-		l := waiting.wait(t)
-		heard = s.hear(t, last.channel())
+		l := waiting.await(t)
+		heard = lut.nextMessage(t, last.channel())
 		mustUnlock(t, l)
 		require.Equal(t, "0", <-heard)
 		require.True(t, last.lock(javaLease))
-		_, err := s.of(s.client(t)).TryLock(t.Context())
+		_, err := lut.mutex(lut.newClient(t)).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
 		require.Equal(t, int64(1), last.unlock())
-		s.requireNoTrace(t)
+		lut.requireNoKeys(t)
 	})
 }
 
-// Older services of a cluster use channels that are not sharded.
+// Older services use channels that are not sharded, in a cluster too.
 func TestCluster_WithoutShardedChannels(t *testing.T) {
 	t.Parallel()
 	for kind := range javaScripts {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			p := aCluster(t)
-			s := newSubject(t, p, kind)
-			j := s.java(t, javaRivals[kind][0], 52)
+			dep := sharedCluster(t)
+			lut := newLockUnderTest(t, dep, kind)
+			j := lut.java(t, javaConflicts[kind][0], 52)
 			j.verb = "PUBLISH"
-			rdb := p.connect(t)
-			count := &counter{n: make(map[string]int)}
+			rdb := dep.connect(t)
+			count := &commandCounter{n: make(map[string]int)}
 			rdb.AddHook(count)
 			c := newClient(t, rdb, redislock.WithShardedChannels(false))
-			requireWoken(t, func() time.Duration {
+			requireWokenWithoutPoll(t, func() time.Duration {
 				require.True(t, j.lock(javaLease))
-				waiting := contender{s.of(c), count}.start(t, within(t, patience))
+				waiting := waiter{lut.mutex(c), count}.startWaiting(t, within(t, patience))
 				require.Equal(t, int64(1), j.unlock())
 				free := time.Now()
-				l := waiting.wait(t)
-				sub := p.rdb.Subscribe(t.Context(), j.channel())
+				l := waiting.await(t)
+				sub := dep.rdb.Subscribe(t.Context(), j.channel())
 				defer sub.Close()
 				_, err := sub.Receive(t.Context())
 				require.NoError(t, err)

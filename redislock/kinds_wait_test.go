@@ -3,118 +3,111 @@ package redislock_test
 import (
 	"context"
 	"errors"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-func onlyOneConnection(o *redis.UniversalOptions) { o.PoolSize, o.MaxActiveConns = 1, 1 }
-
-func isNil(err error) bool { return errors.Is(err, redis.Nil) }
-
-func entersOnUnlock(t *testing.T, s *subject) {
-	holder, waiter := s.of(s.client(t)), s.contender(t, s.rivalOf)
-	requireWoken(t, func() time.Duration {
-		l := mustTry(t, holder)
-		waiting := waiter.start(t, within(t, patience))
+func unlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
+	holder, waiter := lut.mutex(lut.newClient(t)), lut.newWaiter(t, lut.conflictingMutex)
+	requireWokenWithoutPoll(t, func() time.Duration {
+		l := mustTryLock(t, holder)
+		waiting := waiter.startWaiting(t, within(t, patience))
 		mustUnlock(t, l)
 		free := time.Now()
-		mustUnlock(t, waiting.wait(t))
+		mustUnlock(t, waiting.await(t))
 		return waiting.at.Sub(free)
 	})
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func entersOnClose(t *testing.T, s *subject) {
-	waiter := s.contender(t, s.rivalOf)
-	requireWoken(t, func() time.Duration {
-		c := s.client(t)
-		mustTry(t, s.of(c))
-		waiting := waiter.start(t, within(t, patience))
+func closeWakesWaiter(t *testing.T, lut *lockUnderTest) {
+	waiter := lut.newWaiter(t, lut.conflictingMutex)
+	requireWokenWithoutPoll(t, func() time.Duration {
+		c := lut.newClient(t)
+		mustTryLock(t, lut.mutex(c))
+		waiting := waiter.startWaiting(t, within(t, patience))
 		require.NoError(t, c.Close(within(t, patience)))
 		free := time.Now()
-		mustUnlock(t, waiting.wait(t))
+		mustUnlock(t, waiting.await(t))
 		return waiting.at.Sub(free)
 	})
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func entersOnForce(t *testing.T, s *subject) {
-	c := s.client(t)
-	waiter := s.contender(t, s.rivalOf)
-	requireWoken(t, func() time.Duration {
-		lost := mustTry(t, s.of(c))
-		waiting := waiter.start(t, within(t, patience))
-		freed, err := s.mutexOf(s.client(t)).ForceUnlock(t.Context())
+func forceUnlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
+	c := lut.newClient(t)
+	waiter := lut.newWaiter(t, lut.conflictingMutex)
+	requireWokenWithoutPoll(t, func() time.Duration {
+		lost := mustTryLock(t, lut.mutex(c))
+		waiting := waiter.startWaiting(t, within(t, patience))
+		freed, err := lut.partMutex(lut.newClient(t)).ForceUnlock(t.Context())
 		require.NoError(t, err)
 		require.True(t, freed)
 		free := time.Now()
-		l := waiting.wait(t)
-		s.requireHeld(t)
+		l := waiting.await(t)
+		lut.requireHeldOnce(t)
 		require.ErrorIs(t, lost.Unlock(t.Context()), redislock.ErrLost)
-		s.requireHeld(t)
+		lut.requireHeldOnce(t)
 		mustUnlock(t, l)
 		return waiting.at.Sub(free)
 	})
 }
 
-func entersOnExpiry(t *testing.T, s *subject) {
-	m, start := s.of(s.client(t)), time.Now()
-	s.holdRaw(t, 800*time.Millisecond)
-	l := mustWait(t, m)
+func waiterAcquiresOnExpiry(t *testing.T, lut *lockUnderTest) {
+	m, start := lut.mutex(lut.newClient(t)), time.Now()
+	lut.writeHold(t, 800*time.Millisecond)
+	l := mustLock(t, m)
 	require.GreaterOrEqual(t, time.Since(start), 800*time.Millisecond)
-	require.Less(t, time.Since(start), 6*time.Second, "when it ends, or by a poll if the machine is busy")
+	require.Less(t, time.Since(start), 6*time.Second, "when the lease ends, or by a poll on a busy machine")
 	mustUnlock(t, l)
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func entersByAPoll(t *testing.T, s *subject) {
-	free := s.holdRaw(t, 0) // only a message helps, or a poll
-	waiter := s.contender(t, s.of)
-	waiting := waiter.start(t, within(t, patience))
-	looks := waiter.count.looks()
+func waiterAcquiresByPolling(t *testing.T, lut *lockUnderTest) {
+	skipIfShort(t)
+	free := lut.writeHold(t, 0) // without an expiry, so only a message or a poll ends the wait
+	waiter := lut.newWaiter(t, lut.mutex)
+	waiting := waiter.startWaiting(t, within(t, patience))
+	looks := waiter.count.scriptCalls()
 	free()
 	freed := time.Now()
-	l := waiting.wait(t)
-	require.Less(t, waiter.count.looks(), looks+10, "it does not ask all the time")
-	require.Less(t, waiting.at.Sub(freed), 6*time.Second, "the longest interval, and room for a busy machine")
+	l := waiting.await(t)
+	require.Less(t, waiter.count.scriptCalls(), looks+10, "it does not poll all the time")
+	require.Less(t, waiting.at.Sub(freed), 6*time.Second, "the longest interval, with room for a busy machine")
 	mustUnlock(t, l)
-	s.requireNoTrace(t)
+	lut.requireNoKeys(t)
 }
 
-func spuriousMessage(t *testing.T, s *subject) {
-	held, waiter := s.take(t), s.contender(t, s.rivalOf)
-	waiting := waiter.start(t, within(t, patience))
-	channel := scripts.RWChannel(s.name)
-	switch s.kind {
+func messageWithoutReleaseGrantsNothing(t *testing.T, lut *lockUnderTest) {
+	held, waiter := lut.mustLock(t), lut.newWaiter(t, lut.conflictingMutex)
+	waiting := waiter.startWaiting(t, within(t, patience))
+	channel := scripts.RWChannel(lut.name)
+	switch lut.kind {
 	case "plain":
-		channel = scripts.LockChannel(s.name)
+		channel = scripts.LockChannel(lut.name)
 	case "fair":
-		channel = scripts.LockChannel(s.name) + ":" + line(t, s.rdb, s.name)[0]
+		channel = scripts.LockChannel(lut.name) + ":" + fairQueue(t, lut.rdb, lut.name)[0]
 	}
-	looks := waiter.count.looks()
-	require.NoError(t, s.rdb.Do(t.Context(), s.verb(), channel, "0").Err())
-	poll(t, func() bool { return waiter.count.looks() > looks })
+	looks := waiter.count.scriptCalls()
+	require.NoError(t, lut.rdb.Do(t.Context(), lut.publishCommand(), channel, "0").Err())
+	poll(t, func() bool { return waiter.count.scriptCalls() > looks })
 	require.False(t, isClosed(waiting.done))
 	require.True(t, held.Valid())
 	mustUnlock(t, held)
-	mustUnlock(t, waiting.wait(t))
+	mustUnlock(t, waiting.await(t))
 }
 
-func givesUp(t *testing.T, s *subject) {
-	held := s.take(t)
-	holders := s.requireHeld(t)
+func cancelledWaiterLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
+	held := lut.mustLock(t)
+	holders := lut.requireHeldOnce(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	gone := s.contender(t, s.rivalOf).start(t, ctx)
-	next := s.contender(t, s.rivalOf).start(t, within(t, patience))
+	gone := lut.newWaiter(t, lut.conflictingMutex).startWaiting(t, ctx)
+	next := lut.newWaiter(t, lut.conflictingMutex).startWaiting(t, within(t, patience))
 	errWhy := errors.New("why")
 	start := time.Now()
 	cancel(errWhy)
@@ -126,25 +119,25 @@ func givesUp(t *testing.T, s *subject) {
 	var locked *redislock.LockedError
 	require.ErrorAs(t, gone.err, &locked)
 	require.Positive(t, locked.TTL)
-	require.Equal(t, holders, s.requireHeld(t))
+	require.Equal(t, holders, lut.requireHeldOnce(t))
 
 	start = time.Now()
-	_, err := s.rivalOf(s.client(t)).Lock(within(t, 300*time.Millisecond))
+	_, err := lut.conflictingMutex(lut.newClient(t)).Lock(within(t, 300*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, redislock.ErrLocked)
 	require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
 	require.Less(t, time.Since(start), 5*time.Second)
-	require.Equal(t, holders, s.requireHeld(t))
+	require.Equal(t, holders, lut.requireHeldOnce(t))
 	mustUnlock(t, held)
-	mustUnlock(t, next.wait(t))
-	poll(t, func() bool { return len(s.trace(t)) == 0 })
+	mustUnlock(t, next.await(t))
+	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
 }
 
-func aHundredGiveUp(t *testing.T, s *subject) {
-	held := s.take(t)
-	holders := s.requireHeld(t)
+func hundredCancelledWaitersLeaveNoKeys(t *testing.T, lut *lockUnderTest) {
+	held := lut.mustLock(t)
+	holders := lut.requireHeldOnce(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	m := s.rivalOf(s.client(t))
+	m := lut.conflictingMutex(lut.newClient(t))
 	results := make(chan error, 100)
 	for range cap(results) {
 		go func() {
@@ -152,21 +145,21 @@ func aHundredGiveUp(t *testing.T, s *subject) {
 			results <- err
 		}()
 	}
-	poll(t, func() bool { return len(s.channels(t, s.name)) > 0 })
+	poll(t, func() bool { return len(lut.channelsWith(t, lut.name)) > 0 })
 	cancel()
 	for range cap(results) {
 		require.ErrorIs(t, <-results, context.Canceled)
 	}
-	require.Equal(t, holders, s.requireHeld(t))
+	require.Equal(t, holders, lut.requireHeldOnce(t))
 	mustUnlock(t, held)
-	poll(t, func() bool { return len(s.trace(t)) == 0 })
-	mustUnlock(t, s.take(t))
+	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
+	mustUnlock(t, lut.mustLock(t))
 }
 
-// Every way in which a caller's context can end: at each stage of a call, by brute force. What was taken by a call that failed is
-// given back, so that the name is soon free.
-func contextEndsAnywhere(t *testing.T, s *subject) {
-	m := s.of(s.client(t), redislock.WithLease(time.Minute))
+// A caller's context ends at each stage of a call, by brute force. A call that fails releases what it
+// acquired, so that the name is soon free.
+func contextEndingAtAnyPointLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
+	m := lut.mutex(lut.newClient(t), redislock.WithLease(time.Minute))
 	w := newWheel(t)
 	took, gaveUp := 0, 0
 	for i := range 60 {
@@ -183,140 +176,33 @@ func contextEndsAnywhere(t *testing.T, s *subject) {
 		}
 		cancel()
 	}
-	t.Logf("%d took the lock, %d gave up", took, gaveUp)
+	t.Logf("%d acquired, %d gave up", took, gaveUp)
 	start := time.Now()
-	l := mustWait(t, s.rivalOf(s.client(t)))
+	l := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
 	require.Less(t, time.Since(start), 20*time.Second, "long before the lease ends")
 	mustUnlock(t, l)
-	poll(t, func() bool { return len(s.trace(t)) == 0 })
+	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
 }
 
-func callsBack(t *testing.T, s *subject) {
-	held := s.take(t)
-	holders := s.requireHeld(t)
-	c := s.client(t)
-	m := s.rivalOf(c).(*redislock.Mutex)
-	call := func() (<-chan *begun, func()) {
-		results := make(chan *begun, 1)
-		return results, m.LockFunc(t.Context(), func(l *redislock.Lock, err error) { results <- &begun{lock: l, err: err} })
+func lockFuncCallsBackOnce(t *testing.T, lut *lockUnderTest) {
+	held := lut.mustLock(t)
+	holders := lut.requireHeldOnce(t)
+	c := lut.newClient(t)
+	m := lut.conflictingMutex(c).(*redislock.Mutex)
+	call := func() (<-chan *asyncCall, func()) {
+		results := make(chan *asyncCall, 1)
+		return results, m.LockFunc(t.Context(), func(l *redislock.Lock, err error) { results <- &asyncCall{lock: l, err: err} })
 	}
 	granted, tooLate := call()
 	given, cancel := call()
 	cancel()
 	require.ErrorIs(t, (<-given).err, context.Canceled)
-	require.Equal(t, holders, s.requireHeld(t))
+	require.Equal(t, holders, lut.requireHeldOnce(t))
 	mustUnlock(t, held)
 	b := <-granted
 	require.NoError(t, b.err)
 	tooLate()
 	require.True(t, b.lock.Valid())
 	mustUnlock(t, b.lock)
-	poll(t, func() bool { return len(s.trace(t)) == 0 })
-}
-
-// Many callers of several processes, each of which has one connection to a node, with locks of all kinds.
-func TestKinds_ManyCallersOnOneConnection(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		const processes, callers, times, names = 3, 4, 5, 2
-		var subjects []*subject
-		for _, kind := range exclusive {
-			for range names {
-				subjects = append(subjects, newSubject(t, p, kind))
-			}
-		}
-		counts := make([]int, len(subjects)) // each guarded by its lock: the race detector is the checker
-		var running sync.WaitGroup
-		for range processes {
-			c := newClient(t, p.connect(t, onlyOneConnection))
-			for i, s := range subjects {
-				for range callers {
-					running.Go(func() {
-						for range times {
-							if err := s.of(c).Do(within(t, patience), func(context.Context) error { counts[i]++; return nil }); err != nil {
-								t.Error(err)
-							}
-						}
-					})
-				}
-			}
-		}
-		running.Wait()
-		for i, s := range subjects {
-			require.Equal(t, processes*callers*times, counts[i], s.kind)
-			s.requireNoTrace(t)
-		}
-		for _, s := range subjects { // they linger for a few seconds
-			poll(t, func() bool { return len(s.channels(t, s.name)) == 0 })
-		}
-	})
-}
-
-// Processes that share nothing but Redis.
-func TestKinds_ExcludeProcesses(t *testing.T) {
-	t.Parallel()
-	const processes, times = 3, 20
-	count := func(t *testing.T, p *place, role, kind string) int {
-		name := redistest.Name(t)
-		var running sync.WaitGroup
-		errs := make([]error, processes)
-		for i := range processes {
-			cmd := child(t, role, p.options.Addrs, name, times)
-			cmd.Env = append(cmd.Env, childKind+"="+kind, childPeers+"="+strconv.Itoa(processes))
-			running.Go(func() { errs[i] = cmd.Run() })
-		}
-		running.Wait()
-		require.NoError(t, errors.Join(errs...))
-		require.ElementsMatch(t, []string{name + counterTail, name + readyTail}, p.keys(t, name))
-		n, err := p.rdb.Get(t.Context(), name+counterTail).Int()
-		require.NoError(t, err)
-		return n
-	}
-	everywhere(t, func(t *testing.T, p *place) {
-		for _, kind := range []string{"plain", "fair", "write"} {
-			t.Run(kind+": no update is lost", func(t *testing.T) {
-				t.Parallel()
-				require.Equal(t, processes*times, count(t, p, roleCount, kind))
-			})
-		}
-		t.Run("read: updates are lost, as readers share it (control)", func(t *testing.T) {
-			t.Parallel()
-			require.Less(t, count(t, p, roleCount, "read"), processes*times)
-		})
-		t.Run("without a lock they are lost, too (control)", func(t *testing.T) {
-			t.Parallel()
-			require.Less(t, count(t, p, roleNoLock, "plain"), processes*times)
-		})
-	})
-}
-
-// A holder that is killed is succeeded when its lease ends, not before.
-func TestKinds_AreTakenOverFromAKilledProcess(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		for _, kinds := range [][2]string{{"plain", "plain"}, {"fair", "fair"}, {"write", "read"}, {"read", "write"}} {
-			t.Run(kinds[1]+" after "+kinds[0], func(t *testing.T) {
-				t.Parallel()
-				s := newSubject(t, p, kinds[1])
-				holder := child(t, roleHold, p.options.Addrs, s.name, 0)
-				holder.Env = append(holder.Env, childKind+"="+kinds[0])
-				stdin, err := holder.StdinPipe()
-				require.NoError(t, err)
-				defer stdin.Close()
-				require.NoError(t, holder.Start())
-				poll(t, func() bool { return p.rdb.Exists(t.Context(), s.name).Val() == 1 })
-				next := s.contender(t, s.of).start(t, within(t, patience))
-				require.NoError(t, holder.Process.Kill())
-				require.Error(t, holder.Wait())
-				dead := time.Now()
-				left := p.rdb.PTTL(t.Context(), s.name).Val()
-				require.Positive(t, left)
-				l := next.wait(t)
-				require.GreaterOrEqual(t, next.at.Sub(dead), left-10*time.Millisecond)
-				require.Less(t, next.at.Sub(dead), left+6*time.Second)
-				mustUnlock(t, l)
-				s.requireNoTrace(t)
-			})
-		}
-	})
+	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
 }

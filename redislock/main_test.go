@@ -11,7 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-// childEnv makes the test binary act as another process of a fleet; see process_test.go.
+// childEnv makes the test binary act as another process; see child_process_test.go.
 const childEnv = "REDISLOCK_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Most tests wait for leases and servers, not for the processor.
+	// Most tests wait for leases and servers rather than for the CPU.
 	flag.Parse()
 	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		if err := flag.Set("test.parallel", "16"); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// While the slot of a lock migrates, a plain lock goes on as ever: it has one key.
+// A plain lock has one key, so it keeps working while its slot migrates.
 func TestMutex_WhileItsSlotMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -26,18 +26,18 @@ func TestMutex_WhileItsSlotMigrates(t *testing.T) {
 	require.NoError(t, before.Unlock(within(t, patience)))
 	for range 20 {
 		mustUnlock(t, mustLock(t, m))
-		mustUnlock(t, mustTry(t, m))
+		mustUnlock(t, mustTryLock(t, m))
 	}
-	waiting := begin(func() (*redislock.Lock, error) { return c.Mutex(m.Name()).Lock(within(t, patience)) })
-	mustUnlock(t, waiting.wait(t))
+	waiting := callAsync(func() (*redislock.Lock, error) { return c.Mutex(m.Name()).Lock(within(t, patience)) })
+	mustUnlock(t, waiting.await(t))
 	require.Less(t, time.Since(began), 3*time.Second, "nothing waits for the slot")
-	keptFor(t, lease, held)
+	awaitRenewals(t, lease, held)
 	slot.Finish()
-	keptFor(t, lease, held)
+	awaitRenewals(t, lease, held)
 	mustUnlock(t, held, mustLock(t, m))
 }
 
-// Locks of several keys wait for the slot for as long as their callers do, and none of them fails.
+// Locks of several keys wait for the slot as long as their callers do. None of them fails.
 func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -49,11 +49,11 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 		"read":   func(name string) *redislock.Mutex { return c.RWMutex(name).Reader() },
 		"write":  func(name string) *redislock.Mutex { return c.RWMutex(name).Writer() },
 	}
-	held, waiting := map[string]*redislock.Lock{}, map[string]*begun{}
+	held, waiting := map[string]*redislock.Lock{}, map[string]*asyncCall{}
 	for kind, of := range kinds {
 		held[kind] = mustLock(t, of("{orders}:held:"+kind))
 	}
-	// One of the keys of each has to be there before, so that a call finds some keys and not the others.
+	// One key of each lock must exist before, so that a call finds some of its keys and not the others.
 	for kind := range kinds {
 		name := "{orders}:new:" + kind
 		if kind == "read" || kind == "write" {
@@ -66,7 +66,7 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	unlocked := make(chan error, len(kinds))
 	for kind, of := range kinds {
 		go func() { unlocked <- held[kind].Unlock(context.Background()) }()
-		waiting[kind] = begin(func() (*redislock.Lock, error) { return of("{orders}:new:" + kind).Lock(within(t, patience)) })
+		waiting[kind] = callAsync(func() (*redislock.Lock, error) { return of("{orders}:new:" + kind).Lock(within(t, patience)) })
 	}
 	require.NoError(t, newWheel(t).Sleep(t.Context(), 1500*time.Millisecond))
 	slot.Finish()
@@ -74,18 +74,18 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 		require.NoError(t, <-unlocked)
 	}
 	for kind := range kinds {
-		mustUnlock(t, waiting[kind].wait(t))
+		mustUnlock(t, waiting[kind].await(t))
 		poll(t, func() bool { return rdb.Exists(t.Context(), "{orders}:held:"+kind).Val() == 0 })
 	}
 }
 
-// A release that the slot keeps from being executed goes on in the background, and says so.
+// A release that the migration blocks continues in the background, and Unlock says so.
 func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
 	c := newClient(t, rdb)
-	l := mustRead(t, c.RWMutex("{orders}"))
+	l := mustRLock(t, c.RWMutex("{orders}"))
 	state, err := c.RWMutex("{orders}").Reader().State(t.Context())
 	require.NoError(t, err)
 	slot := cluster.Migrate(t, "{orders}")

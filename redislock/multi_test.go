@@ -2,7 +2,6 @@ package redislock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -15,24 +14,184 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-func threeNames(t testing.TB) (names [3]string) {
-	t.Helper()
-	base := redistest.Name(t)
-	for i, part := range []string{"a", "b", "c"} {
-		names[i] = base + ":" + part
-	}
-	return names
+func TestMultiMutex(t *testing.T) {
+	t.Parallel()
+
+	t.Run("callers that name them in different orders do not deadlock", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := onSharedServer(t)
+		names, other := threeNames(t), newClient(t, rdb)
+		ctx := within(t, patience)
+		var running sync.WaitGroup
+		inside := 0 // guarded by the locks; the race detector checks it
+		errs := make(chan error, 100)
+		for i := range 3 {
+			for _, c := range []*redislock.Client{c, other} {
+				m := c.MultiMutex([]string{names[i], names[(i+2)%3], names[(i+1)%3]})
+				running.Go(func() {
+					for range 10 {
+						errs <- m.Do(ctx, func(context.Context) error {
+							inside++
+							return nil
+						})
+					}
+				})
+			}
+		}
+		running.Wait()
+		close(errs)
+		for err := range errs {
+			require.NoError(t, err)
+		}
+		require.Equal(t, 60, inside)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("is lost with any part, and releases the others", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := onSharedServer(t)
+		names := threeNames(t)
+		l, err := c.MultiMutex(names[:], redislock.WithLease(2*time.Second)).TryLock(t.Context())
+		require.NoError(t, err)
+		ctx := l.Context(t.Context())
+		require.NoError(t, rdb.Del(t.Context(), names[1]).Err())
+		<-l.Done()
+		require.ErrorIs(t, l.Err(), redislock.ErrLost)
+		require.ErrorContains(t, l.Err(), names[1])
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), redislock.ErrLost)
+		require.False(t, l.Valid())
+		poll(t, func() bool { return rdb.Exists(t.Context(), names[0], names[2]).Val() == 0 })
+		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+		require.ErrorIs(t, l.Extend(t.Context(), time.Minute), redislock.ErrLost)
+	})
+
+	t.Run("renews its parts", func(t *testing.T) {
+		skipIfShort(t)
+		t.Parallel()
+		c, rdb, _ := onSharedServer(t)
+		names, w := threeNames(t), newWheel(t)
+		const lease = 900 * time.Millisecond
+		l, err := c.MultiMutex(names[:], redislock.WithLease(lease)).TryLock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, w.Sleep(t.Context(), 3*lease))
+		require.NoError(t, l.Err())
+		mustUnlock(t, l)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("acquires parts again whose leases ended during the wait", func(t *testing.T) {
+		skipIfShort(t)
+		t.Parallel()
+		c, rdb, _ := onSharedServer(t)
+		names := threeNames(t)
+		writeHold(t, rdb, names[2], 1500*time.Millisecond)
+		m := c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal())
+		l, err := m.Lock(within(t, patience))
+		require.NoError(t, err)
+		require.True(t, l.Valid())
+		mustUnlock(t, l)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("Close ends it with ErrClosed and frees all parts", func(t *testing.T) {
+		t.Parallel()
+		rdb, names := redistest.Shared(t).Client(t), threeNames(t)
+		c, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)))
+		require.NoError(t, err)
+		l, err := c.MultiMutex(names[:]).TryLock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, c.Close(within(t, patience)))
+		<-l.Done()
+		require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrClosed)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("Close frees all parts while the end of one releases the others", func(t *testing.T) {
+		t.Parallel()
+		rdb, base := redistest.Shared(t).Client(t), redistest.Name(t)
+		w := newWheel(t)
+		for round := range 40 {
+			names := make([]string, 20)
+			for i := range names {
+				names[i] = fmt.Sprint(base, round, ":", i)
+			}
+			c, err := redislock.New(rdb, redislock.WithWheel(w))
+			require.NoError(t, err)
+			_, err = c.MultiMutex(names).TryLock(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, c.Close(within(t, patience)))
+			requireAllFree(t, rdb, names...)
+		}
+	})
+
+	t.Run("an Owner that holds a part may lock all", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := onSharedServer(t)
+		names := threeNames(t)
+		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		part, err := c.Mutex(names[1]).TryLock(ctx)
+		require.NoError(t, err)
+		whole, err := c.MultiMutex(names[:]).TryLock(ctx)
+		require.NoError(t, err)
+		mustUnlock(t, whole)
+		require.True(t, part.Valid())
+		requireAllFree(t, rdb, names[0], names[2])
+		mustUnlock(t, part)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("a part that the Owner also holds alone survives the loss of the whole", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, _ := onSharedServer(t)
+		names := threeNames(t)
+		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		part, err := c.Mutex(names[1]).TryLock(ctx)
+		require.NoError(t, err)
+		whole, err := c.MultiMutex(names[:], redislock.WithLease(time.Second)).TryLock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, rdb.Del(t.Context(), names[0]).Err())
+		<-whole.Done()
+		poll(t, func() bool { return rdb.Exists(t.Context(), names[2]).Val() == 0 })
+		require.ErrorIs(t, whole.Unlock(t.Context()), redislock.ErrLost)
+		require.True(t, part.Valid())
+		requireHeldOnce(t, rdb, names[1])
+		mustUnlock(t, part)
+		requireAllFree(t, rdb, names[:]...)
+	})
+
+	t.Run("refuses invalid names and options", func(t *testing.T) {
+		t.Parallel()
+		c, rdb, name := onSharedServer(t)
+		for what, m := range map[string]*redislock.MultiMutex{
+			"none":        c.MultiMutex(nil),
+			"none, twice": c.MultiMutex(nil, redislock.WithLease(time.Second)),
+			"an empty":    c.MultiMutex([]string{name, ""}),
+			"a bad":       c.MultiMutex([]string{name, "a{b"}),
+			"twice":       c.MultiMutex([]string{name, name + "2", name}),
+			"lease":       c.MultiMutex([]string{name}, redislock.WithLease(-1)),
+			"fenced":      c.MultiMutex([]string{name}, redislock.WithFencing()),
+			"nil option":  c.MultiMutex([]string{name}, nil),
+		} {
+			_, err := m.Lock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+			_, err = m.TryLock(t.Context())
+			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+		}
+		require.ErrorIs(t, c.MultiMutex([]string{name}).Do(t.Context(), nil), redislock.ErrInvalid)
+		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
+		_, err := c.MultiMutex([]string{name, name + "2"}).TryLock(t.Context())
+		require.ErrorIs(t, err, redislock.ErrWrongKind)
+		requireFree(t, rdb, name+"2")
+		err = c.MultiMutex([]string{name + "2"}).Do(t.Context(), func(context.Context) error { return fmt.Errorf("f: %w", errWork) })
+		require.ErrorIs(t, err, errWork)
+		requireFree(t, rdb, name+"2")
+	})
 }
 
-func requireAllFree(t testing.TB, rdb redis.UniversalClient, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		requireFree(t, rdb, name)
-	}
-}
-
-// multiIsAllOrNothing is true wherever the parts are.
-func multiIsAllOrNothing(t *testing.T, rdb redis.UniversalClient) {
+// multiTakesAllOrNone checks a MultiMutex wherever its parts are.
+func multiTakesAllOrNone(t *testing.T, rdb redis.UniversalClient) {
 	c, names := newClient(t, rdb), threeNames(t)
 	m := c.MultiMutex([]string{names[2], names[0], names[1]})
 	require.Equal(t, names[:], m.Names())
@@ -65,185 +224,31 @@ func multiIsAllOrNothing(t *testing.T, rdb redis.UniversalClient) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, redislock.ErrLocked)
 	requireAllFree(t, rdb, names[0], names[2])
-	waiting := begin(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
+	waiting := callAsync(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
 	poll(t, func() bool { return rdb.Exists(t.Context(), names[0]).Val() == 1 })
 	mustUnlock(t, held)
-	mustUnlock(t, waiting.wait(t))
+	mustUnlock(t, waiting.await(t))
 	requireAllFree(t, rdb, names[:]...)
 }
 
-func TestMultiMutex(t *testing.T) {
+// A part may be lost while the parts are joined. Unlock must still release the parts behind it, or their
+// watchdogs would keep them.
+func TestMultiMutex_PartLostDuringAcquisition(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
+	c, rdb, name := onSharedServer(t)
+	parts := make([]*redislock.Lock, 500)
+	for i := range parts {
+		parts[i] = mustLock(t, c.Mutex(fmt.Sprintf("%s:%d", name, i)))
+	}
+	require.NoError(t, rdb.Del(t.Context(), parts[0].Name()).Err())
+	require.ErrorIs(t, parts[0].Extend(t.Context(), time.Minute), redislock.ErrLost)
 
-	t.Run("callers that name them in different orders do not wait for each other", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, _ := shared(t)
-		names, other := threeNames(t), newClient(t, rdb)
-		ctx := within(t, patience)
-		var running sync.WaitGroup
-		inside := 0 // the locks guard it: the race detector is the checker
-		errs := make(chan error, 100)
-		for i := range 3 {
-			for _, c := range []*redislock.Client{c, other} {
-				m := c.MultiMutex([]string{names[i], names[(i+2)%3], names[(i+1)%3]})
-				running.Go(func() {
-					for range 10 {
-						errs <- m.Do(ctx, func(context.Context) error {
-							inside++
-							return nil
-						})
-					}
-				})
-			}
-		}
-		running.Wait()
-		close(errs)
-		for err := range errs {
-			require.NoError(t, err)
-		}
-		require.Equal(t, 60, inside)
-		requireAllFree(t, rdb, names[:]...)
-	})
-
-	t.Run("is lost when a part is, and the rest is released", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, _ := shared(t)
-		names := threeNames(t)
-		l, err := c.MultiMutex(names[:], redislock.WithLease(2*time.Second)).TryLock(t.Context())
-		require.NoError(t, err)
-		ctx := l.Context(t.Context())
-		require.NoError(t, rdb.Del(t.Context(), names[1]).Err())
-		<-l.Done()
-		require.ErrorIs(t, l.Err(), redislock.ErrLost)
-		require.ErrorContains(t, l.Err(), names[1])
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), redislock.ErrLost)
-		require.False(t, l.Valid())
-		poll(t, func() bool { return rdb.Exists(t.Context(), names[0], names[2]).Val() == 0 })
-		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
-		require.ErrorIs(t, l.Extend(t.Context(), time.Minute), redislock.ErrLost)
-	})
-
-	t.Run("its parts are renewed", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, _ := shared(t)
-		names, w := threeNames(t), newWheel(t)
-		const lease = 900 * time.Millisecond
-		l, err := c.MultiMutex(names[:], redislock.WithLease(lease)).TryLock(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, w.Sleep(t.Context(), 3*lease))
-		require.NoError(t, l.Err())
-		mustUnlock(t, l)
-		requireAllFree(t, rdb, names[:]...)
-	})
-
-	t.Run("parts that end while it waits for another are taken anew", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, _ := shared(t)
-		names := threeNames(t)
-		holdRaw(t, rdb, names[2], 1500*time.Millisecond)
-		m := c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal())
-		l, err := m.Lock(within(t, patience))
-		require.NoError(t, err)
-		require.True(t, l.Valid())
-		mustUnlock(t, l)
-		requireAllFree(t, rdb, names[:]...)
-	})
-
-	t.Run("Close ends it with ErrClosed and frees all parts", func(t *testing.T) {
-		t.Parallel()
-		rdb, names := redistest.Shared(t).Client(t), threeNames(t)
-		c, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)))
-		require.NoError(t, err)
-		l, err := c.MultiMutex(names[:]).TryLock(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, c.Close(within(t, patience)))
-		<-l.Done()
-		require.ErrorIs(t, l.Err(), redislock.ErrClosed)
-		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrClosed)
-		requireAllFree(t, rdb, names[:]...)
-	})
-
-	t.Run("Close frees all parts, also while the end of the first is giving up the others", func(t *testing.T) {
-		t.Parallel()
-		rdb, base := redistest.Shared(t).Client(t), redistest.Name(t)
-		w := newWheel(t)
-		for round := range 40 {
-			names := make([]string, 20)
-			for i := range names {
-				names[i] = fmt.Sprint(base, round, ":", i)
-			}
-			c, err := redislock.New(rdb, redislock.WithWheel(w))
-			require.NoError(t, err)
-			_, err = c.MultiMutex(names).TryLock(t.Context())
-			require.NoError(t, err)
-			require.NoError(t, c.Close(within(t, patience)))
-			requireAllFree(t, rdb, names...)
-		}
-	})
-
-	t.Run("an owner of a part may take the whole", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, _ := shared(t)
-		names := threeNames(t)
-		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
-		part, err := c.Mutex(names[1]).TryLock(ctx)
-		require.NoError(t, err)
-		whole, err := c.MultiMutex(names[:]).TryLock(ctx)
-		require.NoError(t, err)
-		mustUnlock(t, whole)
-		require.True(t, part.Valid())
-		requireAllFree(t, rdb, names[0], names[2])
-		mustUnlock(t, part)
-		requireAllFree(t, rdb, names[:]...)
-	})
-
-	t.Run("a part that its owner holds besides outlives the loss of the whole", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, _ := shared(t)
-		names := threeNames(t)
-		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
-		part, err := c.Mutex(names[1]).TryLock(ctx)
-		require.NoError(t, err)
-		whole, err := c.MultiMutex(names[:], redislock.WithLease(time.Second)).TryLock(ctx)
-		require.NoError(t, err)
-		require.NoError(t, rdb.Del(t.Context(), names[0]).Err())
-		<-whole.Done()
-		poll(t, func() bool { return rdb.Exists(t.Context(), names[2]).Val() == 0 })
-		require.ErrorIs(t, whole.Unlock(t.Context()), redislock.ErrLost)
-		require.True(t, part.Valid())
-		requireHeldOnce(t, rdb, names[1])
-		mustUnlock(t, part)
-		requireAllFree(t, rdb, names[:]...)
-	})
-
-	t.Run("refuses bad names and options", func(t *testing.T) {
-		t.Parallel()
-		c, rdb, name := shared(t)
-		for what, m := range map[string]*redislock.MultiMutex{
-			"none":        c.MultiMutex(nil),
-			"none, twice": c.MultiMutex(nil, redislock.WithLease(time.Second)),
-			"an empty":    c.MultiMutex([]string{name, ""}),
-			"a bad":       c.MultiMutex([]string{name, "a{b"}),
-			"twice":       c.MultiMutex([]string{name, name + "2", name}),
-			"lease":       c.MultiMutex([]string{name}, redislock.WithLease(-1)),
-			"fenced":      c.MultiMutex([]string{name}, redislock.WithFencing()),
-			"nil option":  c.MultiMutex([]string{name}, nil),
-		} {
-			_, err := m.Lock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrInvalid, what)
-			_, err = m.TryLock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrInvalid, what)
-		}
-		require.ErrorIs(t, c.MultiMutex([]string{name}).Do(t.Context(), nil), redislock.ErrInvalid)
-		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
-		_, err := c.MultiMutex([]string{name, name + "2"}).TryLock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrWrongKind)
-		requireFree(t, rdb, name+"2")
-		err = c.MultiMutex([]string{name + "2"}).Do(t.Context(), func(context.Context) error { return fmt.Errorf("f: %w", errWork) })
-		require.ErrorIs(t, err, errWork)
-		requireFree(t, rdb, name+"2")
-	})
+	whole := c.Join(parts...)
+	<-whole.Done()
+	require.ErrorIs(t, whole.Unlock(t.Context()), redislock.ErrLost)
+	for _, part := range parts {
+		require.Error(t, part.Err(), "%s is still held", part.Name())
+		poll(t, func() bool { return rdb.Exists(t.Context(), part.Name()).Val() == 0 })
+	}
 }
-
-var errWork = errors.New("work failed")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,9 +17,9 @@ import (
 func TestMutex_TryLock(t *testing.T) {
 	t.Parallel()
 
-	t.Run("takes a free lock in Redisson's form and frees it", func(t *testing.T) {
+	t.Run("acquires and frees in Redisson's format", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		before := time.Now()
 		l, err := c.Mutex(name).TryLock(t.Context())
 		require.NoError(t, err)
@@ -43,9 +42,9 @@ func TestMutex_TryLock(t *testing.T) {
 		require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
 	})
 
-	t.Run("says how long another still holds it", func(t *testing.T) {
+	t.Run("reports the remaining lease of another holder", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		other := newClient(t, rdb)
 		held := mustLock(t, other.Mutex(name, redislock.WithLease(20*time.Second)))
 		holder := requireHeldOnce(t, rdb, name)
@@ -65,9 +64,9 @@ func TestMutex_TryLock(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 
-	t.Run("is not reentrant: a hold belongs to its handle", func(t *testing.T) {
+	t.Run("is not reentrant without an Owner", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		m := c.Mutex(name)
 		first := mustLock(t, m)
 		_, err := m.TryLock(t.Context())
@@ -75,7 +74,7 @@ func TestMutex_TryLock(t *testing.T) {
 		requireHeldOnce(t, rdb, name)
 		require.NoError(t, first.Unlock(t.Context()))
 		second := mustLock(t, m)
-		require.ErrorIs(t, first.Unlock(t.Context()), redislock.ErrNotHeld, "a stale handle")
+		require.ErrorIs(t, first.Unlock(t.Context()), redislock.ErrNotHeld, "an old handle")
 		requireHeldOnce(t, rdb, name)
 		require.NoError(t, second.Unlock(t.Context()))
 	})
@@ -84,7 +83,7 @@ func TestMutex_TryLock(t *testing.T) {
 func TestLock_Unlock(t *testing.T) {
 	t.Parallel()
 
-	t.Run("of a nil or zero Lock is ErrNotHeld", func(t *testing.T) {
+	t.Run("of a nil or zero Lock returns ErrNotHeld", func(t *testing.T) {
 		t.Parallel()
 		for _, l := range []*redislock.Lock{nil, {}} {
 			require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrNotHeld)
@@ -99,7 +98,7 @@ func TestLock_Unlock(t *testing.T) {
 
 	t.Run("without a deadline or cancellation needs no goroutine", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		l, err := c.Mutex(name).Lock(context.Background())
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(context.Background()))
@@ -112,7 +111,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("holds the lock while the function runs", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		errMine := errors.New("mine")
 		var inside context.Context
 		err := c.Mutex(name).Do(t.Context(), func(ctx context.Context) error {
@@ -129,7 +128,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("ends the function's context with ErrLost when the lock is lost", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		err := c.Mutex(name, redislock.WithLease(time.Second)).Do(t.Context(), func(ctx context.Context) error {
 			require.NoError(t, rdb.Del(ctx, name).Err())
 			<-ctx.Done()
@@ -140,7 +139,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("reports a loss that the function did not notice", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		err := c.Mutex(name).Do(t.Context(), func(ctx context.Context) error {
 			return rdb.Del(ctx, name).Err()
 		})
@@ -149,7 +148,7 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("unlocks although its context has ended", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		err := c.Mutex(name).Do(ctx, func(inside context.Context) error {
 			cancel()
@@ -162,16 +161,16 @@ func TestMutex_Do(t *testing.T) {
 
 	t.Run("unlocks when the function panics", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		require.PanicsWithValue(t, "boom", func() {
 			_ = c.Mutex(name).Do(t.Context(), func(context.Context) error { panic("boom") })
 		})
 		requireFree(t, rdb, name)
 	})
 
-	t.Run("unlocks when the function ends its goroutine", func(t *testing.T) {
+	t.Run("unlocks when the function calls Goexit", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := onSharedServer(t)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -184,7 +183,7 @@ func TestMutex_Do(t *testing.T) {
 
 func TestLock_WithoutRenewal(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	const lease = time.Second
 	start := time.Now()
 	l := mustLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))
@@ -197,75 +196,38 @@ func TestLock_WithoutRenewal(t *testing.T) {
 	require.NoError(t, other.Unlock(t.Context()))
 }
 
-func TestRedislock_RefusesBadInput(t *testing.T) {
+func TestLock_Extend(t *testing.T) {
 	t.Parallel()
-	server := redistest.Shared(t)
-	dialer := &redistest.FaultDialer{}
-	rdb := server.Client(t, func(o *redis.Options) { o.Dialer = dialer.Dial })
-	c := newClient(t, rdb)
-	name := redistest.Name(t)
-	nothing := func(context.Context) error { return nil }
 
-	endless := redis.NewClient(&redis.Options{ReadTimeout: -1})
-	defer endless.Close()
-	construct := func(rdb redis.UniversalClient, opts ...redislock.Option) error {
-		_, err := redislock.New(rdb, opts...)
-		return err
-	}
-	for what, tt := range map[string]struct {
-		err   error
-		field string
-		value any
-	}{
-		"no client":                {construct(nil), "client", "nil"},
-		"a nil *redis.Client":      {construct((*redis.Client)(nil)), "client", "nil"},
-		"a nil option":             {construct(rdb, nil), "option", 0},
-		"a nil wheel":              {construct(rdb, redislock.WithWheel(nil)), "WithWheel", "nil"},
-		"a nil logger":             {construct(rdb, redislock.WithLogger(nil)), "WithLogger", "nil"},
-		"a nil function":           {c.Mutex(name).Do(t.Context(), nil), "function", "nil"},
-		"a nil context":            {c.Mutex(name).Do(nil, nothing), "context", "nil"}, //nolint:staticcheck // on purpose
-		"a bad default":            {construct(rdb, redislock.WithLockDefaults(redislock.WithLease(0))), "WithLease", time.Duration(0)},
-		"a nil default":            {construct(rdb, redislock.WithLockDefaults(nil)), "option", 0},
-		"a poll too short":         {construct(rdb, redislock.WithPoll(time.Millisecond)), "WithPoll", time.Millisecond},
-		"a client without timeout": {construct(endless), "client", "without a ReadTimeout"},
-		"a nil lock option":        {c.Mutex(name, nil).Do(t.Context(), nothing), "option", 0},
-		"no lease":                 {c.Mutex(name, redislock.WithLease(0)).Do(t.Context(), nothing), "WithLease", time.Duration(0)},
-		"a negative lease":         {c.Mutex(name, redislock.WithLease(-time.Second)).Do(t.Context(), nothing), "WithLease", -time.Second},
-		"a lease of a nanosecond":  {c.Mutex(name, redislock.WithLease(1)).Do(t.Context(), nothing), "WithLease", time.Nanosecond},
-		"a lease below 1 ms":       {c.Mutex(name, redislock.WithLease(time.Millisecond-1)).Do(t.Context(), nothing), "WithLease", time.Millisecond - 1},
-		"a lease above 365 days":   {c.Mutex(name, redislock.WithLease(365*24*time.Hour+1)).Do(t.Context(), nothing), "WithLease", 365*24*time.Hour + 1},
-		"the longest duration":     {c.Mutex(name, redislock.WithLease(1<<63-1)).Do(t.Context(), nothing), "WithLease", time.Duration(1<<63 - 1)},
-		"an empty name":            {c.Mutex("").Do(t.Context(), nothing), "name", `""`},
-		"a name above 64 KiB":      {c.Mutex(strings.Repeat("x", 64<<10+1)).Do(t.Context(), nothing), "name", `"` + strings.Repeat("x", 128) + `"...`},
-		"a name with an open tag":  {c.Mutex("a{b").Do(t.Context(), nothing), "name", `"a{b"`},
-		"a name with an empty tag": {c.Mutex("{}").Do(t.Context(), nothing), "name", `"{}"`},
-	} {
-		t.Run(what, func(t *testing.T) {
-			require.ErrorIs(t, tt.err, redislock.ErrInvalid)
-			var invalid *redislock.InvalidError
-			require.ErrorAs(t, tt.err, &invalid)
-			require.Equal(t, tt.field, invalid.Field)
-			require.Equal(t, tt.value, invalid.Value)
-		})
-	}
-
-	t.Run("by every method", func(t *testing.T) {
-		bad := c.Mutex("")
-		_, err := bad.Lock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrInvalid)
-		_, err = bad.TryLock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrInvalid)
+	t.Run("keeps the lock through an outage longer than the lease", func(t *testing.T) {
+		skipIfShort(t)
+		t.Parallel()
+		server := redistest.Shared(t)
+		dialer := &redistest.FaultDialer{}
+		c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, time.Second }))
+		name := redistest.Name(t)
+		const lease = time.Second
+		l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
+		require.NoError(t, l.Extend(t.Context(), time.Minute))
+		dialer.Set(redistest.BlackholeUp)
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 3*lease))
+		require.True(t, l.Valid())
+		dialer.Set(redistest.Pass)
+		dialer.Reset()
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 
-	t.Run("an ended context", func(t *testing.T) {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		errWhy := errors.New("why")
-		cancel(errWhy)
-		_, err := c.Mutex(name).Lock(ctx)
-		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorIs(t, err, errWhy)
-		require.NotErrorIs(t, err, redislock.ErrLocked)
+	t.Run("refuses bad input", func(t *testing.T) {
+		t.Parallel()
+		c, _, name := onSharedServer(t)
+		l := mustLock(t, c.Mutex(name))
+		for _, d := range []time.Duration{0, -1, 1, time.Millisecond - 1, 365*24*time.Hour + 1} {
+			require.ErrorIs(t, l.Extend(t.Context(), d), redislock.ErrInvalid)
+		}
+		require.ErrorIs(t, l.Extend(nil, time.Minute), redislock.ErrInvalid) //nolint:staticcheck // on purpose
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, l.Extend(ctx, time.Minute), context.Canceled)
+		require.NoError(t, l.Unlock(t.Context()))
 	})
-
-	require.Zero(t, dialer.Conns(), "nothing was sent to Redis")
 }

@@ -13,8 +13,28 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// A name may be any bytes, among them those that tell queues apart.
-func TestRedislock_WaitersListenUnderAnyName(t *testing.T) {
+func TestKinds_AcceptOddNames(t *testing.T) {
+	t.Parallel()
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		c, base := newClient(t, dep.rdb), redistest.Name(t)
+		for _, name := range []string{
+			" ", ":", "*?[", "\x00\r\n", "\xff", "{a}{b}", "a{b}c", "d:}{e}", "{f}:g:h", "redisson_lock__channel:{x}", strings.Repeat("x", 64<<10-len(base)),
+		} {
+			for _, kind := range singleNameKinds {
+				m := newMutex(c, kind, base+name)
+				l := mustTryLock(t, m)
+				require.Equal(t, int64(1), dep.rdb.Exists(t.Context(), base+name).Val())
+				next := callAsync(func() (*redislock.Lock, error) { return newMutex(c, kind, base+name).Lock(within(t, patience)) })
+				mustUnlock(t, l)
+				mustUnlock(t, next.await(t))
+				requireFree(t, dep.rdb, base+name)
+			}
+		}
+	})
+}
+
+// A name may hold any bytes, including separators of the library's own keys.
+func TestWaiters_SubscribeUnderAnyName(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	c := newClient(t, rdb)
@@ -45,7 +65,7 @@ func TestRedislock_WaitersListenUnderAnyName(t *testing.T) {
 					}
 					got <- err
 				})
-				poll(t, func() bool { return listening(t, rdb, channel) == 1 })
+				poll(t, func() bool { return countSubscribedChannels(t, rdb, channel) == 1 })
 				require.NoError(t, held.Unlock(t.Context()))
 				require.NoError(t, <-got)
 			})
@@ -53,8 +73,8 @@ func TestRedislock_WaitersListenUnderAnyName(t *testing.T) {
 	}
 }
 
-// listening is how many channels that begin so somebody listens to.
-func listening(t *testing.T, rdb *redis.Client, prefix string) (n int) {
+// countSubscribedChannels returns the number of channels with the prefix that have subscribers.
+func countSubscribedChannels(t *testing.T, rdb *redis.Client, prefix string) (n int) {
 	t.Helper()
 	channels, err := rdb.PubSubChannels(t.Context(), "*").Result()
 	require.NoError(t, err)

@@ -15,10 +15,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// fleet is several servers that do not know of each other.
-type fleet []*redistest.Server
+// independentServers are servers that do not know of each other.
+type independentServers []*redistest.Server
 
-func newFleet(t testing.TB, n int) (f fleet) {
+func startServers(t testing.TB, n int) (f independentServers) {
 	t.Helper()
 	for range n {
 		f = append(f, redistest.Start(t))
@@ -26,7 +26,7 @@ func newFleet(t testing.TB, n int) (f fleet) {
 	return f
 }
 
-func (f fleet) clients(t testing.TB) (rdbs []redis.UniversalClient) {
+func (f independentServers) clients(t testing.TB) (rdbs []redis.UniversalClient) {
 	t.Helper()
 	for _, s := range f {
 		rdbs = append(rdbs, s.Client(t))
@@ -34,8 +34,8 @@ func (f fleet) clients(t testing.TB) (rdbs []redis.UniversalClient) {
 	return rdbs
 }
 
-// quorum returns a Quorum with connections of its own that is closed with the test.
-func (f fleet) quorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum {
+// newQuorum returns a Quorum with its own connections. It is closed with the test.
+func (f independentServers) newQuorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum {
 	t.Helper()
 	q, err := redislock.NewQuorum(f.clients(t), append(opts, redislock.WithWheel(newWheel(t)))...)
 	require.NoError(t, err)
@@ -47,8 +47,9 @@ func (f fleet) quorum(t testing.TB, opts ...redislock.Option) *redislock.Quorum 
 	return q
 }
 
-// failing is quorum for servers of which some die: what these had cannot be released, and Close says so.
-func (f fleet) failing(t testing.TB) *redislock.Quorum {
+// newQuorumOfFailingServers is newQuorum for tests that stop servers. Close then reports the locks that it
+// could not release, which is ignored.
+func (f independentServers) newQuorumOfFailingServers(t testing.TB) *redislock.Quorum {
 	t.Helper()
 	q, err := redislock.NewQuorum(f.clients(t), redislock.WithWheel(newWheel(t)))
 	require.NoError(t, err)
@@ -60,8 +61,8 @@ func (f fleet) failing(t testing.TB) *redislock.Quorum {
 	return q
 }
 
-// requireFreeSoon is for what is released in the background.
-func (f fleet) requireFreeSoon(t testing.TB, name string) {
+// awaitFree waits until no server holds the name, since some releases run in the background.
+func (f independentServers) awaitFree(t testing.TB, name string) {
 	t.Helper()
 	for _, rdb := range f.clients(t) {
 		poll(t, func() bool {
@@ -72,23 +73,16 @@ func (f fleet) requireFreeSoon(t testing.TB, name string) {
 	}
 }
 
-func mustQuorum(t testing.TB, m *redislock.QuorumMutex) *redislock.Lock {
-	t.Helper()
-	l, err := m.Lock(within(t, patience))
-	require.NoError(t, err)
-	return l
-}
-
 func TestQuorum(t *testing.T) {
 	t.Parallel()
-	servers := newFleet(t, 3)
+	servers := startServers(t, 3)
 
-	t.Run("locks everywhere, keeps others out, and unlocks everywhere", func(t *testing.T) {
+	t.Run("locks on all servers, excludes others, and unlocks on all", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
-		m := servers.quorum(t).Mutex(name)
+		m := servers.newQuorum(t).Mutex(name)
 		before := time.Now()
-		l := mustQuorum(t, m)
+		l := mustLock(t, m)
 		require.Equal(t, name, m.Name())
 		require.Equal(t, name, l.Name())
 		require.True(t, l.Valid())
@@ -97,10 +91,10 @@ func TestQuorum(t *testing.T) {
 		require.Less(t, l.Deadline().Sub(before), redislock.DefaultLease)
 		require.Greater(t, time.Until(l.Deadline()), redislock.DefaultLease*9/10)
 		for _, rdb := range servers.clients(t) {
-			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 }) // the third may come later
+			poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 }) // the third may follow later
 			requireHeldOnce(t, rdb, name)
 		}
-		other := servers.quorum(t).Mutex(name)
+		other := servers.newQuorum(t).Mutex(name)
 		_, err := other.TryLock(t.Context())
 		var locked *redislock.LockedError
 		require.ErrorAs(t, err, &locked)
@@ -110,22 +104,22 @@ func TestQuorum(t *testing.T) {
 		mustUnlock(t, l)
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrNotHeld)
 		require.ErrorIs(t, l.Err(), redislock.ErrNotHeld)
-		servers.requireFreeSoon(t, name)
-		mustUnlock(t, mustQuorum(t, other))
-		servers.requireFreeSoon(t, name)
+		servers.awaitFree(t, name)
+		mustUnlock(t, mustLock(t, other))
+		servers.awaitFree(t, name)
 	})
 
-	// Each way in which some of the servers may be taken by another.
+	// All sets of servers that another client may hold.
 	for mask := range 1 << len(servers) {
 		t.Run(fmt.Sprintf("with servers %03b taken by another", mask), func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
 			for i, s := range servers {
 				if mask>>i&1 == 1 {
-					holdRaw(t, s.Client(t), name, time.Minute)
+					writeHold(t, s.Client(t), name, time.Minute)
 				}
 			}
-			l, err := servers.quorum(t).Mutex(name).TryLock(t.Context())
+			l, err := servers.newQuorum(t).Mutex(name).TryLock(t.Context())
 			if bits.OnesCount(uint(mask)) > 1 {
 				require.ErrorIs(t, err, redislock.ErrLocked)
 				require.NotErrorIs(t, err, redislock.ErrNoQuorum)
@@ -144,15 +138,15 @@ func TestQuorum(t *testing.T) {
 		})
 	}
 
-	t.Run("waiters of several processes take turns", func(t *testing.T) {
+	t.Run("excludes callers of several clients", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		ctx := within(t, 2*patience)
-		inside := 0 // guarded by the lock: the race detector is the checker
+		inside := 0 // guarded by the lock; the race detector checks it
 		var running sync.WaitGroup
 		errs := make(chan error, 100)
 		for range 3 {
-			m := servers.quorum(t).Mutex(name)
+			m := servers.newQuorum(t).Mutex(name)
 			for range 2 {
 				running.Go(func() {
 					for range 5 {
@@ -170,20 +164,20 @@ func TestQuorum(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, 30, inside)
-		servers.requireFreeSoon(t, name)
+		servers.awaitFree(t, name)
 	})
 
-	t.Run("one that gives up leaves nothing behind", func(t *testing.T) {
+	t.Run("a waiter that gives up leaves no keys", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
-		held := mustQuorum(t, servers.quorum(t).Mutex(name))
+		held := mustLock(t, servers.newQuorum(t).Mutex(name))
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, err := servers.quorum(t).Mutex(name).Lock(ctx)
+		_, err := servers.newQuorum(t).Mutex(name).Lock(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, redislock.ErrLocked)
 		mustUnlock(t, held)
-		servers.requireFreeSoon(t, name)
+		servers.awaitFree(t, name)
 	})
 
 	t.Run("Close ends it with ErrClosed and frees it", func(t *testing.T) {
@@ -191,8 +185,8 @@ func TestQuorum(t *testing.T) {
 		name := redistest.Name(t)
 		q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
 		require.NoError(t, err)
-		l := mustQuorum(t, q.Mutex(name))
-		waiting := begin(func() (*redislock.Lock, error) { return q.Mutex(name).Lock(within(t, patience)) })
+		l := mustLock(t, q.Mutex(name))
+		waiting := callAsync(func() (*redislock.Lock, error) { return q.Mutex(name).Lock(within(t, patience)) })
 		require.NoError(t, q.Close(within(t, patience)))
 		require.NoError(t, q.Close(within(t, patience)))
 		<-l.Done()
@@ -201,10 +195,10 @@ func TestQuorum(t *testing.T) {
 		require.ErrorIs(t, waiting.err, redislock.ErrClosed)
 		_, err = q.Mutex(name).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrClosed)
-		servers.requireFreeSoon(t, name)
+		servers.awaitFree(t, name)
 	})
 
-	t.Run("tells hooks once, not once for each server", func(t *testing.T) {
+	t.Run("calls hooks once, not once per server", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		var mu sync.Mutex
@@ -219,8 +213,8 @@ func TestQuorum(t *testing.T) {
 		hooks := redislock.Hooks{
 			Acquired: note("acquired"), Contended: note("contended"), Lost: note("lost"), Released: note("released"),
 		}
-		m := servers.quorum(t, redislock.WithHooks(hooks)).Mutex(name)
-		l := mustQuorum(t, m)
+		m := servers.newQuorum(t, redislock.WithHooks(hooks)).Mutex(name)
+		l := mustLock(t, m)
 		_, err := m.TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
 		mustUnlock(t, l)
@@ -235,7 +229,7 @@ func TestQuorum(t *testing.T) {
 		require.Equal(t, want, told)
 	})
 
-	t.Run("refuses bad clients, names and options", func(t *testing.T) {
+	t.Run("refuses invalid clients, names and options", func(t *testing.T) {
 		t.Parallel()
 		rdbs := servers.clients(t)
 		for what, rdbs := range map[string][]redis.UniversalClient{
@@ -246,7 +240,7 @@ func TestQuorum(t *testing.T) {
 		}
 		_, err := redislock.NewQuorum(rdbs, nil)
 		require.ErrorIs(t, err, redislock.ErrInvalid)
-		q := servers.quorum(t)
+		q := servers.newQuorum(t)
 		for what, m := range map[string]*redislock.QuorumMutex{
 			"name": q.Mutex("a{b"), "lease": q.Mutex("a", redislock.WithLease(0)), "fenced": q.Mutex("a", redislock.WithFencing()),
 			"replicas": q.Mutex("a", redislock.WithReplicas(1, time.Second)),
@@ -260,8 +254,9 @@ func TestQuorum(t *testing.T) {
 	})
 }
 
-// One server of three is away, and nobody notices.
+// One server of three is down, without effect on holders and callers.
 func TestQuorum_OutlivesAMinority(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	const lease = 1200 * time.Millisecond
 	for what, away := range map[string]func(*testing.T, *redistest.Server){
@@ -271,8 +266,8 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			servers, name, w := newFleet(t, 3), redistest.Name(t), newWheel(t)
-			// Short timeouts, so that what hangs is over when the test is.
+			servers, name, w := startServers(t, 3), redistest.Name(t), newWheel(t)
+			// Short timeouts, so that no call outlives the test.
 			var rdbs []redis.UniversalClient
 			for _, s := range servers {
 				rdbs = append(rdbs, s.Client(t, func(o *redis.Options) {
@@ -283,7 +278,7 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = q.Close(within(t, 2*time.Second)) }()
 			m := q.Mutex(name, redislock.WithLease(lease))
-			held := mustQuorum(t, m)
+			held := mustLock(t, m)
 			away(t, servers[1])
 			require.NoError(t, w.Sleep(t.Context(), 2*lease))
 			require.NoError(t, held.Err(), "a majority renews it")
@@ -292,32 +287,33 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 			require.ErrorIs(t, err, redislock.ErrLocked)
 			begun := time.Now()
 			mustUnlock(t, held)
-			l := mustQuorum(t, q.Mutex(name)) // would wait 5 s for all to answer
+			l := mustLock(t, q.Mutex(name)) // would take 5 s if it waited for all servers
 			require.True(t, l.Valid())
 			mustUnlock(t, l)
-			require.Less(t, time.Since(begun), 3*time.Second, "it delays nobody")
+			require.Less(t, time.Since(begun), 3*time.Second, "it delays no caller")
 			t.Logf("unlock, lock and unlock took %v", time.Since(begun))
-			fleet{servers[0], servers[2]}.requireFreeSoon(t, name)
+			independentServers{servers[0], servers[2]}.awaitFree(t, name)
 		})
 	}
 }
 
 func TestQuorum_WithoutAMajority(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
-	servers, name := newFleet(t, 3), redistest.Name(t)
+	servers, name := startServers(t, 3), redistest.Name(t)
 	q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
 	require.NoError(t, err)
 	defer func() { _ = q.Close(within(t, 5*time.Second)) }()
 	const lease = 2 * time.Second
-	l := mustQuorum(t, q.Mutex(name, redislock.WithLease(lease)))
+	l := mustLock(t, q.Mutex(name, redislock.WithLease(lease)))
 	servers[0].Kill()
 	servers[2].Kill()
-	require.Less(t, time.Until(l.Deadline()), lease, "before another majority could have it")
+	require.Less(t, time.Until(l.Deadline()), lease, "before another majority can grant it")
 	<-l.Done()
 	require.ErrorIs(t, l.Err(), redislock.ErrLost)
 	require.False(t, l.Valid())
 	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
-	fleet{servers[1]}.requireFreeSoon(t, name)
+	independentServers{servers[1]}.awaitFree(t, name)
 
 	for range 2 {
 		_, err = q.Mutex(name).TryLock(within(t, patience))
@@ -326,7 +322,7 @@ func TestQuorum_WithoutAMajority(t *testing.T) {
 		_, err = q.Mutex(name).Lock(within(t, patience))
 		require.ErrorIs(t, err, redislock.ErrNoQuorum)
 	}
-	fleet{servers[1]}.requireFreeSoon(t, name)
+	independentServers{servers[1]}.awaitFree(t, name)
 	servers[2].Restart(t)
 	poll(t, func() bool {
 		l, err = q.Mutex(name).TryLock(within(t, patience))

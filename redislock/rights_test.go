@@ -12,13 +12,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// A user of Redis 7 has no channels unless it is given some. Its locks are locked and unlocked as ever; who waits looks every few seconds.
+// A user of Redis 7 may use no channels by default. Its locks still work; waiters poll every few seconds.
 func TestKinds_WithoutRightsToChannels(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	user := server.User(t, "app", "~*", "+@all")
-	for _, kind := range single {
+	for _, kind := range singleNameKinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			var lost, released atomic.Int32
@@ -27,12 +28,12 @@ func TestKinds_WithoutRightsToChannels(t *testing.T) {
 				Released: func(redislock.Event) { released.Add(1) },
 			}))
 			other := newClient(t, server.Client(t, user))
-			m, name := mutexOf(c, kind, kind), kind
+			m, name := newMutex(c, kind, kind), kind
 			for range 5 {
-				mustUnlock(t, mustTry(t, m))
+				mustUnlock(t, mustTryLock(t, m))
 				require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
 			}
-			l := mustTry(t, m)
+			l := mustTryLock(t, m)
 			freed, err := m.ForceUnlock(t.Context())
 			require.NoError(t, err)
 			require.True(t, freed)
@@ -46,24 +47,24 @@ func TestKinds_WithoutRightsToChannels(t *testing.T) {
 			}
 			requireFree(t, rdb, name)
 
-			l = mustTry(t, m)
-			rival := mutexOf(other, kind, name)
+			l = mustTryLock(t, m)
+			rival := newMutex(other, kind, name)
 			if kind == "read" {
 				rival = other.RWMutex(name).Writer()
 			}
-			waiting := begin(func() (*redislock.Lock, error) { return rival.Lock(within(t, patience)) })
+			waiting := callAsync(func() (*redislock.Lock, error) { return rival.Lock(within(t, patience)) })
 			require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
 			mustUnlock(t, l)
 			freedAt := time.Now()
-			mustUnlock(t, waiting.wait(t))
-			require.Less(t, waiting.at.Sub(freedAt), 6*time.Second, "a poll")
+			mustUnlock(t, waiting.await(t))
+			require.Less(t, waiting.at.Sub(freedAt), 6*time.Second, "one poll")
 			require.EqualValues(t, 1, lost.Load())
 			require.Positive(t, released.Load())
 		})
 	}
 }
 
-// The user may not use a command that a lock needs: the error says so, and nothing is left in Redis that would not end.
+// The user lacks a command that a lock needs. The call returns an error and leaves no key without an expiry.
 func TestKinds_WithoutARight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -71,10 +72,10 @@ func TestKinds_WithoutARight(t *testing.T) {
 	for _, right := range []string{"pexpire", "hset", "set", "pttl", "time", "evalsha"} {
 		user := server.User(t, right, "~*", "&*", "+@all", "-"+right)
 		c := newClient(t, server.Client(t, user))
-		for _, kind := range single {
+		for _, kind := range singleNameKinds {
 			for what, opts := range map[string][]redislock.LockOption{"": nil, "fenced": {redislock.WithFencing()}} {
 				name := redistest.Name(t)
-				l, err := mutexOf(c, kind, name, opts...).TryLock(within(t, patience))
+				l, err := newMutex(c, kind, name, opts...).TryLock(within(t, patience))
 				if err == nil {
 					mustUnlock(t, l)
 				}

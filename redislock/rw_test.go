@@ -14,38 +14,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// mustRead and mustWrite take a lock that is free that way.
-func mustRead(t testing.TB, rw *redislock.RWMutex) *redislock.Lock {
-	t.Helper()
-	l, err := rw.TryRLock(t.Context())
-	require.NoError(t, err)
-	return l
-}
-
-func mustWrite(t testing.TB, rw *redislock.RWMutex) *redislock.Lock {
-	t.Helper()
-	l, err := rw.TryLock(t.Context())
-	require.NoError(t, err)
-	return l
-}
-
-func requireLocked(t testing.TB, err error) {
-	t.Helper()
-	require.ErrorIs(t, err, redislock.ErrLocked)
-}
-
-func mustUnlock(t testing.TB, locks ...*redislock.Lock) {
-	t.Helper()
-	for _, l := range locks {
-		require.NoError(t, l.Unlock(t.Context()))
-	}
-}
-
-func readersAndWritersExclude(t *testing.T, p *place) {
-	rdb, name := p.rdb, redistest.Name(t)
+func readersAndWritersExclude(t *testing.T, dep *deployment) {
+	rdb, name := dep.rdb, redistest.Name(t)
 	a, b := newClient(t, rdb).RWMutex(name), newClient(t, rdb).RWMutex(name)
 	require.Equal(t, name, a.Name())
-	r1, r2, r3 := mustRead(t, a), mustRead(t, a), mustRead(t, b)
+	r1, r2, r3 := mustRLock(t, a), mustRLock(t, a), mustRLock(t, b)
 	_, err := b.TryLock(t.Context())
 	requireLocked(t, err)
 	var locked *redislock.LockedError
@@ -60,7 +33,7 @@ func readersAndWritersExclude(t *testing.T, p *place) {
 	mustUnlock(t, r3)
 	requireFree(t, rdb, name)
 
-	w := mustWrite(t, a)
+	w := mustWLock(t, a)
 	for _, rw := range []*redislock.RWMutex{a, b} {
 		_, err = rw.TryLock(t.Context())
 		requireLocked(t, err)
@@ -69,15 +42,15 @@ func readersAndWritersExclude(t *testing.T, p *place) {
 	}
 	mustUnlock(t, w)
 	requireFree(t, rdb, name)
-	mustUnlock(t, mustRead(t, b))
+	mustUnlock(t, mustRLock(t, b))
 	require.ErrorIs(t, r1.Unlock(t.Context()), redislock.ErrNotHeld)
 	require.ErrorIs(t, w.Unlock(t.Context()), redislock.ErrNotHeld)
 }
 
-// What readers of one writer see is never half written. The checker is shared memory without a lock of its own.
+// Readers never see half of a write. The checker is shared memory without a lock of its own.
 func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 	t.Parallel()
-	// torn counts ten reads of each reader, or all until one is torn.
+	// torn counts the torn reads among ten of each reader, or reads until one is torn.
 	torn := func(t *testing.T, untilTorn bool, lock func(*redislock.RWMutex, context.Context, bool, func()) error) (reads, torn int) {
 		server := redistest.Shared(t)
 		name := redistest.Name(t)
@@ -140,7 +113,7 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 		require.Zero(t, torn)
 	})
 
-	t.Run("while with one that lets readers in they do (control)", func(t *testing.T) {
+	t.Run("control: with unlocked readers writes are torn", func(t *testing.T) {
 		t.Parallel()
 		_, torn := torn(t, true, func(rw *redislock.RWMutex, ctx context.Context, write bool, f func()) error {
 			if !write {
@@ -155,80 +128,82 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 
 func TestRWMutex_Waits(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		t.Run("readers and writers keep each other out", func(t *testing.T) {
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		t.Run("readers and writers exclude each other", func(t *testing.T) {
 			t.Parallel()
-			readersAndWritersExclude(t, p)
+			readersAndWritersExclude(t, dep)
 		})
 		t.Run("many readers and writers are renewed", func(t *testing.T) {
+			skipIfShort(t)
 			t.Parallel()
-			readersAndWritersAreRenewed(t, p)
+			readersAndWritersAreRenewed(t, dep)
 		})
-		t.Run("readers enter together when the writer unlocks", func(t *testing.T) {
+		t.Run("all waiting readers acquire when the writer unlocks", func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			other := newClient(t, rdb)
-			w := mustWrite(t, c.RWMutex(name))
-			var readers []*begun
+			w := mustWLock(t, c.RWMutex(name))
+			var readers []*asyncCall
 			for i := range 20 {
 				rw := c.RWMutex(name)
 				if i%2 == 0 {
 					rw = other.RWMutex(name)
 				}
-				readers = append(readers, begin(func() (*redislock.Lock, error) { return rw.RLock(within(t, patience)) }))
+				readers = append(readers, callAsync(func() (*redislock.Lock, error) { return rw.RLock(within(t, patience)) }))
 			}
-			p.awaitSubscribed(t, scripts.RWChannel(name))
+			dep.awaitSubscribed(t, scripts.RWChannel(name))
 			mustUnlock(t, w)
 			free := time.Now()
 			var locks []*redislock.Lock
 			for _, r := range readers {
-				locks = append(locks, r.wait(t))
+				locks = append(locks, r.await(t))
 				require.Less(t, r.at.Sub(free), 6*time.Second)
 			}
-			require.Equal(t, int64(21), rdb.HLen(t.Context(), name).Val(), "they read at the same time")
+			require.Equal(t, int64(21), rdb.HLen(t.Context(), name).Val(), "all readers hold it at the same time")
 			mustUnlock(t, locks...)
 			requireFree(t, rdb, name)
 		})
 
-		t.Run("a reader that died is forgotten when one that lives unlocks", func(t *testing.T) {
+		t.Run("a dead reader is removed when a live reader unlocks", func(t *testing.T) {
 			t.Parallel()
-			s := newSubject(t, p, "read")
-			require.True(t, s.java(t, "read", 52).lock(300*time.Millisecond)) // and never comes back
-			alive := s.take(t)
-			poll(t, func() bool { return len(s.keys(t, s.name)) == 2 }) // the hash and the living reader's lease
-			require.Equal(t, int64(3), s.rdb.HLen(t.Context(), s.name).Val())
+			lut := newLockUnderTest(t, dep, "read")
+			require.True(t, lut.java(t, "read", 52).lock(300*time.Millisecond)) // and dies
+			alive := lut.mustLock(t)
+			poll(t, func() bool { return len(lut.keysWith(t, lut.name)) == 2 }) // the hash and the living reader's lease
+			require.Equal(t, int64(3), lut.rdb.HLen(t.Context(), lut.name).Val())
 			mustUnlock(t, alive)
-			s.requireNoTrace(t)
+			lut.requireNoKeys(t)
 		})
 
-		t.Run("a writer enters when the last reader unlocks", func(t *testing.T) {
+		t.Run("a writer acquires when the last reader unlocks", func(t *testing.T) {
 			t.Parallel()
-			s := newSubject(t, p, "write")
-			rw, writer := s.client(t).RWMutex(s.name), s.contender(t, s.of)
-			requireWoken(t, func() time.Duration {
-				r1, r2 := mustRead(t, rw), mustRead(t, rw)
-				writing := writer.start(t, within(t, patience))
+			lut := newLockUnderTest(t, dep, "write")
+			rw, writer := lut.newClient(t).RWMutex(lut.name), lut.newWaiter(t, lut.mutex)
+			requireWokenWithoutPoll(t, func() time.Duration {
+				r1, r2 := mustRLock(t, rw), mustRLock(t, rw)
+				writing := writer.startWaiting(t, within(t, patience))
 				mustUnlock(t, r1)
 				require.False(t, isClosed(writing.done))
 				mustUnlock(t, r2)
 				free := time.Now()
-				mustUnlock(t, writing.wait(t))
+				mustUnlock(t, writing.await(t))
 				return writing.at.Sub(free)
 			})
 		})
 
-		t.Run("a writer waits for the longest lease of readers that died, not longer", func(t *testing.T) {
+		t.Run("a writer waits for the longest lease of dead readers, not longer", func(t *testing.T) {
+			skipIfShort(t)
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			once := redislock.WithoutRenewal()
 			start := time.Now()
-			long := mustRead(t, c.RWMutex(name, redislock.WithLease(1500*time.Millisecond), once))
-			mustRead(t, c.RWMutex(name, redislock.WithLease(500*time.Millisecond), once))
+			long := mustRLock(t, c.RWMutex(name, redislock.WithLease(1500*time.Millisecond), once))
+			mustRLock(t, c.RWMutex(name, redislock.WithLease(500*time.Millisecond), once))
 			w, err := newClient(t, rdb).RWMutex(name).Lock(within(t, patience))
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, time.Since(start), 1400*time.Millisecond)
 			require.Less(t, time.Since(start), 7*time.Second)
-			require.True(t, isClosed(long.Done()), "told before another could have it")
+			require.True(t, isClosed(long.Done()), "announced before another can acquire")
 			require.ErrorIs(t, long.Unlock(t.Context()), redislock.ErrLost)
 			require.True(t, w.Valid())
 			mustUnlock(t, w)
@@ -236,21 +211,21 @@ func TestRWMutex_Waits(t *testing.T) {
 	})
 }
 
-func readersAndWritersAreRenewed(t *testing.T, p *place) {
+func readersAndWritersAreRenewed(t *testing.T, dep *deployment) {
 	const lease = 900 * time.Millisecond
-	rdb := p.rdb
+	rdb := dep.rdb
 	c := newClient(t, rdb)
 	var locks []*redislock.Lock
 	var names []string
 	read := redistest.Name(t)
 	for range 30 {
-		locks = append(locks, mustRead(t, c.RWMutex(read, redislock.WithLease(lease))))
+		locks = append(locks, mustRLock(t, c.RWMutex(read, redislock.WithLease(lease))))
 	}
 	for range 10 {
 		names = append(names, redistest.Name(t))
-		locks = append(locks, mustWrite(t, c.RWMutex(names[len(names)-1], redislock.WithLease(lease))))
+		locks = append(locks, mustWLock(t, c.RWMutex(names[len(names)-1], redislock.WithLease(lease))))
 	}
-	keptFor(t, 2*lease, locks...)
+	awaitRenewals(t, 2*lease, locks...)
 	require.Len(t, rdb.HGetAll(t.Context(), read).Val(), 31)
 	for _, name := range append(names, read) {
 		require.Positive(t, rdb.PTTL(t.Context(), name).Val())
@@ -261,40 +236,40 @@ func readersAndWritersAreRenewed(t *testing.T, p *place) {
 
 func TestRWMutex_Downgrade(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, p *place) {
-		t.Run("lets readers in and keeps writers out", func(t *testing.T) {
+	onEachDeployment(t, func(t *testing.T, dep *deployment) {
+		t.Run("admits readers and excludes writers", func(t *testing.T) {
 			t.Parallel()
-			s := newSubject(t, p, "read")
-			rw, other := s.client(t).RWMutex(s.name), s.client(t).RWMutex(s.name)
-			reader := s.contender(t, s.of)
-			requireWoken(t, func() time.Duration {
-				w := mustWrite(t, rw)
-				reading := reader.start(t, within(t, patience))
+			lut := newLockUnderTest(t, dep, "read")
+			rw, other := lut.newClient(t).RWMutex(lut.name), lut.newClient(t).RWMutex(lut.name)
+			reader := lut.newWaiter(t, lut.mutex)
+			requireWokenWithoutPoll(t, func() time.Duration {
+				w := mustWLock(t, rw)
+				reading := reader.startWaiting(t, within(t, patience))
 				r, err := rw.Downgrade(t.Context(), w)
 				require.NoError(t, err)
 				lets := time.Now()
 				require.ErrorIs(t, w.Err(), redislock.ErrNotHeld)
 				require.ErrorIs(t, w.Unlock(t.Context()), redislock.ErrNotHeld)
 				require.True(t, r.Valid())
-				woken := reading.wait(t)
+				woken := reading.await(t)
 				_, err = other.TryLock(t.Context())
 				requireLocked(t, err)
 				mustUnlock(t, r)
 				_, err = other.TryLock(t.Context())
 				requireLocked(t, err)
 				mustUnlock(t, woken)
-				s.requireNoTrace(t)
+				lut.requireNoKeys(t)
 				return reading.at.Sub(lets)
 			})
 		})
 
-		t.Run("of what is no writer of this lock is refused and changes nothing", func(t *testing.T) {
+		t.Run("refuses a Lock that is not its writer", func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			rw := c.RWMutex(name)
-			elsewhere := mustWrite(t, c.RWMutex(name+"-other"))
-			reader, plain := mustRead(t, rw), mustLock(t, c.Mutex(name+"-plain"))
-			foreign := mustWrite(t, newClient(t, rdb).RWMutex(name+"-foreign"))
+			elsewhere := mustWLock(t, c.RWMutex(name+"-other"))
+			reader, plain := mustRLock(t, rw), mustLock(t, c.Mutex(name+"-plain"))
+			foreign := mustWLock(t, newClient(t, rdb).RWMutex(name+"-foreign"))
 			for _, l := range []*redislock.Lock{elsewhere, reader, plain, foreign} {
 				_, err := rw.Downgrade(t.Context(), l)
 				require.ErrorIs(t, err, redislock.ErrInvalid)
@@ -307,50 +282,15 @@ func TestRWMutex_Downgrade(t *testing.T) {
 			}
 		})
 
-		t.Run("of a lost writer is ErrLost", func(t *testing.T) {
+		t.Run("of a lost writer returns ErrLost", func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
+			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			rw := c.RWMutex(name)
-			w := mustWrite(t, rw)
+			w := mustWLock(t, rw)
 			require.NoError(t, rdb.Del(t.Context(), name).Err())
 			_, err := rw.Downgrade(t.Context(), w)
 			require.ErrorIs(t, err, redislock.ErrLost)
 			requireFree(t, rdb, name)
 		})
 	})
-}
-
-func TestRWMutex_WithOwner(t *testing.T) {
-	t.Parallel()
-	everywhere(t, ownersReadAndWrite)
-}
-
-func ownersReadAndWrite(t *testing.T, p *place) {
-	c, rdb, name := newClient(t, p.rdb), p.rdb, redistest.Name(t)
-	rw := c.RWMutex(name)
-	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
-
-	w, err := rw.Lock(ctx)
-	require.NoError(t, err)
-	inner, err := rw.RLock(ctx)
-	require.NoError(t, err)
-	require.True(t, inner.Valid(), "the writer may read")
-	_, err = rw.Downgrade(ctx, w)
-	require.ErrorIs(t, err, redislock.ErrInvalid)
-	require.NoError(t, inner.Unlock(ctx))
-	require.True(t, w.Valid(), "reading inside did not release it")
-	r, err := rw.Downgrade(ctx, w)
-	require.NoError(t, err)
-
-	again, err := rw.RLock(ctx)
-	require.NoError(t, err)
-	_, err = rw.Lock(ctx)
-	require.ErrorIs(t, err, redislock.ErrUpgrade)
-	_, err = rw.TryLock(ctx)
-	require.ErrorIs(t, err, redislock.ErrUpgrade)
-	mustUnlock(t, r, again)
-	requireFree(t, rdb, name)
-	w, err = rw.Lock(ctx)
-	require.NoError(t, err)
-	mustUnlock(t, w)
 }

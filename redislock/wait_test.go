@@ -9,25 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-func TestMutex_Lock_IsToldWhyRedisRefusesMeanwhile(t *testing.T) {
+func TestMutex_ServesEveryWaiterOfAProcess(t *testing.T) {
 	t.Parallel()
-	s := newSubject(t, oneServer(t), "plain")
-	s.holdRaw(t, time.Minute)
-	waiting := s.contender(t, s.of).start(t, within(t, patience))
-	require.NoError(t, s.rdb.Set(t.Context(), s.name, "not a lock", time.Minute).Err())
-	require.NoError(t, s.rdb.Publish(t.Context(), scripts.LockChannel(s.name), "0").Err())
-	<-waiting.done
-	require.ErrorIs(t, waiting.err, redislock.ErrWrongKind)
-	require.NotErrorIs(t, waiting.err, redislock.ErrLocked)
-}
-
-func TestMutex_Lock_ServesEveryWaiterOfAProcess(t *testing.T) {
-	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := onSharedServer(t)
 	m := c.Mutex(name)
 	const waiters = 30
 	ctx := within(t, patience)
@@ -37,11 +26,11 @@ func TestMutex_Lock_ServesEveryWaiterOfAProcess(t *testing.T) {
 	for i := range waiters {
 		running.Go(func() {
 			errs[i] = m.Do(ctx, func(context.Context) error {
-				// The lock guards these: the race detector is the checker.
+				// The lock guards these variables; the race detector checks it.
 				inside++
 				total++
 				if inside != 1 {
-					return errors.New("not alone")
+					return errors.New("another caller is inside")
 				}
 				inside--
 				return nil
@@ -52,4 +41,37 @@ func TestMutex_Lock_ServesEveryWaiterOfAProcess(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 	require.Equal(t, waiters, total)
 	requireFree(t, rdb, name)
+}
+
+func TestMutex_WaiterReportsWrongKind(t *testing.T) {
+	t.Parallel()
+	lut := newLockUnderTest(t, singleServer(t), "plain")
+	lut.writeHold(t, time.Minute)
+	waiting := lut.newWaiter(t, lut.mutex).startWaiting(t, within(t, patience))
+	require.NoError(t, lut.rdb.Set(t.Context(), lut.name, "not a lock", time.Minute).Err())
+	require.NoError(t, lut.rdb.Publish(t.Context(), scripts.LockChannel(lut.name), "0").Err())
+	<-waiting.done
+	require.ErrorIs(t, waiting.err, redislock.ErrWrongKind)
+	require.NotErrorIs(t, waiting.err, redislock.ErrLocked)
+}
+
+// A waiter that receives no message tries again within the interval of WithPoll.
+func TestNew_WithPoll(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	name := redistest.Name(t)
+	writeHold(t, rdb, name, 0) // without an expiry, so that only a poll ends the wait
+	c := newClient(t, rdb, redislock.WithPoll(100*time.Millisecond))
+	got := make(chan error, 1)
+	c.Mutex(name).LockFunc(within(t, patience), func(l *redislock.Lock, err error) {
+		if err == nil {
+			err = l.Unlock(t.Context())
+		}
+		got <- err
+	})
+	awaitSubscription(t, rdb, name)
+	began := time.Now()
+	require.NoError(t, rdb.Del(t.Context(), name).Err())
+	require.NoError(t, <-got)
+	require.Less(t, time.Since(began), redislock.DefaultPoll/5)
 }

@@ -39,6 +39,7 @@ type Cluster struct {
 // args may say otherwise, as in [Start]. It takes a few seconds.
 func StartCluster(tb testing.TB, args ...string) *Cluster {
 	tb.Helper()
+	SkipIfShort(tb)
 	args = slices.Concat(clusterArgs, args)
 	c := &Cluster{}
 	for range masters {

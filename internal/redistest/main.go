@@ -81,6 +81,7 @@ func sharedServer() (*Server, error) {
 // does the server, under the same rules.
 func SharedCluster(tb testing.TB) *Cluster {
 	tb.Helper()
+	SkipIfShort(tb)
 	sharedNodes.mu.Lock()
 	defer sharedNodes.mu.Unlock()
 	if sharedNodes.cluster != nil {

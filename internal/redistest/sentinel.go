@@ -34,6 +34,7 @@ type Sentinel struct {
 // Each of args is one word of the command line of the data servers.
 func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	tb.Helper()
+	SkipIfShort(tb)
 	ctx, cancel := context.WithTimeout(context.Background(), formTimeout)
 	defer cancel()
 	args = append([]string{"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"}, args...)

@@ -49,6 +49,14 @@ func Poll(tb testing.TB, cond func() bool) {
 	}
 }
 
+// SkipIfShort skips a test that takes seconds, if the tests run with -short.
+func SkipIfShort(tb testing.TB) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("takes seconds: skipped by -short")
+	}
+}
+
 // CloseWith closes something with the test, which fails if that takes longer than its patience.
 func CloseWith(tb testing.TB, closing func(context.Context) error) {
 	tb.Helper()

@@ -1,6 +1,10 @@
 package redislock_test
 
 import (
+	"bufio"
+	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,14 +14,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// What each operation costs Redis, as docs/locks.md says.
+// Each operation costs the round trips and commands that docs/locks.md states.
 func TestKinds_Cost(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t) // of its own: everything there is counted
+	server := redistest.Start(t) // not shared: every command on it is counted
 	rdb := server.Client(t)
 	c, name := newClient(t, rdb), redistest.Name(t)
 	rw, shared := c.RWMutex(name+":rw"), c.RWMutex(name+":shared")
-	mustRead(t, c.RWMutex(shared.Name(), redislock.WithLease(time.Hour)))
+	mustRLock(t, c.RWMutex(shared.Name(), redislock.WithLease(time.Hour)))
 	var names []string
 	for _, part := range []string{"a", "b", "c"} {
 		names = append(names, name+":"+part)
@@ -28,9 +32,9 @@ func TestKinds_Cost(t *testing.T) {
 	}
 	count := func() (trips, commands int) {
 		for _, command := range inScripts {
-			commands += callsOf(t, rdb, command)
+			commands += serverCalls(t, rdb, command)
 		}
-		return callsOf(t, rdb, "evalsha") + callsOf(t, rdb, "eval"), commands
+		return serverCalls(t, rdb, "evalsha") + serverCalls(t, rdb, "eval"), commands
 	}
 	type cost struct{ trips, commands int }
 	for _, kind := range []struct {
@@ -44,11 +48,11 @@ func TestKinds_Cost(t *testing.T) {
 		}, cost{1, 7}, cost{1, 2}},
 		{"FairMutex", func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(t.Context()) }, cost{1, 7}, cost{1, 5}},
 		{"RWMutex, reader", func() (*redislock.Lock, error) { return rw.RLock(t.Context()) }, cost{1, 6}, cost{1, 4}},
-		{"RWMutex, reader beside one who reads for longer", func() (*redislock.Lock, error) { return shared.RLock(t.Context()) }, cost{1, 4}, cost{1, 7}},
+		{"RWMutex, reader beside a reader with a longer lease", func() (*redislock.Lock, error) { return shared.RLock(t.Context()) }, cost{1, 4}, cost{1, 7}},
 		{"RWMutex, writer", func() (*redislock.Lock, error) { return rw.Lock(t.Context()) }, cost{1, 5}, cost{1, 4}},
 		{"MultiMutex of 3", func() (*redislock.Lock, error) { return c.MultiMutex(names).Lock(t.Context()) }, cost{3, 12}, cost{3, 6}},
 	} {
-		l, err := kind.lock() // the first teaches Redis the scripts
+		l, err := kind.lock() // the first call loads the scripts
 		require.NoError(t, err)
 		mustUnlock(t, l)
 		trips, commands := count()
@@ -63,4 +67,38 @@ func TestKinds_Cost(t *testing.T) {
 		require.Equal(t, kind.unlock, gave, "%s, unlock", kind.what)
 		t.Logf("%s: lock %+v, unlock %+v", kind.what, took, gave)
 	}
+}
+
+func TestRedislock_SendsNoAbsoluteTimes(t *testing.T) {
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	conn, err := net.Dial("tcp", server.Addr())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte("MONITOR\r\n"))
+	require.NoError(t, err)
+	monitor := bufio.NewScanner(conn)
+	require.True(t, monitor.Scan(), "+OK")
+	c := newClient(t, rdb)
+	name := redistest.Name(t)
+	l := mustLock(t, c.Mutex(name, redislock.WithLease(time.Second)))
+	first := l.Deadline()
+	poll(t, func() bool { return l.Deadline().After(first) })
+	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, rdb.Echo(t.Context(), "the end").Err())
+	epoch := fmt.Sprint(time.Now().Unix())[:5]
+	seen := 0
+	for monitor.Scan() {
+		line := monitor.Text()
+		if strings.Contains(line, "the end") {
+			break
+		}
+		_, words, _ := strings.Cut(line, "] ")
+		if strings.Contains(words, name) {
+			seen++
+		}
+		require.NotContains(t, words, `"`+epoch, "a wall-clock time of the client went to Redis: %s", line)
+		require.NotContains(t, strings.ToUpper(words), "EXPIREAT")
+	}
+	require.Greater(t, seen, 3)
 }

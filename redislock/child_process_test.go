@@ -21,23 +21,24 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// The test binary runs itself as the other processes of a fleet. What a child does is its role; the rest comes by environment.
+// The test binary runs itself as other processes. The role says what a child does; its other inputs come from
+// the environment.
 const (
-	roleCount  = "count"   // add to a counter under the lock
-	roleNoLock = "no-lock" // the same without a lock: the negative control
-	roleHold   = "hold"    // take the lock, say so, and keep it until stdin ends
+	roleCount  = "count"   // increments a counter under the lock
+	roleNoLock = "no-lock" // increments it without a lock: the negative control
+	roleHold   = "hold"    // acquires the lock, prints a line, and holds it until stdin ends
 
-	roleFrozen       = "frozen"        // take the lock, say so, and write to a store when told to, whatever has happened meanwhile
-	roleFrozenFenced = "frozen-fenced" // the same to a store that looks at the token
+	roleFrozen       = "frozen"        // acquires the lock, prints a line, and writes to a store when told to
+	roleFrozenFenced = "frozen-fenced" // the same, to a store that compares tokens
 
-	childAddrs  = "REDISLOCK_TEST_ADDRS" // several are those of a cluster
-	childName   = "REDISLOCK_TEST_NAME"
-	childTimes  = "REDISLOCK_TEST_TIMES"
-	childKind   = "REDISLOCK_TEST_KIND"  // see mutexOf
-	childPeers  = "REDISLOCK_TEST_PEERS" // how many begin to count together
-	counterTail = ":counter"
-	readyTail   = ":ready"
-	childLease  = 3 * time.Second
+	childAddrs    = "REDISLOCK_TEST_ADDRS" // comma-separated; several are the nodes of a cluster
+	childName     = "REDISLOCK_TEST_NAME"
+	childTimes    = "REDISLOCK_TEST_TIMES"
+	childKind     = "REDISLOCK_TEST_KIND"  // see newMutex
+	childPeers    = "REDISLOCK_TEST_PEERS" // number of processes that start to count together
+	counterSuffix = ":counter"
+	readySuffix   = ":ready"
+	childLease    = 3 * time.Second
 )
 
 func runChild(role string) (err error) {
@@ -56,8 +57,8 @@ func runChild(role string) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	name := os.Getenv(childName)
-	m := mutexOf(c, os.Getenv(childKind), name, redislock.WithLease(childLease))
-	add := func(ctx context.Context) error { return addSlowly(ctx, w, rdb, name+counterTail) }
+	m := newMutex(c, os.Getenv(childKind), name, redislock.WithLease(childLease))
+	add := func(ctx context.Context) error { return addSlowly(ctx, w, rdb, name+counterSuffix) }
 
 	switch role {
 	case roleHold:
@@ -68,13 +69,13 @@ func runChild(role string) (err error) {
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	case roleFrozen, roleFrozenFenced:
-		return writeLate(ctx, rdb, c.Mutex(name, redislock.WithLease(time.Second), redislock.WithFencing()), role == roleFrozenFenced)
+		return writeWhenTold(ctx, rdb, c.Mutex(name, redislock.WithLease(time.Second), redislock.WithFencing()), role == roleFrozenFenced)
 	case roleCount, roleNoLock:
 		times, err := strconv.Atoi(os.Getenv(childTimes))
 		if err != nil {
 			return err
 		}
-		if err := awaitPeers(ctx, w, rdb, name+readyTail); err != nil {
+		if err := awaitPeers(ctx, w, rdb, name+readySuffix); err != nil {
 			return err
 		}
 		for range times {
@@ -92,8 +93,8 @@ func runChild(role string) (err error) {
 	return fmt.Errorf("unknown role %q", role)
 }
 
-// writeLate holds the lock until stdin says to write, and writes.
-func writeLate(ctx context.Context, rdb redis.UniversalClient, m *redislock.Mutex, fenced bool) error {
+// writeWhenTold acquires the lock, waits for a line on stdin, and then writes to the store.
+func writeWhenTold(ctx context.Context, rdb redis.UniversalClient, m *redislock.Mutex, fenced bool) error {
 	l, err := m.Lock(ctx)
 	if err != nil {
 		return err
@@ -102,12 +103,12 @@ func writeLate(ctx context.Context, rdb redis.UniversalClient, m *redislock.Mute
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return err
 	}
-	accepted, err := write(ctx, rdb, m.Name(), fenced, l.Token(), "of the frozen holder")
+	accepted, err := writeToStore(ctx, rdb, m.Name(), fenced, l.Token(), "of the frozen holder")
 	fmt.Printf("valid=%v accepted=%v\n", l.Valid(), accepted)
 	return err
 }
 
-// awaitPeers returns when as many processes as there are meant to be have called it.
+// awaitPeers waits until childPeers processes have called it.
 func awaitPeers(ctx context.Context, w *wheel.Wheel, rdb redis.UniversalClient, key string) error {
 	peers, err := strconv.Atoi(os.Getenv(childPeers))
 	if err != nil {
@@ -122,7 +123,7 @@ func awaitPeers(ctx context.Context, w *wheel.Wheel, rdb redis.UniversalClient, 
 	return err
 }
 
-// addSlowly adds one in a way that loses updates unless a lock guards it: read, dawdle, write.
+// addSlowly reads a counter, pauses, and writes it back incremented. Without a lock it loses updates.
 func addSlowly(ctx context.Context, w *wheel.Wheel, rdb redis.UniversalClient, key string) error {
 	n, err := rdb.Get(ctx, key).Int()
 	if err != nil && !errors.Is(err, redis.Nil) {
@@ -134,8 +135,8 @@ func addSlowly(ctx context.Context, w *wheel.Wheel, rdb redis.UniversalClient, k
 	return rdb.Set(ctx, key, n+1, 0).Err()
 }
 
-// child prepares a process of that role. It is killed with the test.
-func child(t *testing.T, role string, addrs []string, name string, times int) *exec.Cmd {
+// childCommand returns the command of a child with the given role. The process is killed when the test ends.
+func childCommand(t *testing.T, role string, addrs []string, name string, times int) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -145,16 +146,24 @@ func child(t *testing.T, role string, addrs []string, name string, times int) *e
 	return cmd
 }
 
-// running is a child under way, its ends of the pipes in hand.
-type running struct {
+// runningChild is a started child process and its pipes.
+type runningChild struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout *bufio.Reader
 }
 
-func startChild(t *testing.T, role, addr, name string) *running {
+// readLine returns the next line of the child's stdout.
+func (r *runningChild) readLine(t *testing.T) string {
 	t.Helper()
-	cmd := child(t, role, []string{addr}, name, 0)
+	line, err := r.stdout.ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSuffix(line, "\n")
+}
+
+func startChild(t *testing.T, role, addr, name string) *runningChild {
+	t.Helper()
+	cmd := childCommand(t, role, []string{addr}, name, 0)
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
@@ -164,15 +173,7 @@ func startChild(t *testing.T, role, addr, name string) *running {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
-	return &running{cmd, stdin, bufio.NewReader(stdout)}
-}
-
-// line is the next line that the child says.
-func (r *running) line(t *testing.T) string {
-	t.Helper()
-	line, err := r.stdout.ReadString('\n')
-	require.NoError(t, err)
-	return strings.TrimSuffix(line, "\n")
+	return &runningChild{cmd, stdin, bufio.NewReader(stdout)}
 }
 
 func freeze(t *testing.T, cmd *exec.Cmd) { signalTo(t, cmd, syscall.SIGSTOP) }

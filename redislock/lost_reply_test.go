@@ -1,0 +1,205 @@
+package redislock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// One Lock is one hold, and one Unlock frees it, even if their commands execute twice.
+func lostRepliesActOnce(t *testing.T, lut *lockUnderTest) {
+	for _, loss := range []redistest.Loss{redistest.Swallow, redistest.Cut} {
+		c, d := lut.newFaultyClient(t)
+		lost := d.LoseReply("EVALSHA", 1, loss)
+		l := mustTryLock(t, lut.mutex(c))
+		<-lost
+		lut.requireHeldOnce(t)
+		lost = d.LoseReply("EVALSHA", 1, loss)
+		mustUnlock(t, l)
+		<-lost
+		lut.requireNoKeys(t)
+
+		// The repeated release, sent in case a copy comes late, must not free the next holder's lock.
+		next := lut.mustLock(t)
+		holders := lut.requireHeldOnce(t)
+		require.NoError(t, c.Close(within(t, patience))) // sends what is pending
+		require.Equal(t, holders, lut.requireHeldOnce(t))
+		mustUnlock(t, next)
+		lut.requireNoKeys(t)
+	}
+}
+
+func cancelledInFlightLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
+	for _, lock := range []func(anyMutex, context.Context) (*redislock.Lock, error){anyMutex.TryLock, anyMutex.Lock} {
+		c, d := lut.newFaultyClient(t)
+		lost := d.LoseReply("EVALSHA", 1, redistest.Swallow)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := callAsync(func() (*redislock.Lock, error) { return lock(lut.mutex(c, redislock.WithLease(time.Minute)), ctx) })
+		<-lost
+		require.NotEmpty(t, lut.remainingKeys(t), "the server has executed it, unknown to the client")
+		start := time.Now()
+		cancel()
+		<-gone.done
+		require.ErrorIs(t, gone.err, context.Canceled)
+		require.NotErrorIs(t, gone.err, redislock.ErrLocked)
+		other := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
+		require.Less(t, time.Since(start), 20*time.Second, "long before the lease ends")
+		mustUnlock(t, other)
+		require.NoError(t, c.Close(within(t, patience)))
+		lut.requireNoKeys(t)
+	}
+}
+
+func TestMutex_ReplyLostAfterAcquire(t *testing.T) {
+	t.Parallel()
+	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
+		t.Run(name+": one hold, freed by one Unlock", func(t *testing.T) {
+			t.Parallel()
+			c, dialer, rdb := newFaultyClient(t)
+			name := redistest.Name(t)
+			lost := dialer.LoseReply(name, 1, loss)
+			// When the reply is swallowed, the first attempt takes longer than the lease. The deadline counts
+			// from the second.
+			l, err := c.Mutex(name, redislock.WithLease(900*time.Millisecond)).TryLock(within(t, patience))
+			require.NoError(t, err)
+			require.True(t, isClosed(lost), "the reply was lost")
+			requireHeldOnce(t, rdb, name)
+			require.NoError(t, l.Unlock(t.Context()))
+			requireFree(t, rdb, name)
+
+			// The repeated release, sent in case the lost copy comes late, must not free the next holder's
+			// lock.
+			next := mustLock(t, newClient(t, rdb).Mutex(name))
+			holder := requireHeldOnce(t, rdb, name)
+			require.NoError(t, c.Close(t.Context())) // sends what is pending
+			require.Equal(t, holder, requireHeldOnce(t, rdb, name))
+			require.NoError(t, next.Unlock(t.Context()))
+		})
+	}
+
+	t.Run("without retries: returns an error and leaves no keys", func(t *testing.T) {
+		t.Parallel()
+		c, dialer, rdb := newFaultyClient(t, func(o *redis.Options) { o.MaxRetries = -1 })
+		name := redistest.Name(t)
+		lost := dialer.LoseReply(name, 1, redistest.Cut)
+		_, err := c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(t.Context())
+		require.Error(t, err)
+		require.True(t, isClosed(lost))
+		require.NotErrorIs(t, err, redislock.ErrLocked)
+		other := mustLock(t, newClient(t, rdb).Mutex(name))
+		require.NoError(t, other.Unlock(t.Context()))
+	})
+}
+
+func TestLock_RenewalsExecuteButTheirRepliesAreLost(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	const lease = 3 * time.Second
+	c, dialer, rdb := newFaultyClient(t)
+	name := redistest.Name(t)
+	l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
+	var last <-chan struct{}
+	for n := range 6 { // more renewals than fit into a lease
+		last = dialer.LoseReply(name, n+1, redistest.Swallow)
+	}
+	deadline := l.Deadline()
+	<-l.Done()
+	told := time.Now()
+	require.False(t, told.Before(deadline))
+	require.ErrorIs(t, l.Err(), redislock.ErrLost)
+	left, err := rdb.PTTL(t.Context(), name).Result()
+	require.NoError(t, err)
+	require.Greater(t, left, lease/2, "the server has executed the renewals")
+
+	other := mustLock(t, newClient(t, rdb).Mutex(name))
+	require.Greater(t, time.Since(deadline), lease/100+50*time.Millisecond, "not before the announced deadline")
+	require.Less(t, time.Since(told), lease/2, "long before its expiry")
+	require.NoError(t, other.Unlock(t.Context()))
+
+	// Use up the remaining faults, so that Close finds a working connection.
+	poll(t, func() bool {
+		return c.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }) == nil && isClosed(last)
+	})
+}
+
+// A copy of an acquisition reaches Redis after its lock was released twice. It is found and released soon,
+// not when its lease ends.
+func TestKinds_LateCopyOfAnAcquisitionIsReleased(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	for _, s := range scripts.All() {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
+	}
+	for _, kind := range singleNameKinds {
+		for _, lease := range []time.Duration{500 * time.Millisecond, time.Minute} {
+			t.Run(kind+", lease "+lease.String(), func(t *testing.T) {
+				t.Parallel()
+				dialer := &redistest.FaultDialer{}
+				c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, 100*time.Millisecond }))
+				name := redistest.Name(t)
+				lost := dialer.LoseCall(name, 1)
+				l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(lease)))
+				late := <-lost
+				mustUnlock(t, l)
+				requireFree(t, rdb, name)
+				require.NoError(t, newWheel(t).Sleep(t.Context(), 1300*time.Millisecond)) // time for one more release, not for two
+				server.Deliver(t, late)
+				held := time.Now()
+				require.EqualValues(t, 1, rdb.Exists(t.Context(), name).Val(), "the copy takes the lock without an owner")
+				poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+				require.Less(t, time.Since(held), 2500*time.Millisecond)
+			})
+		}
+	}
+}
+
+// The first copy of a release was executed, and its reply lost. The second arrives after the lease has ended.
+func TestLock_UnlockConfirmedAfterTheLeaseSucceeds(t *testing.T) {
+	t.Parallel()
+	for _, kind := range singleNameKinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			const lease = 600 * time.Millisecond
+			c, dialer, _ := newFaultyClient(t) // replies are awaited for a second
+			name := redistest.Name(t)
+			l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(lease), redislock.WithoutRenewal()))
+			gone := dialer.LoseReply(name, 1, redistest.Swallow)
+			require.True(t, l.Valid())
+			began := time.Now()
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Greater(t, time.Since(began), lease)
+			require.True(t, isClosed(gone))
+		})
+	}
+}
+
+// A copy of the writer's acquisition may be in flight during Downgrade. The lock that it takes is released.
+func TestRWMutex_DowngradeAfterALostReply(t *testing.T) {
+	t.Parallel()
+	server, dialer, name := redistest.Start(t), &redistest.FaultDialer{}, redistest.Name(t)
+	rdb := server.Client(t)
+	c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, 200*time.Millisecond }))
+	rw := c.RWMutex(name, redislock.WithLease(time.Hour))
+	writer, err := rw.Lock(t.Context())
+	require.NoError(t, err)
+	mustUnlock(t, writer) // loads the script
+	lost := dialer.LoseReply("EVALSHA", 1, redistest.Swallow)
+	writer, err = rw.Lock(t.Context())
+	require.NoError(t, err)
+	<-lost
+	reader, err := rw.Downgrade(t.Context(), writer)
+	require.NoError(t, err)
+	before := serverCalls(t, rdb, "evalsha")
+	poll(t, func() bool { return serverCalls(t, rdb, "evalsha") > before })
+	require.NoError(t, reader.Err())
+	mustUnlock(t, reader)
+}
