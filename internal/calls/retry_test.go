@@ -20,11 +20,9 @@ func TestRetry_ManyTimes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w, err := wheel.New()
 			require.NoError(t, err)
-			rdb := redis.NewClient(&redis.Options{})
-			defer rdb.Close()
 			const retries = 100
 			var sent []time.Time
-			r := calls.Retry(w, rdb, retries, nil, func() (*redis.Cmd, time.Time) {
+			r := calls.Retry(w, nil, retries, nil, func() (*redis.Cmd, time.Time) {
 				now := time.Now()
 				sent = append(sent, now)
 				cmd := redis.NewCmd(t.Context())
@@ -62,8 +60,6 @@ func TestRetry_WaitsForASlotThatMigrates(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, err := wheel.New()
 				require.NoError(t, err)
-				rdb := redis.NewClient(&redis.Options{})
-				defer rdb.Close()
 				began, calledAt := time.Now(), time.Time{}
 				var ended chan struct{}
 				if tt.ends > 0 {
@@ -71,7 +67,7 @@ func TestRetry_WaitsForASlotThatMigrates(t *testing.T) {
 					time.AfterFunc(tt.ends, func() { close(ended) })
 				}
 				sent := 0
-				r := calls.Retry(w, rdb, 0, ended, func() (*redis.Cmd, time.Time) {
+				r := calls.Retry(w, nil, 0, ended, func() (*redis.Cmd, time.Time) {
 					sent++
 					calledAt = time.Now()
 					cmd := redis.NewCmd(t.Context())
