@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -100,7 +100,7 @@ func (b *breaker) try() {
 	defer cancel()
 	call := failed.algorithm.encode(failed.key, &ask{})
 	err := failed.algorithm.script().Run(ctx, c.rdb, call.Keys, call.Args...).Err()
-	if calls.Classify(context.Background(), err) == calls.Unavailable {
+	if redisconn.Classify(context.Background(), err) == redisconn.Unavailable {
 		b.mu.Lock()
 		b.cause = err
 		b.mu.Unlock()

@@ -10,7 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -29,7 +31,7 @@ type Client struct {
 	senders senders
 	states  states
 	stats   counters
-	gate    calls.Gate // counts what may talk to Redis
+	gate    gate.Gate // counts what may talk to Redis
 }
 
 // New returns a Client that limits through rdb: a *redis.Client for one server or Sentinel, a
@@ -60,8 +62,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if cfg.wheel == nil {
 		cfg.wheel = wheel.Default()
 	}
-	base := calls.Base(rdb)
-	if calls.Endless(base) {
+	base := redisconn.Base(rdb)
+	if redisconn.Endless(base) {
 		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
 	}
 	if base == nil {
@@ -150,7 +152,7 @@ func inside[T any](ctx context.Context, s *keyState, operation string, f func() 
 	c := s.client
 	err := ctx.Err()
 	if err != nil {
-		err = calls.Ended(ctx)
+		err = contexts.Error(ctx)
 	} else {
 		err = c.enter()
 	}
@@ -175,7 +177,7 @@ func inside[T any](ctx context.Context, s *keyState, operation string, f func() 
 	case r := <-done:
 		return r.value, s.operationError(operation, r.err)
 	case <-ctx.Done():
-		return none, s.operationError(operation, calls.Ended(ctx))
+		return none, s.operationError(operation, contexts.Error(ctx))
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // allow asks for n permits without waiting for them. None are granted always.
@@ -26,7 +26,7 @@ func (s *keyState) peek(ctx context.Context) (Result, error) {
 // decide asks for n permits without waiting for them; n = 0 looks.
 func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	if ctx.Err() != nil {
-		return Result{}, calls.Ended(ctx)
+		return Result{}, contexts.Error(ctx)
 	}
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
@@ -80,7 +80,7 @@ const leastWait = 10 * time.Millisecond
 // gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer,
 // the policy decides.
 func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
-	err := calls.Ended(ctx)
+	err := contexts.Error(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < leastWait {
 		return Result{}, err
 	}

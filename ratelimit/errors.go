@@ -8,8 +8,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -108,14 +109,14 @@ func explain(ctx context.Context, err error) error {
 	case redis.HasErrorPrefix(err, "OLDFORM"):
 		return fmt.Errorf("%w: its value is that of a Redisson before 3.13.3", ErrWrongKind)
 	}
-	switch calls.Classify(ctx, err) {
-	case calls.ContextEnded:
-		return calls.Ended(ctx)
-	case calls.Unavailable:
+	switch redisconn.Classify(ctx, err) {
+	case redisconn.ContextEnded:
+		return contexts.Error(ctx)
+	case redisconn.Unavailable:
 		return unavailable(err)
-	case calls.Misconfigured:
+	case redisconn.Misconfigured:
 		return fmt.Errorf("%w: %w", ErrMisconfigured, err)
-	case calls.KeyFault:
+	case redisconn.KeyFault:
 		return fmt.Errorf("%w: %w", ErrWrongKind, err)
 	default:
 		return err

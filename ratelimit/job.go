@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // jobKind says which callers a job is for.
@@ -239,7 +239,7 @@ func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
 		select {
 		case <-j.done:
 		case <-ctx.Done():
-			return j, calls.Ended(ctx)
+			return j, contexts.Error(ctx)
 		}
 	}
 	return j, j.err

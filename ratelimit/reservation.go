@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // maxReserve bounds how far ahead a reservation may lie, and so how long a state can lock out after the
@@ -92,7 +92,7 @@ func (s *keyState) reserve(ctx context.Context, n int64) (*Reservation, error) {
 
 func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, error) {
 	if ctx.Err() != nil {
-		return nil, calls.Ended(ctx)
+		return nil, contexts.Error(ctx)
 	}
 	if err := s.client.enter(); err != nil {
 		return nil, err

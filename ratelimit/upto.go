@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // upTo asks for as many of n permits as there are.
@@ -19,7 +19,7 @@ func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 
 func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 	if ctx.Err() != nil {
-		return Result{}, calls.Ended(ctx)
+		return Result{}, contexts.Error(ctx)
 	}
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
@@ -39,7 +39,7 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 		return r, nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && time.Since(began) >= leastWait {
-		err = unavailable(calls.Ended(ctx))
+		err = unavailable(contexts.Error(ctx))
 	}
 	if !errors.Is(err, ErrUnavailable) {
 		return Result{}, err

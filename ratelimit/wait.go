@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // wait blocks until n permits are granted.
@@ -33,7 +33,7 @@ func (s *keyState) waitInLine(ctx context.Context, n int64) error {
 	case <-ctx.Done():
 	}
 	if s.leave(w) {
-		return calls.Ended(ctx)
+		return contexts.Error(ctx)
 	}
 	return <-done // it ended in the same instant
 }
@@ -60,7 +60,7 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 	}
 	stop = context.AfterFunc(ctx, func() {
 		if s.leave(w) {
-			over(calls.Ended(ctx))
+			over(contexts.Error(ctx))
 		}
 	})
 	close(stopped)
@@ -77,7 +77,7 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 // there is no waiter.
 func (s *keyState) join(ctx context.Context, n int64, end func(error)) (*waiter, *job, error) {
 	if ctx.Err() != nil {
-		return nil, nil, calls.Ended(ctx)
+		return nil, nil, contexts.Error(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -65,7 +65,7 @@ func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) 
 		}
 		if !errors.As(err, &locked) {
 			// Neither a failover nor the migration of a slot is a reason to leave the queue.
-			if head.refusal.Load() != nil && calls.Outage(err) || calls.Migrating(err) {
+			if head.refusal.Load() != nil && redisconn.IsUnavailable(err) || redisconn.Migrating(err) {
 				return c.poll / 5, nil
 			}
 			return 0, err
@@ -109,7 +109,7 @@ func (a *acquisition) ask(ended <-chan struct{}) (*Lock, error) {
 			return l, nil
 		}
 		if a.request.kind().leave != nil && a.request.waits &&
-			(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && calls.Outage(err)) {
+			(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && redisconn.IsUnavailable(err)) {
 			a.enqueuedInRedis = true // keep the id: its place survives, and the next attempt finds a grant made by a delayed copy
 			return nil, err
 		}
@@ -130,7 +130,7 @@ func (a *acquisition) ask(ended <-chan struct{}) (*Lock, error) {
 func (a *acquisition) askOnce(ended <-chan struct{}) (l *Lock, taken bool, err error) {
 	m, c := a.mutex, a.mutex.client
 	c.channels.Decide()
-	var r calls.Reply
+	var r redisconn.Reply
 	var missing error // replicas
 	if m.config.replicas.n > 0 {
 		r, missing = c.runReplicated(a.request, m.config.replicas, ended)
@@ -186,7 +186,7 @@ type grant struct {
 	reserved int64 // tokens after it that belong to the holder too
 }
 
-func readGrant(r calls.Reply) (grant, error) {
+func readGrant(r redisconn.Reply) (grant, error) {
 	v, err := r.Int64Slice()
 	if err != nil {
 		return grant{}, err

@@ -14,9 +14,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -30,7 +31,7 @@ type Client struct {
 	rdb       redis.UniversalClient // for calls of callers
 	base      redis.UniversalClient // what rdb is or embeds: knows the nodes
 	retries   int                   // of such a call
-	dedicated *calls.Dedicated      // for renewals and releases in the background
+	dedicated *redisconn.Dedicated  // for renewals and releases in the background
 
 	sender sender
 
@@ -47,7 +48,7 @@ type Client struct {
 	queues     *waitqueue.Group[queueKey, *acquisition]
 	renewer    *renewal.Renewer
 	cleanup    *cleanup.Queue[pendingRelease]
-	gate       calls.Gate // entered by all that talks to Redis, so that Close knows when the last of it has ended
+	gate       gate.Gate // entered by all that talks to Redis, so that Close knows when the last of it has ended
 
 	mu      sync.Mutex            // guards what follows; all else is set by New and never changes
 	holders map[queueKey]*Lock    // locks of exclusive kinds, by the queue of their waiters
@@ -72,8 +73,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := calls.Base(rdb)
-	if calls.Endless(base) {
+	base := redisconn.Base(rdb)
+	if redisconn.Endless(base) {
 		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
 	}
 	if base == nil {
@@ -84,7 +85,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c := &Client{
 		rdb:      rdb,
 		base:     base,
-		retries:  calls.Retries(base),
+		retries:  redisconn.Retries(base),
 		sender:   sender{rdb: rdb, base: base},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
@@ -105,7 +106,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.queues = c.newQueues()
-	c.dedicated = calls.NewDedicated(base, cfg.wheel, poolSize)
+	c.dedicated = redisconn.NewDedicated(base, cfg.wheel, poolSize)
 	c.cleanup = c.newCleanup()
 	return c, nil
 }
@@ -185,9 +186,7 @@ type shard struct {
 // destination returns where a lock is renewed.
 func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 	s := shard{kind: req.kind()}
-	if node, err := calls.Node(c.base, req.name()); err == nil {
-		s.node = node.Options().Addr
-	}
+	s.node, _ = redisconn.NodeAddr(c.base, req.name())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d = c.leases[s]; d == nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -140,7 +141,9 @@ func (c *composite) Deadline() time.Time {
 }
 
 // Context implements lease.
-func (c *composite) Context(parent context.Context) context.Context { return endingWith(parent, c.ctx) }
+func (c *composite) Context(parent context.Context) context.Context {
+	return contexts.EndingWith(parent, c.ctx)
+}
 
 // unlock releases every part, once, whether the composite was lost or not.
 func (c *composite) unlock(ctx context.Context) (err error) {

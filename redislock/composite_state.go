@@ -10,7 +10,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // This file is the state of locks that are made of several, and how they are freed by force.
@@ -161,7 +161,7 @@ func survey[T any](ctx context.Context, m *QuorumMutex, operation string, f func
 	switch {
 	case answered >= q.majority():
 	case ctx.Err() != nil:
-		err = operationError(operation, m.name, calls.Ended(ctx))
+		err = operationError(operation, m.name, contexts.Error(ctx))
 	default:
 		err = operationError(operation, m.name, noQuorum(errs))
 	}

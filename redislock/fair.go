@@ -3,7 +3,7 @@ package redislock
 import (
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -22,7 +22,7 @@ var fair = &kind{
 			waits = 1
 		}
 		args := []any{
-			r.id, calls.Millis(r.ttl()), waits, calls.Millis(fairWait), calls.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
+			r.id, redisconn.Millis(r.ttl()), waits, redisconn.Millis(fairWait), redisconn.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
 		}
 		if r.fenced() {
 			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name())), append(args, fenceMillis)}
@@ -41,7 +41,7 @@ var fair = &kind{
 }
 
 func fairRelease(r *request) call {
-	args := []any{r.id, calls.Millis(fairWait), r.verb(), scripts.FairLockChannel(r.name())}
+	args := []any{r.id, redisconn.Millis(fairWait), r.verb(), scripts.FairLockChannel(r.name())}
 	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name()), args}
 }
 

@@ -3,7 +3,7 @@ package redislock
 import (
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -102,9 +102,9 @@ var plain = &kind{
 	acquire: func(r *request) call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			return call{scripts.LockAcquire, keys, []any{r.id, calls.Millis(r.ttl()), fenceMillis, r.handoffsWanted}}
+			return call{scripts.LockAcquire, keys, []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}}
 		}
-		return call{scripts.LockAcquire, []string{r.name()}, []any{r.id, calls.Millis(r.ttl())}}
+		return call{scripts.LockAcquire, []string{r.name()}, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
 	release: func(r *request) call { return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name())) },
 	force: func(r *request) call {

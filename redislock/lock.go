@@ -8,8 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -103,7 +105,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case d < renewal.MinTTL || d > renewal.MaxTTL:
 		return argument.Error("Extend", d, "must be 1ms to 8760h")
 	case ctx.Err() != nil:
-		return operationError("extend", l.name(), calls.Ended(ctx))
+		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
 	switch lease := l.lease.(type) {
 	case *composite:
@@ -125,10 +127,10 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{l.id, calls.Millis(d)}}
-	r, answered := await(c, ctx.Done(), func() calls.Reply { return c.run(what, ctx.Done()) }, func(calls.Reply) {})
+	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{l.id, redisconn.Millis(d)}}
+	r, answered := gate.Await(&c.gate, ctx.Done(), func() redisconn.Reply { return c.run(what, ctx.Done()) }, func(redisconn.Reply) {})
 	if !answered {
-		return operationError("extend", l.name(), calls.Ended(ctx))
+		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
 	held, err := r.Int64Slice()
 	switch {
@@ -205,21 +207,21 @@ func (l *Lock) Unlock(ctx context.Context) error {
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	c := l.client()
 	began := time.Now()
-	ended, stop := c.graceAfter(ctx)
+	ended, stop := contexts.After(ctx, c.wheel, unlockGrace)
 	defer stop()
-	r, answered := await(c, ended,
-		func() calls.Reply {
+	r, answered := gate.Await(&c.gate, ended,
+		func() redisconn.Reply {
 			r := c.run(l.kind().release(&l.request), ended)
 			l.wakeNext()
 			return r
 		},
-		func(r calls.Reply) {
+		func(r redisconn.Reply) {
 			if r.Err() != nil || l.ambiguous {
 				l.releaseLater(0, l.ambiguous)
 			}
 		})
 	if !answered {
-		return unconfirmed(l.name(), calls.Ended(ctx))
+		return unconfirmed(l.name(), contexts.Error(ctx))
 	}
 	gone := r.Ambiguous // then an unanswered first copy may have released it
 	released, err := r.Int64()
@@ -228,7 +230,7 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 		return lostBefore("unlock", l.name(), err)
 	case err != nil:
 		l.releaseLater(0, l.ambiguous)
-		if calls.Final(err) {
+		if redisconn.Permanent(err) {
 			return operationError("unlock", l.name(), err)
 		}
 		return unconfirmed(l.name(), err)
@@ -256,20 +258,6 @@ func (l *Lock) wakeNext() {
 		}
 	}
 	kick()
-}
-
-// graceAfter returns a channel that is closed unlockGrace after ctx has ended, nil if it never ends.
-func (c *Client) graceAfter(ctx context.Context) (ended <-chan struct{}, stop func()) {
-	if ctx.Done() == nil {
-		return nil, func() {}
-	}
-	over := make(chan struct{})
-	cancel := context.AfterFunc(ctx, func() {
-		if _, err := c.wheel.AfterFunc(unlockGrace, func() { close(over) }); err != nil {
-			close(over)
-		}
-	})
-	return over, func() { cancel() }
 }
 
 // onLost is called once if the lease ends without Unlock.

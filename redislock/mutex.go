@@ -5,7 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 )
 
 // Mutex is the lock of one name. It has no state of its own: any number of Mutex values of one name, in any process, are the same
@@ -43,7 +44,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 		return l, err
 	}
 	a := m.newAcquisition(false)
-	err, answered := await(c, ctx.Done(), func() (err error) {
+	err, answered := gate.Await(&c.gate, ctx.Done(), func() (err error) {
 		a.lock, err = a.ask(ctx.Done())
 		return err
 	}, func(err error) {
@@ -52,7 +53,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 		}
 	})
 	if !answered {
-		return nil, operationError("lock", m.name, calls.Ended(ctx))
+		return nil, operationError("lock", m.name, contexts.Error(ctx))
 	}
 	if locked, ok := errors.AsType[*LockedError](err); ok {
 		c.hooks.contended(locked)
@@ -140,7 +141,7 @@ func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (*Lock, e
 		return nil, err
 	case ctx.Err() != nil:
 		if errors.Is(err, ctx.Err()) {
-			err = calls.Ended(ctx)
+			err = contexts.Error(ctx)
 		}
 		err = waitEnded(err, a.refusal.Load())
 	}

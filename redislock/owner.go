@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -197,7 +198,9 @@ func (e *entry) Deadline() time.Time { return e.hold.lock.Deadline() }
 func (e *entry) Done() <-chan struct{} { return e.base().Done() }
 
 // Context implements lease.
-func (e *entry) Context(parent context.Context) context.Context { return endingWith(parent, e.base()) }
+func (e *entry) Context(parent context.Context) context.Context {
+	return contexts.EndingWith(parent, e.base())
+}
 
 // base returns a context that ends with the entry. It is made on demand: most entries never need one.
 func (e *entry) base() context.Context {
@@ -212,16 +215,4 @@ func (e *entry) base() context.Context {
 		}
 	}
 	return e.ctx
-}
-
-// endingWith returns a context that ends with parent, or with base and its cause. It is released with either.
-func endingWith(parent, base context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
-	if base.Err() != nil {
-		cancel(context.Cause(base))
-		return ctx
-	}
-	stop := context.AfterFunc(base, func() { cancel(context.Cause(base)) })
-	context.AfterFunc(ctx, func() { stop() })
-	return ctx
 }

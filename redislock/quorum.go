@@ -15,7 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -48,7 +49,7 @@ type Quorum struct {
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
 	hooks   Hooks
-	gate    calls.Gate
+	gate    gate.Gate
 }
 
 // NewQuorum returns a Quorum of at least three clients of independent servers, preferably an odd number. Nodes of one cluster, or a
@@ -230,7 +231,7 @@ func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err erro
 	case errors.Is(err, ErrClosed):
 		return nil, ErrClosed
 	case ctx.Err() != nil:
-		err = waitEnded(calls.Ended(ctx), a.refusal.Load())
+		err = waitEnded(contexts.Error(ctx), a.refusal.Load())
 	case errors.Is(err, ErrLocked):
 		return nil, err
 	}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -14,7 +16,7 @@ import (
 // whose lease is a key beside it.
 var reading = &kind{
 	acquire: func(r *request) call {
-		return call{scripts.ReadAcquire, []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}, []any{r.id, calls.Millis(r.ttl())}}
+		return call{scripts.ReadAcquire, []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
 	release: func(r *request) call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
@@ -35,9 +37,9 @@ var writing = &kind{
 	acquire: func(r *request) call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			return call{scripts.WriteAcquire, keys, []any{r.id, calls.Millis(r.ttl()), fenceMillis, r.handoffsWanted}}
+			return call{scripts.WriteAcquire, keys, []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}}
 		}
-		return call{scripts.WriteAcquire, []string{r.name()}, []any{r.id, calls.Millis(r.ttl())}}
+		return call{scripts.WriteAcquire, []string{r.name()}, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
 	release: func(r *request) call { return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name())) },
 	force: func(r *request) call {
@@ -126,7 +128,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	}
 	c.drop(l)
 	a := m.newAcquisition(true)
-	err, answered := await(c, ctx.Done(), func() error { return a.downgrade(l, ctx.Done()) }, func(err error) {
+	err, answered := gate.Await(&c.gate, ctx.Done(), func() error { return a.downgrade(l, ctx.Done()) }, func(err error) {
 		if err == nil {
 			a.lock.discard()
 		}
@@ -137,7 +139,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	}
 	c.hooks.released(l)
 	if !answered {
-		return nil, operationError("downgrade", m.name, calls.Ended(ctx))
+		return nil, operationError("downgrade", m.name, contexts.Error(ctx))
 	}
 	if err != nil {
 		return nil, operationError("downgrade", m.name, err)
@@ -158,7 +160,7 @@ func (a *acquisition) downgrade(writer *Lock, ended <-chan struct{}) (err error)
 		}
 	}()
 	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
-	args := []any{writer.id, req.id, calls.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
+	args := []any{writer.id, req.id, redisconn.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
 	r := c.run(call{scripts.Downgrade, keys, args}, ended)
 	a.ambiguous = r.Ambiguous
 	g, err := readGrant(r)

@@ -6,8 +6,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/pipeline"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -27,7 +27,7 @@ type job struct {
 }
 
 // send executes a call once and returns its command and an instant before it was sent. A call that waits for a pipeline when ended is
-// closed is not sent: its error is calls.ErrAbandoned.
+// closed is not sent: its error is redisconn.ErrAbandoned.
 func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
 	line := s.lines.Of(s.base, what.keys[0], struct{}{}, func() *pipeline.Line[*job] { return new(pipeline.Line[*job]) })
 	if line == nil {
@@ -49,7 +49,7 @@ func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) 
 	case <-j.done:
 	case <-ended:
 		if line.Withdraw(j) {
-			return failed(calls.ErrAbandoned), time.Now()
+			return failed(redisconn.ErrAbandoned), time.Now()
 		}
 		<-j.done
 	}

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -111,9 +112,9 @@ func (m *Mutex) admin(ctx context.Context, operation string, f func() result) (b
 	}
 	c := m.client
 	defer c.gate.Leave()
-	r, answered := await(c, ctx.Done(), f, func(result) {})
+	r, answered := gate.Await(&c.gate, ctx.Done(), f, func(result) {})
 	if !answered {
-		return false, operationError(operation, m.name, calls.Ended(ctx))
+		return false, operationError(operation, m.name, contexts.Error(ctx))
 	}
 	if r.err != nil {
 		return false, operationError(operation, m.name, r.err)

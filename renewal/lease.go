@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -100,15 +101,7 @@ func (l *Lease) SentAt() time.Time {
 // context.Cause is the lease's Err. It costs no goroutine while both last. It panics if parent is nil, as the
 // functions of package context do.
 func (l *Lease) Context(parent context.Context) context.Context {
-	done := l.doneContext()
-	ctx, cancel := context.WithCancelCause(parent)
-	if done.Err() != nil {
-		cancel(context.Cause(done))
-		return ctx
-	}
-	stop := context.AfterFunc(done, func() { cancel(context.Cause(done)) })
-	context.AfterFunc(ctx, func() { stop() })
-	return ctx
+	return contexts.EndingWith(parent, l.doneContext())
 }
 
 // Close ends the lease because its holder gives it back; reason becomes Err, nil stands for ErrReleased. It

@@ -7,7 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -18,7 +19,7 @@ func (c *Client) begin(ctx context.Context, operation, name string) error {
 	case ctx == nil:
 		return argument.Nil("context")
 	case ctx.Err() != nil:
-		return operationError(operation, name, calls.Ended(ctx))
+		return operationError(operation, name, contexts.Error(ctx))
 	case !c.gate.Enter():
 		return ErrClosed
 	}
@@ -28,19 +29,19 @@ func (c *Client) begin(ctx context.Context, operation, name string) error {
 // call runs a script for one caller. It returns when ctx ends.
 func (c *Client) call(
 	ctx context.Context, operation, name string, s *scripts.Script, keys []string, args ...any,
-) (calls.Reply, error) {
-	return c.await(ctx, operation, name, func() calls.Reply { return c.run(ctx.Done(), s, keys, args...) })
+) (redisconn.Reply, error) {
+	return c.await(ctx, operation, name, func() redisconn.Reply { return c.run(ctx.Done(), s, keys, args...) })
 }
 
 // await returns the reply of f, or an error when ctx ends. f runs on the caller's goroutine if ctx cannot
 // end. It must end by timeouts of its own.
 func (c *Client) await(
-	ctx context.Context, operation, name string, f func() calls.Reply,
-) (calls.Reply, error) {
+	ctx context.Context, operation, name string, f func() redisconn.Reply,
+) (redisconn.Reply, error) {
 	if err := c.begin(ctx, operation, name); err != nil {
-		return calls.Reply{}, err
+		return redisconn.Reply{}, err
 	}
-	result := make(chan calls.Reply, 1)
+	result := make(chan redisconn.Reply, 1)
 	work := func() {
 		defer c.gate.Leave()
 		result <- f()
@@ -57,7 +58,7 @@ func (c *Client) await(
 		}
 		return r, nil
 	case <-ctx.Done():
-		return calls.Reply{}, operationError(operation, name, calls.Ended(ctx))
+		return redisconn.Reply{}, operationError(operation, name, contexts.Error(ctx))
 	}
 }
 
@@ -68,12 +69,12 @@ type verb struct{}
 
 // run executes an idempotent script. It retries as often as the options of the client say, until ended is
 // closed. It blocks until an answer or the last failure; the timeouts of the client bound each try.
-func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, args ...any) calls.Reply {
+func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, args ...any) redisconn.Reply {
 	if at := slices.Index(args, any(publishVerb)); at >= 0 {
 		c.channels.Decide()
 		args[at] = c.channels.Verb()
 	}
-	return calls.Retry(c.wheel, c.base, c.retries, ended, func() (*redis.Cmd, time.Time) {
+	return redisconn.Retry(c.wheel, c.base, c.retries, ended, func() (*redis.Cmd, time.Time) {
 		sentAt := time.Now()
 		return s.RunOnce(context.Background(), c.rdb, keys, args...), sentAt
 	})
@@ -104,7 +105,7 @@ func acquireFunc[T, R any](
 // both.
 func acquireError(ctx context.Context, name string, err error) error {
 	if err != nil && err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
-		return operationError("acquire", name, calls.Ended(ctx))
+		return operationError("acquire", name, contexts.Error(ctx))
 	}
 	return err
 }

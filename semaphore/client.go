@@ -13,9 +13,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -38,7 +39,7 @@ type Client struct {
 	rdb       redis.UniversalClient // carries the calls of callers
 	base      redis.UniversalClient // the client of a known type that rdb is or embeds; else rdb
 	retries   int                   // per call, as the options of base say
-	dedicated *calls.Dedicated      // carries renewals
+	dedicated *redisconn.Dedicated  // carries renewals
 	wheel     *wheel.Wheel
 	logger    *slog.Logger
 	poll      time.Duration
@@ -52,7 +53,7 @@ type Client struct {
 	unconfirmed  unconfirmedCalls
 
 	// gate counts what talks to Redis outside of the queues, so that Close can wait for it.
-	gate calls.Gate
+	gate gate.Gate
 
 	// Each queue runs at most one attempt per semaphore at a time. Sequence numbers rely on that.
 	counting         *waitqueue.Group[string, int64]
@@ -87,8 +88,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := calls.Base(rdb)
-	if calls.Endless(base) {
+	base := redisconn.Base(rdb)
+	if redisconn.Endless(base) {
 		return nil, argument.Error("client", "without a ReadTimeout", "calls would not end while Redis hangs")
 	}
 	if base == nil {
@@ -97,7 +98,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 			"renewals share its connections, and sharded channels do not wake waiters", "type", fmt.Sprintf("%T", rdb))
 	}
 	c := &Client{
-		rdb: rdb, base: base, retries: calls.Retries(base),
+		rdb: rdb, base: base, retries: redisconn.Retries(base),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
@@ -108,7 +109,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.dedicated = calls.NewDedicated(base, cfg.wheel, renewalConns)
+	c.dedicated = redisconn.NewDedicated(base, cfg.wheel, renewalConns)
 	if c.leases, err = c.renewer.Destination(&renewBackend{dedicated: c.dedicated}); err != nil {
 		return nil, err
 	}

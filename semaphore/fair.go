@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -32,19 +32,19 @@ func (c *Client) fairLiveness() time.Duration { return 3*c.poll + time.Second }
 // leaving id that was held.
 func (c *Client) fairStep(
 	name string, leaving []string, batch []*waitqueue.Waiter[*acquireRequest],
-) (r calls.Reply, removed []int64, reply acquireReply, err error) {
+) (r redisconn.Reply, removed []int64, reply acquireReply, err error) {
 	k := keysOf(name, true)
 	scriptKeys := []string{
 		k.permits, k.leases, fairKey(name, "queue"), fairKey(name, "alive"), fairKey(name, "needs"), k.fence,
 	}
-	args := []any{publishVerb, k.channel, calls.Millis(c.fairLiveness()), c.owner, fenceMillis, len(leaving)}
+	args := []any{publishVerb, k.channel, redisconn.Millis(c.fairLiveness()), c.owner, fenceMillis, len(leaving)}
 	args = appendIDs(args, leaving)
 	for _, w := range batch {
 		waits := 1
 		if w.Value.noWait {
 			waits = 0
 		}
-		args = append(args, calls.Millis(w.Value.lease), waits, len(w.Value.ids))
+		args = append(args, redisconn.Millis(w.Value.lease), waits, len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
 	}
 	r = c.run(nil, scripts.FairStep, scriptKeys, args...)

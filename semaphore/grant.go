@@ -11,7 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -153,7 +154,7 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if !ok {
 		return nil
 	}
-	args := appendIDs([]any{"GT", calls.Millis(d), len(g.ids)}, g.ids)
+	args := appendIDs([]any{"GT", redisconn.Millis(d), len(g.ids)}, g.ids)
 	leases := keysOf(g.name, g.fair).leases
 	r, err := g.client.call(ctx, "extend", g.name, scripts.PermitRenew, []string{leases}, args...)
 	overwritten := errors.Is(err, ErrWrongKind)
@@ -219,7 +220,7 @@ func (g *Grant) Release(ctx context.Context) error {
 	c.removeGrant(g)
 	request := &releaseRequest{ids: g.ids}
 	err := awaitRelease(ctx, c, c.releaseQueue(g.fair), g.name, request, func(err error) error {
-		if err != nil && !calls.Final(err) || g.ambiguous {
+		if err != nil && !redisconn.Permanent(err) || g.ambiguous {
 			g.releaseLater(0)
 		}
 		return releaseError(g.name, err)
@@ -272,10 +273,7 @@ func (l *unlimitedLease) Valid() bool           { return l.ctx.Err() == nil }
 func (l *unlimitedLease) Deadline() time.Time   { return time.Time{} }
 
 func (l *unlimitedLease) Context(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
-	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
-	context.AfterFunc(ctx, func() { stop() })
-	return ctx
+	return contexts.EndingWith(parent, l.ctx)
 }
 
 func (l *unlimitedLease) Close(reason error) (first bool) {

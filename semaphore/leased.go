@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -255,7 +255,7 @@ func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration
 		l.keys.permits, l.keys.leases, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits,
 	}
 	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, scriptKeys,
-		op, n, publishVerb, l.keys.channel, recordMillis, calls.Millis(ttl))
+		op, n, publishVerb, l.keys.channel, recordMillis, redisconn.Millis(ttl))
 	if err != nil {
 		return false, err
 	}
@@ -347,7 +347,7 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 		return err
 	}
 	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases},
-		"XX", calls.Millis(d), 1, raw[0])
+		"XX", redisconn.Millis(d), 1, raw[0])
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -84,7 +84,7 @@ func (c *Client) attemptLeased(
 	k := keysOf(name, false)
 	args := []any{publishVerb, k.channel, fenceMillis}
 	for _, w := range batch {
-		args = append(args, calls.Millis(w.Value.lease), len(w.Value.ids))
+		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
 	}
 	r := c.run(nil, scripts.PermitAcquire, []string{k.permits, k.leases, k.fence}, args...)
@@ -100,12 +100,12 @@ func (c *Client) attemptLeased(
 // the next look.
 func (c *Client) applyAcquireReply(
 	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest],
-	r calls.Reply, reply acquireReply, err error,
+	r redisconn.Reply, reply acquireReply, err error,
 ) (again time.Duration, _ error) {
 	for _, w := range batch {
 		w.Value.ambiguous = w.Value.ambiguous || r.Ambiguous
 	}
-	if calls.Migrating(r.Err()) {
+	if redisconn.Migrating(r.Err()) {
 		return awaitMigration(batch, operationError("acquire", name, r.Err())), nil
 	}
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -40,7 +41,7 @@ func awaitRelease[T any](
 	case err := <-done:
 		return err
 	case <-graceOver:
-		return releaseError(name, calls.Ended(ctx))
+		return releaseError(name, contexts.Error(ctx))
 	}
 }
 
@@ -61,7 +62,7 @@ func releaseError(name string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case calls.Final(err), errors.Is(err, ErrUnconfirmed):
+	case redisconn.Permanent(err), errors.Is(err, ErrUnconfirmed):
 		return operationError("release", name, err)
 	default:
 		return fmt.Errorf("%w: release %s: %w", ErrUnconfirmed, scripts.Quote(name), err)

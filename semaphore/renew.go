@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -18,7 +18,7 @@ const idLen = 16
 // renewBackend renews grants. A batch is one script per semaphore, and one pipeline for all of them. The
 // Key of a lease is the leases key of its semaphore. Its ID is the ids of the permits of its grant, one
 // after another.
-type renewBackend struct{ dedicated *calls.Dedicated }
+type renewBackend struct{ dedicated *redisconn.Dedicated }
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
@@ -34,7 +34,7 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 			renewals = append(renewals, scripts.Call{Keys: []string{l.Key}, Args: []any{"GT"}})
 			members = append(members, nil)
 		}
-		args := append(renewals[at].Args, calls.Millis(l.TTL), len(l.ID)/idLen)
+		args := append(renewals[at].Args, redisconn.Millis(l.TTL), len(l.ID)/idLen)
 		for id := l.ID; len(id) >= idLen; id = id[idLen:] {
 			args = append(args, id[:idLen])
 		}
@@ -43,7 +43,7 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 	for at, cmd := range b.dedicated.RunBatch(ctx, scripts.PermitRenew, renewals) {
 		if failure := setOutcomes(cmd, batch, members[at]); failure != nil {
 			err = failure
-			if !calls.Refused(failure) {
+			if !redisconn.Refused(failure) {
 				b.dedicated.Reload()
 			}
 		}

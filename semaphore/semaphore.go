@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -209,7 +209,7 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Durat
 	}
 	keys := []string{s.name, s.client.recordKey(s.name), keysOf(s.name, true).permits}
 	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys,
-		op, n, calls.Millis(ttl), publishVerb, scripts.SemChannel(s.name), recordMillis)
+		op, n, redisconn.Millis(ttl), publishVerb, scripts.SemChannel(s.name), recordMillis)
 	if err != nil {
 		return 0, err
 	}
@@ -222,10 +222,10 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
-	r, err := s.client.await(ctx, "available", s.name, func() calls.Reply {
+	r, err := s.client.await(ctx, "available", s.name, func() redisconn.Reply {
 		get := redis.NewCmd(context.Background(), "get", s.name)
 		_ = s.client.rdb.Process(context.Background(), get) // the error is in the command
-		return calls.Reply{Cmd: get}
+		return redisconn.Reply{Cmd: get}
 	})
 	if errors.Is(err, redis.Nil) {
 		return 0, nil

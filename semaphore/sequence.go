@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -78,7 +78,7 @@ func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[int64]) 
 			c.unconfirmed.addAcquisition(name, confirmed)
 			c.settleLater(name)
 		}
-		if err = operationError("acquire", name, err); calls.Migrating(r.Err()) {
+		if err = operationError("acquire", name, err); redisconn.Migrating(r.Err()) {
 			return awaitMigration(batch, err), nil
 		}
 		return 0, err
@@ -127,7 +127,7 @@ func (c *Client) attemptCountingReleases(
 		part := releases[from:min(from+maxBatch, len(releases))]
 		results, ambiguous, err := c.sendCountingReleases(name, part)
 		if err != nil {
-			if calls.Final(err) && ambiguous { // an unanswered copy of the call may have been executed
+			if redisconn.Permanent(err) && ambiguous { // an unanswered copy of the call may have been executed
 				err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
 			}
 			c.unconfirmed.setReleases(name, toRepeat(releases[from:], max(repeated-from, 0), err))
@@ -170,7 +170,7 @@ func (c *Client) sendCountingReleases(
 // number, were unconfirmed before. A caller whose release was refused gets the error and may repeat the
 // release itself.
 func toRepeat(releases []*countingRelease, repeated int, err error) (again []*countingRelease) {
-	refused := calls.Final(err) && !errors.Is(err, ErrUnconfirmed)
+	refused := redisconn.Permanent(err) && !errors.Is(err, ErrUnconfirmed)
 	for i, release := range releases {
 		if release.n > 0 && (i < repeated || release.abandoned || !refused) {
 			again = append(again, release)

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // server is what a Queue sends to: it notes when it got which releases, and answers as it is told.
 type server struct {
 	*cleanup.Queue[string]
-	gate    calls.Gate
+	gate    gate.Gate
 	began   time.Time
 	answer  func(release string, n int) error // n counts what came for the release before
 	mu      sync.Mutex

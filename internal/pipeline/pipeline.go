@@ -6,12 +6,13 @@ package pipeline
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
 const (
@@ -96,7 +97,7 @@ type route[G comparable] struct {
 // Of returns the line of the node of a key, made by newLine if there was none. It is nil if that node is not known, or not yet: then
 // nothing is shared, because in a pipeline for several nodes the slowest would hold up the others. Of does not block.
 func (l *Lines[G, S]) Of(rdb redis.UniversalClient, key string, group G, newLine func() *S) *S {
-	addr, known := node(rdb, key)
+	addr, known := redisconn.NodeAddr(rdb, key)
 	if !known {
 		return nil
 	}
@@ -120,25 +121,3 @@ func (l *Lines[G, S]) Len() int {
 	defer l.mu.Unlock()
 	return len(l.all)
 }
-
-// node returns the address of the node of a key, if that is known without asking a server. It is empty where there is only one.
-func node(rdb redis.UniversalClient, key string) (addr string, known bool) {
-	switch c := rdb.(type) {
-	case *redis.Client:
-		return "", true
-	case *redis.ClusterClient:
-		master, err := c.MasterForKey(ended, key)
-		if err != nil {
-			return "", false
-		}
-		return master.Options().Addr, true
-	}
-	return "", false
-}
-
-// ended is a context that has ended: what a client knows it returns all the same, and for what it does not know it asks no server.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()

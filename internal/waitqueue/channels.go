@@ -6,9 +6,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
-	"github.com/cogwheel-go/cogwheel/internal/notify"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -24,18 +24,18 @@ const (
 
 // Channels lets waiters hear of releases. It is safe for concurrent use.
 type Channels struct {
-	hub     *notify.Hub
-	shards  *notify.Shards // nil outside of clusters
+	hub     *pubsub.Hub
+	shards  *pubsub.Shards // nil outside of clusters
 	cluster *redis.ClusterClient
 	choice  atomic.Int32
 }
 
 // NewChannels returns the channels of a client. They cost nothing until Listen is used.
 func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Channels {
-	c := &Channels{hub: notify.New(rdb, w)}
+	c := &Channels{hub: pubsub.New(rdb, w)}
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if ok {
-		c.cluster, c.shards = cluster, notify.NewShards(cluster, w)
+		c.cluster, c.shards = cluster, pubsub.NewShards(cluster, w)
 	} else {
 		choice = Ordinary
 	}
@@ -51,7 +51,7 @@ func (c *Channels) Decide() {
 	switch err := c.cluster.PubSubShardNumSub(context.Background(), "0").Err(); {
 	case err == nil:
 		c.choice.CompareAndSwap(int32(Detect), int32(Sharded))
-	case calls.Final(err): // before Redis 7
+	case redisconn.Permanent(err): // before Redis 7
 		c.choice.CompareAndSwap(int32(Detect), int32(Ordinary))
 	}
 }
@@ -78,7 +78,7 @@ func Listen[K comparable](c *Channels, channel func(key K) string) func(key K, k
 }
 
 // Listener returns a Config's Listen that subscribes to the channel of a key.
-func Listener[K comparable](hub *notify.Hub, channel func(key K) string) func(key K, kick func()) (stop func()) {
+func Listener[K comparable](hub *pubsub.Hub, channel func(key K) string) func(key K, kick func()) (stop func()) {
 	return func(key K, kick func()) func() {
 		sub := hub.Subscribe(channel(key), kick)
 		select {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -46,7 +46,7 @@ type Config[K comparable, T any] struct {
 type Group[K comparable, T any] struct {
 	wheel *wheel.Wheel
 	cfg   Config[K, T]
-	gate  calls.Gate // counts the goroutines of queues
+	gate  gate.Gate // counts the goroutines of queues
 
 	// mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight belong to Attempt. No
 	// hook runs under mu. A queue is in the map exactly as long as it has a waiter or is running. Only the goroutine that runs a queue

@@ -1,4 +1,4 @@
-package notify_test
+package pubsub_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/notify"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
@@ -16,7 +16,7 @@ func TestShards(t *testing.T) {
 	ctx := t.Context()
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
-	h := notify.NewShards(rdb, newWheel(t))
+	h := pubsub.NewShards(rdb, newWheel(t))
 	defer func() { require.NoError(t, h.Close(context.Background())) }()
 
 	// Many channels, in slots of every master.

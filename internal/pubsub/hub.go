@@ -1,4 +1,4 @@
-package notify
+package pubsub
 
 import (
 	"context"
@@ -76,7 +76,7 @@ func New(rdb redis.UniversalClient, w *wheel.Wheel, opts ...Option) *Hub {
 		opt.apply(&cfg)
 	}
 	if cfg.linger < 0 || cfg.ping <= 0 {
-		panic(fmt.Sprintf("notify: linger %v or ping interval %v out of range", cfg.linger, cfg.ping))
+		panic(fmt.Sprintf("pubsub: linger %v or ping interval %v out of range", cfg.linger, cfg.ping))
 	}
 	h := &Hub{
 		rdb:    rdb,
@@ -101,7 +101,7 @@ func New(rdb redis.UniversalClient, w *wheel.Wheel, opts ...Option) *Hub {
 // Subscribe returns a Subscription that never wakes.
 func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 	if wake == nil {
-		panic("notify: nil wake function")
+		panic("pubsub: nil wake function")
 	}
 	s := &Subscription{hub: h, wake: wake}
 	h.mu.Lock()
@@ -265,7 +265,7 @@ func (h *Hub) Close(ctx context.Context) error {
 	case <-h.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("notify: close: %w", ctx.Err())
+		return fmt.Errorf("pubsub: close: %w", ctx.Err())
 	}
 }
 

@@ -1,4 +1,4 @@
-package notify_test
+package pubsub_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package calls
+package redisconn
 
 import (
 	"math/rand/v2"
@@ -45,7 +45,7 @@ func Retry(
 			} else if time.Since(began) > migrationTimeout {
 				return r
 			}
-		} else if n >= retries || !unanswered && !Passing(err) {
+		} else if n >= retries || !unanswered && !Transient(err) {
 			return r
 		}
 		Reload(rdb)

@@ -1,4 +1,4 @@
-package notify_test
+package pubsub_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/notify"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
@@ -25,9 +25,9 @@ const within = 20 * time.Second
 
 var newWheel = redistest.Wheel
 
-func newHub(t *testing.T, rdb redis.UniversalClient, opts ...notify.Option) *notify.Hub {
+func newHub(t *testing.T, rdb redis.UniversalClient, opts ...pubsub.Option) *pubsub.Hub {
 	t.Helper()
-	h := notify.New(rdb, newWheel(t), opts...)
+	h := pubsub.New(rdb, newWheel(t), opts...)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), within)
 		defer cancel()
@@ -179,7 +179,7 @@ func TestHub_Subscribe(t *testing.T) {
 		t.Parallel()
 		h, channel := newHub(t, rdb), redistest.Name(t)
 		done := make(chan struct{})
-		var sub *notify.Subscription
+		var sub *pubsub.Subscription
 		subscribed := make(chan struct{})
 		sub = h.Subscribe(channel, func() {
 			<-subscribed
@@ -196,7 +196,7 @@ func TestHub_Subscribe(t *testing.T) {
 		piped, err := rdb.AutoPipeline()
 		require.NoError(t, err)
 		for _, client := range []redis.UniversalClient{resp2, piped} {
-			h, channel := newHub(t, client, notify.WithPing(20*time.Millisecond)), redistest.Name(t)
+			h, channel := newHub(t, client, pubsub.WithPing(20*time.Millisecond)), redistest.Name(t)
 			wake, woken := waker()
 			sub := h.Subscribe(channel, wake)
 			await(t, woken, "the confirmation")
@@ -225,7 +225,7 @@ func TestHub_Subscribe(t *testing.T) {
 
 	t.Run("after Close of the hub nothing happens any more", func(t *testing.T) {
 		t.Parallel()
-		h := notify.New(rdb, newWheel(t))
+		h := pubsub.New(rdb, newWheel(t))
 		require.NoError(t, h.Close(ctx))
 		require.NoError(t, h.Close(ctx))
 		sub := h.Subscribe(redistest.Name(t), func() { panic("woken") })
@@ -260,7 +260,7 @@ func TestHub_Linger(t *testing.T) {
 	t.Run("unsubscribes when it is over and closes the connection after the last", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.Start(t).Client(t)
-		h := newHub(t, rdb, notify.WithLinger(20*time.Millisecond))
+		h := newHub(t, rdb, pubsub.WithLinger(20*time.Millisecond))
 		wake, _ := waker()
 		a, b := h.Subscribe("a", wake), h.Subscribe("b", wake)
 		await(t, a.Ready(), "ready")
@@ -281,7 +281,7 @@ func TestHub_Linger(t *testing.T) {
 		t.Parallel()
 		const linger = 200 * time.Millisecond
 		rdb := redistest.Start(t).Client(t)
-		h := newHub(t, rdb, notify.WithLinger(linger))
+		h := newHub(t, rdb, pubsub.WithLinger(linger))
 		wake, _ := waker()
 		h.Subscribe("a", wake).Close()
 		<-time.After(linger / 2) // the linger is half over when the next use comes
@@ -297,7 +297,7 @@ func TestHub_Linger(t *testing.T) {
 		t.Run(fmt.Sprintf("of nothing: subscribing right after the last close, others=%v", others), func(t *testing.T) {
 			t.Parallel()
 			rdb := redistest.Shared(t).Client(t)
-			h, channel := newHub(t, rdb, notify.WithLinger(0)), redistest.Name(t)
+			h, channel := newHub(t, rdb, pubsub.WithLinger(0)), redistest.Name(t)
 			wake, woken := waker()
 			if others {
 				stay := h.Subscribe(channel+":other", wake)
@@ -323,11 +323,11 @@ func TestHub_Linger(t *testing.T) {
 
 func TestHub_Goroutines(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
-	h := newHub(t, rdb, notify.WithLinger(0))
+	h := newHub(t, rdb, pubsub.WithLinger(0))
 	require.Zero(t, hubGoroutines())
 
 	wake, _ := waker()
-	subs := make([]*notify.Subscription, 200)
+	subs := make([]*pubsub.Subscription, 200)
 	for i := range subs {
 		subs[i] = h.Subscribe(redistest.Name(t), wake)
 	}
@@ -345,5 +345,5 @@ func TestHub_Goroutines(t *testing.T) {
 func hubGoroutines() int {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
-	return strings.Count(string(stacks), "created by github.com/cogwheel-go/cogwheel/internal/notify.")
+	return strings.Count(string(stacks), "created by github.com/cogwheel-go/cogwheel/internal/pubsub.")
 }

@@ -1,4 +1,4 @@
-package notify_test
+package pubsub_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/notify"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -97,7 +97,7 @@ func TestHub_Reconnects(t *testing.T) {
 		t.Parallel()
 		d := &redistest.FaultDialer{}
 		rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
-		h := newHub(t, rdb, notify.WithPing(20*time.Millisecond))
+		h := newHub(t, rdb, pubsub.WithPing(20*time.Millisecond))
 		wake, woken := waker()
 		sub := h.Subscribe(redistest.Name(t), wake)
 		defer sub.Close()
@@ -111,7 +111,7 @@ func TestHub_Reconnects(t *testing.T) {
 	t.Run("not while the server answers pings", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.Start(t).Client(t)
-		h := newHub(t, rdb, notify.WithPing(250*time.Millisecond))
+		h := newHub(t, rdb, pubsub.WithPing(250*time.Millisecond))
 		wake, woken := waker()
 		sub := h.Subscribe("a", wake)
 		defer sub.Close()
@@ -130,7 +130,7 @@ func TestHub_StrandsNobody(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*within)
 	defer cancel()
 	rdb := redistest.Start(t).Client(t)
-	h := newHub(t, rdb, notify.WithLinger(time.Millisecond))
+	h := newHub(t, rdb, pubsub.WithLinger(time.Millisecond))
 
 	var finished sync.WaitGroup
 	seen := make(chan struct{}, waiters)
@@ -205,7 +205,7 @@ func TestHub_Close(t *testing.T) {
 		rdb := redistest.Shared(t).Client(t)
 		w := newWheel(t)
 		for round := range 30 {
-			h := notify.New(rdb, w, notify.WithLinger(time.Duration(round%3)*time.Millisecond))
+			h := pubsub.New(rdb, w, pubsub.WithLinger(time.Duration(round%3)*time.Millisecond))
 			name := redistest.Name(t)
 			var users sync.WaitGroup
 			for u := range 4 {
@@ -236,7 +236,7 @@ func TestHub_Close(t *testing.T) {
 		d := &redistest.FaultDialer{Timeout: time.Hour}
 		d.Set(redistest.BlackholeUp)
 		rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
-		h := notify.New(rdb, newWheel(t))
+		h := pubsub.New(rdb, newWheel(t))
 		h.Subscribe(redistest.Name(t), func() {})
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -246,7 +246,7 @@ func TestHub_Close(t *testing.T) {
 	t.Run("gives up waiting when ctx ends", func(t *testing.T) {
 		t.Parallel()
 		entered, leave := make(chan struct{}), make(chan struct{})
-		h := notify.New(redistest.Shared(t).Client(t), newWheel(t))
+		h := pubsub.New(redistest.Shared(t).Client(t), newWheel(t))
 		h.Subscribe(redistest.Name(t), func() {
 			close(entered)
 			<-leave
@@ -269,7 +269,7 @@ func TestHub_Close(t *testing.T) {
 			require.NoError(t, err)
 			filler = append(filler, timer)
 		}
-		h := notify.New(redistest.Shared(t).Client(t), w)
+		h := pubsub.New(redistest.Shared(t).Client(t), w)
 		wakeA, wokenA := waker()
 		h.Subscribe(redistest.Name(t), wakeA)
 		until(t, "the goroutine ends", func() bool { return !h.Running() })
@@ -290,7 +290,7 @@ func TestHub_Close(t *testing.T) {
 		w, err := wheel.New()
 		require.NoError(t, err)
 		s := redistest.Start(t)
-		h := notify.New(s.Client(t), w)
+		h := pubsub.New(s.Client(t), w)
 		sub := h.Subscribe("a", func() {})
 		await(t, sub.Ready(), "ready")
 		_, err = w.Stop(t.Context())

@@ -1,4 +1,4 @@
-package calls_test
+package redisconn_test
 
 import (
 	"io"
@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -22,7 +22,7 @@ func TestRetry_ManyTimes(t *testing.T) {
 			require.NoError(t, err)
 			const retries = 100
 			var sent []time.Time
-			r := calls.Retry(w, nil, retries, nil, func() (*redis.Cmd, time.Time) {
+			r := redisconn.Retry(w, nil, retries, nil, func() (*redis.Cmd, time.Time) {
 				now := time.Now()
 				sent = append(sent, now)
 				cmd := redis.NewCmd(t.Context())
@@ -67,7 +67,7 @@ func TestRetry_WaitsForASlotThatMigrates(t *testing.T) {
 					time.AfterFunc(tt.ends, func() { close(ended) })
 				}
 				sent := 0
-				r := calls.Retry(w, nil, 0, ended, func() (*redis.Cmd, time.Time) {
+				r := redisconn.Retry(w, nil, 0, ended, func() (*redis.Cmd, time.Time) {
 					sent++
 					calledAt = time.Now()
 					cmd := redis.NewCmd(t.Context())

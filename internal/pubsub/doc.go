@@ -1,4 +1,4 @@
-// Package notify turns Redis pub/sub messages into wake-up hints.
+// Package pubsub turns Redis pub/sub messages into wake-up hints.
 //
 // A [Hub] keeps one subscription connection and one goroutine per client while
 // any channel is subscribed, and neither when none is. Channels are counted: the
@@ -23,4 +23,4 @@
 //	}
 //
 // Everything timed here is an entry on the wheel.
-package notify
+package pubsub

@@ -1,4 +1,4 @@
-package notify
+package pubsub
 
 // Running reports whether the hub's goroutine is alive.
 func (h *Hub) Running() bool {

@@ -1,4 +1,4 @@
-package notify
+package pubsub
 
 import (
 	"context"
@@ -150,7 +150,7 @@ func (h *Hub) serve(l *link) (confirmed bool) {
 }
 
 // errGone ends work on a link that is not the hub's any more.
-var errGone = errors.New("notify: the connection was given up")
+var errGone = errors.New("pubsub: the connection was given up")
 
 // flush tells the server which channels are wanted until it is up to date. The
 // first flush of a link connects.

@@ -1,4 +1,4 @@
-package notify
+package pubsub
 
 import (
 	"context"

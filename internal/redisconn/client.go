@@ -1,4 +1,4 @@
-package calls
+package redisconn
 
 import (
 	"context"
@@ -75,6 +75,29 @@ func Node(rdb redis.UniversalClient, key string) (*redis.Client, error) {
 	}
 	return nil, fmt.Errorf("%w: %T", ErrNodes, rdb)
 }
+
+// NodeAddr returns the address of the node that a key lives on, if that is known without asking a server. It is empty for a client of one
+// server. It does not block.
+func NodeAddr(rdb redis.UniversalClient, key string) (addr string, known bool) {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return "", true
+	case *redis.ClusterClient:
+		master, err := c.MasterForKey(ended, key)
+		if err != nil {
+			return "", false
+		}
+		return master.Options().Addr, true
+	}
+	return "", false
+}
+
+// ended is a context that has ended. A client returns what it knows all the same, and asks no server for what it does not know.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // Reload has a cluster client look for the masters anew. Otherwise it may go on dialing a dead one for a minute.
 func Reload(rdb redis.UniversalClient) {

@@ -1,4 +1,4 @@
-package calls_test
+package redisconn_test
 
 import (
 	"context"
@@ -11,18 +11,18 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-func closing(t *testing.T, d *calls.Dedicated) {
+func closing(t *testing.T, d *redisconn.Dedicated) {
 	t.Helper()
 	redistest.CloseWith(t, d.Close)
 }
 
 // acquire takes a lock by a batch, and returns its error.
-func acquire(t *testing.T, d *calls.Dedicated, names ...string) (errs []error) {
+func acquire(t *testing.T, d *redisconn.Dedicated, names ...string) (errs []error) {
 	t.Helper()
 	var batch []scripts.Call
 	for _, name := range names {
@@ -39,7 +39,7 @@ func TestDedicated_HasConnectionsOfItsOwn(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
 	var hooked int
 	rdb.AddHook(countHook{&hooked})
-	d := calls.NewDedicated(rdb, redistest.Wheel(t), 2)
+	d := redisconn.NewDedicated(rdb, redistest.Wheel(t), 2)
 	own := d.Single()
 	require.Equal(t, []error{nil}, acquire(t, d, redistest.Name(t)))
 	require.Zero(t, hooked, "hooks of the caller's client")
@@ -48,9 +48,9 @@ func TestDedicated_HasConnectionsOfItsOwn(t *testing.T) {
 	opt := own.Options()
 	require.Equal(t, 2, opt.PoolSize)
 	require.True(t, opt.ContextTimeoutEnabled)
-	require.Zero(t, calls.Retries(own))
+	require.Zero(t, redisconn.Retries(own))
 	require.Equal(t, rdb.Options().Addr, opt.Addr)
-	require.Positive(t, calls.Retries(rdb))
+	require.Positive(t, redisconn.Retries(rdb))
 	d.Follow(t.Context(), time.Hour)
 	require.Same(t, own, d.Single(), "nothing to follow")
 	require.NoError(t, d.Close(t.Context()))
@@ -77,7 +77,7 @@ func TestDedicated_AsksTheRingForTheShard(t *testing.T) {
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": servers[0].Addr(), "b": servers[1].Addr()}})
 	t.Cleanup(func() { _ = ring.Close() })
-	d := calls.NewDedicated(ring, redistest.Wheel(t), 2)
+	d := redisconn.NewDedicated(ring, redistest.Wheel(t), 2)
 	closing(t, d)
 	require.Nil(t, d.Single())
 	names := []string{"n:0", "n:1", "n:2", "n:3", "n:4", "n:5", "n:6", "n:7"}
@@ -150,7 +150,7 @@ func TestDedicated_FollowsTheSentinels(t *testing.T) {
 	s := &sentinels{primary: first.Addr()}
 	rdb := redis.NewClient(&redis.Options{Addr: "FailoverClient", Dialer: s.dial})
 	t.Cleanup(func() { _ = rdb.Close() })
-	d := calls.NewDedicated(rdb, redistest.Wheel(t), 4)
+	d := redisconn.NewDedicated(rdb, redistest.Wheel(t), 4)
 	closing(t, d)
 	goesTo := func(where string) {
 		t.Helper()
@@ -207,7 +207,7 @@ func TestDedicated_LooksOnceInAWhile(t *testing.T) {
 	s := &sentinels{primary: redistest.Shared(t).Addr()}
 	rdb := redis.NewClient(&redis.Options{Addr: "FailoverClient", Dialer: s.dial})
 	t.Cleanup(func() { _ = rdb.Close() })
-	d := calls.NewDedicated(rdb, redistest.Wheel(t), 4)
+	d := redisconn.NewDedicated(rdb, redistest.Wheel(t), 4)
 	closing(t, d)
 	require.Equal(t, []error{nil}, acquire(t, d, redistest.Name(t)))
 	before := s.looks()

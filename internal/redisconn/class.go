@@ -1,4 +1,4 @@
-package calls
+package redisconn
 
 import (
 	"context"
@@ -68,6 +68,7 @@ var texts = []struct {
 	class Class
 }{
 	{"max number of clients", Unavailable},
+	{"attempted to access a non local key", Unavailable},   // a slot is on the move
 	{"the user executing the script can't", Misconfigured}, // NOPERM of a command inside a script, from Redis 7 on
 	{"unknown redis command", Misconfigured},
 	{"unknown command", Misconfigured},
@@ -85,16 +86,22 @@ var texts = []struct {
 // inScript finds the error of a command in the error of its script, as servers before Redis 7 tell it.
 var inScript = regexp.MustCompile(`^ERR Error running script .*@user_script: ?\d+: -?(.*)$`)
 
-// Classify sorts the error of a call. ctx is the context that its caller has passed, or nil.
+// Classify sorts the error of a call. ctx is the context of its caller.
 func Classify(ctx context.Context, err error) Class {
+	if err != nil && !Refused(err) && ctx.Err() != nil {
+		return ContextEnded
+	}
+	return classify(err)
+}
+
+// classify is Classify for a call whose context does not matter.
+func classify(err error) Class {
 	var answer redis.Error
 	switch {
 	case err == nil || errors.Is(err, redis.Nil):
 		return Answered
 	case errors.As(err, &answer):
 		return classOf(answer.Error())
-	case ctx != nil && ctx.Err() != nil:
-		return ContextEnded
 	case misfit(err):
 		return Misconfigured
 	}

@@ -1,4 +1,4 @@
-package calls_test
+package redisconn_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
@@ -22,9 +22,9 @@ func TestClassify(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for want, errs := range map[calls.Class][]error{
-		calls.Answered: {nil, redis.Nil},
-		calls.Unavailable: {
+	for want, errs := range map[redisconn.Class][]error{
+		redisconn.Answered: {nil, redis.Nil},
+		redisconn.Unavailable: {
 			io.EOF, redis.ErrPoolTimeout, redis.ErrPoolExhausted, context.DeadlineExceeded,
 			&net.OpError{Op: "dial", Err: errors.New("connection refused")},
 			&net.DNSError{Err: "no such host", IsNotFound: true},
@@ -42,7 +42,7 @@ func TestClassify(t *testing.T) {
 			answer("ERR max number of clients reached"),
 			answer("ERR Error running script (call to f_c6a3): @user_script:5: OOM command not allowed"),
 		},
-		calls.Misconfigured: {
+		redisconn.Misconfigured: {
 			redis.ErrClosed,
 			&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
 			x509.HostnameError{},
@@ -61,29 +61,29 @@ func TestClassify(t *testing.T) {
 			answer("DENIED Redis is running in protected mode"), answer("NOPROTO unsupported protocol version"),
 			answer("CROSSSLOT Keys in request don't hash to the same slot"),
 		},
-		calls.KeyFault: {
+		redisconn.KeyFault: {
 			answer("WRONGTYPE Operation against a key holding the wrong kind of value script: 1298, on @user_script:1."),
 			answer("WRONGKIND another kind of lock"),
 			answer("ERR Error running script (call to f_1298): @user_script:3: WRONGTYPE Operation against a key"),
 		},
-		calls.OtherRefusal: {answer("NOTCONFIGURED no limit"), answer("ERR value is not an integer"), answer("BUSYGROUP of a stream"), answer("")},
+		redisconn.OtherRefusal: {answer("NOTCONFIGURED no limit"), answer("ERR value is not an integer"), answer("BUSYGROUP of a stream"), answer("")},
 	} {
 		for _, err := range errs {
-			require.Equal(t, want, calls.Classify(t.Context(), err), "%v", err)
-			require.Equal(t, want, calls.Classify(nil, err), "%v", err) //nolint:staticcheck // a nil context is documented
+			require.Equal(t, want, redisconn.Classify(t.Context(), err), "%v", err)
+			require.Equal(t, want, redisconn.Classify(context.Background(), err), "%v", err)
 			if err == nil {
 				continue
 			}
-			require.Equal(t, want, calls.Classify(t.Context(), fmt.Errorf("wrapped: %w", err)), "%v", err)
-			if calls.Refused(err) {
-				require.Equal(t, want, calls.Classify(ended, err), "an answer counts, whenever it comes: %v", err)
+			require.Equal(t, want, redisconn.Classify(t.Context(), fmt.Errorf("wrapped: %w", err)), "%v", err)
+			if redisconn.Refused(err) {
+				require.Equal(t, want, redisconn.Classify(ended, err), "an answer counts, whenever it comes: %v", err)
 			} else {
-				require.Equal(t, calls.ContextEnded, calls.Classify(ended, err), "%v", err)
+				require.Equal(t, redisconn.ContextEnded, redisconn.Classify(ended, err), "%v", err)
 			}
 		}
 	}
-	require.Equal(t, "misconfigured", calls.Misconfigured.String())
-	require.Equal(t, "other refusal", calls.OtherRefusal.String())
+	require.Equal(t, "misconfigured", redisconn.Misconfigured.String())
+	require.Equal(t, "other refusal", redisconn.OtherRefusal.String())
 }
 
 // What a real server and the client make of each state is sorted as the table says.
@@ -92,8 +92,8 @@ func TestClassify_OfARealServer(t *testing.T) {
 	server := redistest.Start(t)
 	ctx, admin := t.Context(), server.Client(t)
 	write := redis.NewScript(`return redis.call('SET', KEYS[1], 1)`)
-	class := func(rdb *redis.Client, script *redis.Script) calls.Class {
-		return calls.Classify(ctx, script.Run(ctx, rdb, []string{"a"}).Err())
+	class := func(rdb *redis.Client, script *redis.Script) redisconn.Class {
+		return redisconn.Classify(ctx, script.Run(ctx, rdb, []string{"a"}).Err())
 	}
 	user := func(password string, rules ...any) *redis.Client {
 		require.NoError(t, admin.Do(ctx, append([]any{"ACL", "SETUSER", "u", "reset", "on", ">secret"}, rules...)...).Err())
@@ -101,31 +101,31 @@ func TestClassify_OfARealServer(t *testing.T) {
 	}
 	config := func(name, value string) { require.NoError(t, admin.ConfigSet(ctx, name, value).Err()) }
 
-	require.Equal(t, calls.Answered, class(user("secret", "~*", "+@all"), write))
-	require.Equal(t, calls.Misconfigured, class(user("secret", "~*", "+@all", "-set"), write), "a command within the script")
-	require.Equal(t, calls.Misconfigured, class(user("secret", "~*", "+@all", "-eval", "-evalsha"), write), "the script itself")
-	require.Equal(t, calls.Misconfigured, class(user("secret", "~b*", "+@all"), write), "the key")
-	require.Equal(t, calls.Misconfigured, class(user("wrong", "~*", "+@all"), write))
-	require.Equal(t, calls.Misconfigured, class(admin, redis.NewScript(`return redis.call('NOPE', KEYS[1])`)))
+	require.Equal(t, redisconn.Answered, class(user("secret", "~*", "+@all"), write))
+	require.Equal(t, redisconn.Misconfigured, class(user("secret", "~*", "+@all", "-set"), write), "a command within the script")
+	require.Equal(t, redisconn.Misconfigured, class(user("secret", "~*", "+@all", "-eval", "-evalsha"), write), "the script itself")
+	require.Equal(t, redisconn.Misconfigured, class(user("secret", "~b*", "+@all"), write), "the key")
+	require.Equal(t, redisconn.Misconfigured, class(user("wrong", "~*", "+@all"), write))
+	require.Equal(t, redisconn.Misconfigured, class(admin, redis.NewScript(`return redis.call('NOPE', KEYS[1])`)))
 	require.NoError(t, admin.Del(ctx, "a").Err())
 	require.NoError(t, admin.LPush(ctx, "a", 1).Err())
-	require.Equal(t, calls.KeyFault, class(admin, redis.NewScript(`return redis.call('GET', KEYS[1])`)))
+	require.Equal(t, redisconn.KeyFault, class(admin, redis.NewScript(`return redis.call('GET', KEYS[1])`)))
 	config("maxmemory", "1")
-	require.Equal(t, calls.Unavailable, class(admin, write))
+	require.Equal(t, redisconn.Unavailable, class(admin, write))
 	config("maxmemory", "0")
 	config("min-replicas-to-write", "1")
-	require.Equal(t, calls.Unavailable, class(admin, write))
+	require.Equal(t, redisconn.Unavailable, class(admin, write))
 	config("min-replicas-to-write", "0")
 	config("requirepass", "secret")
-	require.Equal(t, calls.Misconfigured, class(server.Client(t), write), "NOAUTH")
+	require.Equal(t, redisconn.Misconfigured, class(server.Client(t), write), "NOAUTH")
 	config("requirepass", "")
 	hasty := server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 50*time.Millisecond, -1 })
 	require.NoError(t, hasty.Ping(ctx).Err())
 	server.Pause()
-	require.Equal(t, calls.Unavailable, class(hasty, write))
+	require.Equal(t, redisconn.Unavailable, class(hasty, write))
 	server.Resume()
 	server.Kill()
-	require.Equal(t, calls.Unavailable, class(hasty, write))
+	require.Equal(t, redisconn.Unavailable, class(hasty, write))
 	require.NoError(t, hasty.Close())
-	require.Equal(t, calls.Misconfigured, class(hasty, write))
+	require.Equal(t, redisconn.Misconfigured, class(hasty, write))
 }
