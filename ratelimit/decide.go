@@ -98,7 +98,7 @@ func (s *keyState) joinLocked(c *call) (*job, error) {
 	hurry := len(s.pending)+1 >= secondScriptThreshold && s.id.options.prefetchCount == 0
 	if s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
 		if s.pending == nil {
-			s.pendingSince = time.Now()
+			s.pendingSince = s.client.now()
 		}
 		s.pending = append(s.pending, c)
 		return nil, nil

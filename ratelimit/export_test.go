@@ -14,11 +14,13 @@ type GCRATime = gcraTime
 func NewGCRAParams(l Limit) GCRAParams                                { return GCRAParams{newGCRAParams(l)} }
 func (p GCRAParams) Den() int64                                       { return p.p.den }
 func (p GCRAParams) Take(tat GCRATime, now, n int64) (GCRATime, bool) { return p.p.take(tat, now, n) }
-func (p GCRAParams) Delay(tat GCRATime, now, n int64) time.Duration   { return p.p.delay(tat, now, n) }
-func (p GCRAParams) Remaining(tat GCRATime, now int64) int64          { return p.p.remaining(tat, now) }
-func (t gcraTime) Parts() (us, num int64)                             { return t.us, t.num }
-func Member(id [16]byte, n int64) string                              { return member(id, n) }
-func LogKeys(name string) []string                                    { return logKeys(name) }
+
+func (p GCRAParams) Delay(tat GCRATime, now, n int64) time.Duration { return p.p.delay(tat, now, n) }
+
+func (p GCRAParams) Remaining(tat GCRATime, now int64) int64 { return p.p.remaining(tat, now) }
+func (t gcraTime) Parts() (us, num int64)                    { return t.us, t.num }
+func Member(id [16]byte, n int64) string                     { return member(id, n) }
+func LogKeys(name string) []string                           { return logKeys(name) }
 
 func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, key, a) }
 

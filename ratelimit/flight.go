@@ -28,13 +28,12 @@ type flight struct {
 // newFlight returns a flight, or nil if its time is over before it has begun.
 func (s *sender) newFlight(jobs []*job) *flight {
 	now := time.Now()
-	since := now
+	at := s.client.since(now)
+	since := at
 	for _, j := range jobs {
-		if j.since.Before(since) {
-			since = j.since
-		}
+		since = min(since, j.since)
 	}
-	left := s.client.timeout - now.Sub(since)
+	left := s.client.timeout - (at - since)
 	if left <= 0 {
 		return nil
 	}

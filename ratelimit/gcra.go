@@ -36,7 +36,11 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 	if a.ahead > 0 {
 		head = g.cap(a.ahead)
 	}
-	args := append(append(make([]any, 0, 11+3*len(a.runs)), head...), len(a.runs))
+	size := 4 + 3*len(a.runs)
+	if a.inOrder || a.prefetch > 0 || len(a.back) > 0 {
+		size += 8
+	}
+	args := append(append(make([]any, 0, size), head...), len(a.runs))
 	for _, r := range a.runs {
 		switch r.n {
 		case 0:

@@ -23,7 +23,7 @@ type job struct {
 	ask
 	state  *keyState
 	kind   jobKind
-	since  time.Time        // when the first caller came; the Client's timeout counts from there
+	since  time.Duration    // when the first caller came; the Client's timeout counts from there
 	one    [1]*call         // room for the calls if it is one
 	oneRun [1]equalRequests // and for the runs
 
@@ -38,7 +38,7 @@ func (s *keyState) newJobLocked(kind jobKind) *job {
 		return nil
 	}
 	s.refs.Add(1)
-	j := &job{state: s, kind: kind, since: time.Now()}
+	j := &job{state: s, kind: kind, since: s.client.now()}
 	j.runs = j.oneRun[:0]
 	j.last = s.known.snapshot
 	return j

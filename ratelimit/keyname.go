@@ -24,7 +24,7 @@ func redisKey(prefix, key string, algorithm Algorithm) string {
 	if algorithm == FixedWindow {
 		tail = "}:window"
 	}
-	if len(key) <= maxPlainKey && !strings.ContainsAny(key, "{}%") {
+	if isPlain(key) {
 		return prefix + ":{" + key + tail
 	}
 	var b strings.Builder
@@ -55,4 +55,17 @@ func escape(b *strings.Builder, key string) {
 			b.WriteByte(c)
 		}
 	}
+}
+
+// isPlain reports whether a key stands in Redis as it is.
+func isPlain(key string) bool {
+	if len(key) > maxPlainKey {
+		return false
+	}
+	for i := range len(key) {
+		if c := key[i]; c == '{' || c == '}' || c == '%' {
+			return false
+		}
+	}
+	return true
 }

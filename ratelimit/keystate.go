@@ -53,9 +53,9 @@ type keyState struct {
 	refs      atomic.Int64
 
 	mu           sync.Mutex
-	inFlight     int       // jobs of callers that do not wait
-	pending      []*call   // of the next job
-	pendingSince time.Time // when the first of them came
+	inFlight     int           // jobs of callers that do not wait
+	pending      []*call       // of the next job
+	pendingSince time.Duration // when the first of them came
 	known        knowledge
 	prefetched   charged
 	local        *localCounter // if the scope is PerClient

@@ -30,7 +30,7 @@ local left = (value or exact) and redis.call('PTTL', state_key) or 0
 if left > 0 and left <= 2 * length + max_ahead and string.match(value, '^%d+$') then
   used, ends, begun = tonumber(value), left, 0
 end
-local reply = {used, ends}
+local reply = {used, ends, nil} -- with room for one run
 
 local all, any = true, false
 for run = 1, runs do
