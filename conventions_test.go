@@ -115,7 +115,7 @@ func requireInvalid(t *testing.T, err error, pkg string) {
 func second[T any](_ T, err error) error { return err }
 
 func badArguments(t *testing.T, l *library) {
-	require.True(t, errors.Is(semaphore.ErrInvalid, redislock.ErrInvalid))
+	require.ErrorIs(t, semaphore.ErrInvalid, redislock.ErrInvalid)
 	ctx := t.Context()
 	for _, err := range []error{
 		second(redislock.New(nil)), second(redislock.New((*redis.Client)(nil))), second(redislock.New(l.rdb, nil)),
@@ -148,16 +148,17 @@ func badArguments(t *testing.T, l *library) {
 }
 
 func nilContexts(t *testing.T, l *library) {
-	requireInvalid(t, second(l.locks.Mutex("a").Lock(nil)), "redislock")
-	requireInvalid(t, second(l.locks.MultiMutex([]string{"a", "b"}).TryLock(nil)), "redislock")
-	requireInvalid(t, second(l.locks.Mutex("a").State(nil)), "redislock")
-	requireInvalid(t, l.semaphores.Semaphore("a").Acquire(nil, 1), "semaphore")
-	requireInvalid(t, l.semaphores.Semaphore("a").Release(nil, 1), "semaphore")
-	requireInvalid(t, second(l.semaphores.Leased("a").Available(nil)), "semaphore")
-	requireInvalid(t, second(l.keyed().Allow(nil, "k")), "ratelimit")
-	requireInvalid(t, l.keyed().Wait(nil, "k"), "ratelimit")
-	requireInvalid(t, second(l.limits.Limiter("a").Allow(nil)), "ratelimit")
-	requireInvalid(t, l.wheel.Sleep(nil, time.Second), "wheel")
+	var none context.Context
+	requireInvalid(t, second(l.locks.Mutex("a").Lock(none)), "redislock")
+	requireInvalid(t, second(l.locks.MultiMutex([]string{"a", "b"}).TryLock(none)), "redislock")
+	requireInvalid(t, second(l.locks.Mutex("a").State(none)), "redislock")
+	requireInvalid(t, l.semaphores.Semaphore("a").Acquire(none, 1), "semaphore")
+	requireInvalid(t, l.semaphores.Semaphore("a").Release(none, 1), "semaphore")
+	requireInvalid(t, second(l.semaphores.Leased("a").Available(none)), "semaphore")
+	requireInvalid(t, second(l.keyed().Allow(none, "k")), "ratelimit")
+	requireInvalid(t, l.keyed().Wait(none, "k"), "ratelimit")
+	requireInvalid(t, second(l.limits.Limiter("a").Allow(none)), "ratelimit")
+	requireInvalid(t, l.wheel.Sleep(none, time.Second), "wheel")
 }
 
 func nilFunctions(t *testing.T, l *library) {

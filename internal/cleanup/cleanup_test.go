@@ -2,7 +2,6 @@ package cleanup_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"sync"
@@ -179,7 +178,7 @@ func TestQueue_Close(t *testing.T) {
 			failed, err := s.Close(ctx)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, 1, failed)
-			require.True(t, errors.Is(err, io.ErrUnexpectedEOF))
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		})
 	})
 

@@ -1,3 +1,4 @@
+// Package gate counts what is being done until a client is closed, and lets callers return before their calls do.
 package gate
 
 import (

@@ -26,7 +26,7 @@ func Base(rdb redis.UniversalClient) redis.UniversalClient {
 		if field := v.Type().Field(i); !field.Anonymous || !field.IsExported() {
 			continue
 		}
-		if inner, ok := v.Field(i).Interface().(redis.UniversalClient); ok {
+		if inner, ok := reflect.TypeAssert[redis.UniversalClient](v.Field(i)); ok {
 			if base := Base(inner); base != nil {
 				return base
 			}
