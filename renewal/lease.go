@@ -253,7 +253,7 @@ func (l *Lease) start() error {
 func (l *Lease) tick() {
 	l.mu.Lock()
 	now := time.Now()
-	loss, due := l.tickLocked(now)
+	due, loss := l.tickLocked(now)
 	l.mu.Unlock()
 	l.announceLoss(loss)
 	if due {
@@ -261,22 +261,22 @@ func (l *Lease) tick() {
 	}
 }
 
-// tickLocked returns the loss if the lease is lost, or reports whether it is due to be renewed.
-func (l *Lease) tickLocked(now time.Time) (loss error, due bool) {
+// tickLocked reports whether the lease is due to be renewed, or returns the loss if it is lost.
+func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 	if l.phase == ended {
-		return nil, false
+		return false, nil
 	}
 	if l.termLocked().left(now) <= 0 {
-		return l.loseLocked(ErrExpired), false
+		return false, l.loseLocked(ErrExpired)
 	}
 	due = l.dest != nil && l.phase == idle && elapsed(l.sentAt, now) >= l.renewAt-window(l.ttl)
 	if due {
 		l.phase = queued
 	}
 	if err := l.armLocked(now); err != nil {
-		return l.loseLocked(joined.Errors(ErrUnwatched, err)), false
+		return false, l.loseLocked(joined.Errors(ErrUnwatched, err))
 	}
-	return nil, due
+	return due, nil
 }
 
 // armLocked schedules the next entry; none may be pending.

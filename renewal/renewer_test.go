@@ -32,7 +32,7 @@ func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 		for i := 1; i < len(calls); i++ {
 			gap := calls[i].at.Sub(calls[i-1].at)
 			require.GreaterOrEqual(t, gap, ttl*3/10)
-			require.LessOrEqual(t, gap, ttl/3+50*time.Millisecond, "collecting and tick included")
+			require.LessOrEqual(t, gap, ttl/3+50*time.Millisecond, "batch delay and tick included")
 		}
 		last := calls[len(calls)-1].at
 		require.Equal(t, renewal.Deadline(last, ttl), l.Deadline())

@@ -61,6 +61,12 @@ type row struct {
 	period int64  // the period that is moved to near next
 	later  int64  // lower bound of the periods behind it
 	pos    uint32 // the slots before pos have been visited in this revolution
+
+	// A row that holds little needs no other memory, and rows of different shards share no cache line: on two
+	// processors they are written at the same time.
+	few  [fewBuckets]bucket
+	word [1]uint64
+	_    [96]byte // to 256 bytes on 64-bit machines
 }
 
 // A row has 8 buckets while it holds up to 32 entries, 64 up to 256, and then one for each slot: growing it
@@ -81,8 +87,13 @@ func newRow(slots int) *row {
 func (r *row) size(slots, buckets int) {
 	buckets = min(buckets, slots)
 	r.shift = uint(bits.TrailingZeros(uint(slots / buckets)))
-	r.buckets = make([]bucket, buckets)
-	r.occupied = make([]uint64, (buckets+63)/64)
+	if r.buckets = r.few[:min(buckets, fewBuckets)]; buckets > fewBuckets {
+		r.buckets = make([]bucket, buckets)
+	}
+	if r.occupied = r.word[:]; buckets > 64 {
+		r.occupied = make([]uint64, (buckets+63)/64)
+	}
+	clear(r.occupied)
 	r.entries = 0
 }
 
