@@ -94,11 +94,11 @@ func (p *process) line() (string, error) {
 	return strings.TrimSuffix(line, "\n"), err
 }
 
-func TestLeased_PermitsOfAKilledProcessComeBack(t *testing.T) {
+func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := newSharedClient(t)
 	l := c.Leased(name)
-	setLeased(t, l, 1)
+	mustSetPermits(t, l, 1)
 	holder := spawn(t, roleHold, redistest.Shared(t).Addr(), name)
 	line, err := holder.line()
 	require.NoError(t, err)
@@ -109,12 +109,12 @@ func TestLeased_PermitsOfAKilledProcessComeBack(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	var next *semaphore.Grant
-	w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
+	w := startCall(func() (err error) { next, err = l.Acquire(within(t, testTimeout), 1); return err })
 	awaitListeners(t, rdb, name, 1)
 	require.NoError(t, holder.cmd.Process.Kill())
 	require.Error(t, holder.cmd.Wait())
 	dead := time.Now()
-	_, due, err := nearest(t.Context(), rdb, name)
+	_, due, err := nextExpiry(t.Context(), rdb, name)
 	require.NoError(t, err)
 	require.NoError(t, w.wait(t))
 	took := time.Since(dead)
@@ -125,12 +125,12 @@ func TestLeased_PermitsOfAKilledProcessComeBack(t *testing.T) {
 }
 
 // nearest tells whether a permit is held and the time until the nearest lease ends, by the server's clock.
-func nearest(ctx context.Context, rdb redis.UniversalClient, name string) (held bool, left time.Duration, err error) {
+func nextExpiry(ctx context.Context, rdb redis.UniversalClient, name string) (held bool, left time.Duration, err error) {
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {
 		return false, 0, err
 	}
-	first, err := rdb.ZRangeWithScores(ctx, leases(name), 0, 0).Result()
+	first, err := rdb.ZRangeWithScores(ctx, leasesKey(name), 0, 0).Result()
 	if err != nil || len(first) == 0 {
 		return false, 0, err
 	}

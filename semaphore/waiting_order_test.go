@@ -13,34 +13,34 @@ import (
 )
 
 func TestWaiting_OneScriptServesTen(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+	forEachKind(t, func(t *testing.T, k kind) {
 		rdb := redistest.Shared(t).Client(t)
-		c, count := counted(t, rdb, semaphore.WithPoll(time.Hour))
+		c, count := newCountedClient(t, rdb, semaphore.WithPoll(time.Hour))
 		name := redistest.Name(t)
-		s, other := k.open(c, name), k.open(newClient(t, redistest.Shared(t).Client(t), semaphore.WithPoll(time.Hour)), name)
-		other.set(t, 10)
-		giveBack, err := other.take(t.Context(), 10)
+		s, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, redistest.Shared(t).Client(t), semaphore.WithPoll(time.Hour)), name)
+		other.setPermits(t, 10)
+		giveBack, err := other.acquire(t.Context(), 10)
 		require.NoError(t, err)
 
-		got := make(chan back, 10)
-		ctx := within(t, patience)
-		done := func(b back, err error) {
+		got := make(chan releaseFunc, 10)
+		ctx := within(t, testTimeout)
+		done := func(b releaseFunc, err error) {
 			if err != nil {
 				t.Error(err)
 			}
 			got <- b
 		}
 		// The first is refused when it comes, and again when its subscription has begun. The others stand behind it, of the fair kind also in Redis.
-		s.takeFunc(ctx, 1, done)
+		s.acquireFunc(ctx, 1, done)
 		poll(t, func() bool { return count.scripts() == 2 })
 		for range 9 {
-			s.takeFunc(ctx, 1, done)
+			s.acquireFunc(ctx, 1, done)
 		}
 		k.awaitQueued(t, rdb, name, 10)
-		poll(t, func() bool { return count.underWay() == 0 })
+		poll(t, func() bool { return count.inFlight() == 0 })
 		before := count.scripts()
 		require.NoError(t, giveBack(t.Context()))
-		var all []back
+		var all []releaseFunc
 		for range 10 {
 			b := <-got
 			require.NotNil(t, b)
@@ -55,32 +55,32 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 }
 
 // A waiter cancelled at any instant around its grant either has the permit or has not; none is lost, and the next waiter gets it.
-func TestWaiting_CancelledAtTheInstantOfTheGrant(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+func TestWaiting_CancelledDuringTheGrant(t *testing.T) {
+	forEachKind(t, func(t *testing.T, k kind) {
 		const rounds = 60
 		server, name := redistest.Shared(t), redistest.Name(t)
 		hourly := semaphore.WithPoll(time.Hour) // nobody is saved by a poll
-		c, count := counted(t, server.Client(t), hourly)
-		s, other := k.open(c, name), k.open(newClient(t, server.Client(t), hourly), name)
-		s.set(t, 1)
+		c, count := newCountedClient(t, server.Client(t), hourly)
+		s, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, server.Client(t), hourly), name)
+		s.setPermits(t, 1)
 		granted, after := 0, time.Millisecond
 		for range rounds {
-			giveBack, err := other.take(within(t, patience), 1)
+			giveBack, err := other.acquire(within(t, testTimeout), 1)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
-			var mine back
+			var mine releaseFunc
 			looks := count.scripts()
-			first := start(func() (err error) { mine, err = s.take(ctx, 1); return err })
-			second := start(func() error {
-				b, err := s.take(within(t, patience), 1)
+			first := startCall(func() (err error) { mine, err = s.acquire(ctx, 1); return err })
+			second := startCall(func() error {
+				b, err := s.acquire(within(t, testTimeout), 1)
 				if err != nil {
 					return err
 				}
 				return b(context.WithoutCancel(t.Context()))
 			})
 			poll(t, func() bool { return count.scripts() > looks }) // they were refused
-			released := start(func() error { return giveBack(t.Context()) })
-			spin(after) // the instant is what is varied
+			released := startCall(func() error { return giveBack(t.Context()) })
+			busyWait(after) // the instant is what is varied
 			cancel()
 			require.NoError(t, released.wait(t))
 			if err := first.wait(t); err == nil {
@@ -102,14 +102,14 @@ func TestWaiting_CancelledAtTheInstantOfTheGrant(t *testing.T) {
 
 // The counterparts of what golang.org/x/sync/semaphore fixes by tests.
 func TestWaiting_LikeXSync(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
-		named := func(t *testing.T, n int64) (permits, string) {
+	forEachKind(t, func(t *testing.T, k kind) {
+		named := func(t *testing.T, n int64) (anySemaphore, string) {
 			name := redistest.Name(t)
-			s := k.open(newClient(t, redistest.Shared(t).Client(t)), name)
-			s.set(t, n)
+			s := k.newSemaphore(newClient(t, redistest.Shared(t).Client(t)), name)
+			s.setPermits(t, n)
 			return s, name
 		}
-		open := func(t *testing.T, n int64) permits {
+		open := func(t *testing.T, n int64) anySemaphore {
 			s, _ := named(t, n)
 			return s
 		}
@@ -119,9 +119,9 @@ func TestWaiting_LikeXSync(t *testing.T) {
 			s := open(t, 1)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			_, err := s.take(ctx, 1)
+			_, err := s.acquire(ctx, 1)
 			require.ErrorIs(t, err, context.Canceled)
-			_, err = s.try(ctx, 1)
+			_, err = s.tryAcquire(ctx, 1)
 			require.ErrorIs(t, err, context.Canceled)
 			require.EqualValues(t, 1, available(t, s))
 		})
@@ -135,7 +135,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 			for range 9 {
 				all.Go(func() {
 					for {
-						b, err := s.take(ctx, 1)
+						b, err := s.acquire(ctx, 1)
 						if err != nil {
 							return
 						}
@@ -146,7 +146,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 				})
 			}
 			for range 3 {
-				b, err := s.take(within(t, patience), 3)
+				b, err := s.acquire(within(t, testTimeout), 3)
 				require.NoError(t, err)
 				require.NoError(t, b(t.Context()))
 			}
@@ -158,17 +158,17 @@ func TestWaiting_LikeXSync(t *testing.T) {
 		t.Run("a cancelled head lets the rest go", func(t *testing.T) {
 			t.Parallel()
 			s, name := named(t, 3)
-			b, err := s.take(t.Context(), 1)
+			b, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
-			large := start(func() error { _, err := s.take(ctx, 3); return err })
+			large := startCall(func() error { _, err := s.acquire(ctx, 3); return err })
 			k.awaitWaiting(t, redistest.Shared(t).Client(t), name, 1)
 			got := make(chan error, 2)
-			var small [2]back
+			var small [2]releaseFunc
 			for i := range small {
-				s.takeFunc(within(t, patience), 1, func(b back, err error) { small[i] = b; got <- err })
+				s.acquireFunc(within(t, testTimeout), 1, func(b releaseFunc, err error) { small[i] = b; got <- err })
 			}
-			free, err := s.try(t.Context(), 1)
+			free, err := s.tryAcquire(t.Context(), 1)
 			require.NoError(t, err)
 			require.Nil(t, free, "nobody overtakes the head, though two permits are free")
 			require.False(t, large.ended())
@@ -186,15 +186,15 @@ func TestWaiting_LikeXSync(t *testing.T) {
 
 	t.Run("a request for more than there are does not hold up others", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
-		for _, s := range []permits{
-			counting{c.Semaphore(name+":1", semaphore.WithMax(2))}, leasing{c.Leased(name + ":2")}, leasing{c.FairLeased(name + ":3")},
+		c, _, name := newSharedClient(t)
+		for _, s := range []anySemaphore{
+			countingSemaphore{c.Semaphore(name+":1", semaphore.WithMax(2))}, leasedSemaphore{c.Leased(name + ":2")}, leasedSemaphore{c.FairLeased(name + ":3")},
 		} {
-			s.set(t, 2)
-			b, err := s.take(t.Context(), 2)
+			s.setPermits(t, 2)
+			b, err := s.acquire(t.Context(), 2)
 			require.NoError(t, err)
-			w := start(func() error { _, err := s.take(within(t, patience), 2); return err })
-			_, err = s.take(within(t, patience), 3)
+			w := startCall(func() error { _, err := s.acquire(within(t, testTimeout), 2); return err })
+			_, err = s.acquire(within(t, testTimeout), 3)
 			require.ErrorIs(t, err, semaphore.ErrExceedsPermits)
 			require.NoError(t, b(t.Context()))
 			require.NoError(t, w.wait(t))

@@ -2,7 +2,7 @@ package semaphore_test
 
 import (
 	"bytes"
-	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -15,31 +15,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// A nil or zero Grant is not held, and nothing about it panics or reaches Redis.
-func TestGrant_NilAndZeroAreNotHeld(t *testing.T) {
-	t.Parallel()
-	var none *semaphore.Grant
-	for what, g := range map[string]*semaphore.Grant{"nil": none, "zero": {}} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			require.False(t, g.Valid())
-			require.ErrorIs(t, g.Err(), semaphore.ErrNotHeld)
-			require.Empty(t, g.IDs())
-			require.Zero(t, g.Token())
-			require.True(t, g.Deadline().IsZero())
-			<-g.Done()
-			ctx := g.Context(t.Context())
-			<-ctx.Done()
-			require.ErrorIs(t, context.Cause(ctx), semaphore.ErrNotHeld)
-			require.ErrorIs(t, g.Extend(t.Context(), time.Minute), semaphore.ErrNotHeld)
-			require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrNotHeld)
-			require.ErrorIs(t, g.Release(nil), semaphore.ErrNotHeld) //nolint:staticcheck // on purpose
-		})
-	}
-}
-
 // Err tells what Acquire would return, before anything is sent.
-func TestErr_TellsWhatCouldNotBeReportedByNew(t *testing.T) {
+func TestErr_ReportsBadNamesAndOptions(t *testing.T) {
 	t.Parallel()
 	dialer := &redistest.FaultDialer{}
 	c := newClient(t, redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = dialer.Dial }))
@@ -60,13 +37,13 @@ func TestErr_TellsWhatCouldNotBeReportedByNew(t *testing.T) {
 // Of an option that is given twice the last counts.
 func TestOptions_TheLastCounts(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
+	c, _, name := newSharedClient(t)
 	s := c.Semaphore(name, semaphore.WithMax(1), semaphore.WithMax(5))
 	_, err := s.TrySetPermits(t.Context(), 5)
 	require.NoError(t, err)
 	require.NoError(t, s.Acquire(t.Context(), 5))
 	l := c.Leased(name+":leased", semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
-	setLeased(t, l, 1)
+	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)
 	require.WithinDuration(t, time.Now().Add(time.Minute), g.Deadline(), 10*time.Second)
 	require.NoError(t, g.Release(t.Context()))
@@ -79,7 +56,7 @@ type otherMake struct{ client }
 
 type wrapper struct{ redis.UniversalClient }
 
-func TestNew_AWrappedClientKeepsWhatItsNodesGive(t *testing.T) {
+func TestNew_WrappedClients(t *testing.T) {
 	t.Parallel()
 	for what, tt := range map[string]struct {
 		wrap func(redis.UniversalClient) redis.UniversalClient
@@ -94,7 +71,7 @@ func TestNew_AWrappedClientKeepsWhatItsNodesGive(t *testing.T) {
 			c := newClient(t, tt.wrap(redistest.Shared(t).Client(t)), semaphore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.Equal(t, tt.warn, strings.Contains(log.String(), "nodes are not known"), log.String())
 			l := c.Leased(redistest.Name(t), semaphore.WithLease(300*time.Millisecond))
-			setLeased(t, l, 1)
+			mustSetPermits(t, l, 1)
 			g := mustAcquire(t, l, 1)
 			later := g.Deadline().Add(300 * time.Millisecond)
 			poll(t, func() bool { return g.Deadline().After(later) })
@@ -103,7 +80,7 @@ func TestNew_AWrappedClientKeepsWhatItsNodesGive(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesAClientWhoseCallsMayNeverEnd(t *testing.T) {
+func TestNew_RefusesAClientWithoutAReadTimeout(t *testing.T) {
 	t.Parallel()
 	endless := redis.NewClient(&redis.Options{ReadTimeout: -1})
 	defer endless.Close()
@@ -119,19 +96,19 @@ func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 	long := strings.Repeat("long", 10_000)
 	require.NoError(t, rdb.Set(ctx, "words", "x", 0).Err())
 	l := c.Leased("leased")
-	setLeased(t, l, 1)
+	mustSetPermits(t, l, 1)
 	lost := mustAcquire(t, l, 1)
 	all := map[string]error{
 		"words":    c.Semaphore("words").Acquire(ctx, 1),
 		"not set":  c.Semaphore(long).Acquire(ctx, 1),
-		"later":    second(l.Acquire(within(t, 20*time.Millisecond), 1)),
-		"too many": second(l.Acquire(ctx, 2)),
+		"later":    errorOf(l.Acquire(within(t, 20*time.Millisecond), 1)),
+		"too many": errorOf(l.Acquire(ctx, 2)),
 		"bad name": c.Semaphore(long+"{").Acquire(ctx, 1),
 	}
-	require.NoError(t, rdb.Del(ctx, leases("leased")).Err())
+	require.NoError(t, rdb.Del(ctx, leasesKey("leased")).Err())
 	all["lost"] = lost.Release(ctx)
 	require.NoError(t, rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
-	all["read only"] = second(c.Semaphore(long).Drain(ctx))
+	all["read only"] = errorOf(c.Semaphore(long).Drain(ctx))
 	require.NoError(t, rdb.ReplicaOf(ctx, "NO", "ONE").Err())
 	for what, err := range all {
 		require.Error(t, err, what)
@@ -141,4 +118,72 @@ func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 		require.Less(t, len(text), 400, what)
 		require.Equal(t, 1, strings.Count(text, "semaphore: "), "%s: %s", what, text)
 	}
+}
+
+func TestClient_Close(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	name := redistest.Name(t)
+	watcher := newClient(t, redistest.Shared(t).Client(t))
+	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
+	require.NoError(t, err)
+	s := c.Semaphore(name + ":plain")
+	mustSetPermits(t, s, 0)
+	var grants []*semaphore.Grant
+	var calls []*asyncCall
+	calls = append(calls, startCall(func() error { return s.Acquire(t.Context(), 1) }))
+	for _, l := range []*semaphore.Leased{c.Leased(name), c.FairLeased(name + ":fair")} {
+		mustSetPermits(t, l, 3)
+		grants = append(grants, mustAcquire(t, l, 2))
+		calls = append(calls, startCall(func() error { _, err := l.Acquire(t.Context(), 2); return err }))
+	}
+	awaitListeners(t, rdb, name, 1)
+	awaitListeners(t, rdb, name+":plain", 1)
+	require.NoError(t, c.Close(within(t, testTimeout)))
+	for _, w := range calls {
+		require.ErrorIs(t, w.wait(t), semaphore.ErrClosed)
+	}
+	for _, g := range grants {
+		require.ErrorIs(t, g.Err(), semaphore.ErrClosed)
+		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrClosed)
+	}
+	require.EqualValues(t, 3, available(t, watcher.Leased(name)))
+	require.EqualValues(t, 3, available(t, watcher.FairLeased(name+":fair")))
+	require.NoError(t, c.Close(t.Context()))
+
+	l := c.Leased(name)
+	_, tried := l.TryAcquire(t.Context(), 1)
+	_, waited := l.Acquire(t.Context(), 1)
+	_, state := l.Available(t.Context())
+	_, plain := s.TryAcquire(t.Context(), 1)
+	_, n := s.Available(t.Context())
+	for _, err := range []error{
+		tried, waited, state, plain, n, s.Acquire(t.Context(), 0), s.Acquire(t.Context(), 1), s.Release(t.Context(), 1),
+		s.AddPermits(t.Context(), 1), l.SetPermits(t.Context(), 1),
+	} {
+		require.ErrorIs(t, err, semaphore.ErrClosed)
+	}
+	got := make(chan error, 1)
+	s.AcquireFunc(t.Context(), 1, func(err error) { got <- err })
+	require.ErrorIs(t, <-got, semaphore.ErrClosed)
+	require.NoError(t, errors.Join(rdb.Ping(t.Context()).Err()))
+}
+
+func TestNew_RefusesBadOptions(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	for field, opts := range map[string][]semaphore.Option{
+		"WithWheel":  {semaphore.WithWheel(nil)},
+		"WithLogger": {semaphore.WithLogger(nil)},
+		"WithPoll":   {semaphore.WithPoll(time.Millisecond)},
+	} {
+		_, err := semaphore.New(rdb, opts...)
+		requireInvalid(t, err, field)
+	}
+	_, err := semaphore.New(rdb, nil)
+	requireInvalid(t, err, "option")
+	_, err = semaphore.New(nil)
+	requireInvalid(t, err, "client")
+	_, err = semaphore.New((*redis.Client)(nil))
+	requireInvalid(t, err, "client")
 }

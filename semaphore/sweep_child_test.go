@@ -132,11 +132,11 @@ func (s *sweeper) once(parent context.Context) error {
 	if s.rnd.IntN(6) == 0 {
 		n += s.rnd.Int64N(sweepPermits)
 	}
-	patience := 2 * time.Second
+	timeout := 2 * time.Second
 	if s.rnd.IntN(4) == 0 {
-		patience = time.Duration(s.rnd.IntN(30)) * time.Millisecond
+		timeout = time.Duration(s.rnd.IntN(30)) * time.Millisecond
 	}
-	ctx, cancel := context.WithTimeout(parent, patience)
+	ctx, cancel := context.WithTimeout(parent, timeout)
 	defer cancel()
 	hold := time.Duration(s.rnd.IntN(40)) * time.Millisecond
 	if s.rnd.IntN(20) == 0 {

@@ -15,18 +15,18 @@ import (
 )
 
 // Whichever of the two comes first, the permits are back when both have returned.
-func TestGrant_ReleaseAgainstClose(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
+func TestGrant_ReleaseDuringClose(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		const rounds, grants = 300, 8
 		rdb := redistest.Shared(t).Client(t)
 		name := redistest.Name(t)
-		watcher := leased.of(newClient(t, rdb), name)
-		setLeased(t, watcher, grants)
+		watcher := leased.newLeased(newClient(t, rdb), name)
+		mustSetPermits(t, watcher, grants)
 		w := newWheel(t)
 		for i := range rounds {
 			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 			require.NoError(t, err)
-			l := leased.of(c, name)
+			l := leased.newLeased(c, name)
 			var held [grants]*semaphore.Grant
 			for i := range held {
 				held[i] = mustAcquire(t, l, 1)
@@ -40,7 +40,7 @@ func TestGrant_ReleaseAgainstClose(t *testing.T) {
 				})
 			}
 			both.Go(func() {
-				if err := c.Close(within(t, patience)); err != nil {
+				if err := c.Close(within(t, testTimeout)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -53,33 +53,12 @@ func TestGrant_ReleaseAgainstClose(t *testing.T) {
 	})
 }
 
-// A request that waited in the line of a fair semaphore is given up: what its process asks for next does not stand behind it.
-func TestFair_AnAcquireThatWasCancelledIsNoLongerInTheWay(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Shared(t).Client(t)
-	name := redistest.Name(t)
-	other, l := newClient(t, rdb).FairLeased(name), newClient(t, rdb).FairLeased(name)
-	setLeased(t, l, 2)
-	held := mustAcquire(t, other, 1)
-	for range 300 {
-		ctx, cancel := context.WithCancel(t.Context())
-		waiting := start(func() error { _, err := l.Acquire(ctx, 2); return err })
-		poll(t, func() bool { return rdb.ZCard(t.Context(), scripts.SuffixName(name, "fair:queue")).Val() == 1 })
-		cancel()
-		require.ErrorIs(t, waiting.wait(t), context.Canceled)
-		g, err := l.TryAcquire(t.Context(), 1)
-		require.NoError(t, err)
-		require.NoError(t, g.Release(t.Context()))
-	}
-	require.NoError(t, held.Release(t.Context()))
-}
-
 // Permits whose key was overwritten by another type were lost.
 func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
-		c, rdb, name := shared(t)
-		l := leased.of(c, name)
-		setLeased(t, l, 1)
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		c, rdb, name := newSharedClient(t)
+		l := leased.newLeased(c, name)
+		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		key := scripts.SuffixName(name, "timeout")
 		if leased.kind.name == "fair" {
@@ -96,14 +75,14 @@ func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 
 // The first copy of a release was executed, and its reply lost; the second came when the lease was over.
 func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		const lease = 600 * time.Millisecond
 		server := redistest.Shared(t)
 		d := &redistest.FaultDialer{}
 		rdb := server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout, o.MaxRetries = d.Dial, time.Second, 3 })
 		name := redistest.Name(t)
-		l := leased.of(newClient(t, rdb), name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
-		setLeased(t, leased.of(newClient(t, server.Client(t)), name), 1)
+		l := leased.newLeased(newClient(t, rdb), name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		mustSetPermits(t, leased.newLeased(newClient(t, server.Client(t)), name), 1)
 		require.NoError(t, mustAcquire(t, l, 1).Release(t.Context())) // the server knows the scripts
 		g := mustAcquire(t, l, 1)
 		lost := d.LoseReply(name, 1, redistest.Swallow)
@@ -115,23 +94,25 @@ func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 	})
 }
 
-// A semaphore of one name is fair or it is not: the one that is set second is refused.
-func TestLeased_FairAndPlainOfOneNameRefuseEachOther(t *testing.T) {
+// A nil or zero Grant is not held, and nothing about it panics or reaches Redis.
+func TestGrant_NilAndZeroAreNotHeld(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
-	plain, fair := c.Leased(name+":plain"), c.FairLeased(name+":fair")
-	setLeased(t, plain, 1)
-	setLeased(t, fair, 1)
-	for _, second := range []*semaphore.Leased{c.FairLeased(plain.Name()), c.Leased(fair.Name())} {
-		_, err := second.TrySetPermits(t.Context(), 1)
-		require.ErrorIs(t, err, semaphore.ErrWrongKind)
-		require.ErrorIs(t, second.SetPermits(t.Context(), 1), semaphore.ErrWrongKind)
-		require.ErrorIs(t, second.AddPermits(t.Context(), 1), semaphore.ErrWrongKind)
-		_, err = second.TryAcquire(t.Context(), 1)
-		require.ErrorIs(t, err, semaphore.ErrNotSet)
+	var none *semaphore.Grant
+	for what, g := range map[string]*semaphore.Grant{"nil": none, "zero": {}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			require.False(t, g.Valid())
+			require.ErrorIs(t, g.Err(), semaphore.ErrNotHeld)
+			require.Empty(t, g.IDs())
+			require.Zero(t, g.Token())
+			require.True(t, g.Deadline().IsZero())
+			<-g.Done()
+			ctx := g.Context(t.Context())
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), semaphore.ErrNotHeld)
+			require.ErrorIs(t, g.Extend(t.Context(), time.Minute), semaphore.ErrNotHeld)
+			require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrNotHeld)
+			require.ErrorIs(t, g.Release(nil), semaphore.ErrNotHeld) //nolint:staticcheck // on purpose
+		})
 	}
-	_, err := c.Semaphore(fair.Name()).TrySetPermits(t.Context(), 1, 0)
-	require.ErrorIs(t, err, semaphore.ErrWrongKind)
-	require.EqualValues(t, 1, available(t, plain))
-	require.EqualValues(t, 1, available(t, fair))
 }

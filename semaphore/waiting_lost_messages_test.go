@@ -20,22 +20,22 @@ import (
 
 // Whatever is lost, nobody waits beyond the poll while a permit is free.
 func TestWaiting_SurvivesLostMessages(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+	forEachKind(t, func(t *testing.T, k kind) {
 		t.Run("every message", func(t *testing.T) {
 			t.Parallel()
 			const interval = 700 * time.Millisecond
 			server := redistest.Start(t)
 			rdb := server.Client(t)
 			deaf := server.Client(t, func(o *redis.Options) { o.Dialer = dialDeaf })
-			waiter := k.open(newClient(t, deaf, semaphore.WithPoll(interval)), "permits")
-			holder := k.open(newClient(t, rdb, semaphore.WithPoll(interval)), "permits")
-			holder.set(t, 1)
+			waiter := k.newSemaphore(newClient(t, deaf, semaphore.WithPoll(interval)), "permits")
+			holder := k.newSemaphore(newClient(t, rdb, semaphore.WithPoll(interval)), "permits")
+			holder.setPermits(t, 1)
 			for range 3 {
-				giveBack, err := holder.take(within(t, patience), 1)
+				giveBack, err := holder.acquire(within(t, testTimeout), 1)
 				require.NoError(t, err)
 				asked := scriptCalls(t, rdb)
-				w := start(func() error {
-					again, err := waiter.take(within(t, patience), 1)
+				w := startCall(func() error {
+					again, err := waiter.acquire(within(t, testTimeout), 1)
 					if err != nil {
 						return err
 					}
@@ -57,12 +57,12 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 			server := redistest.Start(t)
 			rdb := server.Client(t)
 			hourly := semaphore.WithPoll(time.Hour)
-			waiter := k.open(newClient(t, server.Client(t), hourly), "permits")
-			holder := k.open(newClient(t, rdb, hourly), "permits")
-			holder.set(t, 1)
-			_, err := holder.take(t.Context(), 1)
+			waiter := k.newSemaphore(newClient(t, server.Client(t), hourly), "permits")
+			holder := k.newSemaphore(newClient(t, rdb, hourly), "permits")
+			holder.setPermits(t, 1)
+			_, err := holder.acquire(t.Context(), 1)
 			require.NoError(t, err)
-			w := start(func() error { _, err := waiter.take(within(t, patience), 1); return err })
+			w := startCall(func() error { _, err := waiter.acquire(within(t, testTimeout), 1); return err })
 			k.awaitWaiting(t, rdb, "permits", 1)
 			release := k.rawRelease(t, rdb, "permits")
 			// In one transaction, so that nobody is subscribed when the permit is announced.
@@ -81,18 +81,18 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 			t.Parallel()
 			server := redistest.Shared(t)
 			name, hourly := redistest.Name(t), semaphore.WithPoll(time.Hour)
-			holder := k.open(newClient(t, server.Client(t), hourly), name)
-			holder.set(t, 1)
-			hook := &afterFirst{}
+			holder := k.newSemaphore(newClient(t, server.Client(t), hourly), name)
+			holder.setPermits(t, 1)
+			hook := &afterScript{}
 			own := server.Client(t)
 			own.AddHook(hook)
-			waiter := k.open(newClient(t, own, hourly), name)
+			waiter := k.newSemaphore(newClient(t, own, hourly), name)
 			for range 3 { // from the second on the subscription lingers: its confirmation has been and gone
-				giveBack, err := holder.take(within(t, patience), 1)
+				giveBack, err := holder.acquire(within(t, testTimeout), 1)
 				require.NoError(t, err)
 				hook.arm(func() error { return giveBack(context.WithoutCancel(t.Context())) })
-				w := start(func() error {
-					again, err := waiter.take(within(t, patience), 1)
+				w := startCall(func() error {
+					again, err := waiter.acquire(within(t, testTimeout), 1)
 					if err != nil {
 						return err
 					}
@@ -173,19 +173,19 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 }
 
 // afterFirst does something right after the first script once it is armed.
-type afterFirst struct {
-	counter
+type afterScript struct {
+	scriptCounter
 	do  func() error
 	err error
 }
 
-func (h *afterFirst) arm(do func() error) {
+func (h *afterScript) arm(do func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.do = do
 }
 
-func (h *afterFirst) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *afterScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if err != nil || !strings.HasPrefix(cmd.Name(), "eval") {

@@ -14,12 +14,12 @@ import (
 )
 
 // widest is the most arguments that a script was called with.
-type widest struct {
-	counter
+type argumentHook struct {
+	scriptCounter
 	words atomic.Int64
 }
 
-func (x *widest) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (x *argumentHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if n := int64(len(cmd.Args())); n > x.words.Load() {
 			x.words.Store(n)
@@ -34,17 +34,17 @@ func TestSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
 	const releases, most = 350, 100
 	d := &redistest.FaultDialer{}
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.MaxRetries, o.PoolSize = d.Dial, -1, 1 })
-	x := &widest{}
+	x := &argumentHook{}
 	rdb.AddHook(x)
 	name := redistest.Name(t)
 	s := newClient(t, rdb).Semaphore(name)
-	set(t, s, 3)
+	mustSetPermits(t, s, 3)
 	require.NoError(t, rdb.ScriptLoad(t.Context(), scripts.SemRelease.Source()).Err())
 	d.Set(redistest.Refuse)
 	d.Reset()
-	var all []*call
+	var all []*asyncCall
 	for range releases {
-		all = append(all, start(func() error { return s.Release(context.Background(), 1) }))
+		all = append(all, startCall(func() error { return s.Release(context.Background(), 1) }))
 	}
 	for _, c := range all {
 		require.ErrorIs(t, c.wait(t), semaphore.ErrUnconfirmed)

@@ -106,7 +106,7 @@ func (j *java) script(s string) *redis.Script {
 func (j *java) keys() []string { return []string{j.name, scripts.SemChannel(j.name)} }
 
 func (j *java) leasedKeys() []string {
-	return []string{j.name, leases(j.name), scripts.SemChannel(j.name)}
+	return []string{j.name, leasesKey(j.name), scripts.SemChannel(j.name)}
 }
 
 func (j *java) tryAcquire(n int) bool {
@@ -198,7 +198,7 @@ func (j *java) listen() func() string {
 	require.NoError(j.t, err)
 	return func() string {
 		j.t.Helper()
-		ctx, cancel := context.WithTimeout(j.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(j.t.Context(), testTimeout)
 		defer cancel()
 		m, err := sub.ReceiveMessage(ctx)
 		require.NoError(j.t, err)

@@ -14,12 +14,12 @@ import (
 
 // A grant must never be believed for longer than Redis keeps it, whatever became of an Extend.
 func TestGrant_Extend(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		t.Run("with its reply lost: Redis keeps the permits for as long as the holder believes", func(t *testing.T) {
-			c, d, rdb := faulty(t, redistest.Shared(t), -1)
+			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := leased.of(c, name), leased.of(newClient(t, rdb), name)
-			setLeased(t, other, 1)
+			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			lost := d.LoseReply(scripts.PermitRenew.SHA(), 1, redistest.Cut)
 			require.Error(t, g.Extend(t.Context(), 50*time.Millisecond))
@@ -32,10 +32,10 @@ func TestGrant_Extend(t *testing.T) {
 		})
 
 		t.Run("to a shorter time: the lease goes on as it was", func(t *testing.T) {
-			c, _, rdb := faulty(t, redistest.Shared(t), -1)
+			c, _, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := leased.of(c, name), leased.of(newClient(t, rdb), name)
-			setLeased(t, other, 1)
+			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			before := g.Deadline()
 			require.NoError(t, g.Extend(t.Context(), time.Millisecond))
@@ -58,12 +58,12 @@ func TestGrant_Extend(t *testing.T) {
 			}()
 			rdb := redistest.Shared(t).Client(t)
 			name := redistest.Name(t)
-			other := leased.of(newClient(t, rdb), name)
-			setLeased(t, other, 1)
+			other := leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
 			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close(t.Context())) }()
-			l := leased.of(c, name, semaphore.WithLease(time.Second))
+			l := leased.newLeased(c, name, semaphore.WithLease(time.Second))
 			g := mustAcquire(t, l, 1)
 			var full []wheel.Timer
 			for {
@@ -78,7 +78,7 @@ func TestGrant_Extend(t *testing.T) {
 			require.NoError(t, other.Release(t.Context(), g.IDs()...)) // somebody takes it away
 			select {
 			case <-g.Done():
-			case <-within(t, patience).Done():
+			case <-within(t, testTimeout).Done():
 				require.FailNow(t, "the loss was not announced")
 			}
 			require.ErrorIs(t, g.Err(), semaphore.ErrLost)
