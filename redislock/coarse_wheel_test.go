@@ -41,7 +41,8 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 		name := redistest.Name(t)
 		held := mustTryLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))
 		pairs = append(pairs, held)
-		require.NoError(t, newWheel(t).Sleep(t.Context(), 7*time.Millisecond)) // so that leases start at any point of a tick
+		// so that leases start at any point of a tick
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 7*time.Millisecond))
 	}
 	told := make(chan time.Duration, locks)
 	for _, held := range pairs {

@@ -54,10 +54,14 @@ func TestFairMutex_WaiterKeepsItsQueuePositionInAnOutage(t *testing.T) {
 		}
 	})
 	own.AddHook(calls)
-	first := callAsync(func() (*redislock.Lock, error) { return newClient(t, own).FairMutex(name).Lock(within(t, patience)) })
+	first := callAsync(func() (*redislock.Lock, error) {
+		return newClient(t, own).FairMutex(name).Lock(within(t, patience))
+	})
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
 	place := fairQueue(t, rdb, name)
-	second := callAsync(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, patience)) })
+	second := callAsync(func() (*redislock.Lock, error) {
+		return newClient(t, rdb).FairMutex(name).Lock(within(t, patience))
+	})
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 2 })
 
 	failed := calls.failed.Load()
@@ -118,7 +122,9 @@ func TestFairMutex_WaiterCancelledWhileRedisHangsLeavesTheQueue(t *testing.T) {
 	rdb := server.Client(t)
 	held := mustLock(t, newClient(t, rdb).FairMutex(name, redislock.WithLease(time.Minute)))
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := callAsync(func() (*redislock.Lock, error) { return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx) })
+	gone := callAsync(func() (*redislock.Lock, error) {
+		return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx)
+	})
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
 	server.Pause()
 	cancel()

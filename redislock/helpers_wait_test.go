@@ -10,7 +10,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-func (lut *lockUnderTest) newWaiter(t testing.TB, of func(*redislock.Client, ...redislock.LockOption) anyMutex) waiter {
+func (lut *lockUnderTest) newWaiter(
+	t testing.TB, of func(*redislock.Client, ...redislock.LockOption) anyMutex,
+) waiter {
 	t.Helper()
 	c, count := newCountedClient(t, lut.connect(t))
 	return waiter{of(c), count}

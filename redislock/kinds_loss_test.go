@@ -40,7 +40,9 @@ func renewalRestoresExpiry(t *testing.T, lut *lockUnderTest) {
 	lasts := func(more time.Duration) {
 		t.Helper()
 		poll(t, func() bool {
-			return !slices.ContainsFunc(lut.parts, func(name string) bool { return lut.rdb.PTTL(t.Context(), name).Val() <= more })
+			return !slices.ContainsFunc(lut.parts, func(name string) bool {
+				return lut.rdb.PTTL(t.Context(), name).Val() <= more
+			})
 		})
 	}
 	for _, name := range lut.parts {

@@ -191,7 +191,9 @@ func lockFuncCallsBackOnce(t *testing.T, lut *lockUnderTest) {
 	m := lut.conflictingMutex(c).(*redislock.Mutex)
 	call := func() (<-chan *asyncCall, func()) {
 		results := make(chan *asyncCall, 1)
-		return results, m.LockFunc(t.Context(), func(l *redislock.Lock, err error) { results <- &asyncCall{lock: l, err: err} })
+		return results, m.LockFunc(t.Context(), func(l *redislock.Lock, err error) {
+			results <- &asyncCall{lock: l, err: err}
+		})
 	}
 	granted, tooLate := call()
 	given, cancel := call()

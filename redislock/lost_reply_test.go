@@ -37,11 +37,15 @@ func lostRepliesActOnce(t *testing.T, lut *lockUnderTest) {
 }
 
 func cancelledInFlightLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
-	for _, lock := range []func(anyMutex, context.Context) (*redislock.Lock, error){anyMutex.TryLock, anyMutex.Lock} {
+	for _, lock := range []func(anyMutex, context.Context) (*redislock.Lock, error){
+		anyMutex.TryLock, anyMutex.Lock,
+	} {
 		c, d := lut.newFaultyClient(t)
 		lost := d.LoseReply("EVALSHA", 1, redistest.Swallow)
 		ctx, cancel := context.WithCancel(t.Context())
-		gone := callAsync(func() (*redislock.Lock, error) { return lock(lut.mutex(c, redislock.WithLease(time.Minute)), ctx) })
+		gone := callAsync(func() (*redislock.Lock, error) {
+			return lock(lut.mutex(c, redislock.WithLease(time.Minute)), ctx)
+		})
 		<-lost
 		require.NotEmpty(t, lut.remainingKeys(t), "the server has executed it, unknown to the client")
 		start := time.Now()
@@ -144,14 +148,17 @@ func TestKinds_LateCopyOfAnAcquisitionIsReleased(t *testing.T) {
 			t.Run(kind+", lease "+lease.String(), func(t *testing.T) {
 				t.Parallel()
 				dialer := &redistest.FaultDialer{}
-				c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, 100*time.Millisecond }))
+				c := newClient(t, server.Client(t, func(o *redis.Options) {
+					o.Dialer, o.ReadTimeout = dialer.Dial, 100*time.Millisecond
+				}))
 				name := redistest.Name(t)
 				lost := dialer.LoseCall(name, 1)
 				l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(lease)))
 				late := <-lost
 				mustUnlock(t, l)
 				requireFree(t, rdb, name)
-				require.NoError(t, newWheel(t).Sleep(t.Context(), 1300*time.Millisecond)) // time for one more release, not for two
+				// time for one more release, not for two
+				require.NoError(t, newWheel(t).Sleep(t.Context(), 1300*time.Millisecond))
 				server.Deliver(t, late)
 				held := time.Now()
 				require.EqualValues(t, 1, rdb.Exists(t.Context(), name).Val(), "the copy takes the lock without an owner")
@@ -187,7 +194,9 @@ func TestRWMutex_DowngradeAfterALostReply(t *testing.T) {
 	t.Parallel()
 	server, dialer, name := redistest.Start(t), &redistest.FaultDialer{}, redistest.Name(t)
 	rdb := server.Client(t)
-	c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, 200*time.Millisecond }))
+	c := newClient(t, server.Client(t, func(o *redis.Options) {
+		o.Dialer, o.ReadTimeout = dialer.Dial, 200*time.Millisecond
+	}))
 	rw := c.RWMutex(name, redislock.WithLease(time.Hour))
 	writer, err := rw.Lock(t.Context())
 	require.NoError(t, err)

@@ -242,7 +242,9 @@ func TestQuorum(t *testing.T) {
 		require.ErrorIs(t, err, redislock.ErrInvalid)
 		q := servers.newQuorum(t)
 		for what, m := range map[string]*redislock.QuorumMutex{
-			"name": q.Mutex("a{b"), "lease": q.Mutex("a", redislock.WithLease(0)), "fenced": q.Mutex("a", redislock.WithFencing()),
+			"name": q.Mutex("a{b"), "lease": q.Mutex("a", redislock.WithLease(0)), "fenced": q.Mutex(
+				"a", redislock.WithFencing(),
+			),
 			"replicas": q.Mutex("a", redislock.WithReplicas(1, time.Second)),
 		} {
 			_, err := m.TryLock(t.Context())
@@ -260,9 +262,11 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 	t.Parallel()
 	const lease = 1200 * time.Millisecond
 	for what, away := range map[string]func(*testing.T, *redistest.Server){
-		"that hangs":       func(t *testing.T, s *redistest.Server) { s.Pause(); t.Cleanup(s.Resume) },
-		"that is dead":     func(_ *testing.T, s *redistest.Server) { s.Kill() },
-		"that was emptied": func(t *testing.T, s *redistest.Server) { require.NoError(t, s.Client(t).FlushAll(t.Context()).Err()) },
+		"that hangs":   func(t *testing.T, s *redistest.Server) { s.Pause(); t.Cleanup(s.Resume) },
+		"that is dead": func(_ *testing.T, s *redistest.Server) { s.Kill() },
+		"that was emptied": func(t *testing.T, s *redistest.Server) {
+			require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -83,7 +83,8 @@ func TestKinds_WithoutARight(t *testing.T) {
 				require.NoError(t, err)
 				for _, key := range keys {
 					const never = -1
-					require.NotEqual(t, time.Duration(never), rdb.PTTL(t.Context(), key).Val(), "%s %s without %s left %s", what, kind, right, key)
+					require.NotEqual(t, time.Duration(never), rdb.PTTL(t.Context(), key).Val(),
+						"%s %s without %s left %s", what, kind, right, key)
 				}
 				requireFree(t, rdb, name)
 			}

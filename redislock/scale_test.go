@@ -57,7 +57,8 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 		}
 		require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond))
 	}
-	t.Logf("goroutines: %d with 1 lock held, at most %d with %d held and renewed for 3 leases of %v", one, most, locks, lease)
+	t.Logf("goroutines: %d with 1 lock held, at most %d with %d held and renewed for 3 leases of %v",
+		one, most, locks, lease)
 	require.LessOrEqual(t, most, one+16, "a few calls in flight, none per lock: %s", &profile)
 	for _, l := range held {
 		require.NoError(t, l.Err())
@@ -148,11 +149,15 @@ func TestScale_LockFuncCostsNoGoroutineWhileItWaits(t *testing.T) {
 	quorum := servers.newQuorum(t).Mutex(name + ":q")
 	for what, open := range map[string]func(i int) lockFuncer{
 		// Each acquires a name of its own and then waits for the held name.
-		"a MultiMutex": func(i int) lockFuncer { return c.MultiMutex([]string{name + ":" + strconv.Itoa(i), last}) },
-		"a Quorum":     func(int) lockFuncer { return quorum },
+		"a MultiMutex": func(i int) lockFuncer {
+			return c.MultiMutex([]string{name + ":" + strconv.Itoa(i), last})
+		},
+		"a Quorum": func(int) lockFuncer { return quorum },
 	} {
 		t.Run(what, func(t *testing.T) {
-			held := []*redislock.Lock{mustLock(t, newClient(t, rdb).Mutex(last)), mustLock(t, servers.newQuorum(t).Mutex(name+":q"))}
+			held := []*redislock.Lock{mustLock(t, newClient(t, rdb).Mutex(last)), mustLock(
+				t, servers.newQuorum(t).Mutex(name+":q"),
+			)}
 			before := fewestGoroutines(t)
 			results := make(chan callback, waiters)
 			for i := range waiters {
@@ -258,13 +263,16 @@ func TestScale_LocksAreRenewedForManyLeases(t *testing.T) {
 	require.NoError(t, newWheel(t).Sleep(t.Context(), leases*lease))
 	for _, l := range held {
 		require.NoError(t, l.Err())
-		require.Equal(t, holders[l.Name()], requireHeldOnce(t, rdb, l.Name()), "the hold is that of the same acquisition")
+		require.Equal(
+			t, holders[l.Name()], requireHeldOnce(t, rdb, l.Name()), "the hold is that of the same acquisition",
+		)
 	}
 	renewals, calls := serverCalls(t, rdb, "pexpire"), serverCalls(t, rdb, "evalsha")
 	took := time.Since(began)
 	t.Logf("%d renewals in %d calls and %v", renewals, calls, took)
 	require.GreaterOrEqual(t, renewals, locks*leases*2)
-	require.Less(t, float64(renewals), locks*4*took.Seconds()/lease.Seconds(), "about three per lease, and retries on a busy machine")
+	require.Less(t, float64(renewals), locks*4*took.Seconds()/lease.Seconds(),
+		"about three per lease, and retries on a busy machine")
 	require.Less(t, calls, renewals/2, "renewals that are due together are sent together")
 	for _, l := range held {
 		require.NoError(t, l.Unlock(t.Context()))
@@ -291,7 +299,10 @@ func TestScale_ManyCallersOnOneConnection(t *testing.T) {
 				for range callers {
 					running.Go(func() {
 						for range times {
-							if err := lut.mutex(c).Do(within(t, patience), func(context.Context) error { counts[i]++; return nil }); err != nil {
+							if err := lut.mutex(c).Do(within(t, patience), func(context.Context) error {
+								counts[i]++
+								return nil
+							}); err != nil {
 								t.Error(err)
 							}
 						}
@@ -317,7 +328,9 @@ func TestScale_CloseEndsWithinALeaseWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	const lease, locks = 3 * time.Second, 5000
 	server, name := redistest.Start(t), redistest.Name(t)
-	c, err := redislock.New(server.Client(t, func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }), redislock.WithWheel(newWheel(t)))
+	c, err := redislock.New(server.Client(t, func(o *redis.Options) {
+		o.ReadTimeout = 300 * time.Millisecond
+	}), redislock.WithWheel(newWheel(t)))
 	require.NoError(t, err)
 	for i := range locks {
 		_, err := c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)).TryLock(t.Context())
