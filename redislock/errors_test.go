@@ -211,16 +211,16 @@ func TestMutex_WaiterDoesNotInheritALockedError(t *testing.T) {
 	t.Parallel()
 	holder, _, name := onSharedServer(t)
 	held := mustLock(t, holder.Mutex(name))
-	dialer, told := &redistest.FaultDialer{}, make(chan struct{}, 1)
+	dialer, contended := &redistest.FaultDialer{}, make(chan struct{}, 1)
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = dialer.Dial })
 	c := newClient(t, rdb, redislock.WithHooks(redislock.Hooks{Contended: func(redislock.Event) {
-		told <- struct{}{}
+		contended <- struct{}{}
 	}}))
 	require.NoError(t, rdb.Ping(t.Context()).Err()) // connects
 	dialer.Delay(0, 200*time.Millisecond)
 	_, err := c.Mutex(name).Lock(within(t, 20*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	<-told // after the waiter has left
+	<-contended // after the waiter has left
 	mustUnlock(t, held)
 	dialer.Delay(0, 0)
 	dialer.Set(redistest.BlackholeUp)

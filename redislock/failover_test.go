@@ -138,24 +138,24 @@ func TestSentinel_RenewalsLeaveADeposedPrimary(t *testing.T) {
 	).Val())
 
 	other := newClient(t, sentinel.Client(t))
-	next, told := map[string]*asyncCall{}, map[string]*asyncCall{}
+	next, losses := map[string]*asyncCall{}, map[string]*asyncCall{}
 	for _, kind := range singleNameKinds {
-		rival := newMutex(other, kind, "orders:"+kind)
+		conflicting := newMutex(other, kind, "orders:"+kind)
 		if kind == "read" {
-			rival = other.RWMutex("orders:read").Writer()
+			conflicting = other.RWMutex("orders:read").Writer()
 		}
-		told[kind] = callAsync(func() (*redislock.Lock, error) {
+		losses[kind] = callAsync(func() (*redislock.Lock, error) {
 			<-held[kind].Done()
 			return nil, held[kind].Err()
 		})
-		next[kind] = callAsync(func() (*redislock.Lock, error) { return rival.Lock(within(t, 2*lease)) })
+		next[kind] = callAsync(func() (*redislock.Lock, error) { return conflicting.Lock(within(t, 2*lease)) })
 	}
 	for kind, b := range next {
 		<-b.done
 		if b.err == nil { // the new primary did not know the lock
-			<-told[kind].done
-			require.ErrorIs(t, told[kind].err, redislock.ErrLost)
-			require.Less(t, told[kind].at.Sub(b.at), lease/3+time.Second, kind)
+			<-losses[kind].done
+			require.ErrorIs(t, losses[kind].err, redislock.ErrLost)
+			require.Less(t, losses[kind].at.Sub(b.at), lease/3+time.Second, kind)
 			mustUnlock(t, b.lock)
 		} else {
 			require.ErrorIs(t, b.err, redislock.ErrLocked)

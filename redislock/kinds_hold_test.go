@@ -17,7 +17,7 @@ func excludesOthers(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	l := mustTryLock(t, lut.mutex(c, redislock.WithLease(20*time.Second)))
 	require.True(t, l.Valid())
-	holders, trace := lut.requireHeldOnce(t), lut.remainingKeys(t)
+	holders, keysBefore := lut.requireHeldOnce(t), lut.remainingKeys(t)
 	for _, other := range []*redislock.Client{c, lut.newClient(t)} {
 		_, err := lut.conflictingMutex(other).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
@@ -27,7 +27,7 @@ func excludesOthers(t *testing.T, lut *lockUnderTest) {
 		require.Greater(t, locked.TTL, 5*time.Second)
 		require.LessOrEqual(t, locked.TTL, 20*time.Second)
 		require.Equal(t, holders, lut.requireHeldOnce(t))
-		require.ElementsMatch(t, trace, lut.remainingKeys(t), "TryLock leaves no keys")
+		require.ElementsMatch(t, keysBefore, lut.remainingKeys(t), "TryLock leaves no keys")
 	}
 	mustUnlock(t, l)
 	require.False(t, l.Valid())

@@ -55,16 +55,16 @@ redis.call('zadd', KEYS[3], left + ARGV[3] + ARGV[4], ARGV[2])
 redis.call('rpush', KEYS[2], ARGV[2])
 return left`,
 		unlock: javaSkipExpired + `
-local function tell()
+local function wakeFirst()
   local first = redis.call('lindex', KEYS[2], 0)
   if first then redis.call(ARGV[5], KEYS[4] .. ':' .. first, '0') end
   return 1
 end
-if redis.call('exists', KEYS[1]) == 0 then return tell() end
+if redis.call('exists', KEYS[1]) == 0 then return wakeFirst() end
 if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return nil end
 if redis.call('hincrby', KEYS[1], ARGV[2], -1) > 0 then return 0 end
 redis.call('del', KEYS[1])
-return tell()`,
+return wakeFirst()`,
 		renew: javaRenew,
 	},
 	"read": {

@@ -54,14 +54,14 @@ func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 	<-fixed.Done()
 	require.Less(t, time.Since(start), lease, "announced before the server can grant it to another")
 	<-renewed.Done()
-	told := time.Now()
-	require.False(t, told.Before(deadline), "announced before the deadline")
+	announcedAt := time.Now()
+	require.False(t, announcedAt.Before(deadline), "announced before the deadline")
 	// The server's lease starts when it executes the renewal, which is not before the renewal was sent.
 	serverMayExpire := deadline.Add(lease/100 + 50*time.Millisecond)
-	require.True(t, told.Before(serverMayExpire),
-		"announced %v after the server may have granted it to another", told.Sub(serverMayExpire))
+	require.True(t, announcedAt.Before(serverMayExpire),
+		"announced %v after the server may have granted it to another", announcedAt.Sub(serverMayExpire))
 	t.Logf("announced %v after the deadline, %v before the server's expiry",
-		told.Sub(deadline), serverMayExpire.Sub(told))
+		announcedAt.Sub(deadline), serverMayExpire.Sub(announcedAt))
 	require.ErrorIs(t, renewed.Err(), redislock.ErrLost)
 	require.False(t, renewed.Valid())
 	require.Greater(t, time.Since(paused), lease/2)

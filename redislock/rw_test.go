@@ -63,7 +63,7 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 		var mu sync.Mutex
 		var failed error
 		var running sync.WaitGroup
-		goOn := func(n int, write bool) bool {
+		continues := func(n int, write bool) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return n < 10 || !write && untilTorn && torn == 0 && ctx.Err() == nil
@@ -73,7 +73,7 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 			for range 2 {
 				running.Go(func() {
 					write := i == 0
-					for n := 0; goOn(n, write); n++ {
+					for n := 0; continues(n, write); n++ {
 						err := lock(rw, ctx, write, func() {
 							if write {
 								n := rdb.Incr(ctx, left+name).Val()

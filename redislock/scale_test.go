@@ -234,9 +234,9 @@ func TestScale_FairMutexWaitersThatGiveUpSoonCostLittle(t *testing.T) { // not p
 	all.Wait()
 	require.Less(t, most, 20*callers, "goroutines")
 	t.Logf("%d goroutines at most", most)
-	gone := time.Now()
+	left := time.Now()
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
-	require.Less(t, time.Since(gone), 3*time.Second)
+	require.Less(t, time.Since(left), 3*time.Second)
 	for _, key := range scripts.FairLockKeys(name)[1:] {
 		require.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), 15*time.Second)
 	}

@@ -63,7 +63,7 @@ func survivesKilledSubscriptions(t *testing.T, dep *deployment) {
 			waiting = append(waiting, waiters[i].startWaiting(t, within(t, patience)))
 		}
 		for _, lut := range locks {
-			lut.deleteKeys(t) // and nobody publishes
+			lut.deleteKeys(t) // without a message
 		}
 		killed := time.Now()
 		for _, node := range dep.nodes {

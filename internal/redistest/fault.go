@@ -27,7 +27,7 @@ const (
 	Refuse
 )
 
-// Loss says how a lost reply looks to the client.
+// Loss says how the client observes a lost reply.
 type Loss int
 
 const (

@@ -71,16 +71,16 @@ func (l fairLock) listen(id string) func() bool {
 	l.t.Cleanup(func() { _ = sub.Close() })
 	_, err := sub.Receive(l.t.Context())
 	require.NoError(l.t, err)
-	return func() (told bool) {
+	return func() (woken bool) {
 		l.t.Helper()
 		require.NoError(l.t, l.rdb.Publish(l.t.Context(), channel, "|").Err())
 		for {
 			m, err := sub.ReceiveMessage(l.t.Context())
 			require.NoError(l.t, err)
 			if m.Payload == "|" {
-				return told
+				return woken
 			}
-			told = true
+			woken = true
 		}
 	}
 }
@@ -232,7 +232,7 @@ func TestFairLock(t *testing.T) {
 			}
 			check(ids...)
 		}
-		look := func(ids ...string) {
+		requireEnqueued := func(ids ...string) {
 			t.Helper()
 			for _, id := range ids {
 				require.False(t, l.acquireOrEnqueue(id))
@@ -240,10 +240,10 @@ func TestFairLock(t *testing.T) {
 			check(ids...)
 		}
 		l.release("c:1")
-		look("b:1", "d:1", "e:1")
+		requireEnqueued("b:1", "d:1", "e:1")
 		l.release("a:1")
 		l.acquireOrEnqueue("b:1")
-		look("d:1", "e:1")
+		requireEnqueued("d:1", "e:1")
 		for range 5 {
 			l.acquireOrEnqueue("e:1")
 		}
@@ -254,14 +254,14 @@ func TestFairLock(t *testing.T) {
 		t.Parallel()
 		l := newFairLock(t)
 		fence := scripts.LockFence(l.name)
-		take := func(id string) []int64 {
+		acquire := func(id string) []int64 {
 			t.Helper()
 			got, err := scripts.FairLockAcquire.Run(t.Context(), l.rdb, append(scripts.FairLockKeys(l.name), fence),
 				id, 30_000, 1, fairWait, fairAlive, "PUBLISH", "c", 60_000).Int64Slice()
 			require.NoError(t, err)
 			return got
 		}
-		requireTokens(t, l.rdb, fence, take, func(id string) { l.release(id) }, 0)
+		requireTokens(t, l.rdb, fence, acquire, func(id string) { l.release(id) }, 0)
 		require.NoError(t, l.rdb.Set(t.Context(), fence, "x", 0).Err())
 		err := scripts.FairLockAcquire.Run(t.Context(), l.rdb, append(scripts.FairLockKeys(l.name), fence),
 			"me:1", 30_000, 1, fairWait, fairAlive, "PUBLISH", "c", 60_000).Err()
@@ -281,14 +281,14 @@ func TestFairLock(t *testing.T) {
 		for _, want := range []int{1, 0} {
 			l.acquireOrEnqueue("a:1")
 			l.acquireOrEnqueue("b:1")
-			told := l.listen("b:1")
+			woken := l.listen("b:1")
 			if want == 0 {
 				l.rdb.Del(t.Context(), l.name)
 			}
 			got, err := force()
 			require.NoError(t, err)
 			require.Equal(t, want, got)
-			require.Equal(t, want == 1, told())
+			require.Equal(t, want == 1, woken())
 			require.Equal(t, []string{"b:1"}, l.queue())
 			l.release("b:1")
 		}

@@ -245,13 +245,13 @@ func TestWriteAcquire_Fenced(t *testing.T) {
 	t.Parallel()
 	l := newRWLock(t)
 	fence := scripts.LockFence(l.name)
-	take := func(id string) []int64 {
+	acquire := func(id string) []int64 {
 		t.Helper()
 		return l.int64s(
 			scripts.WriteAcquire.Run(t.Context(), l.rdb, []string{l.name, fence}, id+":write", 30_000, 60_000, 2),
 		)
 	}
-	requireTokens(t, l.rdb, fence, take, func(id string) { l.releaseWrite(id) }, 2)
+	requireTokens(t, l.rdb, fence, acquire, func(id string) { l.releaseWrite(id) }, 2)
 }
 
 // requireTokens checks that tokens increase with each hold, and not with a repeated call.
