@@ -33,22 +33,22 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
 	name := redistest.Name(t)
-	take := func(i int) *redislock.Lock {
+	acquire := func(i int) *redislock.Lock {
 		l, err := c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)).Lock(t.Context())
 		require.NoError(t, err)
 		l.Context(t.Context())
 		return l
 	}
-	held := []*redislock.Lock{take(0)}
+	held := []*redislock.Lock{acquire(0)}
 	first := held[0].Deadline()
 	poll(t, func() bool { return held[0].Deadline().After(first) }) // all goroutines of renewals run
 	one := runtime.NumGoroutine()
 
 	for i := 1; i < locks; i++ {
-		held = append(held, take(i))
+		held = append(held, acquire(i))
 	}
 	most, w := 0, newWheel(t)
-	var profile strings.Builder // at most
+	var profile strings.Builder // at the highest count
 	for start := time.Now(); time.Since(start) < 3*lease; {
 		if n := runtime.NumGoroutine(); n > most {
 			most = n
@@ -87,15 +87,15 @@ func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 		return err
 	})
 	server.Pause()
-	var told time.Duration // after the deadline, at most
+	var latest time.Duration // after the deadline, at most
 	for _, l := range held {
 		<-l.Done()
 		require.ErrorIs(t, l.Err(), redislock.ErrLost)
-		told = max(told, time.Since(l.Deadline()))
+		latest = max(latest, time.Since(l.Deadline()))
 	}
-	t.Logf("%d locks lost, the last announced %v after its deadline", locks, told)
+	t.Logf("%d locks lost, the last announced %v after its deadline", locks, latest)
 	if full { // the figure means little for few locks on a shared machine
-		require.Less(t, told, lease/100+50*time.Millisecond, "after Redis may have granted it to another")
+		require.Less(t, latest, lease/100+50*time.Millisecond, "after Redis may have granted it to another")
 	}
 	server.Resume()
 	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })

@@ -122,9 +122,8 @@ func (c *Cluster) form(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := awaitReports(
-		ctx, clients, clusterInfo, "cluster_state:ok", "cluster_known_nodes:"+strconv.Itoa(len(clients)),
-	); err != nil {
+	known := "cluster_known_nodes:" + strconv.Itoa(len(clients))
+	if err := awaitReports(ctx, clients, clusterInfo, "cluster_state:ok", known); err != nil {
 		return err
 	}
 	for i, rdb := range clients[masters:] {
@@ -169,10 +168,11 @@ func replication(ctx context.Context, rdb *redis.Client) (string, error) {
 	return rdb.Info(ctx, "replication").Result()
 }
 
+// nodeReport asks a node for a report about itself.
+type nodeReport func(context.Context, *redis.Client) (string, error)
+
 // awaitReports waits until every node's report contains all the words.
-func awaitReports(ctx context.Context, clients []*redis.Client, report func(
-	context.Context, *redis.Client,
-) (string, error), words ...string) error {
+func awaitReports(ctx context.Context, clients []*redis.Client, report nodeReport, words ...string) error {
 	for i, rdb := range clients {
 		for _, word := range words {
 			var last string
