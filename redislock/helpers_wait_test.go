@@ -10,7 +10,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// newWaiter returns a waiter for a mutex that newMutex returns for a client: lut.mutex or lut.conflictingMutex.
+// newWaiter returns a waiter with a client of its own. newMutex is lut.mutex or lut.conflictingMutex.
 func (lut *lockUnderTest) newWaiter(
 	t testing.TB, newMutex func(*redislock.Client, ...redislock.LockOption) anyMutex,
 ) waiter {

@@ -143,24 +143,29 @@ func TestRWForce(t *testing.T) {
 			t.Context(), l.rdb, []string{l.name}, mode, "PUBLISH", scripts.RWChannel(l.name),
 		).Int()
 	}
-	requireFreed := func(mode string, want int) {
-		t.Helper()
-		got, err := force(mode)
+	for i, step := range []struct {
+		acquire func() // before force, if any
+		mode    string
+		want    int // what force returns
+		isFree  bool
+	}{
+		{nil, "read", 0, true},
+		{nil, "write", 0, true},
+		{func() { l.read("a:1", 30_000) }, "write", 0, false},
+		{func() { l.read("b:1", 30_000) }, "write", 0, false},
+		{nil, "read", 1, true},
+		{func() { l.write("a:1", 30_000) }, "read", 0, false},
+		{nil, "write", 1, true},
+		{nil, "write", 0, true},
+	} {
+		if step.acquire != nil {
+			step.acquire()
+		}
+		got, err := force(step.mode)
 		require.NoError(t, err)
-		require.Equal(t, want, got)
+		require.Equal(t, step.want, got, "step %d", i)
+		require.Equal(t, step.isFree, len(l.holders()) == 0, "step %d", i)
 	}
-	requireFreed("read", 0)
-	requireFreed("write", 0)
-	l.read("a:1", 30_000)
-	l.read("b:1", 30_000)
-	requireFreed("write", 0)
-	requireFreed("read", 1)
-	l.requireFree()
-	l.write("a:1", 30_000)
-	requireFreed("read", 0)
-	requireFreed("write", 1)
-	requireFreed("write", 0)
-	l.requireFree()
 	require.Equal(t, "11", heard())
 	l.rdb.HSet(t.Context(), l.name, "java:1", 1)
 	_, err := force("write")
