@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -129,9 +130,16 @@ func callsBackWithAllNames(t *testing.T, rdb redis.UniversalClient, names [3]str
 }
 
 func cancelFreesTheParts(t *testing.T, rdb redis.UniversalClient, names [3]string) {
-	c := newClient(t, rdb)
+	waits := make(chan struct{})
+	var once sync.Once
+	c := newClient(t, rdb, redislock.WithHooks(redislock.Hooks{Contended: func(e redislock.Event) {
+		if e.Name == names[2] {
+			once.Do(func() { close(waits) })
+		}
+	}}))
 	held := mustLock(t, newClient(t, rdb).Mutex(names[2]))
 	calls, cancel := startLockFunc(t.Context(), c.MultiMutex(names[:]))
+	<-waits // the client knows that it holds the other names
 	awaitHeld(t, rdb, names[0], names[1])
 	cancel()
 	cancel()
