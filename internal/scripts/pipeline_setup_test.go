@@ -10,8 +10,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// A connection whose set-up the server refuses executes nothing, and every command of a pipeline says so.
-func TestPipelines_FailWhereTheConnectionCannotBeSetUp(t *testing.T) {
+// If the server refuses a connection's set-up, nothing executes, and every command of the pipeline returns
+// the error.
+func TestPipelines_FailIfTheConnectionSetUpFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -35,7 +36,7 @@ func TestPipelines_FailWhereTheConnectionCannotBeSetUp(t *testing.T) {
 			for _, cmd := range cmds {
 				require.Error(t, cmd.Err())
 				var answer redis.Error
-				require.ErrorAs(t, cmd.Err(), &answer, "it is what the server said")
+				require.ErrorAs(t, cmd.Err(), &answer, "the error is the server's reply")
 			}
 			require.Zero(t, admin.Exists(t.Context(), key).Val())
 		})
