@@ -22,10 +22,10 @@ type algorithm interface {
 	limitOf(last snapshot) (Limit, bool)
 }
 
-// ask is what one script is asked for a key: to decide calls, or to charge permits for those who wait.
+// ask is what one script is asked for a key: to decide calls, or to charge permits for waiters.
 type ask struct {
 	calls    []*call
-	runs     []run
+	runs     []equalRequests
 	inOrder  bool          // the first request that is denied denies the rest
 	coming   int64         // how many of the last requests are for waiters that have not come yet
 	ahead    time.Duration // how long before its time a permit may be charged
@@ -36,9 +36,9 @@ type ask struct {
 	members []string // of a log: one for each request
 }
 
-// run is a stretch of equal requests. A script is told each of them once, so that a thousand callers cost it three
-// arguments.
-type run struct{ n, count int64 }
+// equalRequests is a number of requests in a row for the same number of permits. A script is told each of them once, so that a thousand callers cost it
+// three arguments.
+type equalRequests struct{ n, count int64 }
 
 // addRun adds requests to the runs.
 func (a *ask) addRun(n, count int64) {
@@ -46,24 +46,24 @@ func (a *ask) addRun(n, count int64) {
 		a.runs[last].count += count
 		return
 	}
-	a.runs = append(a.runs, run{n, count})
+	a.runs = append(a.runs, equalRequests{n, count})
 }
 
 // answer is what a script says.
 type answer struct {
 	snapshot snapshot
 	granted  []int64 // requests, of each run
-	spans    []span  // what was charged for those who wait, or in advance
+	spans    []span  // what was charged for waiters, or in advance
 	takenBack,
 	exceeding bool // something was taken back; some request was for more than the limit, and so denied for good
 }
 
 // snapshot is what one answer of Redis says about the time after it.
 type snapshot interface {
-	// deny reports whether n permits cannot be granted yet when the given time has passed since the request was sent,
-	// and if so for how much longer, and the denial. It never denies what Redis would grant.
-	deny(n int64, passed time.Duration) (Result, bool)
-	// wait is a lower bound of how long total permits take, for those who wait in line.
+	// cachedDenial reports whether n permits cannot be granted yet when the given time has passed since the request
+	// was sent, and if so for how much longer, and the denial. It never denies what Redis would grant.
+	cachedDenial(n int64, passed time.Duration) (Result, bool)
+	// wait is a lower bound of how long total permits take, for waiters in line.
 	wait(total int64, passed time.Duration) time.Duration
 	// state is what a look says that is made at that time.
 	state() Result
@@ -77,12 +77,13 @@ func (a *ask) need(reply []int64, some int) error {
 	return nil
 }
 
-// decided gives each call its result, in order: of each run the first requests were granted, as many as the answer says.
+// decided gives each call its result, in order: of each run the first requests were granted, as many as the
+// answer says.
 func (a *ask) decided(granted []int64, set func(c *call, granted bool)) {
 	calls := a.calls
 	for k, r := range a.runs {
 		if len(calls) == 0 {
-			return // of those who wait
+			return // of waiters
 		}
 		for at, c := range calls[:r.count] {
 			set(c, int64(at) < granted[k])

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -31,12 +31,12 @@ type breaker struct {
 	mu      sync.Mutex
 	timer   wheel.Timer
 	stopped bool
-	cause   error // of the last failure
-	failed  look  // what it was about
+	cause   error       // of the last failure
+	failed  probeScript // what it was about
 }
 
-// look is a script that changes nothing, for a key.
-type look struct {
+// probeScript is a script that changes nothing, for a key.
+type probeScript struct {
 	algorithm algorithm
 	key       string
 }
@@ -61,7 +61,7 @@ func (b *breaker) heard(err error, s *keyState) {
 	}
 	b.client.stats.failures.Add(1)
 	b.mu.Lock()
-	b.cause, b.failed = cause(err), look{s.algorithm, s.id.key}
+	b.cause, b.failed = cause(err), probeScript{s.algorithm, s.id.key}
 	b.mu.Unlock()
 	if b.failures.Add(1) < b.threshold || !b.down.CompareAndSwap(false, true) {
 		return
@@ -79,14 +79,14 @@ func (b *breaker) arm() {
 	}
 	timer, err := b.client.wheel.AfterFunc(b.probe, func() { go b.try() })
 	if err != nil {
-		b.down.Store(false) // without a wheel nobody would ever look again
+		b.down.Store(false) // without a wheel there are no probes
 		return
 	}
 	b.timer = timer
 }
 
-// try asks Redis whether it is back, by a script as those that failed: other commands may be forbidden. Any answer will do that is
-// not about an outage.
+// try asks Redis whether it is back, by a script as those that failed: other commands may be forbidden. Any
+// answer will do that is not about an outage.
 func (b *breaker) try() {
 	c := b.client
 	if c.enter() != nil {
@@ -100,7 +100,7 @@ func (b *breaker) try() {
 	defer cancel()
 	call := failed.algorithm.encode(failed.key, &ask{})
 	err := failed.algorithm.script().Run(ctx, c.rdb, call.Keys, call.Args...).Err()
-	if calls.Classify(nil, err) == calls.Unavailable {
+	if redisconn.Classify(context.Background(), err) == redisconn.Unavailable {
 		b.mu.Lock()
 		b.cause = err
 		b.mu.Unlock()

@@ -32,8 +32,8 @@ func (w waiting) allowOrWait(ctx context.Context, n int64) error {
 	return w.wait(ctx, n)
 }
 
-// impatience is waiters of several Clients that want one limit and lose patience at random, also while Redis decides about
-// them, for its answers take a while.
+// impatience is waiters of several Clients that want one limit and lose patience at random, also while Redis
+// decides about them, for its answers take a while.
 type impatience struct {
 	of       waitingOf
 	most     int64 // permits that one asks for
@@ -41,7 +41,7 @@ type impatience struct {
 	lasts    time.Duration
 	patience time.Duration // at most
 	delay    time.Duration // of answers
-	gusts    bool          // for 200 ms all wait, and go before they could be answered; then for 200 ms nobody goes
+	gusts    bool          // for 200 ms all waiters are cancelled before they could be served; then for 200 ms none is
 }
 
 func (s impatience) run(t *testing.T) (grants []grant, cancelled int) {
@@ -133,8 +133,8 @@ var impatientKinds = map[string]struct {
 	"GCRA, burst 1":         {ofKeyed(oneByOne), oneByOne, 1, false, bucket(oneByOne)},
 	"GCRA, burst 20":        {ofKeyed(bursty), bursty, 3, false, bucket(bursty)},
 	"GCRA with prefetch":    {ofKeyed(bursty, ratelimit.WithPrefetch(5, 50*time.Millisecond)), bursty, 3, true, bucket(bursty)},
-	"windows":               {ofKeyed(byFifths, ratelimit.FixedWindow), byFifths, 1, false, windows(byFifths)},
-	"windows with prefetch": {ofKeyed(byFifths, ratelimit.FixedWindow, ratelimit.WithPrefetch(5, 20*time.Millisecond)), byFifths, 1, true, windows(byFifths)},
+	"windows":               {ofKeyed(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, false, windows(byFifths)},
+	"windows with prefetch": {ofKeyed(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow), ratelimit.WithPrefetch(5, 20*time.Millisecond)), byFifths, 1, true, windows(byFifths)},
 	"a log":                 {ofLog(byFifths), byFifths, 1, false, window(byFifths)},
 }
 
@@ -192,7 +192,8 @@ func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
 	})
 }
 
-// stocking waits as it must not be done: what was granted to waiters that had gone is kept for a second, for any that come.
+// stocking waits as it must not be done: what was granted to waiters that had gone is kept for a second, for
+// any that come.
 type stocking struct {
 	keyed waiting
 	w     *wheel.Wheel

@@ -48,7 +48,8 @@ func (r *replies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// hold keeps back the reply of the next command, until release is called. executed is closed when the server has executed it.
+// hold keeps back the reply of the next command, until release is called. executed is closed when the server
+// has executed it.
 func (r *replies) hold() (executed <-chan struct{}, release func()) {
 	h := heldReply{make(chan struct{}), make(chan struct{})}
 	r.next <- h
@@ -69,7 +70,7 @@ func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 	for what, c := range map[string]struct {
 		limit     ratelimit.Limit
 		algorithm ratelimit.Algorithm
-		most      int // granted to those who come right after
+		most      int // granted to callers that come right after
 	}{
 		"GCRA with a burst of 1":  {ratelimit.PerSecond(100).WithBurst(1), ratelimit.GCRA, 4},
 		"GCRA with a burst of 10": {ratelimit.PerSecond(100).WithBurst(10), ratelimit.GCRA, 13},
@@ -78,7 +79,7 @@ func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			client, _, replies := held(t)
-			k, name, w := client.Keyed("stock", c.limit, c.algorithm), redistest.Name(t), newWheel(t)
+			k, name, w := client.Keyed("stock", c.limit, ratelimit.WithAlgorithm(c.algorithm)), redistest.Name(t), newWheel(t)
 			_, err := k.Peek(t.Context(), name) // tells the server the script
 			require.NoError(t, err)
 			for range 40 {
@@ -119,7 +120,7 @@ func TestWait_ACancelledWaiterLeavesItsPermitsToTheNext(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			client, _, replies := held(t)
-			k, name := client.Keyed("next", ratelimit.PerHour(10), algorithm), redistest.Name(t)
+			k, name := client.Keyed("next", ratelimit.PerHour(10), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			_, err := k.Peek(t.Context(), name)
 			require.NoError(t, err)
 			executed, release := replies.hold()
@@ -135,7 +136,7 @@ func TestWait_ACancelledWaiterLeavesItsPermitsToTheNext(t *testing.T) {
 	}
 }
 
-// What nobody uses goes back to Redis, for others.
+// What is not used goes back to Redis, for others.
 func TestWait_WhatIsLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.Limit{Rate: 20, Per: time.Hour, Burst: 20}

@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Those who wait for an hour see what another process changes, within about a second.
+// Waiters that would wait for an hour see what another process changes, within about a second.
 func TestWait_SeesWhatOthersChange(t *testing.T) {
 	t.Parallel()
 	limit := perSeconds(5, 3600)
@@ -46,11 +46,11 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 			t.Run(what+", "+how, func(t *testing.T) {
 				t.Parallel()
 				ours, theirs, rdb, name := setup(t)
-				k := ours.Keyed("k", limit, algorithm)
+				k := ours.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm))
 				_, err := k.AllowN(t.Context(), name, 5)
 				require.NoError(t, err)
 				wait := func(f func(error)) { k.WaitFunc(t.Context(), name, 5, f) }
-				require.NoError(t, soon(t, wait, func() { change(t, theirs.Keyed("k", limit, algorithm), rdb, name) }))
+				require.NoError(t, soon(t, wait, func() { change(t, theirs.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm)), rdb, name) }))
 			})
 		}
 	}
@@ -135,8 +135,8 @@ func TestChanges_ADenialOnItsWayIsNotBelieved(t *testing.T) {
 		t.Run("Reset, "+what, func(t *testing.T) {
 			t.Parallel()
 			c, rdb, replies := held(t)
-			k, name := c.Keyed("k", ratelimit.PerHour(5), algorithm), redistest.Name(t)
-			_, err := newClient(t, rdb).Keyed("k", ratelimit.PerHour(5), algorithm).AllowN(t.Context(), name, 5)
+			k, name := c.Keyed("k", ratelimit.PerHour(5), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
+			_, err := newClient(t, rdb).Keyed("k", ratelimit.PerHour(5), ratelimit.WithAlgorithm(algorithm)).AllowN(t.Context(), name, 5)
 			require.NoError(t, err)
 			ask(t, replies, func(ctx context.Context) (ratelimit.Result, error) { return k.Allow(ctx, name) },
 				func() { require.NoError(t, k.Reset(t.Context(), name)) })

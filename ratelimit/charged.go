@@ -5,29 +5,31 @@ import (
 	"time"
 )
 
-// reading is one answer of a server's clock: its time lies between the instants at which a script was sent and its reply
-// came, by the Client's clock, which counts from when the Client was made.
+// reading is one answer of a server's clock: its time lies between the instants at which a script was sent
+// and its reply came, by the Client's clock, which counts from when the Client was made.
 type reading struct {
 	server    int64 // us
 	sent, got time.Duration
 }
 
-// notBefore is an instant by which the server's clock surely shows us; notAfter one by which it surely did not go beyond.
+// notBefore is an instant by which the server's clock surely shows us; notAfter one by which it surely did
+// not go beyond.
 func (r reading) notBefore(us int64) time.Duration { return r.got + micros(us-r.server) }
 func (r reading) notAfter(us int64) time.Duration  { return r.sent + micros(us-r.server) }
 
-// span is permits that were charged to a key and are not used yet, in one piece. Each of them has a time in which the
-// limit allows it to be used: not before its place in the limit's own order has come, and not after another burst could
-// come on top of it. A request uses permits as if at the first instant at which all of them can be used and it is there.
-// So whatever becomes of those for whom permits were charged, no stretch of time holds more than the limit.
+// span is permits that were charged to a key and are not used yet, in one piece. Each of them has a time in
+// which the limit allows it to be used: not before its place in the limit's own order has come, and not after
+// another burst could come on top of it. A request uses permits as if at the first instant at which all of
+// them can be used and it is there. So whatever becomes of the waiters for whom permits were charged, no
+// stretch of time holds more than the limit.
 type span struct {
 	n int64
 
 	// Of windows and logs: when all of them can be used, by the Client's clock.
 	from, until time.Duration
 
-	// Of GCRA: the permit at place i is worth the i-th stretch of the server's time from start on. It can be used until
-	// that begins, and from a whole burst before it ends.
+	// Of GCRA: the permit at place i is worth the i-th stretch of the server's time from start on. It can be
+	// used until that begins, and from a whole burst before it ends.
 	start gcraTime
 	at    reading
 
@@ -47,8 +49,8 @@ type charged struct {
 	algorithm algorithm
 	spans     []span
 	n         int64
-	lost      int64  // that nobody came for in time, ever
-	back      []span // entries of a log that nobody can use: they are to be given back
+	lost      int64  // that expired unused, ever
+	back      []span // entries of a log that no waiter can use: they are to be given back
 }
 
 // whole reports whether a span is for one request that asks for all of it.
@@ -64,8 +66,8 @@ func (c *charged) add(spans ...span) {
 	}
 }
 
-// ready drops what a request for n permits that has waited since then comes too late for, and tells when it can have
-// them, or how many are missing.
+// ready drops what a request for n permits that has waited since then comes too late for, and tells when it
+// can have them, or how many are missing.
 func (c *charged) ready(n int64, since time.Duration) (at time.Duration, missing int64) {
 	for len(c.spans) > 0 {
 		f := c.algorithm.fit(c.spans, n, since)
@@ -117,8 +119,8 @@ func (c *charged) expire(now time.Duration) {
 	}
 }
 
-// keep is for how long permits that nobody waits for are kept, lest somebody comes. Those of a window cannot be given back, so
-// they may as well stay until it ends, or for as long as a denial is trusted.
+// keep is for how long permits stay when the line is empty, for waiters to come. Those of a window cannot be
+// given back, so they stay until it ends, or for as long as a denial is trusted.
 func (c *charged) keep() time.Duration {
 	if _, ok := c.algorithm.(*window); ok {
 		return maxDenyFor

@@ -5,20 +5,23 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
-	"reflect"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent use.
+// Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent
+// use.
 type Client struct {
 	rdb     redis.UniversalClient
-	bounded bool // commands of flights do not outlast them
+	base    redis.UniversalClient // what rdb is or embeds: knows the nodes
+	bounded bool                  // commands of flights do not outlast them
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
 	began   time.Time
@@ -28,24 +31,29 @@ type Client struct {
 	senders senders
 	states  states
 	stats   counters
-	gate    calls.Gate // counts what may talk to Redis
+	gate    gate.Gate // counts what may talk to Redis
 }
 
-// New returns a Client that limits through rdb. It does not talk to Redis and starts no goroutine. The caller keeps rdb open
-// until Close has returned. To a *redis.Client New adds a hook, which has the Client's own scripts end with their time, whatever
-// the timeouts of rdb are, and lets all else pass; scripts do not pass by hooks that are added later.
+// New returns a Client that limits through rdb: a *redis.Client for one server or Sentinel, a
+// *redis.ClusterClient, a *redis.Ring or a type that embeds one of them. It does not talk to Redis and
+// starts no goroutine. The caller keeps rdb open until Close has returned. Errors match ErrInvalid; a client
+// without a ReadTimeout is refused, because its calls to a Redis that hangs would never end. A client of
+// another type is used as well; since nothing is known of its nodes, the scripts of each key travel alone,
+// and New logs a warning.
 //
-// A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy decides. A call
-// returns earlier when its context ends. There is one exception: a caller whose context is cancelled, rather than that its
-// deadline passes, may be kept for the timeout by a Redis that answered until then, for it may have sent the script itself.
+// A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy
+// decides. A call returns earlier when its context ends, with one exception: Allow and Peek of a caller whose
+// context is cancelled while it sends the script itself return when Redis answers or the timeout is over. To a
+// *redis.Client New adds a hook that ends the Client's own scripts in time, whatever the timeouts of rdb are,
+// and passes all other commands on. Hooks that are added later do not see these scripts.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
-		return nil, &InvalidError{"client", "nil", "must not be nil"}
+	if err := argument.Client(rdb); err != nil {
+		return nil, err
 	}
-	cfg := config{logger: slog.New(slog.DiscardHandler), failures: 3, probe: defaultProbe, timeout: defaultTimeout}
+	cfg := config{logger: slog.Default(), failures: 3, probe: defaultProbe, timeout: defaultTimeout}
 	for i, o := range opts {
 		if o == nil {
-			return nil, &InvalidError{"option", i, "is nil"}
+			return nil, argument.Error("option", i, "is nil")
 		}
 		if err := o.apply(&cfg); err != nil {
 			return nil, err
@@ -54,8 +62,18 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if cfg.wheel == nil {
 		cfg.wheel = wheel.Default()
 	}
+	base := redisconn.Base(rdb)
+	if redisconn.Endless(base) {
+		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
+	}
+	if base == nil {
+		base = rdb
+		cfg.logger.Warn("ratelimit: the nodes of this type of client are not known: the scripts of each key travel alone",
+			"type", fmt.Sprintf("%T", rdb))
+	}
 	c := &Client{
 		rdb:     rdb,
+		base:    base,
 		wheel:   cfg.wheel,
 		logger:  cfg.logger,
 		began:   time.Now(),
@@ -64,7 +82,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c.bounded = c.bound()
 	c.states.seed = maphash.MakeSeed()
-	c.breaker = breaker{client: c, policy: cfg.policy, threshold: int32(min(cfg.failures, 1<<30)), probe: cfg.probe}
+	failures := int32(min(cfg.failures, 1<<30))
+	c.breaker = breaker{client: c, policy: cfg.policy, threshold: failures, probe: cfg.probe}
 	c.senders.client = c
 	return c, nil
 }
@@ -75,9 +94,13 @@ func (c *Client) now() time.Duration { return time.Since(c.began) }
 // since is a time as the time since the Client was made.
 func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }
 
-// Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends. Closing twice
-// is harmless. The wheel and rdb stay the caller's.
+// Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends:
+// then waits have ended all the same, and calls in flight end by their own timeouts. Every call afterwards
+// returns ErrClosed. Closing again waits again. The wheel and rdb stay the caller's.
 func (c *Client) Close(ctx context.Context) error {
+	if ctx == nil {
+		return argument.Nil("context")
+	}
 	if c.gate.Close() {
 		c.breaker.stop()
 	}
@@ -90,7 +113,7 @@ func (c *Client) Close(ctx context.Context) error {
 	return nil
 }
 
-// close ends those who wait.
+// close ends the waits.
 func (s *stateShard) close() {
 	s.mu.Lock()
 	states := make([]*keyState, 0, len(s.states))
@@ -117,26 +140,31 @@ func (c *Client) enter() error {
 
 func (c *Client) leave() { c.gate.Leave() }
 
-// inside runs f, which talks to Redis for one caller, with the state of a key, unless the Client is closed, and returns when
-// f has or ctx ends, whatever Redis does. An f that is left alone goes on until rdb's own timeouts. It releases the state.
-func inside[T any](ctx context.Context, s *keyState, f func() (T, error)) (T, error) {
+// inside runs f, which talks to Redis for one caller, with the state of a key, unless the Client is closed,
+// and returns when f has or ctx ends, whatever Redis does. An f that is left alone goes on until rdb's own
+// timeouts. It releases the state.
+func inside[T any](ctx context.Context, s *keyState, operation string, f func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	var none T
-	c, err := s.client, ctx.Err()
-	if err == nil {
+	c := s.client
+	err := ctx.Err()
+	if err != nil {
+		err = contexts.Error(ctx)
+	} else {
 		err = c.enter()
 	}
 	if err != nil {
 		s.release()
-		return none, err
+		return none, s.operationError(operation, err)
 	}
 	if ctx.Done() == nil {
 		defer c.leave()
 		defer s.release()
-		return f()
+		value, err := f()
+		return value, s.operationError(operation, err)
 	}
 	done := make(chan result, 1)
 	go func() {
@@ -147,13 +175,13 @@ func inside[T any](ctx context.Context, s *keyState, f func() (T, error)) (T, er
 	}()
 	select {
 	case r := <-done:
-		return r.value, r.err
+		return r.value, s.operationError(operation, r.err)
 	case <-ctx.Done():
-		return none, ctx.Err()
+		return none, s.operationError(operation, contexts.Error(ctx))
 	}
 }
 
-// refuse tells f an error from elsewhere than the caller's stack.
+// refuse calls f with an error, on another goroutine than the caller's.
 func (c *Client) refuse(f func(error), err error) func() {
 	if _, stopped := c.wheel.AfterFunc(0, func() { f(err) }); stopped != nil {
 		go f(err)

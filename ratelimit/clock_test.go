@@ -12,8 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// The clock of a server cannot be set here. For a limiter it is the same if the server's clock steps back by an hour, or if
-// all that was written steps an hour ahead, its expiry included.
+// The clock of a server cannot be set here. For a limiter it is the same if the server's clock steps back by
+// an hour, or if all that was written steps an hour ahead, its expiry included.
 
 // grantsNow counts what can be had at once, as seen by a process that remembers nothing.
 func grantsNow(t *testing.T, rdb redis.UniversalClient, f func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error)) int {
@@ -82,7 +82,7 @@ func TestClock_FixedWindow(t *testing.T) {
 	limit, key := ratelimit.PerMinute(10), "k:{"+name+"}:window"
 	ask := func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 		return func(ctx context.Context) (ratelimit.Result, error) {
-			return c.Keyed("k", limit, ratelimit.FixedWindow).Allow(ctx, name)
+			return c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		}
 	}
 	for _, ttl := range []time.Duration{time.Hour, 0, 122 * time.Second} {
@@ -167,8 +167,9 @@ func TestClock_SlidingLog(t *testing.T) {
 	})
 }
 
-// A service in Java stamps its entries with its own clock, and takes those for old that are older than an interval by it: if it
-// is ahead, it throws ours away, as it does those of its own kind. Nobody can help that, but it ends with the wrong clock.
+// A service in Java stamps its entries with its own clock, and takes those for old that are older than an
+// interval by it: if it is ahead, it removes our entries, as it does those of its own kind. No other side can
+// prevent that, but it ends with the wrong clock.
 func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 	t.Parallel()
 	for _, skew := range []time.Duration{time.Hour, -time.Hour} {

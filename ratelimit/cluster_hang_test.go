@@ -26,5 +26,5 @@ func TestKeyed_AClusterThatHangsFromTheStart(t *testing.T) {
 	began := time.Now()
 	_, err := k.Allow(ctx, redistest.Name(t))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(began), readTimeout-time.Second, "let go when his deadline passes")
+	require.Less(t, time.Since(began), readTimeout-time.Second, "let go when its deadline passes")
 }

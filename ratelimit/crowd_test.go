@@ -12,7 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// A script of a hot key hangs. A few who come meanwhile join the next one; a crowd has one of its own.
+// A script of a hot key hangs. A few callers that come meanwhile join the next one; a crowd gets one of its
+// own.
 func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 	t.Parallel()
 	const crowd, burst = 28, 60
@@ -23,7 +24,7 @@ func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 			d := &redistest.FaultDialer{}
 			rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = d.Dial, patience })
 			c := newClient(t, rdb)
-			k, key := c.Keyed("crowd", ratelimit.PerHour(burst).WithBurst(burst), algorithm), redistest.Name(t)
+			k, key := c.Keyed("crowd", ratelimit.PerHour(burst).WithBurst(burst), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			_, err := k.Peek(t.Context(), key) // the server knows the script from here on
 			require.NoError(t, err)
 			lost := d.LoseReply("evalsha", 1, redistest.Swallow)
@@ -48,7 +49,7 @@ func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 			require.ErrorIs(t, <-hung, ratelimit.ErrUnavailable)
 			r, err := k.Peek(t.Context(), key)
 			require.NoError(t, err)
-			require.EqualValues(t, burst-crowd-1, r.Remaining, "the first was charged, although nobody heard")
+			require.EqualValues(t, burst-crowd-1, r.Remaining, "the first was charged, although its reply was lost")
 		})
 	}
 }

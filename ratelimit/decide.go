@@ -4,12 +4,29 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
+
+// allow asks for n permits without waiting for them. None are granted always.
+func (s *keyState) allow(ctx context.Context, n int64) (Result, error) {
+	r, err := s.decide(ctx, n)
+	if n == 0 && err == nil {
+		r.Allowed, r.RetryAfter = true, 0
+	}
+	return r, s.operationError("allow", err)
+}
+
+// peek tells whether a permit would be granted.
+func (s *keyState) peek(ctx context.Context) (Result, error) {
+	r, err := s.decide(ctx, 0)
+	return r, s.operationError("peek", err)
+}
 
 // decide asks for n permits without waiting for them; n = 0 looks.
 func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
-	if err := ctx.Err(); err != nil {
-		return Result{}, err
+	if ctx.Err() != nil {
+		return Result{}, contexts.Error(ctx)
 	}
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
@@ -56,15 +73,15 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	return r, err
 }
 
-// impatience is how long a caller has to have waited for Redis before its deadline counts as an outage: a caller that
-// leaves less is not to be granted by that.
-const impatience = 10 * time.Millisecond
+// leastWait is how long a caller has to have waited for Redis before its deadline counts as an outage: a
+// caller that leaves less is not to be granted by that.
+const leastWait = 10 * time.Millisecond
 
-// gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer, the policy
-// decides.
+// gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer,
+// the policy decides.
 func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
-	err := ctx.Err()
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < impatience {
+	err := contexts.Error(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < leastWait {
 		return Result{}, err
 	}
 	s.mu.Lock()
@@ -78,10 +95,10 @@ func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result
 
 // joinLocked enters a call into the next job, which it returns if that is to be sent.
 func (s *keyState) joinLocked(c *call) (*job, error) {
-	hurry := len(s.pending)+1 >= secondScriptThreshold && s.id.options.prefetch == 0
+	hurry := len(s.pending)+1 >= secondScriptThreshold && s.id.options.prefetchCount == 0
 	if s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
 		if s.pending == nil {
-			s.pendingSince = time.Now()
+			s.pendingSince = s.client.now()
 		}
 		s.pending = append(s.pending, c)
 		return nil, nil
@@ -100,7 +117,7 @@ func (s *keyState) joinLocked(c *call) (*job, error) {
 	return j, nil
 }
 
-// nextLocked returns the next job of those who do not wait, or nil if there is none.
+// nextLocked returns the next job of callers that do not wait, or nil if there is none.
 func (s *keyState) nextLocked() *job {
 	var batch []*call
 	pending := s.pending
@@ -138,8 +155,8 @@ func (s *keyState) nextLocked() *job {
 	return j
 }
 
-// byPolicyLocked decides a request that Redis did not answer because of err: by this process's own count if there is one
-// that holds, or by the policy.
+// byPolicyLocked decides a request that Redis did not answer because of err: by this process's own count if
+// there is one that holds, or by the policy.
 func (s *keyState) byPolicyLocked(n int64, err error) (Result, error) {
 	if now := time.Now(); s.local.serveStale(now) {
 		return s.local.decide(s.client.since(now), n, s.waitingLocked())

@@ -56,7 +56,7 @@ func timesIn(args []any, now time.Time) (found []any) {
 	return found
 }
 
-// impatient is a client that finds out soon that nobody answers.
+// impatient makes a client whose timeouts are short.
 func impatient(o *redis.Options) {
 	o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout = -1, 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
 	o.DialerRetries = 1
@@ -106,12 +106,12 @@ func TestDown_PolicyDecidesAtTheSpeedOfMemory(t *testing.T) {
 			require.Equal(t, 1000, granted)
 		case "share":
 			require.LessOrEqual(t, granted, 25)
-			require.GreaterOrEqual(t, granted, 24) // one went to who found out
+			require.GreaterOrEqual(t, granted, 24) // one went to the call that found out
 		}
 		require.GreaterOrEqual(t, c.Stats().Degraded, int64(1000))
 	}
 
-	// Those who wait go on waiting, and are served once Redis is back.
+	// Waiters go on waiting, and are served once Redis is back.
 	done := make(chan error, 1)
 	clients["closed"].Keyed("k", limit).WaitFunc(ctx, "waiter", 1, func(err error) { done <- err })
 	_, err := clients["closed"].Keyed("k", limit).Allow(within(t, 50*time.Millisecond), "other")

@@ -8,28 +8,34 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// One error per decision that a caller makes. A denial is no error of Allow: look at Result.Allowed.
+// One error per decision that a caller makes. Errors name the operation and the key; compare them with
+// errors.Is. The errors of contexts and of Redis are wrapped. A denial is no error of Allow: look at
+// Result.Allowed.
 var (
 	// ErrNotConfigured is returned by a Limiter whose limit is not set in Redis, or was deleted.
 	ErrNotConfigured = errors.New("ratelimit: no limit is set")
 
-	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was charged.
+	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was taken.
 	ErrExceedsLimit = errors.New("ratelimit: request exceeds the limit")
 
-	// ErrWouldExceedDeadline is returned by a wait that cannot end before its context does. Nothing was charged.
+	// ErrWouldExceedDeadline is returned by a wait or a reservation that cannot end before its context does.
+	// Nothing was taken.
 	ErrWouldExceedDeadline = errors.New("ratelimit: wait would exceed the deadline")
 
-	// ErrUnavailable is returned when Redis did not answer and the policy is FailClosed. Whether the request was
-	// charged is unknown; it counts as charged. The error wraps the reason, also while Redis is not asked.
+	// ErrUnavailable is returned when Redis did not answer, or said that it cannot serve now, and no policy
+	// grants. Whether the permits were taken is unknown. The error wraps the reason, also while Redis is not
+	// asked.
 	ErrUnavailable = errors.New("ratelimit: redis unavailable")
 
-	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password is wrong, its
-	// certificate does not verify, or the client was closed. That is not an outage, so the policy does not decide, and
-	// waits end. The error wraps the answer. docs/ratelimit.md has the table.
+	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password is
+	// wrong, its certificate does not verify, or the client was closed. That is not an outage, so the policy
+	// does not decide, and waits end. The error wraps the answer. docs/ratelimit.md has the table.
 	ErrMisconfigured = errors.New("ratelimit: redis refuses this client")
 
 	// ErrWrongKind is returned when a key holds something else than a limiter. It was left alone.
@@ -39,22 +45,43 @@ var (
 	ErrClosed = errors.New("ratelimit: client closed")
 
 	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
-	ErrInvalid = errors.New("ratelimit: invalid argument")
+	ErrInvalid = invalid.Err
 )
 
-// InvalidError names an argument that was refused. It matches ErrInvalid.
-type InvalidError struct {
-	Field  string // what was refused, for example "Limit.Rate" or "n"
-	Value  any
-	Reason string // what would have been accepted
+// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches
+// ErrInvalid, and is the same type in all packages of the library.
+type InvalidError = invalid.Error
+
+const argument = invalid.Package("ratelimit")
+
+// mustCall panics with an *InvalidError if a function that is to be called is nil: there is no caller to
+// return it to.
+func mustCall(isNil bool) {
+	if isNil {
+		panic(argument.Nil("function"))
+	}
 }
 
-func (e *InvalidError) Error() string {
-	return fmt.Sprintf("ratelimit: %s %v: %s", e.Field, e.Value, e.Reason)
+// callError tells which operation failed on which limiter.
+type callError struct {
+	operation, key string
+	err            error
 }
 
-// Unwrap returns ErrInvalid.
-func (e *InvalidError) Unwrap() error { return ErrInvalid }
+func (e *callError) Error() string {
+	reason := strings.TrimPrefix(e.err.Error(), "ratelimit: ")
+	return fmt.Sprintf("ratelimit: %s %s: %s", e.operation, scripts.Quote(e.key), reason)
+}
+
+func (e *callError) Unwrap() error { return e.err }
+
+// operationError says which operation on the key an error is of; nil stays nil.
+func (s *keyState) operationError(operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &callError{operation, s.id.key, err}
+}
 
 // unavailableError is ErrUnavailable and its reason.
 type unavailableError struct{ cause error }
@@ -67,45 +94,31 @@ func (e *unavailableError) Unwrap() error        { return e.cause }
 
 // cause is the reason of an ErrUnavailable.
 func cause(err error) error {
-	var u *unavailableError
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*unavailableError](err); ok {
 		return u.cause
 	}
 	return err
 }
 
-// refusal is an answer of the server without what Redis appends to errors of scripts.
-type refusal struct{ error }
-
-func (r refusal) Error() string {
-	text, _, _ := strings.Cut(r.error.Error(), " script: ")
-	return text
-}
-
-func (r refusal) Unwrap() error { return r.error }
-
-// explain gives the error of a call to Redis its name. ctx is the context of the caller alone, if it is that.
-func explain(ctx context.Context, key string, err error) error {
-	reason := err
-	if calls.Refused(err) {
-		reason = refusal{err}
-	}
+// explain gives the error of a call to Redis its name. ctx is the context of the caller, if the call runs
+// under it.
+func explain(ctx context.Context, err error) error {
 	switch {
 	case redis.HasErrorPrefix(err, "NOTCONFIGURED"):
-		return fmt.Errorf("%w: %s", ErrNotConfigured, scripts.Quote(key))
+		return ErrNotConfigured
 	case redis.HasErrorPrefix(err, "OLDFORM"):
-		return fmt.Errorf("%w: %s: its value is that of a Redisson before 3.13.3", ErrWrongKind, scripts.Quote(key))
+		return fmt.Errorf("%w: its value is that of a Redisson before 3.13.3", ErrWrongKind)
 	}
-	switch calls.Classify(ctx, err) {
-	case calls.ContextEnded:
-		return ctx.Err()
-	case calls.Unavailable:
-		return unavailable(reason)
-	case calls.Misconfigured:
-		return fmt.Errorf("%w: %w", ErrMisconfigured, reason)
-	case calls.KeyFault:
-		return fmt.Errorf("%w: %s", ErrWrongKind, scripts.Quote(key))
+	switch redisconn.Classify(ctx, err) {
+	case redisconn.ContextEnded:
+		return contexts.Error(ctx)
+	case redisconn.Unavailable:
+		return unavailable(err)
+	case redisconn.Misconfigured:
+		return fmt.Errorf("%w: %w", ErrMisconfigured, err)
+	case redisconn.KeyFault:
+		return fmt.Errorf("%w: %w", ErrWrongKind, err)
 	default:
-		return fmt.Errorf("ratelimit: %s: %w", scripts.Quote(key), reason)
+		return err
 	}
 }

@@ -68,7 +68,7 @@ func ExampleClient_Keyed() {
 	// try again in 20m0s
 }
 
-// A limit that stands in Redis, for everybody, services in Java included. Whoever waits stands in line.
+// A limit that stands in Redis, for all processes, services in Java included. Waiters stand in line.
 func ExampleClient_Limiter() {
 	limits, done := exampleClient()
 	defer done()

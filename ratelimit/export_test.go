@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// Pace gives the tests the arithmetic of GCRA.
-type Pace struct{ p gcraParams }
+// GCRAParams gives the tests the arithmetic of GCRA.
+type GCRAParams struct{ p gcraParams }
 
-// Mark is a state of a Pace.
-type Mark = gcraTime
+// GCRATime is a state.
+type GCRATime = gcraTime
 
-func NewPace(l Limit) Pace                                { return Pace{newGCRAParams(l)} }
-func (p Pace) Den() int64                                 { return p.p.den }
-func (p Pace) Take(tat Mark, now, n int64) (Mark, bool)   { return p.p.take(tat, now, n) }
-func (p Pace) Delay(tat Mark, now, n int64) time.Duration { return p.p.delay(tat, now, n) }
-func (p Pace) Remaining(tat Mark, now int64) int64        { return p.p.remaining(tat, now) }
-func (m gcraTime) Parts() (us, num int64)                 { return m.us, m.num }
-func Member(id [16]byte, n int64) string                  { return member(id, n) }
-func LogKeys(name string) []string                        { return logKeys(name) }
+func NewGCRAParams(l Limit) GCRAParams                                { return GCRAParams{newGCRAParams(l)} }
+func (p GCRAParams) Den() int64                                       { return p.p.den }
+func (p GCRAParams) Take(tat GCRATime, now, n int64) (GCRATime, bool) { return p.p.take(tat, now, n) }
+
+func (p GCRAParams) Delay(tat GCRATime, now, n int64) time.Duration { return p.p.delay(tat, now, n) }
+
+func (p GCRAParams) Remaining(tat GCRATime, now int64) int64 { return p.p.remaining(tat, now) }
+func (t gcraTime) Parts() (us, num int64)                    { return t.us, t.num }
+func Member(id [16]byte, n int64) string                     { return member(id, n) }
+func LogKeys(name string) []string                           { return logKeys(name) }
 
 func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, key, a) }
 
 // Kept is how many keys and senders the client has in memory.
 func Kept(c *Client) (keys, routes int) {
-	c.senders.mu.Lock()
-	defer c.senders.mu.Unlock()
-	return c.remembered(func(stateID) bool { return true }), len(c.senders.all)
+	return c.remembered(func(stateID) bool { return true }), c.senders.lines.Len()
 }
 
 // Shares is how many keys the client counts by the policy LocalShare.
@@ -84,7 +84,7 @@ func (l *MemoryLog) Reserve(now time.Duration, n int64, ahead time.Duration) (St
 	return l.m.reserve(now, n, ahead)
 }
 
-// Forgetful has the client forget limits that nobody uses for d. It is to be called first.
+// Forgetful has the client forget limits that are not used for d. It must be called first.
 func Forgetful(c *Client, d time.Duration) *Client {
 	c.idleFor = d
 	return c

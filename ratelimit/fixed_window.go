@@ -13,7 +13,7 @@ func (w *window) limitOf(snapshot) (Limit, bool) { return w.limit, true }
 
 func (w *window) script() *scripts.Script { return scripts.RateWindow }
 
-// encode leaves out what is to be given back: what nobody uses of a window ends with it.
+// encode leaves out what is to be given back: what is not used of a window ends with it.
 func (w *window) encode(key string, a *ask) scripts.Call {
 	args := make([]any, 0, 8+2*len(a.runs))
 	args = append(args, w.limit.Rate, w.limit.Per.Milliseconds(), a.ahead.Milliseconds(), len(a.runs))
@@ -126,7 +126,7 @@ func (s *windowSnapshot) result(n int64, passed time.Duration) Result {
 	return r
 }
 
-func (s *windowSnapshot) deny(n int64, passed time.Duration) (Result, bool) {
+func (s *windowSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
 	if s.wait(n, passed) == 0 {
 		return Result{}, false
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// flight is one pipeline under way, and the context of its commands. It ends when the first of its callers has waited as long
-// as the Client's timeout: then the policy decides, whatever becomes of the commands.
+// flight is one pipeline under way, and the context of its commands. It ends when the first of its callers
+// has waited as long as the Client's timeout: then the policy decides, whatever becomes of the commands.
 type flight struct {
 	sender  *sender
 	jobs    []*job
@@ -28,13 +28,12 @@ type flight struct {
 // newFlight returns a flight, or nil if its time is over before it has begun.
 func (s *sender) newFlight(jobs []*job) *flight {
 	now := time.Now()
-	since := now
+	at := s.client.since(now)
+	since := at
 	for _, j := range jobs {
-		if j.since.Before(since) {
-			since = j.since
-		}
+		since = min(since, j.since)
 	}
-	left := s.client.timeout - now.Sub(since)
+	left := s.client.timeout - (at - since)
 	if left <= 0 {
 		return nil
 	}
@@ -84,9 +83,9 @@ func (f *flight) send() bool {
 	at := reading{sent: c.since(f.sentAt), got: c.now()}
 	if !f.settled.CompareAndSwap(false, true) {
 		for i, j := range jobs {
-			if j.kind == jobLine { // of the others nobody is there any more
+			if j.kind == jobLine { // the callers of the others have gone
 				if got, err := f.answer(j, cmds[i], at); err == nil {
-					j.late(got, at, f.sentAt)
+					j.settleLate(got, f.sentAt)
 				}
 			}
 			j.over()
@@ -110,7 +109,7 @@ func (f *flight) answer(j *job, cmd *redis.Cmd, at reading) (answer, error) {
 	s := j.state
 	reply, err := cmd.Int64Slice()
 	if err != nil {
-		return answer{}, explain(nil, s.id.key, err) // its own end is an outage
+		return answer{}, explain(context.Background(), err) // its own end is an outage
 	}
 	return s.algorithm.decode(&j.ask, reply, at)
 }
@@ -139,19 +138,20 @@ func (f *flight) expire() {
 // clientKey is the key under which the context of a command tells the Client that sends it.
 type clientKey struct{}
 
-// bound sees to it that commands of flights end with them, if rdb is of a kind for which that can be done, and reports whether
-// they do. A *redis.Client does not look at deadlines unless told so by its options, so these commands take a client that has
-// the same connections and other options, on the way through the hooks of rdb.
+// bound sees to it that commands of flights end with them, if rdb is of a kind for which that can be done,
+// and reports whether they do. A *redis.Client does not look at deadlines unless told so by its options, so
+// these commands take a client that has the same connections and other options, on the way through the hooks
+// of rdb.
 func (c *Client) bound() bool {
-	switch rdb := c.rdb.(type) {
+	switch rdb := c.base.(type) {
 	case *redis.Client:
 		timeout := c.timeout
 		if read := rdb.Options().ReadTimeout; read > 0 {
 			timeout = min(timeout, read)
 		}
-		own := rdb.WithTimeout(timeout)
-		own.Options().ContextTimeoutEnabled = true // WithTimeout has copied the options
-		rdb.AddHook(boundHook{c, own})
+		timed := rdb.WithTimeout(timeout)
+		timed.Options().ContextTimeoutEnabled = true // WithTimeout has copied the options
+		rdb.AddHook(boundHook{c, timed})
 		return true
 	case *redis.ClusterClient:
 		return rdb.Options().ContextTimeoutEnabled
@@ -162,7 +162,7 @@ func (c *Client) bound() bool {
 // boundHook has the commands of one Client's flights processed by another redis client.
 type boundHook struct {
 	client *Client
-	own    *redis.Client
+	timed  *redis.Client
 }
 
 func (h boundHook) mine(ctx context.Context) bool { return ctx.Value(clientKey{}) == h.client }
@@ -172,7 +172,7 @@ func (boundHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h boundHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if h.mine(ctx) {
-			return h.own.Process(ctx, cmd)
+			return h.timed.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
 	}
@@ -183,7 +183,7 @@ func (h boundHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 		if !h.mine(ctx) {
 			return next(ctx, cmds)
 		}
-		pipe := h.own.Pipeline()
+		pipe := h.timed.Pipeline()
 		for _, cmd := range cmds {
 			_ = pipe.Process(ctx, cmd) // only queues
 		}

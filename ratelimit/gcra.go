@@ -36,7 +36,11 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 	if a.ahead > 0 {
 		head = g.cap(a.ahead)
 	}
-	args := append(append(make([]any, 0, 11+3*len(a.runs)), head...), len(a.runs))
+	size := 4 + 3*len(a.runs)
+	if a.inOrder || a.prefetch > 0 || len(a.back) > 0 {
+		size += 8
+	}
+	args := append(append(make([]any, 0, size), head...), len(a.runs))
 	for _, r := range a.runs {
 		switch r.n {
 		case 0:
@@ -144,8 +148,9 @@ func (s *gcraSnapshot) result(tat gcraTime, now, n int64) Result {
 	}
 }
 
-// deny holds for any request, not only for one like that which was denied: others can only have moved tat further.
-func (s *gcraSnapshot) deny(n int64, passed time.Duration) (Result, bool) {
+// deny holds for any request, not only for one like that which was denied: others can only have moved tat
+// further.
+func (s *gcraSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
 	now := s.now + (passed + time.Microsecond - 1).Microseconds()
 	if s.gcra.params.delay(s.tat, now, n) == 0 {
 		return Result{}, false

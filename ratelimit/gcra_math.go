@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// gcraTime is an instant or a span on the server's clock: us microseconds and num/den more, where 0 <= num < den and den
-// belongs to the gcraParams.
+// gcraTime is an instant or a span on the server's clock: us microseconds and num/den more, where 0 <= num <
+// den and den belongs to the gcraParams.
 type gcraTime struct{ us, num int64 }
 
 func (t gcraTime) less(o gcraTime) bool { return t.us < o.us || t.us == o.us && t.num < o.num }
@@ -22,8 +22,9 @@ func (t gcraTime) roundUp() int64 {
 	return t.us
 }
 
-// gcraParams is the arithmetic of the generic cell rate algorithm (ITU-T I.371) in exact rationals. A permit is worth
-// step/den microseconds, in lowest terms. Every sum stays below 2^53, so that Lua's numbers hold it exactly.
+// gcraParams is the arithmetic of the generic cell rate algorithm (ITU-T I.371) in exact rationals. A permit
+// is worth step/den microseconds, in lowest terms. Every sum stays below 2^53, so that Lua's numbers hold it
+// exactly.
 type gcraParams struct {
 	step, den int64
 	burst     int64
@@ -82,8 +83,8 @@ func (p gcraParams) sub(a, b gcraTime) gcraTime {
 	return d
 }
 
-// take moves the theoretical arrival time tat by n permits if they may be used at now, which is in whole microseconds.
-// It is what rate_gcra.lua does.
+// take moves the theoretical arrival time tat by n permits if they may be used at now, which is in whole
+// microseconds. It is what rate_gcra.lua does.
 func (p gcraParams) take(tat gcraTime, now, n int64) (gcraTime, bool) {
 	if tat.us < now {
 		tat = gcraTime{us: now}
@@ -95,8 +96,8 @@ func (p gcraParams) take(tat gcraTime, now, n int64) (gcraTime, bool) {
 	return to, true
 }
 
-// delay is how long after now n permits can be used, 0 if at once. It is rounded up to whole microseconds, the grain of
-// the server's clock, so that waiting for it is never in vain.
+// delay is how long after now n permits can be used, 0 if at once. It is rounded up to whole microseconds,
+// the grain of the server's clock, so that waiting for it is never in vain.
 func (p gcraParams) delay(tat gcraTime, now, n int64) time.Duration {
 	if tat.us < now {
 		tat = gcraTime{us: now}
@@ -137,3 +138,6 @@ func (p gcraParams) text(t gcraTime) string {
 func micros(us int64) time.Duration {
 	return time.Duration(min(us, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
 }
+
+// millis is micros of milliseconds, 0 or more.
+func millis(ms int64) time.Duration { return micros(min(max(0, ms), math.MaxInt64/1000) * 1000) }

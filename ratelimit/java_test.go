@@ -12,8 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// java plays a service in Java on one limiter: each method is one script of the commands that RRateLimiter's method sends, in
-// their order, with the service's own clock and with its client id for the scope PerClient.
+// java plays a service in Java on one limiter: each method is one script of the commands that RRateLimiter's
+// method sends, in their order, with the service's own clock and with its client id for the scope PerClient.
 type java struct {
 	t    *testing.T
 	rdb  redis.UniversalClient
@@ -107,8 +107,8 @@ expire()
 return 1`, rate, interval.Milliseconds(), int(scope), j.now(), keep) == 1
 }
 
-// acquire is one attempt, with an id of its own: -1 if it was granted, otherwise how many milliseconds to wait. twice sends it
-// again, as a retry after a lost reply does.
+// acquire is one attempt, with an id of its own: -1 if it was granted, otherwise how many milliseconds to
+// wait. twice sends it again, as a retry after a lost reply does.
 func (j java) acquire(n int64, twice bool) (int64, error) {
 	id, now, script := make([]byte, 16), j.now(), javaLog+`
 local n, now = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
-// jobKind says who is behind a job.
+// jobKind says which callers a job is for.
 type jobKind uint8
 
 const (
-	jobCalls jobKind = iota // callers that do not wait
-	jobLine                 // those that wait
-	jobOwn                  // one caller, which waits for the job itself
-	jobBack                 // nobody: it gives back what is not wanted any more
+	jobCalls    jobKind = iota // callers that do not wait
+	jobLine                    // waiters
+	jobCaller                  // one caller, which waits for the job itself
+	jobGiveBack                // none: it gives back what is not wanted any more
 )
 
 // job is one script of a key.
@@ -21,9 +23,9 @@ type job struct {
 	ask
 	state  *keyState
 	kind   jobKind
-	since  time.Time // when the first caller came; the Client's timeout counts from there
-	one    [1]*call  // room for the calls if it is one
-	oneRun [1]run    // and for the runs
+	since  time.Duration    // when the first caller came; the Client's timeout counts from there
+	one    [1]*call         // room for the calls if it is one
+	oneRun [1]equalRequests // and for the runs
 
 	got  answer
 	err  error         // why there is none; one of this package's
@@ -36,7 +38,7 @@ func (s *keyState) newJobLocked(kind jobKind) *job {
 		return nil
 	}
 	s.refs.Add(1)
-	j := &job{state: s, kind: kind, since: time.Now()}
+	j := &job{state: s, kind: kind, since: s.client.now()}
 	j.runs = j.oneRun[:0]
 	j.last = s.known.snapshot
 	return j
@@ -59,7 +61,7 @@ func (j *job) compose() {
 	for _, c := range j.calls {
 		j.addRun(c.n, 1)
 	}
-	j.prefetch = j.state.id.options.prefetch
+	j.prefetch = j.state.id.options.prefetchCount
 }
 
 // send has a job sent by another goroutine; nil is none.
@@ -67,6 +69,15 @@ func (s *keyState) send(j *job) {
 	if j != nil && s.out.begin(j) {
 		go s.out.run([]*job{j})
 	}
+}
+
+// sendFor has a job sent for a caller that waits for it, by its own goroutine if nothing can end its wait.
+func (s *keyState) sendFor(ctx context.Context, j *job) {
+	if j != nil && ctx.Done() == nil {
+		s.out.submit(ctx, j)
+		return
+	}
+	s.send(j)
 }
 
 // settle takes note of what became of a job, and tells its callers.
@@ -83,9 +94,9 @@ func (j *job) settle(at reading, sentAt time.Time) {
 		j.settleCallsLocked(valid)
 	case jobLine:
 		j.settleLineLocked(valid, at)
-	case jobOwn:
+	case jobCaller:
 		close(j.done)
-	case jobBack:
+	case jobGiveBack:
 	}
 }
 
@@ -130,7 +141,7 @@ func (j *job) settleCallsLocked(valid bool) {
 			c.res, c.err = s.local.decide(s.client.since(now), c.n, s.waitingLocked())
 		}
 	case err == nil && valid:
-		expires := s.client.since(now) + s.id.options.within
+		expires := s.client.since(now) + s.id.options.prefetchTTL
 		for _, sp := range j.got.spans {
 			sp.expires = expires
 			s.prefetched.add(sp)
@@ -161,7 +172,7 @@ func (s *keyState) failedLocked(err error) {
 	}
 }
 
-// settleLineLocked serves those who wait.
+// settleLineLocked serves the waiters.
 func (j *job) settleLineLocked(valid bool, at reading) {
 	s, l, got, err := j.state, j.state.line, j.got, j.err
 	now := s.client.now()
@@ -193,8 +204,8 @@ func (j *job) settleLineLocked(valid bool, at reading) {
 	}
 }
 
-// late takes note of an answer that came after its job was given up: what it has charged for those who wait is there.
-func (j *job) late(got answer, at reading, sentAt time.Time) {
+// settleLate takes note of an answer that came after its job was given up: what it has charged for waiters is there.
+func (j *job) settleLate(got answer, sentAt time.Time) {
 	s := j.state
 	s.mu.Lock()
 	var next *job
@@ -209,7 +220,7 @@ func (j *job) late(got answer, at reading, sentAt time.Time) {
 // ask has a job of one caller decided, and returns when it is or ctx ends.
 func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
 	s.mu.Lock()
-	j := s.newJobLocked(jobOwn)
+	j := s.newJobLocked(jobCaller)
 	if j == nil {
 		s.mu.Unlock()
 		return nil, ErrClosed
@@ -221,14 +232,14 @@ func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
 	}
 	j.done = make(chan struct{})
 	s.mu.Unlock()
-	s.out.submit(ctx, j)
+	s.sendFor(ctx, j)
 	select {
 	case <-j.done:
 	default:
 		select {
 		case <-j.done:
 		case <-ctx.Done():
-			return j, ctx.Err()
+			return j, contexts.Error(ctx)
 		}
 	}
 	return j, j.err

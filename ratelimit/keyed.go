@@ -8,13 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Keyed limits each of any number of keys, such as users or addresses, by one limit that stands in the code. In Redis
-// a key that is used has one small string, which expires by itself when it says no more than its absence.
-// It is safe for concurrent use.
+// Keyed limits each of any number of keys, such as users or addresses, by one limit that stands in the code.
+// In Redis, a key that is used has one small string, which expires when it says no more than its absence. It
+// is safe for concurrent use.
 //
-// Keys are any bytes, the empty key included. In Redis the key k under the prefix p is p:{k}, or p:{k}:window for fixed windows;
-// braces and percent signs in k are escaped, and a k of more than 128 bytes is hashed with SHA-256. So no two pairs of
-// prefix and key share a count, whoever chooses the keys, and in a cluster keys spread over the slots.
+// Keys are any bytes, the empty key included. In Redis, the key k under the prefix p is p:{k}, or
+// p:{k}:window for FixedWindow. Braces and percent signs in k are escaped, and a k of more than 128 bytes is
+// hashed with SHA-256. So no two pairs of prefix and key share a count, even if clients choose the keys, and
+// in a cluster the keys spread over the slots.
 type Keyed struct {
 	client    *Client
 	prefix    string
@@ -24,21 +25,23 @@ type Keyed struct {
 	err       error
 }
 
-// Keyed returns the limiter of the keys under a prefix. It does not talk to Redis, and nothing of it is kept, so it may be made
-// for a single call; limiters that are made with the same arguments work as one. Limiters that share a prefix and an algorithm should share
-// the limit: a state made under another limit is read as well as it can be, as if the clock had stepped.
-// A bad prefix, limit or option is reported by Err, and by every method, as an *InvalidError.
+// Keyed returns the limiter of the keys under a prefix: 1 to 1024 bytes without braces. It does not talk to
+// Redis, and nothing of it is kept, so it may be made for a single call. Limiters that are made with the
+// same arguments share their counts and their scripts. Limiters that share a prefix and an algorithm should
+// share the limit; one with another limit reads what was used as well as it can.
+//
+// An argument that is refused is reported by Err, and by every method, as an *InvalidError.
 func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
 	k := &Keyed{client: c, prefix: prefix}
 	for i, o := range opts {
 		if o == nil {
-			k.check(&InvalidError{"option", i, "is nil"})
+			k.check(argument.Error("option", i, "is nil"))
 		} else {
 			k.check(o.applyKeyed(&k.options))
 		}
 	}
 	if prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024 {
-		k.check(&InvalidError{"prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"})
+		k.check(argument.Error("prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"))
 	}
 	k.setLimit(limit)
 	return k
@@ -61,17 +64,17 @@ func (k *Keyed) setLimit(limit Limit) {
 	switch {
 	case k.err != nil:
 		return
-	case k.options.prefetch > limit.Burst/4 && k.options.prefetch > 0:
-		k.check(&InvalidError{"WithPrefetch n", k.options.prefetch, "must be at most a quarter of the burst"})
-	case k.options.within > limit.Per/10:
-		k.check(&InvalidError{"WithPrefetch within", k.options.within, "must be at most a tenth of the period"})
+	case k.options.prefetchCount > limit.Burst/4 && k.options.prefetchCount > 0:
+		k.check(argument.Error("WithPrefetch n", k.options.prefetchCount, "must be at most a quarter of the burst"))
+	case k.options.prefetchTTL > limit.Per/10:
+		k.check(argument.Error("WithPrefetch within", k.options.prefetchTTL, "must be at most a tenth of the period"))
 	}
 	if k.options.algorithm == FixedWindow {
 		k.algorithm = &window{limit: limit}
 	} else {
 		k.algorithm = newGCRA(limit)
 	}
-	if _, single := k.client.rdb.(*redis.Client); single {
+	if _, single := k.client.base.(*redis.Client); single {
 		k.out = k.client.senders.of(k.algorithm.script(), "")
 	}
 }
@@ -83,46 +86,54 @@ func (k *Keyed) Err() error { return k.err }
 func (k *Keyed) Limit() Limit { return k.options.limit }
 
 // use returns the state of a key after checking what is asked of it.
-func (k *Keyed) use(key string, n int64) (*keyState, error) {
-	if k.err != nil {
+func (k *Keyed) use(ctx context.Context, operation, key string, n int64) (*keyState, error) {
+	switch {
+	case k.err != nil:
 		return nil, k.err
+	case ctx == nil:
+		return nil, argument.Nil("context")
+	case n < 0:
+		return nil, argument.Error("n", n, "must not be negative")
 	}
-	if n < 0 {
-		return nil, &InvalidError{"n", n, "must not be negative"}
-	}
+	id := stateID{k.options, redisKey(k.prefix, key, k.options.algorithm)}
 	if n > k.options.limit.Burst {
-		return nil, fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)
+		return nil, &callError{operation, id.key, fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)}
 	}
-	return k.client.use(stateID{k.options, redisKey(k.prefix, key, k.options.algorithm)}, k.algorithm, k.out), nil
+	return k.client.use(id, k.algorithm, k.out), nil
 }
 
 // Allow is AllowN of one permit.
 func (k *Keyed) Allow(ctx context.Context, key string) (Result, error) { return k.AllowN(ctx, key, 1) }
 
-// AllowN charges n permits to the key if it has them, and does not wait for them. It blocks for at most one round trip and
-// that of the call before it: concurrent callers of one key share a script. Within the time that Redis has said
-// a key is exhausted, at most a second, it answers without asking. n = 0 charges nothing and is Peek.
+// AllowN takes n permits of the key if it has them, and does not wait for them. A denial is a Result, not an
+// error. n = 0 takes nothing and is always allowed.
 //
-// A denial is a Result, not an error. ErrExceedsLimit: n is above the burst. ErrUnavailable: see WithPolicy; the policy decides
-// after the time of WithTimeout, and at the deadline of ctx unless that came within 10 ms. ErrMisconfigured: Redis refuses this
-// client. If ctx is cancelled first, its error is returned and the permits may be charged. The script is sent once and never
-// repeated: a lost reply can charge in vain, but not twice.
+// It blocks for at most two round trips, as concurrent callers of one key share scripts: one that joins the
+// next script waits for the one under way. For as long as Redis has said that a key is exhausted, at most a
+// second, it denies without asking. After the time of WithTimeout, or at the deadline of ctx if that is more
+// than 10 ms away, the policy decides.
+//
+// Errors match ErrExceedsLimit if n is above the burst, ErrUnavailable if the policy is FailClosed,
+// ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. If ctx is cancelled, the error
+// of ctx is returned, and the permits may have been taken. A script is sent once and not repeated: a lost
+// reply can take permits in vain, but not twice.
 func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error) {
-	s, err := k.use(key, n)
+	s, err := k.use(ctx, "allow", key, n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return s.decide(ctx, n)
+	return s.allow(ctx, n)
 }
 
-// AllowLimit is Allow under another limit than the Keyed's, for keys that have limits of their own, such as tenants. Nothing is
-// kept for the limit. A key that comes with another limit than before keeps what it has used, as far as that can be read.
+// AllowLimit is Allow under the given limit in place of the Keyed's: the limit per call, for keys that have
+// limits of their own, such as tenants. Nothing is kept for the limit. A key that comes with another limit
+// than before keeps what it has used, as far as that can be read.
 func (k *Keyed) AllowLimit(ctx context.Context, key string, limit Limit) (Result, error) {
 	return k.AllowLimitN(ctx, key, 1, limit)
 }
 
-// AllowLimitN is AllowN under another limit than the Keyed's.
+// AllowLimitN is AllowN under the given limit in place of the Keyed's; see AllowLimit.
 func (k *Keyed) AllowLimitN(ctx context.Context, key string, n int64, limit Limit) (Result, error) {
 	other := *k
 	if limit != k.options.limit && k.err == nil {
@@ -131,11 +142,12 @@ func (k *Keyed) AllowLimitN(ctx context.Context, key string, n int64, limit Limi
 	return other.AllowN(ctx, key, n)
 }
 
-// AllowUpTo charges as many permits to the key as it has, at most n, in one round trip. Result.Granted tells how many; Allowed
-// is true if it is at least one. n may be above the burst; n = 0 is Peek. It does not overtake those who wait.
+// AllowUpTo takes as many permits of the key as there are, at most n, in one round trip. Result.Granted is
+// their number; Allowed is true if it is at least one. n may be above the burst; n = 0 takes nothing and is
+// allowed. It does not overtake waiters. For blocking and errors see AllowN.
 func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
 	n = min(n, k.options.limit.Burst)
-	s, err := k.use(key, n)
+	s, err := k.use(ctx, "allow up to", key, n)
 	if err != nil {
 		return Result{}, err
 	}
@@ -143,73 +155,86 @@ func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, err
 	return s.upTo(ctx, n)
 }
 
-// Peek returns what Allow would say, and changes nothing. It blocks for one round trip. Result.Granted is 0. What this process
-// has charged in advance does not count as remaining.
-func (k *Keyed) Peek(ctx context.Context, key string) (Result, error) { return k.AllowN(ctx, key, 0) }
+// Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for one round
+// trip. Permits that this process has taken in advance, by WithPrefetch, do not count as remaining. For
+// errors see AllowN.
+func (k *Keyed) Peek(ctx context.Context, key string) (Result, error) {
+	s, err := k.use(ctx, "peek", key, 0)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.release()
+	return s.peek(ctx)
+}
 
 // Wait is WaitN of one permit.
 func (k *Keyed) Wait(ctx context.Context, key string) error { return k.WaitN(ctx, key, 1) }
 
-// WaitN blocks until n permits are charged to the key. Waiters of one process stand in line for each key: none overtakes
-// another, and Allow does not overtake them. A wait that cannot end before the deadline of ctx, those ahead of it
-// counted, fails with ErrWouldExceedDeadline as soon as that is known, one for more than the burst with ErrExceedsLimit; if
-// ctx ends, its error is returned. Then nothing is charged: permits that were charged for a waiter that leaves serve those behind it,
-// within the limit, or are given back if nobody came since, or are lost.
+// WaitN blocks until n permits of the key are taken, or until ctx ends. n = 0 returns at once.
 //
-// Permits are charged up to 20 ms before they can be used, so while some process waits for all that a key has,
-// Allow of others is denied. A waiter sees within a second what other processes change.
+// The waiters of one process stand in line for each key: none overtakes another, and Allow does not overtake
+// them. While Redis is down and the policy is FailClosed, they go on waiting. A waiter sees within about a
+// second what other processes change.
+//
+// Errors match ErrWouldExceedDeadline, as soon as it is known that the deadline of ctx comes first, the
+// waiters ahead counted; ErrExceedsLimit if n is above the burst; ErrMisconfigured, ErrWrongKind and
+// ErrClosed; or the error of ctx. After an error nothing is taken: permits that were charged for a waiter
+// that leaves serve the next one in line, within the limit, or are given back, or expire unused.
+//
+// Permits are charged up to 20 ms before they can be used. So while a process waits for all permits of a
+// key, Allow in other processes is denied.
 func (k *Keyed) WaitN(ctx context.Context, key string, n int64) error {
-	s, err := k.use(key, n)
+	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
 		return err
 	}
 	defer s.release()
-	if n == 0 {
-		return nil
-	}
 	return s.wait(ctx, n)
 }
 
-// WaitFunc is WaitN without a goroutine: f is called exactly once, on a goroutine of its own, with what WaitN would
-// return. cancel ends the wait, and calls f with context.Canceled, unless it is decided already.
+// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own,
+// with what WaitN would return. cancel ends the wait, unless it is decided already; then f is called with an
+// error that matches context.Canceled. It panics with an *InvalidError if f is nil.
 func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)) (cancel func()) {
-	s, err := k.use(key, max(n, 1))
-	if n < 1 && err == nil {
-		s.release()
-		err = &InvalidError{"n", n, "must be at least 1"}
-	}
+	mustCall(f == nil)
+	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
 		return k.client.refuse(f, err)
 	}
 	return s.waitFunc(ctx, n, f, s.release)
 }
 
-// Reset forgets the key: its whole burst can be used again. Other processes learn of it within a second. It returns when Redis
-// has answered or ctx ends; then the key may be forgotten or not.
+// Reset forgets what was taken of the key: its whole burst can be used again. Other processes see it within
+// about a second. It blocks for one round trip, or until ctx ends; after an error the key may be forgotten
+// or not. For errors see AllowN; no policy decides.
 func (k *Keyed) Reset(ctx context.Context, key string) error {
-	s, err := k.use(key, 0)
+	s, err := k.use(ctx, "reset", key, 0)
 	if err != nil {
 		return err
 	}
-	_, err = inside(ctx, s, func() (struct{}, error) {
+	_, err = inside(ctx, s, "reset", func() (struct{}, error) {
 		s.invalidate()
 		defer s.invalidate() // nor is what was asked for meanwhile to be believed
 		if err := k.client.rdb.Del(ctx, s.id.key).Err(); err != nil {
-			return struct{}{}, explain(ctx, s.id.key, err)
+			return struct{}{}, explain(ctx, err)
 		}
 		return struct{}{}, nil
 	})
 	return err
 }
 
-// Reserve charges n permits now for use after the Reservation's Delay, and does not wait. It fails with
-// ErrWouldExceedDeadline, charging nothing, if the delay would be beyond the deadline of ctx or a minute, and with
-// ErrUnavailable after the time of WithTimeout, whatever the policy. FixedWindow has no reservations.
+// Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that. n = 0 takes
+// nothing. It blocks as AllowN does.
+//
+// Errors match ErrWouldExceedDeadline if the delay would be beyond the deadline of ctx or a minute; then
+// nothing is taken. They match ErrUnavailable after the time of WithTimeout, whatever the policy; for others
+// see AllowN. If ctx ends first, what was reserved is given back. FixedWindow has no reservations: it is
+// refused with an *InvalidError.
 func (k *Keyed) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	if k.err == nil && k.options.algorithm == FixedWindow {
-		return nil, &InvalidError{"Algorithm", "FixedWindow", "has no reservations"}
+		return nil, argument.Error("WithAlgorithm", "FixedWindow", "has no reservations")
 	}
-	s, err := k.use(key, n)
+	s, err := k.use(ctx, "reserve", key, n)
 	if err != nil {
 		return nil, err
 	}

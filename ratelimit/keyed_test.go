@@ -129,7 +129,7 @@ func keyedGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 
 func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx := t.Context()
-	k := c.Keyed("w", ratelimit.Limit{Rate: 3, Per: 300 * time.Millisecond, Burst: 3}, ratelimit.FixedWindow)
+	k := c.Keyed("w", ratelimit.Limit{Rate: 3, Per: 300 * time.Millisecond, Burst: 3}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	name := redistest.Name(t)
 	key := "w:{" + name + "}:window"
 	for left := int64(2); left >= 0; left-- {
@@ -144,9 +144,9 @@ func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	require.Positive(t, r.RetryAfter)
 	require.LessOrEqual(t, r.RetryAfter, 301*time.Millisecond)
 
-	r, err = k.AllowN(ctx, name, 0)
+	r, err = k.Peek(ctx, name)
 	require.NoError(t, err)
-	require.True(t, !r.Allowed || r.Remaining > 0, "nothing of a full window is not allowed")
+	require.True(t, !r.Allowed || r.Remaining > 0, "of a full window none is left")
 	_, err = k.AllowN(ctx, name, -1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalid)
 
@@ -249,15 +249,15 @@ func TestKeyed_WaitersAreServedInOrder(t *testing.T) {
 	}
 	r, err := k.Allow(ctx, name)
 	require.NoError(t, err)
-	require.False(t, r.Allowed, "nobody overtakes those who wait")
+	require.False(t, r.Allowed, "waiters are not overtaken")
 	for range 10 {
 		require.NoError(t, <-done)
 	}
 	_ = trips
 	require.Len(t, order, 10)
 	place := map[int]int{}
-	for at, who := range order {
-		place[who] = at
+	for at, waiter := range order {
+		place[waiter] = at
 	}
 	require.Less(t, place[0], place[1])
 	require.Less(t, place[1], place[4], "the big one was not overtaken by those far behind it")
@@ -268,7 +268,7 @@ func TestKeyed_ManyWaitersFewRoundTrips(t *testing.T) {
 	c, _, trips, name := shared(t)
 	ctx := within(t, patience)
 	// 10 permits at a time, each time after a tenth of a second.
-	k := c.Keyed("k", ratelimit.Limit{Rate: 10, Per: 100 * time.Millisecond, Burst: 10}, ratelimit.FixedWindow)
+	k := c.Keyed("k", ratelimit.Limit{Rate: 10, Per: 100 * time.Millisecond, Burst: 10}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	_, err := k.AllowN(ctx, name, 10)
 	require.NoError(t, err)
 	done := make(chan error, 200)

@@ -26,7 +26,7 @@ func TestKeyed_StrangersShareNoQuota(t *testing.T) {
 	} {
 		for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
 			for _, p := range pairs {
-				k := c.Keyed(p.prefix, limit, algorithm)
+				k := c.Keyed(p.prefix, limit, ratelimit.WithAlgorithm(algorithm))
 				r, err := k.AllowN(ctx, p.key, 3)
 				require.NoError(t, err, "%s %q", what, p)
 				require.True(t, r.Allowed, "%s %q", what, p)
@@ -55,7 +55,7 @@ func TestRedisKey(t *testing.T) {
 	key := ratelimit.RedisKey("p", long, gcra)
 	require.Regexp(t, `^p:\{long%7Dlong%7Dlong%7Dlong%7Dlong%7Dlong%7Dlo%sha256:[0-9a-f]{64}\}$`, key)
 	require.Less(t, len(ratelimit.RedisKey("p", strings.Repeat("x", 1<<20), gcra)), 150)
-	require.NotEqual(t, key, ratelimit.RedisKey("p", key[3:len(key)-1], gcra), "nobody can ask for what a hashed key looks like")
+	require.NotEqual(t, key, ratelimit.RedisKey("p", key[3:len(key)-1], gcra), "no key looks like a hashed one")
 }
 
 // In a cluster keys spread over the slots, and a hash tag in a key decides nothing.
@@ -74,8 +74,13 @@ func TestKeyed_KeysSpreadOverTheSlots(t *testing.T) {
 // FuzzRedisKey: distinct pairs of prefix and key never meet, and the tag of a key is its own.
 func FuzzRedisKey(f *testing.F) {
 	for _, s := range [][4]string{
-		{"p", "bob", "p", "{bob}"}, {"x:login", "bob", "x", "login:{bob}"}, {"p", "%7B", "p", "{"}, {"p", "", "p", "%"},
-		{"p", "%sha256:", "p", strings.Repeat("x", 129)}, {"p:", "a", "p", ":a"}, {"p", "a}:window", "p", "a"},
+		{"p", "bob", "p", "{bob}"},
+		{"x:login", "bob", "x", "login:{bob}"},
+		{"p", "%7B", "p", "{"},
+		{"p", "", "p", "%"},
+		{"p", "%sha256:", "p", strings.Repeat("x", 129)},
+		{"p:", "a", "p", ":a"},
+		{"p", "a}:window", "p", "a"},
 	} {
 		f.Add(s[0], s[1], s[2], s[3], true, false)
 	}

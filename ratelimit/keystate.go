@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	maxBatch   = 256         // callers in one script
-	maxScripts = 2           // of one key under way for those who do not wait, and of one node for all keys
-	maxDenyFor = time.Second // how long an answer of Redis is trusted: another process may give permits back or raise the limit
-	// secondScriptThreshold is how many callers do not wait for the script that is under way but have one of their own.
-	// Fewer cost the server less in the next one.
+	maxBatch   = 256 // callers in one script
+	maxScripts = 2   // of one key under way for callers that do not wait, and of one node for all keys
+	// maxDenyFor is how long an answer of Redis is trusted: another process may give permits back or raise the limit.
+	maxDenyFor = time.Second
+	// secondScriptThreshold is how many callers do not wait for the script that is under way but have one of
+	// their own. Fewer cost the server less in the next one.
 	secondScriptThreshold = 28
 )
 
@@ -28,19 +29,22 @@ type call struct {
 
 var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
 
-// stateID is what requests have in common that are counted together: an algorithm and its options, and a key of Redis.
+// stateID is what requests have in common that are counted together: an algorithm and its options, and a key
+// of Redis.
 type stateID struct {
 	options keyedOptions
 	key     string
 }
 
-// keyState is where the requests of this process for one key meet. Of those that do not wait one script is under way, and
-// callers that arrive meanwhile join the next one. Those that wait stand in a line; while there are any, the others are
-// denied without a script. Scripts travel by a sender, which keys of one node share.
+// keyState is where the requests of this process for one key meet. Of those that do not wait one script is
+// under way, and callers that arrive meanwhile join the next one. Those that wait stand in a line; while
+// there are any, the others are denied without a script. Scripts travel by a sender, which keys of one node
+// share.
 //
-// mu guards every field below it. A snapshot is replaced by one that was asked for later only. Nothing that blocks runs
-// under mu; what is to be sent is returned as a job and sent after it. refs counts callers, jobs and entries of the wheel
-// that use the state: when the last of them is gone, it is forgotten, unless it remembers something.
+// mu guards every field below it. A snapshot is replaced by one that was asked for later only. Nothing that
+// blocks runs under mu; what is to be sent is returned as a job and sent after it. refs counts callers, jobs
+// and entries of the wheel that use the state: when the last of them is gone, it is forgotten, unless it
+// remembers something.
 type keyState struct {
 	client    *Client
 	algorithm algorithm
@@ -49,15 +53,15 @@ type keyState struct {
 	refs      atomic.Int64
 
 	mu           sync.Mutex
-	inFlight     int       // jobs of those who do not wait
-	pending      []*call   // of the next job
-	pendingSince time.Time // when the first of them came
+	inFlight     int           // jobs of callers that do not wait
+	pending      []*call       // of the next job
+	pendingSince time.Duration // when the first of them came
 	known        knowledge
 	prefetched   charged
 	local        *localCounter // if the scope is PerClient
 	changed      time.Time     // when this Client set the limit or the count anew; nothing from before holds
 	freedAt      time.Time     // when it gave permits back; no denial from before does
-	line         *line         // nil if nobody ever waited
+	line         *line         // nil if there never was a waiter
 	timer        wheel.Timer   // of the line
 	timerAt      time.Duration // when it fires, if it is armed
 	armed        bool
@@ -137,17 +141,18 @@ func (s *keyState) remembers() time.Duration {
 		return 0
 	}
 	passed := at - s.known.sent
-	r, denied := s.known.snapshot.deny(1, passed)
+	r, denied := s.known.snapshot.cachedDenial(1, passed)
 	if !denied {
 		return 0
 	}
 	return min(r.RetryAfter, maxDenyFor-passed)
 }
 
-// waitingLocked reports whether somebody waits in line.
+// waitingLocked reports whether there are waiters in line.
 func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first != nil }
 
-// answerLocked answers from memory: by this process's own count, from what was charged in advance, or by what Redis said last.
+// answerLocked answers from memory: by this process's own count, from what was charged in advance, or by what
+// Redis said last.
 func (s *keyState) answerLocked(n int64) (r Result, ok bool, err error) {
 	if s.local != nil {
 		if now := time.Now(); s.trustedLocked(now) {
@@ -168,7 +173,7 @@ func (s *keyState) rememberedLocked(n int64) (Result, bool) {
 	if waiting {
 		// It may not overtake.
 		if s.known.snapshot != nil {
-			if r, denied := s.known.snapshot.deny(n, now-s.known.sent); denied {
+			if r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent); denied {
 				return s.deniedLocked(r), true
 			}
 		}
@@ -184,7 +189,7 @@ func (s *keyState) rememberedLocked(n int64) (Result, bool) {
 	if !s.known.fresh(now) {
 		return Result{}, false
 	}
-	r, denied := s.known.snapshot.deny(n, now-s.known.sent)
+	r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent)
 	return s.deniedLocked(r), denied
 }
 
@@ -200,16 +205,16 @@ func (s *keyState) useCharged(c *charged, n int64, now time.Duration) bool {
 	return true
 }
 
-// deniedLocked marks a denial. Redis may have looked at its clock as late as just before it answered: a caller that comes
-// back must not count from earlier.
+// deniedLocked marks a denial. Redis may have looked at its clock as late as just before it answered: a
+// caller that comes back must not count from earlier.
 func (s *keyState) deniedLocked(r Result) Result {
 	r.RetryAfter += s.known.took
 	r.Source = SourceLocal
 	return r
 }
 
-// invalidateLocked drops what is known about the key, because this process changes it, and what was charged before. What
-// is on its way was asked for before, and is not believed either.
+// invalidateLocked drops what is known about the key, because this process changes it, and what was charged
+// before. What is on its way was asked for before, and is not believed either.
 func (s *keyState) invalidateLocked() {
 	s.changed = time.Now()
 	s.known = knowledge{}

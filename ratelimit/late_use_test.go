@@ -53,7 +53,7 @@ func TestWaitFunc_CancelDoesNotRunTheFunction(t *testing.T) {
 	k := c.Keyed("cancel", perSeconds(1, 3600))
 	_, err := k.Allow(t.Context(), name)
 	require.NoError(t, err)
-	var mu sync.Mutex // which the function needs and he who cancels holds
+	var mu sync.Mutex // which the function needs and the canceller holds
 	ended := make(chan error, 1)
 	cancel := k.WaitFunc(t.Context(), name, 1, func(err error) {
 		mu.Lock()
@@ -75,7 +75,8 @@ func TestWaitFunc_CancelDoesNotRunTheFunction(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// A reservation is entered into the count that the limit was looked up for, whatever happens to that in between.
+// A reservation is entered into the count that the limit was looked up for, whatever happens to that in
+// between.
 func TestPerClient_ReserveWhileTheLimitIsSet(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

@@ -16,8 +16,8 @@ const (
 // maxBurstTime bounds how long a whole burst takes to refill, so that every sum stays an exact integer in Lua.
 const maxBurstTime = 100 * 365 * 24 * time.Hour
 
-// Limit is a rate: Rate permits every Per, of which up to Burst may be used at once. Make it with PerSecond, PerMinute or
-// PerHour, or as a literal with all three fields set. It is a comparable value.
+// Limit is a rate: Rate permits every Per, of which up to Burst may be used at once. Make it with PerSecond,
+// PerMinute or PerHour, or as a literal with all three fields set. It is a comparable value.
 type Limit struct {
 	Rate  int64         // permits in each Per, 1 to MaxRate
 	Per   time.Duration // 1 µs to MaxPer; whole milliseconds for Limiter and FixedWindow
@@ -45,19 +45,19 @@ func (l Limit) String() string { return fmt.Sprintf("%d per %v, burst %d", l.Rat
 func (l Limit) validate() error {
 	switch {
 	case l.Rate < 1 || l.Rate > MaxRate:
-		return &InvalidError{"Limit.Rate", l.Rate, "must be 1 to 4294967295"}
+		return argument.Error("Limit.Rate", l.Rate, "must be 1 to 4294967295")
 	case l.Per < time.Microsecond || l.Per > MaxPer:
-		return &InvalidError{"Limit.Per", l.Per, "must be 1µs to 87600h"}
+		return argument.Error("Limit.Per", l.Per, "must be 1µs to 87600h")
 	case l.Burst < 1 || l.Burst > MaxRate:
-		return &InvalidError{"Limit.Burst", l.Burst, "must be 1 to 4294967295"}
+		return argument.Error("Limit.Burst", l.Burst, "must be 1 to 4294967295")
 	}
 	// Burst periods of Per/Rate each.
 	hi, lo := bits.Mul64(uint64(l.Per), uint64(l.Burst))
 	if hi >= uint64(l.Rate) {
-		return &InvalidError{"Limit.Burst", l.Burst, "must refill within 100 years"}
+		return argument.Error("Limit.Burst", l.Burst, "must refill within 100 years")
 	}
 	if refill, _ := bits.Div64(hi, lo, uint64(l.Rate)); refill > uint64(maxBurstTime) {
-		return &InvalidError{"Limit.Burst", l.Burst, "must refill within 100 years"}
+		return argument.Error("Limit.Burst", l.Burst, "must refill within 100 years")
 	}
 	return nil
 }
@@ -69,9 +69,9 @@ func (l Limit) validateWindow() error {
 	}
 	switch {
 	case l.Burst != l.Rate:
-		return &InvalidError{"Limit.Burst", l.Burst, "must equal Rate: a window has no burst of its own"}
+		return argument.Error("Limit.Burst", l.Burst, "must equal Rate: a window has no burst of its own")
 	case l.Per%time.Millisecond != 0:
-		return &InvalidError{"Limit.Per", l.Per, "must be whole milliseconds"}
+		return argument.Error("Limit.Per", l.Per, "must be whole milliseconds")
 	}
 	return nil
 }

@@ -2,41 +2,56 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Scope says whom a limit counts for.
+// Scope says which grants a limit counts.
 type Scope int
 
 const (
-	// Overall is one count for everybody.
+	// Overall is one count for all processes.
 	Overall Scope = iota
-	// PerClient is a count for each Client. It is kept in the Client's memory, by the clock of its process, so a decision costs no
-	// round trip. The limit stands in Redis: it is looked up by the first call, and in the background once a second (with a
-	// keep-alive below three seconds, as often as a third of it) as long as the limiter is used, so that what other processes
-	// change is seen after about a second. While Redis does not answer, the limit stays as it was for as long as the
-	// keep-alive, or for an hour if there is none; then the policy decides. A limit that nobody has used for a minute is forgotten.
+	// PerClient is a count for each Client. It is kept in the Client's memory, by the clock of its process,
+	// so a decision costs no round trip. The limit stands in Redis: it is looked up by the first call, and in
+	// the background once a second (with a keep-alive below three seconds, as often as a third of it) as long
+	// as the limiter is used, so that what other processes change is seen after about a second. While Redis
+	// does not answer, the limit stays as it was for as long as the keep-alive, or for an hour if there is
+	// none; then the policy decides. A limit that was not used for a minute is forgotten.
 	PerClient
 )
 
-// Limiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is granted. Limit and scope
-// stand in Redis and can be changed at any time, for everybody. Keys and entries are those of Redisson's RRateLimiter from 3.13.3
-// on, so services in Java and this one share a limit. It is safe for concurrent use and costs nothing to make.
+// Limiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is
+// granted. Its limit and scope stand in Redis and can be changed at any time, for all processes. Keys and
+// entries are those of Redisson's RRateLimiter from version 3.13.3 on, so services in Java and Go share a
+// limit. It is safe for concurrent use and costs nothing to make.
 //
-// A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each but share what was
-// granted, as both keep it in {a}:value and {a}:permits: use one of them.
+// A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each
+// but share what was granted, as both keep it in {a}:value and {a}:permits: use one of them.
 type Limiter struct {
 	client *Client
 	name   string
+	err    error
 }
 
-// Limiter returns the limiter of that name. It does not talk to Redis.
-func (c *Client) Limiter(name string) *Limiter { return &Limiter{client: c, name: name} }
+// Limiter returns the limiter of that name. It does not talk to Redis, and nothing of it is kept. A name is
+// any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
+// hash tag such as {user:7}. A name that is refused is reported by Err, and by every method, as an
+// *InvalidError.
+func (c *Client) Limiter(name string) *Limiter {
+	l := &Limiter{client: c, name: name}
+	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name)); ok {
+		l.err = argument.Error("name", scripts.Quote(name), refused.Reason)
+	}
+	return l
+}
+
+// Err returns what was wrong with the name given to Client.Limiter, or nil.
+func (l *Limiter) Err() error { return l.err }
 
 // Config is a limit as it stands in Redis.
 type Config struct {
@@ -57,22 +72,26 @@ type setOptionFunc func(*setConfig)
 
 func (f setOptionFunc) applySet(c *setConfig) { f(c) }
 
-// WithKeepAlive lets the limiter, limit and all, vanish when it was not used for that long: whole milliseconds, not less than
-// the limit's period. The default is to stay.
+// WithKeepAlive lets the limiter, limit and all, vanish when it was not used for that long: whole
+// milliseconds, not less than the limit's period. The default is to stay.
 func WithKeepAlive(d time.Duration) SetOption {
 	return setOptionFunc(func(c *setConfig) { c.keepAlive = d })
 }
 
-// WithState keeps what was granted: it counts under the new limit. The default is to start anew. A change of the
-// scope starts anew in any case. TrySetRate sets no limit where there is a state, so it does not matter there.
+// WithState keeps what was granted: it counts under the new limit. The default is to start anew. A change of
+// the scope starts anew in any case. TrySetRate sets no limit where there is a state, so it has no effect
+// there.
 func WithState() SetOption { return setOptionFunc(func(c *setConfig) { c.keepState = true }) }
 
-// TrySetRate sets the limit if none is set, and reports whether it did.
+// TrySetRate sets the limit if none is set, and reports whether it did. It blocks for one round trip, or
+// until ctx ends; after an error the limit may be set or not.
 func (l *Limiter) TrySetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) (bool, error) {
 	return l.set(ctx, "try", limit, scope, opts)
 }
 
-// SetRate sets the limit. Other clients of the scope PerClient keep what they have granted, counted under the new limit.
+// SetRate sets the limit, and what was granted is forgotten unless WithState is given. Clients of the scope
+// PerClient keep what they have granted, counted under the new limit. It blocks for one round trip, or until
+// ctx ends; after an error the limit may be set or not.
 func (l *Limiter) SetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) error {
 	_, err := l.set(ctx, "set", limit, scope, opts)
 	return err
@@ -87,7 +106,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	var cfg setConfig
 	for i, o := range opts {
 		if o == nil {
-			return false, &InvalidError{"option", i, "is nil"}
+			return false, argument.Error("option", i, "is nil")
 		}
 		o.applySet(&cfg)
 	}
@@ -95,27 +114,28 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	case err != nil:
 		return false, err
 	case scope != Overall && scope != PerClient:
-		return false, &InvalidError{"Scope", int(scope), "must be Overall or PerClient"}
+		return false, argument.Error("Scope", int(scope), "must be Overall or PerClient")
 	case cfg.keepAlive != 0 && (cfg.keepAlive < limit.Per || cfg.keepAlive%time.Millisecond != 0):
-		return false, &InvalidError{"WithKeepAlive", cfg.keepAlive, "must be whole milliseconds and at least the period"}
+		return false, argument.Error("WithKeepAlive", cfg.keepAlive, "must be whole milliseconds, at least the period")
 	}
-	return manage(ctx, l, func(s *keyState) (bool, error) {
+	return manage(ctx, l, "set", func(s *keyState) (bool, error) {
 		set, err := scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
 			int(scope), cfg.keepAlive.Milliseconds(), flag(cfg.keepState)).Bool()
 		if err != nil {
-			return false, explain(ctx, l.name, err)
+			return false, explain(ctx, err)
 		}
 		s.limitChanged(set && (scope == Overall || mode != "try" && !cfg.keepState))
 		return set, nil
 	})
 }
 
-// Config returns the limit, or ErrNotConfigured.
+// Config returns the limit as it stands in Redis, or ErrNotConfigured. It blocks for one round trip, or
+// until ctx ends.
 func (l *Limiter) Config(ctx context.Context) (Config, error) {
-	return manage(ctx, l, func(*keyState) (Config, error) {
+	return manage(ctx, l, "config", func(*keyState) (Config, error) {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
 		if err != nil {
-			return Config{}, explain(ctx, l.name, err)
+			return Config{}, explain(ctx, err)
 		}
 		number := func(field string) int64 {
 			n, _ := strconv.ParseInt(fields[field], 10, 64)
@@ -123,29 +143,32 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 		}
 		rate, interval := number("rate"), number("interval")
 		if rate < 1 || interval < 1 || fields["type"] == "" {
-			return Config{}, fmt.Errorf("%w: %s", ErrNotConfigured, scripts.Quote(l.name))
+			return Config{}, ErrNotConfigured
 		}
 		return Config{
-			Limit:     Limit{Rate: rate, Per: time.Duration(min(interval, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, Burst: rate},
+			Limit:     Limit{Rate: rate, Per: millis(interval), Burst: rate},
 			Scope:     Scope(number("type")),
-			KeepAlive: time.Duration(number("keepAliveTime")) * time.Millisecond,
+			KeepAlive: millis(number("keepAliveTime")),
 		}, nil
 	})
 }
 
-// Delete removes the limit and what was granted, and reports whether there was anything. Other clients see it after about a second.
+// Delete removes the limit and what was granted, and reports whether there was anything. Other processes see
+// it within about a second. It blocks for one round trip, or until ctx ends; after an error the limiter may
+// be deleted or not.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
-	return manage(ctx, l, func(s *keyState) (bool, error) {
+	return manage(ctx, l, "delete", func(s *keyState) (bool, error) {
 		n, err := l.client.rdb.Del(ctx, logKeys(l.name)...).Result()
 		if err != nil {
-			return false, explain(ctx, l.name, err)
+			return false, explain(ctx, err)
 		}
 		s.limitChanged(true)
 		return n > 0, nil
 	})
 }
 
-// limitChanged is called when this process has set or deleted the limit; anew if what was granted is forgotten.
+// limitChanged is called when this process has set or deleted the limit; anew if what was granted is
+// forgotten.
 func (s *keyState) limitChanged(anew bool) {
 	s.mu.Lock()
 	if anew {
@@ -160,56 +183,63 @@ func (s *keyState) limitChanged(anew bool) {
 }
 
 // use returns the state of the name after checking what is asked of it.
-func (l *Limiter) use(n int64) (*keyState, error) {
-	if err := scripts.CheckName(l.name); err != nil {
-		return nil, &InvalidError{"name", scripts.Quote(l.name), err.Error()}
-	}
-	if n < 0 {
-		return nil, &InvalidError{"n", n, "must not be negative"}
-	}
-	if n > MaxRate {
-		return nil, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)
+func (l *Limiter) use(ctx context.Context, operation string, n int64) (*keyState, error) {
+	switch {
+	case l.err != nil:
+		return nil, l.err
+	case ctx == nil:
+		return nil, argument.Nil("context")
+	case n < 0:
+		return nil, argument.Error("n", n, "must not be negative")
+	case n > MaxRate:
+		return nil, &callError{operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)}
 	}
 	return l.client.use(stateID{keyedOptions{algorithm: logAlgorithm}, l.name}, slidingLog{}, nil), nil
 }
 
 // manage runs f, which asks Redis itself, and returns when it has or ctx ends, whatever Redis does.
-func manage[T any](ctx context.Context, l *Limiter, f func(*keyState) (T, error)) (T, error) {
-	s, err := l.use(0)
+func manage[T any](ctx context.Context, l *Limiter, operation string, f func(*keyState) (T, error)) (T, error) {
+	s, err := l.use(ctx, operation, 0)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return inside(ctx, s, func() (T, error) { return f(s) })
+	return inside(ctx, s, operation, func() (T, error) { return f(s) })
 }
 
 // Allow is AllowN of one permit.
 func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(ctx, 1) }
 
-// AllowN charges n permits if there are so many, and does not wait for them. It blocks for at most one round trip and that of
-// the call before it: concurrent callers share a script. Within the time for which Redis has said that so many permits
-// will be missing, at most a second, it answers without asking. n = 0 charges nothing and is Peek.
-//
-// A denial is a Result, not an error. ErrNotConfigured: no limit is set. ErrExceedsLimit: n is above the rate.
-// ErrUnavailable and ErrMisconfigured: see Keyed.AllowN. If ctx is cancelled first, its error is returned and the permits may be
-// charged. A reply that was lost and a call that was repeated charge once.
+// AllowN takes n permits if there are so many, and does not wait for them. A denial is a Result, not an
+// error. n = 0 takes nothing and is always allowed. Blocking, the policy and errors are those of
+// Keyed.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotConfigured that no limit is
+// set. A reply that was lost and a script that was repeated take the permits once.
 func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
-	s, err := l.use(n)
+	s, err := l.use(ctx, "allow", n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return s.decide(ctx, n)
+	return s.allow(ctx, n)
 }
 
-// Peek returns what Allow would say, and writes nothing. It blocks for at most one round trip. Result.Granted is 0.
-func (l *Limiter) Peek(ctx context.Context) (Result, error) { return l.AllowN(ctx, 0) }
+// Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for at most one
+// round trip. For errors see AllowN.
+func (l *Limiter) Peek(ctx context.Context) (Result, error) {
+	s, err := l.use(ctx, "peek", 0)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.release()
+	return s.peek(ctx)
+}
 
-// AllowUpTo charges as many permits as there are, at most n, in one round trip. Result.Granted tells how many; Allowed is
-// true if it is at least one. n may be above the rate; n = 0 is Peek. It does not overtake those who wait.
+// AllowUpTo takes as many permits as there are, at most n, in one round trip. Result.Granted is their
+// number; Allowed is true if it is at least one. n may be above the rate; n = 0 takes nothing and is
+// allowed. It does not overtake waiters. For blocking and errors see AllowN.
 func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 	n = min(n, MaxRate)
-	s, err := l.use(n)
+	s, err := l.use(ctx, "allow up to", n)
 	if err != nil {
 		return Result{}, err
 	}
@@ -220,43 +250,35 @@ func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 // Wait is WaitN of one permit.
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN blocks until n permits are charged. Waiters of one process stand in line: none overtakes another, and Allow does not
-// overtake them. A wait that cannot end before the deadline of ctx, those ahead of it counted, fails with ErrWouldExceedDeadline as
-// soon as that is known, one for more than the rate with ErrExceedsLimit; if ctx ends, its error is returned. Then nothing was
-// charged: an entry that was made for a waiter that leaves serves the next one that asks for as much, or is taken out of the
-// log. Entries are made up to 20 ms before they can be used. A waiter sees within a second what other processes change.
+// WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, errors and what
+// is left after an error are those of Keyed.WaitN, where ErrExceedsLimit says that n is above the rate, and
+// ErrNotConfigured that no limit is set. An entry that was made for a waiter that leaves serves the next one
+// that asks for as much, or is taken out of the log. Entries are made up to 20 ms before they can be used.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {
-	s, err := l.use(n)
+	s, err := l.use(ctx, "wait", n)
 	if err != nil {
 		return err
 	}
 	defer s.release()
-	if n == 0 {
-		return nil
-	}
 	return s.wait(ctx, n)
 }
 
-// WaitFunc is WaitN without a goroutine: f is called exactly once, on a goroutine of its own, with what WaitN would return.
-// cancel ends the wait, and calls f with context.Canceled, unless it is decided already.
+// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own,
+// with what WaitN would return. cancel ends the wait, unless it is decided already; then f is called with an
+// error that matches context.Canceled. It panics with an *InvalidError if f is nil.
 func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
-	s, err := l.use(n)
-	if n == 0 && err == nil {
-		s.release()
-		err = &InvalidError{"n", n, "must be at least 1"}
-	}
+	mustCall(f == nil)
+	s, err := l.use(ctx, "wait", n)
 	if err != nil {
 		return l.client.refuse(f, err)
 	}
 	return s.waitFunc(ctx, n, f, s.release)
 }
 
-// Reserve charges n permits now for use after the Reservation's Delay, and does not wait. It fails with
-// ErrWouldExceedDeadline, charging nothing, if the delay would be beyond the deadline of ctx or a minute, with
-// ErrExceedsLimit if n is above the rate, and with ErrUnavailable after the time of WithTimeout, whatever the policy. In Redis
-// it is an entry with a time to come, which Redisson counts as any other.
+// Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that; see
+// Keyed.Reserve. In Redis it is an entry with a time to come, which Redisson counts as any other.
 func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
-	s, err := l.use(n)
+	s, err := l.use(ctx, "reserve", n)
 	if err != nil {
 		return nil, err
 	}
@@ -264,20 +286,22 @@ func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	return s.reserve(ctx, n)
 }
 
-// Return gives back the permits of one Result, and reports whether they were still in the log. Others can use them at once.
-// A second call finds nothing to give back. It returns when Redis has answered or ctx ends.
+// Return gives back the permits of one Result, and reports whether they were still in the log. Others can
+// use them at once. A second call finds nothing to give back. It blocks for one round trip, or until ctx
+// ends; after an error they may be given back or not, and the call can be repeated.
 func (l *Limiter) Return(ctx context.Context, granted Result) (given bool, err error) {
-	s, err := l.use(0)
+	s, err := l.use(ctx, "return", 0)
 	if err != nil {
 		return false, err
 	}
 	defer s.release()
 	if s.client.gate.Closed() {
-		return false, ErrClosed
+		return false, s.operationError("return", ErrClosed)
 	}
 	spans := make([]span, len(granted.grant))
 	for i, e := range granted.grant {
 		spans[i].entry = e
 	}
-	return s.takeBack(ctx, spans)
+	given, err = s.takeBack(ctx, spans)
+	return given, s.operationError("return", err)
 }

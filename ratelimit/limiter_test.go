@@ -127,6 +127,7 @@ func TestLimiter_AllowUpTo(t *testing.T) {
 	r, err := l.AllowUpTo(t.Context(), 0)
 	require.NoError(t, err)
 	require.Zero(t, r.Granted)
+	require.True(t, r.Allowed)
 	require.Equal(t, int64(7), r.Remaining)
 	_, err = l.AllowUpTo(t.Context(), -1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalid)

@@ -7,14 +7,15 @@ import (
 )
 
 const (
-	// lookEvery is how often a line looks again that has nothing to come, at least: another process may have given permits
-	// back, raised the limit or deleted it.
+	// lookEvery is how often a line looks again that has nothing to come, at least: another process may have
+	// given permits back, raised the limit or deleted it.
 	lookEvery = time.Second
-	// lookPeriod is the time between two scripts of a line that uses the limit up, on average; some may follow sooner.
+	// lookPeriod is the time between two scripts of a line that uses the limit up, on average; some may
+	// follow sooner.
 	lookPeriod = 10 * time.Millisecond
 	earlyLooks = 8
-	// horizon is how long ahead of their time permits are charged for those who wait, if Redis answers at once. It is what
-	// a process that dies takes along at most.
+	// horizon is how long ahead of their time permits are charged for waiters, if Redis answers at once. It
+	// is what a process that dies takes along at most.
 	horizon = 2 * lookPeriod
 	// maxHorizon bounds that if Redis is slow.
 	maxHorizon = time.Second
@@ -38,12 +39,14 @@ type waiter struct {
 	prev, next *waiter
 }
 
-// line is the waiters of one key, in order of arrival, and the permits that were charged for them. Permits belong to the
-// line, not to a waiter: when one leaves, what was charged for it serves those behind it, within the limit.
+// line is the waiters of one key, in order of arrival, and the permits that were charged for them. Permits
+// belong to the line, not to a waiter: when one leaves, what was charged for it serves those behind it,
+// within the limit.
 //
-// A line that has to wait for its limit has permits charged some milliseconds before they can be used, as many as its
-// waiters ask for and as, to judge by the last ones, those ask for who come until it looks again. So it needs a script
-// every lookPeriod, not one for each permit, and no permit is lost to the time that a script and a goroutine take.
+// A line that has to wait for its limit has permits charged some milliseconds before they can be used, as
+// many as its waiters ask for and as many as others will probably ask for until it looks again. So it needs a
+// script every lookPeriod, not one for each permit, and no permit is lost to the time that a script and a
+// goroutine take.
 //
 // It is pure: it has no lock, timer or clock, and sends nothing.
 type line struct {
@@ -72,7 +75,7 @@ func (l *line) push(w *waiter, now time.Duration, k *knowledge) bool {
 	w.place = l.came + w.n
 	if w.checked = k.fresh(now); !w.checked {
 		l.unchecked++
-	} else if l.late(w, now, k) {
+	} else if l.missesDeadline(w, now, k) {
 		return false
 	}
 	l.came = w.place
@@ -132,7 +135,7 @@ func (l *line) finishAll(now time.Duration, err error) {
 // step is what is to be done next.
 type step struct {
 	look     bool          // ask for the permits of ask
-	giveBack bool          // nobody waits: give back what is charged
+	giveBack bool          // there are no waiters: give back what is charged
 	wake     time.Duration // otherwise, come back then
 }
 
@@ -183,7 +186,7 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 		return max(now, l.retryAt)
 	}
 	at := now
-	if len(l.charged.back) == 0 { // what is given back may do for those who wait
+	if len(l.charged.back) == 0 { // what is given back may suffice for the waiters
 		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // at random, so that processes take turns
 		at = min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
 	}
@@ -271,8 +274,8 @@ func (l *line) looked(a *ask, got answer, at reading) {
 // failed notes that a look was not answered; the next one follows after a pause.
 func (l *line) failed(retryAt time.Duration) { l.looking, l.retryAt = false, retryAt }
 
-// refuse ends the waiters that ask for more than the limit, or that cannot be served before their deadlines, those ahead of
-// them counted, as far as is known.
+// refuse ends the waiters that ask for more than the limit, or that cannot be served before their deadlines,
+// those ahead of them counted, as far as is known.
 func (l *line) refuse(now time.Duration, k *knowledge, limit int64) {
 	left := 64 // at the front, whatever was found before
 	for w := l.first; w != nil && (left > 0 || l.unchecked > 0); left-- {
@@ -291,17 +294,18 @@ func (l *line) check(w *waiter, now time.Duration, k *knowledge, limit int64) {
 	switch {
 	case limit > 0 && w.n > limit:
 		l.finish(w, now, ErrExceedsLimit)
-	case l.late(w, now, k):
+	case l.missesDeadline(w, now, k):
 		l.finish(w, now, ErrWouldExceedDeadline)
 	}
 }
 
-// late reports whether a waiter cannot be served before its deadline.
-func (l *line) late(w *waiter, now time.Duration, k *knowledge) bool {
+// missesDeadline reports whether a waiter cannot be served before its deadline.
+func (l *line) missesDeadline(w *waiter, now time.Duration, k *knowledge) bool {
 	if w.deadline == never || !k.fresh(now) {
 		return false
 	}
-	// What is charged serves some of those ahead of it, and so may what was asked for by those behind it that are gone.
+	// What is charged serves some of those ahead of it, and so may what was asked for by those behind it that
+	// are gone.
 	total := max(w.n, w.place-l.gone) - l.charged.n
 	return total > 0 && now+k.wait(total, now) > w.deadline
 }

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// LineSim is processes whose waiters stand in lines for one limit, all in virtual time: a server that decides as the scripts
-// do, a network that takes its time, a wheel with ticks, and waiters that come and go as the test says.
+// LineSim is processes whose waiters stand in lines for one limit, all in virtual time: a server that decides
+// as the scripts do, a network that takes its time, a wheel with ticks, and waiters that come and go as the
+// test says.
 type LineSim struct {
 	Now     time.Duration
 	Scripts []time.Duration // when each was sent
@@ -42,12 +43,13 @@ type simEvent struct {
 // simQueue is a heap by time.
 type simQueue []simEvent
 
-func (q simQueue) Len() int { return len(q) }
-func (q simQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+func (q *simQueue) Len() int { return len(*q) }
+func (q *simQueue) Less(i, j int) bool {
+	a, b := (*q)[i], (*q)[j]
+	return a.at < b.at || a.at == b.at && a.seq < b.seq
 }
-func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *simQueue) Push(e any)   { *q = append(*q, e.(simEvent)) }
+func (q *simQueue) Swap(i, j int) { (*q)[i], (*q)[j] = (*q)[j], (*q)[i] }
+func (q *simQueue) Push(e any)    { *q = append(*q, e.(simEvent)) }
 func (q *simQueue) Pop() any {
 	last := (*q)[len(*q)-1]
 	*q = (*q)[:len(*q)-1]
@@ -89,7 +91,7 @@ func NewLineSim(which string, l Limit, processes int, seed uint64) *LineSim {
 	return s
 }
 
-// stocked keeps what was charged for whoever comes.
+// stocked keeps what was charged for later callers.
 type stocked struct{ *gcra }
 
 func (stocked) fit(spans []span, n int64, _ time.Duration) fitting {
@@ -141,7 +143,7 @@ func (s *LineSim) Cancel(sw *SimWaiter) bool {
 	return left
 }
 
-// Charged is what a process holds and nobody has used.
+// Charged is what a process has been charged and has not used.
 func (s *LineSim) Charged(process int) int64 { return s.lines[process].line.charged.n }
 
 func (s *LineSim) pump(l *simLine) {
@@ -200,7 +202,8 @@ func (s *LineSim) Run(until time.Duration) {
 				continue
 			}
 			// A wheel fires at its ticks, never early.
-			if at := (max(l.wake, s.Now) + s.Tick - 1) / s.Tick * s.Tick; at < next {
+			at := max(l.wake, s.Now) + s.Tick - 1
+			if at -= at % s.Tick; at < next {
 				next, woken = at, l
 			}
 		}

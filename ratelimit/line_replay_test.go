@@ -159,7 +159,7 @@ func TestLine_WhatIsLeftBehindIsNotGrantedOnTop(t *testing.T) {
 				worst = max(worst, excess(s.grants, s.bound()))
 			}
 			if s.kind == "stocked" {
-				require.Positive(t, worst, "control: what is kept for whoever comes is granted on top")
+				require.Positive(t, worst, "control: what is kept for later callers is granted on top")
 			} else {
 				require.LessOrEqual(t, worst, 0.0)
 			}

@@ -15,9 +15,9 @@ const (
 	maxUnseen = time.Hour
 )
 
-// localCounter counts for one limit of the scope PerClient. The count is the Client's alone, so it is kept in memory, and
-// Redis is asked for the limit only: by the first caller after a pause, and in the background while callers come. It
-// belongs to a keyState, whose mu guards it.
+// localCounter counts for one limit of the scope PerClient. The count is the Client's alone, so it is kept in
+// memory, and Redis is asked for the limit only: by the first caller after a pause, and in the background
+// while callers come. It belongs to a keyState, whose mu guards it.
 type localCounter struct {
 	log       localLog
 	keepAlive time.Duration
@@ -27,7 +27,8 @@ type localCounter struct {
 	used      bool      // since the limit was asked for: its keep-alive begins anew
 }
 
-// localLimit is what Redis says about a limit of the scope PerClient. As a snapshot it says nothing: the count is in memory.
+// localLimit is what Redis says about a limit of the scope PerClient. As a snapshot it says nothing: the
+// count is in memory.
 type localLimit struct {
 	rate                int64
 	interval, keepAlive time.Duration
@@ -36,14 +37,14 @@ type localLimit struct {
 
 func newLocalLimit(reply []int64) *localLimit {
 	return &localLimit{
-		rate: reply[0], interval: micros(reply[1] * 1000), keepAlive: micros(max(0, reply[2]) * 1000),
+		rate: reply[0], interval: millis(reply[1]), keepAlive: millis(reply[2]),
 		overall: len(reply) > 3 && reply[3] == int64(Overall),
 	}
 }
 
-func (*localLimit) deny(int64, time.Duration) (Result, bool) { return Result{}, false }
-func (*localLimit) wait(int64, time.Duration) time.Duration  { return 0 }
-func (*localLimit) state() Result                            { return Result{} }
+func (*localLimit) cachedDenial(int64, time.Duration) (Result, bool) { return Result{}, false }
+func (*localLimit) wait(int64, time.Duration) time.Duration          { return 0 }
+func (*localLimit) state() Result                                    { return Result{} }
 
 // pause is how long the limit is good for before it is looked up again.
 func (o *localCounter) pause() time.Duration {
@@ -53,7 +54,8 @@ func (o *localCounter) pause() time.Duration {
 	return lookUpEvery
 }
 
-// stale reports whether the limit is not to be kept to any more even if Redis does not answer: by then it may be gone.
+// stale reports whether the limit is not to be kept to any more even if Redis does not answer: by then it may
+// be gone.
 func (o *localCounter) stale(now time.Time) bool {
 	most := maxUnseen
 	if o.keepAlive > 0 {
@@ -97,7 +99,7 @@ func (o *localCounter) decide(at time.Duration, n int64, denied bool) (Result, e
 	return r, nil
 }
 
-// charge enters a request of those who wait, if it can be served soon.
+// charge enters a request of a waiter, if it can be served soon.
 func (o *localCounter) charge(at time.Duration, n int64, ahead time.Duration) (span, bool) {
 	s, ok := o.log.reserve(at, n, ahead)
 	if !ok {
@@ -115,7 +117,8 @@ func (o *localCounter) takeBack(at time.Duration, grants ...entry) (found bool) 
 	return found
 }
 
-// trustedLocked reports whether this process counts by itself, and sees to it that the limit is looked up in time.
+// trustedLocked reports whether this process counts by itself, and sees to it that the limit is looked up in
+// time.
 func (s *keyState) trustedLocked(now time.Time) bool {
 	o := s.local
 	if o == nil || o.stale(now) || !o.armed && !now.Before(o.next) {
@@ -193,7 +196,7 @@ func (c *Client) limitOf(key string, used bool) (*localLimit, error) {
 	defer cancel()
 	reply, err := scripts.RateLimit.Run(ctx, c.rdb, []string{key}, flag(used)).Int64Slice()
 	if err != nil {
-		return nil, explain(nil, key, err)
+		return nil, explain(context.Background(), err)
 	}
 	if len(reply) < 4 {
 		return nil, (&ask{}).need(reply, 4)
@@ -227,8 +230,8 @@ func (s *keyState) learnLocked(found *localLimit, sentAt time.Time) {
 	}
 }
 
-// remembersLocallyLocked is for how long it is worth while to keep the count: until its log is empty, and the limit for
-// some time more, for Redis may go down.
+// remembersLocallyLocked is for how long it is worth while to keep the count: until its log is empty, and the
+// limit for some time more, for Redis may go down.
 func (s *keyState) remembersLocallyLocked(now time.Time) time.Duration {
 	c, o := s.client, s.local
 	d := max(o.log.reset(c.since(now)), c.idleFor-now.Sub(o.seen))

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// localLog is a sliding log: it enters n permits at a time only if they and those of the interval before, which begins
-// just after that time less the interval, are not more than the rate. So no interval holds more, wherever it
-// begins. Entries may lie ahead: they count from now on. It is what rate_log.lua does, by the times
-// it is told, which must not go back.
+// localLog is a sliding log: it enters n permits at a time only if they and those of the interval before,
+// which begins just after that time less the interval, are not more than the rate. So no interval holds more,
+// wherever it begins. Entries may lie ahead: they count from now on. It is what rate_log.lua does, by the
+// times it is told, which must not go back.
 type localLog struct {
 	rate     int64
 	interval time.Duration // at most maxBurstTime, so that sums do not overflow
@@ -77,7 +77,8 @@ func (m *localLog) enter(at time.Duration, n int64) stamp {
 	return m.entries[i].stamp
 }
 
-// from is the first time from now on at which n permits, at most the rate, are left if nothing else is entered.
+// from is the first time from now on at which n permits, at most the rate, are left if nothing else is
+// entered.
 func (m *localLog) from(now time.Duration, n int64) time.Duration {
 	at, left := now, m.left(now)
 	for i := m.head; left < n; i++ {
@@ -95,8 +96,8 @@ func (m *localLog) newest() time.Duration {
 	return m.entries[len(m.entries)-1].at
 }
 
-// reserve enters n permits, at most the rate: now if they are left, or at the first time from then on that keeps the limit and
-// is not before the newest entry, if that is at most so far ahead.
+// reserve enters n permits, at most the rate: now if they are left, or at the first time from then on that
+// keeps the limit and is not before the newest entry, if that is at most so far ahead.
 func (m *localLog) reserve(now time.Duration, n int64, ahead time.Duration) (stamp, bool) {
 	at := now
 	if n > m.left(now) {

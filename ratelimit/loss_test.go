@@ -59,7 +59,7 @@ func TestLoss_Eviction(t *testing.T) {
 		}},
 		"window": {"w:{u}:window", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 			return func(ctx context.Context) (ratelimit.Result, error) {
-				return c.Keyed("w", limit, ratelimit.FixedWindow).Allow(ctx, "u")
+				return c.Keyed("w", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
 			}
 		}},
 		"log": {"{log}:permits", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
@@ -139,7 +139,7 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 	}
 	l.WaitFunc(ctx, 1, func(err error) { lost <- err })
 	require.NoError(t, rdb.FlushAll(ctx).Err())
-	require.ErrorIs(t, <-lost, ratelimit.ErrNotConfigured, "nobody knows its limit any more")
+	require.ErrorIs(t, <-lost, ratelimit.ErrNotConfigured, "its limit is lost")
 	for range 3 {
 		require.NoError(t, <-served)
 	}
@@ -147,7 +147,8 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 	require.NoError(t, l.Wait(ctx))
 }
 
-// The primary has granted everything when it dies; its replicas were cut off before, and know of one permit only.
+// The primary has granted everything when it dies; its replicas were cut off before, and know of one permit
+// only.
 func TestLoss_AFailoverToAStaleReplicaGrantsAtMostOneBurstMore(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartSentinel(t)
@@ -168,7 +169,7 @@ func TestLoss_AFailoverToAStaleReplicaGrantsAtMostOneBurstMore(t *testing.T) {
 	require.Equal(t, int64(len(g.Replicas)), acknowledged)
 
 	primary := g.Primary.Client(t, func(o *redis.Options) { o.PoolSize = 1 })
-	require.NoError(t, primary.ConfigSet(ctx, "requirepass", "nobody knows").Err())
+	require.NoError(t, primary.ConfigSet(ctx, "requirepass", "unknown").Err())
 	require.NoError(t, primary.Do(ctx, "client", "kill", "type", "replica").Err())
 	r, err = k.AllowN(ctx, "u", 9)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"strconv"
@@ -23,6 +24,7 @@ const childEnv = "RATELIMIT_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childEnv); role != "" {
+		slog.SetDefault(slog.New(slog.DiscardHandler))
 		if err := runChild(role); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -91,7 +93,7 @@ func shared(t testing.TB) (*ratelimit.Client, *redis.Client, *counter, string) {
 	return newClient(t, rdb), rdb, n, redistest.Name(t)
 }
 
-// await looks every few milliseconds until something is so that announces itself to nobody.
+// await polls every few milliseconds until a condition holds that is not announced.
 func await(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	w, ctx := newWheel(t), within(t, patience)

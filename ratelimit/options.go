@@ -7,7 +7,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Option configures New.
+// Option configures New. Of one that is given twice the last counts.
 type Option interface{ apply(*config) error }
 
 type optionFunc func(*config) error
@@ -26,23 +26,23 @@ type config struct {
 // defaultTimeout outlasts one packet that is lost, which is sent again after 200 ms.
 const defaultTimeout = 250 * time.Millisecond
 
-// WithWheel sets the wheel on which waits, deny windows and probes are entries. The default is wheel.Default().
+// WithWheel sets the wheel on which waits, timeouts and probes are entries. The default is wheel.Default().
 // The wheel must run until the Client is closed.
 func WithWheel(w *wheel.Wheel) Option {
 	return optionFunc(func(c *config) error {
 		if w == nil {
-			return &InvalidError{"WithWheel", "nil", "must not be nil"}
+			return argument.Nil("WithWheel")
 		}
 		c.wheel = w
 		return nil
 	})
 }
 
-// WithLogger sets where it is reported that Redis went down and came back. The default is nowhere.
+// WithLogger sets where it is reported that Redis went down and came back. The default is slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) error {
 		if l == nil {
-			return &InvalidError{"WithLogger", "nil", "must not be nil"}
+			return argument.Nil("WithLogger")
 		}
 		c.logger = l
 		return nil
@@ -53,92 +53,98 @@ func WithLogger(l *slog.Logger) Option {
 func WithPolicy(p Policy) Option {
 	return optionFunc(func(c *config) error {
 		if p.kind == shareLocally && p.share < 1 {
-			return &InvalidError{"LocalShare", p.share, "must be at least 1"}
+			return argument.Error("LocalShare", p.share, "must be at least 1")
 		}
 		c.policy = p
 		return nil
 	})
 }
 
-// WithTimeout sets how long a decision may take, from the call on: then the policy decides, and the script counts as one that
-// Redis did not answer. 1 ms or more, default 250 ms, which outlasts the loss of one packet. Allow, AllowN, AllowUpTo,
-// Peek and Reserve keep to it, whatever the timeouts of the redis client are, and so does each script for those who wait.
-// A Redis that is slower than half of it may be taken for one that is away, as a call may have to wait for the script before its own.
+// WithTimeout sets how long a decision may take, 1 ms or more. Then the policy decides, and the script
+// counts as one that Redis did not answer. The default is 250 ms, which outlasts the loss of one packet.
+// Allow, AllowUpTo, Peek and Reserve keep to it, whatever the timeouts of the redis client are, and so does
+// each script for waiters. It should be more than twice the time that Redis takes to answer, as a call may
+// wait for the script before its own.
 func WithTimeout(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		if d < time.Millisecond {
-			return &InvalidError{"WithTimeout", d, "must be at least 1ms"}
+			return argument.Error("WithTimeout", d, "must be at least 1ms")
 		}
 		c.timeout = d
 		return nil
 	})
 }
 
-// WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without asking, 1 or more,
-// default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms.
+// WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without
+// asking, 1 or more, default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms. A
+// probe is a script that changes nothing; any answer ends it.
 func WithBreaker(failures int, probe time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		switch {
 		case failures < 1:
-			return &InvalidError{"WithBreaker failures", failures, "must be at least 1"}
+			return argument.Error("WithBreaker failures", failures, "must be at least 1")
 		case probe < time.Millisecond:
-			return &InvalidError{"WithBreaker probe", probe, "must be at least 1ms"}
+			return argument.Error("WithBreaker probe", probe, "must be at least 1ms")
 		}
 		c.failures, c.probe = failures, probe
 		return nil
 	})
 }
 
-// KeyedOption configures Keyed.
+// KeyedOption configures Keyed. Of one that is given twice the last counts.
 type KeyedOption interface{ applyKeyed(*keyedOptions) error }
 
 // keyedOptions are what requests for a key have in common that are counted together.
 type keyedOptions struct {
-	limit     Limit
-	algorithm Algorithm
-	prefetch  int64
-	within    time.Duration
+	limit         Limit
+	algorithm     Algorithm
+	prefetchCount int64
+	prefetchTTL   time.Duration
 }
 
 // Algorithm is how a Keyed limiter counts.
 type Algorithm uint8
 
 const (
-	// GCRA is a leaky bucket as a meter, in one timestamp: permits return one by one, and up to Burst of them may be
-	// used at once. In any time w it grants at most Burst + Rate*w/Per.
+	// GCRA is a leaky bucket as a meter, in one timestamp: permits return one by one, and up to Burst of them
+	// may be used at once. In any time w it grants at most Burst + Rate*w/Per.
 	GCRA Algorithm = iota
-	// FixedWindow counts from the first request on and starts anew when Per is over. It may grant twice the rate
-	// within Per, around the start of a window.
+	// FixedWindow counts from the first request on and starts anew when Per is over. It may grant twice the
+	// rate within Per, around the start of a window.
 	FixedWindow
 
 	logAlgorithm Algorithm = 255 // of Limiters
 )
 
-func (a Algorithm) applyKeyed(c *keyedOptions) error {
-	if a > FixedWindow {
-		return &InvalidError{"Algorithm", uint8(a), "must be GCRA or FixedWindow"}
-	}
-	c.algorithm = a
-	return nil
-}
-
 type keyedOptionFunc func(*keyedOptions) error
 
 func (f keyedOptionFunc) applyKeyed(c *keyedOptions) error { return f(c) }
 
-// WithPrefetch charges up to n permits in advance with a request that is granted, and lets this process use them without
-// asking Redis for the time given. What is not used by then is lost. Never more is used than was charged, but
-// it may be used up to that time later: a window as seen by the one who is protected may hold n more permits for each process.
-// Off by default. n is 1 to a quarter of the burst, the time 1 ms to a tenth of the limit's period.
+// WithAlgorithm sets how permits are counted: GCRA (default) or FixedWindow.
+func WithAlgorithm(a Algorithm) KeyedOption {
+	return keyedOptionFunc(func(c *keyedOptions) error {
+		if a > FixedWindow {
+			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA or FixedWindow")
+		}
+		c.algorithm = a
+		return nil
+	})
+}
+
+// WithPrefetch takes up to n permits in advance with a request that is granted, and lets this process use
+// them for the given time without asking Redis. What is not used by then is lost. Never more is used than
+// was taken, but it may be used up to that time later: seen from the service that is protected, a window may
+// hold n more permits for each process. Off by default. n is 1 to a quarter of the burst, the time 1 ms to a
+// tenth of the limit's period.
 func WithPrefetch(n int64, within time.Duration) KeyedOption {
 	return keyedOptionFunc(func(c *keyedOptions) error {
 		if n < 1 {
-			return &InvalidError{"WithPrefetch n", n, "must be at least 1"}
+			return argument.Error("WithPrefetch n", n, "must be at least 1")
 		}
 		if within < time.Millisecond {
-			return &InvalidError{"WithPrefetch within", within, "must be at least 1ms"}
+			return argument.Error("WithPrefetch within", within, "must be at least 1ms")
 		}
-		c.prefetch, c.within = n, within
+		c.prefetchCount, c.prefetchTTL = n, within
 		return nil
 	})
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// What redis_rate's tests ask of AllowN and AllowAtMost; its 10 a second are 10 a minute here, lest a slow machine gain permits.
-// A request above the burst is an error, where redis_rate names a time after which it would be denied as well.
+// What redis_rate's tests ask of AllowN and AllowAtMost; its 10 a second are 10 a minute here, lest a slow
+// machine gain permits. A request above the burst is an error, where redis_rate names a time after which it
+// would be denied as well.
 func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	const step, slack = 6 * time.Second, 3 * time.Second
 	ctx, name := t.Context(), redistest.Name(t)
@@ -31,11 +32,14 @@ func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	}
 	nothing := func(left int64, retry, reset time.Duration) {
 		t.Helper()
-		for _, look := range []func(context.Context, string, int64) (ratelimit.Result, error){k.AllowN, k.AllowUpTo} {
-			r, err := look(ctx, name, 0)
-			check(r, err, 0, left, retry, reset)
-			require.Equal(t, left > 0, r.Allowed, "nothing of nothing is not allowed")
+		for _, ask := range []func(context.Context, string, int64) (ratelimit.Result, error){k.AllowN, k.AllowUpTo} {
+			r, err := ask(ctx, name, 0)
+			check(r, err, 0, left, 0, reset)
+			require.True(t, r.Allowed, "none can be had at any time")
 		}
+		r, err := k.Peek(ctx, name)
+		check(r, err, 0, left, retry, reset)
+		require.Equal(t, left > 0, r.Allowed)
 	}
 	nothing(10, 0, 0)
 	require.Zero(t, rdb.Exists(ctx, "k:{"+name+"}").Val(), "a look leaves nothing behind")
@@ -104,7 +108,7 @@ func TestKeyed_AllowUpTo(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c, _, trips, name := shared(t)
-			k := c.Keyed("k", ratelimit.PerHour(7), algorithm)
+			k := c.Keyed("k", ratelimit.PerHour(7), ratelimit.WithAlgorithm(algorithm))
 			_, err := k.Peek(t.Context(), name) // tells the server the script
 			require.NoError(t, err)
 			for n := int64(1); n <= 12; n++ {

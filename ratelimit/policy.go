@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Policy says what is decided while Redis is down. The zero Policy is FailClosed.
+// Policy says what is decided while Redis is down. The zero Policy is FailClosed. It decides outages only:
+// what Redis refuses because of this client is ErrMisconfigured under every policy.
 type Policy struct {
 	kind  policyKind
 	share int64
@@ -20,15 +21,16 @@ const (
 	shareLocally
 )
 
-// FailClosed refuses with ErrUnavailable; waits go on until Redis is back or their context ends.
+// FailClosed denies with ErrUnavailable; waits go on until Redis is back or their context ends.
 func FailClosed() Policy { return Policy{} }
 
 // FailOpen grants everything.
 func FailOpen() Policy { return Policy{kind: failOpen} }
 
-// LocalShare grants one n-th of the limit in each process, from its own memory; n is the number of processes. Of a burst
-// smaller than n each process grants 1. A Limiter whose limit this process has not seen yet fails closed. It remembers
-// 65536 keys one by one; further ones share what 256 keys may have.
+// LocalShare grants one n-th of the limit in each process, from its own memory; n, 1 or more, is the number
+// of processes. Of a burst smaller than n each process grants 1. A Limiter whose limit this process has not
+// seen yet fails closed. A process remembers 65536 keys one by one; further ones share what 256 keys may
+// have.
 func LocalShare(n int64) Policy { return Policy{kind: shareLocally, share: n} }
 
 // part is this process's part of a limit.
@@ -45,8 +47,9 @@ const (
 	overflowShares = 1 << 8
 )
 
-// localShare counts by the policy LocalShare, by the process's own clock. Its memory is bounded: when there are too many keys
-// that have used something, those that come later share buckets, by chance, so that together they get less, never more.
+// localShare counts by the policy LocalShare, by the process's own clock. Its memory is bounded: when there
+// are too many keys that have used something, those that come later share buckets, by chance, so that
+// together they get less, never more.
 type localShare struct {
 	mu       sync.Mutex
 	began    time.Time
@@ -88,7 +91,9 @@ func (l *localShare) decide(id stateID, n int64, part Limit) Result {
 	default:
 		l.keys[id] = tat
 	}
-	r := Result{Limit: part.Burst, Remaining: p.remaining(tat, now), ResetAfter: p.reset(tat, now), Source: SourceDegraded}
+	r := Result{
+		Limit: part.Burst, Remaining: p.remaining(tat, now), ResetAfter: p.reset(tat, now), Source: SourceDegraded,
+	}
 	if ok {
 		r.Allowed, r.Granted = n > 0 || r.Remaining > 0, n
 	} else {
@@ -97,8 +102,8 @@ func (l *localShare) decide(id stateID, n int64, part Limit) Result {
 	return r
 }
 
-// sweep forgets the keys whose whole burst is back, and reports whether there were any. It does not look again before some
-// may be.
+// sweep forgets the keys whose whole burst is back, and reports whether there were any. It does not look
+// again before some may be.
 func (l *localShare) sweep(now int64) bool {
 	const atMostEvery = 100_000 // us
 	if now < l.sweepAt {

@@ -16,8 +16,8 @@ func TestPrefetch_ChargesOnlyWithAGrant(t *testing.T) {
 			t.Parallel()
 			c, _, _, name := shared(t)
 			ctx := t.Context()
-			k := c.Keyed("k", ratelimit.PerHour(20), algorithm, ratelimit.WithPrefetch(5, time.Minute))
-			plain := c.Keyed("k", ratelimit.PerHour(20), algorithm) // the same key, without what is charged in advance
+			k := c.Keyed("k", ratelimit.PerHour(20), ratelimit.WithAlgorithm(algorithm), ratelimit.WithPrefetch(5, time.Minute))
+			plain := c.Keyed("k", ratelimit.PerHour(20), ratelimit.WithAlgorithm(algorithm)) // the same key, without what is charged in advance
 			left := func() int64 {
 				r, err := plain.Peek(ctx, name)
 				require.NoError(t, err)

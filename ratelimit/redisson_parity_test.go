@@ -293,7 +293,7 @@ func limiterReturn(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		requireLeft(t, l, 5)
 	})
 
-	inScopes(t, "who waits gets what is returned", func(t *testing.T, scope ratelimit.Scope) {
+	inScopes(t, "a waiter gets what is returned", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(5, 600), scope)
 		r := take(t, l, 5, true)
 		done := make(chan error, 1)
@@ -337,7 +337,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		return all
 	}
 
-	inScopes(t, "eight who wait in turn never have more than the rate in an interval", func(t *testing.T, scope ratelimit.Scope) {
+	inScopes(t, "eight waiters in turn never have more than the rate in an interval", func(t *testing.T, scope ratelimit.Scope) {
 		limit, began := perSeconds(18, 0.25), time.Now()
 		l := newLimiter(t, c, limit, scope)
 		grants := together(8, 18*6, func() bool { return l.Wait(ctx) == nil })
@@ -346,7 +346,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		require.Less(t, time.Since(began), 20*time.Second)
 	})
 
-	inScopes(t, "every tenth that is granted to those who try is an interval after the tenth before", func(t *testing.T, scope ratelimit.Scope) {
+	inScopes(t, "every tenth grant is an interval after the tenth before", func(t *testing.T, scope ratelimit.Scope) {
 		limit, w := perSeconds(10, 0.25), newWheel(t)
 		l := newLimiter(t, c, limit, scope)
 		grants := together(4, 10*5, func() bool {
@@ -359,7 +359,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		require.LessOrEqual(t, excess(grants, window(limit)), 0.0)
 	})
 
-	t.Run("two hundred who wait keep the log full", func(t *testing.T) {
+	t.Run("two hundred waiters keep the log full", func(t *testing.T) {
 		t.Parallel()
 		const rate, samples = 400, 20
 		name := redistest.Name(t)

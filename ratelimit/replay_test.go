@@ -23,7 +23,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// The test binary runs itself as the processes of a fleet that use one limit as fast as they can and write down every grant.
+// The test binary runs itself as the processes of a fleet that use one limit as fast as they can and write
+// down every grant.
 const (
 	roleFleet   = "fleet"
 	roleNoLimit = "no-limit" // each process has limits of its own: the negative control
@@ -141,7 +142,8 @@ type fleet struct {
 	during    func(configure func()) // as soon as the limits are used up
 }
 
-// history is what a fleet was granted by the two algorithms, how many calls failed and how many replies were lost.
+// history is what a fleet was granted by the two algorithms, how many calls failed and how many replies were
+// lost.
 type history struct {
 	gcra, log    []grant
 	failed, lost int64
@@ -223,8 +225,9 @@ func (h *history) read(mu *sync.Mutex, from io.Reader) error {
 	}
 }
 
-// excess replays a history: by how many grants the worst window is above what it may hold, at most 0 if the limit was kept. A
-// window begins with the call of a grant and ends with the return of one, and holds those that happened surely in it.
+// excess replays a history: by how many grants the worst window is above what it may hold, at most 0 if the
+// limit was kept. A window begins with the call of a grant and ends with the return of one, and holds those
+// that happened surely in it.
 func excess(grants []grant, may func(time.Duration) float64) float64 {
 	return excessWithin(math.MaxInt64, grants, may)
 }

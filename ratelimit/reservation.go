@@ -5,13 +5,16 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
-// maxReserve bounds how far ahead a reservation may lie, and so how long a state can lock out after the server's clock
-// was set back. The scripts know it too.
+// maxReserve bounds how far ahead a reservation may lie, and so how long a state can lock out after the
+// server's clock was set back. The scripts know it too.
 const maxReserve = time.Minute
 
-// Reservation is the right to n permits from a time on. It is safe for concurrent use.
+// Reservation is the right to n permits from a time on. It is safe for concurrent use. A nil or zero one is
+// for no permits.
 type Reservation struct {
 	n    int64
 	at   time.Time
@@ -23,26 +26,50 @@ type Reservation struct {
 }
 
 // N is how many permits are reserved.
-func (r *Reservation) N() int64 { return r.n }
-
-// Delay is how long it takes until the permits may be used, 0 if they may be now.
-func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.at)) }
-
-// Wait blocks until the permits may be used. If ctx ends before, the reservation stands; Cancel it.
-func (r *Reservation) Wait(ctx context.Context) error {
-	return r.made.client.wheel.Sleep(ctx, r.Delay())
+func (r *Reservation) N() int64 {
+	if r == nil {
+		return 0
+	}
+	return r.n
 }
 
-// Cancel gives the permits back, and reports whether others can use them. Once they may be used it does nothing and returns
-// false, so it can be deferred. Those of a Keyed limiter can be given back only as long as nothing was charged to
-// the key since, because others may have planned on them: otherwise they are lost. A second call does nothing and returns
-// false, and so does one after an error that leaves open whether the first was executed. It returns when ctx ends.
+// Delay is how long it takes until the permits may be used, 0 if they may be now.
+func (r *Reservation) Delay() time.Duration {
+	if r == nil {
+		return 0
+	}
+	return max(0, time.Until(r.at))
+}
+
+// Wait blocks until the permits may be used. If ctx ends before, its error is returned and the reservation
+// stands; Cancel it.
+func (r *Reservation) Wait(ctx context.Context) error {
+	switch {
+	case ctx == nil:
+		return argument.Nil("context")
+	case r == nil || r.made == nil:
+		return nil
+	}
+	return r.made.operationError("wait", r.made.client.wheel.Sleep(ctx, r.Delay()))
+}
+
+// Cancel gives the permits back, and reports whether others can use them. Once they may be used it does
+// nothing and returns false, so it can be deferred. Those of a Keyed limiter can be given back only as long
+// as nothing was charged to the key since, because others may have planned on them: otherwise they are lost.
+// A second call does nothing and returns false, also after an error that leaves open whether the first was
+// executed. It blocks for one round trip, or until ctx ends.
 func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
+	switch {
+	case ctx == nil:
+		return false, argument.Nil("context")
+	case r == nil || r.made == nil:
+		return false, nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.made.client
 	if c.gate.Closed() {
-		return false, ErrClosed
+		return false, r.made.operationError("cancel", ErrClosed)
 	}
 	if r.over || r.Delay() == 0 {
 		return false, nil
@@ -51,7 +78,7 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	defer s.release()
 	given, err := s.takeBack(ctx, []span{r.span})
 	r.over = err == nil || !s.repeatable()
-	return given, err
+	return given, s.operationError("cancel", err)
 }
 
 // repeatable reports whether permits can be given back by a call that is repeated.
@@ -59,16 +86,21 @@ func (s *keyState) repeatable() bool { return s.prefetched.whole() }
 
 // reserve makes a reservation at most as far ahead as ctx allows.
 func (s *keyState) reserve(ctx context.Context, n int64) (*Reservation, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if n == 0 {
-		return nil, &InvalidError{"n", n, "must be at least 1"}
+	r, err := s.reserveWithin(ctx, n)
+	return r, s.operationError("reserve", err)
+}
+
+func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, error) {
+	if ctx.Err() != nil {
+		return nil, contexts.Error(ctx)
 	}
 	if err := s.client.enter(); err != nil {
 		return nil, err
 	}
 	defer s.client.leave()
+	if n == 0 {
+		return &Reservation{at: time.Now(), made: s}, nil
+	}
 	ahead := maxReserve
 	if deadline, ok := ctx.Deadline(); ok {
 		ahead = max(0, min(ahead, time.Until(deadline)))
@@ -90,7 +122,8 @@ func (s *keyState) reserve(ctx context.Context, n int64) (*Reservation, error) {
 
 func servesStaleLocked(s *keyState, now time.Time) bool { return s.local.serveStale(now) }
 
-// reserveLocally makes a reservation by this process's own count, if there is one to go by; otherwise it returns nothing.
+// reserveLocally makes a reservation by this process's own count, if there is one to go by; otherwise it
+// returns nothing.
 func (s *keyState) reserveLocally(n int64, ahead time.Duration, counts func(*keyState, time.Time) bool) (*span, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +146,7 @@ func (s *keyState) reserveLocallyLocked(n int64, ahead time.Duration) (*span, er
 
 // reserveInRedis makes a reservation in Redis.
 func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*span, error) {
-	j, err := s.ask(ctx, ask{runs: []run{{n, 1}}, inOrder: true, ahead: ahead})
+	j, err := s.ask(ctx, ask{runs: []equalRequests{{n, 1}}, inOrder: true, ahead: ahead})
 	if err != nil {
 		if j != nil && ctx.Err() != nil {
 			s.abandon(j)

@@ -2,14 +2,14 @@ package ratelimit
 
 import "time"
 
-// Source tells who made a decision.
+// Source says where a decision was made.
 type Source uint8
 
 const (
 	// SourceRedis is a decision of Redis.
 	SourceRedis Source = iota
-	// SourceLocal is a decision of this process: a denial, from an earlier answer of Redis that still holds, or one of a Limiter
-	// of the scope PerClient.
+	// SourceLocal is a decision of this process: a denial, from an earlier answer of Redis that still holds,
+	// or one of a Limiter of the scope PerClient.
 	SourceLocal
 	// SourcePrefetch is a grant from permits that were charged in advance; see WithPrefetch.
 	SourcePrefetch
@@ -27,7 +27,8 @@ type Result struct {
 	Granted   int64 // permits charged: all that were asked for, or 0; AllowUpTo may grant a part
 	Limit     int64 // permits that can be used at once
 	Remaining int64 // permits that could be used right after the decision
-	// RetryAfter is how long to wait before the same request can be granted, 0 if it was. Others may be quicker.
+	// RetryAfter is how long to wait before the same request can be granted, 0 if it was. Others may be
+	// quicker.
 	RetryAfter time.Duration
 	// ResetAfter is how long until the limiter is as good as new, if it is not used meanwhile.
 	ResetAfter time.Duration

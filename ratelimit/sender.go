@@ -5,29 +5,22 @@ import (
 	"errors"
 	"math"
 	"runtime"
-	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/cogwheel-go/cogwheel/internal/pipeline"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// sender carries the scripts of many keys to one node. A job that finds few enough pipelines under way is sent at once;
-// others join the next pipeline, as callers of one key join its next script.
-//
-// mu guards the fields below it. A goroutine that raises inFlight sends pipelines until queue is empty, and lowers it.
+// sender carries the scripts of many keys to one node. A job that finds few enough pipelines under way is
+// sent at once; others join the next pipeline, as callers of one key join its next script.
 type sender struct {
 	client *Client
 	script *scripts.Script // nil: of one key, whose scripts travel alone
-
-	mu       sync.Mutex
-	inFlight int
-	queue    []*job
+	line   pipeline.Line[*job]
 }
 
-// submit sends a job, or leaves it to the next pipeline. The job may be sent by the goroutine of the caller, whose context
-// it is; see mayBlock. It never runs under that context, for others may join it.
+// submit sends a job, or leaves it to the next pipeline. The job may be sent by the goroutine of the caller,
+// whose context it is; see mayBlock. It never runs under that context, for others may join it.
 func (s *sender) submit(ctx context.Context, j *job) {
 	if !s.begin(j) {
 		return
@@ -37,7 +30,7 @@ func (s *sender) submit(ctx context.Context, j *job) {
 		go s.run(jobs)
 		return
 	}
-	if s.fly(jobs) {
+	if s.flush(jobs) {
 		if jobs = s.take(); jobs != nil {
 			go s.run(jobs)
 		}
@@ -46,41 +39,23 @@ func (s *sender) submit(ctx context.Context, j *job) {
 
 // begin reports whether a job is to be sent now; otherwise it is queued.
 func (s *sender) begin(j *job) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	width := maxScripts
-	if s.script == nil {
-		width = math.MaxInt // a key has one for itself, and keeps its own order
-	}
-	if s.inFlight >= width {
-		s.queue = append(s.queue, j)
-		return false
-	}
-	s.inFlight++
-	return true
+	_, now := s.line.Begin(func() *job { return j })
+	return now
 }
 
 // run sends jobs, and those that come up meanwhile.
 func (s *sender) run(jobs []*job) {
-	for jobs != nil && s.fly(jobs) {
+	for jobs != nil && s.flush(jobs) {
 		jobs = s.take()
 	}
 }
 
 // take returns the jobs of the next pipeline. If there are none, fewer pipelines are under way.
-func (s *sender) take() []*job {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	jobs := s.queue
-	if s.queue = nil; jobs == nil {
-		s.inFlight--
-	}
-	return jobs
-}
+func (s *sender) take() []*job { return s.line.Next() }
 
-// fly has jobs decided, by Redis or by the policy. It returns false if that took so long that another goroutine goes on in
-// its place.
-func (s *sender) fly(jobs []*job) bool {
+// flush has jobs decided, by Redis or by the policy. It returns false if that took so long that another
+// goroutine goes on in its place.
+func (s *sender) flush(jobs []*job) bool {
 	err := s.client.breaker.refuse()
 	if err == nil {
 		if f := s.newFlight(jobs); f != nil {
@@ -92,8 +67,8 @@ func (s *sender) fly(jobs []*job) bool {
 	return true
 }
 
-// settle tells the callers of jobs what became of them, and queues the jobs that follow. err is why Redis was not asked; if
-// it is nil, each job has its own answer.
+// settle tells the callers of jobs what became of them, and queues the jobs that follow. err is why Redis was
+// not asked; if it is nil, each job has its own answer.
 func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 	callers := 0
 	var next []*job
@@ -105,18 +80,14 @@ func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 		j.settle(at, sentAt)
 	}
 	if callers > 1 {
-		runtime.Gosched() // those who come back at once make the next script
+		runtime.Gosched() // callers that come back at once make the next script
 	}
 	for _, j := range jobs {
 		if n := j.next(); n != nil {
 			next = append(next, n)
 		}
 	}
-	if next != nil {
-		s.mu.Lock()
-		s.queue = append(s.queue, next...)
-		s.mu.Unlock()
-	}
+	s.line.Queue(next...)
 	for _, j := range jobs {
 		j.over()
 	}
@@ -125,50 +96,23 @@ func (s *sender) settle(jobs []*job, err error, at reading, sentAt time.Time) {
 // senders are those of one Client: one for each node and script.
 type senders struct {
 	client *Client
-
-	mu  sync.Mutex
-	all map[route]*sender
+	lines  pipeline.Lines[*scripts.Script, sender]
 }
 
-type route struct {
-	node   string
-	script *scripts.Script
-}
-
-// of returns the sender of a key. Where it cannot be told which node has the key, or not yet, nothing is shared, for in
-// a pipeline for several nodes the slowest would hold up the others.
+// of returns the sender of a key.
 func (s *senders) of(script *scripts.Script, key string) *sender {
-	known, node := true, ""
-	switch rdb := s.client.rdb.(type) {
-	case *redis.Client:
-	case *redis.ClusterClient:
-		ctx, end := context.WithCancel(context.Background())
-		end() // what is known already, or an error: to ask may take a server's timeout
-		master, err := rdb.MasterForKey(ctx, key)
-		if known = err == nil; known {
-			node = master.Options().Addr
-		}
-	default:
-		known = false
+	shared := s.lines.Of(s.client.base, key, script, func() *sender { return &sender{client: s.client, script: script} })
+	if shared == nil {
+		// A key whose node is not known has a sender for itself, and keeps its own order.
+		return &sender{client: s.client, line: pipeline.Line[*job]{Width: math.MaxInt}}
 	}
-	if !known {
-		return &sender{client: s.client}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[route]*sender{}
-	}
-	r := route{node, script}
-	if s.all[r] == nil {
-		s.all[r] = &sender{client: s.client, script: script}
-	}
-	return s.all[r]
+	return shared
 }
 
-// mayBlock reports whether a caller may wait for Redis on its own goroutine, which is cheaper than to have another do it, but
-// keeps the caller until Redis answers or the timeout of the socket, which is the Client's, ends it. It may if Redis was
-// well the last time and the caller's deadline, if any, is further away than that.
+// mayBlock reports whether a caller may wait for Redis on its own goroutine, which is cheaper than to have
+// another do it, but keeps the caller until Redis answers or the timeout of the socket, which is the
+// Client's, ends it. It may if Redis was well the last time and the caller's deadline, if any, is further
+// away than that.
 func (s *senders) mayBlock(ctx context.Context) bool {
 	c := s.client
 	if !c.bounded || c.breaker.failures.Load() != 0 {

@@ -44,7 +44,7 @@ func TestSender_CallersOfDifferentKeysShareRoundTrips(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c, _, _, trips := delayed(t)
-			k, name := c.Keyed("k", ratelimit.PerHour(3), algorithm), redistest.Name(t)
+			k, name := c.Keyed("k", ratelimit.PerHour(3), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			allow := func(want bool, left int64) func(i int) {
 				return func(i int) {
 					r, err := k.Allow(t.Context(), fmt.Sprint(name, i))
@@ -55,7 +55,7 @@ func TestSender_CallersOfDifferentKeysShareRoundTrips(t *testing.T) {
 			}
 			for left := int64(2); left >= 0; left-- {
 				n := trips.trips(func() { each(keys, allow(true, left)) })
-				require.Less(t, n, int64(keys/4), "who arrives while a pipeline is under way joins the next one")
+				require.Less(t, n, int64(keys/4), "calls that arrive while a pipeline is under way join the next one")
 				t.Logf("%d keys in %d round trips", keys, n)
 			}
 			each(keys, allow(false, 0))
@@ -123,7 +123,7 @@ func TestSender_AServerThatForgotTheScriptIsTold(t *testing.T) {
 	})
 }
 
-// A pipeline whose reply is lost fails all who travelled in it, charges them once, and is one failure to the breaker.
+// A pipeline whose reply is lost fails all its callers, charges them once, and is one failure to the breaker.
 func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 	t.Parallel()
 	const keys = 60
@@ -150,8 +150,9 @@ func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 	}
 }
 
-// Of those whose context has no deadline and is cancelled while Redis hangs, only he who talks to it is kept, and not for long.
-func TestSender_WhoJoinsLeavesAtOnceWhenCancelled(t *testing.T) {
+// Of the callers whose contexts have no deadline and are cancelled while Redis hangs, only the one that sends
+// is kept, and not for long.
+func TestSender_CallersThatJoinLeaveAtOnceWhenCancelled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := newClient(t, server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 2*time.Second, -1 }))
@@ -167,7 +168,7 @@ func TestSender_WhoJoinsLeavesAtOnceWhenCancelled(t *testing.T) {
 		go func() {
 			_, err := k.Allow(ctx, fmt.Sprint(i))
 			if err == nil {
-				t.Error("granted by nobody")
+				t.Error("granted while Redis hangs")
 			}
 			ended <- time.Since(began)
 		}()

@@ -20,7 +20,7 @@ func TestKeyed_ACancelledCallerFailsNoStrangers(t *testing.T) {
 			t.Parallel()
 			rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
 			c := newClient(t, rdb)
-			k, name := c.Keyed("k", ratelimit.PerHour(1000), algorithm), redistest.Name(t)
+			k, name := c.Keyed("k", ratelimit.PerHour(1000), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			_, err := k.Peek(t.Context(), name)
 			require.NoError(t, err)
 

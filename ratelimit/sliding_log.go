@@ -9,9 +9,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// slidingLog is the algorithm of Redisson's RRateLimiter: an entry for every grant, which leaves after the interval. Of a
-// limit of the scope PerClient it only says what it is, as a *localLimit, and decides nothing.
-type slidingLog struct{ client *Client }
+// slidingLog is the algorithm of Redisson's RRateLimiter: an entry for every grant, which leaves after the
+// interval. Of a limit of the scope PerClient it only says what it is, as a *localLimit, and decides nothing.
+type slidingLog struct{}
 
 // recount is how often the whole log is counted, in case a peer has charged something that is not in it.
 const recount = time.Minute
@@ -27,7 +27,8 @@ type entry struct {
 	stamp  stamp
 }
 
-// member is an entry of the log as Redisson packs it: the length of the id, the id, and n in 32 bits, low byte first.
+// member is an entry of the log as Redisson packs it: the length of the id, the id, and n in 32 bits, low
+// byte first.
 func member(id [16]byte, n int64) string {
 	b := append(make([]byte, 0, 21), byte(len(id)))
 	return string(binary.LittleEndian.AppendUint32(append(b, id[:]...), uint32(n)))
@@ -91,7 +92,7 @@ func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 		return answer{}, err
 	}
 	s := &logSnapshot{
-		rate: reply[0], rateText: strconv.FormatInt(reply[0], 10), interval: micros(reply[1] * 1000),
+		rate: reply[0], rateText: strconv.FormatInt(reply[0], 10), interval: millis(reply[1]),
 		left: reply[2], reset: micros(reply[3]),
 	}
 	if last, ok := a.last.(*logSnapshot); ok && last.rate == s.rate && time.Since(last.counted) < recount {
@@ -128,7 +129,8 @@ func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 				e := entry{member: members[0]}
 				c.res.grant = []entry{e}
 				if len(a.calls) == 0 {
-					got.spans = append(got.spans, span{n: r.n, from: at.got + micros(delay), until: at.sent + micros(delay), entry: e})
+					ahead := micros(delay)
+					got.spans = append(got.spans, span{n: r.n, from: at.got + ahead, until: at.sent + ahead, entry: e})
 				}
 			case delay == -1:
 				c.err = ErrExceedsLimit
@@ -181,11 +183,12 @@ func (s *logSnapshot) denies(n int64, delay time.Duration) {
 	s.denied = append(s.denied, denial{n, delay})
 }
 
-func (s *logSnapshot) deny(n int64, passed time.Duration) (Result, bool) {
+func (s *logSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
 	for _, d := range s.denied {
 		if d.n <= n && n <= s.rate && passed < d.delay {
 			return Result{
-				Limit: s.rate, Remaining: max(0, min(s.left, d.n-1)), RetryAfter: d.delay - passed, ResetAfter: max(0, s.reset-passed),
+				Limit: s.rate, Remaining: max(0, min(s.left, d.n-1)),
+				RetryAfter: d.delay - passed, ResetAfter: max(0, s.reset-passed),
 			}, true
 		}
 	}
@@ -207,7 +210,7 @@ func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
 }
 
 func (s *logSnapshot) state() Result {
-	r, denied := s.deny(1, 0)
+	r, denied := s.cachedDenial(1, 0)
 	if !denied {
 		r = Result{Limit: s.rate, Remaining: max(0, s.left), ResetAfter: s.reset}
 	}

@@ -4,15 +4,22 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // upTo asks for as many of n permits as there are.
 func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 	if n == 0 {
-		return s.decide(ctx, 0)
+		return s.allow(ctx, 0)
 	}
-	if err := ctx.Err(); err != nil {
-		return Result{}, err
+	r, err := s.grantUpTo(ctx, n)
+	return r, s.operationError("allow up to", err)
+}
+
+func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
+	if ctx.Err() != nil {
+		return Result{}, contexts.Error(ctx)
 	}
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
@@ -31,8 +38,8 @@ func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 		s.client.count(r)
 		return r, nil
 	}
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && time.Since(began) >= impatience {
-		err = unavailable(ctx.Err())
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && time.Since(began) >= leastWait {
+		err = unavailable(contexts.Error(ctx))
 	}
 	if !errors.Is(err, ErrUnavailable) {
 		return Result{}, err
@@ -40,8 +47,9 @@ func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 	return s.upToByPolicy(n, err)
 }
 
-// partly asks for n permits one by one, which costs the scripts no more. The entries of a log are whole, so there each request is
-// for half of what is left to ask: whatever there is, is a sum of some of them, and taking them in order finds it.
+// partly asks for n permits one by one, which costs the scripts no more. The entries of a log are whole, so
+// there each request is for half of what is left to ask: whatever there is, is a sum of some of them, and
+// taking them in order finds it.
 func (s *keyState) partly(n int64) (a ask) {
 	if !s.prefetched.whole() {
 		a.addRun(1, n)

@@ -5,19 +5,23 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
 // wait blocks until n permits are granted.
 func (s *keyState) wait(ctx context.Context, n int64) error {
+	return s.operationError("wait", s.waitInLine(ctx, n))
+}
+
+func (s *keyState) waitInLine(ctx context.Context, n int64) error {
 	done := make(chan error, 1)
 	w, j, err := s.join(ctx, n, func(err error) { done <- err })
-	if err != nil {
+	if err != nil || w == nil {
 		return err
 	}
 	defer s.client.stats.waiting.Add(-1)
-	if j != nil {
-		s.out.submit(ctx, j)
-	}
+	s.sendFor(ctx, j)
 	select {
 	case err := <-done:
 		return err
@@ -29,7 +33,7 @@ func (s *keyState) wait(ctx context.Context, n int64) error {
 	case <-ctx.Done():
 	}
 	if s.leave(w) {
-		return ctx.Err()
+		return contexts.Error(ctx)
 	}
 	return <-done // it ended in the same instant
 }
@@ -41,7 +45,7 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 	over := func(err error) {
 		s.client.stats.waiting.Add(-1)
 		then()
-		f(err)
+		f(s.operationError("wait", err))
 	}
 	w, j, err := s.join(ctx, n, func(err error) {
 		go func() {
@@ -50,13 +54,13 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 			over(err)
 		}()
 	})
-	if err != nil {
+	if err != nil || w == nil {
 		then()
-		return s.client.refuse(f, err)
+		return s.client.refuse(f, s.operationError("wait", err))
 	}
 	stop = context.AfterFunc(ctx, func() {
 		if s.leave(w) {
-			over(ctx.Err())
+			over(contexts.Error(ctx))
 		}
 	})
 	close(stopped)
@@ -69,15 +73,19 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 	}
 }
 
-// join adds a waiter to the line, and returns what is to be sent for it.
+// join adds a waiter to the line, and returns what is to be sent for it. One for no permits does not wait:
+// there is no waiter.
 func (s *keyState) join(ctx context.Context, n int64, end func(error)) (*waiter, *job, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+	if ctx.Err() != nil {
+		return nil, nil, contexts.Error(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.client.gate.Closed() {
 		return nil, nil, ErrClosed
+	}
+	if n == 0 {
+		return nil, nil, nil
 	}
 	now := s.client.now()
 	w := &waiter{n: n, since: now, deadline: never, end: func(err error) {
@@ -117,7 +125,7 @@ func (s *keyState) leave(w *waiter) bool {
 	return left
 }
 
-// knowledgeLocked is what is known about the key, as those who wait see it.
+// knowledgeLocked is what is known about the key, as waiters see it.
 func (s *keyState) knowledgeLocked(now time.Duration) *knowledge {
 	if s.local != nil && s.trustedLocked(time.Now()) {
 		return &knowledge{snapshot: &localSnapshot{&s.local.log, now}, sent: now}
@@ -131,15 +139,15 @@ type localSnapshot struct {
 	at  time.Duration
 }
 
-func (*localSnapshot) deny(int64, time.Duration) (Result, bool) { return Result{}, false }
-func (*localSnapshot) state() Result                            { return Result{} }
+func (*localSnapshot) cachedDenial(int64, time.Duration) (Result, bool) { return Result{}, false }
+func (*localSnapshot) state() Result                                    { return Result{} }
 
 func (v *localSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	return v.log.wait(v.at+passed, total)
 }
 
-// pumpLocked serves those who wait as far as it can be done, has the line wake up when it can go on, and returns what is to be
-// sent.
+// pumpLocked serves the waiters as far as it can be done, has the line wake up when it can go on, and returns
+// what is to be sent.
 func (s *keyState) pumpLocked(now time.Duration) *job {
 	l := s.line
 	for {
@@ -171,7 +179,7 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 	}
 }
 
-// lookLocallyLocked serves those who wait by this process's own count, if there is one.
+// lookLocallyLocked serves the waiters by this process's own count, if there is one.
 func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 	if s.local == nil || !s.trustedLocked(time.Now()) && !(s.client.breaker.down.Load() && s.local.serveStale(time.Now())) {
 		return false
@@ -190,7 +198,7 @@ func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 	return true
 }
 
-// waitByPolicyLocked decides those who wait while Redis is away, in order.
+// waitByPolicyLocked decides the waiters while Redis is away, in order.
 func (s *keyState) waitByPolicyLocked(err error) {
 	b, l, now := &s.client.breaker, s.line, s.client.now()
 	l.retryAt = now + b.probe + rand.N(b.probe/2+1)
@@ -212,7 +220,7 @@ func (s *keyState) waitByPolicyLocked(err error) {
 	}
 }
 
-// giveBackLocked returns a job that gives back what was charged for those who have left.
+// giveBackLocked returns a job that gives back what was charged for waiters that have left.
 func (s *keyState) giveBackLocked(now time.Duration) *job {
 	spans := s.line.charged.takeAll()
 	if s.local != nil {
@@ -222,7 +230,7 @@ func (s *keyState) giveBackLocked(now time.Duration) *job {
 	if _, forgotten := s.algorithm.(*window); forgotten || s.client.breaker.refuse() != nil {
 		return nil
 	}
-	j := s.newJobLocked(jobBack)
+	j := s.newJobLocked(jobGiveBack)
 	if j != nil {
 		j.back = spans
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// line is a limiter of any kind, as those who wait see it.
+// line is a limiter of any kind, as waiters see it.
 type line struct {
 	allow    func(ctx context.Context, n int64) (ratelimit.Result, error)
 	wait     func(ctx context.Context, n int64) error
@@ -30,7 +30,7 @@ func inLines(t *testing.T, c *ratelimit.Client, what string, limit ratelimit.Lim
 		})
 	}
 	for kind, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "a fixed window": ratelimit.FixedWindow} {
-		k, name := c.Keyed("k", limit, algorithm), redistest.Name(t)
+		k, name := c.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 		run(kind, line{
 			func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.AllowN(ctx, name, n) },
 			func(ctx context.Context, n int64) error { return k.WaitN(ctx, name, n) },
@@ -43,7 +43,7 @@ func inLines(t *testing.T, c *ratelimit.Client, what string, limit ratelimit.Lim
 	}
 }
 
-// What the tests of x/sync's semaphore ask of those who wait, here of limiters.
+// What the tests of x/sync's semaphore ask of waiting, here of limiters.
 func waitingLikeXSync(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 	spend := func(t *testing.T, l line, n int64) {
 		r, err := l.allow(t.Context(), n)
@@ -51,7 +51,7 @@ func waitingLikeXSync(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient
 		require.True(t, r.Allowed)
 	}
 
-	inLines(t, c, "who asks for too much is told at once and holds up nobody", perSeconds(5, 1), func(t *testing.T, l line) {
+	inLines(t, c, "a request for too much fails at once and holds up no other", perSeconds(5, 1), func(t *testing.T, l line) {
 		spend(t, l, 5)
 		done := make(chan error, 3)
 		l.waitFunc(t.Context(), 1, func(err error) { done <- err })
@@ -62,7 +62,7 @@ func waitingLikeXSync(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient
 		}
 	})
 
-	inLines(t, c, "who asks for all is not starved by those who ask for one", perSeconds(5, 0.3), func(t *testing.T, l line) {
+	inLines(t, c, "a request for all is not starved by requests for one", perSeconds(5, 0.3), func(t *testing.T, l line) {
 		ctx, cancel := context.WithCancel(within(t, patience))
 		defer cancel()
 		var small sync.WaitGroup
@@ -88,7 +88,7 @@ func waitingLikeXSync(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient
 		}
 		r, err := l.allow(t.Context(), 1)
 		require.NoError(t, err)
-		require.False(t, r.Allowed, "nobody overtakes those who wait")
+		require.False(t, r.Allowed, "waiters are not overtaken")
 		began := time.Now()
 		stop()
 		require.ErrorIs(t, <-gaveUp, context.Canceled)

@@ -8,26 +8,26 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// run executes a script that is idempotent on its id, and retries what may succeed on a second try as often as the client's
-// options say, unless ended is closed. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
-func (c *Client) run(what call, ended <-chan struct{}) calls.Reply {
-	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.senders.send(what, ended) })
+// run executes a script that is idempotent on its id. It retries calls that may succeed later, as often as the options of the redis client
+// say, unless ended is closed. It blocks until an answer or the last failure; the timeouts of the redis client bound each attempt.
+func (c *Client) run(what call, ended <-chan struct{}) redisconn.Reply {
+	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.sender.send(what, ended) })
 }
 
-func (c *Client) retry(ended <-chan struct{}, once func() (*redis.Cmd, time.Time)) calls.Reply {
-	return calls.Retry(c.wheel, c.base, c.retries, ended, once)
+func (c *Client) retry(ended <-chan struct{}, once func() (*redis.Cmd, time.Time)) redisconn.Reply {
+	return redisconn.Retry(c.wheel, c.base, c.retries, ended, once)
 }
 
 // runReplicated asks for a lock and then, on the same connection, whether replicas have it too.
-func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{}) (r calls.Reply, missing error) {
+func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{}) (r redisconn.Reply, missing error) {
 	what := req.kind().acquire(req)
 	r = c.retry(ended, func() (*redis.Cmd, time.Time) {
 		ctx, sentAt := context.Background(), time.Now()
-		node, err := calls.Node(c.base, req.name())
-		if errors.Is(err, calls.ErrNodes) {
+		node, err := redisconn.Node(c.base, req.name())
+		if errors.Is(err, redisconn.ErrNodes) {
 			err = argument.Error("WithReplicas", fmt.Sprintf("%T", c.rdb), "needs a client whose nodes are known")
 		}
 		if err != nil {
@@ -36,7 +36,7 @@ func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{
 		conn := node.Conn()
 		defer conn.Close()
 		cmd := what.script.RunOnce(ctx, conn, what.keys, what.args...)
-		if g, err := readGrant(calls.Reply{Cmd: cmd}); err == nil && g.taken {
+		if g, err := readGrant(redisconn.Reply{Cmd: cmd}); err == nil && g.taken {
 			got, err := conn.Wait(ctx, want.n, want.timeout).Result()
 			switch {
 			case err != nil:
@@ -50,30 +50,4 @@ func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{
 		return cmd, sentAt
 	})
 	return r, missing
-}
-
-// await runs f and waits for it or for ended, whichever is first. In the second case it returns false, f goes on
-// on its goroutine, which its own timeouts end, and late gets the result. A nil ended needs no goroutine.
-func await[T any](c *Client, ended <-chan struct{}, f func() T, late func(T)) (result T, answered bool) {
-	if ended == nil {
-		return f(), true
-	}
-	done, gone := make(chan T), make(chan struct{})
-	c.gate.EnterInside()
-	go func() {
-		defer c.gate.Leave()
-		r := f()
-		select {
-		case done <- r:
-		case <-gone:
-			late(r)
-		}
-	}()
-	select {
-	case r := <-done:
-		return r, true
-	case <-ended:
-		close(gone)
-		return result, false
-	}
 }

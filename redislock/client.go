@@ -14,9 +14,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -25,48 +26,45 @@ import (
 // poolSize is enough for four renewals and a release at a time, and for a connection that hangs.
 const poolSize = 8
 
-// Client takes locks on one Redis. Make one per process and Redis with New; it is safe for concurrent use.
-//
-// Ground rules. Everything is set by New and never changes, except what mu guards. Whatever may talk to Redis on
-// a caller's behalf is counted by gate, so that Close knows when the last of it has ended.
+// Client takes locks on one Redis. Make one per process and Redis with New. It is safe for concurrent use.
 type Client struct {
-	rdb       redis.UniversalClient // for calls that somebody waits for
+	rdb       redis.UniversalClient // for calls of callers
 	base      redis.UniversalClient // what rdb is or embeds: knows the nodes
 	retries   int                   // of such a call
-	dedicated *calls.Dedicated      // for renewals and releases in the background
+	dedicated *redisconn.Dedicated  // for renewals and releases in the background
 
-	senders senders
+	sender sender
 
-	wheel    *wheel.Wheel
-	logger   *slog.Logger
-	hooks    Hooks
-	uuid     string
-	origin   time.Time // from which the times of locks count
-	defaults *lockConfig
-	config   atomic.Pointer[lockConfig] // the last one made
-	poll     time.Duration
-	nth      atomic.Uint64
-	channels *waitqueue.Channels
-	queues   *waitqueue.Group[*wish]
-	renewer  *renewal.Renewer
-	cleanup  *cleanup.Queue[pendingRelease]
-	gate     calls.Gate
+	wheel      *wheel.Wheel
+	logger     *slog.Logger
+	hooks      Hooks
+	uuid       string
+	origin     time.Time // from which the times of locks count
+	defaults   *sharedConfig
+	lastConfig atomic.Pointer[sharedConfig] // the last one made
+	poll       time.Duration
+	nth        atomic.Uint64
+	channels   *waitqueue.Channels
+	queues     *waitqueue.Group[queueKey, *acquisition]
+	renewer    *renewal.Renewer
+	cleanup    *cleanup.Queue[pendingRelease]
+	gate       gate.Gate // entered by all that talks to Redis, so that Close knows when the last of it has ended
 
-	mu      sync.Mutex
-	holders map[string]*Lock      // locks of exclusive kinds, by their queue
+	mu      sync.Mutex            // guards what follows; all else is set by New and never changes
+	holders map[queueKey]*Lock    // locks of exclusive kinds, by the queue of their waiters
 	held    map[*Lock]struct{}    // all others
 	limits  map[*Lock]wheel.Timer // of those with WithMaxHold
 	leases  map[shard]*renewal.Destination
 }
 
-// New returns a Client that takes its locks through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
-// a *redis.Ring or a type that embeds one of them. It does not talk to Redis yet and starts no goroutine. Errors match ErrInvalid.
+// New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a *redis.Ring, or a struct
+// that embeds one of them. It does not talk to Redis and starts no goroutine. Its errors match ErrInvalid. The caller keeps rdb open
+// until Close has returned.
 //
-// Calls go through rdb, its pool, hooks, timeouts and retries. A caller whose context ends is let go at once, and the call that it
-// left ends by the client's ReadTimeout: a client without one is refused. Renewals and late releases use a few connections of their
-// own, made from the same options, so that a pool busy with other work does not delay them; hooks of rdb do not see them. A client of
-// another type is used as well; since nothing is known of its nodes, it has none of this, and New logs a warning.
-// The caller keeps rdb open until Close has returned.
+// Calls go through rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; what it has sent then ends by
+// rdb's ReadTimeout, and a client without one is refused. Renewals and releases in the background use a few connections of their own,
+// made from the same options, so that a busy pool does not delay them; hooks of rdb do not see them. A client of another type works
+// too: its nodes are not known, so it has no connections of its own, and New logs a warning.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err := argument.Client(rdb); err != nil {
 		return nil, err
@@ -75,8 +73,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := calls.Base(rdb)
-	if calls.Endless(base) {
+	base := redisconn.Base(rdb)
+	if redisconn.Endless(base) {
 		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
 	}
 	if base == nil {
@@ -87,8 +85,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c := &Client{
 		rdb:      rdb,
 		base:     base,
-		retries:  calls.Retries(base),
-		senders:  senders{rdb: rdb, base: base, all: make(map[string]*sender)},
+		retries:  redisconn.Retries(base),
+		sender:   sender{rdb: rdb, base: base},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
 		hooks:    cfg.hooks,
@@ -98,7 +96,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		held:     make(map[*Lock]struct{}),
 		limits:   make(map[*Lock]wheel.Timer),
 		origin:   time.Now(),
-		holders:  make(map[string]*Lock),
+		holders:  make(map[queueKey]*Lock),
 		leases:   make(map[shard]*renewal.Destination),
 	}
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
@@ -108,16 +106,16 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.queues = c.newQueues()
-	c.dedicated = calls.NewDedicated(base, cfg.wheel, poolSize)
+	c.dedicated = redisconn.NewDedicated(base, cfg.wheel, poolSize)
 	c.cleanup = c.newCleanup()
 	return c, nil
 }
 
-// Mutex returns the lock of that name. It does not talk to Redis. The key in Redis is the name itself, as Redisson has it:
-// services in Java that use getLock(name) and this one exclude each other.
+// Mutex returns the lock of that name. It does not talk to Redis. The key in Redis is the name itself, as in Redisson: the lock excludes
+// services in Java that use getLock(name).
 //
-// A name is any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
-// hash tag such as {user:7}. A bad name or option is reported by Lock, TryLock and Do as an *InvalidError.
+// A name is 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a hash tag such as
+// {user:7}. Err and every method return an *InvalidError for a bad name or option.
 func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(plain, name, opts)
 }
@@ -128,14 +126,14 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 		m.config, m.err = c.lockConfig(opts)
 	}
 	if m.err == nil {
-		m.queue = m.config.terms(k) + name
+		m.key = queueKey{kind: k, config: m.config.handle, name: name}
 	}
 	return m
 }
 
-// Close releases the locks that are held, ends waiting calls with ErrClosed and returns when nothing of the Client is left
-// running, or when ctx ends: then the connections are closed all the same, calls in flight end by their own timeouts,
-// and locks that could not be released end with their lease. Closing twice is harmless. The wheel and rdb stay the caller's.
+// Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the Client is running, or until
+// ctx ends. In that case its connections are closed all the same, calls in flight end by their timeouts, and locks that could not be
+// released end with their leases. Closing twice is harmless. Close leaves the wheel and rdb open.
 func (c *Client) Close(ctx context.Context) error {
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
@@ -172,25 +170,23 @@ func (c *Client) Close(ctx context.Context) error {
 	return nil
 }
 
-// nextID names one acquisition: unique for ever, so that nothing meant for an old hold can touch a new one. To Redisson it
-// is the opaque field of a holder.
+// nextID returns the id of a new acquisition. It is unique for ever, so that no call about an old hold can touch a new one. To Redisson
+// it is an opaque field of the lock's hash.
 func (c *Client) nextID() string {
 	return c.uuid + ":" + strconv.FormatUint(c.nth.Add(1), 10)
 }
 
-// shard is a group of locks that are renewed together: of one kind, on the node that was their master when the first of them was taken. A
-// node that hangs delays the renewals of its own locks only. Calls find the present master of each key by themselves.
+// shard is a group of locks that are renewed together: of one kind, on the node that was their master when the first of them was taken.
+// A node that hangs delays the renewals of its own locks only. Renewals find the present master of each key by themselves.
 type shard struct {
 	kind *kind
 	node string
 }
 
-// destination is where a lock is renewed.
+// destination returns where a lock is renewed.
 func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 	s := shard{kind: req.kind()}
-	if node, err := calls.Node(c.base, req.name()); err == nil {
-		s.node = node.Options().Addr
-	}
+	s.node, _ = redisconn.NodeAddr(c.base, req.name())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d = c.leases[s]; d == nil {
@@ -204,10 +200,10 @@ func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 func (c *Client) keep(l *Lock) {
 	c.mu.Lock()
 	if l.kind().exclusive {
-		if before := c.holders[l.mutex.queue]; before != nil { // it was lost, and does not know yet
+		if before := c.holders[l.mutex.key]; before != nil { // it was lost, and does not know yet
 			c.held[before] = struct{}{}
 		}
-		c.holders[l.mutex.queue] = l
+		c.holders[l.mutex.key] = l
 	} else {
 		c.held[l] = struct{}{}
 	}
@@ -217,11 +213,12 @@ func (c *Client) keep(l *Lock) {
 	}
 }
 
+// drop removes a lock that is not held any more.
 func (c *Client) drop(l *Lock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holders[l.mutex.queue] == l {
-		delete(c.holders, l.mutex.queue)
+	if c.holders[l.mutex.key] == l {
+		delete(c.holders, l.mutex.key)
 	} else {
 		delete(c.held, l)
 	}
@@ -240,16 +237,16 @@ func (c *Client) limit(l *Lock) {
 	c.mu.Lock()
 	_, kept := c.held[l]
 	var err error
-	if kept || c.holders[l.mutex.queue] == l {
-		c.limits[l], err = c.wheel.AfterFunc(d, l.overdue)
+	if kept || c.holders[l.mutex.key] == l {
+		c.limits[l], err = c.wheel.AfterFunc(d, l.maxHoldReached)
 	}
 	c.mu.Unlock()
 	if err != nil {
-		l.overdue()
+		l.maxHoldReached()
 	}
 }
 
-// since is how long ago something was, in time since origin.
+// since returns how long ago an instant was that is given as time since origin.
 func (c *Client) since(at time.Duration) time.Duration { return time.Since(c.origin) - at }
 
 // newUUID returns a version 4 UUID in text form.

@@ -7,7 +7,8 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 )
 
 // do is the Do of every kind of lock.
@@ -36,7 +37,7 @@ func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*L
 	return f(l.Context(ctx))
 }
 
-// mustCall panics with an *InvalidError if a function that is to be called is nil: there is nobody to return it to.
+// mustCall panics with an *InvalidError if the function that is to be called later is nil: the error cannot be returned.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))
@@ -44,14 +45,14 @@ func mustCall(isNil bool) {
 }
 
 // admit checks what every call begins with, and enters the gate.
-func admit(ctx context.Context, g *calls.Gate, name string, refused error) error {
+func admit(ctx context.Context, g *gate.Gate, name string, refused error) error {
 	switch {
 	case refused != nil:
 		return refused
 	case ctx == nil:
 		return argument.Nil("context")
 	case ctx.Err() != nil:
-		return operationError("lock", name, calls.Ended(ctx))
+		return operationError("lock", name, contexts.Error(ctx))
 	case !g.Enter():
 		return ErrClosed
 	}

@@ -8,10 +8,10 @@
 //   - A loss is announced before Redis can give the lock to another: [Lock.Done] closes, contexts of the lock end with
 //     the cause [ErrLost], [Lock.Valid] is false. This holds while Redis hangs or cannot be reached, as long as the
 //     process gets to run and the clocks differ by at most one percent in rate. A loss is final.
-//   - A waiter gets the lock when it is free, whatever messages were lost: it looks again after each unlock, after each
-//     interruption of its subscription, when the holder's lease ends, and at the latest every five seconds.
+//   - A waiter gets the lock when it is free, whatever messages were lost: it asks again after each unlock, after each
+//     interruption of its subscription, when the holder's lease ends, and at its poll, every five seconds by default.
 //   - A call returns when its context ends, also while Redis hangs, and [Lock.Unlock] frees the key also if its
-//     context has ended. What a failed call may have taken is given back in the background.
+//     context has ended. What a failed call may have taken is released in the background.
 //   - Nothing that belongs to another hold is ever touched: each acquisition has an id of its own.
 //   - No clock of a client reaches Redis.
 //

@@ -1,4 +1,6 @@
 package redislock
 
 // Join makes one Lock of several, all of which must be held, as MultiMutex does.
-func (c *Client) Join(parts ...*Lock) *Lock { return c.join("joined", newJoint(len(parts), parts)) }
+func (c *Client) Join(parts ...*Lock) *Lock {
+	return c.compositeLock("composite", newComposite(len(parts), parts))
+}

@@ -2,7 +2,7 @@ package redislock
 
 import "time"
 
-// Event tells a hook what happened to a lock. Which fields are set depends on the hook.
+// Event is what happened to a lock. The hook determines which fields are set.
 type Event struct {
 	Name  string
 	Token int64         // the fencing token, if the lock has one
@@ -11,15 +11,15 @@ type Event struct {
 	Err   error         // Lost: why
 }
 
-// Hooks are functions that are told what happens to the locks of a Client, for metrics and traces. Each may be nil. They run where
-// the event happens, several at a time, and must return soon: Lost and Renewed run where leases are looked after. They may use
-// neither the lock nor the Client.
+// Hooks are functions that are called for what happens to the locks of a Client, for metrics and traces. Each may be nil. They run where
+// the event happens, several at a time, and must return soon: Lost and Renewed run on the goroutines that renew leases. They must not
+// use the lock or the Client.
 type Hooks struct {
 	Acquired  func(Event) // a call got the lock
 	Contended func(Event) // a call found the lock held, once per call
-	Renewed   func(Event) // the watchdog prolonged the lock
+	Renewed   func(Event) // the watchdog renewed the lock
 	Lost      func(Event) // the lock ended before it was unlocked
-	Released  func(Event) // the holder gave the lock back, or Close did; Redis may not have confirmed it
+	Released  func(Event) // Unlock or Close released the lock; Redis may not have confirmed it
 }
 
 func (h *Hooks) acquired(l *Lock, took time.Duration) {
@@ -36,12 +36,12 @@ func (h *Hooks) contended(e *LockedError) {
 
 func (h *Hooks) lost(l *Lock, err error) {
 	if h.Lost != nil {
-		h.Lost(Event{Name: l.name(), Token: l.token, Took: l.client().since(l.since), Err: err})
+		h.Lost(Event{Name: l.name(), Token: l.token, Took: l.client().since(l.madeAt), Err: err})
 	}
 }
 
 func (h *Hooks) released(l *Lock) {
 	if h.Released != nil {
-		h.Released(Event{Name: l.name(), Token: l.token, Took: l.client().since(l.since)})
+		h.Released(Event{Name: l.name(), Token: l.token, Took: l.client().since(l.madeAt)})
 	}
 }

@@ -3,26 +3,22 @@ package redislock
 import (
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// kind is all that tells one sort of lock from another: its scripts, their keys and arguments, and where its waiters
-// listen. Everything else (asking and asking again, waiting, the watchdog, hand-off, retried releases, the Lock itself)
-// is written once and knows locks by their kind alone.
+// kind is all that distinguishes one kind of lock from another: its scripts, their keys and arguments, and the channels of its
+// waiters. Everything else (attempts and retries, waiting, the watchdog, hand-overs, releases in the background, the Lock
+// itself) is written once for all kinds.
 //
 // To add a kind:
 //
 //  1. Write its scripts in internal/scripts, each idempotent on the id, with the replies described below.
 //  2. Declare a package-level *kind. Its functions only build calls; they must not block or keep the request.
-//     Enter it in kinds.
 //  3. Give the Client a constructor that returns newMutex(thatKind, name, opts), or a type made of several such Mutexes,
 //     as a read/write lock is made of one for readers and one for the writer.
 //  4. If it renews by a script of its own, set renew and renewKeys; leases are batched per kind without more ado.
 type kind struct {
-	// label tells locks of different kinds under one name apart within the process. It must be unique, and one word.
-	label string
-
 	// mark is appended to the id of each request, such as Redisson's ":write".
 	mark string
 
@@ -31,28 +27,27 @@ type kind struct {
 	// the way may end by itself, -1 if it will not. An error reply that scripts.WrongKind recognises becomes ErrWrongKind.
 	acquire func(*request) call
 
-	// release frees the lock and wakes those who wait. The script replies 1 if it was held under the id, else 0.
+	// release frees the lock and wakes the waiters. The script replies 1 if it was held under the id, else 0.
 	release func(*request) call
 
-	// leave is set for kinds whose server remembers who waits. It takes a request that is given up out of the books, and
-	// frees the lock if it holds it. Such a request keeps one id for as long as it waits; of other kinds, each attempt
-	// has an id of its own.
+	// leave is set for kinds whose server remembers waiters. It removes the place of a request that is given up, and frees
+	// the lock if the request holds it. Such a request keeps one id for as long as it waits; requests of other kinds get a new
+	// id for each attempt.
 	leave func(*request) call
 
-	// channel is where a waiter hears that a look may be worth while. All who wait for a lock on the same terms stand in one queue of
-	// the process, of which only the head asks Redis; those of a kind with leave each in their own, so that only their channels
-	// may depend on the id.
+	// channel names the channel on which a waiter hears that it should ask again. Only the channels of kinds with leave may
+	// depend on the id: their waiters have a queue each.
 	channel func(name, id string) string
 
-	// exclusive says that one Lock at a time holds it and that who of a process comes next is the process's business. Then its
-	// waiters do not ask Redis while a Lock of the same process holds it, and are handed the lock directly.
+	// exclusive says that one Lock at a time holds the lock, and that the process decides which of its waiters comes next. Then
+	// waiters do not ask Redis while a Lock of their process holds it, and the lock is handed over to them directly.
 	exclusive bool
 
-	// force frees the lock whoever holds it and wakes those who wait. The script replies 1 if it was held, else 0.
+	// force frees the lock, whatever hold has it, and wakes the waiters. The script replies 1 if it was held, else 0.
 	force func(*request) call
 
-	// within is a kind whose holder has this one too: the writer may read. An Owner who holds that one gets the same Lock, and one
-	// who holds this one is refused that.
+	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets this one too, and an Owner
+	// that holds this kind is refused that one.
 	within *kind
 
 	// renew sets the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each, ARGV
@@ -63,15 +58,16 @@ type kind struct {
 	renewKeys func(name, id string) []string
 }
 
-// request is one acquisition of a lock, wished for or achieved. It does not change once it was sent.
+// request is what Redis knows an acquisition by. It does not change once it was sent.
 type request struct {
 	mutex *Mutex
 	id    string // the holder's field: unique for ever
-	spare int32  // how many tokens more may be needed to hand the lock on
-	waits bool   // whoever is refused goes on waiting; false for TryLock
+	waits bool   // after a refusal; false for TryLock
+
+	handoffsWanted int32 // how many tokens may be needed for hand-overs
 
 	// Of a fenced hold: the last token that Redis has reserved for it, and the last one used.
-	reserved, used int64
+	lastReserved, lastUsed int64
 }
 
 func (r *request) client() *Client    { return r.mutex.client }
@@ -80,7 +76,7 @@ func (r *request) name() string       { return r.mutex.name }
 func (r *request) ttl() time.Duration { return r.mutex.config.lease }
 func (r *request) fenced() bool       { return r.mutex.config.fenced }
 
-// verb is the command that wakes waiters.
+// verb is the command that publishes a release.
 func (r *request) verb() string { return r.mutex.client.channels.Verb() }
 
 // call is one execution of a script.
@@ -103,13 +99,12 @@ const fenceMillis = 86_400_000
 
 // plain is Redisson's RLock: a hash named like the lock whose one field is the holder.
 var plain = &kind{
-	label: "plain",
 	acquire: func(r *request) call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			return call{scripts.LockAcquire, keys, []any{r.id, calls.Millis(r.ttl()), fenceMillis, r.spare}}
+			return call{scripts.LockAcquire, keys, []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}}
 		}
-		return call{scripts.LockAcquire, []string{r.name()}, []any{r.id, calls.Millis(r.ttl())}}
+		return call{scripts.LockAcquire, []string{r.name()}, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
 	release: func(r *request) call { return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name())) },
 	force: func(r *request) call {
@@ -124,12 +119,9 @@ var plain = &kind{
 // where there are any, all other releases have one key, and so succeed while their slot migrates.
 func (r *request) returningTokens(release *scripts.Script, channel string) call {
 	what := call{release, []string{r.name()}, []any{r.id, r.verb(), channel}}
-	if r.used < r.reserved {
+	if r.lastUsed < r.lastReserved {
 		what.keys = append(what.keys, scripts.LockFence(r.name()))
-		what.args = append(what.args, r.reserved, r.used)
+		what.args = append(what.args, r.lastReserved, r.lastUsed)
 	}
 	return what
 }
-
-// kinds are those with waiters, by their labels.
-var kinds = map[string]*kind{plain.label: plain, fair.label: fair, reading.label: reading, writing.label: writing}

@@ -8,8 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -17,21 +19,21 @@ import (
 // unlockGrace is how long Unlock waits for Redis after its context has ended.
 const unlockGrace = time.Second
 
-// headStart is what processes that wait elsewhere get when this one has handed a lock round among its own callers.
+// headStart is the advantage of other processes after this one has handed a lock over among its own callers.
 const headStart = 2 * time.Millisecond
 
 // Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use, and its methods are harmless on a
 // nil or zero Lock, which is not held.
 type Lock struct {
 	request
-	lease   span
-	token   int64
-	asked   time.Duration // when the request that Redis granted was sent, since client.origin
-	since   time.Duration // when this Lock was made, likewise
-	longest atomic.Int64  // the longest extension asked for; with any, it is not to be passed on
-	left    int32         // how often it may be passed on
-	doubt   bool          // a copy of the request may still be under way
-	passed  bool          // from another Lock of this process
+	lease        lease
+	token        int64
+	askedAt      time.Duration // when the request that Redis granted was sent, since client.origin
+	madeAt       time.Duration // when this Lock was made, likewise
+	longest      atomic.Int64  // the longest extension asked for; a lock with one is not handed over
+	handoffsLeft int32         // how often it may be handed over
+	ambiguous    bool          // a copy of the request may still be in flight
+	handedOver   bool          // from another Lock of this process
 }
 
 // Name returns the lock's name.
@@ -43,7 +45,7 @@ func (l *Lock) Name() string {
 }
 
 // Done is closed when the lock is no longer held: lost, unlocked, or released by the Client's Close. A loss is announced
-// before Redis can give the lock to another, also while Redis hangs, as long as this process gets to run and its clock
+// before Redis can give the lock to another holder, also while Redis hangs, as long as this process gets to run and its clock
 // differs from the server's by at most one percent in rate.
 func (l *Lock) Done() <-chan struct{} {
 	if !l.valid() {
@@ -66,8 +68,8 @@ func (l *Lock) Err() error {
 	return err
 }
 
-// Valid reports whether the lock is held at this instant as far as this process can know. It does not talk to Redis. Ask
-// right before an effect that must not overlap with another holder's; only a check where the effect takes place closes the gap.
+// Valid reports whether the lock is held at this instant, as far as this process can know. It does not talk to Redis. Call it right
+// before an effect that must not overlap with another holder's. Only a check where the effect takes place closes the gap.
 func (l *Lock) Valid() bool { return l.valid() && l.lease.Valid() }
 
 // Deadline is the instant at which the lock is lost unless it is renewed before, counted from before the last
@@ -88,9 +90,9 @@ func (l *Lock) Token() int64 {
 	return l.token
 }
 
-// Extend makes the lock last for d from now, 1 ms to 365 days, if it would end sooner; it never makes it shorter. A lock with
-// renewal goes on being renewed for its lease: for that one, Extend is a way to survive a longer outage of Redis. It blocks for
-// one round trip, at most until ctx ends.
+// Extend makes the lock last for d from now, 1 ms to 365 days, if it would end sooner. It never makes the lock end sooner. A lock with
+// renewal is still renewed for its lease; Extend lets it survive a longer outage of Redis. It blocks for one round trip, at most
+// until ctx ends.
 //
 // The error matches ErrLost, ErrNotHeld or ErrClosed if the lock is not held any more. After any other error the lock is held
 // as before and may last longer in Redis than Deadline tells.
@@ -103,10 +105,10 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	case d < renewal.MinTTL || d > renewal.MaxTTL:
 		return argument.Error("Extend", d, "must be 1ms to 8760h")
 	case ctx.Err() != nil:
-		return operationError("extend", l.name(), calls.Ended(ctx))
+		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
 	switch lease := l.lease.(type) {
-	case *joint:
+	case *composite:
 		return lease.extend(ctx, d)
 	case *entry:
 		if err := l.Err(); err != nil {
@@ -125,10 +127,10 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{l.id, calls.Millis(d)}}
-	r, answered := await(c, ctx.Done(), func() calls.Reply { return c.run(what, ctx.Done()) }, func(calls.Reply) {})
+	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{l.id, redisconn.Millis(d)}}
+	r, answered := gate.Await(&c.gate, ctx.Done(), func() redisconn.Reply { return c.run(what, ctx.Done()) }, func(redisconn.Reply) {})
 	if !answered {
-		return operationError("extend", l.name(), calls.Ended(ctx))
+		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
 	held, err := r.Int64Slice()
 	switch {
@@ -153,16 +155,16 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	return l.lease.Context(parent)
 }
 
-// Unlock gives the lock back and wakes those who wait for it. Whatever it returns, the lock is no longer held: Done is
-// closed and no renewal is sent any more. It blocks for one round trip.
+// Unlock releases the lock and wakes its waiters. Whatever it returns, the lock is no longer held: Done is closed and no renewal is
+// sent any more. It blocks for one round trip.
 //
-// The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits up to a second for the answer. If there is
-// none, or Redis fails, the error matches ErrUnconfirmed, and the release is retried in the background until it succeeds or the
-// lease is over. If Redis refuses it for good, the lock ends with its lease.
+// The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits for the answer for up to a second. If
+// there is none, or Redis fails, the error matches ErrUnconfirmed, and the release is retried in the background until it succeeds or
+// the lease is over. If Redis refuses it for good, the lock ends with its lease.
 //
-// The error matches ErrLost if the lock was lost before, ErrNotHeld if it was unlocked before, ErrClosed if the Client was
-// closed. In none of these cases is the hold of another touched. A lock that was held when Unlock was called is not lost,
-// however long Redis took to answer.
+// The error matches ErrLost if the lock was lost before, ErrNotHeld if it was unlocked before, and ErrClosed if the Client was
+// closed. In none of these cases is another hold touched. A lock that was held when Unlock was called is not lost, however long Redis
+// takes to answer.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if !l.valid() {
 		return ErrNotHeld
@@ -171,7 +173,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		return argument.Nil("context")
 	}
 	switch lease := l.lease.(type) {
-	case *joint:
+	case *composite:
 		return lease.unlock(ctx)
 	case *entry:
 		return lease.unlock(ctx)
@@ -205,35 +207,35 @@ func (l *Lock) Unlock(ctx context.Context) error {
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	c := l.client()
 	began := time.Now()
-	patience, stop := c.patience(ctx)
+	ended, stop := contexts.After(ctx, c.wheel, unlockGrace)
 	defer stop()
-	r, answered := await(c, patience,
-		func() calls.Reply {
-			r := c.run(l.kind().release(&l.request), patience)
+	r, answered := gate.Await(&c.gate, ended,
+		func() redisconn.Reply {
+			r := c.run(l.kind().release(&l.request), ended)
 			l.wakeNext()
 			return r
 		},
-		func(r calls.Reply) {
-			if r.Err() != nil || l.doubt {
-				l.releaseLater(0, l.doubt)
+		func(r redisconn.Reply) {
+			if r.Err() != nil || l.ambiguous {
+				l.releaseLater(0, l.ambiguous)
 			}
 		})
 	if !answered {
-		return unconfirmed(l.name(), calls.Ended(ctx))
+		return unconfirmed(l.name(), contexts.Error(ctx))
 	}
-	gone := r.Doubt // then an unanswered first copy has released it
+	gone := r.Ambiguous // then an unanswered first copy may have released it
 	released, err := r.Int64()
 	switch {
 	case wrongKind(err):
 		return lostBefore("unlock", l.name(), err)
 	case err != nil:
-		l.releaseLater(0, l.doubt)
-		if calls.Final(err) {
+		l.releaseLater(0, l.ambiguous)
+		if redisconn.Permanent(err) {
 			return operationError("unlock", l.name(), err)
 		}
 		return unconfirmed(l.name(), err)
 	}
-	if l.doubt {
+	if l.ambiguous {
 		l.releaseLater(cleanup.LateCopy, true)
 	}
 	// If the answer came after the deadline, the lease has ended meanwhile, and not before.
@@ -243,38 +245,23 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// wakeNext has those look who came while the lock was being released and found it taken. After a row of hand-overs other processes,
-// who learn of it by the message, go first.
+// wakeNext wakes the waiters of this process that found the lock taken while it was being released. After a row of hand-overs, other
+// processes, which learn of the release by the message, go first.
 func (l *Lock) wakeNext() {
 	if !l.kind().exclusive {
 		return
 	}
-	look := func() { l.client().queues.Kick(l.mutex.queue) }
-	if l.passed {
-		_, err := l.client().wheel.AfterFunc(headStart, look)
-		if err == nil {
+	kick := func() { l.client().queues.Kick(l.mutex.key) }
+	if l.handedOver {
+		if _, err := l.client().wheel.AfterFunc(headStart, kick); err == nil {
 			return
 		}
 	}
-	look()
+	kick()
 }
 
-// patience is closed a while after ctx has ended.
-func (c *Client) patience(ctx context.Context) (<-chan struct{}, func()) {
-	if ctx.Done() == nil {
-		return nil, func() {}
-	}
-	over := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		if _, err := c.wheel.AfterFunc(unlockGrace, func() { close(over) }); err != nil {
-			close(over)
-		}
-	})
-	return over, func() { stop() }
-}
-
-// lost is called once if the lease ends without Unlock.
-func (l *Lock) lost(err error) {
+// onLost is called once if the lease ends without Unlock.
+func (l *Lock) onLost(err error) {
 	c := l.client()
 	c.drop(l)
 	var lost *renewal.LostError
@@ -283,18 +270,18 @@ func (l *Lock) lost(err error) {
 	}
 	c.hooks.lost(l, err)
 	if l.kind().exclusive {
-		c.queues.Kick(l.mutex.queue)
+		c.queues.Kick(l.mutex.key)
 	}
 	if errors.Is(err, renewal.ErrGone) {
 		return
 	}
 	// A renewal that was given up may still have been executed and keep the key for another lease that nobody uses.
-	// Release it, but not before the time for which it was last promised to the holder: he may need it to stop.
+	// Release it, but not before the time for which it was last promised: its holder may need that time to stop.
 	l.releaseLater(time.Until(lost.Due.Add(l.ttl()/8)), false)
 }
 
-// overdue ends a lock that has been held for as long as it may. The key goes a little later: its holder may need time to stop.
-func (l *Lock) overdue() {
+// maxHoldReached ends a lock that has been held for as long as it may. The key goes a little later: its holder may need time to stop.
+func (l *Lock) maxHoldReached() {
 	c := l.client()
 	if !c.gate.Enter() {
 		return // Close releases it
@@ -312,15 +299,15 @@ func (l *Lock) overdue() {
 
 func (l *Lock) valid() bool { return l != nil && l.lease != nil }
 
-// held is the lock that l stands for: l itself, or that of its Owner.
-func (l *Lock) held() *Lock {
+// underlying returns the lock that l stands for: l itself, or that of its Owner.
+func (l *Lock) underlying() *Lock {
 	if e, ok := l.lease.(*entry); ok {
 		return e.hold.lock
 	}
 	return l
 }
 
-// entries is how many Locks on the hold are still to be unlocked: 1 without an Owner.
+// entries returns how many Locks on the hold are still to be unlocked: 1 without an Owner.
 func (l *Lock) entries() int {
 	if e, ok := l.lease.(*entry); ok {
 		return e.hold.entries()
@@ -328,7 +315,7 @@ func (l *Lock) entries() int {
 	return 1
 }
 
-// owner is whose lock it is, nil without an Owner.
+// owner returns the Owner of the lock, or nil.
 func (l *Lock) owner() *Owner {
 	if e, ok := l.lease.(*entry); ok {
 		return e.hold.owner

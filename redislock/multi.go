@@ -10,23 +10,22 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// multi is the kind of a lock made of several. It is never asked for: its parts are.
-var multi = &kind{label: "multi"}
+// multi is the kind of a lock made of several. Only its parts are requested.
+var multi = &kind{}
 
-// MultiMutex is the lock of several names at once: it is held when all of them are. It holds no state of its own and is
-// safe for concurrent use.
+// MultiMutex is the lock of several names at once: it is held when all of them are. It has no state of its own and is safe for
+// concurrent use.
 type MultiMutex struct {
 	client *Client
-	names  []string // in the order in which they are taken, so that no two callers wait for each other
+	names  []string // sorted; they are taken in this order, so that no two callers wait for each other
 	parts  []*Mutex
 	err    error
 }
 
-// MultiMutex returns the lock of all these names, at least one, none twice. It does not talk to Redis. Each of them is the lock
-// that Mutex returns for it, so holders of the whole and of single names exclude each other, as they do with Redisson's
-// getMultiLock. In a cluster the names may be on different nodes. Options are those of Mutex and apply to each part, except that
-// WithFencing is refused: each name has tokens of its own. A bad name or option is reported by Err and by every method as an
-// *InvalidError.
+// MultiMutex returns the lock of all these names, at least one, none twice. It does not talk to Redis. Its parts are the locks that
+// Mutex returns for the names, so it excludes holders of single names too, as Redisson's getMultiLock does. In a cluster the names
+// may be on different nodes. Options are those of Mutex and apply to each part. WithFencing is refused: each name has tokens of its
+// own. Err and every method return an *InvalidError for a bad name or option.
 func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 	m := &MultiMutex{client: c, names: slices.Sorted(slices.Values(names))}
 	if len(m.names) == 0 {
@@ -54,23 +53,23 @@ func (m *MultiMutex) Err() error { return m.err }
 // Names returns the names, sorted.
 func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 
-// Lock takes all locks, one after the other in the order of their names, waiting for each; those that it has are renewed meanwhile. If
-// one cannot be had, Lock releases the others and returns the error that Mutex.Lock returned for it.
+// Lock takes all locks, one after the other in the order of their names, and waits for each. Parts that it has taken are renewed
+// meanwhile. If a part cannot be taken, Lock releases the others and returns the error of Mutex.Lock.
 //
-// The Lock's Name is the names, joined by commas. It is lost as soon as one of its parts is: Done is closed, Err tells which, and
-// the other parts are released an eighth of their lease later. Its Deadline is that of the part that ends first.
+// The Name of the Lock is the names, joined by commas. The Lock is lost as soon as one of its parts is: Done is closed, Err tells
+// which part, and the others are released an eighth of their lease later. Its Deadline is that of the part that ends first.
 func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.take(ctx, (*Mutex).Lock) }
 
-// TryLock takes all locks if they are free, and none otherwise. The error is that of the first, in order of names, that could not be had.
-// It blocks for one round trip for each.
+// TryLock takes all locks if they are free, and none otherwise. Its error is that of the first part, in the order of names, that could
+// not be taken. It blocks for one round trip for each name, at most until ctx ends.
 func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.take(ctx, (*Mutex).TryLock)
 }
 
-// LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called exactly once, on a goroutine of its
-// own, with what Lock would have returned. It waits in the line of one name at a time, as Lock does. cancel ends the wait, unless it is
-// decided already: then the parts that it has are released, and f gets an error that matches context.Canceled. cancel may be called any
-// number of times. LockFunc panics if f is nil.
+// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a goroutine of its own, with
+// what Lock would have returned. cancel ends the wait, unless it is decided already; then the parts that were taken are released, and
+// f gets an error that matches context.Canceled. cancel may be called any number of times. LockFunc panics with an *InvalidError
+// if f is nil.
 func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	gate := &m.client.gate
@@ -79,11 +78,11 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 		return func() {}
 	}
 	ctx, cancel = context.WithCancel(ctx)
-	g := gathering{multi: m}
+	a := multiAcquisition{multi: m}
 	var next func()
 	next = func() {
-		g.turn().LockFunc(ctx, func(part *Lock, err error) {
-			l, more, err := g.add(ctx, part, err)
+		a.next().LockFunc(ctx, func(part *Lock, err error) {
+			l, more, err := a.add(ctx, part, err)
 			if more {
 				next()
 				return
@@ -97,7 +96,7 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 	return cancel
 }
 
-// Do runs f while holding the lock, as Mutex.Do does.
+// Do calls f while it holds the lock, as Mutex.Do does.
 func (m *MultiMutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client.logger, m.Lock, f)
 }
@@ -106,51 +105,51 @@ func (m *MultiMutex) take(ctx context.Context, one func(*Mutex, context.Context)
 	if m.err != nil {
 		return nil, m.err
 	}
-	g := gathering{multi: m}
+	a := multiAcquisition{multi: m}
 	for {
-		part, err := one(g.turn(), ctx)
-		if l, more, err := g.add(ctx, part, err); !more {
+		part, err := one(a.next(), ctx)
+		if l, more, err := a.add(ctx, part, err); !more {
 			return l, err
 		}
 	}
 }
 
-// name is that of the whole.
+// name returns the names, joined by commas.
 func (m *MultiMutex) name() string { return strings.Join(m.names, ",") }
 
-// gathering is a call for all the locks, which takes one after the other.
-type gathering struct {
+// multiAcquisition is a call for all locks, which takes one after the other.
+type multiAcquisition struct {
 	multi *MultiMutex
 	parts []*Lock
-	lost  int // how often parts were lost before all could be had
+	lost  int // how often parts were lost before all had been taken
 }
 
-// turn is the part to take next.
-func (g *gathering) turn() *Mutex { return g.multi.parts[len(g.parts)] }
+// next returns the part to take next.
+func (a *multiAcquisition) next() *Mutex { return a.multi.parts[len(a.parts)] }
 
-// add takes in what the call for a part has returned, and reports whether there are more to take. If not, it returns what the whole
-// call does, and keeps nothing after an error; it then blocks for a round trip.
-func (g *gathering) add(ctx context.Context, part *Lock, err error) (l *Lock, more bool, _ error) {
-	m := g.multi
+// add takes the result of the call for a part, and reports whether there are more parts to take. If not, it returns the result of the
+// whole call. After an error it releases what was taken, for which it blocks for a round trip.
+func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *Lock, more bool, _ error) {
+	m := a.multi
 	if err != nil {
-		giveBackAll(ctx, g.parts)
+		unlockAll(ctx, a.parts)
 		return nil, false, err
 	}
-	if g.parts = append(g.parts, part); len(g.parts) < len(m.parts) {
+	if a.parts = append(a.parts, part); len(a.parts) < len(m.parts) {
 		return nil, true, nil
 	}
-	if slices.IndexFunc(g.parts, func(part *Lock) bool { return !part.Valid() }) < 0 {
-		return m.client.join(m.name(), newJoint(len(g.parts), g.parts)), false, nil
+	if slices.IndexFunc(a.parts, func(part *Lock) bool { return !part.Valid() }) < 0 {
+		return m.client.compositeLock(m.name(), newComposite(len(a.parts), a.parts)), false, nil
 	}
-	giveBackAll(ctx, g.parts) // what was not renewed is over before the last one could be had
-	g.parts, g.lost = nil, g.lost+1
-	if g.lost < slowTries {
+	unlockAll(ctx, a.parts) // the first leases ended before the last part was taken
+	a.parts, a.lost = nil, a.lost+1
+	if a.lost < maxSlowReplies {
 		return nil, true, nil
 	}
-	return nil, false, operationError("lock", m.name(), errors.New("parts were lost before all could be had"))
+	return nil, false, operationError("lock", m.name(), errors.New("parts were lost before all had been taken"))
 }
 
-// join makes a Lock of a joint.
-func (c *Client) join(name string, j *joint) *Lock {
-	return &Lock{request: request{mutex: &Mutex{client: c, kind: multi, name: name}}, lease: j, since: time.Since(c.origin)}
+// compositeLock makes a Lock of several.
+func (c *Client) compositeLock(name string, lease *composite) *Lock {
+	return &Lock{request: request{mutex: &Mutex{client: c, kind: multi, name: name}}, lease: lease, madeAt: time.Since(c.origin)}
 }

@@ -5,21 +5,22 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 )
 
-// Mutex is the lock of one name. It holds no state of its own: any number of Mutex values of one name, in any
-// process, are the same lock. It is safe for concurrent use.
+// Mutex is the lock of one name. It has no state of its own: any number of Mutex values of one name, in any process, are the same
+// lock. It is safe for concurrent use.
 //
-// A hold belongs to the *Lock that Lock or TryLock returned, not to a goroutine: a second Lock waits, also in the
-// goroutine that holds the first, unless both calls have the same Owner.
+// A hold belongs to the *Lock that Lock or TryLock returned, not to a goroutine. A second Lock waits, also on the goroutine that holds
+// the first, unless both calls have the same Owner.
 type Mutex struct {
 	client *Client
 	kind   *kind
 	name   string
-	config *lockConfig // shared, never changed
-	queue  string
-	err    error // of the name or an option
+	config *sharedConfig
+	key    queueKey // without an id
+	err    error    // of the name or an option
 }
 
 // Name returns the name.
@@ -28,10 +29,11 @@ func (m *Mutex) Name() string { return m.name }
 // Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *Mutex) Err() error { return m.err }
 
-// TryLock takes the lock if it is free. It blocks for one round trip, at most until ctx ends. If another holds the lock, the error is
-// a *LockedError with the remaining time, which matches ErrLocked; any other error means that nothing is known about
-// the lock. After an error nothing is held: if a request was under way whose reply was never seen, the lock that it may
-// have taken is released in the background. TryLock does not stand in line behind those who wait.
+// TryLock takes the lock if it is free. It does not queue behind waiters. It blocks for one round trip, at most until ctx ends.
+//
+// If the lock is held, the error is a *LockedError with the remaining time, which matches ErrLocked. Any other error means that
+// nothing is known about the lock. After an error nothing is held: what a request without an answer may have taken is released in the
+// background.
 func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -41,34 +43,33 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	if l, err := m.reenter(ctx); l != nil || err != nil {
 		return l, err
 	}
-	w := m.wish(false)
-	err, answered := await(c, ctx.Done(), func() (err error) {
-		w.lock, err = w.ask(ctx.Done())
+	a := m.newAcquisition(false)
+	err, answered := gate.Await(&c.gate, ctx.Done(), func() (err error) {
+		a.lock, err = a.ask(ctx.Done())
 		return err
 	}, func(err error) {
 		if err == nil {
-			w.lock.discard()
+			a.lock.discard()
 		}
 	})
 	if !answered {
-		return nil, operationError("lock", m.name, calls.Ended(ctx))
+		return nil, operationError("lock", m.name, contexts.Error(ctx))
 	}
 	if locked, ok := errors.AsType[*LockedError](err); ok {
 		c.hooks.contended(locked)
 	}
-	return m.finish(ctx, w, err)
+	return m.finish(ctx, a, err)
 }
 
-// Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When ctx ends
-// first, the error matches ctx.Err() and, if another held the lock, ErrLocked. If Redis cannot be reached, Lock fails after the
-// retries that the client's options allow; once Redis has told it to wait, it goes on waiting through outages and failovers, and only a
-// refusal, such as for a key of another type, ends it. After an error nothing is held, as with TryLock.
+// Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When ctx ends first, the error
+// matches ctx.Err() and, if another held the lock, ErrLocked. If Redis cannot be reached, Lock fails after the retries that the
+// client's options allow. Once Redis has told it to wait, it waits through outages and failovers, and only a refusal, such as for a
+// key of another type, ends the wait. After an error nothing is held, as with TryLock.
 //
-// Callers of one process stand in line, in order of arrival, those with the same options in the same line. Only the first
-// of them asks Redis: when the holder's unlock is announced, when the subscription had been interrupted, when the
-// holder's lease runs out, and every few seconds in any case. A lock that is unlocked while others of the process wait
-// goes to the next of them directly, within the bounds of WithHandoff. While it waits, Lock costs a share of one wheel entry
-// and one subscription.
+// Callers of one process with the same options form a queue, in order of arrival. Only the first of them asks Redis: when an unlock is
+// announced, after an interruption of the subscription, when the holder's lease runs out, and every few seconds in any case. A lock
+// that is unlocked while callers of the process wait goes to the next of them directly, within the bounds of WithHandoff. While
+// it waits, Lock costs a share of one wheel entry and one subscription.
 func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -77,14 +78,14 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	if l, err := m.reenter(ctx); l != nil || err != nil {
 		return l, err
 	}
-	w, queue := m.enqueue()
-	_, err := m.client.queues.Wait(ctx, queue, w)
-	return m.finish(ctx, w, err)
+	a, key := m.enqueue()
+	_, err := m.client.queues.Wait(ctx, key, a)
+	return m.finish(ctx, a, err)
 }
 
-// LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called exactly once, on a goroutine of its
-// own, with what Lock would have returned. cancel ends the wait, and calls f with an error that matches context.Canceled,
-// unless it is decided already. LockFunc panics with an *InvalidError if f is nil.
+// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a goroutine of its own, with
+// what Lock would have returned. cancel ends the wait, unless it is decided already; then f gets an error that matches
+// context.Canceled. cancel may be called any number of times. LockFunc panics with an *InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	l, err := (*Lock)(nil), m.begin(ctx)
@@ -97,9 +98,9 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 		go f(l, err)
 		return func() {}
 	}
-	w, queue := m.enqueue()
-	drop := m.client.queues.WaitFunc(ctx, queue, w, func(_ *wish, err error) {
-		l, err := m.finish(ctx, w, err)
+	a, key := m.enqueue()
+	drop := m.client.queues.WaitFunc(ctx, key, a, func(_ *acquisition, err error) {
+		l, err := m.finish(ctx, a, err)
 		m.client.gate.Leave()
 		f(l, err)
 	})
@@ -111,11 +112,11 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 	}
 }
 
-// Do runs f while holding the lock. The context that f gets ends with ctx, and with the cause ErrLost if the lock is lost; f
-// should then stop. The lock is released when f returns, panics or ends its goroutine, also if ctx has ended.
+// Do calls f while it holds the lock. The context of f ends with ctx; it ends with the cause ErrLost if the lock is lost, and f should
+// return then. The lock is released when f returns, panics or ends its goroutine, also if ctx has ended.
 //
-// Do returns what Lock returned, or else what f returned, joined with ErrLost if the lock was lost before f was
-// done. A release that fails is logged and retried in the background; it does not make f's work fail.
+// Do returns the error of Lock, or the error of f, joined with ErrLost if the lock was lost before f returned. A release that fails
+// is logged and retried in the background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client.logger, m.Lock, f)
 }
@@ -125,24 +126,24 @@ func (m *Mutex) begin(ctx context.Context) error {
 	return admit(ctx, &m.client.gate, m.name, m.err)
 }
 
-// finish turns the end of a wish into what its caller gets.
-func (m *Mutex) finish(ctx context.Context, w *wish, err error) (*Lock, error) {
+// finish turns the outcome of an acquisition into what the caller gets.
+func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (*Lock, error) {
 	switch {
 	case err == nil:
-		l := w.lock
-		if l.passed && !w.contended {
+		l := a.lock
+		if l.handedOver && !a.contended {
 			m.client.hooks.contended(&LockedError{Name: m.name})
 		}
 		m.client.limit(l)
-		m.client.hooks.acquired(l, time.Since(w.began))
+		m.client.hooks.acquired(l, time.Since(a.began))
 		return ownerOf(ctx).took(l), nil
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrLocked):
 		return nil, err
 	case ctx.Err() != nil:
 		if errors.Is(err, ctx.Err()) {
-			err = calls.Ended(ctx)
+			err = contexts.Error(ctx)
 		}
-		err = waitEnded(err, w.locked.Load())
+		err = waitEnded(err, a.refusal.Load())
 	}
 	return nil, operationError("lock", m.name, err)
 }

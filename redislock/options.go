@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"time"
 	"unicode/utf8"
+	"unique"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -13,13 +14,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// DefaultLease is how long a lock outlives a holder that died, unless WithLease says otherwise.
+// DefaultLease is the lease of a lock without WithLease.
 const DefaultLease = 30 * time.Second
 
-// Option configures New. Of one that is given twice the last counts.
+// Option configures New. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) error }
 
-// LockOption configures one lock, or by WithLockDefaults all locks of a Client. Of one that is given twice the last counts.
+// LockOption configures a lock, or with WithLockDefaults all locks of a Client. If an option is given twice, the last one counts.
 type LockOption interface{ applyLock(*lockConfig) error }
 
 type config struct {
@@ -39,7 +40,12 @@ type lockConfig struct {
 	maxHold  time.Duration // 0: none
 	handoff  handoff
 	metadata string // as it stands in the ids of holders
-	label    string // tells configurations apart; empty for the default
+}
+
+// sharedConfig is the configuration of all locks that were made with the same options. It never changes.
+type sharedConfig struct {
+	lockConfig
+	handle unique.Handle[lockConfig]
 }
 
 // replicas is how many replicas must have confirmed an acquisition within how long.
@@ -79,7 +85,7 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithHooks sets functions that are told what happens to locks. The default is none.
+// WithHooks sets functions that are called for what happens to locks. The default is none.
 func WithHooks(h Hooks) Option {
 	return option(func(c *config) error {
 		c.hooks = h
@@ -87,9 +93,9 @@ func WithHooks(h Hooks) Option {
 	})
 }
 
-// WithShardedChannels sets whether those who wait in a cluster are woken by SPUBLISH. The default is to do so if the cluster has sharded
-// channels, as Redisson does since 3.22. Services that lock the same names must agree on it to wake each other; if they do not,
-// a waiter looks again when the lease ends and every few seconds. It has no effect outside of clusters.
+// WithShardedChannels sets whether releases in a cluster are published by SPUBLISH. The default is to do so if the cluster has sharded
+// channels, as Redisson does since 3.22. Services that lock the same names must agree on it to wake each other; if they do not, a
+// waiter asks again when the lease ends and at its poll. It has no effect outside of clusters.
 func WithShardedChannels(on bool) Option {
 	return option(func(c *config) error {
 		c.channels = waitqueue.Ordinary
@@ -100,12 +106,12 @@ func WithShardedChannels(on bool) Option {
 	})
 }
 
-// DefaultPoll is the longest time for which a lost message can delay a waiter, unless WithPoll says otherwise.
+// DefaultPoll is the poll interval of a Client without WithPoll.
 const DefaultPoll = 5 * time.Second
 
-// WithPoll sets the longest pause after which waiters look again although no message came: 10 ms to 1 h, default 5 s. Each pause is drawn
-// from a fifth of it to the whole. Messages are the rule; the poll is for those that were lost. A waiter of a FairMutex that was not
-// heard of for three polls is passed over.
+// WithPoll sets the longest pause after which a waiter asks again although no message came: 10 ms to 1 h, default 5 s. Each pause is
+// drawn at random from a fifth of it to the whole. Waiters are woken by messages as a rule; the poll makes up for lost ones. A
+// waiter of a FairMutex that has not asked for three polls is skipped.
 func WithPoll(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < 10*time.Millisecond || d > time.Hour {
@@ -116,8 +122,8 @@ func WithPoll(d time.Duration) Option {
 	})
 }
 
-// WithLockDefaults sets the options of every lock that is made without them, and spares making them for each: New refuses a bad one. Those
-// that a lock is made with come on top.
+// WithLockDefaults sets options for all locks of the Client. New returns the error of a bad one, and a lock costs no allocations for
+// them. The options of a lock are applied after the defaults.
 func WithLockDefaults(opts ...LockOption) Option {
 	return option(func(c *config) error {
 		c.locks = opts
@@ -126,9 +132,9 @@ func WithLockDefaults(opts ...LockOption) Option {
 }
 
 // WithLease sets how long the lock lasts in Redis without a renewal: ten ticks of the Client's wheel, 10 ms on the default one, to 365
-// days, default 30 s. It bounds how long others wait for a holder that died. A lease well above the round trip to Redis is needed for
-// the lock to be useful: an acquisition whose reply took longer is given back. Redis counts in milliseconds; fractions are rounded
-// up there. The end of a shorter lease could not be announced in time.
+// days, default 30 s. The end of a shorter lease could not be announced in time. The lease bounds how long others wait for a
+// holder that died. It should be well above the round trip to Redis: a lock whose grant took longer than the lease to arrive is
+// released again. Redis counts in milliseconds; fractions are rounded up.
 func WithLease(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
@@ -139,7 +145,7 @@ func WithLease(d time.Duration) LockOption {
 	})
 }
 
-// WithoutRenewal lets the lock end with its first lease: no watchdog prolongs it. The default is to renew every third of the lease.
+// WithoutRenewal lets the lock end with its first lease: no watchdog renews it. The default is to renew it every third of the lease.
 func WithoutRenewal() LockOption {
 	return lockOption(func(c *lockConfig) error {
 		c.renew = false
@@ -147,10 +153,10 @@ func WithoutRenewal() LockOption {
 	})
 }
 
-// WithFencing gives each Lock a Token that is higher than those of all earlier holds of the name, for resources that refuse a
-// writer with a lower token than they have seen. It rises across expiry, ForceUnlock and the loss of Redis's data as long as the
-// server's clock is not set back across one. All who lock the name should use it. The counter is Redisson's, which Java's
-// RFencedLock increases; it expires a day after the last fenced lock of a Go service.
+// WithFencing gives each Lock a Token that is higher than the tokens of all earlier holds of the name, for resources that refuse a
+// writer with a lower token than they have seen. Tokens rise across expiry, ForceUnlock and the loss of Redis's data, as long as
+// the server's clock is not set back across such a loss. All users of the name should use it. The counter is that of Redisson's
+// RFencedLock; it expires a day after the last fenced lock of a Go service.
 func WithFencing() LockOption {
 	return lockOption(func(c *lockConfig) error {
 		c.fenced = true
@@ -159,8 +165,8 @@ func WithFencing() LockOption {
 }
 
 // WithReplicas makes an acquisition succeed only if n replicas, 1 to 100, have confirmed it within timeout, 1 ms to 1 minute. Otherwise
-// the lock is released and the call fails with ErrReplicas. It makes the loss of a lock in a failover less likely and
-// cannot rule it out: the replica that is promoted need not be one that confirmed. It costs a second round trip.
+// the lock is released and the call fails with ErrReplicas. This makes the loss of a lock in a failover less likely. It cannot rule it
+// out: the replica that is promoted need not be one that confirmed. It costs a second round trip.
 func WithReplicas(n int, timeout time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if n < 1 || n > 100 {
@@ -174,9 +180,9 @@ func WithReplicas(n int, timeout time.Duration) LockOption {
 	})
 }
 
-// WithMaxHold ends the lock after d, 1 ms to 365 days, however alive its holder is: against one that forgot to unlock, for whom the
-// watchdog would renew it for ever. The Lock is then lost, with the cause ErrMaxHold, and free an eighth of its lease later, so that its
-// holder has time to stop. The default is no limit.
+// WithMaxHold ends the lock after d, 1 ms to 365 days, even if its holder is alive: it limits the damage of a holder that forgot to
+// unlock, whose lock the watchdog would renew for ever. The Lock is then lost, with the cause ErrMaxHold, and free an eighth of its
+// lease later, so that its holder has time to stop. The default is no limit.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
@@ -187,9 +193,10 @@ func WithMaxHold(d time.Duration) LockOption {
 	})
 }
 
-// WithHandoff bounds how often and for how long a lock that was taken from Redis is passed on among the waiting callers of one process
-// before processes that wait elsewhere get their chance: at most maxCount times, 0 to 10000, and not later than maxTime after it
-// was taken, up to 1 minute. The default is 100 times and 20 ms; 0 never passes it on. Nor is it passed on after an eighth of its lease.
+// WithHandoff bounds how often and for how long a lock that was taken from Redis is handed over among the waiting callers of one process
+// before other processes get their chance: at most maxCount times, 0 to 10000, and not later than maxTime after it was taken, up
+// to 1 minute. The default is 100 times and 20 ms; with 0 it is never handed over. It is not handed over after an eighth of its lease
+// either.
 func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if maxCount < 0 || maxCount > 10000 {
@@ -206,8 +213,8 @@ func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 // maxMetadata is the longest text of WithMetadata, in bytes.
 const maxMetadata = 256
 
-// WithMetadata makes a text of at most 256 bytes of UTF-8 part of the lock in Redis while it is held, such as a host and a job:
-// State shows it to whoever wonders who has the lock. It is sent with every call about the lock, so keep it short.
+// WithMetadata stores a text of 1 to 256 bytes of UTF-8 with the lock in Redis while it is held, such as a host and a job. State shows
+// it. The text is sent with every call about the lock, so keep it short.
 func WithMetadata(text string) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if text == "" || len(text) > maxMetadata || !utf8.ValidString(text) {
@@ -218,7 +225,7 @@ func WithMetadata(text string) LockOption {
 	})
 }
 
-// checkLease refuses a lease too short for the wheel.
+// checkLease refuses a lease that is too short for the wheel.
 func (c *Client) checkLease(lease time.Duration) error {
 	if least := c.renewer.MinTTL(); lease < least {
 		return argument.Error("WithLease", lease, fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", least))
@@ -242,27 +249,23 @@ func newConfig(opts []Option) (config, error) {
 	return c, nil
 }
 
-// setLockDefaults takes over what WithLockDefaults says.
-func (c *Client) setLockDefaults(opts []LockOption) error {
-	c.defaults = &lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}}
-	if len(opts) == 0 {
-		return nil
+// setLockDefaults applies WithLockDefaults.
+func (c *Client) setLockDefaults(opts []LockOption) (err error) {
+	c.defaults = share(lockConfig{lease: DefaultLease, renew: true, handoff: handoff{100, 20 * time.Millisecond}})
+	if len(opts) > 0 {
+		c.defaults, err = c.lockConfig(opts)
 	}
-	config, err := c.lockConfig(opts)
-	if err != nil {
-		return err
-	}
-	config.label = ""
-	c.defaults = config
-	return nil
+	return err
 }
 
-// lockConfig returns what the options make of the defaults. Locks that are made one after the other with the same options share it.
-func (c *Client) lockConfig(opts []LockOption) (*lockConfig, error) {
+func share(c lockConfig) *sharedConfig { return &sharedConfig{c, unique.Make(c)} }
+
+// lockConfig applies the options to the defaults. Locks that are made one after the other with the same options share the result.
+func (c *Client) lockConfig(opts []LockOption) (*sharedConfig, error) {
 	if len(opts) == 0 {
 		return c.defaults, c.checkLease(c.defaults.lease)
 	}
-	made := *c.defaults
+	made := c.defaults.lockConfig
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, argument.Error("option", i, "is nil")
@@ -274,13 +277,13 @@ func (c *Client) lockConfig(opts []LockOption) (*lockConfig, error) {
 	if err := c.checkLease(made.lease); err != nil {
 		return nil, err
 	}
-	if made == *c.defaults {
+	if made == c.defaults.lockConfig {
 		return c.defaults, nil
 	}
-	made.label = made.describe()
-	if last := c.config.Load(); last != nil && *last == made {
+	if last := c.lastConfig.Load(); last != nil && last.lockConfig == made {
 		return last, nil
 	}
-	c.config.Store(&made)
-	return &made, nil
+	config := share(made)
+	c.lastConfig.Store(config)
+	return config, nil
 }

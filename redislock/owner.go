@@ -6,15 +6,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Owner makes locks reentrant for one line of work, such as the handling of a request: while it holds a lock, further calls with a
-// context that carries it get a Lock of their own on the same hold, without asking Redis. The hold is given back when each of them was
-// unlocked, once; unlocking one of them twice is ErrNotHeld and touches no other. The zero value is ready for use; it must not be copied.
+// Owner makes locks reentrant for one task, such as the handling of a request. While it holds a lock, further calls with a context of the
+// Owner get a Lock of their own on the same hold, without asking Redis. The hold ends when each of these Locks has been unlocked.
+// Unlocking one of them twice returns ErrNotHeld and touches no other. The zero value is ready for use. An Owner must not be copied.
 //
-// An Owner is safe for concurrent use, and goroutines that share one are one line of work: it does not keep them from running at
-// the same time under the same lock. Calls of theirs that wait already when another one gets the lock go on waiting for it.
+// An Owner is safe for concurrent use. Goroutines that share one count as one task: the lock does not exclude them from each other. A
+// call that already waits when another call of the Owner gets the lock goes on waiting.
 type Owner struct {
 	mu   sync.Mutex
 	held map[ownedLock]*hold
@@ -26,17 +27,17 @@ type ownedLock struct {
 	name   string
 }
 
-// hold is a lock that an Owner has, and how many of the Locks on it are still to be unlocked. The Owner's mu guards it.
+// hold is a lock of an Owner. The Owner's mu guards count.
 type hold struct {
 	owner *Owner
-	lock  *Lock // what all of them stand for
-	count int
+	lock  *Lock // that all entries stand for
+	count int   // entries that are still to be unlocked
 }
 
 type ownerKey struct{}
 
-// WithOwner returns a context whose locks belong to the owner. A re-entry into a lock that was lost fails with ErrLost until each of the
-// Locks on it was unlocked. Whichever call took the lock decided on its options.
+// WithOwner returns a context whose locks belong to the Owner. Re-entering a lock that was lost fails with ErrLost until each of the Locks
+// on it has been unlocked. The options of a hold are those of the call that took the lock.
 func WithOwner(ctx context.Context, o *Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
@@ -46,7 +47,7 @@ func ownerOf(ctx context.Context) *Owner {
 	return o
 }
 
-// reenter returns another Lock on what the context's owner holds already, or nil if it does not.
+// reenter returns another Lock on a hold of the context's owner, or nil if there is none.
 func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	o := ownerOf(ctx)
 	if o == nil {
@@ -72,7 +73,7 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	return h.entry(), nil
 }
 
-// readsLocked reports whether the owner has a smaller part of what m stands for.
+// readsLocked reports whether the owner reads under the lock of which m is the writer's side.
 func (o *Owner) readsLocked(m *Mutex) bool {
 	for k := range o.held {
 		if k.client == m.client && k.name == m.name && k.kind.within == m.kind {
@@ -82,7 +83,7 @@ func (o *Owner) readsLocked(m *Mutex) bool {
 	return false
 }
 
-// took notes a lock that was just granted and returns what its caller gets. A nil Owner has none: then it is the lock itself.
+// took enters a lock that was just granted, and returns the Lock of the caller. A nil Owner returns the lock itself.
 func (o *Owner) took(l *Lock) *Lock {
 	if o == nil {
 		return l
@@ -97,7 +98,7 @@ func (o *Owner) took(l *Lock) *Lock {
 	return h.entry()
 }
 
-// owned is what an owner knows the lock by. A fair one is the plain one of that name, for which the owner would wait itself.
+// owned returns what an owner knows the lock by. A fair lock is the plain lock of its name.
 func (m *Mutex) owned() ownedLock {
 	if m.kind == fair {
 		return ownedLock{m.client, plain, m.name}
@@ -105,10 +106,10 @@ func (m *Mutex) owned() ownedLock {
 	return ownedLock{m.client, m.kind, m.name}
 }
 
-// entry is a Lock on the hold.
+// entry returns a new Lock on the hold.
 func (h *hold) entry() *Lock {
 	l := h.lock
-	return &Lock{request: l.request, lease: &entry{hold: h}, token: l.token, since: l.since}
+	return &Lock{request: l.request, lease: &entry{hold: h}, token: l.token, madeAt: l.madeAt}
 }
 
 // leave counts an entry that has ended, and reports whether it was the last.
@@ -131,17 +132,17 @@ func (h *hold) entries() int {
 	return h.count
 }
 
-// entry is how long a Lock of an Owner lasts: until it is unlocked, and no longer than the hold.
+// entry is the lease of a Lock of an Owner: it ends when that is unlocked, or with the hold.
 type entry struct {
 	hold *hold
 
-	mu     sync.Mutex
+	mu     sync.Mutex      // guards what follows
 	err    error           // why it has ended before the hold
-	ctx    context.Context // nil until somebody asks for Done or Context
+	ctx    context.Context // nil until Done or Context is called
 	cancel context.CancelCauseFunc
 }
 
-// Close implements span.
+// Close implements lease.
 func (e *entry) Close(reason error) bool {
 	e.mu.Lock()
 	if e.err != nil {
@@ -157,7 +158,7 @@ func (e *entry) Close(reason error) bool {
 	return true
 }
 
-// unlock is Lock.Unlock. The last entry releases the lock; one that is lost says so.
+// unlock is Lock.Unlock. The last entry releases the lock.
 func (e *entry) unlock(ctx context.Context) error {
 	lost := e.hold.lock.Err()
 	reason := lost
@@ -173,7 +174,7 @@ func (e *entry) unlock(ctx context.Context) error {
 	return lost
 }
 
-// Err implements span. An entry that was lost and then unlocked stays lost.
+// Err implements lease. An entry that was lost and then unlocked stays lost.
 func (e *entry) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,23 +184,25 @@ func (e *entry) Err() error {
 	return e.hold.lock.Err()
 }
 
-// Valid implements span.
+// Valid implements lease.
 func (e *entry) Valid() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.err == nil && e.hold.lock.Valid()
 }
 
-// Deadline implements span.
+// Deadline implements lease.
 func (e *entry) Deadline() time.Time { return e.hold.lock.Deadline() }
 
-// Done implements span.
+// Done implements lease.
 func (e *entry) Done() <-chan struct{} { return e.base().Done() }
 
-// Context implements span.
-func (e *entry) Context(parent context.Context) context.Context { return endingWith(parent, e.base()) }
+// Context implements lease.
+func (e *entry) Context(parent context.Context) context.Context {
+	return contexts.EndingWith(parent, e.base())
+}
 
-// base ends with the entry. It is made on demand: most entries are never asked for a channel.
+// base returns a context that ends with the entry. It is made on demand: most entries never need one.
 func (e *entry) base() context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -212,16 +215,4 @@ func (e *entry) base() context.Context {
 		}
 	}
 	return e.ctx
-}
-
-// endingWith returns a context that ends with parent, or with base and its cause. It is released with either.
-func endingWith(parent, base context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
-	if base.Err() != nil {
-		cancel(context.Cause(base))
-		return ctx
-	}
-	stop := context.AfterFunc(base, func() { cancel(context.Cause(base)) })
-	context.AfterFunc(ctx, func() { stop() })
-	return ctx
 }

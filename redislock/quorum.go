@@ -15,19 +15,20 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
-	// maxVote bounds how long a caller waits for a majority to answer; shorter leases allow a third of them.
-	maxVote = 5 * time.Second
+	// maxVoteTimeout bounds how long a caller waits for a majority to answer. With shorter leases it is a third of them.
+	maxVoteTimeout = 5 * time.Second
 
-	// maxStuck is how many unanswered calls a server may have before it is not asked any more until it answers.
+	// maxStuck is how many unanswered calls a server may have. A server with more is not asked until it answers.
 	maxStuck = 100
 
-	// splitPause separates two callers neither of whom got a majority. It is multiplied by the number of such draws in a row.
+	// splitPause separates two callers neither of which got a majority. It is multiplied by the number of such rounds in a row.
 	splitPause = 5 * time.Millisecond
 )
 
@@ -36,27 +37,27 @@ var (
 	errStuck = errors.New("redislock: too many calls without an answer")
 )
 
-// Quorum takes locks on a majority of several servers that do not know of each other, so that the loss of a minority of them, data
-// included, neither frees a lock nor keeps anybody from taking one. It is safe for concurrent use.
+// Quorum takes locks on a majority of several independent servers. The loss of a minority of the servers, including their data, neither
+// frees a lock nor prevents one from being taken. It is safe for concurrent use.
 //
-// It is the algorithm that Redis describes as Redlock, with a watchdog: a lock lasts as long as a majority of its parts do, each of
-// which counts from before its request was sent, less the margin of every lease here. It gives no fencing tokens.
+// The algorithm is the one that Redis describes as Redlock, with a watchdog: a lock lasts as long as a majority of its parts. The
+// lease of each part counts from before its request was sent, less the safety margin. There are no fencing tokens.
 type Quorum struct {
 	servers []*Client
-	stuck   []atomic.Int32 // calls to each server that nobody waits for any more
-	queues  *waitqueue.Group[*bid]
+	stuck   []atomic.Int32 // unanswered calls to each server whose callers have returned
+	queues  *waitqueue.Group[queueKey, *quorumAcquisition]
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
 	hooks   Hooks
-	gate    calls.Gate
+	gate    gate.Gate
 }
 
-// NewQuorum returns a Quorum over at least three clients of independent servers, an odd number for good measure: not nodes of one
-// cluster, nor a master and its replicas. Options are those of New. It does not talk to Redis yet. The caller keeps the clients
-// open until Close has returned.
+// NewQuorum returns a Quorum of at least three clients of independent servers, preferably an odd number. Nodes of one cluster, or a
+// master and its replicas, are not independent. Options are those of New. NewQuorum does not talk to Redis. The caller keeps the
+// clients open until Close has returned.
 //
-// A server that has lost its data may join in giving away a lock that another holds: keep one that restarts empty out of reach
-// until the longest lease is over, or have it write each change to disk.
+// A server that has lost its data may grant a lock that is held. Keep a server that restarts empty out of reach until the longest lease
+// is over, or let it write each change to disk.
 func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	if len(rdbs) < 3 {
 		return nil, argument.Error("clients", len(rdbs), "at least 3 are needed")
@@ -68,12 +69,12 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	q := &Quorum{
 		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.wheel, logger: cfg.logger, hooks: cfg.hooks,
 	}
-	// Those who hold a lock of the Quorum are told once, not by each server.
+	// Hooks are called once for a lock of the Quorum, not for each server.
 	each := []Option{
 		WithWheel(cfg.wheel), WithLogger(cfg.logger), WithHooks(Hooks{Renewed: cfg.hooks.Renewed}), WithPoll(cfg.poll),
 		WithLockDefaults(cfg.locks...),
 	}
-	if cfg.channels != waitqueue.FindOut {
+	if cfg.channels != waitqueue.Detect {
 		each = append(each, WithShardedChannels(cfg.channels == waitqueue.Sharded))
 	}
 	for i, rdb := range rdbs {
@@ -85,7 +86,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		if c, err = New(rdb, each...); err != nil {
 			break
 		}
-		c.retries = 0 // a vote that is lost is lost
+		c.retries = 0 // an answer that is lost is lost
 		q.servers = append(q.servers, c)
 	}
 	if err != nil {
@@ -94,19 +95,19 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		}
 		return nil, err
 	}
-	q.queues = waitqueue.New(cfg.wheel, waitqueue.Config[*bid]{
+	q.queues = waitqueue.New(cfg.wheel, waitqueue.Config[queueKey, *quorumAcquisition]{
 		Attempt: q.attempt, MaxBatch: 1, Poll: cfg.poll, Listen: q.listen,
-		GiveBack: func(_ string, granted []*bid) {
-			for _, b := range granted {
-				_ = b.lock.Unlock(context.Background()) // what fails is retried in the background
+		GiveBack: func(_ queueKey, granted []*quorumAcquisition) {
+			for _, a := range granted {
+				_ = a.lock.Unlock(context.Background()) // what fails is retried in the background
 			}
 		},
 	})
 	return q, nil
 }
 
-// Close releases the locks that are held, ends waiting calls with ErrClosed and returns when nothing of the Quorum is left running, or
-// when ctx ends, as Client.Close does. Closing twice is harmless.
+// Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the Quorum is running, or until
+// ctx ends, as Client.Close does. Closing twice is harmless.
 func (q *Quorum) Close(ctx context.Context) error {
 	if !q.gate.Close() {
 		return q.gate.Wait(ctx)
@@ -123,7 +124,7 @@ func (q *Quorum) Close(ctx context.Context) error {
 
 func (q *Quorum) majority() int { return len(q.servers)/2 + 1 }
 
-// QuorumMutex is a lock on a majority of servers. It holds no state of its own and is safe for concurrent use.
+// QuorumMutex is a lock on a majority of servers. It has no state of its own and is safe for concurrent use.
 type QuorumMutex struct {
 	quorum *Quorum
 	name   string
@@ -131,8 +132,8 @@ type QuorumMutex struct {
 	err    error
 }
 
-// Mutex returns the lock of that name. It does not talk to Redis. On each server it is the lock that Client.Mutex returns there. Names
-// and options are those of Client.Mutex, except that WithFencing and WithReplicas are refused; WithHandoff has no effect.
+// Mutex returns the lock of that name. It does not talk to Redis. Its parts are the locks that Client.Mutex returns on each server. Names
+// and options are those of Client.Mutex. WithFencing and WithReplicas are refused; WithHandoff has no effect.
 func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 	m := &QuorumMutex{quorum: q, name: name}
 	for _, c := range q.servers {
@@ -155,41 +156,41 @@ func (m *QuorumMutex) Name() string { return m.name }
 // Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *QuorumMutex) Err() error { return m.err }
 
-// TryLock takes the lock if a majority of servers gives it. It asks all of them at the same time and blocks until a majority has
-// decided, at most until ctx ends, a third of the lease is over, or 5 seconds: a server that is slow or hangs delays nobody as long as
-// enough others answer. If others hold it, the error is a *LockedError, which matches ErrLocked; if no majority answered it
-// matches ErrNoQuorum. After an error nothing is held: what single servers have given is released.
+// TryLock takes the lock if a majority of servers grants it. It asks all servers at the same time and blocks until a majority has
+// decided, at most until ctx ends, a third of the lease is over, or 5 seconds. A server that is slow or hangs does not delay it as
+// long as enough others answer. If others hold the lock, the error is a *LockedError, which matches ErrLocked. If no majority
+// answered, it matches ErrNoQuorum. After an error nothing is held: what single servers have granted is released.
 //
-// The Lock is held while a majority of servers renews it. Done is closed before fewer of them hold it for sure; its Deadline is when
-// that would be without renewals: its validity time. Unlock releases it everywhere and returns when a majority has confirmed.
+// The Lock is held while a majority of servers renews it. Done is closed before fewer than a majority hold it. Deadline is the
+// validity time: when that would be without renewals. Unlock releases the lock on all servers, and returns when a majority has confirmed.
 func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := admit(ctx, &m.quorum.gate, m.name, m.err); err != nil {
 		return nil, err
 	}
 	defer m.quorum.gate.Leave()
-	b := &bid{mutex: m, began: time.Now()}
-	err := b.ask(ctx.Done())
-	return m.finish(ctx, b, err)
+	a := &quorumAcquisition{mutex: m, began: time.Now()}
+	err := a.ask(ctx.Done())
+	return m.finish(ctx, a, err)
 }
 
-// Lock takes the lock, waiting while others hold it. ctx bounds the wait only. Callers of one process stand in line, and only the first
-// asks the servers: when one of them announces an unlock, when the leases in its way run out, and every few seconds in any
-// case. If no majority of servers answers, Lock fails with ErrNoQuorum at once; otherwise errors are those of Mutex.Lock.
+// Lock takes the lock, waiting while others hold it. ctx bounds the wait only. Callers of one process form a queue, and only the first
+// asks the servers: when one of them announces an unlock, when the leases in its way run out, and every few seconds in any case. If
+// no majority of servers answers, Lock fails with ErrNoQuorum at once. Otherwise errors are those of Mutex.Lock.
 func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := admit(ctx, &m.quorum.gate, m.name, m.err); err != nil {
 		return nil, err
 	}
 	q := m.quorum
 	defer q.gate.Leave()
-	b := &bid{mutex: m, began: time.Now()}
-	_, err := q.queues.Wait(ctx, m.parts[0].queue, b)
-	return m.finish(ctx, b, err)
+	a := &quorumAcquisition{mutex: m, began: time.Now()}
+	_, err := q.queues.Wait(ctx, m.parts[0].key, a)
+	return m.finish(ctx, a, err)
 }
 
-// LockFunc is Lock without a goroutine while it waits: it returns at once, and f is called exactly once, on a goroutine of its
-// own, with what Lock would have returned. cancel ends the wait, and calls f with an error that matches context.Canceled,
-// unless it is decided already; what single servers give all the same is released. cancel may be called any number of times. LockFunc
-// panics if f is nil.
+// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a goroutine of its own, with
+// what Lock would have returned. cancel ends the wait, unless it is decided already; then f gets an error that matches
+// context.Canceled, and what single servers grant later is released. cancel may be called any number of times. LockFunc panics with an
+// *InvalidError if f is nil.
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	q := m.quorum
@@ -197,9 +198,9 @@ func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cance
 		go f(nil, err)
 		return func() {}
 	}
-	b := &bid{mutex: m, began: time.Now()}
-	drop := q.queues.WaitFunc(ctx, m.parts[0].queue, b, func(_ *bid, err error) {
-		l, err := m.finish(ctx, b, err)
+	a := &quorumAcquisition{mutex: m, began: time.Now()}
+	drop := q.queues.WaitFunc(ctx, m.parts[0].key, a, func(_ *quorumAcquisition, err error) {
+		l, err := m.finish(ctx, a, err)
 		q.gate.Leave()
 		f(l, err)
 	})
@@ -211,35 +212,37 @@ func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cance
 	}
 }
 
-// Do runs f while holding the lock, as Mutex.Do does.
+// Do calls f while it holds the lock, as Mutex.Do does.
 func (m *QuorumMutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.quorum.logger, m.Lock, f)
 }
 
-// patience is how long a call waits for servers that do not answer.
-func (m *QuorumMutex) patience() time.Duration { return min(m.parts[0].config.lease/3, maxVote) }
+// voteTimeout returns how long a call waits for servers that do not answer.
+func (m *QuorumMutex) voteTimeout() time.Duration {
+	return min(m.parts[0].config.lease/3, maxVoteTimeout)
+}
 
-func (m *QuorumMutex) finish(ctx context.Context, b *bid, err error) (*Lock, error) {
+func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err error) (*Lock, error) {
 	q := m.quorum
 	switch {
 	case err == nil:
-		q.hooks.acquired(b.lock, time.Since(b.began))
-		return b.lock, nil
+		q.hooks.acquired(a.lock, time.Since(a.began))
+		return a.lock, nil
 	case errors.Is(err, ErrClosed):
 		return nil, ErrClosed
 	case ctx.Err() != nil:
-		err = waitEnded(calls.Ended(ctx), b.locked.Load())
+		err = waitEnded(contexts.Error(ctx), a.refusal.Load())
 	case errors.Is(err, ErrLocked):
 		return nil, err
 	}
 	return nil, operationError("lock", m.name, err)
 }
 
-// listen wakes a queue by what any server announces.
-func (q *Quorum) listen(queue string, kick func()) (stop func()) {
+// listen wakes a queue when any server publishes a release.
+func (q *Quorum) listen(key queueKey, kick func()) (stop func()) {
 	stops := make([]func(), len(q.servers))
 	for i, c := range q.servers {
-		stops[i] = c.channels.Listen(channelOf)(queue, kick)
+		stops[i] = waitqueue.Listen(c.channels, queueKey.channel)(key, kick)
 	}
 	return func() {
 		for _, stop := range stops {
@@ -249,15 +252,15 @@ func (q *Quorum) listen(queue string, kick func()) (stop func()) {
 }
 
 // attempt asks on behalf of the head of a queue.
-func (q *Quorum) attempt(_ string, batch []*waitqueue.Waiter[*bid]) (again time.Duration, err error) {
-	b := batch[0].Value
-	if b.splits > 0 { // two who did not get a majority must not meet again
-		most := splitPause * time.Duration(min(b.splits, 10))
+func (q *Quorum) attempt(_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisition]) (again time.Duration, err error) {
+	a := batch[0].Value
+	if a.splits > 0 { // two callers that did not get a majority must not meet again
+		most := splitPause * time.Duration(min(a.splits, 10))
 		if err := q.wheel.Sleep(context.Background(), rand.N(most)); err != nil {
 			return 0, err
 		}
 	}
-	err = b.ask(nil)
+	err = a.ask(nil)
 	locked, is := errors.AsType[*LockedError](err)
 	switch {
 	case err == nil:
@@ -265,60 +268,60 @@ func (q *Quorum) attempt(_ string, batch []*waitqueue.Waiter[*bid]) (again time.
 		return 0, nil
 	case !is:
 		return 0, err
-	case b.splits > 0:
+	case a.splits > 0:
 		return splitPause, nil
 	}
 	return max(locked.TTL+time.Millisecond, 0), nil
 }
 
-// bid is a call for the lock of a Quorum: what waits in its queues. An attempt owns splits and lock.
-type bid struct {
-	mutex  *QuorumMutex
-	began  time.Time
-	splits int // how often in a row some servers gave the lock, and too few
-	lock   *Lock
-	locked atomic.Pointer[LockedError]
+// quorumAcquisition is one call for the lock of a Quorum. It is what waits in its queues. An attempt owns splits and lock.
+type quorumAcquisition struct {
+	mutex   *QuorumMutex
+	began   time.Time
+	splits  int // how often in a row some servers granted the lock, but too few
+	lock    *Lock
+	refusal atomic.Pointer[LockedError] // the last one
 }
 
-// ask holds one ballot.
-func (b *bid) ask(cancelled <-chan struct{}) error {
-	m := b.mutex
+// ask asks all servers once.
+func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
+	m := a.mutex
 	q := m.quorum
-	vote := newBallot(q, m)
-	limit, err := q.wheel.AfterFunc(m.patience(), func() { vote.end(errSlow) })
+	round := newQuorumRound(q, m)
+	limit, err := q.wheel.AfterFunc(m.voteTimeout(), func() { round.end(errSlow) })
 	if err != nil {
 		return err
 	}
 	defer limit.Stop()
-	vote.open()
+	round.start()
 	select {
-	case <-vote.decided:
+	case <-round.decided:
 	case <-cancelled:
-		vote.end(context.Canceled)
+		round.end(context.Canceled)
 	}
-	if vote.won != nil {
-		b.lock, b.splits = m.granted(vote.won), 0
+	if round.won != nil {
+		a.lock, a.splits = m.granted(round.won), 0
 		return nil
 	}
-	if locked, ok := errors.AsType[*LockedError](vote.err); ok {
-		if b.locked.Swap(locked) == nil {
+	if locked, ok := errors.AsType[*LockedError](round.err); ok {
+		if a.refusal.Swap(locked) == nil {
 			q.hooks.contended(locked)
 		}
-		if vote.split {
-			b.splits++
+		if round.split {
+			a.splits++
 		} else {
-			b.splits = 0
+			a.splits = 0
 		}
 	}
-	return vote.err
+	return round.err
 }
 
-// granted makes a Lock of a joint and has the hooks told of its end.
-func (m *QuorumMutex) granted(j *joint) *Lock {
+// granted makes a Lock whose end is reported to the hooks.
+func (m *QuorumMutex) granted(c *composite) *Lock {
 	q := m.quorum
-	l := q.servers[0].join(m.name, j)
-	context.AfterFunc(j.ctx, func() {
-		if err := j.Err(); errors.Is(err, ErrLost) {
+	l := q.servers[0].compositeLock(m.name, c)
+	context.AfterFunc(c.ctx, func() {
+		if err := c.Err(); errors.Is(err, ErrLost) {
 			q.hooks.lost(l, err)
 		} else {
 			q.hooks.released(l)
@@ -327,7 +330,7 @@ func (m *QuorumMutex) granted(j *joint) *Lock {
 	return l
 }
 
-// noQuorum explains why too few servers gave the lock.
+// noQuorum explains why too few servers granted the lock.
 func noQuorum(errs []error) error {
 	err := joined.Errors(errs...)
 	if errors.Is(err, ErrClosed) {

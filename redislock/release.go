@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -64,7 +64,7 @@ func (c *Client) sendReleases(ctx context.Context, batch []pendingRelease, done 
 	reload := false
 	for i, cmd := range c.runBatch(ctx, batch) {
 		err := cmd.Err()
-		reload = reload || err != nil && !calls.Refused(err)
+		reload = reload || err != nil && !redisconn.Refused(err)
 		done(i, err)
 	}
 	if reload {

@@ -8,16 +8,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// renewBackend renews the locks of one kind. On one server a batch is one script over all keys. In a cluster, and
-// behind a proxy that turns out to be in front of one, it is a pipeline of one script per key.
+// renewBackend renews the locks of one kind. On one server a batch is one script for all keys. In a cluster, and behind a proxy of one, it
+// is a pipeline of one script per key.
 type renewBackend struct {
 	kind      *kind
-	dedicated *calls.Dedicated
+	dedicated *redisconn.Dedicated
 	hook      func(Event)
 	separate  atomic.Bool
 }
@@ -53,7 +53,7 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 	args := make([]any, 0, 2*len(batch.Leases))
 	for _, l := range batch.Leases {
 		keys = append(keys, b.kind.keysToRenew(l.Key, l.ID)...)
-		args = append(args, l.ID, calls.Millis(l.TTL))
+		args = append(args, l.ID, redisconn.Millis(l.TTL))
 	}
 	cmd := b.kind.renew.Run(ctx, b.dedicated.Single(), keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {
@@ -66,12 +66,12 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch) (err error) {
 	renewals := make([]scripts.Call, len(batch.Leases))
 	for i, l := range batch.Leases {
-		renewals[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{l.ID, calls.Millis(l.TTL)}}
+		renewals[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{l.ID, redisconn.Millis(l.TTL)}}
 	}
 	for i, cmd := range b.dedicated.RunBatch(ctx, b.kind.renew, renewals) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
-			if !calls.Refused(failure) {
+			if !redisconn.Refused(failure) {
 				b.dedicated.Reload()
 			}
 		}

@@ -5,17 +5,18 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // reading is the half of Redisson's RReadWriteLock that many hold at a time: a hash with a mode and a field for each reader,
 // whose lease is a key beside it.
 var reading = &kind{
-	label: "read",
 	acquire: func(r *request) call {
-		return call{scripts.ReadAcquire, []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}, []any{r.id, calls.Millis(r.ttl())}}
+		return call{scripts.ReadAcquire, []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
 	release: func(r *request) call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
@@ -32,14 +33,13 @@ var reading = &kind{
 
 // writing is the half that one holds alone.
 var writing = &kind{
-	label: "write",
-	mark:  ":write",
+	mark: ":write",
 	acquire: func(r *request) call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			return call{scripts.WriteAcquire, keys, []any{r.id, calls.Millis(r.ttl()), fenceMillis, r.spare}}
+			return call{scripts.WriteAcquire, keys, []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}}
 		}
-		return call{scripts.WriteAcquire, []string{r.name()}, []any{r.id, calls.Millis(r.ttl())}}
+		return call{scripts.WriteAcquire, []string{r.name()}, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
 	release: func(r *request) call { return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name())) },
 	force: func(r *request) call {
@@ -50,11 +50,11 @@ var writing = &kind{
 	renew:     scripts.LockRenew,
 }
 
-// RWMutex is a lock that any number of readers hold together, or one writer alone. It holds no state of its own, and is safe for
+// RWMutex is a lock that any number of readers hold together, or one writer alone. It has no state of its own and is safe for
 // concurrent use.
 //
-// Nobody is preferred: readers join those who read already, so that a writer waits for as long as readers keep coming. When the last
-// reader or the writer unlocks, all who wait are woken.
+// Neither side is preferred: new readers join present ones, so a writer waits for as long as readers keep coming. When the last
+// reader or the writer unlocks, all waiters are woken.
 type RWMutex struct{ read, write *Mutex }
 
 // RWMutex returns the read/write lock of that name. It does not talk to Redis. The key in Redis is the name itself, as Redisson
@@ -62,8 +62,8 @@ type RWMutex struct{ read, write *Mutex }
 // refused with ErrWrongKind, as that of a read/write lock is by the other kinds. Names are those of Mutex. Options apply to
 // readers and writers; a token of WithFencing goes to writers only.
 //
-// A writer waits for the longest lease of the readers, if they die, and a reader that dies beside others that live is forgotten
-// when one of them unlocks.
+// If readers die, a writer waits for the longest of their leases. A reader that dies beside others is forgotten when one of those
+// unlocks.
 func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 	return &RWMutex{read: c.newMutex(reading, name, opts), write: c.newMutex(writing, name, opts)}
 }
@@ -82,23 +82,24 @@ func (rw *RWMutex) Writer() *Mutex { return rw.write }
 func (rw *RWMutex) Reader() *Mutex { return rw.read }
 
 // Lock takes the lock for writing, waiting while others read or write. Otherwise it is like Mutex.Lock. With a context whose Owner
-// reads, it fails with ErrUpgrade: two readers who each waited for the other to stop would wait for ever.
+// reads, it fails with ErrUpgrade: two readers that each waited for the other would wait for ever.
 func (rw *RWMutex) Lock(ctx context.Context) (*Lock, error) { return rw.write.Lock(ctx) }
 
-// TryLock takes the lock for writing if nobody has it. Otherwise it is like Mutex.TryLock.
+// TryLock takes the lock for writing if it is free. Otherwise it is like Mutex.TryLock.
 func (rw *RWMutex) TryLock(ctx context.Context) (*Lock, error) { return rw.write.TryLock(ctx) }
 
 // RLock takes the lock for reading, waiting while another writes. Otherwise it is like Mutex.Lock. With a context whose Owner
-// writes, it returns the writer's Lock once more.
+// writes, it returns another Lock on the writer's hold.
 func (rw *RWMutex) RLock(ctx context.Context) (*Lock, error) { return rw.read.Lock(ctx) }
 
-// TryRLock takes the lock for reading if nobody writes. Otherwise it is like Mutex.TryLock.
+// TryRLock takes the lock for reading if no writer has it. Otherwise it is like Mutex.TryLock.
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Lock, error) { return rw.read.TryLock(ctx) }
 
-// Downgrade makes the writer l a reader, with no instant between the two in which another could write, and lets waiting readers in. It
-// blocks for one round trip, at most until ctx ends. It returns the reader's Lock; l is unlocked. The error matches ErrLost,
-// ErrNotHeld or ErrClosed as that of Unlock does, or ErrInvalid if l is not a writer of this lock or an Owner has locked
-// it more than once: then l is as it was. After any other error neither of the two is held.
+// Downgrade makes the writer l a reader and lets waiting readers in. No other writer can get the lock in between. It returns the
+// reader's Lock; l is unlocked. It blocks for one round trip, at most until ctx ends.
+//
+// The error matches ErrLost, ErrNotHeld or ErrClosed like that of Unlock. It matches ErrInvalid if l is not a writer of this lock or
+// an Owner has locked it more than once; then l is unchanged. After any other error neither of the two is held.
 func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	m := rw.read
 	switch {
@@ -126,10 +127,10 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		return nil, l.Err()
 	}
 	c.drop(l)
-	w := m.wish(true)
-	err, answered := await(c, ctx.Done(), func() error { return w.downgrade(l, ctx.Done()) }, func(err error) {
+	a := m.newAcquisition(true)
+	err, answered := gate.Await(&c.gate, ctx.Done(), func() error { return a.downgrade(l, ctx.Done()) }, func(err error) {
 		if err == nil {
-			w.lock.discard()
+			a.lock.discard()
 		}
 	})
 	if errors.Is(err, ErrLost) {
@@ -138,30 +139,30 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	}
 	c.hooks.released(l)
 	if !answered {
-		return nil, operationError("downgrade", m.name, calls.Ended(ctx))
+		return nil, operationError("downgrade", m.name, contexts.Error(ctx))
 	}
 	if err != nil {
 		return nil, operationError("downgrade", m.name, err)
 	}
-	c.limit(w.lock)
-	c.hooks.acquired(w.lock, time.Since(w.began))
-	return owner.took(w.lock), nil
+	c.limit(a.lock)
+	c.hooks.acquired(a.lock, time.Since(a.began))
+	return owner.took(a.lock), nil
 }
 
-// downgrade asks for the reader's hold that the wish describes in exchange for the writer's. If it fails, both are given back.
-func (w *wish) downgrade(writer *Lock, ended <-chan struct{}) (err error) {
-	c, req := writer.client(), w.req
+// downgrade exchanges the writer's hold for a reader's. If it fails, both are released.
+func (a *acquisition) downgrade(writer *Lock, ended <-chan struct{}) (err error) {
+	c, req := writer.client(), a.request
 	c.channels.Decide()
 	defer func() {
 		if err != nil {
-			writer.releaseLater(0, w.doubt || writer.doubt)
-			c.abandon(req, w.doubt)
+			writer.releaseLater(0, a.ambiguous || writer.ambiguous)
+			c.abandon(req, a.ambiguous)
 		}
 	}()
 	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
-	args := []any{writer.id, req.id, calls.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
+	args := []any{writer.id, req.id, redisconn.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
 	r := c.run(call{scripts.Downgrade, keys, args}, ended)
-	w.doubt = r.Doubt
+	a.ambiguous = r.Ambiguous
 	g, err := readGrant(r)
 	switch {
 	case wrongKind(err):
@@ -171,8 +172,8 @@ func (w *wish) downgrade(writer *Lock, ended <-chan struct{}) (err error) {
 	case !g.taken:
 		return lostBefore("downgrade", req.name(), errGone)
 	}
-	w.lock = &Lock{request: *req, doubt: r.Doubt}
-	if err = c.hold(w.lock, r.SentAt); err == nil && writer.doubt {
+	a.lock = &Lock{request: *req, ambiguous: r.Ambiguous}
+	if err = c.watch(a.lock, r.SentAt); err == nil && writer.ambiguous {
 		writer.releaseLater(cleanup.LateCopy, true)
 	}
 	return err

@@ -2,37 +2,23 @@ package redislock
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/pipeline"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-const (
-	// maxFlights is how many pipelines to one node are under way at most. With one, pipelines would be the largest; with a
-	// second, those who come meanwhile wait for half a round trip on average.
-	maxFlights = 2
-
-	// slowFlight is after how long a flight does not count any more: its connection may have gone dead.
-	slowFlight = 20 * time.Millisecond
-)
-
-// sender carries the scripts of many locks to one node. A call that finds few enough pipelines under way is sent at once; others
-// join the next pipeline. So the fewer calls there are, the sooner each is sent, and the more there are, the less each costs.
+// sender sends the calls of one Client: those of many locks to one node share pipelines.
 type sender struct {
-	rdb redis.UniversalClient
-
-	mu      sync.Mutex // guards what is below; a goroutine that raises flights sends what is queued until nothing is, and lowers it
-	flights int
-	last    time.Time // when the last flight departed
-	queue   []*job
+	rdb   redis.UniversalClient
+	base  redis.UniversalClient // knows the nodes
+	lines pipeline.Lines[struct{}, pipeline.Line[*job]]
 }
 
-// job is a call on its way.
+// job is a call that is being sent.
 type job struct {
 	call
 	sentAt time.Time
@@ -40,73 +26,43 @@ type job struct {
 	done   chan struct{}
 }
 
-// send executes a call once and returns its command and an instant before it was sent. A call that waits for a pipeline when
-// ended is closed is not sent: its error is calls.ErrAbandoned.
+// send executes a call once and returns its command and an instant before it was sent. A call that waits for a pipeline when ended is
+// closed is not sent: its error is redisconn.ErrAbandoned.
 func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
-	j := &job{call: what}
-	s.mu.Lock()
-	now := time.Now()
-	if s.flights >= maxFlights && now.Sub(s.last) < slowFlight {
-		j.done = make(chan struct{})
-		s.queue = append(s.queue, j)
-		s.mu.Unlock()
-		select {
-		case <-j.done:
-		case <-ended:
-			if s.abandon(j) {
-				return failed(calls.ErrAbandoned), now
-			}
-			<-j.done
+	line := s.lines.Of(s.base, what.keys[0], struct{}{}, func() *pipeline.Line[*job] { return new(pipeline.Line[*job]) })
+	if line == nil {
+		return s.sendAlone(what)
+	}
+	j, now := line.Begin(func() *job { return &job{call: what, done: make(chan struct{})} })
+	if now {
+		cmd, sentAt := s.sendAlone(what)
+		if jobs := line.Next(); jobs != nil {
+			go func() {
+				for ; jobs != nil; jobs = line.Next() {
+					s.flush(jobs)
+				}
+			}()
 		}
-		return j.cmd, j.sentAt
+		return cmd, sentAt
 	}
-	s.flights++
-	s.last = now
-	s.mu.Unlock()
-	j.cmd = what.script.RunOnce(context.Background(), s.rdb, what.keys, what.args...)
-	if jobs := s.next(); jobs != nil {
-		go func() {
-			for ; jobs != nil; jobs = s.next() {
-				s.fly(jobs)
-			}
-		}()
+	select {
+	case <-j.done:
+	case <-ended:
+		if line.Withdraw(j) {
+			return failed(redisconn.ErrAbandoned), time.Now()
+		}
+		<-j.done
 	}
-	return j.cmd, now
+	return j.cmd, j.sentAt
 }
 
-// abandon takes a job out of the queue, and reports whether it was still there.
-func (s *sender) abandon(j *job) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.Index(s.queue, j)
-	if i < 0 {
-		return false
-	}
-	s.queue = slices.Delete(s.queue, i, i+1)
-	return true
+func (s *sender) sendAlone(what call) (*redis.Cmd, time.Time) {
+	now := time.Now()
+	return what.script.RunOnce(context.Background(), s.rdb, what.keys, what.args...), now
 }
 
-// failed is a command that has failed.
-func failed(err error) *redis.Cmd {
-	cmd := redis.NewCmd(context.Background())
-	cmd.SetErr(err)
-	return cmd
-}
-
-// next returns the jobs of the next pipeline, or ends the flight.
-func (s *sender) next() []*job {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	jobs := s.queue
-	if s.queue = nil; len(jobs) == 0 {
-		s.flights--
-		return nil
-	}
-	s.last = time.Now()
-	return jobs
-}
-
-func (s *sender) fly(jobs []*job) {
+// flush sends jobs in one pipeline.
+func (s *sender) flush(jobs []*job) {
 	sentAt := time.Now()
 	batch := make([]scripts.Mixed, len(jobs))
 	for i, j := range jobs {
@@ -118,29 +74,9 @@ func (s *sender) fly(jobs []*job) {
 	}
 }
 
-// senders are those of one Client, one for each node. Where nobody knows the node of a key, calls travel alone: in a
-// pipeline for several nodes the slowest would hold up the others.
-type senders struct {
-	rdb  redis.UniversalClient
-	base redis.UniversalClient // knows the nodes
-
-	mu  sync.Mutex
-	all map[string]*sender
-}
-
-func (s *senders) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
-	node, err := calls.Node(s.base, what.keys[0])
-	if _, ring := s.base.(*redis.Ring); ring || err != nil {
-		now := time.Now()
-		return what.script.RunOnce(context.Background(), s.rdb, what.keys, what.args...), now
-	}
-	addr := node.Options().Addr
-	s.mu.Lock()
-	to := s.all[addr]
-	if to == nil {
-		to = &sender{rdb: s.rdb}
-		s.all[addr] = to
-	}
-	s.mu.Unlock()
-	return to.send(what, ended)
+// failed returns a command that has failed.
+func failed(err error) *redis.Cmd {
+	cmd := redis.NewCmd(context.Background())
+	cmd.SetErr(err)
+	return cmd
 }

@@ -11,11 +11,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// State is a lock as Redis has it at one instant.
+// State is the state of a lock in Redis at one instant.
 type State struct {
 	Locked  bool
 	Holders []Holder      // in the order of their ids; several for readers
@@ -23,13 +24,13 @@ type State struct {
 	Token   int64         // the highest fencing token given out, 0 if none is known
 }
 
-// Holder is one hold of a lock, as Redis knows it.
+// Holder is one hold of a lock in Redis.
 type Holder struct {
 	ID       string // unique for each acquisition; see ForceUnlockHolder
 	Metadata string // the text of WithMetadata, "" without
 }
 
-// metadataMark is what precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson all of it is opaque.
+// metadataMark precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson the id is opaque.
 const metadataMark = ":m="
 
 func metadataOf(id string) string {
@@ -42,8 +43,8 @@ func metadataOf(id string) string {
 	return text
 }
 
-// State asks Redis who holds the lock. It blocks for one round trip, at most until ctx ends. The answer may be out of
-// date when it arrives: it is for people and dashboards, not for deciding who may act.
+// State asks Redis for the state of the lock. It blocks for one round trip, at most until ctx ends. The answer may be out of date when
+// it arrives: it is for people and dashboards, not for a decision to act.
 func (m *Mutex) State(ctx context.Context) (State, error) {
 	var fields *redis.MapStringStringCmd
 	var pttl *redis.DurationCmd
@@ -76,28 +77,26 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// ForceUnlockHolder frees the lock of the holder with that ID, as State shows it, wakes those who wait, and reports whether that holder
-// had it. Another that has taken the lock since is not touched, which makes it the way to free what was seen. Otherwise it is like
-// ForceUnlock.
+// ForceUnlockHolder ends the hold with the ID that State has shown, wakes the waiters, and reports whether that hold had the lock. A hold
+// that has taken the lock since is not touched. Otherwise it is like ForceUnlock.
 func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
 		r := m.client.run(m.kind.release(&request{mutex: m, id: id}), ctx.Done())
 		freed, err := r.Int64()
-		return result{freed == 1 || err == nil && r.Doubt, err}
+		return result{freed == 1 || err == nil && r.Ambiguous, err}
 	})
 }
 
-// ForceUnlock frees the lock, whichever hold has it, wakes those who wait, and reports whether it was held. The holder is told at its
-// next renewal; until then it goes on as if it held the lock, so use this on holders known to be dead, or with fencing. The
-// next token is higher than the holder's. It blocks for one round trip, at most until ctx ends; a call whose
-// answer was not seen may have freed the lock.
+// ForceUnlock frees the lock, whatever hold has it, wakes the waiters, and reports whether it was held. The holder is told at its next
+// renewal; until then its Lock is valid. So use it on holders that are known to be dead, or with fencing: the next token is higher than
+// the holder's. ForceUnlock blocks for one round trip, at most until ctx ends. After an error the lock may have been freed.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
-		r := m.client.run(m.kind.force(m.request(false)), ctx.Done())
+		r := m.client.run(m.kind.force(m.newRequest(false)), ctx.Done())
 		freed, err := r.Int64()
-		return result{freed == 1 || err == nil && r.Doubt, err}
+		return result{freed == 1 || err == nil && r.Ambiguous, err}
 	})
 }
 
@@ -106,16 +105,16 @@ type result struct {
 	err error
 }
 
-// admin is a call about the lock that is no wish for it.
+// admin makes a call about the lock that is no acquisition.
 func (m *Mutex) admin(ctx context.Context, operation string, f func() result) (bool, error) {
 	if err := m.begin(ctx); err != nil {
 		return false, err
 	}
 	c := m.client
 	defer c.gate.Leave()
-	r, answered := await(c, ctx.Done(), f, func(result) {})
+	r, answered := gate.Await(&c.gate, ctx.Done(), f, func(result) {})
 	if !answered {
-		return false, operationError(operation, m.name, calls.Ended(ctx))
+		return false, operationError(operation, m.name, contexts.Error(ctx))
 	}
 	if r.err != nil {
 		return false, operationError(operation, m.name, r.err)

@@ -24,8 +24,8 @@ type call struct {
 	size int
 }
 
-// fakeBackend answers as its answer function says and records the calls. The function gets the number of the call,
-// starting at 1.
+// fakeBackend answers as its answer function says and records the calls. The function gets the number of the
+// call, starting at 1.
 type fakeBackend struct {
 	answer func(ctx context.Context, n int, b *renewal.Batch) error
 

@@ -43,7 +43,8 @@ func TestRenewer_BatchesWhatIsDueTogether(t *testing.T) {
 		require.LessOrEqual(t, b.most, 4)
 		t.Logf("%d leases, %d renewals in %d calls", leases, renewals, len(calls))
 
-		// Leases taken at one instant do not stay in lockstep: the load is spread over the windows of a third of the lease.
+		// Leases taken at one instant do not stay in lockstep: the load is spread over the windows of a third
+		// of the lease.
 		peak := map[int64]int{}
 		for _, c := range calls {
 			if age := c.at.Sub(calls[0].at); age > 2*ttl {

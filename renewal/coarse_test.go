@@ -29,7 +29,8 @@ func onWheel(t *testing.T, tick time.Duration, f func(t *testing.T, r *renewal.R
 	})
 }
 
-// However long a tick is, a holder hears of the end of its lease before the backend can give the key to another.
+// However long a tick is, a holder hears of the end of its lease before the backend can give the key to
+// another.
 func TestRenewer_AnnouncesInTimeOnACoarseWheel(t *testing.T) {
 	for _, tick := range []time.Duration{time.Millisecond, 17 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		for _, ticks := range []int{10, 11, 25, 100} {

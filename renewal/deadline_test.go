@@ -67,7 +67,7 @@ func TestElapsed_IsTheLargerOfBothClocks(t *testing.T) {
 	}
 }
 
-func TestPolicy_KeepsItsBounds(t *testing.T) {
+func TestRenewalTimes_KeepTheirBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ttl := drawTTL(t)
 		u := rapid.Float64Range(0, 0.9999999).Draw(t, "u")

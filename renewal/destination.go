@@ -39,38 +39,38 @@ type Batch struct {
 
 // Backend renews leases at one destination.
 type Backend interface {
-	// Renew extends every lease of b by its TTL, only where the key is still held under the ID, and records the
-	// outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
+	// Renew extends every lease of b by its TTL, only where the key is still held under the ID, and records
+	// the outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
 	// Renew must return when ctx ends; until it does, it takes one of the destination's few places.
 	Renew(ctx context.Context, b *Batch) error
 }
 
 // Destination collects the leases of one backend that fall due together and sends them in batches.
 // It is safe for concurrent use.
-//
-// Ground rules. Leases wait in due, a stack linked by nextDue, until the window closes, then in ready, cut into batches. A lease is pushed before closeAt is looked at, and closeAt is reset before the stack is taken, so that each lease has a window that
-// will close. At most maxCalls goroutines take batches from ready, which mu guards; each ends when ready is empty, so an idle
-// destination has none.
 type Destination struct {
 	renewer *Renewer
 	backend Backend
 
+	// Leases wait in due, a stack linked by nextDue, until the window closes. A lease is pushed before
+	// closeAt is read, and closeAt is reset before the stack is taken, so each lease has a window that will
+	// close.
 	due     atomic.Pointer[Lease]
 	closeAt atomic.Int64 // when the window of due ends, in Unix nanoseconds; 0 if none is open
 
-	mu      sync.Mutex
-	ready   [][]*Lease
-	calls   int
-	failing bool
+	mu      sync.Mutex // guards what is below
+	ready   [][]*Lease // batches to be sent
+	calls   int        // goroutines that send them, at most maxCalls; each ends when ready is empty
+	failing bool       // the last call failed
 }
 
-// Add starts to renew a lease that its holder has just obtained: first at a sixth to a third of its TTL, then at
-// every third. It returns a *LostError if the deadline has passed already, ErrClosed after the Renewer's Close, the
-// wheel's error if the wheel refuses the entry, or an *InvalidError; then nothing is renewed and the caller
-// should give the lease back.
+// Add starts to renew a lease that its holder has just obtained: first at a sixth to a third of its TTL, then
+// at every third. It does not block. It returns a *LostError if the deadline has passed already, ErrClosed
+// after the Renewer's Close, the wheel's error if the wheel refuses the entry, or an *InvalidError; then
+// nothing is renewed and the caller should give the lease back.
 func (d *Destination) Add(s Spec) (*Lease, error) { return d.renewer.add(d, s) }
 
-// enqueue takes no lock: it runs in the callbacks of many entries at a time, and a wheel whose callbacks block starts more goroutines.
+// enqueue takes no lock: it runs in the callbacks of many entries at a time, and a wheel whose callbacks
+// block starts more goroutines.
 func (d *Destination) enqueue(l *Lease, now time.Time) {
 	for {
 		l.nextDue = d.due.Load()
@@ -78,25 +78,25 @@ func (d *Destination) enqueue(l *Lease, now time.Time) {
 			break
 		}
 	}
-	wait := collecting(l.ttl)
+	wait := batchDelay(l.ttl)
 	end := now.Add(wait).UnixNano()
 	for {
 		at := d.closeAt.Load()
 		if at != 0 && at <= end {
-			return // travels with others
+			return // the window that is open closes soon enough
 		}
 		if d.closeAt.CompareAndSwap(at, end) {
 			break
 		}
 	}
 	if _, err := d.renewer.wheel.AfterFunc(wait, d.closeWindow); err != nil {
-		d.closeWindow() // a wheel that takes no more entries costs the company, not the renewal
+		d.closeWindow() // the wheel takes no more entries: renew at once, with whatever else is due
 	}
 }
 
 // closeWindow cuts the due leases into batches and starts as many calls as they need and the limit allows.
 func (d *Destination) closeWindow() {
-	d.closeAt.Store(0) // first: who comes from now on opens a window of his own
+	d.closeAt.Store(0) // first: a lease that falls due from now on opens a new window
 	var due []*Lease
 	for l := d.due.Swap(nil); l != nil; {
 		next := l.nextDue
@@ -111,19 +111,20 @@ func (d *Destination) closeWindow() {
 	d.mu.Unlock()
 	for range start {
 		if d.renewer.enter() {
-			go d.work()
+			go d.sendBatches()
 		}
 	}
 }
 
-// cut sorts leases by TTL, the most urgent first, and cuts them into batches of at most size leases. Leases of similar TTLs travel
-// together, because the shortest of a batch sets the timeout of its call.
+// cut sorts leases by TTL, the shortest first, and cuts them into batches of at most size leases. The
+// shortest TTL of a batch sets the timeout of its call, so leases of similar TTLs share one.
 func cut(leases []*Lease, size int) [][]*Lease {
 	slices.SortStableFunc(leases, func(a, b *Lease) int { return cmp.Compare(a.ttl, b.ttl) })
 	return slices.Collect(slices.Chunk(leases, size))
 }
 
-func (d *Destination) work() {
+// sendBatches sends batches until none is ready.
+func (d *Destination) sendBatches() {
 	defer d.renewer.leave()
 	for {
 		d.mu.Lock()
@@ -142,7 +143,7 @@ func (d *Destination) work() {
 
 func (d *Destination) send(leases []*Lease) {
 	sentAt := time.Now()
-	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return !l.depart() })
+	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return !l.beginCall() })
 	if len(leases) == 0 {
 		return
 	}
@@ -161,14 +162,14 @@ func (d *Destination) send(leases []*Lease) {
 		err = errUnanswered
 	}
 	for i, l := range leases {
-		l.settle(b.Outcomes[i], sentAt, err)
+		l.finishCall(b.Outcomes[i], sentAt, err)
 	}
 }
 
 var errUnanswered = errors.New("renewal: the backend left the lease unanswered")
 
-// renew calls the backend. A panic in it is an answer like any other failure: it must not take the process, nor the
-// leases of other destinations, with it.
+// renew calls the backend. A panic of it counts as a failed call: it must not end the process, nor the leases
+// of other destinations.
 func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
 	outcomes := b.Outcomes
 	defer func() {
@@ -182,7 +183,7 @@ func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
 	return d.backend.Renew(ctx, b)
 }
 
-// report logs the first failure of a row and the recovery, not every call between them.
+// report logs the first of several failures and the recovery, not the calls between them.
 func (d *Destination) report(err error, n int) {
 	d.mu.Lock()
 	changed := d.failing != (err != nil)
@@ -191,10 +192,9 @@ func (d *Destination) report(err error, n int) {
 	if !changed || d.renewer.ctx.Err() != nil {
 		return
 	}
-	if err != nil {
-		d.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal failing, retrying until the deadlines",
-			slog.Int("leases", n), slog.Any("error", err))
+	if logger := d.renewer.config.logger; err != nil {
+		logger.Warn("renewal failing, retrying until the deadlines", "leases", n, "error", err)
 	} else {
-		d.renewer.config.logger.LogAttrs(context.Background(), slog.LevelInfo, "renewal recovered")
+		logger.Info("renewal recovered")
 	}
 }

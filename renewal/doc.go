@@ -1,15 +1,16 @@
 // Package renewal keeps leases alive, and tells their holders when they are over.
 //
-// A lease is anything that a server gives for a limited time and prolongs on request: a lock in Redis, a permit,
-// a session. Whoever holds one faces two jobs. It must be renewed well before it ends, again and again, through lost
-// replies and servers that hang. And when it cannot be renewed, the holder must stop before the server gives the key
-// to somebody else. A [Renewer] does both for many leases at once.
+// A lease is anything that a server grants for a limited time and prolongs on request: a lock in Redis, a
+// permit, a session. Its holder has two jobs. It must renew the lease well before it ends, again and again,
+// through lost replies and servers that hang. And when the lease cannot be renewed, the holder must stop
+// before the server gives the key to another. A [Renewer] does both for many leases at once.
 //
 // # What it promises
 //
 //   - A lease counts from the instant before its request was sent, less a margin: one percent for clocks of different
-//     rates plus a tenth of the lease, at most 50 ms, for a late wheel entry. The server's own expiry lies behind that
-//     deadline however the round trip was split. Elapsed time is the larger of monotonic and wall-clock time.
+//     rates, one tick of the wheel, and a tenth of the lease, at most 50 ms, for a process that is delayed. The server's
+//     own expiry lies behind that deadline however the round trip was split. Elapsed time is the larger of monotonic
+//     and wall-clock time.
 //   - At the deadline the lease is lost, even while a renewal is in flight: [Lease.Done] closes, [Lease.Err] says why, and
 //     no later success revives it.
 //   - A renewal that fails is retried after about a twentieth of the lease until the deadline. Only an answer that the
@@ -20,15 +21,15 @@
 // # What it does not promise
 //
 // A process that does not run cannot be told anything. A holder that was suspended past its deadline sees
-// [Lease.Valid] turn false at once, but Done only when the next entry fires. Work that must not overlap with a successor's
-// checks a fencing token where the work takes effect.
+// [Lease.Valid] turn false at once, but Done only when the next entry fires. Work that must not overlap with
+// a successor's checks a fencing token where the work takes effect.
 //
 // # Cost
 //
-// A held lease costs one entry on the wheel, about 270 bytes, and no goroutine. Leases due within a hundredth of
-// their TTL (at most 300 ms) travel in one call of up to 100; phases drift apart, so the load is even. At
-// most four calls per destination are in flight; their goroutines end when nothing is due. Ten thousand leases
-// of 30 s cost about a hundred calls every ten seconds.
+// A held lease costs one entry on the wheel, about 270 bytes, and no goroutine. Leases due within a hundredth
+// of their TTL (at most 300 ms) share calls of up to 100 leases; their phases drift apart, so the load is
+// even. At most four calls per destination are in flight; their goroutines end when nothing is due. Ten
+// thousand leases of 30 s cost about a hundred calls every ten seconds.
 //
 // # Example
 //

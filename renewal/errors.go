@@ -9,11 +9,12 @@ import (
 )
 
 var (
-	// ErrLost is what every loss of a lease matches: the backend no longer knows the lease, or its deadline
+	// ErrLost is matched by every loss of a lease: the backend no longer knows the lease, or its deadline
 	// passed without a renewal. The concrete error is a *LostError.
 	ErrLost = errors.New("renewal: lease lost")
 
-	// ErrGone is the cause of a loss that the backend reported: the lease had been removed or had expired there.
+	// ErrGone is the cause of a loss that the backend reported: the lease had been removed or had expired
+	// there.
 	ErrGone = errors.New("renewal: the backend no longer knows the lease")
 
 	// ErrExpired is the cause of a loss that the local deadline decided: no renewal was confirmed in time.
@@ -29,24 +30,25 @@ var (
 	// ErrClosed is returned when the Renewer has been closed, and ends the leases it still had.
 	ErrClosed = errors.New("renewal: renewer closed")
 
-	// ErrInvalid matches every *InvalidError.
+	// ErrInvalid is matched by every *InvalidError. Nothing was done then.
 	ErrInvalid = invalid.Err
 )
 
-// LostError tells why and when a lease ended without its holder's doing.
+// LostError tells why and when a lease ended against its holder's will.
 // It matches ErrLost, the Spec's own Lost error, and the cause.
 type LostError struct {
 	Key   string
 	ID    string
-	Cause error     // ErrGone, ErrExpired or ErrUnwatched, joined with the last failure of the backend if there was one
+	Cause error     // ErrGone, ErrExpired or ErrUnwatched, joined with the backend's last failure if there was one
 	Due   time.Time // the local deadline that was in force
-	as    error     // Spec.Lost
+
+	lossError error // Spec.Lost
 }
 
 func (e *LostError) Error() string {
 	what := ErrLost
-	if e.as != nil {
-		what = e.as
+	if e.lossError != nil {
+		what = e.lossError
 	}
 	return fmt.Sprintf("%v: %s: %v", what, quote(e.Key), e.Cause)
 }
@@ -54,14 +56,14 @@ func (e *LostError) Error() string {
 // Unwrap lets errors.Is and errors.As reach ErrLost, the Spec's Lost error and the cause.
 func (e *LostError) Unwrap() []error {
 	errs := []error{ErrLost, e.Cause}
-	if e.as != nil {
-		errs = append(errs, e.as)
+	if e.lossError != nil {
+		errs = append(errs, e.lossError)
 	}
 	return errs
 }
 
-// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the same type in
-// all packages of the library.
+// InvalidError names an argument that was refused, in its fields Package, Field, Value and Reason. It matches
+// ErrInvalid, and is the same type in all packages of the library.
 type InvalidError = invalid.Error
 
 const argument = invalid.Package("renewal")

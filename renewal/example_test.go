@@ -24,7 +24,7 @@ func (s *seats) Renew(_ context.Context, b *renewal.Batch) error {
 	for i, lease := range b.Leases {
 		b.Outcomes[i] = renewal.Gone
 		if s.taken[lease.Key] == lease.ID {
-			b.Outcomes[i] = renewal.Extended // a server would set the expiry to b.TTL from now
+			b.Outcomes[i] = renewal.Extended // a server would set the expiry to lease.TTL from now
 		}
 	}
 	return nil
@@ -50,8 +50,8 @@ func ExampleRenewer() {
 		log.Fatal(err)
 	}
 	before := time.Now() // the instant before the seats were asked for
-	lease := func(seat, who string) *renewal.Lease {
-		l, err := destination.Add(renewal.Spec{Key: seat, ID: who, TTL: 100 * time.Millisecond, SentAt: before})
+	lease := func(seat, holder string) *renewal.Lease {
+		l, err := destination.Add(renewal.Spec{Key: seat, ID: holder, TTL: 100 * time.Millisecond, SentAt: before})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func ExampleRenewer() {
 	ann, bob := lease("7A", "ann"), lease("7B", "bob")
 
 	hall.mu.Lock()
-	hall.taken["7B"] = "eve" // somebody gave bob's seat away
+	hall.taken["7B"] = "eve" // the seat is given to another
 	hall.mu.Unlock()
 
 	<-bob.Done()

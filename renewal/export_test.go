@@ -23,8 +23,9 @@ func Deadline(sentAt time.Time, ttl time.Duration) time.Time {
 	return term{sentAt, ttl, Tick}.deadline()
 }
 
-// WithWall returns t with its wall clock moved by d and its monotonic reading left alone, as a clock step does. No
-// exported way leads there: it moves both and then takes the monotonic reading, the second word of a Time, back.
+// WithWall returns t with its wall clock moved by d and its monotonic reading left alone, as a clock step
+// does. No exported way leads there: it moves both and then takes the monotonic reading, the second word of a
+// Time, back.
 func WithWall(t time.Time, d time.Duration) time.Time {
 	moved := t.Add(d)
 	words := (*[2]int64)(unsafe.Pointer(&moved))

@@ -33,7 +33,7 @@ func TestLease_Close(t *testing.T) {
 			time.Sleep(3 * ttl)
 			require.Equal(t, n, b.count())
 			synctest.Wait()
-			require.False(t, told, "the holder knows what he did")
+			require.False(t, told, "the holder closed it itself")
 		})
 	})
 

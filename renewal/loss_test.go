@@ -62,7 +62,8 @@ func TestRenewer_AnnouncesALoss(t *testing.T) {
 				errMine := errors.New("mine: lost")
 				told := make(chan error, 2)
 				start := time.Now()
-				l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl, Lost: errMine, OnLost: func(err error) { told <- err }})
+				onLost := func(err error) { told <- err }
+				l := add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl, Lost: errMine, OnLost: onLost})
 				ctx := l.Context(t.Context())
 
 				<-l.Done()
@@ -145,7 +146,7 @@ func TestRenewer_TheOldDeadlineDecidesWhenTheWheelIsLate(t *testing.T) {
 			return all(renewal.Extended)(ctx, n, b)
 		}}
 		l = add(t, r, b, renewal.Spec{Key: "k", ID: "1", TTL: ttl})
-		// Somebody's callback keeps the worker busy while the deadline passes.
+		// Another callback keeps the worker busy while the deadline passes.
 		_, err = w.AfterFunc(time.Until(l.Deadline())-time.Second, func() { time.Sleep(10 * time.Second) })
 		require.NoError(t, err)
 		time.Sleep(time.Until(l.Deadline()) + time.Microsecond)
@@ -182,7 +183,8 @@ func TestRenewer_CountsTheNewDeadlineFromTheSending(t *testing.T) {
 func TestRenewer_OneHangingDestinationDelaysNoOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *renewal.Renewer) {
 		stuck := make(chan struct{})
-		hung := &fakeBackend{answer: func(context.Context, int, *renewal.Batch) error { <-stuck; return errDown }} // ignores its context
+		ignoresItsContext := func(context.Context, int, *renewal.Batch) error { <-stuck; return errDown }
+		hung := &fakeBackend{answer: ignoresItsContext}
 		sound := &fakeBackend{answer: all(renewal.Extended)}
 		dHung, err := r.Destination(hung)
 		require.NoError(t, err)

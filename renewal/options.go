@@ -7,7 +7,7 @@ const (
 	defaultMaxCalls  = 4
 )
 
-// Option configures New. Of one that is given twice the last counts.
+// Option configures New. Of an option that is given twice, the last one counts.
 type Option interface{ apply(*config) error }
 
 type config struct {
@@ -20,7 +20,8 @@ type option func(*config) error
 
 func (o option) apply(c *config) error { return o(c) }
 
-// WithLogger sets where losses and failing backends are reported. The default is slog.Default().
+// WithLogger sets where losses and failing backends are reported. The default is slog.Default(), as it is
+// when the Renewer is made.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error {
 		if l == nil {

@@ -10,10 +10,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Renewer keeps leases alive and tells their holders when they are over. Make one with New.
-//
-// Ground rules. A Lease is guarded by its own mutex, a Destination by its own, the list of leases and the count of
-// calls by the Renewer's. No two of them are ever held together, and none is held while a backend or a hook runs.
+// Renewer keeps leases alive and tells their holders when they are over. Make one with New. It is safe for
+// concurrent use.
 type Renewer struct {
 	wheel  *wheel.Wheel
 	tick   time.Duration // of the wheel
@@ -22,6 +20,8 @@ type Renewer struct {
 	cancel context.CancelFunc
 	origin time.Time // from which slots count
 
+	// No two of the mutexes of a Renewer, its Destinations and its Leases are ever held together, and none is
+	// held while a backend or an OnLost runs.
 	mu     sync.Mutex
 	closed bool
 	leases Lease // sentinel of a circular list
@@ -30,8 +30,9 @@ type Renewer struct {
 	idle   chan struct{} // closed when calls is 0 after Close
 }
 
-// New returns a Renewer whose leases are entries on w. It starts no goroutine.
-// The caller keeps w running until Close has returned: a stopped wheel announces nothing.
+// New returns a Renewer whose leases are entries on w. It starts no goroutine. The caller keeps w running
+// until Close has returned: a stopped wheel announces nothing. New returns an *InvalidError if w is nil or an
+// option is refused.
 func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if w == nil {
 		return nil, argument.Nil("wheel")
@@ -49,7 +50,7 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 // Spec describes a lease that its holder has just obtained.
 type Spec struct {
 	Key string // what is leased; handed to the backend
-	ID  string // who holds it; must be unique per acquisition, so that a late renewal cannot touch a successor
+	ID  string // of the holder; must be unique per acquisition, so that a late renewal cannot touch a successor
 
 	// TTL is how long the backend keeps the lease without a renewal: Renewer.MinTTL to MaxTTL.
 	TTL time.Duration
@@ -60,18 +61,19 @@ type Spec struct {
 	// Lost, if set, is the error that a loss is reported as, beside ErrLost.
 	Lost error
 
-	// OnLost, if set, is called once if the lease ends otherwise than by its own Close, after Done is closed.
-	// It runs where wheel callbacks or backend calls run and should return soon.
+	// OnLost, if set, is called once if the lease ends otherwise than by its own Close, after Done is closed:
+	// with a *LostError, or with ErrClosed. It runs where wheel callbacks or backend calls run and should
+	// return soon.
 	OnLost func(error)
 }
 
-// MinTTL is the shortest lease that the Renewer looks after: ten ticks of its wheel, and at least the constant MinTTL. The end of a shorter
-// one could not be announced in time.
+// MinTTL is the shortest lease that the Renewer looks after: ten ticks of its wheel, and at least the
+// constant MinTTL. The end of a shorter one could not be announced in time.
 func (r *Renewer) MinTTL() time.Duration { return max(MinTTL, minTicks*r.tick) }
 
 func (r *Renewer) validate(s *Spec) error {
 	if s.TTL < r.MinTTL() || s.TTL > MaxTTL {
-		return argument.Error("TTL", s.TTL, fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", r.MinTTL()))
+		return argument.Error("TTL", s.TTL, fmt.Sprintf("must be %v to 8760h, and at least ten ticks of the wheel", r.MinTTL()))
 	}
 	if s.SentAt.IsZero() {
 		return argument.Error("SentAt", s.SentAt, "must be the instant before the request was sent")
@@ -79,8 +81,9 @@ func (r *Renewer) validate(s *Spec) error {
 	return nil
 }
 
-// Destination returns a new destination: a backend with its own queue and its own calls in flight, so that one that
-// hangs delays no other. Use one per node and kind of lease, and keep it; it costs nothing while it has no leases due.
+// Destination returns a new destination: a backend with its own queue and its own calls in flight, so that
+// one that hangs delays no other. Use one per node and kind of lease, and keep it; it costs nothing while it
+// has no leases due. It returns an *InvalidError if b is nil.
 func (r *Renewer) Destination(b Backend) (*Destination, error) {
 	if b == nil {
 		return nil, argument.Nil("backend")
@@ -88,9 +91,9 @@ func (r *Renewer) Destination(b Backend) (*Destination, error) {
 	return &Destination{renewer: r, backend: b}, nil
 }
 
-// Watch tracks the deadline of a lease that is not to be renewed. It returns a *LostError if the deadline has
-// passed already, ErrClosed after Close, the wheel's error if the wheel refuses the entry, or an *InvalidError;
-// then nothing is tracked and the caller should give the lease back.
+// Watch tracks the deadline of a lease that is not to be renewed. It does not block. It returns a *LostError
+// if the deadline has passed already, ErrClosed after Close, the wheel's error if the wheel refuses the
+// entry, or an *InvalidError; then nothing is tracked and the caller should give the lease back.
 func (r *Renewer) Watch(s Spec) (*Lease, error) { return r.add(nil, s) }
 
 // Len is the number of leases that have not ended.
@@ -100,9 +103,14 @@ func (r *Renewer) Len() int {
 	return r.count
 }
 
-// Close ends every lease with ErrClosed, sends no further renewal, cancels the calls in flight and waits for them
-// to return until ctx ends. It gives no lease back; that is the holder's part. Closing twice is harmless.
+// Close ends every lease with ErrClosed, sends no further renewal, cancels the calls in flight and waits for
+// them to return. If ctx ends first, Close returns ctx's error, and those calls end on their own. Close gives
+// no lease back; that is the holder's part. Another Close waits likewise. With a nil ctx it does nothing and
+// returns an *InvalidError.
 func (r *Renewer) Close(ctx context.Context) error {
+	if ctx == nil {
+		return argument.Nil("context")
+	}
 	r.mu.Lock()
 	if !r.closed {
 		r.closed = true
@@ -133,7 +141,7 @@ func (r *Renewer) add(d *Destination, s Spec) (*Lease, error) {
 		return nil, err
 	}
 	l := &Lease{
-		renewer: r, dest: d, key: s.Key, id: s.ID, ttl: s.TTL, as: s.Lost, onLost: s.OnLost,
+		renewer: r, dest: d, key: s.Key, id: s.ID, ttl: s.TTL, lossError: s.Lost, onLost: s.OnLost,
 		sentAt: s.SentAt, lasts: s.TTL,
 	}
 	if d != nil {

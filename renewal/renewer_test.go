@@ -32,7 +32,7 @@ func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 		for i := 1; i < len(calls); i++ {
 			gap := calls[i].at.Sub(calls[i-1].at)
 			require.GreaterOrEqual(t, gap, ttl*3/10)
-			require.LessOrEqual(t, gap, ttl/3+50*time.Millisecond, "collecting and tick included")
+			require.LessOrEqual(t, gap, ttl/3+50*time.Millisecond, "batch delay and tick included")
 		}
 		last := calls[len(calls)-1].at
 		require.Equal(t, renewal.Deadline(last, ttl), l.Deadline())
@@ -130,12 +130,14 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 		return err
 	}
 	_, errBackend := r.Destination(nil)
+	var none context.Context
 	for name, tt := range map[string]struct {
 		err   error
 		field string
 	}{
 		"no wheel":             {construct(nil), "wheel"},
 		"no backend":           {errBackend, "backend"},
+		"a nil context":        {r.Close(none), "context"},
 		"a nil option":         {construct(w, nil), "option"},
 		"a nil logger":         {construct(w, renewal.WithLogger(nil)), "WithLogger"},
 		"an empty batch":       {construct(w, renewal.WithBatchSize(0)), "WithBatchSize"},
@@ -158,5 +160,6 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 	require.Zero(t, r.Len())
 	require.Zero(t, w.Len())
 	require.Zero(t, b.count())
+	require.NoError(t, watch(ttl, time.Now()), "a Close that was refused closes nothing")
 	require.NoError(t, r.Close(t.Context()))
 }

@@ -7,50 +7,41 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// verb stands, among the arguments of a script, for the command that wakes waiters.
-type verb struct{}
-
-var publish verb
-
-// run executes a script that is idempotent, and retries what may succeed on a second try as often as the client's options
-// say, unless ended is closed. It blocks until an answer or the last failure, each attempt within the client's own timeouts.
-func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, args ...any) calls.Reply {
-	if at := slices.Index(args, any(publish)); at >= 0 {
-		c.channels.Decide()
-		args[at] = c.channels.Verb()
+// begin checks the context of a call and enters the gate. After a nil error the caller must leave the gate.
+func (c *Client) begin(ctx context.Context, operation, name string) error {
+	switch {
+	case ctx == nil:
+		return argument.Nil("context")
+	case ctx.Err() != nil:
+		return operationError(operation, name, contexts.Error(ctx))
+	case !c.gate.Enter():
+		return ErrClosed
 	}
-	return calls.Retry(c.wheel, c.base, c.retries, ended, func() (*redis.Cmd, time.Time) {
-		sentAt := time.Now()
-		return s.RunOnce(context.Background(), c.rdb, keys, args...), sentAt
-	})
+	return nil
 }
 
-// wait has the waiters of an attempt that a migrating slot has prevented look again soon, and fails those that do not wait.
-func wait[T any](batch []*waitqueue.Waiter[T], err error) (again time.Duration) {
-	for _, w := range batch {
-		if !w.Waits() {
-			w.Fail(err)
-		}
-	}
-	return 100 * time.Millisecond
+// call runs a script for one caller. It returns when ctx ends.
+func (c *Client) call(
+	ctx context.Context, operation, name string, s *scripts.Script, keys []string, args ...any,
+) (redisconn.Reply, error) {
+	return c.await(ctx, operation, name, func() redisconn.Reply { return c.run(ctx.Done(), s, keys, args...) })
 }
 
-// call runs a script for one caller, who is let go when ctx ends.
-func (c *Client) call(ctx context.Context, operation, name string, s *scripts.Script, keys []string, args ...any) (calls.Reply, error) {
-	return c.await(ctx, operation, name, func() calls.Reply { return c.run(ctx.Done(), s, keys, args...) })
-}
-
-// await runs f, on a goroutine of its own if ctx can end before f does, which its own timeouts end. It checks what every call checks.
-func (c *Client) await(ctx context.Context, operation, name string, f func() calls.Reply) (calls.Reply, error) {
+// await returns the reply of f, or an error when ctx ends. f runs on the caller's goroutine if ctx cannot
+// end. It must end by timeouts of its own.
+func (c *Client) await(
+	ctx context.Context, operation, name string, f func() redisconn.Reply,
+) (redisconn.Reply, error) {
 	if err := c.begin(ctx, operation, name); err != nil {
-		return calls.Reply{}, err
+		return redisconn.Reply{}, err
 	}
-	result := make(chan calls.Reply, 1)
+	result := make(chan redisconn.Reply, 1)
 	work := func() {
 		defer c.gate.Leave()
 		result <- f()
@@ -67,19 +58,65 @@ func (c *Client) await(ctx context.Context, operation, name string, f func() cal
 		}
 		return r, nil
 	case <-ctx.Done():
-		return calls.Reply{}, operationError(operation, name, calls.Ended(ctx))
+		return redisconn.Reply{}, operationError(operation, name, contexts.Error(ctx))
 	}
 }
 
-// begin checks the context and enters the gate.
-func (c *Client) begin(ctx context.Context, operation, name string) error {
-	switch {
-	case ctx == nil:
-		return argument.Nil("context")
-	case ctx.Err() != nil:
-		return operationError(operation, name, calls.Ended(ctx))
-	case !c.gate.Enter():
-		return ErrClosed
+// publishVerb stands, among the arguments of a script, for PUBLISH or SPUBLISH.
+var publishVerb verb
+
+type verb struct{}
+
+// run executes an idempotent script. It retries as often as the options of the client say, until ended is
+// closed. It blocks until an answer or the last failure; the timeouts of the client bound each try.
+func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, args ...any) redisconn.Reply {
+	if at := slices.Index(args, any(publishVerb)); at >= 0 {
+		c.channels.Decide()
+		args[at] = c.channels.Verb()
 	}
-	return nil
+	return redisconn.Retry(c.wheel, c.base, c.retries, ended, func() (*redis.Cmd, time.Time) {
+		sentAt := time.Now()
+		return s.RunOnce(context.Background(), c.rdb, keys, args...), sentAt
+	})
+}
+
+// acquireFunc queues a request and returns. It calls f once, with what finish returns for the outcome,
+// unless cancel ends the wait: then it calls f with an error that matches context.Canceled. The caller has
+// entered the gate; acquireFunc leaves it when finish has returned.
+func acquireFunc[T, R any](
+	ctx context.Context, c *Client, q *waitqueue.Group[string, T], name string, request T,
+	finish func(T, error) (R, error), f func(R, error),
+) (cancel func()) {
+	stop := q.WaitFunc(ctx, name, request, func(request T, err error) {
+		result, err := finish(request, acquireError(ctx, name, err))
+		c.gate.Leave()
+		f(result, err)
+	})
+	return func() {
+		if stop() {
+			c.gate.Leave()
+			var none R
+			go f(none, operationError("acquire", name, context.Canceled))
+		}
+	}
+}
+
+// acquireError adds the operation and the cause to an error of ctx that a queue returned. Other errors have
+// both.
+func acquireError(ctx context.Context, name string, err error) error {
+	if err != nil && err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
+		return operationError("acquire", name, contexts.Error(ctx))
+	}
+	return err
+}
+
+// awaitMigration ends an attempt that a migrating slot has refused. It fails the requests that do not wait
+// and returns the pause after which the others try again.
+func awaitMigration[T any](batch []*waitqueue.Waiter[T], err error) (again time.Duration) {
+	for _, w := range batch {
+		if !w.Waits() {
+			w.Fail(err)
+		}
+	}
+	return 100 * time.Millisecond
 }

@@ -13,9 +13,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -23,58 +24,62 @@ import (
 )
 
 const (
-	maxBatch = 100  // requests in one script
-	maxFair  = 1000 // requests of one process that a fair semaphore knows of
-	poolSize = 4    // for renewals, as many as are in flight at a time
+	maxBatch     = 100  // requests in one script
+	maxFairBatch = 1000 // requests of one process that wait in Redis for a fair semaphore
+	renewalConns = 4    // connections for renewals; each carries one pipeline at a time
 
-	// laneMillis is how long Redis remembers the last call of a process: well beyond lateFor.
-	laneMillis   = 600_000
-	recordMillis = 60_000
-	fenceMillis  = 86_400_000
+	recordMillis = 60_000     // how long Redis keeps the result of an edit
+	fenceMillis  = 86_400_000 // how long Redis keeps the last token
 )
 
-// Client takes permits on one Redis. Make one per process and Redis with New; it is safe for concurrent use.
-//
-// Ground rules. Everything is set by New and never changes, except held, which mu guards, and what has locks of its own. Whatever may talk
-// to Redis is counted by gate or belongs to a queue, so that Close knows when the last of it has ended. At most one
-// acquiring and one releasing script per semaphore is under way at a time: the lanes rely on it.
+// Client acquires permits on one Redis. Create one per process and Redis with New. It is safe for
+// concurrent use.
 type Client struct {
-	rdb       redis.UniversalClient // for calls that somebody waits for
-	base      redis.UniversalClient // what rdb is or embeds
-	retries   int                   // of such a call
-	dedicated *calls.Dedicated      // for renewals
+	// Set by New. Each is safe for concurrent use or never changes.
+	rdb       redis.UniversalClient // carries the calls of callers
+	base      redis.UniversalClient // the client of a known type that rdb is or embeds; else rdb
+	retries   int                   // per call, as the options of base say
+	dedicated *redisconn.Dedicated  // carries renewals
+	wheel     *wheel.Wheel
+	logger    *slog.Logger
+	poll      time.Duration
+	owner     string // identifies this process to Redis, 32 hex digits
+	channels  *waitqueue.Channels
+	renewer   *renewal.Renewer
+	leases    *renewal.Destination
+	cleanup   *cleanup.Queue[pendingRelease]
 
-	wheel    *wheel.Wheel
-	logger   *slog.Logger
-	poll     time.Duration
-	owner    string // 32 hex digits
-	nth      atomic.Uint64
-	channels *waitqueue.Channels
-	renewer  *renewal.Renewer
-	leases   *renewal.Destination
-	gate     calls.Gate
-	cleanup  *cleanup.Queue[pendingRelease]
-	debts    debts
+	lastSequence atomic.Uint64
+	unconfirmed  unconfirmedCalls
 
-	plain     *waitqueue.Group[int64]
-	additions *waitqueue.Group[*addition]
-	leased    *waitqueue.Group[*request]
-	fair      *waitqueue.Group[*request]
-	returns   *waitqueue.Group[*releaseRequest]
-	fairBacks *waitqueue.Group[*releaseRequest]
+	// gate counts what talks to Redis outside of the queues, so that Close can wait for it.
+	gate gate.Gate
+
+	// Each queue runs at most one attempt per semaphore at a time. Sequence numbers rely on that.
+	counting         *waitqueue.Group[string, int64]
+	countingReleases *waitqueue.Group[string, *countingRelease]
+	leased           *waitqueue.Group[string, *acquireRequest]
+	leasedReleases   *waitqueue.Group[string, *releaseRequest]
+	fair             *waitqueue.Group[string, *acquireRequest]
+	fairReleases     *waitqueue.Group[string, *releaseRequest]
 
 	mu   sync.Mutex
-	held map[*Grant]struct{}
+	held map[*Grant]struct{} // guarded by mu
 }
 
-// New returns a Client that takes its permits through rdb, a *redis.Client for one server or Sentinel, a *redis.ClusterClient,
-// a *redis.Ring or a type that embeds one of them. It does not talk to Redis yet and starts no goroutine. Errors match ErrInvalid.
+// New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
+// *redis.Ring, or a type that embeds one of these. New does not connect to Redis and starts no goroutine.
+// Its errors match ErrInvalid.
 //
-// Calls go through rdb, its pool, hooks, timeouts and retries. A caller whose context ends is let go at once, and the call that it
-// left ends by the client's ReadTimeout: a client without one is refused. Renewals use a few connections of their own, made from the
-// same options, so that a pool busy with other work does not delay them; hooks of rdb do not see them. A client of another type is used
-// as well; since nothing is known of its nodes, it has none of this, and New logs a warning.
-// The caller keeps rdb open until Close has returned.
+// Calls use rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; the
+// command that it leaves behind ends after the ReadTimeout of rdb. New refuses a client without a
+// ReadTimeout.
+//
+// Renewals use a few connections of their own with the same options. A busy pool does not delay them, and
+// hooks of rdb do not see them. For a client of any other type New logs a warning: its renewals share the
+// connections of rdb.
+//
+// The caller must keep rdb open until Close has returned.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err := argument.Client(rdb); err != nil {
 		return nil, err
@@ -83,27 +88,28 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := calls.Base(rdb)
-	if calls.Endless(base) {
-		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
+	base := redisconn.Base(rdb)
+	if redisconn.Endless(base) {
+		return nil, argument.Error("client", "without a ReadTimeout", "calls would not end while Redis hangs")
 	}
 	if base == nil {
 		base = rdb
-		cfg.logger.Warn("semaphore: the client is of a type whose nodes are not known: renewals share its connections, "+
-			"and waiters are not woken on sharded channels", "type", fmt.Sprintf("%T", rdb))
+		cfg.logger.Warn("semaphore: the client is of a type whose nodes are not known: "+
+			"renewals share its connections, and sharded channels do not wake waiters", "type", fmt.Sprintf("%T", rdb))
 	}
 	c := &Client{
-		rdb: rdb, base: base, retries: calls.Retries(base),
+		rdb: rdb, base: base, retries: redisconn.Retries(base),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:     make(map[*Grant]struct{}),
 	}
 	c.cleanup = c.newCleanup()
-	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000)); err != nil {
+	c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000))
+	if err != nil {
 		return nil, err
 	}
-	c.dedicated = calls.NewDedicated(base, cfg.wheel, poolSize)
+	c.dedicated = redisconn.NewDedicated(base, cfg.wheel, renewalConns)
 	if c.leases, err = c.renewer.Destination(&renewBackend{dedicated: c.dedicated}); err != nil {
 		return nil, err
 	}
@@ -112,48 +118,59 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 func (c *Client) makeQueues() {
-	listen := c.channels.Listen(scripts.SemChannel)
-	c.plain = waitqueue.New(c.wheel, waitqueue.Config[int64]{
-		Attempt: c.attemptPlain, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, GiveBack: c.giveBackPlain,
+	listen := waitqueue.Listen(c.channels, scripts.SemChannel)
+	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, int64]{
+		Attempt: c.attemptCounting, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
+		GiveBack: c.giveBackCounting,
 	})
-	c.additions = waitqueue.New(c.wheel, waitqueue.Config[*addition]{
-		Attempt: c.attemptAdditions, MaxBatch: maxBatch, Poll: c.poll,
+	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
+		Attempt: c.attemptCountingReleases, MaxBatch: maxBatch, Poll: c.poll,
 	})
-	c.leased = waitqueue.New(c.wheel, waitqueue.Config[*request]{
+	c.leased = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
 		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
 		GiveBack: c.giveBackLeased, Leave: c.leaveLeased,
 	})
-	c.returns = waitqueue.New(c.wheel, waitqueue.Config[*releaseRequest]{
-		Attempt: c.attemptReturns, MaxBatch: maxBatch, Poll: c.poll,
+	c.leasedReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
+		Attempt: c.attemptLeasedReleases, MaxBatch: maxBatch, Poll: c.poll,
 	})
-	c.fair = waitqueue.New(c.wheel, waitqueue.Config[*request]{
-		Attempt: c.attemptFair, MaxBatch: maxFair, Poll: c.poll, Eager: true, Listen: c.channels.Listen(c.fairChannel),
-		GiveBack: c.giveBackFair, Leave: c.giveBackFair,
+	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
+		Attempt: c.attemptFair, MaxBatch: maxFairBatch, Poll: c.poll, Eager: true,
+		Listen: waitqueue.Listen(c.channels, c.fairChannel), GiveBack: c.giveBackFair, Leave: c.giveBackFair,
 	})
-	c.fairBacks = waitqueue.New(c.wheel, waitqueue.Config[*releaseRequest]{
-		Attempt: c.attemptFairReturns, MaxBatch: maxBatch, Poll: c.poll,
+	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
+		Attempt: c.attemptFairReleases, MaxBatch: maxBatch, Poll: c.poll,
 	})
 }
 
-// Close releases the grants that are held, ends waiting calls with ErrClosed and returns when nothing of the Client is left
-// running, or when ctx ends: then the connections are closed all the same, calls in flight end by their own timeouts, and
-// grants that could not be released end with their lease. Permits of a Semaphore that were acquired and not released are the
-// caller's to release before. Closing twice is harmless. The wheel and rdb stay the caller's.
+// releaseQueue returns the queue of releases of leased permits.
+func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseRequest] {
+	if fair {
+		return c.fairReleases
+	}
+	return c.leasedReleases
+}
+
+// Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has
+// stopped working or ctx ends. If ctx ends first, Close closes the connections anyway and returns an error:
+// calls in flight end by their timeouts, and grants that were not released end with their lease.
+//
+// Close does not release permits of a Semaphore; release them before. Later calls of Close do nothing but
+// wait. Close stops neither the wheel nor rdb.
 func (c *Client) Close(ctx context.Context) error {
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
 	}
 	err := joined.Errors(
-		c.plain.Close(ctx, ErrClosed), // what they were granted is on its way back
+		c.counting.Close(ctx, ErrClosed), // permits granted meanwhile go to countingReleases
 		c.leased.Close(ctx, ErrClosed),
 		c.fair.Close(ctx, ErrClosed),
 		c.gate.Wait(ctx),
-		c.releaseAll(ctx),
+		c.releaseGrants(ctx),
 		c.closeCleanup(ctx),
 		c.settleAll(ctx),
-		c.additions.Close(ctx, ErrClosed),
-		c.returns.Close(ctx, ErrClosed),
-		c.fairBacks.Close(ctx, ErrClosed),
+		c.countingReleases.Close(ctx, ErrClosed),
+		c.leasedReleases.Close(ctx, ErrClosed),
+		c.fairReleases.Close(ctx, ErrClosed),
 		c.renewer.Close(ctx),
 		c.channels.Close(ctx),
 		c.dedicated.Close(ctx),
@@ -164,58 +181,47 @@ func (c *Client) Close(ctx context.Context) error {
 	return nil
 }
 
-// releaseAll gives back every grant that is held.
-func (c *Client) releaseAll(ctx context.Context) error {
+// releaseGrants releases all held grants.
+func (c *Client) releaseGrants(ctx context.Context) error {
 	c.mu.Lock()
 	held := make([]*Grant, 0, len(c.held))
 	for g := range c.held {
 		held = append(held, g)
 	}
 	c.mu.Unlock()
-	var calls sync.WaitGroup
+	var releases sync.WaitGroup
 	for _, g := range held {
 		if g.lease.Close(ErrClosed) {
-			c.drop(g)
-			calls.Add(1)
-			c.queueOf(g.fair).WaitFunc(ctx, g.name, &releaseRequest{ids: g.ids}, func(_ *releaseRequest, err error) {
-				defer calls.Done()
+			c.removeGrant(g)
+			releases.Add(1)
+			request := &releaseRequest{ids: g.ids}
+			c.releaseQueue(g.fair).WaitFunc(ctx, g.name, request, func(_ *releaseRequest, err error) {
+				defer releases.Done()
 				if err != nil {
 					g.releaseLater(0)
 				}
 			})
 		}
 	}
-	calls.Wait()
+	releases.Wait()
 	return ctx.Err()
 }
 
-func (c *Client) queueOf(fair bool) *waitqueue.Group[*releaseRequest] {
-	if fair {
-		return c.fairBacks
-	}
-	return c.returns
-}
-
-func (c *Client) keep(g *Grant) {
+func (c *Client) addGrant(g *Grant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held[g] = struct{}{}
 }
 
-func (c *Client) drop(g *Grant) {
+func (c *Client) removeGrant(g *Grant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.held, g)
 }
 
-// lane is the key in which Redis remembers the last call of this process on a semaphore.
-func (c *Client) lane(name, kind string) string {
-	return scripts.SuffixName(name, kind+":"+c.owner)
-}
-
-// record is a key in which Redis remembers what one call returned.
-func (c *Client) record(name string) string {
-	return c.lane(name, "call:"+strconv.FormatUint(c.nth.Add(1), 10))
+// recordKey returns a new key in which Redis keeps the result of one edit.
+func (c *Client) recordKey(name string) string {
+	return scripts.SuffixName(name, "call:"+strconv.FormatUint(c.lastSequence.Add(1), 10)+":"+c.owner)
 }
 
 // newID returns 16 random bytes.

@@ -1,36 +1,41 @@
-// Package semaphore limits how much happens at a time among processes: a number of permits in Redis, which are taken and given
-// back. It shares keys and channels with Redisson's RSemaphore and RPermitExpirableSemaphore: services in Java and Go
-// share permits and wake each other.
+// Package semaphore limits concurrency across processes: a semaphore is a number of permits in Redis that
+// processes acquire and release. It uses the keys and channels of Redisson's RSemaphore and
+// RPermitExpirableSemaphore, so that services in Java and Go share permits and wake each other.
 //
-// A [Leased] is what most programs want: permits are held by a [Grant], renewed while it is held, and come back by themselves
-// when its process dies. A [Semaphore] is a bare counter, without owners.
+// Most programs need a [Leased]: a [Grant] holds its permits and renews them, and they become free when the
+// process of the holder dies. A [Semaphore] is a bare counter whose permits have no owners.
 //
 // # What it promises
 //
-//   - While Redis keeps its data, no more permits are held at a time than there are, by the server's time.
-//   - Permits of a Leased whose holder died are free within one lease. A loss is announced before Redis can give the permits to another:
-//     [Grant.Done] closes, contexts of the grant end with the cause [ErrLost], [Grant.Valid] is false. A loss is final.
-//   - A call takes effect at most once, however often it is sent. Permits that a lost reply granted, or that came for a waiter
-//     who had gone, are given back.
-//   - A waiter gets its permits when they are free, whatever messages were lost: it looks again after each announcement, after each
-//     interruption of its subscription, when the nearest lease ends, and at the latest every five seconds.
-//   - Requests of one process are served in order, so that large ones are not starved; with [Client.FairLeased] those of all processes.
-//   - A call returns when its context ends, also while Redis hangs; a release, which is sent all the same, within a second of that.
-//   - No clock of a client reaches Redis.
+//   - While Redis keeps its data, processes never hold more permits than exist, by the clock of the server.
+//   - The permits of a Leased whose holder died are free within one lease.
+//   - A holder learns of a loss before Redis can grant its permits again: [Grant.Done] closes, contexts of
+//     the grant end with the cause [ErrLost], and [Grant.Valid] returns false. A lost grant stays lost.
+//   - A call takes effect at most once, however often it is sent. Permits that were granted by a lost
+//     reply, or to a waiter that had left, are released.
+//   - A waiter gets its permits when they are free, whatever messages were lost: it looks after each
+//     announcement, after each interruption of its subscription, when the next lease ends, and at least
+//     every five seconds.
+//   - The requests of one process are granted in order, so that small requests do not starve a large one.
+//     With [Client.FairLeased], the requests of all processes are.
+//   - A call returns when its context ends, even while Redis hangs. A release, which is sent in any case,
+//     returns at most a second later.
+//   - Redis never depends on the clock of a client.
 //
 // # What it does not promise
 //
-//   - That permits of a Semaphore come back when their holder dies. Use a Leased.
-//   - A bound across a failover that loses writes, or for a process that does not run: see [Grant.Token] for the latter.
-//   - An order among processes, without FairLeased.
+//   - That the permits of a Semaphore come back when their holder dies. Use a Leased.
+//   - A limit across a failover that loses writes, or for a process that is frozen: see [Grant.Token] for
+//     the latter.
+//   - An order among processes without FairLeased.
 //
 // # Cost
 //
-//	acquire and release   one script each; those of one process that come at the same time share it
-//	waiting               one wheel entry, one subscription and one script per look for all waiters of a name in the process
-//	held grant            one wheel entry, no goroutine; renewals of up to 1000 grants travel in one script
+//	acquire and release   one script each; concurrent calls of one process share scripts
+//	waiting               per name and process: one wheel entry, one subscription, one script per look
+//	held grant            one wheel entry, no goroutine; one script renews up to 1000 grants
 //	AcquireFunc           no goroutine while it waits
-//	a Client              one connection for subscriptions while somebody waits, up to four for renewals when there are any
+//	Client                one connection for subscriptions while callers wait, up to four for renewals
 //
 // # Example
 //
@@ -38,7 +43,7 @@
 //	...
 //	defer semaphores.Close(ctx)
 //	exports := semaphores.Leased("exports")
-//	_, err = exports.TrySetPermits(ctx, 5) // once, by whoever comes first
+//	_, err = exports.TrySetPermits(ctx, 5) // the first process sets them
 //	...
 //	grant, err := exports.Acquire(ctx, 1)
 //	...
@@ -47,9 +52,13 @@
 //
 // # Algorithm
 //
-// A Semaphore is a number under its name. Its scripts are recognised when they come again by a sequence number that Redis keeps for each
-// process. A Leased keeps, besides, the ids of its permits with the instants at which they expire, as Redisson does since 3.17; the
-// ids are chosen by the client, so that asking twice is asking once. Both announce free permits on redisson_sc:{name}.
-// A fair semaphore keeps the requests of all processes in the order of their arrival; whatever frees permits assigns them
-// to the first, for as long as it takes him to claim them.
+// A Semaphore is a number under its name. Redis keeps a sequence number for each process, by which scripts
+// recognise calls that are sent again.
+//
+// A Leased also has the ids of its held permits, each with the instant at which it expires, as Redisson
+// does since 3.17. The client chooses the ids, so that a script recognises a request that is sent again.
+// Both kinds announce free permits on the channel redisson_sc:{name}.
+//
+// A fair semaphore keeps the requests of all processes in order of arrival. A call that frees permits
+// assigns them to the first request, whose process must claim them in time.
 package semaphore

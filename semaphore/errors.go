@@ -5,65 +5,66 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
-
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// One error per decision that a caller makes. Errors of Redis itself and of ctx are wrapped and reach the caller as they are.
+// Errors that callers can tell apart with errors.Is. Errors of Redis and of contexts are wrapped.
 var (
-	// ErrNoPermits is returned by TryAcquire of a Leased when not enough permits are free, or when others of this
-	// process wait for them.
+	// ErrNoPermits is returned by Leased.TryAcquire if too few permits are free, or if other callers of
+	// this process wait for them.
 	ErrNoPermits = errors.New("semaphore: not enough permits")
 
-	// ErrNotSet is returned when nobody has said yet how many permits there are, or when the key has expired: waiting
-	// would be in vain. See TrySetPermits.
+	// ErrNotSet is returned if the number of permits was never set or has expired. See TrySetPermits.
 	ErrNotSet = errors.New("semaphore: permits were never set")
 
-	// ErrExceedsPermits is returned for a request for more permits than there are, as far as that is known: for a Leased by
-	// what Redis holds, for a Semaphore by WithMax. Nobody waits behind such a request.
-	ErrExceedsPermits = errors.New("semaphore: more than there are")
+	// ErrExceedsPermits is returned for a request for more permits than exist. A Leased compares it with
+	// the number in Redis, a Semaphore with WithMax. The request does not wait and delays no other request.
+	ErrExceedsPermits = errors.New("semaphore: request exceeds the number of permits")
 
-	// ErrOverRelease is returned by Release where the permits would exceed what WithMax allows. Nothing was added.
+	// ErrOverRelease is returned by a Release after which more permits would be free than WithMax allows.
+	// The Release added none.
 	ErrOverRelease = errors.New("semaphore: released more than was acquired")
 
-	// ErrUnconfirmed is returned when Redis has not confirmed a release. The release goes on in the background and takes effect
-	// once: it must not be repeated.
+	// ErrUnconfirmed is returned if Redis did not confirm a release. The background retries the release,
+	// which takes effect at most once. The caller must not repeat it.
 	ErrUnconfirmed = errors.New("semaphore: release not confirmed yet, going on in the background")
 
-	// ErrLost means that a grant ended before it was released: its lease ran out or its permits were removed. Others may
-	// hold them since.
+	// ErrLost means that a grant ended before its Release: its lease expired, or its permits were removed
+	// from Redis. Another process may hold them.
 	ErrLost = errors.New("semaphore: permits lost")
 
-	// ErrNotHeld is returned for permits that are not held: released before, expired, of another semaphore, or never granted.
+	// ErrNotHeld is returned for permits that are not held: released or expired permits, permits of another
+	// semaphore, and ids that were never granted.
 	ErrNotHeld = errors.New("semaphore: permits not held")
 
-	// ErrClosed is returned after the Client's Close, and ends the grants that it released.
+	// ErrClosed is returned after Client.Close, and is the error of grants that Close released.
 	ErrClosed = errors.New("semaphore: client closed")
 
-	// ErrWrongKind is returned when a key holds something else than a semaphore. It was left alone.
+	// ErrWrongKind is returned if a key holds something other than a semaphore of the kind. The call did
+	// not change the key.
 	ErrWrongKind = errors.New("semaphore: the key holds something else")
 
-	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
+	// ErrInvalid matches every *InvalidError. The call sent nothing to Redis.
 	ErrInvalid = invalid.Err
 )
 
-// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches ErrInvalid, and is the same type in
-// all packages of the library.
+// InvalidError describes an invalid argument by its Package, Field, Value and Reason. It matches
+// ErrInvalid. All packages of the library share the type.
 type InvalidError = invalid.Error
 
 const argument = invalid.Package("semaphore")
 
-// mustCall panics with an *InvalidError if a function that is to be called is nil: there is nobody to return it to.
+// mustCall panics with an *InvalidError if a callback is nil.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))
 	}
 }
 
-// checkName refuses a name under which the keys of a semaphore would not share a cluster slot.
+// checkName refuses a name whose derived keys would not share a cluster slot.
 func checkName(name string) error {
 	refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name))
 	if !ok {
@@ -72,9 +73,11 @@ func checkName(name string) error {
 	return argument.Error("name", scripts.Quote(name), refused.Reason)
 }
 
-// operationError says which operation failed on which semaphore, and gives Redis' refusals of a key their name.
+// operationError adds the operation and the name of the semaphore to an error, and ErrWrongKind to the
+// refusal of a key.
 func operationError(operation, name string, err error) error {
-	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "value is not an integer") {
+	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
+		redis.HasErrorPrefix(err, "value is not an integer") {
 		return fmt.Errorf("%w: %s %s: %w", ErrWrongKind, operation, scripts.Quote(name), err)
 	}
 	if strings.HasPrefix(err.Error(), "semaphore: ") {

@@ -1,67 +1,80 @@
 package semaphore
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// fairChannel is where this process hears that permits were assigned to it.
+// Redis keeps the requests of all processes for a fair semaphore in one queue, in order of arrival.
+// Whatever frees permits assigns them to the first request and wakes its process, which claims them by the
+// same call with the same ids. One script does all of it.
+
+func fairKey(name, part string) string { return scripts.SuffixName(name, "fair:"+part) }
+
+// fairChannel returns the channel on which this process hears of permits that were assigned to it.
 func (c *Client) fairChannel(name string) string {
 	return keysOf(name, true).channel + ":" + c.owner
 }
 
-// fairAlive is how long a process counts as alive after a look: it looks at least every poll interval.
-func (c *Client) fairAlive() time.Duration { return 3*c.poll + time.Second }
+// fairLiveness returns for how long Redis considers a process alive after its last look. A waiting process
+// looks at least every poll interval.
+func (c *Client) fairLiveness() time.Duration { return 3*c.poll + time.Second }
 
-// step runs the one script of fair semaphores: ids leave, requests come or are confirmed, and what is free is assigned.
-func (c *Client) step(name string, leaving []string, batch []*waitqueue.Waiter[*request]) (r calls.Reply, removed []int64, n counts, err error) {
+// fairStep runs the script of fair semaphores. It removes the permits or queued requests with the leaving
+// ids, queues or claims the requests of the batch, and assigns free permits. removed has a 1 for each
+// leaving id that was held.
+func (c *Client) fairStep(
+	name string, leaving []string, batch []*waitqueue.Waiter[*acquireRequest],
+) (r redisconn.Reply, removed []int64, reply acquireReply, err error) {
 	k := keysOf(name, true)
-	part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
-	ks := []string{k.permits, k.leases, part("queue"), part("alive"), part("needs"), k.fence}
-	args := []any{publish, k.channel, calls.Millis(c.fairAlive()), c.owner, fenceMillis, len(leaving)}
-	for _, id := range leaving {
-		args = append(args, id)
+	scriptKeys := []string{
+		k.permits, k.leases, fairKey(name, "queue"), fairKey(name, "alive"), fairKey(name, "needs"), k.fence,
 	}
+	args := []any{publishVerb, k.channel, redisconn.Millis(c.fairLiveness()), c.owner, fenceMillis, len(leaving)}
+	args = appendIDs(args, leaving)
 	for _, w := range batch {
 		waits := 1
-		if w.Value.once {
+		if w.Value.noWait {
 			waits = 0
 		}
-		args = append(args, calls.Millis(w.Value.ttl), waits, len(w.Value.ids))
-		for _, id := range w.Value.ids {
-			args = append(args, id)
-		}
+		args = append(args, redisconn.Millis(w.Value.lease), waits, len(w.Value.ids))
+		args = appendIDs(args, w.Value.ids)
 	}
-	r = c.run(nil, scripts.FairStep, ks, args...)
+	r = c.run(nil, scripts.FairStep, scriptKeys, args...)
 	v, err := r.Slice()
-	if err != nil {
-		return r, nil, n, err
+	if err == nil {
+		removed, reply, err = parseFairReply(v, len(leaving), len(batch))
 	}
-	if len(v) == 0 {
-		return r, nil, n, fmt.Errorf("unexpected empty reply")
-	}
-	first, ok := v[0].([]any)
-	if !ok || len(first) != len(leaving) {
-		return r, nil, n, fmt.Errorf("unexpected reply %v", v)
-	}
-	if removed, err = integers(first); err != nil {
-		return r, nil, n, err
-	}
-	rest, err := integers(v[1:])
-	if err != nil {
-		return r, nil, n, err
-	}
-	n, err = readCounts(rest, len(batch))
-	return r, removed, n, err
+	return r, removed, reply, err
 }
 
-func integers(v []any) ([]int64, error) {
+func parseFairReply(v []any, leaving, requests int) (removed []int64, reply acquireReply, err error) {
+	if len(v) == 0 {
+		return nil, reply, errors.New("unexpected empty reply")
+	}
+	first, ok := v[0].([]any)
+	if !ok || len(first) != leaving {
+		return nil, reply, fmt.Errorf("unexpected reply %v", v)
+	}
+	if removed, err = int64s(first); err != nil {
+		return nil, reply, err
+	}
+	rest, err := int64s(v[1:])
+	if err != nil {
+		return nil, reply, err
+	}
+	reply, err = parseAcquireReply(rest, requests)
+	return removed, reply, err
+}
+
+func int64s(v []any) ([]int64, error) {
 	out := make([]int64, len(v))
 	for i, x := range v {
 		n, ok := x.(int64)
@@ -73,45 +86,47 @@ func integers(v []any) ([]int64, error) {
 	return out, nil
 }
 
-// attemptFair is the Attempt of fair semaphores: it names every request of this process, so that Redis knows that they
-// are alive.
-func (c *Client) attemptFair(name string, batch []*waitqueue.Waiter[*request]) (time.Duration, error) {
-	r, _, n, err := c.step(name, nil, batch)
-	return c.apply(name, true, batch, r, n, err)
+// attemptFair acquires permits of a FairLeased for all waiters of this process. Each look tells Redis that
+// they are alive.
+func (c *Client) attemptFair(name string, batch []*waitqueue.Waiter[*acquireRequest]) (time.Duration, error) {
+	r, _, reply, err := c.fairStep(name, nil, batch)
+	return c.applyAcquireReply(name, true, batch, r, reply, err)
 }
 
-// giveBackFair takes requests out of Redis' queue, or returns what they were assigned. It waits for the answer: what this process asks for
-// next is not to stand behind requests that it has given up. What fails is tried again in the background.
-func (c *Client) giveBackFair(name string, gone []*request) {
-	for some := range slices.Chunk(gone, maxBatch) {
+// giveBackFair removes requests of waiters that have left from the queue in Redis, and releases what they
+// were assigned. It waits for the answer, so that later requests of this process do not queue behind them.
+// The background retries what fails.
+func (c *Client) giveBackFair(name string, left []*acquireRequest) {
+	for batch := range slices.Chunk(left, maxBatch) {
 		var ids []string
-		for _, r := range some {
-			ids = append(ids, r.ids...)
+		for _, request := range batch {
+			ids = append(ids, request.ids...)
 		}
-		reply, _, _, err := c.step(name, ids, nil)
-		for _, r := range some {
-			p, ambiguous := pendingRelease{name, true, r.ids}, r.doubt || reply.Doubt
+		r, _, _, err := c.fairStep(name, ids, nil)
+		for _, request := range batch {
+			p, ambiguous := pendingRelease{name, true, request.ids}, request.ambiguous || r.Ambiguous
 			switch {
 			case err != nil:
-				c.releaseLater(p, 0, r.ttl, ambiguous)
+				c.releaseLater(p, 0, request.lease, ambiguous)
 			case ambiguous:
-				c.releaseLater(p, cleanup.LateCopy, r.ttl, true)
+				c.releaseLater(p, cleanup.LateCopy, request.lease, true)
 			}
 		}
 	}
 }
 
-// attemptFairReturns is the Attempt of releases of fair semaphores.
-func (c *Client) attemptFairReturns(name string, batch []*waitqueue.Waiter[*releaseRequest]) (time.Duration, error) {
+// attemptFairReleases sends the releases of a batch.
+func (c *Client) attemptFairReleases(
+	name string, batch []*waitqueue.Waiter[*releaseRequest],
+) (time.Duration, error) {
 	var leaving []string
 	for _, w := range batch {
 		leaving = append(leaving, w.Value.ids...)
 	}
-	r, removed, _, err := c.step(name, leaving, nil)
+	r, removed, _, err := c.fairStep(name, leaving, nil)
 	if err != nil {
 		return 0, err
 	}
-	// What was assigned to this process was not announced to it.
-	c.fair.Kick(name)
-	return 0, applyReturns(batch, removed, r.Doubt)
+	c.fair.Kick(name) // the script does not publish what it assigns to the process that runs it
+	return 0, applyRemoved(batch, removed, r.Ambiguous)
 }

@@ -21,14 +21,14 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	server, name := redistest.Shared(t), redistest.Name(t)
 	rdb := server.Client(t)
 	holder := newClient(t, rdb).FairLeased(name)
-	setLeased(t, holder, 2)
+	mustSetPermits(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
 	queue := scripts.SuffixName(name, "fair:queue")
 	order := make(chan int, 2*processes)
 	var all sync.WaitGroup
-	var counts []*counter
+	var counts []*scriptCounter
 	for i := range 2 * processes {
-		count := &counter{}
+		count := &scriptCounter{}
 		if i < processes {
 			counts = append(counts, count)
 		}
@@ -74,7 +74,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 
 // One who came first and died: nobody speaks for it any more. Redis learns of it when it does not claim what was assigned to it,
 // or has not been heard of for too long.
-func TestFair_SkipsTheDead(t *testing.T) {
+func TestFair_SkipsDeadProcesses(t *testing.T) {
 	t.Parallel()
 	for how, x := range map[string]struct{ lastHeard, poll time.Duration }{
 		"who seemed alive when its turn came, once it has not claimed": {0, 200 * time.Millisecond},
@@ -86,7 +86,7 @@ func TestFair_SkipsTheDead(t *testing.T) {
 			rdb := server.Client(t)
 			interval := semaphore.WithPoll(x.poll)
 			holder := newClient(t, rdb, interval).FairLeased(name)
-			setLeased(t, holder, 1)
+			mustSetPermits(t, holder, 1)
 			g := mustAcquire(t, holder, 1)
 
 			dead := strings.Repeat("d", 16)
@@ -102,7 +102,7 @@ func TestFair_SkipsTheDead(t *testing.T) {
 			require.NoError(t, err)
 			l := newClient(t, server.Client(t), interval).FairLeased(name)
 			var next *semaphore.Grant
-			w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
+			w := startCall(func() (err error) { next, err = l.Acquire(within(t, testTimeout), 1); return err })
 			poll(t, func() bool { return rdb.ZCard(t.Context(), part("queue")).Val() == 2 })
 			require.False(t, w.ended())
 			if x.lastHeard > 0 {
@@ -119,11 +119,11 @@ func TestFair_SkipsTheDead(t *testing.T) {
 }
 
 // Across processes too, where that is promised.
-func TestFair_LargeRequestsAreNotStarvedByOtherProcesses(t *testing.T) {
+func TestFair_LargeRequestsAreNotStarved(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Shared(t), redistest.Name(t)
 	large := newClient(t, server.Client(t)).FairLeased(name)
-	setLeased(t, large, 3)
+	mustSetPermits(t, large, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
@@ -148,4 +148,25 @@ func TestFair_LargeRequestsAreNotStarvedByOtherProcesses(t *testing.T) {
 	cancel()
 	all.Wait()
 	poll(t, func() bool { return available(t, large) == 3 })
+}
+
+// A request that waited in the line of a fair semaphore is given up: what its process asks for next does not stand behind it.
+func TestFair_CancelledAcquireLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	name := redistest.Name(t)
+	other, l := newClient(t, rdb).FairLeased(name), newClient(t, rdb).FairLeased(name)
+	mustSetPermits(t, l, 2)
+	held := mustAcquire(t, other, 1)
+	for range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := startCall(func() error { _, err := l.Acquire(ctx, 2); return err })
+		poll(t, func() bool { return rdb.ZCard(t.Context(), scripts.SuffixName(name, "fair:queue")).Val() == 1 })
+		cancel()
+		require.ErrorIs(t, waiting.wait(t), context.Canceled)
+		g, err := l.TryAcquire(t.Context(), 1)
+		require.NoError(t, err)
+		require.NoError(t, g.Release(t.Context()))
+	}
+	require.NoError(t, held.Release(t.Context()))
 }

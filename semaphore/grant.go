@@ -11,26 +11,30 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// Grant is what Acquire of a Leased got: permits that are held together, renewed together and lost together. It is safe for concurrent
-// use, and its methods are harmless on a nil or zero Grant, which is not held. A grant of no permits is held until it is released.
+// Grant is the result of Leased.Acquire: permits that are held, renewed and lost together. A grant of no
+// permits is held until its Release.
+//
+// A Grant is safe for concurrent use. A nil or zero Grant is not held; its methods do nothing.
 type Grant struct {
-	client  *Client
-	name    string
-	fair    bool
-	ids     []string
-	token   int64
-	ttl     time.Duration
-	doubt   bool         // a copy of the request may still be under way
-	longest atomic.Int64 // the longest extension asked for
-	lease   lease
+	client    *Client
+	name      string
+	fair      bool
+	ids       []string // idLen bytes each
+	token     int64
+	ttl       time.Duration
+	ambiguous bool // a copy of the request may still be in flight
+	lease     lease
+
+	longestExtension atomic.Int64 // nanoseconds
 }
 
-// lease is how long a grant lasts.
+// lease is how long a grant is held: a *renewal.Lease, or an *unlimitedLease for no permits.
 type lease interface {
 	Done() <-chan struct{}
 	Err() error
@@ -40,11 +44,12 @@ type lease interface {
 	Close(reason error) bool
 }
 
-// hold has the grant looked after for a lease that Redis granted at sentAt or later.
-func (g *Grant) hold(renew bool, sentAt time.Time) (err error) {
+// startLease starts to time, and if wanted to renew, a lease that Redis granted at sentAt or later.
+func (g *Grant) startLease(renew bool, sentAt time.Time) (err error) {
 	c := g.client
 	spec := renewal.Spec{
-		Key: keysOf(g.name, g.fair).leases, ID: strings.Join(g.ids, ""), TTL: g.ttl, SentAt: sentAt, Lost: ErrLost, OnLost: g.lost,
+		Key: keysOf(g.name, g.fair).leases, ID: strings.Join(g.ids, ""), TTL: g.ttl, SentAt: sentAt,
+		Lost: ErrLost, OnLost: g.onLost,
 	}
 	if renew {
 		g.lease, err = c.leases.Add(spec)
@@ -54,11 +59,12 @@ func (g *Grant) hold(renew bool, sentAt time.Time) (err error) {
 	return err
 }
 
-func (g *Grant) valid() bool { return g != nil && g.lease != nil }
+// isZero reports whether the grant is nil or zero.
+func (g *Grant) isZero() bool { return g == nil || g.lease == nil }
 
 // IDs returns the ids of the permits, 32 hex digits each, as Redisson reports them.
 func (g *Grant) IDs() []string {
-	if !g.valid() {
+	if g.isZero() {
 		return nil
 	}
 	ids := make([]string, len(g.ids))
@@ -68,21 +74,22 @@ func (g *Grant) IDs() []string {
 	return ids
 }
 
-// Token is a number that rises with every grant of the semaphore, also across a loss of Redis' data as long as its clock goes forward. A
-// resource on which several holders act one after another can refuse those with a lower number than the last. It is 0 for a grant
-// of no permits.
+// Token returns a number that is greater for each later grant of the semaphore, even after Redis has lost
+// its data, as long as its clock does not go back. A resource can fence off a holder that was frozen by
+// refusing tokens that are less than the greatest it has seen. Token is 0 for a grant of no permits.
 func (g *Grant) Token() int64 {
-	if !g.valid() {
+	if g.isZero() {
 		return 0
 	}
 	return g.token
 }
 
-// Done is closed when the permits are no longer held: lost, released, or released by the Client's Close. A loss is announced
-// before Redis can give the permits to another, also while Redis hangs, as long as this process gets to run and its clock
-// differs from the server's by at most one percent in rate.
+// Done returns a channel that is closed when the permits are no longer held: lost, released, or released by
+// Client.Close. It is closed before Redis can grant lost permits to another holder, even while Redis hangs,
+// provided that this process runs and that its clock and the server's differ in rate by at most one
+// percent.
 func (g *Grant) Done() <-chan struct{} {
-	if !g.valid() {
+	if g.isZero() {
 		done := make(chan struct{})
 		close(done)
 		return done
@@ -90,9 +97,10 @@ func (g *Grant) Done() <-chan struct{} {
 	return g.lease.Done()
 }
 
-// Err is nil while the permits are held. Then it is, for good, an error matching ErrLost, ErrNotHeld after Release, or ErrClosed.
+// Err returns nil while the permits are held. After that it always returns the same error, which matches
+// ErrLost, ErrNotHeld after Release, or ErrClosed.
 func (g *Grant) Err() error {
-	if !g.valid() {
+	if g.isZero() {
 		return ErrNotHeld
 	}
 	err := g.lease.Err()
@@ -102,22 +110,22 @@ func (g *Grant) Err() error {
 	return err
 }
 
-// Valid reports whether the permits are held at this instant as far as this process can know. It does not talk to Redis.
-func (g *Grant) Valid() bool { return g.valid() && g.lease.Valid() }
+// Valid reports whether the permits are held now, as far as this process can know without asking Redis.
+func (g *Grant) Valid() bool { return !g.isZero() && g.lease.Valid() }
 
-// Deadline is the instant at which the permits are lost unless they are renewed before, margin already taken off. It is zero
-// for a grant of no permits.
+// Deadline returns the instant at which the permits are lost unless they are renewed before. It is earlier
+// than the end of the lease in Redis by a safety margin. It is the zero time for a grant of no permits.
 func (g *Grant) Deadline() time.Time {
-	if !g.valid() {
+	if g.isZero() {
 		return time.Time{}
 	}
 	return g.lease.Deadline()
 }
 
-// Context returns a context that ends with parent or with the grant; in the second case its context.Cause is the grant's Err.
-// It needs no goroutine and no cancel function: it is released with the grant or its parent.
+// Context returns a context that ends with parent or with the grant. If the grant ends first, context.Cause
+// returns the grant's Err. The context needs no cancel function: it is freed with the grant or with parent.
 func (g *Grant) Context(parent context.Context) context.Context {
-	if !g.valid() {
+	if g.isZero() {
 		ctx, cancel := context.WithCancelCause(parent)
 		cancel(ErrNotHeld)
 		return ctx
@@ -125,21 +133,20 @@ func (g *Grant) Context(parent context.Context) context.Context {
 	return g.lease.Context(parent)
 }
 
-// Extend makes the permits last for d from now, 1 ms to 365 days, if they would end sooner; it never makes that shorter. A grant with renewal goes on being renewed for its lease: for that one, Extend is a way to survive a longer outage of Redis. It
-// blocks for one round trip, at most until ctx ends.
+// Extend makes the permits last at least for d from now, 1 ms to 365 days. It never shortens the lease. A
+// grant with renewal is still renewed for its own lease; Extend lets it survive a longer outage of Redis.
+// Extend blocks for one round trip, at most until ctx ends.
 //
-// The error matches ErrLost, ErrNotHeld or ErrClosed if the permits are not held any more. After any other error they are held as before
-// and may last longer in Redis than Deadline tells.
+// The error matches ErrLost, ErrNotHeld or ErrClosed if the permits are no longer held. After any other
+// error they are held as before, and may last longer in Redis than Deadline says.
 func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
-	if !g.valid() {
+	if g.isZero() {
 		return ErrNotHeld
 	}
 	if err := checkLease("Extend", d); err != nil {
 		return err
 	}
-	// Before the lease is looked at: a release has to know for how long the permits may be kept.
-	for most := g.longest.Load(); most < int64(d) && !g.longest.CompareAndSwap(most, int64(d)); most = g.longest.Load() {
-	}
+	g.noteExtension(d) // before the lease is checked: a release must know how long the permits may last
 	if err := g.Err(); err != nil {
 		return err
 	}
@@ -147,35 +154,46 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if !ok {
 		return nil
 	}
-	args := []any{"GT", calls.Millis(d), len(g.ids)}
-	for _, id := range g.ids {
-		args = append(args, id)
-	}
-	r, err := g.client.call(ctx, "extend", g.name, scripts.PermitRenew, []string{keysOf(g.name, g.fair).leases}, args...)
-	if err != nil && !errors.Is(err, ErrWrongKind) {
+	args := appendIDs([]any{"GT", redisconn.Millis(d), len(g.ids)}, g.ids)
+	leases := keysOf(g.name, g.fair).leases
+	r, err := g.client.call(ctx, "extend", g.name, scripts.PermitRenew, []string{leases}, args...)
+	overwritten := errors.Is(err, ErrWrongKind)
+	if err != nil && !overwritten {
 		return err
 	}
 	renewed, err := r.Int64Slice()
 	switch {
-	case err != nil && !errors.Is(err, ErrWrongKind):
-		return operationError("extend", g.name, err)
-	case err != nil, slices.Contains(renewed, 0):
+	case overwritten, slices.Contains(renewed, 0):
 		held.Gone()
+	case err != nil:
+		return operationError("extend", g.name, err)
 	default:
 		held.Prolong(r.SentAt, d)
 	}
 	return g.Err()
 }
 
-// Release gives the permits back and wakes those who wait. Whatever it returns, they are no longer held: Done is closed and
-// no renewal is sent any more. It blocks for one round trip, which releases of one process that come at the same time share.
+// noteExtension keeps the longest extension that was asked for.
+func (g *Grant) noteExtension(d time.Duration) {
+	for {
+		longest := g.longestExtension.Load()
+		if longest >= int64(d) || g.longestExtension.CompareAndSwap(longest, int64(d)) {
+			return
+		}
+	}
+}
+
+// Release releases the permits and wakes waiters. Whatever it returns, the permits are no longer held: Done
+// is closed, and renewal has ended. Release blocks for one round trip, which concurrent releases share.
 //
-// The release does not depend on ctx: it is sent even if ctx has ended. If Redis fails to confirm it, or ctx ended a second ago, the
-// error matches ErrUnconfirmed; the release is then retried in the background until the lease is over. The error matches ErrLost
-// if the permits were lost before, ErrNotHeld if they were released before, ErrClosed if the Client was closed. The permits of
-// others are never touched. Permits that were held when Release was called are not lost, however long Redis took to answer.
+// Release sends its command even if ctx has ended. It returns an error that matches ErrUnconfirmed if Redis
+// does not confirm the release, or has not confirmed it one second after the end of ctx; the background
+// then retries until the lease ends. The error matches ErrLost if the permits were lost before, ErrNotHeld
+// if they were released before, and ErrClosed if the Client was closed. Permits that were held when Release
+// was called do not count as lost, however late the answer of Redis is. Release never releases the permits
+// of another grant.
 func (g *Grant) Release(ctx context.Context) error {
-	if !g.valid() {
+	if g.isZero() {
 		return ErrNotHeld
 	}
 	if ctx == nil {
@@ -188,7 +206,7 @@ func (g *Grant) Release(ctx context.Context) error {
 		return nil
 	}
 	c := g.client
-	if !c.gate.Enter() { // Close releases it
+	if !c.gate.Enter() { // Close releases the grant
 		if err := g.Err(); err != nil {
 			return err
 		}
@@ -199,89 +217,69 @@ func (g *Grant) Release(ctx context.Context) error {
 	if !g.lease.Close(ErrNotHeld) {
 		return g.Err()
 	}
-	c.drop(g)
-	back, err := c.giveNow(ctx, g)
+	c.removeGrant(g)
+	request := &releaseRequest{ids: g.ids}
+	err := awaitRelease(ctx, c, c.releaseQueue(g.fair), g.name, request, func(err error) error {
+		if err != nil && !redisconn.Permanent(err) || g.ambiguous {
+			g.releaseLater(0)
+		}
+		return releaseError(g.name, err)
+	})
 	switch {
 	case errors.Is(err, ErrWrongKind):
 		return fmt.Errorf("%w: %w", ErrLost, err)
 	case err != nil:
 		return err
-	case back.removed == len(g.ids), back.doubt: // an unanswered first copy has removed them
+	case request.removed == len(g.ids), request.ambiguous: // now, or by an earlier copy of the call
 		return nil
-	case began.Before(deadline) && !time.Now().Before(deadline): // the lease has ended since, and not before
+	case began.Before(deadline) && !time.Now().Before(deadline): // the lease ended on the way to Redis
 		return nil
 	}
 	return fmt.Errorf("%w: release %s: gone from Redis", ErrLost, scripts.Quote(g.name))
 }
 
-// giveNow queues the release and waits for it until ctx ends.
-func (c *Client) giveNow(ctx context.Context, g *Grant) (*releaseRequest, error) {
-	q, x := c.queueOf(g.fair), &releaseRequest{ids: g.ids}
-	finish := func(err error) error {
-		if err != nil && !calls.Final(err) || g.doubt {
-			g.releaseLater(0)
-		}
-		return unconfirmed("release", g.name, err)
-	}
-	if ctx.Done() == nil {
-		_, err := q.Wait(ctx, g.name, x)
-		return x, finish(err)
-	}
-	done := make(chan error, 1)
-	c.gate.EnterInside()
-	q.WaitFunc(context.WithoutCancel(ctx), g.name, x, func(_ *releaseRequest, err error) {
-		defer c.gate.Leave()
-		done <- finish(err)
-	})
-	patience, stop := c.patience(ctx)
-	defer stop()
-	select {
-	case err := <-done:
-		return x, err
-	case <-patience:
-		return nil, unconfirmed("release", g.name, calls.Ended(ctx))
-	}
+// releaseLater releases the permits in the background after a delay.
+func (g *Grant) releaseLater(delay time.Duration) {
+	lease := max(g.ttl, time.Duration(g.longestExtension.Load()))
+	g.client.releaseLater(pendingRelease{g.name, g.fair, g.ids}, delay, lease, g.ambiguous)
 }
 
-// lost is called once if the lease ends without Release.
-func (g *Grant) lost(err error) {
-	g.client.drop(g)
+// onLost is called once if the lease ends without Release.
+func (g *Grant) onLost(err error) {
+	g.client.removeGrant(g)
 	if lost, ok := errors.AsType[*renewal.LostError](err); ok && !errors.Is(err, renewal.ErrGone) {
-		// A renewal that was given up may still have been executed and keep the permits for another lease that nobody uses.
-		// Release them, but not before the time for which they were last promised to the holder: it may need it to stop.
+		// A renewal without an answer may have been executed and keep the permits for another lease.
+		// Release them, but give the former holder the time to stop that its lease has promised.
 		g.releaseLater(time.Until(lost.Due.Add(g.ttl / 8)))
 	}
 }
 
-// unlimited is the lease of no permits.
-type unlimited struct {
+// unlimitedLease is the lease of no permits. It ends by Close only.
+type unlimitedLease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	closed sync.Once
 }
 
-func newUnlimited() *unlimited {
-	u := &unlimited{}
-	u.ctx, u.cancel = context.WithCancelCause(context.Background())
-	return u
+func newUnlimitedLease() *unlimitedLease {
+	l := &unlimitedLease{}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	return l
 }
 
-func (u *unlimited) Done() <-chan struct{} { return u.ctx.Done() }
-func (u *unlimited) Err() error            { return context.Cause(u.ctx) }
-func (u *unlimited) Valid() bool           { return u.ctx.Err() == nil }
-func (u *unlimited) Deadline() time.Time   { return time.Time{} }
+func (l *unlimitedLease) Done() <-chan struct{} { return l.ctx.Done() }
+func (l *unlimitedLease) Err() error            { return context.Cause(l.ctx) }
+func (l *unlimitedLease) Valid() bool           { return l.ctx.Err() == nil }
+func (l *unlimitedLease) Deadline() time.Time   { return time.Time{} }
 
-func (u *unlimited) Context(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
-	stop := context.AfterFunc(u.ctx, func() { cancel(context.Cause(u.ctx)) })
-	context.AfterFunc(ctx, func() { stop() })
-	return ctx
+func (l *unlimitedLease) Context(parent context.Context) context.Context {
+	return contexts.EndingWith(parent, l.ctx)
 }
 
-func (u *unlimited) Close(reason error) (first bool) {
-	u.closed.Do(func() {
+func (l *unlimitedLease) Close(reason error) (first bool) {
+	l.closed.Do(func() {
 		first = true
-		u.cancel(reason)
+		l.cancel(reason)
 	})
 	return first
 }

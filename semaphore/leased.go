@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/joined"
-
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
@@ -17,9 +16,11 @@ import (
 // Forever is the LeaseTime of a permit that never expires.
 const Forever time.Duration = -1
 
-// Leased is a semaphore whose permits have ids and leases: those of a holder that died come back by themselves. It is Redisson's
-// RPermitExpirableSemaphore with a watchdog. It is safe for concurrent use and holds no state: any number of Leased values that the same
-// constructor made for one name are the same semaphore.
+// Leased is a semaphore whose permits have ids and leases. When a holder dies, its permits become free at
+// the end of their lease. Leased is Redisson's RPermitExpirableSemaphore with renewal.
+//
+// A Leased holds no state: all Leased values of one name that the same constructor returned are the same
+// semaphore. It is safe for concurrent use.
 type Leased struct {
 	client *Client
 	name   string
@@ -29,38 +30,27 @@ type Leased struct {
 	err    error // of the name or an option
 }
 
-// keys of one leased semaphore.
-type keys struct{ permits, leases, fence, channel string }
-
-func keysOf(name string, fair bool) keys {
-	if fair {
-		return keys{
-			permits: scripts.SuffixName(name, "fair:permits"), leases: scripts.SuffixName(name, "fair:leases"),
-			fence: scripts.SuffixName(name, "fair:fence"), channel: scripts.PrefixName("cogwheel_fair", name),
-		}
-	}
-	return keys{
-		permits: name, leases: scripts.SuffixName(name, "timeout"),
-		fence: scripts.SuffixName(name, "fence"), channel: scripts.SemChannel(name),
-	}
-}
-
-// Leased returns the leased semaphore of that name. It does not talk to Redis. The keys in Redis are Redisson's: services in Java that use
-// getPermitExpirableSemaphore(name) share the permits. Names are those of Semaphore.
+// Leased returns the leased semaphore with the given name. It does not talk to Redis. The keys in Redis are
+// Redisson's: services in Java that call getPermitExpirableSemaphore(name) share the permits. Names are as
+// for Semaphore.
 //
-// A Semaphore and a Leased must not have the same name: both count in the key of that name, and Redis cannot tell one from the other, so
-// that what the one grants the other does not see. A FairLeased of the same name is another semaphore. Whichever of the two is set
-// second is refused with ErrWrongKind.
+// Do not use one name for a Semaphore and a Leased. Both store the number of free permits under that name,
+// and Redis cannot tell them apart, so that each would ignore the permits that the other has granted. A
+// Leased and a FairLeased of one name are different semaphores; setting the permits of the second fails
+// with ErrWrongKind.
 func (c *Client) Leased(name string, opts ...LeasedOption) *Leased {
 	return c.newLeased(name, false, opts)
 }
 
-// FairLeased returns the leased semaphore of that name that serves the requests of all processes strictly in the order in which they
-// reached Redis: a release assigns the permits to the request that came first, and wakes that process alone. It does not talk to
-// Redis. A request of a process that died or cannot reach Redis is passed over three poll intervals and a second after its last
-// look (see WithPoll), also if permits have been assigned to it meanwhile.
+// FairLeased returns the leased semaphore with the given name that grants the requests of all processes
+// strictly in the order in which they reach Redis. A release assigns the permits to the first request and
+// wakes its process only. FairLeased does not talk to Redis.
 //
-// It has keys of its own, {name}:fair:*, which neither Redisson nor Leased uses. Names and options are those of Leased.
+// A process that dies or cannot reach Redis loses its turn: its requests, and permits that were assigned to
+// them, expire three poll intervals and a second after its last look (see WithPoll).
+//
+// The keys in Redis are {name}:fair:*, which neither Redisson nor Leased uses. Names and options are as for
+// Leased.
 func (c *Client) FairLeased(name string, opts ...LeasedOption) *Leased {
 	return c.newLeased(name, true, opts)
 }
@@ -77,107 +67,127 @@ func (c *Client) newLeased(name string, fair bool, opts []LeasedOption) *Leased 
 	return l
 }
 
-// Name returns the name.
+// Name returns the name of the semaphore.
 func (l *Leased) Name() string { return l.name }
 
-// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *InvalidError of a bad name or option, or nil.
 func (l *Leased) Err() error { return l.err }
 
-// Acquire takes n permits, 0 to MaxGrant, waiting until they are free. ctx bounds the wait; the grant outlives it. n 0 succeeds at once
-// without asking Redis. Requests of one process are served in their order; those of a FairLeased of all processes are.
+// Acquire takes n permits, 0 to MaxGrant, and blocks until they are free or ctx ends. The grant does not
+// end with ctx. Acquire grants n 0 at once, without asking Redis. Requests of one process are granted in
+// order; with FairLeased, those of all processes are.
 //
-// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind, ErrInvalid, or is that of ctx or of Redis. After an error
-// nothing is held: what a lost reply granted is given back in the background, and ends with its lease at the latest.
+// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or ErrInvalid, or is an error of
+// ctx or Redis. After an error the caller holds nothing: the background gives back permits that were
+// granted by a lost reply, and they end with their lease at the latest.
 //
-// While it waits, Acquire costs its goroutine; all waiters of a semaphore in this process share one wheel entry, one
-// subscription and one script per look. They look again when permits are announced, after an interruption of the subscription, when the
-// nearest lease ends, and every few seconds in any case.
+// All waiters of a semaphore in one process share one wheel entry, one subscription and one script per
+// look. They look when permits are announced, when their subscription was interrupted, when the next lease
+// ends, and at their poll.
 func (l *Leased) Acquire(ctx context.Context, n int64) (*Grant, error) {
 	return l.acquire(ctx, n, l.queue().Wait)
 }
 
-// TryAcquire takes n permits if they are free, and fails with ErrNoPermits otherwise. It blocks for one round trip, which it shares
-// with others that come at the same time. It does not overtake: while others wait before it, it fails.
+// TryAcquire takes n permits if they are free, and otherwise returns an error that matches ErrNoPermits. It
+// blocks for one round trip, which concurrent calls share. While other callers of this process wait, or
+// other processes wait for a FairLeased, TryAcquire does not overtake them and fails.
 func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
-	g, err := l.acquire(ctx, n, func(ctx context.Context, name string, r *request) (*request, error) {
-		r.once = true
+	try := func(ctx context.Context, name string, r *acquireRequest) (*acquireRequest, error) {
+		r.noWait = true
 		return l.queue().Try(ctx, name, r)
-	})
+	}
+	g, err := l.acquire(ctx, n, try)
 	if errors.Is(err, waitqueue.ErrNotServed) {
 		return nil, fmt.Errorf("%w: %s", ErrNoPermits, scripts.Quote(l.name))
 	}
 	return g, err
 }
 
-// AcquireFunc is Acquire without a goroutine while it waits: f is called exactly once, on a goroutine of its own, with what Acquire
-// would have returned. cancel ends the wait, and calls f with an error that matches context.Canceled, unless it is decided
-// already.
+// AcquireFunc is like Acquire but does not block: it calls f exactly once, on a goroutine of its own, with
+// the results that Acquire would return. No goroutine runs while it waits.
+//
+// cancel ends the wait, and f is called with an error that matches context.Canceled. After the wait has
+// ended, cancel does nothing. AcquireFunc panics if f is nil.
 func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
 	mustCall(f == nil)
 	c := l.client
-	never := func() {}
-	err := l.check(ctx, n)
-	if err == nil {
-		err = c.begin(ctx, "acquire", l.name)
-	}
+	err := l.begin(ctx, n)
 	if err != nil {
 		go f(nil, err)
-		return never
+		return func() {}
 	}
 	if n == 0 {
 		c.gate.Leave()
-		go f(l.nothing(), nil)
-		return never
+		go f(l.emptyGrant(), nil)
+		return func() {}
 	}
-	stop := l.queue().WaitFunc(ctx, l.name, newRequest(n, l.config.lease), func(r *request, err error) {
-		g, err := l.granted(ctx, r, err)
-		c.gate.Leave()
-		f(g, err)
-	})
-	return func() {
-		if stop() {
-			c.gate.Leave()
-			go f(nil, operationError("acquire", l.name, context.Canceled))
-		}
-	}
+	return acquireFunc(ctx, c, l.queue(), l.name, newAcquireRequest(n, l.config.lease), l.newGrant, f)
 }
 
-func (l *Leased) queue() *waitqueue.Group[*request] {
+func (l *Leased) queue() *waitqueue.Group[string, *acquireRequest] {
 	if l.fair {
 		return l.client.fair
 	}
 	return l.client.leased
 }
 
-func (l *Leased) acquire(ctx context.Context, n int64, wait func(context.Context, string, *request) (*request, error)) (*Grant, error) {
-	if err := l.check(ctx, n); err != nil {
-		return nil, err
-	}
-	if err := l.client.begin(ctx, "acquire", l.name); err != nil {
+func (l *Leased) acquire(
+	ctx context.Context, n int64,
+	wait func(context.Context, string, *acquireRequest) (*acquireRequest, error),
+) (*Grant, error) {
+	if err := l.begin(ctx, n); err != nil {
 		return nil, err
 	}
 	defer l.client.gate.Leave()
 	if n == 0 {
-		return l.nothing(), nil
+		return l.emptyGrant(), nil
 	}
-	r, err := wait(ctx, l.name, newRequest(n, l.config.lease))
-	return l.granted(ctx, r, err)
+	r, err := wait(ctx, l.name, newAcquireRequest(n, l.config.lease))
+	return l.newGrant(r, acquireError(ctx, l.name, err))
 }
 
-func (l *Leased) check(ctx context.Context, n int64) error {
-	switch {
-	case l.err != nil:
+// begin checks a request and enters the gate.
+func (l *Leased) begin(ctx context.Context, n int64) error {
+	if l.err != nil {
 		return l.err
-	case ctx == nil:
-		return argument.Nil("context")
-	case n < 0 || n > MaxGrant:
-		return argument.Error("n", n, "must be 0 to 10000")
 	}
-	return nil
+	if ctx == nil {
+		return argument.Nil("context")
+	}
+	if err := checkCount(n, 0, MaxGrant); err != nil {
+		return err
+	}
+	return l.client.begin(ctx, "acquire", l.name)
 }
 
-// Release gives back permits by their ids, as Grant.IDs or Redisson report them: all of them, or none and ErrNotHeld if
-// one is unknown or has expired. Grants of this process are released by Grant.Release, which also ends their renewal.
+// newGrant returns the Grant of a request that was granted, unless err says that it was not.
+func (l *Leased) newGrant(r *acquireRequest, err error) (*Grant, error) {
+	if err != nil {
+		return nil, err
+	}
+	g := &Grant{
+		client: l.client, name: l.name, fair: l.fair,
+		ids: r.ids, token: r.token, ttl: r.lease, ambiguous: r.ambiguous,
+	}
+	if err := g.startLease(l.config.renew, r.sentAt); err != nil {
+		l.client.releaseAbandoned(l.name, g.fair, r)
+		return nil, operationError("acquire", l.name, err)
+	}
+	l.client.addGrant(g)
+	if g.Err() != nil { // lost before it was added
+		l.client.removeGrant(g)
+	}
+	return g, nil
+}
+
+// emptyGrant returns a grant of no permits.
+func (l *Leased) emptyGrant() *Grant {
+	return &Grant{client: l.client, name: l.name, lease: newUnlimitedLease()}
+}
+
+// Release releases permits by their ids, as Grant.IDs and Redisson report them. It releases all of them, or
+// none: it returns an error that matches ErrNotHeld if an id is unknown or has expired. Release the grants
+// of this process by Grant.Release, which also ends their renewal. Release blocks for one round trip.
 func (l *Leased) Release(ctx context.Context, ids ...string) error {
 	if l.err != nil {
 		return l.err
@@ -186,31 +196,29 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 	if err != nil || len(raw) == 0 {
 		return err
 	}
-	args := []any{publish, l.keys.channel, 1}
-	for _, id := range raw {
-		args = append(args, id)
-	}
-	ks := []string{l.keys.permits, l.keys.leases}
-	r, err := l.client.call(ctx, "release", l.name, scripts.PermitRelease, ks, args...)
+	args := appendIDs([]any{publishVerb, l.keys.channel, 1}, raw)
+	scriptKeys := []string{l.keys.permits, l.keys.leases}
+	r, err := l.client.call(ctx, "release", l.name, scripts.PermitRelease, scriptKeys, args...)
 	if err != nil {
 		return err
 	}
-	l.nudge()
+	l.assignFreePermits()
 	removed, err := r.Int64Slice()
 	if err != nil {
 		return operationError("release", l.name, err)
 	}
-	if removed[0] == 0 && !r.Doubt { // an unanswered first copy has released them
+	if removed[0] == 0 && !r.Ambiguous { // otherwise an earlier copy of the call has released them
 		return fmt.Errorf("%w: %s: %d permits", ErrNotHeld, scripts.Quote(l.name), len(ids))
 	}
 	return nil
 }
 
-// TrySetPermits sets the number of permits, 0 to MaxPermits, if it was never set, and reports whether it did. With a ttl, up to 365 days, the
-// semaphore disappears after that time, and its permits are lost; without one, or with 0, it stays. It blocks for one round trip.
+// TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether
+// it did. With a ttl, up to 365 days, the semaphore expires after that time, and grants are lost. Without
+// one, or with 0, it does not expire. TrySetPermits blocks for one round trip.
 func (l *Leased) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
-	if n < 0 || n > MaxPermits {
-		return false, argument.Error("n", n, "must be 0 to 2147483647")
+	if err := checkCount(n, 0, MaxPermits); err != nil {
+		return false, err
 	}
 	expiry, err := checkTTL(ttl)
 	if err != nil {
@@ -219,65 +227,114 @@ func (l *Leased) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duratio
 	return l.edit(ctx, "try", n, expiry)
 }
 
-// SetPermits sets the number of permits, 0 to MaxPermits, held ones included. If more are held, nobody loses any: Available is below
-// 0 until enough have been released. It blocks for one round trip.
+// SetPermits sets the number of permits, 0 to MaxPermits, including those that are held. It does not end
+// grants: while more than n permits are held, Available is negative. SetPermits blocks for one round trip.
 func (l *Leased) SetPermits(ctx context.Context, n int64) error {
-	if n < 0 || n > MaxPermits {
-		return argument.Error("n", n, "must be 0 to 2147483647")
+	if err := checkCount(n, 0, MaxPermits); err != nil {
+		return err
 	}
 	_, err := l.edit(ctx, "set", n, 0)
 	return err
 }
 
-// AddPermits changes the number of permits by n, which may be negative. It blocks for one round trip.
+// AddPermits adds n to the number of permits, -MaxPermits to MaxPermits. It blocks for one round trip.
 func (l *Leased) AddPermits(ctx context.Context, n int64) error {
-	if n < -MaxPermits || n > MaxPermits {
-		return argument.Error("n", n, "must be -2147483647 to 2147483647")
+	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
+		return err
 	}
 	_, err := l.edit(ctx, "add", n, 0)
 	return err
 }
 
-// Available is the number of free permits, 0 if they were never set. It takes back what has expired. It blocks for one round trip.
+// edit runs a script that takes effect once per record key.
+func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration) (bool, error) {
+	if l.err != nil {
+		return false, l.err
+	}
+	scriptKeys := []string{
+		l.keys.permits, l.keys.leases, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits,
+	}
+	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, scriptKeys,
+		op, n, publishVerb, l.keys.channel, recordMillis, redisconn.Millis(ttl))
+	if err != nil {
+		return false, err
+	}
+	l.assignFreePermits()
+	done, err := r.Int64()
+	return done == 1, err
+}
+
+// assignFreePermits assigns free permits of a fair semaphore to its waiters, in the background.
+func (l *Leased) assignFreePermits() {
+	if l.fair {
+		l.client.cleanup.Add(pendingRelease{name: l.name, fair: true}, 0, retryTimeout, false)
+	}
+}
+
+// Available returns the number of free permits, or 0 if it was never set. It reclaims expired permits. It
+// blocks for one round trip.
 func (l *Leased) Available(ctx context.Context) (int64, error) {
-	v, err := l.state(ctx, "available")
-	return v[1], err
+	s, err := l.readState(ctx, "available")
+	return s.free, err
 }
 
-// Acquired is the number of permits that are held. It blocks for one round trip.
+// Acquired returns the number of held permits. It reclaims expired permits. It blocks for one round trip.
 func (l *Leased) Acquired(ctx context.Context) (int64, error) {
-	v, err := l.state(ctx, "acquired")
-	return v[2], err
+	s, err := l.readState(ctx, "acquired")
+	return s.held, err
 }
 
-// Total is the number of permits, held or free. It blocks for one round trip.
+// Total returns the number of permits, free or held. It blocks for one round trip.
 func (l *Leased) Total(ctx context.Context) (int64, error) {
-	v, err := l.state(ctx, "total")
-	return v[1] + v[2], err
+	s, err := l.readState(ctx, "total")
+	return s.free + s.held, err
 }
 
-// LeaseTime is the time until the permit expires unless it is renewed, or Forever. It is ErrNotHeld for an id that is unknown or has
-// expired. It blocks for one round trip.
+// LeaseTime returns the time until a permit expires unless it is renewed, or Forever. The error matches
+// ErrNotHeld for an id that is unknown or has expired. LeaseTime blocks for one round trip.
 func (l *Leased) LeaseTime(ctx context.Context, id string) (time.Duration, error) {
 	raw, err := parseIDs([]string{id})
 	if err != nil {
 		return 0, err
 	}
-	v, err := l.state(ctx, "lease time", raw[0])
+	s, err := l.readState(ctx, "lease time", raw[0])
 	switch {
 	case err != nil:
 		return 0, err
-	case v[3] == -2:
+	case s.leaseMillis == -2:
 		return 0, fmt.Errorf("%w: %s: %s", ErrNotHeld, scripts.Quote(l.name), id)
-	case v[3] == -1:
+	case s.leaseMillis == -1:
 		return Forever, nil
 	}
-	return time.Duration(v[3]) * time.Millisecond, nil
+	return time.Duration(s.leaseMillis) * time.Millisecond, nil
 }
 
-// UpdateLease sets the time until the permit expires, 1 ms to 365 days from now, whoever holds it. It is ErrNotHeld for an id that
-// is unknown or has expired. Unlike Grant.Extend, which is for grants of this process, it may make the time shorter. It blocks for one
-// round trip.
+// permitState is the state of a leased semaphore.
+type permitState struct {
+	free, held  int64
+	leaseMillis int64 // of the id that was asked for: -1 for ever, -2 not held
+}
+
+func (l *Leased) readState(ctx context.Context, operation string, id ...any) (permitState, error) {
+	if l.err != nil {
+		return permitState{}, l.err
+	}
+	scriptKeys := []string{l.keys.permits, l.keys.leases}
+	args := append([]any{publishVerb, l.keys.channel}, id...)
+	r, err := l.client.call(ctx, operation, l.name, scripts.PermitState, scriptKeys, args...)
+	if err != nil {
+		return permitState{}, err
+	}
+	v, err := r.Int64Slice()
+	if err != nil || len(v) != 4 {
+		return permitState{}, operationError(operation, l.name, fmt.Errorf("unexpected reply %v: %w", v, err))
+	}
+	return permitState{free: v[1], held: v[2], leaseMillis: v[3]}, nil
+}
+
+// UpdateLease sets the time until a permit expires to d from now, 1 ms to 365 days, for a permit of any
+// process. Unlike Grant.Extend, it may shorten the lease. The error matches ErrNotHeld for an id that is
+// unknown or has expired. UpdateLease blocks for one round trip.
 func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) error {
 	if l.err != nil {
 		return l.err
@@ -289,7 +346,8 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 	if err != nil {
 		return err
 	}
-	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases}, "XX", calls.Millis(d), 1, raw[0])
+	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases},
+		"XX", redisconn.Millis(d), 1, raw[0])
 	if err != nil {
 		return err
 	}
@@ -299,50 +357,13 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 	return nil
 }
 
-func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration) (bool, error) {
-	if l.err != nil {
-		return false, l.err
-	}
-	ks := []string{l.keys.permits, l.keys.leases, l.client.record(l.name), keysOf(l.name, !l.fair).permits}
-	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, ks,
-		op, n, publish, l.keys.channel, recordMillis, calls.Millis(ttl))
-	if err != nil {
-		return false, err
-	}
-	l.nudge()
-	done, err := r.Int64()
-	return done == 1, err
-}
-
-func (l *Leased) state(ctx context.Context, operation string, id ...any) (v [4]int64, err error) {
-	if l.err != nil {
-		return v, l.err
-	}
-	ks := []string{l.keys.permits, l.keys.leases}
-	r, err := l.client.call(ctx, operation, l.name, scripts.PermitState, ks, append([]any{publish, l.keys.channel}, id...)...)
-	if err != nil {
-		return v, err
-	}
-	got, err := r.Int64Slice()
-	if err != nil || len(got) != len(v) {
-		return v, operationError(operation, l.name, fmt.Errorf("unexpected reply %v: %w", got, err))
-	}
-	return [4]int64(got), nil
-}
-
-// nudge has the permits of a fair semaphore assigned that have just become free.
-func (l *Leased) nudge() {
-	if l.fair {
-		l.client.cleanup.Add(pendingRelease{name: l.name, fair: true}, 0, lateFor, false)
-	}
-}
-
 func parseIDs(ids []string) ([]string, error) {
 	raw := make([]string, len(ids))
 	for i, id := range ids {
 		b, err := hex.DecodeString(id)
-		if err != nil || len(b) != 16 {
-			return nil, fmt.Errorf("%w: %w", ErrNotHeld, argument.Error("id", fmt.Sprintf("%.40q", id), "must be 32 hex digits"))
+		if err != nil || len(b) != idLen {
+			return nil, fmt.Errorf("%w: %w", ErrNotHeld,
+				argument.Error("id", fmt.Sprintf("%.40q", id), "must be 32 hex digits"))
 		}
 		raw[i] = string(b)
 	}

@@ -10,25 +10,25 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// DefaultLease is how long permits outlive a holder that died, unless WithLease says otherwise.
+// DefaultLease is the lease of permits without WithLease.
 const DefaultLease = 30 * time.Second
 
-// DefaultPoll is the longest time for which a lost message can delay a waiter, unless WithPoll says otherwise.
+// DefaultPoll is the longest pause between two looks of a waiter without WithPoll.
 const DefaultPoll = 5 * time.Second
 
-// MaxPermits bounds the number of permits: the largest integer that Java and Lua both count exactly.
+// MaxPermits is the largest number of permits: the largest integer that Java and Lua both count exactly.
 const MaxPermits = 1<<31 - 1
 
-// MaxGrant bounds the permits of one grant of a Leased, each of which has an id of its own.
+// MaxGrant is the largest number of permits in one grant of a Leased. Each of them has an id.
 const MaxGrant = 10_000
 
-// Option configures New. Of one that is given twice the last counts, as of those of a semaphore.
+// Option configures New. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) error }
 
-// SemaphoreOption configures a Semaphore.
+// SemaphoreOption configures a Semaphore. If an option is given twice, the last one counts.
 type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error } //nolint:revive // Option is the client's
 
-// LeasedOption configures a Leased.
+// LeasedOption configures a Leased. If an option is given twice, the last one counts.
 type LeasedOption interface{ applyLeased(*leasedConfig) error }
 
 type config struct {
@@ -57,8 +57,8 @@ type leasedOption func(*leasedConfig) error
 
 func (o leasedOption) applyLeased(c *leasedConfig) error { return o(c) }
 
-// WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is wheel.Default().
-// The wheel must run until the Client is closed.
+// WithWheel sets the wheel that times renewals, deadlines and waits. The default is wheel.Default(). The
+// wheel must run until the Client is closed.
 func WithWheel(w *wheel.Wheel) Option {
 	return option(func(c *config) error {
 		if w == nil {
@@ -69,7 +69,8 @@ func WithWheel(w *wheel.Wheel) Option {
 	})
 }
 
-// WithLogger sets where lost permits, failing renewals and failing releases are reported. The default is slog.Default().
+// WithLogger sets the logger that reports lost permits, failed renewals and failed releases. The default is
+// slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error {
 		if l == nil {
@@ -80,8 +81,9 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithPoll sets the longest pause after which waiters look again although no message came: 10 ms to 1 h, default 5 s. Each pause
-// is drawn from a fifth of it to the whole. Messages are the rule; the poll is for those that were lost.
+// WithPoll sets the longest pause between two looks of a waiter that hears of no release: 10 ms to 1 h,
+// default 5 s. Each pause is drawn at random from a fifth of d to d. Messages wake waiters; the poll covers
+// messages that are lost.
 func WithPoll(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < 10*time.Millisecond || d > time.Hour {
@@ -92,9 +94,10 @@ func WithPoll(d time.Duration) Option {
 	})
 }
 
-// WithShardedChannels sets whether those who wait in a cluster are woken by SPUBLISH. The default is to do so if the cluster has sharded
-// channels, as Redisson does since 3.22. Services that share semaphores must agree on it to wake each other; if they do not,
-// a waiter looks again when a lease ends and at the latest at its poll. It has no effect outside of clusters.
+// WithShardedChannels sets whether SPUBLISH wakes waiters in a cluster. The default is to use sharded
+// channels if the cluster has them, as Redisson does since 3.22. Services that share semaphores must use
+// the same channels to wake each other; otherwise a waiter looks when a lease ends, and at its poll.
+// Outside of clusters the option has no effect.
 func WithShardedChannels(on bool) Option {
 	return option(func(c *config) error {
 		c.channels = waitqueue.Ordinary
@@ -105,9 +108,10 @@ func WithShardedChannels(on bool) Option {
 	})
 }
 
-// WithMax refuses a Release that would leave more than n permits, and an Acquire of more than n: 1 to MaxPermits. The
-// default is no bound, as in Redisson: whoever releases without having acquired adds permits. The bound is this
-// handle's: it is not stored, and others may exceed it.
+// WithMax sets a maximum of 1 to MaxPermits permits: a Release that would leave more free permits fails
+// with ErrOverRelease, and an Acquire of more fails with ErrExceedsPermits. The default is no maximum, as
+// in Redisson. The maximum applies to this Semaphore value. Redis does not store it, and other processes
+// may exceed it.
 func WithMax(n int64) SemaphoreOption {
 	return semaphoreOption(func(c *semaphoreConfig) error {
 		if n < 1 || n > MaxPermits {
@@ -118,9 +122,9 @@ func WithMax(n int64) SemaphoreOption {
 	})
 }
 
-// WithLease sets how long permits last in Redis without a renewal: ten ticks of the Client's wheel, 10 ms on the default one, to 365
-// days, default 30 s. It bounds how long others wait for a holder that died. Redis counts in milliseconds; fractions are rounded up
-// there. The end of a shorter lease could not be announced in time.
+// WithLease sets how long Redis keeps permits without a renewal, and so how long waiters wait for a holder
+// that died. The range is ten ticks of the Client's wheel, 10 ms on the default one, to 365 days. The
+// default is 30 s. Redis counts in milliseconds; fractions are rounded up.
 func WithLease(d time.Duration) LeasedOption {
 	return leasedOption(func(c *leasedConfig) error {
 		if err := checkLease("WithLease", d); err != nil {
@@ -131,7 +135,8 @@ func WithLease(d time.Duration) LeasedOption {
 	})
 }
 
-// WithoutRenewal lets permits end with their first lease, as in Redisson. The default is to renew every third of the lease.
+// WithoutRenewal lets permits end with their first lease, as in Redisson. The default is to renew them
+// after each third of the lease.
 func WithoutRenewal() LeasedOption {
 	return leasedOption(func(c *leasedConfig) error {
 		c.renew = false
@@ -139,6 +144,61 @@ func WithoutRenewal() LeasedOption {
 	})
 }
 
+func newConfig(opts []Option) (config, error) {
+	c := config{logger: slog.Default(), poll: DefaultPoll}
+	err := applyAll(&c, opts, Option.apply)
+	if c.wheel == nil && err == nil {
+		c.wheel = wheel.Default()
+	}
+	return c, err
+}
+
+func newSemaphoreConfig(opts []SemaphoreOption) (c semaphoreConfig, err error) {
+	err = applyAll(&c, opts, SemaphoreOption.applySemaphore)
+	return c, err
+}
+
+func newLeasedConfig(opts []LeasedOption) (leasedConfig, error) {
+	c := leasedConfig{lease: DefaultLease, renew: true}
+	err := applyAll(&c, opts, LeasedOption.applyLeased)
+	return c, err
+}
+
+// applyAll applies options in their order, up to the first that fails.
+func applyAll[C, O any](c *C, opts []O, apply func(O, *C) error) error {
+	for i, o := range opts {
+		if any(o) == nil {
+			return argument.Error("option", i, "is nil")
+		}
+		if err := apply(o, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkCount refuses a number of permits out of range.
+func checkCount(n, least, most int64) error {
+	if n < least || n > most {
+		return argument.Error("n", n, fmt.Sprintf("must be %d to %d", least, most))
+	}
+	return nil
+}
+
+// checkTTL returns the one ttl that may be given, or 0.
+func checkTTL(ttl []time.Duration) (time.Duration, error) {
+	switch {
+	case len(ttl) == 0:
+		return 0, nil
+	case len(ttl) > 1:
+		return 0, argument.Error("ttl", len(ttl), "must be one")
+	case ttl[0] < 0 || ttl[0] > renewal.MaxTTL:
+		return 0, argument.Error("ttl", ttl[0], "must be 0 to 8760h")
+	}
+	return ttl[0], nil
+}
+
+// checkLease refuses a lease that Redis cannot keep.
 func checkLease(field string, d time.Duration) error {
 	if d < renewal.MinTTL || d > renewal.MaxTTL {
 		return argument.Error(field, d, "must be 1ms to 8760h")
@@ -146,51 +206,10 @@ func checkLease(field string, d time.Duration) error {
 	return nil
 }
 
-// checkLease refuses a lease too short for the wheel.
+// checkLease refuses a lease that is too short for the wheel to announce its end in time.
 func (c *Client) checkLease(field string, lease time.Duration) error {
 	if least := c.renewer.MinTTL(); lease < least {
 		return argument.Error(field, lease, fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", least))
 	}
 	return nil
-}
-
-func newConfig(opts []Option) (config, error) {
-	c := config{logger: slog.Default(), poll: DefaultPoll}
-	for i, o := range opts {
-		if o == nil {
-			return c, argument.Error("option", i, "is nil")
-		}
-		if err := o.apply(&c); err != nil {
-			return c, err
-		}
-	}
-	if c.wheel == nil {
-		c.wheel = wheel.Default()
-	}
-	return c, nil
-}
-
-func newSemaphoreConfig(opts []SemaphoreOption) (c semaphoreConfig, err error) {
-	for i, o := range opts {
-		if o == nil {
-			return c, argument.Error("option", i, "is nil")
-		}
-		if err := o.applySemaphore(&c); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
-}
-
-func newLeasedConfig(opts []LeasedOption) (leasedConfig, error) {
-	c := leasedConfig{lease: DefaultLease, renew: true}
-	for i, o := range opts {
-		if o == nil {
-			return c, argument.Error("option", i, "is nil")
-		}
-		if err := o.applyLeased(&c); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
 }

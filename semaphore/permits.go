@@ -1,28 +1,46 @@
 package semaphore
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// request is one Acquire of leased permits. Its ids are chosen before it is sent, so that it does not matter how often it is.
-type request struct {
-	ids    []string // 16 bytes each
-	ttl    time.Duration
-	once   bool // does not wait
-	token  int64
-	sentAt time.Time
-	doubt  bool // a copy of the call may still be under way
+// keys are the keys and the channel of one leased semaphore.
+type keys struct{ permits, leases, fence, channel string }
+
+func keysOf(name string, fair bool) keys {
+	if fair {
+		return keys{
+			permits: fairKey(name, "permits"), leases: fairKey(name, "leases"), fence: fairKey(name, "fence"),
+			channel: scripts.PrefixName("cogwheel_fair", name),
+		}
+	}
+	return keys{
+		permits: name, leases: scripts.SuffixName(name, "timeout"), fence: scripts.SuffixName(name, "fence"),
+		channel: scripts.SemChannel(name),
+	}
 }
 
-func newRequest(n int64, ttl time.Duration) *request {
-	r := &request{ids: make([]string, n), ttl: ttl}
+// acquireRequest is one acquisition of leased permits. Its ids are chosen before it is sent. A script finds
+// by them what an earlier copy of the request was granted.
+type acquireRequest struct {
+	ids       []string // idLen bytes each
+	lease     time.Duration
+	noWait    bool
+	ambiguous bool // a copy of the request may still be in flight
+
+	// Set when the request is granted.
+	token  int64
+	sentAt time.Time
+}
+
+func newAcquireRequest(n int64, lease time.Duration) *acquireRequest {
+	r := &acquireRequest{ids: make([]string, n), lease: lease}
 	for i := range r.ids {
 		r.ids[i] = string(newID())
 	}
@@ -31,129 +49,145 @@ func newRequest(n int64, ttl time.Duration) *request {
 
 // releaseRequest is one release of leased permits.
 type releaseRequest struct {
-	ids     []string
-	removed int
-	doubt   bool // an earlier copy may have removed them
+	ids       []string
+	removed   int
+	ambiguous bool // an earlier copy of the release may have removed them
 }
 
-// counts is what a script says beside the grants.
-type counts struct {
-	set        bool
-	free, held int64
-	nearest    int64 // milliseconds, -1 if nothing expires
-	tokens     []int64
-}
-
-func readCounts(v []int64, requests int) (counts, error) {
-	if len(v) != 4+requests {
-		return counts{}, fmt.Errorf("unexpected reply %v", v)
+// appendIDs appends permit ids to the arguments of a script.
+func appendIDs(args []any, ids []string) []any {
+	for _, id := range ids {
+		args = append(args, id)
 	}
-	return counts{v[0] == 1, v[1], v[2], v[3], v[4:]}, nil
+	return args
 }
 
-// attemptLeased is the Attempt of leased semaphores.
-func (c *Client) attemptLeased(name string, batch []*waitqueue.Waiter[*request]) (time.Duration, error) {
+// acquireReply is the reply of a script to a batch of acquisitions.
+type acquireReply struct {
+	isSet            bool
+	free, held       int64
+	nextExpiryMillis int64   // -1 if no lease ends
+	tokens           []int64 // per request, 0 if it was not granted
+}
+
+func parseAcquireReply(v []int64, requests int) (acquireReply, error) {
+	if len(v) != 4+requests {
+		return acquireReply{}, fmt.Errorf("unexpected reply %v", v)
+	}
+	return acquireReply{isSet: v[0] == 1, free: v[1], held: v[2], nextExpiryMillis: v[3], tokens: v[4:]}, nil
+}
+
+// attemptLeased acquires permits of a Leased for a batch of waiters.
+func (c *Client) attemptLeased(
+	name string, batch []*waitqueue.Waiter[*acquireRequest],
+) (time.Duration, error) {
 	k := keysOf(name, false)
-	args := []any{publish, k.channel, fenceMillis}
+	args := []any{publishVerb, k.channel, fenceMillis}
 	for _, w := range batch {
-		args = append(args, calls.Millis(w.Value.ttl), len(w.Value.ids))
-		for _, id := range w.Value.ids {
-			args = append(args, id)
-		}
+		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
+		args = appendIDs(args, w.Value.ids)
 	}
 	r := c.run(nil, scripts.PermitAcquire, []string{k.permits, k.leases, k.fence}, args...)
 	v, err := r.Int64Slice()
-	var n counts
+	var reply acquireReply
 	if err == nil {
-		n, err = readCounts(v, len(batch))
+		reply, err = parseAcquireReply(v, len(batch))
 	}
-	return c.apply(name, false, batch, r, n, err)
+	return c.applyAcquireReply(name, false, batch, r, reply, err)
 }
 
-// apply marks the waiters as the script says.
-func (c *Client) apply(name string, fair bool, batch []*waitqueue.Waiter[*request], r calls.Reply, n counts, err error) (time.Duration, error) {
+// applyAcquireReply grants or fails the waiters of a batch as the script decided. It returns the time to
+// the next look.
+func (c *Client) applyAcquireReply(
+	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest],
+	r redisconn.Reply, reply acquireReply, err error,
+) (again time.Duration, _ error) {
 	for _, w := range batch {
-		w.Value.doubt = w.Value.doubt || r.Doubt
+		w.Value.ambiguous = w.Value.ambiguous || r.Ambiguous
 	}
-	if calls.Migrating(r.Err()) {
-		return wait(batch, operationError("acquire", name, r.Err())), nil
+	if redisconn.Migrating(r.Err()) {
+		return awaitMigration(batch, operationError("acquire", name, r.Err())), nil
 	}
 	if err != nil {
 		for _, w := range batch {
-			if w.Value.doubt || fair { // a fair semaphore may have entered it before
-				c.giveBack(name, fair, w.Value)
+			if w.Value.ambiguous || fair { // an earlier look may have queued it in Redis
+				c.releaseAbandoned(name, fair, w.Value)
 			}
 		}
 		return 0, operationError("acquire", name, err)
 	}
 	for i, w := range batch {
-		wants := int64(len(w.Value.ids))
+		n := int64(len(w.Value.ids))
 		var refusal error
 		switch {
-		case n.tokens[i] > 0:
-			w.Value.token, w.Value.sentAt = n.tokens[i], r.SentAt
+		case reply.tokens[i] > 0:
+			w.Value.token, w.Value.sentAt = reply.tokens[i], r.SentAt
 			w.Grant()
 			continue
-		case !n.set:
+		case !reply.isSet:
 			refusal = fmt.Errorf("%w: %s", ErrNotSet, scripts.Quote(name))
-		case wants > n.free+n.held:
-			refusal = fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(name), wants, n.free+n.held)
+		case n > reply.free+reply.held:
+			total := reply.free + reply.held
+			refusal = fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(name), n, total)
 		default:
-			if w.Value.once && w.Value.doubt {
-				c.giveBack(name, fair, w.Value)
+			if w.Value.noWait && w.Value.ambiguous {
+				c.releaseAbandoned(name, fair, w.Value)
 			}
 			continue
 		}
-		if w.Value.doubt || fair && n.set {
-			c.giveBack(name, fair, w.Value)
+		if w.Value.ambiguous || fair && reply.isSet {
+			c.releaseAbandoned(name, fair, w.Value)
 		}
 		w.Fail(refusal)
 	}
-	if n.nearest < 0 {
+	if reply.nextExpiryMillis < 0 {
 		return 0, nil
 	}
-	// Others look at the same instant; who comes a little later finds it done.
-	return time.Duration(n.nearest+1)*time.Millisecond + rand.N(5*time.Millisecond), nil
+	// All processes look when the lease ends. The first look reclaims its permits; spread the others.
+	return time.Duration(reply.nextExpiryMillis+1)*time.Millisecond + rand.N(5*time.Millisecond), nil
 }
 
-// giveBack releases, in the background, what a request may have got that nobody waits for.
-func (c *Client) giveBack(name string, fair bool, r *request) {
-	c.releaseLater(pendingRelease{name, fair, r.ids}, 0, r.ttl, r.doubt)
+// releaseAbandoned releases, in the background, what Redis may have granted to a request without a waiter.
+func (c *Client) releaseAbandoned(name string, fair bool, r *acquireRequest) {
+	c.releaseLater(pendingRelease{name, fair, r.ids}, 0, r.lease, r.ambiguous)
 }
 
-func (c *Client) giveBackLeased(name string, granted []*request) {
+// giveBackLeased releases permits that were granted to waiters that had left.
+func (c *Client) giveBackLeased(name string, granted []*acquireRequest) {
 	for _, r := range granted {
-		c.giveBack(name, false, r)
+		c.releaseAbandoned(name, false, r)
 	}
 }
 
-// leaveLeased deals with those of whom a copy may still be under way. Of the others Redis knows nothing.
-func (c *Client) leaveLeased(name string, left []*request) {
+// leaveLeased releases what ambiguous requests of waiters that left may be granted. Redis does not know the
+// others.
+func (c *Client) leaveLeased(name string, left []*acquireRequest) {
 	for _, r := range left {
-		if r.doubt {
-			c.giveBack(name, false, r)
+		if r.ambiguous {
+			c.releaseAbandoned(name, false, r)
 		}
 	}
 }
 
-// attemptReturns is the Attempt of releases of leased permits.
-func (c *Client) attemptReturns(name string, batch []*waitqueue.Waiter[*releaseRequest]) (time.Duration, error) {
+// attemptLeasedReleases sends the releases of a batch.
+func (c *Client) attemptLeasedReleases(
+	name string, batch []*waitqueue.Waiter[*releaseRequest],
+) (time.Duration, error) {
 	k := keysOf(name, false)
-	args := []any{publish, k.channel, 0}
+	args := []any{publishVerb, k.channel, 0}
 	for _, w := range batch {
-		for _, id := range w.Value.ids {
-			args = append(args, id)
-		}
+		args = appendIDs(args, w.Value.ids)
 	}
 	r := c.run(nil, scripts.PermitRelease, []string{k.permits, k.leases}, args...)
 	removed, err := r.Int64Slice()
 	if err != nil {
 		return 0, err
 	}
-	return 0, applyReturns(batch, removed, r.Doubt)
+	return 0, applyRemoved(batch, removed, r.Ambiguous)
 }
 
-func applyReturns(batch []*waitqueue.Waiter[*releaseRequest], removed []int64, doubt bool) error {
+// applyRemoved grants the releases of a batch. removed has a 1 for each id that was removed.
+func applyRemoved(batch []*waitqueue.Waiter[*releaseRequest], removed []int64, ambiguous bool) error {
 	for _, w := range batch {
 		n := len(w.Value.ids)
 		if len(removed) < n {
@@ -163,33 +197,8 @@ func applyReturns(batch []*waitqueue.Waiter[*releaseRequest], removed []int64, d
 			w.Value.removed += int(one)
 		}
 		removed = removed[n:]
-		w.Value.doubt = doubt
+		w.Value.ambiguous = ambiguous
 		w.Grant()
 	}
 	return nil
-}
-
-// granted makes a Grant of what the queue returned.
-func (l *Leased) granted(ctx context.Context, r *request, err error) (*Grant, error) {
-	if err != nil {
-		if err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
-			err = operationError("acquire", l.name, calls.Ended(ctx))
-		}
-		return nil, err
-	}
-	g := &Grant{client: l.client, name: l.name, fair: l.fair, ids: r.ids, token: r.token, ttl: r.ttl, doubt: r.doubt}
-	if err := g.hold(l.config.renew, r.sentAt); err != nil {
-		l.client.giveBack(l.name, g.fair, r)
-		return nil, operationError("acquire", l.name, err)
-	}
-	l.client.keep(g)
-	if g.Err() != nil { // lost before it was entered
-		l.client.drop(g)
-	}
-	return g, nil
-}
-
-// nothing is a grant of no permits.
-func (l *Leased) nothing() *Grant {
-	return &Grant{client: l.client, name: l.name, lease: newUnlimited()}
 }

@@ -2,15 +2,75 @@ package semaphore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// pendingRelease is a release in the background, of permits that have no holder. Without ids it is a fair semaphore whose free permits are
-// to be assigned.
+// This file holds what the releases of all kinds of semaphores share: the wait of a caller, and the
+// releases that run in the background, without one.
+
+// releaseGrace is how long a release waits for its answer after its context has ended.
+const releaseGrace = time.Second
+
+// awaitRelease queues a release and blocks until finish has been given its outcome, or until releaseGrace
+// after the end of ctx. The release goes on without its caller. finish runs before Close can go on.
+func awaitRelease[T any](
+	ctx context.Context, c *Client, q *waitqueue.Group[string, T], name string, request T, finish func(error) error,
+) error {
+	if ctx.Done() == nil {
+		_, err := q.Wait(ctx, name, request)
+		return finish(err)
+	}
+	done := make(chan error, 1)
+	c.gate.EnterInside()
+	q.WaitFunc(context.WithoutCancel(ctx), name, request, func(_ T, err error) {
+		defer c.gate.Leave()
+		done <- finish(err)
+	})
+	graceOver, stop := c.afterGrace(ctx)
+	defer stop()
+	select {
+	case err := <-done:
+		return err
+	case <-graceOver:
+		return releaseError(name, contexts.Error(ctx))
+	}
+}
+
+// afterGrace returns a channel that is closed releaseGrace after the end of ctx, unless stop is called
+// before ctx ends.
+func (c *Client) afterGrace(ctx context.Context) (over <-chan struct{}, stop func()) {
+	closed := make(chan struct{})
+	unwatch := context.AfterFunc(ctx, func() {
+		if _, err := c.wheel.AfterFunc(releaseGrace, func() { close(closed) }); err != nil {
+			close(closed)
+		}
+	})
+	return closed, func() { unwatch() }
+}
+
+// releaseError is what the caller of a failed release learns: a refusal, or ErrUnconfirmed.
+func releaseError(name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case redisconn.Permanent(err), errors.Is(err, ErrUnconfirmed):
+		return operationError("release", name, err)
+	default:
+		return fmt.Errorf("%w: release %s: %w", ErrUnconfirmed, scripts.Quote(name), err)
+	}
+}
+
+// pendingRelease is a release of leased permits that have no holder. Without ids, it assigns the free
+// permits of a fair semaphore to its waiters.
 type pendingRelease struct {
 	name string
 	fair bool
@@ -19,40 +79,41 @@ type pendingRelease struct {
 
 func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	return cleanup.New(cleanup.Config[pendingRelease]{
-		Wheel: c.wheel, Gate: &c.gate, Send: c.sendReleases, MaxBatch: maxBatch,
+		Wheel: c.wheel, Gate: &c.gate, Send: c.sendPendingReleases, MaxBatch: maxBatch,
 		Refused: func(p pendingRelease, err error) {
-			c.logger.LogAttrs(context.Background(), slog.LevelWarn, "release refused, permits end with their lease",
+			c.logger.LogAttrs(context.Background(), slog.LevelWarn,
+				"semaphore: Redis refused a release, the permits end with their lease",
 				slog.String("name", p.name), slog.Any("error", err))
 		},
 	})
 }
 
-// sendReleases is the cleanup's Send. Releases of one semaphore share scripts, with each other and with those of callers.
-func (c *Client) sendReleases(ctx context.Context, batch []pendingRelease, done func(i int, err error)) {
+// sendPendingReleases is the Send of the cleanup. Releases of one semaphore share scripts with those of
+// callers.
+func (c *Client) sendPendingReleases(
+	ctx context.Context, batch []pendingRelease, done func(i int, err error),
+) {
 	for i, p := range batch {
-		c.queueOf(p.fair).WaitFunc(ctx, p.name, &releaseRequest{ids: p.ids}, func(_ *releaseRequest, err error) { done(i, err) })
+		request := &releaseRequest{ids: p.ids}
+		c.releaseQueue(p.fair).WaitFunc(ctx, p.name, request, func(_ *releaseRequest, err error) {
+			done(i, err)
+		})
 	}
 }
 
-// releaseLater releases, in the background and after a delay, permits that a request may have got or a grant had. lease is how long they
-// last. ambiguous says that a copy of the request may still be under way.
+// releaseLater releases permits in the background after a delay. lease is how long they last without the
+// release. ambiguous says that a copy of the request for them may still be in flight.
 func (c *Client) releaseLater(p pendingRelease, delay, lease time.Duration, ambiguous bool) {
-	if p.fair { // a place in line outlasts a short lease
-		lease = max(lease, c.fairAlive())
+	if p.fair { // the request may be queued in Redis for longer than a short lease
+		lease = max(lease, c.fairLiveness())
 	}
 	c.cleanup.Add(p, delay, lease, ambiguous)
 }
 
-// closeCleanup releases what is left to the background.
+// closeCleanup releases what the background has left to release.
 func (c *Client) closeCleanup(ctx context.Context) error {
 	if failed, err := c.cleanup.Close(ctx); failed > 0 {
-		return fmt.Errorf("%d grants could not be released and end with their lease: %w", failed, err)
+		return fmt.Errorf("%d releases failed, their permits end with their lease: %w", failed, err)
 	}
 	return nil
-}
-
-// releaseLater releases the grant's permits in the background, after a delay.
-func (g *Grant) releaseLater(delay time.Duration) {
-	lasts := max(g.ttl, time.Duration(g.longest.Load()))
-	g.client.releaseLater(pendingRelease{g.name, g.fair, g.ids}, delay, lasts, g.doubt)
 }

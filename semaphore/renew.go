@@ -3,44 +3,47 @@ package semaphore
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// renewBackend renews grants. A batch is one script per semaphore, and one pipeline for all of them. The Key of a lease is the
-// key of the semaphore's leases, its ID the ids of the grant's permits, 16 bytes each.
-type renewBackend struct{ dedicated *calls.Dedicated }
-
+// idLen is the length of a permit id in bytes, as in Redisson.
 const idLen = 16
+
+// renewBackend renews grants. A batch is one script per semaphore, and one pipeline for all of them. The
+// Key of a lease is the leases key of its semaphore. Its ID is the ids of the permits of its grant, one
+// after another.
+type renewBackend struct{ dedicated *redisconn.Dedicated }
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
 	b.dedicated.Follow(ctx, batch.Leases[0].TTL)
-	byKey := make(map[string]int)
+	callOf := make(map[string]int) // by key
 	var renewals []scripts.Call
-	var members [][]int // the leases of each call
+	var members [][]int // per call, the indices of its leases
 	for i, l := range batch.Leases {
-		at, known := byKey[l.Key]
+		at, known := callOf[l.Key]
 		if !known {
 			at = len(renewals)
-			byKey[l.Key] = at
+			callOf[l.Key] = at
 			renewals = append(renewals, scripts.Call{Keys: []string{l.Key}, Args: []any{"GT"}})
 			members = append(members, nil)
 		}
-		renewals[at].Args = append(renewals[at].Args, calls.Millis(l.TTL), len(l.ID)/idLen)
+		args := append(renewals[at].Args, redisconn.Millis(l.TTL), len(l.ID)/idLen)
 		for id := l.ID; len(id) >= idLen; id = id[idLen:] {
-			renewals[at].Args = append(renewals[at].Args, id[:idLen])
+			args = append(args, id[:idLen])
 		}
-		members[at] = append(members[at], i)
+		renewals[at].Args, members[at] = args, append(members[at], i)
 	}
 	for at, cmd := range b.dedicated.RunBatch(ctx, scripts.PermitRenew, renewals) {
-		if failure := outcomes(cmd, batch, members[at]); failure != nil {
+		if failure := setOutcomes(cmd, batch, members[at]); failure != nil {
 			err = failure
-			if !calls.Refused(failure) {
+			if !redisconn.Refused(failure) {
 				b.dedicated.Reload()
 			}
 		}
@@ -48,10 +51,11 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 	return err
 }
 
-// outcomes reads the reply for some leases of the batch. A grant that has lost one permit is lost.
-func outcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
-	held, err := cmd.Int64Slice()
-	if redis.HasErrorPrefix(err, "WRONGTYPE") { // overwritten: lost
+// setOutcomes reads the reply for some leases of the batch. A grant that has lost one of its permits is
+// gone.
+func setOutcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
+	renewed, err := cmd.Int64Slice()
+	if redis.HasErrorPrefix(err, "WRONGTYPE") { // the key was overwritten
 		for _, i := range members {
 			batch.Outcomes[i] = renewal.Gone
 		}
@@ -62,16 +66,14 @@ func outcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
 	}
 	for _, i := range members {
 		n := len(batch.Leases[i].ID) / idLen
-		if len(held) < n {
-			return fmt.Errorf("semaphore: %d answers too few", n-len(held))
+		if len(renewed) < n {
+			return fmt.Errorf("semaphore: the reply to a renewal is %d ids short", n-len(renewed))
 		}
-		outcome := renewal.Extended
-		for _, one := range held[:n] {
-			if one == 0 {
-				outcome = renewal.Gone
-			}
+		batch.Outcomes[i] = renewal.Extended
+		if slices.Contains(renewed[:n], 0) {
+			batch.Outcomes[i] = renewal.Gone
 		}
-		batch.Outcomes[i], held = outcome, held[n:]
+		renewed = renewed[n:]
 	}
 	return nil
 }

@@ -21,28 +21,28 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 			t.Parallel()
 			name := k.name
 			c, watcher := newClient(t, server.Client(t, user)), newClient(t, rdb)
-			s := k.open(c, name)
+			s := k.newSemaphore(c, name)
 			switch k.name {
 			case "counting":
 				counted := c.Semaphore(name)
-				set(t, counted, 1)
+				mustSetPermits(t, counted, 1)
 				require.NoError(t, counted.AddPermits(t.Context(), 1))
 				require.NoError(t, counted.AddPermits(t.Context(), -1))
 			case "leased":
-				setLeased(t, c.Leased(name), 1)
+				mustSetPermits(t, c.Leased(name), 1)
 			default:
-				setLeased(t, c.FairLeased(name), 1)
+				mustSetPermits(t, c.FairLeased(name), 1)
 			}
-			other := k.open(newClient(t, server.Client(t, user)), name)
+			other := k.newSemaphore(newClient(t, server.Client(t, user)), name)
 			for range 10 {
-				back, err := s.take(t.Context(), 1)
+				back, err := s.acquire(t.Context(), 1)
 				require.NoError(t, err)
 				require.NoError(t, back(t.Context()))
 			}
-			back, err := s.take(t.Context(), 1)
+			back, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
-			waiting := start(func() error {
-				back, err := other.take(within(t, patience), 1)
+			waiting := startCall(func() error {
+				back, err := other.acquire(within(t, testTimeout), 1)
 				if err != nil {
 					return err
 				}
@@ -53,7 +53,7 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 			require.NoError(t, back(t.Context()))
 			require.NoError(t, waiting.wait(t))
 			require.NoError(t, w.Sleep(t.Context(), 2*time.Second)) // for what would be repeated in the background
-			require.EqualValues(t, 1, available(t, k.open(watcher, name)), "as many as there were")
+			require.EqualValues(t, 1, available(t, k.newSemaphore(watcher, name)), "as many as there were")
 		})
 	}
 }

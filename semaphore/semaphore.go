@@ -8,15 +8,17 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
-	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// Semaphore is a counting semaphore: a number of free permits, which anybody takes and adds. It is Redisson's RSemaphore.
-// Nobody knows who holds what, so permits of a process that died are gone; see Leased for permits that come back. It is safe
-// for concurrent use and holds no state: any number of Semaphore values of one name are the same semaphore.
+// Semaphore is a counting semaphore: a number of free permits, which any process takes and adds. It is
+// Redisson's RSemaphore. Redis does not know which process holds a permit, so the permits of a process that
+// dies are lost; those of a Leased come back.
+//
+// A Semaphore holds no state: all Semaphore values of one name are the same semaphore. It is safe for
+// concurrent use.
 type Semaphore struct {
 	client *Client
 	name   string
@@ -24,11 +26,12 @@ type Semaphore struct {
 	err    error // of the name or an option
 }
 
-// Semaphore returns the counting semaphore of that name. It does not talk to Redis. The key in Redis is the name itself, as
-// Redisson has it: services in Java that use getSemaphore(name) share the permits.
+// Semaphore returns the counting semaphore with the given name. It does not talk to Redis. The key in Redis
+// is the name itself, as in Redisson: services in Java that call getSemaphore(name) share the permits.
 //
-// A name is any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
-// hash tag such as {user:7}. A bad name or option is reported by every method as an *InvalidError.
+// A name has 1 to 65536 bytes. A name that contains a brace must contain a hash tag such as {user:7},
+// because all keys of a semaphore must share a cluster slot. Err and all methods return an *InvalidError
+// for a bad name or option.
 func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 	s := &Semaphore{client: c, name: name}
 	if s.err = checkName(name); s.err == nil {
@@ -37,150 +40,145 @@ func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 	return s
 }
 
-// Name returns the name.
+// Name returns the name of the semaphore.
 func (s *Semaphore) Name() string { return s.name }
 
-// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *InvalidError of a bad name or option, or nil.
 func (s *Semaphore) Err() error { return s.err }
 
-// Acquire takes n permits, waiting until they are free. ctx bounds the wait. n 0 succeeds at once without asking
-// Redis. Requests of one process are served in their order, so that a large one is not starved by small ones; there is
-// no order among processes.
+// Acquire takes n permits, 0 to MaxPermits, and blocks until they are free or ctx ends. It grants n 0 at
+// once, without asking Redis. Requests of one process are granted in order, so that small requests do not
+// starve a large one. There is no order among processes.
 //
-// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind, ErrInvalid, or is that of ctx or of Redis. After an error
-// nothing is held: permits that a lost reply granted are given back in the background.
+// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or ErrInvalid, or is an error of
+// ctx or Redis. After an error the caller holds nothing: the background gives back permits that were
+// granted by a lost reply.
 //
-// While it waits, Acquire costs its goroutine; all waiters of a semaphore in this process share one wheel entry, one
-// subscription and one script per look.
+// All waiters of a semaphore in one process share one wheel entry, one subscription and one script per
+// look.
 func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
-	return s.acquire(ctx, n, s.client.plain.Wait)
+	return s.acquire(ctx, n, s.client.counting.Wait)
 }
 
-// TryAcquire takes n permits if they are free, and reports whether it did. It blocks for one round trip, which it shares with others
-// that come at the same time. It does not overtake: while others of this process wait, it reports false at once.
+// TryAcquire takes n permits if they are free, and reports whether it did. It blocks for one round trip,
+// which concurrent calls share. While other callers of this process wait, it does not overtake them and
+// returns false at once.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (bool, error) {
-	err := s.acquire(ctx, n, s.client.plain.Try)
+	err := s.acquire(ctx, n, s.client.counting.Try)
 	if errors.Is(err, waitqueue.ErrNotServed) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// AcquireFunc is Acquire without a goroutine while it waits: f is called exactly once, on a goroutine of its own, with what Acquire
-// would have returned; after nil the permits are f's to release. cancel ends the wait, and calls f with an error that matches
-// context.Canceled, unless it is decided already.
+// AcquireFunc is like Acquire but does not block: it calls f exactly once, on a goroutine of its own, with
+// the error that Acquire would return. After a nil error, f has to see to the release of the permits. No
+// goroutine runs while it waits.
+//
+// cancel ends the wait, and f is called with an error that matches context.Canceled. After the wait has
+// ended, cancel does nothing. AcquireFunc panics if f is nil.
 func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
-	if done, err := s.check(ctx, n); done {
-		go f(err)
-		return func() {}
-	}
 	c := s.client
-	if err := c.begin(ctx, "acquire", s.name); err != nil {
+	err := s.begin(ctx, n)
+	if err != nil || n == 0 {
+		if err == nil {
+			c.gate.Leave()
+		}
 		go f(err)
 		return func() {}
 	}
-	stop := c.plain.WaitFunc(ctx, s.name, n, func(_ int64, err error) {
-		c.gate.Leave()
-		f(s.explain(ctx, err))
-	})
-	return func() {
-		if stop() {
-			c.gate.Leave()
-			go f(operationError("acquire", s.name, context.Canceled))
-		}
-	}
+	finish := func(_ int64, err error) (struct{}, error) { return struct{}{}, err }
+	return acquireFunc(ctx, c, c.counting, s.name, n, finish, func(_ struct{}, err error) { f(err) })
 }
 
-func (s *Semaphore) acquire(ctx context.Context, n int64, wait func(context.Context, string, int64) (int64, error)) error {
-	if done, err := s.check(ctx, n); done {
-		return err
-	}
-	if err := s.client.begin(ctx, "acquire", s.name); err != nil {
+func (s *Semaphore) acquire(
+	ctx context.Context, n int64, wait func(context.Context, string, int64) (int64, error),
+) error {
+	if err := s.begin(ctx, n); err != nil {
 		return err
 	}
 	defer s.client.gate.Leave()
+	if n == 0 {
+		return nil
+	}
 	_, err := wait(ctx, s.name, n)
-	return s.explain(ctx, err)
+	return acquireError(ctx, s.name, err)
 }
 
-// explain adds to an error of the queue what it does not know.
-func (s *Semaphore) explain(ctx context.Context, err error) error {
-	if err != nil && err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
-		return operationError("acquire", s.name, calls.Ended(ctx))
+// begin checks a request and enters the gate.
+func (s *Semaphore) begin(ctx context.Context, n int64) error {
+	if s.err != nil {
+		return s.err
 	}
-	return err
-}
-
-// check reports whether a request can be answered without asking.
-func (s *Semaphore) check(ctx context.Context, n int64) (done bool, err error) {
-	switch {
-	case s.err != nil:
-		return true, s.err
-	case ctx == nil:
-		return true, argument.Nil("context")
-	case n < 0 || n > MaxPermits:
-		return true, argument.Error("n", n, "must be 0 to 2147483647")
-	case s.config.max > 0 && n > s.config.max:
-		return true, fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(s.name), n, s.config.max)
-	case n == 0:
-		if ctx.Err() != nil {
-			return true, operationError("acquire", s.name, calls.Ended(ctx))
-		}
-		if s.client.gate.Closed() {
-			return true, ErrClosed
-		}
-		return true, nil
+	if ctx == nil {
+		return argument.Nil("context")
 	}
-	return false, nil
+	if err := checkCount(n, 0, MaxPermits); err != nil {
+		return err
+	}
+	if s.config.max > 0 && n > s.config.max {
+		return fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(s.name), n, s.config.max)
+	}
+	return s.client.begin(ctx, "acquire", s.name)
 }
 
-// Release adds n permits and wakes those who wait, in all processes. It creates the semaphore where there is none, and adds
-// permits that nobody acquired, unless WithMax forbids it (ErrOverRelease). Releases of one process that come at the
-// same time share a script. It blocks for one round trip.
+// Release adds n permits, 0 to MaxPermits, and wakes waiters in all processes. It creates a semaphore that
+// does not exist. It adds permits that no caller acquired, unless WithMax forbids that (ErrOverRelease). It
+// blocks for one round trip, which concurrent releases share.
 //
-// A release does not depend on ctx: it is sent even if ctx has ended. If Redis fails to confirm it, or ctx ended a second ago, the
-// error matches ErrUnconfirmed; the release then goes on in the background for up to five minutes and takes effect once.
+// Release sends its command even if ctx has ended. It returns an error that matches ErrUnconfirmed if Redis
+// does not confirm the release, or has not confirmed it one second after the end of ctx. The background
+// then retries the release for up to five minutes. It takes effect at most once, so the caller must not
+// repeat it.
 func (s *Semaphore) Release(ctx context.Context, n int64) error {
 	_, err := s.release(ctx, n, false)
 	return err
 }
 
-// ReleaseIfExists is Release for a semaphore that exists, and reports whether it did.
+// ReleaseIfExists is like Release but does not create a semaphore. It reports whether the
+// semaphore existed.
 func (s *Semaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) {
 	return s.release(ctx, n, true)
 }
 
 func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, error) {
-	switch {
-	case s.err != nil:
+	if s.err != nil {
 		return false, s.err
-	case ctx == nil:
+	}
+	if ctx == nil {
 		return false, argument.Nil("context")
-	case n < 0 || n > MaxPermits:
-		return false, argument.Error("n", n, "must be 0 to 2147483647")
-	case n == 0 && !ifExists:
+	}
+	if err := checkCount(n, 0, MaxPermits); err != nil {
+		return false, err
+	}
+	if n == 0 && !ifExists {
 		return false, nil
 	}
-	if !s.client.gate.Enter() {
+	c := s.client
+	if !c.gate.Enter() {
 		return false, ErrClosed
 	}
-	defer s.client.gate.Leave()
-	code, err := s.client.add(ctx, s.name, &addition{n: n, ifExists: ifExists, max: s.config.max})
+	defer c.gate.Leave()
+	request := &countingRelease{n: n, ifExists: ifExists, max: s.config.max}
+	err := awaitRelease(ctx, c, c.countingReleases, s.name, request, func(err error) error {
+		return releaseError(s.name, err)
+	})
 	switch {
 	case err != nil:
 		return false, err
-	case code < 0:
+	case request.result < 0:
 		return false, fmt.Errorf("%w: %s: at most %d", ErrOverRelease, scripts.Quote(s.name), s.config.max)
 	}
-	return code == 1, nil
+	return request.result == 1, nil
 }
 
-// TrySetPermits sets the number of permits, 0 to MaxPermits, if it was never set, and reports whether it did. With a ttl, up to 365 days, the
-// semaphore disappears after that time, whether permits are held or not; without one, or with 0, it stays. It blocks for one round trip.
+// TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether
+// it did. With a ttl, up to 365 days, the semaphore expires after that time, whether permits are held or
+// not. Without one, or with 0, it does not expire. TrySetPermits blocks for one round trip.
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
-	if n < 0 || n > MaxPermits {
-		return false, argument.Error("n", n, "must be 0 to 2147483647")
+	if err := checkCount(n, 0, MaxPermits); err != nil {
+		return false, err
 	}
 	expiry, err := checkTTL(ttl)
 	if err != nil {
@@ -190,41 +188,44 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Dura
 	return set == 1, err
 }
 
-// checkTTL returns the one ttl that may be given, or 0.
-func checkTTL(ttl []time.Duration) (time.Duration, error) {
-	switch {
-	case len(ttl) == 0:
-		return 0, nil
-	case len(ttl) > 1:
-		return 0, argument.Error("ttl", len(ttl), "must be one")
-	case ttl[0] < 0 || ttl[0] > renewal.MaxTTL:
-		return 0, argument.Error("ttl", ttl[0], "must be 0 to 8760h")
-	}
-	return ttl[0], nil
-}
-
-// AddPermits changes the number of free permits by n, which may be negative: the permits may then fall below 0, and
-// releases first repay the debt. An expiry is kept. It blocks for one round trip.
+// AddPermits adds n to the number of free permits, -MaxPermits to MaxPermits. The number may fall below 0;
+// releases then raise it again. The semaphore keeps its expiry. AddPermits blocks for one round trip.
 func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
-	if n < -MaxPermits || n > MaxPermits {
-		return argument.Error("n", n, "must be -2147483647 to 2147483647")
+	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
+		return err
 	}
 	_, err := s.edit(ctx, "add", n, 0)
 	return err
 }
 
-// Drain takes all free permits and returns how many there were, below 0 if they were owed. It blocks for one round trip.
+// Drain takes all free permits and returns their number, which is negative after a negative AddPermits. It
+// sets the number of free permits to 0. It blocks for one round trip.
 func (s *Semaphore) Drain(ctx context.Context) (int64, error) { return s.edit(ctx, "drain", 0, 0) }
 
-// Available is the number of free permits, 0 if they were never set, below 0 if they are owed. It blocks for one round trip.
+// edit runs a script that takes effect once per record key.
+func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Duration) (int64, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	keys := []string{s.name, s.client.recordKey(s.name), keysOf(s.name, true).permits}
+	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys,
+		op, n, redisconn.Millis(ttl), publishVerb, scripts.SemChannel(s.name), recordMillis)
+	if err != nil {
+		return 0, err
+	}
+	return r.Int64()
+}
+
+// Available returns the number of free permits: 0 if they were never set, and less than 0 after a negative
+// AddPermits. It blocks for one round trip.
 func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
-	r, err := s.client.await(ctx, "available", s.name, func() calls.Reply {
+	r, err := s.client.await(ctx, "available", s.name, func() redisconn.Reply {
 		get := redis.NewCmd(context.Background(), "get", s.name)
 		_ = s.client.rdb.Process(context.Background(), get) // the error is in the command
-		return calls.Reply{Cmd: get}
+		return redisconn.Reply{Cmd: get}
 	})
 	if errors.Is(err, redis.Nil) {
 		return 0, nil
@@ -237,18 +238,4 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 		return 0, fmt.Errorf("%w: available %s: %w", ErrWrongKind, scripts.Quote(s.name), err)
 	}
 	return n, nil
-}
-
-// edit runs a script whose repeated execution under one record changes nothing.
-func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Duration) (int64, error) {
-	if s.err != nil {
-		return 0, s.err
-	}
-	keys := []string{s.name, s.client.record(s.name), keysOf(s.name, true).permits}
-	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys,
-		op, n, calls.Millis(ttl), publish, scripts.SemChannel(s.name), recordMillis)
-	if err != nil {
-		return 0, err
-	}
-	return r.Int64()
 }

@@ -21,7 +21,7 @@ func TestSemaphore_Permits(t *testing.T) {
 
 	t.Run("are set once, and kept by a TTL given then", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		ok, err := s.TrySetPermits(t.Context(), 10, 600*time.Millisecond)
 		require.NoError(t, err)
@@ -40,9 +40,9 @@ func TestSemaphore_Permits(t *testing.T) {
 
 	t.Run("can be added, taken away and owed; releases repay first", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		set(t, s, 3)
+		mustSetPermits(t, s, 3)
 		require.NoError(t, s.AddPermits(t.Context(), 2))
 		require.EqualValues(t, 5, available(t, s))
 		require.NoError(t, s.Acquire(t.Context(), 5))
@@ -54,12 +54,12 @@ func TestSemaphore_Permits(t *testing.T) {
 
 	t.Run("are drained, also where there are none", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		n, err := s.Drain(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n)
-		set(t, s, 7)
+		mustSetPermits(t, s, 7)
 		n, err = s.Drain(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 7, n)
@@ -68,7 +68,7 @@ func TestSemaphore_Permits(t *testing.T) {
 
 	t.Run("zero are acquired at once, without a key", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		require.NoError(t, c.Semaphore(name).Acquire(t.Context(), 0))
 		ok, err := c.Semaphore(name).TryAcquire(t.Context(), 0)
 		require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestSemaphore_Permits(t *testing.T) {
 
 	t.Run("come into being by releases", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		ok, err := s.ReleaseIfExists(t.Context(), 1)
 		require.NoError(t, err)
@@ -94,9 +94,9 @@ func TestSemaphore_Permits(t *testing.T) {
 
 	t.Run("are not over-released where a maximum is given", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name, semaphore.WithMax(3))
-		set(t, s, 3)
+		mustSetPermits(t, s, 3)
 		require.ErrorIs(t, s.Release(t.Context(), 1), semaphore.ErrOverRelease)
 		require.EqualValues(t, 3, available(t, s))
 		require.NoError(t, s.Acquire(t.Context(), 2))
@@ -108,9 +108,9 @@ func TestSemaphore_Permits(t *testing.T) {
 
 func TestSemaphore_TryAcquire(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
+	c, _, name := newSharedClient(t)
 	s := c.Semaphore(name)
-	set(t, s, 2)
+	mustSetPermits(t, s, 2)
 	ok, err := s.TryAcquire(t.Context(), 3)
 	require.NoError(t, err)
 	require.False(t, ok)
@@ -125,30 +125,29 @@ func TestSemaphore_TryAcquire(t *testing.T) {
 
 func TestSemaphore_AcquireWaits(t *testing.T) {
 	t.Parallel()
-	const woken = soon
 
 	t.Run("until a release of another process", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		other := newClient(t, redistest.Shared(t).Client(t)).Semaphore(name)
 		s := c.Semaphore(name)
-		set(t, s, 1)
+		mustSetPermits(t, s, 1)
 		require.NoError(t, other.Acquire(t.Context(), 1))
-		w := start(func() error { return s.Acquire(within(t, patience), 1) })
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 1) })
 		awaitListeners(t, rdb, name, 1)
 		began := time.Now()
 		require.NoError(t, other.Release(t.Context(), 1))
 		require.NoError(t, w.wait(t))
-		require.Less(t, time.Since(began), woken)
+		require.Less(t, time.Since(began), wakeLimit)
 		require.Zero(t, available(t, s))
 	})
 
 	t.Run("until a service in Java releases, and is not misled by what it publishes", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
-		w := start(func() error { return s.Acquire(within(t, patience), 2) })
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		awaitListeners(t, rdb, name, 1)
 		for _, payload := range []string{"-3", "0", "9", "x"} { // owed, none, a lie, garbage
 			require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), payload).Err())
@@ -158,18 +157,18 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.NoError(t, rdb.IncrBy(t.Context(), name, 2).Err())
 		require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), "2").Err())
 		require.NoError(t, w.wait(t))
-		require.Less(t, time.Since(began), woken)
+		require.Less(t, time.Since(began), wakeLimit)
 	})
 
 	t.Run("and wakes a service in Java", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		sub := rdb.Subscribe(t.Context(), scripts.SemChannel(name))
 		defer sub.Close()
 		_, err := sub.Receive(t.Context())
 		require.NoError(t, err)
 		s := c.Semaphore(name)
-		set(t, s, 1)
+		mustSetPermits(t, s, 1)
 		require.NoError(t, s.Release(t.Context(), 2))
 		require.NoError(t, s.AddPermits(t.Context(), 4))
 		for _, want := range []string{"1", "3", "7"} {
@@ -182,10 +181,10 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 
 	t.Run("until permits are added, not satisfied by fewer", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		set(t, s, 1)
-		w := start(func() error { return s.Acquire(within(t, patience), 3) })
+		mustSetPermits(t, s, 1)
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
 		awaitListeners(t, rdb, name, 1)
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.False(t, w.ended())
@@ -196,9 +195,9 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 
 	t.Run("as long as its context lasts, holding nothing afterwards", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		set(t, s, 0)
+		mustSetPermits(t, s, 0)
 		err := s.Acquire(within(t, 100*time.Millisecond), 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, s.Release(t.Context(), 1))
@@ -211,21 +210,21 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 
 	t.Run("not behind a large request that was cancelled, and not in front of one that waits", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		set(t, s, 2)
+		mustSetPermits(t, s, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		large := start(func() error { return s.Acquire(ctx, 5) })
+		large := startCall(func() error { return s.Acquire(ctx, 5) })
 		awaitListeners(t, rdb, name, 1)
-		small := start(func() error { return s.Acquire(within(t, patience), 2) })
+		small := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.False(t, small.ended())
 		began := time.Now()
 		cancel()
 		require.ErrorIs(t, large.wait(t), context.Canceled)
 		require.NoError(t, small.wait(t))
-		require.Less(t, time.Since(began), woken)
+		require.Less(t, time.Since(began), wakeLimit)
 	})
 }
 
@@ -233,9 +232,9 @@ func TestSemaphore_ManyCallersShareScripts(t *testing.T) {
 	t.Parallel()
 	const callers, each = 32, 50
 	rdb := redistest.Shared(t).Client(t)
-	c, count := counted(t, rdb)
+	c, count := newCountedClient(t, rdb)
 	s := c.Semaphore(redistest.Name(t))
-	set(t, s, callers)
+	mustSetPermits(t, s, callers)
 	var all sync.WaitGroup
 	var failed atomic.Int64
 	for range callers {
@@ -262,7 +261,7 @@ func TestSemaphore_Excludes(t *testing.T) {
 	name := redistest.Name(t)
 	const permits = 3
 	rdb := server.Client(t)
-	set(t, newClient(t, rdb).Semaphore(name), permits)
+	mustSetPermits(t, newClient(t, rdb).Semaphore(name), permits)
 	var held, most, violations atomic.Int64
 	var all sync.WaitGroup
 	for i := range clients {
@@ -297,9 +296,9 @@ func TestSemaphore_Excludes(t *testing.T) {
 
 func TestSemaphore_AcquireFunc(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
+	c, _, name := newSharedClient(t)
 	s := c.Semaphore(name)
-	set(t, s, 1)
+	mustSetPermits(t, s, 1)
 	got := make(chan error, 1)
 	cancel := s.AcquireFunc(t.Context(), 1, func(err error) { got <- err })
 	require.NoError(t, <-got)

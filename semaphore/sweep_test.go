@@ -100,7 +100,7 @@ func (l *ledger) count() int {
 }
 
 // books reads a leased semaphore's keys in one instant: free permits, held ones and the time until the last lease ends.
-var books = redis.NewScript(`
+var readPermits = redis.NewScript(`
 local time, last = redis.call('TIME'), redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
 return {tonumber(redis.call('GET', KEYS[1]) or -1), redis.call('ZCARD', KEYS[2]), last and last - time[1] * 1000 - math.floor(time[2] / 1000) or 0}`)
 
@@ -127,17 +127,17 @@ func newSweep(t *testing.T, kind string) *sweep {
 		t: t, kind: kind, name: "permits", server: server, rdb: server.Client(t),
 		ledger: &ledger{holds: make(map[uint64]*hold)}, longest: sweepLease, faults: make(map[string]int),
 	}
-	s.keys = []string{s.name, leases(s.name)}
+	s.keys = []string{s.name, leasesKey(s.name)}
 	c := newClient(t, server.Client(t))
 	switch kind {
 	case kindCounting:
-		set(t, c.Semaphore(s.name), sweepPermits)
+		mustSetPermits(t, c.Semaphore(s.name), sweepPermits)
 	case kindFair:
 		s.keys = []string{scripts.SuffixName(s.name, "fair:permits"), scripts.SuffixName(s.name, "fair:leases")}
 		s.longest = 3*sweepPoll + time.Second // for which an assignment waits for its claim
-		setLeased(t, c.FairLeased(s.name), sweepPermits)
+		mustSetPermits(t, c.FairLeased(s.name), sweepPermits)
 	default:
-		setLeased(t, c.Leased(s.name), sweepPermits)
+		mustSetPermits(t, c.Leased(s.name), sweepPermits)
 	}
 	for i := range s.children {
 		s.spawn(i)
@@ -183,7 +183,7 @@ func (s *sweep) fault(w *wheel.Wheel, what string) {
 // audit looks at the books until ctx ends: permits are neither made nor lost, and none is away for longer than a lease.
 func (s *sweep) audit(ctx context.Context, w *wheel.Wheel) (looks int, err error) {
 	for w.Sleep(ctx, 10*time.Millisecond) == nil {
-		v, failed := books.Run(ctx, s.rdb, s.keys).Int64Slice()
+		v, failed := readPermits.Run(ctx, s.rdb, s.keys).Int64Slice()
 		if failed != nil {
 			continue // the server is what is being swept
 		}
@@ -234,7 +234,7 @@ func TestSweep_BelievedHolds(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
 			var looks int
-			audited := start(func() (err error) {
+			audited := startCall(func() (err error) {
 				if kind != kindCounting {
 					looks, err = s.audit(ctx, w)
 				}
@@ -276,12 +276,12 @@ func TestSweep_BelievedHolds(t *testing.T) {
 		require.NoError(t, err)
 		require.Positive(t, looks)
 		require.NoError(t, s.rdb.Incr(t.Context(), s.name).Err())
-		_, err = s.audit(within(t, patience), w)
+		_, err = s.audit(within(t, testTimeout), w)
 		require.ErrorContains(t, err, "6 free and 0 held")
 		require.NoError(t, s.rdb.DecrBy(t.Context(), s.name, 2).Err())
 		due := float64(time.Now().Add(time.Hour).UnixMilli())
 		require.NoError(t, s.rdb.ZAdd(t.Context(), s.keys[1], redis.Z{Score: due, Member: strings.Repeat("x", 16)}).Err())
-		_, err = s.audit(within(t, patience), w)
+		_, err = s.audit(within(t, testTimeout), w)
 		require.ErrorContains(t, err, "away for")
 	})
 }
@@ -301,7 +301,7 @@ func (s *sweep) requireAllBack(t *testing.T) {
 	poll(t, func() bool { return available(t, l) == sweepPermits })
 	g, err := l.TryAcquire(t.Context(), sweepPermits)
 	if errors.Is(err, semaphore.ErrNoPermits) && s.kind == kindFair {
-		g, err = l.Acquire(within(t, patience), sweepPermits) // after those who died waiting
+		g, err = l.Acquire(within(t, testTimeout), sweepPermits) // after those who died waiting
 	}
 	require.NoError(t, err)
 	require.NoError(t, g.Release(t.Context()))

@@ -12,27 +12,27 @@ import (
 )
 
 // Permits wait for a slot that migrates for as long as their callers do, and none of the calls fails.
-func TestSemaphores_WaitForASlotThatMigrates(t *testing.T) {
+func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
 	c := newClient(t, rdb)
 	names := map[string]string{}
-	held := map[string]back{}
+	held := map[string]releaseFunc{}
 	for _, k := range kinds {
 		names[k.name] = "{orders}:" + k.name
-		s := k.open(c, names[k.name])
-		s.set(t, 2)
-		g, err := s.take(t.Context(), 1)
+		s := k.newSemaphore(c, names[k.name])
+		s.setPermits(t, 2)
+		g, err := s.acquire(t.Context(), 1)
 		require.NoError(t, err)
 		held[k.name] = g
 	}
 	other := newClient(t, rdb) // its keys are not there yet
 	slot := cluster.Migrate(t, "{orders}")
-	var all []*call
+	var all []*asyncCall
 	for _, k := range kinds {
-		all = append(all, start(func() error { return held[k.name](context.Background()) }), start(func() error {
-			g, err := k.open(other, names[k.name]).take(within(t, patience), 2)
+		all = append(all, startCall(func() error { return held[k.name](context.Background()) }), startCall(func() error {
+			g, err := k.newSemaphore(other, names[k.name]).acquire(within(t, testTimeout), 2)
 			if err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ func TestSemaphores_WaitForASlotThatMigrates(t *testing.T) {
 		require.NoError(t, call.wait(t))
 	}
 	for _, k := range kinds {
-		require.EqualValues(t, 2, available(t, k.open(c, names[k.name])))
+		require.EqualValues(t, 2, available(t, k.newSemaphore(c, names[k.name])))
 	}
 }
 
@@ -61,7 +61,7 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	}
 	held := map[string]*semaphore.Grant{}
 	for kind, of := range leased {
-		setLeased(t, of(c), 1)
+		mustSetPermits(t, of(c), 1)
 		held[kind] = mustAcquire(t, of(c), 1)
 	}
 	for _, g := range held {

@@ -5,23 +5,23 @@ import "sync/atomic"
 // maxBatch bounds how many due entries are taken under one lock.
 const maxBatch = 32
 
-// batch is entries that were taken together. Their callbacks will be called, whatever comes: before one of them is,
-// another runner is on its way, and a runner that comes by helps. Each claims the next value by raising cursor, so a
-// callback that blocks keeps none behind it waiting.
+// batch is entries that were taken together. All of their callbacks will be called: before a runner calls one
+// of them, it makes another runner the worker, which helps with the rest. Each runner claims the next value
+// by raising cursor, so a callback that blocks delays none behind it.
 type batch[T any] struct {
 	set    *shardSet[T]
 	vals   []T
 	cursor atomic.Int64
 	refs   atomic.Int32 // runners, and one while it is open
-	place  int          // in executor.batches, -1 once it was removed
+	place  int          // in runnerPool.batches, -1 once it is closed; guarded by its mutex
 }
 
-// work is a batch, whatever its values are.
-type work interface {
-	join()
-	leave()
+// openBatch is a batch, whatever its values are.
+type openBatch interface {
+	retain()
+	release()
 	run(r *runner)
-	move(place int) (from int)
+	setPlaceLocked(place int) (former int) // with the mutex of the runnerPool
 }
 
 func (s *shardSet[T]) newBatch() *batch[T] {
@@ -32,17 +32,17 @@ func (s *shardSet[T]) newBatch() *batch[T] {
 	return b
 }
 
-// join must come before run.
-func (b *batch[T]) join() { b.refs.Add(1) }
+// retain must come before run.
+func (b *batch[T]) retain() { b.refs.Add(1) }
 
 // run calls callbacks until all are claimed.
 func (b *batch[T]) run(r *runner) {
-	defer b.leave()
+	defer b.release()
 	n := int64(len(b.vals))
 	for {
 		i := b.cursor.Add(1) - 1
 		if i >= n-1 {
-			b.set.scheduler.executor.close(b)
+			b.set.scheduler.runners.close(b)
 		}
 		if i >= n {
 			return
@@ -56,8 +56,8 @@ func (b *batch[T]) run(r *runner) {
 	}
 }
 
-// leave gives the batch back for reuse when nothing holds it any more.
-func (b *batch[T]) leave() {
+// release gives the batch back for reuse when nothing holds it any more.
+func (b *batch[T]) release() {
 	if b.refs.Add(-1) == 0 {
 		b.vals = b.vals[:0]
 		b.cursor.Store(0)
@@ -65,7 +65,7 @@ func (b *batch[T]) leave() {
 	}
 }
 
-func (b *batch[T]) move(place int) (from int) {
-	from, b.place = b.place, place
-	return from
+func (b *batch[T]) setPlaceLocked(place int) (former int) {
+	former, b.place = b.place, place
+	return former
 }

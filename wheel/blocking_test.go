@@ -51,7 +51,7 @@ func TestWheel_BlockingCallbacksDelayNoOther(t *testing.T) {
 	for name, opts := range unlimited() {
 		for _, load := range loads {
 			t.Run(name+": "+load.name, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
 					w := newWheel(t, append(opts, wheel.WithTickDuration(load.tick))...)
 					var late lateness
 					start := time.Now()
@@ -77,7 +77,7 @@ func TestWheel_CallbacksOfOneInstantThatAllBlockBeginTogether(t *testing.T) {
 	t.Parallel()
 	for name, opts := range unlimited() {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newWheel(t, opts...)
 				release := make(chan struct{})
 				var late lateness
@@ -94,8 +94,55 @@ func TestWheel_CallbacksOfOneInstantThatAllBlockBeginTogether(t *testing.T) {
 	}
 }
 
+// heldClock is a stepped clock that can hold up one reading of it.
+type heldClock struct {
+	steppedClock
+	hold     atomic.Bool
+	reached  chan struct{} // receives when a reading is held up
+	released chan struct{} // closed to let it go on
+}
+
+func (c *heldClock) Now() time.Time {
+	if c.hold.CompareAndSwap(true, false) {
+		c.reached <- struct{}{}
+		<-c.released
+	}
+	return c.steppedClock.Now()
+}
+
+func TestWheel_CallbacksTakenWhileTheWorkerIsAboutToSleepBeginThoughTheFirstBlocks(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := &heldClock{
+			steppedClock: steppedClock{wait: make(chan time.Time)},
+			reached:      make(chan struct{}),
+			released:     make(chan struct{}),
+		}
+		w := newWheel(t, wheel.WithClock(c))
+		after(t, w, time.Hour, func() {}) // the worker has something to sleep for
+		end := make(chan struct{})
+		var began counter
+		for range 2 {
+			after(t, w, time.Second, func() {
+				if began.Add(1) == 1 {
+					close(c.released)
+				}
+				<-end
+			})
+		}
+		pass(time.Second) // the worker sleeps, and nothing is left to wake it
+		after(t, w, 0, func() {
+			c.hold.Store(true) // the next to read the clock is the new worker, which has found nothing to help with
+			<-c.reached
+			c.now.Add(int64(time.Second))
+		})
+		pass(time.Second)
+		require.EqualValues(t, 2, began.Load(), "one blocks, the other begins all the same")
+		close(end)
+	})
+}
+
 func TestWithTimeout_IsPunctualWhileCallbacksBlock(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		for range 5000 {
 			after(t, w, time.Duration(rand.Int64N(int64(time.Second))), func() { time.Sleep(5 * time.Millisecond) })
@@ -117,7 +164,7 @@ func TestWithTimeout_IsPunctualWhileCallbacksBlock(t *testing.T) {
 func TestPool_CallsAtMostItsNumberAtATime(t *testing.T) {
 	for _, n := range []int{1, 2, 7} {
 		t.Run(wheel.Pool(n).String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newWheel(t, wheel.WithExecutor(wheel.Pool(n)))
 				var now, most, ran atomic.Int64
 				start := time.Now()
@@ -140,7 +187,7 @@ func TestPool_CallsAtMostItsNumberAtATime(t *testing.T) {
 }
 
 func TestPool_EntriesWaitTheirTurnInOrderAndStayPending(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.Pool(2)))
 		release := make(chan struct{})
 		for range 2 {

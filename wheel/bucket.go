@@ -16,7 +16,8 @@ func (b *bucket) push(s *slab, i uint32, n *node) {
 	b.tail = i
 }
 
-// insert links a node behind those of its own slot and of earlier ones, where the last one is of a later slot.
+// insert links a node behind those of its own slot and of earlier ones, where the last one is of a later
+// slot.
 func (b *bucket) insert(s *slab, i uint32, n *node) {
 	before := s.node(b.tail).prev
 	for before != 0 && s.node(before).loc > n.loc {
@@ -47,9 +48,9 @@ func (b *bucket) unlink(s *slab, n *node) {
 }
 
 // row is one round (near) or one period (far): a slot for each tick of the wheel, which is what Netty calls a
-// bucket. Rows exist only while they hold something, and their memory follows what they hold: a row begins with a
-// few buckets, each for 2^shift neighbouring slots, and gets more as it fills. A near bucket that holds several
-// slots is kept in their order.
+// bucket. Rows exist only while they hold something, and their memory follows what they hold: a row begins
+// with a few buckets, each for 2^shift neighbouring slots, and gets more as it fills. A near bucket that
+// holds several slots is kept in their order.
 type row struct {
 	shift    uint
 	buckets  []bucket
@@ -60,10 +61,16 @@ type row struct {
 	period int64  // the period that is moved to near next
 	later  int64  // lower bound of the periods behind it
 	pos    uint32 // the slots before pos have been visited in this revolution
+
+	// A row that holds little needs no other memory, and rows of different shards share no cache line: on two
+	// processors they are written at the same time.
+	few  [fewBuckets]bucket
+	word [1]uint64
+	_    [96]byte // to 256 bytes on 64-bit machines
 }
 
-// A row has 8 buckets while it holds up to 32 entries, 64 up to 256, and then one for each slot: growing it moves
-// no more than that, whatever the number of slots.
+// A row has 8 buckets while it holds up to 32 entries, 64 up to 256, and then one for each slot: growing it
+// moves no more than that, whatever the number of slots.
 const (
 	fewBuckets       = 8
 	someBuckets      = 64
@@ -80,8 +87,13 @@ func newRow(slots int) *row {
 func (r *row) size(slots, buckets int) {
 	buckets = min(buckets, slots)
 	r.shift = uint(bits.TrailingZeros(uint(slots / buckets)))
-	r.buckets = make([]bucket, buckets)
-	r.occupied = make([]uint64, (buckets+63)/64)
+	if r.buckets = r.few[:min(buckets, fewBuckets)]; buckets > fewBuckets {
+		r.buckets = make([]bucket, buckets)
+	}
+	if r.occupied = r.word[:]; buckets > 64 {
+		r.occupied = make([]uint64, (buckets+63)/64)
+	}
+	clear(r.occupied)
 	r.entries = 0
 }
 

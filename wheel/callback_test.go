@@ -75,7 +75,7 @@ func TestWheel_APanicHarmsNoOtherEntry(t *testing.T) {
 }
 
 func TestWheel_APanicIsLoggedByDefault(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		var out bytes.Buffer
 		w := newWheel(t, wheel.WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
 		after(t, w, time.Second, func() { panic("boom") })
@@ -91,7 +91,7 @@ type panicky struct{ task }
 func (p *panicky) Cancelled(*wheel.Timeout) { panic("in the hook") }
 
 func TestTimeout_APanickingHookIsReported(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		var reported counter
 		w := newWheel(t, wheel.WithPanicHandler(func(any, []byte) { reported.inc() }))
 		require.True(t, newTimeout(t, w, &panicky{}, time.Second).Cancel())
@@ -105,7 +105,7 @@ func TestTimeout_APanickingHookIsReported(t *testing.T) {
 }
 
 func TestWheel_InlineDelaysOthersWhileItBlocks(t *testing.T) {
-	bubble(t, func(t *testing.T) { // the documented price of Inline, and the control of the tests above
+	inBubble(t, func(t *testing.T) { // the documented price of Inline, and the control of the tests above
 		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))
 		start := time.Now()
 		var took atomic.Int64

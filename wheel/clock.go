@@ -2,8 +2,8 @@ package wheel
 
 import "time"
 
-// Clock is a source of time for tests. The Clock and Mock of github.com/benbjohnson/clock satisfy it. It must be safe
-// for concurrent use.
+// Clock is a source of time for tests. The Clock and Mock of github.com/benbjohnson/clock satisfy it. It must
+// be safe for concurrent use.
 type Clock interface {
 	// Now returns the current time. Should it go back, entries fire late, never early or twice.
 	Now() time.Time
@@ -38,7 +38,7 @@ func (s *timeSource) now() int64 {
 }
 
 // after returns a channel that delivers once d has passed. It serves the worker alone: a later call takes the
-// earlier one's timer over. A tick left in the channel costs the worker one look at the shards, no more.
+// earlier one's timer over. A value left in the channel costs the worker one needless wake-up, no more.
 func (s *timeSource) after(d time.Duration) <-chan time.Time {
 	switch {
 	case s.clock != nil:
@@ -51,8 +51,8 @@ func (s *timeSource) after(d time.Duration) <-chan time.Time {
 	return s.timer.C
 }
 
-// rest stops the worker's timer, so that an idle wheel leaves the runtime nothing to wake up for.
-func (s *timeSource) rest() {
+// stopTimer stops the worker's timer, so that an idle wheel leaves the runtime nothing to wake up for.
+func (s *timeSource) stopTimer() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}

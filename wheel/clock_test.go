@@ -41,7 +41,7 @@ func (c *steppedClock) Now() time.Time                       { return time.Unix(
 func (c *steppedClock) After(time.Duration) <-chan time.Time { return c.wait }
 
 func TestWheel_AClockThatJumpsFiresLateNeverEarlyOrTwice(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		c := &steppedClock{wait: make(chan time.Time)}
 		step := func(d time.Duration) {
 			c.now.Add(int64(d))

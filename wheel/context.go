@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,15 +10,16 @@ import (
 
 // WithTimeout is context.WithTimeout with its deadline on the wheel: Deadline, Done, Err and context.Cause
 // behave as there, including for children and when the parent has the earlier deadline. It needs one
-// allocation for the context and one for the CancelFunc, and Done's channel only if it is asked for.
-// Call the CancelFunc when done, as always. WithTimeout does not block; it panics if parent is nil.
+// allocation for the context and one for the CancelFunc, and Done's channel only if it is asked for. Call the
+// CancelFunc when done, as always. WithTimeout does not block. It panics with an *InvalidError if parent is
+// nil, as context.WithTimeout panics.
 //
-// If the wheel is stopped or full, the deadline moves to a runtime timer: a context never loses its deadline. As
-// with callbacks, it is punctual as long as the executor has a goroutine free: with a Pool whose goroutines are all
-// blocked, or with Inline, contexts end late.
+// If the wheel is stopped or full, the deadline moves to a runtime timer: a context never loses its deadline.
+// As with callbacks, it is punctual as long as the executor has a goroutine free: with a Pool whose
+// goroutines are all blocked, or with Inline, contexts end late.
 func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if parent == nil {
-		panic("wheel: WithTimeout with a nil parent")
+		panic(errNilContext)
 	}
 	deadline := time.Now().Add(d)
 	if earlier, ok := parent.Deadline(); ok && earlier.Before(deadline) {
@@ -36,7 +38,7 @@ func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Co
 		c.end(context.DeadlineExceeded, false)
 	default:
 		if t, err := w.objects.schedule(d, c); err != nil {
-			c.keep(d)
+			c.useRuntimeTimer(d)
 		} else if c.ended.Load() {
 			t.Stop() // the parent has ended meanwhile
 		}
@@ -65,6 +67,15 @@ type afterFunc struct{ f func() }
 
 // closedChan is the Done of a context that ended before it was asked for.
 var closedChan = func() chan struct{} { ch := make(chan struct{}); close(ch); return ch }()
+
+// String describes the context as those of package context describe themselves, for logs.
+func (c *timeoutContext) String() string {
+	parent := fmt.Sprintf("%T", c.parent)
+	if s, ok := c.parent.(fmt.Stringer); ok {
+		parent = s.String()
+	}
+	return fmt.Sprintf("%s.wheel.WithTimeout(%v [%v])", parent, c.deadline, time.Until(c.deadline))
+}
 
 func (c *timeoutContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
@@ -106,7 +117,7 @@ func (c *timeoutContext) Value(key any) any {
 	return c.parent.Value(key)
 }
 
-// AfterFunc lets package context tell children without a goroutine that waits.
+// AfterFunc lets package context end children without a goroutine that waits.
 func (c *timeoutContext) AfterFunc(f func()) func() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,8 +151,8 @@ func (c *timeoutContext) cancel() { c.end(context.Canceled, false) }
 
 func (c *timeoutContext) endWithParent() { c.end(c.parent.Err(), true) }
 
-// keep moves the deadline to a runtime timer.
-func (c *timeoutContext) keep(left time.Duration) {
+// useRuntimeTimer moves the deadline from the wheel to a runtime timer.
+func (c *timeoutContext) useRuntimeTimer(left time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {

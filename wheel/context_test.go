@@ -3,6 +3,7 @@ package wheel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -149,7 +150,7 @@ func TestWithTimeout_ValuesAndStoppedAfterFuncs(t *testing.T) {
 }
 
 func TestWithTimeout_OutlivesAStoppedOrFullWheel(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithMaxPendingTimeouts(1))
 		first, cancelFirst := w.WithTimeout(context.Background(), time.Minute)
 		defer cancelFirst()
@@ -173,7 +174,7 @@ func TestWithTimeout_OutlivesAStoppedOrFullWheel(t *testing.T) {
 }
 
 func TestWithTimeout_LeavesNothingBehindWhenCancelled(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		parent, cancelParent := context.WithCancel(context.Background())
 		defer cancelParent()
@@ -182,5 +183,25 @@ func TestWithTimeout_LeavesNothingBehindWhenCancelled(t *testing.T) {
 			cancel()
 		}
 		require.Zero(t, w.Len())
+	})
+}
+
+func TestWithTimeout_DescribesItselfAsThoseOfPackageContext(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWheel(t)
+		type key struct{}
+		parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
+		defer cancelParent()
+		ctx, cancel := w.WithTimeout(parent, time.Minute)
+		defer cancel()
+		deadline, _ := ctx.Deadline()
+		want := fmt.Sprintf("%v.wheel.WithTimeout(%v [1m0s])", parent, deadline)
+		require.Equal(t, want, fmt.Sprint(ctx))
+		require.Equal(t, want, fmt.Sprintf("%v %+v %s", ctx, ctx, ctx)[:len(want)])
+		child, cancelChild := context.WithCancel(ctx)
+		defer cancelChild()
+		for _, field := range []string{"mu:", "0x", "map["} {
+			require.NotContains(t, fmt.Sprintf("%v %+v", ctx, child), field)
+		}
 	})
 }

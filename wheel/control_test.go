@@ -142,7 +142,8 @@ func checkStopIsTruthful(s scheduler) error {
 	return nil
 }
 
-// checkPanicHarmsNoOther has a callback panic beside others of its tick, of which none need come after it, and before those of another.
+// checkPanicHarmsNoOther has a callback panic beside others of its tick, of which none need come after it,
+// and before those of another.
 func checkPanicHarmsNoOther(s scheduler) error {
 	var ran atomic.Int64
 	s.schedule(time.Second, func() { panic("control") })
@@ -175,7 +176,7 @@ func TestControl_EachCheckerPassesTheWheelAndCatchesABrokenOne(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				quiet := wheel.WithPanicHandler(func(any, []byte) {})
 				require.NoError(t, c.check(realWheel{newWheel(t, quiet)}))
 				require.Error(t, c.check(c.broken(realWheel{newWheel(t, quiet)})), "the checker did not notice")

@@ -1,6 +1,6 @@
-// Package wheel schedules callbacks: a hashed timing wheel after Netty's HashedWheelTimer (Varghese and Lauck,
-// "Hashed and Hierarchical Timing Wheels", SOSP 1987) for services with very many timers of which most are
-// stopped before they fire: request timeouts, idle connections, retries, leases, delayed jobs.
+// Package wheel schedules callbacks: a hashed timing wheel after Netty's HashedWheelTimer (Varghese and
+// Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987) for services with very many timers of which most
+// are stopped before they fire: request timeouts, idle connections, retries, leases, delayed jobs.
 //
 // # What it promises
 //
@@ -17,8 +17,8 @@
 //
 // # What it does not promise
 //
-// An order among entries of one tick, and punctuality beyond the runtime's own: a wheel wakes by a runtime timer,
-// so when all processors are busy it waits its turn like any goroutine.
+// An order among entries of one tick, and punctuality beyond the runtime's own: a wheel wakes by a runtime
+// timer, so when all processors are busy it waits its turn like any goroutine.
 //
 // # Cost
 //

@@ -2,7 +2,8 @@ package wheel
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 )
 
 // Errors returned by the wheel. Match them with errors.Is.
@@ -12,10 +13,6 @@ var (
 	// ErrTooManyPending is returned when a new entry would exceed WithMaxPendingTimeouts.
 	// Nothing was scheduled; stopping or firing an entry makes room again.
 	ErrTooManyPending = errors.New("wheel: too many pending timeouts")
-	// ErrNilFunc is returned when the callback, task or schedule is nil.
-	ErrNilFunc = errors.New("wheel: nil function")
-	// ErrInvalidPeriod is returned by Every for a period of zero or less.
-	ErrInvalidPeriod = errors.New("wheel: period must be positive")
 	// ErrNoNextTime is returned by Schedule for a schedule that has no instant after now.
 	ErrNoNextTime = errors.New("wheel: the schedule has no next time")
 	// ErrStopFromTask is returned by Stop when it is called from a callback of the same wheel:
@@ -23,20 +20,17 @@ var (
 	ErrStopFromTask = errors.New("wheel: Stop called from a callback of this wheel")
 	// ErrDefaultWheel is returned by Stop on the process-wide wheel of Default, which others may be using.
 	ErrDefaultWheel = errors.New("wheel: the default wheel cannot be stopped")
-	// ErrInvalidOption is matched by every *OptionError.
-	ErrInvalidOption = errors.New("wheel: invalid option")
+	// ErrInvalid is matched by every *InvalidError. Nothing was done then.
+	ErrInvalid = invalid.Err
 )
 
-// OptionError tells which option New refused and why.
-type OptionError struct {
-	Option string // the option's name, for example "WithTickDuration"
-	Value  any    // the value it was given
-	Reason string
-}
+// InvalidError names an argument that was refused, in its fields Package, Field, Value and Reason. It matches
+// ErrInvalid, and is the same type in all packages of the library.
+type InvalidError = invalid.Error
 
-func (e *OptionError) Error() string {
-	return fmt.Sprintf("wheel: %s(%v): %s", e.Option, e.Value, e.Reason)
-}
+const argument = invalid.Package("wheel")
 
-// Is makes errors.Is(err, ErrInvalidOption) true.
-func (e *OptionError) Is(target error) bool { return target == ErrInvalidOption }
+var (
+	errNilFunction error = argument.Nil("function")
+	errNilContext  error = argument.Nil("context")
+)

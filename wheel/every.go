@@ -2,24 +2,25 @@ package wheel
 
 import "time"
 
-// Every calls f at a fixed rate. Its instants are the multiples of period from now on, so there is no drift however
-// late single firings are. f never overlaps itself, and a firing stands for every instant that has passed when f
-// returns: if it began late, as the process stalled or its turn came late, or if f took longer than period, the
-// missed instants are skipped, and the next firing comes at the first instant after f has returned. So between one
-// multiple of period and the next f is called at most once, and two firings are closer than period only if the
-// earlier one was late.
+// Every calls f at a fixed rate. Its instants are the multiples of period from now on, so there is no drift
+// however late single firings are. f never overlaps itself, and a firing stands for every instant that has
+// passed when f returns: if it began late, as the process stalled or its turn came late, or if f took longer
+// than period, the missed instants are skipped, and the next firing comes at the first instant after f has
+// returned. So between one multiple of period and the next f is called at most once, and two firings are
+// closer than period only if the earlier one was late.
 //
-// Timer.Stop ends it, also from inside f: no firing begins after it has returned true, but one may be in progress.
-// Timer.Reset moves the next firing and with it the instants after that. A panic of f does not end it.
+// Timer.Stop ends it, also from inside f: no firing begins after it has returned true, but one may be in
+// progress. Timer.Reset moves the next firing and with it the instants after that. A panic of f does not end
+// it.
 //
-// Every does not block. Errors: ErrNilFunc; ErrInvalidPeriod for a period of zero or less; ErrStopped;
-// ErrTooManyPending. Nothing is scheduled then.
+// Every does not block. It returns an *InvalidError if period is not positive or f is nil, ErrStopped, or
+// ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {
 	if f == nil {
-		return Timer{}, ErrNilFunc
+		return Timer{}, errNilFunction
 	}
 	if period <= 0 {
-		return Timer{}, ErrInvalidPeriod
+		return Timer{}, argument.Error("period", period, "must be positive")
 	}
 	p := &struct {
 		recurring
@@ -31,8 +32,6 @@ func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {
 
 // fixedRate is the rule of Every.
 type fixedRate struct{ period time.Duration }
-
-func (r *fixedRate) early(int64) (deadline int64, early bool) { return 0, false }
 
 func (r *fixedRate) next(now, due int64, _ bool) (deadline int64, ok bool) {
 	missed := time.Duration(max(0, now-due)).Truncate(r.period)

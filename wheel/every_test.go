@@ -23,7 +23,7 @@ func every(t testing.TB, w *wheel.Wheel, period time.Duration, f func()) wheel.T
 func TestEvery_DoesNotDriftOver10000Periods(t *testing.T) {
 	for _, period := range []time.Duration{time.Millisecond, 1234567 * time.Nanosecond, 20 * time.Millisecond, time.Minute} {
 		t.Run(period.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newWheel(t)
 				start := time.Now()
 				var fired atomic.Int64
@@ -76,7 +76,7 @@ func TestEvery_StopFromInsideEndsIt(t *testing.T) {
 }
 
 func TestEvery_StopIsFinalEvenForAFiringThatIsQueued(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))
 		after(t, w, time.Second, func() { time.Sleep(time.Second) }) // holds the firing below up
 		var ran counter
@@ -89,7 +89,7 @@ func TestEvery_StopIsFinalEvenForAFiringThatIsQueued(t *testing.T) {
 }
 
 func TestEvery_KeepsItsPeriodAcrossPanicsAndReentry(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithPanicHandler(func(any, []byte) {}))
 		var ran, inner counter
 		every(t, w, time.Second, func() {
@@ -105,7 +105,7 @@ func TestEvery_KeepsItsPeriodAcrossPanicsAndReentry(t *testing.T) {
 }
 
 func TestEvery_AStallIsOneFiringNotMany(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		c := &steppedClock{wait: make(chan time.Time)}
 		w := newWheel(t, wheel.WithClock(c))
 		var ran counter
@@ -119,7 +119,7 @@ func TestEvery_AStallIsOneFiringNotMany(t *testing.T) {
 }
 
 func TestEvery_ResetMovesThePhase(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		start := time.Now()
 		var at []time.Duration
@@ -132,7 +132,7 @@ func TestEvery_ResetMovesThePhase(t *testing.T) {
 }
 
 func TestEvery_APeriodOfCenturiesIsNotThePast(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		pass(time.Second)
 		var ran counter
@@ -148,7 +148,7 @@ func TestEvery_APeriodOfCenturiesIsNotThePast(t *testing.T) {
 }
 
 func TestEvery_TheWheelsStopReturnsIt(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var ran counter
 		every(t, w, time.Second, ran.inc)
@@ -162,8 +162,8 @@ func TestEvery_TheWheelsStopReturnsIt(t *testing.T) {
 	})
 }
 
-// instants checks the firings of an Every of that period: never between its instants more than once, and never
-// two at a time. It returns how many there were.
+// instants checks the firings of an Every of that period: never between its instants more than once, and
+// never two at a time. It returns how many there were.
 type instants struct {
 	period  time.Duration
 	start   time.Time
@@ -208,7 +208,7 @@ func TestEvery_AFiringThatWaitsStandsForThoseItMissed(t *testing.T) {
 }
 
 func TestEvery_AStallIsOneLateFiringAndThenTheNextInstant(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		c := &steppedClock{wait: make(chan time.Time)}
 		w := newWheel(t, wheel.WithClock(c))
 		var at []time.Duration
@@ -244,7 +244,7 @@ func TestEvery_ResetFromInsideMovesTheFiringAfterThisOne(t *testing.T) {
 }
 
 func TestEvery_WhileItRunsTheWheelIsNotWoken(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		every(t, w, time.Millisecond, func() { time.Sleep(time.Hour) })
 		pass(time.Second)

@@ -15,33 +15,33 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// hand is an executor that keeps the tasks it is given until the test calls them.
-type hand struct {
+// manualExecutor is an executor that keeps the tasks it is given until the test calls them.
+type manualExecutor struct {
 	mu    sync.Mutex
 	tasks []func()
 }
 
-func (h *hand) run(task func()) {
+func (h *manualExecutor) run(task func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tasks = append(h.tasks, task)
 }
 
-func (h *hand) take() []func() {
+func (h *manualExecutor) take() []func() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.tasks)
 }
 
-// newHandWheel makes a wheel with a hand.
-func newHandWheel(t *testing.T) (*wheel.Wheel, *hand) {
-	h := &hand{}
+// newManualWheel makes a wheel with a manualExecutor.
+func newManualWheel(t *testing.T) (*wheel.Wheel, *manualExecutor) {
+	h := &manualExecutor{}
 	return newWheel(t, wheel.WithExecutor(wheel.ExecutorFunc(h.run))), h
 }
 
 func TestExecutorFunc_IsCalledOnceForEachEntryInTheOrderOfTicks(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w, h := newHandWheel(t)
+	inBubble(t, func(t *testing.T) {
+		w, h := newManualWheel(t)
 		var order []int
 		for k := range 1000 {
 			after(t, w, time.Second+time.Duration(1000-k)*time.Millisecond, func() { order = append(order, k) })
@@ -60,8 +60,8 @@ func TestExecutorFunc_IsCalledOnceForEachEntryInTheOrderOfTicks(t *testing.T) {
 }
 
 func TestExecutorFunc_AnEntryIsPendingUntilItsTaskIsCalled(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w, h := newHandWheel(t)
+	inBubble(t, func(t *testing.T) {
+		w, h := newManualWheel(t)
 		var ran counter
 		timers := make([]wheel.Timer, 4)
 		for k := range timers {
@@ -100,8 +100,8 @@ func TestExecutorFunc_AnEntryIsPendingUntilItsTaskIsCalled(t *testing.T) {
 }
 
 func TestExecutorFunc_ATaskCallsTheCallbackAtMostOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w, h := newHandWheel(t)
+	inBubble(t, func(t *testing.T) {
+		w, h := newManualWheel(t)
 		var ran counter
 		after(t, w, time.Second, ran.inc)
 		pass(time.Second)
@@ -121,7 +121,7 @@ func TestExecutorFunc_ATaskCallsTheCallbackAtMostOnce(t *testing.T) {
 }
 
 func TestExecutorFunc_ATaskThatIsDroppedHarmsNoOtherEntry(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		var calls int
 		w := newWheel(t, wheel.WithExecutor(wheel.ExecutorFunc(func(task func()) {
 			if calls++; calls%2 == 0 {
@@ -145,8 +145,8 @@ func TestExecutorFunc_ATaskThatIsDroppedHarmsNoOtherEntry(t *testing.T) {
 }
 
 func TestExecutorFunc_RecurringEntriesGoOnWhenTheirTaskHasBeenCalled(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w, h := newHandWheel(t)
+	inBubble(t, func(t *testing.T) {
+		w, h := newManualWheel(t)
 		var ran counter
 		timer := every(t, w, time.Second, ran.inc)
 		pass(time.Minute)
@@ -171,9 +171,9 @@ func TestExecutorFunc_RecurringEntriesGoOnWhenTheirTaskHasBeenCalled(t *testing.
 }
 
 func TestExecutorFunc_APanicOfTheCallbackDoesNotLeaveTheTask(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		var reported []any
-		h := &hand{}
+		h := &manualExecutor{}
 		w := newWheel(t, wheel.WithExecutor(wheel.ExecutorFunc(h.run)),
 			wheel.WithPanicHandler(func(v any, _ []byte) { reported = append(reported, v) }))
 		after(t, w, time.Second, func() { panic("boom") })
@@ -189,7 +189,7 @@ func TestExecutorFunc_ThatFailsLosesAndRepeatsNothing(t *testing.T) {
 	for name, fail := range fail {
 		for _, when := range []string{"before", "after"} {
 			t.Run(name+" "+when+" the task was called", func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
 					var reported counter
 					w := newWheel(t, wheel.WithPanicHandler(func(any, []byte) { reported.inc() }),
 						wheel.WithExecutor(wheel.ExecutorFunc(func(task func()) {
@@ -217,7 +217,7 @@ func TestExecutorFunc_ThatFailsLosesAndRepeatsNothing(t *testing.T) {
 }
 
 func TestExecutorFunc_ThatBlocksHoldsUpTheWheel(t *testing.T) {
-	bubble(t, func(t *testing.T) { // the documented reason why it must not
+	inBubble(t, func(t *testing.T) { // the documented reason why it must not
 		w := newWheel(t, wheel.WithExecutor(wheel.ExecutorFunc(func(task func()) {
 			time.Sleep(time.Second)
 			go task()
@@ -233,8 +233,8 @@ func TestExecutorFunc_ThatBlocksHoldsUpTheWheel(t *testing.T) {
 }
 
 func TestExecutorFunc_StopWaitsForCallbacksThatTasksHaveBegun(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w, h := newHandWheel(t)
+	inBubble(t, func(t *testing.T) {
+		w, h := newManualWheel(t)
 		var ended counter
 		for range 10 {
 			after(t, w, time.Second, func() { time.Sleep(time.Minute); ended.inc() })

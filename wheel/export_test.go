@@ -35,8 +35,8 @@ func (r *Ring) Remove(i uint32) {
 // Reset moves an entry.
 func (r *Ring) Reset(i uint32, now, deadline int64) { r.reset(i, now, deadline) }
 
-// Advance frees and returns the entries due by now, in the order they come out, and the number of calls it took to
-// take them.
+// Advance frees and returns the entries due by now, in the order they come out, and the number of calls it
+// took to take them.
 func (r *Ring) Advance(now int64) (due []uint32, calls int) { return r.AdvanceBy(now, 256) }
 
 // AdvanceBy is Advance with so many entries at a time at most.
@@ -105,15 +105,21 @@ func (r *Ring) Check() error {
 			return err
 		}
 	}
-	prev := uint32(0)
-	for i := r.held.head; i != 0; i = r.node(i).next {
-		if n := r.node(i); seen[i] || n.loc < locHeld || n.prev != prev {
-			return fmt.Errorf("entry %d does not belong to those that are held", i)
+	for c, ch := range r.chunks {
+		if ch == nil {
+			continue
 		}
-		seen[i], prev = true, i
+		for k := range ch {
+			if i := uint32(c<<chunkBits | k); ch[k].loc >= locHeld {
+				if seen[i] {
+					return fmt.Errorf("entry %d is held and linked", i)
+				}
+				seen[i] = true
+			}
+		}
 	}
 	if len(seen) != r.live {
-		return fmt.Errorf("%d entries linked, %d live", len(seen), r.live)
+		return fmt.Errorf("%d entries linked or held, %d live", len(seen), r.live)
 	}
 	return r.checkSlab()
 }

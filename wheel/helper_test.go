@@ -32,8 +32,8 @@ func after(t testing.TB, w *wheel.Wheel, d time.Duration, f func()) wheel.Timer 
 	return timer
 }
 
-// bubble runs a test in virtual time.
-func bubble(t *testing.T, f func(t *testing.T)) {
+// inBubble runs a test in virtual time.
+func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, f)

@@ -13,7 +13,7 @@ import (
 )
 
 func TestHistogram_IsReadByValue(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		require.Zero(t, w.Stats().Lateness.Quantile(0.99), "nothing was counted")
 		for range 100 {

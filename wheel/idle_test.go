@@ -13,7 +13,7 @@ import (
 )
 
 func TestWheel_IdleAndFarTimersCauseNoWakeups(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		require.True(t, after(t, w, time.Millisecond, func() {}).Stop())
 		pass(time.Second)
@@ -30,7 +30,7 @@ func TestWheel_IdleAndFarTimersCauseNoWakeups(t *testing.T) {
 }
 
 func TestWheel_SchedulingAndStoppingInTurnDoesNotWakeTheWorkerEachTime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		for range 10_000 {
 			require.True(t, after(t, w, time.Minute, func() {}).Stop())
@@ -41,7 +41,7 @@ func TestWheel_SchedulingAndStoppingInTurnDoesNotWakeTheWorkerEachTime(t *testin
 }
 
 func TestWheel_AnEarlierTimerWakesTheSleepingWorker(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		after(t, w, time.Hour, func() {})
 		pass(time.Second)

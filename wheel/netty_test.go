@@ -22,7 +22,7 @@ func newTimeout(t testing.TB, w *wheel.Wheel, k wheel.TimerTask, d time.Duration
 }
 
 func TestTimeout_DoesNotRunBeforeItsDelay(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		var k task
 		timeout := newTimeout(t, newWheel(t), &k, 10*time.Second)
 		pass(3 * time.Second)
@@ -34,7 +34,7 @@ func TestTimeout_DoesNotRunBeforeItsDelay(t *testing.T) {
 }
 
 func TestTimeout_RunsAfterItsDelay(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		var k task
 		timeout := newTimeout(t, newWheel(t), &k, 2*time.Second)
 		pass(2 * time.Second)
@@ -47,7 +47,7 @@ func TestTimeout_RunsAfterItsDelay(t *testing.T) {
 }
 
 func TestWheel_StopReturnsWhatHasNotFired(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var k task
 		for range 3 {
@@ -77,7 +77,7 @@ func TestWheel_StopReturnsWhatHasNotFired(t *testing.T) {
 }
 
 func TestWheel_RefusesEverythingAfterStop(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		after(t, w, time.Millisecond, func() {})
 		pass(time.Second)
@@ -95,7 +95,7 @@ func TestWheel_RefusesEverythingAfterStop(t *testing.T) {
 }
 
 func TestTimeout_TaskSchedulesItselfAgainBeyondTheWheelLength(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithTickDuration(100*time.Millisecond), wheel.WithTicksPerWheel(32))
 		var runs atomic.Int64
 		again := wheel.TimerTaskFunc(func(timeout *wheel.Timeout) {
@@ -113,7 +113,7 @@ func TestTimeout_TaskSchedulesItselfAgainBeyondTheWheelLength(t *testing.T) {
 }
 
 func TestTimeout_100000OfThemExecuteOnTime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		const tick, delay = 200 * time.Millisecond, 125 * time.Millisecond
 		w := newWheel(t, wheel.WithTickDuration(tick))
 		var early, late, ran atomic.Int64
@@ -149,7 +149,7 @@ func TestTimeout_RunsOnEachExecutor(t *testing.T) {
 }
 
 func TestWheel_RefusesOneMoreThanMaxPending(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithMaxPendingTimeouts(2))
 		newTimeout(t, w, &task{}, 5*time.Second)
 		after(t, w, 5*time.Second, func() {})
@@ -162,7 +162,7 @@ func TestWheel_RefusesOneMoreThanMaxPending(t *testing.T) {
 }
 
 func TestWheel_CancellingMakesRoomAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithMaxPendingTimeouts(1))
 		var k task
 		require.True(t, newTimeout(t, w, &k, 5*time.Second).Cancel())
@@ -188,7 +188,7 @@ func TestWheel_FiringMakesRoomBeforeTheTaskBegins(t *testing.T) {
 }
 
 func TestWheel_LenCountsPendingEntries(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var seen atomic.Int64
 		seen.Store(-1)
@@ -205,7 +205,7 @@ func TestWheel_LenCountsPendingEntries(t *testing.T) {
 }
 
 func TestTimeout_AnEndlessDelayDoesNotOverflow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var k task
 		timeout := newTimeout(t, w, &k, math.MaxInt64)
@@ -216,7 +216,7 @@ func TestTimeout_AnEndlessDelayDoesNotOverflow(t *testing.T) {
 }
 
 func TestWheel_StopCancelsAndTellsEachTimeout(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var k task
 		for range 10 {
@@ -235,7 +235,7 @@ func TestWheel_StopCancelsAndTellsEachTimeout(t *testing.T) {
 }
 
 func TestTimeout_CancelCallsTheHookInsteadOfTheTask(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var k task
 		timeout := newTimeout(t, w, &k, time.Second)
@@ -251,7 +251,7 @@ func TestTimeout_CancelCallsTheHookInsteadOfTheTask(t *testing.T) {
 }
 
 func TestTimeout_CancelledWhileTheirTickIsHeldUpNeverRun(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))
 		var k task
 		newTimeout(t, w, wheel.TimerTaskFunc(func(*wheel.Timeout) { time.Sleep(time.Second) }), time.Second)

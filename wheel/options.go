@@ -1,7 +1,6 @@
 package wheel
 
 import (
-	"fmt"
 	"log/slog"
 	"time"
 )
@@ -18,8 +17,8 @@ const (
 	maxTicksPerWheel = 1 << 16
 )
 
-// Option configures a wheel. The set is closed: use the With functions of this package, each at most once.
-type Option interface{ apply(c *config) }
+// Option configures New and NewTyped. Of an option that is given twice, the last one counts.
+type Option interface{ apply(c *config) error }
 
 type config struct {
 	tick       time.Duration
@@ -29,48 +28,26 @@ type config struct {
 	clock      Clock
 	logger     *slog.Logger
 	onPanic    func(v any, stack []byte)
-
-	seen map[string]bool
-	err  error
 }
 
-type option struct {
-	name  string
-	value any
-	set   func(c *config) (refusal string)
-}
+type option func(c *config) error
 
-func (o option) apply(c *config) {
-	switch reason := o.set(c); {
-	case c.seen[o.name]:
-		c.refuse(o.name, o.value, "given more than once")
-	case reason != "":
-		c.refuse(o.name, o.value, reason)
-	}
-	c.seen[o.name] = true
-}
-
-func (c *config) refuse(name string, value any, reason string) {
-	if c.err == nil {
-		c.err = &OptionError{Option: name, Value: value, Reason: reason}
-	}
-}
+func (o option) apply(c *config) error { return o(c) }
 
 func newConfig(opts []Option) (*config, error) {
 	c := &config{
 		tick:     DefaultTickDuration,
 		buckets:  DefaultTicksPerWheel,
 		executor: Goroutines(),
-		seen:     make(map[string]bool, len(opts)),
+		logger:   slog.Default(),
 	}
 	for i, o := range opts {
 		if o == nil {
-			return nil, &OptionError{Option: "Option", Value: fmt.Sprintf("#%d", i+1), Reason: "is nil"}
+			return nil, argument.Error("option", i, "is nil")
 		}
-		o.apply(c)
-	}
-	if c.logger == nil {
-		c.logger = slog.Default()
+		if err := o.apply(c); err != nil {
+			return nil, err
+		}
 	}
 	if c.onPanic == nil {
 		logger := c.logger
@@ -78,86 +55,89 @@ func newConfig(opts []Option) (*config, error) {
 			logger.Error("wheel: callback panicked", "panic", v, "stack", string(stack))
 		}
 	}
-	return c, c.err
+	return c, nil
 }
 
-// WithTickDuration sets the length of one tick, the span within which a busy wheel fires entries together.
-// Default 1 ms, range 1 µs to 1 h. No entry ever fires before its deadline; a longer tick makes a
-// busy wheel cheaper and its entries up to one tick later.
+// WithTickDuration sets the length of one tick, the span within which a busy wheel fires entries together: 1
+// µs to 1 h, default 1 ms. No entry ever fires before its deadline; a longer tick makes a busy wheel cheaper
+// and its entries up to one tick later.
 func WithTickDuration(d time.Duration) Option {
-	return option{"WithTickDuration", d, func(c *config) string {
-		c.tick = d
+	return option(func(c *config) error {
 		if d < minTickDuration || d > maxTickDuration {
-			return fmt.Sprintf("out of range %v to %v", minTickDuration, maxTickDuration)
+			return argument.Error("WithTickDuration", d, "must be 1µs to 1h")
 		}
-		return ""
-	}}
+		c.tick = d
+		return nil
+	})
 }
 
-// WithTicksPerWheel sets the number of buckets of one round. Default 512, range 1 to 65 536; rounded up to
-// the next power of two, as Netty does.
+// WithTicksPerWheel sets the number of buckets of one round: 1 to 65 536, default 512. It is rounded up to
+// the next power of two, as in Netty.
 func WithTicksPerWheel(n int) Option {
-	return option{"WithTicksPerWheel", n, func(c *config) string {
-		c.buckets = n
+	return option(func(c *config) error {
 		if n < 1 || n > maxTicksPerWheel {
-			return fmt.Sprintf("out of range 1 to %d", maxTicksPerWheel)
+			return argument.Error("WithTicksPerWheel", n, "must be 1 to 65536")
 		}
-		return ""
-	}}
+		c.buckets = n
+		return nil
+	})
 }
 
 // WithMaxPendingTimeouts limits the entries that may be pending at once; one more is refused with
-// ErrTooManyPending. Default 0: no limit.
+// ErrTooManyPending. The default is 0, no limit.
 func WithMaxPendingTimeouts(n int64) Option {
-	return option{"WithMaxPendingTimeouts", n, func(c *config) string {
-		c.maxPending = n
+	return option(func(c *config) error {
 		if n < 0 {
-			return "must not be negative"
+			return argument.Error("WithMaxPendingTimeouts", n, "must not be negative")
 		}
-		return ""
-	}}
+		c.maxPending = n
+		return nil
+	})
 }
 
-// WithExecutor sets where callbacks run. Default Goroutines(): no callback waits for another.
+// WithExecutor sets where callbacks run. The default is Goroutines(): no callback waits for another.
 func WithExecutor(e Executor) Option {
-	return option{"WithExecutor", e, func(c *config) string {
+	return option(func(c *config) error {
+		if reason := e.refusal(); reason != "" {
+			return argument.Error("WithExecutor", e, reason)
+		}
 		c.executor = e
-		return e.refusal()
-	}}
+		return nil
+	})
 }
 
-// WithClock sets the wheel's source of time, for tests. Default: the monotonic system clock.
+// WithClock sets the wheel's source of time, for tests. The default is the monotonic system clock.
 func WithClock(clock Clock) Option {
-	return option{"WithClock", clock, func(c *config) string {
-		c.clock = clock
+	return option(func(c *config) error {
 		if clock == nil {
-			return "is nil"
+			return argument.Nil("WithClock")
 		}
-		return ""
-	}}
+		c.clock = clock
+		return nil
+	})
 }
 
 // WithLogger sets where the wheel reports panics of callbacks, schedules that have gone wrong, and misuse.
-// Default slog.Default().
+// The default is slog.Default(), as it is when the wheel is made.
 func WithLogger(l *slog.Logger) Option {
-	return option{"WithLogger", l, func(c *config) string {
-		c.logger = l
+	return option(func(c *config) error {
 		if l == nil {
-			return "is nil"
+			return argument.Nil("WithLogger")
 		}
-		return ""
-	}}
+		c.logger = l
+		return nil
+	})
 }
 
-// WithPanicHandler sets the function that receives each panic of a callback, of a Schedule or of an ExecutorFunc, with
-// its stack, in place of the logger. It runs on the goroutine that panicked, must be safe for concurrent use and
-// must not panic.
+// WithPanicHandler sets the function that receives each panic of a callback, of a Schedule or of an
+// ExecutorFunc, with its stack, in place of the logger. It runs on the goroutine that panicked, must be safe
+// for concurrent use and must not panic.
 func WithPanicHandler(f func(v any, stack []byte)) Option {
-	return option{"WithPanicHandler", fmt.Sprintf("%p", f), func(c *config) string {
-		c.onPanic = f
+	return option(func(c *config) error {
 		if f == nil {
-			return "is nil"
+			return argument.Nil("WithPanicHandler")
 		}
-		return ""
-	}}
+		c.onPanic = f
+		return nil
+	})
 }

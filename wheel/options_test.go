@@ -15,43 +15,75 @@ import (
 func TestNew_RefusesBadOptionsByNameAndValue(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
-		opts  []wheel.Option
-		names string
+		opt wheel.Option
+		err string
 	}{
-		{[]wheel.Option{wheel.WithTickDuration(0)}, "WithTickDuration(0s)"},
-		{[]wheel.Option{wheel.WithTickDuration(-time.Second)}, "WithTickDuration(-1s)"},
-		{[]wheel.Option{wheel.WithTickDuration(1)}, "WithTickDuration(1ns)"},
-		{[]wheel.Option{wheel.WithTickDuration(time.Hour + 1)}, "WithTickDuration(1h0m0.000000001s)"},
-		{[]wheel.Option{wheel.WithTicksPerWheel(0)}, "WithTicksPerWheel(0)"},
-		{[]wheel.Option{wheel.WithTicksPerWheel(-1)}, "WithTicksPerWheel(-1)"},
-		{[]wheel.Option{wheel.WithTicksPerWheel(math.MaxInt32)}, "WithTicksPerWheel(2147483647)"},
-		{[]wheel.Option{wheel.WithMaxPendingTimeouts(-1)}, "WithMaxPendingTimeouts(-1)"},
-		{[]wheel.Option{wheel.WithExecutor(wheel.Executor{})}, "WithExecutor(unset)"},
-		{[]wheel.Option{wheel.WithExecutor(wheel.Pool(0))}, "WithExecutor(Pool(0))"},
-		{[]wheel.Option{wheel.WithExecutor(wheel.Pool(-3))}, "WithExecutor(Pool(-3))"},
-		{[]wheel.Option{wheel.WithExecutor(wheel.ExecutorFunc(nil))}, "WithExecutor(ExecutorFunc): the function is nil"},
-		{[]wheel.Option{wheel.WithClock(nil)}, "WithClock(<nil>)"},
-		{[]wheel.Option{wheel.WithLogger(nil)}, "WithLogger"},
-		{[]wheel.Option{wheel.WithPanicHandler(nil)}, "WithPanicHandler"},
-		{[]wheel.Option{nil}, "Option(#1): is nil"},
-		{[]wheel.Option{wheel.WithTicksPerWheel(64), wheel.WithTicksPerWheel(64)}, "WithTicksPerWheel(64): given more than once"},
-		{[]wheel.Option{wheel.WithExecutor(wheel.Inline()), wheel.WithExecutor(wheel.Pool(2))}, "WithExecutor(Pool(2)): given more than once"},
+		{wheel.WithTickDuration(0), "wheel: WithTickDuration 0s: must be 1µs to 1h"},
+		{wheel.WithTickDuration(-time.Second), "wheel: WithTickDuration -1s: must be 1µs to 1h"},
+		{wheel.WithTickDuration(1), "wheel: WithTickDuration 1ns: must be 1µs to 1h"},
+		{wheel.WithTickDuration(time.Hour + 1), "wheel: WithTickDuration 1h0m0.000000001s: must be 1µs to 1h"},
+		{wheel.WithTicksPerWheel(0), "wheel: WithTicksPerWheel 0: must be 1 to 65536"},
+		{wheel.WithTicksPerWheel(-1), "wheel: WithTicksPerWheel -1: must be 1 to 65536"},
+		{wheel.WithTicksPerWheel(math.MaxInt32), "wheel: WithTicksPerWheel 2147483647: must be 1 to 65536"},
+		{wheel.WithMaxPendingTimeouts(-1), "wheel: WithMaxPendingTimeouts -1: must not be negative"},
+		{wheel.WithExecutor(wheel.Executor{}), "wheel: WithExecutor unset: must be Goroutines, Pool, Inline or ExecutorFunc"},
+		{wheel.WithExecutor(wheel.Pool(0)), "wheel: WithExecutor Pool(0): must have at least one goroutine"},
+		{wheel.WithExecutor(wheel.Pool(-3)), "wheel: WithExecutor Pool(-3): must have at least one goroutine"},
+		{wheel.WithExecutor(wheel.ExecutorFunc(nil)), "wheel: WithExecutor ExecutorFunc: its function must not be nil"},
+		{wheel.WithClock(nil), "wheel: WithClock nil: must not be nil"},
+		{wheel.WithLogger(nil), "wheel: WithLogger nil: must not be nil"},
+		{wheel.WithPanicHandler(nil), "wheel: WithPanicHandler nil: must not be nil"},
+		{nil, "wheel: option 1: is nil"},
 	}
 	for _, c := range cases {
-		w, err := wheel.New(c.opts...)
+		w, err := wheel.New(wheel.WithTicksPerWheel(64), c.opt)
 		require.Nil(t, w)
-		require.ErrorIs(t, err, wheel.ErrInvalidOption, c.names)
-		var typed *wheel.OptionError
-		require.ErrorAs(t, err, &typed)
-		require.ErrorContains(t, err, c.names)
+		requireInvalid(t, err)
+		require.EqualError(t, err, c.err)
+		_, err = wheel.NewTyped(func(int) {}, wheel.WithTicksPerWheel(64), c.opt)
+		require.EqualError(t, err, c.err)
 	}
+}
+
+// requireInvalid checks that err says which argument of this package was refused.
+func requireInvalid(t *testing.T, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, wheel.ErrInvalid)
+	var refused *wheel.InvalidError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, "wheel", refused.Package)
+	require.NotEmpty(t, refused.Field)
+	require.NotContains(t, err.Error(), "\n")
+}
+
+func TestNew_OfAnOptionGivenTwiceTheLastCounts(t *testing.T) {
+	t.Parallel()
+	var first, last counter
+	w := newWheel(t,
+		wheel.WithTickDuration(time.Second), wheel.WithTickDuration(2*time.Millisecond),
+		wheel.WithMaxPendingTimeouts(1), wheel.WithMaxPendingTimeouts(0),
+		wheel.WithPanicHandler(func(any, []byte) { first.inc() }),
+		wheel.WithPanicHandler(func(any, []byte) { last.inc() }),
+		wheel.WithExecutor(wheel.Pool(1)), wheel.WithExecutor(wheel.ExecutorFunc(func(task func()) { task() })))
+	require.Equal(t, 2*time.Millisecond, w.TickDuration())
+	ran := make(chan struct{})
+	for range 3 {
+		after(t, w, 0, func() { ran <- struct{}{}; panic("boom") })
+	}
+	for range 3 {
+		<-ran
+	}
+	_, err := w.Stop(context.Background())
+	require.NoError(t, err)
+	require.Zero(t, first.Load())
+	require.EqualValues(t, 3, last.Load())
 }
 
 func TestNew_AcceptsTheWholeRangeOfOptions(t *testing.T) {
 	for _, tick := range []time.Duration{time.Microsecond, time.Millisecond, 1234567, time.Hour} {
 		for _, buckets := range []int{1, 3, 512, 1000, 65536} {
 			t.Run(fmt.Sprintf("%v and %d", tick, buckets), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
 					w := newWheel(t, wheel.WithTickDuration(tick), wheel.WithTicksPerWheel(buckets), wheel.WithMaxPendingTimeouts(100))
 					var ran counter
 					for _, d := range []time.Duration{0, tick - 1, tick, 1000 * tick, 24 * time.Hour} {
@@ -65,24 +97,52 @@ func TestNew_AcceptsTheWholeRangeOfOptions(t *testing.T) {
 	}
 }
 
-func TestWheel_RefusesNilFunctionsAndBadPeriods(t *testing.T) {
+func TestWheel_RefusesNilArgumentsAndBadPeriods(t *testing.T) {
 	t.Parallel()
 	w := newWheel(t)
-	_, err := w.AfterFunc(time.Second, nil)
-	require.ErrorIs(t, err, wheel.ErrNilFunc)
-	_, err = w.Every(time.Second, nil)
-	require.ErrorIs(t, err, wheel.ErrNilFunc)
-	_, err = w.NewTimeout(nil, time.Second)
-	require.ErrorIs(t, err, wheel.ErrNilFunc)
-	_, err = w.NewTimeout(wheel.TimerTaskFunc(nil), time.Second)
-	require.ErrorIs(t, err, wheel.ErrNilFunc)
-	for _, period := range []time.Duration{0, -time.Second} {
-		_, err = w.Every(period, func() {})
-		require.ErrorIs(t, err, wheel.ErrInvalidPeriod)
+	typed, err := wheel.NewTyped(func(int) {})
+	require.NoError(t, err)
+	function := func() {}
+	schedule := wheel.ScheduleFunc(func(prev time.Time) time.Time { return prev.Add(time.Second) })
+	var none context.Context
+	refusals := map[string]func() error{
+		"wheel: function nil: must not be nil": func() error { _, err := w.AfterFunc(time.Second, nil); return err },
+		"wheel: schedule nil: must not be nil": func() error { _, err := w.Schedule(nil, function); return err },
+		"wheel: task nil: must not be nil":     func() error { _, err := w.NewTimeout(nil, time.Second); return err },
+		"wheel: context nil: must not be nil":  func() error { return w.Sleep(none, 0) },
+		"wheel: period 0s: must be positive":   func() error { _, err := w.Every(0, function); return err },
+		"wheel: period -1s: must be positive":  func() error { _, err := w.Every(-time.Second, function); return err },
 	}
-	require.Panics(t, func() { w.WithTimeout(nil, time.Second) }) //nolint:staticcheck // the nil context is the case
+	for message, call := range refusals {
+		err := call()
+		requireInvalid(t, err)
+		require.EqualError(t, err, message)
+	}
+	others := map[string]func() error{
+		"Every":           func() error { _, err := w.Every(time.Second, nil); return err },
+		"Schedule":        func() error { _, err := w.Schedule(schedule, nil); return err },
+		"a nil function":  func() error { _, err := w.Schedule(wheel.ScheduleFunc(nil), function); return err },
+		"NewTimeout":      func() error { _, err := w.NewTimeout(wheel.TimerTaskFunc(nil), time.Second); return err },
+		"NewTyped":        func() error { _, err := wheel.NewTyped[int](nil); return err },
+		"Stop":            func() error { _, err := w.Stop(none); return err },
+		"Stop of a Typed": func() error { _, err := typed.Stop(none); return err },
+		"WithTimeout panics": func() (err error) {
+			defer func() { err, _ = recover().(error) }()
+			w.WithTimeout(none, time.Second)
+			return nil
+		},
+	}
+	for name, call := range others {
+		t.Run(name, func(t *testing.T) { requireInvalid(t, call()) })
+	}
 	require.Zero(t, w.Len())
+	after(t, w, time.Hour, function) // the wheel was not stopped
+	_, err = typed.Schedule(time.Hour, 1)
+	require.NoError(t, err)
 	rest, err := w.Stop(context.Background())
 	require.NoError(t, err)
-	require.Empty(t, rest)
+	require.Len(t, rest, 1)
+	values, err := typed.Stop(context.Background())
+	require.NoError(t, err)
+	require.Len(t, values, 1)
 }

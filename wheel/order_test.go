@@ -43,9 +43,9 @@ func TestControl_TheOrderOfTicksIsChecked(t *testing.T) {
 	require.Error(t, checkOrderOfTicks([]time.Duration{ms, 2 * ms, 2*ms - 1}, ms))
 }
 
-// stall schedules entries of every sort from many goroutines, so that they lie in all shards, and lets the clock jump
-// beyond all of them. It returns the deadlines in the order of the calls.
-func stall(t *testing.T, e wheel.Executor) []time.Duration {
+// deadlinesAfterAStall schedules entries of every sort from many goroutines, so that they lie in all shards, and lets the
+// clock jump beyond all of them. It returns the deadlines in the order of the calls.
+func deadlinesAfterAStall(t *testing.T, e wheel.Executor) []time.Duration {
 	c := &steppedClock{wait: make(chan time.Time)}
 	w := newWheel(t, wheel.WithClock(c), wheel.WithExecutor(e))
 	start, calls := c.Now(), &deadlines{}
@@ -80,8 +80,8 @@ func TestWheel_AfterAStallCallbacksThatRunSideBySideKeepNearlyToTheOrderOfTicks(
 	t.Parallel()
 	for _, e := range []wheel.Executor{wheel.Goroutines(), wheel.Pool(4)} {
 		t.Run(e.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				due, early, latest := stall(t, e), 0, time.Duration(0)
+			inBubble(t, func(t *testing.T) {
+				due, early, latest := deadlinesAfterAStall(t, e), 0, time.Duration(0)
 				for _, d := range due {
 					if latest-d > time.Millisecond {
 						early++
@@ -102,8 +102,8 @@ func TestWheel_AfterAStallEntriesFireInTheOrderOfTheirTicks(t *testing.T) {
 		"ExecutorFunc(call)": wheel.ExecutorFunc(func(task func()) { task() }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				require.NoError(t, checkOrderOfTicks(stall(t, e), time.Millisecond))
+			inBubble(t, func(t *testing.T) {
+				require.NoError(t, checkOrderOfTicks(deadlinesAfterAStall(t, e), time.Millisecond))
 			})
 		})
 	}

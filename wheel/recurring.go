@@ -1,7 +1,7 @@
 package wheel
 
 // recurring is an entry of Every or Schedule. It keeps its node, and so its handle, from firing to firing. While its
-// callback runs the entry is held outside the rows of its ring, so that it cannot overlap itself.
+// callback runs, the entry is held outside the rows of its ring, so it cannot fire again meanwhile.
 type recurring struct {
 	f     func()
 	rule  rule
@@ -14,27 +14,38 @@ type recurring struct {
 
 // rule tells when a recurring entry fires, in nanoseconds since the wheel's origin.
 type rule interface {
-	// early reports whether the time of the firing has not come yet, although the deadline has, and until when to wait.
-	early(now int64) (deadline int64, early bool)
 	// next returns the deadline after a firing that was due then; false ends the entry. It may run the user's code.
 	next(now, due int64, reset bool) (deadline int64, ok bool)
 }
 
+// wallRule is a rule by the wall clock, which may show that the time of a firing has not come, although its deadline
+// has. Such a firing counts once it is known not to be early.
+type wallRule interface {
+	rule
+	// early reports whether the firing is early, and until when to wait.
+	early(now int64) (deadline int64, early bool)
+}
+
 func (p *recurring) bind(t Timer) { p.timer = t }
 
-// takenLocked is called when the entry is taken from the ring.
-func (p *recurring) takenLocked(deadline int64) {
+// beginLocked records the deadline of a firing when the entry is taken from the ring. It reports whether the firing
+// counts already.
+func (p *recurring) beginLocked(deadline int64) (counts bool) {
 	p.due, p.reset, p.moved = deadline, p.moved, false
+	_, byWall := p.rule.(wallRule)
+	return !byWall
 }
 
 func (p *recurring) fire() {
 	t := p.timer
-	now := t.shard.scheduler.time.now()
-	if deadline, early := p.rule.early(now); early && !p.reset {
-		t.shard.rearm(t.index, t.gen, deadline)
-		return
+	if r, ok := p.rule.(wallRule); ok {
+		now := t.shard.scheduler.time.now()
+		if deadline, early := r.early(now); early && !p.reset {
+			t.shard.rearm(t.index, t.gen, now, deadline)
+			return
+		}
+		t.shard.countFired(now - p.due)
 	}
-	t.shard.countFired(now - p.due)
 	defer p.rearm() // also if f calls runtime.Goexit
 	defer t.shard.scheduler.recovered()
 	p.f()
@@ -43,15 +54,16 @@ func (p *recurring) fire() {
 // rearm lets the entry fire again, or ends it.
 func (p *recurring) rearm() {
 	t := p.timer
+	now := t.shard.scheduler.time.now()
 	var deadline int64
 	var again bool
 	defer func() {
 		if again {
-			t.shard.rearm(t.index, t.gen, deadline)
+			t.shard.rearm(t.index, t.gen, now, deadline)
 		} else {
 			t.shard.end(t.index, t.gen)
 		}
 	}()
 	defer t.shard.scheduler.recovered()
-	deadline, again = p.rule.next(t.shard.scheduler.time.now(), p.due, p.reset)
+	deadline, again = p.rule.next(now, p.due, p.reset)
 }

@@ -8,13 +8,14 @@ import (
 // The ring is Netty's wheel of buckets, unrolled so that waiting costs nothing.
 //
 // A tick t falls into slot t mod N of round t / N. Netty keeps one bucket for each of the N slots and counts
-// remainingRounds down in every entry of a bucket each time the wheel passes it. Here the slots of the coming 64
-// rounds (near) are kept apart, one row a round, so that an entry is not touched again until it is due. What lies
-// further ahead (far) is kept by periods of 32 rounds, again 64 of them, and moves to near during the period before
-// its own; only an entry beyond all 64 periods has remainingRounds left when the far ring comes by.
+// remainingRounds down in every entry of a bucket each time the wheel passes it. Here the slots of the coming
+// 64 rounds (near) are kept apart, one row a round, so that an entry is not touched again until it is due.
+// What lies further ahead (far) is kept by periods of 32 rounds, again 64 of them, and moves to near during
+// the period before its own; only an entry beyond all 64 periods has remainingRounds left when the far ring
+// comes by.
 //
-// Each row has a bitmap of its occupied buckets and each ring one of its rows, so the next event is found in a
-// few instructions however far away it is, and a stall is caught up in O(occupied buckets).
+// Each row has a bitmap of its occupied buckets and each ring one of its rows, so the next event is found in
+// a few instructions however far away it is, and a stall is caught up in O(occupied buckets).
 const (
 	roundBits   = 6 // near: 64 rounds
 	periodBits  = 5 // a period is 32 rounds
@@ -26,7 +27,7 @@ const (
 	locSlotBits = 20 // the loc of a linked node is ring<<26 | row<<20 | slot
 	locSlotMask = 1<<locSlotBits - 1
 
-	// Entries that are due and stay allocated for a while are held outside the rows.
+	// Entries that are due and stay allocated for a while are held: linked in no row.
 	locHeld    = 2 * rowsPerRing << locSlotBits
 	locWaiting = locHeld     // given to the caller's executor, which has not called it yet
 	locCalled  = locHeld + 1 // its callback is running; it returns to a row when that ends
@@ -36,8 +37,8 @@ const (
 	// it wakes when its tick ends. Awake for whatever reason, it takes what is due in the running tick too.
 	sparse = 16
 
-	// maxLooks bounds how many entries one call of take looks at.
-	maxLooks = 256
+	// takeBudget bounds how many entries one call of take looks at.
+	takeBudget = 256
 
 	never       = math.MaxInt64
 	maxDeadline = math.MaxInt64 / 2 // 146 years; what lies beyond is kept until then
@@ -57,7 +58,6 @@ type ring struct {
 	rows     [2 * rowsPerRing]*row
 	used     [2]uint64 // bit set: that row of the near or far ring exists
 	spare    *row
-	held     bucket
 
 	visiting *row   // the far row whose bucket at pos is being moved
 	visited  uint32 // and the next node of it to look at
@@ -127,9 +127,7 @@ func (r *ring) move(i uint32, now, deadline int64) (event int64) {
 
 // hold keeps an entry that take has returned.
 func (r *ring) hold(i uint32, loc uint32) {
-	n := r.node(i)
-	n.loc = loc
-	r.held.push(&r.slab, i, n)
+	r.node(i).loc = loc
 }
 
 // forward lets cur catch up with the time while nothing is due: the worker sleeps through empty ticks, and
@@ -205,7 +203,7 @@ func (r *ring) unlink(i uint32, n *node) {
 		r.picked = n.next
 	}
 	if n.loc >= locHeld {
-		r.held.unlink(&r.slab, n)
+		n.loc = 0 // only entries that are held have such a loc
 		return
 	}
 	k := n.loc >> locSlotBits
@@ -260,19 +258,19 @@ func (r *ring) nextVisit(rw *row) int64 {
 	return r.visitTick(rw.period, b<<rw.shift)
 }
 
-// take lets time pass up to now and appends to due, within its capacity, entries whose deadline has come, in the
-// order of ticks. They are unlinked but still allocated: the caller releases or holds them. More is true if there may
-// be more: due is full, or one call has looked at as many entries as it may.
+// take lets time pass up to now and appends to due, within its capacity, entries whose deadline has come, in
+// the order of ticks. They are unlinked but still allocated: the caller releases or holds them. More is true
+// if there may be more: due is full, or one call has looked at as many entries as it may.
 func (r *ring) take(now int64, due []uint32) (_ []uint32, more bool) {
 	nowTick := r.tickOf(now)
-	for looks := maxLooks; looks > 0 && len(due) < cap(due); {
+	for budget := takeBudget; budget > 0 && len(due) < cap(due); {
 		near := r.nextNear()
 		if r.farNext <= min(near, nowTick) {
 			far, rw := r.nextFar()
 			r.farNext = far
 			if far <= min(near, nowTick) {
 				r.cur = max(r.cur, far)
-				looks = r.visit(rw, looks)
+				budget = r.visit(rw, budget)
 				continue
 			}
 		}
@@ -282,9 +280,9 @@ func (r *ring) take(now int64, due []uint32) (_ []uint32, more bool) {
 			return due, false
 		}
 		if now < r.lastOf(near) {
-			return r.pick(near, now, due, looks)
+			return r.pick(near, now, due, budget)
 		}
-		due, looks = r.drain(near, due, looks)
+		due, budget = r.drain(near, due, budget)
 	}
 	r.earliest = r.cur
 	return due, true
@@ -296,13 +294,13 @@ func (r *ring) nearRow(t int64) (rw *row, loc uint32) {
 	return r.rows[k], k<<locSlotBits | uint32(t&r.mask)
 }
 
-// drain takes the entries of a tick that is over. It walks the list and cuts off what it has seen, as all of it
-// leaves: no neighbour is written to.
-func (r *ring) drain(t int64, due []uint32, looks int) ([]uint32, int) {
+// drain takes the entries of a tick that is over. It walks the list and cuts off the nodes that it has seen
+// at once, as all of them leave, instead of unlinking one after another.
+func (r *ring) drain(t int64, due []uint32, budget int) ([]uint32, int) {
 	rw, loc := r.nearRow(t)
 	last, taken := r.lastOf(t), len(due)
 	i := rw.bucket(loc & locSlotMask).head
-	for ; looks > 0 && len(due) < cap(due) && i != 0; looks-- {
+	for ; budget > 0 && len(due) < cap(due) && i != 0; budget-- {
 		n := r.node(i)
 		if n.loc != loc || n.deadline > last {
 			break
@@ -318,19 +316,19 @@ func (r *ring) drain(t int64, due []uint32, looks int) ([]uint32, int) {
 	case i != 0 && r.node(i).loc == loc && r.node(i).deadline > last: // was reset to a later time
 		r.unlink(i, r.node(i))
 		r.place(i, r.node(i))
-		looks--
+		budget--
 	}
-	return due, looks
+	return due, budget
 }
 
-// pick takes what is already due in the tick that is still running. It goes once through the slot, however many
-// calls that takes.
-func (r *ring) pick(t, now int64, due []uint32, looks int) (_ []uint32, more bool) {
+// pick takes what is already due in the tick that is still running. It goes once through the slot, however
+// many calls that takes.
+func (r *ring) pick(t, now int64, due []uint32, budget int) (_ []uint32, more bool) {
 	rw, loc := r.nearRow(t)
 	if r.picked == 0 || r.node(r.picked).loc != loc || now > r.pickedAt {
 		r.picked, r.pickedAt = rw.bucket(loc&locSlotMask).head, now
 	}
-	for ; looks > 0 && len(due) < cap(due) && r.picked != 0; looks-- {
+	for ; budget > 0 && len(due) < cap(due) && r.picked != 0; budget-- {
 		i := r.picked
 		n := r.node(i)
 		if n.loc != loc {
@@ -346,7 +344,8 @@ func (r *ring) pick(t, now int64, due []uint32, looks int) (_ []uint32, more boo
 	return due, r.picked != 0
 }
 
-// visit moves the entries of a far bucket whose period has come to near. Entries with remainingRounds left stay.
+// visit moves the entries of a far bucket whose period has come to near. Entries with remainingRounds left
+// stay.
 func (r *ring) visit(rw *row, budget int) int {
 	b, _ := rw.nextOccupied(rw.pos)
 	rw.pos = b << rw.shift
@@ -371,19 +370,29 @@ func (r *ring) visit(rw *row, budget int) int {
 	return budget
 }
 
-// any returns an entry, whichever, or zero.
-func (r *ring) any() uint32 {
-	if r.held.head != 0 {
-		return r.held.head
-	}
-	for half, set := range r.used {
-		if set != 0 {
-			rw := r.rows[half<<roundBits|bits.TrailingZeros64(set)]
+// unlinkAll unlinks every entry, those that are held last, and passes it to visit, which may release it.
+func (r *ring) unlinkAll(visit func(i uint32, n *node)) {
+	for half := range r.used {
+		for r.used[half] != 0 {
+			rw := r.rows[half<<roundBits|bits.TrailingZeros64(r.used[half])]
 			b, _ := rw.nextOccupied(0)
-			return rw.buckets[b].head
+			i := rw.buckets[b].head
+			r.unlink(i, r.node(i))
+			visit(i, r.node(i))
 		}
 	}
-	return 0
+	for c, ch := range r.chunks {
+		if ch == nil {
+			continue
+		}
+		for k := range ch {
+			if n := &ch[k]; n.loc >= locHeld {
+				i := uint32(c<<chunkBits | k)
+				r.unlink(i, n)
+				visit(i, n)
+			}
+		}
+	}
 }
 
 // next returns the instant from which take has something to do, never if the ring is empty.

@@ -53,8 +53,8 @@ func (m *ringModel) reset(n int, delay int64) {
 	}
 }
 
-// advance lets time pass and checks what fires: nothing before its deadline, everything whose tick is over, and one
-// tick after the other. It takes so many entries at a time.
+// advance lets time pass and checks what fires: nothing before its deadline, everything whose tick is over,
+// and one tick after the other. It takes so many entries at a time.
 func (m *ringModel) advance(by int64, size int) error {
 	m.now += by
 	due, _ := m.ring.AdvanceBy(m.now, size)

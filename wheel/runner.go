@@ -8,20 +8,20 @@ import (
 // runner is one of the goroutines that keep the time and run callbacks; see scheduler.work.
 type runner struct {
 	scheduler *scheduler
-	worker    bool          // it is the worker; set by the one who appoints it
+	worker    bool          // it is the worker; set by the runner that appoints it
 	appointed chan struct{} // receives when it has become the worker; closed to end it while it is idle
 	calling   bool
 	due       [maxBatch]uint32
 
-	// The clock is not read for each callback: a stretch of them is measured as one, and only when that was slow
-	// are the next measured one by one.
+	// The clock is not read for each callback: a stretch of several is measured as one, and after a slow
+	// stretch the next callbacks are measured one by one.
 	now           int64 // the last reading
 	stretch, left int
 }
 
 const (
-	longStretch = 16                            // callbacks measured as one
-	slowStretch = int64(100 * time.Microsecond) // from here on they are measured one by one
+	longStretch = 16                            // callbacks measured as one, at most
+	slowStretch = int64(100 * time.Microsecond) // after a stretch as long as this they are measured one by one
 )
 
 // newRunner makes a runner that is the worker.
@@ -29,12 +29,13 @@ func newRunner(c *scheduler) *runner {
 	return &runner{scheduler: c, worker: true, appointed: make(chan struct{}, 1), stretch: 1, left: 1}
 }
 
-// beforeCall appoints another worker in place of this runner, as the callback that it is about to call may block.
+// beforeCall appoints another worker in place of this runner, as the callback that it is about to call may
+// block.
 func (r *runner) beforeCall() {
 	r.calling = true
 	if r.worker {
 		r.worker = false
-		r.scheduler.executor.appoint(r.scheduler)
+		r.scheduler.runners.appointWorker(r.scheduler)
 	}
 }
 

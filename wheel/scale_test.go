@@ -14,7 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// scale is how many timers the test below holds: a million, or what WHEEL_SCALE says (10000000 for the big run).
+// scale is how many timers the test below holds: a million, or what WHEEL_SCALE says.
 func scale(t *testing.T) int {
 	v := os.Getenv("WHEEL_SCALE")
 	if v == "" {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Schedule tells at which instants a function is to be called. What github.com/robfig/cron parses satisfies it, and
-// so do the Schedulers of github.com/RussellLuo/timingwheel.
+// Schedule tells at which instants a function is to be called. What github.com/robfig/cron parses satisfies
+// it, and so do the Schedulers of github.com/RussellLuo/timingwheel.
 //
-// An instant with a monotonic clock reading, as prev.Add(d) has, is kept by the monotonic clock; one without, as from
-// time.Date or a cron expression, by the wall clock.
+// An instant with a monotonic clock reading, as prev.Add(d) has, is kept by the monotonic clock; one without,
+// as from time.Date or a cron expression, by the wall clock.
 type Schedule interface {
-	// Next returns the first instant after prev, or the zero Time if there is none. It must not block. For one entry it
-	// is not called concurrently.
+	// Next returns the first instant after prev, or the zero Time if there is none. It must not block. For
+	// one entry it is not called concurrently.
 	Next(prev time.Time) time.Time
 }
 
@@ -22,31 +22,31 @@ type ScheduleFunc func(prev time.Time) time.Time
 // Next calls f.
 func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 
-// Schedule calls f at the instants of s: first at s.Next(now); then, each time that f has returned, s.Next is asked for
-// the instant after that of this firing. If that one has passed already, since the firing was late or f took long,
-// missed instants are skipped, and the next firing is at s.Next(now). So f is called at most once for each instant,
-// never before it, and it never overlaps itself.
+// Schedule calls f at the instants of s: first at s.Next(now); then, each time that f has returned, s.Next is
+// asked for the instant after that of this firing. If that one has passed already, since the firing was late
+// or f took long, missed instants are skipped, and the next firing is at s.Next(now). So f is called at most
+// once for each instant, never before it, and it never overlaps itself.
 //
-// The entry ends when Next returns the zero Time. It also ends when Next panics, which is reported as a panic of f
-// is, and when Next returns an instant that is not after its argument, which is logged as an error: f would be called
-// without a pause otherwise.
+// The entry ends when Next returns the zero Time. It also ends when Next panics, which is reported as a panic
+// of f is, and when Next returns an instant that is not after its argument, which is logged as an error: f
+// would be called without a pause otherwise.
 //
-// A step of the wall clock matters to instants that are kept by it. When it is set forward, or the machine was
-// suspended, f is called up to a minute late. When it is set back, f is called when the clock shows the instant
-// again; instants for which it was called before do not count a second time.
+// A step of the wall clock matters to instants that are kept by it. When it is set forward, or the machine
+// was suspended, f is called up to a minute late. When it is set back, f is called when the clock shows the
+// instant again; instants for which it was called before do not count a second time.
 //
-// Timer.Stop ends the entry, also from inside f. Timer.Reset moves the next firing alone; Next is then asked for the
-// instant after the one to which it was moved. A panic of f does not end the entry.
+// Timer.Stop ends the entry, also from inside f. Timer.Reset moves the next firing alone; Next is then asked
+// for the instant after the one to which it was moved. A panic of f does not end the entry.
 //
-// Schedule calls s.Next once, on the caller's goroutine, and does not block by itself; later calls are made where f
-// runs. Errors: ErrNilFunc if s or f is nil; ErrNoNextTime if the first instant is the zero Time or not
-// after now; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
+// Schedule calls s.Next once, on the caller's goroutine, and does not block by itself; later calls are made
+// where f runs. It returns an *InvalidError if s or f is nil, ErrNoNextTime if the first instant is the zero
+// Time or not after now, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) Schedule(s Schedule, f func()) (Timer, error) {
-	if s == nil || f == nil {
-		return Timer{}, ErrNilFunc
+	if f == nil {
+		return Timer{}, errNilFunction
 	}
-	if g, ok := s.(ScheduleFunc); ok && g == nil {
-		return Timer{}, ErrNilFunc
+	if g, ok := s.(ScheduleFunc); s == nil || ok && g == nil {
+		return Timer{}, argument.Nil("schedule")
 	}
 	wall := w.scheduler.time.wall()
 	first := s.Next(wall)

@@ -50,7 +50,7 @@ func TestSchedule_CallsAtTheInstantsOfTheSchedule(t *testing.T) {
 }
 
 func TestSchedule_NextIsAskedForTheInstantAfterThatOfTheFiring(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		start := time.Now()
 		var asked, at []time.Duration
@@ -71,7 +71,7 @@ func TestSchedule_NextIsAskedForTheInstantAfterThatOfTheFiring(t *testing.T) {
 }
 
 func TestSchedule_EndsWhenThereIsNoNextInstant(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		var out bytes.Buffer
 		w := newWheel(t, wheel.WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
 		left := 3
@@ -93,7 +93,7 @@ func TestSchedule_EndsWhenThereIsNoNextInstant(t *testing.T) {
 }
 
 func TestSchedule_RefusesWhatHasNoInstantAfterNow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		for name, next := range map[string]func(time.Time) time.Time{
 			"none":       func(time.Time) time.Time { return time.Time{} },
@@ -105,19 +105,13 @@ func TestSchedule_RefusesWhatHasNoInstantAfterNow(t *testing.T) {
 			_, err := w.Schedule(wheel.ScheduleFunc(next), func() { t.Error(name) })
 			require.ErrorIs(t, err, wheel.ErrNoNextTime, name)
 		}
-		_, err := w.Schedule(nil, func() {})
-		require.ErrorIs(t, err, wheel.ErrNilFunc)
-		_, err = w.Schedule(wheel.ScheduleFunc(nil), func() {})
-		require.ErrorIs(t, err, wheel.ErrNilFunc)
-		_, err = w.Schedule(cronSchedule{time.Hour}, nil)
-		require.ErrorIs(t, err, wheel.ErrNilFunc)
 		require.PanicsWithValue(t, "boom", func() {
 			_, _ = w.Schedule(wheel.ScheduleFunc(func(time.Time) time.Time { panic("boom") }), func() {})
 		})
 		require.Zero(t, w.Len())
 		pass(time.Hour)
 
-		_, err = w.Stop(context.Background())
+		_, err := w.Stop(context.Background())
 		require.NoError(t, err)
 		_, err = w.Schedule(cronSchedule{time.Hour}, func() {})
 		require.ErrorIs(t, err, wheel.ErrStopped)
@@ -131,7 +125,7 @@ func TestSchedule_AScheduleThatStandsStillEndsInsteadOfFiringWithoutPause(t *tes
 		"a time in the past":     func(prev, _ time.Time) time.Time { return prev.Add(-time.Nanosecond) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				var out bytes.Buffer
 				w := newWheel(t, wheel.WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
 				first := time.Now().Add(time.Second)
@@ -158,7 +152,8 @@ func TestSchedule_APanicOrTheEndOfItsGoroutineInNextEndsTheEntryAlone(t *testing
 		t.Run(name, func(t *testing.T) {
 			eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 				var reported []any
-				w := newWheel(t, wheel.WithExecutor(e), wheel.WithPanicHandler(func(v any, _ []byte) { reported = append(reported, v) }))
+				w := newWheel(t, wheel.WithExecutor(e),
+					wheel.WithPanicHandler(func(v any, _ []byte) { reported = append(reported, v) }))
 				var asked, ran, others counter
 				timer := onSchedule(t, w, func(prev time.Time) time.Time {
 					if asked.Add(1) == 3 {
@@ -235,7 +230,7 @@ func TestSchedule_StopAndResetWorkAsOnEvery(t *testing.T) {
 }
 
 func TestSchedule_TheWheelsStopReturnsIt(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var ran counter
 		onSchedule(t, w, func(prev time.Time) time.Time { return prev.Add(time.Minute) }, ran.inc)
@@ -250,7 +245,7 @@ func TestSchedule_TheWheelsStopReturnsIt(t *testing.T) {
 }
 
 func TestSchedule_InstantsOfCenturiesAreNotThePast(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		for _, next := range []func(time.Time) time.Time{
 			func(prev time.Time) time.Time { return prev.AddDate(1000, 0, 0) },
@@ -272,28 +267,27 @@ func (c *wall) now() time.Time { return time.Now().Add(time.Duration(c.offset.Lo
 func (c *wall) set(by time.Duration) { c.offset.Add(int64(by)) }
 
 func TestSchedule_AfterAStepOfTheWallClock(t *testing.T) {
-	const day = 24 * time.Hour
+	const hour, day = time.Hour, 24 * time.Hour
 	cases := []struct {
 		name string
-		next func(time.Time) time.Time
 		step time.Duration
-		want []time.Duration // when it is called, the clock being set after half a day, by the time that has really passed
+		want []time.Duration // since the start; the clock is set half a day after it
 	}{
-		{"forward: it is noticed within a minute", onThe(day), 6 * time.Hour, []time.Duration{18 * time.Hour, 42 * time.Hour}},
-		{"forward beyond an instant: it is late by up to a minute", onThe(day), 13 * time.Hour, []time.Duration{12 * time.Hour, 35 * time.Hour, 59 * time.Hour}},
-		{"back: it waits until the clock shows the instant", onThe(day), -6 * time.Hour, []time.Duration{30 * time.Hour, 54 * time.Hour}},
-		{"back beyond an instant: what it was called for does not count twice", onThe(day), -36 * time.Hour, []time.Duration{60 * time.Hour}},
+		{"forward: it is noticed within a minute", 6 * hour, []time.Duration{18 * hour, 42 * hour}},
+		{"forward beyond an instant: it is late by up to a minute", 13 * hour, []time.Duration{12 * hour, 35 * hour, 59 * hour}},
+		{"back: it waits until the clock shows the instant", -6 * hour, []time.Duration{30 * hour, 54 * hour}},
+		{"back beyond an instant: that instant does not count twice", -36 * hour, []time.Duration{60 * hour}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newWheel(t)
 				var clock wall
 				w.SetWallClock(clock.now)
 				pass(day - time.Duration(time.Now().UnixNano())%day) // to midnight
 				start := time.Now()
 				var at []time.Duration
-				onSchedule(t, w, c.next, func() { at = append(at, time.Since(start)) })
+				onSchedule(t, w, onThe(day), func() { at = append(at, time.Since(start)) })
 				pass(day / 2)
 				clock.set(c.step)
 				pass(2 * day)
@@ -328,7 +322,7 @@ func TestSchedule_InstantsWithAMonotonicReadingDoNotMoveWithTheWallClock(t *test
 }
 
 func TestSchedule_ACustomClockIsTheOnlyTime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		c := &steppedClock{wait: make(chan time.Time)}
 		c.now.Store(int64(1000 * time.Hour))
 		w := newWheel(t, wheel.WithClock(c))

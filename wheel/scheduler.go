@@ -23,7 +23,7 @@ type firer interface {
 	callWaiting(i, gen uint32)
 }
 
-// scheduler is what all shard sets of a wheel share: the time, the limit, the executor and the worker. It does not
+// scheduler is what all shard sets of a wheel share: the time, the limit, and the runners. It does not
 // know the Wheel or Typed in front of it.
 type scheduler struct {
 	ticks
@@ -37,13 +37,13 @@ type scheduler struct {
 	wake      chan struct{}     // receives to tell it to look again
 	limit     int64             // of entries; 0: none
 
-	_        [64]byte // keeps what is written off the cache lines that every call reads
-	reserved atomic.Int64
-	mu       sync.Mutex // guards the writing of shards
-	shards   atomic.Pointer[[]firer]
-	executor executor
-	stopped  atomic.Bool
-	looked   int64 // the last look at the running tick; the worker's
+	_         [64]byte // what is written often lies on other cache lines than what every call reads
+	reserved  atomic.Int64
+	mu        sync.Mutex // guards the writing of shards
+	shards    atomic.Pointer[[]firer]
+	runners   runnerPool
+	stopped   atomic.Bool
+	rescanned int64 // when the running tick was scanned last; the worker's
 
 	durations                durations
 	panics, wakeups, retired atomic.Int64
@@ -69,7 +69,7 @@ func newScheduler(cfg *config) *scheduler {
 		wake:      make(chan struct{}, 1),
 	}
 	c.durations.blocking = int64(min(max(cfg.tick, time.Millisecond), 10*time.Millisecond))
-	c.executor.init(cfg.executor)
+	c.runners.init(cfg.executor)
 	if cfg.executor.caller != nil {
 		c.caller = *cfg.executor.caller
 	}
@@ -132,8 +132,8 @@ func (c *scheduler) next() int64 {
 	return next
 }
 
-// kick wakes the worker, or starts one, if it would sleep beyond at.
-func (c *scheduler) kick(at int64) {
+// wakeWorker wakes the worker, or starts one, if it would sleep beyond at.
+func (c *scheduler) wakeWorker(at int64) {
 	for {
 		until := c.wakeAt.Load()
 		if at >= until {
@@ -143,7 +143,7 @@ func (c *scheduler) kick(at int64) {
 			break
 		}
 	}
-	if c.executor.startWorker(c) {
+	if c.runners.startWorker(c) {
 		c.warnOfMany()
 		return
 	}
@@ -153,8 +153,8 @@ func (c *scheduler) kick(at int64) {
 	}
 }
 
-// manyWheels is how many wheels may be at work in a process before a warning is logged, once, as Netty does: each
-// has its own goroutines and wakes on its own, while one wheel serves any number of users.
+// manyWheels is how many wheels may be at work in a process before a warning is logged, once, as Netty does:
+// each has its own goroutines and wakes on its own, while one wheel serves any number of users.
 const manyWheels = 64
 
 var (
@@ -191,9 +191,12 @@ func (c *scheduler) task(s firer, i, gen uint32) {
 	runtime.KeepAlive(c)
 }
 
-// shutdown ends the wheel: closeShards empties the shards, and what was taken from them before begins. It returns
-// once every callback that has begun has returned, or with ctx's error.
+// shutdown ends the wheel: closeShards empties the shards, and what was taken from them before begins. It
+// returns once every callback that has begun has returned, or with ctx's error.
 func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) error {
+	if ctx == nil {
+		return errNilContext
+	}
 	if c.inCallback() {
 		return ErrStopFromTask
 	}
@@ -201,26 +204,26 @@ func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) e
 		return nil
 	}
 	closeShards(c.time.now())
-	c.executor.halt()
+	c.runners.halt()
 	close(c.stop)
-	<-c.executor.begun // soon: no callback waits for another here
+	<-c.runners.begun // soon: in a batch no callback waits for another
 	select {
-	case <-c.executor.gone:
+	case <-c.runners.ended:
 		return nil
 	default:
 	}
 	select {
-	case <-c.executor.gone:
+	case <-c.runners.ended:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// inCallback reports whether the calling goroutine is inside a callback of this wheel. Then its stack trace has work or
-// task with this scheduler as their first argument, which both keep alive so that the trace shows it. Only Stop needs to
-// know; having each goroutine that runs callbacks note its number beforehand would cost several times what starting one
-// does, and a callback on a goroutine of the caller's as much each time.
+// inCallback reports whether the calling goroutine is inside a callback of this wheel. Then its stack trace
+// has work or task with this scheduler as their first argument, which both keep alive so that the trace shows
+// it. Only Stop needs to know; having each goroutine that runs callbacks note its number beforehand would
+// cost several times what starting one does, and a callback on a goroutine of the caller's as much each time.
 func (c *scheduler) inCallback() bool {
 	trace := make([]byte, 2<<10)
 	for {

@@ -7,17 +7,17 @@ import (
 	"unsafe"
 )
 
-// shard is a ring and the values of its entries under one mutex. Producers insert, stop and reset directly under
-// that mutex, and runners take due entries under it when they are about to call them: there is no intake queue, no
-// queue of due entries and no stopped entry waiting to be swept, so counts are exact and Stop frees its entry at once.
-// Critical sections run no user code and touch at most a few hundred entries.
+// shard is a ring and the values of its entries under one mutex. Producers insert, stop and reset directly
+// under that mutex, and runners take due entries under it when they are about to call them: there is no
+// intake queue, no queue of due entries and no stopped entry waiting to be swept, so counts are exact and
+// Stop frees its entry at once. Critical sections run no user code and touch at most a few hundred entries.
 //
-// An entry has ended for its handle the moment its node's generation is raised, under the mutex, by exactly one of
-// Stop, the beginning of its callback and the wheel's Stop.
+// An entry has ended for its handle the moment its node's generation is raised, under the mutex, by exactly
+// one of Stop, the beginning of its callback and the wheel's Stop.
 //
-// next is a lower bound of the instant at which the shard has something to do. It is written under the mutex and
-// read without it. A producer that lowers next then compares with scheduler.wakeAt; the worker publishes wakeAt and
-// then reads every next again. Both are sequentially consistent, so one of the two sees the other.
+// next is a lower bound of the instant at which the shard has something to do. It is written under the mutex
+// and read without it. A producer that lowers next then reads scheduler.wakeAt; the worker writes wakeAt and
+// then reads every next again. Both are sequentially consistent, so one of the two sees the other's write.
 type shard struct {
 	mu        sync.Mutex
 	ring      ring
@@ -74,17 +74,16 @@ func (s *shard) reset(i, gen uint32, d time.Duration) bool {
 	}
 	s.values.movedLocked(i)
 	event := s.ring.reset(i, now, deadlineAfter(now, d))
-	earlier := s.publishLocked(event)
+	earlier := s.lowerNextLocked(event)
 	s.mu.Unlock()
 	if earlier {
-		s.scheduler.kick(event)
+		s.scheduler.wakeWorker(event)
 	}
 	return true
 }
 
 // rearm returns an entry whose callback has ended to the ring, unless it was stopped meanwhile.
-func (s *shard) rearm(i, gen uint32, deadline int64) {
-	now := s.scheduler.time.now()
+func (s *shard) rearm(i, gen uint32, now, deadline int64) {
 	s.mu.Lock()
 	if !s.holdsLocked(i, gen) {
 		s.mu.Unlock()
@@ -94,10 +93,10 @@ func (s *shard) rearm(i, gen uint32, deadline int64) {
 		deadline = n.deadline
 	}
 	event := s.ring.move(i, now, deadline)
-	earlier := s.publishLocked(event)
+	earlier := s.lowerNextLocked(event)
 	s.mu.Unlock()
 	if earlier {
-		s.scheduler.kick(event)
+		s.scheduler.wakeWorker(event)
 	}
 }
 
@@ -113,9 +112,9 @@ func (s *shard) countFired(late int64) {
 	s.mu.Unlock()
 }
 
-// publishLocked lowers next to an event that was added. If that lowered it, the worker must be kicked once the shard
-// is unlocked.
-func (s *shard) publishLocked(event int64) (lowered bool) {
+// lowerNextLocked lowers next to an event that was added. If that lowered it, the caller calls wakeWorker
+// once the shard is unlocked.
+func (s *shard) lowerNextLocked(event int64) (lowered bool) {
 	if lowered = event < s.next.Load(); lowered {
 		s.next.Store(event)
 	}
@@ -143,8 +142,9 @@ type shardSet[T any] struct {
 
 	// bind, if set, tells a value its handle before the entry can fire.
 	bind func(v T, t Timer)
-	// recurs, if set, reports whether the entry of a value stays after it has fired, and tells it its deadline.
-	recurs func(v T, deadline int64) bool
+	// recurs, if set, reports whether the entry of a value stays after it has fired, and whether that firing counts
+	// already. It tells such a value the deadline of the firing.
+	recurs func(v T, deadline int64) (stays, counts bool)
 	// moved, if set, tells a value that Timer.Reset was called.
 	moved func(v T)
 }
@@ -155,7 +155,7 @@ type typedShard[T any] struct {
 	shard
 	set    *shardSet[T]
 	chunks []*[chunkSize]T
-	_      [128]byte // keeps the neighbour's mutex off the cache lines that every call here reads
+	_      [128]byte // the next shard's mutex lies on another cache line than what every call here reads
 }
 
 func newShardSet[T any](c *scheduler, call func(T)) *shardSet[T] {
@@ -220,10 +220,10 @@ func (set *shardSet[T]) schedule(d time.Duration, v T) (Timer, error) {
 			if set.bind != nil {
 				set.bind(v, t)
 			}
-			earlier := s.publishLocked(event)
+			earlier := s.lowerNextLocked(event)
 			s.mu.Unlock()
 			if earlier {
-				c.kick(event)
+				c.wakeWorker(event)
 			}
 			return t, nil
 		}
@@ -237,9 +237,9 @@ func (set *shardSet[T]) schedule(d time.Duration, v T) (Timer, error) {
 	return Timer{}, ErrStopped
 }
 
-// lock locks a shard. A goroutine keeps to the shard that its stack address's hash hints at, so that its entries
-// stay in its cache. When another goroutine is there, that hint moves on to the next shard: goroutines that run at
-// the same time soon have different ones.
+// lock locks a shard. A goroutine keeps to the shard that the hash of its stack address hints at, so that its
+// entries stay in its cache. When that shard is locked, the hint moves on to the next one: goroutines that
+// run at the same time soon use different shards.
 func (set *shardSet[T]) lock() *typedShard[T] {
 	var here byte
 	hint := &set.hints[uint64(uintptr(unsafe.Pointer(&here)))>>11*0x9e3779b97f4a7c15>>(64-hintBits)]
@@ -267,9 +267,9 @@ func (s *typedShard[T]) fire(r *runner, limit int64) {
 
 // callDue calls as many entries as a runner may take at once.
 func (s *typedShard[T]) callDue(r *runner, limit int64) (more bool) {
-	x := &s.scheduler.executor
+	p := &s.scheduler.runners
 	s.mu.Lock()
-	due, more := s.ring.take(limit, r.due[:0:x.batchSize])
+	due, more := s.ring.take(limit, r.due[:0:p.batchSize])
 	var one T
 	var many *batch[T]
 	switch len(due) {
@@ -281,9 +281,9 @@ func (s *typedShard[T]) callDue(r *runner, limit int64) (more bool) {
 		for _, i := range due {
 			many.vals = append(many.vals, s.beginLocked(i, r.now))
 		}
-		x.open(many, r)
+		p.open(many, r)
 	}
-	s.takenLocked(more)
+	s.raiseNextLocked(more)
 	s.mu.Unlock()
 	switch len(due) {
 	case 0:
@@ -306,7 +306,7 @@ func (s *typedShard[T]) submitDue(r *runner, limit int64) (more bool) {
 		s.ring.hold(i, locWaiting)
 		gen = s.ring.node(i).gen
 	}
-	s.takenLocked(more)
+	s.raiseNextLocked(more)
 	s.mu.Unlock()
 	for _, i := range due {
 		s.scheduler.submit(s, i, gen)
@@ -314,9 +314,9 @@ func (s *typedShard[T]) submitDue(r *runner, limit int64) (more bool) {
 	return more
 }
 
-// takenLocked publishes when the shard has something to do again. Until then next lies in the past, so that other
-// runners look here; what was taken must have been opened to them before.
-func (s *typedShard[T]) takenLocked(more bool) {
+// raiseNextLocked publishes when the shard has something to do again. Until then next lies in the past, so
+// that other runners look here; what was taken must have been opened to them before.
+func (s *typedShard[T]) raiseNextLocked(more bool) {
 	if !more {
 		s.next.Store(s.ring.next())
 	}
@@ -325,11 +325,17 @@ func (s *typedShard[T]) takenLocked(more bool) {
 // beginLocked ends an entry whose callback is about to be called, or holds it until that has ended.
 func (s *typedShard[T]) beginLocked(i uint32, now int64) T {
 	v, n := *s.value(i), s.ring.node(i)
-	if s.set.recurs != nil && s.set.recurs(v, n.deadline) {
+	stays, counts := false, true
+	if s.set.recurs != nil {
+		stays, counts = s.set.recurs(v, n.deadline)
+	}
+	if counts {
+		s.counts.fire(time.Duration(now - n.deadline))
+	}
+	if stays {
 		s.ring.hold(i, locCalled)
 		return v
 	}
-	s.counts.fire(time.Duration(now - n.deadline))
 	s.endLocked(i)
 	return v
 }
@@ -345,11 +351,11 @@ func (s *typedShard[T]) callWaiting(i, gen uint32) {
 	}
 	s.ring.unlink(i, s.ring.node(i))
 	v := s.beginLocked(i, now)
-	c.executor.enter()
+	c.runners.beginCall()
 	s.mu.Unlock()
 	defer func() {
 		c.durations.record(c.time.now() - now)
-		c.executor.leave()
+		c.runners.endCall()
 	}()
 	s.set.call(v)
 }
@@ -365,11 +371,9 @@ func (s *typedShard[T]) close(now int64, visit func(v T, left time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	for i := s.ring.any(); i != 0; i = s.ring.any() {
-		n := s.ring.node(i)
-		s.ring.unlink(i, n)
+	s.ring.unlinkAll(func(i uint32, n *node) {
 		visit(*s.value(i), time.Duration(max(0, n.deadline-now)))
 		s.endLocked(i)
-	}
+	})
 	s.next.Store(never)
 }

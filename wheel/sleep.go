@@ -14,9 +14,13 @@ func (s *sleeper) bind(Timer) {}
 func (s *sleeper) fire()      { s.woken <- nil }
 
 // Sleep blocks until d has passed, ctx is done or the wheel stops, and returns nil, ctx's error or ErrStopped
-// respectively. It starts no goroutine and no runtime timer. A done ctx wins over a d of zero or less; such a d
-// returns at once. It returns ErrTooManyPending, at once, when there is no room for the entry.
+// respectively. It starts no goroutine and no runtime timer. A done ctx wins over a d of zero or less; such a
+// d returns at once. It returns at once, too, with an *InvalidError if ctx is nil and with ErrTooManyPending
+// if there is no room for the entry.
 func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
+	if ctx == nil {
+		return errNilContext
+	}
 	if err := ctx.Err(); err != nil || d <= 0 {
 		return err
 	}

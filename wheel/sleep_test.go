@@ -23,7 +23,7 @@ func TestSleep_BlocksForItsDuration(t *testing.T) {
 }
 
 func TestSleep_EndsWithItsContext(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -36,7 +36,7 @@ func TestSleep_EndsWithItsContext(t *testing.T) {
 }
 
 func TestSleep_EndsWithTheWheel(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		slept := make(chan error)
 		go func() { slept <- w.Sleep(context.Background(), time.Hour) }()

@@ -18,15 +18,16 @@ type Stats struct {
 
 	Lateness Histogram // from the deadline of an entry to the moment at which it was taken to be called
 
-	// LongestTask is the longest time a callback took. Those under 100 µs are sampled; a longer one may include
-	// up to 15 short ones before it. BlockedTime is the sum over the callbacks that took longer than a tick (at least
-	// 1 ms, at most 10 ms): with Inline, what other entries waited. Both count a callback when it returns.
+	// LongestTask is the longest time a callback took. Those under 100 µs are sampled; a longer one may
+	// include up to 15 short ones before it. BlockedTime is the sum over the callbacks that took longer than
+	// a tick (at least 1 ms, at most 10 ms): with Inline, what other entries waited. Both count a callback
+	// when it returns.
 	LongestTask time.Duration
 	BlockedTime time.Duration
 }
 
-// Histogram counts durations in buckets whose upper bounds are 1 µs, 2 µs, 4 µs and so on up to 2^38 µs, which is
-// three days. It is a value: a copy does not change.
+// Histogram counts durations in buckets whose upper bounds are 1 µs, 2 µs, 4 µs and so on up to 2^38 µs,
+// which is three days. It is a value: a copy does not change.
 type Histogram struct {
 	durations histogram
 }
@@ -34,8 +35,8 @@ type Histogram struct {
 // Count returns how many durations were counted.
 func (h Histogram) Count() uint64 { return h.durations.total() }
 
-// Sum returns the sum of the durations. It stays at its greatest value, 292 years, instead of overflowing: a million
-// firings a second, each of them 1 ms late, reach that in 106 days.
+// Sum returns the sum of the durations. It stays at its greatest value, 292 years, instead of overflowing: a
+// million firings a second, each of them 1 ms late, reach that in 106 days.
 func (h Histogram) Sum() time.Duration { return h.durations.sum }
 
 // Buckets returns each bucket's upper bound, in rising order, with how many durations did not exceed it: the
@@ -51,9 +52,9 @@ func (h Histogram) Buckets() iter.Seq2[time.Duration, uint64] {
 	}
 }
 
-// Quantile returns an upper bound of the duration that the share q of those counted did not exceed, q from 0 to 1:
-// Quantile(0.5) of the median. The bound is that of a bucket: at least 1 µs and less than twice too high, or the
-// greatest Duration if it lies beyond the last bucket. It is 0 if none was counted.
+// Quantile returns an upper bound of the duration that the share q of those counted did not exceed, q from 0
+// to 1: Quantile(0.5) of the median. The bound is that of a bucket: at least 1 µs and less than twice too
+// high, or the greatest Duration if it lies beyond the last bucket. It is 0 if none was counted.
 func (h Histogram) Quantile(q float64) time.Duration {
 	total := h.Count()
 	if total == 0 {

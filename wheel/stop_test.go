@@ -11,10 +11,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// deep calls f below so many frames.
-func deep(frames int, f func()) {
+// callBelow calls f from below that many stack frames.
+func callBelow(frames int, f func()) {
 	if frames > 0 {
-		deep(frames-1, f)
+		callBelow(frames-1, f)
 		return
 	}
 	f()
@@ -35,7 +35,7 @@ func TestWheel_StopFromACallbackIsRefused(t *testing.T) {
 		})
 		after(t, w, 2*time.Second, ran.inc)
 		after(t, w, 2*time.Second, func() {
-			deep(1000, func() {
+			callBelow(1000, func() {
 				_, err := w.Stop(context.Background())
 				require.ErrorIs(t, err, wheel.ErrStopFromTask, "however deep the stack is")
 			})
@@ -47,7 +47,7 @@ func TestWheel_StopFromACallbackIsRefused(t *testing.T) {
 }
 
 func TestWheel_StopTwiceOrUnusedReturnsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		for range 2 {
 			rest, err := w.Stop(context.Background())
@@ -96,8 +96,8 @@ type ends struct {
 	began, stopped, returned map[int]int
 }
 
-// stopInTheMiddle lets entries come due whose callbacks block until release, stops every other one, and then the wheel
-// with a context that ends at once. Callbacks that begin after that are in late.
+// stopInTheMiddle lets entries come due whose callbacks block until release, stops every other one, and then
+// the wheel with a context that ends at once. Callbacks that begin after that are in late.
 func stopInTheMiddle(t *testing.T, opts ...wheel.Option) (e ends, late int) {
 	e = ends{map[int]int{}, map[int]int{}, map[int]int{}}
 	var mu sync.Mutex
@@ -158,7 +158,7 @@ func TestWheel_StopReturnsNoEntryThatTimerStopFoundEnded(t *testing.T) {
 }
 
 func TestPool_WhatWaitsCanStillBeStopped(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		e, _ := stopInTheMiddle(t, wheel.WithExecutor(wheel.Pool(4)))
 		require.Len(t, e.began, 4)
 		require.GreaterOrEqual(t, len(e.stopped), 146)

@@ -36,14 +36,12 @@ const (
 	timeoutCancelled
 )
 
-// NewTimeout schedules task to run once, at the earliest when delay has passed, on the wheel's executor.
-// It does not block. Errors: ErrNilFunc; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
+// NewTimeout schedules task to run once, at the earliest when delay has passed, on the wheel's executor. It
+// does not block. It returns an *InvalidError if task is nil, ErrStopped, or ErrTooManyPending; then nothing
+// is scheduled.
 func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error) {
-	if task == nil {
-		return nil, ErrNilFunc
-	}
-	if f, ok := task.(TimerTaskFunc); ok && f == nil {
-		return nil, ErrNilFunc
+	if f, ok := task.(TimerTaskFunc); task == nil || ok && f == nil {
+		return nil, argument.Nil("task")
 	}
 	t := &Timeout{scheduler: w.scheduler, task: task, at: deadlineAfter(w.scheduler.time.now(), delay)}
 	if _, err := w.objects.schedule(delay, t); err != nil {
@@ -52,8 +50,9 @@ func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error
 	return t, nil
 }
 
-// Cancel ends the timeout before its task begins. It returns true to the one call that did; the task then never
-// runs, and its Cancelled hook, if it has one, has run on this goroutine. It does not wait for a task that is running.
+// Cancel ends the timeout before its task begins. It returns true to the one call that did; the task then
+// never runs, and its Cancelled hook, if it has one, has run on this goroutine. It does not wait for a task
+// that is running.
 func (t *Timeout) Cancel() bool {
 	if !t.end(timeoutCancelled) {
 		return false

@@ -12,7 +12,7 @@ import (
 )
 
 func TestTimer_StopEndsThePendingEntryOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var ran counter
 		timer := after(t, w, time.Second, ran.inc)
@@ -44,8 +44,8 @@ func TestTimer_ZeroIsExpired(t *testing.T) {
 	require.Equal(t, wheel.Timer{}, timer)
 }
 
-func TestTimer_AStaleHandleDoesNotReachTheNextTenant(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+func TestTimer_AStaleHandleDoesNotReachTheNextEntryInItsMemory(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t, wheel.WithExecutor(wheel.Inline()))
 		var ran counter
 		var stale []wheel.Timer
@@ -72,7 +72,7 @@ func TestTimer_AStaleHandleDoesNotReachTheNextTenant(t *testing.T) {
 }
 
 func TestTimer_AStaleHandleStaysStaleWhenItsMemoryWasGivenBackAndMadeAnew(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var ran counter
 		const n = 20_000 // many chunks, most of which are dropped when all of it is stopped
@@ -99,7 +99,7 @@ func TestTimer_AStaleHandleStaysStaleWhenItsMemoryWasGivenBackAndMadeAnew(t *tes
 func TestTimer_ResetMovesTheDeadline(t *testing.T) {
 	for _, to := range []time.Duration{0, time.Millisecond, time.Second, 10 * time.Second, 11 * time.Second, time.Minute, 3 * time.Hour} {
 		t.Run("to "+to.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newWheel(t)
 				var fired atomic.Pointer[time.Time]
 				var ran counter
@@ -120,7 +120,7 @@ func TestTimer_ResetMovesTheDeadline(t *testing.T) {
 }
 
 func TestTimer_ResetForEverKeepsOneEntry(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var ran counter
 		timer := after(t, w, 30*time.Second, ran.inc)

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// Typed is a wheel whose entries are values of one type for one function, so that scheduling needs no closure:
-// with a T without pointers a pending entry is invisible to the garbage collector. Methods are safe for
-// concurrent use.
+// Typed is a wheel whose entries are values of one type for one function, so that scheduling needs no
+// closure: with a T without pointers a pending entry is invisible to the garbage collector. Methods are safe
+// for concurrent use.
 type Typed[T any] struct {
 	scheduler *scheduler
 	shards    *shardSet[T]
 }
 
-// NewTyped makes a wheel that calls fire with each value when its time has come. Options are those of New. Errors:
-// ErrNilFunc if fire is nil; an *OptionError.
+// NewTyped makes a wheel that calls fire with each value when its time has come. Options are those of New. It
+// returns an *InvalidError if fire is nil or an option is refused.
 func NewTyped[T any](fire func(T), opts ...Option) (*Typed[T], error) {
 	if fire == nil {
-		return nil, ErrNilFunc
+		return nil, errNilFunction
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -28,7 +28,7 @@ func NewTyped[T any](fire func(T), opts ...Option) (*Typed[T], error) {
 }
 
 // Schedule fires v once, at the earliest when d has passed. It does not block and, while the wheel has room,
-// does not allocate. Errors: ErrStopped; ErrTooManyPending. Nothing is scheduled then.
+// does not allocate. It returns ErrStopped or ErrTooManyPending; then nothing is scheduled.
 func (w *Typed[T]) Schedule(d time.Duration, v T) (Timer, error) { return w.shards.schedule(d, v) }
 
 // Len returns the number of pending entries, as Wheel.Len does.
@@ -40,8 +40,8 @@ type UnprocessedValue[T any] struct {
 	Left  time.Duration // what was left until its deadline; 0 if it was due
 }
 
-// Stop ends the wheel and returns each value that has not fired, exactly once. It blocks, and its errors are, as
-// described at Wheel.Stop.
+// Stop ends the wheel and returns each value that has not fired, exactly once. When it blocks, and which
+// errors it returns, is described at Wheel.Stop.
 func (w *Typed[T]) Stop(ctx context.Context) ([]UnprocessedValue[T], error) {
 	var rest []UnprocessedValue[T]
 	add := func(v T, left time.Duration) { rest = append(rest, UnprocessedValue[T]{v, left}) }

@@ -39,11 +39,3 @@ func TestTyped_FiresEachValueOnce(t *testing.T) {
 		require.EqualValues(t, 500, w.Stats().Fired)
 	})
 }
-
-func TestTyped_RefusesANilFunction(t *testing.T) {
-	t.Parallel()
-	_, err := wheel.NewTyped[int](nil)
-	require.ErrorIs(t, err, wheel.ErrNilFunc)
-	_, err = wheel.NewTyped(func(int) {}, wheel.WithTickDuration(0))
-	require.ErrorIs(t, err, wheel.ErrInvalidOption)
-}

@@ -19,13 +19,14 @@ type Wheel struct {
 
 // object is an entry that is more than a function.
 type object interface {
-	// bind tells the entry its handle before it can fire.
+	// bind gives the entry its handle, before it can fire.
 	bind(t Timer)
 	fire()
 }
 
-// New makes a wheel. Its goroutines start with the first entry and end when it has been empty for a while, so a wheel
-// that holds nothing need not be stopped. The error, if any, is an *OptionError.
+// New makes a wheel. Its goroutines start with the first entry and end when it has been empty for a while, so
+// a wheel that holds nothing need not be stopped. The error, if any, is an *InvalidError that names the
+// option.
 func New(opts ...Option) (*Wheel, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -36,12 +37,11 @@ func New(opts ...Option) (*Wheel, error) {
 	w.funcs = newShardSet(c, func(f func()) { f() })
 	w.objects = newShardSet(c, object.fire)
 	w.objects.bind = object.bind
-	w.objects.recurs = func(o object, deadline int64) bool {
-		p, ok := o.(*recurring)
-		if ok {
-			p.takenLocked(deadline)
+	w.objects.recurs = func(o object, deadline int64) (stays, counts bool) {
+		if p, ok := o.(*recurring); ok {
+			return true, p.beginLocked(deadline)
 		}
-		return ok
+		return false, true
 	}
 	w.objects.moved = func(o object) {
 		if p, ok := o.(*recurring); ok {
@@ -63,14 +63,14 @@ var defaultWheel = sync.OnceValue(func() *Wheel {
 // Default returns the process-wide wheel, made with default options on first use. It cannot be stopped.
 func Default() *Wheel { return defaultWheel() }
 
-// AfterFunc calls f once, at the earliest when d has passed, on the wheel's executor: by default no call of f waits
-// for another callback. A d of zero or less fires as soon as possible. AfterFunc does not block and, while the wheel
-// has room, does not allocate.
+// AfterFunc calls f once, at the earliest when d has passed, on the wheel's executor: by default no call of f
+// waits for another callback. A d of zero or less fires as soon as possible. AfterFunc does not block and,
+// while the wheel has room, does not allocate.
 //
-// Errors: ErrNilFunc; ErrStopped; ErrTooManyPending. Nothing is scheduled then.
+// It returns an *InvalidError if f is nil, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 	if f == nil {
-		return Timer{}, ErrNilFunc
+		return Timer{}, errNilFunction
 	}
 	return w.funcs.schedule(d, f)
 }
@@ -78,8 +78,8 @@ func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 // TickDuration returns the length of one tick, see WithTickDuration.
 func (w *Wheel) TickDuration() time.Duration { return time.Duration(w.scheduler.ticks.length) }
 
-// Len returns the number of pending entries, those of Every and Schedule included. It is exact when nothing is
-// scheduled, stopped or fired meanwhile.
+// Len returns the number of pending entries, those of Every and Schedule included. It is exact when nothing
+// is scheduled, stopped or fired meanwhile.
 func (w *Wheel) Len() int { return w.scheduler.len() }
 
 // Unprocessed is an entry that the wheel's Stop ended before it fired, or before its next firing.
@@ -89,15 +89,19 @@ type Unprocessed struct {
 	Left    time.Duration // what was left until its deadline; 0 if it was due or its callback was running
 }
 
-// Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once, and
-// the wheel's goroutines end. It waits for callbacks that are running; if ctx ends first it returns ctx's error
-// beside the entries, and those callbacks end on their own. No callback begins after Stop has returned, and no entry is
-// returned for which Timer.Stop had returned false before. Handles of returned entries are expired. Entries of
-// Every and Schedule are returned once, also while their callback runs. Goroutines in Sleep get ErrStopped, and contexts
-// of WithTimeout keep their deadlines on runtime timers; neither is returned.
+// Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once,
+// and the wheel's goroutines end. No entry is returned for which Timer.Stop had returned false before.
+// Handles of returned entries are expired. Entries of Every and Schedule are returned once, also while their
+// callback runs. Goroutines in Sleep get ErrStopped, and contexts of WithTimeout keep their deadlines on
+// runtime timers; neither is returned.
 //
-// Called again it returns nothing, without waiting. From a callback of the same wheel it returns ErrStopFromTask, and
-// on the wheel of Default ErrDefaultWheel; both leave the wheel running.
+// Stop waits until the callbacks that have begun have returned: when its error is nil, none runs and none
+// will. If ctx ends first, Stop returns the entries with ctx's error. Callbacks that had begun, or were just
+// being called, then end on their own; no other begins.
+//
+// Called again it returns nothing, without waiting. It returns an *InvalidError if ctx is nil,
+// ErrStopFromTask when called from a callback of the same wheel, and ErrDefaultWheel on the wheel of Default;
+// the wheel keeps running then.
 func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	if w.shared {
 		return nil, ErrDefaultWheel
@@ -129,7 +133,7 @@ func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 		t.runCancelled()
 	}
 	for _, c := range contexts {
-		c.keep(time.Until(c.deadline))
+		c.useRuntimeTimer(time.Until(c.deadline))
 	}
 	return rest, err
 }

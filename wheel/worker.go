@@ -6,26 +6,28 @@ import (
 )
 
 const (
-	// idleTimeout is how long an empty wheel keeps its goroutines, so that light use does not restart them each time.
+	// idleTimeout is how long an empty wheel keeps its goroutines, so that light use does not restart them
+	// each time.
 	idleTimeout = 100 * time.Millisecond
 
-	// rescanThreshold is the age of the last look at the running tick from which on the worker looks again before
-	// it goes to sleep: more has come due meanwhile, and a sleep of less than 1 ms takes about 1.1 ms in an idle process.
+	// rescanThreshold is the age of the last scan of the running tick from which on the worker scans it again
+	// before it goes to sleep: more has come due meanwhile, and a sleep of less than 1 ms takes about 1.1 ms
+	// in an idle process.
 	rescanThreshold = int64(200 * time.Microsecond)
 )
 
-// work is the life of one of the wheel's goroutines, its runners.
+// work is what each of the wheel's goroutines, its runners, does until it ends.
 //
-// One runner at a time is the worker. It sleeps until the next event of any shard, takes what is due and begins the
-// first callback. Before it does, it appoints another runner to be the worker, as the callback may block, and
-// the new worker begins with looking for callbacks that have not begun. So nothing that is due waits for a callback
-// while the executor allows one more runner, and callbacks that do not block are called one after another, most of
-// them by the same runner. When nothing is due, a runner that is not the worker rests until it is appointed. Where
-// no more runners are allowed, there is no worker until one of them returns from its callback; nothing could be
-// called meanwhile.
+// One runner at a time is the worker. It sleeps until the next event of any shard, takes what is due and
+// calls the first callback. As the callback may block, it first makes another runner the worker. The new
+// worker begins by looking for callbacks that have not begun. So nothing that is due waits for a callback
+// while the executor allows one more runner, and callbacks that do not block are called one after another,
+// most of them by the same runner. When nothing is due, a runner that is not the worker is parked until it is
+// appointed. Where no more runners are allowed, there is no worker until one of them returns from its
+// callback; nothing could be called meanwhile.
 //
-// When the wheel has been empty for a while, all runners end, and the next entry starts one: a wheel that is idle or
-// forgotten costs nothing.
+// When the wheel has been empty for a while, all runners end, and the next entry starts one: a wheel that is
+// idle or forgotten costs nothing.
 func (c *scheduler) work(r *runner) {
 	ended := false
 	defer func() {
@@ -39,7 +41,7 @@ func (c *scheduler) work(r *runner) {
 		if r.worker {
 			again = c.sleep(r)
 		} else {
-			again = c.executor.rest(r)
+			again = c.runners.park(r)
 		}
 	}
 	ended = true
@@ -63,8 +65,8 @@ func (c *scheduler) runDue(r *runner) (finished bool) {
 		case next <= now: // one tick after the other, through all shards
 			limit := min(now, c.lastOf(c.tickOf(next)))
 			c.fire(r, limit, limit)
-		case r.worker && next-now <= int64(c.length) && now-c.looked >= rescanThreshold:
-			c.looked = now
+		case r.worker && next-now <= int64(c.length) && now-c.rescanned >= rescanThreshold:
+			c.rescanned = now
 			c.fire(r, now, now+int64(c.length))
 		default:
 			return true
@@ -81,9 +83,9 @@ func (c *scheduler) fire(r *runner, limit, horizon int64) {
 	}
 }
 
-// help calls what another runner has taken and not begun.
+// help calls callbacks of a batch that another runner has taken. It returns false if there is no batch.
 func (c *scheduler) help(r *runner) bool {
-	b := c.executor.oldest()
+	b := c.runners.batch()
 	if b == nil {
 		return false
 	}
@@ -96,7 +98,9 @@ func (c *scheduler) help(r *runner) bool {
 func (c *scheduler) sleep(r *runner) bool {
 	next := c.next()
 	c.wakeAt.Store(next)
-	if c.next() < next {
+	// Another runner opens a batch before it raises next: if the next read above is the raised one, the batch
+	// shows here.
+	if c.next() < next || c.runners.hasBatch() {
 		c.wakeAt.Store(awake)
 		return true
 	}
@@ -112,8 +116,8 @@ func (c *scheduler) sleep(r *runner) bool {
 			}
 		case <-c.wake:
 		case <-c.stop:
-			c.time.rest()
-			return !c.executor.resign(r)
+			c.time.stopTimer()
+			return !c.runners.resign(r)
 		}
 		c.wakeups.Add(1)
 	}
@@ -121,14 +125,14 @@ func (c *scheduler) sleep(r *runner) bool {
 	return true
 }
 
-// retire ends the runners of an empty wheel, with wakeAt left at never: from then on the kick of a new entry finds no
-// worker and starts one. It returns false if such an entry came too early to see that.
+// retire ends the runners of an empty wheel and leaves wakeAt at never: from then on a new entry finds no
+// worker and starts one. It returns false if an entry came before that, too early to see it.
 func (c *scheduler) retire(r *runner) bool {
-	c.time.rest()
+	c.time.stopTimer()
 	c.retired.Add(1)
-	if !c.executor.resign(r) {
+	if !c.runners.resign(r) {
 		return false
 	}
-	c.wakeAt.Store(never) // it may have been lowered for an entry that a runner without this role has taken
-	return c.next() == never || !c.executor.resume(r)
+	c.wakeAt.Store(never) // it may have been lowered for an entry that a runner other than the worker has taken
+	return c.next() == never || !c.runners.resume(r)
 }

@@ -46,8 +46,8 @@ func (s stream) blocks(k int) bool {
 	}
 }
 
-// run schedules the timers and waits for them. It returns how late they began, sorted, and the processor time and the
-// allocations of all of them, from the scheduling to the end of the last callback.
+// run schedules the timers and waits for them. It returns how late they began, sorted, and the processor time
+// and the allocations of all of them, from the scheduling to the end of the last callback.
 func run[H any](p peer[H], s stream) (late []time.Duration, cpu time.Duration, allocs uint64) {
 	const lead = 200 * time.Millisecond // all of them are scheduled by then
 	late = make([]time.Duration, s.timers)

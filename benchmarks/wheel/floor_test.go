@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// newLocks reads the clock and locks a mutex that nobody else wants when it schedules, and locks it again when it stops:
-// what a thread-safe timer does besides its own work. For one goroutine.
+// newLocks reads the clock and locks an uncontended mutex when it schedules, and locks it again
+// when it stops: what a thread-safe timer does besides its own work. For one goroutine.
 func newLocks(*testing.B) peer[struct{}] {
 	var mu sync.Mutex
 	origin := time.Now()
@@ -32,8 +32,8 @@ func newLocks(*testing.B) peer[struct{}] {
 	}
 }
 
-// newCalendar keeps a slice of functions for each millisecond of the next minute and calls them when it is over:
-// nothing can be stopped and nothing is checked.
+// newCalendar keeps a slice of functions for each millisecond of the next minute and calls them when it is
+// over: nothing can be stopped and nothing is checked.
 func newCalendar(*testing.B) peer[struct{}] {
 	const minute = 60_000
 	var mu sync.Mutex // guards what follows

@@ -25,8 +25,8 @@ type (
 )
 
 // benchPending measures while n far timers pend: bytes each, the length of a full collection, and what the
-// process uses and how often it wakes up while they wait. Handles are kept where the collector does not look, so
-// that gc-ms is what the timers themselves cost; gc+handles-ms is with n handles in ordinary memory.
+// process uses and how often it wakes up while they wait. Handles are kept where the collector does not look,
+// so that gc-ms is what the timers themselves cost; gc+handles-ms is with n handles in ordinary memory.
 func benchPending[H any](b *testing.B, p peer[H], n int) {
 	defer p.close()
 	handles := unscanned[H](n)
@@ -55,8 +55,8 @@ func benchPending[H any](b *testing.B, p peer[H], n int) {
 	runtime.KeepAlive(handles)
 }
 
-// unscanned makes a slice in memory that the collector takes for numbers. What the handles point to must be held by
-// the implementation itself, as pending timers are.
+// unscanned makes a slice in memory that the collector takes for numbers. What the handles point to must be
+// held by the implementation itself, as pending timers are.
 func unscanned[H any](n int) []H {
 	var h H
 	words := make([]uint64, (uintptr(max(n, 1))*unsafe.Sizeof(h)+7)/8)
@@ -144,8 +144,8 @@ func (r *firing) fire(k int, due time.Duration) {
 	r.fired()
 }
 
-// benchFire lets timers fire, spread over 2 s, and reports the process's time per timer, scheduling included, and
-// how late they were.
+// benchFire lets timers fire, spread over 2 s, and reports the process's time per timer, scheduling included,
+// and how late they were.
 func benchFire[H any](b *testing.B, p peer[H], l load) {
 	defer p.close()
 	window := time.Duration(size(2000)) * time.Millisecond

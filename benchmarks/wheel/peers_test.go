@@ -16,7 +16,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// full is set for a real run; otherwise sizes are small, so that the smoke run is quick. The names say the sizes.
+// full is set for a real run; otherwise sizes are small, so that the smoke run is quick. The names say the
+// sizes.
 var full = os.Getenv("BENCH") == "full"
 
 // slow is the share of the calls that go-zero makes: each takes microseconds, as it passes a channel.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// benchSteady keeps a window of timers pending: each step schedules one and stops, nine times of ten, the oldest;
-// the tenth is left to fire.
+// benchSteady keeps a window of timers pending: each step schedules one and stops, nine times of ten, the
+// oldest; the tenth is left to fire.
 func benchSteady[H any](b *testing.B, p peer[H]) {
 	defer p.close()
 	window := make([]H, size(100_000))
@@ -38,8 +38,9 @@ func BenchmarkSteady(b *testing.B) {
 	b.Run("impl=netty", func(b *testing.B) { benchSteady(b, newNetty(b)) })
 }
 
-// benchStall freezes the process while timers come due, and reports the processor time used and the real time lost
-// from before the freeze until all of them have fired. Starting and ending the shell that does it is part of both.
+// benchStall freezes the process while timers come due, and reports the processor time used and the real time
+// lost from before the freeze until all of them have fired. Starting and ending the shell that does it is
+// part of both.
 func benchStall[H any](b *testing.B, p peer[H], frozen time.Duration) {
 	defer p.close()
 	const timers = 1000

@@ -10,8 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -33,7 +34,7 @@ const (
 // Config says how a Queue sends releases of type T.
 type Config[T any] struct {
 	Wheel *wheel.Wheel
-	Gate  *calls.Gate // held while releases are under way
+	Gate  *gate.Gate // held while releases are under way
 
 	// Send sends releases and calls done once for each, with its index and why it failed, or nil. It may return before they are
 	// answered. ctx ends only while the Queue is being closed; otherwise the calls end by timeouts of their own.
@@ -152,7 +153,7 @@ func (q *Queue[T]) takeLocked(now time.Time) (batch []entry[T]) {
 func (q *Queue[T]) answered(e entry[T], err error) {
 	now := time.Now()
 	switch {
-	case err != nil && calls.Final(err):
+	case err != nil && redisconn.Permanent(err):
 		q.Refused(e.release, err)
 		return
 	case err != nil:
@@ -214,7 +215,7 @@ func (q *Queue[T]) sendLast(ctx context.Context, batch []entry[T]) (failed int, 
 		var again []entry[T]
 		for i, failure := range errs {
 			switch {
-			case failure != nil && calls.Final(failure):
+			case failure != nil && redisconn.Permanent(failure):
 				q.Refused(batch[i].release, failure)
 			case failure != nil:
 				again, err = append(again, batch[i]), failure

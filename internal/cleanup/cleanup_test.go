@@ -2,7 +2,6 @@ package cleanup_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"sync"
@@ -13,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -23,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // server is what a Queue sends to: it notes when it got which releases, and answers as it is told.
 type server struct {
 	*cleanup.Queue[string]
-	gate    calls.Gate
+	gate    gate.Gate
 	began   time.Time
 	answer  func(release string, n int) error // n counts what came for the release before
 	mu      sync.Mutex
@@ -179,7 +178,7 @@ func TestQueue_Close(t *testing.T) {
 			failed, err := s.Close(ctx)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, 1, failed)
-			require.True(t, errors.Is(err, io.ErrUnexpectedEOF))
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		})
 	})
 

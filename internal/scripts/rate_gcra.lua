@@ -29,7 +29,7 @@ local now = time[1] * 1000000 + time[2]
 local cap_us = now + ARGV[2]
 
 local us, num, changed = now, 0, false
-local reply = {now, 0, 0, 0}
+local reply = {now, 0, 0, 0, nil} -- with room for one run
 local value = redis.call('GET', state_key)
 if value then
   us = tonumber(value)

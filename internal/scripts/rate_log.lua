@@ -13,9 +13,9 @@ changes nothing, or it is undone by one that was not refused.
 
 KEYS     1 config (hash)   2 value (string)   3 permits (zset: the log)
 ARGV     1 the rate at which this client has had the log counted lately, or nothing
-         2 for those who wait, how many of the requests, the last ones, are for waiters that have not come yet, and otherwise
+         2 for waiters, how many of the requests, the last ones, are for waiters that have not come yet, and otherwise
            -1. Requests of waiters are granted in order, and the first that is denied denies the rest; one for a waiter to
-           come is entered only if that is later than all the others, for an entry is for those who wait by then
+           come is entered only if that is later than all the others, for an entry is for the waiters of that time
          3 how long before its time an entry may be entered, in us; 0 unless in order
          4 how many members follow that are taken out first
            these, and then the member of each request

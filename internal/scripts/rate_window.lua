@@ -2,7 +2,7 @@
 Decides requests for permits of one key by fixed windows.
 
 The state is how many permits of the last window that was begun are used, and it expires with that window. A window begins
-with the first request after the one before has ended, or for those who wait when that ends, if that is soon. A state that
+with the first request after the one before has ended, or for waiters when that ends, if that is soon. A state that
 lasts longer than any that is written here, or that is no number, counts as none: the server's clock stepped back.
 
 KEYS     1 state (string: used; absent: no window)
@@ -30,7 +30,7 @@ local left = (value or exact) and redis.call('PTTL', state_key) or 0
 if left > 0 and left <= 2 * length + max_ahead and string.match(value, '^%d+$') then
   used, ends, begun = tonumber(value), left, 0
 end
-local reply = {used, ends}
+local reply = {used, ends, nil} -- with room for one run
 
 local all, any = true, false
 for run = 1, runs do

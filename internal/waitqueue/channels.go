@@ -4,12 +4,11 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
-
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/calls"
-	"github.com/cogwheel-go/cogwheel/internal/notify"
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/pubsub"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -18,25 +17,25 @@ type Sharding int32
 
 // The channels of a cluster. Outside of one they are ordinary.
 const (
-	FindOut  Sharding = iota // sharded if the cluster has sharded channels, as Redisson decides since 3.22
+	Detect   Sharding = iota // sharded if the cluster has sharded channels, as Redisson decides since 3.22
 	Ordinary                 // every node hears every message
 	Sharded                  // the node of the slot does; Redis 7
 )
 
-// Channels is how those who wait hear of releases. It is safe for concurrent use.
+// Channels lets waiters hear of releases. It is safe for concurrent use.
 type Channels struct {
-	hub     *notify.Hub
-	shards  *notify.Shards // nil outside of clusters
+	hub     *pubsub.Hub
+	shards  *pubsub.Shards // nil outside of clusters
 	cluster *redis.ClusterClient
 	choice  atomic.Int32
 }
 
-// NewChannels returns the channels of a client. They cost nothing until somebody listens.
+// NewChannels returns the channels of a client. They cost nothing until Listen is used.
 func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Channels {
-	c := &Channels{hub: notify.New(rdb, w)}
+	c := &Channels{hub: pubsub.New(rdb, w)}
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if ok {
-		c.cluster, c.shards = cluster, notify.NewShards(cluster, w)
+		c.cluster, c.shards = cluster, pubsub.NewShards(cluster, w)
 	} else {
 		choice = Ordinary
 	}
@@ -44,22 +43,22 @@ func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Ch
 	return c
 }
 
-// Decide asks the cluster for its kind of channels unless it has answered before. Only then it blocks, for a round trip.
+// Decide asks the cluster for its kind of channels unless it has answered before. It blocks for one round trip if it asks.
 func (c *Channels) Decide() {
-	if c.sharding() != FindOut {
+	if c.sharding() != Detect {
 		return
 	}
 	switch err := c.cluster.PubSubShardNumSub(context.Background(), "0").Err(); {
 	case err == nil:
-		c.choice.CompareAndSwap(int32(FindOut), int32(Sharded))
-	case calls.Final(err): // before Redis 7
-		c.choice.CompareAndSwap(int32(FindOut), int32(Ordinary))
+		c.choice.CompareAndSwap(int32(Detect), int32(Sharded))
+	case redisconn.Permanent(err): // before Redis 7
+		c.choice.CompareAndSwap(int32(Detect), int32(Ordinary))
 	}
 }
 
 func (c *Channels) sharding() Sharding { return Sharding(c.choice.Load()) }
 
-// Verb is the command that wakes those who wait. As long as nothing is decided it is that of ordinary channels.
+// Verb returns the command that wakes waiters. Until the cluster has answered it is that of ordinary channels.
 func (c *Channels) Verb() string {
 	if c.sharding() == Sharded {
 		return "SPUBLISH"
@@ -67,14 +66,29 @@ func (c *Channels) Verb() string {
 	return "PUBLISH"
 }
 
-// Listen returns a Config's Listen for the channels of names. It may have to Decide.
-func (c *Channels) Listen(channel func(name string) string) func(name string, kick func()) (stop func()) {
-	ordinary := Hub(c.hub, channel)
-	return func(name string, kick func()) func() {
+// Listen returns a Config's Listen. channel names the channel of a key. It may have to Decide.
+func Listen[K comparable](c *Channels, channel func(key K) string) func(key K, kick func()) (stop func()) {
+	ordinary := Listener(c.hub, channel)
+	return func(key K, kick func()) func() {
 		if c.Decide(); c.sharding() == Sharded {
-			return c.shards.Subscribe(channel(name), kick).Close
+			return c.shards.Subscribe(channel(key), kick).Close
 		}
-		return ordinary(name, kick)
+		return ordinary(key, kick)
+	}
+}
+
+// Listener returns a Config's Listen that subscribes to the channel of a key.
+func Listener[K comparable](hub *pubsub.Hub, channel func(key K) string) func(key K, kick func()) (stop func()) {
+	return func(key K, kick func()) func() {
+		sub := hub.Subscribe(channel(key), kick)
+		select {
+		case <-sub.Ready():
+			// The channel was subscribed before, so no confirmation follows. A message that was published between the last
+			// attempt and now was not heard.
+			kick()
+		default:
+		}
+		return sub.Close
 	}
 }
 

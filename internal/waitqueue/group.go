@@ -7,87 +7,87 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Config says what a Group does. Attempt, MaxBatch and Poll are required; the hooks may be nil. All of them run on
-// the queue's own goroutine, the first one perhaps on a caller's, one at a time per name and without any lock held, so they may block on the network.
-type Config[T any] struct {
-	// Attempt asks for the front of the queue in one go. It marks waiters with Grant or Fail, in any order; those that it
-	// does not mark stay where they are. If there are such, again is the time until something may have
-	// changed by itself; 0 stands for unknown. An error fails every waiter that was not marked.
-	Attempt func(name string, batch []*Waiter[T]) (again time.Duration, err error)
+// Config says what a Group does. Attempt, MaxBatch and Poll are required; the hooks may be nil. All functions run without a lock
+// held, one at a time per key, on the goroutine of the queue; the first Attempt may run on the goroutine of a caller. They may block
+// on the network.
+type Config[K comparable, T any] struct {
+	// Attempt asks the server for the front of the queue. It marks waiters with Grant or Fail, in any order; unmarked waiters stay
+	// in the queue. again is the time until something may have changed by itself for those; 0 stands for unknown. An error fails
+	// every unmarked waiter.
+	Attempt func(key K, batch []*Waiter[T]) (again time.Duration, err error)
 
-	// MaxBatch bounds what one attempt gets: 1 for a lock.
+	// MaxBatch is how many waiters one attempt gets at most.
 	MaxBatch int
 
-	// Poll is the longest pause between two looks while somebody waits, whatever was or was not heard. Each pause is
-	// drawn at random from a fifth of it to the whole.
+	// Poll is the longest pause between two attempts while a caller waits, whether a message came or not. Each pause is drawn at
+	// random from a fifth of it to the whole.
 	Poll time.Duration
 
-	// Eager makes every arrival a reason to look. Otherwise whoever comes while others wait for a later look waits
-	// behind them.
+	// Eager makes every arrival a reason for an attempt. Otherwise a caller that arrives while others wait for a later attempt
+	// waits behind them.
 	Eager bool
 
-	// Listen is called when somebody has to wait. It arranges that kick is called whenever a look may be worth
-	// while, and returns what ends that. See [Hub].
-	Listen func(name string, kick func()) (stop func())
+	// Listen is called when a caller has to wait. It arranges for kick to be called whenever an attempt may succeed, and returns
+	// the function that ends this. See [Listener].
+	Listen func(key K, kick func()) (stop func())
 
-	// GiveBack gets the grants whose waiters had gone when they came. It must return them to where they came
-	// from. The next look follows.
-	GiveBack func(name string, granted []T)
+	// GiveBack gets the grants whose waiters had gone when they came, and returns them to the server. The next attempt follows.
+	GiveBack func(key K, granted []T)
 
-	// Leave gets the waiters that have gone ungranted after an attempt had seen them, for servers that
-	// remember who waits.
-	Leave func(name string, left []T)
+	// Leave gets the waiters that were part of an attempt and have gone ungranted, for servers that remember waiters.
+	Leave func(key K, left []T)
 }
 
-// Group is a set of queues, one per name in use. It is safe for concurrent use.
-//
-// Ground rules. mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight belong
-// to Attempt. No hook runs under mu. A queue is in the map exactly as long as somebody waits in it or it is running; only
-// the goroutine that runs it calls hooks. A waiter is linked until it is settled; one that is cancelled in flight is unlinked at
-// once and looked at again when the attempt returns.
-type Group[T any] struct {
+// Group is a set of queues, one for each key in use. It is safe for concurrent use.
+type Group[K comparable, T any] struct {
 	wheel *wheel.Wheel
-	cfg   Config[T]
+	cfg   Config[K, T]
+	gate  gate.Gate // counts the goroutines of queues
 
+	// mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight belong to Attempt. No
+	// hook runs under mu. A queue is in the map exactly as long as it has a waiter or is running. Only the goroutine that runs a queue
+	// calls hooks. A waiter is linked until it is settled; a waiter that is cancelled in flight is unlinked at once and dealt
+	// with when the attempt returns.
 	mu     sync.Mutex
-	queues map[string]*queue[T]
-	active int // goroutines
-	closed error
-	idle   chan struct{} // closed when closed and active is 0
+	queues map[K]*queue[K, T]
+	closed error // the reason given to Close
 }
 
 // New returns a Group without queues. It panics on a Config that cannot work.
-func New[T any](w *wheel.Wheel, cfg Config[T]) *Group[T] {
+func New[K comparable, T any](w *wheel.Wheel, cfg Config[K, T]) *Group[K, T] {
 	if w == nil || cfg.Attempt == nil || cfg.MaxBatch < 1 || cfg.Poll <= 0 {
 		panic(fmt.Sprintf("waitqueue: no wheel, no Attempt, MaxBatch %d or Poll %v out of range", cfg.MaxBatch, cfg.Poll))
 	}
-	return &Group[T]{wheel: w, cfg: cfg, queues: make(map[string]*queue[T]), idle: make(chan struct{})}
+	return &Group[K, T]{wheel: w, cfg: cfg, queues: make(map[K]*queue[K, T])}
 }
 
-// Wait queues v under the name and blocks until an attempt has granted or failed it, ctx ends, or the Group is closed. It
-// returns v as the attempt left it. After an error nothing is granted: a grant that came too late goes to GiveBack.
-// If ctx has ended before, nothing is asked. A caller whose ctx cannot end makes the first attempt himself if nobody else is at
-// work: he saves two changes of goroutine, and then Close does not let him go before that attempt is over.
-func (g *Group[T]) Wait(ctx context.Context, name string, v T) (T, error) {
-	return g.wait(ctx, name, &Waiter[T]{Value: v})
+// Wait queues v under the key and blocks until an attempt has granted or failed it, ctx ends, or the Group is closed. It returns v
+// as the attempt left it. After an error nothing is granted: a grant that came too late goes to GiveBack. If ctx has ended before,
+// the server is not asked.
+//
+// A caller whose ctx cannot end makes the first attempt on its own goroutine if none is in flight, which saves two switches of
+// goroutines. Close does not interrupt it.
+func (g *Group[K, T]) Wait(ctx context.Context, key K, v T) (T, error) {
+	return g.wait(ctx, key, &Waiter[T]{Value: v})
 }
 
-// Try is Wait for one who does not wait: unless it is granted by the next attempt, it fails with a *NotServedError. It does not
-// overtake: while others wait for a later look, it fails at once (unless the Group is eager).
-func (g *Group[T]) Try(ctx context.Context, name string, v T) (T, error) {
-	return g.wait(ctx, name, &Waiter[T]{Value: v, once: true})
+// Try is Wait for a caller that does not wait: unless the next attempt grants it, it fails with a *NotServedError. It does not
+// overtake: while others wait for a later attempt, it fails at once, unless the Group is eager.
+func (g *Group[K, T]) Try(ctx context.Context, key K, v T) (T, error) {
+	return g.wait(ctx, key, &Waiter[T]{Value: v, once: true})
 }
 
-func (g *Group[T]) wait(ctx context.Context, name string, w *Waiter[T]) (T, error) {
+func (g *Group[K, T]) wait(ctx context.Context, key K, w *Waiter[T]) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
 	w.done = make(chan struct{}, 1)
-	q, err := g.add(name, w, ctx.Done() == nil)
+	q, err := g.add(key, w, ctx.Done() == nil)
 	if err != nil {
 		return none, err
 	}
@@ -102,18 +102,18 @@ func (g *Group[T]) wait(ctx context.Context, name string, w *Waiter[T]) (T, erro
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !w.settled {
-		g.remove(w)
+		g.removeLocked(g.queues[key], w)
 	} else if w.err == nil { // granted in the same instant
-		q := g.queue(name)
+		q := g.queueLocked(key)
 		q.back = append(q.back, w.Value)
-		g.wake(q)
+		g.wakeLocked(q)
 	}
 	return none, ctx.Err()
 }
 
-// WaitFunc is Wait without a goroutine: it returns at once and f is called on a goroutine of its own with what Wait
-// would have returned. It is called exactly once, unless cancel is called in time: cancel returns true if f will not run.
-func (g *Group[T]) WaitFunc(ctx context.Context, name string, v T, f func(T, error)) (cancel func() bool) {
+// WaitFunc is Wait without a goroutine: it returns at once, and f is called on a goroutine of its own with what Wait would have
+// returned. f is called exactly once, unless cancel is called in time: cancel returns true if f will not be called.
+func (g *Group[K, T]) WaitFunc(ctx context.Context, key K, v T, f func(T, error)) (cancel func() bool) {
 	w := &Waiter[T]{Value: v, f: f}
 	drop := func() bool {
 		g.mu.Lock()
@@ -121,12 +121,12 @@ func (g *Group[T]) WaitFunc(ctx context.Context, name string, v T, f func(T, err
 		if w.settled {
 			return false
 		}
-		g.remove(w)
+		g.removeLocked(g.queues[key], w)
 		return true
 	}
 	err := ctx.Err()
 	if err == nil {
-		_, err = g.add(name, w, false)
+		_, err = g.add(key, w, false)
 	}
 	if err != nil {
 		var none T
@@ -155,111 +155,100 @@ func (g *Group[T]) WaitFunc(ctx context.Context, name string, v T, f func(T, err
 	}
 }
 
-// Kick says that a look at the name may be worth while. It is a hint: it costs nothing where nobody waits, and any number of
-// them during one attempt cause one more. It never blocks.
-func (g *Group[T]) Kick(name string) {
+// Kick says that an attempt for the key may succeed. It is a hint: it costs nothing for a key without waiters, and any number of
+// hints during one attempt cause one more. It never blocks.
+func (g *Group[K, T]) Kick(key K) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q := g.queues[name]; q != nil {
-		q.look = true
-		g.wake(q)
+	if q := g.queues[key]; q != nil {
+		q.pollNeeded = true
+		g.wakeLocked(q)
 	}
 }
 
-// Handoff grants the first waiter that is not part of an attempt under way without asking anybody, if there is one. give runs
-// under the Group's lock, to set the waiter's value: it must not block.
-func (g *Group[T]) Handoff(name string, give func(*T)) bool {
+// Handoff grants the first waiter that is not in flight without asking the server, if there is one. give sets the waiter's value. It
+// runs under the Group's lock and must not block.
+func (g *Group[K, T]) Handoff(key K, give func(*T)) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	q := g.queues[name]
+	q := g.queues[key]
 	if q == nil {
 		return false
 	}
 	for w := q.first; w != nil; w = w.next {
 		if !w.inFlight {
 			give(&w.Value)
-			q.settle(w, nil)
-			g.wake(q)
+			q.settleLocked(w, nil)
+			g.wakeLocked(q)
 			return true
 		}
 	}
 	return false
 }
 
-// First returns the Value of the first waiter under the name, if there is one. It is for Configs whose Attempt leaves Value as it is.
-func (g *Group[T]) First(name string) (v T, waits bool) {
+// First returns the Value of the first waiter of the key, if there is one. Use it only if Attempt leaves Values unchanged.
+func (g *Group[K, T]) First(key K) (v T, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q := g.queues[name]; q != nil && q.first != nil {
+	if q := g.queues[key]; q != nil && q.first != nil {
 		return q.first.Value, true
 	}
 	return v, false
 }
 
-// Waiting is the number of waiters under the name.
-func (g *Group[T]) Waiting(name string) int {
+// Waiting returns the number of waiters of the key.
+func (g *Group[K, T]) Waiting(key K) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q := g.queues[name]; q != nil {
+	if q := g.queues[key]; q != nil {
 		return q.size
 	}
 	return 0
 }
 
-// Len is the number of names in use.
-func (g *Group[T]) Len() int {
+// Len returns the number of keys in use.
+func (g *Group[K, T]) Len() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.queues)
 }
 
-// Close fails every waiter, and all that come later, with reason, and waits for attempts and hooks under way until ctx
-// ends. Grants that come meanwhile go to GiveBack. Closing again keeps the first reason.
-func (g *Group[T]) Close(ctx context.Context, reason error) error {
+// Close fails every waiter, and every later one, with reason. It waits for attempts and hooks in flight until ctx ends. Grants that
+// come meanwhile go to GiveBack. Closing again keeps the first reason.
+func (g *Group[K, T]) Close(ctx context.Context, reason error) error {
 	g.mu.Lock()
 	if g.closed == nil {
 		g.closed = reason
 		for _, q := range g.queues {
 			for q.first != nil {
-				g.fail(q.first, reason)
+				g.failLocked(q, q.first, reason)
 			}
-			g.wake(q)
+			g.wakeLocked(q)
 		}
-		g.endIfIdle()
 	}
 	g.mu.Unlock()
-	select {
-	case <-g.idle:
-		return nil
-	default:
-	}
-	select {
-	case <-g.idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return g.gate.Wait(ctx)
 }
 
-// add queues a waiter. If there is work to do, nobody does it, and the caller is willing to lead, it returns the queue for that.
-func (g *Group[T]) add(name string, w *Waiter[T], lead bool) (*queue[T], error) {
+// add queues a waiter. It returns the queue if it has to be run and the caller has offered to lead it.
+func (g *Group[K, T]) add(key K, w *Waiter[T], lead bool) (*queue[K, T], error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed != nil {
 		return nil, g.closed
 	}
-	q := g.queue(name)
+	q := g.queueLocked(key)
 	if w.once && !g.cfg.Eager && q.size > 0 && !q.running {
 		return nil, &NotServedError{Again: max(time.Until(q.due), 0)}
 	}
 	if q.size == 0 || g.cfg.Eager {
-		q.look = true
+		q.pollNeeded = true
 	}
-	q.push(w)
-	if !q.idleWithWork() {
+	q.pushLocked(w)
+	if !q.hasWorkLocked() {
 		return nil, nil
 	}
-	g.start(q)
+	g.startLocked(q)
 	if lead {
 		return q, nil
 	}
@@ -267,31 +256,30 @@ func (g *Group[T]) add(name string, w *Waiter[T], lead bool) (*queue[T], error) 
 	return nil, nil
 }
 
-// queue returns the queue of a name, a new one if there is none. mu is held.
-func (g *Group[T]) queue(name string) *queue[T] {
-	q := g.queues[name]
+// queueLocked returns the queue of a key, a new one if there is none.
+func (g *Group[K, T]) queueLocked(key K) *queue[K, T] {
+	q := g.queues[key]
 	if q == nil {
-		q = &queue[T]{group: g, name: name}
-		g.queues[name] = q
+		q = &queue[K, T]{group: g, key: key}
+		g.queues[key] = q
 	}
 	return q
 }
 
-// fail removes a waiter and tells it why. mu is held.
-func (g *Group[T]) fail(w *Waiter[T], err error) {
+// failLocked ends a waiter with an error.
+func (g *Group[K, T]) failLocked(q *queue[K, T], w *Waiter[T], err error) {
 	w.err = err
-	g.remove(w)
+	g.removeLocked(q, w)
 	var none T
-	w.tell(none)
+	w.tellLocked(none)
 }
 
-// remove takes out a waiter that is not settled. mu is held.
-func (g *Group[T]) remove(w *Waiter[T]) {
-	q := w.queue
+// removeLocked takes a waiter that is not settled out of its queue.
+func (g *Group[K, T]) removeLocked(q *queue[K, T], w *Waiter[T]) {
 	if q.first == w {
-		q.look = true // what the next one wants may be there
+		q.pollNeeded = true // what the next waiter wants may be there
 	}
-	q.unlink(w)
+	q.unlinkLocked(w)
 	w.settled = true
 	switch {
 	case w.inFlight: // decided when the attempt returns
@@ -301,41 +289,24 @@ func (g *Group[T]) remove(w *Waiter[T]) {
 	case w.seen && g.cfg.Leave != nil:
 		q.left = append(q.left, w.Value)
 	}
-	g.wake(q)
+	g.wakeLocked(q)
 }
 
-// wake starts the queue's goroutine if there is work for it. mu is held.
-func (g *Group[T]) wake(q *queue[T]) {
-	if q.idleWithWork() {
-		g.start(q)
+// wakeLocked starts the queue's goroutine if there is work for it.
+func (g *Group[K, T]) wakeLocked(q *queue[K, T]) {
+	if q.hasWorkLocked() {
+		g.startLocked(q)
 		go q.run()
 	}
 }
 
-// start accounts for a goroutine that is about to work. mu is held.
-func (g *Group[T]) start(q *queue[T]) {
+// startLocked counts a goroutine that is about to run the queue.
+func (g *Group[K, T]) startLocked(q *queue[K, T]) {
 	q.running = true
-	g.active++
+	g.gate.EnterInside()
 }
 
-// leave accounts for the end of a goroutine. mu is held.
-func (g *Group[T]) leave() {
-	g.active--
-	g.endIfIdle()
-}
-
-func (g *Group[T]) endIfIdle() {
-	if g.closed == nil || g.active > 0 {
-		return
-	}
-	select {
-	case <-g.idle: // a grant given back after Close had its own goroutine
-	default:
-		close(g.idle)
-	}
-}
-
-// pause is the time until the next look: what the attempt said, at most a poll interval. u is uniform in [0,1).
+// pause returns the time until the next attempt: what the last one said, at most a poll interval. u is uniform in [0,1).
 func pause(again, poll time.Duration, u float64) time.Duration {
 	longest := poll/5 + time.Duration(u*float64(poll-poll/5))
 	if again > 0 {
@@ -344,6 +315,6 @@ func pause(again, poll time.Duration, u float64) time.Duration {
 	return longest
 }
 
-func (g *Group[T]) pause(again time.Duration) time.Duration {
+func (g *Group[K, T]) pause(again time.Duration) time.Duration {
 	return pause(again, g.cfg.Poll, rand.Float64())
 }

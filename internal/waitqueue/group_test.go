@@ -16,7 +16,7 @@ import (
 
 func TestGroup_Handoff(t *testing.T) {
 	s := &server{}
-	bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+	bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 		require.False(t, g.Handoff("name", func(*int) { t.Error("nobody waits") }))
 		first, second := start(g, 1), start(g, 1)
 		require.True(t, g.Handoff("name", func(v *int) { *v = 7 }))
@@ -32,7 +32,7 @@ func TestGroup_Handoff(t *testing.T) {
 func TestGroup_Close(t *testing.T) {
 	t.Run("fails those who wait and those who come, and gives back what is granted meanwhile", func(t *testing.T) {
 		s := &server{free: 1, rtt: time.Second}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			flying, waiting := start(g, 1), start(g, 1)
 			short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
@@ -55,7 +55,7 @@ func TestGroup_CostsNothingPerWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := wheel.New()
 		require.NoError(t, err)
-		g := waitqueue.New(w, waitqueue.Config[int]{Attempt: s.Attempt, MaxBatch: 100, Poll: poll})
+		g := waitqueue.New(w, waitqueue.Config[string, int]{Attempt: s.Attempt, MaxBatch: 100, Poll: poll})
 		ctx, cancel := context.WithCancel(t.Context())
 		var calls sync.WaitGroup
 		calls.Add(waiters)

@@ -18,7 +18,7 @@ func TestWaiter_Left(t *testing.T) {
 			s := &server{}
 			var told time.Time
 			began := time.Now()
-			watch := func(c *waitqueue.Config[int]) {
+			watch := func(c *waitqueue.Config[string, int]) {
 				c.Attempt = func(_ string, batch []*waiter) (time.Duration, error) {
 					time.Sleep(asksAfter)
 					select {
@@ -29,7 +29,7 @@ func TestWaiter_Left(t *testing.T) {
 					return 0, nil
 				}
 			}
-			bubble(t, s, watch, func(t *testing.T, g *waitqueue.Group[int]) {
+			bubble(t, s, watch, func(t *testing.T, g *waitqueue.Group[string, int]) {
 				began = time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
@@ -54,13 +54,13 @@ func TestWaiter_Left(t *testing.T) {
 func TestWaiter_Waits(t *testing.T) {
 	var waits []bool
 	s := &server{free: 2}
-	watch := func(c *waitqueue.Config[int]) {
+	watch := func(c *waitqueue.Config[string, int]) {
 		c.Attempt = func(name string, batch []*waiter) (time.Duration, error) {
 			waits = append(waits, batch[0].Waits())
 			return s.Attempt(name, batch)
 		}
 	}
-	bubble(t, s, watch, func(t *testing.T, g *waitqueue.Group[int]) {
+	bubble(t, s, watch, func(t *testing.T, g *waitqueue.Group[string, int]) {
 		_, err := g.Wait(t.Context(), "name", 1)
 		require.NoError(t, err)
 		_, err = g.Try(t.Context(), "name", 1)

@@ -112,7 +112,7 @@ func play(rt *rapid.T, s *modelServer, all []step) *history {
 	h := &history{}
 	w, err := wheel.New()
 	require.NoError(rt, err)
-	g := waitqueue.New(w, waitqueue.Config[request]{
+	g := waitqueue.New(w, waitqueue.Config[string, request]{
 		Attempt: s.attempt, MaxBatch: 3, Poll: poll, Listen: s.Listen,
 		GiveBack: func(_ string, vs []request) {
 			s.mu.Lock()

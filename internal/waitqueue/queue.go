@@ -6,32 +6,32 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// queue is the FIFO of one name.
-type queue[T any] struct {
-	group *Group[T]
-	name  string
+// queue is the FIFO of one key. The Group's mu guards it.
+type queue[K comparable, T any] struct {
+	group *Group[K, T]
+	key   K
 
 	first, last *Waiter[T]
 	size        int
-	once        int // waiters that do not wait for a second look
+	once        int // waiters that do not wait for a second attempt
 
-	running bool // a goroutine is in run or lead
-	look    bool // there is a reason to look
-	due     time.Time
-	timer   wheel.Timer
-	stop    func() // ends listening; nil before
-	back    []T    // granted to waiters that had gone
-	left    []T    // waiters that have gone after they were seen
+	running    bool // a goroutine is in run or lead
+	pollNeeded bool // there is a reason for an attempt
+	due        time.Time
+	timer      wheel.Timer
+	stop       func() // ends listening; nil before
+	back       []T    // granted to waiters that had gone
+	left       []T    // waiters that have gone after they were seen
 }
 
-// run works until the queue has to wait or is empty.
-func (q *queue[T]) run() {
+// run works until the queue is parked or empty.
+func (q *queue[K, T]) run() {
 	for q.step() {
 	}
 }
 
-// lead is run for a caller who has nothing else to do: one step, and the last if nothing is left but to go. Otherwise run goes on.
-func (q *queue[T]) lead() {
+// lead is run on the goroutine of a caller. It makes one step, and the last one if the queue is empty then. Otherwise run goes on.
+func (q *queue[K, T]) lead() {
 	if !q.step() {
 		return
 	}
@@ -46,59 +46,58 @@ func (q *queue[T]) lead() {
 	}
 }
 
-// idleWithWork reports whether there is something to do and nobody who does it. mu is held.
-func (q *queue[T]) idleWithWork() bool {
-	return !q.running && (q.look || q.size == 0 || len(q.back)+len(q.left) > 0)
+// hasWorkLocked reports whether a goroutine has to be started for the queue.
+func (q *queue[K, T]) hasWorkLocked() bool {
+	return !q.running && (q.pollNeeded || q.size == 0 || len(q.back)+len(q.left) > 0)
 }
 
-func (q *queue[T]) step() (more bool) {
+// step does what is due next, and reports whether the goroutine goes on.
+func (q *queue[K, T]) step() (more bool) {
 	g := q.group
 	g.mu.Lock()
 	switch {
 	case len(q.back) > 0 || len(q.left) > 0:
 		back, left := q.back, q.left
-		q.back, q.left, q.look = nil, nil, true
+		q.back, q.left, q.pollNeeded = nil, nil, true
 		g.mu.Unlock()
 		if len(back) > 0 && g.cfg.GiveBack != nil {
-			g.cfg.GiveBack(q.name, back)
+			g.cfg.GiveBack(q.key, back)
 		}
 		if len(left) > 0 {
-			g.cfg.Leave(q.name, left)
+			g.cfg.Leave(q.key, left)
 		}
 	case q.size == 0:
 		q.timer.Stop()
-		delete(g.queues, q.name)
+		delete(g.queues, q.key)
 		stop := q.stop
 		g.mu.Unlock()
 		if stop != nil {
 			stop()
 		}
-		g.mu.Lock()
-		g.leave()
-		g.mu.Unlock()
+		g.gate.Leave()
 		return false
-	case q.look:
-		batch := q.depart(g.cfg.MaxBatch)
+	case q.pollNeeded:
+		batch := q.beginAttemptLocked(g.cfg.MaxBatch)
 		g.mu.Unlock()
-		again, err := g.cfg.Attempt(q.name, batch)
-		q.arrive(batch, again, err)
+		again, err := g.cfg.Attempt(q.key, batch)
+		q.finishAttempt(batch, again, err)
 	case q.stop == nil && g.cfg.Listen != nil:
 		g.mu.Unlock()
-		stop := g.cfg.Listen(q.name, func() { g.Kick(q.name) })
+		stop := g.cfg.Listen(q.key, func() { g.Kick(q.key) })
 		g.mu.Lock()
 		q.stop = stop
 		g.mu.Unlock()
 	default:
-		more := q.rest()
+		more := q.parkLocked()
 		g.mu.Unlock()
 		return more
 	}
 	return true
 }
 
-// depart marks the front as in flight. mu is held.
-func (q *queue[T]) depart(most int) []*Waiter[T] {
-	q.look = false
+// beginAttemptLocked marks the front as in flight and returns it.
+func (q *queue[K, T]) beginAttemptLocked(most int) []*Waiter[T] {
+	q.pollNeeded = false
 	batch := make([]*Waiter[T], 0, min(q.size, most))
 	for w := q.first; w != nil && len(batch) < most; w = w.next {
 		w.inFlight, w.verdict, w.failure = true, undecided, nil
@@ -107,8 +106,8 @@ func (q *queue[T]) depart(most int) []*Waiter[T] {
 	return batch
 }
 
-// arrive applies what the attempt said.
-func (q *queue[T]) arrive(batch []*Waiter[T], again time.Duration, err error) {
+// finishAttempt applies the verdicts of an attempt.
+func (q *queue[K, T]) finishAttempt(batch []*Waiter[T], again time.Duration, err error) {
 	g := q.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,28 +119,28 @@ func (q *queue[T]) arrive(batch []*Waiter[T], again time.Duration, err error) {
 		if w.verdict == undecided && err != nil {
 			w.Fail(err)
 		}
-		// What the first who got nothing wanted may suffice for those behind him, unless he waits on.
+		// If the first ungranted waiter leaves, later and smaller requests may now fit.
 		if w.verdict != granted && !refused {
 			refused, stays = true, w.verdict == undecided && !w.settled && !w.once
 		}
 		switch {
-		case w.settled: // gone meanwhile
-			q.afterwards(w)
+		case w.settled: // cancelled in flight
+			q.dismissLocked(w)
 		case w.verdict == granted:
-			q.settle(w, nil)
+			q.settleLocked(w, nil)
 		case w.verdict == failed:
-			q.settle(w, w.failure)
+			q.settleLocked(w, w.failure)
 		case w.once:
-			q.settle(w, &NotServedError{Again: d})
+			q.settleLocked(w, &NotServedError{Again: d})
 		}
 	}
 	if !stays {
-		q.look = true
+		q.pollNeeded = true
 	}
 }
 
-// afterwards deals with a waiter that was cancelled in flight. mu is held.
-func (q *queue[T]) afterwards(w *Waiter[T]) {
+// dismissLocked deals with a waiter that was cancelled in flight.
+func (q *queue[K, T]) dismissLocked(w *Waiter[T]) {
 	switch {
 	case w.verdict == granted:
 		q.back = append(q.back, w.Value)
@@ -150,14 +149,14 @@ func (q *queue[T]) afterwards(w *Waiter[T]) {
 	}
 }
 
-// rest arms the next look and lets the goroutine end. mu is held.
-func (q *queue[T]) rest() (more bool) {
+// parkLocked arms the wheel entry of the next attempt and lets the goroutine end.
+func (q *queue[K, T]) parkLocked() (more bool) {
 	g := q.group
 	left := max(time.Until(q.due), 0)
 	for w := q.first; w != nil && q.once > 0; {
 		next := w.next
 		if w.once {
-			q.settle(w, &NotServedError{Again: left})
+			q.settleLocked(w, &NotServedError{Again: left})
 		}
 		w = next
 	}
@@ -168,36 +167,36 @@ func (q *queue[T]) rest() (more bool) {
 		var err error
 		if q.timer, err = g.wheel.AfterFunc(left, q.tick); err != nil {
 			for q.first != nil {
-				g.fail(q.first, err)
+				g.failLocked(q, q.first, err)
 			}
 			return true
 		}
 	}
 	q.running = false
-	g.leave()
+	g.gate.Leave()
 	return false
 }
 
-// tick is the callback of the queue's one wheel entry.
-func (q *queue[T]) tick() {
+// tick is the callback of the queue's wheel entry.
+func (q *queue[K, T]) tick() {
 	g := q.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !q.running && g.queues[q.name] == q {
-		q.look = true
-		g.wake(q)
+	if !q.running && g.queues[q.key] == q {
+		q.pollNeeded = true
+		g.wakeLocked(q)
 	}
 }
 
-// settle ends a waiter that is linked. mu is held.
-func (q *queue[T]) settle(w *Waiter[T], err error) {
-	q.unlink(w)
+// settleLocked ends a waiter that is linked.
+func (q *queue[K, T]) settleLocked(w *Waiter[T], err error) {
+	q.unlinkLocked(w)
 	w.settled, w.err = true, err
-	w.tell(w.Value)
+	w.tellLocked(w.Value)
 }
 
-func (q *queue[T]) push(w *Waiter[T]) {
-	w.queue, w.prev = q, q.last
+func (q *queue[K, T]) pushLocked(w *Waiter[T]) {
+	w.mu, w.prev = &q.group.mu, q.last
 	if q.last == nil {
 		q.first = w
 	} else {
@@ -210,7 +209,7 @@ func (q *queue[T]) push(w *Waiter[T]) {
 	}
 }
 
-func (q *queue[T]) unlink(w *Waiter[T]) {
+func (q *queue[K, T]) unlinkLocked(w *Waiter[T]) {
 	if w.prev == nil {
 		q.first = w.next
 	} else {

@@ -15,8 +15,8 @@ import (
 func TestGroup_TheFirstIsRefused(t *testing.T) {
 	tooMuch := errors.New("more than there will ever be")
 	// The server grants the longest prefix that fits; what is above ten is refused for good.
-	config := func(s *server) func(c *waitqueue.Config[int]) {
-		return func(c *waitqueue.Config[int]) {
+	config := func(s *server) func(c *waitqueue.Config[string, int]) {
+		return func(c *waitqueue.Config[string, int]) {
 			c.Attempt = func(name string, batch []*waiter) (time.Duration, error) {
 				again, err := s.Attempt(name, batch)
 				for _, w := range batch {
@@ -31,7 +31,7 @@ func TestGroup_TheFirstIsRefused(t *testing.T) {
 
 	t.Run("those behind one who is refused are asked for at once", func(t *testing.T) {
 		s := &server{}
-		bubble(t, s, config(s), func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, config(s), func(t *testing.T, g *waitqueue.Group[string, int]) {
 			first := start(g, 1)
 			refused, behind := start(g, 11), start(g, 1)
 			began := time.Now()
@@ -47,7 +47,7 @@ func TestGroup_TheFirstIsRefused(t *testing.T) {
 
 	t.Run("and those behind one who only tried", func(t *testing.T) {
 		s := &server{free: 3, rtt: time.Second}
-		bubble(t, s, func(c *waitqueue.Config[int]) { c.Listen = nil }, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, func(c *waitqueue.Config[string, int]) { c.Listen = nil }, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			first := start(g, 1)
 			tried := make(chan error, 1)
 			go func() {
@@ -66,7 +66,7 @@ func TestGroup_TheFirstIsRefused(t *testing.T) {
 
 	t.Run("and those behind one who left while he was asked for", func(t *testing.T) {
 		s := &server{}
-		bubble(t, s, func(c *waitqueue.Config[int]) { c.Listen, c.Leave = nil, nil }, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, func(c *waitqueue.Config[string, int]) { c.Listen, c.Leave = nil, nil }, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			s.rtt = time.Second
 			s.free = 2
 			lead := start(g, 1)
@@ -84,7 +84,7 @@ func TestGroup_TheFirstIsRefused(t *testing.T) {
 
 	t.Run("while those behind one who waits on wait as well", func(t *testing.T) {
 		s := &server{}
-		bubble(t, s, config(s), func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, config(s), func(t *testing.T, g *waitqueue.Group[string, int]) {
 			first, behind := start(g, 5), start(g, 1)
 			asked := len(s.attempts)
 			s.release(2, false)

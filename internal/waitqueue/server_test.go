@@ -106,12 +106,12 @@ func (s *server) looks() int {
 }
 
 // bubble runs f in virtual time with a group on a server.
-func bubble(t *testing.T, s *server, change func(*waitqueue.Config[int]), f func(t *testing.T, g *waitqueue.Group[int])) {
+func bubble(t *testing.T, s *server, change func(*waitqueue.Config[string, int]), f func(t *testing.T, g *waitqueue.Group[string, int])) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w, err := wheel.New()
 		require.NoError(t, err)
-		cfg := waitqueue.Config[int]{
+		cfg := waitqueue.Config[string, int]{
 			Attempt: s.Attempt, MaxBatch: 100, Poll: poll,
 			Listen: s.Listen, GiveBack: s.GiveBack, Leave: s.Leave,
 		}
@@ -137,7 +137,7 @@ type call struct {
 	stop context.CancelFunc
 }
 
-func start(g *waitqueue.Group[int], n int) *call {
+func start(g *waitqueue.Group[string, int], n int) *call {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &call{done: make(chan struct{}), stop: stop}
 	go func() {

@@ -14,7 +14,7 @@ import (
 func TestGroup_Try(t *testing.T) {
 	t.Run("is answered by its attempt", func(t *testing.T) {
 		s := &server{free: 1}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			_, err := g.Try(t.Context(), "name", 1)
 			require.NoError(t, err)
 			_, err = g.Try(t.Context(), "name", 1)
@@ -27,7 +27,7 @@ func TestGroup_Try(t *testing.T) {
 
 	t.Run("does not overtake those who wait, and says when they look again", func(t *testing.T) {
 		s := &server{free: 1}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			c := start(g, 2)
 			_, err := g.Try(t.Context(), "name", 1)
 			refused, ok := errors.AsType[*waitqueue.NotServedError](err)
@@ -42,7 +42,7 @@ func TestGroup_Try(t *testing.T) {
 
 	t.Run("behind others in flight it is answered when they have to wait", func(t *testing.T) {
 		s := &server{rtt: time.Second}
-		bubble(t, s, func(c *waitqueue.Config[int]) { c.MaxBatch = 1 }, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, func(c *waitqueue.Config[string, int]) { c.MaxBatch = 1 }, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			c := start(g, 1)
 			_, err := g.Try(t.Context(), "name", 1)
 			require.ErrorIs(t, err, waitqueue.ErrNotServed)
@@ -54,7 +54,7 @@ func TestGroup_Try(t *testing.T) {
 
 func TestGroup_Eager(t *testing.T) {
 	s := &server{}
-	bubble(t, s, func(c *waitqueue.Config[int]) { c.Eager = true }, func(t *testing.T, g *waitqueue.Group[int]) {
+	bubble(t, s, func(c *waitqueue.Config[string, int]) { c.Eager = true }, func(t *testing.T, g *waitqueue.Group[string, int]) {
 		a, b := start(g, 1), start(g, 2)
 		require.Equal(t, [][]int{{1}, {1, 2}}, s.attempts[:2], "each arrival reaches the server")
 		b.stop()

@@ -18,7 +18,7 @@ import (
 func TestGroup_Wait(t *testing.T) {
 	t.Run("is granted by one attempt where nobody waits, without listening", func(t *testing.T) {
 		s := &server{free: 1}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			v, err := g.Wait(t.Context(), "name", 1)
 			require.NoError(t, err)
 			require.Equal(t, 1, v)
@@ -31,13 +31,13 @@ func TestGroup_Wait(t *testing.T) {
 	t.Run("the first attempt is the caller's own if nothing can call him away", func(t *testing.T) {
 		s := &server{free: 3}
 		var stacks []string
-		watch := func(c *waitqueue.Config[int]) {
+		watch := func(c *waitqueue.Config[string, int]) {
 			c.Attempt = func(name string, batch []*waiter) (time.Duration, error) {
 				stacks = append(stacks, string(debug.Stack()))
 				return s.Attempt(name, batch)
 			}
 		}
-		bubble(t, s, watch, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, watch, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			_, err := g.Wait(context.Background(), "name", 1)
 			require.NoError(t, err)
 			_, err = g.Try(context.Background(), "name", 1)
@@ -68,7 +68,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("a message wakes a whole prefix with one attempt", func(t *testing.T) {
 		s := &server{}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			var calls []*call
 			for range 10 {
 				calls = append(calls, start(g, 1))
@@ -86,7 +86,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("who arrives during an attempt is in the next", func(t *testing.T) {
 		s := &server{free: 100, rtt: time.Second}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			calls := []*call{start(g, 1)}
 			for range 20 {
 				calls = append(calls, start(g, 2))
@@ -102,7 +102,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("a large request is not overtaken by small ones", func(t *testing.T) {
 		s := &server{free: 1}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			large, small := start(g, 3), start(g, 1)
 			require.False(t, small.ended())
 			s.release(1, false)
@@ -117,7 +117,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("a cancelled head lets the others go at once, also where nobody is told that it left", func(t *testing.T) {
 		s := &server{free: 1}
-		bubble(t, s, func(c *waitqueue.Config[int]) { c.Leave = nil }, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, func(c *waitqueue.Config[string, int]) { c.Leave = nil }, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			large, small := start(g, 3), start(g, 1)
 			large.stop()
 			require.True(t, large.ended())
@@ -128,7 +128,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("a cancelled head lets the others go at once", func(t *testing.T) {
 		s := &server{free: 1}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			large, small := start(g, 3), start(g, 1)
 			large.stop()
 			require.True(t, large.ended())
@@ -141,7 +141,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("a lost message costs at most the poll interval", func(t *testing.T) {
 		s := &server{}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			c := start(g, 1)
 			free := time.Now()
 			s.release(1, true)
@@ -155,7 +155,7 @@ func TestGroup_Wait(t *testing.T) {
 	t.Run("the attempt says when to look again", func(t *testing.T) {
 		s := &server{}
 		first := true
-		sooner := func(c *waitqueue.Config[int]) {
+		sooner := func(c *waitqueue.Config[string, int]) {
 			c.Attempt = func(name string, batch []*waiter) (time.Duration, error) {
 				if first {
 					first = false
@@ -164,7 +164,7 @@ func TestGroup_Wait(t *testing.T) {
 				return s.Attempt(name, batch)
 			}
 		}
-		bubble(t, s, sooner, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, sooner, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			c := start(g, 1)
 			began := time.Now()
 			s.release(1, true)
@@ -177,7 +177,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("a grant that comes for one who has gone is given back and serves the next", func(t *testing.T) {
 		s := &server{free: 1, rtt: time.Second}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			gone, next := start(g, 1), start(g, 1)
 			gone.stop()
 			require.True(t, gone.ended(), "it does not wait for the attempt")
@@ -192,7 +192,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("an error of the attempt fails those it was for", func(t *testing.T) {
 		s := &server{err: errors.New("down"), rtt: time.Second}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			a, b := start(g, 1), start(g, 1)
 			time.Sleep(time.Second + time.Millisecond)
 			require.True(t, a.ended())
@@ -206,7 +206,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("a context that has ended asks nobody", func(t *testing.T) {
 		s := &server{free: 1}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			_, err := g.Wait(ctx, "name", 1)
@@ -217,7 +217,7 @@ func TestGroup_Wait(t *testing.T) {
 
 	t.Run("a kick during an attempt causes one more", func(t *testing.T) {
 		s := &server{rtt: time.Second}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			c := start(g, 1)
 			for range 5 {
 				g.Kick("name")
@@ -236,7 +236,7 @@ func TestGroup_Wait(t *testing.T) {
 			require.NoError(t, err)
 			_, err = w.Stop(t.Context())
 			require.NoError(t, err)
-			g := waitqueue.New(w, waitqueue.Config[int]{Attempt: s.Attempt, MaxBatch: 1, Poll: poll})
+			g := waitqueue.New(w, waitqueue.Config[string, int]{Attempt: s.Attempt, MaxBatch: 1, Poll: poll})
 			_, err = g.Wait(t.Context(), "name", 1)
 			require.ErrorIs(t, err, wheel.ErrStopped)
 			require.NoError(t, g.Close(t.Context(), errClosed))

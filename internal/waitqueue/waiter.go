@@ -3,19 +3,20 @@ package waitqueue
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
 // ErrNotServed matches every *NotServedError.
 var ErrNotServed = errors.New("waitqueue: not served")
 
-// NotServedError is what Try returns to one who was not granted.
+// NotServedError is what Try returns if it was not granted.
 type NotServedError struct {
-	Again time.Duration // until the queue looks again
+	Again time.Duration // until the next attempt
 }
 
 func (e *NotServedError) Error() string {
-	return fmt.Sprintf("%v, next look in %v", ErrNotServed, e.Again)
+	return fmt.Sprintf("%v, next attempt in %v", ErrNotServed, e.Again)
 }
 
 // Unwrap returns ErrNotServed.
@@ -29,7 +30,7 @@ const (
 	failed
 )
 
-// Waiter is one call under way, as an attempt sees it.
+// Waiter is one call, as an attempt sees it.
 type Waiter[T any] struct {
 	// Value is what was passed to Wait. The attempt may change it, also of waiters that it does not mark.
 	Value T
@@ -45,18 +46,17 @@ type Waiter[T any] struct {
 	done     chan struct{}  // of a blocking waiter
 	f        func(T, error) // of another
 	stop     func() bool    // of a callback's context
-	left     chan struct{}  // closed if the waiter leaves while it is in flight; nil until somebody asks
+	left     chan struct{}  // closed if the waiter leaves while it is in flight; nil until Left is called
 
-	queue      *queue[T]
+	mu         *sync.Mutex // of the Group
 	prev, next *Waiter[T]
 }
 
-// Left returns a channel that is closed when the waiter leaves before the attempt has returned: then the attempt need not go on for it.
-// It is for attempts only.
+// Left returns a channel that is closed when the waiter leaves before the attempt has returned, which need not go on for it then. Only
+// attempts may call it.
 func (w *Waiter[T]) Left() <-chan struct{} {
-	g := w.queue.group
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.left == nil {
 		w.left = make(chan struct{})
 		if w.settled {
@@ -66,17 +66,17 @@ func (w *Waiter[T]) Left() <-chan struct{} {
 	return w.left
 }
 
-// Waits reports whether the waiter stays for a further attempt if this one does not decide about it.
+// Waits reports whether the waiter stays for a further attempt if this one leaves it undecided.
 func (w *Waiter[T]) Waits() bool { return !w.once }
 
-// Grant says that the waiter got what it wants. It is for attempts only.
+// Grant says that the waiter got what it wants. Only attempts may call it.
 func (w *Waiter[T]) Grant() { w.verdict = granted }
 
-// Fail says that the waiter will not get it: waiting on would be in vain. It is for attempts only.
+// Fail ends the waiter with an error. Only attempts may call it.
 func (w *Waiter[T]) Fail(err error) { w.verdict, w.failure = failed, err }
 
-// tell ends the call. The Group's mu is held.
-func (w *Waiter[T]) tell(v T) {
+// tellLocked ends the call.
+func (w *Waiter[T]) tellLocked(v T) {
 	if w.f == nil {
 		w.done <- struct{}{} // has room
 		return

@@ -19,7 +19,7 @@ func TestGroup_WaitFunc(t *testing.T) {
 
 	t.Run("calls back once", func(t *testing.T) {
 		s := &server{}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			f, got := record()
 			cancel := g.WaitFunc(t.Context(), "name", 1, f)
 			synctest.Wait()
@@ -33,7 +33,7 @@ func TestGroup_WaitFunc(t *testing.T) {
 
 	t.Run("a cancel in time means no call", func(t *testing.T) {
 		s := &server{rtt: time.Second, free: 1}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			f, got := record()
 			cancel := g.WaitFunc(t.Context(), "name", 1, f)
 			synctest.Wait()
@@ -48,7 +48,7 @@ func TestGroup_WaitFunc(t *testing.T) {
 
 	t.Run("the end of its context is told", func(t *testing.T) {
 		s := &server{}
-		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[int]) {
+		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			f, got := record()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func get(h http.Handler, key string) *http.Response {
 	return w.Result()
 }
 
-func byUser(r *http.Request) string { return r.Header.Get("User") }
+func byUser(r *http.Request) (string, bool) { return r.Header.Get("User"), true }
 
 func TestMiddleware(t *testing.T) {
 	t.Parallel()
@@ -65,8 +66,7 @@ func TestMiddleware(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, after, 20)
 	require.LessOrEqual(t, after, 31)
-	require.Equal(t, http.StatusNoContent, get(h, redistest.Name(t)).StatusCode, "another user has a limit of his own")
-	require.Equal(t, http.StatusNoContent, get(h, "").StatusCode, "no key, no limit")
+	require.Equal(t, http.StatusNoContent, get(h, redistest.Name(t)).StatusCode, "another user has a limit of its own")
 
 	dear := httplimit.New(k, byUser, httplimit.WithName(`a"b`), httplimit.WithCost(func(*http.Request) int64 { return 3 }),
 		httplimit.WithDenied(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })))(ok)
@@ -74,10 +74,6 @@ func TestMiddleware(t *testing.T) {
 	require.Equal(t, http.StatusTeapot, res.StatusCode)
 	require.Empty(t, res.Header.Get("Retry-After"), "what costs more than the burst never comes")
 	require.Equal(t, `"a\"b";q=2;w=60`, res.Header.Get("RateLimit-Policy"))
-
-	require.Panics(t, func() { httplimit.New(nil, byUser) })
-	require.Panics(t, func() { httplimit.New(k, nil) })
-	require.Panics(t, func() { httplimit.WithName("ü") })
 }
 
 func TestMiddleware_Policy(t *testing.T) {
@@ -94,8 +90,6 @@ func TestMiddleware_Policy(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, res.StatusCode)
 		require.Equal(t, want, res.Header.Get("RateLimit-Policy"))
 	}
-	bad := httplimit.New(c.Keyed("policy", ratelimit.Limit{}), byUser)(ok)
-	require.Equal(t, http.StatusServiceUnavailable, get(bad, "u").StatusCode)
 }
 
 func TestMiddleware_RedisDown(t *testing.T) {
@@ -112,14 +106,120 @@ func TestMiddleware_RedisDown(t *testing.T) {
 	}
 }
 
-func TestByRemoteAddr(t *testing.T) {
+// A client that leaves out what it is counted by is limited all the same, unless the KeyFunc says otherwise.
+func TestMiddleware_AMissingKeyIsNoWayAround(t *testing.T) {
 	t.Parallel()
-	for addr, want := range map[string]string{
-		"192.0.2.1:1234":         "192.0.2.1",
-		"[2001:db8:1:2::7]:4321": "2001:db8:1:2::",
-		"[2001:db8:1:2:3::]:1":   "2001:db8:1:2::",
-		"@":                      "@",
-	} {
-		require.Equal(t, want, httplimit.ByRemoteAddr(&http.Request{RemoteAddr: addr}))
+	c := limits(t, redistest.Shared(t).Client(t))
+	k := c.Keyed(redistest.Name(t), ratelimit.PerHour(3))
+	codes := func(h http.Handler) (granted int) {
+		for range 10 {
+			if get(h, "").StatusCode == http.StatusNoContent {
+				granted++
+			}
+		}
+		return granted
+	}
+	require.Equal(t, 3, codes(httplimit.New(k, byUser)(ok)))
+	exempt := func(*http.Request) (string, bool) { return "", false }
+	require.Equal(t, 10, codes(httplimit.New(k, exempt)(ok)))
+}
+
+func TestMiddleware_ARequestThatCostsNothingPasses(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := limits(t, server.Client(t))
+	k := c.Keyed("free", ratelimit.PerHour(1))
+	free := httplimit.New(k, byUser, httplimit.WithCost(func(*http.Request) int64 { return 0 }))(ok)
+	h := httplimit.New(k, byUser)(ok)
+	require.Equal(t, http.StatusNoContent, get(h, "u").StatusCode)
+	require.Equal(t, http.StatusTooManyRequests, get(h, "u").StatusCode)
+	for range 3 {
+		res := get(free, "u")
+		require.Equal(t, http.StatusNoContent, res.StatusCode)
+		require.NotEmpty(t, res.Header.Get("RateLimit-Policy"))
+	}
+	server.Kill()
+	require.Equal(t, http.StatusNoContent, get(free, "u").StatusCode, "there is nothing to ask")
+}
+
+// A client that goes away while Redis hangs is not the limiter's failure.
+func TestMiddleware_ACancelledRequestIsNoFailure(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := limits(t, server.Client(t), ratelimit.WithTimeout(300*time.Millisecond))
+	k := c.Keyed("gone", ratelimit.PerHour(100))
+	_, err := k.Peek(t.Context(), "u")
+	require.NoError(t, err)
+	served, failed := false, false
+	h := httplimit.New(k, byUser, httplimit.WithFailed(func(http.ResponseWriter, *http.Request, error) { failed = true }))(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true }))
+	server.Pause()
+	defer server.Resume()
+	ctx, cancel := context.WithCancel(t.Context())
+	stop := time.AfterFunc(50*time.Millisecond, cancel)
+	defer stop.Stop()
+	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	require.False(t, served)
+	require.False(t, failed)
+	require.Equal(t, 499, w.Code)
+}
+
+// The request's own deadline is often shorter than the limiter's timeout.
+func TestMiddleware_FailOpenHoldsForRequestsWithADeadline(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := limits(t, server.Client(t), ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithBreaker(1000, time.Second))
+	k := c.Keyed("open", ratelimit.PerHour(100))
+	_, err := k.Peek(t.Context(), "u")
+	require.NoError(t, err)
+	h := httplimit.New(k, byUser)(ok)
+	server.Pause()
+	defer server.Resume()
+	for range 10 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+		cancel()
+		require.Equal(t, http.StatusNoContent, w.Code)
 	}
 }
+
+// What could only fail for each request fails when the middleware is made.
+func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
+	t.Parallel()
+	c := limits(t, redistest.Shared(t).Client(t))
+	k := c.Keyed("http", ratelimit.PerMinute(2))
+	for what, f := range map[string]func(){
+		"a nil limiter":            func() { httplimit.New(nil, byUser) },
+		"a nil key function":       func() { httplimit.New(k, nil) },
+		"a nil option":             func() { httplimit.New(k, byUser, nil) },
+		"a nil handler":            func() { httplimit.New(k, byUser)(nil) },
+		"WithName":                 func() { httplimit.WithName("\u00fc") },
+		"WithCost(nil)":            func() { httplimit.WithCost(nil) },
+		"WithDenied(nil)":          func() { httplimit.WithDenied(nil) },
+		"WithFailed(nil)":          func() { httplimit.WithFailed(nil) },
+		"a limit without a burst":  func() { httplimit.New(c.Keyed("http", ratelimit.Limit{Rate: 1, Per: time.Second}), byUser) },
+		"a prefix that is refused": func() { httplimit.New(c.Keyed("{", ratelimit.PerMinute(2)), byUser) },
+		"no limit at all":          func() { httplimit.New(another{}, byUser) },
+		"a network without bits":   func() { httplimit.ByForwarded(netip.Prefix{}) },
+	} {
+		func() {
+			defer func() {
+				err, _ := recover().(error)
+				require.ErrorIs(t, err, ratelimit.ErrInvalid, what)
+			}()
+			f()
+		}()
+	}
+}
+
+// another is a limiter of another make.
+type another struct{}
+
+func (another) AllowN(context.Context, string, int64) (ratelimit.Result, error) {
+	return ratelimit.Result{}, nil
+}
+
+func (another) Limit() ratelimit.Limit { return ratelimit.Limit{} }

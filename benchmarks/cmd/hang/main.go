@@ -1,0 +1,214 @@
+//go:build unix
+
+// Hang shows what clients of an HTTP service see while its Redis hangs. It starts a redis-server on loopback, serves requests through
+// httplimit with the policy FailOpen and default redis.Options, stops the server with SIGSTOP and continues it later.
+//
+//	go run ./cmd/hang
+//
+// Each line is one scenario: requests without a deadline, and requests whose context ends after 50 ms. It exits with status 1 if a request
+// got status 503 or took more than 10 ms longer than the limiter's timeout. It ends after three times the duration of the hang.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
+)
+
+const (
+	perSecond = 40
+	users     = 10
+	allowance = 10 * time.Millisecond // beyond the limiter's timeout
+)
+
+func main() {
+	timeout := flag.Duration("timeout", 250*time.Millisecond, "the limiter's timeout")
+	hang := flag.Duration("hang", 8*time.Second, "how long Redis hangs")
+	flag.Parse()
+	log.SetFlags(0)
+	kept := true
+	for _, deadline := range []time.Duration{0, 50 * time.Millisecond} {
+		found, err := measure(*timeout, *hang, deadline)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(found)
+		kept = kept && found.failed == 0 && found.slowest <= *timeout+allowance
+	}
+	if !kept {
+		os.Exit(1)
+	}
+}
+
+// figures are what the clients of one scenario saw.
+type figures struct {
+	deadline         time.Duration
+	requests, failed int           // failed: other than 200 and 429
+	slowest          time.Duration // request
+	opened, closed   time.Duration // the breaker: after the server hung, and after it went on; 0 if it did not
+}
+
+func (f *figures) String() string {
+	deadline := "no deadline"
+	if f.deadline > 0 {
+		deadline = "deadline " + f.deadline.String()
+	}
+	return fmt.Sprintf("%-14s %4d requests, %3d failed, slowest %5d ms; breaker open after %4d ms, closed %4d ms after Redis was back",
+		deadline, f.requests, f.failed, f.slowest.Milliseconds(), f.opened.Milliseconds(), f.closed.Milliseconds())
+}
+
+// measure sends requests before, while and after Redis hangs.
+func measure(timeout, hang, deadline time.Duration) (found *figures, err error) {
+	server, addr, err := startRedis()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_ = server.Process.Signal(syscall.SIGCONT)
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	}()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	limits, err := ratelimit.New(rdb, ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithTimeout(timeout),
+		ratelimit.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, limits.Close(context.Background())) }()
+	url, stop, err := serve(limits, deadline)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+
+	found = &figures{deadline: deadline}
+	began := time.Now()
+	stopAt, goOnAt, endAt := began.Add(hang/4), began.Add(hang/4+hang), began.Add(hang*3/2)
+	events := make(chan error, 1)
+	go func() { events <- stopAndContinue(server.Process, limits, found, stopAt, goOnAt, endAt) }()
+	var mu sync.Mutex
+	var requests sync.WaitGroup
+	for i := 0; time.Now().Before(endAt); i++ {
+		requests.Go(func() {
+			sent := time.Now()
+			status := get(url, strconv.Itoa(i%users))
+			took := time.Since(sent)
+			mu.Lock()
+			defer mu.Unlock()
+			found.requests++
+			found.slowest = max(found.slowest, took)
+			if status != http.StatusOK && status != http.StatusTooManyRequests {
+				found.failed++
+			}
+		})
+		time.Sleep(time.Until(began.Add(time.Duration(i+1) * time.Second / perSecond)))
+	}
+	requests.Wait()
+	return found, <-events
+}
+
+// serve serves on loopback, at most 100 requests a second to each user.
+func serve(limits *ratelimit.Client, deadline time.Duration) (url string, stop func(), err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	byUser := func(r *http.Request) (string, bool) { return r.Header.Get("User"), true }
+	limited := httplimit.New(limits.Keyed("hang", ratelimit.PerSecond(100)), byUser)(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if deadline > 0 {
+			ctx, cancel := context.WithTimeout(r.Context(), deadline)
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
+		limited.ServeHTTP(w, r)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
+}
+
+// get returns the status of one request, 0 if there is none.
+func get(url, user string) int {
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
+	if err != nil {
+		return 0
+	}
+	r.Header.Set("User", user)
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	_ = res.Body.Close()
+	return res.StatusCode
+}
+
+// stopAndContinue has the server hang, and notes when the breaker opens and closes.
+func stopAndContinue(server *os.Process, limits *ratelimit.Client, found *figures, stopAt, goOnAt, endAt time.Time) error {
+	time.Sleep(time.Until(stopAt))
+	if err := server.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	found.opened = awaitDown(limits, true, goOnAt)
+	time.Sleep(time.Until(goOnAt))
+	if err := server.Signal(syscall.SIGCONT); err != nil {
+		return err
+	}
+	found.closed = awaitDown(limits, false, endAt)
+	return nil
+}
+
+// awaitDown returns how long it takes until the breaker is open, or closed; 0 if it is not so by then.
+func awaitDown(limits *ratelimit.Client, down bool, by time.Time) time.Duration {
+	for began := time.Now(); time.Now().Before(by); time.Sleep(time.Millisecond) {
+		if limits.Stats().Down == down {
+			return time.Since(began)
+		}
+	}
+	return 0
+}
+
+// startRedis starts a redis-server on a free port of loopback.
+func startRedis() (*exec.Cmd, string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, "", err
+	}
+	addr := listener.Addr().String()
+	_, port, _ := net.SplitHostPort(addr)
+	_ = listener.Close()
+	server := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--loglevel", "warning")
+	if err := server.Start(); err != nil {
+		return nil, "", err
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+	defer rdb.Close()
+	for range 500 {
+		if rdb.Ping(context.Background()).Err() == nil {
+			return server, addr, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	_ = server.Process.Kill()
+	_ = server.Wait()
+	return nil, "", errors.New("redis-server did not start")
+}

@@ -1,0 +1,42 @@
+// Package contexts has what all packages do with the contexts of their callers.
+package contexts
+
+import (
+	"context"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Error returns why a context has ended: its Err, and its cause if that is another error.
+func Error(ctx context.Context) error {
+	return joined.Also(ctx.Err(), context.Cause(ctx))
+}
+
+// EndingWith returns a context that ends with parent, or with base and its cause. It needs no goroutine, and is released with either.
+func EndingWith(parent, base context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	if base.Err() != nil {
+		cancel(context.Cause(base))
+		return ctx
+	}
+	stop := context.AfterFunc(base, func() { cancel(context.Cause(base)) })
+	context.AfterFunc(ctx, func() { stop() })
+	return ctx
+}
+
+// After returns a channel that is closed when d has passed since ctx ended. It is nil if ctx never ends. The caller calls stop when it does
+// not need the channel any more.
+func After(ctx context.Context, w *wheel.Wheel, d time.Duration) (passed <-chan struct{}, stop func()) {
+	if ctx.Done() == nil {
+		return nil, func() {}
+	}
+	over := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		if _, err := w.AfterFunc(d, func() { close(over) }); err != nil {
+			close(over)
+		}
+	})
+	return over, func() { cancel() }
+}

@@ -1,0 +1,70 @@
+package contexts_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestError_HasTheCauseToo(t *testing.T) {
+	reason := errors.New("reason")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(reason)
+	require.ErrorIs(t, contexts.Error(ctx), reason)
+	require.ErrorIs(t, contexts.Error(ctx), context.Canceled)
+	plain, stop := context.WithCancel(t.Context())
+	stop()
+	require.Equal(t, context.Canceled, contexts.Error(plain))
+}
+
+func TestEndingWith(t *testing.T) {
+	reason := errors.New("reason")
+	for what, end := range map[string]func(parent, base context.CancelCauseFunc){
+		"its parent": func(parent, _ context.CancelCauseFunc) { parent(reason) },
+		"its base":   func(_, base context.CancelCauseFunc) { base(reason) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			parent, endParent := context.WithCancelCause(t.Context())
+			base, endBase := context.WithCancelCause(t.Context())
+			ctx := contexts.EndingWith(parent, base)
+			require.NoError(t, ctx.Err())
+			end(endParent, endBase)
+			<-ctx.Done()
+			require.Equal(t, reason, context.Cause(ctx))
+			require.ErrorIs(t, contexts.EndingWith(parent, base).Err(), context.Canceled, "also if that has ended before")
+			endParent(nil)
+			endBase(nil)
+		})
+	}
+}
+
+func TestAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, err := wheel.New()
+		require.NoError(t, err)
+		defer w.Stop(context.Background())
+		passed, stop := contexts.After(context.Background(), w, time.Second)
+		require.Nil(t, passed)
+		stop()
+
+		ctx, cancel := context.WithCancel(t.Context())
+		passed, stop = contexts.After(ctx, w, time.Second)
+		defer stop()
+		time.Sleep(time.Minute)
+		require.Empty(t, passed)
+		began := time.Now()
+		cancel()
+		<-passed
+		require.WithinDuration(t, began.Add(time.Second), time.Now(), 10*time.Millisecond)
+	})
+}

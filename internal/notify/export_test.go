@@ -1,8 +1,0 @@
-package notify
-
-// Running reports whether the hub's goroutine is alive.
-func (h *Hub) Running() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.running
-}

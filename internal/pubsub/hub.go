@@ -1,0 +1,282 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Hub shares one subscription connection among all subscribers of one client.
+// It is safe for concurrent use.
+//
+// Ground rules. mu guards every field of Hub, topic and link below it. No network
+// call, no wake function and no PubSub method runs under mu. The goroutine of run is
+// the only one that connects and receives. Commands on an established connection are
+// written by at most one flush at a time, which takes what to write from the
+// difference between topics (wanted) and link.sent (told the server), so the order
+// in which callers come and go does not matter, only where they end up.
+type Hub struct {
+	rdb   redis.UniversalClient
+	wheel *wheel.Wheel
+	cfg   config
+
+	sharded bool   // the channels are; one node has all their slots
+	broken  func() // called when a connection has ended, unless nil
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	topics  map[string]*topic
+	link    *link // the connection in use or being made, nil between two
+	running bool  // run is alive
+	active  int   // goroutines of the hub
+	closed  bool
+	done    chan struct{} // closed once closed and active == 0
+
+	waking []*Subscription // scratch of run alone
+}
+
+// topic is a channel that is wanted: used now, or lingering.
+type topic struct {
+	channel   string
+	subs      []*Subscription
+	ready     chan struct{}
+	confirmed bool // ready is closed
+
+	linger    wheel.Timer
+	lingering bool // linger is pending
+	used      bool // since linger was armed
+	expire    func()
+}
+
+// Subscription is one subscriber's interest in a channel.
+type Subscription struct {
+	hub   *Hub
+	wake  func()
+	ready <-chan struct{}
+
+	topic *topic // nil once closed; guarded by hub.mu
+	index int    // in topic.subs
+}
+
+// New returns a hub for the client. It starts nothing until the first
+// Subscribe. It panics on an option out of range.
+//
+// The hub of a *redis.Ring is closed from the start, so that its subscribers live
+// on polling alone: a ring has no server that hears of every channel, and go-redis
+// cannot subscribe to several of them there at once.
+func New(rdb redis.UniversalClient, w *wheel.Wheel, opts ...Option) *Hub {
+	cfg := config{linger: defaultLinger, ping: defaultPing}
+	for _, opt := range opts {
+		opt.apply(&cfg)
+	}
+	if cfg.linger < 0 || cfg.ping <= 0 {
+		panic(fmt.Sprintf("pubsub: linger %v or ping interval %v out of range", cfg.linger, cfg.ping))
+	}
+	h := &Hub{
+		rdb:    rdb,
+		wheel:  w,
+		cfg:    cfg,
+		topics: make(map[string]*topic),
+		done:   make(chan struct{}),
+	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	if _, ring := rdb.(*redis.Ring); ring {
+		_ = h.Close(h.ctx) // nothing runs yet, so this cannot fail
+	}
+	return h
+}
+
+// Subscribe makes the hub call wake for every message on the channel and after
+// every confirmation of its subscription. It never blocks on the network: while
+// Redis is out of reach the subscription is tried again in the background.
+//
+// wake runs on the hub's goroutine and must not block. It may use the hub. It
+// may run once more while or just after Close returns. After the hub was closed,
+// Subscribe returns a Subscription that never wakes.
+func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
+	if wake == nil {
+		panic("pubsub: nil wake function")
+	}
+	s := &Subscription{hub: h, wake: wake}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return s
+	}
+	t := h.topics[channel]
+	if t == nil {
+		t = h.open(channel)
+	}
+	s.topic, s.index, s.ready = t, len(t.subs), t.ready
+	t.subs = append(t.subs, s)
+	if !h.running {
+		h.running = true
+		h.active++
+		go h.run()
+	}
+	return s
+}
+
+// open adds a topic and has it subscribed. mu is held.
+func (h *Hub) open(channel string) *topic {
+	t := &topic{channel: channel, ready: make(chan struct{})}
+	t.expire = func() { h.expire(t) }
+	if h.link != nil && h.link.sent[channel] {
+		t.confirm() // not yet unsubscribed since its last use
+	}
+	h.topics[channel] = t
+	h.changed(channel)
+	return t
+}
+
+// Ready returns a channel that is closed once the server has confirmed the
+// subscription: messages published later arrive unless the connection breaks. It
+// stays open as long as Redis is out of reach, so wait on it with a bound.
+func (s *Subscription) Ready() <-chan struct{} { return s.ready }
+
+// Close ends the interest. The channel itself lingers. Close does not block on
+// the network, may be called more than once, and must be called for the
+// connection to be closed one day.
+func (s *Subscription) Close() {
+	h := s.hub
+	h.mu.Lock()
+	t := s.topic
+	if t == nil {
+		h.mu.Unlock()
+		return
+	}
+	s.topic = nil
+	last := len(t.subs) - 1
+	t.subs[s.index] = t.subs[last]
+	t.subs[s.index].index = s.index
+	t.subs[last] = nil
+	t.subs = t.subs[:last]
+	var idle *link
+	if last == 0 {
+		idle = h.unused(t)
+	}
+	h.mu.Unlock()
+	idle.close()
+}
+
+// unused lets a topic without subscribers linger. A hot channel is used and
+// left again and again: only the first time arms an entry, which then notes that
+// the topic was used meanwhile and goes round once more. mu is held.
+func (h *Hub) unused(t *topic) (idle *link) {
+	if h.closed {
+		return nil
+	}
+	if t.lingering {
+		t.used = true
+		return nil
+	}
+	return h.arm(t)
+}
+
+// arm starts the linger, or drops the topic where there is none. mu is held.
+func (h *Hub) arm(t *topic) (idle *link) {
+	t.lingering, t.used = false, false
+	if h.cfg.linger == 0 {
+		return h.drop(t)
+	}
+	timer, err := h.wheel.AfterFunc(h.cfg.linger, t.expire)
+	if err != nil {
+		return h.drop(t)
+	}
+	t.linger, t.lingering = timer, true
+	return nil
+}
+
+// expire is the end of a linger.
+func (h *Hub) expire(t *topic) {
+	h.mu.Lock()
+	var idle *link
+	switch {
+	case h.closed:
+	case len(t.subs) > 0:
+		t.lingering = false
+	case t.used:
+		idle = h.arm(t)
+	default:
+		idle = h.drop(t)
+	}
+	h.mu.Unlock()
+	idle.close()
+}
+
+// drop removes a topic. After the last one it returns the connection, which the
+// caller closes once it has let go of mu; run then ends. mu is held.
+func (h *Hub) drop(t *topic) (idle *link) {
+	delete(h.topics, t.channel)
+	if len(h.topics) > 0 {
+		h.changed(t.channel)
+		return nil
+	}
+	idle, h.link = h.link, nil
+	return idle
+}
+
+// changed has the server told about a channel that is wanted or not wanted any
+// more. Without a connection there is nothing to do: a new one starts with all
+// topics. mu is held.
+func (h *Hub) changed(channel string) {
+	l := h.link
+	if l == nil {
+		return
+	}
+	l.dirty = append(l.dirty, channel)
+	if !l.flushing {
+		l.flushing = true
+		h.active++
+		go h.flushLater(l)
+	}
+}
+
+// confirm closes ready.
+func (t *topic) confirm() {
+	t.confirmed = true
+	close(t.ready)
+}
+
+// Close ends the connection and the goroutine, and waits for the latter as long
+// as ctx allows; a connection attempt under way may take its timeout. Nobody is
+// woken. Later calls of Subscribe return subscriptions that never wake.
+func (h *Hub) Close(ctx context.Context) error {
+	h.mu.Lock()
+	var last *link
+	h.cancel()
+	if !h.closed {
+		h.closed = true
+		for _, t := range h.topics {
+			t.linger.Stop()
+		}
+		last, h.link = h.link, nil
+		h.endIfIdle()
+	}
+	h.mu.Unlock()
+	last.close()
+	select {
+	case <-h.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("pubsub: close: %w", ctx.Err())
+	}
+}
+
+// leave accounts for the end of one of the hub's goroutines. mu is held.
+func (h *Hub) leave() {
+	h.active--
+	h.endIfIdle()
+}
+
+func (h *Hub) endIfIdle() {
+	if h.closed && h.active == 0 {
+		close(h.done)
+	}
+}

@@ -1,0 +1,139 @@
+package redisconn
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"regexp"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Class says what a failed call means to its caller. There is one table of them for locks, rates and permits.
+type Class uint8
+
+const (
+	// Answered is no failure: the server did what it was asked for.
+	Answered Class = iota
+	// ContextEnded is the end of a context that the caller chose. It says nothing about Redis.
+	ContextEnded
+	// Unavailable is an outage: nothing answered, or the server says that it cannot serve now. It tends to
+	// pass without a change to the program or to its rights, so a policy may decide meanwhile.
+	Unavailable
+	// Misconfigured is a client and a server that do not fit: missing rights, wrong credentials, a
+	// certificate that does not verify, a command that the server does not have, a client that was closed. It
+	// does not pass by itself and is always an error: a policy that grants would hide it.
+	Misconfigured
+	// KeyFault is about the key: it holds an object of another kind.
+	KeyFault
+	// OtherRefusal is any other answer of the server, such as an error that a script returns on purpose.
+	OtherRefusal
+)
+
+func (c Class) String() string {
+	return [...]string{"answered", "context ended", "unavailable", "misconfigured", "key fault", "other refusal"}[c]
+}
+
+// codes are the error codes of servers that say more than that a call was refused.
+var codes = map[string]Class{
+	"LOADING":     Unavailable, // the server has just started
+	"READONLY":    Unavailable, // a replica, as in a failover
+	"MASTERDOWN":  Unavailable,
+	"CLUSTERDOWN": Unavailable,
+	"TRYAGAIN":    Unavailable, // a slot is on the move
+	"MOVED":       Unavailable,
+	"ASK":         Unavailable,
+	"OOM":         Unavailable,
+	"NOREPLICAS":  Unavailable,
+	"MISCONF":     Unavailable, // the server cannot write to its disk
+	"BUSY":        Unavailable, // with a script
+	"UNKILLABLE":  Unavailable,
+
+	"NOAUTH":    Misconfigured,
+	"WRONGPASS": Misconfigured,
+	"NOPERM":    Misconfigured,
+	"NOPROTO":   Misconfigured,
+	"DENIED":    Misconfigured, // protected mode
+	"CROSSSLOT": Misconfigured,
+
+	"WRONGTYPE": KeyFault,
+	"WRONGKIND": KeyFault, // of scripts of ours
+}
+
+// texts are answers whose code is the general ERR.
+var texts = []struct {
+	part  string // in lower case
+	class Class
+}{
+	{"max number of clients", Unavailable},
+	{"attempted to access a non local key", Unavailable},   // a slot is on the move
+	{"the user executing the script can't", Misconfigured}, // NOPERM of a command inside a script, from Redis 7 on
+	{"unknown redis command", Misconfigured},
+	{"unknown command", Misconfigured},
+	{"unknown subcommand", Misconfigured},
+	{"not allowed from script", Misconfigured},
+	{"db index is out of range", Misconfigured},
+	{"select is not allowed", Misconfigured},
+	{"without any password configured", Misconfigured},
+	{"but no password is set", Misconfigured},
+	{"invalid password", Misconfigured},
+	{"invalid username-password", Misconfigured},
+	{"unauthenticated", Misconfigured},
+}
+
+// inScript finds the error of a command in the error of its script, as servers before Redis 7 tell it.
+var inScript = regexp.MustCompile(`^ERR Error running script .*@user_script: ?\d+: -?(.*)$`)
+
+// Classify sorts the error of a call. ctx is the context of its caller.
+func Classify(ctx context.Context, err error) Class {
+	if err != nil && !Refused(err) && ctx.Err() != nil {
+		return ContextEnded
+	}
+	return classify(err)
+}
+
+// classify is Classify for a call whose context does not matter.
+func classify(err error) Class {
+	var answer redis.Error
+	switch {
+	case err == nil || errors.Is(err, redis.Nil):
+		return Answered
+	case errors.As(err, &answer):
+		return classOf(answer.Error())
+	case misfit(err):
+		return Misconfigured
+	}
+	return Unavailable
+}
+
+// classOf sorts an answer of a server.
+func classOf(text string) Class {
+	if found := inScript.FindStringSubmatch(text); found != nil {
+		text = found[1]
+	}
+	code, _, _ := strings.Cut(text, " ")
+	if class, known := codes[code]; known {
+		return class
+	}
+	text = strings.ToLower(text)
+	for _, t := range texts {
+		if strings.Contains(text, t.part) {
+			return t.class
+		}
+	}
+	return OtherRefusal
+}
+
+// misfit reports whether a call failed before it reached a server, for a reason that does not pass by itself.
+func misfit(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	var authority x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	return errors.Is(err, redis.ErrClosed) || errors.As(err, &certificate) || errors.As(err, &authority) ||
+		errors.As(err, &host) || errors.As(err, &invalid) || errors.As(err, &record) || errors.As(err, &alert)
+}

@@ -1,0 +1,131 @@
+package redisconn_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for want, errs := range map[redisconn.Class][]error{
+		redisconn.Answered: {nil, redis.Nil},
+		redisconn.Unavailable: {
+			io.EOF, redis.ErrPoolTimeout, redis.ErrPoolExhausted, context.DeadlineExceeded,
+			&net.OpError{Op: "dial", Err: errors.New("connection refused")},
+			&net.DNSError{Err: "no such host", IsNotFound: true},
+			errors.New("redis: all sentinels specified in configuration are unreachable"),
+			answer("LOADING Redis is loading the dataset in memory"),
+			answer("READONLY You can't write against a read only replica."),
+			answer("MASTERDOWN Link with MASTER is down"),
+			answer("CLUSTERDOWN The cluster is down"),
+			answer("TRYAGAIN Multiple keys request during rehashing of slot"),
+			answer("MOVED 1 127.0.0.1:7000"), answer("ASK 1 127.0.0.1:7000"),
+			answer("OOM command not allowed when used memory > 'maxmemory'. script: c6a3, on @user_script:1."),
+			answer("NOREPLICAS Not enough good replicas to write."),
+			answer("MISCONF Redis is configured to save RDB snapshots"),
+			answer("BUSY Redis is busy running a script."), answer("UNKILLABLE Sorry"),
+			answer("ERR max number of clients reached"),
+			answer("ERR Error running script (call to f_c6a3): @user_script:5: OOM command not allowed"),
+		},
+		redisconn.Misconfigured: {
+			redis.ErrClosed,
+			&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
+			x509.HostnameError{},
+			tls.RecordHeaderError{},
+			answer("NOAUTH Authentication required."),
+			answer("WRONGPASS invalid username-password pair or user is disabled."),
+			answer("NOPERM this user has no permissions to run the 'evalsha' command"),
+			answer("ERR The user executing the script can't run this command or subcommand script: c6a3, on @user_script:1."),
+			answer("ERR The user executing the script can't access at least one of the keys mentioned in the command arguments"),
+			answer("ERR Error running script (call to f_c6a3): @user_script: 1: NOPERM this user has no permissions"),
+			answer("ERR unknown command 'EVALSHA', with args beginning with: "),
+			answer("ERR Unknown Redis command called from script script: 9325"),
+			answer("ERR DB index is out of range"), answer("ERR invalid password"),
+			answer("ERR AUTH <password> called without any password configured for the default user."),
+			answer("ERR Client sent AUTH, but no password is set"),
+			answer("DENIED Redis is running in protected mode"), answer("NOPROTO unsupported protocol version"),
+			answer("CROSSSLOT Keys in request don't hash to the same slot"),
+		},
+		redisconn.KeyFault: {
+			answer("WRONGTYPE Operation against a key holding the wrong kind of value script: 1298, on @user_script:1."),
+			answer("WRONGKIND another kind of lock"),
+			answer("ERR Error running script (call to f_1298): @user_script:3: WRONGTYPE Operation against a key"),
+		},
+		redisconn.OtherRefusal: {answer("NOTCONFIGURED no limit"), answer("ERR value is not an integer"), answer("BUSYGROUP of a stream"), answer("")},
+	} {
+		for _, err := range errs {
+			require.Equal(t, want, redisconn.Classify(t.Context(), err), "%v", err)
+			require.Equal(t, want, redisconn.Classify(context.Background(), err), "%v", err)
+			if err == nil {
+				continue
+			}
+			require.Equal(t, want, redisconn.Classify(t.Context(), fmt.Errorf("wrapped: %w", err)), "%v", err)
+			if redisconn.Refused(err) {
+				require.Equal(t, want, redisconn.Classify(ended, err), "an answer counts, whenever it comes: %v", err)
+			} else {
+				require.Equal(t, redisconn.ContextEnded, redisconn.Classify(ended, err), "%v", err)
+			}
+		}
+	}
+	require.Equal(t, "misconfigured", redisconn.Misconfigured.String())
+	require.Equal(t, "other refusal", redisconn.OtherRefusal.String())
+}
+
+// What a real server and the client make of each state is sorted as the table says.
+func TestClassify_OfARealServer(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	ctx, admin := t.Context(), server.Client(t)
+	write := redis.NewScript(`return redis.call('SET', KEYS[1], 1)`)
+	class := func(rdb *redis.Client, script *redis.Script) redisconn.Class {
+		return redisconn.Classify(ctx, script.Run(ctx, rdb, []string{"a"}).Err())
+	}
+	user := func(password string, rules ...any) *redis.Client {
+		require.NoError(t, admin.Do(ctx, append([]any{"ACL", "SETUSER", "u", "reset", "on", ">secret"}, rules...)...).Err())
+		return server.Client(t, func(o *redis.Options) { o.Username, o.Password = "u", password })
+	}
+	config := func(name, value string) { require.NoError(t, admin.ConfigSet(ctx, name, value).Err()) }
+
+	require.Equal(t, redisconn.Answered, class(user("secret", "~*", "+@all"), write))
+	require.Equal(t, redisconn.Misconfigured, class(user("secret", "~*", "+@all", "-set"), write), "a command within the script")
+	require.Equal(t, redisconn.Misconfigured, class(user("secret", "~*", "+@all", "-eval", "-evalsha"), write), "the script itself")
+	require.Equal(t, redisconn.Misconfigured, class(user("secret", "~b*", "+@all"), write), "the key")
+	require.Equal(t, redisconn.Misconfigured, class(user("wrong", "~*", "+@all"), write))
+	require.Equal(t, redisconn.Misconfigured, class(admin, redis.NewScript(`return redis.call('NOPE', KEYS[1])`)))
+	require.NoError(t, admin.Del(ctx, "a").Err())
+	require.NoError(t, admin.LPush(ctx, "a", 1).Err())
+	require.Equal(t, redisconn.KeyFault, class(admin, redis.NewScript(`return redis.call('GET', KEYS[1])`)))
+	config("maxmemory", "1")
+	require.Equal(t, redisconn.Unavailable, class(admin, write))
+	config("maxmemory", "0")
+	config("min-replicas-to-write", "1")
+	require.Equal(t, redisconn.Unavailable, class(admin, write))
+	config("min-replicas-to-write", "0")
+	config("requirepass", "secret")
+	require.Equal(t, redisconn.Misconfigured, class(server.Client(t), write), "NOAUTH")
+	config("requirepass", "")
+	hasty := server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 50*time.Millisecond, -1 })
+	require.NoError(t, hasty.Ping(ctx).Err())
+	server.Pause()
+	require.Equal(t, redisconn.Unavailable, class(hasty, write))
+	server.Resume()
+	server.Kill()
+	require.Equal(t, redisconn.Unavailable, class(hasty, write))
+	require.NoError(t, hasty.Close())
+	require.Equal(t, redisconn.Misconfigured, class(hasty, write))
+}

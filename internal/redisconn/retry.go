@@ -1,0 +1,78 @@
+package redisconn
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Reply is the outcome of Retry: that of the last attempt.
+type Reply struct {
+	*redis.Cmd
+	SentAt time.Time // before the last attempt was sent; what it did on the server was not done earlier
+
+	// Ambiguous says that a copy of the call was sent and not answered: it may have executed, or may execute yet.
+	Ambiguous bool
+}
+
+// migrationTimeout bounds for how long a call waits for a slot of a cluster that migrates to another node. It takes milliseconds
+// as a rule, and for ever if its operator forgets it half-way.
+const migrationTimeout = 5 * time.Second
+
+// Retry sends a call that is idempotent by once, which also returns an instant before it was sent, and up to retries times more
+// while a second try may succeed; while the keys of the call are in a slot that migrates, for as long as migrationTimeout. It sends
+// nothing more when ended is closed. It pauses on the wheel, and blocks until an answer or the last failure; once bounds each attempt.
+func Retry(
+	w *wheel.Wheel, rdb redis.UniversalClient, retries int, ended <-chan struct{}, once func() (*redis.Cmd, time.Time),
+) (r Reply) {
+	var began time.Time
+	for n := 0; ; n++ {
+		r.Cmd, r.SentAt = once()
+		err := r.Err()
+		if err == nil {
+			return r
+		}
+		unanswered := MayHaveBeenSent(err)
+		r.Ambiguous = r.Ambiguous || unanswered
+		most := 512 * time.Millisecond
+		if Migrating(err) {
+			most = 64 * time.Millisecond
+			if began.IsZero() {
+				began = r.SentAt
+			} else if time.Since(began) > migrationTimeout {
+				return r
+			}
+		} else if n >= retries || !unanswered && !Transient(err) {
+			return r
+		}
+		Reload(rdb)
+		longest := min(8*time.Millisecond<<min(n, 6), most)
+		if !pause(w, longest/2+rand.N(longest/2), ended) {
+			return r
+		}
+	}
+}
+
+// pause reports whether d has passed before ended was closed.
+func pause(w *wheel.Wheel, d time.Duration, ended <-chan struct{}) bool {
+	passed := make(chan struct{})
+	timer, err := w.AfterFunc(d, func() { close(passed) })
+	if err != nil {
+		return false
+	}
+	select {
+	case <-passed:
+		return true
+	case <-ended:
+		timer.Stop()
+		return false
+	}
+}
+
+// Millis rounds up: the server must not end a lease before its holder expects it.
+func Millis(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}

@@ -1,0 +1,149 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+func TestRatelimit_RefusesBadInput(t *testing.T) {
+	t.Parallel()
+	c, rdb, trips, name := shared(t)
+	ctx := t.Context()
+	good := ratelimit.PerSecond(10)
+	check := func(what string, err error, is error) {
+		require.ErrorIs(t, err, is, what)
+		require.NotContains(t, err.Error(), "user_script", what)
+	}
+	require.Zero(t, trips.trips(func() {
+		for what, l := range map[string]ratelimit.Limit{
+			"rate 0":        {Rate: 0, Per: time.Second, Burst: 1},
+			"rate negative": {Rate: -1, Per: time.Second, Burst: 1},
+			"rate huge":     {Rate: math.MaxInt64, Per: time.Second, Burst: 1},
+			"period 0":      {Rate: 1, Per: 0, Burst: 1},
+			"period < 0":    {Rate: 1, Per: -time.Second, Burst: 1},
+			"period 1 ns":   {Rate: 1, Per: 1, Burst: 1},
+			"period huge":   {Rate: 1, Per: math.MaxInt64, Burst: 1},
+			"burst 0":       {Rate: 1, Per: time.Second},
+			"burst < 0":     good.WithBurst(-1),
+			"burst huge":    good.WithBurst(math.MaxInt64),
+			"500 years":     {Rate: 1, Per: 365 * 24 * time.Hour, Burst: 500},
+		} {
+			_, err := c.Keyed("k", l).Allow(ctx, name)
+			check(what, err, ratelimit.ErrInvalid)
+			check(what, c.Keyed("k", l).Wait(ctx, name), ratelimit.ErrInvalid)
+			_, err = c.Limiter(name).TrySetRate(ctx, l, ratelimit.Overall)
+			check(what, err, ratelimit.ErrInvalid)
+		}
+		_, err := c.Keyed("k", good).AllowN(ctx, name, -1)
+		check("n", err, ratelimit.ErrInvalid)
+		check("n", c.Limiter(name).WaitN(ctx, -1), ratelimit.ErrInvalid)
+		_, err = c.Keyed("k", good).AllowN(ctx, name, math.MaxInt64)
+		check("n", err, ratelimit.ErrExceedsLimit)
+		_, err = c.Limiter(name).AllowN(ctx, math.MaxUint32+1)
+		check("R6: n above 32 bits", err, ratelimit.ErrExceedsLimit)
+		for _, prefix := range []string{"", "a{b", "}", strings.Repeat("x", 2000)} {
+			_, err = c.Keyed(prefix, good).Allow(ctx, name)
+			check("prefix", err, ratelimit.ErrInvalid)
+		}
+		for _, name := range []string{"", "a{b", "}", "{}", strings.Repeat("x", 1<<20)} {
+			_, err = c.Limiter(name).Allow(ctx)
+			check("name", err, ratelimit.ErrInvalid)
+		}
+		_, err = c.Keyed("k", good, ratelimit.WithPrefetch(9, time.Millisecond)).Allow(ctx, name)
+		check("prefetch", err, ratelimit.ErrInvalid)
+		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
+		check("a window has no burst", err, ratelimit.ErrInvalid)
+		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.Overall, ratelimit.WithKeepAlive(time.Millisecond))
+		check("keep-alive below the period", err, ratelimit.ErrInvalid)
+		_, err = c.Limiter(name).TrySetRate(ctx, good, 7)
+		check("scope", err, ratelimit.ErrInvalid)
+		for _, o := range []ratelimit.Option{
+			nil, ratelimit.WithWheel(nil), ratelimit.WithLogger(nil), ratelimit.WithBreaker(0, time.Second),
+			ratelimit.WithBreaker(1, 0), ratelimit.WithPolicy(ratelimit.LocalShare(0)),
+		} {
+			_, err = ratelimit.New(rdb, o)
+			check("option", err, ratelimit.ErrInvalid)
+		}
+		_, err = ratelimit.New(nil)
+		check("client", err, ratelimit.ErrInvalid)
+		done := make(chan error, 1)
+		c.Limiter(name).WaitFunc(ctx, -1, func(err error) { done <- err })
+		check("n", <-done, ratelimit.ErrInvalid)
+		cancelled, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = c.Keyed("k", good).Allow(cancelled, name)
+		check("ctx", err, context.Canceled)
+	}), "nothing of it reaches Redis")
+
+	require.NoError(t, rdb.LPush(ctx, "k:{"+name+"}", 1).Err())
+	_, err := c.Keyed("k", good).Allow(ctx, name)
+	check("a list", err, ratelimit.ErrWrongKind)
+	_, err = c.Limiter("k:{" + name + "}").Allow(ctx)
+	check("a list", err, ratelimit.ErrWrongKind)
+	require.NoError(t, rdb.Set(ctx, "k:{"+name+"2}", "nonsense", 0).Err())
+	r, err := c.Keyed("k", good).Allow(ctx, name+"2")
+	require.NoError(t, err)
+	require.True(t, r.Allowed, "what is no state is taken for none")
+	require.Positive(t, rdb.PTTL(ctx, "k:{"+name+"2}").Val())
+}
+
+// From a million a second to one a day: none, the whole burst, one more.
+func TestKeyed_EveryRate(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	ctx := t.Context()
+	for i, l := range gcraLimits {
+		k := c.Keyed(fmt.Sprint("rate", i), l)
+		r, err := k.AllowN(ctx, name, 0)
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: l.Burst, Remaining: l.Burst}, r, l)
+		require.Zero(t, rdb.Exists(ctx, fmt.Sprintf("rate%d:{%s}", i, name)).Val())
+		_, err = k.AllowN(ctx, name, l.Burst+1)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		require.ErrorIs(t, k.WaitN(ctx, name, l.Burst+1), ratelimit.ErrExceedsLimit)
+		r, err = k.AllowN(ctx, name, l.Burst)
+		require.NoError(t, err)
+		refill := time.Duration(float64(l.Per) / float64(l.Rate) * float64(l.Burst))
+		require.True(t, r.Allowed, l)
+		require.Zero(t, r.Remaining)
+		require.InDelta(t, refill, r.ResetAfter, float64(time.Microsecond))
+		if each := refill / time.Duration(l.Burst); each > 10*time.Second {
+			r, err = k.Allow(ctx, name)
+			require.NoError(t, err)
+			require.False(t, r.Allowed, l)
+			require.InDelta(t, each, r.RetryAfter, float64(10*time.Second))
+		}
+	}
+}
+
+// What stands in Redis may be anything.
+func TestLimiter_AnOverwrittenLimitIsNone(t *testing.T) {
+	t.Parallel()
+	for _, field := range []string{"rate", "interval"} {
+		for _, value := range []string{"", "x", "0", "-1", "1.5", "nan", "inf", "-inf", "1e99", "99999999999999999999"} {
+			l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+			require.NoError(t, rdb.HSet(t.Context(), name, field, value).Err())
+			require.True(t, redis.HasErrorPrefix(scripts.RateLimit.Run(t.Context(), rdb, []string{name}, 1).Err(), "NOTCONFIGURED"))
+			_, err := l.Allow(t.Context())
+			require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "%s %q", field, value)
+			_, err = l.AllowUpTo(t.Context(), 3)
+			require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "%s %q", field, value)
+			_, err = l.Reserve(t.Context(), 1)
+			require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "%s %q", field, value)
+			require.ErrorIs(t, l.Wait(t.Context()), ratelimit.ErrNotConfigured)
+			require.Zero(t, rdb.Exists(t.Context(), ratelimit.LogKeys(name)[1:]...).Val())
+			require.NoError(t, l.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
+			take(t, l, 10, true)
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package ratelimit_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+// hanging returns a client of a Redis that answered until now and hangs, with the redis client's own timeouts
+// of seconds.
+func hanging(t *testing.T, before func(c *ratelimit.Client), opts ...ratelimit.Option) *ratelimit.Client {
+	t.Helper()
+	server := redistest.Start(t)
+	c := newClient(t, server.Client(t), opts...)
+	before(c)
+	server.Pause()
+	t.Cleanup(server.Resume)
+	return c
+}
+
+// soon is well below the timeouts of a redis client, and above what scheduling takes.
+const soon = 1500 * time.Millisecond
+
+func TestTimeout_ThePolicyDecidesWhenItIsOver(t *testing.T) {
+	t.Parallel()
+	limit := ratelimit.PerHour(1000)
+	for what, policy := range map[string]ratelimit.Policy{"open": ratelimit.FailOpen(), "closed": ratelimit.FailClosed()} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c := hanging(t, func(c *ratelimit.Client) {
+				_, err := c.Keyed("k", limit).Allow(t.Context(), "u")
+				require.NoError(t, err)
+			}, ratelimit.WithPolicy(policy), ratelimit.WithTimeout(100*time.Millisecond))
+			k := c.Keyed("k", limit)
+			check := func(allow func() (ratelimit.Result, error)) {
+				t.Helper()
+				began := time.Now()
+				r, err := allow()
+				require.Less(t, time.Since(began), soon)
+				if what == "closed" {
+					require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+					return
+				}
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				require.Equal(t, ratelimit.SourceDegraded, r.Source)
+			}
+			for range 3 {
+				check(func() (ratelimit.Result, error) { return k.Allow(t.Context(), "u") })
+				check(func() (ratelimit.Result, error) { return k.AllowUpTo(t.Context(), "u", 5) })
+			}
+			require.True(t, c.Stats().Down, "each of them counts as a failure")
+		})
+	}
+}
+
+// The deadline of a request is often shorter than the timeout of the limiter.
+func TestTimeout_ADeadlineThatPassesEarlierIsAnOutage(t *testing.T) {
+	t.Parallel()
+	for what, policy := range map[string]ratelimit.Policy{"open": ratelimit.FailOpen(), "closed": ratelimit.FailClosed()} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			limit := ratelimit.PerHour(1000)
+			c := hanging(t, func(c *ratelimit.Client) {
+				_, err := c.Keyed("k", limit).Allow(t.Context(), "u")
+				require.NoError(t, err)
+			}, ratelimit.WithPolicy(policy), ratelimit.WithBreaker(100, time.Second))
+			k := c.Keyed("k", limit)
+			for _, allow := range []func(context.Context) (ratelimit.Result, error){
+				func(ctx context.Context) (ratelimit.Result, error) { return k.Allow(ctx, "u") },
+				func(ctx context.Context) (ratelimit.Result, error) { return k.AllowUpTo(ctx, "u", 3) },
+				func(ctx context.Context) (ratelimit.Result, error) { return c.Limiter("l").Allow(ctx) },
+			} {
+				began := time.Now()
+				r, err := allow(within(t, 50*time.Millisecond))
+				require.Less(t, time.Since(began), soon)
+				if what == "open" {
+					require.NoError(t, err)
+					require.True(t, r.Allowed)
+					require.Equal(t, ratelimit.SourceDegraded, r.Source)
+				} else {
+					require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+			}
+			// A context that has no time left, or is cancelled, says nothing about Redis.
+			_, err := k.Allow(within(t, time.Millisecond), "u")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				_, err := k.Allow(ctx, "u")
+				done <- err
+			}()
+			require.NoError(t, newWheel(t).Sleep(t.Context(), 30*time.Millisecond))
+			cancel()
+			err = <-done
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+		})
+	}
+}
+
+// Whatever is asked, a context that ends lets its caller go.
+func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	limit := perSeconds(5, 3600)
+	var reserved *ratelimit.Reservation
+	var granted ratelimit.Result
+	c := hanging(t, func(c *ratelimit.Client) {
+		ctx, l, k := t.Context(), c.Limiter("l"), c.Keyed("k", limit)
+		require.NoError(t, l.SetRate(ctx, limit, ratelimit.Overall))
+		var err error
+		granted, err = l.Allow(ctx)
+		require.NoError(t, err)
+		_, err = k.AllowN(ctx, "u", 5)
+		require.NoError(t, err)
+		reserved, err = c.Keyed("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
+		require.NoError(t, err)
+		reserved, err = c.Keyed("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
+		require.NoError(t, err)
+		require.Positive(t, reserved.Delay())
+	})
+	k, l := c.Keyed("k", limit), c.Limiter("l")
+	for what, call := range map[string]func(context.Context) error{
+		"Keyed.Reserve":      func(ctx context.Context) error { _, err := k.Reserve(ctx, "v", 1); return err },
+		"Keyed.Reset":        func(ctx context.Context) error { return k.Reset(ctx, "u") },
+		"Keyed.Peek":         func(ctx context.Context) error { _, err := k.Peek(ctx, "v"); return err },
+		"Keyed.Wait":         func(ctx context.Context) error { return k.Wait(ctx, "v") },
+		"Limiter.Reserve":    func(ctx context.Context) error { _, err := l.Reserve(ctx, 1); return err },
+		"Limiter.Wait":       l.Wait,
+		"Limiter.TrySetRate": func(ctx context.Context) error { _, err := l.TrySetRate(ctx, limit, ratelimit.Overall); return err },
+		"Limiter.SetRate":    func(ctx context.Context) error { return l.SetRate(ctx, limit, ratelimit.Overall) },
+		"Limiter.UpdateRate": func(ctx context.Context) error { _, err := l.UpdateRate(ctx, limit, ratelimit.Overall); return err },
+		"Limiter.Config":     func(ctx context.Context) error { _, err := l.Config(ctx); return err },
+		"Limiter.Delete":     func(ctx context.Context) error { _, err := l.Delete(ctx); return err },
+		"Limiter.Return":     func(ctx context.Context) error { _, err := l.Return(ctx, granted); return err },
+		"Reservation.Cancel": func(ctx context.Context) error { _, err := reserved.Cancel(ctx); return err },
+		"Reservation.Wait":   reserved.Wait,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			err := call(within(t, 100*time.Millisecond))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Less(t, time.Since(began), soon)
+			requireOneLine(t, err)
+			if what == "Reservation.Cancel" {
+				given, err := reserved.Cancel(t.Context())
+				require.NoError(t, err)
+				require.False(t, given, "whether the first call was executed is not known")
+				return
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			stop := time.AfterFunc(50*time.Millisecond, cancel)
+			defer stop.Stop()
+			began = time.Now()
+			require.ErrorIs(t, call(ctx), context.Canceled)
+			require.Less(t, time.Since(began), soon)
+		})
+	}
+}
+
+func TestClose_EndsEverythingAlthoughItsContextHasEnded(t *testing.T) {
+	t.Parallel()
+	limit := ratelimit.PerHour(1)
+	done := make(chan error, 60)
+	c := hanging(t, func(c *ratelimit.Client) {
+		for _, prefix := range []string{"a", "b", "c"} {
+			for _, key := range []string{"1", "2"} {
+				k := c.Keyed(prefix, limit)
+				_, err := k.Allow(t.Context(), key)
+				require.NoError(t, err)
+				for range 10 {
+					k.WaitFunc(t.Context(), key, 1, func(err error) { done <- err })
+				}
+			}
+		}
+	})
+	// A call that Redis does not answer is under way.
+	go func() { _ = c.Keyed("a", limit).Reset(t.Context(), "3") }()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Close(ended); err != nil {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	for range 60 {
+		require.ErrorIs(t, answer(t, done), ratelimit.ErrClosed)
+	}
+	_, err := c.Keyed("a", limit).Allow(t.Context(), "1")
+	require.ErrorIs(t, err, ratelimit.ErrClosed)
+}
+
+// A user may have the rights for the scripts alone.
+func TestBreaker_ClosesForAUserWithFewRights(t *testing.T) {
+	t.Parallel()
+	limit := perSeconds(1000, 3600)
+	for what, subject := range map[string]struct {
+		rights []string
+		allow  func(*ratelimit.Client, context.Context) error
+	}{
+		"GCRA": {[]string{"+time", "+get", "+set"}, func(c *ratelimit.Client, ctx context.Context) error {
+			_, err := c.Keyed("k", limit).Allow(ctx, "u")
+			return err
+		}},
+		"windows": {[]string{"+get", "+set", "+pttl"}, func(c *ratelimit.Client, ctx context.Context) error {
+			_, err := c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
+			return err
+		}},
+		"Limiter": {
+			[]string{
+				"+hmget", "+time", "+get", "+set", "+zmscore", "+zrangebyscore", "+zrange", "+zcount", "+zcard", "+zadd", "+zremrangebyrank",
+				"+zremrangebyscore", "+zrem", "+pttl", "+pexpire", "+exists", "+persist",
+			},
+			func(c *ratelimit.Client, ctx context.Context) error {
+				_, err := c.Limiter("l").Allow(ctx)
+				return err
+			},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			ctx := t.Context()
+			require.NoError(t, server.Client(t).HSet(ctx, "l", "rate", 1000, "interval", 3600_000, "type", 0, "keepAliveTime", 0).Err())
+			login := server.User(t, "limits", append(subject.rights, "~*", "+evalsha", "+eval")...)
+			rdb := server.Client(t, login, impatient)
+			require.ErrorContains(t, rdb.Ping(ctx).Err(), "NOPERM")
+			c := newClient(t, rdb, ratelimit.WithBreaker(2, 20*time.Millisecond))
+			require.NoError(t, subject.allow(c, ctx))
+			server.Pause()
+			for !c.Stats().Down {
+				require.ErrorIs(t, subject.allow(c, ctx), ratelimit.ErrUnavailable)
+			}
+			server.Resume()
+			await(t, "the client to see that Redis is back", func() bool { return !c.Stats().Down })
+			require.NoError(t, subject.allow(c, ctx))
+		})
+	}
+}
+
+func TestBreaker_TheErrorKeepsItsCause(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := newClient(t, server.Client(t, impatient), ratelimit.WithBreaker(1, time.Hour))
+	k := c.Keyed("k", ratelimit.PerHour(10))
+	_, err := k.Allow(t.Context(), "u")
+	require.NoError(t, err)
+	server.Kill()
+	_, first := k.Allow(t.Context(), "u")
+	require.ErrorIs(t, first, ratelimit.ErrUnavailable)
+	require.True(t, c.Stats().Down)
+	for range 3 {
+		_, err = k.Allow(t.Context(), "v")
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		require.ErrorContains(t, err, "circuit open: ")
+		require.Regexp(t, "EOF|connection refused|connection reset|broken pipe", err.Error())
+		requireOneLine(t, err)
+	}
+}
+
+// requireOneLine requires that an error reads well in a log.
+func requireOneLine(t *testing.T, err error) {
+	t.Helper()
+	require.Error(t, err)
+	require.Regexp(t, `^ratelimit: [a-z ]+ "[^"]+"(\.\.\.)?: [^\n]+$`, err.Error())
+	require.NotRegexp(t, `[0-9a-f]{40}|user_script|ratelimit: .*ratelimit: `, err.Error())
+}

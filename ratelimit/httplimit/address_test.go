@@ -1,0 +1,121 @@
+package httplimit_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
+)
+
+func TestByRemoteAddr(t *testing.T) {
+	t.Parallel()
+	for addr, want := range map[string]string{
+		"192.0.2.1:1234":          "192.0.2.1",
+		"[::ffff:192.0.2.1]:1234": "192.0.2.1",
+		"[2001:db8:1:2::7]:4321":  "2001:db8:1:2::",
+		"[2001:db8:1:2:3::]:1":    "2001:db8:1:2::",
+		"[fe80::1%eth0]:80":       "fe80::1%eth0",
+		"192.0.2.1":               "192.0.2.1",
+	} {
+		key, limited := httplimit.ByRemoteAddr(&http.Request{RemoteAddr: addr})
+		require.Equal(t, want, key)
+		require.True(t, limited)
+	}
+	for _, addr := range []string{"@", "", "/run/app.sock", "pipe"} {
+		_, limited := httplimit.ByRemoteAddr(&http.Request{RemoteAddr: addr})
+		require.False(t, limited, addr)
+	}
+}
+
+func TestByForwarded(t *testing.T) {
+	t.Parallel()
+	key := httplimit.ByForwarded(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48"),
+		netip.MustParsePrefix("::ffff:172.16.0.0/108"))
+	for what, c := range map[string]struct {
+		peer  string
+		field []string
+		want  string
+	}{
+		"a client that connects itself":               {"192.0.2.1:1", nil, "192.0.2.1"},
+		"a client that names another":                 {"192.0.2.1:1", []string{"198.51.100.7"}, "192.0.2.1"},
+		"a client behind a proxy":                     {"10.0.0.1:1", []string{"198.51.100.7"}, "198.51.100.7"},
+		"an IPv6 client behind a proxy":               {"[2001:db8:ffff::1]:1", []string{"2001:db8:1:2::7"}, "2001:db8:1:2::"},
+		"a client behind a proxy that names another":  {"10.0.0.1:1", []string{"203.0.113.9, 198.51.100.7"}, "198.51.100.7"},
+		"in a field of its own":                       {"10.0.0.1:1", []string{"203.0.113.9", "198.51.100.7"}, "198.51.100.7"},
+		"a chain of proxies":                          {"10.0.0.1:1", []string{"203.0.113.9,198.51.100.7,10.0.0.3 , 172.16.0.2"}, "198.51.100.7"},
+		"a client that names a proxy":                 {"10.0.0.1:1", []string{"10.0.0.9, 198.51.100.7"}, "198.51.100.7"},
+		"with a port":                                 {"10.0.0.1:1", []string{"198.51.100.7:4711"}, "198.51.100.7"},
+		"with a port, IPv6":                           {"10.0.0.1:1", []string{"[2001:db8:1:2::7]:4711"}, "2001:db8:1:2::"},
+		"an IPv4 proxy on a dual-stack socket":        {"[::ffff:10.0.0.1]:1", []string{"198.51.100.7"}, "198.51.100.7"},
+		"a proxy that names no client":                {"10.0.0.1:1", nil, "10.0.0.1"},
+		"an empty field":                              {"10.0.0.1:1", []string{""}, "10.0.0.1"},
+		"nonsense":                                    {"10.0.0.1:1", []string{"198.51.100.7, unknown"}, "10.0.0.1"},
+		"nonsense before what a proxy wrote":          {"10.0.0.1:1", []string{"unknown, 10.0.0.2"}, "10.0.0.2"},
+		"only proxies":                                {"10.0.0.1:1", []string{"10.0.0.2, 10.0.0.3"}, "10.0.0.2"},
+		"a proxy on a Unix socket":                    {"@", []string{"198.51.100.7"}, "198.51.100.7"},
+		"a proxy on a Unix socket, of a client's lie": {"@", []string{"203.0.113.9, 198.51.100.7"}, "198.51.100.7"},
+		"a Unix socket without a field":               {"@", nil, ""},
+	} {
+		r := &http.Request{RemoteAddr: c.peer, Header: http.Header{"X-Forwarded-For": c.field, "Forwarded": {"for=203.0.113.1"}}}
+		got, limited := key(r)
+		require.Equal(t, c.want, got, what)
+		require.True(t, limited, what)
+	}
+}
+
+// Behind a proxy on a Unix socket each client has a limit of its own.
+func TestByForwarded_OnAUnixSocket(t *testing.T) {
+	t.Parallel()
+	c := limits(t, redistest.Shared(t).Client(t))
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	k := c.Keyed(redistest.Name(t), ratelimit.PerHour(2))
+	server := &http.Server{Handler: httplimit.New(k, httplimit.ByForwarded())(ok)} //nolint:gosec // a test
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}
+	defer func() {
+		transport.CloseIdleConnections()
+		require.NoError(t, server.Close())
+		require.ErrorIs(t, <-done, http.ErrServerClosed)
+	}()
+	for _, client := range []string{"192.0.2.1", "192.0.2.2"} {
+		for _, want := range []int{http.StatusNoContent, http.StatusNoContent, http.StatusTooManyRequests} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://unix/", nil)
+			require.NoError(t, err)
+			r.Header.Set("X-Forwarded-For", client)
+			res, err := transport.RoundTrip(r)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			require.Equal(t, want, res.StatusCode, client)
+		}
+	}
+}
+
+// No header gets a client another key than that of the address that connects, unless a proxy is trusted.
+func FuzzByForwarded(f *testing.F) {
+	f.Add("198.51.100.7", "10.0.0.1")
+	f.Add("unknown,,", "[::1]:1, 10.1.2.3")
+	f.Fuzz(func(t *testing.T, first, second string) {
+		key := httplimit.ByForwarded(netip.MustParsePrefix("10.0.0.0/8"))
+		header := http.Header{"X-Forwarded-For": {first, second}}
+		got, limited := key(&http.Request{RemoteAddr: "192.0.2.1:1", Header: header})
+		require.True(t, limited)
+		require.Equal(t, "192.0.2.1", got)
+		header["X-Forwarded-For"] = append(header["X-Forwarded-For"], "198.51.100.7")
+		got, limited = key(&http.Request{RemoteAddr: "10.0.0.1:1", Header: header})
+		require.True(t, limited)
+		require.Equal(t, "198.51.100.7", got, "what the proxy appended")
+	})
+}

@@ -1,0 +1,147 @@
+package redislock
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// serverMark precedes the number of the server in the ids of one round: <client>:<n>:s<server>[:m=<metadata>]. What stands before it is
+// the same on all servers, so that State can tell that they name one holder. The ids differ: otherwise two clients of one
+// server, given by mistake, would count as two servers.
+const serverMark = ":s"
+
+// quorumRound is one round in which all servers of a Quorum are asked for a lock. It is decided once: won, err and split do not change
+// after decided is closed. A lock that a server grants later is added to the one that was won, or released.
+type quorumRound struct {
+	quorum  *Quorum
+	mutex   *QuorumMutex
+	id      string
+	decided chan struct{}
+
+	mu      sync.Mutex // guards what follows
+	over    bool
+	voted   []bool
+	granted []*Lock
+	refused []time.Duration // how long others hold the lock where it was refused
+	errs    []error
+
+	won   *composite
+	err   error
+	split bool // some servers granted the lock, but too few
+}
+
+func newQuorumRound(q *Quorum, m *QuorumMutex) *quorumRound {
+	return &quorumRound{quorum: q, mutex: m, id: q.servers[0].nextID(), decided: make(chan struct{}), voted: make([]bool, len(q.servers))}
+}
+
+// start asks every server on a goroutine of its own, which ends by the client's timeouts.
+func (r *quorumRound) start() {
+	for i, part := range r.mutex.parts {
+		c := part.client
+		switch {
+		case r.quorum.stuck[i].Load() >= maxStuck:
+			r.record(i, nil, errStuck)
+		case !c.gate.Enter():
+			r.record(i, nil, ErrClosed)
+		default:
+			go func() {
+				defer c.gate.Leave()
+				a := part.newAcquisition(false)
+				a.request.id = r.id + serverMark + strconv.Itoa(i) + part.config.metadata
+				l, err := a.ask(nil) // also when the round is decided: more servers than needed may hold the lock
+				if err == nil {
+					c.limit(l)
+				}
+				r.record(i, l, err)
+			}()
+		}
+	}
+}
+
+// record counts the answer of a server.
+func (r *quorumRound) record(i int, l *Lock, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.voted[i] = true
+	if r.over {
+		r.quorum.stuck[i].Add(-1)
+		if l != nil && (r.won == nil || !r.won.add(l)) {
+			l.abandon()
+		}
+		return
+	}
+	if err == nil {
+		r.granted = append(r.granted, l)
+	} else if locked, ok := errors.AsType[*LockedError](err); ok {
+		r.refused = append(r.refused, locked.TTL)
+	} else {
+		r.errs = append(r.errs, err)
+	}
+	need, servers := r.quorum.majority(), len(r.voted)
+	answers := len(r.granted) + len(r.refused)
+	switch {
+	case len(r.granted) >= need: // won
+	case len(r.errs) > servers-need: // no majority will answer
+	case answers >= need && len(r.refused)+len(r.errs) > servers-need: // a majority has answered, and none will give it
+	default:
+		return
+	}
+	r.decideLocked()
+}
+
+// end decides the round by the answers so far, for a reason.
+func (r *quorumRound) end(reason error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.over {
+		r.errs = append(r.errs, reason)
+		r.decideLocked()
+	}
+}
+
+// decideLocked decides the round. It is called once.
+func (r *quorumRound) decideLocked() {
+	r.over = true
+	defer close(r.decided)
+	for i, voted := range r.voted {
+		if !voted {
+			r.quorum.stuck[i].Add(1)
+		}
+	}
+	need := r.quorum.majority()
+	if len(r.granted) >= need {
+		if c := newComposite(need, r.granted); c.Valid() {
+			r.won = c
+			return
+		}
+		r.errs = append(r.errs, errSlow) // the first leases ended before the last answer came
+	}
+	for _, l := range r.granted {
+		l.abandon()
+	}
+	if len(r.refused) == 0 || len(r.granted)+len(r.refused) < need {
+		r.err = noQuorum(r.errs)
+		return
+	}
+	r.err = &LockedError{Name: r.mutex.name, TTL: untilFree(r.refused, max(need-len(r.granted), 1))}
+	r.split = len(r.granted) > 0
+}
+
+// untilFree returns when a number of holds will have ended by themselves, or all if there are fewer; negative if never.
+func untilFree(holds []time.Duration, missing int) time.Duration {
+	slices.SortFunc(holds, func(x, y time.Duration) int { return cmp.Compare(forever(x), forever(y)) })
+	return holds[min(missing, len(holds))-1]
+}
+
+// forever maps the TTL of a key that never expires to the longest duration.
+func forever(ttl time.Duration) time.Duration {
+	if ttl < 0 {
+		return math.MaxInt64
+	}
+	return ttl
+}

@@ -1,0 +1,90 @@
+package semaphore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// A grant must never be believed for longer than Redis keeps it, whatever became of an Extend.
+func TestGrant_Extend(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		t.Run("with its reply lost: Redis keeps the permits for as long as the holder believes", func(t *testing.T) {
+			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
+			name := redistest.Name(t)
+			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
+			g := mustAcquire(t, l, 1)
+			lost := d.LoseReply(scripts.PermitRenew.SHA(), 1, redistest.Cut)
+			require.Error(t, g.Extend(t.Context(), 50*time.Millisecond))
+			<-lost
+			require.NoError(t, newWheel(t).Sleep(t.Context(), 200*time.Millisecond))
+			require.True(t, g.Valid(), "the earlier lease goes on")
+			_, err := other.TryAcquire(t.Context(), 1)
+			require.ErrorIs(t, err, semaphore.ErrNoPermits)
+			require.NoError(t, g.Release(t.Context()))
+		})
+
+		t.Run("to a shorter time: the lease goes on as it was", func(t *testing.T) {
+			c, _, rdb := newFaultyClient(t, redistest.Shared(t), -1)
+			name := redistest.Name(t)
+			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
+			g := mustAcquire(t, l, 1)
+			before := g.Deadline()
+			require.NoError(t, g.Extend(t.Context(), time.Millisecond))
+			require.False(t, g.Deadline().Before(before))
+			require.NoError(t, g.Err())
+			require.True(t, g.Valid())
+			left, err := other.LeaseTime(t.Context(), g.IDs()[0])
+			require.NoError(t, err)
+			require.Greater(t, left, semaphore.DefaultLease/2)
+			require.NoError(t, g.Release(t.Context()))
+		})
+
+		t.Run("on a wheel without room: a loss is announced all the same", func(t *testing.T) {
+			const room = 10
+			w, err := wheel.New(wheel.WithMaxPendingTimeouts(room))
+			require.NoError(t, err)
+			defer func() {
+				_, err := w.Stop(t.Context())
+				require.NoError(t, err)
+			}()
+			rdb := redistest.Shared(t).Client(t)
+			name := redistest.Name(t)
+			other := leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
+			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, c.Close(t.Context())) }()
+			l := leased.newLeased(c, name, semaphore.WithLease(time.Second))
+			g := mustAcquire(t, l, 1)
+			var full []wheel.Timer
+			for {
+				timer, err := w.AfterFunc(time.Hour, func() {})
+				if err != nil {
+					require.ErrorIs(t, err, wheel.ErrTooManyPending)
+					break
+				}
+				full = append(full, timer)
+			}
+			require.NoError(t, g.Extend(t.Context(), 2*time.Second))
+			require.NoError(t, other.Release(t.Context(), g.IDs()...)) // somebody takes it away
+			select {
+			case <-g.Done():
+			case <-within(t, testTimeout).Done():
+				require.FailNow(t, "the loss was not announced")
+			}
+			require.ErrorIs(t, g.Err(), semaphore.ErrLost)
+			for _, timer := range full {
+				timer.Stop()
+			}
+		})
+	})
+}

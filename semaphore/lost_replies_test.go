@@ -1,0 +1,205 @@
+package semaphore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// faulty returns a client whose network a dialer can break, one that nothing happens to, and a name.
+func newFaultyClient(t *testing.T, server *redistest.Server, retries int, opts ...semaphore.Option) (*semaphore.Client, *redistest.FaultDialer, *redis.Client) { //nolint:unparam // options as newClient takes them
+	t.Helper()
+	d := &redistest.FaultDialer{Timeout: 300 * time.Millisecond}
+	rdb := server.Client(t, func(o *redis.Options) {
+		o.Dialer = d.Dial
+		o.ReadTimeout, o.MaxRetries = 300*time.Millisecond, retries
+	})
+	// The scripts are known to the server, so that the call is one write.
+	for _, s := range scripts.All() {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
+	}
+	return newClient(t, rdb, opts...), d, server.Client(t)
+}
+
+var losses = map[string]redistest.Loss{"the connection breaks": redistest.Cut, "the connection falls silent": redistest.Swallow}
+
+func TestSemaphore_RepliesLost(t *testing.T) {
+	t.Parallel()
+	for how, loss := range losses {
+		t.Run("of an acquisition that is retried: taken once, when "+how, func(t *testing.T) {
+			t.Parallel()
+			c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
+			name := redistest.Name(t)
+			s := c.Semaphore(name)
+			mustSetPermits(t, s, 5)
+			lost := d.LoseReply(scripts.SemAcquire.SHA(), 1, loss)
+			require.NoError(t, s.Acquire(t.Context(), 2))
+			<-lost
+			require.Equal(t, "3", rdb.Get(t.Context(), name).Val())
+		})
+
+		t.Run("of an acquisition that is not: given back, when "+how, func(t *testing.T) {
+			t.Parallel()
+			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
+			name := redistest.Name(t)
+			s := c.Semaphore(name)
+			mustSetPermits(t, s, 5)
+			lost := d.LoseReply(scripts.SemAcquire.SHA(), 1, loss)
+			require.Error(t, s.Acquire(t.Context(), 2))
+			<-lost
+			poll(t, func() bool { return rdb.Get(t.Context(), name).Val() == "5" })
+			require.NoError(t, s.Acquire(t.Context(), 5))
+			require.Equal(t, "0", rdb.Get(t.Context(), name).Val())
+		})
+
+		t.Run("of a release that is retried: added once, when "+how, func(t *testing.T) {
+			t.Parallel()
+			c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
+			name := redistest.Name(t)
+			s := c.Semaphore(name, semaphore.WithMax(5))
+			mustSetPermits(t, s, 3)
+			lost := d.LoseReply(scripts.SemRelease.SHA(), 1, loss)
+			require.NoError(t, s.Release(t.Context(), 2))
+			<-lost
+			require.Equal(t, "5", rdb.Get(t.Context(), name).Val())
+			d.LoseReply(scripts.SemRelease.SHA(), 1, loss)
+			require.ErrorIs(t, s.Release(t.Context(), 1), semaphore.ErrOverRelease, "the second execution repeats the answer")
+			require.Equal(t, "5", rdb.Get(t.Context(), name).Val())
+		})
+
+		t.Run("of a release that is not: unconfirmed, and added once, when "+how, func(t *testing.T) {
+			t.Parallel()
+			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
+			name := redistest.Name(t)
+			s := c.Semaphore(name)
+			mustSetPermits(t, s, 3)
+			lost := d.LoseReply(scripts.SemRelease.SHA(), 1, loss)
+			require.ErrorIs(t, s.Release(t.Context(), 2), semaphore.ErrUnconfirmed)
+			<-lost
+			require.NoError(t, s.Release(t.Context(), 1)) // carries the question
+			require.Equal(t, "6", rdb.Get(t.Context(), name).Val())
+		})
+	}
+
+	t.Run("edits take effect once", func(t *testing.T) {
+		t.Parallel()
+		c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
+		name := redistest.Name(t)
+		s := c.Semaphore(name)
+		d.LoseReply(scripts.SemEdit.SHA(), 1, redistest.Cut)
+		mustSetPermits(t, s, 3)
+		d.LoseReply(scripts.SemEdit.SHA(), 1, redistest.Cut)
+		require.NoError(t, s.AddPermits(t.Context(), 4))
+		d.LoseReply(scripts.SemEdit.SHA(), 1, redistest.Cut)
+		n, err := s.Drain(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 7, n)
+		require.Equal(t, "0", rdb.Get(t.Context(), name).Val())
+	})
+}
+
+func TestLeased_RepliesLost(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		fair := leased.kind.name == "fair"
+		acquire, release := scripts.PermitAcquire, scripts.PermitRelease
+		if fair {
+			acquire, release = scripts.FairStep, scripts.FairStep
+		}
+		// Another client sets the permits: in the background it has those of a fair semaphore assigned, by the script that is to be lost.
+		fresh := func(t *testing.T, retries int) (*semaphore.Leased, *redistest.FaultDialer) {
+			c, d, rdb := newFaultyClient(t, redistest.Shared(t), retries)
+			name := redistest.Name(t)
+			mustSetPermits(t, leased.newLeased(newClient(t, rdb), name), 5)
+			return leased.newLeased(c, name), d
+		}
+		for how, loss := range losses {
+			t.Run("retried: acquired and released once, when "+how, func(t *testing.T) {
+				t.Parallel()
+				l, d := fresh(t, 3)
+				lost := d.LoseReply(acquire.SHA(), 1, loss)
+				g := mustAcquire(t, l, 2)
+				<-lost
+				require.EqualValues(t, 3, available(t, l))
+				lost = d.LoseReply(release.SHA(), 1, loss)
+				require.NoError(t, g.Release(t.Context()))
+				<-lost
+				require.EqualValues(t, 5, available(t, l))
+			})
+
+			t.Run("not retried: nothing stays held, when "+how, func(t *testing.T) {
+				t.Parallel()
+				l, d := fresh(t, -1)
+				lost := d.LoseReply(acquire.SHA(), 1, loss)
+				_, err := l.Acquire(t.Context(), 2)
+				require.Error(t, err)
+				<-lost
+				poll(t, func() bool { return available(t, l) == 5 })
+				g := mustAcquire(t, l, 2)
+				lost = d.LoseReply(release.SHA(), 1, loss)
+				require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrUnconfirmed)
+				<-lost
+				poll(t, func() bool { return available(t, l) == 5 })
+			})
+		}
+	})
+}
+
+func TestGrant_RedisHangsForLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	const lease = 900 * time.Millisecond
+	server := redistest.Start(t)
+	c, d, _ := newFaultyClient(t, server, 3)
+	l := c.Leased("slots", semaphore.WithLease(lease))
+	mustSetPermits(t, l, 1)
+	g := mustAcquire(t, l, 1)
+	work := g.Context(t.Context())
+	server.Pause()
+	began := time.Now()
+	<-work.Done()
+	require.Less(t, time.Since(began), lease, "before Redis could give it away")
+	require.ErrorIs(t, context.Cause(work), semaphore.ErrLost)
+	short := within(t, 100*time.Millisecond)
+	began = time.Now()
+	_, err := l.Acquire(short, 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), time.Second, "the call ends with its context")
+	server.Resume()
+	d.Reset()
+	poll(t, func() bool {
+		n, err := l.Available(t.Context())
+		return err == nil && n == 1
+	})
+	g = mustAcquire(t, l, 1)
+	require.NoError(t, g.Release(t.Context()))
+}
+
+func TestSemaphore_RedisLosesItsData(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c, _, _ := newFaultyClient(t, server, -1)
+	s, l := c.Semaphore("plain"), c.Leased("leased")
+	mustSetPermits(t, s, 2)
+	mustSetPermits(t, l, 1)
+	g := mustAcquire(t, l, 1)
+	server.Kill()
+	require.Error(t, s.Acquire(t.Context(), 1), "the error of Redis, at once")
+	require.ErrorIs(t, s.Release(t.Context(), 3), semaphore.ErrUnconfirmed)
+	require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrUnconfirmed)
+	server.Restart(t) // without data
+	rdb := server.Client(t)
+	poll(t, func() bool { return rdb.Get(t.Context(), "plain").Val() == "3" })
+	_, err := l.TryAcquire(t.Context(), 1)
+	require.ErrorIs(t, err, semaphore.ErrNotSet)
+	mustSetPermits(t, l, 1)
+	next := mustAcquire(t, l, 1)
+	require.Greater(t, next.Token(), g.Token(), "tokens rise across a loss of the data")
+	require.NoError(t, next.Release(t.Context()))
+	require.EqualValues(t, 1, available(t, l))
+}

@@ -1,0 +1,158 @@
+package semaphore_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// excludes has users take want(i, k) permits each, times times.
+func requireExclusion(t *testing.T, users, times int, total int64, newSemaphore func(i int) anySemaphore, want func(i, k int) int64) {
+	t.Helper()
+	ctx := within(t, testTimeout)
+	var held, violations atomic.Int64
+	var all sync.WaitGroup
+	var first anySemaphore
+	for i := range users {
+		s := newSemaphore(i)
+		if i == 0 {
+			first = s
+			s.setPermits(t, total)
+		}
+		all.Go(func() {
+			for k := range times {
+				n := want(i, k)
+				giveBack, err := s.acquire(ctx, n)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if held.Add(n) > total {
+					violations.Add(1)
+				}
+				held.Add(-n)
+				if err := giveBack(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, violations.Load())
+	require.Equal(t, total, available(t, first))
+}
+
+var sharedBehaviours = map[string]func(t *testing.T, d deployment){
+	"one counts what the other takes": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		s := d.newClient(t).Semaphore(j.name)
+		j.trySet(5)
+		ok, err := s.TrySetPermits(t.Context(), 9, 0)
+		require.NoError(t, err)
+		require.False(t, ok, "Java has set them")
+		require.True(t, j.tryAcquire(2))
+		require.NoError(t, s.Acquire(t.Context(), 3))
+		require.False(t, j.tryAcquire(1))
+		ok, err = s.TryAcquire(t.Context(), 1)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.NoError(t, s.Release(t.Context(), 3))
+		require.Equal(t, 3, j.available())
+		require.True(t, j.tryAcquire(3))
+		j.release(5)
+		j.addPermits(-1)
+		require.EqualValues(t, 4, available(t, s))
+	},
+	"each release wakes the other side": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		s := d.newClient(t).Semaphore(j.name)
+		heard := j.listen()
+		mustSetPermits(t, s, 1)
+		require.Equal(t, "1", heard())
+		require.True(t, j.tryAcquire(1))
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
+		awaitListeners(t, j.rdb, j.name, 2) // Java and the waiter
+		for _, n := range []int{-3, 3, 2} { // hints that are no use, and one that is
+			require.False(t, w.ended())
+			j.addPermits(n)
+		}
+		require.NoError(t, w.wait(t))
+		require.Zero(t, available(t, s))
+		for range 3 {
+			heard()
+		}
+		require.NoError(t, s.Release(t.Context(), 2))
+		require.Equal(t, "2", heard())
+		require.True(t, j.tryAcquire(2))
+	},
+	"leased: one counts, waits for, prolongs and releases what the other holds": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		l := d.newClient(t).Leased(j.name)
+		heard := j.listen()
+		mustSetPermits(t, l, 3)
+		require.Equal(t, "3", heard())
+		g := mustAcquire(t, l, 1)
+		ids, answer := j.acquireLeased(2, time.Minute)
+		require.Equal(t, "OK", answer)
+		_, answer = j.acquireLeased(1, time.Minute)
+		require.Regexp(t, `^:\d{13}$`, answer, "the end of the nearest lease, ours")
+		_, err := l.TryAcquire(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrNoPermits)
+		left, err := l.LeaseTime(t.Context(), ids[0])
+		require.NoError(t, err)
+		require.InDelta(t, time.Minute, left, float64(5*time.Second))
+		require.NoError(t, l.UpdateLease(t.Context(), ids[0], time.Hour))
+		require.NoError(t, l.Release(t.Context(), ids[0]))
+		require.Equal(t, "1", heard())
+		require.Equal(t, 1, j.releaseLeased(ids[1]))
+		require.Equal(t, "1", heard())
+		require.EqualValues(t, 2, available(t, l))
+		require.True(t, j.updateLease(g.IDs()[0], time.Hour))
+		require.NoError(t, g.Release(t.Context()))
+		require.Equal(t, "3", heard())
+		require.False(t, j.updateLease(g.IDs()[0], time.Hour))
+	},
+	"leased: a permit that Java takes away is lost to us, and wakes who waits": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		l := d.newClient(t).Leased(j.name, semaphore.WithLease(3*time.Second))
+		mustSetPermits(t, l, 1)
+		g := mustAcquire(t, l, 1)
+		other := d.newClient(t).Leased(j.name)
+		w := startCall(func() error {
+			g, err := other.Acquire(within(t, testTimeout), 1)
+			if err != nil {
+				return err
+			}
+			return g.Release(t.Context())
+		})
+		awaitListeners(t, j.rdb, j.name, 1)
+		require.Equal(t, 1, j.releaseLeased(g.IDs()...))
+		require.NoError(t, w.wait(t))
+		<-g.Done()
+		require.ErrorIs(t, g.Err(), semaphore.ErrLost)
+	},
+	"leased: what Java left behind comes back at the end of its lease, and only that": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		l := d.newClient(t).Leased(j.name)
+		mustSetPermits(t, l, 2)
+		_, answer := j.acquireLeased(1, 400*time.Millisecond)
+		require.Equal(t, "OK", answer)
+		forever, answer := j.acquireLeased(1, 0)
+		require.Equal(t, "OK", answer)
+		began := time.Now()
+		g := mustAcquire(t, l, 1)
+		require.Less(t, time.Since(began), 400*time.Millisecond+wakeLimit)
+		left, err := l.LeaseTime(t.Context(), forever[0])
+		require.NoError(t, err)
+		require.Equal(t, semaphore.Forever, left)
+		require.NoError(t, g.Release(t.Context()))
+		_, err = l.TryAcquire(t.Context(), 2)
+		require.ErrorIs(t, err, semaphore.ErrNoPermits)
+	},
+}

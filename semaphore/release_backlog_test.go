@@ -1,0 +1,56 @@
+package semaphore_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// widest is the most arguments that a script was called with.
+type argumentHook struct {
+	scriptCounter
+	words atomic.Int64
+}
+
+func (x *argumentHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if n := int64(len(cmd.Args())); n > x.words.Load() {
+			x.words.Store(n)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// However many releases an outage leaves unconfirmed, no script has to carry them all: it searches what it remembers for each.
+func TestSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
+	t.Parallel()
+	const releases, most = 350, 100
+	d := &redistest.FaultDialer{}
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.MaxRetries, o.PoolSize = d.Dial, -1, 1 })
+	x := &argumentHook{}
+	rdb.AddHook(x)
+	name := redistest.Name(t)
+	s := newClient(t, rdb).Semaphore(name)
+	mustSetPermits(t, s, 3)
+	require.NoError(t, rdb.ScriptLoad(t.Context(), scripts.SemRelease.Source()).Err())
+	d.Set(redistest.Refuse)
+	d.Reset()
+	var all []*asyncCall
+	for range releases {
+		all = append(all, startCall(func() error { return s.Release(context.Background(), 1) }))
+	}
+	for _, c := range all {
+		require.ErrorIs(t, c.wait(t), semaphore.ErrUnconfirmed)
+	}
+	d.Set(redistest.Pass)
+	other := redistest.Shared(t).Client(t)
+	poll(t, func() bool { return other.Get(t.Context(), name).Val() == "353" })
+	require.LessOrEqual(t, x.words.Load(), int64(3+3+2+4*most))
+}

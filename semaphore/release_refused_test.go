@@ -1,0 +1,128 @@
+package semaphore_test
+
+import (
+	"context"
+	"io"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// tamper is a hook into one script: what happens to the nth call of it.
+type scriptHook struct {
+	sha     string
+	calls   atomic.Int64
+	refused atomic.Int64 // answers of the server that were errors
+	nth     func(n int64, next func() error) error
+}
+
+func (x *scriptHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (x *scriptHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (x *scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !slices.Contains(cmd.Args(), any(x.sha)) {
+			return next(ctx, cmd)
+		}
+		err := x.nth(x.calls.Add(1), func() error { return next(ctx, cmd) })
+		cmd.SetErr(err)
+		if redis.IsNoReplicasError(err) {
+			x.refused.Add(1)
+		}
+		return err
+	}
+}
+
+// A server that refuses writes for a while, as in a failover, must not make releases take effect twice, nor never.
+func TestSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
+	t.Parallel()
+	setUp := func(t *testing.T, retries int, hooks ...*scriptHook) (s *semaphore.Semaphore, refuse func(bool), value func() string) {
+		server := redistest.Start(t)
+		admin, name := server.Client(t), redistest.Name(t)
+		rdb := server.Client(t, func(o *redis.Options) { o.MaxRetries = retries })
+		for _, s := range scripts.All() {
+			require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
+		}
+		for _, x := range hooks {
+			rdb.AddHook(x)
+		}
+		s = newClient(t, rdb).Semaphore(name)
+		mustSetPermits(t, s, 3)
+		refuse = func(on bool) {
+			replicas := "0"
+			if on {
+				replicas = "1"
+			}
+			require.NoError(t, admin.ConfigSet(context.Background(), "min-replicas-to-write", replicas).Err())
+		}
+		return s, refuse, func() string { return admin.Get(t.Context(), name).Val() }
+	}
+
+	t.Run("a repeat that is refused says nothing about the first copy: unconfirmed, added once", func(t *testing.T) {
+		t.Parallel()
+		x := &scriptHook{sha: scripts.SemRelease.SHA()}
+		s, _, value := setUp(t, 3, x)
+		full := redistest.Shared(t).Client(t).Eval(t.Context(), "return redis.error_reply('OOM for now')", nil).Err()
+		require.ErrorContains(t, full, "OOM")
+		x.nth = func(n int64, next func() error) error {
+			switch n {
+			case 1:
+				_ = next()
+				return io.ErrUnexpectedEOF // the reply is lost
+			case 2:
+				return full
+			}
+			return next()
+		}
+		require.ErrorIs(t, s.Release(t.Context(), 2), semaphore.ErrUnconfirmed)
+		require.NoError(t, s.Release(t.Context(), 1))
+		require.Equal(t, "6", value())
+	})
+
+	t.Run("one that is unconfirmed outlives refusals", func(t *testing.T) {
+		t.Parallel()
+		x := &scriptHook{sha: scripts.SemRelease.SHA()}
+		s, refuse, value := setUp(t, -1, x)
+		x.nth = func(n int64, next func() error) error {
+			if n == 1 {
+				refuse(true)
+				return io.ErrUnexpectedEOF // the call is lost
+			}
+			return next()
+		}
+		require.ErrorIs(t, s.Release(t.Context(), 2), semaphore.ErrUnconfirmed)
+		poll(t, func() bool { return x.refused.Load() > 0 })
+		refuse(false)
+		poll(t, func() bool { return value() == "5" })
+	})
+
+	t.Run("permits of a waiter who has gone come back after refusals", func(t *testing.T) {
+		t.Parallel()
+		x := &scriptHook{sha: scripts.SemAcquire.SHA()}
+		releases := &scriptHook{sha: scripts.SemRelease.SHA(), nth: func(_ int64, next func() error) error { return next() }}
+		s, refuse, value := setUp(t, -1, x, releases)
+		ctx, cancel := context.WithCancel(t.Context())
+		x.nth = func(n int64, next func() error) error {
+			err := next()
+			if n == 1 {
+				cancel()
+				refuse(true)
+			}
+			return err
+		}
+		require.ErrorIs(t, s.Acquire(ctx, 2), context.Canceled)
+		poll(t, func() bool { return releases.refused.Load() > 0 })
+		refuse(false)
+		poll(t, func() bool { return value() == "3" })
+	})
+}

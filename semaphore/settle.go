@@ -1,0 +1,230 @@
+package semaphore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// This file finds out what became of calls on a Semaphore that Redis has not confirmed. Every acquiring and
+// every releasing call settles those before it; see sequence.go. While callers make none, calls that carry
+// nothing else do.
+
+const (
+	settlePause    = 250 * time.Millisecond // before the first such call; doubled after each, up to
+	maxSettlePause = 5 * time.Second
+)
+
+// settleLater makes settling calls in the background until nothing is unconfirmed.
+func (c *Client) settleLater(name string) {
+	if c.unconfirmed.startPolling(name) {
+		c.settleAfter(name, settlePause)
+	}
+}
+
+func (c *Client) settleAfter(name string, pause time.Duration) {
+	_, err := c.wheel.AfterFunc(pause/2+rand.N(pause/2), func() {
+		if !c.gate.Enter() {
+			return // Close settles
+		}
+		defer c.gate.Leave()
+		if c.unconfirmed.removeExpired(name, time.Now()) {
+			c.logger.LogAttrs(context.Background(), slog.LevelWarn, "semaphore: gave up confirming calls",
+				slog.String("name", name))
+		}
+		c.settle(context.Background(), name)
+		if !c.unconfirmed.stopPollingIfEmpty(name) {
+			c.settleAfter(name, min(2*pause, maxSettlePause))
+		}
+	})
+	if err != nil {
+		c.unconfirmed.stopPolling(name)
+		c.logger.LogAttrs(context.Background(), slog.LevelWarn,
+			"semaphore: calls stay unconfirmed until the next call",
+			slog.String("name", name), slog.Any("error", err))
+	}
+}
+
+// settle makes one settling call of each kind that is needed.
+func (c *Client) settle(ctx context.Context, name string) {
+	acquisitions, releases := c.unconfirmed.has(name)
+	if acquisitions {
+		_, _ = c.counting.Try(ctx, name, 0) // fails at once behind waiters, whose own looks settle
+	}
+	if releases {
+		_, _ = c.countingReleases.Try(ctx, name, &countingRelease{ifExists: true})
+	}
+}
+
+// settleAll settles every semaphore while the Client is being closed, when the queue of acquisitions is
+// closed already. It tries a few times: after it, nothing else would give the permits back.
+func (c *Client) settleAll(ctx context.Context) error {
+	pause := 100 * time.Millisecond
+	for {
+		for _, name := range c.unconfirmed.names() {
+			if ctx.Err() != nil {
+				break
+			}
+			_, _ = c.attemptCounting(name, nil)
+			_, _ = c.countingReleases.Try(ctx, name, &countingRelease{ifExists: true})
+		}
+		names := c.unconfirmed.names()
+		if len(names) == 0 {
+			return nil
+		}
+		if pause > time.Second || c.wheel.Sleep(ctx, pause) != nil {
+			return fmt.Errorf("calls on %d semaphores: %w", len(names), ErrUnconfirmed)
+		}
+		pause *= 2
+	}
+}
+
+// unconfirmedCalls holds, by semaphore, the calls of this process whose outcome is unknown. It is safe for
+// concurrent use. The zero value is empty.
+type unconfirmedCalls struct {
+	mu       sync.Mutex
+	acquired map[string]unconfirmedAcquisitions
+	released map[string][]*countingRelease
+	polling  map[string]bool // a wheel entry or a running call settles
+}
+
+// unconfirmedAcquisitions stands for all acquiring calls after the last confirmed one.
+type unconfirmedAcquisitions struct {
+	lastConfirmed uint64
+	retryUntil    time.Time
+}
+
+// lastConfirmed returns the sequence number of the last acquiring call before seq whose outcome is known.
+func (u *unconfirmedCalls) lastConfirmed(name string, seq uint64) uint64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if a, ok := u.acquired[name]; ok {
+		return a.lastConfirmed
+	}
+	return seq - 1
+}
+
+// addAcquisition adds an acquiring call. Earlier ones keep their lastConfirmed.
+func (u *unconfirmedCalls) addAcquisition(name string, lastConfirmed uint64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, ok := u.acquired[name]; ok {
+		return
+	}
+	if u.acquired == nil {
+		u.acquired = make(map[string]unconfirmedAcquisitions)
+	}
+	u.acquired[name] = unconfirmedAcquisitions{lastConfirmed, time.Now().Add(retryTimeout)}
+}
+
+func (u *unconfirmedCalls) removeAcquisitions(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.acquired, name)
+}
+
+// releases returns a copy of the unconfirmed releases, in the order in which they were made.
+func (u *unconfirmedCalls) releases(name string) []*countingRelease {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.released[name])
+}
+
+func (u *unconfirmedCalls) setReleases(name string, releases []*countingRelease) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.setReleasesLocked(name, releases)
+}
+
+func (u *unconfirmedCalls) setReleasesLocked(name string, releases []*countingRelease) {
+	if len(releases) == 0 {
+		delete(u.released, name)
+		return
+	}
+	if u.released == nil {
+		u.released = make(map[string][]*countingRelease)
+	}
+	u.released[name] = releases
+}
+
+// removeExpired removes what has been retried for too long and reports whether there was any.
+func (u *unconfirmedCalls) removeExpired(name string, now time.Time) (expired bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if a, ok := u.acquired[name]; ok && now.After(a.retryUntil) {
+		delete(u.acquired, name)
+		expired = true
+	}
+	var keep []*countingRelease
+	for _, release := range u.released[name] {
+		if now.After(release.retryUntil) {
+			expired = true
+		} else {
+			keep = append(keep, release)
+		}
+	}
+	u.setReleasesLocked(name, keep)
+	return expired
+}
+
+// has reports which kinds of calls are unconfirmed.
+func (u *unconfirmedCalls) has(name string) (acquisitions, releases bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.hasLocked(name)
+}
+
+func (u *unconfirmedCalls) hasLocked(name string) (acquisitions, releases bool) {
+	_, acquisitions = u.acquired[name]
+	return acquisitions, len(u.released[name]) > 0
+}
+
+// names returns the semaphores with unconfirmed calls.
+func (u *unconfirmedCalls) names() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	names := slices.Collect(maps.Keys(u.acquired))
+	for name := range u.released {
+		if _, both := u.acquired[name]; !both {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// startPolling reports whether the caller is to settle, because nothing else does.
+func (u *unconfirmedCalls) startPolling(name string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.polling[name] {
+		return false
+	}
+	if u.polling == nil {
+		u.polling = make(map[string]bool)
+	}
+	u.polling[name] = true
+	return true
+}
+
+// stopPolling ends what startPolling began, although calls may be unconfirmed.
+func (u *unconfirmedCalls) stopPolling(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.polling, name)
+}
+
+// stopPollingIfEmpty ends what startPolling began if no call is unconfirmed, and reports whether it did.
+func (u *unconfirmedCalls) stopPollingIfEmpty(name string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if acquisitions, releases := u.hasLocked(name); acquisitions || releases {
+		return false
+	}
+	delete(u.polling, name)
+	return true
+}
