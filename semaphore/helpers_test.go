@@ -43,14 +43,6 @@ func newClient(t testing.TB, rdb redis.UniversalClient, opts ...semaphore.Option
 	return c
 }
 
-// skipIfShort skips a test that takes more than a second.
-func skipIfShort(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("takes more than a second")
-	}
-}
-
 // newSharedClient returns a client on the shared server, the Redis client that it uses, and a name.
 func newSharedClient(t testing.TB) (*semaphore.Client, *redis.Client, string) {
 	t.Helper()

@@ -126,14 +126,6 @@ type leasedKind struct {
 	newLeased func(c *semaphore.Client, name string, opts ...semaphore.LeasedOption) *semaphore.Leased
 }
 
-// leasesKey returns the key in which Redis keeps the leases.
-func (k leasedKind) leasesKey(name string) string {
-	if k.name == "fair" {
-		return scripts.SuffixName(name, "fair:leases")
-	}
-	return leasesKey(name)
-}
-
 // forEachLeasedKind runs a test on both kinds with leases.
 func forEachLeasedKind(t *testing.T, f func(t *testing.T, leased leasedKind)) {
 	t.Helper()
