@@ -15,7 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// Err tells what Acquire would return, before anything is sent.
+// Err returns what Acquire would return. It sends nothing.
 func TestErr_ReportsBadNamesAndOptions(t *testing.T) {
 	t.Parallel()
 	dialer := &redistest.FaultDialer{}
@@ -34,7 +34,7 @@ func TestErr_ReportsBadNamesAndOptions(t *testing.T) {
 	require.Zero(t, dialer.Conns())
 }
 
-// Of an option that is given twice the last counts.
+// If an option is given twice, the last one counts.
 func TestOptions_TheLastCounts(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
@@ -49,10 +49,10 @@ func TestOptions_TheLastCounts(t *testing.T) {
 	require.NoError(t, g.Release(t.Context()))
 }
 
-// client has an unexported name, so that New does not see it inside a client of another make.
+// client has an unexported name, so that New does not find it inside a client of an unknown type.
 type client redis.UniversalClient
 
-type otherMake struct{ client }
+type unknownClient struct{ client }
 
 type wrapper struct{ redis.UniversalClient }
 
@@ -62,8 +62,8 @@ func TestNew_WrappedClients(t *testing.T) {
 		wrap func(redis.UniversalClient) redis.UniversalClient
 		warn bool
 	}{
-		"in a struct":     {func(rdb redis.UniversalClient) redis.UniversalClient { return wrapper{rdb} }, false},
-		"of another make": {func(rdb redis.UniversalClient) redis.UniversalClient { return otherMake{rdb} }, true},
+		"in a struct":        {func(rdb redis.UniversalClient) redis.UniversalClient { return wrapper{rdb} }, false},
+		"of an unknown type": {func(rdb redis.UniversalClient) redis.UniversalClient { return unknownClient{rdb} }, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

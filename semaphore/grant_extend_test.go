@@ -12,10 +12,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// A grant must never be believed for longer than Redis keeps it, whatever became of an Extend.
+// Whatever becomes of an Extend, a grant is not valid for longer than Redis keeps its permits.
 func TestGrant_Extend(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
-		t.Run("with its reply lost: Redis keeps the permits for as long as the holder believes", func(t *testing.T) {
+		t.Run("its reply is lost: Redis keeps the permits for as long as the grant is valid", func(t *testing.T) {
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
 			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
@@ -25,13 +25,13 @@ func TestGrant_Extend(t *testing.T) {
 			require.Error(t, g.Extend(t.Context(), 50*time.Millisecond))
 			<-lost
 			require.NoError(t, newWheel(t).Sleep(t.Context(), 200*time.Millisecond))
-			require.True(t, g.Valid(), "the earlier lease goes on")
+			require.True(t, g.Valid(), "by the earlier lease")
 			_, err := other.TryAcquire(t.Context(), 1)
 			require.ErrorIs(t, err, semaphore.ErrNoPermits)
 			require.NoError(t, g.Release(t.Context()))
 		})
 
-		t.Run("to a shorter time: the lease goes on as it was", func(t *testing.T) {
+		t.Run("to a shorter time: the lease stays", func(t *testing.T) {
 			c, _, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
 			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
@@ -48,7 +48,17 @@ func TestGrant_Extend(t *testing.T) {
 			require.NoError(t, g.Release(t.Context()))
 		})
 
-		t.Run("on a wheel without room: a loss is announced all the same", func(t *testing.T) {
+		t.Run("of permits whose key was overwritten: they are lost", func(t *testing.T) {
+			c, rdb, name := newSharedClient(t)
+			l := leased.newLeased(c, name)
+			mustSetPermits(t, l, 1)
+			g := mustAcquire(t, l, 1)
+			require.NoError(t, rdb.Set(t.Context(), leased.leasesKey(name), "mine", time.Minute).Err())
+			require.ErrorIs(t, g.Extend(t.Context(), time.Minute), semaphore.ErrLost)
+			require.False(t, g.Valid())
+		})
+
+		t.Run("on a full wheel: a loss is announced", func(t *testing.T) {
 			const room = 10
 			w, err := wheel.New(wheel.WithMaxPendingTimeouts(room))
 			require.NoError(t, err)
@@ -75,7 +85,7 @@ func TestGrant_Extend(t *testing.T) {
 				full = append(full, timer)
 			}
 			require.NoError(t, g.Extend(t.Context(), 2*time.Second))
-			require.NoError(t, other.Release(t.Context(), g.IDs()...)) // somebody takes it away
+			require.NoError(t, other.Release(t.Context(), g.IDs()...)) // another client releases it
 			select {
 			case <-g.Done():
 			case <-within(t, testTimeout).Done():

@@ -10,11 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// Whichever of the two comes first, the permits are back when both have returned.
+// When Release and Close have returned, in any order, all permits are free.
 func TestGrant_ReleaseDuringClose(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		const rounds, grants = 300, 8
@@ -53,17 +52,14 @@ func TestGrant_ReleaseDuringClose(t *testing.T) {
 	})
 }
 
-// Permits whose key was overwritten by another type were lost.
+// Permits whose key was overwritten are lost.
 func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		c, rdb, name := newSharedClient(t)
 		l := leased.newLeased(c, name)
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
-		key := scripts.SuffixName(name, "timeout")
-		if leased.kind.name == "fair" {
-			key = scripts.SuffixName(name, "fair:leases")
-		}
+		key := leased.leasesKey(name)
 		require.NoError(t, rdb.Del(t.Context(), key).Err())
 		require.NoError(t, rdb.Set(t.Context(), key, "mine", time.Minute).Err())
 		err := g.Release(t.Context())
@@ -73,8 +69,10 @@ func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 	})
 }
 
-// The first copy of a release was executed, and its reply lost; the second came when the lease was over.
+// The first copy of a release is executed and its reply lost; the second arrives after the end of the
+// lease.
 func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
+	skipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		const lease = 600 * time.Millisecond
 		server := redistest.Shared(t)
@@ -94,7 +92,7 @@ func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 	})
 }
 
-// A nil or zero Grant is not held, and nothing about it panics or reaches Redis.
+// A nil or zero Grant is not held; its methods neither panic nor talk to Redis.
 func TestGrant_NilAndZeroAreNotHeld(t *testing.T) {
 	t.Parallel()
 	var none *semaphore.Grant

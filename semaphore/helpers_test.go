@@ -22,8 +22,8 @@ const (
 	// testTimeout bounds what a test waits for.
 	testTimeout = redistest.Patience
 
-	// wakeLimit bounds how long a wake-up takes on a busy machine. Tests in which the poll must not wake use polls of
-	// an hour.
+	// wakeLimit bounds how long a wake-up takes on a busy machine. Tests in which the poll must not wake
+	// use polls of an hour.
 	wakeLimit = 4 * time.Second
 )
 
@@ -50,7 +50,8 @@ func newSharedClient(t testing.TB) (*semaphore.Client, *redis.Client, string) {
 	return newClient(t, rdb), rdb, redistest.Name(t)
 }
 
-// awaitListeners returns when n clients are subscribed to the channel of the semaphore, on any node and sharded or not.
+// awaitListeners returns when n clients are subscribed to the channel of the semaphore, on any node and
+// sharded or not.
 func awaitListeners(t testing.TB, rdb redis.UniversalClient, name string, n int64) {
 	t.Helper()
 	channel := scripts.SemChannel(name)
@@ -79,7 +80,7 @@ func busyWait(d time.Duration) {
 	}
 }
 
-// asyncCall is something under way on a goroutine of its own.
+// asyncCall is a call on a goroutine of its own.
 type asyncCall struct {
 	done chan struct{}
 	err  error

@@ -25,7 +25,7 @@ func requireInvalid(t *testing.T, err error, field string) {
 	require.ErrorContains(t, err, field)
 }
 
-// calls are all methods that talk to Redis.
+// allMethods returns all methods that talk to Redis.
 func allMethods(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx context.Context) error {
 	const id = "0123456789abcdef0123456789abcdef"
 	return map[string]func(ctx context.Context) error{
@@ -57,7 +57,7 @@ func allMethods(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx
 	}
 }
 
-// called returns what the callback got.
+// callbackError returns the error that the callback gets.
 func callbackError(begin func(f func(error))) error {
 	got := make(chan error, 1)
 	begin(func(err error) { got <- err })
@@ -82,12 +82,12 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 		requireInvalid(t, f(nil), "context")
 		ended, cancel := context.WithCancelCause(ctx)
 		cancel(errors.New("had enough"))
-		if err := f(ended); !strings.HasPrefix(what, "Semaphore.Release") { // which does not depend on its context
+		if err := f(ended); !strings.HasPrefix(what, "Semaphore.Release") { // Release ignores the end of its context
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorContains(t, err, "had enough")
 		}
 	}
-	require.NoError(t, rdb.Del(ctx, name).Err()) // what the releases made
+	require.NoError(t, rdb.Del(ctx, name).Err()) // the releases have created it
 	before := count.scripts()
 	for field, errs := range map[string][]error{
 		"n": {
@@ -109,7 +109,7 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 			requireInvalid(t, err, field)
 		}
 	}
-	require.ErrorIs(t, l.Release(ctx, "x"), semaphore.ErrNotHeld, "what is no id is not held either")
+	require.ErrorIs(t, l.Release(ctx, "x"), semaphore.ErrNotHeld, "an invalid id is not held")
 	require.Equal(t, before, count.scripts(), "nothing reached Redis")
 	require.Zero(t, rdb.Exists(ctx, name).Val())
 	require.Panics(t, func() { s.AcquireFunc(ctx, 1, nil) })
@@ -133,7 +133,7 @@ func TestSemaphore_ZeroTooManyOrNeverSet(t *testing.T) {
 			require.NoError(t, b(ctx))
 		}
 		require.NoError(t, callbackError(func(f func(error)) { s.acquireFunc(t.Context(), 0, func(_ releaseFunc, err error) { f(err) }) }))
-		require.Zero(t, count.scripts(), "nothing is asked for nothing")
+		require.Zero(t, count.scripts(), "a request for no permits sends nothing")
 
 		_, err := s.acquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
@@ -143,7 +143,7 @@ func TestSemaphore_ZeroTooManyOrNeverSet(t *testing.T) {
 		require.Zero(t, available(t, s))
 
 		s.setPermits(t, 2)
-		if k.name != "counting" { // which does not know how many there are
+		if k.name != "counting" { // a counting semaphore does not know the total
 			began := time.Now()
 			_, err = s.acquire(t.Context(), 3)
 			require.ErrorIs(t, err, semaphore.ErrExceedsPermits)
@@ -166,7 +166,7 @@ func TestLeased_InvalidReleasesAddNoPermits(t *testing.T) {
 
 		g := mustAcquire(t, l, 1)
 		require.NoError(t, g.Release(t.Context()))
-		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrNotHeld, "twice is once")
+		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrNotHeld, "the second release does nothing")
 		require.ErrorIs(t, l.Release(t.Context(), g.IDs()...), semaphore.ErrNotHeld)
 		require.ErrorIs(t, l.Release(t.Context(), foreign.IDs()...), semaphore.ErrNotHeld)
 		require.ErrorIs(t, l.UpdateLease(t.Context(), foreign.IDs()[0], time.Minute), semaphore.ErrNotHeld)
@@ -179,13 +179,13 @@ func TestLeased_InvalidReleasesAddNoPermits(t *testing.T) {
 		require.ErrorIs(t, expired.Release(t.Context()), semaphore.ErrLost)
 		poll(t, func() bool { return available(t, l) == 3 })
 		require.ErrorIs(t, l.Release(t.Context(), expired.IDs()...), semaphore.ErrNotHeld)
-		require.EqualValues(t, 3, available(t, l), "counts unharmed")
+		require.EqualValues(t, 3, available(t, l), "no permit was added")
 		require.NoError(t, foreign.Err())
 		require.EqualValues(t, 0, available(t, stranger))
 	})
 }
 
-// A key that holds something else is named, and left alone.
+// A key of another kind is reported and not changed.
 func TestSemaphore_WrongKind(t *testing.T) {
 	t.Parallel()
 	words := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, "words", 0).Err() }
@@ -200,7 +200,7 @@ func TestSemaphore_WrongKind(t *testing.T) {
 		key  func(name string) string
 		put  func(c *redis.Client, key string) error
 		made func(*semaphore.Client, string, ...semaphore.LeasedOption) *semaphore.Leased
-		who  string
+		only string
 	}{
 		"words where permits are counted":          {same, words, (*semaphore.Client).Leased, ""},
 		"a fraction where permits are counted":     {same, fraction, (*semaphore.Client).Leased, ""},
@@ -215,12 +215,12 @@ func TestSemaphore_WrongKind(t *testing.T) {
 			require.NoError(t, x.put(rdb, x.key(name)))
 			before := rdb.Dump(t.Context(), x.key(name)).Val()
 			for call, f := range allMethods(c.Semaphore(name), x.made(c, name)) {
-				if !strings.HasPrefix(call, x.who) {
+				if !strings.HasPrefix(call, x.only) {
 					continue
 				}
 				want := semaphore.ErrWrongKind
 				if strings.Contains(what, "count") && call == "Leased.UpdateLease" {
-					want = semaphore.ErrNotHeld // for that the number of permits does not matter
+					want = semaphore.ErrNotHeld // it does not read the number of permits
 				}
 				require.ErrorIs(t, f(within(t, testTimeout)), want, call)
 			}
@@ -229,7 +229,7 @@ func TestSemaphore_WrongKind(t *testing.T) {
 	}
 }
 
-// A semaphore of one name is fair or it is not: the one that is set second is refused.
+// A Leased and a FairLeased cannot share a name: the one that is set second is refused.
 func TestLeased_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)

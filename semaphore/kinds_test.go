@@ -79,7 +79,7 @@ func (l leasedSemaphore) acquireFunc(ctx context.Context, n int64, f func(releas
 	return l.AcquireFunc(ctx, n, func(g *semaphore.Grant, err error) { f(l.releaseOf(g, err)) })
 }
 
-// kind is a kind of semaphore: counting, leased or fair.
+// kind is one of the three kinds of semaphores.
 type kind struct {
 	name         string
 	newSemaphore func(c *semaphore.Client, name string) anySemaphore
@@ -154,8 +154,8 @@ func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string,
 	})
 }
 
-// awaitQueued returns when n requests are queued in Redis. Only a fair semaphore queues those behind the first of a
-// process there; for the others awaitQueued returns at once.
+// awaitQueued returns when n requests are queued in Redis. Only a fair semaphore queues those behind the
+// first of a process there; for the others awaitQueued returns at once.
 func (k kind) awaitQueued(t testing.TB, rdb redis.UniversalClient, name string, n int64) {
 	t.Helper()
 	if k.name == "fair" {

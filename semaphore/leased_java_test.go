@@ -13,7 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// javaAcquire takes a permit as RPermitExpirableSemaphore does, for a lease by a clock that is skewed.
+// javaAcquire takes a permit as RPermitExpirableSemaphore does, with a lease by the client's clock.
 func javaAcquire(t testing.TB, rdb redis.UniversalClient, name string, lease time.Duration) (id string) {
 	t.Helper()
 	raw := strings.Repeat("j", 15) + string(rune('a'+len(name)%26))
@@ -29,7 +29,7 @@ func javaAcquire(t testing.TB, rdb redis.UniversalClient, name string, lease tim
 func TestLeased_SharesPermitsWithJava(t *testing.T) {
 	t.Parallel()
 
-	t.Run("it counts what Java holds, takes back what expired, and never what does not expire", func(t *testing.T) {
+	t.Run("Go counts Java's permits, reclaims expired ones, and never those that do not expire", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		l := c.Leased(name)
@@ -60,7 +60,7 @@ func TestLeased_SharesPermitsWithJava(t *testing.T) {
 		require.EqualValues(t, 2, available(t, l))
 	})
 
-	t.Run("Java finds its form, and its release wakes", func(t *testing.T) {
+	t.Run("Go writes Java's format, and Java's release wakes Go", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		l := c.Leased(name)
@@ -81,7 +81,7 @@ func TestLeased_SharesPermitsWithJava(t *testing.T) {
 		began := time.Now()
 		raw, err = hex.DecodeString(id)
 		require.NoError(t, err)
-		_, err = rdb.TxPipelined(t.Context(), func(tx redis.Pipeliner) error { // in one go, as Java's script
+		_, err = rdb.TxPipelined(t.Context(), func(tx redis.Pipeliner) error { // atomically, as Java's script
 			tx.ZRem(t.Context(), leasesKey(name), string(raw))
 			tx.Incr(t.Context(), name)
 			tx.Publish(t.Context(), scripts.SemChannel(name), "1")
@@ -93,7 +93,7 @@ func TestLeased_SharesPermitsWithJava(t *testing.T) {
 		require.NoError(t, next.Release(t.Context()))
 	})
 
-	t.Run("a renewal does not bring back what was released", func(t *testing.T) {
+	t.Run("a renewal does not restore a released permit", func(t *testing.T) {
 		t.Parallel()
 		_, rdb, name := newSharedClient(t)
 		got, err := scripts.PermitRenew.Run(t.Context(), rdb, []string{leasesKey(name)}, "GT", 1000, 1, "0123456789abcdef").Int64Slice()

@@ -13,7 +13,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// faulty returns a client whose network a dialer can break, one that nothing happens to, and a name.
+// newFaultyClient returns a client on a network that the dialer can break, and a Redis client on a sound
+// one.
 func newFaultyClient(t *testing.T, server *redistest.Server, retries int, opts ...semaphore.Option) (*semaphore.Client, *redistest.FaultDialer, *redis.Client) { //nolint:unparam // options as newClient takes them
 	t.Helper()
 	d := &redistest.FaultDialer{Timeout: 300 * time.Millisecond}
@@ -21,7 +22,7 @@ func newFaultyClient(t *testing.T, server *redistest.Server, retries int, opts .
 		o.Dialer = d.Dial
 		o.ReadTimeout, o.MaxRetries = 300*time.Millisecond, retries
 	})
-	// The scripts are known to the server, so that the call is one write.
+	// The server has loaded the scripts, so that each call is one write.
 	for _, s := range scripts.All() {
 		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
 	}
@@ -33,7 +34,7 @@ var losses = map[string]redistest.Loss{"the connection breaks": redistest.Cut, "
 func TestSemaphore_RepliesLost(t *testing.T) {
 	t.Parallel()
 	for how, loss := range losses {
-		t.Run("of an acquisition that is retried: taken once, when "+how, func(t *testing.T) {
+		t.Run("acquisition, retried: taken once when "+how, func(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
 			name := redistest.Name(t)
@@ -45,7 +46,7 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 			require.Equal(t, "3", rdb.Get(t.Context(), name).Val())
 		})
 
-		t.Run("of an acquisition that is not: given back, when "+how, func(t *testing.T) {
+		t.Run("acquisition, not retried: given back when "+how, func(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
@@ -59,7 +60,7 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 			require.Equal(t, "0", rdb.Get(t.Context(), name).Val())
 		})
 
-		t.Run("of a release that is retried: added once, when "+how, func(t *testing.T) {
+		t.Run("release, retried: added once when "+how, func(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
 			name := redistest.Name(t)
@@ -74,7 +75,7 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 			require.Equal(t, "5", rdb.Get(t.Context(), name).Val())
 		})
 
-		t.Run("of a release that is not: unconfirmed, and added once, when "+how, func(t *testing.T) {
+		t.Run("release, not retried: unconfirmed and added once when "+how, func(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
@@ -83,7 +84,7 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 			lost := d.LoseReply(scripts.SemRelease.SHA(), 1, loss)
 			require.ErrorIs(t, s.Release(t.Context(), 2), semaphore.ErrUnconfirmed)
 			<-lost
-			require.NoError(t, s.Release(t.Context(), 1)) // carries the question
+			require.NoError(t, s.Release(t.Context(), 1)) // carries the unconfirmed release, too
 			require.Equal(t, "6", rdb.Get(t.Context(), name).Val())
 		})
 	}
@@ -112,7 +113,8 @@ func TestLeased_RepliesLost(t *testing.T) {
 		if fair {
 			acquire, release = scripts.FairStep, scripts.FairStep
 		}
-		// Another client sets the permits: in the background it has those of a fair semaphore assigned, by the script that is to be lost.
+		// Another client sets the permits: it assigns those of a fair semaphore in the background, by the
+		// script whose reply is lost below.
 		fresh := func(t *testing.T, retries int) (*semaphore.Leased, *redistest.FaultDialer) {
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), retries)
 			name := redistest.Name(t)
@@ -120,7 +122,7 @@ func TestLeased_RepliesLost(t *testing.T) {
 			return leased.newLeased(c, name), d
 		}
 		for how, loss := range losses {
-			t.Run("retried: acquired and released once, when "+how, func(t *testing.T) {
+			t.Run("retried: acquired and released once when "+how, func(t *testing.T) {
 				t.Parallel()
 				l, d := fresh(t, 3)
 				lost := d.LoseReply(acquire.SHA(), 1, loss)
@@ -133,7 +135,7 @@ func TestLeased_RepliesLost(t *testing.T) {
 				require.EqualValues(t, 5, available(t, l))
 			})
 
-			t.Run("not retried: nothing stays held, when "+how, func(t *testing.T) {
+			t.Run("not retried: nothing stays held when "+how, func(t *testing.T) {
 				t.Parallel()
 				l, d := fresh(t, -1)
 				lost := d.LoseReply(acquire.SHA(), 1, loss)
@@ -163,7 +165,7 @@ func TestGrant_RedisHangsForLongerThanTheLease(t *testing.T) {
 	server.Pause()
 	began := time.Now()
 	<-work.Done()
-	require.Less(t, time.Since(began), lease, "before Redis could give it away")
+	require.Less(t, time.Since(began), lease, "before Redis can grant it again")
 	require.ErrorIs(t, context.Cause(work), semaphore.ErrLost)
 	short := within(t, 100*time.Millisecond)
 	began = time.Now()
@@ -189,7 +191,7 @@ func TestSemaphore_RedisLosesItsData(t *testing.T) {
 	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)
 	server.Kill()
-	require.Error(t, s.Acquire(t.Context(), 1), "the error of Redis, at once")
+	require.Error(t, s.Acquire(t.Context(), 1), "an outage fails the call")
 	require.ErrorIs(t, s.Release(t.Context(), 3), semaphore.ErrUnconfirmed)
 	require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrUnconfirmed)
 	server.Restart(t) // without data

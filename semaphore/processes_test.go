@@ -21,10 +21,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// The test binary runs itself as the other processes of a fleet. What a child does is its role; the rest comes by environment.
+// The test binary runs itself as other processes. The environment tells a child its role and its
+// parameters.
 const (
-	roleHold  = "hold"  // take a leased permit, say so, and keep it until stdin ends
-	roleSweep = "sweep" // see sweep_test.go
+	roleHold  = "hold"  // hold a leased permit until stdin ends
+	roleSweep = "sweep" // see sweep_child_test.go
 
 	childAddr  = "SEMAPHORE_TEST_ADDR"
 	childName  = "SEMAPHORE_TEST_NAME"
@@ -66,7 +67,7 @@ func runChild(role string) (err error) {
 	return fmt.Errorf("unknown role %q", role)
 }
 
-// process is a child that talks by lines and ends when its stdin does. It is killed with the test.
+// process is a child that writes lines and ends when its stdin does. It is killed with the test.
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -95,6 +96,7 @@ func (p *process) line() (string, error) {
 }
 
 func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
 	l := c.Leased(name)
@@ -104,7 +106,7 @@ func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "held", line)
 
-	// The watchdog keeps it for more than a lease.
+	// Renewal keeps the permit for more than a lease.
 	_, err = l.Acquire(within(t, childLease+childLease/2), 1)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
@@ -118,13 +120,14 @@ func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.wait(t))
 	took := time.Since(dead)
-	require.GreaterOrEqual(t, took, due-10*time.Millisecond, "not before the dead holder's lease ended")
-	require.Less(t, took, due+semaphore.DefaultPoll, "at the lease's end, or on a machine that stalls at the poll after it")
+	require.GreaterOrEqual(t, took, due-10*time.Millisecond, "not before the lease of the dead holder ends")
+	require.Less(t, took, due+semaphore.DefaultPoll, "at the end of the lease, or at the next poll on a stalled machine")
 	t.Logf("%v of the lease were left; taken over after %v", due, took)
 	require.NoError(t, next.Release(t.Context()))
 }
 
-// nearest tells whether a permit is held and the time until the nearest lease ends, by the server's clock.
+// nextExpiry reports whether a permit is held and the time until the next lease ends, by the clock of the
+// server.
 func nextExpiry(ctx context.Context, rdb redis.UniversalClient, name string) (held bool, left time.Duration, err error) {
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {

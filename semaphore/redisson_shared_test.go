@@ -11,7 +11,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// excludes has users take want(i, k) permits each, times times.
+// requireExclusion fails unless users never hold more than total permits together. User i acquires want(i,
+// k) permits in its k-th turn.
 func requireExclusion(t *testing.T, users, times int, total int64, newSemaphore func(i int) anySemaphore, want func(i, k int) int64) {
 	t.Helper()
 	ctx := within(t, testTimeout)
@@ -27,7 +28,7 @@ func requireExclusion(t *testing.T, users, times int, total int64, newSemaphore 
 		all.Go(func() {
 			for k := range times {
 				n := want(i, k)
-				giveBack, err := s.acquire(ctx, n)
+				release, err := s.acquire(ctx, n)
 				if err != nil {
 					t.Error(err)
 					return
@@ -36,7 +37,7 @@ func requireExclusion(t *testing.T, users, times int, total int64, newSemaphore 
 					violations.Add(1)
 				}
 				held.Add(-n)
-				if err := giveBack(t.Context()); err != nil {
+				if err := release(t.Context()); err != nil {
 					t.Error(err)
 					return
 				}
@@ -49,7 +50,7 @@ func requireExclusion(t *testing.T, users, times int, total int64, newSemaphore 
 }
 
 var sharedBehaviours = map[string]func(t *testing.T, d deployment){
-	"one counts what the other takes": func(t *testing.T, d deployment) {
+	"each side counts the permits of the other": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
 		s := d.newClient(t).Semaphore(j.name)
 		j.trySet(5)
@@ -78,7 +79,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.True(t, j.tryAcquire(1))
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		awaitListeners(t, j.rdb, j.name, 2) // Java and the waiter
-		for _, n := range []int{-3, 3, 2} { // hints that are no use, and one that is
+		for _, n := range []int{-3, 3, 2} { // only the last makes enough permits free
 			require.False(t, w.ended())
 			j.addPermits(n)
 		}
@@ -91,7 +92,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.Equal(t, "2", heard())
 		require.True(t, j.tryAcquire(2))
 	},
-	"leased: one counts, waits for, prolongs and releases what the other holds": func(t *testing.T, d deployment) {
+	"leased: each side counts, prolongs and releases the permits of the other": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
 		l := d.newClient(t).Leased(j.name)
 		heard := j.listen()
@@ -101,7 +102,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		ids, answer := j.acquireLeased(2, time.Minute)
 		require.Equal(t, "OK", answer)
 		_, answer = j.acquireLeased(1, time.Minute)
-		require.Regexp(t, `^:\d{13}$`, answer, "the end of the nearest lease, ours")
+		require.Regexp(t, `^:\d{13}$`, answer, "the end of the next lease, that of Go")
 		_, err := l.TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		left, err := l.LeaseTime(t.Context(), ids[0])
@@ -118,7 +119,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.Equal(t, "3", heard())
 		require.False(t, j.updateLease(g.IDs()[0], time.Hour))
 	},
-	"leased: a permit that Java takes away is lost to us, and wakes who waits": func(t *testing.T, d deployment) {
+	"leased: a permit that Java releases is lost to its Go holder, and wakes a waiter": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
 		l := d.newClient(t).Leased(j.name, semaphore.WithLease(3*time.Second))
 		mustSetPermits(t, l, 1)
@@ -137,7 +138,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		<-g.Done()
 		require.ErrorIs(t, g.Err(), semaphore.ErrLost)
 	},
-	"leased: what Java left behind comes back at the end of its lease, and only that": func(t *testing.T, d deployment) {
+	"leased: a permit that Java abandoned becomes free at the end of its lease": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
 		l := d.newClient(t).Leased(j.name)
 		mustSetPermits(t, l, 2)

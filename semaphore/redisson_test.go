@@ -31,7 +31,8 @@ func (d deployment) newClient(t testing.TB) *semaphore.Client {
 	return newClient(t, d.connect(t), d.opts...)
 }
 
-// behaviours are what Redisson's own tests fix for its two classes, and what services in Java and Go see of each other.
+// behaviours are what Redisson's own tests require of its two classes, and how services in Java and Go see
+// each other.
 var behaviours = map[string]map[string]func(t *testing.T, d deployment){
 	"RSemaphore":                countingBehaviours,
 	"RPermitExpirableSemaphore": leasedBehaviours,
@@ -60,6 +61,7 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 		run(t, deployment{connect: func(t testing.TB) redis.UniversalClient { return redistest.Shared(t).Client(t) }})
 	})
 	t.Run("in a cluster", func(t *testing.T) {
+		skipIfShort(t)
 		t.Parallel()
 		cluster := redistest.StartCluster(t)
 		connect := func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }
@@ -129,7 +131,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 		require.EqualValues(t, 7, n)
 		ok, err = s.TrySetPermits(t.Context(), 9, 0)
 		require.NoError(t, err)
-		require.False(t, ok, "zero permits were set too")
+		require.False(t, ok, "0 is set, too")
 		require.NoError(t, s.AddPermits(t.Context(), -2))
 		require.EqualValues(t, -2, available(t, s))
 		require.NoError(t, s.Release(t.Context(), 3))
@@ -183,8 +185,8 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 			mustSetPermits(t, l, 8)
 			mustAcquire(t, l, 3)
 			w := newWheel(t)
-			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond)) // a lease, and then some: to ask Redis whether it is over would notice
-			switch i {                                                     // each of them first
+			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond)) // more than a lease: asking Redis would reclaim
+			switch i {                                                     // each in turn is the first to read
 			case 0:
 				require.EqualValues(t, 8, available(t, l))
 			case 1:
@@ -244,7 +246,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 			return rdb.Exists(t.Context(), name).Val()+rdb.Exists(t.Context(), leasesKey(name)).Val() == 0
 		})
 		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost)
-		require.Zero(t, rdb.Exists(t.Context(), name).Val(), "the release of what has gone makes no semaphore")
+		require.Zero(t, rdb.Exists(t.Context(), name).Val(), "releasing an expired permit creates no semaphore")
 	},
 	"permits are set, grown, shrunk below what is held, and reduced": func(t *testing.T, d deployment) {
 		l := d.newClient(t).Leased(redistest.Name(t))
@@ -262,7 +264,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.NoError(t, g.Release(t.Context()))
 		require.EqualValues(t, 1, available(t, l))
 	},
-	"releases of several ids are all or nothing, and a failed one takes back what expired": func(t *testing.T, d deployment) {
+	"releases of several ids are all or nothing, and a failed one reclaims expired permits": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
 		c := d.newClient(t)
 		l := c.Leased(name, semaphore.WithoutRenewal())
@@ -270,16 +272,16 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		mustSetPermits(t, l, 10)
 		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond)) // the short leases run out, and nobody looks
+		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond)) // the short leases end
 		require.ErrorIs(t, l.Release(t.Context(), append(expired, ids...)...), semaphore.ErrNotHeld)
-		require.EqualValues(t, 6, available(t, l), "three came back, none of the four did")
+		require.EqualValues(t, 6, available(t, l), "the three expired permits are free, the four held ones are not")
 		require.NoError(t, l.Release(t.Context(), ids[:2]...))
 		require.ErrorIs(t, l.Release(t.Context(), ids...), semaphore.ErrNotHeld)
 		require.NoError(t, l.Release(t.Context(), ids[2:]...))
 		require.ErrorIs(t, l.Release(t.Context(), "0123456789abcdef0123456789abcdef"), semaphore.ErrNotHeld)
 		require.EqualValues(t, 10, available(t, l))
 	},
-	"two waiters for several permits are both served when they come back": func(t *testing.T, d deployment) {
+	"two waiters for several permits are both granted when those are released": func(t *testing.T, d deployment) {
 		for _, wants := range [][2]int64{{2, 2}, {1, 2}} {
 			name := redistest.Name(t)
 			l := d.newClient(t).Leased(name)

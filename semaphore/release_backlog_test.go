@@ -13,7 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// widest is the most arguments that a script was called with.
+// argumentHook keeps the largest number of arguments of a command.
 type argumentHook struct {
 	scriptCounter
 	words atomic.Int64
@@ -28,8 +28,10 @@ func (x *argumentHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// However many releases an outage leaves unconfirmed, no script has to carry them all: it searches what it remembers for each.
+// Releases that an outage leaves unconfirmed are sent in batches: a script searches the sequence key for
+// each of them.
 func TestSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	const releases, most = 350, 100
 	d := &redistest.FaultDialer{}

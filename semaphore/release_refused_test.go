@@ -15,11 +15,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// tamper is a hook into one script: what happens to the nth call of it.
+// scriptHook intercepts the calls of one script.
 type scriptHook struct {
 	sha     string
 	calls   atomic.Int64
-	refused atomic.Int64 // answers of the server that were errors
+	refused atomic.Int64 // NOREPLICAS replies
 	nth     func(n int64, next func() error) error
 }
 
@@ -43,7 +43,7 @@ func (x *scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A server that refuses writes for a while, as in a failover, must not make releases take effect twice, nor never.
+// While a server refuses writes, as in a failover, a release still takes effect exactly once.
 func TestSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
 	t.Parallel()
 	setUp := func(t *testing.T, retries int, hooks ...*scriptHook) (s *semaphore.Semaphore, refuse func(bool), value func() string) {
@@ -68,7 +68,7 @@ func TestSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
 		return s, refuse, func() string { return admin.Get(t.Context(), name).Val() }
 	}
 
-	t.Run("a repeat that is refused says nothing about the first copy: unconfirmed, added once", func(t *testing.T) {
+	t.Run("the second copy is refused after the first was executed: unconfirmed, added once", func(t *testing.T) {
 		t.Parallel()
 		x := &scriptHook{sha: scripts.SemRelease.SHA()}
 		s, _, value := setUp(t, 3, x)
@@ -89,7 +89,7 @@ func TestSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
 		require.Equal(t, "6", value())
 	})
 
-	t.Run("one that is unconfirmed outlives refusals", func(t *testing.T) {
+	t.Run("an unconfirmed release is refused: added when writes are accepted again", func(t *testing.T) {
 		t.Parallel()
 		x := &scriptHook{sha: scripts.SemRelease.SHA()}
 		s, refuse, value := setUp(t, -1, x)
@@ -106,7 +106,7 @@ func TestSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
 		poll(t, func() bool { return value() == "5" })
 	})
 
-	t.Run("permits of a waiter who has gone come back after refusals", func(t *testing.T) {
+	t.Run("permits of a cancelled waiter are released when writes are accepted again", func(t *testing.T) {
 		t.Parallel()
 		x := &scriptHook{sha: scripts.SemAcquire.SHA()}
 		releases := &scriptHook{sha: scripts.SemRelease.SHA(), nth: func(_ int64, next func() error) error { return next() }}

@@ -8,10 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// A user of Redis 7 has no channels unless it is given some. Its permits are counted as ever.
+// A user of Redis 7 may use no channels unless it is given some. Permits work without them.
 func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -33,27 +35,28 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 			default:
 				mustSetPermits(t, c.FairLeased(name), 1)
 			}
-			other := k.newSemaphore(newClient(t, server.Client(t, user)), name)
+			polling := newClient(t, server.Client(t, user), semaphore.WithPoll(300*time.Millisecond))
+			other := k.newSemaphore(polling, name)
 			for range 10 {
-				back, err := s.acquire(t.Context(), 1)
+				release, err := s.acquire(t.Context(), 1)
 				require.NoError(t, err)
-				require.NoError(t, back(t.Context()))
+				require.NoError(t, release(t.Context()))
 			}
-			back, err := s.acquire(t.Context(), 1)
+			release, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
 			waiting := startCall(func() error {
-				back, err := other.acquire(within(t, testTimeout), 1)
+				release, err := other.acquire(within(t, testTimeout), 1)
 				if err != nil {
 					return err
 				}
-				return back(context.Background())
+				return release(context.Background())
 			})
 			w := newWheel(t)
 			require.NoError(t, w.Sleep(t.Context(), 100*time.Millisecond))
-			require.NoError(t, back(t.Context()))
+			require.NoError(t, release(t.Context()))
 			require.NoError(t, waiting.wait(t))
-			require.NoError(t, w.Sleep(t.Context(), 2*time.Second)) // for what would be repeated in the background
-			require.EqualValues(t, 1, available(t, k.newSemaphore(watcher, name)), "as many as there were")
+			require.NoError(t, w.Sleep(t.Context(), 2*time.Second)) // time for repeated releases in the background
+			require.EqualValues(t, 1, available(t, k.newSemaphore(watcher, name)), "no release was repeated")
 		})
 	}
 }

@@ -17,10 +17,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// These tests count goroutines of the whole process, so they do not run beside others.
+// These tests do not run in parallel with others: they count the goroutines of the process.
 
-// watch looks at the number of goroutines for a while. usual is what nine of ten looks are within, most the largest, with its profile:
-// for moments in which the machine does something else, the wheel's pool grows, as callbacks that do not get to run look as if they blocked.
+// sampleGoroutines counts goroutines for a while. usual is the 90th percentile; most is the maximum, with
+// its profile. On a stalled machine the pool of the wheel grows for a moment, as callbacks that do not run
+// look blocked.
 func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile string) {
 	t.Helper()
 	w := newWheel(t)
@@ -41,6 +42,7 @@ func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile s
 }
 
 func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
+	skipIfShort(t)
 	const permits, lease, leases = 10_000, 3 * time.Second, 3
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -50,7 +52,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	mustSetPermits(t, l, permits)
 	first := mustAcquire(t, l, 1)
 	deadline := first.Deadline()
-	poll(t, func() bool { return first.Deadline().After(deadline) }) // everything that renewals need has started
+	poll(t, func() bool { return first.Deadline().After(deadline) }) // renewals have started their goroutines
 	one, _, _ := sampleGoroutines(t, 300*time.Millisecond)
 
 	before := scriptCalls(t, rdb)
@@ -81,17 +83,18 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	t.Logf("acquired by %d scripts; goroutines: %d with 1 permit, %d and at most %d with %d; %d scripts renewed them for %v",
 		acquired, one, usual, most, permits, renewed, took)
 	require.LessOrEqual(t, usual, one+16, "a few calls in flight, nothing per permit: %s", profile)
-	require.GreaterOrEqual(t, renewed, leases*permits/1000, "each grant once a lease at the very least, 1000 in a script")
-	require.LessOrEqual(t, renewed, 3*leases*permits/50, "every third of the lease, and those that fall due in a hundredth of it in one script")
+	require.GreaterOrEqual(t, renewed, leases*permits/1000, "at least once per lease, 1000 grants in a script")
+	require.LessOrEqual(t, renewed, 3*leases*permits/50, "one script renews all grants that fall due within a hundredth of the lease")
 
 	before = scriptCalls(t, rdb)
 	require.NoError(t, c.Close(within(t, testTimeout)))
-	require.LessOrEqual(t, scriptCalls(t, rdb)-before, permits/10, "releases share scripts, too")
+	require.LessOrEqual(t, scriptCalls(t, rdb)-before, permits/10, "releases share scripts")
 	other := newClient(t, server.Client(t)).Leased("permits")
 	require.EqualValues(t, permits, available(t, other))
 }
 
 func TestScale_WaitersCostNoGoroutine(t *testing.T) {
+	skipIfShort(t)
 	const waiters = 1000
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -99,7 +102,7 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 			c := newClient(t, server.Client(t), semaphore.WithPoll(300*time.Millisecond))
 			s := k.newSemaphore(c, "permits")
 			s.setPermits(t, 1)
-			giveBack, err := s.acquire(t.Context(), 1)
+			release, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
 			ended := make(chan error, waiters)
 			take := func() func() { return s.acquireFunc(t.Context(), 1, func(_ releaseFunc, err error) { ended <- err }) }
@@ -115,14 +118,15 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 				cancel()
 				require.ErrorIs(t, <-ended, context.Canceled)
 			}
-			require.NoError(t, giveBack(t.Context()))
+			require.NoError(t, release(t.Context()))
 			poll(t, func() bool { return available(t, s) == 1 })
 		})
 	}
 }
 
-// SEMAPHORE_TEST_PERMITS=30000 makes it many.
+// SEMAPHORE_TEST_PERMITS sets the number of grants, such as 30000.
 func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
+	skipIfShort(t)
 	lease := 4 * time.Second
 	grants, full := redistest.Scale(t, "SEMAPHORE_TEST_PERMITS", 1000)
 	if full {
@@ -139,15 +143,15 @@ func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 		return err
 	})
 	server.Pause()
-	var told time.Duration // after the deadline, at most
+	var told time.Duration // the longest time after a deadline
 	for _, g := range held {
 		<-g.Done()
 		require.ErrorIs(t, g.Err(), semaphore.ErrLost)
 		told = max(told, time.Since(g.Deadline()))
 	}
 	t.Logf("%d grants lost, the last told %v after its deadline", grants, told)
-	if full { // a few are told too soon to tell a difference, and not alone on the machine
-		require.Less(t, told, lease/100+50*time.Millisecond, "after Redis may have given it away")
+	if full { // only then does the test run alone on the machine
+		require.Less(t, told, lease/100+50*time.Millisecond, "before Redis can grant it again")
 	}
 	server.Resume()
 	poll(t, func() bool { return available(t, l) == int64(grants) })
@@ -171,12 +175,12 @@ func TestScale_TenThousandExpiredPermitsAreReclaimed(t *testing.T) {
 	fill()
 	began := time.Now()
 	g := mustAcquire(t, l, n)
-	t.Logf("%d expired permits taken back and acquired in %v", n, time.Since(began))
+	t.Logf("%d expired permits reclaimed and acquired in %v", n, time.Since(began))
 	require.NoError(t, g.Release(t.Context()))
 	require.EqualValues(t, n, available(t, l))
 	fill()
 	require.ErrorIs(t, l.Release(t.Context(), hex.EncodeToString(binaryID(1))), semaphore.ErrNotHeld)
-	require.EqualValues(t, n, available(t, l), "the failed release took them back")
+	require.EqualValues(t, n, available(t, l), "the failed release reclaimed them")
 }
 
 func binaryID(i int) []byte {

@@ -19,7 +19,7 @@ import (
 func TestSemaphore_Permits(t *testing.T) {
 	t.Parallel()
 
-	t.Run("are set once, and kept by a TTL given then", func(t *testing.T) {
+	t.Run("are set once, and expire if a TTL is given then", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
@@ -38,21 +38,27 @@ func TestSemaphore_Permits(t *testing.T) {
 		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
 	})
 
-	t.Run("can be added, taken away and owed; releases repay first", func(t *testing.T) {
+	t.Run("are added and removed, also below zero", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		mustSetPermits(t, s, 3)
-		require.NoError(t, s.AddPermits(t.Context(), 2))
-		require.EqualValues(t, 5, available(t, s))
-		require.NoError(t, s.Acquire(t.Context(), 5))
-		require.NoError(t, s.AddPermits(t.Context(), -2))
-		require.EqualValues(t, -2, available(t, s))
-		require.NoError(t, s.Release(t.Context(), 3))
-		require.EqualValues(t, 1, available(t, s))
+		for _, step := range []struct {
+			name string
+			do   func() error
+			free int64 // after it
+		}{
+			{"AddPermits(2)", func() error { return s.AddPermits(t.Context(), 2) }, 5},
+			{"Acquire(5)", func() error { return s.Acquire(t.Context(), 5) }, 0},
+			{"AddPermits(-2)", func() error { return s.AddPermits(t.Context(), -2) }, -2},
+			{"Release(3) raises the number from -2", func() error { return s.Release(t.Context(), 3) }, 1},
+		} {
+			require.NoError(t, step.do(), step.name)
+			require.Equal(t, step.free, available(t, s), step.name)
+		}
 	})
 
-	t.Run("are drained, also where there are none", func(t *testing.T) {
+	t.Run("are drained, also if none were set", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
@@ -66,7 +72,7 @@ func TestSemaphore_Permits(t *testing.T) {
 		require.Zero(t, available(t, s))
 	})
 
-	t.Run("zero are acquired at once, without a key", func(t *testing.T) {
+	t.Run("none are acquired at once, without a key", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		require.NoError(t, c.Semaphore(name).Acquire(t.Context(), 0))
@@ -76,7 +82,7 @@ func TestSemaphore_Permits(t *testing.T) {
 		require.Zero(t, rdb.Exists(t.Context(), name).Val())
 	})
 
-	t.Run("come into being by releases", func(t *testing.T) {
+	t.Run("are created by releases", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
@@ -92,7 +98,7 @@ func TestSemaphore_Permits(t *testing.T) {
 		require.EqualValues(t, 1, available(t, s))
 	})
 
-	t.Run("are not over-released where a maximum is given", func(t *testing.T) {
+	t.Run("are not released above a maximum", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name, semaphore.WithMax(3))
@@ -142,14 +148,14 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.Zero(t, available(t, s))
 	})
 
-	t.Run("until a service in Java releases, and is not misled by what it publishes", func(t *testing.T) {
+	t.Run("until a service in Java releases, whatever it publishes", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		awaitListeners(t, rdb, name, 1)
-		for _, payload := range []string{"-3", "0", "9", "x"} { // owed, none, a lie, garbage
+		for _, payload := range []string{"-3", "0", "9", "x"} { // too few, none, wrong, no number
 			require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), payload).Err())
 		}
 		require.False(t, w.ended())
@@ -160,7 +166,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.Less(t, time.Since(began), wakeLimit)
 	})
 
-	t.Run("and wakes a service in Java", func(t *testing.T) {
+	t.Run("and its release wakes a service in Java", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		sub := rdb.Subscribe(t.Context(), scripts.SemChannel(name))
@@ -179,7 +185,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.Equal(t, "7", rdb.Get(t.Context(), name).Val())
 	})
 
-	t.Run("until permits are added, not satisfied by fewer", func(t *testing.T) {
+	t.Run("until enough permits are added", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
@@ -193,7 +199,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.Zero(t, available(t, s))
 	})
 
-	t.Run("as long as its context lasts, holding nothing afterwards", func(t *testing.T) {
+	t.Run("until its context ends, and then holds nothing", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
@@ -208,7 +214,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.Equal(t, "1", rdb.Get(t.Context(), name).Val())
 	})
 
-	t.Run("not behind a large request that was cancelled, and not in front of one that waits", func(t *testing.T) {
+	t.Run("behind a large request until that is cancelled", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
@@ -249,11 +255,11 @@ func TestSemaphore_ManyCallersShareScripts(t *testing.T) {
 	all.Wait()
 	require.Zero(t, failed.Load())
 	require.EqualValues(t, callers, available(t, s))
-	require.Less(t, count.scripts(), callers*each, "acquisitions and releases would be twice that")
+	require.Less(t, count.scripts(), callers*each, "without sharing there would be two per turn")
 	t.Logf("%d scripts for %d calls", count.scripts(), 2*callers*each)
 }
 
-// Clients mix requests for one permit with requests for all of them: the large ones are not starved.
+// Clients acquire one permit or all of them. They never hold more than there are, and no request starves.
 func TestSemaphore_Excludes(t *testing.T) {
 	t.Parallel()
 	const clients, times = 8, 25

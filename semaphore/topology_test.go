@@ -11,8 +11,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// Permits wait for a slot that migrates for as long as their callers do, and none of the calls fails.
+// While a slot migrates, calls wait until it has arrived, and none fails.
 func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
@@ -27,7 +28,7 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 		require.NoError(t, err)
 		held[k.name] = g
 	}
-	other := newClient(t, rdb) // its keys are not there yet
+	other := newClient(t, rdb) // its keys do not exist yet
 	slot := cluster.Migrate(t, "{orders}")
 	var all []*asyncCall
 	for _, k := range kinds {
@@ -49,8 +50,9 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 	}
 }
 
-// The primary is cut off from the Sentinels and its replicas, and goes on answering the connections that clients have.
+// The primary is cut off from the Sentinels and its replicas, but still answers on its open connections.
 func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	const lease = 3 * time.Second
 	sentinel := redistest.StartSentinel(t)
@@ -66,7 +68,7 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	}
 	for _, g := range held {
 		first := g.Deadline()
-		poll(t, func() bool { return g.Deadline().After(first) }) // its connection stands
+		poll(t, func() bool { return g.Deadline().After(first) }) // its connection is open
 	}
 	sentinel.Isolate(t)
 	sentinel.AwaitFailover(t)

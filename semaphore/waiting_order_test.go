@@ -19,7 +19,7 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 		name := redistest.Name(t)
 		s, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, redistest.Shared(t).Client(t), semaphore.WithPoll(time.Hour)), name)
 		other.setPermits(t, 10)
-		giveBack, err := other.acquire(t.Context(), 10)
+		release, err := other.acquire(t.Context(), 10)
 		require.NoError(t, err)
 
 		got := make(chan releaseFunc, 10)
@@ -30,7 +30,8 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 			}
 			got <- b
 		}
-		// The first is refused when it comes, and again when its subscription has begun. The others stand behind it, of the fair kind also in Redis.
+		// The first request looks at once, and again when its subscription is open. The others queue behind
+		// it, those of the fair kind also in Redis.
 		s.acquireFunc(ctx, 1, done)
 		poll(t, func() bool { return count.scripts() == 2 })
 		for range 9 {
@@ -39,7 +40,7 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 		k.awaitQueued(t, rdb, name, 10)
 		poll(t, func() bool { return count.inFlight() == 0 })
 		before := count.scripts()
-		require.NoError(t, giveBack(t.Context()))
+		require.NoError(t, release(t.Context()))
 		var all []releaseFunc
 		for range 10 {
 			b := <-got
@@ -54,18 +55,19 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 	})
 }
 
-// A waiter cancelled at any instant around its grant either has the permit or has not; none is lost, and the next waiter gets it.
+// A waiter that is cancelled around the instant of its grant either holds the permit or does not. No permit
+// is lost: the next waiter gets it.
 func TestWaiting_CancelledDuringTheGrant(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		const rounds = 60
 		server, name := redistest.Shared(t), redistest.Name(t)
-		hourly := semaphore.WithPoll(time.Hour) // nobody is saved by a poll
+		hourly := semaphore.WithPoll(time.Hour) // no poll helps
 		c, count := newCountedClient(t, server.Client(t), hourly)
 		s, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, server.Client(t), hourly), name)
 		s.setPermits(t, 1)
 		granted, after := 0, time.Millisecond
 		for range rounds {
-			giveBack, err := other.acquire(within(t, testTimeout), 1)
+			release, err := other.acquire(within(t, testTimeout), 1)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			var mine releaseFunc
@@ -78,9 +80,9 @@ func TestWaiting_CancelledDuringTheGrant(t *testing.T) {
 				}
 				return b(context.WithoutCancel(t.Context()))
 			})
-			poll(t, func() bool { return count.scripts() > looks }) // they were refused
-			released := startCall(func() error { return giveBack(t.Context()) })
-			busyWait(after) // the instant is what is varied
+			poll(t, func() bool { return count.scripts() > looks }) // they wait
+			released := startCall(func() error { return release(t.Context()) })
+			busyWait(after) // the instant varies
 			cancel()
 			require.NoError(t, released.wait(t))
 			if err := first.wait(t); err == nil {
@@ -91,7 +93,7 @@ func TestWaiting_CancelledDuringTheGrant(t *testing.T) {
 				after = after * 4 / 3
 				require.ErrorIs(t, err, context.Canceled)
 			}
-			require.NoError(t, second.wait(t), "the permit reaches the next")
+			require.NoError(t, second.wait(t), "the next waiter gets the permit")
 		}
 		poll(t, func() bool { return available(t, s) == 1 })
 		t.Logf("granted %d times of %d", granted, rounds)
@@ -100,7 +102,7 @@ func TestWaiting_CancelledDuringTheGrant(t *testing.T) {
 	})
 }
 
-// The counterparts of what golang.org/x/sync/semaphore fixes by tests.
+// The counterparts of the tests of golang.org/x/sync/semaphore.
 func TestWaiting_LikeXSync(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		named := func(t *testing.T, n int64) (anySemaphore, string) {
@@ -126,7 +128,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 			require.EqualValues(t, 1, available(t, s))
 		})
 
-		t.Run("a large request is not starved by small ones that come and go", func(t *testing.T) {
+		t.Run("small requests do not starve a large one", func(t *testing.T) {
 			t.Parallel()
 			s := open(t, 3)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -155,7 +157,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 			poll(t, func() bool { return available(t, s) == 3 })
 		})
 
-		t.Run("a cancelled head lets the rest go", func(t *testing.T) {
+		t.Run("waiters behind a cancelled one are granted", func(t *testing.T) {
 			t.Parallel()
 			s, name := named(t, 3)
 			b, err := s.acquire(t.Context(), 1)
@@ -170,7 +172,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 			}
 			free, err := s.tryAcquire(t.Context(), 1)
 			require.NoError(t, err)
-			require.Nil(t, free, "nobody overtakes the head, though two permits are free")
+			require.Nil(t, free, "TryAcquire does not overtake, although two permits are free")
 			require.False(t, large.ended())
 			cancel()
 			require.ErrorIs(t, large.wait(t), context.Canceled)
@@ -184,7 +186,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 		})
 	})
 
-	t.Run("a request for more than there are does not hold up others", func(t *testing.T) {
+	t.Run("a request for more than exist delays no other request", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
 		for _, s := range []anySemaphore{
