@@ -139,6 +139,7 @@ var impatientKinds = map[string]struct {
 }
 
 func TestReplay_CancelledWaitersKeepTheLimitAndUseItUp(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	for what, c := range impatientKinds {
 		t.Run(what, func(t *testing.T) {
@@ -165,6 +166,7 @@ func TestReplay_CancelledWaitersKeepTheLimitAndUseItUp(t *testing.T) {
 }
 
 func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	gusts := impatience{most: 1, lasts: 2 * time.Second, patience: 5 * time.Millisecond, delay: 10 * time.Millisecond, gusts: true}
 	for what, c := range impatientKinds {

@@ -283,6 +283,7 @@ func cmpOr(a, b string) string {
 }
 
 func TestReplay_SixteenProcessesKeepTheLimit(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	f := fleet{server: redistest.Shared(t), processes: 16, log: fleetLimit, lasts: fleetDuration(t)}
 	h := f.run(t, roleFleet)
@@ -309,6 +310,7 @@ func TestReplay_SixteenProcessesKeepTheLimit(t *testing.T) {
 
 // The negative control: without a common limit the replay finds an excess.
 func TestReplay_FindsAnExcess(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	h := fleet{server: redistest.Shared(t), processes: 8, log: fleetLimit, lasts: 3 * time.Second}.run(t, roleNoLimit)
 	require.Greater(t, excess(h.gcra, bucket(fleetLimit)), 100.0)
@@ -316,6 +318,7 @@ func TestReplay_FindsAnExcess(t *testing.T) {
 }
 
 func TestReplay_LostRepliesNeverAdmitMore(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	f := fleet{server: redistest.Start(t), processes: 16, log: fleetLimit, lasts: 3 * time.Second, lose: true}
 	h := f.run(t, roleFleet)
@@ -333,6 +336,7 @@ func TestReplay_LostRepliesNeverAdmitMore(t *testing.T) {
 var slowLimit = perSeconds(200, 4)
 
 func TestReplay_ALossOfAllDataGrantsAtMostOneBurstMore(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	for how, lose := range map[string]func(t *testing.T, s *redistest.Server){
 		"restart":  func(t *testing.T, s *redistest.Server) { s.Restart(t) },

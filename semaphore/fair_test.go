@@ -75,7 +75,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 // The first process in the queue has died. Redis skips it when its last look was too long ago, or when it
 // does not claim what it was assigned.
 func TestFair_SkipsDeadProcesses(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	for how, x := range map[string]struct{ lastHeard, poll time.Duration }{
 		"alive at its turn: skipped after it has not claimed": {0, 200 * time.Millisecond},
@@ -154,7 +154,7 @@ func TestFair_LargeRequestsAreNotStarved(t *testing.T) {
 
 // A cancelled request leaves the queue in Redis before later requests of its process are queued.
 func TestFair_CancelledAcquireLeavesTheQueue(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	name := redistest.Name(t)

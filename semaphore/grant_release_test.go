@@ -72,7 +72,7 @@ func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 // The first copy of a release is executed and its reply lost; the second arrives after the end of the
 // lease.
 func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		const lease = 600 * time.Millisecond
 		server := redistest.Shared(t)

@@ -162,3 +162,11 @@ func (k kind) awaitQueued(t testing.TB, rdb redis.UniversalClient, name string, 
 		poll(t, func() bool { return rdb.ZCard(t.Context(), scripts.SuffixName(name, "fair:queue")).Val() == n })
 	}
 }
+
+// leasesKey returns the key in which Redis keeps the leases.
+func (k leasedKind) leasesKey(name string) string {
+	if k.name == "fair" {
+		return scripts.SuffixName(name, "fair:leases")
+	}
+	return leasesKey(name)
+}

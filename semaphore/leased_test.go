@@ -102,7 +102,7 @@ func TestLeased_Grant(t *testing.T) {
 }
 
 func TestLeased_IsRenewedAndLost(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		c, rdb, name := newSharedClient(t)
 		l := leased.newLeased(c, name, semaphore.WithLease(2*time.Second))
@@ -126,7 +126,7 @@ func TestLeased_IsRenewedAndLost(t *testing.T) {
 }
 
 func TestLeased_WithoutRenewal(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		const lease = 700 * time.Millisecond
 		c, _, name := newSharedClient(t)

@@ -96,7 +96,7 @@ func (p *process) line() (string, error) {
 }
 
 func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
 	l := c.Leased(name)

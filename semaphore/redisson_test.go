@@ -61,7 +61,7 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 		run(t, deployment{connect: func(t testing.TB) redis.UniversalClient { return redistest.Shared(t).Client(t) }})
 	})
 	t.Run("in a cluster", func(t *testing.T) {
-		skipIfShort(t)
+		redistest.SkipIfShort(t)
 		t.Parallel()
 		cluster := redistest.StartCluster(t)
 		connect := func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }

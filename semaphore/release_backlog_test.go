@@ -31,7 +31,7 @@ func (x *argumentHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // Releases that an outage leaves unconfirmed are sent in batches: a script searches the sequence key for
 // each of them.
 func TestSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	const releases, most = 350, 100
 	d := &redistest.FaultDialer{}

@@ -13,7 +13,7 @@ import (
 
 // A user of Redis 7 may use no channels unless it is given some. Permits work without them.
 func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)

@@ -42,7 +42,7 @@ func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile s
 }
 
 func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	const permits, lease, leases = 10_000, 3 * time.Second, 3
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -94,7 +94,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 }
 
 func TestScale_WaitersCostNoGoroutine(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	const waiters = 1000
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 
 // SEMAPHORE_TEST_PERMITS sets the number of grants, such as 30000.
 func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	lease := 4 * time.Second
 	grants, full := redistest.Scale(t, "SEMAPHORE_TEST_PERMITS", 1000)
 	if full {

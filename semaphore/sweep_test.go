@@ -221,7 +221,7 @@ func (s *sweep) finish(kill int) {
 // connections are killed, the server hangs and restarts with its data, and holders are stopped for up to
 // two leases and killed. SEMAPHORE_SWEEP sets its duration.
 func TestSweep_BelievedHolds(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	d, err := time.ParseDuration(cmp.Or(os.Getenv("SEMAPHORE_SWEEP"), "2500ms"))
 	require.NoError(t, err)

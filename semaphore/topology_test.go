@@ -13,7 +13,7 @@ import (
 
 // While a slot migrates, calls wait until it has arrived, and none fails.
 func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
@@ -52,7 +52,7 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 
 // The primary is cut off from the Sentinels and its replicas, but still answers on its open connections.
 func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
-	skipIfShort(t)
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	const lease = 3 * time.Second
 	sentinel := redistest.StartSentinel(t)

@@ -22,7 +22,7 @@ import (
 func TestWaiting_SurvivesLostMessages(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		t.Run("every message is lost", func(t *testing.T) {
-			skipIfShort(t)
+			redistest.SkipIfShort(t)
 			t.Parallel()
 			const interval = 700 * time.Millisecond
 			server := redistest.Start(t)
