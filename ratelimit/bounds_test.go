@@ -110,7 +110,8 @@ func TestLocalShare_IsBounded(t *testing.T) {
 	})
 }
 
-// A long log is not counted at the first call of each process; its value is kept to as far as it can be right.
+// A long log is not counted at the first call of each process; its value is kept to as far as it can be
+// right.
 func TestLimiter_ALongLogIsNotCounted(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()

@@ -39,7 +39,7 @@ type span struct {
 
 // fitting says how a request is served from the front of what is charged.
 type fitting struct {
-	drop    int64         // permits at the front that it, and those after it, come too late for; then the rest says nothing
+	drop    int64         // permits at the front whose waiters have gone; then the rest says nothing
 	missing int64         // permits that have to be charged before
 	at      time.Duration // if none are missing: when it can have them
 }

@@ -34,9 +34,10 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkVersus takes turns: in each round every implementation makes the same number of decisions, one implementation after the
-// other, and what is reported is the median over the rounds of how much faster than redis_rate each of them was. So a machine that
-// is busy for a while spoils a round, not a ratio. -benchtime 20x is twenty rounds.
+// BenchmarkVersus takes turns: in each round every implementation makes the same number of decisions, one
+// implementation after the other, and what is reported is the median over the rounds of how much faster than
+// redis_rate each of them was. So a machine that is busy for a while spoils a round, not a ratio. -benchtime
+// 20x is twenty rounds.
 func BenchmarkVersus(b *testing.B) {
 	ending, cancel := context.WithCancel(b.Context())
 	defer cancel()

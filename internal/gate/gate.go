@@ -1,4 +1,5 @@
-// Package gate counts what is being done until a client is closed, and lets callers return before their calls do.
+// Package gate counts what is being done until a client is closed, and lets callers return before their calls
+// do.
 package gate
 
 import (

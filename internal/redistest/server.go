@@ -225,7 +225,8 @@ type process struct {
 func (s *Server) spawn() (*process, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		return nil, errors.New("redistest: redis-server is not on PATH: install Redis 6.2 or later (Debian: apt-get install redis-server redis-sentinel; macOS: brew install redis)")
+		return nil, errors.New("redistest: redis-server is not on PATH: install Redis 6.2 or later " +
+			"(Debian: apt-get install redis-server redis-sentinel; macOS: brew install redis)")
 	}
 	log, err := os.Create(s.logPath())
 	if err != nil {

@@ -1,17 +1,18 @@
 package scripts
 
-// The scripts of counting semaphores share Redisson's key and channel: the number of free permits under the semaphore's
-// name, announced on redisson_sc:{name}. The number does not tell which process took what. A key per process holds the
-// sequence number and the result of its last call, by which a script recognises a repeated call.
+// The scripts of counting semaphores share Redisson's key and channel: the number of free permits under the
+// semaphore's name, announced on redisson_sc:{name}. The number does not tell which process took what. A key
+// per process holds the sequence number and the result of its last call, by which a script recognises a
+// repeated call.
 var (
 	SemAcquire = declare("sem_acquire")
 	SemRelease = declare("sem_release")
 	SemEdit    = declare("sem_edit")
 )
 
-// The scripts of leased semaphores share Redisson's keys: the number of free permits under the semaphore's name, and in
-// {name}:timeout the ids of held permits, 16 bytes each, with the instants at which they expire. Clients choose the ids,
-// by which a script recognises a repeated call.
+// The scripts of leased semaphores share Redisson's keys: the number of free permits under the semaphore's
+// name, and in {name}:timeout the ids of held permits, 16 bytes each, with the instants at which they expire.
+// Clients choose the ids, by which a script recognises a repeated call.
 var (
 	PermitAcquire = declare("permit_acquire")
 	PermitRelease = declare("permit_release")

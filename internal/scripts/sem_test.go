@@ -41,7 +41,8 @@ func (s sem) one(script *scripts.Script, keys []string, args ...any) int64 {
 	return got
 }
 
-// twice runs a script as a client does whose first reply was lost: the second execution answers as the first did and changes nothing.
+// twice runs a script as a client does whose first reply was lost: the second execution answers as the first
+// did and changes nothing.
 func (s sem) twice(script *scripts.Script, keys []string, args ...any) []int64 {
 	s.t.Helper()
 	first, before := s.run(script, keys, args...), s.state()

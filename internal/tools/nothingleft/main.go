@@ -1,5 +1,5 @@
-// Command nothingleft runs a command and fails if a process that the command started, directly or not, is still
-// alive when it has ended. What is left is named, and killed.
+// Command nothingleft runs a command and fails if a process that the command started, directly or not, is
+// still alive when it has ended. What is left is named, and killed.
 //
 //	nothingleft go test ./...
 //
@@ -28,7 +28,8 @@ func main() {
 
 func run(name string, args ...string) int {
 	adoptOrphans()
-	// An interrupt reaches the command too, from the terminal; stay until the command has ended, to clean up after it.
+	// An interrupt reaches the command too, from the terminal; stay until the command has ended, to clean up
+	// after it.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 
 	cmd := exec.Command(name, args...)
