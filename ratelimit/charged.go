@@ -20,7 +20,7 @@ func (r reading) notAfter(us int64) time.Duration  { return r.sent + micros(us-r
 // span is permits that were charged to a key and are not used yet, in one piece. Each of them has a time in
 // which the limit allows it to be used: not before its place in the limit's own order has come, and not after
 // another burst could come on top of it. A request uses permits as if at the first instant at which all of
-// them can be used and it is there. So whatever becomes of the waiters for whom permits were charged, no
+// them can be used and it is there. So whatever becomes of the waiters for which permits were charged, no
 // stretch of time holds more than the limit.
 type span struct {
 	n int64

@@ -283,9 +283,9 @@ func (l *Lock) onLost(err error) {
 	if errors.Is(err, renewal.ErrGone) {
 		return
 	}
-	// A renewal that was given up may still have been executed and keep the key for another lease that nobody
-	// uses. Release it, but not before the time for which it was last promised: its holder may need that time
-	// to stop.
+	// A renewal that was given up may still have been executed and keep the key for another lease that no
+	// holder uses. Release it, but not before the time for which it was last promised: its holder may need
+	// that time to stop.
 	l.releaseLater(time.Until(lost.Due.Add(l.ttl()/8)), false)
 }
 

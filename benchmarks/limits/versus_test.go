@@ -49,7 +49,7 @@ func BenchmarkVersus(b *testing.B) {
 				took, spent, trips := map[string][]float64{}, map[string]float64{}, map[string]int64{}
 				base := redistest.Name(b)
 				for b.Loop() {
-					all = append(all[1:], all[0]) // nobody is always the first
+					all = append(all[1:], all[0]) // none is always the first
 					for _, p := range all {
 						server, before, began := scriptTime(b, admin), n.n.Load(), time.Now()
 						decide(b, ctx, p, base, load.keys, load.goroutines, load.decisions)

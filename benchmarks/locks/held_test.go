@@ -45,7 +45,7 @@ func BenchmarkHeld(b *testing.B) {
 				many := runtime.NumGoroutine()
 
 				renewals, commands, cpu := callsOf(b, rdb, "pexpire"), sent(b, rdb), cpuTime(b)
-				time.Sleep(lease) // while nobody looks, which would cost as much as the renewals
+				time.Sleep(lease) // without looks, which would cost as much as the renewals
 				renewals, commands, cpu = callsOf(b, rdb, "pexpire")-renewals, sent(b, rdb)-commands, cpuTime(b)-cpu
 				late := time.Duration(0)
 				for end := time.Now().Add(2 * lease); time.Now().Before(end); time.Sleep(lease / 30) {
@@ -115,7 +115,7 @@ func lateness(b *testing.B, rdb *redis.Client, locks int, lease time.Duration) t
 }
 
 // BenchmarkCutOff cuts a holder off from Redis and measures when it is told, and how long before the server
-// gives the lock away. The peers tell nobody.
+// gives the lock away. The peers do not.
 func BenchmarkCutOff(b *testing.B) {
 	b.Run("impl=cogwheel", func(b *testing.B) {
 		const lease = 3 * time.Second

@@ -218,8 +218,8 @@ func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int
 
 func nothing() {}
 
-// BenchmarkUncontended is a lock and an unlock of a name that nobody else wants, under a context that may
-// end, as that of a request, and under one that cannot: cogwheel lets a caller go when his context ends, also
+// BenchmarkUncontended is a lock and an unlock of a name without contention, under a context that may
+// end, as that of a request, and under one that cannot: cogwheel lets a caller go when its context ends, also
 // if Redis hangs, which costs goroutines.
 func BenchmarkUncontended(b *testing.B) {
 	contexts := map[string]func(b *testing.B) context.Context{

@@ -12,7 +12,7 @@ import (
 const retry = time.Millisecond
 
 // The semaphores that most services write for themselves: one script to try, one to give back, and each
-// waiter on its own tries again and again. Nothing is announced, nobody is in front of anybody, and a retried
+// waiter on its own tries again and again. Nothing is announced, there is no order, and a retried
 // command may count twice.
 var (
 	takeCount = redis.NewScript(`

@@ -33,7 +33,7 @@ type link struct {
 	// Guarded by Hub.mu.
 	sent     map[string]bool // channels told to the server; true once confirmed
 	dirty    []string        // channels whose topic came or went
-	flushing bool            // somebody will look at dirty
+	flushing bool            // a flush that will look at dirty is due
 	check    wheel.Timer
 	pinged   bool
 }

@@ -41,7 +41,7 @@ type ShardSubscription struct {
 	shards  *Shards
 	channel string
 	wake    func()
-	inner   *Subscription // nil while nobody knows the channel's master
+	inner   *Subscription // nil while the channel's master is not known
 }
 
 // NewShards returns Shards that start nothing until the first Subscribe.

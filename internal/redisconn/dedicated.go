@@ -20,8 +20,9 @@ import (
 //
 // Its calls go where those of the caller's client go at that time. A cluster client finds the masters by the
 // servers' answers. A Ring knows its shards itself, and is asked for each call. A client of Sentinels is told
-// of a failover and closes its connections to the old primary, which may be alive and take writes that nobody
-// else sees; Dedicated is not told, and so looks, by [Dedicated.Follow]. A client of another type is shared.
+// of a failover and closes its connections to the old primary, which may be alive and take writes that no
+// client else sees; Dedicated is not told, and so looks, by [Dedicated.Follow]. A client of another type is
+// shared.
 type Dedicated struct {
 	rdb      redis.UniversalClient
 	wheel    *wheel.Wheel

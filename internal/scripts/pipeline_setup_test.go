@@ -17,7 +17,7 @@ func TestPipelines_FailIfTheConnectionSetUpFails(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	for name, opt := range map[string]func(*redis.Options){
-		"refused by AUTH":   func(o *redis.Options) { o.Username, o.Password = "nobody", "wrong" },
+		"refused by AUTH":   func(o *redis.Options) { o.Username, o.Password = "unknown", "wrong" },
 		"refused by SELECT": func(o *redis.Options) { o.DB = 9999 },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,7 +40,7 @@ func run(name string, args ...string) int {
 		code = max(1, cmd.ProcessState.ExitCode()) // -1 if it never started, or died of a signal
 	}
 
-	// A survivor that is killed hands its own children over: look again until nobody is left.
+	// A survivor that is killed hands its own children over: look again until none is left.
 	for left := survivors(); len(left) > 0; left = survivors() {
 		for _, p := range left {
 			fmt.Fprintf(os.Stderr, "nothingleft: %s left process %d behind: %s\n", name, p.Pid, p.command)
