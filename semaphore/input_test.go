@@ -91,15 +91,23 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 	before := count.scripts()
 	for field, errs := range map[string][]error{
 		"n": {
-			s.Acquire(ctx, -1), s.Acquire(ctx, tooMany), s.Release(ctx, -1), s.Release(ctx, tooMany), s.AddPermits(ctx, tooMany), s.AddPermits(ctx, -tooMany),
+			s.Acquire(ctx, -1), s.Acquire(ctx, tooMany), s.Release(ctx, -1), s.Release(ctx, tooMany),
+			s.AddPermits(ctx, tooMany), s.AddPermits(ctx, -tooMany),
 			l.SetPermits(ctx, -1), l.SetPermits(ctx, tooMany), l.AddPermits(ctx, tooMany), l.AddPermits(ctx, -tooMany),
-			errorOf(s.TryAcquire(ctx, -1)), errorOf(s.ReleaseIfExists(ctx, -1)), errorOf(s.TrySetPermits(ctx, -1, 0)), errorOf(l.TrySetPermits(ctx, -1)),
+			errorOf(s.TryAcquire(ctx, -1)), errorOf(s.ReleaseIfExists(ctx, -1)),
+			errorOf(s.TrySetPermits(ctx, -1, 0)), errorOf(l.TrySetPermits(ctx, -1)),
 			errorOf(l.Acquire(ctx, -1)), errorOf(l.TryAcquire(ctx, semaphore.MaxGrant+1)),
 		},
-		"ttl":       {errorOf(s.TrySetPermits(ctx, 1, -1)), errorOf(s.TrySetPermits(ctx, 1, 366*24*time.Hour))},
-		"lease":     {l.UpdateLease(ctx, "", 0), l.UpdateLease(ctx, "", 366*24*time.Hour)},
-		"id":        {l.Release(ctx, "x"), l.UpdateLease(ctx, "0123", time.Second), errorOf(l.LeaseTime(ctx, strings.Repeat("g", 32)))},
-		"WithMax":   {c.Semaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1), c.Semaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1)},
+		"ttl":   {errorOf(s.TrySetPermits(ctx, 1, -1)), errorOf(s.TrySetPermits(ctx, 1, 366*24*time.Hour))},
+		"lease": {l.UpdateLease(ctx, "", 0), l.UpdateLease(ctx, "", 366*24*time.Hour)},
+		"id": {
+			l.Release(ctx, "x"), l.UpdateLease(ctx, "0123", time.Second),
+			errorOf(l.LeaseTime(ctx, strings.Repeat("g", 32))),
+		},
+		"WithMax": {
+			c.Semaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1),
+			c.Semaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1),
+		},
 		"WithLease": {errorOf(c.Leased(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
 		"option": {
 			errorOf(c.Leased(name, nil).Acquire(ctx, 1)), c.Semaphore(name, nil).Release(ctx, 1),
@@ -132,7 +140,9 @@ func TestSemaphore_ZeroTooManyOrNeverSet(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, b(ctx))
 		}
-		require.NoError(t, callbackError(func(f func(error)) { s.acquireFunc(t.Context(), 0, func(_ releaseFunc, err error) { f(err) }) }))
+		require.NoError(t, callbackError(func(f func(error)) {
+			s.acquireFunc(t.Context(), 0, func(_ releaseFunc, err error) { f(err) })
+		}))
 		require.Zero(t, count.scripts(), "a request for no permits sends nothing")
 
 		_, err := s.acquire(t.Context(), 1)

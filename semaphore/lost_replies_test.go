@@ -15,7 +15,9 @@ import (
 
 // newFaultyClient returns a client on a network that the dialer can break, and a Redis client on a sound
 // one.
-func newFaultyClient(t *testing.T, server *redistest.Server, retries int, opts ...semaphore.Option) (*semaphore.Client, *redistest.FaultDialer, *redis.Client) { //nolint:unparam // options as newClient takes them
+func newFaultyClient(
+	t *testing.T, server *redistest.Server, retries int,
+) (*semaphore.Client, *redistest.FaultDialer, *redis.Client) {
 	t.Helper()
 	d := &redistest.FaultDialer{Timeout: 300 * time.Millisecond}
 	rdb := server.Client(t, func(o *redis.Options) {
@@ -26,10 +28,13 @@ func newFaultyClient(t *testing.T, server *redistest.Server, retries int, opts .
 	for _, s := range scripts.All() {
 		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
 	}
-	return newClient(t, rdb, opts...), d, server.Client(t)
+	return newClient(t, rdb), d, server.Client(t)
 }
 
-var losses = map[string]redistest.Loss{"the connection breaks": redistest.Cut, "the connection falls silent": redistest.Swallow}
+var losses = map[string]redistest.Loss{
+	"the connection breaks":       redistest.Cut,
+	"the connection falls silent": redistest.Swallow,
+}
 
 func TestSemaphore_RepliesLost(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,10 @@ import (
 
 // requireExclusion fails unless users never hold more than total permits together. User i acquires want(i,
 // k) permits in its k-th turn.
-func requireExclusion(t *testing.T, users, times int, total int64, newSemaphore func(i int) anySemaphore, want func(i, k int) int64) {
+func requireExclusion(
+	t *testing.T, users, times int, total int64,
+	newSemaphore func(i int) anySemaphore, want func(i, k int) int64,
+) {
 	t.Helper()
 	ctx := within(t, testTimeout)
 	var held, violations atomic.Int64

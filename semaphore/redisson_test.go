@@ -67,7 +67,8 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 		connect := func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }
 		run(t, deployment{connect: connect, sharded: true})
 		t.Run("that publishes to every node", func(t *testing.T) {
-			run(t, deployment{connect: connect, opts: []semaphore.Option{semaphore.WithShardedChannels(false)}}, "both sides at work")
+			opts := []semaphore.Option{semaphore.WithShardedChannels(false)}
+			run(t, deployment{connect: connect, opts: opts}, "both sides at work")
 		})
 	})
 }
@@ -160,15 +161,18 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"fifteen callers of one process exclude each other": func(t *testing.T, d deployment) {
 		c, name := d.newClient(t), redistest.Name(t)
-		requireExclusion(t, 15, 4, 1, func(int) anySemaphore { return countingSemaphore{c.Semaphore(name)} }, func(int, int) int64 { return 1 })
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{c.Semaphore(name)} }
+		requireExclusion(t, 15, 4, 1, newSemaphore, func(int, int) int64 { return 1 })
 	},
 	"clients that want all permits are not starved by those that want one": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		requireExclusion(t, 4, 20, 3, func(int) anySemaphore { return countingSemaphore{d.newClient(t).Semaphore(name)} }, func(i, k int) int64 { return 1 + 2*int64((i+k)%2) })
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).Semaphore(name)} }
+		requireExclusion(t, 4, 20, 3, newSemaphore, func(i, k int) int64 { return 1 + 2*int64((i+k)%2) })
 	},
 	"sixteen clients exclude each other": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		requireExclusion(t, 16, 8, 1, func(int) anySemaphore { return countingSemaphore{d.newClient(t).Semaphore(name)} }, func(int, int) int64 { return 1 })
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).Semaphore(name)} }
+		requireExclusion(t, 16, 8, 1, newSemaphore, func(int, int) int64 { return 1 })
 	},
 }
 
@@ -327,6 +331,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"sixteen clients exclude each other": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		requireExclusion(t, 16, 6, 2, func(int) anySemaphore { return leasedSemaphore{d.newClient(t).Leased(name)} }, func(i, k int) int64 { return 1 + int64((i+k)%2) })
+		newSemaphore := func(int) anySemaphore { return leasedSemaphore{d.newClient(t).Leased(name)} }
+		requireExclusion(t, 16, 6, 2, newSemaphore, func(i, k int) int64 { return 1 + int64((i+k)%2) })
 	},
 }

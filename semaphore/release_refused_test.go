@@ -46,7 +46,9 @@ func (x *scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // While a server refuses writes, as in a failover, a release still takes effect exactly once.
 func TestSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
 	t.Parallel()
-	setUp := func(t *testing.T, retries int, hooks ...*scriptHook) (s *semaphore.Semaphore, refuse func(bool), value func() string) {
+	setUp := func(
+		t *testing.T, retries int, hooks ...*scriptHook,
+	) (s *semaphore.Semaphore, refuse func(bool), value func() string) {
 		server := redistest.Start(t)
 		admin, name := server.Client(t), redistest.Name(t)
 		rdb := server.Client(t, func(o *redis.Options) { o.MaxRetries = retries })

@@ -169,7 +169,8 @@ func (s *sweeper) once(parent context.Context) error {
 // returns nil.
 func (s *sweeper) failed(ctx context.Context, err error) error {
 	for _, refusal := range []error{
-		semaphore.ErrNotSet, semaphore.ErrExceedsPermits, semaphore.ErrWrongKind, semaphore.ErrInvalid, semaphore.ErrClosed, semaphore.ErrOverRelease,
+		semaphore.ErrNotSet, semaphore.ErrExceedsPermits, semaphore.ErrWrongKind,
+		semaphore.ErrInvalid, semaphore.ErrClosed, semaphore.ErrOverRelease,
 	} {
 		if errors.Is(err, refusal) {
 			return err

@@ -157,18 +157,24 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 	switch k.name {
 	case "counting":
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("lane")}, 1000, "PUBLISH", scripts.SemChannel(name), 1, 1, 0, 0)
+			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("sequence")},
+				1000, "PUBLISH", scripts.SemChannel(name), 1, 1, 0, 0)
 		}
 	case "leased":
 		id := only(part("timeout"))
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{name, part("timeout")}, "PUBLISH", scripts.SemChannel(name), 0, id)
+			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{name, part("timeout")},
+				"PUBLISH", scripts.SemChannel(name), 0, id)
 		}
 	default:
 		id := only(part("fair:leases"))
-		keys := []string{part("fair:permits"), part("fair:leases"), part("fair:queue"), part("fair:alive"), part("fair:needs"), part("fair:fence")}
+		keys := []string{
+			part("fair:permits"), part("fair:leases"), part("fair:queue"), part("fair:alive"), part("fair:needs"),
+			part("fair:fence"),
+		}
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.FairStep.SHA(), keys, "PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 1, id)
+			p.EvalSha(ctx, scripts.FairStep.SHA(), keys,
+				"PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 1, id)
 		}
 	}
 }

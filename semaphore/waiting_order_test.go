@@ -17,7 +17,8 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 		rdb := redistest.Shared(t).Client(t)
 		c, count := newCountedClient(t, rdb, semaphore.WithPoll(time.Hour))
 		name := redistest.Name(t)
-		s, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, redistest.Shared(t).Client(t), semaphore.WithPoll(time.Hour)), name)
+		otherClient := newClient(t, redistest.Shared(t).Client(t), semaphore.WithPoll(time.Hour))
+		s, other := k.newSemaphore(c, name), k.newSemaphore(otherClient, name)
 		other.setPermits(t, 10)
 		release, err := other.acquire(t.Context(), 10)
 		require.NoError(t, err)
@@ -190,7 +191,9 @@ func TestWaiting_LikeXSync(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
 		for _, s := range []anySemaphore{
-			countingSemaphore{c.Semaphore(name+":1", semaphore.WithMax(2))}, leasedSemaphore{c.Leased(name + ":2")}, leasedSemaphore{c.FairLeased(name + ":3")},
+			countingSemaphore{c.Semaphore(name+":1", semaphore.WithMax(2))},
+			leasedSemaphore{c.Leased(name + ":2")},
+			leasedSemaphore{c.FairLeased(name + ":3")},
 		} {
 			s.setPermits(t, 2)
 			b, err := s.acquire(t.Context(), 2)
