@@ -1,4 +1,4 @@
-// Package cogwheel_test holds the documents to the code they speak of.
+// Package cogwheel_test checks the documents and the conventions of the API against the code.
 package cogwheel_test
 
 import (
@@ -18,24 +18,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestREADME(t *testing.T) {
+// The code blocks of README.md are the bodies of functions in test files, so they compile.
+func TestREADME_ShowsCodeThatCompiles(t *testing.T) {
 	t.Parallel()
-	readme := read(t, "README.md")
-
-	t.Run("is short", func(t *testing.T) {
-		t.Parallel()
-		require.LessOrEqual(t, strings.Count(readme, "\n"), 150)
-	})
-
-	t.Run("shows code that compiles", func(t *testing.T) {
-		t.Parallel()
-		compiled := slices.Concat(slices.Collect(maps.Values(functions(t, "readme", "Example")))...)
-		blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readme, -1)
-		require.NotEmpty(t, blocks)
-		for _, block := range blocks {
-			require.Contains(t, compiled, strings.TrimSpace(block[1]))
-		}
-	})
+	compiled := slices.Concat(slices.Collect(maps.Values(functions(t, "readme", "Example")))...)
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, "README.md"), -1)
+	require.NotEmpty(t, blocks)
+	for _, block := range blocks {
+		require.Contains(t, compiled, strings.TrimSpace(block[1]))
+	}
 }
 
 func TestDocuments(t *testing.T) {
@@ -72,7 +63,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// testFiles is the text of all of them.
+// testFiles returns the text of all test files.
 func testFiles(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -92,8 +83,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// functions returns, by name, the bodies of the functions in test files whose names begin with one of the prefixes,
-// as they would stand at the left margin.
+// functions returns, by name, the bodies of the functions in test files whose names begin with one of the prefixes.
+// The bodies are indented by one level less.
 func functions(t *testing.T, prefixes ...string) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}

@@ -21,11 +21,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The shared wheel lasts as long as the process.
+	// The default wheel is never stopped.
 	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
 }
 
-// The code of README.md is the bodies of the readme functions, so it compiles, and it runs here.
+// The code blocks of README.md are the bodies of the readme functions. This test runs them.
 func TestREADME_CodeRuns(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Start(t).Client(t)
@@ -55,7 +55,7 @@ func readmeWheel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The customer pays. If Stop returns true, that was in time: the order is never closed.
+	// The customer pays. If Stop returns true, the function never runs, and the order stays open.
 	if closing.Stop() {
 		fmt.Println("order 7: paid")
 	}
@@ -71,10 +71,10 @@ func readmeRedislock(ctx context.Context, rdb redis.UniversalClient) error {
 
 	stock := locks.Mutex("stock:42", redislock.WithLease(10*time.Second)) // renewed for as long as it is held
 	err = stock.Do(ctx, func(ctx context.Context) error {
-		return restock(ctx) // nobody else is here, in any process; ctx ends should the lock be lost
+		return restock(ctx) // no other process holds the lock; ctx ends if the lock is lost
 	})
 	if errors.Is(err, redislock.ErrLost) {
-		log.Print("the lock was lost before the work was done")
+		log.Print("the lock was lost before restock returned")
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
 	switch r, err := perUser.Allow(ctx, "user-7"); {
 	case err != nil:
-		return err // Redis is down, and the policy is to fail closed
+		return err // Redis is down, for example: the default policy, FailClosed, returns an error
 	case !r.Allowed:
 		return fmt.Errorf("try again in %v", r.RetryAfter)
 	}
@@ -92,7 +92,7 @@ func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 
 func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
 	exports := semaphores.Leased("exports")
-	if _, err := exports.TrySetPermits(ctx, 5); err != nil { // by whoever comes first
+	if _, err := exports.TrySetPermits(ctx, 5); err != nil { // the first process sets them
 		return err
 	}
 	grant, err := exports.Acquire(ctx, 1)
@@ -100,7 +100,7 @@ func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
 		return err
 	}
 	defer grant.Release(ctx)
-	return serve(grant.Context(ctx)) // at most five at a time, in all processes; ctx ends should the permit be lost
+	return serve(grant.Context(ctx)) // at most five at a time in all processes; the context ends if the permit is lost
 }
 
 func readmeRenewal(ctx context.Context) error {
@@ -109,22 +109,22 @@ func readmeRenewal(ctx context.Context) error {
 		return err
 	}
 	defer renewals.Close(ctx)
-	server, err := renewals.Destination(backend{}) // its one method renews many leases in one request
+	server, err := renewals.Destination(backend{}) // your code: its Renew method renews many leases in one request
 	if err != nil {
 		return err
 	}
 
-	sentAt := time.Now() // now ask the server for the lease; what counts is the instant before the request
+	sentAt := time.Now() // the lease counts from the instant before the request
+	// ... request the lease from the server ...
 	lease, err := server.Add(renewal.Spec{Key: "shard-3", ID: "worker-1", TTL: 10 * time.Second, SentAt: sentAt})
 	if err != nil {
 		return err
 	}
-	defer lease.Close(nil)           // ends the renewals; give the lease back afterwards
-	return serve(lease.Context(ctx)) // ends with renewal.ErrLost before the server can give the lease to another
+	defer lease.Close(nil)           // ends the renewals; then give the lease back to the server
+	return serve(lease.Context(ctx)) // the context ends before the server can give the lease to another holder
 }
 
-// What that code leaves to its reader.
-
+// did records the calls of the functions that the code blocks leave to the reader.
 var did []string
 
 func restock(ctx context.Context) error {
