@@ -19,7 +19,7 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)) || exit 1; done
 endef
 
-.PHONY: test test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
+.PHONY: test quick test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
 ## test: vet and the whole suite with the race detector, against real redis-server processes of its own.
 test: redis race
@@ -29,6 +29,10 @@ test: redis race
 .PHONY: suite
 suite:
 	$(call each, go test -race -count=1 -timeout $(TEST_TIMEOUT) ./...)
+
+## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
+quick: redis
+	go test -short ./...
 
 ## test-386: everything compiles for 32 bits, and the wheel runs there; needs a machine that can run 386 programs.
 test-386: export GOARCH := 386

@@ -36,8 +36,8 @@ type ask struct {
 	members []string // of a log: one for each request
 }
 
-// equalRequests is a number of requests in a row for the same number of permits. A script is told each of them once, so that a thousand callers cost it
-// three arguments.
+// equalRequests is a number of requests in a row for the same number of permits. A script is told each of
+// them once, so that a thousand callers cost it three arguments.
 type equalRequests struct{ n, count int64 }
 
 // addRun adds requests to the runs.
@@ -60,8 +60,9 @@ type answer struct {
 
 // snapshot is what one answer of Redis says about the time after it.
 type snapshot interface {
-	// cachedDenial reports whether n permits cannot be granted yet when the given time has passed since the request
-	// was sent, and if so for how much longer, and the denial. It never denies what Redis would grant.
+	// cachedDenial reports whether n permits cannot be granted yet when the given time has passed since the
+	// request was sent, and if so for how much longer, and the denial. It never denies what Redis would
+	// grant.
 	cachedDenial(n int64, passed time.Duration) (Result, bool)
 	// wait is a lower bound of how long total permits take, for waiters in line.
 	wait(total int64, passed time.Duration) time.Duration

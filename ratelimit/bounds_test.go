@@ -60,6 +60,7 @@ func TestKeyed_ALimitForOneCall(t *testing.T) {
 }
 
 func TestLocalShare_IsBounded(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t, impatient)
@@ -109,8 +110,10 @@ func TestLocalShare_IsBounded(t *testing.T) {
 	})
 }
 
-// A long log is not counted at the first call of each process; its value is kept to as far as it can be right.
+// A long log is not counted at the first call of each process; its value is kept to as far as it can be
+// right.
 func TestLimiter_ALongLogIsNotCounted(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	const entries, rate = 20_000, 30_000
 	for what, c := range map[string]struct {

@@ -20,7 +20,7 @@ func (r reading) notAfter(us int64) time.Duration  { return r.sent + micros(us-r
 // span is permits that were charged to a key and are not used yet, in one piece. Each of them has a time in
 // which the limit allows it to be used: not before its place in the limit's own order has come, and not after
 // another burst could come on top of it. A request uses permits as if at the first instant at which all of
-// them can be used and it is there. So whatever becomes of the waiters for whom permits were charged, no
+// them can be used and it is there. So whatever becomes of the waiters for which permits were charged, no
 // stretch of time holds more than the limit.
 type span struct {
 	n int64
@@ -39,7 +39,7 @@ type span struct {
 
 // fitting says how a request is served from the front of what is charged.
 type fitting struct {
-	drop    int64         // permits at the front that it, and those after it, come too late for; then the rest says nothing
+	drop    int64         // permits at the front whose waiters have gone; then the rest says nothing
 	missing int64         // permits that have to be charged before
 	at      time.Duration // if none are missing: when it can have them
 }

@@ -43,9 +43,9 @@ type Client struct {
 //
 // A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy
 // decides. A call returns earlier when its context ends, with one exception: Allow and Peek of a caller whose
-// context is cancelled while it sends the script itself return when Redis answers or the timeout is over. To a
-// *redis.Client New adds a hook that ends the Client's own scripts in time, whatever the timeouts of rdb are,
-// and passes all other commands on. Hooks that are added later do not see these scripts.
+// context is cancelled while it sends the script itself return when Redis answers or the timeout is over. To
+// a *redis.Client New adds a hook that ends the Client's own scripts in time, whatever the timeouts of rdb
+// are, and passes all other commands on. Hooks that are added later do not see these scripts.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err := argument.Client(rdb); err != nil {
 		return nil, err
@@ -68,7 +68,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	if base == nil {
 		base = rdb
-		cfg.logger.Warn("ratelimit: the nodes of this type of client are not known: the scripts of each key travel alone",
+		cfg.logger.Warn("ratelimit: the nodes of this type of client are not known: "+
+			"the scripts of each key travel alone",
 			"type", fmt.Sprintf("%T", rdb))
 	}
 	c := &Client{

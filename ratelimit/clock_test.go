@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -171,6 +172,7 @@ func TestClock_SlidingLog(t *testing.T) {
 // interval by it: if it is ahead, it removes our entries, as it does those of its own kind. No other side can
 // prevent that, but it ends with the wrong clock.
 func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	for _, skew := range []time.Duration{time.Hour, -time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 // A script of a hot key hangs. A few callers that come meanwhile join the next one; a crowd gets one of its
 // own.
 func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	const crowd, burst = 28, 60
 	for what, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "windows": ratelimit.FixedWindow} {

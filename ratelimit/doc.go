@@ -7,13 +7,14 @@
 //
 // # What it promises
 //
-//   - Keyed with [GCRA] grants at most Burst + Rate*w/Per in any time w, Limiter at most Rate in any interval,
-//     [FixedWindow] at most Rate in each window, by the clock of Redis. Clocks of clients are not used, except under the
-//     scope [PerClient], which goes by the process's own monotonic clock.
-//   - A lost reply, a repeated call, a cancelled wait and a killed client can only make it grant less. State that Redis
-//     lost grants at most one burst more.
+//   - Keyed with [GCRA] grants at most Burst + Rate*w/Per in any time w, Limiter at most Rate in any
+//     interval, [FixedWindow] at most Rate in each window, by the clock of Redis. Clocks of clients are not
+//     used, except under the scope [PerClient], which goes by the process's own monotonic clock.
+//   - A lost reply, a repeated call, a cancelled wait and a killed client can only make it grant less. State
+//     that Redis lost grants at most one burst more.
 //   - Waiters of one process are served in order. None waits for what cannot come before its deadline.
-//   - While Redis is down a [Policy] decides: after the timeout of [WithTimeout], and then at the speed of memory.
+//   - While Redis is down a [Policy] decides: after the timeout of [WithTimeout], and then at the speed of
+//     memory.
 //   - No two pairs of a Keyed's prefix and key share a count, whatever bytes clients choose.
 //
 // It does not promise an order among waiters of different processes, nor a limit across the loss of data, as

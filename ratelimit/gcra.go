@@ -78,7 +78,8 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	s := &gcraSnapshot{gcra: g, now: reply[0], tat: gcraTime{reply[1], reply[2]}}
 	got := answer{snapshot: s, granted: reply[some:], takenBack: reply[3] == 1}
 	at.server = s.now
-	// The state before is the state after without what was granted; replay it to tell each caller what it saw.
+	// The state before is the state after without what was granted; replay it to tell each caller what it
+	// saw.
 	tat := s.tat
 	if a.prefetch > 0 && reply[len(reply)-1] == 1 {
 		tat = p.sub(tat, p.cost(a.prefetch))
@@ -105,7 +106,8 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	return got, nil
 }
 
-// fit: the permits of one request lie within one burst, and it was there before the first of them was overdue.
+// fit: the permits of one request lie within one burst, and it was there before the first of them was
+// overdue.
 func (g *gcra) fit(spans []span, n int64, since time.Duration) fitting {
 	p, first := g.params, &spans[0]
 	if early := since - first.at.notAfter(first.start.us); early > 0 {

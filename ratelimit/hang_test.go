@@ -109,6 +109,7 @@ func TestTimeout_ADeadlineThatPassesEarlierIsAnOutage(t *testing.T) {
 
 // Whatever is asked, a context that ends lets its caller go.
 func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	limit := perSeconds(5, 3600)
 	var reserved *ratelimit.Reservation
@@ -121,9 +122,9 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 		require.NoError(t, err)
 		_, err = k.AllowN(ctx, "u", 5)
 		require.NoError(t, err)
-		reserved, err = c.Keyed("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
+		reserved, err = c.Keyed("r", perSeconds(1, 3600).WithBurst(1)).Reserve(ctx, "u", 1)
 		require.NoError(t, err)
-		reserved, err = c.Keyed("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
+		reserved, err = c.Keyed("r", perSeconds(1, 3600).WithBurst(1)).Reserve(ctx, "u", 1)
 		require.NoError(t, err)
 		require.Positive(t, reserved.Delay())
 	})
@@ -168,6 +169,7 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 }
 
 func TestClose_EndsEverythingAlthoughItsContextHasEnded(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	limit := ratelimit.PerHour(1)
 	done := make(chan error, 60)
@@ -199,6 +201,7 @@ func TestClose_EndsEverythingAlthoughItsContextHasEnded(t *testing.T) {
 
 // A user may have the rights for the scripts alone.
 func TestBreaker_ClosesForAUserWithFewRights(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	limit := perSeconds(1000, 3600)
 	for what, subject := range map[string]struct {

@@ -204,7 +204,8 @@ func (j *job) settleLineLocked(valid bool, at reading) {
 	}
 }
 
-// settleLate takes note of an answer that came after its job was given up: what it has charged for waiters is there.
+// settleLate takes note of an answer that came after its job was given up: what it has charged for waiters is
+// there.
 func (j *job) settleLate(got answer, sentAt time.Time) {
 	s := j.state
 	s.mu.Lock()

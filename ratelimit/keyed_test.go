@@ -50,6 +50,7 @@ func TestRatelimit_OnASingleServer(t *testing.T) {
 }
 
 func TestRatelimit_OnACluster(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	for what, f := range everywhere {

@@ -12,13 +12,14 @@ const maxPlainKey = 128
 // redisKey is the key of Redis for a key of a Keyed limiter: prefix:{key}, with ":window" behind it for fixed
 // windows. Keys may hold any bytes and come from strangers, so
 //
-//   - braces and percent signs in a key are escaped as %7B, %7D and %25. A prefix has no braces, so what stands before the
-//     first of them is the prefix, what stands between is the key, and no two pairs of prefix and key meet;
-//   - a key of more than 128 bytes becomes its first 32 bytes, escaped, and "%sha256:" with the SHA-256 of all of it in
-//     hex. In no escaped key does an s follow a percent sign, so that it meets no other but one with the same hash, and
-//     no two of those are known;
-//   - the braces are a hash tag, so that in a cluster the slot depends on the key alone: keys spread over the slots, and one
-//     key has the same slot under every prefix.
+//   - braces and percent signs in a key are escaped as %7B, %7D and %25. A prefix has no braces, so what
+//     stands before the first of them is the prefix, what stands between is the key, and no two pairs of
+//     prefix and key meet;
+//   - a key of more than 128 bytes becomes its first 32 bytes, escaped, and "%sha256:" with the SHA-256 of
+//     all of it in hex. In no escaped key does an s follow a percent sign, so that it meets no other but one
+//     with the same hash, and no two of those are known;
+//   - the braces are a hash tag, so that in a cluster the slot depends on the key alone: keys spread over the
+//     slots, and one key has the same slot under every prefix.
 func redisKey(prefix, key string, algorithm Algorithm) string {
 	tail := "}"
 	if algorithm == FixedWindow {

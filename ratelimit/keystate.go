@@ -12,7 +12,8 @@ import (
 const (
 	maxBatch   = 256 // callers in one script
 	maxScripts = 2   // of one key under way for callers that do not wait, and of one node for all keys
-	// maxDenyFor is how long an answer of Redis is trusted: another process may give permits back or raise the limit.
+	// maxDenyFor is how long an answer of Redis is trusted: another process may give permits back or raise
+	// the limit.
 	maxDenyFor = time.Second
 	// secondScriptThreshold is how many callers do not wait for the script that is under way but have one of
 	// their own. Fewer cost the server less in the next one.

@@ -13,7 +13,8 @@ const (
 	MaxPer  = 10 * 365 * 24 * time.Hour // longest period
 )
 
-// maxBurstTime bounds how long a whole burst takes to refill, so that every sum stays an exact integer in Lua.
+// maxBurstTime bounds how long a whole burst takes to refill, so that every sum stays an exact integer in
+// Lua.
 const maxBurstTime = 100 * 365 * 24 * time.Hour
 
 // Limit is a rate: Rate permits every Per, of which up to Burst may be used at once. Make it with PerSecond,

@@ -196,7 +196,7 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	return max(at, l.retryAt)
 }
 
-// uncovered yields the waiters for whom not all permits are charged, and how many are missing.
+// uncovered yields the waiters for which not all permits are charged, and how many are missing.
 func (l *line) uncovered(yield func(*waiter, int64) bool) {
 	c := &l.charged
 	have, spans := c.n, c.spans
@@ -240,7 +240,7 @@ func (l *line) look(now time.Duration) (a ask) {
 			break
 		}
 	}
-	// Those for whom the last look was enough come back, and bring others.
+	// Waiters that the last look sufficed for come back, and bring others.
 	coming := l.used
 	if l.charged.lost == l.lost {
 		coming *= 2

@@ -12,6 +12,7 @@ import (
 
 // A waiter far back in a line is told at once that its deadline comes before its turn.
 func TestWait_ThoseAheadCountForTheDeadline(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	c, _, _, _ := shared(t)
 	inLines(t, c, "with a deadline of thirteen intervals behind twenty others", perSeconds(1, 10), func(t *testing.T, l line) {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestLoss_WhateverIsLostOfALimiterGrantsAtMostOneBurstMore(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	for lost := range 8 {
 		_, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)

@@ -67,6 +67,7 @@ func TestPerClient_ADecisionCostsNoRoundTrip(t *testing.T) {
 }
 
 func TestPerClient_TheLimitIsLookedUpOnceASecondWhileItIsUsed(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	c, _, trips, name := shared(t)
 	ctx, w, l := t.Context(), newWheel(t), ratelimit.Forgetful(c, time.Second).Limiter(name)
@@ -98,6 +99,7 @@ func answer(t *testing.T, done <-chan error) error {
 }
 
 func TestPerClient_TheLimitIsLookedUpOnceASecondHoweverOftenItChanges(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	c, _, trips, name := shared(t)
 	ctx, w, l := t.Context(), newWheel(t), c.Limiter(name)
@@ -118,6 +120,7 @@ func TestPerClient_TheLimitIsLookedUpOnceASecondHoweverOftenItChanges(t *testing
 }
 
 func TestPerClient_AChangeBy(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	setup := func(t *testing.T, limit ratelimit.Limit) (ours, theirs *ratelimit.Limiter) {
 		ours, rdb, name := limiter(t, limit, ratelimit.PerClient)
@@ -217,6 +220,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 }
 
 func TestPerClient_GoesOnWhileRedisIsDown(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	ctx, w := t.Context(), newWheel(t)
@@ -262,6 +266,7 @@ func TestPerClient_GoesOnWhileRedisIsDown(t *testing.T) {
 }
 
 func TestPerClient_AKeepAliveShorterThanASecondIsKeptUp(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	l, _, _ := limiter(t, perSeconds(1000, 0.1), ratelimit.PerClient)
 	ctx, w := t.Context(), newWheel(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -18,6 +19,7 @@ import (
 // it, it only checks what the picture shows. The demand is one request every 10 ms, with a pause from 1.3 s
 // to 2.2 s.
 func TestPlot(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	const lasts = 4 * time.Second
 	limit := ratelimit.PerSecond(10)

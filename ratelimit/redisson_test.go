@@ -138,6 +138,7 @@ func redissonDefects(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClien
 
 // No clock of a client reaches Redis: with whatever is sent, its time is not.
 func TestRatelimit_SendsNoTimeOfItsOwn(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	seen := &recorder{}

@@ -101,7 +101,9 @@ type senders struct {
 
 // of returns the sender of a key.
 func (s *senders) of(script *scripts.Script, key string) *sender {
-	shared := s.lines.Of(s.client.base, key, script, func() *sender { return &sender{client: s.client, script: script} })
+	shared := s.lines.Of(s.client.base, key, script, func() *sender {
+		return &sender{client: s.client, script: script}
+	})
 	if shared == nil {
 		// A key whose node is not known has a sender for itself, and keeps its own order.
 		return &sender{client: s.client, line: pipeline.Line[*job]{Width: math.MaxInt}}

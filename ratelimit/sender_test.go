@@ -189,6 +189,7 @@ func TestSender_CallersThatJoinLeaveAtOnceWhenCancelled(t *testing.T) {
 
 // One node of a cluster that hangs holds up the keys of no other.
 func TestSender_ANodeThatHangsHoldsUpItsOwnKeysOnly(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t, func(o *redis.ClusterOptions) { o.ReadTimeout, o.MaxRedirects = 3*time.Second, 1 })

@@ -181,7 +181,8 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 
 // lookLocallyLocked serves the waiters by this process's own count, if there is one.
 func (s *keyState) lookLocallyLocked(now time.Duration) bool {
-	if s.local == nil || !s.trustedLocked(time.Now()) && !(s.client.breaker.down.Load() && s.local.serveStale(time.Now())) {
+	if s.local == nil ||
+		!s.trustedLocked(time.Now()) && !(s.client.breaker.down.Load() && s.local.serveStale(time.Now())) {
 		return false
 	}
 	l := s.line

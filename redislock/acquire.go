@@ -22,8 +22,9 @@ const (
 
 // acquisition is one call for a lock. It is what waits in the queues.
 //
-// An attempt owns request, ambiguous, enqueuedInRedis, contended and lock while the acquisition is in flight; the caller gets lock with the
-// answer of the queue. refusal may be read at any time, by a caller that gives up.
+// An attempt owns request, ambiguous, enqueuedInRedis, contended and lock while the acquisition is in flight;
+// the caller gets lock with the answer of the queue. refusal may be read at any time, by a caller that gives
+// up.
 type acquisition struct {
 	mutex           *Mutex
 	began           time.Time
@@ -44,7 +45,8 @@ func (m *Mutex) newRequest(waits bool) *request {
 	return &request{mutex: m, id: m.client.nextID() + m.config.metadata + m.kind.mark, waits: waits}
 }
 
-// attempt asks Redis for the lock on behalf of the head of a queue. The answer concerns all waiters of the queue.
+// attempt asks Redis for the lock on behalf of the head of a queue. The answer concerns all waiters of the
+// queue.
 func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) (again time.Duration, err error) {
 	head := batch[0].Value
 	locked, again := c.heldHere(key)
@@ -82,8 +84,8 @@ func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) 
 	return again, nil
 }
 
-// heldHere returns a refusal without asking Redis, and for how long it is good, while this process holds the lock itself and Redis has
-// confirmed that a moment ago.
+// heldHere returns a refusal without asking Redis, and for how long it is good, while this process holds the
+// lock itself and Redis has confirmed that a moment ago.
 func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	c.mu.Lock()
 	l := c.holders[key]
@@ -99,8 +101,9 @@ func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	return &LockedError{Name: l.name(), TTL: left}, again
 }
 
-// ask asks Redis for the lock, once, and again if the reply took longer than the lease. It blocks as long as the timeouts of the redis
-// client allow. When ended is closed it sends nothing more. What was granted and cannot be used is released in the background.
+// ask asks Redis for the lock, once, and again if the reply took longer than the lease. It blocks as long as
+// the timeouts of the redis client allow. When ended is closed it sends nothing more. What was granted and
+// cannot be used is released in the background.
 func (a *acquisition) ask(ended <-chan struct{}) (*Lock, error) {
 	m := a.mutex
 	for range maxSlowReplies {
@@ -110,7 +113,8 @@ func (a *acquisition) ask(ended <-chan struct{}) (*Lock, error) {
 		}
 		if a.request.kind().leave != nil && a.request.waits &&
 			(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && redisconn.IsUnavailable(err)) {
-			a.enqueuedInRedis = true // keep the id: its place survives, and the next attempt finds a grant made by a delayed copy
+			// Keep the id: its place survives, and the next attempt finds a grant made by a delayed copy.
+			a.enqueuedInRedis = true
 			return nil, err
 		}
 		if taken || a.ambiguous || a.enqueuedInRedis {

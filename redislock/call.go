@@ -11,8 +11,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// run executes a script that is idempotent on its id. It retries calls that may succeed later, as often as the options of the redis client
-// say, unless ended is closed. It blocks until an answer or the last failure; the timeouts of the redis client bound each attempt.
+// run executes a script that is idempotent on its id. It retries calls that may succeed later, as often as
+// the options of the redis client say, unless ended is closed. It blocks until an answer or the last failure;
+// the timeouts of the redis client bound each attempt.
 func (c *Client) run(what call, ended <-chan struct{}) redisconn.Reply {
 	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.sender.send(what, ended) })
 }

@@ -69,7 +69,9 @@ func runChild(role string) (err error) {
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	case roleFrozen, roleFrozenFenced:
-		return writeWhenTold(ctx, rdb, c.Mutex(name, redislock.WithLease(time.Second), redislock.WithFencing()), role == roleFrozenFenced)
+		return writeWhenTold(ctx, rdb, c.Mutex(
+			name, redislock.WithLease(time.Second), redislock.WithFencing(),
+		), role == roleFrozenFenced)
 	case roleCount, roleNoLock:
 		times, err := strconv.Atoi(os.Getenv(childTimes))
 		if err != nil {
@@ -141,7 +143,10 @@ func childCommand(t *testing.T, role string, addrs []string, name string, times 
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), childEnv+"="+role, childAddrs+"="+strings.Join(addrs, ","), childName+"="+name, childTimes+"="+strconv.Itoa(times))
+	cmd.Env = append(
+		os.Environ(), childEnv+"="+role, childAddrs+"="+strings.Join(addrs, ","),
+		childName+"="+name, childTimes+"="+strconv.Itoa(times),
+	)
 	cmd.Stderr = os.Stderr
 	return cmd
 }

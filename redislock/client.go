@@ -57,14 +57,15 @@ type Client struct {
 	leases  map[shard]*renewal.Destination
 }
 
-// New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a *redis.Ring, or a struct
-// that embeds one of them. It does not talk to Redis and starts no goroutine. Its errors match ErrInvalid. The caller keeps rdb open
-// until Close has returned.
+// New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
+// *redis.Ring, or a struct that embeds one of them. It does not talk to Redis and starts no goroutine. Its
+// errors match ErrInvalid. The caller keeps rdb open until Close has returned.
 //
-// Calls go through rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; what it has sent then ends by
-// rdb's ReadTimeout, and a client without one is refused. Renewals and releases in the background use a few connections of their own,
-// made from the same options, so that a busy pool does not delay them; hooks of rdb do not see them. A client of another type works
-// too: its nodes are not known, so it has no connections of its own, and New logs a warning.
+// Calls go through rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; what
+// it has sent then ends by rdb's ReadTimeout, and a client without one is refused. Renewals and releases in
+// the background use a few connections of their own, made from the same options, so that a busy pool does not
+// delay them; hooks of rdb do not see them. A client of another type works too: its nodes are not known, so
+// it has no connections of its own, and New logs a warning.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err := argument.Client(rdb); err != nil {
 		return nil, err
@@ -79,7 +80,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	if base == nil {
 		base = rdb
-		cfg.logger.Warn("redislock: the client is of a type whose nodes are not known: calls travel alone, renewals share its connections, "+
+		cfg.logger.Warn("redislock: the client is of a type whose nodes are not known: "+
+			"calls travel alone, renewals share its connections, "+
 			"and waiters are not woken on sharded channels", "type", fmt.Sprintf("%T", rdb))
 	}
 	c := &Client{
@@ -111,11 +113,11 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Mutex returns the lock of that name. It does not talk to Redis. The key in Redis is the name itself, as in Redisson: the lock excludes
-// services in Java that use getLock(name).
+// Mutex returns the lock of that name. It does not talk to Redis. The key in Redis is the name itself, as in
+// Redisson: the lock excludes services in Java that use getLock(name).
 //
-// A name is 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a hash tag such as
-// {user:7}. Err and every method return an *InvalidError for a bad name or option.
+// A name is 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain
+// a hash tag such as {user:7}. Err and every method return an *InvalidError for a bad name or option.
 func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(plain, name, opts)
 }
@@ -131,9 +133,10 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 	return m
 }
 
-// Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the Client is running, or until
-// ctx ends. In that case its connections are closed all the same, calls in flight end by their timeouts, and locks that could not be
-// released end with their leases. Closing twice is harmless. Close leaves the wheel and rdb open.
+// Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the
+// Client is running, or until ctx ends. In that case its connections are closed all the same, calls in flight
+// end by their timeouts, and locks that could not be released end with their leases. Closing twice is
+// harmless. Close leaves the wheel and rdb open.
 func (c *Client) Close(ctx context.Context) error {
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
@@ -170,14 +173,15 @@ func (c *Client) Close(ctx context.Context) error {
 	return nil
 }
 
-// nextID returns the id of a new acquisition. It is unique for ever, so that no call about an old hold can touch a new one. To Redisson
-// it is an opaque field of the lock's hash.
+// nextID returns the id of a new acquisition. It is unique for ever, so that no call about an old hold can
+// touch a new one. To Redisson it is an opaque field of the lock's hash.
 func (c *Client) nextID() string {
 	return c.uuid + ":" + strconv.FormatUint(c.nth.Add(1), 10)
 }
 
-// shard is a group of locks that are renewed together: of one kind, on the node that was their master when the first of them was taken.
-// A node that hangs delays the renewals of its own locks only. Renewals find the present master of each key by themselves.
+// shard is a group of locks that are renewed together: of one kind, on the node that was their master when
+// the first of them was taken. A node that hangs delays the renewals of its own locks only. Renewals find the
+// present master of each key by themselves.
 type shard struct {
 	kind *kind
 	node string

@@ -46,7 +46,9 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, err, redislock.ErrClosed)
 		_, err = c.Mutex(name).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrClosed)
-		require.ErrorIs(t, c.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }), redislock.ErrClosed)
+		require.ErrorIs(t, c.Mutex(name).Do(t.Context(), func(context.Context) error {
+			return nil
+		}), redislock.ErrClosed)
 		requireFree(t, rdb, name)
 	})
 
@@ -129,7 +131,9 @@ func TestClient_ReleasesAfterAFullWheel(t *testing.T) {
 			full = append(full, timer)
 		}
 	}
-	first, second := mustLock(t, c.Mutex(name+":1", redislock.WithLease(time.Hour))), mustLock(t, c.Mutex(name+":2", redislock.WithLease(time.Hour)))
+	first, second := mustLock(
+		t, c.Mutex(name+":1", redislock.WithLease(time.Hour)),
+	), mustLock(t, c.Mutex(name+":2", redislock.WithLease(time.Hour)))
 	fill()
 	dialer.Set(redistest.BlackholeUp)
 	done := make(chan error, 1)

@@ -42,7 +42,9 @@ func TestLock_LifecycleOnClusterAndSentinel(t *testing.T) {
 func requireLifecycle(t *testing.T, rdb, other redis.UniversalClient, name string) {
 	t.Helper()
 	c, o := newClient(t, rdb), newClient(t, other)
-	m, n := c.Mutex(name, redislock.WithFencing(), redislock.WithLease(time.Second)), o.Mutex(name, redislock.WithFencing())
+	m, n := c.Mutex(
+		name, redislock.WithFencing(), redislock.WithLease(time.Second),
+	), o.Mutex(name, redislock.WithFencing())
 	l := mustLock(t, m)
 	holder := requireHeldOnce(t, rdb, name)
 	_, err := n.TryLock(t.Context())

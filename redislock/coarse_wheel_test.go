@@ -41,9 +41,10 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 		name := redistest.Name(t)
 		held := mustTryLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))
 		pairs = append(pairs, held)
-		require.NoError(t, newWheel(t).Sleep(t.Context(), 7*time.Millisecond)) // so that leases start at any point of a tick
+		// so that leases start at any point of a tick
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 7*time.Millisecond))
 	}
-	told := make(chan time.Duration, locks)
+	delays := make(chan time.Duration, locks)
 	for _, held := range pairs {
 		go func() {
 			next, err := other.Mutex(held.Name()).Lock(within(t, patience))
@@ -51,11 +52,11 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 				t.Error(err)
 			}
 			if isClosed(held.Done()) {
-				told <- 0
+				delays <- 0
 			} else {
 				began := time.Now()
 				<-held.Done()
-				told <- time.Since(began)
+				delays <- time.Since(began)
 			}
 			if err := next.Unlock(t.Context()); err != nil {
 				t.Error(err)
@@ -63,6 +64,6 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 		}()
 	}
 	for range pairs {
-		require.Zero(t, <-told, "the next holder acquired before the loss was announced")
+		require.Zero(t, <-delays, "the next holder acquired before the loss was announced")
 	}
 }

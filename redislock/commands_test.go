@@ -27,8 +27,10 @@ func TestKinds_Cost(t *testing.T) {
 		names = append(names, name+":"+part)
 	}
 	inScripts := []string{
-		"hset", "hdel", "hlen", "hget", "hmget", "hexists", "hgetall", "pexpire", "pttl", "exists", "del", "publish", "get", "set",
-		"time", "lindex", "lrem", "lpop", "rpush", "zadd", "zrem", "zrank", "zrange", "zscore", "zrangebyscore", "zincrby",
+		"hset", "hdel", "hlen", "hget", "hmget", "hexists", "hgetall", "pexpire", "pttl", "exists",
+		"del", "publish", "get", "set",
+		"time", "lindex", "lrem", "lpop", "rpush", "zadd", "zrem", "zrank", "zrange",
+		"zscore", "zrangebyscore", "zincrby",
 	}
 	count := func() (trips, commands int) {
 		for _, command := range inScripts {
@@ -42,15 +44,27 @@ func TestKinds_Cost(t *testing.T) {
 		lock         func() (*redislock.Lock, error)
 		take, unlock cost
 	}{
-		{"Mutex", func() (*redislock.Lock, error) { return c.Mutex(name).Lock(t.Context()) }, cost{1, 4}, cost{1, 2}},
+		{"Mutex", func() (*redislock.Lock, error) {
+			return c.Mutex(name).Lock(t.Context())
+		}, cost{1, 4}, cost{1, 2}},
 		{"Mutex, fenced", func() (*redislock.Lock, error) {
 			return c.Mutex(name, redislock.WithFencing()).Lock(t.Context())
 		}, cost{1, 7}, cost{1, 2}},
-		{"FairMutex", func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(t.Context()) }, cost{1, 7}, cost{1, 5}},
-		{"RWMutex, reader", func() (*redislock.Lock, error) { return rw.RLock(t.Context()) }, cost{1, 6}, cost{1, 4}},
-		{"RWMutex, reader beside a reader with a longer lease", func() (*redislock.Lock, error) { return shared.RLock(t.Context()) }, cost{1, 4}, cost{1, 7}},
-		{"RWMutex, writer", func() (*redislock.Lock, error) { return rw.Lock(t.Context()) }, cost{1, 5}, cost{1, 4}},
-		{"MultiMutex of 3", func() (*redislock.Lock, error) { return c.MultiMutex(names).Lock(t.Context()) }, cost{3, 12}, cost{3, 6}},
+		{"FairMutex", func() (*redislock.Lock, error) {
+			return c.FairMutex(name).Lock(t.Context())
+		}, cost{1, 7}, cost{1, 5}},
+		{"RWMutex, reader", func() (*redislock.Lock, error) {
+			return rw.RLock(t.Context())
+		}, cost{1, 6}, cost{1, 4}},
+		{"RWMutex, reader beside a reader with a longer lease", func() (*redislock.Lock, error) {
+			return shared.RLock(t.Context())
+		}, cost{1, 4}, cost{1, 7}},
+		{"RWMutex, writer", func() (*redislock.Lock, error) {
+			return rw.Lock(t.Context())
+		}, cost{1, 5}, cost{1, 4}},
+		{"MultiMutex of 3", func() (*redislock.Lock, error) {
+			return c.MultiMutex(names).Lock(t.Context())
+		}, cost{3, 12}, cost{3, 6}},
 	} {
 		l, err := kind.lock() // the first call loads the scripts
 		require.NoError(t, err)

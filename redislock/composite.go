@@ -23,8 +23,9 @@ type lease interface {
 	Close(reason error) bool
 }
 
-// composite is the lease of a lock made of several, of which need must be held: all of a MultiMutex, a majority of a Quorum. Each part
-// has a lease and a watchdog of its own. A composite ends once; from then on its parts are being released.
+// composite is the lease of a lock made of several, of which need must be held: all of a MultiMutex, a
+// majority of a Quorum. Each part has a lease and a watchdog of its own. A composite ends once; from then on
+// its parts are being released.
 type composite struct {
 	need   int
 	ctx    context.Context // its cause is how the composite ended
@@ -38,7 +39,8 @@ type composite struct {
 }
 
 func newComposite(need int, parts []*Lock) *composite {
-	c := &composite{need: need, parts: slices.Clone(parts)} // before any is watched: what ends the composite releases no others
+	// All parts, before any is watched: what ends the composite releases no others.
+	c := &composite{need: need, parts: slices.Clone(parts)}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	for _, part := range parts {
 		c.watch(part)
@@ -79,8 +81,8 @@ func (c *composite) partEnded(part *Lock) {
 	if !ended {
 		return
 	}
-	// The holder may need time to stop, as after any loss. Unlock releases parts that were re-entered through an Owner; until then
-	// they cannot be re-entered. A part that the Owner also holds by itself goes on.
+	// The holder may need time to stop, as after any loss. Unlock releases parts that were re-entered through
+	// an Owner; until then they cannot be re-entered. A part that the Owner also holds by itself goes on.
 	for _, part := range c.parts { // which do not change any more
 		if part.entries() == 1 {
 			part.underlying().end(err, part.ttl()/8)
@@ -180,7 +182,8 @@ func (c *composite) members() []*Lock {
 	return slices.Clone(c.parts)
 }
 
-// each calls f for every part at the same time. It returns nil as soon as need calls have succeeded, or all errors.
+// each calls f for every part at the same time. It returns nil as soon as need calls have succeeded, or all
+// errors.
 func each(parts []*Lock, need int, f func(*Lock) error) error {
 	results := make(chan error, len(parts))
 	for _, part := range parts {
@@ -197,7 +200,8 @@ func each(parts []*Lock, need int, f func(*Lock) error) error {
 	return joined.Errors(errs...)
 }
 
-// unlockAll unlocks the parts of a lock that could not be taken as a whole. What fails is retried in the background.
+// unlockAll unlocks the parts of a lock that could not be taken as a whole. What fails is retried in the
+// background.
 func unlockAll(ctx context.Context, parts []*Lock) {
 	_ = each(parts, len(parts), func(part *Lock) error { return part.Unlock(ctx) })
 }
@@ -212,8 +216,8 @@ func (l *Lock) abandon() {
 	}
 }
 
-// end ends a lock for a reason, and releases it in the background after a while. When its Client is being closed, it leaves that to
-// Close.
+// end ends a lock for a reason, and releases it in the background after a while. When its Client is being
+// closed, it leaves that to Close.
 func (l *Lock) end(reason error, after time.Duration) {
 	if !l.client().gate.Enter() {
 		return

@@ -32,8 +32,9 @@ type MultiState struct {
 	Names  map[string]State // of each name
 }
 
-// State asks Redis for the state of all names at the same time. It blocks for one round trip, at most until ctx ends. The answer may be
-// out of date when it arrives, as that of Mutex.State. Holds of one name and of several look alike in Redis.
+// State asks Redis for the state of all names at the same time. It blocks for one round trip, at most until
+// ctx ends. The answer may be out of date when it arrives, as that of Mutex.State. Holds of one name and of
+// several look alike in Redis.
 //
 // If the state of some names is not known, the error joins their errors, and the MultiState has the others.
 func (m *MultiMutex) State(ctx context.Context) (MultiState, error) {
@@ -52,10 +53,11 @@ func (m *MultiMutex) State(ctx context.Context) (MultiState, error) {
 	return s, joined.Errors(errs...)
 }
 
-// ForceUnlock frees all names at the same time, as Mutex.ForceUnlock frees one, and reports whether any was held. Holders of all names,
-// of some and of one lose them. So does a call of Lock that has taken some names and waits for others: the Lock that it returns is lost
-// at the first renewal. ForceUnlock blocks for one round trip, at most until ctx ends. The error joins those of the names that could
-// not be freed; the others are free.
+// ForceUnlock frees all names at the same time, as Mutex.ForceUnlock frees one, and reports whether any was
+// held. Holders of all names, of some and of one lose them. So does a call of Lock that has taken some names
+// and waits for others: the Lock that it returns is lost at the first renewal. ForceUnlock blocks for one
+// round trip, at most until ctx ends. The error joins those of the names that could not be freed; the others
+// are free.
 func (m *MultiMutex) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := admit(ctx, &m.client.gate, m.name(), m.err); err != nil {
 		return false, err
@@ -67,12 +69,12 @@ func (m *MultiMutex) ForceUnlock(ctx context.Context) (bool, error) {
 
 // QuorumState is a lock as the servers of a Quorum have it, each at an instant of its own.
 type QuorumState struct {
-	// Locked says that the lock is free on fewer than a majority of the servers that answered: TryLock would have been refused. One
-	// holder may have it, or several may be in each other's way.
+	// Locked says that the lock is free on fewer than a majority of the servers that answered: TryLock would
+	// have been refused. One holder may have it, or several may be in each other's way.
 	Locked bool
 
-	// Holder is the hold that a majority of the servers names. Its ID is the common part of the ids of one hold. It is zero if there is
-	// no such hold, which may be because a server did not answer.
+	// Holder is the hold that a majority of the servers names. Its ID is the common part of the ids of one
+	// hold. It is zero if there is no such hold, which may be because a server did not answer.
 	Holder Holder
 
 	TTL     time.Duration // until a majority is free unless holds are renewed; negative if it never will be, 0 if it is
@@ -85,11 +87,12 @@ type ServerState struct {
 	Err error // why the State is not known, or nil
 }
 
-// State asks all servers at the same time for the state of the lock. It blocks until all have answered, at most until ctx ends, a third
-// of the lease is over, or 5 seconds. The answer may be out of date when it arrives: it is for people and dashboards, not for a
-// decision to act.
+// State asks all servers at the same time for the state of the lock. It blocks until all have answered, at
+// most until ctx ends, a third of the lease is over, or 5 seconds. The answer may be out of date when it
+// arrives: it is for people and dashboards, not for a decision to act.
 //
-// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. Then only Servers is set.
+// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. Then only
+// Servers is set.
 func (m *QuorumMutex) State(ctx context.Context) (QuorumState, error) {
 	states, errs, err := survey(ctx, m, "state of", (*Mutex).State)
 	s := QuorumState{Servers: make([]ServerState, len(states))}
@@ -127,19 +130,23 @@ func (s *QuorumState) count(majority int) {
 	}
 }
 
-// ForceUnlock frees the lock on all servers, whatever holds it there, and reports whether any of them had it. The holder is told when
-// its renewals no longer find a majority; until then its Lock is valid. It blocks until all servers have answered, at most until ctx
-// ends, a third of the lease is over, or 5 seconds.
+// ForceUnlock frees the lock on all servers, whatever holds it there, and reports whether any of them had it.
+// The holder is told when its renewals no longer find a majority; until then its Lock is valid. It blocks
+// until all servers have answered, at most until ctx ends, a third of the lease is over, or 5 seconds.
 //
-// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. The servers that answered have
-// freed the lock, but it may still be held. After a nil error, servers that did not answer may have the lock; they are too few to keep it.
+// If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. The
+// servers that answered have freed the lock, but it may still be held. After a nil error, servers that did
+// not answer may have the lock; they are too few to keep it.
 func (m *QuorumMutex) ForceUnlock(ctx context.Context) (bool, error) {
 	freed, _, err := survey(ctx, m, "force unlock", (*Mutex).ForceUnlock)
 	return slices.Contains(freed, true), err
 }
 
-// survey asks all servers. It returns the answer or the error of each, and an error if fewer than a majority answered.
-func survey[T any](ctx context.Context, m *QuorumMutex, operation string, f func(*Mutex, context.Context) (T, error)) ([]T, []error, error) {
+// survey asks all servers. It returns the answer or the error of each, and an error if fewer than a majority
+// answered.
+func survey[T any](
+	ctx context.Context, m *QuorumMutex, operation string, f func(*Mutex, context.Context) (T, error),
+) ([]T, []error, error) {
 	q := m.quorum
 	if err := admit(ctx, &q.gate, m.name, m.err); err != nil {
 		return nil, nil, err

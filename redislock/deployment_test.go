@@ -57,7 +57,9 @@ func onEachDeployment(t *testing.T, f func(*testing.T, *deployment)) {
 
 // onEachDeploymentWithThreeNames runs each check on a single server, and on a cluster where each of the three
 // names belongs to a different master.
-func onEachDeploymentWithThreeNames(t *testing.T, checks map[string]func(t *testing.T, rdb redis.UniversalClient, names [3]string)) {
+func onEachDeploymentWithThreeNames(
+	t *testing.T, checks map[string]func(t *testing.T, rdb redis.UniversalClient, names [3]string),
+) {
 	t.Helper()
 	for what, check := range checks {
 		t.Run("single server: "+what, func(t *testing.T) {

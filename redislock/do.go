@@ -12,7 +12,9 @@ import (
 )
 
 // do is the Do of every kind of lock.
-func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*Lock, error), f func(context.Context) error) (err error) {
+func do(
+	ctx context.Context, logger *slog.Logger, lock func(context.Context) (*Lock, error), f func(context.Context) error,
+) (err error) {
 	if f == nil {
 		return argument.Nil("function")
 	}
@@ -37,7 +39,8 @@ func do(ctx context.Context, logger *slog.Logger, lock func(context.Context) (*L
 	return f(l.Context(ctx))
 }
 
-// mustCall panics with an *InvalidError if the function that is to be called later is nil: the error cannot be returned.
+// mustCall panics with an *InvalidError if the function that is to be called later is nil: the error cannot
+// be returned.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))

@@ -1,26 +1,30 @@
-// Package redislock is a distributed lock on Redis whose holder is told when it is lost. It shares keys and channels with
-// Redisson's RLock: services in Java and Go exclude and wake each other.
+// Package redislock is a distributed lock on Redis whose holder is told when it is lost. It shares keys and
+// channels with Redisson's RLock: services in Java and Go exclude and wake each other.
 //
 // # What it promises
 //
 //   - While Redis keeps its data, at most one [Lock] of a name is held at a time, among all processes.
-//   - A lock is renewed every third of its lease until it is unlocked; when its process dies, it is free within one lease.
-//   - A loss is announced before Redis can give the lock to another: [Lock.Done] closes, contexts of the lock end with
-//     the cause [ErrLost], [Lock.Valid] is false. This holds while Redis hangs or cannot be reached, as long as the
-//     process gets to run and the clocks differ by at most one percent in rate. A loss is final.
-//   - A waiter gets the lock when it is free, whatever messages were lost: it asks again after each unlock, after each
-//     interruption of its subscription, when the holder's lease ends, and at its poll, every five seconds by default.
-//   - A call returns when its context ends, also while Redis hangs, and [Lock.Unlock] frees the key also if its
-//     context has ended. What a failed call may have taken is released in the background.
+//   - A lock is renewed every third of its lease until it is unlocked; when its process dies, it is free
+//     within one lease.
+//   - A loss is announced before Redis can give the lock to another: [Lock.Done] closes, contexts of the lock
+//     end with the cause [ErrLost], [Lock.Valid] is false. This holds while Redis hangs or cannot be reached,
+//     as long as the process gets to run and the clocks differ by at most one percent in rate. A loss is
+//     final.
+//   - A waiter gets the lock when it is free, whatever messages were lost: it asks again after each unlock,
+//     after each interruption of its subscription, when the holder's lease ends, and at its poll, every five
+//     seconds by default.
+//   - A call returns when its context ends, also while Redis hangs, and [Lock.Unlock] frees the key also if
+//     its context has ended. What a failed call may have taken is released in the background.
 //   - Nothing that belongs to another hold is ever touched: each acquisition has an id of its own.
 //   - No clock of a client reaches Redis.
 //
 // # What it does not promise
 //
-//   - Exclusion across a failover that loses writes: Redis replicates asynchronously, and a replica that has not seen the
-//     lock gives it away again. The first holder is told at its next renewal.
-//   - Exclusion for a process that does not run: one suspended for longer than the lease finds out when it wakes. Where two
-//     writers must never overlap, the resource itself has to refuse the older one: [WithFencing] gives each hold a higher [Lock.Token].
+//   - Exclusion across a failover that loses writes: Redis replicates asynchronously, and a replica that has
+//     not seen the lock gives it away again. The first holder is told at its next renewal.
+//   - Exclusion for a process that does not run: one suspended for longer than the lease finds out when it
+//     wakes. Where two writers must never overlap, the resource itself has to refuse the older one:
+//     [WithFencing] gives each hold a higher [Lock.Token].
 //   - An order among waiters of different processes, but for [Client.FairMutex].
 //   - Reentrancy by goroutine: a hold belongs to its Lock. [WithOwner] makes locks reentrant for an [Owner].
 //
@@ -29,10 +33,10 @@
 //	lock and unlock   one round trip and one script each; those of many locks share pipelines
 //	hand-over         a lock that is unlocked while others of the process wait goes to the next without a round trip
 //	held lock         one wheel entry, no goroutine; renewals of up to 100 locks travel in one call
-//	waiting           the caller's goroutine, or none with LockFunc, which every kind has; for all who wait for one lock in a process one
-//	                  wheel entry and one question per wake; a share of one subscription connection, in a cluster of one per master
-//	a call            one goroutine while it is under way, unless its context can never end
-//	a Client          one connection for subscriptions while somebody waits, up to eight for renewals when there are any
+//	waiting           the caller's goroutine, or none with LockFunc; all waiters of a lock in a process share a wheel
+//	                  entry, a request per wake-up, and a subscription connection (in a cluster one per master)
+//	a call            one goroutine while it is in flight, unless its context can never end
+//	a Client          one connection for subscriptions while callers wait, up to eight for renewals when there are any
 //
 // # Example
 //
@@ -45,7 +49,8 @@
 //
 // # Algorithm
 //
-// The lock is a hash named like the lock with one field, the holder's id, and an expiry; releases are published on
-// redisson_lock__channel:{name}. The form is Redisson's (RedissonLock, 3.16 and later); the id is a UUID and a number that
-// counts acquisitions, so that every script may execute twice and no message can come too late to be harmless.
+// The lock is a hash named like the lock with one field, the holder's id, and an expiry; releases are
+// published on redisson_lock__channel:{name}. The form is Redisson's (RedissonLock, 3.16 and later); the id
+// is a UUID and a number that counts acquisitions, so that every script may execute twice and no message can
+// come too late to be harmless.
 package redislock

@@ -12,19 +12,21 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Errors that a caller may have to distinguish. Match them with errors.Is. Errors of Redis and of contexts are wrapped; none of them is
-// reported as ErrLocked.
+// Errors that a caller may have to distinguish. Match them with errors.Is. Errors of Redis and of contexts
+// are wrapped; none of them is reported as ErrLocked.
 var (
 	// ErrLocked is returned by TryLock, and by Lock when ctx ended first, when another holds the lock.
 	// The concrete error is a *LockedError.
 	ErrLocked = errors.New("redislock: locked by another")
 
-	// ErrLost means that the lock ended before it was unlocked: its lease ran out or its key was removed. Another may hold it since.
-	// It is the Err of the Lock and the cause of its contexts, and Unlock returns it.
+	// ErrLost means that the lock ended before it was unlocked: its lease ran out or its key was removed.
+	// Another may hold it since. It is the Err of the Lock and the cause of its contexts, and Unlock returns
+	// it.
 	ErrLost = errors.New("redislock: lock lost")
 
-	// ErrUnconfirmed is returned by Unlock when Redis has not confirmed the release: it failed, or ctx ended a second ago. The lock is not
-	// held any more; the release goes on in the background until it succeeds or the lease is over.
+	// ErrUnconfirmed is returned by Unlock when Redis has not confirmed the release: it failed, or ctx ended
+	// a second ago. The lock is not held any more; the release goes on in the background until it succeeds or
+	// the lease is over.
 	ErrUnconfirmed = errors.New("redislock: unlock not confirmed yet, going on in the background")
 
 	// ErrNotHeld is returned for a Lock that was unlocked before, and for a nil or zero Lock.
@@ -45,7 +47,8 @@ var (
 	// ErrNoQuorum is returned when too few servers of a Quorum answered. The lock is not held.
 	ErrNoQuorum = errors.New("redislock: no majority of the servers answered")
 
-	// ErrReplicas is returned when fewer replicas confirmed an acquisition than WithReplicas requires. The lock is not held.
+	// ErrReplicas is returned when fewer replicas confirmed an acquisition than WithReplicas requires. The
+	// lock is not held.
 	ErrReplicas = errors.New("redislock: not confirmed by enough replicas")
 
 	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
@@ -55,7 +58,7 @@ var (
 // LockedError is the error of a lock that is held by another. It matches ErrLocked.
 type LockedError struct {
 	Name string
-	TTL  time.Duration // until the hold ends unless it is renewed, as Redis reported it last; negative: never, 0: unknown
+	TTL  time.Duration // until the hold ends unless it is renewed, as last reported; negative: never, 0: unknown
 }
 
 func (e *LockedError) Error() string {
@@ -89,8 +92,8 @@ type meanwhile struct{ *LockedError }
 func (e meanwhile) Error() string { return "locked by another" + e.forHowLong() }
 func (e meanwhile) Unwrap() error { return e.LockedError }
 
-// InvalidError is the error of an argument that was refused, with its Package, Field, Value and Reason. It matches ErrInvalid. It is the
-// same type in all packages of the library.
+// InvalidError is the error of an argument that was refused, with its Package, Field, Value and Reason. It
+// matches ErrInvalid. It is the same type in all packages of the library.
 type InvalidError = invalid.Error
 
 const argument = invalid.Package("redislock")

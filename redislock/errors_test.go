@@ -34,26 +34,45 @@ func TestRedislock_RefusesBadInput(t *testing.T) {
 		field string
 		value any
 	}{
-		"no client":                {construct(nil), "client", "nil"},
-		"a nil *redis.Client":      {construct((*redis.Client)(nil)), "client", "nil"},
-		"a nil option":             {construct(rdb, nil), "option", 0},
-		"a nil wheel":              {construct(rdb, redislock.WithWheel(nil)), "WithWheel", "nil"},
-		"a nil logger":             {construct(rdb, redislock.WithLogger(nil)), "WithLogger", "nil"},
-		"a nil function":           {c.Mutex(name).Do(t.Context(), nil), "function", "nil"},
-		"a nil context":            {c.Mutex(name).Do(nil, nothing), "context", "nil"}, //nolint:staticcheck // on purpose
-		"a bad default":            {construct(rdb, redislock.WithLockDefaults(redislock.WithLease(0))), "WithLease", time.Duration(0)},
-		"a nil default":            {construct(rdb, redislock.WithLockDefaults(nil)), "option", 0},
-		"a poll too short":         {construct(rdb, redislock.WithPoll(time.Millisecond)), "WithPoll", time.Millisecond},
+		"no client":           {construct(nil), "client", "nil"},
+		"a nil *redis.Client": {construct((*redis.Client)(nil)), "client", "nil"},
+		"a nil option":        {construct(rdb, nil), "option", 0},
+		"a nil wheel":         {construct(rdb, redislock.WithWheel(nil)), "WithWheel", "nil"},
+		"a nil logger":        {construct(rdb, redislock.WithLogger(nil)), "WithLogger", "nil"},
+		"a nil function":      {c.Mutex(name).Do(t.Context(), nil), "function", "nil"},
+		//nolint:staticcheck // on purpose
+		"a nil context": {c.Mutex(name).Do(nil, nothing), "context", "nil"},
+		"a bad default": {construct(
+			rdb, redislock.WithLockDefaults(redislock.WithLease(0)),
+		), "WithLease", time.Duration(0)},
+		"a nil default": {construct(rdb, redislock.WithLockDefaults(nil)), "option", 0},
+		"a poll too short": {construct(
+			rdb, redislock.WithPoll(time.Millisecond),
+		), "WithPoll", time.Millisecond},
 		"a client without timeout": {construct(endless), "client", "without a ReadTimeout"},
 		"a nil lock option":        {c.Mutex(name, nil).Do(t.Context(), nothing), "option", 0},
-		"no lease":                 {c.Mutex(name, redislock.WithLease(0)).Do(t.Context(), nothing), "WithLease", time.Duration(0)},
-		"a negative lease":         {c.Mutex(name, redislock.WithLease(-time.Second)).Do(t.Context(), nothing), "WithLease", -time.Second},
-		"a lease of a nanosecond":  {c.Mutex(name, redislock.WithLease(1)).Do(t.Context(), nothing), "WithLease", time.Nanosecond},
-		"a lease below 1 ms":       {c.Mutex(name, redislock.WithLease(time.Millisecond-1)).Do(t.Context(), nothing), "WithLease", time.Millisecond - 1},
-		"a lease above 365 days":   {c.Mutex(name, redislock.WithLease(365*24*time.Hour+1)).Do(t.Context(), nothing), "WithLease", 365*24*time.Hour + 1},
-		"the longest duration":     {c.Mutex(name, redislock.WithLease(1<<63-1)).Do(t.Context(), nothing), "WithLease", time.Duration(1<<63 - 1)},
-		"an empty name":            {c.Mutex("").Do(t.Context(), nothing), "name", `""`},
-		"a name above 64 KiB":      {c.Mutex(strings.Repeat("x", 64<<10+1)).Do(t.Context(), nothing), "name", `"` + strings.Repeat("x", 128) + `"...`},
+		"no lease": {c.Mutex(
+			name, redislock.WithLease(0),
+		).Do(t.Context(), nothing), "WithLease", time.Duration(0)},
+		"a negative lease": {c.Mutex(
+			name, redislock.WithLease(-time.Second),
+		).Do(t.Context(), nothing), "WithLease", -time.Second},
+		"a lease of a nanosecond": {c.Mutex(
+			name, redislock.WithLease(1),
+		).Do(t.Context(), nothing), "WithLease", time.Nanosecond},
+		"a lease below 1 ms": {c.Mutex(
+			name, redislock.WithLease(time.Millisecond-1),
+		).Do(t.Context(), nothing), "WithLease", time.Millisecond - 1},
+		"a lease above 365 days": {c.Mutex(
+			name, redislock.WithLease(365*24*time.Hour+1),
+		).Do(t.Context(), nothing), "WithLease", 365*24*time.Hour + 1},
+		"the longest duration": {c.Mutex(
+			name, redislock.WithLease(1<<63-1),
+		).Do(t.Context(), nothing), "WithLease", time.Duration(1<<63 - 1)},
+		"an empty name": {c.Mutex("").Do(t.Context(), nothing), "name", `""`},
+		"a name above 64 KiB": {c.Mutex(
+			strings.Repeat("x", 64<<10+1),
+		).Do(t.Context(), nothing), "name", `"` + strings.Repeat("x", 128) + `"...`},
 		"a name with an open tag":  {c.Mutex("a{b").Do(t.Context(), nothing), "name", `"a{b"`},
 		"a name with an empty tag": {c.Mutex("{}").Do(t.Context(), nothing), "name", `"{}"`},
 	} {
@@ -111,7 +130,8 @@ func TestErr_ReportsInvalidNamesAndOptions(t *testing.T) {
 		require.Equal(t, "redislock", invalid.Package)
 	}
 	for _, err := range []error{
-		c.Mutex("name").Err(), c.FairMutex("name").Err(), c.RWMutex("name").Err(), c.MultiMutex([]string{"a", "b"}).Err(), q.Mutex("name").Err(),
+		c.Mutex("name").Err(), c.FairMutex("name").Err(), c.RWMutex("name").Err(),
+		c.MultiMutex([]string{"a", "b"}).Err(), q.Mutex("name").Err(),
 	} {
 		require.NoError(t, err)
 	}
@@ -191,14 +211,16 @@ func TestMutex_WaiterDoesNotInheritALockedError(t *testing.T) {
 	t.Parallel()
 	holder, _, name := onSharedServer(t)
 	held := mustLock(t, holder.Mutex(name))
-	dialer, told := &redistest.FaultDialer{}, make(chan struct{}, 1)
+	dialer, contended := &redistest.FaultDialer{}, make(chan struct{}, 1)
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = dialer.Dial })
-	c := newClient(t, rdb, redislock.WithHooks(redislock.Hooks{Contended: func(redislock.Event) { told <- struct{}{} }}))
+	c := newClient(t, rdb, redislock.WithHooks(redislock.Hooks{Contended: func(redislock.Event) {
+		contended <- struct{}{}
+	}}))
 	require.NoError(t, rdb.Ping(t.Context()).Err()) // connects
 	dialer.Delay(0, 200*time.Millisecond)
 	_, err := c.Mutex(name).Lock(within(t, 20*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	<-told // after the waiter has left
+	<-contended // after the waiter has left
 	mustUnlock(t, held)
 	dialer.Delay(0, 0)
 	dialer.Set(redistest.BlackholeUp)

@@ -39,7 +39,9 @@ func ExampleWithFencing() {
 	if _, err := orders.ForceUnlock(ctx); err != nil {
 		log.Fatal(err)
 	}
-	second, err := locks.Mutex("example:fenced", redislock.WithFencing(), redislock.WithHandoff(0, 0)).TryLock(ctx)
+	second, err := locks.Mutex(
+		"example:fenced", redislock.WithFencing(), redislock.WithHandoff(0, 0),
+	).TryLock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -41,7 +41,9 @@ func ExampleClient_MultiMutex() {
 	locks, _, done := exampleClient()
 	defer done()
 
-	err := locks.MultiMutex([]string{"example:account:7", "example:account:3"}).Do(context.Background(), func(ctx context.Context) error {
+	err := locks.MultiMutex(
+		[]string{"example:account:7", "example:account:3"},
+	).Do(context.Background(), func(ctx context.Context) error {
 		fmt.Println("moving money from 7 to 3")
 		return ctx.Err()
 	})

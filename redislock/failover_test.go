@@ -47,7 +47,9 @@ func TestCluster_StoppedMasterDelaysNoOther(t *testing.T) {
 func TestCluster_LocksSurviveFailover(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	requireLocksOutliveFailover(t, newDeployment(t, 3, cluster.Nodes()...), 1, func() { cluster.Owner(t, "{orders}").Kill() })
+	requireLocksOutliveFailover(t, newDeployment(t, 3, cluster.Nodes()...), 1, func() {
+		cluster.Owner(t, "{orders}").Kill()
+	})
 }
 
 func TestSentinel_LocksSurviveFailover(t *testing.T) {
@@ -73,7 +75,9 @@ func requireLocksOutliveFailover(t *testing.T, dep *deployment, replicas int, ki
 	var awaited []string
 	var waiting []*asyncCall
 	for _, kind := range singleNameKinds {
-		m := newMutex(c, kind, "{orders}:held:"+kind, redislock.WithLease(lease), redislock.WithReplicas(replicas, 10*time.Second))
+		m := newMutex(c, kind, "{orders}:held:"+kind, redislock.WithLease(lease), redislock.WithReplicas(
+			replicas, 10*time.Second,
+		))
 		held = append(held, mustTryLock(t, m))
 		lut := &lockUnderTest{dep, kind, "{orders}:awaited:" + kind, []string{"{orders}:awaited:" + kind}}
 		lut.writeHold(t, 0)
@@ -129,24 +133,29 @@ func TestSentinel_RenewalsLeaveADeposedPrimary(t *testing.T) {
 	}
 	old := sentinel.Isolate(t)
 	sentinel.AwaitFailover(t)
-	require.EqualValues(t, len(singleNameKinds), old.Exists(t.Context(), "orders:plain", "orders:fair", "orders:read", "orders:write").Val())
+	require.EqualValues(t, len(singleNameKinds), old.Exists(
+		t.Context(), "orders:plain", "orders:fair", "orders:read", "orders:write",
+	).Val())
 
 	other := newClient(t, sentinel.Client(t))
-	next, told := map[string]*asyncCall{}, map[string]*asyncCall{}
+	next, losses := map[string]*asyncCall{}, map[string]*asyncCall{}
 	for _, kind := range singleNameKinds {
-		rival := newMutex(other, kind, "orders:"+kind)
+		conflicting := newMutex(other, kind, "orders:"+kind)
 		if kind == "read" {
-			rival = other.RWMutex("orders:read").Writer()
+			conflicting = other.RWMutex("orders:read").Writer()
 		}
-		told[kind] = callAsync(func() (*redislock.Lock, error) { <-held[kind].Done(); return nil, held[kind].Err() })
-		next[kind] = callAsync(func() (*redislock.Lock, error) { return rival.Lock(within(t, 2*lease)) })
+		losses[kind] = callAsync(func() (*redislock.Lock, error) {
+			<-held[kind].Done()
+			return nil, held[kind].Err()
+		})
+		next[kind] = callAsync(func() (*redislock.Lock, error) { return conflicting.Lock(within(t, 2*lease)) })
 	}
 	for kind, b := range next {
 		<-b.done
 		if b.err == nil { // the new primary did not know the lock
-			<-told[kind].done
-			require.ErrorIs(t, told[kind].err, redislock.ErrLost)
-			require.Less(t, told[kind].at.Sub(b.at), lease/3+time.Second, kind)
+			<-losses[kind].done
+			require.ErrorIs(t, losses[kind].err, redislock.ErrLost)
+			require.Less(t, losses[kind].at.Sub(b.at), lease/3+time.Second, kind)
 			mustUnlock(t, b.lock)
 		} else {
 			require.ErrorIs(t, b.err, redislock.ErrLocked)

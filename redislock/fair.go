@@ -13,8 +13,8 @@ const fairWait = 5 * time.Minute
 // fairAlive is how long a waiter of this Client counts as alive after it has asked.
 func (c *Client) fairAlive() time.Duration { return 3 * c.poll }
 
-// fair is Redisson's fair lock: the plain lock and a queue of its waiters. Each waiter has a channel of its own, on which it hears
-// that it is first.
+// fair is Redisson's fair lock: the plain lock and a queue of its waiters. Each waiter has a channel of its
+// own, on which it hears that it is first.
 var fair = &kind{
 	acquire: func(r *request) call {
 		keys, waits := scripts.FairLockKeys(r.name()), 0
@@ -22,7 +22,8 @@ var fair = &kind{
 			waits = 1
 		}
 		args := []any{
-			r.id, redisconn.Millis(r.ttl()), waits, redisconn.Millis(fairWait), redisconn.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
+			r.id, redisconn.Millis(r.ttl()), waits, redisconn.Millis(fairWait),
+			redisconn.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
 		}
 		if r.fenced() {
 			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name())), append(args, fenceMillis)}
@@ -45,17 +46,18 @@ func fairRelease(r *request) call {
 	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name()), args}
 }
 
-// FairMutex returns the fair lock of that name: waiters of all processes get it in the order of their arrival. TryLock fails while
-// others wait. Otherwise it is like Mutex. It does not talk to Redis. Names and options are those of Mutex; WithHandoff has no
-// effect.
+// FairMutex returns the fair lock of that name: waiters of all processes get it in the order of their
+// arrival. TryLock fails while others wait. Otherwise it is like Mutex. It does not talk to Redis. Names and
+// options are those of Mutex; WithHandoff has no effect.
 //
-// The keys in Redis are Redisson's: services in Java that use getFairLock(name) stand in the same queue. A waiter that has not asked
-// for three polls, 15 seconds by default (see WithPoll), because its process died or Redis was out of its reach, is skipped. A
-// waiter in Java is skipped after the time that Redisson gives it, 5 minutes and more. Each waiter has a subscription of its own and
-// asks every few seconds, which costs more than Mutex, whose waiters share both.
+// The keys in Redis are Redisson's: services in Java that use getFairLock(name) stand in the same queue. A
+// waiter that has not asked for three polls, 15 seconds by default (see WithPoll), because its process died
+// or Redis was out of its reach, is skipped. A waiter in Java is skipped after the time that Redisson gives
+// it, 5 minutes and more. Each waiter has a subscription of its own and asks every few seconds, which costs
+// more than Mutex, whose waiters share both.
 //
-// A Mutex of the same name is the same lock, and overtakes. As in Redisson, the names q and {q} are two locks with one queue: use one
-// of them.
+// A Mutex of the same name is the same lock, and overtakes. As in Redisson, the names q and {q} are two locks
+// with one queue: use one of them.
 func (c *Client) FairMutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(fair, name, opts)
 }

@@ -54,10 +54,14 @@ func TestFairMutex_WaiterKeepsItsQueuePositionInAnOutage(t *testing.T) {
 		}
 	})
 	own.AddHook(calls)
-	first := callAsync(func() (*redislock.Lock, error) { return newClient(t, own).FairMutex(name).Lock(within(t, patience)) })
+	first := callAsync(func() (*redislock.Lock, error) {
+		return newClient(t, own).FairMutex(name).Lock(within(t, patience))
+	})
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
-	place := fairQueue(t, rdb, name)
-	second := callAsync(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, patience)) })
+	queueBefore := fairQueue(t, rdb, name)
+	second := callAsync(func() (*redislock.Lock, error) {
+		return newClient(t, rdb).FairMutex(name).Lock(within(t, patience))
+	})
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 2 })
 
 	failed := calls.failed.Load()
@@ -66,7 +70,7 @@ func TestFairMutex_WaiterKeepsItsQueuePositionInAnOutage(t *testing.T) {
 	dialer.Set(redistest.Pass)
 	answered := calls.answered.Load()
 	poll(t, func() bool { return calls.answered.Load() > answered })
-	require.Equal(t, place[0], fairQueue(t, rdb, name)[0])
+	require.Equal(t, queueBefore[0], fairQueue(t, rdb, name)[0])
 	require.Len(t, fairQueue(t, rdb, name), 2)
 	mustUnlock(t, held)
 	mustUnlock(t, first.await(t))
@@ -118,12 +122,14 @@ func TestFairMutex_WaiterCancelledWhileRedisHangsLeavesTheQueue(t *testing.T) {
 	rdb := server.Client(t)
 	held := mustLock(t, newClient(t, rdb).FairMutex(name, redislock.WithLease(time.Minute)))
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := callAsync(func() (*redislock.Lock, error) { return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx) })
+	cancelled := callAsync(func() (*redislock.Lock, error) {
+		return newClient(t, server.Client(t)).FairMutex(name).Lock(ctx)
+	})
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
 	server.Pause()
 	cancel()
-	<-gone.done
-	require.ErrorIs(t, gone.err, context.Canceled)
+	<-cancelled.done
+	require.ErrorIs(t, cancelled.err, context.Canceled)
 	server.Resume()
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
 	mustUnlock(t, held)
@@ -154,9 +160,9 @@ func TestFairMutex_ShortLeasesLeaveTheQueueEmpty(t *testing.T) {
 		})
 	}
 	all.Wait()
-	gone := time.Now()
+	left := time.Now()
 	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })
-	require.Less(t, time.Since(gone), 4*time.Second)
+	require.Less(t, time.Since(left), 4*time.Second)
 }
 
 // A reply that is lost after the script ran costs neither the queue position nor the lock.

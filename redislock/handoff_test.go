@@ -58,7 +58,9 @@ func TestKinds_Handoff(t *testing.T) {
 			t.Run(kind+": serves the callers of a process in order without calls to Redis", func(t *testing.T) {
 				t.Parallel()
 				// Some round trips remain: an unlock may meet an attempt in flight for all waiters.
-				require.LessOrEqual(t, roundTrips(t, newLockUnderTest(t, dep, kind), redislock.WithHandoff(1000, time.Minute)), callers/2)
+				require.LessOrEqual(
+					t, roundTrips(t, newLockUnderTest(t, dep, kind), redislock.WithHandoff(1000, time.Minute)), callers/2,
+				)
 			})
 
 			t.Run(kind+": the same with fencing", func(t *testing.T) {

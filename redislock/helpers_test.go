@@ -44,7 +44,9 @@ func onSharedServer(t testing.TB) (*redislock.Client, *redis.Client, string) {
 
 // newFaultyClient returns a lock client that connects through a FaultDialer, and a go-redis client that does
 // not. The server already knows the scripts, so the first matching call does the work.
-func newFaultyClient(t *testing.T, opts ...func(*redis.Options)) (c *redislock.Client, dialer *redistest.FaultDialer, rdb *redis.Client) {
+func newFaultyClient(
+	t *testing.T, opts ...func(*redis.Options),
+) (c *redislock.Client, dialer *redistest.FaultDialer, rdb *redis.Client) {
 	t.Helper()
 	server := redistest.Shared(t)
 	dialer = &redistest.FaultDialer{}

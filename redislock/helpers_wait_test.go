@@ -10,20 +10,24 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-func (lut *lockUnderTest) newWaiter(t testing.TB, of func(*redislock.Client, ...redislock.LockOption) anyMutex) waiter {
+// newWaiter returns a waiter with a client of its own. newMutex is lut.mutex or lut.conflictingMutex.
+func (lut *lockUnderTest) newWaiter(
+	t testing.TB, newMutex func(*redislock.Client, ...redislock.LockOption) anyMutex,
+) waiter {
 	t.Helper()
 	c, count := newCountedClient(t, lut.connect(t))
-	return waiter{of(c), count}
+	return waiter{newMutex(c), count}
 }
 
 // asyncCall is a call that runs on its own goroutine. Its results may be read once done is closed.
 type asyncCall struct {
 	lock *redislock.Lock
 	err  error
-	at   time.Time
+	at   time.Time // when the call returned
 	done chan struct{}
 }
 
+// await waits for the call, which must succeed, and returns its lock.
 func (b *asyncCall) await(t testing.TB) *redislock.Lock {
 	t.Helper()
 	<-b.done
@@ -31,6 +35,7 @@ func (b *asyncCall) await(t testing.TB) *redislock.Lock {
 	return b.lock
 }
 
+// callAsync starts f on a goroutine of its own.
 func callAsync(f func() (*redislock.Lock, error)) *asyncCall {
 	b := &asyncCall{done: make(chan struct{})}
 	go func() {

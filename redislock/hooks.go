@@ -11,9 +11,9 @@ type Event struct {
 	Err   error         // Lost: why
 }
 
-// Hooks are functions that are called for what happens to the locks of a Client, for metrics and traces. Each may be nil. They run where
-// the event happens, several at a time, and must return soon: Lost and Renewed run on the goroutines that renew leases. They must not
-// use the lock or the Client.
+// Hooks are functions that are called for what happens to the locks of a Client, for metrics and traces. Each
+// may be nil. They run where the event happens, several at a time, and must return soon: Lost and Renewed run
+// on the goroutines that renew leases. They must not use the lock or the Client.
 type Hooks struct {
 	Acquired  func(Event) // a call got the lock
 	Contended func(Event) // a call found the lock held, once per call

@@ -32,7 +32,8 @@ func TestClient_WithHooks(t *testing.T) {
 		return events[what]
 	}
 	c, err := redislock.New(rdb, redislock.WithWheel(newWheel(t)), redislock.WithHooks(redislock.Hooks{
-		Acquired: note("acquired"), Contended: note("contended"), Renewed: note("renewed"), Lost: note("lost"), Released: note("released"),
+		Acquired: note("acquired"), Contended: note("contended"),
+		Renewed: note("renewed"), Lost: note("lost"), Released: note("released"),
 	}))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close(context.Background())) }()
@@ -106,10 +107,13 @@ func TestHooks_EachAcquiredHasOneLostOrReleased(t *testing.T) {
 	t.Run("a Quorum by Close", func(t *testing.T) {
 		t.Parallel()
 		var held atomic.Int64
-		servers := []redis.UniversalClient{redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t)}
-		q, err := redislock.NewQuorum(servers, redislock.WithWheel(newWheel(t)), redislock.WithHooks(redislock.Hooks{
+		servers := []redis.UniversalClient{
+			redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t),
+		}
+		hooks := redislock.Hooks{
 			Acquired: func(redislock.Event) { held.Add(1) }, Released: func(redislock.Event) { held.Add(-1) },
-		}))
+		}
+		q, err := redislock.NewQuorum(servers, redislock.WithWheel(newWheel(t)), redislock.WithHooks(hooks))
 		require.NoError(t, err)
 		mustTryLock(t, q.Mutex("name"))
 		require.EqualValues(t, 1, held.Load())

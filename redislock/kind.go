@@ -7,47 +7,50 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// kind is all that distinguishes one kind of lock from another: its scripts, their keys and arguments, and the channels of its
-// waiters. Everything else (attempts and retries, waiting, the watchdog, hand-overs, releases in the background, the Lock
-// itself) is written once for all kinds.
+// kind is all that distinguishes one kind of lock from another: its scripts, their keys and arguments, and
+// the channels of its waiters. Everything else (attempts and retries, waiting, the watchdog, hand-overs,
+// releases in the background, the Lock itself) is written once for all kinds.
 //
 // To add a kind:
 //
 //  1. Write its scripts in internal/scripts, each idempotent on the id, with the replies described below.
 //  2. Declare a package-level *kind. Its functions only build calls; they must not block or keep the request.
-//  3. Give the Client a constructor that returns newMutex(thatKind, name, opts), or a type made of several such Mutexes,
-//     as a read/write lock is made of one for readers and one for the writer.
+//  3. Give the Client a constructor that returns newMutex(thatKind, name, opts), or a type made of several such
+//     Mutexes, as a read/write lock is made of one for readers and one for the writer.
 //  4. If it renews by a script of its own, set renew and renewKeys; leases are batched per kind without more ado.
 type kind struct {
 	// mark is appended to the id of each request, such as Redisson's ":write".
 	mark string
 
-	// acquire asks for the lock. The script replies {1, ttlMillis} or, if the lock is fenced, {1, ttlMillis, token} and perhaps the
-	// number of tokens reserved after it, when it is now held under the id, else {0, pttl}: the milliseconds until what stands in
-	// the way may end by itself, -1 if it will not. An error reply that scripts.WrongKind recognises becomes ErrWrongKind.
+	// acquire asks for the lock. The script replies {1, ttlMillis} or, if the lock is fenced, {1, ttlMillis,
+	// token} and perhaps the number of tokens reserved after it, when it is now held under the id, else {0,
+	// pttl}: the milliseconds until what stands in the way may end by itself, -1 if it will not. An error
+	// reply that scripts.WrongKind recognises becomes ErrWrongKind.
 	acquire func(*request) call
 
 	// release frees the lock and wakes the waiters. The script replies 1 if it was held under the id, else 0.
 	release func(*request) call
 
-	// leave is set for kinds whose server remembers waiters. It removes the place of a request that is given up, and frees
-	// the lock if the request holds it. Such a request keeps one id for as long as it waits; requests of other kinds get a new
-	// id for each attempt.
+	// leave is set for kinds whose server remembers waiters. It removes the place of a request that is given
+	// up, and frees the lock if the request holds it. Such a request keeps one id for as long as it waits;
+	// requests of other kinds get a new id for each attempt.
 	leave func(*request) call
 
-	// channel names the channel on which a waiter hears that it should ask again. Only the channels of kinds with leave may
-	// depend on the id: their waiters have a queue each.
+	// channel names the channel on which a waiter hears that it should ask again. Only the channels of kinds
+	// with leave may depend on the id: their waiters have a queue each.
 	channel func(name, id string) string
 
-	// exclusive says that one Lock at a time holds the lock, and that the process decides which of its waiters comes next. Then
-	// waiters do not ask Redis while a Lock of their process holds it, and the lock is handed over to them directly.
+	// exclusive says that one Lock at a time holds the lock, and that the process decides which of its
+	// waiters comes next. Then waiters do not ask Redis while a Lock of their process holds it, and the lock
+	// is handed over to them directly.
 	exclusive bool
 
-	// force frees the lock, whatever hold has it, and wakes the waiters. The script replies 1 if it was held, else 0.
+	// force frees the lock, whatever hold has it, and wakes the waiters. The script replies 1 if it was held,
+	// else 0.
 	force func(*request) call
 
-	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets this one too, and an Owner
-	// that holds this kind is refused that one.
+	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets
+	// this one too, and an Owner that holds this kind is refused that one.
 	within *kind
 
 	// renew sets the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each, ARGV
@@ -102,7 +105,8 @@ var plain = &kind{
 	acquire: func(r *request) call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			return call{scripts.LockAcquire, keys, []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}}
+			args := []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}
+			return call{scripts.LockAcquire, keys, args}
 		}
 		return call{scripts.LockAcquire, []string{r.name()}, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
@@ -115,8 +119,9 @@ var plain = &kind{
 	renew:     scripts.LockRenew,
 }
 
-// returningTokens is a release that gives back the tokens that were reserved and not used. With the fence as a second key only
-// where there are any, all other releases have one key, and so succeed while their slot migrates.
+// returningTokens is a release that gives back the tokens that were reserved and not used. With the fence as
+// a second key only where there are any, all other releases have one key, and so succeed while their slot
+// migrates.
 func (r *request) returningTokens(release *scripts.Script, channel string) call {
 	what := call{release, []string{r.name()}, []any{r.id, r.verb(), channel}}
 	if r.lastUsed < r.lastReserved {

@@ -17,7 +17,7 @@ func excludesOthers(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	l := mustTryLock(t, lut.mutex(c, redislock.WithLease(20*time.Second)))
 	require.True(t, l.Valid())
-	holders, trace := lut.requireHeldOnce(t), lut.remainingKeys(t)
+	holders, keysBefore := lut.requireHeldOnce(t), lut.remainingKeys(t)
 	for _, other := range []*redislock.Client{c, lut.newClient(t)} {
 		_, err := lut.conflictingMutex(other).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
@@ -27,7 +27,7 @@ func excludesOthers(t *testing.T, lut *lockUnderTest) {
 		require.Greater(t, locked.TTL, 5*time.Second)
 		require.LessOrEqual(t, locked.TTL, 20*time.Second)
 		require.Equal(t, holders, lut.requireHeldOnce(t))
-		require.ElementsMatch(t, trace, lut.remainingKeys(t), "TryLock leaves no keys")
+		require.ElementsMatch(t, keysBefore, lut.remainingKeys(t), "TryLock leaves no keys")
 	}
 	mustUnlock(t, l)
 	require.False(t, l.Valid())
@@ -129,7 +129,9 @@ func ownerEntersAgain(t *testing.T, lut *lockUnderTest) {
 	mustUnlock(t, tried, again)
 	require.True(t, first.Valid())
 	require.Equal(t, holders, lut.requireHeldOnce(t))
-	require.LessOrEqual(t, lut.rdb.PTTL(t.Context(), lut.parts[0]).Val(), 10*time.Second, "the lease is unchanged")
+	require.LessOrEqual(
+		t, lut.rdb.PTTL(t.Context(), lut.parts[0]).Val(), 10*time.Second, "the lease is unchanged",
+	)
 	mustUnlock(t, first)
 	lut.requireNoKeys(t)
 	require.ErrorIs(t, first.Unlock(ctx), redislock.ErrNotHeld)
@@ -173,7 +175,9 @@ func extendOfRemovedLockIsLost(t *testing.T, lut *lockUnderTest) {
 	<-l.Done()
 	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
 	require.Equal(t, holders, lut.requireHeldOnce(t))
-	require.LessOrEqual(t, lut.rdb.PTTL(t.Context(), lut.parts[0]).Val(), redislock.DefaultLease, "the next holder's lease is unchanged")
+	require.LessOrEqual(t, lut.rdb.PTTL(
+		t.Context(), lut.parts[0],
+	).Val(), redislock.DefaultLease, "the next holder's lease is unchanged")
 	mustUnlock(t, other)
 }
 
@@ -206,7 +210,9 @@ func closeEndsLockAndWaiters(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	l := mustTryLock(t, lut.mutex(c))
 	ctx := l.Context(t.Context())
-	waiting := callAsync(func() (*redislock.Lock, error) { return lut.conflictingMutex(c).Lock(within(t, patience)) })
+	waiting := callAsync(func() (*redislock.Lock, error) {
+		return lut.conflictingMutex(c).Lock(within(t, patience))
+	})
 	require.NoError(t, c.Close(within(t, patience)))
 	<-waiting.done
 	require.ErrorIs(t, waiting.err, redislock.ErrClosed)
@@ -218,7 +224,9 @@ func closeEndsLockAndWaiters(t *testing.T, lut *lockUnderTest) {
 	require.ErrorIs(t, l.Err(), redislock.ErrClosed)
 	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrClosed)
 	require.ErrorIs(t, l.Extend(t.Context(), time.Minute), redislock.ErrClosed)
-	for _, lock := range []func(context.Context) (*redislock.Lock, error){lut.mutex(c).Lock, lut.mutex(c).TryLock} {
+	for _, lock := range []func(context.Context) (*redislock.Lock, error){
+		lut.mutex(c).Lock, lut.mutex(c).TryLock,
+	} {
 		_, err := lock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrClosed)
 	}
@@ -243,7 +251,9 @@ func refusesKeysOfOtherTypes(t *testing.T, lut *lockUnderTest) {
 	} {
 		require.NoError(t, spoil(), what)
 		before := lut.rdb.Dump(t.Context(), name).Val()
-		for _, lock := range []func(context.Context) (*redislock.Lock, error){lut.mutex(c).TryLock, lut.mutex(c).Lock} {
+		for _, lock := range []func(context.Context) (*redislock.Lock, error){
+			lut.mutex(c).TryLock, lut.mutex(c).Lock,
+		} {
 			_, err := lock(within(t, patience))
 			require.ErrorIs(t, err, redislock.ErrWrongKind, what)
 			require.NotErrorIs(t, err, redislock.ErrLocked, what)
@@ -266,7 +276,9 @@ func reportsState(t *testing.T, lut *lockUnderTest) {
 	l := lut.mustLock(t, redislock.WithFencing(), redislock.WithMetadata("a host: job {7}"))
 	st := state()
 	require.True(t, st.Locked)
-	require.Equal(t, []redislock.Holder{{ID: lut.requireHeldOnce(t)[0], Metadata: "a host: job {7}"}}, st.Holders)
+	require.Equal(
+		t, []redislock.Holder{{ID: lut.requireHeldOnce(t)[0], Metadata: "a host: job {7}"}}, st.Holders,
+	)
 	require.Equal(t, l.Token(), st.Token)
 	require.Greater(t, st.TTL, redislock.DefaultLease-patience/2)
 	require.LessOrEqual(t, st.TTL, redislock.DefaultLease)
@@ -287,7 +299,9 @@ func reportsState(t *testing.T, lut *lockUnderTest) {
 func nestedOnOneConnection(t *testing.T, lut *lockUnderTest) {
 	rdb := lut.connect(t, onlyOneConnection)
 	c := newClient(t, rdb)
-	inner := &lockUnderTest{lut.deployment, lut.kind, "{" + lut.name + "}inner", []string{"{" + lut.name + "}1", "{" + lut.name + "}2"}}
+	inner := &lockUnderTest{
+		lut.deployment, lut.kind, "{" + lut.name + "}inner", []string{"{" + lut.name + "}1", "{" + lut.name + "}2"},
+	}
 	err := lut.mutex(c).Do(within(t, patience), func(ctx context.Context) error {
 		return inner.mutex(c).Do(ctx, func(ctx context.Context) error { return rdb.Get(ctx, lut.name+":x").Err() })
 	})

@@ -55,16 +55,16 @@ redis.call('zadd', KEYS[3], left + ARGV[3] + ARGV[4], ARGV[2])
 redis.call('rpush', KEYS[2], ARGV[2])
 return left`,
 		unlock: javaSkipExpired + `
-local function tell()
+local function wakeFirst()
   local first = redis.call('lindex', KEYS[2], 0)
   if first then redis.call(ARGV[5], KEYS[4] .. ':' .. first, '0') end
   return 1
 end
-if redis.call('exists', KEYS[1]) == 0 then return tell() end
+if redis.call('exists', KEYS[1]) == 0 then return wakeFirst() end
 if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return nil end
 if redis.call('hincrby', KEYS[1], ARGV[2], -1) > 0 then return 0 end
 redis.call('del', KEYS[1])
-return tell()`,
+return wakeFirst()`,
 		renew: javaRenew,
 	},
 	"read": {
@@ -161,7 +161,8 @@ func (j java) channel() string {
 
 func (j java) run(script string, lease time.Duration) (reply any) {
 	j.t.Helper()
-	keys := append(scripts.FairLockKeys(j.name)[:3:3], scripts.LockChannel(j.name), scripts.SuffixName(j.name, j.id)+":rwlock_timeout")
+	readTimeouts := scripts.SuffixName(j.name, j.id) + ":rwlock_timeout"
+	keys := append(scripts.FairLockKeys(j.name)[:3:3], scripts.LockChannel(j.name), readTimeouts)
 	if j.kind == "read" || j.kind == "write" {
 		keys[3] = scripts.RWChannel(j.name)
 	}
@@ -184,11 +185,15 @@ const javaLease = time.Minute
 
 func (lut *lockUnderTest) java(t testing.TB, kind string, thread int) java {
 	t.Helper()
-	return java{t, lut, kind, fmt.Sprintf("8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread), thread, lut.publishCommand()}
+	return java{t, lut, kind, fmt.Sprintf(
+		"8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread,
+	), thread, lut.publishCommand()}
 }
 
 // javaConflicts lists, for each kind, the kinds of Java locks that exclude it.
-var javaConflicts = map[string][]string{"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"}}
+var javaConflicts = map[string][]string{
+	"plain": {"plain"}, "fair": {"fair"}, "read": {"write"}, "write": {"write", "read"},
+}
 
 func javaUnlockWakesWaiter(t *testing.T, lut *lockUnderTest) {
 	waiter := lut.newWaiter(t, lut.mutex)
@@ -269,7 +274,9 @@ func waitsWhileJavaRenews(t *testing.T, lut *lockUnderTest) {
 	j := lut.java(t, javaConflicts[lut.kind][len(javaConflicts[lut.kind])-1], 52)
 	require.True(t, j.lock(lease))
 	last := time.Now()
-	waiting := callAsync(func() (*redislock.Lock, error) { return lut.mutex(lut.newClient(t)).Lock(within(t, patience)) })
+	waiting := callAsync(func() (*redislock.Lock, error) {
+		return lut.mutex(lut.newClient(t)).Lock(within(t, patience))
+	})
 	for range 5 { // for more than a lease
 		require.NoError(t, w.Sleep(t.Context(), pass))
 		require.False(t, isClosed(waiting.done))
@@ -293,7 +300,9 @@ func TestRWMutex_ReadsWithJava(t *testing.T) {
 		requireLocked(t, err)
 		require.False(t, writer.lock(javaLease))
 		mustUnlock(t, mine)
-		require.Equal(t, map[string]string{"mode": "read", reader.id: "1"}, lut.rdb.HGetAll(t.Context(), lut.name).Val())
+		require.Equal(
+			t, map[string]string{"mode": "read", reader.id: "1"}, lut.rdb.HGetAll(t.Context(), lut.name).Val(),
+		)
 		_, err = rw.TryLock(t.Context())
 		requireLocked(t, err)
 		require.Equal(t, int64(1), reader.unlock())

@@ -22,9 +22,9 @@ func renewalKeepsTheLock(t *testing.T, lut *lockUnderTest) {
 	require.NoError(t, err)
 	mustUnlock(t, inner, outer) // must not end the renewals of the next hold
 	l := mustTryLock(t, m)
-	holders, rival := lut.requireHeldOnce(t), lut.conflictingMutex(lut.newClient(t))
+	holders, conflicting := lut.requireHeldOnce(t), lut.conflictingMutex(lut.newClient(t))
 	for start := time.Now(); time.Since(start) < 5*lease/2; {
-		_, err := rival.TryLock(t.Context())
+		_, err := conflicting.TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
 		require.NoError(t, w.Sleep(t.Context(), 20*time.Millisecond))
 	}
@@ -40,7 +40,9 @@ func renewalRestoresExpiry(t *testing.T, lut *lockUnderTest) {
 	lasts := func(more time.Duration) {
 		t.Helper()
 		poll(t, func() bool {
-			return !slices.ContainsFunc(lut.parts, func(name string) bool { return lut.rdb.PTTL(t.Context(), name).Val() <= more })
+			return !slices.ContainsFunc(lut.parts, func(name string) bool {
+				return lut.rdb.PTTL(t.Context(), name).Val() <= more
+			})
 		})
 	}
 	for _, name := range lut.parts {
@@ -171,14 +173,14 @@ func TestMutex_KeyOfAnotherKind(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := onSharedServer(t)
 		l := mustLock(t, c.Mutex(name, redislock.WithLease(2*time.Second)))
-		beside := mustLock(t, c.Mutex(name+":beside", redislock.WithLease(2*time.Second)))
+		neighbour := mustLock(t, c.Mutex(name+":beside", redislock.WithLease(2*time.Second)))
 		require.NoError(t, rdb.Set(t.Context(), name, "mine", time.Minute).Err())
 		start := time.Now()
 		<-l.Done()
 		require.Less(t, time.Since(start), 1500*time.Millisecond, "found by the next renewal")
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
 		require.Equal(t, "mine", rdb.Get(t.Context(), name).Val())
-		require.NoError(t, beside.Err(), "one bad key does not fail its batch")
-		require.NoError(t, beside.Unlock(t.Context()))
+		require.NoError(t, neighbour.Err(), "one bad key does not fail its batch")
+		require.NoError(t, neighbour.Unlock(t.Context()))
 	})
 }

@@ -97,28 +97,45 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// Each kind refuses the keys of another kind, and shares or excludes within its own.
+// What TryLock of each kind returns while another client holds the name.
 func TestKinds_RefuseEachOther(t *testing.T) {
 	t.Parallel()
+	const (
+		acquired = "acquired"
+		locked   = "ErrLocked"
+		wrong    = "ErrWrongKind"
+	)
+	type results struct{ plain, fair, read, write string }
+	want := map[string]results{ // by the kind of the holder
+		"plain": {locked, locked, wrong, wrong},
+		"fair":  {locked, locked, wrong, wrong},
+		"read":  {wrong, wrong, acquired, locked},
+		"write": {wrong, wrong, locked, locked},
+	}
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
 		c, name := newClient(t, dep.rdb), redistest.Name(t)
 		for _, held := range singleNameKinds {
 			l := mustTryLock(t, newMutex(c, held, name))
 			before := dep.rdb.HGetAll(t.Context(), name).Val()
-			for _, kind := range singleNameKinds {
+			row := want[held]
+			for kind, result := range map[string]string{
+				"plain": row.plain, "fair": row.fair, "read": row.read, "write": row.write,
+			} {
 				m := newMutex(c, kind, name)
 				second, err := m.TryLock(t.Context())
-				switch {
-				case held == "read" && kind == "read":
+				switch result {
+				case acquired:
 					require.NoError(t, err)
 					mustUnlock(t, second)
-				case (held == "plain" || held == "fair") == (kind == "plain" || kind == "fair"):
+				case locked:
 					require.ErrorIs(t, err, redislock.ErrLocked, "%s on a key of %s", kind, held)
-				default:
+				case wrong:
 					require.ErrorIs(t, err, redislock.ErrWrongKind, "%s on a key of %s", kind, held)
 					require.NotErrorIs(t, err, redislock.ErrLocked)
 					_, err = m.Lock(within(t, patience))
 					require.ErrorIs(t, err, redislock.ErrWrongKind, "%s waits on a key of %s", kind, held)
+				default:
+					require.Fail(t, "no result for "+held)
 				}
 			}
 			require.Equal(t, before, dep.rdb.HGetAll(t.Context(), name).Val())

@@ -73,11 +73,11 @@ func waiterAcquiresByPolling(t *testing.T, lut *lockUnderTest) {
 	free := lut.writeHold(t, 0) // without an expiry, so only a message or a poll ends the wait
 	waiter := lut.newWaiter(t, lut.mutex)
 	waiting := waiter.startWaiting(t, within(t, patience))
-	looks := waiter.count.scriptCalls()
+	attempts := waiter.count.scriptCalls()
 	free()
 	freed := time.Now()
 	l := waiting.await(t)
-	require.Less(t, waiter.count.scriptCalls(), looks+10, "it does not poll all the time")
+	require.Less(t, waiter.count.scriptCalls(), attempts+10, "it does not poll all the time")
 	require.Less(t, waiting.at.Sub(freed), 6*time.Second, "the longest interval, with room for a busy machine")
 	mustUnlock(t, l)
 	lut.requireNoKeys(t)
@@ -93,9 +93,9 @@ func messageWithoutReleaseGrantsNothing(t *testing.T, lut *lockUnderTest) {
 	case "fair":
 		channel = scripts.LockChannel(lut.name) + ":" + fairQueue(t, lut.rdb, lut.name)[0]
 	}
-	looks := waiter.count.scriptCalls()
+	attempts := waiter.count.scriptCalls()
 	require.NoError(t, lut.rdb.Do(t.Context(), lut.publishCommand(), channel, "0").Err())
-	poll(t, func() bool { return waiter.count.scriptCalls() > looks })
+	poll(t, func() bool { return waiter.count.scriptCalls() > attempts })
 	require.False(t, isClosed(waiting.done))
 	require.True(t, held.Valid())
 	mustUnlock(t, held)
@@ -106,18 +106,18 @@ func cancelledWaiterLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
 	held := lut.mustLock(t)
 	holders := lut.requireHeldOnce(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	gone := lut.newWaiter(t, lut.conflictingMutex).startWaiting(t, ctx)
+	cancelled := lut.newWaiter(t, lut.conflictingMutex).startWaiting(t, ctx)
 	next := lut.newWaiter(t, lut.conflictingMutex).startWaiting(t, within(t, patience))
 	errWhy := errors.New("why")
 	start := time.Now()
 	cancel(errWhy)
-	<-gone.done
-	require.Less(t, gone.at.Sub(start), 5*time.Second)
-	require.ErrorIs(t, gone.err, context.Canceled)
-	require.ErrorIs(t, gone.err, errWhy)
-	require.ErrorIs(t, gone.err, redislock.ErrLocked)
+	<-cancelled.done
+	require.Less(t, cancelled.at.Sub(start), 5*time.Second)
+	require.ErrorIs(t, cancelled.err, context.Canceled)
+	require.ErrorIs(t, cancelled.err, errWhy)
+	require.ErrorIs(t, cancelled.err, redislock.ErrLocked)
 	var locked *redislock.LockedError
-	require.ErrorAs(t, gone.err, &locked)
+	require.ErrorAs(t, cancelled.err, &locked)
 	require.Positive(t, locked.TTL)
 	require.Equal(t, holders, lut.requireHeldOnce(t))
 
@@ -191,7 +191,9 @@ func lockFuncCallsBackOnce(t *testing.T, lut *lockUnderTest) {
 	m := lut.conflictingMutex(c).(*redislock.Mutex)
 	call := func() (<-chan *asyncCall, func()) {
 		results := make(chan *asyncCall, 1)
-		return results, m.LockFunc(t.Context(), func(l *redislock.Lock, err error) { results <- &asyncCall{lock: l, err: err} })
+		return results, m.LockFunc(t.Context(), func(l *redislock.Lock, err error) {
+			results <- &asyncCall{lock: l, err: err}
+		})
 	}
 	granted, tooLate := call()
 	given, cancel := call()

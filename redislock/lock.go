@@ -22,8 +22,8 @@ const unlockGrace = time.Second
 // headStart is the advantage of other processes after this one has handed a lock over among its own callers.
 const headStart = 2 * time.Millisecond
 
-// Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use, and its methods are harmless on a
-// nil or zero Lock, which is not held.
+// Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use, and its methods are
+// harmless on a nil or zero Lock, which is not held.
 type Lock struct {
 	request
 	lease        lease
@@ -44,9 +44,9 @@ func (l *Lock) Name() string {
 	return l.name()
 }
 
-// Done is closed when the lock is no longer held: lost, unlocked, or released by the Client's Close. A loss is announced
-// before Redis can give the lock to another holder, also while Redis hangs, as long as this process gets to run and its clock
-// differs from the server's by at most one percent in rate.
+// Done is closed when the lock is no longer held: lost, unlocked, or released by the Client's Close. A loss
+// is announced before Redis can give the lock to another holder, also while Redis hangs, as long as this
+// process gets to run and its clock differs from the server's by at most one percent in rate.
 func (l *Lock) Done() <-chan struct{} {
 	if !l.valid() {
 		done := make(chan struct{})
@@ -56,7 +56,8 @@ func (l *Lock) Done() <-chan struct{} {
 	return l.lease.Done()
 }
 
-// Err is nil while the lock is held. Then it is, for good, an error matching ErrLost, ErrNotHeld after Unlock, or ErrClosed.
+// Err is nil while the lock is held. Then it is, for good, an error matching ErrLost, ErrNotHeld after
+// Unlock, or ErrClosed.
 func (l *Lock) Err() error {
 	if !l.valid() {
 		return ErrNotHeld
@@ -68,8 +69,9 @@ func (l *Lock) Err() error {
 	return err
 }
 
-// Valid reports whether the lock is held at this instant, as far as this process can know. It does not talk to Redis. Call it right
-// before an effect that must not overlap with another holder's. Only a check where the effect takes place closes the gap.
+// Valid reports whether the lock is held at this instant, as far as this process can know. It does not talk
+// to Redis. Call it right before an effect that must not overlap with another holder's. Only a check where
+// the effect takes place closes the gap.
 func (l *Lock) Valid() bool { return l.valid() && l.lease.Valid() }
 
 // Deadline is the instant at which the lock is lost unless it is renewed before, counted from before the last
@@ -81,8 +83,9 @@ func (l *Lock) Deadline() time.Time {
 	return l.lease.Deadline()
 }
 
-// Token returns the fencing token, 0 without WithFencing: a number that is higher than that of every earlier hold of the name.
-// A resource that remembers the highest token it has seen, and refuses lower ones, is safe from holders that act too late.
+// Token returns the fencing token, 0 without WithFencing: a number that is higher than that of every earlier
+// hold of the name. A resource that remembers the highest token it has seen, and refuses lower ones, is safe
+// from holders that act too late.
 func (l *Lock) Token() int64 {
 	if !l.valid() {
 		return 0
@@ -90,12 +93,12 @@ func (l *Lock) Token() int64 {
 	return l.token
 }
 
-// Extend makes the lock last for d from now, 1 ms to 365 days, if it would end sooner. It never makes the lock end sooner. A lock with
-// renewal is still renewed for its lease; Extend lets it survive a longer outage of Redis. It blocks for one round trip, at most
-// until ctx ends.
+// Extend makes the lock last for d from now, 1 ms to 365 days, if it would end sooner. It never makes the
+// lock end sooner. A lock with renewal is still renewed for its lease; Extend lets it survive a longer outage
+// of Redis. It blocks for one round trip, at most until ctx ends.
 //
-// The error matches ErrLost, ErrNotHeld or ErrClosed if the lock is not held any more. After any other error the lock is held
-// as before and may last longer in Redis than Deadline tells.
+// The error matches ErrLost, ErrNotHeld or ErrClosed if the lock is not held any more. After any other error
+// the lock is held as before and may last longer in Redis than Deadline tells.
 func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	switch {
 	case !l.valid():
@@ -122,13 +125,17 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	}
 	defer c.gate.Leave()
 	// Before the lease is looked at: Unlock closes it before it looks whether the lock was extended.
-	for most := l.longest.Load(); most < int64(d) && !l.longest.CompareAndSwap(most, int64(d)); most = l.longest.Load() {
+	for most := l.longest.Load(); most < int64(d); most = l.longest.Load() {
+		if l.longest.CompareAndSwap(most, int64(d)) {
+			break
+		}
 	}
 	if err := l.Err(); err != nil {
 		return err
 	}
 	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{l.id, redisconn.Millis(d)}}
-	r, answered := gate.Await(&c.gate, ctx.Done(), func() redisconn.Reply { return c.run(what, ctx.Done()) }, func(redisconn.Reply) {})
+	r, answered := gate.Await(&c.gate, ctx.Done(),
+		func() redisconn.Reply { return c.run(what, ctx.Done()) }, func(redisconn.Reply) {})
 	if !answered {
 		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
@@ -144,8 +151,8 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	return l.Err()
 }
 
-// Context returns a context that ends with parent or with the lock; in the second case its context.Cause is the lock's Err.
-// It needs no goroutine and no cancel function: it is released with the lock or its parent.
+// Context returns a context that ends with parent or with the lock; in the second case its context.Cause is
+// the lock's Err. It needs no goroutine and no cancel function: it is released with the lock or its parent.
 func (l *Lock) Context(parent context.Context) context.Context {
 	if !l.valid() {
 		ctx, cancel := context.WithCancelCause(parent)
@@ -155,16 +162,17 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	return l.lease.Context(parent)
 }
 
-// Unlock releases the lock and wakes its waiters. Whatever it returns, the lock is no longer held: Done is closed and no renewal is
-// sent any more. It blocks for one round trip.
+// Unlock releases the lock and wakes its waiters. Whatever it returns, the lock is no longer held: Done is
+// closed and no renewal is sent any more. It blocks for one round trip.
 //
-// The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits for the answer for up to a second. If
-// there is none, or Redis fails, the error matches ErrUnconfirmed, and the release is retried in the background until it succeeds or
-// the lease is over. If Redis refuses it for good, the lock ends with its lease.
+// The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits for the answer
+// for up to a second. If there is none, or Redis fails, the error matches ErrUnconfirmed, and the release is
+// retried in the background until it succeeds or the lease is over. If Redis refuses it for good, the lock
+// ends with its lease.
 //
-// The error matches ErrLost if the lock was lost before, ErrNotHeld if it was unlocked before, and ErrClosed if the Client was
-// closed. In none of these cases is another hold touched. A lock that was held when Unlock was called is not lost, however long Redis
-// takes to answer.
+// The error matches ErrLost if the lock was lost before, ErrNotHeld if it was unlocked before, and ErrClosed
+// if the Client was closed. In none of these cases is another hold touched. A lock that was held when Unlock
+// was called is not lost, however long Redis takes to answer.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if !l.valid() {
 		return ErrNotHeld
@@ -245,8 +253,8 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// wakeNext wakes the waiters of this process that found the lock taken while it was being released. After a row of hand-overs, other
-// processes, which learn of the release by the message, go first.
+// wakeNext wakes the waiters of this process that found the lock taken while it was being released. After a
+// row of hand-overs, other processes, which learn of the release by the message, go first.
 func (l *Lock) wakeNext() {
 	if !l.kind().exclusive {
 		return
@@ -275,12 +283,14 @@ func (l *Lock) onLost(err error) {
 	if errors.Is(err, renewal.ErrGone) {
 		return
 	}
-	// A renewal that was given up may still have been executed and keep the key for another lease that nobody uses.
-	// Release it, but not before the time for which it was last promised: its holder may need that time to stop.
+	// A renewal that was given up may still have been executed and keep the key for another lease that no
+	// holder uses. Release it, but not before the time for which it was last promised: its holder may need
+	// that time to stop.
 	l.releaseLater(time.Until(lost.Due.Add(l.ttl()/8)), false)
 }
 
-// maxHoldReached ends a lock that has been held for as long as it may. The key goes a little later: its holder may need time to stop.
+// maxHoldReached ends a lock that has been held for as long as it may. The key goes a little later: its
+// holder may need time to stop.
 func (l *Lock) maxHoldReached() {
 	c := l.client()
 	if !c.gate.Enter() {
@@ -292,7 +302,8 @@ func (l *Lock) maxHoldReached() {
 		return
 	}
 	c.drop(l)
-	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "lock held for too long, released", slog.String("name", l.name()))
+	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "lock held for too long, released",
+		slog.String("name", l.name()))
 	c.hooks.lost(l, err)
 	l.releaseLater(l.ttl()/8, false)
 }

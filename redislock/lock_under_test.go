@@ -80,7 +80,9 @@ func (lut *lockUnderTest) newClient(t testing.TB) *redislock.Client { return new
 func (lut *lockUnderTest) newFaultyClient(t *testing.T) (*redislock.Client, *redistest.FaultDialer) {
 	t.Helper()
 	d := &redistest.FaultDialer{}
-	c := newClient(t, lut.connect(t, func(o *redis.UniversalOptions) { o.Dialer, o.ReadTimeout = d.Dial, 200*time.Millisecond }))
+	c := newClient(t, lut.connect(t, func(o *redis.UniversalOptions) {
+		o.Dialer, o.ReadTimeout = d.Dial, 200*time.Millisecond
+	}))
 	mustUnlock(t, mustTryLock(t, lut.mutex(c)))
 	lut.requireNoKeys(t)
 	return c, d
@@ -135,7 +137,9 @@ func (lut *lockUnderTest) requireHeldOnce(t testing.TB) (holders []string) {
 // remainingKeys returns the lock's keys in Redis, apart from the token counter, which is meant to stay.
 func (lut *lockUnderTest) remainingKeys(t testing.TB) []string {
 	t.Helper()
-	return slices.DeleteFunc(lut.keysWith(t, lut.name), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token") })
+	return slices.DeleteFunc(lut.keysWith(t, lut.name), func(key string) bool {
+		return strings.HasPrefix(key, "redisson_lock_token")
+	})
 }
 
 func (lut *lockUnderTest) requireNoKeys(t testing.TB) {

@@ -88,7 +88,9 @@ func TestLockFunc_ReturnsAtOnceWhileTheClusterHangs(t *testing.T) {
 		node.Pause()
 		defer node.Resume()
 	}
-	for what, m := range map[string]lockFuncer{"Mutex": c.Mutex(name), "MultiMutex": c.MultiMutex([]string{name + ":a", name + ":b"})} {
+	for what, m := range map[string]lockFuncer{"Mutex": c.Mutex(name), "MultiMutex": c.MultiMutex(
+		[]string{name + ":a", name + ":b"},
+	)} {
 		start := time.Now()
 		calls, cancel := startLockFunc(t.Context(), m)
 		require.Less(t, time.Since(start), time.Second, what)

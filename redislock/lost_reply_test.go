@@ -37,18 +37,22 @@ func lostRepliesActOnce(t *testing.T, lut *lockUnderTest) {
 }
 
 func cancelledInFlightLeavesNoKeys(t *testing.T, lut *lockUnderTest) {
-	for _, lock := range []func(anyMutex, context.Context) (*redislock.Lock, error){anyMutex.TryLock, anyMutex.Lock} {
+	for _, lock := range []func(anyMutex, context.Context) (*redislock.Lock, error){
+		anyMutex.TryLock, anyMutex.Lock,
+	} {
 		c, d := lut.newFaultyClient(t)
 		lost := d.LoseReply("EVALSHA", 1, redistest.Swallow)
 		ctx, cancel := context.WithCancel(t.Context())
-		gone := callAsync(func() (*redislock.Lock, error) { return lock(lut.mutex(c, redislock.WithLease(time.Minute)), ctx) })
+		cancelled := callAsync(func() (*redislock.Lock, error) {
+			return lock(lut.mutex(c, redislock.WithLease(time.Minute)), ctx)
+		})
 		<-lost
 		require.NotEmpty(t, lut.remainingKeys(t), "the server has executed it, unknown to the client")
 		start := time.Now()
 		cancel()
-		<-gone.done
-		require.ErrorIs(t, gone.err, context.Canceled)
-		require.NotErrorIs(t, gone.err, redislock.ErrLocked)
+		<-cancelled.done
+		require.ErrorIs(t, cancelled.err, context.Canceled)
+		require.NotErrorIs(t, cancelled.err, redislock.ErrLocked)
 		other := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
 		require.Less(t, time.Since(start), 20*time.Second, "long before the lease ends")
 		mustUnlock(t, other)
@@ -111,8 +115,8 @@ func TestLock_RenewalsExecuteButTheirRepliesAreLost(t *testing.T) {
 	}
 	deadline := l.Deadline()
 	<-l.Done()
-	told := time.Now()
-	require.False(t, told.Before(deadline))
+	announced := time.Now()
+	require.False(t, announced.Before(deadline))
 	require.ErrorIs(t, l.Err(), redislock.ErrLost)
 	left, err := rdb.PTTL(t.Context(), name).Result()
 	require.NoError(t, err)
@@ -120,7 +124,7 @@ func TestLock_RenewalsExecuteButTheirRepliesAreLost(t *testing.T) {
 
 	other := mustLock(t, newClient(t, rdb).Mutex(name))
 	require.Greater(t, time.Since(deadline), lease/100+50*time.Millisecond, "not before the announced deadline")
-	require.Less(t, time.Since(told), lease/2, "long before its expiry")
+	require.Less(t, time.Since(announced), lease/2, "long before its expiry")
 	require.NoError(t, other.Unlock(t.Context()))
 
 	// Use up the remaining faults, so that Close finds a working connection.
@@ -144,14 +148,17 @@ func TestKinds_LateCopyOfAnAcquisitionIsReleased(t *testing.T) {
 			t.Run(kind+", lease "+lease.String(), func(t *testing.T) {
 				t.Parallel()
 				dialer := &redistest.FaultDialer{}
-				c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, 100*time.Millisecond }))
+				c := newClient(t, server.Client(t, func(o *redis.Options) {
+					o.Dialer, o.ReadTimeout = dialer.Dial, 100*time.Millisecond
+				}))
 				name := redistest.Name(t)
 				lost := dialer.LoseCall(name, 1)
 				l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(lease)))
 				late := <-lost
 				mustUnlock(t, l)
 				requireFree(t, rdb, name)
-				require.NoError(t, newWheel(t).Sleep(t.Context(), 1300*time.Millisecond)) // time for one more release, not for two
+				// time for one more release, not for two
+				require.NoError(t, newWheel(t).Sleep(t.Context(), 1300*time.Millisecond))
 				server.Deliver(t, late)
 				held := time.Now()
 				require.EqualValues(t, 1, rdb.Exists(t.Context(), name).Val(), "the copy takes the lock without an owner")
@@ -172,12 +179,12 @@ func TestLock_UnlockConfirmedAfterTheLeaseSucceeds(t *testing.T) {
 			c, dialer, _ := newFaultyClient(t) // replies are awaited for a second
 			name := redistest.Name(t)
 			l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(lease), redislock.WithoutRenewal()))
-			gone := dialer.LoseReply(name, 1, redistest.Swallow)
+			replyLost := dialer.LoseReply(name, 1, redistest.Swallow)
 			require.True(t, l.Valid())
 			began := time.Now()
 			require.NoError(t, l.Unlock(t.Context()))
 			require.Greater(t, time.Since(began), lease)
-			require.True(t, isClosed(gone))
+			require.True(t, isClosed(replyLost))
 		})
 	}
 }
@@ -187,7 +194,9 @@ func TestRWMutex_DowngradeAfterALostReply(t *testing.T) {
 	t.Parallel()
 	server, dialer, name := redistest.Start(t), &redistest.FaultDialer{}, redistest.Name(t)
 	rdb := server.Client(t)
-	c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, 200*time.Millisecond }))
+	c := newClient(t, server.Client(t, func(o *redis.Options) {
+		o.Dialer, o.ReadTimeout = dialer.Dial, 200*time.Millisecond
+	}))
 	rw := c.RWMutex(name, redislock.WithLease(time.Hour))
 	writer, err := rw.Lock(t.Context())
 	require.NoError(t, err)

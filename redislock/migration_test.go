@@ -66,7 +66,9 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	unlocked := make(chan error, len(kinds))
 	for kind, of := range kinds {
 		go func() { unlocked <- held[kind].Unlock(context.Background()) }()
-		waiting[kind] = callAsync(func() (*redislock.Lock, error) { return of("{orders}:new:" + kind).Lock(within(t, patience)) })
+		waiting[kind] = callAsync(func() (*redislock.Lock, error) {
+			return of("{orders}:new:" + kind).Lock(within(t, patience))
+		})
 	}
 	require.NoError(t, newWheel(t).Sleep(t.Context(), 1500*time.Millisecond))
 	slot.Finish()

@@ -13,8 +13,8 @@ import (
 // multi is the kind of a lock made of several. Only its parts are requested.
 var multi = &kind{}
 
-// MultiMutex is the lock of several names at once: it is held when all of them are. It has no state of its own and is safe for
-// concurrent use.
+// MultiMutex is the lock of several names at once: it is held when all of them are. It has no state of its
+// own and is safe for concurrent use.
 type MultiMutex struct {
 	client *Client
 	names  []string // sorted; they are taken in this order, so that no two callers wait for each other
@@ -22,10 +22,11 @@ type MultiMutex struct {
 	err    error
 }
 
-// MultiMutex returns the lock of all these names, at least one, none twice. It does not talk to Redis. Its parts are the locks that
-// Mutex returns for the names, so it excludes holders of single names too, as Redisson's getMultiLock does. In a cluster the names
-// may be on different nodes. Options are those of Mutex and apply to each part. WithFencing is refused: each name has tokens of its
-// own. Err and every method return an *InvalidError for a bad name or option.
+// MultiMutex returns the lock of all these names, at least one, none twice. It does not talk to Redis. Its
+// parts are the locks that Mutex returns for the names, so it excludes holders of single names too, as
+// Redisson's getMultiLock does. In a cluster the names may be on different nodes. Options are those of Mutex
+// and apply to each part. WithFencing is refused: each name has tokens of its own. Err and every method
+// return an *InvalidError for a bad name or option.
 func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 	m := &MultiMutex{client: c, names: slices.Sorted(slices.Values(names))}
 	if len(m.names) == 0 {
@@ -53,23 +54,26 @@ func (m *MultiMutex) Err() error { return m.err }
 // Names returns the names, sorted.
 func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 
-// Lock takes all locks, one after the other in the order of their names, and waits for each. Parts that it has taken are renewed
-// meanwhile. If a part cannot be taken, Lock releases the others and returns the error of Mutex.Lock.
+// Lock takes all locks, one after the other in the order of their names, and waits for each. Parts that it
+// has taken are renewed meanwhile. If a part cannot be taken, Lock releases the others and returns the error
+// of Mutex.Lock.
 //
-// The Name of the Lock is the names, joined by commas. The Lock is lost as soon as one of its parts is: Done is closed, Err tells
-// which part, and the others are released an eighth of their lease later. Its Deadline is that of the part that ends first.
+// The Name of the Lock is the names, joined by commas. The Lock is lost as soon as one of its parts is: Done
+// is closed, Err tells which part, and the others are released an eighth of their lease later. Its Deadline
+// is that of the part that ends first.
 func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.take(ctx, (*Mutex).Lock) }
 
-// TryLock takes all locks if they are free, and none otherwise. Its error is that of the first part, in the order of names, that could
-// not be taken. It blocks for one round trip for each name, at most until ctx ends.
+// TryLock takes all locks if they are free, and none otherwise. Its error is that of the first part, in the
+// order of names, that could not be taken. It blocks for one round trip for each name, at most until ctx
+// ends.
 func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.take(ctx, (*Mutex).TryLock)
 }
 
-// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a goroutine of its own, with
-// what Lock would have returned. cancel ends the wait, unless it is decided already; then the parts that were taken are released, and
-// f gets an error that matches context.Canceled. cancel may be called any number of times. LockFunc panics with an *InvalidError
-// if f is nil.
+// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
+// goroutine of its own, with what Lock would have returned. cancel ends the wait, unless it is decided
+// already; then the parts that were taken are released, and f gets an error that matches context.Canceled.
+// cancel may be called any number of times. LockFunc panics with an *InvalidError if f is nil.
 func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	gate := &m.client.gate
@@ -127,8 +131,9 @@ type multiAcquisition struct {
 // next returns the part to take next.
 func (a *multiAcquisition) next() *Mutex { return a.multi.parts[len(a.parts)] }
 
-// add takes the result of the call for a part, and reports whether there are more parts to take. If not, it returns the result of the
-// whole call. After an error it releases what was taken, for which it blocks for a round trip.
+// add takes the result of the call for a part, and reports whether there are more parts to take. If not, it
+// returns the result of the whole call. After an error it releases what was taken, for which it blocks for a
+// round trip.
 func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *Lock, more bool, _ error) {
 	m := a.multi
 	if err != nil {
@@ -151,5 +156,6 @@ func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *L
 
 // compositeLock makes a Lock of several.
 func (c *Client) compositeLock(name string, lease *composite) *Lock {
-	return &Lock{request: request{mutex: &Mutex{client: c, kind: multi, name: name}}, lease: lease, madeAt: time.Since(c.origin)}
+	m := &Mutex{client: c, kind: multi, name: name}
+	return &Lock{request: request{mutex: m}, lease: lease, madeAt: time.Since(c.origin)}
 }

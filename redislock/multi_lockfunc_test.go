@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +18,9 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		"calls back with the lock, at once or when the last name is free": callsBackWithAllNames,
 		"cancelled before the grant, calls back once and frees its parts": cancelFreesTheParts,
 		"cancelled at each grant, leaves no keys":                         cancelAtEachGrantLeavesNoKeys,
-		"cancelled at any moment, calls back once and leaves no keys": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+		"cancelled at any moment, calls back once and leaves no keys": func(
+			t *testing.T, rdb redis.UniversalClient, names [3]string,
+		) {
 			requireCancelledCleanly(t, newClient(t, rdb).MultiMutex(names[:]), 150)
 			requireAllFree(t, rdb, names[:]...)
 		},
@@ -47,7 +50,9 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
 		writeHold(t, rdb, names[2], 1500*time.Millisecond)
-		calls, _ := startLockFunc(t.Context(), c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal()))
+		calls, _ := startLockFunc(
+			t.Context(), c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal()),
+		)
 		mustUnlock(t, (<-calls).mustHold(t))
 		requireAllFree(t, rdb, names[:]...)
 	})
@@ -72,7 +77,9 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		require.Panics(t, func() { c.MultiMutex([]string{name}).LockFunc(t.Context(), nil) })
 		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
 		for want, m := range map[error]*redislock.MultiMutex{
-			redislock.ErrInvalid: c.MultiMutex([]string{name, ""}), redislock.ErrWrongKind: c.MultiMutex([]string{name, name + "2"}),
+			redislock.ErrInvalid: c.MultiMutex([]string{name, ""}), redislock.ErrWrongKind: c.MultiMutex(
+				[]string{name, name + "2"},
+			),
 		} {
 			calls, cancel := startLockFunc(t.Context(), m)
 			r := <-calls
@@ -123,9 +130,16 @@ func callsBackWithAllNames(t *testing.T, rdb redis.UniversalClient, names [3]str
 }
 
 func cancelFreesTheParts(t *testing.T, rdb redis.UniversalClient, names [3]string) {
-	c := newClient(t, rdb)
+	waits := make(chan struct{})
+	var once sync.Once
+	c := newClient(t, rdb, redislock.WithHooks(redislock.Hooks{Contended: func(e redislock.Event) {
+		if e.Name == names[2] {
+			once.Do(func() { close(waits) })
+		}
+	}}))
 	held := mustLock(t, newClient(t, rdb).Mutex(names[2]))
 	calls, cancel := startLockFunc(t.Context(), c.MultiMutex(names[:]))
+	<-waits // the client knows that it holds the other names
 	awaitHeld(t, rdb, names[0], names[1])
 	cancel()
 	cancel()

@@ -25,11 +25,15 @@ func TestMultiMutex_State(t *testing.T) {
 			s, err = m.State(t.Context())
 			require.NoError(t, err)
 			require.True(t, s.Locked)
-			require.Equal(t, []redislock.Holder{{requireHeldOnce(t, rdb, names[1]), "one of them"}}, s.Names[names[1]].Holders)
+			require.Equal(
+				t, []redislock.Holder{{requireHeldOnce(t, rdb, names[1]), "one of them"}}, s.Names[names[1]].Holders,
+			)
 			require.Zero(t, s.Names[names[0]])
 			mustUnlock(t, one)
 
-			all, err := newClient(t, rdb).MultiMutex(names[:], redislock.WithMetadata("all of them")).TryLock(t.Context())
+			all, err := newClient(t, rdb).MultiMutex(
+				names[:], redislock.WithMetadata("all of them"),
+			).TryLock(t.Context())
 			require.NoError(t, err)
 			s, err = m.State(t.Context())
 			require.NoError(t, err)
@@ -42,7 +46,9 @@ func TestMultiMutex_State(t *testing.T) {
 			}
 			mustUnlock(t, all)
 		},
-		"State reports the other names if one is no lock": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+		"State reports the other names if one is no lock": func(
+			t *testing.T, rdb redis.UniversalClient, names [3]string,
+		) {
 			require.NoError(t, rdb.Set(t.Context(), names[0], "text", 0).Err())
 			held := mustLock(t, newClient(t, rdb).Mutex(names[2]))
 			s, err := newClient(t, rdb).MultiMutex(names[:]).State(t.Context())
@@ -60,9 +66,13 @@ func TestMultiMutex_State(t *testing.T) {
 func TestMultiMutex_ForceUnlock(t *testing.T) {
 	t.Parallel()
 	onEachDeploymentWithThreeNames(t, map[string]func(*testing.T, redis.UniversalClient, [3]string){
-		"frees all names, wakes their waiters, and the holder learns of it": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+		"frees all names, wakes their waiters, and the holder learns of it": func(
+			t *testing.T, rdb redis.UniversalClient, names [3]string,
+		) {
 			m := newClient(t, rdb).MultiMutex(names[:])
-			held, err := newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(3*time.Second)).TryLock(t.Context())
+			held, err := newClient(t, rdb).MultiMutex(
+				names[:], redislock.WithLease(3*time.Second),
+			).TryLock(t.Context())
 			require.NoError(t, err)
 			calls, _ := startLockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:]))
 			freed, err := m.ForceUnlock(t.Context())
@@ -80,9 +90,13 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 			require.False(t, freed)
 			requireAllFree(t, rdb, names[:]...)
 		},
-		"frees names that others hold alone or while they wait": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+		"frees names that others hold alone or while they wait": func(
+			t *testing.T, rdb redis.UniversalClient, names [3]string,
+		) {
 			one := mustLock(t, newClient(t, rdb).Mutex(names[1]))
-			calls, _ := startLockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(time.Second)))
+			calls, _ := startLockFunc(
+				t.Context(), newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(time.Second)),
+			)
 			awaitHeld(t, rdb, names[0])
 			freed, err := newClient(t, rdb).MultiMutex(names[:]).ForceUnlock(t.Context())
 			require.NoError(t, err)
@@ -96,7 +110,9 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 				poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
 			}
 		},
-		"frees plain locks and leaves other keys unchanged": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
+		"frees plain locks and leaves other keys unchanged": func(
+			t *testing.T, rdb redis.UniversalClient, names [3]string,
+		) {
 			require.NoError(t, rdb.HSet(t.Context(), names[1], "mode", "read", "java:1", 1).Err())
 			held := mustLock(t, newClient(t, rdb).Mutex(names[2]))
 			freed, err := newClient(t, rdb).MultiMutex(names[:]).ForceUnlock(t.Context())
@@ -125,7 +141,9 @@ func TestComposite_StateRefusesBadInput(t *testing.T) {
 		state     func(context.Context, asked) error
 		close     func(context.Context) error
 	}{
-		"multi": {c.MultiMutex([]string{name}), c.MultiMutex([]string{name, name}), func(ctx context.Context, m asked) error {
+		"multi": {c.MultiMutex([]string{name}), c.MultiMutex(
+			[]string{name, name},
+		), func(ctx context.Context, m asked) error {
 			s, err := m.(*redislock.MultiMutex).State(ctx)
 			require.Zero(t, s)
 			return err

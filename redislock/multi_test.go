@@ -184,7 +184,9 @@ func TestMultiMutex(t *testing.T) {
 		_, err := c.MultiMutex([]string{name, name + "2"}).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrWrongKind)
 		requireFree(t, rdb, name+"2")
-		err = c.MultiMutex([]string{name + "2"}).Do(t.Context(), func(context.Context) error { return fmt.Errorf("f: %w", errWork) })
+		err = c.MultiMutex([]string{name + "2"}).Do(t.Context(), func(context.Context) error {
+			return fmt.Errorf("f: %w", errWork)
+		})
 		require.ErrorIs(t, err, errWork)
 		requireFree(t, rdb, name+"2")
 	})

@@ -9,11 +9,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 )
 
-// Mutex is the lock of one name. It has no state of its own: any number of Mutex values of one name, in any process, are the same
-// lock. It is safe for concurrent use.
+// Mutex is the lock of one name. It has no state of its own: any number of Mutex values of one name, in any
+// process, are the same lock. It is safe for concurrent use.
 //
-// A hold belongs to the *Lock that Lock or TryLock returned, not to a goroutine. A second Lock waits, also on the goroutine that holds
-// the first, unless both calls have the same Owner.
+// A hold belongs to the *Lock that Lock or TryLock returned, not to a goroutine. A second Lock waits, also on
+// the goroutine that holds the first, unless both calls have the same Owner.
 type Mutex struct {
 	client *Client
 	kind   *kind
@@ -29,11 +29,12 @@ func (m *Mutex) Name() string { return m.name }
 // Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *Mutex) Err() error { return m.err }
 
-// TryLock takes the lock if it is free. It does not queue behind waiters. It blocks for one round trip, at most until ctx ends.
+// TryLock takes the lock if it is free. It does not queue behind waiters. It blocks for one round trip, at
+// most until ctx ends.
 //
-// If the lock is held, the error is a *LockedError with the remaining time, which matches ErrLocked. Any other error means that
-// nothing is known about the lock. After an error nothing is held: what a request without an answer may have taken is released in the
-// background.
+// If the lock is held, the error is a *LockedError with the remaining time, which matches ErrLocked. Any
+// other error means that nothing is known about the lock. After an error nothing is held: what a request
+// without an answer may have taken is released in the background.
 func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -61,15 +62,17 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When ctx ends first, the error
-// matches ctx.Err() and, if another held the lock, ErrLocked. If Redis cannot be reached, Lock fails after the retries that the
-// client's options allow. Once Redis has told it to wait, it waits through outages and failovers, and only a refusal, such as for a
-// key of another type, ends the wait. After an error nothing is held, as with TryLock.
+// Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When
+// ctx ends first, the error matches ctx.Err() and, if another held the lock, ErrLocked. If Redis cannot be
+// reached, Lock fails after the retries that the client's options allow. Once Redis has told it to wait, it
+// waits through outages and failovers, and only a refusal, such as for a key of another type, ends the wait.
+// After an error nothing is held, as with TryLock.
 //
-// Callers of one process with the same options form a queue, in order of arrival. Only the first of them asks Redis: when an unlock is
-// announced, after an interruption of the subscription, when the holder's lease runs out, and every few seconds in any case. A lock
-// that is unlocked while callers of the process wait goes to the next of them directly, within the bounds of WithHandoff. While
-// it waits, Lock costs a share of one wheel entry and one subscription.
+// Callers of one process with the same options form a queue, in order of arrival. Only the first of them asks
+// Redis: when an unlock is announced, after an interruption of the subscription, when the holder's lease runs
+// out, and every few seconds in any case. A lock that is unlocked while callers of the process wait goes to
+// the next of them directly, within the bounds of WithHandoff. While it waits, Lock costs a share of one
+// wheel entry and one subscription.
 func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -83,9 +86,10 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a goroutine of its own, with
-// what Lock would have returned. cancel ends the wait, unless it is decided already; then f gets an error that matches
-// context.Canceled. cancel may be called any number of times. LockFunc panics with an *InvalidError if f is nil.
+// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
+// goroutine of its own, with what Lock would have returned. cancel ends the wait, unless it is decided
+// already; then f gets an error that matches context.Canceled. cancel may be called any number of times.
+// LockFunc panics with an *InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	l, err := (*Lock)(nil), m.begin(ctx)
@@ -112,11 +116,12 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 	}
 }
 
-// Do calls f while it holds the lock. The context of f ends with ctx; it ends with the cause ErrLost if the lock is lost, and f should
-// return then. The lock is released when f returns, panics or ends its goroutine, also if ctx has ended.
+// Do calls f while it holds the lock. The context of f ends with ctx; it ends with the cause ErrLost if the
+// lock is lost, and f should return then. The lock is released when f returns, panics or ends its goroutine,
+// also if ctx has ended.
 //
-// Do returns the error of Lock, or the error of f, joined with ErrLost if the lock was lost before f returned. A release that fails
-// is logged and retried in the background; it is no error of Do.
+// Do returns the error of Lock, or the error of f, joined with ErrLost if the lock was lost before f
+// returned. A release that fails is logged and retried in the background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client.logger, m.Lock, f)
 }

@@ -204,7 +204,9 @@ func TestLock_Extend(t *testing.T) {
 		t.Parallel()
 		server := redistest.Shared(t)
 		dialer := &redistest.FaultDialer{}
-		c := newClient(t, server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, time.Second }))
+		c := newClient(t, server.Client(t, func(o *redis.Options) {
+			o.Dialer, o.ReadTimeout = dialer.Dial, time.Second
+		}))
 		name := redistest.Name(t)
 		const lease = time.Second
 		l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))

@@ -18,13 +18,16 @@ func TestKinds_AcceptOddNames(t *testing.T) {
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
 		c, base := newClient(t, dep.rdb), redistest.Name(t)
 		for _, name := range []string{
-			" ", ":", "*?[", "\x00\r\n", "\xff", "{a}{b}", "a{b}c", "d:}{e}", "{f}:g:h", "redisson_lock__channel:{x}", strings.Repeat("x", 64<<10-len(base)),
+			" ", ":", "*?[", "\x00\r\n", "\xff", "{a}{b}", "a{b}c", "d:}{e}", "{f}:g:h", "redisson_lock__channel:{x}",
+			strings.Repeat("x", 64<<10-len(base)),
 		} {
 			for _, kind := range singleNameKinds {
 				m := newMutex(c, kind, base+name)
 				l := mustTryLock(t, m)
 				require.Equal(t, int64(1), dep.rdb.Exists(t.Context(), base+name).Val())
-				next := callAsync(func() (*redislock.Lock, error) { return newMutex(c, kind, base+name).Lock(within(t, patience)) })
+				next := callAsync(func() (*redislock.Lock, error) {
+					return newMutex(c, kind, base+name).Lock(within(t, patience))
+				})
 				mustUnlock(t, l)
 				mustUnlock(t, next.await(t))
 				requireFree(t, dep.rdb, base+name)
@@ -46,8 +49,12 @@ func TestWaiters_SubscribeUnderAnyName(t *testing.T) {
 		"fair": func(name string) (*redislock.Mutex, string) {
 			return c.FairMutex(name, redislock.WithMetadata("a b")), scripts.LockChannel(name) + ":"
 		},
-		"read":  func(name string) (*redislock.Mutex, string) { return c.RWMutex(name).Reader(), scripts.RWChannel(name) },
-		"write": func(name string) (*redislock.Mutex, string) { return c.RWMutex(name).Writer(), scripts.RWChannel(name) },
+		"read": func(name string) (*redislock.Mutex, string) {
+			return c.RWMutex(name).Reader(), scripts.RWChannel(name)
+		},
+		"write": func(name string) (*redislock.Mutex, string) {
+			return c.RWMutex(name).Writer(), scripts.RWChannel(name)
+		},
 	}
 	for kind, open := range kinds {
 		for _, tail := range []string{"", " ", "a\x00b", "\x00", "fair\x00x", "{tag}", "日本"} {

@@ -20,7 +20,8 @@ const DefaultLease = 30 * time.Second
 // Option configures New. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) error }
 
-// LockOption configures a lock, or with WithLockDefaults all locks of a Client. If an option is given twice, the last one counts.
+// LockOption configures a lock, or with WithLockDefaults all locks of a Client. If an option is given twice,
+// the last one counts.
 type LockOption interface{ applyLock(*lockConfig) error }
 
 type config struct {
@@ -62,8 +63,8 @@ type lockOption func(*lockConfig) error
 
 func (o lockOption) applyLock(c *lockConfig) error { return o(c) }
 
-// WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is wheel.Default().
-// The wheel must run until the Client is closed. Leases last at least ten of its ticks.
+// WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is
+// wheel.Default(). The wheel must run until the Client is closed. Leases last at least ten of its ticks.
 func WithWheel(w *wheel.Wheel) Option {
 	return option(func(c *config) error {
 		if w == nil {
@@ -74,7 +75,8 @@ func WithWheel(w *wheel.Wheel) Option {
 	})
 }
 
-// WithLogger sets where lost locks, failing renewals and failing releases are reported. The default is slog.Default().
+// WithLogger sets where lost locks, failing renewals and failing releases are reported. The default is
+// slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error {
 		if l == nil {
@@ -93,9 +95,10 @@ func WithHooks(h Hooks) Option {
 	})
 }
 
-// WithShardedChannels sets whether releases in a cluster are published by SPUBLISH. The default is to do so if the cluster has sharded
-// channels, as Redisson does since 3.22. Services that lock the same names must agree on it to wake each other; if they do not, a
-// waiter asks again when the lease ends and at its poll. It has no effect outside of clusters.
+// WithShardedChannels sets whether releases in a cluster are published by SPUBLISH. The default is to do so
+// if the cluster has sharded channels, as Redisson does since 3.22. Services that lock the same names must
+// agree on it to wake each other; if they do not, a waiter asks again when the lease ends and at its poll. It
+// has no effect outside of clusters.
 func WithShardedChannels(on bool) Option {
 	return option(func(c *config) error {
 		c.channels = waitqueue.Ordinary
@@ -109,9 +112,10 @@ func WithShardedChannels(on bool) Option {
 // DefaultPoll is the poll interval of a Client without WithPoll.
 const DefaultPoll = 5 * time.Second
 
-// WithPoll sets the longest pause after which a waiter asks again although no message came: 10 ms to 1 h, default 5 s. Each pause is
-// drawn at random from a fifth of it to the whole. Waiters are woken by messages as a rule; the poll makes up for lost ones. A
-// waiter of a FairMutex that has not asked for three polls is skipped.
+// WithPoll sets the longest pause after which a waiter asks again although no message came: 10 ms to 1 h,
+// default 5 s. Each pause is drawn at random from a fifth of it to the whole. Waiters are woken by messages
+// as a rule; the poll makes up for lost ones. A waiter of a FairMutex that has not asked for three polls is
+// skipped.
 func WithPoll(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < 10*time.Millisecond || d > time.Hour {
@@ -122,8 +126,8 @@ func WithPoll(d time.Duration) Option {
 	})
 }
 
-// WithLockDefaults sets options for all locks of the Client. New returns the error of a bad one, and a lock costs no allocations for
-// them. The options of a lock are applied after the defaults.
+// WithLockDefaults sets options for all locks of the Client. New returns the error of a bad one, and a lock
+// costs no allocations for them. The options of a lock are applied after the defaults.
 func WithLockDefaults(opts ...LockOption) Option {
 	return option(func(c *config) error {
 		c.locks = opts
@@ -131,10 +135,11 @@ func WithLockDefaults(opts ...LockOption) Option {
 	})
 }
 
-// WithLease sets how long the lock lasts in Redis without a renewal: ten ticks of the Client's wheel, 10 ms on the default one, to 365
-// days, default 30 s. The end of a shorter lease could not be announced in time. The lease bounds how long others wait for a
-// holder that died. It should be well above the round trip to Redis: a lock whose grant took longer than the lease to arrive is
-// released again. Redis counts in milliseconds; fractions are rounded up.
+// WithLease sets how long the lock lasts in Redis without a renewal: ten ticks of the Client's wheel, 10 ms
+// on the default one, to 365 days, default 30 s. The end of a shorter lease could not be announced in time.
+// The lease bounds how long others wait for a holder that died. It should be well above the round trip to
+// Redis: a lock whose grant took longer than the lease to arrive is released again. Redis counts in
+// milliseconds; fractions are rounded up.
 func WithLease(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
@@ -145,7 +150,8 @@ func WithLease(d time.Duration) LockOption {
 	})
 }
 
-// WithoutRenewal lets the lock end with its first lease: no watchdog renews it. The default is to renew it every third of the lease.
+// WithoutRenewal lets the lock end with its first lease: no watchdog renews it. The default is to renew it
+// every third of the lease.
 func WithoutRenewal() LockOption {
 	return lockOption(func(c *lockConfig) error {
 		c.renew = false
@@ -153,10 +159,11 @@ func WithoutRenewal() LockOption {
 	})
 }
 
-// WithFencing gives each Lock a Token that is higher than the tokens of all earlier holds of the name, for resources that refuse a
-// writer with a lower token than they have seen. Tokens rise across expiry, ForceUnlock and the loss of Redis's data, as long as
-// the server's clock is not set back across such a loss. All users of the name should use it. The counter is that of Redisson's
-// RFencedLock; it expires a day after the last fenced lock of a Go service.
+// WithFencing gives each Lock a Token that is higher than the tokens of all earlier holds of the name, for
+// resources that refuse a writer with a lower token than they have seen. Tokens rise across expiry,
+// ForceUnlock and the loss of Redis's data, as long as the server's clock is not set back across such a loss.
+// All users of the name should use it. The counter is that of Redisson's RFencedLock; it expires a day after
+// the last fenced lock of a Go service.
 func WithFencing() LockOption {
 	return lockOption(func(c *lockConfig) error {
 		c.fenced = true
@@ -164,9 +171,10 @@ func WithFencing() LockOption {
 	})
 }
 
-// WithReplicas makes an acquisition succeed only if n replicas, 1 to 100, have confirmed it within timeout, 1 ms to 1 minute. Otherwise
-// the lock is released and the call fails with ErrReplicas. This makes the loss of a lock in a failover less likely. It cannot rule it
-// out: the replica that is promoted need not be one that confirmed. It costs a second round trip.
+// WithReplicas makes an acquisition succeed only if n replicas, 1 to 100, have confirmed it within timeout, 1
+// ms to 1 minute. Otherwise the lock is released and the call fails with ErrReplicas. This makes the loss of
+// a lock in a failover less likely. It cannot rule it out: the replica that is promoted need not be one that
+// confirmed. It costs a second round trip.
 func WithReplicas(n int, timeout time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if n < 1 || n > 100 {
@@ -180,9 +188,10 @@ func WithReplicas(n int, timeout time.Duration) LockOption {
 	})
 }
 
-// WithMaxHold ends the lock after d, 1 ms to 365 days, even if its holder is alive: it limits the damage of a holder that forgot to
-// unlock, whose lock the watchdog would renew for ever. The Lock is then lost, with the cause ErrMaxHold, and free an eighth of its
-// lease later, so that its holder has time to stop. The default is no limit.
+// WithMaxHold ends the lock after d, 1 ms to 365 days, even if its holder is alive: it limits the damage of a
+// holder that forgot to unlock, whose lock the watchdog would renew for ever. The Lock is then lost, with the
+// cause ErrMaxHold, and free an eighth of its lease later, so that its holder has time to stop. The default
+// is no limit.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
@@ -193,10 +202,10 @@ func WithMaxHold(d time.Duration) LockOption {
 	})
 }
 
-// WithHandoff bounds how often and for how long a lock that was taken from Redis is handed over among the waiting callers of one process
-// before other processes get their chance: at most maxCount times, 0 to 10000, and not later than maxTime after it was taken, up
-// to 1 minute. The default is 100 times and 20 ms; with 0 it is never handed over. It is not handed over after an eighth of its lease
-// either.
+// WithHandoff bounds how often and for how long a lock that was taken from Redis is handed over among the
+// waiting callers of one process before other processes get their chance: at most maxCount times, 0 to 10000,
+// and not later than maxTime after it was taken, up to 1 minute. The default is 100 times and 20 ms; with 0
+// it is never handed over. It is not handed over after an eighth of its lease either.
 func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if maxCount < 0 || maxCount > 10000 {
@@ -213,8 +222,8 @@ func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 // maxMetadata is the longest text of WithMetadata, in bytes.
 const maxMetadata = 256
 
-// WithMetadata stores a text of 1 to 256 bytes of UTF-8 with the lock in Redis while it is held, such as a host and a job. State shows
-// it. The text is sent with every call about the lock, so keep it short.
+// WithMetadata stores a text of 1 to 256 bytes of UTF-8 with the lock in Redis while it is held, such as a
+// host and a job. State shows it. The text is sent with every call about the lock, so keep it short.
 func WithMetadata(text string) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if text == "" || len(text) > maxMetadata || !utf8.ValidString(text) {
@@ -260,7 +269,8 @@ func (c *Client) setLockDefaults(opts []LockOption) (err error) {
 
 func share(c lockConfig) *sharedConfig { return &sharedConfig{c, unique.Make(c)} }
 
-// lockConfig applies the options to the defaults. Locks that are made one after the other with the same options share the result.
+// lockConfig applies the options to the defaults. Locks that are made one after the other with the same
+// options share the result.
 func (c *Client) lockConfig(opts []LockOption) (*sharedConfig, error) {
 	if len(opts) == 0 {
 		return c.defaults, c.checkLease(c.defaults.lease)

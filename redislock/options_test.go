@@ -20,7 +20,8 @@ func TestNew_WithLockDefaults(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	c := newClient(t, rdb, redislock.WithLockDefaults(
-		redislock.WithLease(time.Hour), redislock.WithMetadata("host-3"), redislock.WithFencing(), redislock.WithLease(time.Minute),
+		redislock.WithLease(time.Hour), redislock.WithMetadata("host-3"),
+		redislock.WithFencing(), redislock.WithLease(time.Minute),
 	))
 
 	t.Run("apply to every kind", func(t *testing.T) {
@@ -51,7 +52,9 @@ func TestNew_WithLockDefaults(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		l := mustTryLock(t, c.Mutex(name))
-		require.ErrorIs(t, errorOf(c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(t.Context())), redislock.ErrLocked)
+		require.ErrorIs(
+			t, errorOf(c.Mutex(name, redislock.WithLease(time.Minute)).TryLock(t.Context())), redislock.ErrLocked,
+		)
 		mustUnlock(t, l)
 	})
 }
@@ -59,7 +62,9 @@ func TestNew_WithLockDefaults(t *testing.T) {
 func TestNew_WithLockDefaults_AllocatesNothingPerLock(t *testing.T) { // not parallel: it counts allocations
 	rdb := redistest.Shared(t).Client(t)
 	opts := func() []redislock.LockOption {
-		return []redislock.LockOption{redislock.WithLease(time.Minute), redislock.WithMetadata("host-3"), redislock.WithFencing()}
+		return []redislock.LockOption{
+			redislock.WithLease(time.Minute), redislock.WithMetadata("host-3"), redislock.WithFencing(),
+		}
 	}
 	plain, c := newClient(t, rdb), newClient(t, rdb, redislock.WithLockDefaults(opts()...))
 	none := testing.AllocsPerRun(100, func() { plain.Mutex("name") })
@@ -85,11 +90,19 @@ func TestNew_FindsTheNodesOfAWrappedClient(t *testing.T) {
 		wrap func(redis.UniversalClient) redis.UniversalClient
 		warn bool
 	}{
-		"as it is":         {func(rdb redis.UniversalClient) redis.UniversalClient { return rdb }, false},
-		"in a struct":      {func(rdb redis.UniversalClient) redis.UniversalClient { return embeddingClient{rdb} }, false},
-		"behind a pointer": {func(rdb redis.UniversalClient) redis.UniversalClient { return &embeddingClient{rdb} }, false},
-		"twice":            {func(rdb redis.UniversalClient) redis.UniversalClient { return &embeddingClient{embeddingClient{rdb}} }, false},
-		"of another type":  {func(rdb redis.UniversalClient) redis.UniversalClient { return opaqueClient{rdb} }, true},
+		"as it is": {func(rdb redis.UniversalClient) redis.UniversalClient { return rdb }, false},
+		"in a struct": {func(rdb redis.UniversalClient) redis.UniversalClient {
+			return embeddingClient{rdb}
+		}, false},
+		"behind a pointer": {func(rdb redis.UniversalClient) redis.UniversalClient {
+			return &embeddingClient{rdb}
+		}, false},
+		"twice": {func(rdb redis.UniversalClient) redis.UniversalClient {
+			return &embeddingClient{embeddingClient{rdb}}
+		}, false},
+		"of another type": {func(rdb redis.UniversalClient) redis.UniversalClient {
+			return opaqueClient{rdb}
+		}, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -171,8 +184,11 @@ func TestMutex_WithReplicas(t *testing.T) {
 		redislock.WithReplicas(0, time.Second), redislock.WithReplicas(101, time.Second),
 		redislock.WithReplicas(1, 0), redislock.WithReplicas(1, time.Hour),
 		redislock.WithMaxHold(0), redislock.WithMaxHold(-1), redislock.WithMaxHold(400 * 24 * time.Hour),
-		redislock.WithMetadata(""), redislock.WithMetadata("\xff"), redislock.WithMetadata(strings.Repeat("x", 257)),
-		redislock.WithHandoff(-1, 0), redislock.WithHandoff(10001, 0), redislock.WithHandoff(1, -1), redislock.WithHandoff(1, time.Hour),
+		redislock.WithMetadata(""), redislock.WithMetadata("\xff"), redislock.WithMetadata(
+			strings.Repeat("x", 257),
+		),
+		redislock.WithHandoff(-1, 0), redislock.WithHandoff(10001, 0),
+		redislock.WithHandoff(1, -1), redislock.WithHandoff(1, time.Hour),
 	} {
 		t.Run("refuses invalid options", func(t *testing.T) {
 			_, err := c.Mutex("x", opt).TryLock(t.Context())

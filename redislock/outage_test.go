@@ -26,7 +26,9 @@ func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 	renewed, err := c.Mutex(name+":renewed", redislock.WithLease(lease)).Lock(t.Context())
 	require.NoError(t, err)
 	start := time.Now()
-	fixed, err := c.Mutex(name+":fixed", redislock.WithLease(lease), redislock.WithoutRenewal()).Lock(t.Context())
+	fixed, err := c.Mutex(
+		name+":fixed", redislock.WithLease(lease), redislock.WithoutRenewal(),
+	).Lock(t.Context())
 	require.NoError(t, err)
 	unlocked, err := c.Mutex(name+":unlocked", redislock.WithLease(time.Minute)).Lock(t.Context())
 	require.NoError(t, err)
@@ -52,12 +54,14 @@ func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 	<-fixed.Done()
 	require.Less(t, time.Since(start), lease, "announced before the server can grant it to another")
 	<-renewed.Done()
-	told := time.Now()
-	require.False(t, told.Before(deadline), "announced before the deadline")
+	announcedAt := time.Now()
+	require.False(t, announcedAt.Before(deadline), "announced before the deadline")
 	// The server's lease starts when it executes the renewal, which is not before the renewal was sent.
 	serverMayExpire := deadline.Add(lease/100 + 50*time.Millisecond)
-	require.True(t, told.Before(serverMayExpire), "announced %v after the server may have granted it to another", told.Sub(serverMayExpire))
-	t.Logf("announced %v after the deadline, %v before the server's expiry", told.Sub(deadline), serverMayExpire.Sub(told))
+	require.True(t, announcedAt.Before(serverMayExpire),
+		"announced %v after the server may have granted it to another", announcedAt.Sub(serverMayExpire))
+	t.Logf("announced %v after the deadline, %v before the server's expiry",
+		announcedAt.Sub(deadline), serverMayExpire.Sub(announcedAt))
 	require.ErrorIs(t, renewed.Err(), redislock.ErrLost)
 	require.False(t, renewed.Valid())
 	require.Greater(t, time.Since(paused), lease/2)
@@ -175,7 +179,9 @@ func TestMutex_RetriesTransientServerErrors(t *testing.T) {
 			c, other := newClient(t, rdb), newClient(t, server.Client(t))
 			held := mustLock(t, c.Mutex(name, redislock.WithLease(time.Hour)))
 			waits := mustLock(t, c.Mutex(name+":2", redislock.WithLease(time.Second), redislock.WithoutRenewal()))
-			next := callAsync(func() (*redislock.Lock, error) { return other.Mutex(name + ":2").Lock(within(t, patience)) })
+			next := callAsync(func() (*redislock.Lock, error) {
+				return other.Mutex(name + ":2").Lock(within(t, patience))
+			})
 			awaitSubscription(t, rdb, name+":2")
 			states.begin(t, server)
 			require.Error(t, held.Unlock(t.Context()))
@@ -195,7 +201,9 @@ func TestKinds_AreGrantedAtMaxmemory(t *testing.T) {
 	require.True(t, redis.IsOOMError(rdb.Set(t.Context(), "other", "x", 0).Err()))
 	c := newClient(t, rdb)
 	for name, m := range map[string]*redislock.Mutex{
-		"plain": c.Mutex("plain"), "fenced": c.Mutex("fenced", redislock.WithFencing()), "write": c.RWMutex("rw").Writer(),
+		"plain": c.Mutex("plain"), "fenced": c.Mutex(
+			"fenced", redislock.WithFencing(),
+		), "write": c.RWMutex("rw").Writer(),
 	} {
 		l, err := m.Lock(within(t, patience))
 		require.NoError(t, err, name)

@@ -10,12 +10,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Owner makes locks reentrant for one task, such as the handling of a request. While it holds a lock, further calls with a context of the
-// Owner get a Lock of their own on the same hold, without asking Redis. The hold ends when each of these Locks has been unlocked.
-// Unlocking one of them twice returns ErrNotHeld and touches no other. The zero value is ready for use. An Owner must not be copied.
+// Owner makes locks reentrant for one task, such as the handling of a request. While it holds a lock, further
+// calls with a context of the Owner get a Lock of their own on the same hold, without asking Redis. The hold
+// ends when each of these Locks has been unlocked. Unlocking one of them twice returns ErrNotHeld and touches
+// no other. The zero value is ready for use. An Owner must not be copied.
 //
-// An Owner is safe for concurrent use. Goroutines that share one count as one task: the lock does not exclude them from each other. A
-// call that already waits when another call of the Owner gets the lock goes on waiting.
+// An Owner is safe for concurrent use. Goroutines that share one count as one task: the lock does not exclude
+// them from each other. A call that already waits when another call of the Owner gets the lock goes on
+// waiting.
 type Owner struct {
 	mu   sync.Mutex
 	held map[ownedLock]*hold
@@ -36,8 +38,9 @@ type hold struct {
 
 type ownerKey struct{}
 
-// WithOwner returns a context whose locks belong to the Owner. Re-entering a lock that was lost fails with ErrLost until each of the Locks
-// on it has been unlocked. The options of a hold are those of the call that took the lock.
+// WithOwner returns a context whose locks belong to the Owner. Re-entering a lock that was lost fails with
+// ErrLost until each of the Locks on it has been unlocked. The options of a hold are those of the call that
+// took the lock.
 func WithOwner(ctx context.Context, o *Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
@@ -83,7 +86,8 @@ func (o *Owner) readsLocked(m *Mutex) bool {
 	return false
 }
 
-// took enters a lock that was just granted, and returns the Lock of the caller. A nil Owner returns the lock itself.
+// took enters a lock that was just granted, and returns the Lock of the caller. A nil Owner returns the lock
+// itself.
 func (o *Owner) took(l *Lock) *Lock {
 	if o == nil {
 		return l

@@ -107,7 +107,9 @@ func TestOwner_MutexAndFairMutexOfOneNameAreOneLock(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
 	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
-	for _, order := range [][2]*redislock.Mutex{{c.Mutex(name), c.FairMutex(name)}, {c.FairMutex(name), c.Mutex(name)}} {
+	for _, order := range [][2]*redislock.Mutex{
+		{c.Mutex(name), c.FairMutex(name)}, {c.FairMutex(name), c.Mutex(name)},
+	} {
 		outer, err := order[0].Lock(ctx)
 		require.NoError(t, err)
 		again, cancel := context.WithTimeout(ctx, 3*time.Second)

@@ -61,7 +61,9 @@ func TestProcesses_KilledHolderIsSucceededWhenItsLeaseEnds(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
 	onEachDeployment(t, func(t *testing.T, dep *deployment) {
-		for _, kinds := range [][2]string{{"plain", "plain"}, {"fair", "fair"}, {"write", "read"}, {"read", "write"}} {
+		for _, kinds := range [][2]string{
+			{"plain", "plain"}, {"fair", "fair"}, {"write", "read"}, {"read", "write"},
+		} {
 			t.Run(kinds[1]+" after "+kinds[0], func(t *testing.T) {
 				t.Parallel()
 				lut := newLockUnderTest(t, dep, kinds[1])
@@ -102,7 +104,9 @@ func skipsAKilledWaiter(t *testing.T, dep *deployment) {
 	dead.Env = append(dead.Env, childKind+"=fair")
 	require.NoError(t, dead.Start())
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
-	next := callAsync(func() (*redislock.Lock, error) { return newClient(t, rdb).FairMutex(name).Lock(within(t, 2*patience)) })
+	next := callAsync(func() (*redislock.Lock, error) {
+		return newClient(t, rdb).FairMutex(name).Lock(within(t, 2*patience))
+	})
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 2 })
 	require.NoError(t, dead.Process.Kill())
 	require.Error(t, dead.Wait())
@@ -184,7 +188,9 @@ redis.call('SET', KEYS[1], ARGV[2])
 return 1`
 
 // writeToStore writes as a holder with the token. A store that is not fenced accepts every write.
-func writeToStore(ctx context.Context, rdb redis.UniversalClient, name string, fenced bool, token int64, value string) (accepted bool, err error) {
+func writeToStore(
+	ctx context.Context, rdb redis.UniversalClient, name string, fenced bool, token int64, value string,
+) (accepted bool, err error) {
 	if !fenced {
 		return true, rdb.Set(ctx, name+":value", value, 0).Err()
 	}

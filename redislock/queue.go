@@ -8,11 +8,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// This file is waiting within the process: one queue per lock, whose head asks Redis, and the lock handed over from one caller to the
-// next without asking Redis.
+// This file is waiting within the process: one queue per lock, whose head asks Redis, and the lock handed
+// over from one caller to the next without asking Redis.
 
-// queueKey names the queue of an acquisition. Acquisitions of one queue want the same lock with the same options, so that any of them
-// may be given what another one holds.
+// queueKey names the queue of an acquisition. Acquisitions of one queue want the same lock with the same
+// options, so that any of them may be given what another one holds.
 type queueKey struct {
 	kind   *kind
 	config unique.Handle[lockConfig]
@@ -52,8 +52,8 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 	})
 }
 
-// enqueue returns an acquisition and the queue in which it is about to wait. The acquisition starts with the refusal that the head
-// of the queue heard last.
+// enqueue returns an acquisition and the queue in which it is about to wait. The acquisition starts with the
+// refusal that the head of the queue heard last.
 func (m *Mutex) enqueue() (*acquisition, queueKey) {
 	a := m.newAcquisition(true)
 	key := m.queueKey(a.request)
@@ -69,11 +69,12 @@ type handoff struct {
 	time  time.Duration
 }
 
-// handOver passes the lock to the first waiter of this process, and reports whether there was one. The key in Redis stays as it is. The
-// lease of the caller's Lock was closed, so no call about it can reach the key any more.
+// handOver passes the lock to the first waiter of this process, and reports whether there was one. The key in
+// Redis stays as it is. The lease of the caller's Lock was closed, so no call about it can reach the key any
+// more.
 //
-// Only a lock that was taken a moment ago is handed over: then none of its renewals can be in flight, and waiters of other
-// processes get their turn.
+// Only a lock that was taken a moment ago is handed over: then none of its renewals can be in flight, and
+// waiters of other processes get their turn.
 func (l *Lock) handOver() bool {
 	c, m := l.client(), l.mutex
 	if !l.kind().exclusive || !m.config.renew || l.ambiguous || l.handoffsLeft == 0 || l.longest.Load() > 0 ||

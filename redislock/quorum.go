@@ -22,13 +22,16 @@ import (
 )
 
 const (
-	// maxVoteTimeout bounds how long a caller waits for a majority to answer. With shorter leases it is a third of them.
+	// maxVoteTimeout bounds how long a caller waits for a majority to answer. With shorter leases it is a
+	// third of them.
 	maxVoteTimeout = 5 * time.Second
 
-	// maxStuck is how many unanswered calls a server may have. A server with more is not asked until it answers.
+	// maxStuck is how many unanswered calls a server may have. A server with more is not asked until it
+	// answers.
 	maxStuck = 100
 
-	// splitPause separates two callers neither of which got a majority. It is multiplied by the number of such rounds in a row.
+	// splitPause separates two callers neither of which got a majority. It is multiplied by the number of
+	// such rounds in a row.
 	splitPause = 5 * time.Millisecond
 )
 
@@ -37,11 +40,13 @@ var (
 	errStuck = errors.New("redislock: too many calls without an answer")
 )
 
-// Quorum takes locks on a majority of several independent servers. The loss of a minority of the servers, including their data, neither
-// frees a lock nor prevents one from being taken. It is safe for concurrent use.
+// Quorum takes locks on a majority of several independent servers. The loss of a minority of the servers,
+// including their data, neither frees a lock nor prevents one from being taken. It is safe for concurrent
+// use.
 //
-// The algorithm is the one that Redis describes as Redlock, with a watchdog: a lock lasts as long as a majority of its parts. The
-// lease of each part counts from before its request was sent, less the safety margin. There are no fencing tokens.
+// The algorithm is the one that Redis describes as Redlock, with a watchdog: a lock lasts as long as a
+// majority of its parts. The lease of each part counts from before its request was sent, less the safety
+// margin. There are no fencing tokens.
 type Quorum struct {
 	servers []*Client
 	stuck   []atomic.Int32 // unanswered calls to each server whose callers have returned
@@ -52,12 +57,12 @@ type Quorum struct {
 	gate    gate.Gate
 }
 
-// NewQuorum returns a Quorum of at least three clients of independent servers, preferably an odd number. Nodes of one cluster, or a
-// master and its replicas, are not independent. Options are those of New. NewQuorum does not talk to Redis. The caller keeps the
-// clients open until Close has returned.
+// NewQuorum returns a Quorum of at least three clients of independent servers, preferably an odd number.
+// Nodes of one cluster, or a master and its replicas, are not independent. Options are those of New.
+// NewQuorum does not talk to Redis. The caller keeps the clients open until Close has returned.
 //
-// A server that has lost its data may grant a lock that is held. Keep a server that restarts empty out of reach until the longest lease
-// is over, or let it write each change to disk.
+// A server that has lost its data may grant a lock that is held. Keep a server that restarts empty out of
+// reach until the longest lease is over, or let it write each change to disk.
 func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	if len(rdbs) < 3 {
 		return nil, argument.Error("clients", len(rdbs), "at least 3 are needed")
@@ -106,8 +111,8 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	return q, nil
 }
 
-// Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the Quorum is running, or until
-// ctx ends, as Client.Close does. Closing twice is harmless.
+// Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the
+// Quorum is running, or until ctx ends, as Client.Close does. Closing twice is harmless.
 func (q *Quorum) Close(ctx context.Context) error {
 	if !q.gate.Close() {
 		return q.gate.Wait(ctx)
@@ -132,8 +137,9 @@ type QuorumMutex struct {
 	err    error
 }
 
-// Mutex returns the lock of that name. It does not talk to Redis. Its parts are the locks that Client.Mutex returns on each server. Names
-// and options are those of Client.Mutex. WithFencing and WithReplicas are refused; WithHandoff has no effect.
+// Mutex returns the lock of that name. It does not talk to Redis. Its parts are the locks that Client.Mutex
+// returns on each server. Names and options are those of Client.Mutex. WithFencing and WithReplicas are
+// refused; WithHandoff has no effect.
 func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 	m := &QuorumMutex{quorum: q, name: name}
 	for _, c := range q.servers {
@@ -156,13 +162,15 @@ func (m *QuorumMutex) Name() string { return m.name }
 // Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *QuorumMutex) Err() error { return m.err }
 
-// TryLock takes the lock if a majority of servers grants it. It asks all servers at the same time and blocks until a majority has
-// decided, at most until ctx ends, a third of the lease is over, or 5 seconds. A server that is slow or hangs does not delay it as
-// long as enough others answer. If others hold the lock, the error is a *LockedError, which matches ErrLocked. If no majority
-// answered, it matches ErrNoQuorum. After an error nothing is held: what single servers have granted is released.
+// TryLock takes the lock if a majority of servers grants it. It asks all servers at the same time and blocks
+// until a majority has decided, at most until ctx ends, a third of the lease is over, or 5 seconds. A server
+// that is slow or hangs does not delay it as long as enough others answer. If others hold the lock, the error
+// is a *LockedError, which matches ErrLocked. If no majority answered, it matches ErrNoQuorum. After an error
+// nothing is held: what single servers have granted is released.
 //
-// The Lock is held while a majority of servers renews it. Done is closed before fewer than a majority hold it. Deadline is the
-// validity time: when that would be without renewals. Unlock releases the lock on all servers, and returns when a majority has confirmed.
+// The Lock is held while a majority of servers renews it. Done is closed before fewer than a majority hold
+// it. Deadline is the validity time: when that would be without renewals. Unlock releases the lock on all
+// servers, and returns when a majority has confirmed.
 func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := admit(ctx, &m.quorum.gate, m.name, m.err); err != nil {
 		return nil, err
@@ -173,9 +181,10 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// Lock takes the lock, waiting while others hold it. ctx bounds the wait only. Callers of one process form a queue, and only the first
-// asks the servers: when one of them announces an unlock, when the leases in its way run out, and every few seconds in any case. If
-// no majority of servers answers, Lock fails with ErrNoQuorum at once. Otherwise errors are those of Mutex.Lock.
+// Lock takes the lock, waiting while others hold it. ctx bounds the wait only. Callers of one process form a
+// queue, and only the first asks the servers: when one of them announces an unlock, when the leases in its
+// way run out, and every few seconds in any case. If no majority of servers answers, Lock fails with
+// ErrNoQuorum at once. Otherwise errors are those of Mutex.Lock.
 func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := admit(ctx, &m.quorum.gate, m.name, m.err); err != nil {
 		return nil, err
@@ -187,10 +196,10 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a goroutine of its own, with
-// what Lock would have returned. cancel ends the wait, unless it is decided already; then f gets an error that matches
-// context.Canceled, and what single servers grant later is released. cancel may be called any number of times. LockFunc panics with an
-// *InvalidError if f is nil.
+// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
+// goroutine of its own, with what Lock would have returned. cancel ends the wait, unless it is decided
+// already; then f gets an error that matches context.Canceled, and what single servers grant later is
+// released. cancel may be called any number of times. LockFunc panics with an *InvalidError if f is nil.
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	q := m.quorum
@@ -274,7 +283,8 @@ func (q *Quorum) attempt(_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisitio
 	return max(locked.TTL+time.Millisecond, 0), nil
 }
 
-// quorumAcquisition is one call for the lock of a Quorum. It is what waits in its queues. An attempt owns splits and lock.
+// quorumAcquisition is one call for the lock of a Quorum. It is what waits in its queues. An attempt owns
+// splits and lock.
 type quorumAcquisition struct {
 	mutex   *QuorumMutex
 	began   time.Time

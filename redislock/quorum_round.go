@@ -10,13 +10,15 @@ import (
 	"time"
 )
 
-// serverMark precedes the number of the server in the ids of one round: <client>:<n>:s<server>[:m=<metadata>]. What stands before it is
-// the same on all servers, so that State can tell that they name one holder. The ids differ: otherwise two clients of one
-// server, given by mistake, would count as two servers.
+// serverMark precedes the number of the server in the ids of one round:
+// <client>:<n>:s<server>[:m=<metadata>]. What stands before it is the same on all servers, so that State can
+// tell that they name one holder. The ids differ: otherwise two clients of one server, given by mistake,
+// would count as two servers.
 const serverMark = ":s"
 
-// quorumRound is one round in which all servers of a Quorum are asked for a lock. It is decided once: won, err and split do not change
-// after decided is closed. A lock that a server grants later is added to the one that was won, or released.
+// quorumRound is one round in which all servers of a Quorum are asked for a lock. It is decided once: won,
+// err and split do not change after decided is closed. A lock that a server grants later is added to the one
+// that was won, or released.
 type quorumRound struct {
 	quorum  *Quorum
 	mutex   *QuorumMutex
@@ -36,7 +38,10 @@ type quorumRound struct {
 }
 
 func newQuorumRound(q *Quorum, m *QuorumMutex) *quorumRound {
-	return &quorumRound{quorum: q, mutex: m, id: q.servers[0].nextID(), decided: make(chan struct{}), voted: make([]bool, len(q.servers))}
+	return &quorumRound{
+		quorum: q, mutex: m, id: q.servers[0].nextID(),
+		decided: make(chan struct{}), voted: make([]bool, len(q.servers)),
+	}
 }
 
 // start asks every server on a goroutine of its own, which ends by the client's timeouts.
@@ -132,7 +137,8 @@ func (r *quorumRound) decideLocked() {
 	r.split = len(r.granted) > 0
 }
 
-// untilFree returns when a number of holds will have ended by themselves, or all if there are fewer; negative if never.
+// untilFree returns when a number of holds will have ended by themselves, or all if there are fewer; negative
+// if never.
 func untilFree(holds []time.Duration, missing int) time.Duration {
 	slices.SortFunc(holds, func(x, y time.Duration) int { return cmp.Compare(forever(x), forever(y)) })
 	return holds[min(missing, len(holds))-1]

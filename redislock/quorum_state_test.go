@@ -49,7 +49,9 @@ func TestQuorum_State(t *testing.T) {
 				for i, server := range s.Servers {
 					require.NoError(t, server.Err)
 					require.True(t, server.Locked)
-					require.Equal(t, []redislock.Holder{{requireHeldOnce(t, servers[i].Client(t), name), "host 7"}}, server.Holders)
+					require.Equal(
+						t, []redislock.Holder{{requireHeldOnce(t, servers[i].Client(t), name), "host 7"}}, server.Holders,
+					)
 					require.True(t, strings.HasPrefix(server.Holders[0].ID, s.Holder.ID+":"), server.Holders[0])
 					ids[server.Holders[0].ID] = true
 				}

@@ -202,12 +202,12 @@ func TestQuorum(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		var mu sync.Mutex
-		told := map[string]int{}
+		events := map[string]int{}
 		note := func(what string) func(redislock.Event) {
 			return func(e redislock.Event) {
 				mu.Lock()
 				defer mu.Unlock()
-				told[what+" "+e.Name]++
+				events[what+" "+e.Name]++
 			}
 		}
 		hooks := redislock.Hooks{
@@ -222,11 +222,11 @@ func TestQuorum(t *testing.T) {
 		poll(t, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
-			return len(told) == len(want)
+			return len(events) == len(want)
 		})
 		mu.Lock()
 		defer mu.Unlock()
-		require.Equal(t, want, told)
+		require.Equal(t, want, events)
 	})
 
 	t.Run("refuses invalid clients, names and options", func(t *testing.T) {
@@ -242,7 +242,9 @@ func TestQuorum(t *testing.T) {
 		require.ErrorIs(t, err, redislock.ErrInvalid)
 		q := servers.newQuorum(t)
 		for what, m := range map[string]*redislock.QuorumMutex{
-			"name": q.Mutex("a{b"), "lease": q.Mutex("a", redislock.WithLease(0)), "fenced": q.Mutex("a", redislock.WithFencing()),
+			"name": q.Mutex("a{b"), "lease": q.Mutex("a", redislock.WithLease(0)), "fenced": q.Mutex(
+				"a", redislock.WithFencing(),
+			),
 			"replicas": q.Mutex("a", redislock.WithReplicas(1, time.Second)),
 		} {
 			_, err := m.TryLock(t.Context())
@@ -260,9 +262,11 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 	t.Parallel()
 	const lease = 1200 * time.Millisecond
 	for what, away := range map[string]func(*testing.T, *redistest.Server){
-		"that hangs":       func(t *testing.T, s *redistest.Server) { s.Pause(); t.Cleanup(s.Resume) },
-		"that is dead":     func(_ *testing.T, s *redistest.Server) { s.Kill() },
-		"that was emptied": func(t *testing.T, s *redistest.Server) { require.NoError(t, s.Client(t).FlushAll(t.Context()).Err()) },
+		"that hangs":   func(t *testing.T, s *redistest.Server) { s.Pause(); t.Cleanup(s.Resume) },
+		"that is dead": func(_ *testing.T, s *redistest.Server) { s.Kill() },
+		"that was emptied": func(t *testing.T, s *redistest.Server) {
+			require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -285,13 +289,13 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 			require.True(t, held.Valid())
 			_, err = m.TryLock(t.Context())
 			require.ErrorIs(t, err, redislock.ErrLocked)
-			begun := time.Now()
+			start := time.Now()
 			mustUnlock(t, held)
 			l := mustLock(t, q.Mutex(name)) // would take 5 s if it waited for all servers
 			require.True(t, l.Valid())
 			mustUnlock(t, l)
-			require.Less(t, time.Since(begun), 3*time.Second, "it delays no caller")
-			t.Logf("unlock, lock and unlock took %v", time.Since(begun))
+			require.Less(t, time.Since(start), 3*time.Second, "it delays no caller")
+			t.Logf("unlock, lock and unlock took %v", time.Since(start))
 			independentServers{servers[0], servers[2]}.awaitFree(t, name)
 		})
 	}

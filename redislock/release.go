@@ -41,14 +41,15 @@ func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	})
 }
 
-// releaseLater releases a lock that is not held any more, in the background, after a delay. ambiguous says that a copy of its request may
-// still be under way.
+// releaseLater releases a lock that is not held any more, in the background, after a delay. ambiguous says
+// that a copy of its request may still be under way.
 func (l *Lock) releaseLater(delay time.Duration, ambiguous bool) {
 	lasts := max(l.ttl(), time.Duration(l.longest.Load())) // any request for it was sent before
 	l.client().cleanup.Add(pendingRelease{request: &l.request}, delay, lasts, ambiguous)
 }
 
-// abandon gives up a request that Redis may have granted or remembers as a waiter. A place in a line outlasts a short lease.
+// abandon gives up a request that Redis may have granted or remembers as a waiter. A place in a line outlasts
+// a short lease.
 func (c *Client) abandon(req *request, ambiguous bool) {
 	lasts, leave := req.ttl(), req.kind().leave != nil
 	if leave {

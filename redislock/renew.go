@@ -13,8 +13,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// renewBackend renews the locks of one kind. On one server a batch is one script for all keys. In a cluster, and behind a proxy of one, it
-// is a pipeline of one script per key.
+// renewBackend renews the locks of one kind. On one server a batch is one script for all keys. In a cluster,
+// and behind a proxy of one, it is a pipeline of one script per key.
 type renewBackend struct {
 	kind      *kind
 	dedicated *redisconn.Dedicated

@@ -48,11 +48,11 @@ func TestKinds_WithoutRightsToChannels(t *testing.T) {
 			requireFree(t, rdb, name)
 
 			l = mustTryLock(t, m)
-			rival := newMutex(other, kind, name)
+			conflicting := newMutex(other, kind, name)
 			if kind == "read" {
-				rival = other.RWMutex(name).Writer()
+				conflicting = other.RWMutex(name).Writer()
 			}
-			waiting := callAsync(func() (*redislock.Lock, error) { return rival.Lock(within(t, patience)) })
+			waiting := callAsync(func() (*redislock.Lock, error) { return conflicting.Lock(within(t, patience)) })
 			require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond))
 			mustUnlock(t, l)
 			freedAt := time.Now()
@@ -83,7 +83,8 @@ func TestKinds_WithoutARight(t *testing.T) {
 				require.NoError(t, err)
 				for _, key := range keys {
 					const never = -1
-					require.NotEqual(t, time.Duration(never), rdb.PTTL(t.Context(), key).Val(), "%s %s without %s left %s", what, kind, right, key)
+					require.NotEqual(t, time.Duration(never), rdb.PTTL(t.Context(), key).Val(),
+						"%s %s without %s left %s", what, kind, right, key)
 				}
 				requireFree(t, rdb, name)
 			}

@@ -12,15 +12,17 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// reading is the half of Redisson's RReadWriteLock that many hold at a time: a hash with a mode and a field for each reader,
-// whose lease is a key beside it.
+// reading is the half of Redisson's RReadWriteLock that many hold at a time: a hash with a mode and a field
+// for each reader, whose lease is a key beside it.
 var reading = &kind{
 	acquire: func(r *request) call {
-		return call{scripts.ReadAcquire, []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}, []any{r.id, redisconn.Millis(r.ttl())}}
+		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
+		return call{scripts.ReadAcquire, keys, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
 	release: func(r *request) call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
-		return call{scripts.ReadRelease, keys, []any{r.id, r.verb(), scripts.RWChannel(r.name()), scripts.ReadTimeouts(r.name())}}
+		args := []any{r.id, r.verb(), scripts.RWChannel(r.name()), scripts.ReadTimeouts(r.name())}
+		return call{scripts.ReadRelease, keys, args}
 	},
 	force: func(r *request) call {
 		return call{scripts.RWForce, []string{r.name()}, []any{"read", r.verb(), scripts.RWChannel(r.name())}}
@@ -37,7 +39,8 @@ var writing = &kind{
 	acquire: func(r *request) call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			return call{scripts.WriteAcquire, keys, []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}}
+			args := []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}
+			return call{scripts.WriteAcquire, keys, args}
 		}
 		return call{scripts.WriteAcquire, []string{r.name()}, []any{r.id, redisconn.Millis(r.ttl())}}
 	},
@@ -50,20 +53,21 @@ var writing = &kind{
 	renew:     scripts.LockRenew,
 }
 
-// RWMutex is a lock that any number of readers hold together, or one writer alone. It has no state of its own and is safe for
-// concurrent use.
+// RWMutex is a lock that any number of readers hold together, or one writer alone. It has no state of its own
+// and is safe for concurrent use.
 //
-// Neither side is preferred: new readers join present ones, so a writer waits for as long as readers keep coming. When the last
-// reader or the writer unlocks, all waiters are woken.
+// Neither side is preferred: new readers join present ones, so a writer waits for as long as readers keep
+// coming. When the last reader or the writer unlocks, all waiters are woken.
 type RWMutex struct{ read, write *Mutex }
 
-// RWMutex returns the read/write lock of that name. It does not talk to Redis. The key in Redis is the name itself, as Redisson
-// has it: services in Java that use getReadWriteLock(name) share it. A key of that name that is another kind of lock is
-// refused with ErrWrongKind, as that of a read/write lock is by the other kinds. Names are those of Mutex. Options apply to
-// readers and writers; a token of WithFencing goes to writers only.
+// RWMutex returns the read/write lock of that name. It does not talk to Redis. The key in Redis is the name
+// itself, as Redisson has it: services in Java that use getReadWriteLock(name) share it. A key of that name
+// that is another kind of lock is refused with ErrWrongKind, as that of a read/write lock is by the other
+// kinds. Names are those of Mutex. Options apply to readers and writers; a token of WithFencing goes to
+// writers only.
 //
-// If readers die, a writer waits for the longest of their leases. A reader that dies beside others is forgotten when one of those
-// unlocks.
+// If readers die, a writer waits for the longest of their leases. A reader that dies beside others is
+// forgotten when one of those unlocks.
 func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 	return &RWMutex{read: c.newMutex(reading, name, opts), write: c.newMutex(writing, name, opts)}
 }
@@ -74,32 +78,34 @@ func (rw *RWMutex) Name() string { return rw.write.name }
 // Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
 func (rw *RWMutex) Err() error { return rw.write.err }
 
-// Writer is the writer's side, for all that a Mutex can do: LockFunc, Do, State, ForceUnlock. Its ForceUnlock frees the lock of a
-// writer and leaves readers alone.
+// Writer is the writer's side, for all that a Mutex can do: LockFunc, Do, State, ForceUnlock. Its ForceUnlock
+// frees the lock of a writer and leaves readers alone.
 func (rw *RWMutex) Writer() *Mutex { return rw.write }
 
 // Reader is the readers' side. Its ForceUnlock frees the lock of all readers and leaves a writer alone.
 func (rw *RWMutex) Reader() *Mutex { return rw.read }
 
-// Lock takes the lock for writing, waiting while others read or write. Otherwise it is like Mutex.Lock. With a context whose Owner
-// reads, it fails with ErrUpgrade: two readers that each waited for the other would wait for ever.
+// Lock takes the lock for writing, waiting while others read or write. Otherwise it is like Mutex.Lock. With
+// a context whose Owner reads, it fails with ErrUpgrade: two readers that each waited for the other would
+// wait for ever.
 func (rw *RWMutex) Lock(ctx context.Context) (*Lock, error) { return rw.write.Lock(ctx) }
 
 // TryLock takes the lock for writing if it is free. Otherwise it is like Mutex.TryLock.
 func (rw *RWMutex) TryLock(ctx context.Context) (*Lock, error) { return rw.write.TryLock(ctx) }
 
-// RLock takes the lock for reading, waiting while another writes. Otherwise it is like Mutex.Lock. With a context whose Owner
-// writes, it returns another Lock on the writer's hold.
+// RLock takes the lock for reading, waiting while another writes. Otherwise it is like Mutex.Lock. With a
+// context whose Owner writes, it returns another Lock on the writer's hold.
 func (rw *RWMutex) RLock(ctx context.Context) (*Lock, error) { return rw.read.Lock(ctx) }
 
 // TryRLock takes the lock for reading if no writer has it. Otherwise it is like Mutex.TryLock.
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Lock, error) { return rw.read.TryLock(ctx) }
 
-// Downgrade makes the writer l a reader and lets waiting readers in. No other writer can get the lock in between. It returns the
-// reader's Lock; l is unlocked. It blocks for one round trip, at most until ctx ends.
+// Downgrade makes the writer l a reader and lets waiting readers in. No other writer can get the lock in
+// between. It returns the reader's Lock; l is unlocked. It blocks for one round trip, at most until ctx ends.
 //
-// The error matches ErrLost, ErrNotHeld or ErrClosed like that of Unlock. It matches ErrInvalid if l is not a writer of this lock or
-// an Owner has locked it more than once; then l is unchanged. After any other error neither of the two is held.
+// The error matches ErrLost, ErrNotHeld or ErrClosed like that of Unlock. It matches ErrInvalid if l is not a
+// writer of this lock or an Owner has locked it more than once; then l is unchanged. After any other error
+// neither of the two is held.
 func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	m := rw.read
 	switch {
@@ -128,7 +134,8 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	}
 	c.drop(l)
 	a := m.newAcquisition(true)
-	err, answered := gate.Await(&c.gate, ctx.Done(), func() error { return a.downgrade(l, ctx.Done()) }, func(err error) {
+	downgrade := func() error { return a.downgrade(l, ctx.Done()) }
+	err, answered := gate.Await(&c.gate, ctx.Done(), downgrade, func(err error) {
 		if err == nil {
 			a.lock.discard()
 		}

@@ -51,7 +51,9 @@ func readersAndWritersExclude(t *testing.T, dep *deployment) {
 func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 	t.Parallel()
 	// torn counts the torn reads among ten of each reader, or reads until one is torn.
-	torn := func(t *testing.T, untilTorn bool, lock func(*redislock.RWMutex, context.Context, bool, func()) error) (reads, torn int) {
+	torn := func(
+		t *testing.T, untilTorn bool, lock func(*redislock.RWMutex, context.Context, bool, func()) error,
+	) (reads, torn int) {
 		server := redistest.Shared(t)
 		name := redistest.Name(t)
 		rdb := server.Client(t)
@@ -61,7 +63,7 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 		var mu sync.Mutex
 		var failed error
 		var running sync.WaitGroup
-		goOn := func(n int, write bool) bool {
+		continues := func(n int, write bool) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return n < 10 || !write && untilTorn && torn == 0 && ctx.Err() == nil
@@ -71,7 +73,7 @@ func TestRWMutex_ReadersSeeWholeWrites(t *testing.T) {
 			for range 2 {
 				running.Go(func() {
 					write := i == 0
-					for n := 0; goOn(n, write); n++ {
+					for n := 0; continues(n, write); n++ {
 						err := lock(rw, ctx, write, func() {
 							if write {
 								n := rdb.Incr(ctx, left+name).Val()
@@ -149,7 +151,9 @@ func TestRWMutex_Waits(t *testing.T) {
 				if i%2 == 0 {
 					rw = other.RWMutex(name)
 				}
-				readers = append(readers, callAsync(func() (*redislock.Lock, error) { return rw.RLock(within(t, patience)) }))
+				readers = append(readers, callAsync(func() (*redislock.Lock, error) {
+					return rw.RLock(within(t, patience))
+				}))
 			}
 			dep.awaitSubscribed(t, scripts.RWChannel(name))
 			mustUnlock(t, w)
@@ -169,7 +173,8 @@ func TestRWMutex_Waits(t *testing.T) {
 			lut := newLockUnderTest(t, dep, "read")
 			require.True(t, lut.java(t, "read", 52).lock(300*time.Millisecond)) // and dies
 			alive := lut.mustLock(t)
-			poll(t, func() bool { return len(lut.keysWith(t, lut.name)) == 2 }) // the hash and the living reader's lease
+			// the hash and the living reader's lease
+			poll(t, func() bool { return len(lut.keysWith(t, lut.name)) == 2 })
 			require.Equal(t, int64(3), lut.rdb.HLen(t.Context(), lut.name).Val())
 			mustUnlock(t, alive)
 			lut.requireNoKeys(t)

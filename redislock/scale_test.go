@@ -33,22 +33,22 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
 	name := redistest.Name(t)
-	take := func(i int) *redislock.Lock {
+	acquire := func(i int) *redislock.Lock {
 		l, err := c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)).Lock(t.Context())
 		require.NoError(t, err)
 		l.Context(t.Context())
 		return l
 	}
-	held := []*redislock.Lock{take(0)}
+	held := []*redislock.Lock{acquire(0)}
 	first := held[0].Deadline()
 	poll(t, func() bool { return held[0].Deadline().After(first) }) // all goroutines of renewals run
 	one := runtime.NumGoroutine()
 
 	for i := 1; i < locks; i++ {
-		held = append(held, take(i))
+		held = append(held, acquire(i))
 	}
 	most, w := 0, newWheel(t)
-	var profile strings.Builder // at most
+	var profile strings.Builder // at the highest count
 	for start := time.Now(); time.Since(start) < 3*lease; {
 		if n := runtime.NumGoroutine(); n > most {
 			most = n
@@ -57,7 +57,8 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 		}
 		require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond))
 	}
-	t.Logf("goroutines: %d with 1 lock held, at most %d with %d held and renewed for 3 leases of %v", one, most, locks, lease)
+	t.Logf("goroutines: %d with 1 lock held, at most %d with %d held and renewed for 3 leases of %v",
+		one, most, locks, lease)
 	require.LessOrEqual(t, most, one+16, "a few calls in flight, none per lock: %s", &profile)
 	for _, l := range held {
 		require.NoError(t, l.Err())
@@ -86,15 +87,15 @@ func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 		return err
 	})
 	server.Pause()
-	var told time.Duration // after the deadline, at most
+	var latest time.Duration // after the deadline, at most
 	for _, l := range held {
 		<-l.Done()
 		require.ErrorIs(t, l.Err(), redislock.ErrLost)
-		told = max(told, time.Since(l.Deadline()))
+		latest = max(latest, time.Since(l.Deadline()))
 	}
-	t.Logf("%d locks lost, the last announced %v after its deadline", locks, told)
+	t.Logf("%d locks lost, the last announced %v after its deadline", locks, latest)
 	if full { // the figure means little for few locks on a shared machine
-		require.Less(t, told, lease/100+50*time.Millisecond, "after Redis may have granted it to another")
+		require.Less(t, latest, lease/100+50*time.Millisecond, "after Redis may have granted it to another")
 	}
 	server.Resume()
 	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })
@@ -148,11 +149,15 @@ func TestScale_LockFuncCostsNoGoroutineWhileItWaits(t *testing.T) {
 	quorum := servers.newQuorum(t).Mutex(name + ":q")
 	for what, open := range map[string]func(i int) lockFuncer{
 		// Each acquires a name of its own and then waits for the held name.
-		"a MultiMutex": func(i int) lockFuncer { return c.MultiMutex([]string{name + ":" + strconv.Itoa(i), last}) },
-		"a Quorum":     func(int) lockFuncer { return quorum },
+		"a MultiMutex": func(i int) lockFuncer {
+			return c.MultiMutex([]string{name + ":" + strconv.Itoa(i), last})
+		},
+		"a Quorum": func(int) lockFuncer { return quorum },
 	} {
 		t.Run(what, func(t *testing.T) {
-			held := []*redislock.Lock{mustLock(t, newClient(t, rdb).Mutex(last)), mustLock(t, servers.newQuorum(t).Mutex(name+":q"))}
+			held := []*redislock.Lock{mustLock(t, newClient(t, rdb).Mutex(last)), mustLock(
+				t, servers.newQuorum(t).Mutex(name+":q"),
+			)}
 			before := fewestGoroutines(t)
 			results := make(chan callback, waiters)
 			for i := range waiters {
@@ -229,9 +234,9 @@ func TestScale_FairMutexWaitersThatGiveUpSoonCostLittle(t *testing.T) { // not p
 	all.Wait()
 	require.Less(t, most, 20*callers, "goroutines")
 	t.Logf("%d goroutines at most", most)
-	gone := time.Now()
+	left := time.Now()
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
-	require.Less(t, time.Since(gone), 3*time.Second)
+	require.Less(t, time.Since(left), 3*time.Second)
 	for _, key := range scripts.FairLockKeys(name)[1:] {
 		require.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), 15*time.Second)
 	}
@@ -258,13 +263,16 @@ func TestScale_LocksAreRenewedForManyLeases(t *testing.T) {
 	require.NoError(t, newWheel(t).Sleep(t.Context(), leases*lease))
 	for _, l := range held {
 		require.NoError(t, l.Err())
-		require.Equal(t, holders[l.Name()], requireHeldOnce(t, rdb, l.Name()), "the hold is that of the same acquisition")
+		require.Equal(
+			t, holders[l.Name()], requireHeldOnce(t, rdb, l.Name()), "the hold is that of the same acquisition",
+		)
 	}
 	renewals, calls := serverCalls(t, rdb, "pexpire"), serverCalls(t, rdb, "evalsha")
 	took := time.Since(began)
 	t.Logf("%d renewals in %d calls and %v", renewals, calls, took)
 	require.GreaterOrEqual(t, renewals, locks*leases*2)
-	require.Less(t, float64(renewals), locks*4*took.Seconds()/lease.Seconds(), "about three per lease, and retries on a busy machine")
+	require.Less(t, float64(renewals), locks*4*took.Seconds()/lease.Seconds(),
+		"about three per lease, and retries on a busy machine")
 	require.Less(t, calls, renewals/2, "renewals that are due together are sent together")
 	for _, l := range held {
 		require.NoError(t, l.Unlock(t.Context()))
@@ -291,7 +299,10 @@ func TestScale_ManyCallersOnOneConnection(t *testing.T) {
 				for range callers {
 					running.Go(func() {
 						for range times {
-							if err := lut.mutex(c).Do(within(t, patience), func(context.Context) error { counts[i]++; return nil }); err != nil {
+							if err := lut.mutex(c).Do(within(t, patience), func(context.Context) error {
+								counts[i]++
+								return nil
+							}); err != nil {
 								t.Error(err)
 							}
 						}
@@ -317,7 +328,9 @@ func TestScale_CloseEndsWithinALeaseWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	const lease, locks = 3 * time.Second, 5000
 	server, name := redistest.Start(t), redistest.Name(t)
-	c, err := redislock.New(server.Client(t, func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }), redislock.WithWheel(newWheel(t)))
+	c, err := redislock.New(server.Client(t, func(o *redis.Options) {
+		o.ReadTimeout = 300 * time.Millisecond
+	}), redislock.WithWheel(newWheel(t)))
 	require.NoError(t, err)
 	for i := range locks {
 		_, err := c.Mutex(fmt.Sprintf("%s:%d", name, i), redislock.WithLease(lease)).TryLock(t.Context())

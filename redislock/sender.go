@@ -26,10 +26,12 @@ type job struct {
 	done   chan struct{}
 }
 
-// send executes a call once and returns its command and an instant before it was sent. A call that waits for a pipeline when ended is
-// closed is not sent: its error is redisconn.ErrAbandoned.
+// send executes a call once and returns its command and an instant before it was sent. A call that waits for
+// a pipeline when ended is closed is not sent: its error is redisconn.ErrAbandoned.
 func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
-	line := s.lines.Of(s.base, what.keys[0], struct{}{}, func() *pipeline.Line[*job] { return new(pipeline.Line[*job]) })
+	line := s.lines.Of(s.base, what.keys[0], struct{}{}, func() *pipeline.Line[*job] {
+		return new(pipeline.Line[*job])
+	})
 	if line == nil {
 		return s.sendAlone(what)
 	}

@@ -27,11 +27,15 @@ func TestKinds_SurviveServerFaults(t *testing.T) {
 			t.Parallel()
 			servers := start()
 			dep := newDeployment(t, 3, servers...)
-			t.Run("killed subscriptions are restored and waiters try again", func(t *testing.T) { survivesKilledSubscriptions(t, dep) })
+			t.Run("killed subscriptions are restored and waiters try again", func(t *testing.T) {
+				survivesKilledSubscriptions(t, dep)
+			})
 			t.Run("scripts are flushed all the time", func(t *testing.T) { survivesFlushedScripts(t, dep) })
 			t.Run("FLUSHALL", func(t *testing.T) {
 				holdersLearnOfLostData(t, dep, func() {
-					dep.forEachMaster(t, func(ctx context.Context, rdb *redis.Client) error { return rdb.FlushAll(ctx).Err() })
+					dep.forEachMaster(t, func(ctx context.Context, rdb *redis.Client) error {
+						return rdb.FlushAll(ctx).Err()
+					})
 				})
 			})
 			t.Run("a restart without data", func(t *testing.T) {
@@ -59,7 +63,7 @@ func survivesKilledSubscriptions(t *testing.T, dep *deployment) {
 			waiting = append(waiting, waiters[i].startWaiting(t, within(t, patience)))
 		}
 		for _, lut := range locks {
-			lut.deleteKeys(t) // and nobody publishes
+			lut.deleteKeys(t) // without a message
 		}
 		killed := time.Now()
 		for _, node := range dep.nodes {
@@ -94,7 +98,9 @@ func survivesFlushedScripts(t *testing.T, dep *deployment) {
 	c := newClient(t, dep.rdb)
 	for start := time.Now(); time.Since(start) < 2500*time.Millisecond; {
 		for _, kind := range allKinds {
-			require.NoError(t, newLockUnderTest(t, dep, kind).mutex(c).Do(t.Context(), func(context.Context) error { return nil }))
+			require.NoError(t, newLockUnderTest(t, dep, kind).mutex(c).Do(t.Context(), func(context.Context) error {
+				return nil
+			}))
 		}
 	}
 	close(stop)

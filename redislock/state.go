@@ -30,7 +30,8 @@ type Holder struct {
 	Metadata string // the text of WithMetadata, "" without
 }
 
-// metadataMark precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson the id is opaque.
+// metadataMark precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson the id
+// is opaque.
 const metadataMark = ":m="
 
 func metadataOf(id string) string {
@@ -43,8 +44,8 @@ func metadataOf(id string) string {
 	return text
 }
 
-// State asks Redis for the state of the lock. It blocks for one round trip, at most until ctx ends. The answer may be out of date when
-// it arrives: it is for people and dashboards, not for a decision to act.
+// State asks Redis for the state of the lock. It blocks for one round trip, at most until ctx ends. The
+// answer may be out of date when it arrives: it is for people and dashboards, not for a decision to act.
 func (m *Mutex) State(ctx context.Context) (State, error) {
 	var fields *redis.MapStringStringCmd
 	var pttl *redis.DurationCmd
@@ -77,8 +78,9 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// ForceUnlockHolder ends the hold with the ID that State has shown, wakes the waiters, and reports whether that hold had the lock. A hold
-// that has taken the lock since is not touched. Otherwise it is like ForceUnlock.
+// ForceUnlockHolder ends the hold with the ID that State has shown, wakes the waiters, and reports whether
+// that hold had the lock. A hold that has taken the lock since is not touched. Otherwise it is like
+// ForceUnlock.
 func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
@@ -88,9 +90,10 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 	})
 }
 
-// ForceUnlock frees the lock, whatever hold has it, wakes the waiters, and reports whether it was held. The holder is told at its next
-// renewal; until then its Lock is valid. So use it on holders that are known to be dead, or with fencing: the next token is higher than
-// the holder's. ForceUnlock blocks for one round trip, at most until ctx ends. After an error the lock may have been freed.
+// ForceUnlock frees the lock, whatever hold has it, wakes the waiters, and reports whether it was held. The
+// holder is told at its next renewal; until then its Lock is valid. So use it on holders that are known to be
+// dead, or with fencing: the next token is higher than the holder's. ForceUnlock blocks for one round trip,
+// at most until ctx ends. After an error the lock may have been freed.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()

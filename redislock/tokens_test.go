@@ -77,7 +77,9 @@ func tokensIncreaseFromCallerToCaller(t *testing.T, lut *lockUnderTest) {
 func refusesTokenCounterThatIsNoNumber(t *testing.T, lut *lockUnderTest) {
 	require.NoError(t, lut.rdb.Set(t.Context(), scripts.LockFence(lut.name), "x", 0).Err())
 	for _, lock := range []func(context.Context) (*redislock.Lock, error){
-		lut.mutex(lut.newClient(t), redislock.WithFencing()).TryLock, lut.mutex(lut.newClient(t), redislock.WithFencing()).Lock,
+		lut.mutex(
+			lut.newClient(t), redislock.WithFencing(),
+		).TryLock, lut.mutex(lut.newClient(t), redislock.WithFencing()).Lock,
 	} {
 		_, err := lock(within(t, patience))
 		require.ErrorIs(t, err, redislock.ErrWrongKind)
@@ -96,7 +98,9 @@ func noTokenWithoutFencing(t *testing.T, lut *lockUnderTest) {
 	}
 	c := lut.newClient(t)
 	rw := c.RWMutex(lut.name, redislock.WithFencing())
-	require.Zero(t, mustRLock(t, c.RWMutex(fmt.Sprint(lut.name, ":2"), redislock.WithFencing())).Token(), "readers get no token")
+	require.Zero(t, mustRLock(
+		t, c.RWMutex(fmt.Sprint(lut.name, ":2"), redislock.WithFencing()),
+	).Token(), "readers get no token")
 	w := mustWLock(t, rw)
 	r, err := rw.Downgrade(t.Context(), w)
 	require.NoError(t, err)

@@ -7,15 +7,16 @@
 //
 // # What it promises
 //
-//   - A lease counts from the instant before its request was sent, less a margin: one percent for clocks of different
-//     rates, one tick of the wheel, and a tenth of the lease, at most 50 ms, for a process that is delayed. The server's
-//     own expiry lies behind that deadline however the round trip was split. Elapsed time is the larger of monotonic
-//     and wall-clock time.
-//   - At the deadline the lease is lost, even while a renewal is in flight: [Lease.Done] closes, [Lease.Err] says why, and
-//     no later success revives it.
-//   - A renewal that fails is retried after about a twentieth of the lease until the deadline. Only an answer that the
-//     lease is gone ends it sooner.
-//   - After [Lease.Close] no call that has yet to start carries the lease, and answers still on their way are ignored.
+//   - A lease counts from the instant before its request was sent, less a margin: one percent for clocks of
+//     different rates, one tick of the wheel, and a tenth of the lease, at most 50 ms, for a process that is
+//     delayed. The server's own expiry lies behind that deadline however the round trip was split. Elapsed
+//     time is the larger of monotonic and wall-clock time.
+//   - At the deadline the lease is lost, even while a renewal is in flight: [Lease.Done] closes, [Lease.Err]
+//     says why, and no later success revives it.
+//   - A renewal that fails is retried after about a twentieth of the lease until the deadline. Only an answer
+//     that the lease is gone ends it sooner.
+//   - After [Lease.Close] no call that has yet to start carries the lease, and answers still on their way are
+//     ignored.
 //   - A destination that hangs delays no other.
 //
 // # What it does not promise

@@ -73,7 +73,8 @@ func (r *Renewer) MinTTL() time.Duration { return max(MinTTL, minTicks*r.tick) }
 
 func (r *Renewer) validate(s *Spec) error {
 	if s.TTL < r.MinTTL() || s.TTL > MaxTTL {
-		return argument.Error("TTL", s.TTL, fmt.Sprintf("must be %v to 8760h, and at least ten ticks of the wheel", r.MinTTL()))
+		reason := fmt.Sprintf("must be %v to 8760h, and at least ten ticks of the wheel", r.MinTTL())
+		return argument.Error("TTL", s.TTL, reason)
 	}
 	if s.SentAt.IsZero() {
 		return argument.Error("SentAt", s.SentAt, "must be the instant before the request was sent")

@@ -32,8 +32,8 @@ const (
 	fenceMillis  = 86_400_000 // how long Redis keeps the last token
 )
 
-// Client acquires permits on one Redis. Create one per process and Redis with New. It is safe for
-// concurrent use.
+// Client acquires permits on one Redis. Create one Client per process and Redis deployment with New. It is
+// safe for concurrent use.
 type Client struct {
 	// Set by New. Each is safe for concurrent use or never changes.
 	rdb       redis.UniversalClient // carries the calls of callers

@@ -28,8 +28,8 @@ var (
 	// The Release added none.
 	ErrOverRelease = errors.New("semaphore: released more than was acquired")
 
-	// ErrUnconfirmed is returned if Redis did not confirm a release. The background retries the release,
-	// which takes effect at most once. The caller must not repeat it.
+	// ErrUnconfirmed is returned if Redis did not confirm a release. The Client retries the release in the
+	// background; it takes effect at most once. The caller must not repeat it.
 	ErrUnconfirmed = errors.New("semaphore: release not confirmed yet, going on in the background")
 
 	// ErrLost means that a grant ended before its Release: its lease expired, or its permits were removed

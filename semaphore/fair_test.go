@@ -21,14 +21,14 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	server, name := redistest.Shared(t), redistest.Name(t)
 	rdb := server.Client(t)
 	holder := newClient(t, rdb).FairLeased(name)
-	setLeased(t, holder, 2)
+	mustSetPermits(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
 	queue := scripts.SuffixName(name, "fair:queue")
 	order := make(chan int, 2*processes)
 	var all sync.WaitGroup
-	var counts []*counter
+	var counts []*scriptCounter
 	for i := range 2 * processes {
-		count := &counter{}
+		count := &scriptCounter{}
 		if i < processes {
 			counts = append(counts, count)
 		}
@@ -37,7 +37,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 		l := newClient(t, own).FairLeased(name)
 		n := int64(1)
 		if i%3 == 0 {
-			n = 2 // not overtaken by those that want one
+			n = 2 // requests for one do not overtake it
 		}
 		all.Go(func() {
 			g, err := l.Acquire(t.Context(), n)
@@ -53,7 +53,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 		poll(t, func() bool { return rdb.ZCard(t.Context(), queue).Val() == int64(i+1) })
 	}
 	_, err := holder.TryAcquire(t.Context(), 1)
-	require.ErrorIs(t, err, semaphore.ErrNoPermits, "who does not wait does not overtake")
+	require.ErrorIs(t, err, semaphore.ErrNoPermits, "TryAcquire does not overtake waiters")
 	require.NoError(t, g.Release(t.Context()))
 	all.Wait()
 	close(order)
@@ -61,24 +61,25 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	for i := range order {
 		got = append(got, i)
 	}
-	// Two that want one each are served together, so that either may report first.
+	// Two requests for one permit may be granted together; either may report first.
 	for at, i := range got {
 		require.InDelta(t, at, i, 1, "%v", got)
 	}
 	require.EqualValues(t, 2, available(t, holder))
 	require.Zero(t, rdb.ZCard(t.Context(), queue).Val())
 	for _, count := range counts {
-		require.LessOrEqual(t, count.scripts(), 6, "enter, listen, claim, release, and a poll: no herd")
+		require.LessOrEqual(t, count.scripts(), 6, "queue, subscribe, claim, release and a poll: no thundering herd")
 	}
 }
 
-// One who came first and died: nobody speaks for it any more. Redis learns of it when it does not claim what was assigned to it,
-// or has not been heard of for too long.
-func TestFair_SkipsTheDead(t *testing.T) {
+// The first process in the queue has died. Redis skips it when its last look was too long ago, or when it
+// does not claim what it was assigned.
+func TestFair_SkipsDeadProcesses(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	for how, x := range map[string]struct{ lastHeard, poll time.Duration }{
-		"who seemed alive when its turn came, once it has not claimed": {0, 200 * time.Millisecond},
-		"who was not heard of for too long, at once":                   {time.Hour, time.Hour}, // in three hours it would not have claimed
+		"alive at its turn: skipped after it has not claimed": {0, 200 * time.Millisecond},
+		"last look too long ago: skipped at once":             {time.Hour, time.Hour}, // its claim would expire after three hours
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -86,13 +87,14 @@ func TestFair_SkipsTheDead(t *testing.T) {
 			rdb := server.Client(t)
 			interval := semaphore.WithPoll(x.poll)
 			holder := newClient(t, rdb, interval).FairLeased(name)
-			setLeased(t, holder, 1)
+			mustSetPermits(t, holder, 1)
 			g := mustAcquire(t, holder, 1)
 
 			dead := strings.Repeat("d", 16)
 			part := func(s string) string { return scripts.SuffixName(name, "fair:"+s) }
-			alive := float64(time.Now().Add(time.Hour).UnixMilli()) // it is there when the next one joins, however late that is
-			// In one transaction: an assignment that is still under way after TrySetPermits would remove one it knows half of.
+			alive := float64(time.Now().Add(time.Hour).UnixMilli()) // until after the next request
+			// In one transaction: an assignment in flight since TrySetPermits would drop a request without
+			// needs.
 			_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
 				p.ZAdd(t.Context(), part("queue"), redis.Z{Score: 1, Member: dead})
 				p.ZAdd(t.Context(), part("alive"), redis.Z{Score: alive, Member: dead})
@@ -102,7 +104,7 @@ func TestFair_SkipsTheDead(t *testing.T) {
 			require.NoError(t, err)
 			l := newClient(t, server.Client(t), interval).FairLeased(name)
 			var next *semaphore.Grant
-			w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
+			w := startCall(func() (err error) { next, err = l.Acquire(within(t, testTimeout), 1); return err })
 			poll(t, func() bool { return rdb.ZCard(t.Context(), part("queue")).Val() == 2 })
 			require.False(t, w.ended())
 			if x.lastHeard > 0 {
@@ -118,12 +120,12 @@ func TestFair_SkipsTheDead(t *testing.T) {
 	}
 }
 
-// Across processes too, where that is promised.
-func TestFair_LargeRequestsAreNotStarvedByOtherProcesses(t *testing.T) {
+// Small requests of other processes do not starve a large one.
+func TestFair_LargeRequestsAreNotStarved(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Shared(t), redistest.Name(t)
 	large := newClient(t, server.Client(t)).FairLeased(name)
-	setLeased(t, large, 3)
+	mustSetPermits(t, large, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
@@ -148,4 +150,26 @@ func TestFair_LargeRequestsAreNotStarvedByOtherProcesses(t *testing.T) {
 	cancel()
 	all.Wait()
 	poll(t, func() bool { return available(t, large) == 3 })
+}
+
+// A cancelled request leaves the queue in Redis before later requests of its process are queued.
+func TestFair_CancelledAcquireLeavesTheQueue(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	name := redistest.Name(t)
+	other, l := newClient(t, rdb).FairLeased(name), newClient(t, rdb).FairLeased(name)
+	mustSetPermits(t, l, 2)
+	held := mustAcquire(t, other, 1)
+	for range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := startCall(func() error { _, err := l.Acquire(ctx, 2); return err })
+		poll(t, func() bool { return rdb.ZCard(t.Context(), scripts.SuffixName(name, "fair:queue")).Val() == 1 })
+		cancel()
+		require.ErrorIs(t, waiting.wait(t), context.Canceled)
+		g, err := l.TryAcquire(t.Context(), 1)
+		require.NoError(t, err)
+		require.NoError(t, g.Release(t.Context()))
+	}
+	require.NoError(t, held.Release(t.Context()))
 }

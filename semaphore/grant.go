@@ -20,7 +20,8 @@ import (
 // Grant is the result of Leased.Acquire: permits that are held, renewed and lost together. A grant of no
 // permits is held until its Release.
 //
-// A Grant is safe for concurrent use. A nil or zero Grant is not held; its methods do nothing.
+// A Grant is safe for concurrent use. A nil or zero Grant is not held; its methods do nothing, and report
+// ErrNotHeld.
 type Grant struct {
 	client    *Client
 	name      string
@@ -187,11 +188,11 @@ func (g *Grant) noteExtension(d time.Duration) {
 // is closed, and renewal has ended. Release blocks for one round trip, which concurrent releases share.
 //
 // Release sends its command even if ctx has ended. It returns an error that matches ErrUnconfirmed if Redis
-// does not confirm the release, or has not confirmed it one second after the end of ctx; the background
-// then retries until the lease ends. The error matches ErrLost if the permits were lost before, ErrNotHeld
-// if they were released before, and ErrClosed if the Client was closed. Permits that were held when Release
-// was called do not count as lost, however late the answer of Redis is. Release never releases the permits
-// of another grant.
+// does not confirm the release, or has not confirmed it one second after the end of ctx; the Client then
+// retries in the background until the lease ends. The error matches ErrLost if the permits were lost
+// before, ErrNotHeld if they were released before, and ErrClosed if the Client was closed. Permits that
+// were held when Release was called do not count as lost, however late the answer of Redis is. Release
+// never releases the permits of another grant.
 func (g *Grant) Release(ctx context.Context) error {
 	if g.isZero() {
 		return ErrNotHeld

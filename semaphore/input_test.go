@@ -15,25 +15,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-func TestNew_RefusesBadOptions(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Shared(t).Client(t)
-	for field, opts := range map[string][]semaphore.Option{
-		"WithWheel":  {semaphore.WithWheel(nil)},
-		"WithLogger": {semaphore.WithLogger(nil)},
-		"WithPoll":   {semaphore.WithPoll(time.Millisecond)},
-	} {
-		_, err := semaphore.New(rdb, opts...)
-		requireInvalid(t, err, field)
-	}
-	_, err := semaphore.New(rdb, nil)
-	requireInvalid(t, err, "option")
-	_, err = semaphore.New(nil)
-	requireInvalid(t, err, "client")
-	_, err = semaphore.New((*redis.Client)(nil))
-	requireInvalid(t, err, "client")
-}
-
 func requireInvalid(t *testing.T, err error, field string) {
 	t.Helper()
 	require.ErrorIs(t, err, semaphore.ErrInvalid)
@@ -44,13 +25,15 @@ func requireInvalid(t *testing.T, err error, field string) {
 	require.ErrorContains(t, err, field)
 }
 
-// calls are all methods that talk to Redis.
-func calls(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx context.Context) error {
+// allMethods returns all methods that talk to Redis.
+func allMethods(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx context.Context) error {
 	const id = "0123456789abcdef0123456789abcdef"
 	return map[string]func(ctx context.Context) error{
-		"Semaphore.Acquire":         func(ctx context.Context) error { return s.Acquire(ctx, 1) },
-		"Semaphore.TryAcquire":      func(ctx context.Context) error { _, err := s.TryAcquire(ctx, 1); return err },
-		"Semaphore.AcquireFunc":     func(ctx context.Context) error { return called(func(f func(error)) { s.AcquireFunc(ctx, 1, f) }) },
+		"Semaphore.Acquire":    func(ctx context.Context) error { return s.Acquire(ctx, 1) },
+		"Semaphore.TryAcquire": func(ctx context.Context) error { _, err := s.TryAcquire(ctx, 1); return err },
+		"Semaphore.AcquireFunc": func(ctx context.Context) error {
+			return callbackError(func(f func(error)) { s.AcquireFunc(ctx, 1, f) })
+		},
 		"Semaphore.Release":         func(ctx context.Context) error { return s.Release(ctx, 1) },
 		"Semaphore.ReleaseIfExists": func(ctx context.Context) error { _, err := s.ReleaseIfExists(ctx, 1); return err },
 		"Semaphore.TrySetPermits":   func(ctx context.Context) error { _, err := s.TrySetPermits(ctx, 1, 0); return err },
@@ -60,7 +43,7 @@ func calls(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx cont
 		"Leased.Acquire":            func(ctx context.Context) error { _, err := l.Acquire(ctx, 1); return err },
 		"Leased.TryAcquire":         func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
 		"Leased.AcquireFunc": func(ctx context.Context) error {
-			return called(func(f func(error)) { l.AcquireFunc(ctx, 1, func(_ *semaphore.Grant, err error) { f(err) }) })
+			return callbackError(func(f func(error)) { l.AcquireFunc(ctx, 1, func(_ *semaphore.Grant, err error) { f(err) }) })
 		},
 		"Leased.Release":       func(ctx context.Context) error { return l.Release(ctx, id) },
 		"Leased.TrySetPermits": func(ctx context.Context) error { _, err := l.TrySetPermits(ctx, 1); return err },
@@ -74,8 +57,8 @@ func calls(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx cont
 	}
 }
 
-// called returns what the callback got.
-func called(begin func(f func(error))) error {
+// callbackError returns the error that the callback gets.
+func callbackError(begin func(f func(error))) error {
 	got := make(chan error, 1)
 	begin(func(err error) { got <- err })
 	return <-got
@@ -86,123 +69,133 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 	const tooMany = semaphore.MaxPermits + 1
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
-	c, count := counted(t, rdb)
+	c, count := newCountedClient(t, rdb)
 	name := redistest.Name(t)
 	s, l := c.Semaphore(name), c.Leased(name)
 
 	for _, bad := range []string{"", "a{b", "a{}b", strings.Repeat("x", 70_000)} {
-		for _, f := range calls(c.Semaphore(bad), c.Leased(bad)) {
+		for _, f := range allMethods(c.Semaphore(bad), c.Leased(bad)) {
 			requireInvalid(t, f(ctx), "name")
 		}
 	}
-	for what, f := range calls(s, l) {
+	for what, f := range allMethods(s, l) {
 		requireInvalid(t, f(nil), "context")
 		ended, cancel := context.WithCancelCause(ctx)
 		cancel(errors.New("had enough"))
-		if err := f(ended); !strings.HasPrefix(what, "Semaphore.Release") { // which does not depend on its context
+		if err := f(ended); !strings.HasPrefix(what, "Semaphore.Release") { // Release ignores the end of its context
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorContains(t, err, "had enough")
 		}
 	}
-	require.NoError(t, rdb.Del(ctx, name).Err()) // what the releases made
+	require.NoError(t, rdb.Del(ctx, name).Err()) // the releases have created it
 	before := count.scripts()
 	for field, errs := range map[string][]error{
 		"n": {
-			s.Acquire(ctx, -1), s.Acquire(ctx, tooMany), s.Release(ctx, -1), s.Release(ctx, tooMany), s.AddPermits(ctx, tooMany), s.AddPermits(ctx, -tooMany),
+			s.Acquire(ctx, -1), s.Acquire(ctx, tooMany), s.Release(ctx, -1), s.Release(ctx, tooMany),
+			s.AddPermits(ctx, tooMany), s.AddPermits(ctx, -tooMany),
 			l.SetPermits(ctx, -1), l.SetPermits(ctx, tooMany), l.AddPermits(ctx, tooMany), l.AddPermits(ctx, -tooMany),
-			second(s.TryAcquire(ctx, -1)), second(s.ReleaseIfExists(ctx, -1)), second(s.TrySetPermits(ctx, -1, 0)), second(l.TrySetPermits(ctx, -1)),
-			second(l.Acquire(ctx, -1)), second(l.TryAcquire(ctx, semaphore.MaxGrant+1)),
+			errorOf(s.TryAcquire(ctx, -1)), errorOf(s.ReleaseIfExists(ctx, -1)),
+			errorOf(s.TrySetPermits(ctx, -1, 0)), errorOf(l.TrySetPermits(ctx, -1)),
+			errorOf(l.Acquire(ctx, -1)), errorOf(l.TryAcquire(ctx, semaphore.MaxGrant+1)),
 		},
-		"ttl":       {second(s.TrySetPermits(ctx, 1, -1)), second(s.TrySetPermits(ctx, 1, 366*24*time.Hour))},
-		"lease":     {l.UpdateLease(ctx, "", 0), l.UpdateLease(ctx, "", 366*24*time.Hour)},
-		"id":        {l.Release(ctx, "x"), l.UpdateLease(ctx, "0123", time.Second), second(l.LeaseTime(ctx, strings.Repeat("g", 32)))},
-		"WithMax":   {c.Semaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1), c.Semaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1)},
-		"WithLease": {second(c.Leased(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
+		"ttl":   {errorOf(s.TrySetPermits(ctx, 1, -1)), errorOf(s.TrySetPermits(ctx, 1, 366*24*time.Hour))},
+		"lease": {l.UpdateLease(ctx, "", 0), l.UpdateLease(ctx, "", 366*24*time.Hour)},
+		"id": {
+			l.Release(ctx, "x"), l.UpdateLease(ctx, "0123", time.Second),
+			errorOf(l.LeaseTime(ctx, strings.Repeat("g", 32))),
+		},
+		"WithMax": {
+			c.Semaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1),
+			c.Semaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1),
+		},
+		"WithLease": {errorOf(c.Leased(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
 		"option": {
-			second(c.Leased(name, nil).Acquire(ctx, 1)), c.Semaphore(name, nil).Release(ctx, 1),
+			errorOf(c.Leased(name, nil).Acquire(ctx, 1)), c.Semaphore(name, nil).Release(ctx, 1),
 		},
 	} {
 		for _, err := range errs {
 			requireInvalid(t, err, field)
 		}
 	}
-	require.ErrorIs(t, l.Release(ctx, "x"), semaphore.ErrNotHeld, "what is no id is not held either")
+	require.ErrorIs(t, l.Release(ctx, "x"), semaphore.ErrNotHeld, "an invalid id is not held")
 	require.Equal(t, before, count.scripts(), "nothing reached Redis")
 	require.Zero(t, rdb.Exists(ctx, name).Val())
 	require.Panics(t, func() { s.AcquireFunc(ctx, 1, nil) })
 	require.Panics(t, func() { l.AcquireFunc(ctx, 1, nil) })
 }
 
-func second[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
-func TestSemaphore_NothingOrTooMuchOrNeverSet(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+func TestSemaphore_ZeroTooManyOrNeverSet(t *testing.T) {
+	forEachKind(t, func(t *testing.T, k kind) {
 		rdb := redistest.Shared(t).Client(t)
-		c, count := counted(t, rdb)
+		c, count := newCountedClient(t, rdb)
 		name := redistest.Name(t)
-		s := k.open(c, name)
+		s := k.newSemaphore(c, name)
 		for _, ctx := range []context.Context{t.Context(), context.Background()} {
-			b, err := s.take(ctx, 0)
+			b, err := s.acquire(ctx, 0)
 			require.NoError(t, err)
 			require.NoError(t, b(ctx))
-			b, err = s.try(ctx, 0)
+			b, err = s.tryAcquire(ctx, 0)
 			require.NoError(t, err)
 			require.NoError(t, b(ctx))
 		}
-		require.NoError(t, called(func(f func(error)) { s.takeFunc(t.Context(), 0, func(_ back, err error) { f(err) }) }))
-		require.Zero(t, count.scripts(), "nothing is asked for nothing")
+		require.NoError(t, callbackError(func(f func(error)) {
+			s.acquireFunc(t.Context(), 0, func(_ releaseFunc, err error) { f(err) })
+		}))
+		require.Zero(t, count.scripts(), "a request for no permits sends nothing")
 
-		_, err := s.take(t.Context(), 1)
+		_, err := s.acquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
 		require.ErrorContains(t, err, name)
-		_, err = s.try(t.Context(), 1)
+		_, err = s.tryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
 		require.Zero(t, available(t, s))
 
-		s.set(t, 2)
-		if k.name != "counting" { // which does not know how many there are
+		s.setPermits(t, 2)
+		if k.name != "counting" { // a counting semaphore does not know the total
 			began := time.Now()
-			_, err = s.take(t.Context(), 3)
+			_, err = s.acquire(t.Context(), 3)
 			require.ErrorIs(t, err, semaphore.ErrExceedsPermits)
-			_, err = s.try(t.Context(), 3)
+			_, err = s.tryAcquire(t.Context(), 3)
 			require.ErrorIs(t, err, semaphore.ErrExceedsPermits)
-			require.Less(t, time.Since(began), soon)
+			require.Less(t, time.Since(began), wakeLimit)
 		}
 		require.EqualValues(t, 2, available(t, s))
 	})
 }
 
-func TestLeased_ReleasesThatMustNotCount(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
-		c, _, name := shared(t)
-		l := leased.of(c, name)
-		setLeased(t, l, 3)
-		stranger := leased.of(c, name+":other")
-		setLeased(t, stranger, 1)
+func TestLeased_InvalidReleasesAddNoPermits(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		c, _, name := newSharedClient(t)
+		l := leased.newLeased(c, name)
+		mustSetPermits(t, l, 3)
+		stranger := leased.newLeased(c, name+":other")
+		mustSetPermits(t, stranger, 1)
 		foreign := mustAcquire(t, stranger, 1)
 
 		g := mustAcquire(t, l, 1)
 		require.NoError(t, g.Release(t.Context()))
-		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrNotHeld, "twice is once")
+		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrNotHeld, "the second release does nothing")
 		require.ErrorIs(t, l.Release(t.Context(), g.IDs()...), semaphore.ErrNotHeld)
 		require.ErrorIs(t, l.Release(t.Context(), foreign.IDs()...), semaphore.ErrNotHeld)
 		require.ErrorIs(t, l.UpdateLease(t.Context(), foreign.IDs()[0], time.Minute), semaphore.ErrNotHeld)
 		_, err := l.LeaseTime(t.Context(), foreign.IDs()[0])
 		require.ErrorIs(t, err, semaphore.ErrNotHeld)
 
-		short := leased.of(c, name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
+		short := leased.newLeased(c, name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
 		expired := mustAcquire(t, short, 2)
 		<-expired.Done()
 		require.ErrorIs(t, expired.Release(t.Context()), semaphore.ErrLost)
 		poll(t, func() bool { return available(t, l) == 3 })
 		require.ErrorIs(t, l.Release(t.Context(), expired.IDs()...), semaphore.ErrNotHeld)
-		require.EqualValues(t, 3, available(t, l), "counts unharmed")
+		require.EqualValues(t, 3, available(t, l), "no permit was added")
 		require.NoError(t, foreign.Err())
 		require.EqualValues(t, 0, available(t, stranger))
 	})
 }
 
-// A key that holds something else is named, and left alone.
+// A key of another kind is reported and not changed.
 func TestSemaphore_WrongKind(t *testing.T) {
 	t.Parallel()
 	words := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, "words", 0).Err() }
@@ -217,31 +210,52 @@ func TestSemaphore_WrongKind(t *testing.T) {
 		key  func(name string) string
 		put  func(c *redis.Client, key string) error
 		made func(*semaphore.Client, string, ...semaphore.LeasedOption) *semaphore.Leased
-		who  string
+		only string
 	}{
 		"words where permits are counted":          {same, words, (*semaphore.Client).Leased, ""},
 		"a fraction where permits are counted":     {same, fraction, (*semaphore.Client).Leased, ""},
 		"a hash where permits are counted":         {same, hash, (*semaphore.Client).Leased, ""},
-		"a list where leases are":                  {leases, list, (*semaphore.Client).Leased, "Leased"},
+		"a list where leases are":                  {leasesKey, list, (*semaphore.Client).Leased, "Leased"},
 		"words where a fair one counts":            {fairly("permits"), words, (*semaphore.Client).FairLeased, "Leased"},
 		"a list where the leases of fair ones are": {fairly("leases"), list, (*semaphore.Client).FairLeased, "Leased"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			c, rdb, name := shared(t)
+			c, rdb, name := newSharedClient(t)
 			require.NoError(t, x.put(rdb, x.key(name)))
 			before := rdb.Dump(t.Context(), x.key(name)).Val()
-			for call, f := range calls(c.Semaphore(name), x.made(c, name)) {
-				if !strings.HasPrefix(call, x.who) {
+			for call, f := range allMethods(c.Semaphore(name), x.made(c, name)) {
+				if !strings.HasPrefix(call, x.only) {
 					continue
 				}
 				want := semaphore.ErrWrongKind
 				if strings.Contains(what, "count") && call == "Leased.UpdateLease" {
-					want = semaphore.ErrNotHeld // for that the number of permits does not matter
+					want = semaphore.ErrNotHeld // it does not read the number of permits
 				}
-				require.ErrorIs(t, f(within(t, patience)), want, call)
+				require.ErrorIs(t, f(within(t, testTimeout)), want, call)
 			}
 			require.Equal(t, before, rdb.Dump(t.Context(), x.key(name)).Val())
 		})
 	}
+}
+
+// A Leased and a FairLeased cannot share a name: the one that is set second is refused.
+func TestLeased_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
+	t.Parallel()
+	c, _, name := newSharedClient(t)
+	plain, fair := c.Leased(name+":plain"), c.FairLeased(name+":fair")
+	mustSetPermits(t, plain, 1)
+	mustSetPermits(t, fair, 1)
+	for _, second := range []*semaphore.Leased{c.FairLeased(plain.Name()), c.Leased(fair.Name())} {
+		_, err := second.TrySetPermits(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrWrongKind)
+		require.ErrorIs(t, second.SetPermits(t.Context(), 1), semaphore.ErrWrongKind)
+		require.ErrorIs(t, second.AddPermits(t.Context(), 1), semaphore.ErrWrongKind)
+		_, err = second.TryAcquire(t.Context(), 1)
+		require.ErrorIs(t, err, semaphore.ErrNotSet)
+	}
+	_, err := c.Semaphore(fair.Name()).TrySetPermits(t.Context(), 1, 0)
+	require.ErrorIs(t, err, semaphore.ErrWrongKind)
+	require.EqualValues(t, 1, available(t, plain))
+	require.EqualValues(t, 1, available(t, fair))
 }

@@ -78,8 +78,8 @@ func (l *Leased) Err() error { return l.err }
 // order; with FairLeased, those of all processes are.
 //
 // The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or ErrInvalid, or is an error of
-// ctx or Redis. After an error the caller holds nothing: the background gives back permits that were
-// granted by a lost reply, and they end with their lease at the latest.
+// ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply are
+// released in the background, and end with their lease at the latest.
 //
 // All waiters of a semaphore in one process share one wheel entry, one subscription and one script per
 // look. They look when permits are announced, when their subscription was interrupted, when the next lease

@@ -10,86 +10,53 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-func leases(name string) string { return scripts.SuffixName(name, "timeout") }
-
-func setLeased(t testing.TB, l *semaphore.Leased, n int64) {
-	t.Helper()
-	ok, err := l.TrySetPermits(t.Context(), n)
-	require.NoError(t, err)
-	require.True(t, ok)
-}
-
-func mustAcquire(t testing.TB, l *semaphore.Leased, n int64) *semaphore.Grant {
-	t.Helper()
-	g, err := l.Acquire(within(t, patience), n)
-	require.NoError(t, err)
-	return g
-}
-
-// leasedKind is one of the two leased kinds.
-type leasedKind struct {
-	kind
-	of func(c *semaphore.Client, name string, opts ...semaphore.LeasedOption) *semaphore.Leased
-}
-
-// suite runs a test on the plain and on the fair kind.
-func suite(t *testing.T, f func(t *testing.T, leased leasedKind)) {
-	t.Parallel()
-	t.Run("plain", func(t *testing.T) {
-		t.Parallel()
-		f(t, leasedKind{kinds[1], (*semaphore.Client).Leased})
-	})
-	t.Run("fair", func(t *testing.T) {
-		t.Parallel()
-		f(t, leasedKind{kinds[2], (*semaphore.Client).FairLeased})
-	})
-}
-
 func TestLeased_Permits(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
-		c, _, name := shared(t)
-		l := leased.of(c, name)
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		c, _, name := newSharedClient(t)
+		l := leased.newLeased(c, name)
 		ctx := t.Context()
-		counts := func(free, held int64) {
-			t.Helper()
-			require.Equal(t, free, available(t, l))
-			n, err := l.Acquired(ctx)
-			require.NoError(t, err)
-			require.Equal(t, held, n)
-			n, err = l.Total(ctx)
-			require.NoError(t, err)
-			require.Equal(t, free+held, n)
+		var g *semaphore.Grant
+		for _, step := range []struct {
+			name       string
+			do         func() error
+			free, held int64 // after it
+		}{
+			{"nothing is set", func() error { return nil }, 0, 0},
+			{"TrySetPermits(5)", func() error { mustSetPermits(t, l, 5); return nil }, 5, 0},
+			{"TrySetPermits(9) comes too late", func() error {
+				ok, err := l.TrySetPermits(ctx, 9)
+				require.False(t, ok)
+				return err
+			}, 5, 0},
+			{"Acquire(3)", func() (err error) { g, err = l.Acquire(within(t, testTimeout), 3); return err }, 2, 3},
+			{"SetPermits(10)", func() error { return l.SetPermits(ctx, 10) }, 7, 3},
+			{"SetPermits(2) ends no grant", func() error { return l.SetPermits(ctx, 2) }, -1, 3},
+			{"the grant is held", func() error { return g.Err() }, -1, 3},
+			{"AddPermits(4)", func() error { return l.AddPermits(ctx, 4) }, 3, 3},
+			{"AddPermits(-1)", func() error { return l.AddPermits(ctx, -1) }, 2, 3},
+			{"Release", func() error { return g.Release(ctx) }, 5, 0},
+		} {
+			require.NoError(t, step.do(), step.name)
+			require.Equal(t, step.free, available(t, l), step.name)
+			held, err := l.Acquired(ctx)
+			require.NoError(t, err, step.name)
+			require.Equal(t, step.held, held, step.name)
+			total, err := l.Total(ctx)
+			require.NoError(t, err, step.name)
+			require.Equal(t, step.free+step.held, total, step.name)
 		}
-		counts(0, 0)
-		setLeased(t, l, 5)
-		ok, err := l.TrySetPermits(ctx, 9)
-		require.NoError(t, err)
-		require.False(t, ok)
-		g := mustAcquire(t, l, 3)
-		counts(2, 3)
-		require.NoError(t, l.SetPermits(ctx, 10))
-		counts(7, 3)
-		require.NoError(t, l.SetPermits(ctx, 2))
-		counts(-1, 3) // nobody loses what he holds
-		require.NoError(t, g.Err())
-		require.NoError(t, l.AddPermits(ctx, 4))
-		counts(3, 3)
-		require.NoError(t, l.AddPermits(ctx, -1))
-		require.NoError(t, g.Release(ctx))
-		counts(5, 0)
 	})
 }
 
 func TestLeased_Grant(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
-		c, _, name := shared(t)
-		l := leased.of(c, name)
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		c, _, name := newSharedClient(t)
+		l := leased.newLeased(c, name)
 		ctx := t.Context()
-		setLeased(t, l, 4)
+		mustSetPermits(t, l, 4)
 		g := mustAcquire(t, l, 2)
 		require.Len(t, g.IDs(), 2)
 		for _, id := range g.IDs() {
@@ -135,17 +102,18 @@ func TestLeased_Grant(t *testing.T) {
 }
 
 func TestLeased_IsRenewedAndLost(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
-		c, rdb, name := shared(t)
-		l := leased.of(c, name, semaphore.WithLease(2*time.Second))
-		setLeased(t, l, 2)
+	redistest.SkipIfShort(t)
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		c, rdb, name := newSharedClient(t)
+		l := leased.newLeased(c, name, semaphore.WithLease(2*time.Second))
+		mustSetPermits(t, l, 2)
 		kept, lost := mustAcquire(t, l, 1), mustAcquire(t, l, 1)
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 4500*time.Millisecond)) // more than two leases, for which it has to be renewed
+		require.NoError(t, w.Sleep(t.Context(), 4500*time.Millisecond)) // more than two leases
 		require.NoError(t, kept.Err())
 		require.EqualValues(t, 0, available(t, l))
 
-		require.NoError(t, l.Release(t.Context(), lost.IDs()...)) // somebody takes it away
+		require.NoError(t, l.Release(t.Context(), lost.IDs()...)) // another client releases it
 		<-lost.Done()
 		require.ErrorIs(t, lost.Err(), semaphore.ErrLost)
 		require.ErrorIs(t, lost.Release(t.Context()), semaphore.ErrLost)
@@ -158,24 +126,25 @@ func TestLeased_IsRenewedAndLost(t *testing.T) {
 }
 
 func TestLeased_WithoutRenewal(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
+	redistest.SkipIfShort(t)
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		const lease = 700 * time.Millisecond
-		c, _, name := shared(t)
-		l := leased.of(c, name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
-		setLeased(t, l, 1)
+		c, _, name := newSharedClient(t)
+		l := leased.newLeased(c, name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		mustSetPermits(t, l, 1)
 		began := time.Now()
 		g := mustAcquire(t, l, 1)
-		next := mustAcquire(t, l, 1) // when the first one expires
+		next := mustAcquire(t, l, 1) // waits for the first one to expire
 		took := time.Since(began)
 		require.GreaterOrEqual(t, took, lease)
-		require.Less(t, took, lease+soon)
-		require.ErrorIs(t, g.Err(), semaphore.ErrLost, "announced before the next one could have it")
+		require.Less(t, took, lease+wakeLimit)
+		require.ErrorIs(t, g.Err(), semaphore.ErrLost, "announced before the next grant")
 		require.Less(t, g.Deadline().Sub(began), took)
 		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost)
 		require.Greater(t, next.Token(), g.Token())
 		require.NoError(t, next.Extend(t.Context(), 2*time.Second))
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), lease+100*time.Millisecond)) // the lease that it was given runs out
+		require.NoError(t, w.Sleep(t.Context(), lease+100*time.Millisecond)) // the lease of its request ends
 		require.NoError(t, next.Err(), "extended")
 		require.NoError(t, next.Release(t.Context()))
 		require.EqualValues(t, 1, available(t, l))
@@ -183,17 +152,16 @@ func TestLeased_WithoutRenewal(t *testing.T) {
 }
 
 func TestLeased_Waits(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
-		const woken = soon
-		c, rdb, name := shared(t)
-		other := leased.of(newClient(t, redistest.Shared(t).Client(t)), name)
-		l := leased.of(c, name)
-		setLeased(t, l, 2)
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		c, rdb, name := newSharedClient(t)
+		other := leased.newLeased(newClient(t, redistest.Shared(t).Client(t)), name)
+		l := leased.newLeased(c, name)
+		mustSetPermits(t, l, 2)
 		g := mustAcquire(t, other, 2)
 		var grants [2]*semaphore.Grant
-		var calls [2]*call
+		var calls [2]*asyncCall
 		for i := range calls {
-			calls[i] = start(func() (err error) { grants[i], err = l.Acquire(within(t, patience), 1); return err })
+			calls[i] = startCall(func() (err error) { grants[i], err = l.Acquire(within(t, testTimeout), 1); return err })
 		}
 		leased.awaitWaiting(t, rdb, name, 1)
 		require.False(t, calls[0].ended() || calls[1].ended())
@@ -203,7 +171,7 @@ func TestLeased_Waits(t *testing.T) {
 			require.NoError(t, calls[i].wait(t))
 			require.NoError(t, grants[i].Release(t.Context()))
 		}
-		require.Less(t, time.Since(began), woken)
+		require.Less(t, time.Since(began), wakeLimit)
 		require.EqualValues(t, 2, available(t, l))
 
 		got := make(chan *semaphore.Grant, 1)
@@ -233,15 +201,15 @@ func TestLeased_Waits(t *testing.T) {
 }
 
 func TestLeased_Excludes(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		const clients, times, permits = 6, 15, 3
 		server, name := redistest.Shared(t), redistest.Name(t)
-		l := leased.of(newClient(t, server.Client(t)), name)
-		setLeased(t, l, permits)
+		l := leased.newLeased(newClient(t, server.Client(t)), name)
+		mustSetPermits(t, l, permits)
 		var held, violations atomic.Int64
 		var all sync.WaitGroup
 		for i := range clients {
-			l := leased.of(newClient(t, server.Client(t)), name)
+			l := leased.newLeased(newClient(t, server.Client(t)), name)
 			all.Go(func() {
 				for k := range times {
 					n := int64(1 + (i+k)%permits)
@@ -269,9 +237,9 @@ func TestLeased_Excludes(t *testing.T) {
 
 func TestLeased_ReleaseByID(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
+	c, _, name := newSharedClient(t)
 	l := c.Leased(name, semaphore.WithoutRenewal())
-	setLeased(t, l, 3)
+	mustSetPermits(t, l, 3)
 	g := mustAcquire(t, l, 3)
 	ids := g.IDs()
 	require.NoError(t, l.Release(t.Context(), ids[0]))
@@ -281,5 +249,5 @@ func TestLeased_ReleaseByID(t *testing.T) {
 	require.EqualValues(t, 3, available(t, l))
 	require.ErrorIs(t, l.Release(t.Context(), ids[0]), semaphore.ErrNotHeld)
 	require.NoError(t, l.Release(t.Context()))
-	require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost, "others have released them")
+	require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost, "released by their ids")
 }

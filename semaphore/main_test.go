@@ -8,7 +8,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-// childEnv makes the test binary act as another process of a fleet; see process_test.go.
+// childEnv makes the test binary act as another process; see processes_test.go.
 const childEnv = "SEMAPHORE_TEST_CHILD"
 
 func TestMain(m *testing.M) {

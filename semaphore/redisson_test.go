@@ -13,28 +13,27 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// soon is what a wake-up may take on a machine that is busy; that it is not the poll that wakes is seen with polls of an hour.
-const soon = 4 * time.Second
-
-// place is where a behaviour is looked at.
-type place struct {
+// deployment is where a behaviour is tested: a server or a cluster.
+type deployment struct {
 	connect func(t testing.TB) redis.UniversalClient
-	sharded bool // what Java publishes
+	sharded bool // Java publishes on sharded channels
 	opts    []semaphore.Option
 }
 
-func (p place) java(t testing.TB) *java {
+// newJava returns a Java service with a semaphore of its own.
+func (d deployment) newJava(t testing.TB) *java {
 	t.Helper()
-	return &java{t: t, rdb: p.connect(t), name: redistest.Name(t), sharded: p.sharded}
+	return &java{t: t, rdb: d.connect(t), name: redistest.Name(t), sharded: d.sharded}
 }
 
-func (p place) client(t testing.TB) *semaphore.Client {
+func (d deployment) newClient(t testing.TB) *semaphore.Client {
 	t.Helper()
-	return newClient(t, p.connect(t), p.opts...)
+	return newClient(t, d.connect(t), d.opts...)
 }
 
-// behaviours are what Redisson's own tests fix for its two classes, and what services in Java and Go see of each other.
-var behaviours = map[string]map[string]func(t *testing.T, p place){
+// behaviours are what Redisson's own tests require of its two classes, and how services in Java and Go see
+// each other.
+var behaviours = map[string]map[string]func(t *testing.T, d deployment){
 	"RSemaphore":                countingBehaviours,
 	"RPermitExpirableSemaphore": leasedBehaviours,
 	"both sides at work":        sharedBehaviours,
@@ -42,7 +41,7 @@ var behaviours = map[string]map[string]func(t *testing.T, p place){
 
 func TestRedisson_BehavesAlike(t *testing.T) {
 	t.Parallel()
-	run := func(t *testing.T, p place, classes ...string) {
+	run := func(t *testing.T, d deployment, classes ...string) {
 		for class, list := range behaviours {
 			if len(classes) > 0 && !slices.Contains(classes, class) {
 				continue
@@ -51,7 +50,7 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 				for what, f := range list {
 					t.Run(what, func(t *testing.T) {
 						t.Parallel()
-						f(t, p)
+						f(t, d)
 					})
 				}
 			})
@@ -59,24 +58,26 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 	}
 	t.Run("on one server", func(t *testing.T) {
 		t.Parallel()
-		run(t, place{connect: func(t testing.TB) redis.UniversalClient { return redistest.Shared(t).Client(t) }})
+		run(t, deployment{connect: func(t testing.TB) redis.UniversalClient { return redistest.Shared(t).Client(t) }})
 	})
 	t.Run("in a cluster", func(t *testing.T) {
+		redistest.SkipIfShort(t)
 		t.Parallel()
 		cluster := redistest.StartCluster(t)
 		connect := func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }
-		run(t, place{connect: connect, sharded: true})
+		run(t, deployment{connect: connect, sharded: true})
 		t.Run("that publishes to every node", func(t *testing.T) {
-			run(t, place{connect: connect, opts: []semaphore.Option{semaphore.WithShardedChannels(false)}}, "both sides at work")
+			opts := []semaphore.Option{semaphore.WithShardedChannels(false)}
+			run(t, deployment{connect: connect, opts: opts}, "both sides at work")
 		})
 	})
 }
 
-var countingBehaviours = map[string]func(t *testing.T, p place){
-	"a waiter is not satisfied by fewer permits, and is by added ones": func(t *testing.T, p place) {
-		s := p.client(t).Semaphore(redistest.Name(t))
-		set(t, s, 1)
-		w := start(func() error { return s.Acquire(within(t, patience), 3) })
+var countingBehaviours = map[string]func(t *testing.T, d deployment){
+	"a waiter is not satisfied by fewer permits, and is by added ones": func(t *testing.T, d deployment) {
+		s := d.newClient(t).Semaphore(redistest.Name(t))
+		mustSetPermits(t, s, 1)
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
 		require.NoError(t, s.Release(t.Context(), 1))
 		ok, err := s.TryAcquire(t.Context(), 1)
 		require.NoError(t, err)
@@ -85,44 +86,44 @@ var countingBehaviours = map[string]func(t *testing.T, p place){
 		require.NoError(t, w.wait(t))
 		require.Zero(t, available(t, s))
 	},
-	"a waiter for two wakes after the second of two releases": func(t *testing.T, p place) {
+	"a waiter for two wakes after the second of two releases": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		s, other := p.client(t).Semaphore(name), p.client(t).Semaphore(name)
-		set(t, s, 1)
+		s, other := d.newClient(t).Semaphore(name), d.newClient(t).Semaphore(name)
+		mustSetPermits(t, s, 1)
 		require.NoError(t, other.Acquire(t.Context(), 1))
-		w := start(func() error { return s.Acquire(within(t, patience), 2) })
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		require.NoError(t, other.Release(t.Context(), 1))
 		require.False(t, w.ended())
 		require.NoError(t, other.Release(t.Context(), 1))
 		require.NoError(t, w.wait(t))
 	},
-	"a timed try for four succeeds when the fourth is released, and fails in time when it is not": func(t *testing.T, p place) {
-		s := p.client(t).Semaphore(redistest.Name(t))
-		set(t, s, 5)
+	"a timed try for four succeeds when the fourth is released, and fails in time when it is not": func(t *testing.T, d deployment) {
+		s := d.newClient(t).Semaphore(redistest.Name(t))
+		mustSetPermits(t, s, 5)
 		require.NoError(t, s.Acquire(t.Context(), 5))
 		began := time.Now()
 		require.ErrorIs(t, s.Acquire(within(t, 200*time.Millisecond), 4), context.DeadlineExceeded)
 		require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
-		w := start(func() error { return s.Acquire(within(t, patience), 4) })
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 4) })
 		for range 4 {
 			require.False(t, w.ended())
 			require.NoError(t, s.Release(t.Context(), 1))
 		}
 		require.NoError(t, w.wait(t))
 	},
-	"a semaphore comes into being by a release": func(t *testing.T, p place) {
-		s := p.client(t).Semaphore(redistest.Name(t))
+	"a semaphore comes into being by a release": func(t *testing.T, d deployment) {
+		s := d.newClient(t).Semaphore(redistest.Name(t))
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.EqualValues(t, 1, available(t, s))
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.NoError(t, s.Acquire(t.Context(), 2))
 	},
-	"permits are set once, drained, reduced below zero, and repaid by releases": func(t *testing.T, p place) {
-		s := p.client(t).Semaphore(redistest.Name(t))
+	"permits are set once, drained, reduced below zero, and repaid by releases": func(t *testing.T, d deployment) {
+		s := d.newClient(t).Semaphore(redistest.Name(t))
 		n, err := s.Drain(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n)
-		set(t, s, 7)
+		mustSetPermits(t, s, 7)
 		ok, err := s.TrySetPermits(t.Context(), 9, 0)
 		require.NoError(t, err)
 		require.False(t, ok)
@@ -131,14 +132,14 @@ var countingBehaviours = map[string]func(t *testing.T, p place){
 		require.EqualValues(t, 7, n)
 		ok, err = s.TrySetPermits(t.Context(), 9, 0)
 		require.NoError(t, err)
-		require.False(t, ok, "zero permits were set too")
+		require.False(t, ok, "0 is set, too")
 		require.NoError(t, s.AddPermits(t.Context(), -2))
 		require.EqualValues(t, -2, available(t, s))
 		require.NoError(t, s.Release(t.Context(), 3))
 		require.EqualValues(t, 1, available(t, s))
 	},
-	"permits with a time to live disappear, and adding or draining does not keep them": func(t *testing.T, p place) {
-		rdb, name := p.connect(t), redistest.Name(t)
+	"permits with a time to live disappear, and adding or draining does not keep them": func(t *testing.T, d deployment) {
+		rdb, name := d.connect(t), redistest.Name(t)
 		s := newClient(t, rdb).Semaphore(name)
 		ok, err := s.TrySetPermits(t.Context(), 3, 700*time.Millisecond)
 		require.NoError(t, err)
@@ -150,43 +151,46 @@ var countingBehaviours = map[string]func(t *testing.T, p place){
 		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
 		require.ErrorIs(t, s.Acquire(t.Context(), 1), semaphore.ErrNotSet)
 	},
-	"a release if it exists does nothing where it does not": func(t *testing.T, p place) {
-		rdb, name := p.connect(t), redistest.Name(t)
+	"a release if it exists does nothing where it does not": func(t *testing.T, d deployment) {
+		rdb, name := d.connect(t), redistest.Name(t)
 		s := newClient(t, rdb).Semaphore(name)
 		ok, err := s.ReleaseIfExists(t.Context(), 1)
 		require.NoError(t, err)
 		require.False(t, ok)
 		require.Zero(t, rdb.Exists(t.Context(), name).Val())
 	},
-	"fifteen callers of one process exclude each other": func(t *testing.T, p place) {
-		c, name := p.client(t), redistest.Name(t)
-		excludes(t, 15, 4, 1, func(int) permits { return counting{c.Semaphore(name)} }, func(int, int) int64 { return 1 })
+	"fifteen callers of one process exclude each other": func(t *testing.T, d deployment) {
+		c, name := d.newClient(t), redistest.Name(t)
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{c.Semaphore(name)} }
+		requireExclusion(t, 15, 4, 1, newSemaphore, func(int, int) int64 { return 1 })
 	},
-	"clients that want all permits are not starved by those that want one": func(t *testing.T, p place) {
+	"clients that want all permits are not starved by those that want one": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		excludes(t, 4, 20, 3, func(int) permits { return counting{p.client(t).Semaphore(name)} }, func(i, k int) int64 { return 1 + 2*int64((i+k)%2) })
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).Semaphore(name)} }
+		requireExclusion(t, 4, 20, 3, newSemaphore, func(i, k int) int64 { return 1 + 2*int64((i+k)%2) })
 	},
-	"sixteen clients exclude each other": func(t *testing.T, p place) {
+	"sixteen clients exclude each other": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		excludes(t, 16, 8, 1, func(int) permits { return counting{p.client(t).Semaphore(name)} }, func(int, int) int64 { return 1 })
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).Semaphore(name)} }
+		requireExclusion(t, 16, 8, 1, newSemaphore, func(int, int) int64 { return 1 })
 	},
 }
 
-var leasedBehaviours = map[string]func(t *testing.T, p place){
-	"where nothing was set, nothing is available": func(t *testing.T, p place) {
-		l := p.client(t).Leased(redistest.Name(t))
+var leasedBehaviours = map[string]func(t *testing.T, d deployment){
+	"where nothing was set, nothing is available": func(t *testing.T, d deployment) {
+		l := d.newClient(t).Leased(redistest.Name(t))
 		require.Zero(t, available(t, l))
 		_, err := l.Acquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
 	},
-	"the counts are right after an expiry that no acquisition has noticed": func(t *testing.T, p place) {
+	"the counts are right after an expiry that no acquisition has noticed": func(t *testing.T, d deployment) {
 		for i := range 3 {
-			l := p.client(t).Leased(redistest.Name(t), semaphore.WithLease(300*time.Millisecond), semaphore.WithoutRenewal())
-			setLeased(t, l, 8)
+			l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(300*time.Millisecond), semaphore.WithoutRenewal())
+			mustSetPermits(t, l, 8)
 			mustAcquire(t, l, 3)
 			w := newWheel(t)
-			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond)) // a lease, and then some: to ask Redis whether it is over would notice
-			switch i {                                                     // each of them first
+			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond)) // more than a lease: asking Redis would reclaim
+			switch i {                                                     // each in turn is the first to read
 			case 0:
 				require.EqualValues(t, 8, available(t, l))
 			case 1:
@@ -200,27 +204,27 @@ var leasedBehaviours = map[string]func(t *testing.T, p place){
 			}
 		}
 	},
-	"a blocked acquisition gets the permit when the lease ends, and the expired one cannot be released": func(t *testing.T, p place) {
+	"a blocked acquisition gets the permit when the lease ends, and the expired one cannot be released": func(t *testing.T, d deployment) {
 		const lease = 500 * time.Millisecond
 		name := redistest.Name(t)
-		l := p.client(t).Leased(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
-		setLeased(t, l, 1)
+		l := d.newClient(t).Leased(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		mustSetPermits(t, l, 1)
 		began := time.Now()
 		first := mustAcquire(t, l, 1)
-		other := p.client(t).Leased(name)
+		other := d.newClient(t).Leased(name)
 		_, err := other.TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		next := mustAcquire(t, other, 1)
 		require.GreaterOrEqual(t, time.Since(began), lease)
-		require.Less(t, time.Since(began), lease+soon)
+		require.Less(t, time.Since(began), lease+wakeLimit)
 		require.ErrorIs(t, first.Release(t.Context()), semaphore.ErrLost)
 		require.ErrorIs(t, other.Release(t.Context(), first.IDs()...), semaphore.ErrNotHeld)
 		require.NoError(t, next.Release(t.Context()))
 		require.EqualValues(t, 1, available(t, other))
 	},
-	"a lease is told, prolonged, and unknown once it has expired": func(t *testing.T, p place) {
-		l := p.client(t).Leased(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
-		setLeased(t, l, 2)
+	"a lease is told, prolonged, and unknown once it has expired": func(t *testing.T, d deployment) {
+		l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+		mustSetPermits(t, l, 2)
 		g, other := mustAcquire(t, l, 1), mustAcquire(t, l, 1).IDs()[0]
 		require.NoError(t, g.Extend(t.Context(), time.Hour))
 		id := g.IDs()[0]
@@ -235,22 +239,22 @@ var leasedBehaviours = map[string]func(t *testing.T, p place){
 		require.ErrorIs(t, l.UpdateLease(t.Context(), other, time.Minute), semaphore.ErrNotHeld)
 		require.NoError(t, l.Release(t.Context(), id))
 	},
-	"both keys expire together": func(t *testing.T, p place) {
-		rdb, name := p.connect(t), redistest.Name(t)
+	"both keys expire together": func(t *testing.T, d deployment) {
+		rdb, name := d.connect(t), redistest.Name(t)
 		l := newClient(t, rdb).Leased(name)
-		setLeased(t, l, 2)
+		mustSetPermits(t, l, 2)
 		require.NoError(t, rdb.PExpire(t.Context(), name, 700*time.Millisecond).Err())
 		g := mustAcquire(t, l, 1)
-		require.Positive(t, rdb.PTTL(t.Context(), leases(name)).Val())
+		require.Positive(t, rdb.PTTL(t.Context(), leasesKey(name)).Val())
 		poll(t, func() bool {
-			return rdb.Exists(t.Context(), name).Val()+rdb.Exists(t.Context(), leases(name)).Val() == 0
+			return rdb.Exists(t.Context(), name).Val()+rdb.Exists(t.Context(), leasesKey(name)).Val() == 0
 		})
 		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost)
-		require.Zero(t, rdb.Exists(t.Context(), name).Val(), "the release of what has gone makes no semaphore")
+		require.Zero(t, rdb.Exists(t.Context(), name).Val(), "releasing an expired permit creates no semaphore")
 	},
-	"permits are set, grown, shrunk below what is held, and reduced": func(t *testing.T, p place) {
-		l := p.client(t).Leased(redistest.Name(t))
-		setLeased(t, l, 5)
+	"permits are set, grown, shrunk below what is held, and reduced": func(t *testing.T, d deployment) {
+		l := d.newClient(t).Leased(redistest.Name(t))
+		mustSetPermits(t, l, 5)
 		g := mustAcquire(t, l, 3)
 		for _, want := range []struct{ total, free int64 }{{10, 7}, {2, -1}, {5, 2}} {
 			require.NoError(t, l.SetPermits(t.Context(), want.total))
@@ -264,34 +268,34 @@ var leasedBehaviours = map[string]func(t *testing.T, p place){
 		require.NoError(t, g.Release(t.Context()))
 		require.EqualValues(t, 1, available(t, l))
 	},
-	"releases of several ids are all or nothing, and a failed one takes back what expired": func(t *testing.T, p place) {
+	"releases of several ids are all or nothing, and a failed one reclaims expired permits": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		c := p.client(t)
+		c := d.newClient(t)
 		l := c.Leased(name, semaphore.WithoutRenewal())
 		short := c.Leased(name, semaphore.WithoutRenewal(), semaphore.WithLease(200*time.Millisecond))
-		setLeased(t, l, 10)
+		mustSetPermits(t, l, 10)
 		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond)) // the short leases run out, and nobody looks
+		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond)) // the short leases end
 		require.ErrorIs(t, l.Release(t.Context(), append(expired, ids...)...), semaphore.ErrNotHeld)
-		require.EqualValues(t, 6, available(t, l), "three came back, none of the four did")
+		require.EqualValues(t, 6, available(t, l), "the three expired permits are free, the four held ones are not")
 		require.NoError(t, l.Release(t.Context(), ids[:2]...))
 		require.ErrorIs(t, l.Release(t.Context(), ids...), semaphore.ErrNotHeld)
 		require.NoError(t, l.Release(t.Context(), ids[2:]...))
 		require.ErrorIs(t, l.Release(t.Context(), "0123456789abcdef0123456789abcdef"), semaphore.ErrNotHeld)
 		require.EqualValues(t, 10, available(t, l))
 	},
-	"two waiters for several permits are both served when they come back": func(t *testing.T, p place) {
+	"two waiters for several permits are both granted when those are released": func(t *testing.T, d deployment) {
 		for _, wants := range [][2]int64{{2, 2}, {1, 2}} {
 			name := redistest.Name(t)
-			l := p.client(t).Leased(name)
-			setLeased(t, l, 2)
+			l := d.newClient(t).Leased(name)
+			mustSetPermits(t, l, 2)
 			g := mustAcquire(t, l, 2)
-			var calls []*call
+			var calls []*asyncCall
 			for _, n := range wants {
-				other := p.client(t).Leased(name)
-				calls = append(calls, start(func() error {
-					g, err := other.Acquire(within(t, patience), n)
+				other := d.newClient(t).Leased(name)
+				calls = append(calls, startCall(func() error {
+					g, err := other.Acquire(within(t, testTimeout), n)
 					if err != nil {
 						return err
 					}
@@ -305,11 +309,11 @@ var leasedBehaviours = map[string]func(t *testing.T, p place){
 			require.EqualValues(t, 2, available(t, l))
 		}
 	},
-	"many acquisitions and releases at a time": func(t *testing.T, p place) {
-		l := p.client(t).Leased(redistest.Name(t))
-		setLeased(t, l, 10)
+	"many acquisitions and releases at a time": func(t *testing.T, d deployment) {
+		l := d.newClient(t).Leased(redistest.Name(t))
+		mustSetPermits(t, l, 10)
 		got := make(chan *semaphore.Grant, 20)
-		ctx := within(t, patience)
+		ctx := within(t, testTimeout)
 		for range 20 {
 			l.AcquireFunc(ctx, 1, func(g *semaphore.Grant, err error) {
 				if err != nil {
@@ -325,8 +329,9 @@ var leasedBehaviours = map[string]func(t *testing.T, p place){
 		}
 		require.EqualValues(t, 10, available(t, l))
 	},
-	"sixteen clients exclude each other": func(t *testing.T, p place) {
+	"sixteen clients exclude each other": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		excludes(t, 16, 6, 2, func(int) permits { return leasing{p.client(t).Leased(name)} }, func(i, k int) int64 { return 1 + int64((i+k)%2) })
+		newSemaphore := func(int) anySemaphore { return leasedSemaphore{d.newClient(t).Leased(name)} }
+		requireExclusion(t, 16, 6, 2, newSemaphore, func(i, k int) int64 { return 1 + int64((i+k)%2) })
 	},
 }

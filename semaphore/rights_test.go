@@ -8,10 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// A user of Redis 7 has no channels unless it is given some. Its permits are counted as ever.
+// A user of Redis 7 may use no channels unless it is given some. Permits work without them.
 func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -21,39 +23,40 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 			t.Parallel()
 			name := k.name
 			c, watcher := newClient(t, server.Client(t, user)), newClient(t, rdb)
-			s := k.open(c, name)
+			s := k.newSemaphore(c, name)
 			switch k.name {
 			case "counting":
 				counted := c.Semaphore(name)
-				set(t, counted, 1)
+				mustSetPermits(t, counted, 1)
 				require.NoError(t, counted.AddPermits(t.Context(), 1))
 				require.NoError(t, counted.AddPermits(t.Context(), -1))
 			case "leased":
-				setLeased(t, c.Leased(name), 1)
+				mustSetPermits(t, c.Leased(name), 1)
 			default:
-				setLeased(t, c.FairLeased(name), 1)
+				mustSetPermits(t, c.FairLeased(name), 1)
 			}
-			other := k.open(newClient(t, server.Client(t, user)), name)
+			polling := newClient(t, server.Client(t, user), semaphore.WithPoll(300*time.Millisecond))
+			other := k.newSemaphore(polling, name)
 			for range 10 {
-				back, err := s.take(t.Context(), 1)
+				release, err := s.acquire(t.Context(), 1)
 				require.NoError(t, err)
-				require.NoError(t, back(t.Context()))
+				require.NoError(t, release(t.Context()))
 			}
-			back, err := s.take(t.Context(), 1)
+			release, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
-			waiting := start(func() error {
-				back, err := other.take(within(t, patience), 1)
+			waiting := startCall(func() error {
+				release, err := other.acquire(within(t, testTimeout), 1)
 				if err != nil {
 					return err
 				}
-				return back(context.Background())
+				return release(context.Background())
 			})
 			w := newWheel(t)
 			require.NoError(t, w.Sleep(t.Context(), 100*time.Millisecond))
-			require.NoError(t, back(t.Context()))
+			require.NoError(t, release(t.Context()))
 			require.NoError(t, waiting.wait(t))
-			require.NoError(t, w.Sleep(t.Context(), 2*time.Second)) // for what would be repeated in the background
-			require.EqualValues(t, 1, available(t, k.open(watcher, name)), "as many as there were")
+			require.NoError(t, w.Sleep(t.Context(), 2*time.Second)) // time for repeated releases in the background
+			require.EqualValues(t, 1, available(t, k.newSemaphore(watcher, name)), "no release was repeated")
 		})
 	}
 }

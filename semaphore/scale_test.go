@@ -2,6 +2,7 @@ package semaphore_test
 
 import (
 	"context"
+	"encoding/hex"
 	"runtime"
 	"runtime/pprof"
 	"slices"
@@ -9,17 +10,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// These tests count goroutines of the whole process, so they do not run beside others.
+// These tests do not run in parallel with others: they count the goroutines of the process.
 
-// watch looks at the number of goroutines for a while. usual is what nine of ten looks are within, most the largest, with its profile:
-// for moments in which the machine does something else, the wheel's pool grows, as callbacks that do not get to run look as if they blocked.
-func watch(t *testing.T, d time.Duration) (usual, most int, profile string) {
+// sampleGoroutines counts goroutines for a while. usual is the 90th percentile; most is the maximum, with
+// its profile. On a stalled machine the pool of the wheel grows for a moment, as callbacks that do not run
+// look blocked.
+func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile string) {
 	t.Helper()
 	w := newWheel(t)
 	var text strings.Builder
@@ -38,18 +41,19 @@ func watch(t *testing.T, d time.Duration) (usual, most int, profile string) {
 	return looks[len(looks)*9/10], most, text.String()
 }
 
-func TestLeased_TenThousandPermitsAreHeld(t *testing.T) {
+func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
+	redistest.SkipIfShort(t)
 	const permits, lease, leases = 10_000, 3 * time.Second, 3
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
 	require.NoError(t, err)
 	l := c.Leased("permits", semaphore.WithLease(lease))
-	setLeased(t, l, permits)
+	mustSetPermits(t, l, permits)
 	first := mustAcquire(t, l, 1)
 	deadline := first.Deadline()
-	poll(t, func() bool { return first.Deadline().After(deadline) }) // everything that renewals need has started
-	one, _, _ := watch(t, 300*time.Millisecond)
+	poll(t, func() bool { return first.Deadline().After(deadline) }) // renewals have started their goroutines
+	one, _, _ := sampleGoroutines(t, 300*time.Millisecond)
 
 	before := scriptCalls(t, rdb)
 	got := make(chan *semaphore.Grant, permits)
@@ -70,7 +74,7 @@ func TestLeased_TenThousandPermitsAreHeld(t *testing.T) {
 
 	before = scriptCalls(t, rdb)
 	began := time.Now()
-	usual, most, profile := watch(t, leases*lease)
+	usual, most, profile := sampleGoroutines(t, leases*lease)
 	renewed, took := scriptCalls(t, rdb)-before, time.Since(began)
 	for _, g := range held {
 		require.NoError(t, g.Err(), "none was lost")
@@ -79,42 +83,108 @@ func TestLeased_TenThousandPermitsAreHeld(t *testing.T) {
 	t.Logf("acquired by %d scripts; goroutines: %d with 1 permit, %d and at most %d with %d; %d scripts renewed them for %v",
 		acquired, one, usual, most, permits, renewed, took)
 	require.LessOrEqual(t, usual, one+16, "a few calls in flight, nothing per permit: %s", profile)
-	require.GreaterOrEqual(t, renewed, leases*permits/1000, "each grant once a lease at the very least, 1000 in a script")
-	require.LessOrEqual(t, renewed, 3*leases*permits/50, "every third of the lease, and those that fall due in a hundredth of it in one script")
+	require.GreaterOrEqual(t, renewed, leases*permits/1000, "at least once per lease, 1000 grants in a script")
+	require.LessOrEqual(t, renewed, 3*leases*permits/50, "one script renews all grants that fall due within a hundredth of the lease")
 
 	before = scriptCalls(t, rdb)
-	require.NoError(t, c.Close(within(t, patience)))
-	require.LessOrEqual(t, scriptCalls(t, rdb)-before, permits/10, "releases share scripts, too")
+	require.NoError(t, c.Close(within(t, testTimeout)))
+	require.LessOrEqual(t, scriptCalls(t, rdb)-before, permits/10, "releases share scripts")
 	other := newClient(t, server.Client(t)).Leased("permits")
 	require.EqualValues(t, permits, available(t, other))
 }
 
-func TestWaiting_CostsNoGoroutinePerWaiter(t *testing.T) {
+func TestScale_WaitersCostNoGoroutine(t *testing.T) {
+	redistest.SkipIfShort(t)
 	const waiters = 1000
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			server := redistest.Start(t)
 			c := newClient(t, server.Client(t), semaphore.WithPoll(300*time.Millisecond))
-			s := k.open(c, "permits")
-			s.set(t, 1)
-			giveBack, err := s.take(t.Context(), 1)
+			s := k.newSemaphore(c, "permits")
+			s.setPermits(t, 1)
+			release, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
 			ended := make(chan error, waiters)
-			take := func() func() { return s.takeFunc(t.Context(), 1, func(_ back, err error) { ended <- err }) }
+			take := func() func() { return s.acquireFunc(t.Context(), 1, func(_ releaseFunc, err error) { ended <- err }) }
 			cancels := []func(){take()}
 			k.awaitWaiting(t, server.Client(t), "permits", 1)
-			one, _, _ := watch(t, 300*time.Millisecond)
+			one, _, _ := sampleGoroutines(t, 300*time.Millisecond)
 			for range waiters - 1 {
 				cancels = append(cancels, take())
 			}
-			usual, _, profile := watch(t, 700*time.Millisecond)
+			usual, _, profile := sampleGoroutines(t, 700*time.Millisecond)
 			require.LessOrEqual(t, usual, one+16, profile)
 			for _, cancel := range cancels {
 				cancel()
 				require.ErrorIs(t, <-ended, context.Canceled)
 			}
-			require.NoError(t, giveBack(t.Context()))
+			require.NoError(t, release(t.Context()))
 			poll(t, func() bool { return available(t, s) == 1 })
 		})
 	}
+}
+
+// SEMAPHORE_TEST_PERMITS sets the number of grants, such as 30000.
+func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
+	redistest.SkipIfShort(t)
+	lease := 4 * time.Second
+	grants, full := redistest.Scale(t, "SEMAPHORE_TEST_PERMITS", 1000)
+	if full {
+		lease = semaphore.DefaultLease
+	}
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := newClient(t, rdb)
+	l := c.Leased(redistest.Name(t), semaphore.WithLease(lease))
+	mustSetPermits(t, l, int64(grants))
+	held := make([]*semaphore.Grant, grants)
+	redistest.Each(t, grants, func(i int) (err error) {
+		held[i], err = l.Acquire(t.Context(), 1)
+		return err
+	})
+	server.Pause()
+	var told time.Duration // the longest time after a deadline
+	for _, g := range held {
+		<-g.Done()
+		require.ErrorIs(t, g.Err(), semaphore.ErrLost)
+		told = max(told, time.Since(g.Deadline()))
+	}
+	t.Logf("%d grants lost, the last told %v after its deadline", grants, told)
+	if full { // only then does the test run alone on the machine
+		require.Less(t, told, lease/100+50*time.Millisecond, "before Redis can grant it again")
+	}
+	server.Resume()
+	poll(t, func() bool { return available(t, l) == int64(grants) })
+}
+
+func TestScale_TenThousandExpiredPermitsAreReclaimed(t *testing.T) {
+	t.Parallel()
+	const n = 10_000
+	c, rdb, name := newSharedClient(t)
+	l := c.Leased(name)
+	fill := func() {
+		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
+		members := make([]redis.Z, n)
+		for i := range members {
+			members[i] = redis.Z{Score: float64(time.Now().UnixMilli() - 1), Member: string(binaryID(i))}
+		}
+		require.NoError(t, rdb.ZAdd(t.Context(), leasesKey(name), members...).Err())
+	}
+	fill()
+	require.EqualValues(t, n, available(t, l))
+	fill()
+	began := time.Now()
+	g := mustAcquire(t, l, n)
+	t.Logf("%d expired permits reclaimed and acquired in %v", n, time.Since(began))
+	require.NoError(t, g.Release(t.Context()))
+	require.EqualValues(t, n, available(t, l))
+	fill()
+	require.ErrorIs(t, l.Release(t.Context(), hex.EncodeToString(binaryID(1))), semaphore.ErrNotHeld)
+	require.EqualValues(t, n, available(t, l), "the failed release reclaimed them")
+}
+
+func binaryID(i int) []byte {
+	id := make([]byte, 16)
+	id[0], id[1], id[2] = byte(i), byte(i>>8), byte(i>>16)
+	return id
 }

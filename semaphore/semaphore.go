@@ -51,8 +51,8 @@ func (s *Semaphore) Err() error { return s.err }
 // starve a large one. There is no order among processes.
 //
 // The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or ErrInvalid, or is an error of
-// ctx or Redis. After an error the caller holds nothing: the background gives back permits that were
-// granted by a lost reply.
+// ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply are
+// released in the background.
 //
 // All waiters of a semaphore in one process share one wheel entry, one subscription and one script per
 // look.
@@ -128,9 +128,9 @@ func (s *Semaphore) begin(ctx context.Context, n int64) error {
 // blocks for one round trip, which concurrent releases share.
 //
 // Release sends its command even if ctx has ended. It returns an error that matches ErrUnconfirmed if Redis
-// does not confirm the release, or has not confirmed it one second after the end of ctx. The background
-// then retries the release for up to five minutes. It takes effect at most once, so the caller must not
-// repeat it.
+// does not confirm the release, or has not confirmed it one second after the end of ctx. The Client then
+// retries the release in the background for up to five minutes. It takes effect at most once, so the caller
+// must not repeat it.
 func (s *Semaphore) Release(ctx context.Context, n int64) error {
 	_, err := s.release(ctx, n, false)
 	return err

@@ -19,9 +19,9 @@ import (
 func TestSemaphore_Permits(t *testing.T) {
 	t.Parallel()
 
-	t.Run("are set once, and kept by a TTL given then", func(t *testing.T) {
+	t.Run("are set once, and expire if a TTL is given then", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		ok, err := s.TrySetPermits(t.Context(), 10, 600*time.Millisecond)
 		require.NoError(t, err)
@@ -38,37 +38,43 @@ func TestSemaphore_Permits(t *testing.T) {
 		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
 	})
 
-	t.Run("can be added, taken away and owed; releases repay first", func(t *testing.T) {
+	t.Run("are added and removed, also below zero", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		set(t, s, 3)
-		require.NoError(t, s.AddPermits(t.Context(), 2))
-		require.EqualValues(t, 5, available(t, s))
-		require.NoError(t, s.Acquire(t.Context(), 5))
-		require.NoError(t, s.AddPermits(t.Context(), -2))
-		require.EqualValues(t, -2, available(t, s))
-		require.NoError(t, s.Release(t.Context(), 3))
-		require.EqualValues(t, 1, available(t, s))
+		mustSetPermits(t, s, 3)
+		for _, step := range []struct {
+			name string
+			do   func() error
+			free int64 // after it
+		}{
+			{"AddPermits(2)", func() error { return s.AddPermits(t.Context(), 2) }, 5},
+			{"Acquire(5)", func() error { return s.Acquire(t.Context(), 5) }, 0},
+			{"AddPermits(-2)", func() error { return s.AddPermits(t.Context(), -2) }, -2},
+			{"Release(3) raises the number from -2", func() error { return s.Release(t.Context(), 3) }, 1},
+		} {
+			require.NoError(t, step.do(), step.name)
+			require.Equal(t, step.free, available(t, s), step.name)
+		}
 	})
 
-	t.Run("are drained, also where there are none", func(t *testing.T) {
+	t.Run("are drained, also if none were set", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		n, err := s.Drain(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n)
-		set(t, s, 7)
+		mustSetPermits(t, s, 7)
 		n, err = s.Drain(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 7, n)
 		require.Zero(t, available(t, s))
 	})
 
-	t.Run("zero are acquired at once, without a key", func(t *testing.T) {
+	t.Run("none are acquired at once, without a key", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		require.NoError(t, c.Semaphore(name).Acquire(t.Context(), 0))
 		ok, err := c.Semaphore(name).TryAcquire(t.Context(), 0)
 		require.NoError(t, err)
@@ -76,9 +82,9 @@ func TestSemaphore_Permits(t *testing.T) {
 		require.Zero(t, rdb.Exists(t.Context(), name).Val())
 	})
 
-	t.Run("come into being by releases", func(t *testing.T) {
+	t.Run("are created by releases", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		ok, err := s.ReleaseIfExists(t.Context(), 1)
 		require.NoError(t, err)
@@ -92,11 +98,11 @@ func TestSemaphore_Permits(t *testing.T) {
 		require.EqualValues(t, 1, available(t, s))
 	})
 
-	t.Run("are not over-released where a maximum is given", func(t *testing.T) {
+	t.Run("are not released above a maximum", func(t *testing.T) {
 		t.Parallel()
-		c, _, name := shared(t)
+		c, _, name := newSharedClient(t)
 		s := c.Semaphore(name, semaphore.WithMax(3))
-		set(t, s, 3)
+		mustSetPermits(t, s, 3)
 		require.ErrorIs(t, s.Release(t.Context(), 1), semaphore.ErrOverRelease)
 		require.EqualValues(t, 3, available(t, s))
 		require.NoError(t, s.Acquire(t.Context(), 2))
@@ -108,9 +114,9 @@ func TestSemaphore_Permits(t *testing.T) {
 
 func TestSemaphore_TryAcquire(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
+	c, _, name := newSharedClient(t)
 	s := c.Semaphore(name)
-	set(t, s, 2)
+	mustSetPermits(t, s, 2)
 	ok, err := s.TryAcquire(t.Context(), 3)
 	require.NoError(t, err)
 	require.False(t, ok)
@@ -125,32 +131,31 @@ func TestSemaphore_TryAcquire(t *testing.T) {
 
 func TestSemaphore_AcquireWaits(t *testing.T) {
 	t.Parallel()
-	const woken = soon
 
 	t.Run("until a release of another process", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		other := newClient(t, redistest.Shared(t).Client(t)).Semaphore(name)
 		s := c.Semaphore(name)
-		set(t, s, 1)
+		mustSetPermits(t, s, 1)
 		require.NoError(t, other.Acquire(t.Context(), 1))
-		w := start(func() error { return s.Acquire(within(t, patience), 1) })
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 1) })
 		awaitListeners(t, rdb, name, 1)
 		began := time.Now()
 		require.NoError(t, other.Release(t.Context(), 1))
 		require.NoError(t, w.wait(t))
-		require.Less(t, time.Since(began), woken)
+		require.Less(t, time.Since(began), wakeLimit)
 		require.Zero(t, available(t, s))
 	})
 
-	t.Run("until a service in Java releases, and is not misled by what it publishes", func(t *testing.T) {
+	t.Run("until a service in Java releases, whatever it publishes", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
 		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
-		w := start(func() error { return s.Acquire(within(t, patience), 2) })
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		awaitListeners(t, rdb, name, 1)
-		for _, payload := range []string{"-3", "0", "9", "x"} { // owed, none, a lie, garbage
+		for _, payload := range []string{"-3", "0", "9", "x"} { // too few, none, wrong, no number
 			require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), payload).Err())
 		}
 		require.False(t, w.ended())
@@ -158,18 +163,18 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.NoError(t, rdb.IncrBy(t.Context(), name, 2).Err())
 		require.NoError(t, rdb.Publish(t.Context(), scripts.SemChannel(name), "2").Err())
 		require.NoError(t, w.wait(t))
-		require.Less(t, time.Since(began), woken)
+		require.Less(t, time.Since(began), wakeLimit)
 	})
 
-	t.Run("and wakes a service in Java", func(t *testing.T) {
+	t.Run("and its release wakes a service in Java", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		sub := rdb.Subscribe(t.Context(), scripts.SemChannel(name))
 		defer sub.Close()
 		_, err := sub.Receive(t.Context())
 		require.NoError(t, err)
 		s := c.Semaphore(name)
-		set(t, s, 1)
+		mustSetPermits(t, s, 1)
 		require.NoError(t, s.Release(t.Context(), 2))
 		require.NoError(t, s.AddPermits(t.Context(), 4))
 		for _, want := range []string{"1", "3", "7"} {
@@ -180,12 +185,12 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.Equal(t, "7", rdb.Get(t.Context(), name).Val())
 	})
 
-	t.Run("until permits are added, not satisfied by fewer", func(t *testing.T) {
+	t.Run("until enough permits are added", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		set(t, s, 1)
-		w := start(func() error { return s.Acquire(within(t, patience), 3) })
+		mustSetPermits(t, s, 1)
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
 		awaitListeners(t, rdb, name, 1)
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.False(t, w.ended())
@@ -194,11 +199,11 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.Zero(t, available(t, s))
 	})
 
-	t.Run("as long as its context lasts, holding nothing afterwards", func(t *testing.T) {
+	t.Run("until its context ends, and then holds nothing", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		set(t, s, 0)
+		mustSetPermits(t, s, 0)
 		err := s.Acquire(within(t, 100*time.Millisecond), 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, s.Release(t.Context(), 1))
@@ -209,23 +214,23 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		require.Equal(t, "1", rdb.Get(t.Context(), name).Val())
 	})
 
-	t.Run("not behind a large request that was cancelled, and not in front of one that waits", func(t *testing.T) {
+	t.Run("behind a large request until that is cancelled", func(t *testing.T) {
 		t.Parallel()
-		c, rdb, name := shared(t)
+		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		set(t, s, 2)
+		mustSetPermits(t, s, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		large := start(func() error { return s.Acquire(ctx, 5) })
+		large := startCall(func() error { return s.Acquire(ctx, 5) })
 		awaitListeners(t, rdb, name, 1)
-		small := start(func() error { return s.Acquire(within(t, patience), 2) })
+		small := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.False(t, small.ended())
 		began := time.Now()
 		cancel()
 		require.ErrorIs(t, large.wait(t), context.Canceled)
 		require.NoError(t, small.wait(t))
-		require.Less(t, time.Since(began), woken)
+		require.Less(t, time.Since(began), wakeLimit)
 	})
 }
 
@@ -233,9 +238,9 @@ func TestSemaphore_ManyCallersShareScripts(t *testing.T) {
 	t.Parallel()
 	const callers, each = 32, 50
 	rdb := redistest.Shared(t).Client(t)
-	c, count := counted(t, rdb)
+	c, count := newCountedClient(t, rdb)
 	s := c.Semaphore(redistest.Name(t))
-	set(t, s, callers)
+	mustSetPermits(t, s, callers)
 	var all sync.WaitGroup
 	var failed atomic.Int64
 	for range callers {
@@ -250,11 +255,11 @@ func TestSemaphore_ManyCallersShareScripts(t *testing.T) {
 	all.Wait()
 	require.Zero(t, failed.Load())
 	require.EqualValues(t, callers, available(t, s))
-	require.Less(t, count.scripts(), callers*each, "acquisitions and releases would be twice that")
+	require.Less(t, count.scripts(), callers*each, "without sharing there would be two per turn")
 	t.Logf("%d scripts for %d calls", count.scripts(), 2*callers*each)
 }
 
-// Clients mix requests for one permit with requests for all of them: the large ones are not starved.
+// Clients acquire one permit or all of them. They never hold more than there are, and no request starves.
 func TestSemaphore_Excludes(t *testing.T) {
 	t.Parallel()
 	const clients, times = 8, 25
@@ -262,7 +267,7 @@ func TestSemaphore_Excludes(t *testing.T) {
 	name := redistest.Name(t)
 	const permits = 3
 	rdb := server.Client(t)
-	set(t, newClient(t, rdb).Semaphore(name), permits)
+	mustSetPermits(t, newClient(t, rdb).Semaphore(name), permits)
 	var held, most, violations atomic.Int64
 	var all sync.WaitGroup
 	for i := range clients {
@@ -297,9 +302,9 @@ func TestSemaphore_Excludes(t *testing.T) {
 
 func TestSemaphore_AcquireFunc(t *testing.T) {
 	t.Parallel()
-	c, _, name := shared(t)
+	c, _, name := newSharedClient(t)
 	s := c.Semaphore(name)
-	set(t, s, 1)
+	mustSetPermits(t, s, 1)
 	got := make(chan error, 1)
 	cancel := s.AcquireFunc(t.Context(), 1, func(err error) { got <- err })
 	require.NoError(t, <-got)

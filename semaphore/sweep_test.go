@@ -26,14 +26,14 @@ import (
 // sweepChildren times perChild is the number of clients.
 const sweepChildren = 4
 
-// hold is a stretch of time in which a client relied on n permits, in microseconds.
+// hold is a time, in microseconds, during which a client relied on n permits.
 type hold struct {
 	n, from, to int64
 	child       int
 	ended       bool
 }
 
-// ledger collects what the children say.
+// ledger collects the reports of the children.
 type ledger struct {
 	mu    sync.Mutex
 	holds map[uint64]*hold
@@ -62,7 +62,7 @@ func (l *ledger) note(child int, line string) {
 	}
 }
 
-// holder returns a child that holds something, or any.
+// holder returns a child that holds permits, or any child.
 func (l *ledger) holder() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +75,7 @@ func (l *ledger) holder() int {
 	return rand.IntN(sweepChildren)
 }
 
-// most is the largest number of permits that were relied on at one instant.
+// most returns the largest number of permits that clients relied on at one instant.
 func (l *ledger) most() (most int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,12 +99,13 @@ func (l *ledger) count() int {
 	return len(l.holds)
 }
 
-// books reads a leased semaphore's keys in one instant: free permits, held ones and the time until the last lease ends.
-var books = redis.NewScript(`
+// readPermits reads the keys of a leased semaphore: free permits, held permits, and the time until the last
+// lease ends.
+var readPermits = redis.NewScript(`
 local time, last = redis.call('TIME'), redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
 return {tonumber(redis.call('GET', KEYS[1]) or -1), redis.call('ZCARD', KEYS[2]), last and last - time[1] * 1000 - math.floor(time[2] / 1000) or 0}`)
 
-// sweep is a fleet, its server and what is known of both.
+// sweep is a set of child processes, their server and the faults so far.
 type sweep struct {
 	t        *testing.T
 	kind     string
@@ -115,7 +116,7 @@ type sweep struct {
 	children [sweepChildren]*process
 	reading  sync.WaitGroup
 	seed     uint64
-	longest  time.Duration // for which a permit may stay away
+	longest  time.Duration // a permit may stay held or assigned without renewal
 	keys     []string
 	faults   map[string]int
 }
@@ -127,17 +128,17 @@ func newSweep(t *testing.T, kind string) *sweep {
 		t: t, kind: kind, name: "permits", server: server, rdb: server.Client(t),
 		ledger: &ledger{holds: make(map[uint64]*hold)}, longest: sweepLease, faults: make(map[string]int),
 	}
-	s.keys = []string{s.name, leases(s.name)}
+	s.keys = []string{s.name, leasesKey(s.name)}
 	c := newClient(t, server.Client(t))
 	switch kind {
 	case kindCounting:
-		set(t, c.Semaphore(s.name), sweepPermits)
+		mustSetPermits(t, c.Semaphore(s.name), sweepPermits)
 	case kindFair:
 		s.keys = []string{scripts.SuffixName(s.name, "fair:permits"), scripts.SuffixName(s.name, "fair:leases")}
-		s.longest = 3*sweepPoll + time.Second // for which an assignment waits for its claim
-		setLeased(t, c.FairLeased(s.name), sweepPermits)
+		s.longest = 3*sweepPoll + time.Second // an assignment waits for its claim
+		mustSetPermits(t, c.FairLeased(s.name), sweepPermits)
 	default:
-		setLeased(t, c.Leased(s.name), sweepPermits)
+		mustSetPermits(t, c.Leased(s.name), sweepPermits)
 	}
 	for i := range s.children {
 		s.spawn(i)
@@ -152,7 +153,7 @@ func (s *sweep) spawn(i int) {
 	s.reading.Go(func() { s.ledger.listen(i, p) })
 }
 
-// fault does one thing to the fleet or the server.
+// fault causes one fault of a child or the server.
 func (s *sweep) fault(w *wheel.Wheel, what string) {
 	ctx := s.t.Context()
 	s.faults[what]++
@@ -169,7 +170,7 @@ func (s *sweep) fault(w *wheel.Wheel, what string) {
 		require.NoError(s.t, p.Signal(syscall.SIGCONT))
 	case "kill":
 		require.NoError(s.t, s.children[i].cmd.Process.Kill())
-		_ = s.children[i].cmd.Wait() // it was killed
+		_ = s.children[i].cmd.Wait() // the error is that of the kill
 		s.spawn(i)
 	case "hang":
 		s.server.Pause()
@@ -180,25 +181,26 @@ func (s *sweep) fault(w *wheel.Wheel, what string) {
 	}
 }
 
-// audit looks at the books until ctx ends: permits are neither made nor lost, and none is away for longer than a lease.
+// audit reads the keys until ctx ends. It fails if the number of permits changes, or if one is held for
+// longer than a lease.
 func (s *sweep) audit(ctx context.Context, w *wheel.Wheel) (looks int, err error) {
 	for w.Sleep(ctx, 10*time.Millisecond) == nil {
-		v, failed := books.Run(ctx, s.rdb, s.keys).Int64Slice()
+		v, failed := readPermits.Run(ctx, s.rdb, s.keys).Int64Slice()
 		if failed != nil {
-			continue // the server is what is being swept
+			continue // a fault of the server
 		}
 		looks++
 		if v[0]+v[1] != sweepPermits {
 			return looks, fmt.Errorf("%d free and %d held", v[0], v[1])
 		}
 		if left := time.Duration(v[2]) * time.Millisecond; left > s.longest+5*time.Millisecond {
-			return looks, fmt.Errorf("a permit is away for %v", left)
+			return looks, fmt.Errorf("a permit is held for %v", left)
 		}
 	}
 	return looks, nil
 }
 
-// finish kills half of the fleet in the midst of its work and lets the other half end in peace.
+// finish kills some children in the midst of their work and lets the others end.
 func (s *sweep) finish(kill int) {
 	for i, p := range s.children {
 		if i < kill {
@@ -215,26 +217,28 @@ func (s *sweep) finish(kill int) {
 	}
 }
 
-// TestSweep_BelievedHolds has 32 clients in processes of their own take five permits while replies are lost, connections killed, the
-// server hangs and is restarted with its data, and holders are stopped for up to two leases and killed. SEMAPHORE_SWEEP is how long it goes on.
+// In TestSweep_BelievedHolds, 32 clients in four processes acquire five permits while replies are lost,
+// connections are killed, the server hangs and restarts with its data, and holders are stopped for up to
+// two leases and killed. SEMAPHORE_SWEEP sets its duration.
 func TestSweep_BelievedHolds(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	d, err := time.ParseDuration(cmp.Or(os.Getenv("SEMAPHORE_SWEEP"), "2500ms"))
 	require.NoError(t, err)
 	for _, kind := range []string{kindLeased, kindFair, kindCounting} {
-		t.Run(kind+": never more than there are, all back within a lease, none leaked", func(t *testing.T) {
+		t.Run(kind+": never more than exist, all free within a lease, none leaked", func(t *testing.T) {
 			t.Parallel()
 			s, w := newSweep(t, kind), newWheel(t)
-			menu := []string{"connections", "connections", "subscriptions", "stop", "hang"}
+			faultKinds := []string{"connections", "connections", "subscriptions", "stop", "hang"}
 			kill := 0
-			if kind != kindCounting { // whose permits go with their holder
-				menu = append(menu, "kill", "kill")
+			if kind != kindCounting { // counting permits are lost with their holder
+				faultKinds = append(faultKinds, "kill", "kill")
 				kill = sweepChildren / 2
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
 			var looks int
-			audited := start(func() (err error) {
+			audited := startCall(func() (err error) {
 				if kind != kindCounting {
 					looks, err = s.audit(ctx, w)
 				}
@@ -246,29 +250,30 @@ func TestSweep_BelievedHolds(t *testing.T) {
 					restart = restart.Add(20 * time.Second)
 					s.fault(w, "restart")
 				}
-				s.fault(w, menu[(i+rand.IntN(2))%len(menu)])
-				_ = w.Sleep(ctx, time.Duration(rand.IntN(300))*time.Millisecond) // it may end meanwhile
+				s.fault(w, faultKinds[(i+rand.IntN(2))%len(faultKinds)])
+				_ = w.Sleep(ctx, time.Duration(rand.IntN(300))*time.Millisecond) // ctx may end meanwhile
 			}
 			require.NoError(t, audited.wait(t))
 			s.finish(kill)
 			ended := time.Now()
-			s.requireAllBack(t)
-			t.Logf("%d holds, most at a time %d; all back %v after the end; faults %v; %d looks at the books",
+			s.requireAllFree(t)
+			t.Logf("%d holds, most at a time %d; all free %v after the end; faults %v; %d audits",
 				s.ledger.count(), s.ledger.most(), time.Since(ended).Round(time.Millisecond), s.faults, looks)
 			require.LessOrEqual(t, s.ledger.most(), int64(sweepPermits))
-			require.GreaterOrEqual(t, s.ledger.count(), max(1, int((d-5*time.Second)/(500*time.Millisecond))), "it went on")
-			require.Less(t, time.Since(ended), s.longest+3*time.Second, "a lease, and what a busy machine adds")
+			least := max(1, int((d-5*time.Second)/(500*time.Millisecond)))
+			require.GreaterOrEqual(t, s.ledger.count(), least, "the clients went on")
+			require.Less(t, time.Since(ended), s.longest+3*time.Second, "a lease, and room for a busy machine")
 		})
 	}
 
-	t.Run("control: clients that do not look whether they still hold are caught", func(t *testing.T) {
+	t.Run("control: finds clients that do not check whether they still hold", func(t *testing.T) {
 		t.Parallel()
-		s := newSweep(t, kindDeaf)
+		s := newSweep(t, kindUnchecked)
 		poll(t, func() bool { return s.ledger.most() > sweepPermits })
 		s.finish(0)
 	})
 
-	t.Run("control: a permit too many and a lease too long are caught", func(t *testing.T) {
+	t.Run("control: finds a permit too many and a lease too long", func(t *testing.T) {
 		t.Parallel()
 		s, w := newSweep(t, kindLeased), newWheel(t)
 		s.finish(0)
@@ -276,18 +281,18 @@ func TestSweep_BelievedHolds(t *testing.T) {
 		require.NoError(t, err)
 		require.Positive(t, looks)
 		require.NoError(t, s.rdb.Incr(t.Context(), s.name).Err())
-		_, err = s.audit(within(t, patience), w)
+		_, err = s.audit(within(t, testTimeout), w)
 		require.ErrorContains(t, err, "6 free and 0 held")
 		require.NoError(t, s.rdb.DecrBy(t.Context(), s.name, 2).Err())
 		due := float64(time.Now().Add(time.Hour).UnixMilli())
 		require.NoError(t, s.rdb.ZAdd(t.Context(), s.keys[1], redis.Z{Score: due, Member: strings.Repeat("x", 16)}).Err())
-		_, err = s.audit(within(t, patience), w)
-		require.ErrorContains(t, err, "away for")
+		_, err = s.audit(within(t, testTimeout), w)
+		require.ErrorContains(t, err, "is held for")
 	})
 }
 
-// requireAllBack waits until every permit is free and nothing is left but the number.
-func (s *sweep) requireAllBack(t *testing.T) {
+// requireAllFree waits until all permits are free and no lease is left.
+func (s *sweep) requireAllFree(t *testing.T) {
 	t.Helper()
 	c := newClient(t, s.server.Client(t))
 	if s.kind == kindCounting {
@@ -301,7 +306,7 @@ func (s *sweep) requireAllBack(t *testing.T) {
 	poll(t, func() bool { return available(t, l) == sweepPermits })
 	g, err := l.TryAcquire(t.Context(), sweepPermits)
 	if errors.Is(err, semaphore.ErrNoPermits) && s.kind == kindFair {
-		g, err = l.Acquire(within(t, patience), sweepPermits) // after those who died waiting
+		g, err = l.Acquire(within(t, testTimeout), sweepPermits) // once the requests of dead processes have expired
 	}
 	require.NoError(t, err)
 	require.NoError(t, g.Release(t.Context()))

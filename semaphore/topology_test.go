@@ -11,28 +11,29 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// Permits wait for a slot that migrates for as long as their callers do, and none of the calls fails.
-func TestSemaphores_WaitForASlotThatMigrates(t *testing.T) {
+// While a slot migrates, calls wait until it has arrived, and none fails.
+func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
 	c := newClient(t, rdb)
 	names := map[string]string{}
-	held := map[string]back{}
+	held := map[string]releaseFunc{}
 	for _, k := range kinds {
 		names[k.name] = "{orders}:" + k.name
-		s := k.open(c, names[k.name])
-		s.set(t, 2)
-		g, err := s.take(t.Context(), 1)
+		s := k.newSemaphore(c, names[k.name])
+		s.setPermits(t, 2)
+		g, err := s.acquire(t.Context(), 1)
 		require.NoError(t, err)
 		held[k.name] = g
 	}
-	other := newClient(t, rdb) // its keys are not there yet
+	other := newClient(t, rdb) // its keys do not exist yet
 	slot := cluster.Migrate(t, "{orders}")
-	var all []*call
+	var all []*asyncCall
 	for _, k := range kinds {
-		all = append(all, start(func() error { return held[k.name](context.Background()) }), start(func() error {
-			g, err := k.open(other, names[k.name]).take(within(t, patience), 2)
+		all = append(all, startCall(func() error { return held[k.name](context.Background()) }), startCall(func() error {
+			g, err := k.newSemaphore(other, names[k.name]).acquire(within(t, testTimeout), 2)
 			if err != nil {
 				return err
 			}
@@ -45,12 +46,13 @@ func TestSemaphores_WaitForASlotThatMigrates(t *testing.T) {
 		require.NoError(t, call.wait(t))
 	}
 	for _, k := range kinds {
-		require.EqualValues(t, 2, available(t, k.open(c, names[k.name])))
+		require.EqualValues(t, 2, available(t, k.newSemaphore(c, names[k.name])))
 	}
 }
 
-// The primary is cut off from the Sentinels and its replicas, and goes on answering the connections that clients have.
+// The primary is cut off from the Sentinels and its replicas, but still answers on its open connections.
 func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	const lease = 3 * time.Second
 	sentinel := redistest.StartSentinel(t)
@@ -61,12 +63,12 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	}
 	held := map[string]*semaphore.Grant{}
 	for kind, of := range leased {
-		setLeased(t, of(c), 1)
+		mustSetPermits(t, of(c), 1)
 		held[kind] = mustAcquire(t, of(c), 1)
 	}
 	for _, g := range held {
 		first := g.Deadline()
-		poll(t, func() bool { return g.Deadline().After(first) }) // its connection stands
+		poll(t, func() bool { return g.Deadline().After(first) }) // its connection is open
 	}
 	sentinel.Isolate(t)
 	sentinel.AwaitFailover(t)

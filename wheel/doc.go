@@ -5,15 +5,17 @@
 // # What it promises
 //
 //   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop returns it.
-//   - It never fires before its deadline, and at most one tick after it, as long as the process gets to run and
-//     the executor has a goroutine free for it, as Goroutines, the default, always has. A sparse tick fires each
-//     entry at its own deadline, as time.AfterFunc does; a crowded one fires its entries together when it ends.
-//   - Timer.Stop returning true means that the callback will not run. Until its callback begins, an entry can be
-//     stopped, also while it waits for its turn.
+//   - It never fires before its deadline, and at most one tick after it, as long as the process gets to run
+//     and the executor has a goroutine free for it, as Goroutines, the default, always has. A sparse tick
+//     fires each entry at its own deadline, as time.AfterFunc does; a crowded one fires its entries together
+//     when it ends.
+//   - Timer.Stop returning true means that the callback will not run. Until its callback begins, an entry can
+//     be stopped, also while it waits for its turn.
 //   - A callback that panics is reported and harms no other. With Goroutines one that blocks delays no other.
 //   - Entries are taken to be called in the order of their ticks, also after a stall.
 //   - After Stop has returned no callback begins.
-//   - Deadlines are monotonic: a step of the wall clock moves none but those of a Schedule that is kept by it.
+//   - Deadlines are monotonic: a step of the wall clock moves none but those of a Schedule that is kept by
+//     it.
 //
 // # What it does not promise
 //

@@ -43,8 +43,8 @@ func TestControl_TheOrderOfTicksIsChecked(t *testing.T) {
 	require.Error(t, checkOrderOfTicks([]time.Duration{ms, 2 * ms, 2*ms - 1}, ms))
 }
 
-// deadlinesAfterAStall schedules entries of every sort from many goroutines, so that they lie in all shards, and lets the
-// clock jump beyond all of them. It returns the deadlines in the order of the calls.
+// deadlinesAfterAStall schedules entries of every sort from many goroutines, so that they lie in all shards,
+// and lets the clock jump beyond all of them. It returns the deadlines in the order of the calls.
 func deadlinesAfterAStall(t *testing.T, e wheel.Executor) []time.Duration {
 	c := &steppedClock{wait: make(chan time.Time)}
 	w := newWheel(t, wheel.WithClock(c), wheel.WithExecutor(e))

@@ -1,7 +1,7 @@
 package wheel
 
-// recurring is an entry of Every or Schedule. It keeps its node, and so its handle, from firing to firing. While its
-// callback runs, the entry is held outside the rows of its ring, so it cannot fire again meanwhile.
+// recurring is an entry of Every or Schedule. It keeps its node, and so its handle, from firing to firing.
+// While its callback runs, the entry is held outside the rows of its ring, so it cannot fire again meanwhile.
 type recurring struct {
 	f     func()
 	rule  rule
@@ -14,12 +14,13 @@ type recurring struct {
 
 // rule tells when a recurring entry fires, in nanoseconds since the wheel's origin.
 type rule interface {
-	// next returns the deadline after a firing that was due then; false ends the entry. It may run the user's code.
+	// next returns the deadline after a firing that was due then; false ends the entry. It may run the user's
+	// code.
 	next(now, due int64, reset bool) (deadline int64, ok bool)
 }
 
-// wallRule is a rule by the wall clock, which may show that the time of a firing has not come, although its deadline
-// has. Such a firing counts once it is known not to be early.
+// wallRule is a rule by the wall clock, which may show that the time of a firing has not come, although its
+// deadline has. Such a firing counts once it is known not to be early.
 type wallRule interface {
 	rule
 	// early reports whether the firing is early, and until when to wait.
@@ -28,8 +29,8 @@ type wallRule interface {
 
 func (p *recurring) bind(t Timer) { p.timer = t }
 
-// beginLocked records the deadline of a firing when the entry is taken from the ring. It reports whether the firing
-// counts already.
+// beginLocked records the deadline of a firing when the entry is taken from the ring. It reports whether the
+// firing counts already.
 func (p *recurring) beginLocked(deadline int64) (counts bool) {
 	p.due, p.reset, p.moved = deadline, p.moved, false
 	_, byWall := p.rule.(wallRule)

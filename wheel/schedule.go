@@ -107,7 +107,8 @@ func (c *calendar) after(prev time.Time) (time.Time, bool) {
 		return next, false
 	}
 	if !next.After(prev) {
-		c.logger.Error("wheel: a schedule has ended, as its next instant is not after the last", "next", next, "last", prev)
+		c.logger.Error("wheel: a schedule has ended, as its next instant is not after the last",
+			"next", next, "last", prev)
 		return next, false
 	}
 	return next, true

@@ -142,8 +142,8 @@ type shardSet[T any] struct {
 
 	// bind, if set, tells a value its handle before the entry can fire.
 	bind func(v T, t Timer)
-	// recurs, if set, reports whether the entry of a value stays after it has fired, and whether that firing counts
-	// already. It tells such a value the deadline of the firing.
+	// recurs, if set, reports whether the entry of a value stays after it has fired, and whether that firing
+	// counts already. It tells such a value the deadline of the firing.
 	recurs func(v T, deadline int64) (stays, counts bool)
 	// moved, if set, tells a value that Timer.Reset was called.
 	moved func(v T)

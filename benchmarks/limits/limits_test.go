@@ -1,5 +1,5 @@
-// Package limits compares ratelimit with redis_rate on one redis-server on loopback. rueidislimiter, a module of its own, is not
-// served by the Go module proxy, so it is not here.
+// Package limits compares ratelimit with redis_rate on one redis-server on loopback. rueidislimiter, a module
+// of its own, is not served by the Go module proxy, so it is not here.
 package limits_test
 
 import (
@@ -44,8 +44,8 @@ func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// plenty is the limit of redis_rate's own benchmark, and is never used up here: with a still higher rate redis_rate, which counts in
-// floating point, would see nothing to write. none is used up after one permit.
+// plenty is the limit of redis_rate's own benchmark, and is never used up here: with a still higher rate
+// redis_rate, which counts in floating point, would see nothing to write. none is used up after one permit.
 var (
 	plenty = ratelimit.PerSecond(1_000_000)
 	none   = ratelimit.PerHour(1)
@@ -98,7 +98,8 @@ func peers(b *testing.B, limit ratelimit.Limit) ([]peer, *trips) {
 	}, n
 }
 
-// BenchmarkAllow measures decisions; ctx=cancel is the context of a request, which can end while Redis is asked.
+// BenchmarkAllow measures decisions; ctx=cancel is the context of a request, which can end while Redis is
+// asked.
 func BenchmarkAllow(b *testing.B) {
 	ending, cancel := context.WithCancel(b.Context())
 	defer cancel()
@@ -179,7 +180,8 @@ func BenchmarkWaiters(b *testing.B) {
 	b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
 }
 
-// BenchmarkLimiter measures decisions of the sliding log by its scope: overall it is in Redis, per client in memory.
+// BenchmarkLimiter measures decisions of the sliding log by its scope: overall it is in Redis, per client in
+// memory.
 func BenchmarkLimiter(b *testing.B) {
 	c, _, n := newClient(b)
 	limit := ratelimit.Limit{Rate: 1_000_000, Per: 100 * time.Millisecond, Burst: 1_000_000} // more than can be asked for

@@ -34,9 +34,10 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkVersus takes turns: in each round every implementation makes the same number of decisions, one implementation after the
-// other, and what is reported is the median over the rounds of how much faster than redis_rate each of them was. So a machine that
-// is busy for a while spoils a round, not a ratio. -benchtime 20x is twenty rounds.
+// BenchmarkVersus takes turns: in each round every implementation makes the same number of decisions, one
+// implementation after the other, and what is reported is the median over the rounds of how much faster than
+// redis_rate each of them was. So a machine that is busy for a while spoils a round, not a ratio. -benchtime
+// 20x is twenty rounds.
 func BenchmarkVersus(b *testing.B) {
 	ending, cancel := context.WithCancel(b.Context())
 	defer cancel()
@@ -48,7 +49,7 @@ func BenchmarkVersus(b *testing.B) {
 				took, spent, trips := map[string][]float64{}, map[string]float64{}, map[string]int64{}
 				base := redistest.Name(b)
 				for b.Loop() {
-					all = append(all[1:], all[0]) // nobody is always the first
+					all = append(all[1:], all[0]) // none is always the first
 					for _, p := range all {
 						server, before, began := scriptTime(b, admin), n.n.Load(), time.Now()
 						decide(b, ctx, p, base, load.keys, load.goroutines, load.decisions)

@@ -16,8 +16,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// BenchmarkHeld keeps 10 000 locks for three leases. cpu-ns/renewal is that of the whole process, in the first. late-ms is how long after a third of the
-// lease the last renewal of any lock came at most, by the expiry in Redis of a sample of them.
+// BenchmarkHeld keeps 10 000 locks for three leases. cpu-ns/renewal is that of the whole process, in the
+// first. late-ms is how long after a third of the lease the last renewal of any lock came at most, by the
+// expiry in Redis of a sample of them.
 func BenchmarkHeld(b *testing.B) {
 	locks, lease := 500, time.Second
 	if full {
@@ -44,7 +45,7 @@ func BenchmarkHeld(b *testing.B) {
 				many := runtime.NumGoroutine()
 
 				renewals, commands, cpu := callsOf(b, rdb, "pexpire"), sent(b, rdb), cpuTime(b)
-				time.Sleep(lease) // while nobody looks, which would cost as much as the renewals
+				time.Sleep(lease) // without looks, which would cost as much as the renewals
 				renewals, commands, cpu = callsOf(b, rdb, "pexpire")-renewals, sent(b, rdb)-commands, cpuTime(b)-cpu
 				late := time.Duration(0)
 				for end := time.Now().Add(2 * lease); time.Now().Before(end); time.Sleep(lease / 30) {
@@ -113,8 +114,8 @@ func lateness(b *testing.B, rdb *redis.Client, locks int, lease time.Duration) t
 	return max(lease-lease/3-least, 0)
 }
 
-// BenchmarkCutOff cuts a holder off from Redis and measures when it is told, and how long before the server gives the lock away. The peers
-// tell nobody.
+// BenchmarkCutOff cuts a holder off from Redis and measures when it is told, and how long before the server
+// gives the lock away. The peers do not.
 func BenchmarkCutOff(b *testing.B) {
 	b.Run("impl=cogwheel", func(b *testing.B) {
 		const lease = 3 * time.Second

@@ -1,5 +1,5 @@
-// Package locks compares redislock with bsm/redislock and redsync on one redis-server on loopback. rueidislock, a module of its own,
-// is not served by the Go module proxy, so it is not here.
+// Package locks compares redislock with bsm/redislock and redsync on one redis-server on loopback.
+// rueidislock, a module of its own, is not served by the Go module proxy, so it is not here.
 package locks_test
 
 import (
@@ -100,7 +100,8 @@ func newPeer(impl string, rdb *redis.Client) (peer, error) {
 			},
 		}, nil
 	case "floor":
-		// What any client of Redisson's protocol has to pay: its two scripts by go-redis, and nothing around them.
+		// What any client of Redisson's protocol has to pay: its two scripts by go-redis, and nothing around
+		// them.
 		var n atomic.Int64
 		return peer{lock: func(ctx context.Context, name string) (func() error, error) {
 			id := fmt.Sprintf("7f1c6d3e-1f5a-4a57-9a0e-3c8f3a7b9d10:%d", n.Add(1))
@@ -185,7 +186,8 @@ func round() time.Duration {
 	return 50 * time.Millisecond
 }
 
-// hammer locks and unlocks in n goroutines for a round and returns how often. name says which lock a goroutine uses.
+// hammer locks and unlocks in n goroutines for a round and returns how often. name says which lock a
+// goroutine uses.
 func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int) string, section func()) (total int64, err error) {
 	var count atomic.Int64
 	var failure atomic.Pointer[error]
@@ -216,8 +218,9 @@ func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int
 
 func nothing() {}
 
-// BenchmarkUncontended is a lock and an unlock of a name that nobody else wants, under a context that may end, as that of a request,
-// and under one that cannot: cogwheel lets a caller go when his context ends, also if Redis hangs, which costs goroutines.
+// BenchmarkUncontended is a lock and an unlock of a name without contention, under a context that may
+// end, as that of a request, and under one that cannot: cogwheel lets a caller go when its context ends, also
+// if Redis hangs, which costs goroutines.
 func BenchmarkUncontended(b *testing.B) {
 	contexts := map[string]func(b *testing.B) context.Context{
 		"endless":     func(*testing.B) context.Context { return context.Background() },

@@ -47,8 +47,8 @@ func runChild(impl string) error {
 	return nil
 }
 
-// BenchmarkHotNameOfAFleet is one lock that 16 goroutines in each of 4 processes want all the time. fairness is the share of the
-// process that got least in that of the process that got most.
+// BenchmarkHotNameOfAFleet is one lock that 16 goroutines in each of 4 processes want all the time. fairness
+// is the share of the process that got least in that of the process that got most.
 func BenchmarkHotNameOfAFleet(b *testing.B) {
 	const processes = 4
 	for _, impl := range impls {

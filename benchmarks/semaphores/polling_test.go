@@ -11,8 +11,9 @@ import (
 // retry is how long a waiter that polls pauses between two looks: the shortest that makes sense on loopback.
 const retry = time.Millisecond
 
-// The semaphores that most services write for themselves: one script to try, one to give back, and each waiter on its own tries
-// again and again. Nothing is announced, nobody is in front of anybody, and a retried command may count twice.
+// The semaphores that most services write for themselves: one script to try, one to give back, and each
+// waiter on its own tries again and again. Nothing is announced, there is no order, and a retried
+// command may count twice.
 var (
 	takeCount = redis.NewScript(`
 if tonumber(redis.call('GET', KEYS[1]) or 0) < tonumber(ARGV[1]) then return 0 end

@@ -185,8 +185,9 @@ func run(b *testing.B, ctx context.Context, kind, impl string, permits, goroutin
 	b.ReportMetric(all.waits[len(all.waits)*99/100].Seconds()*1000, "wait-p99-ms")
 }
 
-// BenchmarkUncontended is an acquisition and a release where there is a permit for everybody, under a context that may end, as that of
-// a request, and under one that cannot: cogwheel lets a caller go when his context ends, also if Redis hangs, which costs goroutines.
+// BenchmarkUncontended is an acquisition and a release where there are permits for all, under a context
+// that may end, as that of a request, and under one that cannot: cogwheel lets a caller go when its context
+// ends, also if Redis hangs, which costs goroutines.
 func BenchmarkUncontended(b *testing.B) {
 	for _, kind := range kinds {
 		for _, goroutines := range []int{1, 64} {
@@ -202,7 +203,8 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkContended is 64 goroutines that want one of five permits all the time, and hold it for no time or for 2 ms.
+// BenchmarkContended is 64 goroutines that want one of five permits all the time, and hold it for no time or
+// for 2 ms.
 func BenchmarkContended(b *testing.B) {
 	for _, kind := range kinds {
 		for _, hold := range []time.Duration{0, 2 * time.Millisecond} {

@@ -1,7 +1,8 @@
 // Package cleanup releases, in the background, what may be left in Redis and has no holder any more.
 //
-// A release that fails is sent again until what it is about has ended by itself. If a request for it was never answered, the release is
-// also sent again after it has succeeded, because a copy of that request may still be under way.
+// A release that fails is sent again until what it is about has ended by itself. If a request for it was
+// never answered, the release is also sent again after it has succeeded, because a copy of that request may
+// still be under way.
 package cleanup
 
 import (
@@ -17,9 +18,10 @@ import (
 )
 
 const (
-	// LateCopy is when a release is repeated for the first time because an unanswered request may take effect after it: by then the
-	// server, which has answered since, has read what was in its sockets. A copy may be later still, held up by the network, so the pause
-	// before each further release is twice as long as the one before.
+	// LateCopy is when a release is repeated for the first time because an unanswered request may take effect
+	// after it: by then the server, which has answered since, has read what was in its sockets. A copy may be
+	// later still, held up by the network, so the pause before each further release is twice as long as the
+	// one before.
 	LateCopy = time.Second
 
 	// longestDelay is how long a copy of an unanswered request may be under way, at least.
@@ -36,8 +38,9 @@ type Config[T any] struct {
 	Wheel *wheel.Wheel
 	Gate  *gate.Gate // held while releases are under way
 
-	// Send sends releases and calls done once for each, with its index and why it failed, or nil. It may return before they are
-	// answered. ctx ends only while the Queue is being closed; otherwise the calls end by timeouts of their own.
+	// Send sends releases and calls done once for each, with its index and why it failed, or nil. It may
+	// return before they are answered. ctx ends only while the Queue is being closed; otherwise the calls end
+	// by timeouts of their own.
 	Send func(ctx context.Context, releases []T, done func(i int, err error))
 
 	// MaxBatch is how many releases one Send gets at most. One Send runs at a time.
@@ -51,7 +54,8 @@ type Config[T any] struct {
 type Queue[T any] struct {
 	Config[T]
 
-	// mu guards the fields below it. While something is pending and no Send runs, there is a wheel entry for what is due first.
+	// mu guards the fields below it. While something is pending and no Send runs, there is a wheel entry for
+	// what is due first.
 	mu      sync.Mutex
 	pending pending[T]
 	timer   wheel.Timer
@@ -62,8 +66,8 @@ type Queue[T any] struct {
 // New returns a Queue. It starts nothing.
 func New[T any](config Config[T]) *Queue[T] { return &Queue[T]{Config: config} }
 
-// Add sends a release after a delay. What it is about ends by itself when the time given has passed. ambiguous says that a copy of a
-// request for it may still be under way.
+// Add sends a release after a delay. What it is about ends by itself when the time given has passed.
+// ambiguous says that a copy of a request for it may still be under way.
 func (q *Queue[T]) Add(release T, delay, lasts time.Duration, ambiguous bool) {
 	now := time.Now()
 	e := entry[T]{release: release, due: now.Add(delay), pause: firstPause}
@@ -83,7 +87,8 @@ func (q *Queue[T]) pushLocked(e entry[T]) {
 	if q.sending || q.closed {
 		return
 	}
-	if first := q.pending[0].due; first == e.due || !q.timer.Pending() { // it is not pending where the wheel had no room for it
+	// The timer is not pending where the wheel had no room for it.
+	if first := q.pending[0].due; first == e.due || !q.timer.Pending() {
 		q.armLocked()
 	}
 }
@@ -168,8 +173,8 @@ func (q *Queue[T]) answered(e entry[T], err error) {
 	q.pushLocked(e)
 }
 
-// Close sends everything that is pending, due or not, and drops what fails. It returns how many releases failed and why. The gate must be
-// closed, with nothing under way behind it.
+// Close sends everything that is pending, due or not, and drops what fails. It returns how many releases
+// failed and why. The gate must be closed, with nothing under way behind it.
 func (q *Queue[T]) Close(ctx context.Context) (failed int, err error) {
 	q.mu.Lock()
 	q.closed = true
@@ -229,8 +234,8 @@ func (q *Queue[T]) sendLast(ctx context.Context, batch []entry[T]) (failed int, 
 	return len(batch), joined.Errors(err, ended(ctx))
 }
 
-// ended is ctx's error, also in the instant between its deadline and the news of it: a connection that has the same deadline may be
-// first to report.
+// ended is ctx's error, also in the instant between its deadline and the news of it: a connection that has
+// the same deadline may be first to report.
 func ended(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded
@@ -255,7 +260,8 @@ func releases[T any](batch []entry[T]) []T {
 	return all
 }
 
-// pending is a heap, with what is due first on top: after an outage there may be as many releases as there were holds.
+// pending is a heap, with what is due first on top: after an outage there may be as many releases as there
+// were holds.
 type pending[T any] []entry[T]
 
 func (p pending[T]) Len() int           { return len(p) }

@@ -14,7 +14,8 @@ func Error(ctx context.Context) error {
 	return joined.Also(ctx.Err(), context.Cause(ctx))
 }
 
-// EndingWith returns a context that ends with parent, or with base and its cause. It needs no goroutine, and is released with either.
+// EndingWith returns a context that ends with parent, or with base and its cause. It needs no goroutine, and
+// is released with either.
 func EndingWith(parent, base context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
 	if base.Err() != nil {
@@ -26,8 +27,8 @@ func EndingWith(parent, base context.Context) context.Context {
 	return ctx
 }
 
-// After returns a channel that is closed when d has passed since ctx ended. It is nil if ctx never ends. The caller calls stop when it does
-// not need the channel any more.
+// After returns a channel that is closed when d has passed since ctx ended. It is nil if ctx never ends. The
+// caller calls stop when it does not need the channel any more.
 func After(ctx context.Context, w *wheel.Wheel, d time.Duration) (passed <-chan struct{}, stop func()) {
 	if ctx.Done() == nil {
 		return nil, func() {}

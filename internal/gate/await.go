@@ -1,8 +1,8 @@
 package gate
 
-// Await calls f and waits until it returns or ended is closed. In the second case it returns false, f goes on until its own timeouts end it,
-// and late gets its result; until then the Gate is held. If ended is nil, f runs on the goroutine of the caller. The caller must have
-// entered the Gate.
+// Await calls f and waits until it returns or ended is closed. In the second case it returns false, f goes on
+// until its own timeouts end it, and late gets its result; until then the Gate is held. If ended is nil, f
+// runs on the goroutine of the caller. The caller must have entered the Gate.
 func Await[T any](g *Gate, ended <-chan struct{}, f func() T, late func(T)) (result T, answered bool) {
 	if ended == nil {
 		return f(), true

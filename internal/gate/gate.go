@@ -1,4 +1,5 @@
-// Package gate counts what is being done until a client is closed, and lets callers return before their calls do.
+// Package gate counts what is being done until a client is closed, and lets callers return before their calls
+// do.
 package gate
 
 import (
@@ -12,7 +13,7 @@ type Gate struct {
 	mu     sync.Mutex
 	closed atomic.Bool // written under mu
 	n      int
-	idle   chan struct{} // closed when n is 0; nil while nobody waits for that
+	idle   chan struct{} // closed when n is 0; nil while no Wait is blocked
 }
 
 // Enter counts something that begins, until Leave, unless the Gate is closed: then it returns false.

@@ -1,7 +1,8 @@
 // Package pipeline decides which calls to a node travel together.
 //
-// A call that finds few enough pipelines in flight is sent at once. Calls that come while enough are in flight share the next pipeline. So
-// the fewer calls there are, the sooner each is sent, and the more there are, the less each costs.
+// A call that finds few enough pipelines in flight is sent at once. Calls that come while enough are in
+// flight share the next pipeline. So the fewer calls there are, the sooner each is sent, and the more there
+// are, the less each costs.
 package pipeline
 
 import (
@@ -16,11 +17,12 @@ import (
 )
 
 const (
-	// MaxInFlight is how many pipelines to a node are in flight at most. With one, pipelines would be the largest; with a second, calls
-	// that come meanwhile wait for half a round trip on average.
+	// MaxInFlight is how many pipelines to a node are in flight at most. With one, pipelines would be the
+	// largest; with a second, calls that come meanwhile wait for half a round trip on average.
 	MaxInFlight = 2
 
-	// stalledAfter is how long pipelines in flight hold up others. A connection may have gone dead, and others are well.
+	// stalledAfter is how long pipelines in flight hold up others. A connection may have gone dead, and
+	// others are well.
 	stalledAfter = 20 * time.Millisecond
 )
 
@@ -34,8 +36,8 @@ type Line[J comparable] struct {
 	queue    []J
 }
 
-// Begin reports whether the caller is to send its call now, and then to call Next until it returns nil. Otherwise the job that newJob
-// makes was queued for the next pipeline.
+// Begin reports whether the caller is to send its call now, and then to call Next until it returns nil.
+// Otherwise the job that newJob makes was queued for the next pipeline.
 func (l *Line[J]) Begin(newJob func() J) (j J, now bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,8 +52,8 @@ func (l *Line[J]) Begin(newJob func() J) (j J, now bool) {
 	return j, true
 }
 
-// Next returns the jobs of the next pipeline, to be sent by the caller when its last one was answered. If there are none, it returns nil,
-// and one pipeline less is in flight.
+// Next returns the jobs of the next pipeline, to be sent by the caller when its last one was answered. If
+// there are none, it returns nil, and one pipeline less is in flight.
 func (l *Line[J]) Next() []J {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +85,8 @@ func (l *Line[J]) Withdraw(j J) bool {
 	return true
 }
 
-// Lines has a line of type S for each node, and for each Group of calls that share pipelines. The zero value is ready for use.
+// Lines has a line of type S for each node, and for each Group of calls that share pipelines. The zero value
+// is ready for use.
 type Lines[G comparable, S any] struct {
 	mu  sync.Mutex
 	all map[route[G]]*S
@@ -94,8 +97,9 @@ type route[G comparable] struct {
 	group G
 }
 
-// Of returns the line of the node of a key, made by newLine if there was none. It is nil if that node is not known, or not yet: then
-// nothing is shared, because in a pipeline for several nodes the slowest would hold up the others. Of does not block.
+// Of returns the line of the node of a key, made by newLine if there was none. It is nil if that node is not
+// known, or not yet: then nothing is shared, because in a pipeline for several nodes the slowest would hold
+// up the others. Of does not block.
 func (l *Lines[G, S]) Of(rdb redis.UniversalClient, key string, group G, newLine func() *S) *S {
 	addr, known := redisconn.NodeAddr(rdb, key)
 	if !known {

@@ -245,8 +245,8 @@ func (t *topic) confirm() {
 }
 
 // Close ends the connection and the goroutine, and waits for the latter as long
-// as ctx allows; a connection attempt under way may take its timeout. Nobody is
-// woken. Later calls of Subscribe return subscriptions that never wake.
+// as ctx allows; a connection attempt under way may take its timeout. No
+// subscriber is woken. Later calls of Subscribe return subscriptions that never wake.
 func (h *Hub) Close(ctx context.Context) error {
 	h.mu.Lock()
 	var last *link

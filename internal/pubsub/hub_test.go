@@ -119,7 +119,7 @@ func TestHub_Subscribe(t *testing.T) {
 		}
 	})
 
-	t.Run("wakes everybody on the channel and nobody else", func(t *testing.T) {
+	t.Run("wakes all subscribers of the channel and no others", func(t *testing.T) {
 		t.Parallel()
 		h, channel := newHub(t, rdb), redistest.Name(t)
 		var woken []chan struct{}

@@ -33,7 +33,7 @@ type link struct {
 	// Guarded by Hub.mu.
 	sent     map[string]bool // channels told to the server; true once confirmed
 	dirty    []string        // channels whose topic came or went
-	flushing bool            // somebody will look at dirty
+	flushing bool            // a flush that will look at dirty is due
 	check    wheel.Timer
 	pinged   bool
 }
@@ -175,7 +175,9 @@ func (h *Hub) flush(ctx context.Context, l *link) error {
 
 // tell sends one command for all channels, or one for each if they are sharded: a
 // command must not span slots.
-func (h *Hub) tell(ctx context.Context, whole, sharded func(context.Context, ...string) error, channels []string) error {
+func (h *Hub) tell(
+	ctx context.Context, whole, sharded func(context.Context, ...string) error, channels []string,
+) error {
 	if !h.sharded {
 		return whole(ctx, channels...)
 	}

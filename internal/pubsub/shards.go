@@ -14,12 +14,13 @@ import (
 // rehomeAfter is how long after a connection broke its channels look for their masters.
 const rehomeAfter = 100 * time.Millisecond
 
-// Shards is a Hub for the sharded channels of a cluster: one Hub per master, on that node's own client. Each channel is
-// subscribed where its slot is. When that connection breaks, or the slot leaves, its channels look for their master
-// again and move. go-redis would subscribe channels of different slots again in one command, which a cluster refuses.
+// Shards is a Hub for the sharded channels of a cluster: one Hub per master, on that node's own client. Each
+// channel is subscribed where its slot is. When that connection breaks, or the slot leaves, its channels look
+// for their master again and move. go-redis would subscribe channels of different slots again in one command,
+// which a cluster refuses.
 //
-// Ground rules. mu guards every field below it and those of ShardSubscription. It is taken before the mu of a node's Hub, never
-// after: nodes call back without theirs.
+// Ground rules. mu guards every field below it and those of ShardSubscription. It is taken before the mu of a
+// node's Hub, never after: nodes call back without theirs.
 type Shards struct {
 	cluster *redis.ClusterClient
 	wheel   *wheel.Wheel
@@ -40,18 +41,21 @@ type ShardSubscription struct {
 	shards  *Shards
 	channel string
 	wake    func()
-	inner   *Subscription // nil while nobody knows the channel's master
+	inner   *Subscription // nil while the channel's master is not known
 }
 
 // NewShards returns Shards that start nothing until the first Subscribe.
 func NewShards(cluster *redis.ClusterClient, w *wheel.Wheel, opts ...Option) *Shards {
-	s := &Shards{cluster: cluster, wheel: w, opts: opts, nodes: make(map[string]*Hub), subs: make(map[*ShardSubscription]struct{})}
+	s := &Shards{
+		cluster: cluster, wheel: w, opts: opts,
+		nodes: make(map[string]*Hub), subs: make(map[*ShardSubscription]struct{}),
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
 
-// Subscribe is as [Hub.Subscribe]. It blocks on the network if the client does not know the cluster's state yet.
-// If the channel was subscribed before, wake is called at once.
+// Subscribe is as [Hub.Subscribe]. It blocks on the network if the client does not know the cluster's state
+// yet. If the channel was subscribed before, wake is called at once.
 func (s *Shards) Subscribe(channel string, wake func()) *ShardSubscription {
 	sub := &ShardSubscription{shards: s, channel: channel, wake: wake}
 	s.mu.Lock()

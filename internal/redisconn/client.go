@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Base returns the *redis.Client, *redis.ClusterClient or *redis.Ring that a client is, or that it embeds, as wrappers do that add to one.
-// It is nil for a client of another make.
+// Base returns the *redis.Client, *redis.ClusterClient or *redis.Ring that a client is, or that it embeds, as
+// wrappers do that add to one. It is nil for a client of another make.
 func Base(rdb redis.UniversalClient) redis.UniversalClient {
 	switch rdb.(type) {
 	case nil:
@@ -76,8 +76,8 @@ func Node(rdb redis.UniversalClient, key string) (*redis.Client, error) {
 	return nil, fmt.Errorf("%w: %T", ErrNodes, rdb)
 }
 
-// NodeAddr returns the address of the node that a key lives on, if that is known without asking a server. It is empty for a client of one
-// server. It does not block.
+// NodeAddr returns the address of the node that a key lives on, if that is known without asking a server. It
+// is empty for a client of one server. It does not block.
 func NodeAddr(rdb redis.UniversalClient, key string) (addr string, known bool) {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -92,14 +92,16 @@ func NodeAddr(rdb redis.UniversalClient, key string) (addr string, known bool) {
 	return "", false
 }
 
-// ended is a context that has ended. A client returns what it knows all the same, and asks no server for what it does not know.
+// ended is a context that has ended. A client returns what it knows all the same, and asks no server for what
+// it does not know.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// Reload has a cluster client look for the masters anew. Otherwise it may go on dialing a dead one for a minute.
+// Reload has a cluster client look for the masters anew. Otherwise it may go on dialing a dead one for a
+// minute.
 func Reload(rdb redis.UniversalClient) {
 	if c, ok := rdb.(interface{ ReloadState(context.Context) }); ok {
 		c.ReloadState(context.Background())

@@ -14,13 +14,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Dedicated sends what is done apart from callers, such as renewals, on up to poolSize connections of its own for each server, so that a
-// pool that is busy does not delay it. It neither repeats calls nor outlasts their contexts. It is safe for concurrent use.
+// Dedicated sends what is done apart from callers, such as renewals, on up to poolSize connections of its own
+// for each server, so that a pool that is busy does not delay it. It neither repeats calls nor outlasts their
+// contexts. It is safe for concurrent use.
 //
-// Its calls go where those of the caller's client go at that time. A cluster client finds the masters by the servers' answers. A Ring
-// knows its shards itself, and is asked for each call. A client of Sentinels is told of a failover and closes its connections to the old
-// primary, which may be alive and take writes that nobody else sees; Dedicated is not told, and so looks, by [Dedicated.Follow].
-// A client of another type is shared.
+// Its calls go where those of the caller's client go at that time. A cluster client finds the masters by the
+// servers' answers. A Ring knows its shards itself, and is asked for each call. A client of Sentinels is told
+// of a failover and closes its connections to the old primary, which may be alive and take writes that no
+// client else sees; Dedicated is not told, and so looks, by [Dedicated.Follow]. A client of another type is
+// shared.
 type Dedicated struct {
 	rdb      redis.UniversalClient
 	wheel    *wheel.Wheel
@@ -52,7 +54,8 @@ func NewDedicated(rdb redis.UniversalClient, w *wheel.Wheel, poolSize int) *Dedi
 	return d
 }
 
-// Close closes the connections and waits until nothing is under way, or until ctx ends. Closing again waits again.
+// Close closes the connections and waits until nothing is under way, or until ctx ends. Closing again waits
+// again.
 func (d *Dedicated) Close(ctx context.Context) error {
 	first := d.ctx.Err() == nil
 	d.cancel()
@@ -97,7 +100,9 @@ func (d *Dedicated) RunBatch(ctx context.Context, s *scripts.Script, calls []scr
 	return s.RunBatch(ctx, d.shared, calls)
 }
 
-func (d *Dedicated) runOnShards(ctx context.Context, ring *redis.Ring, s *scripts.Script, calls []scripts.Call) []*redis.Cmd {
+func (d *Dedicated) runOnShards(
+	ctx context.Context, ring *redis.Ring, s *scripts.Script, calls []scripts.Call,
+) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, len(calls))
 	shards := make(map[*redis.Client][]int)
 	for i, call := range calls {
@@ -135,9 +140,10 @@ func (d *Dedicated) Reload() {
 // followPatience bounds how long a call waits for the Sentinels to say where the primary is.
 const followPatience = 250 * time.Millisecond
 
-// Follow makes sure that calls from now on go to the primary that a client of Sentinels would connect to now, or not long ago as measured
-// by the leases in question: a thirtieth of one, at most a second. While the Sentinels do not answer, calls go where they went. For other
-// clients it does nothing. It blocks for a question to a Sentinel and a connection, at most a quarter of a second, or until ctx ends.
+// Follow makes sure that calls from now on go to the primary that a client of Sentinels would connect to now,
+// or not long ago as measured by the leases in question: a thirtieth of one, at most a second. While the
+// Sentinels do not answer, calls go where they went. For other clients it does nothing. It blocks for a
+// question to a Sentinel and a connection, at most a quarter of a second, or until ctx ends.
 func (d *Dedicated) Follow(ctx context.Context, lease time.Duration) {
 	c, ok := d.rdb.(*redis.Client)
 	if !ok || c.Options().Addr != sentinelAddr {
@@ -226,8 +232,8 @@ func (n *clone) renewLocked(addr string) {
 	n.client, n.addr = client, addr
 }
 
-// saw learns where the primary is from a connection that of has made, or that was made to see it if of is nil. If the client's other
-// connections lead elsewhere, it is replaced.
+// saw learns where the primary is from a connection that of has made, or that was made to see it if of is
+// nil. If the client's other connections lead elsewhere, it is replaced.
 func (n *clone) saw(of *redis.Client, addr string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -242,8 +248,8 @@ func (n *clone) saw(of *redis.Client, addr string) {
 	}
 }
 
-// look begins to look where the primary is unless one began within maxAge. It returns a channel that is closed when that is known, nil if it
-// is known already.
+// look begins to look where the primary is unless one began within maxAge. It returns a channel that is
+// closed when that is known, nil if it is known already.
 func (n *clone) look(maxAge time.Duration) <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()

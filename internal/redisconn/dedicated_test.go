@@ -71,7 +71,8 @@ func (h countHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A Ring whose shards are replaced is followed to the new ones, and one shard that is away fails its own calls only.
+// A Ring whose shards are replaced is followed to the new ones, and one shard that is away fails its own
+// calls only.
 func TestDedicated_AsksTheRingForTheShard(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}

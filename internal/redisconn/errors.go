@@ -31,17 +31,18 @@ func Refused(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// Migrating reports whether a cluster refused a call because some of its keys have moved to another node already, or are absent, while
-// their slot migrates. Nothing was executed.
+// Migrating reports whether a cluster refused a call because some of its keys have moved to another node
+// already, or are absent, while their slot migrates. Nothing was executed.
 func Migrating(err error) bool {
 	return redis.IsTryAgainError(err) || redis.HasErrorPrefix(err, "Script attempted to access a non local key")
 }
 
-// Transient reports whether the server refused a call for a reason that tends to pass soon, such as a failover, missing replicas, or a slow
-// script. Nothing was executed.
+// Transient reports whether the server refused a call for a reason that tends to pass soon, such as a
+// failover, missing replicas, or a slow script. Nothing was executed.
 func Transient(err error) bool { return Refused(err) && classify(err) == Unavailable }
 
-// Permanent reports whether the server refused a call for a reason that does not pass by itself. It is not worth repeating.
+// Permanent reports whether the server refused a call for a reason that does not pass by itself. It is not
+// worth repeating.
 func Permanent(err error) bool { return Refused(err) && classify(err) != Unavailable }
 
 // IsUnavailable reports whether Redis could not be reached, or says that it cannot serve now.

@@ -14,17 +14,19 @@ type Reply struct {
 	*redis.Cmd
 	SentAt time.Time // before the last attempt was sent; what it did on the server was not done earlier
 
-	// Ambiguous says that a copy of the call was sent and not answered: it may have executed, or may execute yet.
+	// Ambiguous says that a copy of the call was sent and not answered: it may have executed, or may execute
+	// yet.
 	Ambiguous bool
 }
 
-// migrationTimeout bounds for how long a call waits for a slot of a cluster that migrates to another node. It takes milliseconds
-// as a rule, and for ever if its operator forgets it half-way.
+// migrationTimeout bounds for how long a call waits for a slot of a cluster that migrates to another node. It
+// takes milliseconds as a rule, and for ever if its operator forgets it half-way.
 const migrationTimeout = 5 * time.Second
 
-// Retry sends a call that is idempotent by once, which also returns an instant before it was sent, and up to retries times more
-// while a second try may succeed; while the keys of the call are in a slot that migrates, for as long as migrationTimeout. It sends
-// nothing more when ended is closed. It pauses on the wheel, and blocks until an answer or the last failure; once bounds each attempt.
+// Retry sends a call that is idempotent by once, which also returns an instant before it was sent, and up to
+// retries times more while a second try may succeed; while the keys of the call are in a slot that migrates,
+// for as long as migrationTimeout. It sends nothing more when ended is closed. It pauses on the wheel, and
+// blocks until an answer or the last failure; once bounds each attempt.
 func Retry(
 	w *wheel.Wheel, rdb redis.UniversalClient, retries int, ended <-chan struct{}, once func() (*redis.Cmd, time.Time),
 ) (r Reply) {

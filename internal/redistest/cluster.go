@@ -24,7 +24,7 @@ var clusterArgs = []string{
 	"--cluster-allow-replica-migration", "no",
 	"--repl-diskless-sync", "yes",
 	"--repl-diskless-sync-delay", "0",
-	"--repl-ping-replica-period", "1", // a replica that has heard nothing yet is hidden from clients
+	"--repl-ping-replica-period", "1", // a replica without data is hidden from clients
 }
 
 // Cluster is a Redis Cluster of three masters with one replica each.
@@ -34,17 +34,17 @@ type Cluster struct {
 	Masters, Replicas []*Server
 }
 
-// StartCluster starts a cluster and returns once every node sees all slots
-// served and every replica follows its master. A node counts as failed after 2 s;
-// args may say otherwise, as in [Start]. It takes a few seconds.
+// StartCluster starts a cluster and returns once every node sees all slots served and every replica follows
+// its master. A node counts as failed after 2 s; args may change that, as in [Start]. It takes a few seconds
+// and skips the test under -short.
 func StartCluster(tb testing.TB, args ...string) *Cluster {
 	tb.Helper()
 	SkipIfShort(tb)
 	args = slices.Concat(clusterArgs, args)
 	c := &Cluster{}
 	for range masters {
-		c.Masters = append(c.Masters, own(tb, args, ""))
-		c.Replicas = append(c.Replicas, own(tb, args, ""))
+		c.Masters = append(c.Masters, startOwned(tb, args, ""))
+		c.Replicas = append(c.Replicas, startOwned(tb, args, ""))
 	}
 	c.mustForm(tb)
 	return c
@@ -70,7 +70,7 @@ func (c *Cluster) Client(tb testing.TB, opts ...func(*redis.ClusterOptions)) *re
 	return rdb
 }
 
-// Owner returns the node that is master of the key's slot now.
+// Owner returns the node that is now the master of the key's slot.
 func (c *Cluster) Owner(tb testing.TB, key string) *Server {
 	tb.Helper()
 	rdb := c.Client(tb)
@@ -97,14 +97,14 @@ func (c *Cluster) mustForm(tb testing.TB) {
 	}
 }
 
-// form makes a cluster out of single nodes.
+// form joins the single nodes into a cluster.
 func (c *Cluster) form(ctx context.Context) error {
 	var clients []*redis.Client
 	for i, s := range c.Nodes() {
 		rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 		defer rdb.Close()
 		clients = append(clients, rdb)
-		// Different epochs from the start spare the nodes to sort them out.
+		// Distinct epochs from the start spare the nodes from resolving conflicts.
 		if err := rdb.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
 			return err
 		}
@@ -122,7 +122,8 @@ func (c *Cluster) form(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := eachSays(ctx, clients, clusterInfo, "cluster_state:ok", "cluster_known_nodes:"+strconv.Itoa(len(clients))); err != nil {
+	known := "cluster_known_nodes:" + strconv.Itoa(len(clients))
+	if err := awaitReports(ctx, clients, clusterInfo, "cluster_state:ok", known); err != nil {
 		return err
 	}
 	for i, rdb := range clients[masters:] {
@@ -134,7 +135,7 @@ func (c *Cluster) form(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := eachSays(ctx, clients[masters:], replication, "master_link_status:up"); err != nil {
+	if err := awaitReports(ctx, clients[masters:], replication, "master_link_status:up"); err != nil {
 		return err
 	}
 	for i, rdb := range clients {
@@ -145,7 +146,7 @@ func (c *Cluster) form(ctx context.Context) error {
 	return nil
 }
 
-// seesReplicas reports whether a node tells clients of every master's replica.
+// seesReplicas reports whether the node lists the replica of every master to clients.
 func seesReplicas(ctx context.Context, rdb *redis.Client) bool {
 	ranges, err := rdb.ClusterSlots(ctx).Result() //nolint:staticcheck // Redis 6.2 has no CLUSTER SHARDS
 	if err != nil || len(ranges) != masters {
@@ -167,8 +168,11 @@ func replication(ctx context.Context, rdb *redis.Client) (string, error) {
 	return rdb.Info(ctx, "replication").Result()
 }
 
-// eachSays waits until every node's report contains all the words.
-func eachSays(ctx context.Context, clients []*redis.Client, report func(context.Context, *redis.Client) (string, error), words ...string) error {
+// nodeReport asks a node for a report about itself.
+type nodeReport func(context.Context, *redis.Client) (string, error)
+
+// awaitReports waits until every node's report contains all the words.
+func awaitReports(ctx context.Context, clients []*redis.Client, report nodeReport, words ...string) error {
 	for i, rdb := range clients {
 		for _, word := range words {
 			var last string
@@ -184,7 +188,7 @@ func eachSays(ctx context.Context, clients []*redis.Client, report func(context.
 	return nil
 }
 
-// pollUntil waits for what only the servers can tell.
+// pollUntil waits for a state of the servers that no event announces.
 func pollUntil(ctx context.Context, cond func() bool) error {
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()

@@ -2,10 +2,10 @@
 // on loopback, alone, as a Cluster or under Sentinel, and a dialer that loses,
 // delays and cuts what a client sends.
 //
-// Every process it starts belongs to one test, or to the test binary for
-// [Shared], and dies with it: at cleanup by its own pid, and by a signal from
-// the kernel when the test binary itself is killed (Linux). Nothing is ever
-// looked up or ended by name.
+// Every process belongs to one test, or to the test binary for [Shared] and
+// [SharedCluster], and ends with it: at cleanup by its pid, and on Linux by a
+// signal from the kernel if the test binary itself is killed. Processes are
+// never looked up or ended by name.
 //
 // A package whose tests use Redis has this TestMain:
 //
@@ -18,4 +18,7 @@
 //
 // A test that pauses, kills or reconfigures the server starts its own with
 // [Start].
+//
+// With -short, tests that need a Cluster or Sentinel are skipped: starting one
+// takes seconds. Other tests that take seconds call [SkipIfShort].
 package redistest

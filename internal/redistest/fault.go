@@ -27,7 +27,7 @@ const (
 	Refuse
 )
 
-// Loss says how a lost reply looks to the client.
+// Loss says how the client observes a lost reply.
 type Loss int
 
 const (
@@ -58,16 +58,16 @@ type FaultDialer struct {
 	changed   chan struct{} // closed when faults change
 }
 
-// rule loses one coming call, or its reply.
+// rule loses one future call, or its reply.
 type rule struct {
 	match []byte
-	left  int // calls to go, the last of which is the one
+	left  int // matching calls until the rule applies
 	loss  Loss
 	lost  chan struct{}
-	call  chan []byte // of a call that is lost, else nil
+	call  chan []byte // gets the bytes of a lost call; nil if the reply is lost
 }
 
-// Set replaces the faults in force, for new connections and for open ones.
+// Set replaces the current faults, for new and open connections.
 func (d *FaultDialer) Set(faults Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,9 +99,9 @@ func (d *FaultDialer) LoseReply(match string, n int, loss Loss) (lost <-chan str
 	return r.lost
 }
 
-// LoseCall makes the server miss the nth call from now, n >= 1, whose bytes contain match (letter case does not matter). The
-// returned channel gets its bytes, for a test to [Deliver] them later, as a network may. The connection is silent from then on, so the
-// client times out.
+// LoseCall makes the server miss the nth call from now, n >= 1, whose bytes contain match; letter case does
+// not matter. The returned channel gets the bytes of the call, for a test to [Server.Deliver] later, as a
+// network may. From then on the connection is silent, so the client times out.
 func (d *FaultDialer) LoseCall(match string, n int) (call <-chan []byte) {
 	r := &rule{match: bytes.ToLower([]byte(match)), left: n, call: make(chan []byte, 1)}
 	d.mu.Lock()
@@ -156,7 +156,7 @@ func (d *FaultDialer) Dial(ctx context.Context, network, addr string) (net.Conn,
 	return c, nil
 }
 
-// awaitPassage waits while a blackhole swallows the handshake.
+// awaitPassage waits while a blackhole loses the handshake.
 func (d *FaultDialer) awaitPassage(ctx context.Context, network string) error {
 	for {
 		d.mu.Lock()
@@ -180,15 +180,15 @@ func (d *FaultDialer) awaitPassage(ctx context.Context, network string) error {
 	}
 }
 
-// state returns the faults in force and the delays.
+// state returns the current faults and delays.
 func (d *FaultDialer) state() (faults Fault, up, down time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.faults, d.delayUp, d.delayDown
 }
 
-// claim counts a call against the rules and returns the one that falls due.
-func (d *FaultDialer) claim(call []byte) *rule {
+// matchRule counts a call against the rules and returns the rule whose turn it is, or nil.
+func (d *FaultDialer) matchRule(call []byte) *rule {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.rules) == 0 {
@@ -217,8 +217,8 @@ type faultConn struct {
 	net.Conn
 	d *FaultDialer
 
-	// silence is a pipe nobody writes to: reading from it blocks until the
-	// deadline or Close, as reading in a blackhole does.
+	// silence is a pipe without a writer. Reading from it blocks until the deadline or Close, as in a
+	// blackhole.
 	silence, silenceEnd net.Conn
 	done                chan struct{} // closed by Close
 	closing             sync.Once
@@ -227,9 +227,9 @@ type faultConn struct {
 	deafUp   bool
 	deafDown bool
 	reset    bool
-	due      *rule // loses the next bytes from the server
+	due      *rule // loses the next reply
 	readBy   time.Time
-	held     []byte // delayed past the deadline of the read that got it
+	held     []byte // bytes delayed past the deadline of their read
 }
 
 func (c *faultConn) Write(p []byte) (int, error) {
@@ -246,7 +246,7 @@ func (c *faultConn) Write(p []byte) (int, error) {
 	if deaf {
 		return len(p), nil
 	}
-	switch r := c.d.claim(p); {
+	switch r := c.d.matchRule(p); {
 	case r == nil:
 	case r.call != nil:
 		c.mu.Lock()
@@ -301,7 +301,7 @@ func (c *faultConn) Read(p []byte) (int, error) {
 	return n, c.explain("read", err)
 }
 
-// deafen loses what has come and everything after it.
+// deafen loses the bytes just read and all that follow.
 func (c *faultConn) deafen(p []byte) (int, error) {
 	c.mu.Lock()
 	c.deafDown = true
@@ -338,7 +338,7 @@ func (c *faultConn) wait(d time.Duration, deadline time.Time) bool {
 	}
 }
 
-// explain turns the error of a connection that was cut into a reset.
+// explain turns the error of a cut connection into a connection reset.
 func (c *faultConn) explain(op string, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-// faulty returns a client without retries behind a dialer, its connection made.
-func faulty(t *testing.T, opts ...func(*redis.Options)) (*redistest.FaultDialer, *redis.Client) {
+// newFaultyClient returns a connected client without retries behind a dialer.
+func newFaultyClient(t *testing.T, opts ...func(*redis.Options)) (*redistest.FaultDialer, *redis.Client) {
 	t.Helper()
 	d := &redistest.FaultDialer{Timeout: 100 * time.Millisecond}
 	opts = append([]func(*redis.Options){func(o *redis.Options) {
@@ -32,9 +32,9 @@ func TestFaultDialer_Set(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 
-	t.Run("a blackhole up keeps requests from the server", func(t *testing.T) {
+	t.Run("BlackholeUp keeps requests from the server", func(t *testing.T) {
 		t.Parallel()
-		d, rdb := faulty(t)
+		d, rdb := newFaultyClient(t)
 		key := redistest.Name(t)
 		d.Set(redistest.BlackholeUp)
 		require.ErrorIs(t, rdb.Incr(ctx, key).Err(), os.ErrDeadlineExceeded)
@@ -42,9 +42,9 @@ func TestFaultDialer_Set(t *testing.T) {
 		require.ErrorIs(t, rdb.Get(ctx, key).Err(), redis.Nil)
 	})
 
-	t.Run("a blackhole down lets requests execute and loses their replies", func(t *testing.T) {
+	t.Run("BlackholeDown lets requests execute and loses their replies", func(t *testing.T) {
 		t.Parallel()
-		d, rdb := faulty(t)
+		d, rdb := newFaultyClient(t)
 		key := redistest.Name(t)
 		d.Set(redistest.BlackholeDown)
 		require.ErrorIs(t, rdb.Incr(ctx, key).Err(), os.ErrDeadlineExceeded)
@@ -52,7 +52,7 @@ func TestFaultDialer_Set(t *testing.T) {
 		require.Equal(t, "1", rdb.Get(ctx, key).Val())
 	})
 
-	t.Run("in a blackhole even the end of the server stays unseen", func(t *testing.T) {
+	t.Run("BlackholeDown hides even the end of the server", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		d := &redistest.FaultDialer{}
@@ -66,7 +66,7 @@ func TestFaultDialer_Set(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	})
 
-	t.Run("dialing into a blackhole hangs for the timeout", func(t *testing.T) {
+	t.Run("a dial into a blackhole hangs for Timeout", func(t *testing.T) {
 		t.Parallel()
 		d := &redistest.FaultDialer{Timeout: 50 * time.Millisecond}
 		d.Set(redistest.BlackholeDown)
@@ -76,7 +76,7 @@ func TestFaultDialer_Set(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(begin), 50*time.Millisecond)
 	})
 
-	t.Run("a dial that hangs goes through when the blackhole ends", func(t *testing.T) {
+	t.Run("a hanging dial succeeds when the blackhole ends", func(t *testing.T) {
 		t.Parallel()
 		d := &redistest.FaultDialer{}
 		d.Set(redistest.BlackholeUp)
@@ -87,13 +87,13 @@ func TestFaultDialer_Set(t *testing.T) {
 		require.NoError(t, conn.Close())
 	})
 
-	t.Run("refusing concerns new connections only", func(t *testing.T) {
+	t.Run("Refuse affects only new connections", func(t *testing.T) {
 		t.Parallel()
-		d, rdb := faulty(t)
+		d, rdb := newFaultyClient(t)
 		d.Set(redistest.Refuse)
 		require.NoError(t, rdb.Ping(ctx).Err())
 		d.Reset()
-		require.Error(t, rdb.Ping(ctx).Err()) // notices the reset
+		require.Error(t, rdb.Ping(ctx).Err()) // finds the reset
 		require.ErrorIs(t, rdb.Ping(ctx).Err(), syscall.ECONNREFUSED)
 	})
 }
@@ -105,12 +105,12 @@ func TestFaultDialer_LoseReply(t *testing.T) {
 		loss redistest.Loss
 		want error
 	}{
-		"swallowed, the call times out": {redistest.Swallow, os.ErrDeadlineExceeded},
-		"cut, the call sees a reset":    {redistest.Cut, syscall.ECONNRESET},
+		"Swallow makes the call time out": {redistest.Swallow, os.ErrDeadlineExceeded},
+		"Cut makes the call see a reset":  {redistest.Cut, syscall.ECONNRESET},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d, rdb := faulty(t)
+			d, rdb := newFaultyClient(t)
 			key := redistest.Name(t)
 			lost := d.LoseReply("INCR", 2, tc.loss)
 
@@ -118,14 +118,14 @@ func TestFaultDialer_LoseReply(t *testing.T) {
 			require.NoError(t, rdb.Get(ctx, key).Err())
 			require.ErrorIs(t, rdb.Incr(ctx, key).Err(), tc.want)
 			<-lost
-			require.Equal(t, "2", rdb.Get(ctx, key).Val(), "the lost call executed")
+			require.Equal(t, "2", rdb.Get(ctx, key).Val(), "the server executed the call")
 			require.NoError(t, rdb.Incr(ctx, key).Err())
 		})
 	}
 
 	t.Run("go-redis repeats the call unless told otherwise", func(t *testing.T) {
 		t.Parallel()
-		d, rdb := faulty(t, func(o *redis.Options) { o.MaxRetries = 3 })
+		d, rdb := newFaultyClient(t, func(o *redis.Options) { o.MaxRetries = 3 })
 		key := redistest.Name(t)
 		lost := d.LoseReply("incr", 1, redistest.Cut)
 		require.Equal(t, int64(2), rdb.Incr(ctx, key).Val())
@@ -144,7 +144,7 @@ func TestFaultDialer_Delay(t *testing.T) {
 	} {
 		t.Run(name+" makes a call take longer", func(t *testing.T) {
 			t.Parallel()
-			d, rdb := faulty(t)
+			d, rdb := newFaultyClient(t)
 			set(d)
 			begin := time.Now()
 			require.NoError(t, rdb.Ping(ctx).Err())
@@ -152,7 +152,7 @@ func TestFaultDialer_Delay(t *testing.T) {
 		})
 	}
 
-	t.Run("past the deadline the call times out and the bytes come later", func(t *testing.T) {
+	t.Run("bytes delayed past the deadline arrive with a later read", func(t *testing.T) {
 		t.Parallel()
 		d := &redistest.FaultDialer{}
 		conn, err := d.Dial(ctx, "tcp", redistest.Shared(t).Addr())
@@ -189,5 +189,5 @@ func TestFaultDialer_Reset(t *testing.T) {
 	_, err = conn.Write([]byte("PING\r\n"))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.Zero(t, d.Conns())
-	require.NoError(t, conn.Close(), "what the other side resets is still the owner's to close")
+	require.NoError(t, conn.Close(), "Close succeeds after a reset by the other side")
 }

@@ -12,16 +12,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// shared is the one server of the test binary, started by the first Shared.
+// shared is the server of the test binary. The first call of Shared starts it.
 var shared struct {
 	mu     sync.Mutex
 	server *Server
 }
 
-// inMain says that somebody will stop what is shared.
+// inMain is set while Main runs and will stop the shared servers.
 var inMain atomic.Bool
 
-// sharedNodes is the one cluster of the test binary, started by the first SharedCluster.
+// sharedNodes is the cluster of the test binary. The first call of SharedCluster starts it.
 var sharedNodes struct {
 	mu      sync.Mutex
 	cluster *Cluster
@@ -29,22 +29,19 @@ var sharedNodes struct {
 
 var names atomic.Int64
 
-// tryDial is a goroutine of go-redis that a pool starts when a whole pool's worth
-// of dials has failed. It sees that the pool was closed within a second, which is
-// longer than the search for leaks waits.
+// tryDial is a goroutine that a pool of go-redis starts when all its dials have failed. It notices within a
+// second that the pool was closed, which is longer than the search for leaks waits.
 const tryDial = "github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"
 
-// Main runs the tests of a package, stops what [Shared] and [SharedCluster] may have
-// started, fails the run if a goroutine was left behind, and exits. It starts
-// nothing itself. Call it from TestMain.
+// Main runs the tests of a package, stops the servers of [Shared] and [SharedCluster], fails the run if a
+// goroutine is left behind, and exits. It starts nothing itself. Call it from TestMain.
 func Main(m *testing.M, opts ...goleak.Option) {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests of what is logged give a logger
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests of logging pass a logger
 	opts = append(opts, goleak.IgnoreAnyFunction(tryDial))
 	goleak.VerifyTestMain(mainRun{m}, opts...)
 }
 
-// mainRun puts the end of the shared server between the tests and the search
-// for leaks.
+// mainRun stops the shared servers after the tests and before the search for leaks.
 type mainRun struct{ m *testing.M }
 
 func (r mainRun) Run() int {
@@ -53,10 +50,9 @@ func (r mainRun) Run() int {
 	return r.m.Run()
 }
 
-// Shared returns the server that all tests of this binary share. It is started
-// by the first call. Tests keep apart by prefixing every key and channel with
-// [Name], so they can run in parallel; they must neither pause nor flush it. The
-// binary's TestMain must call [Main].
+// Shared returns the server that all tests of this binary share. The first call starts it. Tests keep apart
+// by prefixing every key and channel with [Name], so they can run in parallel; they must not pause or flush
+// it. The binary's TestMain must call [Main].
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	s, err := sharedServer()
@@ -72,13 +68,13 @@ func sharedServer() (*Server, error) {
 	if shared.server != nil {
 		return shared.server, nil
 	}
-	s, err := launchForAll(nil)
+	s, err := launchShared(nil)
 	shared.server = s
 	return s, err
 }
 
-// SharedCluster returns the cluster that all tests of this binary share, as [Shared]
-// does the server, under the same rules.
+// SharedCluster returns the cluster that all tests of this binary share, under the rules of [Shared]. Like
+// [StartCluster] it skips the test under -short.
 func SharedCluster(tb testing.TB) *Cluster {
 	tb.Helper()
 	SkipIfShort(tb)
@@ -88,9 +84,9 @@ func SharedCluster(tb testing.TB) *Cluster {
 		return sharedNodes.cluster
 	}
 	c := &Cluster{}
-	sharedNodes.cluster = c // also if it fails, so that its processes are stopped
+	sharedNodes.cluster = c // also on failure, so that its processes are stopped
 	for i := range 2 * masters {
-		s, err := launchForAll(clusterArgs)
+		s, err := launchShared(clusterArgs)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -104,10 +100,10 @@ func SharedCluster(tb testing.TB) *Cluster {
 	return c
 }
 
-// launchForAll launches a server that ends with the binary.
-func launchForAll(args []string) (*Server, error) {
+// launchShared launches a server that ends with the binary.
+func launchShared(args []string) (*Server, error) {
 	if !inMain.Load() {
-		return nil, fmt.Errorf("redistest: what is shared needs a TestMain that calls redistest.Main")
+		return nil, fmt.Errorf("redistest: shared servers need a TestMain that calls redistest.Main")
 	}
 	dir, err := os.MkdirTemp("", "redistest")
 	if err != nil {
@@ -139,9 +135,8 @@ func stopShared() {
 	shared.server, sharedNodes.cluster = nil, nil
 }
 
-// Name returns a name no other call in this binary returns, made from the
-// test's name. It holds neither braces nor glob characters, so it can be used
-// whole, in a hash tag or in a pattern.
+// Name returns a name made from the test's name that no other call in this binary returns. It holds no braces
+// or glob characters, so it can be used whole, in a hash tag or in a pattern.
 func Name(tb testing.TB) string {
 	tame := strings.Map(func(r rune) rune {
 		if strings.ContainsRune("{}*?[]\\ ", r) {

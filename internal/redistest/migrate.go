@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Migration is a slot of a cluster on its way from one master to another.
+// Migration is a slot of a cluster that moves from one master to another.
 type Migration struct {
 	tb       testing.TB
 	slot     int
@@ -17,8 +17,9 @@ type Migration struct {
 	masters  []*redis.Client
 }
 
-// Migrate begins to move the slot of a key to another master, as resharding does. Until Finish, calls with keys that are absent are
-// sent on to the new master, and those with some keys that are there and some that are not are refused with TRYAGAIN.
+// Migrate begins to move the slot of a key to another master, as resharding does. Until Finish, calls with
+// absent keys are redirected to the new master, and calls with some present and some absent keys are refused
+// with TRYAGAIN.
 func (c *Cluster) Migrate(tb testing.TB, key string) *Migration {
 	tb.Helper()
 	m := &Migration{tb: tb}
@@ -46,7 +47,7 @@ func (c *Cluster) Migrate(tb testing.TB, key string) *Migration {
 	return m
 }
 
-// Finish moves the keys that are left, and gives the slot to its new master.
+// Finish moves the remaining keys and assigns the slot to its new master.
 func (m *Migration) Finish() {
 	m.tb.Helper()
 	ctx := context.Background()
@@ -63,7 +64,7 @@ func (m *Migration) Finish() {
 	}
 }
 
-// Move moves some keys of the slot.
+// Move moves the given keys of the slot.
 func (m *Migration) Move(keys ...string) {
 	m.tb.Helper()
 	host, port, _ := strings.Cut(m.to.Options().Addr, ":")

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// sysProcAttr makes the kernel kill the child when the thread that started it
-// ends, hence also when the test binary is killed.
+// sysProcAttr makes the kernel kill the child when the thread that started it ends, and so when the test
+// binary is killed.
 func sysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

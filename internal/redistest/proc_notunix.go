@@ -4,7 +4,7 @@ package redistest
 
 import "syscall"
 
-// Sending these fails: there is no way to pause a process here.
+// Sending these fails: processes cannot be paused here.
 const (
 	sigStop     = syscall.Signal(-1)
 	sigContinue = syscall.Signal(-1)

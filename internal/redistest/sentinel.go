@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// MasterName is the name under which the Sentinels of a test know the primary.
+// MasterName is the name of the primary in the Sentinels' configuration.
 const MasterName = "main"
 
 const (
@@ -29,19 +29,19 @@ type Sentinel struct {
 	Sentinels []*Server
 }
 
-// StartSentinel starts the servers and their Sentinels and returns once all of
-// them know each other. A primary counts as down after 1 s; two Sentinels must agree.
-// Each of args is one word of the command line of the data servers.
+// StartSentinel starts the servers and their Sentinels and returns once all of them know each other. A
+// primary counts as down after 1 s; two Sentinels must agree. Each of args is one word of the command line of
+// the data servers. It takes a few seconds and skips the test under -short.
 func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	tb.Helper()
 	SkipIfShort(tb)
 	ctx, cancel := context.WithTimeout(context.Background(), formTimeout)
 	defer cancel()
 	args = append([]string{"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"}, args...)
-	g := &Sentinel{Primary: own(tb, args, "")}
+	g := &Sentinel{Primary: startOwned(tb, args, "")}
 	host, port, _ := strings.Cut(g.Primary.Addr(), ":")
 	for range replicas {
-		g.Replicas = append(g.Replicas, own(tb, append([]string{"--replicaof", host, port}, args...), ""))
+		g.Replicas = append(g.Replicas, startOwned(tb, append([]string{"--replicaof", host, port}, args...), ""))
 	}
 	conf := strings.Join([]string{
 		fmt.Sprintf("sentinel monitor %s %s %s 2", MasterName, host, port),
@@ -50,10 +50,10 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 		"",
 	}, "\n")
 	for range sentinels {
-		g.Sentinels = append(g.Sentinels, own(tb, nil, conf))
+		g.Sentinels = append(g.Sentinels, startOwned(tb, nil, conf))
 	}
-	if err := g.settle(ctx); err != nil {
-		tb.Fatalf("redistest: settle the Sentinels: %v", err)
+	if err := g.awaitReady(ctx); err != nil {
+		tb.Fatalf("redistest: start the Sentinels: %v", err)
 	}
 	return g
 }
@@ -70,19 +70,22 @@ func (g *Sentinel) Client(tb testing.TB, opts ...func(*redis.FailoverOptions)) *
 	return rdb
 }
 
-// Isolate cuts the primary off from the Sentinels and its replicas, and from whoever connects from now on. Connections that clients have
-// go on: to them it looks alive. The Sentinels promote a replica. It returns a client of the old primary.
+// Isolate disconnects the primary from the Sentinels and its replicas, and refuses new connections to it.
+// Existing connections of clients go on, so the primary looks alive to them. The Sentinels promote a replica.
+// Isolate returns a client of the old primary.
 func (g *Sentinel) Isolate(tb testing.TB) (old *redis.Client) {
 	tb.Helper()
 	ctx := context.Background()
-	old = g.Primary.Client(tb, func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize, o.MaxRetries = 1, -1, -1 })
+	old = g.Primary.Client(tb, func(o *redis.Options) {
+		o.PoolSize, o.PipelinePoolSize, o.MaxRetries = 1, -1, -1
+	})
 	check := func(err error) {
 		tb.Helper()
 		if err != nil {
 			tb.Fatalf("redistest: isolate the primary: %v", err)
 		}
 	}
-	check(old.Do(ctx, "acl", "setuser", "default", "off").Err()) // for new connections
+	check(old.Do(ctx, "acl", "setuser", "default", "off").Err()) // refuses new connections
 	clients, err := old.ClientList(ctx).Result()
 	check(err)
 	for line := range strings.Lines(clients) {
@@ -98,7 +101,7 @@ func (g *Sentinel) Isolate(tb testing.TB) (old *redis.Client) {
 	return old
 }
 
-// AwaitFailover returns when every Sentinel knows another primary than the first.
+// AwaitFailover waits until every Sentinel reports another primary than the first.
 func (g *Sentinel) AwaitFailover(tb testing.TB) {
 	tb.Helper()
 	for _, s := range g.Sentinels {
@@ -111,12 +114,12 @@ func (g *Sentinel) AwaitFailover(tb testing.TB) {
 	}
 }
 
-// settle waits until the replicas follow and every Sentinel knows all the rest.
-func (g *Sentinel) settle(ctx context.Context) error {
+// awaitReady waits until the replicas follow and every Sentinel knows all other servers.
+func (g *Sentinel) awaitReady(ctx context.Context) error {
 	for _, s := range g.Replicas {
 		rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 		defer rdb.Close()
-		if err := eachSays(ctx, []*redis.Client{rdb}, replication, "master_link_status:up"); err != nil {
+		if err := awaitReports(ctx, []*redis.Client{rdb}, replication, "master_link_status:up"); err != nil {
 			return err
 		}
 	}
@@ -137,8 +140,8 @@ func (g *Sentinel) settle(ctx context.Context) error {
 	return nil
 }
 
-// sentinelLine writes the configuration, unless an earlier run left it, which a
-// Sentinel keeps up to date itself.
+// sentinelLine writes the configuration unless an earlier run left one, since a Sentinel keeps its file up to
+// date itself.
 func (s *Server) sentinelLine() ([]string, error) {
 	path := filepath.Join(s.dir, "sentinel.conf")
 	if _, err := os.Stat(path); err != nil || !s.logged("Sentinel ID is") {

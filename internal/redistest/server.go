@@ -49,11 +49,11 @@ type Server struct {
 // fails: it is never skipped.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	return own(tb, args, "")
+	return startOwned(tb, args, "")
 }
 
-// own launches a server that ends with the test.
-func own(tb testing.TB, args []string, conf string) *Server {
+// startOwned launches a server that ends with the test.
+func startOwned(tb testing.TB, args []string, conf string) *Server {
 	tb.Helper()
 	s, err := launch(tb.TempDir(), args, conf)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Server) Client(tb testing.TB, opts ...func(*redis.Options)) *redis.Clie
 	return rdb
 }
 
-// Deliver sends the server the bytes of calls, on a connection of their own, and returns once it has executed them.
+// Deliver sends the bytes of calls on a connection of its own, and returns once the server has executed them.
 func (s *Server) Deliver(tb testing.TB, calls []byte) {
 	tb.Helper()
 	conn, err := net.Dial("tcp", s.Addr())
@@ -167,8 +167,7 @@ func (s *Server) end() {
 	s.proc = nil
 }
 
-// launch starts a server, on another port whenever somebody else was quicker
-// to take the one it chose.
+// launch starts a server. It tries another port if another process takes the chosen one first.
 func launch(dir string, args []string, conf string) (*Server, error) {
 	for range portTries {
 		s := &Server{dir: dir, args: args, conf: conf, port: freePort()}
@@ -183,9 +182,8 @@ func launch(dir string, args []string, conf string) (*Server, error) {
 	return nil, fmt.Errorf("redistest: no free port after %d tries", portTries)
 }
 
-// freePort picks a port nobody listens on. It and the cluster bus, 10000 above,
-// stay below the range from which kernels take the ports of outgoing connections,
-// so that a killed server finds its ports free when it comes back.
+// freePort picks a port that no process listens on. The port and the cluster bus, 10000 above, stay below the
+// range of outgoing connections, so that a killed server finds its ports free when it restarts.
 func freePort() int {
 	for {
 		port := 12000 + rand.IntN(10000)
@@ -227,7 +225,8 @@ type process struct {
 func (s *Server) spawn() (*process, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		return nil, errors.New("redistest: redis-server is not on PATH: install Redis 6.2 or later (Debian: apt-get install redis-server redis-sentinel; macOS: brew install redis)")
+		return nil, errors.New("redistest: redis-server is not on PATH: install Redis 6.2 or later " +
+			"(Debian: apt-get install redis-server redis-sentinel; macOS: brew install redis)")
 	}
 	log, err := os.Create(s.logPath())
 	if err != nil {
@@ -252,7 +251,7 @@ func (s *Server) spawn() (*process, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // a killed process reports its signal, as intended
+			_ = cmd.Wait() // a killed process reports its signal
 		}
 	}()
 	if err := <-started; err != nil {
@@ -277,8 +276,8 @@ func (s *Server) commandLine() ([]string, error) {
 	return append(line, s.args...), nil
 }
 
-// awaitReady waits until this process, not whoever else may hold the port,
-// says that it accepts connections, and then until it answers a PING.
+// awaitReady waits until this process, rather than another one on the port, logs that it accepts connections,
+// and then until it answers a PING.
 func (s *Server) awaitReady(p *process) error {
 	deadline := time.NewTimer(startTimeout)
 	defer deadline.Stop()

@@ -94,7 +94,7 @@ func TestServer_Restart(t *testing.T) {
 		args []string
 		want int64
 	}{
-		"without persistence the data is gone": {nil, 0},
+		"without persistence the data is lost": {nil, 0},
 		"with an append-only file it is kept":  {[]string{"--appendonly", "yes", "--appendfsync", "always"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,15 +122,15 @@ func TestShared(t *testing.T) {
 	require.Same(t, redistest.Shared(t), redistest.Shared(t))
 	require.NoError(t, redistest.Shared(t).Client(t).Ping(t.Context()).Err())
 	require.NotEqual(t, redistest.Name(t), redistest.Name(t))
-	t.Run("names {are} tame * enough", func(t *testing.T) {
-		require.Regexp(t, `^TestShared/names__are__tame___enough:\d+$`, redistest.Name(t))
+	t.Run("replaces {braces} and * characters", func(t *testing.T) {
+		require.Regexp(t, `^TestShared/replaces__braces__and___characters:\d+$`, redistest.Name(t))
 	})
 }
 
 const childEnv = "REDISTEST_CHILD"
 
-// A test binary that is killed leaves no server behind: a copy of this one
-// starts a server, says which, and is killed.
+// A killed test binary leaves no server behind. A copy of this binary starts a server, prints its pid, and is
+// killed.
 func TestStart_ServerDiesWithTheTestBinary(t *testing.T) {
 	if os.Getenv(childEnv) != "" {
 		fmt.Printf("server %d\n", redistest.Start(t).PID())

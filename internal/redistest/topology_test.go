@@ -11,8 +11,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-// eventually polls for what only the servers can tell.
-func eventually(t *testing.T, what string, cond func() bool) {
+// awaitTrue polls for a state of the servers that no event announces.
+func awaitTrue(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()
@@ -21,7 +21,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 		select {
 		case <-poll.C:
 		case <-deadline:
-			require.Fail(t, "never happened: "+what)
+			require.Fail(t, what+" did not happen")
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestStartCluster(t *testing.T) {
 	// A replica takes over when its master dies.
 	owner := c.Owner(t, "a")
 	owner.Kill()
-	eventually(t, "the failover", func() bool {
+	awaitTrue(t, "the failover", func() bool {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		return rdb.Set(ctx, "a", "again", 0).Err() == nil
@@ -60,14 +60,14 @@ func TestStartSentinel(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(2), n)
 
-	// A Sentinel that restarts remembers.
+	// A restarted Sentinel remembers the primary.
 	g.Sentinels[0].Restart(t)
 
 	g.Primary.Kill()
-	eventually(t, "the failover", func() bool { return rdb.Set(ctx, "a", "2", 0).Err() == nil })
+	awaitTrue(t, "the failover", func() bool { return rdb.Set(ctx, "a", "2", 0).Err() == nil })
 	s := redis.NewSentinelClient(&redis.Options{Addr: g.Sentinels[0].Addr()})
 	defer s.Close()
-	eventually(t, "the restarted Sentinel knows the new primary", func() bool {
+	awaitTrue(t, "the restarted Sentinel knows the new primary", func() bool {
 		addr, err := s.GetMasterAddrByName(ctx, redistest.MasterName).Result()
 		return err == nil && addr[0]+":"+addr[1] != g.Primary.Addr()
 	})

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// User gives a user of the server these rights, as ACL SETUSER words them, and returns what makes a client log in as that user. Beside
-// them it has what ACL SETUSER gives: no commands, no keys and no channels.
+// User creates a user with the given rights, in the words of ACL SETUSER, and returns an option that makes a
+// client log in as that user. Without rights the user has no commands, keys or channels.
 func (s *Server) User(tb testing.TB, name string, rights ...string) func(*redis.Options) {
 	tb.Helper()
 	admin := redis.NewClient(&redis.Options{Addr: s.Addr()})

@@ -11,7 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Patience bounds what a test waits for; nothing is expected to take that long.
+// Patience bounds every wait of a test. No wait is expected to take that long.
 const Patience = 30 * time.Second
 
 // Wheel returns a wheel that is stopped with the test.
@@ -37,19 +37,19 @@ func Within(tb testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// Poll looks every few milliseconds until cond holds, and fails the test when its patience is over. It is for states of Redis that
-// announce themselves to nobody.
+// Poll checks cond every few milliseconds until it holds, and fails the test after Patience. It is for states
+// of Redis that no event announces.
 func Poll(tb testing.TB, cond func() bool) {
 	tb.Helper()
 	w, ctx := Wheel(tb), Within(tb, Patience)
 	for !cond() {
 		if err := w.Sleep(ctx, 5*time.Millisecond); err != nil {
-			tb.Fatalf("the awaited state did not come: %v", err)
+			tb.Fatalf("the awaited state was not reached: %v", err)
 		}
 	}
 }
 
-// SkipIfShort skips a test that takes seconds, if the tests run with -short.
+// SkipIfShort skips a test that takes seconds when the tests run with -short.
 func SkipIfShort(tb testing.TB) {
 	tb.Helper()
 	if testing.Short() {
@@ -57,7 +57,7 @@ func SkipIfShort(tb testing.TB) {
 	}
 }
 
-// CloseWith closes something with the test, which fails if that takes longer than its patience.
+// CloseWith calls closing when the test ends, which fails if that takes longer than Patience.
 func CloseWith(tb testing.TB, closing func(context.Context) error) {
 	tb.Helper()
 	tb.Cleanup(func() {
@@ -69,7 +69,7 @@ func CloseWith(tb testing.TB, closing func(context.Context) error) {
 	})
 }
 
-// Scale returns how many of something a test makes: few, or if the environment variable is set, as many as that says.
+// Scale returns few, or the number in the environment variable if it is set.
 func Scale(tb testing.TB, env string, few int) (n int, full bool) {
 	tb.Helper()
 	many := os.Getenv(env)
@@ -83,7 +83,7 @@ func Scale(tb testing.TB, env string, few int) (n int, full bool) {
 	return n, true
 }
 
-// Each calls f for 0 to n-1 on 64 goroutines and fails the test with the first error of each.
+// Each calls f for 0 to n-1 on 64 goroutines and fails the test if a call returns an error.
 func Each(tb testing.TB, n int, f func(i int) error) {
 	tb.Helper()
 	const goroutines = 64

@@ -44,7 +44,9 @@ func (s *Script) RunBatch(ctx context.Context, c Pipeliner, calls []Call) []*red
 }
 
 // send pipelines the calls at the given indexes and stores their commands.
-func (s *Script) send(ctx context.Context, c Pipeliner, calls []Call, cmds []*redis.Cmd, indexes []int, verb, payload string) {
+func (s *Script) send(
+	ctx context.Context, c Pipeliner, calls []Call, cmds []*redis.Cmd, indexes []int, verb, payload string,
+) {
 	if len(indexes) == 0 {
 		return
 	}
@@ -67,8 +69,9 @@ func (s *Script) send(ctx context.Context, c Pipeliner, calls []Call, cmds []*re
 	})
 }
 
-// exec sends a pipeline. Afterwards each of its commands has an answer or an error. go-redis leaves commands without either when the
-// server refuses the set-up of the connection, such as AUTH or SELECT; then the error of the pipeline is theirs.
+// exec sends a pipeline. Afterwards each of its commands has an answer or an error. go-redis leaves commands
+// without either when the server refuses the set-up of the connection, such as AUTH or SELECT; then the error
+// of the pipeline is theirs.
 func exec(ctx context.Context, pipe redis.Pipeliner, cmds iter.Seq[*redis.Cmd]) {
 	_, err := pipe.Exec(ctx)
 	if err == nil {

@@ -1,62 +1,68 @@
 --[[
-Serves a fair semaphore: takes back what leaves, grants the requests that fit and enters those that wait, and assigns free permits in
-order of arrival. A request is known by its first id, so that a second execution finds what the first did.
+Serves a fair semaphore: removes ids that leave, grants requests that fit, queues those that wait, and assigns
+free permits in order of arrival. The first id of a request identifies it, so that a repeated call finds what
+the first one did.
 
-What is assigned to a request that waited stands in leases until its process claims it, by a call with the same ids, and no longer than
-the process counts as alive: then it is taken back, and the next in line gets it.
+Permits assigned to a queued request stand in leases until its process claims them by a call with the same
+ids. An assignment ends when the process no longer counts as alive; then its permits are reclaimed for the
+next request.
 
-KEYS     1 permits (string: free permits)   2 leases (zset: permit id -> the instant, ms, at which its lease ends)
-         3 queue (zset: request -> place)   4 alive (zset: request -> the instant, ms, until which its process counts as alive without
-         asking again)   5 needs (hash: request -> its process, 32 bytes,
-         and the ids of its permits, 16 bytes each)   6 fence (string: the last token)
-ARGV     1 PUBLISH or SPUBLISH   2 channel prefix   3 for how long a process counts as alive, ms   4 process, 32 bytes
-         5 how long the fence is kept, ms   6 number of ids that leave   their ids
+KEYS     1 permits (string: free permits)
+         2 leases (zset: permit id -> the instant, ms, at which its lease ends)
+         3 queue (zset: request -> position)
+         4 alive (zset: request -> the instant, ms, until which its process counts as alive without another look)
+         5 needs (hash: request -> its process, 32 bytes, and the ids of its permits, 16 bytes each)
+         6 fence (string: the last token)
+ARGV     1 PUBLISH or SPUBLISH   2 channel prefix   3 how long a process counts as alive, ms
+         4 process, 32 bytes
+         5 expiry of the fence, ms   6 number of ids that leave   their ids
          and per request   lease, ms   1 if it waits else 0   number of permits   their ids
-Returns  {{per id that leaves 1 if it was held else 0}, 1 if the permits were ever set else 0, free, held, ms to the next end of a
-         lease or -1, then per request its token or 0}; held and the next end are told only if a request has no token
+Returns  {{per id that leaves 1 if it was held else 0}, 1 if the permits were ever set else 0, free, held,
+         ms to the next end of a lease or -1, then per request its token or 0};
+         held and the next end are set only if a request has no token
 Errors   WRONGKIND the key, or the fence, holds no number
 ]]
 local permits, leases, queue, alive, needs, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local verb, channel, alive_ms, process, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local first_leaving, leaving = 7, tonumber(ARGV[6])
+-- include: clock
 -- include: forever
-local time = redis.call('TIME')
-local clock = time[1] * 1000000 + time[2]
+local clock = clock_micros()
 local now = math.floor(clock / 1000)
 
 -- include: read_fence
 -- include: read_permits
-local places = redis.call('ZCARD', queue)
--- include: count_over
+local queued = redis.call('ZCARD', queue)
+-- include: count_expired
 
--- What leaves is held, or stands in the queue, or neither.
-local removed, held_leaving, line = {}, {}, places
+-- An id that leaves is held, or is that of a queued request, or neither.
+local removed, held_leaving, stay_queued = {}, {}, queued
 for j = 1, leaving do
   local id = ARGV[first_leaving + j - 1]
   local ends = redis.call('ZSCORE', leases, id)
   removed[j] = ends and tonumber(ends) > now and 1 or 0
   if removed[j] == 1 then
     held_leaving[#held_leaving + 1] = id
-  elseif places > 0 and redis.call('ZSCORE', queue, id) then
-    line = line - 1
+  elseif queued > 0 and redis.call('ZSCORE', queue, id) then
+    stay_queued = stay_queued - 1
   end
 end
 if stored then
-  free = free + over + #held_leaving
+  free = free + expired + #held_leaving
 end
 
--- What becomes of each request: it is held already, granted at once because the line is empty, entered in the line, or refused.
+-- A request is held already, or granted at once because the queue is empty, or to be queued, or not granted.
 local requests, entering, i = {}, 0, first_leaving + leaving
 while ARGV[i] do
-  local n, first = tonumber(ARGV[i + 2]), i + 3
-  local request = {id = ARGV[first], lease = ARGV[i], n = n, first = first, last = first + n - 1}
+  local lease, waits, n, first = ARGV[i], ARGV[i + 1] == '1', tonumber(ARGV[i + 2]), i + 3
+  local request = {id = ARGV[first], lease = lease, n = n, first = first, last = first + n - 1}
   local ends = tonumber(redis.call('ZSCORE', leases, request.id) or 0)
   if ends > now then
     request.ends = ends
-  elseif stored and line == 0 and entering == 0 and n <= free then
+  elseif stored and stay_queued == 0 and entering == 0 and n <= free then
     request.granted = true
     free = free - n
-  elseif stored and ARGV[i + 1] == '1' then
+  elseif stored and waits then
     request.enters = true
     entering = entering + 1
   end
@@ -64,83 +70,95 @@ while ARGV[i] do
   i = first + n
 end
 
--- Calls that change nothing prove that what follows the first write is not refused. What gives permits back must also pass where memory
--- is short: after a ZREM it does.
-local waiting = places > 0 or entering > 0
-if leaving > 0 then
-  redis.call('ZREM', leases, '')
-end
-if waiting then
-  redis.call('ZSCORE', alive, '')
-  redis.call('ZREVRANGE', queue, 0, 0)
-  redis.call('ZRANGE', queue, 0, 0)
-  redis.call('HGET', needs, '')
-end
+local uses_queue = queued > 0 or entering > 0
 local held, next_end = 0, forever
-if waiting or #requests > 0 then
-  held = redis.call('ZCARD', leases)
-  next_end = tonumber(redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or forever)
-  redis.call('ZADD', leases, 'XX', 0, '')
-end
-if waiting then
-  redis.call('ZREM', queue, '')
-  redis.call('ZREM', alive, '')
-  redis.call('HDEL', needs, '')
-end
-if entering > 0 then
-  redis.call('HSET', needs, '', '')
-  redis.call('HDEL', needs, '')
-end
-if stored then
-  redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
+
+-- prove_writes makes each call that follows the first write once so that it changes nothing: what Redis would
+-- refuse, it refuses here. After a ZREM, Redis also accepts writes while memory is short: a release must pass
+-- then.
+local function prove_writes()
+  if leaving > 0 then
+    redis.call('ZREM', leases, '')
+  end
+  if uses_queue then
+    redis.call('ZSCORE', alive, '')
+    redis.call('ZREVRANGE', queue, 0, 0)
+    redis.call('ZRANGE', queue, 0, 0)
+    redis.call('HGET', needs, '')
+  end
+  if uses_queue or #requests > 0 then
+    held = redis.call('ZCARD', leases)
+    local after_now = redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    next_end = tonumber(after_now[2] or forever)
+    redis.call('ZADD', leases, 'XX', 0, '')
+  end
+  if uses_queue then
+    redis.call('ZREM', queue, '')
+    redis.call('ZREM', alive, '')
+    redis.call('HDEL', needs, '')
+  end
+  if entering > 0 then
+    redis.call('HSET', needs, '', '')
+    redis.call('HDEL', needs, '')
+  end
 end
 
-if over > 0 then
-  redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
-end
-for from = 1, #held_leaving, 1000 do
-  redis.call('ZREM', leases, unpack(held_leaving, from, math.min(from + 999, #held_leaving)))
-end
-held = held - over - #held_leaving
-
-local function remove_place(request)
-  redis.call('ZREM', queue, request)
-  redis.call('ZREM', alive, request)
-  redis.call('HDEL', needs, request)
+local function store_free()
+  if stored then
+    redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
+  end
 end
 
--- enter gives a request a place, or keeps the one it has.
-local function enter(request)
+local function remove_leases()
+  if expired > 0 then
+    redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
+  end
+  for from = 1, #held_leaving, 1000 do
+    redis.call('ZREM', leases, unpack(held_leaving, from, math.min(from + 999, #held_leaving)))
+  end
+  held = held - expired - #held_leaving
+end
+
+local function dequeue(id)
+  redis.call('ZREM', queue, id)
+  redis.call('ZREM', alive, id)
+  redis.call('HDEL', needs, id)
+end
+
+-- enqueue queues a request. One that is queued keeps its position.
+local function enqueue(request)
   redis.call('HSET', needs, request.id, process .. table.concat(ARGV, '', request.first, request.last))
-  local last_place = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
-  redis.call('ZADD', queue, 'NX', last_place + 1, request.id)
+  local last_position = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
+  redis.call('ZADD', queue, 'NX', last_position + 1, request.id)
   redis.call('ZADD', alive, string.format('%.0f', now + alive_ms), request.id)
 end
 
--- assign gives free permits to those that came first, and passes over those that are not alive. Half a millisecond marks what was
--- assigned and not claimed yet. It waits no longer for a claim than a process counts as alive.
-local assigned = {}
-local function assign()
+-- assign_free assigns free permits to the first requests of the queue. It drops those whose process is no
+-- longer alive. An assignment that is not claimed yet ends at half a millisecond, no later than its process
+-- counts as alive.
+local is_assigned = {}
+local function assign_free()
   while true do
-    local request = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not request then
+    local id = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not id then
       return
     end
-    local need = redis.call('HGET', needs, request)
-    local lives_until = math.min(tonumber(redis.call('ZSCORE', alive, request) or 0), now + alive_ms)
-    local n = lives_until > now and need and #need / 16 - 2 or 0
+    local need = redis.call('HGET', needs, id)
+    local alive_until = math.min(tonumber(redis.call('ZSCORE', alive, id) or 0), now + alive_ms)
+    local n = alive_until > now and need and #need / 16 - 2 or 0
     if n > free then
       return
     end
     free, held = free - n, held + n
     for j = 1, n do
-      redis.call('ZADD', leases, string.format('%.0f', lives_until) .. '.5', string.sub(need, 17 + 16 * j, 32 + 16 * j))
+      local permit = string.sub(need, 17 + 16 * j, 32 + 16 * j)
+      redis.call('ZADD', leases, string.format('%.0f', alive_until) .. '.5', permit)
     end
     if n > 0 then
-      next_end = math.min(next_end, lives_until)
-      assigned[request] = true
+      next_end = math.min(next_end, alive_until)
+      is_assigned[id] = true
     end
-    remove_place(request)
+    dequeue(id)
     local owner = need and string.sub(need, 1, 32)
     if n > 0 and owner ~= process then
       redis.pcall(verb, channel .. ':' .. owner, n) -- a hint must not fail the call
@@ -148,49 +166,62 @@ local function assign()
   end
 end
 
-if waiting then
+-- serve_queue removes what leaves, queues what waits, and assigns what is free.
+local function serve_queue()
   for j = 1, leaving do
-    remove_place(ARGV[first_leaving + j - 1])
+    dequeue(ARGV[first_leaving + j - 1])
   end
   for _, request in ipairs(requests) do
     if request.enters then
-      enter(request)
+      enqueue(request)
     end
   end
-  assign()
-  if stored then
-    redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
+  assign_free()
+  store_free()
+end
+
+-- write_leases writes the lease of a granted request, or of an assigned one that is claimed by this call. It
+-- does not shorten a lease that was claimed before: this may be a late copy.
+local function write_leases(request)
+  local ends = string.format('%.0f', now + request.lease)
+  local claimed_before = request.ends and request.ends % 1 == 0
+  for j = request.first, request.last do
+    if claimed_before then
+      redis.call('ZADD', leases, 'XX', 'GT', ends, ARGV[j])
+    else
+      redis.call('ZADD', leases, ends, ARGV[j])
+    end
+  end
+  if request.granted then
+    held, next_end = held + request.n, math.min(next_end, ends)
   end
 end
 
--- Leases of what was granted, or assigned and is claimed now. One that was claimed before is not made shorter: this may be a late copy.
-local tokens, token, complete = {}, math.max(last_token, clock - 1), true
+prove_writes()
+store_free()
+remove_leases()
+if uses_queue then
+  serve_queue()
+end
+
+local first_token = math.max(last_token, clock - 1)
+local tokens, token, all_granted = {}, first_token, true
 for k, request in ipairs(requests) do
   tokens[k] = 0
-  if request.ends or request.granted or assigned[request.id] then
+  if request.ends or request.granted or is_assigned[request.id] then
     token = token + 1
     tokens[k] = token
-    local ends = string.format('%.0f', now + request.lease)
-    for j = request.first, request.last do
-      if request.ends and request.ends % 1 == 0 then
-        redis.call('ZADD', leases, 'XX', 'GT', ends, ARGV[j])
-      else
-        redis.call('ZADD', leases, ends, ARGV[j])
-      end
-    end
-    if request.granted then
-      held, next_end = held + request.n, math.min(next_end, ends)
-    end
+    write_leases(request)
   else
-    complete = false
+    all_granted = false
   end
 end
-if token > math.max(last_token, clock - 1) then
+if token > first_token then
   redis.call('SET', fence, string.format('%.0f', token), 'PX', fence_ms)
 end
 
-local reply = {removed, stored and 1 or 0, free, complete and 0 or held, -1}
-if not complete and next_end ~= forever then
+local reply = {removed, stored and 1 or 0, free, all_granted and 0 or held, -1}
+if not all_granted and next_end ~= forever then
   reply[5] = math.max(math.ceil(next_end - now), 0)
 end
 for _, granted in ipairs(tokens) do

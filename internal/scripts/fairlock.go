@@ -1,11 +1,13 @@
 package scripts
 
-// The fair lock, on Redisson's wire form: the plain lock's hash, a list of the ids that wait in order of arrival, and by when each
-// of them counts as gone. That instant is Redisson's: minutes away, and further with every place in the line. A waiter of this
-// library says every few seconds that it is alive, in a key that Redisson does not know, and is passed over soon after it stops.
-// All times are the server's. The first in line is told that it is on a channel of its own, FairLockChannel(name):id.
+// The fair lock, on Redisson's wire form: the plain lock's hash, a list of the ids that wait in order of
+// arrival, and by when each of them counts as gone. That instant is Redisson's: minutes away, and further
+// with every place in the line. A waiter of this library says every few seconds that it is alive, in a key
+// that Redisson does not know, and is passed over soon after it stops. All times are the server's. The first
+// in line is told that it is on a channel of its own, FairLockChannel(name):id.
 var (
-	FairLockAcquire = declare("fair_lock_acquire") // takes the lock if it is free and the id comes first, or keeps its place
+	// FairLockAcquire takes the lock if it is free and the id comes first, or keeps its place.
+	FairLockAcquire = declare("fair_lock_acquire")
 	FairLockRelease = declare("fair_lock_release") // frees the lock, by force if wanted, or gives up the place
 )
 

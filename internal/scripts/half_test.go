@@ -149,8 +149,8 @@ func timeless(all map[string]string) map[string]string {
 	return out
 }
 
-// halves runs a scenario with each right, and each two, taken away, and short of memory, and returns where the script left
-// neither the state before nor the complete one.
+// halves runs a scenario with each right, and each two, taken away, and short of memory, and returns where
+// the script left neither the state before nor the complete one.
 func (b *bench) halves(s scenario) (faults []string) {
 	b.t.Helper()
 	_, complete, err := b.run(s)
@@ -190,8 +190,8 @@ func (b *bench) halves(s scenario) (faults []string) {
 
 func second(_, after map[string]string, _ error) map[string]string { return after }
 
-// strangers puts, one after the other, a value of each type under each key of a scenario, and returns where the script failed and left
-// something else than it found.
+// strangers puts, one after the other, a value of each type under each key of a scenario, and returns where
+// the script failed and left something else than it found.
 func (b *bench) strangers(s scenario) (faults []string) {
 	b.t.Helper()
 	values := map[string][]any{
@@ -250,7 +250,8 @@ func (b *bench) calledByUser(s scenario) {
 	}
 }
 
-// Whatever right a user lacks, and whatever its keys hold, a script leaves the state before or the complete one.
+// Whatever right a user lacks, and whatever its keys hold, a script leaves the state before or the complete
+// one.
 func TestScripts_LeaveNoHalf(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -289,7 +290,8 @@ func TestScripts_LeaveNoHalf_FindsHalves(t *testing.T) {
 	require.NotEmpty(t, b.strangers(s))
 }
 
-// An operator that adds one right after the other, as the refusals ask for them, leaves nothing behind on the way.
+// An operator that adds one right after the other, as the refusals ask for them, leaves nothing behind on the
+// way.
 func TestScripts_LeaveNoHalf_RightsGivenOneByOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -22,7 +22,9 @@ func acquire(t *testing.T, rdb *redis.Client, name, id string, ttlMillis any) []
 
 func release(t *testing.T, rdb *redis.Client, name, id string) int {
 	t.Helper()
-	got, err := scripts.LockRelease.Run(t.Context(), rdb, []string{name}, id, "PUBLISH", scripts.LockChannel(name)).Int()
+	got, err := scripts.LockRelease.Run(
+		t.Context(), rdb, []string{name}, id, "PUBLISH", scripts.LockChannel(name),
+	).Int()
 	require.NoError(t, err)
 	return got
 }
@@ -39,7 +41,7 @@ func renew(t *testing.T, rdb *redis.Client, ttlMillis any, namesAndIDs ...string
 	return got
 }
 
-// requireTTL wants the key's TTL within one second below the given one.
+// requireTTL checks that the key's TTL is at most want and more than a second below it.
 func requireTTL(t *testing.T, rdb *redis.Client, name string, want time.Duration) {
 	t.Helper()
 	got := rdb.PTTL(t.Context(), name).Val()
@@ -52,7 +54,7 @@ func TestLockAcquire(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
 
-	t.Run("takes a free lock in Redisson's form", func(t *testing.T) {
+	t.Run("acquires a free lock in Redisson's format", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		require.Equal(t, []int64{1, 30_000}, acquire(t, rdb, name, "me:1", 30_000))
@@ -60,7 +62,7 @@ func TestLockAcquire(t *testing.T) {
 		requireTTL(t, rdb, name, 30*time.Second)
 	})
 
-	t.Run("executed twice with one id it holds once", func(t *testing.T) {
+	t.Run("repeated with the same id, holds once", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		acquire(t, rdb, name, "me:1", 10_000)
@@ -71,7 +73,7 @@ func TestLockAcquire(t *testing.T) {
 		require.Zero(t, rdb.Exists(ctx, name).Val())
 	})
 
-	t.Run("leaves a held lock alone and tells its TTL", func(t *testing.T) {
+	t.Run("leaves a held lock unchanged and returns its TTL", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		acquire(t, rdb, name, "me:1", 10_000)
@@ -83,7 +85,7 @@ func TestLockAcquire(t *testing.T) {
 		requireTTL(t, rdb, name, 10*time.Second)
 	})
 
-	t.Run("a reentrant Redisson holder and one without expiry are holders", func(t *testing.T) {
+	t.Run("respects a reentrant Redisson holder without expiry", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		require.NoError(t, rdb.HSet(ctx, name, "0b1c:77", 3).Err())
@@ -100,7 +102,7 @@ func TestLockAcquire(t *testing.T) {
 		require.Equal(t, time.Duration(-1), rdb.PTTL(ctx, name).Val())
 	})
 
-	t.Run("a key of another type is an error", func(t *testing.T) {
+	t.Run("refuses a key of another type", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		require.NoError(t, rdb.Set(ctx, name, "x", 0).Err())
@@ -118,7 +120,7 @@ func TestLockAcquire(t *testing.T) {
 		})
 	}
 
-	t.Run("takes the shortest and the longest TTL", func(t *testing.T) {
+	t.Run("accepts the shortest and the longest TTL", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, []int64{1, 1}, acquire(t, rdb, redistest.Name(t), "me:1", 1))
 		require.Equal(t, []int64{1, 1 << 53}, acquire(t, rdb, redistest.Name(t), "me:1", int64(1)<<53))
@@ -129,14 +131,16 @@ func TestLockAcquire_Fenced(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
-	fenced := func(t *testing.T, name, id string, spare int) []int64 {
+	fenced := func(t *testing.T, name, id string, reserve int) []int64 {
 		t.Helper()
-		got, err := scripts.LockAcquire.Run(ctx, rdb, []string{name, scripts.LockFence(name)}, id, 30_000, 60_000, spare).Int64Slice()
+		got, err := scripts.LockAcquire.Run(
+			ctx, rdb, []string{name, scripts.LockFence(name)}, id, 30_000, 60_000, reserve,
+		).Int64Slice()
 		require.NoError(t, err)
 		return got
 	}
 
-	t.Run("executed twice with one id it reserves once, and the second gives the last token", func(t *testing.T) {
+	t.Run("repeated with the same id, reserves once and returns the last token", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		now := rdb.Time(ctx).Val().UnixMicro()
@@ -151,10 +155,10 @@ func TestLockAcquire_Fenced(t *testing.T) {
 		requireTTL(t, rdb, scripts.LockFence(name), time.Minute)
 	})
 
-	t.Run("reserves none while the last token is ahead of the clock", func(t *testing.T) {
+	t.Run("reserves no tokens while the counter is ahead of the clock", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
-		const wanted = 10_000_000 // ten seconds
+		const wanted = 10_000_000 // ten seconds of tokens
 		first := fenced(t, name, "me:1", wanted)
 		require.EqualValues(t, wanted, first[3])
 		release(t, rdb, name, "me:1")
@@ -163,26 +167,26 @@ func TestLockAcquire_Fenced(t *testing.T) {
 		require.Equal(t, []int64{1, 30_000, first[2] + wanted + 2, 0}, fenced(t, name, "me:3", wanted))
 	})
 
-	t.Run("a release returns the tokens that were not used, unless others have been given out since", func(t *testing.T) {
+	t.Run("a release returns unused tokens unless others were issued since", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		keys := []string{name, scripts.LockFence(name)}
-		giveBack := func(id string, last, used int64) {
+		releaseUnused := func(id string, last, used int64) {
 			t.Helper()
 			require.Equal(t, int64(1), scripts.LockRelease.Run(ctx, rdb, keys, id, "PUBLISH", "c", last, used).Val())
 		}
 		first := fenced(t, name, "me:1", 1000)
-		giveBack("me:1", first[2]+1000, first[2]+3)
+		releaseUnused("me:1", first[2]+1000, first[2]+3)
 		require.Equal(t, fmt.Sprint(first[2]+3), rdb.Get(ctx, scripts.LockFence(name)).Val())
 		requireTTL(t, rdb, scripts.LockFence(name), time.Minute)
 		second := fenced(t, name, "me:2", 1000)
 		require.Greater(t, second[2], first[2]+3)
 		require.NoError(t, rdb.Incr(ctx, scripts.LockFence(name)).Err())
-		giveBack("me:2", second[2]+1000, second[2])
+		releaseUnused("me:2", second[2]+1000, second[2])
 		require.Equal(t, fmt.Sprint(second[2]+1001), rdb.Get(ctx, scripts.LockFence(name)).Val())
 	})
 
-	t.Run("rises over a counter ahead of the clock and over a lost one", func(t *testing.T) {
+	t.Run("increases over a counter ahead of the clock and after a lost counter", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		require.NoError(t, rdb.Set(ctx, scripts.LockFence(name), int64(1)<<52, 0).Err())
@@ -193,7 +197,7 @@ func TestLockAcquire_Fenced(t *testing.T) {
 		require.GreaterOrEqual(t, fenced(t, name, "me:2", 0)[2], now)
 	})
 
-	t.Run("who is refused uses no token up", func(t *testing.T) {
+	t.Run("a refused call uses no token", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		token := fenced(t, name, "me:1", 0)[2]
@@ -210,7 +214,7 @@ func TestLockForce(t *testing.T) {
 		return scripts.LockForce.Run(ctx, rdb, []string{name}, "PUBLISH", scripts.LockChannel(name))
 	}
 
-	t.Run("frees whoever holds it and publishes, a second time neither", func(t *testing.T) {
+	t.Run("frees any holder and publishes; a second call does neither", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		sub := rdb.Subscribe(ctx, scripts.LockChannel(name))
@@ -228,7 +232,7 @@ func TestLockForce(t *testing.T) {
 		}
 	})
 
-	t.Run("leaves other kinds and types alone", func(t *testing.T) {
+	t.Run("leaves other kinds and types unchanged", func(t *testing.T) {
 		t.Parallel()
 		rw, text := redistest.Name(t), redistest.Name(t)
 		require.NoError(t, rdb.HSet(ctx, rw, "mode", "read", "you:1", 1).Err())
@@ -244,7 +248,7 @@ func TestLockRelease(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
 
-	t.Run("frees the lock, publishes 0 and says so; a second time it does neither", func(t *testing.T) {
+	t.Run("frees the lock, publishes 0 and returns 1; a second call does neither", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		channel := scripts.LockChannel(name)
@@ -265,7 +269,7 @@ func TestLockRelease(t *testing.T) {
 		require.Zero(t, rdb.Exists(ctx, name).Val())
 	})
 
-	t.Run("publishes on a sharded channel if told to", func(t *testing.T) {
+	t.Run("publishes on a sharded channel with SPUBLISH", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		channel := scripts.LockChannel(name)
@@ -288,7 +292,7 @@ func TestLockRelease(t *testing.T) {
 		require.True(t, rdb.HExists(ctx, name, "me:1").Val())
 	})
 
-	t.Run("of a lock that does not exist is a no", func(t *testing.T) {
+	t.Run("returns 0 for a lock that does not exist", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, 0, release(t, rdb, redistest.Name(t), "me:1"))
 	})
@@ -299,7 +303,7 @@ func TestLockRenew(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
 
-	t.Run("sets the TTL of what is held, as often as it is sent", func(t *testing.T) {
+	t.Run("sets the TTL of a held lock, as often as it is called", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		acquire(t, rdb, name, "me:1", 5_000)
@@ -310,7 +314,7 @@ func TestLockRenew(t *testing.T) {
 		require.Equal(t, map[string]string{"me:1": "1"}, rdb.HGetAll(ctx, name).Val())
 	})
 
-	t.Run("never shortens a longer one", func(t *testing.T) {
+	t.Run("never shortens a longer TTL", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		acquire(t, rdb, name, "me:1", 5_000)
@@ -319,7 +323,7 @@ func TestLockRenew(t *testing.T) {
 		requireTTL(t, rdb, name, time.Minute)
 	})
 
-	t.Run("answers for each of many locks", func(t *testing.T) {
+	t.Run("returns a result for each of many locks", func(t *testing.T) {
 		t.Parallel()
 		held, others, gone, text := redistest.Name(t), redistest.Name(t), redistest.Name(t), redistest.Name(t)
 		acquire(t, rdb, held, "me:1", 5_000)

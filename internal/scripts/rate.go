@@ -1,17 +1,17 @@
 package scripts
 
-// Rate limiters. Times within a state and a reply are microseconds of the server's clock, as integers; a fraction of a
-// microsecond is a numerator over the limit's own denominator, so that nothing is ever rounded.
+// Rate limiters. Times within a state and a reply are microseconds of the server's clock, as integers; a
+// fraction of a microsecond is a numerator over the limit's own denominator, so that nothing is ever rounded.
 var (
-	// RateGCRA decides a batch of requests on one key. Neither a grant nor a charge that is taken back has an id, so
-	// it is sent once.
+	// RateGCRA decides a batch of requests on one key. Neither a grant nor a charge that is taken back has an
+	// id, so it is sent once.
 	RateGCRA = declare("rate_gcra", OnceOnly)
 
 	// RateWindow decides a batch of requests on one fixed window. It is sent once.
 	RateWindow = declare("rate_window", OnceOnly)
 
-	// RateLog decides a batch of requests on Redisson's RRateLimiter. The members are the ids: a member that is
-	// in the log already is granted and not charged again, and one that is not in it is not taken out.
+	// RateLog decides a batch of requests on Redisson's RRateLimiter. The members are the ids: a member that
+	// is in the log already is granted and not charged again, and one that is not in it is not taken out.
 	RateLog = declare("rate_log")
 
 	// RateLimit reads the limit, and lets its keep-alive begin anew.

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// refusal is an error of the server as the script or the command in it gave it, without what servers put around errors of scripts: the
-// script's hash and line, and before Redis 7 a prefix.
+// refusal is an error of the server as the script or the command in it gave it, without what servers put
+// around errors of scripts: the script's hash and line, and before Redis 7 a prefix.
 type refusal struct {
 	answer redis.Error
 	text   string

@@ -10,7 +10,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// What a server puts around errors of scripts does not reach callers, however the script is sent, and the error is still the server's.
+// What a server puts around errors of scripts does not reach callers, however the script is sent, and the
+// error is still the server's.
 func TestScripts_ErrorsAreThoseOfTheirCommands(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)

@@ -25,8 +25,8 @@ var (
 	tables    = regexp.MustCompile(`\{[^{}]*\}`)
 )
 
-// broken returns what is wrong with the text of a script's file, and with that of the script that includes what it wants,
-// by the rules of doc.go.
+// broken returns what is wrong with the text of a script's file, and with that of the script that includes
+// what it wants, by the rules of doc.go.
 func broken(file, expanded string) (faults []string) {
 	if !header.MatchString(file) {
 		faults = append(faults, "no header with a purpose, KEYS, ARGV and Returns")

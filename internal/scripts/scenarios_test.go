@@ -26,7 +26,8 @@ func words(commands string) (state [][]any) {
 // ms is an instant as it stands in a sorted set.
 func ms(instant int64) string { return strconv.FormatInt(instant, 10) }
 
-// scenarios are calls of every script that together execute each of its commands. now is the server's time, ms.
+// scenarios are calls of every script that together execute each of its commands. now is the server's time,
+// ms.
 func scenarios(now int64) []scenario {
 	all := append(lockScenarios(), rwScenarios()...)
 	all = append(all, fairLockScenarios(now)...)

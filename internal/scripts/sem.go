@@ -1,24 +1,25 @@
 package scripts
 
-// The counting semaphore, on Redisson's wire form: a number of free permits under the semaphore's name, announced on
-// redisson_sc:{name}. The number does not say who took what, so calls are told apart by a key of one process that holds the
-// sequence number of its last call and what came of it. A second execution finds it and changes nothing.
+// The scripts of counting semaphores share Redisson's key and channel: the number of free permits under the
+// semaphore's name, announced on redisson_sc:{name}. The number does not tell which process took what. A key
+// per process holds the sequence number and the result of its last call, by which a script recognises a
+// repeated call.
 var (
-	SemAcquire = declare("sem_acquire") // grants the longest prefix of requests that fits
-	SemRelease = declare("sem_release") // adds permits
-	SemEdit    = declare("sem_edit")    // sets, adds or drains
+	SemAcquire = declare("sem_acquire")
+	SemRelease = declare("sem_release")
+	SemEdit    = declare("sem_edit")
 )
 
-// The leased semaphore, on Redisson's wire form: free permits under the semaphore's name, and in {name}:timeout the ids
-// of the permits that are held, 16 bytes each, by the instant at which they expire. Each script first takes
-// back what has expired. Ids are the client's, so that each script may execute twice.
+// The scripts of leased semaphores share Redisson's keys: the number of free permits under the semaphore's
+// name, and in {name}:timeout the ids of held permits, 16 bytes each, with the instants at which they expire.
+// Clients choose the ids, by which a script recognises a repeated call.
 var (
-	PermitAcquire = declare("permit_acquire") // grants the longest prefix of requests that fits
-	PermitRelease = declare("permit_release") // gives permits back
-	PermitRenew   = declare("permit_renew")   // renews the leases of any number of grants
-	PermitEdit    = declare("permit_edit")    // changes the number of permits
-	PermitState   = declare("permit_state")   // tells the number of permits and the lease of one
-	FairStep      = declare("fair_step")      // serves a fair semaphore: what leaves, what waits, what is free
+	PermitAcquire = declare("permit_acquire")
+	PermitRelease = declare("permit_release")
+	PermitRenew   = declare("permit_renew")
+	PermitEdit    = declare("permit_edit")
+	PermitState   = declare("permit_state")
+	FairStep      = declare("fair_step")
 )
 
 // SemChannel returns the channel on which permits of the semaphore are announced.

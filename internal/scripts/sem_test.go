@@ -41,7 +41,8 @@ func (s sem) one(script *scripts.Script, keys []string, args ...any) int64 {
 	return got
 }
 
-// twice runs a script as a client does whose first reply was lost: the second execution answers as the first did and changes nothing.
+// twice runs a script as a client does whose first reply was lost: the second execution answers as the first
+// did and changes nothing.
 func (s sem) twice(script *scripts.Script, keys []string, args ...any) []int64 {
 	s.t.Helper()
 	first, before := s.run(script, keys, args...), s.state()
@@ -337,7 +338,7 @@ func TestFairStep(t *testing.T) {
 	require.Equal(t, "1 1 [] 0 0", books())
 	m, err := sub.ReceiveMessage(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, "1", m.Payload, "the one to whom it was assigned is told, and nobody else")
+	require.Equal(t, "1", m.Payload, "the process to which it was assigned is told, and no other")
 	step(other, []string{idC})
 	require.Equal(t, "2 0 [] 0 0", books())
 }

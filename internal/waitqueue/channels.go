@@ -43,7 +43,8 @@ func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Ch
 	return c
 }
 
-// Decide asks the cluster for its kind of channels unless it has answered before. It blocks for one round trip if it asks.
+// Decide asks the cluster for its kind of channels unless it has answered before. It blocks for one round
+// trip if it asks.
 func (c *Channels) Decide() {
 	if c.sharding() != Detect {
 		return
@@ -58,7 +59,8 @@ func (c *Channels) Decide() {
 
 func (c *Channels) sharding() Sharding { return Sharding(c.choice.Load()) }
 
-// Verb returns the command that wakes waiters. Until the cluster has answered it is that of ordinary channels.
+// Verb returns the command that wakes waiters. Until the cluster has answered it is that of ordinary
+// channels.
 func (c *Channels) Verb() string {
 	if c.sharding() == Sharded {
 		return "SPUBLISH"
@@ -83,8 +85,8 @@ func Listener[K comparable](hub *pubsub.Hub, channel func(key K) string) func(ke
 		sub := hub.Subscribe(channel(key), kick)
 		select {
 		case <-sub.Ready():
-			// The channel was subscribed before, so no confirmation follows. A message that was published between the last
-			// attempt and now was not heard.
+			// The channel was subscribed before, so no confirmation follows. A message that was published
+			// between the last attempt and now was not heard.
 			kick()
 		default:
 		}

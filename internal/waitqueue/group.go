@@ -11,34 +11,36 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Config says what a Group does. Attempt, MaxBatch and Poll are required; the hooks may be nil. All functions run without a lock
-// held, one at a time per key, on the goroutine of the queue; the first Attempt may run on the goroutine of a caller. They may block
-// on the network.
+// Config says what a Group does. Attempt, MaxBatch and Poll are required; the hooks may be nil. All functions
+// run without a lock held, one at a time per key, on the goroutine of the queue; the first Attempt may run on
+// the goroutine of a caller. They may block on the network.
 type Config[K comparable, T any] struct {
-	// Attempt asks the server for the front of the queue. It marks waiters with Grant or Fail, in any order; unmarked waiters stay
-	// in the queue. again is the time until something may have changed by itself for those; 0 stands for unknown. An error fails
-	// every unmarked waiter.
+	// Attempt asks the server for the front of the queue. It marks waiters with Grant or Fail, in any order;
+	// unmarked waiters stay in the queue. again is the time until something may have changed by itself for
+	// those; 0 stands for unknown. An error fails every unmarked waiter.
 	Attempt func(key K, batch []*Waiter[T]) (again time.Duration, err error)
 
 	// MaxBatch is how many waiters one attempt gets at most.
 	MaxBatch int
 
-	// Poll is the longest pause between two attempts while a caller waits, whether a message came or not. Each pause is drawn at
-	// random from a fifth of it to the whole.
+	// Poll is the longest pause between two attempts while a caller waits, whether a message came or not.
+	// Each pause is drawn at random from a fifth of it to the whole.
 	Poll time.Duration
 
-	// Eager makes every arrival a reason for an attempt. Otherwise a caller that arrives while others wait for a later attempt
-	// waits behind them.
+	// Eager makes every arrival a reason for an attempt. Otherwise a caller that arrives while others wait
+	// for a later attempt waits behind them.
 	Eager bool
 
-	// Listen is called when a caller has to wait. It arranges for kick to be called whenever an attempt may succeed, and returns
-	// the function that ends this. See [Listener].
+	// Listen is called when a caller has to wait. It arranges for kick to be called whenever an attempt may
+	// succeed, and returns the function that ends this. See [Listener].
 	Listen func(key K, kick func()) (stop func())
 
-	// GiveBack gets the grants whose waiters had gone when they came, and returns them to the server. The next attempt follows.
+	// GiveBack gets the grants whose waiters had gone when they came, and returns them to the server. The
+	// next attempt follows.
 	GiveBack func(key K, granted []T)
 
-	// Leave gets the waiters that were part of an attempt and have gone ungranted, for servers that remember waiters.
+	// Leave gets the waiters that were part of an attempt and have gone ungranted, for servers that remember
+	// waiters.
 	Leave func(key K, left []T)
 }
 
@@ -48,10 +50,10 @@ type Group[K comparable, T any] struct {
 	cfg   Config[K, T]
 	gate  gate.Gate // counts the goroutines of queues
 
-	// mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight belong to Attempt. No
-	// hook runs under mu. A queue is in the map exactly as long as it has a waiter or is running. Only the goroutine that runs a queue
-	// calls hooks. A waiter is linked until it is settled; a waiter that is cancelled in flight is unlinked at once and dealt
-	// with when the attempt returns.
+	// mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight
+	// belong to Attempt. No hook runs under mu. A queue is in the map exactly as long as it has a waiter or
+	// is running. Only the goroutine that runs a queue calls hooks. A waiter is linked until it is settled; a
+	// waiter that is cancelled in flight is unlinked at once and dealt with when the attempt returns.
 	mu     sync.Mutex
 	queues map[K]*queue[K, T]
 	closed error // the reason given to Close
@@ -60,23 +62,25 @@ type Group[K comparable, T any] struct {
 // New returns a Group without queues. It panics on a Config that cannot work.
 func New[K comparable, T any](w *wheel.Wheel, cfg Config[K, T]) *Group[K, T] {
 	if w == nil || cfg.Attempt == nil || cfg.MaxBatch < 1 || cfg.Poll <= 0 {
-		panic(fmt.Sprintf("waitqueue: no wheel, no Attempt, MaxBatch %d or Poll %v out of range", cfg.MaxBatch, cfg.Poll))
+		panic(fmt.Sprintf("waitqueue: no wheel, no Attempt, or MaxBatch %d or Poll %v out of range",
+			cfg.MaxBatch, cfg.Poll))
 	}
 	return &Group[K, T]{wheel: w, cfg: cfg, queues: make(map[K]*queue[K, T])}
 }
 
-// Wait queues v under the key and blocks until an attempt has granted or failed it, ctx ends, or the Group is closed. It returns v
-// as the attempt left it. After an error nothing is granted: a grant that came too late goes to GiveBack. If ctx has ended before,
-// the server is not asked.
+// Wait queues v under the key and blocks until an attempt has granted or failed it, ctx ends, or the Group is
+// closed. It returns v as the attempt left it. After an error nothing is granted: a grant that came too late
+// goes to GiveBack. If ctx has ended before, the server is not asked.
 //
-// A caller whose ctx cannot end makes the first attempt on its own goroutine if none is in flight, which saves two switches of
-// goroutines. Close does not interrupt it.
+// A caller whose ctx cannot end makes the first attempt on its own goroutine if none is in flight, which
+// saves two switches of goroutines. Close does not interrupt it.
 func (g *Group[K, T]) Wait(ctx context.Context, key K, v T) (T, error) {
 	return g.wait(ctx, key, &Waiter[T]{Value: v})
 }
 
-// Try is Wait for a caller that does not wait: unless the next attempt grants it, it fails with a *NotServedError. It does not
-// overtake: while others wait for a later attempt, it fails at once, unless the Group is eager.
+// Try is Wait for a caller that does not wait: unless the next attempt grants it, it fails with a
+// *NotServedError. It does not overtake: while others wait for a later attempt, it fails at once, unless the
+// Group is eager.
 func (g *Group[K, T]) Try(ctx context.Context, key K, v T) (T, error) {
 	return g.wait(ctx, key, &Waiter[T]{Value: v, once: true})
 }
@@ -111,8 +115,9 @@ func (g *Group[K, T]) wait(ctx context.Context, key K, w *Waiter[T]) (T, error) 
 	return none, ctx.Err()
 }
 
-// WaitFunc is Wait without a goroutine: it returns at once, and f is called on a goroutine of its own with what Wait would have
-// returned. f is called exactly once, unless cancel is called in time: cancel returns true if f will not be called.
+// WaitFunc is Wait without a goroutine: it returns at once, and f is called on a goroutine of its own with
+// what Wait would have returned. f is called exactly once, unless cancel is called in time: cancel returns
+// true if f will not be called.
 func (g *Group[K, T]) WaitFunc(ctx context.Context, key K, v T, f func(T, error)) (cancel func() bool) {
 	w := &Waiter[T]{Value: v, f: f}
 	drop := func() bool {
@@ -155,8 +160,8 @@ func (g *Group[K, T]) WaitFunc(ctx context.Context, key K, v T, f func(T, error)
 	}
 }
 
-// Kick says that an attempt for the key may succeed. It is a hint: it costs nothing for a key without waiters, and any number of
-// hints during one attempt cause one more. It never blocks.
+// Kick says that an attempt for the key may succeed. It is a hint: it costs nothing for a key without
+// waiters, and any number of hints during one attempt cause one more. It never blocks.
 func (g *Group[K, T]) Kick(key K) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -166,8 +171,8 @@ func (g *Group[K, T]) Kick(key K) {
 	}
 }
 
-// Handoff grants the first waiter that is not in flight without asking the server, if there is one. give sets the waiter's value. It
-// runs under the Group's lock and must not block.
+// Handoff grants the first waiter that is not in flight without asking the server, if there is one. give sets
+// the waiter's value. It runs under the Group's lock and must not block.
 func (g *Group[K, T]) Handoff(key K, give func(*T)) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -186,7 +191,8 @@ func (g *Group[K, T]) Handoff(key K, give func(*T)) bool {
 	return false
 }
 
-// First returns the Value of the first waiter of the key, if there is one. Use it only if Attempt leaves Values unchanged.
+// First returns the Value of the first waiter of the key, if there is one. Use it only if Attempt leaves
+// Values unchanged.
 func (g *Group[K, T]) First(key K) (v T, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -213,8 +219,8 @@ func (g *Group[K, T]) Len() int {
 	return len(g.queues)
 }
 
-// Close fails every waiter, and every later one, with reason. It waits for attempts and hooks in flight until ctx ends. Grants that
-// come meanwhile go to GiveBack. Closing again keeps the first reason.
+// Close fails every waiter, and every later one, with reason. It waits for attempts and hooks in flight until
+// ctx ends. Grants that come meanwhile go to GiveBack. Closing again keeps the first reason.
 func (g *Group[K, T]) Close(ctx context.Context, reason error) error {
 	g.mu.Lock()
 	if g.closed == nil {
@@ -306,7 +312,8 @@ func (g *Group[K, T]) startLocked(q *queue[K, T]) {
 	g.gate.EnterInside()
 }
 
-// pause returns the time until the next attempt: what the last one said, at most a poll interval. u is uniform in [0,1).
+// pause returns the time until the next attempt: what the last one said, at most a poll interval. u is
+// uniform in [0,1).
 func pause(again, poll time.Duration, u float64) time.Duration {
 	longest := poll/5 + time.Duration(u*float64(poll-poll/5))
 	if again > 0 {

@@ -17,7 +17,7 @@ import (
 func TestGroup_Handoff(t *testing.T) {
 	s := &server{}
 	bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
-		require.False(t, g.Handoff("name", func(*int) { t.Error("nobody waits") }))
+		require.False(t, g.Handoff("name", func(*int) { t.Error("there is no waiter") }))
 		first, second := start(g, 1), start(g, 1)
 		require.True(t, g.Handoff("name", func(v *int) { *v = 7 }))
 		require.True(t, first.ended())

@@ -37,7 +37,7 @@ func steps(rt *rapid.T) []step {
 type history struct {
 	free, held, put int
 	order           []int // arrivals in the order of their grants, of one attempt after the other
-	stranded        bool  // somebody waits although what it wants has been free for a poll interval
+	stranded        bool  // a waiter waits although what it wants has been free for a poll interval
 	most            int   // attempts at a time
 	left            int   // queues that were not freed
 }

@@ -30,7 +30,8 @@ func (q *queue[K, T]) run() {
 	}
 }
 
-// lead is run on the goroutine of a caller. It makes one step, and the last one if the queue is empty then. Otherwise run goes on.
+// lead is run on the goroutine of a caller. It makes one step, and the last one if the queue is empty then.
+// Otherwise run goes on.
 func (q *queue[K, T]) lead() {
 	if !q.step() {
 		return

@@ -11,7 +11,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// Who leaves the front without what he wanted leaves it to those behind him, who have not been asked for.
+// A waiter that leaves the front ungranted leaves what it wanted to the waiters behind it, which have not
+// been asked for.
 func TestGroup_TheFirstIsRefused(t *testing.T) {
 	tooMuch := errors.New("more than there will ever be")
 	// The server grants the longest prefix that fits; what is above ten is refused for good.
@@ -64,7 +65,7 @@ func TestGroup_TheFirstIsRefused(t *testing.T) {
 		})
 	})
 
-	t.Run("and those behind one who left while he was asked for", func(t *testing.T) {
+	t.Run("and the waiters behind one that left while it was in flight", func(t *testing.T) {
 		s := &server{}
 		bubble(t, s, func(c *waitqueue.Config[string, int]) { c.Listen, c.Leave = nil, nil }, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			s.rtt = time.Second

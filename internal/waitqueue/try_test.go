@@ -21,7 +21,7 @@ func TestGroup_Try(t *testing.T) {
 			require.ErrorIs(t, err, waitqueue.ErrNotServed)
 			require.Len(t, s.attempts, 2)
 			synctest.Wait()
-			require.Zero(t, g.Len(), "nobody waits")
+			require.Zero(t, g.Len(), "no waiter is left")
 		})
 	})
 

@@ -16,7 +16,7 @@ import (
 )
 
 func TestGroup_Wait(t *testing.T) {
-	t.Run("is granted by one attempt where nobody waits, without listening", func(t *testing.T) {
+	t.Run("is granted by one attempt where no other waits, without listening", func(t *testing.T) {
 		s := &server{free: 1}
 		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			v, err := g.Wait(t.Context(), "name", 1)
@@ -28,7 +28,7 @@ func TestGroup_Wait(t *testing.T) {
 		})
 	})
 
-	t.Run("the first attempt is the caller's own if nothing can call him away", func(t *testing.T) {
+	t.Run("the first attempt is the caller's own if its context cannot end", func(t *testing.T) {
 		s := &server{free: 3}
 		var stacks []string
 		watch := func(c *waitqueue.Config[string, int]) {
@@ -115,7 +115,7 @@ func TestGroup_Wait(t *testing.T) {
 		})
 	})
 
-	t.Run("a cancelled head lets the others go at once, also where nobody is told that it left", func(t *testing.T) {
+	t.Run("a cancelled head lets the others go at once, also where no hook is told that it left", func(t *testing.T) {
 		s := &server{free: 1}
 		bubble(t, s, func(c *waitqueue.Config[string, int]) { c.Leave = nil }, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			large, small := start(g, 3), start(g, 1)
@@ -204,7 +204,7 @@ func TestGroup_Wait(t *testing.T) {
 		})
 	})
 
-	t.Run("a context that has ended asks nobody", func(t *testing.T) {
+	t.Run("with a context that has ended nothing is asked", func(t *testing.T) {
 		s := &server{free: 1}
 		bubble(t, s, nil, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			ctx, cancel := context.WithCancel(t.Context())

@@ -52,8 +52,8 @@ type Waiter[T any] struct {
 	prev, next *Waiter[T]
 }
 
-// Left returns a channel that is closed when the waiter leaves before the attempt has returned, which need not go on for it then. Only
-// attempts may call it.
+// Left returns a channel that is closed when the waiter leaves before the attempt has returned, which need
+// not go on for it then. Only attempts may call it.
 func (w *Waiter[T]) Left() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()

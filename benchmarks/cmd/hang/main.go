@@ -1,12 +1,14 @@
 //go:build unix
 
-// Hang shows what clients of an HTTP service see while its Redis hangs. It starts a redis-server on loopback, serves requests through
-// httplimit with the policy FailOpen and default redis.Options, stops the server with SIGSTOP and continues it later.
+// Hang shows what clients of an HTTP service see while its Redis hangs. It starts a redis-server on loopback,
+// serves requests through httplimit with the policy FailOpen and default redis.Options, stops the server with
+// SIGSTOP and continues it later.
 //
 //	go run ./cmd/hang
 //
-// Each line is one scenario: requests without a deadline, and requests whose context ends after 50 ms. It exits with status 1 if a request
-// got status 503 or took more than 10 ms longer than the limiter's timeout. It ends after three times the duration of the hang.
+// Each line is one scenario: requests without a deadline, and requests whose context ends after 50 ms. It
+// exits with status 1 if a request got status 503 or took more than 10 ms longer than the limiter's timeout.
+// It ends after three times the duration of the hang.
 package main
 
 import (

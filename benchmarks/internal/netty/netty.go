@@ -1,6 +1,7 @@
 // Package netty is a plain Go rendering of the algorithm of Netty's HashedWheelTimer, written to be measured
-// against: producers hand timeouts over through one multi-producer queue, a worker that wakes every tick moves
-// them into linked buckets and walks the due bucket, counting remainingRounds down in every entry it passes.
+// against: producers hand timeouts over through one multi-producer queue, a worker that wakes every tick
+// moves them into linked buckets and walks the due bucket, counting remainingRounds down in every entry it
+// passes.
 package netty
 
 import (

@@ -1,2 +1,2 @@
--- Redisson has a permit that never expires end at this instant, ms.
+-- forever is the instant, ms, at which Redisson has a permit end that never expires.
 local forever = 922337203685477

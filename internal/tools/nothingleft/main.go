@@ -1,5 +1,5 @@
-// Command nothingleft runs a command and fails if a process that the command started, directly or not, is still
-// alive when it has ended. What is left is named, and killed.
+// Command nothingleft runs a command and fails if a process that the command started, directly or not, is
+// still alive when it has ended. What is left is named, and killed.
 //
 //	nothingleft go test ./...
 //
@@ -28,7 +28,8 @@ func main() {
 
 func run(name string, args ...string) int {
 	adoptOrphans()
-	// An interrupt reaches the command too, from the terminal; stay until the command has ended, to clean up after it.
+	// An interrupt reaches the command too, from the terminal; stay until the command has ended, to clean up
+	// after it.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 
 	cmd := exec.Command(name, args...)
@@ -39,7 +40,7 @@ func run(name string, args ...string) int {
 		code = max(1, cmd.ProcessState.ExitCode()) // -1 if it never started, or died of a signal
 	}
 
-	// A survivor that is killed hands its own children over: look again until nobody is left.
+	// A survivor that is killed hands its own children over: look again until none is left.
 	for left := survivors(); len(left) > 0; left = survivors() {
 		for _, p := range left {
 			fmt.Fprintf(os.Stderr, "nothingleft: %s left process %d behind: %s\n", name, p.Pid, p.command)

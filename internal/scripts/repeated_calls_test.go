@@ -11,9 +11,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// A copy of a call may come late: after its holder was promised more by another call, or instead of the first, whose effect it then
-// has to tell of as its own, for the holder counts his lease from before the last copy was sent.
-func TestCopiesOfACall(t *testing.T) {
+// A copy of a call may arrive late. It may follow another call that granted its holder more. Or it replaces
+// the first copy; its effect must then be complete, since the holder counts its lease from before the last
+// copy was sent.
+func TestRepeatedCalls(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	run := func(t *testing.T, s *scripts.Script, keys []string, args ...any) {
@@ -37,7 +38,7 @@ func TestCopiesOfACall(t *testing.T) {
 		},
 	}
 	for kind, acquire := range acquisitions {
-		t.Run("a late one of an acquisition does not shorten what was extended: "+kind, func(t *testing.T) {
+		t.Run("a late copy of an acquisition does not shorten an extended lease: "+kind, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
 			acquire(t, name, "me:1", 10_000)
@@ -56,7 +57,7 @@ func TestCopiesOfACall(t *testing.T) {
 		})
 	}
 
-	t.Run("a second one of a downgrade makes the reader's lease whole", func(t *testing.T) {
+	t.Run("a second copy of a downgrade restores the reader's whole lease", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
 		timeout := scripts.ReadTimeout(name, "me:2")
@@ -65,7 +66,8 @@ func TestCopiesOfACall(t *testing.T) {
 			run(t, scripts.Downgrade, []string{name, timeout}, "me:1:write", "me:2", 30_000, "PUBLISH", scripts.RWChannel(name))
 		}
 		downgrade()
-		_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error { // most of it has passed before the second
+		// most of the lease passes before the second copy
+		_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
 			pipe.PExpire(t.Context(), name, 5*time.Second)
 			pipe.PExpire(t.Context(), timeout, 5*time.Second)
 			return nil

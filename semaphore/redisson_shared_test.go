@@ -11,23 +11,27 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// excludes has users take want(i, k) permits each, times times.
-func excludes(t *testing.T, users, times int, total int64, open func(i int) permits, want func(i, k int) int64) {
+// requireExclusion fails unless users never hold more than total permits together. User i acquires want(i,
+// k) permits in its k-th turn.
+func requireExclusion(
+	t *testing.T, users, times int, total int64,
+	newSemaphore func(i int) anySemaphore, want func(i, k int) int64,
+) {
 	t.Helper()
-	ctx := within(t, patience)
+	ctx := within(t, testTimeout)
 	var held, violations atomic.Int64
 	var all sync.WaitGroup
-	var first permits
+	var first anySemaphore
 	for i := range users {
-		s := open(i)
+		s := newSemaphore(i)
 		if i == 0 {
 			first = s
-			s.set(t, total)
+			s.setPermits(t, total)
 		}
 		all.Go(func() {
 			for k := range times {
 				n := want(i, k)
-				giveBack, err := s.take(ctx, n)
+				release, err := s.acquire(ctx, n)
 				if err != nil {
 					t.Error(err)
 					return
@@ -36,7 +40,7 @@ func excludes(t *testing.T, users, times int, total int64, open func(i int) perm
 					violations.Add(1)
 				}
 				held.Add(-n)
-				if err := giveBack(t.Context()); err != nil {
+				if err := release(t.Context()); err != nil {
 					t.Error(err)
 					return
 				}
@@ -48,10 +52,10 @@ func excludes(t *testing.T, users, times int, total int64, open func(i int) perm
 	require.Equal(t, total, available(t, first))
 }
 
-var sharedBehaviours = map[string]func(t *testing.T, p place){
-	"one counts what the other takes": func(t *testing.T, p place) {
-		j := p.java(t)
-		s := p.client(t).Semaphore(j.name)
+var sharedBehaviours = map[string]func(t *testing.T, d deployment){
+	"each side counts the permits of the other": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		s := d.newClient(t).Semaphore(j.name)
 		j.trySet(5)
 		ok, err := s.TrySetPermits(t.Context(), 9, 0)
 		require.NoError(t, err)
@@ -69,16 +73,16 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		j.addPermits(-1)
 		require.EqualValues(t, 4, available(t, s))
 	},
-	"each release wakes the other side": func(t *testing.T, p place) {
-		j := p.java(t)
-		s := p.client(t).Semaphore(j.name)
+	"each release wakes the other side": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		s := d.newClient(t).Semaphore(j.name)
 		heard := j.listen()
-		set(t, s, 1)
+		mustSetPermits(t, s, 1)
 		require.Equal(t, "1", heard())
 		require.True(t, j.tryAcquire(1))
-		w := start(func() error { return s.Acquire(within(t, patience), 2) })
+		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		awaitListeners(t, j.rdb, j.name, 2) // Java and the waiter
-		for _, n := range []int{-3, 3, 2} { // hints that are no use, and one that is
+		for _, n := range []int{-3, 3, 2} { // only the last makes enough permits free
 			require.False(t, w.ended())
 			j.addPermits(n)
 		}
@@ -91,17 +95,17 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		require.Equal(t, "2", heard())
 		require.True(t, j.tryAcquire(2))
 	},
-	"leased: one counts, waits for, prolongs and releases what the other holds": func(t *testing.T, p place) {
-		j := p.java(t)
-		l := p.client(t).Leased(j.name)
+	"leased: each side counts, prolongs and releases the permits of the other": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		l := d.newClient(t).Leased(j.name)
 		heard := j.listen()
-		setLeased(t, l, 3)
+		mustSetPermits(t, l, 3)
 		require.Equal(t, "3", heard())
 		g := mustAcquire(t, l, 1)
 		ids, answer := j.acquireLeased(2, time.Minute)
 		require.Equal(t, "OK", answer)
 		_, answer = j.acquireLeased(1, time.Minute)
-		require.Regexp(t, `^:\d{13}$`, answer, "the end of the nearest lease, ours")
+		require.Regexp(t, `^:\d{13}$`, answer, "the end of the next lease, that of Go")
 		_, err := l.TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		left, err := l.LeaseTime(t.Context(), ids[0])
@@ -118,14 +122,14 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		require.Equal(t, "3", heard())
 		require.False(t, j.updateLease(g.IDs()[0], time.Hour))
 	},
-	"leased: a permit that Java takes away is lost to us, and wakes who waits": func(t *testing.T, p place) {
-		j := p.java(t)
-		l := p.client(t).Leased(j.name, semaphore.WithLease(3*time.Second))
-		setLeased(t, l, 1)
+	"leased: a permit that Java releases is lost to its Go holder, and wakes a waiter": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		l := d.newClient(t).Leased(j.name, semaphore.WithLease(3*time.Second))
+		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
-		other := p.client(t).Leased(j.name)
-		w := start(func() error {
-			g, err := other.Acquire(within(t, patience), 1)
+		other := d.newClient(t).Leased(j.name)
+		w := startCall(func() error {
+			g, err := other.Acquire(within(t, testTimeout), 1)
 			if err != nil {
 				return err
 			}
@@ -137,17 +141,17 @@ var sharedBehaviours = map[string]func(t *testing.T, p place){
 		<-g.Done()
 		require.ErrorIs(t, g.Err(), semaphore.ErrLost)
 	},
-	"leased: what Java left behind comes back at the end of its lease, and only that": func(t *testing.T, p place) {
-		j := p.java(t)
-		l := p.client(t).Leased(j.name)
-		setLeased(t, l, 2)
+	"leased: a permit that Java abandoned becomes free at the end of its lease": func(t *testing.T, d deployment) {
+		j := d.newJava(t)
+		l := d.newClient(t).Leased(j.name)
+		mustSetPermits(t, l, 2)
 		_, answer := j.acquireLeased(1, 400*time.Millisecond)
 		require.Equal(t, "OK", answer)
 		forever, answer := j.acquireLeased(1, 0)
 		require.Equal(t, "OK", answer)
 		began := time.Now()
 		g := mustAcquire(t, l, 1)
-		require.Less(t, time.Since(began), 400*time.Millisecond+soon)
+		require.Less(t, time.Since(began), 400*time.Millisecond+wakeLimit)
 		left, err := l.LeaseTime(t.Context(), forever[0])
 		require.NoError(t, err)
 		require.Equal(t, semaphore.Forever, left)

@@ -10,13 +10,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// A connection whose set-up the server refuses executes nothing, and every command of a pipeline says so.
-func TestPipelines_FailWhereTheConnectionCannotBeSetUp(t *testing.T) {
+// If the server refuses a connection's set-up, nothing executes, and every command of the pipeline returns
+// the error.
+func TestPipelines_FailIfTheConnectionSetUpFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	for name, opt := range map[string]func(*redis.Options){
-		"refused by AUTH":   func(o *redis.Options) { o.Username, o.Password = "nobody", "wrong" },
+		"refused by AUTH":   func(o *redis.Options) { o.Username, o.Password = "unknown", "wrong" },
 		"refused by SELECT": func(o *redis.Options) { o.DB = 9999 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -35,7 +36,7 @@ func TestPipelines_FailWhereTheConnectionCannotBeSetUp(t *testing.T) {
 			for _, cmd := range cmds {
 				require.Error(t, cmd.Err())
 				var answer redis.Error
-				require.ErrorAs(t, cmd.Err(), &answer, "it is what the server said")
+				require.ErrorAs(t, cmd.Err(), &answer, "the error is the server's reply")
 			}
 			require.Zero(t, admin.Exists(t.Context(), key).Val())
 		})

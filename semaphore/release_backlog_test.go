@@ -13,13 +13,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// widest is the most arguments that a script was called with.
-type widest struct {
-	counter
+// argumentHook keeps the largest number of arguments of a command.
+type argumentHook struct {
+	scriptCounter
 	words atomic.Int64
 }
 
-func (x *widest) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (x *argumentHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if n := int64(len(cmd.Args())); n > x.words.Load() {
 			x.words.Store(n)
@@ -28,23 +28,25 @@ func (x *widest) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// However many releases an outage leaves unconfirmed, no script has to carry them all: it searches what it remembers for each.
+// Releases that an outage leaves unconfirmed are sent in batches: a script searches the sequence key for
+// each of them.
 func TestSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
 	const releases, most = 350, 100
 	d := &redistest.FaultDialer{}
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.MaxRetries, o.PoolSize = d.Dial, -1, 1 })
-	x := &widest{}
+	x := &argumentHook{}
 	rdb.AddHook(x)
 	name := redistest.Name(t)
 	s := newClient(t, rdb).Semaphore(name)
-	set(t, s, 3)
+	mustSetPermits(t, s, 3)
 	require.NoError(t, rdb.ScriptLoad(t.Context(), scripts.SemRelease.Source()).Err())
 	d.Set(redistest.Refuse)
 	d.Reset()
-	var all []*call
+	var all []*asyncCall
 	for range releases {
-		all = append(all, start(func() error { return s.Release(context.Background(), 1) }))
+		all = append(all, startCall(func() error { return s.Release(context.Background(), 1) }))
 	}
 	for _, c := range all {
 		require.ErrorIs(t, c.wait(t), semaphore.ErrUnconfirmed)

@@ -18,24 +18,25 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// Whatever is lost, nobody waits beyond the poll while a permit is free.
+// Whatever messages are lost, no waiter waits beyond its poll while a permit is free.
 func TestWaiting_SurvivesLostMessages(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
-		t.Run("every message", func(t *testing.T) {
+	forEachKind(t, func(t *testing.T, k kind) {
+		t.Run("every message is lost", func(t *testing.T) {
+			redistest.SkipIfShort(t)
 			t.Parallel()
 			const interval = 700 * time.Millisecond
 			server := redistest.Start(t)
 			rdb := server.Client(t)
-			deaf := server.Client(t, func(o *redis.Options) { o.Dialer = dialDeaf })
-			waiter := k.open(newClient(t, deaf, semaphore.WithPoll(interval)), "permits")
-			holder := k.open(newClient(t, rdb, semaphore.WithPoll(interval)), "permits")
-			holder.set(t, 1)
+			noMessages := server.Client(t, func(o *redis.Options) { o.Dialer = dialWithoutSubscribe })
+			waiter := k.newSemaphore(newClient(t, noMessages, semaphore.WithPoll(interval)), "permits")
+			holder := k.newSemaphore(newClient(t, rdb, semaphore.WithPoll(interval)), "permits")
+			holder.setPermits(t, 1)
 			for range 3 {
-				giveBack, err := holder.take(within(t, patience), 1)
+				release, err := holder.acquire(within(t, testTimeout), 1)
 				require.NoError(t, err)
 				asked := scriptCalls(t, rdb)
-				w := start(func() error {
-					again, err := waiter.take(within(t, patience), 1)
+				w := startCall(func() error {
+					again, err := waiter.acquire(within(t, testTimeout), 1)
 					if err != nil {
 						return err
 					}
@@ -43,29 +44,29 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 				})
 				poll(t, func() bool { return scriptCalls(t, rdb) > asked })
 				began := time.Now()
-				require.NoError(t, giveBack(t.Context()))
+				require.NoError(t, release(t.Context()))
 				require.NoError(t, w.wait(t))
 				require.Less(t, time.Since(began), interval+2*time.Second)
 				subscribed, err := rdb.PubSubChannels(t.Context(), "*").Result()
 				require.NoError(t, err)
-				require.Empty(t, subscribed, "nobody heard anything")
+				require.Empty(t, subscribed, "no client is subscribed")
 			}
 		})
 
-		t.Run("one, with the subscriber's connection", func(t *testing.T) {
+		t.Run("one is lost with the connection of the subscriber", func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			rdb := server.Client(t)
 			hourly := semaphore.WithPoll(time.Hour)
-			waiter := k.open(newClient(t, server.Client(t), hourly), "permits")
-			holder := k.open(newClient(t, rdb, hourly), "permits")
-			holder.set(t, 1)
-			_, err := holder.take(t.Context(), 1)
+			waiter := k.newSemaphore(newClient(t, server.Client(t), hourly), "permits")
+			holder := k.newSemaphore(newClient(t, rdb, hourly), "permits")
+			holder.setPermits(t, 1)
+			_, err := holder.acquire(t.Context(), 1)
 			require.NoError(t, err)
-			w := start(func() error { _, err := waiter.take(within(t, patience), 1); return err })
+			w := startCall(func() error { _, err := waiter.acquire(within(t, testTimeout), 1); return err })
 			k.awaitWaiting(t, rdb, "permits", 1)
 			release := k.rawRelease(t, rdb, "permits")
-			// In one transaction, so that nobody is subscribed when the permit is announced.
+			// In one transaction, so that no client is subscribed when the permit is announced.
 			_, err = rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
 				p.Do(t.Context(), "client", "kill", "type", "pubsub")
 				release(p)
@@ -77,22 +78,22 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 			require.Less(t, time.Since(began), 5*time.Second, "woken by the new subscription, long before the poll")
 		})
 
-		t.Run("one that came between the look and the subscription", func(t *testing.T) {
+		t.Run("one is published between the look and the subscription", func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Shared(t)
 			name, hourly := redistest.Name(t), semaphore.WithPoll(time.Hour)
-			holder := k.open(newClient(t, server.Client(t), hourly), name)
-			holder.set(t, 1)
-			hook := &afterFirst{}
+			holder := k.newSemaphore(newClient(t, server.Client(t), hourly), name)
+			holder.setPermits(t, 1)
+			hook := &afterScript{}
 			own := server.Client(t)
 			own.AddHook(hook)
-			waiter := k.open(newClient(t, own, hourly), name)
-			for range 3 { // from the second on the subscription lingers: its confirmation has been and gone
-				giveBack, err := holder.take(within(t, patience), 1)
+			waiter := k.newSemaphore(newClient(t, own, hourly), name)
+			for range 3 { // from the second round on, the subscription is open already
+				release, err := holder.acquire(within(t, testTimeout), 1)
 				require.NoError(t, err)
-				hook.arm(func() error { return giveBack(context.WithoutCancel(t.Context())) })
-				w := start(func() error {
-					again, err := waiter.take(within(t, patience), 1)
+				hook.arm(func() error { return release(context.WithoutCancel(t.Context())) })
+				w := startCall(func() error {
+					again, err := waiter.acquire(within(t, testTimeout), 1)
 					if err != nil {
 						return err
 					}
@@ -106,22 +107,22 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 	})
 }
 
-// deafConn is a connection on which nobody can subscribe.
-type deafConn struct{ net.Conn }
+// noSubscribeConn is a connection on which SUBSCRIBE fails.
+type noSubscribeConn struct{ net.Conn }
 
-func dialDeaf(ctx context.Context, network, addr string) (net.Conn, error) {
+func dialWithoutSubscribe(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-	return deafConn{conn}, err
+	return noSubscribeConn{conn}, err
 }
 
-func (c deafConn) Write(p []byte) (int, error) {
+func (c noSubscribeConn) Write(p []byte) (int, error) {
 	if bytes.Contains(bytes.ToLower(p), []byte("subscribe")) {
-		return 0, errors.New("deaf")
+		return 0, errors.New("no SUBSCRIBE on this connection")
 	}
 	return c.Conn.Write(p)
 }
 
-// scriptCalls is the number of scripts that the server has executed.
+// scriptCalls returns the number of scripts that the server has executed.
 func scriptCalls(t testing.TB, rdb *redis.Client) (n int) {
 	t.Helper()
 	stats, err := rdb.Info(t.Context(), "commandstats").Result()
@@ -139,7 +140,7 @@ func scriptCalls(t testing.TB, rdb *redis.Client) (n int) {
 	return n
 }
 
-// rawRelease is the release of the only permit as one command.
+// rawRelease returns the release of the only permit as one command.
 func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redis.Pipeliner) {
 	t.Helper()
 	ctx := t.Context()
@@ -156,36 +157,42 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 	switch k.name {
 	case "counting":
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("lane")}, 1000, "PUBLISH", scripts.SemChannel(name), 1, 1, 0, 0)
+			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("sequence")},
+				1000, "PUBLISH", scripts.SemChannel(name), 1, 1, 0, 0)
 		}
 	case "leased":
 		id := only(part("timeout"))
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{name, part("timeout")}, "PUBLISH", scripts.SemChannel(name), 0, id)
+			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{name, part("timeout")},
+				"PUBLISH", scripts.SemChannel(name), 0, id)
 		}
 	default:
 		id := only(part("fair:leases"))
-		keys := []string{part("fair:permits"), part("fair:leases"), part("fair:queue"), part("fair:alive"), part("fair:needs"), part("fair:fence")}
+		keys := []string{
+			part("fair:permits"), part("fair:leases"), part("fair:queue"), part("fair:alive"), part("fair:needs"),
+			part("fair:fence"),
+		}
 		return func(p redis.Pipeliner) {
-			p.EvalSha(ctx, scripts.FairStep.SHA(), keys, "PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 1, id)
+			p.EvalSha(ctx, scripts.FairStep.SHA(), keys,
+				"PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 1, id)
 		}
 	}
 }
 
-// afterFirst does something right after the first script once it is armed.
-type afterFirst struct {
-	counter
+// afterScript is a hook that calls a function after the next script.
+type afterScript struct {
+	scriptCounter
 	do  func() error
 	err error
 }
 
-func (h *afterFirst) arm(do func() error) {
+func (h *afterScript) arm(do func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.do = do
 }
 
-func (h *afterFirst) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *afterScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if err != nil || !strings.HasPrefix(cmd.Name(), "eval") {

@@ -12,30 +12,30 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// A grant must never be believed for longer than Redis keeps it, whatever became of an Extend.
+// Whatever becomes of an Extend, a grant is not valid for longer than Redis keeps its permits.
 func TestGrant_Extend(t *testing.T) {
-	suite(t, func(t *testing.T, leased leasedKind) {
-		t.Run("with its reply lost: Redis keeps the permits for as long as the holder believes", func(t *testing.T) {
-			c, d, rdb := faulty(t, redistest.Shared(t), -1)
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		t.Run("its reply is lost: Redis keeps the permits for as long as the grant is valid", func(t *testing.T) {
+			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := leased.of(c, name), leased.of(newClient(t, rdb), name)
-			setLeased(t, other, 1)
+			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			lost := d.LoseReply(scripts.PermitRenew.SHA(), 1, redistest.Cut)
 			require.Error(t, g.Extend(t.Context(), 50*time.Millisecond))
 			<-lost
 			require.NoError(t, newWheel(t).Sleep(t.Context(), 200*time.Millisecond))
-			require.True(t, g.Valid(), "the earlier lease goes on")
+			require.True(t, g.Valid(), "by the earlier lease")
 			_, err := other.TryAcquire(t.Context(), 1)
 			require.ErrorIs(t, err, semaphore.ErrNoPermits)
 			require.NoError(t, g.Release(t.Context()))
 		})
 
-		t.Run("to a shorter time: the lease goes on as it was", func(t *testing.T) {
-			c, _, rdb := faulty(t, redistest.Shared(t), -1)
+		t.Run("to a shorter time: the lease stays", func(t *testing.T) {
+			c, _, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := leased.of(c, name), leased.of(newClient(t, rdb), name)
-			setLeased(t, other, 1)
+			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			before := g.Deadline()
 			require.NoError(t, g.Extend(t.Context(), time.Millisecond))
@@ -48,7 +48,17 @@ func TestGrant_Extend(t *testing.T) {
 			require.NoError(t, g.Release(t.Context()))
 		})
 
-		t.Run("on a wheel without room: a loss is announced all the same", func(t *testing.T) {
+		t.Run("of permits whose key was overwritten: they are lost", func(t *testing.T) {
+			c, rdb, name := newSharedClient(t)
+			l := leased.newLeased(c, name)
+			mustSetPermits(t, l, 1)
+			g := mustAcquire(t, l, 1)
+			require.NoError(t, rdb.Set(t.Context(), leased.leasesKey(name), "mine", time.Minute).Err())
+			require.ErrorIs(t, g.Extend(t.Context(), time.Minute), semaphore.ErrLost)
+			require.False(t, g.Valid())
+		})
+
+		t.Run("on a full wheel: a loss is announced", func(t *testing.T) {
 			const room = 10
 			w, err := wheel.New(wheel.WithMaxPendingTimeouts(room))
 			require.NoError(t, err)
@@ -58,12 +68,12 @@ func TestGrant_Extend(t *testing.T) {
 			}()
 			rdb := redistest.Shared(t).Client(t)
 			name := redistest.Name(t)
-			other := leased.of(newClient(t, rdb), name)
-			setLeased(t, other, 1)
+			other := leased.newLeased(newClient(t, rdb), name)
+			mustSetPermits(t, other, 1)
 			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close(t.Context())) }()
-			l := leased.of(c, name, semaphore.WithLease(time.Second))
+			l := leased.newLeased(c, name, semaphore.WithLease(time.Second))
 			g := mustAcquire(t, l, 1)
 			var full []wheel.Timer
 			for {
@@ -75,10 +85,10 @@ func TestGrant_Extend(t *testing.T) {
 				full = append(full, timer)
 			}
 			require.NoError(t, g.Extend(t.Context(), 2*time.Second))
-			require.NoError(t, other.Release(t.Context(), g.IDs()...)) // somebody takes it away
+			require.NoError(t, other.Release(t.Context(), g.IDs()...)) // another client releases it
 			select {
 			case <-g.Done():
-			case <-within(t, patience).Done():
+			case <-within(t, testTimeout).Done():
 				require.FailNow(t, "the loss was not announced")
 			}
 			require.ErrorIs(t, g.Err(), semaphore.ErrLost)

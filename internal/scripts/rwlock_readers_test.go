@@ -11,12 +11,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Redis does nothing else while it executes a script, so what one does must not grow with the number of readers.
-func TestReadRelease_OfManyWhoCameTogether(t *testing.T) {
+// Redis executes nothing else during a script, so the work of a script must not grow with the number of
+// readers.
+func TestScale_ReadReleaseOfManyReaders(t *testing.T) {
 	t.Parallel()
 	const readers = 1000
 	rdb := redistest.Start(t).Client(t)
-	l := rw{t, rdb, redistest.Name(t)}
+	l := rwLock{t, rdb, redistest.Name(t)}
 	for i := range readers {
 		l.read(fmt.Sprintf("reader:%d", i), 60_000)
 	}
@@ -33,17 +34,17 @@ func TestReadRelease_OfManyWhoCameTogether(t *testing.T) {
 	}
 	before := commands()
 	for i := range readers {
-		require.Equal(t, 1, l.unread(fmt.Sprintf("reader:%d", i)))
+		require.Equal(t, 1, l.releaseRead(fmt.Sprintf("reader:%d", i)))
 	}
 	each := (commands() - before) / readers
 	require.GreaterOrEqual(t, each, int64(4))
 	require.Less(t, each, int64(20), "commands a release")
-	l.requireGone()
+	l.requireFree()
 }
 
-func TestReadRelease_ForgetsManyWhoDied(t *testing.T) {
+func TestReadRelease_RemovesManyDeadReaders(t *testing.T) {
 	t.Parallel()
-	l := sharedRW(t)
+	l := newRWLock(t)
 	for i := range 100 {
 		id := fmt.Sprintf("dead:%d", i)
 		l.read(id, 30_000)
@@ -53,8 +54,8 @@ func TestReadRelease_ForgetsManyWhoDied(t *testing.T) {
 		l.read("me:1", 60_000)
 		require.NoError(t, l.rdb.PExpire(t.Context(), l.name, left).Err())
 		require.NoError(t, l.rdb.PExpire(t.Context(), scripts.ReadTimeout(l.name, "me:1"), left).Err())
-		if l.unread("me:1") == 1 { // unless the 50 ms were over
-			l.requireGone()
+		if l.releaseRead("me:1") == 1 { // unless the 50 ms have passed
+			l.requireFree()
 		}
 		for i := range 100 {
 			require.NoError(t, l.rdb.HSet(t.Context(), l.name, "mode", "read", fmt.Sprintf("dead:%d", i), 1).Err())

@@ -14,10 +14,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// This file plays the Java side: what Redisson 3.5x sends for each operation, with the client's clock and the form in which it reads the
-// answers, written down from its wire form.
+// This file plays the Java side: it sends what Redisson 3.5x sends for each operation, with times by the
+// client's clock, and reads the replies as Redisson does.
 
-const javaForever int64 = 922337203685477 // the score of a permit without a lease
+const javaForever int64 = 922337203685477 // the score of a permit that never expires
 
 const (
 	javaTryAcquire = `
@@ -91,11 +91,11 @@ type java struct {
 	t       testing.TB
 	rdb     redis.UniversalClient
 	name    string
-	sharded bool // it publishes and listens as Redisson does since 3.22 in a cluster of Redis 7
+	sharded bool // publishes and subscribes as Redisson since 3.22 in a cluster of Redis 7
 	n       int
 }
 
-// script is the script with the command that wakes waiters here.
+// script returns the script with the publishing command of this deployment.
 func (j *java) script(s string) *redis.Script {
 	if j.sharded {
 		s = strings.ReplaceAll(s, "'publish'", "'spublish'")
@@ -106,7 +106,7 @@ func (j *java) script(s string) *redis.Script {
 func (j *java) keys() []string { return []string{j.name, scripts.SemChannel(j.name)} }
 
 func (j *java) leasedKeys() []string {
-	return []string{j.name, leases(j.name), scripts.SemChannel(j.name)}
+	return []string{j.name, leasesKey(j.name), scripts.SemChannel(j.name)}
 }
 
 func (j *java) tryAcquire(n int) bool {
@@ -134,7 +134,7 @@ func (j *java) available() int {
 	return n
 }
 
-// acquireLeased returns the ids, or the answer that says until when to wait. A lease of 0 is for ever.
+// acquireLeased returns the ids, or the answer that says until when to wait. A lease of 0 never ends.
 func (j *java) acquireLeased(n int, lease time.Duration) (ids []string, answer string) {
 	j.t.Helper()
 	now, due := time.Now().UnixMilli(), javaForever
@@ -184,7 +184,7 @@ func rawID(t testing.TB, id string) string {
 	return string(raw)
 }
 
-// listen returns what Java's listener receives from now on.
+// listen returns a function that blocks for the next message to Java's listener.
 func (j *java) listen() func() string {
 	j.t.Helper()
 	sub := j.rdb.Subscribe(j.t.Context())
@@ -198,7 +198,7 @@ func (j *java) listen() func() string {
 	require.NoError(j.t, err)
 	return func() string {
 		j.t.Helper()
-		ctx, cancel := context.WithTimeout(j.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(j.t.Context(), testTimeout)
 		defer cancel()
 		m, err := sub.ReceiveMessage(ctx)
 		require.NoError(j.t, err)

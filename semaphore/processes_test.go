@@ -21,10 +21,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// The test binary runs itself as the other processes of a fleet. What a child does is its role; the rest comes by environment.
+// The test binary runs itself as other processes. The environment tells a child its role and its
+// parameters.
 const (
-	roleHold  = "hold"  // take a leased permit, say so, and keep it until stdin ends
-	roleSweep = "sweep" // see sweep_test.go
+	roleHold  = "hold"  // hold a leased permit until stdin ends
+	roleSweep = "sweep" // see sweep_child_test.go
 
 	childAddr  = "SEMAPHORE_TEST_ADDR"
 	childName  = "SEMAPHORE_TEST_NAME"
@@ -66,7 +67,7 @@ func runChild(role string) (err error) {
 	return fmt.Errorf("unknown role %q", role)
 }
 
-// process is a child that talks by lines and ends when its stdin does. It is killed with the test.
+// process is a child that writes lines and ends when its stdin does. It is killed with the test.
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -94,43 +95,45 @@ func (p *process) line() (string, error) {
 	return strings.TrimSuffix(line, "\n"), err
 }
 
-func TestLeased_PermitsOfAKilledProcessComeBack(t *testing.T) {
+func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
+	redistest.SkipIfShort(t)
 	t.Parallel()
-	c, rdb, name := shared(t)
+	c, rdb, name := newSharedClient(t)
 	l := c.Leased(name)
-	setLeased(t, l, 1)
+	mustSetPermits(t, l, 1)
 	holder := spawn(t, roleHold, redistest.Shared(t).Addr(), name)
 	line, err := holder.line()
 	require.NoError(t, err)
 	require.Equal(t, "held", line)
 
-	// The watchdog keeps it for more than a lease.
+	// Renewal keeps the permit for more than a lease.
 	_, err = l.Acquire(within(t, childLease+childLease/2), 1)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	var next *semaphore.Grant
-	w := start(func() (err error) { next, err = l.Acquire(within(t, patience), 1); return err })
+	w := startCall(func() (err error) { next, err = l.Acquire(within(t, testTimeout), 1); return err })
 	awaitListeners(t, rdb, name, 1)
 	require.NoError(t, holder.cmd.Process.Kill())
 	require.Error(t, holder.cmd.Wait())
 	dead := time.Now()
-	_, due, err := nearest(t.Context(), rdb, name)
+	_, due, err := nextExpiry(t.Context(), rdb, name)
 	require.NoError(t, err)
 	require.NoError(t, w.wait(t))
 	took := time.Since(dead)
-	require.GreaterOrEqual(t, took, due-10*time.Millisecond, "not before the dead holder's lease ended")
-	require.Less(t, took, due+semaphore.DefaultPoll, "at the lease's end, or on a machine that stalls at the poll after it")
+	require.GreaterOrEqual(t, took, due-10*time.Millisecond, "not before the lease of the dead holder ends")
+	require.Less(t, took, due+semaphore.DefaultPoll, "at the end of the lease, or at the next poll on a stalled machine")
 	t.Logf("%v of the lease were left; taken over after %v", due, took)
 	require.NoError(t, next.Release(t.Context()))
 }
 
-// nearest tells whether a permit is held and the time until the nearest lease ends, by the server's clock.
-func nearest(ctx context.Context, rdb redis.UniversalClient, name string) (held bool, left time.Duration, err error) {
+// nextExpiry reports whether a permit is held and the time until the next lease ends, by the clock of the
+// server.
+func nextExpiry(ctx context.Context, rdb redis.UniversalClient, name string) (held bool, left time.Duration, err error) {
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {
 		return false, 0, err
 	}
-	first, err := rdb.ZRangeWithScores(ctx, leases(name), 0, 0).Result()
+	first, err := rdb.ZRangeWithScores(ctx, leasesKey(name), 0, 0).Result()
 	if err != nil || len(first) == 0 {
 		return false, 0, err
 	}

@@ -18,15 +18,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// This file is what a child of the sweep does: clients that take permits over a network that loses replies, and report each instant
-// at which they rely on them. Child, parent and Redis share a machine, so that all of them read the server's clock.
+// This file is a child of the sweep: its clients acquire permits over a network that loses replies, and
+// report each instant at which they rely on them. Child, parent and Redis share the clock of one machine.
 
-// kinds of a sweep.
+// The kinds of sweeps.
 const (
-	kindLeased   = "leased"
-	kindFair     = "fair"
-	kindCounting = "counting"
-	kindDeaf     = "deaf" // leases that are not renewed, by a client that does not look whether it still holds them: the negative control
+	kindLeased    = "leased"
+	kindFair      = "fair"
+	kindCounting  = "counting"
+	kindUnchecked = "unchecked" // leases without renewal, by a client that does not check Valid: the negative control
 )
 
 const (
@@ -58,7 +58,7 @@ func runSweeper(ctx context.Context, w *wheel.Wheel, addr, name, kind string, se
 	say := func(format string, args ...any) {
 		out.Lock()
 		defer out.Unlock()
-		_, _ = fmt.Fprintf(os.Stdout, format+"\n", args...) // unbuffered: what is said survives a kill
+		_, _ = fmt.Fprintf(os.Stdout, format+"\n", args...) // unbuffered: it survives a kill
 	}
 	var holds atomic.Uint64
 	id := func() uint64 { return seed<<20 + holds.Add(1) }
@@ -75,7 +75,7 @@ func runSweeper(ctx context.Context, w *wheel.Wheel, addr, name, kind string, se
 	return errors.Join(errs...)
 }
 
-// sweepClient works until the sweep is over, and closes in peace.
+// sweepClient works until the sweep is over, and closes its Client.
 func sweepClient(ctx context.Context, addr, name string, s *sweeper) (err error) {
 	d := &redistest.FaultDialer{Timeout: 200 * time.Millisecond}
 	rdb := redis.NewClient(&redis.Options{
@@ -89,7 +89,7 @@ func sweepClient(ctx context.Context, addr, name string, s *sweeper) (err error)
 	}
 	defer func() {
 		closed := c.Close(ctx)
-		if s.kind == kindCounting { // others' permits end with their lease, should the machine be too busy to confirm
+		if s.kind == kindCounting { // the permits of the other kinds end with their lease
 			err = errors.Join(err, closed)
 		}
 	}()
@@ -97,20 +97,20 @@ func sweepClient(ctx context.Context, addr, name string, s *sweeper) (err error)
 	switch s.kind {
 	case kindFair:
 		s.held = c.FairLeased(name, semaphore.WithLease(sweepLease))
-	case kindDeaf:
+	case kindUnchecked:
 		s.held = c.Leased(name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
 	default:
 		s.held = c.Leased(name, semaphore.WithLease(sweepLease))
 	}
 	for !s.isOver() {
-		if s.kind != kindDeaf && s.rnd.IntN(8) == 0 {
+		if s.kind != kindUnchecked && s.rnd.IntN(8) == 0 {
 			d.LoseReply("evalsha", 1+s.rnd.IntN(3), []redistest.Loss{redistest.Cut, redistest.Swallow}[s.rnd.IntN(2)])
 		}
 		if err := s.once(ctx); err != nil {
 			return err
 		}
 	}
-	for range 16 { // the network is sound again: replies that were still to be lost are these
+	for range 16 { // use up the replies that are still to be lost
 		_ = rdb.EvalSha(ctx, "none", nil).Err()
 	}
 	return nil
@@ -125,22 +125,22 @@ func (s *sweeper) isOver() bool {
 	}
 }
 
-// once takes permits, relies on them for a while and gives them back. Errors of Redis are what the sweep is about; a refusal
-// for another reason fails it.
+// once acquires permits, relies on them for a while and releases them. Errors of the network are expected;
+// any other error fails the sweep.
 func (s *sweeper) once(parent context.Context) error {
 	n := int64(1)
 	if s.rnd.IntN(6) == 0 {
 		n += s.rnd.Int64N(sweepPermits)
 	}
-	patience := 2 * time.Second
+	timeout := 2 * time.Second
 	if s.rnd.IntN(4) == 0 {
-		patience = time.Duration(s.rnd.IntN(30)) * time.Millisecond
+		timeout = time.Duration(s.rnd.IntN(30)) * time.Millisecond
 	}
-	ctx, cancel := context.WithTimeout(parent, patience)
+	ctx, cancel := context.WithTimeout(parent, timeout)
 	defer cancel()
 	hold := time.Duration(s.rnd.IntN(40)) * time.Millisecond
 	if s.rnd.IntN(20) == 0 {
-		hold = sweepLease * 3 / 2 // lives by renewal
+		hold = sweepLease * 3 / 2 // needs renewals
 	}
 	if s.kind == kindCounting {
 		if err := s.plain.Acquire(ctx, n); err != nil {
@@ -157,18 +157,20 @@ func (s *sweeper) once(parent context.Context) error {
 		return s.failed(parent, err)
 	}
 	valid := g.Valid
-	if s.kind == kindDeaf {
+	if s.kind == kindUnchecked {
 		valid, hold = func() bool { return true }, 500*time.Millisecond
 	}
 	s.rely(parent, n, hold, valid)
-	_ = g.Release(ctx) // unconfirmed or lost: both are what it should be able to stand
+	_ = g.Release(ctx) // may be unconfirmed or lost
 	return nil
 }
 
-// failed tells the network's errors from refusals, which nothing here may cause.
+// failed returns refusals, which nothing here may cause. After an error of the network it pauses and
+// returns nil.
 func (s *sweeper) failed(ctx context.Context, err error) error {
 	for _, refusal := range []error{
-		semaphore.ErrNotSet, semaphore.ErrExceedsPermits, semaphore.ErrWrongKind, semaphore.ErrInvalid, semaphore.ErrClosed, semaphore.ErrOverRelease,
+		semaphore.ErrNotSet, semaphore.ErrExceedsPermits, semaphore.ErrWrongKind,
+		semaphore.ErrInvalid, semaphore.ErrClosed, semaphore.ErrOverRelease,
 	} {
 		if errors.Is(err, refusal) {
 			return err
@@ -177,8 +179,8 @@ func (s *sweeper) failed(ctx context.Context, err error) error {
 	return s.wheel.Sleep(ctx, time.Duration(1+s.rnd.IntN(10))*time.Millisecond)
 }
 
-// rely reports a hold and every few milliseconds that it is still relied on. What is reported is the instant before the look: who holds
-// at the look held then, and at any instant since the grant.
+// rely reports a hold, and every few milliseconds that it lasts. It reports the instant before it checks
+// valid: a grant that is valid at the check was held then, and at any instant since it was granted.
 func (s *sweeper) rely(ctx context.Context, n int64, d time.Duration, valid func() bool) {
 	id, began := s.id(), time.Now()
 	for {

@@ -1,0 +1,173 @@
+package scripts_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+func TestReadRelease(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the last reader frees it and publishes 0; a second call does neither", func(t *testing.T) {
+		t.Parallel()
+		l := newRWLock(t)
+		heard := l.listen()
+		l.read("me:1", 30_000)
+		l.read("you:1", 30_000)
+		require.Equal(t, 1, l.releaseRead("me:1"))
+		require.Empty(t, heard())
+		require.Equal(t, 0, l.releaseRead("me:1"))
+		require.Equal(t, map[string]string{"mode": "read", "you:1": "1"}, l.holders())
+		require.Equal(t, 1, l.releaseRead("you:1"))
+		require.Equal(t, "0", heard())
+		l.requireFree()
+		require.Zero(t, l.rdb.Exists(t.Context(), scripts.ReadTimeout(l.name, "you:1")).Val())
+	})
+
+	t.Run("the hash expires with the longest remaining lease, Java's included", func(t *testing.T) {
+		t.Parallel()
+		l := newRWLock(t)
+		l.read("short:1", 5_000)
+		l.javaRead("java:1", 2, 10*time.Second)
+		l.read("long:1", 60_000)
+		l.requireLease(60 * time.Second)
+		require.Equal(t, 1, l.releaseRead("long:1"))
+		l.requireLease(10 * time.Second)
+		require.Equal(t, 1, l.releaseRead("short:1"))
+		l.requireLease(10 * time.Second)
+		require.Equal(t, map[string]string{"mode": "read", "java:1": "2"}, l.holders())
+	})
+
+	t.Run("removes dead readers, and the lock if none remains", func(t *testing.T) {
+		t.Parallel()
+		l := newRWLock(t)
+		heard := l.listen()
+		l.read("dead:1", 30_000)
+		l.javaRead("dead:2", 1, 30*time.Second)
+		l.read("me:1", 60_000)
+		for _, id := range []string{"dead:1", "dead:2"} {
+			require.NoError(t, l.rdb.Del(t.Context(), scripts.ReadTimeout(l.name, id)).Err())
+		}
+		l.read("me:2", 50_000)
+		require.Equal(t, 1, l.releaseRead("me:1"))
+		require.Equal(t, map[string]string{"mode": "read", "me:2": "1"}, l.holders())
+		require.Equal(t, 1, l.releaseRead("me:2"))
+		l.requireFree()
+		require.Equal(t, "0", heard())
+	})
+
+	t.Run("removes dead readers although the hash expires slightly later", func(t *testing.T) {
+		t.Parallel()
+		l := newRWLock(t)
+		l.read("dead:1", 30_000)
+		l.read("me:1", 60_000)
+		require.NoError(t, l.rdb.Del(t.Context(), scripts.ReadTimeout(l.name, "dead:1")).Err())
+		own := l.rdb.PExpireTime(t.Context(), scripts.ReadTimeout(l.name, "me:1")).Val()
+		// Redis 7.0 reads its clock for each command of a script, so the hash may expire slightly after the
+		// key of the longest lease.
+		require.NoError(
+			t, l.rdb.PExpireAt(t.Context(), l.name, time.UnixMilli((own+20*time.Millisecond).Milliseconds())).Err(),
+		)
+		require.Equal(t, 1, l.releaseRead("me:1"))
+		l.requireFree()
+	})
+
+	t.Run("returns 0 for a non-holder, a writer and a free lock", func(t *testing.T) {
+		t.Parallel()
+		l := newRWLock(t)
+		require.Equal(t, 0, l.releaseRead("me:1"))
+		l.write("me:1", 30_000)
+		require.Equal(t, 0, l.releaseRead("me:1"))
+		require.Equal(t, 0, l.releaseWrite("you:1"))
+		require.Equal(t, map[string]string{"mode": "write", "me:1:write": "1"}, l.holders())
+	})
+
+	t.Run("a read unlock by a Java writer does not free its write lock", func(t *testing.T) {
+		t.Parallel()
+		l := newRWLock(t)
+		heard := l.listen()
+		l.write("me:1", 30_000)
+		require.NoError(t, l.rdb.HSet(t.Context(), l.name, "me:1", 1).Err())
+		require.NoError(t, l.rdb.Set(t.Context(), scripts.ReadTimeout(l.name, "me:1"), 1, time.Minute).Err())
+		require.Equal(t, 1, l.releaseRead("me:1"))
+		require.Equal(t, map[string]string{"mode": "write", "me:1:write": "1"}, l.holders())
+		require.Empty(t, heard())
+	})
+}
+
+func TestWriteRelease(t *testing.T) {
+	t.Parallel()
+	l := newRWLock(t)
+	heard := l.listen()
+	l.write("me:1", 30_000)
+	require.Equal(t, 1, l.releaseWrite("me:1"))
+	require.Equal(t, 0, l.releaseWrite("me:1"))
+	l.requireFree()
+	require.Equal(t, "1", heard())
+
+	// A Java service may read under its own write lock. It keeps reading, and waiting readers are woken.
+	l.write("me:2", 30_000)
+	require.NoError(t, l.rdb.HSet(t.Context(), l.name, "me:2", 1).Err())
+	require.Equal(t, 1, l.releaseWrite("me:2"))
+	require.Equal(t, map[string]string{"mode": "read", "me:2": "1"}, l.holders())
+	require.Equal(t, "1", heard())
+}
+
+func TestDowngrade(t *testing.T) {
+	t.Parallel()
+	l := newRWLock(t)
+	heard := l.listen()
+	l.write("me:1", 60_000)
+	for range 2 {
+		require.Equal(t, []int64{1, 30_000}, l.downgrade("me:1", "me:2", 30_000))
+		require.Equal(t, map[string]string{"mode": "read", "me:2": "1"}, l.holders())
+		l.requireLease(30 * time.Second)
+	}
+	require.Equal(t, "1", heard(), "published once")
+	require.Equal(t, []int64{1, 30_000}, l.read("you:1", 30_000))
+	require.Equal(t, 1, l.releaseRead("me:2"))
+	require.Equal(t, int64(0), l.downgrade("me:1", "me:2", 30_000)[0], "a late copy")
+	require.Equal(t, map[string]string{"mode": "read", "you:1": "1"}, l.holders())
+}
+
+func TestRWForce(t *testing.T) {
+	t.Parallel()
+	l := newRWLock(t)
+	heard := l.listen()
+	force := func(mode string) (int, error) {
+		return scripts.RWForce.Run(
+			t.Context(), l.rdb, []string{l.name}, mode, "PUBLISH", scripts.RWChannel(l.name),
+		).Int()
+	}
+	for i, step := range []struct {
+		acquire func() // before force, if any
+		mode    string
+		want    int // what force returns
+		isFree  bool
+	}{
+		{nil, "read", 0, true},
+		{nil, "write", 0, true},
+		{func() { l.read("a:1", 30_000) }, "write", 0, false},
+		{func() { l.read("b:1", 30_000) }, "write", 0, false},
+		{nil, "read", 1, true},
+		{func() { l.write("a:1", 30_000) }, "read", 0, false},
+		{nil, "write", 1, true},
+		{nil, "write", 0, true},
+	} {
+		if step.acquire != nil {
+			step.acquire()
+		}
+		got, err := force(step.mode)
+		require.NoError(t, err)
+		require.Equal(t, step.want, got, "step %d", i)
+		require.Equal(t, step.isFree, len(l.holders()) == 0, "step %d", i)
+	}
+	require.Equal(t, "11", heard())
+	l.rdb.HSet(t.Context(), l.name, "java:1", 1)
+	_, err := force("write")
+	require.True(t, scripts.WrongKind(err))
+}
