@@ -1,4 +1,5 @@
-// Httplimit serves HTTP on localhost:8080 and lets each address have 5 requests at once and one more every second.
+// Httplimit serves HTTP on localhost:8080. It allows each client address a burst of 5 requests and one request per
+// second.
 //
 //	REDIS_ADDR=localhost:6379 go run ./examples/httplimit
 //	for i in 1 2 3 4 5 6 7; do curl -si localhost:8080 | grep -iE 'HTTP/|ratelimit|retry'; done
@@ -30,13 +31,13 @@ func main() {
 	}
 }
 
-// run serves until ctx ends.
+// run serves HTTP until ctx ends.
 func run(ctx context.Context, redisAddr, listen string) (err error) {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
 	limits, err := ratelimit.New(rdb,
-		ratelimit.WithPolicy(ratelimit.FailOpen()), // a site without limits is better than no site
+		ratelimit.WithPolicy(ratelimit.FailOpen()), // serve without limits while Redis is down
 		ratelimit.WithLogger(logger))
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// console prints one line at a time, each with the time since its step began.
+// console prints lines with the time since the current step began. It is safe for concurrent use.
 type console struct {
 	mu    sync.Mutex
 	began time.Time
@@ -30,7 +30,7 @@ func (c *console) say(format string, args ...any) {
 	fmt.Printf("%8.3fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// progress says what every second until it is stopped.
+// progress prints the result of what every second, until stop is called.
 func (c *console) progress(w *wheel.Wheel, what func() string) (stop func()) {
 	line, err := w.Every(time.Second, func() { c.say("... %s", what()) })
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// crew is a group of worker processes. They report through one pipe, so their reports keep their order.
+// crew is a group of worker processes. All of them write to one pipe, so their reports arrive in order.
 type crew struct {
-	ctx            context.Context // the workers end with it
+	ctx            context.Context // when it ends, the workers exit
 	cancel         context.CancelFunc
 	addr, lockName string
 	members        []*exec.Cmd
@@ -19,7 +19,7 @@ type crew struct {
 	events         chan event
 }
 
-// event is one line of a worker.
+// event is one report of a worker.
 type event struct {
 	worker int
 	what   string
@@ -47,7 +47,7 @@ func newCrew(ctx context.Context, addr, lockName string) (*crew, error) {
 	return c, nil
 }
 
-// hire starts a worker process: this program again, as "tour worker NUMBER LOCK WORKTIME".
+// hire starts a worker process. It runs this program with the arguments worker NUMBER LOCK WORKTIME.
 func (c *crew) hire(workTime time.Duration) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *crew) hire(workTime time.Duration) (*exec.Cmd, error) {
 	cmd := exec.CommandContext(c.ctx, self, "worker", number, c.lockName, workTime.String())
 	cmd.Env = append(os.Environ(), "REDIS_ADDR="+c.addr)
 	cmd.Stdout, cmd.Stderr = c.reports, os.Stderr
-	leash, err := cmd.StdinPipe() // ends by itself, and the worker with it, should the tour be killed
+	leash, err := cmd.StdinPipe() // the pipe closes when the tour exits or is killed, and then the worker exits
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (c *crew) hire(workTime time.Duration) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// next waits for the next report.
+// next returns the next report. It blocks until there is one, or until ctx ends.
 func (c *crew) next(ctx context.Context) (event, error) {
 	select {
 	case e := <-c.events:
@@ -83,22 +83,22 @@ func (c *crew) next(ctx context.Context) (event, error) {
 	}
 }
 
-// expect waits for the next report that is not of a renewal and checks what it says.
+// expect returns the next report that is no renewal, and an error if it is not what.
 func (c *crew) expect(ctx context.Context, what string) (event, error) {
 	e, err := c.next(ctx)
 	for err == nil && e.what == renewed {
 		e, err = c.next(ctx)
 	}
 	if err == nil && e.what != what {
-		err = fmt.Errorf("worker %d %s, out of turn: %s was due", e.worker, e.what, what)
+		err = fmt.Errorf("worker %d %s, but the expected report was: %s", e.worker, e.what, what)
 	}
 	return e, err
 }
 
-// process returns the process id of a worker.
+// process returns the process ID of a worker.
 func (c *crew) process(worker int) int { return c.members[worker-1].Process.Pid }
 
-// dismiss ends the workers that are left.
+// dismiss stops the remaining workers and waits for them.
 func (c *crew) dismiss() {
 	c.cancel()
 	for _, cmd := range c.members {

@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// measureLateness spreads timers evenly over a while and tells how long after its deadline each of them fired.
+// measureLateness schedules timers at equal distances and prints how long after their deadlines they fired.
 func measureLateness(ctx context.Context, w *wheel.Wheel, out *console) error {
 	const (
 		timers = 100_000
@@ -53,7 +53,7 @@ func measureLateness(ctx context.Context, w *wheel.Wheel, out *console) error {
 	}
 
 	slices.Sort(late)
-	out.say("all of them fired; how late, and on how many goroutines:\n")
+	out.say("all of them fired; lateness, and number of goroutines:\n")
 	fmt.Printf("    %10s %10s %10s %10s %18s\n", "earliest", "p50", "p99", "max", "goroutines")
 	fmt.Printf("    %10v %10v %10v %10v %18s\n", micros(late[0]), micros(late[timers/2]), micros(late[timers*99/100]),
 		micros(late[timers-1]), fmt.Sprintf("%d, %d before", goroutines.Load(), before))

@@ -1,11 +1,11 @@
-// Command tour shows cogwheel at work in three steps: orders that close themselves on the wheel, the lateness of a
-// hundred thousand timers, and a lock that outlives many leases but not its holder.
+// Command tour demonstrates cogwheel in three steps: timers that close unpaid orders, the lateness of a hundred
+// thousand timers, and a lock that is renewed while its holder lives and passes on when the holder is killed.
 //
 //	go run ./examples/tour
 //	REDIS_ADDR=localhost:6379 go run ./examples/tour
 //
-// Without REDIS_ADDR it starts an embedded server. With it, it uses that Redis: one lock of a random name, which
-// is gone at the end. It exits with 1 and one line on standard error when something is not as it should be.
+// Without REDIS_ADDR, tour starts an embedded server. With REDIS_ADDR, it uses that Redis for one lock with a random
+// name, and leaves no key behind. If a step fails, tour prints one line to standard error and exits with status 1.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	redis.SetLogger(&logging.VoidLogger{}) // what matters reaches us as an error
+	redis.SetLogger(&logging.VoidLogger{}) // the calls return the errors that matter
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -67,7 +67,7 @@ func tour(ctx context.Context) error {
 		title string
 		run   func() error
 	}{
-		{"Orders that close themselves when nobody pays", func() error { return closeUnpaidOrders(ctx, w, out) }},
+		{"Orders that close unless they are paid", func() error { return closeUnpaidOrders(ctx, w, out) }},
 		{"100 000 timers over 3 seconds", func() error { return measureLateness(ctx, w, out) }},
 		{"A lock, its watchdog, and a holder that is killed", func() error { return takeOver(ctx, w, out, addr) }},
 	} {
@@ -76,6 +76,6 @@ func tour(ctx context.Context) error {
 			return err
 		}
 	}
-	out.step(0, "Done. README.md says where to read on.")
+	out.step(0, "Done. README.md lists the documentation.")
 	return nil
 }

@@ -22,7 +22,7 @@ func TestTour(t *testing.T) {
 	t.Parallel()
 	program := build(t)
 	server := redistest.Start(t)
-	// The tours take their time, so they all start at once.
+	// A tour takes some time, so all of them start at once.
 	embedded, remote := start(t, program, ""), start(t, program, server.Addr())
 	interrupted, killed := start(t, program, ""), start(t, program, server.Addr())
 
@@ -37,7 +37,7 @@ func TestTour(t *testing.T) {
 	})
 
 	t.Run("a wrong address gives one line and exit code 1 within 5 seconds", func(t *testing.T) {
-		silent, err := net.Listen("tcp", "127.0.0.1:0") // connects, and never answers
+		silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 		require.NoError(t, err)
 		defer silent.Close()
 		for _, addr := range []string{"127.0.0.1:1", silent.Addr().String(), "nowhere", "http://127.0.0.1:1"} {
@@ -68,7 +68,7 @@ func TestTour(t *testing.T) {
 func build(t *testing.T) string {
 	t.Helper()
 	if runtime.GOOS == "windows" {
-		t.Skip("Windows knows no SIGKILL and no interrupt")
+		t.Skip("Windows has no SIGKILL and no interrupt")
 	}
 	program := filepath.Join(t.TempDir(), "tour")
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
@@ -76,12 +76,12 @@ func build(t *testing.T) string {
 	return program
 }
 
-// process is a tour that runs.
+// process is a running tour.
 type process struct {
 	*exec.Cmd
 	out, errors strings.Builder
-	workersWait chan struct{} // closed when one worker holds the lock and the others wait for it
-	ended       chan struct{} // closed when the tour and whoever shares its standard error are gone
+	workersWait chan struct{} // closed when one worker holds the lock and two wait for it
+	ended       chan struct{} // closed when the tour and all processes that share its standard error have exited
 }
 
 func start(t *testing.T, program, addr string) *process {
@@ -92,7 +92,7 @@ func start(t *testing.T, program, addr string) *process {
 	require.NoError(t, p.Start())
 	go func() {
 		defer close(p.ended)
-		_ = p.Wait() // the exit code says it
+		_ = p.Wait() // the tests check the exit code
 	}()
 	t.Cleanup(func() {
 		_ = p.Process.Kill()
@@ -101,7 +101,7 @@ func start(t *testing.T, program, addr string) *process {
 	return p
 }
 
-// Write takes what the tour prints.
+// Write records the output of the tour.
 func (p *process) Write(text []byte) (int, error) {
 	before := strings.Count(p.out.String(), " waits\n")
 	p.out.Write(text)
@@ -111,7 +111,7 @@ func (p *process) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// requireSteps looks for what each step has to show, in this order.
+// requireSteps checks that the output has the required lines of each step, in order.
 func requireSteps(t *testing.T, tour *process) {
 	t.Helper()
 	<-tour.ended
@@ -124,7 +124,7 @@ func requireSteps(t *testing.T, tour *process) {
 	require.Regexp(t, `1\. Orders`+
 		line+`order 2: paid in time`+
 		line+`order 4: paid in time`+
-		line+`order \d: unpaid, closes itself`+
+		line+`order \d: unpaid, closed by its timer`+
 		line+`order 5: the payment comes too late`, out)
 	require.NotRegexp(t, `order [24]: unpaid`, out)
 	require.Regexp(t, `2\. 100 000 timers`+
@@ -142,18 +142,18 @@ func requireSteps(t *testing.T, tour *process) {
 		line+`worker [23] holds it`, out)
 }
 
-// requireWorkersEnd signals the tour while one worker holds the lock and two wait.
+// requireWorkersEnd sends the signal while one worker holds the lock and two wait. It checks that the workers exit.
 func requireWorkersEnd(t *testing.T, tour *process, signal os.Signal) {
 	t.Helper()
 	select {
 	case <-tour.workersWait:
 	case <-tour.ended:
-		require.Fail(t, "the tour has ended before its third step", "%s%s", &tour.out, &tour.errors)
+		require.Fail(t, "the tour ended before its third step", "%s%s", &tour.out, &tour.errors)
 	}
 	require.NoError(t, tour.Process.Signal(signal))
 	select {
-	case <-tour.ended: // which the workers keep from happening, for they share its standard error
-	case <-time.After(time.Second): // before a worker could notice that nobody reads its reports
+	case <-tour.ended: // not before the workers have exited: they share its standard error
+	case <-time.After(time.Second): // less time than a worker needs to notice that its output is not read
 		require.Fail(t, "a worker outlives the tour")
 	}
 }

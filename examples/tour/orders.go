@@ -10,19 +10,19 @@ import (
 
 const payWithin = 1500 * time.Millisecond
 
-// closeUnpaidOrders places five orders. Each is one timer that closes it, unless a payment stops the timer first.
+// closeUnpaidOrders places five orders. A timer closes each order unless a payment stops the timer first.
 func closeUnpaidOrders(ctx context.Context, w *wheel.Wheel, out *console) error {
 	payments := map[int]time.Duration{
 		2: 400 * time.Millisecond,
 		4: 1100 * time.Millisecond,
 		5: 1800 * time.Millisecond, // too late
 	}
-	var open sync.WaitGroup // what has still to happen: an order's closing or payment
+	var open sync.WaitGroup // counts orders and payments that are still to come
 	for order := 1; order <= 5; order++ {
 		open.Add(1)
 		closing, err := w.AfterFunc(payWithin, func() {
 			defer open.Done()
-			out.say("order %d: unpaid, closes itself", order)
+			out.say("order %d: unpaid, closed by its timer", order)
 		})
 		if err != nil {
 			return err
@@ -36,7 +36,7 @@ func closeUnpaidOrders(ctx context.Context, w *wheel.Wheel, out *console) error 
 		open.Add(1)
 		if _, err := w.AfterFunc(pays, func() {
 			defer open.Done()
-			if closing.Stop() { // true: the timer was pending, and never fires
+			if closing.Stop() { // the timer was pending and will not fire
 				open.Done()
 				out.say("order %d: paid in time", order)
 			} else {
@@ -49,7 +49,7 @@ func closeUnpaidOrders(ctx context.Context, w *wheel.Wheel, out *console) error 
 	return await(ctx, &open)
 }
 
-// await waits for all, or for the end of ctx.
+// await waits until all are done or ctx ends.
 func await(ctx context.Context, all *sync.WaitGroup) error {
 	done := make(chan struct{})
 	go func() {

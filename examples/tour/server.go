@@ -22,19 +22,19 @@ func findServer(ctx context.Context, w *wheel.Wheel) (addr string, closeServer f
 	if err != nil {
 		return "", nil, err
 	}
-	opts.ContextTimeoutEnabled, opts.MaxRetries = true, -1 // an answer now, or none
+	opts.ContextTimeoutEnabled, opts.MaxRetries = true, -1 // fail at once instead of retrying
 	rdb := redis.NewClient(opts)
 	defer rdb.Close()
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if err := rdb.Ping(ctx).Err(); err != nil {
-		return "", nil, fmt.Errorf("no Redis answers at %s, which is what REDIS_ADDR says: %w", opts.Addr, err)
+		return "", nil, fmt.Errorf("no answer from the Redis at REDIS_ADDR, %s: %w", opts.Addr, err)
 	}
 	fmt.Printf("Using the Redis at %s.\n", opts.Addr)
 	return addr, func() {}, nil
 }
 
-// redisOptions takes host:port or a redis:// URL.
+// redisOptions returns the options for an address, which is host:port or a redis:// URL.
 func redisOptions(addr string) (*redis.Options, error) {
 	if !strings.Contains(addr, "://") {
 		return &redis.Options{Addr: addr}, nil
@@ -46,7 +46,8 @@ func redisOptions(addr string) (*redis.Options, error) {
 	return opts, nil
 }
 
-// embedServer starts a server in this process. Its clock, and with it every TTL, stands still by itself: the wheel advances it.
+// embedServer starts a server in this process. The server has no clock of its own: a timer on the wheel advances its
+// time, and with it every TTL.
 func embedServer(w *wheel.Wheel) (addr string, closeServer func(), err error) {
 	server := miniredis.NewMiniRedis()
 	server.SetTime(time.Now())

@@ -10,9 +10,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// takeOver lets one process hold a lock for several leases while two others wait for it, then kills the holder.
+// takeOver starts a process that holds a lock for several leases and two processes that wait for it. Then it kills the
+// holder.
 func takeOver(ctx context.Context, w *wheel.Wheel, out *console, addr string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("the workers have not come to an end in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("the workers did not finish in time"))
 	defer cancel()
 	c, err := newCrew(ctx, addr, "tour-"+rand.Text())
 	if err != nil {
@@ -35,11 +36,12 @@ func takeOver(ctx context.Context, w *wheel.Wheel, out *console, addr string) er
 	if err := holder.Process.Kill(); err != nil {
 		return err
 	}
-	out.say("worker 1 is killed (SIGKILL): nobody unlocks, nobody renews")
+	out.say("worker 1 is killed (SIGKILL): it neither unlocks nor renews the lock")
 	return inherit(ctx, w, out, c, killed)
 }
 
-// holdForLeases returns just after a renewal, when worker 1 has held the lock for so many leases and the others wait.
+// holdForLeases returns after worker 1 has held the lock for the given number of leases and the other workers wait. It
+// returns just after a renewal.
 func holdForLeases(ctx context.Context, out *console, c *crew, leases float64) error {
 	var began time.Time
 	for waiting, renewals, held := 0, 0, 0.0; held < leases || waiting < 2; {
@@ -70,9 +72,9 @@ func holdForLeases(ctx context.Context, out *console, c *crew, leases float64) e
 	return nil
 }
 
-// inherit follows the lock from the killed worker to the second and third.
+// inherit follows the lock from the killed worker to the second worker and then to the third.
 func inherit(ctx context.Context, w *wheel.Wheel, out *console, c *crew, killed time.Time) error {
-	stop := out.progress(w, func() string { return "the lease of the dead holder runs out" })
+	stop := out.progress(w, func() string { return "waiting for the lease of the dead holder to end" })
 	heir, err := c.expect(ctx, holds)
 	stop()
 	if err != nil {
@@ -93,7 +95,7 @@ func inherit(ctx context.Context, w *wheel.Wheel, out *console, c *crew, killed 
 	if err != nil {
 		return err
 	}
-	out.say("worker %d holds it %v later: the release was announced to it", last.worker, last.at.Sub(released.at).Round(time.Microsecond))
+	out.say("worker %d holds it %v later: a message woke it", last.worker, last.at.Sub(released.at).Round(time.Microsecond))
 	_, err = c.expect(ctx, releases)
 	return err
 }

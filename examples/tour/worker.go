@@ -14,10 +14,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// lease is how long a lock outlives its holder. The library's default is 30 s; the tour is impatient.
+// lease is how long Redis keeps the lock of a dead holder. The default of the library is 30 s, too long for a
+// demonstration.
 const lease = 1500 * time.Millisecond
 
-// What a worker reports: one line each on standard output, after its number.
+// The reports of a worker. It prints its number and the report, one per line, to standard output.
 const (
 	waits    = "waits"
 	holds    = "holds"
@@ -26,8 +27,8 @@ const (
 	failed   = "failed"
 )
 
-// runWorker is a worker process: it waits for the lock, works while it holds it, and releases it. It also ends
-// when its standard input does, so that no worker outlives the tour.
+// runWorker is the main function of a worker process. It waits for the lock, works while it holds the lock, and
+// releases it. It also returns when its standard input is closed, so that no worker outlives the tour.
 func runWorker(ctx context.Context, number, lockName, workTime string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -73,7 +74,7 @@ func waitAndWork(ctx context.Context, lockName, workTime string, report func(str
 	return errors.Join(err, lock.Unlock(ctx))
 }
 
-// work takes a while, in which it only watches how the watchdog moves the end of the lease. ctx ends if the lock is lost.
+// work reports each renewal of the lock until d has passed. ctx ends if the lock is lost.
 func work(ctx context.Context, lock *redislock.Lock, d time.Duration, report func(string)) error {
 	leaseEnd := lock.Deadline()
 	for done := time.Now().Add(d); time.Now().Before(done); {
