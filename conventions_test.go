@@ -20,7 +20,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// library is a client of each package on one server.
+// library has a client of each package on one server.
 type library struct {
 	rdb        *redis.Client
 	wheel      *wheel.Wheel
@@ -52,7 +52,7 @@ func newLibrary(t *testing.T) *library {
 	return l
 }
 
-// leased is a Leased with three permits.
+// leased returns a Leased with three permits.
 func (l *library) leased(t *testing.T) *semaphore.Leased {
 	t.Helper()
 	s := l.semaphores.Leased(l.name + ":leased")
@@ -62,7 +62,7 @@ func (l *library) leased(t *testing.T) *semaphore.Leased {
 
 func (l *library) keyed() *ratelimit.Keyed { return l.limits.Keyed("limit", ratelimit.PerHour(10)) }
 
-// hold is what a Lock, a Grant and a Lease have in common.
+// hold has the methods that a Lock, a Grant and a Lease have in common.
 type hold interface {
 	Done() <-chan struct{}
 	Err() error
@@ -71,28 +71,28 @@ type hold interface {
 	Context(parent context.Context) context.Context
 }
 
-// The words of the API mean the same in each package, as docs/conventions.md says.
+// docs/conventions.md says what the words of the API mean in each package.
 func TestConventions(t *testing.T) {
 	t.Parallel()
 	for what, f := range map[string]func(*testing.T, *library){
-		"a bad argument is an InvalidError of one type":   badArguments,
-		"a nil context is refused":                        nilContexts,
-		"a nil function is refused":                       nilFunctions,
-		"of an option given twice the last counts":        optionsGivenTwice,
-		"an ended context is its error and cause":         endedContexts,
-		"nothing is had at once":                          nothingIsHad,
-		"Extend never shortens":                           extend,
-		"a second release is ErrNotHeld":                  secondRelease,
-		"cancel of a Func is context.Canceled":            cancelledFuncs,
-		"Err tells of a bad name before the first call":   errBeforeTheFirstCall,
-		"a ttl is left out or given":                      ttl,
-		"Close ends what is held, and is harmless twice":  closes,
-		"a hold that is nil or zero is not held":          holdsOfNothing,
-		"a Lock, a Grant and a Lease are asked alike":     holds,
-		"a lease is ten ticks of the wheel to 365 days":   leases,
-		"a poll is 10 ms to an hour":                      polls,
-		"a client without a ReadTimeout is refused":       endless,
-		"an error is one line that begins with a package": errorTexts,
+		"a bad argument is an InvalidError of one type":     badArguments,
+		"a nil context is refused":                          nilContexts,
+		"a nil function is refused":                         nilFunctions,
+		"the last of two equal options counts":              optionsGivenTwice,
+		"an ended context returns its error and cause":      endedContexts,
+		"a request for 0 permits succeeds at once":          zeroPermits,
+		"Extend never shortens":                             extend,
+		"a second release is ErrNotHeld":                    secondRelease,
+		"cancel ends a Func with context.Canceled":          cancelledFuncs,
+		"Err reports a bad name before the first call":      errBeforeTheFirstCall,
+		"the ttl is optional":                               ttl,
+		"Close ends all holds and may be called twice":      closes,
+		"a nil or zero hold is not held":                    nilHolds,
+		"a Lock, a Grant and a Lease have the same methods": holds,
+		"a lease is ten ticks of the wheel to 365 days":     leases,
+		"a poll is 10 ms to an hour":                        polls,
+		"a client without a ReadTimeout is refused":         clientsWithoutReadTimeout,
+		"an error is one line that begins with its package": errorTexts,
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -125,7 +125,8 @@ func badArguments(t *testing.T, l *library) {
 	}
 	for _, err := range []error{
 		second(semaphore.New(nil)), second(semaphore.New((*redis.Client)(nil))), second(semaphore.New(l.rdb, nil)),
-		l.semaphores.Semaphore("").Acquire(ctx, 1), l.semaphores.Semaphore("a").Acquire(ctx, -1), second(l.semaphores.Leased("a{").Acquire(ctx, 1)),
+		l.semaphores.Semaphore("").Acquire(ctx, 1), l.semaphores.Semaphore("a").Acquire(ctx, -1),
+		second(l.semaphores.Leased("a{").Acquire(ctx, 1)),
 	} {
 		requireInvalid(t, err, "semaphore")
 	}
@@ -188,8 +189,9 @@ func optionsGivenTwice(t *testing.T, l *library) {
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(time.Minute), lock.Deadline(), 10*time.Second)
 	s := l.leased(t)
-	require.Equal(t, s.Name(), l.semaphores.Leased(s.Name(), semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute)).Name())
-	grant, err := l.semaphores.Leased(s.Name(), semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute)).Acquire(ctx, 1)
+	twice := l.semaphores.Leased(s.Name(), semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
+	require.Equal(t, s.Name(), twice.Name())
+	grant, err := twice.Acquire(ctx, 1)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(time.Minute), grant.Deadline(), 10*time.Second)
 	w, err := wheel.New(wheel.WithTickDuration(time.Second), wheel.WithTickDuration(time.Millisecond))
@@ -198,13 +200,14 @@ func optionsGivenTwice(t *testing.T, l *library) {
 	require.NoError(t, second(w.Stop(ctx)))
 	_, err = renewal.New(l.wheel, renewal.WithBatchSize(1), renewal.WithBatchSize(2))
 	require.NoError(t, err)
-	limits, err := ratelimit.New(l.rdb, ratelimit.WithWheel(l.wheel), ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithPolicy(ratelimit.FailClosed()))
+	limits, err := ratelimit.New(l.rdb, ratelimit.WithWheel(l.wheel),
+		ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithPolicy(ratelimit.FailClosed()))
 	require.NoError(t, err)
 	require.NoError(t, limits.Close(ctx))
 }
 
 func endedContexts(t *testing.T, l *library) {
-	why := errors.New("had enough")
+	why := errors.New("the cause")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
 	for what, err := range map[string]error{
@@ -225,9 +228,9 @@ func endedContexts(t *testing.T, l *library) {
 	require.Equal(t, context.Canceled, l.wheel.Sleep(ctx, time.Hour))
 }
 
-func nothingIsHad(t *testing.T, l *library) {
+func zeroPermits(t *testing.T, l *library) {
 	ctx := t.Context()
-	never := l.semaphores.Semaphore(l.name + ":never") // whose permits were never set: nothing is asked
+	never := l.semaphores.Semaphore(l.name + ":never") // its permits were never set, so a call to Redis would fail
 	require.NoError(t, never.Acquire(ctx, 0))
 	require.NoError(t, never.Release(ctx, 0))
 	grant, err := l.semaphores.Leased(l.name+":never").Acquire(ctx, 0)
@@ -303,7 +306,7 @@ func cancelledFuncs(t *testing.T, l *library) {
 		cancel := begin()
 		cancel()
 		require.ErrorIs(t, <-got, context.Canceled, what)
-		cancel() // any number of times
+		cancel() // further calls do nothing
 	}
 }
 
@@ -371,7 +374,7 @@ func closes(t *testing.T, l *library) {
 	require.ErrorIs(t, second(l.wheel.AfterFunc(0, func() {})), wheel.ErrStopped)
 }
 
-func holdsOfNothing(t *testing.T, _ *library) {
+func nilHolds(t *testing.T, _ *library) {
 	ctx := t.Context()
 	for _, held := range []hold{(*redislock.Lock)(nil), &redislock.Lock{}, (*semaphore.Grant)(nil), &semaphore.Grant{}} {
 		require.False(t, held.Valid())
@@ -414,8 +417,8 @@ func holds(t *testing.T, l *library) {
 	}
 }
 
-// What goes wrong is told to slog.Default unless there is another logger.
-func TestConventions_DefaultLogger(t *testing.T) { // not parallel: it sets the default
+// Without WithLogger, a Client logs to slog.Default.
+func TestConventions_DefaultLogger(t *testing.T) { // not parallel: it sets the default logger
 	l := newLibrary(t)
 	var log bytes.Buffer
 	before := slog.Default()
@@ -432,7 +435,7 @@ func TestConventions_DefaultLogger(t *testing.T) { // not parallel: it sets the 
 
 type anyClient redis.UniversalClient
 
-// hidden is a client of another make than those of go-redis.
+// hidden is a client whose type is not one of go-redis.
 type hidden struct{ anyClient }
 
 func leases(t *testing.T, _ *library) {
@@ -456,7 +459,9 @@ func leases(t *testing.T, _ *library) {
 }
 
 func polls(t *testing.T, l *library) {
-	for poll, ok := range map[time.Duration]bool{0: false, 10*time.Millisecond - 1: false, 10 * time.Millisecond: true, time.Hour: true, time.Hour + 1: false} {
+	for poll, ok := range map[time.Duration]bool{
+		0: false, 10*time.Millisecond - 1: false, 10 * time.Millisecond: true, time.Hour: true, time.Hour + 1: false,
+	} {
 		locks, err := redislock.New(l.rdb, redislock.WithPoll(poll), redislock.WithWheel(l.wheel))
 		require.Equal(t, ok, err == nil)
 		semaphores, err := semaphore.New(l.rdb, semaphore.WithPoll(poll), semaphore.WithWheel(l.wheel))
@@ -470,7 +475,7 @@ func polls(t *testing.T, l *library) {
 	require.Equal(t, redislock.DefaultLease, semaphore.DefaultLease)
 }
 
-func endless(t *testing.T, _ *library) {
+func clientsWithoutReadTimeout(t *testing.T, _ *library) {
 	rdb := redis.NewClient(&redis.Options{ReadTimeout: -1})
 	defer rdb.Close()
 	requireInvalid(t, second(redislock.New(rdb)), "redislock")

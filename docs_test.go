@@ -83,8 +83,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// functions returns, by name, the bodies of the functions in test files whose names begin with one of the prefixes.
-// The bodies are indented by one level less.
+// functions returns, by name, the bodies of the functions in test files whose names begin with one of the
+// prefixes. The bodies are indented by one level less.
 func functions(t *testing.T, prefixes ...string) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}

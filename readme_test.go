@@ -100,7 +100,7 @@ func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
 		return err
 	}
 	defer grant.Release(ctx)
-	return serve(grant.Context(ctx)) // at most five at a time in all processes; the context ends if the permit is lost
+	return serve(grant.Context(ctx)) // at most five in all processes; the context ends if the permit is lost
 }
 
 func readmeRenewal(ctx context.Context) error {
@@ -109,7 +109,7 @@ func readmeRenewal(ctx context.Context) error {
 		return err
 	}
 	defer renewals.Close(ctx)
-	server, err := renewals.Destination(backend{}) // your code: its Renew method renews many leases in one request
+	server, err := renewals.Destination(backend{}) // backend.Renew renews many leases in one request
 	if err != nil {
 		return err
 	}

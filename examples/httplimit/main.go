@@ -1,5 +1,5 @@
-// Httplimit serves HTTP on localhost:8080. It allows each client address a burst of 5 requests and one request per
-// second.
+// Httplimit serves HTTP on localhost:8080. It allows each client address a burst of 5 requests and one
+// request per second.
 //
 //	REDIS_ADDR=localhost:6379 go run ./examples/httplimit
 //	for i in 1 2 3 4 5 6 7; do curl -si localhost:8080 | grep -iE 'HTTP/|ratelimit|retry'; done
@@ -26,7 +26,8 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, cmp.Or(os.Getenv("REDIS_ADDR"), "localhost:6379"), cmp.Or(os.Getenv("LISTEN"), "localhost:8080")); err != nil {
+	redisAddr := cmp.Or(os.Getenv("REDIS_ADDR"), "localhost:6379")
+	if err := run(ctx, redisAddr, cmp.Or(os.Getenv("LISTEN"), "localhost:8080")); err != nil {
 		log.Fatal(err)
 	}
 }

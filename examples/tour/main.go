@@ -1,11 +1,13 @@
-// Command tour demonstrates cogwheel in three steps: timers that close unpaid orders, the lateness of a hundred
-// thousand timers, and a lock that is renewed while its holder lives and passes on when the holder is killed.
+// Command tour demonstrates cogwheel in three steps: timers that close unpaid orders, the lateness of a
+// hundred thousand timers, and a lock that is renewed while its holder lives and passes on when the holder
+// is killed.
 //
 //	go run ./examples/tour
 //	REDIS_ADDR=localhost:6379 go run ./examples/tour
 //
-// Without REDIS_ADDR, tour starts an embedded server. With REDIS_ADDR, it uses that Redis for one lock with a random
-// name, and leaves no key behind. If a step fails, tour prints one line to standard error and exits with status 1.
+// Without REDIS_ADDR, tour starts an embedded server. With REDIS_ADDR, it uses that Redis for one lock with
+// a random name, and leaves no key behind. If a step fails, tour prints one line to standard error and
+// exits with status 1.
 package main
 
 import (

@@ -142,7 +142,8 @@ func requireSteps(t *testing.T, tour *process) {
 		line+`worker [23] holds it`, out)
 }
 
-// requireWorkersEnd sends the signal while one worker holds the lock and two wait. It checks that the workers exit.
+// requireWorkersEnd sends the signal while one worker holds the lock and two wait, and checks that the
+// workers exit.
 func requireWorkersEnd(t *testing.T, tour *process, signal os.Signal) {
 	t.Helper()
 	select {

@@ -13,7 +13,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// findServer returns the address of the Redis to use: the one in REDIS_ADDR, once it has answered, or an embedded one.
+// findServer returns the address of the Redis to use: the one in REDIS_ADDR, after it has answered, or an
+// embedded server.
 func findServer(ctx context.Context, w *wheel.Wheel) (addr string, closeServer func(), err error) {
 	if addr = os.Getenv("REDIS_ADDR"); addr == "" {
 		return embedServer(w)
@@ -46,8 +47,8 @@ func redisOptions(addr string) (*redis.Options, error) {
 	return opts, nil
 }
 
-// embedServer starts a server in this process. The server has no clock of its own: a timer on the wheel advances its
-// time, and with it every TTL.
+// embedServer starts a server in this process. The server has no clock of its own: a timer on the wheel
+// advances its time, and with it every TTL.
 func embedServer(w *wheel.Wheel) (addr string, closeServer func(), err error) {
 	server := miniredis.NewMiniRedis()
 	server.SetTime(time.Now())
@@ -60,7 +61,8 @@ func embedServer(w *wheel.Wheel) (addr string, closeServer func(), err error) {
 		server.Close()
 		return "", nil, err
 	}
-	fmt.Printf("REDIS_ADDR is not set: using an embedded server at %s, whose clock is advanced by the wheel.\n", server.Addr())
+	fmt.Printf("REDIS_ADDR is not set: using an embedded server at %s. A timer on the wheel advances its clock.\n",
+		server.Addr())
 	return server.Addr(), func() {
 		clock.Stop()
 		server.Close()

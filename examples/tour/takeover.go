@@ -10,8 +10,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// takeOver starts a process that holds a lock for several leases and two processes that wait for it. Then it kills the
-// holder.
+// takeOver starts a process that holds a lock for several leases, and two processes that wait for it. Then it
+// kills the holder.
 func takeOver(ctx context.Context, w *wheel.Wheel, out *console, addr string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("the workers did not finish in time"))
 	defer cancel()
@@ -40,8 +40,8 @@ func takeOver(ctx context.Context, w *wheel.Wheel, out *console, addr string) er
 	return inherit(ctx, w, out, c, killed)
 }
 
-// holdForLeases returns after worker 1 has held the lock for the given number of leases and the other workers wait. It
-// returns just after a renewal.
+// holdForLeases returns just after a renewal, when worker 1 has held the lock for the given number of
+// leases and the other workers wait.
 func holdForLeases(ctx context.Context, out *console, c *crew, leases float64) error {
 	var began time.Time
 	for waiting, renewals, held := 0, 0, 0.0; held < leases || waiting < 2; {
@@ -95,7 +95,8 @@ func inherit(ctx context.Context, w *wheel.Wheel, out *console, c *crew, killed 
 	if err != nil {
 		return err
 	}
-	out.say("worker %d holds it %v later: a message woke it", last.worker, last.at.Sub(released.at).Round(time.Microsecond))
+	out.say("worker %d holds it %v later: a message woke it",
+		last.worker, last.at.Sub(released.at).Round(time.Microsecond))
 	_, err = c.expect(ctx, releases)
 	return err
 }

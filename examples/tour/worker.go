@@ -27,8 +27,8 @@ const (
 	failed   = "failed"
 )
 
-// runWorker is the main function of a worker process. It waits for the lock, works while it holds the lock, and
-// releases it. It also returns when its standard input is closed, so that no worker outlives the tour.
+// runWorker is the main function of a worker process. It waits for the lock, works while it holds the lock,
+// and releases it. It also returns when its standard input is closed, so that no worker outlives the tour.
 func runWorker(ctx context.Context, number, lockName, workTime string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
