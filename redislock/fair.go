@@ -26,9 +26,9 @@ var fair = &kind{
 			redisconn.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
 		}
 		if r.fenced() {
-			return scripts.Call{Script: scripts.FairLockAcquire, Keys: append(keys, scripts.LockFence(r.name())), Args: append(args, fenceMillis)}
+			return scripts.FairLockAcquire.Call(append(keys, scripts.LockFence(r.name())), append(args, fenceMillis)...)
 		}
-		return scripts.Call{Script: scripts.FairLockAcquire, Keys: keys, Args: args}
+		return scripts.FairLockAcquire.Call(keys, args...)
 	},
 	release: fairRelease,
 	leave:   fairRelease,
@@ -43,7 +43,7 @@ var fair = &kind{
 
 func fairRelease(r *request) scripts.Call {
 	args := []any{r.id, redisconn.Millis(fairWait), r.verb(), scripts.FairLockChannel(r.name())}
-	return scripts.Call{Script: scripts.FairLockRelease, Keys: scripts.FairLockKeys(r.name()), Args: args}
+	return scripts.FairLockRelease.Call(scripts.FairLockKeys(r.name()), args...)
 }
 
 // FairMutex returns the fair lock of that name: waiters of all processes get it in the order of their

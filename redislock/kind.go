@@ -99,15 +99,15 @@ var plain = &kind{
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
 			args := []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}
-			return scripts.Call{Script: scripts.LockAcquire, Keys: keys, Args: args}
+			return scripts.LockAcquire.Call(keys, args...)
 		}
-		return scripts.Call{Script: scripts.LockAcquire, Keys: []string{r.name()}, Args: []any{r.id, redisconn.Millis(r.ttl())}}
+		return scripts.LockAcquire.Call([]string{r.name()}, r.id, redisconn.Millis(r.ttl()))
 	},
 	release: func(r *request) scripts.Call {
 		return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name()))
 	},
 	force: func(r *request) scripts.Call {
-		return scripts.Call{Script: scripts.LockForce, Keys: []string{r.name()}, Args: []any{r.verb(), scripts.LockChannel(r.name())}}
+		return scripts.LockForce.Call([]string{r.name()}, r.verb(), scripts.LockChannel(r.name()))
 	},
 	channel:   func(name, _ string) string { return scripts.LockChannel(name) },
 	exclusive: true,
@@ -118,7 +118,7 @@ var plain = &kind{
 // a second key only where there are any, all other releases have one key, and so succeed while their slot
 // migrates.
 func (r *request) returningTokens(release *scripts.Script, channel string) scripts.Call {
-	what := scripts.Call{Script: release, Keys: []string{r.name()}, Args: []any{r.id, r.verb(), channel}}
+	what := release.Call([]string{r.name()}, r.id, r.verb(), channel)
 	if r.lastUsed < r.lastReserved {
 		what.Keys = append(what.Keys, scripts.LockFence(r.name()))
 		what.Args = append(what.Args, r.lastReserved, r.lastUsed)

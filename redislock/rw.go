@@ -17,15 +17,15 @@ import (
 var reading = &kind{
 	acquire: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
-		return scripts.Call{Script: scripts.ReadAcquire, Keys: keys, Args: []any{r.id, redisconn.Millis(r.ttl())}}
+		return scripts.ReadAcquire.Call(keys, r.id, redisconn.Millis(r.ttl()))
 	},
 	release: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
 		args := []any{r.id, r.verb(), scripts.RWChannel(r.name()), scripts.ReadTimeouts(r.name())}
-		return scripts.Call{Script: scripts.ReadRelease, Keys: keys, Args: args}
+		return scripts.ReadRelease.Call(keys, args...)
 	},
 	force: func(r *request) scripts.Call {
-		return scripts.Call{Script: scripts.RWForce, Keys: []string{r.name()}, Args: []any{"read", r.verb(), scripts.RWChannel(r.name())}}
+		return scripts.RWForce.Call([]string{r.name()}, "read", r.verb(), scripts.RWChannel(r.name()))
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	renew:     scripts.ReadRenew,
@@ -40,15 +40,15 @@ var writing = &kind{
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
 			args := []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}
-			return scripts.Call{Script: scripts.WriteAcquire, Keys: keys, Args: args}
+			return scripts.WriteAcquire.Call(keys, args...)
 		}
-		return scripts.Call{Script: scripts.WriteAcquire, Keys: []string{r.name()}, Args: []any{r.id, redisconn.Millis(r.ttl())}}
+		return scripts.WriteAcquire.Call([]string{r.name()}, r.id, redisconn.Millis(r.ttl()))
 	},
 	release: func(r *request) scripts.Call {
 		return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name()))
 	},
 	force: func(r *request) scripts.Call {
-		return scripts.Call{Script: scripts.RWForce, Keys: []string{r.name()}, Args: []any{"write", r.verb(), scripts.RWChannel(r.name())}}
+		return scripts.RWForce.Call([]string{r.name()}, "write", r.verb(), scripts.RWChannel(r.name()))
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	exclusive: true,
@@ -170,7 +170,7 @@ func (a *acquisition) downgrade(writer *Lock, ended <-chan struct{}) (err error)
 	}()
 	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
 	args := []any{writer.id, req.id, redisconn.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
-	r := c.run(scripts.Call{Script: scripts.Downgrade, Keys: keys, Args: args}, ended)
+	r := c.run(scripts.Downgrade.Call(keys, args...), ended)
 	a.ambiguous = r.Ambiguous
 	g, err := readGrant(r)
 	switch {

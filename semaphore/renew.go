@@ -31,7 +31,7 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		if !known {
 			at = len(renewals)
 			callOf[l.Key] = at
-			renewals = append(renewals, scripts.Call{Script: scripts.PermitRenew, Keys: []string{l.Key}, Args: []any{"GT"}})
+			renewals = append(renewals, scripts.PermitRenew.Call([]string{l.Key}, "GT"))
 			members = append(members, nil)
 		}
 		args := append(renewals[at].Args, redisconn.Millis(l.TTL), len(l.ID)/idLen)

@@ -14,6 +14,9 @@ type Call struct {
 	Args   []any
 }
 
+// Call returns one execution of the script for a batch.
+func (s *Script) Call(keys []string, args ...any) Call { return Call{s, keys, args} }
+
 // Pipeliner is what a batch needs of a client; every redis.UniversalClient has it.
 type Pipeliner interface {
 	Pipeline() redis.Pipeliner

@@ -24,7 +24,7 @@ func TestPipelines_FailIfTheConnectionSetUpFails(t *testing.T) {
 			t.Parallel()
 			key := redistest.Name(t)
 			rdb := server.Client(t, opt)
-			call := scripts.Call{Script: scripts.LockAcquire, Keys: []string{key}, Args: []any{"me:1", 1000}}
+			call := scripts.LockAcquire.Call([]string{key}, "me:1", 1000)
 			batch := []scripts.Call{call, call, call}
 			cmds := scripts.RunBatch(t.Context(), rdb, batch)
 			cmds = append(cmds, scripts.RunBatchOnce(t.Context(), rdb, batch)...)

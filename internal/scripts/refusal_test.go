@@ -17,7 +17,7 @@ func TestScripts_ErrorsAreThoseOfTheirCommands(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
 	key := redistest.Name(t)
 	require.NoError(t, rdb.Set(t.Context(), key, "x", 0).Err())
-	call := scripts.Call{Script: scripts.LockAcquire, Keys: []string{key}, Args: []any{"me:1", 1000}}
+	call := scripts.LockAcquire.Call([]string{key}, "me:1", 1000)
 	for how, cmd := range map[string]*redis.Cmd{
 		"alone":         scripts.LockAcquire.Run(t.Context(), rdb, call.Keys, call.Args...),
 		"once":          scripts.LockAcquire.RunOnce(t.Context(), rdb, call.Keys, call.Args...),

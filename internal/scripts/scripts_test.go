@@ -92,7 +92,7 @@ func TestScript_OnEveryClient(t *testing.T) {
 				require.Equal(t, int64(1), counter.Run(ctx, rdb, []string{key}).Val())
 				require.Equal(t, int64(2), counter.Run(ctx, rdb, []string{key}).Val())
 				require.NoError(t, admin.ScriptFlush(ctx).Err())
-				call := scripts.Call{Script: counter, Keys: []string{key}}
+				call := counter.Call([]string{key})
 				cmds := scripts.RunBatch(ctx, rdb, []scripts.Call{call, call})
 				require.Equal(t, int64(3), cmds[0].Val())
 				require.Equal(t, int64(4), cmds[1].Val())
@@ -111,7 +111,7 @@ func TestScript_InACluster(t *testing.T) {
 	for i := range 60 {
 		name := fmt.Sprintf("lock-%d", i)
 		require.NoError(t, scripts.CheckName(name))
-		batch = append(batch, scripts.Call{Script: scripts.LockAcquire, Keys: []string{name}, Args: []any{"me:1", 30_000}})
+		batch = append(batch, scripts.LockAcquire.Call([]string{name}, "me:1", 30_000))
 	}
 	for range 2 {
 		for _, cmd := range scripts.RunBatch(ctx, rdb, batch) {
@@ -173,7 +173,7 @@ func TestScript_Run_LostReply(t *testing.T) {
 			require.Equal(t, "2", rdb.Get(ctx, key).Val())
 
 			lost = d.LoseReply("EVALSHA", 1, loss)
-			call := scripts.Call{Script: s, Keys: []string{key}}
+			call := s.Call([]string{key})
 			for _, cmd := range scripts.RunBatch(ctx, rdb, []scripts.Call{call, call}) {
 				require.Error(t, cmd.Err())
 			}
@@ -241,7 +241,7 @@ func TestScript_RunBatch(t *testing.T) {
 			rdb := redistest.Start(t).Client(t)
 			batch := make([]scripts.Call, 100)
 			for i := range batch {
-				batch[i] = scripts.Call{Script: s, Keys: []string{"counter"}}
+				batch[i] = s.Call([]string{"counter"})
 			}
 			for round := range 2 {
 				for i, cmd := range scripts.RunBatch(ctx, rdb, batch) {
