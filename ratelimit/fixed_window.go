@@ -31,7 +31,7 @@ func (w *window) encode(key string, a *ask) scripts.Call {
 	if a.inOrder || a.prefetch > 0 {
 		args = append(args, flag(a.inOrder), flag(a.prefetch > 0))
 	}
-	return scripts.Call{Keys: []string{key}, Args: args}
+	return scripts.Call{Script: scripts.RateWindow, Keys: []string{key}, Args: args}
 }
 
 func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {

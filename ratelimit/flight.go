@@ -72,13 +72,13 @@ func (f *flight) send() bool {
 	if len(jobs) == 1 {
 		s := jobs[0].state
 		call := s.algorithm.encode(s.id.key, &jobs[0].ask)
-		cmds[0] = s.algorithm.script().Run(f, c.rdb, call.Keys, call.Args...)
+		cmds[0] = call.Script.Run(f, c.rdb, call.Keys, call.Args...)
 	} else {
 		calls := make([]scripts.Call, len(jobs))
 		for i, j := range jobs {
 			calls[i] = j.state.algorithm.encode(j.state.id.key, &j.ask)
 		}
-		cmds = s.script.RunBatch(f, c.rdb, calls)
+		cmds = scripts.RunBatch(f, c.rdb, calls)
 	}
 	at := reading{sent: c.since(f.sentAt), got: c.now()}
 	if !f.settled.CompareAndSwap(false, true) {

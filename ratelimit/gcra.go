@@ -66,7 +66,7 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 		cost := g.params.cost(last.n)
 		args = append(args, g.params.text(g.params.add(last.start, cost)), cost.us, cost.num)
 	}
-	return scripts.Call{Keys: []string{key}, Args: args}
+	return scripts.Call{Script: scripts.RateGCRA, Keys: []string{key}, Args: args}
 }
 
 func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {

@@ -80,7 +80,7 @@ func (slidingLog) encode(key string, a *ask) scripts.Call {
 	for _, m := range a.members {
 		args = append(args, m)
 	}
-	return scripts.Call{Keys: logKeys(key), Args: args}
+	return scripts.Call{Script: scripts.RateLog, Keys: logKeys(key), Args: args}
 }
 
 func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {

@@ -9,12 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // run executes a script that is idempotent on its id. It retries calls that may succeed later, as often as
 // the options of the redis client say, unless ended is closed. It blocks until an answer or the last failure;
 // the timeouts of the redis client bound each attempt.
-func (c *Client) run(what call, ended <-chan struct{}) redisconn.Reply {
+func (c *Client) run(what scripts.Call, ended <-chan struct{}) redisconn.Reply {
 	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.sender.send(what, ended) })
 }
 
@@ -36,7 +37,7 @@ func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{
 		}
 		conn := node.Conn()
 		defer conn.Close()
-		cmd := what.script.RunOnce(ctx, conn, what.keys, what.args...)
+		cmd := what.Script.RunOnce(ctx, conn, what.Keys, what.Args...)
 		if g, err := readGrant(redisconn.Reply{Cmd: cmd}); err == nil && g.taken {
 			got, err := conn.Wait(ctx, want.n, want.timeout).Result()
 			switch {

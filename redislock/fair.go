@@ -16,7 +16,7 @@ func (c *Client) fairAlive() time.Duration { return 3 * c.poll }
 // fair is Redisson's fair lock: the plain lock and a queue of its waiters. Each waiter has a channel of its
 // own, on which it hears that it is first.
 var fair = &kind{
-	acquire: func(r *request) call {
+	acquire: func(r *request) scripts.Call {
 		keys, waits := scripts.FairLockKeys(r.name()), 0
 		if r.waits {
 			waits = 1
@@ -26,24 +26,24 @@ var fair = &kind{
 			redisconn.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
 		}
 		if r.fenced() {
-			return call{scripts.FairLockAcquire, append(keys, scripts.LockFence(r.name())), append(args, fenceMillis)}
+			return scripts.Call{Script: scripts.FairLockAcquire, Keys: append(keys, scripts.LockFence(r.name())), Args: append(args, fenceMillis)}
 		}
-		return call{scripts.FairLockAcquire, keys, args}
+		return scripts.Call{Script: scripts.FairLockAcquire, Keys: keys, Args: args}
 	},
 	release: fairRelease,
 	leave:   fairRelease,
-	force: func(r *request) call {
+	force: func(r *request) scripts.Call {
 		what := fairRelease(r)
-		what.args = append(what.args, "force")
+		what.Args = append(what.Args, "force")
 		return what
 	},
 	channel: func(name, id string) string { return scripts.FairLockChannel(name) + ":" + id },
 	renew:   scripts.LockRenew,
 }
 
-func fairRelease(r *request) call {
+func fairRelease(r *request) scripts.Call {
 	args := []any{r.id, redisconn.Millis(fairWait), r.verb(), scripts.FairLockChannel(r.name())}
-	return call{scripts.FairLockRelease, scripts.FairLockKeys(r.name()), args}
+	return scripts.Call{Script: scripts.FairLockRelease, Keys: scripts.FairLockKeys(r.name()), Args: args}
 }
 
 // FairMutex returns the fair lock of that name: waiters of all processes get it in the order of their

@@ -26,15 +26,15 @@ type kind struct {
 	// token} and perhaps the number of tokens reserved after it, when it is now held under the id, else {0,
 	// pttl}: the milliseconds until what stands in the way may end by itself, -1 if it will not. An error
 	// reply that scripts.WrongKind recognises becomes ErrWrongKind.
-	acquire func(*request) call
+	acquire func(*request) scripts.Call
 
 	// release frees the lock and wakes the waiters. The script replies 1 if it was held under the id, else 0.
-	release func(*request) call
+	release func(*request) scripts.Call
 
 	// leave is set for kinds whose server remembers waiters. It removes the place of a request that is given
 	// up, and frees the lock if the request holds it. Such a request keeps one id for as long as it waits;
 	// requests of other kinds get a new id for each attempt.
-	leave func(*request) call
+	leave func(*request) scripts.Call
 
 	// channel names the channel on which a waiter hears that it should ask again. Only the channels of kinds
 	// with leave may depend on the id: their waiters have a queue each.
@@ -47,7 +47,7 @@ type kind struct {
 
 	// force frees the lock, whatever hold has it, and wakes the waiters. The script replies 1 if it was held,
 	// else 0.
-	force func(*request) call
+	force func(*request) scripts.Call
 
 	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets
 	// this one too, and an Owner that holds this kind is refused that one.
@@ -82,13 +82,6 @@ func (r *request) fenced() bool       { return r.mutex.config.fenced }
 // verb is the command that publishes a release.
 func (r *request) verb() string { return r.mutex.client.channels.Verb() }
 
-// call is one execution of a script.
-type call struct {
-	script *scripts.Script
-	keys   []string
-	args   []any
-}
-
 // keysToRenew is renewKeys with its default.
 func (k *kind) keysToRenew(name, id string) []string {
 	if k.renewKeys == nil {
@@ -102,17 +95,19 @@ const fenceMillis = 86_400_000
 
 // plain is Redisson's RLock: a hash named like the lock whose one field is the holder.
 var plain = &kind{
-	acquire: func(r *request) call {
+	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
 			args := []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}
-			return call{scripts.LockAcquire, keys, args}
+			return scripts.Call{Script: scripts.LockAcquire, Keys: keys, Args: args}
 		}
-		return call{scripts.LockAcquire, []string{r.name()}, []any{r.id, redisconn.Millis(r.ttl())}}
+		return scripts.Call{Script: scripts.LockAcquire, Keys: []string{r.name()}, Args: []any{r.id, redisconn.Millis(r.ttl())}}
 	},
-	release: func(r *request) call { return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name())) },
-	force: func(r *request) call {
-		return call{scripts.LockForce, []string{r.name()}, []any{r.verb(), scripts.LockChannel(r.name())}}
+	release: func(r *request) scripts.Call {
+		return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name()))
+	},
+	force: func(r *request) scripts.Call {
+		return scripts.Call{Script: scripts.LockForce, Keys: []string{r.name()}, Args: []any{r.verb(), scripts.LockChannel(r.name())}}
 	},
 	channel:   func(name, _ string) string { return scripts.LockChannel(name) },
 	exclusive: true,
@@ -122,11 +117,11 @@ var plain = &kind{
 // returningTokens is a release that gives back the tokens that were reserved and not used. With the fence as
 // a second key only where there are any, all other releases have one key, and so succeed while their slot
 // migrates.
-func (r *request) returningTokens(release *scripts.Script, channel string) call {
-	what := call{release, []string{r.name()}, []any{r.id, r.verb(), channel}}
+func (r *request) returningTokens(release *scripts.Script, channel string) scripts.Call {
+	what := scripts.Call{Script: release, Keys: []string{r.name()}, Args: []any{r.id, r.verb(), channel}}
 	if r.lastUsed < r.lastReserved {
-		what.keys = append(what.keys, scripts.LockFence(r.name()))
-		what.args = append(what.args, r.lastReserved, r.lastUsed)
+		what.Keys = append(what.Keys, scripts.LockFence(r.name()))
+		what.Args = append(what.Args, r.lastReserved, r.lastUsed)
 	}
 	return what
 }

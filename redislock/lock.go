@@ -133,7 +133,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	what := call{l.kind().renew, l.kind().keysToRenew(l.name(), l.id), []any{l.id, redisconn.Millis(d)}}
+	what := scripts.Call{Script: l.kind().renew, Keys: l.kind().keysToRenew(l.name(), l.id), Args: []any{l.id, redisconn.Millis(d)}}
 	r, answered := gate.Await(&c.gate, ctx.Done(),
 		func() redisconn.Reply { return c.run(what, ctx.Done()) }, func(redisconn.Reply) {})
 	if !answered {

@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -24,7 +22,7 @@ type pendingRelease struct {
 	leave bool // the request may still wait
 }
 
-func (p pendingRelease) call() call {
+func (p pendingRelease) call() scripts.Call {
 	if p.leave {
 		return p.kind().leave(p.request)
 	}
@@ -62,8 +60,13 @@ func (c *Client) abandon(req *request, ambiguous bool) {
 func (c *Client) sendReleases(ctx context.Context, batch []pendingRelease, done func(i int, err error)) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
+	releases := make([]scripts.Call, len(batch))
+	for i, p := range batch {
+		releases[i] = p.call()
+	}
+	c.dedicated.Follow(ctx, DefaultLease)
 	reload := false
-	for i, cmd := range c.runBatch(ctx, batch) {
+	for i, cmd := range c.dedicated.RunBatch(ctx, releases) {
 		err := cmd.Err()
 		reload = reload || err != nil && !redisconn.Refused(err)
 		done(i, err)
@@ -71,33 +74,6 @@ func (c *Client) sendReleases(ctx context.Context, batch []pendingRelease, done 
 	if reload {
 		c.dedicated.Reload()
 	}
-}
-
-// runBatch sends releases in one pipeline for each script among them.
-func (c *Client) runBatch(ctx context.Context, batch []pendingRelease) []*redis.Cmd {
-	type group struct {
-		calls   []scripts.Call
-		indexes []int
-	}
-	groups := make(map[*scripts.Script]*group, 1)
-	for i, p := range batch {
-		what := p.call()
-		g := groups[what.script]
-		if g == nil {
-			g = &group{}
-			groups[what.script] = g
-		}
-		g.calls = append(g.calls, scripts.Call{Keys: what.keys, Args: what.args})
-		g.indexes = append(g.indexes, i)
-	}
-	cmds := make([]*redis.Cmd, len(batch))
-	c.dedicated.Follow(ctx, DefaultLease)
-	for script, g := range groups {
-		for i, cmd := range c.dedicated.RunBatch(ctx, script, g.calls) {
-			cmds[g.indexes[i]] = cmd
-		}
-	}
-	return cmds
 }
 
 // closeCleanup releases what is left to the background.

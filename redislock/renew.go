@@ -66,9 +66,11 @@ func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch) (err error) {
 	renewals := make([]scripts.Call, len(batch.Leases))
 	for i, l := range batch.Leases {
-		renewals[i] = scripts.Call{Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{l.ID, redisconn.Millis(l.TTL)}}
+		renewals[i] = scripts.Call{
+			Script: b.kind.renew, Keys: b.kind.keysToRenew(l.Key, l.ID), Args: []any{l.ID, redisconn.Millis(l.TTL)},
+		}
 	}
-	for i, cmd := range b.dedicated.RunBatch(ctx, b.kind.renew, renewals) {
+	for i, cmd := range b.dedicated.RunBatch(ctx, renewals) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
 			if !redisconn.Refused(failure) {

@@ -15,17 +15,17 @@ import (
 // reading is the half of Redisson's RReadWriteLock that many hold at a time: a hash with a mode and a field
 // for each reader, whose lease is a key beside it.
 var reading = &kind{
-	acquire: func(r *request) call {
+	acquire: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
-		return call{scripts.ReadAcquire, keys, []any{r.id, redisconn.Millis(r.ttl())}}
+		return scripts.Call{Script: scripts.ReadAcquire, Keys: keys, Args: []any{r.id, redisconn.Millis(r.ttl())}}
 	},
-	release: func(r *request) call {
+	release: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
 		args := []any{r.id, r.verb(), scripts.RWChannel(r.name()), scripts.ReadTimeouts(r.name())}
-		return call{scripts.ReadRelease, keys, args}
+		return scripts.Call{Script: scripts.ReadRelease, Keys: keys, Args: args}
 	},
-	force: func(r *request) call {
-		return call{scripts.RWForce, []string{r.name()}, []any{"read", r.verb(), scripts.RWChannel(r.name())}}
+	force: func(r *request) scripts.Call {
+		return scripts.Call{Script: scripts.RWForce, Keys: []string{r.name()}, Args: []any{"read", r.verb(), scripts.RWChannel(r.name())}}
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	renew:     scripts.ReadRenew,
@@ -36,17 +36,19 @@ var reading = &kind{
 // writing is the half that one holds alone.
 var writing = &kind{
 	mark: ":write",
-	acquire: func(r *request) call {
+	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
 			args := []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}
-			return call{scripts.WriteAcquire, keys, args}
+			return scripts.Call{Script: scripts.WriteAcquire, Keys: keys, Args: args}
 		}
-		return call{scripts.WriteAcquire, []string{r.name()}, []any{r.id, redisconn.Millis(r.ttl())}}
+		return scripts.Call{Script: scripts.WriteAcquire, Keys: []string{r.name()}, Args: []any{r.id, redisconn.Millis(r.ttl())}}
 	},
-	release: func(r *request) call { return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name())) },
-	force: func(r *request) call {
-		return call{scripts.RWForce, []string{r.name()}, []any{"write", r.verb(), scripts.RWChannel(r.name())}}
+	release: func(r *request) scripts.Call {
+		return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name()))
+	},
+	force: func(r *request) scripts.Call {
+		return scripts.Call{Script: scripts.RWForce, Keys: []string{r.name()}, Args: []any{"write", r.verb(), scripts.RWChannel(r.name())}}
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	exclusive: true,
@@ -168,7 +170,7 @@ func (a *acquisition) downgrade(writer *Lock, ended <-chan struct{}) (err error)
 	}()
 	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
 	args := []any{writer.id, req.id, redisconn.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
-	r := c.run(call{scripts.Downgrade, keys, args}, ended)
+	r := c.run(scripts.Call{Script: scripts.Downgrade, Keys: keys, Args: args}, ended)
 	a.ambiguous = r.Ambiguous
 	g, err := readGrant(r)
 	switch {

@@ -20,7 +20,7 @@ type sender struct {
 
 // job is a call that is being sent.
 type job struct {
-	call
+	scripts.Call
 	sentAt time.Time
 	cmd    *redis.Cmd
 	done   chan struct{}
@@ -28,14 +28,14 @@ type job struct {
 
 // send executes a call once and returns its command and an instant before it was sent. A call that waits for
 // a pipeline when ended is closed is not sent: its error is redisconn.ErrAbandoned.
-func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
-	line := s.lines.Of(s.base, what.keys[0], struct{}{}, func() *pipeline.Line[*job] {
+func (s *sender) send(what scripts.Call, ended <-chan struct{}) (*redis.Cmd, time.Time) {
+	line := s.lines.Of(s.base, what.Keys[0], struct{}{}, func() *pipeline.Line[*job] {
 		return new(pipeline.Line[*job])
 	})
 	if line == nil {
 		return s.sendAlone(what)
 	}
-	j, now := line.Begin(func() *job { return &job{call: what, done: make(chan struct{})} })
+	j, now := line.Begin(func() *job { return &job{Call: what, done: make(chan struct{})} })
 	if now {
 		cmd, sentAt := s.sendAlone(what)
 		if jobs := line.Next(); jobs != nil {
@@ -58,19 +58,19 @@ func (s *sender) send(what call, ended <-chan struct{}) (*redis.Cmd, time.Time) 
 	return j.cmd, j.sentAt
 }
 
-func (s *sender) sendAlone(what call) (*redis.Cmd, time.Time) {
+func (s *sender) sendAlone(what scripts.Call) (*redis.Cmd, time.Time) {
 	now := time.Now()
-	return what.script.RunOnce(context.Background(), s.rdb, what.keys, what.args...), now
+	return what.Script.RunOnce(context.Background(), s.rdb, what.Keys, what.Args...), now
 }
 
 // flush sends jobs in one pipeline.
 func (s *sender) flush(jobs []*job) {
 	sentAt := time.Now()
-	batch := make([]scripts.Mixed, len(jobs))
+	batch := make([]scripts.Call, len(jobs))
 	for i, j := range jobs {
-		batch[i] = scripts.Mixed{Script: j.script, Keys: j.keys, Args: j.args}
+		batch[i] = j.Call
 	}
-	for i, cmd := range scripts.RunMixedOnce(context.Background(), s.rdb, batch) {
+	for i, cmd := range scripts.RunBatchOnce(context.Background(), s.rdb, batch) {
 		jobs[i].cmd, jobs[i].sentAt = cmd, sentAt
 		close(jobs[i].done)
 	}

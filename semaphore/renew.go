@@ -31,7 +31,7 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		if !known {
 			at = len(renewals)
 			callOf[l.Key] = at
-			renewals = append(renewals, scripts.Call{Keys: []string{l.Key}, Args: []any{"GT"}})
+			renewals = append(renewals, scripts.Call{Script: scripts.PermitRenew, Keys: []string{l.Key}, Args: []any{"GT"}})
 			members = append(members, nil)
 		}
 		args := append(renewals[at].Args, redisconn.Millis(l.TTL), len(l.ID)/idLen)
@@ -40,7 +40,7 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		}
 		renewals[at].Args, members[at] = args, append(members[at], i)
 	}
-	for at, cmd := range b.dedicated.RunBatch(ctx, scripts.PermitRenew, renewals) {
+	for at, cmd := range b.dedicated.RunBatch(ctx, renewals) {
 		if failure := setOutcomes(cmd, batch, members[at]); failure != nil {
 			err = failure
 			if !redisconn.Refused(failure) {

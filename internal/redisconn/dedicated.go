@@ -89,20 +89,18 @@ func (d *Dedicated) Single() *redis.Client {
 	return nil
 }
 
-// RunBatch is scripts.Script.RunBatch. A server that hangs delays its own calls only.
-func (d *Dedicated) RunBatch(ctx context.Context, s *scripts.Script, calls []scripts.Call) []*redis.Cmd {
+// RunBatch is scripts.RunBatch. A server that hangs delays its own calls only.
+func (d *Dedicated) RunBatch(ctx context.Context, calls []scripts.Call) []*redis.Cmd {
 	switch c := d.rdb.(type) {
 	case *redis.Client:
-		return s.RunBatch(ctx, d.clone(c).current(), calls)
+		return scripts.RunBatch(ctx, d.clone(c).current(), calls)
 	case *redis.Ring:
-		return d.runOnShards(ctx, c, s, calls)
+		return d.runOnShards(ctx, c, calls)
 	}
-	return s.RunBatch(ctx, d.shared, calls)
+	return scripts.RunBatch(ctx, d.shared, calls)
 }
 
-func (d *Dedicated) runOnShards(
-	ctx context.Context, ring *redis.Ring, s *scripts.Script, calls []scripts.Call,
-) []*redis.Cmd {
+func (d *Dedicated) runOnShards(ctx context.Context, ring *redis.Ring, calls []scripts.Call) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, len(calls))
 	shards := make(map[*redis.Client][]int)
 	for i, call := range calls {
@@ -121,7 +119,7 @@ func (d *Dedicated) runOnShards(
 			for j, i := range indexes {
 				some[j] = calls[i]
 			}
-			for j, cmd := range s.RunBatch(ctx, d.clone(shard).current(), some) {
+			for j, cmd := range scripts.RunBatch(ctx, d.clone(shard).current(), some) {
 				cmds[indexes[j]] = cmd
 			}
 		})

@@ -26,9 +26,9 @@ func acquire(t *testing.T, d *redisconn.Dedicated, names ...string) (errs []erro
 	t.Helper()
 	var batch []scripts.Call
 	for _, name := range names {
-		batch = append(batch, scripts.Call{Keys: []string{name}, Args: []any{"me:1", 60_000}})
+		batch = append(batch, scripts.Call{Script: scripts.LockAcquire, Keys: []string{name}, Args: []any{"me:1", 60_000}})
 	}
-	for _, cmd := range d.RunBatch(redistest.Within(t, redistest.Patience), scripts.LockAcquire, batch) {
+	for _, cmd := range d.RunBatch(redistest.Within(t, redistest.Patience), batch) {
 		errs = append(errs, cmd.Err())
 	}
 	return errs

@@ -2,15 +2,16 @@ package scripts
 
 import (
 	"context"
-	"iter"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
 
 // Call is one execution of a script within a batch.
 type Call struct {
-	Keys []string
-	Args []any
+	Script *Script
+	Keys   []string
+	Args   []any
 }
 
 // Pipeliner is what a batch needs of a client; every redis.UniversalClient has it.
@@ -18,66 +19,68 @@ type Pipeliner interface {
 	Pipeline() redis.Pipeliner
 }
 
-// RunBatch executes the script for every call in one pipeline and returns their
-// commands in the same order, each with its own reply or error. Calls that a
-// server refused because it did not know the script are sent again by text, in
-// one more pipeline; no others are. In a cluster the pipeline is split by node and
-// a node that fails fails its own calls only.
-func (s *Script) RunBatch(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
-	cmds := make([]*redis.Cmd, len(calls))
-	all := make([]int, len(calls))
-	for i := range all {
-		all[i] = i
-	}
-	s.send(ctx, c, calls, cmds, all, "evalsha", s.SHA())
-
-	var unknown []int
-	for i, cmd := range cmds {
-		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-			unknown = append(unknown, i)
-		}
-	}
-	// All of them by text: in a cluster each node has to be told, and which
-	// call goes to which node is the client's business.
-	s.send(ctx, c, calls, cmds, unknown, "eval", s.source)
-	return cmds
+// RunBatch executes calls in one pipeline and returns their commands in the same order, each with its own reply
+// or error. Calls that a server refused because it did not know their scripts are sent again by text, in one more
+// pipeline; no others are. In a cluster the pipeline is split by node, and a node that fails fails its own calls
+// only.
+func RunBatch(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
+	return runBatch(ctx, c, calls, false)
 }
 
-// send pipelines the calls at the given indexes and stores their commands.
-func (s *Script) send(
-	ctx context.Context, c Pipeliner, calls []Call, cmds []*redis.Cmd, indexes []int, verb, payload string,
-) {
-	if len(indexes) == 0 {
-		return
-	}
-	pipe := c.Pipeline()
-	for _, i := range indexes {
+// RunBatchOnce is RunBatch without go-redis' own repeats after a lost reply, as RunOnce is Run without them: each
+// command whose reply was not seen carries the error.
+func RunBatchOnce(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
+	return runBatch(ctx, c, calls, true)
+}
+
+func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redis.Cmd {
+	cmds := make([]*redis.Cmd, len(calls))
+	var unknown redis.Pipeliner
+	var texts []*redis.Cmd // of calls whose scripts a server did not know
+
+	queue := func(pipe redis.Pipeliner, i int, verb, payload string) *redis.Cmd {
 		cmd := newOnce(ctx, verb, payload, calls[i].Keys, calls[i].Args)
 		cmds[i] = cmd.Cmd
-		if s.once {
+		if once || calls[i].Script.once {
 			_ = pipe.Process(ctx, cmd) // only queues
 		} else {
 			_ = pipe.Process(ctx, cmd.Cmd)
 		}
+		return cmd.Cmd
 	}
-	exec(ctx, pipe, func(yield func(*redis.Cmd) bool) {
-		for _, i := range indexes {
-			if !yield(cmds[i]) {
-				return
-			}
+	if len(calls) == 0 {
+		return cmds
+	}
+	pipe := c.Pipeline()
+	for i, call := range calls {
+		queue(pipe, i, "evalsha", call.Script.SHA())
+	}
+	exec(ctx, pipe, cmds)
+	for i, cmd := range slices.Clone(cmds) {
+		if err := cmd.Err(); err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			continue
 		}
-	})
+		if unknown == nil {
+			unknown = c.Pipeline()
+		}
+		// By text: in a cluster each node has to be told, and which call goes to which node is the client's business.
+		texts = append(texts, queue(unknown, i, "eval", calls[i].Script.source))
+	}
+	if unknown != nil {
+		exec(ctx, unknown, texts)
+	}
+	return cmds
 }
 
 // exec sends a pipeline. Afterwards each of its commands has an answer or an error. go-redis leaves commands
 // without either when the server refuses the set-up of the connection, such as AUTH or SELECT; then the error
 // of the pipeline is theirs.
-func exec(ctx context.Context, pipe redis.Pipeliner, cmds iter.Seq[*redis.Cmd]) {
+func exec(ctx context.Context, pipe redis.Pipeliner, cmds []*redis.Cmd) {
 	_, err := pipe.Exec(ctx)
 	if err == nil {
 		return
 	}
-	for cmd := range cmds {
+	for _, cmd := range cmds {
 		if cmd.Err() == nil && cmd.Val() == nil {
 			cmd.SetErr(err)
 		}

@@ -24,14 +24,10 @@ func TestPipelines_FailIfTheConnectionSetUpFails(t *testing.T) {
 			t.Parallel()
 			key := redistest.Name(t)
 			rdb := server.Client(t, opt)
-			batch := make([]scripts.Call, 3)
-			mixed := make([]scripts.Mixed, 3)
-			for i := range batch {
-				batch[i] = scripts.Call{Keys: []string{key}, Args: []any{"me:1", 1000}}
-				mixed[i] = scripts.Mixed{Script: scripts.LockAcquire, Keys: []string{key}, Args: []any{"me:1", 1000}}
-			}
-			cmds := scripts.LockAcquire.RunBatch(t.Context(), rdb, batch)
-			cmds = append(cmds, scripts.RunMixedOnce(t.Context(), rdb, mixed)...)
+			call := scripts.Call{Script: scripts.LockAcquire, Keys: []string{key}, Args: []any{"me:1", 1000}}
+			batch := []scripts.Call{call, call, call}
+			cmds := scripts.RunBatch(t.Context(), rdb, batch)
+			cmds = append(cmds, scripts.RunBatchOnce(t.Context(), rdb, batch)...)
 			require.Len(t, cmds, 6)
 			for _, cmd := range cmds {
 				require.Error(t, cmd.Err())

@@ -2,6 +2,7 @@ package scripts_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -91,8 +92,8 @@ func TestScript_OnEveryClient(t *testing.T) {
 				require.Equal(t, int64(1), counter.Run(ctx, rdb, []string{key}).Val())
 				require.Equal(t, int64(2), counter.Run(ctx, rdb, []string{key}).Val())
 				require.NoError(t, admin.ScriptFlush(ctx).Err())
-				call := scripts.Call{Keys: []string{key}}
-				cmds := counter.RunBatch(ctx, rdb, []scripts.Call{call, call})
+				call := scripts.Call{Script: counter, Keys: []string{key}}
+				cmds := scripts.RunBatch(ctx, rdb, []scripts.Call{call, call})
 				require.Equal(t, int64(3), cmds[0].Val())
 				require.Equal(t, int64(4), cmds[1].Val())
 			}
@@ -110,10 +111,10 @@ func TestScript_InACluster(t *testing.T) {
 	for i := range 60 {
 		name := fmt.Sprintf("lock-%d", i)
 		require.NoError(t, scripts.CheckName(name))
-		batch = append(batch, scripts.Call{Keys: []string{name}, Args: []any{"me:1", 30_000}})
+		batch = append(batch, scripts.Call{Script: scripts.LockAcquire, Keys: []string{name}, Args: []any{"me:1", 30_000}})
 	}
 	for range 2 {
-		for _, cmd := range scripts.LockAcquire.RunBatch(ctx, rdb, batch) {
+		for _, cmd := range scripts.RunBatch(ctx, rdb, batch) {
 			require.Equal(t, []any{int64(1), int64(30_000)}, cmd.Val())
 		}
 	}
@@ -172,7 +173,8 @@ func TestScript_Run_LostReply(t *testing.T) {
 			require.Equal(t, "2", rdb.Get(ctx, key).Val())
 
 			lost = d.LoseReply("EVALSHA", 1, loss)
-			for _, cmd := range s.RunBatch(ctx, rdb, []scripts.Call{{Keys: []string{key}}, {Keys: []string{key}}}) {
+			call := scripts.Call{Script: s, Keys: []string{key}}
+			for _, cmd := range scripts.RunBatch(ctx, rdb, []scripts.Call{call, call}) {
 				require.Error(t, cmd.Err())
 			}
 			<-lost
@@ -210,7 +212,7 @@ func TestScript_RunBatch(t *testing.T) {
 
 	t.Run("no calls are no commands", func(t *testing.T) {
 		t.Parallel()
-		require.Empty(t, scripts.LockRenew.RunBatch(ctx, redistest.Shared(t).Client(t), nil))
+		require.Empty(t, scripts.RunBatch(ctx, redistest.Shared(t).Client(t), nil))
 	})
 
 	t.Run("replies come in order, errors stay with their call", func(t *testing.T) {
@@ -219,10 +221,10 @@ func TestScript_RunBatch(t *testing.T) {
 		mine, text, free := redistest.Name(t), redistest.Name(t), redistest.Name(t)
 		acquire(t, rdb, mine, "me:1", 5_000)
 		require.NoError(t, rdb.Set(ctx, text, "x", 0).Err())
-		cmds := scripts.LockAcquire.RunBatch(ctx, rdb, []scripts.Call{
-			{Keys: []string{mine}, Args: []any{"me:1", 9_000}},
-			{Keys: []string{text}, Args: []any{"me:2", 9_000}},
-			{Keys: []string{free}, Args: []any{"me:3", 9_000}},
+		cmds := scripts.RunBatch(ctx, rdb, []scripts.Call{
+			{Script: scripts.LockAcquire, Keys: []string{mine}, Args: []any{"me:1", 9_000}},
+			{Script: scripts.LockAcquire, Keys: []string{text}, Args: []any{"me:2", 9_000}},
+			{Script: scripts.LockAcquire, Keys: []string{free}, Args: []any{"me:3", 9_000}},
 		})
 		require.Len(t, cmds, 3)
 		require.Equal(t, []any{int64(1), int64(9_000)}, cmds[0].Val())
@@ -239,10 +241,10 @@ func TestScript_RunBatch(t *testing.T) {
 			rdb := redistest.Start(t).Client(t)
 			batch := make([]scripts.Call, 100)
 			for i := range batch {
-				batch[i] = scripts.Call{Keys: []string{"counter"}}
+				batch[i] = scripts.Call{Script: s, Keys: []string{"counter"}}
 			}
 			for round := range 2 {
-				for i, cmd := range s.RunBatch(ctx, rdb, batch) {
+				for i, cmd := range scripts.RunBatch(ctx, rdb, batch) {
 					require.NoError(t, cmd.Err())
 					require.Equal(t, int64(round*100+i+1), cmd.Val())
 				}
@@ -257,7 +259,7 @@ func TestScript_RunBatch(t *testing.T) {
 		s := redistest.Start(t)
 		rdb := s.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
 		s.Kill()
-		for _, cmd := range scripts.LockRenew.RunBatch(ctx, rdb, make([]scripts.Call, 3)) {
+		for _, cmd := range scripts.RunBatch(ctx, rdb, slices.Repeat([]scripts.Call{{Script: scripts.LockRenew}}, 3)) {
 			require.Error(t, cmd.Err())
 		}
 	})

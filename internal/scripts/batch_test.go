@@ -11,12 +11,12 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-func TestRunMixedOnce(t *testing.T) {
+func TestRunBatchOnce_OfSeveralScripts(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	batch := func(name string) []scripts.Mixed {
+	batch := func(name string) []scripts.Call {
 		channel := scripts.LockChannel(name)
-		return []scripts.Mixed{
+		return []scripts.Call{
 			{Script: scripts.LockAcquire, Keys: []string{name}, Args: []any{"me:1", 9_000}},
 			{Script: scripts.LockRelease, Keys: []string{name}, Args: []any{"me:1", "PUBLISH", channel}},
 			{Script: scripts.LockRelease, Keys: []string{name}, Args: []any{"me:1", "PUBLISH", channel}},
@@ -27,7 +27,7 @@ func TestRunMixedOnce(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		for range 2 {
-			cmds := scripts.RunMixedOnce(ctx, s.Client(t), batch("name"))
+			cmds := scripts.RunBatchOnce(ctx, s.Client(t), batch("name"))
 			require.Equal(t, []any{int64(1), int64(9_000)}, cmds[0].Val())
 			require.Equal(t, int64(1), cmds[1].Val())
 			require.Equal(t, int64(0), cmds[2].Val())
@@ -39,10 +39,10 @@ func TestRunMixedOnce(t *testing.T) {
 		d := &redistest.FaultDialer{}
 		s := redistest.Start(t)
 		rdb := s.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = d.Dial, 100*time.Millisecond })
-		scripts.RunMixedOnce(ctx, rdb, batch("name"))
+		scripts.RunBatchOnce(ctx, rdb, batch("name"))
 		lost := d.LoseReply("evalsha", 1, redistest.Cut)
 		before := calls(ctx, t, s.Client(t), "evalsha")
-		for _, cmd := range scripts.RunMixedOnce(ctx, rdb, batch("name")) {
+		for _, cmd := range scripts.RunBatchOnce(ctx, rdb, batch("name")) {
 			require.Error(t, cmd.Err())
 		}
 		<-lost
