@@ -160,6 +160,12 @@ func nilContexts(t *testing.T, l *library) {
 	requireInvalid(t, l.keyed().Wait(none, "k"), "ratelimit")
 	requireInvalid(t, second(l.limits.Limiter("a").Allow(none)), "ratelimit")
 	requireInvalid(t, l.wheel.Sleep(none, time.Second), "wheel")
+
+	requireInvalid(t, l.locks.Close(none), "redislock")
+	requireInvalid(t, l.semaphores.Close(none), "semaphore")
+	requireInvalid(t, l.limits.Close(none), "ratelimit")
+	_, err := l.locks.Mutex(l.name).TryLock(t.Context())
+	require.NoError(t, err, "nothing was closed")
 }
 
 func nilFunctions(t *testing.T, l *library) {

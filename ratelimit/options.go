@@ -7,7 +7,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Option configures New. Of one that is given twice the last counts.
+// Option configures New. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) error }
 
 type optionFunc func(*config) error
@@ -91,7 +91,7 @@ func WithBreaker(failures int, probe time.Duration) Option {
 	})
 }
 
-// KeyedOption configures Keyed. Of one that is given twice the last counts.
+// KeyedOption configures Keyed. If an option is given twice, the last one counts.
 type KeyedOption interface{ applyKeyed(*keyedOptions) error }
 
 // keyedOptions are what requests for a key have in common that are counted together.

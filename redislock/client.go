@@ -138,6 +138,9 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 // end by their timeouts, and locks that could not be released end with their leases. Closing twice is
 // harmless. Close leaves the wheel and rdb open.
 func (c *Client) Close(ctx context.Context) error {
+	if ctx == nil {
+		return argument.Nil("context")
+	}
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
 	}

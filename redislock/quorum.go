@@ -114,6 +114,9 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 // Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the
 // Quorum is running, or until ctx ends, as Client.Close does. Closing twice is harmless.
 func (q *Quorum) Close(ctx context.Context) error {
+	if ctx == nil {
+		return argument.Nil("context")
+	}
 	if !q.gate.Close() {
 		return q.gate.Wait(ctx)
 	}

@@ -157,6 +157,9 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 // Close does not release permits of a Semaphore; release them before. Later calls of Close do nothing but
 // wait. Close stops neither the wheel nor rdb.
 func (c *Client) Close(ctx context.Context) error {
+	if ctx == nil {
+		return argument.Nil("context")
+	}
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
 	}

@@ -35,7 +35,7 @@ type Limiter interface {
 // limit the request by something else, or return a key that all such requests share.
 type KeyFunc func(*http.Request) (key string, limited bool)
 
-// Option configures New. Of one that is given twice the last counts.
+// Option configures New. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) }
 
 type option func(*config)
