@@ -110,8 +110,8 @@ func (k *Keyed) Allow(ctx context.Context, key string) (Result, error) { return 
 //
 // It blocks for at most two round trips, as concurrent callers of one key share scripts: one that joins the
 // next script waits for the one under way. For as long as Redis has said that a key is exhausted, at most a
-// second, it denies without asking. After the time of WithTimeout, or at the deadline of ctx if that is more
-// than 10 ms away, the policy decides.
+// second, it denies without asking. The policy decides after the time of WithTimeout, or at the deadline of
+// ctx if the call has waited at least 10 ms by then; otherwise the call returns the error of ctx.
 //
 // Errors match ErrExceedsLimit if n is above the burst, ErrUnavailable if the policy is FailClosed,
 // ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. If ctx is cancelled, the error
@@ -192,9 +192,9 @@ func (k *Keyed) WaitN(ctx context.Context, key string, n int64) error {
 	return s.wait(ctx, n)
 }
 
-// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own,
-// with what WaitN would return. cancel ends the wait, unless it is decided already; then f is called with an
-// error that matches context.Canceled. It panics with an *InvalidError if f is nil.
+// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
+// what WaitN would return. cancel ends the wait: f is called with an error that matches context.Canceled.
+// Once the wait is decided, cancel does nothing. It panics with an *InvalidError if f is nil.
 func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := k.use(ctx, "wait", key, n)

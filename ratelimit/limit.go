@@ -18,7 +18,8 @@ const (
 const maxBurstTime = 100 * 365 * 24 * time.Hour
 
 // Limit is a rate: Rate permits every Per, of which up to Burst may be used at once. Make it with PerSecond,
-// PerMinute or PerHour, or as a literal with all three fields set. It is a comparable value.
+// PerMinute or PerHour, or as a literal with all three fields set. The whole burst must refill within 100
+// years. It is a comparable value.
 type Limit struct {
 	Rate  int64         // permits in each Per, 1 to MaxRate
 	Per   time.Duration // 1 µs to MaxPer; whole milliseconds for Limiter and FixedWindow

@@ -263,9 +263,9 @@ func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 	return s.wait(ctx, n)
 }
 
-// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own,
-// with what WaitN would return. cancel ends the wait, unless it is decided already; then f is called with an
-// error that matches context.Canceled. It panics with an *InvalidError if f is nil.
+// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
+// what WaitN would return. cancel ends the wait: f is called with an error that matches context.Canceled.
+// Once the wait is decided, cancel does nothing. It panics with an *InvalidError if f is nil.
 func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := l.use(ctx, "wait", n)
@@ -286,9 +286,10 @@ func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	return s.reserve(ctx, n)
 }
 
-// Return gives back the permits of one Result, and reports whether they were still in the log. Others can
-// use them at once. A second call finds nothing to give back. It blocks for one round trip, or until ctx
-// ends; after an error they may be given back or not, and the call can be repeated.
+// Return gives back the permits of one Result of Allow, AllowN or AllowUpTo of this Limiter, and reports
+// whether they were still in the log. Others can use them at once. A second call finds nothing to give back.
+// It blocks for one round trip, or until ctx ends; after an error they may be given back or not, and the call
+// can be repeated.
 func (l *Limiter) Return(ctx context.Context, granted Result) (given bool, err error) {
 	s, err := l.use(ctx, "return", 0)
 	if err != nil {

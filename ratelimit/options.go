@@ -106,8 +106,8 @@ type keyedOptions struct {
 type Algorithm uint8
 
 const (
-	// GCRA is a leaky bucket as a meter, in one timestamp: permits return one by one, and up to Burst of them
-	// may be used at once. In any time w it grants at most Burst + Rate*w/Per.
+	// GCRA is a token bucket kept in one timestamp: permits return one by one at Rate per Per, and up to
+	// Burst of them may be used at once. In any time w it grants at most Burst + Rate*w/Per.
 	GCRA Algorithm = iota
 	// FixedWindow counts from the first request on and starts anew when Per is over. It may grant twice the
 	// rate within Per, around the start of a window.

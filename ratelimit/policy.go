@@ -29,8 +29,8 @@ func FailOpen() Policy { return Policy{kind: failOpen} }
 
 // LocalShare grants one n-th of the limit in each process, from its own memory; n, 1 or more, is the number
 // of processes. Of a burst smaller than n each process grants 1. A Limiter whose limit this process has not
-// seen yet fails closed. A process remembers 65536 keys one by one; further ones share what 256 keys may
-// have.
+// seen yet fails closed. A process counts up to 65536 keys one by one; further keys share 256 counts, so
+// together they get less, never more.
 func LocalShare(n int64) Policy { return Policy{kind: shareLocally, share: n} }
 
 // part is this process's part of a limit.

@@ -4,8 +4,8 @@
 // # What it promises
 //
 //   - While Redis keeps its data, at most one [Lock] of a name is held at a time, among all processes.
-//   - A lock is renewed every third of its lease until it is unlocked; when its process dies, it is free
-//     within one lease.
+//   - A lock is renewed every third of its lease, by what Redisson calls the watchdog, until it is unlocked;
+//     when its process dies, it is free within one lease.
 //   - A loss is announced before Redis can give the lock to another: [Lock.Done] closes, contexts of the lock
 //     end with the cause [ErrLost], [Lock.Valid] is false. This holds while Redis hangs or cannot be reached,
 //     as long as the process gets to run and the clocks differ by at most one percent in rate. A loss is

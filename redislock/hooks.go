@@ -2,10 +2,10 @@ package redislock
 
 import "time"
 
-// Event is what happened to a lock. The hook determines which fields are set.
+// Event is what happened to a lock. Name is always set; the other fields name the hooks that set them.
 type Event struct {
 	Name  string
-	Token int64         // the fencing token, if the lock has one
+	Token int64         // Acquired, Lost, Released: the fencing token, 0 without one
 	Took  time.Duration // Acquired: the wait; Renewed: the call; Lost, Released: since the lock was taken
 	TTL   time.Duration // Contended: as LockedError.TTL
 	Err   error         // Lost: why

@@ -13,8 +13,10 @@ import (
 //
 // To add a kind:
 //
-//  1. Write its scripts in internal/scripts, each idempotent on the id, with the replies described below.
-//  2. Declare a package-level *kind. Its functions only build calls; they must not block or keep the request.
+//  1. Write its scripts in internal/scripts, each idempotent on the id, with the replies that the fields describe.
+//     internal/scripts/doc.go has the rules.
+//  2. Declare a package-level *kind. Its functions only build calls; they must not block or keep the request. If an
+//     Owner should know the lock as one of another kind, owned in owner.go says so.
 //  3. Give the Client a constructor that returns newMutex(thatKind, name, opts), or a type made of several such
 //     Mutexes, as a read/write lock is made of one for readers and one for the writer.
 //  4. If it renews by a script of its own, set renew and renewKeys; leases are batched per kind without more ado.

@@ -95,7 +95,7 @@ func (l *Lock) Token() int64 {
 
 // Extend makes the lock last for d from now, 1 ms to 365 days, if it would end sooner. It never makes the
 // lock end sooner. A lock with renewal is still renewed for its lease; Extend lets it survive a longer outage
-// of Redis. It blocks for one round trip, at most until ctx ends.
+// of Redis. It does not postpone WithMaxHold. It blocks for one round trip, at most until ctx ends.
 //
 // The error matches ErrLost, ErrNotHeld or ErrClosed if the lock is not held any more. After any other error
 // the lock is held as before and may last longer in Redis than Deadline tells.
@@ -162,13 +162,15 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	return l.lease.Context(parent)
 }
 
-// Unlock releases the lock and wakes its waiters. Whatever it returns, the lock is no longer held: Done is
-// closed and no renewal is sent any more. It blocks for one round trip.
+// Unlock releases the lock and wakes its waiters. Whatever it returns, this Lock is no longer held: Done is
+// closed, and no renewal is sent for it. There are two exceptions. With a nil ctx, Unlock returns an
+// *InvalidError and does nothing. Of several Locks of an Owner on one hold, the last Unlock releases the key.
+// Unlock blocks for one round trip.
 //
 // The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits for the answer
 // for up to a second. If there is none, or Redis fails, the error matches ErrUnconfirmed, and the release is
-// retried in the background until it succeeds or the lease is over. If Redis refuses it for good, the lock
-// ends with its lease.
+// retried in the background until it succeeds or the lease is over. If Redis refuses the release for good,
+// Unlock returns Redis's error, and the key stays until its lease ends.
 //
 // The error matches ErrLost if the lock was lost before, ErrNotHeld if it was unlocked before, and ErrClosed
 // if the Client was closed. In none of these cases is another hold touched. A lock that was held when Unlock

@@ -71,9 +71,9 @@ func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
 }
 
 // LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
-// goroutine of its own, with what Lock would have returned. cancel ends the wait, unless it is decided
-// already; then the parts that were taken are released, and f gets an error that matches context.Canceled.
-// cancel may be called any number of times. LockFunc panics with an *InvalidError if f is nil.
+// goroutine of its own, with what Lock would have returned. cancel ends the wait: the parts that were taken
+// are released, and f is called with an error that matches context.Canceled. Once the wait is decided, cancel
+// does nothing. LockFunc panics with an *InvalidError if f is nil.
 func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	gate := &m.client.gate

@@ -29,12 +29,12 @@ func (m *Mutex) Name() string { return m.name }
 // Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *Mutex) Err() error { return m.err }
 
-// TryLock takes the lock if it is free. It does not queue behind waiters. It blocks for one round trip, at
-// most until ctx ends.
+// TryLock takes the lock if it is free. It does not wait its turn: it may overtake callers that wait in Lock.
+// It blocks for one round trip, at most until ctx ends.
 //
-// If the lock is held, the error is a *LockedError with the remaining time, which matches ErrLocked. Any
-// other error means that nothing is known about the lock. After an error nothing is held: what a request
-// without an answer may have taken is released in the background.
+// If the lock is held, the error is a *LockedError with the remaining time, which matches ErrLocked. After
+// any other error the caller holds nothing, and whether the lock is free is unknown; what Redis may have
+// granted is released in the background.
 func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -87,9 +87,9 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 }
 
 // LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
-// goroutine of its own, with what Lock would have returned. cancel ends the wait, unless it is decided
-// already; then f gets an error that matches context.Canceled. cancel may be called any number of times.
-// LockFunc panics with an *InvalidError if f is nil.
+// goroutine of its own, with what Lock would have returned. cancel ends the wait: f is called with an error
+// that matches context.Canceled. Once the wait is decided, cancel does nothing. LockFunc panics with an
+// *InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	l, err := (*Lock)(nil), m.begin(ctx)
@@ -120,8 +120,9 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 // lock is lost, and f should return then. The lock is released when f returns, panics or ends its goroutine,
 // also if ctx has ended.
 //
-// Do returns the error of Lock, or the error of f, joined with ErrLost if the lock was lost before f
-// returned. A release that fails is logged and retried in the background; it is no error of Do.
+// Do returns the error of Lock, or the error of f, joined with ErrLost if the lock was lost, or with
+// ErrClosed if the Client was closed, before f returned. A release that fails is logged and retried in the
+// background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client.logger, m.Lock, f)
 }

@@ -135,17 +135,14 @@ func WithLockDefaults(opts ...LockOption) Option {
 	})
 }
 
-// WithLease sets how long the lock lasts in Redis without a renewal: ten ticks of the Client's wheel, 10 ms
-// on the default one, to 365 days, default 30 s. The end of a shorter lease could not be announced in time.
-// The lease bounds how long others wait for a holder that died. It should be well above the round trip to
-// Redis: a lock whose grant took longer than the lease to arrive is released again. Redis counts in
-// milliseconds; fractions are rounded up.
+// WithLease sets how long the lock lasts in Redis without a renewal. The range is ten ticks of the Client's
+// wheel, 10 ms on the default one, to 365 days. The default is 30 s. The end of a shorter lease could not be
+// announced in time. The lease bounds how long others wait for a holder that died. It should be well above
+// the round trip to Redis: a lock whose grant took longer than the lease to arrive is released again. Redis
+// counts in milliseconds; fractions are rounded up.
 func WithLease(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
-		if d < renewal.MinTTL || d > renewal.MaxTTL {
-			return argument.Error("WithLease", d, "must be 1ms to 8760h")
-		}
-		c.lease = d
+		c.lease = d // Client.checkLease has the range
 		return nil
 	})
 }
@@ -203,9 +200,9 @@ func WithMaxHold(d time.Duration) LockOption {
 }
 
 // WithHandoff bounds how often and for how long a lock that was taken from Redis is handed over among the
-// waiting callers of one process before other processes get their chance: at most maxCount times, 0 to 10000,
-// and not later than maxTime after it was taken, up to 1 minute. The default is 100 times and 20 ms; with 0
-// it is never handed over. It is not handed over after an eighth of its lease either.
+// waiting callers of one process before other processes get their chance: at most maxCount times, and not
+// later than maxTime after it was taken. The ranges are 0 to 10000 times and 0 to 1 minute; the defaults are
+// 100 times and 20 ms. 0 times means never. Nor is a lock handed over once an eighth of its lease has passed.
 func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if maxCount < 0 || maxCount > 10000 {
@@ -234,10 +231,10 @@ func WithMetadata(text string) LockOption {
 	})
 }
 
-// checkLease refuses a lease that is too short for the wheel.
+// checkLease refuses a lease out of range, whose lower end depends on the wheel.
 func (c *Client) checkLease(lease time.Duration) error {
-	if least := c.renewer.MinTTL(); lease < least {
-		return argument.Error("WithLease", lease, fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", least))
+	if least := c.renewer.MinTTL(); lease < least || lease > renewal.MaxTTL {
+		return argument.Error("WithLease", lease, fmt.Sprintf("must be %v (ten ticks of the wheel) to 8760h", least))
 	}
 	return nil
 }

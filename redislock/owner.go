@@ -40,7 +40,8 @@ type ownerKey struct{}
 
 // WithOwner returns a context whose locks belong to the Owner. Re-entering a lock that was lost fails with
 // ErrLost until each of the Locks on it has been unlocked. The options of a hold are those of the call that
-// took the lock.
+// took the lock. A nil Owner makes locks not reentrant, also in a context that had one. WithOwner panics if
+// ctx is nil.
 func WithOwner(ctx context.Context, o *Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }

@@ -200,9 +200,9 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 }
 
 // LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
-// goroutine of its own, with what Lock would have returned. cancel ends the wait, unless it is decided
-// already; then f gets an error that matches context.Canceled, and what single servers grant later is
-// released. cancel may be called any number of times. LockFunc panics with an *InvalidError if f is nil.
+// goroutine of its own, with what Lock would have returned. cancel ends the wait: f is called with an error
+// that matches context.Canceled, and what single servers grant later is released. Once the wait is decided,
+// cancel does nothing. LockFunc panics with an *InvalidError if f is nil.
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	q := m.quorum

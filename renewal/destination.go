@@ -41,7 +41,7 @@ type Batch struct {
 type Backend interface {
 	// Renew extends every lease of b by its TTL, only where the key is still held under the ID, and records
 	// the outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
-	// Renew must return when ctx ends; until it does, it takes one of the destination's few places.
+	// Renew must return when ctx ends; until it does, it counts against WithMaxCalls.
 	Renew(ctx context.Context, b *Batch) error
 }
 

@@ -122,9 +122,9 @@ func (l *Lease) Close(reason error) bool {
 }
 
 // Prolong records that the holder has obtained a longer term itself, by a request sent after sentAt for ttl.
-// It reports whether the lease still ran: a term that came too late is none, and the lease is then lost. A
-// term that ends sooner than the one in force changes nothing, nor does a ttl outside of MinTTL to MaxTTL.
-// Renewals go on as before; the backend must not let them shorten the term. Prolong does not block.
+// It returns false if the lease had ended or its deadline had passed; in the second case the lease is now
+// lost. A term that ends sooner than the one in force changes nothing, nor does a ttl outside of MinTTL to
+// MaxTTL. Renewals go on as before; the backend must not let them shorten the term. Prolong does not block.
 func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	l.mu.Lock()
 	now := time.Now()

@@ -13,7 +13,7 @@
 //     the grant end with the cause [ErrLost], and [Grant.Valid] returns false. A lost grant stays lost.
 //   - A call takes effect at most once, however often it is sent. Permits that were granted by a lost
 //     reply, or to a waiter that had left, are released.
-//   - A waiter gets its permits when they are free, whatever messages were lost: it looks after each
+//   - A waiter gets its permits when they are free, whatever messages were lost: it asks again after each
 //     announcement, after each interruption of its subscription, when the next lease ends, and at least
 //     every five seconds.
 //   - The requests of one process are granted in order, so that small requests do not starve a large one.
@@ -32,7 +32,7 @@
 // # Cost
 //
 //	acquire and release   one script each; concurrent calls of one process share scripts
-//	waiting               per name and process: one wheel entry, one subscription, one script per look
+//	waiting               per name and process: one wheel entry, one subscription, one script per query
 //	held grant            one wheel entry, no goroutine; one script renews up to 1000 grants
 //	AcquireFunc           no goroutine while it waits
 //	Client                one connection for subscriptions while callers wait, up to four for renewals

@@ -47,7 +47,7 @@ func (c *Client) Leased(name string, opts ...LeasedOption) *Leased {
 // wakes its process only. FairLeased does not talk to Redis.
 //
 // A process that dies or cannot reach Redis loses its turn: its requests, and permits that were assigned to
-// them, expire three poll intervals and a second after its last look (see WithPoll).
+// them, expire three poll intervals and a second after it last asked (see WithPoll).
 //
 // The keys in Redis are {name}:fair:*, which neither Redisson nor Leased uses. Names and options are as for
 // Leased.
@@ -81,9 +81,9 @@ func (l *Leased) Err() error { return l.err }
 // ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply are
 // released in the background, and end with their lease at the latest.
 //
-// All waiters of a semaphore in one process share one wheel entry, one subscription and one script per
-// look. They look when permits are announced, when their subscription was interrupted, when the next lease
-// ends, and at their poll.
+// All waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
+// They ask when permits are announced, when their subscription was interrupted, when the next lease ends, and
+// at their poll.
 func (l *Leased) Acquire(ctx context.Context, n int64) (*Grant, error) {
 	return l.acquire(ctx, n, l.queue().Wait)
 }
@@ -213,9 +213,10 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether
-// it did. With a ttl, up to 365 days, the semaphore expires after that time, and grants are lost. Without
-// one, or with 0, it does not expire. TrySetPermits blocks for one round trip.
+// TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
+// did. With a ttl, up to 365 days, the semaphore expires after that time, and grants are lost. Without one,
+// or with 0, it does not expire. TrySetPermits blocks for one round trip, at most until ctx ends. After an
+// error of ctx or of the connection the change may have been made.
 func (l *Leased) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
@@ -228,7 +229,8 @@ func (l *Leased) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duratio
 }
 
 // SetPermits sets the number of permits, 0 to MaxPermits, including those that are held. It does not end
-// grants: while more than n permits are held, Available is negative. SetPermits blocks for one round trip.
+// grants: while more than n permits are held, Available is negative. SetPermits blocks for one round trip, at
+// most until ctx ends. After an error of ctx or of the connection the change may have been made.
 func (l *Leased) SetPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return err
@@ -237,7 +239,9 @@ func (l *Leased) SetPermits(ctx context.Context, n int64) error {
 	return err
 }
 
-// AddPermits adds n to the number of permits, -MaxPermits to MaxPermits. It blocks for one round trip.
+// AddPermits adds n to the number of permits, -MaxPermits to MaxPermits. It blocks for one round trip, at
+// most until ctx ends. After an error of ctx or of the connection the permits may have been added; a second
+// call may add them twice.
 func (l *Leased) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
@@ -334,7 +338,8 @@ func (l *Leased) readState(ctx context.Context, operation string, id ...any) (pe
 
 // UpdateLease sets the time until a permit expires to d from now, 1 ms to 365 days, for a permit of any
 // process. Unlike Grant.Extend, it may shorten the lease. The error matches ErrNotHeld for an id that is
-// unknown or has expired. UpdateLease blocks for one round trip.
+// unknown or has expired. UpdateLease blocks for one round trip, at most until ctx ends. After an error of
+// ctx or of the connection the change may have been made.
 func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) error {
 	if l.err != nil {
 		return l.err

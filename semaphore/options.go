@@ -13,7 +13,7 @@ import (
 // DefaultLease is the lease of permits without WithLease.
 const DefaultLease = 30 * time.Second
 
-// DefaultPoll is the longest pause between two looks of a waiter without WithPoll.
+// DefaultPoll is the poll interval of a Client without WithPoll.
 const DefaultPoll = 5 * time.Second
 
 // MaxPermits is the largest number of permits: the largest integer that Java and Lua both count exactly.
@@ -81,7 +81,7 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithPoll sets the longest pause between two looks of a waiter that hears of no release: 10 ms to 1 h,
+// WithPoll sets the longest pause after which a waiter asks again although no message came: 10 ms to 1 h,
 // default 5 s. Each pause is drawn at random from a fifth of d to d. Messages wake waiters; the poll covers
 // messages that are lost.
 func WithPoll(d time.Duration) Option {
@@ -96,7 +96,7 @@ func WithPoll(d time.Duration) Option {
 
 // WithShardedChannels sets whether SPUBLISH wakes waiters in a cluster. The default is to use sharded
 // channels if the cluster has them, as Redisson does since 3.22. Services that share semaphores must use
-// the same channels to wake each other; otherwise a waiter looks when a lease ends, and at its poll.
+// the same channels to wake each other; otherwise a waiter asks again when a lease ends, and at its poll.
 // Outside of clusters the option has no effect.
 func WithShardedChannels(on bool) Option {
 	return option(func(c *config) error {
@@ -127,10 +127,7 @@ func WithMax(n int64) SemaphoreOption {
 // default is 30 s. Redis counts in milliseconds; fractions are rounded up.
 func WithLease(d time.Duration) LeasedOption {
 	return leasedOption(func(c *leasedConfig) error {
-		if err := checkLease("WithLease", d); err != nil {
-			return err
-		}
-		c.lease = d
+		c.lease = d // Client.checkLease has the range
 		return nil
 	})
 }
@@ -206,10 +203,10 @@ func checkLease(field string, d time.Duration) error {
 	return nil
 }
 
-// checkLease refuses a lease that is too short for the wheel to announce its end in time.
+// checkLease refuses a lease out of range, whose lower end depends on the wheel.
 func (c *Client) checkLease(field string, lease time.Duration) error {
-	if least := c.renewer.MinTTL(); lease < least {
-		return argument.Error(field, lease, fmt.Sprintf("must be %v, ten ticks of the wheel, to 8760h", least))
+	if least := c.renewer.MinTTL(); lease < least || lease > renewal.MaxTTL {
+		return argument.Error(field, lease, fmt.Sprintf("must be %v (ten ticks of the wheel) to 8760h", least))
 	}
 	return nil
 }

@@ -173,9 +173,10 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 	return request.result == 1, nil
 }
 
-// TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether
-// it did. With a ttl, up to 365 days, the semaphore expires after that time, whether permits are held or
-// not. Without one, or with 0, it does not expire. TrySetPermits blocks for one round trip.
+// TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
+// did. With a ttl, up to 365 days, the semaphore expires after that time, whether permits are held or not.
+// Without one, or with 0, it does not expire. TrySetPermits blocks for one round trip, at most until ctx
+// ends. After an error of ctx or of the connection the change may have been made.
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
@@ -189,7 +190,8 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Dura
 }
 
 // AddPermits adds n to the number of free permits, -MaxPermits to MaxPermits. The number may fall below 0;
-// releases then raise it again. The semaphore keeps its expiry. AddPermits blocks for one round trip.
+// releases then raise it again. The semaphore keeps its expiry. AddPermits blocks for one round trip, at most
+// until ctx ends. After an error of ctx or of the connection the change may have been made.
 func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
@@ -199,7 +201,8 @@ func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 }
 
 // Drain takes all free permits and returns their number, which is negative after a negative AddPermits. It
-// sets the number of free permits to 0. It blocks for one round trip.
+// sets the number of free permits to 0. It blocks for one round trip, at most until ctx ends. After an error
+// of ctx or of the connection the permits may have been taken, and their number is lost.
 func (s *Semaphore) Drain(ctx context.Context) (int64, error) { return s.edit(ctx, "drain", 0, 0) }
 
 // edit runs a script that takes effect once per record key.

@@ -6,9 +6,9 @@
 //
 //   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop returns it.
 //   - It never fires before its deadline, and at most one tick after it, as long as the process gets to run
-//     and the executor has a goroutine free for it, as Goroutines, the default, always has. A sparse tick
-//     fires each entry at its own deadline, as time.AfterFunc does; a crowded one fires its entries together
-//     when it ends.
+//     and the executor has a goroutine free for it, as Goroutines, the default, always has. A tick with at
+//     most 16 entries fires each at its own deadline, as time.AfterFunc does; one with more fires them
+//     together when it ends.
 //   - Timer.Stop returning true means that the callback will not run. Until its callback begins, an entry can
 //     be stopped, also while it waits for its turn.
 //   - A callback that panics is reported and harms no other. With Goroutines one that blocks delays no other.
@@ -27,12 +27,12 @@
 // Let n be the number of pending entries.
 //
 //	AfterFunc, Stop, Reset   O(1), no allocation, no system call, one uncontended mutex
-//	firing                   O(1); far entries are touched once or twice more
+//	firing                   O(1); an entry more than 64 rounds away is moved once or twice on its way
 //	waiting                  nothing: no wakeups before the earliest deadline, none at all when empty
 //	catching up a stall      O(occupied buckets + due entries), however many ticks were missed
 //	memory                   24 bytes a pending entry and the value: 8 bytes for a func, a T for Typed[T];
 //	                         given back when entries end
-//	goroutines               one that keeps the time, a few to run callbacks, and one for each callback that
+//	goroutines               one that keeps the time (the worker), a few to run callbacks, and one for each callback that
 //	                         blocks; none while the wheel is empty
 //
 // # Example

@@ -2,12 +2,10 @@ package wheel
 
 import "time"
 
-// Every calls f at a fixed rate. Its instants are the multiples of period from now on, so there is no drift
-// however late single firings are. f never overlaps itself, and a firing stands for every instant that has
-// passed when f returns: if it began late, as the process stalled or its turn came late, or if f took longer
-// than period, the missed instants are skipped, and the next firing comes at the first instant after f has
-// returned. So between one multiple of period and the next f is called at most once, and two firings are
-// closer than period only if the earlier one was late.
+// Every calls f at the multiples of period from now, so it does not drift. f never overlaps itself. If a
+// firing is late, or f takes longer than period, the multiples that pass until f returns are skipped, and f
+// is called at the next one. So f is called at most once between two multiples, and two firings are closer
+// than period only if the earlier one was late.
 //
 // Timer.Stop ends it, also from inside f: no firing begins after it has returned true, but one may be in
 // progress. Timer.Reset moves the next firing and with it the instants after that. A panic of f does not end

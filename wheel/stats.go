@@ -52,9 +52,10 @@ func (h Histogram) Buckets() iter.Seq2[time.Duration, uint64] {
 	}
 }
 
-// Quantile returns an upper bound of the duration that the share q of those counted did not exceed, q from 0
-// to 1: Quantile(0.5) of the median. The bound is that of a bucket: at least 1 µs and less than twice too
-// high, or the greatest Duration if it lies beyond the last bucket. It is 0 if none was counted.
+// Quantile returns a duration that at least the share q of the counted ones did not exceed: 0.5 gives the
+// median, and a q outside of 0 to 1 counts as 0 or 1. It is the upper bound of a bucket: at least 1 µs and
+// less than twice the true value, or the greatest Duration beyond the last bucket. It is 0 if none was
+// counted.
 func (h Histogram) Quantile(q float64) time.Duration {
 	total := h.Count()
 	if total == 0 {
@@ -118,7 +119,7 @@ func (c *counts) fire(late time.Duration) {
 	c.lateness.add(late)
 }
 
-// Stats returns the wheel's counters. It locks each shard for a moment.
+// Stats returns the wheel's counters. It may delay scheduling for a moment.
 func (w *Wheel) Stats() Stats { return w.scheduler.stats() }
 
 // Stats returns the wheel's counters, as Wheel.Stats does.

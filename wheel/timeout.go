@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// TimerTask is a task for NewTimeout, as in Netty. A task that also has a method Cancelled(*Timeout) is told
-// when its timeout is cancelled.
+// TimerTask is a task for NewTimeout, as in Netty. If the task also has a method Cancelled(*Timeout), that is
+// called when its timeout is cancelled: on the goroutine of Cancel, or of the wheel's Stop before that
+// returns.
 type TimerTask interface {
 	Run(t *Timeout)
 }

@@ -95,13 +95,13 @@ type Unprocessed struct {
 // callback runs. Goroutines in Sleep get ErrStopped, and contexts of WithTimeout keep their deadlines on
 // runtime timers; neither is returned.
 //
-// Stop waits until the callbacks that have begun have returned: when its error is nil, none runs and none
-// will. If ctx ends first, Stop returns the entries with ctx's error. Callbacks that had begun, or were just
-// being called, then end on their own; no other begins.
+// The first call waits until the callbacks that have begun have returned: if its error is nil, none runs and
+// none will. If ctx ends first, Stop returns the entries with ctx's error. Callbacks that had begun, or were
+// just being called, then end on their own; no other begins.
 //
-// Called again it returns nothing, without waiting. It returns an *InvalidError if ctx is nil,
-// ErrStopFromTask when called from a callback of the same wheel, and ErrDefaultWheel on the wheel of Default;
-// the wheel keeps running then.
+// Any other call returns nil, nil at once, even while the first still waits. Stop returns an *InvalidError if
+// ctx is nil, ErrStopFromTask when called from a callback of the same wheel, and ErrDefaultWheel on the wheel
+// of Default; the wheel keeps running then.
 func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	if w.shared {
 		return nil, ErrDefaultWheel

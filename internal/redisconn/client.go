@@ -61,7 +61,7 @@ func Retries(rdb redis.UniversalClient) int {
 }
 
 // ErrNodes is wrapped by Node's error for a client of a type whose nodes are not known.
-var ErrNodes = errors.New("calls: a client whose nodes are not known")
+var ErrNodes = errors.New("redisconn: a client whose nodes are not known")
 
 // Node returns the client of the node that a key lives on.
 func Node(rdb redis.UniversalClient, key string) (*redis.Client, error) {

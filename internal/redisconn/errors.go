@@ -8,7 +8,7 @@ import (
 )
 
 // ErrAbandoned is the error of a call that was given up before it was sent.
-var ErrAbandoned = errors.New("calls: given up before it was sent")
+var ErrAbandoned = errors.New("redisconn: given up before it was sent")
 
 // MayHaveBeenSent reports whether a call that failed may have reached the server.
 func MayHaveBeenSent(err error) bool {

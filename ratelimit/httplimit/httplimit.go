@@ -1,14 +1,15 @@
 // Package httplimit is HTTP middleware on ratelimit: it rejects requests over the limit with status 429 and a
-// Retry-After field, and sets the fields RateLimit-Policy and RateLimit of
-// draft-ietf-httpapi-ratelimit-headers-11 on every response.
+// Retry-After field, and sets the fields of draft-ietf-httpapi-ratelimit-headers-11: RateLimit-Policy on the
+// response to each request that was decided or costs 0, and RateLimit where a decision was made with the
+// count known. A request that its KeyFunc does not limit gets neither.
 //
 //	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
 //	mux := httplimit.New(perUser, httplimit.ByRemoteAddr)
 //	http.ListenAndServe(addr, mux(handler))
 //
 // A request costs what perUser.AllowN costs. If that fails, the response has status 503; with the policy
-// ratelimit.FailOpen it does not fail while Redis is down. A request that its client cancels meanwhile is not
-// served, and is no failure of the limiter.
+// ratelimit.FailOpen it does not fail while Redis is down. If the client goes away before the decision, the
+// request is not served: its status is 499, and the function of WithFailed is not called.
 package httplimit
 
 import (
@@ -71,8 +72,8 @@ func WithCost(f func(*http.Request) int64) Option {
 	return option(func(c *config) { c.cost = f })
 }
 
-// WithDenied sets the handler of denied requests. The fields are set already. The default is a short text
-// with status 429.
+// WithDenied sets the handler of denied requests. The fields are set already; for a cost above the burst only
+// RateLimit-Policy is, and Retry-After is not. The default is a short text with status 429.
 func WithDenied(h http.Handler) Option {
 	if h == nil {
 		panic(argument.Nil("WithDenied"))
