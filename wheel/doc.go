@@ -32,8 +32,8 @@
 //	catching up a stall      O(occupied buckets + due entries), however many ticks were missed
 //	memory                   24 bytes a pending entry and the value: 8 bytes for a func, a T for Typed[T];
 //	                         given back when entries end
-//	goroutines               one that keeps the time (the worker), a few to run callbacks, and one for each callback that
-//	                         blocks; none while the wheel is empty
+//	goroutines               one that keeps the time (the worker), a few to run callbacks, and one for each
+//	                         callback that blocks; none while the wheel is empty
 //
 // # Example
 //
