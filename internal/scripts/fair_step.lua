@@ -25,10 +25,8 @@ Errors   WRONGKIND the key, or the fence, holds no number
 local permits, leases, queue, alive, needs, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local verb, channel, alive_ms, process, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local first_leaving, leaving = 7, tonumber(ARGV[6])
--- include: clock
 -- include: forever
-local clock = clock_micros()
-local now = math.floor(clock / 1000)
+-- include: read_clock
 
 -- include: read_fence
 -- include: read_permits
@@ -73,51 +71,44 @@ end
 local uses_queue = queued > 0 or entering > 0
 local held, next_end = 0, forever
 
--- prove_writes makes each call that follows the first write once so that it changes nothing: what Redis would
--- refuse, it refuses here. After a ZREM, Redis also accepts writes while memory is short: a release must pass
--- then.
-local function prove_writes()
-  if leaving > 0 then
-    redis.call('ZREM', leases, '')
-  end
-  if uses_queue then
-    redis.call('ZSCORE', alive, '')
-    redis.call('ZREVRANGE', queue, 0, 0)
-    redis.call('ZRANGE', queue, 0, 0)
-    redis.call('HGET', needs, '')
-  end
-  if uses_queue or #requests > 0 then
-    held = redis.call('ZCARD', leases)
-    local after_now = redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    next_end = tonumber(after_now[2] or forever)
-    redis.call('ZADD', leases, 'XX', 0, '')
-  end
-  if uses_queue then
-    redis.call('ZREM', queue, '')
-    redis.call('ZREM', alive, '')
-    redis.call('HDEL', needs, '')
-  end
-  if entering > 0 then
-    redis.call('HSET', needs, '', '')
-    redis.call('HDEL', needs, '')
-  end
+-- Make each call that follows the first write once so that it changes nothing: what Redis would refuse, it refuses
+-- here. After a ZREM, Redis also accepts writes while memory is short: a release must pass then.
+if leaving > 0 then
+  redis.call('ZREM', leases, '')
+end
+if uses_queue then
+  redis.call('ZSCORE', alive, '')
+  redis.call('ZREVRANGE', queue, 0, 0)
+  redis.call('ZRANGE', queue, 0, 0)
+  redis.call('HGET', needs, '')
+end
+if uses_queue or #requests > 0 then
+  held = redis.call('ZCARD', leases)
+  local after_now = redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  next_end = tonumber(after_now[2] or forever)
+  redis.call('ZADD', leases, 'XX', 0, '')
+end
+if uses_queue then
+  redis.call('ZREM', queue, '')
+  redis.call('ZREM', alive, '')
+  redis.call('HDEL', needs, '')
+end
+if entering > 0 then
+  redis.call('HSET', needs, '', '')
+  redis.call('HDEL', needs, '')
 end
 
-local function store_free()
-  if stored then
-    redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
-  end
+-- Reclaim what expired and what leaves.
+if stored then
+  redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
 end
-
-local function remove_leases()
-  if expired > 0 then
-    redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
-  end
-  for from = 1, #held_leaving, 1000 do
-    redis.call('ZREM', leases, unpack(held_leaving, from, math.min(from + 999, #held_leaving)))
-  end
-  held = held - expired - #held_leaving
+if expired > 0 then
+  redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
 end
+for from = 1, #held_leaving, 1000 do
+  redis.call('ZREM', leases, unpack(held_leaving, from, math.min(from + 999, #held_leaving)))
+end
+held = held - expired - #held_leaving
 
 local function dequeue(id)
   redis.call('ZREM', queue, id)
@@ -166,8 +157,8 @@ local function assign_free()
   end
 end
 
--- serve_queue removes what leaves, queues what waits, and assigns what is free.
-local function serve_queue()
+-- Serve the queue.
+if uses_queue then
   for j = 1, leaving do
     dequeue(ARGV[first_leaving + j - 1])
   end
@@ -177,33 +168,13 @@ local function serve_queue()
     end
   end
   assign_free()
-  store_free()
-end
-
--- write_leases writes the lease of a granted request, or of an assigned one that is claimed by this call. It
--- does not shorten a lease that was claimed before: this may be a late copy.
-local function write_leases(request)
-  local ends = string.format('%.0f', now + request.lease)
-  local claimed_before = request.ends and request.ends % 1 == 0
-  for j = request.first, request.last do
-    if claimed_before then
-      redis.call('ZADD', leases, 'XX', 'GT', ends, ARGV[j])
-    else
-      redis.call('ZADD', leases, ends, ARGV[j])
-    end
-  end
-  if request.granted then
-    held, next_end = held + request.n, math.min(next_end, ends)
+  if stored then
+    redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
   end
 end
 
-prove_writes()
-store_free()
-remove_leases()
-if uses_queue then
-  serve_queue()
-end
-
+-- Write the leases of granted requests, and of assigned ones that this call claims. A lease that was claimed before
+-- is not shortened: this may be a late copy.
 local first_token = math.max(last_token, clock - 1)
 local tokens, token, all_granted = {}, first_token, true
 for k, request in ipairs(requests) do
@@ -211,7 +182,18 @@ for k, request in ipairs(requests) do
   if request.ends or request.granted or is_assigned[request.id] then
     token = token + 1
     tokens[k] = token
-    write_leases(request)
+    local ends = string.format('%.0f', now + request.lease)
+    local claimed_before = request.ends and request.ends % 1 == 0
+    for j = request.first, request.last do
+      if claimed_before then
+        redis.call('ZADD', leases, 'XX', 'GT', ends, ARGV[j])
+      else
+        redis.call('ZADD', leases, ends, ARGV[j])
+      end
+    end
+    if request.granted then
+      held, next_end = held + request.n, math.min(next_end, ends)
+    end
   else
     all_granted = false
   end

@@ -14,10 +14,8 @@ Errors   WRONGKIND the key, or the fence, holds no number
 local permits, leases, fence = KEYS[1], KEYS[2], KEYS[3]
 local verb, channel, fence_ms = ARGV[1], ARGV[2], ARGV[3]
 local first_request = 4
--- include: clock
 -- include: forever
-local clock = clock_micros()
-local now = math.floor(clock / 1000)
+-- include: read_clock
 
 -- include: read_fence
 -- include: read_permits

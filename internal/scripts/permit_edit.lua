@@ -14,13 +14,12 @@ Errors   WRONGKIND the key holds no number, or the name is that of the other kin
 local permits, leases, record_key, other_permits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local op, n, verb, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local record_key_ms, expiry_ms = ARGV[5], ARGV[6]
--- include: clock
 
 local record = redis.call('GET', record_key)
 if record then
   return tonumber(record) -- this call was executed before, and its reply lost
 end
-local now = clock_millis()
+-- include: read_clock
 -- include: read_permits
 if not stored and redis.call('EXISTS', other_permits) == 1 then
   return redis.error_reply('WRONGKIND the name is that of a semaphore of the other kind')

@@ -10,8 +10,7 @@ Errors   WRONGKIND the key holds no number
 local permits, leases = KEYS[1], KEYS[2]
 local verb, channel, all_or_none = ARGV[1], ARGV[2], ARGV[3] == '1'
 local first_id = 4
--- include: clock
-local now = clock_millis()
+-- include: read_clock
 -- include: read_permits
 
 -- Find the ids that are held. An id that is given twice counts once.

@@ -9,8 +9,7 @@ Returns  per id   1 renewed, 0 it is not held
 local leases = KEYS[1]
 local mode = ARGV[1]
 local first_grant = 2
--- include: clock
-local now = clock_millis()
+-- include: read_clock
 
 -- new_leases alternates end and id.
 local renewed, new_leases, i = {}, {}, first_grant

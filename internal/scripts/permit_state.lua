@@ -10,9 +10,8 @@ Errors   WRONGKIND the key holds no number
 ]]
 local permits, leases = KEYS[1], KEYS[2]
 local verb, channel, id = ARGV[1], ARGV[2], ARGV[3]
--- include: clock
 -- include: forever
-local now = clock_millis()
+-- include: read_clock
 -- include: read_permits
 local held = redis.call('ZCARD', leases)
 -- include: count_expired

@@ -21,25 +21,18 @@ if not last then
   return redis.error_reply('WRONGKIND the process key holds no call')
 end
 
--- decide returns the result of one release, given whether the semaphore exists and how many permits are free
--- by then.
-local function decide(seq, n, if_exists, maximum, exists, free_now)
-  if tonumber(seq) <= last then -- executed before, and its reply lost
-    return tonumber(string.match(last_call, ' ' .. seq .. ':(-?%d)') or 1)
-  elseif if_exists and not exists then
-    return 0
-  elseif maximum > 0 and free_now + n > maximum then
-    return -1
-  end
-  return 1
-end
-
 local results, entries = {}, {}
 local exists, added, latest = stored and true, 0, last
 for i = first_release, #ARGV, 4 do
   local seq, n, if_exists, maximum = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2] == '1', tonumber(ARGV[i + 3])
-  local result = decide(seq, n, if_exists, maximum, exists, free + added)
-  if result == 1 and tonumber(seq) > last then
+  local result = 1
+  if tonumber(seq) <= last then
+    result = tonumber(string.match(last_call, ' ' .. seq .. ':(-?%d)') or 1) -- executed before, and its reply lost
+  elseif if_exists and not exists then
+    result = 0
+  elseif maximum > 0 and free + added + n > maximum then
+    result = -1
+  else
     added, exists = added + n, true
   end
   results[#results + 1] = result
