@@ -32,7 +32,7 @@ suite:
 
 ## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
 quick: redis
-	go test -short ./...
+	go test -short -parallel 8 ./...
 
 ## test-386: everything compiles for 32 bits, and the wheel runs there; needs a machine that can run 386 programs.
 test-386: export GOARCH := 386

@@ -85,6 +85,7 @@ func TestLeased_Grant(t *testing.T) {
 		require.NoError(t, g.Release(ctx))
 		require.ErrorIs(t, g.Release(ctx), semaphore.ErrNotHeld, "releasing again does nothing")
 		<-g.Done()
+		<-work.Done()
 		require.ErrorIs(t, context.Cause(work), semaphore.ErrNotHeld)
 		require.ErrorIs(t, g.Err(), semaphore.ErrNotHeld)
 		require.ErrorIs(t, g.Extend(ctx, time.Minute), semaphore.ErrNotHeld)
