@@ -186,8 +186,10 @@ func (l *Leased) emptyGrant() *Grant {
 }
 
 // Release releases permits by their ids, as Grant.IDs and Redisson report them. It releases all of them, or
-// none: it returns an error that matches ErrNotHeld if an id is unknown or has expired. Release the grants
-// of this process by Grant.Release, which also ends their renewal. Release blocks for one round trip.
+// none: it returns an error that matches ErrNotHeld if an id is unknown or has expired. Release the grants of
+// this process by Grant.Release, which also ends their renewal. Release blocks for one round trip, at most
+// until ctx ends. After an error of ctx or of the connection the permits may have been released; repeating
+// the call may then return ErrNotHeld.
 func (l *Leased) Release(ctx context.Context, ids ...string) error {
 	if l.err != nil {
 		return l.err

@@ -20,11 +20,12 @@ type Timer struct {
 // callback.
 func (t Timer) Stop() bool { return t.shard != nil && t.shard.stop(t.index, t.gen) }
 
-// Reset lets the entry fire once d has passed from now instead of at its former deadline. It returns true if
-// the entry was still pending. Unlike time.Timer, a Timer that is expired cannot be revived: Reset then
-// returns false and does nothing; schedule a new entry. Moving a deadline later is cheaper than Stop and
-// AfterFunc, as the entry stays where it is until its old time comes. On an entry of Every or Schedule it
-// moves the next firing; if one is in progress, that is the one after it. Reset does not block.
+// Reset lets the entry fire once d has passed from now instead of at its former deadline, as soon as possible
+// if d is zero or less. It returns true if the entry was still pending. Unlike time.Timer, a Timer that is
+// expired cannot be revived: Reset then returns false and does nothing; schedule a new entry. Moving a
+// deadline later is cheaper than Stop and AfterFunc, as the entry stays where it is until its old time comes.
+// On an entry of Every or Schedule it moves the next firing; if one is in progress, that is the one after it.
+// Reset does not block.
 func (t Timer) Reset(d time.Duration) bool {
 	return t.shard != nil && t.shard.reset(t.index, t.gen, d)
 }

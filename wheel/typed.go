@@ -27,8 +27,9 @@ func NewTyped[T any](fire func(T), opts ...Option) (*Typed[T], error) {
 	return &Typed[T]{scheduler: c, shards: newShardSet(c, fire)}, nil
 }
 
-// Schedule fires v once, at the earliest when d has passed. It does not block and, while the wheel has room,
-// does not allocate. It returns ErrStopped or ErrTooManyPending; then nothing is scheduled.
+// Schedule fires v once, at the earliest when d has passed; with d of zero or less, as soon as possible. It
+// does not block and, while the wheel has room, does not allocate. It returns ErrStopped or
+// ErrTooManyPending; then nothing is scheduled.
 func (w *Typed[T]) Schedule(d time.Duration, v T) (Timer, error) { return w.shards.schedule(d, v) }
 
 // Len returns the number of pending entries, as Wheel.Len does.
