@@ -73,15 +73,28 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	return r, err
 }
 
-// leastWait is how long a caller has to have waited for Redis before its deadline counts as an outage: a
+// leastWait is the least time that a caller has to leave Redis before its deadline counts as an outage: a
 // caller that leaves less is not to be granted by that.
 const leastWait = 10 * time.Millisecond
+
+// ranOut reports whether ctx has ended because of its deadline, and left Redis leastWait since began. What the
+// context promised counts, not when this goroutine ran again: a process that stood still is no outage of Redis.
+func ranOut(ctx context.Context, began time.Time) bool {
+	if !errors.Is(contexts.Error(ctx), context.DeadlineExceeded) {
+		return false
+	}
+	end, ok := ctx.Deadline()
+	if !ok {
+		end = time.Now()
+	}
+	return end.Sub(began) >= leastWait
+}
 
 // gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer,
 // the policy decides.
 func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
 	err := contexts.Error(ctx)
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) < leastWait {
+	if !ranOut(ctx, began) {
 		return Result{}, err
 	}
 	s.mu.Lock()

@@ -38,7 +38,7 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 		s.client.count(r)
 		return r, nil
 	}
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && time.Since(began) >= leastWait {
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && ranOut(ctx, began) {
 		err = unavailable(contexts.Error(ctx))
 	}
 	if !errors.Is(err, ErrUnavailable) {
