@@ -120,6 +120,18 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
+// requireOver requires that a lock whose lease ends was over before another could acquire it, which its clock
+// shows, and that its holder hears of it.
+func requireOver(t *testing.T, l *redislock.Lock) {
+	t.Helper()
+	require.False(t, l.Valid(), "over before another can acquire")
+	select {
+	case <-l.Done():
+	case <-within(t, patience).Done():
+		require.Fail(t, "not announced")
+	}
+}
+
 func isNil(err error) bool                { return errors.Is(err, redis.Nil) }
 func errorOf[T any](_ T, err error) error { return err }
 
