@@ -1,0 +1,168 @@
+// Package recipes has short solutions of common tasks, to be copied. docs/recipes.md explains each.
+package recipes
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Lead calls work in one process at a time, again and again until ctx ends. The context of work ends when this
+// process loses the lead.
+func Lead(ctx context.Context, locks *redislock.Client, work func(context.Context) error) error {
+	leader := locks.Mutex("orders:leader", redislock.WithLease(10*time.Second))
+	for {
+		err := leader.Do(ctx, work) // waits until this process leads
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			log.Printf("lead ended: %v", err) // Redis is down, the lock was lost, or work failed
+		}
+		if err := wheel.Default().Sleep(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+// Once runs job unless a job of that id has succeeded within the last day, in any process. A job that failed,
+// or whose process died, runs again.
+func Once(
+	ctx context.Context, locks *redislock.Client, rdb redis.UniversalClient, id string,
+	job func(context.Context) error,
+) error {
+	return locks.Mutex("job:"+id).Do(ctx, func(ctx context.Context) error {
+		done, err := rdb.Exists(ctx, "job-done:"+id).Result()
+		if err != nil || done == 1 {
+			return err
+		}
+		if err := job(ctx); err != nil {
+			return err
+		}
+		return rdb.Set(ctx, "job-done:"+id, 1, 24*time.Hour).Err()
+	})
+}
+
+// Cron runs job at the instants of schedule, in one of all processes that call it. Stop the Timer to end it.
+func Cron(
+	w *wheel.Wheel, locks *redislock.Client, rdb redis.UniversalClient, name string, schedule wheel.Schedule,
+	job func(context.Context) error,
+) (wheel.Timer, error) {
+	var at time.Time // the instant that comes next: it is the same in every process
+	instants := wheel.ScheduleFunc(func(prev time.Time) time.Time {
+		at = schedule.Next(prev)
+		return at
+	})
+	return w.Schedule(instants, func() {
+		id := name + ":" + at.UTC().Format(time.RFC3339)
+		if err := Once(context.Background(), locks, rdb, id, job); err != nil {
+			log.Printf("%s: %v", id, err)
+		}
+	})
+}
+
+// Work runs jobs, as many at a time as exports has permits for all processes together. It returns when jobs is
+// closed and the last of them has ended, or when ctx ends.
+func Work(ctx context.Context, exports *semaphore.Leased, jobs <-chan func(context.Context)) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for job := range jobs {
+		grant, err := exports.Acquire(ctx, 1)
+		if err != nil {
+			return err
+		}
+		running.Go(func() {
+			defer grant.Release(context.WithoutCancel(ctx)) // a dead process frees it within the lease
+			job(grant.Context(ctx))
+		})
+	}
+	return nil
+}
+
+// PerTenant limits the requests of each tenant by the plan that it has now.
+func PerTenant(
+	api *ratelimit.Keyed, tenant func(*http.Request) string, plan func(tenant string) ratelimit.Limit,
+	next http.Handler,
+) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t := tenant(r)
+		switch result, err := api.AllowLimit(r.Context(), t, plan(t)); {
+		case err != nil:
+			http.Error(w, "the limit cannot be checked now", http.StatusServiceUnavailable)
+		case !result.Allowed:
+			http.Error(w, "too many requests", http.StatusTooManyRequests)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// Orders closes orders that are not paid in time. It is safe for concurrent use.
+type Orders struct {
+	wheel  *wheel.Wheel
+	expire func(id string) // closes an order
+
+	mu   sync.Mutex
+	open map[string]wheel.Timer
+}
+
+// Place begins the time of an order. After a restart, call it for each open order with what is left.
+func (o *Orders) Place(id string, left time.Duration) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	timer, err := o.wheel.AfterFunc(left, func() {
+		if o.end(id) {
+			o.expire(id)
+		}
+	})
+	if err == nil {
+		o.open[id] = timer
+	}
+	return err
+}
+
+// Pay reports whether the payment came in time. If it did, the order is not closed.
+func (o *Orders) Pay(id string) bool { return o.end(id) }
+
+// end reports whether the order was open until now.
+func (o *Orders) end(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	timer, open := o.open[id]
+	if open {
+		timer.Stop()
+		delete(o.open, id)
+	}
+	return open
+}
+
+// ErrStale is returned for a write of a holder that has been superseded.
+var ErrStale = errors.New("a later holder has written")
+
+// Write stores value under key if no holder with a higher token has written before. It protects the resource
+// from a process that stood still for longer than its lease. A database does the same by
+// UPDATE ... SET value = $1, token = $2 WHERE token <= $2.
+func Write(ctx context.Context, rdb redis.UniversalClient, l *redislock.Lock, key, value string) error {
+	written, err := fencedSet.Run(ctx, rdb, []string{key}, value, l.Token()).Bool()
+	if err == nil && !written {
+		return ErrStale
+	}
+	return err
+}
+
+var fencedSet = redis.NewScript(`
+	if tonumber(redis.call('HGET', KEYS[1], 'token') or 0) > tonumber(ARGV[2]) then
+		return 0
+	end
+	redis.call('HSET', KEYS[1], 'value', ARGV[1], 'token', ARGV[2])
+	return 1`)

@@ -1,0 +1,197 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestMain(m *testing.M) {
+	// The default wheel is never stopped.
+	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
+}
+
+// newLocks returns a client, as another process would have it.
+func newLocks(t *testing.T, rdb redis.UniversalClient) *redislock.Client {
+	t.Helper()
+	locks, err := redislock.New(rdb)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, locks.Close(context.Background())) })
+	return locks
+}
+
+func TestLead_OneLeadsAtATimeAndIsSucceeded(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	var leading, most atomic.Int64
+	led := make(chan int)
+	ended := make(chan error, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	for process := range 3 {
+		go func(locks *redislock.Client) {
+			ended <- Lead(ctx, locks, func(ctx context.Context) error {
+				most.Store(max(most.Load(), leading.Add(1)))
+				defer leading.Add(-1)
+				select {
+				case led <- process:
+				case <-ctx.Done():
+				}
+				return errors.New("the work of this term is done")
+			})
+		}(newLocks(t, rdb))
+	}
+	leaders := map[int]bool{}
+	for len(leaders) < 3 {
+		leaders[<-led] = true
+	}
+	cancel()
+	for range 3 {
+		require.ErrorIs(t, <-ended, context.Canceled)
+	}
+	require.EqualValues(t, 1, most.Load())
+}
+
+func TestOnce_RunsUntilItSucceeds(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	one, other := newLocks(t, rdb), newLocks(t, rdb)
+	ran := 0
+	require.Error(t, Once(t.Context(), one, rdb, "7", func(context.Context) error { ran++; return errors.New("failed") }))
+	for range 2 {
+		for _, locks := range []*redislock.Client{one, other} {
+			require.NoError(t, Once(t.Context(), locks, rdb, "7", func(context.Context) error { ran++; return nil }))
+		}
+	}
+	require.Equal(t, 2, ran)
+}
+
+func TestCron_RunsEachInstantInOneProcess(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	w, err := wheel.New()
+	require.NoError(t, err)
+	begin := time.Now().Truncate(100 * time.Millisecond)
+	rule := wheel.ScheduleFunc(func(prev time.Time) time.Time {
+		return begin.Add(prev.Sub(begin).Truncate(100*time.Millisecond) + 100*time.Millisecond)
+	})
+	ran := make(chan time.Time, 100)
+	for range 3 {
+		_, err := Cron(w, newLocks(t, rdb), rdb, "report", rule, func(context.Context) error {
+			ran <- time.Now()
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	for range 5 {
+		<-ran
+	}
+	_, err = w.Stop(t.Context())
+	require.NoError(t, err)
+	done, err := rdb.Keys(t.Context(), "job-done:report:*").Result()
+	require.NoError(t, err)
+	require.Len(t, done, 5+len(ran), "as many runs as instants")
+}
+
+func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	permits, err := semaphore.New(rdb)
+	require.NoError(t, err)
+	defer permits.Close(context.Background())
+	exports := permits.Leased("exports")
+	_, err = exports.TrySetPermits(t.Context(), 3)
+	require.NoError(t, err)
+	var running, most, ran atomic.Int64
+	jobs := make(chan func(context.Context))
+	go func() {
+		defer close(jobs)
+		for range 30 {
+			jobs <- func(context.Context) {
+				if n := running.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				ran.Add(1)
+				running.Add(-1)
+			}
+		}
+	}()
+	require.NoError(t, Work(t.Context(), exports, jobs))
+	require.EqualValues(t, 30, ran.Load())
+	require.LessOrEqual(t, most.Load(), int64(3))
+	free, err := exports.Available(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 3, free)
+}
+
+func TestPerTenant_FollowsThePlan(t *testing.T) {
+	t.Parallel()
+	limits, err := ratelimit.New(redistest.Start(t).Client(t))
+	require.NoError(t, err)
+	defer limits.Close(context.Background())
+	plans := map[string]ratelimit.Limit{"free": ratelimit.PerHour(1), "paid": ratelimit.PerHour(3)}
+	h := PerTenant(
+		limits.Keyed("api", ratelimit.PerHour(1)),
+		func(r *http.Request) string { return r.Header.Get("Tenant") },
+		func(tenant string) ratelimit.Limit { return plans[tenant] },
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+	)
+	for tenant, limit := range map[string]int{"free": 1, "paid": 3} {
+		for i := range 5 {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("Tenant", tenant)
+			h.ServeHTTP(w, r)
+			want := http.StatusOK
+			if i >= limit {
+				want = http.StatusTooManyRequests
+			}
+			require.Equal(t, want, w.Code, "request %d of %s", i, tenant)
+		}
+	}
+}
+
+func TestOrders_CloseUnlessPaid(t *testing.T) {
+	t.Parallel()
+	w, err := wheel.New()
+	require.NoError(t, err)
+	defer w.Stop(context.Background())
+	closed := make(chan string, 2)
+	o := &Orders{wheel: w, expire: func(id string) { closed <- id }, open: map[string]wheel.Timer{}}
+	require.NoError(t, o.Place("paid", time.Hour))
+	require.NoError(t, o.Place("unpaid", time.Millisecond))
+	require.Equal(t, "unpaid", <-closed)
+	require.False(t, o.Pay("unpaid"), "too late")
+	require.True(t, o.Pay("paid"))
+	require.False(t, o.Pay("paid"))
+	require.Zero(t, w.Len())
+}
+
+func TestWrite_RefusesTheOlderHolder(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	m := newLocks(t, rdb).Mutex("stock", redislock.WithFencing())
+	var holds [2]*redislock.Lock
+	for i := range holds {
+		l, err := m.Lock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, Write(t.Context(), rdb, l, "value", fmt.Sprint(i)))
+		require.NoError(t, l.Unlock(t.Context()))
+		holds[i] = l
+	}
+	require.ErrorIs(t, Write(t.Context(), rdb, holds[0], "value", "late"), ErrStale)
+	require.Equal(t, "1", rdb.HGet(t.Context(), "value", "value").Val())
+}
