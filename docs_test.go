@@ -18,26 +18,39 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The code blocks of README.md are the bodies of functions in test files, so they compile.
-func TestREADME_ShowsCodeThatCompiles(t *testing.T) {
+// Code blocks of the documents are the bodies of functions in test files, or parts of the examples, so they
+// compile.
+func TestDocuments_ShowCodeThatCompiles(t *testing.T) {
 	t.Parallel()
 	compiled := slices.Concat(slices.Collect(maps.Values(functions(t, "readme", "Example")))...)
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, "README.md"), -1)
-	require.NotEmpty(t, blocks)
-	for _, block := range blocks {
-		require.Contains(t, compiled, strings.TrimSpace(block[1]))
+	examples := goFiles(t, "examples")
+	blocks := 0
+	for _, document := range documents(t) {
+		for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, document), -1) {
+			code := strings.TrimSpace(block[1])
+			if !strings.Contains(examples, "\n"+code+"\n") {
+				require.Contains(t, compiled, code, "%s", document)
+			}
+			blocks++
+		}
 	}
+	require.Positive(t, blocks)
+}
+
+// documents returns the names of all documents.
+func documents(t *testing.T) []string {
+	t.Helper()
+	documents, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	return append(documents, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 }
 
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	documents, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
-	documents = append(documents, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 	tests := slices.Sorted(maps.Keys(functions(t, "Test", "Fuzz", "Benchmark")))
 	all := testFiles(t)
 
-	for _, document := range documents {
+	for _, document := range documents(t) {
 		text := read(t, document)
 
 		t.Run(document+" names tests that exist", func(t *testing.T) {
@@ -64,11 +77,16 @@ func TestDocuments(t *testing.T) {
 }
 
 // testFiles returns the text of all test files.
-func testFiles(t *testing.T) string {
+func testFiles(t *testing.T) string { t.Helper(); return texts(t, ".", "_test.go") }
+
+// goFiles returns the text of all Go files of a folder.
+func goFiles(t *testing.T, folder string) string { t.Helper(); return texts(t, folder, ".go") }
+
+func texts(t *testing.T, folder, suffix string) string {
 	t.Helper()
 	var all strings.Builder
-	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, "_test.go") {
+	require.NoError(t, filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, suffix) {
 			all.WriteString(read(t, path))
 		}
 		return err
