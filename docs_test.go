@@ -40,8 +40,12 @@ func TestDocuments_ShowCodeThatCompiles(t *testing.T) {
 // documents returns the names of all documents.
 func documents(t *testing.T) []string {
 	t.Helper()
-	documents, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
+	var documents []string
+	for _, folder := range []string{"docs", "docs/*"} {
+		found, err := filepath.Glob(folder + "/*.md")
+		require.NoError(t, err)
+		documents = append(documents, found...)
+	}
 	return append(documents, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 }
 
