@@ -80,6 +80,21 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
+// Who searches docs/troubleshooting.md for the message of an exported error finds it.
+func TestDocuments_TroubleshootingHasEveryError(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/troubleshooting.md")
+	for _, pkg := range []string{"wheel", "renewal", "redislock", "ratelimit", "semaphore"} {
+		section := regexp.MustCompile(`(?s)\n## ` + pkg + `\n(.*?)\n## `).FindStringSubmatch(page)
+		require.Len(t, section, 2, pkg)
+		errs := regexp.MustCompile(`\tErr\w+ += errors.New\("`+pkg+`: (.*?)"\)`).FindAllStringSubmatch(read(t, pkg+"/errors.go"), -1)
+		require.NotEmpty(t, errs, pkg)
+		for _, err := range errs {
+			require.Contains(t, section[1], "`"+err[1]+"`", pkg)
+		}
+	}
+}
+
 // testFiles returns the text of all test files.
 func testFiles(t *testing.T) string { t.Helper(); return texts(t, ".", "_test.go") }
 
