@@ -81,7 +81,7 @@ func survivesFlushedScripts(t *testing.T, dep *deployment) {
 	stop, flushed, w := make(chan struct{}), make(chan int, 1), newWheel(t)
 	var held []*redislock.Lock
 	for _, kind := range allKinds {
-		held = append(held, newLockUnderTest(t, dep, kind).mustLock(t, redislock.WithLease(1800*time.Millisecond)))
+		held = append(held, newLockUnderTest(t, dep, kind).mustLock(t, redislock.WithLease(4*time.Second)))
 	}
 	go func() {
 		for n := 0; ; n++ {
@@ -113,7 +113,7 @@ func survivesFlushedScripts(t *testing.T, dep *deployment) {
 
 // holdersLearnOfLostData checks that holders learn of the loss of all data and can then acquire again.
 func holdersLearnOfLostData(t *testing.T, dep *deployment, lose func()) {
-	const lease = 2 * time.Second
+	const lease = 4 * time.Second
 	type hold struct {
 		*lockUnderTest
 		m    anyMutex

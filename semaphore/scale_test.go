@@ -43,7 +43,7 @@ func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile s
 
 func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	redistest.SkipIfShort(t)
-	const permits, lease, leases = 10_000, 3 * time.Second, 3
+	const permits, lease, leases = 10_000, 6 * time.Second, 2
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
