@@ -5,6 +5,8 @@
 
 LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/golangci-lint-$(LINT_VERSION)
+VULN_VERSION := v1.1.4
+LICENCES_VERSION := v1.6.0
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 
@@ -56,6 +58,24 @@ $(LINT):
 	@mkdir -p bin/install
 	GOBIN=$(CURDIR)/bin/install go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	@mv bin/install/golangci-lint $@ && rmdir bin/install
+
+## api: writes the exported API into docs/api.txt, which the tests compare.
+.PHONY: api outside vuln licences
+api:
+	UPDATE_API=1 go test -count=1 -run TestAPI_IsTheOneOfTheList .
+
+## outside: builds the programs of README and docs in a module outside of the repository, as a user would.
+outside:
+	@.ci/build-outside
+
+## vuln: known vulnerabilities of what is called, in every module; needs the network.
+vuln:
+	$(call each, go run golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION) ./...)
+
+## licences: fails if a dependency of the library has a licence that is not permissive; needs the network.
+licences:
+	go run github.com/google/go-licenses@$(LICENCES_VERSION) check ./... \
+		--allowed_licenses=MIT,BSD-2-Clause,BSD-3-Clause,Apache-2.0,ISC,BSL-1.0,Unlicense
 
 ## tour: shows the library at work; REDIS_ADDR=host:port makes it use that Redis.
 tour:

@@ -71,10 +71,17 @@ func TestDocuments(t *testing.T) {
 			}
 		})
 
-		t.Run(document+" links to files that exist", func(t *testing.T) {
+		t.Run(document+" links to files and headings that exist", func(t *testing.T) {
 			t.Parallel()
-			for _, link := range regexp.MustCompile(`\]\(([^)#:]+)\)`).FindAllStringSubmatch(text, -1) {
-				require.FileExists(t, filepath.Join(filepath.Dir(document), link[1]))
+			for _, link := range regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`).FindAllStringSubmatch(text, -1) {
+				target := document
+				if link[1] != "" {
+					target = filepath.Join(filepath.Dir(document), link[1])
+				}
+				require.FileExists(t, target)
+				if link[2] != "" {
+					require.Contains(t, headings(t, target), link[2], "of %s", target)
+				}
 			}
 		})
 	}
@@ -93,6 +100,17 @@ func TestDocuments_TroubleshootingHasEveryError(t *testing.T) {
 			require.Contains(t, section[1], "`"+err[1]+"`", pkg)
 		}
 	}
+}
+
+// headings returns the names by which GitHub links to the headings of a document.
+func headings(t *testing.T, document string) []string {
+	t.Helper()
+	var names []string
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(read(t, document), -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	return names
 }
 
 // testFiles returns the text of all test files.
