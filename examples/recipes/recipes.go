@@ -116,6 +116,11 @@ type Orders struct {
 	open map[string]wheel.Timer
 }
 
+// NewOrders returns Orders that calls expire for each order to close.
+func NewOrders(w *wheel.Wheel, expire func(id string)) *Orders {
+	return &Orders{wheel: w, expire: expire, open: map[string]wheel.Timer{}}
+}
+
 // Place begins the time of an order. After a restart, call it for each open order with what is left.
 func (o *Orders) Place(id string, left time.Duration) error {
 	o.mu.Lock()

@@ -1,4 +1,4 @@
-package recipes
+package recipes_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/cogwheel-go/cogwheel/examples/recipes"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -43,8 +44,9 @@ func TestLead_OneLeadsAtATimeAndIsSucceeded(t *testing.T) {
 	ended := make(chan error, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	for process := range 3 {
-		go func(locks *redislock.Client) {
-			ended <- Lead(ctx, locks, func(ctx context.Context) error {
+		locks := newLocks(t, rdb)
+		go func() {
+			ended <- recipes.Lead(ctx, locks, func(ctx context.Context) error {
 				most.Store(max(most.Load(), leading.Add(1)))
 				defer leading.Add(-1)
 				select {
@@ -53,7 +55,7 @@ func TestLead_OneLeadsAtATimeAndIsSucceeded(t *testing.T) {
 				}
 				return errors.New("the work of this term is done")
 			})
-		}(newLocks(t, rdb))
+		}()
 	}
 	leaders := map[int]bool{}
 	for len(leaders) < 3 {
@@ -71,10 +73,10 @@ func TestOnce_RunsUntilItSucceeds(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	one, other := newLocks(t, rdb), newLocks(t, rdb)
 	ran := 0
-	require.Error(t, Once(t.Context(), one, rdb, "7", func(context.Context) error { ran++; return errors.New("failed") }))
+	require.Error(t, recipes.Once(t.Context(), one, rdb, "7", func(context.Context) error { ran++; return errors.New("failed") }))
 	for range 2 {
 		for _, locks := range []*redislock.Client{one, other} {
-			require.NoError(t, Once(t.Context(), locks, rdb, "7", func(context.Context) error { ran++; return nil }))
+			require.NoError(t, recipes.Once(t.Context(), locks, rdb, "7", func(context.Context) error { ran++; return nil }))
 		}
 	}
 	require.Equal(t, 2, ran)
@@ -91,7 +93,7 @@ func TestCron_RunsEachInstantInOneProcess(t *testing.T) {
 	})
 	ran := make(chan time.Time, 100)
 	for range 3 {
-		_, err := Cron(w, newLocks(t, rdb), rdb, "report", rule, func(context.Context) error {
+		_, err := recipes.Cron(w, newLocks(t, rdb), rdb, "report", rule, func(context.Context) error {
 			ran <- time.Now()
 			return nil
 		})
@@ -130,7 +132,7 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 			}
 		}
 	}()
-	require.NoError(t, Work(t.Context(), exports, jobs))
+	require.NoError(t, recipes.Work(t.Context(), exports, jobs))
 	require.EqualValues(t, 30, ran.Load())
 	require.LessOrEqual(t, most.Load(), int64(3))
 	free, err := exports.Available(t.Context())
@@ -144,7 +146,7 @@ func TestPerTenant_FollowsThePlan(t *testing.T) {
 	require.NoError(t, err)
 	defer limits.Close(context.Background())
 	plans := map[string]ratelimit.Limit{"free": ratelimit.PerHour(1), "paid": ratelimit.PerHour(3)}
-	h := PerTenant(
+	h := recipes.PerTenant(
 		limits.Keyed("api", ratelimit.PerHour(1)),
 		func(r *http.Request) string { return r.Header.Get("Tenant") },
 		func(tenant string) ratelimit.Limit { return plans[tenant] },
@@ -170,7 +172,7 @@ func TestOrders_CloseUnlessPaid(t *testing.T) {
 	require.NoError(t, err)
 	defer w.Stop(context.Background())
 	closed := make(chan string, 2)
-	o := &Orders{wheel: w, expire: func(id string) { closed <- id }, open: map[string]wheel.Timer{}}
+	o := recipes.NewOrders(w, func(id string) { closed <- id })
 	require.NoError(t, o.Place("paid", time.Hour))
 	require.NoError(t, o.Place("unpaid", time.Millisecond))
 	require.Equal(t, "unpaid", <-closed)
@@ -188,10 +190,10 @@ func TestWrite_RefusesTheOlderHolder(t *testing.T) {
 	for i := range holds {
 		l, err := m.Lock(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, Write(t.Context(), rdb, l, "value", fmt.Sprint(i)))
+		require.NoError(t, recipes.Write(t.Context(), rdb, l, "value", fmt.Sprint(i)))
 		require.NoError(t, l.Unlock(t.Context()))
 		holds[i] = l
 	}
-	require.ErrorIs(t, Write(t.Context(), rdb, holds[0], "value", "late"), ErrStale)
+	require.ErrorIs(t, recipes.Write(t.Context(), rdb, holds[0], "value", "late"), recipes.ErrStale)
 	require.Equal(t, "1", rdb.HGet(t.Context(), "value", "value").Val())
 }
