@@ -113,10 +113,14 @@ func (m *Mutex) needs() []check.Needs {
 		own.Scripts = append(own.Scripts, call.Script)
 		own.Keys = append(own.Keys, call.Keys...)
 	}
-	all := []check.Needs{own, check.Listening(m.kind.channel(m.name, req.id)), {
+	state := check.Needs{
 		For: "State", Commands: []string{"multi", "exec", "hgetall", "pttl", "get"},
 		Keys: []string{m.name, scripts.LockFence(m.name)},
-	}}
+	}
+	if m.kind == fair {
+		state.Commands = append(state.Commands, "lrange")
+	}
+	all := []check.Needs{own, check.Listening(m.kind.channel(m.name, req.id)), state}
 	if m.config.replicas.n > 0 {
 		all = append(all, check.Needs{For: "WithReplicas", Commands: []string{"wait"}})
 	}

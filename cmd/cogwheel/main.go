@@ -26,7 +26,7 @@ import (
 // Exit statuses.
 const (
 	exitDone     = 0
-	exitNotFound = 1 // there is no such object, or the lock is not held, or a check found a fault
+	exitNotFound = 1 // there is no such object, or the lock is not held, or check found a fault
 	exitUsage    = 2 // wrong arguments, or a flag is missing
 	exitRedis    = 3 // Redis did not answer, or refused the command
 )
@@ -43,10 +43,12 @@ Commands:
     permits NAME   shows a semaphore: permits that are free and held, and until when
     limit NAME     shows a rate limit: the limit and what is left of it
     unlock NAME    frees a lock whose holder is known to be dead
+    check          tells whether the library can work with this Redis, as this user, and what to do if it cannot
     bench          measures this server: round trip, locks and limiter decisions per second
     help           shows this text; cogwheel COMMAND -h shows the flags of a command
 
-inspect, permits and limit change nothing in Redis. bench uses keys of its own and removes them.
+inspect, permits and limit change nothing in Redis. check and bench use keys of their own, which are gone when
+they end.
 
 The environment variable REDIS_URL says which Redis:
 
@@ -60,7 +62,7 @@ such as read_timeout=1s: those of ParseURL, ParseFailoverURL and ParseClusterURL
 Exit status:
 
     0   done
-    1   there is no such object, or the lock is not held (by that holder)
+    1   there is no such object, or the lock is not held (by that holder), or check found what makes calls fail
     2   wrong usage, or unlock needs a flag that says what to free
     3   Redis did not answer, or refused the command
 `
@@ -72,8 +74,11 @@ func main() {
 	os.Exit(status)
 }
 
-// errNotFound has the message for exitNotFound; a usageError that for exitUsage.
-var errNotFound = errors.New("not found")
+// Errors of these kinds have the message for exitNotFound; a usageError has that for exitUsage.
+var (
+	errNotFound = errors.New("not found")
+	errFault    = errors.New("calls will fail")
+)
 
 type usageError string
 
@@ -83,7 +88,8 @@ func (e usageError) Error() string { return string(e) }
 type command struct {
 	usage    string
 	about    string
-	needName bool
+	needName bool // exactly one
+	names    bool // any number
 	flags    func(*flag.FlagSet, *options)
 	run      func(context.Context, *tool) error
 }
@@ -95,6 +101,8 @@ type options struct {
 
 	holder string // unlock
 	force  bool
+
+	packages string // check
 
 	rate, prefix string // limit
 	burst        int64
@@ -134,6 +142,15 @@ var commands = map[string]command{
 			f.BoolVar(&o.force, "force", false, "frees the lock, whatever holds it, also if that has changed since inspect")
 		},
 	},
+	"check": {
+		usage: "check [--json] [--packages LIST] [NAME...]", names: true, run: checkAll,
+		about: "Asks whether the library can work with this Redis: reachable, versions, rights of this user, writable,\n" +
+			"topology, eviction, persistence, timeouts. With names, it asks for the keys and channels of objects of these\n" +
+			"names as well. Run it as the user of the service.",
+		flags: func(f *flag.FlagSet, o *options) {
+			f.StringVar(&o.packages, "packages", strings.Join(packages, ","), "the packages that the service uses: a `LIST` with commas")
+		},
+	},
 	"bench": {
 		usage: "bench [--json] [--duration D] [--callers N]", run: bench,
 		about: "Measures this server from here, with keys of its own that it removes. It loads the server for six times\n" +
@@ -148,9 +165,10 @@ var commands = map[string]command{
 // tool is one run of a command.
 type tool struct {
 	options
-	name string
-	rdb  redis.UniversalClient
-	out  io.Writer
+	name  string
+	names []string // of check
+	rdb   redis.UniversalClient
+	out   io.Writer
 }
 
 // run runs the command line and returns the exit status.
@@ -171,7 +189,7 @@ func run(ctx context.Context, args []string, redisURL string, stdout, stderr io.
 	case errors.As(err, &wrong):
 		fmt.Fprintf(stderr, "cogwheel: %v\n", err)
 		return exitUsage
-	case errors.Is(err, errNotFound):
+	case errors.Is(err, errNotFound) || errors.Is(err, errFault):
 		fmt.Fprintf(stderr, "cogwheel: %v\n", err)
 		return exitNotFound
 	}
@@ -192,6 +210,8 @@ func runCommand(ctx context.Context, name string, args []string, redisURL string
 	switch {
 	case c.needName && (len(operands) != 1 || operands[0] == ""):
 		return usageError("which name? usage: cogwheel " + c.usage)
+	case c.names:
+		t.names = operands
 	case !c.needName && len(operands) > 0:
 		return usageError("unexpected argument; usage: cogwheel " + c.usage)
 	case c.needName:

@@ -176,7 +176,7 @@ func (s *permitState) print(l lines) {
 		l.add("", fmt.Sprintf("and %d more", *s.Held-int64(len(s.Permits))))
 	}
 	if s.Waiting != nil {
-		l.add("waiting", fmt.Sprintf("%d requests", *s.Waiting))
+		l.add("waiting", plural(int(*s.Waiting), "request"))
 	}
 	if s.Token > 0 {
 		l.add("token", strconv.FormatInt(s.Token, 10))

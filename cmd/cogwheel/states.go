@@ -98,17 +98,20 @@ func (t *tool) addReaders(ctx context.Context, s *lockState) error {
 	return nil
 }
 
-// leased returns the state of a leased semaphore.
-func (t *tool) leased(ctx context.Context, kind string, seen traces) (o object, err error) {
+// withSemaphores calls f with a client for semaphores and closes it.
+func (t *tool) withSemaphores(ctx context.Context, f func(*semaphore.Client) error) error {
 	c, err := semaphore.New(t.rdb, semaphore.WithLogger(quiet()))
 	if err != nil {
-		return o, err
+		return err
 	}
-	defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
+	return errors.Join(f(c), c.Close(context.WithoutCancel(ctx)))
+}
+
+// leased returns the state of a leased semaphore.
+func (t *tool) leased(ctx context.Context, kind string, seen traces) (object, error) {
 	found := &permitState{TTL: millisOf(seen.ttl), Permits: []permit{}}
-	sem := c.Leased(t.name)
+	o := object{Kind: kind, Permits: found}
 	if kind == kindFairSem {
-		sem = c.FairLeased(t.name)
 		ttl, err := t.rdb.PTTL(ctx, scripts.SuffixName(t.name, "fair:permits")).Result()
 		if err != nil {
 			return o, err
@@ -117,18 +120,24 @@ func (t *tool) leased(ctx context.Context, kind string, seen traces) (o object, 
 	} else {
 		found.Subscribers = t.subscribers(ctx, scripts.SemChannel(t.name))
 	}
-	s, err := sem.State(ctx)
-	if err != nil {
-		return o, err
-	}
-	found.Set, found.Free, found.Held, found.Token = s.IsSet, s.Free, &s.Held, s.Token
-	if kind == kindFairSem {
-		found.Waiting = &s.Waiting
-	}
-	for _, p := range s.Permits {
-		found.Permits = append(found.Permits, permit{p.ID, millisOf(p.Lease)})
-	}
-	return object{Kind: kind, Permits: found}, nil
+	return o, t.withSemaphores(ctx, func(c *semaphore.Client) error {
+		sem := c.Leased(t.name)
+		if kind == kindFairSem {
+			sem = c.FairLeased(t.name)
+		}
+		s, err := sem.State(ctx)
+		if err != nil {
+			return err
+		}
+		found.Set, found.Free, found.Held, found.Token = s.IsSet, s.Free, &s.Held, s.Token
+		if kind == kindFairSem {
+			found.Waiting = &s.Waiting
+		}
+		for _, p := range s.Permits {
+			found.Permits = append(found.Permits, permit{p.ID, millisOf(p.Lease)})
+		}
+		return nil
+	})
 }
 
 // counting returns the state of a counting semaphore.
