@@ -28,7 +28,7 @@ type Checkable interface {
 // limiters, and not at keys.
 //
 // Check needs no right that limiters do not need, and says "not known" where a server refuses to tell more. It changes
-// nothing but a key of its own, whose name begins with cogwheel_check and which ends within a second. It uses
+// nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of the first limiter. It uses
 // connections of its own, made from the options of the client, and does not ask the policy.
 //
 // The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers. If ctx ends,

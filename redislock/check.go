@@ -29,8 +29,8 @@ type Checkable interface {
 // channels included. Without, it looks at the commands of all kinds of locks, and not at keys and channels.
 //
 // Check needs no right that locks do not need, and says "not known" where a server refuses to tell more. It changes
-// nothing but a key and a channel of its own, whose names begin with cogwheel_check; the key ends within a second. It
-// uses connections of its own, made from the options of the client.
+// nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of the first lock. It uses
+// connections of its own, made from the options of the client.
 //
 // The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers. If ctx ends,
 // it matches the error of ctx too, and the Report says what was found until then. An argument that is refused, or a
@@ -57,7 +57,7 @@ func (c *Client) checked(locks []Checkable) *check.Client {
 		needs = c.allNeeds()
 	}
 	return &check.Client{
-		Package: "redislock", Base: c.base, Needs: needs, Keeps: "locks", Lease: lease,
+		Package: "redislock", Base: c.base, Needs: needs, Channel: scripts.LockChannel, Keeps: "locks", Lease: lease,
 		Sharded: c.channels.Verb() == "SPUBLISH", Detects: c.channels.Detects(),
 	}
 }
@@ -114,7 +114,7 @@ func (m *Mutex) needs() []check.Needs {
 		own.Keys = append(own.Keys, call.Keys...)
 	}
 	state := check.Needs{
-		For: "State", Commands: []string{"multi", "exec", "hgetall", "pttl", "get"},
+		For: "State", Optional: true, Commands: []string{"multi", "exec", "hgetall", "pttl", "get"},
 		Keys: []string{m.name, scripts.LockFence(m.name)},
 	}
 	if m.kind == fair {

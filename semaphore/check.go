@@ -27,8 +27,8 @@ type Checkable interface {
 // keys and channels included. Without, it looks at the commands of all kinds, and not at keys and channels.
 //
 // Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell more. It
-// changes nothing but a key and a channel of its own, whose names begin with cogwheel_check; the key ends within a
-// second. It uses connections of its own, made from the options of the client.
+// changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of the first
+// semaphore. It uses connections of its own, made from the options of the client.
 //
 // The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers. If ctx ends,
 // it matches the error of ctx too, and the Report says what was found until then. An argument that is refused, or a
@@ -61,7 +61,7 @@ func (c *Client) checked(semaphores []Checkable) *check.Client {
 		}
 	}
 	return &check.Client{
-		Package: "semaphore", Base: c.base, Needs: needs, Keeps: "permits", Lease: lease,
+		Package: "semaphore", Base: c.base, Needs: needs, Channel: scripts.SemChannel, Keeps: "permits", Lease: lease,
 		Sharded: c.channels.Verb() == "SPUBLISH", Detects: c.channels.Detects(),
 	}
 }

@@ -20,9 +20,10 @@ type Client struct {
 	Package string
 	Base    redis.UniversalClient // one whose nodes are known, or of another type
 	Needs   []Needs
-	Keeps   string        // what Redis keeps for it, for example "locks"
-	Lease   time.Duration // the shortest that is known; 0 if there are none
-	Timeout time.Duration // of decisions; 0 if there is none
+	Channel func(name string) string // that of an object; nil if there are no channels
+	Keeps   string                   // what Redis keeps for it, for example "locks"
+	Lease   time.Duration            // the shortest that is known; 0 if there are none
+	Timeout time.Duration            // of decisions; 0 if there is none
 
 	// Of a cluster: whether waiters are woken on sharded channels, and whether the client has asked for that.
 	Sharded, Detects bool
@@ -117,7 +118,7 @@ func (c *Client) at(n *node, nodes []*node, all rights) rights {
 
 // nodes returns the servers of the client: of a cluster, the masters.
 func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []Finding) {
-	fresh := fmt.Sprintf("cogwheel_check:%d:", time.Now().UnixNano())
+	fresh := c.probeName()
 	switch base := c.Base.(type) {
 	case *redis.Client:
 		return []*node{newNode(c, base, fresh+"0")}, nil
@@ -133,6 +134,16 @@ func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []Finding) 
 	return nil, []Finding{{
 		Level: Unknown, Subject: "topology", Text: fmt.Sprintf("the servers of a %T are not known, and none was asked", c.Base),
 	}}
+}
+
+// probeName returns what the keys of probes begin with. It begins with the name of the first object, so that a
+// pattern for names that begin alike allows it, and has no braces.
+func (c *Client) probeName() string {
+	name := fmt.Sprintf("cogwheel_check:%d:", time.Now().UnixNano())
+	if len(c.Needs) > 0 && len(c.Needs[0].Keys) > 0 {
+		name = strings.NewReplacer("{", "_", "}", "_").Replace(c.Needs[0].Keys[0]) + ":" + name
+	}
+	return name
 }
 
 // each collects the clients of nodes.

@@ -21,7 +21,7 @@ type node struct {
 	client   *Client
 	of       *redis.Client // of the client that is checked
 	rdb      *redis.Client
-	probeKey string // a key, and a channel, that no other client knows; in a cluster, of a slot of this node
+	probeKey string // a key that no other client knows, without braces; in a cluster, of a slot of this node
 
 	mu   sync.Mutex
 	addr string // where the last connection leads
@@ -370,7 +370,7 @@ func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 	}
 	names := channels.names()
 	if len(names) == 0 {
-		names = []string{n.probeKey}
+		names = []string{n.client.Channel(n.probeKey)}
 	}
 	byChannel, sub, unsub := n.listen(ctx, sharded, names)
 	n.judgeCommands(rights{on: wanted[on], off: wanted[off]}, map[string]error{on: sub, off: unsub})

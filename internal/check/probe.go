@@ -91,7 +91,7 @@ func judge(err error) verdict {
 	if !redisconn.Refused(err) {
 		return unreachable
 	}
-	text := err.Error()
+	text := strings.TrimPrefix(err.Error(), "EXECABORT Transaction discarded because of: ")
 	lower := strings.ToLower(text)
 	switch {
 	case strings.HasPrefix(text, "NOPERM") && strings.Contains(text, " run the '"):
@@ -153,7 +153,7 @@ func (n *node) send(ctx context.Context, commands []string, errs map[string]erro
 			case probeKey:
 				words[i] = n.probeKey
 			case probeChannel:
-				words[i] = n.probeKey // a channel of that name, on the same node
+				words[i] = n.client.Channel(n.probeKey) // on the same node, if it is sharded
 			}
 		}
 		pipe.Do(ctx, words...)
@@ -197,5 +197,5 @@ func (n *node) listen(ctx context.Context, sharded bool, channels []string) (byC
 			break
 		}
 	}
-	return byChannel, sub, ask(off, n.probeKey)
+	return byChannel, sub, ask(off, n.client.Channel(n.probeKey))
 }
