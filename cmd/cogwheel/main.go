@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
 // Exit statuses.
@@ -186,7 +188,7 @@ func run(ctx context.Context, args []string, redisURL string, stdout, stderr io.
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitDone
-	case errors.As(err, &wrong):
+	case errors.As(err, &wrong) || errors.Is(err, redislock.ErrInvalid): // the one error of all packages
 		fmt.Fprintf(stderr, "cogwheel: %v\n", err)
 		return exitUsage
 	case errors.Is(err, errNotFound) || errors.Is(err, errFault):

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/url"
 	"testing"
 
@@ -84,11 +85,40 @@ func TestBench_RemovesItsKeys(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan result, 1)
-	go func() { done <- runWith(ctx, address, "bench", "--duration", "1m") }()
-	redistest.Poll(t, func() bool { return rdb.Info(t.Context(), "commandstats").Val() != "" && server.PID() != 0 })
+	go func() { done <- runWith(ctx, address, "bench", "--duration", "1s") }()
+	redistest.Poll(t, func() bool { return len(rdb.Keys(t.Context(), "cogwheel:bench:*").Val()) > 0 })
 	cancel()
 	require.Equal(t, 3, (<-done).status)
 	require.Empty(t, rdb.Keys(t.Context(), "*").Val())
+}
+
+// check tells what a user lacks, by its exit status as well, and asks about the packages and names that it is given.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	server.User(t, "app", "~app:*", "~{app:*", "&*", "+@all", "-zadd")
+	address := "redis://app:secret@" + server.Addr()
+
+	r := run(t, address, "check")
+	require.Equal(t, 1, r.status)
+	require.Contains(t, r.stdout, "+zadd")
+	require.Contains(t, r.stderr, "calls will fail")
+	require.Contains(t, must(t, "redis://"+server.Addr(), "check", "app:7"), "redislock, user default")
+
+	require.Contains(t, run(t, address, "check", "--packages", "semaphore", "other:7").stdout, "~other:7")
+	require.NotContains(t, run(t, address, "check", "--packages", "semaphore", "app:7").stdout, "~app:7")
+	r = run(t, address, "check", "--json", "--packages", "redislock,ratelimit")
+	var reports []struct {
+		Package  string
+		Findings []struct{ Level, Subject string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &reports))
+	require.Len(t, reports, 2)
+	require.Equal(t, "redislock", reports[0].Package)
+	require.Equal(t, "failure", reports[1].Findings[0].Level)
+	require.Equal(t, 2, run(t, address, "check", "--packages", "wheel").status)
+	require.Equal(t, 2, run(t, address, "check", "a{b").status)
+	require.Empty(t, server.Client(t).Keys(t.Context(), "*").Val())
 }
 
 // Each form of REDIS_URL finds the object.
