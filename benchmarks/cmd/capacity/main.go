@@ -3,7 +3,7 @@
 // Capacity prints what held locks cost, and what one object of each kind costs, on a redis-server of its own.
 //
 //	go run ./cmd/capacity                                # 1 to 100 000 held locks
-//	go run ./cmd/capacity -locks 1000000 -lease 1m
+//	go run ./cmd/capacity -locks 300000,1000000 -lease 2m
 //	go run ./cmd/capacity -objects
 //
 // A point takes the time of acquiring the locks plus two thirds of the lease, in which every lock is renewed
@@ -44,9 +44,9 @@ func main() {
 		}
 		return
 	}
-	fmt.Println("| held locks | client memory, MB | per lock, B | goroutines | renewals/s | lease/3 predicts | batches/s | " +
+	fmt.Println("| held locks | lease | client memory, MB | per lock, B | goroutines | renewals/s | lease/3 predicts | batches/s | " +
 		"client CPU, % | server CPU, % | scripts, µs per renewal | server memory, MB | per lock, B | network in + out, kB/s |")
-	fmt.Println("|---" + strings.Repeat("|---:", 12) + "|")
+	fmt.Println("|---" + strings.Repeat("|---:", 13) + "|")
 	for text := range strings.SplitSeq(*points, ",") {
 		n, err := strconv.Atoi(text)
 		if err == nil {
@@ -121,7 +121,7 @@ func measure(n int, lease time.Duration) (err error) {
 		}
 		return fmt.Sprintf("%.0f", (to-from)/float64(n))
 	}
-	fmt.Printf("| %d | %.1f | %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %s | %.0f |\n", n,
+	fmt.Printf("| %d | %v | %.1f | %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %s | %.0f |\n", n, lease,
 		(full.heap-before.heap)/mega, perLock(before.heap, full.heap), after.goroutines,
 		renewals, float64(n+1)/(lease.Seconds()/3), per(full.stat("evalsha.calls"), after.stat("evalsha.calls")),
 		100*per(full.clientCPU, after.clientCPU), 100*per(full.serverCPU, after.serverCPU),
