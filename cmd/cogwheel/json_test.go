@@ -24,7 +24,7 @@ var reads = []struct {
 	{"limiter", []string{"limit", "smtp"}},
 	{"limiter", []string{"limit", "search"}},
 	{"keyed limit", []string{"limit", "api:{user-7}"}},
-	{"keyed limit", []string{"limit", "--rate", "100/h", "api:{user-7}"}},
+	{"keyed limit", []string{"limit", "--rate", "100/24h", "api:{user-7}"}},
 	{"keyed limit of fixed windows", []string{"limit", "--prefix", "login", "--window", "198.51.100.7"}},
 	{"keyed limit of fixed windows", []string{"limit", "--rate=100/1h", "login:{198.51.100.7}:window"}},
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -58,7 +61,11 @@ func TestReads_ChangeNothing(t *testing.T) {
 func TestReads_NeedRightsToReadOnly(t *testing.T) {
 	t.Parallel()
 	s := startService(t)
-	s.server.User(t, "looker", "~*", "+@read", "+@connection", "+@transaction", "+time", "+evalsha", "+eval", "+pubsub|numsub")
+	text, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	line := regexp.MustCompile(`ACL SETUSER looker on >PASSWORD (.*)`).FindSubmatch(text)
+	require.NotNil(t, line)
+	s.server.User(t, "looker", strings.Fields(string(line[1]))...)
 	u, err := url.Parse(s.url)
 	require.NoError(t, err)
 	u.User = url.UserPassword("looker", "secret")
