@@ -145,9 +145,9 @@ func (r *Report) String() string {
 func (r *Report) MarshalJSON() ([]byte, error) {
 	type plain Report
 	p := plain(*r)
-	p.Servers = slices.Concat([]Server{}, p.Servers)
-	p.Rights = slices.Concat([]string{}, p.Rights)
-	p.Findings = slices.Concat([]Finding{}, p.Findings)
+	p.Servers = append([]Server{}, p.Servers...)
+	p.Rights = append([]string{}, p.Rights...)
+	p.Findings = append([]Finding{}, p.Findings...)
 	return json.Marshal(p)
 }
 
