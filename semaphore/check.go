@@ -85,7 +85,8 @@ func (l *Leased) needs() []check.Needs {
 	k := l.keys
 	own := check.Needs{
 		For: "Leased", Scripts: []*scripts.Script{
-			scripts.PermitAcquire, scripts.PermitRelease, scripts.PermitRenew, scripts.PermitEdit, scripts.PermitState, scripts.PermitList,
+			scripts.PermitAcquire, scripts.PermitRelease, scripts.PermitRenew,
+			scripts.PermitEdit, scripts.PermitState, scripts.PermitList,
 		},
 		Keys: []string{k.permits, k.leases, k.fence, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits},
 	}

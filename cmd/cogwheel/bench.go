@@ -60,9 +60,9 @@ func bench(ctx context.Context, t *tool) error {
 		return t.printJSON(b)
 	}
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "round trip\t1 caller\t\t%.0fµs median, %.0fµs for 99%%\n", b.RoundTrip.Median, b.RoundTrip.P99)
+	printf(w, "round trip\t1 caller\t\t%.0fµs median, %.0fµs for 99%%\n", b.RoundTrip.Median, b.RoundTrip.P99)
 	for _, m := range b.Measurements {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d/s\n", m.What, plural(m.Callers, "caller"), plural(m.Names, "name"), m.PerSecond)
+		printf(w, "%s\t%s\t%s\t%d/s\n", m.What, plural(m.Callers, "caller"), plural(m.Names, "name"), m.PerSecond)
 	}
 	return w.Flush()
 }
@@ -90,7 +90,9 @@ func (t *tool) roundTrips(ctx context.Context) (roundTrip, error) {
 }
 
 // measure has callers call f for the duration, and adds how often all of them together did.
-func (t *tool) measure(ctx context.Context, b *benchmarks, what string, callers, names int, f func(caller int) error) error {
+func (t *tool) measure(
+	ctx context.Context, b *benchmarks, what string, callers, names int, f func(caller int) error,
+) error {
 	var calls atomic.Int64
 	var failed atomic.Pointer[error]
 	var running sync.WaitGroup

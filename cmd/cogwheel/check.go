@@ -19,7 +19,7 @@ var packages = []string{"redislock", "semaphore", "ratelimit"}
 func checkAll(ctx context.Context, t *tool) error {
 	var reports []*redislock.Report
 	var failures []error
-	for _, name := range strings.Split(t.packages, ",") {
+	for name := range strings.SplitSeq(t.packages, ",") {
 		if !slices.Contains(packages, name) {
 			return usageError(fmt.Sprintf("--packages %q: there are %s", name, strings.Join(packages, ", ")))
 		}

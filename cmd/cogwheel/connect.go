@@ -45,8 +45,7 @@ func connect(redisURL string) (redis.UniversalClient, error) {
 }
 
 func badURL(err error) error {
-	var e *url.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err
 	}
 	return usageError("REDIS_URL: " + err.Error())

@@ -124,10 +124,11 @@ var commands = map[string]command{
 		about: "Shows the semaphores of a name. It changes nothing in Redis.",
 	},
 	"limit": {
-		usage: "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window]] NAME", needName: true, run: limit,
-		about: "Shows a rate limit. NAME is that of a Limiter, or the key of a Keyed limit in Redis, such as api:{user-7}.\n" +
-			"The limit of a Keyed stands in the code: with --rate, the tool tells how many permits are left.\n" +
-			"It changes nothing in Redis.",
+		usage:    "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window]] NAME",
+		needName: true, run: limit,
+		about: "Shows a rate limit. NAME is that of a Limiter, or the key of a Keyed limit in Redis,\n" +
+			"such as api:{user-7}. The limit of a Keyed stands in the code: with --rate, the tool tells how many\n" +
+			"permits are left. It changes nothing in Redis.",
 		flags: func(f *flag.FlagSet, o *options) {
 			f.StringVar(&o.rate, "rate", "", "the limit of a Keyed: `N/PERIOD`, such as 10/s, 600/m or 5/250ms")
 			f.Int64Var(&o.burst, "burst", 0, "the burst of a Keyed; the default is N of --rate")
@@ -137,26 +138,27 @@ var commands = map[string]command{
 	},
 	"unlock": {
 		usage: "unlock [--json] (--holder ID | --force) NAME", needName: true, run: unlock,
-		about: "Frees a lock whose holder is known to be dead. The holder learns of it at its next renewal; until then\n" +
-			"it believes that it has the lock. Without a flag, unlock shows the holders and frees nothing.",
+		about: "Frees a lock whose holder is known to be dead. The holder learns of it at its next renewal;\n" +
+			"until then it believes that it has the lock. Without a flag, unlock shows the holders and frees nothing.",
 		flags: func(f *flag.FlagSet, o *options) {
 			f.StringVar(&o.holder, "holder", "", "frees the hold with this `ID`, as inspect shows it, and no other")
-			f.BoolVar(&o.force, "force", false, "frees the lock, whatever holds it, also if that has changed since inspect")
+			f.BoolVar(&o.force, "force", false, "frees the lock, whatever holds it by now")
 		},
 	},
 	"check": {
 		usage: "check [--json] [--packages LIST] [NAME...]", names: true, run: checkAll,
-		about: "Asks whether the library can work with this Redis: reachable, versions, rights of this user, writable,\n" +
-			"topology, eviction, persistence, timeouts. With names, it asks for the keys and channels of objects of these\n" +
-			"names as well. Run it as the user of the service.",
+		about: "Asks whether the library can work with this Redis: reachable, versions, rights of this user,\n" +
+			"writable, topology, eviction, persistence, timeouts. With names, it asks for the keys and\n" +
+			"channels of objects of these names as well. Run it as the user of the service.",
 		flags: func(f *flag.FlagSet, o *options) {
-			f.StringVar(&o.packages, "packages", strings.Join(packages, ","), "the packages that the service uses: a `LIST` with commas")
+			f.StringVar(&o.packages, "packages", strings.Join(packages, ","),
+				"the packages that the service uses: a `LIST` with commas")
 		},
 	},
 	"bench": {
 		usage: "bench [--json] [--duration D] [--callers N]", run: bench,
-		about: "Measures this server from here, with keys of its own that it removes. It loads the server for six times\n" +
-			"--duration.",
+		about: "Measures this server from here, with keys of its own that it removes. It loads the server for\n" +
+			"six times --duration.",
 		flags: func(f *flag.FlagSet, o *options) {
 			f.DurationVar(&o.duration, "duration", time.Second, "how long each measurement takes, 10ms to 1m")
 			f.IntVar(&o.callers, "callers", 64, "how many concurrent callers there are, 1 to 1000")
@@ -189,13 +191,13 @@ func run(ctx context.Context, args []string, redisURL string, stdout, stderr io.
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitDone
 	case errors.As(err, &wrong) || errors.Is(err, redislock.ErrInvalid): // the one error of all packages
-		fmt.Fprintf(stderr, "cogwheel: %v\n", err)
+		printf(stderr, "cogwheel: %v\n", err)
 		return exitUsage
 	case errors.Is(err, errNotFound) || errors.Is(err, errFault):
-		fmt.Fprintf(stderr, "cogwheel: %v\n", err)
+		printf(stderr, "cogwheel: %v\n", err)
 		return exitNotFound
 	}
-	fmt.Fprintf(stderr, "cogwheel: %v\n", explain(err))
+	printf(stderr, "cogwheel: %v\n", explain(err))
 	return exitRedis
 }
 
@@ -240,7 +242,7 @@ func (t *tool) parse(c command, name string, args []string) (operands []string, 
 	for {
 		switch err = flags.Parse(args); {
 		case errors.Is(err, flag.ErrHelp):
-			fmt.Fprintf(t.out, "Usage: cogwheel %s\n\n%s\n\nFlags:\n\n", c.usage, c.about)
+			printf(t.out, "Usage: cogwheel %s\n\n%s\n\nFlags:\n\n", c.usage, c.about)
 			flags.SetOutput(t.out)
 			flags.PrintDefaults()
 			return nil, err

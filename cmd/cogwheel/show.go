@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -66,7 +67,7 @@ func (t *tool) report(found []object, missing string) error {
 		return t.printJSON(report{t.name, found})
 	}
 	for _, o := range found {
-		t.print(o)
+		t.show(o)
 	}
 	return nil
 }
@@ -86,37 +87,43 @@ func quote(name string) string {
 	return name
 }
 
+// printf prints. An output that is closed is no error.
+func printf(w io.Writer, format string, args ...any) {
+	_, _ = fmt.Fprintf(w, format, args...)
+}
+
 // lines are what is printed of an object: the words of a line in columns.
 type lines struct{ *tabwriter.Writer }
 
 func (l lines) add(what string, text ...string) {
-	fmt.Fprintf(l, "  %s\t%s\n", what, strings.Join(text, "\t"))
+	printf(l, "  %s\t%s\n", what, strings.Join(text, "\t"))
 }
 
-func (t *tool) print(o object) {
+func (t *tool) show(o object) {
 	title := o.Kind
 	if o.Note != "" {
 		title += " (" + o.Note + ")"
 	}
-	fmt.Fprintf(t.out, "%s: %s\n", quote(t.name), title)
+	printf(t.out, "%s: %s\n", quote(t.name), title)
 	l := lines{tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)}
-	defer l.Flush()
+	defer func() { _ = l.Flush() }()
 	switch {
 	case o.isLock():
-		o.Lock.print(l)
+		o.Lock.show(l)
 	case o.isSemaphore():
-		o.Permits.print(l)
+		o.Permits.show(l)
 	case o.isLimit():
-		o.Limit.print(l)
+		o.Limit.show(l)
 	}
 }
 
-func (s *lockState) print(l lines) {
+func (s *lockState) show(l lines) {
 	switch {
 	case !s.Held:
 		l.add("state", "free")
 	case s.Mode != "":
-		l.add("state", "held by "+map[string]string{"read": "readers", "write": "a writer"}[s.Mode]+", until "+s.TTL.lease())
+		by := map[string]string{"read": "readers", "write": "a writer"}[s.Mode]
+		l.add("state", "held by "+by+", until "+s.TTL.lease())
 	default:
 		l.add("state", "held, until "+s.TTL.lease())
 	}
@@ -157,7 +164,7 @@ func subscribed(l lines, n *int64) {
 	}
 }
 
-func (s *permitState) print(l lines) {
+func (s *permitState) show(l lines) {
 	switch {
 	case !s.Set:
 		l.add("permits", "not set")
@@ -184,7 +191,7 @@ func (s *permitState) print(l lines) {
 	subscribed(l, s.Subscribers)
 }
 
-func (s *limitState) print(l lines) {
+func (s *limitState) show(l lines) {
 	if s.Key != "" {
 		l.add("key", quote(s.Key))
 	}

@@ -155,7 +155,8 @@ func (t *tool) counting(ctx context.Context, seen traces) (object, error) {
 
 // withLimits calls f with a client for rate limits and closes it.
 func (t *tool) withLimits(ctx context.Context, f func(*ratelimit.Client) error) error {
-	c, err := ratelimit.New(t.rdb, ratelimit.WithLogger(quiet()), ratelimit.WithTimeout(max(t.timeout, time.Millisecond)))
+	timeout := max(t.timeout, time.Millisecond)
+	c, err := ratelimit.New(t.rdb, ratelimit.WithLogger(quiet()), ratelimit.WithTimeout(timeout))
 	if err != nil {
 		return err
 	}
@@ -272,7 +273,7 @@ func (t *tool) keyedParts() (prefix, key string, window bool, err error) {
 	}
 	parts := keyedKey.FindStringSubmatch(t.name)
 	if parts == nil {
-		return "", "", false, usageError("the key of a keyed limit has the form PREFIX:{KEY}; or give --prefix PREFIX KEY")
+		return "", "", false, usageError("a keyed limit has the form PREFIX:{KEY}; or give --prefix PREFIX KEY")
 	}
 	key, plain := unescape(parts[2])
 	if !plain {

@@ -61,7 +61,7 @@ func unlock(ctx context.Context, t *tool) error {
 	}
 	for _, h := range o.Lock.Holders {
 		if t.force || h.ID == t.holder {
-			fmt.Fprintf(t.out, "%s: freed of %s\n", quote(t.name), strings.Join(h.words(), " "))
+			printf(t.out, "%s: freed of %s\n", quote(t.name), strings.Join(h.words(), " "))
 		}
 	}
 	return nil

@@ -107,7 +107,7 @@ func TestInspect_OtherKeys(t *testing.T) {
 			name := strings.ReplaceAll(name+":"+what, " ", "_")
 			for _, command := range c.commands {
 				var args []any
-				for _, w := range strings.Fields(command) {
+				for w := range strings.FieldsSeq(command) {
 					args = append(args, strings.ReplaceAll(w, "NAME", name))
 				}
 				require.NoError(t, rdb.Do(t.Context(), args...).Err())
