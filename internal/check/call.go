@@ -46,6 +46,9 @@ func Call[T Object](
 		return nil, fmt.Errorf("%s: check: %w", argument, contexts.Error(ctx))
 	}
 	err := r.Err()
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		<-ctx.Done() // the connection may notice before the context does
+	}
 	if err != nil && ctx.Err() != nil {
 		err = joined.Errors(err, contexts.Error(ctx))
 	}

@@ -67,7 +67,8 @@ func Run(ctx context.Context, c *Client) *Report {
 		wanted.shard()
 	}
 	if r.Topology == "cluster" {
-		wanted.add("cluster|slots", "the cluster client", Failure)
+		wanted.add("cluster|slots", "every call", Failure)
+		wanted.add("command", routing, Warning)
 		if c.Detects {
 			wanted.add("pubsub|shardnumsub", waking, Warning)
 		}

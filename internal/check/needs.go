@@ -20,6 +20,10 @@ type Needs struct {
 // Waking is what waiters need to be woken instead of polling.
 const waking = "waking waiters"
 
+// routing is what a cluster client needs to know the commands of the server. It asks anew with each call until it is
+// answered.
+const routing = "the cluster client"
+
 // hints are the commands whose lack makes waiters poll and fails no call.
 var hints = []string{
 	"publish", "subscribe", "unsubscribe", "ping", "spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub",

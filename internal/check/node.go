@@ -248,6 +248,8 @@ func consequence(of *right) string {
 	switch {
 	case slices.Contains(of.uses, waking):
 		return "waiters poll instead of being woken"
+	case slices.Contains(of.uses, routing):
+		return "go-redis asks in vain before each call"
 	case of.level == Warning:
 		return uses + " cannot be used"
 	}

@@ -22,6 +22,7 @@ const (
 // absent, or holds a string that expires by itself, and no other client knows it.
 var probes = map[string][]any{
 	"cluster|slots":      {"cluster", "slots"},
+	"command":            {"command"},
 	"del":                {"del", probeKey},
 	"eval":               {"eval", "return 1", 1, probeKey},
 	"evalsha":            {"evalsha", strings.Repeat("0", 40), 1, probeKey}, // NOSCRIPT
