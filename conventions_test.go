@@ -119,6 +119,8 @@ func badArguments(t *testing.T, l *library) {
 	ctx := t.Context()
 	for _, err := range []error{
 		second(redislock.New(nil)), second(redislock.New((*redis.Client)(nil))), second(redislock.New(l.rdb, nil)),
+		second(l.locks.Check(ctx, nil)), second(l.locks.Check(ctx, (*redislock.Mutex)(nil))),
+		second(l.locks.Check(ctx, l.locks.RWMutex("a{"))),
 		second(l.locks.Mutex("").Lock(ctx)), second(l.locks.Mutex("a", redislock.WithLease(0)).TryLock(ctx)),
 	} {
 		requireInvalid(t, err, "redislock")
@@ -126,13 +128,14 @@ func badArguments(t *testing.T, l *library) {
 	for _, err := range []error{
 		second(semaphore.New(nil)), second(semaphore.New((*redis.Client)(nil))), second(semaphore.New(l.rdb, nil)),
 		l.semaphores.Semaphore("").Acquire(ctx, 1), l.semaphores.Semaphore("a").Acquire(ctx, -1),
-		second(l.semaphores.Leased("a{").Acquire(ctx, 1)),
+		second(l.semaphores.Leased("a{").Acquire(ctx, 1)), second(l.semaphores.Check(ctx, l.semaphores.Leased(""))),
 	} {
 		requireInvalid(t, err, "semaphore")
 	}
 	for _, err := range []error{
 		second(ratelimit.New(nil)), second(ratelimit.New((*redis.Client)(nil))), second(ratelimit.New(l.rdb, nil)),
 		second(l.limits.Keyed("p", ratelimit.Limit{}).Allow(ctx, "k")), second(l.keyed().AllowN(ctx, "k", -1)),
+		second(l.limits.Check(ctx, l.limits.Keyed("", ratelimit.PerHour(1)))),
 	} {
 		requireInvalid(t, err, "ratelimit")
 	}
@@ -160,6 +163,10 @@ func nilContexts(t *testing.T, l *library) {
 	requireInvalid(t, l.keyed().Wait(none, "k"), "ratelimit")
 	requireInvalid(t, second(l.limits.Limiter("a").Allow(none)), "ratelimit")
 	requireInvalid(t, l.wheel.Sleep(none, time.Second), "wheel")
+
+	requireInvalid(t, second(l.locks.Check(none)), "redislock")
+	requireInvalid(t, second(l.semaphores.Check(none)), "semaphore")
+	requireInvalid(t, second(l.limits.Check(none)), "ratelimit")
 
 	requireInvalid(t, l.locks.Close(none), "redislock")
 	requireInvalid(t, l.semaphores.Close(none), "semaphore")
@@ -377,6 +384,9 @@ func closes(t *testing.T, l *library) {
 	require.ErrorIs(t, second(l.keyed().Allow(ctx, l.name)), ratelimit.ErrClosed)
 	require.NoError(t, second(l.wheel.Stop(ctx)))
 	require.NoError(t, second(l.wheel.Stop(ctx)))
+	require.ErrorIs(t, second(l.locks.Check(ctx)), redislock.ErrClosed)
+	require.ErrorIs(t, second(l.semaphores.Check(ctx)), semaphore.ErrClosed)
+	require.ErrorIs(t, second(l.limits.Check(ctx)), ratelimit.ErrClosed)
 	require.ErrorIs(t, second(l.wheel.AfterFunc(0, func() {})), wheel.ErrStopped)
 }
 

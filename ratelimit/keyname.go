@@ -70,3 +70,9 @@ func isPlain(key string) bool {
 	}
 	return true
 }
+
+// RedisKey returns the key in Redis of a key: what errors name, and what cogwheel limit takes. It does not
+// talk to Redis.
+func (k *Keyed) RedisKey(key string) string {
+	return redisKey(k.prefix, key, k.options.algorithm)
+}

@@ -111,3 +111,17 @@ func TestLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
 	take(t, plain, 4, true)
 	requireLeft(t, braced, 6)
 }
+
+// RedisKey names the key that stands in Redis.
+func TestKeyed_RedisKey(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
+		k := c.Keyed("p:"+name, ratelimit.PerHour(3), ratelimit.WithAlgorithm(algorithm))
+		for _, key := range []string{"user-7", "", "{a}%", strings.Repeat("long", 99)} {
+			_, err := k.Allow(t.Context(), key)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, rdb.Exists(t.Context(), k.RedisKey(key)).Val(), key)
+		}
+	}
+}

@@ -15,8 +15,9 @@ import (
 // deployment is a single server or a cluster, with a client for each node. Tests share deployments and keep
 // apart by the names of their locks.
 type deployment struct {
-	rdb     redis.UniversalClient
-	nodes   []*redis.Client // masters and replicas
+	rdb     redis.UniversalClient // may do everything
+	clients redis.UniversalClient // for lock clients
+	nodes   []*redis.Client       // masters and replicas
 	options redis.UniversalOptions
 }
 
@@ -28,6 +29,17 @@ func newDeployment(t testing.TB, protocol int, servers ...*redistest.Server) *de
 		dep.nodes = append(dep.nodes, s.Client(t))
 	}
 	dep.rdb = dep.connect(t)
+	dep.clients = dep.rdb
+	return dep
+}
+
+// asDocumentedUser has lock clients log in as the user of docs/operations.md. The names begin with prefix.
+func (dep *deployment) asDocumentedUser(t testing.TB, s *redistest.Server, prefix string) *deployment {
+	t.Helper()
+	var o redis.Options
+	s.User(t, "redislock", redistest.DocumentedRights(t, "redislock", prefix)...)(&o)
+	dep.options.Username, dep.options.Password = o.Username, o.Password
+	dep.clients = dep.connect(t)
 	return dep
 }
 

@@ -137,3 +137,24 @@ func servesProcessesInOrder(t *testing.T, dep *deployment) {
 	require.True(t, slices.IsSorted(order), "%v", order)
 	requireNoFairKeys(t, rdb, name)
 }
+
+func TestFairMutex_StateShowsTheQueue(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := onSharedServer(t)
+	held := mustTryLock(t, c.FairMutex(name))
+	ctx, cancel := context.WithCancel(t.Context())
+	for i, text := range []string{"first", "a: b {7}"} {
+		c.FairMutex(name, redislock.WithMetadata(text)).LockFunc(ctx, func(*redislock.Lock, error) {})
+		poll(t, func() bool { return len(fairQueue(t, rdb, name)) == i+1 })
+	}
+	s, err := c.FairMutex(name).State(t.Context())
+	require.NoError(t, err)
+	ids := fairQueue(t, rdb, name)
+	require.Equal(t, []redislock.Waiter{{ID: ids[0], Metadata: "first"}, {ID: ids[1], Metadata: "a: b {7}"}}, s.Waiting)
+	s, err = c.Mutex(name).State(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, s.Waiting, "a Mutex has no queue")
+	cancel()
+	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
+	mustUnlock(t, held)
+}

@@ -86,14 +86,15 @@ func TestKinds(t *testing.T) {
 		}
 		t.Run("multi: takes all names or none", func(t *testing.T) {
 			t.Parallel()
-			multiTakesAllOrNone(t, dep.rdb)
+			multiTakesAllOrNone(t, dep)
 		})
 	}
 	onEachDeployment(t, run)
-	t.Run("single server, RESP2", func(t *testing.T) {
+	t.Run("single server, RESP2, user of docs/operations.md", func(t *testing.T) {
 		skipIfShort(t)
 		t.Parallel()
-		run(t, newDeployment(t, 2, redistest.Shared(t)))
+		server := redistest.Shared(t)
+		run(t, newDeployment(t, 2, server).asDocumentedUser(t, server, "TestKinds/"))
 	})
 }
 

@@ -73,7 +73,7 @@ func (lut *lockUnderTest) partMutex(c *redislock.Client) *redislock.Mutex {
 }
 
 // newClient returns a lock client, as a process of its own would have, on the deployment's connections.
-func (lut *lockUnderTest) newClient(t testing.TB) *redislock.Client { return newClient(t, lut.rdb) }
+func (lut *lockUnderTest) newClient(t testing.TB) *redislock.Client { return newClient(t, lut.clients) }
 
 // newFaultyClient returns a client that connects through a FaultDialer. The server already knows the scripts,
 // so one call does the work.

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -193,8 +192,8 @@ func TestMultiMutex(t *testing.T) {
 }
 
 // multiTakesAllOrNone checks a MultiMutex wherever its parts are.
-func multiTakesAllOrNone(t *testing.T, rdb redis.UniversalClient) {
-	c, names := newClient(t, rdb), threeNames(t)
+func multiTakesAllOrNone(t *testing.T, dep *deployment) {
+	rdb, c, names := dep.rdb, newClient(t, dep.clients), threeNames(t)
 	m := c.MultiMutex([]string{names[2], names[0], names[1]})
 	require.Equal(t, names[:], m.Names())
 	l, err := m.Lock(within(t, patience))
@@ -205,7 +204,7 @@ func multiTakesAllOrNone(t *testing.T, rdb redis.UniversalClient) {
 	require.InDelta(t, redislock.DefaultLease, time.Until(l.Deadline()), float64(5*time.Second))
 	for _, name := range names {
 		requireHeldOnce(t, rdb, name)
-		_, err = newClient(t, rdb).Mutex(name).TryLock(t.Context())
+		_, err = newClient(t, dep.clients).Mutex(name).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
 	}
 	require.NoError(t, l.Extend(t.Context(), time.Minute))

@@ -15,6 +15,7 @@ import (
 // reading is the half of Redisson's RReadWriteLock that many hold at a time: a hash with a mode and a field
 // for each reader, whose lease is a key beside it.
 var reading = &kind{
+	name: "RWMutex",
 	acquire: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
 		return scripts.ReadAcquire.Call(keys, r.id, redisconn.Millis(r.ttl()))
@@ -35,6 +36,7 @@ var reading = &kind{
 
 // writing is the half that one holds alone.
 var writing = &kind{
+	name: "RWMutex",
 	mark: ":write",
 	acquire: func(r *request) scripts.Call {
 		if r.fenced() {

@@ -22,6 +22,7 @@ type State struct {
 	Holders []Holder      // in the order of their ids; several for readers
 	TTL     time.Duration // until the hold ends unless it is renewed; negative if it never does, 0 if the lock is free
 	Token   int64         // the highest fencing token given out, 0 if none is known
+	Waiting []Waiter      // of a FairMutex: its queue in Redis, at most the first 1000; the other kinds have none
 }
 
 // Holder is one hold of a lock in Redis.
@@ -29,6 +30,16 @@ type Holder struct {
 	ID       string // unique for each acquisition; see ForceUnlockHolder
 	Metadata string // the text of WithMetadata, "" without
 }
+
+// Waiter is one place in the queue of a FairMutex. It may belong to a process that has died and was not yet
+// skipped.
+type Waiter struct {
+	ID       string
+	Metadata string // the text of WithMetadata, "" without
+}
+
+// mostWaiting bounds the waiters of a State.
+const mostWaiting = 1000
 
 // metadataMark precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson the id
 // is opaque.
@@ -50,11 +61,15 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	var fields *redis.MapStringStringCmd
 	var pttl *redis.DurationCmd
 	var token *redis.StringCmd
+	var queue *redis.StringSliceCmd
 	_, err := m.admin(ctx, "state of", func() result {
 		pipe := m.client.rdb.TxPipeline()
 		fields = pipe.HGetAll(context.Background(), m.name)
 		pttl = pipe.PTTL(context.Background(), m.name)
 		token = pipe.Get(context.Background(), scripts.LockFence(m.name))
+		if m.kind == fair {
+			queue = pipe.LRange(context.Background(), scripts.FairLockKeys(m.name)[1], 0, mostWaiting-1)
+		}
 		_, err := pipe.Exec(context.Background())
 		if errors.Is(err, redis.Nil) { // no token
 			err = nil
@@ -75,6 +90,11 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 		s.TTL = pttl.Val()
 	}
 	s.Token, _ = strconv.ParseInt(token.Val(), 10, 64)
+	if queue != nil {
+		for _, id := range queue.Val() {
+			s.Waiting = append(s.Waiting, Waiter{id, metadataOf(id)})
+		}
+	}
 	return s, nil
 }
 

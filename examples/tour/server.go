@@ -10,29 +10,46 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// findServer returns the address of the Redis to use: the one in REDIS_ADDR, after it has answered, or an
-// embedded server.
+// findServer returns the address of the Redis to use: the one in REDIS_ADDR, or an embedded server. Locks work there.
 func findServer(ctx context.Context, w *wheel.Wheel) (addr string, closeServer func(), err error) {
 	if addr = os.Getenv("REDIS_ADDR"); addr == "" {
-		return embedServer(w)
+		if addr, closeServer, err = embedServer(w); err != nil {
+			return "", nil, err
+		}
+		if err = checkServer(ctx, w, addr); err != nil {
+			closeServer()
+			return "", nil, fmt.Errorf("embedded server: %w", err)
+		}
+		return addr, closeServer, nil
 	}
+	if err := checkServer(ctx, w, addr); err != nil {
+		return "", nil, fmt.Errorf("the Redis at REDIS_ADDR, %s: %w", addr, err)
+	}
+	fmt.Printf("Using the Redis at %s.\n", addr)
+	return addr, func() {}, nil
+}
+
+// checkServer returns an error that says what is missing if locks cannot work with a Redis.
+func checkServer(ctx context.Context, w *wheel.Wheel, addr string) error {
 	opts, err := redisOptions(addr)
 	if err != nil {
-		return "", nil, err
+		return err
 	}
-	opts.ContextTimeoutEnabled, opts.MaxRetries = true, -1 // fail at once instead of retrying
 	rdb := redis.NewClient(opts)
 	defer rdb.Close()
+	locks, err := redislock.New(rdb, redislock.WithWheel(w))
+	if err != nil {
+		return err
+	}
+	defer locks.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		return "", nil, fmt.Errorf("no answer from the Redis at REDIS_ADDR, %s: %w", opts.Addr, err)
-	}
-	fmt.Printf("Using the Redis at %s.\n", opts.Addr)
-	return addr, func() {}, nil
+	_, err = locks.Check(ctx, locks.Mutex("tour-check"))
+	return err
 }
 
 // redisOptions returns the options for an address, which is host:port or a redis:// URL.

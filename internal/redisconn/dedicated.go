@@ -144,7 +144,7 @@ const followPatience = 250 * time.Millisecond
 // question to a Sentinel and a connection, at most a quarter of a second, or until ctx ends.
 func (d *Dedicated) Follow(ctx context.Context, lease time.Duration) {
 	c, ok := d.rdb.(*redis.Client)
-	if !ok || c.Options().Addr != sentinelAddr {
+	if !ok || !IsSentinel(c) {
 		return
 	}
 	looked := d.clone(c).look(min(lease/30, time.Second))
@@ -161,6 +161,21 @@ func (d *Dedicated) Follow(ctx context.Context, lease time.Duration) {
 
 // sentinelAddr is the address in the options of redis.NewFailoverClient.
 const sentinelAddr = "FailoverClient"
+
+// IsSentinel reports whether a client asks Sentinels where the primary is.
+func IsSentinel(c *redis.Client) bool { return c.Options().Addr == sentinelAddr }
+
+// OwnOptions returns the options of a client that goes where c goes, on at most poolSize connections of its own
+// that are made as c's are. It neither repeats calls nor outlasts their contexts, and has no hooks.
+func OwnOptions(c *redis.Client, poolSize int) redis.Options {
+	opt := *c.WithTimeout(c.Options().ReadTimeout).Options()
+	opt.ContextTimeoutEnabled, opt.MaxRetries = true, -1
+	opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = poolSize, 0, 0
+	opt.PipelinePoolSize = -1 // one pool for everything
+	opt.ClientSideCacheConfig = nil
+	opt.PushNotificationProcessor = nil // the copy's is registered with c
+	return opt
+}
 
 func (d *Dedicated) clone(c *redis.Client) *clone {
 	d.mu.Lock()
@@ -187,13 +202,7 @@ type clone struct {
 }
 
 func (d *Dedicated) newClone(c *redis.Client) *clone {
-	opt := *c.WithTimeout(c.Options().ReadTimeout).Options()
-	opt.ContextTimeoutEnabled, opt.MaxRetries = true, -1
-	opt.PoolSize, opt.MinIdleConns, opt.MaxActiveConns = d.poolSize, 0, 0
-	opt.PipelinePoolSize = -1 // one pool for everything
-	opt.ClientSideCacheConfig = nil
-	opt.PushNotificationProcessor = nil // the clone's is registered with the caller's client
-	n := &clone{dedicated: d, options: opt}
+	n := &clone{dedicated: d, options: OwnOptions(c, d.poolSize)}
 	n.renewLocked("")
 	return n
 }

@@ -2,6 +2,10 @@ package redistest
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -21,4 +25,40 @@ func (s *Server) User(tb testing.TB, name string, rights ...string) func(*redis.
 		tb.Fatalf("redistest: rights of %s: %v", name, err)
 	}
 	return func(o *redis.Options) { o.Username, o.Password = name, "secret" }
+}
+
+// documentedPrefix is what names begin with in docs/operations.md.
+const documentedPrefix = "app:"
+
+// DocumentedRights returns the rights that docs/operations.md gives a package, for names that begin with prefix.
+func DocumentedRights(tb testing.TB, pkg, prefix string) (rights []string) {
+	tb.Helper()
+	path := filepath.Join("docs", "operations.md")
+	for range 4 {
+		if _, err := os.Stat(path); err == nil {
+			break
+		}
+		path = filepath.Join("..", path)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		words, ok := strings.CutPrefix(line, "ACL SETUSER "+pkg+" on >PASSWORD ")
+		if !ok {
+			continue
+		}
+		if rights != nil {
+			tb.Fatalf("redistest: two lines of rights for %s", pkg)
+		}
+		rights = strings.Fields(words)
+	}
+	if rights == nil {
+		tb.Fatalf("redistest: no rights of %s in %s", pkg, path)
+	}
+	for i, right := range rights {
+		rights[i] = strings.ReplaceAll(right, documentedPrefix, prefix)
+	}
+	return slices.Clip(rights)
 }

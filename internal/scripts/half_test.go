@@ -30,18 +30,6 @@ func (s scenario) String() string { return s.script.Name() + ", " + s.what }
 
 var executes = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
 
-// commands are those that a script can execute, in lower case.
-func commands(s *scripts.Script) []string {
-	found := map[string]bool{}
-	for _, m := range executes.FindAllStringSubmatch(s.Source(), -1) {
-		found[strings.ToLower(m[1])] = true
-	}
-	if strings.Contains(s.Source(), "redis.pcall(verb,") || strings.Contains(s.Source(), "redis.call(verb,") {
-		found["publish"] = true
-	}
-	return slices.Sorted(maps.Keys(found))
-}
-
 // bench runs scenarios on a server of its own, as a user whose rights it takes away.
 type bench struct {
 	t           *testing.T
@@ -169,7 +157,7 @@ func (b *bench) halves(s scenario) (faults []string) {
 			faults = append(faults, fmt.Sprintf("%v: without %s it succeeded and left\n\t%v\ninstead of\n\t%v", s, without, after, complete))
 		}
 	}
-	rights := append(commands(s.script), "channels")
+	rights := append(s.script.Commands(), "channels")
 	for i, first := range rights {
 		before, after, err := b.run(s, first)
 		judge(first, before, after, err)
@@ -241,7 +229,7 @@ func (b *bench) note(s scenario) {
 // calledByUser counts, with every right, and with each taken away, what the script calls.
 func (b *bench) calledByUser(s scenario) {
 	b.t.Helper()
-	for _, right := range append([]string{"acl"}, commands(s.script)...) {
+	for _, right := range append([]string{"acl"}, s.script.Commands()...) {
 		b.reset(s)
 		b.grant(right)
 		require.NoError(b.t, b.admin.ConfigResetStat(b.t.Context()).Err())
@@ -265,8 +253,12 @@ func TestScripts_LeaveNoHalf(t *testing.T) {
 	}
 	for _, s := range scripts.All() {
 		require.True(t, covered[s.Name()], "%s has a scenario", s.Name())
-		for _, command := range commands(s) {
+		for _, command := range s.Commands() {
 			require.True(t, b.executed[s.Name()][command], "a scenario of %s executes %s", s.Name(), command)
+		}
+		for command := range b.executed[s.Name()] {
+			known := append([]string{"eval", "evalsha", "info", "config|resetstat", "spublish"}, s.Commands()...)
+			require.Contains(t, known, command, "Commands of %s lacks one that it executes", s.Name())
 		}
 	}
 }

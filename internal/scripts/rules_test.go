@@ -18,6 +18,8 @@ var (
 	header    = regexp.MustCompile(`(?s)^--\[\[\n[A-Z].*?\n\nKEYS     .*?\nARGV     .*?\nReturns  .*?\n\]\]\n`)
 	forbidden = regexp.MustCompile(`(?i)PXAT|EXAT|EXPIREAT|struct\.|os\.time|math\.random|'INCRBY'`)
 	message   = regexp.MustCompile(`redis\.call\((verb|'S?PUBLISH')`)
+	runs      = regexp.MustCompile(`redis\.p?call\b`)
+	runsNamed = regexp.MustCompile(`redis\.p?call\((?:'[A-Z]+'[,)]|verb,)`)
 	function  = regexp.MustCompile(`(?m)^\s*function\s`)
 	assigned  = regexp.MustCompile(`(?m)^\s*([A-Za-z_][\w, ]*?)\s*=[^=]`)
 	declared  = regexp.MustCompile(`(?:local\s+|for\s+)([\w\s,]+?)(?:=|\sin\s|\n)|function\s*\w*\(([\w\s,]*)\)`)
@@ -45,6 +47,9 @@ func broken(file, expanded string) (faults []string) {
 	}
 	if message.MatchString(code) {
 		faults = append(faults, "a message that may fail the call")
+	}
+	if len(runs.FindAllString(code, -1)) != len(runsNamed.FindAllString(code, -1)) {
+		faults = append(faults, "a command that is not named where it is run")
 	}
 	if function.MatchString(code) {
 		faults = append(faults, "a global function")
@@ -128,6 +133,11 @@ func TestScripts_RulesHaveTeeth(t *testing.T) {
 		"two globals":        head + "local a = 2\na, b = 1, 2\nreturn a\n",
 		"a global function":  head + "function f() end\n",
 		"a message by verb":  head + "local verb = ARGV[1]\nredis.call(verb, 'c', 1)\n",
+		"a command by name":  head + "local c = 'GET'\nredis.call(c, KEYS[1])\n",
+		"a computed command": head + "redis.pcall('G' .. 'ET', KEYS[1])\n",
+		"a call by name":     head + "local call = redis.call\ncall('GET', KEYS[1])\n",
+		"a call without ()":  head + "redis.call 'TIME'\n",
+		"in lower case":      head + "redis.call('get', KEYS[1])\n",
 		"a PUBLISH":          head + "redis.call('PUBLISH', 'c', 1)\n",
 	} {
 		t.Run(name, func(t *testing.T) {

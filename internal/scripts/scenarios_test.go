@@ -192,6 +192,7 @@ func permitScenarios(now int64) []scenario {
 		{scripts.PermitEdit, "set, when some have expired", words(over), record, []any{"set", 5, "PUBLISH", "c", 60_000}, nil},
 		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c", idA}, nil},
 		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c", idA}, nil},
+		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f", "q"}, []any{1000}, nil},
 	}
 }
 

@@ -1,10 +1,12 @@
 package scripts
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -70,6 +72,20 @@ func (s *Script) Name() string { return s.name }
 
 // Source returns the script's text.
 func (s *Script) Source() string { return s.source }
+
+// called is a command in the text of a script. The command that wakes waiters is an argument.
+var called = regexp.MustCompile(`redis\.p?call\((?:'([A-Za-z]+)'|verb\b)`)
+
+// Commands returns the commands that the script may run, sorted and in lower case, with publish for the one that
+// wakes waiters, which may be spublish. A script names every other command where it runs it.
+func (s *Script) Commands() []string {
+	var commands []string
+	for _, found := range called.FindAllStringSubmatch(s.source, -1) {
+		commands = append(commands, cmp.Or(strings.ToLower(found[1]), "publish"))
+	}
+	slices.Sort(commands)
+	return slices.Compact(commands)
+}
 
 // SHA returns the hex SHA-1 under which a server caches the script.
 func (s *Script) SHA() string { return s.script.Hash() }

@@ -19,6 +19,7 @@ var (
 	PermitRenew   = declare("permit_renew")
 	PermitEdit    = declare("permit_edit")
 	PermitState   = declare("permit_state")
+	PermitList    = declare("permit_list")
 	FairStep      = declare("fair_step")
 )
 

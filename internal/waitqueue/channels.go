@@ -28,6 +28,7 @@ type Channels struct {
 	shards  *pubsub.Shards // nil outside of clusters
 	cluster *redis.ClusterClient
 	choice  atomic.Int32
+	detects bool
 }
 
 // NewChannels returns the channels of a client. They cost nothing until Listen is used.
@@ -40,6 +41,7 @@ func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Ch
 		choice = Ordinary
 	}
 	c.choice.Store(int32(choice))
+	c.detects = choice == Detect
 	return c
 }
 
@@ -58,6 +60,9 @@ func (c *Channels) Decide() {
 }
 
 func (c *Channels) sharding() Sharding { return Sharding(c.choice.Load()) }
+
+// Detects reports whether it is the cluster that decides on the kind of channels.
+func (c *Channels) Detects() bool { return c.detects }
 
 // Verb returns the command that wakes waiters. Until the cluster has answered it is that of ordinary
 // channels.

@@ -5,8 +5,11 @@
 // SIGSTOP and continues it later.
 //
 //	go run ./cmd/hang
+//	go run ./cmd/hang -options
 //
-// Each line is one scenario: requests without a deadline, and requests whose context ends after 50 ms. It
+// With -options it compares what callers of a lock see with several choices of redis.Options, in a minute.
+//
+// Without, each line is one scenario: requests without a deadline, and requests whose context ends after 50 ms. It
 // exits with status 1 if a request got status 503 or took more than 10 ms longer than the limiter's timeout.
 // It ends after three times the duration of the hang.
 package main
@@ -43,8 +46,16 @@ const (
 func main() {
 	timeout := flag.Duration("timeout", 250*time.Millisecond, "the limiter's timeout")
 	hang := flag.Duration("hang", 8*time.Second, "how long Redis hangs")
+	options := flag.Bool("options", false, "compares redis.Options")
 	flag.Parse()
 	log.SetFlags(0)
+	if *options {
+		redis.SetLogger(silent{})
+		if err := compareOptions(*hang); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	kept := true
 	for _, deadline := range []time.Duration{0, 50 * time.Millisecond} {
 		found, err := measure(*timeout, *hang, deadline)
@@ -58,6 +69,11 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// silent keeps go-redis from reporting each failed dial.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 // figures are what the clients of one scenario saw.
 type figures struct {

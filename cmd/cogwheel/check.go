@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+var packages = []string{"redislock", "semaphore", "ratelimit"}
+
+// checkAll asks whether the packages of --packages can work with this Redis as this user.
+func checkAll(ctx context.Context, t *tool) error {
+	var reports []*redislock.Report
+	var failures []error
+	for name := range strings.SplitSeq(t.packages, ",") {
+		if !slices.Contains(packages, name) {
+			return usageError(fmt.Sprintf("--packages %q: there are %s", name, strings.Join(packages, ", ")))
+		}
+		r, err := t.check(ctx, name)
+		if r == nil {
+			return err
+		}
+		reports = append(reports, r)
+		if err != nil {
+			failures = append(failures, err)
+		}
+	}
+	if t.json {
+		if err := t.printJSON(reports); err != nil {
+			return err
+		}
+	} else {
+		for _, r := range reports {
+			_, _ = io.WriteString(t.out, r.String())
+		}
+	}
+	if failures != nil {
+		return fmt.Errorf("%w: %w", errFault, errors.Join(failures...))
+	}
+	return nil
+}
+
+// check checks one package. Without names, it asks about commands; with names, about their keys and channels too.
+func (t *tool) check(ctx context.Context, name string) (r *redislock.Report, err error) {
+	switch name {
+	case "redislock":
+		err = t.withLocks(ctx, func(c *redislock.Client) (err error) {
+			var of []redislock.Checkable
+			for _, name := range t.names {
+				of = append(of, c.Mutex(name), c.FairMutex(name), c.RWMutex(name))
+			}
+			r, err = c.Check(ctx, of...)
+			return err
+		})
+	case "semaphore":
+		err = t.withSemaphores(ctx, func(c *semaphore.Client) (err error) {
+			var of []semaphore.Checkable
+			for _, name := range t.names {
+				of = append(of, c.Semaphore(name), c.Leased(name), c.FairLeased(name))
+			}
+			r, err = c.Check(ctx, of...)
+			return err
+		})
+	case "ratelimit":
+		err = t.withLimits(ctx, func(c *ratelimit.Client) (err error) {
+			var of []ratelimit.Checkable
+			for _, name := range t.names {
+				of = append(of, c.Limiter(name))
+			}
+			r, err = c.Check(ctx, of...)
+			return err
+		})
+	}
+	return r, err
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// connect returns a client of the Redis that the URL names. It does not connect yet. Errors do not repeat the
+// URL, as it may have a password.
+func connect(redisURL string) (redis.UniversalClient, error) {
+	if redisURL == "" {
+		return nil, usageError("REDIS_URL is not set, such as redis://localhost:6379; cogwheel help shows all forms")
+	}
+	redis.SetLogger(silent{}) // what fails is in the error
+	u, err := url.Parse(redisURL)
+	if err != nil {
+		return nil, badURL(err)
+	}
+	switch query := u.Query(); {
+	case query.Has("master_name"):
+		o, err := redis.ParseFailoverURL(redisURL)
+		if err != nil {
+			return nil, badURL(err)
+		}
+		o.ContextTimeoutEnabled = true
+		return redis.NewFailoverClient(o), nil
+	case query.Has("addr"):
+		o, err := redis.ParseClusterURL(redisURL)
+		if err != nil {
+			return nil, badURL(err)
+		}
+		o.ContextTimeoutEnabled = true
+		return redis.NewClusterClient(o), nil
+	}
+	o, err := redis.ParseURL(redisURL)
+	if err != nil {
+		return nil, badURL(err)
+	}
+	o.ContextTimeoutEnabled = true // --timeout bounds every command
+	return redis.NewClient(o), nil
+}
+
+func badURL(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err
+	}
+	return usageError("REDIS_URL: " + err.Error())
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// subscribers returns how many connections are subscribed to a channel, or nil if the user of REDIS_URL may
+// not know. In a cluster, a subscription may be on any node.
+func (t *tool) subscribers(ctx context.Context, channel string) *int64 {
+	cluster, isCluster := t.rdb.(*redis.ClusterClient)
+	if !isCluster {
+		counts, err := t.rdb.PubSubNumSub(ctx, channel).Result()
+		if err != nil {
+			return nil
+		}
+		n := counts[channel]
+		return &n
+	}
+	var sum atomic.Int64
+	err := cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error {
+		counts, err := node.PubSubNumSub(ctx, channel).Result()
+		if err != nil {
+			return err
+		}
+		sum.Add(counts[channel])
+		if counts, err = node.PubSubShardNumSub(ctx, channel).Result(); err == nil { // since Redis 7
+			sum.Add(counts[channel])
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	n := sum.Load()
+	return &n
+}

@@ -1,0 +1,4 @@
+package main
+
+// Run runs a command line and returns the exit status.
+var Run = run

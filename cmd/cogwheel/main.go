@@ -1,0 +1,272 @@
+// Cogwheel looks into the locks, semaphores and rate limits that a Redis holds, and frees a lock whose holder
+// is known to be dead.
+//
+//	go install github.com/cogwheel-go/cogwheel/cmd/cogwheel@latest
+//	REDIS_URL=redis://localhost:6379 cogwheel inspect stock:42
+//
+// cogwheel help lists the commands. docs/operations.md shows each of them at work.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// Exit statuses.
+const (
+	exitDone     = 0
+	exitNotFound = 1 // there is no such object, or the lock is not held, or check found a fault
+	exitUsage    = 2 // wrong arguments, or a flag is missing
+	exitRedis    = 3 // Redis did not answer, or refused the command
+)
+
+const help = `cogwheel looks into the locks, semaphores and rate limits that a Redis holds.
+
+Usage:
+
+    cogwheel COMMAND [flags] [NAME]
+
+Commands:
+
+    inspect NAME   shows what exists under a name: which kind of object, its holders, waiters, permits or limit
+    permits NAME   shows a semaphore: permits that are free and held, and until when
+    limit NAME     shows a rate limit: the limit and what is left of it
+    unlock NAME    frees a lock whose holder is known to be dead
+    check          tells whether the library can work with this Redis, as this user, and what to do if it cannot
+    bench          measures this server: round trip, locks and limiter decisions per second
+    help           shows this text; cogwheel COMMAND -h shows the flags of a command
+
+inspect, permits and limit change nothing in Redis. check and bench use keys of their own, which are gone when
+they end.
+
+The environment variable REDIS_URL says which Redis:
+
+    redis://USER:PASSWORD@HOST:PORT/DB                       one server; unix:// for a socket
+    redis://HOST:PORT/DB?master_name=NAME&addr=HOST2:PORT2   the primary that these Sentinels know
+    redis://HOST:PORT?addr=HOST2:PORT2                       Redis Cluster, found through these nodes
+
+All forms take a user and a password; with rediss:// they use TLS. Further options of the client are parameters,
+such as read_timeout=1s: those of ParseURL, ParseFailoverURL and ParseClusterURL of go-redis.
+
+Exit status:
+
+    0   done
+    1   there is no such object, or the lock is not held (by that holder), or check found what makes calls fail
+    2   wrong usage, or unlock needs a flag that says what to free
+    3   Redis did not answer, or refused the command
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	status := run(ctx, os.Args[1:], os.Getenv("REDIS_URL"), os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
+
+// Errors of these kinds have the message for exitNotFound; a usageError has that for exitUsage.
+var (
+	errNotFound = errors.New("not found")
+	errFault    = errors.New("calls will fail")
+)
+
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// command is one of the commands: its arguments, what it does, and its own flags.
+type command struct {
+	usage    string
+	about    string
+	needName bool // exactly one
+	names    bool // any number
+	flags    func(*flag.FlagSet, *options)
+	run      func(context.Context, *tool) error
+}
+
+// options are the flags of all commands.
+type options struct {
+	json    bool
+	timeout time.Duration
+
+	holder string // unlock
+	force  bool
+
+	packages string // check
+
+	rate, prefix string // limit
+	burst        int64
+	window       bool
+
+	duration time.Duration // bench
+	callers  int
+}
+
+var commands = map[string]command{
+	"inspect": {
+		usage: "inspect [--json] NAME", needName: true, run: inspect,
+		about: "Shows what exists under a name. It changes nothing in Redis.",
+	},
+	"permits": {
+		usage: "permits [--json] NAME", needName: true, run: permits,
+		about: "Shows the semaphores of a name. It changes nothing in Redis.",
+	},
+	"limit": {
+		usage:    "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window]] NAME",
+		needName: true, run: limit,
+		about: "Shows a rate limit. NAME is that of a Limiter, or the key of a Keyed limit in Redis,\n" +
+			"such as api:{user-7}. The limit of a Keyed stands in the code: with --rate, the tool tells how many\n" +
+			"permits are left. It changes nothing in Redis.",
+		flags: func(f *flag.FlagSet, o *options) {
+			f.StringVar(&o.rate, "rate", "", "the limit of a Keyed: `N/PERIOD`, such as 10/s, 600/m or 5/250ms")
+			f.Int64Var(&o.burst, "burst", 0, "the burst of a Keyed; the default is N of --rate")
+			f.StringVar(&o.prefix, "prefix", "", "the prefix of a Keyed; NAME is then the key as the service passes it")
+			f.BoolVar(&o.window, "window", false, "with --prefix, the Keyed has the algorithm FixedWindow")
+		},
+	},
+	"unlock": {
+		usage: "unlock [--json] (--holder ID | --force) NAME", needName: true, run: unlock,
+		about: "Frees a lock whose holder is known to be dead. The holder learns of it at its next renewal;\n" +
+			"until then it believes that it has the lock. Without a flag, unlock shows the holders and frees nothing.",
+		flags: func(f *flag.FlagSet, o *options) {
+			f.StringVar(&o.holder, "holder", "", "frees the hold with this `ID`, as inspect shows it, and no other")
+			f.BoolVar(&o.force, "force", false, "frees the lock, whatever holds it by now")
+		},
+	},
+	"check": {
+		usage: "check [--json] [--packages LIST] [NAME...]", names: true, run: checkAll,
+		about: "Asks whether the library can work with this Redis: reachable, versions, rights of this user,\n" +
+			"writable, topology, eviction, persistence, timeouts. With names, it asks for the keys and\n" +
+			"channels of objects of these names as well. Run it as the user of the service.",
+		flags: func(f *flag.FlagSet, o *options) {
+			f.StringVar(&o.packages, "packages", strings.Join(packages, ","),
+				"the packages that the service uses: a `LIST` with commas")
+		},
+	},
+	"bench": {
+		usage: "bench [--json] [--duration D] [--callers N]", run: bench,
+		about: "Measures this server from here, with keys of its own that it removes. It loads the server for\n" +
+			"six times --duration.",
+		flags: func(f *flag.FlagSet, o *options) {
+			f.DurationVar(&o.duration, "duration", time.Second, "how long each measurement takes, 10ms to 1m")
+			f.IntVar(&o.callers, "callers", 64, "how many concurrent callers there are, 1 to 1000")
+		},
+	},
+}
+
+// tool is one run of a command.
+type tool struct {
+	options
+	name  string
+	names []string // of check
+	rdb   redis.UniversalClient
+	out   io.Writer
+}
+
+// run runs the command line and returns the exit status.
+func run(ctx context.Context, args []string, redisURL string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		_, _ = io.WriteString(stderr, help)
+		return exitUsage
+	}
+	if slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
+		_, _ = io.WriteString(stdout, help)
+		return exitDone
+	}
+	err := runCommand(ctx, args[0], args[1:], redisURL, stdout)
+	var wrong usageError
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return exitDone
+	case errors.As(err, &wrong) || errors.Is(err, redislock.ErrInvalid): // the one error of all packages
+		printf(stderr, "cogwheel: %v\n", err)
+		return exitUsage
+	case errors.Is(err, errNotFound) || errors.Is(err, errFault):
+		printf(stderr, "cogwheel: %v\n", err)
+		return exitNotFound
+	}
+	printf(stderr, "cogwheel: %v\n", explain(err))
+	return exitRedis
+}
+
+func runCommand(ctx context.Context, name string, args []string, redisURL string, stdout io.Writer) error {
+	c, known := commands[name]
+	if !known {
+		return usageError(fmt.Sprintf("there is no command %q; cogwheel help lists the commands", name))
+	}
+	t := &tool{out: stdout}
+	operands, err := t.parse(c, name, args)
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.needName && (len(operands) != 1 || operands[0] == ""):
+		return usageError("which name? usage: cogwheel " + c.usage)
+	case c.names:
+		t.names = operands
+	case !c.needName && len(operands) > 0:
+		return usageError("unexpected argument; usage: cogwheel " + c.usage)
+	case c.needName:
+		t.name = operands[0]
+	}
+	if t.rdb, err = connect(redisURL); err != nil {
+		return err
+	}
+	defer t.rdb.Close()
+	ctx, cancel := context.WithTimeout(ctx, t.timeout+10*t.duration)
+	defer cancel()
+	return c.run(ctx, t)
+}
+
+// parse reads the flags, which may stand before and after the operands; after -- there are operands only.
+func (t *tool) parse(c command, name string, args []string) (operands []string, err error) {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.BoolVar(&t.json, "json", false, "prints JSON")
+	flags.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long Redis may take to answer")
+	if c.flags != nil {
+		c.flags(flags, &t.options)
+	}
+	for {
+		switch err = flags.Parse(args); {
+		case errors.Is(err, flag.ErrHelp):
+			printf(t.out, "Usage: cogwheel %s\n\n%s\n\nFlags:\n\n", c.usage, c.about)
+			flags.SetOutput(t.out)
+			flags.PrintDefaults()
+			return nil, err
+		case err != nil:
+			return nil, usageError(fmt.Sprintf("%v; usage: cogwheel %s", err, c.usage))
+		}
+		rest := flags.Args()
+		if parsed := len(args) - len(rest); len(rest) == 0 || parsed > 0 && args[parsed-1] == "--" {
+			return append(operands, rest...), nil
+		}
+		operands, args = append(operands, rest[0]), rest[1:]
+	}
+}
+
+// explain adds to an error of Redis what to do about it.
+func explain(err error) error {
+	text := err.Error()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: Redis did not answer in time (see --timeout)", err)
+	case strings.Contains(text, "MOVED ") || strings.Contains(text, "CROSSSLOT"):
+		return fmt.Errorf("%w: the server is a node of a cluster: add ?addr=HOST:PORT to REDIS_URL", err)
+	case strings.Contains(text, "NOPERM") || strings.Contains(text, "can't run this command"):
+		return fmt.Errorf("%w: the user of REDIS_URL lacks a right", err)
+	}
+	return err
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// The kinds of objects.
+const (
+	kindMutex    = "mutex"
+	kindFair     = "fair mutex"
+	kindRW       = "read/write mutex"
+	kindCounting = "counting semaphore"
+	kindLeased   = "leased semaphore"
+	kindFairSem  = "fair leased semaphore"
+	kindLimiter  = "limiter"
+	kindGCRA     = "keyed limit"
+	kindWindow   = "keyed limit of fixed windows"
+	kindOther    = "other" // none of this library
+)
+
+// millis is a time as JSON shows it: in milliseconds, -1 for never.
+type millis int64
+
+func millisOf(d time.Duration) millis {
+	if d < 0 {
+		return -1
+	}
+	return millis(d.Milliseconds())
+}
+
+func (m millis) String() string {
+	if m < 0 {
+		return "never"
+	}
+	d := time.Duration(m) * time.Millisecond
+	if d >= time.Minute {
+		d = d.Round(time.Second)
+	}
+	return short(d)
+}
+
+// short is the text of a time without units of 0 at its end: 1h instead of 1h0m0s.
+func short(d time.Duration) string {
+	text := d.String()
+	if d%time.Minute == 0 && d > 0 {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if d%time.Hour == 0 && d > 0 {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// object is what exists under a name. One of the states is set, unless the kind is other.
+type object struct {
+	Kind    string       `json:"kind"`
+	Note    string       `json:"note,omitempty"`
+	Lock    *lockState   `json:"lock,omitempty"`
+	Permits *permitState `json:"permits,omitempty"`
+	Limit   *limitState  `json:"limit,omitempty"`
+}
+
+type lockState struct {
+	Held    bool     `json:"held"`
+	Mode    string   `json:"mode,omitempty"` // read or write
+	TTL     millis   `json:"ttl_ms"`         // until the last hold ends unless it is renewed
+	Holders []holder `json:"holders"`
+	Waiting []holder `json:"waiting,omitempty"` // of a fair mutex, in order
+	Token   int64    `json:"token,omitempty"`
+
+	// Subscribers are the connections that listen for a release: one for each process that waits, or has
+	// waited in the last seconds. A fair mutex has none.
+	Subscribers *int64 `json:"subscribers,omitempty"`
+}
+
+type holder struct {
+	ID       string  `json:"id"`
+	Metadata string  `json:"metadata,omitempty"`
+	TTL      *millis `json:"ttl_ms,omitempty"` // of a reader
+}
+
+type permitState struct {
+	Set         bool     `json:"set"`
+	Free        int64    `json:"free"`
+	Held        *int64   `json:"held,omitempty"`    // nil for a counting semaphore, which does not know
+	TTL         millis   `json:"ttl_ms"`            // until the semaphore expires
+	Permits     []permit `json:"permits"`           // held ones, at most 1000
+	Waiting     *int64   `json:"waiting,omitempty"` // requests, of a fair semaphore
+	Token       int64    `json:"token,omitempty"`
+	Subscribers *int64   `json:"subscribers,omitempty"` // as of a lock
+}
+
+type permit struct {
+	ID  string `json:"id"`
+	TTL millis `json:"ttl_ms"`
+}
+
+type limitState struct {
+	Key       string  `json:"key,omitempty"` // of a keyed limit, in Redis
+	Scope     string  `json:"scope,omitempty"`
+	Rate      int64   `json:"rate,omitempty"`
+	Per       string  `json:"per,omitempty"`
+	Burst     int64   `json:"burst,omitempty"`
+	KeepAlive *millis `json:"keep_alive_ms,omitempty"` // of a limiter
+	Used      *int64  `json:"used,omitempty"`          // of the present window
+	Remaining *int64  `json:"remaining,omitempty"`
+	Retry     *millis `json:"retry_after_ms,omitempty"`
+	Full      *millis `json:"full_after_ms,omitempty"` // until all permits are there again
+}
+
+// traces are what the keys of a name tell about the kinds of objects that exist.
+type traces struct {
+	kind                                 string // Redis' type of the key
+	value                                string // of a string
+	ttl                                  time.Duration
+	mode, rate                           bool // fields of a hash
+	queue, token, leases, fence, fairSem bool // other keys of the name
+}
+
+// find returns the objects that exist under a name. Only what reads from Redis is sent.
+func (t *tool) find(ctx context.Context) ([]object, error) {
+	seen, err := t.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []object
+	add := func(o object, err2 error) {
+		if found = append(found, o); err == nil {
+			err = err2
+		}
+	}
+	switch {
+	case seen.kind == "hash" && seen.mode:
+		add(t.lock(ctx, kindRW))
+	case seen.kind == "hash" && seen.rate:
+		add(t.limiter(ctx))
+	case seen.queue:
+		add(t.lock(ctx, kindFair))
+	case seen.kind == "hash", seen.kind == "none" && seen.token:
+		add(t.lock(ctx, kindMutex))
+	case seen.kind == "none" && (seen.leases || seen.fence):
+		add(t.leased(ctx, kindLeased, seen))
+	case seen.kind == "string":
+		switch keyedKind(t.name, seen) {
+		case kindGCRA, kindWindow:
+			add(t.keyed(ctx, keyedKind(t.name, seen)))
+		case kindCounting:
+			add(t.counting(ctx, seen))
+		case kindLeased:
+			add(t.leased(ctx, kindLeased, seen))
+		default:
+			add(object{Kind: kindOther, Note: "a string that is no number"}, nil)
+		}
+	case seen.kind != "none":
+		add(object{Kind: kindOther, Note: "a key of type " + seen.kind}, nil)
+	}
+	if seen.fairSem {
+		add(t.leased(ctx, kindFairSem, seen))
+	}
+	return found, err
+}
+
+// look asks which keys of the name exist.
+func (t *tool) look(ctx context.Context) (seen traces, err error) {
+	exist := map[string]*bool{}
+	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(t.name)); !ok {
+		exist[scripts.FairLockKeys(t.name)[1]] = &seen.queue
+		exist[scripts.LockFence(t.name)] = &seen.token
+		exist[scripts.SuffixName(t.name, "timeout")] = &seen.leases
+		exist[scripts.SuffixName(t.name, "fence")] = &seen.fence
+		exist[scripts.SuffixName(t.name, "fair:permits")] = &seen.fairSem
+	} else if !keyedKey.MatchString(t.name) { // keyed limits have no other keys
+		return seen, usageError(fmt.Sprintf("%s can be no name: %s", scripts.Quote(t.name), refused.Reason))
+	}
+	pipe := t.rdb.Pipeline()
+	kind, ttl := pipe.Type(ctx, t.name), pipe.PTTL(ctx, t.name)
+	found := map[string]*redis.IntCmd{}
+	for key := range exist {
+		found[key] = pipe.Exists(ctx, key)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return seen, err
+	}
+	seen.kind, seen.ttl = kind.Val(), ttl.Val()
+	for key, exists := range exist {
+		*exists = found[key].Val() > 0
+	}
+	switch seen.kind {
+	case "hash":
+		fields, err := t.rdb.HMGet(ctx, t.name, "mode", "rate").Result()
+		if err != nil {
+			return seen, err
+		}
+		seen.mode, seen.rate = fields[0] != nil, fields[1] != nil
+	case "string":
+		if seen.value, err = t.rdb.Get(ctx, t.name).Result(); errors.Is(err, redis.Nil) { // it has expired since
+			seen.kind, err = "none", nil
+		}
+	}
+	return seen, err
+}
+
+var (
+	keyedKey   = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(:window)?$`)
+	keyedState = regexp.MustCompile(`^\d+(:\d+:\d+)?$`)
+)
+
+// sinceThen is an instant in microseconds that lies before all of GCRA's states and above all numbers of permits.
+const sinceThen = 1e15
+
+// keyedKind tells apart what stands in Redis as a string: the states of keyed limits and the numbers of permits.
+func keyedKind(name string, seen traces) string {
+	_, err := strconv.ParseInt(seen.value, 10, 64)
+	parts := keyedKey.FindStringSubmatch(name)
+	us, _, _ := strings.Cut(seen.value, ":")
+	instant, _ := strconv.ParseInt(us, 10, 64)
+	switch {
+	case parts != nil && parts[3] == "" && seen.ttl > 0 && keyedState.MatchString(seen.value) && instant >= sinceThen:
+		return kindGCRA
+	case parts != nil && parts[3] != "" && seen.ttl > 0 && err == nil && !seen.leases:
+		return kindWindow
+	case err != nil:
+		return kindOther
+	case seen.leases || seen.fence:
+		return kindLeased
+	}
+	return kindCounting
+}
+
+// unescape returns the key of a Keyed limit as the service passes it, and false if Redis has only its hash.
+func unescape(key string) (string, bool) {
+	if strings.Contains(key, "%sha256:") {
+		return "", false
+	}
+	return strings.NewReplacer("%7B", "{", "%7D", "}", "%25", "%").Replace(key), true
+}
+
+var limitFlag = regexp.MustCompile(`^(\d+)/(.+)$`)
+
+// parseRate reads N/PERIOD.
+func parseRate(text string) (n int64, per time.Duration, err error) {
+	wrong := usageError(fmt.Sprintf("--rate %q is no N/PERIOD, such as 10/s", text))
+	parts := limitFlag.FindStringSubmatch(text)
+	if parts == nil {
+		return 0, 0, wrong
+	}
+	period := parts[2]
+	if !strings.ContainsRune("0123456789.", rune(period[0])) { // a unit alone
+		period = "1" + period
+	}
+	n, err = strconv.ParseInt(parts[1], 10, 64)
+	per, err2 := time.ParseDuration(period)
+	if err != nil || err2 != nil {
+		return 0, 0, wrong
+	}
+	return n, per, nil
+}

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// withLocks calls f with a client for locks and closes it.
+func (t *tool) withLocks(ctx context.Context, f func(*redislock.Client) error) error {
+	c, err := redislock.New(t.rdb, redislock.WithLogger(quiet()))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(c), c.Close(context.WithoutCancel(ctx)))
+}
+
+// mutexOf returns the lock of a kind. That of a read/write mutex is one side of it: the writer's if the holder
+// is a writer.
+func mutexOf(c *redislock.Client, name, kind string, writer bool) *redislock.Mutex {
+	switch {
+	case kind == kindFair:
+		return c.FairMutex(name)
+	case kind == kindRW && writer:
+		return c.RWMutex(name).Writer()
+	case kind == kindRW:
+		return c.RWMutex(name).Reader()
+	}
+	return c.Mutex(name)
+}
+
+// lock returns the state of a lock.
+func (t *tool) lock(ctx context.Context, kind string) (object, error) {
+	found := &lockState{Holders: []holder{}}
+	err := t.withLocks(ctx, func(c *redislock.Client) error {
+		s, err := mutexOf(c, t.name, kind, false).State(ctx)
+		if err != nil {
+			return err
+		}
+		found.Held, found.TTL, found.Token = s.Locked, millisOf(s.TTL), s.Token
+		for _, h := range s.Holders {
+			found.Holders = append(found.Holders, holder{ID: h.ID, Metadata: h.Metadata})
+		}
+		for _, w := range s.Waiting {
+			found.Waiting = append(found.Waiting, holder{ID: w.ID, Metadata: w.Metadata})
+		}
+		return nil
+	})
+	switch kind {
+	case kindRW:
+		found.Subscribers = t.subscribers(ctx, scripts.RWChannel(t.name))
+		if err == nil {
+			err = t.addReaders(ctx, found)
+		}
+	case kindMutex:
+		found.Subscribers = t.subscribers(ctx, scripts.LockChannel(t.name))
+	}
+	o := object{Kind: kind, Lock: found}
+	if kind == kindMutex && !found.Held {
+		o.Note = "or the writer of a read/write mutex: only the last token is left"
+	}
+	return o, err
+}
+
+// addReaders adds the mode, and the lease of each reader.
+func (t *tool) addReaders(ctx context.Context, s *lockState) error {
+	mode, err := t.rdb.HGet(ctx, t.name, "mode").Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	if s.Mode = mode; mode != "read" {
+		return nil
+	}
+	pipe := t.rdb.Pipeline()
+	leases := make([]*redis.DurationCmd, len(s.Holders))
+	for i, h := range s.Holders {
+		leases[i] = pipe.PTTL(ctx, scripts.ReadTimeout(t.name, h.ID))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return err
+	}
+	for i, lease := range leases {
+		left := millis(max(0, lease.Val().Milliseconds())) // of a reader that died there is no key
+		s.Holders[i].TTL = &left
+	}
+	return nil
+}
+
+// withSemaphores calls f with a client for semaphores and closes it.
+func (t *tool) withSemaphores(ctx context.Context, f func(*semaphore.Client) error) error {
+	c, err := semaphore.New(t.rdb, semaphore.WithLogger(quiet()))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(c), c.Close(context.WithoutCancel(ctx)))
+}
+
+// leased returns the state of a leased semaphore.
+func (t *tool) leased(ctx context.Context, kind string, seen traces) (object, error) {
+	found := &permitState{TTL: millisOf(seen.ttl), Permits: []permit{}}
+	o := object{Kind: kind, Permits: found}
+	if kind == kindFairSem {
+		ttl, err := t.rdb.PTTL(ctx, scripts.SuffixName(t.name, "fair:permits")).Result()
+		if err != nil {
+			return o, err
+		}
+		found.TTL = millisOf(ttl)
+	} else {
+		found.Subscribers = t.subscribers(ctx, scripts.SemChannel(t.name))
+	}
+	return o, t.withSemaphores(ctx, func(c *semaphore.Client) error {
+		sem := c.Leased(t.name)
+		if kind == kindFairSem {
+			sem = c.FairLeased(t.name)
+		}
+		s, err := sem.State(ctx)
+		if err != nil {
+			return err
+		}
+		found.Set, found.Free, found.Held, found.Token = s.IsSet, s.Free, &s.Held, s.Token
+		if kind == kindFairSem {
+			found.Waiting = &s.Waiting
+		}
+		for _, p := range s.Permits {
+			found.Permits = append(found.Permits, permit{p.ID, millisOf(p.Lease)})
+		}
+		return nil
+	})
+}
+
+// counting returns the state of a counting semaphore.
+func (t *tool) counting(ctx context.Context, seen traces) (object, error) {
+	free, err := strconv.ParseInt(seen.value, 10, 64)
+	return object{
+		Kind: kindCounting,
+		Note: "or a leased semaphore whose permits were not used for a day",
+		Permits: &permitState{
+			Set: true, Free: free, TTL: millisOf(seen.ttl), Permits: []permit{},
+			Subscribers: t.subscribers(ctx, scripts.SemChannel(t.name)),
+		},
+	}, err
+}
+
+// withLimits calls f with a client for rate limits and closes it.
+func (t *tool) withLimits(ctx context.Context, f func(*ratelimit.Client) error) error {
+	timeout := max(t.timeout, time.Millisecond)
+	c, err := ratelimit.New(t.rdb, ratelimit.WithLogger(quiet()), ratelimit.WithTimeout(timeout))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(c), c.Close(context.WithoutCancel(ctx)))
+}
+
+// limiter returns the state of a Limiter.
+func (t *tool) limiter(ctx context.Context) (object, error) {
+	found := &limitState{}
+	err := t.withLimits(ctx, func(c *ratelimit.Client) error {
+		l := c.Limiter(t.name)
+		cfg, err := l.Config(ctx)
+		if err != nil {
+			return err
+		}
+		keepAlive := millisOf(cfg.KeepAlive)
+		if keepAlive == 0 {
+			keepAlive = -1
+		}
+		found.Rate, found.Burst, found.Per = cfg.Rate, cfg.Burst, short(cfg.Per)
+		found.KeepAlive, found.Scope = &keepAlive, "overall"
+		if cfg.Scope == ratelimit.PerClient {
+			found.Scope = "per client"
+			return nil
+		}
+		r, err := l.Peek(ctx)
+		found.left(r)
+		return err
+	})
+	o := object{Kind: kindLimiter, Limit: found}
+	if found.Scope == "per client" {
+		o.Note = "each process counts in its own memory, so Redis does not know what is left"
+	}
+	return o, err
+}
+
+// left notes what is left of a limit.
+func (s *limitState) left(r ratelimit.Result) {
+	retry, full := millisOf(r.RetryAfter), millisOf(r.ResetAfter)
+	s.Remaining, s.Retry, s.Full = &r.Remaining, &retry, &full
+}
+
+// keyed returns the state of a keyed limit, as far as Redis knows it without the limit.
+func (t *tool) keyed(ctx context.Context, kind string) (object, error) {
+	o := object{Kind: kind, Limit: &limitState{Key: t.name}}
+	pipe := t.rdb.TxPipeline()
+	value, ttl := pipe.Get(ctx, t.name), pipe.PTTL(ctx, t.name)
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return o, err
+	}
+	full := max(0, millisOf(ttl.Val())) // the state expires when the whole burst is there again
+	o.Limit.Full = &full
+	if kind == kindWindow {
+		used, _ := strconv.ParseInt(value.Val(), 10, 64)
+		o.Limit.Used = &used
+	}
+	return o, nil
+}
+
+// peek asks what is left of a keyed limit whose limit the flags tell.
+func (t *tool) peek(ctx context.Context) (object, error) {
+	prefix, key, window, err := t.keyedParts()
+	if err != nil {
+		return object{}, err
+	}
+	n, per, err := parseRate(t.rate)
+	if err != nil {
+		return object{}, err
+	}
+	l := ratelimit.Limit{Rate: n, Per: per, Burst: n}
+	if t.burst != 0 {
+		l.Burst = t.burst
+	}
+	o := object{Kind: kindGCRA, Limit: &limitState{Rate: l.Rate, Per: short(l.Per), Burst: l.Burst}}
+	if window {
+		o.Kind = kindWindow
+	}
+	return o, t.withLimits(ctx, func(c *ratelimit.Client) error {
+		k := keyedOf(c, prefix, l, window)
+		if err := k.Err(); err != nil {
+			return usageError(err.Error())
+		}
+		o.Limit.Key = k.RedisKey(key)
+		r, err := k.Peek(ctx, key)
+		o.Limit.left(r)
+		return err
+	})
+}
+
+func keyedOf(c *ratelimit.Client, prefix string, l ratelimit.Limit, window bool) *ratelimit.Keyed {
+	if window {
+		return c.Keyed(prefix, l, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	}
+	return c.Keyed(prefix, l)
+}
+
+// redisKey returns the key in Redis of the key that the flags and the name tell.
+func (t *tool) redisKey(ctx context.Context) (key string, err error) {
+	err = t.withLimits(ctx, func(c *ratelimit.Client) error {
+		k := keyedOf(c, t.prefix, ratelimit.PerSecond(1), t.window) // the key does not depend on the limit
+		if err := k.Err(); err != nil {
+			return usageError(err.Error())
+		}
+		key = k.RedisKey(t.name)
+		return nil
+	})
+	return key, err
+}
+
+// keyedParts returns the prefix and the key of a keyed limit, and whether it counts in fixed windows.
+func (t *tool) keyedParts() (prefix, key string, window bool, err error) {
+	if t.prefix != "" {
+		return t.prefix, t.name, t.window, nil
+	}
+	parts := keyedKey.FindStringSubmatch(t.name)
+	if parts == nil {
+		return "", "", false, usageError("a keyed limit has the form PREFIX:{KEY}; or give --prefix PREFIX KEY")
+	}
+	key, plain := unescape(parts[2])
+	if !plain {
+		return "", "", false, usageError("the key stands in Redis as a hash: give --prefix PREFIX and the key itself")
+	}
+	return parts[1], key, parts[3] != "", nil
+}
+
+// isLock and the like say which command shows an object.
+func (o object) isLock() bool      { return o.Lock != nil }
+func (o object) isSemaphore() bool { return o.Permits != nil }
+func (o object) isLimit() bool     { return o.Limit != nil }
+
+// only returns the objects that satisfy f.
+func only(found []object, f func(object) bool) []object {
+	return slices.DeleteFunc(found, func(o object) bool { return !f(o) })
+}

@@ -1,0 +1,119 @@
+package check
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// Needs is what one thing that a client does needs of its servers.
+type Needs struct {
+	For      string            // the thing, for example "FairMutex"
+	Optional bool              // a lack is a warning: not every service does it
+	Scripts  []*scripts.Script // their commands are read from their sources
+	Commands []string          // those sent outside of scripts, in lower case
+	Keys     []string          // of one object; none if it is not known which objects there are
+	Channels []string
+}
+
+// Waking is what waiters need to be woken instead of polling.
+const waking = "waking waiters"
+
+// routing is what a cluster client needs to know the commands of the server. It asks anew with each call until it is
+// answered.
+const routing = "the cluster client"
+
+// hints are the commands whose lack makes waiters poll and fails no call.
+var hints = []string{
+	"publish", "subscribe", "unsubscribe", "ping", "spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub",
+}
+
+// Listening are the commands that a client with waiters sends outside of scripts.
+func Listening(channels ...string) Needs {
+	return Needs{For: waking, Optional: true, Commands: []string{"subscribe", "unsubscribe", "ping"}, Channels: channels}
+}
+
+// right is a right and what needs it.
+type right struct {
+	uses  []string
+	level Level // of its lack
+}
+
+// rights are rights by what they are a right to.
+type rights map[string]*right
+
+func (r rights) add(to, use string, level Level) {
+	entry := r[to]
+	if entry == nil {
+		entry = &right{level: level}
+		r[to] = entry
+	}
+	if !slices.Contains(entry.uses, use) {
+		entry.uses = append(entry.uses, use)
+	}
+	if worse(level, entry.level) > 0 {
+		entry.level = level
+	}
+}
+
+func (r rights) names() []string { return slices.Sorted(maps.Keys(r)) }
+
+// commands returns the commands of all needs.
+func commands(needs []Needs) rights {
+	all := rights{}
+	add := func(n *Needs, command string) {
+		switch {
+		case slices.Contains(hints, command):
+			all.add(command, waking, Warning)
+		case n.Optional:
+			all.add(command, n.For, Warning)
+		default:
+			all.add(command, n.For, Failure)
+		}
+	}
+	for _, n := range needs {
+		for _, s := range n.Scripts {
+			for _, command := range s.Commands() {
+				add(&n, command)
+			}
+			add(&n, "evalsha")
+			add(&n, "eval")
+		}
+		for _, command := range n.Commands {
+			add(&n, command)
+		}
+	}
+	return all
+}
+
+// shard puts the commands of sharded channels in the place of those of ordinary ones.
+func (r rights) shard() {
+	for _, command := range []string{"publish", "subscribe", "unsubscribe"} {
+		if entry := r[command]; entry != nil {
+			r["s"+command] = entry
+			delete(r, command)
+		}
+	}
+}
+
+// keys returns the keys, and channels the channels, of all needs.
+func keys(needs []Needs) rights {
+	all := rights{}
+	for _, n := range needs {
+		for _, key := range n.Keys {
+			all.add(key, n.For, Failure)
+		}
+	}
+	return all
+}
+
+func channels(needs []Needs) rights {
+	all := rights{}
+	for _, n := range needs {
+		for _, channel := range n.Channels {
+			all.add(channel, waking, Warning)
+		}
+	}
+	return all
+}

@@ -1,0 +1,422 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+)
+
+// node is a server that is checked, on connections of the check's own.
+type node struct {
+	client   *Client
+	of       *redis.Client // of the client that is checked
+	rdb      *redis.Client
+	probeKey string // a key that no other client knows, without braces; in a cluster, of a slot of this node
+
+	mu   sync.Mutex
+	addr string // where the last connection leads
+
+	server   Server
+	findings []Finding
+	runID    string
+}
+
+func newNode(c *Client, of *redis.Client, probeKey string) *node {
+	n := &node{client: c, of: of, probeKey: probeKey, addr: of.Options().Addr}
+	options := redisconn.OwnOptions(of, 2) // one for commands and one for messages
+	if dial := options.Dialer; redisconn.IsSentinel(of) {
+		options.Dialer = func(ctx context.Context, network, to string) (net.Conn, error) {
+			conn, err := dial(ctx, network, to)
+			if err == nil {
+				n.mu.Lock()
+				n.addr = conn.RemoteAddr().String()
+				n.mu.Unlock()
+			}
+			return conn, err
+		}
+	}
+	n.rdb = redis.NewClient(&options)
+	return n
+}
+
+func (n *node) address() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.addr
+}
+
+// found enters a finding about the node.
+func (n *node) found(f Finding) {
+	f.Servers = []string{n.address()}
+	n.findings = append(n.findings, f)
+}
+
+// check asks the server, and stops when it does not answer.
+func (n *node) check(ctx context.Context, wanted, keys, channels rights) {
+	defer n.rdb.Close()
+	if !n.greet(ctx) {
+		return
+	}
+	errs := n.probe(ctx, wanted.names())
+	n.judgeCommands(wanted, errs)
+	n.judgeScripts(errs)
+	n.judgeWritable(ctx, errs, keys)
+	n.judgeKeys(ctx, keys)
+	n.judgeChannels(ctx, wanted, channels)
+	n.tellClock(ctx)
+	info, err := n.rdb.Info(ctx).Result()
+	n.judgeInfo(parseInfo(info), err)
+	n.removeProbe(ctx, wanted)
+	if use := wanted["multi"]; use != nil {
+		n.judgeCommands(rights{"multi": use}, map[string]error{"multi": n.rdb.Do(ctx, "multi").Err()})
+	}
+}
+
+// greet connects and learns the version and role, for which no user needs a right.
+func (n *node) greet(ctx context.Context) bool {
+	hello, err := n.rdb.Do(ctx, "hello").Result()
+	n.server.Addr = n.address()
+	switch judge(err) {
+	case unreachable:
+		n.unreachable(err)
+		return false
+	case noCommand:
+		n.found(refusedConnection(n.client.user(), err))
+		return false
+	}
+	if err != nil && redisconn.Permanent(err) && strings.Contains(strings.ToLower(err.Error()), "auth") ||
+		redis.HasErrorPrefix(err, "WRONGPASS") {
+		n.found(Finding{
+			Level: Failure, Subject: "reachable", cause: err, Text: "the server refuses the user: " + err.Error(),
+			Advice: "set Username and Password in the options of the client",
+		})
+		return false
+	}
+	n.found(Finding{Level: OK, Subject: "reachable", Text: "the server answers"})
+	n.server = readHello(hello)
+	n.server.Addr = n.address()
+	n.judgeVersion()
+	return true
+}
+
+func (n *node) unreachable(err error) {
+	n.found(Finding{
+		Level: Failure, Subject: "reachable", cause: err, Text: "no answer: " + err.Error(),
+		Advice: "look at the address, the network, TLS and whether the server runs",
+	})
+}
+
+// refusedConnection is the finding of a client whose connections are refused because the user lacks a right
+// that the options of the client need, such as SELECT for a DB.
+func refusedConnection(user string, err error) Finding {
+	f := Finding{Level: Failure, Subject: "reachable", cause: err, Text: "connections are refused: " + err.Error()}
+	if _, rest, ok := strings.Cut(err.Error(), " run the '"); ok {
+		command, _, _ := strings.Cut(rest, "'")
+		f.Missing = []string{"+" + command}
+		f.Advice = grant(user, f.Missing)
+	}
+	return f
+}
+
+// grant is the command that gives a user rights.
+func grant(user string, rules []string) string {
+	return fmt.Sprintf("ACL SETUSER %s %s", user, strings.Join(rules, " "))
+}
+
+// readHello reads the reply of HELLO, a map or a list.
+func readHello(reply any) (s Server) {
+	facts := map[string]string{}
+	switch reply := reply.(type) {
+	case map[any]any:
+		for k, v := range reply {
+			facts[fmt.Sprint(k)] = fmt.Sprint(v)
+		}
+	case []any:
+		for i := 0; i+1 < len(reply); i += 2 {
+			facts[fmt.Sprint(reply[i])] = fmt.Sprint(reply[i+1])
+		}
+	}
+	s.Name, s.Version, s.Mode, s.Role = facts["server"], facts["version"], facts["mode"], facts["role"]
+	return s
+}
+
+// Lowest is the lowest version of Redis that is supported. Every version of Valkey is.
+const Lowest = "6.2"
+
+func (n *node) judgeVersion() {
+	name, version := n.server.Name, n.server.Version
+	switch {
+	case version == "":
+		n.found(Finding{Level: Unknown, Subject: "version", Text: "the server does not tell its version"})
+	case name == "redis" && older(version, Lowest):
+		n.found(Finding{
+			Level: Failure, Subject: "version", Text: fmt.Sprintf("%s %s is older than %s", name, version, Lowest),
+			Advice: "use Redis " + Lowest + " or later, or Valkey",
+		})
+	default:
+		n.found(Finding{Level: OK, Subject: "version", Text: name + " " + version})
+	}
+	clustered := n.client.topology() == "cluster"
+	if n.server.Mode == "cluster" && !clustered {
+		n.found(Finding{
+			Level: Failure, Subject: "topology", Text: "the server is a node of a cluster, and the client is for one server",
+			Advice: "use redis.NewClusterClient",
+		})
+	}
+}
+
+// older reports whether a version is older than another.
+func older(version, than string) bool {
+	numbers := func(v string) (n []int) {
+		for part := range strings.SplitSeq(v, ".") {
+			i, _ := strconv.Atoi(part)
+			n = append(n, i)
+		}
+		return n
+	}
+	return slices.Compare(numbers(version), numbers(than)) < 0
+}
+
+// lack is what rights are lacking for: those with the same uses, and for the same reason, make one finding.
+type lack struct {
+	verdict verdict
+	level   Level
+	uses    string
+}
+
+// judgeCommands tells which commands the user may not run, or the server does not have.
+func (n *node) judgeCommands(wanted rights, errs map[string]error) {
+	lacks, all := map[lack][]string{}, true
+	for _, command := range wanted.names() {
+		err, asked := errs[command]
+		use := wanted[command]
+		switch v := judge(err); {
+		case !asked && command == "rpush":
+			n.found(Finding{
+				Level: Unknown, Subject: "commands", Text: "whether the user may run RPUSH is not known without SET",
+			})
+			all = false
+		case v == unreachable:
+			n.unreachable(err)
+			return
+		case v == noCommand, v == notThere && command != "pubsub|shardnumsub": // a server without it has no sharded channels
+			as := lack{v, use.level, consequence(use)}
+			lacks[as] = append(lacks[as], command)
+			all = false
+		}
+	}
+	for as, commands := range lacks {
+		names := strings.ToUpper(strings.ReplaceAll(strings.Join(commands, ", "), "|", " "))
+		f := Finding{Level: as.level, Subject: "commands", cause: errs[commands[0]]}
+		if as.verdict == notThere {
+			f.Text = fmt.Sprintf("the server does not have %s: %s", names, as.uses)
+		} else {
+			f.Text = fmt.Sprintf("user %s may not run %s: %s", n.client.user(), names, as.uses)
+			n.advise(&f, "+", commands)
+		}
+		n.found(f)
+	}
+	if all && len(wanted) > 2 {
+		n.found(Finding{Level: OK, Subject: "commands", Text: "the user may run every command that is needed"})
+	}
+}
+
+// advise enters the rights that are missing.
+func (n *node) advise(f *Finding, prefix string, names []string) {
+	for _, name := range names {
+		f.Missing = append(f.Missing, prefix+name)
+	}
+	f.Advice = grant(n.client.user(), f.Missing)
+	if prefix != "+" {
+		f.Advice += ", or patterns that match"
+	}
+}
+
+// consequence says what a lack means.
+func consequence(of *right) string {
+	uses := strings.Join(of.uses, ", ")
+	switch {
+	case slices.Contains(of.uses, waking):
+		return "waiters poll instead of being woken"
+	case slices.Contains(of.uses, routing):
+		return "go-redis asks in vain before each call"
+	case of.level == Warning:
+		return uses + " cannot be used"
+	}
+	return uses + " will fail"
+}
+
+func (n *node) judgeScripts(errs map[string]error) {
+	err, asked := errs["eval"]
+	if !asked {
+		return
+	}
+	switch judge(err) {
+	case allowed, noKey, unserviceable:
+		if err != nil && judge(err) == allowed {
+			n.found(Finding{Level: Failure, Subject: "scripts", cause: err, Text: "a script failed: " + err.Error()})
+			return
+		}
+		n.found(Finding{Level: OK, Subject: "scripts", Text: "Lua scripts run"})
+	}
+}
+
+// judgeWritable tells whether the server takes writes. A server that is a replica, short of memory, without
+// enough replicas or unable to save refuses SET before it looks at the options. So on a key of the service, SET
+// is sent with options that contradict each other.
+func (n *node) judgeWritable(ctx context.Context, errs map[string]error, keys rights) {
+	if n.server.Role == "replica" || n.server.Role == "slave" {
+		n.found(Finding{Level: Failure, Subject: "writable", Text: "the server is a replica", Advice: remedies["READONLY"]})
+		return
+	}
+	for _, command := range slices.Sorted(maps.Keys(errs)) {
+		if err := errs[command]; judge(err) == unserviceable {
+			n.found(notWritable(err))
+			return
+		}
+	}
+	set := judge(errs["set"])
+	for _, key := range keys.names() {
+		if set != noKey {
+			break
+		}
+		err := n.rdb.Do(ctx, "set", key, "", "nx", "xx").Err()
+		if set = judge(err); set == unserviceable {
+			n.found(notWritable(err))
+			return
+		}
+	}
+	switch set {
+	case allowed:
+		n.found(Finding{Level: OK, Subject: "writable", Text: "the server takes writes"})
+	case noKey:
+		n.found(Finding{
+			Level: Unknown, Subject: "writable", Text: "whether the server takes writes is not known: no key that user " +
+				n.client.user() + " may use was found", Advice: adviceObjects,
+		})
+	}
+}
+
+// adviceObjects is for checks without objects.
+const adviceObjects = "give Check the objects that the service uses"
+
+// remedies say what to do about servers that refuse writes.
+var remedies = map[string]string{
+	"READONLY":    "connect to the primary, for example through Sentinel by redis.NewFailoverClient",
+	"OOM":         "give the server more memory, or remove keys",
+	"MISCONF":     "the server cannot save its data: look at its disk and its log",
+	"NOREPLICAS":  "bring back replicas, or lower min-replicas-to-write",
+	"CLUSTERDOWN": "have every slot of the cluster served: redis-cli --cluster check",
+	"MASTERDOWN":  "connect to the primary",
+	"LOADING":     "wait until the server has loaded its data",
+	"BUSY":        "a script runs for too long: SCRIPT KILL ends it",
+}
+
+func notWritable(err error) Finding {
+	code, _, _ := strings.Cut(err.Error(), " ")
+	return Finding{
+		Level: Failure, Subject: "writable", cause: err, Text: "the server refuses commands: " + err.Error(),
+		Advice: remedies[code],
+	}
+}
+
+// judgeKeys tells whether the user may use the keys of this node. A script that does nothing declares them.
+func (n *node) judgeKeys(ctx context.Context, keys rights) {
+	lacks := map[lack][]string{}
+	var cause error
+	for _, key := range keys.names() {
+		err := n.rdb.Eval(ctx, "return 1", []string{key}).Err()
+		switch judge(err) {
+		case noKey:
+			as := lack{noKey, Failure, consequence(keys[key])}
+			lacks[as], cause = append(lacks[as], key), err
+		case noCommand, notThere:
+			n.found(Finding{Level: Unknown, Subject: "keys", Text: "which keys the user may use is not known without EVAL"})
+			return
+		case unreachable:
+			n.unreachable(err)
+			return
+		}
+	}
+	for as, names := range lacks {
+		f := Finding{
+			Level: Failure, Subject: "keys", cause: cause,
+			Text: fmt.Sprintf("user %s may not use the key %s: %s", n.client.user(), strings.Join(names, ", "), as.uses),
+		}
+		n.advise(&f, "~", names)
+		n.found(f)
+	}
+	if len(keys) > 0 && len(lacks) == 0 {
+		n.found(Finding{Level: OK, Subject: "keys", Text: "the user may use the keys that are needed"})
+	}
+}
+
+// judgeChannels tells whether the user may listen, and on these channels of this node.
+func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
+	on, off, sharded := "subscribe", "unsubscribe", false
+	if wanted["ssubscribe"] != nil {
+		on, off, sharded = "ssubscribe", "sunsubscribe", true
+	}
+	if wanted[on] == nil {
+		return
+	}
+	names := channels.names()
+	if len(names) == 0 {
+		names = []string{n.client.Channel(n.probeKey)}
+	}
+	byChannel, sub, unsub := n.listen(ctx, sharded, names)
+	n.judgeCommands(rights{on: wanted[on], off: wanted[off]}, map[string]error{on: sub, off: unsub})
+	var lacking []string
+	var cause error
+	for _, channel := range channels.names() {
+		if err := byChannel[channel]; judge(err) == noChannel {
+			lacking, cause = append(lacking, channel), err
+		}
+	}
+	switch {
+	case lacking != nil:
+		f := Finding{
+			Level: Warning, Subject: "channels", cause: cause,
+			Text: fmt.Sprintf("user %s may not use the channel %s: %s",
+				n.client.user(), strings.Join(lacking, ", "), consequence(wanted[on])),
+		}
+		n.advise(&f, "&", lacking)
+		n.found(f)
+	case len(channels) > 0 && sub == nil:
+		n.found(Finding{Level: OK, Subject: "channels", Text: "the user may use the channels that are needed"})
+	}
+}
+
+// tellClock compares the clocks. It is for information: the library never compares a server's clock with its
+// own.
+func (n *node) tellClock(ctx context.Context) {
+	sent := time.Now()
+	at, err := n.rdb.Time(ctx).Result()
+	if err != nil {
+		return // TIME is among the commands, if it is needed
+	}
+	trip := time.Since(sent)
+	ahead := at.Sub(sent.Add(trip / 2)).Round(time.Millisecond)
+	n.client.mu.Lock()
+	defer n.client.mu.Unlock()
+	n.client.clocks = append(n.client.clocks, clock{n.address(), ahead, trip})
+}
+
+// removeProbe ends the key of the probes, which would end by itself in a second.
+func (n *node) removeProbe(ctx context.Context, wanted rights) {
+	if wanted["del"] != nil {
+		_ = n.rdb.Del(ctx, n.probeKey).Err()
+	} else if wanted["set"] != nil {
+		_ = n.rdb.Do(ctx, "set", n.probeKey, "", "xx", "px", 1).Err()
+	}
+}

@@ -1,0 +1,108 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+)
+
+// options are those of a redis client that matter here.
+type options struct {
+	read, dial, pool  time.Duration
+	retries, poolSize int
+	contextTimeout    bool
+	readOnly          bool
+	user              string
+}
+
+func optionsOf(base redis.UniversalClient) (o options, known bool) {
+	switch c := base.(type) {
+	case *redis.Client:
+		opt := c.Options()
+		o = options{
+			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, opt.MaxRetries, opt.PoolSize, true, false, opt.Username,
+		}
+	case *redis.ClusterClient:
+		opt := c.Options()
+		o = options{
+			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, redisconn.Retries(c), opt.PoolSize, opt.ContextTimeoutEnabled,
+			opt.ReadOnly, opt.Username,
+		}
+	case *redis.Ring:
+		opt := c.Options()
+		o = options{
+			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled,
+			false, opt.Username,
+		}
+	default:
+		return o, false
+	}
+	// A cluster and a Ring leave defaults to the clients of their nodes.
+	o.dial = cmp.Or(o.dial, 5*time.Second)
+	o.read = cmp.Or(o.read, 3*time.Second)
+	o.pool = cmp.Or(o.pool, o.read+time.Second)
+	return o, true
+}
+
+// judgeOptions tells which timeouts make promises slower.
+func (c *Client) judgeOptions(r *Report) {
+	o, known := optionsOf(c.Base)
+	if !known {
+		r.add(Finding{
+			Level: Unknown, Subject: "options", Text: fmt.Sprintf("the options of a %T are not known", c.Base),
+			Advice: "pass a *redis.Client, a *redis.ClusterClient, a *redis.Ring or a struct that embeds one",
+		})
+		return
+	}
+	pause := 512 * time.Millisecond
+	longest := time.Duration(max(o.retries, 0)+1)*(max(o.read, o.dial)+pause) - pause
+	r.add(Finding{Level: OK, Subject: "options", Text: fmt.Sprintf(
+		"ReadTimeout %v, DialTimeout %v, PoolTimeout %v, MaxRetries %d, PoolSize %d: while a server hangs, %s",
+		o.read, o.dial, o.pool, max(o.retries, 0), o.poolSize, c.hang(longest))})
+	if c.Lease > 0 {
+		for _, timeout := range []struct {
+			name string
+			d    time.Duration
+		}{{"ReadTimeout", o.read}, {"DialTimeout", o.dial}, {"PoolTimeout", o.pool}} {
+			if timeout.d > c.Lease/3 {
+				r.add(Finding{
+					Level: Warning, Subject: "options",
+					Text: fmt.Sprintf("%s %v is more than a third of the lease of %v: a waiter that asks a server that hangs "+
+						"notices late that another has taken over", timeout.name, timeout.d, c.Lease),
+					Advice: fmt.Sprintf("set %s to at most %v, or a longer lease", timeout.name, c.Lease/3),
+				})
+			}
+		}
+	}
+	if o.poolSize == 1 {
+		r.add(Finding{
+			Level: Warning, Subject: "options", Text: "PoolSize 1: a call that hangs delays all others", Advice: "set PoolSize to 2 or more",
+		})
+	}
+	if c.Timeout > 0 && !o.contextTimeout {
+		r.add(Finding{
+			Level: Warning, Subject: "options",
+			Text: fmt.Sprintf("ContextTimeoutEnabled is not set: while a server hangs, the commands of decisions "+
+				"outlast the timeout of %v and hold connections for %v", c.Timeout, o.read),
+			Advice: "set ContextTimeoutEnabled in the options of the client",
+		})
+	}
+	if o.readOnly {
+		r.add(Finding{
+			Level: Warning, Subject: "options", Text: "ReadOnly is set: calls that read outside of scripts may see the past of a replica",
+			Advice: "use a client without ReadOnly, RouteByLatency and RouteRandomly",
+		})
+	}
+}
+
+// hang says how long a call takes while a server hangs.
+func (c *Client) hang(longest time.Duration) string {
+	if c.Timeout > 0 {
+		return fmt.Sprintf("a decision takes at most %v", c.Timeout)
+	}
+	return fmt.Sprintf("a call without a deadline fails after up to %v", longest.Round(100*time.Millisecond))
+}

@@ -1,0 +1,85 @@
+package check
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// parseInfo reads the reply of INFO.
+func parseInfo(text string) map[string]string {
+	facts := map[string]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			facts[key] = value
+		}
+	}
+	return facts
+}
+
+// judgeInfo tells what INFO says about memory, persistence and replicas. No client needs INFO, so its absence is
+// no fault.
+func (n *node) judgeInfo(info map[string]string, err error) {
+	switch judge(err) {
+	case unreachable:
+		n.unreachable(err)
+		return
+	case noCommand:
+		for _, subject := range []string{"memory", "persistence"} {
+			n.found(Finding{
+				Level: Unknown, Subject: subject, Text: "not known: needs the right +info, which the client does not need",
+			})
+		}
+		return
+	}
+	n.judgeMemory(info)
+	n.judgePersistence(info)
+	if n.client.topology() == "sentinel" && info["connected_slaves"] == "0" {
+		n.found(Finding{
+			Level: Warning, Subject: "topology", Text: "the primary has no replica, so that a failover is not possible",
+			Advice: "look at the replicas",
+		})
+	}
+	n.runID = info["run_id"]
+	if n.server.Version == "" && info["redis_version"] != "" {
+		n.server.Name, n.server.Version = "redis", info["redis_version"]
+	}
+}
+
+func (n *node) judgeMemory(info map[string]string) {
+	policy, limit := info["maxmemory_policy"], info["maxmemory"]
+	used, _ := strconv.ParseFloat(info["used_memory"], 64)
+	most, _ := strconv.ParseFloat(limit, 64)
+	switch {
+	case policy == "" || limit == "":
+		n.found(Finding{Level: Unknown, Subject: "memory", Text: "the server does not tell its eviction policy"})
+	case most > 0 && policy != "noeviction":
+		n.found(Finding{
+			Level: Warning, Subject: "memory",
+			Text: fmt.Sprintf("maxmemory-policy %s may evict %s when memory is short, as their keys "+
+				"are like any others and expire", policy, n.client.Keeps),
+			Advice: "CONFIG SET maxmemory-policy noeviction, or a server of its own for " + n.client.Keeps,
+		})
+	case most > 0 && used > 0.9*most:
+		n.found(Finding{
+			Level: Warning, Subject: "memory", Text: fmt.Sprintf("%.0f %% of maxmemory are used: soon the server refuses writes", 100*used/most),
+			Advice: remedies["OOM"],
+		})
+	case most > 0:
+		n.found(Finding{Level: OK, Subject: "memory", Text: "maxmemory-policy noeviction: no key is evicted"})
+	default:
+		n.found(Finding{Level: OK, Subject: "memory", Text: "no maxmemory: no key is evicted"})
+	}
+}
+
+func (n *node) judgePersistence(info map[string]string) {
+	text := "no append-only file: a server that restarts alone has lost the latest " + n.client.Keeps
+	switch info["aof_enabled"] {
+	case "":
+		n.found(Finding{Level: Unknown, Subject: "persistence", Text: "the server does not tell how it persists"})
+		return
+	case "1":
+		text = "append-only file: a server that restarts alone keeps " + n.client.Keeps + ", up to a second of writes"
+	}
+	n.found(Finding{Level: OK, Subject: "persistence", Text: text})
+}

@@ -1,0 +1,214 @@
+package check_test
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/check"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+// requireFinding requires a finding of the level about the subject whose text contains part.
+func requireFinding(t *testing.T, r *check.Report, level check.Level, subject, part string) {
+	t.Helper()
+	require.True(t, slices.ContainsFunc(r.Findings, func(f check.Finding) bool {
+		return f.Level == level && f.Subject == subject && strings.Contains(f.Text, part)
+	}), "%s %s %q in\n%v", level, subject, part, r)
+	require.Equal(t, r.Err() != nil, r.Level() == check.Failure)
+}
+
+// A server that cannot serve locks is a failure, and the answer of the server is in the error.
+func TestRun_ServersThatCannotServe(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		args          []string
+		config        []string
+		subject, text string
+	}{
+		"a replica":               {args: []string{"--replicaof", "127.0.0.1", "1"}, subject: "writable", text: "a replica"},
+		"short of memory":         {config: []string{"maxmemory", "1"}, subject: "writable", text: "OOM"},
+		"without enough replicas": {config: []string{"min-replicas-to-write", "1"}, subject: "writable", text: "NOREPLICAS"},
+		"with a password":         {config: []string{"requirepass", "secret"}, subject: "reachable", text: "NOAUTH"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, c.args...)
+			if c.config != nil {
+				require.NoError(t, server.Client(t).ConfigSet(t.Context(), c.config[0], c.config[1]).Err())
+			}
+			r := check.Run(t.Context(), newClient(server.Client(t)))
+			requireFinding(t, r, check.Failure, c.subject, c.text)
+			require.Regexp(t, `^check: check: [^\n]*$`, r.Err().Error())
+		})
+	}
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	requireFinding(t, check.Run(t.Context(), newClient(rdb)), check.OK, "writable", "takes writes")
+	server.Kill()
+	r := check.Run(t.Context(), newClient(rdb))
+	requireFinding(t, r, check.Failure, "reachable", "refused")
+	require.Len(t, r.Servers, 1)
+}
+
+// A server that refuses the user, or an option of the connection, is told from one that is down.
+func TestRun_UsersThatCannotConnect(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	wrong := func(o *redis.Options) { o.Username, o.Password = "unknown", "wrong" }
+	r := check.Run(t.Context(), newClient(server.Client(t, wrong)))
+	requireFinding(t, r, check.Failure, "reachable", "WRONGPASS")
+	db := func(o *redis.Options) { o.DB = 1 }
+	r = check.Run(t.Context(), newClient(server.Client(t, server.User(t, "app", "~*", "&*", "+@all", "-select"), db)))
+	requireFinding(t, r, check.Failure, "reachable", "connections are refused")
+	require.Equal(t, []string{"+select"}, r.Missing())
+}
+
+// Writes are refused also where the user may not use the key of the check: those on the keys of objects tell.
+func TestRun_FindsOutAboutWritesOnTheKeysOfObjects(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	require.NoError(t, admin.HSet(t.Context(), "app:a", "holder", 1).Err())
+	user := server.Client(t, server.User(t, "app", "~app:a", "&*", "+@all"))
+	needs := check.Needs{For: "it", Commands: []string{"set"}, Keys: []string{"app:a"}}
+	r := check.Run(t.Context(), newClient(user, needs))
+	requireFinding(t, r, check.OK, "writable", "takes writes")
+	require.Equal(t, "1", admin.HGet(t.Context(), "app:a", "holder").Val())
+	require.NoError(t, admin.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	r = check.Run(t.Context(), newClient(user, needs))
+	requireFinding(t, r, check.Failure, "writable", "NOREPLICAS")
+	needs.Keys = nil
+	r = check.Run(t.Context(), newClient(user, needs))
+	requireFinding(t, r, check.Unknown, "writable", "not known")
+}
+
+// A server that hangs is told when the context ends.
+func TestRun_ServerThatHangs(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	server.Pause()
+	defer server.Resume()
+	r := check.Run(redistest.Within(t, 300*time.Millisecond), newClient(rdb))
+	requireFinding(t, r, check.Failure, "reachable", "no answer")
+}
+
+func TestRun_Eviction(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	for _, c := range []struct {
+		limit, policy string
+		level         check.Level
+		text          string
+	}{
+		{"0", "allkeys-lru", check.OK, "no maxmemory"},
+		{"1gb", "noeviction", check.OK, "no key is evicted"},
+		{"1gb", "allkeys-lfu", check.Warning, "allkeys-lfu may evict locks"},
+		{"1gb", "volatile-ttl", check.Warning, "volatile-ttl may evict locks"},
+		{"900kb", "noeviction", check.Warning, "of maxmemory are used"},
+	} {
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", c.limit).Err())
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", c.policy).Err())
+		requireFinding(t, check.Run(t.Context(), newClient(rdb)), c.level, "memory", c.text)
+	}
+}
+
+func TestRun_Options(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t, func(o *redis.Options) {
+		o.ReadTimeout, o.DialTimeout, o.PoolTimeout, o.PoolSize = 11*time.Second, 12*time.Second, 9*time.Second, 1
+	})
+	r := check.Run(t.Context(), newClient(rdb))
+	require.NoError(t, r.Err())
+	requireFinding(t, r, check.Warning, "options", "ReadTimeout 11s is more than a third of the lease of 30s")
+	requireFinding(t, r, check.Warning, "options", "DialTimeout 12s")
+	requireFinding(t, r, check.Warning, "options", "PoolSize 1")
+	require.NotContains(t, r.String(), "PoolTimeout 9s is more")
+	r = check.Run(t.Context(), newClient(server.Client(t)))
+	require.Equal(t, check.Unknown, r.Level(), "the defaults are fine: %v", r)
+}
+
+type anyClient redis.UniversalClient
+
+// What fits only another client is told, with the client that fits.
+func TestRun_ClientsThatDoNotFit(t *testing.T) {
+	t.Parallel()
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{redistest.Start(t).Addr()}})
+	defer cluster.Close()
+	requireFinding(t, check.Run(t.Context(), newClient(cluster)), check.Failure, "topology", "not part of a cluster")
+	node := redistest.Start(t, "--cluster-enabled", "yes")
+	r := check.Run(t.Context(), newClient(node.Client(t)))
+	requireFinding(t, r, check.Failure, "topology", "the client is for one server")
+	requireFinding(t, r, check.Failure, "writable", "CLUSTERDOWN")
+	half := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{node.Addr()}})
+	defer half.Close()
+	require.NoError(t, node.Client(t).ClusterAddSlotsRange(t.Context(), 0, 9999).Err())
+	requireFinding(t, check.Run(t.Context(), newClient(half)), check.Failure, "topology", "6384 of 16384 slots have no master")
+	r = check.Run(t.Context(), newClient(struct{ anyClient }{cluster}))
+	requireFinding(t, r, check.Unknown, "topology", "not known")
+}
+
+// A majority suffices for a quorum, of servers that are not the same.
+func TestMajority(t *testing.T) {
+	t.Parallel()
+	var servers []*redistest.Server
+	var reports []*check.Report
+	for range 3 {
+		servers = append(servers, redistest.Start(t))
+	}
+	run := func(n ...int) *check.Report {
+		reports = nil
+		for _, i := range n {
+			reports = append(reports, check.Run(t.Context(), newClient(servers[i].Client(t))))
+		}
+		return check.Majority(reports)
+	}
+	r := run(0, 1, 2)
+	require.NoError(t, r.Err())
+	require.Len(t, r.Servers, 3)
+	require.Equal(t, "quorum", r.Topology)
+	requireFinding(t, run(0, 1, 1), check.Failure, "topology", "are the same server")
+	servers[1].Kill()
+	r = run(0, 1, 2)
+	require.NoError(t, r.Err())
+	requireFinding(t, r, check.Warning, "reachable", "2 of 3 can work")
+	servers[2].Kill()
+	r = run(0, 1, 2)
+	requireFinding(t, r, check.Failure, "reachable", "no answer")
+	require.NotContains(t, r.String(), "suffice")
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	r := check.Run(t.Context(), newClient(server.Client(t, server.User(t, "app", "~*", "&*", "+@all", "-pexpire", "-wait"))))
+	require.EqualError(t, r.Err(), "check: check: user app may not run PEXPIRE, WAIT: everything will fail")
+	require.Equal(t, []string{"+pexpire", "+wait"}, r.Missing())
+	lines := strings.Split(r.String(), "\n")
+	require.Equal(t, "check, user app, single", lines[0])
+	require.Equal(t, "  "+server.Addr()+"  "+r.Servers[0].Name+" "+r.Servers[0].Version+", standalone, master", lines[1])
+	require.Equal(t, "failure  commands     user app may not run PEXPIRE, WAIT: everything will fail", lines[2])
+	require.Equal(t, strings.Repeat(" ", 22)+"-> ACL SETUSER app +pexpire +wait", lines[3])
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	var back check.Report
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, r.String(), back.String())
+	require.Equal(t, check.Failure, back.Level())
+	empty, err := json.Marshal(&check.Report{})
+	require.NoError(t, err)
+	require.NotContains(t, string(empty), "null")
+	var unwrapped interface{ Unwrap() []error }
+	require.True(t, errors.As(r.Err(), &unwrapped))
+	require.True(t, redis.HasErrorPrefix(unwrapped.Unwrap()[0], "NOPERM"))
+	require.NoError(t, (&check.Report{Findings: []check.Finding{{Level: check.Warning}}}).Err())
+}

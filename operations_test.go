@@ -1,0 +1,162 @@
+package cogwheel_test
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// documented returns the keys and channels of docs/operations.md by object, channels with "&" before them.
+func documented(t *testing.T) map[string][]string {
+	t.Helper()
+	_, text, _ := strings.Cut(read(t, "docs/operations.md"), "## Keys and channels")
+	text, _, _ = strings.Cut(text, "\n## ")
+	rows := regexp.MustCompile("(?m)^\\| (`\\w+`[^|]*) \\| (channel )?`([^`]+)`").FindAllStringSubmatch(text, -1)
+	all := map[string][]string{}
+	for _, row := range rows {
+		key := row[3]
+		if row[2] != "" {
+			key = "&" + key
+		}
+		object := strings.ReplaceAll(row[1], "`", "")
+		all[object] = append(all[object], key)
+	}
+	for _, keys := range all {
+		slices.Sort(keys)
+	}
+	return all
+}
+
+var placeholders = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+(:write)?`), "HOLD"},
+	{regexp.MustCompile(`:call:\d+:`), ":call:N:"},
+	{regexp.MustCompile(`[0-9a-f]{32}`), "PROCESS"},
+}
+
+// named returns a key or channel with placeholders for what is not its name.
+func named(key string) string {
+	for _, p := range placeholders {
+		key = p.pattern.ReplaceAllString(key, p.with)
+	}
+	return key
+}
+
+// needed returns the keys and channels among the rights that Check asks for.
+func needed(t *testing.T, r *redislock.Report, err error) (keys []string) {
+	t.Helper()
+	require.NoError(t, err)
+	for _, right := range r.Rights {
+		if key, isKey := strings.CutPrefix(right, "~"); isKey {
+			keys = append(keys, named(key))
+		} else if right[0] == '&' {
+			keys = append(keys, named(right))
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// The keys and channels of docs/operations.md are those that the packages use.
+func TestOperations_KeysAndChannels(t *testing.T) {
+	t.Parallel()
+	l, ctx := newLibrary(t), t.Context()
+	const name = "NAME"
+	locks := func(of redislock.Checkable) []string {
+		r, err := l.locks.Check(ctx, of)
+		return needed(t, r, err)
+	}
+	semaphores := func(of semaphore.Checkable) []string {
+		r, err := l.semaphores.Check(ctx, of)
+		return needed(t, r, err)
+	}
+	r, err := l.limits.Check(ctx, l.limits.Limiter(name))
+	used := map[string][]string{
+		"Mutex":      locks(l.locks.Mutex(name, redislock.WithFencing())),
+		"FairMutex":  locks(l.locks.FairMutex(name, redislock.WithFencing())),
+		"RWMutex":    locks(l.locks.RWMutex(name, redislock.WithFencing())),
+		"Leased":     semaphores(l.semaphores.Leased(name)),
+		"FairLeased": semaphores(l.semaphores.FairLeased(name)),
+		"Semaphore":  semaphores(l.semaphores.Semaphore(name)),
+		"Limiter":    needed(t, r, err),
+		"Keyed":      {l.limits.Keyed("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
+		"Keyed, fixed windows": {
+			l.limits.Keyed("PREFIX", ratelimit.PerSecond(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).RedisKey("KEY"),
+		},
+	}
+	require.Equal(t, used, documented(t))
+}
+
+// What stands in Redis while each object is in use is documented.
+func TestOperations_NoOtherKeys(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	ctx, w := redistest.Within(t, redistest.Patience), redistest.Wheel(t)
+	locks, err := redislock.New(rdb, redislock.WithWheel(w), redislock.WithLockDefaults(redislock.WithFencing()))
+	require.NoError(t, err)
+	redistest.CloseWith(t, locks.Close)
+	semaphores, err := semaphore.New(rdb, semaphore.WithWheel(w))
+	require.NoError(t, err)
+	redistest.CloseWith(t, semaphores.Close)
+	limits, err := ratelimit.New(rdb, ratelimit.WithWheel(w))
+	require.NoError(t, err)
+	redistest.CloseWith(t, limits.Close)
+
+	var all []string
+	for _, keys := range documented(t) {
+		all = append(all, keys...)
+	}
+	inUse := func(object string, use func() error) {
+		require.NoError(t, rdb.FlushAll(ctx).Err())
+		require.NoError(t, use(), object)
+		keys, err := rdb.Keys(ctx, "*").Result()
+		require.NoError(t, err)
+		require.NotEmpty(t, keys, object)
+		for _, key := range keys {
+			require.Contains(t, all, named(key), object)
+		}
+	}
+	inUse("Mutex", func() error { return second(locks.Mutex("NAME").TryLock(ctx)) })
+	inUse("RWMutex", func() error { return second(locks.RWMutex("NAME").TryRLock(ctx)) })
+	inUse("RWMutex", func() error { return second(locks.RWMutex("NAME").TryLock(ctx)) })
+	inUse("FairMutex", func() error {
+		err := second(locks.FairMutex("NAME").TryLock(ctx))
+		locks.FairMutex("NAME").LockFunc(ctx, func(*redislock.Lock, error) {})
+		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "cogwheel_lock_alive:{NAME}").Val() == 1 })
+		return err
+	})
+	inUse("Leased", func() error {
+		s := semaphores.Leased("NAME")
+		return errors.Join(second(s.TrySetPermits(ctx, 1)), second(s.Acquire(ctx, 1)))
+	})
+	inUse("FairLeased", func() error {
+		s := semaphores.FairLeased("NAME")
+		err := errors.Join(second(s.TrySetPermits(ctx, 1)), second(s.Acquire(ctx, 1)))
+		s.AcquireFunc(ctx, 1, func(*semaphore.Grant, error) {})
+		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:fair:needs").Val() == 1 })
+		return err
+	})
+	inUse("Semaphore", func() error {
+		s := semaphores.Semaphore("NAME")
+		return errors.Join(second(s.TrySetPermits(ctx, 1)), s.Acquire(ctx, 1), s.Release(ctx, 1))
+	})
+	inUse("Limiter", func() error {
+		l := limits.Limiter("NAME")
+		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.Overall), second(l.Allow(ctx)))
+	})
+	inUse("Keyed", func() error {
+		window := limits.Keyed("PREFIX", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+		return errors.Join(second(limits.Keyed("PREFIX", ratelimit.PerHour(1)).Allow(ctx, "KEY")), second(window.Allow(ctx, "KEY")))
+	})
+}

@@ -1,0 +1,102 @@
+package semaphore
+
+import (
+	"context"
+
+	"github.com/cogwheel-go/cogwheel/internal/check"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst first. Err,
+// Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all packages of the library.
+type Report = check.Report
+
+// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or kept later, or
+// "failure" where calls fail. It is the same type in all packages of the library.
+type Finding = check.Finding
+
+// Checkable is a semaphore whose rights Check can look at: a *Semaphore or *Leased.
+type Checkable interface {
+	Err() error
+	needs() []check.Needs
+}
+
+// Check asks the servers whether the Client can work with them: whether they answer, their versions, whether the
+// user may run each command, whether they take writes, whether all slots of a cluster are served, and which timeouts,
+// eviction policy and persistence weaken or slow the semaphores. With semaphores, it looks at what these need, their
+// keys and channels included. Without, it looks at the commands of all kinds, and not at keys and channels.
+//
+// Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell more. It
+// changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of the first
+// semaphore. It uses connections of its own, made from the options of the client.
+//
+// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers. If ctx ends,
+// it matches the error of ctx too, and the Report says what was found until then. An argument that is refused, or a
+// Client that is closed, returns an error and no Report. Check blocks for a few round trips, at most until a quarter of a
+// second after ctx has ended. It is safe for concurrent use.
+func (c *Client) Check(ctx context.Context, semaphores ...Checkable) (*Report, error) {
+	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, semaphores, func() *Report {
+		return check.Run(ctx, c.checked(semaphores))
+	})
+}
+
+// checked says what is checked. It may have to ask a cluster for its kind of channels.
+func (c *Client) checked(semaphores []Checkable) *check.Client {
+	c.channels.Decide()
+	lease := DefaultLease
+	var needs []check.Needs
+	for _, s := range semaphores {
+		needs = append(needs, s.needs()...)
+		if l, ok := s.(*Leased); ok {
+			lease = min(lease, l.config.lease)
+		}
+	}
+	if len(semaphores) == 0 {
+		const name = "cogwheel_check"
+		for _, s := range []Checkable{c.Semaphore(name), c.Leased(name), c.FairLeased(name)} {
+			needs = append(needs, s.needs()...)
+		}
+		for i := range needs {
+			needs[i].Keys, needs[i].Channels = nil, nil
+		}
+	}
+	return &check.Client{
+		Package: "semaphore", Base: c.base, Needs: needs, Channel: scripts.SemChannel, Keeps: "permits", Lease: lease,
+		Sharded: c.channels.Verb() == "SPUBLISH", Detects: c.channels.Detects(),
+	}
+}
+
+func (s *Semaphore) needs() []check.Needs {
+	c := s.client
+	return []check.Needs{
+		{
+			For:     "Semaphore",
+			Scripts: []*scripts.Script{scripts.SemAcquire, scripts.SemRelease, scripts.SemEdit}, Commands: []string{"get"},
+			Keys: []string{
+				s.name, c.sequenceKey(s.name, acquiringCalls), c.sequenceKey(s.name, releasingCalls), c.recordKey(s.name),
+				keysOf(s.name, true).permits,
+			},
+		},
+		check.Listening(scripts.SemChannel(s.name)),
+	}
+}
+
+func (l *Leased) needs() []check.Needs {
+	k := l.keys
+	own := check.Needs{
+		For: "Leased", Scripts: []*scripts.Script{
+			scripts.PermitAcquire, scripts.PermitRelease, scripts.PermitRenew,
+			scripts.PermitEdit, scripts.PermitState, scripts.PermitList,
+		},
+		Keys: []string{k.permits, k.leases, k.fence, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits},
+	}
+	channel := k.channel
+	if l.fair {
+		own.For, own.Scripts[0] = "FairLeased", scripts.FairStep
+		for _, part := range []string{"queue", "alive", "needs"} {
+			own.Keys = append(own.Keys, fairKey(l.name, part))
+		}
+		channel = l.client.fairChannel(l.name)
+	}
+	return []check.Needs{own, check.Listening(channel)}
+}

@@ -1,0 +1,102 @@
+package semaphore_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+func TestLeased_State(t *testing.T) {
+	t.Parallel()
+	for kind, open := range map[string]func(*semaphore.Client, string, ...semaphore.LeasedOption) *semaphore.Leased{
+		"Leased":     (*semaphore.Client).Leased,
+		"FairLeased": (*semaphore.Client).FairLeased,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			c, rdb, name := newSharedClient(t)
+			ctx, leases := t.Context(), scripts.SuffixName(name, "timeout")
+			if kind == "FairLeased" {
+				leases = scripts.SuffixName(name, "fair:leases")
+			}
+			s := open(c, name, semaphore.WithLease(time.Hour), semaphore.WithoutRenewal())
+			state, err := s.State(ctx)
+			require.NoError(t, err)
+			require.Equal(t, semaphore.LeasedState{}, state)
+
+			set, err := s.TrySetPermits(ctx, 5)
+			require.NoError(t, err)
+			require.True(t, set)
+			grant, err := s.Acquire(ctx, 2)
+			require.NoError(t, err)
+			state, err = s.State(ctx)
+			require.NoError(t, err)
+			require.ElementsMatch(t, grant.IDs(), []string{state.Permits[0].ID, state.Permits[1].ID})
+			require.InDelta(t, time.Hour, state.Permits[0].Lease, float64(time.Minute))
+			require.Equal(t, semaphore.LeasedState{
+				IsSet: true, Free: 3, Held: 2, Permits: state.Permits, Token: grant.Token(),
+			}, state)
+
+			// A permit whose lease has ended, and one of Redisson's that never ends.
+			require.NoError(t, rdb.Do(ctx, "ZADD", leases, 1, strings.Repeat("a", 16), 922337203685477, strings.Repeat("b", 16)).Err())
+			before := rdb.Dump(ctx, leases).Val()
+			state, err = s.State(ctx)
+			require.NoError(t, err)
+			require.EqualValues(t, 4, state.Free)
+			require.EqualValues(t, 3, state.Held)
+			require.Equal(t, semaphore.Permit{ID: strings.Repeat("62", 16), Lease: semaphore.Forever}, state.Permits[2])
+			require.Equal(t, before, rdb.Dump(ctx, leases).Val(), "nothing is reclaimed")
+			require.NoError(t, rdb.ZRem(ctx, leases, strings.Repeat("a", 16), strings.Repeat("b", 16)).Err())
+			require.NoError(t, grant.Release(ctx))
+		})
+	}
+}
+
+func TestLeased_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := newSharedClient(t)
+	s := c.FairLeased(name)
+	require.NoError(t, s.SetPermits(t.Context(), 1))
+	grant, err := s.Acquire(t.Context(), 1)
+	require.NoError(t, err)
+	for range 2 {
+		s.AcquireFunc(t.Context(), 1, func(*semaphore.Grant, error) {})
+	}
+	poll(t, func() bool {
+		state, err := s.State(t.Context())
+		require.NoError(t, err)
+		return state.Waiting == 2
+	})
+	require.NoError(t, grant.Release(t.Context()))
+
+	many := c.Leased(name + ":many")
+	for i := range 1200 {
+		score := float64(time.Now().Add(time.Hour).UnixMilli() + int64(i))
+		require.NoError(t, rdb.Do(t.Context(), "ZADD", scripts.SuffixName(many.Name(), "timeout"), score, fmt.Sprintf("%016d", i)).Err())
+	}
+	state, err := many.State(t.Context())
+	require.NoError(t, err)
+	require.False(t, state.IsSet)
+	require.Zero(t, state.Free)
+	require.EqualValues(t, 1200, state.Held)
+	require.Len(t, state.Permits, 1000)
+	require.Less(t, state.Permits[0].Lease, state.Permits[999].Lease)
+}
+
+func TestLeased_StateRefuses(t *testing.T) {
+	t.Parallel()
+	c, rdb, name := newSharedClient(t)
+	_, err := c.Leased("{}").State(t.Context())
+	require.ErrorIs(t, err, semaphore.ErrInvalid)
+	_, err = c.Leased(name).State(nil) //nolint:staticcheck // a nil context is refused
+	require.ErrorIs(t, err, semaphore.ErrInvalid)
+	require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
+	_, err = c.Leased(name).State(t.Context())
+	require.ErrorIs(t, err, semaphore.ErrWrongKind)
+}
