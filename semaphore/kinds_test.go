@@ -170,3 +170,11 @@ func (k leasedKind) leasesKey(name string) string {
 	}
 	return leasesKey(name)
 }
+
+// permitsKey returns the key in which Redis keeps the number of free permits.
+func (k leasedKind) permitsKey(name string) string {
+	if k.name == "fair" {
+		return scripts.SuffixName(name, "fair:permits")
+	}
+	return name
+}

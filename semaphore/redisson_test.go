@@ -65,7 +65,7 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 		t.Parallel()
 		cluster := redistest.StartCluster(t)
 		connect := func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }
-		run(t, deployment{connect: connect, sharded: true})
+		run(t, deployment{connect: connect, sharded: redistest.HasShardedChannels(t)})
 		t.Run("that publishes to every node", func(t *testing.T) {
 			opts := []semaphore.Option{semaphore.WithShardedChannels(false)}
 			run(t, deployment{connect: connect, opts: opts}, "both sides at work")

@@ -69,6 +69,7 @@ var texts = []struct {
 }{
 	{"max number of clients", Unavailable},
 	{"attempted to access a non local key", Unavailable},   // a slot is on the move
+	{"while the cluster is down", Unavailable},             // a command of a script
 	{"the user executing the script can't", Misconfigured}, // NOPERM of a command inside a script, from Redis 7 on
 	{"unknown redis command", Misconfigured},
 	{"unknown command", Misconfigured},
