@@ -33,7 +33,12 @@ type library struct {
 
 func newLibrary(t *testing.T) *library {
 	t.Helper()
-	l := &library{rdb: redistest.Shared(t).Client(t), wheel: redistest.Wheel(t), name: redistest.Name(t)}
+	return newLibraryOn(t, redistest.Shared(t).Client(t))
+}
+
+func newLibraryOn(t *testing.T, rdb *redis.Client) *library {
+	t.Helper()
+	l := &library{rdb: rdb, wheel: redistest.Wheel(t), name: redistest.Name(t)}
 	var err error
 	l.locks, err = redislock.New(l.rdb, redislock.WithWheel(l.wheel))
 	require.NoError(t, err)

@@ -99,6 +99,28 @@ func TestSemAcquire(t *testing.T) {
 		require.Equal(t, []int64{1, 1, 0}, s.acquire(10, 9, 5))
 	})
 
+	t.Run("gives back nothing to permits that were set after the call that took some", func(t *testing.T) {
+		t.Parallel()
+		s := newSem(t)
+		set := func(record string, n int) {
+			keys := []string{s.name, s.part(record), s.part("fair:permits"), s.part("origin")}
+			require.EqualValues(t, 1, s.one(scripts.SemEdit, keys, "set", n, 0, "PUBLISH", "c", 60_000, 0, 60_000))
+		}
+		acquire := func(seq int) []int64 {
+			keys := []string{s.name, s.part("acquiring"), s.part("origin")}
+			return s.run(scripts.SemAcquire, keys, seq, 6, 60_000, "PUBLISH", "c", 0)
+		}
+		set("1", 5)
+		require.Equal(t, []int64{1, 1, 1}, s.acquire(7, 6, 4))
+		require.Equal(t, []int64{0, 1, 5}, acquire(8), "nothing was set since")
+		require.Equal(t, []int64{1, 1, 1}, s.acquire(9, 8, 4))
+		s.rdb.PExpire(t.Context(), s.part("acquiring"), 50*time.Second) // ten seconds pass
+		s.rdb.Del(t.Context(), s.name)
+		set("2", 3)
+		require.Equal(t, []int64{0, 1, 3}, acquire(10))
+		require.Equal(t, "3", s.free())
+	})
+
 	t.Run("takes nothing more when a copy comes after permits have been added", func(t *testing.T) {
 		t.Parallel()
 		s := newSem(t)
