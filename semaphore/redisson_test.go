@@ -78,6 +78,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 		s := d.newClient(t).Semaphore(redistest.Name(t))
 		mustSetPermits(t, s, 1)
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
+		awaitListeners(t, d.connect(t), s.Name(), 1)
 		require.NoError(t, s.Release(t.Context(), 1))
 		ok, err := s.TryAcquire(t.Context(), 1)
 		require.NoError(t, err)
