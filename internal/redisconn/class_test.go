@@ -54,6 +54,7 @@ func TestClassify(t *testing.T) {
 			answer("NOPERM this user has no permissions to run the 'evalsha' command"),
 			answer("ERR The user executing the script can't run this command or subcommand script: c6a3, on @user_script:1."),
 			answer("ERR The user executing the script can't access at least one of the keys mentioned in the command arguments"),
+			answer("ERR ACL failure in script: User u has no permissions to run the 'set' command script: c6a3, on @user_script:1."),
 			answer("ERR Error running script (call to f_c6a3): @user_script: 1: NOPERM this user has no permissions"),
 			answer("ERR unknown command 'EVALSHA', with args beginning with: "),
 			answer("ERR Unknown Redis command called from script script: 9325"),
