@@ -37,7 +37,9 @@ func (c *Client) fairStep(
 	scriptKeys := []string{
 		k.permits, k.leases, fairKey(name, "queue"), fairKey(name, "alive"), fairKey(name, "needs"), k.fence,
 	}
-	args := []any{publishVerb, k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner, fenceMillis, c.idleMillis, len(leaving)}
+	args := []any{
+		publishVerb, k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner, fenceMillis, c.idleMillis, len(leaving),
+	}
 	args = appendIDs(args, leaving)
 	for _, w := range batch {
 		waits := 1

@@ -139,7 +139,7 @@ func forEachLeasedKind(t *testing.T, f func(t *testing.T, leased leasedKind)) {
 }
 
 // awaitWaiting returns when n clients are subscribed to the channels of the semaphore.
-func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string, n int) { //nolint:unparam // says how many
+func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string, n int) {
 	t.Helper()
 	poll(t, func() bool {
 		channels, err := rdb.PubSubChannels(t.Context(), k.channel(name)).Result()

@@ -170,7 +170,8 @@ func newConfig(opts []Option) (config, error) {
 	c := config{logger: slog.Default(), poll: DefaultPoll}
 	err := applyAll(&c, opts, Option.apply)
 	if least := fairLiveness(c.poll); err == nil && c.idle != 0 && c.idle < least {
-		err = argument.Error("WithIdleExpiry", c.idle, fmt.Sprintf("must be %v (three polls and a second) to 8760h", least))
+		reason := fmt.Sprintf("must be %v (three polls and a second) to 8760h", least)
+		err = argument.Error("WithIdleExpiry", c.idle, reason)
 	}
 	if c.wheel == nil && err == nil {
 		c.wheel = wheel.Default()

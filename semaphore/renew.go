@@ -44,7 +44,8 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		if !known {
 			at = len(renewals)
 			callOf[l.Key] = at
-			renewals = append(renewals, scripts.PermitRenew.Call(b.client.renewalKeys(l.Key, b.fair), "GT", b.client.idleMillis))
+			keys := b.client.renewalKeys(l.Key, b.fair)
+			renewals = append(renewals, scripts.PermitRenew.Call(keys, "GT", b.client.idleMillis))
 			members = append(members, nil)
 		}
 		args := append(renewals[at].Args, redisconn.Millis(l.TTL), len(l.ID)/idLen)

@@ -35,8 +35,8 @@ var findBinary = sync.OnceValues(func() (binary, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return binary{}, fmt.Errorf("redistest: no server: %w: install Redis 6.2 or later (Debian: apt-get install "+
-			"redis-server redis-sentinel; macOS: brew install redis), or set %s to the path of a server", err, serverEnv)
+		return binary{}, fmt.Errorf("redistest: no server: %w: install Redis 6.2 or later (Debian: apt-get "+
+			"install redis-server redis-sentinel; macOS: brew install redis), or set %s to its path", err, serverEnv)
 	}
 	said, err := exec.Command(path, "--version").Output()
 	if err != nil {
