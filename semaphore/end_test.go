@@ -52,9 +52,9 @@ func TestDelete(t *testing.T) {
 			case "counting":
 				require.NoError(t, holder.Semaphore(name).Acquire(t.Context(), 1))
 			case "leased":
-				grant = mustAcquire(t, holder.Leased(name, semaphore.WithLease(time.Second)), 1)
+				grant = mustAcquire(t, holder.Leased(name, semaphore.WithLease(6*time.Second)), 1)
 			default:
-				grant = mustAcquire(t, holder.FairLeased(name, semaphore.WithLease(time.Second)), 1)
+				grant = mustAcquire(t, holder.FairLeased(name, semaphore.WithLease(6*time.Second)), 1)
 			}
 			waiters := []*asyncCall{}
 			for _, c := range []*semaphore.Client{waiting, deleting} {
@@ -174,7 +174,7 @@ func TestIdleExpiry_RenewalsAreUses(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 		c := newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour))
-		l := leased.newLeased(c, name, semaphore.WithLease(300*time.Millisecond))
+		l := leased.newLeased(c, name, semaphore.WithLease(3*time.Second))
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		require.NoError(t, rdb.PExpire(t.Context(), leased.permitsKey(name), 10*time.Minute).Err())
@@ -245,12 +245,12 @@ func TestIdleExpiry_TheSemaphoreIsGone(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-			c := newClient(t, rdb, semaphore.WithPoll(50*time.Millisecond), semaphore.WithIdleExpiry(1200*time.Millisecond))
+			c := newClient(t, rdb, semaphore.WithPoll(50*time.Millisecond), semaphore.WithIdleExpiry(3*time.Second))
 			s := k.newSemaphore(c, name)
 			s.setPermits(t, 1)
 			release, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
-			require.NoError(t, newWheel(t).Sleep(t.Context(), 1500*time.Millisecond))
+			require.NoError(t, newWheel(t).Sleep(t.Context(), 3300*time.Millisecond))
 			require.NoError(t, release(t.Context()))
 			require.EqualValues(t, 1, available(t, s), "a permit was held for longer than the idle expiry")
 			poll(t, func() bool { return len(keysOf(t, rdb, name)) == 0 })
