@@ -38,7 +38,8 @@ func (c *Client) fairStep(
 		k.permits, k.leases, fairKey(name, "queue"), fairKey(name, "alive"), fairKey(name, "needs"), k.fence,
 	}
 	args := []any{
-		publishVerb, k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner, fenceMillis, c.idleMillis, len(leaving),
+		publishVerb, k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner,
+		fenceMillis, c.idleMillis, len(leaving),
 	}
 	args = appendIDs(args, leaving)
 	for _, w := range batch {
