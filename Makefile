@@ -23,7 +23,8 @@ endef
 
 .PHONY: test quick test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
-## test: vet and the whole suite with the race detector, against real redis-server processes of its own.
+## test: vet and the whole suite with the race detector, against real redis-server processes of its own. REDIS_SERVER=path
+## runs that redis-server or valkey-server, of version 6.2 or later, instead of the one on PATH.
 test: redis race
 	$(call each, go vet ./...)
 	@$(NOTHING_LEFT) $(MAKE) --no-print-directory suite

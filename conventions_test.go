@@ -33,7 +33,12 @@ type library struct {
 
 func newLibrary(t *testing.T) *library {
 	t.Helper()
-	l := &library{rdb: redistest.Shared(t).Client(t), wheel: redistest.Wheel(t), name: redistest.Name(t)}
+	return newLibraryOn(t, redistest.Shared(t).Client(t))
+}
+
+func newLibraryOn(t *testing.T, rdb *redis.Client) *library {
+	t.Helper()
+	l := &library{rdb: rdb, wheel: redistest.Wheel(t), name: redistest.Name(t)}
 	var err error
 	l.locks, err = redislock.New(l.rdb, redislock.WithWheel(l.wheel))
 	require.NoError(t, err)
@@ -85,6 +90,7 @@ func TestConventions(t *testing.T) {
 		"a second release is ErrNotHeld":                    secondRelease,
 		"cancel ends a Func with context.Canceled":          cancelledFuncs,
 		"Err reports a bad name before the first call":      errBeforeTheFirstCall,
+		"Delete reports whether it existed":                 deletes,
 		"the ttl is optional":                               ttl,
 		"Close ends all holds and may be called twice":      closes,
 		"a nil or zero hold is not held":                    nilHolds,
@@ -331,6 +337,30 @@ func errBeforeTheFirstCall(t *testing.T, l *library) {
 	} {
 		requireInvalid(t, errs[0], pkg)
 		require.NoError(t, errs[1])
+	}
+}
+
+func deletes(t *testing.T, l *library) {
+	ctx := t.Context()
+	count, leased, fair, limit := l.semaphores.Semaphore(l.name), l.semaphores.Leased(l.name+":leased"),
+		l.semaphores.FairLeased(l.name+":fair"), l.limits.Limiter(l.name+":limit")
+	set := map[string]func() (bool, error){
+		"Semaphore":  func() (bool, error) { return count.TrySetPermits(ctx, 3) },
+		"Leased":     func() (bool, error) { return leased.TrySetPermits(ctx, 3) },
+		"FairLeased": func() (bool, error) { return fair.TrySetPermits(ctx, 3) },
+		"Limiter":    func() (bool, error) { return limit.TrySetRate(ctx, ratelimit.PerHour(3), ratelimit.Overall) },
+	}
+	for what, named := range map[string]interface {
+		Delete(ctx context.Context) (bool, error)
+	}{"Semaphore": count, "Leased": leased, "FairLeased": fair, "Limiter": limit} {
+		for _, exists := range []bool{false, true} {
+			if exists {
+				require.NoError(t, second(set[what]()), what)
+			}
+			existed, err := named.Delete(ctx)
+			require.NoError(t, err, what)
+			require.Equal(t, exists, existed, what)
+		}
 	}
 }
 

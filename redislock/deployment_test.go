@@ -137,9 +137,16 @@ func (dep *deployment) keysWith(t testing.TB, part string) (keys []string) {
 	return keys
 }
 
+// hasShardedChannels reports whether waiters are woken on sharded channels.
+func (dep *deployment) hasShardedChannels(t testing.TB) bool {
+	t.Helper()
+	return dep.options.IsClusterMode && redistest.HasShardedChannels(t)
+}
+
 // publishCommand returns the command that publishes to waiters.
-func (dep *deployment) publishCommand() string {
-	if dep.options.IsClusterMode {
+func (dep *deployment) publishCommand(t testing.TB) string {
+	t.Helper()
+	if dep.hasShardedChannels(t) {
 		return "SPUBLISH"
 	}
 	return "PUBLISH"
@@ -149,11 +156,13 @@ func (dep *deployment) publishCommand() string {
 func (dep *deployment) channelsWith(t testing.TB, part string) (channels []string) {
 	t.Helper()
 	for _, node := range dep.nodes {
-		for _, found := range []*redis.StringSliceCmd{
-			node.PubSubChannels(t.Context(), "*"+part+"*"), node.PubSubShardChannels(t.Context(), "*"+part+"*"),
-		} {
-			require.NoError(t, found.Err())
-			channels = append(channels, found.Val()...)
+		found, err := node.PubSubChannels(t.Context(), "*"+part+"*").Result()
+		require.NoError(t, err)
+		channels = append(channels, found...)
+		if dep.hasShardedChannels(t) {
+			found, err = node.PubSubShardChannels(t.Context(), "*"+part+"*").Result()
+			require.NoError(t, err)
+			channels = append(channels, found...)
 		}
 	}
 	return channels
@@ -169,7 +178,7 @@ func (dep *deployment) awaitSubscribed(t testing.TB, channel string) {
 func (dep *deployment) nextMessage(t testing.TB, channel string) <-chan string {
 	t.Helper()
 	subscribe := dep.rdb.Subscribe
-	if dep.options.IsClusterMode {
+	if dep.hasShardedChannels(t) {
 		subscribe = dep.rdb.SSubscribe
 	}
 	sub := subscribe(t.Context(), channel)

@@ -187,7 +187,7 @@ func (lut *lockUnderTest) java(t testing.TB, kind string, thread int) java {
 	t.Helper()
 	return java{t, lut, kind, fmt.Sprintf(
 		"8b1c7f0e-3a51-4b6e-9d52-0c6f5a2e7d11:%d", thread,
-	), thread, lut.publishCommand()}
+	), thread, lut.publishCommand(t)}
 }
 
 // javaConflicts lists, for each kind, the kinds of Java locks that exclude it.

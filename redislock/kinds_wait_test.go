@@ -94,7 +94,7 @@ func messageWithoutReleaseGrantsNothing(t *testing.T, lut *lockUnderTest) {
 		channel = scripts.LockChannel(lut.name) + ":" + fairQueue(t, lut.rdb, lut.name)[0]
 	}
 	attempts := waiter.count.scriptCalls()
-	require.NoError(t, lut.rdb.Do(t.Context(), lut.publishCommand(), channel, "0").Err())
+	require.NoError(t, lut.rdb.Do(t.Context(), lut.publishCommand(t), channel, "0").Err())
 	poll(t, func() bool { return waiter.count.scriptCalls() > attempts })
 	require.False(t, isClosed(waiting.done))
 	require.True(t, held.Valid())

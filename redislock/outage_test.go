@@ -166,7 +166,7 @@ func TestMutex_RetriesTransientServerErrors(t *testing.T) {
 		"because of a slow script": {
 			func(t *testing.T, server *redistest.Server) {
 				rdb := server.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
-				require.NoError(t, rdb.ConfigSet(t.Context(), "busy-reply-threshold", "1").Err())
+				require.NoError(t, rdb.ConfigSet(t.Context(), "lua-time-limit", "1").Err())
 				go rdb.Eval(context.Background(), "while true do end", nil)
 				poll(t, func() bool { return redis.HasErrorPrefix(rdb.Ping(t.Context()).Err(), "BUSY") })
 			},

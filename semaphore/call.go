@@ -62,6 +62,24 @@ func (c *Client) await(
 	}
 }
 
+// deleteKeys deletes a semaphore and reports whether its permits were set. The processes that wait for a fair one
+// have channels of their own.
+func (c *Client) deleteKeys(
+	ctx context.Context, name, permits, channel string, fair bool, others ...string,
+) (bool, error) {
+	ownChannels := 0
+	if fair {
+		ownChannels = 1
+	}
+	keys := append([]string{permits, c.recordKey(name)}, others...)
+	r, err := c.call(ctx, "delete", name, scripts.SemDelete, keys, publishVerb, channel, recordMillis, ownChannels)
+	if err != nil {
+		return false, err
+	}
+	existed, err := r.Int64()
+	return existed == 1, err
+}
+
 // publishVerb stands, among the arguments of a script, for PUBLISH or SPUBLISH.
 var publishVerb verb
 

@@ -36,18 +36,20 @@ const (
 // safe for concurrent use.
 type Client struct {
 	// Set by New. Each is safe for concurrent use or never changes.
-	rdb       redis.UniversalClient // carries the calls of callers
-	base      redis.UniversalClient // the client of a known type that rdb is or embeds; else rdb
-	retries   int                   // per call, as the options of base say
-	dedicated *redisconn.Dedicated  // carries renewals
-	wheel     *wheel.Wheel
-	logger    *slog.Logger
-	poll      time.Duration
-	owner     string // identifies this process to Redis, 32 hex digits
-	channels  *waitqueue.Channels
-	renewer   *renewal.Renewer
-	leases    *renewal.Destination
-	cleanup   *cleanup.Queue[pendingRelease]
+	rdb        redis.UniversalClient // carries the calls of callers
+	base       redis.UniversalClient // the client of a known type that rdb is or embeds; else rdb
+	retries    int                   // per call, as the options of base say
+	dedicated  *redisconn.Dedicated  // carries renewals
+	wheel      *wheel.Wheel
+	logger     *slog.Logger
+	poll       time.Duration
+	idleMillis int64  // the idle expiry, ms; 0 without
+	owner      string // identifies this process to Redis, 32 hex digits
+	channels   *waitqueue.Channels
+	renewer    *renewal.Renewer
+	leases     *renewal.Destination // of plain semaphores
+	fairs      *renewal.Destination // of fair ones
+	cleanup    *cleanup.Queue[pendingRelease]
 
 	lastSequence atomic.Uint64
 	unconfirmed  unconfirmedCalls
@@ -99,7 +101,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c := &Client{
 		rdb: rdb, base: base, retries: redisconn.Retries(base),
-		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
+		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll, idleMillis: redisconn.Millis(cfg.idle),
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:     make(map[*Grant]struct{}),
@@ -110,7 +112,10 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c.dedicated = redisconn.NewDedicated(base, cfg.wheel, renewalConns)
-	if c.leases, err = c.renewer.Destination(&renewBackend{dedicated: c.dedicated}); err != nil {
+	if c.leases, err = c.renewer.Destination(&renewBackend{client: c}); err != nil {
+		return nil, err
+	}
+	if c.fairs, err = c.renewer.Destination(&renewBackend{client: c, fair: true}); err != nil {
 		return nil, err
 	}
 	c.makeQueues()
@@ -140,6 +145,14 @@ func (c *Client) makeQueues() {
 	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
 		Attempt: c.attemptFairReleases, MaxBatch: maxBatch, Poll: c.poll,
 	})
+}
+
+// destination returns what renews leased permits.
+func (c *Client) destination(fair bool) *renewal.Destination {
+	if fair {
+		return c.fairs
+	}
+	return c.leases
 }
 
 // releaseQueue returns the queue of releases of leased permits.

@@ -17,8 +17,9 @@ var (
 	// this process wait for them.
 	ErrNoPermits = errors.New("semaphore: not enough permits")
 
-	// ErrNotSet is returned if the number of permits was never set or has expired. See TrySetPermits.
-	ErrNotSet = errors.New("semaphore: permits were never set")
+	// ErrNotSet is returned if the number of permits was never set, has expired or was deleted, also to callers
+	// that wait at that time. See TrySetPermits.
+	ErrNotSet = errors.New("semaphore: permits are not set")
 
 	// ErrExceedsPermits is returned for a request for more permits than exist. A Leased compares it with
 	// the number in Redis, a Semaphore with WithMax. The request does not wait and delays no other request.

@@ -25,7 +25,7 @@ func (c *Client) fairChannel(name string) string {
 
 // fairLiveness returns for how long Redis considers a process alive after its last look. A waiting process
 // looks at least every poll interval.
-func (c *Client) fairLiveness() time.Duration { return 3*c.poll + time.Second }
+func fairLiveness(poll time.Duration) time.Duration { return 3*poll + time.Second }
 
 // fairStep runs the script of fair semaphores. It removes the permits or queued requests with the leaving
 // ids, queues or claims the requests of the batch, and assigns free permits. removed has a 1 for each
@@ -37,7 +37,10 @@ func (c *Client) fairStep(
 	scriptKeys := []string{
 		k.permits, k.leases, fairKey(name, "queue"), fairKey(name, "alive"), fairKey(name, "needs"), k.fence,
 	}
-	args := []any{publishVerb, k.channel, redisconn.Millis(c.fairLiveness()), c.owner, fenceMillis, len(leaving)}
+	args := []any{
+		publishVerb, k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner,
+		fenceMillis, c.idleMillis, len(leaving),
+	}
 	args = appendIDs(args, leaving)
 	for _, w := range batch {
 		waits := 1

@@ -49,11 +49,11 @@ type lease interface {
 func (g *Grant) startLease(renew bool, sentAt time.Time) (err error) {
 	c := g.client
 	spec := renewal.Spec{
-		Key: keysOf(g.name, g.fair).leases, ID: strings.Join(g.ids, ""), TTL: g.ttl, SentAt: sentAt,
+		Key: g.name, ID: strings.Join(g.ids, ""), TTL: g.ttl, SentAt: sentAt,
 		Lost: ErrLost, OnLost: g.onLost,
 	}
 	if renew {
-		g.lease, err = c.leases.Add(spec)
+		g.lease, err = c.destination(g.fair).Add(spec)
 	} else {
 		g.lease, err = c.renewer.Watch(spec)
 	}
@@ -155,9 +155,8 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if !ok {
 		return nil
 	}
-	args := appendIDs([]any{"GT", redisconn.Millis(d), len(g.ids)}, g.ids)
-	leases := keysOf(g.name, g.fair).leases
-	r, err := g.client.call(ctx, "extend", g.name, scripts.PermitRenew, []string{leases}, args...)
+	args := appendIDs([]any{"GT", g.client.idleMillis, redisconn.Millis(d), len(g.ids)}, g.ids)
+	r, err := g.client.call(ctx, "extend", g.name, scripts.PermitRenew, g.client.renewalKeys(g.name, g.fair), args...)
 	overwritten := errors.Is(err, ErrWrongKind)
 	if err != nil && !overwritten {
 		return err

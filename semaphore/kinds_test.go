@@ -139,7 +139,7 @@ func forEachLeasedKind(t *testing.T, f func(t *testing.T, leased leasedKind)) {
 }
 
 // awaitWaiting returns when n clients are subscribed to the channels of the semaphore.
-func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string, n int) { //nolint:unparam // says how many
+func (k kind) awaitWaiting(t testing.TB, rdb redis.UniversalClient, name string, n int) {
 	t.Helper()
 	poll(t, func() bool {
 		channels, err := rdb.PubSubChannels(t.Context(), k.channel(name)).Result()
@@ -169,4 +169,12 @@ func (k leasedKind) leasesKey(name string) string {
 		return scripts.SuffixName(name, "fair:leases")
 	}
 	return leasesKey(name)
+}
+
+// permitsKey returns the key in which Redis keeps the number of free permits.
+func (k leasedKind) permitsKey(name string) string {
+	if k.name == "fair" {
+		return scripts.SuffixName(name, "fair:permits")
+	}
+	return name
 }

@@ -198,7 +198,7 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 	if err != nil || len(raw) == 0 {
 		return err
 	}
-	args := appendIDs([]any{publishVerb, l.keys.channel, 1}, raw)
+	args := appendIDs([]any{publishVerb, l.keys.channel, 1, l.client.idleMillis}, raw)
 	scriptKeys := []string{l.keys.permits, l.keys.leases}
 	r, err := l.client.call(ctx, "release", l.name, scripts.PermitRelease, scriptKeys, args...)
 	if err != nil {
@@ -217,13 +217,14 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 
 // TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
 // did. With a ttl, up to 365 days, the semaphore expires after that time, and grants are lost. Without one,
-// or with 0, it does not expire. TrySetPermits blocks for one round trip, at most until ctx ends. After an
-// error of ctx or of the connection the change may have been made.
+// or with 0, it does not expire unless the Client has WithIdleExpiry, which excludes a ttl. Leases that are left
+// of an earlier semaphore of that name end. TrySetPermits blocks for one round trip, at most until ctx ends. After
+// an error of ctx or of the connection the change may have been made.
 func (l *Leased) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
 	}
-	expiry, err := checkTTL(ttl)
+	expiry, err := l.client.checkTTL(ttl)
 	if err != nil {
 		return false, err
 	}
@@ -261,13 +262,36 @@ func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration
 		l.keys.permits, l.keys.leases, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits,
 	}
 	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, scriptKeys,
-		op, n, publishVerb, l.keys.channel, recordMillis, redisconn.Millis(ttl))
+		op, n, publishVerb, l.keys.channel, recordMillis, l.client.idleMillis, redisconn.Millis(ttl))
 	if err != nil {
 		return false, err
 	}
 	l.assignFreePermits()
 	done, err := r.Int64()
 	return done == 1, err
+}
+
+// Delete deletes the semaphore and reports whether its permits were set. Callers that wait for permits, in any
+// process, fail with ErrNotSet. Holders learn of the loss at their next renewal, after a third of their lease at
+// the latest. Until then they rely on their permits, although TrySetPermits may have set new ones: delete a
+// semaphore that is not in use. A record of the call stays in Redis for a minute, and the last token for a day, so
+// that tokens go on to rise.
+//
+// Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
+// semaphore may have been deleted.
+func (l *Leased) Delete(ctx context.Context) (bool, error) {
+	if l.err != nil {
+		return false, l.err
+	}
+	others := []string{l.keys.leases}
+	if l.fair {
+		others = append(others, fairKey(l.name, "queue"), fairKey(l.name, "alive"), fairKey(l.name, "needs"))
+	}
+	existed, err := l.client.deleteKeys(ctx, l.name, l.keys.permits, l.keys.channel, l.fair, others...)
+	if err == nil {
+		l.queue().Kick(l.name)
+	}
+	return existed, err
 }
 
 // assignFreePermits assigns free permits of a fair semaphore to its waiters, in the background.
@@ -353,8 +377,8 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 	if err != nil {
 		return err
 	}
-	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, []string{l.keys.leases},
-		"XX", redisconn.Millis(d), 1, raw[0])
+	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, l.client.renewalKeys(l.name, l.fair),
+		"XX", l.client.idleMillis, redisconn.Millis(d), 1, raw[0])
 	if err != nil {
 		return err
 	}

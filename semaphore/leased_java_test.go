@@ -96,7 +96,7 @@ func TestLeased_SharesPermitsWithJava(t *testing.T) {
 	t.Run("a renewal does not restore a released permit", func(t *testing.T) {
 		t.Parallel()
 		_, rdb, name := newSharedClient(t)
-		got, err := scripts.PermitRenew.Run(t.Context(), rdb, []string{leasesKey(name)}, "GT", 1000, 1, "0123456789abcdef").Int64Slice()
+		got, err := scripts.PermitRenew.Run(t.Context(), rdb, []string{leasesKey(name)}, "GT", 0, 1000, 1, "0123456789abcdef").Int64Slice()
 		require.NoError(t, err)
 		require.Equal(t, []int64{0}, got)
 		require.Zero(t, rdb.Exists(t.Context(), leasesKey(name)).Val())

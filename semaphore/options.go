@@ -36,6 +36,7 @@ type config struct {
 	logger   *slog.Logger
 	poll     time.Duration
 	channels waitqueue.Sharding
+	idle     time.Duration
 }
 
 type semaphoreConfig struct{ max int64 }
@@ -108,6 +109,30 @@ func WithShardedChannels(on bool) Option {
 	})
 }
 
+// WithIdleExpiry lets semaphores expire that are not used for d, at least three poll intervals and a second (see
+// WithPoll) and at most 365 days. It is for semaphores of dynamic names, which would stay in Redis for ever. The
+// default is not to let them expire.
+//
+// A semaphore is in use while a permit is held or waited for. Each acquisition, release, renewal and change of its
+// permits is a use; reading it is none. All keys of a semaphore expire together. Afterwards its permits are not
+// set, and Acquire fails with ErrNotSet. A Leased expires d after its last lease has ended, also if the holder died.
+// A Semaphore does not expire while fewer permits are free than were set and added; permits of a process that died
+// keep it until Delete.
+//
+// The option applies to all semaphores of the Client, from their next use on; to a Semaphore only if its permits
+// were set by a Client with the option. All Clients that use a semaphore need the option: a Client without it, or a
+// service in Java, does not defer the expiry while it holds permits. Semaphores that are to stay need a Client
+// without it.
+func WithIdleExpiry(d time.Duration) Option {
+	return option(func(c *config) error {
+		c.idle = d // newConfig checks the lower end, which depends on the poll
+		if d <= 0 || d > renewal.MaxTTL {
+			return argument.Error("WithIdleExpiry", d, "must be three polls and a second to 8760h")
+		}
+		return nil
+	})
+}
+
 // WithMax sets a maximum of 1 to MaxPermits permits: a Release that would leave more free permits fails
 // with ErrOverRelease, and an Acquire of more fails with ErrExceedsPermits. The default is no maximum, as
 // in Redisson. The maximum applies to this Semaphore value. Redis does not store it, and other processes
@@ -144,6 +169,10 @@ func WithoutRenewal() LeasedOption {
 func newConfig(opts []Option) (config, error) {
 	c := config{logger: slog.Default(), poll: DefaultPoll}
 	err := applyAll(&c, opts, Option.apply)
+	if least := fairLiveness(c.poll); err == nil && c.idle != 0 && c.idle < least {
+		reason := fmt.Sprintf("must be %v (three polls and a second) to 8760h", least)
+		err = argument.Error("WithIdleExpiry", c.idle, reason)
+	}
 	if c.wheel == nil && err == nil {
 		c.wheel = wheel.Default()
 	}
@@ -183,7 +212,7 @@ func checkCount(n, least, most int64) error {
 }
 
 // checkTTL returns the one ttl that may be given, or 0.
-func checkTTL(ttl []time.Duration) (time.Duration, error) {
+func (c *Client) checkTTL(ttl []time.Duration) (time.Duration, error) {
 	switch {
 	case len(ttl) == 0:
 		return 0, nil
@@ -191,6 +220,8 @@ func checkTTL(ttl []time.Duration) (time.Duration, error) {
 		return 0, argument.Error("ttl", len(ttl), "must be one")
 	case ttl[0] < 0 || ttl[0] > renewal.MaxTTL:
 		return 0, argument.Error("ttl", ttl[0], "must be 0 to 8760h")
+	case ttl[0] > 0 && c.idleMillis > 0:
+		return 0, argument.Error("ttl", ttl[0], "must be 0 with WithIdleExpiry")
 	}
 	return ttl[0], nil
 }

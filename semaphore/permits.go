@@ -82,7 +82,7 @@ func (c *Client) attemptLeased(
 	name string, batch []*waitqueue.Waiter[*acquireRequest],
 ) (time.Duration, error) {
 	k := keysOf(name, false)
-	args := []any{publishVerb, k.channel, fenceMillis}
+	args := []any{publishVerb, k.channel, fenceMillis, c.idleMillis}
 	for _, w := range batch {
 		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
@@ -174,7 +174,7 @@ func (c *Client) attemptLeasedReleases(
 	name string, batch []*waitqueue.Waiter[*releaseRequest],
 ) (time.Duration, error) {
 	k := keysOf(name, false)
-	args := []any{publishVerb, k.channel, 0}
+	args := []any{publishVerb, k.channel, 0, c.idleMillis}
 	for _, w := range batch {
 		args = appendIDs(args, w.Value.ids)
 	}

@@ -65,7 +65,7 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 		t.Parallel()
 		cluster := redistest.StartCluster(t)
 		connect := func(t testing.TB) redis.UniversalClient { return cluster.Client(t) }
-		run(t, deployment{connect: connect, sharded: true})
+		run(t, deployment{connect: connect, sharded: redistest.HasShardedChannels(t)})
 		t.Run("that publishes to every node", func(t *testing.T) {
 			opts := []semaphore.Option{semaphore.WithShardedChannels(false)}
 			run(t, deployment{connect: connect, opts: opts}, "both sides at work")
@@ -78,6 +78,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 		s := d.newClient(t).Semaphore(redistest.Name(t))
 		mustSetPermits(t, s, 1)
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
+		awaitListeners(t, d.connect(t), s.Name(), 1)
 		require.NoError(t, s.Release(t.Context(), 1))
 		ok, err := s.TryAcquire(t.Context(), 1)
 		require.NoError(t, err)

@@ -105,7 +105,7 @@ func (c *Client) sendPendingReleases(
 // release. ambiguous says that a copy of the request for them may still be in flight.
 func (c *Client) releaseLater(p pendingRelease, delay, lease time.Duration, ambiguous bool) {
 	if p.fair { // the request may be queued in Redis for longer than a short lease
-		lease = max(lease, c.fairLiveness())
+		lease = max(lease, fairLiveness(c.poll))
 	}
 	c.cleanup.Add(p, delay, lease, ambiguous)
 }

@@ -15,14 +15,27 @@ import (
 // idLen is the length of a permit id in bytes, as in Redisson.
 const idLen = 16
 
-// renewBackend renews grants. A batch is one script per semaphore, and one pipeline for all of them. The
-// Key of a lease is the leases key of its semaphore. Its ID is the ids of the permits of its grant, one
-// after another.
-type renewBackend struct{ dedicated *redisconn.Dedicated }
+// renewBackend renews grants of plain or of fair semaphores. A batch is one script per semaphore, and one
+// pipeline for all of them. The Key of a lease is the name of its semaphore. Its ID is the ids of the permits of
+// its grant, one after another.
+type renewBackend struct {
+	client *Client
+	fair   bool
+}
+
+// renewalKeys returns the keys of the script that renews permits.
+func (c *Client) renewalKeys(name string, fair bool) []string {
+	k := keysOf(name, fair)
+	if c.idleMillis > 0 {
+		return []string{k.leases, k.permits}
+	}
+	return []string{k.leases}
+}
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
-	b.dedicated.Follow(ctx, batch.Leases[0].TTL)
+	dedicated := b.client.dedicated
+	dedicated.Follow(ctx, batch.Leases[0].TTL)
 	callOf := make(map[string]int) // by key
 	var renewals []scripts.Call
 	var members [][]int // per call, the indices of its leases
@@ -31,7 +44,8 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		if !known {
 			at = len(renewals)
 			callOf[l.Key] = at
-			renewals = append(renewals, scripts.PermitRenew.Call([]string{l.Key}, "GT"))
+			keys := b.client.renewalKeys(l.Key, b.fair)
+			renewals = append(renewals, scripts.PermitRenew.Call(keys, "GT", b.client.idleMillis))
 			members = append(members, nil)
 		}
 		args := append(renewals[at].Args, redisconn.Millis(l.TTL), len(l.ID)/idLen)
@@ -40,11 +54,11 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 		}
 		renewals[at].Args, members[at] = args, append(members[at], i)
 	}
-	for at, cmd := range b.dedicated.RunBatch(ctx, renewals) {
+	for at, cmd := range dedicated.RunBatch(ctx, renewals) {
 		if failure := setOutcomes(cmd, batch, members[at]); failure != nil {
 			err = failure
 			if !redisconn.Refused(failure) {
-				b.dedicated.Reload()
+				dedicated.Reload()
 			}
 		}
 	}

@@ -175,13 +175,14 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 
 // TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
 // did. With a ttl, up to 365 days, the semaphore expires after that time, whether permits are held or not.
-// Without one, or with 0, it does not expire. TrySetPermits blocks for one round trip, at most until ctx
-// ends. After an error of ctx or of the connection the change may have been made.
+// Without one, or with 0, it does not expire unless the Client has WithIdleExpiry, which excludes a ttl.
+// TrySetPermits blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
+// change may have been made.
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
 	}
-	expiry, err := checkTTL(ttl)
+	expiry, err := s.client.checkTTL(ttl)
 	if err != nil {
 		return false, err
 	}
@@ -210,13 +211,33 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Durat
 	if s.err != nil {
 		return 0, s.err
 	}
-	keys := []string{s.name, s.client.recordKey(s.name), keysOf(s.name, true).permits}
-	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys,
-		op, n, redisconn.Millis(ttl), publishVerb, scripts.SemChannel(s.name), recordMillis)
+	keys := []string{s.name, s.client.recordKey(s.name), keysOf(s.name, true).permits, originKey(s.name)}
+	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys, op, n, redisconn.Millis(ttl),
+		publishVerb, scripts.SemChannel(s.name), recordMillis, s.client.idleMillis, sequenceKeyMillis)
 	if err != nil {
 		return 0, err
 	}
 	return r.Int64()
+}
+
+// Delete deletes the semaphore and reports whether its permits were set. Callers that wait for permits, in any
+// process, fail with ErrNotSet.
+//
+// Redis does not know the holders of permits. Delete a semaphore that has none: a later Release would create the
+// semaphore again, or add to one that was set since, as would an earlier one that is not confirmed yet. Records of
+// calls stay in Redis for up to ten minutes.
+//
+// Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
+// semaphore may have been deleted.
+func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
+	if s.err != nil {
+		return false, s.err
+	}
+	existed, err := s.client.deleteKeys(ctx, s.name, s.name, scripts.SemChannel(s.name), false, originKey(s.name))
+	if err == nil {
+		s.client.counting.Kick(s.name)
+	}
+	return existed, err
 }
 
 // Available returns the number of free permits: 0 if they were never set, and less than 0 after a negative

@@ -45,6 +45,10 @@ func (c *Client) sequenceKey(name, kind string) string {
 	return scripts.SuffixName(name, kind+":"+c.owner)
 }
 
+// originKey returns the key in which Redis keeps when the permits of a Semaphore were set. With an idle expiry it
+// also keeps how many they are, by which scripts know whether any is held.
+func originKey(name string) string { return scripts.SuffixName(name, "origin") }
+
 // countingRelease is one release of a Semaphore's permits.
 type countingRelease struct {
 	n         int64
@@ -64,7 +68,10 @@ func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[int64]) 
 	seq := c.lastSequence.Add(1)
 	confirmed := c.unconfirmed.lastConfirmed(name, seq)
 	keys := []string{name, c.sequenceKey(name, acquiringCalls)}
-	args := []any{seq, confirmed, sequenceKeyMillis, publishVerb, scripts.SemChannel(name)}
+	if c.idleMillis > 0 || confirmed != seq-1 {
+		keys = append(keys, originKey(name))
+	}
+	args := []any{seq, confirmed, sequenceKeyMillis, publishVerb, scripts.SemChannel(name), c.idleMillis}
 	for _, w := range batch {
 		args = append(args, w.Value)
 	}
@@ -150,7 +157,10 @@ func (c *Client) sendCountingReleases(
 	name string, releases []*countingRelease,
 ) (results []int64, ambiguous bool, err error) {
 	keys := []string{name, c.sequenceKey(name, releasingCalls)}
-	args := []any{sequenceKeyMillis, publishVerb, scripts.SemChannel(name)}
+	if c.idleMillis > 0 {
+		keys = append(keys, originKey(name))
+	}
+	args := []any{sequenceKeyMillis, publishVerb, scripts.SemChannel(name), c.idleMillis}
 	for _, release := range releases {
 		ifExists := 0
 		if release.ifExists {

@@ -158,13 +158,13 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 	case "counting":
 		return func(p redis.Pipeliner) {
 			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("sequence")},
-				1000, "PUBLISH", scripts.SemChannel(name), 1, 1, 0, 0)
+				1000, "PUBLISH", scripts.SemChannel(name), 0, 1, 1, 0, 0)
 		}
 	case "leased":
 		id := only(part("timeout"))
 		return func(p redis.Pipeliner) {
 			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{name, part("timeout")},
-				"PUBLISH", scripts.SemChannel(name), 0, id)
+				"PUBLISH", scripts.SemChannel(name), 0, 0, id)
 		}
 	default:
 		id := only(part("fair:leases"))
@@ -174,7 +174,7 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 		}
 		return func(p redis.Pipeliner) {
 			p.EvalSha(ctx, scripts.FairStep.SHA(), keys,
-				"PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 1, id)
+				"PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 0, 1, id)
 		}
 	}
 }

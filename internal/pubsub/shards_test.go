@@ -12,6 +12,7 @@ import (
 )
 
 func TestShards(t *testing.T) {
+	redistest.SkipWithoutShardedChannels(t)
 	t.Parallel()
 	ctx := t.Context()
 	c := redistest.StartCluster(t)

@@ -69,7 +69,9 @@ var texts = []struct {
 }{
 	{"max number of clients", Unavailable},
 	{"attempted to access a non local key", Unavailable},   // a slot is on the move
-	{"the user executing the script can't", Misconfigured}, // NOPERM of a command inside a script, from Redis 7 on
+	{"while the cluster is down", Unavailable},             // a command of a script
+	{"the user executing the script can't", Misconfigured}, // NOPERM of a command inside a script, up to Redis 7.0
+	{"acl failure in script", Misconfigured},               // the same from Redis 7.2 on
 	{"unknown redis command", Misconfigured},
 	{"unknown command", Misconfigured},
 	{"unknown subcommand", Misconfigured},

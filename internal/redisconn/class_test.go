@@ -41,6 +41,8 @@ func TestClassify(t *testing.T) {
 			answer("BUSY Redis is busy running a script."), answer("UNKILLABLE Sorry"),
 			answer("ERR max number of clients reached"),
 			answer("ERR Error running script (call to f_c6a3): @user_script:5: OOM command not allowed"),
+			answer("ERR Error running script (call to f_c6a3): @user_script:5: @user_script: 5: Lua script attempted to execute a write command while the cluster is down and readonly"),
+			answer("ERR Script attempted to execute a command while the cluster is down script: c6a3, on @user_script:1."),
 		},
 		redisconn.Misconfigured: {
 			redis.ErrClosed,
@@ -52,6 +54,7 @@ func TestClassify(t *testing.T) {
 			answer("NOPERM this user has no permissions to run the 'evalsha' command"),
 			answer("ERR The user executing the script can't run this command or subcommand script: c6a3, on @user_script:1."),
 			answer("ERR The user executing the script can't access at least one of the keys mentioned in the command arguments"),
+			answer("ERR ACL failure in script: User u has no permissions to run the 'set' command script: c6a3, on @user_script:1."),
 			answer("ERR Error running script (call to f_c6a3): @user_script: 1: NOPERM this user has no permissions"),
 			answer("ERR unknown command 'EVALSHA', with args beginning with: "),
 			answer("ERR Unknown Redis command called from script script: 9325"),
@@ -128,4 +131,20 @@ func TestClassify_OfARealServer(t *testing.T) {
 	require.Equal(t, redisconn.Unavailable, class(hasty, write))
 	require.NoError(t, hasty.Close())
 	require.Equal(t, redisconn.Misconfigured, class(hasty, write))
+}
+
+// Whichever way a server says it, a call that met a slot on the move is to be repeated.
+func TestMigrating(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"ERR Script attempted to access a non local key in a cluster node script: c6a3":                                           true,
+		"Lua script attempted to access a non local key in a cluster node":                                                        true, // Redis 6.2
+		"ERR Error running script (call to f_1): @user_script:3: @user_script: 3: Lua script attempted to access a non local key": true,
+		"MOVED 1 127.0.0.1:7000": false,
+		"WRONGTYPE Operation":    false,
+	} {
+		require.Equal(t, want, redisconn.Migrating(answer(text)), text)
+		require.Equal(t, want, redisconn.Migrating(fmt.Errorf("wrapped: %w", answer(text))), text)
+	}
+	require.False(t, redisconn.Migrating(errors.New("attempted to access a non local key")), "no answer of a server")
 }

@@ -3,6 +3,7 @@ package redisconn
 import (
 	"errors"
 	"net"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -31,10 +32,13 @@ func Refused(err error) bool {
 	return errors.As(err, &answer)
 }
 
+// nonLocalKey is the refusal of a command of a script; Redis 6.2 and 7 say different things before it.
+const nonLocalKey = "attempted to access a non local key"
+
 // Migrating reports whether a cluster refused a call because some of its keys have moved to another node
 // already, or are absent, while their slot migrates. Nothing was executed.
 func Migrating(err error) bool {
-	return redis.IsTryAgainError(err) || redis.HasErrorPrefix(err, "Script attempted to access a non local key")
+	return redis.IsTryAgainError(err) || Refused(err) && strings.Contains(err.Error(), nonLocalKey)
 }
 
 // Transient reports whether the server refused a call for a reason that tends to pass soon, such as a

@@ -2,6 +2,9 @@
 // on loopback, alone, as a Cluster or under Sentinel, and a dialer that loses,
 // delays and cuts what a client sends.
 //
+// REDIS_SERVER names the server to run, redis-server or valkey-server of version
+// 6.2 or later, by a path or a name on PATH. The default is redis-server.
+//
 // Every process belongs to one test, or to the test binary for [Shared] and
 // [SharedCluster], and ends with it: at cleanup by its pid, and on Linux by a
 // signal from the kernel if the test binary itself is killed. Processes are

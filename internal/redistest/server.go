@@ -45,8 +45,8 @@ type Server struct {
 // Start starts a redis-server on a free loopback port, without persistence and
 // with the DEBUG command allowed, and returns once it answers. Each of args is
 // one word of its command line ("--appendonly", "yes") and overrides the
-// defaults. The server ends with the test. A test without redis-server on PATH
-// fails: it is never skipped.
+// defaults. The server ends with the test. A test without a server fails: it is
+// never skipped.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return startOwned(tb, args, "")
@@ -223,20 +223,19 @@ type process struct {
 // kernel ties the child's death signal to the thread that forked it, so that
 // thread must not go back to the scheduler while the child lives.
 func (s *Server) spawn() (*process, error) {
-	path, err := exec.LookPath("redis-server")
+	server, err := findBinary()
 	if err != nil {
-		return nil, errors.New("redistest: redis-server is not on PATH: install Redis 6.2 or later " +
-			"(Debian: apt-get install redis-server redis-sentinel; macOS: brew install redis)")
+		return nil, err
 	}
 	log, err := os.Create(s.logPath())
 	if err != nil {
 		return nil, err
 	}
-	line, err := s.commandLine()
+	line, err := s.commandLine(server)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(path, line...)
+	cmd := exec.Command(server.path, line...)
 	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = sysProcAttr()
@@ -261,7 +260,7 @@ func (s *Server) spawn() (*process, error) {
 	return p, nil
 }
 
-func (s *Server) commandLine() ([]string, error) {
+func (s *Server) commandLine(server binary) ([]string, error) {
 	if s.conf != "" {
 		return s.sentinelLine()
 	}
@@ -271,7 +270,9 @@ func (s *Server) commandLine() ([]string, error) {
 		"--dir", s.dir,
 		"--save", "",
 		"--appendonly", "no",
-		"--enable-debug-command", "local",
+	}
+	if server.atLeast(7, 0) { // before, DEBUG is always allowed, and the option unknown
+		line = append(line, "--enable-debug-command", "local")
 	}
 	return append(line, s.args...), nil
 }

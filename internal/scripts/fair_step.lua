@@ -15,7 +15,7 @@ KEYS     1 permits (string: free permits)
          6 fence (string: the last token)
 ARGV     1 PUBLISH or SPUBLISH   2 channel prefix   3 how long a process counts as alive, ms
          4 process, 32 bytes
-         5 expiry of the fence, ms   6 number of ids that leave   their ids
+         5 expiry of the fence, ms   6 idle expiry, ms, or 0   7 number of ids that leave   their ids
          and per request   lease, ms   1 if it waits else 0   number of permits   their ids
 Returns  {{per id that leaves 1 if it was held else 0}, 1 if the permits were ever set else 0, free, held,
          ms to the next end of a lease or -1, then per request its token or 0};
@@ -24,7 +24,7 @@ Errors   WRONGKIND the key, or the fence, holds no number
 ]]
 local permits, leases, queue, alive, needs, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local verb, channel, alive_ms, process, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local first_leaving, leaving = 7, tonumber(ARGV[6])
+local idle_ms, leaving, first_leaving = tonumber(ARGV[6]), tonumber(ARGV[7]), 8
 -- include: forever
 -- include: read_clock
 
@@ -34,13 +34,13 @@ local queued = redis.call('ZCARD', queue)
 -- include: count_expired
 
 -- An id that leaves is held, or is that of a queued request, or neither.
-local removed, held_leaving, stay_queued = {}, {}, queued
+local removed, held_leaving, is_leaving, stay_queued = {}, {}, {}, queued
 for j = 1, leaving do
   local id = ARGV[first_leaving + j - 1]
   local ends = redis.call('ZSCORE', leases, id)
-  removed[j] = ends and tonumber(ends) > now and 1 or 0
+  removed[j] = ends and tonumber(ends) > now and not is_leaving[id] and 1 or 0
   if removed[j] == 1 then
-    held_leaving[#held_leaving + 1] = id
+    held_leaving[#held_leaving + 1], is_leaving[id] = id, true
   elseif queued > 0 and redis.call('ZSCORE', queue, id) then
     stay_queued = stay_queued - 1
   end
@@ -70,6 +70,27 @@ end
 
 local uses_queue = queued > 0 or entering > 0
 local held, next_end = 0, forever
+-- include: idle
+-- include: write_permits
+-- include: last_that_stays
+if idle_ms > 0 then
+  last_end = last_that_stays(held_leaving, is_leaving)
+  for _, request in ipairs(requests) do
+    last_end = math.max(last_end, now + request.lease)
+  end
+  if uses_queue then
+    last_end = math.max(last_end, now + alive_ms)
+  end
+  fence_ms = life(last_end)
+end
+
+local function expire_queue()
+  if idle_ms > 0 then
+    redis.call('PEXPIRE', queue, life(last_end))
+    redis.call('PEXPIRE', alive, life(last_end))
+    redis.call('PEXPIRE', needs, life(last_end))
+  end
+end
 
 -- Make each call that follows the first write once so that it changes nothing: what Redis would refuse, it refuses
 -- here. After a ZREM, Redis also accepts writes while memory is short: a release must pass then.
@@ -92,6 +113,7 @@ if uses_queue then
   redis.call('ZREM', queue, '')
   redis.call('ZREM', alive, '')
   redis.call('HDEL', needs, '')
+  expire_queue()
 end
 if entering > 0 then
   redis.call('HSET', needs, '', '')
@@ -100,7 +122,7 @@ end
 
 -- Reclaim what expired and what leaves.
 if stored then
-  redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
+  write_permits(free, last_end)
 end
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
@@ -167,9 +189,12 @@ if uses_queue then
       enqueue(request)
     end
   end
+  if entering > 0 then
+    expire_queue() -- the first request has created the keys
+  end
   assign_free()
   if stored then
-    redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
+    write_permits(free, last_end)
   end
 end
 
@@ -200,6 +225,9 @@ for k, request in ipairs(requests) do
 end
 if token > first_token then
   redis.call('SET', fence, string.format('%.0f', token), 'PX', fence_ms)
+end
+if idle_ms > 0 and (token > first_token or held > 0) then
+  redis.call('PEXPIRE', leases, life(last_end))
 end
 
 local reply = {removed, stored and 1 or 0, free, all_granted and 0 or held, -1}

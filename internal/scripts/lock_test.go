@@ -270,6 +270,7 @@ func TestLockRelease(t *testing.T) {
 	})
 
 	t.Run("publishes on a sharded channel with SPUBLISH", func(t *testing.T) {
+		redistest.SkipWithoutShardedChannels(t)
 		t.Parallel()
 		name := redistest.Name(t)
 		channel := scripts.LockChannel(name)

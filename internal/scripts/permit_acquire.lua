@@ -5,15 +5,15 @@ Clients choose the ids, so that a repeated call finds what it was granted.
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
          3 fence (string: the last token)
-ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms
+ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms   4 idle expiry, ms, or 0
          and per request   lease, ms   number of permits   their ids, 16 bytes each
 Returns  {1 if the permits were ever set else 0, free, held, ms to the next end of a lease or -1,
          then per request its token or 0}; held and the next end are set only if a request was not granted
 Errors   WRONGKIND the key, or the fence, holds no number
 ]]
 local permits, leases, fence = KEYS[1], KEYS[2], KEYS[3]
-local verb, channel, fence_ms = ARGV[1], ARGV[2], ARGV[3]
-local first_request = 4
+local verb, channel, fence_ms, idle_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local first_request = 5
 -- include: forever
 -- include: read_clock
 
@@ -67,13 +67,22 @@ if not all_granted then
   end
 end
 
+-- include: idle
+-- include: write_permits
+for j = 1, #new_leases, 2 do
+  last_end = math.max(last_end, new_leases[j])
+end
+if idle_ms > 0 then
+  expiry, fence_ms = tonumber(life(last_end)), life(last_end)
+end
+
 -- SET comes first, and is undone if ZADD is refused. If expired leases go as well, a ZADD that changes
 -- nothing comes before.
 if expired > 0 and taken > 0 then
   redis.call('ZADD', leases, 'XX', 0, '')
 end
-if #new_leases > 0 or stored and expired > 0 then
-  redis.call('SET', permits, string.format('%.0f', free - taken), 'KEEPTTL')
+if #new_leases > 0 or stored and (expired > 0 or idle_ms > 0) then
+  write_permits(free - taken, last_end)
 end
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
@@ -92,7 +101,7 @@ end
 if stored and expired > 0 and free > taken then
   redis.pcall(verb, channel, string.format('%.0f', free - taken)) -- a hint must not fail the call
 end
-if expiry > 0 then
-  redis.pcall('PEXPIRE', leases, expiry) -- as Redisson does; if it fails, the leases end by themselves
+if expiry > 0 and #new_leases > 0 then
+  redis.pcall('PEXPIRE', leases, string.format('%.0f', expiry)) -- as Redisson does; if it fails, the leases end by themselves
 end
 return reply

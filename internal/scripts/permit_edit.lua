@@ -7,13 +7,13 @@ KEYS     1 permits (string: free permits)
          3 record key of the call (string)
          4 permits of the other kind of leased semaphore, fair or not, of that name
 ARGV     1 try (to set what was never set), set or add   2 permits   3 PUBLISH or SPUBLISH   4 channel
-         5 expiry of the record key, ms   6 with try, the expiry of the semaphore, ms, or 0
+         5 expiry of the record key, ms   6 idle expiry, ms, or 0   7 with try, the expiry of the semaphore, ms, or 0
 Returns  1 done, 0 not
 Errors   WRONGKIND the key holds no number, or the name is that of the other kind
 ]]
 local permits, leases, record_key, other_permits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local op, n, verb, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local record_key_ms, expiry_ms = ARGV[5], ARGV[6]
+local record_key_ms, idle_ms, expiry_ms = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 
 local record = redis.call('GET', record_key)
 if record then
@@ -26,9 +26,16 @@ if not stored and redis.call('EXISTS', other_permits) == 1 then
 end
 local held = redis.call('ZCARD', leases)
 -- include: count_expired
+local gone_until = now
 if stored then
   free = free + expired
+elseif held > 0 then -- they are of a semaphore that is gone, and give nothing to the one that is set now
+  redis.call('ZREMRANGEBYSCORE', leases, 1, 0)
+  expired, gone_until = held, '+inf'
 end
+-- include: idle
+-- include: write_permits
+last_end = stored and last_end or now
 
 local result, target = 1, free
 if op == 'try' and stored then
@@ -43,12 +50,12 @@ end
 local changes = not stored or target ~= free - expired
 if changes and not stored and expiry_ms and expiry_ms ~= '0' then
   redis.call('SET', permits, string.format('%.0f', target), 'PX', expiry_ms)
-elseif changes then
-  redis.call('SET', permits, string.format('%.0f', target), 'KEEPTTL')
+elseif changes or idle_ms > 0 then
+  write_permits(target, last_end)
 end
 redis.call('SET', record_key, result, 'PX', record_key_ms)
 if expired > 0 then
-  redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
+  redis.call('ZREMRANGEBYSCORE', leases, '-inf', gone_until)
 end
 if changes and target > 0 then
   redis.pcall(verb, channel, string.format('%.0f', target)) -- a hint must not fail the call

@@ -2,13 +2,14 @@
 Renews the leases of permits, grant by grant.
 
 KEYS     1 leases (zset: permit id -> the instant, ms, at which its lease ends)
-ARGV     1 GT to never shorten a lease, as a late copy must not, or XX to set it
+         2 permits (string: free permits), with an idle expiry
+ARGV     1 GT to never shorten a lease, as a late copy must not, or XX to set it   2 idle expiry, ms, or 0
          and per grant   lease, ms   number of permits   their ids
 Returns  per id   1 renewed, 0 it is not held
 ]]
-local leases = KEYS[1]
-local mode = ARGV[1]
-local first_grant = 2
+local leases, permits = KEYS[1], KEYS[2]
+local mode, idle_ms = ARGV[1], tonumber(ARGV[2])
+local first_grant = 3
 -- include: read_clock
 
 -- new_leases alternates end and id.
@@ -30,6 +31,14 @@ while ARGV[i] do
   i = last + 1
 end
 
+-- include: idle
+for j = 1, #new_leases, 2 do
+  last_end = math.max(last_end, new_leases[j])
+end
+if idle_ms > 0 and #new_leases > 0 then
+  redis.call('PEXPIRE', permits, life(last_end))
+  redis.call('PEXPIRE', leases, life(last_end))
+end
 for from = 1, #new_leases, 2000 do
   local last = math.min(from + 1999, #new_leases)
   if mode == 'GT' then

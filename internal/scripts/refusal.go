@@ -23,13 +23,16 @@ func (refusal) RedisError() {}
 // before7 is how servers before Redis 7 report an error of a command within a script.
 var before7 = regexp.MustCompile(`^ERR Error running script \(call to f_[0-9a-f]+\): @\w+:\d+: (?:@\w+: ?\d+: )?-?`)
 
+// from7 is what Redis 7 puts behind an error of a command within a script.
+var from7 = regexp.MustCompile(` script: [0-9a-f]+, on @\w+:\d+\.?$`)
+
 // plain gives a command whose script failed the error of what failed in it.
 func plain(cmd *redis.Cmd) *redis.Cmd {
 	answer, ok := cmd.Err().(redis.Error) //nolint:errorlint // go-redis does not wrap answers
 	if !ok {
 		return cmd
 	}
-	text, _, _ := strings.Cut(answer.Error(), " script: ")
+	text := from7.ReplaceAllLiteralString(answer.Error(), "")
 	text = before7.ReplaceAllLiteralString(text, "")
 	if text != answer.Error() {
 		cmd.SetErr(refusal{answer, strings.TrimSpace(text)})

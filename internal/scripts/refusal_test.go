@@ -41,6 +41,7 @@ func TestPlain(t *testing.T) {
 		"ERR Error running script (call to f_0a1b2c): @user_script:12: @user_script: 12: Unknown Redis command called":         "Unknown Redis command called",
 		"READONLY You can't write against a read only replica. script: 9d1c, on @user_script:3.":                               "READONLY You can't write against a read only replica.",
 		"ERR Error running script (call to f_0a1b2c): @user_script:12: -READONLY You can't write against a read only replica.": "READONLY You can't write against a read only replica.",
+		"ERR ACL failure in script: User u has no permissions to run the 'set' command script: 9d1c, on @user_script:3.":       "ERR ACL failure in script: User u has no permissions to run the 'set' command",
 		"NOSCRIPT No matching script. Please use EVAL.":                                                                        "NOSCRIPT No matching script. Please use EVAL.",
 	} {
 		require.Equal(t, want, scripts.Plain(said))

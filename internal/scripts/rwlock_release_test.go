@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -66,12 +67,10 @@ func TestReadRelease(t *testing.T) {
 		l.read("dead:1", 30_000)
 		l.read("me:1", 60_000)
 		require.NoError(t, l.rdb.Del(t.Context(), scripts.ReadTimeout(l.name, "dead:1")).Err())
-		own := l.rdb.PExpireTime(t.Context(), scripts.ReadTimeout(l.name, "me:1")).Val()
 		// Redis 7.0 reads its clock for each command of a script, so the hash may expire slightly after the
 		// key of the longest lease.
-		require.NoError(
-			t, l.rdb.PExpireAt(t.Context(), l.name, time.UnixMilli((own+20*time.Millisecond).Milliseconds())).Err(),
-		)
+		later := redis.NewScript(`return redis.call('PEXPIRE', KEYS[1], redis.call('PTTL', KEYS[2]) + 20)`)
+		require.NoError(t, later.Run(t.Context(), l.rdb, []string{l.name, scripts.ReadTimeout(l.name, "me:1")}).Err())
 		require.Equal(t, 1, l.releaseRead("me:1"))
 		l.requireFree()
 	})

@@ -152,19 +152,32 @@ func fairLockScenarios(now int64) []scenario {
 }
 
 func semScenarios() []scenario {
-	calls := []string{"n", "p"}
-	record := []string{"n", "r", "x"}
+	calls, idle := []string{"n", "p"}, []string{"n", "p", "o"}
+	record := []string{"n", "r", "x", "o"}
+	full, held := words("SET n 5 PX 9000"), words("SET n 3")
+	full = append(full, []any{"SET", "o", "5 1", "PX", 9000})
+	held = append(held, []any{"SET", "o", "5 1"})
 	return []scenario{
-		{scripts.SemAcquire, "free", words("SET n 5 PX 9000"), calls, []any{7, 6, 60_000, "PUBLISH", "c", 2, 2, 2}, nil},
-		{scripts.SemAcquire, "gives back", append(words("SET n 1"), []any{"SET", "p", "6 1 4"}), calls, []any{7, 5, 60_000, "PUBLISH", "c", 2}, nil},
-		{scripts.SemAcquire, "none set", nil, calls, []any{7, 6, 60_000, "PUBLISH", "c", 2}, nil},
-		{scripts.SemRelease, "some", words("SET n 5 PX 9000"), calls, []any{60_000, "PUBLISH", "c", 7, 2, 0, 0, 8, 3, 0, 0}, nil},
-		{scripts.SemRelease, "none set", nil, calls, []any{60_000, "PUBLISH", "c", 7, 2, 0, 0}, nil},
-		{scripts.SemRelease, "too many", words("SET n 5"), calls, []any{60_000, "PUBLISH", "c", 7, 2, 0, 6}, nil},
-		{scripts.SemEdit, "set", nil, record, []any{"set", 5, 0, "PUBLISH", "c", 60_000}, nil},
-		{scripts.SemEdit, "set with an expiry", nil, record, []any{"set", 5, 9_000, "PUBLISH", "c", 60_000}, nil},
-		{scripts.SemEdit, "add", words("SET n 5 PX 9000"), record, []any{"add", 5, 0, "PUBLISH", "c", 60_000}, nil},
-		{scripts.SemEdit, "drain", words("SET n 5"), record, []any{"drain", 0, 0, "PUBLISH", "c", 60_000}, nil},
+		{scripts.SemAcquire, "free", words("SET n 5 PX 9000"), calls, []any{7, 6, 60_000, "PUBLISH", "c", 0, 2, 2, 2}, nil},
+		{scripts.SemAcquire, "gives back", append(words("SET n 1"), []any{"SET", "p", "6 1 4"}), calls, []any{7, 5, 60_000, "PUBLISH", "c", 0, 2}, nil},
+		{scripts.SemAcquire, "none set", nil, calls, []any{7, 6, 60_000, "PUBLISH", "c", 0, 2}, nil},
+		{scripts.SemAcquire, "of an idle one", full, idle, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, 2}, nil},
+		{scripts.SemAcquire, "none fits an idle one", full, idle, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, 9}, nil},
+		{scripts.SemRelease, "some", words("SET n 5 PX 9000"), calls, []any{60_000, "PUBLISH", "c", 0, 7, 2, 0, 0, 8, 3, 0, 0}, nil},
+		{scripts.SemRelease, "none set", nil, calls, []any{60_000, "PUBLISH", "c", 0, 7, 2, 0, 0}, nil},
+		{scripts.SemRelease, "none set, to expire when idle", nil, idle, []any{60_000, "PUBLISH", "c", 8_000, 7, 2, 0, 0}, nil},
+		{scripts.SemRelease, "the last one held", held, idle, []any{60_000, "PUBLISH", "c", 8_000, 7, 2, 0, 0}, nil},
+		{scripts.SemRelease, "too many", words("SET n 5"), calls, []any{60_000, "PUBLISH", "c", 0, 7, 2, 0, 6}, nil},
+		{scripts.SemEdit, "set", nil, record, []any{"set", 5, 0, "PUBLISH", "c", 60_000, 0, 50_000}, nil},
+		{scripts.SemEdit, "set with an expiry", nil, record, []any{"set", 5, 9_000, "PUBLISH", "c", 60_000, 0, 50_000}, nil},
+		{scripts.SemEdit, "set with an idle expiry", nil, record, []any{"set", 5, 0, "PUBLISH", "c", 60_000, 8_000, 50_000}, nil},
+		{scripts.SemEdit, "add", words("SET n 5 PX 9000"), record, []any{"add", 5, 0, "PUBLISH", "c", 60_000, 0, 50_000}, nil},
+		{scripts.SemEdit, "add to an idle one", held, record, []any{"add", 5, 0, "PUBLISH", "c", 60_000, 8_000, 50_000}, nil},
+		{scripts.SemEdit, "add to an idle one, without the option", held, record, []any{"add", 5, 0, "PUBLISH", "c", 60_000, 0, 50_000}, nil},
+		{scripts.SemEdit, "drain", words("SET n 5"), record, []any{"drain", 0, 0, "PUBLISH", "c", 60_000, 0, 50_000}, nil},
+		{scripts.SemEdit, "drain an idle one", full, record, []any{"drain", 0, 0, "PUBLISH", "c", 60_000, 8_000, 50_000}, nil},
+		{scripts.SemDelete, "counting", full, []string{"n", "r", "o"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
+		{scripts.SemDelete, "none set", nil, []string{"n", "r", "o"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
 	}
 }
 
@@ -173,44 +186,64 @@ func permitScenarios(now int64) []scenario {
 	over := held + "\n ZADD l " + ms(now-1) + " " + idB
 	keys, record := []string{"n", "l"}, []string{"n", "l", "r", "x"}
 	fence := []string{"n", "l", "f"}
-	take := []any{"PUBLISH", "c", 60_000, 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
+	take := []any{"PUBLISH", "c", 60_000, 0, 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
+	idle := slices.Clone(take)
+	idle[3] = 8_000
 	return []scenario{
-		{scripts.PermitAcquire, "free", words(held), fence, take[:6], nil},
-		{scripts.PermitAcquire, "free, without an expiry", words("SET n 3"), fence, take[:6], nil},
+		{scripts.PermitAcquire, "free", words(held), fence, take[:7], nil},
+		{scripts.PermitAcquire, "free, without an expiry", words("SET n 3"), fence, take[:7], nil},
 		{scripts.PermitAcquire, "some", words(held), fence, take, nil},
-		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 300_000, 1, idA}, nil},
-		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 30_000, 9, idC}, nil},
+		{scripts.PermitAcquire, "some of an idle one", words(held), fence, idle, nil},
+		{scripts.PermitAcquire, "none of an idle one", words(over), fence, append(idle[:4:4], idle[7:]...), nil},
+		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 0, 300_000, 1, idA}, nil},
+		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 0, 30_000, 9, idC}, nil},
 		{scripts.PermitAcquire, "none set", nil, fence, take, nil},
-		{scripts.PermitRelease, "held", words(held), keys, []any{"PUBLISH", "c", 0, idA, idC}, nil},
-		{scripts.PermitRelease, "all or none", words(held), keys, []any{"PUBLISH", "c", 1, idA, idC}, nil},
-		{scripts.PermitRelease, "the counter gone", words(held + "\n DEL n"), keys, []any{"PUBLISH", "c", 0, idA}, nil},
-		{scripts.PermitRenew, "held", words(held), []string{"l"}, []any{"GT", 300_000, 1, idA, 300_000, 1, idC}, nil},
-		{scripts.PermitRenew, "shorter", words(held), []string{"l"}, []any{"XX", 3_000, 1, idA}, nil},
-		{scripts.PermitEdit, "try", nil, record, []any{"try", 5, "PUBLISH", "c", 60_000}, nil},
-		{scripts.PermitEdit, "set", words(held), record, []any{"set", 5, "PUBLISH", "c", 60_000}, nil},
-		{scripts.PermitEdit, "add", words(held), record, []any{"add", 5, "PUBLISH", "c", 60_000}, nil},
-		{scripts.PermitEdit, "set, when some have expired", words(over), record, []any{"set", 5, "PUBLISH", "c", 60_000}, nil},
+		{scripts.PermitRelease, "held", words(held), keys, []any{"PUBLISH", "c", 0, 0, idA, idC}, nil},
+		{scripts.PermitRelease, "held, of an idle one", words(held), keys, []any{"PUBLISH", "c", 0, 8_000, idA, idC}, nil},
+		{scripts.PermitRelease, "all or none", words(held), keys, []any{"PUBLISH", "c", 1, 0, idA, idC}, nil},
+		{scripts.PermitRelease, "the counter gone", words(held + "\n DEL n"), keys, []any{"PUBLISH", "c", 0, 0, idA}, nil},
+		{scripts.PermitRenew, "held", words(held), []string{"l"}, []any{"GT", 0, 300_000, 1, idA, 300_000, 1, idC}, nil},
+		{scripts.PermitRenew, "held, of an idle one", words(held), []string{"l", "n"}, []any{"GT", 8_000, 300_000, 1, idA}, nil},
+		{scripts.PermitRenew, "shorter", words(held), []string{"l"}, []any{"XX", 0, 3_000, 1, idA}, nil},
+		{scripts.PermitEdit, "try", nil, record, []any{"try", 5, "PUBLISH", "c", 60_000, 0}, nil},
+		{scripts.PermitEdit, "try with an idle expiry", nil, record, []any{"try", 5, "PUBLISH", "c", 60_000, 8_000, 0}, nil},
+		{scripts.PermitEdit, "try, when leases are left", words(held + "\n DEL n"), record, []any{"try", 5, "PUBLISH", "c", 60_000, 0, 0}, nil},
+		{scripts.PermitEdit, "set", words(held), record, []any{"set", 5, "PUBLISH", "c", 60_000, 0}, nil},
+		{scripts.PermitEdit, "add", words(held), record, []any{"add", 5, "PUBLISH", "c", 60_000, 0}, nil},
+		{scripts.PermitEdit, "add to an idle one", words(held), record, []any{"add", 5, "PUBLISH", "c", 60_000, 8_000}, nil},
+		{scripts.PermitEdit, "set, when some have expired", words(over), record, []any{"set", 5, "PUBLISH", "c", 60_000, 0}, nil},
 		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c", idA}, nil},
 		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c", idA}, nil},
 		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f", "q"}, []any{1000}, nil},
+		{scripts.SemDelete, "leased", words(held), []string{"n", "r", "l"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
 	}
 }
 
 func fairScenarios(now int64) []scenario {
 	me, other := strings.Repeat("1", 32), strings.Repeat("2", 32)
 	keys := []string{"n", "l", "q", "a", "h", "f"}
-	head := []any{"PUBLISH", "c", 15_000, me, 60_000}
+	head := []any{"PUBLISH", "c", 15_000, me, 60_000, 0}
 	ask := append(append([]any{}, head...), 0, 30_000, 1, 1, idC)
 	held := "SET n 0\n ZADD l " + ms(now+100_000) + " " + idA
 	waits := "\n ZADD q 1 " + idB + "\n ZADD a " + ms(now+100_000) + " " + idB + "\n HSET h " + idB + " " + other + idB
+	expires := "\n PEXPIRE n 9000\n PEXPIRE l 9000\n PEXPIRE q 9000\n PEXPIRE a 9000\n PEXPIRE h 9000"
+	idle := func(args []any) []any {
+		args = slices.Clone(args)
+		args[5] = 8_000
+		return args
+	}
 	return []scenario{
 		{scripts.FairStep, "free", words("SET n 1"), keys, ask, nil},
 		{scripts.FairStep, "none free", words(held), keys, ask, nil},
+		{scripts.FairStep, "free, to expire when idle", words("SET n 1 PX 9000"), keys, idle(ask), nil},
+		{scripts.FairStep, "none free, to expire when idle", words(held + waits + expires), keys, idle(ask), nil},
 		{scripts.FairStep, "leaves, and another gets it", words(held + waits), keys, append(append([]any{}, head...), 1, idA), nil},
+		{scripts.FairStep, "leaves an idle one", words(held + waits + expires), keys, idle(append(append([]any{}, head...), 1, idA)), nil},
 		{scripts.FairStep, "some have expired", words("SET n 0\n ZADD l " + ms(now-1) + " " + idA), keys, ask, words("SET n 1")},
 		{scripts.FairStep, "claims", words("SET n 0\n ZADD l " + ms(now+100_000) + ".5 " + idC), keys, ask, nil},
 		{scripts.FairStep, "claimed before", words("SET n 0\n ZADD l " + ms(now+100_000) + " " + idC), keys, ask, nil},
 		{scripts.FairStep, "leaves and comes", words(held + waits), keys, append(append([]any{}, head...), 1, idA, 30_000, 1, 1, idC), nil},
+		{scripts.SemDelete, "fair", words(held + waits), []string{"n", "r", "l", "q", "a", "h"}, []any{"PUBLISH", "c", 60_000, 1}, nil},
 	}
 }
 

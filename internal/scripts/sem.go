@@ -8,6 +8,9 @@ var (
 	SemAcquire = declare("sem_acquire")
 	SemRelease = declare("sem_release")
 	SemEdit    = declare("sem_edit")
+
+	// SemDelete deletes semaphores of every kind.
+	SemDelete = declare("sem_delete")
 )
 
 // The scripts of leased semaphores share Redisson's keys: the number of free permits under the semaphore's

@@ -7,15 +7,17 @@ took, so this call gives it back.
 
 KEYS     1 permits (string: free permits)
          2 sequence key of the process (string: "seq served taken" of its last acquiring call)
+         3 origin (string: "permits that were set, or nothing if they do not expire when idle, and the instant, ms, at
+           which they were set"), with an idle expiry or after unconfirmed calls
 ARGV     1 sequence number   2 sequence number of the last confirmed call   3 expiry of the sequence key, ms
-         4 PUBLISH or SPUBLISH   5 channel   6.. permits per request
+         4 PUBLISH or SPUBLISH   5 channel   6 idle expiry, ms, or 0   7.. permits per request
 Returns  {requests served, 1 if the permits were ever set else 0, free permits}
 Errors   WRONGKIND the key holds no number, STALE a later call of the process has been executed
 ]]
-local permits, sequence_key = KEYS[1], KEYS[2]
+local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
 local seq, confirmed, sequence_key_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local verb, channel = ARGV[4], ARGV[5]
-local first_request = 6
+local verb, channel, idle_ms = ARGV[4], ARGV[5], ARGV[6]
+local first_request = 7
 
 -- include: read_permits
 local is_set = stored and 1 or 0
@@ -32,9 +34,16 @@ if last == seq then
   return {served, is_set, free} -- this call was executed before, and its reply lost
 end
 
+-- include: read_origin
 local given_back = 0
 if last > confirmed and stored then
-  given_back = taken
+  -- Permits that were set after the call are not those that it took. Some servers read their clock for each command:
+  -- when in doubt, they were set before.
+  local left, time = redis.call('PTTL', sequence_key), redis.call('TIME')
+  local called_at = time[1] * 1000 + time[2] / 1000 + left - sequence_key_ms
+  if set_at <= called_at + 10 then
+    given_back = taken
+  end
 end
 
 served, taken = 0, 0
@@ -46,10 +55,11 @@ for i = first_request, #ARGV do
   served, taken = served + 1, taken + n
 end
 
+-- include: write_free
 -- Only SET writes: if Redis refuses it, nothing has been written.
-if taken ~= given_back then
-  free = free + given_back - taken
-  redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
+free = free + given_back - taken
+if taken ~= given_back or stored and idle_ms ~= '0' then
+  write_free(free)
 end
 redis.call('SET', sequence_key, string.format('%.0f %d %.0f', seq, served, taken), 'PX', sequence_key_ms)
 if given_back > taken then

@@ -3,16 +3,16 @@ Changes the permits of a counting semaphore: sets them if they were never set, a
 record key per call keeps the result, so that a repeated call changes nothing.
 
 KEYS     1 permits (string: free permits)   2 record key of the call (string)
-         3 permits of a fair semaphore of that name
+         3 permits of a fair semaphore of that name   4 origin (string: see sem_acquire)
 ARGV     1 set, add or drain   2 permits   3 expiry of the semaphore, ms, or 0   4 PUBLISH or SPUBLISH
          5 channel
-         6 expiry of the record key, ms
+         6 expiry of the record key, ms   7 idle expiry, ms, or 0   8 expiry of the origin without one, ms
 Returns  set: 1 if it set them else 0; add: the free permits after; drain: the free permits before
 Errors   WRONGKIND the key holds no number, or the name is that of a fair semaphore
 ]]
-local permits, record_key, fair_permits = KEYS[1], KEYS[2], KEYS[3]
+local permits, record_key, fair_permits, origin = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local op, n, expiry_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local verb, channel, record_key_ms = ARGV[4], ARGV[5], ARGV[6]
+local verb, channel, record_key_ms, idle_ms, origin_ms = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 local record = redis.call('GET', record_key)
 if record then
@@ -23,21 +23,39 @@ if not stored and op ~= 'drain' and redis.call('EXISTS', fair_permits) == 1 then
   return redis.error_reply('WRONGKIND the name is that of a fair semaphore')
 end
 
+-- include: read_origin
+local creates = not stored and op ~= 'drain'
+if creates then
+  local time = redis.call('TIME')
+  total, set_at = nil, math.floor(time[1] * 1000 + time[2] / 1000)
+end
+if creates and idle_ms ~= '0' then
+  total = n
+elseif op == 'add' and total then
+  total = total + n
+end
+-- include: write_free
+
 -- Only SET writes: if Redis refuses it, nothing has been written.
 local result = 0
 if op == 'add' then
   result = free + n
-  redis.call('SET', permits, string.format('%.0f', result), 'KEEPTTL')
+  write_free(result)
 elseif op == 'drain' and stored then
   result = free
-  redis.call('SET', permits, 0, 'KEEPTTL')
+  write_free(0)
 elseif op == 'set' and not stored then
   result = 1
   if expiry_ms == '0' then
-    redis.call('SET', permits, n)
+    write_free(n)
   else
     redis.call('SET', permits, n, 'PX', expiry_ms)
   end
+end
+if creates and not total then
+  redis.call('SET', origin, string.format(' %.0f', set_at), 'PX', origin_ms)
+elseif op == 'add' and total and idle_ms == '0' then
+  redis.call('SET', origin, string.format('%.0f %.0f', total, set_at), 'KEEPTTL')
 end
 redis.call('SET', record_key, string.format('%.0f', result), 'PX', record_key_ms)
 if op == 'add' or op == 'set' and result == 1 then

@@ -4,15 +4,16 @@ its result there and adds nothing.
 
 KEYS     1 permits (string: free permits)
          2 sequence key of the process (string: "seq seq:result .." of its last releasing call)
-ARGV     1 expiry of the sequence key, ms   2 PUBLISH or SPUBLISH   3 channel
+         3 origin (string: see sem_acquire), with an idle expiry
+ARGV     1 expiry of the sequence key, ms   2 PUBLISH or SPUBLISH   3 channel   4 idle expiry, ms, or 0
          and per release   sequence number   permits   1 to add only if the semaphore exists else 0
          maximum of free permits or 0
 Returns  per release   1 added, 0 no semaphore, -1 above the maximum
 Errors   WRONGKIND the key holds no number
 ]]
-local permits, sequence_key = KEYS[1], KEYS[2]
-local sequence_key_ms, verb, channel = ARGV[1], ARGV[2], ARGV[3]
-local first_release = 4
+local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
+local sequence_key_ms, verb, channel, idle_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local first_release = 5
 
 -- include: read_permits
 local last_call = redis.call('GET', sequence_key) or '0'
@@ -40,9 +41,15 @@ for i = first_release, #ARGV, 4 do
   latest = math.max(latest, tonumber(seq))
 end
 
+-- include: read_origin
+if not stored and idle_ms ~= '0' then
+  local time = redis.call('TIME')
+  total, set_at = added, math.floor(time[1] * 1000 + time[2] / 1000)
+end
+-- include: write_free
 -- Only SET writes: if Redis refuses it, nothing has been written.
 if added > 0 then
-  redis.call('SET', permits, string.format('%.0f', free + added), 'KEEPTTL')
+  write_free(free + added)
 end
 if latest > last then
   local call = string.format('%.0f', latest) .. ' ' .. table.concat(entries, ' ')

@@ -61,7 +61,7 @@ func (s sem) free() string { return s.rdb.Get(s.t.Context(), s.name).Val() }
 func (s sem) put(n int) { s.rdb.Set(s.t.Context(), s.name, n, 0) }
 
 func (s sem) acquire(seq, confirmed int, wants ...int) []int64 {
-	args := []any{seq, confirmed, 60_000, "PUBLISH", scripts.SemChannel(s.name)}
+	args := []any{seq, confirmed, 60_000, "PUBLISH", scripts.SemChannel(s.name), 0}
 	for _, n := range wants {
 		args = append(args, n)
 	}
@@ -69,7 +69,7 @@ func (s sem) acquire(seq, confirmed int, wants ...int) []int64 {
 }
 
 func (s sem) release(seqNMax ...int) []int64 {
-	args := []any{60_000, "PUBLISH", scripts.SemChannel(s.name)}
+	args := []any{60_000, "PUBLISH", scripts.SemChannel(s.name), 0}
 	for i := 0; i < len(seqNMax); i += 3 {
 		args = append(args, seqNMax[i], seqNMax[i+1], 0, seqNMax[i+2])
 	}
@@ -99,6 +99,28 @@ func TestSemAcquire(t *testing.T) {
 		require.Equal(t, []int64{1, 1, 0}, s.acquire(10, 9, 5))
 	})
 
+	t.Run("gives back nothing to permits that were set after the call that took some", func(t *testing.T) {
+		t.Parallel()
+		s := newSem(t)
+		set := func(record string, n int) {
+			keys := []string{s.name, s.part(record), s.part("fair:permits"), s.part("origin")}
+			require.EqualValues(t, 1, s.one(scripts.SemEdit, keys, "set", n, 0, "PUBLISH", "c", 60_000, 0, 60_000))
+		}
+		acquire := func(seq int) []int64 {
+			keys := []string{s.name, s.part("acquiring"), s.part("origin")}
+			return s.run(scripts.SemAcquire, keys, seq, 6, 60_000, "PUBLISH", "c", 0)
+		}
+		set("1", 5)
+		require.Equal(t, []int64{1, 1, 1}, s.acquire(7, 6, 4))
+		require.Equal(t, []int64{0, 1, 5}, acquire(8), "nothing was set since")
+		require.Equal(t, []int64{1, 1, 1}, s.acquire(9, 8, 4))
+		s.rdb.PExpire(t.Context(), s.part("acquiring"), 50*time.Second) // ten seconds pass
+		s.rdb.Del(t.Context(), s.name)
+		set("2", 3)
+		require.Equal(t, []int64{0, 1, 3}, acquire(10))
+		require.Equal(t, "3", s.free())
+	})
+
 	t.Run("takes nothing more when a copy comes after permits have been added", func(t *testing.T) {
 		t.Parallel()
 		s := newSem(t)
@@ -114,7 +136,7 @@ func TestSemAcquire(t *testing.T) {
 		s := newSem(t)
 		s.put(5)
 		s.acquire(4, 3, 1)
-		err := scripts.SemAcquire.Run(t.Context(), s.rdb, []string{s.name, s.part("acquiring")}, 3, 2, 60_000, "PUBLISH", "c", 1).Err()
+		err := scripts.SemAcquire.Run(t.Context(), s.rdb, []string{s.name, s.part("acquiring")}, 3, 2, 60_000, "PUBLISH", "c", 0, 1).Err()
 		require.True(t, redis.HasErrorPrefix(err, "STALE"), "%v", err)
 		require.Equal(t, "4", s.free())
 	})
@@ -133,7 +155,7 @@ func TestSemRelease(t *testing.T) {
 	// Only where there is a semaphore.
 	none := newSem(t)
 	keys := []string{none.name, none.part("releasing")}
-	require.Equal(t, []int64{0}, none.twice(scripts.SemRelease, keys, 60_000, "PUBLISH", "c", 1, 4, 1, 0))
+	require.Equal(t, []int64{0}, none.twice(scripts.SemRelease, keys, 60_000, "PUBLISH", "c", 0, 1, 4, 1, 0))
 	require.Empty(t, none.free())
 }
 
@@ -142,8 +164,8 @@ func TestSemEdit(t *testing.T) {
 	s := newSem(t)
 	edit := func(record, op string, n, ttl int) int64 {
 		t.Helper()
-		keys := []string{s.name, s.part(record), s.part("fair:permits")}
-		args := []any{op, n, ttl, "PUBLISH", scripts.SemChannel(s.name), 60_000}
+		keys := []string{s.name, s.part(record), s.part("fair:permits"), s.part("origin")}
+		args := []any{op, n, ttl, "PUBLISH", scripts.SemChannel(s.name), 60_000, 0, 60_000}
 		first, before := s.one(scripts.SemEdit, keys, args...), s.state()
 		require.Equal(t, first, s.one(scripts.SemEdit, keys, args...))
 		require.Equal(t, before, s.state())
@@ -170,7 +192,7 @@ func (s sem) leased() []string {
 
 // take asks for permits by ids, each request as one word of ids.
 func (s sem) take(ttl int, requests ...string) []int64 {
-	args := []any{"PUBLISH", scripts.SemChannel(s.name), 60_000}
+	args := []any{"PUBLISH", scripts.SemChannel(s.name), 60_000, 0}
 	for _, ids := range requests {
 		args = append(args, ttl, len(ids)/16)
 		for id := ids; id != ""; id = id[16:] {
@@ -182,7 +204,7 @@ func (s sem) take(ttl int, requests ...string) []int64 {
 
 func (s sem) back(all int, ids ...any) []int64 {
 	keys := []string{s.name, s.part("timeout")}
-	return s.run(scripts.PermitRelease, keys, append([]any{"PUBLISH", scripts.SemChannel(s.name), all}, ids...)...)
+	return s.run(scripts.PermitRelease, keys, append([]any{"PUBLISH", scripts.SemChannel(s.name), all, 0}, ids...)...)
 }
 
 func TestPermitAcquire(t *testing.T) {
@@ -252,12 +274,12 @@ func TestPermitRenew(t *testing.T) {
 		due := s.rdb.ZScore(t.Context(), keys[0], idA).Val()
 		return due - float64(s.rdb.Time(t.Context()).Val().UnixMilli())
 	}
-	require.Equal(t, []int64{1, 0}, s.twice(scripts.PermitRenew, keys, "GT", 1000, 1, idA, 1000, 1, idB))
+	require.Equal(t, []int64{1, 0}, s.twice(scripts.PermitRenew, keys, "GT", 0, 1000, 1, idA, 1000, 1, idB))
 	require.Greater(t, left(), 50_000.0, "a late renewal does not shorten")
-	require.Equal(t, []int64{1}, s.twice(scripts.PermitRenew, keys, "XX", 1000, 1, idA))
+	require.Equal(t, []int64{1}, s.twice(scripts.PermitRenew, keys, "XX", 0, 1000, 1, idA))
 	require.LessOrEqual(t, left(), 1000.0)
 	s.rdb.ZAdd(t.Context(), keys[0], redis.Z{Score: 1, Member: idA})
-	require.Equal(t, []int64{0}, s.run(scripts.PermitRenew, keys, "GT", 1000, 1, idA), "what has expired is not revived")
+	require.Equal(t, []int64{0}, s.run(scripts.PermitRenew, keys, "GT", 0, 1000, 1, idA), "what has expired is not revived")
 	require.InDelta(t, 1, s.rdb.ZScore(t.Context(), keys[0], idA).Val(), 0)
 }
 
@@ -267,7 +289,7 @@ func TestPermitEdit(t *testing.T) {
 	edit := func(record, op string, n int) int64 {
 		t.Helper()
 		keys := []string{s.name, s.part("timeout"), s.part(record), s.part("fair:permits")}
-		args := []any{op, n, "PUBLISH", scripts.SemChannel(s.name), 60_000}
+		args := []any{op, n, "PUBLISH", scripts.SemChannel(s.name), 60_000, 0}
 		first, before := s.one(scripts.PermitEdit, keys, args...), s.state()
 		require.Equal(t, first, s.one(scripts.PermitEdit, keys, args...))
 		require.Equal(t, before, s.state())
@@ -292,7 +314,7 @@ func TestFairStep(t *testing.T) {
 	// step answers what was removed, then set, free, held, nearest, tokens.
 	step := func(owner string, leaving []string, requests ...string) ([]any, []any) {
 		t.Helper()
-		args := []any{"PUBLISH", "c", 60_000, owner, 60_000, len(leaving)}
+		args := []any{"PUBLISH", "c", 60_000, owner, 60_000, 0, len(leaving)}
 		for _, id := range leaving {
 			args = append(args, id)
 		}

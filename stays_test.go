@@ -1,0 +1,190 @@
+package cogwheel_test
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// stay is a row of the table "What stays in Redis": a key and how long it stays.
+type stay struct {
+	use, key string
+	most     time.Duration // -1: for ever
+	pattern  *regexp.Regexp
+}
+
+var lifetimes = map[string]time.Duration{
+	"the lease": 30 * time.Second, "16 s": 16 * time.Second, "1 min": time.Minute, "10 min": 10 * time.Minute,
+	"24 h": 24 * time.Hour, "the idle expiry": time.Hour, "the idle expiry after the lease": time.Hour + 30*time.Second,
+	"until the burst is refilled": 2 * time.Second, "until the window ends": time.Minute, "the keep-alive": 2 * time.Hour,
+	"for ever": -1,
+}
+
+// staysOf reads the table of a document.
+func staysOf(t *testing.T, document string) (stays []stay) {
+	t.Helper()
+	_, section, found := strings.Cut(document, "\n## What stays in Redis\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	words := strings.NewReplacer("NAME", "name", "ID", `[0-9a-f-]{32,36}(:\d+)?`, "SEQ", `\d+`)
+	for line := range strings.Lines(section) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 6 || !strings.Contains(cells[2], "`") {
+			continue
+		}
+		most, known := lifetimes[strings.TrimSpace(cells[3])]
+		require.True(t, known, "%q is how long", cells[3])
+		for key := range strings.SplitSeq(cells[2], ",") {
+			key = strings.Trim(key, " `")
+			pattern := regexp.MustCompile("^" + words.Replace(regexp.QuoteMeta(key)) + "$")
+			stays = append(stays, stay{strings.TrimSpace(cells[1]), key, most, pattern})
+		}
+	}
+	return stays
+}
+
+// holding is one use of the library: it makes keys, and what it returns ends it.
+type holding struct {
+	use string
+	do  func() (end func())
+}
+
+func (l *library) holdings(t *testing.T) []holding {
+	ctx := t.Context()
+	type mutex interface {
+		Lock(ctx context.Context) (*redislock.Lock, error)
+	}
+	awaitKeys := func(n int64) { // until a waiter waits, and Redis knows of it
+		redistest.Poll(t, func() bool {
+			return len(l.rdb.PubSubChannels(ctx, "*name*").Val()) > 0 && l.rdb.DBSize(ctx).Val() >= n
+		})
+	}
+	lock := func(m mutex, keys int64) func() func() {
+		return func() func() {
+			held, err := m.Lock(ctx)
+			require.NoError(t, err)
+			waits, cancel := context.WithCancel(ctx)
+			waited := make(chan error, 1)
+			go func() {
+				_, err := m.Lock(waits)
+				waited <- err
+			}()
+			awaitKeys(keys)
+			return func() {
+				cancel()
+				require.ErrorIs(t, <-waited, context.Canceled)
+				require.NoError(t, held.Unlock(ctx))
+			}
+		}
+	}
+	counting := func(c *semaphore.Client) func() func() {
+		return func() func() {
+			s := c.Semaphore("name")
+			require.NoError(t, second(s.TrySetPermits(ctx, 2)))
+			require.NoError(t, s.Acquire(ctx, 1))
+			return func() { require.NoError(t, s.Release(ctx, 1)) }
+		}
+	}
+	leased := func(s *semaphore.Leased, keys int64) func() func() {
+		return func() func() {
+			require.NoError(t, second(s.TrySetPermits(ctx, 2)))
+			grant, err := s.Acquire(ctx, 2)
+			require.NoError(t, err)
+			waited := make(chan struct{})
+			cancel := s.AcquireFunc(ctx, 1, func(*semaphore.Grant, error) { close(waited) })
+			awaitKeys(keys)
+			return func() {
+				cancel()
+				<-waited
+				require.NoError(t, grant.Release(ctx))
+			}
+		}
+	}
+	keyed := func(opts ...ratelimit.KeyedOption) func() func() {
+		return func() func() {
+			require.NoError(t, second(l.limits.Keyed("name", ratelimit.PerMinute(60), opts...).Allow(ctx, "KEY")))
+			return func() {}
+		}
+	}
+	limiter := func(opts ...ratelimit.SetOption) func() func() {
+		return func() func() {
+			limit := l.limits.Limiter("name")
+			require.NoError(t, second(limit.TrySetRate(ctx, ratelimit.PerMinute(10), ratelimit.Overall, opts...)))
+			require.NoError(t, second(limit.Allow(ctx)))
+			return func() {}
+		}
+	}
+	idle, err := semaphore.New(l.rdb, semaphore.WithWheel(l.wheel), semaphore.WithIdleExpiry(time.Hour))
+	require.NoError(t, err)
+	redistest.CloseWith(t, idle.Close)
+	rw := l.locks.RWMutex("name")
+	return []holding{
+		{"`Mutex`", lock(l.locks.Mutex("name"), 1)},
+		{"`FairMutex`", lock(l.locks.FairMutex("name"), 4)},
+		{"`RWMutex`", func() func() {
+			held, err := rw.RLock(ctx)
+			require.NoError(t, err)
+			return func() { require.NoError(t, held.Unlock(ctx)) }
+		}},
+		{"`WithFencing`", lock(l.locks.Mutex("name", redislock.WithFencing()), 2)},
+		{"`Keyed`, GCRA", keyed()},
+		{"`Keyed`, fixed window", keyed(ratelimit.WithAlgorithm(ratelimit.FixedWindow))},
+		{"`Limiter`", limiter()},
+		{"`Limiter` with a keep-alive", limiter(ratelimit.WithKeepAlive(2 * time.Hour))},
+		{"`Semaphore`", counting(l.semaphores)},
+		{"`Leased`", leased(l.semaphores.Leased("name"), 4)},
+		{"`FairLeased`", leased(l.semaphores.FairLeased("name"), 7)},
+		{"`Semaphore`, idle expiry", counting(idle)},
+		{"`Leased`, idle expiry", leased(idle.Leased("name"), 4)},
+		{"`FairLeased`, idle expiry", leased(idle.FairLeased("name"), 7)},
+	}
+}
+
+// Every key that a use leaves in Redis stands in the table, with how long it stays, and no other key does.
+func TestStays(t *testing.T) {
+	t.Parallel()
+	stays := staysOf(t, read(t, "docs/guarantees.md"))
+	ctx, l := t.Context(), newLibraryOn(t, redistest.Start(t).Client(t))
+	row := func(use, key string) int {
+		return slices.IndexFunc(stays, func(s stay) bool { return s.use == use && s.pattern.MatchString(key) })
+	}
+	require.Equal(t, -1, row("`Leased`", "{name}:other"), "a key that stands in no row is found")
+	seen := map[string]bool{}
+	look := func(use string, ended bool) {
+		keys, err := l.rdb.Keys(ctx, "*").Result()
+		require.NoError(t, err)
+		for _, key := range keys {
+			left, err := l.rdb.PTTL(ctx, key).Result()
+			require.NoError(t, err)
+			if left == -2 { // gone in between
+				continue
+			}
+			at := row(use, key)
+			require.GreaterOrEqual(t, at, 0, "%s: no row for %s, which stays for %v", use, key, left)
+			s := stays[at]
+			seen[s.use+s.key] = true
+			held := !ended && use == "`Semaphore`, idle expiry" && s.most == time.Hour // stays while a permit is held
+			require.True(t, (s.most < 0 || held) && left < 0 || left > 0 && left <= s.most, "%s: %s stays for %v", use, key, left)
+		}
+	}
+	for _, h := range l.holdings(t) {
+		require.NoError(t, l.rdb.FlushAll(ctx).Err())
+		end := h.do()
+		look(h.use, false)
+		end()
+		look(h.use, true)
+	}
+	for _, s := range stays {
+		require.True(t, seen[s.use+s.key], "%s: %s was never there", s.use, s.key)
+	}
+}
