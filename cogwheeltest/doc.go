@@ -1,0 +1,2 @@
+// Package cogwheeltest is a Redis server for tests.
+package cogwheeltest
