@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,7 @@ type Client struct {
 	states  states
 	stats   counters
 	gate    gate.Gate // counts what may talk to Redis
+	calls   sync.Pool // of *call; the Client's own, as a channel belongs to the synctest bubble it was made in
 }
 
 // New returns a Client that limits through rdb: a *redis.Client for one server or Sentinel, a
@@ -81,6 +83,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		timeout: cfg.timeout,
 		idleFor: time.Minute,
 	}
+	c.calls.New = newCall
 	c.bounded = c.bound()
 	c.states.seed = maphash.MakeSeed()
 	failures := int32(min(cfg.failures, 1<<30))

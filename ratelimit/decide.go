@@ -47,7 +47,7 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 		}
 		return r, err
 	}
-	c := callPool.Get().(*call)
+	c := s.client.calls.Get().(*call)
 	c.n = n
 	j, err := s.joinLocked(c)
 	s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	}
 	r, err := c.res, c.err
 	*c = call{done: c.done}
-	callPool.Put(c)
+	s.client.calls.Put(c)
 	return r, err
 }
 

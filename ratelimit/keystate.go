@@ -28,7 +28,7 @@ type call struct {
 	done chan struct{} // buffered
 }
 
-var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+func newCall() any { return &call{done: make(chan struct{}, 1)} }
 
 // stateID is what requests have in common that are counted together: an algorithm and its options, and a key
 // of Redis.
