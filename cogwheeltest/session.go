@@ -3,6 +3,7 @@ package cogwheeltest
 import (
 	"errors"
 	"net"
+	"regexp"
 	"strconv"
 	"sync"
 	"syscall"
@@ -118,7 +119,19 @@ func (c *session) fromServer(p []byte) error {
 	if c.deaf {
 		return nil
 	}
-	return c.down.write(p)
+	return c.down.write(plainError(p))
+}
+
+// scriptError is how the embedded server tells that a command of a script failed: as an error of its own. A
+// real one begins with the error code of the command.
+var scriptError = regexp.MustCompile(`^-ERR Error compiling script \(new function\): :\d+: ([A-Z]+ .*?)( stack traceback: .*)?\r\n$`)
+
+// plainError turns such a reply into that of a real server.
+func plainError(reply []byte) []byte {
+	if len(reply) == 0 || reply[0] != '-' {
+		return reply
+	}
+	return scriptError.ReplaceAll(reply, []byte("-$1\r\n"))
 }
 
 func (c *session) deafen() {
