@@ -79,7 +79,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		base:    base,
 		wheel:   cfg.wheel,
 		logger:  cfg.logger,
-		began:   time.Now(),
+		began:   cfg.wheel.Now(),
 		timeout: cfg.timeout,
 		idleFor: time.Minute,
 	}
@@ -93,7 +93,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 // now is the time since the Client was made.
-func (c *Client) now() time.Duration { return time.Since(c.began) }
+func (c *Client) now() time.Duration { return c.wheel.Now().Sub(c.began) }
 
 // since is a time as the time since the Client was made.
 func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }

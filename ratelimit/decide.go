@@ -158,7 +158,7 @@ func (s *keyState) nextLocked() *job {
 // byPolicyLocked decides a request that Redis did not answer because of err: by this process's own count if
 // there is one that holds, or by the policy.
 func (s *keyState) byPolicyLocked(n int64, err error) (Result, error) {
-	if now := time.Now(); s.local.serveStale(now) {
+	if now := s.client.wheel.Now(); s.local.serveStale(now) {
 		return s.local.decide(s.client.since(now), n, s.waitingLocked())
 	}
 	limit, known := s.limitLocked()
