@@ -3,10 +3,13 @@ package jobs_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/cogwheeltest"
@@ -138,4 +141,38 @@ func TestExport_LostReply(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 5, free)
 	})
+}
+
+func TestGreet_WithAMockClock(t *testing.T) {
+	mock := clock.NewMock()
+	srv := cogwheeltest.Start(t, cogwheeltest.WithClock(mock))
+	users := srv.Limits().Keyed("greet", ratelimit.PerMinute(10))
+	srv.Exhaust(users, "ann")
+
+	_, err := jobs.Greet(t.Context(), users, "ann")
+	require.ErrorIs(t, err, jobs.ErrTooMany)
+	srv.Advance(6 * time.Second)
+	_, err = jobs.Greet(t.Context(), users, "ann")
+	require.NoError(t, err)
+}
+
+// realClient returns a client of the server at REDIS_URL.
+func realClient(t *testing.T) *redis.Client {
+	t.Helper()
+	url := os.Getenv("REDIS_URL")
+	if url == "" {
+		t.Skip("REDIS_URL is not set")
+	}
+	opts, err := redis.ParseURL(url)
+	require.NoError(t, err)
+	rdb := redis.NewClient(opts)
+	t.Cleanup(func() { require.NoError(t, rdb.Close()) })
+	return rdb
+}
+
+func TestRestock_OnARealServer(t *testing.T) {
+	locks, err := redislock.New(realClient(t))
+	require.NoError(t, err)
+	defer locks.Close(context.Background())
+	require.NoError(t, jobs.Restock(t.Context(), locks, t.Name(), func(ctx context.Context) error { return ctx.Err() }))
 }
