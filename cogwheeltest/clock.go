@@ -75,7 +75,7 @@ func (s *Server) Advance(d time.Duration) {
 	defer func() { <-s.advancing }()
 	switch {
 	case s.bubble:
-		time.Sleep(d) //nolint:forbidigo // of a bubble's time, which nothing else can move
+		time.Sleep(d) // of the bubble's time
 		synctest.Wait()
 	case s.config.clock != nil:
 		for range advanceSteps - 1 {

@@ -1,7 +1,6 @@
 package cogwheeltest_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -133,7 +132,7 @@ func stops(t *testing.T, w *world) {
 	w.Stop()
 	_, err := w.locks[1].Mutex("n").TryLock(w.ctx)
 	var dial *net.OpError
-	require.True(t, errors.As(err, &dial), "%v", err)
+	require.ErrorAs(t, err, &dial)
 	require.Equal(t, "dial", dial.Op)
 	w.Advance(5 * time.Second)
 	w.Restart()

@@ -97,7 +97,9 @@ func (s *Server) start(wheelOptions []wheel.Option) (err error) {
 	if err := s.register(); err != nil {
 		return err
 	}
-	s.admin = redis.NewClient(options(func(context.Context, string, string) (net.Conn, error) { return s.dialAdmin(), nil }))
+	s.admin = redis.NewClient(options(func(context.Context, string, string) (net.Conn, error) {
+		return s.dialAdmin(), nil
+	}))
 	// A server that knows the scripts executes a call when it comes first, so that faults count calls, and not
 	// the answer that the script is unknown.
 	load := s.admin.Pipeline()
@@ -129,7 +131,7 @@ func (s *Server) end() {
 	}
 	s.redis.Close()
 	if s.bubble {
-		time.Sleep(lingering) //nolint:forbidigo // of a bubble's time, which stops with the test
+		time.Sleep(lingering) // of the bubble's time, which stops with the test
 	}
 }
 

@@ -124,7 +124,8 @@ func (c *session) fromServer(p []byte) error {
 
 // scriptError is how the embedded server tells that a command of a script failed: as an error of its own. A
 // real one begins with the error code of the command.
-var scriptError = regexp.MustCompile(`^-ERR Error compiling script \(new function\): :\d+: ([A-Z]+ .*?)( stack traceback: .*)?\r\n$`)
+var scriptError = regexp.MustCompile(
+	`^-ERR Error compiling script \(new function\): :\d+: ([A-Z]+ .*?)( stack traceback: .*)?\r\n$`)
 
 // plainError turns such a reply into that of a real server.
 func plainError(reply []byte) []byte {
