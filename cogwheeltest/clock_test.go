@@ -73,7 +73,7 @@ func TestWithClock(t *testing.T) {
 		"wakes a waiter when the lease of a crashed holder ends": func(t *testing.T, srv *cogwheeltest.Server, _ *clock.Mock) {
 			srv.Steal("n", time.Minute)
 			began := srv.Now()
-			require.NoError(t, advanceUntil(srv, time.Second, calling(func() error {
+			require.NoError(t, advanceUntil(srv, 5*time.Second, calling(func() error {
 				_, err := srv.Locks().Mutex("n").Lock(t.Context())
 				return err
 			})))
@@ -104,7 +104,7 @@ func TestWithClock(t *testing.T) {
 			k := srv.Limits().Keyed("api", ratelimit.PerMinute(6))
 			srv.Exhaust(k, "user")
 			began := srv.Now()
-			require.NoError(t, advanceUntil(srv, 100*time.Millisecond, calling(func() error {
+			require.NoError(t, advanceUntil(srv, 500*time.Millisecond, calling(func() error {
 				return k.Wait(t.Context(), "user")
 			})))
 			require.GreaterOrEqual(t, srv.Now().Sub(began), 10*time.Second)

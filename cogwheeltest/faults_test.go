@@ -188,7 +188,7 @@ func TestStart_InRealTime(t *testing.T) {
 	t.Parallel()
 	srv := cogwheeltest.Start(t)
 	ctx := t.Context()
-	l, err := srv.Locks().Mutex("n", redislock.WithLease(300*time.Millisecond)).Lock(ctx)
+	l, err := srv.Locks().Mutex("n", redislock.WithLease(5*time.Second)).Lock(ctx)
 	require.NoError(t, err)
 	srv.ExpireLock("n")
 	<-l.Done() // at the next renewal
