@@ -49,6 +49,17 @@ func documents(t *testing.T) []string {
 	return append(documents, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 }
 
+// The code blocks of docs/testing.md are functions of examples/jobs, where they compile and run.
+func TestTestingPage_ShowsCodeOfTheExample(t *testing.T) {
+	t.Parallel()
+	code := read(t, "examples/jobs/jobs.go") + read(t, "examples/jobs/jobs_test.go")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, "docs/testing.md"), -1)
+	require.NotEmpty(t, blocks)
+	for _, block := range blocks {
+		require.Contains(t, code, "\n"+block[1])
+	}
+}
+
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	tests := slices.Sorted(maps.Keys(functions(t, "Test", "Fuzz", "Benchmark")))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,7 @@ type Client struct {
 	states  states
 	stats   counters
 	gate    gate.Gate // counts what may talk to Redis
+	calls   sync.Pool // of *call; the Client's own, as a channel belongs to the synctest bubble it was made in
 }
 
 // New returns a Client that limits through rdb: a *redis.Client for one server or Sentinel, a
@@ -77,10 +79,11 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		base:    base,
 		wheel:   cfg.wheel,
 		logger:  cfg.logger,
-		began:   time.Now(),
+		began:   cfg.wheel.Now(),
 		timeout: cfg.timeout,
 		idleFor: time.Minute,
 	}
+	c.calls.New = newCall
 	c.bounded = c.bound()
 	c.states.seed = maphash.MakeSeed()
 	failures := int32(min(cfg.failures, 1<<30))
@@ -90,7 +93,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 // now is the time since the Client was made.
-func (c *Client) now() time.Duration { return time.Since(c.began) }
+func (c *Client) now() time.Duration { return c.wheel.Now().Sub(c.began) }
 
 // since is a time as the time since the Client was made.
 func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }

@@ -47,7 +47,7 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 		}
 		return r, err
 	}
-	c := callPool.Get().(*call)
+	c := s.client.calls.Get().(*call)
 	c.n = n
 	j, err := s.joinLocked(c)
 	s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	}
 	r, err := c.res, c.err
 	*c = call{done: c.done}
-	callPool.Put(c)
+	s.client.calls.Put(c)
 	return r, err
 }
 
@@ -171,7 +171,7 @@ func (s *keyState) nextLocked() *job {
 // byPolicyLocked decides a request that Redis did not answer because of err: by this process's own count if
 // there is one that holds, or by the policy.
 func (s *keyState) byPolicyLocked(n int64, err error) (Result, error) {
-	if now := time.Now(); s.local.serveStale(now) {
+	if now := s.client.wheel.Now(); s.local.serveStale(now) {
 		return s.local.decide(s.client.since(now), n, s.waitingLocked())
 	}
 	limit, known := s.limitLocked()

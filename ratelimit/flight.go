@@ -27,7 +27,7 @@ type flight struct {
 
 // newFlight returns a flight, or nil if its time is over before it has begun.
 func (s *sender) newFlight(jobs []*job) *flight {
-	now := time.Now()
+	now := s.client.wheel.Now()
 	at := s.client.since(now)
 	since := at
 	for _, j := range jobs {
@@ -37,7 +37,7 @@ func (s *sender) newFlight(jobs []*job) *flight {
 	if left <= 0 {
 		return nil
 	}
-	f := &flight{sender: s, jobs: jobs, sentAt: now, expires: now.Add(left), ended: make(chan struct{})}
+	f := &flight{sender: s, jobs: jobs, sentAt: now, expires: time.Now().Add(left), ended: make(chan struct{})}
 	if timer, err := s.client.wheel.AfterFunc(left, f.expire); err == nil {
 		f.timer = timer
 	}

@@ -130,7 +130,7 @@ func (s *keyState) noteLocked(found snapshot, at reading, sentAt time.Time) {
 
 // settleCallsLocked gives each call its result.
 func (j *job) settleCallsLocked(valid bool) {
-	s, err, now := j.state, j.err, time.Now()
+	s, err, now := j.state, j.err, j.state.client.wheel.Now()
 	limit, local := j.got.snapshot.(*localLimit)
 	switch {
 	case err == nil && local:

@@ -28,7 +28,7 @@ type call struct {
 	done chan struct{} // buffered
 }
 
-var callPool = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+func newCall() any { return &call{done: make(chan struct{}, 1)} }
 
 // stateID is what requests have in common that are counted together: an algorithm and its options, and a key
 // of Redis.
@@ -127,7 +127,7 @@ func (s *keyState) release() {
 func (s *keyState) remembers() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
+	now := s.client.wheel.Now()
 	if s.local != nil {
 		return s.remembersLocallyLocked(now)
 	}
@@ -156,7 +156,7 @@ func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first !
 // Redis said last.
 func (s *keyState) answerLocked(n int64) (r Result, ok bool, err error) {
 	if s.local != nil {
-		if now := time.Now(); s.trustedLocked(now) {
+		if now := s.client.wheel.Now(); s.trustedLocked(now) {
 			r, err = s.local.decide(s.client.since(now), n, s.waitingLocked())
 			return r, true, err
 		}
@@ -217,7 +217,7 @@ func (s *keyState) deniedLocked(r Result) Result {
 // invalidateLocked drops what is known about the key, because this process changes it, and what was charged
 // before. What is on its way was asked for before, and is not believed either.
 func (s *keyState) invalidateLocked() {
-	s.changed = time.Now()
+	s.changed = s.client.wheel.Now()
 	s.known = knowledge{}
 	s.prefetched.takeAll()
 	if s.line == nil {

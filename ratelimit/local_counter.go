@@ -158,7 +158,7 @@ func (s *keyState) lookUp(o *localCounter) {
 	o.used = false
 	s.mu.Unlock()
 
-	sentAt := time.Now()
+	sentAt := c.wheel.Now()
 	err := c.breaker.refuse()
 	var found *localLimit
 	if err == nil {
@@ -168,7 +168,7 @@ func (s *keyState) lookUp(o *localCounter) {
 	s.mu.Lock()
 	changed := false
 	if s.local == o {
-		now := time.Now()
+		now := c.wheel.Now()
 		o.armed = false
 		switch {
 		case errors.Is(err, ErrUnavailable):
@@ -226,7 +226,7 @@ func (s *keyState) learnLocked(found *localLimit, sentAt time.Time) {
 		o.seen, o.next = sentAt, sentAt.Add(o.pause())
 	}
 	if s.waitingLocked() && !o.seen.IsZero() {
-		s.armLookUpLocked(time.Now())
+		s.armLookUpLocked(s.client.wheel.Now())
 	}
 }
 

@@ -35,10 +35,10 @@ func (r *Reservation) N() int64 {
 
 // Delay is how long it takes until the permits may be used, 0 if they may be now.
 func (r *Reservation) Delay() time.Duration {
-	if r == nil {
+	if r == nil || r.made == nil {
 		return 0
 	}
-	return max(0, time.Until(r.at))
+	return max(0, r.at.Sub(r.made.client.wheel.Now()))
 }
 
 // Wait blocks until the permits may be used. If ctx ends before, its error is returned and the reservation
@@ -99,7 +99,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, er
 	}
 	defer s.client.leave()
 	if n == 0 {
-		return &Reservation{at: time.Now(), made: s}, nil
+		return &Reservation{at: s.client.wheel.Now(), made: s}, nil
 	}
 	ahead := maxReserve
 	if deadline, ok := ctx.Deadline(); ok {
@@ -127,7 +127,7 @@ func servesStaleLocked(s *keyState, now time.Time) bool { return s.local.serveSt
 func (s *keyState) reserveLocally(n int64, ahead time.Duration, counts func(*keyState, time.Time) bool) (*span, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !counts(s, time.Now()) {
+	if !counts(s, s.client.wheel.Now()) {
 		return nil, nil
 	}
 	return s.reserveLocallyLocked(n, ahead)
@@ -221,7 +221,7 @@ func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
 // freed is called when this process has given permits of the key back.
 func (s *keyState) freed() {
 	s.mu.Lock()
-	s.freedAt = time.Now()
+	s.freedAt = s.client.wheel.Now()
 	s.known = knowledge{}
 	j := s.kickLocked()
 	s.mu.Unlock()

@@ -83,7 +83,7 @@ func (s *keyState) upToFromMemory(n int64) (Result, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.local != nil {
-		if now := time.Now(); s.trustedLocked(now) {
+		if now := s.client.wheel.Now(); s.trustedLocked(now) {
 			at := s.client.since(now)
 			r, err := s.local.decide(at, max(1, min(n, s.local.log.left(at))), s.waitingLocked())
 			return r, err == nil

@@ -95,7 +95,7 @@ func (s *keyState) join(ctx context.Context, n int64, end func(error)) (*waiter,
 		end(err)
 	}}
 	if deadline, ok := ctx.Deadline(); ok {
-		w.deadline = s.client.since(deadline)
+		w.deadline = now + time.Until(deadline)
 	}
 	if s.line == nil {
 		s.line = newLine(s.algorithm)
@@ -127,7 +127,7 @@ func (s *keyState) leave(w *waiter) bool {
 
 // knowledgeLocked is what is known about the key, as waiters see it.
 func (s *keyState) knowledgeLocked(now time.Duration) *knowledge {
-	if s.local != nil && s.trustedLocked(time.Now()) {
+	if s.local != nil && s.trustedLocked(s.client.wheel.Now()) {
 		return &knowledge{snapshot: &localSnapshot{&s.local.log, now}, sent: now}
 	}
 	return &s.known
@@ -182,7 +182,7 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 // lookLocallyLocked serves the waiters by this process's own count, if there is one.
 func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 	if s.local == nil ||
-		!s.trustedLocked(time.Now()) && !(s.client.breaker.down.Load() && s.local.serveStale(time.Now())) {
+		!s.trustedLocked(s.client.wheel.Now()) && !(s.client.breaker.down.Load() && s.local.serveStale(s.client.wheel.Now())) {
 		return false
 	}
 	l := s.line

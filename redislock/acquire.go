@@ -93,7 +93,7 @@ func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	if l == nil || !l.lease.Valid() {
 		return nil, 0
 	}
-	left := time.Until(l.lease.Deadline())
+	left := l.lease.Deadline().Sub(c.wheel.Now())
 	again := min(c.poll/5-c.since(l.askedAt), left)
 	if again <= 0 {
 		return nil, 0
@@ -161,7 +161,7 @@ func (a *acquisition) askOnce(ended <-chan struct{}) (l *Lock, taken bool, err e
 
 // watch starts the lease of a lock that Redis has granted to a request sent at sentAt or later.
 func (c *Client) watch(l *Lock, sentAt time.Time) (err error) {
-	l.askedAt, l.madeAt = sentAt.Sub(c.origin), time.Since(c.origin)
+	l.askedAt, l.madeAt = sentAt.Sub(c.origin), c.since(0)
 	spec := renewal.Spec{Key: l.name(), ID: l.id, TTL: l.ttl(), SentAt: sentAt, Lost: ErrLost, OnLost: l.onLost}
 	if l.mutex.config.renew {
 		var d *renewal.Destination

@@ -27,7 +27,7 @@ func (c *Client) retry(ended <-chan struct{}, once func() (*redis.Cmd, time.Time
 func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{}) (r redisconn.Reply, missing error) {
 	what := req.kind().acquire(req)
 	r = c.retry(ended, func() (*redis.Cmd, time.Time) {
-		ctx, sentAt := context.Background(), time.Now()
+		ctx, sentAt := context.Background(), c.wheel.Now()
 		node, err := redisconn.Node(c.base, req.name())
 		if errors.Is(err, redisconn.ErrNodes) {
 			err = argument.Error("WithReplicas", fmt.Sprintf("%T", c.rdb), "needs a client whose nodes are known")

@@ -88,7 +88,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		rdb:      rdb,
 		base:     base,
 		retries:  redisconn.Retries(base),
-		sender:   sender{rdb: rdb, base: base},
+		sender:   sender{rdb: rdb, base: base, wheel: cfg.wheel},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
 		hooks:    cfg.hooks,
@@ -97,7 +97,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:     make(map[*Lock]struct{}),
 		limits:   make(map[*Lock]wheel.Timer),
-		origin:   time.Now(),
+		origin:   cfg.wheel.Now(),
 		holders:  make(map[queueKey]*Lock),
 		leases:   make(map[shard]*renewal.Destination),
 	}
@@ -254,7 +254,7 @@ func (c *Client) limit(l *Lock) {
 }
 
 // since returns how long ago an instant was that is given as time since origin.
-func (c *Client) since(at time.Duration) time.Duration { return time.Since(c.origin) - at }
+func (c *Client) since(at time.Duration) time.Duration { return c.wheel.Now().Sub(c.origin) - at }
 
 // newUUID returns a version 4 UUID in text form.
 func newUUID() string {

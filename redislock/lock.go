@@ -216,7 +216,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 // release frees the key of a lock that is not held any more and whose deadline was given.
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	c := l.client()
-	began := time.Now()
+	began := c.wheel.Now()
 	ended, stop := contexts.After(ctx, c.wheel, unlockGrace)
 	defer stop()
 	r, answered := gate.Await(&c.gate, ended,
@@ -249,7 +249,7 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 		l.releaseLater(cleanup.LateCopy, true)
 	}
 	// If the answer came after the deadline, the lease has ended meanwhile, and not before.
-	if released == 0 && !gone && (!began.Before(deadline) || time.Now().Before(deadline)) {
+	if released == 0 && !gone && (!began.Before(deadline) || c.wheel.Now().Before(deadline)) {
 		return lostBefore("unlock", l.name(), errGone)
 	}
 	return nil
@@ -288,7 +288,7 @@ func (l *Lock) onLost(err error) {
 	// A renewal that was given up may still have been executed and keep the key for another lease that no
 	// holder uses. Release it, but not before the time for which it was last promised: its holder may need
 	// that time to stop.
-	l.releaseLater(time.Until(lost.Due.Add(l.ttl()/8)), false)
+	l.releaseLater(lost.Due.Add(l.ttl()/8).Sub(c.wheel.Now()), false)
 }
 
 // maxHoldReached ends a lock that has been held for as long as it may. The key goes a little later: its

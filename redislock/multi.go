@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -157,5 +156,5 @@ func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *L
 // compositeLock makes a Lock of several.
 func (c *Client) compositeLock(name string, lease *composite) *Lock {
 	m := &Mutex{client: c, kind: multi, name: name}
-	return &Lock{request: request{mutex: m}, lease: lease, madeAt: time.Since(c.origin)}
+	return &Lock{request: request{mutex: m}, lease: lease, madeAt: c.since(0)}
 }

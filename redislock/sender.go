@@ -9,12 +9,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/pipeline"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // sender sends the calls of one Client: those of many locks to one node share pipelines.
 type sender struct {
 	rdb   redis.UniversalClient
 	base  redis.UniversalClient // knows the nodes
+	wheel *wheel.Wheel
 	lines pipeline.Lines[struct{}, pipeline.Line[*job]]
 }
 
@@ -51,7 +53,7 @@ func (s *sender) send(what scripts.Call, ended <-chan struct{}) (*redis.Cmd, tim
 	case <-j.done:
 	case <-ended:
 		if line.Withdraw(j) {
-			return failed(redisconn.ErrAbandoned), time.Now()
+			return failed(redisconn.ErrAbandoned), s.wheel.Now()
 		}
 		<-j.done
 	}
@@ -59,13 +61,13 @@ func (s *sender) send(what scripts.Call, ended <-chan struct{}) (*redis.Cmd, tim
 }
 
 func (s *sender) sendAlone(what scripts.Call) (*redis.Cmd, time.Time) {
-	now := time.Now()
+	now := s.wheel.Now()
 	return what.Script.RunOnce(context.Background(), s.rdb, what.Keys, what.Args...), now
 }
 
 // flush sends jobs in one pipeline.
 func (s *sender) flush(jobs []*job) {
-	sentAt := time.Now()
+	sentAt := s.wheel.Now()
 	batch := make([]scripts.Call, len(jobs))
 	for i, j := range jobs {
 		batch[i] = j.Call

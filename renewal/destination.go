@@ -142,7 +142,7 @@ func (d *Destination) sendBatches() {
 }
 
 func (d *Destination) send(leases []*Lease) {
-	sentAt := time.Now()
+	sentAt := d.renewer.wheel.Now()
 	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return !l.beginCall() })
 	if len(leases) == 0 {
 		return

@@ -80,7 +80,7 @@ func (l *Lease) Err() error {
 func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.phase != ended && l.termLocked().left(time.Now()) > 0
+	return l.phase != ended && l.termLocked().left(l.renewer.wheel.Now()) > 0
 }
 
 // Deadline is the instant at which the lease is over unless it is renewed before, margin already taken off.
@@ -127,7 +127,7 @@ func (l *Lease) Close(reason error) bool {
 // MaxTTL. Renewals go on as before; the backend must not let them shorten the term. Prolong does not block.
 func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	l.mu.Lock()
-	now := time.Now()
+	now := l.renewer.wheel.Now()
 	var loss error
 	held := l.phase != ended && l.termLocked().left(now) > 0
 	switch {
@@ -236,7 +236,7 @@ func (l *Lease) doneContext() context.Context {
 func (l *Lease) start() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
+	now := l.renewer.wheel.Now()
 	var err error
 	if l.termLocked().left(now) <= 0 {
 		err = l.lostErrorLocked(ErrExpired)
@@ -252,7 +252,7 @@ func (l *Lease) start() error {
 // tick is the wheel entry's callback.
 func (l *Lease) tick() {
 	l.mu.Lock()
-	now := time.Now()
+	now := l.renewer.wheel.Now()
 	due, loss := l.tickLocked(now)
 	l.mu.Unlock()
 	l.announceLoss(loss)
@@ -318,7 +318,7 @@ func (l *Lease) finishCall(o Outcome, sentAt time.Time, failure error) {
 }
 
 func (l *Lease) finishCallLocked(o Outcome, sentAt time.Time, failure error) (loss error) {
-	now := time.Now()
+	now := l.renewer.wheel.Now()
 	switch {
 	case l.phase != sent:
 		return nil

@@ -41,7 +41,7 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Renewer{wheel: w, tick: w.TickDuration(), config: c, idle: make(chan struct{}), origin: time.Now()}
+	r := &Renewer{wheel: w, tick: w.TickDuration(), config: c, idle: make(chan struct{}), origin: w.Now()}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.leases.prev, r.leases.next = &r.leases, &r.leases
 	return r, nil

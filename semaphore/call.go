@@ -93,7 +93,7 @@ func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, ar
 		args[at] = c.channels.Verb()
 	}
 	return redisconn.Retry(c.wheel, c.base, c.retries, ended, func() (*redis.Cmd, time.Time) {
-		sentAt := time.Now()
+		sentAt := c.wheel.Now()
 		return s.RunOnce(context.Background(), c.rdb, keys, args...), sentAt
 	})
 }

@@ -214,7 +214,7 @@ func (g *Grant) Release(ctx context.Context) error {
 		return ErrClosed
 	}
 	defer c.gate.Leave()
-	began, deadline := time.Now(), g.Deadline()
+	began, deadline := c.wheel.Now(), g.Deadline()
 	if !g.lease.Close(ErrNotHeld) {
 		return g.Err()
 	}
@@ -233,7 +233,7 @@ func (g *Grant) Release(ctx context.Context) error {
 		return err
 	case request.removed == len(g.ids), request.ambiguous: // now, or by an earlier copy of the call
 		return nil
-	case began.Before(deadline) && !time.Now().Before(deadline): // the lease ended on the way to Redis
+	case began.Before(deadline) && !c.wheel.Now().Before(deadline): // the lease ended on the way to Redis
 		return nil
 	}
 	return fmt.Errorf("%w: release %s: gone from Redis", ErrLost, scripts.Quote(g.name))
@@ -251,7 +251,7 @@ func (g *Grant) onLost(err error) {
 	if lost, ok := errors.AsType[*renewal.LostError](err); ok && !errors.Is(err, renewal.ErrGone) {
 		// A renewal without an answer may have been executed and keep the permits for another lease.
 		// Release them, but give the former holder the time to stop that its lease has promised.
-		g.releaseLater(time.Until(lost.Due.Add(g.ttl / 8)))
+		g.releaseLater(lost.Due.Add(g.ttl / 8).Sub(g.client.wheel.Now()))
 	}
 }
 

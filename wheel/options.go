@@ -106,7 +106,8 @@ func WithExecutor(e Executor) Option {
 	})
 }
 
-// WithClock sets the wheel's source of time, for tests. The default is the monotonic system clock.
+// WithClock sets the wheel's source of time, for tests. The default is the monotonic system clock. Leases, waits
+// and limits on the wheel are measured by it as well; see Now.
 func WithClock(clock Clock) Option {
 	return option(func(c *config) error {
 		if clock == nil {

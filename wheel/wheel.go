@@ -75,6 +75,10 @@ func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 	return w.funcs.schedule(d, f)
 }
 
+// Now returns the wheel's time: time.Now, or that of WithClock's clock. What compares its own deadlines when an
+// entry fires reads them from there, so that a test that moves the clock moves both.
+func (w *Wheel) Now() time.Time { return w.scheduler.time.wall() }
+
 // TickDuration returns the length of one tick, see WithTickDuration.
 func (w *Wheel) TickDuration() time.Duration { return time.Duration(w.scheduler.ticks.length) }
 

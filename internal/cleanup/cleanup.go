@@ -69,7 +69,7 @@ func New[T any](config Config[T]) *Queue[T] { return &Queue[T]{Config: config} }
 // Add sends a release after a delay. What it is about ends by itself when the time given has passed.
 // ambiguous says that a copy of a request for it may still be under way.
 func (q *Queue[T]) Add(release T, delay, lasts time.Duration, ambiguous bool) {
-	now := time.Now()
+	now := q.Wheel.Now()
 	e := entry[T]{release: release, due: now.Add(delay), pause: firstPause}
 	if ambiguous {
 		lasts = max(lasts, longestDelay)
@@ -99,7 +99,7 @@ func (q *Queue[T]) armLocked() {
 		return
 	}
 	q.timer.Stop()
-	left := time.Until(q.pending[0].due)
+	left := q.pending[0].due.Sub(q.Wheel.Now())
 	if left <= 0 {
 		q.startLocked()
 		return
@@ -126,7 +126,7 @@ func (q *Queue[T]) work() {
 	defer q.Gate.Leave()
 	for {
 		q.mu.Lock()
-		batch := q.takeLocked(time.Now())
+		batch := q.takeLocked(q.Wheel.Now())
 		if len(batch) == 0 {
 			q.sending = false
 			q.armLocked()
@@ -156,7 +156,7 @@ func (q *Queue[T]) takeLocked(now time.Time) (batch []entry[T]) {
 
 // answered decides whether a release is sent again.
 func (q *Queue[T]) answered(e entry[T], err error) {
-	now := time.Now()
+	now := q.Wheel.Now()
 	switch {
 	case err != nil && redisconn.Permanent(err):
 		q.Refused(e.release, err)
@@ -184,7 +184,7 @@ func (q *Queue[T]) Close(ctx context.Context) (failed int, err error) {
 	q.mu.Unlock()
 	for len(pending) > 0 {
 		var batch []entry[T]
-		now := time.Now() // what ends while Redis hangs is not sent any more
+		now := q.Wheel.Now() // what ends while Redis hangs is not sent any more
 		for len(pending) > 0 && len(batch) < q.MaxBatch {
 			last := len(pending) - 1
 			if e := pending[last]; !now.After(e.until) {

@@ -44,7 +44,7 @@ func Retry(
 			most = 64 * time.Millisecond
 			if began.IsZero() {
 				began = r.SentAt
-			} else if time.Since(began) > migrationTimeout {
+			} else if w.Now().Sub(began) > migrationTimeout {
 				return r
 			}
 		} else if n >= retries || !unanswered && !Transient(err) {

@@ -245,7 +245,7 @@ func (g *Group[K, T]) add(key K, w *Waiter[T], lead bool) (*queue[K, T], error) 
 	}
 	q := g.queueLocked(key)
 	if w.once && !g.cfg.Eager && q.size > 0 && !q.running {
-		return nil, &NotServedError{Again: max(time.Until(q.due), 0)}
+		return nil, &NotServedError{Again: max(q.due.Sub(g.wheel.Now()), 0)}
 	}
 	if q.size == 0 || g.cfg.Eager {
 		q.pollNeeded = true

@@ -113,7 +113,7 @@ func (q *queue[K, T]) finishAttempt(batch []*Waiter[T], again time.Duration, err
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d := g.pause(again)
-	q.due = time.Now().Add(d)
+	q.due = g.wheel.Now().Add(d)
 	refused, stays := false, false
 	for _, w := range batch {
 		w.inFlight, w.seen = false, true
@@ -153,7 +153,7 @@ func (q *queue[K, T]) dismissLocked(w *Waiter[T]) {
 // parkLocked arms the wheel entry of the next attempt and lets the goroutine end.
 func (q *queue[K, T]) parkLocked() (more bool) {
 	g := q.group
-	left := max(time.Until(q.due), 0)
+	left := max(q.due.Sub(g.wheel.Now()), 0)
 	for w := q.first; w != nil && q.once > 0; {
 		next := w.next
 		if w.once {

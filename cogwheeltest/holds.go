@@ -1,0 +1,154 @@
+package cogwheeltest
+
+import (
+	"context"
+	"encoding/hex"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+// stranger is the holder of Steal. It renews nothing.
+const stranger = "cogwheeltest:1"
+
+// expireLock removes the hold or the holds of a lock of any kind, and returns how many there were.
+var expireLock = redis.NewScript(`
+local name, timeouts = KEYS[1], ARGV[1]
+local holds = 0
+for _, id in ipairs(redis.call('HKEYS', name)) do
+  if id ~= 'mode' then
+    redis.call('DEL', timeouts .. ':' .. id .. ':rwlock_timeout:1') -- of a reader
+    holds = holds + 1
+  end
+end
+redis.call('DEL', name)
+return holds
+`)
+
+// stealLock replaces the hold of a lock of any kind. A read/write lock is taken for writing.
+var stealLock = redis.NewScript(`
+local name, id, lease = KEYS[1], ARGV[1], ARGV[2]
+local mode = redis.call('HEXISTS', name, 'mode') == 1
+redis.call('DEL', name)
+if mode then
+  redis.call('HSET', name, 'mode', 'write', id .. ':write', 1)
+else
+  redis.call('HSET', name, id, 1)
+end
+redis.call('PEXPIRE', name, lease)
+return 1
+`)
+
+// returnLock frees a stolen lock and wakes the waiters of all kinds, and of the first in a fair line.
+var returnLock = redis.NewScript(`
+local name, id = KEYS[1], ARGV[1]
+if redis.call('HDEL', name, id, id .. ':write') == 0 then
+  return 0
+end
+redis.call('DEL', name)
+redis.call('PUBLISH', ARGV[2], '0')
+redis.call('PUBLISH', ARGV[3], '1')
+local head = redis.call('LINDEX', KEYS[2], 0)
+if head then
+  redis.call('PUBLISH', ARGV[2] .. ':' .. head, '0')
+end
+return 1
+`)
+
+// expirePermits lets the leases of permits end, all of them or those of the ids, and returns how many there
+// were. The next call about the semaphore finds them expired.
+var expirePermits = redis.NewScript(`
+local expired = 0
+for _, leases in ipairs(KEYS) do
+  local ids = ARGV
+  if #ids == 0 then
+    ids = redis.call('ZRANGE', leases, 0, -1)
+  end
+  for _, id in ipairs(ids) do
+    if redis.call('ZSCORE', leases, id) then
+      redis.call('ZADD', leases, 'XX', 1, id)
+      expired = expired + 1
+    end
+  end
+end
+return expired
+`)
+
+// ExpireLock ends the hold of a lock of any kind, with all readers of an RWMutex, as if its lease had run out:
+// nothing is announced, and waiters find out when they look again. The holder loses the lock at its next renewal,
+// at the latest a third of its lease after the last. For a MultiMutex, name one of its parts.
+func (s *Server) ExpireLock(name string) {
+	s.tb.Helper()
+	s.mustFind("holds the lock", name, s.run(expireLock, []string{name}, scripts.ReadTimeouts(name)))
+}
+
+// Steal gives a lock to a holder that does not exist, for the length of a lease, whether it is free or held; the
+// holder it had loses it at its next renewal. On a free lock it is the hold of a process that crashed. An RWMutex
+// that is held is taken for writing; a free name becomes a Mutex or a FairMutex. giveBack releases the lock, and
+// wakes waiters, if the lease has not ended before.
+func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
+	s.tb.Helper()
+	s.run(stealLock, []string{name}, stranger, max(redisconn.Millis(lease), 1))
+	return func() {
+		s.run(returnLock, []string{name, scripts.FairLockKeys(name)[1]},
+			stranger, scripts.LockChannel(name), scripts.RWChannel(name))
+	}
+}
+
+// ExpirePermits ends the leases of permits of a Leased or FairLeased semaphore: of those with the ids, as
+// Grant.IDs returns them, or of all. Nothing is announced. The permits are free at the next look at the semaphore,
+// and the holder loses its grant at its next renewal.
+func (s *Server) ExpirePermits(name string, ids ...string) {
+	s.tb.Helper()
+	raw := make([]any, len(ids))
+	for i, id := range ids {
+		text, err := hex.DecodeString(id)
+		if err != nil {
+			s.tb.Errorf("cogwheeltest: %q is not the id of a permit", id)
+			return
+		}
+		raw[i] = text
+	}
+	leases := []string{scripts.SuffixName(name, "timeout"), scripts.SuffixName(name, "fair:leases")}
+	s.mustFind("holds a permit", name, s.run(expirePermits, leases, raw...))
+}
+
+// Exhaust takes all permits that a key has left, so that the next request of one is denied.
+func (s *Server) Exhaust(k *ratelimit.Keyed, key string) {
+	s.tb.Helper()
+	if _, err := k.AllowUpTo(context.Background(), key, k.Limit().Burst); err != nil {
+		s.tb.Errorf("cogwheeltest: exhaust: %v", err)
+	}
+}
+
+// Flush removes all data, as a server without persistence does when it restarts.
+func (s *Server) Flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.redis.FlushAll()
+}
+
+// mustFind fails the test if there was nothing to end: a fault that hits nothing proves nothing.
+func (s *Server) mustFind(what, name string, found int64) {
+	s.tb.Helper()
+	if found == 0 {
+		s.tb.Errorf("cogwheeltest: no process %s: %q", what, name)
+	}
+}
+
+// run executes a script of the test's, which no fault touches.
+func (s *Server) run(script *redis.Script, keys []string, args ...any) int64 {
+	s.tb.Helper()
+	s.mu.Lock()
+	s.setTimeLocked()
+	s.mu.Unlock()
+	n, err := script.Run(context.Background(), s.admin, keys, args...).Int64()
+	if err != nil {
+		s.tb.Errorf("cogwheeltest: %v", err)
+	}
+	return n
+}

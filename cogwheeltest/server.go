@@ -1,0 +1,219 @@
+package cogwheeltest
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const (
+	// closeTimeout bounds how long a client of the library may take to close when the test ends.
+	closeTimeout = 30 * time.Second
+
+	// poolSize is more connections than a test needs. A pool that is full would make callers wait on timers
+	// that go-redis shares between all clients, which must not be done across bubbles.
+	poolSize = 1000
+
+	// lingering is how long goroutines of go-redis may outlast their pool.
+	lingering = 5 * time.Second
+)
+
+// Server is a Redis server in the memory of the test. Start makes one. Its methods are safe for concurrent
+// use.
+type Server struct {
+	tb        testing.TB
+	config    config
+	bubble    bool
+	redis     *miniredis.Miniredis
+	admin     *redis.Client // does not pass through sessions: faults do not touch it
+	wheel     *wheel.Wheel
+	client    *redis.Client
+	advancing chan struct{} // holds a value during Advance; a mutex would stop a bubble's time
+
+	mu       sync.Mutex // guards what follows
+	clock    clock
+	sessions map[string]*session
+	nextID   int
+	groups   map[*redis.Client]*group
+	faults   faults
+	hanging  bool
+	stopped  bool
+	closed   bool // the test has ended
+	listener *listener
+}
+
+// Start starts a server that ends with the test, and with it the clients that the server made. Called in a
+// bubble of testing/synctest, the server belongs to the bubble and lives by its time.
+func Start(tb testing.TB, opts ...Option) *Server {
+	tb.Helper()
+	s := &Server{
+		tb:        tb,
+		bubble:    inBubble(),
+		redis:     miniredis.NewMiniRedis(),
+		sessions:  make(map[string]*session),
+		groups:    make(map[*redis.Client]*group),
+		advancing: make(chan struct{}, 1),
+	}
+	for _, o := range opts {
+		o.apply(&s.config)
+	}
+	s.clock = newClock(time.Now)
+	wheelOptions := s.config.wheelOptions
+	if c := s.config.clock; c != nil {
+		s.clock = newClock(c.Now)
+		wheelOptions = append([]wheel.Option{wheel.WithClock(c)}, wheelOptions...)
+	}
+	if err := s.start(wheelOptions); err != nil {
+		tb.Fatalf("cogwheeltest: start: %v", err)
+	}
+	tb.Cleanup(s.end)
+	s.client = s.NewClient()
+	return s
+}
+
+func (s *Server) start(wheelOptions []wheel.Option) (err error) {
+	if s.wheel, err = wheel.New(wheelOptions...); err != nil {
+		return err
+	}
+	s.setTimeLocked()
+	s.redis.ClockTTL(true)
+	conn, err := s.redis.Dial() // makes the server run without a listener
+	if err != nil {
+		return err
+	}
+	_ = conn.Close()
+	if err := s.register(); err != nil {
+		return err
+	}
+	s.admin = redis.NewClient(options(func(context.Context, string, string) (net.Conn, error) {
+		return s.dialAdmin(), nil
+	}))
+	// A server that knows the scripts executes a call when it comes first, so that faults count calls, and not
+	// the answer that the script is unknown.
+	load := s.admin.Pipeline()
+	for _, script := range scripts.All() {
+		load.ScriptLoad(context.Background(), script.Source())
+	}
+	_, err = load.Exec(context.Background())
+	return err
+}
+
+// end is called when the test has ended, after the cleanups of what was made later.
+func (s *Server) end() {
+	s.heal()
+	s.mu.Lock()
+	s.closed = true
+	s.disconnectLocked(func(*session) bool { return true })
+	listener := s.listener
+	clients := []*redis.Client{s.admin}
+	for rdb := range s.groups {
+		clients = append(clients, rdb)
+	}
+	s.mu.Unlock()
+	listener.close()
+	if _, err := s.wheel.Stop(context.Background()); err != nil {
+		s.tb.Errorf("cogwheeltest: stop the wheel: %v", err)
+	}
+	for _, rdb := range clients {
+		_ = rdb.Close() // the test may have closed it
+	}
+	s.redis.Close()
+	if s.bubble {
+		time.Sleep(lingering) // of the bubble's time, which stops with the test
+	}
+}
+
+// options are those of all clients in memory.
+func options(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Options {
+	return &redis.Options{
+		Addr:            address{}.String(),
+		Dialer:          dial,
+		PoolSize:        poolSize,
+		DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{ // would look up the server's name
+			Mode: maintnotifications.ModeDisabled,
+		},
+	}
+}
+
+// Client returns the server's first client, always the same.
+func (s *Server) Client() *redis.Client { return s.client }
+
+// NewClient returns another client, closed with the test: a process of its own, as far as the server can tell.
+// Each of opts may change the options, which otherwise are those of Options.
+func (s *Server) NewClient(opts ...func(*redis.Options)) *redis.Client {
+	o, g := s.options()
+	for _, opt := range opts {
+		opt(o)
+	}
+	rdb := redis.NewClient(o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.groups[rdb] = g
+	return rdb
+}
+
+// Options returns the options for code that makes its client itself: go-redis' defaults, connected to this
+// server through memory.
+func (s *Server) Options() *redis.Options {
+	o, _ := s.options()
+	return o
+}
+
+func (s *Server) options() (*redis.Options, *group) {
+	g := &group{}
+	return options(func(context.Context, string, string) (net.Conn, error) { return s.dial(g) }), g
+}
+
+// Wheel returns a wheel that lives by the server's time and stops with the test.
+func (s *Server) Wheel() *wheel.Wheel { return s.wheel }
+
+// Locks returns a client for locks on Client and Wheel, closed with the test.
+func (s *Server) Locks(opts ...redislock.Option) *redislock.Client {
+	s.tb.Helper()
+	c, err := redislock.New(s.client, append([]redislock.Option{redislock.WithWheel(s.wheel)}, opts...)...)
+	return closing(s, c, err)
+}
+
+// Limits returns a client for rate limits on Client and Wheel, closed with the test.
+func (s *Server) Limits(opts ...ratelimit.Option) *ratelimit.Client {
+	s.tb.Helper()
+	c, err := ratelimit.New(s.client, append([]ratelimit.Option{ratelimit.WithWheel(s.wheel)}, opts...)...)
+	return closing(s, c, err)
+}
+
+// Semaphores returns a client for semaphores on Client and Wheel, closed with the test.
+func (s *Server) Semaphores(opts ...semaphore.Option) *semaphore.Client {
+	s.tb.Helper()
+	c, err := semaphore.New(s.client, append([]semaphore.Option{semaphore.WithWheel(s.wheel)}, opts...)...)
+	return closing(s, c, err)
+}
+
+// closing has a client of the library closed when the test ends.
+func closing[C interface{ Close(context.Context) error }](s *Server, c C, err error) C {
+	s.tb.Helper()
+	if err != nil {
+		s.tb.Fatalf("cogwheeltest: %v", err)
+	}
+	s.tb.Cleanup(func() {
+		s.heal()
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if err := c.Close(ctx); err != nil {
+			s.tb.Errorf("cogwheeltest: %v", err)
+		}
+	})
+	return c
+}
