@@ -102,7 +102,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c := &Client{
 		rdb: rdb, base: base, retries: redisconn.Retries(base),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
-		monitor: monitor{hooks: cfg.hooks, origin: time.Now()},
+		monitor:  monitor{hooks: cfg.hooks, origin: time.Now()},
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:     make(map[*Grant]struct{}),
