@@ -79,7 +79,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 		s := c.Semaphore(redistest.Name(t))
 		mustSetPermits(t, s, 1)
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
-		poll(t, func() bool { return c.Stats().Waiting == 1 })
+		redistest.Poll(t, func() bool { return c.Stats().Waiting == 1 })
 		require.NoError(t, s.Release(t.Context(), 1))
 		ok, err := s.TryAcquire(t.Context(), 1)
 		require.NoError(t, err)
