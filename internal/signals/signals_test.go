@@ -53,7 +53,7 @@ func TestInPieces(t *testing.T) {
 			seen[e[0]]++
 			mu.Lock()
 			m[entries+len(seen)] = 0
-			delete(m, entries+len(seen)-10)
+			delete(m, entries+max(len(seen)-10, 0))
 			mu.Unlock()
 		}
 		for i := range entries {
