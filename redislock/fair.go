@@ -17,6 +17,7 @@ func (c *Client) fairAlive() time.Duration { return 3 * c.poll }
 // own, on which it hears that it is first.
 var fair = &kind{
 	name: "FairMutex",
+	is:   KindFair,
 	acquire: func(r *request) scripts.Call {
 		keys, waits := scripts.FairLockKeys(r.name()), 0
 		if r.waits {

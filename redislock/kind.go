@@ -23,6 +23,8 @@ import (
 type kind struct {
 	// name is the type of its locks, for messages.
 	name string
+	// is what events and holds call the kind.
+	is Kind
 
 	// mark is appended to the id of each request, such as Redisson's ":write".
 	mark string
@@ -101,6 +103,7 @@ const fenceMillis = 86_400_000
 // plain is Redisson's RLock: a hash named like the lock whose one field is the holder.
 var plain = &kind{
 	name: "Mutex",
+	is:   KindMutex,
 	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}

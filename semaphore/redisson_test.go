@@ -75,7 +75,8 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 
 var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	"a waiter is not satisfied by fewer permits, and is by added ones": func(t *testing.T, d deployment) {
-		s := d.newClient(t).Semaphore(redistest.Name(t))
+		c := d.newClient(t)
+		s := c.Semaphore(redistest.Name(t))
 		mustSetPermits(t, s, 1)
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
 		awaitListeners(t, d.connect(t), s.Name(), 1)
