@@ -42,9 +42,12 @@ func optionsOf(base redis.UniversalClient) (o options, known bool) {
 		return o, false
 	}
 	// A cluster and a Ring leave defaults to the clients of their nodes.
-	o.dial = cmp.Or(o.dial, 5*time.Second)
-	o.read = cmp.Or(o.read, 3*time.Second)
-	o.pool = cmp.Or(o.pool, o.read+time.Second)
+	node := redis.NewClient(&redis.Options{ReadTimeout: o.read, PoolTimeout: o.pool})
+	defer node.Close()
+	o.dial = cmp.Or(o.dial, node.Options().DialTimeout)
+	o.read = cmp.Or(o.read, node.Options().ReadTimeout)
+	o.pool = cmp.Or(o.pool, node.Options().PoolTimeout)
+	o.poolSize = cmp.Or(o.poolSize, node.Options().PoolSize)
 	return o, true
 }
 
