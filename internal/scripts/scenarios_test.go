@@ -227,8 +227,8 @@ func rateScenarios(now int64) []scenario {
 	noValue, farAhead := words("DEL v"), append(words("SET v -1"), entry(-3_600_000, "far", 5))
 	x := member("x", 1)
 	return []scenario{
-		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1, 1000, 0, 1}, nil},
-		{gcra, "of no key", nil, key, []any{1, int64(1e12), 0, 1, 1000, 0, 1}, nil},
+		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
+		{gcra, "of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
 		{window, "begun", words("SET k 3 PX 100000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
 		{window, "for those ahead", words("SET k 9 PX 10000"), key, []any{10, 20_000, 18_000, 1, 1, 5, 1}, nil},
 		{window, "of no key", nil, key, []any{10, 100_000, 20, 1, 1, 1, 1}, nil},
