@@ -188,7 +188,7 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	at := now
 	switch {
 	case l.charged.atOnce():
-		at = min(now+k.wait(missing, now)+k.took, l.lookedAt+lookEvery)
+		at = min(now+k.wait(missing, now-k.took), l.lookedAt+lookEvery) // Redis may have looked at its clock that late
 	case len(l.charged.back) == 0: // what is given back may suffice for the waiters
 		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // at random, so that processes take turns
 		at = min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
