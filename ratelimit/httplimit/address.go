@@ -134,15 +134,15 @@ func forwardedFor(text string) (hops []string) {
 			continue
 		}
 		if !name {
-			return append(hops, "", "") // something after a value
+			return append(hops, "") // something after a value
 		}
 		key, rest, found := strings.Cut(text, "=")
 		if !found || strings.ContainsAny(key, ",;\" ") {
-			return append(hops, "", "")
+			return append(hops, "")
 		}
 		value, rest, ok := forwardedValue(rest)
 		if !ok {
-			return append(hops, "", "")
+			return append(hops, "")
 		}
 		if strings.EqualFold(key, "for") {
 			hop = value
