@@ -41,7 +41,8 @@ func NewClient(l Waiter, key KeyFunc) *Client {
 
 // Unary is a grpc.UnaryClientInterceptor.
 func (c *Client) Unary(
-	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
 	if err := c.wait(ctx, method); err != nil {
 		return err
@@ -51,7 +52,8 @@ func (c *Client) Unary(
 
 // Stream is a grpc.StreamClientInterceptor. It waits for the opening of streams, not for their messages.
 func (c *Client) Stream(
-	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	if err := c.wait(ctx, method); err != nil {
 		return nil, err

@@ -86,7 +86,9 @@ func New(l Limiter, key KeyFunc, opts ...Option) *Server {
 // NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the method:
 // a call is served if all of them grant it, and none is charged otherwise. parts returns the limits of a call, made
 // by the Keyed and Limiters of c, or none if it is not limited. It panics on an argument that is nil.
-func NewAll(c *ratelimit.Client, parts func(ctx context.Context, method string) []ratelimit.Part, opts ...Option) *Server {
+func NewAll(
+	c *ratelimit.Client, parts func(ctx context.Context, method string) []ratelimit.Part, opts ...Option,
+) *Server {
 	mustNotBeNil(c == nil, "client")
 	mustNotBeNil(parts == nil, "function of parts")
 	return newServer(opts, func(ctx context.Context, method string) (decide, bool) {
@@ -114,7 +116,9 @@ func newServer(opts []Option, key func(context.Context, string) (decide, bool)) 
 }
 
 // Unary is a grpc.UnaryServerInterceptor.
-func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) Unary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	if err := s.allow(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
 		return nil, err
 	}
@@ -122,7 +126,9 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 // Stream is a grpc.StreamServerInterceptor. It limits the opening of streams, not their messages.
-func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Server) Stream(
+	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
 	if err := s.allow(stream.Context(), info.FullMethod, stream.SetHeader); err != nil {
 		return err
 	}
