@@ -20,7 +20,8 @@ func combine(t *testing.T, c *ratelimit.Client, name string, user, service, part
 	users := c.Keyed("user", ratelimit.PerHour(user), ratelimit.WithHashTag(name))
 	services := c.Keyed("service", ratelimit.PerHour(service), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	partners := c.Limiter("partner:{" + name + "}")
-	require.NoError(t, partners.SetRate(t.Context(), ratelimit.PerHour(partner), ratelimit.Overall))
+	_, err := partners.TrySetRate(t.Context(), ratelimit.PerHour(partner), ratelimit.Overall)
+	require.NoError(t, err)
 	all = c.All(users.Part("ada"), services.Part(name), partners.Part())
 	require.NoError(t, all.Err())
 	return all, func() (left [3]int64) {
@@ -42,7 +43,7 @@ func TestAll_TakesAllOrNone(t *testing.T) {
 	for denies, limits := range [][3]int64{{3, 10, 10}, {10, 3, 10}, {10, 10, 3}} {
 		t.Run(fmt.Sprint("limit ", denies), func(t *testing.T) {
 			t.Parallel()
-			c, _, _, name := shared(t)
+			c, rdb, _, name := shared(t)
 			all, left := combine(t, c, name, limits[0], limits[1], limits[2])
 			for i := range int64(3) {
 				r, err := all.Allow(t.Context())
@@ -59,9 +60,15 @@ func TestAll_TakesAllOrNone(t *testing.T) {
 					require.Equal(t, limits[at], part.Limit)
 				}
 			}
-			for range 5 {
+			for i := range 6 {
+				if i > 2 { // one that has to ask Redis
+					all, _ = combine(t, newClient(t, rdb), name, limits[0], limits[1], limits[2])
+				}
 				r, err := all.Allow(t.Context())
 				require.NoError(t, err)
+				if i > 0 { // a log tells with its first denial how long it lasts
+					require.Equal(t, i > 2, r.Source == ratelimit.SourceRedis)
+				}
 				require.False(t, r.Allowed)
 				require.Zero(t, r.Granted)
 				require.Positive(t, r.RetryAfter)
