@@ -60,9 +60,7 @@ type All struct {
 	state  stateID
 	algo   algorithm
 	out    *sender
-	single bool
-	cost   int64
-	limit  Limit // of the single part
+	most   int64 // requests that can ever be granted at once, as far as that is known here
 	err    error
 }
 
@@ -81,15 +79,16 @@ func (c *Client) All(parts ...Part) *All {
 	switch {
 	case err != nil:
 		a.err = err
-	case len(parts) == 1:
-		of := combined.parts[0]
-		a.state, a.algo, a.single, a.cost = of.id, of.algorithm, true, of.cost
+	case len(parts) == 1 && parts[0].cost == 1: // as if it was asked for alone
+		a.state, a.algo = combined.parts[0].id, combined.parts[0].algorithm
 		if parts[0].keyed != nil {
-			a.limit, a.out = parts[0].keyed.options.limit, parts[0].keyed.out
+			a.out = parts[0].keyed.out
 		}
+		a.most = combined.mostOf(nil)
 	default:
-		a.state, a.algo, a.cost = stateID{keyedOptions{algorithm: allAlgorithm}, combined.identity()}, combined, 1
+		a.state, a.algo = stateID{keyedOptions{algorithm: allAlgorithm}, combined.identity()}, combined
 		a.out = c.senders.of(scripts.RateAll, combined.keys[0])
+		a.most = combined.mostOf(nil)
 	}
 	return a
 }
@@ -97,41 +96,32 @@ func (c *Client) All(parts ...Part) *All {
 // Err returns what was wrong with the parts given to Client.All, or nil.
 func (a *All) Err() error { return a.err }
 
-func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, int64, error) {
+func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, error) {
 	switch {
 	case a.err != nil:
-		return nil, 0, a.err
+		return nil, a.err
 	case ctx == nil:
-		return nil, 0, argument.Nil("context")
+		return nil, argument.Nil("context")
 	case n < 0:
-		return nil, 0, argument.Error("n", n, "must not be negative")
+		return nil, argument.Error("n", n, "must not be negative")
 	}
-	most := int64(MaxRate)
-	if all, ok := a.algo.(*combination); ok {
-		most = all.mostOf(nil)
-	} else if a.limit.Burst > 0 {
-		most = a.limit.Burst
-	}
-	if n > most/a.cost {
+	if n > a.most {
 		label := a.state.key
 		if all, ok := a.algo.(*combination); ok {
 			label = all.label()
 		}
-		return nil, 0, &callError{operation, label, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)}
+		return nil, &callError{operation, label, fmt.Errorf("%w: %d at once", ErrExceedsLimit, n)}
 	}
-	return a.client.use(a.state, a.algo, a.out), n * a.cost, nil
+	return a.client.use(a.state, a.algo, a.out), nil
 }
 
 // whole makes the result of a single part that of All.
 func (a *All) whole(r Result, err error) (Result, error) {
-	if !a.single || err != nil {
-		return r, err
+	if _, several := a.algo.(*combination); !several && err == nil {
+		part := r
+		r.Parts, r.grant = []Result{part}, nil
 	}
-	part := r
-	r.Parts, r.grant = []Result{part}, nil
-	r.Granted /= a.cost
-	r.Remaining, r.Limit = r.Remaining/a.cost, r.Limit/a.cost
-	return r, nil
+	return r, err
 }
 
 // Allow is AllowN of one request.
@@ -148,17 +138,17 @@ func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 
 // never those of some. Requests of All and waiters of a single part do not stand in one line: either may
 // overtake the other.
 func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
-	s, total, err := a.use(ctx, "allow", n)
+	s, err := a.use(ctx, "allow", n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return a.whole(s.allow(ctx, total))
+	return a.whole(s.allow(ctx, n))
 }
 
 // Peek returns what Allow would return, but takes nothing.
 func (a *All) Peek(ctx context.Context) (Result, error) {
-	s, _, err := a.use(ctx, "peek", 0)
+	s, err := a.use(ctx, "peek", 0)
 	if err != nil {
 		return Result{}, err
 	}
@@ -177,22 +167,22 @@ func (a *All) Wait(ctx context.Context) error { return a.WaitN(ctx, 1) }
 // by others can keep them waiting. Errors are those of Keyed.WaitN. If ctx ends while a script is under way
 // that grants the request, its permits serve the next in line or are lost.
 func (a *All) WaitN(ctx context.Context, n int64) error {
-	s, total, err := a.use(ctx, "wait", n)
+	s, err := a.use(ctx, "wait", n)
 	if err != nil {
 		return err
 	}
 	defer s.release()
-	return s.wait(ctx, total)
+	return s.wait(ctx, n)
 }
 
 // WaitFunc is WaitN without a goroutine that waits; see Keyed.WaitFunc.
 func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
-	s, total, err := a.use(ctx, "wait", n)
+	s, err := a.use(ctx, "wait", n)
 	if err != nil {
 		return a.client.refuse(f, err)
 	}
-	return s.waitFunc(ctx, total, f, s.release)
+	return s.waitFunc(ctx, n, f, s.release)
 }
 
 // newCombination checks the parts.

@@ -130,6 +130,12 @@ func TestAll_CostsPeekAndReturn(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 
 	one := c.All(bytes.Part(name + "1").Cost(4000))
+	r, err = c.All(bytes.Part(name+"2")).AllowN(ctx, 10_000)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.EqualValues(t, 10_000, r.Parts[0].Granted)
+	_, err = c.All(bytes.Part(name+"2")).AllowN(ctx, 10_001)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	r, err = one.AllowN(ctx, 2)
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
@@ -140,6 +146,10 @@ func TestAll_CostsPeekAndReturn(t *testing.T) {
 	require.EqualValues(t, 2, r.Limit)
 	_, err = one.AllowN(ctx, 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	r, err = one.Peek(ctx)
+	require.NoError(t, err)
+	require.False(t, r.Allowed, "2000 are left of 4000")
+	require.EqualValues(t, 2000, r.Parts[0].Remaining)
 }
 
 func TestAll_RefusesBadParts(t *testing.T) {
