@@ -267,7 +267,8 @@ func (c *combination) identity() string {
 	var b []byte
 	for _, p := range c.parts {
 		for _, n := range []int64{
-			int64(p.id.options.algorithm), p.cost, p.limit.Rate, int64(p.limit.Per), p.limit.Burst, int64(len(p.id.key)),
+			int64(p.id.options.algorithm), p.cost,
+			p.limit.Rate, int64(p.limit.Per), p.limit.Burst, int64(len(p.id.key)),
 		} {
 			b = append(strconv.AppendInt(b, n, 36), ' ')
 		}

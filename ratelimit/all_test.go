@@ -2,7 +2,6 @@ package ratelimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -334,5 +333,5 @@ func TestAll_ByPolicy(t *testing.T) {
 	require.EqualValues(t, 50-6, r.Remaining, "the share of the service is one count, and none of it was taken by what was denied")
 	require.NoError(t, local.Close(t.Context()))
 	_, err = all.Allow(t.Context())
-	require.True(t, errors.Is(err, ratelimit.ErrClosed))
+	require.ErrorIs(t, err, ratelimit.ErrClosed)
 }

@@ -247,16 +247,16 @@ func (s *combinedSnapshot) log(part int) *logSnapshot {
 
 func (s *combinedSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
 	parts := make([]Result, len(s.parts))
-	any := false
+	denies := false
 	for i, of := range s.parts {
 		r, denied := of.cachedDenial(n*s.combination.parts[i].cost, passed)
-		if any = any || denied; !denied {
+		if denies = denies || denied; !denied {
 			r = of.state()
 			r.Allowed, r.RetryAfter, r.ResetAfter = true, 0, max(0, r.ResetAfter-passed)
 		}
 		parts[i] = r
 	}
-	if !any {
+	if !denies {
 		return Result{}, false
 	}
 	return s.combination.combine(n, parts, false), true
@@ -388,7 +388,9 @@ func (b *breaker) decideAll(c *combination, n int64, known snapshot, err error) 
 		r, err := b.decide(stateID{}, n, Limit{Burst: c.mostOf(last)}, false, err)
 		if err == nil {
 			for i, p := range c.parts {
-				r.Parts = append(r.Parts, Result{Allowed: true, Granted: n * p.cost, Limit: shares[i].part.Burst, Source: SourceDegraded})
+				r.Parts = append(r.Parts, Result{
+					Allowed: true, Granted: n * p.cost, Limit: shares[i].part.Burst, Source: SourceDegraded,
+				})
 			}
 		}
 		return r, err

@@ -13,9 +13,9 @@ import (
 // is safe for concurrent use.
 //
 // Keys are any bytes, the empty key included. In Redis, the key k under the prefix p is p:{k}, or
-// p:{k}:window for FixedWindow; see also WithHashTag. Braces and percent signs in k are escaped, and a k of more than 128 bytes is
-// hashed with SHA-256. So no two pairs of prefix and key share a count, even if clients choose the keys, and
-// in a cluster the keys spread over the slots.
+// p:{k}:window for FixedWindow; see also WithHashTag. Braces and percent signs in k are escaped, and a k of
+// more than 128 bytes is hashed with SHA-256. So no two pairs of prefix and key share a count, even if
+// clients choose the keys, and in a cluster the keys spread over the slots.
 type Keyed struct {
 	client    *Client
 	prefix    string

@@ -10,7 +10,8 @@ import (
 const maxPlainKey = 128
 
 // redisKey is the key of Redis for a key of a Keyed limiter: prefix:{key}, with ":window" behind it for fixed
-// windows; or with a hash tag prefix:{tag}:key:key, or prefix:{tag}:window:key. Keys may hold any bytes and come from strangers, so
+// windows; or with a hash tag prefix:{tag}:key:key, or prefix:{tag}:window:key. Keys may hold any bytes and
+// come from strangers, so
 //
 //   - braces and percent signs in a key are escaped as %7B, %7D and %25. A prefix has no braces, so what
 //     stands before the first of them is the prefix, what stands between is the key, and no two pairs of

@@ -136,8 +136,8 @@ func WithAlgorithm(a Algorithm) KeyedOption {
 // WithPrefetch takes up to n permits in advance with a request that is granted, and lets this process use
 // them for the given time without asking Redis. What is not used by then is lost. Never more is used than
 // was taken, but it may be used up to that time later: seen from the service that is protected, a window may
-// hold n more permits for each process. It has no effect on requests for several limits. Off by default. n is 1 to a quarter of the burst, the time 1 ms to a
-// tenth of the limit's period.
+// hold n more permits for each process. It has no effect on requests for several limits. Off by default. n
+// is 1 to a quarter of the burst, the time 1 ms to a tenth of the limit's period.
 func WithPrefetch(n int64, within time.Duration) KeyedOption {
 	return keyedOptionFunc(func(c *keyedOptions) error {
 		if n < 1 {

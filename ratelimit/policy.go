@@ -146,7 +146,8 @@ func (c *shareCount) decide(n int64) Result {
 
 func (c *shareCount) result(tat gcraTime) Result {
 	return Result{
-		Limit: c.limit.Burst, Remaining: c.p.remaining(tat, c.now), ResetAfter: c.p.reset(tat, c.now), Source: SourceDegraded,
+		Limit: c.limit.Burst, Remaining: c.p.remaining(tat, c.now), ResetAfter: c.p.reset(tat, c.now),
+		Source: SourceDegraded,
 	}
 }
 

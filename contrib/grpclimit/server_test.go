@@ -100,8 +100,12 @@ func TestServer_SeveralLimits(t *testing.T) {
 		user string
 		want codes.Code
 	}{
-		{"ada", codes.OK}, {"ada", codes.OK}, {"ada", codes.ResourceExhausted}, {"ada", codes.ResourceExhausted},
-		{"bob", codes.OK}, {"bob", codes.ResourceExhausted},
+		{"ada", codes.OK},
+		{"ada", codes.OK},
+		{"ada", codes.ResourceExhausted},
+		{"ada", codes.ResourceExhausted},
+		{"bob", codes.OK},
+		{"bob", codes.ResourceExhausted},
 	} {
 		_, err := client.Check(as(t, call.user), check)
 		require.Equal(t, call.want, status.Code(err), call.user)

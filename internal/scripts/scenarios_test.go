@@ -225,6 +225,7 @@ func rateScenarios(now int64) []scenario {
 	filled := append(words("SET v 4"), entry(90_000, "old", 3), entry(30_000, "a", 2), entry(20_000, "b", 1))
 	expiring := words("PEXPIRE c 200000\n PEXPIRE v 200000\n PEXPIRE l 200000")
 	noValue, farAhead := words("DEL v"), append(words("SET v -1"), entry(-3_600_000, "far", 5))
+	second := words("HSET c2 rate 10 interval 60000 type 0 keepAliveTime 600000\n PEXPIRE c2 300000")
 	x := member("x", 1)
 	return []scenario{
 		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
@@ -257,8 +258,9 @@ func rateScenarios(now int64) []scenario {
 		{all, "that expires, without its value", state(plain, filled, noValue, expiring), []string{"c", "v", "l", "k"}, []any{
 			0, 2, "log", "10", "window", 10, 200_000, 1, 1, 1, x, 1,
 		}, nil},
-		{all, "two logs", state(plain, filled, words("HSET c2 rate 10 interval 60000 type 0 keepAliveTime 600000\n PEXPIRE c2 300000")),
-			[]string{"c", "v", "l", "c2", "v2", "l2"}, []any{0, 2, "log", "10", "log", "", 1, 1, 1, x, 2, member("x", 2)}, nil},
+		{all, "two logs", state(plain, filled, second), []string{"c", "v", "l", "c2", "v2", "l2"}, []any{
+			0, 2, "log", "10", "log", "", 1, 1, 1, x, 2, member("x", 2),
+		}, nil},
 		{all, "a longer window", words("SET k 3:10000 PX 9000"), []string{"g", "k"}, []any{
 			0, 2, "gcra", 3, int64(1e12), 1, 1_000_001, "window", 10, 100_000, 1, 1, 1000, 2, 1,
 		}, nil},

@@ -106,9 +106,9 @@ func WithName(name string) Option {
 	return option(func(c *config) { c.name = name })
 }
 
-// WithCost sets how many permits a request takes; with NewAll, how many times the cost of each part. The default is 1. A request that costs 0 passes without a
-// decision. One that costs more than the burst gets status 429 without Retry-After, for it could never be
-// granted. A negative cost is a failure.
+// WithCost sets how many permits a request takes; with NewAll, how many times the cost of each part. The
+// default is 1. A request that costs 0 passes without a decision. One that costs more than the burst gets
+// status 429 without Retry-After, for it could never be granted. A negative cost is a failure.
 func WithCost(f func(*http.Request) int64) Option {
 	if f == nil {
 		panic(argument.Nil("WithCost"))
@@ -156,7 +156,9 @@ func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler
 			return subject{}, false
 		}
 		if m.limit == nil {
-			return subject{fixed, func(n int64) (ratelimit.Result, error) { return l.AllowN(r.Context(), key, n) }}, true
+			return subject{fixed, func(n int64) (ratelimit.Result, error) {
+				return l.AllowN(r.Context(), key, n)
+			}}, true
 		}
 		limit := m.limit(r)
 		return subject{[]policyField{{name, policy(name, limit)}}, func(n int64) (ratelimit.Result, error) {
@@ -175,7 +177,9 @@ func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler
 //	both := httplimit.NewAll(limits, func(r *http.Request) []ratelimit.Part {
 //		return []ratelimit.Part{perUser.Part(user(r)), perService.Part("mail")}
 //	})
-func NewAll(c *ratelimit.Client, parts func(*http.Request) []ratelimit.Part, opts ...Option) func(http.Handler) http.Handler {
+func NewAll(
+	c *ratelimit.Client, parts func(*http.Request) []ratelimit.Part, opts ...Option,
+) func(http.Handler) http.Handler {
 	if c == nil {
 		panic(argument.Nil("client"))
 	}

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"maps"
 	"net/http"
 	"testing"
 
@@ -31,9 +32,7 @@ func TestMiddleware_Fields(t *testing.T) {
 	legacy := map[string]string{"X-RateLimit-Limit": "1", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60"}
 	both := map[string]string{}
 	for _, from := range []map[string]string{draft, legacy} {
-		for name, value := range from {
-			both[name] = value
-		}
+		maps.Copy(both, from)
 	}
 	for what, of := range map[string]struct {
 		opts []httplimit.Option
