@@ -10,8 +10,9 @@ LICENCES_VERSION := v1.6.0
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 
-# The library, and the benchmarks, which keep the peers they are compared with in a module of their own.
-MODULES := . $(if $(wildcard benchmarks/*.go benchmarks/*/*.go),benchmarks)
+# The library; the benchmarks, which keep the peers they are compared with in a module of their own; and what connects the
+# library with others, each in a module of its own.
+MODULES := . $(if $(wildcard benchmarks/*.go benchmarks/*/*.go),benchmarks) $(patsubst %/go.mod,%,$(wildcard contrib/*/go.mod))
 
 # Runs a command and fails if a process it started outlives it.
 NOTHING_LEFT := go run ./internal/tools/nothingleft

@@ -39,6 +39,14 @@ func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(
 		l.WaitFunc(ctx, n, func(err error) { done <- err })
 		return <-done
 	})
+	all := c.All(k.Part(name), l.Part())
+	do("All.AllowN", func(ctx context.Context, n int64) error { _, err := all.AllowN(ctx, n); return err })
+	do("All.WaitN", all.WaitN)
+	do("All.WaitFunc", func(ctx context.Context, n int64) error {
+		done := make(chan error, 1)
+		all.WaitFunc(ctx, n, func(err error) { done <- err })
+		return <-done
+	})
 }
 
 // A request for no permits is granted at once and takes nothing.

@@ -59,6 +59,12 @@ func (c *charged) whole() bool {
 	return log
 }
 
+// atOnce reports whether permits are charged only when they can be used.
+func (c *charged) atOnce() bool {
+	_, all := c.algorithm.(*combination)
+	return all
+}
+
 func (c *charged) add(spans ...span) {
 	for _, s := range spans {
 		c.spans = append(c.spans, s)

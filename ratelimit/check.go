@@ -16,7 +16,7 @@ type Report = check.Report
 // kept later, or "failure" where calls fail. It is the same type in all packages of the library.
 type Finding = check.Finding
 
-// Checkable is a limiter whose rights Check can look at: a *Keyed or *Limiter.
+// Checkable is a limiter whose rights Check can look at: a *Keyed, *Limiter or *All.
 type Checkable interface {
 	Err() error
 	needs() []check.Needs
@@ -51,8 +51,10 @@ func (c *Client) checked(limiters []Checkable) *check.Client {
 	}
 	if len(limiters) == 0 {
 		const name = "cogwheel_check"
+		keyed, limiter := c.Keyed(name, PerSecond(1)), c.Limiter(name)
 		for _, l := range []Checkable{
-			c.Keyed(name, PerSecond(1)), c.Keyed(name, PerSecond(1), WithAlgorithm(FixedWindow)), c.Limiter(name),
+			keyed, c.Keyed(name, PerSecond(1), WithAlgorithm(FixedWindow)), limiter,
+			c.All(keyed.Part("").Cost(2)),
 		} {
 			needs = append(needs, l.needs()...)
 		}
@@ -66,7 +68,7 @@ func (c *Client) checked(limiters []Checkable) *check.Client {
 func (k *Keyed) needs() []check.Needs {
 	return []check.Needs{{
 		For: "Keyed", Scripts: []*scripts.Script{k.algorithm.script()}, Commands: []string{"del"},
-		Keys: []string{redisKey(k.prefix, "cogwheel_check", k.options.algorithm)},
+		Keys: []string{k.RedisKey("cogwheel_check")},
 	}}
 }
 
@@ -75,4 +77,12 @@ func (l *Limiter) needs() []check.Needs {
 		For: "Limiter", Scripts: []*scripts.Script{scripts.RateLog, scripts.RateLimit, scripts.RateSet},
 		Commands: []string{"hgetall", "del"}, Keys: logKeys(l.name),
 	}}
+}
+
+func (a *All) needs() []check.Needs {
+	all := check.Needs{For: "All", Scripts: []*scripts.Script{a.algo.script()}, Keys: []string{a.state.key}}
+	if c, several := a.algo.(*combination); several {
+		all.Keys = c.keys
+	}
+	return []check.Needs{all}
 }

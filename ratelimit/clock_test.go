@@ -47,6 +47,8 @@ func TestClock_GCRA(t *testing.T) {
 		want int
 	}{
 		"a clock that stepped back by two hours grants one burst": {func(now int64) string { return fmt.Sprint(now + 2*hour) }, 10},
+		"as it is written":   {func(now int64) string { return fmt.Sprintf("%d:1:3:3601", now+2*hour) }, 10},
+		"whole":              {func(now int64) string { return fmt.Sprintf("%d:3601", now+2*hour) }, 10},
 		"by a year":          {func(now int64) string { return fmt.Sprint(now + 365*24*hour) }, 10},
 		"with a fraction":    {func(now int64) string { return fmt.Sprintf("%d:1:3", now+2*hour) }, 10},
 		"beyond all numbers": {func(int64) string { return "1e300" }, 10},

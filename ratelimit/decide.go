@@ -161,6 +161,14 @@ func (s *keyState) byPolicyLocked(n int64, err error) (Result, error) {
 	if now := s.client.wheel.Now(); s.local.serveStale(now) {
 		return s.local.decide(s.client.since(now), n, s.waitingLocked())
 	}
+	return s.policyLocked(n, err)
+}
+
+// policyLocked is the policy's decision.
+func (s *keyState) policyLocked(n int64, err error) (Result, error) {
+	if all, ok := s.algorithm.(*combination); ok {
+		return s.client.breaker.decideAll(all, n, s.known.snapshot, err)
+	}
 	limit, known := s.limitLocked()
 	return s.client.breaker.decide(s.id, n, limit, known, err)
 }

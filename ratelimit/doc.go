@@ -3,7 +3,7 @@
 // There are two kinds of limiter. [Keyed] has its limit in the code and any number of keys, such as users or
 // addresses, each of which costs Redis one small string that expires. [Limiter] has a name, and its limit
 // stands in Redis, where it can be changed for all processes at any time; it shares keys with Redisson's
-// RRateLimiter.
+// RRateLimiter. [Client.All] decides by several limits in one step, and [Keyed.With] takes the limit per call.
 //
 // # What it promises
 //
@@ -15,6 +15,7 @@
 //   - Waiters of one process are served in order. None waits for what cannot come before its deadline.
 //   - While Redis is down a [Policy] decides: after the timeout of [WithTimeout], and then at the speed of
 //     memory.
+//   - A request of [All] is charged to every limit or to none.
 //   - No two pairs of a Keyed's prefix and key share a count, whatever bytes clients choose.
 //
 // It does not promise an order among waiters of different processes, nor a limit across the loss of data, as
@@ -26,6 +27,7 @@
 //	Allow, denied    the same the first time; then none until the time that Redis named, for at most a second
 //	Wait             at most one round trip in 10 ms for all waiters of a key; one entry of the wheel
 //	PerClient        one round trip a second while it is used; some 40 bytes here for each grant within the interval
+//	All              one round trip, shared by the concurrent callers for the same parts
 //	Redis, Keyed     TIME, GET and SET, O(1); a string of at most 60 bytes
 //	Redis, Limiter   eight calls; an entry of 21 bytes for each grant within the interval
 //

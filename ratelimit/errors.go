@@ -80,7 +80,15 @@ func (s *keyState) operationError(operation string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &callError{operation, s.id.key, err}
+	return &callError{operation, s.label(), err}
+}
+
+// label names the key in errors.
+func (s *keyState) label() string {
+	if all, ok := s.algorithm.(*combination); ok {
+		return all.label()
+	}
+	return s.id.key
 }
 
 // unavailableError is ErrUnavailable and its reason.
@@ -106,6 +114,8 @@ func explain(ctx context.Context, err error) error {
 	switch {
 	case redis.HasErrorPrefix(err, "NOTCONFIGURED"):
 		return ErrNotConfigured
+	case redis.HasErrorPrefix(err, "PERCLIENT"):
+		return argument.Error("Limiter", "of the scope PerClient", "is not counted in Redis, so it cannot be combined")
 	case redis.HasErrorPrefix(err, "OLDFORM"):
 		return fmt.Errorf("%w: its value is that of a Redisson before 3.13.3", ErrWrongKind)
 	}

@@ -92,3 +92,46 @@ func ExampleClient_Limiter() {
 	// a hundred calls may go out
 	// the next one not within a minute
 }
+
+// A limit for each user and one for the service: a request is charged to both or to neither.
+func ExampleClient_All() {
+	limits, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+
+	perUser := limits.Keyed("user", ratelimit.PerHour(2))
+	perService := limits.Keyed("service", ratelimit.PerHour(100))
+	for range 3 {
+		r, err := limits.All(perUser.Part("eve"), perService.Part("mail").Cost(10)).Allow(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Allowed, "user:", r.Parts[0].Remaining, "service:", r.Parts[1].Remaining)
+	}
+	// Output:
+	// true user: 1 service: 90
+	// true user: 0 service: 80
+	// false user: 0 service: 80
+}
+
+// Tenants have limits of their own, which nothing is kept for.
+func ExampleKeyed_With() {
+	limits, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+
+	tenants := limits.Keyed("tenant", ratelimit.PerHour(100))
+	free, gold := ratelimit.PerHour(10), ratelimit.PerHour(1000)
+	r, err := tenants.With(free).AllowN(ctx, "eve", 5)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("half is left:", r.Remaining, "of", r.Limit)
+	if r, err = tenants.With(gold).Peek(ctx, "eve"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("half is left:", r.Remaining > 450, "of", r.Limit)
+	// Output:
+	// half is left: 5 of 10
+	// half is left: true of 1000
+}

@@ -22,7 +22,9 @@ func (t gcraTime) Parts() (us, num int64)                    { return t.us, t.nu
 func Member(id [16]byte, n int64) string                     { return member(id, n) }
 func LogKeys(name string) []string                           { return logKeys(name) }
 
-func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, key, a) }
+func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, "", key, a) }
+
+func TaggedKey(prefix, tag, key string, a Algorithm) string { return redisKey(prefix, tag, key, a) }
 
 // Kept is how many keys and senders the client has in memory.
 func Kept(c *Client) (keys, routes int) {

@@ -35,12 +35,12 @@ func (w *window) encode(key string, a *ask) scripts.Call {
 }
 
 func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
-	const some = 2
+	const some = 3
 	if err := a.need(reply, some); err != nil {
 		return answer{}, err
 	}
 	// Replay what the script did, to tell each caller what it saw, and which window each permit is of.
-	s := &windowSnapshot{window: w, used: reply[0], ends: time.Duration(reply[1]) * time.Millisecond}
+	s := newWindowSnapshot(w, reply)
 	got := answer{snapshot: s, granted: reply[some:]}
 	a.decided(got.granted, func(c *call, granted bool) {
 		if granted {
@@ -93,21 +93,26 @@ func (w *window) skip(s *span, k int64) { s.n -= k }
 type windowSnapshot struct {
 	window *window
 	used   int64
+	begins time.Duration // after the answer; 0 if it has begun
 	ends   time.Duration // after the answer, to the millisecond; up to one less
+}
+
+// newWindowSnapshot reads used permits and the milliseconds until the window begins and ends.
+func newWindowSnapshot(w *window, reply []int64) *windowSnapshot {
+	return &windowSnapshot{window: w, used: reply[0], begins: millis(reply[1]), ends: millis(reply[2])}
 }
 
 // charge uses n permits, of the next window if this one has not so many.
 func (s *windowSnapshot) charge(n int64) {
 	if limit := s.window.limit; s.used+n > limit.Rate {
-		s.used, s.ends = 0, s.ends+limit.Per
+		s.used, s.begins, s.ends = 0, s.ends, s.ends+limit.Per
 	}
 	s.used += n
 }
 
 // span is n permits of the window.
 func (s *windowSnapshot) span(n int64, at reading) span {
-	begins := max(0, s.ends-s.window.limit.Per)
-	return span{n: n, from: at.got + begins, until: at.sent + s.ends - time.Millisecond}
+	return span{n: n, from: at.got + s.begins, until: at.sent + s.ends - time.Millisecond}
 }
 
 // result is that of a denial of n permits when the given time has passed.
@@ -117,7 +122,7 @@ func (s *windowSnapshot) result(n int64, passed time.Duration) Result {
 	if r.RetryAfter > 0 {
 		r.RetryAfter += time.Millisecond // a key lives until its last one is over
 	}
-	if s.ends-limit.Per <= passed {
+	if s.begins <= passed {
 		r.Remaining = max(0, limit.Rate-s.used)
 	}
 	if s.used > 0 {
@@ -140,7 +145,7 @@ func (s *windowSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	case ends <= 0:
 		return 0 // another window may have begun
 	case missing <= 0:
-		return max(0, ends-limit.Per)
+		return max(0, s.begins-passed)
 	}
 	return ends + time.Duration((missing-1)/limit.Rate)*limit.Per
 }

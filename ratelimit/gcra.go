@@ -24,7 +24,8 @@ func newGCRA(limit Limit) *gcra {
 
 // cap is what the script has to know of the limit; ahead is how far beyond a full burst it may grant.
 func (g *gcra) cap(ahead time.Duration) []any {
-	return []any{g.params.den, g.params.full.us + ahead.Microseconds(), g.params.full.num}
+	p := g.params
+	return []any{p.den, p.full.us + ahead.Microseconds(), p.full.num, p.burstSeconds()}
 }
 
 func (g *gcra) limitOf(snapshot) (Limit, bool) { return g.limit, true }
@@ -36,7 +37,7 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 	if a.ahead > 0 {
 		head = g.cap(a.ahead)
 	}
-	size := 4 + 3*len(a.runs)
+	size := 5 + 3*len(a.runs)
 	if a.inOrder || a.prefetch > 0 || len(a.back) > 0 {
 		size += 8
 	}
@@ -55,7 +56,7 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 	if a.prefetch > 0 {
 		cost := g.params.cost(a.prefetch)
 		args = append(args, cost.us, cost.num, 1)
-		args[3] = len(a.runs) + 1
+		args[4] = len(a.runs) + 1
 	}
 	if a.inOrder || a.prefetch > 0 || len(a.back) > 0 {
 		args = append(args, flag(a.inOrder), flag(a.prefetch > 0))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"strconv"
 	"time"
 )
 
@@ -126,12 +125,16 @@ func (p gcraParams) reset(tat gcraTime, now int64) time.Duration {
 	return micros(max(0, tat.roundUp()-now))
 }
 
+// burstSeconds is how long a whole burst takes to refill, rounded up. It stands in the state, so that one that
+// was written under another limit is known from one that the server's clock has left behind.
+func (p gcraParams) burstSeconds() int64 { return p.full.roundUp()/1e6 + 1 }
+
 // text is how a state stands in Redis.
 func (p gcraParams) text(t gcraTime) string {
 	if t.num == 0 {
-		return strconv.FormatInt(t.us, 10)
+		return fmt.Sprintf("%d:%d", t.us, p.burstSeconds())
 	}
-	return fmt.Sprintf("%d:%d:%d", t.us, t.num, p.den)
+	return fmt.Sprintf("%d:%d:%d:%d", t.us, t.num, p.den, p.burstSeconds())
 }
 
 // micros saturates.

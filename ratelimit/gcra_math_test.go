@@ -161,7 +161,7 @@ func TestRateGCRA_AgreesWithRationals(t *testing.T) {
 				n := 1 + rng.Int64N(min(l.Burst, 5))
 				cost, full := costs(l, n), costs(l, l.Burst)
 				reply, err := scripts.RateGCRA.Run(t.Context(), rdb, []string{key},
-					p.Den(), full[0], full[1], 1, cost[0], cost[1], 1).Int64Slice()
+					p.Den(), full[0], full[1], full[0]/1e6+2, 1, cost[0], cost[1], 1).Int64Slice()
 				require.NoError(t, err)
 				var ok bool
 				tat, ok = p.Take(tat, reply[0], n)

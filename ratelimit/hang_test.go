@@ -76,6 +76,7 @@ func TestTimeout_ADeadlineThatPassesEarlierIsAnOutage(t *testing.T) {
 				func(ctx context.Context) (ratelimit.Result, error) { return k.Allow(ctx, "u") },
 				func(ctx context.Context) (ratelimit.Result, error) { return k.AllowUpTo(ctx, "u", 3) },
 				func(ctx context.Context) (ratelimit.Result, error) { return c.Limiter("l").Allow(ctx) },
+				c.All(k.Part("u"), k.Part("v")).Allow,
 			} {
 				began := time.Now()
 				r, err := allow(within(t, 300*time.Millisecond))
@@ -165,6 +166,8 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 		"Limiter.Return":     func(ctx context.Context) error { _, err := l.Return(ctx, granted); return err },
 		"Reservation.Cancel": func(ctx context.Context) error { _, err := reserved.Cancel(ctx); return err },
 		"Reservation.Wait":   reserved.Wait,
+		"All.Wait":           c.All(k.Part("v"), l.Part()).Wait,
+		"All.Peek":           func(ctx context.Context) error { _, err := c.All(k.Part("v"), l.Part()).Peek(ctx); return err },
 	} {
 		t.Run(what, func(t *testing.T) {
 			if !strings.HasPrefix(what, "Reservation") { // whose time comes

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
@@ -182,7 +183,7 @@ func (j *job) settleLineLocked(valid bool, at reading) {
 		}
 	case err == nil:
 		l.looked(&j.ask, got, at)
-		limit := int64(0)
+		limit := int64(math.MaxInt64)
 		if found, ok := s.limitLocked(); ok {
 			limit = found.Burst
 		}

@@ -13,9 +13,9 @@ import (
 // is safe for concurrent use.
 //
 // Keys are any bytes, the empty key included. In Redis, the key k under the prefix p is p:{k}, or
-// p:{k}:window for FixedWindow. Braces and percent signs in k are escaped, and a k of more than 128 bytes is
-// hashed with SHA-256. So no two pairs of prefix and key share a count, even if clients choose the keys, and
-// in a cluster the keys spread over the slots.
+// p:{k}:window for FixedWindow; see also WithHashTag. Braces and percent signs in k are escaped, and a k of
+// more than 128 bytes is hashed with SHA-256. So no two pairs of prefix and key share a count, even if
+// clients choose the keys, and in a cluster the keys spread over the slots.
 type Keyed struct {
 	client    *Client
 	prefix    string
@@ -27,8 +27,8 @@ type Keyed struct {
 
 // Keyed returns the limiter of the keys under a prefix: 1 to 1024 bytes without braces. It does not talk to
 // Redis, and nothing of it is kept, so it may be made for a single call. Limiters that are made with the
-// same arguments share their counts and their scripts. Limiters that share a prefix and an algorithm should
-// share the limit; one with another limit reads what was used as well as it can.
+// same arguments share their counts and their scripts. Limiters that share a prefix and an algorithm but not
+// the limit share what was used; see With.
 //
 // An argument that is refused is reported by Err, and by every method, as an *InvalidError.
 func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
@@ -85,6 +85,11 @@ func (k *Keyed) Err() error { return k.err }
 // Limit returns the limit of every key.
 func (k *Keyed) Limit() Limit { return k.options.limit }
 
+// id tells which state a key has.
+func (k *Keyed) id(key string) stateID {
+	return stateID{k.options, redisKey(k.prefix, k.options.hashTag, key, k.options.algorithm)}
+}
+
 // use returns the state of a key after checking what is asked of it.
 func (k *Keyed) use(ctx context.Context, operation, key string, n int64) (*keyState, error) {
 	switch {
@@ -95,7 +100,7 @@ func (k *Keyed) use(ctx context.Context, operation, key string, n int64) (*keySt
 	case n < 0:
 		return nil, argument.Error("n", n, "must not be negative")
 	}
-	id := stateID{k.options, redisKey(k.prefix, key, k.options.algorithm)}
+	id := k.id(key)
 	if n > k.options.limit.Burst {
 		return nil, &callError{operation, id.key, fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)}
 	}
@@ -140,20 +145,39 @@ func (k *Keyed) refused(ctx context.Context, of subject, err error) error {
 	return err
 }
 
-// AllowLimit is Allow under the given limit in place of the Keyed's: the limit per call, for keys that have
-// limits of their own, such as tenants. Nothing is kept for the limit. A key that comes with another limit
-// than before keeps what it has used, as far as that can be read.
-func (k *Keyed) AllowLimit(ctx context.Context, key string, limit Limit) (Result, error) {
-	return k.AllowLimitN(ctx, key, 1, limit)
-}
-
-// AllowLimitN is AllowN under the given limit in place of the Keyed's; see AllowLimit.
-func (k *Keyed) AllowLimitN(ctx context.Context, key string, n int64, limit Limit) (Result, error) {
+// With returns a limiter of the same keys under another limit, as for tenants that have limits of their own.
+// It is a small value: nothing is kept for it, in memory or in Redis, so it may be made for each call, and
+// every method may be called on it. Options of the Keyed hold for it, and a limit that they do not allow, as
+// one whose burst is less than four times that of WithPrefetch, is refused: see Err.
+//
+// The limit of a key may change from one call to the next. What was used under one limit stays used under the
+// others, so that each limit holds for the requests that are made under it:
+//
+//   - With GCRA it is time that stays used. Where three quarters of 1000 per hour are used, three quarters of
+//     100 per hour are. Where it is more time than a whole burst of the new limit takes, nothing is granted
+//     until the rest of it is over.
+//   - With FixedWindow it is permits. The window goes on, and lasts as long as the longest limit under which
+//     something of it was used.
+//
+// Reset lets a key begin anew, as for a tenant that has bought a larger limit. Calls of one process under
+// different limits learn of each other through Redis, as calls of different processes do: a denial under one
+// limit, and waiters under it, are not those of another.
+func (k *Keyed) With(limit Limit) *Keyed {
 	other := *k
 	if limit != k.options.limit && k.err == nil {
 		other.setLimit(limit)
 	}
-	return other.AllowN(ctx, key, n)
+	return &other
+}
+
+// AllowLimit is With(limit).Allow.
+func (k *Keyed) AllowLimit(ctx context.Context, key string, limit Limit) (Result, error) {
+	return k.AllowLimitN(ctx, key, 1, limit)
+}
+
+// AllowLimitN is With(limit).AllowN.
+func (k *Keyed) AllowLimitN(ctx context.Context, key string, n int64, limit Limit) (Result, error) {
+	return k.With(limit).AllowN(ctx, key, n)
 }
 
 // AllowUpTo takes as many permits of the key as there are, at most n, in one round trip. Result.Granted is

@@ -154,7 +154,7 @@ func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	began := time.Now()
 	require.NoError(t, k.WaitN(within(t, patience), name, 3))
 	require.Less(t, time.Since(began), 2*time.Second)
-	require.Equal(t, "3", rdb.Get(ctx, key).Val())
+	require.Equal(t, "3:300", rdb.Get(ctx, key).Val())
 
 	// A count without an expiry would last for ever, and text is no count: a new window begins.
 	require.NoError(t, rdb.Persist(ctx, key).Err())

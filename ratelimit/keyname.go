@@ -10,7 +10,8 @@ import (
 const maxPlainKey = 128
 
 // redisKey is the key of Redis for a key of a Keyed limiter: prefix:{key}, with ":window" behind it for fixed
-// windows. Keys may hold any bytes and come from strangers, so
+// windows; or with a hash tag prefix:{tag}:key:key, or prefix:{tag}:window:key. Keys may hold any bytes and
+// come from strangers, so
 //
 //   - braces and percent signs in a key are escaped as %7B, %7D and %25. A prefix has no braces, so what
 //     stands before the first of them is the prefix, what stands between is the key, and no two pairs of
@@ -19,28 +20,47 @@ const maxPlainKey = 128
 //     all of it in hex. In no escaped key does an s follow a percent sign, so that it meets no other but one
 //     with the same hash, and no two of those are known;
 //   - the braces are a hash tag, so that in a cluster the slot depends on the key alone: keys spread over the
-//     slots, and one key has the same slot under every prefix.
-func redisKey(prefix, key string, algorithm Algorithm) string {
-	tail := "}"
-	if algorithm == FixedWindow {
-		tail = "}:window"
-	}
-	if isPlain(key) {
-		return prefix + ":{" + key + tail
-	}
+//     slots, and one key has the same slot under every prefix. A tag is written as a key is, so it has the
+//     slot of that key.
+func redisKey(prefix, tag, key string, algorithm Algorithm) string {
 	var b strings.Builder
+	switch {
+	case tag != "":
+		b.WriteString(prefix)
+		b.WriteString(":{")
+		writeKey(&b, tag)
+		if algorithm == FixedWindow {
+			b.WriteString("}:window:")
+		} else {
+			b.WriteString("}:key:")
+		}
+		writeKey(&b, key)
+		return b.String()
+	case algorithm == FixedWindow && isPlain(key):
+		return prefix + ":{" + key + "}:window"
+	case isPlain(key):
+		return prefix + ":{" + key + "}"
+	}
 	b.WriteString(prefix)
 	b.WriteString(":{")
+	writeKey(&b, key)
+	b.WriteString("}")
+	if algorithm == FixedWindow {
+		b.WriteString(":window")
+	}
+	return b.String()
+}
+
+// writeKey writes a key as it stands in Redis.
+func writeKey(b *strings.Builder, key string) {
 	if len(key) <= maxPlainKey {
-		escape(&b, key)
+		escape(b, key)
 	} else {
-		escape(&b, key[:32])
+		escape(b, key[:32])
 		sum := sha256.Sum256([]byte(key))
 		b.WriteString("%sha256:")
 		b.WriteString(hex.EncodeToString(sum[:]))
 	}
-	b.WriteString(tail)
-	return b.String()
 }
 
 func escape(b *strings.Builder, key string) {
@@ -74,5 +94,5 @@ func isPlain(key string) bool {
 // RedisKey returns the key in Redis of a key: what errors name, and what cogwheel limit takes. It does not
 // talk to Redis.
 func (k *Keyed) RedisKey(key string) string {
-	return redisKey(k.prefix, key, k.options.algorithm)
+	return k.id(key).key
 }

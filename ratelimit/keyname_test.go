@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -69,6 +70,36 @@ func TestKeyed_KeysSpreadOverTheSlots(t *testing.T) {
 		slots[slot]++
 	}
 	require.Greater(t, len(slots), 1700)
+}
+
+// With a hash tag, all keys have the slot of the key that is the tag, and still no two of them meet.
+func TestKeyed_HashTag(t *testing.T) {
+	t.Parallel()
+	const gcra, window = ratelimit.GCRA, ratelimit.FixedWindow
+	require.Equal(t, "p:{mail}:key:ada", ratelimit.TaggedKey("p", "mail", "ada", gcra))
+	require.Equal(t, "p:{mail}:window:%7Bada%7D", ratelimit.TaggedKey("p", "mail", "{ada}", window))
+	seen := map[string]string{}
+	odd := []string{"", "a", "a}b", "{a}", ":window", ":key:", "key", "window", "%7D", strings.Repeat("long}", 30)}
+	for _, tag := range odd {
+		for _, key := range odd {
+			for _, algorithm := range []ratelimit.Algorithm{gcra, window} {
+				of, found := fmt.Sprintf("%q %q %d", tag, key, algorithm), ratelimit.TaggedKey("p", tag, key, algorithm)
+				require.Empty(t, seen[found], "%s is that of %s too", found, of)
+				seen[found] = of
+				if tag != "" {
+					require.Equal(t, scripts.Slot(ratelimit.RedisKey("q", tag, gcra)), scripts.Slot(found), of)
+				}
+			}
+		}
+	}
+	c, _, _, name := shared(t)
+	service := c.Keyed("k", ratelimit.PerHour(1), ratelimit.WithHashTag(name))
+	other := c.Keyed("k", ratelimit.PerHour(1), ratelimit.WithHashTag(name+"2"))
+	for _, k := range []*ratelimit.Keyed{service, other, c.Keyed("k", ratelimit.PerHour(1))} {
+		r, err := k.Allow(t.Context(), name)
+		require.NoError(t, err)
+		require.True(t, r.Allowed, "each has a count of its own")
+	}
 }
 
 // FuzzRedisKey: distinct pairs of prefix and key never meet, and the tag of a key is its own.

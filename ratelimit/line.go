@@ -190,7 +190,10 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 		return max(now, l.retryAt)
 	}
 	at := now
-	if len(l.charged.back) == 0 { // what is given back may suffice for the waiters
+	switch {
+	case l.charged.atOnce():
+		at = min(now+k.wait(missing, now-k.took), l.lookedAt+lookEvery) // Redis may have looked at its clock that late
+	case len(l.charged.back) == 0: // what is given back may suffice for the waiters
 		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // at random, so that processes take turns
 		at = min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
 	}
@@ -234,8 +237,11 @@ func (l *line) look(now time.Duration) (a ask) {
 	a.inOrder, a.ahead = true, min(horizon+2*l.took, maxHorizon)
 	a.back, l.charged.back = l.charged.back, nil
 	unit, most, n := int64(1), int64(maxLooked), int64(0)
-	if l.charged.whole() {
+	switch {
+	case l.charged.whole():
 		unit, most = l.first.n, maxBatch
+	case l.charged.atOnce():
+		most = maxBatch
 	}
 	for w, missing := range l.uncovered {
 		a.addRun(missing, 1)
@@ -249,7 +255,7 @@ func (l *line) look(now time.Duration) (a ask) {
 	if l.charged.lost == l.lost {
 		coming *= 2
 	}
-	if coming -= n + l.charged.n; l.contended && coming >= unit {
+	if coming -= n + l.charged.n; l.contended && coming >= unit && !l.charged.atOnce() {
 		if l.charged.whole() {
 			coming = min(coming, most*unit)
 		}
@@ -296,7 +302,7 @@ func (l *line) check(w *waiter, now time.Duration, k *knowledge, limit int64) {
 		l.unchecked--
 	}
 	switch {
-	case limit > 0 && w.n > limit:
+	case w.n > limit:
 		l.finish(w, now, ErrExceedsLimit)
 	case l.missesDeadline(w, now, k):
 		l.finish(w, now, ErrWouldExceedDeadline)

@@ -157,7 +157,7 @@ func (s *LineSim) pump(l *simLine) {
 			}
 			l.line.looked(a, got, at)
 			l.line.serve(s.Now)
-			l.line.refuse(s.Now, &l.k, 0)
+			l.line.refuse(s.Now, &l.k, math.MaxInt64)
 		}, l)
 	case step.giveBack:
 		if spans := l.line.charged.takeAll(); len(spans) > 0 {
@@ -272,7 +272,7 @@ func (w *simWindow) decide(at time.Duration, a *ask, r reading) answer {
 	if w.ends <= now {
 		w.used, w.ends = 0, now+length
 	}
-	reply, all := []int64{w.used, w.ends - now}, true
+	reply, all := []int64{w.used, max(0, w.ends-length-now), w.ends - now}, true
 	for _, run := range a.runs {
 		granted := int64(0)
 		for granted < run.count && all {

@@ -110,6 +110,7 @@ type keyedOptions struct {
 	algorithm     Algorithm
 	prefetchCount int64
 	prefetchTTL   time.Duration
+	hashTag       string // none: each key has its own
 }
 
 // Algorithm is how a Keyed limiter counts.
@@ -124,6 +125,7 @@ const (
 	FixedWindow
 
 	logAlgorithm Algorithm = 255 // of Limiters
+	allAlgorithm Algorithm = 254 // of several limits at once
 )
 
 type keyedOptionFunc func(*keyedOptions) error
@@ -144,8 +146,8 @@ func WithAlgorithm(a Algorithm) KeyedOption {
 // WithPrefetch takes up to n permits in advance with a request that is granted, and lets this process use
 // them for the given time without asking Redis. What is not used by then is lost. Never more is used than
 // was taken, but it may be used up to that time later: seen from the service that is protected, a window may
-// hold n more permits for each process. Off by default. n is 1 to a quarter of the burst, the time 1 ms to a
-// tenth of the limit's period.
+// hold n more permits for each process. It has no effect on requests for several limits. Off by default. n
+// is 1 to a quarter of the burst, the time 1 ms to a tenth of the limit's period.
 func WithPrefetch(n int64, within time.Duration) KeyedOption {
 	return keyedOptionFunc(func(c *keyedOptions) error {
 		if n < 1 {
@@ -155,6 +157,20 @@ func WithPrefetch(n int64, within time.Duration) KeyedOption {
 			return argument.Error("WithPrefetch within", within, "must be at least 1ms")
 		}
 		c.prefetchCount, c.prefetchTTL = n, within
+		return nil
+	})
+}
+
+// WithHashTag puts all keys of the Keyed into one slot of a cluster, that of the tag: 1 byte or more. In
+// Redis, the key k under the prefix p is then p:{tag}:key:k, or p:{tag}:window:k for FixedWindow, where the
+// tag is written as keys are. Client.All needs it on a cluster: for a limit of each user and one of each
+// service, the keys of users take the service as their tag. The default is that keys spread over the slots.
+func WithHashTag(tag string) KeyedOption {
+	return keyedOptionFunc(func(c *keyedOptions) error {
+		if tag == "" {
+			return argument.Error("WithHashTag", `""`, "must be at least 1 byte")
+		}
+		c.hashTag = tag
 		return nil
 	})
 }

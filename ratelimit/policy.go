@@ -66,40 +66,105 @@ func (l *localShare) forget() {
 	l.keys, l.overflow = nil, nil
 }
 
+// share is what is asked of one key: n permits of a part of its limit.
+type share struct {
+	id   stateID
+	n    int64
+	part Limit
+}
+
 // decide decides by a part of a limit.
 func (l *localShare) decide(id stateID, n int64, part Limit) Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	c := l.countLocked(id, part)
+	r := c.decide(n)
+	l.chargeLocked(&c, r)
+	return r
+}
+
+// decideAll decides by parts of several limits, all or none.
+func (l *localShare) decideAll(shares []share) (all bool, results []Result) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all = true
+	counts := make([]shareCount, len(shares))
+	for i, s := range shares {
+		counts[i] = l.countLocked(s.id, s.part)
+		results = append(results, counts[i].decide(s.n))
+		all = all && results[i].Allowed
+	}
+	for i := range counts {
+		if all {
+			l.chargeLocked(&counts[i], results[i])
+		} else {
+			results[i] = counts[i].result(counts[i].tat)
+			results[i].RetryAfter = counts[i].p.delay(counts[i].tat, counts[i].now, shares[i].n)
+			results[i].Allowed = results[i].RetryAfter == 0
+		}
+	}
+	return all, results
+}
+
+// shareCount is what a key has used of its part.
+type shareCount struct {
+	id     stateID
+	p      gcraParams
+	limit  Limit
+	now    int64
+	tat    gcraTime
+	shared *int64 // us, rounded up, if the key has no count of its own
+}
+
+func (l *localShare) countLocked(id stateID, part Limit) shareCount {
 	if l.keys == nil {
 		l.keys, l.began, l.seed, l.sweepAt = map[stateID]gcraTime{}, time.Now(), maphash.MakeSeed(), 0
 	}
-	p, now := newGCRAParams(part), time.Since(l.began).Microseconds()
-	tat, known := l.keys[id]
-	var shared *int64
-	if !known && len(l.keys) >= maxShares && !l.sweep(now) {
+	c := shareCount{id: id, p: newGCRAParams(part), limit: part, now: time.Since(l.began).Microseconds()}
+	var known bool
+	c.tat, known = l.keys[id]
+	if !known && len(l.keys) >= maxShares && !l.sweep(c.now) {
 		if l.overflow == nil {
 			l.overflow = make([]int64, overflowShares)
 		}
-		shared = &l.overflow[maphash.Comparable(l.seed, id)%overflowShares]
-		tat = gcraTime{us: *shared}
+		c.shared = &l.overflow[maphash.Comparable(l.seed, id)%overflowShares]
+		c.tat = gcraTime{us: *c.shared}
 	}
-	tat, ok := p.take(tat, now, n)
-	switch {
-	case !ok || n == 0:
-	case shared != nil:
-		*shared = tat.roundUp()
-	default:
-		l.keys[id] = tat
-	}
-	r := Result{
-		Limit: part.Burst, Remaining: p.remaining(tat, now), ResetAfter: p.reset(tat, now), Source: SourceDegraded,
-	}
+	return c
+}
+
+func (c *shareCount) decide(n int64) Result {
+	tat, ok := c.p.take(c.tat, c.now, n)
+	r := c.result(tat)
 	if ok {
 		r.Allowed, r.Granted = n > 0 || r.Remaining > 0, n
 	} else {
-		r.RetryAfter = p.delay(tat, now, n)
+		r.RetryAfter = c.p.delay(tat, c.now, n)
 	}
 	return r
+}
+
+func (c *shareCount) result(tat gcraTime) Result {
+	return Result{
+		Limit: c.limit.Burst, Remaining: c.p.remaining(tat, c.now), ResetAfter: c.p.reset(tat, c.now),
+		Source: SourceDegraded,
+	}
+}
+
+// chargeLocked enters what was granted. Two limits may share a count: then each adds to it.
+func (l *localShare) chargeLocked(c *shareCount, r Result) {
+	cost := c.p.cost(r.Granted)
+	switch {
+	case r.Granted == 0:
+	case c.shared != nil:
+		*c.shared = max(*c.shared, c.now) + cost.roundUp()
+	default:
+		from := c.tat
+		if from.us < c.now {
+			from = gcraTime{us: c.now}
+		}
+		l.keys[c.id] = c.p.add(from, cost)
+	}
 }
 
 // sweep forgets the keys whose whole burst is back, and reports whether there were any. It does not look

@@ -33,6 +33,9 @@ type Result struct {
 	// ResetAfter is how long until the limiter is as good as new, if it is not used meanwhile.
 	ResetAfter time.Duration
 	Source     Source
+	// Parts is, for Client.All, what each limit said, in their order: those that were not Allowed denied the
+	// request. It is nil for other calls.
+	Parts []Result
 
 	grant []entry // of the log, for Return
 }

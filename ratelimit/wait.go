@@ -220,8 +220,7 @@ func (s *keyState) waitByPolicyLocked(err error) {
 	b, l, now := &s.client.breaker, s.line, s.client.now()
 	l.retryAt = now + b.probe + rand.N(b.probe/2+1)
 	for w := l.first; w != nil; w = l.first {
-		limit, known := s.limitLocked()
-		r, err := b.decide(s.id, w.n, limit, known, err)
+		r, err := s.policyLocked(w.n, err)
 		switch {
 		case err == nil && r.Allowed:
 			w.source = SourceDegraded
@@ -244,7 +243,11 @@ func (s *keyState) giveBackLocked(now time.Duration) *job {
 		s.local.takeBack(now, entriesOf(spans)...)
 		return nil
 	}
-	if _, forgotten := s.algorithm.(*window); forgotten || s.client.breaker.refuse() != nil {
+	switch s.algorithm.(type) {
+	case *window, *combination: // cannot be given back
+		return nil
+	}
+	if s.client.breaker.refuse() != nil {
 		return nil
 	}
 	j := s.newJobLocked(jobGiveBack)

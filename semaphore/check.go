@@ -73,11 +73,11 @@ func (s *Semaphore) needs() []check.Needs {
 	return []check.Needs{
 		{
 			For:      "Semaphore",
-			Scripts:  []*scripts.Script{scripts.SemAcquire, scripts.SemRelease, scripts.SemEdit},
+			Scripts:  []*scripts.Script{scripts.SemAcquire, scripts.SemRelease, scripts.SemEdit, scripts.SemDelete},
 			Commands: []string{"get"},
 			Keys: []string{
 				s.name, c.sequenceKey(s.name, acquiringCalls), c.sequenceKey(s.name, releasingCalls),
-				c.recordKey(s.name), keysOf(s.name, true).permits,
+				c.recordKey(s.name), originKey(s.name), keysOf(s.name, true).permits,
 			},
 		},
 		check.Listening(scripts.SemChannel(s.name)),
@@ -89,7 +89,7 @@ func (l *Leased) needs() []check.Needs {
 	own := check.Needs{
 		For: "Leased", Scripts: []*scripts.Script{
 			scripts.PermitAcquire, scripts.PermitRelease, scripts.PermitRenew,
-			scripts.PermitEdit, scripts.PermitState, scripts.PermitList,
+			scripts.PermitEdit, scripts.PermitState, scripts.PermitList, scripts.SemDelete,
 		},
 		Keys: []string{k.permits, k.leases, k.fence, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits},
 	}

@@ -10,6 +10,10 @@ var (
 	// RateWindow decides a batch of requests on one fixed window. It is sent once.
 	RateWindow = declare("rate_window", OnceOnly)
 
+	// RateAll decides a batch of requests that want permits of several limits each, all or none. It is sent
+	// once.
+	RateAll = declare("rate_all", OnceOnly)
+
 	// RateLog decides a batch of requests on Redisson's RRateLimiter. The members are the ids: a member that
 	// is in the log already is granted and not charged again, and one that is not in it is not taken out.
 	RateLog = declare("rate_log")

@@ -2,14 +2,16 @@
 Decides requests for permits of one key by the generic cell rate algorithm, and takes a charge back.
 
 The state is one instant: when the whole burst will be there again. A time is in microseconds of the server's clock, with
-a fraction num/den that is exact: every sum stays below 2^53. A state that lies further ahead than any that is written
-here counts as none: the server's clock stepped back, or the limit was another. So does a value that is no state.
+a fraction num/den that is exact: every sum stays below 2^53. What was charged under another limit stays charged, as time: so
+each limit holds for the requests that are made under it. A state that lies further ahead than any that is written counts as
+none: the server's clock stepped back. So does a value that is no state.
 
-KEYS     1 state (string: "us" or "us:num:den"; absent: the whole burst is there)
+KEYS     1 state (string; absent: the whole burst is there)
 ARGV     1 den
          2 us, 3 num: how far ahead of now the state may be: what a whole burst is worth, plus how long before its time a
                       permit may be charged
-         4 how many runs of equal requests follow, and for each run
+         4 how many seconds a whole burst takes, rounded up
+         5 how many runs of equal requests follow, and for each run
            us, num: what one request is worth
            how many requests there are
          then, if any of it is wanted,
@@ -20,10 +22,11 @@ ARGV     1 den
 Returns  {now, us and num of the state, 1 if it was taken back, requests granted of each run ..}
 ]]
 local state_key = KEYS[1]
-local den, cap_num, runs = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local options = 4 + 3 * runs
+local den, cap_num, runs = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local options = 5 + 3 * runs
 local in_order, in_advance = ARGV[options + 1] == '1', ARGV[options + 2] == '1'
 
+-- include: gcra_state
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local cap_us = now + ARGV[2]
@@ -32,30 +35,23 @@ local us, num, changed = now, 0, false
 local reply = {now, 0, 0, 0, nil} -- with room for one run
 local value = redis.call('GET', state_key)
 if value then
-  us = tonumber(value)
-  if not us then
-    local whole, part, of = string.match(value, '^(%d+):(%d+):(%d+)$')
-    us, num = tonumber(whole or now), tonumber(part or 0)
-    if of and tonumber(of) ~= den then
-      us, num = us + 1, 0 -- of another limit: a fraction that cannot be kept is rounded up
-    end
-  end
+  us, num = gcra_state(value, now, den, cap_us)
   if value == ARGV[options + 3] then
     us, num, changed = us - ARGV[options + 4], num - ARGV[options + 5], true
     if num < 0 then
       us, num = us - 1, num + den
     end
+    if us < now then
+      us, num = now, 0
+    end
     reply[4] = 1
-  end
-  if not (us >= now and us <= cap_us + 60000001) then
-    us, num = now, 0
   end
 end
 
 local all, any = true, false
 for run = 1, runs do
-  local price_us, price_num = tonumber(ARGV[3 * run + 2]), tonumber(ARGV[3 * run + 3])
-  local count, granted = tonumber(ARGV[3 * run + 4]), 0
+  local price_us, price_num = tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4])
+  local count, granted = tonumber(ARGV[3 * run + 5]), 0
   if in_order and not all or in_advance and run == runs and not (all and any) then
     count = 0
   end
@@ -87,11 +83,8 @@ for run = 1, runs do
 end
 
 if any or changed then
-  local state, left = us, us - now
-  if num > 0 then
-    state = string.format('%.0f:%.0f:%.0f', us, num, den)
-  end
-  redis.call('SET', state_key, state, 'PX', (left - left % 1000) / 1000 + 1)
+  local left = us - now
+  redis.call('SET', state_key, gcra_text(us, num, den, ARGV[4]), 'PX', (left - left % 1000) / 1000 + 1)
 end
 reply[2], reply[3] = us, num
 return reply

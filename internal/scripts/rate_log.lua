@@ -56,14 +56,7 @@ local interval = interval_ms * 1000
 local edge = string.format('%.3f', (now - interval) / 1000) -- what is not newer has expired
 local stamp = string.format('%.3f', now / 1000)
 
-local function size(member)
-  local a, b, c, d = string.byte(member, -4, -1)
-  return #member > 4 and a + b * 256 + c * 65536 + d * 16777216 or 0
-end
-
-local function time_of(score)
-  return math.floor(score * 1000 + 0.5)
-end
+-- include: log_entry
 
 -- What is asked for: members that are not in the log yet, which a repeated call finds there.
 local have, wanted = {}, 0

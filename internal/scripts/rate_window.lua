@@ -2,10 +2,10 @@
 Decides requests for permits of one key by fixed windows.
 
 The state is how many permits of the last window that was begun are used, and it expires with that window. A window begins
-with the first request after the one before has ended, or for waiters when that ends, if that is soon. A state that
-lasts longer than any that is written here, or that is no number, counts as none: the server's clock stepped back.
+with the first request after the one before has ended, or for waiters when that ends, if that is soon. It lasts as long as the
+longest limit under which something of it is used, so that each limit holds for the requests that are made under it.
 
-KEYS     1 state (string: used; absent: no window)
+KEYS     1 state (string; absent: no window)
 ARGV     1 permits of a window
          2 length of a window in ms
          3 how long before it begins a window may be charged, in ms
@@ -15,22 +15,28 @@ ARGV     1 permits of a window
          then, if any of it is wanted,
            1 if the first request that is denied denies the rest
            1 if the last run is charged in advance: if all before it were granted, and any
-Returns  {used permits of the last window before any request, ms until it ends, requests granted of each run ..}
+Returns  {used permits of the last window before any request, ms until it begins, ms until it ends if any is granted,
+          requests granted of each run ..}
 ]]
 local state_key = KEYS[1]
 local limit, length, ahead, runs = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local options = 4 + 2 * runs
 local in_order, in_advance = ARGV[options + 1] == '1', ARGV[options + 2] == '1'
-local max_ahead = 1000
 
-local used, ends, begun = 0, length, 1 -- begun: windows that begin with this call
+-- include: window_state
+
+local used, begins, ends, lasts, begun = 0, 0, length, length, 1 -- begun: windows that begin with this call
 local exact = in_order or in_advance
 local value = redis.call('GET', state_key)
 local left = (value or exact) and redis.call('PTTL', state_key) or 0
-if left > 0 and left <= 2 * length + max_ahead and string.match(value, '^%d+$') then
-  used, ends, begun = tonumber(value), left, 0
+if value then
+  local stored, stored_begins, stored_ends, stored_lasts = window_state(value, left, length)
+  if stored then
+    used, begins, ends, lasts, begun = stored, stored_begins, stored_ends, stored_lasts, 0
+  end
 end
-local reply = {used, ends, nil} -- with room for one run
+local longer = math.max(0, length - lasts)
+local reply = {used, begins, ends, nil} -- with room for one run
 
 local all, any = true, false
 for run = 1, runs do
@@ -44,22 +50,29 @@ for run = 1, runs do
     if fit >= 1 then
       fit = fit < count - granted and fit or count - granted
       used, granted = used + fit * n, granted + fit
+      if longer > 0 then
+        ends, lasts, longer = ends + longer, lasts + longer, 0
+        reply[3] = ends
+      end
     elseif ends <= ahead then
-      used, ends, begun = 0, ends + length, begun + 1
+      used, ends, lasts, longer, begun = 0, ends + length, length, 0, begun + 1
     else
       break
     end
   end
   all, any = all and granted == count, any or granted > 0
-  reply[run + 2] = granted
+  reply[run + 3] = granted
 end
 
-if any and begun == 0 then
-  redis.call('SET', state_key, string.format('%.0f', used), 'KEEPTTL')
-elseif any then
-  redis.call('SET', state_key, string.format('%.0f', used), 'PX', ends)
-  if exact then
-    reply[2] = reply[2] + redis.call('PTTL', state_key) - ends -- exactly: a millisecond may have begun meanwhile
+if any then
+  local state = string.format('%.0f:%.0f', used, lasts)
+  if begun == 0 and ends == left then
+    redis.call('SET', state_key, state, 'KEEPTTL')
+  else
+    redis.call('SET', state_key, state, 'PX', ends)
+    if begun > 0 and exact then
+      reply[3] = reply[3] + redis.call('PTTL', state_key) - ends -- exactly: a millisecond may have begun meanwhile
+    end
   end
 end
 return reply

@@ -248,7 +248,7 @@ func fairScenarios(now int64) []scenario {
 }
 
 func rateScenarios(now int64) []scenario {
-	gcra, window, log := scripts.RateGCRA, scripts.RateWindow, scripts.RateLog
+	gcra, window, log, all := scripts.RateGCRA, scripts.RateWindow, scripts.RateLog, scripts.RateAll
 	key, keys := []string{"k"}, []string{"c", "v", "l"}
 	member := func(id string, n byte) string { return "\x10" + fmt.Sprintf("%-16s", id) + string([]byte{n, 0, 0, 0}) }
 	entry := func(age int64, id string, n byte) []any { return []any{"ZADD", "l", ms(now - age), member(id, n)} }
@@ -259,12 +259,14 @@ func rateScenarios(now int64) []scenario {
 	filled := append(words("SET v 4"), entry(90_000, "old", 3), entry(30_000, "a", 2), entry(20_000, "b", 1))
 	expiring := words("PEXPIRE c 200000\n PEXPIRE v 200000\n PEXPIRE l 200000")
 	noValue, farAhead := words("DEL v"), append(words("SET v -1"), entry(-3_600_000, "far", 5))
+	second := words("HSET c2 rate 10 interval 60000 type 0 keepAliveTime 600000\n PEXPIRE c2 300000")
 	x := member("x", 1)
 	return []scenario{
-		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1, 1000, 0, 1}, nil},
-		{gcra, "of no key", nil, key, []any{1, int64(1e12), 0, 1, 1000, 0, 1}, nil},
+		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
+		{gcra, "of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
 		{window, "begun", words("SET k 3 PX 100000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
 		{window, "for those ahead", words("SET k 9 PX 10000"), key, []any{10, 20_000, 18_000, 1, 1, 5, 1}, nil},
+		{window, "longer than before", words("SET k 3:10000 PX 9000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
 		{window, "of no key", nil, key, []any{10, 100_000, 20, 1, 1, 1, 1}, nil},
 		{log, "new", plain, keys, []any{"10", -1, 0, 0, x}, nil},
 		{log, "filled", state(plain, filled), keys, []any{"10", -1, 0, 0, x}, nil},
@@ -278,6 +280,24 @@ func rateScenarios(now int64) []scenario {
 		{log, "given back", state(plain, filled), keys, []any{"10", -1, 0, 1, member("a", 2)}, nil},
 		{log, "given back and more", state(kept, filled), keys, []any{"10", 0, 20_000, 1, member("a", 2), member("x", 3)}, nil},
 		{log, "one client's", state(kept, words("HSET c type 1")), keys, []any{"10", -1, 0, 0, x}, nil},
+		{all, "three kinds", state(plain, filled, words("SET k 3 PX 100000")), []string{"g", "k", "c", "v", "l"}, []any{
+			0, 3, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, "log", "10", 1, 1, 1000, 0, 1, 1, x,
+		}, nil},
+		{all, "of which one denies", state(plain, filled, words("SET k 10 PX 100000")), []string{"k", "c", "v", "l"}, []any{
+			0, 2, "window", 10, 100_000, "log", "", 1, 1, 1, 9, member("x", 9),
+		}, nil},
+		{all, "kept alive, counted, after the clock stepped back", state(kept, filled, farAhead, ahead), []string{"k", "c", "v", "l"}, []any{
+			0, 2, "gcra", 1, int64(1e12), 0, 1_000_001, "log", "", 1, 2, 1000, 0, 1, x, member("y", 1),
+		}, nil},
+		{all, "that expires, without its value", state(plain, filled, noValue, expiring), []string{"c", "v", "l", "k"}, []any{
+			0, 2, "log", "10", "window", 10, 200_000, 1, 1, 1, x, 1,
+		}, nil},
+		{all, "two logs", state(plain, filled, second), []string{"c", "v", "l", "c2", "v2", "l2"}, []any{
+			0, 2, "log", "10", "log", "", 1, 1, 1, x, 2, member("x", 2),
+		}, nil},
+		{all, "a longer window", words("SET k 3:10000 PX 9000"), []string{"g", "k"}, []any{
+			0, 2, "gcra", 3, int64(1e12), 1, 1_000_001, "window", 10, 100_000, 1, 1, 1000, 2, 1,
+		}, nil},
 		{scripts.RateLimit, "used", kept, keys[:1], []any{1}, nil},
 		{scripts.RateSet, "the first", nil, keys, []any{"try", 10, 60_000, 0, 0, 0}, nil},
 		{scripts.RateSet, "the first, kept alive", nil, keys, []any{"try", 10, 60_000, 0, 600_000, 0}, nil},

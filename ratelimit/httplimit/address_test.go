@@ -71,6 +71,97 @@ func TestByForwarded(t *testing.T) {
 	}
 }
 
+func TestByAddress_Forwarded(t *testing.T) {
+	t.Parallel()
+	key := httplimit.ByAddress(httplimit.Address{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Field: "forwarded"})
+	const client = "198.51.100.7"
+	for what, c := range map[string]struct {
+		field []string
+		want  string
+	}{
+		"a client":                          {[]string{"for=198.51.100.7"}, client},
+		"with other parameters":             {[]string{`by=10.0.0.1; For="198.51.100.7:4711" ;proto=https;host="a, b;c"`}, client},
+		"an IPv6 client":                    {[]string{`for="[2001:db8:1:2::7]:4711"`}, "2001:db8:1:2::"},
+		"a client that names another":       {[]string{"for=203.0.113.9, for=198.51.100.7"}, client},
+		"in a field of its own":             {[]string{"for=203.0.113.9", "for=198.51.100.7"}, client},
+		"a chain of proxies":                {[]string{`for=198.51.100.7;by=10.0.0.1,for="10.0.0.3:1"`}, client},
+		"an escaped quote":                  {[]string{`host="a\", for=203.0.113.9";for=198.51.100.7`}, client},
+		"none":                              {nil, "10.0.0.1"},
+		"an element without":                {[]string{"for=198.51.100.7, proto=https"}, "10.0.0.1"},
+		"unknown":                           {[]string{"for=198.51.100.7, for=unknown"}, "10.0.0.1"},
+		"hidden":                            {[]string{"for=198.51.100.7, for=_gazonk"}, "10.0.0.1"},
+		"a quote that a client opens":       {[]string{`for="203.0.113.9`, "for=198.51.100.7"}, "10.0.0.1"},
+		"and that the proxy's quote closes": {[]string{`for="203.0.113.9`, `for="198.51.100.7:1"`}, "10.0.0.1"},
+		"a backslash at the end":            {[]string{`for="198.51.100.7\`}, "10.0.0.1"},
+		"no parameter":                      {[]string{"198.51.100.7"}, "10.0.0.1"},
+		"another field":                     {[]string{}, "10.0.0.1"},
+	} {
+		r := &http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"Forwarded": c.field, "X-Forwarded-For": {"203.0.113.1"}}}
+		got, limited := key(r)
+		require.Equal(t, c.want, got, what)
+		require.True(t, limited, what)
+		r.RemoteAddr = "192.0.2.1:1"
+		got, _ = key(r)
+		require.Equal(t, "192.0.2.1", got, "a client that connects itself is not believed: %s", what)
+	}
+}
+
+func TestByAddress_OneAddress(t *testing.T) {
+	t.Parallel()
+	key := httplimit.ByAddress(httplimit.Address{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Field: "X-Real-IP"})
+	for want, field := range map[string][]string{
+		"198.51.100.7":   {"198.51.100.7"},
+		"2001:db8:1:2::": {"2001:db8:1:2::7"},
+	} {
+		got, _ := key(&http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"X-Real-Ip": field}})
+		require.Equal(t, want, got)
+		got, _ = key(&http.Request{RemoteAddr: "192.0.2.1:1", Header: http.Header{"X-Real-Ip": field}})
+		require.Equal(t, "192.0.2.1", got)
+	}
+	for _, field := range [][]string{nil, {""}, {"x"}, {"198.51.100.7, 198.51.100.8"}, {"198.51.100.7", "198.51.100.8"}} {
+		got, _ := key(&http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"X-Real-Ip": field}})
+		require.Equal(t, "10.0.0.1", got, field)
+	}
+}
+
+func TestByAddress_Groups(t *testing.T) {
+	t.Parallel()
+	key := httplimit.ByAddress(httplimit.Address{IPv4Bits: 24, IPv6Bits: 48})
+	for addr, want := range map[string]string{
+		"192.0.2.1:1234":         "192.0.2.0",
+		"[2001:db8:1:2::7]:4321": "2001:db8:1::",
+		"[fe80::1%eth0]:80":      "fe80::1%eth0",
+	} {
+		got, limited := key(&http.Request{RemoteAddr: addr})
+		require.Equal(t, want, got)
+		require.True(t, limited)
+	}
+	for _, bad := range []httplimit.Address{
+		{IPv4Bits: 33}, {IPv4Bits: -1}, {IPv6Bits: 129}, {IPv6Bits: -1}, {Field: "a b"}, {Field: "a:"}, {Trusted: []netip.Prefix{{}}},
+	} {
+		require.Panics(t, func() { httplimit.ByAddress(bad) }, "%+v", bad)
+	}
+}
+
+// What a client writes before what the proxy appends never chooses the key: it is the client's address or
+// that of the proxy.
+func FuzzByAddress_Forwarded(f *testing.F) {
+	f.Add("for=198.51.100.7")
+	f.Add(`for="`)
+	f.Add(`for="a\`)
+	f.Add(`for=a;for="`)
+	f.Fuzz(func(t *testing.T, lie string) {
+		key := httplimit.ByAddress(httplimit.Address{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Field: "Forwarded"})
+		for _, appended := range []string{"for=192.0.2.1", `for="192.0.2.1:4711"`, `proto=http;for=192.0.2.1;by=10.0.0.1`} {
+			for _, lines := range [][]string{{lie, appended}, {lie + ", " + appended}} {
+				got, limited := key(&http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"Forwarded": lines}})
+				require.True(t, limited)
+				require.Contains(t, []string{"192.0.2.1", "10.0.0.1"}, got)
+			}
+		}
+	})
+}
+
 // Behind a proxy on a Unix socket each client has a limit of its own.
 func TestByForwarded_OnAUnixSocket(t *testing.T) {
 	t.Parallel()

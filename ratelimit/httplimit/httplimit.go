@@ -1,7 +1,8 @@
 // Package httplimit is HTTP middleware on ratelimit: it rejects requests over the limit with status 429 and a
-// Retry-After field, and sets the fields of draft-ietf-httpapi-ratelimit-headers-11: RateLimit-Policy on the
-// response to each request that was decided or costs 0, and RateLimit where a decision was made with the
-// count known. A request that its KeyFunc does not limit gets neither.
+// Retry-After field, and tells clients where they stand in the fields of WithFields: by default those of
+// draft-ietf-httpapi-ratelimit-headers-11, RateLimit-Policy on the response to each request that was decided
+// or costs 0, and RateLimit where a decision was made with the count known. A request that is not limited gets
+// neither.
 //
 //	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
 //	mux := httplimit.New(perUser, httplimit.ByRemoteAddr)
@@ -10,6 +11,9 @@
 // A request costs what perUser.AllowN costs. If that fails, the response has status 503; with the policy
 // ratelimit.FailOpen it does not fail while Redis is down. If the client goes away before the decision, the
 // request is not served: its status is 499, and the function of WithFailed is not called.
+//
+// Where tenants have limits of their own, WithLimit chooses the limit of a request. Where several limits hold
+// for a request, NewAll decides by all of them in one step.
 package httplimit
 
 import (
@@ -19,6 +23,7 @@ import (
 	"math/big"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
@@ -45,14 +50,53 @@ func (o option) apply(c *config) { o(c) }
 
 type config struct {
 	name   string
+	fields Fields
 	cost   func(*http.Request) int64
+	limit  func(*http.Request) ratelimit.Limit
 	denied http.Handler
 	failed func(http.ResponseWriter, *http.Request, error)
 }
 
+// Fields are the header fields that tell clients where they stand. Retry-After is set on every denial, whatever
+// they are.
+type Fields uint8
+
+const (
+	// NoFields tells nothing.
+	NoFields Fields = 0
+	// RateLimitFields are RateLimit-Policy and RateLimit, of the IETF draft: of each limit its name, how many
+	// requests may come at once, how many are left, and after how many seconds all of them are back.
+	RateLimitFields Fields = 1
+	// XRateLimitFields are X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, which many services
+	// have: the same without names, where Reset is in seconds from now. Of several limits they tell of that of
+	// which the fewest requests are left.
+	XRateLimitFields Fields = 2
+)
+
 const argument = invalid.Package("httplimit")
 
-// WithName sets the name of the policy in the fields: printable ASCII, default "default".
+// WithFields sets which fields responses have: RateLimitFields, which is the default, XRateLimitFields, both
+// of them combined by |, or NoFields.
+func WithFields(fields Fields) Option {
+	if fields > RateLimitFields|XRateLimitFields {
+		panic(argument.Error("WithFields", uint8(fields), "must be a combination of the constants"))
+	}
+	return option(func(c *config) { c.fields = fields })
+}
+
+// WithLimit sets a function that chooses the limit of a request, as for tenants that have limits of their own.
+// The limiter of New must be a *ratelimit.Keyed, or have its method AllowLimitN; ratelimit.Keyed.With says
+// what becomes of a key whose limit changes. A limit that is not valid is a failure of the request. It has no
+// effect on NewAll, whose function chooses limits itself.
+func WithLimit(f func(*http.Request) ratelimit.Limit) Option {
+	if f == nil {
+		panic(argument.Nil("WithLimit"))
+	}
+	return option(func(c *config) { c.limit = f })
+}
+
+// WithName sets the name of New's policy in the fields: printable ASCII, default "default". NewAll calls each
+// policy by the prefix of its Keyed or the name of its Limiter.
 func WithName(name string) Option {
 	for _, c := range []byte(name) {
 		if c < ' ' || c > '~' {
@@ -62,9 +106,9 @@ func WithName(name string) Option {
 	return option(func(c *config) { c.name = name })
 }
 
-// WithCost sets how many permits a request takes. The default is 1. A request that costs 0 passes without a
-// decision. One that costs more than the burst gets status 429 without Retry-After, for it could never be
-// granted. A negative cost is a failure.
+// WithCost sets how many permits a request takes; with NewAll, how many times the cost of each part. The
+// default is 1. A request that costs 0 passes without a decision. One that costs more than the burst gets
+// status 429 without Retry-After, for it could never be granted. A negative cost is a failure.
 func WithCost(f func(*http.Request) int64) Option {
 	if f == nil {
 		panic(argument.Nil("WithCost"))
@@ -99,9 +143,72 @@ const statusClientClosedRequest = 499
 // limit has no rate, period or burst. What it returns is safe for concurrent use.
 func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
 	check(l, key)
+	m := &middleware{config: configure(opts)}
+	name := quote(m.name)
+	fixed := []policyField{{name, policy(name, l.Limit())}}
+	perRequest, _ := l.(limitedPerCall)
+	if m.limit != nil && perRequest == nil {
+		panic(argument.Error("limiter", fmt.Sprintf("%T", l), "must have AllowLimitN for WithLimit"))
+	}
+	m.subject = func(r *http.Request) (subject, bool) {
+		key, limited := key(r)
+		if !limited {
+			return subject{}, false
+		}
+		if m.limit == nil {
+			return subject{fixed, func(n int64) (ratelimit.Result, error) {
+				return l.AllowN(r.Context(), key, n)
+			}}, true
+		}
+		limit := m.limit(r)
+		return subject{[]policyField{{name, policy(name, limit)}}, func(n int64) (ratelimit.Result, error) {
+			return perRequest.AllowLimitN(r.Context(), key, n, limit)
+		}}, true
+	}
+	return m.wrap
+}
+
+// NewAll returns middleware that limits requests by several limits each, such as those of the user and of the
+// service: it serves a request if all of them grant it, and charges none of them otherwise. parts returns the
+// limits of a request, made by the Keyed and Limiters of c, or none if it is not limited. ratelimit.Client.All
+// says which limits can be combined; parts that cannot be are a failure of the request. Like New, NewAll
+// panics on an argument that is nil.
+//
+//	both := httplimit.NewAll(limits, func(r *http.Request) []ratelimit.Part {
+//		return []ratelimit.Part{perUser.Part(user(r)), perService.Part("mail")}
+//	})
+func NewAll(
+	c *ratelimit.Client, parts func(*http.Request) []ratelimit.Part, opts ...Option,
+) func(http.Handler) http.Handler {
+	if c == nil {
+		panic(argument.Nil("client"))
+	}
+	if parts == nil {
+		panic(argument.Nil("function of parts"))
+	}
+	m := &middleware{config: configure(opts)}
+	m.subject = func(r *http.Request) (subject, bool) {
+		of := parts(r)
+		if len(of) == 0 {
+			return subject{}, false
+		}
+		policies := make([]policyField, len(of))
+		for i, p := range of {
+			name := quote(printable(p.Name()))
+			policies[i] = policyField{name, policy(name, p.Limit())}
+		}
+		all := c.All(of...)
+		return subject{policies, func(n int64) (ratelimit.Result, error) { return all.AllowN(r.Context(), n) }}, true
+	}
+	return m.wrap
+}
+
+// configure applies options to the defaults.
+func configure(opts []Option) config {
 	cfg := config{
-		name: "default",
-		cost: func(*http.Request) int64 { return 1 },
+		name:   "default",
+		fields: RateLimitFields,
+		cost:   func(*http.Request) int64 { return 1 },
 		denied: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "too many requests", http.StatusTooManyRequests)
 		}),
@@ -115,14 +222,7 @@ func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler
 		}
 		o.apply(&cfg)
 	}
-	name := quote(cfg.name)
-	m := &middleware{config: cfg, limiter: l, key: key, name: name, policy: policy(name, l.Limit())}
-	return func(next http.Handler) http.Handler {
-		if next == nil {
-			panic(argument.Nil("handler"))
-		}
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
-	}
+	return cfg
 }
 
 // check panics on what could only fail for each request.
@@ -141,31 +241,50 @@ func check(l Limiter, key KeyFunc) {
 	}
 }
 
-// middleware is what New makes of its arguments.
+// limitedPerCall is a Limiter that takes the limit with each call.
+type limitedPerCall interface {
+	AllowLimitN(ctx context.Context, key string, n int64, limit ratelimit.Limit) (ratelimit.Result, error)
+}
+
+// middleware is what New and NewAll make of their arguments.
 type middleware struct {
 	config
-	limiter Limiter
-	key     KeyFunc
-	name    string // as a field has it
-	policy  string // the field RateLimit-Policy
+	subject func(*http.Request) (s subject, limited bool)
+}
+
+// subject is what one request counts for.
+type subject struct {
+	policies []policyField
+	allow    func(n int64) (ratelimit.Result, error)
+}
+
+// policyField is the name of a limit as a field has it, and its member of the field RateLimit-Policy; none if
+// the limit is not known here.
+type policyField struct{ name, policy string }
+
+func (m *middleware) wrap(next http.Handler) http.Handler {
+	if next == nil {
+		panic(argument.Nil("handler"))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	key, limited := m.key(r)
+	s, limited := m.subject(r)
 	if !limited {
 		next.ServeHTTP(w, r)
 		return
 	}
 	cost := m.cost(r)
 	if cost == 0 {
-		w.Header().Set("RateLimit-Policy", m.policy)
+		m.tellPolicies(w, s)
 		next.ServeHTTP(w, r)
 		return
 	}
-	result, err := m.limiter.AllowN(r.Context(), key, cost)
+	result, err := s.allow(cost)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		w.Header().Set("RateLimit-Policy", m.policy)
+		m.tellPolicies(w, s)
 		m.denied.ServeHTTP(w, r)
 		return
 	case err != nil && errors.Is(r.Context().Err(), context.Canceled):
@@ -175,9 +294,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.failed(w, r, err)
 		return
 	}
-	w.Header().Set("RateLimit-Policy", m.policy)
+	m.tellPolicies(w, s)
 	if result.Source != ratelimit.SourceDegraded {
-		w.Header().Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", m.name, result.Remaining, seconds(result.ResetAfter)))
+		m.tellCounts(w, s, result)
 	}
 	if !result.Allowed {
 		w.Header().Set("Retry-After", strconv.FormatInt(max(1, seconds(result.RetryAfter)), 10))
@@ -187,9 +306,60 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	next.ServeHTTP(w, r)
 }
 
+// tellPolicies sets the fields that do not depend on what was used.
+func (m *middleware) tellPolicies(w http.ResponseWriter, s subject) {
+	if m.fields&RateLimitFields == 0 {
+		return
+	}
+	var known []string
+	for _, p := range s.policies {
+		if p.policy != "" {
+			known = append(known, p.policy)
+		}
+	}
+	if len(known) > 0 {
+		w.Header().Set("RateLimit-Policy", strings.Join(known, ", "))
+	}
+}
+
+// tellCounts sets the fields that do.
+func (m *middleware) tellCounts(w http.ResponseWriter, s subject, result ratelimit.Result) {
+	if m.fields&RateLimitFields != 0 {
+		parts := result.Parts
+		if parts == nil && len(s.policies) == 1 {
+			parts = []ratelimit.Result{result}
+		}
+		members := make([]string, len(parts))
+		for i, of := range parts {
+			members[i] = fmt.Sprintf("%s;r=%d;t=%d", s.policies[i].name, of.Remaining, seconds(of.ResetAfter))
+		}
+		if len(members) > 0 {
+			w.Header().Set("RateLimit", strings.Join(members, ", "))
+		}
+	}
+	if m.fields&XRateLimitFields != 0 {
+		w.Header().Set("X-RateLimit-Limit", strconv.FormatInt(result.Limit, 10))
+		w.Header().Set("X-RateLimit-Remaining", strconv.FormatInt(result.Remaining, 10))
+		w.Header().Set("X-RateLimit-Reset", strconv.FormatInt(seconds(result.ResetAfter), 10))
+	}
+}
+
+// printable replaces what a field cannot hold.
+func printable(name string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, name)
+}
+
 // policy returns the field with the quota and the window in seconds. A window that is no whole number of
 // seconds is left out.
 func policy(name string, l ratelimit.Limit) string {
+	if l.Rate < 1 || l.Burst < 1 {
+		return ""
+	}
 	text := fmt.Sprintf("%s;q=%d", name, l.Burst)
 	// Per * Burst may be beyond 64 bits.
 	perSecond := new(big.Int).Mul(big.NewInt(l.Rate), big.NewInt(int64(time.Second)))

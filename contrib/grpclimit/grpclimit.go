@@ -1,0 +1,212 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+// Limiter is what a server needs; *ratelimit.Keyed has it.
+type Limiter interface {
+	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
+}
+
+// KeyFunc returns the key that a call counts for, and whether it is limited at all. method is the full name, such
+// as /package.Service/Method. A key that is read from metadata should not be left to the client: if it is missing,
+// limit the call by something else, or return a key that all such calls share.
+type KeyFunc func(ctx context.Context, method string) (key string, limited bool)
+
+// Option configures New and NewAll. If an option is given twice, the last one counts.
+type Option interface{ apply(*config) }
+
+type option func(*config)
+
+func (o option) apply(c *config) { o(c) }
+
+type config struct {
+	cost   func(ctx context.Context, method string) int64
+	failed func(ctx context.Context, method string, err error) error
+	fields bool
+}
+
+// WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The default is 1.
+// A call that costs 0 passes without a decision. One that costs more than the burst is ResourceExhausted without
+// RetryInfo, for it could never be granted. It panics if f is nil.
+func WithCost(f func(ctx context.Context, method string) int64) Option {
+	mustNotBeNil(f == nil, "WithCost")
+	return option(func(c *config) { c.cost = f })
+}
+
+// WithFailed sets what becomes of a call when there was no decision, for example because Redis is down and the
+// policy is FailClosed: the error that is returned to the client, or nil to serve the call. The default is the code
+// Unavailable without the cause. A call whose context has ended is not asked for; it ends with its own code. It
+// panics if f is nil.
+func WithFailed(f func(ctx context.Context, method string, err error) error) Option {
+	mustNotBeNil(f == nil, "WithFailed")
+	return option(func(c *config) { c.failed = f })
+}
+
+// WithFields sends with each decision the header fields x-ratelimit-limit, x-ratelimit-remaining and
+// x-ratelimit-reset, the last in seconds from now, and with a denial retry-after in seconds. Of several limits they
+// tell of that of which the fewest calls are left. The default is to send none.
+func WithFields() Option { return option(func(c *config) { c.fields = true }) }
+
+// Server has the interceptors of a server. It is safe for concurrent use.
+type Server struct {
+	config
+	key func(ctx context.Context, method string) (decide, bool)
+}
+
+type decide func(n int64) (ratelimit.Result, error)
+
+// New returns interceptors that limit calls by one limit. It panics on an argument that is nil, and with the error
+// of a limiter whose arguments were refused.
+func New(l Limiter, key KeyFunc, opts ...Option) *Server {
+	mustNotBeNil(l == nil, "limiter")
+	mustNotBeNil(key == nil, "key function")
+	if made, ok := l.(interface{ Err() error }); ok && made.Err() != nil {
+		panic(made.Err())
+	}
+	return newServer(opts, func(ctx context.Context, method string) (decide, bool) {
+		k, limited := key(ctx, method)
+		return func(n int64) (ratelimit.Result, error) { return l.AllowN(ctx, k, n) }, limited
+	})
+}
+
+// NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the method:
+// a call is served if all of them grant it, and none is charged otherwise. parts returns the limits of a call, made
+// by the Keyed and Limiters of c, or none if it is not limited. It panics on an argument that is nil.
+func NewAll(
+	c *ratelimit.Client, parts func(ctx context.Context, method string) []ratelimit.Part, opts ...Option,
+) *Server {
+	mustNotBeNil(c == nil, "client")
+	mustNotBeNil(parts == nil, "function of parts")
+	return newServer(opts, func(ctx context.Context, method string) (decide, bool) {
+		of := parts(ctx, method)
+		if len(of) == 0 {
+			return nil, false
+		}
+		all := c.All(of...)
+		return func(n int64) (ratelimit.Result, error) { return all.AllowN(ctx, n) }, true
+	})
+}
+
+func newServer(opts []Option, key func(context.Context, string) (decide, bool)) *Server {
+	s := &Server{key: key, config: config{
+		cost: func(context.Context, string) int64 { return 1 },
+		failed: func(context.Context, string, error) error {
+			return status.Error(codes.Unavailable, "rate limiter unavailable")
+		},
+	}}
+	for _, o := range opts {
+		mustNotBeNil(o == nil, "option")
+		o.apply(&s.config)
+	}
+	return s
+}
+
+// Unary is a grpc.UnaryServerInterceptor.
+func (s *Server) Unary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	if err := s.allow(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+// Stream is a grpc.StreamServerInterceptor. It limits the opening of streams, not their messages.
+func (s *Server) Stream(
+	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
+	if err := s.allow(stream.Context(), info.FullMethod, stream.SetHeader); err != nil {
+		return err
+	}
+	return handler(srv, stream)
+}
+
+// allow returns the error of a call that is not to be served.
+func (s *Server) allow(ctx context.Context, method string, setHeader func(metadata.MD) error) error {
+	decide, limited := s.key(ctx, method)
+	if !limited {
+		return nil
+	}
+	cost := s.cost(ctx, method)
+	if cost == 0 {
+		return nil
+	}
+	r, err := decide(cost)
+	switch {
+	case errors.Is(err, ratelimit.ErrExceedsLimit):
+		return status.Error(codes.ResourceExhausted, "request exceeds the rate limit")
+	case err != nil && ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	case err != nil:
+		return s.failed(ctx, method, err)
+	}
+	if s.fields {
+		_ = setHeader(fields(r)) // it fails only if the call has sent its header already
+	}
+	if r.Allowed {
+		return nil
+	}
+	return exhausted(r.RetryAfter)
+}
+
+// exhausted is a denial that says when to try again.
+func exhausted(after time.Duration) error {
+	denial := status.New(codes.ResourceExhausted, "rate limit exceeded")
+	if with, err := denial.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}); err == nil {
+		denial = with
+	}
+	return denial.Err()
+}
+
+// RetryAfter returns what a denial says of when to try again, and whether err is one.
+func RetryAfter(err error) (time.Duration, bool) {
+	s, ok := status.FromError(err)
+	if !ok || s.Code() != codes.ResourceExhausted {
+		return 0, false
+	}
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return info.GetRetryDelay().AsDuration(), true
+		}
+	}
+	return 0, false
+}
+
+func fields(r ratelimit.Result) metadata.MD {
+	md := metadata.MD{}
+	if r.Source != ratelimit.SourceDegraded { // otherwise the counts are not known
+		md.Set("x-ratelimit-limit", strconv.FormatInt(r.Limit, 10))
+		md.Set("x-ratelimit-remaining", strconv.FormatInt(r.Remaining, 10))
+		md.Set("x-ratelimit-reset", seconds(r.ResetAfter))
+	}
+	if !r.Allowed {
+		md.Set("retry-after", seconds(max(r.RetryAfter, time.Second)))
+	}
+	return md
+}
+
+// seconds rounds up, so that a client that waits for it has waited long enough.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
+}
+
+// mustNotBeNil panics if an argument is nil: later, it could only fail for each call.
+func mustNotBeNil(isNil bool, what string) {
+	if isNil {
+		panic(&ratelimit.InvalidError{Package: "grpclimit", Field: what, Value: "nil", Reason: "must not be nil"})
+	}
+}

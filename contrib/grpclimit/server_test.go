@@ -1,0 +1,233 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/cogwheel-go/cogwheel/contrib/grpclimit"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+var check = &grpc_health_v1.HealthCheckRequest{}
+
+func interceptors(s *grpclimit.Server) []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.UnaryInterceptor(s.Unary), grpc.StreamInterceptor(s.Stream)}
+}
+
+// as is a context of a call of a user.
+func as(t *testing.T, user string) context.Context {
+	t.Helper()
+	return metadata.AppendToOutgoingContext(t.Context(), "User", user)
+}
+
+func TestServer_Unary(t *testing.T) {
+	t.Parallel()
+	name := redistest.Name(t)
+	k := limits(t, redistest.Shared(t).Client(t)).Keyed("grpc"+name, ratelimit.PerMinute(2))
+	client := dial(t, interceptors(grpclimit.New(k, grpclimit.ByMetadata("User"), grpclimit.WithFields())))
+	var header metadata.MD
+	for left := range 2 {
+		_, err := client.Check(as(t, "ada"), check, grpc.Header(&header))
+		require.NoError(t, err)
+		require.Equal(t, []string{"2"}, header["x-ratelimit-limit"])
+		require.Equal(t, []string{[]string{"1", "0"}[left]}, header["x-ratelimit-remaining"])
+		require.Equal(t, []string{[]string{"30", "60"}[left]}, header["x-ratelimit-reset"])
+		require.Empty(t, header["retry-after"])
+	}
+	_, err := client.Check(as(t, "ada"), check, grpc.Header(&header))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	after, denied := grpclimit.RetryAfter(err)
+	require.True(t, denied)
+	require.Greater(t, after, 10*time.Second)
+	require.LessOrEqual(t, after, 31*time.Second)
+	require.Equal(t, []string{"0"}, header["x-ratelimit-remaining"])
+	require.NotEmpty(t, header["retry-after"])
+	_, err = client.Check(as(t, "bob"), check)
+	require.NoError(t, err, "another user has a limit of its own")
+	_, denied = grpclimit.RetryAfter(errors.New("another error"))
+	require.False(t, denied)
+}
+
+func TestServer_Stream(t *testing.T) {
+	t.Parallel()
+	k := limits(t, redistest.Shared(t).Client(t)).Keyed("grpc"+redistest.Name(t), ratelimit.PerMinute(1))
+	client := dial(t, interceptors(grpclimit.New(k, grpclimit.ByMethod)))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := client.Watch(ctx, check)
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	denied, err := client.Watch(ctx, check)
+	require.NoError(t, err)
+	_, err = denied.Recv()
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	_, says := grpclimit.RetryAfter(err)
+	require.True(t, says)
+	header, err := denied.Header()
+	require.NoError(t, err)
+	require.Empty(t, header["x-ratelimit-limit"], "by default there are no fields")
+	_, err = client.Check(t.Context(), check)
+	require.NoError(t, err, "another method")
+}
+
+func TestServer_SeveralLimits(t *testing.T) {
+	t.Parallel()
+	c, name := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	users, methods := c.Keyed("user"+name, ratelimit.PerMinute(2)), c.Keyed("method"+name, ratelimit.PerMinute(3))
+	server := grpclimit.NewAll(c, func(ctx context.Context, method string) []ratelimit.Part {
+		user := metadata.ValueFromIncomingContext(ctx, "user")
+		if len(user) == 0 {
+			return nil
+		}
+		return []ratelimit.Part{users.Part(user[0]), methods.Part(method)}
+	})
+	client := dial(t, interceptors(server))
+	for _, call := range []struct {
+		user string
+		want codes.Code
+	}{
+		{"ada", codes.OK},
+		{"ada", codes.OK},
+		{"ada", codes.ResourceExhausted},
+		{"ada", codes.ResourceExhausted},
+		{"bob", codes.OK},
+		{"bob", codes.ResourceExhausted},
+	} {
+		_, err := client.Check(as(t, call.user), check)
+		require.Equal(t, call.want, status.Code(err), call.user)
+	}
+	_, err := client.Check(t.Context(), check)
+	require.NoError(t, err, "not limited")
+	r, err := users.Peek(t.Context(), "bob")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, r.Remaining, "what the method denied, the user was not charged for")
+}
+
+func TestServer_Costs(t *testing.T) {
+	t.Parallel()
+	k := limits(t, redistest.Shared(t).Client(t)).Keyed("grpc"+redistest.Name(t), ratelimit.PerMinute(5))
+	costs := map[string]int64{"free": 0, "dear": 3, "never": 6}
+	client := dial(t, interceptors(grpclimit.New(k, grpclimit.ByMethod, grpclimit.WithCost(func(ctx context.Context, _ string) int64 {
+		return costs[metadata.ValueFromIncomingContext(ctx, "user")[0]]
+	}))))
+	for range 10 {
+		_, err := client.Check(as(t, "free"), check)
+		require.NoError(t, err)
+	}
+	_, err := client.Check(as(t, "never"), check)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	_, denied := grpclimit.RetryAfter(err)
+	require.False(t, denied, "what costs more than the burst never comes")
+	_, err = client.Check(as(t, "dear"), check)
+	require.NoError(t, err)
+	_, err = client.Check(as(t, "dear"), check)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+}
+
+func TestServer_RedisDown(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	down := func(o *redis.Options) { o.MaxRetries, o.DialTimeout = -1, 100*time.Millisecond }
+	closed := limits(t, server.Client(t, down)).Keyed("k", ratelimit.PerMinute(2))
+	open := limits(t, server.Client(t, down), ratelimit.WithPolicy(ratelimit.FailOpen())).Keyed("k", ratelimit.PerMinute(2))
+	server.Kill()
+	_, err := dial(t, interceptors(grpclimit.New(closed, grpclimit.ByMethod))).Check(t.Context(), check)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.NotContains(t, err.Error(), "127.0.0.1", "clients are not told where Redis is")
+	var header metadata.MD
+	client := dial(t, interceptors(grpclimit.New(open, grpclimit.ByMethod, grpclimit.WithFields())))
+	for range 5 {
+		_, err = client.Check(t.Context(), check, grpc.Header(&header))
+		require.NoError(t, err)
+		require.Empty(t, header["x-ratelimit-limit"], "the counts are not known")
+	}
+	var told error
+	serve := grpclimit.WithFailed(func(_ context.Context, _ string, err error) error { told = err; return nil })
+	_, err = dial(t, interceptors(grpclimit.New(closed, grpclimit.ByMethod, serve))).Check(t.Context(), check)
+	require.NoError(t, err)
+	require.ErrorIs(t, told, ratelimit.ErrUnavailable)
+}
+
+func TestByPeer(t *testing.T) {
+	t.Parallel()
+	tcp := func(addr string) net.Addr { a, _ := net.ResolveTCPAddr("tcp", addr); return a }
+	for addr, want := range map[net.Addr]string{
+		tcp("192.0.2.1:1"):            "192.0.2.1",
+		tcp("[::ffff:192.0.2.1]:1"):   "192.0.2.1",
+		tcp("[2001:db8:1:2::7]:1"):    "2001:db8:1:2::",
+		named("[2001:db8:1:2::8]:1"):  "2001:db8:1:2::",
+		named("[fe80::1%eth0]:1"):     "fe80::1%eth0",
+		&net.UnixAddr{Name: "/run/s"}: "",
+		named("bufconn"):              "",
+		net.Addr((*net.TCPAddr)(nil)): "",
+	} {
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: addr})
+		key, limited := grpclimit.ByPeer(ctx, method)
+		require.Equal(t, want, key)
+		require.Equal(t, want != "", limited)
+	}
+	_, limited := grpclimit.ByPeer(t.Context(), method)
+	require.False(t, limited)
+}
+
+// named is an address of a transport that has a text only.
+type named string
+
+func (named) Network() string  { return "other" }
+func (n named) String() string { return string(n) }
+
+func TestByMetadata(t *testing.T) {
+	t.Parallel()
+	key := grpclimit.ByMetadata("User")
+	for _, c := range []struct {
+		values []string
+		want   string
+	}{{[]string{"ada"}, "ada"}, {nil, ""}, {[]string{"ada", "bob"}, ""}} {
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.MD{"user": c.values})
+		got, limited := key(ctx, method)
+		require.Equal(t, c.want, got)
+		require.True(t, limited, "a call that leaves it out is limited all the same")
+	}
+}
+
+func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
+	t.Parallel()
+	c := limits(t, redistest.Shared(t).Client(t))
+	k := c.Keyed("k", ratelimit.PerMinute(2))
+	for _, f := range []func(){
+		func() { grpclimit.New(nil, grpclimit.ByPeer) },
+		func() { grpclimit.New(k, nil) },
+		func() { grpclimit.New(k, grpclimit.ByPeer, nil) },
+		func() { grpclimit.New(c.Keyed("", ratelimit.Limit{}), grpclimit.ByPeer) },
+		func() { grpclimit.NewAll(nil, func(context.Context, string) []ratelimit.Part { return nil }) },
+		func() { grpclimit.NewAll(c, nil) },
+		func() { grpclimit.WithCost(nil) },
+		func() { grpclimit.WithFailed(nil) },
+		func() { grpclimit.NewClient(nil, grpclimit.ByMethod) },
+		func() { grpclimit.NewClient(k, nil) },
+		func() { grpclimit.NewClient(c.Keyed("", ratelimit.Limit{}), grpclimit.ByMethod) },
+	} {
+		func() {
+			defer func() {
+				err, ok := recover().(error)
+				require.True(t, ok)
+				require.ErrorIs(t, err, ratelimit.ErrInvalid)
+			}()
+			f()
+		}()
+	}
+}

@@ -1,0 +1,314 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// Part is one of several limits that are decided together by Client.All. It is made by Keyed.Part and
+// Limiter.Part, and is a value.
+type Part struct {
+	keyed   *Keyed
+	limiter *Limiter
+	key     string
+	cost    int64
+}
+
+// Part returns the limit of a key for Client.All.
+func (k *Keyed) Part(key string) Part { return Part{keyed: k, key: key, cost: 1} }
+
+// Part returns the limit for Client.All. It must be of the scope Overall: one of the scope PerClient is not
+// counted in Redis, and requests for it fail with an *InvalidError.
+func (l *Limiter) Part() Part { return Part{limiter: l, cost: 1} }
+
+// Cost returns the part with another number of permits that one request takes of it: 1 to MaxRate, default 1.
+func (p Part) Cost(n int64) Part {
+	p.cost = n
+	return p
+}
+
+// Limit returns the limit of a Keyed's part; that of a Limiter stands in Redis, and is the zero Limit here.
+func (p Part) Limit() Limit {
+	if p.keyed == nil {
+		return Limit{}
+	}
+	return p.keyed.Limit()
+}
+
+// Name returns the prefix of the Keyed or the name of the Limiter.
+func (p Part) Name() string {
+	switch {
+	case p.keyed != nil:
+		return p.keyed.prefix
+	case p.limiter != nil:
+		return p.limiter.name
+	}
+	return ""
+}
+
+// All decides by several limits at once, such as those of a user and of a service: a request takes the
+// permits of all of them or of none. It is a small value that may be made for each request: nothing is kept
+// for it. It is safe for concurrent use.
+type All struct {
+	client *Client
+	state  stateID
+	algo   algorithm
+	out    *sender
+	most   int64  // requests that can ever be granted at once, as far as that is known here
+	name   string // of the parts, for hooks
+	err    error
+}
+
+// maxParts bounds how many limits are decided together.
+const maxParts = 16
+
+// All returns the limiter of 1 to 16 parts, which are made by this Client. They may count by different
+// algorithms. It does not talk to Redis.
+//
+// The keys of all parts must be in one slot of a cluster, which WithHashTag sees to. Two parts may not share
+// a key: two limits of one user, such as one per second and one per day, have prefixes of their own. Parts
+// that are refused are reported by Err, and by every method, as an *InvalidError.
+func (c *Client) All(parts ...Part) *All {
+	a := &All{client: c}
+	if c.monitor.reports {
+		a.name = namesOf(parts)
+	}
+	combined, err := newCombination(c, parts)
+	switch {
+	case err != nil:
+		a.err = err
+	case len(parts) == 1 && parts[0].cost == 1: // as if it was asked for alone
+		a.state, a.algo = combined.parts[0].id, combined.parts[0].algorithm
+		if parts[0].keyed != nil {
+			a.out = parts[0].keyed.out
+		}
+		a.most = combined.mostOf(nil)
+	default:
+		a.state, a.algo = stateID{keyedOptions{algorithm: allAlgorithm}, combined.identity()}, combined
+		a.out = c.senders.of(scripts.RateAll, combined.keys[0])
+		a.most = combined.mostOf(nil)
+	}
+	return a
+}
+
+// Err returns what was wrong with the parts given to Client.All, or nil.
+func (a *All) Err() error { return a.err }
+
+func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, error) {
+	switch {
+	case a.err != nil:
+		return nil, a.err
+	case ctx == nil:
+		return nil, argument.Nil("context")
+	case n < 0:
+		return nil, argument.Error("n", n, "must not be negative")
+	}
+	if n > a.most {
+		label := a.state.key
+		if all, ok := a.algo.(*combination); ok {
+			label = all.label()
+		}
+		return nil, &callError{operation, label, fmt.Errorf("%w: %d at once", ErrExceedsLimit, n)}
+	}
+	return a.client.use(a.state, a.algo, a.out), nil
+}
+
+// whole makes the result of a single part that of All.
+func (a *All) whole(r Result, err error) (Result, error) {
+	if _, several := a.algo.(*combination); !several && err == nil {
+		part := r
+		r.Parts, r.grant = []Result{part}, nil
+	}
+	return r, err
+}
+
+// Allow is AllowN of one request.
+func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 1) }
+
+// AllowN takes n times the cost of each part if every limit grants it, and otherwise nothing, in one step of
+// Redis. It does not wait. A denial is a Result: Parts says what each limit said, RetryAfter is the longest
+// time that one of them names, ResetAfter likewise, and Limit and Remaining are those of the part of which
+// the fewest requests are left, in requests. The permits of a Limiter can be returned with its element of
+// Parts.
+//
+// Blocking, the policy, cached denials and errors are those of Keyed.AllowN. ErrExceedsLimit says that some
+// limit could never grant it. A script is sent once: a lost reply can take the permits of all limits in vain,
+// never those of some. Requests of All and waiters of a single part do not stand in one line: either may
+// overtake the other.
+func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
+	began := a.client.start()
+	s, err := a.use(ctx, "allow", n)
+	if err != nil {
+		return Result{}, a.refused(ctx, a.subject(n, nil), err)
+	}
+	defer s.release()
+	r, err := a.whole(s.allow(ctx, n))
+	a.client.report(ctx, a.subject(n, s), &r, err, began)
+	return r, err
+}
+
+// subject returns what a call is about.
+func (a *All) subject(n int64, s *keyState) subject {
+	return subject{kind: KindAll, name: a.name, n: n, state: s}
+}
+
+// refused reports a call that was refused before it had a state.
+func (a *All) refused(ctx context.Context, of subject, err error) error {
+	a.client.report(ctx, of, &Result{}, err, a.client.start())
+	return err
+}
+
+// namesOf returns the names of parts, as in "per-user and per-service".
+func namesOf(parts []Part) string {
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = p.Name()
+	}
+	return strings.Join(names, " and ")
+}
+
+// Peek returns what Allow would return, but takes nothing.
+func (a *All) Peek(ctx context.Context) (Result, error) {
+	s, err := a.use(ctx, "peek", 0)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.release()
+	return a.whole(s.peek(ctx))
+}
+
+// Wait is WaitN of one request.
+func (a *All) Wait(ctx context.Context) error { return a.WaitN(ctx, 1) }
+
+// WaitN blocks until all limits grant n requests in one step, or until ctx ends. n = 0 returns at once.
+//
+// Waiters of one process for the same parts stand in line. They ask Redis when all limits are likely to grant
+// the first of them, and at least once a second; nothing is charged ahead. So others that ask for one of the
+// limits alone, and waiters for other combinations, may be served before, and a limit that is always used up
+// by others can keep them waiting. Errors are those of Keyed.WaitN. If ctx ends while a script is under way
+// that grants the request, its permits serve the next in line or are lost.
+func (a *All) WaitN(ctx context.Context, n int64) error {
+	s, err := a.use(ctx, "wait", n)
+	if err != nil {
+		return a.refused(ctx, a.subject(n, nil).waiting(), err)
+	}
+	defer s.release()
+	return s.wait(ctx, a.subject(n, s).waiting())
+}
+
+// WaitFunc is WaitN without a goroutine that waits; see Keyed.WaitFunc.
+func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
+	mustCall(f == nil)
+	s, err := a.use(ctx, "wait", n)
+	if err != nil {
+		return a.client.refuse(f, a.refused(ctx, a.subject(n, nil).waiting(), err))
+	}
+	return s.waitFunc(ctx, a.subject(n, s).waiting(), f, s.release)
+}
+
+// newCombination checks the parts.
+func newCombination(c *Client, parts []Part) (*combination, error) {
+	if len(parts) < 1 || len(parts) > maxParts {
+		return nil, argument.Error("parts", len(parts), "must be 1 to 16")
+	}
+	all := &combination{}
+	where := map[string]int{}
+	for i, p := range parts {
+		of, keys, err := p.combined(c)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			if first, used := where[key]; used {
+				return nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(key),
+					fmt.Sprintf("is a key of part %d too: give them different prefixes", first+1))
+			}
+			where[key] = i
+		}
+		all.parts, all.keys = append(all.parts, of), append(all.keys, keys...)
+	}
+	return all, checkSlots(c, all.parts)
+}
+
+// combined checks a part, and returns what a combination needs to know of it and its keys in Redis.
+func (p Part) combined(c *Client) (of combinedPart, keys []string, err error) {
+	of.cost = p.cost
+	switch {
+	case p.keyed == nil && p.limiter == nil:
+		return of, nil, argument.Error("part", "Part{}", "must be made by Keyed.Part or Limiter.Part")
+	case p.cost < 1 || p.cost > MaxRate:
+		return of, nil, argument.Error("Part.Cost", p.cost, "must be 1 to 4294967295")
+	case p.keyed != nil:
+		if p.keyed.err != nil {
+			return of, nil, p.keyed.err
+		}
+		of.id, of.algorithm, of.limit = p.keyed.id(p.key), p.keyed.algorithm, p.keyed.options.limit
+		keys = []string{of.id.key}
+	default:
+		if p.limiter.err != nil {
+			return of, nil, p.limiter.err
+		}
+		of.id, of.algorithm = stateID{keyedOptions{algorithm: logAlgorithm}, p.limiter.name}, slidingLog{}
+		keys = logKeys(p.limiter.name)
+	}
+	if made := p.client(); made != c {
+		return of, nil, argument.Error("part", scripts.Quote(of.id.key), "must be made by the same Client")
+	}
+	return of, keys, nil
+}
+
+func (p Part) client() *Client {
+	if p.keyed != nil {
+		return p.keyed.client
+	}
+	return p.limiter.client
+}
+
+// checkSlots refuses parts that no script can reach together.
+func checkSlots(c *Client, parts []combinedPart) error {
+	switch c.base.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+	default:
+		return nil
+	}
+	apart := false
+	var slots []string
+	for _, p := range parts {
+		apart = apart || scripts.HashTag(p.id.key) != scripts.HashTag(parts[0].id.key)
+		slots = append(slots, fmt.Sprintf("%s in slot %d", scripts.Quote(p.id.key), scripts.Slot(p.id.key)))
+	}
+	if !apart {
+		return nil
+	}
+	return argument.Error("parts", strings.Join(slots, ", "), "must share one hash tag: see WithHashTag")
+}
+
+// identity tells combinations apart: their parts, with limits and costs.
+func (c *combination) identity() string {
+	var b []byte
+	for _, p := range c.parts {
+		for _, n := range []int64{
+			int64(p.id.options.algorithm), p.cost,
+			p.limit.Rate, int64(p.limit.Per), p.limit.Burst, int64(len(p.id.key)),
+		} {
+			b = append(strconv.AppendInt(b, n, 36), ' ')
+		}
+		b = append(b, p.id.key...)
+	}
+	return string(b)
+}
+
+// label names the parts in errors.
+func (c *combination) label() string {
+	names := make([]string, len(c.parts))
+	for i, p := range c.parts {
+		names[i] = p.id.key
+	}
+	return strings.Join(names, " and ")
+}

@@ -1,0 +1,125 @@
+package httplimit_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// exampleLimits stands for the Client that a process makes once, here on an embedded server.
+func exampleLimits() (limits *ratelimit.Client, done func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	w, err := wheel.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	limits, err = ratelimit.New(rdb, ratelimit.WithWheel(w))
+	if err != nil {
+		log.Fatal(err)
+	}
+	return limits, func() {
+		_ = limits.Close(context.Background())
+		_, _ = w.Stop(context.Background())
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
+
+// show prints what a client gets for a request.
+func show(h http.Handler, from, user string, fields ...string) {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "10.0.0.1:4711"
+	r.Header.Set("X-Forwarded-For", from)
+	r.Header.Set("User", user)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	fmt.Print(w.Code)
+	for _, field := range fields {
+		if value := w.Header().Get(field); value != "" {
+			fmt.Printf(" %s: %s", field, value)
+		}
+	}
+	fmt.Println()
+}
+
+// Each address may send two requests at once, and then one every 30 seconds.
+func ExampleNew() {
+	limits, done := exampleLimits()
+	defer done()
+
+	perAddress := limits.Keyed("api", ratelimit.PerMinute(2))
+	proxies := netip.MustParsePrefix("10.0.0.0/8")
+	h := httplimit.New(perAddress, httplimit.ByForwarded(proxies))(hello)
+	for range 3 {
+		show(h, "192.0.2.1", "", "RateLimit-Policy", "Retry-After")
+	}
+	show(h, "192.0.2.2", "", "RateLimit")
+	// Output:
+	// 200 RateLimit-Policy: "default";q=2;w=60
+	// 200 RateLimit-Policy: "default";q=2;w=60
+	// 429 RateLimit-Policy: "default";q=2;w=60 Retry-After: 30
+	// 200 RateLimit: "default";r=1;t=30
+}
+
+// A limit for each user and one for the service: a request is charged to both or to none.
+func ExampleNewAll() {
+	limits, done := exampleLimits()
+	defer done()
+
+	perUser := limits.Keyed("user", ratelimit.PerHour(2))
+	perService := limits.Keyed("service", ratelimit.PerHour(3))
+	h := httplimit.NewAll(limits, func(r *http.Request) []ratelimit.Part {
+		return []ratelimit.Part{perUser.Part(r.Header.Get("User")), perService.Part("mail")}
+	})(hello)
+	for _, user := range []string{"ada", "ada", "ada", "bob", "bob"} {
+		show(h, "", user, "RateLimit")
+	}
+	// Output:
+	// 200 RateLimit: "user";r=1;t=1800, "service";r=2;t=1200
+	// 200 RateLimit: "user";r=0;t=3600, "service";r=1;t=2400
+	// 429 RateLimit: "user";r=0;t=3600, "service";r=1;t=2400
+	// 200 RateLimit: "user";r=1;t=1800, "service";r=0;t=3600
+	// 429 RateLimit: "user";r=1;t=1800, "service";r=0;t=3600
+}
+
+// Tenants have limits of their own, which nothing is kept for. Clients are told in the older fields.
+func ExampleWithLimit() {
+	limits, done := exampleLimits()
+	defer done()
+
+	plans := map[string]ratelimit.Limit{"ada": ratelimit.PerHour(1000), "bob": ratelimit.PerHour(10)}
+	perTenant := limits.Keyed("tenant", ratelimit.PerHour(1)) // of tenants that have no plan
+	byTenant := func(r *http.Request) (string, bool) { return r.Header.Get("User"), true }
+	h := httplimit.New(perTenant, byTenant,
+		httplimit.WithFields(httplimit.XRateLimitFields),
+		httplimit.WithLimit(func(r *http.Request) ratelimit.Limit {
+			if limit, ok := plans[r.Header.Get("User")]; ok {
+				return limit
+			}
+			return perTenant.Limit()
+		}))(hello)
+	for _, tenant := range []string{"ada", "bob", "cem", "cem"} {
+		show(h, "", tenant, "X-RateLimit-Limit", "X-RateLimit-Remaining")
+	}
+	// Output:
+	// 200 X-RateLimit-Limit: 1000 X-RateLimit-Remaining: 999
+	// 200 X-RateLimit-Limit: 10 X-RateLimit-Remaining: 9
+	// 200 X-RateLimit-Limit: 1 X-RateLimit-Remaining: 0
+	// 429 X-RateLimit-Limit: 1 X-RateLimit-Remaining: 0
+}
