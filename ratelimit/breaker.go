@@ -31,6 +31,7 @@ type breaker struct {
 	mu      sync.Mutex
 	timer   wheel.Timer
 	stopped bool
+	since   time.Time   // when down began
 	cause   error       // of the last failure
 	failed  probeScript // what it was about
 }
@@ -59,30 +60,52 @@ func (b *breaker) heard(err error, s *keyState) {
 		}
 		return
 	}
-	b.client.stats.failures.Add(1)
+	b.client.monitor.failures.Add(1)
 	b.mu.Lock()
 	b.cause, b.failed = cause(err), probeScript{s.algorithm, s.id.key}
+	down := b.failures.Add(1) >= b.threshold && b.down.CompareAndSwap(false, true)
+	if down {
+		b.since = time.Now()
+	}
 	b.mu.Unlock()
-	if b.failures.Add(1) < b.threshold || !b.down.CompareAndSwap(false, true) {
+	if !down {
 		return
 	}
-	b.client.logger.Warn("ratelimit: redis is down, deciding by policy", "error", err)
+	b.client.logger.Warn("ratelimit: Redis is down, the policy decides", "error", err)
+	if hook := b.client.monitor.hooks.Down; hook != nil {
+		hook(Event{Context: context.Background(), Err: err})
+	}
 	b.arm()
+}
+
+// up ends what heard began.
+func (b *breaker) up() {
+	b.mu.Lock()
+	took := time.Since(b.since)
+	b.mu.Unlock()
+	if hook := b.client.monitor.hooks.Up; hook != nil {
+		hook(Event{Context: context.Background(), Took: took})
+	}
+	b.failures.Store(0)
+	b.down.Store(false)
 }
 
 // arm schedules the next probe.
 func (b *breaker) arm() {
+	if !b.armed() {
+		b.up() // without a wheel there are no probes
+	}
+}
+
+func (b *breaker) armed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stopped {
-		return
+		return true
 	}
 	timer, err := b.client.wheel.AfterFunc(b.probe, func() { go b.try() })
-	if err != nil {
-		b.down.Store(false) // without a wheel there are no probes
-		return
-	}
 	b.timer = timer
+	return err == nil
 }
 
 // try asks Redis whether it is back, by a script as those that failed: other commands may be forbidden. Any
@@ -108,9 +131,8 @@ func (b *breaker) try() {
 		return
 	}
 	b.share.forget()
-	b.failures.Store(0)
-	b.down.Store(false)
-	c.logger.Info("ratelimit: redis is back")
+	b.up()
+	c.logger.Info("ratelimit: Redis is back")
 }
 
 func (b *breaker) stop() {
@@ -130,6 +152,5 @@ func (b *breaker) decide(id stateID, n int64, limit Limit, known bool, err error
 	case b.policy.kind == shareLocally && known:
 		return b.share.decide(id, n, b.policy.part(limit)), nil
 	}
-	b.client.stats.degraded.Add(1)
 	return Result{Source: SourceDegraded}, err
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,7 +29,7 @@ type Client struct {
 	breaker breaker
 	senders senders
 	states  states
-	stats   counters
+	monitor monitor
 	gate    gate.Gate // counts what may talk to Redis
 }
 
@@ -68,7 +67,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	if base == nil {
 		base = rdb
-		cfg.logger.Warn("ratelimit: the nodes of this type of client are not known: "+
+		cfg.logger.Warn("ratelimit: the client is of a type whose nodes are not known: "+
 			"the scripts of each key travel alone",
 			"type", fmt.Sprintf("%T", rdb))
 	}
@@ -80,6 +79,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		began:   time.Now(),
 		timeout: cfg.timeout,
 		idleFor: time.Minute,
+		monitor: newMonitor(cfg.hooks),
 	}
 	c.bounded = c.bound()
 	c.states.seed = maphash.MakeSeed()
@@ -111,7 +111,17 @@ func (c *Client) Close(ctx context.Context) error {
 	if err := c.gate.Wait(ctx); err != nil {
 		return fmt.Errorf("ratelimit: close: %w", err)
 	}
+	for i := range c.states.shards {
+		c.states.shards[i].forgetAll()
+	}
 	return nil
+}
+
+// forgetAll forgets what is remembered about keys.
+func (s *stateShard) forgetAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.states)
 }
 
 // close ends the waits.
@@ -188,43 +198,4 @@ func (c *Client) refuse(f func(error), err error) func() {
 		go f(err)
 	}
 	return func() {}
-}
-
-// Stats counts what a Client has done.
-type Stats struct {
-	Allowed  int64 // requests granted, also those that waited
-	Denied   int64 // requests denied
-	Local    int64 // of them, decided without asking Redis
-	Degraded int64 // decisions of the policy, granted or denied
-	Scripts  int64 // scripts sent for decisions
-	Waiting  int64 // now
-	Failures int64 // scripts that Redis did not answer
-	Down     bool  // the policy decides now
-}
-
-type counters struct {
-	allowed, denied, local, degraded, scripts, waiting, failures atomic.Int64
-}
-
-// Stats returns the counts so far. It does not block.
-func (c *Client) Stats() Stats {
-	s := &c.stats
-	return Stats{
-		s.allowed.Load(), s.denied.Load(), s.local.Load(), s.degraded.Load(), s.scripts.Load(),
-		s.waiting.Load(), s.failures.Load(), c.breaker.down.Load(),
-	}
-}
-
-func (c *Client) count(r Result) {
-	if r.Allowed {
-		c.stats.allowed.Add(1)
-	} else {
-		c.stats.denied.Add(1)
-	}
-	switch r.Source {
-	case SourceLocal, SourcePrefetch:
-		c.stats.local.Add(1)
-	case SourceDegraded:
-		c.stats.degraded.Add(1)
-	}
 }

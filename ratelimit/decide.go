@@ -34,18 +34,11 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	s.mu.Lock()
 	if r, ok, err := s.answerLocked(n); ok {
 		s.mu.Unlock()
-		if err == nil {
-			s.client.count(r)
-		}
 		return r, err
 	}
 	if err := s.client.breaker.refuse(); err != nil {
 		defer s.mu.Unlock()
-		r, err := s.byPolicyLocked(n, err)
-		if err == nil {
-			s.client.count(r)
-		}
-		return r, err
+		return s.byPolicyLocked(n, err)
 	}
 	c := callPool.Get().(*call)
 	c.n = n
@@ -86,11 +79,7 @@ func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, err := s.byPolicyLocked(n, unavailable(err))
-	if err == nil {
-		s.client.count(r)
-	}
-	return r, err
+	return s.byPolicyLocked(n, unavailable(err))
 }
 
 // joinLocked enters a call into the next job, which it returns if that is to be sent.
@@ -125,9 +114,7 @@ func (s *keyState) nextLocked() *job {
 		c := pending[0]
 		pending[0], pending = nil, pending[1:]
 		if r, ok, err := s.answerLocked(c.n); ok {
-			if c.res, c.err = r, err; err == nil {
-				s.client.count(r)
-			}
+			c.res, c.err = r, err
 			c.done <- struct{}{}
 			continue
 		}

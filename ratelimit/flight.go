@@ -66,7 +66,7 @@ func (f *flight) Err() error {
 func (f *flight) send() bool {
 	s, jobs := f.sender, f.jobs
 	c := s.client
-	c.stats.scripts.Add(int64(len(jobs)))
+	c.monitor.scripts.Add(int64(len(jobs)))
 	var one [1]*redis.Cmd
 	cmds := one[:]
 	if len(jobs) == 1 {
@@ -81,6 +81,7 @@ func (f *flight) send() bool {
 		cmds = scripts.RunBatch(f, c.rdb, calls)
 	}
 	at := reading{sent: c.since(f.sentAt), got: c.now()}
+	c.monitor.took.Add(at.got - at.sent)
 	if !f.settled.CompareAndSwap(false, true) {
 		for i, j := range jobs {
 			if j.kind == jobLine { // the callers of the others have gone

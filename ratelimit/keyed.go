@@ -118,12 +118,26 @@ func (k *Keyed) Allow(ctx context.Context, key string) (Result, error) { return 
 // of ctx is returned, and the permits may have been taken. A script is sent once and not repeated: a lost
 // reply can take permits in vain, but not twice.
 func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error) {
+	began := k.client.start()
 	s, err := k.use(ctx, "allow", key, n)
 	if err != nil {
-		return Result{}, err
+		return Result{}, k.refused(ctx, k.subject(key, n, nil), err)
 	}
 	defer s.release()
-	return s.allow(ctx, n)
+	r, err := s.allow(ctx, n)
+	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
+	return r, err
+}
+
+// subject returns what a call is about.
+func (k *Keyed) subject(key string, n int64, s *keyState) subject {
+	return subject{kind: KindKeyed, name: k.prefix, key: key, n: n, state: s}
+}
+
+// refused reports a call that was refused before it had a state.
+func (k *Keyed) refused(ctx context.Context, of subject, err error) error {
+	k.client.report(ctx, of, &Result{}, err, k.client.start())
+	return err
 }
 
 // AllowLimit is Allow under the given limit in place of the Keyed's: the limit per call, for keys that have
@@ -147,12 +161,15 @@ func (k *Keyed) AllowLimitN(ctx context.Context, key string, n int64, limit Limi
 // allowed. It does not overtake waiters. For blocking and errors see AllowN.
 func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
 	n = min(n, k.options.limit.Burst)
+	began := k.client.start()
 	s, err := k.use(ctx, "allow up to", key, n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return s.upTo(ctx, n)
+	r, err := s.upTo(ctx, n)
+	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
+	return r, err
 }
 
 // Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for one round
@@ -186,10 +203,10 @@ func (k *Keyed) Wait(ctx context.Context, key string) error { return k.WaitN(ctx
 func (k *Keyed) WaitN(ctx context.Context, key string, n int64) error {
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
-		return err
+		return k.refused(ctx, k.subject(key, n, nil).waiting(), err)
 	}
 	defer s.release()
-	return s.wait(ctx, n)
+	return s.wait(ctx, k.subject(key, n, s).waiting())
 }
 
 // WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
@@ -199,9 +216,9 @@ func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)
 	mustCall(f == nil)
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
-		return k.client.refuse(f, err)
+		return k.client.refuse(f, k.refused(ctx, k.subject(key, n, nil).waiting(), err))
 	}
-	return s.waitFunc(ctx, n, f, s.release)
+	return s.waitFunc(ctx, k.subject(key, n, s).waiting(), f, s.release)
 }
 
 // Reset forgets what was taken of the key: its whole burst can be used again. Other processes see it within
@@ -236,8 +253,8 @@ func (k *Keyed) Reserve(ctx context.Context, key string, n int64) (*Reservation,
 	}
 	s, err := k.use(ctx, "reserve", key, n)
 	if err != nil {
-		return nil, err
+		return nil, k.refused(ctx, k.subject(key, n, nil), err)
 	}
 	defer s.release()
-	return s.reserve(ctx, n)
+	return s.reserve(ctx, k.subject(key, n, s))
 }

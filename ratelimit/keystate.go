@@ -50,6 +50,7 @@ type keyState struct {
 	client    *Client
 	algorithm algorithm
 	id        stateID
+	shard     *stateShard
 	out       *sender
 	refs      atomic.Int64
 
@@ -76,7 +77,8 @@ type states struct {
 
 type stateShard struct {
 	mu     sync.Mutex
-	states map[stateID]*keyState
+	states map[stateID]*keyState // guarded by mu
+	counts counters
 }
 
 func (s *states) shard(key string) *stateShard {
@@ -93,7 +95,7 @@ func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
 		if out == nil {
 			out = c.senders.of(a.script(), id.key)
 		}
-		s = &keyState{client: c, algorithm: a, id: id, out: out, prefetched: charged{algorithm: a}}
+		s = &keyState{client: c, algorithm: a, id: id, shard: shard, out: out, prefetched: charged{algorithm: a}}
 		if shard.states == nil {
 			shard.states = map[stateID]*keyState{}
 		}
@@ -107,7 +109,7 @@ func (s *keyState) release() {
 	if s.refs.Add(-1) > 0 {
 		return
 	}
-	shard := s.client.states.shard(s.id.key)
+	shard := s.shard
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	if s.refs.Load() > 0 || shard.states[s.id] != s {

@@ -215,12 +215,26 @@ func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(c
 // Keyed.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotConfigured that no limit is
 // set. A reply that was lost and a script that was repeated take the permits once.
 func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
+	began := l.client.start()
 	s, err := l.use(ctx, "allow", n)
 	if err != nil {
-		return Result{}, err
+		return Result{}, l.refused(ctx, l.subject(n, nil), err)
 	}
 	defer s.release()
-	return s.allow(ctx, n)
+	r, err := s.allow(ctx, n)
+	l.client.report(ctx, l.subject(n, s), &r, err, began)
+	return r, err
+}
+
+// subject returns what a call is about.
+func (l *Limiter) subject(n int64, s *keyState) subject {
+	return subject{kind: KindLimiter, name: l.name, n: n, state: s}
+}
+
+// refused reports a call that was refused before it had a state.
+func (l *Limiter) refused(ctx context.Context, of subject, err error) error {
+	l.client.report(ctx, of, &Result{}, err, l.client.start())
+	return err
 }
 
 // Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for at most one
@@ -239,12 +253,15 @@ func (l *Limiter) Peek(ctx context.Context) (Result, error) {
 // allowed. It does not overtake waiters. For blocking and errors see AllowN.
 func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 	n = min(n, MaxRate)
+	began := l.client.start()
 	s, err := l.use(ctx, "allow up to", n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return s.upTo(ctx, n)
+	r, err := s.upTo(ctx, n)
+	l.client.report(ctx, l.subject(n, s), &r, err, began)
+	return r, err
 }
 
 // Wait is WaitN of one permit.
@@ -257,10 +274,10 @@ func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {
-		return err
+		return l.refused(ctx, l.subject(n, nil).waiting(), err)
 	}
 	defer s.release()
-	return s.wait(ctx, n)
+	return s.wait(ctx, l.subject(n, s).waiting())
 }
 
 // WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
@@ -270,9 +287,9 @@ func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel 
 	mustCall(f == nil)
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {
-		return l.client.refuse(f, err)
+		return l.client.refuse(f, l.refused(ctx, l.subject(n, nil).waiting(), err))
 	}
-	return s.waitFunc(ctx, n, f, s.release)
+	return s.waitFunc(ctx, l.subject(n, s).waiting(), f, s.release)
 }
 
 // Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that; see
@@ -280,10 +297,10 @@ func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel 
 func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	s, err := l.use(ctx, "reserve", n)
 	if err != nil {
-		return nil, err
+		return nil, l.refused(ctx, l.subject(n, nil), err)
 	}
 	defer s.release()
-	return s.reserve(ctx, n)
+	return s.reserve(ctx, l.subject(n, s))
 }
 
 // Return gives back the permits of one Result of Allow, AllowN or AllowUpTo of this Limiter, and reports

@@ -32,6 +32,7 @@ type waiter struct {
 	since    time.Duration // on the Client's clock
 	deadline time.Duration // never if there is none
 	place    int64         // permits that were asked for up to and with it, since the line was made
+	source   Source        // who granted it
 	checked  bool          // it is known that it can be served before its deadline, as far as anything is
 
 	end        func(error) // tells it; must not block
@@ -165,6 +166,9 @@ func (l *line) serve(now time.Duration) time.Duration {
 		}
 		if at > now {
 			return at
+		}
+		if l.charged.spans[0].entry.stamp != (stamp{}) {
+			w.source = SourceLocal
 		}
 		l.charged.use(w.n)
 		l.used += w.n

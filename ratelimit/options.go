@@ -17,6 +17,7 @@ func (f optionFunc) apply(c *config) error { return f(c) }
 type config struct {
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
+	hooks    Hooks
 	policy   Policy
 	failures int
 	probe    time.Duration
@@ -45,6 +46,15 @@ func WithLogger(l *slog.Logger) Option {
 			return argument.Nil("WithLogger")
 		}
 		c.logger = l
+		return nil
+	})
+}
+
+// WithHooks sets functions that are called for decisions, and when Redis goes down and comes back. The default
+// is none.
+func WithHooks(h Hooks) Option {
+	return optionFunc(func(c *config) error {
+		c.hooks = h
 		return nil
 	})
 }

@@ -85,9 +85,19 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 func (s *keyState) repeatable() bool { return s.prefetched.whole() }
 
 // reserve makes a reservation at most as far ahead as ctx allows.
-func (s *keyState) reserve(ctx context.Context, n int64) (*Reservation, error) {
-	r, err := s.reserveWithin(ctx, n)
-	return r, s.operationError("reserve", err)
+func (s *keyState) reserve(ctx context.Context, of subject) (*Reservation, error) {
+	began := s.client.start()
+	made, err := s.reserveWithin(ctx, of.n)
+	err = s.operationError("reserve", err)
+	r := Result{Allowed: err == nil}
+	if made != nil {
+		r.Granted = of.n
+		if made.span.entry.stamp != (stamp{}) {
+			r.Source = SourceLocal
+		}
+	}
+	s.client.report(ctx, of, &r, err, began)
+	return made, err
 }
 
 func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, error) {
@@ -116,7 +126,6 @@ func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, er
 	if err != nil {
 		return nil, err
 	}
-	s.client.stats.allowed.Add(1)
 	return &Reservation{n: n, at: s.client.began.Add(found.from), span: *found, made: s}, nil
 }
 

@@ -25,7 +25,6 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 		return Result{}, ErrClosed
 	}
 	if r, ok := s.upToFromMemory(n); ok {
-		s.client.count(r)
 		return r, nil
 	}
 	began := time.Now()
@@ -34,9 +33,7 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 		if limit, local := j.got.snapshot.(*localLimit); local {
 			return s.upToLocally(n, limit)
 		}
-		r := s.partOf(j)
-		s.client.count(r)
-		return r, nil
+		return s.partOf(j), nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && time.Since(began) >= leastWait {
 		err = unavailable(contexts.Error(ctx))
@@ -103,11 +100,7 @@ func (s *keyState) upToLocally(n int64, limit *localLimit) (Result, error) {
 		s.learnLocked(limit, time.Time{})
 	}
 	at := s.client.now()
-	r, err := s.local.decide(at, max(1, min(n, s.local.log.left(at))), s.waitingLocked())
-	if err == nil {
-		s.client.count(r)
-	}
-	return r, err
+	return s.local.decide(at, max(1, min(n, s.local.log.left(at))), s.waitingLocked())
 }
 
 // upToByPolicy decides while Redis is away.
@@ -127,6 +120,5 @@ func (s *keyState) upToByPolicy(n int64, err error) (r Result, _ error) {
 	if r.Allowed = r.Granted > 0; r.Allowed {
 		r.RetryAfter = 0
 	}
-	s.client.count(r)
 	return r, nil
 }

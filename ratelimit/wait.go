@@ -10,17 +10,24 @@ import (
 )
 
 // wait blocks until n permits are granted.
-func (s *keyState) wait(ctx context.Context, n int64) error {
-	return s.operationError("wait", s.waitInLine(ctx, n))
-}
-
-func (s *keyState) waitInLine(ctx context.Context, n int64) error {
+func (s *keyState) wait(ctx context.Context, of subject) error {
 	done := make(chan error, 1)
-	w, j, err := s.join(ctx, n, func(err error) { done <- err })
+	w, j, err := s.join(ctx, of, func(err error) { done <- err })
 	if err != nil || w == nil {
 		return err
 	}
-	defer s.client.stats.waiting.Add(-1)
+	defer s.client.leave()
+	return s.waited(ctx, of, w, s.waitInLine(ctx, w, j, done))
+}
+
+// waited reports how a wait ended, and returns its error.
+func (s *keyState) waited(ctx context.Context, of subject, w *waiter, err error) error {
+	err = s.operationError("wait", err)
+	s.client.reportWait(ctx, of, w.source, err, s.client.now()-w.since)
+	return err
+}
+
+func (s *keyState) waitInLine(ctx context.Context, w *waiter, j *job, done <-chan error) error {
 	s.sendFor(ctx, j)
 	select {
 	case err := <-done:
@@ -39,15 +46,17 @@ func (s *keyState) waitInLine(ctx context.Context, n int64) error {
 }
 
 // waitFunc calls f when n permits are granted, or can no longer be; then follows it, or the cancelling.
-func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then func()) (cancel func()) {
+func (s *keyState) waitFunc(ctx context.Context, of subject, f func(error), then func()) (cancel func()) {
 	var stop func() bool
-	stopped := make(chan struct{}) // stop is set
+	var w *waiter
+	stopped := make(chan struct{}) // w and stop are set
 	over := func(err error) {
-		s.client.stats.waiting.Add(-1)
+		err = s.waited(ctx, of, w, err)
 		then()
-		f(s.operationError("wait", err))
+		s.client.leave()
+		f(err)
 	}
-	w, j, err := s.join(ctx, n, func(err error) {
+	w, j, err := s.join(ctx, of, func(err error) {
 		go func() {
 			<-stopped
 			stop()
@@ -56,7 +65,7 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 	})
 	if err != nil || w == nil {
 		then()
-		return s.client.refuse(f, s.operationError("wait", err))
+		return s.client.refuse(f, err)
 	}
 	stop = context.AfterFunc(ctx, func() {
 		if s.leave(w) {
@@ -73,25 +82,30 @@ func (s *keyState) waitFunc(ctx context.Context, n int64, f func(error), then fu
 	}
 }
 
-// join adds a waiter to the line, and returns what is to be sent for it. One for no permits does not wait:
-// there is no waiter.
-func (s *keyState) join(ctx context.Context, n int64, end func(error)) (*waiter, *job, error) {
+// join enters the gate and adds a waiter to the line, and returns what is to be sent for it. One for no
+// permits does not wait: there is no waiter.
+func (s *keyState) join(ctx context.Context, of subject, end func(error)) (w *waiter, j *job, err error) {
+	began := s.client.now()
+	defer func() {
+		if err != nil {
+			err = s.operationError("wait", err)
+			s.client.report(ctx, of, &Result{}, err, began)
+		}
+	}()
 	if ctx.Err() != nil {
 		return nil, nil, contexts.Error(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client.gate.Closed() {
-		return nil, nil, ErrClosed
-	}
-	if n == 0 {
+	if of.n == 0 && !s.client.gate.Closed() {
 		return nil, nil, nil
 	}
+	if err := s.client.enter(); err != nil {
+		return nil, nil, err
+	}
 	now := s.client.now()
-	w := &waiter{n: n, since: now, deadline: never, end: func(err error) {
-		if err == nil {
-			s.client.stats.allowed.Add(1)
-		}
+	w = &waiter{n: of.n, since: now, deadline: never, end: func(err error) {
+		s.client.monitor.waiting.Add(-1)
 		end(err)
 	}}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -105,9 +119,10 @@ func (s *keyState) join(ctx context.Context, n int64, end func(error)) (*waiter,
 		l.charged.add(s.prefetched.takeAll()...)
 	}
 	if !l.push(w, now, s.knowledgeLocked(now)) {
+		s.client.leave()
 		return nil, nil, ErrWouldExceedDeadline
 	}
-	s.client.stats.waiting.Add(1)
+	s.client.monitor.waiting.Add(1)
 	return w, s.pumpLocked(now), nil
 }
 
@@ -118,6 +133,7 @@ func (s *keyState) leave(w *waiter) bool {
 	left := s.line.leave(w, now)
 	var j *job
 	if left {
+		s.client.monitor.waiting.Add(-1)
 		j = s.pumpLocked(now)
 	}
 	s.mu.Unlock()
@@ -208,7 +224,7 @@ func (s *keyState) waitByPolicyLocked(err error) {
 		r, err := b.decide(s.id, w.n, limit, known, err)
 		switch {
 		case err == nil && r.Allowed:
-			s.client.stats.degraded.Add(1)
+			w.source = SourceDegraded
 			l.finish(w, now, nil)
 			continue
 		case err == nil:

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -27,7 +28,8 @@ const (
 // up.
 type acquisition struct {
 	mutex           *Mutex
-	began           time.Time
+	ctx             context.Context // of the call
+	began           time.Duration   // since client.origin
 	request         *request
 	ambiguous       bool // a copy of an earlier call with the same id may still be in flight
 	enqueuedInRedis bool // the server remembers request as a waiter
@@ -36,9 +38,12 @@ type acquisition struct {
 	refusal         atomic.Pointer[LockedError] // the last one
 }
 
-func (m *Mutex) newAcquisition(waits bool) *acquisition {
-	return &acquisition{mutex: m, began: time.Now(), request: m.newRequest(waits)}
+func (m *Mutex) newAcquisition(ctx context.Context, waits bool) *acquisition {
+	return &acquisition{mutex: m, ctx: ctx, began: m.client.since(0), request: m.newRequest(waits)}
 }
+
+// took returns how long the call has lasted.
+func (a *acquisition) took() time.Duration { return a.mutex.client.since(a.began) }
 
 // newRequest returns a request with an id of its own.
 func (m *Mutex) newRequest(waits bool) *request {
@@ -75,10 +80,11 @@ func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) 
 		again = max(locked.TTL+time.Millisecond, 0)
 	}
 	for _, w := range batch {
-		w.Value.refusal.Store(locked)
-		if !w.Value.contended {
-			w.Value.contended = true
-			c.hooks.contended(locked)
+		a := w.Value
+		a.refusal.Store(locked)
+		if !a.contended {
+			a.contended = true
+			c.monitor.contended(a.ctx, a.mutex.kind, locked, a.took())
 		}
 	}
 	return again, nil

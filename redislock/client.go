@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -37,7 +38,7 @@ type Client struct {
 
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
-	hooks      Hooks
+	monitor    monitor
 	uuid       string
 	origin     time.Time // from which the times of locks count
 	defaults   *sharedConfig
@@ -91,7 +92,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		sender:   sender{rdb: rdb, base: base},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
-		hooks:    cfg.hooks,
+		monitor:  monitor{hooks: cfg.hooks},
 		poll:     cfg.poll,
 		uuid:     newUUID(),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
@@ -101,7 +102,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		holders:  make(map[queueKey]*Lock),
 		leases:   make(map[shard]*renewal.Destination),
 	}
-	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger)); err != nil {
+	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger),
+		renewal.WithHooks(c.monitor.renewalHooks())); err != nil {
 		return nil, err
 	}
 	if err = c.setLockDefaults(cfg.locks); err != nil {
@@ -157,9 +159,12 @@ func (c *Client) Close(ctx context.Context) error {
 	clear(c.holders)
 	c.mu.Unlock()
 	for _, l := range held {
-		if l.lease.Close(ErrClosed) {
+		switch {
+		case l.lease.Close(ErrClosed):
 			l.releaseLater(0, false)
-			c.hooks.released(l)
+			c.monitor.ended(l, ErrClosed)
+		case errors.Is(l.Err(), ErrLost): // since the gate was closed
+			c.monitor.ended(l, l.Err())
 		}
 	}
 	err = joined.Errors(
@@ -232,6 +237,9 @@ func (c *Client) drop(l *Lock) {
 	if limit, ok := c.limits[l]; ok {
 		limit.Stop()
 		delete(c.limits, l)
+	}
+	if c.monitor.as == KindQuorum {
+		c.monitor.forgetPart(l)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
@@ -28,6 +29,7 @@ type lease interface {
 // its parts are being released.
 type composite struct {
 	need   int
+	gate   *gate.Gate      // of the Quorum whose Close ends it; nil if its parts are reported instead of it
 	ctx    context.Context // its cause is how the composite ended
 	cancel context.CancelCauseFunc
 
@@ -36,11 +38,12 @@ type composite struct {
 	lost     int
 	err      error
 	unlocked bool
+	onEnd    func(error) // reports the end, with its reason
 }
 
-func newComposite(need int, parts []*Lock) *composite {
+func newComposite(need int, parts []*Lock, g *gate.Gate) *composite {
 	// All parts, before any is watched: what ends the composite releases no others.
-	c := &composite{need: need, parts: slices.Clone(parts)}
+	c := &composite{need: need, gate: g, parts: slices.Clone(parts)}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	for _, part := range parts {
 		c.watch(part)
@@ -74,12 +77,22 @@ func (c *composite) partEnded(part *Lock) {
 	if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %s: %w", ErrLost, scripts.Quote(part.name()), err)
 	}
+	if c.gate != nil {
+		if !c.gate.Enter() {
+			return // Close ends it
+		}
+		defer c.gate.Leave()
+	}
 	c.mu.Lock()
 	c.lost++
 	ended := len(c.parts)-c.lost < c.need && c.endLocked(err)
+	onEnd := c.onEnd
 	c.mu.Unlock()
 	if !ended {
 		return
+	}
+	if onEnd != nil {
+		onEnd(err)
 	}
 	// The holder may need time to stop, as after any loss. Unlock releases parts that were re-entered through
 	// an Owner; until then they cannot be re-entered. A part that the Owner also holds by itself goes on.
@@ -105,6 +118,17 @@ func (c *composite) Close(reason error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.endLocked(reason)
+}
+
+// report has the end of the composite reported, also if it has ended.
+func (c *composite) report(onEnd func(error)) {
+	c.mu.Lock()
+	err := c.err
+	c.onEnd = onEnd
+	c.mu.Unlock()
+	if err != nil {
+		onEnd(err)
+	}
 }
 
 // Done implements lease.
@@ -153,9 +177,15 @@ func (c *composite) unlock(ctx context.Context) (err error) {
 	first := !c.unlocked
 	c.unlocked = true
 	held := c.endLocked(ErrNotHeld)
+	onEnd := c.onEnd
 	c.mu.Unlock()
+	entered := held && onEnd != nil && c.gate.Enter() // otherwise Close reports the end
 	if first {
 		err = each(c.members(), c.need, func(part *Lock) error { return part.Unlock(ctx) })
+	}
+	if entered {
+		onEnd(err)
+		c.gate.Leave()
 	}
 	if !held {
 		return c.Err()
@@ -226,6 +256,7 @@ func (l *Lock) end(reason error, after time.Duration) {
 	if !l.lease.Close(reason) {
 		return
 	}
+	l.client().monitor.ended(l, reason)
 	l.client().drop(l)
 	l.releaseLater(after, false)
 }

@@ -2,5 +2,5 @@ package redislock
 
 // Join makes one Lock of several, all of which must be held, as MultiMutex does.
 func (c *Client) Join(parts ...*Lock) *Lock {
-	return c.compositeLock("composite", newComposite(len(parts), parts))
+	return c.compositeLock("composite", newComposite(len(parts), parts, nil))
 }

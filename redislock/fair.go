@@ -16,6 +16,7 @@ func (c *Client) fairAlive() time.Duration { return 3 * c.poll }
 // fair is Redisson's fair lock: the plain lock and a queue of its waiters. Each waiter has a channel of its
 // own, on which it hears that it is first.
 var fair = &kind{
+	is: KindFair,
 	acquire: func(r *request) scripts.Call {
 		keys, waits := scripts.FairLockKeys(r.name()), 0
 		if r.waits {

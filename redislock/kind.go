@@ -21,6 +21,9 @@ import (
 //     Mutexes, as a read/write lock is made of one for readers and one for the writer.
 //  4. If it renews by a script of its own, set renew and renewKeys; leases are batched per kind without more ado.
 type kind struct {
+	// is what events and holds call the kind.
+	is Kind
+
 	// mark is appended to the id of each request, such as Redisson's ":write".
 	mark string
 
@@ -97,6 +100,7 @@ const fenceMillis = 86_400_000
 
 // plain is Redisson's RLock: a hash named like the lock whose one field is the holder.
 var plain = &kind{
+	is: KindMutex,
 	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}

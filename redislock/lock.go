@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
@@ -32,6 +33,7 @@ type Lock struct {
 	madeAt       time.Duration // when this Lock was made, likewise
 	longest      atomic.Int64  // the longest extension asked for; a lock with one is not handed over
 	handoffsLeft int32         // how often it may be handed over
+	reported     signals.Hold  // to the Stats and the Hooks
 	ambiguous    bool          // a copy of the request may still be in flight
 	handedOver   bool          // from another Lock of this process
 }
@@ -201,15 +203,11 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	}
 	c.drop(l)
 	if l.handOver() {
-		c.hooks.released(l)
+		c.monitor.ended(l, nil)
 		return nil
 	}
 	err := l.release(ctx, deadline)
-	if errors.Is(err, ErrLost) {
-		c.hooks.lost(l, err)
-	} else {
-		c.hooks.released(l)
-	}
+	c.monitor.ended(l, err)
 	return err
 }
 
@@ -273,12 +271,15 @@ func (l *Lock) wakeNext() {
 // onLost is called once if the lease ends without Unlock.
 func (l *Lock) onLost(err error) {
 	c := l.client()
-	c.drop(l)
+	if c.gate.Enter() { // otherwise Close reports it
+		defer c.gate.Leave()
+		c.monitor.ended(l, err)
+		c.drop(l)
+	}
 	var lost *renewal.LostError
 	if !errors.As(err, &lost) {
 		return
 	}
-	c.hooks.lost(l, err)
 	if l.kind().exclusive {
 		c.queues.Kick(l.mutex.key)
 	}
@@ -304,9 +305,9 @@ func (l *Lock) maxHoldReached() {
 		return
 	}
 	c.drop(l)
-	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "lock held for too long, released",
+	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "redislock: lock held for too long, released",
 		slog.String("name", l.name()))
-	c.hooks.lost(l, err)
+	c.monitor.ended(l, err)
 	l.releaseLater(l.ttl()/8, false)
 }
 

@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
@@ -36,15 +35,12 @@ func (m *Mutex) Err() error { return m.err }
 // any other error the caller holds nothing, and whether the lock is free is unknown; what Redis may have
 // granted is released in the background.
 func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
-	if err := m.begin(ctx); err != nil {
-		return nil, err
+	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
+		return l, err
 	}
 	c := m.client
 	defer c.gate.Leave()
-	if l, err := m.reenter(ctx); l != nil || err != nil {
-		return l, err
-	}
-	a := m.newAcquisition(false)
+	a := m.newAcquisition(ctx, false)
 	err, answered := gate.Await(&c.gate, ctx.Done(), func() (err error) {
 		a.lock, err = a.ask(ctx.Done())
 		return err
@@ -54,10 +50,9 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 		}
 	})
 	if !answered {
-		return nil, operationError("lock", m.name, contexts.Error(ctx))
-	}
-	if locked, ok := errors.AsType[*LockedError](err); ok {
-		c.hooks.contended(locked)
+		err = ctx.Err()
+	} else if locked, ok := errors.AsType[*LockedError](err); ok {
+		c.monitor.contended(ctx, m.kind, locked, a.took())
 	}
 	return m.finish(ctx, a, err)
 }
@@ -74,14 +69,11 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 // the next of them directly, within the bounds of WithHandoff. While it waits, Lock costs a share of one
 // wheel entry and one subscription.
 func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
-	if err := m.begin(ctx); err != nil {
-		return nil, err
-	}
-	defer m.client.gate.Leave()
-	if l, err := m.reenter(ctx); l != nil || err != nil {
+	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
 		return l, err
 	}
-	a, key := m.enqueue()
+	defer m.client.gate.Leave()
+	a, key := m.enqueue(ctx)
 	_, err := m.client.queues.Wait(ctx, key, a)
 	return m.finish(ctx, a, err)
 }
@@ -92,17 +84,11 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 // *InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
-	l, err := (*Lock)(nil), m.begin(ctx)
-	if err == nil {
-		if l, err = m.reenter(ctx); l != nil || err != nil {
-			m.client.gate.Leave()
-		}
-	}
-	if l != nil || err != nil {
+	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
 		go f(l, err)
 		return func() {}
 	}
-	a, key := m.enqueue()
+	a, key := m.enqueue(ctx)
 	drop := m.client.queues.WaitFunc(ctx, key, a, func(_ *acquisition, err error) {
 		l, err := m.finish(ctx, a, err)
 		m.client.gate.Leave()
@@ -110,8 +96,10 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 	})
 	return func() {
 		if drop() {
+			err := operationError("lock", m.name, context.Canceled)
+			m.client.monitor.failed(ctx, m.kind, m.name, a.took(), err)
 			m.client.gate.Leave()
-			go f(nil, operationError("lock", m.name, context.Canceled))
+			go f(nil, err)
 		}
 	}
 }
@@ -132,24 +120,45 @@ func (m *Mutex) begin(ctx context.Context) error {
 	return admit(ctx, &m.client.gate, m.name, m.err)
 }
 
+// beginOrReenter begins a call for the lock, which enters the gate, or returns another Lock on a hold of the
+// context's owner.
+func (m *Mutex) beginOrReenter(ctx context.Context) (*Lock, error) {
+	c := m.client
+	if err := m.begin(ctx); err != nil {
+		c.monitor.refused(ctx, &c.gate, m.kind, m.name, err)
+		return nil, err
+	}
+	l, err := m.reenter(ctx)
+	if err != nil {
+		c.monitor.failed(ctx, m.kind, m.name, 0, err)
+	}
+	if l != nil || err != nil {
+		c.gate.Leave()
+	}
+	return l, err
+}
+
 // finish turns the outcome of an acquisition into what the caller gets.
 func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (*Lock, error) {
-	switch {
-	case err == nil:
+	monitor, took := &m.client.monitor, a.took()
+	if err == nil {
 		l := a.lock
 		if l.handedOver && !a.contended {
-			m.client.hooks.contended(&LockedError{Name: m.name})
+			monitor.contended(ctx, m.kind, &LockedError{Name: m.name}, took)
 		}
 		m.client.limit(l)
-		m.client.hooks.acquired(l, time.Since(a.began))
+		monitor.acquired(ctx, l, took)
 		return ownerOf(ctx).took(l), nil
-	case errors.Is(err, ErrClosed), errors.Is(err, ErrLocked):
-		return nil, err
-	case ctx.Err() != nil:
-		if errors.Is(err, ctx.Err()) {
-			err = contexts.Error(ctx)
-		}
-		err = waitEnded(err, a.refusal.Load())
 	}
-	return nil, operationError("lock", m.name, err)
+	if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrLocked) {
+		if ctx.Err() != nil {
+			if errors.Is(err, ctx.Err()) {
+				err = contexts.Error(ctx)
+			}
+			err = waitEnded(err, a.refusal.Load())
+		}
+		err = operationError("lock", m.name, err)
+	}
+	monitor.failed(ctx, m.kind, m.name, took, err)
+	return nil, err
 }

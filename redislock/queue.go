@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"time"
 	"unique"
 
@@ -54,8 +55,8 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 
 // enqueue returns an acquisition and the queue in which it is about to wait. The acquisition starts with the
 // refusal that the head of the queue heard last.
-func (m *Mutex) enqueue() (*acquisition, queueKey) {
-	a := m.newAcquisition(true)
+func (m *Mutex) enqueue(ctx context.Context) (*acquisition, queueKey) {
+	a := m.newAcquisition(ctx, true)
 	key := m.queueKey(a.request)
 	if head, ok := m.client.queues.First(key); ok {
 		a.refusal.Store(head.refusal.Load())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -53,8 +54,11 @@ type Quorum struct {
 	queues  *waitqueue.Group[queueKey, *quorumAcquisition]
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
-	hooks   Hooks
+	monitor monitor
 	gate    gate.Gate
+
+	mu   sync.Mutex
+	held map[*Lock]struct{} // guarded by mu
 }
 
 // NewQuorum returns a Quorum of at least three clients of independent servers, preferably an odd number.
@@ -72,7 +76,8 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		return nil, err
 	}
 	q := &Quorum{
-		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.wheel, logger: cfg.logger, hooks: cfg.hooks,
+		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.wheel, logger: cfg.logger,
+		monitor: monitor{hooks: cfg.hooks, as: KindQuorum}, held: make(map[*Lock]struct{}),
 	}
 	// Hooks are called once for a lock of the Quorum, not for each server.
 	each := []Option{
@@ -92,6 +97,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 			break
 		}
 		c.retries = 0 // an answer that is lost is lost
+		c.monitor.as = KindQuorum
 		q.servers = append(q.servers, c)
 	}
 	if err != nil {
@@ -122,12 +128,41 @@ func (q *Quorum) Close(ctx context.Context) error {
 	}
 	errs := make([]error, len(q.servers), len(q.servers)+2)
 	errs = append(errs, q.queues.Close(ctx, ErrClosed), q.gate.Wait(ctx))
+	q.endAll()
 	var closing sync.WaitGroup
 	for i, c := range q.servers {
 		closing.Go(func() { errs[i] = c.Close(ctx) })
 	}
 	closing.Wait()
 	return joined.Errors(errs...)
+}
+
+// endAll ends the locks that are held. Their parts are released by the Close of each server's Client.
+func (q *Quorum) endAll() {
+	q.mu.Lock()
+	held := slices.Collect(maps.Keys(q.held))
+	clear(q.held)
+	q.mu.Unlock()
+	for _, l := range held {
+		l.lease.Close(ErrClosed)
+		q.monitor.ended(l, l.Err())
+	}
+}
+
+// keep enters a lock that was granted, whose end is then reported.
+func (q *Quorum) keep(l *Lock, c *composite) {
+	q.mu.Lock()
+	q.held[l] = struct{}{}
+	q.mu.Unlock()
+	c.report(func(err error) {
+		q.monitor.ended(l, err)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		delete(q.held, l)
+	})
+	if q.gate.Closed() { // Close may have looked before the lock was entered
+		c.Close(ErrClosed)
+	}
 }
 
 func (q *Quorum) majority() int { return len(q.servers)/2 + 1 }
@@ -175,11 +210,11 @@ func (m *QuorumMutex) Err() error { return m.err }
 // it. Deadline is the validity time: when that would be without renewals. Unlock releases the lock on all
 // servers, and returns when a majority has confirmed.
 func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
-	if err := admit(ctx, &m.quorum.gate, m.name, m.err); err != nil {
+	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
 	defer m.quorum.gate.Leave()
-	a := &quorumAcquisition{mutex: m, began: time.Now()}
+	a := m.newAcquisition(ctx)
 	err := a.ask(ctx.Done())
 	return m.finish(ctx, a, err)
 }
@@ -189,12 +224,12 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 // way run out, and every few seconds in any case. If no majority of servers answers, Lock fails with
 // ErrNoQuorum at once. Otherwise errors are those of Mutex.Lock.
 func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
-	if err := admit(ctx, &m.quorum.gate, m.name, m.err); err != nil {
+	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
 	q := m.quorum
 	defer q.gate.Leave()
-	a := &quorumAcquisition{mutex: m, began: time.Now()}
+	a := m.newAcquisition(ctx)
 	_, err := q.queues.Wait(ctx, m.parts[0].key, a)
 	return m.finish(ctx, a, err)
 }
@@ -206,11 +241,11 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	q := m.quorum
-	if err := admit(ctx, &q.gate, m.name, m.err); err != nil {
+	if err := m.begin(ctx); err != nil {
 		go f(nil, err)
 		return func() {}
 	}
-	a := &quorumAcquisition{mutex: m, began: time.Now()}
+	a := m.newAcquisition(ctx)
 	drop := q.queues.WaitFunc(ctx, m.parts[0].key, a, func(_ *quorumAcquisition, err error) {
 		l, err := m.finish(ctx, a, err)
 		q.gate.Leave()
@@ -218,8 +253,10 @@ func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cance
 	})
 	return func() {
 		if drop() {
+			err := operationError("lock", m.name, context.Canceled)
+			q.monitor.failed(ctx, multi, m.name, time.Since(a.began), err)
 			q.gate.Leave()
-			go f(nil, operationError("lock", m.name, context.Canceled))
+			go f(nil, err)
 		}
 	}
 }
@@ -229,25 +266,35 @@ func (m *QuorumMutex) Do(ctx context.Context, f func(context.Context) error) err
 	return do(ctx, m.quorum.logger, m.Lock, f)
 }
 
+// begin checks the arguments and enters the gate.
+func (m *QuorumMutex) begin(ctx context.Context) error {
+	q := m.quorum
+	err := admit(ctx, &q.gate, m.name, m.err)
+	q.monitor.refused(ctx, &q.gate, multi, m.name, err)
+	return err
+}
+
 // voteTimeout returns how long a call waits for servers that do not answer.
 func (m *QuorumMutex) voteTimeout() time.Duration {
 	return min(m.parts[0].config.lease/3, maxVoteTimeout)
 }
 
 func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err error) (*Lock, error) {
-	q := m.quorum
+	q, took := m.quorum, time.Since(a.began)
 	switch {
 	case err == nil:
-		q.hooks.acquired(a.lock, time.Since(a.began))
+		q.keep(a.lock, a.won)
+		q.monitor.acquired(ctx, a.lock, took)
 		return a.lock, nil
 	case errors.Is(err, ErrClosed):
-		return nil, ErrClosed
+		err = ErrClosed
 	case ctx.Err() != nil:
-		err = waitEnded(contexts.Error(ctx), a.refusal.Load())
-	case errors.Is(err, ErrLocked):
-		return nil, err
+		err = operationError("lock", m.name, waitEnded(contexts.Error(ctx), a.refusal.Load()))
+	case !errors.Is(err, ErrLocked):
+		err = operationError("lock", m.name, err)
 	}
-	return nil, operationError("lock", m.name, err)
+	q.monitor.failed(ctx, multi, m.name, took, err)
+	return nil, err
 }
 
 // listen wakes a queue when any server publishes a release.
@@ -290,17 +337,23 @@ func (q *Quorum) attempt(_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisitio
 // splits and lock.
 type quorumAcquisition struct {
 	mutex   *QuorumMutex
+	ctx     context.Context // of the call
 	began   time.Time
 	splits  int // how often in a row some servers granted the lock, but too few
 	lock    *Lock
+	won     *composite                  // the lease of lock
 	refusal atomic.Pointer[LockedError] // the last one
+}
+
+func (m *QuorumMutex) newAcquisition(ctx context.Context) *quorumAcquisition {
+	return &quorumAcquisition{mutex: m, ctx: ctx, began: time.Now()}
 }
 
 // ask asks all servers once.
 func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
 	m := a.mutex
 	q := m.quorum
-	round := newQuorumRound(q, m)
+	round := newQuorumRound(q, m, a.ctx)
 	limit, err := q.wheel.AfterFunc(m.voteTimeout(), func() { round.end(errSlow) })
 	if err != nil {
 		return err
@@ -313,12 +366,13 @@ func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
 		round.end(context.Canceled)
 	}
 	if round.won != nil {
-		a.lock, a.splits = m.granted(round.won), 0
+		a.lock, a.won, a.splits = q.servers[0].compositeLock(m.name, round.won), round.won, 0
+		a.lock.id, a.lock.mutex.config = round.id, m.parts[0].config
 		return nil
 	}
 	if locked, ok := errors.AsType[*LockedError](round.err); ok {
 		if a.refusal.Swap(locked) == nil {
-			q.hooks.contended(locked)
+			q.monitor.contended(a.ctx, multi, locked, time.Since(a.began))
 		}
 		if round.split {
 			a.splits++
@@ -327,20 +381,6 @@ func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
 		}
 	}
 	return round.err
-}
-
-// granted makes a Lock whose end is reported to the hooks.
-func (m *QuorumMutex) granted(c *composite) *Lock {
-	q := m.quorum
-	l := q.servers[0].compositeLock(m.name, c)
-	context.AfterFunc(c.ctx, func() {
-		if err := c.Err(); errors.Is(err, ErrLost) {
-			q.hooks.lost(l, err)
-		} else {
-			q.hooks.released(l)
-		}
-	})
-	return l
 }
 
 // noQuorum explains why too few servers granted the lock.

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"math"
 	"slices"
@@ -22,6 +23,7 @@ const serverMark = ":s"
 type quorumRound struct {
 	quorum  *Quorum
 	mutex   *QuorumMutex
+	ctx     context.Context // of the caller
 	id      string
 	decided chan struct{}
 
@@ -37,9 +39,9 @@ type quorumRound struct {
 	split bool // some servers granted the lock, but too few
 }
 
-func newQuorumRound(q *Quorum, m *QuorumMutex) *quorumRound {
+func newQuorumRound(q *Quorum, m *QuorumMutex, ctx context.Context) *quorumRound {
 	return &quorumRound{
-		quorum: q, mutex: m, id: q.servers[0].nextID(),
+		quorum: q, mutex: m, ctx: ctx, id: q.servers[0].nextID(),
 		decided: make(chan struct{}), voted: make([]bool, len(q.servers)),
 	}
 }
@@ -56,11 +58,12 @@ func (r *quorumRound) start() {
 		default:
 			go func() {
 				defer c.gate.Leave()
-				a := part.newAcquisition(false)
+				a := part.newAcquisition(r.ctx, false)
 				a.request.id = r.id + serverMark + strconv.Itoa(i) + part.config.metadata
 				l, err := a.ask(nil) // also when the round is decided: more servers than needed may hold the lock
 				if err == nil {
 					c.limit(l)
+					c.monitor.tracePart(r.ctx, l)
 				}
 				r.record(i, l, err)
 			}()
@@ -120,7 +123,7 @@ func (r *quorumRound) decideLocked() {
 	}
 	need := r.quorum.majority()
 	if len(r.granted) >= need {
-		if c := newComposite(need, r.granted); c.Valid() {
+		if c := newComposite(need, r.granted, &r.quorum.gate); c.Valid() {
 			r.won = c
 			return
 		}

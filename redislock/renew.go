@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -18,34 +17,18 @@ import (
 type renewBackend struct {
 	kind      *kind
 	dedicated *redisconn.Dedicated
-	hook      func(Event)
 	separate  atomic.Bool
 }
 
 func newRenewBackend(k *kind, c *Client) *renewBackend {
-	b := &renewBackend{kind: k, dedicated: c.dedicated, hook: c.hooks.Renewed}
+	b := &renewBackend{kind: k, dedicated: c.dedicated}
 	b.separate.Store(b.dedicated.Single() == nil)
 	return b
 }
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
-	start := time.Now()
 	b.dedicated.Follow(ctx, batch.Leases[0].TTL)
-	err := b.renew(ctx, batch)
-	if b.hook == nil {
-		return err
-	}
-	took := time.Since(start)
-	for i, l := range batch.Leases {
-		if batch.Outcomes[i] == renewal.Extended {
-			b.hook(Event{Name: l.Key, Took: took})
-		}
-	}
-	return err
-}
-
-func (b *renewBackend) renew(ctx context.Context, batch *renewal.Batch) error {
 	if b.separate.Load() {
 		return b.renewSeparately(ctx, batch)
 	}

@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
@@ -15,6 +14,7 @@ import (
 // reading is the half of Redisson's RReadWriteLock that many hold at a time: a hash with a mode and a field
 // for each reader, whose lease is a key beside it.
 var reading = &kind{
+	is: KindRead,
 	acquire: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
 		return scripts.ReadAcquire.Call(keys, r.id, redisconn.Millis(r.ttl()))
@@ -35,6 +35,7 @@ var reading = &kind{
 
 // writing is the half that one holds alone.
 var writing = &kind{
+	is:   KindWrite,
 	mark: ":write",
 	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
@@ -118,44 +119,51 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	case l.entries() > 1:
 		return nil, argument.Error("lock", l.name(), "its owner has locked it more than once")
 	}
+	c := m.client
 	if err := m.begin(ctx); err != nil {
+		c.monitor.refused(ctx, &c.gate, reading, m.name, err)
 		return nil, err
 	}
-	c := m.client
 	defer c.gate.Leave()
-	owner := l.owner()
+	a, owner := m.newAcquisition(ctx, true), l.owner()
+	if err := rw.downgrade(ctx, l, a); err != nil {
+		c.monitor.failed(ctx, reading, m.name, a.took(), err)
+		return nil, err
+	}
+	c.limit(a.lock)
+	c.monitor.acquired(ctx, a.lock, a.took())
+	return owner.took(a.lock), nil
+}
+
+func (rw *RWMutex) downgrade(ctx context.Context, l *Lock, a *acquisition) error {
+	m, c := rw.read, rw.read.client
 	if e, ok := l.lease.(*entry); ok {
 		if !e.Close(ErrNotHeld) {
-			return nil, e.Err()
+			return e.Err()
 		}
 		e.hold.leave()
 		l = e.hold.lock
 	}
 	if !l.lease.Close(ErrNotHeld) {
-		return nil, l.Err()
+		return l.Err()
 	}
 	c.drop(l)
-	a := m.newAcquisition(true)
 	downgrade := func() error { return a.downgrade(l, ctx.Done()) }
 	err, answered := gate.Await(&c.gate, ctx.Done(), downgrade, func(err error) {
 		if err == nil {
 			a.lock.discard()
 		}
 	})
-	if errors.Is(err, ErrLost) {
-		c.hooks.lost(l, err)
-		return nil, err
+	c.monitor.ended(l, err)
+	switch {
+	case errors.Is(err, ErrLost):
+		return err
+	case !answered:
+		return operationError("downgrade", m.name, contexts.Error(ctx))
+	case err != nil:
+		return operationError("downgrade", m.name, err)
 	}
-	c.hooks.released(l)
-	if !answered {
-		return nil, operationError("downgrade", m.name, contexts.Error(ctx))
-	}
-	if err != nil {
-		return nil, operationError("downgrade", m.name, err)
-	}
-	c.limit(a.lock)
-	c.hooks.acquired(a.lock, time.Since(a.began))
-	return owner.took(a.lock), nil
+	return nil
 }
 
 // downgrade exchanges the writer's hold for a reader's. If it fails, both are released.

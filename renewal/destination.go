@@ -155,14 +155,22 @@ func (d *Destination) send(leases []*Lease) {
 		b.Leases[i] = Ref{l.key, l.id, l.ttl}
 	}
 	ctx, cancel := context.WithTimeout(d.renewer.ctx, callTimeout(leases[0].ttl))
-	err := d.renew(ctx, b)
+	failure := d.renew(ctx, b)
 	cancel()
-	d.report(err, len(leases))
-	if err == nil {
-		err = errUnanswered
-	}
+	took := time.Since(sentAt)
+	d.report(failure, took, len(leases))
+	explained := cmp.Or(failure, errUnanswered)
+	renewed := leases[:0]
 	for i, l := range leases {
-		l.finishCall(b.Outcomes[i], sentAt, err)
+		if l.finishCall(b.Outcomes[i], sentAt, explained) {
+			renewed = append(renewed, l)
+		}
+	}
+	d.renewer.counts.called(took, len(renewed), failure)
+	if hook := d.renewer.config.hooks.Renewed; hook != nil {
+		for _, l := range renewed {
+			hook(Event{Key: l.key, ID: l.id, Leases: 1, Took: took})
+		}
 	}
 }
 
@@ -175,7 +183,7 @@ func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("renewal: backend panicked: %v", v)
-			d.renewer.config.logger.LogAttrs(ctx, slog.LevelError, "renewal backend panicked",
+			d.renewer.config.logger.LogAttrs(ctx, slog.LevelError, "renewal: the backend panicked",
 				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 		}
 		b.Outcomes = outcomes // whatever the backend did to the field
@@ -184,7 +192,10 @@ func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
 }
 
 // report logs the first of several failures and the recovery, not the calls between them.
-func (d *Destination) report(err error, n int) {
+func (d *Destination) report(err error, took time.Duration, n int) {
+	if hook := d.renewer.config.hooks.Failed; hook != nil && err != nil {
+		hook(Event{Leases: n, Took: took, Err: err})
+	}
 	d.mu.Lock()
 	changed := d.failing != (err != nil)
 	d.failing = err != nil
@@ -193,8 +204,8 @@ func (d *Destination) report(err error, n int) {
 		return
 	}
 	if logger := d.renewer.config.logger; err != nil {
-		logger.Warn("renewal failing, retrying until the deadlines", "leases", n, "error", err)
+		logger.Warn("renewal: calls fail and are retried until the deadlines", "leases", n, "error", err)
 	} else {
-		logger.Info("renewal recovered")
+		logger.Info("renewal: calls succeed again")
 	}
 }

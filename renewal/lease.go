@@ -190,8 +190,12 @@ func (l *Lease) announceLoss(loss error) {
 	}
 	l.announceEnd(loss)
 	if lost, ok := errors.AsType[*LostError](loss); ok {
-		l.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "lease lost",
-			slog.String("key", l.key), slog.String("id", l.id), slog.Any("cause", lost.Cause))
+		l.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal: lease lost",
+			slog.String("key", l.key), slog.String("id", l.id), slog.Any("error", lost.Cause))
+		l.renewer.counts.lost()
+		if hook := l.renewer.config.hooks.Lost; hook != nil {
+			hook(Event{Key: l.key, ID: l.id, Leases: 1, Err: loss})
+		}
 	}
 	if l.onLost != nil {
 		l.onLost(loss)
@@ -309,34 +313,37 @@ func (l *Lease) beginCall() bool {
 	return true
 }
 
-// finishCall applies the outcome of the call that was sent at sentAt.
-func (l *Lease) finishCall(o Outcome, sentAt time.Time, failure error) {
+// finishCall applies the outcome of the call that was sent at sentAt, and reports whether it extended the
+// lease.
+func (l *Lease) finishCall(o Outcome, sentAt time.Time, failure error) (renewed bool) {
 	l.mu.Lock()
-	loss := l.finishCallLocked(o, sentAt, failure)
+	renewed, loss := l.finishCallLocked(o, sentAt, failure)
 	l.mu.Unlock()
 	l.announceLoss(loss)
+	return renewed
 }
 
-func (l *Lease) finishCallLocked(o Outcome, sentAt time.Time, failure error) (loss error) {
+func (l *Lease) finishCallLocked(o Outcome, sentAt time.Time, failure error) (renewed bool, loss error) {
 	now := time.Now()
 	switch {
 	case l.phase != sent:
-		return nil
+		return false, nil
 	case o == Gone:
-		return l.loseLocked(ErrGone)
+		return false, l.loseLocked(ErrGone)
 	case l.termLocked().left(now) <= 0:
 		// The old deadline decides even if the answer says extended and the entry that announces the loss is
 		// late: Valid has been false since, and must not become true again.
-		return l.loseLocked(ErrExpired)
+		return false, l.loseLocked(ErrExpired)
 	case o == Extended:
 		l.prolongLocked(sentAt, l.ttl)
 		l.renewAt = sentAt.Sub(l.sentAt) + nextRenewal(l.ttl, rand.Float64())
 		l.err = nil
+		renewed = true
 	default:
 		l.err = failure
 		l.renewAt = elapsed(l.sentAt, now) + retryAfter(l.ttl, rand.Float64())
 	}
 	l.phase = idle
 	l.rearmLocked(now)
-	return nil
+	return renewed, nil
 }

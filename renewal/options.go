@@ -12,6 +12,7 @@ type Option interface{ apply(*config) error }
 
 type config struct {
 	logger    *slog.Logger
+	hooks     Hooks
 	batchSize int
 	maxCalls  int
 }
@@ -28,6 +29,14 @@ func WithLogger(l *slog.Logger) Option {
 			return argument.Nil("WithLogger")
 		}
 		c.logger = l
+		return nil
+	})
+}
+
+// WithHooks sets functions that are called for what happens to leases. The default is none.
+func WithHooks(h Hooks) Option {
+	return option(func(c *config) error {
+		c.hooks = h
 		return nil
 	})
 }

@@ -19,6 +19,7 @@ type Renewer struct {
 	ctx    context.Context // parent of every call; cancelled by Close
 	cancel context.CancelFunc
 	origin time.Time // from which slots count
+	counts counts
 
 	// No two of the mutexes of a Renewer, its Destinations and its Leases are ever held together, and none is
 	// held while a backend or an OnLost runs.

@@ -2,6 +2,8 @@ package semaphore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -81,31 +83,34 @@ func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, ar
 }
 
 // acquireFunc queues a request and returns. It calls f once, with what finish returns for the outcome,
-// unless cancel ends the wait: then it calls f with an error that matches context.Canceled. The caller has
-// entered the gate; acquireFunc leaves it when finish has returned.
+// which is an error that matches context.Canceled if cancel ends the wait. The caller has entered the gate;
+// acquireFunc leaves it when finish has returned.
 func acquireFunc[T, R any](
 	ctx context.Context, c *Client, q *waitqueue.Group[string, T], name string, request T,
-	finish func(T, error) (R, error), f func(R, error),
+	finish func(error) (R, error), f func(R, error),
 ) (cancel func()) {
-	stop := q.WaitFunc(ctx, name, request, func(request T, err error) {
-		result, err := finish(request, acquireError(ctx, name, err))
+	stop := q.WaitFunc(ctx, name, request, func(_ T, err error) {
+		result, err := finish(acquireError(ctx, name, err))
 		c.gate.Leave()
 		f(result, err)
 	})
 	return func() {
 		if stop() {
+			result, err := finish(operationError("acquire", name, context.Canceled))
 			c.gate.Leave()
-			var none R
-			go f(none, operationError("acquire", name, context.Canceled))
+			go f(result, err)
 		}
 	}
 }
 
-// acquireError adds the operation and the cause to an error of ctx that a queue returned. Other errors have
-// both.
+// acquireError adds the operation and the cause to an error of ctx that a queue returned, and the name to that
+// of a request that does not wait. Other errors have both.
 func acquireError(ctx context.Context, name string, err error) error {
 	if err != nil && err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
 		return operationError("acquire", name, contexts.Error(ctx))
+	}
+	if errors.Is(err, waitqueue.ErrNotServed) {
+		return fmt.Errorf("%w: %s", ErrNoPermits, scripts.Quote(name))
 	}
 	return err
 }

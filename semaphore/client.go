@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -42,6 +43,7 @@ type Client struct {
 	dedicated *redisconn.Dedicated  // carries renewals
 	wheel     *wheel.Wheel
 	logger    *slog.Logger
+	monitor   monitor
 	poll      time.Duration
 	owner     string // identifies this process to Redis, 32 hex digits
 	channels  *waitqueue.Channels
@@ -56,7 +58,7 @@ type Client struct {
 	gate gate.Gate
 
 	// Each queue runs at most one attempt per semaphore at a time. Sequence numbers rely on that.
-	counting         *waitqueue.Group[string, int64]
+	counting         *waitqueue.Group[string, acquisition]
 	countingReleases *waitqueue.Group[string, *countingRelease]
 	leased           *waitqueue.Group[string, *acquireRequest]
 	leasedReleases   *waitqueue.Group[string, *releaseRequest]
@@ -100,12 +102,14 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c := &Client{
 		rdb: rdb, base: base, retries: redisconn.Retries(base),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll,
+		monitor:  monitor{hooks: cfg.hooks, origin: time.Now()},
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:     make(map[*Grant]struct{}),
 	}
 	c.cleanup = c.newCleanup()
-	c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000))
+	c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000),
+		renewal.WithHooks(c.monitor.renewalHooks()))
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +123,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 
 func (c *Client) makeQueues() {
 	listen := waitqueue.Listen(c.channels, scripts.SemChannel)
-	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, int64]{
+	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
 		Attempt: c.attemptCounting, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
 		GiveBack: c.giveBackCounting,
 	})
@@ -194,7 +198,13 @@ func (c *Client) releaseGrants(ctx context.Context) error {
 	c.mu.Unlock()
 	var releases sync.WaitGroup
 	for _, g := range held {
-		if g.lease.Close(ErrClosed) {
+		if !g.lease.Close(ErrClosed) {
+			if err := g.Err(); errors.Is(err, ErrLost) { // since the gate was closed
+				c.monitor.ended(g, err)
+				c.removeGrant(g)
+			}
+		} else {
+			c.monitor.ended(g, ErrClosed)
 			c.removeGrant(g)
 			releases.Add(1)
 			request := &releaseRequest{ids: g.ids}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
@@ -25,12 +25,14 @@ import (
 type Grant struct {
 	client    *Client
 	name      string
-	fair      bool
 	ids       []string // idLen bytes each
 	token     int64
 	ttl       time.Duration
-	ambiguous bool // a copy of the request may still be in flight
+	madeAt    time.Duration // since monitor.origin
 	lease     lease
+	reported  signals.Hold // to the Stats and the Hooks
+	fair      bool
+	ambiguous bool // a copy of the request may still be in flight
 
 	longestExtension atomic.Int64 // nanoseconds
 }
@@ -49,7 +51,7 @@ type lease interface {
 func (g *Grant) startLease(renew bool, sentAt time.Time) (err error) {
 	c := g.client
 	spec := renewal.Spec{
-		Key: keysOf(g.name, g.fair).leases, ID: strings.Join(g.ids, ""), TTL: g.ttl, SentAt: sentAt,
+		Key: keysOf(g.name, g.fair).leases, ID: g.leaseID(), TTL: g.ttl, SentAt: sentAt,
 		Lost: ErrLost, OnLost: g.onLost,
 	}
 	if renew {
@@ -229,15 +231,15 @@ func (g *Grant) Release(ctx context.Context) error {
 	})
 	switch {
 	case errors.Is(err, ErrWrongKind):
-		return fmt.Errorf("%w: %w", ErrLost, err)
+		err = fmt.Errorf("%w: %w", ErrLost, err)
 	case err != nil:
-		return err
 	case request.removed == len(g.ids), request.ambiguous: // now, or by an earlier copy of the call
-		return nil
 	case began.Before(deadline) && !time.Now().Before(deadline): // the lease ended on the way to Redis
-		return nil
+	default:
+		err = fmt.Errorf("%w: release %s: gone from Redis", ErrLost, scripts.Quote(g.name))
 	}
-	return fmt.Errorf("%w: release %s: gone from Redis", ErrLost, scripts.Quote(g.name))
+	c.monitor.ended(g, err)
+	return err
 }
 
 // releaseLater releases the permits in the background after a delay.
@@ -248,7 +250,12 @@ func (g *Grant) releaseLater(delay time.Duration) {
 
 // onLost is called once if the lease ends without Release.
 func (g *Grant) onLost(err error) {
-	g.client.removeGrant(g)
+	c := g.client
+	if c.gate.Enter() { // otherwise Close reports it
+		defer c.gate.Leave()
+		c.monitor.ended(g, err)
+		c.removeGrant(g)
+	}
 	if lost, ok := errors.AsType[*renewal.LostError](err); ok && !errors.Is(err, renewal.ErrGone) {
 		// A renewal without an answer may have been executed and keep the permits for another lease.
 		// Release them, but give the former holder the time to stop that its lease has promised.

@@ -96,11 +96,7 @@ func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 		r.noWait = true
 		return l.queue().Try(ctx, name, r)
 	}
-	g, err := l.acquire(ctx, n, try)
-	if errors.Is(err, waitqueue.ErrNotServed) {
-		return nil, fmt.Errorf("%w: %s", ErrNoPermits, scripts.Quote(l.name))
-	}
-	return g, err
+	return l.acquire(ctx, n, try)
 }
 
 // AcquireFunc is like Acquire but does not block: it calls f exactly once, on a goroutine of its own, with
@@ -111,7 +107,7 @@ func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
 	mustCall(f == nil)
 	c := l.client
-	err := l.begin(ctx, n)
+	a, err := l.begin(ctx, n)
 	if err != nil {
 		go f(nil, err)
 		return func() {}
@@ -121,7 +117,9 @@ func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)
 		go f(l.emptyGrant(), nil)
 		return func() {}
 	}
-	return acquireFunc(ctx, c, l.queue(), l.name, newAcquireRequest(n, l.config.lease), l.newGrant, f)
+	r := newAcquireRequest(a, l.config.lease)
+	finish := func(err error) (*Grant, error) { return l.finish(r, err) }
+	return acquireFunc(ctx, c, l.queue(), l.name, r, finish, f)
 }
 
 func (l *Leased) queue() *waitqueue.Group[string, *acquireRequest] {
@@ -135,19 +133,32 @@ func (l *Leased) acquire(
 	ctx context.Context, n int64,
 	wait func(context.Context, string, *acquireRequest) (*acquireRequest, error),
 ) (*Grant, error) {
-	if err := l.begin(ctx, n); err != nil {
+	a, err := l.begin(ctx, n)
+	if err != nil {
 		return nil, err
 	}
 	defer l.client.gate.Leave()
 	if n == 0 {
 		return l.emptyGrant(), nil
 	}
-	r, err := wait(ctx, l.name, newAcquireRequest(n, l.config.lease))
-	return l.newGrant(r, acquireError(ctx, l.name, err))
+	r := newAcquireRequest(a, l.config.lease)
+	_, err = wait(ctx, l.name, r)
+	return l.finish(r, acquireError(ctx, l.name, err))
 }
 
 // begin checks a request and enters the gate.
-func (l *Leased) begin(ctx context.Context, n int64) error {
+func (l *Leased) begin(ctx context.Context, n int64) (acquisition, error) {
+	a := acquisition{ctx: ctx, n: n, began: l.client.monitor.now()}
+	err := l.enter(ctx, n)
+	if err != nil {
+		l.client.monitor.refused(&l.client.gate, l.object(), &a, err)
+	}
+	return a, err
+}
+
+func (l *Leased) object() object { return object{kindOf(l.fair), l.name} }
+
+func (l *Leased) enter(ctx context.Context, n int64) error {
 	if l.err != nil {
 		return l.err
 	}
@@ -160,13 +171,29 @@ func (l *Leased) begin(ctx context.Context, n int64) error {
 	return l.client.begin(ctx, "acquire", l.name)
 }
 
-// newGrant returns the Grant of a request that was granted, unless err says that it was not.
-func (l *Leased) newGrant(r *acquireRequest, err error) (*Grant, error) {
-	if err != nil {
-		return nil, err
+// finish returns what the caller of a request gets: a Grant, unless err says that it was not granted.
+func (l *Leased) finish(r *acquireRequest, err error) (*Grant, error) {
+	var g *Grant
+	if err == nil {
+		g, err = l.newGrant(r)
 	}
+	monitor := &l.client.monitor
+	if err == nil {
+		monitor.acquired(&r.acquisition, g)
+		return g, nil
+	}
+	if errors.Is(err, ErrNoPermits) {
+		monitor.contended(l.object(), &r.acquisition)
+	}
+	monitor.failed(l.object(), &r.acquisition, err)
+	return nil, err
+}
+
+// newGrant returns the Grant of a request that was granted.
+func (l *Leased) newGrant(r *acquireRequest) (*Grant, error) {
+	c := l.client
 	g := &Grant{
-		client: l.client, name: l.name, fair: l.fair,
+		client: c, name: l.name, fair: l.fair, madeAt: c.monitor.now(),
 		ids: r.ids, token: r.token, ttl: r.lease, ambiguous: r.ambiguous,
 	}
 	if err := g.startLease(l.config.renew, r.sentAt); err != nil {

@@ -34,6 +34,7 @@ type LeasedOption interface{ applyLeased(*leasedConfig) error }
 type config struct {
 	wheel    *wheel.Wheel
 	logger   *slog.Logger
+	hooks    Hooks
 	poll     time.Duration
 	channels waitqueue.Sharding
 }
@@ -77,6 +78,14 @@ func WithLogger(l *slog.Logger) Option {
 			return argument.Nil("WithLogger")
 		}
 		c.logger = l
+		return nil
+	})
+}
+
+// WithHooks sets functions that are called for what happens to permits. The default is none.
+func WithHooks(h Hooks) Option {
+	return option(func(c *config) error {
+		c.hooks = h
 		return nil
 	})
 }

@@ -29,6 +29,7 @@ func keysOf(name string, fair bool) keys {
 // acquireRequest is one acquisition of leased permits. Its ids are chosen before it is sent. A script finds
 // by them what an earlier copy of the request was granted.
 type acquireRequest struct {
+	acquisition
 	ids       []string // idLen bytes each
 	lease     time.Duration
 	noWait    bool
@@ -39,8 +40,8 @@ type acquireRequest struct {
 	sentAt time.Time
 }
 
-func newAcquireRequest(n int64, lease time.Duration) *acquireRequest {
-	r := &acquireRequest{ids: make([]string, n), lease: lease}
+func newAcquireRequest(a acquisition, lease time.Duration) *acquireRequest {
+	r := &acquireRequest{acquisition: a, ids: make([]string, a.n), lease: lease}
 	for i := range r.ids {
 		r.ids[i] = string(newID())
 	}
@@ -130,6 +131,7 @@ func (c *Client) applyAcquireReply(
 			total := reply.free + reply.held
 			refusal = fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(name), n, total)
 		default:
+			c.monitor.contended(object{kindOf(fair), name}, &w.Value.acquisition)
 			if w.Value.noWait && w.Value.ambiguous {
 				c.releaseAbandoned(name, fair, w.Value)
 			}

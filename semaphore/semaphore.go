@@ -10,7 +10,6 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
 // Semaphore is a counting semaphore: a number of free permits, which any process takes and adds. It is
@@ -65,7 +64,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 // returns false at once.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (bool, error) {
 	err := s.acquire(ctx, n, s.client.counting.Try)
-	if errors.Is(err, waitqueue.ErrNotServed) {
+	if errors.Is(err, ErrNoPermits) {
 		return false, nil
 	}
 	return err == nil, err
@@ -80,7 +79,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (bool, error) {
 func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	c := s.client
-	err := s.begin(ctx, n)
+	a, err := s.begin(ctx, n)
 	if err != nil || n == 0 {
 		if err == nil {
 			c.gate.Leave()
@@ -88,26 +87,57 @@ func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (ca
 		go f(err)
 		return func() {}
 	}
-	finish := func(_ int64, err error) (struct{}, error) { return struct{}{}, err }
-	return acquireFunc(ctx, c, c.counting, s.name, n, finish, func(_ struct{}, err error) { f(err) })
+	finish := func(err error) (struct{}, error) {
+		s.report(&a, err)
+		return struct{}{}, err
+	}
+	return acquireFunc(ctx, c, c.counting, s.name, a, finish, func(_ struct{}, err error) { f(err) })
+}
+
+// report reports the outcome of a call for permits.
+func (s *Semaphore) report(a *acquisition, err error) {
+	monitor := &s.client.monitor
+	switch {
+	case err == nil:
+		monitor.taken(s.object(), a)
+		return
+	case errors.Is(err, ErrNoPermits):
+		monitor.contended(s.object(), a)
+	}
+	monitor.failed(s.object(), a, err)
 }
 
 func (s *Semaphore) acquire(
-	ctx context.Context, n int64, wait func(context.Context, string, int64) (int64, error),
+	ctx context.Context, n int64, wait func(context.Context, string, acquisition) (acquisition, error),
 ) error {
-	if err := s.begin(ctx, n); err != nil {
+	a, err := s.begin(ctx, n)
+	if err != nil {
 		return err
 	}
 	defer s.client.gate.Leave()
 	if n == 0 {
 		return nil
 	}
-	_, err := wait(ctx, s.name, n)
-	return acquireError(ctx, s.name, err)
+	decided, err := wait(ctx, s.name, a)
+	a.contended = decided.contended
+	err = acquireError(ctx, s.name, err)
+	s.report(&a, err)
+	return err
 }
 
 // begin checks a request and enters the gate.
-func (s *Semaphore) begin(ctx context.Context, n int64) error {
+func (s *Semaphore) begin(ctx context.Context, n int64) (acquisition, error) {
+	a := acquisition{ctx: ctx, n: n, began: s.client.monitor.now()}
+	err := s.enter(ctx, n)
+	if err != nil {
+		s.client.monitor.refused(&s.client.gate, s.object(), &a, err)
+	}
+	return a, err
+}
+
+func (s *Semaphore) object() object { return object{KindCounting, s.name} }
+
+func (s *Semaphore) enter(ctx context.Context, n int64) error {
 	if s.err != nil {
 		return s.err
 	}
@@ -160,10 +190,14 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 		return false, ErrClosed
 	}
 	defer c.gate.Leave()
+	began := time.Now()
 	request := &countingRelease{n: n, ifExists: ifExists, max: s.config.max}
 	err := awaitRelease(ctx, c, c.countingReleases, s.name, request, func(err error) error {
 		return releaseError(s.name, err)
 	})
+	if n > 0 && (errors.Is(err, ErrUnconfirmed) || err == nil && request.result == 1) {
+		c.monitor.returned(ctx, s.name, n, time.Since(began))
+	}
 	switch {
 	case err != nil:
 		return false, err

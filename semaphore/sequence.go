@@ -60,13 +60,13 @@ type countingRelease struct {
 }
 
 // attemptCounting acquires permits of a Semaphore for a batch of waiters.
-func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[int64]) (time.Duration, error) {
+func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisition]) (time.Duration, error) {
 	seq := c.lastSequence.Add(1)
 	confirmed := c.unconfirmed.lastConfirmed(name, seq)
 	keys := []string{name, c.sequenceKey(name, acquiringCalls)}
 	args := []any{seq, confirmed, sequenceKeyMillis, publishVerb, scripts.SemChannel(name)}
 	for _, w := range batch {
-		args = append(args, w.Value)
+		args = append(args, w.Value.n)
 	}
 	r := c.run(nil, scripts.SemAcquire, keys, args...)
 	v, err := r.Int64Slice()
@@ -91,16 +91,18 @@ func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[int64]) 
 			w.Grant()
 		case !isSet:
 			w.Fail(fmt.Errorf("%w: %s", ErrNotSet, scripts.Quote(name)))
+		default:
+			c.monitor.contended(object{KindCounting, name}, &w.Value)
 		}
 	}
 	return 0, nil
 }
 
 // giveBackCounting releases permits that were granted to waiters that had left.
-func (c *Client) giveBackCounting(name string, granted []int64) {
+func (c *Client) giveBackCounting(name string, granted []acquisition) {
 	var sum int64
-	for _, n := range granted {
-		sum += n
+	for _, a := range granted {
+		sum += a.n
 	}
 	if sum > 0 {
 		release := &countingRelease{n: sum, abandoned: true}

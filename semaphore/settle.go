@@ -54,7 +54,7 @@ func (c *Client) settleAfter(name string, pause time.Duration) {
 func (c *Client) settle(ctx context.Context, name string) {
 	acquisitions, releases := c.unconfirmed.has(name)
 	if acquisitions {
-		_, _ = c.counting.Try(ctx, name, 0) // fails at once behind waiters, whose own looks settle
+		_, _ = c.counting.Try(ctx, name, acquisition{}) // fails at once behind waiters, whose own looks settle
 	}
 	if releases {
 		_, _ = c.countingReleases.Try(ctx, name, &countingRelease{ifExists: true})

@@ -3,6 +3,8 @@ package wheel
 import (
 	"fmt"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/histogram"
 )
 
 // Ring opens the pure ring to tests: entries are named by their index, time passes by Advance.
@@ -199,14 +201,14 @@ func WarnAgain() int64 {
 // HistogramOf returns a histogram of the given durations.
 func HistogramOf(ds ...time.Duration) (h Histogram) {
 	for _, d := range ds {
-		h.durations.add(d)
+		(*histogram.Values)(&h).Add(d)
 	}
 	return h
 }
 
 // Merged returns the histogram of what both have counted.
 func Merged(a, b Histogram) Histogram {
-	a.durations.merge(&b.durations)
+	(*histogram.Values)(&a).Merge((*histogram.Values)(&b))
 	return a
 }
 

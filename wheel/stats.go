@@ -2,9 +2,9 @@ package wheel
 
 import (
 	"iter"
-	"math"
-	"math/bits"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/histogram"
 )
 
 // Stats is a snapshot of a wheel's counters since it was made. The counters are read one after another, so
@@ -27,96 +27,40 @@ type Stats struct {
 }
 
 // Histogram counts durations in buckets whose upper bounds are 1 µs, 2 µs, 4 µs and so on up to 2^38 µs,
-// which is three days. It is a value: a copy does not change.
-type Histogram struct {
-	durations histogram
-}
+// which is three days. It is a value: a copy does not change. The Stats of all packages have it.
+type Histogram histogram.Values
 
 // Count returns how many durations were counted.
-func (h Histogram) Count() uint64 { return h.durations.total() }
+func (h Histogram) Count() uint64 { return (*histogram.Values)(&h).Count() }
 
 // Sum returns the sum of the durations. It stays at its greatest value, 292 years, instead of overflowing: a
-// million firings a second, each of them 1 ms late, reach that in 106 days.
-func (h Histogram) Sum() time.Duration { return h.durations.sum }
+// million locks that are held at a time reach that within hours. Seconds does not stop there.
+func (h Histogram) Sum() time.Duration { return (*histogram.Values)(&h).Sum() }
+
+// Seconds returns the sum of the durations in seconds, however great it is.
+func (h Histogram) Seconds() float64 { return (*histogram.Values)(&h).Seconds() }
 
 // Buckets returns each bucket's upper bound, in rising order, with how many durations did not exceed it: the
 // counts are cumulative, as Prometheus has them. Those above the last bound are in Count alone.
 func (h Histogram) Buckets() iter.Seq2[time.Duration, uint64] {
-	return func(yield func(upper time.Duration, count uint64) bool) {
-		seen := uint64(0)
-		for k, n := range h.durations.counts[:bounds] {
-			if seen += n; !yield(upperBound(k), seen) {
-				return
-			}
-		}
-	}
+	return (*histogram.Values)(&h).Buckets()
 }
 
 // Quantile returns a duration that at least the share q of the counted ones did not exceed: 0.5 gives the
 // median, and a q outside of 0 to 1 counts as 0 or 1. It is the upper bound of a bucket: at least 1 µs and
 // less than twice the true value, or the greatest Duration beyond the last bucket. It is 0 if none was
 // counted.
-func (h Histogram) Quantile(q float64) time.Duration {
-	total := h.Count()
-	if total == 0 {
-		return 0
-	}
-	rank := max(1, uint64(math.Ceil(min(max(q, 0), 1)*float64(total))))
-	for upper, seen := range h.Buckets() {
-		if seen >= rank {
-			return upper
-		}
-	}
-	return math.MaxInt64
-}
-
-// bounds is the number of buckets with an upper bound.
-const bounds = 39
-
-func upperBound(k int) time.Duration { return time.Microsecond << k }
-
-// histogram is what a Histogram shows.
-type histogram struct {
-	counts [bounds + 1]uint64 // those up to upperBound(k) and above upperBound(k-1); the last one: the rest
-	sum    time.Duration
-}
-
-func (h *histogram) add(d time.Duration) {
-	d = max(0, d)
-	h.counts[min(bits.Len64(uint64(max(0, d-1)/time.Microsecond)), bounds)]++
-	h.grow(d)
-}
-
-// grow adds to the sum as far as it goes.
-func (h *histogram) grow(d time.Duration) {
-	if h.sum += d; h.sum < 0 {
-		h.sum = math.MaxInt64
-	}
-}
-
-func (h *histogram) merge(o *histogram) {
-	for k, n := range o.counts {
-		h.counts[k] += n
-	}
-	h.grow(o.sum)
-}
-
-func (h *histogram) total() (n uint64) {
-	for _, c := range h.counts {
-		n += c
-	}
-	return n
-}
+func (h Histogram) Quantile(q float64) time.Duration { return (*histogram.Values)(&h).Quantile(q) }
 
 // counts is what one shard counts, under its mutex.
 type counts struct {
 	fired, stopped int64
-	lateness       histogram
+	lateness       histogram.Values
 }
 
 func (c *counts) fire(late time.Duration) {
 	c.fired++
-	c.lateness.add(late)
+	c.lateness.Add(late)
 }
 
 // Stats returns the wheel's counters. It may delay scheduling for a moment.
@@ -132,14 +76,16 @@ func (c *scheduler) stats() Stats {
 		LongestTask: time.Duration(c.durations.longest.Load()),
 		BlockedTime: time.Duration(c.durations.blocked.Load()),
 	}
+	var lateness histogram.Values
 	for _, e := range *c.shards.Load() {
 		s := e.base()
 		s.mu.Lock()
 		st.Pending += s.ring.live
 		st.Fired += s.counts.fired
 		st.Stopped += s.counts.stopped
-		st.Lateness.durations.merge(&s.counts.lateness)
+		lateness.Merge(&s.counts.lateness)
 		s.mu.Unlock()
 	}
+	st.Lateness = Histogram(lateness)
 	return st
 }

@@ -3,11 +3,13 @@ package waitqueue
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -56,6 +58,7 @@ type Group[K comparable, T any] struct {
 	// waiter that is cancelled in flight is unlinked at once and dealt with when the attempt returns.
 	mu     sync.Mutex
 	queues map[K]*queue[K, T]
+	size   int   // waiters of all queues
 	closed error // the reason given to Close
 }
 
@@ -210,6 +213,30 @@ func (g *Group[K, T]) Waiting(key K) int {
 		return q.size
 	}
 	return 0
+}
+
+// Size returns the number of waiters of all keys. It is 0 after Close.
+func (g *Group[K, T]) Size() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.size
+}
+
+// Sizes yields the keys that have waiters, and how many. It holds no lock for long; a key whose waiters come
+// or go meanwhile may be left out.
+func (g *Group[K, T]) Sizes() iter.Seq2[K, int] {
+	type sized struct {
+		key  K
+		size int
+	}
+	view := func(key K, q *queue[K, T]) sized { return sized{key, q.size} }
+	return func(yield func(K, int) bool) {
+		for q := range signals.InPieces(&g.mu, g.queues, view) {
+			if q.size > 0 && !yield(q.key, q.size) {
+				return
+			}
+		}
+	}
 }
 
 // Len returns the number of keys in use.

@@ -205,6 +205,7 @@ func (q *queue[K, T]) pushLocked(w *Waiter[T]) {
 	}
 	q.last = w
 	q.size++
+	q.group.size++
 	if w.once {
 		q.once++
 	}
@@ -223,6 +224,7 @@ func (q *queue[K, T]) unlinkLocked(w *Waiter[T]) {
 	}
 	w.prev, w.next = nil, nil
 	q.size--
+	q.group.size--
 	if w.once {
 		q.once--
 	}

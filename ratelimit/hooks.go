@@ -1,0 +1,48 @@
+package ratelimit
+
+import (
+	"context"
+	"time"
+)
+
+// Kind is a kind of limiter, as events name it.
+type Kind string
+
+// The kinds.
+const (
+	KindKeyed   Kind = "keyed"
+	KindLimiter Kind = "limiter"
+)
+
+// Event is a decision, or a change of the breaker. Of the latter, only Context, Took and Err are set.
+type Event struct {
+	Context context.Context // of the call; of Down and Up one that never ends
+	Kind    Kind
+	Name    string // the prefix of a Keyed, or the name of a Limiter
+	Key     string // of a Keyed, as it was given; it may come from strangers, so it is no label of a metric
+	N       int64  // permits asked for
+
+	// Result is the decision: for Failed, only its Source is set. Of a wait or a reservation, only Allowed,
+	// Granted and Source are.
+	Result Result
+	Waited bool          // by Wait, WaitN or WaitFunc
+	Took   time.Duration // the call; Up: how long Redis was down
+	Err    error         // Failed: what the call returned; Down: why
+}
+
+// Hooks are functions that are called for what a Client decides, for metrics and traces. Each may be nil. They
+// run on the goroutines of the callers, and must return soon. They must not use the Client.
+//
+// Each call of Allow, AllowUpTo, Reserve and Wait, and of their variants, for 1 or more permits ends in one
+// Allowed, Denied or Failed. There are three exceptions, which have none: a call that is refused with an
+// *InvalidError, one that returns ErrClosed without having waited, and one that asks for no permits. Peek is
+// not such a call. No wait is reported once Close has returned nil.
+//
+// Down and Up take turns.
+type Hooks struct {
+	Allowed func(Event) // permits were granted; Result.Source tells by whom
+	Denied  func(Event) // they were not
+	Failed  func(Event) // the call returned an error, such as ErrUnavailable by the policy FailClosed
+	Down    func(Event) // Redis does not answer: from now on the policy decides
+	Up      func(Event) // Redis answers again
+}

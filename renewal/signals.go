@@ -1,0 +1,72 @@
+package renewal
+
+import (
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/histogram"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Stats is what a Renewer has done since it was made, at one instant.
+type Stats struct {
+	Leases int // that have not ended; 0 after Close
+
+	Renewed  int64 // leases extended: one call extends many
+	Lost     int64 // leases that ended with a *LostError
+	Calls    int64 // calls to backends that have returned
+	Failures int64 // of them, those that returned an error or panicked
+
+	Took wheel.Histogram // how long the calls took
+}
+
+// Event is what happened to a lease, or to a call for several of them.
+type Event struct {
+	Key, ID string        // of the Spec; "" for Failed
+	Leases  int           // how many it concerns: 1, or for Failed those of the call
+	Took    time.Duration // Renewed, Failed: the call
+	Err     error         // Lost: a *LostError; Failed: that of the backend
+}
+
+// Hooks are functions that are called for what happens to the leases of a Renewer. Each may be nil. They run
+// where the event happens, several at a time, and must return soon: they hold up the renewal of other leases.
+type Hooks struct {
+	Renewed func(Event) // a call extended the lease
+	Lost    func(Event) // the lease ended against its holder's will; before Spec.OnLost
+	Failed  func(Event) // a call to a backend returned an error; leases it left Unknown are retried
+}
+
+// counts is what a Renewer counts. It is safe for concurrent use.
+type counts struct {
+	mu    sync.Mutex // guards what follows
+	stats Stats      // without Leases and Took
+	took  histogram.Values
+}
+
+// called counts a call to a backend.
+func (c *counts) called(took time.Duration, renewed int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats.Calls++
+	c.stats.Renewed += int64(renewed)
+	if err != nil {
+		c.stats.Failures++
+	}
+	c.took.Add(took)
+}
+
+func (c *counts) lost() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats.Lost++
+}
+
+// Stats returns what the Renewer has done so far. It does not block.
+func (r *Renewer) Stats() Stats {
+	r.counts.mu.Lock()
+	s := r.counts.stats
+	s.Took = wheel.Histogram(r.counts.took)
+	r.counts.mu.Unlock()
+	s.Leases = r.Len()
+	return s
+}

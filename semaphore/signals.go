@@ -1,0 +1,238 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/histogram"
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Stats is what a Client has done since it was made, and what it holds, at one instant. Calls and grants are
+// those that Hooks describes.
+type Stats struct {
+	Grants  int   // grants held now: Acquired without Lost and Released; 0 after Close
+	Held    int64 // their permits; 0 after Close
+	Waiting int   // calls of Acquire and AcquireFunc under way now; 0 after Close
+
+	Acquired int64 // calls on Leased and FairLeased that got a grant
+	Lost     int64 // grants that ended before they were released
+	Released int64 // grants that Release or Close ended
+
+	Taken    int64 // permits that calls on Semaphores took
+	Returned int64 // permits that calls on Semaphores added by Release
+
+	Contended int64 // calls on either that found too few free permits
+	Failed    int64 // calls on either that ended without permits
+
+	Wait wheel.Histogram // how long the calls on either waited that got permits
+	Hold wheel.Histogram // how long the grants were held that have ended
+
+	Renewal renewal.Stats // of the watchdog
+}
+
+// monitor counts what happens to the permits of a Client, and calls the hooks. It is safe for concurrent use.
+// No hook runs under mu.
+type monitor struct {
+	hooks  Hooks
+	origin time.Time // from which the times of calls and grants count
+
+	mu     sync.Mutex // guards what follows
+	stats  Stats      // of it, what is counted
+	wait   histogram.Values
+	hold   histogram.Values
+	traced map[string]tracedGrant // by the ids of its permits, if there are hooks that need them
+}
+
+// tracedGrant is a grant with the values of the context that acquired it.
+type tracedGrant struct {
+	grant *Grant
+	ctx   context.Context
+}
+
+// acquisition is one call for n permits, as it is reported. That of the background has no context, and is not.
+type acquisition struct {
+	ctx       context.Context
+	n         int64
+	began     time.Duration // since origin
+	contended bool          // was reported
+}
+
+// object is what a call is about.
+type object struct {
+	kind Kind
+	name string
+}
+
+// now returns the time since origin.
+func (m *monitor) now() time.Duration { return time.Since(m.origin) }
+
+// kindOf returns the kind of a Leased.
+func kindOf(fair bool) Kind {
+	if fair {
+		return KindFair
+	}
+	return KindLeased
+}
+
+func (m *monitor) event(of object, a *acquisition) Event {
+	return Event{Context: a.ctx, Kind: of.kind, Name: of.name, Permits: a.n, Took: m.now() - a.began}
+}
+
+func (g *Grant) event(ctx context.Context, took time.Duration) Event {
+	return Event{
+		Context: ctx, Kind: kindOf(g.fair), Name: g.name, Permits: int64(len(g.ids)), IDs: g.IDs(), Token: g.token,
+		Took: took,
+	}
+}
+
+// taken reports that a call got permits of a Semaphore.
+func (m *monitor) taken(of object, a *acquisition) {
+	e := m.event(of, a)
+	m.mu.Lock()
+	m.stats.Taken += a.n
+	m.wait.Add(e.Took)
+	m.mu.Unlock()
+	if m.hooks.Acquired != nil {
+		m.hooks.Acquired(e)
+	}
+}
+
+// returned reports a Release of a Semaphore.
+func (m *monitor) returned(ctx context.Context, name string, n int64, took time.Duration) {
+	m.mu.Lock()
+	m.stats.Returned += n
+	m.mu.Unlock()
+	if m.hooks.Released != nil {
+		m.hooks.Released(Event{Context: ctx, Kind: KindCounting, Name: name, Permits: n, Took: took})
+	}
+}
+
+// acquired reports that a call got a grant. If the grant has ended meanwhile, it reports that too.
+func (m *monitor) acquired(a *acquisition, g *Grant) {
+	took := m.now() - a.began
+	m.mu.Lock()
+	m.stats.Acquired++
+	m.stats.Held += int64(len(g.ids))
+	m.wait.Add(took)
+	if m.hooks.Renewed != nil || m.hooks.Lost != nil || m.hooks.Released != nil {
+		if m.traced == nil {
+			m.traced = make(map[string]tracedGrant)
+		}
+		m.traced[g.leaseID()] = tracedGrant{g, context.WithoutCancel(a.ctx)}
+	}
+	m.mu.Unlock()
+	if m.hooks.Acquired != nil {
+		m.hooks.Acquired(g.event(a.ctx, took))
+	}
+	if !g.reported.Announced() {
+		m.reportEnd(g, g.Err())
+	}
+}
+
+// contended reports once that a call found too few permits.
+func (m *monitor) contended(of object, a *acquisition) {
+	if a.contended || a.ctx == nil {
+		return
+	}
+	a.contended = true
+	m.mu.Lock()
+	m.stats.Contended++
+	m.mu.Unlock()
+	if m.hooks.Contended != nil {
+		m.hooks.Contended(m.event(of, a))
+	}
+}
+
+// failed reports that a call ended without the permits.
+func (m *monitor) failed(of object, a *acquisition, err error) {
+	m.mu.Lock()
+	m.stats.Failed++
+	m.mu.Unlock()
+	if m.hooks.Failed != nil {
+		e := m.event(of, a)
+		e.Err = err
+		m.hooks.Failed(e)
+	}
+}
+
+// refused is failed for a call that was refused at once because its context has ended, or because it asks for
+// more permits than there can be. Other refusals are not reported.
+func (m *monitor) refused(g *gate.Gate, of object, a *acquisition, err error) {
+	ended := a.ctx != nil && a.ctx.Err() != nil && errors.Is(err, a.ctx.Err())
+	if a.n > 0 && (ended || errors.Is(err, ErrExceedsPermits)) && g.Enter() {
+		defer g.Leave()
+		m.failed(of, a, err)
+	}
+}
+
+// ended reports that a grant has ended: as lost if the error says so, as released otherwise. It does nothing if
+// that was reported before, or if the grant is not reported to have begun.
+func (m *monitor) ended(g *Grant, err error) {
+	if g.reported.End() {
+		m.reportEnd(g, err)
+	}
+}
+
+func (m *monitor) reportEnd(g *Grant, err error) {
+	lost, took := errors.Is(err, ErrLost), m.now()-g.madeAt
+	m.mu.Lock()
+	if lost {
+		m.stats.Lost++
+	} else {
+		m.stats.Released++
+	}
+	m.stats.Held -= int64(len(g.ids))
+	m.hold.Add(took)
+	var ctx context.Context
+	if m.traced != nil {
+		id := g.leaseID()
+		ctx = m.traced[id].ctx
+		delete(m.traced, id)
+	}
+	m.mu.Unlock()
+	switch {
+	case !lost && m.hooks.Released != nil:
+		m.hooks.Released(g.event(ctx, took))
+	case lost && m.hooks.Lost != nil:
+		e := g.event(ctx, took)
+		e.Err = err
+		m.hooks.Lost(e)
+	}
+}
+
+// renewalHooks are the Hooks of the Renewer.
+func (m *monitor) renewalHooks() renewal.Hooks {
+	if m.hooks.Renewed == nil {
+		return renewal.Hooks{}
+	}
+	return renewal.Hooks{Renewed: func(r renewal.Event) {
+		m.mu.Lock()
+		t, held := m.traced[r.ID]
+		m.mu.Unlock()
+		if held {
+			m.hooks.Renewed(t.grant.event(t.ctx, r.Took))
+		}
+	}}
+}
+
+// leaseID is the ID of the grant's lease.
+func (g *Grant) leaseID() string { return strings.Join(g.ids, "") }
+
+// Stats returns what the Client has done so far. It does not block, whatever the number of grants.
+func (c *Client) Stats() Stats {
+	m := &c.monitor
+	m.mu.Lock()
+	s := m.stats
+	s.Wait, s.Hold = wheel.Histogram(m.wait), wheel.Histogram(m.hold)
+	m.mu.Unlock()
+	s.Grants = int(s.Acquired - s.Lost - s.Released)
+	s.Waiting = c.counting.Size() + c.leased.Size() + c.fair.Size()
+	s.Renewal = c.renewer.Stats()
+	return s
+}
