@@ -8,8 +8,8 @@ LINT := $(CURDIR)/bin/golangci-lint-$(LINT_VERSION)
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 
-# The library, and the benchmarks, which keep the peers they are compared with in a module of their own.
-MODULES := . $(if $(wildcard benchmarks/*.go benchmarks/*/*.go),benchmarks)
+# The library, and the modules that need more than it does, so that its users do not.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod */*/go.mod))
 
 # Runs a command and fails if a process it started outlives it.
 NOTHING_LEFT := go run ./internal/tools/nothingleft
