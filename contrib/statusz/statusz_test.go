@@ -261,7 +261,6 @@ func TestHandler_IsBoundedWithManyLocks(t *testing.T) {
 		require.Contains(t, html, fmt.Sprintf("lock-%06d", longest), "those held longest")
 	}
 
-
 	c.names = c.names[:10_100]
 	status := getJSON(t, statusz.Handler(statusz.Locks("fewer", c)), "locks", "?rows=1000000")
 	require.Len(t, status["holds"], 10_000)
