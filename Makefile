@@ -19,7 +19,7 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)) || exit 1; done
 endef
 
-.PHONY: test quick test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
+.PHONY: test quick test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
 ## test: vet and the whole suite with the race detector, against real redis-server processes of its own.
 test: redis race
@@ -33,6 +33,10 @@ suite:
 ## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
 quick: redis
 	go test -short -parallel 8 ./...
+
+## test-browser: the status page of examples/service in a headless Chromium, which is installed if there is none. Writes docs/statusz.png.
+test-browser: redis
+	BROWSER="$$(.ci/install-chromium)" && export BROWSER && cd examples/service && go test -count=1 -timeout 5m -v -run TestBrowser .
 
 ## test-386: everything compiles for 32 bits, and the wheel runs there; needs a machine that can run 386 programs.
 test-386: export GOARCH := 386
