@@ -40,7 +40,7 @@ type Event struct {
 //
 // Down and Up take turns.
 type Hooks struct {
-	Allowed func(Event) // permits were granted; Result.Source tells by whom
+	Allowed func(Event) // permits were granted; Result.Source tells where
 	Denied  func(Event) // they were not
 	Failed  func(Event) // the call returned an error, such as ErrUnavailable by the policy FailClosed
 	Down    func(Event) // Redis does not answer: from now on the policy decides

@@ -26,8 +26,10 @@ type Event struct {
 	Kind    Kind
 	Name    string
 
-	ID    string // Acquired, Renewed, Lost, Released: the hold, as Holder.ID and Hold.ID
-	Token int64  // Acquired, Renewed, Lost, Released: the fencing token, 0 without one
+	// ID is the hold for Acquired, Renewed, Lost and Released, as Holder.ID and Hold.ID. A hold that is handed
+	// over within the process has the ID of the one before, whose Released may come after its Acquired.
+	ID    string
+	Token int64 // Acquired, Renewed, Lost, Released: the fencing token, 0 without one
 
 	// Took is how long the call has waited for Acquired, Contended and Failed, how long the call of the
 	// watchdog took for Renewed, and how long the lock was held for Lost and Released.

@@ -36,17 +36,15 @@ type monitor struct {
 	hooks Hooks
 	as    Kind // of all locks, unless ""
 
-	mu     sync.Mutex // guards what follows
-	stats  Stats      // of it, what is counted
-	wait   histogram.Values
-	hold   histogram.Values
-	traced map[string]tracedHold // by id, if there are hooks that need them
-}
+	mu    sync.Mutex // guards what follows
+	stats Stats      // of it, what is counted
+	wait  histogram.Values
+	hold  histogram.Values
 
-// tracedHold is a hold with the values of the context that acquired it.
-type tracedHold struct {
-	lock *Lock
-	ctx  context.Context
+	// Kept if there are hooks that need them: the values of the context that acquired each hold, and the
+	// hold that has an id now. A lock that is handed over within the process keeps its id.
+	traced map[*Lock]context.Context
+	holder map[string]*Lock
 }
 
 // traces reports whether any hook gets the context of a hold.
@@ -60,15 +58,19 @@ func (m *monitor) traceLocked(ctx context.Context, l *Lock) {
 		return
 	}
 	if m.traced == nil {
-		m.traced = make(map[string]tracedHold)
+		m.traced, m.holder = make(map[*Lock]context.Context), make(map[string]*Lock)
 	}
-	m.traced[l.id] = tracedHold{l, context.WithoutCancel(ctx)}
+	m.traced[l] = context.WithoutCancel(ctx)
+	m.holder[l.id] = l
 }
 
 // forgetLocked returns what traceLocked has kept, and drops it.
 func (m *monitor) forgetLocked(l *Lock) context.Context {
-	ctx := m.traced[l.id].ctx
-	delete(m.traced, l.id)
+	ctx := m.traced[l]
+	delete(m.traced, l)
+	if m.holder[l.id] == l {
+		delete(m.holder, l.id)
+	}
 	return ctx
 }
 
@@ -176,10 +178,11 @@ func (m *monitor) reportEnd(l *Lock, err error) {
 // renewed is the Hooks.Renewed of the Renewer.
 func (m *monitor) renewed(r renewal.Event) {
 	m.mu.Lock()
-	hold, held := m.traced[r.ID]
+	l := m.holder[r.ID]
+	ctx := m.traced[l]
 	m.mu.Unlock()
-	if held {
-		m.hooks.Renewed(m.event(hold.ctx, hold.lock, r.Took))
+	if l != nil {
+		m.hooks.Renewed(m.event(ctx, l, r.Took))
 	}
 }
 

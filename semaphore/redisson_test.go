@@ -75,9 +75,11 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 
 var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	"a waiter is not satisfied by fewer permits, and is by added ones": func(t *testing.T, d deployment) {
-		s := d.newClient(t).Semaphore(redistest.Name(t))
+		c := d.newClient(t)
+		s := c.Semaphore(redistest.Name(t))
 		mustSetPermits(t, s, 1)
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
+		redistest.Poll(t, func() bool { return c.Stats().Waiting == 1 })
 		require.NoError(t, s.Release(t.Context(), 1))
 		ok, err := s.TryAcquire(t.Context(), 1)
 		require.NoError(t, err)
