@@ -11,13 +11,10 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-const (
-	scope    = "github.com/cogwheel-go/cogwheel/contrib/otel"
-	argument = invalid.Package("otel")
-)
+const scope = "github.com/cogwheel-go/cogwheel/contrib/otel"
 
 // Attributes. Those of the second group are for spans alone.
 const (
@@ -67,7 +64,7 @@ type config struct {
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return option(func(c *config) error {
 		if p == nil {
-			return argument.Nil("WithTracerProvider")
+			return invalid("WithTracerProvider", "nil", "must not be nil")
 		}
 		c.tracers = p
 		return nil
@@ -78,11 +75,18 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return option(func(c *config) error {
 		if p == nil {
-			return argument.Nil("WithMeterProvider")
+			return invalid("WithMeterProvider", "nil", "must not be nil")
 		}
 		c.meters = p
 		return nil
 	})
+}
+
+// InvalidError describes an invalid argument. It is the type of all packages of the library.
+type InvalidError = redislock.InvalidError
+
+func invalid(field string, value any, reason string) error {
+	return &InvalidError{Package: "otel", Field: field, Value: value, Reason: reason}
 }
 
 // New returns a Telemetry. One is enough for a process. The error is an *InvalidError of an option, or that of
@@ -91,7 +95,7 @@ func New(opts ...Option) (*Telemetry, error) {
 	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider()}
 	for i, o := range opts {
 		if o == nil {
-			return nil, argument.Error("option", i, "is nil")
+			return nil, invalid("option", i, "is nil")
 		}
 		if err := o.apply(&c); err != nil {
 			return nil, err

@@ -2,8 +2,10 @@ package prometheus_test
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,4 +53,38 @@ func TestDashboard_UsesMetricsThatAreExported(t *testing.T) {
 			require.Contains(t, expr, name+"{"+label+`=~"$`+label+`"}`)
 		}
 	}
+}
+
+// names returns the metrics that a file names.
+func names(t *testing.T, file string) (families []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for _, name := range metricName.FindAllString(string(text), -1) {
+		families = append(families, strings.TrimSuffix(name, "_bucket"))
+	}
+	require.NotEmpty(t, families)
+	return families
+}
+
+func TestDocuments_NameEachMetric(t *testing.T) {
+	t.Parallel()
+	exported := slices.Sorted(maps.Keys(newProcess(t).families(t)))
+	documented := slices.Compact(slices.Sorted(slices.Values(names(t, "../../docs/observability.md"))))
+	require.Equal(t, exported, documented)
+	for _, name := range names(t, "alerts.yml") {
+		require.Contains(t, exported, name)
+	}
+}
+
+func TestDocuments_NameEachAlert(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../../docs/observability.md")
+	require.NoError(t, err)
+	rules, err := os.ReadFile("alerts.yml")
+	require.NoError(t, err)
+	alert := regexp.MustCompile(`\bCogwheel[A-Z]\w+`)
+	defined, documented := alert.FindAllString(string(rules), -1), alert.FindAllString(string(document), -1)
+	require.ElementsMatch(t, defined, documented)
+	require.NotEmpty(t, defined)
 }
