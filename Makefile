@@ -66,6 +66,7 @@ tour:
 	go run ./examples/tour
 
 ## bench-smoke: every benchmark once, so that none of them rots. The figures mean nothing.
+bench-smoke: MODULES := . benchmarks
 bench-smoke: redis
 	$(call each, go test -run '^$$' -bench . -benchtime 1x -timeout $(TEST_TIMEOUT) ./...)
 

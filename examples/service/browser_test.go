@@ -117,7 +117,7 @@ func TestBrowser_ShowsTheStatusPage(t *testing.T) {
 
 	saveScreenshot(t, page, 1000, filepath.Join("..", "..", "docs", "statusz.png"))
 	phone := filepath.Join(t.TempDir(), "phone.png")
-	saveScreenshot(t, page, 500, phone)
+	saveScreenshot(t, page, 390, phone)
 }
 
 // saveScreenshot saves a picture of a page, without the empty rest below it, and checks that there is something

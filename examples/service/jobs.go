@@ -46,7 +46,8 @@ func startJobs(ctx context.Context, c *clients, logger *slog.Logger) (*jobs, err
 		permits: c.semaphores.Leased("service:reports"),
 		reports: make(chan report, waitingReports),
 	}
-	if _, err := j.permits.TrySetPermits(ctx, permits); err != nil { // the first process sets them
+	// The first process sets them. To change the number later takes SetPermits.
+	if _, err := j.permits.TrySetPermits(ctx, permits); err != nil {
 		return nil, err
 	}
 	ctx, j.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -57,7 +58,7 @@ func startJobs(ctx context.Context, c *clients, logger *slog.Logger) (*jobs, err
 	return j, nil
 }
 
-// stop ends the work and returns when all of it has ended, or ctx has.
+// stop ends the work and returns when all of it has ended, or ctx has. Reports that wait are not made.
 func (j *jobs) stop(ctx context.Context) error {
 	if j == nil {
 		return nil
@@ -79,12 +80,10 @@ func (j *jobs) stop(ctx context.Context) error {
 // lead waits until this process is the leader, and is the leader until ctx ends or the lock is lost.
 func (j *jobs) lead(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := j.leader.Do(ctx, j.closeBooks)
-		if err == nil || ctx.Err() != nil {
-			return
+		if err := j.leader.Do(ctx, j.closeBooks); ctx.Err() == nil {
+			j.logger.Warn("not the leader", "error", err)
+			_ = j.wheel.Sleep(ctx, time.Second)
 		}
-		j.logger.Warn("not the leader", "error", err)
-		_ = j.wheel.Sleep(ctx, time.Second)
 	}
 }
 
