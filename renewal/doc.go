@@ -25,6 +25,11 @@
 // [Lease.Valid] turn false at once, but Done only when the next entry fires. Work that must not overlap with
 // a successor's checks a fencing token where the work takes effect.
 //
+// # Watching it
+//
+// [Renewer.Stats] counts renewals, losses, and calls to backends with how long they took. [WithHooks] reports
+// them one by one. Failures of calls precede losses: a call that fails is retried until the deadline.
+//
 // # Cost
 //
 // A held lease costs one entry on the wheel, about 270 bytes, and no goroutine. Leases due within a hundredth

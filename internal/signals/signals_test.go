@@ -1,0 +1,83 @@
+package signals_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/signals"
+)
+
+func TestHold_ItsEndIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	for range 1000 {
+		var h signals.Hold
+		var reports int
+		var mu sync.Mutex
+		report := func(is bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			if is {
+				reports++
+			}
+		}
+		var all sync.WaitGroup
+		all.Go(func() { report(!h.Announced()) }) // then the announcer reports the end
+		for range 3 {
+			all.Go(func() { report(h.End()) })
+		}
+		all.Wait()
+		require.Equal(t, 1, reports)
+		require.False(t, h.End())
+	}
+	var never signals.Hold
+	require.False(t, never.End(), "it was not announced")
+	require.False(t, never.Announced(), "and does not last")
+}
+
+func TestInPieces(t *testing.T) {
+	t.Parallel()
+	const entries = 5000
+	var mu sync.Mutex
+	m := map[int]int{}
+	for i := range entries {
+		m[i] = -i
+	}
+	view := func(k, v int) [2]int { return [2]int{k, v} }
+
+	t.Run("yields each entry that stays once, while others come and go, and holds no lock meanwhile", func(t *testing.T) {
+		seen := map[int]int{}
+		for e := range signals.InPieces(&mu, m, view) {
+			seen[e[0]]++
+			mu.Lock()
+			m[entries+len(seen)] = 0
+			delete(m, entries+max(len(seen)-10, 0))
+			mu.Unlock()
+		}
+		for i := range entries {
+			require.Equal(t, 1, seen[i])
+		}
+	})
+
+	t.Run("ends when its caller has enough", func(t *testing.T) {
+		for _, enough := range []int{1, 256, 300} {
+			n := 0
+			for range signals.InPieces(&mu, m, view) {
+				if n++; n == enough {
+					break
+				}
+			}
+			require.Equal(t, enough, n)
+			require.True(t, mu.TryLock(), "it is free")
+			mu.Unlock()
+		}
+	})
+
+	t.Run("yields nothing of an empty map", func(t *testing.T) {
+		t.Parallel()
+		for range signals.InPieces(&mu, map[int]int(nil), view) {
+			t.Error("an entry")
+		}
+	})
+}
