@@ -10,9 +10,8 @@ LICENCES_VERSION := v1.6.0
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 
-# The library; the benchmarks, which keep the peers they are compared with in a module of their own; and what connects the
-# library with others, each in a module of its own.
-MODULES := . $(if $(wildcard benchmarks/*.go benchmarks/*/*.go),benchmarks) $(patsubst %/go.mod,%,$(wildcard contrib/*/go.mod))
+# The library, and the modules that need more than it does, so that its users do not.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard */go.mod */*/go.mod))
 
 # Runs a command and fails if a process it started outlives it.
 NOTHING_LEFT := go run ./internal/tools/nothingleft
@@ -22,7 +21,7 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)) || exit 1; done
 endef
 
-.PHONY: test quick test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
+.PHONY: test quick test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
 ## test: vet and the whole suite with the race detector, against real redis-server processes of its own. REDIS_SERVER=path
 ## runs that redis-server or valkey-server, of version 6.2 or later, instead of the one on PATH.
@@ -37,6 +36,10 @@ suite:
 ## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
 quick: redis
 	go test -short -parallel 8 ./...
+
+## test-browser: the status page of examples/service in a headless Chromium, which is installed if there is none. Writes docs/statusz.png.
+test-browser: redis
+	BROWSER="$$(.ci/install-chromium)" && export BROWSER && cd examples/service && go test -count=1 -timeout 5m -v -run TestBrowser .
 
 ## test-386: everything compiles for 32 bits, and the wheel runs there; needs a machine that can run 386 programs.
 test-386: export GOARCH := 386
@@ -84,6 +87,7 @@ tour:
 	go run ./examples/tour
 
 ## bench-smoke: every benchmark once, so that none of them rots. The figures mean nothing.
+bench-smoke: MODULES := . benchmarks
 bench-smoke: redis
 	$(call each, go test -run '^$$' -bench . -benchtime 1x -timeout $(TEST_TIMEOUT) ./...)
 

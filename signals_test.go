@@ -284,7 +284,8 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 		q, err := redislock.NewQuorum(servers, redislock.WithWheel(redistest.Wheel(t)), redislock.WithHooks(l.locks()))
 		require.NoError(t, err)
 		l.run(t, func(ctx context.Context, name string, i int) {
-			m, lock := q.Mutex(name), (*redislock.Lock)(nil)
+			m := q.Mutex(name)
+			var lock *redislock.Lock
 			if i%2 == 0 {
 				lock, _ = m.Lock(ctx)
 			} else {

@@ -32,7 +32,8 @@ func do(
 		case errors.Is(unlocked, ErrClosed):
 			err = joined.Also(err, ErrClosed)
 		default:
-			logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "redislock: a release failed and is retried in the background",
+			logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
+				"redislock: a release failed and is retried in the background",
 				slog.String("name", l.name()), slog.Any("error", unlocked))
 		}
 	}()

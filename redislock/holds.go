@@ -57,8 +57,9 @@ func (m *monitor) holds(locks iter.Seq[*Lock], yield func(Hold) bool) bool {
 			continue
 		}
 		h := Hold{
-			Kind: m.kind(l.kind()), Name: l.name(), ID: l.id, Metadata: metadataOf(l.mutex.config.metadata), Token: l.token,
-			Since: l.client().origin.Add(l.madeAt), Deadline: l.lease.Deadline(),
+			Kind: m.kind(l.kind()), Name: l.name(), ID: l.id, Token: l.token,
+			Metadata: metadataOf(l.mutex.config.metadata), Since: l.client().origin.Add(l.madeAt),
+			Deadline: l.lease.Deadline(),
 		}
 		if !yield(h) {
 			return false

@@ -353,7 +353,7 @@ func (m *QuorumMutex) newAcquisition(ctx context.Context) *quorumAcquisition {
 func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
 	m := a.mutex
 	q := m.quorum
-	round := newQuorumRound(q, m, a.ctx)
+	round := newQuorumRound(a.ctx, q, m)
 	limit, err := q.wheel.AfterFunc(m.voteTimeout(), func() { round.end(errSlow) })
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ type quorumRound struct {
 	split bool // some servers granted the lock, but too few
 }
 
-func newQuorumRound(q *Quorum, m *QuorumMutex, ctx context.Context) *quorumRound {
+func newQuorumRound(ctx context.Context, q *Quorum, m *QuorumMutex) *quorumRound {
 	return &quorumRound{
 		quorum: q, mutex: m, ctx: ctx, id: q.servers[0].nextID(),
 		decided: make(chan struct{}), voted: make([]bool, len(q.servers)),

@@ -33,7 +33,8 @@ func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	return cleanup.New(cleanup.Config[pendingRelease]{
 		Wheel: c.wheel, Gate: &c.gate, Send: c.sendReleases, MaxBatch: releaseBatch,
 		Refused: func(p pendingRelease, err error) {
-			c.logger.LogAttrs(context.Background(), slog.LevelWarn, "redislock: Redis refused a release, the lock ends with its lease",
+			c.logger.LogAttrs(context.Background(), slog.LevelWarn,
+				"redislock: Redis refused a release, the lock ends with its lease",
 				slog.String("name", p.name()), slog.Any("error", err))
 		},
 	})

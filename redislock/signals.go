@@ -60,7 +60,7 @@ func (m *monitor) traceLocked(ctx context.Context, l *Lock) {
 	if m.traced == nil {
 		m.traced, m.holder = make(map[*Lock]context.Context), make(map[string]*Lock)
 	}
-	m.traced[l] = context.WithoutCancel(ctx)
+	m.traced[l] = context.WithoutCancel(ctx) //nolint:fatcontext // one for each hold
 	m.holder[l.id] = l
 }
 

@@ -66,6 +66,7 @@ func TestNew_OfAnOptionGivenTwiceTheLastCounts(t *testing.T) {
 		wheel.WithPanicHandler(func(any, []byte) { last.inc() }),
 		wheel.WithExecutor(wheel.Pool(1)), wheel.WithExecutor(wheel.ExecutorFunc(func(task func()) { task() })))
 	require.Equal(t, 2*time.Millisecond, w.TickDuration())
+	require.Equal(t, "ExecutorFunc", w.Executor().String())
 	ran := make(chan struct{})
 	for range 3 {
 		after(t, w, 0, func() { ran <- struct{}{}; panic("boom") })

@@ -1,0 +1,35 @@
+// Package otel reports to OpenTelemetry what wheels and clients do: metrics, and spans for waits and holds. Its
+// name is that of OpenTelemetry's package, so import it by another:
+//
+//	import cogwheelotel "github.com/cogwheel-go/cogwheel/contrib/otel"
+//
+//	telemetry, err := cogwheelotel.New() // the global providers, unless options give others
+//	locks, err := redislock.New(rdb, redislock.WithHooks(telemetry.LockHooks("orders")))
+//	observed, err := telemetry.ObserveLocks("orders", locks)
+//	defer observed.Unregister()
+//
+// Hooks make spans, and histograms of durations. Observe exports the Stats when metrics are collected. Either
+// works without the other.
+//
+// # Spans
+//
+// A span is made when what it is about has ended, with the time at which that began. Its parent is the span in
+// the context of the call, also for a hold that ends after the call has returned.
+//
+//	lock.wait       a call for a lock, until it has the lock or fails
+//	lock.hold       from there until the lock is released or lost
+//	permit.wait     a call for permits
+//	permit.hold     a grant of leased permits
+//	limit.decision  a call of a limiter, with its wait; only under a sampled span
+//	limit.outage    the time in which a limiter's policy decided instead of Redis
+//
+// A call that finds a lock or too few permits adds the event lock.contended or permit.contended to the span in
+// its context. Names of locks, semaphores and limiters are attributes of spans, as are keys of a Keyed. They
+// are never attributes of metrics, whose number does not grow with them.
+//
+// # Cost
+//
+// Without a recording span and a reader of metrics, a hook costs about as much as its calls of OpenTelemetry's
+// API. A limiter that denies millions of calls a second from memory calls its hook each time: leave LimitHooks
+// out there, and observe the Stats.
+package otel

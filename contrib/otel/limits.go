@@ -1,0 +1,79 @@
+package otel
+
+import (
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+// LimitHooks returns hooks for the limiters of the client of that name. They make the spans limit.decision and
+// limit.outage and the histogram of the durations of decisions.
+func (t *Telemetry) LimitHooks(name string) ratelimit.Hooks {
+	decided := func(e ratelimit.Event, outcome string, failure error) {
+		bounded := metric.WithAttributes(clientKey.String(name), kindKey.String(string(e.Kind)),
+			outcomeKey.String(outcome), sourceKey.String(e.Result.Source.String()), waitedKey.Bool(e.Waited))
+		t.decision.Record(e.Context, e.Took.Seconds(), bounded)
+		if trace.SpanContextFromContext(e.Context).IsSampled() {
+			t.span(e.Context, "limit.decision", e.Took, failure, limitAttributes(name, e, outcome)...)
+		}
+	}
+	return ratelimit.Hooks{
+		Allowed: func(e ratelimit.Event) { decided(e, allowed, nil) },
+		Denied:  func(e ratelimit.Event) { decided(e, denied, nil) },
+		Failed: func(e ratelimit.Event) {
+			outcome, failure := outcome(e.Err, nil)
+			decided(e, outcome, failure)
+		},
+		Up: func(e ratelimit.Event) {
+			t.span(e.Context, "limit.outage", e.Took, nil, clientKey.String(name))
+		},
+	}
+}
+
+func limitAttributes(client string, e ratelimit.Event, outcome string) []attribute.KeyValue {
+	attributes := make([]attribute.KeyValue, 0, 10)
+	attributes = append(attributes,
+		clientKey.String(client), kindKey.String(string(e.Kind)), outcomeKey.String(outcome),
+		sourceKey.String(e.Result.Source.String()), waitedKey.Bool(e.Waited),
+		limitNameKey.String(e.Name), permitsKey.Int64(e.N))
+	if e.Key != "" {
+		attributes = append(attributes, limitKeyKey.String(e.Key))
+	}
+	if !e.Waited && e.Err == nil {
+		attributes = append(attributes,
+			remainingKey.Int64(e.Result.Remaining), retryAfterKey.Float64(e.Result.RetryAfter.Seconds()))
+	}
+	return attributes
+}
+
+// ObserveLimits exports the Stats of a Client of package ratelimit as metrics of the client of that name, until
+// the Registration is unregistered.
+func (t *Telemetry) ObserveLimits(name string, c *ratelimit.Client) (metric.Registration, error) {
+	o := newObserver[ratelimit.Stats](t.meter, "cogwheel.limit.", clientKey.String(name))
+	const decisions, ofDecisions = "decisions", "Decisions of limiters."
+	o.counter(decisions, "{call}", ofDecisions,
+		func(s *ratelimit.Stats) int64 { return s.Allowed }, outcomeKey.String(allowed))
+	o.counter(decisions, "{call}", ofDecisions,
+		func(s *ratelimit.Stats) int64 { return s.Denied }, outcomeKey.String(denied))
+	o.counter(decisions, "{call}", ofDecisions,
+		func(s *ratelimit.Stats) int64 { return s.Failed }, outcomeKey.String(failed))
+	o.counter("local", "{call}", "Calls that were granted or denied without asking Redis.",
+		func(s *ratelimit.Stats) int64 { return s.Local })
+	o.counter("degraded", "{call}", "Calls that the policy decided, because Redis did not answer.",
+		func(s *ratelimit.Stats) int64 { return s.Degraded })
+	o.counter("scripts", "{script}", "Scripts sent to Redis.", func(s *ratelimit.Stats) int64 { return s.Scripts })
+	o.counter("call.failures", "{call}", "Calls to Redis that were not answered.",
+		func(s *ratelimit.Stats) int64 { return s.Failures })
+	o.gauge("waiting", "{call}", "Calls that wait for permits.", func(s *ratelimit.Stats) int64 { return int64(s.Waiting) })
+	o.gauge("keys", "{key}", "Keys that are remembered in memory.", func(s *ratelimit.Stats) int64 { return int64(s.Keys) })
+	o.gauge("breaker.open", "{breaker}", "Breakers that are open: the policy decides instead of Redis.",
+		func(s *ratelimit.Stats) int64 {
+			if s.Down {
+				return 1
+			}
+			return 0
+		})
+	return o.register(c.Stats)
+}

@@ -1,0 +1,274 @@
+package prometheus_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	cogwheelprom "github.com/cogwheel-go/cogwheel/contrib/prometheus"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// process has one object of each kind and their collectors.
+type process struct {
+	wheel      *wheel.Wheel
+	renewer    *renewal.Renewer
+	locks      *redislock.Client
+	limits     *ratelimit.Client
+	semaphores *semaphore.Client
+	registry   *prometheus.Registry
+}
+
+func newProcess(t *testing.T) *process {
+	t.Helper()
+	return newProcessOn(t, redistest.Shared(t).Client(t))
+}
+
+func newProcessOn(t *testing.T, rdb redis.UniversalClient) *process {
+	t.Helper()
+	p := &process{registry: prometheus.NewPedanticRegistry()}
+	var err error
+	p.wheel, err = wheel.New()
+	require.NoError(t, err)
+	p.renewer, err = renewal.New(p.wheel)
+	require.NoError(t, err)
+	p.locks, err = redislock.New(rdb, redislock.WithWheel(p.wheel))
+	require.NoError(t, err)
+	p.limits, err = ratelimit.New(rdb, ratelimit.WithWheel(p.wheel))
+	require.NoError(t, err)
+	p.semaphores, err = semaphore.New(rdb, semaphore.WithWheel(p.wheel))
+	require.NoError(t, err)
+	redistest.CloseWith(t, p.close)
+	p.registry.MustRegister(
+		cogwheelprom.NewWheelCollector(p.wheel, "main"),
+		cogwheelprom.NewRenewerCollector(p.renewer, "leases"),
+		cogwheelprom.NewLockCollector(p.locks, "orders"),
+		cogwheelprom.NewLimitCollector(p.limits, "api"),
+		cogwheelprom.NewSemaphoreCollector(p.semaphores, "reports"),
+	)
+	return p
+}
+
+func (p *process) close(ctx context.Context) error {
+	_, err := p.wheel.Stop(ctx)
+	return errors.Join(p.locks.Close(ctx), p.limits.Close(ctx), p.semaphores.Close(ctx), p.renewer.Close(ctx), err)
+}
+
+// families returns what a scrape finds, by name.
+func (p *process) families(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	gathered, err := p.registry.Gather()
+	require.NoError(t, err)
+	byName := make(map[string]*dto.MetricFamily)
+	for _, f := range gathered {
+		byName[f.GetName()] = f
+	}
+	return byName
+}
+
+// values returns the values of gauges and counters, and the counts of histograms.
+func (p *process) values(t *testing.T) map[string]float64 {
+	t.Helper()
+	values := make(map[string]float64)
+	for name, f := range p.families(t) {
+		require.Len(t, f.GetMetric(), 1, name)
+		m := f.GetMetric()[0]
+		values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+	}
+	return values
+}
+
+// use holds a lock that two calls wait for and one has been refused, two of three permits, for which a call
+// waits, and a limit that allowed a call, denied one, and lets one wait.
+func (p *process) use(t *testing.T) {
+	t.Helper()
+	ctx, name := t.Context(), redistest.Name(t)
+	mutex := p.locks.Mutex(name)
+	_, err := mutex.Lock(ctx)
+	require.NoError(t, err)
+	_, err = mutex.TryLock(ctx)
+	require.ErrorIs(t, err, redislock.ErrLocked)
+	for range 2 {
+		mutex.LockFunc(ctx, func(*redislock.Lock, error) {})
+	}
+
+	permits := p.semaphores.Leased(name + ":permits")
+	require.NoError(t, permits.SetPermits(ctx, 3))
+	_, err = permits.Acquire(ctx, 2)
+	require.NoError(t, err)
+	permits.AcquireFunc(ctx, 3, func(*semaphore.Grant, error) {})
+
+	limit := p.limits.Keyed(name, ratelimit.PerHour(1))
+	for _, allowed := range []bool{true, false} {
+		r, err := limit.Allow(ctx, "key")
+		require.NoError(t, err)
+		require.Equal(t, allowed, r.Allowed)
+	}
+	limit.WaitFunc(ctx, "key", 1, func(error) {})
+
+	leases, err := p.renewer.Destination(backend{})
+	require.NoError(t, err)
+	_, err = leases.Add(renewal.Spec{Key: name, ID: "1", TTL: time.Hour, SentAt: time.Now()})
+	require.NoError(t, err)
+}
+
+type backend struct{}
+
+func (backend) Renew(context.Context, *renewal.Batch) error { return nil }
+
+func TestCollectors_ExportTheStats(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.use(t)
+	redistest.Poll(t, func() bool { return p.semaphores.Stats().Contended == 1 && p.locks.Stats().Contended >= 2 })
+	got := p.values(t)
+	locks, limits, permits := p.locks.Stats(), p.limits.Stats(), p.semaphores.Stats()
+	for name, want := range map[string]float64{
+		"cogwheel_redislock_held":           1,
+		"cogwheel_redislock_waiting":        2,
+		"cogwheel_redislock_acquired_total": 1,
+		"cogwheel_redislock_failed_total":   1,
+		"cogwheel_redislock_wait_seconds":   1,
+		"cogwheel_redislock_hold_seconds":   0,
+		"cogwheel_redislock_lost_total":     float64(locks.Lost),
+
+		"cogwheel_redislock_renewal_leases": 1,
+
+		"cogwheel_semaphore_held_permits":    2,
+		"cogwheel_semaphore_grants":          1,
+		"cogwheel_semaphore_waiting":         1,
+		"cogwheel_semaphore_acquired_total":  1,
+		"cogwheel_semaphore_contended_total": float64(permits.Contended),
+
+		"cogwheel_ratelimit_allowed_total": 1,
+		"cogwheel_ratelimit_denied_total":  1,
+		"cogwheel_ratelimit_waiting":       1,
+		"cogwheel_ratelimit_keys":          float64(limits.Keys),
+		"cogwheel_ratelimit_breaker_open":  0,
+		"cogwheel_ratelimit_call_seconds":  float64(limits.Took.Count()),
+
+		"cogwheel_renewal_leases": 1,
+	} {
+		require.Contains(t, got, name)
+		require.InDelta(t, want, got[name], 0, name)
+	}
+	require.Positive(t, got["cogwheel_wheel_pending_timers"])
+}
+
+func TestCollectors_GaugesAreZeroAfterClose(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.use(t)
+	before := p.values(t)
+	require.NoError(t, p.close(t.Context()))
+	for name, f := range p.families(t) {
+		value := f.GetMetric()[0].GetGauge().GetValue()
+		if f.GetType() == dto.MetricType_GAUGE && name != "cogwheel_wheel_longest_callback_seconds" {
+			require.Zero(t, value, name)
+		}
+	}
+	for name, value := range p.values(t) {
+		if f := p.families(t)[name]; f.GetType() != dto.MetricType_GAUGE {
+			require.GreaterOrEqual(t, value, before[name], "%s: a counter never falls", name)
+		}
+	}
+}
+
+func TestCollectors_TellThatTheBreakerIsOpen(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer rdb.Close()
+	p := newProcessOn(t, rdb)
+	for range 3 {
+		_, err := p.limits.Keyed("down", ratelimit.PerSecond(1)).Allow(t.Context(), "key")
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	}
+	got := p.values(t)
+	require.InDelta(t, 1, got["cogwheel_ratelimit_breaker_open"], 0)
+	require.InDelta(t, 3, got["cogwheel_ratelimit_degraded_total"], 0)
+	require.InDelta(t, 3, got["cogwheel_ratelimit_failed_total"], 0)
+}
+
+func TestCollectors_PassTheLinterOfPrometheus(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.use(t)
+	problems, err := testutil.GatherAndLint(p.registry)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+
+	badly := prometheus.NewPedanticRegistry()
+	badly.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "cogwheel_waited_milliseconds", Help: "Bad."}))
+	problems, err = testutil.GatherAndLint(badly)
+	require.NoError(t, err)
+	require.NotEmpty(t, problems, "the linter finds a counter without _total and a unit that is no base unit")
+}
+
+// The number of series does not depend on names, keys or holders.
+func TestCollectors_HaveOneLabel(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.use(t)
+	objects := map[string]string{"main": "wheel", "leases": "renewer", "orders": "client", "api": "client", "reports": "client"}
+	for name, f := range p.families(t) {
+		labels := f.GetMetric()[0].GetLabel()
+		require.Len(t, labels, 1, name)
+		require.Equal(t, objects[labels[0].GetValue()], labels[0].GetName(), name)
+	}
+}
+
+func TestCollectors_OfSeveralObjects(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	require.NoError(t, p.registry.Register(cogwheelprom.NewLockCollector(p.locks, "stock")))
+	var twice prometheus.AlreadyRegisteredError
+	require.ErrorAs(t, p.registry.Register(cogwheelprom.NewLockCollector(p.locks, "stock")), &twice)
+	typed, err := wheel.NewTyped(func(int) {})
+	require.NoError(t, err)
+	require.NoError(t, p.registry.Register(cogwheelprom.NewWheelCollector(typed, "typed")))
+	require.Len(t, p.families(t)["cogwheel_redislock_held"].GetMetric(), 2)
+	require.Len(t, p.families(t)["cogwheel_wheel_pending_timers"].GetMetric(), 2)
+	require.Panics(t, func() { cogwheelprom.NewLockCollector((*redislock.Client)(nil), "none") })
+}
+
+func TestCollectors_HistogramsHaveTheBucketsOfTheWheel(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	fired := make(chan struct{}, 10)
+	for i := range 10 {
+		_, err := p.wheel.AfterFunc(time.Duration(i)*time.Millisecond, func() { fired <- struct{}{} })
+		require.NoError(t, err)
+	}
+	for range 10 {
+		<-fired
+	}
+	lateness := p.wheel.Stats().Lateness
+	h := p.families(t)["cogwheel_wheel_lateness_seconds"].GetMetric()[0].GetHistogram()
+	require.EqualValues(t, 10, h.GetSampleCount())
+	require.InDelta(t, lateness.Seconds(), h.GetSampleSum(), 0)
+	require.Len(t, h.GetBucket(), 14)
+	want := make(map[float64]uint64)
+	for upper, count := range lateness.Buckets() {
+		want[upper.Seconds()] = count
+	}
+	for _, b := range h.GetBucket() {
+		require.Contains(t, want, b.GetUpperBound())
+		require.Equal(t, want[b.GetUpperBound()], b.GetCumulativeCount())
+	}
+	require.InDelta(t, 0.000064, h.GetBucket()[0].GetUpperBound(), 0)
+	require.InDelta(t, 4294.967296, h.GetBucket()[13].GetUpperBound(), 0)
+}

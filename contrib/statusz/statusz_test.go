@@ -1,0 +1,337 @@
+package statusz_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/contrib/statusz"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// get returns the response to a request, which must succeed.
+func get(t *testing.T, h http.Handler, query string, fields ...string) string {
+	t.Helper()
+	w := serve(h, http.MethodGet, query, fields...)
+	require.Equal(t, http.StatusOK, w.Code, w.Body)
+	return w.Body.String()
+}
+
+// serve serves a request with fields, each a name and a value.
+func serve(h http.Handler, method, query string, fields ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "/debug/cogwheel"+query, nil)
+	for field := range slices.Chunk(fields, 2) {
+		r.Header.Add(field[0], field[1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// getJSON returns the first of the objects of a kind.
+func getJSON(t *testing.T, h http.Handler, kind, query string) map[string]any {
+	t.Helper()
+	var page map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal([]byte(get(t, h, query, "Accept", "application/json")), &page))
+	var objects []map[string]any
+	require.NoError(t, json.Unmarshal(page[kind], &objects))
+	require.NotEmpty(t, objects)
+	return objects[0]
+}
+
+// requireFact checks that a page shows a value under a label.
+func requireFact(t *testing.T, html, label string, value any) {
+	t.Helper()
+	require.Contains(t, html, fmt.Sprintf("<dt>%s</dt><dd>%v</dd>", label, value))
+}
+
+func TestHandler_ShowsAWheel(t *testing.T) {
+	t.Parallel()
+	w := redistest.Wheel(t)
+	fired := make(chan struct{})
+	for _, d := range []time.Duration{0, time.Hour, time.Hour} {
+		_, err := w.AfterFunc(d, func() { close(fired) })
+		require.NoError(t, err)
+	}
+	<-fired
+	h := statusz.Handler(statusz.Wheel("main", w))
+	html := get(t, h, "")
+	require.Contains(t, html, `<h2>Wheel main <span>Goroutines, tick 1 ms</span></h2>`)
+	requireFact(t, html, "pending", 2)
+	requireFact(t, html, "fired", 1)
+	got := getJSON(t, h, "wheels", "")
+	require.Equal(t, "main", got["name"])
+	require.EqualValues(t, 0.001, got["tick_seconds"])
+	require.EqualValues(t, 2, got["pending"])
+	lateness, _ := got["lateness"].(map[string]any)
+	require.EqualValues(t, 1, lateness["count"])
+	require.Equal(t, w.Stats().Lateness.Quantile(0.99).Seconds(), lateness["p99_seconds"])
+}
+
+func TestHandler_ShowsLocks(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	locks, err := redislock.New(redistest.Shared(t).Client(t), redislock.WithWheel(redistest.Wheel(t)))
+	require.NoError(t, err)
+	redistest.CloseWith(t, locks.Close)
+	name := redistest.Name(t)
+	mutex := locks.Mutex(name, redislock.WithFencing(), redislock.WithMetadata("pod 7"))
+	lock, err := mutex.Lock(ctx)
+	require.NoError(t, err)
+	_, err = locks.RWMutex(name + ":rw").RLock(ctx)
+	require.NoError(t, err)
+	unlocked := make(chan error, 2)
+	for range 2 {
+		mutex.LockFunc(ctx, func(l *redislock.Lock, err error) {
+			if err == nil {
+				err = l.Unlock(context.Background())
+			}
+			unlocked <- err
+		})
+	}
+
+	h := statusz.Handler(statusz.Locks("orders", locks))
+	html := get(t, h, "")
+	require.Contains(t, html, "<h2>Locks orders</h2>")
+	requireFact(t, html, "held", 2)
+	requireFact(t, html, "calls waiting", 2)
+	status := getJSON(t, h, "locks", "")
+	require.EqualValues(t, 2, status["held"])
+	require.EqualValues(t, 2, status["waiting"])
+	holds, _ := status["holds"].([]any)
+	require.Len(t, holds, 2)
+	first, _ := holds[0].(map[string]any)
+	require.Equal(t, name, first["name"], "the lock that calls wait for comes first")
+	require.Equal(t, "mutex", first["kind"])
+	require.Equal(t, "pod 7", first["metadata"])
+	require.EqualValues(t, lock.Token(), first["token"])
+	require.EqualValues(t, 2, first["waiting"])
+	require.InDelta(t, 25, first["deadline_in_seconds"], 10, "of a lease of 30 s")
+	require.Equal(t, []any{map[string]any{"name": name, "kind": "mutex", "calls": 2.0}}, status["waits"])
+
+	require.NoError(t, lock.Unlock(ctx))
+	require.NoError(t, <-unlocked)
+	require.NoError(t, <-unlocked)
+	status = getJSON(t, h, "locks", "")
+	require.EqualValues(t, 4, status["acquired"])
+	require.EqualValues(t, 3, status["released"])
+	require.Zero(t, status["waiting"])
+	require.NoError(t, locks.Close(ctx))
+	status = getJSON(t, h, "locks", "")
+	require.Zero(t, status["held"], "after Close")
+	require.Empty(t, status["holds"])
+	require.EqualValues(t, 4, status["released"])
+}
+
+func TestHandler_ShowsSemaphores(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	semaphores, err := semaphore.New(redistest.Shared(t).Client(t), semaphore.WithWheel(redistest.Wheel(t)))
+	require.NoError(t, err)
+	redistest.CloseWith(t, semaphores.Close)
+	name := redistest.Name(t)
+	leased := semaphores.Leased(name)
+	require.NoError(t, leased.SetPermits(ctx, 3))
+	_, err = leased.Acquire(ctx, 2)
+	require.NoError(t, err)
+	semaphores.Leased(name).AcquireFunc(ctx, 3, func(*semaphore.Grant, error) {})
+	counting := semaphores.Semaphore(name + ":counting")
+	_, err = counting.TrySetPermits(ctx, 5)
+	require.NoError(t, err)
+	require.NoError(t, counting.Acquire(ctx, 4))
+	require.NoError(t, counting.Release(ctx, 1))
+
+	h := statusz.Handler(statusz.Semaphores("reports", semaphores))
+	html := get(t, h, "")
+	requireFact(t, html, "permits held", 2)
+	requireFact(t, html, "calls waiting", 1)
+	requireFact(t, html, "permits taken (counting)", 4)
+	requireFact(t, html, "returned (counting)", 1)
+	status := getJSON(t, h, "semaphores", "")
+	require.EqualValues(t, 2, status["held"])
+	require.EqualValues(t, 1, status["grants"])
+	require.Equal(t, []any{map[string]any{"name": name, "kind": "leased", "calls": 1.0}}, status["waits"])
+	holds, _ := status["holds"].([]any)
+	require.Len(t, holds, 1)
+	hold, _ := holds[0].(map[string]any)
+	require.Equal(t, name, hold["name"])
+	require.EqualValues(t, 2, hold["permits"])
+	require.EqualValues(t, 1, hold["waiting"])
+	require.NoError(t, semaphores.Close(ctx))
+	require.Zero(t, getJSON(t, h, "semaphores", "")["held"], "after Close")
+}
+
+func TestHandler_ShowsLimitsAndTheirBreaker(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := redistest.Start(t)
+	limits, err := ratelimit.New(server.Client(t), ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithPolicy(ratelimit.FailOpen()))
+	require.NoError(t, err)
+	redistest.CloseWith(t, limits.Close)
+	limit := limits.Keyed("api", ratelimit.PerHour(1))
+	for range 3 {
+		_, err = limit.Allow(ctx, "key")
+		require.NoError(t, err)
+	}
+	h := statusz.Handler(statusz.Limits("api", limits))
+	html := get(t, h, "")
+	requireFact(t, html, "breaker", "closed")
+	requireFact(t, html, "allowed", 1)
+	requireFact(t, html, "denied", 2)
+	require.NotContains(t, html, "last error")
+
+	server.Kill()
+	for !limits.Stats().Down {
+		r, err := limit.Allow(ctx, redistest.Name(t))
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.SourceDegraded, r.Source)
+	}
+	require.Contains(t, get(t, h, ""), "<dt>breaker</dt><dd>open for ")
+	require.Contains(t, get(t, h, ""), "calls in a row without an answer; last error: ")
+	status := getJSON(t, h, "limits", "")
+	breaker, _ := status["breaker"].(map[string]any)
+	require.Equal(t, true, breaker["open"])
+	require.NotEmpty(t, breaker["last_error"])
+	require.EqualValues(t, limits.Stats().Degraded, status["degraded"])
+	server.Restart(t)
+	redistest.Poll(t, func() bool { return !limits.Stats().Down })
+	requireFact(t, get(t, h, ""), "breaker", "closed")
+	require.Contains(t, get(t, h, ""), "Redis answers again; last error: ")
+}
+
+// crowd is a client with many locks.
+type crowd struct {
+	names []string
+	now   time.Time
+}
+
+func (c crowd) Stats() redislock.Stats {
+	return redislock.Stats{Held: len(c.names), Waiting: len(c.names)}
+}
+
+func (c crowd) Holds() iter.Seq[redislock.Hold] {
+	return func(yield func(redislock.Hold) bool) {
+		for i, name := range c.names {
+			since := c.now.Add(-time.Duration(i*7919%100_000) * time.Second)
+			if !yield(redislock.Hold{Name: name, Kind: redislock.KindMutex, Since: since, Deadline: c.now.Add(time.Minute)}) {
+				return
+			}
+		}
+	}
+}
+
+func (c crowd) Waits() iter.Seq[redislock.Wait] {
+	return func(yield func(redislock.Wait) bool) {
+		for _, name := range c.names {
+			if !yield(redislock.Wait{Name: name, Kind: redislock.KindMutex, Calls: 1}) {
+				return
+			}
+		}
+	}
+}
+
+func TestHandler_IsBoundedWithManyLocks(t *testing.T) {
+	t.Parallel()
+	c := crowd{now: time.Now()}
+	for i := range 100_000 {
+		c.names = append(c.names, fmt.Sprintf("lock-%06d", i))
+	}
+	h := statusz.Handler(statusz.Locks("many", c))
+	html := get(t, h, "")
+	require.Less(t, len(html), 64<<10)
+	requireFact(t, html, "held", 100000)
+	require.Equal(t, 2*50, strings.Count(html, `<td class="name">lock-`))
+	require.Contains(t, html, "and 99950 more")
+	for i := range 50 {
+		longest := (99_999 - i) * 17_679 % 100_000 // 7919 * 17679 is 1 modulo 100 000
+		require.Contains(t, html, fmt.Sprintf("lock-%06d", longest), "those held longest")
+	}
+
+	c.names = c.names[:10_100]
+	status := getJSON(t, statusz.Handler(statusz.Locks("fewer", c)), "locks", "?rows=1000000")
+	require.Len(t, status["holds"], 10_000)
+	require.EqualValues(t, 100, status["waits_left_out"])
+
+	c.names = c.names[:60]
+	h = statusz.Handler(statusz.Locks("few", c))
+	for query, rows := range map[string]int{"?rows=7": 7, "?rows=59": 59, "?rows=60": 60, "?rows=-1": 50, "?rows=x": 50} {
+		status := getJSON(t, h, "locks", query)
+		require.Len(t, status["holds"], rows, query)
+		require.EqualValues(t, 60-rows, status["holds_left_out"], query)
+	}
+}
+
+func TestHandler_ShowsHostileNamesAsText(t *testing.T) {
+	t.Parallel()
+	c := crowd{now: time.Now(), names: []string{
+		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "a\x00\xff\nb", "safe\u202egnp.exe",
+		strings.Repeat("ä", 32<<10), "{{.}}", "&lt;b&gt;",
+	}}
+	h := statusz.Handler(statusz.Locks(`<i>"name`, c))
+	html := get(t, h, "")
+	for _, raw := range []string{"<script", "<img", "<i>", "\x00", "\xff", "\u202e", "&lt;b&gt;</td>"} {
+		require.NotContains(t, html, raw)
+	}
+	require.Contains(t, html, "&lt;script&gt;alert(1)&lt;/script&gt;")
+	require.Contains(t, html, `&#34;a\x00\xff\nb&#34;`, "bytes that are no text are quoted")
+	require.Contains(t, html, `safe\u202egnp.exe`)
+	require.Contains(t, html, "<td class=\"name\">"+strings.Repeat("ä", 64)+"…</td>", "a long name is cut between runes")
+	require.Contains(t, html, "{{.}}")
+	require.Less(t, len(html), 64<<10)
+	body := get(t, h, "?format=json")
+	require.NotContains(t, body, "<")
+	require.Less(t, len(body), 64<<10)
+}
+
+func TestHandler_ChoosesTheFormat(t *testing.T) {
+	t.Parallel()
+	h := statusz.Handler()
+	for accept, want := range map[string]string{
+		"": "text/html", "*/*": "text/html", "application/json": "application/json", "text/html,application/json": "text/html",
+		"application/json;q=0.9,text/html;q=0.8": "application/json", "text/html;q=0.9, application/json ;q=0.8": "text/html",
+		"Application/JSON, */*;q=0.1": "application/json", "application/json;q=x": "text/html",
+		"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8": "text/html",
+	} {
+		w := serve(h, http.MethodGet, "", "Accept", accept)
+		require.Contains(t, w.Header().Get("Content-Type"), want, accept)
+	}
+	require.Contains(t, get(t, h, "?format=html", "Accept", "application/json"), "<!DOCTYPE html>")
+	require.True(t, json.Valid([]byte(get(t, h, "?format=json", "Accept", "text/html"))))
+	require.NotContains(t, get(t, h, ""), "http-equiv")
+	require.Contains(t, get(t, h, "?refresh=5"), `<meta http-equiv="refresh" content="5">`)
+	require.NotContains(t, get(t, h, "?refresh=0;url=http://example.com"), "http-equiv")
+}
+
+func TestHandler_AnswersGetAndHeadOnly(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(statusz.Handler())
+	defer server.Close()
+	for method, status := range map[string]int{
+		http.MethodGet: 200, http.MethodHead: 200, http.MethodPost: 405, http.MethodDelete: 405,
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), method, server.URL, nil)
+		require.NoError(t, err)
+		response, err := server.Client().Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, status, response.StatusCode, method)
+		if status == 200 {
+			require.Equal(t, "no-store", response.Header.Get("Cache-Control"))
+			require.Contains(t, response.Header.Get("Content-Security-Policy"), "default-src 'none'")
+		}
+	}
+}

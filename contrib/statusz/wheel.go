@@ -1,0 +1,65 @@
+package statusz
+
+import (
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+type wheelStatus struct {
+	Name            string  `json:"name"`
+	Executor        string  `json:"executor,omitempty"`
+	Tick            seconds `json:"tick_seconds,omitempty"`
+	Pending         int     `json:"pending"`
+	Fired           int64   `json:"fired"`
+	Stopped         int64   `json:"stopped"`
+	Panicked        int64   `json:"panicked"`
+	Wakeups         int64   `json:"wakeups"`
+	Lateness        latency `json:"lateness"`
+	LongestCallback seconds `json:"longest_callback_seconds"`
+	Blocked         seconds `json:"blocked_seconds"`
+}
+
+// Wheel shows a *wheel.Wheel or a *wheel.Typed under a name.
+func Wheel(name string, w interface{ Stats() wheel.Stats }) Source {
+	return Source{func(p *page, _ int) {
+		s := w.Stats()
+		status := wheelStatus{
+			Name: name, Pending: s.Pending, Fired: s.Fired, Stopped: s.Stopped, Panicked: s.Panicked, Wakeups: s.Wakeups,
+			Lateness: newLatency(s.Lateness), LongestCallback: seconds(s.LongestTask), Blocked: seconds(s.BlockedTime),
+		}
+		if w, ok := w.(interface{ TickDuration() time.Duration }); ok {
+			status.Tick = seconds(w.TickDuration())
+		}
+		if w, ok := w.(interface{ Executor() wheel.Executor }); ok {
+			status.Executor = w.Executor().String()
+		}
+		p.Wheels = append(p.Wheels, status)
+	}}
+}
+
+type renewalStatus struct {
+	Leases   int     `json:"leases"`
+	Renewed  int64   `json:"renewed"`
+	Lost     int64   `json:"lost"`
+	Calls    int64   `json:"calls"`
+	Failures int64   `json:"failures"`
+	Took     latency `json:"took"`
+}
+
+func newRenewalStatus(s renewal.Stats) renewalStatus {
+	return renewalStatus{s.Leases, s.Renewed, s.Lost, s.Calls, s.Failures, newLatency(s.Took)}
+}
+
+type renewerStatus struct {
+	Name string `json:"name"`
+	renewalStatus
+}
+
+// Renewer shows a Renewer under a name. Those that clients make for themselves are shown with the clients.
+func Renewer(name string, r *renewal.Renewer) Source {
+	return Source{func(p *page, _ int) {
+		p.Renewers = append(p.Renewers, renewerStatus{name, newRenewalStatus(r.Stats())})
+	}}
+}
