@@ -146,7 +146,7 @@ func ExampleMutex_LockFunc_cancel() {
 // only, not from one that has taken the lock since.
 func ExampleMutex_State() {
 	ctx := context.Background()
-	migration := newLocks().Mutex("migration", 
+	migration := newLocks().Mutex("migration",
 		redislock.WithMetadata("host-3, deploy 1841"), redislock.WithLease(5*time.Minute))
 	if _, err := migration.Lock(ctx); err != nil {
 		log.Fatal(err)

@@ -5,8 +5,11 @@ import (
 	"log"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // databases is how many databases the shared server has. Tests use the first one, and each call of Open
@@ -47,7 +50,9 @@ func AtEnd(closing func(context.Context) error) {
 	opened.closing = append(opened.closing, closing)
 }
 
-// closeExamples calls the functions given to AtEnd.
+// closeExamples calls the functions given to AtEnd. Then it waits until the default wheel, which examples use
+// and which cannot be stopped, is empty: its goroutines end a tenth of a second later. A limiter is on the wheel
+// for up to a second after its last call.
 func closeExamples() {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -59,4 +64,7 @@ func closeExamples() {
 		}
 	}
 	opened.closing = nil
+	for wheel.Default().Len() > 0 && ctx.Err() == nil {
+		time.Sleep(pollInterval)
+	}
 }
