@@ -137,25 +137,23 @@ func ExampleLimiter_Return() {
 	// 10 <nil>
 }
 
-// With the scope PerClient each process has the limit for itself, and counts without asking Redis. The limit
+// With the scope PerClient each process has the limit for itself and counts without asking Redis. The limit
 // still stands in Redis, where it can be changed for all of them.
 func ExampleScope() {
 	ctx := context.Background()
-	rdb := newRedis()
-	for process := range 2 {
-		limits, err := ratelimit.New(rdb)
+	scans := newLimits().Limiter("scans")
+	if err := scans.SetRate(ctx, ratelimit.PerHour(2), ratelimit.PerClient); err != nil {
+		log.Fatal(err)
+	}
+	for range 3 {
+		r, err := scans.Allow(ctx)
 		if err != nil {
 			log.Fatal(err)
 		}
-		defer limits.Close(ctx)
-		scans := limits.Limiter("scans")
-		if _, err := scans.TrySetRate(ctx, ratelimit.PerHour(2), ratelimit.PerClient); err != nil {
-			log.Fatal(err)
-		}
-		r, err := scans.AllowUpTo(ctx, 10)
-		fmt.Println("process", process, "may start", r.Granted, err)
+		fmt.Println(r.Allowed, "left for this process:", r.Remaining, r.Source == ratelimit.SourceLocal)
 	}
 	// Output:
-	// process 0 may start 2 <nil>
-	// process 1 may start 2 <nil>
+	// true left for this process: 1 true
+	// true left for this process: 0 true
+	// false left for this process: 0 true
 }

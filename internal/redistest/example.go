@@ -50,6 +50,19 @@ func AtEnd(closing func(context.Context) error) {
 	opened.closing = append(opened.closing, closing)
 }
 
+// ExampleWheel returns a wheel for a client of examples. It is stopped when all tests and examples have run.
+func ExampleWheel() *wheel.Wheel {
+	w, err := wheel.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	AtEnd(func(ctx context.Context) error {
+		_, err := w.Stop(ctx)
+		return err
+	})
+	return w
+}
+
 // closeExamples calls the functions given to AtEnd. Then it waits until the default wheel, which examples use
 // and which cannot be stopped, is empty: its goroutines end a tenth of a second later. A limiter is on the wheel
 // for up to a second after its last call.
