@@ -13,7 +13,7 @@ var newRedis = redistest.Open
 
 // newLimits returns the Client that a process makes once: ratelimit.New(rdb). It is closed after all examples.
 func newLimits() *ratelimit.Client {
-	limits, err := ratelimit.New(newRedis(), ratelimit.WithWheel(redistest.ExampleWheel()))
+	limits, err := ratelimit.New(newRedis())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -13,7 +13,7 @@ var newRedis = redistest.Open
 
 // newLocks returns the Client that a process makes once: redislock.New(rdb). It is closed after all examples.
 func newLocks() *redislock.Client {
-	locks, err := redislock.New(newRedis(), redislock.WithWheel(redistest.ExampleWheel()))
+	locks, err := redislock.New(newRedis())
 	if err != nil {
 		log.Fatal(err)
 	}

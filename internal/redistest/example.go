@@ -5,16 +5,18 @@ import (
 	"log"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cogwheel-go/cogwheel/wheel"
+	"go.uber.org/goleak"
 )
 
 // databases is how many databases the shared server has. Tests use the first one, and each call of Open
 // takes the next of the others.
 const databases = 1024
+
+// DefaultWheel is the option of Main for packages whose examples use the default wheel, as most programs do. It
+// is never stopped, and its worker ends only when the time of the last entry is over, even if that was stopped.
+var DefaultWheel = goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work")
 
 // opened is what examples have opened. It is closed when all tests and examples have run.
 var opened struct {
@@ -50,22 +52,7 @@ func AtEnd(closing func(context.Context) error) {
 	opened.closing = append(opened.closing, closing)
 }
 
-// ExampleWheel returns a wheel for a client of examples. It is stopped when all tests and examples have run.
-func ExampleWheel() *wheel.Wheel {
-	w, err := wheel.New()
-	if err != nil {
-		log.Fatal(err)
-	}
-	AtEnd(func(ctx context.Context) error {
-		_, err := w.Stop(ctx)
-		return err
-	})
-	return w
-}
-
-// closeExamples calls the functions given to AtEnd. Then it waits until the default wheel, which examples use
-// and which cannot be stopped, is empty: its goroutines end a tenth of a second later. A limiter is on the wheel
-// for up to a second after its last call.
+// closeExamples calls the functions given to AtEnd.
 func closeExamples() {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -77,7 +64,4 @@ func closeExamples() {
 		}
 	}
 	opened.closing = nil
-	for wheel.Default().Len() > 0 && ctx.Err() == nil {
-		time.Sleep(pollInterval)
-	}
 }
