@@ -127,12 +127,16 @@ func (s *stateShard) forgetAll() {
 	clear(s.states)
 }
 
-// close ends the waits.
+// close ends the waits and takes what the states have on the wheel from it. The gate is closed, so they put
+// nothing there any more.
 func (s *stateShard) close() {
 	s.mu.Lock()
-	states := make([]*keyState, 0, len(s.states))
+	var states, unused []*keyState
 	for _, state := range s.states {
 		states = append(states, state)
+		if state.retention.Stop() {
+			unused = append(unused, state)
+		}
 	}
 	s.mu.Unlock()
 	for _, state := range states {
@@ -140,7 +144,17 @@ func (s *stateShard) close() {
 		if state.line != nil {
 			state.line.finishAll(state.client.now(), ErrClosed)
 		}
+		if state.armed && state.timer.Stop() {
+			state.armed = false
+			unused = append(unused, state)
+		}
+		if state.local != nil && state.local.timer.Stop() {
+			unused = append(unused, state)
+		}
 		state.mu.Unlock()
+	}
+	for _, state := range unused {
+		state.release()
 	}
 }
 

@@ -53,6 +53,7 @@ type keyState struct {
 	shard     *stateShard
 	out       *sender
 	refs      atomic.Int64
+	retention wheel.Timer // while nothing but what it remembers keeps it; the shard's mu guards it
 
 	mu           sync.Mutex
 	inFlight     int           // jobs of callers that do not wait
@@ -115,9 +116,10 @@ func (s *keyState) release() {
 	if s.refs.Load() > 0 || shard.states[s.id] != s {
 		return
 	}
-	if d := s.remembers(); d > 0 {
+	if d := s.remembers(); d > 0 && !s.client.gate.Closed() {
 		s.refs.Add(1)
-		if _, err := s.client.wheel.AfterFunc(d, s.release); err == nil {
+		var err error
+		if s.retention, err = s.client.wheel.AfterFunc(d, s.release); err == nil {
 			return
 		}
 		s.refs.Add(-1)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 const (
@@ -24,7 +25,8 @@ type localCounter struct {
 	seen      time.Time // when the limit was asked for that log has; zero if it is to be asked for first
 	next      time.Time // before, no caller asks
 	armed     bool      // an entry of the wheel asks at next, or is asking
-	used      bool      // since the limit was asked for: its keep-alive begins anew
+	timer     wheel.Timer
+	used      bool // since the limit was asked for: its keep-alive begins anew
 }
 
 // localLimit is what Redis says about a limit of the scope PerClient. As a snapshot it says nothing: the
@@ -131,11 +133,12 @@ func (s *keyState) trustedLocked(now time.Time) bool {
 // armLookUpLocked has the limit looked up when it is time.
 func (s *keyState) armLookUpLocked(now time.Time) {
 	o := s.local
-	if o.armed {
+	if o.armed || s.client.gate.Closed() {
 		return
 	}
 	s.refs.Add(1)
-	_, err := s.client.wheel.AfterFunc(o.next.Sub(now), func() { go s.lookUp(o) })
+	var err error
+	o.timer, err = s.client.wheel.AfterFunc(o.next.Sub(now), func() { go s.lookUp(o) })
 	if o.armed = err == nil; !o.armed { // the next caller asks
 		s.refs.Add(-1)
 	}

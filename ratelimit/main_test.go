@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	redistest.Main(m)
+	redistest.Main(m, redistest.DefaultWheel)
 }
 
 // Short names of what tests of all packages share.

@@ -29,5 +29,5 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	redistest.Main(m)
+	redistest.Main(m, redistest.DefaultWheel)
 }

@@ -51,7 +51,7 @@ func ExampleRenewer() {
 	}
 	before := time.Now() // the instant before the seats were asked for
 	lease := func(seat, holder string) *renewal.Lease {
-		l, err := destination.Add(renewal.Spec{Key: seat, ID: holder, TTL: 100 * time.Millisecond, SentAt: before})
+		l, err := destination.Add(renewal.Spec{Key: seat, ID: holder, TTL: 3 * time.Second, SentAt: before})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -19,5 +19,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	redistest.Main(m)
+	redistest.Main(m, redistest.DefaultWheel)
 }

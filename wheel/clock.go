@@ -11,6 +11,10 @@ type Clock interface {
 	After(d time.Duration) <-chan time.Time
 }
 
+// clockStep is by how much a Clock has moved if a test has moved it: more than the time that passes between two
+// looks at one that runs by itself.
+const clockStep = 100 * time.Microsecond
+
 // timeSource measures nanoseconds since the wheel was made and wakes the worker. With the system clock it
 // reads monotonic time, so a step of the wall clock moves no deadline.
 type timeSource struct {
@@ -35,6 +39,21 @@ func (s *timeSource) now() int64 {
 		return int64(time.Since(s.origin))
 	}
 	return int64(s.clock.Now().Sub(s.origin))
+}
+
+// until returns a channel that delivers at an instant, or nil if that has come. A Clock may be moved between the
+// look at it and the call of After, which would then count from too late an instant: so it is looked at again.
+func (s *timeSource) until(instant int64) <-chan time.Time {
+	for {
+		now := s.now()
+		if instant <= now {
+			return nil
+		}
+		timeUp := s.after(time.Duration(instant - now))
+		if s.clock == nil || s.now()-now < int64(clockStep) {
+			return timeUp
+		}
+	}
 }
 
 // after returns a channel that delivers once d has passed. It serves the worker alone: a later call takes the

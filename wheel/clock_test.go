@@ -1,6 +1,7 @@
 package wheel_test
 
 import (
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -74,4 +75,46 @@ func TestWheel_AClockThatJumpsFiresLateNeverEarlyOrTwice(t *testing.T) {
 func TestWheel_TheSystemClockIsReadMonotonically(t *testing.T) {
 	t.Parallel()
 	require.Contains(t, wheel.SystemOrigin().String(), "m=", "a step of the wall clock would move deadlines")
+}
+
+// movedClock is a Clock that a test moves just before the worker begins to wait.
+type movedClock struct {
+	*clock.Mock
+	steps []time.Duration // before each call of After; the worker is the only caller
+}
+
+func (c *movedClock) After(d time.Duration) <-chan time.Time {
+	if len(c.steps) > 0 {
+		step := c.steps[0]
+		c.steps = c.steps[1:]
+		c.Mock.Add(step)
+	}
+	return c.Mock.After(d)
+}
+
+func TestWheel_AClockThatIsMovedWhileTheWorkerGoesToSleep(t *testing.T) {
+	t.Parallel()
+	for what, steps := range map[string][]time.Duration{
+		"less than to the deadline": {29 * time.Minute},
+		"in several steps":          {time.Minute, 10 * time.Minute, 18 * time.Minute},
+		"to the deadline":           {30 * time.Minute},
+		"beyond the deadline":       {time.Hour},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			moved := &movedClock{clock.NewMock(), steps}
+			w := newWheel(t, wheel.WithClock(moved))
+			fired := make(chan struct{})
+			after(t, w, 30*time.Minute, func() { close(fired) })
+			for patience := time.Now().Add(5 * time.Second); moved.Now().Before(time.Unix(29*60, 0)); runtime.Gosched() {
+				require.True(t, time.Now().Before(patience), "the worker waits although the clock was moved")
+			}
+			moved.Set(time.Unix(59*60-1, 0))
+			select {
+			case <-fired:
+			case <-time.After(10 * time.Second):
+				require.Fail(t, "the deadline was 30 minutes after the start, and 59 have passed")
+			}
+		})
+	}
 }

@@ -104,23 +104,24 @@ func (c *scheduler) sleep(r *runner) bool {
 		c.wakeAt.Store(awake)
 		return true
 	}
-	wait := idleTimeout
-	if next != never {
-		wait = time.Duration(next - c.time.now())
+	var timeUp <-chan time.Time
+	if next == never {
+		timeUp = c.time.after(idleTimeout)
+	} else if timeUp = c.time.until(next); timeUp == nil {
+		c.wakeAt.Store(awake)
+		return true
 	}
-	if wait > 0 {
-		select {
-		case <-c.time.after(wait):
-			if next == never && c.retire(r) {
-				return false
-			}
-		case <-c.wake:
-		case <-c.stop:
-			c.time.stopTimer()
-			return !c.runners.resign(r)
+	select {
+	case <-timeUp:
+		if next == never && c.retire(r) {
+			return false
 		}
-		c.wakeups.Add(1)
+	case <-c.wake:
+	case <-c.stop:
+		c.time.stopTimer()
+		return !c.runners.resign(r)
 	}
+	c.wakeups.Add(1)
 	c.wakeAt.Store(awake)
 	return true
 }

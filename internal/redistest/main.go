@@ -2,8 +2,10 @@ package redistest
 
 import (
 	"fmt"
+	"log"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +39,7 @@ const tryDial = "github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"
 // goroutine is left behind, and exits. It starts nothing itself. Call it from TestMain.
 func Main(m *testing.M, opts ...goleak.Option) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests of logging pass a logger
+	log.SetOutput(os.Stderr)                       // which SetDefault discards too; examples call log.Fatal
 	opts = append(opts, goleak.IgnoreAnyFunction(tryDial))
 	goleak.VerifyTestMain(mainRun{m}, opts...)
 }
@@ -47,6 +50,7 @@ type mainRun struct{ m *testing.M }
 func (r mainRun) Run() int {
 	inMain.Store(true)
 	defer stopShared()
+	defer closeExamples()
 	return r.m.Run()
 }
 
@@ -68,7 +72,7 @@ func sharedServer() (*Server, error) {
 	if shared.server != nil {
 		return shared.server, nil
 	}
-	s, err := launchShared(nil)
+	s, err := launchShared([]string{"--databases", strconv.Itoa(databases)})
 	shared.server = s
 	return s, err
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) { redistest.Main(m, redistest.DefaultWheel) }
 
 func limits(t *testing.T, rdb *redis.Client, opts ...ratelimit.Option) *ratelimit.Client {
 	t.Helper()

@@ -1,0 +1,225 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+// A denial is a Result, not an error. It says when the same request could be granted.
+func ExampleKeyed_Allow() {
+	ctx := context.Background()
+	logins := newLimits().Keyed("login", ratelimit.PerHour(6).WithBurst(1))
+	for range 2 {
+		r, err := logins.Allow(ctx, "ada")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Allowed, r.RetryAfter.Round(time.Minute))
+	}
+	// Output:
+	// true 0s
+	// false 10m0s
+}
+
+// Requests may have different costs. One above the burst could never be granted, which is an error.
+func ExampleKeyed_AllowN() {
+	ctx := context.Background()
+	rows := newLimits().Keyed("rows", ratelimit.PerHour(1000))
+	for _, n := range []int64{700, 700, 1001} {
+		r, err := rows.AllowN(ctx, "ada", n)
+		fmt.Println(n, r.Allowed, errors.Is(err, ratelimit.ErrExceedsLimit))
+	}
+	// Output:
+	// 700 true false
+	// 700 false false
+	// 1001 false true
+}
+
+// Tenants have limits of their own. Nothing is kept for a limit, so it may come from anywhere.
+func ExampleKeyed_AllowLimit() {
+	ctx := context.Background()
+	plans := map[string]ratelimit.Limit{"small": ratelimit.PerHour(1), "large": ratelimit.PerHour(2)}
+	api := newLimits().Keyed("api", ratelimit.PerHour(1))
+	for _, tenant := range []string{"small", "small", "large", "large"} {
+		r, err := api.AllowLimit(ctx, tenant, plans[tenant])
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(tenant, r.Allowed)
+	}
+	// Output:
+	// small true
+	// small false
+	// large true
+	// large true
+}
+
+// AllowUpTo takes what there is, for work that can be cut: here, a batch of messages.
+func ExampleKeyed_AllowUpTo() {
+	ctx := context.Background()
+	messages := newLimits().Keyed("messages", ratelimit.PerHour(30))
+	for range 2 {
+		r, err := messages.AllowUpTo(ctx, "newsletter", 20)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("sending", r.Granted)
+	}
+	// Output:
+	// sending 20
+	// sending 10
+}
+
+// Peek shows what is left and takes nothing.
+func ExampleKeyed_Peek() {
+	ctx := context.Background()
+	exports := newLimits().Keyed("exports", ratelimit.PerHour(5))
+	for range 2 {
+		r, err := exports.Peek(ctx, "ada")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Remaining, "of", r.Limit, "are left")
+	}
+	// Output:
+	// 5 of 5 are left
+	// 5 of 5 are left
+}
+
+// Reset forgives: here, after a login that succeeded.
+func ExampleKeyed_Reset() {
+	ctx := context.Background()
+	failures := newLimits().Keyed("failures", ratelimit.PerHour(3))
+	if _, err := failures.AllowN(ctx, "ada", 3); err != nil {
+		log.Fatal(err)
+	}
+	if err := failures.Reset(ctx, "ada"); err != nil {
+		log.Fatal(err)
+	}
+	r, err := failures.Allow(ctx, "ada")
+	fmt.Println(r.Allowed, err)
+	// Output: true <nil>
+}
+
+// Wait blocks until it is the caller's turn. It fails at once if the turn would come after the deadline.
+func ExampleKeyed_Wait() {
+	ctx := context.Background()
+	calls := newLimits().Keyed("partner", ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 1})
+	for i := range 3 {
+		if err := calls.Wait(ctx, "acme"); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("call", i)
+	}
+
+	short, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	slow := newLimits().Keyed("letters", ratelimit.PerHour(1))
+	fmt.Println(slow.Wait(short, "acme"))
+	fmt.Println(errors.Is(slow.Wait(short, "acme"), ratelimit.ErrWouldExceedDeadline))
+	// Output:
+	// call 0
+	// call 1
+	// call 2
+	// <nil>
+	// true
+}
+
+// WaitFunc waits without a goroutine, so a million callers may wait. cancel ends the wait.
+func ExampleKeyed_WaitFunc() {
+	ctx := context.Background()
+	push := newLimits().Keyed("push", ratelimit.PerHour(1))
+	ended := make(chan error)
+	push.WaitFunc(ctx, "ada", 1, func(err error) { ended <- err })
+	fmt.Println(<-ended)
+
+	cancel := push.WaitFunc(ctx, "ada", 1, func(err error) { ended <- err })
+	cancel() // the message is obsolete
+	fmt.Println(errors.Is(<-ended, context.Canceled))
+	// Output:
+	// <nil>
+	// true
+}
+
+// Reserve takes permits now for a later time, and Cancel gives them back.
+func ExampleKeyed_Reserve() {
+	ctx := context.Background()
+	mails := newLimits().Keyed("mails", ratelimit.PerMinute(2).WithBurst(1))
+	for range 3 {
+		r, err := mails.Reserve(ctx, "ada", 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("to be sent in", r.Delay().Round(15*time.Second))
+		if r.Delay() > 0 {
+			cancelled, err := r.Cancel(ctx) // the mail is not needed after all
+			fmt.Println("cancelled:", cancelled, err)
+		}
+	}
+	// Output:
+	// to be sent in 0s
+	// to be sent in 30s
+	// cancelled: true <nil>
+	// to be sent in 30s
+	// cancelled: true <nil>
+}
+
+// A Reservation tells when, so that the caller can decide whether that is soon enough.
+func ExampleReservation() {
+	ctx := context.Background()
+	renders := newLimits().Keyed("renders", ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 2})
+	for range 2 {
+		r, err := renders.Reserve(ctx, "preview", 2)
+		if err != nil {
+			log.Fatal(err) // ErrWouldExceedDeadline: beyond ctx or a minute
+		}
+		defer r.Cancel(ctx) // does nothing once the permits may be used
+		if err := r.Wait(ctx); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("rendering", r.N(), "frames")
+	}
+	// Output:
+	// rendering 2 frames
+	// rendering 2 frames
+}
+
+// A fixed window counts from the first request on. It is what contracts with a quota per day mean as a rule.
+func ExampleWithAlgorithm() {
+	ctx := context.Background()
+	quota := newLimits().Keyed("quota", ratelimit.PerHour(2), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	for range 3 {
+		r, err := quota.Allow(ctx, "acme")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Allowed, "left:", r.Remaining, "anew in", r.ResetAfter.Round(time.Minute))
+	}
+	// Output:
+	// true left: 1 anew in 1h0m0s
+	// true left: 0 anew in 1h0m0s
+	// false left: 0 anew in 1h0m0s
+}
+
+// With WithPrefetch a granted request takes permits in advance, which this process then uses without asking
+// Redis.
+func ExampleWithPrefetch() {
+	ctx := context.Background()
+	events := newLimits().Keyed("events", ratelimit.PerHour(10_000), ratelimit.WithPrefetch(100, 5*time.Minute))
+	for range 3 {
+		r, err := events.Allow(ctx, "sensor-7")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Allowed, r.Source)
+	}
+	// Output:
+	// true redis
+	// true prefetch
+	// true prefetch
+}

@@ -1,0 +1,208 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// The permits of a Leased belong to grants, which are renewed until they are released.
+func ExampleClient_Leased() {
+	ctx := context.Background()
+	uploads := newSemaphores().Leased("uploads", semaphore.WithLease(10*time.Second))
+	if _, err := uploads.TrySetPermits(ctx, 5); err != nil {
+		log.Fatal(err)
+	}
+	grant, err := uploads.Acquire(ctx, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	held, err := uploads.Acquired(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	total, err := uploads.Total(ctx)
+	fmt.Println(held, "of", total, err)
+	fmt.Println(grant.Release(ctx))
+	// Output:
+	// 2 of 5 <nil>
+	// <nil>
+}
+
+// The context bounds the wait, not the time for which the permits are held.
+func ExampleLeased_Acquire() {
+	ctx := context.Background()
+	uploads := newSemaphores().Leased("uploads")
+	_, err := uploads.Acquire(ctx, 1)
+	fmt.Println("the number was never set:", errors.Is(err, semaphore.ErrNotSet))
+
+	if err := uploads.SetPermits(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+	_, err = uploads.Acquire(ctx, 2)
+	fmt.Println("there are not so many:", errors.Is(err, semaphore.ErrExceedsPermits))
+
+	grant, err := uploads.Acquire(ctx, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer grant.Release(ctx)
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	_, err = uploads.Acquire(short, 1)
+	fmt.Println("gave up:", errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// the number was never set: true
+	// there are not so many: true
+	// gave up: true
+}
+
+// When the process of a holder dies, its permits are free when their lease is over.
+func ExampleLeased_Acquire_holderCrashed() {
+	ctx := context.Background()
+	semaphores := newSemaphores()
+	// Nothing renews this grant, as if its process had been killed a moment after it had acquired.
+	crashing := semaphores.Leased("licences", semaphore.WithLease(2*time.Second), semaphore.WithoutRenewal())
+	if err := crashing.SetPermits(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := crashing.Acquire(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+
+	grant, err := semaphores.Leased("licences").Acquire(ctx, 1) // waits for about two seconds
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("another process has the licence:", grant.Valid())
+	fmt.Println(grant.Release(ctx))
+	// Output:
+	// another process has the licence: true
+	// <nil>
+}
+
+// TryAcquire does not wait. It distinguishes permits that others hold from a failure of Redis.
+func ExampleLeased_TryAcquire() {
+	ctx := context.Background()
+	uploads := newSemaphores().Leased("uploads")
+	if err := uploads.SetPermits(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		switch grant, err := uploads.TryAcquire(ctx, 1); {
+		case err == nil:
+			fmt.Println("uploading")
+			defer grant.Release(ctx)
+		case errors.Is(err, semaphore.ErrNoPermits):
+			fmt.Println("busy: try again later")
+		default:
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// uploading
+	// busy: try again later
+}
+
+// AcquireFunc waits without a goroutine, so a million requests may wait. cancel ends the wait.
+func ExampleLeased_AcquireFunc() {
+	ctx := context.Background()
+	conversions := newSemaphores().Leased("conversions")
+	if err := conversions.SetPermits(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+	current, err := conversions.Acquire(ctx, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ended := make(chan error)
+	convert := func(g *semaphore.Grant, err error) {
+		defer g.Release(ctx) // harmless on a nil Grant
+		ended <- err
+	}
+	cancel := conversions.AcquireFunc(ctx, 1, convert)
+	cancel() // the visitor has left
+	fmt.Println(errors.Is(<-ended, context.Canceled))
+
+	conversions.AcquireFunc(ctx, 1, convert)
+	if err := current.Release(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(<-ended)
+	// Output:
+	// true
+	// <nil>
+}
+
+// An operator looks at permits by their ids, in whatever process they are held, and takes them away.
+func ExampleLeased_Release() {
+	ctx := context.Background()
+	seats := newSemaphores().Leased("seats", semaphore.WithLease(10*time.Minute))
+	if err := seats.SetPermits(ctx, 10); err != nil {
+		log.Fatal(err)
+	}
+	grant, err := seats.Acquire(ctx, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	id := grant.IDs()[0] // from a log, say
+	left, err := seats.LeaseTime(ctx, id)
+	fmt.Println("ends unless it is renewed in", left.Round(time.Minute), err)
+	fmt.Println(seats.Release(ctx, id))
+	fmt.Println("again:", errors.Is(seats.Release(ctx, id), semaphore.ErrNotHeld))
+	// Output:
+	// ends unless it is renewed in 10m0s <nil>
+	// <nil>
+	// again: true
+}
+
+// UpdateLease may shorten a lease, and Forever is that of a permit of a service in Java that has none.
+func ExampleLeased_UpdateLease() {
+	ctx := context.Background()
+	seats := newSemaphores().Leased("seats", semaphore.WithLease(time.Hour), semaphore.WithoutRenewal())
+	if err := seats.SetPermits(ctx, 10); err != nil {
+		log.Fatal(err)
+	}
+	grant, err := seats.Acquire(ctx, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer grant.Release(ctx)
+	id := grant.IDs()[0]
+	if err := seats.UpdateLease(ctx, id, 10*time.Minute); err != nil {
+		log.Fatal(err)
+	}
+	left, err := seats.LeaseTime(ctx, id)
+	fmt.Println(left.Round(time.Minute), left == semaphore.Forever, err)
+	// Output: 10m0s false <nil>
+}
+
+// SetPermits changes the number at any time. Grants stay; what is held beyond it is not granted again.
+func ExampleLeased_SetPermits() {
+	ctx := context.Background()
+	jobs := newSemaphores().Leased("jobs")
+	if err := jobs.SetPermits(ctx, 10); err != nil {
+		log.Fatal(err)
+	}
+	grant, err := jobs.Acquire(ctx, 8)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := jobs.SetPermits(ctx, 5); err != nil {
+		log.Fatal(err)
+	}
+	free, err := jobs.Available(ctx)
+	fmt.Println(free, err, grant.Valid())
+	if err := grant.Release(ctx); err != nil {
+		log.Fatal(err)
+	}
+	free, err = jobs.Available(ctx)
+	fmt.Println(free, err)
+	// Output:
+	// -3 <nil> true
+	// 5 <nil>
+}

@@ -1,0 +1,143 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/semaphore"
+)
+
+// A Semaphore is a number that any process takes from and adds to, as Redisson's getSemaphore(name). Permits of
+// a process that dies do not come back; use a Leased where they should.
+func ExampleClient_Semaphore() {
+	ctx := context.Background()
+	stock := newSemaphores().Semaphore("stock:42")
+	if _, err := stock.TrySetPermits(ctx, 3); err != nil {
+		log.Fatal(err)
+	}
+	if err := stock.Acquire(ctx, 2); err != nil { // two pieces are sold
+		log.Fatal(err)
+	}
+	if err := stock.Release(ctx, 1); err != nil { // one comes back
+		log.Fatal(err)
+	}
+	left, err := stock.Available(ctx)
+	fmt.Println("left:", left, err)
+	// Output: left: 2 <nil>
+}
+
+// TryAcquire does not wait.
+func ExampleSemaphore_TryAcquire() {
+	ctx := context.Background()
+	tickets := newSemaphores().Semaphore("tickets")
+	if _, err := tickets.TrySetPermits(ctx, 2); err != nil {
+		log.Fatal(err)
+	}
+	for _, n := range []int64{1, 2, 1} {
+		sold, err := tickets.TryAcquire(ctx, n)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(n, sold)
+	}
+	// Output:
+	// 1 true
+	// 2 false
+	// 1 true
+}
+
+// AcquireFunc waits without a goroutine: here, for a delivery.
+func ExampleSemaphore_AcquireFunc() {
+	ctx := context.Background()
+	stock := newSemaphores().Semaphore("stock:42")
+	if _, err := stock.TrySetPermits(ctx, 0); err != nil {
+		log.Fatal(err)
+	}
+	served := make(chan error)
+	stock.AcquireFunc(ctx, 5, func(err error) { served <- err })
+	if err := stock.AddPermits(ctx, 20); err != nil { // the delivery
+		log.Fatal(err)
+	}
+	fmt.Println(<-served)
+	left, err := stock.Available(ctx)
+	fmt.Println("left:", left, err)
+	// Output:
+	// <nil>
+	// left: 15 <nil>
+}
+
+// WithMax finds the bug that releases more than was acquired.
+func ExampleWithMax() {
+	ctx := context.Background()
+	connections := newSemaphores().Semaphore("connections", semaphore.WithMax(10))
+	if _, err := connections.TrySetPermits(ctx, 10); err != nil {
+		log.Fatal(err)
+	}
+	if err := connections.Acquire(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(connections.Release(ctx, 1))
+	fmt.Println(errors.Is(connections.Release(ctx, 1), semaphore.ErrOverRelease))
+	// Output:
+	// <nil>
+	// true
+}
+
+// Drain takes all that is free, to stop new work before maintenance.
+func ExampleSemaphore_Drain() {
+	ctx := context.Background()
+	jobs := newSemaphores().Semaphore("jobs")
+	if _, err := jobs.TrySetPermits(ctx, 8); err != nil {
+		log.Fatal(err)
+	}
+	taken, err := jobs.Drain(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("taken:", taken)
+	fmt.Println(jobs.Release(ctx, taken)) // after the maintenance
+	// Output:
+	// taken: 8
+	// <nil>
+}
+
+// ReleaseIfExists does not bring back a semaphore that has expired.
+func ExampleSemaphore_ReleaseIfExists() {
+	ctx := context.Background()
+	rdb := newRedis()
+	semaphores, err := semaphore.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer semaphores.Close(ctx)
+	sale := semaphores.Semaphore("sale:black-friday")
+	if _, err := sale.TrySetPermits(ctx, 100, 24*time.Hour); err != nil { // expires after a day
+		log.Fatal(err)
+	}
+	existed, err := sale.ReleaseIfExists(ctx, 1)
+	fmt.Println(existed, err)
+	rdb.Del(ctx, "sale:black-friday") // the sale is over
+	existed, err = sale.ReleaseIfExists(ctx, 1)
+	fmt.Println(existed, err)
+	// Output:
+	// true <nil>
+	// false <nil>
+}
+
+// A key that holds something else is left alone.
+func ExampleSemaphore_Acquire_wrongKind() {
+	ctx := context.Background()
+	rdb := newRedis()
+	rdb.RPush(ctx, "jobs", "a list")
+	semaphores, err := semaphore.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer semaphores.Close(ctx)
+	err = semaphores.Semaphore("jobs").Acquire(ctx, 1)
+	fmt.Println(errors.Is(err, semaphore.ErrWrongKind))
+	// Output: true
+}
