@@ -125,7 +125,9 @@ func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error)
 	}
 	defer s.release()
 	r, err := s.allow(ctx, n)
-	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
+	if !s.counted(n, &r, err) {
+		k.client.report(ctx, k.subject(key, n, s), &r, err, began)
+	}
 	return r, err
 }
 

@@ -222,7 +222,9 @@ func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	}
 	defer s.release()
 	r, err := s.allow(ctx, n)
-	l.client.report(ctx, l.subject(n, s), &r, err, began)
+	if !s.counted(n, &r, err) {
+		l.client.report(ctx, l.subject(n, s), &r, err, began)
+	}
 	return r, err
 }
 

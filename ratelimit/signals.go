@@ -95,6 +95,15 @@ func (c *Client) report(ctx context.Context, of subject, r *Result, err error, b
 	}
 }
 
+// counted counts a decision if that is all there is to report: the short way for most.
+func (s *keyState) counted(n int64, r *Result, err error) bool {
+	if n == 0 || err != nil || s.client.monitor.reports {
+		return false
+	}
+	s.shard.counts.decided[r.Source&3][flag(r.Allowed)].Add(1)
+	return true
+}
+
 // reportWait counts a call that has waited in line, and calls the hook.
 func (c *Client) reportWait(ctx context.Context, of subject, source Source, err error, took time.Duration) {
 	r := Result{Source: source}
