@@ -26,7 +26,7 @@ func TestCheck_Cluster(t *testing.T) {
 	documented, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	for _, right := range clusterRights {
-		require.Regexp(t, "[` ]"+regexp.QuoteMeta(right)+"[` ]", string(documented))
+		require.Regexp(t, "[` ]"+regexp.QuoteMeta(right)+"[`\\s]", string(documented))
 	}
 	rights := append(redistest.DocumentedRights(t, "redislock", "TestCheck"), clusterRights...)
 	connect := func(name string, without map[*redistest.Server]string) *redis.ClusterClient {
