@@ -7,12 +7,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst first. Err,
-// Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all packages of the library.
+// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst
+// first. Err, Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all
+// packages of the library.
 type Report = check.Report
 
-// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or kept later, or
-// "failure" where calls fail. It is the same type in all packages of the library.
+// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or
+// kept later, or "failure" where calls fail. It is the same type in all packages of the library.
 type Finding = check.Finding
 
 // Checkable is a limiter whose rights Check can look at: a *Keyed or *Limiter.
@@ -21,20 +22,21 @@ type Checkable interface {
 	needs() []check.Needs
 }
 
-// Check asks the servers whether the Client can work with them: whether they answer, their versions, whether the
-// user may run each command, whether they take writes, whether all slots of a cluster are served, and which timeouts,
-// eviction policy and persistence weaken or slow the limits. With limiters, it looks at what these need, their keys
-// included; of a Keyed, one key under its prefix stands for all. Without, it looks at the commands of all kinds of
-// limiters, and not at keys.
+// Check asks the servers whether the Client can work with them: whether they answer, their versions,
+// whether the user may run each command, whether they take writes, whether all slots of a cluster are
+// served, and which timeouts, eviction policy and persistence weaken or slow the limits. With limiters, it
+// looks at what these need, their keys included; of a Keyed, one key under its prefix stands for all.
+// Without, it looks at the commands of all kinds of limiters, and not at keys.
 //
-// Check needs no right that limiters do not need, and says "not known" where a server refuses to tell more. It changes
-// nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of the first limiter. It uses
-// connections of its own, made from the options of the client, and does not ask the policy.
+// Check needs no right that limiters do not need, and says "not known" where a server refuses to tell
+// more. It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the
+// name of the first limiter. It uses connections of its own, made from the options of the client, and does
+// not ask the policy.
 //
-// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers. If ctx ends,
-// it matches the error of ctx too, and the Report says what was found until then. An argument that is refused, or a
-// Client that is closed, returns an error and no Report. Check blocks for a few round trips, at most until a quarter of a
-// second after ctx has ended. It is safe for concurrent use.
+// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers.
+// If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
+// that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
+// round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, limiters ...Checkable) (*Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, limiters, func() *Report {
 		return check.Run(ctx, c.checked(limiters))

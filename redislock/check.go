@@ -9,12 +9,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst first. Err,
-// Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all packages of the library.
+// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst
+// first. Err, Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all
+// packages of the library.
 type Report = check.Report
 
-// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or kept later, or
-// "failure" where calls fail. It is the same type in all packages of the library.
+// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or
+// kept later, or "failure" where calls fail. It is the same type in all packages of the library.
 type Finding = check.Finding
 
 // Checkable is a lock whose rights Check can look at: a *Mutex, *RWMutex, *MultiMutex or *QuorumMutex.
@@ -23,19 +24,20 @@ type Checkable interface {
 	needs() []check.Needs
 }
 
-// Check asks the servers whether the Client can work with them: whether they answer, their versions, whether the
-// user may run each command, whether they take writes, whether all slots of a cluster are served, and which timeouts,
-// eviction policy and persistence weaken or slow the locks. With locks, it looks at what these need, their keys and
-// channels included. Without, it looks at the commands of all kinds of locks, and not at keys and channels.
+// Check asks the servers whether the Client can work with them: whether they answer, their versions,
+// whether the user may run each command, whether they take writes, whether all slots of a cluster are
+// served, and which timeouts, eviction policy and persistence weaken or slow the locks. With locks, it
+// looks at what these need, their keys and channels included. Without, it looks at the commands of all
+// kinds of locks, and not at keys and channels.
 //
-// Check needs no right that locks do not need, and says "not known" where a server refuses to tell more. It changes
-// nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of the first lock. It uses
-// connections of its own, made from the options of the client.
+// Check needs no right that locks do not need, and says "not known" where a server refuses to tell more.
+// It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of
+// the first lock. It uses connections of its own, made from the options of the client.
 //
-// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers. If ctx ends,
-// it matches the error of ctx too, and the Report says what was found until then. An argument that is refused, or a
-// Client that is closed, returns an error and no Report. Check blocks for a few round trips, at most until a quarter of a
-// second after ctx has ended. It is safe for concurrent use.
+// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers.
+// If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
+// that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
+// round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, locks ...Checkable) (*Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, locks, func() *Report {
 		return check.Run(ctx, c.checked(locks))
@@ -141,8 +143,8 @@ func (m *MultiMutex) needs() (all []check.Needs) {
 
 func (m *QuorumMutex) needs() []check.Needs { return m.parts[0].needs() }
 
-// Check asks all servers, as Client.Check does. As long as a majority of them can work, the failures of the others are
-// warnings. Two servers that are one and the same are a failure.
+// Check asks all servers, as Client.Check does. As long as a majority of them can work, the failures of
+// the others are warnings. Two servers that are one and the same are a failure.
 func (q *Quorum) Check(ctx context.Context, locks ...Checkable) (*Report, error) {
 	return check.Call(ctx, &q.gate, q.wheel, argument, ErrClosed, locks, func() *Report {
 		reports := make([]*Report, len(q.servers))

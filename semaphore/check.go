@@ -7,12 +7,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst first. Err,
-// Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all packages of the library.
+// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst
+// first. Err, Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all
+// packages of the library.
 type Report = check.Report
 
-// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or kept later, or
-// "failure" where calls fail. It is the same type in all packages of the library.
+// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or
+// kept later, or "failure" where calls fail. It is the same type in all packages of the library.
 type Finding = check.Finding
 
 // Checkable is a semaphore whose rights Check can look at: a *Semaphore or *Leased.
@@ -21,19 +22,20 @@ type Checkable interface {
 	needs() []check.Needs
 }
 
-// Check asks the servers whether the Client can work with them: whether they answer, their versions, whether the
-// user may run each command, whether they take writes, whether all slots of a cluster are served, and which timeouts,
-// eviction policy and persistence weaken or slow the semaphores. With semaphores, it looks at what these need, their
-// keys and channels included. Without, it looks at the commands of all kinds, and not at keys and channels.
+// Check asks the servers whether the Client can work with them: whether they answer, their versions,
+// whether the user may run each command, whether they take writes, whether all slots of a cluster are
+// served, and which timeouts, eviction policy and persistence weaken or slow the semaphores. With
+// semaphores, it looks at what these need, their keys and channels included. Without, it looks at the
+// commands of all kinds, and not at keys and channels.
 //
-// Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell more. It
-// changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of the first
-// semaphore. It uses connections of its own, made from the options of the client.
+// Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell
+// more. It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the
+// name of the first semaphore. It uses connections of its own, made from the options of the client.
 //
-// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers. If ctx ends,
-// it matches the error of ctx too, and the Report says what was found until then. An argument that is refused, or a
-// Client that is closed, returns an error and no Report. Check blocks for a few round trips, at most until a quarter of a
-// second after ctx has ended. It is safe for concurrent use.
+// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers.
+// If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
+// that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
+// round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, semaphores ...Checkable) (*Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, semaphores, func() *Report {
 		return check.Run(ctx, c.checked(semaphores))
@@ -70,11 +72,12 @@ func (s *Semaphore) needs() []check.Needs {
 	c := s.client
 	return []check.Needs{
 		{
-			For:     "Semaphore",
-			Scripts: []*scripts.Script{scripts.SemAcquire, scripts.SemRelease, scripts.SemEdit}, Commands: []string{"get"},
+			For:      "Semaphore",
+			Scripts:  []*scripts.Script{scripts.SemAcquire, scripts.SemRelease, scripts.SemEdit},
+			Commands: []string{"get"},
 			Keys: []string{
-				s.name, c.sequenceKey(s.name, acquiringCalls), c.sequenceKey(s.name, releasingCalls), c.recordKey(s.name),
-				keysOf(s.name, true).permits,
+				s.name, c.sequenceKey(s.name, acquiringCalls), c.sequenceKey(s.name, releasingCalls),
+				c.recordKey(s.name), keysOf(s.name, true).permits,
 			},
 		},
 		check.Listening(scripts.SemChannel(s.name)),

@@ -22,7 +22,8 @@ const grace = 250 * time.Millisecond
 // Call is the Check of a client of the library: it refuses bad arguments and a closed client, and returns the
 // report of run, and its error.
 func Call[T Object](
-	ctx context.Context, g *gate.Gate, w *wheel.Wheel, argument invalid.Package, closed error, objects []T, run func() *Report,
+	ctx context.Context, g *gate.Gate, w *wheel.Wheel, argument invalid.Package, closed error, objects []T,
+	run func() *Report,
 ) (*Report, error) {
 	if ctx == nil {
 		return nil, argument.Nil("context")

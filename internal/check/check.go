@@ -133,7 +133,8 @@ func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []Finding) 
 		return c.masters(ctx, base, fresh)
 	}
 	return nil, []Finding{{
-		Level: Unknown, Subject: "topology", Text: fmt.Sprintf("the servers of a %T are not known, and none was asked", c.Base),
+		Level: Unknown, Subject: "topology",
+		Text: fmt.Sprintf("the servers of a %T are not known, and none was asked", c.Base),
 	}}
 }
 
@@ -163,7 +164,9 @@ func (c *Client) each(
 const slots = 16384
 
 // masters returns the masters of a cluster, each with a key of its slots, and what is wrong with the slots.
-func (c *Client) masters(ctx context.Context, base *redis.ClusterClient, fresh string) (nodes []*node, findings []Finding) {
+func (c *Client) masters(
+	ctx context.Context, base *redis.ClusterClient, fresh string,
+) (nodes []*node, findings []Finding) {
 	//nolint:staticcheck // Redis 6.2 has no CLUSTER SHARDS
 	ranges, err := base.ClusterSlots(ctx).Result()
 	switch {
@@ -176,7 +179,8 @@ func (c *Client) masters(ctx context.Context, base *redis.ClusterClient, fresh s
 		}}
 	case err != nil:
 		return nil, []Finding{{
-			Level: Failure, Subject: "reachable", cause: err, Text: "no node of the cluster tells its slots: " + err.Error(),
+			Level: Failure, Subject: "reachable", cause: err,
+			Text:   "no node of the cluster tells its slots: " + err.Error(),
 			Advice: "look at the addresses, the network and whether the servers run",
 		}}
 	}
@@ -186,7 +190,8 @@ func (c *Client) masters(ctx context.Context, base *redis.ClusterClient, fresh s
 	}
 	if served < slots {
 		findings = append(findings, Finding{
-			Level: Failure, Subject: "topology", Text: fmt.Sprintf("%d of %d slots have no master", slots-served, slots),
+			Level: Failure, Subject: "topology",
+			Text:   fmt.Sprintf("%d of %d slots have no master", slots-served, slots),
 			Advice: remedies["CLUSTERDOWN"],
 		})
 	}
@@ -215,7 +220,9 @@ func (c *Client) masters(ctx context.Context, base *redis.ClusterClient, fresh s
 func (c *Client) judgeObjects(r *Report, given bool) {
 	if !given && len(r.Servers) > 0 {
 		r.add(Finding{
-			Level: Unknown, Subject: "keys", Text: "which keys and channels the user may use was not checked", Advice: adviceObjects,
+			Level: Unknown, Subject: "keys",
+			Text:   "which keys and channels the user may use was not checked",
+			Advice: adviceObjects,
 		})
 	}
 }
@@ -223,11 +230,12 @@ func (c *Client) judgeObjects(r *Report, given bool) {
 // tellClocks tells how far the clocks of the servers are from the local one.
 func (c *Client) tellClocks(r *Report) {
 	for _, clock := range c.clocks {
-		text := fmt.Sprintf("the server's clock is %v ahead of this one (to within %v): nothing compares the two",
-			clock.ahead, clock.trip.Round(100*time.Microsecond))
+		how := "ahead of"
 		if clock.ahead < 0 {
-			text = strings.Replace(text, fmt.Sprintf("%v ahead of", clock.ahead), fmt.Sprintf("%v behind", -clock.ahead), 1)
+			how = "behind"
 		}
+		text := fmt.Sprintf("the server's clock is %v %s this one (to within %v): nothing compares the two",
+			clock.ahead.Abs(), how, clock.trip.Round(100*time.Microsecond))
 		r.add(Finding{Level: OK, Subject: "clock", Text: text, Servers: []string{clock.addr}})
 	}
 }

@@ -20,8 +20,8 @@ type Needs struct {
 // Waking is what waiters need to be woken instead of polling.
 const waking = "waking waiters"
 
-// routing is what a cluster client needs to know the commands of the server. It asks anew with each call until it is
-// answered.
+// routing is what a cluster client needs to know the commands of the server. It asks anew with each call
+// until it is answered.
 const routing = "the cluster client"
 
 // hints are the commands whose lack makes waiters poll and fails no call.
@@ -31,7 +31,9 @@ var hints = []string{
 
 // Listening are the commands that a client with waiters sends outside of scripts.
 func Listening(channels ...string) Needs {
-	return Needs{For: waking, Optional: true, Commands: []string{"subscribe", "unsubscribe", "ping"}, Channels: channels}
+	return Needs{
+		For: waking, Optional: true, Commands: []string{"subscribe", "unsubscribe", "ping"}, Channels: channels,
+	}
 }
 
 // right is a right and what needs it.

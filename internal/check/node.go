@@ -169,7 +169,8 @@ func (n *node) judgeVersion() {
 	clustered := n.client.topology() == "cluster"
 	if n.server.Mode == "cluster" && !clustered {
 		n.found(Finding{
-			Level: Failure, Subject: "topology", Text: "the server is a node of a cluster, and the client is for one server",
+			Level: Failure, Subject: "topology",
+			Text:   "the server is a node of a cluster, and the client is for one server",
 			Advice: "use redis.NewClusterClient",
 		})
 	}
@@ -209,7 +210,7 @@ func (n *node) judgeCommands(wanted rights, errs map[string]error) {
 		case v == unreachable:
 			n.unreachable(err)
 			return
-		case v == noCommand, v == notThere && command != "pubsub|shardnumsub": // a server without it has no sharded channels
+		case v == noCommand, v == notThere && command != "pubsub|shardnumsub": // before Redis 7 nothing is sharded
 			as := lack{v, use.level, consequence(use)}
 			lacks[as] = append(lacks[as], command)
 			all = false
@@ -276,7 +277,9 @@ func (n *node) judgeScripts(errs map[string]error) {
 // is sent with options that contradict each other.
 func (n *node) judgeWritable(ctx context.Context, errs map[string]error, keys rights) {
 	if n.server.Role == "replica" || n.server.Role == "slave" {
-		n.found(Finding{Level: Failure, Subject: "writable", Text: "the server is a replica", Advice: remedies["READONLY"]})
+		n.found(Finding{
+			Level: Failure, Subject: "writable", Text: "the server is a replica", Advice: remedies["READONLY"],
+		})
 		return
 	}
 	for _, command := range slices.Sorted(maps.Keys(errs)) {
@@ -301,7 +304,8 @@ func (n *node) judgeWritable(ctx context.Context, errs map[string]error, keys ri
 		n.found(Finding{Level: OK, Subject: "writable", Text: "the server takes writes"})
 	case noKey:
 		n.found(Finding{
-			Level: Unknown, Subject: "writable", Text: "whether the server takes writes is not known: no key that user " +
+			Level: Unknown, Subject: "writable",
+			Text: "whether the server takes writes is not known: no key that user " +
 				n.client.user() + " may use was found", Advice: adviceObjects,
 		})
 	}
@@ -341,7 +345,9 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 			as := lack{noKey, Failure, consequence(keys[key])}
 			lacks[as], cause = append(lacks[as], key), err
 		case noCommand, notThere:
-			n.found(Finding{Level: Unknown, Subject: "keys", Text: "which keys the user may use is not known without EVAL"})
+			n.found(Finding{
+				Level: Unknown, Subject: "keys", Text: "which keys the user may use is not known without EVAL",
+			})
 			return
 		case unreachable:
 			n.unreachable(err)
@@ -351,7 +357,8 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 	for as, names := range lacks {
 		f := Finding{
 			Level: Failure, Subject: "keys", cause: cause,
-			Text: fmt.Sprintf("user %s may not use the key %s: %s", n.client.user(), strings.Join(names, ", "), as.uses),
+			Text: fmt.Sprintf("user %s may not use the key %s: %s",
+				n.client.user(), strings.Join(names, ", "), as.uses),
 		}
 		n.advise(&f, "~", names)
 		n.found(f)

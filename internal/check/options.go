@@ -29,8 +29,8 @@ func optionsOf(base redis.UniversalClient) (o options, known bool) {
 	case *redis.ClusterClient:
 		opt := c.Options()
 		o = options{
-			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, redisconn.Retries(c), opt.PoolSize, opt.ContextTimeoutEnabled,
-			opt.ReadOnly, opt.Username,
+			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, redisconn.Retries(c), opt.PoolSize,
+			opt.ContextTimeoutEnabled, opt.ReadOnly, opt.Username,
 		}
 	case *redis.Ring:
 		opt := c.Options()
@@ -42,9 +42,12 @@ func optionsOf(base redis.UniversalClient) (o options, known bool) {
 		return o, false
 	}
 	// A cluster and a Ring leave defaults to the clients of their nodes.
-	o.dial = cmp.Or(o.dial, 5*time.Second)
-	o.read = cmp.Or(o.read, 3*time.Second)
-	o.pool = cmp.Or(o.pool, o.read+time.Second)
+	node := redis.NewClient(&redis.Options{ReadTimeout: o.read, PoolTimeout: o.pool})
+	defer node.Close()
+	o.dial = cmp.Or(o.dial, node.Options().DialTimeout)
+	o.read = cmp.Or(o.read, node.Options().ReadTimeout)
+	o.pool = cmp.Or(o.pool, node.Options().PoolTimeout)
+	o.poolSize = cmp.Or(o.poolSize, node.Options().PoolSize)
 	return o, true
 }
 
@@ -71,8 +74,8 @@ func (c *Client) judgeOptions(r *Report) {
 			if timeout.d > c.Lease/3 {
 				r.add(Finding{
 					Level: Warning, Subject: "options",
-					Text: fmt.Sprintf("%s %v is more than a third of the lease of %v: a waiter that asks a server that hangs "+
-						"notices late that another has taken over", timeout.name, timeout.d, c.Lease),
+					Text: fmt.Sprintf("%s %v is more than a third of the lease of %v: a waiter that asks a server "+
+						"that hangs notices late that another has taken over", timeout.name, timeout.d, c.Lease),
 					Advice: fmt.Sprintf("set %s to at most %v, or a longer lease", timeout.name, c.Lease/3),
 				})
 			}
@@ -80,7 +83,9 @@ func (c *Client) judgeOptions(r *Report) {
 	}
 	if o.poolSize == 1 {
 		r.add(Finding{
-			Level: Warning, Subject: "options", Text: "PoolSize 1: a call that hangs delays all others", Advice: "set PoolSize to 2 or more",
+			Level: Warning, Subject: "options",
+			Text:   "PoolSize 1: a call that hangs delays all others",
+			Advice: "set PoolSize to 2 or more",
 		})
 	}
 	if c.Timeout > 0 && !o.contextTimeout {
@@ -93,7 +98,8 @@ func (c *Client) judgeOptions(r *Report) {
 	}
 	if o.readOnly {
 		r.add(Finding{
-			Level: Warning, Subject: "options", Text: "ReadOnly is set: calls that read outside of scripts may see the past of a replica",
+			Level: Warning, Subject: "options",
+			Text:   "ReadOnly is set: calls that read outside of scripts may see the past of a replica",
 			Advice: "use a client without ReadOnly, RouteByLatency and RouteRandomly",
 		})
 	}

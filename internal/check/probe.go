@@ -176,7 +176,9 @@ func (n *node) send(ctx context.Context, commands []string, errs map[string]erro
 
 // listen subscribes to channels and unsubscribes, and returns the errors by channel, and those of the two
 // commands.
-func (n *node) listen(ctx context.Context, sharded bool, channels []string) (byChannel map[string]error, sub, unsub error) {
+func (n *node) listen(
+	ctx context.Context, sharded bool, channels []string,
+) (byChannel map[string]error, sub, unsub error) {
 	ps := n.rdb.Subscribe(ctx)
 	defer ps.Close()
 	on, off := ps.Subscribe, ps.Unsubscribe

@@ -17,8 +17,8 @@ func parseInfo(text string) map[string]string {
 	return facts
 }
 
-// judgeInfo tells what INFO says about memory, persistence and replicas. No client needs INFO, so its absence is
-// no fault.
+// judgeInfo tells what INFO says about memory, persistence and replicas. No client needs INFO, so its
+// absence is no fault.
 func (n *node) judgeInfo(info map[string]string, err error) {
 	switch judge(err) {
 	case unreachable:
@@ -27,7 +27,8 @@ func (n *node) judgeInfo(info map[string]string, err error) {
 	case noCommand:
 		for _, subject := range []string{"memory", "persistence"} {
 			n.found(Finding{
-				Level: Unknown, Subject: subject, Text: "not known: needs the right +info, which the client does not need",
+				Level: Unknown, Subject: subject,
+				Text: "not known: needs the right +info, which the client does not need",
 			})
 		}
 		return
@@ -62,7 +63,8 @@ func (n *node) judgeMemory(info map[string]string) {
 		})
 	case most > 0 && used > 0.9*most:
 		n.found(Finding{
-			Level: Warning, Subject: "memory", Text: fmt.Sprintf("%.0f %% of maxmemory are used: soon the server refuses writes", 100*used/most),
+			Level: Warning, Subject: "memory",
+			Text:   fmt.Sprintf("%.0f %% of maxmemory are used: soon the server refuses writes", 100*used/most),
 			Advice: remedies["OOM"],
 		})
 	case most > 0:

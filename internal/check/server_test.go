@@ -212,3 +212,18 @@ func TestReport(t *testing.T) {
 	require.True(t, redis.HasErrorPrefix(unwrapped.Unwrap()[0], "NOPERM"))
 	require.NoError(t, (&check.Report{Findings: []check.Finding{{Level: check.Warning}}}).Err())
 }
+
+// A Ring is checked shard by shard, and the defaults of its clients count.
+func TestRun_Ring(t *testing.T) {
+	t.Parallel()
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{
+		"a": redistest.Start(t).Addr(), "b": redistest.Start(t).Addr(),
+	}})
+	defer ring.Close()
+	r := check.Run(t.Context(), newClient(ring, append(all(), check.Needs{For: "it", Keys: []string{"{x}:1", "{x}:2"}})...))
+	require.NoError(t, r.Err(), "%v", r)
+	require.Len(t, r.Servers, 2)
+	requireFinding(t, r, check.OK, "writable", "takes writes")
+	requireFinding(t, r, check.OK, "options", "DialTimeout 5s")
+	require.NotContains(t, r.String(), "PoolSize 0")
+}
