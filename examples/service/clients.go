@@ -71,7 +71,23 @@ func connect(ctx context.Context, addr string, logger *slog.Logger) (_ *clients,
 		return nil, err
 	}
 	c.deferClose(c.semaphores.Close)
+	c.check(ctx, logger)
 	return c, nil
+}
+
+// check warns of what the server or the rights of this user lack. The service starts all the same: what is
+// missing may be granted while it runs.
+func (c *clients) check(ctx context.Context, logger *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, locks := c.locks.Check(ctx)
+	_, limits := c.limits.Check(ctx)
+	_, semaphores := c.semaphores.Check(ctx)
+	for _, err := range []error{locks, limits, semaphores} {
+		if err != nil {
+			logger.Warn("check", "error", err)
+		}
+	}
 }
 
 func (c *clients) deferClose(f func(context.Context) error) { c.closers = append(c.closers, f) }
