@@ -23,18 +23,22 @@ import (
 func TestDocuments_ShowCodeThatCompiles(t *testing.T) {
 	t.Parallel()
 	compiled := slices.Concat(slices.Collect(maps.Values(functions(t, "readme", "Example")))...)
-	examples := goFiles(t, "examples")
+	programs := flat(texts(t, "examples", ".go") + texts(t, "contrib", ".go") + strings.Join(compiled, "\n"))
 	blocks := 0
 	for _, document := range documents(t) {
 		for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, document), -1) {
-			code := strings.TrimSpace(block[1])
-			if !strings.Contains(examples, "\n"+code+"\n") {
-				require.Contains(t, compiled, code, "%s", document)
+			if !strings.Contains(programs, flat(strings.TrimSpace(block[1]))) {
+				t.Errorf("%s shows code that is not compiled:\n%s", document, block[1])
 			}
 			blocks++
 		}
 	}
 	require.Positive(t, blocks)
+}
+
+// flat is a text between line breaks, without indentation.
+func flat(text string) string {
+	return "\n" + regexp.MustCompile(`(?m)^\s+`).ReplaceAllString(text, "") + "\n"
 }
 
 // documents returns the names of all documents.
@@ -126,9 +130,6 @@ func headings(t *testing.T, document string) []string {
 
 // testFiles returns the text of all test files.
 func testFiles(t *testing.T) string { t.Helper(); return texts(t, ".", "_test.go") }
-
-// goFiles returns the text of all Go files of a folder.
-func goFiles(t *testing.T, folder string) string { t.Helper(); return texts(t, folder, ".go") }
 
 func texts(t *testing.T, folder, suffix string) string {
 	t.Helper()

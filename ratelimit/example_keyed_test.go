@@ -178,8 +178,8 @@ func ExampleReservation() {
 		if err != nil {
 			log.Fatal(err) // ErrWouldExceedDeadline: beyond ctx or a minute
 		}
-		defer r.Cancel(ctx) // does nothing once the permits may be used
 		if err := r.Wait(ctx); err != nil {
+			_, _ = r.Cancel(context.WithoutCancel(ctx)) // or the permits are unused
 			log.Fatal(err)
 		}
 		fmt.Println("rendering", r.N(), "frames")

@@ -5,50 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
-
-// exampleTB lets examples use the server that the tests share.
-type exampleTB struct{ testing.TB }
-
-func (exampleTB) Helper()           {}
-func (exampleTB) Fatal(args ...any) { log.Fatal(args...) }
-
-// exampleClient stands for the Client that a process makes once, usually without options.
-func exampleClient() (limits *ratelimit.Client, done func()) {
-	rdb := redis.NewClient(&redis.Options{Addr: redistest.Shared(exampleTB{}).Addr()})
-	w, err := wheel.New()
-	if err != nil {
-		log.Fatal(err)
-	}
-	limits, err = ratelimit.New(rdb, ratelimit.WithWheel(w))
-	if err != nil {
-		log.Fatal(err)
-	}
-	return limits, func() {
-		ctx := context.Background()
-		if err := limits.Close(ctx); err != nil {
-			log.Fatal(err)
-		}
-		if _, err := w.Stop(ctx); err != nil {
-			log.Fatal(err)
-		}
-		_ = rdb.Close()
-	}
-}
 
 // A limit for each user: the burst at once, and then one after the other.
 func ExampleClient_Keyed() {
-	limits, done := exampleClient()
-	defer done()
 	ctx := context.Background()
+	limits := newLimits()
 
 	logins := limits.Keyed("login", ratelimit.PerHour(3).WithBurst(2))
 	for range 3 {
@@ -70,9 +35,8 @@ func ExampleClient_Keyed() {
 
 // A limit that stands in Redis, for all processes, services in Java included. Waiters stand in line.
 func ExampleClient_Limiter() {
-	limits, done := exampleClient()
-	defer done()
 	ctx := context.Background()
+	limits := newLimits()
 
 	partner := limits.Limiter("partner-api") // getRateLimiter("partner-api") in Java
 	if err := partner.SetRate(ctx, ratelimit.PerHour(100), ratelimit.Overall); err != nil {

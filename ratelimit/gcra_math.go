@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"strconv"
 	"time"
 )
 
@@ -126,15 +127,26 @@ func (p gcraParams) reset(tat gcraTime, now int64) time.Duration {
 }
 
 // burstSeconds is how long a whole burst takes to refill, rounded up. It stands in the state, so that one that
-// was written under another limit is known from one that the server's clock has left behind.
-func (p gcraParams) burstSeconds() int64 { return p.full.roundUp()/1e6 + 1 }
+// was written under another limit is known from one that the server's clock has left behind. It is 0, and does
+// not stand there, if it is at most half a minute: scripts take no state for one left behind that lies less
+// than a minute ahead.
+func (p gcraParams) burstSeconds() int64 {
+	if s := p.full.roundUp()/1e6 + 1; s > 30 {
+		return s
+	}
+	return 0
+}
 
 // text is how a state stands in Redis.
 func (p gcraParams) text(t gcraTime) string {
-	if t.num == 0 {
-		return fmt.Sprintf("%d:%d", t.us, p.burstSeconds())
+	text := strconv.FormatInt(t.us, 10)
+	if t.num > 0 {
+		text = fmt.Sprintf("%d:%d:%d", t.us, t.num, p.den)
 	}
-	return fmt.Sprintf("%d:%d:%d:%d", t.us, t.num, p.den, p.burstSeconds())
+	if s := p.burstSeconds(); s > 0 {
+		text += ":" + strconv.FormatInt(s, 10)
+	}
+	return text
 }
 
 // micros saturates.

@@ -5,42 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// exampleTB lets examples use the server that the tests share.
-type exampleTB struct{ testing.TB }
-
-func (exampleTB) Helper()           {}
-func (exampleTB) Fatal(args ...any) { log.Fatal(args...) }
-
-// exampleClient stands for the Client that a process creates once, usually without options.
+// exampleClient is newLocks with the Redis below it, and closes the Client at the end of the example.
 func exampleClient() (locks *redislock.Client, rdb *redis.Client, done func()) {
-	rdb = redis.NewClient(&redis.Options{Addr: redistest.Shared(exampleTB{}).Addr()})
-	w, err := wheel.New()
-	if err != nil {
-		log.Fatal(err)
-	}
-	locks, err = redislock.New(rdb, redislock.WithWheel(w))
+	rdb = newRedis()
+	locks, err := redislock.New(rdb)
 	if err != nil {
 		log.Fatal(err)
 	}
 	return locks, rdb, func() {
-		ctx := context.Background()
-		if err := locks.Close(ctx); err != nil {
+		if err := locks.Close(context.Background()); err != nil {
 			log.Fatal(err)
 		}
-		if _, err := w.Stop(ctx); err != nil {
-			log.Fatal(err)
-		}
-		_ = rdb.Close()
 	}
 }
 
@@ -91,7 +73,7 @@ func ExampleLock_Done() {
 	defer done()
 	ctx := context.Background()
 
-	lock, err := locks.Mutex("fragile", redislock.WithLease(300*time.Millisecond)).Lock(ctx)
+	lock, err := locks.Mutex("fragile", redislock.WithLease(2*time.Second)).Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}

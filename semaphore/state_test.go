@@ -30,9 +30,11 @@ func TestLeased_State(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, semaphore.LeasedState{}, state)
 
-			set, err := s.TrySetPermits(ctx, 5)
+			setter := newClient(t, rdb)
+			set, err := open(setter, name).TrySetPermits(ctx, 5)
 			require.NoError(t, err)
 			require.True(t, set)
+			require.NoError(t, setter.Close(ctx)) // in the background, it assigns the permits of a FairLeased, and reclaims
 			grant, err := s.Acquire(ctx, 2)
 			require.NoError(t, err)
 			state, err = s.State(ctx)

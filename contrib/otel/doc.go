@@ -29,7 +29,8 @@
 //
 // # Cost
 //
-// Without a recording span and a reader of metrics, a hook costs about as much as its calls of OpenTelemetry's
-// API. A limiter that denies millions of calls a second from memory calls its hook each time: leave LimitHooks
-// out there, and observe the Stats.
+// The dearest in proportion are LimitHooks: a denial from memory takes half a microsecond without them, about
+// twice that with providers that do nothing, and about four times that with those of the SDK. Where a limiter
+// denies millions of calls a second, leave LimitHooks out, and observe the Stats, which costs nothing between
+// collections.
 package otel

@@ -11,10 +11,14 @@ import (
 // LimitHooks returns hooks for the limiters of the client of that name. They make the spans limit.decision and
 // limit.outage and the histogram of the durations of decisions.
 func (t *Telemetry) LimitHooks(name string) ratelimit.Hooks {
+	prepared := prepareDecisions(name)
 	decided := func(e ratelimit.Event, outcome string, failure error) {
-		bounded := metric.WithAttributes(clientKey.String(name), kindKey.String(string(e.Kind)),
-			outcomeKey.String(outcome), sourceKey.String(e.Result.Source.String()), waitedKey.Bool(e.Waited))
-		t.decision.Record(e.Context, e.Took.Seconds(), bounded)
+		d := decision{e.Kind, outcome, e.Result.Source, e.Waited}
+		attributes, ok := prepared[d]
+		if !ok {
+			attributes = d.attributes(name)
+		}
+		t.decision.Record(e.Context, e.Took.Seconds(), attributes...)
 		if trace.SpanContextFromContext(e.Context).IsSampled() {
 			t.span(e.Context, "limit.decision", e.Took, failure, limitAttributes(name, e, outcome)...)
 		}
@@ -30,6 +34,37 @@ func (t *Telemetry) LimitHooks(name string) ratelimit.Hooks {
 			t.span(e.Context, "limit.outage", e.Took, nil, clientKey.String(name))
 		},
 	}
+}
+
+// decision is what the metrics of a decision tell.
+type decision struct {
+	kind    ratelimit.Kind
+	outcome string
+	source  ratelimit.Source
+	waited  bool
+}
+
+func (d decision) attributes(client string) []metric.RecordOption {
+	return []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(
+		clientKey.String(client), kindKey.String(string(d.kind)), outcomeKey.String(d.outcome),
+		sourceKey.String(d.source.String()), waitedKey.Bool(d.waited)))}
+}
+
+// prepareDecisions returns the attributes of all decisions, so that one from memory, which takes less than a
+// microsecond, does not have to make them.
+func prepareDecisions(client string) map[decision][]metric.RecordOption {
+	prepared := make(map[decision][]metric.RecordOption)
+	for _, kind := range []ratelimit.Kind{ratelimit.KindKeyed, ratelimit.KindLimiter} {
+		for _, outcome := range []string{allowed, denied, cancelled, failed} {
+			for source := ratelimit.SourceRedis; source <= ratelimit.SourceDegraded; source++ {
+				for _, waited := range []bool{false, true} {
+					d := decision{kind, outcome, source, waited}
+					prepared[d] = d.attributes(client)
+				}
+			}
+		}
+	}
+	return prepared
 }
 
 func limitAttributes(client string, e ratelimit.Event, outcome string) []attribute.KeyValue {
@@ -63,11 +98,14 @@ func (t *Telemetry) ObserveLimits(name string, c *ratelimit.Client) (metric.Regi
 		func(s *ratelimit.Stats) int64 { return s.Local })
 	o.counter("degraded", "{call}", "Calls that the policy decided, because Redis did not answer.",
 		func(s *ratelimit.Stats) int64 { return s.Degraded })
-	o.counter("scripts", "{script}", "Scripts sent to Redis.", func(s *ratelimit.Stats) int64 { return s.Scripts })
+	o.counter("scripts", "{script}", "Scripts sent to Redis.",
+		func(s *ratelimit.Stats) int64 { return s.Scripts })
 	o.counter("call.failures", "{call}", "Calls to Redis that were not answered.",
 		func(s *ratelimit.Stats) int64 { return s.Failures })
-	o.gauge("waiting", "{call}", "Calls that wait for permits.", func(s *ratelimit.Stats) int64 { return int64(s.Waiting) })
-	o.gauge("keys", "{key}", "Keys that are remembered in memory.", func(s *ratelimit.Stats) int64 { return int64(s.Keys) })
+	o.gauge("waiting", "{call}", "Calls that wait for permits.",
+		func(s *ratelimit.Stats) int64 { return int64(s.Waiting) })
+	o.gauge("keys", "{key}", "Keys that are remembered in memory.",
+		func(s *ratelimit.Stats) int64 { return int64(s.Keys) })
 	o.gauge("breaker.open", "{breaker}", "Breakers that are open: the policy decides instead of Redis.",
 		func(s *ratelimit.Stats) int64 {
 			if s.Down {

@@ -43,7 +43,8 @@ const boundedLock = 3
 func lockAttributes(client string, e redislock.Event, outcome string) []attribute.KeyValue {
 	attributes := make([]attribute.KeyValue, 0, 6)
 	attributes = append(attributes,
-		clientKey.String(client), kindKey.String(string(e.Kind)), outcomeKey.String(outcome), lockNameKey.String(e.Name))
+		clientKey.String(client), kindKey.String(string(e.Kind)), outcomeKey.String(outcome),
+		lockNameKey.String(e.Name))
 	if e.ID != "" {
 		attributes = append(attributes, lockIDKey.String(e.ID))
 	}
@@ -58,12 +59,16 @@ func lockAttributes(client string, e redislock.Event, outcome string) []attribut
 func (t *Telemetry) ObserveLocks(name string, c interface{ Stats() redislock.Stats }) (metric.Registration, error) {
 	o := newObserver[redislock.Stats](t.meter, "cogwheel.lock.", clientKey.String(name))
 	o.gauge("held", "{lock}", "Locks held.", func(s *redislock.Stats) int64 { return int64(s.Held) })
-	o.gauge("waiting", "{call}", "Calls that wait for a lock.", func(s *redislock.Stats) int64 { return int64(s.Waiting) })
-	o.counter("acquired", "{call}", "Calls that got the lock.", func(s *redislock.Stats) int64 { return s.Acquired })
+	o.gauge("waiting", "{call}", "Calls that wait for a lock.",
+		func(s *redislock.Stats) int64 { return int64(s.Waiting) })
+	o.counter("acquired", "{call}", "Calls that got the lock.",
+		func(s *redislock.Stats) int64 { return s.Acquired })
 	o.counter("contended", "{call}", "Calls that found the lock held by another.",
 		func(s *redislock.Stats) int64 { return s.Contended })
-	o.counter("failed", "{call}", "Calls that ended without the lock.", func(s *redislock.Stats) int64 { return s.Failed })
-	o.counter("released", "{lock}", "Locks released by their holder.", func(s *redislock.Stats) int64 { return s.Released })
+	o.counter("failed", "{call}", "Calls that ended without the lock.",
+		func(s *redislock.Stats) int64 { return s.Failed })
+	o.counter("released", "{lock}", "Locks released by their holder.",
+		func(s *redislock.Stats) int64 { return s.Released })
 	o.counter("lost", "{lock}", "Locks that ended before their holder released them.",
 		func(s *redislock.Stats) int64 { return s.Lost })
 	addRenewals(o, "renewal.", func(s *redislock.Stats) *renewal.Stats { return &s.Renewal })

@@ -25,14 +25,16 @@ func newObserver[S any](meter metric.Meter, prefix string, object attribute.KeyV
 // gauge adds a number of things that there are now. Such numbers of several processes can be added up, which
 // makes them an UpDownCounter to OpenTelemetry.
 func (o *observer[S]) gauge(name, unit, description string, value func(*S) int64) {
-	i, err := o.meter.Int64ObservableUpDownCounter(o.prefix+name, metric.WithUnit(unit), metric.WithDescription(description))
+	i, err := o.meter.Int64ObservableUpDownCounter(
+		o.prefix+name, metric.WithUnit(unit), metric.WithDescription(description))
 	o.add(i, err, value)
 }
 
 func (o *observer[S]) counter(
 	name, unit, description string, value func(*S) int64, attributes ...attribute.KeyValue,
 ) {
-	i, err := o.meter.Int64ObservableCounter(o.prefix+name, metric.WithUnit(unit), metric.WithDescription(description))
+	i, err := o.meter.Int64ObservableCounter(
+		o.prefix+name, metric.WithUnit(unit), metric.WithDescription(description))
 	o.add(i, err, value, attributes...)
 }
 
@@ -50,7 +52,8 @@ func (o *observer[S]) add(
 
 // seconds adds a counter of time.
 func (o *observer[S]) seconds(name, description string, value func(*S) float64) {
-	i, err := o.meter.Float64ObservableCounter(o.prefix+name, metric.WithUnit("s"), metric.WithDescription(description))
+	i, err := o.meter.Float64ObservableCounter(
+		o.prefix+name, metric.WithUnit("s"), metric.WithDescription(description))
 	if err != nil {
 		o.refused = append(o.refused, err)
 		return

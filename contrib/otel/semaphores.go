@@ -60,13 +60,16 @@ func permitAttributes(client string, e semaphore.Event, outcome string) []attrib
 func (t *Telemetry) ObserveSemaphores(name string, c *semaphore.Client) (metric.Registration, error) {
 	o := newObserver[semaphore.Stats](t.meter, "cogwheel.permit.", clientKey.String(name))
 	o.gauge("held", "{permit}", "Leased permits held.", func(s *semaphore.Stats) int64 { return s.Held })
-	o.gauge("waiting", "{call}", "Calls that wait for permits.", func(s *semaphore.Stats) int64 { return int64(s.Waiting) })
+	o.gauge("waiting", "{call}", "Calls that wait for permits.",
+		func(s *semaphore.Stats) int64 { return int64(s.Waiting) })
 	o.counter("acquired", "{call}", "Calls that got a grant of leased permits.",
 		func(s *semaphore.Stats) int64 { return s.Acquired })
 	o.counter("contended", "{call}", "Calls that found too few free permits.",
 		func(s *semaphore.Stats) int64 { return s.Contended })
-	o.counter("failed", "{call}", "Calls that ended without permits.", func(s *semaphore.Stats) int64 { return s.Failed })
-	o.counter("released", "{grant}", "Grants released by their holder.", func(s *semaphore.Stats) int64 { return s.Released })
+	o.counter("failed", "{call}", "Calls that ended without permits.",
+		func(s *semaphore.Stats) int64 { return s.Failed })
+	o.counter("released", "{grant}", "Grants released by their holder.",
+		func(s *semaphore.Stats) int64 { return s.Released })
 	o.counter("lost", "{grant}", "Grants that ended before their holder released them.",
 		func(s *semaphore.Stats) int64 { return s.Lost })
 	o.counter("taken", "{permit}", "Permits taken from counting semaphores.",

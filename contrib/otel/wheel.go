@@ -65,7 +65,7 @@ func addRenewals[S any](o *observer[S], prefix string, of func(*S) *renewal.Stat
 	o.counter(prefix+"lost", "{lease}", "Leases that ended against the will of their holder.",
 		func(s *S) int64 { return of(s).Lost })
 	o.counter(prefix+"calls", "{call}", "Calls of the watchdog.", func(s *S) int64 { return of(s).Calls })
-	o.counter(prefix+"call.failures", "{call}", "Calls of the watchdog that failed; it repeats them until the deadline.",
+	o.counter(prefix+"call.failures", "{call}", "Calls of the watchdog that failed; it repeats them.",
 		func(s *S) int64 { return of(s).Failures })
 	o.seconds(prefix+"calls.time", "Time that the calls of the watchdog took.",
 		func(s *S) float64 { return of(s).Took.Seconds() })

@@ -47,7 +47,8 @@ func Handler(sources ...Source) http.Handler {
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Content-Security-Policy",
-			"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+			"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "+
+				"form-action 'none'; frame-ancestors 'none'")
 		_, _ = w.Write(body)
 	})
 }

@@ -77,13 +77,15 @@ func newLockStatus(name string, c LockClient, rows int, now time.Time) lockStatu
 		waiting[w.Name] += w.Calls
 	}
 	holds, leftOut := first(c.Holds(), rows, func(a, b redislock.Hold) int {
-		return cmp.Or(cmp.Compare(waiting[b.Name], waiting[a.Name]), a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(
+			cmp.Compare(waiting[b.Name], waiting[a.Name]), a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})
 	status.Holds, status.HoldsLeftOut = make([]heldLock, len(holds)), leftOut
 	for i, h := range holds {
 		status.Holds[i] = heldLock{
-			Name: shown(h.Name, maxName), Kind: h.Kind, ID: shown(h.ID, maxName), Token: h.Token, Metadata: shown(h.Metadata, maxName),
-			HeldFor: seconds(now.Sub(h.Since)), Left: until(h.Deadline, now), Waiting: waiting[h.Name],
+			Name: shown(h.Name, maxName), Kind: h.Kind, ID: shown(h.ID, maxName), Token: h.Token,
+			Metadata: shown(h.Metadata, maxName),
+			HeldFor:  seconds(now.Sub(h.Since)), Left: until(h.Deadline, now), Waiting: waiting[h.Name],
 		}
 	}
 	return status

@@ -83,7 +83,8 @@ func newSemaphoreStatus(name string, c SemaphoreClient, rows int, now time.Time)
 		waiting[w.Name] += w.Calls
 	}
 	holds, leftOut := first(c.Holds(), rows, func(a, b semaphore.Hold) int {
-		return cmp.Or(cmp.Compare(waiting[b.Name], waiting[a.Name]), a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(
+			cmp.Compare(waiting[b.Name], waiting[a.Name]), a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})
 	status.Holds, status.HoldsLeftOut = make([]heldGrant, len(holds)), leftOut
 	for i, h := range holds {

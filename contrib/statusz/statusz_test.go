@@ -75,11 +75,11 @@ func TestHandler_ShowsAWheel(t *testing.T) {
 	requireFact(t, html, "fired", 1)
 	got := getJSON(t, h, "wheels", "")
 	require.Equal(t, "main", got["name"])
-	require.EqualValues(t, 0.001, got["tick_seconds"])
+	require.InDelta(t, 0.001, got["tick_seconds"], 0)
 	require.EqualValues(t, 2, got["pending"])
 	lateness, _ := got["lateness"].(map[string]any)
 	require.EqualValues(t, 1, lateness["count"])
-	require.Equal(t, w.Stats().Lateness.Quantile(0.99).Seconds(), lateness["p99_seconds"])
+	require.InDelta(t, w.Stats().Lateness.Quantile(0.99).Seconds(), lateness["p99_seconds"], 0)
 }
 
 func TestHandler_ShowsLocks(t *testing.T) {

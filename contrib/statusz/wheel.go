@@ -26,8 +26,9 @@ func Wheel(name string, w interface{ Stats() wheel.Stats }) Source {
 	return Source{func(p *page, _ int) {
 		s := w.Stats()
 		status := wheelStatus{
-			Name: name, Pending: s.Pending, Fired: s.Fired, Stopped: s.Stopped, Panicked: s.Panicked, Wakeups: s.Wakeups,
-			Lateness: newLatency(s.Lateness), LongestCallback: seconds(s.LongestTask), Blocked: seconds(s.BlockedTime),
+			Name: name, Pending: s.Pending, Fired: s.Fired, Stopped: s.Stopped, Panicked: s.Panicked,
+			Wakeups: s.Wakeups, Lateness: newLatency(s.Lateness),
+			LongestCallback: seconds(s.LongestTask), Blocked: seconds(s.BlockedTime),
 		}
 		if w, ok := w.(interface{ TickDuration() time.Duration }); ok {
 			status.Tick = seconds(w.TickDuration())

@@ -4,6 +4,7 @@ package recipes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"net/http"
 	"sync"
@@ -105,6 +106,23 @@ func PerTenant(
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// Mail sends a mail of size kilobytes unless a limit is used up: 10 mails a second for a user, 1000 kB a second
+// for the mail service. A denial by one of them takes nothing of the other.
+func Mail(
+	ctx context.Context, limits *ratelimit.Client, user string, size int64, send func(context.Context) error,
+) error {
+	perUser := limits.Keyed("user", ratelimit.PerSecond(10))
+	perService := limits.Keyed("service", ratelimit.PerSecond(1000))
+	r, err := limits.All(perUser.Part(user), perService.Part("mail").Cost(size)).Allow(ctx)
+	if err != nil {
+		return err
+	}
+	if !r.Allowed {
+		return fmt.Errorf("too much mail: try again in %v", r.RetryAfter)
+	}
+	return send(ctx)
 }
 
 // Orders closes orders that are not paid in time. It is safe for concurrent use.

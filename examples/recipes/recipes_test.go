@@ -166,6 +166,21 @@ func TestPerTenant_FollowsThePlan(t *testing.T) {
 	}
 }
 
+func TestMail_IsLimitedByUserAndByService(t *testing.T) {
+	t.Parallel()
+	limits, err := ratelimit.New(redistest.Start(t).Client(t))
+	require.NoError(t, err)
+	defer limits.Close(context.Background())
+	sent := 0
+	mail := func(user string, size int64) error {
+		return recipes.Mail(t.Context(), limits, user, size, func(context.Context) error { sent++; return nil })
+	}
+	require.NoError(t, mail("ada", 10))
+	require.Error(t, mail("ada", 1000), "the service has less than that left")
+	require.NoError(t, mail("bob", 10))
+	require.Equal(t, 2, sent)
+}
+
 func TestOrders_CloseUnlessPaid(t *testing.T) {
 	t.Parallel()
 	w, err := wheel.New()

@@ -44,7 +44,7 @@ func (s *service) shipOrder(w http.ResponseWriter, r *http.Request) {
 	})
 	switch {
 	case err == nil:
-		fmt.Fprintf(w, "order %s is on its way\n", id)
+		_, _ = fmt.Fprintf(w, "order %s is on its way\n", id)
 	case errors.Is(err, redislock.ErrLocked): // until the deadline of the request
 		http.Error(w, "the order is being changed, try again", http.StatusConflict)
 	default:

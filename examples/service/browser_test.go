@@ -95,12 +95,11 @@ func TestBrowser_ShowsTheStatusPage(t *testing.T) {
 	shown := sections(dom)
 	for heading, facts := range map[string]map[string]int64{
 		"Locks service": {
-			"held": 6, "calls waiting": 6, "acquired": locks.Acquired, "contended": locks.Contended, "lost": 0,
-			"released": locks.Released,
+			"held": 6, "calls waiting": 6, "acquired": locks.Acquired, "lost": 0, "released": locks.Released,
 		},
 		"Limits service": {"allowed": limits.Allowed, "denied": limits.Denied, "failed": 0, "decided by policy": 0},
 		"Semaphores service": {
-			"permits held": 2, "calls waiting": 1, "grants acquired": permits.Acquired, "contended": permits.Contended,
+			"permits held": 2, "calls waiting": 1, "grants acquired": permits.Acquired, "grants lost": 0,
 		},
 	} {
 		for label, want := range facts {

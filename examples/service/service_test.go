@@ -45,15 +45,24 @@ func start(t *testing.T, redis string) service.Service {
 // send sends a request and returns its status and body.
 func send(t *testing.T, method, url string) (status int, body string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	status, body, err := try(t.Context(), method, url)
 	require.NoError(t, err)
+	return status, body
+}
+
+func try(ctx context.Context, method, url string) (status int, body string, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
 	request.Close = true // no connection is left for the search for leaks
 	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
+	if err != nil {
+		return 0, "", err
+	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	return response.StatusCode, string(text)
+	return response.StatusCode, string(text), err
 }
 
 func TestService_OnTheEmbeddedServer(t *testing.T) {
@@ -141,7 +150,7 @@ func TestService_StopsGracefullyOnSIGTERM(t *testing.T) {
 	rdb := server.Client(t)
 	shipped := make(chan int, 1)
 	go func() {
-		status, _ := send(t, http.MethodPost, api+"/orders/1/ship")
+		status, _, _ := try(t.Context(), http.MethodPost, api+"/orders/1/ship")
 		shipped <- status
 	}()
 	redistest.Poll(t, func() bool { return rdb.Exists(t.Context(), "order:1", "service:leader").Val() == 2 })

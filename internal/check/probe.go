@@ -37,6 +37,7 @@ var probes = map[string][]any{
 	"hmget":              {"hmget", probeKey, "f"},
 	"hrandfield":         {"hrandfield", probeKey, 1},
 	"hset":               {"hset", probeKey, "f", "v", "without a value"}, // refused
+	"hvals":              {"hvals", probeKey},
 	"lindex":             {"lindex", probeKey, 0},
 	"lrange":             {"lrange", probeKey, 0, 0},
 	"lpop":               {"lpop", probeKey},

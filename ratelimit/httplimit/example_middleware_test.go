@@ -40,7 +40,7 @@ func request(h http.Handler, path string, header ...string) *httptest.ResponseRe
 func Example() {
 	limits := newLimits()
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
 
 	perAddress := limits.Keyed("http", ratelimit.PerHour(2))
 	handler := httplimit.New(perAddress, httplimit.ByRemoteAddr)(mux) // http.ListenAndServe(":8080", handler)
@@ -162,7 +162,7 @@ func ExampleWithDenied() {
 		httplimit.WithDenied(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprint(w, `{"title":"too many requests"}`)
+			_, _ = w.Write([]byte(`{"title":"too many requests"}`))
 		})),
 	)(http.NotFoundHandler())
 	request(handler, "/")

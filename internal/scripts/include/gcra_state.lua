@@ -1,7 +1,7 @@
 -- gcra_state reads a state of GCRA: when the whole burst will be there again, in us and num/den, and not before now. It is written as
--- "us:burst" or "us:num:den:burst", where burst is how many seconds a whole burst of its writer's limit takes, rounded up. A state that
--- lies further ahead than a minute beyond that and beyond cap_us counts as none, and so does what is no state. A fraction of another
--- den is rounded up.
+-- "us" or "us:num:den", and with ":burst" behind it if a whole burst of its writer's limit takes longer than half a minute: burst is how
+-- many seconds it takes, rounded up. A state that lies further ahead than a minute beyond that and beyond cap_us counts as none, and so
+-- does what is no state. A fraction of another den is rounded up.
 local function gcra_state(value, now, den, cap_us)
   local us, num, burst_s = tonumber(value), 0, 0
   if not us then
@@ -19,10 +19,14 @@ local function gcra_state(value, now, den, cap_us)
   end
   return us, num
 end
--- gcra_text is a state as it is written.
+-- gcra_text is a state as it is written. burst_s is "0" for a burst that is not written.
 local function gcra_text(us, num, den, burst_s)
+  local text = us -- a number is cheaper than its text
   if num > 0 then
-    return string.format('%.0f:%.0f:%.0f:%s', us, num, den, burst_s)
+    text = string.format('%.0f:%.0f:%.0f', us, num, den)
   end
-  return string.format('%.0f:%s', us, burst_s)
+  if burst_s ~= '0' then
+    text = string.format(num > 0 and '%s:%s' or '%.0f:%s', text, burst_s)
+  end
+  return text
 end

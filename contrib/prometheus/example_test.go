@@ -1,0 +1,28 @@
+package prometheus_test
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	cogwheelprom "github.com/cogwheel-go/cogwheel/contrib/prometheus"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func Example() {
+	var ( // made elsewhere, by New of each package
+		registry   *prometheus.Registry
+		w          *wheel.Wheel
+		locks      *redislock.Client
+		limits     *ratelimit.Client
+		semaphores *semaphore.Client
+	)
+
+	registry.MustRegister(
+		cogwheelprom.NewWheelCollector(w, "main"),
+		cogwheelprom.NewLockCollector(locks, "orders"),
+		cogwheelprom.NewLimitCollector(limits, "api"),
+		cogwheelprom.NewSemaphoreCollector(semaphores, "reports"),
+	)
+}
