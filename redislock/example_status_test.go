@@ -59,7 +59,7 @@ func ExampleClient_Holds() {
 	// Output: mutex orders:42 host-3 for long: false
 }
 
-// Waits show what the calls of this process wait for.
+// Waits are the locks that calls of this process wait for.
 func ExampleClient_Waits() {
 	ctx := context.Background()
 	locks := newLocks()
@@ -84,7 +84,7 @@ func ExampleClient_Waits() {
 	// <nil> <nil> <nil>
 }
 
-// Stats are for metrics. They cost no hooks.
+// Stats are for metrics. They need no hooks.
 func ExampleClient_Stats() {
 	ctx := context.Background()
 	locks := newLocks()

@@ -246,7 +246,7 @@ func ExampleHooks() {
 	// Output: session-7 ada true
 }
 
-// Stats are for metrics. They cost no hooks.
+// Stats are for metrics. They need no hooks.
 func ExampleRenewer_Stats() {
 	renewer, done := exampleRenewer()
 	defer done()

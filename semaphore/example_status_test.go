@@ -99,7 +99,7 @@ func ExampleClient_Holds() {
 	// Output: fair gpus 3 for long: false
 }
 
-// Waits show for what permits the calls of this process wait.
+// Waits are the semaphores for whose permits calls of this process wait.
 func ExampleClient_Waits() {
 	ctx := context.Background()
 	semaphores := newSemaphores()
@@ -127,7 +127,7 @@ func ExampleClient_Waits() {
 	// <nil> <nil> <nil>
 }
 
-// Stats are for metrics. They cost no hooks.
+// Stats are for metrics. They need no hooks.
 func ExampleClient_Stats() {
 	ctx := context.Background()
 	semaphores := newSemaphores()
