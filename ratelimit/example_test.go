@@ -59,9 +59,8 @@ func ExampleClient_Limiter() {
 
 // A limit for each user and one for the service: a request is charged to both or to neither.
 func ExampleClient_All() {
-	limits, done := exampleClient()
-	defer done()
 	ctx := context.Background()
+	limits := newLimits()
 
 	perUser := limits.Keyed("user", ratelimit.PerHour(2))
 	perService := limits.Keyed("service", ratelimit.PerHour(100))
@@ -80,9 +79,8 @@ func ExampleClient_All() {
 
 // Tenants have limits of their own, which nothing is kept for.
 func ExampleKeyed_With() {
-	limits, done := exampleClient()
-	defer done()
 	ctx := context.Background()
+	limits := newLimits()
 
 	tenants := limits.Keyed("tenant", ratelimit.PerHour(100))
 	free, gold := ratelimit.PerHour(10), ratelimit.PerHour(1000)

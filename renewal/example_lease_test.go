@@ -217,3 +217,49 @@ func ExampleInvalidError() {
 	}
 	// Output: TTL is refused: 1µs
 }
+
+// Hooks are where metrics and traces are made.
+func ExampleHooks() {
+	ctx := context.Background()
+	w, err := wheel.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer w.Stop(ctx)
+	events := make(chan renewal.Event, 1)
+	renewer, err := renewal.New(w,
+		renewal.WithHooks(renewal.Hooks{Lost: func(e renewal.Event) { events <- e }}),
+		renewal.WithLogger(slog.New(slog.DiscardHandler)),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer renewer.Close(ctx)
+
+	session, err := renewer.Watch(renewal.Spec{Key: "session-7", ID: "ada", TTL: time.Minute, SentAt: time.Now()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	session.Gone() // the server says that it was ended
+	lost := <-events
+	fmt.Println(lost.Key, lost.ID, errors.Is(lost.Err, renewal.ErrGone))
+	// Output: session-7 ada true
+}
+
+// Stats are for metrics. They need no hooks.
+func ExampleRenewer_Stats() {
+	renewer, done := exampleRenewer()
+	defer done()
+	for _, key := range []string{"session-7", "session-8"} {
+		session, err := renewer.Watch(renewal.Spec{Key: key, ID: "ada", TTL: time.Minute, SentAt: time.Now()})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if key == "session-7" {
+			session.Gone() // the server says that it was ended
+		}
+	}
+	stats := renewer.Stats()
+	fmt.Println("leases:", stats.Leases, "lost:", stats.Lost, "failed calls:", stats.Failures)
+	// Output: leases: 1 lost: 1 failed calls: 0
+}

@@ -123,3 +123,42 @@ func ExampleWithLimit() {
 	// 200 X-RateLimit-Limit: 1 X-RateLimit-Remaining: 0
 	// 429 X-RateLimit-Limit: 1 X-RateLimit-Remaining: 0
 }
+
+// Behind a proxy that replaces a field of its own, the client is the address in it. Customers with an IPv6
+// network of 56 bits count as one client.
+func ExampleByAddress() {
+	key := httplimit.ByAddress(httplimit.Address{
+		Trusted:  []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		Field:    "X-Real-IP",
+		IPv6Bits: 56,
+	})
+	for _, r := range []*http.Request{
+		{RemoteAddr: "10.0.0.1:4711", Header: http.Header{"X-Real-Ip": {"192.0.2.7"}}},
+		{RemoteAddr: "10.0.0.1:4711", Header: http.Header{"X-Real-Ip": {"2001:db8:1:207::3"}}},
+		{RemoteAddr: "198.51.100.7:4711", Header: http.Header{"X-Real-Ip": {"192.0.2.7"}}}, // no trusted proxy
+	} {
+		client, _ := key(r)
+		fmt.Println(client)
+	}
+	// Output:
+	// 192.0.2.7
+	// 2001:db8:1:200::
+	// 198.51.100.7
+}
+
+// Fields can be combined, for clients that know the older ones only.
+func ExampleWithFields() {
+	limits, done := exampleLimits()
+	defer done()
+
+	perAddress := limits.Keyed("api", ratelimit.PerMinute(2))
+	for _, fields := range []httplimit.Fields{
+		httplimit.RateLimitFields | httplimit.XRateLimitFields, httplimit.NoFields,
+	} {
+		h := httplimit.New(perAddress, httplimit.ByRemoteAddr, httplimit.WithFields(fields))(hello)
+		show(h, "", "", "RateLimit-Policy", "X-RateLimit-Limit")
+	}
+	// Output:
+	// 200 RateLimit-Policy: "default";q=2;w=60 X-RateLimit-Limit: 2
+	// 200
+}
