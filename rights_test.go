@@ -151,7 +151,7 @@ func TestRights_CheckNamesTheOneThatIsMissing(t *testing.T) {
 
 // errNoPerm returns the answer of the server that an error wraps.
 func errNoPerm(err error) error {
-	if many, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the parts are wanted
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, one := range many.Unwrap() {
 			return one
 		}

@@ -198,7 +198,8 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 // lookLocallyLocked serves the waiters by this process's own count, if there is one.
 func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 	if s.local == nil ||
-		!s.trustedLocked(s.client.wheel.Now()) && !(s.client.breaker.down.Load() && s.local.serveStale(s.client.wheel.Now())) {
+		!s.trustedLocked(s.client.wheel.Now()) &&
+		!(s.client.breaker.down.Load() && s.local.serveStale(s.client.wheel.Now())) {
 		return false
 	}
 	l := s.line

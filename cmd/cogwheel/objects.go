@@ -179,7 +179,7 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 		exist[scripts.SuffixName(t.name, "timeout")] = &seen.leases
 		exist[scripts.SuffixName(t.name, "fence")] = &seen.fence
 		exist[scripts.SuffixName(t.name, "fair:permits")] = &seen.fairSem
-	} else if !keyedKey.MatchString(t.name) { // keyed limits have no other keys
+	} else if _, ok := parseKeyed(t.name); !ok { // keyed limits have no other keys
 		return seen, usageError(fmt.Sprintf("%s can be no name: %s", scripts.Quote(t.name), refused.Reason))
 	}
 	pipe := t.rdb.Pipeline()
@@ -211,9 +211,28 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 }
 
 var (
-	keyedKey   = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(:window)?$`)
-	keyedState = regexp.MustCompile(`^\d+(:\d+:\d+)?$`)
+	keyedKey    = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(:window)?$`)
+	taggedKey   = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}:(key|window):([^{}]*)$`)
+	gcraState   = regexp.MustCompile(`^(\d+)(:\d+){0,3}$`)
+	windowState = regexp.MustCompile(`^(\d+)(:\d+)?$`)
 )
+
+// keyedName is the key of a keyed limit, taken apart. Its parts are escaped as they stand in Redis.
+type keyedName struct {
+	prefix, tag, key string
+	window           bool
+}
+
+// parseKeyed takes the key of a keyed limit apart, if the name has the form of one.
+func parseKeyed(name string) (k keyedName, ok bool) {
+	if parts := taggedKey.FindStringSubmatch(name); parts != nil {
+		return keyedName{prefix: parts[1], tag: parts[2], window: parts[3] == "window", key: parts[4]}, true
+	}
+	if parts := keyedKey.FindStringSubmatch(name); parts != nil {
+		return keyedName{prefix: parts[1], key: parts[2], window: parts[3] != ""}, true
+	}
+	return k, false
+}
 
 // sinceThen is an instant in microseconds that lies before all of GCRA's states and above all numbers of permits.
 const sinceThen = 1e15
@@ -221,13 +240,14 @@ const sinceThen = 1e15
 // keyedKind tells apart what stands in Redis as a string: the states of keyed limits and the numbers of permits.
 func keyedKind(name string, seen traces) string {
 	_, err := strconv.ParseInt(seen.value, 10, 64)
-	parts := keyedKey.FindStringSubmatch(name)
+	keyed, ok := parseKeyed(name)
+	ok = ok && seen.ttl > 0
 	us, _, _ := strings.Cut(seen.value, ":")
 	instant, _ := strconv.ParseInt(us, 10, 64)
 	switch {
-	case parts != nil && parts[3] == "" && seen.ttl > 0 && keyedState.MatchString(seen.value) && instant >= sinceThen:
+	case ok && !keyed.window && gcraState.MatchString(seen.value) && instant >= sinceThen:
 		return kindGCRA
-	case parts != nil && parts[3] != "" && seen.ttl > 0 && err == nil && !seen.leases:
+	case ok && keyed.window && windowState.MatchString(seen.value) && !seen.leases:
 		return kindWindow
 	case err != nil:
 		return kindOther

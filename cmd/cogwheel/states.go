@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -210,7 +211,8 @@ func (t *tool) keyed(ctx context.Context, kind string) (object, error) {
 	full := max(0, millisOf(ttl.Val())) // the state expires when the whole burst is there again
 	o.Limit.Full = &full
 	if kind == kindWindow {
-		used, _ := strconv.ParseInt(value.Val(), 10, 64)
+		text, _, _ := strings.Cut(value.Val(), ":")
+		used, _ := strconv.ParseInt(text, 10, 64)
 		o.Limit.Used = &used
 	}
 	return o, nil
@@ -218,7 +220,7 @@ func (t *tool) keyed(ctx context.Context, kind string) (object, error) {
 
 // peek asks what is left of a keyed limit whose limit the flags tell.
 func (t *tool) peek(ctx context.Context) (object, error) {
-	prefix, key, window, err := t.keyedParts()
+	name, err := t.keyedName()
 	if err != nil {
 		return object{}, err
 	}
@@ -231,32 +233,37 @@ func (t *tool) peek(ctx context.Context) (object, error) {
 		l.Burst = t.burst
 	}
 	o := object{Kind: kindGCRA, Limit: &limitState{Rate: l.Rate, Per: short(l.Per), Burst: l.Burst}}
-	if window {
+	if name.window {
 		o.Kind = kindWindow
 	}
 	return o, t.withLimits(ctx, func(c *ratelimit.Client) error {
-		k := keyedOf(c, prefix, l, window)
+		k := keyedOf(c, name, l)
 		if err := k.Err(); err != nil {
 			return usageError(err.Error())
 		}
-		o.Limit.Key = k.RedisKey(key)
-		r, err := k.Peek(ctx, key)
+		o.Limit.Key = k.RedisKey(name.key)
+		r, err := k.Peek(ctx, name.key)
 		o.Limit.left(r)
 		return err
 	})
 }
 
-func keyedOf(c *ratelimit.Client, prefix string, l ratelimit.Limit, window bool) *ratelimit.Keyed {
-	if window {
-		return c.Keyed(prefix, l, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+func keyedOf(c *ratelimit.Client, name keyedName, l ratelimit.Limit) *ratelimit.Keyed {
+	var opts []ratelimit.KeyedOption
+	if name.window {
+		opts = append(opts, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	}
-	return c.Keyed(prefix, l)
+	if name.tag != "" {
+		opts = append(opts, ratelimit.WithHashTag(name.tag))
+	}
+	return c.Keyed(name.prefix, l, opts...)
 }
 
 // redisKey returns the key in Redis of the key that the flags and the name tell.
 func (t *tool) redisKey(ctx context.Context) (key string, err error) {
 	err = t.withLimits(ctx, func(c *ratelimit.Client) error {
-		k := keyedOf(c, t.prefix, ratelimit.PerSecond(1), t.window) // the key does not depend on the limit
+		name := keyedName{prefix: t.prefix, window: t.window}
+		k := keyedOf(c, name, ratelimit.PerSecond(1)) // the key does not depend on the limit
 		if err := k.Err(); err != nil {
 			return usageError(err.Error())
 		}
@@ -266,20 +273,22 @@ func (t *tool) redisKey(ctx context.Context) (key string, err error) {
 	return key, err
 }
 
-// keyedParts returns the prefix and the key of a keyed limit, and whether it counts in fixed windows.
-func (t *tool) keyedParts() (prefix, key string, window bool, err error) {
+// keyedName returns the name of a keyed limit, with its parts as a service passes them.
+func (t *tool) keyedName() (keyedName, error) {
 	if t.prefix != "" {
-		return t.prefix, t.name, t.window, nil
+		return keyedName{prefix: t.prefix, key: t.name, window: t.window}, nil
 	}
-	parts := keyedKey.FindStringSubmatch(t.name)
-	if parts == nil {
-		return "", "", false, usageError("a keyed limit has the form PREFIX:{KEY}; or give --prefix PREFIX KEY")
+	name, ok := parseKeyed(t.name)
+	if !ok {
+		return name, usageError("a keyed limit has the form PREFIX:{KEY}; or give --prefix PREFIX KEY")
 	}
-	key, plain := unescape(parts[2])
-	if !plain {
-		return "", "", false, usageError("the key stands in Redis as a hash: give --prefix PREFIX and the key itself")
+	var plain, plainTag bool
+	name.key, plain = unescape(name.key)
+	name.tag, plainTag = unescape(name.tag)
+	if !plain || !plainTag {
+		return name, usageError("the key stands in Redis as a hash: give --prefix PREFIX and the key itself")
 	}
-	return parts[1], key, parts[3] != "", nil
+	return name, nil
 }
 
 // isLock and the like say which command shows an object.

@@ -2,7 +2,6 @@ package check_test
 
 import (
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -208,7 +207,7 @@ func TestReport(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(empty), "null")
 	var unwrapped interface{ Unwrap() []error }
-	require.True(t, errors.As(r.Err(), &unwrapped))
+	require.ErrorAs(t, r.Err(), &unwrapped)
 	require.True(t, redis.HasErrorPrefix(unwrapped.Unwrap()[0], "NOPERM"))
 	require.NoError(t, (&check.Report{Findings: []check.Finding{{Level: check.Warning}}}).Err())
 }
