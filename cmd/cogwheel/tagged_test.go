@@ -23,6 +23,6 @@ func TestLimit_WithAHashTag(t *testing.T) {
 		require.NoError(t, err)
 		url := "redis://" + server.Addr()
 		require.Contains(t, must(t, url, "limit", k.RedisKey("ada")), "api:{mail}:")
-		require.Contains(t, must(t, url, "limit", k.RedisKey("ada"), "--rate", "5/h"), "3 of 5")
+		require.Contains(t, must(t, url, "limit", k.RedisKey("ada"), "--rate", "5/h"), "left   3")
 	}
 }

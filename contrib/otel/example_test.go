@@ -27,6 +27,6 @@ func observed(ctx context.Context, rdb redis.UniversalClient, serve func(*redisl
 	return serve(locks)
 }
 
-func Example() {
+func Example() { //nolint:testableexamples // the clients need a Redis
 	_ = observed // main calls it with what the service does
 }

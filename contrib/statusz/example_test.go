@@ -10,7 +10,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-func Example() {
+func Example() { //nolint:testableexamples // the clients need a Redis
 	var ( // made elsewhere, by New of each package
 		mux        *http.ServeMux
 		w          *wheel.Wheel
