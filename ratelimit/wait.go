@@ -199,7 +199,7 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 	if s.local == nil ||
 		!s.trustedLocked(s.client.wheel.Now()) &&
-		!(s.client.breaker.down.Load() && s.local.serveStale(s.client.wheel.Now())) {
+			!(s.client.breaker.down.Load() && s.local.serveStale(s.client.wheel.Now())) {
 		return false
 	}
 	l := s.line

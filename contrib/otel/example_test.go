@@ -1,4 +1,4 @@
-package otel_test
+package otel_test //nolint:testableexamples // the clients need a Redis
 
 import (
 	"context"
@@ -27,6 +27,6 @@ func observed(ctx context.Context, rdb redis.UniversalClient, serve func(*redisl
 	return serve(locks)
 }
 
-func Example() { //nolint:testableexamples // the clients need a Redis
+func Example() {
 	_ = observed // main calls it with what the service does
 }
