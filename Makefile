@@ -26,12 +26,11 @@ endef
 ## test: vet and the whole suite with the race detector, against real redis-server processes of its own. REDIS_SERVER=path
 ## runs that redis-server or valkey-server, of version 6.2 or later, instead of the one on PATH.
 test: redis race
-	$(call each, go vet ./...)
 	@$(NOTHING_LEFT) $(MAKE) --no-print-directory suite
 
 .PHONY: suite
 suite:
-	$(call each, go test -race -count=1 -timeout $(TEST_TIMEOUT) ./...)
+	$(call each, go test -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) ./...)
 
 ## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
 quick: redis

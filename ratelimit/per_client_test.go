@@ -61,7 +61,9 @@ func TestPerClient_ADecisionCostsNoRoundTrip(t *testing.T) {
 		}
 		require.ErrorIs(t, l.Wait(within(t, time.Minute)), ratelimit.ErrWouldExceedDeadline)
 	})
-	require.LessOrEqual(t, n, int64(time.Since(began)/time.Second), "nothing, but for one look at the limit a second")
+	// In a time of so many seconds, one a second is at most one more.
+	most := int64(time.Since(began)/time.Second) + 1
+	require.LessOrEqual(t, n, most, "nothing, but for one look at the limit a second")
 	t.Logf("%d round trips in %v", n, time.Since(began))
 	require.Equal(t, []string{name}, rdb.Keys(ctx, "*"+name+"*").Val(), "nothing but the limit stands in Redis")
 }

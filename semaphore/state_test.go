@@ -46,7 +46,7 @@ func TestLeased_State(t *testing.T) {
 			}, state)
 
 			// A permit whose lease has ended, and one of Redisson's that never ends.
-			require.NoError(t, rdb.Do(ctx, "ZADD", leases, 1, strings.Repeat("a", 16), 922337203685477, strings.Repeat("b", 16)).Err())
+			require.NoError(t, rdb.Do(ctx, "ZADD", leases, 1, strings.Repeat("a", 16), int64(922337203685477), strings.Repeat("b", 16)).Err())
 			before := rdb.Dump(ctx, leases).Val()
 			state, err = s.State(ctx)
 			require.NoError(t, err)
