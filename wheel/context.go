@@ -14,6 +14,9 @@ import (
 // CancelFunc when done, as always. WithTimeout does not block. It panics with an *InvalidError if parent is
 // nil, as context.WithTimeout panics.
 //
+// Contexts made directly from it have ended when its CancelFunc returns, as with package context. Those made from
+// another context in between, such as one of context.WithValue, end a moment later.
+//
 // If the wheel is stopped or full, the deadline moves to a runtime timer: a context never loses its deadline.
 // As with callbacks, it is punctual as long as the executor has a goroutine free: with a Pool whose
 // goroutines are all blocked, or with Inline, contexts end late.
@@ -28,7 +31,11 @@ func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Co
 	c := &timeoutContext{parent: parent, deadline: deadline}
 	if parent.Done() != nil {
 		c.mu.Lock() // the parent may end at once, on another goroutine
-		c.leaveParent = context.AfterFunc(parent, c.endWithParent)
+		if p, ok := parent.(*timeoutContext); ok {
+			c.leaveParent = p.AfterFunc(c.endWithParent)
+		} else {
+			c.leaveParent = context.AfterFunc(parent, c.endWithParent)
+		}
 		c.mu.Unlock()
 	}
 	switch {
@@ -117,7 +124,9 @@ func (c *timeoutContext) Value(key any) any {
 	return c.parent.Value(key)
 }
 
-// AfterFunc lets package context end children without a goroutine that waits.
+// AfterFunc lets package context end children without a goroutine that waits. The function of a child does not
+// block. It runs where this context ends, so that children have ended when the CancelFunc returns; if this context
+// has ended before, it runs on a goroutine of its own, as the child is locked.
 func (c *timeoutContext) AfterFunc(f func()) func() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,6 +196,6 @@ func (c *timeoutContext) end(err error, byParent bool) {
 		leave()
 	}
 	for a := range after {
-		go a.f()
+		a.f()
 	}
 }

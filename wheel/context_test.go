@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,4 +205,45 @@ func TestWithTimeout_DescribesItselfAsThoseOfPackageContext(t *testing.T) {
 			require.NotContains(t, fmt.Sprintf("%v %+v", ctx, child), field)
 		}
 	})
+}
+
+func TestWithTimeout_ChildrenHaveEndedWhenCancelReturns(t *testing.T) {
+	eachWithTimeout(t, func(t *testing.T, with withTimeout) {
+		for range 100 {
+			ctx, cancel := with(t.Context(), time.Hour)
+			child, cancelChild := context.WithCancel(ctx)
+			own, cancelOwn := with(ctx, time.Minute)
+			grandchild, cancelGrandchild := with(own, time.Second)
+			cancel()
+			for _, c := range []context.Context{child, own, grandchild} {
+				require.Equal(t, context.Canceled, c.Err())
+				select {
+				case <-c.Done():
+				default:
+					t.Fatal("not done")
+				}
+			}
+			cancelChild()
+			cancelGrandchild()
+			cancelOwn()
+		}
+	})
+}
+
+// A child may be made at the instant at which its parent ends.
+func TestWithTimeout_ChildrenMadeWhileTheParentEnds(t *testing.T) {
+	t.Parallel()
+	w := newWheel(t)
+	for range 2000 {
+		ctx, cancel := w.WithTimeout(t.Context(), time.Hour)
+		var ending sync.WaitGroup
+		ending.Go(cancel)
+		child, cancelChild := context.WithCancel(ctx)
+		own, cancelOwn := w.WithTimeout(ctx, time.Minute)
+		<-child.Done()
+		<-own.Done()
+		ending.Wait()
+		cancelChild()
+		cancelOwn()
+	}
 }
