@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -137,12 +138,15 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 
 // Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the
 // Client is running, or until ctx ends. In that case its connections are closed all the same, calls in flight
-// end by their timeouts, and locks that could not be released end with their leases. Closing twice is
+// end by their timeouts, and locks that could not be released end with their leases. If ctx has ended before,
+// Close goes on for up to a second, so a deferred Close frees the locks whatever its context. Closing twice is
 // harmless. Close leaves the wheel and rdb open.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
+	ctx, cancel := contexts.ToClose(ctx, c.wheel)
+	defer cancel()
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
 	}

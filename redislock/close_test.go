@@ -150,3 +150,36 @@ func TestClient_ReleasesAfterAFullWheel(t *testing.T) {
 		poll(t, func() bool { return rdb.Exists(t.Context(), fmt.Sprintf("%s:%d", name, i)).Val() == 0 })
 	}
 }
+
+func TestClient_CloseWithAnEndedContextDoesNotWaitForAHangingRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c, err := redislock.New(server.Client(t), redislock.WithWheel(newWheel(t)))
+	require.NoError(t, err)
+	l := mustLock(t, c.Mutex(redistest.Name(t)))
+	server.Pause()
+	defer server.Resume()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	require.ErrorIs(t, c.Close(ctx), context.DeadlineExceeded)
+	require.GreaterOrEqual(t, time.Since(began), time.Second, "it tries for a second")
+	require.Less(t, time.Since(began), redislock.DefaultLease/2)
+	require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+}
+
+func TestQuorum_CloseReleasesAlthoughItsContextHasEnded(t *testing.T) {
+	t.Parallel()
+	servers := startServers(t, 3)
+	q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
+	require.NoError(t, err)
+	name := redistest.Name(t)
+	_, err = q.Mutex(name).Lock(within(t, patience))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, q.Close(ctx))
+	for _, rdb := range servers.clients(t) {
+		require.Zero(t, rdb.Exists(t.Context(), name).Val())
+	}
+}

@@ -307,3 +307,14 @@ func nestedOnOneConnection(t *testing.T, lut *lockUnderTest) {
 	require.True(t, isNil(err), "%v", err)
 	lut.requireNoKeys(t)
 }
+
+// As with a deferred Close after the end of the context of signal.NotifyContext.
+func closeReleasesAfterContextEnd(t *testing.T, lut *lockUnderTest) {
+	c := lut.newClient(t)
+	l := mustTryLock(t, lut.mutex(c))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, c.Close(ctx))
+	require.ErrorIs(t, l.Err(), redislock.ErrClosed)
+	lut.requireNoKeys(t)
+}

@@ -35,6 +35,7 @@ var behaviours = map[string]behaviour{
 	"Unlock works after its context has ended":              {allKinds, unlockAfterContextEnd},
 	"WithMaxHold ends the lock":                             {allKinds, endsAfterMaxHold},
 	"Close ends the lock and its waiters":                   {allKinds, closeEndsLockAndWaiters},
+	"Close releases although its context has ended":         {allKinds, closeReleasesAfterContextEnd},
 	"refuses keys of other types and leaves them unchanged": {allKinds, refusesKeysOfOtherTypes},
 	"State reports holders, lease and token":                {singleNameKinds, reportsState},
 	"nested locks need one connection":                      {allKinds, nestedOnOneConnection},

@@ -123,6 +123,8 @@ func (q *Quorum) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
+	ctx, cancel := contexts.ToClose(ctx, q.wheel)
+	defer cancel()
 	if !q.gate.Close() {
 		return q.gate.Wait(ctx)
 	}

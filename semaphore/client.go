@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -169,7 +170,8 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 
 // Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has
 // stopped working or ctx ends. If ctx ends first, Close closes the connections anyway and returns an error:
-// calls in flight end by their timeouts, and grants that were not released end with their lease.
+// calls in flight end by their timeouts, and grants that were not released end with their lease. If ctx has ended
+// before, Close goes on for up to a second, so a deferred Close releases the grants whatever its context.
 //
 // Close does not release permits of a Semaphore; release them before. Later calls of Close do nothing but
 // wait. Close stops neither the wheel nor rdb.
@@ -177,6 +179,8 @@ func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
+	ctx, cancel := contexts.ToClose(ctx, c.wheel)
+	defer cancel()
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
 	}

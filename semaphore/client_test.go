@@ -2,6 +2,7 @@ package semaphore_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -167,6 +168,22 @@ func TestClient_Close(t *testing.T) {
 	s.AcquireFunc(t.Context(), 1, func(err error) { got <- err })
 	require.ErrorIs(t, <-got, semaphore.ErrClosed)
 	require.NoError(t, errors.Join(rdb.Ping(t.Context()).Err()))
+}
+
+func TestClient_CloseReleasesAlthoughItsContextHasEnded(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+		watcher := leased.newLeased(newClient(t, redistest.Shared(t).Client(t)), name)
+		mustSetPermits(t, watcher, 3)
+		c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
+		require.NoError(t, err)
+		g := mustAcquire(t, leased.newLeased(c, name), 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.NoError(t, c.Close(ctx))
+		require.ErrorIs(t, g.Err(), semaphore.ErrClosed)
+		require.EqualValues(t, 3, available(t, watcher))
+	})
 }
 
 func TestNew_RefusesBadOptions(t *testing.T) {

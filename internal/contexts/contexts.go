@@ -41,3 +41,15 @@ func After(ctx context.Context, w *wheel.Wheel, d time.Duration) (passed <-chan 
 	})
 	return over, func() { cancel() }
 }
+
+// closeGrace is how long a Close may take whose context has ended before.
+const closeGrace = time.Second
+
+// ToClose returns ctx. If it has ended, ToClose returns a context of a second in its place: a deferred Close often
+// gets the context whose end is the reason to close, and has to release what others wait for all the same.
+func ToClose(ctx context.Context, w *wheel.Wheel) (context.Context, context.CancelFunc) {
+	if ctx.Err() == nil {
+		return ctx, func() {}
+	}
+	return w.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+}
