@@ -32,8 +32,16 @@ func TestDocuments_ShowCodeThatCompiles(t *testing.T) {
 			}
 			blocks++
 		}
+		for _, block := range regexp.MustCompile("(?s)```(?:text)?\n(.*?)```|(?m)^    .*$").FindAllString(withoutCode(read(t, document)), -1) {
+			require.NotContains(t, block, " := ", "%s: code that no test compiles", document)
+		}
 	}
 	require.Positive(t, blocks)
+}
+
+// withoutCode is a document without its code blocks that compile.
+func withoutCode(text string) string {
+	return regexp.MustCompile("(?s)```(?:go|console)\n.*?```").ReplaceAllString(text, "")
 }
 
 // flat is a text between line breaks, without indentation.
