@@ -2,8 +2,8 @@ package grpclimit_test
 
 import (
 	"context"
+	"fmt"
 	"log"
-	"net"
 
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
@@ -14,7 +14,9 @@ import (
 
 // Each address may send twenty calls at once, and then ten a second.
 func Example() {
-	limits, err := ratelimit.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer rdb.Close()
+	limits, err := ratelimit.New(rdb)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -26,11 +28,9 @@ func Example() {
 		grpc.UnaryInterceptor(limiter.Unary),
 		grpc.StreamInterceptor(limiter.Stream),
 	)
+	defer server.Stop()
 
-	listener, err := net.Listen("tcp", "localhost:8081")
-	if err != nil {
-		log.Print(err)
-		return
-	}
-	log.Print(server.Serve(listener))
+	// Register services, and call server.Serve.
+	fmt.Println(perPeer.Limit().Rate, "calls a second for each peer")
+	// Output: 10 calls a second for each peer
 }
