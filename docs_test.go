@@ -32,8 +32,16 @@ func TestDocuments_ShowCodeThatCompiles(t *testing.T) {
 			}
 			blocks++
 		}
+		for _, block := range regexp.MustCompile("(?s)```(?:text)?\n(.*?)```|(?m)^    .*$").FindAllString(withoutCode(read(t, document)), -1) {
+			require.NotContains(t, block, " := ", "%s: code that no test compiles", document)
+		}
 	}
 	require.Positive(t, blocks)
+}
+
+// withoutCode is a document without its code blocks that compile.
+func withoutCode(text string) string {
+	return regexp.MustCompile("(?s)```(?:go|console)\n.*?```").ReplaceAllString(text, "")
 }
 
 // flat is a text between line breaks, without indentation.
@@ -50,7 +58,7 @@ func documents(t *testing.T) []string {
 		require.NoError(t, err)
 		documents = append(documents, found...)
 	}
-	return append(documents, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+	return append(documents, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 }
 
 // The code blocks of docs/testing.md are functions of examples/jobs, where they compile and run.
@@ -102,7 +110,30 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// Who searches docs/troubleshooting.md for the message of an exported error finds it.
+// docs/README.md and the README have one index.
+func TestDocuments_OneIndex(t *testing.T) {
+	t.Parallel()
+	index := func(document string) string {
+		_, table, found := strings.Cut(read(t, document), "\n| I want to | read |\n")
+		require.True(t, found, document)
+		table, _, _ = strings.Cut(table, "\n\n")
+		return strings.TrimSpace(table)
+	}
+	moved := strings.NewReplacer("](docs/", "](", "](CONTRIBUTING.md", "](../CONTRIBUTING.md", "](examples/", "](../examples/")
+	require.Equal(t, moved.Replace(index("README.md")), index("docs/README.md"))
+}
+
+// Comments in code name documents that exist.
+func TestDocuments_OfComments(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`\bdocs/[\w/-]+\.(?:md|txt|svg|png)`).FindAllString(texts(t, ".", ".go"), -1)
+	require.Greater(t, len(named), 10)
+	for _, document := range named {
+		require.FileExists(t, document)
+	}
+}
+
+// A search of docs/troubleshooting.md for the message of an exported error finds it.
 func TestDocuments_TroubleshootingHasEveryError(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs/troubleshooting.md")

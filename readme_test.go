@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
 }
 
-// The code blocks of README.md are the bodies of the readme functions. This test runs them.
+// Code blocks of README.md and docs/operations.md are the bodies of the readme functions. This test runs them.
 func TestREADME_CodeRuns(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Start(t).Client(t)
@@ -41,6 +42,12 @@ func TestREADME_CodeRuns(t *testing.T) {
 	defer semaphores.Close(ctx)
 	require.NoError(t, readmeSemaphore(ctx, semaphores))
 	require.NoError(t, readmeRenewal(ctx))
+	locks, err := redislock.New(rdb)
+	require.NoError(t, err)
+	defer locks.Close(ctx)
+	require.NoError(t, readmeCheck(ctx, locks, slog.New(slog.DiscardHandler)))
+	require.Equal(t, []string{"app:stock:42", "app:api:{user-7}"}, readmePrefix(locks, limits))
+	require.NoError(t, readmeOptions().Close())
 	require.Equal(t, []string{"restock", "serve", "serve", "serve"}, did)
 }
 
@@ -122,6 +129,32 @@ func readmeRenewal(ctx context.Context) error {
 	}
 	defer lease.Close(nil)           // ends the renewals; then give the lease back to the server
 	return serve(lease.Context(ctx)) // the context ends before the server can give the lease to another holder
+}
+
+func readmeCheck(ctx context.Context, locks *redislock.Client, logger *slog.Logger) error {
+	report, err := locks.Check(ctx, locks.FairMutex("app:jobs"), locks.Mutex("app:stock:42"))
+	if err != nil {
+		return err // one line that names every failure
+	}
+	logger.Info("redis checked", "report", report.String())
+	return nil
+}
+
+func readmePrefix(locks *redislock.Client, limits *ratelimit.Client) (keys []string) {
+	const prefix = "app:"
+
+	stock := locks.Mutex(prefix + "stock:42")
+	perUser := limits.Keyed(prefix+"api", ratelimit.PerSecond(10))
+	return []string{stock.Name(), perUser.RedisKey("user-7")}
+}
+
+func readmeOptions() *redis.Client {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:        "redis.internal:6379",
+		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+		MaxRetries: 1, ContextTimeoutEnabled: true,
+	})
+	return rdb
 }
 
 // did records the calls of the functions that the code blocks leave to the reader.

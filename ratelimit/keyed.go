@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Keyed limits each of any number of keys, such as users or addresses, by one limit that stands in the code.
+// Keyed limits each of any number of keys, such as users or addresses, by one limit that is set in the code.
 // In Redis, a key that is used has one small string, which expires when it says no more than its absence. It
 // is safe for concurrent use.
 //

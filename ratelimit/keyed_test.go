@@ -2,11 +2,6 @@ package ratelimit_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// everywhere is what is tested on a single server and on a cluster; docs/behaviours-ratelimit.md lists it.
+// everywhere is what is tested on a single server and on a cluster.
 var everywhere = map[string]func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient){
 	"GCRA":                         keyedGCRA,
 	"FixedWindow":                  keyedFixedWindow,
@@ -60,30 +55,6 @@ func TestRatelimit_OnACluster(t *testing.T) {
 			f(t, newClient(t, rdb), rdb)
 		})
 	}
-}
-
-// The document quotes subtests by their names, in italics.
-func TestRatelimit_DocumentedBehavioursAreTested(t *testing.T) {
-	t.Parallel()
-	document, err := os.ReadFile("../docs/behaviours-ratelimit.md")
-	require.NoError(t, err)
-	files, err := filepath.Glob("*_test.go")
-	require.NoError(t, err)
-	var tests strings.Builder
-	for _, name := range files {
-		text, err := os.ReadFile(name)
-		require.NoError(t, err)
-		tests.Write(text)
-	}
-	quoted := regexp.MustCompile(`\*([^*]+)\*`).FindAllStringSubmatch(string(document), -1)
-	require.Greater(t, len(quoted), 30)
-	var missing []string
-	for _, name := range quoted {
-		if !strings.Contains(tests.String(), strconv.Quote(name[1])) {
-			missing = append(missing, name[1])
-		}
-	}
-	require.Empty(t, missing)
 }
 
 func keyedGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {

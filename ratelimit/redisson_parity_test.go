@@ -13,7 +13,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// What RedissonRateLimiterTest asks, with shorter intervals, in both scopes.
+// What RedissonRateLimiterTest asks, with shorter intervals, in both scopes. The comment before a subtest names the
+// original tests. testRateConfig and testUpdateRateConfig are in limiterConfiguration, testExpire and testExpire2 in
+// bothSidesKeepAlive: there is no expire() here, but one by Java is kept. A request above the rate is an error here,
+// and a negative number of permits to release cannot be passed.
 
 var scopes = map[string]ratelimit.Scope{"overall": ratelimit.Overall, "per client": ratelimit.PerClient}
 
@@ -49,6 +52,7 @@ func inScopes(t *testing.T, what string, f func(t *testing.T, scope ratelimit.Sc
 func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 	ctx, w := t.Context(), newWheel(t)
 
+	// testAvailablePermits, testZeroTimeout
 	inScopes(t, "what was taken is back after the interval", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(5, 0.5), scope)
 		requireLeft(t, l, 5)
@@ -63,6 +67,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		take(t, l, 5, true)
 	})
 
+	// testAcquisitionInterval
 	inScopes(t, "the window slides", func(t *testing.T, scope ratelimit.Scope) {
 		l, began := newLimiter(t, c, perSeconds(2, 2), scope), time.Now()
 		take(t, l, 1, true)
@@ -82,6 +87,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		take(t, l, 1, false) // only the first has left
 	})
 
+	// test
 	inScopes(t, "ten in an interval, three times over", func(t *testing.T, scope ratelimit.Scope) {
 		l, began := newLimiter(t, c, perSeconds(10, 0.5), scope), time.Now()
 		ok, err := l.TrySetRate(ctx, perSeconds(20, 1), scope)
@@ -96,6 +102,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		require.Less(t, time.Since(began), 5*time.Second)
 	})
 
+	// testAcquire
 	inScopes(t, "ten that wait for one each take nine intervals, and the next try fails", func(t *testing.T, scope ratelimit.Scope) {
 		l, began := newLimiter(t, c, perSeconds(1, 0.2), scope), time.Now()
 		for range 10 {
@@ -109,6 +116,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		require.True(t, !r.Allowed || time.Since(began) >= took+200*time.Millisecond)
 	})
 
+	// testTryAcquire; it fails at once here
 	inScopes(t, "a wait that cannot succeed in time fails", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(1, 60), scope)
 		take(t, l, 1, true)
@@ -117,6 +125,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		require.Less(t, time.Since(began), 10*time.Second, "and at once")
 	})
 
+	// testPermitsExceeding
 	inScopes(t, "more than the rate is an error, and takes nothing", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(5, 60), scope)
 		_, err := l.AllowN(ctx, 6)
@@ -127,6 +136,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		requireLeft(t, l, 5)
 	})
 
+	// testRemove
 	inScopes(t, "deleting leaves nothing, and a second time there is nothing", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(5, 60), scope)
 		take(t, l, 5, true)
@@ -144,6 +154,8 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 	ctx := t.Context()
+	// testChangeRate, testSetStateArgs, and the tests of updateRate: KeepState, HigherRate, LowerRatePositive, LowerRateNegative,
+	// NotKeepState, PermitResetFull
 	for what, change := range map[string]struct {
 		take, rate int64
 		keep       bool
@@ -185,6 +197,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 		})
 	}
 
+	// ModeChangeClearsState
 	inScopes(t, "to the other scope starts anew, whatever is asked for", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(10, 60), scope)
 		take(t, l, 10, true)
@@ -197,6 +210,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 		requireLeft(t, l, 10)
 	})
 
+	// a shorter interval, with the state
 	inScopes(t, "to a shorter interval lets go what is older", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(10, 60), scope)
 		take(t, l, 6, true)
@@ -210,6 +224,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 		require.GreaterOrEqual(t, r.Remaining, int64(9))
 	})
 
+	// NonExisting
 	inScopes(t, "where nothing is set changes nothing", func(t *testing.T, scope ratelimit.Scope) {
 		l := c.Limiter(redistest.Name(t))
 		ok, err := l.UpdateRate(ctx, perSeconds(10, 60), scope)
@@ -225,6 +240,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx, w := t.Context(), newWheel(t)
 
+	// testKeepAliveTime
 	inScopes(t, "a limiter vanishes when it was not used for its keep-alive, and not before", func(t *testing.T, scope ratelimit.Scope) {
 		const keepAlive = 1500 * time.Millisecond
 		name := redistest.Name(t)
@@ -261,6 +277,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 func limiterReturn(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 	ctx := t.Context()
 
+	// testRelease
 	inScopes(t, "what is returned can be taken again, once, and never more than the limit", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(5, 60), scope)
 		first := take(t, l, 2, true)
@@ -338,6 +355,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		return all
 	}
 
+	// testConcurrency2
 	inScopes(t, "eight waiters in turn never have more than the rate in an interval", func(t *testing.T, scope ratelimit.Scope) {
 		limit, began := perSeconds(18, 0.25), time.Now()
 		l := newLimiter(t, c, limit, scope)
@@ -347,6 +365,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		require.Less(t, time.Since(began), 20*time.Second)
 	})
 
+	// testConcurrency
 	inScopes(t, "every tenth grant is an interval after the tenth before", func(t *testing.T, scope ratelimit.Scope) {
 		limit, w := perSeconds(10, 0.25), newWheel(t)
 		l := newLimiter(t, c, limit, scope)
@@ -360,6 +379,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		require.LessOrEqual(t, excess(grants, window(limit)), 0.0)
 	})
 
+	// testRateValue; it counts in Redis, so in one scope only
 	t.Run("two hundred waiters keep the log full", func(t *testing.T) {
 		t.Parallel()
 		const rate, samples = 400, 20

@@ -198,7 +198,7 @@ func (s *limitState) show(l lines) {
 	if s.Rate > 0 {
 		l.add("limit", fmt.Sprintf("%d per %s, burst %d", s.Rate, s.Per, s.Burst))
 	} else {
-		l.add("limit", "stands in the code; with --rate, cogwheel limit tells what is left")
+		l.add("limit", "is set in the code; with --rate, cogwheel limit tells what is left")
 	}
 	if s.Scope != "" {
 		l.add("scope", s.Scope)

@@ -173,7 +173,7 @@ func (o *Orders) end(id string) bool {
 var ErrStale = errors.New("a later holder has written")
 
 // Write stores value under key if no holder with a higher token has written before. It protects the resource
-// from a process that stood still for longer than its lease. A database does the same by
+// from a process that was paused for longer than its lease. A database does the same by
 // UPDATE ... SET value = $1, token = $2 WHERE token <= $2.
 func Write(ctx context.Context, rdb redis.UniversalClient, l *redislock.Lock, key, value string) error {
 	written, err := fencedSet.Run(ctx, rdb, []string{key}, value, l.Token()).Bool()

@@ -39,7 +39,7 @@ func main() {
 	flag.Parse()
 	log.SetFlags(0)
 	if *perObject {
-		if err := objects(); err != nil {
+		if err := objects(os.Stdout); err != nil {
 			log.Fatal(err)
 		}
 		return

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -92,8 +93,8 @@ func (c libraryClients) uses() []objectUse {
 	}
 }
 
-// objects prints the keys, the memory and the commands of one use of an object of each kind.
-func objects() error {
+// objects writes the keys, the memory and the commands of one use of an object of each kind.
+func objects(to io.Writer) error {
 	ctx := context.Background()
 	server, rdb, err := startRedis()
 	if err != nil {
@@ -114,14 +115,14 @@ func objects() error {
 	if c.semaphores, err = semaphore.New(rdb); err != nil {
 		return err
 	}
-	fmt.Println("| object | keys while in use | memory, B | keys after | round trips and commands to take | to give back |")
-	fmt.Println("|---|---:|---:|---:|---:|---:|")
+	fmt.Fprintln(to, "| object | keys while in use | memory, B | keys after | round trips and commands to take | to give back |")
+	fmt.Fprintln(to, "|---|---:|---:|---:|---:|---:|")
 	for i, u := range c.uses() {
 		line, err := c.measure(ctx, u, fmt.Sprintf("object:%013d", i)) // names of 20 bytes
 		if err != nil {
 			return fmt.Errorf("%s: %w", u.what, err)
 		}
-		fmt.Printf("| %s | %s |\n", u.what, line)
+		fmt.Fprintf(to, "| %s | %s |\n", u.what, line)
 	}
 	return nil
 }
