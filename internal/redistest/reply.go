@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -82,7 +83,7 @@ func writeReply(w *bufio.Writer, r Reply) {
 	case int64:
 		fmt.Fprintf(w, ":%d\r\n", r)
 	case bool:
-		fmt.Fprintf(w, "#%.1t\r\n", r)
+		fmt.Fprintf(w, "#%c\r\n", strconv.FormatBool(r)[0])
 	case float64:
 		fmt.Fprintf(w, ",%v\r\n", r)
 	case error:
@@ -103,6 +104,9 @@ func writeReply(w *bufio.Writer, r Reply) {
 		panic(fmt.Sprintf("redistest: no reply: %T", r))
 	}
 }
+
+// roundTrip lets time pass, in a bubble, for a caller that asks again at once.
+const roundTrip = 20 * time.Millisecond
 
 // Replying is a server in memory that answers every command with a reply that the test chooses, whatever the
 // command is.
@@ -142,6 +146,7 @@ func (s *Replying) serve(conn net.Conn) {
 		if in.Buffered() > 0 { // a pipeline
 			continue
 		}
+		time.Sleep(roundTrip)
 		if err := out.Flush(); err != nil {
 			return
 		}

@@ -17,14 +17,14 @@ func Unexpected(reply any) error {
 	return fmt.Errorf("%w: %s", ErrReply, Quote(fmt.Sprint(reply)))
 }
 
-// Integers returns a reply of integers, of which there must be one of the given numbers. The error is that of
-// the call, or matches ErrReply.
+// Integers returns a reply of integers, of which there must be one of the given numbers, or any number if none
+// is given. The error is that of the call, or matches ErrReply.
 func Integers(cmd *redis.Cmd, counts ...int) ([]int64, error) {
 	if err := cmd.Err(); err != nil {
 		return nil, err
 	}
 	reply, err := cmd.Int64Slice()
-	if err != nil || !slices.Contains(counts, len(reply)) {
+	if err != nil || len(counts) > 0 && !slices.Contains(counts, len(reply)) {
 		return nil, Unexpected(cmd.Val())
 	}
 	return reply, nil
