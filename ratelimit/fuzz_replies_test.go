@@ -141,7 +141,7 @@ func checkReply(t *testing.T, which replyCall, text string) error {
 	var granted bool
 	var err error
 	synctest.Test(t, func(t *testing.T) {
-		server := &redistest.Replying{}
+		server := &redistest.Replying{RoundTrip: 20 * time.Millisecond}
 		server.Set(reply)
 		rdb := server.Client(t)
 		w, werr := wheel.New()

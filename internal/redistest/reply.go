@@ -105,12 +105,14 @@ func writeReply(w *bufio.Writer, r Reply) {
 	}
 }
 
-// roundTrip lets time pass, in a bubble, for a caller that asks again at once.
-const roundTrip = 20 * time.Millisecond
-
 // Replying is a server in memory that answers every command with a reply that the test chooses, whatever the
 // command is.
-type Replying struct{ reply atomic.Pointer[Reply] }
+type Replying struct {
+	// RoundTrip is how long an answer takes. In a bubble, time passes for a caller that asks again at once.
+	RoundTrip time.Duration
+
+	reply atomic.Pointer[Reply]
+}
 
 // Set sets the reply to the commands that arrive from now on.
 func (s *Replying) Set(r Reply) { s.reply.Store(&r) }
@@ -146,7 +148,7 @@ func (s *Replying) serve(conn net.Conn) {
 		if in.Buffered() > 0 { // a pipeline
 			continue
 		}
-		time.Sleep(roundTrip)
+		time.Sleep(s.RoundTrip)
 		if err := out.Flush(); err != nil {
 			return
 		}
