@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -68,14 +67,6 @@ type snapshot interface {
 	wait(total int64, passed time.Duration) time.Duration
 	// state is what a look says that is made at that time.
 	state() Result
-}
-
-// need returns an error unless a reply has so many integers and one for each run.
-func (a *ask) need(reply []int64, some int) error {
-	if len(reply) < some+len(a.runs) {
-		return fmt.Errorf("ratelimit: unexpected reply of %d integers", len(reply))
-	}
-	return nil
 }
 
 // decided gives each call its result, in order: of each run the first requests were granted, as many as the

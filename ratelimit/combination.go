@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -99,43 +98,39 @@ func (s *combinedSnapshot) countedRate(part int) string {
 // combinedReply is what rate_all says.
 type combinedReply struct {
 	now     int64
-	granted []int64   // of each run
-	waits   [][]int64 // of each run, us that each log denies for
-	states  [][]int64 // of each part
+	granted []int64    // of each run
+	waits   [][]int64  // of each run, us that each log denies for
+	states  []snapshot // of each part
 }
 
 func (c *combination) parse(a *ask, reply []int64) (r combinedReply, err error) {
-	take := func(n int) []int64 {
-		if n > len(reply) {
-			err = fmt.Errorf("ratelimit: unexpected reply of %d integers", len(reply))
-			return make([]int64, n)
-		}
-		taken := reply[:n]
-		reply = reply[n:]
-		return taken
-	}
+	from := replyReader{reply: reply}
 	logs := 0
 	for _, p := range c.parts {
 		if _, ok := p.algorithm.(slidingLog); ok {
 			logs++
 		}
 	}
-	r.now = take(1)[0]
-	for range a.runs {
-		r.granted = append(r.granted, take(1)[0])
-		r.waits = append(r.waits, take(logs))
+	r.now = from.next(0, exact)
+	for _, run := range a.runs {
+		r.granted = append(r.granted, from.run(run))
+		waits := make([]int64, logs)
+		for i := range waits {
+			waits[i] = from.next(-1, exact)
+		}
+		r.waits = append(r.waits, waits)
 	}
 	for _, p := range c.parts {
-		switch p.algorithm.(type) {
+		switch of := p.algorithm.(type) {
 		case *gcra:
-			r.states = append(r.states, take(2))
+			r.states = append(r.states, &gcraSnapshot{gcra: of, now: r.now, tat: from.time(of.params)})
 		case *window:
-			r.states = append(r.states, take(3))
+			r.states = append(r.states, readWindow(of, &from))
 		default:
-			r.states = append(r.states, take(4))
+			r.states = append(r.states, readLog(&from))
 		}
 	}
-	return r, err
+	return r, from.end()
 }
 
 func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) {
@@ -155,21 +150,17 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 	members := a.members
 	logs := 0
 	for i, p := range c.parts {
-		state := r.states[i]
-		switch of := p.algorithm.(type) {
-		case *gcra:
-			s := &gcraSnapshot{gcra: of, now: r.now, tat: gcraTime{state[0], state[1]}}
-			now.parts[i] = s
-			replays[i] = &gcraReplay{s, of.params.sub(s.tat, of.params.cost(total*p.cost))}
-		case *window:
-			s := newWindowSnapshot(of, state)
-			now.parts[i] = s
+		now.parts[i] = r.states[i]
+		switch s := r.states[i].(type) {
+		case *gcraSnapshot:
+			params := s.gcra.params
+			replays[i] = &gcraReplay{s, params.sub(s.tat, params.cost(total*p.cost))}
+		case *windowSnapshot:
 			before := *s
 			before.used -= total * p.cost
 			replays[i] = &windowReplay{before}
-		default:
-			s := newCombinedLog(state, last.countedRate(i), last.log(i))
-			now.parts[i] = s
+		case *logSnapshot:
+			s.countedAs(last.countedRate(i), last.log(i))
 			replays[i] = &logReplay{logSnapshot: s, left: s.left + total*p.cost, waits: logs, reply: &r}
 			logs++
 		}
@@ -319,16 +310,12 @@ func (w *windowReplay) decide(n, one int64, granted bool) Result {
 	return r
 }
 
-// newCombinedLog reads rate, interval, permits left and the time until the log is empty.
-func newCombinedLog(state []int64, countedRate string, last *logSnapshot) *logSnapshot {
-	s := &logSnapshot{
-		rate: state[0], rateText: fmt.Sprint(state[0]), interval: millis(state[1]),
-		left: state[2], reset: micros(state[3]), counted: time.Now(),
-	}
-	if last != nil && countedRate == s.rateText {
+// countedAs notes when the whole log was counted: now, unless the script was told a rate at which it was.
+func (s *logSnapshot) countedAs(rate string, last *logSnapshot) {
+	s.counted = time.Now()
+	if last != nil && rate == s.rateText {
 		s.counted = last.counted
 	}
-	return s
 }
 
 type logReplay struct {

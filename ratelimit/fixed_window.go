@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -35,13 +36,17 @@ func (w *window) encode(key string, a *ask) scripts.Call {
 }
 
 func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
-	const some = 3
-	if err := a.need(reply, some); err != nil {
+	// Replay what the script did, to tell each caller what it saw, and which window each permit is of.
+	r := replyReader{reply: reply}
+	s := readWindow(w, &r)
+	got := answer{snapshot: s, granted: r.granted(a.runs)}
+	prefetched := a.prefetch > 0 && r.next(0, 1) == 1
+	if slices.Max(append(got.granted, 0)) > 0 && s.ends == 0 { // what is granted is of a window that has not ended
+		r.bad = true
+	}
+	if err := r.end(); err != nil {
 		return answer{}, err
 	}
-	// Replay what the script did, to tell each caller what it saw, and which window each permit is of.
-	s := newWindowSnapshot(w, reply)
-	got := answer{snapshot: s, granted: reply[some:]}
 	a.decided(got.granted, func(c *call, granted bool) {
 		if granted {
 			s.charge(c.n)
@@ -63,7 +68,7 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 			}
 		}
 	}
-	if a.prefetch > 0 && reply[len(reply)-1] == 1 {
+	if prefetched {
 		s.charge(a.prefetch)
 		got.spans = append(got.spans, s.span(a.prefetch, at))
 	}
@@ -97,9 +102,10 @@ type windowSnapshot struct {
 	ends   time.Duration // after the answer, to the millisecond; up to one less
 }
 
-// newWindowSnapshot reads used permits and the milliseconds until the window begins and ends.
-func newWindowSnapshot(w *window, reply []int64) *windowSnapshot {
-	return &windowSnapshot{window: w, used: reply[0], begins: millis(reply[1]), ends: millis(reply[2])}
+// readWindow reads used permits and the milliseconds until the window begins and ends.
+func readWindow(w *window, r *replyReader) *windowSnapshot {
+	used, begins, ends := r.next(0, exact), r.next(-exact, exact), r.next(-exact, exact)
+	return &windowSnapshot{window: w, used: used, begins: millis(begins), ends: millis(ends)}
 }
 
 // charge uses n permits, of the next window if this one has not so many.
@@ -147,7 +153,7 @@ func (s *windowSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	case missing <= 0:
 		return max(0, s.begins-passed)
 	}
-	return ends + time.Duration((missing-1)/limit.Rate)*limit.Per
+	return plus(ends, times((missing-1)/limit.Rate, limit.Per))
 }
 
 func (s *windowSnapshot) state() Result { return s.result(1, 0) }

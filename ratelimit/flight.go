@@ -108,11 +108,15 @@ func (f *flight) send() bool {
 // answer reads a reply.
 func (f *flight) answer(j *job, cmd *redis.Cmd, at reading) (answer, error) {
 	s := j.state
-	reply, err := cmd.Int64Slice()
+	reply, err := scripts.Integers(cmd)
+	var got answer
+	if err == nil {
+		got, err = s.algorithm.decode(&j.ask, reply, at)
+	}
 	if err != nil {
 		return answer{}, explain(context.Background(), err) // its own end is an outage
 	}
-	return s.algorithm.decode(&j.ask, reply, at)
+	return got, nil
 }
 
 // expire decides the jobs of a flight that takes too long, and has others sent in its place.

@@ -71,24 +71,27 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 }
 
 func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
-	const some = 4
-	if err := a.need(reply, some); err != nil {
+	p, r := g.params, replyReader{reply: reply}
+	s := &gcraSnapshot{gcra: g, now: r.next(0, exact), tat: r.time(p)}
+	got := answer{snapshot: s, takenBack: r.next(0, 1) == 1, granted: r.granted(a.runs)}
+	prefetched := a.prefetch > 0 && r.next(0, 1) == 1
+	var n int64
+	for k, run := range a.runs {
+		n += got.granted[k] * run.n
+	}
+	if n > 0 && s.tat.less(p.add(gcraTime{us: s.now}, p.cost(n))) { // what is granted lies ahead of now
+		r.bad = true
+	}
+	if err := r.end(); err != nil {
 		return answer{}, err
 	}
-	p := g.params
-	s := &gcraSnapshot{gcra: g, now: reply[0], tat: gcraTime{reply[1], reply[2]}}
-	got := answer{snapshot: s, granted: reply[some:], takenBack: reply[3] == 1}
 	at.server = s.now
 	// The state before is the state after without what was granted; replay it to tell each caller what it
 	// saw.
 	tat := s.tat
-	if a.prefetch > 0 && reply[len(reply)-1] == 1 {
+	if prefetched {
 		tat = p.sub(tat, p.cost(a.prefetch))
 		got.spans = []span{{n: a.prefetch, start: tat, at: at}}
-	}
-	var n int64
-	for k, r := range a.runs {
-		n += got.granted[k] * r.n
 	}
 	tat = p.sub(tat, p.cost(n))
 	if len(a.calls) == 0 && n > 0 {

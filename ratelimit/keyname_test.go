@@ -130,6 +130,32 @@ func FuzzRedisKey(f *testing.F) {
 	})
 }
 
+// FuzzTaggedKey: with hash tags, distinct limits and keys never meet either, and the slot is that of the tag.
+func FuzzTaggedKey(f *testing.F) {
+	for _, s := range [][6]string{
+		{"p", "mail", "ada", "p", "mail", "{ada}"}, {"p", "mail", ":key:", "p", "mail:key:", ""}, {"p", "t", "window:x", "p", "t", "x"},
+		{"p", "}:key:", "a", "p", "%7D:key:", "a"}, {"p:{t", "t", "", "p", "t", ""}, {"p", "\xff", "%", "p", "\xfe", "%25"},
+		{"p", "t", "%sha256:", "p", "t", strings.Repeat("x", 129)}, {"p", "", "a", "p", "t", "a"},
+	} {
+		f.Add(s[0], s[1], s[2], s[3], s[4], s[5], true, false)
+		f.Add(s[0], s[1], s[2], s[3], s[4], s[5], false, false)
+	}
+	f.Fuzz(func(t *testing.T, prefix, tag, key, otherPrefix, otherTag, otherKey string, window, otherWindow bool) {
+		if strings.ContainsAny(prefix+otherPrefix, "{}") {
+			t.Skip("refused by Keyed")
+		}
+		algorithm := map[bool]ratelimit.Algorithm{true: ratelimit.FixedWindow, false: ratelimit.GCRA}
+		one := ratelimit.TaggedKey(prefix, tag, key, algorithm[window])
+		other := ratelimit.TaggedKey(otherPrefix, otherTag, otherKey, algorithm[otherWindow])
+		same := prefix == otherPrefix && tag == otherTag && key == otherKey && window == otherWindow
+		require.Equal(t, same, one == other, "%q %q", one, other)
+		if tag != "" {
+			require.Equal(t, scripts.Slot(ratelimit.RedisKey("q", tag, ratelimit.GCRA)), scripts.Slot(one))
+		}
+		require.LessOrEqual(t, len(one), len(prefix)+2*(3*128)+len(":{}:window:"))
+	})
+}
+
 // As in Redisson, a and {a} are limits of their own that share what was granted.
 func TestLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
 	t.Parallel()

@@ -119,8 +119,8 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 		return false, argument.Error("WithKeepAlive", cfg.keepAlive, "must be whole milliseconds, at least the period")
 	}
 	return manage(ctx, l, "set", func(s *keyState) (bool, error) {
-		set, err := scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate, limit.Per.Milliseconds(),
-			int(scope), cfg.keepAlive.Milliseconds(), flag(cfg.keepState)).Bool()
+		set, err := scripts.Flag(scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate,
+			limit.Per.Milliseconds(), int(scope), cfg.keepAlive.Milliseconds(), flag(cfg.keepState)))
 		if err != nil {
 			return false, explain(ctx, err)
 		}
@@ -145,9 +145,13 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 		if rate < 1 || interval < 1 || fields["type"] == "" {
 			return Config{}, ErrNotConfigured
 		}
+		scope, err := strconv.Atoi(fields["type"])
+		if err != nil || Scope(scope) != Overall && Scope(scope) != PerClient {
+			return Config{}, fmt.Errorf("%w: its type is %s", ErrWrongKind, scripts.Quote(fields["type"]))
+		}
 		return Config{
 			Limit:     Limit{Rate: rate, Per: millis(interval), Burst: rate},
-			Scope:     Scope(number("type")),
+			Scope:     Scope(scope),
 			KeepAlive: millis(number("keepAliveTime")),
 		}, nil
 	})

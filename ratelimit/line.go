@@ -334,5 +334,5 @@ func (k *knowledge) fresh(now time.Duration) bool {
 
 // wait is a lower bound of how long it takes from now on until total permits can be had.
 func (k *knowledge) wait(total int64, now time.Duration) time.Duration {
-	return max(0, k.snapshot.wait(total, now-k.sent))
+	return min(max(0, k.snapshot.wait(total, now-k.sent)), math.MaxInt64/2) // so that sums do not overflow
 }

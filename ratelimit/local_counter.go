@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -37,11 +38,10 @@ type localLimit struct {
 	overall             bool // it is not of that scope any more
 }
 
-func newLocalLimit(reply []int64) *localLimit {
-	return &localLimit{
-		rate: reply[0], interval: millis(reply[1]), keepAlive: millis(reply[2]),
-		overall: len(reply) > 3 && reply[3] == int64(Overall),
-	}
+// readLocalLimit reads rate, interval and keep-alive.
+func readLocalLimit(r *replyReader) *localLimit {
+	rate, interval, keepAlive := r.next(1, math.MaxInt64), r.next(1, math.MaxInt64), r.next(0, math.MaxInt64)
+	return &localLimit{rate: rate, interval: millis(interval), keepAlive: millis(keepAlive)}
 }
 
 func (*localLimit) cachedDenial(int64, time.Duration) (Result, bool) { return Result{}, false }
@@ -197,14 +197,17 @@ func (s *keyState) lookUp(o *localCounter) {
 func (c *Client) limitOf(key string, used bool) (*localLimit, error) {
 	ctx, cancel := c.wheel.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
-	reply, err := scripts.RateLimit.Run(ctx, c.rdb, []string{key}, flag(used)).Int64Slice()
+	reply, err := scripts.Integers(scripts.RateLimit.Run(ctx, c.rdb, []string{key}, flag(used)))
+	r := replyReader{reply: reply}
+	limit := readLocalLimit(&r)
+	limit.overall = Scope(r.next(int64(Overall), int64(PerClient))) == Overall
+	if err == nil {
+		err = r.end()
+	}
 	if err != nil {
 		return nil, explain(context.Background(), err)
 	}
-	if len(reply) < 4 {
-		return nil, (&ask{}).need(reply, 4)
-	}
-	return newLocalLimit(reply), nil
+	return limit, nil
 }
 
 // learnLocked takes note of a limit that was asked for at the given time.

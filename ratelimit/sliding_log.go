@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"math"
 	"strconv"
 	"time"
 
@@ -84,24 +85,26 @@ func (slidingLog) encode(key string, a *ask) scripts.Call {
 }
 
 func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
+	r := replyReader{reply: reply}
 	if len(reply) == 3 {
-		return answer{snapshot: newLocalLimit(reply)}, nil
+		limit := readLocalLimit(&r)
+		return answer{snapshot: limit}, r.end()
 	}
-	const some = 5
-	if err := (&ask{}).need(reply, some+len(a.members)); err != nil {
+	s := readLog(&r)
+	got := answer{snapshot: s, takenBack: r.next(0, int64(len(a.back))) > 0}
+	answers := make([]int64, len(a.members))
+	for i := range answers {
+		answers[i] = r.next(-exact, exact)
+	}
+	if err := r.end(); err != nil {
 		return answer{}, err
-	}
-	s := &logSnapshot{
-		rate: reply[0], rateText: strconv.FormatInt(reply[0], 10), interval: millis(reply[1]),
-		left: reply[2], reset: micros(reply[3]),
 	}
 	if last, ok := a.last.(*logSnapshot); ok && last.rate == s.rate && time.Since(last.counted) < recount {
 		s.counted = last.counted
 	} else if len(a.members) > 0 { // a look writes nothing, so the next call counts as well
 		s.counted = time.Now()
 	}
-	got := answer{snapshot: s, takenBack: reply[4] > 0}
-	answers, left := reply[some:], s.left // then what was left before
+	left := s.left // then what was left before
 	for i, m := range a.members {
 		if answers[i] >= 0 {
 			left += size(m)
@@ -168,6 +171,15 @@ type logSnapshot struct {
 	denied     []denial
 }
 
+// readLog reads rate, interval, permits left and the time until the log is empty.
+func readLog(r *replyReader) *logSnapshot {
+	rate, interval := r.next(1, math.MaxInt64), r.next(1, math.MaxInt64)
+	left, reset := r.next(-exact, exact), r.next(-exact, exact)
+	return &logSnapshot{
+		rate: rate, rateText: strconv.FormatInt(rate, 10), interval: millis(interval), left: left, reset: micros(reset),
+	}
+}
+
 type denial struct {
 	n     int64
 	delay time.Duration
@@ -204,7 +216,7 @@ func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	}
 	// Whatever is left and whatever leaves: in each interval no more than the rate.
 	if rounds := (total - max(0, s.left) - 1) / s.rate; total > s.left && rounds > 0 {
-		longest = max(longest, time.Duration(rounds)*s.interval-passed)
+		longest = max(longest, times(rounds, s.interval)-passed)
 	}
 	return longest
 }

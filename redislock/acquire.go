@@ -16,9 +16,6 @@ import (
 const (
 	// maxSlowReplies is how often a lock is asked for whose replies take longer than its lease.
 	maxSlowReplies = 3
-
-	// maxMillis is the longest time.Duration. Redis has longer ones.
-	maxMillis = math.MaxInt64 / int64(time.Millisecond)
 )
 
 // acquisition is one call for a lock. It is what waits in the queues.
@@ -147,8 +144,8 @@ func (a *acquisition) askOnce(ended <-chan struct{}) (l *Lock, taken bool, err e
 	} else {
 		r = c.run(a.request.kind().acquire(a.request), ended)
 	}
+	g, err := readGrant(&r, a.request.wantsToken())
 	a.ambiguous = a.ambiguous || r.Ambiguous
-	g, err := readGrant(r)
 	switch {
 	case err != nil:
 		return nil, false, err
@@ -196,20 +193,19 @@ type grant struct {
 	reserved int64 // tokens after it that belong to the holder too
 }
 
-func readGrant(r redisconn.Reply) (grant, error) {
-	v, err := r.Int64Slice()
+// readGrant reads the reply of an acquire script. With a fence, a lock that was taken has a token.
+func readGrant(r *redisconn.Reply, fenced bool) (grant, error) {
+	v, err := r.Integers(2, 4)
 	if err != nil {
 		return grant{}, err
 	}
-	if len(v) < 2 {
-		return grant{}, fmt.Errorf("redislock: unexpected reply %v", v)
+	g := grant{taken: v[0] == 1, pttl: redisconn.Duration(v[1])}
+	if len(v) == 4 {
+		g.token, g.reserved = v[2], v[3]
 	}
-	g := grant{taken: v[0] == 1, pttl: time.Duration(min(v[1], maxMillis)) * time.Millisecond}
-	if len(v) > 2 {
-		g.token = v[2]
-	}
-	if len(v) > 3 {
-		g.reserved = v[3]
+	hasToken := g.token > 0 && g.reserved >= 0 && g.reserved <= maxHandoffs && g.token <= math.MaxInt64-g.reserved
+	if v[0] != 0 && v[0] != 1 || (len(v) == 4) != (fenced && g.taken) || len(v) == 4 && !hasToken {
+		return grant{}, r.Unexpected()
 	}
 	return g, nil
 }

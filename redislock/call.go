@@ -38,7 +38,7 @@ func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{
 		conn := node.Conn()
 		defer conn.Close()
 		cmd := what.Script.RunOnce(ctx, conn, what.Keys, what.Args...)
-		if g, err := readGrant(redisconn.Reply{Cmd: cmd}); err == nil && g.taken {
+		if g, err := readGrant(&redisconn.Reply{Cmd: cmd}, req.wantsToken()); err == nil && g.taken {
 			got, err := conn.Wait(ctx, want.n, want.timeout).Result()
 			switch {
 			case err != nil:

@@ -86,6 +86,9 @@ func (r *request) name() string       { return r.mutex.name }
 func (r *request) ttl() time.Duration { return r.mutex.config.lease }
 func (r *request) fenced() bool       { return r.mutex.config.fenced }
 
+// wantsToken reports whether Redis grants the request with a token. Readers have none.
+func (r *request) wantsToken() bool { return r.fenced() && r.kind().exclusive }
+
 // verb is the command that publishes a release.
 func (r *request) verb() string { return r.mutex.client.channels.Verb() }
 

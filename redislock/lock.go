@@ -141,11 +141,11 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	if !answered {
 		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
-	held, err := r.Int64Slice()
+	held, err := r.Flags(1)
 	switch {
 	case err != nil:
 		return operationError("extend", l.name(), err)
-	case len(held) != 1 || held[0] != 1:
+	case !held[0]:
 		lease.Gone()
 	default:
 		lease.Prolong(r.SentAt, d)
@@ -232,7 +232,7 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 		return unconfirmed(l.name(), contexts.Error(ctx))
 	}
 	gone := r.Ambiguous // then an unanswered first copy may have released it
-	released, err := r.Int64()
+	released, err := r.Flag()
 	switch {
 	case wrongKind(err):
 		return lostBefore("unlock", l.name(), err)
@@ -247,7 +247,7 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 		l.releaseLater(cleanup.LateCopy, true)
 	}
 	// If the answer came after the deadline, the lease has ended meanwhile, and not before.
-	if released == 0 && !gone && (!began.Before(deadline) || c.wheel.Now().Before(deadline)) {
+	if !released && !gone && (!began.Before(deadline) || c.wheel.Now().Before(deadline)) {
 		return lostBefore("unlock", l.name(), errGone)
 	}
 	return nil

@@ -199,13 +199,16 @@ func WithMaxHold(d time.Duration) LockOption {
 	})
 }
 
+// maxHandoffs bounds the count of WithHandoff.
+const maxHandoffs = 10_000
+
 // WithHandoff bounds how often and for how long a lock that was taken from Redis is handed over among the
 // waiting callers of one process before other processes get their chance: at most maxCount times, and not
 // later than maxTime after it was taken. The ranges are 0 to 10000 times and 0 to 1 minute; the defaults are
 // 100 times and 20 ms. 0 times means never. Nor is a lock handed over once an eighth of its lease has passed.
 func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
-		if maxCount < 0 || maxCount > 10000 {
+		if maxCount < 0 || maxCount > maxHandoffs {
 			return argument.Error("WithHandoff", maxCount, "must be 0 to 10000 times")
 		}
 		if maxTime < 0 || maxTime > time.Minute {

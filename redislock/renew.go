@@ -64,16 +64,13 @@ func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch
 
 // outcomes reads the reply for len(into) leases.
 func outcomes(cmd *redis.Cmd, into []renewal.Outcome) error {
-	held, err := cmd.Int64Slice()
+	held, err := scripts.Flags(cmd, len(into))
 	if err != nil {
-		return err
-	}
-	if len(held) != len(into) {
-		return fmt.Errorf("redislock: %d answers for %d leases", len(held), len(into))
+		return fmt.Errorf("redislock: renew: %w", err)
 	}
 	for i, h := range held {
 		into[i] = renewal.Gone
-		if h == 1 {
+		if h {
 			into[i] = renewal.Extended
 		}
 	}

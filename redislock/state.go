@@ -105,8 +105,8 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
 		r := m.client.run(m.kind.release(&request{mutex: m, id: id}), ctx.Done())
-		freed, err := r.Int64()
-		return result{freed == 1 || err == nil && r.Ambiguous, err}
+		freed, err := r.Flag()
+		return result{freed || err == nil && r.Ambiguous, err}
 	})
 }
 
@@ -118,8 +118,8 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
 		r := m.client.run(m.kind.force(m.newRequest(false)), ctx.Done())
-		freed, err := r.Int64()
-		return result{freed == 1 || err == nil && r.Ambiguous, err}
+		freed, err := r.Flag()
+		return result{freed || err == nil && r.Ambiguous, err}
 	})
 }
 

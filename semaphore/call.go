@@ -78,8 +78,11 @@ func (c *Client) deleteKeys(
 	if err != nil {
 		return false, err
 	}
-	existed, err := r.Int64()
-	return existed == 1, err
+	existed, err := r.Flag()
+	if err != nil {
+		return false, operationError("delete", name, err)
+	}
+	return existed, nil
 }
 
 // publishVerb stands, among the arguments of a script, for PUBLISH or SPUBLISH.

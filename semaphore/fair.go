@@ -1,8 +1,6 @@
 package semaphore
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -32,7 +30,7 @@ func fairLiveness(poll time.Duration) time.Duration { return 3*poll + time.Secon
 // leaving id that was held.
 func (c *Client) fairStep(
 	name string, leaving []string, batch []*waitqueue.Waiter[*acquireRequest],
-) (r redisconn.Reply, removed []int64, reply acquireReply, err error) {
+) (r redisconn.Reply, removed []bool, reply acquireReply, err error) {
 	k := keysOf(name, true)
 	scriptKeys := []string{
 		k.permits, k.leases, fairKey(name, "queue"), fairKey(name, "alive"), fairKey(name, "needs"), k.fence,
@@ -51,23 +49,28 @@ func (c *Client) fairStep(
 		args = appendIDs(args, w.Value.ids)
 	}
 	r = c.run(nil, scripts.FairStep, scriptKeys, args...)
-	v, err := r.Slice()
-	if err == nil {
-		removed, reply, err = parseFairReply(v, len(leaving), len(batch))
+	if err = r.Err(); err != nil {
+		return r, nil, reply, err
 	}
+	v, _ := r.Val().([]any) // another type is as an empty list
+	removed, reply, err = parseFairReply(v, len(leaving), len(batch))
+	err = r.Understood(err)
 	return r, removed, reply, err
 }
 
-func parseFairReply(v []any, leaving, requests int) (removed []int64, reply acquireReply, err error) {
+func parseFairReply(v []any, leaving, requests int) (removed []bool, reply acquireReply, err error) {
 	if len(v) == 0 {
-		return nil, reply, errors.New("unexpected empty reply")
+		return nil, reply, scripts.Unexpected(v)
 	}
 	first, ok := v[0].([]any)
 	if !ok || len(first) != leaving {
-		return nil, reply, fmt.Errorf("unexpected reply %v", v)
+		return nil, reply, scripts.Unexpected(v)
 	}
-	if removed, err = int64s(first); err != nil {
-		return nil, reply, err
+	for _, one := range first {
+		if one != int64(0) && one != int64(1) {
+			return nil, reply, scripts.Unexpected(v)
+		}
+		removed = append(removed, one == int64(1))
 	}
 	rest, err := int64s(v[1:])
 	if err != nil {
@@ -82,7 +85,7 @@ func int64s(v []any) ([]int64, error) {
 	for i, x := range v {
 		n, ok := x.(int64)
 		if !ok {
-			return nil, fmt.Errorf("unexpected %T in a reply", x)
+			return nil, scripts.Unexpected(v)
 		}
 		out[i] = n
 	}
@@ -131,5 +134,6 @@ func (c *Client) attemptFairReleases(
 		return 0, err
 	}
 	c.fair.Kick(name) // the script does not publish what it assigns to the process that runs it
-	return 0, applyRemoved(batch, removed, r.Ambiguous)
+	applyRemoved(batch, removed, r.Ambiguous)
+	return 0, nil
 }

@@ -163,9 +163,9 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if err != nil && !overwritten {
 		return err
 	}
-	renewed, err := r.Int64Slice()
+	renewed, err := r.Flags(len(g.ids))
 	switch {
-	case overwritten, slices.Contains(renewed, 0):
+	case overwritten, slices.Contains(renewed, false):
 		held.Gone()
 	case err != nil:
 		return operationError("extend", g.name, err)

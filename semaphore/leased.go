@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -232,11 +231,11 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 		return err
 	}
 	l.assignFreePermits()
-	removed, err := r.Int64Slice()
+	removed, err := r.Flags(len(raw))
 	if err != nil {
 		return operationError("release", l.name, err)
 	}
-	if removed[0] == 0 && !r.Ambiguous { // otherwise an earlier copy of the call has released them
+	if !removed[0] && !r.Ambiguous { // otherwise an earlier copy of the call has released them
 		return fmt.Errorf("%w: %s: %d permits", ErrNotHeld, scripts.Quote(l.name), len(ids))
 	}
 	return nil
@@ -294,8 +293,11 @@ func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration
 		return false, err
 	}
 	l.assignFreePermits()
-	done, err := r.Int64()
-	return done == 1, err
+	done, err := r.Flag()
+	if err != nil {
+		return false, operationError(op+" permits", l.name, err)
+	}
+	return done, nil
 }
 
 // Delete deletes the semaphore and reports whether its permits were set. Callers that wait for permits, in any
@@ -363,7 +365,7 @@ func (l *Leased) LeaseTime(ctx context.Context, id string) (time.Duration, error
 	case s.leaseMillis == -1:
 		return Forever, nil
 	}
-	return time.Duration(s.leaseMillis) * time.Millisecond, nil
+	return redisconn.Duration(s.leaseMillis), nil
 }
 
 // permitState is the state of a leased semaphore.
@@ -382,9 +384,12 @@ func (l *Leased) readState(ctx context.Context, operation string, id ...any) (pe
 	if err != nil {
 		return permitState{}, err
 	}
-	v, err := r.Int64Slice()
-	if err != nil || len(v) != 4 {
-		return permitState{}, operationError(operation, l.name, fmt.Errorf("unexpected reply %v: %w", v, err))
+	v, err := r.Integers(4)
+	if err == nil && (v[0] != 0 && v[0] != 1 || !isCount(v[1]) || !isCount(v[2]) || v[2] < 0 || v[3] < -2) {
+		err = r.Unexpected()
+	}
+	if err != nil {
+		return permitState{}, operationError(operation, l.name, err)
 	}
 	return permitState{free: v[1], held: v[2], leaseMillis: v[3]}, nil
 }
@@ -409,8 +414,12 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 	if err != nil {
 		return err
 	}
-	if held, err := r.Int64Slice(); err != nil || held[0] == 0 {
-		return joined.Errors(fmt.Errorf("%w: %s: %s", ErrNotHeld, scripts.Quote(l.name), id), err)
+	held, err := r.Flags(1)
+	switch {
+	case err != nil:
+		return operationError("update lease", l.name, err)
+	case !held[0]:
+		return fmt.Errorf("%w: %s: %s", ErrNotHeld, scripts.Quote(l.name), id)
 	}
 	return nil
 }

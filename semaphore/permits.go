@@ -3,12 +3,16 @@ package semaphore
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
+
+// maxLookPause bounds the time until a waiter looks again at leases that last longer.
+const maxLookPause = time.Hour
 
 // keys are the keys and the channel of one leased semaphore.
 type keys struct{ permits, leases, fence, channel string }
@@ -72,11 +76,16 @@ type acquireReply struct {
 }
 
 func parseAcquireReply(v []int64, requests int) (acquireReply, error) {
-	if len(v) != 4+requests {
-		return acquireReply{}, fmt.Errorf("unexpected reply %v", v)
+	negative := func(token int64) bool { return token < 0 }
+	if len(v) != 4+requests || v[0] != 0 && v[0] != 1 || v[2] < 0 || v[3] < -1 || slices.ContainsFunc(v[4:], negative) ||
+		!isCount(v[1]) || !isCount(v[2]) {
+		return acquireReply{}, scripts.Unexpected(v)
 	}
 	return acquireReply{isSet: v[0] == 1, free: v[1], held: v[2], nextExpiryMillis: v[3], tokens: v[4:]}, nil
 }
+
+// isCount reports whether a number of a reply can be one of permits: scripts count exactly up to 2^53.
+func isCount(n int64) bool { return n >= -1<<53 && n <= 1<<53 }
 
 // attemptLeased acquires permits of a Leased for a batch of waiters.
 func (c *Client) attemptLeased(
@@ -89,10 +98,11 @@ func (c *Client) attemptLeased(
 		args = appendIDs(args, w.Value.ids)
 	}
 	r := c.run(nil, scripts.PermitAcquire, []string{k.permits, k.leases, k.fence}, args...)
-	v, err := r.Int64Slice()
+	v, err := r.Integers(4 + len(batch))
 	var reply acquireReply
 	if err == nil {
 		reply, err = parseAcquireReply(v, len(batch))
+		err = r.Understood(err)
 	}
 	return c.applyAcquireReply(name, false, batch, r, reply, err)
 }
@@ -146,7 +156,7 @@ func (c *Client) applyAcquireReply(
 		return 0, nil
 	}
 	// All processes look when the lease ends. The first look reclaims its permits; spread the others.
-	return time.Duration(reply.nextExpiryMillis+1)*time.Millisecond + rand.N(5*time.Millisecond), nil
+	return min(redisconn.Duration(reply.nextExpiryMillis), maxLookPause) + time.Millisecond + rand.N(5*time.Millisecond), nil
 }
 
 // releaseAbandoned releases, in the background, what Redis may have granted to a request without a waiter.
@@ -181,26 +191,29 @@ func (c *Client) attemptLeasedReleases(
 		args = appendIDs(args, w.Value.ids)
 	}
 	r := c.run(nil, scripts.PermitRelease, []string{k.permits, k.leases}, args...)
-	removed, err := r.Int64Slice()
+	ids := 0
+	for _, w := range batch {
+		ids += len(w.Value.ids)
+	}
+	removed, err := r.Flags(ids)
 	if err != nil {
 		return 0, err
 	}
-	return 0, applyRemoved(batch, removed, r.Ambiguous)
+	applyRemoved(batch, removed, r.Ambiguous)
+	return 0, nil
 }
 
-// applyRemoved grants the releases of a batch. removed has a 1 for each id that was removed.
-func applyRemoved(batch []*waitqueue.Waiter[*releaseRequest], removed []int64, ambiguous bool) error {
+// applyRemoved grants the releases of a batch. removed says of each id whether it was removed.
+func applyRemoved(batch []*waitqueue.Waiter[*releaseRequest], removed []bool, ambiguous bool) {
 	for _, w := range batch {
 		n := len(w.Value.ids)
-		if len(removed) < n {
-			return fmt.Errorf("unexpected reply of %d removals", len(removed))
-		}
 		for _, one := range removed[:n] {
-			w.Value.removed += int(one)
+			if one {
+				w.Value.removed++
+			}
 		}
 		removed = removed[n:]
 		w.Value.ambiguous = ambiguous
 		w.Grant()
 	}
-	return nil
 }

@@ -68,7 +68,11 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 // setOutcomes reads the reply for some leases of the batch. A grant that has lost one of its permits is
 // gone.
 func setOutcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
-	renewed, err := cmd.Int64Slice()
+	total := 0
+	for _, i := range members {
+		total += len(batch.Leases[i].ID) / idLen
+	}
+	renewed, err := scripts.Flags(cmd, total)
 	if redis.HasErrorPrefix(err, "WRONGTYPE") { // the key was overwritten
 		for _, i := range members {
 			batch.Outcomes[i] = renewal.Gone
@@ -76,15 +80,12 @@ func setOutcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("semaphore: renew: %w", err)
 	}
 	for _, i := range members {
 		n := len(batch.Leases[i].ID) / idLen
-		if len(renewed) < n {
-			return fmt.Errorf("semaphore: the reply to a renewal is %d ids short", n-len(renewed))
-		}
 		batch.Outcomes[i] = renewal.Extended
-		if slices.Contains(renewed[:n], 0) {
+		if slices.Contains(renewed[:n], false) {
 			batch.Outcomes[i] = renewal.Gone
 		}
 		renewed = renewed[n:]

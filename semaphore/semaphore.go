@@ -221,6 +221,9 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Dura
 		return false, err
 	}
 	set, err := s.edit(ctx, "set", n, expiry)
+	if err == nil && set != 0 && set != 1 {
+		err = operationError("set permits", s.name, scripts.Unexpected(set))
+	}
 	return set == 1, err
 }
 
@@ -251,7 +254,11 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Durat
 	if err != nil {
 		return 0, err
 	}
-	return r.Int64()
+	free, err := r.Integer()
+	if err != nil {
+		return 0, operationError(op+" permits", s.name, err)
+	}
+	return free, nil
 }
 
 // Delete deletes the semaphore and reports whether its permits were set. Callers that wait for permits, in any

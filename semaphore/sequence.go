@@ -76,9 +76,9 @@ func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisit
 		args = append(args, w.Value.n)
 	}
 	r := c.run(nil, scripts.SemAcquire, keys, args...)
-	v, err := r.Int64Slice()
-	if err == nil && len(v) != 3 {
-		err = fmt.Errorf("unexpected reply %v", v)
+	v, err := r.Integers(3)
+	if err == nil && (v[0] < 0 || v[0] > int64(len(batch)) || v[1] != 0 && v[1] != 1) {
+		err = r.Unexpected()
 	}
 	if err != nil {
 		if r.Ambiguous {
@@ -171,9 +171,11 @@ func (c *Client) sendCountingReleases(
 		args = append(args, release.seq, release.n, ifExists, release.max)
 	}
 	r := c.run(nil, scripts.SemRelease, keys, args...)
-	results, err = r.Int64Slice()
-	if err == nil && len(results) != len(releases) {
-		err = fmt.Errorf("unexpected reply %v", results)
+	results, err = r.Integers(len(releases))
+	for i, result := range results {
+		if result != 1 && !(result == 0 && releases[i].ifExists) && !(result == -1 && releases[i].max > 0) {
+			err = r.Unexpected()
+		}
 	}
 	return results, r.Ambiguous, err
 }

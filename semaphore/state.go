@@ -3,9 +3,9 @@ package semaphore
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -56,7 +56,7 @@ func (l *Leased) State(ctx context.Context) (LeasedState, error) {
 func parseLeasedState(v []any) (LeasedState, error) {
 	const head = 5
 	if len(v) < head || len(v)%2 != head%2 {
-		return LeasedState{}, fmt.Errorf("unexpected reply of %d values", len(v))
+		return LeasedState{}, scripts.Unexpected(v)
 	}
 	n, err := int64s(v[:head])
 	if err != nil {
@@ -67,11 +67,11 @@ func parseLeasedState(v []any) (LeasedState, error) {
 		id, isText := v[i].(string)
 		millis, isNumber := v[i+1].(int64)
 		if !isText || !isNumber {
-			return LeasedState{}, fmt.Errorf("unexpected %T and %T in a reply", v[i], v[i+1])
+			return LeasedState{}, scripts.Unexpected(v)
 		}
 		p := Permit{ID: hex.EncodeToString([]byte(id)), Lease: Forever}
 		if millis >= 0 {
-			p.Lease = time.Duration(millis) * time.Millisecond
+			p.Lease = redisconn.Duration(millis)
 		}
 		s.Permits = append(s.Permits, p)
 	}

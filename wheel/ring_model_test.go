@@ -154,21 +154,46 @@ func TestRing_BehavesAsASortedList(t *testing.T) {
 	})
 }
 
+// FuzzRing decodes operations on the model of TestRing_BehavesAsASortedList: the first byte is the geometry, and
+// each operation takes four more.
 func FuzzRing(f *testing.F) {
-	f.Add([]byte{0, 1, 2, 0, 200, 40, 3, 0, 1, 3, 255, 255})
+	for _, seed := range []string{
+		"\x00",
+		"\x01\x00\x01\x00\x05\x00\xc8\x01\x09\x03\x00\x01\x00\x03\xff\x01\xff",                 // add, advance
+		"\x01\x05\x30\x01\x00\x03\x01\x01\x20\x04\x00\x01\x40\x03\x07\x02\x01",                 // many, in parts
+		"\x04\x00\x01\x02\x00\x00\x01\x02\x01\x00\xff\x02\xff\x03\x00\x02\x00\x03\x00\x02\x01", // at the end of a round
+		"\x03\x00\x00\x03\x80\x02\x00\x00\x05\x01\x00\x00\x00\x03\x00\x03\xff",                 // far, moved near, stopped
+		"\x02\x05\x80\x03\x40\x02\x10\x03\x10\x03\x00\x03\x30\x04\x00\x03\x31\x03\x40\x03\xff", // remaining rounds
+		"\x09\x05\xff\x00\x00\x03\x00\x00\x01\x05\xff\x00\x01\x04\x00\x00\xff\x03\x00\x02\x00", // chunks given back
+	} {
+		f.Add([]byte(seed))
+	}
 	f.Fuzz(func(t *testing.T, ops []byte) {
-		m := newRingModel(time.Microsecond, 2)
-		for ; len(ops) >= 3; ops = ops[3:] {
-			amount := int64(ops[1])<<8 | int64(ops[2])
-			switch ops[0] % 4 {
+		if len(ops) == 0 || len(ops) > 1000 {
+			return
+		}
+		n := []int64{1, 2, 8, 64, 512}[ops[0]%5]
+		tick := []time.Duration{time.Microsecond, time.Millisecond}[ops[0]/5%2]
+		m := newRingModel(tick, int(n))
+		near := 64 * n * int64(tick)
+		for ops = ops[1:]; len(ops) >= 4; ops = ops[4:] {
+			delay := []int64{int64(tick) / 64, int64(tick), near / 128, near}[ops[2]%4]*int64(ops[3]) + int64(ops[2]/4) - 1
+			delay = max(0, delay)
+			switch ops[0] % 6 {
 			case 0:
-				m.add(amount * 37)
+				m.add(delay)
 			case 1:
-				m.stop(int(amount))
+				m.stop(int(ops[1]))
 			case 2:
-				m.reset(int(ops[1]), int64(ops[2])*997)
+				m.reset(int(ops[1]), delay)
 			case 3:
-				require.NoError(t, m.advance(amount*13, 1+int(ops[0])/4))
+				require.NoError(t, m.advance(delay, []int{1, 2, 32, 256}[ops[1]%4]))
+			case 4:
+				require.NoError(t, m.begin(delay, []int{1, 32}[ops[1]%2]))
+			case 5:
+				for k := range int64(ops[1]) {
+					m.add(delay + k*int64(ops[0]/6)*int64(tick)/8)
+				}
 			}
 			require.NoError(t, m.check())
 		}

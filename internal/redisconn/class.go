@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // Class says what a failed call means to its caller. There is one table of them for locks, rates and permits.
@@ -23,8 +25,8 @@ const (
 	// pass without a change to the program or to its rights, so a policy may decide meanwhile.
 	Unavailable
 	// Misconfigured is a client and a server that do not fit: missing rights, wrong credentials, a
-	// certificate that does not verify, a command that the server does not have, a client that was closed. It
-	// does not pass by itself and is always an error: a policy that grants would hide it.
+	// certificate that does not verify, a command that the server does not have, a reply that no script
+	// returns, a client that was closed. It does not pass by itself and is always an error: a policy that grants would hide it.
 	Misconfigured
 	// KeyFault is about the key: it holds an object of another kind.
 	KeyFault
@@ -128,7 +130,8 @@ func classOf(text string) Class {
 	return OtherRefusal
 }
 
-// misfit reports whether a call failed before it reached a server, for a reason that does not pass by itself.
+// misfit reports whether a call failed before it reached a server, or by a reply that no script returns: for a
+// reason that does not pass by itself.
 func misfit(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	var authority x509.UnknownAuthorityError
@@ -136,6 +139,6 @@ func misfit(err error) bool {
 	var invalid x509.CertificateInvalidError
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
-	return errors.Is(err, redis.ErrClosed) || errors.As(err, &certificate) || errors.As(err, &authority) ||
+	return errors.Is(err, redis.ErrClosed) || errors.Is(err, scripts.ErrReply) || errors.As(err, &certificate) || errors.As(err, &authority) ||
 		errors.As(err, &host) || errors.As(err, &invalid) || errors.As(err, &record) || errors.As(err, &alert)
 }

@@ -1,0 +1,79 @@
+package ratelimit
+
+import (
+	"math"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// exact is the greatest integer up to which Lua counts exactly. No script returns more, but for the fields of a
+// limiter that others have set.
+const exact = 1 << 53
+
+// replyReader takes the integers of a reply one after another. Once one is missing or out of range, it returns
+// its least value, and end returns the error.
+type replyReader struct {
+	reply []int64
+	at    int
+	bad   bool
+}
+
+// next returns the next integer, which must be least to most.
+func (r *replyReader) next(least, most int64) int64 {
+	if r.bad = r.bad || r.at == len(r.reply); r.bad {
+		return least
+	}
+	n := r.reply[r.at]
+	if r.at++; n < least || n > most {
+		r.bad = true
+		return least
+	}
+	return n
+}
+
+// time returns the next two integers: a time with a fraction.
+func (r *replyReader) time(p gcraParams) gcraTime {
+	return gcraTime{us: r.next(-exact, exact), num: r.next(0, p.den-1)}
+}
+
+// granted returns how many requests of each run were granted.
+func (r *replyReader) granted(runs []equalRequests) []int64 {
+	granted := make([]int64, len(runs))
+	for k, run := range runs {
+		granted[k] = r.run(run)
+	}
+	return granted
+}
+
+// run returns how many requests of a run were granted. One that asks for nothing is granted nothing.
+func (r *replyReader) run(run equalRequests) int64 {
+	if run.n == 0 {
+		return r.next(0, 0)
+	}
+	return r.next(0, run.count)
+}
+
+// end returns an error that matches scripts.ErrReply unless all integers were there, in range, and no more.
+func (r *replyReader) end() error {
+	if r.bad || r.at != len(r.reply) {
+		return scripts.Unexpected(r.reply)
+	}
+	return nil
+}
+
+// times returns n periods, or the greatest Duration.
+func times(n int64, period time.Duration) time.Duration {
+	if period > 0 && n > int64(math.MaxInt64/period) {
+		return math.MaxInt64
+	}
+	return time.Duration(n) * period
+}
+
+// plus returns the sum of two times of 0 or more, or the greatest Duration.
+func plus(a, b time.Duration) time.Duration {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
+}
