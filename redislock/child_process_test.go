@@ -38,7 +38,7 @@ const (
 	childPeers    = "REDISLOCK_TEST_PEERS" // number of processes that start to count together
 	counterSuffix = ":counter"
 	readySuffix   = ":ready"
-	childLease    = 3 * time.Second
+	childLease    = safeLease
 )
 
 func runChild(role string) (err error) {

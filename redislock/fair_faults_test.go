@@ -162,7 +162,7 @@ func TestFairMutex_ShortLeasesLeaveTheQueueEmpty(t *testing.T) {
 	all.Wait()
 	left := time.Now()
 	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })
-	require.Less(t, time.Since(left), 4*time.Second)
+	require.Less(t, time.Since(left), 10*time.Second, "entries left behind would stay for 15 s")
 }
 
 // A reply that is lost after the script ran costs neither the queue position nor the lock.

@@ -143,7 +143,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	"permits with a time to live disappear, and adding or draining does not keep them": func(t *testing.T, d deployment) {
 		rdb, name := d.connect(t), redistest.Name(t)
 		s := newClient(t, rdb).Semaphore(name)
-		ok, err := s.TrySetPermits(t.Context(), 3, 700*time.Millisecond)
+		ok, err := s.TrySetPermits(t.Context(), 3, 3*time.Second)
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.NoError(t, s.AddPermits(t.Context(), 1))
@@ -207,7 +207,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		}
 	},
 	"a blocked acquisition gets the permit when the lease ends, and the expired one cannot be released": func(t *testing.T, d deployment) {
-		const lease = 500 * time.Millisecond
+		const lease = 3 * time.Second
 		name := redistest.Name(t)
 		l := d.newClient(t).Leased(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 1)
@@ -225,7 +225,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.EqualValues(t, 1, available(t, other))
 	},
 	"a lease is told, prolonged, and unknown once it has expired": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+		l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(3*time.Second), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 2)
 		g, other := mustAcquire(t, l, 1), mustAcquire(t, l, 1).IDs()[0]
 		require.NoError(t, g.Extend(t.Context(), time.Hour))
@@ -234,7 +234,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.NoError(t, l.UpdateLease(t.Context(), id, time.Minute))
 		left, err := l.LeaseTime(t.Context(), id)
 		require.NoError(t, err)
-		require.InDelta(t, time.Minute, left, float64(2*time.Second))
+		require.InDelta(t, time.Minute, left, float64(5*time.Second))
 		poll(t, func() bool { return available(t, l) == 1 })
 		_, err = l.LeaseTime(t.Context(), other)
 		require.ErrorIs(t, err, semaphore.ErrNotHeld)
@@ -245,7 +245,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		rdb, name := d.connect(t), redistest.Name(t)
 		l := newClient(t, rdb).Leased(name)
 		mustSetPermits(t, l, 2)
-		require.NoError(t, rdb.PExpire(t.Context(), name, 700*time.Millisecond).Err())
+		require.NoError(t, rdb.PExpire(t.Context(), name, 3*time.Second).Err())
 		g := mustAcquire(t, l, 1)
 		require.Positive(t, rdb.PTTL(t.Context(), leasesKey(name)).Val())
 		poll(t, func() bool {
