@@ -113,6 +113,13 @@ func Each(tb testing.TB, n int, f func(i int) error) {
 // a time that it has measured.
 func Stalls(tb testing.TB) (stalled func() time.Duration) {
 	tb.Helper()
+	stalled, stop := watchStalls()
+	tb.Cleanup(stop)
+	return stalled
+}
+
+// watchStalls has a timer fire all the time, and sums up how late it does.
+func watchStalls() (stalled func() time.Duration, stop func()) {
 	const pause = 10 * time.Millisecond
 	var mu sync.Mutex
 	var total time.Duration
@@ -123,7 +130,7 @@ func Stalls(tb testing.TB) (stalled func() time.Duration) {
 		}
 		return 0
 	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
+	over, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
 		tick := time.NewTimer(pause)
@@ -131,7 +138,7 @@ func Stalls(tb testing.TB) (stalled func() time.Duration) {
 		for {
 			select {
 			case <-tick.C:
-			case <-stop:
+			case <-over:
 				return
 			}
 			mu.Lock()
@@ -141,21 +148,22 @@ func Stalls(tb testing.TB) (stalled func() time.Duration) {
 			tick.Reset(pause)
 		}
 	}()
-	tb.Cleanup(func() {
-		close(stop)
-		<-stopped
-	})
-	return func() time.Duration {
+	stalled = func() time.Duration {
 		mu.Lock()
 		defer mu.Unlock()
 		return total + lateLocked()
+	}
+	return stalled, func() {
+		close(over)
+		<-stopped
 	}
 }
 
 // Running calls f and returns how long it took, without the time in which the process did not run; see [Stalls].
 func Running(tb testing.TB, f func()) time.Duration {
 	tb.Helper()
-	stalled := Stalls(tb)
+	stalled, stop := watchStalls()
+	defer stop()
 	began := time.Now()
 	f()
 	return time.Since(began) - stalled()
