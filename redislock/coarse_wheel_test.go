@@ -29,13 +29,13 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 	redistest.CloseWith(t, c.Close)
 	other := newClient(t, rdb)
 
-	_, err = c.Mutex("short", redislock.WithLease(1999*time.Millisecond)).TryLock(t.Context())
+	_, err = c.Mutex("short", redislock.WithLease(1999*time.Millisecond)).TryLock(t.Context()) // short: refused
 	var invalid *redislock.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.Equal(t, "WithLease", invalid.Field)
 	require.ErrorContains(t, err, "2s")
 
-	const lease, locks = 3 * time.Second, 60
+	const lease, locks = 3 * time.Second, 60 // short: their ends are awaited
 	stalled := stalls(t)
 	var pairs []*redislock.Lock
 	for range locks {

@@ -148,7 +148,7 @@ func TestFairMutex_ShortLeasesLeaveTheQueueEmpty(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 12 {
 		c := newClient(t, server.Client(t))
-		m := c.FairMutex(name, redislock.WithLease(time.Duration(10+2*i)*time.Millisecond))
+		m := c.FairMutex(name, redislock.WithLease(time.Duration(10+2*i)*time.Millisecond)) // short: losses are borne
 		all.Go(func() {
 			for time.Now().Before(end) {
 				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

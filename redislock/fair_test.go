@@ -51,7 +51,7 @@ func TestFairMutex(t *testing.T) {
 			skipIfShort(t)
 			t.Parallel()
 			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
-			const callers, lease = 4, 2 * time.Second
+			const callers, lease = 4, 2 * time.Second // short: their ends are awaited
 			first := mustLock(t, c.FairMutex(name))
 			m := newClient(t, rdb).FairMutex(name, redislock.WithLease(lease), redislock.WithoutRenewal())
 			got, errs := make(chan int, callers), make(chan error, callers)

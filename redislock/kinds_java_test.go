@@ -269,7 +269,7 @@ func javaAcquiresWhenLeaseEnds(t *testing.T, lut *lockUnderTest) {
 
 func waitsWhileJavaRenews(t *testing.T, lut *lockUnderTest) {
 	skipIfShort(t)
-	const lease, pass = 3 * time.Second, 700 * time.Millisecond
+	const lease, pass = 3 * time.Second, 700 * time.Millisecond // short: its end is awaited
 	w := newWheel(t)
 	j := lut.java(t, javaConflicts[lut.kind][len(javaConflicts[lut.kind])-1], 52)
 	require.True(t, j.lock(lease))

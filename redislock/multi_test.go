@@ -163,7 +163,7 @@ func TestMultiMutex(t *testing.T) {
 		c, rdb, name := onSharedServer(t)
 		for what, m := range map[string]*redislock.MultiMutex{
 			"none":        c.MultiMutex(nil),
-			"none, twice": c.MultiMutex(nil, redislock.WithLease(time.Second)),
+			"none, twice": c.MultiMutex(nil, redislock.WithLease(time.Second)), // short: refused
 			"an empty":    c.MultiMutex([]string{name, ""}),
 			"a bad":       c.MultiMutex([]string{name, "a{b"}),
 			"twice":       c.MultiMutex([]string{name, name + "2", name}),

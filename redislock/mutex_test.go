@@ -184,7 +184,7 @@ func TestMutex_Do(t *testing.T) {
 func TestLock_WithoutRenewal(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
-	const lease = time.Second
+	const lease = time.Second // short: its end is awaited
 	start := time.Now()
 	l := mustLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))
 	deadline := l.Deadline()

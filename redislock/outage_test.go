@@ -102,7 +102,7 @@ func TestMutex_RepliesSlowerThanTheLease(t *testing.T) {
 	c, dialer, rdb := newFaultyClient(t)
 	name := redistest.Name(t)
 	dialer.Delay(0, 300*time.Millisecond)
-	_, err := c.Mutex(name, redislock.WithLease(200*time.Millisecond)).TryLock(within(t, patience))
+	_, err := c.Mutex(name, redislock.WithLease(200*time.Millisecond)).TryLock(within(t, patience)) // short: it ends before the reply comes
 	require.ErrorContains(t, err, "longer than the lease")
 	require.NotErrorIs(t, err, redislock.ErrLocked)
 	dialer.Delay(0, 0)

@@ -308,7 +308,7 @@ func TestQuorum_WithoutAMajority(t *testing.T) {
 	q, err := redislock.NewQuorum(servers.clients(t), redislock.WithWheel(newWheel(t)))
 	require.NoError(t, err)
 	defer func() { _ = q.Close(within(t, 5*time.Second)) }()
-	const lease = 2 * time.Second
+	const lease = 2 * time.Second // short: its end is awaited
 	l := mustLock(t, q.Mutex(name, redislock.WithLease(lease)))
 	servers[0].Kill()
 	servers[2].Kill()

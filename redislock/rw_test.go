@@ -202,8 +202,8 @@ func TestRWMutex_Waits(t *testing.T) {
 			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			once := redislock.WithoutRenewal()
 			start := time.Now()
-			long := mustRLock(t, c.RWMutex(name, redislock.WithLease(3*time.Second), once))
-			mustRLock(t, c.RWMutex(name, redislock.WithLease(2500*time.Millisecond), once))
+			long := mustRLock(t, c.RWMutex(name, redislock.WithLease(3*time.Second), once)) // short: its end is awaited
+			mustRLock(t, c.RWMutex(name, redislock.WithLease(2500*time.Millisecond), once)) // short: its end is awaited
 			w, err := newClient(t, rdb).RWMutex(name).Lock(within(t, patience))
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, time.Since(start), 2900*time.Millisecond)

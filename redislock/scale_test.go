@@ -74,7 +74,7 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 // REDISLOCK_TEST_LOCKS=100000 runs it at full scale.
 func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 	skipIfShort(t)
-	lease := 4 * time.Second
+	lease := 4 * time.Second // short: their ends are awaited
 	locks, full := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 1000)
 	if full {
 		lease = redislock.DefaultLease
@@ -327,7 +327,7 @@ func TestScale_ManyCallersOnOneConnection(t *testing.T) {
 func TestScale_CloseEndsWithinALeaseWhileRedisHangs(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
-	const lease, locks = 3 * time.Second, 5000
+	const lease, locks = 3 * time.Second, 5000 // short: their ends are awaited
 	server, name := redistest.Start(t), redistest.Name(t)
 	c, err := redislock.New(server.Client(t, func(o *redis.Options) {
 		o.ReadTimeout = 300 * time.Millisecond

@@ -74,7 +74,7 @@ func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
-		const lease = 3 * time.Second
+		const lease = 3 * time.Second // short: its end is awaited
 		server := redistest.Shared(t)
 		d := &redistest.FaultDialer{}
 		rdb := server.Client(t, func(o *redis.Options) {

@@ -131,7 +131,7 @@ func TestLeased_IsRenewedAndLost(t *testing.T) {
 func TestLeased_WithoutRenewal(t *testing.T) {
 	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
-		const lease = 3 * time.Second
+		const lease = 3 * time.Second // short: its end is awaited
 		c, _, name := newSharedClient(t)
 		l := leased.newLeased(c, name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 1)

@@ -160,7 +160,7 @@ func TestLeased_RepliesLost(t *testing.T) {
 
 func TestGrant_RedisHangsForLongerThanTheLease(t *testing.T) {
 	t.Parallel()
-	const lease = 3 * time.Second
+	const lease = 3 * time.Second // short: its end is awaited
 	server := redistest.Start(t)
 	c, d, _ := newFaultyClient(t, server, 3)
 	l := c.Leased("slots", semaphore.WithLease(lease))

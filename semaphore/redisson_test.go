@@ -207,7 +207,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		}
 	},
 	"a blocked acquisition gets the permit when the lease ends, and the expired one cannot be released": func(t *testing.T, d deployment) {
-		const lease = 3 * time.Second
+		const lease = 3 * time.Second // short: its end is awaited
 		name := redistest.Name(t)
 		l := d.newClient(t).Leased(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 1)

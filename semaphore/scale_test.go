@@ -129,7 +129,7 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 // SEMAPHORE_TEST_PERMITS sets the number of grants, such as 30000.
 func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 	redistest.SkipIfShort(t)
-	lease := 4 * time.Second
+	lease := 4 * time.Second // short: their ends are awaited
 	grants, full := redistest.Scale(t, "SEMAPHORE_TEST_PERMITS", 1000)
 	if full {
 		lease = semaphore.DefaultLease

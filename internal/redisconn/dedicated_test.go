@@ -145,7 +145,7 @@ func (s *sentinels) set(f func()) {
 // Both primaries are alive: the one that was deposed would go on answering for ever.
 func TestDedicated_FollowsTheSentinels(t *testing.T) {
 	t.Parallel()
-	const lease = 300 * time.Millisecond // a look every 10 ms
+	const lease = 300 * time.Millisecond // short: a look every 10 ms
 	first, second := redistest.Start(t), redistest.Start(t)
 	at := map[string]*redis.Client{"first": first.Client(t), "second": second.Client(t)}
 	s := &sentinels{primary: first.Addr()}
