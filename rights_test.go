@@ -54,7 +54,7 @@ var packages = map[string]struct {
 	},
 	"ratelimit": {
 		check: func(t *testing.T, rdb redis.UniversalClient, objects bool) (*redislock.Report, error) {
-			c, err := ratelimit.New(rdb, ratelimit.WithWheel(redistest.Wheel(t)))
+			c, err := ratelimit.New(rdb, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
 			require.NoError(t, err)
 			redistest.CloseWith(t, c.Close)
 			if !objects {
@@ -327,7 +327,7 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 		require.NoError(t, l.UpdateLease(ctx, g.IDs()[0], time.Minute))
 		require.NoError(t, g.Release(ctx))
 		require.NoError(t, <-waiting, name)
-		short := kind(c, name, semaphore.WithLease(50*time.Millisecond), semaphore.WithoutRenewal())
+		short := kind(c, name, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 		require.NoError(t, second(short.Acquire(ctx, 3)))
 		g, err = l.Acquire(ctx, 1) // when the lease has ended
 		require.NoError(t, err)
@@ -341,7 +341,7 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 
 func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 	ctx := redistest.Within(t, redistest.Patience)
-	c, err := ratelimit.New(connect(), ratelimit.WithWheel(redistest.Wheel(t)))
+	c, err := ratelimit.New(connect(), ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	limit := ratelimit.Limit{Rate: 20, Per: 200 * time.Millisecond, Burst: 20}

@@ -94,7 +94,7 @@ func secondUnlockIsNotHeld(t *testing.T, lut *lockUnderTest) {
 }
 
 func unlockAfterExpiryIsLost(t *testing.T, lut *lockUnderTest) {
-	l := lut.mustLock(t, redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal())
+	l := lut.mustLock(t, redislock.WithLease(time.Second), redislock.WithoutRenewal())
 	other := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
 	requireOver(t, l)
 	holders := lut.requireHeldOnce(t)

@@ -257,7 +257,7 @@ func acquiresWhenJavaLeaseEnds(t *testing.T, lut *lockUnderTest) {
 func javaAcquiresWhenLeaseEnds(t *testing.T, lut *lockUnderTest) {
 	for _, kind := range javaConflicts[lut.kind] {
 		j := lut.java(t, kind, 52)
-		l := lut.mustLock(t, redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal())
+		l := lut.mustLock(t, redislock.WithLease(time.Second), redislock.WithoutRenewal())
 		poll(t, func() bool { return j.lock(javaLease) })
 		requireOver(t, l)
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)

@@ -25,10 +25,11 @@ func newFaultyClient(
 		o.ReadTimeout, o.MaxRetries = 300*time.Millisecond, retries
 	})
 	// The server has loaded the scripts, so that each call is one write.
+	sound := server.Client(t)
 	for _, s := range scripts.All() {
-		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())
+		require.NoError(t, sound.ScriptLoad(t.Context(), s.Source()).Err())
 	}
-	return newClient(t, rdb), d, server.Client(t)
+	return newClient(t, rdb), d, sound
 }
 
 var losses = map[string]redistest.Loss{

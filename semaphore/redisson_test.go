@@ -186,13 +186,17 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
 	},
 	"the counts are right after an expiry that no acquisition has noticed": func(t *testing.T, d deployment) {
-		for i := range 3 {
-			l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(300*time.Millisecond), semaphore.WithoutRenewal())
+		var all []*semaphore.Leased
+		for range 3 {
+			l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 			mustSetPermits(t, l, 8)
 			mustAcquire(t, l, 3)
-			w := newWheel(t)
-			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond)) // more than a lease: asking Redis would reclaim
-			switch i {                                                     // each in turn is the first to read
+			all = append(all, l)
+		}
+		// More than a lease: asking Redis would reclaim.
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 1100*time.Millisecond))
+		for i, l := range all {
+			switch i { // each in turn is the first to read
 			case 0:
 				require.EqualValues(t, 8, available(t, l))
 			case 1:
@@ -274,11 +278,11 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		name := redistest.Name(t)
 		c := d.newClient(t)
 		l := c.Leased(name, semaphore.WithoutRenewal())
-		short := c.Leased(name, semaphore.WithoutRenewal(), semaphore.WithLease(200*time.Millisecond))
+		short := c.Leased(name, semaphore.WithoutRenewal(), semaphore.WithLease(time.Second))
 		mustSetPermits(t, l, 10)
 		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond)) // the short leases end
+		require.NoError(t, w.Sleep(t.Context(), 1100*time.Millisecond)) // the short leases end
 		require.ErrorIs(t, l.Release(t.Context(), append(expired, ids...)...), semaphore.ErrNotHeld)
 		require.EqualValues(t, 6, available(t, l), "the three expired permits are free, the four held ones are not")
 		require.NoError(t, l.Release(t.Context(), ids[:2]...))

@@ -277,11 +277,13 @@ func TestSweep_BelievedHolds(t *testing.T) {
 		t.Parallel()
 		s, w := newSweep(t, kindLeased), newWheel(t)
 		s.finish(0)
-		looks, err := s.audit(within(t, 200*time.Millisecond), w)
-		require.NoError(t, err)
-		require.Positive(t, looks)
+		for looks := 0; looks == 0; {
+			var err error
+			looks, err = s.audit(within(t, 200*time.Millisecond), w)
+			require.NoError(t, err)
+		}
 		require.NoError(t, s.rdb.Incr(t.Context(), s.name).Err())
-		_, err = s.audit(within(t, testTimeout), w)
+		_, err := s.audit(within(t, testTimeout), w)
 		require.ErrorContains(t, err, "6 free and 0 held")
 		require.NoError(t, s.rdb.DecrBy(t.Context(), s.name, 2).Err())
 		due := float64(time.Now().Add(time.Hour).UnixMilli())

@@ -24,7 +24,7 @@ func limits(t *testing.T, rdb *redis.Client, opts ...ratelimit.Option) *ratelimi
 	t.Helper()
 	w, err := wheel.New()
 	require.NoError(t, err)
-	c, err := ratelimit.New(rdb, append(opts, ratelimit.WithWheel(w))...)
+	c, err := ratelimit.New(rdb, append([]ratelimit.Option{ratelimit.WithWheel(w), ratelimit.WithTimeout(redistest.Patience / 3)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, c.Close(context.Background()))
