@@ -43,7 +43,7 @@ func newLibraryOn(t *testing.T, rdb *redis.Client) *library {
 	l.locks, err = redislock.New(l.rdb, redislock.WithWheel(l.wheel))
 	require.NoError(t, err)
 	redistest.CloseWith(t, l.locks.Close)
-	l.limits, err = ratelimit.New(l.rdb, ratelimit.WithWheel(l.wheel))
+	l.limits, err = ratelimit.New(l.rdb, ratelimit.WithWheel(l.wheel), ratelimit.WithTimeout(redistest.Patience/3))
 	require.NoError(t, err)
 	redistest.CloseWith(t, l.limits.Close)
 	l.semaphores, err = semaphore.New(l.rdb, semaphore.WithWheel(l.wheel))

@@ -109,7 +109,7 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 	semaphores, err := semaphore.New(rdb, semaphore.WithWheel(w))
 	require.NoError(t, err)
 	redistest.CloseWith(t, semaphores.Close)
-	limits, err := ratelimit.New(rdb, ratelimit.WithWheel(w))
+	limits, err := ratelimit.New(rdb, ratelimit.WithWheel(w), ratelimit.WithTimeout(redistest.Patience/3))
 	require.NoError(t, err)
 	redistest.CloseWith(t, limits.Close)
 

@@ -22,6 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	redistest.Parallel(4) // most tests wait for leases and servers rather than for the CPU
 	// The default wheel is never stopped.
 	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
 }

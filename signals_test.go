@@ -219,7 +219,7 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 				_ = lock.Unlock(t.Context())
 			}
 		}
-		lease := redislock.WithLease(300 * time.Millisecond)
+		lease := redislock.WithLease(300 * time.Millisecond) // short: each end counts, whatever it is
 		l.run(t, func(ctx context.Context, name string, i int) {
 			var lock *redislock.Lock
 			var err error
@@ -317,7 +317,7 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 		var released atomic.Int64
 		l.run(t, func(ctx context.Context, name string, i int) {
 			counting := c.Semaphore(name + "c")
-			leased := c.Leased(name, semaphore.WithLease(300*time.Millisecond))
+			leased := c.Leased(name, semaphore.WithLease(300*time.Millisecond)) // short: each end counts, whatever it is
 			if i%2 == 0 {
 				leased = c.FairLeased(name + "f")
 			}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/cogwheeltest"
@@ -17,14 +16,7 @@ import (
 )
 
 // Main looks for goroutines that are left behind.
-func TestMain(m *testing.M) {
-	redis.SetLogger(silence{}) // many tests have servers that refuse connections
-	redistest.Main(m)
-}
-
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
+func TestMain(m *testing.M) { redistest.Main(m) }
 
 // world is a server in a bubble, and two processes that use it.
 type world struct {

@@ -165,7 +165,7 @@ func TestClock_SlidingLog(t *testing.T) {
 		shift(t, rdb, ratelimit.LogKeys(name)[2], 500*time.Millisecond, 10)
 		began := time.Now()
 		require.NoError(t, newClient(t, rdb).Limiter(name).WaitN(within(t, patience), 10))
-		require.Less(t, time.Since(began), 5*time.Second)
+		require.Less(t, time.Since(began), 10*time.Second)
 		require.Greater(t, time.Since(began), 900*time.Millisecond)
 	})
 }
@@ -183,7 +183,9 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 			l, rdb, name := limiter(t, limit, ratelimit.Overall)
 			both := func(lasts, skew time.Duration) (ours, all []grant) {
 				j := java{t: t, rdb: rdb, name: name, skew: skew}
-				for end := time.Now().Add(lasts); time.Now().Before(end); {
+				began := time.Now()
+				// A process that stands still for most of the time asks as often.
+				for asked := 0; time.Since(began) < lasts || asked < int(lasts/(15*time.Millisecond)); asked++ {
 					call := time.Now()
 					r, err := l.Allow(t.Context())
 					require.NoError(t, err)

@@ -2,12 +2,8 @@ package ratelimit_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"log/slog"
 	"os"
-	"runtime"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,20 +20,14 @@ const childEnv = "RATELIMIT_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childEnv); role != "" {
-		slog.SetDefault(slog.New(slog.DiscardHandler))
+		redistest.Quiet()
 		if err := runChild(role); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
-	// Most tests wait for windows and servers, not for the processor.
-	flag.Parse()
-	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		if err := flag.Set("test.parallel", "4"); err != nil {
-			panic(err)
-		}
-	}
+	redistest.Parallel(4) // most tests wait for windows and servers rather than for the CPU
 	redistest.Main(m, redistest.DefaultWheel)
 }
 

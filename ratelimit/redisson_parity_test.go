@@ -54,7 +54,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// testAvailablePermits, testZeroTimeout
 	inScopes(t, "what was taken is back after the interval", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(5, 0.5), scope)
+		l := newLimiter(t, c, perSeconds(5, 2.5), scope)
 		requireLeft(t, l, 5)
 		take(t, l, 2, true)
 		requireLeft(t, l, 3)
@@ -62,27 +62,27 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		take(t, l, 1, true)
 		requireLeft(t, l, 0)
 		take(t, l, 1, false)
-		require.NoError(t, w.Sleep(ctx, 600*time.Millisecond))
+		require.NoError(t, w.Sleep(ctx, 2600*time.Millisecond))
 		requireLeft(t, l, 5)
 		take(t, l, 5, true)
 	})
 
 	// testAcquisitionInterval
 	inScopes(t, "the window slides", func(t *testing.T, scope ratelimit.Scope) {
-		l, began := newLimiter(t, c, perSeconds(2, 2), scope), time.Now()
+		l, began := newLimiter(t, c, perSeconds(2, 5), scope), time.Now()
 		take(t, l, 1, true)
 		first := time.Now()
-		require.NoError(t, w.Sleep(ctx, 1600*time.Millisecond))
+		require.NoError(t, w.Sleep(ctx, 2500*time.Millisecond))
 		take(t, l, 1, true)
 		asked := time.Now()
 		r := take(t, l, 1, false)
-		require.LessOrEqual(t, r.RetryAfter, first.Add(2*time.Second).Sub(asked)+2*time.Millisecond)
-		require.NoError(t, w.Sleep(ctx, time.Until(began.Add(1850*time.Millisecond))))
-		if r, err := l.Peek(ctx); time.Since(began) < 2*time.Second {
+		require.LessOrEqual(t, r.RetryAfter, first.Add(5*time.Second).Sub(asked)+2*time.Millisecond)
+		require.NoError(t, w.Sleep(ctx, time.Until(began.Add(4850*time.Millisecond))))
+		if r, err := l.Peek(ctx); time.Since(began) < 5*time.Second {
 			require.NoError(t, err)
 			require.Zero(t, r.Remaining, "the first has not left")
 		}
-		require.NoError(t, w.Sleep(ctx, time.Until(began.Add(2100*time.Millisecond))))
+		require.NoError(t, w.Sleep(ctx, time.Until(began.Add(5100*time.Millisecond))))
 		take(t, l, 1, true)
 		take(t, l, 1, false) // only the first has left
 	})
@@ -99,7 +99,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 			}
 		}
 		require.GreaterOrEqual(t, time.Since(began), time.Second)
-		require.Less(t, time.Since(began), 5*time.Second)
+		require.Less(t, time.Since(began), 10*time.Second)
 	})
 
 	// testAcquire
@@ -242,19 +242,17 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 
 	// testKeepAliveTime
 	inScopes(t, "a limiter vanishes when it was not used for its keep-alive, and not before", func(t *testing.T, scope ratelimit.Scope) {
-		const keepAlive = 1500 * time.Millisecond
+		const keepAlive = 3 * time.Second
 		name := redistest.Name(t)
 		l, config := c.Limiter(name), ratelimit.LogKeys(name)[0]
 		require.NoError(t, l.SetRate(ctx, perSeconds(10, 0.2), scope, ratelimit.WithKeepAlive(keepAlive)))
-		used := time.Now()
 		for range 3 {
 			require.NoError(t, w.Sleep(ctx, 600*time.Millisecond))
-			last := time.Since(used)
+			used := time.Now()
 			take(t, l, 1, true)
 			left, err := rdb.PTTL(ctx, config).Result()
 			require.NoError(t, err)
-			used = time.Now()
-			require.Greater(t, left, keepAlive-last, "it was renewed")
+			require.Greater(t, left, keepAlive-time.Since(used)-10*time.Millisecond, "it was renewed")
 		}
 		require.NoError(t, w.Sleep(ctx, keepAlive+300*time.Millisecond))
 		_, err := l.Allow(ctx)
@@ -401,6 +399,6 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 			}
 		}
 		<-over
-		require.GreaterOrEqual(t, full, 16)
+		require.GreaterOrEqual(t, full, 10, "a stall empties it for some samples")
 	})
 }

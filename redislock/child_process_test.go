@@ -38,7 +38,7 @@ const (
 	childPeers    = "REDISLOCK_TEST_PEERS" // number of processes that start to count together
 	counterSuffix = ":counter"
 	readySuffix   = ":ready"
-	childLease    = 3 * time.Second
+	childLease    = safeLease
 )
 
 func runChild(role string) (err error) {
@@ -70,7 +70,7 @@ func runChild(role string) (err error) {
 		return err
 	case roleFrozen, roleFrozenFenced:
 		return writeWhenTold(ctx, rdb, c.Mutex(
-			name, redislock.WithLease(time.Second), redislock.WithFencing(),
+			name, redislock.WithLease(time.Second), redislock.WithFencing(), // short: it ends while the process is frozen
 		), role == roleFrozenFenced)
 	case roleCount, roleNoLock:
 		times, err := strconv.Atoi(os.Getenv(childTimes))

@@ -87,7 +87,7 @@ func TestClient_Close(t *testing.T) {
 	t.Run("returns when its context ends while Redis hangs", func(t *testing.T) {
 		t.Parallel()
 		server := redistest.Start(t)
-		rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 })
+		rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = patience, -1 })
 		w := newWheel(t)
 		c, err := redislock.New(rdb, redislock.WithWheel(w))
 		require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestClient_Close(t *testing.T) {
 		err = c.Close(within(t, 200*time.Millisecond))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, "1 locks could not be released")
-		require.Less(t, time.Since(start), time.Second)
+		require.Less(t, time.Since(start), 10*time.Second)
 		require.ErrorIs(t, l.Err(), redislock.ErrClosed)
 		server.Resume()
 	})

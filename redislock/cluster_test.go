@@ -20,7 +20,10 @@ func TestLock_LifecycleOnClusterAndSentinel(t *testing.T) {
 		for _, protocol := range []int{2, 3} {
 			resp := func(o *redis.ClusterOptions) { o.Protocol = protocol }
 			for _, name := range []string{"{a}", "orders:{b}", "c", "d:}{e}"} {
-				requireLifecycle(t, cluster.Client(t, resp), cluster.Client(t, resp), name)
+				t.Run(fmt.Sprintf("%s, RESP%d", name, protocol), func(t *testing.T) {
+					t.Parallel()
+					requireLifecycle(t, cluster.Client(t, resp), cluster.Client(t, resp), fmt.Sprint(name, protocol))
+				})
 			}
 		}
 		rdb := cluster.Client(t)
@@ -43,7 +46,7 @@ func requireLifecycle(t *testing.T, rdb, other redis.UniversalClient, name strin
 	t.Helper()
 	c, o := newClient(t, rdb), newClient(t, other)
 	m, n := c.Mutex(
-		name, redislock.WithFencing(), redislock.WithLease(time.Second),
+		name, redislock.WithFencing(), redislock.WithLease(safeLease),
 	), o.Mutex(name, redislock.WithFencing())
 	l := mustLock(t, m)
 	holder := requireHeldOnce(t, rdb, name)
@@ -88,10 +91,10 @@ func TestLock_RenewalBehindAClusterProxy(t *testing.T) {
 	c := newClient(t, rdb)
 	var held []*redislock.Lock
 	for i := range 50 {
-		held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("name:%d", i), redislock.WithLease(time.Second))))
+		held = append(held, mustLock(t, c.Mutex(fmt.Sprintf("name:%d", i), redislock.WithLease(safeLease))))
 	}
-	awaitRenewals(t, 2*time.Second, held...)
+	awaitRenewals(t, safeLease/2, held...)
 	require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-	awaitRenewals(t, time.Second, held...)
+	awaitRenewals(t, 0, held...)
 	mustUnlock(t, held...)
 }

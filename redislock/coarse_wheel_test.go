@@ -29,13 +29,14 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 	redistest.CloseWith(t, c.Close)
 	other := newClient(t, rdb)
 
-	_, err = c.Mutex("short", redislock.WithLease(1999*time.Millisecond)).TryLock(t.Context())
+	_, err = c.Mutex("short", redislock.WithLease(1999*time.Millisecond)).TryLock(t.Context()) // short: refused
 	var invalid *redislock.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.Equal(t, "WithLease", invalid.Field)
 	require.ErrorContains(t, err, "2s")
 
-	const lease, locks = 2 * time.Second, 60
+	const lease, locks = 3 * time.Second, 60 // short: their ends are awaited
+	stalled := stalls(t)
 	var pairs []*redislock.Lock
 	for range locks {
 		name := redistest.Name(t)
@@ -64,6 +65,7 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 		}()
 	}
 	for range pairs {
-		require.Zero(t, <-delays, "the next holder acquired before the loss was announced")
+		// Only a process that does not run may learn of it later.
+		require.LessOrEqual(t, <-delays, stalled(), "the next holder acquired before the loss was announced")
 	}
 }

@@ -84,6 +84,7 @@ func TestKinds_Cost(t *testing.T) {
 }
 
 func TestRedislock_SendsNoAbsoluteTimes(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	conn, err := net.Dial("tcp", server.Addr())
@@ -95,7 +96,7 @@ func TestRedislock_SendsNoAbsoluteTimes(t *testing.T) {
 	require.True(t, monitor.Scan(), "+OK")
 	c := newClient(t, rdb)
 	name := redistest.Name(t)
-	l := mustLock(t, c.Mutex(name, redislock.WithLease(time.Second)))
+	l := mustLock(t, c.Mutex(name, redislock.WithLease(safeLease)))
 	first := l.Deadline()
 	poll(t, func() bool { return l.Deadline().After(first) })
 	require.NoError(t, l.Unlock(t.Context()))

@@ -55,13 +55,13 @@ func TestRedislock_RefusesBadInput(t *testing.T) {
 			name, redislock.WithLease(0),
 		).Do(t.Context(), nothing), "WithLease", time.Duration(0)},
 		"a negative lease": {c.Mutex(
-			name, redislock.WithLease(-time.Second),
+			name, redislock.WithLease(-time.Second), // short: refused
 		).Do(t.Context(), nothing), "WithLease", -time.Second},
 		"a lease of a nanosecond": {c.Mutex(
 			name, redislock.WithLease(1),
 		).Do(t.Context(), nothing), "WithLease", time.Nanosecond},
 		"a lease below 1 ms": {c.Mutex(
-			name, redislock.WithLease(time.Millisecond-1),
+			name, redislock.WithLease(time.Millisecond-1), // short: refused
 		).Do(t.Context(), nothing), "WithLease", time.Millisecond - 1},
 		"a lease above 365 days": {c.Mutex(
 			name, redislock.WithLease(365*24*time.Hour+1),

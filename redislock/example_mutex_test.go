@@ -89,7 +89,7 @@ func ExampleMutex_Lock_wrongKind() {
 // If the lock is lost, the context of the function ends, and Do returns ErrLost.
 func ExampleMutex_Do_lost() {
 	ctx := context.Background()
-	leader := newLocks().Mutex("leader", redislock.WithLease(2*time.Second))
+	leader := newLocks().Mutex("leader", redislock.WithLease(5*time.Second))
 
 	err := leader.Do(ctx, func(held context.Context) error {
 		// An operator frees the lock. This process learns of it by the next renewal.
@@ -173,7 +173,7 @@ func ExampleMutex_State() {
 // renewal.
 func ExampleMutex_ForceUnlock() {
 	ctx := context.Background()
-	nightly := newLocks().Mutex("nightly", redislock.WithLease(2*time.Second))
+	nightly := newLocks().Mutex("nightly", redislock.WithLease(5*time.Second))
 	holder, err := nightly.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)

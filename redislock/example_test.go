@@ -73,7 +73,7 @@ func ExampleLock_Done() {
 	defer done()
 	ctx := context.Background()
 
-	lock, err := locks.Mutex("fragile", redislock.WithLease(2*time.Second)).Lock(ctx)
+	lock, err := locks.Mutex("fragile", redislock.WithLease(5*time.Second)).Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func TestFairMutex_ShortLeasesLeaveTheQueueEmpty(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 12 {
 		c := newClient(t, server.Client(t))
-		m := c.FairMutex(name, redislock.WithLease(time.Duration(10+2*i)*time.Millisecond))
+		m := c.FairMutex(name, redislock.WithLease(time.Duration(10+2*i)*time.Millisecond)) // short: losses are borne
 		all.Go(func() {
 			for time.Now().Before(end) {
 				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -162,7 +162,7 @@ func TestFairMutex_ShortLeasesLeaveTheQueueEmpty(t *testing.T) {
 	all.Wait()
 	left := time.Now()
 	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })
-	require.Less(t, time.Since(left), 4*time.Second)
+	require.Less(t, time.Since(left), 10*time.Second, "entries left behind would stay for 15 s")
 }
 
 // A reply that is lost after the script ran costs neither the queue position nor the lock.

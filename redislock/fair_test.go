@@ -51,7 +51,7 @@ func TestFairMutex(t *testing.T) {
 			skipIfShort(t)
 			t.Parallel()
 			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
-			const callers, lease = 8, 300 * time.Millisecond
+			const callers, lease = 4, 2 * time.Second // short: their ends are awaited
 			first := mustLock(t, c.FairMutex(name))
 			m := newClient(t, rdb).FairMutex(name, redislock.WithLease(lease), redislock.WithoutRenewal())
 			got, errs := make(chan int, callers), make(chan error, callers)
@@ -97,12 +97,12 @@ func TestFairMutex(t *testing.T) {
 			skipIfShort(t)
 			t.Parallel()
 			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
-			const lease = 900 * time.Millisecond
+			const lease = safeLease
 			m := c.FairMutex(name, redislock.WithLease(lease))
 			held := mustLock(t, m)
 			next := callAsync(func() (*redislock.Lock, error) { return m.Lock(within(t, patience)) })
 			poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 1 })
-			awaitRenewals(t, 2*lease, held)
+			awaitRenewals(t, lease, held)
 			require.Len(t, fairQueue(t, rdb, name), 1)
 			mustUnlock(t, held)
 			mustUnlock(t, next.await(t))

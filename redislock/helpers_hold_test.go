@@ -85,7 +85,8 @@ func requireLocked(t testing.TB, err error) {
 	require.ErrorIs(t, err, redislock.ErrLocked)
 }
 
-// requireLost checks that the holder learns of the loss from a renewal, before its lease would end.
+// requireLost checks that the holder learns of the loss from a renewal, before its lease would end. It needs a
+// lease that outlasts a stall.
 func requireLost(t *testing.T, l *redislock.Lock, since time.Time, lease time.Duration) {
 	t.Helper()
 	<-l.Done()

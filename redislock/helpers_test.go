@@ -17,13 +17,17 @@ import (
 )
 
 // Short names for the helpers that all packages share.
-const patience = redistest.Patience
+const (
+	patience  = redistest.Patience
+	safeLease = redistest.SafeLease
+)
 
 var (
 	newWheel    = redistest.Wheel
 	within      = redistest.Within
 	poll        = redistest.Poll
 	skipIfShort = redistest.SkipIfShort
+	stalls      = redistest.Stalls
 )
 
 // newClient returns a lock client that is closed with the test.
@@ -43,14 +47,17 @@ func onSharedServer(t testing.TB) (*redislock.Client, *redis.Client, string) {
 }
 
 // newFaultyClient returns a lock client that connects through a FaultDialer, and a go-redis client that does
-// not. The server already knows the scripts, so the first matching call does the work.
+// not. Unless opts change it, the lock client waits a second for a reply. The server already knows the scripts,
+// so the first matching call does the work.
 func newFaultyClient(
 	t *testing.T, opts ...func(*redis.Options),
 ) (c *redislock.Client, dialer *redistest.FaultDialer, rdb *redis.Client) {
 	t.Helper()
 	server := redistest.Shared(t)
 	dialer = &redistest.FaultDialer{}
-	opts = append(opts, func(o *redis.Options) { o.Dialer, o.ReadTimeout = dialer.Dial, time.Second })
+	opts = append([]func(*redis.Options){func(o *redis.Options) {
+		o.Dialer, o.ReadTimeout = dialer.Dial, time.Second
+	}}, opts...)
 	rdb = server.Client(t)
 	for _, s := range scripts.All() {
 		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source()).Err())

@@ -38,7 +38,7 @@ func TestClient_WithHooks(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close(context.Background())) }()
 	name := redistest.Name(t)
-	m := c.Mutex(name, redislock.WithLease(time.Second), redislock.WithFencing())
+	m := c.Mutex(name, redislock.WithLease(safeLease), redislock.WithFencing())
 
 	l := mustLock(t, m)
 	require.Len(t, of("acquired"), 1)
@@ -93,7 +93,7 @@ func TestHooks_EachAcquiredHasOneLostOrReleased(t *testing.T) {
 					Acquired: func(redislock.Event) { held.Add(1) }, Lost: done, Released: done,
 				}))
 				name := redistest.Name(t)
-				l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(time.Second)))
+				l := mustTryLock(t, newMutex(c, kind, name, redislock.WithLease(safeLease)))
 				require.EqualValues(t, 1, held.Load())
 				require.NoError(t, f(c, name, l))
 				poll(t, func() bool { return held.Load() == 0 })

@@ -94,7 +94,7 @@ func secondUnlockIsNotHeld(t *testing.T, lut *lockUnderTest) {
 }
 
 func unlockAfterExpiryIsLost(t *testing.T, lut *lockUnderTest) {
-	l := lut.mustLock(t, redislock.WithLease(300*time.Millisecond), redislock.WithoutRenewal())
+	l := lut.mustLock(t, redislock.WithLease(time.Second), redislock.WithoutRenewal())
 	other := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
 	requireOver(t, l)
 	holders := lut.requireHeldOnce(t)
@@ -135,7 +135,7 @@ func ownerEntersAgain(t *testing.T, lut *lockUnderTest) {
 	lut.requireNoKeys(t)
 	require.ErrorIs(t, first.Unlock(ctx), redislock.ErrNotHeld)
 
-	lost, err := lut.mutex(c, redislock.WithLease(time.Second)).Lock(ctx)
+	lost, err := lut.mutex(c, redislock.WithLease(safeLease)).Lock(ctx)
 	require.NoError(t, err)
 	lut.deleteKeys(t)
 	<-lost.Done()
@@ -194,7 +194,7 @@ func unlockAfterContextEnd(t *testing.T, lut *lockUnderTest) {
 func endsAfterMaxHold(t *testing.T, lut *lockUnderTest) {
 	const most = 500 * time.Millisecond
 	start := time.Now()
-	l := lut.mustLock(t, redislock.WithMaxHold(most), redislock.WithLease(2*time.Second))
+	l := lut.mustLock(t, redislock.WithMaxHold(most), redislock.WithLease(safeLease))
 	other := mustLock(t, lut.conflictingMutex(lut.newClient(t)))
 	require.GreaterOrEqual(t, time.Since(start), most)
 	require.True(t, isClosed(l.Done()), "announced before another can acquire")

@@ -257,7 +257,7 @@ func acquiresWhenJavaLeaseEnds(t *testing.T, lut *lockUnderTest) {
 func javaAcquiresWhenLeaseEnds(t *testing.T, lut *lockUnderTest) {
 	for _, kind := range javaConflicts[lut.kind] {
 		j := lut.java(t, kind, 52)
-		l := lut.mustLock(t, redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal())
+		l := lut.mustLock(t, redislock.WithLease(time.Second), redislock.WithoutRenewal())
 		poll(t, func() bool { return j.lock(javaLease) })
 		requireOver(t, l)
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
@@ -269,7 +269,7 @@ func javaAcquiresWhenLeaseEnds(t *testing.T, lut *lockUnderTest) {
 
 func waitsWhileJavaRenews(t *testing.T, lut *lockUnderTest) {
 	skipIfShort(t)
-	const lease, pass = 1200 * time.Millisecond, 300 * time.Millisecond
+	const lease, pass = 3 * time.Second, 700 * time.Millisecond // short: its end is awaited
 	w := newWheel(t)
 	j := lut.java(t, javaConflicts[lut.kind][len(javaConflicts[lut.kind])-1], 52)
 	require.True(t, j.lock(lease))

@@ -12,8 +12,8 @@ import (
 )
 
 func renewalKeepsTheLock(t *testing.T, lut *lockUnderTest) {
-	const lease = 1200 * time.Millisecond
-	c, w := lut.newClient(t), newWheel(t)
+	const lease = safeLease
+	c := lut.newClient(t)
 	m := lut.mutex(c, redislock.WithLease(lease))
 	ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 	outer, err := m.Lock(ctx)
@@ -23,11 +23,12 @@ func renewalKeepsTheLock(t *testing.T, lut *lockUnderTest) {
 	mustUnlock(t, inner, outer) // must not end the renewals of the next hold
 	l := mustTryLock(t, m)
 	holders, conflicting := lut.requireHeldOnce(t), lut.conflictingMutex(lut.newClient(t))
-	for start := time.Now(); time.Since(start) < 5*lease/2; {
+	until := l.Deadline().Add(lease / 2) // two renewals
+	poll(t, func() bool {
 		_, err := conflicting.TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrLocked)
-		require.NoError(t, w.Sleep(t.Context(), 20*time.Millisecond))
-	}
+		return l.Deadline().After(until)
+	})
 	require.NoError(t, l.Err())
 	require.Equal(t, holders, lut.requireHeldOnce(t))
 	mustUnlock(t, l)
@@ -35,7 +36,7 @@ func renewalKeepsTheLock(t *testing.T, lut *lockUnderTest) {
 }
 
 func renewalRestoresExpiry(t *testing.T, lut *lockUnderTest) {
-	const lease, shorter = 3 * time.Second, 2500 * time.Millisecond
+	const lease, shorter = safeLease, safeLease - 500*time.Millisecond
 	l := lut.mustLock(t, redislock.WithLease(lease))
 	lasts := func(more time.Duration) {
 		t.Helper()
@@ -61,7 +62,7 @@ func renewalRestoresExpiry(t *testing.T, lut *lockUnderTest) {
 }
 
 func holderLearnsOfRemovedKey(t *testing.T, lut *lockUnderTest) {
-	const lease = 2 * time.Second
+	const lease = safeLease
 	l := lut.mustLock(t, redislock.WithLease(lease))
 	ctx := l.Context(t.Context())
 	lut.deleteKeys(t)
@@ -77,7 +78,7 @@ func holderLearnsOfRemovedKey(t *testing.T, lut *lockUnderTest) {
 }
 
 func holderLearnsOfOverwrittenKey(t *testing.T, lut *lockUnderTest) {
-	const lease = 2 * time.Second
+	const lease = safeLease
 	l, name := lut.mustLock(t, redislock.WithLease(lease)), lut.parts[len(lut.parts)-1]
 	require.NoError(t, lut.rdb.Set(t.Context(), name, "mine", 0).Err())
 	requireLost(t, l, time.Now(), lease)
@@ -86,7 +87,7 @@ func holderLearnsOfOverwrittenKey(t *testing.T, lut *lockUnderTest) {
 }
 
 func holderLearnsOfForceUnlock(t *testing.T, lut *lockUnderTest) {
-	const lease = 2 * time.Second
+	const lease = safeLease
 	l, c := lut.mustLock(t, redislock.WithLease(lease)), lut.newClient(t)
 	if lut.kind == "read" || lut.kind == "write" {
 		other := map[string]string{"read": "write", "write": "read"}[lut.kind]
@@ -172,12 +173,12 @@ func TestMutex_KeyOfAnotherKind(t *testing.T) {
 	t.Run("a key that replaces a held lock is unchanged and ends it", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := onSharedServer(t)
-		l := mustLock(t, c.Mutex(name, redislock.WithLease(2*time.Second)))
-		neighbour := mustLock(t, c.Mutex(name+":beside", redislock.WithLease(2*time.Second)))
+		l := mustLock(t, c.Mutex(name, redislock.WithLease(safeLease)))
+		neighbour := mustLock(t, c.Mutex(name+":beside", redislock.WithLease(safeLease)))
 		require.NoError(t, rdb.Set(t.Context(), name, "mine", time.Minute).Err())
 		start := time.Now()
 		<-l.Done()
-		require.Less(t, time.Since(start), 1500*time.Millisecond, "found by the next renewal")
+		require.Less(t, time.Since(start), safeLease, "found by the next renewal")
 		require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
 		require.Equal(t, "mine", rdb.Get(t.Context(), name).Val())
 		require.NoError(t, neighbour.Err(), "one bad key does not fail its batch")

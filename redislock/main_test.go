@@ -1,11 +1,8 @@
 package redislock_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
-	"runtime"
-	"strconv"
 	"testing"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -16,18 +13,13 @@ const childEnv = "REDISLOCK_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childEnv); role != "" {
+		redistest.Quiet()
 		if err := runChild(role); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
-	// Most tests wait for leases and servers rather than for the CPU.
-	flag.Parse()
-	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		if err := flag.Set("test.parallel", "16"); err != nil {
-			panic(err)
-		}
-	}
+	redistest.Parallel(16) // most tests wait for leases and servers rather than for the CPU
 	redistest.Main(m, redistest.DefaultWheel)
 }

@@ -49,9 +49,9 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
-		writeHold(t, rdb, names[2], 1500*time.Millisecond)
+		writeHold(t, rdb, names[2], 3500*time.Millisecond)
 		calls, _ := startLockFunc(
-			t.Context(), c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal()),
+			t.Context(), c.MultiMutex(names[:], redislock.WithLease(3*time.Second), redislock.WithoutRenewal()),
 		)
 		mustUnlock(t, (<-calls).mustHold(t))
 		requireAllFree(t, rdb, names[:]...)

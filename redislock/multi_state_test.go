@@ -3,7 +3,6 @@ package redislock_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -71,7 +70,7 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 		) {
 			m := newClient(t, rdb).MultiMutex(names[:])
 			held, err := newClient(t, rdb).MultiMutex(
-				names[:], redislock.WithLease(3*time.Second),
+				names[:], redislock.WithLease(safeLease),
 			).TryLock(t.Context())
 			require.NoError(t, err)
 			calls, _ := startLockFunc(t.Context(), newClient(t, rdb).MultiMutex(names[:]))
@@ -95,7 +94,7 @@ func TestMultiMutex_ForceUnlock(t *testing.T) {
 		) {
 			one := mustLock(t, newClient(t, rdb).Mutex(names[1]))
 			calls, _ := startLockFunc(
-				t.Context(), newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(time.Second)),
+				t.Context(), newClient(t, rdb).MultiMutex(names[:], redislock.WithLease(safeLease)),
 			)
 			awaitHeld(t, rdb, names[0])
 			freed, err := newClient(t, rdb).MultiMutex(names[:]).ForceUnlock(t.Context())

@@ -50,7 +50,7 @@ func TestMultiMutex(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
-		l, err := c.MultiMutex(names[:], redislock.WithLease(2*time.Second)).TryLock(t.Context())
+		l, err := c.MultiMutex(names[:], redislock.WithLease(safeLease)).TryLock(t.Context())
 		require.NoError(t, err)
 		ctx := l.Context(t.Context())
 		require.NoError(t, rdb.Del(t.Context(), names[1]).Err())
@@ -69,12 +69,10 @@ func TestMultiMutex(t *testing.T) {
 		skipIfShort(t)
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
-		names, w := threeNames(t), newWheel(t)
-		const lease = 900 * time.Millisecond
-		l, err := c.MultiMutex(names[:], redislock.WithLease(lease)).TryLock(t.Context())
+		names := threeNames(t)
+		l, err := c.MultiMutex(names[:], redislock.WithLease(safeLease)).TryLock(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, w.Sleep(t.Context(), 3*lease))
-		require.NoError(t, l.Err())
+		awaitRenewals(t, safeLease/2, l)
 		mustUnlock(t, l)
 		requireAllFree(t, rdb, names[:]...)
 	})
@@ -84,8 +82,8 @@ func TestMultiMutex(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
-		writeHold(t, rdb, names[2], 1500*time.Millisecond)
-		m := c.MultiMutex(names[:], redislock.WithLease(time.Second), redislock.WithoutRenewal())
+		writeHold(t, rdb, names[2], 3500*time.Millisecond)
+		m := c.MultiMutex(names[:], redislock.WithLease(3*time.Second), redislock.WithoutRenewal())
 		l, err := m.Lock(within(t, patience))
 		require.NoError(t, err)
 		require.True(t, l.Valid())
@@ -148,7 +146,7 @@ func TestMultiMutex(t *testing.T) {
 		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
 		part, err := c.Mutex(names[1]).TryLock(ctx)
 		require.NoError(t, err)
-		whole, err := c.MultiMutex(names[:], redislock.WithLease(time.Second)).TryLock(ctx)
+		whole, err := c.MultiMutex(names[:], redislock.WithLease(safeLease)).TryLock(ctx)
 		require.NoError(t, err)
 		require.NoError(t, rdb.Del(t.Context(), names[0]).Err())
 		<-whole.Done()
@@ -165,7 +163,7 @@ func TestMultiMutex(t *testing.T) {
 		c, rdb, name := onSharedServer(t)
 		for what, m := range map[string]*redislock.MultiMutex{
 			"none":        c.MultiMutex(nil),
-			"none, twice": c.MultiMutex(nil, redislock.WithLease(time.Second)),
+			"none, twice": c.MultiMutex(nil, redislock.WithLease(time.Second)), // short: refused
 			"an empty":    c.MultiMutex([]string{name, ""}),
 			"a bad":       c.MultiMutex([]string{name, "a{b"}),
 			"twice":       c.MultiMutex([]string{name, name + "2", name}),

@@ -129,7 +129,7 @@ func TestMutex_Do(t *testing.T) {
 	t.Run("ends the function's context with ErrLost when the lock is lost", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := onSharedServer(t)
-		err := c.Mutex(name, redislock.WithLease(time.Second)).Do(t.Context(), func(ctx context.Context) error {
+		err := c.Mutex(name, redislock.WithLease(safeLease)).Do(t.Context(), func(ctx context.Context) error {
 			require.NoError(t, rdb.Del(ctx, name).Err())
 			<-ctx.Done()
 			return context.Cause(ctx)
@@ -184,7 +184,7 @@ func TestMutex_Do(t *testing.T) {
 func TestLock_WithoutRenewal(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
-	const lease = time.Second
+	const lease = time.Second // short: its end is awaited
 	start := time.Now()
 	l := mustLock(t, c.Mutex(name, redislock.WithLease(lease), redislock.WithoutRenewal()))
 	deadline := l.Deadline()
@@ -208,11 +208,11 @@ func TestLock_Extend(t *testing.T) {
 			o.Dialer, o.ReadTimeout = dialer.Dial, time.Second
 		}))
 		name := redistest.Name(t)
-		const lease = time.Second
+		const lease = safeLease
 		l := mustLock(t, c.Mutex(name, redislock.WithLease(lease)))
 		require.NoError(t, l.Extend(t.Context(), time.Minute))
 		dialer.Set(redistest.BlackholeUp)
-		require.NoError(t, newWheel(t).Sleep(t.Context(), 3*lease))
+		require.NoError(t, newWheel(t).Sleep(t.Context(), lease+time.Second))
 		require.True(t, l.Valid())
 		dialer.Set(redistest.Pass)
 		dialer.Reset()

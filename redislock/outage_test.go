@@ -36,7 +36,7 @@ func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 	first := renewed.Deadline()
 	poll(t, func() bool { return renewed.Deadline().After(first) })
 	server.Pause()
-	paused := time.Now()
+	stalled, paused := stalls(t), time.Now()
 	deadline := renewed.Deadline()
 
 	// Calls return when their context ends, not when Redis answers again.
@@ -44,30 +44,29 @@ func TestLock_RedisStoppedForLongerThanTheLease(t *testing.T) {
 	_, err = c.Mutex(name + ":new").Lock(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NotErrorIs(t, err, redislock.ErrLocked)
-	require.Less(t, time.Since(paused), lease/2)
+	require.Less(t, time.Since(paused)-stalled(), lease/2)
 	err = unlocked.Unlock(ctx)
 	cancel()
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(paused), lease/2)
+	require.Less(t, time.Since(paused)-stalled(), lease/2)
 	require.False(t, unlocked.Valid())
 
 	// The server's lease starts when it executes the renewal, which is not before the renewal was sent.
 	serverMayExpire := deadline.Add(lease/100 + 50*time.Millisecond)
 	require.Less(t, fixed.Deadline(), start.Add(lease))
 	// The promise holds while the process gets to run, which a timer of the runtime shows.
-	stalled := make(chan time.Duration, 1)
-	timer := time.AfterFunc(time.Until(deadline), func() { stalled <- time.Since(deadline) })
+	late := make(chan time.Duration, 1)
+	timer := time.AfterFunc(time.Until(deadline), func() { late <- time.Since(deadline) })
 	defer timer.Stop()
 	<-fixed.Done()
 	<-renewed.Done()
 	announcedAt := time.Now()
 	require.False(t, announcedAt.Before(deadline), "announced before the deadline")
-	require.Less(t, announcedAt.Add(-<-stalled), serverMayExpire, "the server may have granted it to another")
+	require.Less(t, announcedAt.Add(-<-late), serverMayExpire, "the server may have granted it to another")
 	t.Logf("announced %v after the deadline, %v before the server's expiry",
 		announcedAt.Sub(deadline), serverMayExpire.Sub(announcedAt))
 	require.ErrorIs(t, renewed.Err(), redislock.ErrLost)
 	require.False(t, renewed.Valid())
-	require.Greater(t, time.Since(paused), lease/2)
 
 	server.Resume()
 	require.ErrorIs(t, renewed.Unlock(t.Context()), redislock.ErrLost)
@@ -86,9 +85,9 @@ func TestLock_SurvivesKilledConnections(t *testing.T) {
 	admin := server.Client(t)
 	c := newClient(t, server.Client(t))
 	name := redistest.Name(t)
-	l := mustLock(t, c.Mutex(name, redislock.WithLease(2*time.Second)))
+	l := mustLock(t, c.Mutex(name, redislock.WithLease(safeLease)))
 	holder := requireHeldOnce(t, admin, name)
-	for w, until := newWheel(t), l.Deadline().Add(3*time.Second); l.Deadline().Before(until); {
+	for w, until := newWheel(t), l.Deadline().Add(safeLease/2); l.Deadline().Before(until); {
 		require.NoError(t, l.Err())
 		require.NoError(t, admin.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes").Err())
 		require.NoError(t, w.Sleep(t.Context(), 50*time.Millisecond))
@@ -103,7 +102,7 @@ func TestMutex_RepliesSlowerThanTheLease(t *testing.T) {
 	c, dialer, rdb := newFaultyClient(t)
 	name := redistest.Name(t)
 	dialer.Delay(0, 300*time.Millisecond)
-	_, err := c.Mutex(name, redislock.WithLease(200*time.Millisecond)).TryLock(within(t, patience))
+	_, err := c.Mutex(name, redislock.WithLease(200*time.Millisecond)).TryLock(within(t, patience)) // short: it ends before the reply comes
 	require.ErrorContains(t, err, "longer than the lease")
 	require.NotErrorIs(t, err, redislock.ErrLocked)
 	dialer.Delay(0, 0)
@@ -113,14 +112,11 @@ func TestMutex_RepliesSlowerThanTheLease(t *testing.T) {
 
 func TestMutex_RedisUnreachable(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, listener.Close()) // no process listens there now
-	rdb := redis.NewClient(&redis.Options{Addr: listener.Addr().String()})
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nothing listens there
 	t.Cleanup(func() { _ = rdb.Close() })
 	c := newClient(t, rdb)
 	start := time.Now()
-	_, err = c.Mutex("unreachable").Lock(within(t, patience))
+	_, err := c.Mutex("unreachable").Lock(within(t, patience))
 	var refused *net.OpError
 	require.ErrorAs(t, err, &refused)
 	require.NotErrorIs(t, err, redislock.ErrLocked)
@@ -181,7 +177,7 @@ func TestMutex_RetriesTransientServerErrors(t *testing.T) {
 			rdb := server.Client(t)
 			c, other := newClient(t, rdb), newClient(t, server.Client(t))
 			held := mustLock(t, c.Mutex(name, redislock.WithLease(time.Hour)))
-			waits := mustLock(t, c.Mutex(name+":2", redislock.WithLease(time.Second), redislock.WithoutRenewal()))
+			waits := mustLock(t, c.Mutex(name+":2", redislock.WithLease(3*time.Second), redislock.WithoutRenewal()))
 			next := callAsync(func() (*redislock.Lock, error) {
 				return other.Mutex(name + ":2").Lock(within(t, patience))
 			})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,7 +25,7 @@ func TestQuorum_LockFunc(t *testing.T) {
 			})
 			t.Run("while a majority dies", func(t *testing.T) {
 				name := redistest.Name(t)
-				held := mustLock(t, servers.newQuorumOfFailingServers(t).Mutex(name, redislock.WithLease(3*time.Second)))
+				held := mustLock(t, servers.newQuorumOfFailingServers(t).Mutex(name, redislock.WithLease(safeLease)))
 				m := servers.newQuorumOfFailingServers(t).Mutex(name)
 				calls, _ := startLockFunc(t.Context(), m)
 				for _, s := range servers[2 : n/2+2] {

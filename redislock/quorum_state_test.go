@@ -23,7 +23,7 @@ func TestQuorum_State(t *testing.T) {
 			looker := servers.newQuorumOfFailingServers(t)
 			stateOf := func(t *testing.T, name string) redislock.QuorumState {
 				t.Helper()
-				s, err := looker.Mutex(name, redislock.WithLease(3*time.Second)).State(t.Context())
+				s, err := looker.Mutex(name, redislock.WithLease(9*time.Second)).State(t.Context())
 				require.NoError(t, err)
 				require.Len(t, s.Servers, n)
 				return s
@@ -107,7 +107,7 @@ func TestQuorum_State(t *testing.T) {
 				for i := n - 1; i > n/2; i-- {
 					servers[i].Kill()
 				}
-				s, err := looker.Mutex(name, redislock.WithLease(3*time.Second)).State(t.Context())
+				s, err := looker.Mutex(name, redislock.WithLease(9*time.Second)).State(t.Context())
 				require.ErrorIs(t, err, redislock.ErrNoQuorum)
 				require.True(t, s.Servers[0].Locked)
 				require.Error(t, s.Servers[n-1].Err)
@@ -133,7 +133,7 @@ func TestQuorum_ForceUnlock(t *testing.T) {
 			frees := func(t *testing.T) {
 				t.Helper()
 				name := redistest.Name(t)
-				held := mustLock(t, servers.newQuorumOfFailingServers(t).Mutex(name, redislock.WithLease(3*time.Second)))
+				held := mustLock(t, servers.newQuorumOfFailingServers(t).Mutex(name, redislock.WithLease(safeLease)))
 				for _, s := range alive {
 					awaitHeld(t, s.Client(t), name)
 				}

@@ -202,12 +202,12 @@ func TestRWMutex_Waits(t *testing.T) {
 			c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 			once := redislock.WithoutRenewal()
 			start := time.Now()
-			long := mustRLock(t, c.RWMutex(name, redislock.WithLease(1500*time.Millisecond), once))
-			mustRLock(t, c.RWMutex(name, redislock.WithLease(500*time.Millisecond), once))
+			long := mustRLock(t, c.RWMutex(name, redislock.WithLease(3*time.Second), once)) // short: its end is awaited
+			mustRLock(t, c.RWMutex(name, redislock.WithLease(2500*time.Millisecond), once)) // short: its end is awaited
 			w, err := newClient(t, rdb).RWMutex(name).Lock(within(t, patience))
 			require.NoError(t, err)
-			require.GreaterOrEqual(t, time.Since(start), 1400*time.Millisecond)
-			require.Less(t, time.Since(start), 7*time.Second)
+			require.GreaterOrEqual(t, time.Since(start), 2900*time.Millisecond)
+			require.Less(t, time.Since(start), 3*time.Second+2*redislock.DefaultPoll)
 			requireOver(t, long)
 			require.ErrorIs(t, long.Unlock(t.Context()), redislock.ErrLost)
 			require.True(t, w.Valid())
@@ -217,7 +217,7 @@ func TestRWMutex_Waits(t *testing.T) {
 }
 
 func readersAndWritersAreRenewed(t *testing.T, dep *deployment) {
-	const lease = 900 * time.Millisecond
+	const lease = safeLease
 	rdb := dep.rdb
 	c := newClient(t, rdb)
 	var locks []*redislock.Lock
@@ -230,7 +230,7 @@ func readersAndWritersAreRenewed(t *testing.T, dep *deployment) {
 		names = append(names, redistest.Name(t))
 		locks = append(locks, mustWLock(t, c.RWMutex(names[len(names)-1], redislock.WithLease(lease))))
 	}
-	awaitRenewals(t, 2*lease, locks...)
+	awaitRenewals(t, lease/2, locks...)
 	require.Len(t, rdb.HGetAll(t.Context(), read).Val(), 31)
 	for _, name := range append(names, read) {
 		require.Positive(t, rdb.PTTL(t.Context(), name).Val())

@@ -24,7 +24,7 @@ import (
 
 func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	skipIfShort(t)
-	lease := 2 * time.Second
+	lease := safeLease
 	locks, full := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 1000)
 	if full {
 		lease = redislock.DefaultLease
@@ -47,9 +47,11 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	for i := 1; i < locks; i++ {
 		held = append(held, acquire(i))
 	}
+	last, acquired := held[locks-1], held[locks-1].Deadline()
 	most, w := 0, newWheel(t)
-	var profile strings.Builder // at the highest count
-	for start := time.Now(); time.Since(start) < 3*lease; {
+	var profile strings.Builder                           // at the highest count
+	for last.Deadline().Before(acquired.Add(lease / 2)) { // until each lock was renewed twice
+		require.NoError(t, last.Err())
 		if n := runtime.NumGoroutine(); n > most {
 			most = n
 			profile.Reset()
@@ -57,9 +59,9 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 		}
 		require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond))
 	}
-	t.Logf("goroutines: %d with 1 lock held, at most %d with %d held and renewed for 3 leases of %v",
-		one, most, locks, lease)
-	require.LessOrEqual(t, most, one+16, "a few calls in flight, none per lock: %s", &profile)
+	t.Logf("goroutines: %d with 1 lock held, at most %d with %d held and renewed", one, most, locks)
+	// The pool of the wheel grows where the machine stands still, as callbacks that do not run look blocked.
+	require.LessOrEqual(t, most, one+100, "a few calls in flight, none per lock: %s", &profile)
 	for _, l := range held {
 		require.NoError(t, l.Err())
 		require.NoError(t, l.Unlock(t.Context()))
@@ -72,7 +74,7 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 // REDISLOCK_TEST_LOCKS=100000 runs it at full scale.
 func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 	skipIfShort(t)
-	lease := 4 * time.Second
+	lease := 4 * time.Second // short: their ends are awaited
 	locks, full := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 1000)
 	if full {
 		lease = redislock.DefaultLease
@@ -111,7 +113,7 @@ func TestScale_WaitersCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 	held := mustLock(t, c.Mutex(name))
 	results := make(chan error, waiters)
 	m := c.Mutex(name)
-	ctx := within(t, 3*time.Second)
+	ctx, giveUp := context.WithCancel(within(t, patience))
 	before := runtime.NumGoroutine()
 	for range waiters {
 		go func() {
@@ -120,15 +122,14 @@ func TestScale_WaitersCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 		}()
 	}
 	poll(t, func() bool { return isSubscribed(t, rdb, name) })
-	fewest := before + 1000 // attempts in flight come and go; the minimum excludes them
-	for w := newWheel(t); w.Sleep(ctx, 5*time.Millisecond) == nil; {
-		fewest = min(fewest, runtime.NumGoroutine())
-	}
+	fewest := fewestGoroutines(t)
+	require.Empty(t, results)
+	giveUp()
 	for range waiters {
 		require.ErrorIs(t, <-results, redislock.ErrLocked)
 	}
 	t.Logf("goroutines: %d before, %d with %d waiters", before, fewest, waiters)
-	require.LessOrEqual(t, fewest, before+waiters+12)
+	require.LessOrEqual(t, fewest, before+waiters+waiters/2)
 	require.NoError(t, held.Unlock(t.Context()))
 }
 
@@ -190,13 +191,13 @@ func TestScale_LockFuncCostsNoGoroutineWhileItWaits(t *testing.T) {
 	})
 }
 
-// fewestGoroutines returns the fewest goroutines seen within a second. Attempts in flight come and go; the
-// minimum excludes them.
+// fewestGoroutines returns the fewest goroutines of two hundred looks, which take a second. Attempts in flight
+// come and go; the minimum excludes them.
 func fewestGoroutines(t *testing.T) int {
 	t.Helper()
-	n := runtime.NumGoroutine()
-	ctx := within(t, time.Second)
-	for w := newWheel(t); w.Sleep(ctx, 5*time.Millisecond) == nil; {
+	n, w := runtime.NumGoroutine(), newWheel(t)
+	for range 200 {
+		require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond))
 		n = min(n, runtime.NumGoroutine())
 	}
 	return n
@@ -236,17 +237,18 @@ func TestScale_FairMutexWaitersThatGiveUpSoonCostLittle(t *testing.T) { // not p
 	t.Logf("%d goroutines at most", most)
 	left := time.Now()
 	poll(t, func() bool { return len(fairQueue(t, rdb, name)) == 0 })
-	require.Less(t, time.Since(left), 3*time.Second)
+	require.Less(t, time.Since(left), 10*time.Second, "entries left behind would stay for 15 s")
 	for _, key := range scripts.FairLockKeys(name)[1:] {
 		require.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), 15*time.Second)
 	}
 	mustUnlock(t, holder)
 }
 
+// Deadlines show that each lock is renewed. The server counts the renewals and the calls that carry them.
 func TestScale_LocksAreRenewedForManyLeases(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
-	const locks, lease, leases = 200, time.Second, 5
+	const locks, leases = 200, 2
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
@@ -255,12 +257,12 @@ func TestScale_LocksAreRenewedForManyLeases(t *testing.T) {
 	holders := map[string]string{}
 	for i := range locks {
 		name := fmt.Sprintf("%s:%d", name, i)
-		held = append(held, mustLock(t, c.Mutex(name, redislock.WithLease(lease))))
+		held = append(held, mustLock(t, c.Mutex(name, redislock.WithLease(safeLease))))
 		holders[name] = requireHeldOnce(t, rdb, name)
 	}
-	began := time.Now()
 	require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
-	require.NoError(t, newWheel(t).Sleep(t.Context(), leases*lease))
+	began := time.Now()
+	awaitRenewals(t, leases*safeLease, held...)
 	for _, l := range held {
 		require.NoError(t, l.Err())
 		require.Equal(
@@ -268,11 +270,10 @@ func TestScale_LocksAreRenewedForManyLeases(t *testing.T) {
 		)
 	}
 	renewals, calls := serverCalls(t, rdb, "pexpire"), serverCalls(t, rdb, "evalsha")
-	took := time.Since(began)
-	t.Logf("%d renewals in %d calls and %v", renewals, calls, took)
-	require.GreaterOrEqual(t, renewals, locks*leases*2)
-	require.Less(t, float64(renewals), locks*4*took.Seconds()/lease.Seconds(),
-		"about three per lease, and retries on a busy machine")
+	passed := float64(time.Since(began)) / float64(safeLease)
+	t.Logf("%d renewals in %d calls and %.1f leases", renewals, calls, passed)
+	require.GreaterOrEqual(t, renewals, leases*locks)
+	require.Less(t, float64(renewals), 6*locks*(passed+1), "three per lease, and as many retries")
 	require.Less(t, calls, renewals/2, "renewals that are due together are sent together")
 	for _, l := range held {
 		require.NoError(t, l.Unlock(t.Context()))
@@ -326,7 +327,7 @@ func TestScale_ManyCallersOnOneConnection(t *testing.T) {
 func TestScale_CloseEndsWithinALeaseWhileRedisHangs(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
-	const lease, locks = 3 * time.Second, 5000
+	const lease, locks = 3 * time.Second, 5000 // short: their ends are awaited
 	server, name := redistest.Start(t), redistest.Name(t)
 	c, err := redislock.New(server.Client(t, func(o *redis.Options) {
 		o.ReadTimeout = 300 * time.Millisecond
@@ -339,6 +340,7 @@ func TestScale_CloseEndsWithinALeaseWhileRedisHangs(t *testing.T) {
 	server.Pause()
 	began := time.Now()
 	require.Error(t, c.Close(context.Background()))
-	require.Less(t, time.Since(began), lease+4*time.Second) // one failing call of 300 ms in a hundred locks
+	// One failing call of 300 ms for each hundred locks, four times over, would take a minute.
+	require.Less(t, time.Since(began), lease+10*time.Second)
 	server.Resume()
 }

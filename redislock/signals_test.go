@@ -29,7 +29,7 @@ func TestHooks_PartsOfALostMultiMutexAreReportedAsLost(t *testing.T) {
 	}))
 	name := redistest.Name(t)
 	names := []string{name + "a", name + "b", name + "c"}
-	l, err := c.MultiMutex(names, redislock.WithLease(time.Second)).TryLock(t.Context())
+	l, err := c.MultiMutex(names, redislock.WithLease(safeLease)).TryLock(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 3, held.Load())
 	require.NoError(t, rdb.Del(t.Context(), names[1]).Err())

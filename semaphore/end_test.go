@@ -174,7 +174,7 @@ func TestIdleExpiry_RenewalsAreUses(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 		c := newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour))
-		l := leased.newLeased(c, name, semaphore.WithLease(3*time.Second))
+		l := leased.newLeased(c, name, semaphore.WithLease(safeLease))
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		require.NoError(t, rdb.PExpire(t.Context(), leased.permitsKey(name), 10*time.Minute).Err())

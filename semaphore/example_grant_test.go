@@ -13,7 +13,7 @@ import (
 // A grant can be lost: here an operator takes its permit away. Its contexts end, and their cause says why.
 func ExampleGrant_Context() {
 	ctx := context.Background()
-	slots := newSemaphores().Leased("slots", semaphore.WithLease(2*time.Second))
+	slots := newSemaphores().Leased("slots", semaphore.WithLease(5*time.Second))
 	if err := slots.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	mustSetPermits(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
 	queue := scripts.SuffixName(name, "fair:queue")
-	order := make(chan int, 2*processes)
+	order, began := make(chan int, 2*processes), time.Now()
 	var all sync.WaitGroup
 	var counts []*scriptCounter
 	for i := range 2 * processes {
@@ -68,7 +68,8 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	require.EqualValues(t, 2, available(t, holder))
 	require.Zero(t, rdb.ZCard(t.Context(), queue).Val())
 	for _, count := range counts {
-		require.LessOrEqual(t, count.scripts(), 6, "queue, subscribe, claim, release and a poll: no thundering herd")
+		polls := int(time.Since(began) / semaphore.DefaultPoll)
+		require.LessOrEqual(t, count.scripts(), 6+polls, "queue, subscribe, claim, release and a poll: no thundering herd")
 	}
 }
 

@@ -73,7 +73,7 @@ func TestGrant_Extend(t *testing.T) {
 			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close(t.Context())) }()
-			l := leased.newLeased(c, name, semaphore.WithLease(time.Second))
+			l := leased.newLeased(c, name, semaphore.WithLease(safeLease))
 			g := mustAcquire(t, l, 1)
 			var full []wheel.Timer
 			for {
@@ -84,7 +84,7 @@ func TestGrant_Extend(t *testing.T) {
 				}
 				full = append(full, timer)
 			}
-			require.NoError(t, g.Extend(t.Context(), 2*time.Second))
+			require.NoError(t, g.Extend(t.Context(), 2*safeLease))
 			require.NoError(t, other.Release(t.Context(), g.IDs()...)) // another client releases it
 			select {
 			case <-g.Done():

@@ -74,10 +74,12 @@ func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 	redistest.SkipIfShort(t)
 	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
-		const lease = 600 * time.Millisecond
+		const lease = 3 * time.Second // short: its end is awaited
 		server := redistest.Shared(t)
 		d := &redistest.FaultDialer{}
-		rdb := server.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout, o.MaxRetries = d.Dial, time.Second, 3 })
+		rdb := server.Client(t, func(o *redis.Options) {
+			o.Dialer, o.ReadTimeout, o.MaxRetries = d.Dial, lease+time.Second/2, 3
+		})
 		name := redistest.Name(t)
 		l := leased.newLeased(newClient(t, rdb), name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, leased.newLeased(newClient(t, server.Client(t)), name), 1)

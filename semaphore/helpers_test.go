@@ -22,6 +22,9 @@ const (
 	// testTimeout bounds what a test waits for.
 	testTimeout = redistest.Patience
 
+	// safeLease is that of grants that must not be lost.
+	safeLease = redistest.SafeLease
+
 	// wakeLimit bounds how long a wake-up takes on a busy machine. Tests in which the poll must not wake
 	// use polls of an hour.
 	wakeLimit = 4 * time.Second

@@ -183,7 +183,7 @@ func TestLeased_InvalidReleasesAddNoPermits(t *testing.T) {
 		_, err := l.LeaseTime(t.Context(), foreign.IDs()[0])
 		require.ErrorIs(t, err, semaphore.ErrNotHeld)
 
-		short := leased.newLeased(c, name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
+		short := leased.newLeased(c, name, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 		expired := mustAcquire(t, short, 2)
 		<-expired.Done()
 		require.ErrorIs(t, expired.Release(t.Context()), semaphore.ErrLost)

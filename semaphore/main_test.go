@@ -13,11 +13,13 @@ const childEnv = "SEMAPHORE_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childEnv); role != "" {
+		redistest.Quiet()
 		if err := runChild(role); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
+	redistest.Parallel(4) // most tests wait for leases and servers rather than for the CPU
 	redistest.Main(m, redistest.DefaultWheel)
 }

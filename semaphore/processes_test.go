@@ -31,7 +31,7 @@ const (
 	childName  = "SEMAPHORE_TEST_NAME"
 	childKind  = "SEMAPHORE_TEST_KIND" // of a sweep
 	childSeed  = "SEMAPHORE_TEST_SEED"
-	childLease = 2 * time.Second
+	childLease = safeLease
 )
 
 func runChild(role string) (err error) {
@@ -107,7 +107,7 @@ func TestProcesses_PermitsOfAKilledHolderComeBack(t *testing.T) {
 	require.Equal(t, "held", line)
 
 	// Renewal keeps the permit for more than a lease.
-	_, err = l.Acquire(within(t, childLease+childLease/2), 1)
+	_, err = l.Acquire(within(t, childLease+time.Second), 1)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	var next *semaphore.Grant

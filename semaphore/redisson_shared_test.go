@@ -124,7 +124,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"leased: a permit that Java releases is lost to its Go holder, and wakes a waiter": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		l := d.newClient(t).Leased(j.name, semaphore.WithLease(3*time.Second))
+		l := d.newClient(t).Leased(j.name, semaphore.WithLease(safeLease))
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		other := d.newClient(t).Leased(j.name)

@@ -143,7 +143,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	"permits with a time to live disappear, and adding or draining does not keep them": func(t *testing.T, d deployment) {
 		rdb, name := d.connect(t), redistest.Name(t)
 		s := newClient(t, rdb).Semaphore(name)
-		ok, err := s.TrySetPermits(t.Context(), 3, 700*time.Millisecond)
+		ok, err := s.TrySetPermits(t.Context(), 3, 3*time.Second)
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.NoError(t, s.AddPermits(t.Context(), 1))
@@ -186,13 +186,17 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
 	},
 	"the counts are right after an expiry that no acquisition has noticed": func(t *testing.T, d deployment) {
-		for i := range 3 {
-			l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(300*time.Millisecond), semaphore.WithoutRenewal())
+		var all []*semaphore.Leased
+		for range 3 {
+			l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 			mustSetPermits(t, l, 8)
 			mustAcquire(t, l, 3)
-			w := newWheel(t)
-			require.NoError(t, w.Sleep(t.Context(), 400*time.Millisecond)) // more than a lease: asking Redis would reclaim
-			switch i {                                                     // each in turn is the first to read
+			all = append(all, l)
+		}
+		// More than a lease: asking Redis would reclaim.
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 1100*time.Millisecond))
+		for i, l := range all {
+			switch i { // each in turn is the first to read
 			case 0:
 				require.EqualValues(t, 8, available(t, l))
 			case 1:
@@ -207,7 +211,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		}
 	},
 	"a blocked acquisition gets the permit when the lease ends, and the expired one cannot be released": func(t *testing.T, d deployment) {
-		const lease = 500 * time.Millisecond
+		const lease = 3 * time.Second // short: its end is awaited
 		name := redistest.Name(t)
 		l := d.newClient(t).Leased(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 1)
@@ -225,7 +229,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.EqualValues(t, 1, available(t, other))
 	},
 	"a lease is told, prolonged, and unknown once it has expired": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+		l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(3*time.Second), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 2)
 		g, other := mustAcquire(t, l, 1), mustAcquire(t, l, 1).IDs()[0]
 		require.NoError(t, g.Extend(t.Context(), time.Hour))
@@ -234,7 +238,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.NoError(t, l.UpdateLease(t.Context(), id, time.Minute))
 		left, err := l.LeaseTime(t.Context(), id)
 		require.NoError(t, err)
-		require.InDelta(t, time.Minute, left, float64(2*time.Second))
+		require.InDelta(t, time.Minute, left, float64(5*time.Second))
 		poll(t, func() bool { return available(t, l) == 1 })
 		_, err = l.LeaseTime(t.Context(), other)
 		require.ErrorIs(t, err, semaphore.ErrNotHeld)
@@ -245,7 +249,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		rdb, name := d.connect(t), redistest.Name(t)
 		l := newClient(t, rdb).Leased(name)
 		mustSetPermits(t, l, 2)
-		require.NoError(t, rdb.PExpire(t.Context(), name, 700*time.Millisecond).Err())
+		require.NoError(t, rdb.PExpire(t.Context(), name, 3*time.Second).Err())
 		g := mustAcquire(t, l, 1)
 		require.Positive(t, rdb.PTTL(t.Context(), leasesKey(name)).Val())
 		poll(t, func() bool {
@@ -274,11 +278,11 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		name := redistest.Name(t)
 		c := d.newClient(t)
 		l := c.Leased(name, semaphore.WithoutRenewal())
-		short := c.Leased(name, semaphore.WithoutRenewal(), semaphore.WithLease(200*time.Millisecond))
+		short := c.Leased(name, semaphore.WithoutRenewal(), semaphore.WithLease(time.Second))
 		mustSetPermits(t, l, 10)
 		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
 		w := newWheel(t)
-		require.NoError(t, w.Sleep(t.Context(), 300*time.Millisecond)) // the short leases end
+		require.NoError(t, w.Sleep(t.Context(), 1100*time.Millisecond)) // the short leases end
 		require.ErrorIs(t, l.Release(t.Context(), append(expired, ids...)...), semaphore.ErrNotHeld)
 		require.EqualValues(t, 6, available(t, l), "the three expired permits are free, the four held ones are not")
 		require.NoError(t, l.Release(t.Context(), ids[:2]...))

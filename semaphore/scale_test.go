@@ -19,15 +19,17 @@ import (
 
 // These tests do not run in parallel with others: they count the goroutines of the process.
 
-// sampleGoroutines counts goroutines for a while. usual is the 90th percentile; most is the maximum, with
-// its profile. On a stalled machine the pool of the wheel grows for a moment, as callbacks that do not run
-// look blocked.
+// aFew is how many goroutines may come for calls in flight, and for the pool of the wheel, which grows for seconds
+// after the machine has stood still, as callbacks that do not run look blocked.
+const aFew = 64
+
+// sampleGoroutines counts goroutines for a while. usual is the median; most is the maximum, with its profile.
 func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile string) {
 	t.Helper()
 	w := newWheel(t)
 	var text strings.Builder
 	var looks []int
-	for began := time.Now(); time.Since(began) < d; {
+	for began := time.Now(); time.Since(began) < d || len(looks) < 40; {
 		n := runtime.NumGoroutine()
 		looks = append(looks, n)
 		if n > most {
@@ -38,7 +40,7 @@ func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile s
 		require.NoError(t, w.Sleep(t.Context(), 5*time.Millisecond))
 	}
 	slices.Sort(looks)
-	return looks[len(looks)*9/10], most, text.String()
+	return looks[len(looks)/2], most, text.String()
 }
 
 func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
@@ -82,7 +84,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	}
 	t.Logf("acquired by %d scripts; goroutines: %d with 1 permit, %d and at most %d with %d; %d scripts renewed them for %v",
 		acquired, one, usual, most, permits, renewed, took)
-	require.LessOrEqual(t, usual, one+16, "a few calls in flight, nothing per permit: %s", profile)
+	require.LessOrEqual(t, usual, one+aFew, "a few calls in flight, nothing per permit: %s", profile)
 	require.GreaterOrEqual(t, renewed, leases*permits/1000, "at least once per lease, 1000 grants in a script")
 	require.LessOrEqual(t, renewed, 3*leases*permits/50, "one script renews all grants that fall due within a hundredth of the lease")
 
@@ -113,7 +115,7 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 				cancels = append(cancels, take())
 			}
 			usual, _, profile := sampleGoroutines(t, 700*time.Millisecond)
-			require.LessOrEqual(t, usual, one+16, profile)
+			require.LessOrEqual(t, usual, one+aFew, profile)
 			for _, cancel := range cancels {
 				cancel()
 				require.ErrorIs(t, <-ended, context.Canceled)
@@ -127,7 +129,7 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 // SEMAPHORE_TEST_PERMITS sets the number of grants, such as 30000.
 func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 	redistest.SkipIfShort(t)
-	lease := 4 * time.Second
+	lease := 4 * time.Second // short: their ends are awaited
 	grants, full := redistest.Scale(t, "SEMAPHORE_TEST_PERMITS", 1000)
 	if full {
 		lease = semaphore.DefaultLease

@@ -23,7 +23,7 @@ func TestSemaphore_Permits(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		ok, err := s.TrySetPermits(t.Context(), 10, 600*time.Millisecond)
+		ok, err := s.TrySetPermits(t.Context(), 10, 3*time.Second)
 		require.NoError(t, err)
 		require.True(t, ok)
 		ok, err = s.TrySetPermits(t.Context(), 20, 0)
@@ -34,7 +34,7 @@ func TestSemaphore_Permits(t *testing.T) {
 		require.NoError(t, err)
 		ttl := rdb.PTTL(t.Context(), name).Val()
 		require.Positive(t, ttl, "adding and draining keep the expiry")
-		require.LessOrEqual(t, ttl, 600*time.Millisecond)
+		require.LessOrEqual(t, ttl, 3*time.Second)
 		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
 	})
 

@@ -31,7 +31,7 @@ const (
 
 const (
 	sweepPermits = 5
-	sweepLease   = 900 * time.Millisecond
+	sweepLease   = 900 * time.Millisecond // short: holders check Valid
 	sweepPoll    = 250 * time.Millisecond
 	perChild     = 8
 )

@@ -255,14 +255,14 @@ func TestSweep_BelievedHolds(t *testing.T) {
 			}
 			require.NoError(t, audited.wait(t))
 			s.finish(kill)
-			ended := time.Now()
+			stalled, ended := redistest.Stalls(t), time.Now()
 			s.requireAllFree(t)
 			t.Logf("%d holds, most at a time %d; all free %v after the end; faults %v; %d audits",
 				s.ledger.count(), s.ledger.most(), time.Since(ended).Round(time.Millisecond), s.faults, looks)
 			require.LessOrEqual(t, s.ledger.most(), int64(sweepPermits))
 			least := max(1, int((d-5*time.Second)/(500*time.Millisecond)))
 			require.GreaterOrEqual(t, s.ledger.count(), least, "the clients went on")
-			require.Less(t, time.Since(ended), s.longest+3*time.Second, "a lease, and room for a busy machine")
+			require.Less(t, time.Since(ended)-stalled(), s.longest+5*time.Second, "a lease, and room for a busy machine")
 		})
 	}
 
@@ -277,11 +277,13 @@ func TestSweep_BelievedHolds(t *testing.T) {
 		t.Parallel()
 		s, w := newSweep(t, kindLeased), newWheel(t)
 		s.finish(0)
-		looks, err := s.audit(within(t, 200*time.Millisecond), w)
-		require.NoError(t, err)
-		require.Positive(t, looks)
+		for looks := 0; looks == 0; {
+			var err error
+			looks, err = s.audit(within(t, 200*time.Millisecond), w)
+			require.NoError(t, err)
+		}
 		require.NoError(t, s.rdb.Incr(t.Context(), s.name).Err())
-		_, err = s.audit(within(t, testTimeout), w)
+		_, err := s.audit(within(t, testTimeout), w)
 		require.ErrorContains(t, err, "6 free and 0 held")
 		require.NoError(t, s.rdb.DecrBy(t.Context(), s.name, 2).Err())
 		due := float64(time.Now().Add(time.Hour).UnixMilli())

@@ -54,7 +54,7 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
-	const lease = 3 * time.Second
+	const lease = safeLease
 	sentinel := redistest.StartSentinel(t)
 	c := newClient(t, sentinel.Client(t))
 	leased := map[string]func(*semaphore.Client) *semaphore.Leased{
@@ -66,9 +66,10 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 		mustSetPermits(t, of(c), 1)
 		held[kind] = mustAcquire(t, of(c), 1)
 	}
+	first := time.Now().Add(lease)
 	for _, g := range held {
-		first := g.Deadline()
-		poll(t, func() bool { return g.Deadline().After(first) }) // its connection is open
+		poll(t, func() bool { return g.Err() != nil || g.Deadline().After(first) }) // its connection is open
+		require.NoError(t, g.Err())
 	}
 	sentinel.Isolate(t)
 	sentinel.AwaitFailover(t)
@@ -80,7 +81,7 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	for kind, of := range leased {
 		next, told := make(chan instant, 1), make(chan instant, 1)
 		go func() {
-			_, err := of(other).Acquire(within(t, 2*lease), 1)
+			_, err := of(other).Acquire(within(t, lease+2*time.Second), 1)
 			next <- instant{time.Now(), err}
 		}()
 		go func() {
@@ -92,7 +93,7 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 		} else {
 			lost := <-told
 			require.ErrorIs(t, lost.err, semaphore.ErrLost)
-			require.Less(t, lost.at.Sub(got.at), lease/3+time.Second, kind)
+			require.Less(t, lost.at.Sub(got.at), lease, kind)
 		}
 	}
 }

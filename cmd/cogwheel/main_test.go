@@ -132,7 +132,7 @@ func (s *service) holdPermits(t *testing.T) {
 func (s *service) useLimits(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
-	c, err := ratelimit.New(s.rdb, ratelimit.WithWheel(redistest.Wheel(t)))
+	c, err := ratelimit.New(s.rdb, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	smtp := c.Limiter("smtp")

@@ -14,7 +14,7 @@ import (
 func TestLimit_WithAHashTag(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	limits, err := ratelimit.New(server.Client(t))
+	limits, err := ratelimit.New(server.Client(t), ratelimit.WithTimeout(redistest.Patience/3))
 	require.NoError(t, err)
 	defer limits.Close(context.Background())
 	for _, opts := range [][]ratelimit.KeyedOption{nil, {ratelimit.WithAlgorithm(ratelimit.FixedWindow)}} {

@@ -24,7 +24,7 @@ const method = "/grpc.health.v1.Health/Check"
 // limits returns a Client that is closed with the test.
 func limits(t *testing.T, rdb redis.UniversalClient, opts ...ratelimit.Option) *ratelimit.Client {
 	t.Helper()
-	c, err := ratelimit.New(rdb, append(opts, ratelimit.WithWheel(redistest.Wheel(t)))...)
+	c, err := ratelimit.New(rdb, append([]ratelimit.Option{ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience / 3)}, opts...)...)
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	return c

@@ -65,7 +65,7 @@ func newProcess(t *testing.T, server *redistest.Server) *process {
 		semaphore.WithWheel(p.wheel), semaphore.WithHooks(telemetry.SemaphoreHooks("reports")))
 	require.NoError(t, err)
 	redistest.CloseWith(t, p.semaphores.Close)
-	p.limits, err = ratelimit.New(p.rdb, ratelimit.WithWheel(p.wheel), ratelimit.WithHooks(telemetry.LimitHooks("api")))
+	p.limits, err = ratelimit.New(p.rdb, ratelimit.WithWheel(p.wheel), ratelimit.WithTimeout(redistest.Patience/3), ratelimit.WithHooks(telemetry.LimitHooks("api")))
 	require.NoError(t, err)
 	redistest.CloseWith(t, p.limits.Close)
 	p.renewer, err = renewal.New(p.wheel)
@@ -180,7 +180,7 @@ func TestLockHooks_MakeSpansOfWaitsAndHolds(t *testing.T) {
 	// A lost lock is a failed span of the request that took it.
 	require.NoError(t, held.Unlock(t.Context()))
 	spans, _ = p.request(t, func(ctx context.Context) {
-		lock, err := p.locks.Mutex(name, redislock.WithLease(100*time.Millisecond), redislock.WithoutRenewal()).Lock(ctx)
+		lock, err := p.locks.Mutex(name, redislock.WithLease(time.Second), redislock.WithoutRenewal()).Lock(ctx)
 		require.NoError(t, err)
 		<-lock.Done()
 		redistest.Poll(t, func() bool { return p.locks.Stats().Lost == 1 && len(p.spans.GetSpans()) == 2 })

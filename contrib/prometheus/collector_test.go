@@ -48,7 +48,7 @@ func newProcessOn(t *testing.T, rdb redis.UniversalClient) *process {
 	require.NoError(t, err)
 	p.locks, err = redislock.New(rdb, redislock.WithWheel(p.wheel))
 	require.NoError(t, err)
-	p.limits, err = ratelimit.New(rdb, ratelimit.WithWheel(p.wheel))
+	p.limits, err = ratelimit.New(rdb, ratelimit.WithWheel(p.wheel), ratelimit.WithTimeout(redistest.Patience/3))
 	require.NoError(t, err)
 	p.semaphores, err = semaphore.New(rdb, semaphore.WithWheel(p.wheel))
 	require.NoError(t, err)

@@ -13,9 +13,9 @@ const payWithin = 1500 * time.Millisecond
 // closeUnpaidOrders places five orders. A timer closes each order unless a payment stops the timer first.
 func closeUnpaidOrders(ctx context.Context, w *wheel.Wheel, out *console) error {
 	payments := map[int]time.Duration{
-		2: 400 * time.Millisecond,
-		4: 1100 * time.Millisecond,
-		5: 1800 * time.Millisecond, // too late
+		2: 300 * time.Millisecond,
+		4: 500 * time.Millisecond,
+		5: 2500 * time.Millisecond, // too late
 	}
 	var open sync.WaitGroup // counts orders and payments that are still to come
 	for order := 1; order <= 5; order++ {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -25,7 +26,7 @@ func takeOver(ctx context.Context, w *wheel.Wheel, out *console, addr string) er
 	if err != nil {
 		return err
 	}
-	if err := holdForLeases(ctx, out, c, 3); err != nil {
+	if err := holdForLeases(ctx, out, c, 2); err != nil {
 		return err
 	}
 	if err := w.Sleep(ctx, lease/5); err != nil { // the next renewal is due after a third
@@ -57,7 +58,7 @@ func holdForLeases(ctx context.Context, out *console, c *crew, leases float64) e
 			began = e.at
 			out.say("worker 1 (process %d) holds the lock; its lease is %v", c.process(1), lease)
 			for range 2 {
-				if _, err := c.hire(lease / 2); err != nil {
+				if _, err := c.hire(lease / 4); err != nil {
 					return err
 				}
 			}
@@ -82,7 +83,7 @@ func inherit(ctx context.Context, w *wheel.Wheel, out *console, c *crew, killed 
 	}
 	took := heir.at.Sub(killed)
 	out.say("worker %d takes over %v after the kill", heir.worker, took.Round(time.Millisecond))
-	if took > lease {
+	if took > lease+redislock.DefaultPoll { // on a machine that stands still, the waiter may be late
 		return fmt.Errorf("the lock was taken over after %v, more than one lease", took)
 	}
 

@@ -16,7 +16,7 @@ import (
 
 // lease is how long Redis keeps the lock of a dead holder. The default of the library is 30 s, too long for a
 // demonstration.
-const lease = 1500 * time.Millisecond
+const lease = 3 * time.Second
 
 // The reports of a worker. It prints its number and the report, one per line, to standard output.
 const (

@@ -1,16 +1,20 @@
 package redistest
 
 import (
+	"context"
+	"flag"
 	"fmt"
 	"log"
 	"log/slog"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -36,13 +40,40 @@ var names atomic.Int64
 const tryDial = "github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"
 
 // Main runs the tests of a package, stops the servers of [Shared] and [SharedCluster], fails the run if a
-// goroutine is left behind, and exits. It starts nothing itself. Call it from TestMain.
+// goroutine is left behind, and exits. It starts nothing itself. Call it from TestMain. Without -v it is
+// [Quiet].
 func Main(m *testing.M, opts ...goleak.Option) {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests of logging pass a logger
-	log.SetOutput(os.Stderr)                       // which SetDefault discards too; examples call log.Fatal
+	flag.Parse()
+	if !testing.Verbose() {
+		Quiet()
+	}
 	opts = append(opts, goleak.IgnoreAnyFunction(tryDial))
 	goleak.VerifyTestMain(mainRun{m}, opts...)
 }
+
+// Parallel lets n tests run at a time, unless the command line says how many. It is for packages whose tests
+// wait more than they compute. Call it from TestMain.
+func Parallel(n int) {
+	flag.Parse()
+	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Quiet discards what the library and go-redis log without a logger of the test's. Tests take servers away on
+// purpose, and thousands of lines about that would hide the assertion that fails.
+func Quiet() {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	log.SetOutput(os.Stderr) // which SetDefault discards too; examples call log.Fatal
+	redis.SetLogger(noLog{})
+}
+
+// noLog is a logger of go-redis that drops everything.
+type noLog struct{}
+
+func (noLog) Printf(context.Context, string, ...any) {}
 
 // mainRun stops the shared servers after the tests and before the search for leaks.
 type mainRun struct{ m *testing.M }

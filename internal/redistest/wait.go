@@ -14,6 +14,10 @@ import (
 // Patience bounds every wait of a test. No wait is expected to take that long.
 const Patience = 30 * time.Second
 
+// SafeLease is a lease for holds that a test must not lose. Renewals are due after a third of it, so the hold
+// outlasts a stall of the machine of three seconds. Only a hold whose end the test awaits has a shorter one.
+const SafeLease = 5 * time.Second
+
 // Wheel returns a wheel that is stopped with the test.
 func Wheel(tb testing.TB) *wheel.Wheel {
 	tb.Helper()
@@ -102,4 +106,65 @@ func Each(tb testing.TB, n int, f func(i int) error) {
 	if tb.Failed() {
 		tb.FailNow()
 	}
+}
+
+// Stalls watches the process until the test ends. The function that it returns says for how long the process
+// has not run since, because its host stood still or gave the processor to others: the test subtracts that from
+// a time that it has measured.
+func Stalls(tb testing.TB) (stalled func() time.Duration) {
+	tb.Helper()
+	stalled, stop := watchStalls()
+	tb.Cleanup(stop)
+	return stalled
+}
+
+// watchStalls has a timer fire all the time, and sums up how late it does.
+func watchStalls() (stalled func() time.Duration, stop func()) {
+	const pause = 10 * time.Millisecond
+	var mu sync.Mutex
+	var total time.Duration
+	last := time.Now()
+	lateLocked := func() time.Duration { // of the timer that is pending; what is normal is none
+		if late := time.Since(last) - pause; late > pause {
+			return late
+		}
+		return 0
+	}
+	over, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTimer(pause)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-over:
+				return
+			}
+			mu.Lock()
+			total += lateLocked()
+			last = time.Now()
+			mu.Unlock()
+			tick.Reset(pause)
+		}
+	}()
+	stalled = func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return total + lateLocked()
+	}
+	return stalled, func() {
+		close(over)
+		<-stopped
+	}
+}
+
+// Running calls f and returns how long it took, without the time in which the process did not run; see [Stalls].
+func Running(tb testing.TB, f func()) time.Duration {
+	tb.Helper()
+	stalled, stop := watchStalls()
+	defer stop()
+	began := time.Now()
+	f()
+	return time.Since(began) - stalled()
 }

@@ -24,7 +24,7 @@ func limits(t *testing.T, rdb *redis.Client, opts ...ratelimit.Option) *ratelimi
 	t.Helper()
 	w, err := wheel.New()
 	require.NoError(t, err)
-	c, err := ratelimit.New(rdb, append(opts, ratelimit.WithWheel(w))...)
+	c, err := ratelimit.New(rdb, append([]ratelimit.Option{ratelimit.WithWheel(w), ratelimit.WithTimeout(redistest.Patience / 3)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, c.Close(context.Background()))
@@ -146,7 +146,7 @@ func TestMiddleware_ARequestThatCostsNothingPasses(t *testing.T) {
 func TestMiddleware_ACancelledRequestIsNoFailure(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := limits(t, server.Client(t), ratelimit.WithTimeout(300*time.Millisecond))
+	c := limits(t, server.Client(t), ratelimit.WithTimeout(10*time.Second))
 	k := c.Keyed("gone", ratelimit.PerHour(100))
 	_, err := k.Peek(t.Context(), "u")
 	require.NoError(t, err)
