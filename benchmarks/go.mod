@@ -3,6 +3,7 @@ module github.com/cogwheel-go/cogwheel/benchmarks
 go 1.26.0
 
 require (
+	github.com/RussellLuo/timingwheel v0.0.0-20220218152713-54845bda3108
 	github.com/bsm/redislock v0.9.4
 	github.com/cogwheel-go/cogwheel v0.0.0
 	github.com/dubbogo/gost v1.11.16
@@ -27,6 +28,7 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	go.uber.org/automaxprocs v1.6.0 // indirect
 	go.uber.org/goleak v1.3.0 // indirect
+	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 )
 

@@ -5,6 +5,7 @@ package limits_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
+
+// BENCH=full makes rounds long enough for figures; otherwise they show that the benchmark runs.
+var full = os.Getenv("BENCH") == "full"
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 

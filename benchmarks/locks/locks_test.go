@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,7 +28,11 @@ var full = os.Getenv("BENCH") == "full"
 
 func TestMain(m *testing.M) {
 	if impl := os.Getenv(childImpl); impl != "" {
-		if err := runChild(impl); err != nil {
+		run := runChild
+		if os.Getenv(childHold) != "" {
+			run = runHolder
+		}
+		if err := run(impl); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -258,19 +263,21 @@ func BenchmarkHotName(b *testing.B) {
 	}
 }
 
-// rate reports how often f did what it counts per second.
+// rate reports how often f did what it counts per second, and the processor time of this process for each.
 func rate(b *testing.B, f func() (int64, error), unit string) {
 	b.Helper()
 	var total int64
-	var spent time.Duration
+	var spent, used time.Duration
 	for b.Loop() {
-		start := time.Now()
+		start, cpu := time.Now(), cpuTime(b)
 		n, err := f()
 		if err != nil {
 			b.Fatal(err)
 		}
 		total += n
 		spent += time.Since(start)
+		used += cpuTime(b) - cpu
 	}
 	b.ReportMetric(float64(total)/spent.Seconds(), unit)
+	b.ReportMetric(float64(used.Microseconds())/float64(max(total, 1)), "client-us/"+strings.TrimSuffix(unit, "s/s"))
 }
