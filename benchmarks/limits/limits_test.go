@@ -149,12 +149,13 @@ func BenchmarkDenied(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			before := n.n.Load()
+			before, began := n.n.Load(), time.Now()
 			for b.Loop() {
 				if ok, err := p.allow(context.Background(), key); err != nil || ok {
 					b.Fatal(ok, err)
 				}
 			}
+			b.ReportMetric(float64(time.Since(began).Nanoseconds())/float64(b.N), "ns/denial")
 			b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
 		})
 	}

@@ -40,7 +40,7 @@ func benchPending[H any](b *testing.B, p peer[H], n int) {
 			b.ReportMetric(float64(heap()-before)/float64(n), "B/timer")
 		}
 		b.ReportMetric(fullCollection(), "gc-ms")
-		idle(time.Second) // what scheduling left to be done is not waiting
+		idle(time.Duration(size(1000)) * time.Millisecond) // what scheduling left to be done is not waiting
 		cpu, woken, start := processorTime(), switches(), time.Now()
 		idle(time.Duration(size(3000)) * time.Millisecond)
 		took := time.Since(start).Seconds()
