@@ -51,23 +51,26 @@ func command(ctx context.Context, args []string) error {
 		}
 		return m.run(ctx, *data)
 	case "write":
-		root := flags.String("root", "..", "the folder of docs and README.md")
+		to := flags.String("to", repository, "the folder in which README.md and docs are written")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		return writeFiles(*data, *root)
+		return writeFiles(*data, *to)
 	}
 	return usage
 }
 
+// repository is where README.md is.
+const repository = ".."
+
 // writeFiles writes what documents returns.
-func writeFiles(data, root string) error {
-	files, err := documents(data, root)
+func writeFiles(data, to string) error {
+	files, err := documents(data, repository)
 	if err != nil {
 		return err
 	}
 	for name, text := range files {
-		name = filepath.Join(root, name)
+		name = filepath.Join(to, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err
 		}

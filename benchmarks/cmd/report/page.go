@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -83,6 +84,21 @@ func withFigures(document string, part []byte) ([]byte, error) {
 
 // Config returns a line of the head of the results.
 func (p *page) Config(key string) string { return p.set.Config[key] }
+
+// Warning says why the results should not be relied on, if so.
+func (p *page) Warning() string {
+	load, _ := strconv.ParseFloat(p.Config("load"), 64)
+	rounds, _ := strconv.Atoi(p.Config("rounds"))
+	switch {
+	case !p.Full():
+		return "These figures mean nothing: they are from a smoke run, which measures a moment of each benchmark at a thousandth of its size."
+	case load > 1:
+		return "The machine was busy when these figures were measured: its load average was " + p.Config("load") + "."
+	case rounds < 3:
+		return "These figures are preliminary: there were too few rounds to show how much they vary."
+	}
+	return ""
+}
 
 // Full reports whether the results can be compared.
 func (p *page) Full() bool { return p.Config("size") == "full" }
@@ -179,8 +195,8 @@ func (s spread) String() string {
 
 // comparison is one ratio that is not in favour of cogwheel.
 type comparison struct {
-	Subject, What, Ours, Peer string
-	Ratio                     spread
+	Subject, What, Peer string
+	Ratio               spread
 }
 
 // NotFaster returns the comparisons in which cogwheel was worse in every round, if clearly, or else those in which it
@@ -197,7 +213,7 @@ func (p *page) NotFaster(clearly bool) []comparison {
 				if !ok || peer == "floor" || ratio.least >= 1 || (ratio.most < 1) != clearly {
 					continue
 				}
-				found = append(found, comparison{t.name, load + ": " + r.what, names[ours], names[peer], ratio})
+				found = append(found, comparison{t.name, load + ": " + r.what, names[peer], ratio})
 			}
 		}
 	}
@@ -241,7 +257,7 @@ func (p *page) Goals() []verdict {
 					if !ok {
 						continue
 					}
-					v.Goal = fmt.Sprintf("%sx %s", times(g.value), names[g.peer])
+					v.Goal = fmt.Sprintf("%gx beside %s", g.value, names[g.peer])
 					v.Found, missed = ratio.String(), ratio.median < g.value
 				}
 				if missed {

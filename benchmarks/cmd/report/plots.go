@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"image/color"
 	"math"
@@ -154,7 +155,7 @@ func (p *page) newChart(title, x, y string) *chart {
 }
 
 func (c *chart) svg(height vg.Length) ([]byte, error) {
-	const legend = 150
+	const legend = 138
 	return svg(height, func(canvas draw.Canvas) {
 		c.Draw(draw.Crop(canvas, 6, -legend, 6, -8))
 		c.legend.Draw(draw.Crop(canvas, plotWidth-legend+4, -4, 6, -30))
@@ -199,7 +200,10 @@ func (c *chart) addLine(impl, name string, points []point, spreads bool) error {
 }
 
 // logScale gives an axis ticks at 1, 2 and 5 times the powers of ten.
-func logScale(axis *plot.Axis, least, most float64) {
+func logScale(axis *plot.Axis, least, most float64) error {
+	if least <= 0 || math.IsInf(least, 1) {
+		return errors.New("no figures")
+	}
 	axis.Scale = plot.LogScale{}
 	axis.Min, axis.Max = least, most
 	var ticks plot.ConstantTicks
@@ -211,6 +215,7 @@ func logScale(axis *plot.Axis, least, most float64) {
 		}
 	}
 	axis.Tick.Marker = ticks
+	return nil
 }
 
 func (p *page) scheduleStopPlot() ([]byte, error) {
@@ -241,7 +246,9 @@ func (p *page) scheduleStopPlot() ([]byte, error) {
 	c.NominalX(places...)
 	c.X.Min, c.X.Max = -0.3, 4.3
 	c.X.Padding = 4
-	logScale(&c.Y, least*0.8, most*1.2)
+	if err := logScale(&c.Y, least*0.8, most*1.2); err != nil {
+		return nil, err
+	}
 	return c.svg(lineHeight)
 }
 
@@ -265,12 +272,14 @@ func (p *page) latenessPlot() ([]byte, error) {
 		}
 	}
 	var ticks plot.ConstantTicks
-	for _, percent := range []float64{10, 50, 90, 99, 99.9, 99.99} {
+	for _, percent := range []float64{50, 90, 99, 99.9, 99.99} {
 		ticks = append(ticks, plot.Tick{Value: place(percent), Label: fmt.Sprintf("%g %%", percent)})
 	}
 	c.X.Tick.Marker = ticks
 	c.X.Min, c.X.Max = 0, place(99.99)+0.15
-	logScale(&c.Y, least*0.8, most*1.6)
+	if err := logScale(&c.Y, least*0.8, most*1.6); err != nil {
+		return nil, err
+	}
 	return c.svg(lineHeight)
 }
 
@@ -295,7 +304,9 @@ func (p *page) takeoverPlot() ([]byte, error) {
 			return nil, err
 		}
 	}
-	logScale(&c.X, least*0.8, most*1.3)
+	if err := logScale(&c.X, least*0.8, most*1.3); err != nil {
+		return nil, err
+	}
 	var ticks plot.ConstantTicks
 	for _, percent := range []float64{0, 25, 50, 75, 100} {
 		ticks = append(ticks, plot.Tick{Value: percent, Label: fmt.Sprintf("%g %%", percent)})
@@ -375,6 +386,9 @@ func (p *page) bars(x panel, columns int) (*plot.Plot, int, error) {
 		value.Offset = vg.Point{X: 5}
 		value.TextStyle[0].Font.Size, value.TextStyle[0].YAlign, value.TextStyle[0].Color = 9.5, text.YCenter, ink
 		c.Add(bar, whisker, value)
+	}
+	if most <= 0 {
+		return nil, 0, fmt.Errorf("no figures of %v", x.key)
 	}
 	c.NominalY(labels...)
 	c.Y.LineStyle.Width = 0.5
