@@ -64,7 +64,7 @@ func newClient(b *testing.B) (*ratelimit.Client, *redis.Client, *trips) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := ratelimit.New(rdb, ratelimit.WithWheel(w))
+	c, err := ratelimit.New(rdb, ratelimit.WithWheel(w), ratelimit.WithTimeout(10*time.Second)) // also on a busy machine
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -109,6 +109,9 @@ func (m *measurement) run(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
+	if _, err := partial.WriteString(header); err != nil {
+		return err
+	}
 	m.progress("\n%s", header)
 	var failed error
 	done, longest := 0, time.Duration(0)
