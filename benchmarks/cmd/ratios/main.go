@@ -12,7 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/cogwheel-go/cogwheel/benchmarks/internal/figures"
+	"github.com/cogwheel-go/cogwheel/benchmarks/figures"
 )
 
 func main() {

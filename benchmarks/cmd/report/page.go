@@ -14,7 +14,7 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/cogwheel-go/cogwheel/benchmarks/internal/figures"
+	"github.com/cogwheel-go/cogwheel/benchmarks/figures"
 )
 
 //go:embed page.tmpl
@@ -124,6 +124,14 @@ func (p *page) Figure(pkg, bench, unit, impl string) string {
 	return number(v)
 }
 
+// Rounds is how many rounds there were, in words.
+func (p *page) Rounds() string {
+	if n := p.Config("rounds"); n != "1" {
+		return n + " rounds"
+	}
+	return "1 round"
+}
+
 // ScheduleStop is the processor time of schedule and stop with a million pending.
 func (p *page) ScheduleStop(impl string) string {
 	return p.Figure("wheel", fmt.Sprintf("ScheduleStop/goroutines=1/pending=%d", size(p.Full(), 1_000_000)), "cpu-ns/call", impl)
@@ -175,7 +183,7 @@ func (p *page) cell(r row, ours, peer string) string {
 		return ""
 	}
 	ratio, ok := r.advantage(p.set, ours, peer)
-	if !ok || !ratio.finite() {
+	if !ok || !ratio.finite() || peer == "floor" {
 		return number(theirs.median)
 	}
 	return number(theirs.median) + "; " + ratio.String()
@@ -245,7 +253,7 @@ func (p *page) Goals() []verdict {
 			load = r.loadAfter(load)
 			for _, g := range r.goals {
 				v := verdict{What: load + ": " + r.what, Verdict: "met"}
-				missed := false
+				var missed bool
 				if g.peer == "" {
 					mine, ok := spreadOf(p.set.Of(r.key, r.ours(t)))
 					if !ok {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/benchmarks/internal/figures"
+	"github.com/cogwheel-go/cogwheel/benchmarks/figures"
 )
 
 const (
@@ -165,6 +165,17 @@ func TestGoals(t *testing.T) {
 	require.Equal(t, []string{"met", "missed", "met", "missed"}, verdicts)
 	require.Equal(t, []string{"", "because", "", "because"}, reasons)
 	require.Equal(t, 2, p.Count("missed"))
+}
+
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]string{
+		0: "0", 0.0001: "0", 0.0012: "0.0012", 1.234: "1.23", 99.94: "99.9", 123.4: "123", 9999: "9999", 12_345: "12 345", 10_000_000: "10 000 000",
+	} {
+		require.Equal(t, want, number(v))
+	}
+	require.Equal(t, "1.50x", spread{1.5, 1.5, 1.5}.String())
+	require.Equal(t, "12.3x (1.00–1234)", spread{12.3, 1, 1234}.String())
 }
 
 func TestTakesPart(t *testing.T) {

@@ -98,7 +98,7 @@ func (m *measurement) run(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(folder)
+	defer func() { _ = os.RemoveAll(folder) }()
 	m.programs = folder
 	m.progress("builds the programs")
 	if err := m.build(ctx); err != nil {

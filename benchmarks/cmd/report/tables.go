@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cogwheel-go/cogwheel/benchmarks/internal/figures"
+	"github.com/cogwheel-go/cogwheel/benchmarks/figures"
 )
 
 // row is one figure that cogwheel is compared by.
@@ -100,11 +100,15 @@ func locks(full bool) table {
 	fleet := "HotNameOfAFleet/processes=4/goroutines=16"
 	held = "Held/locks=" + held
 	return table{"locks", "cogwheel", []string{"bsm", "redsync", "floor"}, []row{
-		{load: "1 goroutine, a context that cannot end", what: "pairs per second", key: k(one+"endless", "pairs/s"), more: true,
-			goals: []goal{{"bsm", 1, whyOneCall}}},
+		{
+			load: "1 goroutine, a context that cannot end", what: "pairs per second", key: k(one+"endless", "pairs/s"), more: true,
+			goals: []goal{{"bsm", 1, whyOneCall}},
+		},
 		{load: "1 goroutine, a context that can end", what: "pairs per second", key: k(one+"cancellable", "pairs/s"), more: true},
-		{load: "64 goroutines, a name for each, a context that cannot end", what: "pairs per second", key: k(many+"endless", "pairs/s"), more: true,
-			goals: []goal{{"bsm", 1.8, ""}}},
+		{
+			load: "64 goroutines, a name for each, a context that cannot end", what: "pairs per second", key: k(many+"endless", "pairs/s"), more: true,
+			goals: []goal{{"bsm", 1.8, ""}},
+		},
 		{load: "64 goroutines, a name for each, a context that can end", what: "pairs per second", key: k(many+"cancellable", "pairs/s"), more: true},
 		{what: "µs of the client's processor time for a pair", key: k(many+"cancellable", "client-us/pair")},
 		{load: "64 goroutines want one name", what: "sections per second", key: k("HotName/processes=1/goroutines=64", "sections/s"), more: true},
@@ -230,7 +234,10 @@ func readable(digits string) string {
 	if len(digits) <= 4 {
 		return digits
 	}
-	return readable(digits[:len(digits)-3]) + " " + digits[len(digits)-3:]
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + " " + digits[i:]
+	}
+	return digits
 }
 
 func number(v float64) string {

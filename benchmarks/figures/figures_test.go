@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/cogwheel-go/cogwheel/benchmarks/internal/figures"
+	"github.com/cogwheel-go/cogwheel/benchmarks/figures"
 )
 
 func TestRead(t *testing.T) {
