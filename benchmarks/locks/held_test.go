@@ -20,7 +20,7 @@ import (
 // first. late-ms is how long after a third of the lease the last renewal of any lock came at most, by the
 // expiry in Redis of a sample of them.
 func BenchmarkHeld(b *testing.B) {
-	locks, lease := 500, time.Second
+	locks, lease := 500, 500*time.Millisecond
 	if full {
 		locks, lease = 10_000, 15*time.Second
 	}

@@ -83,7 +83,7 @@ func newWaiter(impl string, rdb *redis.Client) (wait func(ctx context.Context, n
 // BenchmarkTakeover kills a process that holds locks and measures how long after the end of each lease the next
 // holder, which waits in another process, has the lock. polls/s is what a waiter sends while it waits.
 func BenchmarkTakeover(b *testing.B) {
-	locks, lease := 20, time.Second
+	locks, lease := 20, 600*time.Millisecond
 	if full {
 		locks, lease = 100, 5*time.Second
 	}
@@ -116,7 +116,7 @@ func takeover(b *testing.B, impl string, locks int, lease time.Duration) (late [
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(b.Context(), lease*4)
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	taken, errs := make([]time.Time, locks), make([]error, locks)
 	var waiting sync.WaitGroup
