@@ -265,7 +265,7 @@ func (p *page) Goals() []verdict {
 					if !ok {
 						continue
 					}
-					v.Goal = fmt.Sprintf("%gx beside %s", g.value, names[g.peer])
+					v.Goal = fmt.Sprintf("at least %gx, beside %s", g.value, names[g.peer])
 					v.Found, missed = ratio.String(), ratio.median < g.value
 				}
 				if missed {

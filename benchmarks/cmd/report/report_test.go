@@ -109,6 +109,8 @@ BenchmarkRate/impl=wheel-2 1 10 pairs/s
 BenchmarkRate/impl=Netty 1 50 pairs/s
 BenchmarkMixed/impl=wheel-2 1 10 ns/call
 BenchmarkMixed/impl=Netty 1 12 ns/call
+BenchmarkEarly/impl=wheel-2 1 1 p10-late-ms
+BenchmarkEarly/impl=Netty 1 -1 p10-late-ms
 BenchmarkVersus 1 2.5 wheel:x 100 wheel:/s 40 Netty:/s
 `
 
@@ -135,8 +137,10 @@ func TestAdvantage(t *testing.T) {
 		require.InDelta(t, x.want.least, got.least, 1e-9, name)
 		require.InDelta(t, x.want.most, got.most, 1e-9, name)
 	}
-	_, ok := row{key: wheelKey("Absent", "ns/call")}.advantage(p.set, "wheel", "Netty")
-	require.False(t, ok)
+	for _, nothing := range []figures.Key{wheelKey("Absent", "ns/call"), wheelKey("Early", "p10-late-ms")} {
+		_, ok := row{key: nothing}.advantage(p.set, "wheel", "Netty")
+		require.False(t, ok, "%v", nothing)
+	}
 }
 
 func TestNotFaster(t *testing.T) {

@@ -75,13 +75,13 @@ func timers(n func(int) string) table {
 		{load: "the same, 2 goroutines", what: "ns of processor time", key: k(schedule(2, n(1_000_000)), "cpu-ns/call"), goals: goals(whyClock)},
 		{load: "schedule and stop, " + readable(n(10_000_000)) + " pending", what: "ns of processor time", key: k(schedule(1, n(10_000_000)), "cpu-ns/call")},
 		{load: million + " timers fire over 2 s", what: "ns of processor time each", key: k(fire, "cpu-ns/timer"), goals: []goal{{"Netty", 1.1, whyFire}}},
-		{what: "with `Inline()`", key: k(fire, "cpu-ns/timer"), impl: "inline"},
+		{what: "ns of processor time each, with `Inline()`", key: k(fire, "cpu-ns/timer"), impl: "inline"},
 		{what: "ms late, median", key: k(fire, "p50-late-ms")},
 		{what: "ms late, 99 %", key: k(fire, "p99-late-ms"), goals: []goal{{"Netty", 1, ""}}},
 		{what: "ms late, 99.9 %", key: k(fire, "p99.9-late-ms")},
 		{what: "ms too early, at most", key: k(fire, "early-ms"), goals: []goal{{"", 0, ""}}},
 		{load: million + " timers wait", what: "bytes each", key: k(pending, "B/timer")},
-		{what: "with `Typed`", key: k(pending, "B/timer"), impl: "typed"},
+		{what: "bytes each, with `Typed`", key: k(pending, "B/timer"), impl: "typed"},
 		{what: "ms of processor time per second", key: k(pending, "cpu-ms/s")},
 		{what: "ms of a full garbage collection", key: k(pending, "gc-ms")},
 		{load: "1000 timers wait", what: "bytes each", key: k("Pending/pending=1000", "B/timer"), goals: []goal{{"", 60, whyFew}}},
@@ -200,7 +200,8 @@ func spreadOf(v []float64) (spread, bool) {
 }
 
 // advantage is how many times better ours is than a peer, round by round: the ratio of what both took, or of what both
-// did in a second. It is false where one of them was not measured, or both are zero.
+// did in a second. It is false where one of them was not measured, or a ratio
+// says nothing.
 func (r row) advantage(set *figures.Set, ours, peer string) (spread, bool) {
 	if r.ratio != "" {
 		k := r.key
@@ -214,7 +215,7 @@ func (r row) advantage(set *figures.Set, ours, peer string) (spread, bool) {
 		if r.more {
 			better, worse = worse, better
 		}
-		if better == 0 && worse == 0 {
+		if better < 0 || worse < 0 || better == 0 && worse == 0 { // a timer that fires early is not less late
 			return spread{}, false
 		}
 		ratios = append(ratios, better/worse)
