@@ -200,8 +200,7 @@ func spreadOf(v []float64) (spread, bool) {
 }
 
 // advantage is how many times better ours is than a peer, round by round: the ratio of what both took, or of what both
-// did in a second. It is false where one of them was not measured, or a ratio
-// says nothing.
+// did in a second. It is false where one of them was not measured, or a ratio says nothing.
 func (r row) advantage(set *figures.Set, ours, peer string) (spread, bool) {
 	if r.ratio != "" {
 		k := r.key
