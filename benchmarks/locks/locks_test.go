@@ -191,7 +191,7 @@ func round() time.Duration {
 	return 50 * time.Millisecond
 }
 
-// hammer locks and unlocks in n goroutines for a round and returns how often. name says which lock a
+// hammer locks and unlocks in n goroutines for a round, at least once in each, and returns how often. name says which lock a
 // goroutine uses.
 func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int) string, section func()) (total int64, err error) {
 	var count atomic.Int64
@@ -200,7 +200,7 @@ func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int
 	end := time.Now().Add(d)
 	for i := range n {
 		running.Go(func() {
-			for time.Now().Before(end) {
+			for first := true; first || time.Now().Before(end); first = false {
 				unlock, err := p.lock(ctx, name(i))
 				if err == nil {
 					section()
