@@ -85,22 +85,35 @@ licences:
 tour:
 	go run ./examples/tour
 
-## bench-smoke: every benchmark once, so that none of them rots. The figures mean nothing.
+## bench-smoke: every benchmark once, and the report of them, so that none of them rots. The figures mean nothing.
 bench-smoke: MODULES := . benchmarks
 bench-smoke: redis
 	$(call each, go test -run '^$$' -bench . -benchtime 1x -timeout $(TEST_TIMEOUT) ./...)
+	cd benchmarks && go run ./cmd/report run -size smoke -rounds 1 -netty "$$(../.ci/install-netty --find)" -data results/smoke.txt
+	cd benchmarks && go run ./cmd/report write -data results/smoke.txt -to results/smoke
+
+## bench-report: measures cogwheel beside its peers, about 25 minutes, and writes docs/benchmarks.md, its plots and the figures of README.md;
+## the machine must be otherwise idle.
+.PHONY: bench-report bench-page
+bench-report: redis
+	cd benchmarks && go run ./cmd/report run -netty "$$(../.ci/install-netty)"
+	$(MAKE) --no-print-directory bench-page
+
+## bench-page: writes what bench-report writes, from the results of its last run.
+bench-page:
+	cd benchmarks && go run ./cmd/report write
 
 ## bench: the wheel against its peers, as a table of medians and ratios; the machine must be otherwise idle. COUNT runs each.
 COUNT ?= 5
 bench:
 	@mkdir -p benchmarks/results
 	cd benchmarks && BENCH=full go test -run '^$$' -bench . -benchtime 1x -count $(COUNT) -timeout 2h ./wheel >results/wheel.txt
-	cd benchmarks && go run ./cmd/ratios -impl wheel,inline,typed,goroutines,pool -peers AfterFunc,netty,gozero,floor <results/wheel.txt
+	cd benchmarks && go run ./cmd/ratios -impl wheel,inline,typed,goroutines,pool -peers AfterFunc,netty,timingwheel,gozero,floor <results/wheel.txt
 
 ## bench-limits: ratelimit against redis_rate on a redis-server of their own; Versus prints the ratios itself.
 bench-limits: redis
 	@mkdir -p benchmarks/results
-	cd benchmarks && go test -run '^$$' -benchtime 20x -bench 'Versus|Waiters' -timeout 1h ./limits | tee results/limits.txt
+	cd benchmarks && BENCH=full go test -run '^$$' -benchtime 20x -bench 'Versus|Waiters' -timeout 1h ./limits | tee results/limits.txt
 	cd benchmarks && go test -run '^$$' -benchtime 200000x -bench Denied -timeout 1h ./limits | tee -a results/limits.txt
 
 ## bench-locks: redislock against its peers on a redis-server of their own, likewise.

@@ -42,6 +42,9 @@ func BenchmarkVersus(b *testing.B) {
 	ending, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	for _, load := range []struct{ keys, goroutines, decisions int }{{1, 1, 2000}, {1, 64, 20_000}, {64, 64, 10_000}} {
+		if !full {
+			load.decisions /= 20
+		}
 		for what, ctx := range map[string]context.Context{"background": context.Background(), "cancel": ending} {
 			b.Run(fmt.Sprintf("keys=%d/goroutines=%d/ctx=%s", load.keys, load.goroutines, what), func(b *testing.B) {
 				all, n := peers(b, plenty)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,7 +28,11 @@ var full = os.Getenv("BENCH") == "full"
 
 func TestMain(m *testing.M) {
 	if impl := os.Getenv(childImpl); impl != "" {
-		if err := runChild(impl); err != nil {
+		run := runChild
+		if os.Getenv(childHold) != "" {
+			run = runHolder
+		}
+		if err := run(impl); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -186,7 +191,7 @@ func round() time.Duration {
 	return 50 * time.Millisecond
 }
 
-// hammer locks and unlocks in n goroutines for a round and returns how often. name says which lock a
+// hammer locks and unlocks in n goroutines for a round, at least once in each, and returns how often. name says which lock a
 // goroutine uses.
 func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int) string, section func()) (total int64, err error) {
 	var count atomic.Int64
@@ -195,7 +200,7 @@ func hammer(ctx context.Context, p peer, n int, d time.Duration, name func(i int
 	end := time.Now().Add(d)
 	for i := range n {
 		running.Go(func() {
-			for time.Now().Before(end) {
+			for first := true; first || time.Now().Before(end); first = false {
 				unlock, err := p.lock(ctx, name(i))
 				if err == nil {
 					section()
@@ -258,19 +263,21 @@ func BenchmarkHotName(b *testing.B) {
 	}
 }
 
-// rate reports how often f did what it counts per second.
+// rate reports how often f did what it counts per second, and the processor time of this process for each.
 func rate(b *testing.B, f func() (int64, error), unit string) {
 	b.Helper()
 	var total int64
-	var spent time.Duration
+	var spent, used time.Duration
 	for b.Loop() {
-		start := time.Now()
+		start, cpu := time.Now(), cpuTime(b)
 		n, err := f()
 		if err != nil {
 			b.Fatal(err)
 		}
 		total += n
 		spent += time.Since(start)
+		used += cpuTime(b) - cpu
 	}
 	b.ReportMetric(float64(total)/spent.Seconds(), unit)
+	b.ReportMetric(float64(used.Microseconds())/float64(max(total, 1)), "client-us/"+strings.TrimSuffix(unit, "s/s"))
 }

@@ -118,7 +118,7 @@ type tally struct {
 	waits       []time.Duration
 }
 
-// hammer acquires, holds and releases in n goroutines for a round.
+// hammer acquires, holds and releases in n goroutines for a round, at least once in each.
 func hammer(ctx context.Context, take acquire, n int, hold time.Duration) (sum tally, err error) {
 	var held atomic.Int64
 	var running sync.WaitGroup
@@ -127,7 +127,7 @@ func hammer(ctx context.Context, take acquire, n int, hold time.Duration) (sum t
 	for i := range n {
 		running.Go(func() {
 			mine := &tallies[i]
-			for time.Now().Before(end) {
+			for first := true; first || time.Now().Before(end); first = false {
 				began := time.Now()
 				release, err := take(ctx)
 				if err != nil {

@@ -40,7 +40,7 @@ func benchPending[H any](b *testing.B, p peer[H], n int) {
 			b.ReportMetric(float64(heap()-before)/float64(n), "B/timer")
 		}
 		b.ReportMetric(fullCollection(), "gc-ms")
-		idle(time.Second) // what scheduling left to be done is not waiting
+		idle(time.Duration(size(1000)) * time.Millisecond) // what scheduling left to be done is not waiting
 		cpu, woken, start := processorTime(), switches(), time.Now()
 		idle(time.Duration(size(3000)) * time.Millisecond)
 		took := time.Since(start).Seconds()
@@ -85,7 +85,8 @@ func BenchmarkPending(b *testing.B) {
 			b.Run("impl=typed", func(b *testing.B) { benchPending(b, newTyped(b), n) })
 			b.Run("impl=AfterFunc", func(b *testing.B) { benchPending(b, newAfterFunc(b), n) })
 			b.Run("impl=netty", func(b *testing.B) { benchPending(b, newNetty(b), n) })
-			if n <= 1000 {
+			if n <= size(1_000_000) {
+				b.Run("impl=timingwheel", func(b *testing.B) { benchPending(b, newTimingWheel(b), n) })
 				b.Run("impl=gozero", func(b *testing.B) { benchPending(b, newGoZero(b), n) })
 			}
 		})
@@ -164,8 +165,8 @@ func benchFire[H any](b *testing.B, p peer[H], l load) {
 		run := firing{late: late, origin: time.Now(), blocking: l.blocking, fired: wg.Done}
 		cpu := processorTime()
 		for k := range late {
-			// A timer is due half a second from now at the earliest, when all of them are scheduled.
-			due := window/4 + time.Duration(rand.Int64N(int64(window)))
+			// A timer is due a second from now at the earliest, when all of them are scheduled.
+			due := window/2 + time.Duration(rand.Int64N(int64(window)))
 			p.after(due-time.Since(run.origin), func() { run.fire(k, due) })
 		}
 		wg.Wait()
@@ -178,8 +179,9 @@ func benchFire[H any](b *testing.B, p peer[H], l load) {
 		quantile := func(share float64) float64 {
 			return float64(late[int(share*float64(len(late)-1))]) / float64(time.Millisecond)
 		}
-		b.ReportMetric(quantile(0.5), "p50-late-ms")
-		b.ReportMetric(quantile(0.99), "p99-late-ms")
+		for _, percent := range []float64{10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99} {
+			b.ReportMetric(quantile(percent/100), fmt.Sprintf("p%g-late-ms", percent))
+		}
 		b.ReportMetric(quantile(1), "max-late-ms")
 		b.ReportMetric(max(0, -quantile(0)), "early-ms")
 	}
@@ -193,6 +195,7 @@ func BenchmarkFire(b *testing.B) {
 			b.Run("impl=inline", func(b *testing.B) { benchFire(b, newWheel(b, wheel.WithExecutor(wheel.Inline())), l) })
 			b.Run("impl=AfterFunc", func(b *testing.B) { benchFire(b, newAfterFunc(b), l) })
 			b.Run("impl=netty", func(b *testing.B) { benchFire(b, newNetty(b), l) })
+			b.Run("impl=timingwheel", func(b *testing.B) { benchFire(b, newTimingWheel(b), l) })
 			b.Run("impl=floor", func(b *testing.B) { benchFire(b, newCalendar(b), l) })
 			if l.timers <= 1000 {
 				b.Run("impl=gozero", func(b *testing.B) { benchFire(b, newGoZero(b), l) })

@@ -49,7 +49,7 @@ func benchScheduleStop[H any](b *testing.B, p peer[H], pending, goroutines int) 
 // BenchmarkScheduleStop is a request timeout that is not reached: schedule, then stop at once.
 func BenchmarkScheduleStop(b *testing.B) {
 	for _, goroutines := range []int{1, 2} {
-		for _, pending := range slices.Compact([]int{0, size(1_000_000), size(10_000_000)}) {
+		for _, pending := range slices.Compact([]int{0, size(10_000), size(100_000), size(1_000_000), size(10_000_000)}) {
 			b.Run(fmt.Sprintf("goroutines=%d/pending=%d", goroutines, pending), func(b *testing.B) {
 				b.Run("impl=wheel", func(b *testing.B) { benchScheduleStop(b, newWheel(b), pending, goroutines) })
 				b.Run("impl=AfterFunc", func(b *testing.B) { benchScheduleStop(b, newAfterFunc(b), pending, goroutines) })
@@ -57,8 +57,11 @@ func BenchmarkScheduleStop(b *testing.B) {
 				if goroutines == 1 {
 					b.Run("impl=floor", func(b *testing.B) { benchScheduleStop(b, newLocks(b), pending, goroutines) })
 				}
-				if pending <= 1000 {
+				if pending <= size(1_000_000) {
+					b.Run("impl=timingwheel", func(b *testing.B) { benchScheduleStop(b, newTimingWheel(b), pending, goroutines) })
 					b.Run("impl=gozero", func(b *testing.B) { benchScheduleStop(b, newGoZero(b), pending, goroutines) })
+				}
+				if pending <= 1000 {
 					b.Run("impl=gost", func(b *testing.B) { benchScheduleStop(b, newGost(b), pending, goroutines) })
 				}
 			})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/RussellLuo/timingwheel"
 	gost "github.com/dubbogo/gost/time"
 	"github.com/zeromicro/go-zero/core/collection"
 	"github.com/zeromicro/go-zero/core/logx"
@@ -101,6 +102,18 @@ func newGoZero(b *testing.B) peer[*int] {
 	}
 }
 
+// newTimingWheel has no reset.
+func newTimingWheel(*testing.B) peer[*timingwheel.Timer] {
+	w := timingwheel.NewTimingWheel(time.Millisecond, 512)
+	w.Start()
+	return peer[*timingwheel.Timer]{
+		name:  "timingwheel",
+		after: w.AfterFunc,
+		stop:  func(t *timingwheel.Timer) { t.Stop() },
+		close: w.Stop,
+	}
+}
+
 // newGost keeps its buckets as sorted lists: it is measured only while few timers are pending.
 func newGost(*testing.B) peer[*gost.Timer] {
 	w := gost.NewTimerWheel()
@@ -148,16 +161,18 @@ func heap() int64 {
 
 func nop() {}
 
-// perCall runs f, which makes n calls, and reports what one of them took and allocated.
+// perCall runs f, which makes n calls, and reports what one of them took and allocated. cpu-ns/call is the processor
+// time of the whole process, background goroutines and collections included.
 func perCall(b *testing.B, n int, f func()) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	start := time.Now()
+	start, cpu := time.Now(), processorTime()
 	f()
-	took := time.Since(start)
+	took, used := time.Since(start), processorTime()-cpu
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(took.Nanoseconds())/float64(n), "ns/call")
+	b.ReportMetric(float64(used.Nanoseconds())/float64(n), "cpu-ns/call")
 	b.ReportMetric(float64(after.Mallocs-before.Mallocs)/float64(n), "allocs/call")
 	b.ReportMetric(float64(after.TotalAlloc-before.TotalAlloc)/float64(n), "B/call")
 }

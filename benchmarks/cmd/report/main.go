@@ -1,0 +1,82 @@
+// Command report measures cogwheel beside its peers and writes docs/benchmarks.md, its plots, and the figures in
+// README.md from what was measured. It runs in the folder benchmarks.
+//
+//	go run ./cmd/report run      # measures, about 25 minutes on 2 cores: results/report.txt
+//	go run ./cmd/report write    # writes the documents from results/report.txt
+//
+// What is measured stands in run.go, what is compared in tables.go, the text in page.tmpl.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := command(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "report:", err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context, args []string) error {
+	usage := errors.New("usage: report run|write [options]")
+	if len(args) == 0 {
+		return usage
+	}
+	flags := flag.NewFlagSet("report "+args[0], flag.ContinueOnError)
+	data := flags.String("data", "results/report.txt", "the file of the results")
+	switch args[0] {
+	case "run":
+		m := measurement{log: os.Stderr}
+		size := flags.String("size", "full", "full, or smoke: a moment of each, only to see that everything works")
+		flags.IntVar(&m.rounds, "rounds", 5, "rounds; in each, the implementations take turns")
+		flags.StringVar(&m.netty, "netty", "", "the class path of Netty, if it takes part; see .ci/install-netty")
+		flags.DurationVar(&m.limit, "limit", 50*time.Minute, "no round begins that would end later")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		m.full = *size == "full"
+		if *size != "full" && *size != "smoke" {
+			return usage
+		}
+		return m.run(ctx, *data)
+	case "write":
+		to := flags.String("to", repository, "the folder in which README.md and docs are written")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return writeFiles(*data, *to)
+	}
+	return usage
+}
+
+// repository is where README.md is.
+const repository = ".."
+
+// writeFiles writes what documents returns.
+func writeFiles(data, to string) error {
+	files, err := documents(data, repository)
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		name = filepath.Join(to, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

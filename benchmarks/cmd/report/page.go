@@ -1,0 +1,290 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+
+	"github.com/cogwheel-go/cogwheel/benchmarks/figures"
+)
+
+//go:embed page.tmpl
+var pageTemplate string
+
+// page is the data that page.tmpl is executed with.
+type page struct {
+	set    *figures.Set
+	tables []table
+}
+
+// documents returns the files that are made from the results, by their path in the repository.
+func documents(data, root string) (map[string][]byte, error) {
+	in, err := os.Open(data)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	set, err := figures.Read(in, data)
+	if err != nil {
+		return nil, err
+	}
+	if len(set.Keys) == 0 {
+		return nil, fmt.Errorf("%s has no results", data)
+	}
+	p := &page{set: set, tables: tables(set.Config["size"] == "full")}
+	files, err := p.plots()
+	if err != nil {
+		return nil, err
+	}
+	t, err := template.New("page").Parse(pageTemplate)
+	if err != nil {
+		return nil, err
+	}
+	var text, readme bytes.Buffer
+	if err := t.ExecuteTemplate(&text, "page", p); err != nil {
+		return nil, err
+	}
+	if err := t.ExecuteTemplate(&readme, "readme", p); err != nil {
+		return nil, err
+	}
+	files["docs/benchmarks.md"] = tidy(text.Bytes())
+	files["README.md"], err = withFigures(filepath.Join(root, "README.md"), tidy(readme.Bytes()))
+	return files, err
+}
+
+// tidy removes the lines that are left empty by the template.
+func tidy(text []byte) []byte {
+	text = regexp.MustCompile(`\n{3,}`).ReplaceAll(text, []byte("\n\n"))
+	return append(bytes.TrimSpace(text), '\n')
+}
+
+// withFigures returns a document with its part between the marks replaced.
+func withFigures(document string, part []byte) ([]byte, error) {
+	const begin, end = "<!-- figures of make bench-report -->\n", "<!-- end of the figures -->\n"
+	text, err := os.ReadFile(document)
+	if err != nil {
+		return nil, err
+	}
+	before, rest, ok := bytes.Cut(text, []byte(begin))
+	_, after, ok2 := bytes.Cut(rest, []byte(end))
+	if !ok || !ok2 {
+		return nil, errors.New(document + " has no place for figures")
+	}
+	return slices.Concat(before, []byte(begin), part, []byte(end), after), nil
+}
+
+// Config returns a line of the head of the results.
+func (p *page) Config(key string) string { return p.set.Config[key] }
+
+// Warning says why the results should not be relied on, if so.
+func (p *page) Warning() string {
+	load, _ := strconv.ParseFloat(p.Config("load"), 64)
+	rounds, _ := strconv.Atoi(p.Config("rounds"))
+	switch {
+	case !p.Full():
+		return "These figures mean nothing: they are from a smoke run, which measures a moment of each benchmark at a thousandth of its size."
+	case load > 1:
+		return "The machine was busy when these figures were measured: its load average was " + p.Config("load") + "."
+	case rounds < 3:
+		return "These figures are preliminary: there were too few rounds to show how much they vary."
+	}
+	return ""
+}
+
+// Full reports whether the results can be compared.
+func (p *page) Full() bool { return p.Config("size") == "full" }
+
+// Size is a number of the benchmarks, in words of the page.
+func (p *page) Size(n int) string { return readable(fmt.Sprint(size(p.Full(), n))) }
+
+// Gigabytes is the memory of the machine.
+func (p *page) Gigabytes() string {
+	var kB float64
+	if _, err := fmt.Sscanf(p.Config("memory"), "%f kB", &kB); err != nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("%.0f GB", kB/1e6)
+}
+
+// Figure is a median, for a sentence.
+func (p *page) Figure(pkg, bench, unit, impl string) string {
+	v, ok := figures.Median(p.set.Of(figures.Key{Package: pkg, Bench: bench, Unit: unit}, impl))
+	if !ok {
+		return ""
+	}
+	return number(v)
+}
+
+// Rounds is how many rounds there were, in words.
+func (p *page) Rounds() string {
+	if n := p.Config("rounds"); n != "1" {
+		return n + " rounds"
+	}
+	return "1 round"
+}
+
+// ScheduleStop is the processor time of schedule and stop with a million pending.
+func (p *page) ScheduleStop(impl string) string {
+	return p.Figure("wheel", fmt.Sprintf("ScheduleStop/goroutines=1/pending=%d", size(p.Full(), 1_000_000)), "cpu-ns/call", impl)
+}
+
+// Table is the table of a subject, in Markdown.
+func (p *page) Table(name string) (string, error) {
+	i := slices.IndexFunc(p.tables, func(t table) bool { return t.name == name })
+	if i < 0 {
+		return "", fmt.Errorf("no table %q", name)
+	}
+	t := p.tables[i]
+	var text strings.Builder
+	cells := func(c ...string) { text.WriteString("| " + strings.Join(c, " | ") + " |\n") }
+	head, rule := []string{"", "", "cogwheel"}, []string{"---", "---", "---:"}
+	for _, peer := range t.peers {
+		if p.measured(t, peer) {
+			head, rule = append(head, names[peer]), append(rule, "---:")
+		}
+	}
+	cells(head...)
+	cells(rule...)
+	for _, r := range t.rows {
+		ours := r.ours(t)
+		mine, ok := spreadOf(p.set.Of(r.key, ours))
+		if !ok {
+			return "", fmt.Errorf("no figures of %v by %s", r.key, ours)
+		}
+		line := []string{r.load, r.what, "**" + number(mine.median) + "**"}
+		for _, peer := range t.peers {
+			if p.measured(t, peer) {
+				line = append(line, p.cell(r, ours, peer))
+			}
+		}
+		cells(line...)
+	}
+	return text.String(), nil
+}
+
+// measured reports whether an implementation has a figure in the table.
+func (p *page) measured(t table, impl string) bool {
+	return slices.ContainsFunc(t.rows, func(r row) bool { return len(p.set.Of(r.key, impl)) > 0 })
+}
+
+// cell has the figure of a peer, and how many times better ours is.
+func (p *page) cell(r row, ours, peer string) string {
+	theirs, ok := spreadOf(p.set.Of(r.key, peer))
+	if !ok {
+		return ""
+	}
+	ratio, ok := r.advantage(p.set, ours, peer)
+	if !ok || !ratio.finite() || peer == "floor" {
+		return number(theirs.median)
+	}
+	return number(theirs.median) + "; " + ratio.String()
+}
+
+func (s spread) finite() bool {
+	return s.least > 0 && !math.IsInf(s.most, 0) && !math.IsNaN(s.median)
+}
+
+// String is the ratio with what it was at least and at most.
+func (s spread) String() string {
+	if s.least == s.most {
+		return times(s.median) + "x"
+	}
+	return fmt.Sprintf("%sx (%s–%s)", times(s.median), times(s.least), times(s.most))
+}
+
+// comparison is one ratio that is not in favour of cogwheel.
+type comparison struct {
+	Subject, What, Peer string
+	Ratio               spread
+}
+
+// NotFaster returns the comparisons in which cogwheel was worse in every round, if clearly, or else those in which it
+// was not better in every round. Floors are no peers.
+func (p *page) NotFaster(clearly bool) []comparison {
+	var found []comparison
+	for _, t := range p.tables {
+		load := ""
+		for _, r := range t.rows {
+			load = r.loadAfter(load)
+			ours := r.ours(t)
+			for _, peer := range t.peers {
+				ratio, ok := r.advantage(p.set, ours, peer)
+				if !ok || peer == "floor" || ratio.least >= 1 || (ratio.most < 1) != clearly {
+					continue
+				}
+				found = append(found, comparison{t.name, load + ": " + r.what, names[peer], ratio})
+			}
+		}
+	}
+	return found
+}
+
+// loadAfter is the load of a row in full, which may begin with "the same", after the load of the row before.
+func (r row) loadAfter(before string) string {
+	if r.load == "" {
+		return before
+	}
+	if rest, ok := strings.CutPrefix(r.load, "the same"); ok {
+		return before + rest
+	}
+	return r.load
+}
+
+// verdict is a goal and what became of it.
+type verdict struct {
+	What, Goal, Found, Verdict, Why string
+}
+
+// Goals returns the goals whose peer was measured.
+func (p *page) Goals() []verdict {
+	var all []verdict
+	for _, t := range p.tables {
+		load := ""
+		for _, r := range t.rows {
+			load = r.loadAfter(load)
+			for _, g := range r.goals {
+				v := verdict{What: load + ": " + r.what, Verdict: "met"}
+				var missed bool
+				if g.peer == "" {
+					mine, ok := spreadOf(p.set.Of(r.key, r.ours(t)))
+					if !ok {
+						continue
+					}
+					v.Goal, v.Found, missed = "at most "+number(g.value), number(mine.median), mine.median > g.value
+				} else {
+					ratio, ok := r.advantage(p.set, r.ours(t), g.peer)
+					if !ok {
+						continue
+					}
+					v.Goal = fmt.Sprintf("at least %gx, beside %s", g.value, names[g.peer])
+					v.Found, missed = ratio.String(), ratio.median < g.value
+				}
+				if missed {
+					v.Verdict, v.Why = "missed", g.why
+				}
+				all = append(all, v)
+			}
+		}
+	}
+	return all
+}
+
+// Count returns how many goals have a verdict.
+func (p *page) Count(verdict string) int {
+	n := 0
+	for _, g := range p.Goals() {
+		if g.Verdict == verdict {
+			n++
+		}
+	}
+	return n
+}
