@@ -30,9 +30,9 @@ type kind struct {
 	mark string
 
 	// acquire asks for the lock. The script replies {1, ttlMillis} or, if the lock is fenced, {1, ttlMillis,
-	// token} and perhaps the number of tokens reserved after it, when it is now held under the id, else {0,
-	// pttl}: the milliseconds until what stands in the way may end by itself, -1 if it will not. An error
-	// reply that scripts.WrongKind recognises becomes ErrWrongKind.
+	// token, number of tokens reserved after it}, when it is now held under the id, else {0, pttl}: the
+	// milliseconds until what stands in the way may end by itself, -1 if it will not. An error reply that
+	// scripts.WrongKind recognises becomes ErrWrongKind.
 	acquire func(*request) scripts.Call
 
 	// release frees the lock and wakes the waiters. The script replies 1 if it was held under the id, else 0.
@@ -86,8 +86,9 @@ func (r *request) name() string       { return r.mutex.name }
 func (r *request) ttl() time.Duration { return r.mutex.config.lease }
 func (r *request) fenced() bool       { return r.mutex.config.fenced }
 
-// wantsToken reports whether Redis grants the request with a token. Readers have none.
-func (r *request) wantsToken() bool { return r.fenced() && r.kind().exclusive }
+// wantsToken reports whether Redis grants the request with a token. Readers, whose kind lies within another, have
+// none.
+func (r *request) wantsToken() bool { return r.fenced() && r.kind().within == nil }
 
 // verb is the command that publishes a release.
 func (r *request) verb() string { return r.mutex.client.channels.Verb() }
