@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
