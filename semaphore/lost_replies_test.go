@@ -22,7 +22,7 @@ func newFaultyClient(
 	d := &redistest.FaultDialer{Timeout: 300 * time.Millisecond}
 	rdb := server.Client(t, func(o *redis.Options) {
 		o.Dialer = d.Dial
-		o.ReadTimeout, o.MaxRetries = 300*time.Millisecond, retries
+		o.ReadTimeout, o.MaxRetries = time.Second, retries
 	})
 	// The server has loaded the scripts, so that each call is one write.
 	sound := server.Client(t)
