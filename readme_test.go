@@ -194,7 +194,7 @@ func readmeOptions() *redis.Client {
 	rdb := redis.NewClient(&redis.Options{
 		Addr:        "redis.internal:6379",
 		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
-		MaxRetries: 1, ContextTimeoutEnabled: true,
+		MaxRetries: 1, DialerRetries: 1, ContextTimeoutEnabled: true,
 	})
 	return rdb
 }
