@@ -39,7 +39,7 @@
 //
 // A connection that is closed when it has been idle for 30 seconds, conn being a net.Conn:
 //
-//	timeout, err := w.AfterFunc(30*time.Second, func() { conn.Close() })
+//	timeout, err := w.AfterFunc(30*time.Second, func() { _ = conn.Close() })
 //	if err != nil {
 //		return err
 //	}

@@ -9,7 +9,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// A connection that is closed when it has been idle for a while. doc.go shows the body of serve.
+// A connection that is closed when it has been idle for a while. The documentation of the package
+// shows the loop of serveConn.
 func Example_idleConnection() {
 	w, stop := exampleWheel()
 	defer stop()
@@ -26,7 +27,7 @@ func Example_idleConnection() {
 
 func serveConn(w *wheel.Wheel, conn net.Conn, idle time.Duration, serve func([]byte)) error {
 	buffer := make([]byte, 4096)
-	timeout, err := w.AfterFunc(idle, func() { conn.Close() })
+	timeout, err := w.AfterFunc(idle, func() { _ = conn.Close() })
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func PerTenant(
 
 // CloseWhenIdle returns conn with an idle timeout: it is closed when nothing has been read or written for d.
 func CloseWhenIdle(w *wheel.Wheel, conn net.Conn, d time.Duration) (net.Conn, error) {
-	timer, err := w.AfterFunc(d, func() { conn.Close() })
+	timer, err := w.AfterFunc(d, func() { _ = conn.Close() })
 	if err != nil {
 		return nil, err
 	}
