@@ -100,3 +100,44 @@ func TestLogs_FollowOneRule(t *testing.T) {
 		require.Len(t, broken, 1, bad)
 	}
 }
+
+// messages returns the beginnings of the messages that a source file logs, by the same calls as brokenLogs.
+func messages(text, pkg string) (found []string) {
+	calls := regexp.MustCompile(`(?s)logger\.(?:LogAttrs|Info|Warn|Error)\([^"]*"(` + pkg + `: [^":]*)`)
+	for _, call := range calls.FindAllStringSubmatch(text, -1) {
+		found = append(found, call[1])
+	}
+	return found
+}
+
+// A search of docs/troubleshooting.md for a message of the log finds it.
+func TestLogs_TroubleshootingHasEveryMessage(t *testing.T) {
+	t.Parallel()
+	_, page, found := strings.Cut(read(t, "docs/troubleshooting.md"), "\n## Log messages\n")
+	require.True(t, found)
+	logged := []string{}
+	for _, pkg := range []string{"wheel", "renewal", "redislock", "semaphore", "ratelimit"} {
+		calls := 0
+		files, err := filepath.Glob(pkg + "/*.go")
+		require.NoError(t, err)
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			n, _ := brokenLogs(t, pkg, name, read(t, name))
+			calls += n
+			of := messages(read(t, name), pkg)
+			require.Len(t, of, n, name)
+			logged = append(logged, of...)
+		}
+		require.Positive(t, calls, pkg)
+	}
+	slices.Sort(logged)
+	logged = slices.Compact(logged)
+	for _, message := range logged {
+		require.Contains(t, page, "| `"+message)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `(\\w+: [^`:]*)").FindAllStringSubmatch(page, -1)
+	require.Len(t, rows, len(logged), "each row is a message: %q", logged)
+	require.Equal(t, []string{"p: it hangs"}, messages("c.logger.Warn(\n\"p: it hangs\", \"name\", n)", "p"))
+}

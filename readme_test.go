@@ -32,8 +32,11 @@ func TestREADME_CodeRuns(t *testing.T) {
 	ctx := t.Context()
 	rdb := redistest.Start(t).Client(t)
 	did = nil
+	require.NoError(t, readmeClient())
 	require.NoError(t, readmeWheel(ctx))
+	require.NoError(t, readmeTyped(ctx))
 	require.NoError(t, readmeRedislock(ctx, rdb))
+	require.NoError(t, readmeToken(ctx, rdb))
 	limits, err := ratelimit.New(rdb)
 	require.NoError(t, err)
 	defer limits.Close(ctx)
@@ -49,7 +52,14 @@ func TestREADME_CodeRuns(t *testing.T) {
 	require.NoError(t, readmeCheck(ctx, locks, slog.New(slog.DiscardHandler)))
 	require.Equal(t, []string{"app:stock:42", "app:api:{user-7}"}, readmePrefix(locks, limits))
 	require.NoError(t, readmeOptions().Close())
-	require.Equal(t, []string{"restock", "serve", "serve", "serve"}, did)
+	require.Equal(t, []string{"restock", "post", "serve", "serve", "serve"}, did)
+}
+
+func readmeClient() error {
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"}) // github.com/redis/go-redis/v9
+	_ = ctx
+	return rdb.Close()
 }
 
 func readmeWheel(ctx context.Context) error {
@@ -57,7 +67,6 @@ func readmeWheel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer w.Stop(ctx)
 
 	closing, err := w.AfterFunc(30*time.Minute, func() { fmt.Println("order 7: unpaid, closed") })
 	if err != nil {
@@ -67,7 +76,25 @@ func readmeWheel(ctx context.Context) error {
 	if closing.Stop() {
 		fmt.Println("order 7: paid")
 	}
-	return nil
+
+	left, err := w.Stop(ctx) // at the end of the program: left is what has not fired
+	fmt.Println(len(left), "timers were left")
+	return err
+}
+
+func readmeTyped(ctx context.Context) error {
+	closing, err := wheel.NewTyped(func(order uint32) { fmt.Println("closed:", order) })
+	if err != nil {
+		return err
+	}
+	if _, err := closing.Schedule(30*time.Minute, 7); err != nil {
+		return err
+	}
+	left, err := closing.Stop(ctx) // []wheel.UnprocessedValue[uint32]: order 7, and the time that was left
+	if err == nil && (len(left) != 1 || left[0].Value != 7) {
+		return fmt.Errorf("left: %v", left)
+	}
+	return err
 }
 
 func readmeRedislock(ctx context.Context, rdb redis.UniversalClient) error {
@@ -87,6 +114,21 @@ func readmeRedislock(ctx context.Context, rdb redis.UniversalClient) error {
 	return err
 }
 
+func readmeToken(ctx context.Context, rdb redis.UniversalClient) error {
+	locks, err := redislock.New(rdb)
+	if err != nil {
+		return err
+	}
+	defer locks.Close(ctx)
+
+	held, err := locks.Mutex("ledger", redislock.WithFencing()).Lock(ctx) // waits; TryLock does not
+	if err != nil {
+		return err
+	}
+	defer held.Unlock(ctx) // sent even if ctx has ended
+	return post(held.Context(ctx), held.Token())
+}
+
 func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
 	switch r, err := perUser.Allow(ctx, "user-7"); {
@@ -99,15 +141,15 @@ func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 }
 
 func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
-	exports := semaphores.Leased("exports")
-	if _, err := exports.TrySetPermits(ctx, 5); err != nil { // the first process sets them
+	exports := semaphores.Leased("exports", semaphore.WithLease(10*time.Second)) // the default is 30 s
+	if _, err := exports.TrySetPermits(ctx, 5); err != nil {                     // the first process sets them
 		return err
 	}
 	grant, err := exports.Acquire(ctx, 1)
 	if err != nil {
 		return err
 	}
-	defer grant.Release(ctx)
+	defer grant.Release(ctx)         // sent even if ctx has ended
 	return serve(grant.Context(ctx)) // at most five in all processes; the context ends if the permit is lost
 }
 
@@ -153,7 +195,7 @@ func readmeOptions() *redis.Client {
 	rdb := redis.NewClient(&redis.Options{
 		Addr:        "redis.internal:6379",
 		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
-		MaxRetries: 1, ContextTimeoutEnabled: true,
+		MaxRetries: 1, DialerRetries: 1, ContextTimeoutEnabled: true,
 	})
 	return rdb
 }
@@ -163,6 +205,13 @@ var did []string
 
 func restock(ctx context.Context) error {
 	did = append(did, "restock")
+	return ctx.Err()
+}
+
+func post(ctx context.Context, token int64) error {
+	if token > 0 {
+		did = append(did, "post")
+	}
 	return ctx.Err()
 }
 

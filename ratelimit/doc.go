@@ -2,7 +2,7 @@
 //
 // There are two kinds of limiter. [Keyed] has its limit in the code and any number of keys, such as users or
 // addresses, each of which costs Redis one small string that expires. [Limiter] has a name, and its limit
-// stands in Redis, where it can be changed for all processes at any time; it shares keys with Redisson's
+// is in Redis, where it can be changed for all processes at any time; it shares keys with Redisson's
 // RRateLimiter. [Client.All] decides by several limits in one step, and [Keyed.With] takes the limit per call.
 //
 // # What it promises

@@ -29,7 +29,7 @@ var (
 	ErrWouldExceedDeadline = errors.New("ratelimit: wait would exceed the deadline")
 
 	// ErrUnavailable is returned when Redis did not answer, or said that it cannot serve now, and no policy
-	// grants. Whether the permits were taken is unknown. The error wraps the reason, also while Redis is not
+	// grants. Whether the permits were taken is unknown. The error wraps the reason, even while Redis is not
 	// asked.
 	ErrUnavailable = errors.New("ratelimit: redis unavailable")
 

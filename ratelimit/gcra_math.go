@@ -97,7 +97,7 @@ func (p gcraParams) take(tat gcraTime, now, n int64) (gcraTime, bool) {
 }
 
 // delay is how long after now n permits can be used, 0 if at once. It is rounded up to whole microseconds,
-// the grain of the server's clock, so that waiting for it is never in vain.
+// the grain of the server's clock, so that waiting for it always suffices.
 func (p gcraParams) delay(tat gcraTime, now, n int64) time.Duration {
 	if tat.us < now {
 		tat = gcraTime{us: now}
@@ -126,7 +126,7 @@ func (p gcraParams) reset(tat gcraTime, now int64) time.Duration {
 	return micros(max(0, tat.roundUp()-now))
 }
 
-// burstSeconds is how long a whole burst takes to refill, rounded up. It stands in the state, so that one that
+// burstSeconds is how long a whole burst takes to refill, rounded up. It is stored in the state, so that one that
 // was written under another limit is known from one that the server's clock has left behind. It is 0, and does
 // not stand there, if it is at most half a minute: scripts take no state for one left behind that lies less
 // than a minute ahead.
@@ -137,7 +137,7 @@ func (p gcraParams) burstSeconds() int64 {
 	return 0
 }
 
-// text is how a state stands in Redis.
+// text is how a state is stored in Redis.
 func (p gcraParams) text(t gcraTime) string {
 	text := strconv.FormatInt(t.us, 10)
 	if t.num > 0 {

@@ -121,7 +121,7 @@ func (k *Keyed) Allow(ctx context.Context, key string) (Result, error) { return 
 // Errors match ErrExceedsLimit if n is above the burst, ErrUnavailable if the policy is FailClosed,
 // ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. If ctx is cancelled, the error
 // of ctx is returned, and the permits may have been taken. A script is sent once and not repeated: a lost
-// reply can take permits in vain, but not twice.
+// reply can take permits without success, but not twice.
 func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error) {
 	began := k.client.start()
 	s, err := k.use(ctx, "allow", key, n)

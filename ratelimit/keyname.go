@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// maxPlainKey is the length up to which a key stands in Redis as it is.
+// maxPlainKey is the length up to which a key is stored in Redis as it is.
 const maxPlainKey = 128
 
 // redisKey is the key of Redis for a key of a Keyed limiter: prefix:{key}, with ":window" behind it for fixed
@@ -51,7 +51,7 @@ func redisKey(prefix, tag, key string, algorithm Algorithm) string {
 	return b.String()
 }
 
-// writeKey writes a key as it stands in Redis.
+// writeKey writes a key as it is stored in Redis.
 func writeKey(b *strings.Builder, key string) {
 	if len(key) <= maxPlainKey {
 		escape(b, key)
@@ -78,7 +78,7 @@ func escape(b *strings.Builder, key string) {
 	}
 }
 
-// isPlain reports whether a key stands in Redis as it is.
+// isPlain reports whether a key is stored in Redis as it is.
 func isPlain(key string) bool {
 	if len(key) > maxPlainKey {
 		return false

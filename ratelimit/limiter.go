@@ -17,7 +17,7 @@ const (
 	// Overall is one count for all processes.
 	Overall Scope = iota
 	// PerClient is a count for each Client. It is kept in the Client's memory, by the clock of its process,
-	// so a decision costs no round trip. The limit stands in Redis: it is looked up by the first call, and in
+	// so a decision costs no round trip. The limit is in Redis: it is looked up by the first call, and in
 	// the background once a second (with a keep-alive below three seconds, as often as a third of it) as long
 	// as the limiter is used, so that what other processes change is seen after about a second. While Redis
 	// does not answer, the limit stays as it was for as long as the keep-alive, or for an hour if there is
@@ -53,7 +53,7 @@ func (c *Client) Limiter(name string) *Limiter {
 // Err returns what was wrong with the name given to Client.Limiter, or nil.
 func (l *Limiter) Err() error { return l.err }
 
-// Config is a limit as it stands in Redis.
+// Config is a limit as it is in Redis.
 type Config struct {
 	Limit
 	Scope     Scope
@@ -129,7 +129,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	})
 }
 
-// Config returns the limit as it stands in Redis, or ErrNotConfigured. It blocks for one round trip, or
+// Config returns the limit as it is in Redis, or ErrNotConfigured. It blocks for one round trip, or
 // until ctx ends.
 func (l *Limiter) Config(ctx context.Context) (Config, error) {
 	return manage(ctx, l, "config", func(*keyState) (Config, error) {

@@ -295,7 +295,7 @@ func (l *line) refuse(now time.Duration, k *knowledge, limit int64) {
 	}
 }
 
-// check ends a waiter that waits in vain.
+// check ends a waiter that waits without success.
 func (l *line) check(w *waiter, now time.Duration, k *knowledge, limit int64) {
 	if !w.checked {
 		w.checked = true

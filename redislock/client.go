@@ -140,7 +140,8 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 // Client is running, or until ctx ends. In that case its connections are closed all the same, calls in flight
 // end by their timeouts, and locks that could not be released end with their leases. If ctx has ended before,
 // Close goes on for up to a second, so a deferred Close frees the locks whatever its context. Closing twice is
-// harmless. Close leaves the wheel and rdb open.
+// harmless. Close leaves the wheel and rdb open. Others may lock what Close has released, so call it when the work
+// that holds locks has ended.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

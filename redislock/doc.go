@@ -13,7 +13,7 @@
 //   - A waiter gets the lock when it is free, whatever messages were lost: it asks again after each unlock,
 //     after each interruption of its subscription, when the holder's lease ends, and at its poll, every five
 //     seconds by default.
-//   - A call returns when its context ends, also while Redis hangs, and [Lock.Unlock] frees the key also if
+//   - A call returns when its context ends, even while Redis hangs, and [Lock.Unlock] frees the key even if
 //     its context has ended. What a failed call may have taken is released in the background.
 //   - Nothing that belongs to another hold is ever touched: each acquisition has an id of its own.
 //   - No clock of a client reaches Redis.

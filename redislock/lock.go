@@ -47,7 +47,7 @@ func (l *Lock) Name() string {
 }
 
 // Done is closed when the lock is no longer held: lost, unlocked, or released by the Client's Close. A loss
-// is announced before Redis can give the lock to another holder, also while Redis hangs, as long as this
+// is announced before Redis can give the lock to another holder, even while Redis hangs, as long as this
 // process gets to run and its clock differs from the server's by at most one percent in rate.
 func (l *Lock) Done() <-chan struct{} {
 	if !l.valid() {

@@ -186,7 +186,7 @@ func WithReplicas(n int, timeout time.Duration) LockOption {
 }
 
 // WithMaxHold ends the lock after d, 1 ms to 365 days, even if its holder is alive: it limits the damage of a
-// holder that forgot to unlock, whose lock the watchdog would renew for ever. The Lock is then lost, with the
+// holder that forgot to unlock, whose lock the watchdog would renew without end. The Lock is then lost, with the
 // cause ErrMaxHold, and free an eighth of its lease later, so that its holder has time to stop. The default
 // is no limit.
 func WithMaxHold(d time.Duration) LockOption {

@@ -38,7 +38,7 @@ func margin(ttl, tick time.Duration) time.Duration {
 func lifetime(ttl, tick time.Duration) time.Duration { return ttl - margin(ttl, tick) }
 
 // elapsed is the larger of monotonic and wall-clock time from since to now. The monotonic clock of Linux
-// stands still while the machine is suspended and the wall clock may be set back; a lease on a server runs on
+// stops while the machine is suspended and the wall clock may be set back; a lease on a server runs on
 // in both cases.
 func elapsed(since, now time.Time) time.Duration {
 	return max(now.Sub(since), now.Round(0).Sub(since.Round(0)))

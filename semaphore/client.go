@@ -171,7 +171,8 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 // Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has
 // stopped working or ctx ends. If ctx ends first, Close closes the connections anyway and returns an error:
 // calls in flight end by their timeouts, and grants that were not released end with their lease. If ctx has ended
-// before, Close goes on for up to a second, so a deferred Close releases the grants whatever its context.
+// before, Close goes on for up to a second, so a deferred Close releases the grants whatever its context. Others
+// may acquire what Close has released, so call it when the work that holds permits has ended.
 //
 // Close does not release permits of a Semaphore; release them before. Later calls of Close do nothing but
 // wait. Close stops neither the wheel nor rdb.

@@ -119,7 +119,7 @@ func WithShardedChannels(on bool) Option {
 }
 
 // WithIdleExpiry lets semaphores expire that are not used for d, at least three poll intervals and a second (see
-// WithPoll) and at most 365 days. It is for semaphores of dynamic names, which would stay in Redis for ever. The
+// WithPoll) and at most 365 days. It is for semaphores of dynamic names, which would never expire. The
 // default is not to let them expire.
 //
 // A semaphore is in use while a permit is held or waited for. Each acquisition, release, renewal and change of its

@@ -26,27 +26,32 @@
 //
 // Let n be the number of pending entries.
 //
-//	AfterFunc, Stop, Reset   O(1), no allocation, no system call, one uncontended mutex
+//	AfterFunc, Stop, Reset   O(1), no allocation beside the closure, no system call, one uncontended mutex
 //	firing                   O(1); an entry more than 64 rounds away is moved once or twice on its way
 //	waiting                  nothing: no wakeups before the earliest deadline, none at all when empty
-//	catching up a stall      O(occupied buckets + due entries), however many ticks were missed
+//	after a stall            O(occupied buckets + due entries), however many ticks were missed
 //	memory                   24 bytes a pending entry and the value: 8 bytes for a func, a T for Typed[T];
-//	                         given back when entries end
+//	                         given back when entries end. A closure is extra, typically 32 to 64 bytes
 //	goroutines               one that keeps the time (the worker), a few to run callbacks, and one for each
 //	                         callback that blocks; none while the wheel is empty
 //
 // # Example
 //
-//	w, err := wheel.New()
+// A connection that is closed when it has been idle for 30 seconds, conn being a net.Conn:
+//
+//	timeout, err := w.AfterFunc(30*time.Second, func() { _ = conn.Close() })
 //	if err != nil {
 //		return err
 //	}
-//	timeout, err := w.AfterFunc(30*time.Second, conn.Close)
-//	if err != nil {
-//		return err
+//	defer timeout.Stop()
+//	for {
+//		n, err := conn.Read(buffer)
+//		if err != nil {
+//			return err // closed, by the other side or by the timeout
+//		}
+//		timeout.Reset(30 * time.Second) // nearly free
+//		serve(buffer[:n])
 //	}
-//	conn.OnRead(func() { timeout.Reset(30 * time.Second) }) // nearly free
-//	conn.OnClose(func() { timeout.Stop() })
 //
 // docs/wheel.md explains the design.
 package wheel

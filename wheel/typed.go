@@ -6,8 +6,8 @@ import (
 )
 
 // Typed is a wheel whose entries are values of one type for one function, so that scheduling needs no
-// closure: with a T without pointers a pending entry is invisible to the garbage collector. Methods are safe
-// for concurrent use.
+// closure: with a T without pointers a pending entry is invisible to the garbage collector. It is a wheel of its
+// own; for Every, Sleep and WithTimeout, use a Wheel beside it. Methods are safe for concurrent use.
 type Typed[T any] struct {
 	scheduler *scheduler
 	shards    *shardSet[T]

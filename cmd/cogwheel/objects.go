@@ -237,7 +237,7 @@ func parseKeyed(name string) (k keyedName, ok bool) {
 // sinceThen is an instant in microseconds that lies before all of GCRA's states and above all numbers of permits.
 const sinceThen = 1e15
 
-// keyedKind tells apart what stands in Redis as a string: the states of keyed limits and the numbers of permits.
+// keyedKind tells apart what is in Redis as a string: the states of keyed limits and the numbers of permits.
 func keyedKind(name string, seen traces) string {
 	_, err := strconv.ParseInt(seen.value, 10, 64)
 	keyed, ok := parseKeyed(name)

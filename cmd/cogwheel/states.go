@@ -286,7 +286,7 @@ func (t *tool) keyedName() (keyedName, error) {
 	name.key, plain = unescape(name.key)
 	name.tag, plainTag = unescape(name.tag)
 	if !plain || !plainTag {
-		return name, usageError("the key stands in Redis as a hash: give --prefix PREFIX and the key itself")
+		return name, usageError("the key is in Redis as a hash: give --prefix PREFIX and the key itself")
 	}
 	return name, nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net/http"
 	"sync"
 	"time"
 
@@ -34,6 +33,19 @@ func Lead(ctx context.Context, locks *redislock.Client, work func(context.Contex
 			return err
 		}
 	}
+}
+
+// Term waits until this process leads, and calls work once with the lock. The context of work ends when this
+// process loses the lead. The error matches redislock.ErrLost if that happened.
+func Term(
+	ctx context.Context, leader *redislock.Mutex, work func(context.Context, *redislock.Lock) error,
+) (err error) {
+	l, err := leader.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Unlock(ctx)) }() // sent even if ctx has ended
+	return work(l.Context(ctx), l)
 }
 
 // Once runs job unless a job of that id has succeeded within the last day, in any process. A job that failed,
@@ -72,40 +84,65 @@ func Cron(
 	})
 }
 
-// Work runs jobs, as many at a time as exports has permits for all processes together. It returns when jobs is
-// closed and the last of them has ended, or when ctx ends.
-func Work(ctx context.Context, exports *semaphore.Leased, jobs <-chan func(context.Context)) error {
+// Work runs jobs, as many at a time as there are permits for all processes together, until ctx ends or jobs is
+// closed. It returns when the jobs that run have ended. A job that found no permit before is given back.
+func Work(
+	ctx context.Context, exports *semaphore.Leased, permits int64,
+	jobs <-chan func(context.Context), giveBack func(job func(context.Context)),
+) error {
 	var running sync.WaitGroup
 	defer running.Wait()
-	for job := range jobs {
-		grant, err := exports.Acquire(ctx, 1)
+	for {
+		var job func(context.Context)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case next, open := <-jobs:
+			if !open {
+				return nil
+			}
+			job = next
+		}
+		grant, err := acquire(ctx, exports, permits)
 		if err != nil {
+			giveBack(job)
 			return err
 		}
 		running.Go(func() {
-			defer grant.Release(context.WithoutCancel(ctx)) // a dead process frees it within the lease
-			job(grant.Context(ctx))
+			defer grant.Release(ctx)                       // sent even if ctx has ended
+			job(grant.Context(context.WithoutCancel(ctx))) // ends if the permit is lost, and not with ctx
 		})
 	}
-	return nil
 }
 
-// PerTenant limits the requests of each tenant by the plan that it has now.
-func PerTenant(
-	api *ratelimit.Keyed, tenant func(*http.Request) string, plan func(tenant string) ratelimit.Limit,
-	next http.Handler,
-) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t := tenant(r)
-		switch result, err := api.AllowLimit(r.Context(), t, plan(t)); {
-		case err != nil:
-			http.Error(w, "the limit cannot be checked now", http.StatusServiceUnavailable)
-		case !result.Allowed:
-			http.Error(w, "too many requests", http.StatusTooManyRequests)
-		default:
-			next.ServeHTTP(w, r)
+// acquire takes a permit. If none are set, because this process is the first or Redis has lost its data, it sets
+// them.
+func acquire(ctx context.Context, exports *semaphore.Leased, permits int64) (*semaphore.Grant, error) {
+	for {
+		grant, err := exports.Acquire(ctx, 1)
+		if !errors.Is(err, semaphore.ErrNotSet) {
+			return grant, err
 		}
-	})
+		if _, err := exports.TrySetPermits(ctx, permits); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Worker works until ctx ends, for example the context of signal.NotifyContext(ctx, syscall.SIGTERM).
+func Worker(
+	ctx context.Context, rdb redis.UniversalClient,
+	jobs <-chan func(context.Context), giveBack func(job func(context.Context)),
+) error {
+	semaphores, err := semaphore.New(rdb)
+	if err != nil {
+		return err
+	}
+	exports := semaphores.Leased("exports", semaphore.WithLease(10*time.Second))
+	worked := Work(ctx, exports, 5, jobs, giveBack) // after this no job runs, so Close cannot take its permit
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return errors.Join(worked, semaphores.Close(closing))
 }
 
 // Mail sends a mail of size kilobytes unless a limit is used up: 10 mails a second for a user, 1000 kB a second
@@ -173,8 +210,7 @@ func (o *Orders) end(id string) bool {
 var ErrStale = errors.New("a later holder has written")
 
 // Write stores value under key if no holder with a higher token has written before. It protects the resource
-// from a process that was paused for longer than its lease. A database does the same by
-// UPDATE ... SET value = $1, token = $2 WHERE token <= $2.
+// from a process that was paused for longer than its lease.
 func Write(ctx context.Context, rdb redis.UniversalClient, l *redislock.Lock, key, value string) error {
 	written, err := fencedSet.Run(ctx, rdb, []string{key}, value, l.Token()).Bool()
 	if err == nil && !written {

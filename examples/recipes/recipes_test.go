@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -109,6 +107,34 @@ func TestCron_RunsEachInstantInOneProcess(t *testing.T) {
 	require.Len(t, done, 5+len(ran), "as many runs as instants")
 }
 
+func TestTerm_GivesWorkAToken(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	leader := newLocks(t, rdb).Mutex("orders:leader", redislock.WithFencing())
+	var tokens []int64
+	for range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := recipes.Term(ctx, leader, func(ctx context.Context, l *redislock.Lock) error {
+			require.True(t, l.Valid())
+			tokens = append(tokens, l.Token())
+			cancel() // the lock is released all the same
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, redislock.ErrLost)
+	}
+	require.Greater(t, tokens[1], tokens[0])
+
+	err := recipes.Term(t.Context(), leader, func(ctx context.Context, l *redislock.Lock) error {
+		_, err := leader.ForceUnlock(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, l.Extend(ctx, time.Minute), redislock.ErrLost)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	require.ErrorIs(t, err, redislock.ErrLost)
+}
+
 func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -116,8 +142,6 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 	require.NoError(t, err)
 	defer permits.Close(context.Background())
 	exports := permits.Leased("exports")
-	_, err = exports.TrySetPermits(t.Context(), 3)
-	require.NoError(t, err)
 	var running, most, ran atomic.Int64
 	jobs := make(chan func(context.Context))
 	go func() {
@@ -132,7 +156,7 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 			}
 		}
 	}()
-	require.NoError(t, recipes.Work(t.Context(), exports, jobs))
+	require.NoError(t, recipes.Work(t.Context(), exports, 3, jobs, nil))
 	require.EqualValues(t, 30, ran.Load())
 	require.LessOrEqual(t, most.Load(), int64(3))
 	free, err := exports.Available(t.Context())
@@ -140,30 +164,61 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 	require.EqualValues(t, 3, free)
 }
 
-func TestPerTenant_FollowsThePlan(t *testing.T) {
+// Five jobs run and a sixth waits for a permit when the process is told to stop: those that run may end, with
+// their permits, and the sixth goes back.
+func TestWorker_StopsGracefully(t *testing.T) {
 	t.Parallel()
-	limits, err := ratelimit.New(redistest.Start(t).Client(t))
-	require.NoError(t, err)
-	defer limits.Close(context.Background())
-	plans := map[string]ratelimit.Limit{"free": ratelimit.PerHour(1), "paid": ratelimit.PerHour(3)}
-	h := recipes.PerTenant(
-		limits.Keyed("api", ratelimit.PerHour(1)),
-		func(r *http.Request) string { return r.Header.Get("Tenant") },
-		func(tenant string) ratelimit.Limit { return plans[tenant] },
-		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
-	)
-	for tenant, limit := range map[string]int{"free": 1, "paid": 3} {
-		for i := range 5 {
-			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
-			r.Header.Set("Tenant", tenant)
-			h.ServeHTTP(w, r)
-			want := http.StatusOK
-			if i >= limit {
-				want = http.StatusTooManyRequests
+	rdb := redistest.Start(t).Client(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var ran, aborted, gaveBack atomic.Int64
+	began, finish := make(chan struct{}), make(chan struct{})
+	jobs, back, ended := make(chan func(context.Context)), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- recipes.Worker(ctx, rdb, jobs, func(func(context.Context)) { gaveBack.Add(1); close(back) })
+	}()
+	for range 6 {
+		jobs <- func(ctx context.Context) {
+			began <- struct{}{}
+			<-finish
+			if ctx.Err() != nil {
+				aborted.Add(1)
 			}
-			require.Equal(t, want, w.Code, "request %d of %s", i, tenant)
+			ran.Add(1)
 		}
 	}
+	for range 5 {
+		<-began
+	}
+	stop()
+	<-back
+	held, err := rdb.ZCard(t.Context(), "{exports}:timeout").Result()
+	require.NoError(t, err)
+	require.EqualValues(t, 5, held, "the jobs that run keep their permits")
+	close(finish)
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.EqualValues(t, 5, ran.Load())
+	require.Zero(t, aborted.Load())
+	require.EqualValues(t, 1, gaveBack.Load())
+	require.Equal(t, "5", rdb.Get(t.Context(), "exports").Val(), "all are free")
+}
+
+// Redis loses its data: the next job sets the permits again.
+func TestWork_GoesOnWithoutTheData(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	permits, err := semaphore.New(rdb)
+	require.NoError(t, err)
+	defer permits.Close(context.Background())
+	jobs, ran := make(chan func(context.Context)), make(chan struct{})
+	ended := make(chan error, 1)
+	go func() { ended <- recipes.Work(t.Context(), permits.Leased("exports"), 3, jobs, nil) }()
+	for range 2 {
+		jobs <- func(context.Context) { ran <- struct{}{} }
+		<-ran
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+	}
+	close(jobs)
+	require.NoError(t, <-ended)
 }
 
 func TestMail_IsLimitedByUserAndByService(t *testing.T) {

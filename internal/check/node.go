@@ -250,7 +250,7 @@ func consequence(of *right) string {
 	case slices.Contains(of.uses, waking):
 		return "waiters poll instead of being woken"
 	case slices.Contains(of.uses, routing):
-		return "go-redis asks in vain before each call"
+		return "go-redis asks without success before each call"
 	case of.level == Warning:
 		return uses + " cannot be used"
 	}

@@ -74,8 +74,9 @@ func (c *Client) judgeOptions(r *Report) {
 			if timeout.d > c.Lease/3 {
 				r.add(Finding{
 					Level: Warning, Subject: "options",
-					Text: fmt.Sprintf("%s %v is more than a third of the lease of %v: a waiter that asks a server "+
-						"that hangs notices late that another has taken over", timeout.name, timeout.d, c.Lease),
+					Text: fmt.Sprintf("%s %v is more than a third of the lease of %v: while a server hangs, a "+
+						"waiter may learn only after this time that another server has taken over",
+						timeout.name, timeout.d, c.Lease),
 					Advice: fmt.Sprintf("set %s to at most %v, or a longer lease", timeout.name, c.Lease/3),
 				})
 			}

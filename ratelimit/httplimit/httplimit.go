@@ -57,8 +57,9 @@ type config struct {
 	failed func(http.ResponseWriter, *http.Request, error)
 }
 
-// Fields are the header fields that tell clients where they stand. Retry-After is set on every denial, whatever
-// they are.
+// Fields are the header fields that tell clients where they stand. Whatever they are, Retry-After is set on each
+// denial but that of a cost above the burst. While the policy of the client decides, as Redis is down, responses
+// have RateLimit-Policy alone, and a response of WithFailed has none.
 type Fields uint8
 
 const (
@@ -95,8 +96,8 @@ func WithLimit(f func(*http.Request) ratelimit.Limit) Option {
 	return option(func(c *config) { c.limit = f })
 }
 
-// WithName sets the name of New's policy in the fields: printable ASCII, default "default". NewAll calls each
-// policy by the prefix of its Keyed or the name of its Limiter.
+// WithName sets the name of New's limit in the fields: printable ASCII, default "default". NewAll calls each
+// limit by the prefix of its Keyed or the name of its Limiter.
 func WithName(name string) Option {
 	for _, c := range []byte(name) {
 		if c < ' ' || c > '~' {
@@ -126,7 +127,8 @@ func WithDenied(h http.Handler) Option {
 }
 
 // WithFailed sets the function that responds when there was no decision, for example because Redis is down
-// and the policy is FailClosed. The default is a short text with status 503.
+// and the policy is FailClosed, the default. None of the fields is set; set Retry-After here if clients should
+// wait. The default is a short text with status 503.
 func WithFailed(f func(http.ResponseWriter, *http.Request, error)) Option {
 	if f == nil {
 		panic(argument.Nil("WithFailed"))

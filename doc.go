@@ -1,0 +1,11 @@
+// Package cogwheel has no code. It stands for the packages of its module:
+//
+//   - wheel: timers in constant time, for request timeouts, idle connections and retries
+//   - redislock: distributed locks on Redis, whose holders learn of a loss
+//   - ratelimit: rate limits across processes; ratelimit/httplimit is middleware for net/http
+//   - semaphore: at most n at a time, in all processes together
+//   - renewal: the watchdog of the locks on its own, for leases of any server
+//   - cogwheeltest: an embedded server for tests
+//
+// README.md has a quick start for each, and docs/recipes.md functions to copy.
+package cogwheel
