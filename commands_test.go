@@ -153,7 +153,7 @@ func faultOfTest(t *testing.T, dir string, words []string) string {
 	var kinds, patterns, packages []string
 	for i := 0; i < len(words); i++ {
 		switch word := words[i]; {
-		case word == "-run" || word == "-bench":
+		case (word == "-run" || word == "-bench") && i+1 < len(words): // else the flag itself is meant
 			kinds, patterns = append(kinds, word), append(patterns, words[i+1])
 			i++
 		case slices.Contains([]string{"-count", "-benchtime", "-timeout", "-parallel", "-fuzz", "-fuzztime", "-tags"}, word):

@@ -48,7 +48,8 @@ func FuzzOptions(f *testing.F) {
 		case 0:
 			client, inRange = append(client, redislock.WithPoll(d)), d >= 10*time.Millisecond && d <= time.Hour
 		case 1:
-			lock, lockInRange = append(lock, redislock.WithLease(d)), lockInRange && d >= 10*time.Millisecond && d <= 8760*time.Hour
+			lock = append(lock, redislock.WithLease(d)) // short: any, of no lock
+			lockInRange = lockInRange && d >= 10*time.Millisecond && d <= 8760*time.Hour
 		case 2:
 			lock = append(lock, redislock.WithReplicas(int(n), e))
 			lockInRange = lockInRange && n >= 1 && n <= 100 && e >= time.Millisecond && e <= time.Minute

@@ -28,7 +28,8 @@ func TestRenewer_KeepsALeaseAlive(t *testing.T) {
 		calls := b.history()
 		require.GreaterOrEqual(t, len(calls), 29, "one renewal per third of the lease")
 		require.LessOrEqual(t, len(calls), 36)
-		require.GreaterOrEqual(t, calls[0].at.Sub(start), ttl/6)
+		const window = 300 * time.Millisecond // within which a renewal may be early, to share a call
+		require.GreaterOrEqual(t, calls[0].at.Sub(start), ttl/6-window)
 		for i := 1; i < len(calls); i++ {
 			gap := calls[i].at.Sub(calls[i-1].at)
 			require.GreaterOrEqual(t, gap, ttl*3/10)
