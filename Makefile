@@ -124,6 +124,12 @@ fuzz:
 		done; \
 	done
 
+## robustness: clients of every kind in several processes under faults, and checks of their histories; about ten minutes.
+## DURATION=30m adds random scenarios for that long, SEED=n repeats the one of that seed.
+.PHONY: robustness
+robustness: redis
+	cd internal/robustness && ROBUSTNESS=1 go test -count=1 -timeout 24h -v -run '$(if $(SEED),TestRandom,TestFixed|TestRandom)' .
+
 redis:
 	@.ci/install-redis
 

@@ -1,0 +1,76 @@
+package robustness_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/robustness"
+)
+
+func TestMain(m *testing.M) {
+	if robustness.RunProcess() {
+		return
+	}
+	redistest.Main(m)
+}
+
+// long skips a test but under make robustness, which sets ROBUSTNESS.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ROBUSTNESS") == "" {
+		t.Skip("takes minutes: make robustness")
+	}
+}
+
+// run runs a scenario, appends the result to the file that ROBUSTNESS_RESULTS names, and fails if a promise is
+// broken.
+func run(t *testing.T, s *robustness.Scenario) {
+	t.Helper()
+	res := s.Do(t)
+	t.Log(res)
+	if path := os.Getenv("ROBUSTNESS_RESULTS"); path != "" {
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		require.NoError(t, err)
+		defer f.Close()
+		require.NoError(t, json.NewEncoder(f).Encode(res))
+	}
+	require.Empty(t, res.Faults)
+}
+
+// One short run, so that make test knows that the harness works.
+func TestScenario_MutexUnderEveryFault(t *testing.T) {
+	redistest.SkipIfShort(t)
+	run(t, robustness.Fixed(3 * time.Second)[0])
+}
+
+func TestFixed(t *testing.T) {
+	long(t)
+	for _, s := range robustness.Fixed(20 * time.Second) {
+		t.Run(s.Name, func(t *testing.T) { run(t, s) })
+	}
+}
+
+// TestRandom runs the scenario of SEED, or those of random seeds for DURATION.
+func TestRandom(t *testing.T) {
+	long(t)
+	const length = 30 * time.Second
+	if text := os.Getenv("SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+		run(t, robustness.Random(seed, length))
+		return
+	}
+	lasts, err := time.ParseDuration(cmp.Or(os.Getenv("DURATION"), "1s"))
+	require.NoError(t, err)
+	for end := time.Now().Add(lasts); time.Now().Before(end); {
+		seed := uint64(time.Now().UnixNano() % 1_000_000)
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { run(t, robustness.Random(seed, length)) })
+	}
+}
