@@ -15,11 +15,11 @@ import (
 type Kind struct {
 	Name     string
 	Capacity int64 // permits; 1 for a lock
-	Fair     bool // a call that does not wait is refused while others wait
-	Counting bool // without leases
-	Shared   bool // has readers
-	Fenced   bool // holds have tokens
-	Quorum   bool // on several servers
+	Fair     bool  // a call that does not wait is refused while others wait
+	Counting bool  // without leases
+	Shared   bool  // has readers
+	Fenced   bool  // holds have tokens
+	Quorum   bool  // on several servers
 
 	// New makes a Locker. A Quorum gets a client for each server.
 	New func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error)
