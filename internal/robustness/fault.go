@@ -2,11 +2,10 @@ package robustness
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,177 +20,35 @@ type Fault struct {
 	// On lists the topologies that have what the fault breaks; all if it is empty.
 	On []Topology
 
-	// Kills says that it ends processes, Stops that it stops them for longer than a lease, and Loses that it makes
-	// Redis forget what it confirmed.
+	// Kills says that it ends clients with what they hold, Stops that it stops processes for longer than a lease,
+	// and Loses that it makes Redis forget what it confirmed.
 	Kills, Stops, Loses bool
 
-	// Inject causes the fault and ends it. It reports whether the fault had an effect.
+	Deposes bool // primaries change without a loss
+	Clock   bool // needs a server whose clock can be set
+
+	// Inject causes the fault and ends it. It reports whether the fault had an effect. A fault that a process
+	// carries out has its effect in the history instead.
 	Inject func(r *Run) (effect bool, err error)
 }
 
+// Faults are all faults.
+var Faults = slices.Concat(processFaults, serverFaults, refusals, losses, failovers)
+
 // possible reports whether the fault can happen to what the scenario uses.
 func (s *Scenario) possible(f *Fault) bool {
-	return (len(f.On) == 0 || slices.Contains(f.On, s.Topology)) && !(f.Kills && s.kind().Counting)
+	return (len(f.On) == 0 || slices.Contains(f.On, s.Topology)) &&
+		!(f.Kills && s.kind().Counting) && !(f.Clock && !redistest.HasClocks())
 }
 
-// Faults are all faults of one process, its network, and the servers.
-var Faults = []*Fault{
-	{Name: "replies lost after execution", Inject: func(r *Run) (bool, error) {
-		return true, r.randomProcess().fault(networkFault{LoseReplies: 1 + r.rnd.IntN(5), Cut: r.rnd.IntN(2) == 0})
-	}},
-	{Name: "connections reset", Inject: func(r *Run) (bool, error) {
-		return true, r.randomProcess().fault(networkFault{Reset: true})
-	}},
-	{Name: "network cut both ways", Inject: func(r *Run) (bool, error) {
-		return r.cut(redistest.BlackholeUp | redistest.BlackholeDown)
-	}},
-	{Name: "requests lost", Inject: func(r *Run) (bool, error) { return r.cut(redistest.BlackholeUp) }},
-	{Name: "replies lost", Inject: func(r *Run) (bool, error) { return r.cut(redistest.BlackholeDown) }},
-	{Name: "slow network", Inject: func(r *Run) (bool, error) {
-		d := time.Duration(1+r.rnd.IntN(100)) * time.Millisecond
-		return true, r.during(time.Second, func(d2 time.Duration) error {
-			return r.randomProcess().fault(networkFault{Delay: d, For: d2})
-		})
-	}},
-	{Name: "process stopped", Stops: true, Inject: func(r *Run) (bool, error) {
-		p := r.randomProcess()
-		if err := p.signal(syscall.SIGSTOP); err != nil {
-			return false, err
-		}
-		r.sleep(r.upTo(2 * r.Lease))
-		return true, p.signal(syscall.SIGCONT)
-	}},
-	{Name: "process killed", Kills: true, Inject: func(r *Run) (bool, error) { return true, r.replace(r.randomProcess()) }},
-	{Name: "server hangs", Inject: func(r *Run) (bool, error) {
-		s := r.randomServer()
-		s.Pause()
-		r.sleep(r.upTo(r.Lease * 3 / 2))
-		s.Resume()
-		return true, nil
-	}},
-	{Name: "connections killed", Inject: func(r *Run) (bool, error) { return r.killClients("normal") }},
-	{Name: "subscriptions killed", Inject: func(r *Run) (bool, error) { return r.killClients("pubsub") }},
-	{Name: "CLIENT PAUSE ALL", Inject: func(r *Run) (bool, error) { return r.pause("ALL") }},
-	{Name: "CLIENT PAUSE WRITE", Inject: func(r *Run) (bool, error) { return r.pause("WRITE") }},
-	{Name: "SCRIPT FLUSH", Inject: func(r *Run) (bool, error) {
-		return true, r.each(func(rdb *redis.Client) error { return rdb.ScriptFlush(r.ctx).Err() })
-	}},
-	{Name: "event loop blocked", Inject: func(r *Run) (bool, error) {
-		d := r.upTo(r.Lease / 2)
-		return true, r.on(r.randomServer(), func(rdb *redis.Client) error {
-			return rdb.Do(r.ctx, "debug", "sleep", d.Seconds()).Err()
-		})
-	}},
-	{Name: "busy script, then SCRIPT KILL", Inject: (*Run).busyScript},
-	{Name: "restart with its data", On: []Topology{Single, Quorum}, Inject: func(r *Run) (bool, error) {
-		r.randomServer().Restart(r.tb)
-		return true, nil
-	}},
-	{Name: "FLUSHALL", Loses: true, Inject: func(r *Run) (bool, error) {
-		return true, r.on(r.randomServer(), func(rdb *redis.Client) error { return rdb.FlushAll(r.ctx).Err() })
-	}},
-	{Name: "memory exhausted", Inject: func(r *Run) (bool, error) {
-		return r.configured("maxmemory", "1", r.upTo(r.Lease/2))
-	}},
-	{Name: "too few replicas", On: []Topology{Single, Quorum}, Inject: func(r *Run) (bool, error) {
-		return r.configured("min-replicas-to-write", "1", r.upTo(r.Lease/2))
-	}},
-	{Name: "read-only replica", On: []Topology{Single}, Inject: func(r *Run) (bool, error) {
-		return true, r.on(r.randomServer(), func(rdb *redis.Client) error {
-			if err := rdb.Do(r.ctx, "config", "set", "replica-read-only", "yes").Err(); err != nil {
-				return err
-			}
-			if err := rdb.SlaveOf(r.ctx, "127.0.0.1", "1").Err(); err != nil {
-				return err
-			}
-			r.sleep(r.upTo(r.Lease / 2))
-			return rdb.SlaveOf(r.ctx, "NO", "ONE").Err()
-		})
-	}},
+// those returns the faults of the lists that are possible in the scenario, but for those that lose data.
+func (s *Scenario) those(lists ...[]*Fault) []*Fault {
+	return slices.DeleteFunc(slices.Concat(lists...), func(f *Fault) bool { return f.Loses || !s.possible(f) })
 }
 
-// cut loses bytes of one process for up to two leases.
-func (r *Run) cut(directions redistest.Fault) (bool, error) {
-	return true, r.during(2*r.Lease, func(d time.Duration) error {
-		return r.randomProcess().fault(networkFault{Lost: directions, For: d})
-	})
-}
-
-// during starts something that lasts up to a time, and waits for its end.
-func (r *Run) during(most time.Duration, start func(time.Duration) error) error {
-	d := r.upTo(most)
-	if err := start(d); err != nil {
-		return err
-	}
-	r.sleep(d)
-	return nil
-}
-
-func (r *Run) killClients(kind string) (effect bool, err error) {
-	err = r.each(func(rdb *redis.Client) error {
-		n, err := rdb.Do(r.ctx, "client", "kill", "type", kind, "skipme", "yes").Int()
-		effect = effect || n > 0
-		return err
-	})
-	return effect, err
-}
-
-func (r *Run) pause(what string) (bool, error) {
-	d := r.upTo(r.Lease)
-	err := r.on(r.randomServer(), func(rdb *redis.Client) error {
-		return rdb.Do(r.ctx, "client", "pause", d.Milliseconds(), what).Err()
-	})
-	r.sleep(d)
-	return true, err
-}
-
-// configured changes a setting of a server for a while.
-func (r *Run) configured(setting, value string, d time.Duration) (bool, error) {
-	return true, r.on(r.randomServer(), func(rdb *redis.Client) error {
-		old, err := rdb.ConfigGet(r.ctx, setting).Result()
-		if err != nil {
-			return err
-		}
-		if err := rdb.ConfigSet(r.ctx, setting, value).Err(); err != nil {
-			return err
-		}
-		r.sleep(d)
-		return rdb.ConfigSet(r.ctx, setting, old[setting]).Err()
-	})
-}
-
-// busyScript blocks a server with a script that only reads, which SCRIPT KILL ends.
-func (r *Run) busyScript() (bool, error) {
-	s := r.randomServer()
-	done := make(chan error, 1)
-	go func() {
-		done <- r.on(s, func(rdb *redis.Client) error {
-			err := rdb.Eval(r.ctx, "while true do redis.call('TIME') end", nil).Err()
-			if err != nil && !strings.Contains(err.Error(), "killed") {
-				return err
-			}
-			return nil
-		})
-	}()
-	r.sleep(r.upTo(r.Lease / 2))
-	err := r.on(s, func(rdb *redis.Client) error {
-		for {
-			err := rdb.ScriptKill(r.ctx).Err()
-			if err == nil || !strings.Contains(err.Error(), "NOTBUSY") || r.ctx.Err() != nil {
-				return err
-			}
-			select {
-			case <-done: // it ended by itself
-				return nil
-			default:
-				r.sleep(5 * time.Millisecond)
-			}
-		}
-	})
-	if err != nil {
-		return false, fmt.Errorf("SCRIPT KILL: %w", err)
-	}
-	return true, <-done
+// losing returns the faults of the lists that are possible in the scenario and lose data.
+func (s *Scenario) losing(lists ...[]*Fault) []*Fault {
+	return slices.DeleteFunc(slices.Concat(lists...), func(f *Fault) bool { return !f.Loses || f.Clock || !s.possible(f) })
 }
 
 // each calls f with a client of each server that runs.
@@ -206,14 +63,107 @@ func (r *Run) each(f func(*redis.Client) error) error {
 
 // on calls f with a client of a server. It waits for replies for as long as faults may last.
 func (r *Run) on(s *redistest.Server, f func(*redis.Client) error) error {
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: time.Minute, MaxRetries: -1, PoolSize: 2})
+	rdb := redis.NewClient(&redis.Options{
+		Addr: s.Addr(), DB: r.db(), ReadTimeout: time.Minute, MaxRetries: -1, PoolSize: 2,
+	})
 	defer rdb.Close()
 	return f(rdb)
 }
 
-func (r *Run) randomProcess() *child              { return r.children[r.rnd.IntN(len(r.children))] }
-func (r *Run) randomServer() *redistest.Server    { return r.servers[r.rnd.IntN(len(r.servers))] }
+// db returns the database of the processes.
+func (r *Run) db() int {
+	if r.Topology == Cluster {
+		return 0
+	}
+	return database
+}
+
+// counted reports whether the counters of all servers that have one of the names rise while f runs or soon after.
+func (r *Run) counted(counters []string, f func() error) (bool, error) {
+	count := func() (sum int, err error) {
+		err = r.each(func(rdb *redis.Client) error {
+			said, err := rdb.Info(r.ctx, "everything").Result()
+			for line := range strings.Lines(said) {
+				name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+				if slices.Contains(counters, name) {
+					n, _ := strconv.Atoi(strings.TrimPrefix(value, "count="))
+					sum += n
+				}
+			}
+			return err
+		})
+		return sum, err
+	}
+	return r.rises(count, f)
+}
+
+// denied reports whether servers refuse a user rights while f runs or soon after.
+func (r *Run) denied(f func() error) (bool, error) {
+	if err := r.each(func(rdb *redis.Client) error { return rdb.ACLLogReset(r.ctx).Err() }); err != nil {
+		return false, err
+	}
+	count := func() (sum int, err error) {
+		err = r.each(func(rdb *redis.Client) error {
+			log, err := rdb.ACLLog(r.ctx, 100).Result()
+			for _, entry := range log {
+				if entry.Username == user {
+					sum += int(entry.Count)
+				}
+			}
+			return err
+		})
+		return sum, err
+	}
+	return r.rises(count, f)
+}
+
+func (r *Run) rises(count func() (int, error), f func() error) (bool, error) {
+	before, err := count()
+	if err != nil {
+		return false, err
+	}
+	if err := f(); err != nil {
+		return false, err
+	}
+	for range 10 {
+		after, err := count()
+		if err != nil || after > before {
+			return err == nil, err
+		}
+		r.sleep(30 * time.Millisecond)
+	}
+	return false, nil
+}
+
+// during starts something that lasts up to a time, and waits for its end.
+func (r *Run) during(most time.Duration, start func(time.Duration) error) error {
+	d := r.upTo(most)
+	if err := start(d); err != nil {
+		return err
+	}
+	r.sleep(d)
+	return nil
+}
+
+// stall returns for how long a server may be silent without being deposed, at most the given time.
+func (r *Run) stall(most time.Duration) time.Duration {
+	if r.Topology == Sentinel || r.Topology == Cluster {
+		most = min(most, 500*time.Millisecond)
+	}
+	return r.upTo(most)
+}
+
+func (r *Run) randomProcess() *child { return r.children[r.rnd.IntN(len(r.children))] }
+
+func (r *Run) randomServer() *redistest.Server {
+	primaries := r.primaries()
+	return primaries[r.rnd.IntN(len(primaries))]
+}
+
 func (r *Run) upTo(d time.Duration) time.Duration { return time.Duration(1 + r.rnd.Int64N(int64(d))) }
+
+// atLeastHalf returns a time between half of d and d.
+func (r *Run) atLeastHalf(d time.Duration) time.Duration { return d/2 + r.upTo(d/2) }
 
 func (r *Run) sleep(d time.Duration) {
 	ctx, cancel := context.WithTimeout(r.ctx, d)
@@ -223,13 +173,16 @@ func (r *Run) sleep(d time.Duration) {
 
 // named returns the faults with the given names.
 func named(names ...string) (faults []*Fault) {
+	byName := make(map[string]*Fault)
 	for _, f := range Faults {
-		if slices.Contains(names, f.Name) {
-			faults = append(faults, f)
-		}
+		byName[f.Name] = f
 	}
-	if len(faults) != len(names) {
-		panic("no such fault among " + strconv.Quote(strings.Join(names, ", ")))
+	for _, name := range names {
+		f := byName[name]
+		if f == nil {
+			panic("no such fault among " + strings.Join(slices.Sorted(maps.Keys(byName)), ", ") + ": " + name)
+		}
+		faults = append(faults, f)
 	}
 	return faults
 }

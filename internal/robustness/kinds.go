@@ -26,6 +26,9 @@ type Kind struct {
 
 	// Prepare creates an object before the run.
 	Prepare func(ctx context.Context, rdb redis.UniversalClient, object string) error
+
+	// Free returns the permits that are free.
+	Free func(ctx context.Context, c *semaphore.Client, object string) (int64, error)
 }
 
 // rules returns what the checks have to know about objects of the kind.
@@ -55,8 +58,8 @@ var Kinds = []*Kind{
 		return c.MultiMutex([]string{"{" + a.Object + "}:1", "{" + a.Object + "}:2", "{" + a.Object + "}:3"})
 	})},
 	{Name: "quorum", Capacity: 1, Quorum: true, New: newQuorumLocks},
-	{Name: "leased permits", Capacity: permits, Fair: true, New: leases(false), Prepare: prepareLeased(false)},
-	{Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true), Prepare: prepareLeased(true)},
+	{Name: "leased permits", Capacity: permits, Fair: true, New: leases(false), Prepare: prepareLeased(false), Free: freeLeased(false)},
+	{Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true), Prepare: prepareLeased(true), Free: freeLeased(true)},
 	{
 		Name: "counting permits", Capacity: permits, Fair: true, Counting: true,
 		New: func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error) {
@@ -67,6 +70,9 @@ var Kinds = []*Kind{
 				_, err := c.Semaphore(object).TrySetPermits(ctx, permits)
 				return err
 			})
+		},
+		Free: func(ctx context.Context, c *semaphore.Client, object string) (int64, error) {
+			return c.Semaphore(object).Available(ctx)
 		},
 	},
 }
@@ -95,6 +101,15 @@ func prepareLeased(fair bool) func(context.Context, redis.UniversalClient, strin
 			_, err := l.TrySetPermits(ctx, permits)
 			return err
 		})
+	}
+}
+
+func freeLeased(fair bool) func(context.Context, *semaphore.Client, string) (int64, error) {
+	return func(ctx context.Context, c *semaphore.Client, object string) (int64, error) {
+		if fair {
+			return c.FairLeased(object).Available(ctx)
+		}
+		return c.Leased(object).Available(ctx)
 	}
 }
 

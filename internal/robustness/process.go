@@ -54,7 +54,11 @@ func RunProcess() bool {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		panic(err)
 	}
-	(&process{Orders: o, rec: history.NewRecorder(os.Stdout), kind: kindOf(o.Kind), over: make(chan struct{})}).run()
+	p := &process{
+		Orders: o, rec: history.NewRecorder(os.Stdout), kind: kindOf(o.Kind), sessions: make(map[*session]struct{}),
+	}
+	p.ctx, p.end = context.WithCancel(context.Background())
+	p.run()
 	return true
 }
 
@@ -72,7 +76,12 @@ type process struct {
 	wheel  *wheel.Wheel
 	store  *redis.Client
 	calls  atomic.Uint64
-	over   chan struct{} // closed when the run is over
+	ctx    context.Context // ends with the run
+	end    context.CancelFunc
+	faults sync.WaitGroup
+
+	mu       sync.Mutex
+	sessions map[*session]struct{} // that work
 }
 
 func (p *process) run() {
@@ -92,6 +101,7 @@ func (p *process) run() {
 		})
 	}
 	all.Wait()
+	p.faults.Wait()
 	if p.store != nil {
 		_ = p.store.Close()
 	}
@@ -131,57 +141,129 @@ func (p *process) trouble(err error) {
 
 // obey does what the parent writes, line by line, until it closes the pipe, which ends the run.
 func (p *process) obey(from io.Reader) {
-	defer close(p.over)
+	defer p.end()
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
-		var f networkFault
-		if err := json.Unmarshal(lines.Bytes(), &f); err != nil {
+		var o order
+		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
 			p.trouble(err)
 			return
 		}
-		go f.inject(p)
+		p.faults.Go(func() { p.carryOut(o) })
 	}
 }
 
-func (p *process) isOver() bool {
-	select {
-	case <-p.over:
-		return true
-	default:
-		return false
+func (p *process) isOver() bool { return p.ctx.Err() != nil }
+
+// client runs a client of the process, and another one in its place each time that it is closed.
+func (p *process) client(ctx context.Context, i int) error {
+	for generation := 0; ; generation++ {
+		s := &session{process: p, number: i + generation*p.Clients, ownWheel: i%2 == 1, end: make(chan struct{})}
+		if err := s.run(ctx); err != nil || p.isOver() {
+			return err
+		}
 	}
 }
 
-// client runs the callers of one client.
-func (p *process) client(ctx context.Context, i int) (err error) {
-	rnd := rand.New(rand.NewPCG(p.Seed, uint64(i)))
-	rdbs := p.Topology.connect(p.Addrs, &p.dialer, []int{-1, 1, 3}[rnd.IntN(3)])
+// session is the life of a client, from its making to its Close.
+type session struct {
+	*process
+	number   int
+	ownWheel bool // rather than that of the process
+
+	end               chan struct{} // closed when the client is to be closed in the midst of its calls
+	ending, stopWheel bool          // under mu
+	closed            atomic.Bool
+}
+
+func (s *session) id() uint64 { return history.ClientID(s.Process, s.number) }
+
+// closeLimit is far more than a Close may take.
+const closeLimit = 30 * time.Second
+
+func (s *session) run(ctx context.Context) (err error) {
+	rnd := rand.New(rand.NewPCG(s.Seed, uint64(s.number)))
+	rdbs := s.Topology.connect(s.Addrs, &s.dialer, []int{-1, 1, 3}[rnd.IntN(3)])
 	defer func() {
 		for _, rdb := range rdbs {
 			_ = rdb.Close()
 		}
 	}()
-	l, err := p.kind.New(rdbs, p.wheel, p.Settings)
+	w := s.wheel
+	if s.ownWheel {
+		if w, err = wheel.New(wheel.WithTickDuration(s.Tick)); err != nil {
+			return err
+		}
+		defer func() { _, _ = w.Stop(ctx) }() // a second time if the fault was that
+	}
+	l, err := s.kind.New(rdbs, w, s.Settings)
 	if err != nil {
 		return err
 	}
 	var all sync.WaitGroup
-	for n := range p.Callers {
-		c := &caller{process: p, locker: l, id: history.ClientID(p.Process, i), rnd: rand.New(rand.NewPCG(p.Seed, uint64(i)<<32+uint64(n)+1))}
+	for n := range s.Callers {
+		c := &caller{process: s.process, locker: l, id: s.id(), rnd: rand.New(rand.NewPCG(s.Seed, uint64(s.number)<<32+uint64(n)+1))}
 		all.Go(func() {
-			for !p.isOver() {
+			for !s.isOver() && !s.closed.Load() {
 				c.once(ctx)
 			}
 		})
 	}
-	all.Wait()
-	p.dialer.Set(redistest.Pass)
-	closing, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	if err := l.Close(closing); err != nil && p.kind.Counting { // a lease ends what a release did not reach
-		return fmt.Errorf("close: %w", err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		all.Wait()
+	}()
+	s.work(true)
+	defer s.work(false)
+	select {
+	case <-ended:
+		s.calm()
+		if err := s.close(ctx, l); err != nil && s.kind.Counting { // a lease ends what a release did not reach
+			return fmt.Errorf("close: %w", err)
+		}
+		return nil
+	case <-s.end:
+		return s.closeAmidst(ctx, w, l, ended)
 	}
-	return nil
+}
+
+// work says whether the session can be told to end.
+func (s *session) work(working bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if working {
+		s.sessions[s] = struct{}{}
+	} else {
+		delete(s.sessions, s)
+	}
+}
+
+func (s *session) close(ctx context.Context, l Locker) error {
+	ctx, cancel := context.WithTimeout(ctx, closeLimit)
+	defer cancel()
+	return l.Close(ctx)
+}
+
+// closeAmidst closes the client while its callers wait and hold, which ends both.
+func (s *session) closeAmidst(ctx context.Context, w *wheel.Wheel, l Locker, ended <-chan struct{}) error {
+	if s.stopWheel {
+		if _, err := w.Stop(ctx); err != nil {
+			return err
+		}
+		s.sleep(100 * time.Millisecond)
+	}
+	if err := s.close(ctx, l); errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("close in the midst of calls: %w", err)
+	}
+	s.closed.Store(true)
+	s.rec.Record(history.Event{Step: history.Closed, Client: s.id()})
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(closeLimit):
+		return errors.New("calls go on after the Close of their client")
+	}
 }
 
 // caller is a goroutine that acquires, relies on and releases objects.

@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ type Result struct {
 	Length   time.Duration
 
 	Effects map[string]int // how often each fault took effect
+	Deposed int            // primaries that faults deposed although they should not
 	Calls   int
 	Granted int
 	Failed  int
@@ -37,6 +39,7 @@ type Result struct {
 const (
 	searchLimit = 30 * time.Second
 	settleSlack = 3 * time.Second // for a busy machine
+	toldSlack   = time.Second
 )
 
 // judge runs all checks.
@@ -44,10 +47,12 @@ func (r *Run) judge() *Result {
 	events := r.history.Events()
 	calls := history.Calls(events)
 	res := &Result{
-		Scenario: r.Name, Kind: r.Kind, Topology: r.Topology, Seed: r.Seed, Length: r.Length, Effects: r.effects,
+		Scenario: r.Name, Kind: r.Kind, Topology: r.Topology, Seed: r.Seed, Length: r.Length,
+		Effects: r.allEffects(), Deposed: r.deposed,
 	}
 	res.count(calls)
 	rules, grace := r.kind().rules(r.Settings), r.longestSpan()+settleSlack
+	lost := r.lostData()
 	for object, calls := range history.ByObject(calls) {
 		overlap, most, faults := check.Overlap(calls, rules)
 		res.Overlap, res.Most = max(res.Overlap, overlap), max(res.Most, most)
@@ -55,15 +60,17 @@ func (r *Run) judge() *Result {
 		res.StaleTried, res.StaleDone = res.StaleTried+tried, res.StaleDone+done
 		faults = append(faults, stale...)
 		faults = append(faults, check.Tokens(calls)...)
-		if !r.losesData() {
+		if lost {
+			faults = slices.DeleteFunc(faults, func(f check.Fault) bool { return f.Promise == "overlap" })
+			faults = append(faults, check.ToldInTime(calls, rules, toldSlack)...)
+		} else {
 			faults = append(faults, check.Linear(calls, rules, grace, searchLimit)...)
 		}
 		waits := check.Free(calls, rules, grace, r.spans)
 		res.Idle = append(res.Idle, waits...)
 		for _, f := range append(faults, check.NoneStrands(waits, r.Poll+readTimeout+settleSlack)...) {
-			if f.Object = object; !(r.losesData() && f.Promise == "overlap") {
-				res.Faults = append(res.Faults, f)
-			}
+			f.Object = object
+			res.Faults = append(res.Faults, f)
 		}
 	}
 	res.Idle.Sort()
@@ -72,6 +79,8 @@ func (r *Run) judge() *Result {
 			res.Faults = append(res.Faults, check.Fault{Promise: "no trouble", Object: fmt.Sprint("process ", history.ProcessOf(e.Client)), Detail: e.Note})
 		}
 	}
+	res.Faults = append(res.Faults, check.NothingAfterClose(events)...)
+	res.Faults = append(res.Faults, r.left...)
 	res.requireEffect(r)
 	return res
 }
@@ -99,7 +108,12 @@ func (res *Result) requireEffect(r *Run) {
 	if len(r.Scenario.Faults) > 0 && len(res.Effects) == 0 {
 		res.Faults = append(res.Faults, check.Fault{Promise: "faults take effect", Object: r.Name, Detail: "none did"})
 	}
-	if 20*res.Granted < res.Calls {
+	for _, f := range r.ineffective() {
+		if r.Each {
+			res.Faults = append(res.Faults, check.Fault{Promise: "faults take effect", Object: r.Name, Detail: f.Name + " did not"})
+		}
+	}
+	if r.GiveUp < overload && 20*res.Granted < res.Calls {
 		res.Faults = append(res.Faults, check.Fault{
 			Promise: "calls succeed", Object: r.Name, Detail: fmt.Sprintf("%d of %d were granted", res.Granted, res.Calls),
 		})

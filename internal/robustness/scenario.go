@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -35,9 +36,11 @@ type Scenario struct {
 	Callers   int // of each client
 	Objects   int
 	MaxHold   time.Duration
-	GiveUp    float64
+	GiveUp    float64         // the share of calls that wait for some milliseconds only
+	Leases    []time.Duration // of the processes in turn, if they differ; Lease is the longest
 	Faults    []*Fault
 	Every     time.Duration // the longest pause between two faults
+	Each      bool          // every fault takes effect, also if that needs more time
 	Length    time.Duration
 	Seed      uint64
 }
@@ -56,16 +59,20 @@ type Run struct {
 	tb       testing.TB
 	rnd      *rand.Rand
 	servers  []*redistest.Server // those that hold data
+	sentinel *redistest.Sentinel // in its present roles
+	cluster  *redistest.Cluster  // likewise
+	clock    *redistest.Clock    // of the server, if there is one
 	addrs    []string            // for the clients
 	store    *redistest.Server
-	admin    redis.UniversalClient
 	objects  []string
 	children []*child
 	started  int
 	reading  sync.WaitGroup
 	history  history.History
 	spans    []check.Span
-	effects  map[string]int
+	effects  map[string]int // of faults that processes do not carry out themselves
+	deposed  int            // primaries that faults deposed although they should not
+	left     []check.Fault  // what was left at the end
 }
 
 // Do runs the scenario and returns what the checks found.
@@ -79,56 +86,97 @@ func (s *Scenario) Do(t *testing.T) *Result {
 		require.NoError(t, r.start())
 	}
 	r.sleep(200 * time.Millisecond) // a part of the history without faults
-	for end := time.Now().Add(s.Length); time.Now().Before(end); {
-		r.sleep(r.upTo(s.Every))
-		if len(s.Faults) > 0 {
-			r.inject(s.Faults[r.rnd.IntN(len(s.Faults))])
+	for end, round := time.Now().Add(s.Length), 0; len(s.Faults) > 0; round++ {
+		faults := s.Faults
+		if time.Now().After(end) {
+			if faults = r.ineffective(); !s.Each || round > rounds || len(faults) == 0 {
+				break
+			}
+		}
+		for _, i := range r.rnd.Perm(len(faults)) {
+			if s.Each || time.Now().Before(end) {
+				r.sleep(r.upTo(s.Every))
+				r.inject(faults[i])
+			}
 		}
 	}
+	if len(s.Faults) == 0 {
+		r.sleep(s.Length)
+	}
 	r.finish()
+	r.left = r.leftBehind()
 	return r.judge()
 }
 
+// rounds is how often each fault gets a chance to take effect.
+const rounds = 4
+
 func (r *Run) setUp() {
-	busy := []string{"--lua-time-limit", "20"} // milliseconds, after which SCRIPT KILL is answered
-	aof := append([]string{"--appendonly", "yes", "--appendfsync", "always"}, busy...)
+	args := append([]string{"--lua-time-limit", "20"}, userArgs...) // milliseconds, after which SCRIPT KILL is answered
+	aof := append([]string{"--appendonly", "yes", "--appendfsync", "always"}, args...)
 	switch r.Topology {
 	case Sentinel:
-		g := redistest.StartSentinel(r.tb, busy...)
-		r.servers = append([]*redistest.Server{g.Primary}, g.Replicas...)
-		for _, s := range g.Sentinels {
+		r.sentinel = redistest.StartSentinel(r.tb, args...)
+		r.servers = append([]*redistest.Server{r.sentinel.Primary}, r.sentinel.Replicas...)
+		for _, s := range r.sentinel.Sentinels {
 			r.addrs = append(r.addrs, s.Addr())
 		}
+		r.retrySoon()
 	case Cluster:
-		c := redistest.StartCluster(r.tb, busy...)
-		r.servers, r.addrs = c.Nodes(), c.Addrs()
-	default:
-		n := 1
-		if r.Topology == Quorum {
-			n = 5
+		r.cluster = redistest.StartCluster(r.tb, args...)
+		r.servers, r.addrs = r.cluster.Nodes(), r.cluster.Addrs()
+	case Quorum:
+		for range 5 {
+			r.servers = append(r.servers, redistest.Start(r.tb, aof...))
 		}
-		for range n {
-			s := redistest.Start(r.tb, aof...)
-			r.servers, r.addrs = append(r.servers, s), append(r.addrs, s.Addr())
+	default:
+		s := (*redistest.Server)(nil)
+		if slices.ContainsFunc(r.Faults, func(f *Fault) bool { return f.Clock }) {
+			s, r.clock = redistest.StartOnClock(r.tb, aof...)
+		} else {
+			s = redistest.Start(r.tb, aof...)
+		}
+		r.servers = []*redistest.Server{s}
+	}
+	if len(r.addrs) == 0 {
+		for _, s := range r.servers {
+			r.addrs = append(r.addrs, s.Addr())
 		}
 	}
-	rdbs := r.Topology.connect(r.addrs, &redistest.FaultDialer{}, 3)
-	r.tb.Cleanup(func() {
-		for _, rdb := range rdbs {
-			_ = rdb.Close()
-		}
-	})
-	r.admin = rdbs[0]
 	if r.kind().Fenced {
 		r.store = redistest.Start(r.tb)
 	}
 	for i := range r.Objects {
-		object := fmt.Sprintf("object-%d", i)
-		r.objects = append(r.objects, object)
-		if prepare := r.kind().Prepare; prepare != nil {
-			require.NoError(r.tb, prepare(r.ctx, r.admin, object))
-		}
+		r.objects = append(r.objects, fmt.Sprintf("object-%d", i))
 	}
+	require.NoError(r.tb, r.prepare())
+}
+
+// prepare creates the objects that do not exist.
+func (r *Run) prepare() error {
+	prepare := r.kind().Prepare
+	if prepare == nil {
+		return nil
+	}
+	return r.asClient(func(rdb redis.UniversalClient) error {
+		for _, object := range r.objects {
+			if err := prepare(r.ctx, rdb, object); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// asClient calls f with a client like those of the processes.
+func (r *Run) asClient(f func(redis.UniversalClient) error) error {
+	rdbs := r.Topology.connect(r.addrs, &redistest.FaultDialer{}, 3)
+	defer func() {
+		for _, rdb := range rdbs {
+			_ = rdb.Close()
+		}
+	}()
+	return f(rdbs[0])
 }
 
 // inject causes a fault. While it lasts, nobody can be expected to get anything.
@@ -136,11 +184,42 @@ func (r *Run) inject(f *Fault) {
 	from := history.Now()
 	effect, err := f.Inject(r)
 	require.NoError(r.tb, err, f.Name)
+	if r.settle() && !f.Loses && !f.Deposes {
+		r.deposed++
+	}
+	if f.Loses {
+		require.NoError(r.tb, r.prepare(), f.Name)
+	}
 	r.spans = append(r.spans, check.Span{From: from, To: history.Now()})
 	if effect {
 		r.effects[f.Name]++
 	}
 }
+
+// allEffects returns how often each fault took effect, so far.
+func (r *Run) allEffects() map[string]int {
+	all := maps.Clone(r.effects)
+	for _, e := range r.history.Events() {
+		if e.Step == history.Effect && e.N > 0 {
+			all[e.Note]++
+		}
+	}
+	return all
+}
+
+// ineffective returns the faults that have not taken effect yet.
+func (r *Run) ineffective() (faults []*Fault) {
+	effects := r.allEffects()
+	for _, f := range r.Faults {
+		if effects[f.Name] == 0 {
+			faults = append(faults, f)
+		}
+	}
+	return faults
+}
+
+// lostData reports whether Redis may have forgotten what it confirmed.
+func (r *Run) lostData() bool { return r.losesData() || r.deposed > 0 }
 
 // child is a process of a run.
 type child struct {
@@ -160,6 +239,9 @@ func (r *Run) start() error {
 	orders := Orders{
 		Process: r.started, Kind: r.Kind, Settings: r.Settings, Topology: r.Topology, Addrs: r.addrs, Objects: r.objects,
 		Clients: r.Clients, Callers: r.Callers, MaxHold: r.MaxHold, GiveUp: r.GiveUp, Seed: r.Seed + uint64(r.started)*1000,
+	}
+	if len(r.Leases) > 0 {
+		orders.Lease = r.Leases[r.started%len(r.Leases)]
 	}
 	if r.store != nil {
 		orders.Store = r.store.Addr()
@@ -198,7 +280,7 @@ func (r *Run) start() error {
 
 func (c *child) signal(s syscall.Signal) error { return c.cmd.Process.Signal(s) }
 
-func (c *child) fault(f networkFault) error { return json.NewEncoder(c.stdin).Encode(f) }
+func (c *child) order(o order) error { return json.NewEncoder(c.stdin).Encode(o) }
 
 // replace kills a process and starts another one.
 func (r *Run) replace(c *child) error {
@@ -221,7 +303,7 @@ func (r *Run) kill(c *child) error {
 // finish kills some processes in the midst of their work, lets the others end, and waits for what the dead may keep.
 func (r *Run) finish() {
 	for i, c := range r.children {
-		if i%4 == 3 && !r.kind().Counting {
+		if i%4 == 3 && !r.kind().Counting && r.clock == nil {
 			require.NoError(r.tb, r.kill(c))
 		} else {
 			require.NoError(r.tb, c.stdin.Close())

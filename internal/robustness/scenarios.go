@@ -3,6 +3,7 @@ package robustness
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,28 +19,56 @@ func usual(kind string, topology Topology) *Scenario {
 	}
 }
 
-// keepingData returns the faults that are possible in the scenario, but for those that lose data.
-func (s *Scenario) keepingData() (faults []*Fault) {
-	for _, f := range Faults {
-		if !f.Loses && s.possible(f) {
-			faults = append(faults, f)
-		}
-	}
-	return faults
-}
+// overload is the share of calls that give up soon from which on a run is about those.
+const overload = 0.9
 
-// Fixed returns the scenarios of each run of make robustness. The lengths are fractions of the given one.
+// Fixed returns the scenarios of each run of make robustness. Each lasts at least for the length, and until each of
+// its faults has taken effect.
 func Fixed(length time.Duration) (all []*Scenario) {
-	for i, k := range Kinds {
-		s := usual(k.Name, k.topology())
-		s.Name, s.Length, s.Seed = k.Name+": every fault that keeps the data", length, uint64(i+1)
-		s.Faults = s.keepingData()
+	add := func(kind string, topology Topology, what string, faults func(*Scenario) []*Fault, changes ...func(*Scenario)) {
+		s := usual(kind, topology)
+		s.Name, s.Length, s.Seed, s.Each = kind+" on "+string(topology)+": "+what, length, uint64(len(all)+1), true
+		for _, change := range changes {
+			change(s)
+		}
+		s.Faults = faults(s)
 		all = append(all, s)
 	}
-	s := usual("fenced mutex", Single)
-	s.Name, s.Length, s.Seed = "fenced mutex: data is lost, processes stop", length, 100
-	s.Faults = named("FLUSHALL", "process stopped", "process killed", "server hangs")
-	return append(all, s)
+	stalls := func(s *Scenario) []*Fault { return s.those(processFaults, serverFaults) }
+	refused := func(s *Scenario) []*Fault { return s.those(refusals, named("key persisted", "replies lost after execution")) }
+	lost := func(s *Scenario) []*Fault { return append(s.losing(losses), named("process stopped", "process killed")...) }
+
+	for _, k := range Kinds {
+		add(k.Name, k.topology(), "processes, networks, servers", stalls)
+	}
+	for _, kind := range []string{"fenced mutex", "fair mutex", "read/write mutex", "fair leased permits", "quorum"} {
+		add(kind, kindOf(kind).topology(), "refusals", refused)
+	}
+	for _, kind := range []string{"fenced mutex", "leased permits"} {
+		add(kind, Single, "data is lost", lost)
+	}
+	add("fenced mutex", Single, "clocks", func(s *Scenario) []*Fault {
+		return slices.DeleteFunc(named("clock set forward", "clock set back"), func(f *Fault) bool { return !s.possible(f) })
+	})
+	keeps := func(s *Scenario) []*Fault { return s.those(processFaults, serverFaults, failovers) }
+	fails := func(s *Scenario) []*Fault { return s.losing(failovers) }
+	add("fair mutex", Sentinel, "processes, networks, servers", keeps)
+	add("fenced mutex", Sentinel, "failovers", fails)
+	add("leased permits", Sentinel, "failovers", fails)
+	add("mutex", Cluster, "processes, networks, servers, slots", keeps)
+	add("leased permits", Cluster, "processes, networks, servers, slots", keeps)
+	add("fenced mutex", Cluster, "failovers", fails)
+
+	few := func(*Scenario) []*Fault { return named("replies lost after execution", "connections killed", "process killed") }
+	for _, kind := range []string{"fenced mutex", "fair leased permits"} {
+		add(kind, Single, "overload", few, func(s *Scenario) { s.GiveUp, s.Callers, s.MaxHold = 0.95, 8, 5*time.Millisecond })
+		add(kind, Single, "leases of different lengths", few, func(s *Scenario) {
+			s.Leases = []time.Duration{300 * time.Millisecond, time.Second, s.Lease, 3 * time.Second}
+			s.Lease = 3 * time.Second
+		})
+		add(kind, Single, "a coarse wheel", few, func(s *Scenario) { s.Tick = 100 * time.Millisecond })
+	}
+	return all
 }
 
 // topology returns the simplest topology that has the kind.
@@ -68,7 +97,7 @@ func Random(seed uint64, length time.Duration) *Scenario {
 	s.Every = time.Duration(100+rnd.IntN(1000)) * time.Millisecond
 	var names []string
 	for _, i := range rnd.Perm(len(Faults))[:2+rnd.IntN(6)] {
-		if f := Faults[i]; s.possible(f) && (!f.Loses || rnd.IntN(4) == 0) {
+		if f := Faults[i]; s.possible(f) && !f.Clock && (!f.Loses || rnd.IntN(4) == 0) {
 			s.Faults = append(s.Faults, f)
 			names = append(names, f.Name)
 		}

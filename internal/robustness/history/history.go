@@ -40,6 +40,8 @@ const (
 	Wrote    Step = "wrote"    // the fenced store accepted a write under the token of the hold
 	Rejected Step = "rejected" // it refused the write
 	Trouble  Step = "trouble"  // the client met something that no fault explains: Note says what
+	Closed   Step = "closed"   // the Close of Client returned, in the midst of its calls
+	Effect   Step = "effect"   // the fault of Note changed N things in the process
 	Killed   Step = "killed"   // the process of Client was killed
 	Ended    Step = "ended"    // the process ended by itself, with nothing left behind
 )
