@@ -118,14 +118,20 @@ func (r *Run) awaitMasters(away *redistest.Server) {
 func (r *Run) promote(how ...any) (bool, error) {
 	s := r.cluster.Replicas[r.rnd.IntN(len(r.cluster.Replicas))]
 	err := r.on(s, func(rdb *redis.Client) error {
-		if err := rdb.Do(r.ctx, append([]any{"cluster", "failover"}, how...)...).Err(); err != nil {
-			return err
-		}
-		redistest.Poll(r.tb, func() bool {
+		var asked time.Time
+		for {
+			if time.Since(asked) > 6*time.Second { // a manual failover is given up after 5 s
+				if err := rdb.Do(r.ctx, append([]any{"cluster", "failover"}, how...)...).Err(); err != nil {
+					return err
+				}
+				asked = time.Now()
+			}
 			said, err := rdb.Info(r.ctx, "replication").Result()
-			return err == nil && strings.Contains(said, "role:master\r\n")
-		})
-		return nil
+			if err != nil || strings.Contains(said, "role:master\r\n") {
+				return err
+			}
+			r.sleep(10 * time.Millisecond)
+		}
 	})
 	if err != nil {
 		return false, err

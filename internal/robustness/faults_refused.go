@@ -3,6 +3,7 @@ package robustness
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -124,8 +125,13 @@ func (r *Run) refusing(setting, value, word string) (effect bool, err error) {
 
 // refused reports whether the server refuses a write with an error that begins with the word.
 func (r *Run) refused(rdb *redis.Client, word string) bool {
-	err := rdb.Do(r.ctx, "set", "probe{"+r.objects[0]+"}", "1", "px", "100").Err()
-	return err != nil && (strings.HasPrefix(err.Error(), word) || strings.HasPrefix(err.Error(), "MOVED"))
+	for i := range 100 { // in a cluster, some of the keys are of another server
+		err := rdb.Set(r.ctx, "probe:"+strconv.Itoa(i), 1, 100*time.Millisecond).Err()
+		if err == nil || !strings.HasPrefix(err.Error(), "MOVED") {
+			return err != nil && strings.HasPrefix(err.Error(), word)
+		}
+	}
+	return false
 }
 
 // failingSave makes the snapshots of a server fail, which then refuses writes.

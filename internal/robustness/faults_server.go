@@ -32,7 +32,7 @@ var serverFaults = []*Fault{
 		return r.pause("ALL", func(rdb *redis.Client) error { return rdb.Ping(r.ctx).Err() })
 	}},
 	{Name: "CLIENT PAUSE WRITE", Inject: func(r *Run) (bool, error) {
-		return r.pause("WRITE", func(rdb *redis.Client) error { return rdb.Set(r.ctx, "probe", 1, time.Second).Err() })
+		return r.pause("WRITE", func(rdb *redis.Client) error { return rdb.Publish(r.ctx, "probe", "").Err() })
 	}},
 	{Name: "SCRIPT FLUSH", Inject: func(r *Run) (bool, error) {
 		return r.counted([]string{"errorstat_NOSCRIPT"}, func() error {

@@ -95,14 +95,11 @@ func (r *Run) agree() error {
 	}
 	for _, s := range r.sentinel.Sentinels {
 		err := r.soon(s, func(rdb *redis.Client) error {
-			state, err := rdb.Do(r.ctx, "sentinel", "master", redistest.MasterName).StringSlice()
-			if err != nil {
+			master := redis.NewMapStringStringCmd(r.ctx, "sentinel", "master", redistest.MasterName)
+			if err := rdb.Process(r.ctx, master); err != nil {
 				return err
 			}
-			of := make(map[string]string)
-			for pair := range slices.Chunk(state, 2) {
-				of[pair[0]] = pair[1]
-			}
+			of := master.Val()
 			if of["ip"]+":"+of["port"] != primaries[0].Addr() || of["flags"] != "master" {
 				return fmt.Errorf("a Sentinel sees %s:%s as %s", of["ip"], of["port"], of["flags"])
 			}
