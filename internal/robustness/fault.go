@@ -43,12 +43,16 @@ func (s *Scenario) possible(f *Fault) bool {
 
 // those returns the faults of the lists that are possible in the scenario, but for those that lose data.
 func (s *Scenario) those(lists ...[]*Fault) []*Fault {
-	return slices.DeleteFunc(slices.Concat(lists...), func(f *Fault) bool { return f.Loses || !s.possible(f) })
+	return slices.DeleteFunc(slices.Concat(lists...), func(f *Fault) bool {
+		return f.Loses || !s.possible(f)
+	})
 }
 
 // losing returns the faults of the lists that are possible in the scenario and lose data.
 func (s *Scenario) losing(lists ...[]*Fault) []*Fault {
-	return slices.DeleteFunc(slices.Concat(lists...), func(f *Fault) bool { return !f.Loses || f.Clock || !s.possible(f) })
+	return slices.DeleteFunc(slices.Concat(lists...), func(f *Fault) bool {
+		return !f.Loses || f.Clock || !s.possible(f)
+	})
 }
 
 // each calls f with a client of each server that runs.
@@ -133,16 +137,6 @@ func (r *Run) rises(count func() (int, error), f func() error) (bool, error) {
 		r.sleep(30 * time.Millisecond)
 	}
 	return false, nil
-}
-
-// during starts something that lasts up to a time, and waits for its end.
-func (r *Run) during(most time.Duration, start func(time.Duration) error) error {
-	d := r.upTo(most)
-	if err := start(d); err != nil {
-		return err
-	}
-	r.sleep(d)
-	return nil
 }
 
 // stall returns for how long a server may be silent without being deposed, at most the given time.

@@ -13,32 +13,41 @@ import (
 // failovers are faults after which other servers are primaries, and those of the slots of a cluster. Replication is
 // asynchronous, so most of them may lose the last writes.
 var failovers = []*Fault{
-	{Name: "primary killed, back as a replica", On: []Topology{Sentinel}, Loses: true, Inject: func(r *Run) (bool, error) {
-		old := r.sentinel.Primary
-		old.Kill()
-		r.awaitSuccessor(old)
-		old.Restart(r.tb)
-		return r.settle(), nil
-	}},
-	{Name: "primary killed while a replica hangs", On: []Topology{Sentinel}, Loses: true, Inject: func(r *Run) (bool, error) {
-		old, lagging := r.sentinel.Primary, r.sentinel.Replicas[r.rnd.IntN(len(r.sentinel.Replicas))]
-		lagging.Pause()
-		r.sleep(r.atLeastHalf(time.Second))
-		old.Kill()
-		r.awaitSuccessor(old)
-		lagging.Resume()
-		old.Restart(r.tb)
-		return r.settle(), nil
-	}},
-	{Name: "primary killed after its replicas were cut off", On: []Topology{Sentinel}, Loses: true, Inject: func(r *Run) (bool, error) {
-		old := r.sentinel.Primary
-		_ = r.sentinel.Isolate(r.tb).Close()
-		r.sleep(r.upTo(500 * time.Millisecond)) // what is written now is lost
-		old.Kill()
-		r.awaitSuccessor(old)
-		old.Restart(r.tb)
-		return r.settle(), nil
-	}},
+	{
+		Name: "primary killed, back as a replica", On: []Topology{Sentinel}, Loses: true,
+		Inject: func(r *Run) (bool, error) {
+			old := r.sentinel.Primary
+			old.Kill()
+			r.awaitSuccessor(old)
+			old.Restart(r.tb)
+			return r.settle(), nil
+		},
+	},
+	{
+		Name: "primary killed while a replica hangs", On: []Topology{Sentinel}, Loses: true,
+		Inject: func(r *Run) (bool, error) {
+			old, lagging := r.sentinel.Primary, r.sentinel.Replicas[r.rnd.IntN(len(r.sentinel.Replicas))]
+			lagging.Pause()
+			r.sleep(r.atLeastHalf(time.Second))
+			old.Kill()
+			r.awaitSuccessor(old)
+			lagging.Resume()
+			old.Restart(r.tb)
+			return r.settle(), nil
+		},
+	},
+	{
+		Name: "primary killed after its replicas were cut off", On: []Topology{Sentinel}, Loses: true,
+		Inject: func(r *Run) (bool, error) {
+			old := r.sentinel.Primary
+			_ = r.sentinel.Isolate(r.tb).Close()
+			r.sleep(r.upTo(500 * time.Millisecond)) // what is written now is lost
+			old.Kill()
+			r.awaitSuccessor(old)
+			old.Restart(r.tb)
+			return r.settle(), nil
+		},
+	},
 	{Name: "primary cut off and alive", On: []Topology{Sentinel}, Loses: true, Inject: func(r *Run) (bool, error) {
 		cut := r.sentinel.Isolate(r.tb)
 		defer cut.Close()
@@ -79,13 +88,16 @@ var failovers = []*Fault{
 		m.Finish()
 		return true, nil
 	}},
-	{Name: "master killed, back as a replica", On: []Topology{Cluster}, Loses: true, Inject: func(r *Run) (bool, error) {
-		old := r.randomServer()
-		old.Kill()
-		r.awaitMasters(old)
-		old.Restart(r.tb)
-		return r.settle(), nil
-	}},
+	{
+		Name: "master killed, back as a replica", On: []Topology{Cluster}, Loses: true,
+		Inject: func(r *Run) (bool, error) {
+			old := r.randomServer()
+			old.Kill()
+			r.awaitMasters(old)
+			old.Restart(r.tb)
+			return r.settle(), nil
+		},
+	},
 	{Name: "master hangs for long", On: []Topology{Cluster}, Loses: true, Inject: func(r *Run) (bool, error) {
 		old := r.randomServer()
 		old.Pause()

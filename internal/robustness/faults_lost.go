@@ -18,17 +18,20 @@ var losses = []*Fault{
 			return rdb.FlushAll(r.ctx).Err()
 		})
 	}},
-	{Name: "restart without its data", On: []Topology{Single, Quorum}, Loses: true, Inject: func(r *Run) (bool, error) {
-		s := r.randomServer()
-		s.Kill()
-		for _, name := range []string{"appendonlydir", "appendonly.aof", "dump.rdb"} {
-			if err := os.RemoveAll(filepath.Join(s.Dir(), name)); err != nil {
-				return false, err
+	{
+		Name: "restart without its data", On: []Topology{Single, Quorum}, Loses: true,
+		Inject: func(r *Run) (bool, error) {
+			s := r.randomServer()
+			s.Kill()
+			for _, name := range []string{"appendonlydir", "appendonly.aof", "dump.rdb"} {
+				if err := os.RemoveAll(filepath.Join(s.Dir(), name)); err != nil {
+					return false, err
+				}
 			}
-		}
-		s.Restart(r.tb)
-		return true, nil
-	}},
+			s.Restart(r.tb)
+			return true, nil
+		},
+	},
 	{Name: "eviction", Loses: true, Inject: (*Run).evict},
 	{Name: "key deleted", Loses: true, Inject: func(r *Run) (bool, error) {
 		s := r.randomServer()

@@ -16,8 +16,12 @@ var processFaults = []*Fault{
 	ordered("network cut both ways", func(r *Run) order {
 		return order{Lost: redistest.BlackholeUp | redistest.BlackholeDown, For: r.upTo(2 * r.Lease)}
 	}),
-	ordered("requests lost", func(r *Run) order { return order{Lost: redistest.BlackholeUp, For: r.upTo(2 * r.Lease)} }),
-	ordered("replies lost", func(r *Run) order { return order{Lost: redistest.BlackholeDown, For: r.upTo(2 * r.Lease)} }),
+	ordered("requests lost", func(r *Run) order {
+		return order{Lost: redistest.BlackholeUp, For: r.upTo(2 * r.Lease)}
+	}),
+	ordered("replies lost", func(r *Run) order {
+		return order{Lost: redistest.BlackholeDown, For: r.upTo(2 * r.Lease)}
+	}),
 	ordered("connections refused", func(r *Run) order {
 		return order{Lost: redistest.Refuse, Reset: true, For: r.upTo(r.Lease)}
 	}),
@@ -41,7 +45,9 @@ var processFaults = []*Fault{
 		r.sleep(r.upTo(2 * r.Lease))
 		return true, p.signal(syscall.SIGCONT)
 	}},
-	{Name: "process killed", Kills: true, Inject: func(r *Run) (bool, error) { return true, r.replace(r.randomProcess()) }},
+	{Name: "process killed", Kills: true, Inject: func(r *Run) (bool, error) {
+		return true, r.replace(r.randomProcess())
+	}},
 }
 
 // ordered returns a fault that one process carries out.

@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,8 +15,8 @@ import (
 
 // rights are the commands that scripts and clients of some kind send.
 var rights = []string{
-	"evalsha", "eval", "time", "pexpire", "exists", "get", "set", "del", "hset", "hdel", "hget", "zadd", "zrem", "zscore",
-	"zrange", "zrangebyscore", "pttl", "subscribe", "publish", "rpush", "lrange",
+	"evalsha", "eval", "time", "pexpire", "exists", "get", "set", "del", "hset", "hdel", "hget", "zadd", "zrem",
+	"zscore", "zrange", "zrangebyscore", "pttl", "subscribe", "publish", "rpush", "lrange",
 }
 
 // refusals are faults of servers that answer, but refuse.
@@ -49,12 +50,12 @@ var refusals = []*Fault{
 	{Name: "loading", On: []Topology{Single, Quorum}, Inject: (*Run).loading},
 	{Name: "read-only replica", On: []Topology{Single}, Inject: func(r *Run) (effect bool, err error) {
 		return effect, r.on(r.randomServer(), func(rdb *redis.Client) error {
-			if err := rdb.SlaveOf(r.ctx, "127.0.0.1", "1").Err(); err != nil {
+			if err := rdb.Do(r.ctx, "replicaof", "127.0.0.1", "1").Err(); err != nil {
 				return err
 			}
 			effect = r.refused(rdb, "READONLY")
 			r.sleep(r.upTo(r.Lease / 2))
-			return rdb.SlaveOf(r.ctx, "NO", "ONE").Err()
+			return rdb.Do(r.ctx, "replicaof", "no", "one").Err()
 		})
 	}},
 }
@@ -176,12 +177,11 @@ func (r *Run) save(rdb *redis.Client, outcome string) error {
 }
 
 // loading makes a server load its data for a while.
-func (r *Run) loading() (effect bool, err error) {
+func (r *Run) loading() (bool, error) {
 	const keys = 100
 	s := r.randomServer()
 	each := r.atLeastHalf(r.Lease/2) / keys
-	var loaded error
-	effect, err = r.counted([]string{"errorstat_LOADING"}, func() error {
+	return r.counted([]string{"errorstat_LOADING"}, func() error {
 		return r.on(s, func(rdb *redis.Client) error {
 			for _, set := range [][]any{
 				{"debug", "populate", keys, "filler"},
@@ -190,23 +190,22 @@ func (r *Run) loading() (effect bool, err error) {
 				{"config", "set", "key-load-delay", 0},
 				{"eval", "for i = 0, 99 do redis.call('UNLINK', 'filler:' .. i) end", 0},
 			} {
-				if loaded = rdb.Do(r.ctx, set...).Err(); loaded != nil && loaded != redis.Nil {
-					return loaded
+				if err := rdb.Do(r.ctx, set...).Err(); err != nil && !errors.Is(err, redis.Nil) {
+					return err
 				}
 			}
 			return nil
 		})
 	})
-	return effect, err
 }
 
-// randomKey returns a key of a random object, or "" if none is there for a while.
+// randomKey returns a key of a random object for which want is true, or "" if there is none for a while.
 func (r *Run) randomKey(s *redistest.Server, want func(rdb *redis.Client, key string) bool) (found string, err error) {
 	err = r.on(s, func(rdb *redis.Client) error {
 		for range 200 {
 			key, err := rdb.RandomKey(r.ctx).Result()
 			switch {
-			case err == redis.Nil:
+			case errors.Is(err, redis.Nil):
 			case err != nil:
 				return err
 			case strings.Contains(key, "object-") && !strings.HasPrefix(key, "probe") && want(rdb, key):

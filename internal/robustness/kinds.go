@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"context"
+	"errors"
 
 	"github.com/redis/go-redis/v9"
 
@@ -106,10 +107,18 @@ func prepareLeased(fair bool) func(context.Context, redis.UniversalClient, strin
 
 func freeLeased(fair bool) func(context.Context, *semaphore.Client, string) (int64, error) {
 	return func(ctx context.Context, c *semaphore.Client, object string) (int64, error) {
+		l := c.Leased(object)
 		if fair {
-			return c.FairLeased(object).Available(ctx)
+			l = c.FairLeased(object)
 		}
-		return c.Leased(object).Available(ctx)
+		g, err := l.TryAcquire(ctx, 1) // drops the requests of dead processes
+		if err == nil {
+			err = g.Release(ctx)
+		}
+		if err != nil && !errors.Is(err, semaphore.ErrNoPermits) {
+			return 0, err
+		}
+		return l.Available(ctx)
 	}
 }
 

@@ -27,7 +27,7 @@ type order struct {
 
 // carryOut causes the fault, ends it, and records its effect.
 func (p *process) carryOut(o order) {
-	effects := 0
+	var effects int
 	switch {
 	case o.LoseReplies > 0:
 		effects = p.loseReplies(o)

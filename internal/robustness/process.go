@@ -202,7 +202,8 @@ func (s *session) run(ctx context.Context) (err error) {
 	}
 	var all sync.WaitGroup
 	for n := range s.Callers {
-		c := &caller{process: s.process, locker: l, id: s.id(), rnd: rand.New(rand.NewPCG(s.Seed, uint64(s.number)<<32+uint64(n)+1))}
+		source := rand.NewPCG(s.Seed, uint64(s.number)<<32+uint64(n)+1)
+		c := &caller{process: s.process, locker: l, id: s.id(), rnd: rand.New(source)}
 		all.Go(func() {
 			for !s.isOver() && !s.closed.Load() {
 				c.once(ctx)
@@ -258,10 +259,12 @@ func (s *session) closeAmidst(ctx context.Context, w *wheel.Wheel, l Locker, end
 	}
 	s.closed.Store(true)
 	s.rec.Record(history.Event{Step: history.Closed, Client: s.id()})
+	waiting, cancel := context.WithTimeout(ctx, closeLimit)
+	defer cancel()
 	select {
 	case <-ended:
 		return nil
-	case <-time.After(closeLimit):
+	case <-waiting.Done():
 		return errors.New("calls go on after the Close of their client")
 	}
 }

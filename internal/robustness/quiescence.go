@@ -79,8 +79,9 @@ func (r *Run) leftBehind() (faults []check.Fault) {
 		for _, s := range r.primaries() {
 			require.NoError(r.tb, r.on(s, func(rdb *redis.Client) error { return r.look(rdb, &l) }))
 		}
-		if r.kind().Free != nil && !r.lostData() {
-			require.NoError(r.tb, r.asClient(func(rdb redis.UniversalClient) error { return r.lookForPermits(rdb, &l) }))
+		if r.kind().Free != nil {
+			look := func(rdb redis.UniversalClient) error { return r.lookForPermits(rdb, &l) }
+			require.NoError(r.tb, r.asClient(look))
 		}
 		if faults = l.faults(r.kind()); len(faults) == 0 || time.Now().After(end) {
 			return faults
@@ -131,7 +132,9 @@ func (r *Run) lookForPermits(rdb redis.UniversalClient, l *remains) error {
 			if err != nil {
 				return err
 			}
-			l.missing[object] = r.kind().Capacity - free
+			if !r.lostData() {
+				l.missing[object] = r.kind().Capacity - free
+			}
 		}
 		return nil
 	})

@@ -1,16 +1,18 @@
-package robustness
+package robustness_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/robustness"
 )
 
 func TestRemains_FindsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	left := func(kind, key string, ttl time.Duration) int {
-		return len(remains{keys: map[string]time.Duration{key: ttl}}.faults(kindOf(kind)))
+		return len(robustness.Left(kind, map[string]time.Duration{key: ttl}, nil, nil, nil))
 	}
 	for _, allowed := range []struct {
 		kind, key string
@@ -38,8 +40,9 @@ func TestRemains_FindsWhatIsLeft(t *testing.T) {
 		require.Equal(t, 1, left(hold.kind, hold.key, time.Second), hold)
 		require.Equal(t, 1, left(hold.kind, hold.key, -1), hold)
 	}
-	mutex := kindOf("mutex")
-	require.Len(t, remains{channels: []string{"redisson_lock__channel:{object-0}"}}.faults(mutex), 1)
-	require.Len(t, remains{clients: []string{"id=7 user=app"}}.faults(mutex), 1)
-	require.Len(t, remains{missing: map[string]int64{"object-0": 1, "object-1": 0}}.faults(mutex), 1)
+	channels := []string{"redisson_lock__channel:{object-0}"}
+	require.Len(t, robustness.Left("mutex", nil, channels, nil, nil), 1)
+	require.Len(t, robustness.Left("mutex", nil, nil, []string{"id=7 user=app"}, nil), 1)
+	missing := map[string]int64{"object-0": 1, "object-1": 0}
+	require.Len(t, robustness.Left("leased permits", nil, nil, nil, missing), 1)
 }

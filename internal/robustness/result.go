@@ -134,10 +134,10 @@ func (r *Run) longestSpan() (longest time.Duration) {
 func (res *Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s on %s, seed %d: %d calls, %d granted, %d failed, %d lost, %d of killed processes; "+
-		"overlap %v, at most %d at a time; stale writes %d tried, %d done; free with a waiter p50 %v, p99 %v, max %v; faults %v",
+		"overlap %v, at most %d at a time; stale writes %d tried, %d done; free with a waiter p50 %v, p99 %v, max %v; %d primaries deposed; faults %v",
 		res.Scenario, res.Kind, res.Topology, res.Seed, res.Calls, res.Granted, res.Failed, res.Lost, res.Killed,
 		res.Overlap, res.Most, res.StaleTried, res.StaleDone,
-		round(res.Idle.Quantile(0.5)), round(res.Idle.Quantile(0.99)), round(res.Idle.Quantile(1)), res.Effects)
+		round(res.Idle.Quantile(0.5)), round(res.Idle.Quantile(0.99)), round(res.Idle.Quantile(1)), res.Deposed, res.Effects)
 	for i, f := range res.Faults {
 		if i == 20 {
 			fmt.Fprintf(&b, "\n\tand %d more", len(res.Faults)-i)

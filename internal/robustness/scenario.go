@@ -130,7 +130,7 @@ func (r *Run) setUp() {
 			r.servers = append(r.servers, redistest.Start(r.tb, aof...))
 		}
 	default:
-		s := (*redistest.Server)(nil)
+		var s *redistest.Server
 		if slices.ContainsFunc(r.Faults, func(f *Fault) bool { return f.Clock }) {
 			s, r.clock = redistest.StartOnClock(r.tb, aof...)
 		} else {

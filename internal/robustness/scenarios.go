@@ -25,7 +25,8 @@ const overload = 0.9
 // Fixed returns the scenarios of each run of make robustness. Each lasts at least for the length, and until each of
 // its faults has taken effect.
 func Fixed(length time.Duration) (all []*Scenario) {
-	add := func(kind string, topology Topology, what string, faults func(*Scenario) []*Fault, changes ...func(*Scenario)) {
+	type choice = func(*Scenario) []*Fault
+	add := func(kind string, topology Topology, what string, faults choice, changes ...func(*Scenario)) {
 		s := usual(kind, topology)
 		s.Name, s.Length, s.Seed, s.Each = kind+" on "+string(topology)+": "+what, length, uint64(len(all)+1), true
 		for _, change := range changes {
@@ -35,8 +36,12 @@ func Fixed(length time.Duration) (all []*Scenario) {
 		all = append(all, s)
 	}
 	stalls := func(s *Scenario) []*Fault { return s.those(processFaults, serverFaults) }
-	refused := func(s *Scenario) []*Fault { return s.those(refusals, named("key persisted", "replies lost after execution")) }
-	lost := func(s *Scenario) []*Fault { return append(s.losing(losses), named("process stopped", "process killed")...) }
+	refused := func(s *Scenario) []*Fault {
+		return s.those(refusals, named("key persisted", "replies lost after execution"))
+	}
+	lost := func(s *Scenario) []*Fault {
+		return append(s.losing(losses), named("process stopped", "process killed")...)
+	}
 
 	for _, k := range Kinds {
 		add(k.Name, k.topology(), "processes, networks, servers", stalls)
@@ -48,7 +53,8 @@ func Fixed(length time.Duration) (all []*Scenario) {
 		add(kind, Single, "data is lost", lost)
 	}
 	add("fenced mutex", Single, "clocks", func(s *Scenario) []*Fault {
-		return slices.DeleteFunc(named("clock set forward", "clock set back"), func(f *Fault) bool { return !s.possible(f) })
+		clocks := named("clock set forward", "clock set back")
+		return slices.DeleteFunc(clocks, func(f *Fault) bool { return !s.possible(f) })
 	})
 	keeps := func(s *Scenario) []*Fault { return s.those(processFaults, serverFaults, failovers) }
 	fails := func(s *Scenario) []*Fault { return s.losing(failovers) }
@@ -59,9 +65,13 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	add("leased permits", Cluster, "processes, networks, servers, slots", keeps)
 	add("fenced mutex", Cluster, "failovers", fails)
 
-	few := func(*Scenario) []*Fault { return named("replies lost after execution", "connections killed", "process killed") }
+	few := func(*Scenario) []*Fault {
+		return named("replies lost after execution", "connections killed", "process killed")
+	}
 	for _, kind := range []string{"fenced mutex", "fair leased permits"} {
-		add(kind, Single, "overload", few, func(s *Scenario) { s.GiveUp, s.Callers, s.MaxHold = 0.95, 8, 5*time.Millisecond })
+		add(kind, Single, "overload", few, func(s *Scenario) {
+			s.GiveUp, s.Callers, s.MaxHold = 0.95, 8, 5*time.Millisecond
+		})
 		add(kind, Single, "leases of different lengths", few, func(s *Scenario) {
 			s.Leases = []time.Duration{300 * time.Millisecond, time.Second, s.Lease, 3 * time.Second}
 			s.Lease = 3 * time.Second
