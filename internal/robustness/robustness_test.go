@@ -79,3 +79,21 @@ func TestRandom(t *testing.T) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { run(t, robustness.Random(seed, length)) })
 	}
 }
+
+func TestFixed_CoversEveryFaultAndKind(t *testing.T) {
+	t.Parallel()
+	faults, kinds, topologies := make(map[string]bool), make(map[string]bool), make(map[robustness.Topology]bool)
+	for _, s := range robustness.Fixed(time.Second) {
+		kinds[s.Kind], topologies[s.Topology] = true, true
+		for _, f := range s.Faults {
+			faults[f.Name] = true
+		}
+	}
+	for _, f := range robustness.Faults {
+		require.True(t, faults[f.Name] || f.Clock && !redistest.HasClocks(), f.Name)
+	}
+	for _, k := range robustness.Kinds {
+		require.True(t, kinds[k.Name], k.Name)
+	}
+	require.Len(t, topologies, 4)
+}

@@ -112,6 +112,12 @@ func Random(seed uint64, length time.Duration) *Scenario {
 			names = append(names, f.Name)
 		}
 	}
+	switch rnd.IntN(8) {
+	case 0:
+		s.GiveUp, s.MaxHold = 0.95, 5*time.Millisecond
+	case 1, 2:
+		s.Leases = []time.Duration{s.Lease, 500 * time.Millisecond, s.Lease / 2}
+	}
 	s.Name = fmt.Sprintf("random, seed %d: %s", seed, strings.Join(names, ", "))
 	return s
 }
