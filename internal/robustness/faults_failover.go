@@ -117,7 +117,10 @@ func (r *Run) awaitMasters(away *redistest.Server) {
 	others := slices.DeleteFunc(slices.Clone(r.servers), func(s *redistest.Server) bool { return s == away })
 	redistest.Poll(r.tb, func() bool {
 		for _, s := range others {
-			err := r.soon(s, func(rdb *redis.Client) error { return r.sees(rdb, others) })
+			err := r.soon(s, func(rdb *redis.Client) error {
+				_, err := r.sees(rdb, others)
+				return err
+			})
 			if err != nil {
 				return false
 			}

@@ -83,10 +83,19 @@ func (r *Run) agree() error {
 		if len(primaries) != len(r.cluster.Masters) {
 			return fmt.Errorf("%d masters", len(primaries))
 		}
+		epochs := make(map[string]bool)
 		for _, s := range r.servers {
-			if err := r.soon(s, func(rdb *redis.Client) error { return r.sees(rdb, primaries) }); err != nil {
+			err := r.soon(s, func(rdb *redis.Client) error {
+				epoch, err := r.sees(rdb, primaries)
+				epochs[epoch] = true
+				return err
+			})
+			if err != nil {
 				return err
 			}
+		}
+		if len(epochs) > 1 { // after a takeover, another election might win an epoch a second time
+			return errors.New("the nodes do not agree on the epoch")
 		}
 		r.cluster = &redistest.Cluster{Masters: primaries, Replicas: replicas}
 		return nil
@@ -114,26 +123,28 @@ func (r *Run) agree() error {
 	return nil
 }
 
-// sees returns an error unless the node knows these masters, and that all slots are served.
-func (r *Run) sees(rdb *redis.Client, masters []*redistest.Server) error {
+// sees returns the epoch of a node, and an error unless it knows these masters, and that all slots are served.
+func (r *Run) sees(rdb *redis.Client, masters []*redistest.Server) (epoch string, err error) {
 	said, err := rdb.ClusterInfo(r.ctx).Result()
 	if err != nil {
-		return err
+		return "", err
 	}
+	_, epoch, _ = strings.Cut(said, "cluster_current_epoch:")
+	epoch, _, _ = strings.Cut(epoch, "\r\n")
 	if !strings.Contains(said, "cluster_state:ok\r\n") || !strings.Contains(said, "cluster_slots_ok:16384\r\n") {
-		return errors.New("the cluster is not complete")
+		return "", errors.New("the cluster is not complete")
 	}
 	ranges, err := rdb.ClusterSlots(r.ctx).Result() //nolint:staticcheck // Redis 6.2 has no CLUSTER SHARDS
 	if err != nil {
-		return err
+		return "", err
 	}
 	for _, slots := range ranges {
 		master := slots.Nodes[0].Addr
 		if !slices.ContainsFunc(masters, func(s *redistest.Server) bool { return s.Addr() == master }) {
-			return fmt.Errorf("a node sees %s as a master", slots.Nodes[0].Addr)
+			return "", fmt.Errorf("a node sees %s as a master", master)
 		}
 	}
-	return nil
+	return epoch, nil
 }
 
 // soon calls f with a client of a server that does not wait long.
