@@ -149,7 +149,11 @@ func (r *Run) stall(most time.Duration) time.Duration {
 
 func (r *Run) randomProcess() *child { return r.children[r.rnd.IntN(len(r.children))] }
 
+// randomServer returns one that clients write to. In a cluster, it is the master of an object.
 func (r *Run) randomServer() *redistest.Server {
+	if r.Topology == Cluster {
+		return r.cluster.Owner(r.tb, r.objects[r.rnd.IntN(len(r.objects))])
+	}
 	primaries := r.primaries()
 	return primaries[r.rnd.IntN(len(primaries))]
 }

@@ -64,6 +64,7 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	add("mutex", Cluster, "processes, networks, servers, slots", keeps)
 	add("leased permits", Cluster, "processes, networks, servers, slots", keeps)
 	add("fenced mutex", Cluster, "failovers", fails)
+	add("fair mutex", Cluster, "refusals", refused)
 
 	few := func(*Scenario) []*Fault {
 		return named("replies lost after execution", "connections killed", "process killed")
@@ -106,8 +107,9 @@ func Random(seed uint64, length time.Duration) *Scenario {
 	s.GiveUp = rnd.Float64() * 0.3
 	s.Every = time.Duration(100+rnd.IntN(1000)) * time.Millisecond
 	var names []string
-	for _, i := range rnd.Perm(len(Faults))[:2+rnd.IntN(6)] {
-		if f := Faults[i]; s.possible(f) && !f.Clock && (!f.Loses || rnd.IntN(4) == 0) {
+	order, most := rnd.Perm(len(Faults)), 2+rnd.IntN(6)
+	for _, i := range order {
+		if f := Faults[i]; len(names) < most && s.possible(f) && !f.Clock && (!f.Loses || rnd.IntN(4) == 0) {
 			s.Faults = append(s.Faults, f)
 			names = append(names, f.Name)
 		}
