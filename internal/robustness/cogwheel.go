@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -180,8 +181,13 @@ func (c *counted) Release(ctx context.Context) (history.Step, error) {
 	c.mu.Lock()
 	c.gone = true
 	c.mu.Unlock()
-	if err := c.s.Release(ctx, c.n); err != nil {
-		return history.Open, err
+	for ctx := context.WithoutCancel(ctx); ; {
+		switch err := c.s.Release(ctx, c.n); {
+		case err == nil:
+			return history.Released, nil
+		case errors.Is(err, semaphore.ErrUnconfirmed), errors.Is(err, semaphore.ErrClosed):
+			return history.Open, err
+		}
+		time.Sleep(50 * time.Millisecond) // refused, for as long as a fault lasts: the permits are still the caller's
 	}
-	return history.Released, nil
 }

@@ -71,6 +71,7 @@ type Run struct {
 	history  history.History
 	spans    []check.Span
 	effects  map[string]int // of faults that processes do not carry out themselves
+	elected  time.Time      // of the last election in the cluster
 	deposed  int            // primaries that faults deposed although they should not
 	left     []check.Fault  // what was left at the end
 }
