@@ -56,8 +56,8 @@ type FaultDialer struct {
 	mu         sync.Mutex
 	conditions conditions
 	rules      []*rule
-	conns     map[*faultConn]struct{}
-	changed   chan struct{} // closed when faults change
+	conns      map[*faultConn]struct{}
+	changed    chan struct{} // closed when faults change
 }
 
 // conditions are those of the network.

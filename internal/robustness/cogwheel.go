@@ -87,6 +87,7 @@ type cogwheelPermits struct {
 	client *semaphore.Client
 	leased func(name string) *semaphore.Leased
 	plain  bool // counting permits, which have no lease
+	wheel  *wheel.Wheel
 }
 
 func newPermits(rdb redis.UniversalClient, w *wheel.Wheel, s Settings, fair, plain bool) (Locker, error) {
@@ -99,7 +100,7 @@ func newPermits(rdb redis.UniversalClient, w *wheel.Wheel, s Settings, fair, pla
 		leased = c.FairLeased
 	}
 	return &cogwheelPermits{
-		c, func(name string) *semaphore.Leased { return leased(name, semaphore.WithLease(s.Lease)) }, plain,
+		c, func(name string) *semaphore.Leased { return leased(name, semaphore.WithLease(s.Lease)) }, plain, w,
 	}, nil
 }
 
@@ -134,7 +135,7 @@ func (p *cogwheelPermits) acquireCounting(ctx context.Context, ask Ask) (Hold, e
 	} else if err := s.Acquire(ctx, ask.N); err != nil {
 		return nil, err
 	}
-	return &counted{s: s, n: ask.N}, nil
+	return &counted{s: s, n: ask.N, wheel: p.wheel}, nil
 }
 
 func refusal(err error) error {
@@ -162,10 +163,11 @@ func (g grant) Release(ctx context.Context) (history.Step, error) {
 
 // counted are permits of a counting semaphore.
 type counted struct {
-	s    *semaphore.Semaphore
-	n    int64
-	mu   sync.Mutex
-	gone bool
+	s     *semaphore.Semaphore
+	n     int64
+	wheel *wheel.Wheel
+	mu    sync.Mutex
+	gone  bool
 }
 
 func (c *counted) Valid() bool {
@@ -188,6 +190,6 @@ func (c *counted) Release(ctx context.Context) (history.Step, error) {
 		case errors.Is(err, semaphore.ErrUnconfirmed), errors.Is(err, semaphore.ErrClosed):
 			return history.Open, err
 		}
-		time.Sleep(50 * time.Millisecond) // refused, for as long as a fault lasts: the permits are still the caller's
+		_ = c.wheel.Sleep(ctx, 50*time.Millisecond) // refused: the permits are still those of the caller
 	}
 }

@@ -33,8 +33,11 @@ func TestRemains_FindsWhatIsLeft(t *testing.T) {
 		}
 	}
 	for _, hold := range []struct{ kind, key string }{
-		{"mutex", "object-0"}, {"multi mutex", "{object-0}:2"}, {"read/write mutex", "{object-0}:id:rwlock_timeout:1"},
-		{"fair mutex", "redisson_lock_queue:{object-0}"}, {"fair leased permits", "{object-0}:fair:queue"},
+		{"mutex", "object-0"},
+		{"multi mutex", "{object-0}:2"},
+		{"read/write mutex", "{object-0}:id:rwlock_timeout:1"},
+		{"fair mutex", "redisson_lock_queue:{object-0}"},
+		{"fair leased permits", "{object-0}:fair:queue"},
 		{"mutex", "{object-0}:timeout"},
 	} {
 		require.Equal(t, 1, left(hold.kind, hold.key, time.Second), hold)

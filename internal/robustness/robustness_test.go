@@ -47,7 +47,7 @@ func run(t *testing.T, s *robustness.Scenario) {
 // One short run, so that make test knows that the harness works.
 func TestScenario_MutexUnderEveryFault(t *testing.T) {
 	redistest.SkipIfShort(t)
-	s := robustness.Fixed(3 * time.Second)[0]
+	s := robustness.Fixed(1500 * time.Millisecond)[0]
 	s.Each = false // takes longer
 	run(t, s)
 }

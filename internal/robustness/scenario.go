@@ -180,7 +180,7 @@ func (r *Run) asClient(f func(redis.UniversalClient) error) error {
 	return f(rdbs[0])
 }
 
-// inject causes a fault. While it lasts, nobody can be expected to get anything.
+// inject causes a fault. While it lasts, no caller can be expected to get anything.
 func (r *Run) inject(f *Fault) {
 	from := history.Now()
 	effect, err := f.Inject(r)
