@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"context"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,11 +22,16 @@ type Kind struct {
 	Fenced   bool  // holds have tokens
 	Quorum   bool  // on several servers
 
+	Limit *Limit // a limiter, which has no holds; New is not used then
+
 	// New makes a Locker. A Quorum gets a client for each server.
 	New func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error)
 
 	// Prepare creates an object before the run.
 	Prepare func(ctx context.Context, rdb redis.UniversalClient, object string) error
+
+	// Available returns the free permits of an object after the run; nil if there is no such number.
+	Available func(ctx context.Context, rdb redis.UniversalClient, object string) (int64, error)
 }
 
 // rules returns what the checks have to know about objects of the kind.
@@ -55,8 +61,8 @@ var Kinds = []*Kind{
 		return c.MultiMutex([]string{"{" + a.Object + "}:1", "{" + a.Object + "}:2", "{" + a.Object + "}:3"})
 	})},
 	{Name: "quorum", Capacity: 1, Quorum: true, New: newQuorumLocks},
-	{Name: "leased permits", Capacity: permits, Fair: true, New: leases(false), Prepare: prepareLeased(false)},
-	{Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true), Prepare: prepareLeased(true)},
+	{Name: "leased permits", Capacity: permits, Fair: true, New: leases(false), Prepare: prepareLeased(false), Available: availableLeased(false)},
+	{Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true), Prepare: prepareLeased(true), Available: availableLeased(true)},
 	{
 		Name: "counting permits", Capacity: permits, Fair: true, Counting: true,
 		New: func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error) {
@@ -67,6 +73,13 @@ var Kinds = []*Kind{
 				_, err := c.Semaphore(object).TrySetPermits(ctx, permits)
 				return err
 			})
+		},
+		Available: func(ctx context.Context, rdb redis.UniversalClient, object string) (n int64, err error) {
+			err = withSemaphores(ctx, rdb, func(c *semaphore.Client) (err error) {
+				n, err = c.Semaphore(object).Available(ctx)
+				return err
+			})
+			return n, err
 		},
 	},
 }
@@ -98,6 +111,20 @@ func prepareLeased(fair bool) func(context.Context, redis.UniversalClient, strin
 	}
 }
 
+func availableLeased(fair bool) func(context.Context, redis.UniversalClient, string) (int64, error) {
+	return func(ctx context.Context, rdb redis.UniversalClient, object string) (n int64, err error) {
+		err = withSemaphores(ctx, rdb, func(c *semaphore.Client) (err error) {
+			l := c.Leased(object)
+			if fair {
+				l = c.FairLeased(object)
+			}
+			n, err = l.Available(ctx)
+			return err
+		})
+		return n, err
+	}
+}
+
 func withSemaphores(ctx context.Context, rdb redis.UniversalClient, f func(*semaphore.Client) error) error {
 	c, err := semaphore.New(rdb)
 	if err != nil {
@@ -109,7 +136,7 @@ func withSemaphores(ctx context.Context, rdb redis.UniversalClient, f func(*sema
 
 // kindOf returns the kind of a name.
 func kindOf(name string) *Kind {
-	for _, k := range Kinds {
+	for _, k := range slices.Concat(Kinds, LimitKinds) {
 		if k.Name == name {
 			return k
 		}

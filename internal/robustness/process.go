@@ -161,6 +161,9 @@ func (p *process) client(ctx context.Context, i int) (err error) {
 			_ = rdb.Close()
 		}
 	}()
+	if p.kind.Limit != nil {
+		return p.limitClient(ctx, i, rdbs[0])
+	}
 	l, err := p.kind.New(rdbs, p.wheel, p.Settings)
 	if err != nil {
 		return err

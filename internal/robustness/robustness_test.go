@@ -57,20 +57,17 @@ func TestFixed(t *testing.T) {
 	}
 }
 
-// TestRandom runs the scenario of SEED, or those of random seeds for DURATION.
+// TestRandom runs random scenarios: that of SEED, or those of SEED and the numbers after it for DURATION. Without
+// SEED the first one is random. It is printed, so that any scenario of a long run can be repeated by its own seed.
 func TestRandom(t *testing.T) {
 	long(t)
 	const length = 30 * time.Second
-	if text := os.Getenv("SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-		run(t, robustness.Random(seed, length))
-		return
-	}
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), strconv.FormatInt(time.Now().UnixNano()%1e9, 10)), 10, 64)
+	require.NoError(t, err)
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv("DURATION"), "1s"))
 	require.NoError(t, err)
-	for end := time.Now().Add(lasts); time.Now().Before(end); {
-		seed := uint64(time.Now().UnixNano() % 1_000_000)
+	t.Logf("first seed %d, for %v", seed, lasts)
+	for end := time.Now().Add(lasts); time.Now().Before(end); seed++ {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { run(t, robustness.Random(seed, length)) })
 	}
 }

@@ -66,6 +66,7 @@ type Run struct {
 	history  history.History
 	spans    []check.Span
 	effects  map[string]int
+	leaked   int64
 }
 
 // Do runs the scenario and returns what the checks found.
@@ -75,6 +76,7 @@ func (s *Scenario) Do(t *testing.T) *Result {
 		Scenario: s, ctx: t.Context(), tb: t, rnd: rand.New(rand.NewPCG(s.Seed, 0)), effects: make(map[string]int),
 	}
 	r.setUp()
+	t.Cleanup(r.saveIfFailed) // before the servers and their logs are gone
 	for range s.Processes {
 		require.NoError(t, r.start())
 	}
@@ -229,4 +231,27 @@ func (r *Run) finish() {
 		}
 	}
 	r.reading.Wait()
+	r.awaitPermits()
+}
+
+// awaitPermits waits until all permits are free again, at most for as long as the dead may keep theirs, and counts
+// those that are not.
+func (r *Run) awaitPermits() {
+	if r.kind().Available == nil || r.losesData() {
+		return
+	}
+	for _, object := range r.objects {
+		for end := time.Now().Add(r.Lease + settleSlack); ; {
+			free, err := r.kind().Available(r.ctx, r.admin, object)
+			if err == nil && free == r.kind().Capacity {
+				break
+			}
+			if time.Now().After(end) {
+				require.NoError(r.tb, err)
+				r.leaked += r.kind().Capacity - free
+				break
+			}
+			r.sleep(50 * time.Millisecond)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package robustness
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
@@ -39,7 +40,13 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	s := usual("fenced mutex", Single)
 	s.Name, s.Length, s.Seed = "fenced mutex: data is lost, processes stop", length, 100
 	s.Faults = named("FLUSHALL", "process stopped", "process killed", "server hangs")
-	return append(all, s)
+	for i, kind := range []string{"mutex", "fair mutex", "quorum"} {
+		takeover := usual(kind, kindOf(kind).topology())
+		takeover.Name, takeover.Length, takeover.Seed = kind+": holders are killed", length, uint64(110+i)
+		takeover.Faults, takeover.Every = named("process killed"), 2*takeover.Lease
+		all = append(all, takeover)
+	}
+	return append(append(all, s), limitScenarios(length)...)
 }
 
 // topology returns the simplest topology that has the kind.
@@ -53,7 +60,8 @@ func (k *Kind) topology() Topology {
 // Random returns the scenario of a seed.
 func Random(seed uint64, length time.Duration) *Scenario {
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	k := Kinds[rnd.IntN(len(Kinds))]
+	kinds := slices.Concat(Kinds, LimitKinds)
+	k := kinds[rnd.IntN(len(kinds))]
 	s := usual(k.Name, k.topology())
 	if rnd.IntN(4) == 0 && !k.Quorum {
 		s.Topology = []Topology{Sentinel, Cluster}[rnd.IntN(2)]
