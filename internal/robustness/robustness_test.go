@@ -31,7 +31,9 @@ func long(t *testing.T) {
 
 // run runs a scenario, appends the result to the file that ROBUSTNESS_RESULTS names, and fails if a promise is
 // broken.
-func run(t *testing.T, s *robustness.Scenario) {
+func run(t *testing.T, s interface {
+	Do(*testing.T) *robustness.Result
+}) {
 	t.Helper()
 	res := s.Do(t)
 	t.Log(res)
@@ -50,11 +52,18 @@ func TestScenario_MutexUnderEveryFault(t *testing.T) {
 	run(t, robustness.Fixed(3 * time.Second)[0])
 }
 
+func TestTimers_OfAProcessThatIsStoppedAndStarved(t *testing.T) {
+	redistest.SkipIfShort(t)
+	run(t, robustness.FixedTimers(50_000, 2*time.Second))
+}
+
 func TestFixed(t *testing.T) {
 	long(t)
 	for _, s := range robustness.Fixed(20 * time.Second) {
 		t.Run(s.Name, func(t *testing.T) { run(t, s) })
 	}
+	timers := robustness.FixedTimers(1_000_000, 20*time.Second)
+	t.Run(timers.Name, func(t *testing.T) { run(t, timers) })
 }
 
 // TestRandom runs random scenarios: that of SEED, or those of SEED and the numbers after it for DURATION. Without
