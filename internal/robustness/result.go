@@ -38,9 +38,9 @@ type Result struct {
 	StaleDone  int           `json:"staleDone,omitempty"`
 	Idle       Quantiles     `json:"idle"`     // free with a waiter, outside of faults
 	Takeover   Quantiles     `json:"takeover"` // from the death of a holder to the next grant, without the lease
-	ToldFirst  int           `json:"toldFirst,omitempty"`
-	ToldLate   int           `json:"toldLate,omitempty"` // after the next grant, though no fault lasted at that time
-	Leaked     int64         `json:"leaked,omitempty"`   // permits missing after all leases have ended
+	ToldBefore int           `json:"toldBefore,omitempty"`
+	ToldAfter  int           `json:"toldAfter,omitempty"` // after the next grant, though no fault lasted at that time
+	Leaked     int64         `json:"leaked,omitempty"`    // permits missing after all leases have ended
 
 	Limits *LimitFigures `json:"limits,omitempty"`
 	Timers *TimerFigures `json:"timers,omitempty"`
@@ -191,7 +191,7 @@ func (r *Run) judgeHolds(res *Result, calls []*history.Call) {
 		if !r.losesData() {
 			faults = append(faults, check.Linear(calls, rules, grace, searchLimit)...)
 			first, late := check.Told(calls, rules, r.spans)
-			res.ToldFirst, res.ToldLate = res.ToldFirst+first, res.ToldLate+late
+			res.ToldBefore, res.ToldAfter = res.ToldBefore+first, res.ToldAfter+late
 		}
 		waits := check.Free(calls, rules, grace, r.spans)
 		idle, takeover = append(idle, waits...), append(takeover, check.Takeovers(calls, rules, r.spans)...)
@@ -262,7 +262,7 @@ func (res *Result) String() string {
 	default:
 		fmt.Fprintf(&b, ": %d calls, %d granted, %d failed, %d lost (%d told before the next grant, %d after), %d of killed processes; "+
 			"overlap %v, at most %d at a time; stale writes %d tried, %d done; free with a waiter: %v; takeover: %v; %d leaked",
-			res.Calls, res.Granted, res.Failed, res.Lost, res.ToldFirst, res.ToldLate, res.Killed,
+			res.Calls, res.Granted, res.Failed, res.Lost, res.ToldBefore, res.ToldAfter, res.Killed,
 			res.Overlap, res.Most, res.StaleTried, res.StaleDone, res.Idle, res.Takeover, res.Leaked)
 	}
 	fmt.Fprintf(&b, "; faults %v", res.Effects)
