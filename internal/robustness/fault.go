@@ -163,9 +163,11 @@ func (r *Run) configured(setting, value string, d time.Duration) (bool, error) {
 // busyScript blocks a server with a script that only reads, which SCRIPT KILL ends.
 func (r *Run) busyScript() (bool, error) {
 	s := r.randomServer()
-	done := make(chan error, 1)
+	var ended error // of the script; read after done is closed
+	done := make(chan struct{})
 	go func() {
-		done <- r.on(s, func(rdb *redis.Client) error {
+		defer close(done)
+		ended = r.on(s, func(rdb *redis.Client) error {
 			err := rdb.Eval(r.ctx, "while true do redis.call('TIME') end", nil).Err()
 			if err != nil && !strings.Contains(err.Error(), "killed") {
 				return err
@@ -191,7 +193,8 @@ func (r *Run) busyScript() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("SCRIPT KILL: %w", err)
 	}
-	return true, <-done
+	<-done
+	return true, ended
 }
 
 // each calls f with a client of each server that runs.
