@@ -216,7 +216,8 @@ type LimitFigures struct {
 }
 
 func (f *LimitFigures) String() string {
-	return fmt.Sprintf("%d permits granted by Redis and %d by the policy, %d calls denied, over-admission %.1f with %d losses of data, utilisation %.2f",
+	return fmt.Sprintf("%d permits granted by Redis and %d by the policy, %d calls denied, "+
+		"over-admission %.1f with %d losses of data, utilisation %.2f",
 		f.ByRedis, f.ByPolicy, f.Denied, f.OverMax, f.Losses, f.Utilisation)
 }
 

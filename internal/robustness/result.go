@@ -58,7 +58,8 @@ type Environment struct {
 
 func newEnvironment(redis string) Environment {
 	return Environment{
-		Date: time.Now().UTC().Truncate(time.Second), Cores: runtime.NumCPU(), Go: runtime.Version(), Redis: redis, Commit: commit(),
+		Date: time.Now().UTC().Truncate(time.Second), Cores: runtime.NumCPU(), Go: runtime.Version(),
+		Redis: redis, Commit: commit(),
 	}
 }
 
@@ -170,7 +171,8 @@ func (r *Run) judge() *Result {
 	}
 	for _, e := range events {
 		if e.Step == history.Trouble {
-			res.Faults = append(res.Faults, check.Fault{Promise: "no trouble", Object: fmt.Sprint("process ", history.ProcessOf(e.Client)), Detail: e.Note})
+			process := fmt.Sprint("process ", history.ProcessOf(e.Client))
+			res.Faults = append(res.Faults, check.Fault{Promise: "no trouble", Object: process, Detail: e.Note})
 		}
 	}
 	res.requireEffect(r)
@@ -203,7 +205,9 @@ func (r *Run) judgeHolds(res *Result, calls []*history.Call) {
 	}
 	res.Idle, res.Takeover = quantiles(idle), quantiles(takeover)
 	if res.Leaked != 0 && !r.losesData() {
-		res.Faults = append(res.Faults, check.Fault{Promise: "no permit is leaked", Object: r.Name, Detail: fmt.Sprint(res.Leaked)})
+		res.Faults = append(res.Faults, check.Fault{
+			Promise: "no permit is leaked", Object: r.Name, Detail: fmt.Sprint(res.Leaked),
+		})
 	}
 }
 
@@ -236,7 +240,9 @@ func (res *Result) requireEffect(r *Run) {
 	if len(r.Scenario.Faults) > 0 && len(res.Effects) == 0 {
 		res.Faults = append(res.Faults, check.Fault{Promise: "faults take effect", Object: r.Name, Detail: "none did"})
 	}
-	if 20*res.Granted < res.Calls {
+	// Calls that the server refuses at once, as it is out of memory, may be many: the share of grants alone says
+	// little.
+	if few := int(2 * res.Length.Seconds()); 20*res.Granted < res.Calls && res.Granted < few {
 		res.Faults = append(res.Faults, check.Fault{
 			Promise: "calls succeed", Object: r.Name, Detail: fmt.Sprintf("%d of %d were granted", res.Granted, res.Calls),
 		})
@@ -260,10 +266,11 @@ func (res *Result) String() string {
 	case res.Limits != nil:
 		fmt.Fprintf(&b, ": %d calls, %d failed; %v", res.Calls, res.Failed, res.Limits)
 	default:
-		fmt.Fprintf(&b, ": %d calls, %d granted, %d failed, %d lost (%d told before the next grant, %d after), %d of killed processes; "+
-			"overlap %v, at most %d at a time; stale writes %d tried, %d done; free with a waiter: %v; takeover: %v; %d leaked",
-			res.Calls, res.Granted, res.Failed, res.Lost, res.ToldBefore, res.ToldAfter, res.Killed,
-			res.Overlap, res.Most, res.StaleTried, res.StaleDone, res.Idle, res.Takeover, res.Leaked)
+		fmt.Fprintf(&b, ": %d calls, %d granted, %d failed, %d of killed processes; "+
+			"%d lost, %d told before the next grant, %d after; overlap %v, at most %d at a time; "+
+			"stale writes %d tried, %d done; free with a waiter: %v; takeover: %v; %d leaked",
+			res.Calls, res.Granted, res.Failed, res.Killed, res.Lost, res.ToldBefore, res.ToldAfter, res.Overlap,
+			res.Most, res.StaleTried, res.StaleDone, res.Idle, res.Takeover, res.Leaked)
 	}
 	fmt.Fprintf(&b, "; faults %v", res.Effects)
 	for i, f := range res.Faults {
@@ -277,3 +284,13 @@ func (res *Result) String() string {
 }
 
 func round(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
+
+// ControlResult is what became of a wrong implementation, which a check has to catch. As JSON it is a line of
+// results/controls.jsonl.
+type ControlResult struct {
+	Control string `json:"control"`
+	Where   string `json:"where"` // the scenario, or the test
+	Caught  bool   `json:"caught"`
+	By      string `json:"by"` // the promises that were found broken
+	Environment
+}

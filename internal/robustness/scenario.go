@@ -133,7 +133,7 @@ func (r *Run) setUp() {
 	}
 }
 
-// inject causes a fault. While it lasts, nobody can be expected to get anything.
+// inject causes a fault. While it lasts, no client can be expected to get anything.
 func (r *Run) inject(f *Fault) {
 	from := history.Now()
 	effect, err := f.Inject(r)

@@ -63,21 +63,23 @@ type TimerFigures struct {
 }
 
 func (f *TimerFigures) String() string {
-	return fmt.Sprintf("%d timers: %d fired, %d stopped, %d returned, %d resets; lost %d, twice %d, early %d; Every fired %d times, wrong %d; "+
-		"%d callbacks panicked, %d blocked; late: %v; with faults: %v", f.Timers, f.Fired, f.Stopped, f.Returned, f.Resets,
-		f.Lost, f.Twice, f.Early, f.EveryFired, f.EveryWrong, f.Panics, f.Blocked, f.Late, f.LateStop)
+	return fmt.Sprintf("%d timers: %d fired, %d stopped, %d returned, %d resets; lost %d, twice %d, early %d; "+
+		"Every fired %d times, wrong %d; %d callbacks panicked, %d blocked; late: %v; with faults: %v",
+		f.Timers, f.Fired, f.Stopped, f.Returned, f.Resets, f.Lost, f.Twice, f.Early,
+		f.EveryFired, f.EveryWrong, f.Panics, f.Blocked, f.Late, f.LateStop)
 }
 
 // broken returns the promises that the figures break.
 func (f *TimerFigures) broken() (faults []check.Fault) {
 	for promise, n := range map[string]int{
-		"no timer is lost": f.Lost, "each timer ends once": f.Twice, "no timer is early": f.Early, "an Every keeps its instants": f.EveryWrong,
+		"no timer is lost": f.Lost, "each timer ends once": f.Twice, "no timer is early": f.Early,
+		"an Every keeps its instants": f.EveryWrong,
 	} {
 		if n > 0 {
 			faults = append(faults, check.Fault{Promise: promise, Object: "wheel", Detail: fmt.Sprint(n)})
 		}
 	}
-	if f.Fired == 0 || f.Stopped == 0 || f.Returned == 0 || f.Resets == 0 || f.EveryFired == 0 || f.Panics == 0 || f.Blocked == 0 {
+	if min(f.Fired, f.Stopped, f.Returned, f.Resets, f.EveryFired, f.Panics, f.Blocked) == 0 {
 		faults = append(faults, check.Fault{Promise: "everything takes place", Object: "wheel", Detail: f.String()})
 	}
 	return faults
@@ -118,8 +120,8 @@ func (s *TimerScenario) Do(t *testing.T) *Result {
 	require.NoError(t, stdin.Close())
 	require.NoError(t, cmd.Wait(), "%s", &stderr)
 	res := &Result{
-		Scenario: s.Name, Kind: "wheel", Seed: s.Seed, Length: s.Length, Environment: newEnvironment(""), Effects: r.effects,
-		Timers: &TimerFigures{},
+		Scenario: s.Name, Kind: "wheel", Seed: s.Seed, Length: s.Length, Environment: newEnvironment(""),
+		Effects: r.effects, Timers: &TimerFigures{},
 	}
 	require.NoError(t, json.Unmarshal(stdout.Bytes(), res.Timers), "%s", &stdout)
 	res.Calls, res.Granted = res.Timers.Timers, res.Timers.Fired
@@ -302,8 +304,8 @@ func (p *timerProcess) change(rnd *rand.Rand) {
 // figures counts what became of the timers.
 func (p *timerProcess) figures(faults []check.Span, began int64) *TimerFigures {
 	f := &TimerFigures{
-		Timers: len(p.entries), Resets: int(p.resets.Load()), Panics: int(p.panics.Load()), Blocked: int(p.blocked.Load()),
-		EveryFired: int(p.fired.Load()), EveryWrong: int(p.wrong.Load()),
+		Timers: len(p.entries), Resets: int(p.resets.Load()), Panics: int(p.panics.Load()),
+		Blocked: int(p.blocked.Load()), EveryFired: int(p.fired.Load()), EveryWrong: int(p.wrong.Load()),
 	}
 	settled := began + int64(time.Second)
 	var late, lateStop check.Waits

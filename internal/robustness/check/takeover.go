@@ -7,9 +7,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/robustness/history"
 )
 
-// Takeovers returns, for each exclusive hold whose process was killed before it released, the time from the death to the next grant of
-// the object, minus the lease. As a lease is renewed after a part of it, most of these times are negative. Those
-// during which another fault lasted do not count, and neither do those after which nothing was asked for.
+// Takeovers returns, for each exclusive hold whose process was killed before it released, the time from the death to
+// the next grant of the object, minus the lease. As a lease is renewed after a part of it, most of these times are
+// negative. Those during which another fault lasted do not count, and neither do those after which nothing was
+// asked for.
 func Takeovers(calls []*history.Call, r Rules, spans []Span) (waits Waits) {
 	if r.Capacity > 1 {
 		return nil
