@@ -244,7 +244,8 @@ func (res *Result) requireEffect(r *Run) {
 	// little.
 	if few := int(2 * res.Length.Seconds()); 20*res.Granted < res.Calls && res.Granted < few {
 		res.Faults = append(res.Faults, check.Fault{
-			Promise: "calls succeed", Object: r.Name, Detail: fmt.Sprintf("%d of %d were granted", res.Granted, res.Calls),
+			Promise: "calls succeed", Object: r.Name,
+			Detail: fmt.Sprintf("%d of %d were granted", res.Granted, res.Calls),
 		})
 	}
 }

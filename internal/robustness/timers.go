@@ -242,7 +242,7 @@ func (p *timerProcess) fire(i int) {
 		panic("a callback that panics")
 	case i%10_000 == 3:
 		p.blocked.Add(1)
-		<-time.After(100 * time.Millisecond)
+		_ = p.wheel.Sleep(context.Background(), 100*time.Millisecond) // blocks, unless the wheel is stopped
 	}
 }
 

@@ -20,7 +20,11 @@ func Takeovers(calls []*history.Call, r Rules, spans []Span) (waits Waits) {
 			continue
 		}
 		next := nextGrant(calls, c, c.Killed)
-		if next == nil || slices.ContainsFunc(spans, func(s Span) bool { return s.From > c.Killed && s.From < next.Return }) {
+		if next == nil {
+			continue
+		}
+		another := func(s Span) bool { return s.From > c.Killed && s.From < next.Return }
+		if slices.ContainsFunc(spans, another) {
 			continue
 		}
 		waits = append(waits, time.Duration(next.Return-c.Killed)-r.Lease)
@@ -53,7 +57,10 @@ func Told(calls []*history.Call, r Rules, spans []Span) (first, late int) {
 func nextGrant(calls []*history.Call, c *history.Call, after int64) (next *history.Call) {
 	for _, other := range calls {
 		sameOwner := c.Owner != 0 && other.Owner == c.Owner
-		if other != c && other.Held() && !sameOwner && other.Return > after && (next == nil || other.Return < next.Return) {
+		if other == c || !other.Held() || sameOwner || other.Return <= after {
+			continue
+		}
+		if next == nil || other.Return < next.Return {
 			next = other
 		}
 	}

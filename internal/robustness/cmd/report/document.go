@@ -80,7 +80,7 @@ func document(folder string) (string, error) {
 		}
 	}
 	t, err := template.New("reliability.md").Funcs(template.FuncMap{
-		"figure": figure, "number": number, "short": short, "quantiles": quantiles, "join": strings.Join, "dir": path.Dir,
+		"figure": figure, "number": number, "short": short, "dir": path.Dir,
 		"date":  func(t time.Time) string { return t.Format(time.DateOnly) },
 		"tests": func(names []string) string { return "`" + strings.Join(names, "`, `") + "`" },
 		"name":  func(s string) string { return strings.TrimSuffix(s, ": every fault that keeps the data") },

@@ -97,7 +97,9 @@ func total(results []*robustness.Result) (s sum) {
 		}
 		if f := r.Timers; f != nil {
 			s.Timers += f.Timers
-			s.TimersLost, s.TimersEarly, s.TimersTwice = s.TimersLost+f.Lost, s.TimersEarly+f.Early, s.TimersTwice+f.Twice
+			s.TimersLost += f.Lost
+			s.TimersEarly += f.Early
+			s.TimersTwice += f.Twice
 			s.Late = s.Late.with(f.Late)
 		}
 	}
@@ -180,7 +182,8 @@ func figure(r *robustness.Result) string {
 		}
 	default:
 		parts = append(parts, fmt.Sprintf(
-			"%s grants, %d losses, %d holders killed; overlap %s", number(r.Granted), r.Lost, r.Killed, short(r.Overlap)))
+			"%s grants, %d losses, %d holders killed; overlap %s",
+			number(r.Granted), r.Lost, r.Killed, short(r.Overlap)))
 		if r.StaleTried > 0 {
 			parts = append(parts, fmt.Sprintf("stale writes %d of %d", r.StaleDone, r.StaleTried))
 		}
