@@ -29,11 +29,14 @@ func long(t *testing.T) {
 	}
 }
 
+// scenario is what can be run.
+type scenario interface {
+	Do(t *testing.T) *robustness.Result
+}
+
 // run runs a scenario, appends the result to the file that ROBUSTNESS_RESULTS names, and fails if a promise is
 // broken.
-func run(t *testing.T, s interface {
-	Do(*testing.T) *robustness.Result
-}) {
+func run(t *testing.T, s scenario) {
 	t.Helper()
 	res := s.Do(t)
 	t.Log(res)
@@ -49,11 +52,13 @@ func run(t *testing.T, s interface {
 // One short run, so that make test knows that the harness works.
 func TestScenario_MutexUnderEveryFault(t *testing.T) {
 	redistest.SkipIfShort(t)
+	t.Parallel()
 	run(t, robustness.Fixed(3 * time.Second)[0])
 }
 
 func TestTimers_OfAProcessThatIsStoppedAndStarved(t *testing.T) {
 	redistest.SkipIfShort(t)
+	t.Parallel()
 	run(t, robustness.FixedTimers(50_000, 2*time.Second))
 }
 
