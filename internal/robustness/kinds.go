@@ -61,8 +61,14 @@ var Kinds = []*Kind{
 		return c.MultiMutex([]string{"{" + a.Object + "}:1", "{" + a.Object + "}:2", "{" + a.Object + "}:3"})
 	})},
 	{Name: "quorum", Capacity: 1, Quorum: true, New: newQuorumLocks},
-	{Name: "leased permits", Capacity: permits, Fair: true, New: leases(false), Prepare: prepareLeased(false), Available: availableLeased(false)},
-	{Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true), Prepare: prepareLeased(true), Available: availableLeased(true)},
+	{
+		Name: "leased permits", Capacity: permits, Fair: true, New: leases(false),
+		Prepare: prepareLeased(false), Available: availableLeased(false),
+	},
+	{
+		Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true),
+		Prepare: prepareLeased(true), Available: availableLeased(true),
+	},
 	{
 		Name: "counting permits", Capacity: permits, Fair: true, Counting: true,
 		New: func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error) {
