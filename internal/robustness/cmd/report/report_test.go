@@ -22,7 +22,9 @@ func TestDocument_IsWhatTheProgramWrites(t *testing.T) {
 	require.NoError(t, err)
 	is, err := os.ReadFile(root + "/docs/reliability.md")
 	require.NoError(t, err)
-	require.Equal(t, want, string(is), "make reliability-report RESULTS= writes it")
+	if want != string(is) {
+		t.Fatal("docs/reliability.md differs; make reliability-report RESULTS=/dev/null writes it")
+	}
 }
 
 // The tests that the record and the list of the field's defects name exist.
