@@ -125,10 +125,24 @@ fuzz:
 	done
 
 ## robustness: clients of every kind in several processes under faults, and checks of their histories; about ten minutes.
-## DURATION=30m adds random scenarios for that long, SEED=n repeats the one of that seed.
-.PHONY: robustness
+## DURATION=30m adds random scenarios for that long, SEED=n repeats the one of that seed, and with DURATION those that follow it.
+## A run that fails leaves its events, the servers' logs, seed and commit in ROBUSTNESS_DIR.
+export ROBUSTNESS_DIR ?= $(CURDIR)/internal/robustness/failures
+.PHONY: robustness reliability-report
+robustness: ROBUSTNESS_RUN := $(if $(SEED),TestRandom,TestFixed|TestRandom)
 robustness: redis
-	cd internal/robustness && ROBUSTNESS=1 go test -count=1 -timeout 24h -v -run '$(if $(SEED),TestRandom,TestFixed|TestRandom)' .
+	cd internal/robustness && ROBUSTNESS=1 ROBUSTNESS_COMMIT=$$(git describe --always --dirty --abbrev=12) \
+		go test -count=1 -timeout 24h -v -run '$(ROBUSTNESS_RUN)' .
+
+## reliability-report: runs the fixed scenarios and writes docs/reliability.md. RESULTS=file takes the results of an earlier run
+## instead, for which ROBUSTNESS_RESULTS named that file; RESULTS=/dev/null writes the document anew.
+reliability-report: MEASURED := $(abspath $(or $(RESULTS),bin/robustness.jsonl))
+reliability-report:
+ifndef RESULTS
+	@mkdir -p bin && rm -f $(MEASURED)
+	ROBUSTNESS_RESULTS=$(MEASURED) $(MAKE) --no-print-directory robustness ROBUSTNESS_RUN=TestFixed
+endif
+	cd internal/robustness && go run ./cmd/report -from $(MEASURED)
 
 redis:
 	@.ci/install-redis

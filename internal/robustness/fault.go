@@ -26,6 +26,7 @@ type Fault struct {
 
 	Deposes bool // primaries change without a loss
 	Clock   bool // needs a server whose clock can be set
+	Repeats bool // what it loses is lost again and again while it lasts, so that it adds more than a burst to a limit
 
 	// Inject causes the fault and ends it. It reports whether the fault had an effect. A fault that a process
 	// carries out has its effect in the history instead.
@@ -38,7 +39,7 @@ var Faults = slices.Concat(processFaults, serverFaults, refusals, losses, failov
 // possible reports whether the fault can happen to what the scenario uses.
 func (s *Scenario) possible(f *Fault) bool {
 	return (len(f.On) == 0 || slices.Contains(f.On, s.Topology)) &&
-		!(f.Kills && s.kind().Counting) && !(f.Clock && !redistest.HasClocks())
+		!(f.Kills && s.kind().Counting) && !(f.Clock && !redistest.HasClocks()) && !(f.Repeats && s.kind().Limit != nil)
 }
 
 // those returns the faults of the lists that are possible in the scenario, but for those that lose data.

@@ -48,16 +48,19 @@ var failovers = []*Fault{
 			return r.settle(), nil
 		},
 	},
-	{Name: "primary cut off and alive", On: []Topology{Sentinel}, Loses: true, Inject: func(r *Run) (bool, error) {
-		cut := r.sentinel.Isolate(r.tb)
-		defer cut.Close()
-		r.awaitSuccessor(r.sentinel.Primary)
-		r.sleep(r.upTo(r.Lease))
-		if err := cut.Do(r.ctx, "acl", "setuser", "default", "on").Err(); err != nil {
-			return false, err
-		}
-		return r.settle(), nil
-	}},
+	{
+		Name: "primary cut off and alive", On: []Topology{Sentinel}, Loses: true, Repeats: true,
+		Inject: func(r *Run) (bool, error) {
+			cut := r.sentinel.Isolate(r.tb)
+			defer cut.Close()
+			r.awaitSuccessor(r.sentinel.Primary)
+			r.sleep(r.upTo(r.Lease))
+			if err := cut.Do(r.ctx, "acl", "setuser", "default", "on").Err(); err != nil {
+				return false, err
+			}
+			return r.settle(), nil
+		},
+	},
 	{Name: "primary hangs for long", On: []Topology{Sentinel}, Loses: true, Inject: func(r *Run) (bool, error) {
 		old := r.sentinel.Primary
 		old.Pause()

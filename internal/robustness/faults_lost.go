@@ -32,7 +32,7 @@ var losses = []*Fault{
 			return true, nil
 		},
 	},
-	{Name: "eviction", Loses: true, Inject: (*Run).evict},
+	{Name: "eviction", Loses: true, Repeats: true, Inject: (*Run).evict},
 	{Name: "key deleted", Loses: true, Inject: func(r *Run) (bool, error) {
 		s := r.randomServer()
 		key, err := r.randomKey(s, func(rdb *redis.Client, key string) bool { return rdb.Del(r.ctx, key).Val() > 0 })

@@ -3,6 +3,7 @@ package robustness
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,6 +22,8 @@ type Kind struct {
 	Shared   bool  // has readers
 	Fenced   bool  // holds have tokens
 	Quorum   bool  // on several servers
+
+	Limit *Limit // a limiter, which has no holds; New is not used then
 
 	// New makes a Locker. A Quorum gets a client for each server.
 	New func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error)
@@ -59,8 +62,14 @@ var Kinds = []*Kind{
 		return c.MultiMutex([]string{"{" + a.Object + "}:1", "{" + a.Object + "}:2", "{" + a.Object + "}:3"})
 	})},
 	{Name: "quorum", Capacity: 1, Quorum: true, New: newQuorumLocks},
-	{Name: "leased permits", Capacity: permits, Fair: true, New: leases(false), Prepare: prepareLeased(false), Free: freeLeased(false)},
-	{Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true), Prepare: prepareLeased(true), Free: freeLeased(true)},
+	{
+		Name: "leased permits", Capacity: permits, Fair: true, New: leases(false),
+		Prepare: prepareLeased(false), Free: freeLeased(false),
+	},
+	{
+		Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true),
+		Prepare: prepareLeased(true), Free: freeLeased(true),
+	},
 	{
 		Name: "counting permits", Capacity: permits, Fair: true, Counting: true,
 		New: func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error) {
@@ -133,7 +142,7 @@ func withSemaphores(ctx context.Context, rdb redis.UniversalClient, f func(*sema
 
 // kindOf returns the kind of a name.
 func kindOf(name string) *Kind {
-	for _, k := range Kinds {
+	for _, k := range slices.Concat(Kinds, LimitKinds) {
 		if k.Name == name {
 			return k
 		}

@@ -44,6 +44,9 @@ const ordersEnv = "ROBUSTNESS_ORDERS"
 
 // RunProcess runs the clients of a process, and reports whether the environment asks for it.
 func RunProcess() bool {
+	if runTimersIfAsked() {
+		return true
+	}
 	text := os.Getenv(ordersEnv)
 	if text == "" {
 		return false
@@ -196,17 +199,16 @@ func (s *session) run(ctx context.Context) (err error) {
 		}
 		defer func() { _, _ = w.Stop(ctx) }() // a second time if the fault was that
 	}
-	l, err := s.kind.New(rdbs, w, s.Settings)
+	c, err := s.open(rdbs, w)
 	if err != nil {
 		return err
 	}
 	var all sync.WaitGroup
 	for n := range s.Callers {
-		source := rand.NewPCG(s.Seed, uint64(s.number)<<32+uint64(n)+1)
-		c := &caller{process: s.process, locker: l, id: s.id(), rnd: rand.New(source)}
+		once := c.caller(rand.New(rand.NewPCG(s.Seed, uint64(s.number)<<32+uint64(n)+1)))
 		all.Go(func() {
 			for !s.isOver() && !s.closed.Load() {
-				c.once(ctx)
+				once(ctx)
 			}
 		})
 	}
@@ -220,13 +222,33 @@ func (s *session) run(ctx context.Context) (err error) {
 	select {
 	case <-ended:
 		s.calm()
-		if err := s.close(ctx, l); err != nil && s.kind.Counting { // a lease ends what a release did not reach
+		if err := s.close(ctx, c); err != nil && s.kind.Counting { // a lease ends what a release did not reach
 			return fmt.Errorf("close: %w", err)
 		}
 		return nil
 	case <-s.end:
-		return s.closeAmidst(ctx, w, l, ended)
+		return s.closeAmidst(ctx, w, c, ended)
 	}
+}
+
+// client is a client of the library under test.
+type client struct {
+	caller func(*rand.Rand) func(context.Context) // returns what a caller does again and again
+	close  func(context.Context) error
+}
+
+// open makes the client of a session.
+func (s *session) open(rdbs []redis.UniversalClient, w *wheel.Wheel) (client, error) {
+	if s.kind.Limit != nil {
+		return s.openLimit(rdbs[0], w)
+	}
+	l, err := s.kind.New(rdbs, w, s.Settings)
+	if err != nil {
+		return client{}, err
+	}
+	return client{func(rnd *rand.Rand) func(context.Context) {
+		return (&caller{process: s.process, locker: l, id: s.id(), rnd: rnd}).once
+	}, l.Close}, nil
 }
 
 // work says whether the session can be told to end.
@@ -240,21 +262,21 @@ func (s *session) work(working bool) {
 	}
 }
 
-func (s *session) close(ctx context.Context, l Locker) error {
+func (s *session) close(ctx context.Context, c client) error {
 	ctx, cancel := context.WithTimeout(ctx, closeLimit)
 	defer cancel()
-	return l.Close(ctx)
+	return c.close(ctx)
 }
 
 // closeAmidst closes the client while its callers wait and hold, which ends both.
-func (s *session) closeAmidst(ctx context.Context, w *wheel.Wheel, l Locker, ended <-chan struct{}) error {
+func (s *session) closeAmidst(ctx context.Context, w *wheel.Wheel, c client, ended <-chan struct{}) error {
 	if s.stopWheel {
 		if _, err := w.Stop(ctx); err != nil {
 			return err
 		}
 		s.sleep(100 * time.Millisecond)
 	}
-	if err := s.close(ctx, l); errors.Is(err, context.DeadlineExceeded) {
+	if err := s.close(ctx, c); errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("close in the midst of calls: %w", err)
 	}
 	s.closed.Store(true)

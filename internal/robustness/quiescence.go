@@ -37,6 +37,12 @@ var stay = []struct {
 // stayWithPermits are the keys of semaphores that stay for ever.
 var stayWithPermits = regexp.MustCompile(`^([^{}]+|\{.+\}:(timeout|fair:permits|fair:leases))$`)
 
+// stayWithLimits are the keys of limiters that stay for ever, and limitsEnd those that end with what they count.
+var (
+	stayWithLimits = regexp.MustCompile(`^([^{}]+|\{.+\}:(value|permits))$`)
+	limitsEnd      = regexp.MustCompile(`^robustness:\{.+\}(:window)?$`)
+)
+
 // faults returns what a kind may not leave behind.
 func (l remains) faults(k *Kind) (faults []check.Fault) {
 	add := func(object, detail string) {
@@ -44,6 +50,9 @@ func (l remains) faults(k *Kind) (faults []check.Fault) {
 	}
 	for key, ttl := range l.keys {
 		if k.Capacity > 1 && stayWithPermits.MatchString(key) && ttl == -1 {
+			continue
+		}
+		if k.Limit != nil && (stayWithLimits.MatchString(key) || limitsEnd.MatchString(key) && ttl != -1) {
 			continue
 		}
 		most := time.Duration(0)
@@ -84,6 +93,9 @@ func (r *Run) leftBehind() (faults []check.Fault) {
 			require.NoError(r.tb, r.asClient(look))
 		}
 		if faults = l.faults(r.kind()); len(faults) == 0 || time.Now().After(end) {
+			for _, n := range l.missing {
+				r.leaked += n
+			}
 			return faults
 		}
 	}

@@ -29,9 +29,14 @@ func long(t *testing.T) {
 	}
 }
 
+// scenario is what can be run.
+type scenario interface {
+	Do(t *testing.T) *robustness.Result
+}
+
 // run runs a scenario, appends the result to the file that ROBUSTNESS_RESULTS names, and fails if a promise is
 // broken.
-func run(t *testing.T, s *robustness.Scenario) {
+func run(t *testing.T, s scenario) {
 	t.Helper()
 	res := s.Do(t)
 	t.Log(res)
@@ -47,9 +52,16 @@ func run(t *testing.T, s *robustness.Scenario) {
 // One short run, so that make test knows that the harness works.
 func TestScenario_MutexUnderEveryFault(t *testing.T) {
 	redistest.SkipIfShort(t)
+	t.Parallel()
 	s := robustness.Fixed(1500 * time.Millisecond)[0]
 	s.Each = false // takes longer
 	run(t, s)
+}
+
+func TestTimers_OfAProcessThatIsStoppedAndStarved(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	run(t, robustness.FixedTimers(50_000, 2*time.Second))
 }
 
 func TestFixed(t *testing.T) {
@@ -60,22 +72,21 @@ func TestFixed(t *testing.T) {
 			run(t, s)
 		})
 	}
+	timers := robustness.FixedTimers(1_000_000, 20*time.Second)
+	t.Run(timers.Name, func(t *testing.T) { run(t, timers) })
 }
 
-// TestRandom runs the scenario of SEED, or those of random seeds for DURATION.
+// TestRandom runs random scenarios: that of SEED, or those of SEED and the numbers after it for DURATION. Without
+// SEED the first one is random. It is printed, so that any scenario of a long run can be repeated by its own seed.
 func TestRandom(t *testing.T) {
 	long(t)
 	const length = 30 * time.Second
-	if text := os.Getenv("SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-		run(t, robustness.Random(seed, length))
-		return
-	}
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), strconv.FormatInt(time.Now().UnixNano()%1e9, 10)), 10, 64)
+	require.NoError(t, err)
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv("DURATION"), "1s"))
 	require.NoError(t, err)
-	for end := time.Now().Add(lasts); time.Now().Before(end); {
-		seed := uint64(time.Now().UnixNano() % 1_000_000)
+	t.Logf("first seed %d, for %v", seed, lasts)
+	for end := time.Now().Add(lasts); time.Now().Before(end); seed++ {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { run(t, robustness.Random(seed, length)) })
 	}
 }

@@ -74,6 +74,7 @@ type Run struct {
 	elected  time.Time      // of the last election in the cluster
 	deposed  int            // primaries that faults deposed although they should not
 	left     []check.Fault  // what was left at the end
+	leaked   int64          // permits that were not free at the end
 }
 
 // Do runs the scenario and returns what the checks found.
@@ -83,6 +84,7 @@ func (s *Scenario) Do(t *testing.T) *Result {
 		Scenario: s, ctx: t.Context(), tb: t, rnd: rand.New(rand.NewPCG(s.Seed, 0)), effects: make(map[string]int),
 	}
 	r.setUp()
+	t.Cleanup(r.saveIfFailed) // before the servers and their logs are gone
 	for range s.Processes {
 		require.NoError(t, r.start())
 	}
@@ -180,7 +182,7 @@ func (r *Run) asClient(f func(redis.UniversalClient) error) error {
 	return f(rdbs[0])
 }
 
-// inject causes a fault. While it lasts, no caller can be expected to get anything.
+// inject causes a fault. While it lasts, no client can be expected to get anything.
 func (r *Run) inject(f *Fault) {
 	from := history.Now()
 	effect, err := f.Inject(r)

@@ -79,6 +79,17 @@ func Fixed(length time.Duration) (all []*Scenario) {
 		})
 		add(kind, Single, "a coarse wheel", few, func(s *Scenario) { s.Tick = 100 * time.Millisecond })
 	}
+	for _, kind := range []string{"mutex", "fair mutex", "quorum"} {
+		killed := func(*Scenario) []*Fault { return named("process killed") }
+		add(kind, kindOf(kind).topology(), "holders are killed", killed, func(s *Scenario) { s.Every = 2 * s.Lease })
+	}
+
+	some := func(s *Scenario) { s.Each = false } // not all faults reach what a limiter uses
+	for _, k := range LimitKinds {
+		add(k.Name, Single, "processes, networks, servers", stalls, some)
+	}
+	add(LimitKinds[0].Name, Single, "refusals", refused, some)
+	add(LimitKinds[0].Name, Single, "data is lost", lost)
 	return all
 }
 
@@ -93,7 +104,8 @@ func (k *Kind) topology() Topology {
 // Random returns the scenario of a seed.
 func Random(seed uint64, length time.Duration) *Scenario {
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	k := Kinds[rnd.IntN(len(Kinds))]
+	kinds := slices.Concat(Kinds, LimitKinds)
+	k := kinds[rnd.IntN(len(kinds))]
 	s := usual(k.Name, k.topology())
 	if rnd.IntN(4) == 0 && !k.Quorum {
 		s.Topology = []Topology{Sentinel, Cluster}[rnd.IntN(2)]

@@ -140,7 +140,7 @@ const Never = math.MaxInt64
 
 // Call is an acquisition and what became of it. Times of steps that did not happen are Never.
 type Call struct {
-	Event        // of Called
+	Event        // of Called; Note is that of the outcome
 	Outcome Step // Granted, Refused or Failed; Called if the process was killed meanwhile
 
 	Return   int64
@@ -219,7 +219,7 @@ func Calls(events []Event) []*Call {
 func (c *Call) add(e Event) {
 	switch e.Step {
 	case Granted, Refused, Failed:
-		c.Outcome, c.Return, c.Token = e.Step, e.At, e.Token
+		c.Outcome, c.Return, c.Token, c.Note = e.Step, e.At, e.Token, e.Note
 	case Relied:
 		c.Relied = e.At
 	case Told:
