@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/robustness/history"
 )
 
 // Fault is something that goes wrong during a run.
@@ -55,11 +56,14 @@ var Faults = []*Fault{
 	}},
 	{Name: "process stopped", Stops: true, Inject: func(r *Run) (bool, error) {
 		p := r.randomProcess()
+		r.note(history.Stopped, p)
 		if err := p.signal(syscall.SIGSTOP); err != nil {
 			return false, err
 		}
 		r.sleep(r.upTo(2 * r.Lease))
-		return true, p.signal(syscall.SIGCONT)
+		err := p.signal(syscall.SIGCONT)
+		r.note(history.Resumed, p)
+		return true, err
 	}},
 	{Name: "process killed", Kills: true, Inject: func(r *Run) (bool, error) { return true, r.replace(r.randomProcess()) }},
 	{Name: "server hangs", Inject: func(r *Run) (bool, error) {

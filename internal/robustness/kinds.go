@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"context"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -20,6 +21,9 @@ type Kind struct {
 	Shared   bool  // has readers
 	Fenced   bool  // holds have tokens
 	Quorum   bool  // on several servers
+
+	// Calls is a part of the bytes of each call whose reply may get lost; by default that of a script.
+	Calls string
 
 	// New makes a Locker. A Quorum gets a client for each server.
 	New func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error)
@@ -109,7 +113,7 @@ func withSemaphores(ctx context.Context, rdb redis.UniversalClient, f func(*sema
 
 // kindOf returns the kind of a name.
 func kindOf(name string) *Kind {
-	for _, k := range Kinds {
+	for _, k := range slices.Concat(Kinds, controlKinds, peerKinds) {
 		if k.Name == name {
 			return k
 		}

@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -23,7 +24,7 @@ func (f networkFault) inject(p *process) {
 		loss = redistest.Cut
 	}
 	for i := range f.LoseReplies {
-		p.dialer.LoseReply("evalsha", 1+3*i, loss)
+		p.dialer.LoseReply(cmp.Or(p.kind.Calls, "evalsha"), 1+3*i, loss)
 	}
 	if f.Reset {
 		p.dialer.Reset()

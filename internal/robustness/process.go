@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,7 +115,14 @@ func (p *process) leftBehind() error {
 }
 
 func (p *process) setUp() (err error) {
-	if p.wheel, err = wheel.New(wheel.WithTickDuration(p.Tick)); err != nil {
+	opts := []wheel.Option{wheel.WithTickDuration(p.Tick)}
+	if p.Process%2 == 0 {
+		p.Skew = 0
+	}
+	if p.Skew != 0 {
+		opts = append(opts, wheel.WithClock(skewed(p.Skew)))
+	}
+	if p.wheel, err = wheel.New(opts...); err != nil {
 		return err
 	}
 	if p.Store != "" {
@@ -122,6 +130,12 @@ func (p *process) setUp() (err error) {
 	}
 	return nil
 }
+
+// skewed is a clock that is wrong by an offset.
+type skewed time.Duration
+
+func (s skewed) Now() time.Time                         { return time.Now().Add(time.Duration(s)) }
+func (s skewed) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 func (p *process) trouble(err error) {
 	p.rec.Record(history.Event{
@@ -155,7 +169,8 @@ func (p *process) isOver() bool {
 // client runs the callers of one client.
 func (p *process) client(ctx context.Context, i int) (err error) {
 	rnd := rand.New(rand.NewPCG(p.Seed, uint64(i)))
-	rdbs := p.Topology.connect(p.Addrs, &p.dialer, []int{-1, 1, 3}[rnd.IntN(3)])
+	retries := []int{-1, 1, 3}[rnd.IntN(3)]
+	rdbs := p.Topology.connect(p.Addrs, &p.dialer, cmp.Or(p.Retries, retries))
 	defer func() {
 		for _, rdb := range rdbs {
 			_ = rdb.Close()
@@ -253,7 +268,10 @@ func (c *caller) rely(ctx context.Context, call history.Event, held Hold) {
 		if time.Duration(now-began) > patience || c.isOver() {
 			break
 		}
-		c.pause(ctx, 3)
+		select {
+		case <-held.Told():
+		case <-time.After(3 * time.Millisecond):
+		}
 	}
 	if told := held.Told(); told != nil {
 		select {

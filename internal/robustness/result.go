@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,10 @@ type Result struct {
 	StaleTried int
 	StaleDone  int
 	Idle       check.Waits   // free with a waiter, outside of faults
-	NextAfter  time.Duration // the shortest time from Told to the next grant of the object
+	ToldLate   time.Duration // the longest from a conflicting grant until a client was told of its loss
+
+	Refused        int // calls
+	RefusedChecked int // those that the check of linearizability considers
 	Faults     []check.Fault
 }
 
@@ -37,7 +41,11 @@ type Result struct {
 const (
 	searchLimit = 30 * time.Second
 	settleSlack = 3 * time.Second // for a busy machine
+	toldSlack   = time.Second     // likewise
 )
+
+// voidByLoss are the promises that do not hold while Redis loses what it confirmed.
+var voidByLoss = []string{"overlap", "told in time", "no write of a holder is rejected"}
 
 // judge runs all checks.
 func (r *Run) judge() *Result {
@@ -48,6 +56,7 @@ func (r *Run) judge() *Result {
 	}
 	res.count(calls)
 	rules, grace := r.kind().rules(r.Settings), r.longestSpan()+settleSlack
+	stops, patience := check.Stops(events), r.Poll+readTimeout+settleSlack
 	for object, calls := range history.ByObject(calls) {
 		overlap, most, faults := check.Overlap(calls, rules)
 		res.Overlap, res.Most = max(res.Overlap, overlap), max(res.Most, most)
@@ -58,10 +67,16 @@ func (r *Run) judge() *Result {
 		if !r.losesData() {
 			faults = append(faults, check.Linear(calls, rules, grace, searchLimit)...)
 		}
+		refused, checked := check.Refusals(calls, rules, grace)
+		res.Refused, res.RefusedChecked = res.Refused+refused, res.RefusedChecked+checked
+		late, untold := check.InTime(calls, rules, stops, toldSlack)
+		res.ToldLate, faults = max(res.ToldLate, late), append(faults, untold...)
 		waits := check.Free(calls, rules, grace, r.spans)
 		res.Idle = append(res.Idle, waits...)
-		for _, f := range append(faults, check.NoneStrands(waits, r.Poll+readTimeout+settleSlack)...) {
-			if f.Object = object; !(r.losesData() && f.Promise == "overlap") {
+		faults = append(faults, check.NoneStrands(waits, patience)...)
+		faults = append(faults, check.NoneStrands(check.Progress(calls, rules, grace, r.spans), rules.Lease+grace+patience)...)
+		for _, f := range faults {
+			if f.Object = object; !(r.losesData() && slices.Contains(voidByLoss, f.Promise)) {
 				res.Faults = append(res.Faults, f)
 			}
 		}
@@ -117,9 +132,9 @@ func (r *Run) longestSpan() (longest time.Duration) {
 func (res *Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s on %s, seed %d: %d calls, %d granted, %d failed, %d lost, %d of killed processes; "+
-		"overlap %v, at most %d at a time; stale writes %d tried, %d done; free with a waiter p50 %v, p99 %v, max %v; faults %v",
+		"overlap %v, at most %d at a time; told up to %v late; %d of %d refusals checked; stale writes %d tried, %d done; free with a waiter p50 %v, p99 %v, max %v; faults %v",
 		res.Scenario, res.Kind, res.Topology, res.Seed, res.Calls, res.Granted, res.Failed, res.Lost, res.Killed,
-		res.Overlap, res.Most, res.StaleTried, res.StaleDone,
+		res.Overlap, res.Most, round(res.ToldLate), res.RefusedChecked, res.Refused, res.StaleTried, res.StaleDone,
 		round(res.Idle.Quantile(0.5)), round(res.Idle.Quantile(0.99)), round(res.Idle.Quantile(1)), res.Effects)
 	for i, f := range res.Faults {
 		if i == 20 {

@@ -71,6 +71,12 @@ type Run struct {
 // Do runs the scenario and returns what the checks found.
 func (s *Scenario) Do(t *testing.T) *Result {
 	t.Helper()
+	return s.execute(t).judge()
+}
+
+// execute runs the scenario.
+func (s *Scenario) execute(t *testing.T) *Run {
+	t.Helper()
 	r := &Run{
 		Scenario: s, ctx: t.Context(), tb: t, rnd: rand.New(rand.NewPCG(s.Seed, 0)), effects: make(map[string]int),
 	}
@@ -86,7 +92,7 @@ func (s *Scenario) Do(t *testing.T) *Result {
 		}
 	}
 	r.finish()
-	return r.judge()
+	return r
 }
 
 func (r *Run) setUp() {
@@ -214,8 +220,13 @@ func (r *Run) kill(c *child) error {
 		return err
 	}
 	<-c.ended // the error is that of the kill
-	r.history.Add(history.Event{Step: history.Killed, At: history.Now(), Client: history.ClientID(c.number, 0)})
+	r.note(history.Killed, c)
 	return nil
+}
+
+// note adds a step of a process to the history.
+func (r *Run) note(step history.Step, c *child) {
+	r.history.Add(history.Event{Step: step, At: history.Now(), Client: history.ClientID(c.number, 0)})
 }
 
 // finish kills some processes in the midst of their work, lets the others end, and waits for what the dead may keep.

@@ -5,6 +5,8 @@ package check
 import (
 	"cmp"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -78,28 +80,21 @@ func sorted(edges []edge) []edge {
 func Overlap(calls []*history.Call, r Rules) (longest time.Duration, most int64, faults []Fault) {
 	var edges []edge
 	for _, c := range calls {
-		if c.Held() {
-			edges = append(edges, edge{c.Return, true, c}, edge{c.Until(), false, c})
+		if c.Held() && c.Relied != history.Never { // one that was not found valid even once excludes nobody
+			edges = append(edges, edge{c.Return, true, c}, edge{c.Relied, false, c})
 		}
 	}
-	var held, since int64
+	var since int64
+	over := false
 	present := make(map[*history.Call]bool)
-	owners := make(map[uint64]int) // holds of one owner count once
 	for _, e := range sorted(edges) {
-		over := held > r.room()
 		if e.begin {
 			present[e.call] = true
 			most = max(most, int64(len(present)))
-			if owners[e.call.Owner]++; e.call.Owner == 0 || owners[e.call.Owner] == 1 {
-				held += r.weight(e.call)
-			}
 		} else {
 			delete(present, e.call)
-			if owners[e.call.Owner]--; e.call.Owner == 0 || owners[e.call.Owner] == 0 {
-				held -= r.weight(e.call)
-			}
 		}
-		switch now := held > r.room(); {
+		switch now := r.taken(maps.Keys(present)) > r.room(); {
 		case now && !over:
 			since = e.at
 			faults = append(faults, Fault{"overlap", e.call.Object, fmt.Sprintf("call %d was granted while %d others relied on theirs",
@@ -107,8 +102,27 @@ func Overlap(calls []*history.Call, r Rules) (longest time.Duration, most int64,
 		case over && !now:
 			longest = max(longest, time.Duration(e.at-since))
 		}
+		over = r.taken(maps.Keys(present)) > r.room()
 	}
 	return longest, most, faults
+}
+
+// taken returns how much the holds take. Those of one owner take as much as the largest of them.
+func (r Rules) taken(holds iter.Seq[*history.Call]) (sum int64) {
+	var owned map[uint64]int64
+	for c := range holds {
+		w := r.weight(c)
+		if c.Owner != 0 {
+			if owned == nil {
+				owned = make(map[uint64]int64)
+			}
+			had := owned[c.Owner]
+			owned[c.Owner] = max(had, w)
+			w = owned[c.Owner] - had
+		}
+		sum += w
+	}
+	return sum
 }
 
 // Tokens finds holds whose token is not above that of a hold that was granted before they were called.

@@ -41,6 +41,8 @@ const (
 	Rejected Step = "rejected" // it refused the write
 	Trouble  Step = "trouble"  // the client met something that no fault explains: Note says what
 	Killed   Step = "killed"   // the process of Client was killed
+	Stopped  Step = "stopped"  // the process of Client was stopped
+	Resumed  Step = "resumed"  // it goes on
 	Ended    Step = "ended"    // the process ended by itself, with nothing left behind
 )
 
@@ -161,14 +163,6 @@ type Write struct {
 
 // Held reports whether the call was granted.
 func (c *Call) Held() bool { return c.Outcome == Granted }
-
-// Until returns the last instant at which the client surely believed that it held the object.
-func (c *Call) Until() int64 {
-	if c.Relied == Never {
-		return c.Return
-	}
-	return c.Relied
-}
 
 // Gone returns the time from which no sign of the client may come any more: it released the object, the call
 // failed, or its process was killed. It is Never if the history ended before.
