@@ -34,7 +34,7 @@ type Result struct {
 
 	Refused        int // calls
 	RefusedChecked int // those that the check of linearizability considers
-	Faults     []check.Fault
+	Faults         []check.Fault
 }
 
 // Bounds of the checks.

@@ -231,13 +231,17 @@ func (r *Run) note(step history.Step, c *child) {
 
 // finish kills some processes in the midst of their work, lets the others end, and waits for what the dead may keep.
 func (r *Run) finish() {
+	var ending []*child
 	for i, c := range r.children {
 		if i%4 == 3 && !r.kind().Counting {
 			require.NoError(r.tb, r.kill(c))
 		} else {
 			require.NoError(r.tb, c.stdin.Close())
-			require.NoError(r.tb, <-c.ended, "process %d", c.number)
+			ending = append(ending, c)
 		}
+	}
+	for _, c := range ending {
+		require.NoError(r.tb, <-c.ended, "process %d", c.number)
 	}
 	r.reading.Wait()
 }

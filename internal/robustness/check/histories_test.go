@@ -113,7 +113,9 @@ func TestStore_FindsWritesThatAreStale(t *testing.T) {
 		return []history.Event{{Step: step, ID: id, At: at, Seq: seq}}
 	}
 	two := [][]history.Event{hold(1, 1, 2, 20, 21, 22), hold(2, 3, 30, 50, 51, 52)}
-	check2 := func(parts ...[]history.Event) (int, int, []check.Fault) { return check.Store(calls(append(two[:2:2], parts...)...)) }
+	check2 := func(parts ...[]history.Event) (int, int, []check.Fault) {
+		return check.Store(calls(append(two[:2:2], parts...)...))
+	}
 
 	tried, done, faults := check2(write(1, history.Wrote, 10, 1), write(2, history.Wrote, 40, 2), write(1, history.Rejected, 60, 3))
 	require.Empty(t, faults)

@@ -1,0 +1,3 @@
+package robustness
+
+var peerKinds []*Kind
