@@ -69,9 +69,12 @@ var controlKinds = []*Kind{
 			return ok == 1, 0, err
 		}
 	})},
-	{Name: "acquisition without WAIT", Capacity: 1, New: locks(func(c *redislock.Client, a Ask) mutex { return c.Mutex(a.Object) })},
+	{Name: "acquisition without WAIT", Capacity: 1, New: locks(
+		func(c *redislock.Client, a Ask) mutex { return c.Mutex(a.Object) }, redislock.WithoutRenewal(),
+	)},
 	{Name: "mutex with WithReplicas", Capacity: 1, New: locks(
-		func(c *redislock.Client, a Ask) mutex { return c.Mutex(a.Object) }, redislock.WithReplicas(2, time.Second),
+		func(c *redislock.Client, a Ask) mutex { return c.Mutex(a.Object) },
+		redislock.WithoutRenewal(), redislock.WithReplicas(2, time.Second),
 	)},
 	{Name: "permits whose leases never end", Capacity: permits, New: simple(permitsThatStay)},
 	{Name: "wake-up dropped on cancel", Capacity: 1, New: newTokenList, Prepare: func(ctx context.Context, rdb redis.UniversalClient, object string) error {
@@ -251,9 +254,6 @@ const (
 	controlBurst  = 20
 	controlPeriod = 20 * time.Millisecond // of one permit
 )
-
-// controlBound is how many permits the limit may grant within a time, if it counts in windows.
-func controlBound(d time.Duration) float64 { return 2*controlBurst + float64(d)/float64(controlPeriod) }
 
 var (
 	// countUntil counts in a window whose end is by the clock of its first client.

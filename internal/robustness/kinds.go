@@ -22,6 +22,9 @@ type Kind struct {
 	Fenced   bool  // holds have tokens
 	Quorum   bool  // on several servers
 
+	// Writes says that holders without tokens write to the store, which then accepts all writes.
+	Writes bool
+
 	// Calls is a part of the bytes of each call whose reply may get lost; by default that of a script.
 	Calls string
 

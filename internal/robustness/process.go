@@ -255,7 +255,7 @@ func (c *caller) rely(ctx context.Context, call history.Event, held Hold) {
 	if c.rnd.IntN(20) == 0 && !c.kind.Counting {
 		patience += c.Lease * 3 / 2 // needs renewals
 	}
-	writes := c.store != nil && held.Token() > 0 && c.rnd.IntN(3) == 0
+	writes := c.store != nil && (held.Token() > 0 || c.kind.Writes) && c.rnd.IntN(3) == 0
 	for began := history.Now(); ; {
 		now := history.Now()
 		if !held.Valid() {
@@ -277,7 +277,7 @@ func (c *caller) rely(ctx context.Context, call history.Event, held Hold) {
 		select {
 		case <-told:
 			c.rec.Record(history.Event{Step: history.Told, ID: call.ID})
-			if writes {
+			if writes && held.Token() > 0 {
 				c.write(ctx, call, held.Token()) // as a client does that does not look
 			}
 		default:

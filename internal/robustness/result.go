@@ -27,10 +27,13 @@ type Result struct {
 	Most    int64
 
 	Overlap    time.Duration // the longest
+	Overlaps   int
 	StaleTried int
 	StaleDone  int
 	Idle       check.Waits   // free with a waiter, outside of faults
 	ToldLate   time.Duration // the longest from a conflicting grant until a client was told of its loss
+
+	KeysLeft int // a lease after the end; counted for peers only
 
 	Refused        int // calls
 	RefusedChecked int // those that the check of linearizability considers
@@ -60,6 +63,7 @@ func (r *Run) judge() *Result {
 	for object, calls := range history.ByObject(calls) {
 		overlap, most, faults := check.Overlap(calls, rules)
 		res.Overlap, res.Most = max(res.Overlap, overlap), max(res.Most, most)
+		res.Overlaps += len(faults)
 		tried, done, stale := check.Store(calls)
 		res.StaleTried, res.StaleDone = res.StaleTried+tried, res.StaleDone+done
 		faults = append(faults, stale...)

@@ -125,7 +125,7 @@ func (r *Run) setUp() {
 		}
 	})
 	r.admin = rdbs[0]
-	if r.kind().Fenced {
+	if r.kind().Fenced || r.kind().Writes {
 		r.store = redistest.Start(r.tb)
 	}
 	for i := range r.Objects {

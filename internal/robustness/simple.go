@@ -30,6 +30,7 @@ type simpleLocks struct {
 	stopOnError bool          // the first renewal that fails is the last, and nothing is said
 	outlive     bool          // renewals go on after the release
 	silent      bool          // the holder is told nothing
+	tellOnError bool          // a renewal that fails is the last
 }
 
 var (
@@ -99,20 +100,36 @@ func (l *simpleLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 
 // simpleHold is a hold of a simple lock.
 type simpleHold struct {
-	locks      *simpleLocks
-	key, value string
-	token      int64
-	told       chan struct{}
-	tell       func()
-	deadline   *time.Timer
-	stop       context.CancelFunc
+	locks    *simpleLocks
+	token    int64
+	told     chan struct{}
+	tell     func()
+	deadline *time.Timer
+	stop     context.CancelFunc
+	renew    func(ctx context.Context) (held bool, until time.Time, err error) // nil for none
+	release  func(ctx context.Context) (held bool, err error)
 
 	mu    sync.Mutex
 	until time.Time
 }
 
 func (l *simpleLocks) hold(key, value string, token int64, sent time.Time) *simpleHold {
-	h := &simpleHold{locks: l, key: key, value: value, token: token, told: make(chan struct{}), until: sent.Add(l.validity())}
+	h := &simpleHold{locks: l, token: token, until: sent.Add(l.validity())}
+	h.release = func(ctx context.Context) (bool, error) { return l.release(ctx, key, value) }
+	if l.renew != nil {
+		h.renew = func(ctx context.Context) (bool, time.Time, error) {
+			sent := time.Now()
+			held, err := l.renew(ctx, key, value)
+			return held, sent.Add(l.validity()), err
+		}
+	}
+	h.begin()
+	return h
+}
+
+func (h *simpleHold) begin() {
+	l := h.locks
+	h.told = make(chan struct{})
 	h.tell = sync.OnceFunc(func() { close(h.told) })
 	h.deadline = time.AfterFunc(time.Until(h.until), func() {
 		if !l.endless {
@@ -121,10 +138,9 @@ func (l *simpleLocks) hold(key, value string, token int64, sent time.Time) *simp
 	})
 	ctx, stop := context.WithCancel(l.closed)
 	h.stop = stop
-	if l.renew != nil {
+	if h.renew != nil {
 		l.renewals.Go(func() { h.renewals(ctx) })
 	}
-	return h
 }
 
 // validity is less than the lease by as much as the clocks may differ.
@@ -138,20 +154,19 @@ func (h *simpleHold) renewals(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		sent := time.Now()
-		held, err := l.renew(ctx, h.key, h.value)
+		held, until, err := h.renew(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil && held:
 			h.mu.Lock()
-			h.until = sent.Add(l.validity())
+			h.until = until
 			h.deadline.Reset(time.Until(h.until))
 			h.mu.Unlock()
 			pause = l.interval
 		case err != nil && l.stopOnError:
 			return
-		case err == nil, l.endless:
+		case err == nil, l.endless, l.tellOnError:
 			h.tell()
 			return
 		default:
@@ -185,7 +200,7 @@ func (h *simpleHold) Release(ctx context.Context) (history.Step, error) {
 	if !h.locks.outlive {
 		h.stop()
 	}
-	held, err := h.locks.release(ctx, h.key, h.value)
+	held, err := h.release(ctx)
 	switch {
 	case err != nil:
 		return history.Open, err

@@ -183,3 +183,24 @@ func Store(calls []*history.Call) (tried, accepted int, faults []Fault) {
 	}
 	return tried, accepted, faults
 }
+
+// Stale counts the writes without tokens that came after a write of a hold that was granted later. It is for
+// exclusive holds.
+func Stale(calls []*history.Call) (stale int) {
+	type write struct{ seq, granted int64 }
+	var writes []write
+	for _, c := range calls {
+		for _, w := range c.Writes {
+			writes = append(writes, write{w.Seq, c.Return})
+		}
+	}
+	slices.SortFunc(writes, func(a, b write) int { return cmp.Compare(a.seq, b.seq) })
+	var latest int64
+	for _, w := range writes {
+		if w.granted < latest {
+			stale++
+		}
+		latest = max(latest, w.granted)
+	}
+	return stale
+}
