@@ -42,8 +42,8 @@ func Controls() []*Control {
 	stops.Lease, stops.MaxHold, stops.Every = 600*time.Millisecond, 200*time.Millisecond, 300*time.Millisecond
 
 	replies := control("replies are lost, and each call is repeated until it is answered", "mutex", 3, "replies lost after execution")
-	replies.Lease, replies.Retries, replies.GiveUp, replies.Every = 8*time.Second, 5, 0, 300*time.Millisecond
-	replies.Callers, replies.Objects = 1, 10 // so that most calls are those of acquisitions and releases, not of waiters
+	replies.Lease, replies.Retries, replies.GiveUp, replies.Every = 8*time.Second, 5, 0, time.Second
+	replies.Callers, replies.Objects, replies.MaxHold, replies.Length = 2, 14, 5*time.Millisecond, 10*time.Second // so that most calls are those of acquisitions and releases, not of waiters
 
 	resets := control("connections are reset", "mutex", 4, "connections reset", "connections killed", "SCRIPT FLUSH")
 	resets.Lease, resets.MaxHold, resets.Retries, resets.Every = 3*time.Second, 6*time.Second, -1, 200*time.Millisecond
@@ -199,7 +199,13 @@ var laggingFailover = &Fault{Name: "failover to a replica that lags", On: []Topo
 	for _, s := range replicas {
 		s.Pause()
 	}
-	r.sleep(6 * time.Second)
+	err := r.on(primary, func(rdb *redis.Client) error { // or the rest would be in the buffers of the sockets
+		return rdb.Do(r.ctx, "client", "kill", "type", "replica").Err()
+	})
+	if err != nil {
+		return false, err
+	}
+	r.sleep(5 * time.Second)
 	primary.Kill()
 	for _, s := range replicas {
 		s.Resume()

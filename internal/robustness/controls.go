@@ -31,7 +31,7 @@ var controlKinds = []*Kind{
 			return n == 1, err
 		}
 	})},
-	{Name: "re-entry by a counter", Capacity: 1, New: simple(countEntries)},
+	{Name: "re-entry by a counter", Capacity: 1, Calls: enter.Hash(), New: simple(countEntries)},
 	{Name: "renewal kept after the release", Capacity: 1, New: simple(func(l *simpleLocks, rdb redis.UniversalClient, s Settings) {
 		l.outlive = true
 		l.renew = func(ctx context.Context, key, value string) (bool, error) {

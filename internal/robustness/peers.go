@@ -40,8 +40,8 @@ var peerKinds = []*Kind{
 	{Name: "cogwheel fenced mutex", Capacity: 1, Fenced: true, Calls: onObjects, New: Kinds[1].New},
 	{Name: "bsm/redislock 0.9.4", Capacity: 1, Writes: true, Calls: onObjects, New: newBSM(false)},
 	{Name: "bsm/redislock 0.9.4, Refresh loop", Capacity: 1, Writes: true, Calls: onObjects, New: newBSM(true)},
-	{Name: "redsync 4.18.1", Capacity: 1, Writes: true, Calls: onObjects, New: newRedsync(false)},
-	{Name: "redsync 4.18.1, Extend loop", Capacity: 1, Writes: true, Calls: onObjects, New: newRedsync(true)},
+	{Name: "redsync 4.13.0", Capacity: 1, Writes: true, Calls: onObjects, New: newRedsync(false)},
+	{Name: "redsync 4.13.0, Extend loop", Capacity: 1, Writes: true, Calls: onObjects, New: newRedsync(true)},
 	{Name: "rueidislock 1.0.79", Capacity: 1, Writes: true, Calls: onObjects, New: newRueidis},
 	{Name: "SET NX PX, renewal loop", Capacity: 1, Writes: true, Calls: onObjects, New: simple(
 		func(l *simpleLocks, _ redis.UniversalClient, _ Settings) { l.endless = true },
