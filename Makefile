@@ -150,3 +150,13 @@ redis:
 race:
 	@[ "$$(go env CGO_ENABLED)" = 1 ] || { \
 		echo "make: the race detector needs cgo and a C compiler: install gcc or clang (on Debian: apt-get install gcc libc6-dev)" >&2; exit 1; }
+
+## controls: each wrong implementation is caught by the scenario or the test that has to find it. Takes two minutes.
+.PHONY: controls
+controls: redis race
+	cd internal/robustness && CONTROLS=1 go test -count=1 -timeout 10m -parallel 5 -run TestControls .
+
+## peers: the locks of other libraries under the same faults as this one's, as a table. ROBUSTNESS_RESULTS names a file for the results.
+.PHONY: peers
+peers: redis
+	cd internal/robustness && PEERS=1 go test -count=1 -timeout 20m -parallel 4 -run TestPeers .

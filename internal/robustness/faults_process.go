@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/robustness/history"
 )
 
 // processFaults are those of processes and their networks.
@@ -39,11 +40,14 @@ var processFaults = []*Fault{
 	}},
 	{Name: "process stopped", Stops: true, Inject: func(r *Run) (bool, error) {
 		p := r.randomProcess()
+		r.note(history.Stopped, p)
 		if err := p.signal(syscall.SIGSTOP); err != nil {
 			return false, err
 		}
 		r.sleep(r.upTo(2 * r.Lease))
-		return true, p.signal(syscall.SIGCONT)
+		err := p.signal(syscall.SIGCONT)
+		r.note(history.Resumed, p)
+		return true, err
 	}},
 	{Name: "process killed", Kills: true, Inject: func(r *Run) (bool, error) {
 		return true, r.replace(r.randomProcess())

@@ -25,6 +25,12 @@ type Kind struct {
 
 	Limit *Limit // a limiter, which has no holds; New is not used then
 
+	// Writes says that holders without tokens write to the store, which then accepts all writes.
+	Writes bool
+
+	// Calls is a part of the bytes of each call whose reply may get lost; by default that of a script.
+	Calls string
+
 	// New makes a Locker. A Quorum gets a client for each server.
 	New func(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error)
 
@@ -142,7 +148,7 @@ func withSemaphores(ctx context.Context, rdb redis.UniversalClient, f func(*sema
 
 // kindOf returns the kind of a name.
 func kindOf(name string) *Kind {
-	for _, k := range slices.Concat(Kinds, LimitKinds) {
+	for _, k := range slices.Concat(Kinds, LimitKinds, controlKinds, peerKinds) {
 		if k.Name == name {
 			return k
 		}

@@ -41,4 +41,7 @@ type Settings struct {
 	Lease time.Duration
 	Poll  time.Duration // of waiters, where the library has one
 	Tick  time.Duration // of the wheel
+
+	Retries int           // of go-redis; 0 is a random number for each client
+	Skew    time.Duration // of the clocks of every second process
 }

@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -51,7 +52,7 @@ func (p *process) loseReplies(o order) (lost int) {
 	}
 	var replies []<-chan struct{}
 	for i := range o.LoseReplies {
-		replies = append(replies, p.dialer.LoseReply("evalsha", 1+3*i, loss))
+		replies = append(replies, p.dialer.LoseReply(cmp.Or(p.kind.Calls, "evalsha"), 1+3*i, loss))
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
 	defer cancel()

@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,7 +128,10 @@ func (p *process) leftBehind() error {
 }
 
 func (p *process) setUp() (err error) {
-	if p.wheel, err = wheel.New(wheel.WithTickDuration(p.Tick)); err != nil {
+	if p.Process%2 == 0 {
+		p.Skew = 0
+	}
+	if p.wheel, err = p.newWheel(); err != nil {
 		return err
 	}
 	if p.Store != "" {
@@ -135,6 +139,21 @@ func (p *process) setUp() (err error) {
 	}
 	return nil
 }
+
+// newWheel makes a wheel on the clock of the process.
+func (p *process) newWheel() (*wheel.Wheel, error) {
+	opts := []wheel.Option{wheel.WithTickDuration(p.Tick)}
+	if p.Skew != 0 {
+		opts = append(opts, wheel.WithClock(skewed(p.Skew)))
+	}
+	return wheel.New(opts...)
+}
+
+// skewed is a clock that is wrong by an offset.
+type skewed time.Duration
+
+func (s skewed) Now() time.Time                         { return time.Now().Add(time.Duration(s)) }
+func (s skewed) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 func (p *process) trouble(err error) {
 	p.rec.Record(history.Event{
@@ -186,7 +205,8 @@ const closeLimit = 30 * time.Second
 
 func (s *session) run(ctx context.Context) (err error) {
 	rnd := rand.New(rand.NewPCG(s.Seed, uint64(s.number)))
-	rdbs := s.Topology.connect(s.Addrs, &s.dialer, []int{-1, 1, 3}[rnd.IntN(3)])
+	retries := []int{-1, 1, 3}[rnd.IntN(3)]
+	rdbs := s.Topology.connect(s.Addrs, &s.dialer, cmp.Or(s.Retries, retries))
 	defer func() {
 		for _, rdb := range rdbs {
 			_ = rdb.Close()
@@ -194,7 +214,7 @@ func (s *session) run(ctx context.Context) (err error) {
 	}()
 	w := s.wheel
 	if s.ownWheel {
-		if w, err = wheel.New(wheel.WithTickDuration(s.Tick)); err != nil {
+		if w, err = s.newWheel(); err != nil {
 			return err
 		}
 		defer func() { _, _ = w.Stop(ctx) }() // a second time if the fault was that
@@ -347,7 +367,7 @@ func (c *caller) rely(ctx context.Context, call history.Event, held Hold) {
 	if c.rnd.IntN(20) == 0 && !c.kind.Counting {
 		patience += c.Lease * 3 / 2 // needs renewals
 	}
-	writes := c.store != nil && held.Token() > 0 && c.rnd.IntN(3) == 0
+	writes := c.store != nil && (held.Token() > 0 || c.kind.Writes) && c.rnd.IntN(3) == 0
 	for began := history.Now(); ; {
 		now := history.Now()
 		if !held.Valid() {
@@ -360,13 +380,16 @@ func (c *caller) rely(ctx context.Context, call history.Event, held Hold) {
 		if time.Duration(now-began) > patience || c.isOver() {
 			break
 		}
-		c.pause(ctx, 3)
+		select {
+		case <-held.Told():
+		case <-time.After(3 * time.Millisecond):
+		}
 	}
 	if told := held.Told(); told != nil {
 		select {
 		case <-told:
 			c.rec.Record(history.Event{Step: history.Told, ID: call.ID})
-			if writes {
+			if writes && held.Token() > 0 {
 				c.write(ctx, call, held.Token()) // as a client does that does not look
 			}
 		default:

@@ -36,13 +36,19 @@ type Result struct {
 
 	LosesData  bool          `json:"losesData,omitempty"`
 	Overlap    time.Duration `json:"overlap"` // the longest
+	Overlaps   int           `json:"overlaps,omitempty"`
 	StaleTried int           `json:"staleTried,omitempty"`
 	StaleDone  int           `json:"staleDone,omitempty"`
 	Idle       Quantiles     `json:"idle"`     // free with a waiter, outside of faults
 	Takeover   Quantiles     `json:"takeover"` // from the death of a holder to the next grant, without the lease
 	ToldBefore int           `json:"toldBefore,omitempty"`
 	ToldAfter  int           `json:"toldAfter,omitempty"` // after the next grant, though no fault lasted at that time
+	ToldLate   time.Duration `json:"toldLate,omitempty"`  // the longest from a conflicting grant to the news of the loss
 	Leaked     int64         `json:"leaked,omitempty"`    // permits missing after all leases have ended
+
+	Refused        int `json:"refused,omitempty"`        // calls
+	RefusedChecked int `json:"refusedChecked,omitempty"` // those that the check of linearizability considers
+	KeysLeft       int `json:"keysLeft,omitempty"`       // a lease after the end; counted for peers only
 
 	Limits *LimitFigures `json:"limits,omitempty"`
 	Timers *TimerFigures `json:"timers,omitempty"`
@@ -138,7 +144,7 @@ func (q Quantiles) String() string {
 const (
 	searchLimit = 30 * time.Second
 	settleSlack = 3 * time.Second // for a busy machine
-	toldSlack   = time.Second
+	toldSlack   = time.Second     // likewise
 )
 
 // ofExclusion are promises that end with a loss of data. Where there are two holders, the store rejects one of them.
@@ -191,11 +197,16 @@ func (r *Run) judge() *Result {
 // judgeHolds checks locks and permits.
 func (r *Run) judgeHolds(res *Result, calls []*history.Call) {
 	rules, grace := r.kind().rules(r.Settings), r.longestSpan()+settleSlack
-	lost := r.lostData()
+	stops, patience := check.Stops(r.history.Events()), r.Poll+readTimeout+settleSlack
+	lost, inTime := r.lostData(), toldSlack
+	if lost {
+		inTime += r.Lease // for its holder may learn of it at the end of the lease only
+	}
 	var idle, takeover check.Waits
 	for object, calls := range history.ByObject(calls) {
 		overlap, most, faults := check.Overlap(calls, rules)
 		res.Overlap, res.Most = max(res.Overlap, overlap), max(res.Most, most)
+		res.Overlaps += len(faults)
 		tried, done, stale := check.Store(calls)
 		res.StaleTried, res.StaleDone = res.StaleTried+tried, res.StaleDone+done
 		faults = append(faults, stale...)
@@ -204,15 +215,20 @@ func (r *Run) judgeHolds(res *Result, calls []*history.Call) {
 			faults = slices.DeleteFunc(faults, func(f check.Fault) bool {
 				return slices.Contains(ofExclusion, f.Promise)
 			})
-			faults = append(faults, check.ToldInTime(calls, rules, toldSlack)...)
 		} else {
 			faults = append(faults, check.Linear(calls, rules, grace, searchLimit)...)
 			first, late := check.Told(calls, rules, r.spans)
 			res.ToldBefore, res.ToldAfter = res.ToldBefore+first, res.ToldAfter+late
 		}
+		refused, checked := check.Refusals(calls, rules, grace)
+		res.Refused, res.RefusedChecked = res.Refused+refused, res.RefusedChecked+checked
+		late, untold := check.InTime(calls, rules, stops, inTime)
+		res.ToldLate, faults = max(res.ToldLate, late), append(faults, untold...)
 		waits := check.Free(calls, rules, grace, r.spans)
 		idle, takeover = append(idle, waits...), append(takeover, check.Takeovers(calls, rules, r.spans)...)
-		for _, f := range append(faults, check.NoneStrands(waits, r.Poll+readTimeout+settleSlack)...) {
+		progress := check.Progress(calls, rules, grace, r.spans)
+		faults = append(faults, check.NoneStrands(waits, patience)...)
+		for _, f := range append(faults, check.NoneStrands(progress, rules.Lease+grace+patience)...) {
 			f.Object = object
 			res.Faults = append(res.Faults, f)
 		}
@@ -279,10 +295,10 @@ func (res *Result) String() string {
 		fmt.Fprintf(&b, ": %d calls, %d failed; %v", res.Calls, res.Failed, res.Limits)
 	default:
 		fmt.Fprintf(&b, ": %d calls, %d granted, %d failed, %d of killed processes; "+
-			"%d lost, %d told before the next grant, %d after; overlap %v, at most %d at a time; "+
+			"%d lost, %d told before the next grant, %d after, up to %v late; overlap %v, at most %d at a time; %d of %d refusals checked; "+
 			"stale writes %d tried, %d done; free with a waiter: %v; takeover: %v; %d leaked",
-			res.Calls, res.Granted, res.Failed, res.Killed, res.Lost, res.ToldBefore, res.ToldAfter, res.Overlap,
-			res.Most, res.StaleTried, res.StaleDone, res.Idle, res.Takeover, res.Leaked)
+			res.Calls, res.Granted, res.Failed, res.Killed, res.Lost, res.ToldBefore, res.ToldAfter,
+			round(res.ToldLate), res.Overlap, res.Most, res.RefusedChecked, res.Refused, res.StaleTried, res.StaleDone, res.Idle, res.Takeover, res.Leaked)
 	}
 	fmt.Fprintf(&b, "; %d primaries deposed; faults %v", res.Deposed, res.Effects)
 	for i, f := range res.Faults {

@@ -42,6 +42,7 @@ type Scenario struct {
 	Every     time.Duration // the longest pause between two faults
 	Each      bool          // every fault takes effect, also if that needs more time
 	Length    time.Duration
+	Quiet     time.Duration // after the last fault
 	Seed      uint64
 }
 
@@ -80,6 +81,14 @@ type Run struct {
 // Do runs the scenario and returns what the checks found.
 func (s *Scenario) Do(t *testing.T) *Result {
 	t.Helper()
+	r := s.execute(t)
+	r.left = r.leftBehind()
+	return r.judge()
+}
+
+// execute runs the scenario.
+func (s *Scenario) execute(t *testing.T) *Run {
+	t.Helper()
 	r := &Run{
 		Scenario: s, ctx: t.Context(), tb: t, rnd: rand.New(rand.NewPCG(s.Seed, 0)), effects: make(map[string]int),
 	}
@@ -106,9 +115,9 @@ func (s *Scenario) Do(t *testing.T) *Result {
 	if len(s.Faults) == 0 {
 		r.sleep(s.Length)
 	}
+	r.sleep(s.Quiet)
 	r.finish()
-	r.left = r.leftBehind()
-	return r.judge()
+	return r
 }
 
 // rounds is how often each fault gets a chance to take effect.
@@ -146,7 +155,7 @@ func (r *Run) setUp() {
 			r.addrs = append(r.addrs, s.Addr())
 		}
 	}
-	if r.kind().Fenced {
+	if r.kind().Fenced || r.kind().Writes {
 		r.store = redistest.Start(r.tb)
 	}
 	for i := range r.Objects {
@@ -299,19 +308,28 @@ func (r *Run) kill(c *child) error {
 		return err
 	}
 	<-c.ended // the error is that of the kill
-	r.history.Add(history.Event{Step: history.Killed, At: history.Now(), Client: history.ClientID(c.number, 0)})
+	r.note(history.Killed, c)
 	return nil
+}
+
+// note adds a step of a process to the history.
+func (r *Run) note(step history.Step, c *child) {
+	r.history.Add(history.Event{Step: step, At: history.Now(), Client: history.ClientID(c.number, 0)})
 }
 
 // finish kills some processes in the midst of their work, lets the others end, and waits for what the dead may keep.
 func (r *Run) finish() {
+	var ending []*child
 	for i, c := range r.children {
 		if i%4 == 3 && !r.kind().Counting && r.clock == nil {
 			require.NoError(r.tb, r.kill(c))
 		} else {
 			require.NoError(r.tb, c.stdin.Close())
-			require.NoError(r.tb, <-c.ended, "process %d", c.number)
+			ending = append(ending, c)
 		}
+	}
+	for _, c := range ending {
+		require.NoError(r.tb, <-c.ended, "process %d", c.number)
 	}
 	r.reading.Wait()
 }

@@ -30,28 +30,3 @@ func NothingAfterClose(events []history.Event) (faults []Fault) {
 	}
 	return faults
 }
-
-// ToldInTime finds pairs of holds of a lock that two clients relied on at once for longer than a lease, which no
-// loss of data excuses: a holder learns of a loss before its lease is over.
-func ToldInTime(calls []*history.Call, r Rules, slack time.Duration) (faults []Fault) {
-	if r.Capacity > 1 {
-		return nil
-	}
-	for i, a := range calls {
-		for _, b := range calls[i+1:] {
-			if b.At > a.Until() {
-				break // as are all that were called later
-			}
-			sharing := a.Shared && b.Shared || a.Owner != 0 && a.Owner == b.Owner
-			if !a.Held() || !b.Held() || sharing {
-				continue
-			}
-			both := time.Duration(min(a.Until(), b.Until()) - max(a.Return, b.Return))
-			if both > r.Lease+slack {
-				faults = append(faults, Fault{"told in time", a.Object, fmt.Sprintf(
-					"calls %d and %d both relied on it for %v", a.ID, b.ID, both)})
-			}
-		}
-	}
-	return faults
-}

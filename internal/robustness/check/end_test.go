@@ -22,13 +22,3 @@ func TestNothingAfterClose(t *testing.T) {
 	require.Empty(t, check.NothingAfterClose(events(30)))
 	require.Len(t, check.NothingAfterClose(events(29)), 1)
 }
-
-func TestToldInTime(t *testing.T) {
-	t.Parallel()
-	told := func(until int64) []check.Fault { // the lease is 100
-		return check.ToldInTime(calls(hold(1, 0, 10, until, 900, 901), hold(2, 11, 50, 800, 900, 901)), lock, 0)
-	}
-	require.Empty(t, told(40), "they did not overlap")
-	require.Empty(t, told(150))
-	require.Len(t, told(151), 1)
-}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
@@ -43,30 +44,40 @@ func (o operation) String() string {
 // state is a state of the model. It is never changed.
 type state struct {
 	holds map[uint64]operation
-	taken int64
 	token int64 // the highest so far
 }
 
 func (s state) with(o operation) state {
-	n := state{maps.Clone(s.holds), s.taken, max(s.token, o.token)}
-	if !s.owned(o.owner) {
-		n.taken += o.weight
-	}
+	n := state{maps.Clone(s.holds), max(s.token, o.token)}
 	n.holds[o.id] = o
 	return n
 }
 
 func (s state) without(id uint64) state {
-	o, present := s.holds[id]
-	if !present {
-		return s
-	}
-	n := state{maps.Clone(s.holds), s.taken, s.token}
+	n := state{maps.Clone(s.holds), s.token}
 	delete(n.holds, id)
-	if !n.owned(o.owner) {
-		n.taken -= o.weight
-	}
 	return n
+}
+
+// taken returns how much the holds take. Those of one owner take as much as the largest of them.
+func (s state) taken() (sum int64) {
+	for id, o := range s.holds {
+		if o.owner != 0 && s.isCovered(id, o) {
+			continue
+		}
+		sum += o.weight
+	}
+	return sum
+}
+
+// isCovered reports whether another hold of the owner stands for this one.
+func (s state) isCovered(id uint64, o operation) bool {
+	for other, h := range s.holds {
+		if h.owner == o.owner && (h.weight > o.weight || h.weight == o.weight && other < id) {
+			return true
+		}
+	}
+	return false
 }
 
 // owned reports whether the owner has a hold.
@@ -88,30 +99,34 @@ func model(r Rules) porcupine.Model {
 		Init: func() any { return state{holds: map[uint64]operation{}} },
 		Step: func(from, input, _ any) (bool, any) {
 			s, o := from.(state), input.(operation)
-			fits := s.owned(o.owner) || s.taken+o.weight <= room
+			owned := s.owned(o.owner)
+			if o.what == end {
+				if _, present := s.holds[o.id]; !present {
+					return false, s
+				}
+				return true, s.without(o.id)
+			}
+			after := s.with(o)
+			fits := after.taken() <= room
 			switch o.what {
 			case acquire:
-				rises := o.token == 0 || o.token > s.token || s.owned(o.owner) && o.token == s.token
+				rises := o.token == 0 || o.token > s.token || owned && o.token == s.token
 				if fits && rises {
-					return true, s.with(o)
+					return true, after
 				}
 			case refuse:
 				return !fits, s
-			case end:
-				if _, present := s.holds[o.id]; present {
-					return true, s.without(o.id)
-				}
 			}
 			return false, s
 		},
 		Equal:             func(a, b any) bool { return equal(a.(state), b.(state)) },
 		DescribeOperation: func(input, _ any) string { return input.(operation).String() },
-		DescribeState:     func(s any) string { return fmt.Sprintf("%d taken", s.(state).taken) },
+		DescribeState:     func(s any) string { return fmt.Sprintf("%d taken, token %d", s.(state).taken(), s.(state).token) },
 	}
 }
 
 func equal(a, b state) bool {
-	return a.taken == b.taken && a.token == b.token && maps.Equal(a.holds, b.holds)
+	return a.token == b.token && maps.Equal(a.holds, b.holds)
 }
 
 // Linear searches an order of the operations on one object in which the model allows each of them, between its
@@ -126,7 +141,11 @@ func Linear(calls []*history.Call, r Rules, grace, limit time.Duration) []Fault 
 	case porcupine.Ok:
 		return nil
 	case porcupine.Illegal:
-		return []Fault{{"linearizable", calls[0].Object, fmt.Sprintf("no order of the %d operations explains them", len(ops))}}
+		detail := fmt.Sprintf("no order of the %d operations explains them", len(ops))
+		if dir := os.Getenv("ROBUSTNESS_DIR"); dir != "" {
+			detail += "; " + explain(dir, calls, r, ops, limit)
+		}
+		return []Fault{{"linearizable", calls[0].Object, detail}}
 	default:
 		return []Fault{{"linearizable", calls[0].Object, fmt.Sprintf("undecided after %v with %d operations", limit, len(ops))}}
 	}
@@ -134,12 +153,7 @@ func Linear(calls []*history.Call, r Rules, grace, limit time.Duration) []Fault 
 
 func operations(calls []*history.Call, r Rules, grace time.Duration) (ops []porcupine.Operation) {
 	settle := int64(r.Lease + grace)
-	var doubts []Span
-	for _, c := range calls {
-		if c.Outcome == history.Failed || c.Outcome == history.Called {
-			doubts = append(doubts, Span{c.At, after(c.Gone(), settle)})
-		}
-	}
+	doubts := doubtful(calls, r, grace)
 	for i, c := range calls {
 		add := func(what operationKind, from, to int64) {
 			ops = append(ops, porcupine.Operation{
@@ -160,6 +174,34 @@ func operations(calls []*history.Call, r Rules, grace time.Duration) (ops []porc
 	return ops
 }
 
+// doubtful returns the times at which calls that did not return with a result may hold the object: a call that
+// failed gives back what it got as soon as the server can be reached again, and one whose process was killed keeps it
+// for a lease.
+func doubtful(calls []*history.Call, r Rules, grace time.Duration) (spans []Span) {
+	for _, c := range calls {
+		if from, to, ok := doubt(c, r, grace); ok {
+			spans = append(spans, Span{from, to})
+		}
+	}
+	return spans
+}
+
+// Refusals returns how many calls were refused, and how many of these refusals Linear checks: not those of fair
+// objects, and not those during which a call that failed may have held the object.
+func Refusals(calls []*history.Call, r Rules, grace time.Duration) (refused, checked int) {
+	doubts := doubtful(calls, r, grace)
+	for _, c := range calls {
+		if c.Outcome != history.Refused {
+			continue
+		}
+		refused++
+		if !r.Fair && !within(doubts, c.At, c.Return) {
+			checked++
+		}
+	}
+	return refused, checked
+}
+
 // within reports whether a part of the time lies within one of the spans.
 func within(spans []Span, from, to int64) bool {
 	return slices.ContainsFunc(spans, func(s Span) bool { return s.From <= to && from <= s.To })
@@ -170,7 +212,23 @@ func ending(c *history.Call, settle int64) (from, to int64) {
 	if c.End == history.Released {
 		return c.Release, c.Released
 	}
-	return c.Until(), after(c.Gone(), settle)
+	from = c.At // one that its client never found valid may have ended before the grant returned
+	if c.Relied != history.Never {
+		from = c.Relied
+	}
+	return from, after(c.Gone(), settle)
+}
+
+// doubt returns when a call without a result may hold the object, and whether there is such a time.
+func doubt(c *history.Call, r Rules, grace time.Duration) (from, to int64, ok bool) {
+	switch c.Outcome {
+	case history.Failed:
+		return c.At, after(c.Return, int64(grace)), true
+	case history.Called:
+		return c.At, after(c.Gone(), int64(r.Lease+grace)), true
+	default:
+		return 0, 0, false
+	}
 }
 
 // after returns an instant and a while later. Nothing comes after Never.

@@ -5,6 +5,8 @@ package check
 import (
 	"cmp"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -78,28 +80,21 @@ func sorted(edges []edge) []edge {
 func Overlap(calls []*history.Call, r Rules) (longest time.Duration, most int64, faults []Fault) {
 	var edges []edge
 	for _, c := range calls {
-		if c.Held() {
-			edges = append(edges, edge{c.Return, true, c}, edge{c.Until(), false, c})
+		if c.Held() && c.Relied != history.Never { // one that was not found valid even once excludes nobody
+			edges = append(edges, edge{c.Return, true, c}, edge{c.Relied, false, c})
 		}
 	}
-	var held, since int64
+	var since int64
+	over := false
 	present := make(map[*history.Call]bool)
-	owners := make(map[uint64]int) // holds of one owner count once
 	for _, e := range sorted(edges) {
-		over := held > r.room()
 		if e.begin {
 			present[e.call] = true
 			most = max(most, int64(len(present)))
-			if owners[e.call.Owner]++; e.call.Owner == 0 || owners[e.call.Owner] == 1 {
-				held += r.weight(e.call)
-			}
 		} else {
 			delete(present, e.call)
-			if owners[e.call.Owner]--; e.call.Owner == 0 || owners[e.call.Owner] == 0 {
-				held -= r.weight(e.call)
-			}
 		}
-		switch now := held > r.room(); {
+		switch now := r.taken(maps.Keys(present)) > r.room(); {
 		case now && !over:
 			since = e.at
 			faults = append(faults, Fault{"overlap", e.call.Object, fmt.Sprintf("call %d was granted while %d others relied on theirs",
@@ -107,8 +102,27 @@ func Overlap(calls []*history.Call, r Rules) (longest time.Duration, most int64,
 		case over && !now:
 			longest = max(longest, time.Duration(e.at-since))
 		}
+		over = r.taken(maps.Keys(present)) > r.room()
 	}
 	return longest, most, faults
+}
+
+// taken returns how much the holds take. Those of one owner take as much as the largest of them.
+func (r Rules) taken(holds iter.Seq[*history.Call]) (sum int64) {
+	var owned map[uint64]int64
+	for c := range holds {
+		w := r.weight(c)
+		if c.Owner != 0 {
+			if owned == nil {
+				owned = make(map[uint64]int64)
+			}
+			had := owned[c.Owner]
+			owned[c.Owner] = max(had, w)
+			w = owned[c.Owner] - had
+		}
+		sum += w
+	}
+	return sum
 }
 
 // Tokens finds holds whose token is not above that of a hold that was granted before they were called.
@@ -157,15 +171,40 @@ func Store(calls []*history.Call) (tried, accepted int, faults []Fault) {
 		switch {
 		case w.Accepted && stale:
 			accepted++
-			faults = append(faults, Fault{"no stale write", w.call.Object,
-				fmt.Sprintf("call %d wrote with token %d after %d", w.call.ID, w.call.Token, highest)})
+			faults = append(faults, Fault{
+				"no stale write", w.call.Object,
+				fmt.Sprintf("call %d wrote with token %d after %d", w.call.ID, w.call.Token, highest),
+			})
 		case !w.Accepted && w.call.Relied != history.Never && w.call.Relied >= w.At:
-			faults = append(faults, Fault{"no write of a holder is rejected", w.call.Object,
-				fmt.Sprintf("call %d with token %d", w.call.ID, w.call.Token)})
+			faults = append(faults, Fault{
+				"no write of a holder is rejected", w.call.Object,
+				fmt.Sprintf("call %d with token %d", w.call.ID, w.call.Token),
+			})
 		}
 		if w.Accepted {
 			highest = max(highest, w.call.Token)
 		}
 	}
 	return tried, accepted, faults
+}
+
+// Stale counts the writes without tokens that came after a write of a hold that was granted later. It is for
+// exclusive holds.
+func Stale(calls []*history.Call) (stale int) {
+	type write struct{ seq, granted int64 }
+	var writes []write
+	for _, c := range calls {
+		for _, w := range c.Writes {
+			writes = append(writes, write{w.Seq, c.Return})
+		}
+	}
+	slices.SortFunc(writes, func(a, b write) int { return cmp.Compare(a.seq, b.seq) })
+	var latest int64
+	for _, w := range writes {
+		if w.granted < latest {
+			stale++
+		}
+		latest = max(latest, w.granted)
+	}
+	return stale
 }

@@ -17,7 +17,18 @@ type Span struct{ From, To int64 }
 type Waits []time.Duration
 
 // Free returns those times. The spans, and what a dead holder may keep, do not count.
-func Free(calls []*history.Call, r Rules, grace time.Duration, spans []Span) (waits Waits) {
+func Free(calls []*history.Call, r Rules, grace time.Duration, spans []Span) Waits {
+	return free(calls, r, grace, spans, true)
+}
+
+// Progress returns the times of Free, but as if no call that failed had held the object. While calls fail all the time,
+// as those of waiters that give up do, Free finds that the object may be held all the time; each of these calls
+// can delay others for a while, and no more.
+func Progress(calls []*history.Call, r Rules, grace time.Duration, spans []Span) Waits {
+	return free(calls, r, grace, spans, false)
+}
+
+func free(calls []*history.Call, r Rules, grace time.Duration, spans []Span, doubts bool) (waits Waits) {
 	const (
 		hold = iota
 		wait
@@ -32,12 +43,11 @@ func Free(calls []*history.Call, r Rules, grace time.Duration, spans []Span) (wa
 		edges = append(edges, edge{from, true, part}, edge{to, false, part})
 	}
 	for _, c := range calls {
-		switch {
-		case c.Held():
+		if c.Held() {
 			_, until := ending(c, settle)
 			add(hold, c, c.Return, until)
-		case c.Outcome != history.Refused:
-			add(hold, c, c.At, after(c.Gone(), settle)) // it may have been granted at the server
+		} else if from, to, ok := doubt(c, r, grace); ok && doubts {
+			add(hold, c, from, to) // it may have been granted at the server
 		}
 		if !c.Try {
 			add(wait, c, c.At, min(c.Return, c.Killed))

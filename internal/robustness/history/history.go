@@ -43,6 +43,8 @@ const (
 	Closed   Step = "closed"   // the Close of Client returned, in the midst of its calls
 	Effect   Step = "effect"   // the fault of Note changed N things in the process
 	Killed   Step = "killed"   // the process of Client was killed
+	Stopped  Step = "stopped"  // the process of Client was stopped
+	Resumed  Step = "resumed"  // it goes on
 	Ended    Step = "ended"    // the process ended by itself, with nothing left behind
 )
 
@@ -163,14 +165,6 @@ type Write struct {
 
 // Held reports whether the call was granted.
 func (c *Call) Held() bool { return c.Outcome == Granted }
-
-// Until returns the last instant at which the client surely believed that it held the object.
-func (c *Call) Until() int64 {
-	if c.Relied == Never {
-		return c.Return
-	}
-	return c.Relied
-}
 
 // Gone returns the time from which no sign of the client may come any more: it released the object, the call
 // failed, or its process was killed. It is Never if the history ended before.
