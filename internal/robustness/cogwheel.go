@@ -27,10 +27,13 @@ type cogwheelLocks struct {
 }
 
 func newLocks(
-	rdb redis.UniversalClient, w *wheel.Wheel, s Settings, lock func(*redislock.Client, Ask) mutex, opts ...redislock.LockOption,
+	rdb redis.UniversalClient, w *wheel.Wheel, s Settings,
+	lock func(*redislock.Client, Ask) mutex, opts ...redislock.LockOption,
 ) (Locker, error) {
 	opts = append(opts, redislock.WithLease(s.Lease))
-	c, err := redislock.New(rdb, redislock.WithWheel(w), redislock.WithPoll(s.Poll), redislock.WithLockDefaults(opts...))
+	c, err := redislock.New(
+		rdb, redislock.WithWheel(w), redislock.WithPoll(s.Poll), redislock.WithLockDefaults(opts...),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +77,8 @@ func (l cogwheelLock) Release(ctx context.Context) (history.Step, error) {
 // newQuorumLocks makes locks on a majority of servers.
 func newQuorumLocks(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (Locker, error) {
 	q, err := redislock.NewQuorum(
-		rdbs, redislock.WithWheel(w), redislock.WithPoll(s.Poll), redislock.WithLockDefaults(redislock.WithLease(s.Lease)),
+		rdbs, redislock.WithWheel(w), redislock.WithPoll(s.Poll),
+		redislock.WithLockDefaults(redislock.WithLease(s.Lease)),
 	)
 	if err != nil {
 		return nil, err

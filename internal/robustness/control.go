@@ -33,6 +33,14 @@ type Control struct {
 
 // Controls returns all controls.
 func Controls() []*Control {
+	return slices.Concat(lockControls(), leaseControls(), otherControls(), wheelControls())
+}
+
+// stranded are the promises of an object that stays locked.
+var stranded = []string{"no waiter is stranded", "linearizable"}
+
+// lockControls are locks that do not exclude, or do not end.
+func lockControls() []*Control {
 	contention := control("contention", "mutex", 1)
 	contention.Length, contention.GiveUp = 6*time.Second, 0
 
@@ -43,30 +51,44 @@ func Controls() []*Control {
 	replies := control(
 		"replies are lost, and each call is repeated until it is answered", "mutex", 3, "replies lost after execution")
 	replies.Lease, replies.Retries, replies.GiveUp = 2*time.Second, 5, 0
-	replies.Objects, replies.MaxHold = 20, 5*time.Millisecond
+	replies.Objects, replies.MaxHold = 50, 5*time.Millisecond
 	replies.Every, replies.Length, replies.Quiet = time.Second, 6*time.Second, 10*time.Second
 
+	return []*Control{}
+}
+
+// leaseControls are holds that end too soon, too late, or in silence.
+func leaseControls() []*Control {
 	resets := control("connections are reset", "mutex", 4, "connections reset", "connections killed", "SCRIPT FLUSH")
-	resets.Lease, resets.MaxHold, resets.Retries, resets.Every = 3*time.Second, 6*time.Second, -1, 200*time.Millisecond
+	resets.Lease, resets.MaxHold = 3*time.Second, 6*time.Second
+	resets.Retries, resets.Every = -1, 200*time.Millisecond
 	resets.Objects, resets.Length = 8, 12*time.Second
 
 	cuts := control("networks are cut", "mutex", 5, "network cut both ways", "requests lost", "replies lost")
-	cuts.Lease, cuts.MaxHold, cuts.Every, cuts.Length = 600*time.Millisecond, 1200*time.Millisecond, 200*time.Millisecond, 10*time.Second
+	cuts.Lease, cuts.MaxHold = 600*time.Millisecond, 1200*time.Millisecond
+	cuts.Every, cuts.Length = 200*time.Millisecond, 10*time.Second
 
 	losses := control("data is lost", "fenced mutex", 6, "FLUSHALL")
 
 	skew := control("clocks differ by 0.8 s", "mutex", 7)
 	skew.Lease, skew.Skew, skew.MaxHold = time.Second, -800*time.Millisecond, 900*time.Millisecond
 
+	failover := control("failover to a replica that lags", "mutex with WithReplicas", 10)
+	failover.Topology, failover.Lease, failover.MaxHold = Sentinel, 15*time.Second, 12*time.Second
+	failover.Objects, failover.Faults = 6, []*Fault{laggingFailover}
+	failover.Every, failover.Length = time.Second, 2*time.Second
+
+	return []*Control{}
+}
+
+// otherControls are limits, permits and queues.
+func otherControls() []*Control {
 	kills := control("processes are killed", "leased permits", 8, "process killed")
-	kills.Lease, kills.Objects, kills.MaxHold, kills.Every, kills.Length = time.Second, 1, 300*time.Millisecond, 400*time.Millisecond, 14*time.Second
+	kills.Lease, kills.Objects = time.Second, 1
+	kills.MaxHold, kills.Every, kills.Length = 300*time.Millisecond, 400*time.Millisecond, 14*time.Second
 
 	leavers := control("waiters give up", "mutex", 9)
 	leavers.Lease, leavers.GiveUp, leavers.Length = 500*time.Millisecond, 0.5, 12*time.Second
-
-	failover := control("failover to a replica that lags", "mutex with WithReplicas", 10)
-	failover.Topology, failover.Lease, failover.MaxHold = Sentinel, 15*time.Second, 12*time.Second
-	failover.Objects, failover.Faults, failover.Every, failover.Length = 6, []*Fault{laggingFailover}, time.Second, 2*time.Second
 
 	limitSkew := control("clocks of a limit differ by 2 s", "limit", 11)
 	limitSkew.Objects, limitSkew.Skew = 1, -2*time.Second
@@ -74,27 +96,28 @@ func Controls() []*Control {
 	limitLoss := control("a limit loses its data", "limit", 12, "FLUSHALL")
 	limitLoss.Objects, limitLoss.Every = 1, 4*time.Second
 
-	stranded := []string{"no waiter is stranded", "linearizable"}
+	return []*Control{}
+}
+
+// wheelControls are tests of package wheel: the effects need a clock that stands still, or are costs.
+func wheelControls() []*Control {
 	return []*Control{
-		{Name: "no-op lock", Kind: "no-op lock", Scenario: contention, Promises: []string{"overlap"}},
-		{Name: "release without token compare", Kind: "release without comparing values", Scenario: stops, Promises: []string{"overlap"}},
-		{Name: "counter reentrancy under lost replies", Kind: "re-entry by a counter", Scenario: replies, Promises: stranded},
-		{Name: "renewal kept after unlock", Kind: "renewal kept after the release", Scenario: contention, Promises: stranded},
-		{Name: "renewal stopped by one error", Kind: "renewal stopped by an error", Scenario: resets, Promises: []string{"kept without a fault"}, Judge: judgeKept},
-		{Name: "loss announced on error, not on deadline", Kind: "loss announced on an error", Scenario: cuts, Promises: []string{"overlap", "told in time"}},
-		{Name: "fence by INCR with restart", Kind: "fence by INCR", Scenario: losses, Promises: []string{"tokens increase"}},
-		{Name: "TTL in client time (PXAT)", Kind: "lease in the client's time", Scenario: skew, Promises: []string{"overlap"}},
-		{Name: "sub-millisecond TTL", Kind: "lease below a millisecond", Scenario: contention, Promises: []string{"overlap"}},
-		{Name: "WAIT omitted in a failover", Kind: "acquisition without WAIT", Scenario: failover, Promises: []string{"overlap"}, Judge: judgeOverlap},
-		{Name: "limiter on client clock", Kind: "limit on the client's clock", Scenario: limitSkew, Promises: []string{"a limit is kept"}, Judge: judgeLimit(2)},
-		{Name: "limiter resetting on restart twice", Kind: "limit that begins anew twice", Scenario: limitLoss, Promises: []string{"a limit is kept"}, Judge: judgeLimit(1)},
-		{Name: "semaphore without reaping", Kind: "permits whose leases never end", Scenario: kills, Promises: []string{"no waiter is stranded"}},
-		{Name: "wake-up dropped on cancel", Kind: "wake-up dropped on cancel", Scenario: leavers, Promises: stranded},
-		wheelControl("wheel firing one tick early", "EachCheckerPassesTheWheelAndCatchesABrokenOne/one_tick_early"),
-		wheelControl("wheel dropping intake on Stop", "EachCheckerPassesTheWheelAndCatchesABrokenOne/drops_an_entry_on_Stop"),
-		wheelControl("Stop returning true after fire", "EachCheckerPassesTheWheelAndCatchesABrokenOne/Stop_lies"),
-		wheelControl("O(missed ticks) catch-up", "ACatchUpTickByTickIsNoticed"),
-		wheelControl("panic killing the bucket's rest", "EachCheckerPassesTheWheelAndCatchesABrokenOne/a_panic_ends_the_rest"),
+		{
+			Name: "limiter on client clock", Kind: "limit on the client's clock",
+			Scenario: limitSkew, Promises: []string{"a limit is kept"}, Judge: judgeLimit(2),
+		},
+		{
+			Name: "limiter resetting on restart twice", Kind: "limit that begins anew twice",
+			Scenario: limitLoss, Promises: []string{"a limit is kept"}, Judge: judgeLimit(1),
+		},
+		{
+			Name: "semaphore without reaping", Kind: "permits whose leases never end",
+			Scenario: kills, Promises: []string{"no waiter is stranded"},
+		},
+		{
+			Name: "wake-up dropped on cancel", Kind: "wake-up dropped on cancel",
+			Scenario: leavers, Promises: stranded,
+		},
 	}
 }
 
@@ -120,7 +143,8 @@ type Caught struct {
 func (c *Control) Check(t *testing.T, passed func(*Scenario, func() []check.Fault)) *Caught {
 	t.Helper()
 	if c.Test != "" {
-		cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-run", "^"+strings.ReplaceAll(c.Test, "/", "$/^")+"$", "./"+c.Package)
+		pattern := "^" + strings.ReplaceAll(c.Test, "/", "$/^") + "$"
+		cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-run", pattern, "./"+c.Package)
 		cmd.Dir = "../.." // the module of the library
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)

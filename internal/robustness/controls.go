@@ -19,56 +19,81 @@ import (
 
 // controlKinds are wrong implementations, each of which a check has to find, and right ones of their scenarios.
 var controlKinds = []*Kind{
-	{Name: "no-op lock", Capacity: 1, New: simple(func(l *simpleLocks, _ redis.UniversalClient, _ Settings) {
-		l.acquire = func(context.Context, string, string) (bool, int64, error) { return true, 0, nil }
-		l.release = func(context.Context, string, string) (bool, error) { return true, nil }
-		l.renew = nil
-		l.endless = true
-	})},
-	{Name: "release without comparing values", Capacity: 1, New: simple(func(l *simpleLocks, rdb redis.UniversalClient, _ Settings) {
-		l.release = func(ctx context.Context, key, _ string) (bool, error) {
-			n, err := rdb.Del(ctx, key).Result()
-			return n == 1, err
-		}
-	})},
+	{
+		Name: "no-op lock", Capacity: 1,
+		New: simple(func(l *simpleLocks, _ redis.UniversalClient, _ Settings) {
+			l.acquire = func(context.Context, string, string) (bool, int64, error) { return true, 0, nil }
+			l.release = func(context.Context, string, string) (bool, error) { return true, nil }
+			l.renew = nil
+			l.endless = true
+		}),
+	},
+	{
+		Name: "release without comparing values", Capacity: 1,
+		New: simple(func(l *simpleLocks, rdb redis.UniversalClient, _ Settings) {
+			l.release = func(ctx context.Context, key, _ string) (bool, error) {
+				n, err := rdb.Del(ctx, key).Result()
+				return n == 1, err
+			}
+		}),
+	},
 	{Name: "re-entry by a counter", Capacity: 1, Calls: enter.Hash(), New: simple(countEntries)},
-	{Name: "renewal kept after the release", Capacity: 1, New: simple(func(l *simpleLocks, rdb redis.UniversalClient, s Settings) {
-		l.outlive = true
-		l.renew = func(ctx context.Context, key, value string) (bool, error) {
-			n, err := setOrExpire.Run(ctx, rdb, []string{key}, value, s.Lease.Milliseconds()).Int()
-			return n == 1, err
-		}
-	})},
-	{Name: "renewal stopped by an error", Capacity: 1, New: simple(func(l *simpleLocks, _ redis.UniversalClient, _ Settings) {
-		l.stopOnError = true
-	})},
-	{Name: "loss announced on an error", Capacity: 1, New: simple(func(l *simpleLocks, _ redis.UniversalClient, _ Settings) {
-		l.endless = true
-	})},
-	{Name: "fence by INCR", Capacity: 1, Fenced: true, New: simple(func(l *simpleLocks, rdb redis.UniversalClient, s Settings) {
-		l.acquire = func(ctx context.Context, key, value string) (bool, int64, error) {
-			token, err := setAndCount.Run(ctx, rdb, []string{key, key + ":fence"}, value, s.Lease.Milliseconds()).Int64()
-			return token > 0, token, err
-		}
-	})},
-	{Name: "lease in the client's time", Capacity: 1, New: simple(func(l *simpleLocks, rdb redis.UniversalClient, s Settings) {
-		at := func() int64 { return time.Now().Add(s.Skew + s.Lease).UnixMilli() }
-		l.acquire = func(ctx context.Context, key, value string) (bool, int64, error) {
-			ok, err := setAt.Run(ctx, rdb, []string{key}, value, at()).Int()
-			return ok == 1, 0, err
-		}
-		l.renew = func(ctx context.Context, key, value string) (bool, error) {
-			ok, err := expireAt.Run(ctx, rdb, []string{key}, value, at()).Int()
-			return ok == 1, err
-		}
-	})},
-	{Name: "lease below a millisecond", Capacity: 1, New: simple(func(l *simpleLocks, rdb redis.UniversalClient, _ Settings) {
-		l.lease, l.endless, l.renew = 900*time.Microsecond, true, nil
-		l.acquire = func(ctx context.Context, key, value string) (bool, int64, error) {
-			ok, err := setThenExpire.Run(ctx, rdb, []string{key}, value, l.lease.Milliseconds()).Int()
-			return ok == 1, 0, err
-		}
-	})},
+	{
+		Name: "renewal kept after the release", Capacity: 1,
+		New: simple(func(l *simpleLocks, rdb redis.UniversalClient, s Settings) {
+			l.outlive = true
+			l.renew = func(ctx context.Context, key, value string) (bool, error) {
+				n, err := setOrExpire.Run(ctx, rdb, []string{key}, value, s.Lease.Milliseconds()).Int()
+				return n == 1, err
+			}
+		}),
+	},
+	{
+		Name: "renewal stopped by an error", Capacity: 1,
+		New: simple(func(l *simpleLocks, _ redis.UniversalClient, _ Settings) {
+			l.stopOnError = true
+		}),
+	},
+	{
+		Name: "loss announced on an error", Capacity: 1,
+		New: simple(func(l *simpleLocks, _ redis.UniversalClient, _ Settings) {
+			l.endless = true
+		}),
+	},
+	{
+		Name: "fence by INCR", Capacity: 1, Fenced: true,
+		New: simple(func(l *simpleLocks, rdb redis.UniversalClient, s Settings) {
+			l.acquire = func(ctx context.Context, key, value string) (bool, int64, error) {
+				keys := []string{key, key + ":fence"}
+				token, err := setAndCount.Run(ctx, rdb, keys, value, s.Lease.Milliseconds()).Int64()
+				return token > 0, token, err
+			}
+		}),
+	},
+	{
+		Name: "lease in the client's time", Capacity: 1,
+		New: simple(func(l *simpleLocks, rdb redis.UniversalClient, s Settings) {
+			at := func() int64 { return time.Now().Add(s.Skew + s.Lease).UnixMilli() }
+			l.acquire = func(ctx context.Context, key, value string) (bool, int64, error) {
+				ok, err := setAt.Run(ctx, rdb, []string{key}, value, at()).Int()
+				return ok == 1, 0, err
+			}
+			l.renew = func(ctx context.Context, key, value string) (bool, error) {
+				ok, err := expireAt.Run(ctx, rdb, []string{key}, value, at()).Int()
+				return ok == 1, err
+			}
+		}),
+	},
+	{
+		Name: "lease below a millisecond", Capacity: 1,
+		New: simple(func(l *simpleLocks, rdb redis.UniversalClient, _ Settings) {
+			l.lease, l.endless, l.renew = 900*time.Microsecond, true, nil
+			l.acquire = func(ctx context.Context, key, value string) (bool, int64, error) {
+				ok, err := setThenExpire.Run(ctx, rdb, []string{key}, value, l.lease.Milliseconds()).Int()
+				return ok == 1, 0, err
+			}
+		}),
+	},
 	{Name: "acquisition without WAIT", Capacity: 1, New: locks(
 		func(c *redislock.Client, a Ask) mutex { return c.Mutex(a.Object) }, redislock.WithoutRenewal(),
 	)},
@@ -77,22 +102,33 @@ var controlKinds = []*Kind{
 		redislock.WithoutRenewal(), redislock.WithReplicas(2, time.Second),
 	)},
 	{Name: "permits whose leases never end", Capacity: permits, New: simple(permitsThatStay)},
-	{Name: "wake-up dropped on cancel", Capacity: 1, New: newTokenList, Prepare: func(ctx context.Context, rdb redis.UniversalClient, object string) error {
-		return rdb.LPush(ctx, object, "token").Err()
-	}},
-	{Name: "limit on the client's clock", Capacity: 1, New: newLimit(func(rdb redis.UniversalClient, s Settings) allow {
-		return func(ctx context.Context, object string) (bool, error) {
-			until := time.Now().Add(s.Skew + controlBurst*controlPeriod).UnixMilli()
-			n, err := countUntil.Run(ctx, rdb, []string{object}, until, controlBurst).Int()
-			return n == 1, err
-		}
-	})},
-	{Name: "limit that begins anew twice", Capacity: 1, New: newLimit(func(rdb redis.UniversalClient, _ Settings) allow {
-		return func(ctx context.Context, object string) (bool, error) {
-			n, err := gcraTwice.Run(ctx, rdb, []string{object, object + ":seen"}, controlPeriod.Microseconds(), controlBurst).Int()
-			return n == 1, err
-		}
-	})},
+	{
+		Name: "wake-up dropped on cancel", Capacity: 1,
+		New: newTokenList,
+		Prepare: func(ctx context.Context, rdb redis.UniversalClient, object string) error {
+			return rdb.LPush(ctx, object, "token").Err()
+		},
+	},
+	{
+		Name: "limit on the client's clock", Capacity: 1,
+		New: newLimit(func(rdb redis.UniversalClient, s Settings) allow {
+			return func(ctx context.Context, object string) (bool, error) {
+				until := time.Now().Add(s.Skew + controlBurst*controlPeriod).UnixMilli()
+				n, err := countUntil.Run(ctx, rdb, []string{object}, until, controlBurst).Int()
+				return n == 1, err
+			}
+		}),
+	},
+	{
+		Name: "limit that begins anew twice", Capacity: 1,
+		New: newLimit(func(rdb redis.UniversalClient, _ Settings) allow {
+			return func(ctx context.Context, object string) (bool, error) {
+				keys := []string{object, object + ":seen"}
+				n, err := gcraTwice.Run(ctx, rdb, keys, controlPeriod.Microseconds(), controlBurst).Int()
+				return n == 1, err
+			}
+		}),
+	},
 	{Name: "limit", Capacity: 1, New: func(rdbs []redis.UniversalClient, w *wheel.Wheel, _ Settings) (Locker, error) {
 		c, err := ratelimit.New(rdbs[0], ratelimit.WithWheel(w))
 		if err != nil {

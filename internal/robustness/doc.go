@@ -5,6 +5,7 @@
 //	make robustness SEED=7           # that seed again
 //	make robustness DURATION=30m     # random scenarios for that long
 //	make controls                    # each wrong implementation is caught
+//	make peers                       # the locks of other libraries under the same faults, as a table
 //	make reliability-report          # the fixed scenarios, and docs/reliability.md from their results
 //
 // A run has three parts. The parent, a test, starts the servers and the processes, chooses faults by its seed and
@@ -14,6 +15,9 @@
 //
 // Limiters have no holds: their history is replayed for the window in which most was granted. Timers need no server:
 // a process with a million of them is stopped and starved of processor time.
+//
+// A control is a wrong implementation, which a check has to find in a run that the right one passes. Peers are judged
+// by nothing; what the checks count is shown.
 //
 // Each run is a Result, a line of JSON in the file that ROBUSTNESS_RESULTS names. A run that fails leaves its events,
 // the logs of the servers, its seed and the commit below ROBUSTNESS_DIR.

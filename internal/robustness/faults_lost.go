@@ -94,7 +94,8 @@ func (r *Run) evict() (bool, error) {
 				return r.configured(rdb, "maxmemory", used, func() error {
 					for i := range 300 {
 						err := rdb.Set(r.ctx, "filler:"+strconv.Itoa(i), strings.Repeat("x", 1000), time.Second).Err()
-						if err != nil && !strings.HasPrefix(err.Error(), "OOM") && !strings.HasPrefix(err.Error(), "MOVED") {
+						full := err != nil && strings.HasPrefix(err.Error(), "OOM")
+						if err != nil && !full && !strings.HasPrefix(err.Error(), "MOVED") {
 							return err
 						}
 					}

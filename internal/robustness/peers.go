@@ -24,8 +24,8 @@ import (
 // Peers are locks of other libraries, and this library's beside them. Each is used as its documentation shows; where
 // that shows no renewal, there is one kind without, and one with a loop of the harness.
 //
-//   - bsm/redislock promises a lock with a time to live, which the holder can ask for and refresh. It has no renewal, and
-//     does not tell its holder of a loss.
+//   - bsm/redislock promises a lock with a time to live, which the holder can ask for and refresh. It has no
+//     renewal, and does not tell its holder of a loss.
 //   - redsync implements Redlock: a lock is valid until the time that Until returns. It has no renewal.
 //   - rueidislock renews, and cancels the context of a lock "once the KeyMajority is not held anymore".
 //
@@ -52,18 +52,20 @@ var peerKinds = []*Kind{
 func PeerScenarios(k *Kind, length time.Duration) (all []*Scenario) {
 	for seed := uint64(1); seed <= 2; seed++ {
 		s := usual(k.Name, Single)
-		s.Name, s.Seed, s.Length, s.MaxHold = "peers: hangs, stops, cuts, lost replies, kills, restarts", seed, length, 100*time.Millisecond
+		s.Name, s.Seed = "peers: hangs, stops, cuts, lost replies, kills, restarts", seed
+		s.Length, s.MaxHold = length, 100*time.Millisecond
 		s.Faults = named("server hangs", "process stopped", "network cut both ways", "requests lost", "replies lost",
 			"replies lost after execution", "process killed", "restart with its data")
 		all = append(all, s)
 	}
 	s := usual(k.Name, Single)
-	s.Name, s.Seed, s.Length, s.MaxHold, s.Faults = "peers: FLUSHALL", 3, length, 100*time.Millisecond, named("FLUSHALL")
+	s.Name, s.Seed, s.Faults = "peers: FLUSHALL", 3, named("FLUSHALL")
+	s.Length, s.MaxHold = length, 100*time.Millisecond
 	return append(all, s)
 }
 
-// DoPeer runs a scenario of a peer. It counts, and does not judge: a figure beyond the bounds of this library may be one
-// that the peer never promised.
+// DoPeer runs a scenario of a peer. It counts, and does not judge: a figure beyond the bounds of this library may be
+// one that the peer never promised.
 func (s *Scenario) DoPeer(t *testing.T) *Result {
 	t.Helper()
 	r := s.execute(t)
@@ -171,8 +173,7 @@ func (l *redsyncLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 		lock = m.TryLockContext
 	}
 	if err := lock(ctx); err != nil {
-		var taken *redsync.ErrTaken
-		if errors.As(err, &taken) {
+		if _, taken := errors.AsType[*redsync.ErrTaken](err); taken {
 			return nil, errors.Join(errRefused, err)
 		}
 		return nil, err

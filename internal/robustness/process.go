@@ -157,7 +157,8 @@ func (s skewed) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 func (p *process) trouble(err error) {
 	p.rec.Record(history.Event{
-		Step: history.Trouble, Client: history.ClientID(p.Process, 0), Note: strings.ReplaceAll(err.Error(), "\n", "; "),
+		Step: history.Trouble, Client: history.ClientID(p.Process, 0),
+		Note: strings.ReplaceAll(err.Error(), "\n", "; "),
 	})
 }
 

@@ -43,7 +43,7 @@ type Result struct {
 	Takeover   Quantiles     `json:"takeover"` // from the death of a holder to the next grant, without the lease
 	ToldBefore int           `json:"toldBefore,omitempty"`
 	ToldAfter  int           `json:"toldAfter,omitempty"` // after the next grant, though no fault lasted at that time
-	ToldLate   time.Duration `json:"toldLate,omitempty"`  // the longest from a conflicting grant to the news of the loss
+	ToldLate   time.Duration `json:"toldLate,omitempty"`  // the longest, after a conflicting grant
 	Leaked     int64         `json:"leaked,omitempty"`    // permits missing after all leases have ended
 
 	Refused        int `json:"refused,omitempty"`        // calls
@@ -295,10 +295,12 @@ func (res *Result) String() string {
 		fmt.Fprintf(&b, ": %d calls, %d failed; %v", res.Calls, res.Failed, res.Limits)
 	default:
 		fmt.Fprintf(&b, ": %d calls, %d granted, %d failed, %d of killed processes; "+
-			"%d lost, %d told before the next grant, %d after, up to %v late; overlap %v, at most %d at a time; %d of %d refusals checked; "+
+			"%d lost, %d told before the next grant, %d after, up to %v late; "+
+			"overlap %v, at most %d at a time; %d of %d refusals checked; "+
 			"stale writes %d tried, %d done; free with a waiter: %v; takeover: %v; %d leaked",
 			res.Calls, res.Granted, res.Failed, res.Killed, res.Lost, res.ToldBefore, res.ToldAfter,
-			round(res.ToldLate), res.Overlap, res.Most, res.RefusedChecked, res.Refused, res.StaleTried, res.StaleDone, res.Idle, res.Takeover, res.Leaked)
+			round(res.ToldLate), res.Overlap, res.Most, res.RefusedChecked, res.Refused,
+			res.StaleTried, res.StaleDone, res.Idle, res.Takeover, res.Leaked)
 	}
 	fmt.Fprintf(&b, "; %d primaries deposed; faults %v", res.Deposed, res.Effects)
 	for i, f := range res.Faults {

@@ -150,7 +150,8 @@ func (r *Run) sees(rdb *redis.Client, masters []*redistest.Server) (epoch string
 // soon calls f with a client of a server that does not wait long.
 func (r *Run) soon(s *redistest.Server, f func(*redis.Client) error) error {
 	rdb := redis.NewClient(&redis.Options{
-		Addr: s.Addr(), DialTimeout: time.Second, ReadTimeout: time.Second, MaxRetries: -1, DialerRetries: 1, PoolSize: 2,
+		Addr: s.Addr(), DialTimeout: time.Second, ReadTimeout: time.Second, MaxRetries: -1, DialerRetries: 1,
+		PoolSize: 2,
 	})
 	defer rdb.Close()
 	return f(rdb)

@@ -249,8 +249,9 @@ func (r *Run) start() error {
 	}
 	r.started++
 	orders := Orders{
-		Process: r.started, Kind: r.Kind, Settings: r.Settings, Topology: r.Topology, Addrs: r.addrs, Objects: r.objects,
-		Clients: r.Clients, Callers: r.Callers, MaxHold: r.MaxHold, GiveUp: r.GiveUp, Seed: r.Seed + uint64(r.started)*1000,
+		Process: r.started, Kind: r.Kind, Settings: r.Settings, Topology: r.Topology,
+		Addrs: r.addrs, Objects: r.objects, Clients: r.Clients, Callers: r.Callers,
+		MaxHold: r.MaxHold, GiveUp: r.GiveUp, Seed: r.Seed + uint64(r.started)*1000,
 	}
 	if len(r.Leases) > 0 {
 		orders.Lease = r.Leases[r.started%len(r.Leases)]
@@ -307,7 +308,7 @@ func (r *Run) kill(c *child) error {
 	if err := c.cmd.Process.Kill(); err != nil {
 		return err
 	}
-	<-c.ended // the error is that of the kill
+	_ = <-c.ended // the error is that of the kill
 	r.note(history.Killed, c)
 	return nil
 }

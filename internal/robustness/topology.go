@@ -11,6 +11,7 @@ import (
 // Topology is how the servers of a run are arranged.
 type Topology string
 
+// The topologies.
 const (
 	Single   Topology = "single server"
 	Sentinel Topology = "sentinel"

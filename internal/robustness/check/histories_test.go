@@ -47,8 +47,8 @@ func attempt(id uint64, step history.Step, called, returned int64) []history.Eve
 }
 
 // lost makes a hold that its client was told to have lost, and found so when it released it.
-func lost(id uint64, called, granted, relied, told, released int64) []history.Event {
-	events := hold(id, called, granted, relied, told, released)
+func lost(called, granted, relied, told int64) []history.Event {
+	events := hold(1, called, granted, relied, told, 300)
 	events[3].Step, events[4].Step = history.Told, history.Lost
 	return events
 }
@@ -98,7 +98,7 @@ func TestChecks_Exclusion(t *testing.T) {
 			nil,
 		},
 		{"a hold that outlives its lease unnoticed", lock, calls(hold(1, 1, 2, 400, 401, 402), hold(2, 200, 210, 220, 221, 222)), []string{"overlap", "linearizable"}},
-		{"a hold that was lost, and then another's", lock, calls(lost(1, 1, 2, 90, 95, 300), hold(2, 3, 110, 220, 221, 222)), nil},
+		{"a hold that was lost, and then another's", lock, calls(lost(1, 2, 90, 95), hold(2, 3, 110, 220, 221, 222)), nil},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -136,16 +136,16 @@ func TestInTime_FindsLossesThatAreToldLate(t *testing.T) {
 		return faults
 	}
 	next := hold(2, 3, 110, 220, 221, 222)
-	require.Empty(t, late(nil, lost(1, 1, 2, 90, 95, 300), next), "before")
-	require.Empty(t, late(nil, lost(1, 1, 2, 90, 114, 300), next), "within the slack")
-	require.Len(t, late(nil, lost(1, 1, 2, 90, 150, 300), next), 1, "after")
-	require.Empty(t, late(map[int][]check.Span{1: {{From: 100, To: 149}}}, lost(1, 1, 2, 90, 150, 300), next), "stopped")
-	require.Len(t, late(map[int][]check.Span{2: {{From: 100, To: 149}}}, lost(1, 1, 2, 90, 150, 300), next), 1, "another was stopped")
+	require.Empty(t, late(nil, lost(1, 2, 90, 95), next), "before")
+	require.Empty(t, late(nil, lost(1, 2, 90, 114), next), "within the slack")
+	require.Len(t, late(nil, lost(1, 2, 90, 150), next), 1, "after")
+	require.Empty(t, late(map[int][]check.Span{1: {{From: 100, To: 149}}}, lost(1, 2, 90, 150), next), "stopped")
+	require.Len(t, late(map[int][]check.Span{2: {{From: 100, To: 149}}}, lost(1, 2, 90, 150), next), 1, "another was stopped")
 	require.Len(t, late(nil, hold(1, 1, 2, 90, 150, 300), next), 1, "never told, and released afterwards")
-	require.Empty(t, late(nil, shared(lost(1, 1, 2, 90, 150, 300)), shared(hold(2, 3, 110, 220, 221, 222))), "readers do not conflict")
-	require.Empty(t, late(nil, owned(7, lost(1, 1, 2, 90, 150, 300)), owned(7, next)), "one owner")
+	require.Empty(t, late(nil, shared(lost(1, 2, 90, 150)), shared(hold(2, 3, 110, 220, 221, 222))), "readers do not conflict")
+	require.Empty(t, late(nil, owned(7, lost(1, 2, 90, 150)), owned(7, next)), "one owner")
 	unused := append(attempt(2, history.Granted, 3, 110), history.Event{Step: history.Release, ID: 2, At: 111})
-	require.Empty(t, late(nil, lost(1, 1, 2, 90, 150, 300), unused), "a grant that came too late itself")
+	require.Empty(t, late(nil, lost(1, 2, 90, 150), unused), "a grant that came too late itself")
 }
 
 func TestStops_AreThoseOfEachProcess(t *testing.T) {
@@ -164,9 +164,9 @@ func TestKept_FindsLossesWithoutACause(t *testing.T) {
 	t.Parallel()
 	released := hold(2, 3, 110, 220, 221, 222)
 	require.Empty(t, check.Kept(calls(hold(1, 1, 2, 90, 95, 300), released), lock, nil))
-	require.Empty(t, check.Kept(calls(lost(1, 1, 2, 90, 95, 300), released), lock, []check.Span{{From: 50, To: 60}}))
-	require.Len(t, check.Kept(calls(lost(1, 1, 2, 90, 95, 300), released), lock, nil), 1)
-	require.Len(t, check.Kept(calls(lost(1, 201, 202, 290, 295, 300)), lock, []check.Span{{From: 50, To: 60}}), 1, "a cause long ago")
+	require.Empty(t, check.Kept(calls(lost(1, 2, 90, 95), released), lock, []check.Span{{From: 50, To: 60}}))
+	require.Len(t, check.Kept(calls(lost(1, 2, 90, 95), released), lock, nil), 1)
+	require.Len(t, check.Kept(calls(lost(201, 202, 290, 295)), lock, []check.Span{{From: 50, To: 60}}), 1, "a cause long ago")
 	// A stranger released the hold of call 1, which call 2 took then: call 1 learns of it when it releases.
 	stranger := hold(1, 1, 2, 30, 60, 61)
 	stranger[4].Step = history.Lost

@@ -121,7 +121,10 @@ func model(r Rules) porcupine.Model {
 		},
 		Equal:             func(a, b any) bool { return equal(a.(state), b.(state)) },
 		DescribeOperation: func(input, _ any) string { return input.(operation).String() },
-		DescribeState:     func(s any) string { return fmt.Sprintf("%d taken, token %d", s.(state).taken(), s.(state).token) },
+		DescribeState: func(of any) string {
+			s := of.(state)
+			return fmt.Sprintf("%d taken, token %d", s.taken(), s.token)
+		},
 	}
 }
 
@@ -147,7 +150,8 @@ func Linear(calls []*history.Call, r Rules, grace, limit time.Duration) []Fault 
 		}
 		return []Fault{{"linearizable", calls[0].Object, detail}}
 	default:
-		return []Fault{{"linearizable", calls[0].Object, fmt.Sprintf("undecided after %v with %d operations", limit, len(ops))}}
+		detail := fmt.Sprintf("undecided after %v with %d operations", limit, len(ops))
+		return []Fault{{"linearizable", calls[0].Object, detail}}
 	}
 }
 

@@ -97,7 +97,8 @@ func Overlap(calls []*history.Call, r Rules) (longest time.Duration, most int64,
 		switch now := r.taken(maps.Keys(present)) > r.room(); {
 		case now && !over:
 			since = e.at
-			faults = append(faults, Fault{"overlap", e.call.Object, fmt.Sprintf("call %d was granted while %d others relied on theirs",
+			faults = append(faults, Fault{"overlap", e.call.Object, fmt.Sprintf(
+				"call %d was granted while %d others relied on theirs",
 				e.call.ID, len(present)-1)})
 		case over && !now:
 			longest = max(longest, time.Duration(e.at-since))
@@ -139,7 +140,8 @@ func Tokens(calls []*history.Call) (faults []Fault) {
 			}
 			byReturn = byReturn[1:]
 		}
-		if highest == nil || c.Token > highest.Token || c.Owner != 0 && c.Owner == highest.Owner && c.Token == highest.Token {
+		if highest == nil || c.Token > highest.Token ||
+			c.Owner != 0 && c.Owner == highest.Owner && c.Token == highest.Token {
 			continue
 		}
 		faults = append(faults, Fault{"tokens increase", c.Object, fmt.Sprintf(

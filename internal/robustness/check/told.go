@@ -29,7 +29,9 @@ func Stops(events []history.Event) map[int][]Span {
 // was killed, need not be told.
 //
 // Losses of permits are not checked: a grant conflicts with no particular one of the other holds.
-func InTime(calls []*history.Call, r Rules, stops map[int][]Span, slack time.Duration) (late time.Duration, faults []Fault) {
+func InTime(
+	calls []*history.Call, r Rules, stops map[int][]Span, slack time.Duration,
+) (late time.Duration, faults []Fault) {
 	if r.Capacity > 1 {
 		return 0, nil
 	}

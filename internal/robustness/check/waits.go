@@ -106,7 +106,8 @@ func (w Waits) Quantile(q float64) time.Duration {
 // NoneStrands finds waits that are longer than the bound.
 func NoneStrands(waits Waits, bound time.Duration) []Fault {
 	if longest := waits.Quantile(1); longest > bound {
-		return []Fault{{"no waiter is stranded", "", fmt.Sprintf("free for %v with a waiter, more than %v", longest, bound)}}
+		detail := fmt.Sprintf("free for %v with a waiter, more than %v", longest, bound)
+		return []Fault{{"no waiter is stranded", "", detail}}
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ func Now() int64 {
 // Step is a step in the life of a call and of what it acquired.
 type Step string
 
+// The steps.
 const (
 	Called   Step = "called"   // an acquisition was called
 	Granted  Step = "granted"  // it returned with the object
