@@ -54,10 +54,31 @@ func lockControls() []*Control {
 	replies.Objects, replies.MaxHold = 50, 5*time.Millisecond
 	replies.Every, replies.Length, replies.Quiet = time.Second, 6*time.Second, 10*time.Second
 
-	return []*Control{}
+	return []*Control{
+		{
+			Name: "no-op lock", Kind: "no-op lock",
+			Scenario: contention, Promises: []string{"overlap"},
+		},
+		{
+			Name: "release without token compare", Kind: "release without comparing values",
+			Scenario: stops, Promises: []string{"overlap"},
+		},
+		{
+			Name: "counter reentrancy under lost replies", Kind: "re-entry by a counter",
+			Scenario: replies, Promises: stranded,
+		},
+		{
+			Name: "renewal kept after unlock", Kind: "renewal kept after the release",
+			Scenario: contention, Promises: stranded,
+		},
+		{
+			Name: "sub-millisecond TTL", Kind: "lease below a millisecond",
+			Scenario: contention, Promises: []string{"overlap"},
+		},
+	}
 }
 
-// leaseControls are holds that end too soon, too late, or in silence.
+// leaseControls are holds that end too soon, too late or in silence.
 func leaseControls() []*Control {
 	resets := control("connections are reset", "mutex", 4, "connections reset", "connections killed", "SCRIPT FLUSH")
 	resets.Lease, resets.MaxHold = 3*time.Second, 6*time.Second
@@ -78,10 +99,31 @@ func leaseControls() []*Control {
 	failover.Objects, failover.Faults = 6, []*Fault{laggingFailover}
 	failover.Every, failover.Length = time.Second, 2*time.Second
 
-	return []*Control{}
+	return []*Control{
+		{
+			Name: "renewal stopped by one error", Kind: "renewal stopped by an error",
+			Scenario: resets, Promises: []string{"kept without a fault"}, Judge: judgeKept,
+		},
+		{
+			Name: "loss announced on error, not on deadline", Kind: "loss announced on an error",
+			Scenario: cuts, Promises: []string{"overlap", "told in time"},
+		},
+		{
+			Name: "fence by INCR with restart", Kind: "fence by INCR",
+			Scenario: losses, Promises: []string{"tokens increase"},
+		},
+		{
+			Name: "TTL in client time (PXAT)", Kind: "lease in the client's time",
+			Scenario: skew, Promises: []string{"overlap"},
+		},
+		{
+			Name: "WAIT omitted in a failover", Kind: "acquisition without WAIT",
+			Scenario: failover, Promises: []string{"overlap"}, Judge: judgeOverlap,
+		},
+	}
 }
 
-// otherControls are limits, permits and queues.
+// otherControls are permits, queues and limits.
 func otherControls() []*Control {
 	kills := control("processes are killed", "leased permits", 8, "process killed")
 	kills.Lease, kills.Objects = time.Second, 1
@@ -96,11 +138,6 @@ func otherControls() []*Control {
 	limitLoss := control("a limit loses its data", "limit", 12, "FLUSHALL")
 	limitLoss.Objects, limitLoss.Every = 1, 4*time.Second
 
-	return []*Control{}
-}
-
-// wheelControls are tests of package wheel: the effects need a clock that stands still, or are costs.
-func wheelControls() []*Control {
 	return []*Control{
 		{
 			Name: "limiter on client clock", Kind: "limit on the client's clock",
@@ -118,6 +155,25 @@ func wheelControls() []*Control {
 			Name: "wake-up dropped on cancel", Kind: "wake-up dropped on cancel",
 			Scenario: leavers, Promises: stranded,
 		},
+	}
+}
+
+// wheelControls are tests of package wheel: the effects need a clock that stands still, or are costs.
+func wheelControls() []*Control {
+	return []*Control{
+		wheelControl(
+			"wheel firing one tick early", "EachCheckerPassesTheWheelAndCatchesABrokenOne/one_tick_early",
+		),
+		wheelControl(
+			"wheel dropping intake on Stop", "EachCheckerPassesTheWheelAndCatchesABrokenOne/drops_an_entry_on_Stop",
+		),
+		wheelControl(
+			"Stop returning true after fire", "EachCheckerPassesTheWheelAndCatchesABrokenOne/Stop_lies",
+		),
+		wheelControl("O(missed ticks) catch-up", "ACatchUpTickByTickIsNoticed"),
+		wheelControl(
+			"panic killing the bucket's rest", "EachCheckerPassesTheWheelAndCatchesABrokenOne/a_panic_ends_the_rest",
+		),
 	}
 }
 

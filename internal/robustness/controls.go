@@ -184,6 +184,7 @@ return 1`)
 // countEntries makes a hold a counter, which an acquisition that is executed twice increments twice.
 func countEntries(l *simpleLocks, rdb redis.UniversalClient, _ Settings) {
 	l.lease, l.renew = time.Minute, nil // nothing renews it, so it has to be long
+	l.poll = 200 * time.Millisecond     // so that most calls acquire
 	run := func(ctx context.Context, script *redis.Script, key, value string) (bool, error) {
 		n, err := script.Run(ctx, rdb, []string{key}, value, l.lease.Milliseconds()).Int()
 		return n == 1, err

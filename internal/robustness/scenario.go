@@ -308,7 +308,7 @@ func (r *Run) kill(c *child) error {
 	if err := c.cmd.Process.Kill(); err != nil {
 		return err
 	}
-	_ = <-c.ended // the error is that of the kill
+	<-c.ended //nolint:errcheck // the error is that of the kill
 	r.note(history.Killed, c)
 	return nil
 }
