@@ -151,7 +151,7 @@ race:
 	@[ "$$(go env CGO_ENABLED)" = 1 ] || { \
 		echo "make: the race detector needs cgo and a C compiler: install gcc or clang (on Debian: apt-get install gcc libc6-dev)" >&2; exit 1; }
 
-## controls: each wrong implementation is caught by the scenario or the test that has to find it. Takes two minutes.
+## controls: each wrong implementation is caught by the scenario or the test that has to find it. Takes two to three minutes.
 .PHONY: controls
 controls: redis race
 	cd internal/robustness && CONTROLS=1 go test -count=1 -timeout 10m -parallel 5 -run TestControls .

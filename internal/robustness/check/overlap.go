@@ -80,7 +80,7 @@ func sorted(edges []edge) []edge {
 func Overlap(calls []*history.Call, r Rules) (longest time.Duration, most int64, faults []Fault) {
 	var edges []edge
 	for _, c := range calls {
-		if c.Held() && c.Relied != history.Never { // one that was not found valid even once excludes nobody
+		if c.Held() && c.Relied != history.Never { // one that was not found valid even once excludes no other
 			edges = append(edges, edge{c.Return, true, c}, edge{c.Relied, false, c})
 		}
 	}
