@@ -137,9 +137,39 @@ fuzz:
 		done; \
 	done
 
+## robustness: clients of every kind in several processes under faults, and checks of their histories; about ten minutes.
+## DURATION=30m adds random scenarios for that long, SEED=n repeats the one of that seed, and with DURATION those that follow it.
+## A run that fails leaves its events, the servers' logs, seed and commit in ROBUSTNESS_DIR.
+export ROBUSTNESS_DIR ?= $(CURDIR)/internal/robustness/failures
+.PHONY: robustness reliability-report
+robustness: ROBUSTNESS_RUN := $(if $(SEED),TestRandom,TestFixed|TestRandom)
+robustness: redis
+	cd internal/robustness && ROBUSTNESS=1 ROBUSTNESS_COMMIT=$$(git describe --always --dirty --abbrev=12) \
+		go test -count=1 -timeout 24h -v -run '$(ROBUSTNESS_RUN)' .
+
+## reliability-report: runs the fixed scenarios and writes docs/reliability.md. RESULTS=file takes the results of an earlier run
+## instead, for which ROBUSTNESS_RESULTS named that file; RESULTS=/dev/null writes the document anew.
+reliability-report: MEASURED := $(abspath $(or $(RESULTS),bin/robustness.jsonl))
+reliability-report:
+ifndef RESULTS
+	@mkdir -p bin && rm -f $(MEASURED)
+	ROBUSTNESS_RESULTS=$(MEASURED) $(MAKE) --no-print-directory robustness ROBUSTNESS_RUN=TestFixed
+endif
+	cd internal/robustness && go run ./cmd/report -from $(MEASURED)
+
 redis:
 	@.ci/install-redis
 
 race:
 	@[ "$$(go env CGO_ENABLED)" = 1 ] || { \
 		echo "make: the race detector needs cgo and a C compiler: install gcc or clang (on Debian: apt-get install gcc libc6-dev)" >&2; exit 1; }
+
+## controls: each wrong implementation is caught by the scenario or the test that has to find it. Takes two to three minutes.
+.PHONY: controls
+controls: redis race
+	cd internal/robustness && CONTROLS=1 go test -count=1 -timeout 10m -parallel 5 -run TestControls .
+
+## peers: the locks of other libraries under the same faults as this one's, as a table. ROBUSTNESS_RESULTS names a file for the results.
+.PHONY: peers
+peers: redis
+	cd internal/robustness && PEERS=1 go test -count=1 -timeout 20m -parallel 4 -run TestPeers .

@@ -1,6 +1,7 @@
 package wheel_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -138,12 +139,33 @@ func TestRing_OneBucketHoldsManyRoundsInsertedInDescendingOrder(t *testing.T) {
 func TestRing_AStallIsCaughtUpInOccupiedBucketsNotInMissedTicks(t *testing.T) {
 	t.Parallel()
 	r := wheel.NewRing(time.Millisecond, 512)
-	for k := range int64(10) {
-		r.Add(0, int64(time.Hour)*(k+1))
+	require.NoError(t, checkCatchUp(r.Add, r.Advance, 100*365*24*time.Hour)) // 3·10^12 ticks
+}
+
+func TestControl_ACatchUpTickByTickIsNoticed(t *testing.T) {
+	t.Parallel()
+	r := wheel.NewRing(time.Millisecond, 512)
+	advanced := int64(0)
+	tickByTick := func(to int64) (due []uint32, calls int) {
+		for advanced < to {
+			advanced += ms
+			fired, n := r.Advance(advanced)
+			due, calls = append(due, fired...), calls+max(n, 1)
+		}
+		return due, calls
 	}
-	due, calls := r.Advance(int64(100 * 365 * 24 * time.Hour)) // 3·10^12 ticks
-	require.Len(t, due, 10)
-	require.LessOrEqual(t, calls, 10)
+	require.ErrorContains(t, checkCatchUp(r.Add, tickByTick, 11*time.Second), "calls")
+}
+
+// checkCatchUp lets ten entries become due in a stall, and counts the calls that catch up.
+func checkCatchUp(add func(now, deadline int64) uint32, advance func(int64) ([]uint32, int), stall time.Duration) error {
+	for k := range int64(10) {
+		add(0, int64(stall)/11*(k+1))
+	}
+	if due, calls := advance(int64(stall)); len(due) != 10 || calls > 10 {
+		return fmt.Errorf("%d of 10 entries fired, in %d calls", len(due), calls)
+	}
+	return nil
 }
 
 func TestRing_TimeGoingBackFiresNothingAndLosesNothing(t *testing.T) {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -49,13 +51,20 @@ type FaultDialer struct {
 	// Timeout bounds a dial that hangs in a blackhole; 0 means 5 s.
 	Timeout time.Duration
 
-	mu        sync.Mutex
-	faults    Fault
-	delayUp   time.Duration
-	delayDown time.Duration
-	rules     []*rule
-	conns     map[*faultConn]struct{}
-	changed   chan struct{} // closed when faults change
+	effects atomic.Int64
+
+	mu         sync.Mutex
+	conditions conditions
+	rules      []*rule
+	conns      map[*faultConn]struct{}
+	changed    chan struct{} // closed when faults change
+}
+
+// conditions are those of the network.
+type conditions struct {
+	faults   Fault
+	up, down time.Duration // of delay
+	slice    int           // the most bytes that pass at once; 0 means any
 }
 
 // rule loses one future call, or its reply.
@@ -71,7 +80,7 @@ type rule struct {
 func (d *FaultDialer) Set(faults Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.faults = faults
+	d.conditions.faults = faults
 	if d.changed != nil {
 		close(d.changed)
 		d.changed = nil
@@ -83,8 +92,19 @@ func (d *FaultDialer) Set(faults Fault) {
 func (d *FaultDialer) Delay(up, down time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.delayUp, d.delayDown = up, down
+	d.conditions.up, d.conditions.down = up, down
 }
+
+// Slice splits what connections send into writes of at most n bytes, and lets each read return at most n bytes.
+// 0 ends it.
+func (d *FaultDialer) Slice(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.conditions.slice = n
+}
+
+// Effects returns how many writes, reads, dials and connections the faults have changed so far.
+func (d *FaultDialer) Effects() int { return int(d.effects.Load()) }
 
 // LoseReply makes the client miss the reply of the nth call from now, n >= 1,
 // whose bytes contain match (letter case does not matter). A call is one write
@@ -119,6 +139,7 @@ func (d *FaultDialer) Reset() {
 	}
 	d.mu.Unlock()
 	for _, c := range conns {
+		d.effects.Add(1)
 		c.cut()
 	}
 }
@@ -160,7 +181,7 @@ func (d *FaultDialer) Dial(ctx context.Context, network, addr string) (net.Conn,
 func (d *FaultDialer) awaitPassage(ctx context.Context, network string) error {
 	for {
 		d.mu.Lock()
-		faults := d.faults
+		faults := d.conditions.faults
 		if d.changed == nil {
 			d.changed = make(chan struct{})
 		}
@@ -168,10 +189,12 @@ func (d *FaultDialer) awaitPassage(ctx context.Context, network string) error {
 		d.mu.Unlock()
 		switch {
 		case faults&Refuse != 0:
+			d.effects.Add(1)
 			return &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 		case faults&(BlackholeUp|BlackholeDown) == 0:
 			return nil
 		}
+		d.effects.Add(1)
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -180,11 +203,11 @@ func (d *FaultDialer) awaitPassage(ctx context.Context, network string) error {
 	}
 }
 
-// state returns the current faults and delays.
-func (d *FaultDialer) state() (faults Fault, up, down time.Duration) {
+// state returns the current conditions.
+func (d *FaultDialer) state() conditions {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.faults, d.delayUp, d.delayDown
+	return d.conditions
 }
 
 // matchRule counts a call against the rules and returns the rule whose turn it is, or nil.
@@ -233,22 +256,27 @@ type faultConn struct {
 }
 
 func (c *faultConn) Write(p []byte) (int, error) {
-	faults, up, _ := c.d.state()
-	if up > 0 && !c.wait(up, time.Time{}) {
-		return 0, c.explain("write", net.ErrClosed)
+	now := c.d.state()
+	if now.up > 0 {
+		c.d.effects.Add(1)
+		if !c.wait(now.up, time.Time{}) {
+			return 0, c.explain("write", net.ErrClosed)
+		}
 	}
 	c.mu.Lock()
-	if faults&BlackholeUp != 0 {
+	if now.faults&BlackholeUp != 0 {
 		c.deafUp = true
 	}
 	deaf := c.deafUp
 	c.mu.Unlock()
 	if deaf {
+		c.d.effects.Add(1)
 		return len(p), nil
 	}
 	switch r := c.d.matchRule(p); {
 	case r == nil:
 	case r.call != nil:
+		c.d.effects.Add(1)
 		c.mu.Lock()
 		c.deafUp = true
 		c.mu.Unlock()
@@ -259,11 +287,31 @@ func (c *faultConn) Write(p []byte) (int, error) {
 		c.due = r
 		c.mu.Unlock()
 	}
-	n, err := c.Conn.Write(p)
+	n, err := c.send(p, now.slice)
 	return n, c.explain("write", err)
 }
 
+// send writes p in slices of at most so many bytes, or at once for 0.
+func (c *faultConn) send(p []byte, slice int) (sent int, err error) {
+	if slice == 0 || slice >= len(p) {
+		return c.Conn.Write(p)
+	}
+	c.d.effects.Add(1)
+	for part := range slices.Chunk(p, slice) {
+		n, err := c.Conn.Write(part)
+		sent += n
+		if err != nil {
+			return sent, err
+		}
+	}
+	return sent, nil
+}
+
 func (c *faultConn) Read(p []byte) (int, error) {
+	if slice := c.d.state().slice; slice > 0 && slice < len(p) {
+		c.d.effects.Add(1)
+		p = p[:slice]
+	}
 	c.mu.Lock()
 	n := copy(p, c.held)
 	c.held = c.held[n:]
@@ -279,11 +327,13 @@ func (c *faultConn) Read(p []byte) (int, error) {
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		return 0, err
 	}
-	faults, _, down := c.d.state()
-	if faults&BlackholeDown != 0 {
+	now := c.d.state()
+	if now.faults&BlackholeDown != 0 {
+		c.d.effects.Add(1)
 		return c.deafen(p)
 	}
 	if r := c.takeDue(); r != nil && n > 0 {
+		c.d.effects.Add(1)
 		if r.loss == Swallow {
 			close(r.lost)
 			return c.deafen(p)
@@ -292,11 +342,14 @@ func (c *faultConn) Read(p []byte) (int, error) {
 		c.cut()
 		return 0, c.explain("read", net.ErrClosed)
 	}
-	if down > 0 && n > 0 && !c.wait(down, readBy) {
-		c.mu.Lock()
-		c.held = append(c.held, p[:n]...)
-		c.mu.Unlock()
-		return 0, os.ErrDeadlineExceeded
+	if now.down > 0 && n > 0 {
+		c.d.effects.Add(1)
+		if !c.wait(now.down, readBy) {
+			c.mu.Lock()
+			c.held = append(c.held, p[:n]...)
+			c.mu.Unlock()
+			return 0, os.ErrDeadlineExceeded
+		}
 	}
 	return n, c.explain("read", err)
 }

@@ -191,3 +191,29 @@ func TestFaultDialer_Reset(t *testing.T) {
 	require.Zero(t, d.Conns())
 	require.NoError(t, conn.Close(), "Close succeeds after a reset by the other side")
 }
+
+func TestFaultDialer_Slice(t *testing.T) {
+	t.Parallel()
+	d := &redistest.FaultDialer{}
+	conn, err := d.Dial(t.Context(), "tcp", redistest.Shared(t).Addr())
+	require.NoError(t, err)
+	defer conn.Close()
+	answer := func() (parts []string) {
+		_, err := conn.Write([]byte("PING\r\n"))
+		require.NoError(t, err)
+		buffer := make([]byte, 64)
+		for text := ""; text != "+PONG\r\n"; text += parts[len(parts)-1] {
+			n, err := conn.Read(buffer)
+			require.NoError(t, err)
+			parts = append(parts, string(buffer[:n]))
+		}
+		return parts
+	}
+	require.Len(t, answer(), 1)
+	require.Zero(t, d.Effects())
+	d.Slice(1)
+	require.Len(t, answer(), len("+PONG\r\n"))
+	require.Equal(t, 1+len("+PONG\r\n"), d.Effects())
+	d.Slice(0)
+	require.Len(t, answer(), 1)
+}

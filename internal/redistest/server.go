@@ -36,6 +36,7 @@ type Server struct {
 	dir  string
 	args []string
 	conf string // a Sentinel's configuration, without its port
+	env  []string
 	port int
 
 	mu   sync.Mutex
@@ -53,9 +54,9 @@ func Start(tb testing.TB, args ...string) *Server {
 }
 
 // startOwned launches a server that ends with the test.
-func startOwned(tb testing.TB, args []string, conf string) *Server {
+func startOwned(tb testing.TB, args []string, conf string, env ...string) *Server {
 	tb.Helper()
-	s, err := launch(tb.TempDir(), args, conf)
+	s, err := launch(tb.TempDir(), args, conf, env...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -168,9 +169,9 @@ func (s *Server) end() {
 }
 
 // launch starts a server. It tries another port if another process takes the chosen one first.
-func launch(dir string, args []string, conf string) (*Server, error) {
+func launch(dir string, args []string, conf string, env ...string) (*Server, error) {
 	for range portTries {
-		s := &Server{dir: dir, args: args, conf: conf, port: freePort()}
+		s := &Server{dir: dir, args: args, conf: conf, env: env, port: freePort()}
 		err := s.start()
 		if err == nil {
 			return s, nil
@@ -237,6 +238,7 @@ func (s *Server) spawn() (*process, error) {
 	}
 	cmd := exec.Command(server.path, line...)
 	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), s.env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = sysProcAttr()
 

@@ -1,0 +1,97 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/robustness"
+)
+
+//go:embed reliability.md.tmpl
+var page string
+
+// view is what the template sees.
+type view struct {
+	data
+	All      sum // the fixed scenarios and the soak, by class
+	Locks    sum
+	Permits  sum
+	Limits   sum
+	Wheel    sum
+	SoakSum  sum
+	SoakBy   []soakRow
+	Classes  []string
+	Faults   []faultRow
+	Caught   int
+	First    *robustness.Result   // of the fixed scenarios
+	Failures []*robustness.Result // runs in which a promise was broken
+}
+
+// soakRow is the part of the soak with one class of objects.
+type soakRow struct {
+	Class string
+	sum
+}
+
+// Figures returns what matters most of the class.
+func (r soakRow) Figures() string {
+	switch r.Class {
+	case "limits":
+		return fmt.Sprintf("over-admission %.1f; %d losses of data, at most %.2f bursts each",
+			r.Over, r.Losses, r.OverPerLoss)
+	case "permits":
+		return fmt.Sprintf("overlap %s; leaked %d; free with a waiter %v", short(r.Overlap), r.Leaked, r.Idle)
+	default:
+		return fmt.Sprintf("overlap %s; stale writes %d of %d; free with a waiter %v",
+			short(r.Overlap), r.StaleDone, r.StaleTried, r.Idle)
+	}
+}
+
+// document returns the text of docs/reliability.md.
+func document(folder string) (string, error) {
+	d, err := load(folder)
+	if err != nil {
+		return "", err
+	}
+	all := slices.Concat(d.Fixed, d.Soak)
+	v := view{
+		data: d, All: total(all), Locks: total(of(all, "locks")), Permits: total(of(all, "permits")),
+		Limits: total(of(all, "limits")), Wheel: total(of(all, "timers")), SoakSum: total(d.Soak),
+		Classes: classes, Faults: faultRows(all), First: d.Fixed[0],
+	}
+	for _, class := range classes {
+		if found := of(d.Soak, class); len(found) > 0 {
+			v.SoakBy = append(v.SoakBy, soakRow{class, total(found)})
+		}
+	}
+	for _, c := range d.Controls {
+		if c.Caught {
+			v.Caught++
+		}
+	}
+	for _, r := range all {
+		if len(r.Faults) > 0 {
+			v.Failures = append(v.Failures, r)
+		}
+	}
+	t, err := template.New("reliability.md").Funcs(template.FuncMap{
+		"figure": figure, "number": number, "short": short, "dir": path.Dir,
+		"date":  func(t time.Time) string { return t.Format(time.DateOnly) },
+		"tests": func(names []string) string { return "`" + strings.Join(names, "`, `") + "`" },
+		"name":  func(s string) string { return strings.TrimSuffix(s, ": every fault that keeps the data") },
+		"last":  func(rs []*robustness.Result) *robustness.Result { return rs[len(rs)-1] },
+	}).Parse(page)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	if err := t.Execute(&b, v); err != nil {
+		return "", err
+	}
+	return b.String(), nil
+}

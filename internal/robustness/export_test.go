@@ -1,0 +1,14 @@
+package robustness
+
+import (
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/robustness/check"
+)
+
+// Left returns what a kind may not leave behind.
+func Left(
+	kind string, keys map[string]time.Duration, channels, clients []string, missing map[string]int64,
+) []check.Fault {
+	return remains{keys, channels, clients, missing}.faults(kindOf(kind))
+}
