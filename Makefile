@@ -29,8 +29,8 @@ test: redis race
 	@$(NOTHING_LEFT) $(MAKE) --no-print-directory suite
 
 .PHONY: suite
-suite:
-	$(call each, go test -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) ./...)
+suite: # benchmarks run one after the other, and their plotting library takes a minute to build for the race detector
+	$(call each, go test -vet=all $$([ $$dir = benchmarks ] || echo -race) -count=1 -timeout $(TEST_TIMEOUT) ./...)
 
 ## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
 quick: redis

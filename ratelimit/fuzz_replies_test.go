@@ -39,10 +39,6 @@ func windowGrants(r []int64) bool {
 	return len(r) == 4 && between(r[0], 0, exact) && between(r[1], -exact, exact) && between(r[2], -exact, exact) && r[2] > 0 && r[3] == 1
 }
 
-func logGrants(r []int64) bool {
-	return len(r) == 6 && r[0] > 0 && r[1] > 0 && between(r[2], -exact, exact) && between(r[3], -exact, exact) && r[4] == 0 && between(r[5], 0, exact)
-}
-
 var perDay = ratelimit.Limit{Rate: 5, Per: aDay, Burst: 5}
 
 func allowed(r ratelimit.Result, err error) (bool, error) {

@@ -133,9 +133,14 @@ func FuzzRedisKey(f *testing.F) {
 // FuzzTaggedKey: with hash tags, distinct limits and keys never meet either, and the slot is that of the tag.
 func FuzzTaggedKey(f *testing.F) {
 	for _, s := range [][6]string{
-		{"p", "mail", "ada", "p", "mail", "{ada}"}, {"p", "mail", ":key:", "p", "mail:key:", ""}, {"p", "t", "window:x", "p", "t", "x"},
-		{"p", "}:key:", "a", "p", "%7D:key:", "a"}, {"p:{t", "t", "", "p", "t", ""}, {"p", "\xff", "%", "p", "\xfe", "%25"},
-		{"p", "t", "%sha256:", "p", "t", strings.Repeat("x", 129)}, {"p", "", "a", "p", "t", "a"},
+		{"p", "mail", "ada", "p", "mail", "{ada}"},
+		{"p", "mail", ":key:", "p", "mail:key:", ""},
+		{"p", "t", "window:x", "p", "t", "x"},
+		{"p", "}:key:", "a", "p", "%7D:key:", "a"},
+		{"p:{t", "t", "", "p", "t", ""},
+		{"p", "\xff", "%", "p", "\xfe", "%25"},
+		{"p", "t", "%sha256:", "p", "t", strings.Repeat("x", 129)},
+		{"p", "", "a", "p", "t", "a"},
 	} {
 		f.Add(s[0], s[1], s[2], s[3], s[4], s[5], true, false)
 		f.Add(s[0], s[1], s[2], s[3], s[4], s[5], false, false)

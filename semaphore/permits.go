@@ -77,7 +77,8 @@ type acquireReply struct {
 
 func parseAcquireReply(v []int64, requests int) (acquireReply, error) {
 	negative := func(token int64) bool { return token < 0 }
-	if len(v) != 4+requests || v[0] != 0 && v[0] != 1 || v[2] < 0 || v[3] < -1 || slices.ContainsFunc(v[4:], negative) ||
+	if len(v) != 4+requests || v[0] != 0 && v[0] != 1 || v[2] < 0 || v[3] < -1 ||
+		slices.ContainsFunc(v[4:], negative) ||
 		!isCount(v[1]) || !isCount(v[2]) {
 		return acquireReply{}, scripts.Unexpected(v)
 	}
@@ -156,7 +157,8 @@ func (c *Client) applyAcquireReply(
 		return 0, nil
 	}
 	// All processes look when the lease ends. The first look reclaims its permits; spread the others.
-	return min(redisconn.Duration(reply.nextExpiryMillis), maxLookPause) + time.Millisecond + rand.N(5*time.Millisecond), nil
+	expiry := redisconn.Duration(reply.nextExpiryMillis)
+	return min(expiry, maxLookPause) + time.Millisecond + rand.N(5*time.Millisecond), nil
 }
 
 // releaseAbandoned releases, in the background, what Redis may have granted to a request without a waiter.

@@ -80,7 +80,6 @@ type wheelModel struct {
 	w       subject
 	typed   *wheel.Typed[int]
 	tick    time.Duration
-	inTicks bool // entries of one tick may fire together when it ends
 	start   time.Time
 	release chan struct{} // closed at the end: callbacks that block return
 
@@ -259,15 +258,15 @@ func (m *wheelModel) check() {
 // checkEntry compares the firings of an entry with its deadlines.
 func (m *wheelModel) checkEntry(n int, e *modelEntry, now time.Duration) error {
 	if e.recurs() {
-		last := time.Duration(-1)
+		last := int64(-1)
 		for _, at := range e.fired {
-			instant := (at - e.began) / e.period // the last multiple by then
+			instant := int64((at - e.began) / e.period) // the number of the last one by then
 			switch {
 			case instant < 1:
 				return fmt.Errorf("entry %d fired early, at %v", n, at)
-			case instant == time.Duration(last):
+			case instant == last:
 				return fmt.Errorf("entry %d fired twice between two instants of its period %v", n, e.period)
-			case (at-e.began)-instant*e.period > m.tick && e.period > m.tick:
+			case (at-e.began)%e.period > m.tick && e.period > m.tick:
 				return fmt.Errorf("entry %d fired late, at %v with a period of %v", n, at, e.period)
 			}
 			last = instant
@@ -382,24 +381,25 @@ func (m *wheelModel) end() error {
 
 // span makes a time of two bytes: of less than a tick, of ticks, around a round, and of hours.
 func span(a, b byte, tick time.Duration, buckets int) time.Duration {
-	n := time.Duration(b)
+	n, round := int64(b), int64(buckets)
+	of := func(times int64, unit time.Duration) time.Duration { return unit * time.Duration(times) }
 	switch a % 8 {
 	case 0:
-		return n*tick/16 - tick
+		return of(n, tick)/16 - tick
 	case 1:
-		return n * tick
+		return of(n, tick)
 	case 2:
-		return n*tick + time.Duration(a/8) - 2
+		return of(n, tick) + time.Duration(a/8) - 2
 	case 3:
-		return time.Duration(buckets)*tick*(n%4) + (n - 128)
+		return of(round*(n%4), tick) + of(n-128, 1)
 	case 4:
-		return 64*time.Duration(buckets)*tick + (n-128)*tick
+		return of(64*round+n-128, tick)
 	case 5:
-		return n * time.Second
+		return of(n, time.Second)
 	case 6:
-		return n * 7 * time.Minute
+		return of(7*n, time.Minute)
 	}
-	return tick * n / 3
+	return of(n, tick) / 3
 }
 
 // runOperations decodes operations and runs them beside the model: the first byte chooses the wheel, and each

@@ -26,7 +26,8 @@ const (
 	Unavailable
 	// Misconfigured is a client and a server that do not fit: missing rights, wrong credentials, a
 	// certificate that does not verify, a command that the server does not have, a reply that no script
-	// returns, a client that was closed. It does not pass by itself and is always an error: a policy that grants would hide it.
+	// returns, a client that was closed. It does not pass by itself and is always an error: a policy that grants
+	// would hide it.
 	Misconfigured
 	// KeyFault is about the key: it holds an object of another kind.
 	KeyFault
@@ -139,6 +140,7 @@ func misfit(err error) bool {
 	var invalid x509.CertificateInvalidError
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
-	return errors.Is(err, redis.ErrClosed) || errors.Is(err, scripts.ErrReply) || errors.As(err, &certificate) || errors.As(err, &authority) ||
+	return errors.Is(err, redis.ErrClosed) || errors.Is(err, scripts.ErrReply) ||
+		errors.As(err, &certificate) || errors.As(err, &authority) ||
 		errors.As(err, &host) || errors.As(err, &invalid) || errors.As(err, &record) || errors.As(err, &alert)
 }

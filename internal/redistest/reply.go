@@ -75,28 +75,28 @@ type ServerError string
 
 func (e ServerError) Error() string { return string(e) }
 
-// writeReply writes a reply in RESP3.
+// writeReply writes a reply in RESP3. The writer keeps errors for its Flush.
 func writeReply(w *bufio.Writer, r Reply) {
 	switch r := r.(type) {
 	case nil:
-		fmt.Fprint(w, "_\r\n")
+		_, _ = fmt.Fprint(w, "_\r\n")
 	case int64:
-		fmt.Fprintf(w, ":%d\r\n", r)
+		_, _ = fmt.Fprintf(w, ":%d\r\n", r)
 	case bool:
-		fmt.Fprintf(w, "#%c\r\n", strconv.FormatBool(r)[0])
+		_, _ = fmt.Fprintf(w, "#%c\r\n", strconv.FormatBool(r)[0])
 	case float64:
-		fmt.Fprintf(w, ",%v\r\n", r)
+		_, _ = fmt.Fprintf(w, ",%v\r\n", r)
 	case error:
 		text := r.Error()
 		if strings.ContainsAny(text, "\r\n") || text == "" {
-			fmt.Fprintf(w, "!%d\r\n%s\r\n", len(text), text)
+			_, _ = fmt.Fprintf(w, "!%d\r\n%s\r\n", len(text), text)
 		} else {
-			fmt.Fprintf(w, "-%s\r\n", text)
+			_, _ = fmt.Fprintf(w, "-%s\r\n", text)
 		}
 	case string:
-		fmt.Fprintf(w, "$%d\r\n%s\r\n", len(r), r)
+		_, _ = fmt.Fprintf(w, "$%d\r\n%s\r\n", len(r), r)
 	case []any:
-		fmt.Fprintf(w, "*%d\r\n", len(r))
+		_, _ = fmt.Fprintf(w, "*%d\r\n", len(r))
 		for _, element := range r {
 			writeReply(w, element)
 		}

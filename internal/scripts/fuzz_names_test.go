@@ -60,9 +60,24 @@ func derived(name string) map[string]string {
 // share none, unless one of them is made of the other, as with a, {a} and {a}:fair.
 func FuzzNames(f *testing.F) {
 	for _, names := range [][2]string{
-		{"a", "b"}, {"a", "{a}"}, {"a{b}c", "b"}, {"{a}{b}", "{b}{a}"}, {"{a}:fair", "a"}, {"a}b", "a"}, {"{", "}"}, {"{}a", "a{}"},
-		{"{{a}}", "{a}"}, {"redisson_lock_queue:{a}", "a"}, {"a:b", "b:a"}, {"\x00", "\x01"}, {"{\xff}", "\xff\xfe"},
-		{"x{a}", "y{a}"}, {"x{a", "}b"}, {"", " "}, {"a\r\n", "a"}, {strings.Repeat("x", scripts.MaxName+1), "x"},
+		{"a", "b"},
+		{"a", "{a}"},
+		{"a{b}c", "b"},
+		{"{a}{b}", "{b}{a}"},
+		{"{a}:fair", "a"},
+		{"a}b", "a"},
+		{"{", "}"},
+		{"{}a", "a{}"},
+		{"{{a}}", "{a}"},
+		{"redisson_lock_queue:{a}", "a"},
+		{"a:b", "b:a"},
+		{"\x00", "\x01"},
+		{"{\xff}", "\xff\xfe"},
+		{"x{a}", "y{a}"},
+		{"x{a", "}b"},
+		{"", " "},
+		{"a\r\n", "a"},
+		{strings.Repeat("x", scripts.MaxName+1), "x"},
 	} {
 		f.Add(names[0], names[1])
 	}

@@ -115,14 +115,14 @@ func objects(to io.Writer) error {
 	if c.semaphores, err = semaphore.New(rdb); err != nil {
 		return err
 	}
-	fmt.Fprintln(to, "| object | keys while in use | memory, B | keys after | round trips and commands to take | to give back |")
-	fmt.Fprintln(to, "|---|---:|---:|---:|---:|---:|")
+	_, _ = fmt.Fprintln(to, "| object | keys while in use | memory, B | keys after | round trips and commands to take | to give back |")
+	_, _ = fmt.Fprintln(to, "|---|---:|---:|---:|---:|---:|")
 	for i, u := range c.uses() {
 		line, err := c.measure(ctx, u, fmt.Sprintf("object:%013d", i)) // names of 20 bytes
 		if err != nil {
 			return fmt.Errorf("%s: %w", u.what, err)
 		}
-		fmt.Fprintf(to, "| %s | %s |\n", u.what, line)
+		_, _ = fmt.Fprintf(to, "| %s | %s |\n", u.what, line)
 	}
 	return nil
 }
