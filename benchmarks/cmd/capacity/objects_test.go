@@ -10,12 +10,16 @@ import (
 	"testing"
 )
 
-// rowsOf returns the rows of the tables in a text that say what an object costs, without the memory, which depends
-// on the server.
+// rowsOf returns the rows of the tables in a text that say what an object costs, without what is not the same each
+// time: the memory depends on the server, and a fair semaphore may ask once more than it has to.
 func rowsOf(text string) (rows []string) {
 	for line := range strings.Lines(text) {
 		if cells := strings.Split(strings.TrimSpace(line), "|"); len(cells) == 8 && strings.HasPrefix(cells[1], " `") {
-			rows = append(rows, strings.Join(slices.Delete(cells, 3, 4), "|"))
+			cells = slices.Delete(cells, 3, 4)
+			if strings.Contains(cells[1], "FairLeased") {
+				cells = cells[:4]
+			}
+			rows = append(rows, strings.Join(cells, "|"))
 		}
 	}
 	return rows
