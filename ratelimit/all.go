@@ -138,7 +138,7 @@ func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 
 // Parts.
 //
 // Blocking, the policy, cached denials and errors are those of Keyed.AllowN. ErrExceedsLimit says that some
-// limit could never grant it. A script is sent once: a lost reply can take the permits of all limits without success,
+// limit could never grant it. A script is sent once: a lost reply can cost the permits of all limits,
 // never those of some. Requests of All and waiters of a single part do not stand in one line: either may
 // overtake the other.
 func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
