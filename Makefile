@@ -140,20 +140,23 @@ fuzz:
 ## robustness: clients of every kind in several processes under faults, and checks of their histories; about ten minutes.
 ## DURATION=30m adds random scenarios for that long, SEED=n repeats the one of that seed, and with DURATION those that follow it.
 ## A run that fails leaves its events, the servers' logs, seed and commit in ROBUSTNESS_DIR.
+COMMIT = $$(git describe --always --dirty --abbrev=12)
 export ROBUSTNESS_DIR ?= $(CURDIR)/internal/robustness/failures
 .PHONY: robustness reliability-report
 robustness: ROBUSTNESS_RUN := $(if $(SEED),TestRandom,TestFixed|TestRandom)
 robustness: redis
-	cd internal/robustness && ROBUSTNESS=1 ROBUSTNESS_COMMIT=$$(git describe --always --dirty --abbrev=12) \
+	cd internal/robustness && ROBUSTNESS=1 ROBUSTNESS_COMMIT=$(COMMIT) \
 		go test -count=1 -timeout 24h -v -run '$(ROBUSTNESS_RUN)' .
 
-## reliability-report: runs the fixed scenarios and writes docs/reliability.md. RESULTS=file takes the results of an earlier run
-## instead, for which ROBUSTNESS_RESULTS named that file; RESULTS=/dev/null writes the document anew.
+## reliability-report: runs the fixed scenarios, the controls and the peers, about a quarter of an hour, and writes
+## docs/reliability.md. RESULTS=file takes the results of earlier runs instead, for which ROBUSTNESS_RESULTS named that file;
+## RESULTS=/dev/null writes the document anew.
 reliability-report: MEASURED := $(abspath $(or $(RESULTS),bin/robustness.jsonl))
 reliability-report:
 ifndef RESULTS
 	@mkdir -p bin && rm -f $(MEASURED)
 	ROBUSTNESS_RESULTS=$(MEASURED) $(MAKE) --no-print-directory robustness ROBUSTNESS_RUN=TestFixed
+	ROBUSTNESS_RESULTS=$(MEASURED) $(MAKE) --no-print-directory controls peers
 endif
 	cd internal/robustness && go run ./cmd/report -from $(MEASURED)
 
@@ -167,9 +170,9 @@ race:
 ## controls: each wrong implementation is caught by the scenario or the test that has to find it. Takes two to three minutes.
 .PHONY: controls
 controls: redis race
-	cd internal/robustness && CONTROLS=1 go test -count=1 -timeout 10m -parallel 5 -run TestControls .
+	cd internal/robustness && ROBUSTNESS_COMMIT=$(COMMIT) CONTROLS=1 go test -count=1 -timeout 10m -parallel 5 -run TestControls
 
 ## peers: the locks of other libraries under the same faults as this one's, as a table. ROBUSTNESS_RESULTS names a file for the results.
 .PHONY: peers
 peers: redis
-	cd internal/robustness && PEERS=1 go test -count=1 -timeout 20m -parallel 4 -run TestPeers .
+	cd internal/robustness && ROBUSTNESS_COMMIT=$(COMMIT) PEERS=1 go test -count=1 -timeout 20m -parallel 4 -run TestPeers

@@ -13,7 +13,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/robustness/check"
 )
 
-// TestControls runs each wrong implementation, and prints how it was caught. It is make controls.
+// TestControls runs each wrong implementation, appends the results to the file that
+// ROBUSTNESS_RESULTS names, and prints how each was caught. It is make controls.
 func TestControls(t *testing.T) {
 	if os.Getenv("CONTROLS") == "" {
 		t.Skip("takes minutes: make controls")
@@ -42,17 +43,17 @@ func TestControls(t *testing.T) {
 	var table strings.Builder
 	n := 0
 	for i, c := range all {
-		where, by := c.Package, "NOT CAUGHT"
-		if c.Scenario != nil {
-			where = fmt.Sprintf("%s, seed %d", c.Scenario.Name, c.Scenario.Seed)
+		res := caught[i].Result(c)
+		by := "NOT CAUGHT"
+		if res.Caught {
+			by, n = res.By, n+1
 		}
-		if caught[i] != nil {
-			by, n = caught[i].By, n+1
-		}
-		fmt.Fprintf(&table, "%-42s | %-75s | %s\n", c.Name, where, by)
-		if caught[i] != nil && caught[i].Example != "" {
+		fmt.Fprintf(&table, "%-42s | %-75s | %s\n", c.Name, res.Where, by)
+		if res.Caught && caught[i].Example != "" {
 			fmt.Fprintf(&table, "%-42s |   %s\n", "", caught[i].Example)
 		}
+		record(t, res)
 	}
 	fmt.Printf("\n%scaught %d of %d\n", table.String(), n, len(all))
+	require.Equal(t, len(all), n)
 }

@@ -2,7 +2,6 @@ package robustness_test
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -39,13 +38,8 @@ func TestPeers(t *testing.T) {
 			}
 		}
 	})
-	if path := os.Getenv("ROBUSTNESS_RESULTS"); path != "" {
-		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-		require.NoError(t, err)
-		defer f.Close()
-		for _, res := range results {
-			require.NoError(t, json.NewEncoder(f).Encode(res))
-		}
+	for _, res := range results {
+		record(t, res)
 	}
 	fmt.Print(table(results))
 }
