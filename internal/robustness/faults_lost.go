@@ -109,6 +109,7 @@ func (r *Run) evict() (bool, error) {
 // setClock sets the clock of the server for a while.
 func (r *Run) setClock(offset time.Duration) (effect bool, err error) {
 	r.clock.Set(r.tb, offset)
+	r.moved = max(r.moved, offset)
 	defer r.clock.Set(r.tb, 0)
 	return effect, r.on(r.randomServer(), func(rdb *redis.Client) error {
 		now, err := rdb.Time(r.ctx).Result()

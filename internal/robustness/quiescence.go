@@ -20,6 +20,7 @@ type remains struct {
 	channels []string                 // with subscribers
 	clients  []string                 // connections of processes
 	missing  map[string]int64         // permits of each object that are not free
+	moved    time.Duration            // by which a server's clock was ahead for a while: what it wrote then stays longer
 }
 
 // stay are the keys that stay after the last use of an object, and for how long at most; -1 for ever. They are those
@@ -58,7 +59,7 @@ func (l remains) faults(k *Kind) (faults []check.Fault) {
 		most := time.Duration(0)
 		for _, s := range stay {
 			if s.key.MatchString(key) {
-				most = s.most
+				most = s.most + l.moved
 			}
 		}
 		if ttl == -1 || ttl > most {
@@ -84,7 +85,7 @@ func (l remains) faults(k *Kind) (faults []check.Fault) {
 func (r *Run) leftBehind() (faults []check.Fault) {
 	queue := 3*r.Poll + time.Second
 	for end := time.Now().Add(max(r.Lease, queue) + settleSlack); ; r.sleep(100 * time.Millisecond) {
-		l := remains{keys: make(map[string]time.Duration), missing: make(map[string]int64)}
+		l := remains{keys: make(map[string]time.Duration), missing: make(map[string]int64), moved: r.moved}
 		for _, s := range r.primaries() {
 			require.NoError(r.tb, r.on(s, func(rdb *redis.Client) error { return r.look(rdb, &l) }))
 		}

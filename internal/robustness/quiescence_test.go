@@ -12,7 +12,7 @@ import (
 func TestRemains_FindsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	left := func(kind, key string, ttl time.Duration) int {
-		return len(robustness.Left(kind, map[string]time.Duration{key: ttl}, nil, nil, nil))
+		return len(robustness.Left(kind, map[string]time.Duration{key: ttl}, nil, nil, nil, 0))
 	}
 	for _, allowed := range []struct {
 		kind, key string
@@ -44,8 +44,18 @@ func TestRemains_FindsWhatIsLeft(t *testing.T) {
 		require.Equal(t, 1, left(hold.kind, hold.key, -1), hold)
 	}
 	channels := []string{"redisson_lock__channel:{object-0}"}
-	require.Len(t, robustness.Left("mutex", nil, channels, nil, nil), 1)
-	require.Len(t, robustness.Left("mutex", nil, nil, []string{"id=7 user=app"}, nil), 1)
+	require.Len(t, robustness.Left("mutex", nil, channels, nil, nil, 0), 1)
+	require.Len(t, robustness.Left("mutex", nil, nil, []string{"id=7 user=app"}, nil, 0), 1)
 	missing := map[string]int64{"object-0": 1, "object-1": 0}
-	require.Len(t, robustness.Left("leased permits", nil, nil, nil, missing), 1)
+	require.Len(t, robustness.Left("leased permits", nil, nil, nil, missing, 0), 1)
+
+	// A server whose clock was an hour ahead gave its keys another hour, and no key for ever.
+	const hour = time.Hour
+	ahead := func(key string, ttl time.Duration) int {
+		return len(robustness.Left("fenced mutex", map[string]time.Duration{key: ttl}, nil, nil, nil, hour))
+	}
+	require.Zero(t, ahead("redisson_lock_token:{object-0}", 25*hour))
+	require.Equal(t, 1, ahead("redisson_lock_token:{object-0}", 25*hour+time.Millisecond))
+	require.Equal(t, 1, ahead("redisson_lock_token:{object-0}", -1))
+	require.Equal(t, 1, ahead("object-0", time.Second))
 }

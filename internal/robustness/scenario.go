@@ -76,6 +76,7 @@ type Run struct {
 	deposed  int            // primaries that faults deposed although they should not
 	left     []check.Fault  // what was left at the end
 	leaked   int64          // permits that were not free at the end
+	moved    time.Duration  // by which the server's clock was ahead for a while
 }
 
 // Do runs the scenario and returns what the checks found.
