@@ -77,8 +77,11 @@ func TestLocalShare_IsBounded(t *testing.T) {
 		c := down(2)
 		k := c.Keyed("k", ratelimit.PerHour(8))
 		for i := range 100_000 {
-			granted := 0
-			for range 5 {
+			granted, asked := 0, 1
+			if i%20 == 0 {
+				asked = 5
+			}
+			for range asked {
 				r, err := k.Allow(t.Context(), fmt.Sprint(i))
 				require.NoError(t, err)
 				if r.Allowed {
@@ -87,7 +90,7 @@ func TestLocalShare_IsBounded(t *testing.T) {
 			}
 			require.LessOrEqual(t, granted, 4)
 			if i < 65_000 {
-				require.Equal(t, 4, granted, "each has its share as long as there is room")
+				require.Equal(t, min(4, asked), granted, "each has its share as long as there is room")
 			}
 		}
 		require.LessOrEqual(t, ratelimit.Shares(c), 1<<16)

@@ -28,7 +28,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		"ends with its context": func(t *testing.T, rdb redis.UniversalClient, names [3]string) {
 			held := mustLock(t, newClient(t, rdb).Mutex(names[1]))
 			m := newClient(t, rdb).MultiMutex(names[:])
-			calls, _ := startLockFunc(within(t, 200*time.Millisecond), m)
+			calls, _ := startLockFunc(within(t, 3*time.Second), m) // long enough to ask each name once
 			c := <-calls
 			require.ErrorIs(t, c.err, context.DeadlineExceeded)
 			require.ErrorIs(t, c.err, redislock.ErrLocked)
