@@ -48,6 +48,9 @@ func (l *cogwheelLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 	if ask.Try {
 		acquire = m.TryLock
 	}
+	if ask.Owner != nil {
+		ctx = redislock.WithOwner(ctx, ask.Owner)
+	}
 	held, err := acquire(ctx)
 	if errors.Is(err, redislock.ErrLocked) {
 		return nil, errors.Join(errRefused, err)

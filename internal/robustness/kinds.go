@@ -22,6 +22,7 @@ type Kind struct {
 	Shared   bool  // has readers
 	Fenced   bool  // holds have tokens
 	Quorum   bool  // on several servers
+	Reenters bool  // each caller is an owner, which acquires again what it holds
 
 	Limit *Limit // a limiter, which has no holds; New is not used then
 
@@ -67,6 +68,12 @@ var Kinds = []*Kind{
 	{Name: "multi mutex", Capacity: 1, New: locks(func(c *redislock.Client, a Ask) mutex {
 		return c.MultiMutex([]string{"{" + a.Object + "}:1", "{" + a.Object + "}:2", "{" + a.Object + "}:3"})
 	})},
+	{Name: "re-entrant mutex", Capacity: 1, Reenters: true, New: locks(
+		func(c *redislock.Client, a Ask) mutex { return c.Mutex(a.Object) },
+	)},
+	{Name: "re-entrant fair mutex", Capacity: 1, Fair: true, Reenters: true, New: locks(
+		func(c *redislock.Client, a Ask) mutex { return c.FairMutex(a.Object) },
+	)},
 	{Name: "quorum", Capacity: 1, Quorum: true, New: newQuorumLocks},
 	{
 		Name: "leased permits", Capacity: permits, Fair: true, New: leases(false),

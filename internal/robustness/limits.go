@@ -126,7 +126,7 @@ type asker struct {
 // once makes one call. Some of the callers that wait give up.
 func (a *asker) once(parent context.Context) {
 	call := history.Event{
-		Step: history.Called, ID: uint64(a.Process)<<40 + a.calls.Add(1), Client: a.id,
+		Step: history.Called, ID: a.newID(), Client: a.id,
 		Object: a.Objects[a.rnd.IntN(len(a.Objects))], N: 1, Try: a.rnd.IntN(3) > 0,
 	}
 	if a.rnd.IntN(4) == 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/robustness/history"
+	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
 // Ask is what a caller asks of an object.
@@ -14,6 +15,8 @@ type Ask struct {
 	N      int64 // permits
 	Shared bool  // a reader
 	Try    bool  // does not wait
+
+	Owner *redislock.Owner // of a re-entrant kind
 }
 
 // Locker is an implementation under test: locks or permits of one library over one connection to Redis.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/robustness/history"
+	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -268,7 +269,11 @@ func (s *session) open(rdbs []redis.UniversalClient, w *wheel.Wheel) (client, er
 		return client{}, err
 	}
 	return client{func(rnd *rand.Rand) func(context.Context) {
-		return (&caller{process: s.process, locker: l, id: s.id(), rnd: rnd}).once
+		c := &caller{process: s.process, locker: l, id: s.id(), rnd: rnd}
+		if s.kind.Reenters {
+			c.owner, c.ownerID = &redislock.Owner{}, s.newID()
+		}
+		return c.once
 	}, l.Close}, nil
 }
 
@@ -318,26 +323,55 @@ type caller struct {
 	locker Locker
 	id     uint64
 	rnd    *rand.Rand
+
+	owner   *redislock.Owner // nil unless the kind is re-entrant
+	ownerID uint64
 }
 
+// newID returns a number that no other process of the run has.
+func (p *process) newID() uint64 { return uint64(p.Process)<<40 + p.calls.Add(1) }
+
 // once makes one call and relies on what it got.
-func (c *caller) once(parent context.Context) {
+func (c *caller) once(ctx context.Context) {
 	call := history.Event{
-		Step: history.Called, ID: uint64(c.Process)<<40 + c.calls.Add(1), Client: c.id,
+		Step: history.Called, ID: c.newID(), Client: c.id, Owner: c.ownerID,
 		Object: c.Objects[c.rnd.IntN(len(c.Objects))], N: 1,
 		Shared: c.kind.Shared && c.rnd.IntN(4) > 0, Try: c.rnd.IntN(5) == 0,
 	}
 	if c.kind.Capacity > 1 && c.rnd.IntN(6) == 0 {
 		call.N += c.rnd.Int64N(c.kind.Capacity)
 	}
+	held, ok := c.acquire(ctx, call)
+	if !ok {
+		c.pause(ctx, 1+c.rnd.IntN(10))
+		return
+	}
+	c.rely(ctx, call, held)
+	for c.kind.Reenters && c.rnd.IntN(2) == 0 {
+		inner := call
+		inner.ID, inner.Try = c.newID(), c.rnd.IntN(2) == 0
+		if again, ok := c.acquire(ctx, inner); ok {
+			c.rely(ctx, inner, again)
+			c.release(ctx, inner.ID, again)
+		}
+		c.rely(ctx, call, held) // the release of the inner hold left it
+	}
+	c.release(ctx, call.ID, held)
+	c.pause(ctx, c.rnd.IntN(4))
+}
+
+// acquire makes a call.
+func (c *caller) acquire(ctx context.Context, call history.Event) (Hold, bool) {
 	patience := 10 * time.Second
 	if c.rnd.Float64() < c.GiveUp {
 		patience = time.Duration(1+c.rnd.IntN(30)) * time.Millisecond
 	}
-	ctx, cancel := context.WithTimeout(parent, patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c.rec.Record(call)
-	held, err := c.locker.Acquire(ctx, Ask{Object: call.Object, N: call.N, Shared: call.Shared, Try: call.Try})
+	held, err := c.locker.Acquire(ctx, Ask{
+		Object: call.Object, N: call.N, Shared: call.Shared, Try: call.Try, Owner: c.owner,
+	})
 	result := history.Event{ID: call.ID}
 	switch {
 	case err == nil:
@@ -348,13 +382,7 @@ func (c *caller) once(parent context.Context) {
 		result.Step, result.Note = history.Failed, err.Error()
 	}
 	c.rec.Record(result)
-	if err != nil {
-		c.pause(parent, 1+c.rnd.IntN(10))
-		return
-	}
-	c.rely(parent, call, held)
-	c.release(parent, call.ID, held)
-	c.pause(parent, c.rnd.IntN(4))
+	return held, err == nil
 }
 
 func (c *caller) pause(ctx context.Context, milliseconds int) {
