@@ -20,7 +20,7 @@ type remains struct {
 	channels []string                 // with subscribers
 	clients  []string                 // connections of processes
 	missing  map[string]int64         // permits of each object that are not free
-	moved    time.Duration            // by which a server's clock was ahead for a while: what it wrote then stays longer
+	moved    time.Duration            // for which a server wrote on a clock that was ahead
 }
 
 // stay are the keys that stay after the last use of an object, and for how long at most; -1 for ever. They are those
