@@ -34,7 +34,7 @@ LONGEST := ./wheel ./redislock ./ratelimit ./semaphore ./examples/tour
 .PHONY: suite
 suite: # benchmarks run one after the other, and their plotting library takes a minute to build for the race detector
 	$(call each, go test -vet=all $$([ $$dir = benchmarks ] || echo -race) -count=1 -timeout $(TEST_TIMEOUT) \
-		$$([ $$dir != . ] || echo -p 3 $(LONGEST)) ./...)
+		$$([ $$dir != . ] || echo $(LONGEST)) ./...)
 
 ## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
 quick: redis

@@ -145,7 +145,7 @@ func TestReplay_CancelledWaitersKeepTheLimitAndUseItUp(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			// A short run shares the machine with other tests, and its last moments weigh much: it shows that the
 			// permits of cancelled waiters are used at all. A long one, on an idle machine, shows how well.
-			lasts, want := fleetDuration(t), 0.2
+			lasts, want := fleetDuration(t), 0.05
 			if lasts >= 20*time.Second {
 				want = 0.99
 			} else {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	redistest.Parallel(12) // most tests wait for windows and servers rather than for the CPU
+	redistest.Parallel(8) // most tests wait for windows and servers rather than for the CPU
 	redistest.Main(m, redistest.DefaultWheel)
 }
 

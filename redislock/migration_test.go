@@ -30,7 +30,7 @@ func TestMutex_WhileItsSlotMigrates(t *testing.T) {
 		}
 		waiting := callAsync(func() (*redislock.Lock, error) { return c.Mutex(m.Name()).Lock(within(t, patience)) })
 		mustUnlock(t, waiting.await(t))
-	}), 5*time.Second, "nothing waits for the slot")
+	}), patience, "nothing waits for the slot")
 	awaitRenewals(t, lease/3, held)
 	slot.Finish()
 	awaitRenewals(t, lease/3, held)

@@ -124,7 +124,7 @@ func TestMutex_NestedWithoutAnOwnerWaitsUntilItsContextEnds(t *testing.T) {
 	c, rdb, name := onSharedServer(t)
 	m := c.Mutex(name)
 	err := m.Do(t.Context(), func(context.Context) error {
-		inner := m.Do(within(t, 50*time.Millisecond), func(context.Context) error { return nil })
+		inner := m.Do(within(t, 2*time.Second), func(context.Context) error { return nil })
 		require.ErrorIs(t, inner, context.DeadlineExceeded)
 		require.ErrorIs(t, inner, redislock.ErrLocked)
 		return nil
