@@ -24,8 +24,13 @@ const (
 	// one before.
 	LateCopy = time.Second
 
-	// longestDelay is how long a copy of an unanswered request may be under way, at least.
+	// longestDelay is how long a copy of an unanswered request may be under way, at least. As long as releases
+	// are not answered either, that time begins anew: a server that hangs has yet to read its sockets.
 	longestDelay = 15 * time.Second
+
+	// mostInOutages is with how many releases pending that time begins anew. In a long outage there may be a
+	// request for each try of each waiter.
+	mostInOutages = 1 << 16
 
 	firstPause   = 250 * time.Millisecond // after a failure; doubled up to longestPause
 	longestPause = 5 * time.Second
@@ -75,7 +80,7 @@ func (q *Queue[T]) Add(release T, delay, lasts time.Duration, ambiguous bool) {
 		lasts = max(lasts, longestDelay)
 		e.copy = LateCopy
 	}
-	e.until = now.Add(lasts)
+	e.lasts, e.until = lasts, now.Add(lasts)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pushLocked(e)
@@ -156,13 +161,14 @@ func (q *Queue[T]) takeLocked(now time.Time) (batch []entry[T]) {
 
 // answered decides whether a release is sent again.
 func (q *Queue[T]) answered(e entry[T], err error) {
-	now := q.Wheel.Now()
+	now, unanswered := q.Wheel.Now(), false
 	switch {
 	case err != nil && redisconn.Permanent(err):
 		q.Refused(e.release, err)
 		return
 	case err != nil:
 		e.due, e.pause = now.Add(e.pause), min(2*e.pause, longestPause)
+		unanswered = e.copy > 0
 	case e.copy > 0:
 		e.due, e.copy = now.Add(e.copy), 2*e.copy
 	default:
@@ -170,6 +176,9 @@ func (q *Queue[T]) answered(e entry[T], err error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if unanswered && len(q.pending) < mostInOutages {
+		e.until = now.Add(e.lasts)
+	}
 	q.pushLocked(e)
 }
 
@@ -248,6 +257,7 @@ type entry[T any] struct {
 	release T
 	due     time.Time
 	until   time.Time     // by then it has ended by itself
+	lasts   time.Duration // the time to then, which begins anew in an outage
 	pause   time.Duration // before the next attempt after a failure
 	copy    time.Duration // before the release that follows one that succeeds; 0: none follows
 }

@@ -90,6 +90,14 @@ func TestQueue_SendsWhen(t *testing.T) {
 		"not when it has ended before":               {3 * time.Second, time.Second, false, always(nil), nil},
 		"not again when it was refused":              {0, 30 * time.Second, true, always(proto("NOPERM no")), seconds(0)},
 		"again when it was refused for a while":      {0, 2 * time.Second, false, always(proto("LOADING Redis is loading the dataset in memory")), seconds(0, .25, .75, 1.75)},
+		"after an outage of any length, and then against the copies": {
+			0, time.Second, true, func(_ string, n int) error {
+				if n < 10 {
+					return lost
+				}
+				return nil
+			}, seconds(0, .25, .75, 1.75, 3.75, 7.75, 12.75, 17.75, 22.75, 27.75, 32.75, 33.75, 35.75, 39.75),
+		},
 		"after an outage, and then against the copies": {
 			0, time.Second, true, func(_ string, n int) error {
 				if n < 3 {

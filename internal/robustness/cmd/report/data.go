@@ -3,12 +3,14 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cogwheel-go/cogwheel/internal/robustness"
 )
@@ -52,6 +54,10 @@ func load(folder string) (d data, err error) {
 	if d.Peers, err = lines[*robustness.Result](filepath.Join(folder, "peers.jsonl")); err != nil {
 		return d, err
 	}
+	slices.SortStableFunc(d.Fixed, func(a, b *robustness.Result) int { return cmp.Compare(a.Seed, b.Seed) })
+	slices.SortStableFunc(d.Peers, func(a, b *robustness.Result) int { // they ran side by side
+		return cmp.Or(cmp.Compare(rank(a.Kind), rank(b.Kind)), cmp.Compare(a.Seed, b.Seed))
+	})
 	if d.Controls, err = lines[robustness.ControlResult](filepath.Join(folder, "controls.jsonl")); err != nil {
 		return d, err
 	}
@@ -59,6 +65,11 @@ func load(folder string) (d data, err error) {
 		return d, err
 	}
 	return d, object(filepath.Join(folder, "field.json"), &d.Field)
+}
+
+// rank returns the place of a lock among the peers.
+func rank(kind string) int {
+	return slices.IndexFunc(robustness.Peers(), func(k *robustness.Kind) bool { return k.Name == kind })
 }
 
 // lines reads a file of JSON lines. A file that does not exist has none.

@@ -81,10 +81,11 @@ func document(folder string) (string, error) {
 	}
 	t, err := template.New("reliability.md").Funcs(template.FuncMap{
 		"figure": figure, "number": number, "short": short, "dir": path.Dir,
-		"date":  func(t time.Time) string { return t.Format(time.DateOnly) },
-		"tests": func(names []string) string { return "`" + strings.Join(names, "`, `") + "`" },
-		"name":  func(s string) string { return strings.TrimSuffix(s, ": every fault that keeps the data") },
-		"last":  func(rs []*robustness.Result) *robustness.Result { return rs[len(rs)-1] },
+		"date":       func(t time.Time) string { return t.Format(time.DateOnly) },
+		"tests":      func(names []string) string { return "`" + strings.Join(names, "`, `") + "`" },
+		"name":       func(s string) string { _, what, _ := strings.Cut(s, ": "); return what },
+		"peerFaults": func(s string) string { return strings.TrimPrefix(s, "peers: ") },
+		"last":       func(rs []*robustness.Result) *robustness.Result { return rs[len(rs)-1] },
 	}).Parse(page)
 	if err != nil {
 		return "", err

@@ -1,0 +1,33 @@
+package redislock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
+)
+
+// A server that hung executes, as soon as it goes on, what callers had sent and given up by then.
+func TestLock_WhatAHangLeftBehindIsReleasedHoweverLongItWas(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	server, name := redistest.Start(t), redistest.Name(t)
+	rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 500*time.Millisecond, -1 })
+	const lease = 15 * time.Second
+	m := newClient(t, rdb, redislock.WithPoll(time.Second)).Mutex(name, redislock.WithLease(lease))
+	writeHold(t, rdb, name, 3*time.Second)
+	waiting := callAsync(func() (*redislock.Lock, error) { return m.Lock(t.Context()) })
+	awaitSubscription(t, rdb, name)
+	server.Pause()
+	require.NoError(t, newWheel(t).Sleep(t.Context(), 25*time.Second)) // for longer than a copy may be late
+	server.Resume()
+	// The server grants the first attempt that it reads, which the waiter has given up long ago.
+	require.Less(t, redistest.Running(t, func() {
+		mustUnlock(t, waiting.await(t))
+	}), lease-3*time.Second, "it is not there until its lease ends")
+	requireFree(t, rdb, name)
+}
