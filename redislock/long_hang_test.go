@@ -18,7 +18,8 @@ func TestLock_WhatAHangLeftBehindIsReleasedHoweverLongItWas(t *testing.T) {
 	server, name := redistest.Start(t), redistest.Name(t)
 	rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 500*time.Millisecond, -1 })
 	const lease = 15 * time.Second
-	m := newClient(t, rdb, redislock.WithPoll(time.Second)).Mutex(name, redislock.WithLease(lease))
+	c := newClient(t, rdb, redislock.WithPoll(time.Second))
+	m := c.Mutex(name, redislock.WithLease(lease))
 	writeHold(t, rdb, name, 3*time.Second)
 	waiting := callAsync(func() (*redislock.Lock, error) { return m.Lock(t.Context()) })
 	awaitSubscription(t, rdb, name)

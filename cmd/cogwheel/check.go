@@ -69,7 +69,7 @@ func (t *tool) check(ctx context.Context, name string) (r *redislock.Report, err
 			return err
 		})
 	case "ratelimit":
-		err = t.withLimits(ctx, func(c *ratelimit.Client) (err error) {
+		err = t.withLimitsOf(ctx, func(c *ratelimit.Client) (err error) {
 			var of []ratelimit.Checkable
 			for _, name := range t.names {
 				of = append(of, c.Limiter(name))

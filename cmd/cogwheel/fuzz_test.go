@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2" //nolint:depguard // a server in the process: fuzzing kills its workers
 	"github.com/stretchr/testify/require"
 
 	cogwheel "github.com/cogwheel-go/cogwheel/cmd/cogwheel"
@@ -52,7 +52,10 @@ func FuzzReads(f *testing.F) {
 			require.NoError(t, err)
 		}
 		for _, args := range [][]string{
-			{"inspect", "object"}, {"permits", "object"}, {"limit", "object"}, {"limit", "object:{key}"},
+			{"inspect", "object"},
+			{"permits", "object"},
+			{"limit", "object"},
+			{"limit", "object:{key}"},
 			{"limit", "--rate", "10/1s", "object:{key}"},
 		} {
 			for _, asJSON := range []bool{false, true} {

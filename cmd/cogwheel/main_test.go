@@ -241,3 +241,10 @@ func (s *service) holderOf(t *testing.T, name string) string {
 	slices.Sort(fields)
 	return fields[0]
 }
+
+// The tool has a timeout of its own, which says nothing about the service.
+func TestCheck_TellsTheTimeoutOfDecisionsThatAServiceHas(t *testing.T) {
+	t.Parallel()
+	out := must(t, "redis://"+redistest.Shared(t).Addr(), "check", "--packages", "ratelimit")
+	require.Contains(t, out, "at most 250ms")
+}

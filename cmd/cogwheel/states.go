@@ -154,10 +154,13 @@ func (t *tool) counting(ctx context.Context, seen traces) (object, error) {
 	}, err
 }
 
-// withLimits calls f with a client for rate limits and closes it.
+// withLimits calls f with a client for rate limits and closes it. Its decisions may take as long as the flags say.
 func (t *tool) withLimits(ctx context.Context, f func(*ratelimit.Client) error) error {
-	timeout := max(t.timeout, time.Millisecond)
-	c, err := ratelimit.New(t.rdb, ratelimit.WithLogger(quiet()), ratelimit.WithTimeout(timeout))
+	return t.withLimitsOf(ctx, f, ratelimit.WithTimeout(max(t.timeout, time.Millisecond)))
+}
+
+func (t *tool) withLimitsOf(ctx context.Context, f func(*ratelimit.Client) error, opts ...ratelimit.Option) error {
+	c, err := ratelimit.New(t.rdb, append(opts, ratelimit.WithLogger(quiet()))...)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func main() {
 // run serves HTTP until ctx ends.
 func run(ctx context.Context, redisAddr, listen string) (err error) {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
+	rdb := redis.NewClient(&redis.Options{Addr: redisAddr}) // a decision has a timeout of its own, 250 ms
 	defer rdb.Close()
 	limits, err := ratelimit.New(rdb,
 		ratelimit.WithPolicy(ratelimit.FailOpen()), // serve without limits while Redis is down

@@ -30,7 +30,8 @@ func Lead(ctx context.Context, locks *redislock.Client, w *wheel.Wheel, term fun
 			continue
 		}
 		term(lock.Context(ctx))
-		_ = lock.Unlock(ctx) // after a loss there is nothing to unlock
+		_ = lock.Unlock(ctx)          // after a loss there is nothing to unlock
+		_ = w.Sleep(ctx, time.Second) // a term that ends at once is not called without a pause
 	}
 }
 

@@ -49,7 +49,11 @@ func connect(ctx context.Context, addr string, logger *slog.Logger) (_ *clients,
 		}
 		logger.Info("REDIS_ADDR is not set: using an embedded server", "redis", addr)
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	// The timeouts bound how long a call without a deadline takes while Redis hangs: docs/operations.md, redis.Options.
+	rdb := redis.NewClient(&redis.Options{
+		Addr: addr, DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+		MaxRetries: 1, DialerRetries: 1, ContextTimeoutEnabled: true,
+	})
 	c.deferClose(func(context.Context) error { return rdb.Close() })
 	if err = rdb.Ping(ctx).Err(); err != nil {
 		return nil, fmt.Errorf("no answer from the Redis at %s: %w", addr, err)

@@ -125,6 +125,11 @@ func (j *jobs) work(ctx context.Context) {
 // make makes a report with one of the permits that all processes share.
 func (j *jobs) make(ctx context.Context, _ report) (err error) {
 	grant, err := j.permits.Acquire(ctx, 1)
+	if errors.Is(err, semaphore.ErrNotSet) { // Redis has lost its data
+		if _, err = j.permits.TrySetPermits(ctx, permits); err == nil {
+			grant, err = j.permits.Acquire(ctx, 1)
+		}
+	}
 	if err != nil {
 		return err
 	}

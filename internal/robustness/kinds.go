@@ -145,7 +145,12 @@ func freeLeased(fair bool) func(context.Context, *semaphore.Client, string) (int
 }
 
 func withSemaphores(ctx context.Context, rdb redis.UniversalClient, f func(*semaphore.Client) error) error {
-	c, err := semaphore.New(rdb)
+	w, err := wheel.New() // the worker of the default one may outlive the tests
+	if err != nil {
+		return err
+	}
+	defer func() { _, _ = w.Stop(ctx) }()
+	c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 	if err != nil {
 		return err
 	}

@@ -81,6 +81,12 @@ func document(folder string) (string, error) {
 	}
 	t, err := template.New("reliability.md").Funcs(template.FuncMap{
 		"figure": figure, "number": number, "short": short, "dir": path.Dir,
+		"after": func(d time.Duration) string {
+			if d < 0 {
+				return short(-d) + " or more before the end of"
+			}
+			return "at most " + short(d) + " after"
+		},
 		"date":       func(t time.Time) string { return t.Format(time.DateOnly) },
 		"tests":      func(names []string) string { return "`" + strings.Join(names, "`, `") + "`" },
 		"name":       func(s string) string { _, what, _ := strings.Cut(s, ": "); return what },

@@ -182,7 +182,7 @@ func figure(r *robustness.Result) string {
 		}
 	default:
 		parts = append(parts, fmt.Sprintf(
-			"%s grants, %d losses, %d holders killed; overlap %s",
+			"%s grants; losses: %d; holders killed: %d; overlap %s",
 			number(r.Granted), r.Lost, r.Killed, short(r.Overlap)))
 		if r.StaleTried > 0 {
 			parts = append(parts, fmt.Sprintf("stale writes %d of %d", r.StaleDone, r.StaleTried))
