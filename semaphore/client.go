@@ -31,7 +31,7 @@ const (
 	renewalConns = 4    // connections for renewals; each carries one pipeline at a time
 
 	recordMillis = 60_000     // how long Redis keeps the result of an edit
-	fenceMillis  = 86_400_000 // how long Redis keeps the last token
+	fenceMillis  = 86_400_000 // how long Redis keeps the last token; of a Leased an hour less at times
 )
 
 // Client acquires permits on one Redis. Create one Client per process and Redis deployment with New. It is
