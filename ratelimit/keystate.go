@@ -157,24 +157,21 @@ func (s *keyState) remembers() time.Duration {
 func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first != nil }
 
 // answerLocked answers from memory: by this process's own count, from what was charged in advance, or by what
-// Redis said last.
-func (s *keyState) answerLocked(n int64) (r Result, ok bool, err error) {
-	if s.local != nil {
-		if now := s.client.wheel.Now(); s.trustedLocked(now) {
-			r, err = s.local.decide(s.client.since(now), n, s.waitingLocked())
-			return r, true, err
-		}
+// Redis said last. now is the time by the Client's clock.
+func (s *keyState) answerLocked(n int64, now time.Duration) (r Result, ok bool, err error) {
+	if s.local != nil && s.trustedLocked(s.client.began.Add(now)) {
+		r, err = s.local.decide(now, n, s.waitingLocked())
+		return r, true, err
 	}
-	r, ok = s.rememberedLocked(n)
+	r, ok = s.rememberedLocked(n, now)
 	return r, ok, nil
 }
 
-func (s *keyState) rememberedLocked(n int64) (Result, bool) {
+func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 	waiting := s.waitingLocked()
 	if n == 0 || s.known.snapshot == nil && s.prefetched.n == 0 && !waiting {
 		return Result{}, false
 	}
-	now := s.client.now()
 	if waiting {
 		// It may not overtake.
 		if s.known.snapshot != nil {
