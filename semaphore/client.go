@@ -41,7 +41,8 @@ type Client struct {
 	rdb        redis.UniversalClient // carries the calls of callers
 	base       redis.UniversalClient // the client of a known type that rdb is or embeds; else rdb
 	retries    int                   // per call, as the options of base say
-	dedicated  *redisconn.Dedicated  // carries renewals
+	sender     sender
+	dedicated  *redisconn.Dedicated // carries renewals
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
 	monitor    monitor
@@ -76,7 +77,8 @@ type Client struct {
 // *redis.Ring, or a type that embeds one of these. New does not connect to Redis and starts no goroutine.
 // Its errors match ErrInvalid.
 //
-// Calls use rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; the
+// Calls use rdb with its pool, hooks, timeouts and retries; concurrent calls on different semaphores share
+// pipelines. A call returns when its context ends; the
 // command that it leaves behind ends after the ReadTimeout of rdb. New refuses a client without a
 // ReadTimeout.
 //
@@ -108,6 +110,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		monitor:  monitor{hooks: cfg.hooks, origin: time.Now()},
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
+		sender:   sender{rdb: rdb, base: base, wheel: cfg.wheel},
 		held:     make(map[*Grant]struct{}),
 	}
 	c.cleanup = c.newCleanup()
