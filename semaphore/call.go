@@ -51,7 +51,7 @@ func (c *Client) await(
 	if ctx.Done() == nil {
 		work()
 	} else {
-		go work()
+		c.gate.Workers.Go(work)
 	}
 	select {
 	case r := <-result:

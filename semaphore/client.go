@@ -104,15 +104,17 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		cfg.logger.Warn("semaphore: the client is of a type whose nodes are not known: "+
 			"renewals share its connections, and sharded channels do not wake waiters", "type", fmt.Sprintf("%T", rdb))
 	}
+	workers := gate.NewWorkers(cfg.wheel)
 	c := &Client{
 		rdb: rdb, base: base, retries: redisconn.Retries(base),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll, idleMillis: redisconn.Millis(cfg.idle),
 		monitor:  monitor{hooks: cfg.hooks, origin: time.Now()},
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
-		sender:   sender{rdb: rdb, base: base, wheel: cfg.wheel},
+		sender:   sender{rdb: rdb, base: base, wheel: cfg.wheel, workers: workers},
 		held:     make(map[*Grant]struct{}),
 	}
+	c.gate.Workers = workers
 	c.cleanup = c.newCleanup()
 	c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000),
 		renewal.WithHooks(c.monitor.renewalHooks()))
@@ -133,25 +135,25 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 func (c *Client) makeQueues() {
 	listen := waitqueue.Listen(c.channels, scripts.SemChannel)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
-		Attempt: c.attemptCounting, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
+		Attempt: c.attemptCounting, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
-		Attempt: c.attemptCountingReleases, MaxBatch: maxBatch, Poll: c.poll,
+		Attempt: c.attemptCountingReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.leased = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
+		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackLeased, Leave: c.leaveLeased,
 	})
 	c.leasedReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptLeasedReleases, MaxBatch: maxBatch, Poll: c.poll,
+		Attempt: c.attemptLeasedReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptFair, MaxBatch: maxFairBatch, Poll: c.poll, Eager: true,
+		Attempt: c.attemptFair, MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Workers: c.gate.Workers,
 		Listen: waitqueue.Listen(c.channels, c.fairChannel), GiveBack: c.giveBackFair, Leave: c.giveBackFair,
 	})
 	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptFairReleases, MaxBatch: maxBatch, Poll: c.poll,
+		Attempt: c.attemptFairReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 }
 
@@ -203,6 +205,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.channels.Close(ctx),
 		c.dedicated.Close(ctx),
 	)
+	c.gate.Workers.Close()
 	if err != nil {
 		return fmt.Errorf("semaphore: close: %w", err)
 	}

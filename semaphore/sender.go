@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/pipeline"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -14,10 +15,11 @@ import (
 
 // sender sends the calls of one Client: those of many semaphores to one node share pipelines.
 type sender struct {
-	rdb   redis.UniversalClient
-	base  redis.UniversalClient // knows the nodes
-	wheel *wheel.Wheel
-	lines pipeline.Lines[struct{}, pipeline.Line[*job]]
+	rdb     redis.UniversalClient
+	base    redis.UniversalClient // knows the nodes
+	wheel   *wheel.Wheel
+	workers *gate.Workers
+	lines   pipeline.Lines[struct{}, pipeline.Line[*job]]
 }
 
 // job is a call that is being sent.
@@ -41,7 +43,7 @@ func (s *sender) send(what scripts.Call, ended <-chan struct{}) (*redis.Cmd, tim
 	if now {
 		cmd, sentAt := s.sendAlone(what)
 		if jobs := line.Next(); jobs != nil {
-			go s.run(line, jobs)
+			s.workers.Go(func() { s.run(line, jobs) })
 		}
 		return cmd, sentAt
 	}
