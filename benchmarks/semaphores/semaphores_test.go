@@ -5,9 +5,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,7 +30,35 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 type acquire func(ctx context.Context) (release func() error, err error)
 
 // trips counts round trips: single commands and pipelines.
-type trips struct{ n atomic.Int64 }
+type trips struct {
+	n   atomic.Int64
+	rdb *redis.Client
+}
+
+// serverTime returns how much processor time the server has used, for scripts and to read and write.
+func (c *trips) serverTime(b *testing.B) (seconds float64) {
+	b.Helper()
+	for _, m := range mainThread.FindAllStringSubmatch(c.rdb.Info(b.Context(), "cpu").Val(), -1) {
+		v, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		seconds += v
+	}
+	return seconds
+}
+
+var mainThread = regexp.MustCompile(`used_cpu_(?:sys|user)_main_thread:([\d.]+)`)
+
+// processorTime returns how much processor time this process has used.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
 
 func (c *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
@@ -54,7 +85,7 @@ func open(b *testing.B, kind, impl string, permits, names int) (takes []acquire,
 	b.Helper()
 	server := redistest.Start(b)
 	rdb := server.Client(b, func(o *redis.Options) { o.PoolSize = 64 })
-	n = &trips{}
+	n = &trips{rdb: rdb}
 	rdb.AddHook(n)
 	if impl == "polling" {
 		for i := range names {
@@ -181,7 +212,7 @@ func run(b *testing.B, ctx context.Context, kind, impl string, permits, names, g
 	takes, n := open(b, kind, impl, permits, names)
 	var all tally
 	var spent time.Duration
-	before := n.n.Load()
+	before, client, server := n.n.Load(), processorTime(b), n.serverTime(b)
 	for b.Loop() {
 		began := time.Now()
 		x, err := hammer(ctx, takes, goroutines, hold)
@@ -198,6 +229,8 @@ func run(b *testing.B, ctx context.Context, kind, impl string, permits, names, g
 	}
 	slices.Sort(all.waits)
 	b.ReportMetric(float64(all.pairs)/spent.Seconds(), "pairs/s")
+	b.ReportMetric(float64((processorTime(b)-client).Microseconds())/float64(all.pairs), "client-us/pair")
+	b.ReportMetric((n.serverTime(b)-server)*1e6/float64(all.pairs), "server-us/pair")
 	b.ReportMetric(float64(n.n.Load()-before)/float64(all.pairs), "trips/pair")
 	b.ReportMetric(all.waits[len(all.waits)*99/100].Seconds()*1000, "wait-p99-ms")
 }
