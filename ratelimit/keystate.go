@@ -86,6 +86,21 @@ func (s *states) shard(key string) *stateShard {
 	return &s.shards[maphash.String(s.seed, key)%uint64(len(s.shards))]
 }
 
+// useKey is use for a key that need not be a string: there is none to make if the state is there already.
+func (c *Client) useKey(options keyedOptions, key []byte, a algorithm, out *sender) *keyState {
+	shard := &c.states.shards[maphash.Bytes(c.states.seed, key)%uint64(len(c.states.shards))]
+	shard.mu.Lock()
+	s := shard.states[stateID{options, string(key)}] // the compiler makes no string for a look into a map
+	if s != nil {
+		s.refs.Add(1)
+	}
+	shard.mu.Unlock()
+	if s == nil {
+		s = c.use(stateID{options, string(key)}, a, out)
+	}
+	return s
+}
+
 // use returns the state of a key, which stays until release. Without a sender it looks for the key's.
 func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
 	shard := c.states.shard(id.key)
