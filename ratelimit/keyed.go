@@ -101,7 +101,8 @@ func (k *Keyed) use(ctx context.Context, operation, key string, n int64) (*keySt
 		return nil, argument.Error("n", n, "must not be negative")
 	}
 	if n > k.options.limit.Burst {
-		return nil, &callError{operation, k.id(key).key, fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)}
+		err := fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)
+		return nil, &callError{operation, k.RedisKey(key), err}
 	}
 	var room [128]byte
 	redisKey := appendRedisKey(room[:0], k.prefix, k.options.hashTag, key, k.options.algorithm)
