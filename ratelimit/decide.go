@@ -32,7 +32,8 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 		return Result{}, ErrClosed
 	}
 	s.mu.Lock()
-	if r, ok, err := s.answerLocked(n); ok {
+	began := s.client.now()
+	if r, ok, err := s.answerLocked(n, began); ok {
 		s.mu.Unlock()
 		return r, err
 	}
@@ -42,7 +43,7 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	}
 	c := s.client.calls.Get().(*call)
 	c.n = n
-	j, err := s.joinLocked(c)
+	j, err := s.joinLocked(c, began)
 	s.mu.Unlock()
 	if err != nil {
 		return Result{}, err
@@ -53,11 +54,11 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	select {
 	case <-c.done:
 	default:
-		began := time.Now()
 		select {
 		case <-c.done:
 		case <-ctx.Done():
-			return s.gaveUp(ctx, n, began) // what was granted stays charged
+			waited := s.client.now() - began
+			return s.gaveUp(ctx, n, time.Now().Add(-waited)) // what was granted stays charged
 		}
 	}
 	r, err := c.res, c.err
@@ -95,12 +96,13 @@ func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result
 	return s.byPolicyLocked(n, unavailable(err))
 }
 
-// joinLocked enters a call into the next job, which it returns if that is to be sent.
-func (s *keyState) joinLocked(c *call) (*job, error) {
+// joinLocked enters a call into the next job, which it returns if that is to be sent. now is the time by the Client's
+// clock.
+func (s *keyState) joinLocked(c *call, now time.Duration) (*job, error) {
 	hurry := len(s.pending)+1 >= secondScriptThreshold && s.id.options.prefetchCount == 0
 	if s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
 		if s.pending == nil {
-			s.pendingSince = s.client.now()
+			s.pendingSince = now
 		}
 		s.pending = append(s.pending, c)
 		return nil, nil
@@ -122,11 +124,11 @@ func (s *keyState) joinLocked(c *call) (*job, error) {
 // nextLocked returns the next job of callers that do not wait, or nil if there is none.
 func (s *keyState) nextLocked() *job {
 	var batch []*call
-	pending := s.pending
+	pending, now := s.pending, s.client.now()
 	for len(pending) > 0 && len(batch) < maxBatch {
 		c := pending[0]
 		pending[0], pending = nil, pending[1:]
-		if r, ok, err := s.answerLocked(c.n); ok {
+		if r, ok, err := s.answerLocked(c.n, now); ok {
 			c.res, c.err = r, err
 			c.done <- struct{}{}
 			continue

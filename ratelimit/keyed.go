@@ -100,11 +100,13 @@ func (k *Keyed) use(ctx context.Context, operation, key string, n int64) (*keySt
 	case n < 0:
 		return nil, argument.Error("n", n, "must not be negative")
 	}
-	id := k.id(key)
 	if n > k.options.limit.Burst {
-		return nil, &callError{operation, id.key, fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)}
+		err := fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)
+		return nil, &callError{operation, k.RedisKey(key), err}
 	}
-	return k.client.use(id, k.algorithm, k.out), nil
+	var room [128]byte
+	redisKey := appendRedisKey(room[:0], k.prefix, k.options.hashTag, key, k.options.algorithm)
+	return k.client.useKey(k.options, redisKey, k.algorithm, k.out), nil
 }
 
 // Allow is AllowN of one permit.

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"strings"
 )
 
 // maxPlainKey is the length up to which a key is stored in Redis as it is.
@@ -23,59 +22,49 @@ const maxPlainKey = 128
 //     slots, and one key has the same slot under every prefix. A tag is written as a key is, so it has the
 //     slot of that key.
 func redisKey(prefix, tag, key string, algorithm Algorithm) string {
-	var b strings.Builder
+	return string(appendRedisKey(nil, prefix, tag, key, algorithm))
+}
+
+// appendRedisKey appends the key of Redis to b.
+func appendRedisKey(b []byte, prefix, tag, key string, algorithm Algorithm) []byte {
+	b = append(append(b, prefix...), ":{"...)
 	switch {
+	case tag != "" && algorithm == FixedWindow:
+		return appendKey(append(appendKey(b, tag), "}:window:"...), key)
 	case tag != "":
-		b.WriteString(prefix)
-		b.WriteString(":{")
-		writeKey(&b, tag)
-		if algorithm == FixedWindow {
-			b.WriteString("}:window:")
-		} else {
-			b.WriteString("}:key:")
-		}
-		writeKey(&b, key)
-		return b.String()
-	case algorithm == FixedWindow && isPlain(key):
-		return prefix + ":{" + key + "}:window"
+		return appendKey(append(appendKey(b, tag), "}:key:"...), key)
+	case algorithm == FixedWindow:
+		return append(appendKey(b, key), "}:window"...)
+	}
+	return append(appendKey(b, key), '}')
+}
+
+// appendKey appends a key as it is stored in Redis.
+func appendKey(b []byte, key string) []byte {
+	switch {
 	case isPlain(key):
-		return prefix + ":{" + key + "}"
+		return append(b, key...)
+	case len(key) <= maxPlainKey:
+		return escape(b, key)
 	}
-	b.WriteString(prefix)
-	b.WriteString(":{")
-	writeKey(&b, key)
-	b.WriteString("}")
-	if algorithm == FixedWindow {
-		b.WriteString(":window")
-	}
-	return b.String()
+	sum := sha256.Sum256([]byte(key))
+	return hex.AppendEncode(append(escape(b, key[:32]), "%sha256:"...), sum[:])
 }
 
-// writeKey writes a key as it is stored in Redis.
-func writeKey(b *strings.Builder, key string) {
-	if len(key) <= maxPlainKey {
-		escape(b, key)
-	} else {
-		escape(b, key[:32])
-		sum := sha256.Sum256([]byte(key))
-		b.WriteString("%sha256:")
-		b.WriteString(hex.EncodeToString(sum[:]))
-	}
-}
-
-func escape(b *strings.Builder, key string) {
+func escape(b []byte, key string) []byte {
 	for i := range len(key) {
 		switch c := key[i]; c {
 		case '{':
-			b.WriteString("%7B")
+			b = append(b, "%7B"...)
 		case '}':
-			b.WriteString("%7D")
+			b = append(b, "%7D"...)
 		case '%':
-			b.WriteString("%25")
+			b = append(b, "%25"...)
 		default:
-			b.WriteByte(c)
+			b = append(b, c)
 		}
 	}
+	return b
 }
 
 // isPlain reports whether a key is stored in Redis as it is.

@@ -86,6 +86,21 @@ func (s *states) shard(key string) *stateShard {
 	return &s.shards[maphash.String(s.seed, key)%uint64(len(s.shards))]
 }
 
+// useKey is use for a key that need not be a string: there is none to make if the state is there already.
+func (c *Client) useKey(options keyedOptions, key []byte, a algorithm, out *sender) *keyState {
+	shard := &c.states.shards[maphash.Bytes(c.states.seed, key)%uint64(len(c.states.shards))]
+	shard.mu.Lock()
+	s := shard.states[stateID{options, string(key)}] // the compiler makes no string for a look into a map
+	if s != nil {
+		s.refs.Add(1)
+	}
+	shard.mu.Unlock()
+	if s == nil {
+		s = c.use(stateID{options, string(key)}, a, out)
+	}
+	return s
+}
+
 // use returns the state of a key, which stays until release. Without a sender it looks for the key's.
 func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
 	shard := c.states.shard(id.key)
@@ -157,24 +172,21 @@ func (s *keyState) remembers() time.Duration {
 func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first != nil }
 
 // answerLocked answers from memory: by this process's own count, from what was charged in advance, or by what
-// Redis said last.
-func (s *keyState) answerLocked(n int64) (r Result, ok bool, err error) {
-	if s.local != nil {
-		if now := s.client.wheel.Now(); s.trustedLocked(now) {
-			r, err = s.local.decide(s.client.since(now), n, s.waitingLocked())
-			return r, true, err
-		}
+// Redis said last. now is the time by the Client's clock.
+func (s *keyState) answerLocked(n int64, now time.Duration) (r Result, ok bool, err error) {
+	if s.local != nil && s.trustedLocked(s.client.began.Add(now)) {
+		r, err = s.local.decide(now, n, s.waitingLocked())
+		return r, true, err
 	}
-	r, ok = s.rememberedLocked(n)
+	r, ok = s.rememberedLocked(n, now)
 	return r, ok, nil
 }
 
-func (s *keyState) rememberedLocked(n int64) (Result, bool) {
+func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 	waiting := s.waitingLocked()
 	if n == 0 || s.known.snapshot == nil && s.prefetched.n == 0 && !waiting {
 		return Result{}, false
 	}
-	now := s.client.now()
 	if waiting {
 		// It may not overtake.
 		if s.known.snapshot != nil {

@@ -89,7 +89,7 @@ func (s *keyState) upToFromMemory(n int64) (Result, bool) {
 	if s.prefetched.n > 0 {
 		return Result{}, false
 	}
-	return s.rememberedLocked(1)
+	return s.rememberedLocked(1, s.client.now())
 }
 
 // upToLocally is upTo of a limit that has turned out to be of the scope PerClient.

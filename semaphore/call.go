@@ -51,7 +51,7 @@ func (c *Client) await(
 	if ctx.Done() == nil {
 		work()
 	} else {
-		go work()
+		c.gate.Workers.Go(work)
 	}
 	select {
 	case r := <-result:
@@ -98,8 +98,7 @@ func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, ar
 		args[at] = c.channels.Verb()
 	}
 	return redisconn.Retry(c.wheel, c.base, c.retries, ended, func() (*redis.Cmd, time.Time) {
-		sentAt := c.wheel.Now()
-		return s.RunOnce(context.Background(), c.rdb, keys, args...), sentAt
+		return c.sender.send(s.Call(keys, args...), ended)
 	})
 }
 

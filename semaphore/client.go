@@ -31,7 +31,7 @@ const (
 	renewalConns = 4    // connections for renewals; each carries one pipeline at a time
 
 	recordMillis = 60_000     // how long Redis keeps the result of an edit
-	fenceMillis  = 86_400_000 // how long Redis keeps the last token
+	fenceMillis  = 86_400_000 // how long Redis keeps the last token; of a Leased an hour less at times
 )
 
 // Client acquires permits on one Redis. Create one Client per process and Redis deployment with New. It is
@@ -41,7 +41,8 @@ type Client struct {
 	rdb        redis.UniversalClient // carries the calls of callers
 	base       redis.UniversalClient // the client of a known type that rdb is or embeds; else rdb
 	retries    int                   // per call, as the options of base say
-	dedicated  *redisconn.Dedicated  // carries renewals
+	sender     sender
+	dedicated  *redisconn.Dedicated // carries renewals
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
 	monitor    monitor
@@ -76,7 +77,8 @@ type Client struct {
 // *redis.Ring, or a type that embeds one of these. New does not connect to Redis and starts no goroutine.
 // Its errors match ErrInvalid.
 //
-// Calls use rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; the
+// Calls use rdb with its pool, hooks, timeouts and retries; concurrent calls on different semaphores share
+// pipelines. A call returns when its context ends; the
 // command that it leaves behind ends after the ReadTimeout of rdb. New refuses a client without a
 // ReadTimeout.
 //
@@ -102,14 +104,17 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		cfg.logger.Warn("semaphore: the client is of a type whose nodes are not known: "+
 			"renewals share its connections, and sharded channels do not wake waiters", "type", fmt.Sprintf("%T", rdb))
 	}
+	workers := gate.NewWorkers(cfg.wheel)
 	c := &Client{
 		rdb: rdb, base: base, retries: redisconn.Retries(base),
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll, idleMillis: redisconn.Millis(cfg.idle),
 		monitor:  monitor{hooks: cfg.hooks, origin: time.Now()},
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
+		sender:   sender{rdb: rdb, base: base, wheel: cfg.wheel, workers: workers},
 		held:     make(map[*Grant]struct{}),
 	}
+	c.gate.Workers = workers
 	c.cleanup = c.newCleanup()
 	c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000),
 		renewal.WithHooks(c.monitor.renewalHooks()))
@@ -130,25 +135,25 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 func (c *Client) makeQueues() {
 	listen := waitqueue.Listen(c.channels, scripts.SemChannel)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
-		Attempt: c.attemptCounting, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
+		Attempt: c.attemptCounting, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
-		Attempt: c.attemptCountingReleases, MaxBatch: maxBatch, Poll: c.poll,
+		Attempt: c.attemptCountingReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.leased = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen,
+		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackLeased, Leave: c.leaveLeased,
 	})
 	c.leasedReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptLeasedReleases, MaxBatch: maxBatch, Poll: c.poll,
+		Attempt: c.attemptLeasedReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptFair, MaxBatch: maxFairBatch, Poll: c.poll, Eager: true,
+		Attempt: c.attemptFair, MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Workers: c.gate.Workers,
 		Listen: waitqueue.Listen(c.channels, c.fairChannel), GiveBack: c.giveBackFair, Leave: c.giveBackFair,
 	})
 	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptFairReleases, MaxBatch: maxBatch, Poll: c.poll,
+		Attempt: c.attemptFairReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 }
 
@@ -200,6 +205,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.channels.Close(ctx),
 		c.dedicated.Close(ctx),
 	)
+	c.gate.Workers.Close()
 	if err != nil {
 		return fmt.Errorf("semaphore: close: %w", err)
 	}

@@ -135,7 +135,17 @@ type scriptCounter struct {
 func (c *scriptCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (c *scriptCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.add(0, len(cmds))
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			if cmd.Err() == nil && strings.HasPrefix(cmd.Name(), "eval") {
+				c.add(1, 0)
+			}
+		}
+		c.add(0, -len(cmds))
+		return err
+	}
 }
 
 func (c *scriptCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {

@@ -93,7 +93,12 @@ func (c *Client) attemptLeased(
 	name string, batch []*waitqueue.Waiter[*acquireRequest],
 ) (time.Duration, error) {
 	k := keysOf(name, false)
-	args := []any{publishVerb, k.channel, fenceMillis, c.idleMillis}
+	permits := 0
+	for _, w := range batch {
+		permits += len(w.Value.ids)
+	}
+	args := make([]any, 0, 5+2*len(batch)+permits)
+	args = append(args, publishVerb, k.channel, fenceMillis, c.idleMillis, permits)
 	for _, w := range batch {
 		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)

@@ -31,30 +31,28 @@ func awaitRelease[T any](
 	}
 	done := make(chan error, 1)
 	c.gate.EnterInside()
-	q.WaitFunc(context.WithoutCancel(ctx), name, request, func(_ T, err error) {
+	c.gate.Workers.Go(func() {
 		defer c.gate.Leave()
+		_, err := q.Wait(context.Background(), name, request)
 		done <- finish(err)
 	})
-	graceOver, stop := c.afterGrace(ctx)
-	defer stop()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	graceOver := make(chan struct{})
+	timer, err := c.wheel.AfterFunc(releaseGrace, func() { close(graceOver) })
+	if err != nil {
+		close(graceOver)
+	}
+	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-graceOver:
 		return releaseError(name, contexts.Error(ctx))
 	}
-}
-
-// afterGrace returns a channel that is closed releaseGrace after the end of ctx, unless stop is called
-// before ctx ends.
-func (c *Client) afterGrace(ctx context.Context) (over <-chan struct{}, stop func()) {
-	closed := make(chan struct{})
-	unwatch := context.AfterFunc(ctx, func() {
-		if _, err := c.wheel.AfterFunc(releaseGrace, func() { close(closed) }); err != nil {
-			close(closed)
-		}
-	})
-	return closed, func() { unwatch() }
 }
 
 // releaseError is what the caller of a failed release learns: a refusal, or ErrUnconfirmed.

@@ -5,9 +5,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,12 +29,43 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // acquire waits for a permit and returns what gives it back.
 type acquire func(ctx context.Context) (release func() error, err error)
 
-// trips counts commands, each of which is a round trip here.
-type trips struct{ n atomic.Int64 }
+// trips counts round trips: single commands and pipelines.
+type trips struct {
+	n   atomic.Int64
+	rdb *redis.Client
+}
+
+// serverTime returns how much processor time the server has used, for scripts and to read and write.
+func (c *trips) serverTime(b *testing.B) (seconds float64) {
+	b.Helper()
+	for _, m := range mainThread.FindAllStringSubmatch(c.rdb.Info(b.Context(), "cpu").Val(), -1) {
+		v, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		seconds += v
+	}
+	return seconds
+}
+
+var mainThread = regexp.MustCompile(`used_cpu_(?:sys|user)_main_thread:([\d.]+)`)
+
+// processorTime returns how much processor time this process has used.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
 
 func (c *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmds)
+	}
 }
 
 func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -46,22 +80,26 @@ var impls = map[string][]string{"counting": {"cogwheel", "polling"}, "leased": {
 
 var kinds = []string{"counting", "leased", "fair"}
 
-// open returns a semaphore on a server of its own, with a connection for each goroutine.
-func open(b *testing.B, kind, impl string, permits int) (acquire, *trips) {
+// open returns semaphores on a server of their own, with a connection for each goroutine.
+func open(b *testing.B, kind, impl string, permits, names int) (takes []acquire, n *trips) {
 	b.Helper()
 	server := redistest.Start(b)
 	rdb := server.Client(b, func(o *redis.Options) { o.PoolSize = 64 })
-	n := &trips{}
+	n = &trips{rdb: rdb}
 	rdb.AddHook(n)
-	const name = "permits"
 	if impl == "polling" {
-		if kind == "leased" {
-			return pollLease(rdb, name, permits), n
+		for i := range names {
+			name := fmt.Sprint("permits", i)
+			if kind == "leased" {
+				takes = append(takes, pollLease(rdb, name, permits))
+				continue
+			}
+			if err := rdb.Set(b.Context(), name, permits, 0).Err(); err != nil {
+				b.Fatal(err)
+			}
+			takes = append(takes, pollCount(rdb, name))
 		}
-		if err := rdb.Set(b.Context(), name, permits, 0).Err(); err != nil {
-			b.Fatal(err)
-		}
-		return pollCount(rdb, name), n
+		return takes, n
 	}
 	w, err := wheel.New()
 	if err != nil {
@@ -79,6 +117,15 @@ func open(b *testing.B, kind, impl string, permits int) (acquire, *trips) {
 			b.Error(err)
 		}
 	})
+	for i := range names {
+		takes = append(takes, ours(b, c, kind, fmt.Sprint("permits", i), permits))
+	}
+	return takes, n
+}
+
+// ours returns a semaphore of cogwheel.
+func ours(b *testing.B, c *semaphore.Client, kind, name string, permits int) acquire {
+	b.Helper()
 	if kind == "counting" {
 		s := c.Semaphore(name)
 		if _, err := s.TrySetPermits(b.Context(), int64(permits), 0); err != nil {
@@ -86,7 +133,7 @@ func open(b *testing.B, kind, impl string, permits int) (acquire, *trips) {
 		}
 		return func(ctx context.Context) (func() error, error) {
 			return func() error { return s.Release(ctx, 1) }, s.Acquire(ctx, 1)
-		}, n
+		}
 	}
 	l := c.Leased(name)
 	if kind == "fair" {
@@ -101,7 +148,7 @@ func open(b *testing.B, kind, impl string, permits int) (acquire, *trips) {
 			return nil, err
 		}
 		return func() error { return g.Release(ctx) }, nil
-	}, n
+	}
 }
 
 // round is how long one iteration measures.
@@ -118,15 +165,16 @@ type tally struct {
 	waits       []time.Duration
 }
 
-// hammer acquires, holds and releases in n goroutines for a round, at least once in each.
-func hammer(ctx context.Context, take acquire, n int, hold time.Duration) (sum tally, err error) {
-	var held atomic.Int64
+// hammer acquires, holds and releases in n goroutines for a round, at least once in each. The goroutines share the
+// semaphores evenly.
+func hammer(ctx context.Context, takes []acquire, n int, hold time.Duration) (sum tally, err error) {
+	heldOf := make([]atomic.Int64, len(takes))
 	var running sync.WaitGroup
 	tallies, errs := make([]tally, n), make([]error, n)
 	end := time.Now().Add(round())
 	for i := range n {
 		running.Go(func() {
-			mine := &tallies[i]
+			mine, take, held := &tallies[i], takes[i%len(takes)], &heldOf[i%len(takes)]
 			for first := true; first || time.Now().Before(end); first = false {
 				began := time.Now()
 				release, err := take(ctx)
@@ -159,15 +207,15 @@ func hammer(ctx context.Context, take acquire, n int, hold time.Duration) (sum t
 	return sum, nil
 }
 
-func run(b *testing.B, ctx context.Context, kind, impl string, permits, goroutines int, hold time.Duration) {
+func run(b *testing.B, ctx context.Context, kind, impl string, permits, names, goroutines int, hold time.Duration) {
 	b.Helper()
-	take, n := open(b, kind, impl, permits)
+	takes, n := open(b, kind, impl, permits, names)
 	var all tally
 	var spent time.Duration
-	before := n.n.Load()
+	before, client, server := n.n.Load(), processorTime(b), n.serverTime(b)
 	for b.Loop() {
 		began := time.Now()
-		x, err := hammer(ctx, take, goroutines, hold)
+		x, err := hammer(ctx, takes, goroutines, hold)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -181,6 +229,8 @@ func run(b *testing.B, ctx context.Context, kind, impl string, permits, goroutin
 	}
 	slices.Sort(all.waits)
 	b.ReportMetric(float64(all.pairs)/spent.Seconds(), "pairs/s")
+	b.ReportMetric(float64((processorTime(b)-client).Microseconds())/float64(all.pairs), "client-us/pair")
+	b.ReportMetric((n.serverTime(b)-server)*1e6/float64(all.pairs), "server-us/pair")
 	b.ReportMetric(float64(n.n.Load()-before)/float64(all.pairs), "trips/pair")
 	b.ReportMetric(all.waits[len(all.waits)*99/100].Seconds()*1000, "wait-p99-ms")
 }
@@ -193,10 +243,10 @@ func BenchmarkUncontended(b *testing.B) {
 		for _, goroutines := range []int{1, 64} {
 			for _, impl := range impls[kind] {
 				b.Run(fmt.Sprintf("kind=%s/permits=64/goroutines=%d/ctx=endless/impl=%s", kind, goroutines, impl), func(b *testing.B) {
-					run(b, context.Background(), kind, impl, 64, goroutines, 0)
+					run(b, context.Background(), kind, impl, 64, 1, goroutines, 0)
 				})
 				b.Run(fmt.Sprintf("kind=%s/permits=64/goroutines=%d/ctx=cancellable/impl=%s", kind, goroutines, impl), func(b *testing.B) {
-					run(b, b.Context(), kind, impl, 64, goroutines, 0)
+					run(b, b.Context(), kind, impl, 64, 1, goroutines, 0)
 				})
 			}
 		}
@@ -210,9 +260,20 @@ func BenchmarkContended(b *testing.B) {
 		for _, hold := range []time.Duration{0, 2 * time.Millisecond} {
 			for _, impl := range impls[kind] {
 				b.Run(fmt.Sprintf("kind=%s/permits=5/goroutines=64/hold=%v/impl=%s", kind, hold, impl), func(b *testing.B) {
-					run(b, b.Context(), kind, impl, 5, 64, hold)
+					run(b, b.Context(), kind, impl, 5, 1, 64, hold)
 				})
 			}
+		}
+	}
+}
+
+// BenchmarkOwnNames is 64 goroutines with a semaphore each, as many tenants have them.
+func BenchmarkOwnNames(b *testing.B) {
+	for _, kind := range kinds {
+		for _, impl := range impls[kind] {
+			b.Run(fmt.Sprintf("kind=%s/permits=64/names=64/goroutines=64/impl=%s", kind, impl), func(b *testing.B) {
+				run(b, b.Context(), kind, impl, 64, 64, 64, 0)
+			})
 		}
 	}
 }

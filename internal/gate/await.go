@@ -9,7 +9,7 @@ func Await[T any](g *Gate, ended <-chan struct{}, f func() T, late func(T)) (res
 	}
 	done, gone := make(chan T), make(chan struct{})
 	g.EnterInside()
-	go func() {
+	g.Workers.Go(func() {
 		defer g.Leave()
 		r := f()
 		select {
@@ -17,7 +17,7 @@ func Await[T any](g *Gate, ended <-chan struct{}, f func() T, late func(T)) (res
 		case <-gone:
 			late(r)
 		}
-	}()
+	})
 	select {
 	case r := <-done:
 		return r, true

@@ -10,6 +10,8 @@ import (
 
 // Gate counts what is under way and lets nothing new begin once it is closed. It is safe for concurrent use.
 type Gate struct {
+	Workers *Workers // run what Await waits for; nil stands for new goroutines
+
 	mu     sync.Mutex
 	closed atomic.Bool // written under mu
 	n      int

@@ -1,62 +1,63 @@
 --[[
-Acquires leased permits: reclaims expired permits, then grants the longest prefix of the requests that fits.
-Clients choose the ids, so that a repeated call finds what it was granted.
+Acquires leased permits: grants the longest prefix of the requests that fits, and reclaims expired permits if they are
+needed. Clients choose the ids, so that a repeated call finds what it was granted.
 
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
          3 fence (string: the last token)
-ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms   4 idle expiry, ms, or 0
+ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms, which begins anew once an hour
+         4 idle expiry, ms, or 0   5 permits of all requests
          and per request   lease, ms   number of permits   their ids, 16 bytes each
 Returns  {1 if the permits were ever set else 0, free, held, ms to the next end of a lease or -1,
-         then per request its token or 0}; held and the next end are set only if a request was not granted
+         then per request its token or 0}; free, held and the next end are set only if a request was not granted
 Errors   WRONGKIND the key, or the fence, holds no number
 ]]
 local permits, leases, fence = KEYS[1], KEYS[2], KEYS[3]
-local verb, channel, fence_ms, idle_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local first_request = 5
+local verb, channel, fence_ms, idle_ms, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local first_request, hour = 6, 3600000000
 -- include: forever
 -- include: read_clock
-
--- include: read_fence
 -- include: read_permits
-local expiry = redis.call('PTTL', permits)
--- include: count_expired
-if stored then
-  free = free + expired
+
+-- If all requests fit into the free permits, the leases are not read: expired permits are left until they are needed,
+-- and ZADD finds the ids that an earlier execution was granted, whose reply was lost.
+local read_leases, expired = not stored or wanted > free, 0
+if read_leases then
+  expired = redis.call('ZCOUNT', leases, '-inf', now)
+end
+if expired > 0 then
+  redis.call('ZREMRANGEBYSCORE', leases, 1, 0) -- changes nothing, and proves that they can be removed
+  free = stored and free + expired or free
 end
 
--- Decide each request. The first that does not fit has those behind it refused. new_leases alternates end and
--- id.
-local reply, new_leases = {stored and 1 or 0, free, 0, -1}, {}
-local token, taken, refuse_rest, all_granted = math.max(last_token, clock - 1), 0, not stored, true
+-- Decide each request. The first that does not fit has those behind it refused. new_leases alternates end and id. Until
+-- the last token is known, a token is the number of the grant.
+local new_leases, taken, refuse_rest = {nil, nil}, 0, not stored
+local reply, requests, grants = {stored and 1 or 0, 0, 0, -1, nil}, 0, 0 -- with room for one request
 local i = first_request
 while ARGV[i] do
-  local lease, n, first = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), i + 2
-  local ends = tonumber(redis.call('ZSCORE', leases, ARGV[first]) or 0)
-  local granted = ends > now -- by an earlier execution, whose reply was lost
+  local lease, n, first = ARGV[i], tonumber(ARGV[i + 1]), i + 2
+  local granted = read_leases and tonumber(redis.call('ZSCORE', leases, ARGV[first]) or 0) > now
   if not granted then
     refuse_rest = refuse_rest or taken + n > free
     if not refuse_rest then
       granted, taken = true, taken + n
     end
   end
+  i, requests = first + n, requests + 1
   if granted then
-    for j = first, first + n - 1 do
-      new_leases[#new_leases + 1] = string.format('%.0f', now + lease)
+    for j = first, i - 1 do
+      new_leases[#new_leases + 1] = now + lease
       new_leases[#new_leases + 1] = ARGV[j]
     end
-    token = token + 1
-  else
-    all_granted = false
+    grants = grants + 1
   end
-  reply[#reply + 1] = granted and token or 0
-  i = first + n
+  reply[4 + requests] = granted and grants or 0
 end
-reply[2] = free - taken
 
--- Tell those that wait how many permits are held and when the next lease ends.
-if not all_granted then
-  reply[3] = redis.call('ZCARD', leases) - expired + taken
+-- Tell those that wait how many permits are free and held, and when the next lease ends.
+if grants < requests then
+  reply[2], reply[3] = free - taken, redis.call('ZCARD', leases) - expired + taken
   local after_now = redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local next_end = tonumber(after_now[2] or forever)
   for j = 1, #new_leases, 2 do
@@ -66,42 +67,71 @@ if not all_granted then
     reply[4] = math.ceil(next_end - now)
   end
 end
+local expiry = grants > 0 and redis.call('PTTL', permits) or 0
 
 -- include: idle
 -- include: write_permits
-for j = 1, #new_leases, 2 do
-  last_end = math.max(last_end, new_leases[j])
-end
 if idle_ms > 0 then
-  expiry, fence_ms = tonumber(life(last_end)), life(last_end)
+  for j = 1, #new_leases, 2 do
+    last_end = math.max(last_end, new_leases[j])
+  end
+  expiry, fence_ms = life(last_end), life(last_end)
 end
 
--- SET comes first, and is undone if ZADD is refused. If expired leases go as well, a ZADD that changes
--- nothing comes before.
+-- The SETs come first, and are undone if ZADD is refused. If expired leases go as well, a ZADD that changes
+-- nothing comes before. The first SET also reads the last token.
 if expired > 0 and taken > 0 then
   redis.call('ZADD', leases, 'XX', 0, '')
 end
-if #new_leases > 0 or stored and (expired > 0 or idle_ms > 0) then
+local before, stored_token, last_token = clock - 1, false, 0
+if grants > 0 then
+  stored_token = redis.call('SET', fence, before + grants, 'KEEPTTL', 'GET')
+  last_token = not stored_token and 0 or string.match(stored_token, '^%d+$') and tonumber(stored_token)
+  if not last_token or last_token >= 2^53 then
+    redis.call('SET', fence, stored_token, 'KEEPTTL')
+    return redis.error_reply('WRONGKIND the fence holds no number')
+  end
+end
+if grants > 0 or stored and (expired > 0 or idle_ms > 0) then
   write_permits(free - taken, last_end)
 end
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
 end
+local added = 0
 for from = 1, #new_leases, 2000 do
   -- GT: a late copy must not shorten a lease that was renewed meanwhile.
-  local added = redis.pcall('ZADD', leases, 'GT', unpack(new_leases, from, math.min(from + 1999, #new_leases)))
-  if type(added) == 'table' then
-    redis.call('SET', permits, string.format('%.0f', free), 'KEEPTTL')
-    return added
+  local new = redis.pcall('ZADD', leases, 'GT', unpack(new_leases, from, math.min(from + 1999, #new_leases)))
+  if type(new) == 'table' then
+    redis.call('SET', permits, free, 'KEEPTTL')
+    if stored_token then
+      redis.call('SET', fence, stored_token, 'KEEPTTL')
+    else
+      redis.call('SET', fence, 0, 'PX', 1)
+    end
+    return new
+  end
+  added = added + new
+end
+if added ~= taken then -- an earlier execution has taken others
+  redis.call('SET', permits, free - added, 'KEEPTTL')
+end
+
+if grants > 0 then
+  -- Tokens rise also while the clock lies behind the last one. The fence keeps its expiry for an hour of the clock.
+  local same_hour = math.floor(last_token / hour) == math.floor(clock / hour)
+  if last_token > before or not same_hour or idle_ms > 0 then
+    before = math.max(before, last_token)
+    redis.call('SET', fence, before + grants, 'PX', fence_ms)
+  end
+  for j = 5, 4 + requests do
+    reply[j] = reply[j] > 0 and before + reply[j] or 0
   end
 end
-if #new_leases > 0 then
-  redis.call('SET', fence, string.format('%.0f', token), 'PX', fence_ms)
-end
 if stored and expired > 0 and free > taken then
-  redis.pcall(verb, channel, string.format('%.0f', free - taken)) -- a hint must not fail the call
+  redis.pcall(verb, channel, free - taken) -- a hint must not fail the call
 end
-if expiry > 0 and #new_leases > 0 then
-  redis.pcall('PEXPIRE', leases, string.format('%.0f', expiry)) -- as Redisson does; if it fails, the leases end by themselves
+if expiry > 0 and grants > 0 then
+  redis.pcall('PEXPIRE', leases, expiry) -- as Redisson does; if it fails, the leases end by themselves
 end
 return reply

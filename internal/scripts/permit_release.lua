@@ -1,5 +1,6 @@
 --[[
-Releases leased permits.
+Releases leased permits. Those whose lease has ended count as held until they are reclaimed, unless all ids are released
+or none.
 
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
@@ -11,30 +12,39 @@ Errors   WRONGKIND the key holds no number
 local permits, leases = KEYS[1], KEYS[2]
 local verb, channel, all_or_none, idle_ms = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 local first_id = 5
--- include: read_clock
+local now = 0 -- a lease that is there has not ended
+if all_or_none or idle_ms > 0 then
+  local time = redis.call('TIME')
+  now = math.floor(time[1] * 1000 + time[2] / 1000)
+end
 -- include: read_permits
 
--- Find the ids that are held. An id that is given twice counts once.
-local held, is_held, all_held = {}, {}, true
-for from = first_id, #ARGV, 1000 do
-  local ends = redis.call('ZMSCORE', leases, unpack(ARGV, from, math.min(from + 999, #ARGV)))
-  for j, instant in ipairs(ends) do
-    local id = ARGV[from + j - 1]
-    if instant and tonumber(instant) > now and not is_held[id] then
-      is_held[id] = true
-      held[#held + 1] = id
-    else
-      all_held = false
+-- Find the ids that are held. An id that is given twice counts once. If there is only one, ZREM tells.
+local held, is_held, released = {}, nil, {}
+if #ARGV == first_id and not all_or_none and idle_ms == 0 then
+  held[1], released[1] = ARGV[first_id], 1
+else
+  is_held = {}
+  for from = first_id, #ARGV, 1000 do
+    local ends = redis.call('ZMSCORE', leases, unpack(ARGV, from, math.min(from + 999, #ARGV)))
+    for j, instant in ipairs(ends) do
+      local id = ARGV[from + j - 1]
+      local counts = instant and (not all_or_none or tonumber(instant) > now) and not is_held[id]
+      released[#released + 1] = counts and 1 or 0
+      if counts then
+        is_held[id] = true
+        held[#held + 1] = id
+      end
     end
   end
 end
-local released, is_counted = {}, {}
-for i = first_id, #ARGV do
-  local id = ARGV[i]
-  released[#released + 1] = is_held[id] and not is_counted[id] and (all_held or not all_or_none) and 1 or 0
-  is_counted[id] = true
+if all_or_none and #held < #released then
+  for i = 1, #released do
+    released[i] = 0
+  end
+  held = {}
 end
-if #held == 0 or all_or_none and not all_held then
+if #held == 0 then
   return released
 end
 
@@ -45,16 +55,22 @@ if idle_ms > 0 then
   last_end = last_that_stays(held, is_held)
 end
 
--- A ZREM that changes nothing proves the right to remove. After it, Redis also accepts the SET while memory
--- is short.
-redis.call('ZREM', leases, '')
-if stored then -- do not create a number that was never set
+-- The SET comes first, and is undone if ZREM is refused or finds nothing. While memory is short, Redis accepts the SET
+-- after a ZREM, which changes nothing.
+if stored and not pcall(write_permits, free + #held, last_end) then
+  redis.call('ZREM', leases, '')
   write_permits(free + #held, last_end)
 end
 for from = 1, #held, 1000 do
-  redis.call('ZREM', leases, unpack(held, from, math.min(from + 999, #held)))
+  local removed = redis.pcall('ZREM', leases, unpack(held, from, math.min(from + 999, #held)))
+  if removed == 0 or type(removed) == 'table' then
+    if stored then -- otherwise do not create a number that was never set
+      redis.call('SET', permits, free, 'KEEPTTL')
+    end
+    return removed == 0 and {0} or removed
+  end
 end
 if stored and free + #held > 0 then
-  redis.pcall(verb, channel, string.format('%.0f', free + #held)) -- a hint must not fail the call
+  redis.pcall(verb, channel, free + #held) -- a hint must not fail the call
 end
 return released

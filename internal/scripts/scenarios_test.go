@@ -186,19 +186,26 @@ func permitScenarios(now int64) []scenario {
 	over := held + "\n ZADD l " + ms(now-1) + " " + idB
 	keys, record := []string{"n", "l"}, []string{"n", "l", "r", "x"}
 	fence := []string{"n", "l", "f"}
-	take := []any{"PUBLISH", "c", 60_000, 0, 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
-	idle := slices.Clone(take)
-	idle[3] = 8_000
+	take := []any{"PUBLISH", "c", 60_000, 0, 10, 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
+	idle, one := slices.Clone(take), slices.Clone(take[:8])
+	idle[3], one[4] = 8_000, 1
+	token := func(at int64) string { return "\n SET f " + ms(at*1000) + " PX 5000" }
 	return []scenario{
-		{scripts.PermitAcquire, "free", words(held), fence, take[:7], nil},
-		{scripts.PermitAcquire, "free, without an expiry", words("SET n 3"), fence, take[:7], nil},
+		{scripts.PermitAcquire, "free", words(held), fence, one, nil},
+		{scripts.PermitAcquire, "free, without an expiry", words("SET n 3"), fence, one, nil},
+		{scripts.PermitAcquire, "free, with a token of this hour", words(held + token(now)), fence, one, nil},
+		{scripts.PermitAcquire, "free, with a token ahead of the clock", words(held + token(now+9_000_000)), fence, one, nil},
+		{scripts.PermitAcquire, "free, while some have expired", words(over), fence, one, nil},
 		{scripts.PermitAcquire, "some", words(held), fence, take, nil},
 		{scripts.PermitAcquire, "some of an idle one", words(held), fence, idle, nil},
-		{scripts.PermitAcquire, "none of an idle one", words(over), fence, append(idle[:4:4], idle[7:]...), nil},
-		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 0, 300_000, 1, idA}, nil},
-		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 0, 30_000, 9, idC}, nil},
+		{scripts.PermitAcquire, "none of an idle one", words(over), fence, append(append(idle[:4:4], 9), idle[8:]...), nil},
+		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 300_000, 1, idA}, nil},
+		{scripts.PermitAcquire, "granted before, with none left", words(held + "\n SET n 0"), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 300_000, 1, idA}, nil},
+		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 0, 9, 30_000, 9, idC}, nil},
 		{scripts.PermitAcquire, "none set", nil, fence, take, nil},
 		{scripts.PermitRelease, "held", words(held), keys, []any{"PUBLISH", "c", 0, 0, idA, idC}, nil},
+		{scripts.PermitRelease, "one that is held", words(held), keys, []any{"PUBLISH", "c", 0, 0, idA}, nil},
+		{scripts.PermitRelease, "one that is not held", words(held), keys, []any{"PUBLISH", "c", 0, 0, idC}, nil},
 		{scripts.PermitRelease, "held, of an idle one", words(held), keys, []any{"PUBLISH", "c", 0, 8_000, idA, idC}, nil},
 		{scripts.PermitRelease, "all or none", words(held), keys, []any{"PUBLISH", "c", 1, 0, idA, idC}, nil},
 		{scripts.PermitRelease, "the counter gone", words(held + "\n DEL n"), keys, []any{"PUBLISH", "c", 0, 0, idA}, nil},

@@ -33,6 +33,9 @@ type Config[K comparable, T any] struct {
 	// for a later attempt waits behind them.
 	Eager bool
 
+	// Workers run the queues. Nil stands for new goroutines.
+	Workers *gate.Workers
+
 	// Listen is called when a caller has to wait. It arranges for kick to be called whenever an attempt may
 	// succeed, and returns the function that ends this. See [Listener].
 	Listen func(key K, kick func()) (stop func())
@@ -285,7 +288,7 @@ func (g *Group[K, T]) add(key K, w *Waiter[T], lead bool) (*queue[K, T], error) 
 	if lead {
 		return q, nil
 	}
-	go q.run()
+	g.cfg.Workers.Go(q.run)
 	return nil, nil
 }
 
@@ -329,7 +332,7 @@ func (g *Group[K, T]) removeLocked(q *queue[K, T], w *Waiter[T]) {
 func (g *Group[K, T]) wakeLocked(q *queue[K, T]) {
 	if q.hasWorkLocked() {
 		g.startLocked(q)
-		go q.run()
+		g.cfg.Workers.Go(q.run)
 	}
 }
 

@@ -43,7 +43,7 @@ func (q *queue[K, T]) lead() {
 	if over {
 		q.run()
 	} else {
-		go q.run()
+		g.cfg.Workers.Go(q.run)
 	}
 }
 

@@ -2,8 +2,8 @@
 -- after the instant at which the last lease ends.
 local function write_permits(number, instant)
   if idle_ms > 0 then
-    redis.call('SET', permits, string.format('%.0f', number), 'PX', life(instant))
+    redis.call('SET', permits, number, 'PX', life(instant))
   else
-    redis.call('SET', permits, string.format('%.0f', number), 'KEEPTTL')
+    redis.call('SET', permits, number, 'KEEPTTL')
   end
 end
