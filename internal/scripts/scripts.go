@@ -24,6 +24,7 @@ type Script struct {
 	source string
 	script *redis.Script
 	once   bool
+	share  *share // nil: calls share no execution
 }
 
 // A trait is what a declaration says about a script besides its name.
