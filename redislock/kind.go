@@ -72,12 +72,12 @@ type kind struct {
 type request struct {
 	mutex *Mutex
 	id    string // the holder's field: unique for ever
-	waits bool   // after a refusal; false for TryLock
+
+	// Of a fenced hold: its token, and the last one that Redis has reserved for it.
+	token, lastReserved int64
 
 	handoffsWanted int32 // how many tokens may be needed for hand-overs
-
-	// Of a fenced hold: the last token that Redis has reserved for it, and the last one used.
-	lastReserved, lastUsed int64
+	waits          bool  // after a refusal; false for TryLock
 }
 
 func (r *request) client() *Client    { return r.mutex.client }
@@ -132,9 +132,9 @@ var plain = &kind{
 // migrates.
 func (r *request) returningTokens(release *scripts.Script, channel string) scripts.Call {
 	what := release.Call([]string{r.name()}, r.id, r.verb(), channel)
-	if r.lastUsed < r.lastReserved {
+	if r.token < r.lastReserved {
 		what.Keys = append(what.Keys, scripts.LockFence(r.name()))
-		what.Args = append(what.Args, r.lastReserved, r.lastUsed)
+		what.Args = append(what.Args, r.lastReserved, r.token)
 	}
 	return what
 }
