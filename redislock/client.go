@@ -191,7 +191,10 @@ func (c *Client) Close(ctx context.Context) error {
 // nextID returns the id of a new acquisition. It is unique for ever, so that no call about an old hold can
 // touch a new one. To Redisson it is an opaque field of the lock's hash.
 func (c *Client) nextID() string {
-	return c.uuid + ":" + strconv.FormatUint(c.nth.Add(1), 10)
+	id := make([]byte, 0, 64)
+	id = append(id, c.uuid...)
+	id = append(id, ':')
+	return string(strconv.AppendUint(id, c.nth.Add(1), 10))
 }
 
 // shard is a group of locks that are renewed together: of one kind, on the node that was their master when

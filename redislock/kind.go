@@ -94,11 +94,13 @@ func (r *request) wantsToken() bool { return r.fenced() && r.kind().within == ni
 func (r *request) verb() string { return r.mutex.client.channels.Verb() }
 
 // keysToRenew is renewKeys with its default.
-func (k *kind) keysToRenew(name, id string) []string {
+func (k *kind) keysToRenew(name, id string) []string { return k.appendKeysToRenew(nil, name, id) }
+
+func (k *kind) appendKeysToRenew(keys []string, name, id string) []string {
 	if k.renewKeys == nil {
-		return []string{name}
+		return append(keys, name)
 	}
-	return k.renewKeys(name, id)
+	return append(keys, k.renewKeys(name, id)...)
 }
 
 // fenceMillis is how long Redis remembers the last token, which matters only if its clock is set back.

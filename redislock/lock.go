@@ -214,11 +214,19 @@ func (l *Lock) Unlock(ctx context.Context) error {
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	c := l.client()
 	began := c.wheel.Now()
-	ended, stop := contexts.After(ctx, c.wheel, unlockGrace)
-	defer stop()
-	r, answered := gate.Await(&c.gate, ended,
+	var over chan struct{} // closed when ctx has ended and unlockGrace has passed
+	if ctx.Done() != nil {
+		over = make(chan struct{})
+	}
+	grace := func() <-chan struct{} {
+		if _, err := c.wheel.AfterFunc(unlockGrace, func() { close(over) }); err != nil {
+			close(over)
+		}
+		return over
+	}
+	r, answered := gate.AwaitLonger(&c.gate, ctx.Done(), grace,
 		func() redisconn.Reply {
-			r := c.run(l.kind().release(&l.request), ended)
+			r := c.run(l.kind().release(&l.request), over)
 			l.wakeNext()
 			return r
 		},

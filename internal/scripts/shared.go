@@ -49,7 +49,9 @@ func RunSharedOnce(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redi
 			cmds[members[0]] = cmd
 			continue
 		}
-		crossSlot = crossSlot || redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT")
+		if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") {
+			crossSlot = true
+		}
 		again = append(again, split(ctx, cmd, calls, members, cmds)...)
 	}
 	if len(again) > 0 {
