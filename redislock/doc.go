@@ -36,8 +36,8 @@
 //	held lock         one wheel entry, no goroutine; renewals of up to 100 locks travel in one call
 //	waiting           the caller's goroutine, or none with LockFunc; all waiters of a lock in a process share a wheel
 //	                  entry, a request per wake-up, and a subscription connection (in a cluster one per master)
-//	a call            one goroutine while it is in flight, unless its context can never end; it is kept for a second or two
-//	                  for the next call
+//	a call            one goroutine while it is in flight, unless its context can never end; it is kept for a
+//	                  second or two for the next call
 //	a Client          one connection for subscriptions while callers wait, up to eight for renewals when there are any
 //
 // # Example

@@ -1,7 +1,5 @@
 package gate
 
-import "sync/atomic"
-
 // Await calls f and waits until it returns or ended is closed. In the second case it returns false, f goes on
 // until its own timeouts end it, and late gets its result; until then the Gate is held. If ended is nil, f
 // runs on the goroutine of the caller. The caller must have entered the Gate.
@@ -17,14 +15,14 @@ func AwaitLonger[T any](
 	if ended == nil {
 		return f(), true
 	}
-	done, decided := make(chan T, 1), new(atomic.Bool)
+	done, gone := make(chan T), make(chan struct{})
 	g.EnterInside()
 	g.Workers.Go(func() {
 		defer g.Leave()
 		r := f()
-		if decided.CompareAndSwap(false, true) {
-			done <- r
-		} else {
+		select {
+		case done <- r:
+		case <-gone:
 			late(r)
 		}
 	})
@@ -40,8 +38,6 @@ func AwaitLonger[T any](
 		case <-longer():
 		}
 	}
-	if decided.CompareAndSwap(false, true) {
-		return result, false
-	}
-	return <-done, true
+	close(gone)
+	return result, false
 }

@@ -129,7 +129,7 @@ func TestRunSharedOnce_ReleasesComeFirst(t *testing.T) {
 			got = "[0 9000]"
 			left := cmds[i].Val().([]any)
 			require.Equal(t, int64(0), left[0])
-			require.Greater(t, left[1], int64(0))
+			require.Positive(t, left[1])
 		}
 		require.Equal(t, want, got, i)
 	}
