@@ -124,7 +124,7 @@ bench-limits: redis
 bench-locks: redis
 	@mkdir -p benchmarks/results
 	cd benchmarks && BENCH=full go test -run '^$$' -bench . -benchtime 1x -count $(COUNT) -timeout 4h ./locks >results/locks.txt
-	cd benchmarks && go run ./cmd/ratios -impl cogwheel -peers bsm,redsync <results/locks.txt
+	cd benchmarks && go run ./cmd/ratios -impl cogwheel -peers bsm,redsync,rueidislock <results/locks.txt
 
 ## bench-semaphores: semaphore against semaphores whose waiters poll, on a redis-server of their own, likewise.
 bench-semaphores: redis

@@ -91,7 +91,7 @@ func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) 
 // lock itself and Redis has confirmed that a moment ago.
 func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	c.mu.Lock()
-	l := c.holders[key]
+	l := c.holders[key.lockKey]
 	c.mu.Unlock()
 	if l == nil || !l.lease.Valid() {
 		return nil, 0
@@ -154,10 +154,10 @@ func (a *acquisition) askOnce(ended <-chan struct{}) (l *Lock, taken bool, err e
 	case missing != nil:
 		return nil, true, missing
 	}
-	l = &Lock{request: *a.request, ambiguous: a.ambiguous, token: g.token, handoffsLeft: int32(m.config.handoff.count)}
+	l = &Lock{request: *a.request, ambiguous: a.ambiguous, handoffsLeft: int16(m.config.handoff.count)}
 	if l.fenced() {
-		l.handoffsLeft = int32(g.reserved)
-		l.lastReserved, l.lastUsed = g.token+g.reserved, g.token
+		l.handoffsLeft = int16(g.reserved)
+		l.token, l.lastReserved = g.token, g.token+g.reserved
 	}
 	return l, true, c.watch(l, r.SentAt)
 }

@@ -53,7 +53,7 @@ type Client struct {
 	gate       gate.Gate // entered by all that talks to Redis, so that Close knows when the last of it has ended
 
 	mu      sync.Mutex            // guards what follows; all else is set by New and never changes
-	holders map[queueKey]*Lock    // locks of exclusive kinds, by the queue of their waiters
+	holders map[lockKey]*Lock     // locks of exclusive kinds, by the queue of their waiters
 	held    map[*Lock]struct{}    // all others
 	limits  map[*Lock]wheel.Timer // of those with WithMaxHold
 	leases  map[shard]*renewal.Destination
@@ -100,9 +100,13 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		held:     make(map[*Lock]struct{}),
 		limits:   make(map[*Lock]wheel.Timer),
 		origin:   cfg.wheel.Now(),
-		holders:  make(map[queueKey]*Lock),
+		holders:  make(map[lockKey]*Lock),
 		leases:   make(map[shard]*renewal.Destination),
 	}
+	c.gate.Workers = gate.NewWorkers(cfg.wheel)
+	c.sender.workers = c.gate.Workers
+	_, single := base.(*redis.Client)
+	c.sender.separate.Store(!single)
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger),
 		renewal.WithHooks(c.monitor.renewalHooks())); err != nil {
 		return nil, err
@@ -129,9 +133,6 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 	m := &Mutex{client: c, kind: k, name: name}
 	if m.err = checkName(name); m.err == nil {
 		m.config, m.err = c.lockConfig(opts)
-	}
-	if m.err == nil {
-		m.key = queueKey{kind: k, config: m.config.handle, name: name}
 	}
 	return m
 }
@@ -180,6 +181,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.channels.Close(ctx),
 		c.dedicated.Close(ctx),
 	)
+	c.gate.Workers.Close()
 	if err != nil {
 		return fmt.Errorf("redislock: close: %w", err)
 	}
@@ -189,7 +191,10 @@ func (c *Client) Close(ctx context.Context) error {
 // nextID returns the id of a new acquisition. It is unique for ever, so that no call about an old hold can
 // touch a new one. To Redisson it is an opaque field of the lock's hash.
 func (c *Client) nextID() string {
-	return c.uuid + ":" + strconv.FormatUint(c.nth.Add(1), 10)
+	id := make([]byte, 0, 64)
+	id = append(id, c.uuid...)
+	id = append(id, ':')
+	return string(strconv.AppendUint(id, c.nth.Add(1), 10))
 }
 
 // shard is a group of locks that are renewed together: of one kind, on the node that was their master when
@@ -217,10 +222,10 @@ func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 func (c *Client) keep(l *Lock) {
 	c.mu.Lock()
 	if l.kind().exclusive {
-		if before := c.holders[l.mutex.key]; before != nil { // it was lost, and does not know yet
+		if before := c.holders[l.mutex.lockKey()]; before != nil { // it was lost, and does not know yet
 			c.held[before] = struct{}{}
 		}
-		c.holders[l.mutex.key] = l
+		c.holders[l.mutex.lockKey()] = l
 	} else {
 		c.held[l] = struct{}{}
 	}
@@ -234,8 +239,8 @@ func (c *Client) keep(l *Lock) {
 func (c *Client) drop(l *Lock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holders[l.mutex.key] == l {
-		delete(c.holders, l.mutex.key)
+	if c.holders[l.mutex.lockKey()] == l {
+		delete(c.holders, l.mutex.lockKey())
 	} else {
 		delete(c.held, l)
 	}
@@ -257,7 +262,7 @@ func (c *Client) limit(l *Lock) {
 	c.mu.Lock()
 	_, kept := c.held[l]
 	var err error
-	if kept || c.holders[l.mutex.key] == l {
+	if kept || c.holders[l.mutex.lockKey()] == l {
 		c.limits[l], err = c.wheel.AfterFunc(d, l.maxHoldReached)
 	}
 	c.mu.Unlock()

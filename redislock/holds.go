@@ -30,7 +30,7 @@ type Wait struct {
 // be yielded or not, any other is yielded once. A MultiMutex is yielded as its parts.
 func (c *Client) Holds() iter.Seq[Hold] {
 	self := func(l *Lock, _ struct{}) *Lock { return l }
-	value := func(_ queueKey, l *Lock) *Lock { return l }
+	value := func(_ lockKey, l *Lock) *Lock { return l }
 	return func(yield func(Hold) bool) {
 		if c.monitor.holds(signals.InPieces(&c.mu, c.holders, value), yield) {
 			c.monitor.holds(signals.InPieces(&c.mu, c.held, self), yield)

@@ -72,12 +72,12 @@ type kind struct {
 type request struct {
 	mutex *Mutex
 	id    string // the holder's field: unique for ever
-	waits bool   // after a refusal; false for TryLock
+
+	// Of a fenced hold: its token, and the last one that Redis has reserved for it.
+	token, lastReserved int64
 
 	handoffsWanted int32 // how many tokens may be needed for hand-overs
-
-	// Of a fenced hold: the last token that Redis has reserved for it, and the last one used.
-	lastReserved, lastUsed int64
+	waits          bool  // after a refusal; false for TryLock
 }
 
 func (r *request) client() *Client    { return r.mutex.client }
@@ -94,11 +94,13 @@ func (r *request) wantsToken() bool { return r.fenced() && r.kind().within == ni
 func (r *request) verb() string { return r.mutex.client.channels.Verb() }
 
 // keysToRenew is renewKeys with its default.
-func (k *kind) keysToRenew(name, id string) []string {
+func (k *kind) keysToRenew(name, id string) []string { return k.appendKeysToRenew(nil, name, id) }
+
+func (k *kind) appendKeysToRenew(keys []string, name, id string) []string {
 	if k.renewKeys == nil {
-		return []string{name}
+		return append(keys, name)
 	}
-	return k.renewKeys(name, id)
+	return append(keys, k.renewKeys(name, id)...)
 }
 
 // fenceMillis is how long Redis remembers the last token, which matters only if its clock is set back.
@@ -132,9 +134,9 @@ var plain = &kind{
 // migrates.
 func (r *request) returningTokens(release *scripts.Script, channel string) scripts.Call {
 	what := release.Call([]string{r.name()}, r.id, r.verb(), channel)
-	if r.lastUsed < r.lastReserved {
+	if r.token < r.lastReserved {
 		what.Keys = append(what.Keys, scripts.LockFence(r.name()))
-		what.Args = append(what.Args, r.lastReserved, r.lastUsed)
+		what.Args = append(what.Args, r.lastReserved, r.token)
 	}
 	return what
 }

@@ -28,12 +28,11 @@ const headStart = 2 * time.Millisecond
 type Lock struct {
 	request
 	lease        lease
-	token        int64
 	askedAt      time.Duration // when the request that Redis granted was sent, since client.origin
 	madeAt       time.Duration // when this Lock was made, likewise
 	longest      atomic.Int64  // the longest extension asked for; a lock with one is not handed over
-	handoffsLeft int32         // how often it may be handed over
 	reported     signals.Hold  // to the Stats and the Hooks
+	handoffsLeft int16         // how often it may be handed over
 	ambiguous    bool          // a copy of the request may still be in flight
 	handedOver   bool          // from another Lock of this process
 }
@@ -215,11 +214,19 @@ func (l *Lock) Unlock(ctx context.Context) error {
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	c := l.client()
 	began := c.wheel.Now()
-	ended, stop := contexts.After(ctx, c.wheel, unlockGrace)
-	defer stop()
-	r, answered := gate.Await(&c.gate, ended,
+	var over chan struct{} // closed when ctx has ended and unlockGrace has passed
+	if ctx.Done() != nil {
+		over = make(chan struct{})
+	}
+	grace := func() <-chan struct{} {
+		if _, err := c.wheel.AfterFunc(unlockGrace, func() { close(over) }); err != nil {
+			close(over)
+		}
+		return over
+	}
+	r, answered := gate.AwaitLonger(&c.gate, ctx.Done(), grace,
 		func() redisconn.Reply {
-			r := c.run(l.kind().release(&l.request), ended)
+			r := c.run(l.kind().release(&l.request), over)
 			l.wakeNext()
 			return r
 		},
@@ -259,7 +266,7 @@ func (l *Lock) wakeNext() {
 	if !l.kind().exclusive {
 		return
 	}
-	kick := func() { l.client().queues.Kick(l.mutex.key) }
+	kick := func() { l.client().queues.Kick(l.mutex.queueKey(nil)) }
 	if l.handedOver {
 		if _, err := l.client().wheel.AfterFunc(headStart, kick); err == nil {
 			return
@@ -281,7 +288,7 @@ func (l *Lock) onLost(err error) {
 		return
 	}
 	if l.kind().exclusive {
-		c.queues.Kick(l.mutex.key)
+		c.queues.Kick(l.mutex.queueKey(nil))
 	}
 	if errors.Is(err, renewal.ErrGone) {
 		return

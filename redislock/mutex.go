@@ -18,8 +18,7 @@ type Mutex struct {
 	kind   *kind
 	name   string
 	config *sharedConfig
-	key    queueKey // without an id
-	err    error    // of the name or an option
+	err    error // of the name or an option
 }
 
 // Name returns the name.

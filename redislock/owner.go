@@ -114,7 +114,7 @@ func (m *Mutex) owned() ownedLock {
 // entry returns a new Lock on the hold.
 func (h *hold) entry() *Lock {
 	l := h.lock
-	return &Lock{request: l.request, lease: &entry{hold: h}, token: l.token, madeAt: l.madeAt}
+	return &Lock{request: l.request, lease: &entry{hold: h}, madeAt: l.madeAt}
 }
 
 // leave counts an entry that has ended, and reports whether it was the last.

@@ -12,21 +12,31 @@ import (
 // This file is waiting within the process: one queue per lock, whose head asks Redis, and the lock handed
 // over from one caller to the next without asking Redis.
 
-// queueKey names the queue of an acquisition. Acquisitions of one queue want the same lock with the same
-// options, so that any of them may be given what another one holds.
-type queueKey struct {
+// lockKey names a lock and the options of those that want it.
+type lockKey struct {
 	kind   *kind
 	config unique.Handle[lockConfig]
 	name   string
-	id     string // of the request, for kinds whose server remembers waiters: each has a queue of its own
+}
+
+// queueKey names the queue of an acquisition. Acquisitions of one queue want the same lock with the same
+// options, so that any of them may be given what another one holds.
+type queueKey struct {
+	lockKey
+	id string // of the request, for kinds whose server remembers waiters: each has a queue of its own
 }
 
 // channel is where the waiters of a queue listen.
 func (k queueKey) channel() string { return k.kind.channel(k.name, k.id) }
 
+// lockKey is that of all acquisitions of the Mutex.
+func (m *Mutex) lockKey() lockKey { return lockKey{m.kind, m.config.handle, m.name} }
+
+// queueKey names the queue of a request, nil for that of all requests of a kind whose server does not remember
+// waiters.
 func (m *Mutex) queueKey(r *request) queueKey {
-	key := m.key
-	if m.kind.leave != nil {
+	key := queueKey{lockKey: m.lockKey()}
+	if r != nil && m.kind.leave != nil {
 		key.id = r.id
 	}
 	return key
@@ -37,6 +47,7 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 		Attempt:  c.attempt,
 		MaxBatch: 1 << 20, // all of them: the head asks, the rest learn from it
 		Poll:     c.poll,
+		Workers:  c.gate.Workers,
 		Listen:   waitqueue.Listen(c.channels, queueKey.channel),
 		GiveBack: func(_ queueKey, granted []*acquisition) {
 			for _, a := range granted {
@@ -79,7 +90,7 @@ type handoff struct {
 func (l *Lock) handOver() bool {
 	c, m := l.client(), l.mutex
 	if !l.kind().exclusive || !m.config.renew || l.ambiguous || l.handoffsLeft == 0 || l.longest.Load() > 0 ||
-		c.since(l.askedAt) > min(m.config.handoff.time, l.ttl()/8) || c.queues.Waiting(m.key) == 0 {
+		c.since(l.askedAt) > min(m.config.handoff.time, l.ttl()/8) || c.queues.Waiting(m.queueKey(nil)) == 0 {
 		return false
 	}
 	if l.fenced() && c.since(l.madeAt) < time.Microsecond {
@@ -87,13 +98,12 @@ func (l *Lock) handOver() bool {
 	}
 	next := &Lock{request: l.request, handoffsLeft: l.handoffsLeft - 1, handedOver: true}
 	if l.fenced() {
-		next.token = l.token + 1 // reserved when the lock was taken
-		next.lastUsed = next.token
+		next.token++ // reserved when the lock was taken
 	}
 	if c.watch(next, l.lease.(*renewal.Lease).SentAt()) != nil { // a composite is of no exclusive kind
 		return false
 	}
-	if c.queues.Handoff(m.key, func(a **acquisition) { (*a).lock = next }) {
+	if c.queues.Handoff(m.queueKey(nil), func(a **acquisition) { (*a).lock = next }) {
 		return true
 	}
 	if next.lease.Close(ErrNotHeld) {

@@ -232,7 +232,7 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	q := m.quorum
 	defer q.gate.Leave()
 	a := m.newAcquisition(ctx)
-	_, err := q.queues.Wait(ctx, m.parts[0].key, a)
+	_, err := q.queues.Wait(ctx, m.parts[0].queueKey(nil), a)
 	return m.finish(ctx, a, err)
 }
 
@@ -248,7 +248,7 @@ func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cance
 		return func() {}
 	}
 	a := m.newAcquisition(ctx)
-	drop := q.queues.WaitFunc(ctx, m.parts[0].key, a, func(_ *quorumAcquisition, err error) {
+	drop := q.queues.WaitFunc(ctx, m.parts[0].queueKey(nil), a, func(_ *quorumAcquisition, err error) {
 		l, err := m.finish(ctx, a, err)
 		q.gate.Leave()
 		f(l, err)

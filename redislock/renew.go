@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -34,9 +35,14 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 	}
 	keys := make([]string, 0, len(batch.Leases))
 	args := make([]any, 0, 2*len(batch.Leases))
+	var ttl time.Duration
+	var millis any // of ttl: most leases of a batch have the same
 	for _, l := range batch.Leases {
-		keys = append(keys, b.kind.keysToRenew(l.Key, l.ID)...)
-		args = append(args, l.ID, redisconn.Millis(l.TTL))
+		if l.TTL != ttl {
+			ttl, millis = l.TTL, redisconn.Millis(l.TTL)
+		}
+		keys = b.kind.appendKeysToRenew(keys, l.Key, l.ID)
+		args = append(args, l.ID, millis)
 	}
 	cmd := b.kind.renew.Run(ctx, b.dedicated.Single(), keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {

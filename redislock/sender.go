@@ -2,10 +2,12 @@ package redislock
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/pipeline"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -14,10 +16,13 @@ import (
 
 // sender sends the calls of one Client: those of many locks to one node share pipelines.
 type sender struct {
-	rdb   redis.UniversalClient
-	base  redis.UniversalClient // knows the nodes
-	wheel *wheel.Wheel
-	lines pipeline.Lines[struct{}, pipeline.Line[*job]]
+	rdb     redis.UniversalClient
+	base    redis.UniversalClient // knows the nodes
+	wheel   *wheel.Wheel
+	workers *gate.Workers
+	lines   pipeline.Lines[struct{}, pipeline.Line[*job]]
+
+	separate atomic.Bool // each call is a script of its own, as keys of several slots cannot share one
 }
 
 // job is a call that is being sent.
@@ -41,11 +46,11 @@ func (s *sender) send(what scripts.Call, ended <-chan struct{}) (*redis.Cmd, tim
 	if now {
 		cmd, sentAt := s.sendAlone(what)
 		if jobs := line.Next(); jobs != nil {
-			go func() {
+			s.workers.Go(func() {
 				for ; jobs != nil; jobs = line.Next() {
 					s.flush(jobs)
 				}
-			}()
+			})
 		}
 		return cmd, sentAt
 	}
@@ -72,10 +77,23 @@ func (s *sender) flush(jobs []*job) {
 	for i, j := range jobs {
 		batch[i] = j.Call
 	}
-	for i, cmd := range scripts.RunBatchOnce(context.Background(), s.rdb, batch) {
+	for i, cmd := range s.runBatch(batch) {
 		jobs[i].cmd, jobs[i].sentAt = cmd, sentAt
 		close(jobs[i].done)
 	}
+}
+
+// runBatch executes calls to one node. Those to a single server share scripts.
+func (s *sender) runBatch(batch []scripts.Call) []*redis.Cmd {
+	ctx := context.Background()
+	if s.separate.Load() {
+		return scripts.RunBatchOnce(ctx, s.rdb, batch)
+	}
+	cmds, crossSlot := scripts.RunSharedOnce(ctx, s.rdb, batch)
+	if crossSlot { // a proxy of a cluster
+		s.separate.Store(true)
+	}
+	return cmds
 }
 
 // failed returns a command that has failed.

@@ -111,7 +111,7 @@ func (d *Destination) closeWindow() {
 	d.mu.Unlock()
 	for range start {
 		if d.renewer.enter() {
-			go d.sendBatches()
+			d.renewer.workers.Go(d.sendBatches)
 		}
 	}
 }
@@ -119,7 +119,10 @@ func (d *Destination) closeWindow() {
 // cut sorts leases by TTL, the shortest first, and cuts them into batches of at most size leases. The
 // shortest TTL of a batch sets the timeout of its call, so leases of similar TTLs share one.
 func cut(leases []*Lease, size int) [][]*Lease {
-	slices.SortStableFunc(leases, func(a, b *Lease) int { return cmp.Compare(a.ttl, b.ttl) })
+	byTTL := func(a, b *Lease) int { return cmp.Compare(a.ttl, b.ttl) }
+	if !slices.IsSortedFunc(leases, byTTL) {
+		slices.SortStableFunc(leases, byTTL)
+	}
 	return slices.Collect(slices.Chunk(leases, size))
 }
 

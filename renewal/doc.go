@@ -34,7 +34,8 @@
 //
 // A held lease costs one entry on the wheel, about 270 bytes, and no goroutine. Leases due within a hundredth
 // of their TTL (at most 300 ms) share calls of up to 100 leases; renewals are spread at random, so the load
-// is even. At most four calls per destination are in flight; their goroutines end when nothing is due. Ten
+// is even. At most four calls per destination are in flight; their goroutines end when nothing has been due for a
+// second or two. Ten
 // thousand leases of 30 s cost about a hundred calls every ten seconds.
 //
 // # Example

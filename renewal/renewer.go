@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -20,6 +21,8 @@ type Renewer struct {
 	cancel context.CancelFunc
 	origin time.Time // from which slots count
 	counts counts
+
+	workers *gate.Workers // talk to backends
 
 	// No two of the mutexes of a Renewer, its Destinations and its Leases are ever held together, and none is
 	// held while a backend or an OnLost runs.
@@ -43,6 +46,7 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 		return nil, err
 	}
 	r := &Renewer{wheel: w, tick: w.TickDuration(), config: c, idle: make(chan struct{}), origin: w.Now()}
+	r.workers = gate.NewWorkers(w)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.leases.prev, r.leases.next = &r.leases, &r.leases
 	return r, nil
@@ -127,6 +131,7 @@ func (r *Renewer) Close(ctx context.Context) error {
 	r.mu.Unlock()
 
 	r.cancel()
+	r.workers.Close()
 	for _, l := range left {
 		l.lose(ErrClosed)
 	}

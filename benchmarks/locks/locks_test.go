@@ -1,5 +1,4 @@
-// Package locks compares redislock with bsm/redislock and redsync on one redis-server on loopback.
-// rueidislock, a module of its own, is not served by the Go module proxy, so it is not here.
+// Package locks compares redislock with bsm/redislock, redsync and rueidislock on one redis-server on loopback.
 package locks_test
 
 import (
@@ -16,6 +15,8 @@ import (
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -104,6 +105,8 @@ func newPeer(impl string, rdb *redis.Client) (peer, error) {
 				return nil
 			},
 		}, nil
+	case "rueidislock":
+		return newRueidis(rdb)
 	case "floor":
 		// What any client of Redisson's protocol has to pay: its two scripts by go-redis, and nothing around
 		// them.
@@ -117,6 +120,26 @@ func newPeer(impl string, rdb *redis.Client) (peer, error) {
 		}}, nil
 	}
 	return peer{}, fmt.Errorf("no implementation %q", impl)
+}
+
+// newRueidis returns rueidislock with one key for a lock, as there is one server. It sends the calls of all callers on
+// one connection, and renews by itself. It looks again every 20 ms at a lock that is taken, as with client-side caching
+// a goroutine that locked a name right after it had released it waited for ever now and then.
+func newRueidis(rdb *redis.Client) (peer, error) {
+	locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption: rueidis.ClientOption{InitAddress: []string{rdb.Options().Addr}, DisableCache: true},
+		KeyMajority:  1, KeyValidity: lease,
+	})
+	if err != nil {
+		return peer{}, err
+	}
+	return peer{
+		lock: func(ctx context.Context, name string) (func() error, error) {
+			_, release, err := locker.WithContext(ctx, name)
+			return func() error { release(); return nil }, err
+		},
+		close: func() error { locker.Close(); return nil },
+	}, nil
 }
 
 // watch is the watchdog that the peers' documentation leaves to the caller.
@@ -233,7 +256,7 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 	for _, n := range []int{1, 64} {
 		for _, ctx := range []string{"endless", "cancellable"} {
-			for _, impl := range append(impls, "floor") {
+			for _, impl := range append(impls, "rueidislock", "floor") {
 				b.Run(fmt.Sprintf("goroutines=%d/ctx=%s/impl=%s", n, ctx, impl), func(b *testing.B) {
 					p, _ := open(b, impl)
 					rate(b, func() (int64, error) {

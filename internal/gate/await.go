@@ -4,6 +4,14 @@ package gate
 // until its own timeouts end it, and late gets its result; until then the Gate is held. If ended is nil, f
 // runs on the goroutine of the caller. The caller must have entered the Gate.
 func Await[T any](g *Gate, ended <-chan struct{}, f func() T, late func(T)) (result T, answered bool) {
+	return AwaitLonger(g, ended, nil, f, late)
+}
+
+// AwaitLonger is Await for a caller that waits on after ended was closed, until the channel is closed that longer
+// returns. longer is called when ended was closed and f has not returned.
+func AwaitLonger[T any](
+	g *Gate, ended <-chan struct{}, longer func() <-chan struct{}, f func() T, late func(T),
+) (result T, answered bool) {
 	if ended == nil {
 		return f(), true
 	}
@@ -22,7 +30,14 @@ func Await[T any](g *Gate, ended <-chan struct{}, f func() T, late func(T)) (res
 	case r := <-done:
 		return r, true
 	case <-ended:
-		close(gone)
-		return result, false
 	}
+	if longer != nil {
+		select {
+		case r := <-done:
+			return r, true
+		case <-longer():
+		}
+	}
+	close(gone)
+	return result, false
 }

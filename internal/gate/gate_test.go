@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -76,6 +77,36 @@ func TestAwait(t *testing.T) {
 			require.Equal(t, 7, r)
 		}
 		require.NoError(t, g.Wait(t.Context()))
+	})
+
+	t.Run("waits longer for a result that comes after the end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			for _, tt := range []struct {
+				takes, waits time.Duration
+				answered     bool
+			}{{3 * time.Second, 2 * time.Second, true}, {4 * time.Second, 2 * time.Second, false}, {0, 0, true}} {
+				var g gate.Gate
+				ended, over, results := make(chan struct{}), make(chan struct{}), make(chan int, 1)
+				time.AfterFunc(1500*time.Millisecond, func() { close(ended) })
+				longer := func() <-chan struct{} {
+					time.AfterFunc(tt.waits, func() { close(over) })
+					return over
+				}
+				r, answered := gate.AwaitLonger(&g, ended, longer, func() int {
+					time.Sleep(tt.takes)
+					return 7
+				}, func(r int) { results <- r })
+				require.Equal(t, tt.answered, answered)
+				require.NoError(t, g.Wait(t.Context()))
+				if answered {
+					require.Equal(t, 7, r)
+					require.Empty(t, results)
+				} else {
+					require.Equal(t, 7, <-results, "late")
+				}
+				time.Sleep(5 * time.Second)
+			}
+		})
 	})
 
 	t.Run("returns when it is ended; the result is late, and the gate held until then", func(t *testing.T) {

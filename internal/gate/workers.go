@@ -9,7 +9,7 @@ import (
 
 const (
 	// maxIdle is how many goroutines wait for work at most.
-	maxIdle = 64
+	maxIdle = 16
 
 	// idleFor is how long a goroutine waits for work before it ends: up to twice as long.
 	idleFor = time.Second

@@ -2,7 +2,6 @@ package scripts
 
 import (
 	"context"
-	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -41,7 +40,7 @@ func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redi
 	var unknown redis.Pipeliner
 	var texts []*redis.Cmd // of calls whose scripts a server did not know
 
-	queue := func(pipe redis.Pipeliner, i int, verb, payload string) *redis.Cmd {
+	queue := func(pipe redis.Pipeliner, i int, verb, payload any) *redis.Cmd {
 		cmd := newOnce(ctx, verb, payload, calls[i].Keys, calls[i].Args)
 		cmds[i] = cmd.Cmd
 		if once || calls[i].Script.once {
@@ -56,10 +55,10 @@ func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redi
 	}
 	pipe := c.Pipeline()
 	for i, call := range calls {
-		queue(pipe, i, "evalsha", call.Script.SHA())
+		queue(pipe, i, evalsha, call.Script.sha)
 	}
 	exec(ctx, pipe, cmds)
-	for i, cmd := range slices.Clone(cmds) {
+	for i, cmd := range cmds {
 		if err := cmd.Err(); err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
 			continue
 		}
@@ -67,7 +66,7 @@ func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redi
 			unknown = c.Pipeline()
 		}
 		// By text: in a cluster each node has to be told, and which call goes to which node is the client's business.
-		texts = append(texts, queue(unknown, i, "eval", calls[i].Script.source))
+		texts = append(texts, queue(unknown, i, eval, calls[i].Script.text))
 	}
 	if unknown != nil {
 		exec(ctx, unknown, texts)

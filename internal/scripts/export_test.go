@@ -8,11 +8,7 @@ import (
 
 // NewScript makes a script that is not in the catalogue.
 func NewScript(name, source string, traits ...trait) *Script {
-	s := &Script{name: name, source: source, script: redis.NewScript(source)}
-	for _, t := range traits {
-		t(s)
-	}
-	return s
+	return newScript(name, source, traits)
 }
 
 // FileNames lists the .lua files of a folder.

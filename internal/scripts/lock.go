@@ -6,10 +6,14 @@ import "github.com/redis/go-redis/v9"
 // field is the holder. The id is the field's name and belongs to one acquisition,
 // so a second execution of a call finds its own work done.
 var (
-	LockAcquire = declare("lock_acquire") // takes the lock if it is free
-	LockRelease = declare("lock_release") // releases it if the id holds it
-	LockForce   = declare("lock_force")   // frees it, whichever id holds it
-	LockRenew   = declare("lock_renew")   // renews any number of plain and fair locks and writers
+	// LockAcquire takes the lock if it is free, and LockRelease releases it if the id holds it.
+	LockAcquire = declare("lock_acquire", shares(share{script: LocksAcquire, args: 2, replies: 2}))
+	LockRelease = declare("lock_release", shares(share{script: LocksRelease, args: 3, replies: 1, first: true}))
+
+	LocksAcquire = declare("locks_acquire") // takes those of many locks that are free
+	LocksRelease = declare("locks_release") // releases those of many locks that their ids hold
+	LockForce    = declare("lock_force")    // frees it, whichever id holds it
+	LockRenew    = declare("lock_renew")    // renews any number of plain and fair locks and writers
 )
 
 // LockFence returns the key of the lock's last fencing token.

@@ -43,7 +43,10 @@ func lockScenarios() []scenario {
 		mine  = "HSET n me:1 1\n PEXPIRE n 5000"
 		other = "HSET n you:1 1\n PEXPIRE n 5000"
 		fence = "\n SET f 7 PX 5000"
+
+		others = "HSET n3 you:1 1\n HSET n4 me:4 1\n PEXPIRE n4 5000\n SET n5 1"
 	)
+	names := []string{"n1", "n2", "n3", "n4", "n5"}
 	acquire, release := scripts.LockAcquire, scripts.LockRelease
 	plain, fenced := []any{"me:1", 30_000}, []any{"me:1", 30_000, 60_000, 5}
 	return []scenario{
@@ -58,6 +61,12 @@ func lockScenarios() []scenario {
 		{release, "another's", words(other), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
 		{release, "mine, with tokens to return", words(mine + fence), []string{"n", "f"}, []any{"me:1", "PUBLISH", "c", 7, 3}, words(fence)},
 		{release, "mine, sharded", words(mine), []string{"n"}, []any{"me:1", "SPUBLISH", "c"}, nil},
+		{scripts.LocksAcquire, "two free, another's, mine, no lock", words(others), names, []any{
+			"me:1", 30_000, "me:2", 30_000, "me:3", 30_000, "me:4", 30_000, "me:5", 30_000,
+		}, nil},
+		{scripts.LocksRelease, "mine, another's, no lock", words(others), names[2:], []any{
+			"me:3", "PUBLISH", "c", "me:4", "PUBLISH", "c", "me:5", "SPUBLISH", "c",
+		}, nil},
 		{scripts.LockForce, "another's", words(other), []string{"n"}, []any{"PUBLISH", "c"}, nil},
 		{scripts.LockRenew, "mine and another's", words(mine + "\n HSET n2 you:1 1"), []string{"n", "n2"}, []any{"me:1", 30_000, "me:2", 30_000}, nil},
 	}

@@ -24,6 +24,10 @@ type Script struct {
 	source string
 	script *redis.Script
 	once   bool
+
+	sha, text any // as commands have them among their arguments
+
+	share *share // nil: calls share no execution
 }
 
 // A trait is what a declaration says about a script besides its name.
@@ -38,11 +42,17 @@ func OnceOnly(s *Script) { s.once = true }
 // let pass.
 func declare(name string, traits ...trait) *Script {
 	source := expand(load(name + ".lua"))
-	s := &Script{name: name, source: source, script: redis.NewScript(source)}
+	s := newScript(name, source, traits)
+	catalogue = append(catalogue, s)
+	return s
+}
+
+func newScript(name, source string, traits []trait) *Script {
+	script := redis.NewScript(source)
+	s := &Script{name: name, source: source, script: script, sha: script.Hash(), text: source}
 	for _, t := range traits {
 		t(s)
 	}
-	catalogue = append(catalogue, s)
 	return s
 }
 
@@ -88,7 +98,7 @@ func (s *Script) Commands() []string {
 }
 
 // SHA returns the hex SHA-1 under which a server caches the script.
-func (s *Script) SHA() string { return s.script.Hash() }
+func (s *Script) SHA() string { return s.sha.(string) }
 
 // Client is what a script needs of a client; every redis.UniversalClient has it.
 type Client interface {
@@ -111,14 +121,14 @@ func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) 
 // who has to know that a copy of the call may still be under way. Redirections
 // within a cluster are followed.
 func (s *Script) RunOnce(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
-	cmd := s.runOnce(ctx, c, "evalsha", s.SHA(), keys, args)
+	cmd := s.runOnce(ctx, c, evalsha, s.sha, keys, args)
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = s.runOnce(ctx, c, "eval", s.source, keys, args)
+		cmd = s.runOnce(ctx, c, eval, s.text, keys, args)
 	}
 	return plain(cmd)
 }
 
-func (s *Script) runOnce(ctx context.Context, c Client, verb, payload string, keys []string, args []any) *redis.Cmd {
+func (s *Script) runOnce(ctx context.Context, c Client, verb, payload any, keys []string, args []any) *redis.Cmd {
 	cmd := newOnce(ctx, verb, payload, keys, args)
 	_ = c.Process(ctx, cmd) // the error is in the command
 	return cmd.Cmd
@@ -129,7 +139,11 @@ type onceCmd struct{ *redis.Cmd }
 
 func (onceCmd) NoRetry() bool { return true }
 
-func newOnce(ctx context.Context, verb, payload string, keys []string, args []any) onceCmd {
+// evalsha and eval are the commands that call a script by its sha and by its text.
+var evalsha, eval any = "evalsha", "eval"
+
+// newOnce returns the command of a call; payload is the sha or the text of its script.
+func newOnce(ctx context.Context, verb, payload any, keys []string, args []any) onceCmd {
 	words := make([]any, 0, 3+len(keys)+len(args))
 	words = append(words, verb, payload, len(keys))
 	for _, key := range keys {

@@ -15,7 +15,7 @@ import (
 )
 
 func (p *page) lockPanels() (panels []panel) {
-	impls := []string{"cogwheel", "bsm", "redsync", "floor"}
+	impls := []string{"cogwheel", "bsm", "redsync", "rueidislock", "floor"}
 	for _, x := range []struct{ title, axis, bench, unit string }{
 		{"1 goroutine", "lock and unlock, pairs/s", "Uncontended/goroutines=1/ctx=cancellable", "pairs/s"},
 		{"64 goroutines, a name for each", "lock and unlock, pairs/s", "Uncontended/goroutines=64/ctx=cancellable", "pairs/s"},

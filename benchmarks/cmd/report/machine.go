@@ -18,6 +18,7 @@ var peerModules = []struct{ key, path string }{
 	{"gozero", "github.com/zeromicro/go-zero"},
 	{"bsm", "github.com/bsm/redislock"},
 	{"redsync", "github.com/go-redsync/redsync/v4"},
+	{"rueidis", "github.com/redis/rueidis"},
 	{"redisrate", "github.com/go-redis/redis_rate/v10"},
 	{"goredis", "github.com/redis/go-redis/v9"},
 }

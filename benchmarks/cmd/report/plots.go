@@ -37,7 +37,7 @@ var (
 	colours = map[string]color.Color{
 		"wheel": blue, "inline": lightBlue, "typed": lightBlue, "cogwheel": blue, "cogwheel-window": lightBlue,
 		"AfterFunc": orange, "bsm": orange, "redis_rate": orange, "polling": orange,
-		"Netty": green, "netty": lightG, "timingwheel": purple, "redsync": purple, "gozero": brown, "floor": gray,
+		"Netty": green, "netty": lightG, "timingwheel": purple, "redsync": purple, "rueidislock": green, "gozero": brown, "floor": gray,
 	}
 )
 

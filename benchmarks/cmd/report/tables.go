@@ -41,7 +41,7 @@ var names = map[string]string{
 	"wheel": "cogwheel", "inline": "cogwheel, `Inline()`", "typed": "cogwheel, `Typed`", "AfterFunc": "time.AfterFunc",
 	"Netty": "Netty", "netty": "Netty's algorithm in Go", "timingwheel": "RussellLuo/timingwheel", "gozero": "go-zero",
 	"floor": "floor", "cogwheel": "cogwheel", "cogwheel-window": "cogwheel, `FixedWindow`",
-	"bsm": "bsm/redislock", "redsync": "redsync", "redis_rate": "redis_rate", "polling": "polling",
+	"bsm": "bsm/redislock", "redsync": "redsync", "rueidislock": "rueidislock", "redis_rate": "redis_rate", "polling": "polling",
 }
 
 const (
@@ -99,7 +99,7 @@ func locks(full bool) table {
 	const one, many = "Uncontended/goroutines=1/ctx=", "Uncontended/goroutines=64/ctx="
 	fleet := "HotNameOfAFleet/processes=4/goroutines=16"
 	held = "Held/locks=" + held
-	return table{"locks", "cogwheel", []string{"bsm", "redsync", "floor"}, []row{
+	return table{"locks", "cogwheel", []string{"bsm", "redsync", "rueidislock", "floor"}, []row{
 		{
 			load: "1 goroutine, a context that cannot end", what: "pairs per second", key: k(one+"endless", "pairs/s"), more: true,
 			goals: []goal{{"bsm", 1, whyOneCall}},
@@ -107,7 +107,7 @@ func locks(full bool) table {
 		{load: "1 goroutine, a context that can end", what: "pairs per second", key: k(one+"cancellable", "pairs/s"), more: true},
 		{
 			load: "64 goroutines, a name for each, a context that cannot end", what: "pairs per second", key: k(many+"endless", "pairs/s"), more: true,
-			goals: []goal{{"bsm", 1.8, ""}},
+			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, ""}},
 		},
 		{load: "64 goroutines, a name for each, a context that can end", what: "pairs per second", key: k(many+"cancellable", "pairs/s"), more: true},
 		{what: "µs of the client's processor time for a pair", key: k(many+"cancellable", "client-us/pair")},

@@ -1,0 +1,39 @@
+--[[
+Takes plain locks that are free, each as lock_acquire does. What lock_acquire would do with a lock that is neither free nor another's
+is left to it.
+
+KEYS     the names (each a hash: id -> 1)
+ARGV     for each name   id   lease, ms
+Returns  for each name   1 and 0 if it was free and the id holds it now;
+         0 and the ms to the holder's expiry, or -1, if another does;
+         2 and 0 if lock_acquire has to be called: nothing was done
+]]
+local reply = {}
+local proven = false
+for i, name in ipairs(KEYS) do
+  local id, lease = ARGV[2 * i - 1], ARGV[2 * i]
+  -- include: check_lease
+  local outcome, left = 2, 0
+  local fields = redis.pcall('HLEN', name)
+  if fields == 0 then
+    if not proven then
+      redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that no lock will be left without an expiry
+      proven = true
+    end
+    redis.call('HSET', name, id, 1)
+    redis.call('PEXPIRE', name, lease)
+    outcome = 1
+  elseif type(fields) == 'table' then
+    -- A key of another type concerns one lock. What else is refused, is for all.
+    if not string.find(fields.err, 'WRONGTYPE', 1, true) then
+      return fields
+    end
+  else
+    local found, pttl = redis.pcall('HMGET', name, 'mode', id), redis.pcall('PTTL', name)
+    if not found.err and not found[1] and not found[2] and type(pttl) == 'number' then
+      outcome, left = 0, pttl
+    end
+  end
+  reply[2 * i - 1], reply[2 * i] = outcome, left
+end
+return reply

@@ -1,0 +1,23 @@
+--[[
+Releases plain locks that their ids hold, each as lock_release does, and wakes waiters.
+
+KEYS     the names (each a hash: id -> 1)
+ARGV     for each name   id   PUBLISH or SPUBLISH   channel
+Returns  for each name   1 released; 0 the id does not hold it; 2 if lock_release has to be called: nothing was done
+]]
+local reply = {}
+for i, name in ipairs(KEYS) do
+  local id, verb, channel = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
+  local released = redis.pcall('HDEL', name, id)
+  if released == 1 then
+    redis.pcall(verb, channel, '0') -- a hint: that the user may not publish must not fail a release that is done
+  elseif released ~= 0 then
+    -- A key of another type concerns one lock. What else is refused, is for all.
+    if not string.find(released.err, 'WRONGTYPE', 1, true) then
+      return released
+    end
+    released = 2
+  end
+  reply[i] = released
+end
+return reply
