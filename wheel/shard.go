@@ -147,6 +147,8 @@ type shardSet[T any] struct {
 	recurs func(v T, deadline int64) (stays, counts bool)
 	// moved, if set, tells a value that Timer.Reset was called.
 	moved func(v T)
+	// preload, if set, brings what values point to into the processor's caches before they are called.
+	preload func(vals []T)
 }
 
 const hintBits = 6
@@ -280,6 +282,9 @@ func (s *typedShard[T]) callDue(r *runner, limit int64) (more bool) {
 		many = s.set.newBatch()
 		for _, i := range due {
 			many.vals = append(many.vals, s.beginLocked(i, r.now))
+		}
+		if s.set.preload != nil {
+			s.set.preload(many.vals)
 		}
 		p.open(many, r)
 	}
