@@ -5,6 +5,7 @@ package wheel_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -66,6 +67,19 @@ func BenchmarkScheduleStop(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkProducers is the same for 64 goroutines, while the process may use more processors than the machine may
+// have: then a goroutine loses its processor in the middle of a call more often.
+func BenchmarkProducers(b *testing.B) {
+	pending := size(1_000_000)
+	for _, procs := range []int{2, 8, 16} {
+		b.Run(fmt.Sprintf("procs=%d", procs), func(b *testing.B) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs)) // before the wheel is made, which has a shard for each
+			b.Run("impl=wheel", func(b *testing.B) { benchScheduleStop(b, newWheel(b), pending, 64) })
+			b.Run("impl=AfterFunc", func(b *testing.B) { benchScheduleStop(b, newAfterFunc(b), pending, 64) })
+		})
 	}
 }
 
