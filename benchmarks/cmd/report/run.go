@@ -31,6 +31,7 @@ func (m *measurement) steps() []step {
 	all := []step{
 		{"timers: schedule and stop", "wheel", `^BenchmarkScheduleStop$/goroutines=1/pending=/` + impls, "1x", 5},
 		{"timers: schedule and stop, 2 goroutines", "wheel", `^BenchmarkScheduleStop$/goroutines=2/pending=` + million + `$/` + impls, "1x", 5},
+		{"timers: schedule and stop, 64 goroutines", "wheel", `^BenchmarkProducers$`, "1x", 3},
 		{"timers: a million fire", "wheel", `^BenchmarkFire$/load=dense`, "1x", 5},
 		{"timers: waiting", "wheel", `^BenchmarkPending$/pending=(1000|` + million + `)$`, "1x", 2},
 		{"timers: Netty", nettyFolder, "", "", 5},

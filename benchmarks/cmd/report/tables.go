@@ -64,6 +64,8 @@ func timers(n func(int) string) table {
 	schedule := func(goroutines int, pending string) string {
 		return fmt.Sprintf("ScheduleStop/goroutines=%d/pending=%s", goroutines, pending)
 	}
+	producers := func(procs int) string { return fmt.Sprintf("Producers/procs=%d", procs) }
+	oneFifth := []goal{{"AfterFunc", 5, whyClock}}
 	fire := "Fire/load=dense/timers=" + n(1_000_000)
 	pending := "Pending/pending=" + n(1_000_000)
 	goals := func(why string) []goal { return []goal{{"AfterFunc", 5, why}, {"Netty", 2, why}} }
@@ -73,6 +75,9 @@ func timers(n func(int) string) table {
 		{load: "schedule and stop, " + million + " pending", what: "ns of processor time", key: k(schedule(1, n(1_000_000)), "cpu-ns/call"), goals: goals(whyClock)},
 		{what: "ns of time", key: k(schedule(1, n(1_000_000)), "ns/call")},
 		{load: "the same, 2 goroutines", what: "ns of processor time", key: k(schedule(2, n(1_000_000)), "cpu-ns/call"), goals: goals(whyClock)},
+		{load: "the same, 64 goroutines, GOMAXPROCS 2", what: "ns of processor time", key: k(producers(2), "cpu-ns/call"), goals: oneFifth},
+		{load: "the same, 64 goroutines, GOMAXPROCS 8", what: "ns of processor time", key: k(producers(8), "cpu-ns/call"), goals: oneFifth},
+		{load: "the same, 64 goroutines, GOMAXPROCS 16", what: "ns of processor time", key: k(producers(16), "cpu-ns/call"), goals: oneFifth},
 		{load: "schedule and stop, " + readable(n(10_000_000)) + " pending", what: "ns of processor time", key: k(schedule(1, n(10_000_000)), "cpu-ns/call")},
 		{load: million + " timers fire over 2 s", what: "ns of processor time each", key: k(fire, "cpu-ns/timer"), goals: []goal{{"Netty", 1.1, whyFire}}},
 		{what: "ns of processor time each, with `Inline()`", key: k(fire, "cpu-ns/timer"), impl: "inline"},
