@@ -204,9 +204,10 @@ func (m *QuorumMutex) Err() error { return m.err }
 
 // TryLock takes the lock if a majority of servers grants it. It asks all servers at the same time and blocks
 // until a majority has decided, at most until ctx ends, a third of the lease is over, or 5 seconds. A server
-// that is slow or hangs does not delay it as long as enough others answer. If others hold the lock, the error
-// is a *LockedError, which matches ErrLocked. If no majority answered, it matches ErrNoQuorum. After an error
-// nothing is held: what single servers have granted is released.
+// that is slow or hangs does not delay it as long as enough others answer. If others hold the lock, or callers
+// that try at the same time have split the servers among them, the error is a *LockedError, which matches
+// ErrLocked; Lock tries again then. If no majority answered, it matches ErrNoQuorum. After an error nothing is
+// held: what single servers have granted is released.
 //
 // The Lock is held while a majority of servers renews it. Done is closed before fewer than a majority hold
 // it. Deadline is the validity time: when that would be without renewals. Unlock releases the lock on all

@@ -44,7 +44,10 @@ type Kind struct {
 
 // rules returns what the checks have to know about objects of the kind.
 func (k *Kind) rules(s Settings) check.Rules {
-	return check.Rules{Capacity: k.Capacity, Lease: s.Lease, Fair: k.Fair, Counting: k.Counting}
+	return check.Rules{
+		Capacity: k.Capacity, Lease: s.Lease, Counting: k.Counting,
+		Fair: k.Fair || k.Quorum, // callers of a quorum may split the servers among them
+	}
 }
 
 // permits is the number of permits of the semaphores of a run.
