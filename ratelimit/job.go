@@ -67,7 +67,7 @@ func (j *job) compose() {
 
 // send has a job sent by another goroutine; nil is none.
 func (s *keyState) send(j *job) {
-	if j != nil && s.out.begin(j) {
+	if j != nil && s.out.line.Begin(j) {
 		go s.out.run([]*job{j})
 	}
 }

@@ -22,8 +22,8 @@ type sender struct {
 // submit sends a job, or leaves it to the next pipeline. The job may be sent by the goroutine of the caller,
 // whose context it is; see mayBlock. It never runs under that context, for others may join it.
 func (s *sender) submit(ctx context.Context, j *job) {
-	if !s.begin(j) {
-		return
+	if !s.line.Begin(j) {
+		return // it is queued
 	}
 	jobs := []*job{j}
 	if !s.client.senders.mayBlock(ctx) {
@@ -35,12 +35,6 @@ func (s *sender) submit(ctx context.Context, j *job) {
 			go s.run(jobs)
 		}
 	}
-}
-
-// begin reports whether a job is to be sent now; otherwise it is queued.
-func (s *sender) begin(j *job) bool {
-	_, now := s.line.Begin(func() *job { return j })
-	return now
 }
 
 // run sends jobs, and those that come up meanwhile.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -28,9 +30,10 @@ type acquisition struct {
 	ctx             context.Context // of the call
 	began           time.Duration   // since client.origin
 	request         *request
-	ambiguous       bool // a copy of an earlier call with the same id may still be in flight
-	enqueuedInRedis bool // the server remembers request as a waiter
-	contended       bool // the hook was called
+	ambiguous       bool         // a copy of an earlier call with the same id may still be in flight
+	enqueuedInRedis bool         // the server remembers request as a waiter
+	contended       bool         // the hook was called
+	early           sender.Early // of request
 	lock            *Lock
 	refusal         atomic.Pointer[LockedError] // the last one
 }
@@ -51,9 +54,12 @@ func (m *Mutex) newRequest(waits bool) *request {
 // queue.
 func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) (again time.Duration, err error) {
 	head := batch[0].Value
-	locked, again := c.heldHere(key)
+	var locked *LockedError
+	if !head.early.Sent() {
+		locked, again = c.heldHere(key)
+	}
 	if locked == nil {
-		head.request.handoffsWanted = int32(min(len(batch)-1, head.mutex.config.handoff.count)) // at most 10000
+		head.reserve(len(batch) - 1)
 		var left <-chan struct{}
 		if head.mutex.kind.leave != nil {
 			left = batch[0].Left() // it waits alone in its queue
@@ -87,6 +93,16 @@ func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) 
 	return again, nil
 }
 
+// beginAttempt is the Begin of the queues.
+func (c *Client) beginAttempt(key queueKey, batch []*waitqueue.Waiter[*acquisition], ended <-chan struct{}) bool {
+	if locked, _ := c.heldHere(key); locked != nil {
+		return false
+	}
+	head := batch[0].Value
+	head.reserve(len(batch) - 1)
+	return head.begin(ended)
+}
+
 // heldHere returns a refusal without asking Redis, and for how long it is good, while this process holds the
 // lock itself and Redis has confirmed that a moment ago.
 func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
@@ -102,6 +118,24 @@ func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 		return nil, 0
 	}
 	return &LockedError{Name: l.name(), TTL: left}, again
+}
+
+// reserve has tokens reserved for so many waiters behind this one.
+func (a *acquisition) reserve(behind int) {
+	if !a.early.Sent() {
+		a.request.handoffsWanted = int32(min(behind, a.mutex.config.handoff.count)) // at most 10000
+	}
+}
+
+// begin asks Redis for the lock, and waits for the answer until ended is closed. It reports whether ask, which
+// must follow, will not block.
+func (a *acquisition) begin(ended <-chan struct{}) bool {
+	c, config := a.mutex.client, a.mutex.config
+	if config.replicas.n > 0 || !c.channels.Decided() {
+		return false
+	}
+	return a.early.Send(c.sender, a.request.kind().acquire(a.request), ended) &&
+		c.wheel.Now().Sub(a.early.SentAt()) < config.lease/2 // or ask may ask again
 }
 
 // ask asks Redis for the lock, once, and again if the reply took longer than the lease. It blocks as long as
@@ -142,7 +176,7 @@ func (a *acquisition) askOnce(ended <-chan struct{}) (l *Lock, taken bool, err e
 	if m.config.replicas.n > 0 {
 		r, missing = c.runReplicated(a.request, m.config.replicas, ended)
 	} else {
-		r = c.run(a.request.kind().acquire(a.request), ended)
+		r = a.early.Run(c.sender, func() scripts.Call { return a.request.kind().acquire(a.request) }, ended)
 	}
 	g, err := readGrant(&r, a.request.wantsToken())
 	a.ambiguous = a.ambiguous || r.Ambiguous

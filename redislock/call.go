@@ -9,31 +9,20 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/sender"
 )
-
-// run executes a script that is idempotent on its id. It retries calls that may succeed later, as often as
-// the options of the redis client say, unless ended is closed. It blocks until an answer or the last failure;
-// the timeouts of the redis client bound each attempt.
-func (c *Client) run(what scripts.Call, ended <-chan struct{}) redisconn.Reply {
-	return c.retry(ended, func() (*redis.Cmd, time.Time) { return c.sender.send(what, ended) })
-}
-
-func (c *Client) retry(ended <-chan struct{}, once func() (*redis.Cmd, time.Time)) redisconn.Reply {
-	return redisconn.Retry(c.wheel, c.base, c.retries, ended, once)
-}
 
 // runReplicated asks for a lock and then, on the same connection, whether replicas have it too.
 func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{}) (r redisconn.Reply, missing error) {
 	what := req.kind().acquire(req)
-	r = c.retry(ended, func() (*redis.Cmd, time.Time) {
+	r = c.sender.Retry(ended, func() (*redis.Cmd, time.Time) {
 		ctx, sentAt := context.Background(), c.wheel.Now()
 		node, err := redisconn.Node(c.base, req.name())
 		if errors.Is(err, redisconn.ErrNodes) {
 			err = argument.Error("WithReplicas", fmt.Sprintf("%T", c.rdb), "needs a client whose nodes are known")
 		}
 		if err != nil {
-			return failed(err), sentAt
+			return sender.Failed(err), sentAt
 		}
 		conn := node.Conn()
 		defer conn.Close()

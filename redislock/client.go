@@ -20,6 +20,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -32,10 +33,9 @@ const poolSize = 8
 type Client struct {
 	rdb       redis.UniversalClient // for calls of callers
 	base      redis.UniversalClient // what rdb is or embeds: knows the nodes
-	retries   int                   // of such a call
 	dedicated *redisconn.Dedicated  // for renewals and releases in the background
 
-	sender sender
+	sender *sender.Sender
 
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
@@ -89,8 +89,6 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c := &Client{
 		rdb:      rdb,
 		base:     base,
-		retries:  redisconn.Retries(base),
-		sender:   sender{rdb: rdb, base: base, wheel: cfg.wheel},
 		wheel:    cfg.wheel,
 		logger:   cfg.logger,
 		monitor:  monitor{hooks: cfg.hooks},
@@ -104,9 +102,9 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		leases:   make(map[shard]*renewal.Destination),
 	}
 	c.gate.Workers = gate.NewWorkers(cfg.wheel)
-	c.sender.workers = c.gate.Workers
-	_, single := base.(*redis.Client)
-	c.sender.separate.Store(!single)
+	c.sender = sender.New(sender.Config{
+		Client: rdb, Base: base, Retries: redisconn.Retries(base), Wheel: cfg.wheel, Workers: c.gate.Workers,
+	})
 	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger),
 		renewal.WithHooks(c.monitor.renewalHooks())); err != nil {
 		return nil, err

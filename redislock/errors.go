@@ -125,7 +125,7 @@ func unconfirmed(name string, cause error) error {
 
 // wrongKind reports whether Redis refused a key because it holds something else than a lock of the kind.
 func wrongKind(err error) bool {
-	return scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE")
+	return err != nil && (scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE"))
 }
 
 // operationError names the operation and the lock of an error.

@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
@@ -136,7 +137,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	}
 	what := l.kind().renew.Call(l.kind().keysToRenew(l.name(), l.id), l.id, redisconn.Millis(d))
 	r, answered := gate.Await(&c.gate, ctx.Done(),
-		func() redisconn.Reply { return c.run(what, ctx.Done()) }, func(redisconn.Reply) {})
+		func() redisconn.Reply { return c.sender.Run(what, ctx.Done()) }, func(redisconn.Reply) {})
 	if !answered {
 		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
@@ -224,17 +225,22 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 		}
 		return over
 	}
-	r, answered := gate.AwaitLonger(&c.gate, ctx.Done(), grace,
-		func() redisconn.Reply {
-			r := c.run(l.kind().release(&l.request), over)
+	var early sender.Early
+	what := func() scripts.Call { return l.kind().release(&l.request) }
+	r, answered := gate.Call[redisconn.Reply]{
+		Begin: func(ended <-chan struct{}) bool { return early.Send(c.sender, what(), ended) },
+		Do: func() redisconn.Reply {
+			r := early.Run(c.sender, what, over)
 			l.wakeNext()
 			return r
 		},
-		func(r redisconn.Reply) {
+		Late: func(r redisconn.Reply) {
 			if r.Err() != nil || l.ambiguous {
 				l.releaseLater(0, l.ambiguous)
 			}
-		})
+		},
+		Longer: grace,
+	}.Await(&c.gate, ctx.Done())
 	if !answered {
 		return unconfirmed(l.name(), contexts.Error(ctx))
 	}

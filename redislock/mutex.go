@@ -40,14 +40,18 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	c := m.client
 	defer c.gate.Leave()
 	a := m.newAcquisition(ctx, false)
-	err, answered := gate.Await(&c.gate, ctx.Done(), func() (err error) {
-		a.lock, err = a.ask(ctx.Done())
-		return err
-	}, func(err error) {
-		if err == nil {
-			a.lock.discard()
-		}
-	})
+	err, answered := gate.Call[error]{
+		Begin: a.begin,
+		Do: func() (err error) {
+			a.lock, err = a.ask(ctx.Done())
+			return err
+		},
+		Late: func(err error) {
+			if err == nil {
+				a.lock.discard()
+			}
+		},
+	}.Await(&c.gate, ctx.Done())
 	if !answered {
 		err = ctx.Err()
 	} else if locked, ok := errors.AsType[*LockedError](err); ok {

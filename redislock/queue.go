@@ -45,6 +45,7 @@ func (m *Mutex) queueKey(r *request) queueKey {
 func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 	return waitqueue.New(c.wheel, waitqueue.Config[queueKey, *acquisition]{
 		Attempt:  c.attempt,
+		Begin:    c.beginAttempt,
 		MaxBatch: 1 << 20, // all of them: the head asks, the rest learn from it
 		Poll:     c.poll,
 		Workers:  c.gate.Workers,
@@ -119,7 +120,7 @@ func (l *Lock) discard() {
 		return
 	}
 	c.drop(l)
-	if r := c.run(l.kind().release(&l.request), nil); r.Err() != nil || l.ambiguous {
+	if r := c.sender.Run(l.kind().release(&l.request), nil); r.Err() != nil || l.ambiguous {
 		l.releaseLater(0, l.ambiguous)
 	}
 }

@@ -96,7 +96,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		if c, err = New(rdb, each...); err != nil {
 			break
 		}
-		c.retries = 0 // an answer that is lost is lost
+		c.sender.Retries = 0 // an answer that is lost is lost
 		c.monitor.as = KindQuorum
 		q.servers = append(q.servers, c)
 	}

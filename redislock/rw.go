@@ -180,7 +180,7 @@ func (a *acquisition) downgrade(writer *Lock, ended <-chan struct{}) (err error)
 	}()
 	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
 	args := []any{writer.id, req.id, redisconn.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
-	r := c.run(scripts.Downgrade.Call(keys, args...), ended)
+	r := c.sender.Run(scripts.Downgrade.Call(keys, args...), ended)
 	g, err := readGrant(&r, false)
 	a.ambiguous = r.Ambiguous
 	switch {

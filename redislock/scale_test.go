@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -131,6 +132,38 @@ func TestScale_WaitersCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 	t.Logf("goroutines: %d before, %d with %d waiters", before, fewest, waiters)
 	require.LessOrEqual(t, fewest, before+waiters+waiters/2)
 	require.NoError(t, held.Unlock(t.Context()))
+}
+
+// Each caller asks for a lock of its own, under a context that may end. Redis hangs.
+func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) { // not parallel: it counts goroutines
+	skipIfShort(t)
+	const callers = 200
+	server := redistest.Start(t)
+	rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout = patience })
+	c := newClient(t, rdb)
+	mustUnlock(t, mustLock(t, c.Mutex("first")))
+	ctx, giveUp := context.WithCancel(within(t, patience))
+	results := make(chan error, callers)
+	server.Pause()
+	before := runtime.NumGoroutine()
+	for i := range callers {
+		m := c.Mutex(fmt.Sprint("lock:", i))
+		go func() {
+			_, err := m.Lock(ctx)
+			results <- err
+		}()
+	}
+	poll(t, func() bool { return len(slices.Collect(c.Waits())) == callers })
+	fewest := fewestGoroutines(t)
+	require.Empty(t, results)
+	giveUp()
+	for range callers {
+		require.ErrorIs(t, <-results, context.Canceled)
+	}
+	t.Logf("goroutines: %d before, %d with %d callers", before, fewest, callers)
+	require.LessOrEqual(t, fewest, before+callers+callers/4)
+	server.Resume()
+	poll(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 })
 }
 
 func isSubscribed(t *testing.T, rdb *redis.Client, name string) bool {

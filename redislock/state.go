@@ -104,7 +104,7 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
-		r := m.client.run(m.kind.release(&request{mutex: m, id: id}), ctx.Done())
+		r := m.client.sender.Run(m.kind.release(&request{mutex: m, id: id}), ctx.Done())
 		freed, err := r.Flag()
 		return result{freed || err == nil && r.Ambiguous, err}
 	})
@@ -117,7 +117,7 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
-		r := m.client.run(m.kind.force(m.newRequest(false)), ctx.Done())
+		r := m.client.sender.Run(m.kind.force(m.newRequest(false)), ctx.Done())
 		freed, err := r.Flag()
 		return result{freed || err == nil && r.Ambiguous, err}
 	})

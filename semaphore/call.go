@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -97,9 +95,7 @@ func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, ar
 		c.channels.Decide()
 		args[at] = c.channels.Verb()
 	}
-	return redisconn.Retry(c.wheel, c.base, c.retries, ended, func() (*redis.Cmd, time.Time) {
-		return c.sender.send(s.Call(keys, args...), ended)
-	})
+	return c.sender.Run(s.Call(keys, args...), ended)
 }
 
 // acquireFunc queues a request and returns. It calls f once, with what finish returns for the outcome,

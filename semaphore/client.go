@@ -20,6 +20,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -40,8 +41,7 @@ type Client struct {
 	// Set by New. Each is safe for concurrent use or never changes.
 	rdb        redis.UniversalClient // carries the calls of callers
 	base       redis.UniversalClient // the client of a known type that rdb is or embeds; else rdb
-	retries    int                   // per call, as the options of base say
-	sender     sender
+	sender     *sender.Sender
 	dedicated  *redisconn.Dedicated // carries renewals
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
@@ -106,13 +106,15 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	workers := gate.NewWorkers(cfg.wheel)
 	c := &Client{
-		rdb: rdb, base: base, retries: redisconn.Retries(base),
+		rdb: rdb, base: base,
 		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll, idleMillis: redisconn.Millis(cfg.idle),
 		monitor:  monitor{hooks: cfg.hooks, origin: time.Now()},
 		owner:    hex.EncodeToString(newID()),
 		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
-		sender:   sender{rdb: rdb, base: base, wheel: cfg.wheel, workers: workers},
-		held:     make(map[*Grant]struct{}),
+		sender: sender.New(sender.Config{
+			Client: rdb, Base: base, Retries: redisconn.Retries(base), Wheel: cfg.wheel, Workers: workers,
+		}),
+		held: make(map[*Grant]struct{}),
 	}
 	c.gate.Workers = workers
 	c.cleanup = c.newCleanup()
@@ -142,11 +144,13 @@ func (c *Client) makeQueues() {
 		Attempt: c.attemptCountingReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.leased = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptLeased, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
+		Attempt: c.attemptLeased, Begin: c.beginLeased,
+		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackLeased, Leave: c.leaveLeased,
 	})
 	c.leasedReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptLeasedReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
+		Attempt: c.attemptLeasedReleases, Begin: c.beginLeasedReleases,
+		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
 		Attempt: c.attemptFair, MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Workers: c.gate.Workers,

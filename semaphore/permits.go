@@ -8,6 +8,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
@@ -38,6 +39,7 @@ type acquireRequest struct {
 	lease     time.Duration
 	noWait    bool
 	ambiguous bool // a copy of the request may still be in flight
+	early     sender.Early
 
 	// Set when the request is granted.
 	token  int64
@@ -55,6 +57,7 @@ func newAcquireRequest(a acquisition, lease time.Duration) *acquireRequest {
 // releaseRequest is one release of leased permits.
 type releaseRequest struct {
 	ids       []string
+	early     sender.Early
 	removed   int
 	ambiguous bool // an earlier copy of the release may have removed them
 }
@@ -88,22 +91,35 @@ func parseAcquireReply(v []int64, requests int) (acquireReply, error) {
 // isCount reports whether a number of a reply can be one of permits: scripts count exactly up to 2^53.
 func isCount(n int64) bool { return n >= -1<<53 && n <= 1<<53 }
 
-// attemptLeased acquires permits of a Leased for a batch of waiters.
-func (c *Client) attemptLeased(
-	name string, batch []*waitqueue.Waiter[*acquireRequest],
-) (time.Duration, error) {
+// leasedCall acquires permits of a Leased for a batch of waiters.
+func (c *Client) leasedCall(name string, batch []*waitqueue.Waiter[*acquireRequest]) scripts.Call {
 	k := keysOf(name, false)
 	permits := 0
 	for _, w := range batch {
 		permits += len(w.Value.ids)
 	}
 	args := make([]any, 0, 5+2*len(batch)+permits)
-	args = append(args, publishVerb, k.channel, fenceMillis, c.idleMillis, permits)
+	args = append(args, c.channels.Verb(), k.channel, fenceMillis, c.idleMillis, permits)
 	for _, w := range batch {
 		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
 	}
-	r := c.run(nil, scripts.PermitAcquire, []string{k.permits, k.leases, k.fence}, args...)
+	return scripts.PermitAcquire.Call([]string{k.permits, k.leases, k.fence}, args...)
+}
+
+// beginLeased sends what attemptLeased sends; see waitqueue.Config.
+func (c *Client) beginLeased(
+	name string, batch []*waitqueue.Waiter[*acquireRequest], ended <-chan struct{},
+) bool {
+	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.leasedCall(name, batch), ended)
+}
+
+// attemptLeased acquires permits of a Leased for a batch of waiters.
+func (c *Client) attemptLeased(
+	name string, batch []*waitqueue.Waiter[*acquireRequest],
+) (time.Duration, error) {
+	c.channels.Decide()
+	r := batch[0].Value.early.Run(c.sender, func() scripts.Call { return c.leasedCall(name, batch) }, nil)
 	v, err := r.Integers(4 + len(batch))
 	var reply acquireReply
 	if err == nil {
@@ -188,16 +204,29 @@ func (c *Client) leaveLeased(name string, left []*acquireRequest) {
 	}
 }
 
+// leasedReleaseCall releases permits of a Leased for a batch of waiters.
+func (c *Client) leasedReleaseCall(name string, batch []*waitqueue.Waiter[*releaseRequest]) scripts.Call {
+	k := keysOf(name, false)
+	args := []any{c.channels.Verb(), k.channel, 0, c.idleMillis}
+	for _, w := range batch {
+		args = appendIDs(args, w.Value.ids)
+	}
+	return scripts.PermitRelease.Call([]string{k.permits, k.leases}, args...)
+}
+
+// beginLeasedReleases sends what attemptLeasedReleases sends; see waitqueue.Config.
+func (c *Client) beginLeasedReleases(
+	name string, batch []*waitqueue.Waiter[*releaseRequest], ended <-chan struct{},
+) bool {
+	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.leasedReleaseCall(name, batch), ended)
+}
+
 // attemptLeasedReleases sends the releases of a batch.
 func (c *Client) attemptLeasedReleases(
 	name string, batch []*waitqueue.Waiter[*releaseRequest],
 ) (time.Duration, error) {
-	k := keysOf(name, false)
-	args := []any{publishVerb, k.channel, 0, c.idleMillis}
-	for _, w := range batch {
-		args = appendIDs(args, w.Value.ids)
-	}
-	r := c.run(nil, scripts.PermitRelease, []string{k.permits, k.leases}, args...)
+	c.channels.Decide()
+	r := batch[0].Value.early.Run(c.sender, func() scripts.Call { return c.leasedReleaseCall(name, batch) }, nil)
 	ids := 0
 	for _, w := range batch {
 		ids += len(w.Value.ids)

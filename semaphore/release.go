@@ -25,20 +25,14 @@ const releaseGrace = time.Second
 func awaitRelease[T any](
 	ctx context.Context, c *Client, q *waitqueue.Group[string, T], name string, request T, finish func(error) error,
 ) error {
-	if ctx.Done() == nil {
-		_, err := q.Wait(ctx, name, request)
+	done, result := q.Stay(ctx.Done(), name, request)
+	settle := func() error {
+		_, err := result()
 		return finish(err)
 	}
-	done := make(chan error, 1)
-	c.gate.EnterInside()
-	c.gate.Workers.Go(func() {
-		defer c.gate.Leave()
-		_, err := q.Wait(context.Background(), name, request)
-		done <- finish(err)
-	})
 	select {
-	case err := <-done:
-		return err
+	case <-done:
+		return settle()
 	case <-ctx.Done():
 	}
 	graceOver := make(chan struct{})
@@ -48,11 +42,17 @@ func awaitRelease[T any](
 	}
 	defer timer.Stop()
 	select {
-	case err := <-done:
-		return err
+	case <-done:
+		return settle()
 	case <-graceOver:
-		return releaseError(name, contexts.Error(ctx))
 	}
+	c.gate.EnterInside()
+	c.gate.Workers.Go(func() {
+		defer c.gate.Leave()
+		<-done
+		_ = settle() // it tells the background
+	})
+	return releaseError(name, contexts.Error(ctx))
 }
 
 // releaseError is what the caller of a failed release learns: a refusal, or ErrUnconfirmed.

@@ -248,7 +248,7 @@ func nothing() {}
 
 // BenchmarkUncontended is a lock and an unlock of a name without contention, under a context that may
 // end, as that of a request, and under one that cannot: cogwheel lets a caller go when its context ends, also
-// if Redis hangs, which costs goroutines.
+// if Redis hangs, which costs a call that is alone a goroutine.
 func BenchmarkUncontended(b *testing.B) {
 	contexts := map[string]func(b *testing.B) context.Context{
 		"endless":     func(*testing.B) context.Context { return context.Background() },

@@ -237,7 +237,7 @@ func run(b *testing.B, ctx context.Context, kind, impl string, permits, names, g
 
 // BenchmarkUncontended is an acquisition and a release where there are permits for all, under a context
 // that may end, as that of a request, and under one that cannot: cogwheel lets a caller go when its context
-// ends, also if Redis hangs, which costs goroutines.
+// ends, also if Redis hangs, which costs a call that is alone a goroutine.
 func BenchmarkUncontended(b *testing.B) {
 	for _, kind := range kinds {
 		for _, goroutines := range []int{1, 64} {

@@ -4,26 +4,37 @@ package gate
 // until its own timeouts end it, and late gets its result; until then the Gate is held. If ended is nil, f
 // runs on the goroutine of the caller. The caller must have entered the Gate.
 func Await[T any](g *Gate, ended <-chan struct{}, f func() T, late func(T)) (result T, answered bool) {
-	return AwaitLonger(g, ended, nil, f, late)
+	return Call[T]{Do: f, Late: late}.Await(g, ended)
 }
 
-// AwaitLonger is Await for a caller that waits on after ended was closed, until the channel is closed that longer
-// returns. longer is called when ended was closed and f has not returned.
-func AwaitLonger[T any](
-	g *Gate, ended <-chan struct{}, longer func() <-chan struct{}, f func() T, late func(T),
-) (result T, answered bool) {
-	if ended == nil {
-		return f(), true
+// Call is what Await calls, in parts.
+type Call[T any] struct {
+	// Begin, if not nil, does what blocks, and waits for it until the channel that ended Await is closed. It
+	// reports whether Do can now do without the network. Then Do runs on the goroutine of the caller.
+	Begin func(ended <-chan struct{}) bool
+
+	Do   func() T
+	Late func(T) // gets the result of Do if nothing waits for it any more
+
+	// Longer, if not nil, is called when ended was closed and Do has not returned. Await waits on, until the
+	// channel is closed that it returns.
+	Longer func() <-chan struct{}
+}
+
+// Await is the function Await.
+func (c Call[T]) Await(g *Gate, ended <-chan struct{}) (result T, answered bool) {
+	if ended == nil || c.Begin != nil && c.Begin(ended) {
+		return c.Do(), true
 	}
 	done, gone := make(chan T), make(chan struct{})
 	g.EnterInside()
 	g.Workers.Go(func() {
 		defer g.Leave()
-		r := f()
+		r := c.Do()
 		select {
 		case done <- r:
 		case <-gone:
-			late(r)
+			c.Late(r)
 		}
 	})
 	select {
@@ -31,11 +42,11 @@ func AwaitLonger[T any](
 		return r, true
 	case <-ended:
 	}
-	if longer != nil {
+	if c.Longer != nil {
 		select {
 		case r := <-done:
 			return r, true
-		case <-longer():
+		case <-c.Longer():
 		}
 	}
 	close(gone)

@@ -92,10 +92,14 @@ func TestAwait(t *testing.T) {
 					time.AfterFunc(tt.waits, func() { close(over) })
 					return over
 				}
-				r, answered := gate.AwaitLonger(&g, ended, longer, func() int {
-					time.Sleep(tt.takes)
-					return 7
-				}, func(r int) { results <- r })
+				r, answered := gate.Call[int]{
+					Do: func() int {
+						time.Sleep(tt.takes)
+						return 7
+					},
+					Late:   func(r int) { results <- r },
+					Longer: longer,
+				}.Await(&g, ended)
 				require.Equal(t, tt.answered, answered)
 				require.NoError(t, g.Wait(t.Context()))
 				if answered {
@@ -105,6 +109,30 @@ func TestAwait(t *testing.T) {
 					require.Equal(t, 7, <-results, "late")
 				}
 				time.Sleep(5 * time.Second)
+			}
+		})
+	})
+
+	t.Run("a call that has begun well is finished by its caller, another by a goroutine", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			for _, well := range []bool{true, false} {
+				var g gate.Gate
+				ended, by := make(chan struct{}), ""
+				r, answered := gate.Call[int]{
+					Begin: func(until <-chan struct{}) bool {
+						require.Equal(t, (<-chan struct{})(ended), until)
+						return well
+					},
+					Do: func() int {
+						by = goroutine()
+						return 7
+					},
+					Late: late,
+				}.Await(&g, ended)
+				require.True(t, answered)
+				require.Equal(t, 7, r)
+				require.Equal(t, well, by == goroutine())
+				require.NoError(t, g.Wait(t.Context()))
 			}
 		})
 	})

@@ -37,19 +37,18 @@ type Line[J comparable] struct {
 }
 
 // Begin reports whether the caller is to send its call now, and then to call Next until it returns nil.
-// Otherwise the job that newJob makes was queued for the next pipeline.
-func (l *Line[J]) Begin(newJob func() J) (j J, now bool) {
+// Otherwise the call was queued, as job j, for the next pipeline.
+func (l *Line[J]) Begin(j J) (now bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	width, at := cmp.Or(l.Width, MaxInFlight), time.Now()
 	if l.inFlight >= width && at.Sub(l.sentAt) < stalledAfter {
-		j = newJob()
 		l.queue = append(l.queue, j)
-		return j, false
+		return false
 	}
 	l.inFlight++
 	l.sentAt = at
-	return j, true
+	return true
 }
 
 // Next returns the jobs of the next pipeline, to be sent by the caller when its last one was answered. If

@@ -12,40 +12,35 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-func begin(l *pipeline.Line[int], j int) bool {
-	_, now := l.Begin(func() int { return j })
-	return now
-}
-
 func TestLine(t *testing.T) {
 	t.Parallel()
 
 	t.Run("calls that come while two are in flight travel together", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var l pipeline.Line[int]
-			require.True(t, begin(&l, 1))
-			require.True(t, begin(&l, 2))
-			require.False(t, begin(&l, 3))
-			require.False(t, begin(&l, 4))
+			require.True(t, l.Begin(1))
+			require.True(t, l.Begin(2))
+			require.False(t, l.Begin(3))
+			require.False(t, l.Begin(4))
 			require.Equal(t, []int{3, 4}, l.Next(), "the first was answered")
-			require.False(t, begin(&l, 5))
+			require.False(t, l.Begin(5))
 			l.Queue(6, 7)
 			require.Equal(t, []int{5, 6, 7}, l.Next(), "the second was answered")
 			require.Nil(t, l.Next())
-			require.True(t, begin(&l, 8), "one is in flight")
+			require.True(t, l.Begin(8), "one is in flight")
 		})
 	})
 
 	t.Run("those in flight hold up others for 20 ms", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var l pipeline.Line[int]
-			require.True(t, begin(&l, 1))
-			require.True(t, begin(&l, 2))
+			require.True(t, l.Begin(1))
+			require.True(t, l.Begin(2))
 			time.Sleep(20*time.Millisecond - 1)
-			require.False(t, begin(&l, 3))
+			require.False(t, l.Begin(3))
 			time.Sleep(time.Nanosecond)
-			require.True(t, begin(&l, 4), "their connections may be dead")
-			require.False(t, begin(&l, 5), "this one may be well")
+			require.True(t, l.Begin(4), "their connections may be dead")
+			require.False(t, l.Begin(5), "this one may be well")
 			require.Equal(t, []int{3, 5}, l.Next())
 		})
 	})
@@ -53,9 +48,9 @@ func TestLine(t *testing.T) {
 	t.Run("a job that is withdrawn is not sent", func(t *testing.T) {
 		t.Parallel()
 		l := pipeline.Line[int]{Width: 1}
-		require.True(t, begin(&l, 1))
-		require.False(t, begin(&l, 2))
-		require.False(t, begin(&l, 3))
+		require.True(t, l.Begin(1))
+		require.False(t, l.Begin(2))
+		require.False(t, l.Begin(3))
 		require.True(t, l.Withdraw(2))
 		require.False(t, l.Withdraw(2))
 		require.Equal(t, []int{3}, l.Next())

@@ -24,4 +24,4 @@ func LockChannel(name string) string { return PrefixName("redisson_lock__channel
 
 // WrongKind reports whether a script refused a key because it holds an object of
 // another kind, such as a plain lock taken under the name of a read/write lock.
-func WrongKind(err error) bool { return redis.HasErrorPrefix(err, "WRONGKIND") }
+func WrongKind(err error) bool { return err != nil && redis.HasErrorPrefix(err, "WRONGKIND") }

@@ -48,7 +48,7 @@ func NewChannels(rdb redis.UniversalClient, w *wheel.Wheel, choice Sharding) *Ch
 // Decide asks the cluster for its kind of channels unless it has answered before. It blocks for one round
 // trip if it asks.
 func (c *Channels) Decide() {
-	if c.sharding() != Detect {
+	if c.Decided() {
 		return
 	}
 	switch err := c.cluster.PubSubShardNumSub(context.Background(), "0").Err(); {
@@ -58,6 +58,9 @@ func (c *Channels) Decide() {
 		c.choice.CompareAndSwap(int32(Detect), int32(Ordinary))
 	}
 }
+
+// Decided reports whether Decide would do nothing.
+func (c *Channels) Decided() bool { return c.sharding() != Detect }
 
 func (c *Channels) sharding() Sharding { return Sharding(c.choice.Load()) }
 

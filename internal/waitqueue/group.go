@@ -15,12 +15,17 @@ import (
 
 // Config says what a Group does. Attempt, MaxBatch and Poll are required; the hooks may be nil. All functions
 // run without a lock held, one at a time per key, on the goroutine of the queue; the first Attempt may run on
-// the goroutine of a caller. They may block on the network.
+// the goroutine of a caller. They may block on the network, except Begin.
 type Config[K comparable, T any] struct {
 	// Attempt asks the server for the front of the queue. It marks waiters with Grant or Fail, in any order;
 	// unmarked waiters stay in the queue. again is the time until something may have changed by itself for
 	// those; 0 stands for unknown. An error fails every unmarked waiter.
 	Attempt func(key K, batch []*Waiter[T]) (again time.Duration, err error)
+
+	// Begin, if not nil, sends what Attempt would send first, and waits until that is answered or ended is
+	// closed. It reports whether Attempt, which follows in any case, can now do without the network. So a caller
+	// that may leave makes an attempt on its own goroutine too; if it leaves, another one goes on.
+	Begin func(key K, batch []*Waiter[T], ended <-chan struct{}) (answered bool)
 
 	// MaxBatch is how many waiters one attempt gets at most.
 	MaxBatch int
@@ -78,8 +83,8 @@ func New[K comparable, T any](w *wheel.Wheel, cfg Config[K, T]) *Group[K, T] {
 // closed. It returns v as the attempt left it. After an error nothing is granted: a grant that came too late
 // goes to GiveBack. If ctx has ended before, the server is not asked.
 //
-// A caller whose ctx cannot end makes the first attempt on its own goroutine if none is in flight, which
-// saves two switches of goroutines. Close does not interrupt it.
+// The caller makes the first attempt on its own goroutine if none is in flight, which saves switches of
+// goroutines: if ctx cannot end, or as far as Begin allows. Close does not interrupt it.
 func (g *Group[K, T]) Wait(ctx context.Context, key K, v T) (T, error) {
 	return g.wait(ctx, key, &Waiter[T]{Value: v})
 }
@@ -96,13 +101,8 @@ func (g *Group[K, T]) wait(ctx context.Context, key K, w *Waiter[T]) (T, error) 
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	w.done = make(chan struct{}, 1)
-	q, err := g.add(key, w, ctx.Done() == nil)
-	if err != nil {
+	if err := g.enter(key, w, ctx.Done()); err != nil {
 		return none, err
-	}
-	if q != nil {
-		q.lead()
 	}
 	select {
 	case <-w.done:
@@ -121,6 +121,40 @@ func (g *Group[K, T]) wait(ctx context.Context, key K, w *Waiter[T]) (T, error) 
 	return none, ctx.Err()
 }
 
+// Stay is Wait for a caller that may leave when ended is closed, but whose v stays in the queue then. done
+// receives when v was granted or failed; after that, result returns what Wait would have returned. Stay returns
+// at once when ended is closed, and otherwise it may make an attempt before.
+func (g *Group[K, T]) Stay(ended <-chan struct{}, key K, v T) (done <-chan struct{}, result func() (T, error)) {
+	w := &Waiter[T]{Value: v}
+	if err := g.enter(key, w, ended); err != nil {
+		w.err = err
+		w.done <- struct{}{}
+	}
+	return w.done, func() (T, error) { return w.Value, w.err }
+}
+
+// enter queues the waiter of a call that blocks. It leads the queue, until ended is closed, if that has to be run.
+func (g *Group[K, T]) enter(key K, w *Waiter[T], ended <-chan struct{}) error {
+	w.done = make(chan struct{}, 1)
+	g.mu.Lock()
+	q, err := g.addLocked(key, w)
+	switch {
+	case q == nil:
+		g.mu.Unlock()
+	case ended == nil:
+		g.mu.Unlock()
+		q.lead()
+	case g.cfg.Begin != nil: // a queue that has to be run and has a waiter has to make an attempt
+		batch := q.beginAttemptLocked(g.cfg.MaxBatch)
+		g.mu.Unlock()
+		q.leadUntil(ended, batch)
+	default:
+		g.mu.Unlock()
+		g.cfg.Workers.Go(q.run)
+	}
+	return err
+}
+
 // WaitFunc is Wait without a goroutine: it returns at once, and f is called on a goroutine of its own with
 // what Wait would have returned. f is called exactly once, unless cancel is called in time: cancel returns
 // true if f will not be called.
@@ -137,7 +171,7 @@ func (g *Group[K, T]) WaitFunc(ctx context.Context, key K, v T, f func(T, error)
 	}
 	err := ctx.Err()
 	if err == nil {
-		_, err = g.add(key, w, false)
+		err = g.add(key, w)
 	}
 	if err != nil {
 		var none T
@@ -266,10 +300,19 @@ func (g *Group[K, T]) Close(ctx context.Context, reason error) error {
 	return g.gate.Wait(ctx)
 }
 
-// add queues a waiter. It returns the queue if it has to be run and the caller has offered to lead it.
-func (g *Group[K, T]) add(key K, w *Waiter[T], lead bool) (*queue[K, T], error) {
+// add queues a waiter, and runs the queue if that has to be run.
+func (g *Group[K, T]) add(key K, w *Waiter[T]) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	q, err := g.addLocked(key, w)
+	if q != nil {
+		g.cfg.Workers.Go(q.run)
+	}
+	return err
+}
+
+// addLocked queues a waiter. It returns the queue if the caller has to run it.
+func (g *Group[K, T]) addLocked(key K, w *Waiter[T]) (*queue[K, T], error) {
 	if g.closed != nil {
 		return nil, g.closed
 	}
@@ -285,11 +328,7 @@ func (g *Group[K, T]) add(key K, w *Waiter[T], lead bool) (*queue[K, T], error) 
 		return nil, nil
 	}
 	g.startLocked(q)
-	if lead {
-		return q, nil
-	}
-	g.cfg.Workers.Go(q.run)
-	return nil, nil
+	return q, nil
 }
 
 // queueLocked returns the queue of a key, a new one if there is none.

@@ -17,7 +17,7 @@ import (
 
 // step is one thing that happens in a history.
 type step struct {
-	do    string // wait, try, func, cancel, release, lost (a release whose message is lost), pass
+	do    string // wait, stay, try, func, cancel, release, lost (a release whose message is lost), pass
 	n     int
 	after time.Duration
 }
@@ -25,7 +25,7 @@ type step struct {
 func steps(rt *rapid.T) []step {
 	one := rapid.Custom(func(rt *rapid.T) step {
 		return step{
-			do:    rapid.SampledFrom([]string{"wait", "wait", "try", "func", "cancel", "release", "lost", "pass"}).Draw(rt, "do"),
+			do:    rapid.SampledFrom([]string{"wait", "wait", "stay", "try", "func", "cancel", "release", "lost", "pass"}).Draw(rt, "do"),
 			n:     rapid.IntRange(1, 4).Draw(rt, "n"),
 			after: time.Duration(rapid.IntRange(0, 30).Draw(rt, "after")) * 100 * time.Millisecond,
 		}
@@ -70,6 +70,7 @@ type request struct{ id, n int }
 type modelServer struct {
 	server
 	grants   []request
+	early    bool // an attempt begins before
 	backward bool // negative control: serves the last first
 	forget   bool // negative control: loses what is given back
 }
@@ -97,6 +98,25 @@ func (s *modelServer) attempt(_ string, batch []*waitqueue.Waiter[request]) (tim
 	return 0, nil
 }
 
+// begin is half of a round trip. Then it is known that the other half will not block; or not, for some.
+func (s *modelServer) begin(_ string, batch []*waitqueue.Waiter[request], ended <-chan struct{}) bool {
+	s.mu.Lock()
+	s.inFlight++
+	s.most = max(s.most, s.inFlight)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.inFlight--
+	}()
+	select {
+	case <-time.After(s.rtt / 2):
+		return batch[0].Value.id%4 > 0
+	case <-ended:
+		return false
+	}
+}
+
 func (s *modelServer) grant(w *waitqueue.Waiter[request]) bool {
 	if w.Value.n > s.free {
 		return false
@@ -112,7 +132,7 @@ func play(rt *rapid.T, s *modelServer, all []step) *history {
 	h := &history{}
 	w, err := wheel.New()
 	require.NoError(rt, err)
-	g := waitqueue.New(w, waitqueue.Config[string, request]{
+	cfg := waitqueue.Config[string, request]{
 		Attempt: s.attempt, MaxBatch: 3, Poll: poll, Listen: s.Listen,
 		GiveBack: func(_ string, vs []request) {
 			s.mu.Lock()
@@ -123,9 +143,13 @@ func play(rt *rapid.T, s *modelServer, all []step) *history {
 				}
 			}
 		},
-	})
+	}
+	if s.early {
+		cfg.Begin = s.begin
+	}
+	g := waitqueue.New(w, cfg)
 	var cancels []func()
-	var waiting int
+	var waiting, stays int
 	ended := func(v request, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -150,6 +174,14 @@ func play(rt *rapid.T, s *modelServer, all []step) *history {
 		case "wait":
 			begin()
 			go func(ctx context.Context) { ended(g.Wait(ctx, "name", v)) }(newContext())
+		case "stay":
+			begin()
+			stays += v.n
+			go func(ctx context.Context) {
+				done, result := g.Stay(ctx.Done(), "name", v)
+				<-done
+				ended(result())
+			}(newContext())
 		case "try":
 			begin()
 			go func() { ended(g.Try(context.Background(), "name", v)) }()
@@ -178,6 +210,8 @@ func play(rt *rapid.T, s *modelServer, all []step) *history {
 	for _, cancel := range cancels {
 		cancel()
 	}
+	s.release(stays, false)
+	h.put += stays
 	time.Sleep(10*poll + time.Minute)
 	synctest.Wait()
 	h.left = g.Len()
@@ -203,7 +237,7 @@ func TestGroup_ServesInOrderLosesNoPermitAndStrandsNobody(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rtt, all := draw(rt)
 		rapid.SyncTest(rt, func(rt *rapid.T) {
-			h := play(rt, &modelServer{server: server{rtt: rtt}}, all)
+			h := play(rt, &modelServer{server: server{rtt: rtt}, early: rapid.Bool().Draw(rt, "early")}, all)
 			require.Empty(rt, h.faults())
 		})
 	})
@@ -217,7 +251,7 @@ func TestGroup_TheCheckHasTeeth(t *testing.T) {
 		s.rtt = rtt
 		rapid.Check(t, func(rt *rapid.T) {
 			rapid.SyncTest(rt, func(rt *rapid.T) {
-				s := &modelServer{server: server{rtt: rtt}, backward: s.backward, forget: s.forget}
+				s := &modelServer{server: server{rtt: rtt}, early: true, backward: s.backward, forget: s.forget}
 				found = play(rt, s, all).faults()
 			})
 		})

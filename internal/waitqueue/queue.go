@@ -33,9 +33,32 @@ func (q *queue[K, T]) run() {
 // lead is run on the goroutine of a caller. It makes one step, and the last one if the queue is empty then.
 // Otherwise run goes on.
 func (q *queue[K, T]) lead() {
-	if !q.step() {
+	if q.step() {
+		q.handOn()
+	}
+}
+
+// leadUntil is lead for a caller that leaves when ended is closed. The step is an attempt for the batch. If it
+// would block after that, another goroutine goes on with it.
+func (q *queue[K, T]) leadUntil(ended <-chan struct{}, batch []*Waiter[T]) {
+	if q.group.cfg.Begin(q.key, batch, ended) {
+		q.attempt(batch)
+		q.handOn()
 		return
 	}
+	q.group.cfg.Workers.Go(func() {
+		q.attempt(batch)
+		q.run()
+	})
+}
+
+func (q *queue[K, T]) attempt(batch []*Waiter[T]) {
+	again, err := q.group.cfg.Attempt(q.key, batch)
+	q.finishAttempt(batch, again, err)
+}
+
+// handOn ends the work of a caller.
+func (q *queue[K, T]) handOn() {
 	g := q.group
 	g.mu.Lock()
 	over := q.size == 0 && q.stop == nil && len(q.back)+len(q.left) == 0
@@ -80,8 +103,7 @@ func (q *queue[K, T]) step() (more bool) {
 	case q.pollNeeded:
 		batch := q.beginAttemptLocked(g.cfg.MaxBatch)
 		g.mu.Unlock()
-		again, err := g.cfg.Attempt(q.key, batch)
-		q.finishAttempt(batch, again, err)
+		q.attempt(batch)
 	case q.stop == nil && g.cfg.Listen != nil:
 		g.mu.Unlock()
 		stop := g.cfg.Listen(q.key, func() { g.Kick(q.key) })
