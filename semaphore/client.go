@@ -137,11 +137,13 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 func (c *Client) makeQueues() {
 	listen := waitqueue.Listen(c.channels, scripts.SemChannel)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
-		Attempt: c.attemptCounting, MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
+		Attempt: c.attemptCounting, Begin: c.beginCounting,
+		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
-		Attempt: c.attemptCountingReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
+		Attempt: c.attemptCountingReleases, Begin: c.beginCountingReleases,
+		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.leased = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
 		Attempt: c.attemptLeased, Begin: c.beginLeased,
@@ -153,11 +155,13 @@ func (c *Client) makeQueues() {
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptFair, MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Workers: c.gate.Workers,
+		Attempt: c.attemptFair, Begin: c.beginFair,
+		MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Workers: c.gate.Workers,
 		Listen: waitqueue.Listen(c.channels, c.fairChannel), GiveBack: c.giveBackFair, Leave: c.giveBackFair,
 	})
 	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptFairReleases, MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
+		Attempt: c.attemptFairReleases, Begin: c.beginFairReleases,
+		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 }
 

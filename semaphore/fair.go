@@ -7,6 +7,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
@@ -25,18 +26,16 @@ func (c *Client) fairChannel(name string) string {
 // looks at least every poll interval.
 func fairLiveness(poll time.Duration) time.Duration { return 3*poll + time.Second }
 
-// fairStep runs the script of fair semaphores. It removes the permits or queued requests with the leaving
-// ids, queues or claims the requests of the batch, and assigns free permits. removed has a 1 for each
-// leaving id that was held.
-func (c *Client) fairStep(
+// fairScript is the call of fairStep.
+func (c *Client) fairScript(
 	name string, leaving []string, batch []*waitqueue.Waiter[*acquireRequest],
-) (r redisconn.Reply, removed []bool, reply acquireReply, err error) {
+) scripts.Call {
 	k := keysOf(name, true)
 	scriptKeys := []string{
 		k.permits, k.leases, fairKey(name, "queue"), fairKey(name, "alive"), fairKey(name, "needs"), k.fence,
 	}
 	args := []any{
-		publishVerb, k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner,
+		c.channels.Verb(), k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner,
 		fenceMillis, c.idleMillis, len(leaving),
 	}
 	args = appendIDs(args, leaving)
@@ -48,7 +47,17 @@ func (c *Client) fairStep(
 		args = append(args, redisconn.Millis(w.Value.lease), waits, len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
 	}
-	r = c.run(nil, scripts.FairStep, scriptKeys, args...)
+	return scripts.FairStep.Call(scriptKeys, args...)
+}
+
+// fairStep runs the script of fair semaphores, which may have been sent early. It removes the permits or queued
+// requests with the leaving ids, queues or claims the requests of the batch, and assigns free permits. removed has a
+// 1 for each leaving id that was held.
+func (c *Client) fairStep(
+	early *sender.Early, name string, leaving []string, batch []*waitqueue.Waiter[*acquireRequest],
+) (r redisconn.Reply, removed []bool, reply acquireReply, err error) {
+	c.channels.Decide()
+	r = early.Run(c.sender, func() scripts.Call { return c.fairScript(name, leaving, batch) }, nil)
 	if err = r.Err(); err != nil {
 		return r, nil, reply, err
 	}
@@ -95,7 +104,7 @@ func int64s(v []any) ([]int64, error) {
 // attemptFair acquires permits of a FairLeased for all waiters of this process. Each look tells Redis that
 // they are alive.
 func (c *Client) attemptFair(name string, batch []*waitqueue.Waiter[*acquireRequest]) (time.Duration, error) {
-	r, _, reply, err := c.fairStep(name, nil, batch)
+	r, _, reply, err := c.fairStep(&batch[0].Value.early, name, nil, batch)
 	return c.applyAcquireReply(name, true, batch, r, reply, err)
 }
 
@@ -108,7 +117,7 @@ func (c *Client) giveBackFair(name string, left []*acquireRequest) {
 		for _, request := range batch {
 			ids = append(ids, request.ids...)
 		}
-		r, _, _, err := c.fairStep(name, ids, nil)
+		r, _, _, err := c.fairStep(new(sender.Early), name, ids, nil)
 		for _, request := range batch {
 			p, ambiguous := pendingRelease{name, true, request.ids}, request.ambiguous || r.Ambiguous
 			switch {
@@ -121,15 +130,33 @@ func (c *Client) giveBackFair(name string, left []*acquireRequest) {
 	}
 }
 
+// beginFair sends what attemptFair sends; see waitqueue.Config.
+func (c *Client) beginFair(
+	name string, batch []*waitqueue.Waiter[*acquireRequest], ended <-chan struct{},
+) bool {
+	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.fairScript(name, nil, batch), ended)
+}
+
+// idsOf returns the ids of all releases of a batch.
+func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
+	for _, w := range batch {
+		ids = append(ids, w.Value.ids...)
+	}
+	return ids
+}
+
+// beginFairReleases sends what attemptFairReleases sends; see waitqueue.Config.
+func (c *Client) beginFairReleases(
+	name string, batch []*waitqueue.Waiter[*releaseRequest], ended <-chan struct{},
+) bool {
+	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.fairScript(name, idsOf(batch), nil), ended)
+}
+
 // attemptFairReleases sends the releases of a batch.
 func (c *Client) attemptFairReleases(
 	name string, batch []*waitqueue.Waiter[*releaseRequest],
 ) (time.Duration, error) {
-	var leaving []string
-	for _, w := range batch {
-		leaving = append(leaving, w.Value.ids...)
-	}
-	r, removed, _, err := c.fairStep(name, leaving, nil)
+	r, removed, _, err := c.fairStep(&batch[0].Value.early, name, idsOf(batch), nil)
 	if err != nil {
 		return 0, err
 	}

@@ -3,6 +3,7 @@ package semaphore_test
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"runtime"
 	"runtime/pprof"
 	"slices"
@@ -122,6 +123,45 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 			}
 			require.NoError(t, release(t.Context()))
 			poll(t, func() bool { return available(t, s) == 1 })
+		})
+	}
+}
+
+// Each caller has a semaphore of its own, which it acquires or releases under a context that may end. Redis hangs.
+func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) {
+	redistest.SkipIfShort(t)
+	const callers = 200
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			server := redistest.Start(t)
+			c := newClient(t, server.Client(t, func(o *redis.Options) { o.ReadTimeout = testTimeout }))
+			var calls []func(context.Context) error
+			for i := range callers / 2 {
+				s := k.newSemaphore(c, fmt.Sprint("permits:", i))
+				s.setPermits(t, 2)
+				release, err := s.acquire(t.Context(), 1)
+				require.NoError(t, err)
+				calls = append(calls, release, func(ctx context.Context) error {
+					_, err := s.acquire(ctx, 1)
+					return err
+				})
+			}
+			ctx, giveUp := context.WithCancel(within(t, testTimeout))
+			ended := make(chan error, callers)
+			server.Pause()
+			before := runtime.NumGoroutine()
+			for _, call := range calls {
+				go func() { ended <- call(ctx) }()
+			}
+			usual, _, profile := sampleGoroutines(t, 700*time.Millisecond)
+			t.Logf("goroutines: %d before, %d with %d callers", before, usual, callers)
+			require.Empty(t, ended)
+			require.LessOrEqual(t, usual, before+callers+aFew, profile)
+			giveUp()
+			for range callers {
+				require.ErrorIs(t, <-ended, context.Canceled)
+			}
+			server.Resume()
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
@@ -54,7 +55,8 @@ type countingRelease struct {
 	n         int64
 	ifExists  bool
 	max       int64
-	abandoned bool // no caller learns of a failure and could repeat the release
+	abandoned bool         // no caller learns of a failure and could repeat the release
+	early     sender.Early // of the first of those that a call sends
 
 	// Set when the release is sent for the first time.
 	seq        uint64
@@ -63,19 +65,55 @@ type countingRelease struct {
 	result int64 // what the script returned: 1 added, 0 no semaphore, -1 above max
 }
 
-// attemptCounting acquires permits of a Semaphore for a batch of waiters.
-func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisition]) (time.Duration, error) {
+// countingCall is an acquiring call. There is one at a time.
+type countingCall struct {
+	early          sender.Early
+	seq, confirmed uint64
+}
+
+func (c *Client) newCountingCall(name string) *countingCall {
 	seq := c.lastSequence.Add(1)
-	confirmed := c.unconfirmed.lastConfirmed(name, seq)
+	return &countingCall{seq: seq, confirmed: c.unconfirmed.lastConfirmed(name, seq)}
+}
+
+// script acquires permits of a Semaphore for a batch of waiters.
+func (call *countingCall) script(c *Client, name string, batch []*waitqueue.Waiter[acquisition]) scripts.Call {
 	keys := []string{name, c.sequenceKey(name, acquiringCalls)}
-	if c.idleMillis > 0 || confirmed != seq-1 {
+	if c.idleMillis > 0 || call.confirmed != call.seq-1 {
 		keys = append(keys, originKey(name))
 	}
-	args := []any{seq, confirmed, sequenceKeyMillis, publishVerb, scripts.SemChannel(name), c.idleMillis}
+	channel := scripts.SemChannel(name)
+	args := []any{call.seq, call.confirmed, sequenceKeyMillis, c.channels.Verb(), channel, c.idleMillis}
 	for _, w := range batch {
 		args = append(args, w.Value.n)
 	}
-	r := c.run(nil, scripts.SemAcquire, keys, args...)
+	return scripts.SemAcquire.Call(keys, args...)
+}
+
+// beginCounting sends what attemptCounting sends; see waitqueue.Config.
+func (c *Client) beginCounting(
+	name string, batch []*waitqueue.Waiter[acquisition], ended <-chan struct{},
+) bool {
+	if !c.channels.Decided() {
+		return false
+	}
+	call := c.newCountingCall(name)
+	batch[0].Value.counting = call
+	return call.early.Send(c.sender, call.script(c, name, batch), ended)
+}
+
+// attemptCounting acquires permits of a Semaphore for a batch of waiters, which may be empty.
+func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisition]) (time.Duration, error) {
+	c.channels.Decide()
+	var call *countingCall
+	if len(batch) > 0 {
+		call, batch[0].Value.counting = batch[0].Value.counting, nil
+	}
+	if call == nil {
+		call = c.newCountingCall(name)
+	}
+	confirmed := call.confirmed
+	r := call.early.Run(c.sender, func() scripts.Call { return call.script(c, name, batch) }, nil)
 	v, err := r.Integers(3)
 	if err == nil && (v[0] < 0 || v[0] > int64(len(batch)) || v[1] != 0 && v[1] != 1) {
 		err = r.Unexpected()
@@ -120,18 +158,38 @@ func (c *Client) giveBackCounting(name string, granted []acquisition) {
 	}
 }
 
-// attemptCountingReleases sends the releases of a batch, after those that are unconfirmed.
-func (c *Client) attemptCountingReleases(
+// releasesOf returns what a call sends for a batch: first the releases that are unconfirmed, as many as repeated.
+func (c *Client) releasesOf(
 	name string, batch []*waitqueue.Waiter[*countingRelease],
-) (time.Duration, error) {
-	releases := c.unconfirmed.releases(name)
-	repeated := len(releases)
+) (releases []*countingRelease, repeated int) {
+	releases = c.unconfirmed.releases(name)
+	repeated = len(releases)
 	for _, w := range batch {
 		if w.Value.seq == 0 {
 			w.Value.seq, w.Value.retryUntil = c.lastSequence.Add(1), time.Now().Add(retryTimeout)
 		}
 		releases = append(releases, w.Value)
 	}
+	return releases, repeated
+}
+
+// beginCountingReleases sends what attemptCountingReleases sends; see waitqueue.Config.
+func (c *Client) beginCountingReleases(
+	name string, batch []*waitqueue.Waiter[*countingRelease], ended <-chan struct{},
+) bool {
+	releases, repeated := c.releasesOf(name, batch)
+	if repeated > 0 || !c.channels.Decided() {
+		return false
+	}
+	return releases[0].early.Send(c.sender, c.releasingScript(name, releases), ended)
+}
+
+// attemptCountingReleases sends the releases of a batch, after those that are unconfirmed.
+func (c *Client) attemptCountingReleases(
+	name string, batch []*waitqueue.Waiter[*countingRelease],
+) (time.Duration, error) {
+	c.channels.Decide()
+	releases, repeated := c.releasesOf(name, batch)
 	for from := 0; from < len(releases); from += maxBatch {
 		part := releases[from:min(from+maxBatch, len(releases))]
 		results, ambiguous, err := c.sendCountingReleases(name, part)
@@ -154,15 +212,12 @@ func (c *Client) attemptCountingReleases(
 	return 0, nil
 }
 
-// sendCountingReleases runs the script. ambiguous reports that a copy of the call was not answered.
-func (c *Client) sendCountingReleases(
-	name string, releases []*countingRelease,
-) (results []int64, ambiguous bool, err error) {
+func (c *Client) releasingScript(name string, releases []*countingRelease) scripts.Call {
 	keys := []string{name, c.sequenceKey(name, releasingCalls)}
 	if c.idleMillis > 0 {
 		keys = append(keys, originKey(name))
 	}
-	args := []any{sequenceKeyMillis, publishVerb, scripts.SemChannel(name), c.idleMillis}
+	args := []any{sequenceKeyMillis, c.channels.Verb(), scripts.SemChannel(name), c.idleMillis}
 	for _, release := range releases {
 		ifExists := 0
 		if release.ifExists {
@@ -170,7 +225,15 @@ func (c *Client) sendCountingReleases(
 		}
 		args = append(args, release.seq, release.n, ifExists, release.max)
 	}
-	r := c.run(nil, scripts.SemRelease, keys, args...)
+	return scripts.SemRelease.Call(keys, args...)
+}
+
+// sendCountingReleases runs the script. ambiguous reports that a copy of the call was not answered.
+func (c *Client) sendCountingReleases(
+	name string, releases []*countingRelease,
+) (results []int64, ambiguous bool, err error) {
+	script := func() scripts.Call { return c.releasingScript(name, releases) }
+	r := releases[0].early.Run(c.sender, script, nil)
 	results, err = r.Integers(len(releases))
 	for i, result := range results {
 		if result != 1 && !(result == 0 && releases[i].ifExists) && !(result == -1 && releases[i].max > 0) {

@@ -61,6 +61,8 @@ type acquisition struct {
 	n         int64
 	began     time.Duration // since origin
 	contended bool          // was reported
+
+	counting *countingCall // of the first of a batch of a Semaphore, if it was sent early
 }
 
 // object is what a call is about.

@@ -156,7 +156,7 @@ func heap() int64 {
 	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapInuse)
+	return int64(m.HeapAlloc)
 }
 
 func nop() {}
