@@ -7,8 +7,10 @@ import "github.com/redis/go-redis/v9"
 // so a second execution of a call finds its own work done.
 var (
 	// LockAcquire takes the lock if it is free, and LockRelease releases it if the id holds it.
-	LockAcquire = declare("lock_acquire", shares(share{script: LocksAcquire, args: 2, replies: 2}))
-	LockRelease = declare("lock_release", shares(share{script: LocksRelease, args: 3, replies: 1, first: true}))
+	LockAcquire = declare("lock_acquire", shares(share{script: LocksAcquire, keys: 1, args: 2, replies: 2}))
+	LockRelease = declare("lock_release", shares(share{
+		script: LocksRelease, keys: 1, args: 3, replies: 1, single: true, first: true,
+	}))
 
 	LocksAcquire = declare("locks_acquire") // takes those of many locks that are free
 	LocksRelease = declare("locks_release") // releases those of many locks that their ids hold

@@ -199,7 +199,19 @@ func permitScenarios(now int64) []scenario {
 	idle, one := slices.Clone(take), slices.Clone(take[:8])
 	idle[3], one[4] = 8_000, 1
 	token := func(at int64) string { return "\n SET f " + ms(at*1000) + " PX 5000" }
+	several := "SET n1 3 PX 9000\n ZADD l1 " + ms(now+100_000) + " " + idB + "\n PEXPIRE l1 9000\n SET n2 3\n SET f2 " + ms(now*1000) + " PX 5000\n SET n3 3\n SET f3 " + ms((now+9_000_000)*1000) +
+		"\n ZADD l4 " + ms(now+100_000) + " " + idA + "\n SET n4 3\n SET n5 0\n SET n7 x\n SET n8 3\n SET l8 1\n SET n9 3\n SET f9 x"
+	var triples, pairs []string
+	var takeEach, releaseEach []any
+	for i := 1; i <= 9; i++ {
+		name, leases := fmt.Sprint("n", i), fmt.Sprint("l", i)
+		triples, pairs = append(triples, name, leases, fmt.Sprint("f", i)), append(pairs, name, leases)
+		takeEach = append(takeEach, "PUBLISH", "c", 60_000, 0, 1, 30_000, 1, idA)
+		releaseEach = append(releaseEach, "PUBLISH", "c", 0, 0, idA)
+	}
 	return []scenario{
+		{scripts.PermitsAcquire, "of several semaphores", words(several), triples, takeEach, nil},
+		{scripts.PermitsRelease, "of several semaphores", words(several + "\n ZADD l1 " + ms(now+100_000) + " " + idA), pairs, releaseEach, nil},
 		{scripts.PermitAcquire, "free", words(held), fence, one, nil},
 		{scripts.PermitAcquire, "free, without an expiry", words("SET n 3"), fence, one, nil},
 		{scripts.PermitAcquire, "free, with a token of this hour", words(held + token(now)), fence, one, nil},

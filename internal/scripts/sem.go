@@ -17,13 +17,18 @@ var (
 // name, and in {name}:timeout the ids of held permits, 16 bytes each, with the instants at which they expire.
 // Clients choose the ids, by which a script recognises a repeated call.
 var (
-	PermitAcquire = declare("permit_acquire")
-	PermitRelease = declare("permit_release")
-	PermitRenew   = declare("permit_renew")
-	PermitEdit    = declare("permit_edit")
-	PermitState   = declare("permit_state")
-	PermitList    = declare("permit_list")
-	FairStep      = declare("fair_step")
+	PermitAcquire = declare("permit_acquire", shares(share{script: PermitsAcquire, keys: 3, args: 8, replies: 5}))
+	PermitRelease = declare("permit_release", shares(share{
+		script: PermitsRelease, keys: 2, args: 5, replies: 1, first: true,
+	}))
+	PermitRenew = declare("permit_renew")
+	PermitEdit  = declare("permit_edit")
+	PermitState = declare("permit_state")
+	PermitList  = declare("permit_list")
+	FairStep    = declare("fair_step")
+
+	PermitsAcquire = declare("permits_acquire") // acquires one permit of each of many semaphores
+	PermitsRelease = declare("permits_release") // releases one permit of each of many semaphores
 )
 
 // SemChannel returns the channel on which permits of the semaphore are announced.

@@ -12,21 +12,22 @@ const maxShared = 100
 // share is how calls of a script share one execution of another script, whose KEYS and ARGV are theirs one after
 // the other. Its reply has as many integers for each call; the first is alone if the call has to be sent by itself.
 type share struct {
-	script  *Script
-	args    int // of a call with one key; other calls do not share
-	replies int // integers in the reply to a call; a call alone replies an integer instead of a list of one
-	first   bool
+	script     *Script
+	keys, args int  // of a call; others do not share
+	replies    int  // integers in the reply to a call
+	single     bool // a call alone replies an integer instead of a list of one
+	first      bool
 }
 
 // alone is the reply to a call that has to be sent by itself.
 const alone = 2
 
-// shares declares that calls of a script with one key may share executions of another.
+// shares declares that calls of a script may share executions of another.
 func shares(with share) trait { return func(s *Script) { s.share = &with } }
 
 // sharable reports whether the call may share a script with others.
 func (c *Call) sharable() bool {
-	return c.Script.share != nil && len(c.Keys) == 1 && len(c.Args) == c.Script.share.args
+	return c.Script.share != nil && len(c.Keys) == c.Script.share.keys && len(c.Args) == c.Script.share.args
 }
 
 // RunSharedOnce is RunBatchOnce for calls to one server. Calls of a script that can share an execution do so, which
@@ -100,7 +101,7 @@ func join(calls []Call, members []int) Call {
 	with := one.Script.share
 	all := Call{
 		Script: with.script,
-		Keys:   make([]string, 0, len(members)),
+		Keys:   make([]string, 0, len(members)*with.keys),
 		Args:   make([]any, 0, len(members)*with.args),
 	}
 	for _, i := range members {
@@ -117,7 +118,8 @@ func split(ctx context.Context, cmd *redis.Cmd, calls []Call, members []int, cmd
 	if _, refused := err.(redis.Error); refused { //nolint:errorlint // go-redis does not wrap answers
 		return members
 	}
-	n := calls[members[0]].Script.share.replies
+	with := calls[members[0]].Script.share
+	n := with.replies
 	reply, isList := cmd.Val().([]any)
 	whole := isList && len(reply) == n*len(members)
 	for at, i := range members {
@@ -135,7 +137,7 @@ func split(ctx context.Context, cmd *redis.Cmd, calls []Call, members []int, cmd
 		switch {
 		case part[0] == any(int64(alone)):
 			again = append(again, i)
-		case n == 1:
+		case with.single:
 			one.SetVal(part[0])
 		default:
 			one.SetVal(part)

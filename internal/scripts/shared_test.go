@@ -3,6 +3,7 @@ package scripts_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +112,146 @@ func TestRunSharedOnce_AnswersAsRunBatchOnce(t *testing.T) {
 		require.Equal(t, want, observe(cmds), "scripts are %s", known)
 		require.False(t, crossSlot)
 	}
+}
+
+// The same of permits. Tokens and instants differ by when the calls were made.
+func TestRunSharedOnce_AnswersPermitsAsRunBatchOnce(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	id := func(i int) string { return fmt.Sprintf("%016d", i) }
+	keys := func(name string) []string { return []string{name, name + ":leases", name + ":fence"} }
+	var batch []scripts.Call
+	acquire := func(name string, idle int, ids ...string) {
+		args := []any{"PUBLISH", "c", 60_000, idle, len(ids), 30_000, len(ids)}
+		for _, id := range ids {
+			args = append(args, id)
+		}
+		batch = append(batch, scripts.PermitAcquire.Call(keys(name), args...))
+	}
+	release := func(name string, allOrNone, idle int, ids ...string) {
+		args := []any{"PUBLISH", "c", allOrNone, idle}
+		for _, id := range ids {
+			args = append(args, id)
+		}
+		batch = append(batch, scripts.PermitRelease.Call(keys(name)[:2], args...))
+	}
+	for i := range 4 {
+		acquire("three", 0, id(i))
+	}
+	for i, name := range []string{"expires", "hour", "ahead", "bad fence", "fence of a kind", "leases of a kind", "idle", "held before"} {
+		idle := 0
+		if name == "idle" {
+			idle = 600_000
+		}
+		acquire(name, idle, id(10+i))
+	}
+	for i, name := range []string{"none left", "never set", "text", "kind", "below"} {
+		acquire(name, 0, id(20+i))
+		release(name, 0, 0, id(20+i))
+	}
+	acquire("two", 0, id(30), id(31))
+	acquire("two", 0, id(32))
+	for range 2 {
+		release("held", 0, 0, id(40))
+	}
+	release("held", 0, 0, id(41), id(42))
+	release("held", 1, 0, id(43))
+	release("held", 0, 600_000, id(44))
+	release("counter gone", 0, 0, id(40))
+	for i := range 250 {
+		acquire(fmt.Sprint("many:", i), 0, id(100+i))
+	}
+
+	reset := func() {
+		now := admin.Time(ctx).Val()
+		_, err := admin.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.FlushAll(ctx)
+			for _, name := range []string{"three", "hour", "ahead", "bad fence", "fence of a kind", "leases of a kind", "idle", "held before", "two", "held"} {
+				pipe.Set(ctx, name, 3, 0)
+			}
+			for i := range 250 {
+				pipe.Set(ctx, fmt.Sprint("many:", i), 3, 0)
+			}
+			pipe.Set(ctx, "expires", 3, time.Hour)
+			pipe.Set(ctx, "none left", 0, 0)
+			pipe.Set(ctx, "below", -2, 0)
+			pipe.Set(ctx, "text", "x", 0)
+			pipe.HSet(ctx, "kind", "a", 1)
+			pipe.Set(ctx, "hour:fence", now.UnixMicro()-1000, time.Hour)
+			pipe.Set(ctx, "ahead:fence", now.Add(20*time.Hour).UnixMicro(), time.Hour)
+			pipe.Set(ctx, "bad fence:fence", "x", time.Hour)
+			pipe.HSet(ctx, "fence of a kind:fence", "a", 1)
+			pipe.Set(ctx, "leases of a kind:leases", 1, 0)
+			pipe.ZAdd(ctx, "held before:leases", redis.Z{Score: float64(now.Add(time.Minute).UnixMilli()), Member: id(17)})
+			for _, name := range []string{"held", "counter gone"} {
+				for i := 40; i < 45; i++ {
+					pipe.ZAdd(ctx, name+":leases", redis.Z{Score: float64(now.Add(time.Minute).UnixMilli()), Member: id(i)})
+				}
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	outcome := func(cmd *redis.Cmd) string {
+		if cmd.Err() != nil {
+			return cmd.Err().Error()
+		}
+		list, ok := cmd.Val().([]any)
+		require.True(t, ok, cmd.Val())
+		for i, v := range list {
+			if v.(int64) > 1000 {
+				list[i] = "later"
+			}
+		}
+		return fmt.Sprint(list)
+	}
+	observe := func(cmds []*redis.Cmd) (replies []string, left map[string]string) {
+		require.Len(t, cmds, len(batch))
+		last := int64(0)
+		for _, cmd := range cmds[:3] { // of one semaphore
+			token := cmd.Val().([]any)[4].(int64)
+			require.Greater(t, token, last)
+			last = token
+		}
+		for _, cmd := range cmds {
+			replies = append(replies, outcome(cmd))
+		}
+		return replies, timeless((&bench{t: t, admin: admin}).snapshot())
+	}
+	reset()
+	replies, left := observe(scripts.RunBatchOnce(ctx, admin, batch))
+	require.Equal(t, "[1 0 0 -1 later]", replies[0])
+	for _, known := range []string{"unknown to the server", "known"} {
+		reset()
+		if known != "known" {
+			require.NoError(t, admin.ScriptFlush(ctx).Err())
+		}
+		before := executions(t, admin)
+		cmds, crossSlot := scripts.RunSharedOnce(ctx, admin, batch)
+		require.False(t, crossSlot)
+		require.Less(t, executions(t, admin)-before, 40, "they shared scripts")
+		sharedReplies, sharedLeft := observe(cmds)
+		require.Equal(t, replies, sharedReplies, "scripts are %s", known)
+		require.Equal(t, left, sharedLeft, "scripts are %s", known)
+	}
+}
+
+// executions is how many scripts the server has executed.
+func executions(t *testing.T, rdb *redis.Client) (n int) {
+	t.Helper()
+	for line := range strings.Lines(rdb.Info(t.Context(), "commandstats").Val()) {
+		for _, command := range []string{"eval", "evalsha"} {
+			if rest, ok := strings.CutPrefix(line, "cmdstat_"+command+":calls="); ok {
+				var of int
+				_, err := fmt.Sscanf(rest, "%d", &of)
+				require.NoError(t, err)
+				n += of
+			}
+		}
+	}
+	return n
 }
 
 func TestRunSharedOnce_ReleasesComeFirst(t *testing.T) {

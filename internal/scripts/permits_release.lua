@@ -1,0 +1,44 @@
+--[[
+Releases one leased permit of each of several semaphores, as permit_release does. What concerns permits that were never set
+is left to permit_release.
+
+KEYS     for each release   permits and leases, as those of permit_release
+ARGV     for each release   those of permit_release for one id: 5
+Returns  for each release   1 released; 0 it was not held; 2 if permit_release has to be called: nothing was done
+]]
+local keys_each, args_each = 2, 5
+-- include: refusal
+
+-- release returns the outcome, and the error of what was refused to all calls, if anything was.
+local function release(permits, leases, verb, channel, id)
+  local stored = redis.pcall('GET', permits)
+  local free = type(stored) == 'string' and string.match(stored, '^-?%d+$') and tonumber(stored)
+  if not free or free > 2^53 or free < -2^53 then
+    return 2, refusal(stored)
+  end
+  redis.call('SET', permits, free + 1, 'KEEPTTL') -- first, as in permit_release
+  local removed = redis.pcall('ZREM', leases, id)
+  if removed ~= 1 then
+    redis.call('SET', permits, stored, 'KEEPTTL')
+    return removed == 0 and 0 or 2, refusal(removed)
+  end
+  if free + 1 > 0 then
+    redis.pcall(verb, channel, free + 1) -- a hint must not fail the call
+  end
+  return 1
+end
+
+local reply = {}
+for i = 0, #KEYS / keys_each - 1 do
+  local k, a = i * keys_each, i * args_each
+  local verb, channel, all_or_none, idle_ms, id = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+  local outcome, refused = 2, nil
+  if all_or_none == '0' and idle_ms == '0' then
+    outcome, refused = release(KEYS[k + 1], KEYS[k + 2], verb, channel, id)
+  end
+  if refused then
+    return refused
+  end
+  reply[i + 1] = outcome
+end
+return reply
