@@ -151,6 +151,7 @@ func switches() int64 {
 	return u.Nvcsw
 }
 
+// heap is what live objects take.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()

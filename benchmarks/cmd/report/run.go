@@ -43,6 +43,7 @@ func (m *measurement) steps() []step {
 		{"limits: decisions", "limits", `^BenchmarkVersus$/keys/goroutines/ctx=cancel$`, "4x", 5},
 		{"limits: denials", "limits", `^BenchmarkDenied$`, "20000x", 5},
 		{"semaphores: permits for all", "semaphores", `^BenchmarkUncontended$/kind=[cl]/./goroutines/ctx=cancellable`, "1x", 3},
+		{"semaphores: a name for each", "semaphores", `^BenchmarkOwnNames$/kind=[cl]`, "1x", 3},
 		{"semaphores: few permits", "semaphores", `^BenchmarkContended$/kind=[cl]`, "1x", 3},
 	}
 	if m.netty != "" {

@@ -114,7 +114,10 @@ func locks(full bool) table {
 			load: "64 goroutines, a name for each, a context that cannot end", what: "pairs per second", key: k(many+"endless", "pairs/s"), more: true,
 			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, ""}},
 		},
-		{load: "64 goroutines, a name for each, a context that can end", what: "pairs per second", key: k(many+"cancellable", "pairs/s"), more: true},
+		{
+			load: "64 goroutines, a name for each, a context that can end", what: "pairs per second", key: k(many+"cancellable", "pairs/s"), more: true,
+			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, ""}},
+		},
 		{what: "µs of the client's processor time for a pair", key: k(many+"cancellable", "client-us/pair")},
 		{load: "64 goroutines want one name", what: "sections per second", key: k("HotName/processes=1/goroutines=64", "sections/s"), more: true},
 		{load: "4 processes of 16 goroutines want one name", what: "sections per second", key: k(fleet, "sections/s"), more: true},
@@ -173,6 +176,7 @@ func semaphores() table {
 		}{
 			{"1 goroutine", "Uncontended/kind=" + kind + "/permits=64/goroutines=1/ctx=cancellable", false, 0.85},
 			{"64 goroutines, 64 permits", "Uncontended/kind=" + kind + "/permits=64/goroutines=64/ctx=cancellable", false, 1},
+			{"64 goroutines, a name for each", "OwnNames/kind=" + kind + "/permits=64/names=64/goroutines=64", false, 1},
 			{"64 goroutines, 5 permits", "Contended/kind=" + kind + "/permits=5/goroutines=64/hold=0s", true, 0},
 			{"64 goroutines, 5 permits held for 2 ms", "Contended/kind=" + kind + "/permits=5/goroutines=64/hold=2ms", true, 0},
 		} {
