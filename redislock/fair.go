@@ -24,7 +24,7 @@ var fair = &kind{
 			waits = 1
 		}
 		args := []any{
-			r.id, redisconn.Millis(r.ttl()), waits, redisconn.Millis(fairWait),
+			r.id, r.mutex.config.millis, waits, redisconn.Millis(fairWait),
 			redisconn.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
 		}
 		if r.fenced() {

@@ -3,7 +3,6 @@ package redislock
 import (
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -91,7 +90,7 @@ func (r *request) fenced() bool       { return r.mutex.config.fenced }
 func (r *request) wantsToken() bool { return r.fenced() && r.kind().within == nil }
 
 // verb is the command that publishes a release.
-func (r *request) verb() string { return r.mutex.client.channels.Verb() }
+func (r *request) verb() any { return r.mutex.client.channels.Verb() }
 
 // keysToRenew is renewKeys with its default.
 func (k *kind) keysToRenew(name, id string) []string { return k.appendKeysToRenew(nil, name, id) }
@@ -113,10 +112,10 @@ var plain = &kind{
 	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			args := []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}
+			args := []any{r.id, r.mutex.config.millis, fenceMillis, r.handoffsWanted}
 			return scripts.LockAcquire.Call(keys, args...)
 		}
-		return scripts.LockAcquire.Call([]string{r.name()}, r.id, redisconn.Millis(r.ttl()))
+		return scripts.LockAcquire.Call([]string{r.name()}, r.id, r.mutex.config.millis)
 	},
 	release: func(r *request) scripts.Call {
 		return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name()))

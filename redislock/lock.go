@@ -215,32 +215,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	c := l.client()
 	began := c.wheel.Now()
-	var over chan struct{} // closed when ctx has ended and unlockGrace has passed
-	if ctx.Done() != nil {
-		over = make(chan struct{})
-	}
-	grace := func() <-chan struct{} {
-		if _, err := c.wheel.AfterFunc(unlockGrace, func() { close(over) }); err != nil {
-			close(over)
-		}
-		return over
-	}
-	var early sender.Early
-	what := func() scripts.Call { return l.kind().release(&l.request) }
-	r, answered := gate.Call[redisconn.Reply]{
-		Begin: func(ended <-chan struct{}) bool { return early.Send(c.sender, what(), ended) },
-		Do: func() redisconn.Reply {
-			r := early.Run(c.sender, what, over)
-			l.wakeNext()
-			return r
-		},
-		Late: func(r redisconn.Reply) {
-			if r.Err() != nil || l.ambiguous {
-				l.releaseLater(0, l.ambiguous)
-			}
-		},
-		Longer: grace,
-	}.Await(&c.gate, ctx.Done())
+	r, answered := l.sendRelease(ctx)
 	if !answered {
 		return unconfirmed(l.name(), contexts.Error(ctx))
 	}
@@ -266,20 +241,55 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
+// sendRelease sends the release and returns the reply, if it comes while ctx lasts or unlockGrace after that.
+// Otherwise the release goes on in the background.
+func (l *Lock) sendRelease(ctx context.Context) (r redisconn.Reply, answered bool) {
+	c := l.client()
+	what := func() scripts.Call { return l.kind().release(&l.request) }
+	if ctx.Done() == nil {
+		r = c.sender.Run(what(), nil)
+		l.wakeNext()
+		return r, true
+	}
+	var early sender.Early
+	over := make(chan struct{}) // closed when ctx has ended and unlockGrace has passed
+	return gate.Call[redisconn.Reply]{
+		Begin: func(ended <-chan struct{}) bool { return early.Send(c.sender, what(), ended) },
+		Do: func() redisconn.Reply {
+			r := early.Run(c.sender, what, over)
+			l.wakeNext()
+			return r
+		},
+		Late: func(r redisconn.Reply) {
+			if r.Err() != nil || l.ambiguous {
+				l.releaseLater(0, l.ambiguous)
+			}
+		},
+		Longer: func() <-chan struct{} {
+			if _, err := c.wheel.AfterFunc(unlockGrace, func() { close(over) }); err != nil {
+				close(over)
+			}
+			return over
+		},
+	}.Await(&c.gate, ctx.Done())
+}
+
 // wakeNext wakes the waiters of this process that found the lock taken while it was being released. After a
 // row of hand-overs, other processes, which learn of the release by the message, go first.
 func (l *Lock) wakeNext() {
 	if !l.kind().exclusive {
 		return
 	}
-	kick := func() { l.client().queues.Kick(l.mutex.queueKey(nil)) }
 	if l.handedOver {
-		if _, err := l.client().wheel.AfterFunc(headStart, kick); err == nil {
+		if _, err := l.client().wheel.AfterFunc(headStart, l.kick); err == nil {
 			return
 		}
 	}
-	kick()
+	l.kick()
 }
+
+// kick lets the waiters of this process ask for the lock.
+func (l *Lock) kick() { l.client().queues.Kick(l.mutex.queueKey(nil)) }
 
 // onLost is called once if the lease ends without Unlock.
 func (l *Lock) onLost(err error) {
@@ -294,7 +304,7 @@ func (l *Lock) onLost(err error) {
 		return
 	}
 	if l.kind().exclusive {
-		c.queues.Kick(l.mutex.queueKey(nil))
+		l.kick()
 	}
 	if errors.Is(err, renewal.ErrGone) {
 		return

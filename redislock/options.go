@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 	"unique"
 
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -47,6 +48,7 @@ type lockConfig struct {
 type sharedConfig struct {
 	lockConfig
 	handle unique.Handle[lockConfig]
+	millis any // of the lease, rounded up, as an argument of scripts
 }
 
 // replicas is how many replicas must have confirmed an acquisition within how long.
@@ -267,7 +269,9 @@ func (c *Client) setLockDefaults(opts []LockOption) (err error) {
 	return err
 }
 
-func share(c lockConfig) *sharedConfig { return &sharedConfig{c, unique.Make(c)} }
+func share(c lockConfig) *sharedConfig {
+	return &sharedConfig{lockConfig: c, handle: unique.Make(c), millis: redisconn.Millis(c.lease)}
+}
 
 // lockConfig applies the options to the defaults. Locks that are made one after the other with the same
 // options share the result.

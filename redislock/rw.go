@@ -7,7 +7,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -18,7 +17,7 @@ var reading = &kind{
 	is:   KindRead,
 	acquire: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
-		return scripts.ReadAcquire.Call(keys, r.id, redisconn.Millis(r.ttl()))
+		return scripts.ReadAcquire.Call(keys, r.id, r.mutex.config.millis)
 	},
 	release: func(r *request) scripts.Call {
 		keys := []string{r.name(), scripts.ReadTimeout(r.name(), r.id)}
@@ -42,10 +41,10 @@ var writing = &kind{
 	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			args := []any{r.id, redisconn.Millis(r.ttl()), fenceMillis, r.handoffsWanted}
+			args := []any{r.id, r.mutex.config.millis, fenceMillis, r.handoffsWanted}
 			return scripts.WriteAcquire.Call(keys, args...)
 		}
-		return scripts.WriteAcquire.Call([]string{r.name()}, r.id, redisconn.Millis(r.ttl()))
+		return scripts.WriteAcquire.Call([]string{r.name()}, r.id, r.mutex.config.millis)
 	},
 	release: func(r *request) scripts.Call {
 		return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name()))
@@ -179,7 +178,7 @@ func (a *acquisition) downgrade(writer *Lock, ended <-chan struct{}) (err error)
 		}
 	}()
 	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
-	args := []any{writer.id, req.id, redisconn.Millis(req.ttl()), req.verb(), scripts.RWChannel(req.name())}
+	args := []any{writer.id, req.id, req.mutex.config.millis, req.verb(), scripts.RWChannel(req.name())}
 	r := c.sender.Run(scripts.Downgrade.Call(keys, args...), ended)
 	g, err := readGrant(&r, false)
 	a.ambiguous = r.Ambiguous

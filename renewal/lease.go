@@ -30,6 +30,7 @@ type Lease struct {
 	ttl       time.Duration // that renewals ask for
 	lossError error         // of the Spec
 	onLost    func(error)
+	onTick    func() // tick: made once, not for each entry
 
 	prev, next *Lease // guarded by renewer.mu
 	nextDue    *Lease // in its destination's stack
@@ -241,6 +242,7 @@ func (l *Lease) start() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.renewer.wheel.Now()
+	l.onTick = l.tick
 	var err error
 	if l.termLocked().left(now) <= 0 {
 		err = l.lostErrorLocked(ErrExpired)
@@ -285,7 +287,7 @@ func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 
 // armLocked schedules the next entry; none may be pending.
 func (l *Lease) armLocked(now time.Time) (err error) {
-	l.timer, err = l.renewer.wheel.AfterFunc(l.nextEntryLocked(now), l.tick)
+	l.timer, err = l.renewer.wheel.AfterFunc(l.nextEntryLocked(now), l.onTick)
 	return err
 }
 

@@ -67,9 +67,9 @@ func (c *Channels) sharding() Sharding { return Sharding(c.choice.Load()) }
 // Detects reports whether it is the cluster that decides on the kind of channels.
 func (c *Channels) Detects() bool { return c.detects }
 
-// Verb returns the command that wakes waiters. Until the cluster has answered it is that of ordinary
-// channels.
-func (c *Channels) Verb() string {
+// Verb returns the command that wakes waiters, as an argument of scripts. Until the cluster has answered it is that
+// of ordinary channels.
+func (c *Channels) Verb() any {
 	if c.sharding() == Sharded {
 		return "SPUBLISH"
 	}
