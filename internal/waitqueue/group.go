@@ -15,7 +15,7 @@ import (
 
 // Config says what a Group does. Attempt, MaxBatch and Poll are required; the hooks may be nil. All functions
 // run without a lock held, one at a time per key, on the goroutine of the queue; the first Attempt may run on
-// the goroutine of a caller. They may block on the network, except Begin.
+// the goroutine of a caller. They may block on the network; Begin does until ended is closed at most.
 type Config[K comparable, T any] struct {
 	// Attempt asks the server for the front of the queue. It marks waiters with Grant or Fail, in any order;
 	// unmarked waiters stay in the queue. again is the time until something may have changed by itself for

@@ -116,7 +116,7 @@ func locks(full bool) table {
 		},
 		{
 			load: "64 goroutines, a name for each, a context that can end", what: "pairs per second", key: k(many+"cancellable", "pairs/s"), more: true,
-			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, ""}},
+			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, "The rounds scatter around the goal."}},
 		},
 		{what: "µs of the client's processor time for a pair", key: k(many+"cancellable", "client-us/pair")},
 		{load: "64 goroutines want one name", what: "sections per second", key: k("HotName/processes=1/goroutines=64", "sections/s"), more: true},
