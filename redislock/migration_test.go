@@ -103,3 +103,28 @@ func TestLock_UnlockIsUnconfirmedWhileASlotMigratesForLong(t *testing.T) {
 	slot.Finish()
 	poll(t, func() bool { return rdb.Exists(t.Context(), "{orders}").Val() == 0 })
 }
+
+// A reader's timeout is a key of its own. The node that receives a slot does not have those that are still on the other one.
+func TestRWMutex_AReaderKeepsItsLockWhileItsSlotMigrates(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	c := newClient(t, cluster.Client(t))
+	const name = "{orders}"
+	stays := mustRLock(t, c.RWMutex(name))
+	before, err := c.RWMutex(name).Reader().State(t.Context())
+	require.NoError(t, err)
+	leaves := mustRLock(t, c.RWMutex(name))
+	after, err := c.RWMutex(name).Reader().State(t.Context())
+	require.NoError(t, err)
+	slot := cluster.Migrate(t, name)
+	for _, holder := range after.Holders {
+		if holder.ID != before.Holders[0].ID {
+			slot.Move(name, scripts.ReadTimeout(name, holder.ID))
+		}
+	}
+	mustUnlock(t, leaves)
+	slot.Finish()
+	_, err = c.RWMutex(name).Writer().TryLock(t.Context())
+	require.ErrorIs(t, err, redislock.ErrLocked)
+	mustUnlock(t, stays)
+}

@@ -97,3 +97,34 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 		}
 	}
 }
+
+// The script that releases a permit assigns it to the first request of the queue, and so empties the queue. While the slot
+// migrates, Redis refuses a script the key that it has emptied.
+func TestFairLeased_GrantsNoMoreThanItsPermitsWhileItsSlotMigrates(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	rdb := cluster.Client(t)
+	const name = "{orders}"
+	here, there := newClient(t, rdb), newClient(t, rdb)
+	s := here.FairLeased(name)
+	mustSetPermits(t, s, 2)
+	first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 1)
+	third := make(chan *semaphore.Grant, 1)
+	waiting := startCall(func() error {
+		g, err := there.FairLeased(name).Acquire(within(t, testTimeout), 1)
+		third <- g
+		return err
+	})
+	poll(t, func() bool { return rdb.ZCard(t.Context(), name+":fair:queue").Val() == 1 })
+	slot := cluster.Migrate(t, name)
+	release := startCall(func() error { return first.Release(within(t, testTimeout)) })
+	poll(t, func() bool { return rdb.Exists(t.Context(), name+":fair:queue").Val() == 0 })
+	slot.Finish()
+	require.NoError(t, waiting.wait(t))
+	_, err := s.TryAcquire(t.Context(), 1)
+	require.ErrorIs(t, err, semaphore.ErrNoPermits, "both permits are held")
+	require.NoError(t, release.wait(t), "the permit was held")
+	require.NoError(t, second.Release(t.Context()))
+	require.NoError(t, (<-third).Release(t.Context()))
+	require.EqualValues(t, 2, available(t, s))
+}

@@ -23,8 +23,12 @@
 // every command of every script.
 //
 // KEYS are keys alone, without channels: while a slot of a cluster migrates, a call
-// with keys of which some are absent is refused. Once a write may have emptied a key,
-// nothing reads it again, for the same reason.
+// with keys of which some are absent is refused. Redis refuses a command of the script
+// then, too, if its key is absent. So a script reads first, adds next and removes last,
+// and touches no key that it may have emptied, except by pcall where a refusal does not
+// matter. The absence of a key that is not among KEYS proves nothing: it may be on the
+// other node. [TestScripts_LeaveNoHalf_WhileTheirSlotMigrates] moves every subset of
+// the keys of every scenario.
 //
 // # Form
 //

@@ -30,27 +30,44 @@ if fence then
   -- include: next_token
 end
 
+local dead, head, counts = {in_timeouts = 0, in_alive = 0}, false, 0
+local has_line = redis.call('LINDEX', queue, 0)
+if has_line then
+  dead, head, counts = find_dead(now, id)
+end
+local takes = known or free and (not head or head == id)
+local enters = waits and not takes
+
+-- Where the id stands once the dead have gone: its rank, the places before it, the latest timeout, whether Redisson's waiters are
+-- in the line.
+local rank, before, latest, with_redisson
+if enters then
+  local places = redis.call('ZCARD', timeouts) - dead.in_timeouts
+  with_redisson = places > redis.call('ZCARD', alive) - dead.in_alive
+  rank = redis.call('ZRANK', timeouts, id)
+  before = rank and math.max(rank - dead.in_timeouts, 0) or places
+  local last = redis.call('ZRANGE', timeouts, -1 - #dead, -1, 'WITHSCORES')
+  for i = 1, #last, 2 do
+    latest = not dead[last[i]] and tonumber(last[i + 1]) or latest
+  end
+  latest = latest or 0
+end
+
 -- What comes now is done in full, or refused at its first write: calls that change nothing prove those that follow it.
-local head, counts, dropped
-if redis.call('LINDEX', queue, 0) then
+if has_line then
   redis.call('ZREM', timeouts, '')
   redis.call('ZREM', alive, '')
   redis.call('LPOP', queue, 0)
-  head, counts, dropped = drop_places(now, id)
 end
 
--- keep_place enters the id at the end of the line, or says that it is alive. It returns how many places are before it.
+-- keep_place enters the id at the end of the line, or says that it is alive.
 local function keep_place()
-  local places = redis.call('ZCARD', timeouts)
-  local latest = tonumber(redis.call('ZRANGE', timeouts, -1, -1, 'WITHSCORES')[2] or 0)
-  local rank = redis.call('ZRANK', timeouts, id)
-  local before = rank or places
   local timeout = now + math.max(left, 0) + wait_ms * (before + 1)
   if not rank then
     timeout = math.max(timeout, latest + wait_ms)
   end
   local lives = alive_ms
-  if places > redis.call('ZCARD', alive) then
+  if with_redisson then
     -- Redisson's waiters say only once for how long they wait, and count those with later timeouts as behind them.
     timeout = math.max(timeout, tonumber(redis.call('ZSCORE', timeouts, id) or 0))
     lives = math.max(timeout, latest) - now
@@ -66,10 +83,9 @@ local function keep_place()
   for i = 2, 4 do
     redis.call('PEXPIRE', KEYS[i], lives)
   end
-  return before
 end
 
-if known or free and (not head or head == id) then
+if takes then
   if free then
     redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
     redis.call('HSET', name, id, 1)
@@ -81,21 +97,23 @@ if known or free and (not head or head == id) then
     -- include: write_token
   end
   if head == id then
-    redis.call('ZREM', alive, id)
-    redis.call('ZREM', timeouts, id)
-    redis.call('LPOP', queue, 1)
     shorten_timeouts(0, wait_ms)
+    dead[#dead + 1] = id
   end
+  remove_first(dead)
   return {1, lease_ms, token, reserved}
 end
-if dropped and free then
+if enters then
+  keep_place()
+end
+remove_first(dead)
+if free and #dead > 0 then
   redis.pcall(verb, channel .. ':' .. head, '0') -- a hint must not fail the call
 end
-local before = waits and keep_place()
 if not free then
   return {0, left}
 end
-if not before then
+if not enters then
   return {0, counts - now}
 end
 -- The first in line takes the free lock about now. Those behind it look soon, to learn by when it may be theirs.

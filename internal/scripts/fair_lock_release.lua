@@ -21,6 +21,18 @@ if force then
 end
 local timeout = redis.call('ZSCORE', timeouts, id)
 local first = redis.call('LINDEX', queue, 0)
+local free = fields == 0 or held and (force or fields == 1)
+
+-- What waits then. It must not fail the call.
+local looked, dead, head = false, {}, false
+if first then
+  looked, dead, head = pcall(function()
+    local places, next_place = find_dead(clock_millis(), nil, timeout and id)
+    redis.call('ZREM', timeouts, '') -- proves, as the next, that no place is removed in part
+    redis.call('LPOP', queue, 0)
+    return places, next_place
+  end)
+end
 
 if timeout then
   redis.call('ZREM', alive, '') -- proves that what follows the first write is not refused
@@ -29,6 +41,7 @@ if timeout then
   else
     redis.call('LREM', queue, -1, id) -- from the end: those that give up soon stand there
   end
+  shorten_timeouts(timeout, wait_ms)
   redis.call('ZREM', alive, id)
   redis.call('ZREM', timeouts, id)
 end
@@ -37,23 +50,10 @@ if held and force then
 elseif held then
   redis.call('HDEL', name, id)
 end
-local released = held and 1 or 0
-
--- The rest is for those that wait. It must not fail a call whose work is done.
-if not first then
-  return released
+if looked then
+  pcall(remove_first, dead) -- work for those that wait must not fail a call that is done
 end
-local function wake()
-  if timeout then
-    shorten_timeouts(timeout, wait_ms)
-  end
-  redis.call('ZREM', timeouts, '')
-  redis.call('LPOP', queue, 0)
-  return drop_places(clock_millis(), nil)
-end
-local woken, head = pcall(wake)
-local free = fields == 0 or held and (force or fields == 1)
-if woken and head and free and (held or head ~= first) then
+if looked and head and free and (held or head ~= first) then
   redis.pcall(verb, channel .. ':' .. head, '0') -- a hint must not fail the call
 end
-return released
+return held and 1 or 0

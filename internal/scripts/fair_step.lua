@@ -34,47 +34,129 @@ local queued = redis.call('ZCARD', queue)
 -- include: count_expired
 
 -- An id that leaves is held, or is that of a queued request, or neither.
-local removed, held_leaving, is_leaving, stay_queued = {}, {}, {}, queued
+local removed, held_leaving, gone_from_queue, leaves = {}, {}, {}, {}
 for j = 1, leaving do
   local id = ARGV[first_leaving + j - 1]
   local ends = redis.call('ZSCORE', leases, id)
-  removed[j] = ends and tonumber(ends) > now and not is_leaving[id] and 1 or 0
+  removed[j] = ends and tonumber(ends) > now and not leaves[id] and 1 or 0
   if removed[j] == 1 then
-    held_leaving[#held_leaving + 1], is_leaving[id] = id, true
-  elseif queued > 0 and redis.call('ZSCORE', queue, id) then
-    stay_queued = stay_queued - 1
+    held_leaving[#held_leaving + 1] = id
   end
+  if queued > 0 and not leaves[id] and redis.call('ZSCORE', queue, id) then
+    gone_from_queue[#gone_from_queue + 1] = id
+  end
+  leaves[id] = true
 end
 if stored then
   free = free + expired + #held_leaving
 end
 
 -- A request is held already, or granted at once because the queue is empty, or to be queued, or not granted.
-local requests, entering, i = {}, 0, first_leaving + leaving
+local requests, entering, enters, i = {}, {}, {}, first_leaving + leaving
 while ARGV[i] do
   local lease, waits, n, first = ARGV[i], ARGV[i + 1] == '1', tonumber(ARGV[i + 2]), i + 3
   local request = {id = ARGV[first], lease = lease, n = n, first = first, last = first + n - 1}
   local ends = tonumber(redis.call('ZSCORE', leases, request.id) or 0)
   if ends > now then
     request.ends = ends
-  elseif stored and stay_queued == 0 and entering == 0 and n <= free then
+  elseif stored and queued == #gone_from_queue and #entering == 0 and n <= free then
     request.granted = true
     free = free - n
   elseif stored and waits then
-    request.enters = true
-    entering = entering + 1
+    entering[#entering + 1], enters[request.id] = request, request
+    request.queued = queued > 0 and redis.call('ZSCORE', queue, request.id)
   end
   requests[#requests + 1] = request
   i = first + n
 end
 
-local uses_queue = queued > 0 or entering > 0
+local uses_queue = queued > 0 or #entering > 0
 local held, next_end = 0, forever
+if uses_queue or #requests > 0 then
+  held = redis.call('ZCARD', leases) - expired - #held_leaving
+  local after_now = redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  next_end = tonumber(after_now[2] or forever)
+end
+
+-- next_in_queue iterates over the queue: the queued requests that do not leave, then those that enter.
+local rank, entered = 0, 0
+local function next_in_queue()
+  while rank < queued do
+    local id = redis.call('ZRANGE', queue, rank, rank)[1]
+    rank = rank + 1
+    if not leaves[id] then
+      return id
+    end
+  end
+  repeat
+    entered = entered + 1
+  until not entering[entered] or not entering[entered].queued
+  return entering[entered] and entering[entered].id
+end
+
+-- Assign free permits to the first requests of the queue. Requests whose process is no longer alive are dropped. An
+-- assignment that is not claimed yet ends at half a millisecond, no later than its process counts as alive. new_leases
+-- alternates end and id.
+local new_leases, hints = {}, {}
+for id in next_in_queue do
+  local request = enters[id]
+  if request then
+    if request.n > free then
+      break
+    end
+    request.granted = true
+    free = free - request.n
+  else
+    local need = redis.call('HGET', needs, id)
+    local alive_until = math.min(tonumber(redis.call('ZSCORE', alive, id) or 0), now + alive_ms)
+    local n = alive_until > now and need and #need / 16 - 2 or 0
+    if n > free then
+      break
+    end
+    free, held = free - n, held + n
+    for j = 1, n do
+      new_leases[#new_leases + 1] = string.format('%.0f', alive_until) .. '.5'
+      new_leases[#new_leases + 1] = string.sub(need, 17 + 16 * j, 32 + 16 * j)
+    end
+    if n > 0 then
+      next_end = math.min(next_end, alive_until)
+      hints[#hints + 1] = {process = string.sub(need, 1, 32), permits = n}
+    end
+  end
+  if not request or request.queued then
+    gone_from_queue[#gone_from_queue + 1] = id
+  end
+end
+
+-- A request that is granted, or claims what it was assigned, has a token. A lease that was claimed before is not
+-- shortened: this may be a late copy. longer_leases alternates end and id.
+local first_token = math.max(last_token, clock - 1)
+local tokens, token, longer_leases, all_granted = {}, first_token, {}, true
+for k, request in ipairs(requests) do
+  tokens[k] = 0
+  if request.ends or request.granted then
+    token = token + 1
+    tokens[k] = token
+    local claimed_before = request.ends and request.ends % 1 == 0
+    local list = claimed_before and longer_leases or new_leases
+    for j = request.first, request.last do
+      list[#list + 1] = string.format('%.0f', now + request.lease)
+      list[#list + 1] = ARGV[j]
+    end
+    if request.granted then
+      held, next_end = held + request.n, math.min(next_end, now + request.lease)
+    end
+  else
+    all_granted = false
+  end
+end
+local last_position = #entering > 0 and redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
+
 -- include: idle
 -- include: write_permits
 -- include: last_that_stays
 if idle_ms > 0 then
-  last_end = last_that_stays(held_leaving, is_leaving)
+  last_end = last_that_stays(held_leaving, leaves)
   for _, request in ipairs(requests) do
     last_end = math.max(last_end, now + request.lease)
   end
@@ -84,150 +166,72 @@ if idle_ms > 0 then
   fence_ms = life(last_end)
 end
 
-local function expire_queue()
-  if idle_ms > 0 then
-    redis.call('PEXPIRE', queue, life(last_end))
-    redis.call('PEXPIRE', alive, life(last_end))
-    redis.call('PEXPIRE', needs, life(last_end))
-  end
-end
-
 -- Make each call that follows the first write once so that it changes nothing: what Redis would refuse, it refuses
 -- here. After a ZREM, Redis also accepts writes while memory is short: a release must pass then.
 if leaving > 0 then
   redis.call('ZREM', leases, '')
 end
-if uses_queue then
-  redis.call('ZSCORE', alive, '')
-  redis.call('ZREVRANGE', queue, 0, 0)
-  redis.call('ZRANGE', queue, 0, 0)
-  redis.call('HGET', needs, '')
-end
 if uses_queue or #requests > 0 then
-  held = redis.call('ZCARD', leases)
-  local after_now = redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  next_end = tonumber(after_now[2] or forever)
   redis.call('ZADD', leases, 'XX', 0, '')
 end
 if uses_queue then
   redis.call('ZREM', queue, '')
   redis.call('ZREM', alive, '')
   redis.call('HDEL', needs, '')
-  expire_queue()
 end
-if entering > 0 then
+if #entering > 0 then
   redis.call('HSET', needs, '', '')
   redis.call('HDEL', needs, '')
 end
 
--- Reclaim what expired and what leaves.
+-- Add first, remove last: while a slot of a cluster migrates, Redis refuses a key that the script has emptied.
 if stored then
   write_permits(free, last_end)
 end
+if token > first_token then
+  redis.call('SET', fence, string.format('%.0f', token), 'PX', fence_ms)
+end
+for from = 1, #new_leases, 2000 do
+  redis.call('ZADD', leases, unpack(new_leases, from, math.min(from + 1999, #new_leases)))
+end
+for from = 1, #longer_leases, 2000 do
+  redis.call('ZADD', leases, 'XX', 'GT', unpack(longer_leases, from, math.min(from + 1999, #longer_leases)))
+end
+-- A queued request keeps its position.
+for _, request in ipairs(entering) do
+  if not request.granted then
+    last_position = last_position + 1
+    redis.call('HSET', needs, request.id, process .. table.concat(ARGV, '', request.first, request.last))
+    redis.call('ZADD', queue, 'NX', last_position, request.id)
+    redis.call('ZADD', alive, string.format('%.0f', now + alive_ms), request.id)
+  end
+end
+if idle_ms > 0 then
+  redis.call('PEXPIRE', leases, life(last_end))
+end
+if idle_ms > 0 and uses_queue then
+  redis.call('PEXPIRE', queue, life(last_end))
+  redis.call('PEXPIRE', alive, life(last_end))
+  redis.call('PEXPIRE', needs, life(last_end))
+end
+
 if expired > 0 then
   redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
 end
 for from = 1, #held_leaving, 1000 do
   redis.call('ZREM', leases, unpack(held_leaving, from, math.min(from + 999, #held_leaving)))
 end
-held = held - expired - #held_leaving
-
-local function dequeue(id)
-  redis.call('ZREM', queue, id)
-  redis.call('ZREM', alive, id)
-  redis.call('HDEL', needs, id)
+for from = 1, #gone_from_queue, 1000 do
+  local last = math.min(from + 999, #gone_from_queue)
+  redis.call('ZREM', queue, unpack(gone_from_queue, from, last))
+  redis.pcall('ZREM', alive, unpack(gone_from_queue, from, last)) -- may be empty already
+  redis.pcall('HDEL', needs, unpack(gone_from_queue, from, last))
 end
 
--- enqueue queues a request. One that is queued keeps its position.
-local function enqueue(request)
-  redis.call('HSET', needs, request.id, process .. table.concat(ARGV, '', request.first, request.last))
-  local last_position = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
-  redis.call('ZADD', queue, 'NX', last_position + 1, request.id)
-  redis.call('ZADD', alive, string.format('%.0f', now + alive_ms), request.id)
-end
-
--- assign_free assigns free permits to the first requests of the queue. It drops those whose process is no
--- longer alive. An assignment that is not claimed yet ends at half a millisecond, no later than its process
--- counts as alive.
-local is_assigned = {}
-local function assign_free()
-  while true do
-    local id = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not id then
-      return
-    end
-    local need = redis.call('HGET', needs, id)
-    local alive_until = math.min(tonumber(redis.call('ZSCORE', alive, id) or 0), now + alive_ms)
-    local n = alive_until > now and need and #need / 16 - 2 or 0
-    if n > free then
-      return
-    end
-    free, held = free - n, held + n
-    for j = 1, n do
-      local permit = string.sub(need, 17 + 16 * j, 32 + 16 * j)
-      redis.call('ZADD', leases, string.format('%.0f', alive_until) .. '.5', permit)
-    end
-    if n > 0 then
-      next_end = math.min(next_end, alive_until)
-      is_assigned[id] = true
-    end
-    dequeue(id)
-    local owner = need and string.sub(need, 1, 32)
-    if n > 0 and owner ~= process then
-      redis.pcall(verb, channel .. ':' .. owner, n) -- a hint must not fail the call
-    end
+for _, hint in ipairs(hints) do
+  if hint.process ~= process then
+    redis.pcall(verb, channel .. ':' .. hint.process, hint.permits) -- a hint must not fail the call
   end
-end
-
--- Serve the queue.
-if uses_queue then
-  for j = 1, leaving do
-    dequeue(ARGV[first_leaving + j - 1])
-  end
-  for _, request in ipairs(requests) do
-    if request.enters then
-      enqueue(request)
-    end
-  end
-  if entering > 0 then
-    expire_queue() -- the first request has created the keys
-  end
-  assign_free()
-  if stored then
-    write_permits(free, last_end)
-  end
-end
-
--- Write the leases of granted requests, and of assigned ones that this call claims. A lease that was claimed before
--- is not shortened: this may be a late copy.
-local first_token = math.max(last_token, clock - 1)
-local tokens, token, all_granted = {}, first_token, true
-for k, request in ipairs(requests) do
-  tokens[k] = 0
-  if request.ends or request.granted or is_assigned[request.id] then
-    token = token + 1
-    tokens[k] = token
-    local ends = string.format('%.0f', now + request.lease)
-    local claimed_before = request.ends and request.ends % 1 == 0
-    for j = request.first, request.last do
-      if claimed_before then
-        redis.call('ZADD', leases, 'XX', 'GT', ends, ARGV[j])
-      else
-        redis.call('ZADD', leases, ends, ARGV[j])
-      end
-    end
-    if request.granted then
-      held, next_end = held + request.n, math.min(next_end, ends)
-    end
-  else
-    all_granted = false
-  end
-end
-if token > first_token then
-  redis.call('SET', fence, string.format('%.0f', token), 'PX', fence_ms)
-end
-if idle_ms > 0 and (token > first_token or held > 0) then
-  redis.call('PEXPIRE', leases, life(last_end))
 end
 
 local reply = {removed, stored and 1 or 0, free, all_granted and 0 or held, -1}

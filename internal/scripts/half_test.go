@@ -89,8 +89,8 @@ func (b *bench) reset(s scenario) {
 	require.NoError(b.t, err, "%v", s)
 }
 
-// readAll tells of each key its name, its value and the time it has left.
-var readAll = redis.NewScript(`
+// readAllSource tells of each key its name, its value and the time it has left.
+const readAllSource = `
 local read = {
   string = function(key) return {redis.call('GET', key)} end,
   list = function(key) return redis.call('LRANGE', key, 0, -1) end,
@@ -109,13 +109,20 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind = redis.call('TYPE', key).ok
   all[#all + 1] = {key, kind .. ' ' .. table.concat(read[kind](key), ' '), redis.call('PTTL', key)}
 end
-return all`)
+return all`
+
+var readAll = redis.NewScript(readAllSource)
 
 // snapshot is every key with its value and whether it expires. Keys that are about to end have ended.
 func (b *bench) snapshot() map[string]string {
 	b.t.Helper()
 	keys, err := readAll.Run(b.t.Context(), b.admin, nil).Slice()
 	require.NoError(b.t, err)
+	return snapshotOf(keys)
+}
+
+// snapshotOf reads the reply of readAll.
+func snapshotOf(keys []any) map[string]string {
 	all := make(map[string]string, len(keys))
 	for _, key := range keys {
 		of := key.([]any)

@@ -5,15 +5,16 @@ KEYS     the names (each a hash: id -> 1)
 ARGV     for each name   id   PUBLISH or SPUBLISH   channel
 Returns  for each name   1 released; 0 the id does not hold it; 2 if lock_release has to be called: nothing was done
 ]]
-local reply = {}
+local reply, any_released = {}, false
 for i, name in ipairs(KEYS) do
   local id, verb, channel = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
   local released = redis.pcall('HDEL', name, id)
   if released == 1 then
+    any_released = true
     redis.pcall(verb, channel, '0') -- a hint: that the user may not publish must not fail a release that is done
   elseif released ~= 0 then
-    -- A key of another type concerns one lock. What else is refused, is for all.
-    if not string.find(released.err, 'WRONGTYPE', 1, true) then
+    -- A key of another type concerns one lock. What else is refused, is for all, but hides no release that is done.
+    if not any_released and not string.find(released.err, 'WRONGTYPE', 1, true) then
       return released
     end
     released = 2

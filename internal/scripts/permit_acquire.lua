@@ -78,11 +78,9 @@ if idle_ms > 0 then
   expiry, fence_ms = life(last_end), life(last_end)
 end
 
--- The SETs come first, and are undone if ZADD is refused. If expired leases go as well, a ZADD that changes
--- nothing comes before. The first SET also reads the last token.
-if expired > 0 and taken > 0 then
-  redis.call('ZADD', leases, 'XX', 0, '')
-end
+-- The SETs come first, and are undone if ZADD is refused. The first of them also reads the last token. A number that was
+-- never set, or was deleted, is not created. Expired leases go last: while a slot of a cluster migrates, Redis refuses a key
+-- that the script has emptied.
 local before, stored_token, last_token = clock - 1, false, 0
 if grants > 0 then
   stored_token = redis.call('SET', fence, before + grants, 'KEEPTTL', 'GET')
@@ -92,18 +90,17 @@ if grants > 0 then
     return redis.error_reply('WRONGKIND the fence holds no number')
   end
 end
-if grants > 0 or stored and (expired > 0 or idle_ms > 0) then
+if stored and (grants > 0 or expired > 0 or idle_ms > 0) then
   write_permits(free - taken, last_end)
 end
-if expired > 0 then
-  redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
-end
-local added = 0
+local added, reclaimed = 0, 0
 for from = 1, #new_leases, 2000 do
   -- GT: a late copy must not shorten a lease that was renewed meanwhile.
   local new = redis.pcall('ZADD', leases, 'GT', unpack(new_leases, from, math.min(from + 1999, #new_leases)))
   if type(new) == 'table' then
-    redis.call('SET', permits, free, 'KEEPTTL')
+    if stored then
+      redis.call('SET', permits, stored, 'KEEPTTL')
+    end
     if stored_token then
       redis.call('SET', fence, stored_token, 'KEEPTTL')
     else
@@ -113,8 +110,11 @@ for from = 1, #new_leases, 2000 do
   end
   added = added + new
 end
-if added ~= taken then -- an earlier execution has taken others
-  redis.call('SET', permits, free - added, 'KEEPTTL')
+if expired > 0 then
+  reclaimed = redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
+end
+if stored and reclaimed - added ~= expired - taken then -- an earlier execution has taken some of the permits
+  redis.call('SET', permits, stored + reclaimed - added, 'KEEPTTL')
 end
 
 if grants > 0 then

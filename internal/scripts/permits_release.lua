@@ -28,7 +28,7 @@ local function release(permits, leases, verb, channel, id)
   return 1
 end
 
-local reply = {}
+local reply, any_released = {}, false
 for i = 0, #KEYS / keys_each - 1 do
   local k, a = i * keys_each, i * args_each
   local verb, channel, all_or_none, idle_ms, id = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
@@ -36,9 +36,10 @@ for i = 0, #KEYS / keys_each - 1 do
   if all_or_none == '0' and idle_ms == '0' then
     outcome, refused = release(KEYS[k + 1], KEYS[k + 2], verb, channel, id)
   end
-  if refused then
+  if refused and not any_released then
     return refused
   end
+  any_released = any_released or outcome == 1
   reply[i + 1] = outcome
 end
 return reply

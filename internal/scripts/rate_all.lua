@@ -246,15 +246,16 @@ log.write = function(l)
   else
     redis.call('SET', l.value_key, text)
   end
+  -- Added first, as in rate_log. New entries lie between those that go.
+  redis.call('ZADD', l.permits_key, unpack(l.new))
+  if l.ttl > 0 then
+    redis.call('PEXPIRE', l.permits_key, l.ttl)
+  end
   if l.too_far > 0 then
     redis.call('ZREMRANGEBYRANK', l.permits_key, -l.too_far, -1)
   end
   if l.leaving > 0 then
     redis.call('ZREMRANGEBYRANK', l.permits_key, 0, l.leaving - 1)
-  end
-  redis.call('ZADD', l.permits_key, unpack(l.new))
-  if l.ttl > 0 then
-    redis.call('PEXPIRE', l.permits_key, l.ttl)
   end
 end
 

@@ -275,9 +275,9 @@ end
 left = left - entered
 
 if requests + #back > 0 then
-  local text, out = string.format('%.0f', left), expired + too_far + #back
+  local text = string.format('%.0f', left)
   local ttl = keep_ms > 0 and keep_ms or redis.call('PTTL', config_key)
-  if #new > 0 and (out > 0 or ttl > 0 or not value) then
+  if #new > 0 and (ttl > 0 or not value) then
     redis.call('ZADD', permits_key, 'XX', 0, new[2]) -- which is not there
   end
   if #back > 0 then
@@ -293,15 +293,8 @@ if requests + #back > 0 then
   elseif text ~= value then
     redis.call('SET', value_key, text)
   end
-  if too_far > 0 then
-    redis.call('ZREMRANGEBYRANK', permits_key, -too_far, -1)
-  end
-  if expired > 0 then
-    redis.call('ZREMRANGEBYRANK', permits_key, 0, expired - 1)
-  end
-  if #back > 0 then
-    redis.call('ZREM', permits_key, unpack(back))
-  end
+  -- Entries are added before others go: while a slot of a cluster migrates, Redis refuses a key that the script has emptied. New
+  -- entries lie between those that go.
   if #new > 0 then
     local done = redis.pcall('ZADD', permits_key, unpack(new))
     if type(done) == 'table' and done.err then -- it was not tried: nothing has changed but the value
@@ -311,6 +304,15 @@ if requests + #back > 0 then
   end
   if ttl > 0 then
     redis.call('PEXPIRE', permits_key, ttl)
+  end
+  if too_far > 0 then
+    redis.call('ZREMRANGEBYRANK', permits_key, -too_far, -1)
+  end
+  if expired > 0 then
+    redis.call('ZREMRANGEBYRANK', permits_key, 0, expired - 1)
+  end
+  if #back > 0 then
+    redis.call('ZREM', permits_key, unpack(back))
   end
 end
 

@@ -78,9 +78,6 @@ redis.call('HSET', config_key, 'rate', rate, 'interval', interval_ms, 'type', sc
 if keeps_alive then
   redis.call('PEXPIRE', config_key, keep_ms)
 end
-if gone > 0 then
-  redis.call('ZREMRANGEBYRANK', permits_key, 0, gone - 1)
-end
 if left and keeps_alive then
   redis.call('SET', value_key, string.format('%.0f', left), 'PX', keep_ms)
 elseif left then
@@ -90,5 +87,8 @@ if left and keeps_alive then
   redis.call('PEXPIRE', permits_key, keep_ms)
 elseif left then
   redis.call('PERSIST', permits_key)
+end
+if gone > 0 then -- last: while a slot of a cluster migrates, Redis refuses a key that the script has emptied
+  redis.call('ZREMRANGEBYRANK', permits_key, 0, gone - 1)
 end
 return 1

@@ -23,9 +23,15 @@ if found[1] == 'read' and readers == 1 then
   return 1
 end
 
--- lease_of is what is left of a reader's lease, 0 if it is over; nil if its timeout, which is no key of this call, is out of reach.
+-- lease_of is the remaining lease of a reader, 0 if it is over; nil if its timeout, which is no key of this call, is out of reach.
+-- While a slot of a cluster migrates, its new node answers a command of one key as if a key that is still on the old node did not
+-- exist. It refuses a command of two keys.
 local function lease_of(reader, n)
-  local left = redis.pcall('PTTL', timeouts .. ':' .. reader .. ':rwlock_timeout:' .. n)
+  local key = timeouts .. ':' .. reader .. ':rwlock_timeout:' .. n
+  local left = redis.pcall('PTTL', key)
+  if left == -2 and type(redis.pcall('EXISTS', name, key)) ~= 'number' then
+    return nil
+  end
   if type(left) == 'number' then
     return math.max(left, 0)
   end

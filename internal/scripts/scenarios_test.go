@@ -34,7 +34,118 @@ func scenarios(now int64) []scenario {
 	all = append(all, semScenarios()...)
 	all = append(all, permitScenarios(now)...)
 	all = append(all, fairScenarios(now)...)
-	return append(all, rateScenarios(now)...)
+	all = append(all, rateScenarios(now)...)
+	return append(all, emptyingScenarios(now)...)
+}
+
+// emptyingScenarios are calls all of whose keys exist, as a slot that migrates demands. Most of them empty one.
+func emptyingScenarios(now int64) []scenario {
+	later, gone := ms(now+100_000), ms(now-1)
+	lines := []string{"n", "q", "t", "a"}
+	wait, try := []any{"me:1", 30_000, 1, 300_000, 15_000, "PUBLISH", "c"}, []any{"me:1", 30_000, 0, 300_000, 15_000, "PUBLISH", "c"}
+	leave := []any{"me:1", 300_000, "PUBLISH", "c"}
+	const mine, other, fence = "HSET n me:1 1\n PEXPIRE n 5000", "HSET n you:1 1\n PEXPIRE n 5000", "\n SET f 7 PX 5000"
+	place := func(id, alive string) string {
+		return "\n RPUSH q " + id + "\n ZADD t " + ms(now+400_000) + " " + id + "\n ZADD a " + alive + " " + id
+	}
+	java := "\n RPUSH q java:1\n ZADD t " + ms(now+900_000) + " java:1"
+	const expires = "\n PEXPIRE q 9000\n PEXPIRE t 9000\n PEXPIRE a 9000"
+
+	process, elsewhere := strings.Repeat("1", 32), strings.Repeat("2", 32)
+	fair := []string{"n", "l", "q", "a", "h", "f"}
+	head := []any{"PUBLISH", "c", 15_000, process, 60_000, 0}
+	idle := []any{"PUBLISH", "c", 15_000, process, 60_000, 8_000}
+	step := func(head []any, args ...any) []any { return slices.Concat(head, args) }
+	waits := func(id, alive string) string {
+		return "\n ZADD q 1 " + id + "\n ZADD a " + alive + " " + id + "\n HSET h " + id + " " + elsewhere + id
+	}
+	oneHeld, oneGone := "SET n 0\n ZADD l "+later+" "+idA, "SET n 0\n ZADD l "+gone+" "+idA
+	const queueExpires = "\n PEXPIRE n 9000\n PEXPIRE l 9000\n PEXPIRE q 9000\n PEXPIRE a 9000\n PEXPIRE h 9000"
+
+	permit, held, over := []string{"n", "l", "f"}, "SET n 2\n ZADD l "+later+" "+idA, "SET n 0 PX 9000\n ZADD l "+gone+" "+idA+"\n PEXPIRE l 9000"
+	take := func(idleMillis int, n int, ids ...any) []any {
+		return append([]any{"PUBLISH", "c", 60_000, idleMillis, n, 30_000, n}, ids...)
+	}
+
+	counting := append(words("SET n 3 PX 9000"), []any{"SET", "p", "6 1 0", "PX", 9_000}, []any{"SET", "o", "5 1"})
+
+	rated := []string{"c", "v", "l"}
+	const config = "HSET c rate 10 interval 60000 type 0 keepAliveTime "
+	member := func(id string, n byte) string { return "\x10" + fmt.Sprintf("%-16s", id) + string([]byte{n, 0, 0, 0}) }
+	x := member("x", 1)
+	log := func(keepAlive string, age int64) [][]any {
+		return append(words(config+keepAlive+"\n SET v 7"), []any{"ZADD", "l", ms(now - age), member("old", 3)})
+	}
+	many := log("0", 90_000)
+	for i := range 200 {
+		many = append(many, []any{"ZADD", "l", ms(now - 80_000), member(fmt.Sprint(i), 1)})
+	}
+	return []scenario{
+		{scripts.LockAcquire, "mine, both keys there", words(mine + fence), []string{"n", "f"}, []any{"me:1", 30_000, 60_000, 5}, nil},
+		{scripts.LocksRelease, "the same lock twice", words(mine), []string{"n", "n"}, []any{"me:1", "PUBLISH", "c", "me:2", "PUBLISH", "c"}, nil},
+
+		{scripts.FairLockAcquire, "another's, and only the dead wait", words(other + place("dead:1", gone) + place("dead:2", gone) + expires), lines, wait, nil},
+		{scripts.FairLockAcquire, "another's, only the dead wait, and no wait", words(other + place("dead:1", gone) + expires), lines, try, words(other)},
+		{scripts.FairLockAcquire, "another's, and Java waits behind the dead", words(other + place("dead:1", gone) + java + expires), lines, wait, nil},
+		{scripts.FairLockAcquire, "another's, and it waits behind the dead", words(other + place("dead:1", gone) + place("me:1", later) + expires), lines, wait, nil},
+		{scripts.FairLockAcquire, "mine, and only the dead wait", words(mine + place("dead:1", gone) + expires), lines, wait, nil},
+		{scripts.FairLockAcquire, "mine, and its place is left", words(mine + place("me:1", later) + java + fence + expires), append(lines, "f"), append(slices.Clone(wait), 60_000), nil},
+		{scripts.FairLockRelease, "mine, and only the dead wait", words(mine + place("dead:1", gone) + place("dead:2", gone) + expires), lines, leave, words(place("dead:1", gone) + place("dead:2", gone) + expires)},
+		{scripts.FairLockRelease, "mine, and Java waits behind the dead", words(mine + place("dead:1", gone) + java + expires), lines, leave, words(place("dead:1", gone) + java + expires)},
+		{scripts.FairLockRelease, "waits alone", words(other + place("me:1", later) + expires), lines, leave, nil},
+		{scripts.FairLockRelease, "waits before the dead", words(other + place("me:1", later) + place("dead:1", gone) + expires), lines, leave, words(other + place("dead:1", gone) + expires)},
+		{scripts.FairLockRelease, "by force, and only the dead wait", words(other + place("dead:1", gone) + expires), lines, append(slices.Clone(leave), "force"), words(place("dead:1", gone) + expires)},
+		{scripts.FairLockRelease, "by force, and one waits", words(other + place("her:1", later) + expires), lines, append(slices.Clone(leave), "force"), nil},
+
+		{scripts.FairStep, "the last one leaves, and another gets it", words(oneHeld + waits(idB, later) + fence), fair, step(head, 1, idA), nil},
+		{scripts.FairStep, "the last one leaves an idle one, and another gets it", words(oneHeld + waits(idB, later) + queueExpires + fence), fair, step(idle, 1, idA), nil},
+		{scripts.FairStep, "the last one has expired, and another gets it", words(oneGone + waits(idB, later) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
+		{scripts.FairStep, "the last one has expired, and the dead wait", words(oneGone + waits(idB, gone) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
+		{scripts.FairStep, "the last one has expired in an idle one, and the dead wait", words(oneGone + waits(idB, gone) + queueExpires + fence), fair, step(idle, 0, 30_000, 1, 1, idC), nil},
+		{scripts.FairStep, "the last one leaves, and the dead wait", words(oneHeld + waits(idB, gone) + fence), fair, step(head, 1, idA), nil},
+		{scripts.FairStep, "the last one in the queue leaves", words(oneHeld + waits(idB, later) + fence), fair, step(head, 1, idB), nil},
+		{scripts.FairStep, "all leave", words(oneHeld + waits(idB, later) + fence), fair, step(head, 2, idA, idB), nil},
+		{scripts.FairStep, "all leave, and one comes", words(oneHeld + waits(idB, later) + fence), fair, step(head, 2, idA, idB, 30_000, 1, 1, idC), nil},
+		{scripts.FairStep, "looks again", words(oneHeld + waits(idC, later) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
+		{scripts.FairStep, "looks again when the last one has expired", words(oneGone + waits(idC, later) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
+		{scripts.FairStep, "comes behind one who waits", words(oneHeld + waits(idB, later) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
+		{scripts.FairStep, "claims what has expired", words("SET n 0\n ZADD l " + gone + ".5 " + idC + waits(idB, gone) + fence), fair, step(head, 0, 30_000, 1, 1, idC), nil},
+
+		{scripts.PermitAcquire, "the last one has expired", words(over + fence), permit, take(0, 1, idC), nil},
+		{scripts.PermitAcquire, "the last one of an idle one has expired", words(over + fence), permit, take(8_000, 1, idC), nil},
+		{scripts.PermitAcquire, "the last one has expired, and too few are free", words(over + fence), permit, take(0, 2, idB, idC), nil},
+		{scripts.PermitAcquire, "the last one has expired, under the same id", words(over + fence), permit, take(0, 1, idA), nil},
+		{scripts.PermitAcquire, "the last one has expired, and it counts again", words("SET n 1\n ZADD l " + gone + " " + idA + "\n ZADD l " + gone + " " + idB + fence), permit, take(0, 2, idA, idC), nil},
+		{scripts.PermitAcquire, "free, all keys there", words(held + fence), permit, take(0, 1, idC), nil},
+		{scripts.PermitsAcquire, "twice of one semaphore, all keys there", words(held + fence), append(permit, permit...), append(take(0, 1, idB), take(0, 1, idC)...), nil},
+		{scripts.PermitRelease, "the last one", words("SET n 2\n ZADD l " + later + " " + idA), []string{"n", "l"}, []any{"PUBLISH", "c", 0, 0, idA}, nil},
+		{scripts.PermitRelease, "the last ones", words("SET n 2\n ZADD l " + later + " " + idA + "\n ZADD l " + later + " " + idB), []string{"n", "l"}, []any{"PUBLISH", "c", 1, 0, idA, idB}, nil},
+		{scripts.PermitRelease, "the last one of an idle one", words("SET n 2 PX 9000\n ZADD l " + later + " " + idA + "\n PEXPIRE l 9000"), []string{"n", "l"}, []any{"PUBLISH", "c", 0, 8_000, idA}, nil},
+		{scripts.PermitsRelease, "the last of one semaphore, and one that is not held", words(held), []string{"n", "l", "n", "l"}, []any{"PUBLISH", "c", 0, 0, idA, "PUBLISH", "c", 0, 0, idB}, nil},
+		{scripts.PermitState, "the last one has expired", words(over), []string{"n", "l"}, []any{"PUBLISH", "c", idA}, nil},
+		{scripts.PermitRenew, "held, of an idle one, all keys there", words(held + "\n PEXPIRE n 9000\n PEXPIRE l 9000"), []string{"l", "n"}, []any{"GT", 8_000, 300_000, 1, idA}, nil},
+		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD q 1 " + idB), []string{"n", "l", "f", "q"}, []any{1000}, nil},
+
+		{scripts.SemAcquire, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{7, 6, 60_000, "PUBLISH", "c", 8_000, 2}, nil},
+		{scripts.SemRelease, "of an idle one, all keys there", counting, []string{"n", "p", "o"}, []any{60_000, "PUBLISH", "c", 8_000, 7, 2, 0, 0}, nil},
+
+		{scripts.RateLog, "all has expired", slices.Concat(log("0", 90_000)), rated, []any{"10", -1, 0, 0, x}, nil},
+		{scripts.RateLog, "all has expired, kept alive", log("600000", 90_000), rated, []any{"10", -1, 0, 0, x}, nil},
+		{scripts.RateLog, "all has expired, counted", log("0", 90_000), rated, []any{"", -1, 0, 0, x}, nil},
+		{scripts.RateLog, "much has expired", many, rated, []any{"10", -1, 0, 0, x}, nil},
+		{scripts.RateLog, "all has expired, and too many are wanted", log("600000", 90_000), rated, []any{"10", -1, 0, 0, member("x", 11)}, nil},
+		{scripts.RateLog, "all lies too far ahead", log("0", -3_600_000), rated, []any{"10", -1, 0, 0, member("x", 9)}, nil},
+		{scripts.RateLog, "all lies too far ahead, kept alive", log("600000", -3_600_000), rated, []any{"10", -1, 0, 0, member("x", 9)}, nil},
+		{scripts.RateLog, "all is given back", log("0", 30_000), rated, []any{"10", -1, 0, 1, member("old", 3)}, nil},
+		{scripts.RateLog, "all is given back, kept alive", log("600000", 30_000), rated, []any{"10", -1, 0, 1, member("old", 3)}, nil},
+		{scripts.RateLog, "all is given back, and more is wanted", log("600000", 30_000), rated, []any{"10", 0, 20_000, 1, member("old", 3), x}, nil},
+		{scripts.RateAll, "all has expired", log("0", 90_000), rated, []any{0, 1, "log", "10", 1, 1, 1, x}, nil},
+		{scripts.RateAll, "all has expired, kept alive", log("600000", 90_000), rated, []any{0, 1, "log", "10", 1, 1, 1, x}, nil},
+		{scripts.RateAll, "all lies too far ahead", log("600000", -3_600_000), rated, []any{0, 1, "log", "10", 1, 1, 9, member("x", 9)}, nil},
+		{scripts.RateSet, "anew, kept alive", log("600000", 30_000), rated, []any{"set", 20, 60_000, 0, 600_000, 0}, nil},
+		{scripts.RateSet, "anew, without a keep-alive", log("600000", 30_000), rated, []any{"set", 20, 60_000, 0, 0, 0}, nil},
+		{scripts.RateSet, "when all has expired", log("0", 90_000), rated, []any{"update", 20, 60_000, 0, 600_000, 1}, nil},
+	}
 }
 
 func lockScenarios() []scenario {
@@ -103,7 +214,7 @@ func rwScenarios() []scenario {
 		{scripts.ReadRelease, "the last", words(mine), both, done, nil},
 		{scripts.ReadRelease, "beside one that reads for longer", words(longer + "\n HSET n me:1 1\n SET " + timeout + " 1 PX 5000"), both, done, nil},
 		{scripts.ReadRelease, "beside a shorter one", words(reads + "\n HSET n me:1 1\n PEXPIRE n 60000\n SET " + timeout + " 1 PX 60000"), both, done, nil},
-		{scripts.ReadRelease, "beside a dead one", words(mine + "\n HSET n dead:1 1"), both, done, nil},
+		{scripts.ReadRelease, "beside a dead one", words(mine + "\n HSET n dead:1 1"), both, done, words("HSET n mode read dead:1 1\n PEXPIRE n 5000")},
 		{scripts.ReadRelease, "beside many", words(crowd), both, done, nil},
 		{scripts.ReadRelease, "not held", words(reads), both, done, nil},
 		{write, "free", words(free), []string{"n"}, []any{"me:1:write", 30_000}, nil},

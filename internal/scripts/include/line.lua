@@ -2,32 +2,47 @@
 -- instant, ms, from which Redisson counts it as gone) and alive (zset: id -> the instant until which a waiter of this library
 -- counts as alive without asking again). Redisson's waiters have no entry in alive.
 
--- counts_until is the instant at which a place is given up, 0 if it is already.
-local function counts_until(place)
-  local timeout = tonumber(redis.call('ZSCORE', timeouts, place) or 0)
-  return math.min(timeout, tonumber(redis.call('ZSCORE', alive, place) or timeout))
-end
-
--- drop_places takes the places out of the line that were given up and now come first, up to that of the id. It returns the first that
--- is left, if there is one, the instant until which it counts, and whether any was dropped. The queue goes last: what is cut off in
--- between is a place without a timeout, which is dropped next time.
-local function drop_places(now, id)
-  local dropped = false
+-- find_dead reads the line from its start and returns
+--   dead: the ids of places that were given up, which come first, up to that of the id `stop`; `skip` is passed over;
+--   head: the first place behind them, or false, and the instant until which it counts.
+-- dead also has each id as a key, and the numbers of their entries in the other two keys: in_timeouts, in_alive.
+local function find_dead(now, stop, skip)
+  local dead, rank = {in_timeouts = 0, in_alive = 0}, 0
   while true do
-    local head = redis.call('LINDEX', queue, 0)
-    local instant = head and counts_until(head)
-    if not head or head == id or instant > now then
-      return head, instant, dropped
+    local place = redis.call('LINDEX', queue, rank)
+    rank = rank + 1
+    if not place or place == stop then
+      return dead, place, 0
     end
-    redis.call('ZREM', alive, head)
-    redis.call('ZREM', timeouts, head)
-    redis.call('LPOP', queue, 1)
-    dropped = true
+    if place ~= skip then
+      local timeout, lives = redis.call('ZSCORE', timeouts, place), redis.call('ZSCORE', alive, place)
+      local counts_until = math.min(tonumber(timeout or 0), tonumber(lives or timeout or 0))
+      if counts_until > now then
+        return dead, place, counts_until
+      end
+      dead[#dead + 1], dead[place] = place, true
+      dead.in_timeouts = dead.in_timeouts + (timeout and 1 or 0)
+      dead.in_alive = dead.in_alive + (lives and 1 or 0)
+    end
   end
 end
 
--- shorten_timeouts brings Redisson's timeouts forward when a place before them has gone, as Redisson does. Waiters of this library set
--- theirs anew with each look, so that a line of them alone costs nothing here.
+-- remove_first removes the places that come first in the line. The queue goes last: what is cut off in between is a place
+-- without a timeout, which counts as dead. It is the last that a script does with the line: while a slot of a cluster migrates,
+-- Redis refuses a key that the script has emptied.
+local function remove_first(places)
+  for from = 1, #places, 1000 do
+    local last = math.min(from + 999, #places)
+    redis.pcall('ZREM', alive, unpack(places, from, last))
+    redis.pcall('ZREM', timeouts, unpack(places, from, last))
+  end
+  if #places > 0 then
+    redis.call('LPOP', queue, #places)
+  end
+end
+
+-- shorten_timeouts brings Redisson's timeouts forward when a place before them goes, as Redisson does. Waiters of this library set
+-- theirs with each look, so that a line of them alone costs nothing here.
 local function shorten_timeouts(behind, wait_ms)
   pcall(function() -- what fails here costs Redisson's waiters some patience with dead ones
     if redis.call('ZCARD', timeouts) > redis.call('ZCARD', alive) then
