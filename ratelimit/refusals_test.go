@@ -36,6 +36,7 @@ var failures = map[string][]error{
 	"MASTERDOWN":         {refused("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")},
 	"CLUSTERDOWN":        {refused("CLUSTERDOWN The cluster is down")},
 	"TRYAGAIN":           {refused("TRYAGAIN Multiple keys request during rehashing of slot")},
+	"non local key":      {refused("ERR Script attempted to access a non local key in a cluster node script: c6a3, on @user_script:1.")},
 	"OOM":                {refused("OOM command not allowed when used memory > 'maxmemory'.")},
 	"NOREPLICAS":         {refused("NOREPLICAS Not enough good replicas to write.")},
 	"MISCONF":            {refused("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.")},

@@ -2,9 +2,12 @@ package redislock_test
 
 import (
 	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -127,4 +130,58 @@ func TestRWMutex_AReaderKeepsItsLockWhileItsSlotMigrates(t *testing.T) {
 	_, err = c.RWMutex(name).Writer().TryLock(t.Context())
 	require.ErrorIs(t, err, redislock.ErrLocked)
 	mustUnlock(t, stays)
+}
+
+// interruption makes the server's next answer to a script the refusal of one of its commands.
+type interruption struct{ next atomic.Bool }
+
+func (i *interruption) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (i *interruption) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (i *interruption) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if strings.HasPrefix(cmd.Name(), "eval") && err == nil && i.next.CompareAndSwap(true, false) {
+			err = refused("ERR Script attempted to access a non local key in a cluster node script: c6a3, on @user_script:9.")
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+// refused is an answer of a server.
+type refused string
+
+func (e refused) Error() string { return string(e) }
+func (refused) RedisError()     {}
+
+// A command of a script that is refused because its slot migrates says nothing about those before it.
+func TestKinds_AnInterruptedScriptMayHaveDoneItsWork(t *testing.T) {
+	t.Parallel()
+	for kind, of := range map[string]func(c *redislock.Client) *redislock.Mutex{
+		"plain":  func(c *redislock.Client) *redislock.Mutex { return c.Mutex("name") },
+		"fenced": func(c *redislock.Client) *redislock.Mutex { return c.Mutex("name", redislock.WithFencing()) },
+		"fair":   func(c *redislock.Client) *redislock.Mutex { return c.FairMutex("name") },
+		"read":   func(c *redislock.Client) *redislock.Mutex { return c.RWMutex("name").Reader() },
+		"write":  func(c *redislock.Client) *redislock.Mutex { return c.RWMutex("name").Writer() },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			rdb := server.Client(t)
+			interrupt := new(interruption)
+			rdb.AddHook(interrupt)
+			m := of(newClient(t, rdb))
+			interrupt.next.Store(true)
+			l := mustLock(t, m)
+			require.False(t, interrupt.next.Load())
+			interrupt.next.Store(true)
+			require.NoError(t, l.Unlock(within(t, patience)))
+			require.False(t, interrupt.next.Load())
+			require.Zero(t, rdb.Exists(t.Context(), "name").Val())
+		})
+	}
 }

@@ -139,6 +139,11 @@ func (c *Client) applyAcquireReply(
 		w.Value.ambiguous = w.Value.ambiguous || r.Ambiguous
 	}
 	if redisconn.Migrating(r.Err()) {
+		for _, w := range batch {
+			if !w.Waits() && w.Value.ambiguous {
+				c.releaseAbandoned(name, fair, w.Value)
+			}
+		}
 		return awaitMigration(batch, operationError("acquire", name, r.Err())), nil
 	}
 	if err != nil {

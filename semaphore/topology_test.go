@@ -2,9 +2,12 @@ package semaphore_test
 
 import (
 	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -127,4 +130,53 @@ func TestFairLeased_GrantsNoMoreThanItsPermitsWhileItsSlotMigrates(t *testing.T)
 	require.NoError(t, second.Release(t.Context()))
 	require.NoError(t, (<-third).Release(t.Context()))
 	require.EqualValues(t, 2, available(t, s))
+}
+
+// interruption makes the server's next answer to a script the refusal of one of its commands.
+type interruption struct{ next atomic.Bool }
+
+func (i *interruption) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (i *interruption) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (i *interruption) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if strings.HasPrefix(cmd.Name(), "eval") && err == nil && i.next.CompareAndSwap(true, false) {
+			err = refused("ERR Script attempted to access a non local key in a cluster node script: c6a3, on @user_script:9.")
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+// refused is an answer of a server.
+type refused string
+
+func (e refused) Error() string { return string(e) }
+func (refused) RedisError()     {}
+
+// A command of a script that is refused because its slot migrates says nothing about those before it.
+func TestSemaphores_AnInterruptedScriptMayHaveDoneItsWork(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Start(t).Client(t)
+			interrupt := new(interruption)
+			rdb.AddHook(interrupt)
+			s := k.newSemaphore(newClient(t, rdb), "name")
+			s.setPermits(t, 2)
+			interrupt.next.Store(true)
+			release, err := s.acquire(within(t, testTimeout), 1)
+			require.False(t, interrupt.next.Load())
+			require.NoError(t, err)
+			require.EqualValues(t, 1, available(t, s), "one was taken")
+			interrupt.next.Store(true)
+			require.NoError(t, release(within(t, testTimeout)))
+			require.EqualValues(t, 2, available(t, s))
+		})
+	}
 }

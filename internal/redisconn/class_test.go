@@ -145,6 +145,7 @@ func TestMigrating(t *testing.T) {
 	} {
 		require.Equal(t, want, redisconn.Migrating(answer(text)), text)
 		require.Equal(t, want, redisconn.Migrating(fmt.Errorf("wrapped: %w", answer(text))), text)
+		require.Equal(t, want, redisconn.MayHaveExecuted(answer(text)), "the script may have written before: %s", text)
 	}
 	require.False(t, redisconn.Migrating(errors.New("attempted to access a non local key")), "no answer of a server")
 }

@@ -3,6 +3,7 @@
 // go-redis does not look at the cancellation of a context while it waits for a reply, nor at its deadline
 // unless told to, and repeats a call after a lost reply without saying so. A lock or a permit must know both:
 // when to give up, and whether an earlier copy of a call may still execute. So [Retry] sends one copy of a
-// call at a time and reports whether an unanswered one may be in flight. [Dedicated] has connections of its
-// own for calls without a caller, such as renewals. [Classify] is the one table of what a failed call means.
+// call at a time and reports whether one of them may have executed, or may execute yet. [Dedicated] has
+// connections of its own for calls without a caller, such as renewals. [Classify] is the one table of what a
+// failed call means.
 package redisconn

@@ -3,18 +3,22 @@ package redisconn
 import (
 	"errors"
 	"net"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // ErrAbandoned is the error of a call that was given up before it was sent.
 var ErrAbandoned = errors.New("redisconn: given up before it was sent")
 
-// MayHaveBeenSent reports whether a call that failed may have reached the server.
-func MayHaveBeenSent(err error) bool {
+// MayHaveExecuted reports whether a call that failed may have been executed, wholly or in part, or may execute
+// yet.
+func MayHaveExecuted(err error) bool {
 	var op *net.OpError
 	switch {
+	case scripts.Interrupted(err):
+		return true
 	case Refused(err):
 		return false
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted),
@@ -32,18 +36,16 @@ func Refused(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// nonLocalKey is the refusal of a command of a script; Redis 6.2 and 7 say different things before it.
-const nonLocalKey = "attempted to access a non local key"
-
-// Migrating reports whether a cluster refused a call because some of its keys have moved to another node
-// already, or are absent, while their slot migrates. Nothing was executed.
-func Migrating(err error) bool {
-	return redis.IsTryAgainError(err) || Refused(err) && strings.Contains(err.Error(), nonLocalKey)
-}
+// Migrating reports whether a cluster refused a call, or a command of its script, because some of its keys
+// have moved to another node already, or are absent, while their slot migrates. A call that was refused as a
+// whole was not executed; a script whose command was refused may have written before: see MayHaveExecuted.
+func Migrating(err error) bool { return redis.IsTryAgainError(err) || scripts.Interrupted(err) }
 
 // Transient reports whether the server refused a call for a reason that tends to pass soon, such as a
 // failover, missing replicas, or a slow script. Nothing was executed.
-func Transient(err error) bool { return Refused(err) && classify(err) == Unavailable }
+func Transient(err error) bool {
+	return Refused(err) && classify(err) == Unavailable && !MayHaveExecuted(err)
+}
 
 // Permanent reports whether the server refused a call for a reason that does not pass by itself. It is not
 // worth repeating.

@@ -30,15 +30,15 @@ func TestErrors_SayWhatHappenedToACall(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	read := &net.OpError{Op: "read", Err: errors.New("connection reset")}
 	for _, c := range []struct {
-		err                                              error
-		sent, refused, transient, permanent, unavailable bool
+		err                                                  error
+		executed, refused, transient, permanent, unavailable bool
 	}{
 		{err: dial, unavailable: true},
-		{err: read, sent: true, unavailable: true},
-		{err: io.EOF, sent: true, unavailable: true},
+		{err: read, executed: true, unavailable: true},
+		{err: io.EOF, executed: true, unavailable: true},
 		{err: redis.ErrClosed},
 		{err: redis.ErrPoolTimeout, unavailable: true},
-		{err: context.DeadlineExceeded, sent: true, unavailable: true},
+		{err: context.DeadlineExceeded, executed: true, unavailable: true},
 		{err: answer("ERR wrong"), refused: true, permanent: true},
 		{err: answer("NOPERM this user"), refused: true, permanent: true},
 		{err: answer("NOAUTH Authentication required."), refused: true, permanent: true},
@@ -51,12 +51,12 @@ func TestErrors_SayWhatHappenedToACall(t *testing.T) {
 		{err: answer("BUSY Redis is busy running a script."), refused: true, transient: true, unavailable: true},
 		{err: answer("BUSYGROUP of a stream"), refused: true, permanent: true},
 		{err: answer("TRYAGAIN Multiple keys request during rehashing of slot"), refused: true, transient: true, unavailable: true},
-		{err: answer("ERR Script attempted to access a non local key in a cluster node script: abc"), refused: true, transient: true, unavailable: true},
+		{err: answer("ERR Script attempted to access a non local key in a cluster node script: abc"), executed: true, refused: true, unavailable: true},
 		{err: redisconn.ErrAbandoned},
 		{err: answer("MISCONF Redis is configured to save RDB snapshots"), refused: true, transient: true, unavailable: true},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("wrapped: %w", c.err)} {
-			require.Equal(t, c.sent, redisconn.MayHaveBeenSent(err), err)
+			require.Equal(t, c.executed, redisconn.MayHaveExecuted(err), err)
 			require.Equal(t, c.refused, redisconn.Refused(err), err)
 		}
 		require.Equal(t, c.transient, redisconn.Transient(c.err), c.err)

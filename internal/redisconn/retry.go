@@ -17,8 +17,8 @@ type Reply struct {
 	*redis.Cmd
 	SentAt time.Time // before the last attempt was sent; what it did on the server was not done earlier
 
-	// Ambiguous says that a copy of the call was sent and not answered: it may have executed, or may execute
-	// yet. A reply that no script returns is no answer.
+	// Ambiguous says that a copy of the call may have executed, wholly or in part, or may execute yet: it was sent
+	// and not answered, or its script was interrupted. A reply that no script returns is no answer.
 	Ambiguous bool
 }
 
@@ -73,8 +73,8 @@ func Retry(
 		if err == nil {
 			return r
 		}
-		unanswered := MayHaveBeenSent(err)
-		r.Ambiguous = r.Ambiguous || unanswered
+		ambiguous := MayHaveExecuted(err)
+		r.Ambiguous = r.Ambiguous || ambiguous
 		most := 512 * time.Millisecond
 		if Migrating(err) {
 			most = 64 * time.Millisecond
@@ -83,7 +83,7 @@ func Retry(
 			} else if w.Now().Sub(began) > migrationTimeout {
 				return r
 			}
-		} else if n >= retries || !unanswered && !Transient(err) {
+		} else if n >= retries || !ambiguous && !Transient(err) {
 			return r
 		}
 		Reload(rdb)

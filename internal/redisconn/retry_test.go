@@ -88,3 +88,25 @@ func TestRetry_WaitsForASlotThatMigrates(t *testing.T) {
 		})
 	}
 }
+
+// The script of a call may have written before one of its commands was refused.
+func TestRetry_ACallWhoseScriptWasInterruptedIsAmbiguous(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, err := wheel.New()
+		require.NoError(t, err)
+		sent := 0
+		r := redisconn.Retry(w, nil, 0, nil, func() (*redis.Cmd, time.Time) {
+			cmd := redis.NewCmd(t.Context())
+			if sent++; sent == 1 {
+				cmd.SetErr(answer("ERR Script attempted to access a non local key in a cluster node script: c6a3"))
+			}
+			return cmd, time.Now()
+		})
+		require.NoError(t, r.Err())
+		require.Equal(t, 2, sent, "it is repeated, however few retries the client allows")
+		require.True(t, r.Ambiguous)
+		_, err = w.Stop(t.Context())
+		require.NoError(t, err)
+	})
+}

@@ -1,6 +1,7 @@
 package scripts
 
 import (
+	"errors"
 	"regexp"
 	"strings"
 
@@ -19,6 +20,16 @@ func (r refusal) Unwrap() error { return r.answer }
 
 // RedisError marks an answer of the server.
 func (refusal) RedisError() {}
+
+// nonLocalKey is how a node of a cluster refuses a command of a script; Redis 6.2 and 7 say different things before it.
+const nonLocalKey = "attempted to access a non local key"
+
+// Interrupted reports whether a command of a script was refused because its key was not on the node while a slot
+// migrated. The script may have written before.
+func Interrupted(err error) bool {
+	answer, ok := errors.AsType[redis.Error](err)
+	return ok && strings.Contains(answer.Error(), nonLocalKey)
+}
 
 // before7 is how servers before Redis 7 report an error of a command within a script.
 var before7 = regexp.MustCompile(`^ERR Error running script \(call to f_[0-9a-f]+\): @\w+:\d+: (?:@\w+: ?\d+: )?-?`)

@@ -111,11 +111,12 @@ func join(calls []Call, members []int) Call {
 	return all
 }
 
-// split gives each member its part of the reply, or the error of a call of which it is not known whether it was
-// executed. It returns the members that have to be sent by themselves.
+// split gives each member its part of the reply, or the error of a call that may have been executed, wholly or in part.
+// It returns the members that have to be sent by themselves.
 func split(ctx context.Context, cmd *redis.Cmd, calls []Call, members []int, cmds []*redis.Cmd) (again []int) {
 	err := cmd.Err()
-	if _, refused := err.(redis.Error); refused { //nolint:errorlint // go-redis does not wrap answers
+	_, refused := err.(redis.Error) //nolint:errorlint // go-redis does not wrap answers
+	if refused && !Interrupted(err) {
 		return members
 	}
 	with := calls[members[0]].Script.share
