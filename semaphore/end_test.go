@@ -278,3 +278,42 @@ func TestIdleExpiry_Range(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// A TrySetPermits that finds the permits set is a use, of each kind.
+func TestIdleExpiry_TrySetPermitsIsAUse(t *testing.T) {
+	forEachKind(t, func(t *testing.T, k kind) {
+		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+		s := k.newSemaphore(newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour)), name)
+		s.setPermits(t, 3)
+		expiring := 0
+		for key := range lifetimes(t, rdb, name) {
+			require.NoError(t, rdb.PExpire(t.Context(), key, 10*time.Minute).Err())
+			expiring++
+		}
+		require.NotZero(t, expiring)
+		done, err := s.TrySetPermits(t.Context(), 9)
+		require.NoError(t, err)
+		require.False(t, done)
+		require.EqualValues(t, 3, available(t, s))
+		for key, left := range lifetimes(t, rdb, name) {
+			require.Greater(t, left, 50*time.Minute, key)
+		}
+	})
+}
+
+// A waiter looks when its semaphore expires, whatever the reason of the expiry.
+func TestWaiters_LearnAtOnceThatTheirSemaphoreHasExpired(t *testing.T) {
+	forEachKind(t, func(t *testing.T, k kind) {
+		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+		s := k.newSemaphore(newClient(t, rdb, semaphore.WithPoll(time.Minute)), name)
+		done, err := s.TrySetPermits(t.Context(), 1, 2*time.Second)
+		require.NoError(t, err)
+		require.True(t, done)
+		_, err = s.acquire(t.Context(), 1)
+		require.NoError(t, err)
+		began := time.Now()
+		_, err = s.acquire(within(t, testTimeout), 1)
+		require.ErrorIs(t, err, semaphore.ErrNotSet)
+		require.Less(t, time.Since(began), 10*time.Second, "the lease lasts for 30 s, and the poll for longer")
+	})
+}

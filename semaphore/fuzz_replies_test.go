@@ -111,7 +111,7 @@ var replyCalls = []replyCall{
 	{"Semaphore.TryAcquire", "", func(c *semaphore.Client, _ func()) (bool, error) {
 		return c.Semaphore("s").TryAcquire(context.Background(), 2)
 	}, func(r []int64) (ok, grants bool) {
-		return len(r) == 3 && (r[0] == 0 || r[0] == 1) && (r[1] == 0 || r[1] == 1), len(r) == 3 && r[0] == 1
+		return len(r) == 4 && (r[0] == 0 || r[0] == 1) && (r[1] == 0 || r[1] == 1) && r[3] >= -1, len(r) == 4 && r[0] == 1
 	}},
 	{"Semaphore.Release", "", func(c *semaphore.Client, _ func()) (bool, error) {
 		err := c.Semaphore("s").Release(context.Background(), 2)

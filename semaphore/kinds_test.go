@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ import (
 // anySemaphore is what the three kinds of semaphores have in common.
 type anySemaphore interface {
 	Available(context.Context) (int64, error)
+	TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error)
 	setPermits(t testing.TB, n int64)
 	acquire(ctx context.Context, n int64) (releaseFunc, error)
 	tryAcquire(ctx context.Context, n int64) (releaseFunc, error) // nil, nil if too few are free

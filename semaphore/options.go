@@ -106,7 +106,8 @@ func WithPoll(d time.Duration) Option {
 
 // WithShardedChannels sets whether SPUBLISH wakes waiters in a cluster. The default is to use sharded
 // channels if the cluster has them, as Redisson does since 3.22. Services that share semaphores must use
-// the same channels to wake each other; otherwise a waiter asks again when a lease ends, and at its poll.
+// the same channels to wake each other; otherwise a waiter asks again when a lease or the semaphore ends, and at
+// its poll.
 // Outside of clusters the option has no effect.
 func WithShardedChannels(on bool) Option {
 	return option(func(c *config) error {

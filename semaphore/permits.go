@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// maxLookPause bounds the time until a waiter looks again at leases that last longer.
+// maxLookPause bounds the time until a waiter looks again at leases and semaphores that last longer.
 const maxLookPause = time.Hour
 
 // keys are the keys and the channel of one leased semaphore.
@@ -74,7 +74,7 @@ func appendIDs(args []any, ids []string) []any {
 type acquireReply struct {
 	isSet            bool
 	free, held       int64
-	nextExpiryMillis int64   // -1 if no lease ends
+	nextExpiryMillis int64   // of a lease or of the semaphore; -1 if there is none
 	tokens           []int64 // per request, 0 if it was not granted
 }
 
@@ -179,12 +179,16 @@ func (c *Client) applyAcquireReply(
 		}
 		w.Fail(refusal)
 	}
-	if reply.nextExpiryMillis < 0 {
-		return 0, nil
+	return lookAfter(reply.nextExpiryMillis), nil
+}
+
+// lookAfter returns the pause before the look at an expiry, which is so many milliseconds ahead, or 0 for -1: then
+// there is no expiry. All processes look. The first look reclaims the permits of a lease; the others are spread.
+func lookAfter(expiryMillis int64) (again time.Duration) {
+	if expiryMillis < 0 {
+		return 0
 	}
-	// All processes look when the lease ends. The first look reclaims its permits; spread the others.
-	expiry := redisconn.Duration(reply.nextExpiryMillis)
-	return min(expiry, maxLookPause) + time.Millisecond + rand.N(5*time.Millisecond), nil
+	return min(redisconn.Duration(expiryMillis), maxLookPause) + time.Millisecond + rand.N(5*time.Millisecond)
 }
 
 // releaseAbandoned releases, in the background, what Redis may have granted to a request without a waiter.

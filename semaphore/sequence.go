@@ -114,8 +114,8 @@ func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisit
 	}
 	confirmed := call.confirmed
 	r := call.early.Run(c.sender, func() scripts.Call { return call.script(c, name, batch) }, nil)
-	v, err := r.Integers(3)
-	if err == nil && (v[0] < 0 || v[0] > int64(len(batch)) || v[1] != 0 && v[1] != 1) {
+	v, err := r.Integers(4)
+	if err == nil && (v[0] < 0 || v[0] > int64(len(batch)) || v[1] != 0 && v[1] != 1 || v[3] < -1) {
 		err = r.Unexpected()
 	}
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisit
 			c.monitor.contended(object{KindCounting, name}, &w.Value)
 		}
 	}
-	return 0, nil
+	return lookAfter(v[3]), nil
 }
 
 // giveBackCounting releases permits that were granted to waiters that had left.

@@ -18,7 +18,7 @@ ARGV     1 PUBLISH or SPUBLISH   2 channel prefix   3 how long a process counts 
          5 expiry of the fence, ms   6 idle expiry, ms, or 0   7 number of ids that leave   their ids
          and per request   lease, ms   1 if it waits else 0   number of permits   their ids
 Returns  {{per id that leaves 1 if it was held else 0}, 1 if the permits were ever set else 0, free, held,
-         ms to the next end of a lease or -1, then per request its token or 0};
+         ms to the next end of a lease or of the semaphore, or -1, then per request its token or 0};
          held and the next end are set only if a request has no token
 Errors   WRONGKIND the key, or the fence, holds no number
 ]]
@@ -150,6 +150,7 @@ for k, request in ipairs(requests) do
     all_granted = false
   end
 end
+local expiry = stored and not all_granted and redis.call('PTTL', permits) or 0
 local last_position = #entering > 0 and redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
 
 -- include: idle
@@ -163,7 +164,7 @@ if idle_ms > 0 then
   if uses_queue then
     last_end = math.max(last_end, now + alive_ms)
   end
-  fence_ms = life(last_end)
+  fence_ms, expiry = life(last_end), 0 -- each look defers the expiry
 end
 
 -- Make each call that follows the first write once so that it changes nothing: what Redis would refuse, it refuses
@@ -237,6 +238,9 @@ end
 local reply = {removed, stored and 1 or 0, free, all_granted and 0 or held, -1}
 if not all_granted and next_end ~= forever then
   reply[5] = math.max(math.ceil(next_end - now), 0)
+end
+if expiry > 0 then
+  reply[5] = reply[5] < 0 and expiry or math.min(reply[5], expiry)
 end
 for _, granted in ipairs(tokens) do
   reply[#reply + 1] = granted

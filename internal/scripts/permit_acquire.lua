@@ -8,7 +8,7 @@ KEYS     1 permits (string: free permits)
 ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms, which begins anew once an hour
          4 idle expiry, ms, or 0   5 permits of all requests
          and per request   lease, ms   number of permits   their ids, 16 bytes each
-Returns  {1 if the permits were ever set else 0, free, held, ms to the next end of a lease or -1,
+Returns  {1 if the permits were ever set else 0, free, held, ms to the next end of a lease or of the semaphore, or -1,
          then per request its token or 0}; free, held and the next end are set only if a request was not granted
 Errors   WRONGKIND the key, or the fence, holds no number
 ]]
@@ -67,7 +67,7 @@ if grants < requests then
     reply[4] = math.ceil(next_end - now)
   end
 end
-local expiry = grants > 0 and redis.call('PTTL', permits) or 0
+local expiry = stored and redis.call('PTTL', permits) or 0
 
 -- include: idle
 -- include: write_permits
@@ -76,6 +76,10 @@ if idle_ms > 0 then
     last_end = math.max(last_end, new_leases[j])
   end
   expiry, fence_ms = life(last_end), life(last_end)
+end
+
+if stored and grants < requests and expiry > 0 then
+  reply[4] = reply[4] < 0 and expiry or math.min(reply[4], expiry)
 end
 
 -- The SETs come first, and are undone if ZADD is refused. The first of them also reads the last token. A number that was

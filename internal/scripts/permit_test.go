@@ -122,3 +122,23 @@ func TestPermit_Commands(t *testing.T) {
 		require.Equal(t, want, calls, "%s: %s", what, stats)
 	}
 }
+
+// The number of permits was deleted after an acquisition, whose copy comes late: the number is that of no semaphore.
+func TestPermitAcquire_ALateCopyCreatesNoNumber(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	keys := []string{name, name + ":leases", name + ":fence"}
+	args := []any{"PUBLISH", "c", 60_000, 0, 1, 30_000, 1, idC}
+	require.NoError(t, rdb.Set(t.Context(), name, 3, 0).Err())
+	require.NoError(t, scripts.PermitAcquire.Run(t.Context(), rdb, keys, args...).Err())
+	require.NoError(t, rdb.Del(t.Context(), name).Err())
+	reply, err := scripts.PermitAcquire.Run(t.Context(), rdb, keys, args...).Int64Slice()
+	require.NoError(t, err)
+	require.Positive(t, reply[4], "the permit is held")
+	require.Zero(t, rdb.Exists(t.Context(), name).Val())
+	record := []string{name, keys[1], name + ":record", name + ":other"}
+	set, err := scripts.PermitEdit.Run(t.Context(), rdb, record, "try", 5, "PUBLISH", "c", 60_000, 0, 0).Int()
+	require.NoError(t, err)
+	require.Equal(t, 1, set)
+	require.Equal(t, "5", rdb.Get(t.Context(), name).Val())
+}

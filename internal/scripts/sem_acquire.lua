@@ -11,7 +11,8 @@ KEYS     1 permits (string: free permits)
            which they were set"), with an idle expiry or after unconfirmed calls
 ARGV     1 sequence number   2 sequence number of the last confirmed call   3 expiry of the sequence key, ms
          4 PUBLISH or SPUBLISH   5 channel   6 idle expiry, ms, or 0   7.. permits per request
-Returns  {requests served, 1 if the permits were ever set else 0, free permits}
+Returns  {requests served, 1 if the permits were ever set else 0, free permits, ms to the expiry of the semaphore or -1};
+         the expiry is set only if a request was not served
 Errors   WRONGKIND the key holds no number, STALE a later call of the process has been executed
 ]]
 local permits, sequence_key, origin = KEYS[1], KEYS[2], KEYS[3]
@@ -31,7 +32,7 @@ if last > seq then
   return redis.error_reply('STALE a later call has been executed')
 end
 if last == seq then
-  return {served, is_set, free} -- this call was executed before, and its reply lost
+  return {served, is_set, free, -1} -- this call was executed before, and its reply lost
 end
 
 -- include: read_origin
@@ -55,9 +56,17 @@ for i = first_request, #ARGV do
   served, taken = served + 1, taken + n
 end
 
+free = free + given_back - taken
+local expires = -1
+if stored and served < #ARGV - first_request + 1 then
+  expires = redis.call('PTTL', permits)
+  if total and idle_ms ~= '0' then
+    expires = free >= total and tonumber(idle_ms) or -1
+  end
+end
+
 -- include: write_free
 -- Only SET writes: if Redis refuses it, nothing has been written.
-free = free + given_back - taken
 if taken ~= given_back or stored and idle_ms ~= '0' then
   write_free(free)
 end
@@ -65,4 +74,4 @@ redis.call('SET', sequence_key, string.format('%.0f %d %.0f', seq, served, taken
 if given_back > taken then
   redis.pcall(verb, channel, string.format('%.0f', free)) -- a hint must not fail the call
 end
-return {served, is_set, free}
+return {served, is_set, free, expires}

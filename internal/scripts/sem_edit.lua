@@ -51,6 +51,8 @@ elseif op == 'set' and not stored then
   else
     redis.call('SET', permits, n, 'PX', expiry_ms)
   end
+elseif op == 'set' and idle_ms ~= '0' then -- a use, which defers the expiry
+  write_free(free)
 end
 if creates and not total then
   redis.call('SET', origin, string.format(' %.0f', set_at), 'PX', origin_ms)

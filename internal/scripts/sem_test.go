@@ -65,7 +65,10 @@ func (s sem) acquire(seq, confirmed int, wants ...int) []int64 {
 	for _, n := range wants {
 		args = append(args, n)
 	}
-	return s.twice(scripts.SemAcquire, []string{s.name, s.part("acquiring")}, args...)
+	reply := s.twice(scripts.SemAcquire, []string{s.name, s.part("acquiring")}, args...)
+	require.Len(s.t, reply, 4)
+	require.EqualValues(s.t, -1, reply[3], "it does not expire")
+	return reply[:3]
 }
 
 func (s sem) release(seqNMax ...int) []int64 {
@@ -108,7 +111,7 @@ func TestSemAcquire(t *testing.T) {
 		}
 		acquire := func(seq int) []int64 {
 			keys := []string{s.name, s.part("acquiring"), s.part("origin")}
-			return s.run(scripts.SemAcquire, keys, seq, 6, 60_000, "PUBLISH", "c", 0)
+			return s.run(scripts.SemAcquire, keys, seq, 6, 60_000, "PUBLISH", "c", 0)[:3]
 		}
 		set("1", 5)
 		require.Equal(t, []int64{1, 1, 1}, s.acquire(7, 6, 4))
