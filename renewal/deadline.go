@@ -34,31 +34,10 @@ func margin(ttl, tick time.Duration) time.Duration {
 	return ttl/100 + tick + min(ttl/10, maxLateness)
 }
 
-// lifetime is how long after the instant before sending the holder may still rely on a lease.
+// lifetime is for how long the holder may rely on a lease. It counts from the instant before the request was sent,
+// never from the reply: the server cannot have started its own countdown earlier, so its expiry lies behind ours
+// for every split of the round trip.
 func lifetime(ttl, tick time.Duration) time.Duration { return ttl - margin(ttl, tick) }
-
-// elapsed is the larger of monotonic and wall-clock time from since to now. The monotonic clock of Linux
-// stops while the machine is suspended and the wall clock may be set back; a lease on a server runs on
-// in both cases.
-func elapsed(since, now time.Time) time.Duration {
-	return max(now.Sub(since), now.Round(0).Sub(since.Round(0)))
-}
-
-// term is one confirmed period of a lease. It counts from the instant before the request was sent, never from
-// the reply: the server cannot have started its own countdown earlier, so its expiry lies behind ours for
-// every split of the round trip.
-type term struct {
-	sentAt time.Time
-	ttl    time.Duration
-	tick   time.Duration // of the wheel that announces its end
-}
-
-// left is the time for which the term may still be relied on; not positive means it is over.
-func (t term) left(now time.Time) time.Duration {
-	return lifetime(t.ttl, t.tick) - elapsed(t.sentAt, now)
-}
-
-func (t term) deadline() time.Time { return t.sentAt.Add(lifetime(t.ttl, t.tick)) }
 
 // firstRenewal is the age at which a new lease is renewed for the first time. It is spread over the second
 // half of the ordinary interval, so that leases taken together do not fall due together. u is uniform in

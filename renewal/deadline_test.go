@@ -49,24 +49,6 @@ func TestDeadline_LiesBeforeTheServersExpiry(t *testing.T) {
 	})
 }
 
-func TestElapsed_IsTheLargerOfBothClocks(t *testing.T) {
-	start := time.Now()
-	for _, tt := range []struct {
-		name string
-		now  time.Time
-		want time.Duration
-	}{
-		{"both clocks agree", start.Add(time.Second), time.Second},
-		{"a suspended machine moves the wall clock only", renewal.WithWall(start, time.Hour), time.Hour},
-		{"a wall clock set back changes nothing", renewal.WithWall(start.Add(time.Second), -time.Hour), time.Second},
-		{"a wall clock set forward counts", renewal.WithWall(start.Add(time.Second), time.Hour), time.Hour + time.Second},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			require.Equal(t, tt.want, renewal.Elapsed(start, tt.now))
-		})
-	}
-}
-
 func TestRenewalTimes_KeepTheirBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ttl := drawTTL(t)

@@ -55,7 +55,7 @@ type Destination struct {
 	// closeAt is read, and closeAt is reset before the stack is taken, so each lease has a window that will
 	// close.
 	due     atomic.Pointer[Lease]
-	closeAt atomic.Int64 // when the window of due ends, in Unix nanoseconds; 0 if none is open
+	closeAt atomic.Int64 // when the window of due ends, in nanoseconds since renewer.origin; 0 if none is open
 
 	mu      sync.Mutex // guards what is below
 	ready   [][]*Lease // batches to be sent
@@ -79,7 +79,7 @@ func (d *Destination) enqueue(l *Lease, now time.Time) {
 		}
 	}
 	wait := batchDelay(l.ttl)
-	end := now.Add(wait).UnixNano()
+	end := int64(now.Sub(d.renewer.origin) + wait)
 	for {
 		at := d.closeAt.Load()
 		if at != 0 && at <= end {
@@ -145,7 +145,7 @@ func (d *Destination) sendBatches() {
 }
 
 func (d *Destination) send(leases []*Lease) {
-	sentAt := d.renewer.wheel.Now()
+	sentAt := d.renewer.now()
 	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return !l.beginCall() })
 	if len(leases) == 0 {
 		return

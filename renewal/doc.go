@@ -9,8 +9,13 @@
 //
 //   - A lease counts from the instant before its request was sent, less a margin: one percent for clocks of
 //     different rates, one tick of the wheel, and a tenth of the lease, at most 50 ms, for a process that is
-//     delayed. The server's own expiry lies behind that deadline however the round trip was split. Elapsed
-//     time is the larger of monotonic and wall-clock time.
+//     delayed. The server's own expiry lies behind that deadline however the round trip was split.
+//   - Elapsed time counts suspend and ignores steps of the wall clock. The monotonic clock measures it. Where the
+//     wall clock has moved against it, the boot clock tells a suspend from a step. If the wall clock alone was set
+//     ahead by more than the margin, the leases that this Renewer renews become due at once, and the answer decides:
+//     the step may be the correction after a pause of the virtual machine that no other clock has counted.
+//     A system other than Linux, macOS, Windows and OpenBSD has no boot clock that is known to count suspend;
+//     there, a wall clock that is set ahead counts as elapsed time.
 //   - At the deadline the lease is lost, even while a renewal is in flight: [Lease.Done] closes, [Lease.Err]
 //     says why, and no later success revives it.
 //   - A renewal that fails is retried after about a twentieth of the lease until the deadline. Only an answer
@@ -21,9 +26,11 @@
 //
 // # What it does not promise
 //
-// A process that does not run cannot be told anything. A holder that was suspended past its deadline sees
-// [Lease.Valid] turn false at once, but Done only when the next entry fires. Work that must not overlap with
-// a successor's checks a fencing token where the work takes effect.
+// A process that does not run cannot be notified. A holder that was suspended past its deadline finds
+// [Lease.Valid] false as soon as it wakes; Done closes soon after a call of Valid or when the next lease falls
+// due, whichever is first. A pause of the virtual machine that no clock has counted is noticed when the wall
+// clock is corrected, and not for a lease of Watch, which is never renewed. Work that must not overlap with a
+// successor's checks a fencing token where the work takes effect.
 //
 // # Watching it
 //

@@ -76,19 +76,19 @@ func (l *Lease) Err() error {
 	return l.err
 }
 
-// Valid reports whether the lease may be relied on at this instant. It reads both clocks, so it is right
-// immediately after a suspended machine wakes, when Done may lag behind until the next entry fires.
+// Valid reports whether the lease may be relied on at this instant. It counts suspend, so it is right immediately
+// after a suspended machine wakes, when Done may not be closed yet.
 func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.phase != ended && l.termLocked().left(l.renewer.wheel.Now()) > 0
+	return l.phase != ended && l.leftLocked(l.renewer.now()) > 0
 }
 
 // Deadline is the instant at which the lease is over unless it is renewed before, margin already taken off.
 func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.termLocked().deadline()
+	return l.deadlineLocked()
 }
 
 // SentAt is the instant before the request was sent to which the term in force was granted.
@@ -128,14 +128,15 @@ func (l *Lease) Close(reason error) bool {
 // MaxTTL. Renewals go on as before; the backend must not let them shorten the term. Prolong does not block.
 func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	l.mu.Lock()
-	now := l.renewer.wheel.Now()
+	now := l.renewer.now()
 	var loss error
-	held := l.phase != ended && l.termLocked().left(now) > 0
+	held := l.phase != ended && l.leftLocked(now) > 0
 	switch {
 	case !held:
 		loss = l.loseLocked(ErrExpired)
 	case ttl >= MinTTL && ttl <= MaxTTL:
 		l.prolongLocked(sentAt, ttl)
+		l.hurryAfterStepLocked(sentAt, now)
 		l.rearmLocked(now)
 	}
 	l.mu.Unlock()
@@ -171,7 +172,7 @@ func (l *Lease) loseLocked(cause error) (loss error) {
 }
 
 func (l *Lease) lostErrorLocked(cause error) *LostError {
-	return &LostError{Key: l.key, ID: l.id, Cause: cause, Due: l.termLocked().deadline(), lossError: l.lossError}
+	return &LostError{Key: l.key, ID: l.id, Cause: cause, Due: l.deadlineLocked(), lossError: l.lossError}
 }
 
 // endLocked reports whether the lease had not ended before; if so, the caller passes err to announceEnd once
@@ -213,13 +214,22 @@ func (l *Lease) announceEnd(err error) {
 	l.renewer.forget(l)
 }
 
-// termLocked is the period that was confirmed last.
-func (l *Lease) termLocked() term { return term{l.sentAt, l.lasts, l.renewer.tick} }
+// lifetimeLocked is for how long after sentAt the lease may be relied on.
+func (l *Lease) lifetimeLocked() time.Duration { return lifetime(l.lasts, l.renewer.tick) }
+
+func (l *Lease) deadlineLocked() time.Time { return l.sentAt.Add(l.lifetimeLocked()) }
+
+// ageLocked is the time from sentAt to now, suspends included.
+func (l *Lease) ageLocked(now time.Time) time.Duration { return l.renewer.clock.Since(l.sentAt, now) }
+
+// leftLocked is for how long the lease may still be relied on; not positive means it is over.
+func (l *Lease) leftLocked(now time.Time) time.Duration { return l.lifetimeLocked() - l.ageLocked(now) }
 
 // prolongLocked sets the term unless the one in force lasts longer.
 func (l *Lease) prolongLocked(sentAt time.Time, ttl time.Duration) {
-	if (term{sentAt, ttl, l.renewer.tick}).deadline().After(l.termLocked().deadline()) {
-		l.renewAt -= sentAt.Sub(l.sentAt)
+	later := l.ageLocked(sentAt)
+	if later+lifetime(ttl, l.renewer.tick) > l.lifetimeLocked() {
+		l.renewAt -= later
 		l.sentAt, l.lasts = sentAt, ttl
 	}
 }
@@ -241,12 +251,13 @@ func (l *Lease) doneContext() context.Context {
 func (l *Lease) start() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.renewer.wheel.Now()
+	now := l.renewer.now()
 	l.onTick = l.tick
 	var err error
-	if l.termLocked().left(now) <= 0 {
+	if l.leftLocked(now) <= 0 {
 		err = l.lostErrorLocked(ErrExpired)
 	} else {
+		l.hurryAfterStepLocked(l.sentAt, now)
 		err = l.armLocked(now)
 	}
 	if err != nil {
@@ -258,7 +269,7 @@ func (l *Lease) start() error {
 // tick is the wheel entry's callback.
 func (l *Lease) tick() {
 	l.mu.Lock()
-	now := l.renewer.wheel.Now()
+	now := l.renewer.now()
 	due, loss := l.tickLocked(now)
 	l.mu.Unlock()
 	l.announceLoss(loss)
@@ -272,10 +283,10 @@ func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 	if l.phase == ended {
 		return false, nil
 	}
-	if l.termLocked().left(now) <= 0 {
+	if l.leftLocked(now) <= 0 {
 		return false, l.loseLocked(ErrExpired)
 	}
-	due = l.dest != nil && l.phase == idle && elapsed(l.sentAt, now) >= l.renewAt-window(l.ttl)
+	due = l.dest != nil && l.phase == idle && l.ageLocked(now) >= l.renewAt-window(l.ttl)
 	if due {
 		l.phase = queued
 	}
@@ -296,11 +307,33 @@ func (l *Lease) armLocked(now time.Time) (err error) {
 func (l *Lease) rearmLocked(now time.Time) { l.timer.Reset(l.nextEntryLocked(now)) }
 
 func (l *Lease) nextEntryLocked(now time.Time) time.Duration {
-	d := l.termLocked().left(now)
+	d := l.leftLocked(now)
 	if l.dest != nil && l.phase == idle {
-		d = min(d, slot(now.Sub(l.renewer.origin), l.renewAt-elapsed(l.sentAt, now), window(l.ttl)))
+		d = min(d, slot(now.Sub(l.renewer.origin), l.renewAt-l.ageLocked(now), window(l.ttl)))
 	}
 	return max(d, 0)
+}
+
+// hurryAfterStepLocked makes an idle lease due at once if the wall clock alone was set ahead, by more than the
+// margin of the lease, after its last answered request was sent. That may be a correction after a pause of the
+// virtual machine that no other clock has counted: only the answer to a renewal tells whether the lease still
+// exists. It is called once for each answer and for each step, so a renewal that fails is retried at the usual pace.
+func (l *Lease) hurryAfterStepLocked(sentAt, now time.Time) {
+	if l.phase == idle && l.renewer.clock.Ahead(sentAt, now) > margin(l.lasts, l.renewer.tick) {
+		l.renewAt = 0
+	}
+}
+
+// recheck moves the pending entry after the machine was suspended or the wall clock set.
+func (l *Lease) recheck() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.phase == ended {
+		return
+	}
+	now := l.renewer.now()
+	l.hurryAfterStepLocked(l.sentAt, now)
+	l.rearmLocked(now)
 }
 
 // beginCall marks a queued lease as part of the call about to start; false means that it ended while it was
@@ -326,26 +359,29 @@ func (l *Lease) finishCall(o Outcome, sentAt time.Time, failure error) (renewed 
 }
 
 func (l *Lease) finishCallLocked(o Outcome, sentAt time.Time, failure error) (renewed bool, loss error) {
-	now := l.renewer.wheel.Now()
+	now := l.renewer.now()
 	switch {
 	case l.phase != sent:
 		return false, nil
 	case o == Gone:
 		return false, l.loseLocked(ErrGone)
-	case l.termLocked().left(now) <= 0:
+	case l.leftLocked(now) <= 0:
 		// The old deadline decides even if the answer says extended and the entry that announces the loss is
 		// late: Valid has been false since, and must not become true again.
 		return false, l.loseLocked(ErrExpired)
 	case o == Extended:
 		l.prolongLocked(sentAt, l.ttl)
-		l.renewAt = sentAt.Sub(l.sentAt) + nextRenewal(l.ttl, rand.Float64())
+		l.renewAt = l.ageLocked(sentAt) + nextRenewal(l.ttl, rand.Float64())
 		l.err = nil
 		renewed = true
 	default:
 		l.err = failure
-		l.renewAt = elapsed(l.sentAt, now) + retryAfter(l.ttl, rand.Float64())
+		l.renewAt = l.ageLocked(now) + retryAfter(l.ttl, rand.Float64())
 	}
 	l.phase = idle
+	if renewed {
+		l.hurryAfterStepLocked(sentAt, now)
+	}
 	l.rearmLocked(now)
 	return renewed, nil
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/clock"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -19,6 +20,7 @@ type Renewer struct {
 	config config
 	ctx    context.Context // parent of every call; cancelled by Close
 	cancel context.CancelFunc
+	clock  *clock.Clock
 	origin time.Time // from which slots count
 	counts counts
 
@@ -46,6 +48,7 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 		return nil, err
 	}
 	r := &Renewer{wheel: w, tick: w.TickDuration(), config: c, idle: make(chan struct{}), origin: w.Now()}
+	r.clock = clock.New(clock.Reader(w.Now))
 	r.workers = gate.NewWorkers(w)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.leases.prev, r.leases.next = &r.leases, &r.leases
@@ -124,15 +127,11 @@ func (r *Renewer) Close(ctx context.Context) error {
 			close(r.idle)
 		}
 	}
-	left := make([]*Lease, 0, r.count)
-	for l := r.leases.next; l != &r.leases; l = l.next {
-		left = append(left, l)
-	}
 	r.mu.Unlock()
 
 	r.cancel()
 	r.workers.Close()
-	for _, l := range left {
+	for _, l := range r.all() {
 		l.lose(ErrClosed)
 	}
 	select {
@@ -174,6 +173,37 @@ func (r *Renewer) enlist(l *Lease) bool {
 	l.prev.next, l.next.prev = l, l
 	r.count++
 	return true
+}
+
+// all returns the leases that have not ended.
+func (r *Renewer) all() []*Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*Lease, 0, r.count)
+	for l := r.leases.next; l != &r.leases; l = l.next {
+		all = append(all, l)
+	}
+	return all
+}
+
+// now reads the clock. If the machine was suspended or the wall clock set, it has all leases checked at once.
+func (r *Renewer) now() time.Time {
+	now := r.wheel.Now()
+	if r.clock.Notice(now) {
+		r.workers.Go(r.recheck) // not an entry, which a full wheel would refuse
+	}
+	return now
+}
+
+// recheck has each lease renewed or ended at once that a suspend or a step of the wall clock has made due.
+func (r *Renewer) recheck() {
+	if !r.enter() {
+		return
+	}
+	defer r.leave()
+	for _, l := range r.all() {
+		l.recheck()
+	}
 }
 
 func (r *Renewer) forget(l *Lease) {
