@@ -49,7 +49,7 @@ func TestKinds_Cost(t *testing.T) {
 		}, cost{1, 4}, cost{1, 2}},
 		{"Mutex, fenced", func() (*redislock.Lock, error) {
 			return c.Mutex(name, redislock.WithFencing()).Lock(t.Context())
-		}, cost{1, 7}, cost{1, 2}},
+		}, cost{1, 8}, cost{1, 2}},
 		{"FairMutex", func() (*redislock.Lock, error) {
 			return c.FairMutex(name).Lock(t.Context())
 		}, cost{1, 7}, cost{1, 5}},

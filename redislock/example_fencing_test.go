@@ -56,6 +56,21 @@ func ExampleWithFencing() {
 	// lost: true unlocked: true
 }
 
+// A service in Java takes the same locks with Redisson's getFencedLock, which counts on from the last token.
+func ExampleSharedWithJava() {
+	locks, rdb, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+	lock, err := locks.Mutex("example:shared", redislock.WithFencing(redislock.SharedWithJava())).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Unlock(ctx)
+
+	fmt.Println("expires:", rdb.TTL(ctx, "redisson_lock_token:{example:shared}").Val() > 0)
+	// Output: expires: false
+}
+
 // An Owner in the context makes locks reentrant: functions that lock can call each other.
 func ExampleWithOwner() {
 	locks, _, done := exampleClient()

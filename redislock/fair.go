@@ -28,7 +28,7 @@ var fair = &kind{
 			redisconn.Millis(r.client().fairAlive()), r.verb(), scripts.FairLockChannel(r.name()),
 		}
 		if r.fenced() {
-			return scripts.FairLockAcquire.Call(append(keys, scripts.LockFence(r.name())), append(args, fenceMillis)...)
+			keys, args = append(keys, scripts.LockFence(r.name())), append(args, r.fenceMillis())
 		}
 		return scripts.FairLockAcquire.Call(keys, args...)
 	},

@@ -102,8 +102,14 @@ func (k *kind) appendKeysToRenew(keys []string, name, id string) []string {
 	return append(keys, k.renewKeys(name, id)...)
 }
 
-// fenceMillis is how long Redis remembers the last token, which matters only if its clock is set back.
-const fenceMillis = 86_400_000
+// fenceMillis is how long Redis keeps the last token: a day, which matters only if its clock is set back, or 0, for
+// ever, where Java uses the counter too.
+func (r *request) fenceMillis() int {
+	if r.mutex.config.sharedFence {
+		return 0
+	}
+	return 86_400_000
+}
 
 // plain is Redisson's RLock: a hash named like the lock whose one field is the holder.
 var plain = &kind{
@@ -112,7 +118,7 @@ var plain = &kind{
 	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			args := []any{r.id, r.mutex.config.millis, fenceMillis, r.handoffsWanted}
+			args := []any{r.id, r.mutex.config.millis, r.fenceMillis(), r.handoffsWanted}
 			return scripts.LockAcquire.Call(keys, args...)
 		}
 		return scripts.LockAcquire.Call([]string{r.name()}, r.id, r.mutex.config.millis)

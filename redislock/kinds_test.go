@@ -44,6 +44,7 @@ var behaviours = map[string]behaviour{
 	// tokens_test.go
 	"tokens increase":                              {fencedKinds, tokensIncrease},
 	"tokens increase from caller to caller":        {fencedKinds, tokensIncreaseFromCallerToCaller},
+	"tokens increase in Java too":                  {fencedKinds, tokensIncreaseInJavaToo},
 	"refuses a token counter that is not a number": {fencedKinds, refusesTokenCounterThatIsNoNumber},
 	"without WithFencing there is no token":        {singleNameKinds, noTokenWithoutFencing},
 	// kinds_wait_test.go

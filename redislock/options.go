@@ -42,6 +42,8 @@ type lockConfig struct {
 	maxHold  time.Duration // 0: none
 	handoff  handoff
 	metadata string // as it stands in the ids of holders
+
+	sharedFence bool // the token counter does not expire
 }
 
 // sharedConfig is the configuration of all locks that were made with the same options. It never changes.
@@ -161,13 +163,36 @@ func WithoutRenewal() LockOption {
 // WithFencing gives each Lock a Token that is higher than the tokens of all earlier holds of the name, for
 // resources that refuse a writer with a lower token than they have seen. Tokens rise across expiry,
 // ForceUnlock and the loss of Redis's data, as long as the server's clock is not set back across such a loss.
-// All users of the name should use it. The counter is that of Redisson's RFencedLock; it expires a day after
-// the last fenced lock of a Go service.
-func WithFencing() LockOption {
+// All users of the name should use it.
+//
+// The counter is the one of Redisson's RFencedLock. It expires a day after the last fenced hold, unless Java made
+// it: then it has no expiry and gets none. Services in Java do not renew the expiry of a counter that Go made, so
+// their tokens would fall once it ends: for a name that both use, pass SharedWithJava.
+func WithFencing(opts ...FencingOption) LockOption {
 	return lockOption(func(c *lockConfig) error {
-		c.fenced = true
+		c.fenced, c.sharedFence = true, false
+		for i, o := range opts {
+			if o == nil {
+				return argument.Error("WithFencing", i, "the option is nil")
+			}
+			o.applyFencing(c)
+		}
 		return nil
 	})
+}
+
+// FencingOption configures WithFencing.
+type FencingOption interface{ applyFencing(*lockConfig) }
+
+type fencingOption func(*lockConfig)
+
+func (o fencingOption) applyFencing(c *lockConfig) { o(c) }
+
+// SharedWithJava keeps the token counter of the name in Redis for ever, for names that services in Java lock by
+// Redisson's RFencedLock: their tokens rise from the counter alone. All Go services of the name should pass it. The
+// default is to keep the counter for a day, so that names which are used once leave no key.
+func SharedWithJava() FencingOption {
+	return fencingOption(func(c *lockConfig) { c.sharedFence = true })
 }
 
 // WithReplicas makes an acquisition succeed only if n replicas, 1 to 100, have confirmed it within timeout, 1

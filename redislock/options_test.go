@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
@@ -46,6 +47,20 @@ func TestNew_WithLockDefaults(t *testing.T) {
 		require.WithinDuration(t, time.Now().Add(10*time.Second), l.Deadline(), 2*time.Second)
 		require.Positive(t, l.Token())
 		mustUnlock(t, l)
+	})
+
+	t.Run("an option of WithFencing ends with the next WithFencing", func(t *testing.T) {
+		t.Parallel()
+		for _, shared := range []bool{true, false} {
+			name, opts := redistest.Name(t), []redislock.LockOption{redislock.WithFencing(redislock.SharedWithJava())}
+			if !shared {
+				opts = append(opts, redislock.WithFencing())
+			}
+			mustUnlock(t, mustTryLock(t, c.Mutex(name, opts...)))
+			require.Equal(t, shared, rdb.PTTL(t.Context(), scripts.LockFence(name)).Val() < 0)
+		}
+		var invalid *redislock.InvalidError
+		require.ErrorAs(t, c.Mutex(redistest.Name(t), redislock.WithFencing(nil)).Err(), &invalid)
 	})
 
 	t.Run("share a queue with a lock that has the same options", func(t *testing.T) {

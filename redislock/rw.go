@@ -41,7 +41,7 @@ var writing = &kind{
 	acquire: func(r *request) scripts.Call {
 		if r.fenced() {
 			keys := []string{r.name(), scripts.LockFence(r.name())}
-			args := []any{r.id, r.mutex.config.millis, fenceMillis, r.handoffsWanted}
+			args := []any{r.id, r.mutex.config.millis, r.fenceMillis(), r.handoffsWanted}
 			return scripts.WriteAcquire.Call(keys, args...)
 		}
 		return scripts.WriteAcquire.Call([]string{r.name()}, r.id, r.mutex.config.millis)

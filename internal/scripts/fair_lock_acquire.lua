@@ -6,7 +6,7 @@ KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (
          5 fence (string: the last token), if a fencing token is wanted
 ARGV     1 id   2 lease, ms   3 1 if it waits in line, else 0   4 what each place adds to Redisson's timeout, ms
          5 for how long a waiter counts as alive, ms   6 PUBLISH or SPUBLISH   7 channel prefix
-         and with a fence   8 how long it is kept, ms
+         and with a fence   8 how long it is kept, ms, or 0: for ever
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, 0: none is reserved};
          {0, ms to the holder's expiry, or to the next look that is worth while if the lock is free, or -1} otherwise
 Errors   WRONGKIND the key holds a read/write lock, or the fence no number

@@ -2,7 +2,7 @@
 Takes a plain lock if it is free. A second execution under the same id finds the lock taken by the first, and grants it again.
 
 KEYS     1 name (hash: id -> 1)   2 fence (string: the last token), if a fencing token is wanted
-ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms   4 tokens wanted for hand-overs
+ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms, or 0: for ever   4 tokens wanted for hand-overs
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
          {0, ms to the holder's expiry or -1} if another does
 Errors   WRONGKIND the key holds a read/write lock, or the fence no number

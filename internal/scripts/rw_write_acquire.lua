@@ -3,7 +3,7 @@ Takes a read/write lock for a writer if it is free. A second execution under the
 plain locks are.
 
 KEYS     1 name (hash: mode -> read or write, id -> 1)   2 fence (string: the last token), if a fencing token is wanted
-ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms   4 tokens wanted for hand-overs
+ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms, or 0: for ever   4 tokens wanted for hand-overs
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
          {0, ms to the holders' expiry or -1} if others do
 Errors   WRONGKIND the key holds another kind of lock, or the fence no number

@@ -272,7 +272,7 @@ func requireTokens(
 	require.NoError(t, rdb.Del(t.Context(), fence).Err())
 	third := acquire("c:1")
 	require.Greater(t, third[2], second[2], "the token counter was lost")
-	require.NoError(t, rdb.Set(t.Context(), fence, now*2, 0).Err())
+	require.NoError(t, rdb.Set(t.Context(), fence, now*2, time.Minute).Err())
 	release("c:1")
 	require.Equal(t, now*2+1, acquire("d:1")[2], "the counter is ahead of the clock")
 	require.Positive(t, rdb.PTTL(t.Context(), fence).Val())

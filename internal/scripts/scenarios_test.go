@@ -166,6 +166,7 @@ func lockScenarios() []scenario {
 		{acquire, "another's", words(other), []string{"n"}, plain, nil},
 		{acquire, "free, fenced", words(free), []string{"n", "f"}, fenced, nil},
 		{acquire, "free, fenced before", words(free + fence), []string{"n", "f"}, fenced, nil},
+		{acquire, "free, fenced by Java before", words(free + "SET f 7"), []string{"n", "f"}, fenced, nil},
 		{acquire, "mine, the fence lost", words(mine), []string{"n", "f"}, fenced, nil},
 		{acquire, "mine, fenced", words(mine + fence), []string{"n", "f"}, fenced, nil},
 		{release, "mine", words(mine), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
@@ -222,6 +223,7 @@ func rwScenarios() []scenario {
 		{write, "others read", words(reads), []string{"n"}, []any{"me:1:write", 30_000}, nil},
 		{write, "free, fenced", words(free), []string{"n", "f"}, []any{"me:1:write", 30_000, 60_000, 5}, nil},
 		{write, "free, fenced before", words(fence), []string{"n", "f"}, []any{"me:1:write", 30_000, 60_000, 5}, nil},
+		{write, "free, fenced by Java before", words("SET f 7"), []string{"n", "f"}, []any{"me:1:write", 30_000, 60_000, 5}, nil},
 		{scripts.WriteRelease, "mine", words(writes), []string{"n"}, wrote, nil},
 		{scripts.WriteRelease, "mine, with tokens to return", words(writes + fence), []string{"n", "f"}, append(wrote[:3:3], 7, 3), words(fence)},
 		{scripts.WriteRelease, "mine, and it reads", words(writes + "\n HSET n me:2 1"), []string{"n"}, wrote, nil},
@@ -249,6 +251,7 @@ func fairLockScenarios(now int64) []scenario {
 	return []scenario{
 		{scripts.FairLockAcquire, "free", nil, keys, wait, nil},
 		{scripts.FairLockAcquire, "free, fenced", nil, append(keys, "f"), fenced, nil},
+		{scripts.FairLockAcquire, "free, fenced by Java before", words("SET f 7"), append(keys, "f"), fenced, nil},
 		{scripts.FairLockAcquire, "mine", words(mine), keys, wait, nil},
 		{scripts.FairLockAcquire, "another's", words(other), keys, wait, nil},
 		{scripts.FairLockAcquire, "another's, and no wait", words(other), keys, try, nil},

@@ -1,7 +1,11 @@
 -- A token is the server's time in microseconds, or one more than the last if that is higher, so that tokens rise also after the fence
 -- has expired or was lost. Tokens are reserved only while the last one lies behind the clock: after a loss of the fence, the clock alone
 -- keeps them rising. A second execution grants the last token that the first reserved.
-local last = redis.call('GET', fence) or '0'
+local last = redis.call('GET', fence)
+if last and redis.call('PTTL', fence) == -1 then
+  fence_ms = '0' -- Java shares the counter, whose INCR would not renew an expiry
+end
+last = last or '0'
 token, reserved = string.match(last, '^%d+$') and tonumber(last), 0
 if not token or token >= 2^53 then
   return redis.error_reply('WRONGKIND the fence holds no number')
