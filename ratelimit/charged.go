@@ -49,6 +49,7 @@ type charged struct {
 	algorithm algorithm
 	spans     []span
 	n         int64
+	added     int64  // permits that were ever charged
 	lost      int64  // that expired unused, ever
 	back      []span // entries of a log that no waiter can use: they are to be given back
 }
@@ -69,6 +70,14 @@ func (c *charged) add(spans ...span) {
 	for _, s := range spans {
 		c.spans = append(c.spans, s)
 		c.n += s.n
+		c.added += s.n
+	}
+}
+
+// dropUntil drops the remaining permits that were charged when added had the given value.
+func (c *charged) dropUntil(added int64) {
+	if remaining := c.n - (c.added - added); remaining > 0 {
+		c.remove(remaining, true)
 	}
 }
 

@@ -86,7 +86,7 @@ func (f *flight) send() bool {
 		for i, j := range jobs {
 			if j.kind == jobLine { // the callers of the others have gone
 				if got, err := f.answer(j, cmds[i], at); err == nil {
-					j.settleLate(got, f.sentAt)
+					j.settleLate(got)
 				}
 			}
 			j.over()

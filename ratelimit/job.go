@@ -86,15 +86,14 @@ func (j *job) settle(at reading, sentAt time.Time) {
 	s := j.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	valid := j.err == nil && !sentAt.Before(s.changed) // not of the state before
-	if valid && !sentAt.Before(s.freedAt) {
+	if j.err == nil && !sentAt.Before(s.changed) && !sentAt.Before(s.freedAt) {
 		s.noteLocked(j.got.snapshot, at, sentAt)
 	}
 	switch j.kind {
 	case jobCalls:
-		j.settleCallsLocked(valid)
+		j.settleCallsLocked()
 	case jobLine:
-		j.settleLineLocked(valid, at)
+		j.settleLineLocked(at)
 	case jobCaller:
 		close(j.done)
 	case jobGiveBack:
@@ -130,7 +129,7 @@ func (s *keyState) noteLocked(found snapshot, at reading, sentAt time.Time) {
 }
 
 // settleCallsLocked gives each call its result.
-func (j *job) settleCallsLocked(valid bool) {
+func (j *job) settleCallsLocked() {
 	s, err, now := j.state, j.err, j.state.client.wheel.Now()
 	limit, local := j.got.snapshot.(*localLimit)
 	switch {
@@ -141,13 +140,12 @@ func (j *job) settleCallsLocked(valid bool) {
 		for _, c := range j.calls {
 			c.res, c.err = s.local.decide(s.client.since(now), c.n, s.waitingLocked())
 		}
-	case err == nil && valid:
+	case err == nil:
 		expires := s.client.since(now) + s.id.options.prefetchTTL
 		for _, sp := range j.got.spans {
 			sp.expires = expires
 			s.prefetched.add(sp)
 		}
-	case err == nil:
 	case errors.Is(err, ErrUnavailable):
 		for _, c := range j.calls {
 			c.res, c.err = s.byPolicyLocked(c.n, err)
@@ -171,16 +169,13 @@ func (s *keyState) failedLocked(err error) {
 }
 
 // settleLineLocked serves the waiters.
-func (j *job) settleLineLocked(valid bool, at reading) {
+func (j *job) settleLineLocked(at reading) {
 	s, l, got, err := j.state, j.state.line, j.got, j.err
 	now := s.client.now()
 	_, local := got.snapshot.(*localLimit)
 	switch {
-	case err == nil && (local || !valid):
+	case err == nil && local:
 		l.failed(0)
-		if l.charged.whole() {
-			l.charged.back = append(l.charged.back, got.spans...)
-		}
 	case err == nil:
 		l.looked(&j.ask, got, at)
 		limit := int64(math.MaxInt64)
@@ -202,13 +197,12 @@ func (j *job) settleLineLocked(valid bool, at reading) {
 	}
 }
 
-// settleLate takes note of an answer that came after its job was given up: what it has charged for waiters is
-// there.
-func (j *job) settleLate(got answer, sentAt time.Time) {
+// settleLate adds the permits of a late reply to the line. They are charged in Redis.
+func (j *job) settleLate(got answer) {
 	s := j.state
 	s.mu.Lock()
 	var next *job
-	if j.kind == jobLine && !sentAt.Before(s.changed) {
+	if j.kind == jobLine {
 		s.line.charged.add(got.spans...)
 		next = s.pumpLocked(s.client.now())
 	}

@@ -249,21 +249,26 @@ func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)
 	return s.waitFunc(ctx, k.subject(key, n, s).waiting(), f, s.release)
 }
 
-// Reset forgets what was taken of the key: its whole burst can be used again. Other processes see it within
-// about a second. It blocks for one round trip, or until ctx ends; after an error the key may be forgotten
-// or not. For errors see AllowN; no policy decides.
+// Reset forgets what was taken of the key: its whole burst can be used again. Concurrent calls may take permits
+// before it or from the new burst. Other processes see it within about a second. It blocks for one round trip,
+// or until ctx ends; after an error the key may be forgotten or not. For errors see AllowN; no policy decides.
 func (k *Keyed) Reset(ctx context.Context, key string) error {
 	s, err := k.use(ctx, "reset", key, 0)
 	if err != nil {
 		return err
 	}
 	_, err = inside(ctx, s, "reset", func() (struct{}, error) {
-		s.invalidate()
-		defer s.invalidate() // nor is what was asked for meanwhile to be believed
-		if err := k.client.rdb.Del(ctx, s.id.key).Err(); err != nil {
-			return struct{}{}, explain(ctx, err)
+		old := s.mark()
+		err := k.client.rdb.Del(ctx, s.id.key).Err()
+		if err != nil {
+			old, err = chargeMark{}, explain(ctx, err) // the state may be as it was
 		}
-		return struct{}{}, nil
+		s.mu.Lock()
+		s.changedLocked(old)
+		j := s.kickLocked()
+		s.mu.Unlock()
+		s.send(j)
+		return struct{}{}, err
 	})
 	return err
 }

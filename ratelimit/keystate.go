@@ -62,8 +62,8 @@ type keyState struct {
 	known        knowledge
 	prefetched   charged
 	local        *localCounter // if the scope is PerClient
-	changed      time.Time     // when this Client set the limit or the count anew; nothing from before holds
-	freedAt      time.Time     // when it gave permits back; no denial from before does
+	changed      time.Time     // when this Client last changed the limit or the count; earlier denials are void
+	freedAt      time.Time     // when it last gave permits back; earlier denials are void
 	line         *line         // nil if there never was a waiter
 	timer        wheel.Timer   // of the line
 	timerAt      time.Duration // when it fires, if it is armed
@@ -230,28 +230,31 @@ func (s *keyState) deniedLocked(r Result) Result {
 	return r
 }
 
-// invalidateLocked drops what is known about the key, because this process changes it, and what was charged
-// before. What is on its way was asked for before, and is not believed either.
-func (s *keyState) invalidateLocked() {
-	s.changed = s.client.wheel.Now()
-	s.known = knowledge{}
-	s.prefetched.takeAll()
-	if s.line == nil {
-		return
+// chargeMark separates permits in memory: some were charged before it, others later. Before the zero mark there
+// are none.
+type chargeMark struct{ line, prefetched int64 }
+
+// mark is called before this process changes the key in Redis: permits before the mark are of the old state.
+func (s *keyState) mark() chargeMark {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := chargeMark{prefetched: s.prefetched.added}
+	if s.line != nil {
+		m.line = s.line.charged.added
 	}
-	held := s.line.charged.takeAll()
-	if s.line.charged.whole() {
-		s.line.charged.back = held
-	}
+	return m
 }
 
-// invalidate is called when this process has changed the key.
-func (s *keyState) invalidate() {
-	s.mu.Lock()
-	s.invalidateLocked()
-	j := s.kickLocked()
-	s.mu.Unlock()
-	s.send(j)
+// changedLocked is called when this process has changed the key. It drops the permits before the mark, and voids
+// denials of Redis up to now, in-flight replies included. It keeps later permits, and those of in-flight replies:
+// Redis may have charged them to the new state, which would lack them until the limit grants again.
+func (s *keyState) changedLocked(old chargeMark) {
+	s.changed = s.client.wheel.Now()
+	s.known = knowledge{}
+	s.prefetched.dropUntil(old.prefetched)
+	if s.line != nil {
+		s.line.charged.dropUntil(old.line)
+	}
 }
 
 // kickLocked has the line look at once.

@@ -119,12 +119,16 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 		return false, argument.Error("WithKeepAlive", cfg.keepAlive, "must be whole milliseconds, at least the period")
 	}
 	return manage(ctx, l, "set", func(s *keyState) (bool, error) {
+		old := s.mark()
 		set, err := scripts.Flag(scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate,
 			limit.Per.Milliseconds(), int(scope), cfg.keepAlive.Milliseconds(), flag(cfg.keepState)))
 		if err != nil {
 			return false, explain(ctx, err)
 		}
-		s.limitChanged(set && (scope == Overall || mode != "try" && !cfg.keepState))
+		if !set {
+			old = chargeMark{}
+		}
+		s.limitChanged(old, set && (scope == Overall || mode != "try" && !cfg.keepState))
 		return set, nil
 	})
 }
@@ -162,25 +166,26 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 // be deleted or not.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	return manage(ctx, l, "delete", func(s *keyState) (bool, error) {
+		old := s.mark()
 		n, err := l.client.rdb.Del(ctx, logKeys(l.name)...).Result()
 		if err != nil {
 			return false, explain(ctx, err)
 		}
-		s.limitChanged(true)
+		s.limitChanged(old, true)
 		return n > 0, nil
 	})
 }
 
 // limitChanged is called when this process has set or deleted the limit; anew if what was granted is
-// forgotten.
-func (s *keyState) limitChanged(anew bool) {
+// forgotten. See changedLocked.
+func (s *keyState) limitChanged(old chargeMark, anew bool) {
 	s.mu.Lock()
 	if anew {
 		s.local = nil
 	} else if s.local != nil {
 		s.local.seen = time.Time{} // the limit is asked for again
 	}
-	s.invalidateLocked()
+	s.changedLocked(old)
 	j := s.kickLocked()
 	s.mu.Unlock()
 	s.send(j)
