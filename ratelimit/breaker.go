@@ -22,7 +22,7 @@ type breaker struct {
 	client    *Client
 	policy    Policy
 	threshold int32
-	probe     time.Duration
+	every     time.Duration // between two probes
 
 	down     atomic.Bool
 	failures atomic.Int32 // in a row
@@ -31,13 +31,14 @@ type breaker struct {
 	mu      sync.Mutex
 	timer   wheel.Timer
 	stopped bool
-	since   time.Time   // when down began
-	cause   error       // of the last failure
-	failed  probeScript // what it was about
+	since   time.Time // when down began
+	cause   error     // of the last failure
+	failed  probe     // for the key of the last failure
 }
 
-// probeScript is a script that changes nothing, for a key.
-type probeScript struct {
+// probe is the script of a failed decision, without requests: it charges nothing and writes the state of the
+// key back as it is. So it needs the rights of decisions only, and fails where they would.
+type probe struct {
 	algorithm algorithm
 	key       string
 }
@@ -52,7 +53,7 @@ func (b *breaker) refuse() error {
 	return unavailable(fmt.Errorf("%w: %w", errDown, b.cause))
 }
 
-// heard takes note of how a call ended, which was about the key of s.
+// heard records the outcome of a call. s is the state that failed, if one did.
 func (b *breaker) heard(err error, s *keyState) {
 	if !errors.Is(err, ErrUnavailable) {
 		if b.failures.Load() != 0 {
@@ -62,7 +63,7 @@ func (b *breaker) heard(err error, s *keyState) {
 	}
 	b.client.monitor.failures.Add(1)
 	b.mu.Lock()
-	b.cause, b.failed = cause(err), probeScript{s.algorithm, s.id.key}
+	b.cause, b.failed = cause(err), probe{s.algorithm, s.id.key}
 	down := b.failures.Add(1) >= b.threshold && b.down.CompareAndSwap(false, true)
 	if down {
 		b.since = time.Now()
@@ -103,13 +104,13 @@ func (b *breaker) armed() bool {
 	if b.stopped {
 		return true
 	}
-	timer, err := b.client.wheel.AfterFunc(b.probe, func() { go b.try() })
+	timer, err := b.client.wheel.AfterFunc(b.every, func() { go b.try() })
 	b.timer = timer
 	return err == nil
 }
 
-// try asks Redis whether it is back, by a script as those that failed: other commands may be forbidden. Any
-// answer will do that is not about an outage.
+// try sends a probe. Any answer other than an outage closes the circuit. LocalShare keeps its counts, so that
+// a circuit that opens again within the period grants no second share.
 func (b *breaker) try() {
 	c := b.client
 	if c.enter() != nil {
@@ -130,7 +131,6 @@ func (b *breaker) try() {
 		b.arm()
 		return
 	}
-	b.share.forget()
 	b.up()
 	c.logger.Info("ratelimit: Redis is back")
 }
@@ -140,6 +140,7 @@ func (b *breaker) stop() {
 	defer b.mu.Unlock()
 	b.stopped = true
 	b.timer.Stop()
+	b.share.stop()
 }
 
 // decide is the policy's answer to a request that Redis did not answer because of err.

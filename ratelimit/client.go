@@ -87,7 +87,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c.bounded = c.bound()
 	c.states.seed = maphash.MakeSeed()
 	failures := int32(min(cfg.failures, 1<<30))
-	c.breaker = breaker{client: c, policy: cfg.policy, threshold: failures, probe: cfg.probe}
+	c.breaker = breaker{client: c, policy: cfg.policy, threshold: failures, every: cfg.probe}
+	c.breaker.share.init(cfg.wheel)
 	c.senders.client = c
 	return c, nil
 }

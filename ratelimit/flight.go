@@ -95,12 +95,13 @@ func (f *flight) send() bool {
 	}
 	f.timer.Stop()
 	var down error
+	failed := jobs[0].state
 	for i, j := range jobs {
 		if j.got, j.err = f.answer(j, cmds[i], at); errors.Is(j.err, ErrUnavailable) {
-			down = j.err
+			down, failed = j.err, j.state
 		}
 	}
-	c.breaker.heard(down, jobs[0].state) // however many they are, they are one call to it
+	c.breaker.heard(down, failed) // however many they are, they are one call to it
 	s.settle(jobs, nil, at, f.sentAt)
 	return true
 }

@@ -229,8 +229,9 @@ func TestChanges_AGrantInFlightIsNotLost(t *testing.T) {
 					rdb, held := redistest.Shared(t).Client(t), &stops{make(chan *stop, 2)}
 					rdb.AddHook(held)
 					c, other, name := newClient(t, rdb), newClient(t, redistest.Shared(t).Client(t)), redistest.Name(t)
-					changing, waiting := setup(t, c, other, name), waitedChange{}
-					if waiting = changing; !own { // the same wait in another process
+					changing := setup(t, c, other, name)
+					waiting := changing
+					if !own { // the same wait in another process
 						rdb := redistest.Shared(t).Client(t)
 						rdb.AddHook(held)
 						waiting.wait = setupWait(what, newClient(t, rdb), name)

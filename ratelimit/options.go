@@ -87,7 +87,9 @@ func WithTimeout(d time.Duration) Option {
 
 // WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without
 // asking, 1 or more, default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms. A
-// probe is a script that changes nothing; any answer ends it.
+// probe is the script of the last decision that failed. It takes no permits but writes the state of the key back
+// as it is, so the policy goes on deciding while Redis answers reads and refuses writes. Any answer that is no
+// outage ends it; docs/ratelimit.md has the table.
 func WithBreaker(failures int, probe time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		switch {

@@ -4,6 +4,8 @@ import (
 	"hash/maphash"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Policy says what is decided while Redis is down. The zero Policy is FailClosed. It decides outages only:
@@ -30,7 +32,8 @@ func FailOpen() Policy { return Policy{kind: failOpen} }
 // LocalShare grants one n-th of the limit in each process, from its own memory; n, 1 or more, is the number
 // of processes. Of a burst smaller than n each process grants 1. A Limiter whose limit this process has not
 // seen yet fails closed. A process counts up to 65536 keys one by one; further keys share 256 counts, so
-// together they get less, never more.
+// together they get less, never more. A share does not begin again with each outage: permits that were granted
+// from it return at the rate of the share, whether Redis is up or down.
 func LocalShare(n int64) Policy { return Policy{kind: shareLocally, share: n} }
 
 // part is this process's part of a limit.
@@ -45,26 +48,58 @@ func (p Policy) part(limit Limit) Limit {
 const (
 	maxShares      = 1 << 16
 	overflowShares = 1 << 8
+	sweepEvery     = time.Minute
 )
 
-// localShare counts by the policy LocalShare, by the process's own clock. Its memory is bounded: when there
-// are too many keys that have used something, those that come later share buckets, by chance, so that
-// together they get less, never more.
+// localShare counts by the policy LocalShare, by the process's own clock. A key is dropped when its whole share
+// is there again, not when Redis is back. Memory is bounded: when there are too many keys that have used
+// something, those that come later share buckets, by chance, so that together they get less, never more.
 type localShare struct {
+	wheel *wheel.Wheel
+	began time.Time
+	seed  maphash.Seed
+
 	mu       sync.Mutex
-	began    time.Time
-	seed     maphash.Seed
 	keys     map[stateID]gcraTime
-	overflow []int64 // us, rounded up
-	sweepAt  int64   // us: not before, no key can be forgotten
+	overflow []int64     // us, rounded up
+	sweepAt  int64       // us: not before, no key can be forgotten
+	timer    wheel.Timer // calls tidy while there are keys
+	stopped  bool
 }
 
-// forget drops everything.
-func (l *localShare) forget() {
+func (l *localShare) init(w *wheel.Wheel) {
+	l.wheel, l.began, l.seed = w, time.Now(), maphash.MakeSeed()
+}
+
+// armLocked schedules tidy.
+func (l *localShare) armLocked() {
+	if !l.stopped {
+		l.timer, _ = l.wheel.AfterFunc(sweepEvery, l.tidy)
+	}
+}
+
+// tidy drops the keys whose whole share is there again.
+func (l *localShare) tidy() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.keys, l.overflow = nil, nil
+	l.sweep(l.now())
+	if len(l.keys) == 0 {
+		l.keys = nil
+		return
+	}
+	l.armLocked()
 }
+
+// stop ends the sweeps.
+func (l *localShare) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	l.timer.Stop()
+}
+
+// now is the time in us.
+func (l *localShare) now() int64 { return time.Since(l.began).Microseconds() }
 
 // share is what is asked of one key: n permits of a part of its limit.
 type share struct {
@@ -117,10 +152,7 @@ type shareCount struct {
 }
 
 func (l *localShare) countLocked(id stateID, part Limit) shareCount {
-	if l.keys == nil {
-		l.keys, l.began, l.seed, l.sweepAt = map[stateID]gcraTime{}, time.Now(), maphash.MakeSeed(), 0
-	}
-	c := shareCount{id: id, p: newGCRAParams(part), limit: part, now: time.Since(l.began).Microseconds()}
+	c := shareCount{id: id, p: newGCRAParams(part), limit: part, now: l.now()}
 	var known bool
 	c.tat, known = l.keys[id]
 	if !known && len(l.keys) >= maxShares && !l.sweep(c.now) {
@@ -162,6 +194,10 @@ func (l *localShare) chargeLocked(c *shareCount, r Result) {
 		from := c.tat
 		if from.us < c.now {
 			from = gcraTime{us: c.now}
+		}
+		if l.keys == nil {
+			l.keys = map[stateID]gcraTime{}
+			l.armLocked()
 		}
 		l.keys[c.id] = c.p.add(from, cost)
 	}

@@ -70,8 +70,11 @@ func (slidingLog) encode(key string, a *ask) scripts.Call {
 		counted = s.rateText
 	}
 	order := int64(-1)
-	if a.inOrder {
+	switch {
+	case a.inOrder:
 		order = a.coming
+	case len(a.runs)+len(a.back) == 0: // a probe
+		order = -2
 	}
 	args := make([]any, 0, 4+len(a.back)+len(a.members))
 	args = append(args, counted, order, a.ahead.Microseconds(), len(a.back))

@@ -219,7 +219,7 @@ func (s *keyState) lookLocallyLocked(now time.Duration) bool {
 // waitByPolicyLocked decides the waiters while Redis is away, in order.
 func (s *keyState) waitByPolicyLocked(err error) {
 	b, l, now := &s.client.breaker, s.line, s.client.now()
-	l.retryAt = now + b.probe + rand.N(b.probe/2+1)
+	l.retryAt = now + b.every + rand.N(b.every/2+1)
 	for w := l.first; w != nil; w = l.first {
 		r, err := s.policyLocked(w.n, err)
 		switch {

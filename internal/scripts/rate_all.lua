@@ -13,7 +13,7 @@ ARGV     1 1 if the first request that is denied denies the rest
            "gcra", den, us, num: what a whole burst is worth; how many seconds it takes, rounded up
            "window", permits of a window, its length in ms
            "log", the rate at which this client has had the log counted lately, or nothing
-         then how many runs of equal requests follow, and for each run
+         then how many runs of equal requests follow, none for a probe, which writes all states back, and for each run
            how many requests there are; 0 asks only what one would have to wait
            and for each limit what one request is worth
            us, num of a key by GCRA; permits of a window; permits of a log, and the member of each request
@@ -48,15 +48,17 @@ local stamp = string.format('%.3f', now / 1000)
 -- include: gcra_state
 -- include: window_state
 -- include: log_entry
+-- include: write_back
 
 -- Each kind of limit has: open, which reads its arguments and its state; price, which reads what a request is worth; fits; take, which
--- charges what fits; try and write; and report, which adds to the reply.
+-- charges what fits; write, and write_back for a probe; and report, which adds to the reply. A log has try too.
 local gcra, window, log = {}, {}, {}
 
 gcra.open = function()
   local l = {key = next_key(), den = tonumber(next_argument()), us = now, num = 0}
   l.cap_us, l.cap_num, l.burst_s = now + next_argument(), tonumber(next_argument()), next_argument()
   local value = redis.call('GET', l.key)
+  l.value = value
   if value then
     l.us, l.num = gcra_state(value, now, l.den, l.cap_us)
   end
@@ -84,6 +86,10 @@ gcra.write = function(l)
   redis.call('SET', l.key, gcra_text(l.us, l.num, l.den, l.burst_s), 'PX', (left - left % 1000) / 1000 + 1)
 end
 
+gcra.write_back = function(l)
+  write_back(l.key, l.value, now)
+end
+
 gcra.report = function(l, reply)
   reply[#reply + 1], reply[#reply + 2] = l.us, l.num
 end
@@ -91,6 +97,7 @@ end
 window.open = function()
   local l = {key = next_key(), limit = tonumber(next_argument()), length = tonumber(next_argument())}
   local value = redis.call('GET', l.key)
+  l.value = value
   l.left = value and redis.call('PTTL', l.key) or 0
   l.used, l.begins, l.ends, l.lasts = window_state(value, l.left, l.length)
   if not l.used then
@@ -119,6 +126,10 @@ window.write = function(l)
   else
     redis.call('SET', l.key, state, 'PX', l.ends)
   end
+end
+
+window.write_back = function(l)
+  write_back(l.key, l.value, '0:1') -- a grant makes this window as long as the limit's
 end
 
 window.report = function(l, reply)
@@ -232,12 +243,14 @@ log.take = function(l, price)
 end
 
 log.try = function(l)
-  redis.call('ZADD', l.permits_key, 'XX', 0, l.new[2]) -- which is not there
+  redis.call('ZADD', l.permits_key, 'XX', 0, l.new[2] or '') -- which is not there
   if l.leaving + l.too_far > 0 then
     redis.call('ZREMRANGEBYRANK', l.permits_key, 1, 0)
   end
   redis.call('SET', l.value_key, l.value or '', l.value and 'KEEPTTL' or 'XX')
 end
+
+log.write_back = log.try
 
 log.write = function(l)
   local text = string.format('%.0f', l.left)
@@ -287,7 +300,8 @@ end
 
 local reply = {now}
 local denied, any = false, false
-for _ = 1, tonumber(next_argument()) do
+local runs = tonumber(next_argument())
+for _ = 1, runs do
   local count, granted = tonumber(next_argument()), 0
   local prices = {}
   for i, l in ipairs(limits) do
@@ -326,6 +340,10 @@ if any then
   end
   for _, l in ipairs(limits) do
     l.kind.write(l)
+  end
+elseif runs == 0 then
+  for _, l in ipairs(limits) do
+    l.kind.write_back(l)
   end
 end
 for _, l in ipairs(limits) do

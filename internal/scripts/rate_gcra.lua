@@ -19,6 +19,7 @@ ARGV     1 den
            1 if the last run is charged in advance: if all before it were granted, and any
            the state from which a charge is taken back first, and us, num of that charge; it is taken back if nothing was
            charged since
+         without runs and all that, the call is a probe: it writes the state back
 Returns  {now, us and num of the state, 1 if it was taken back, requests granted of each run ..}
 ]]
 local state_key = KEYS[1]
@@ -85,6 +86,9 @@ end
 if any or changed then
   local left = us - now
   redis.call('SET', state_key, gcra_text(us, num, den, ARGV[4]), 'PX', (left - left % 1000) / 1000 + 1)
+elseif #ARGV == 5 then
+  -- include: write_back
+  write_back(state_key, value, now)
 end
 reply[2], reply[3] = us, num
 return reply

@@ -15,7 +15,8 @@ KEYS     1 config (hash)   2 value (string)   3 permits (zset: the log)
 ARGV     1 the rate at which this client has had the log counted lately, or nothing
          2 for waiters, how many of the requests, the last ones, are for waiters that have not come yet, and otherwise
            -1. Requests of waiters are granted in order, and the first that is denied denies the rest; one for a waiter to
-           come is entered only if that is later than all the others, for an entry is for the waiters of that time
+           come is entered only if that is later than all the others, for an entry is for the waiters of that time.
+           -2 for a probe, which has no requests: it writes the value back
          3 how long before its time an entry may be entered, in us; 0 unless in order
          4 how many members follow that are taken out first
            these, and then the member of each request
@@ -314,6 +315,9 @@ if requests + #back > 0 then
   if #back > 0 then
     redis.call('ZREM', permits_key, unpack(back))
   end
+elseif ARGV[2] == '-2' then
+  redis.call('ZADD', permits_key, 'XX', 0, '') -- which is not there
+  redis.call('SET', value_key, value or '', value and 'KEEPTTL' or 'XX')
 end
 
 local last = math.max(#new > 0 and time_of(new[#new - 1]) or 0, newest)

@@ -15,6 +15,7 @@ ARGV     1 permits of a window
          then, if any of it is wanted,
            1 if the first request that is denied denies the rest
            1 if the last run is charged in advance: if all before it were granted, and any
+         without runs and all that, the call is a probe: it writes the state back
 Returns  {used permits of the last window before any request, ms until it begins, ms until it ends if any is granted,
           requests granted of each run ..}
 ]]
@@ -74,5 +75,8 @@ if any then
       reply[3] = reply[3] + redis.call('PTTL', state_key) - ends -- exactly: a millisecond may have begun meanwhile
     end
   end
+elseif #ARGV == 4 then
+  -- include: write_back
+  write_back(state_key, value, '0:1') -- a grant makes this window as long as the limit's
 end
 return reply

@@ -406,6 +406,10 @@ func rateScenarios(now int64) []scenario {
 	return []scenario{
 		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
 		{gcra, "of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
+		{gcra, "a probe", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
+		{gcra, "a probe of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
+		{window, "a probe", words("SET k 3:100000 PX 90000"), key, []any{10, 100_000, 0, 0}, nil},
+		{window, "a probe of no key", nil, key, []any{10, 100_000, 0, 0}, nil},
 		{window, "begun", words("SET k 3 PX 100000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
 		{window, "for those ahead", words("SET k 9 PX 10000"), key, []any{10, 20_000, 18_000, 1, 1, 5, 1}, nil},
 		{window, "longer than before", words("SET k 3:10000 PX 9000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
@@ -422,6 +426,11 @@ func rateScenarios(now int64) []scenario {
 		{log, "given back", state(plain, filled), keys, []any{"10", -1, 0, 1, member("a", 2)}, nil},
 		{log, "given back and more", state(kept, filled), keys, []any{"10", 0, 20_000, 1, member("a", 2), member("x", 3)}, nil},
 		{log, "one client's", state(kept, words("HSET c type 1")), keys, []any{"10", -1, 0, 0, x}, nil},
+		{log, "a probe", state(plain, filled), keys, []any{"", -2, 0, 0}, nil},
+		{log, "a probe without its value", state(kept, filled, noValue), keys, []any{"", -2, 0, 0}, nil},
+		{all, "a probe", state(plain, filled, words("SET k 3 PX 100000")), []string{"g", "k", "c", "v", "l"}, []any{
+			0, 3, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, "log", "", 0,
+		}, nil},
 		{all, "three kinds", state(plain, filled, words("SET k 3 PX 100000")), []string{"g", "k", "c", "v", "l"}, []any{
 			0, 3, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, "log", "10", 1, 1, 1000, 0, 1, 1, x,
 		}, nil},
