@@ -304,9 +304,7 @@ func (w *windowReplay) decide(n, one int64, granted bool) Result {
 		return r
 	}
 	r := w.result(max(n, one), 0)
-	if r.Allowed = w.used+max(n, one) <= w.window.limit.Rate; r.Allowed {
-		r.RetryAfter = 0
-	}
+	r.Allowed = r.RetryAfter == 0
 	return r
 }
 

@@ -108,7 +108,7 @@ func readWindow(w *window, r *replyReader) *windowSnapshot {
 	return &windowSnapshot{window: w, used: used, begins: millis(begins), ends: millis(ends)}
 }
 
-// charge uses n permits, of the next window if this one has not so many.
+// charge uses n permits, of the next window if fewer are left of this one.
 func (s *windowSnapshot) charge(n int64) {
 	if limit := s.window.limit; s.used+n > limit.Rate {
 		s.used, s.begins, s.ends = 0, s.ends, s.ends+limit.Per
@@ -144,9 +144,10 @@ func (s *windowSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bo
 	return s.result(n, passed), true
 }
 
+// wait counts full windows from the end of this one on: usage above the limit, which was lowered, is no debt.
 func (s *windowSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	limit, ends := s.window.limit, s.ends-passed
-	missing := total - (limit.Rate - s.used)
+	missing := total - max(0, limit.Rate-s.used)
 	switch {
 	case ends <= 0:
 		return 0 // another window may have begun

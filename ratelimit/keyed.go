@@ -161,7 +161,7 @@ func (k *Keyed) refused(ctx context.Context, of subject, err error) error {
 //     100 per hour are. Where it is more time than a whole burst of the new limit takes, nothing is granted
 //     until the rest of it is over.
 //   - With FixedWindow it is permits. The window goes on, and lasts as long as the longest limit under which
-//     something of it was used.
+//     something of it was used. The next window starts with the whole limit, also if more than that was used.
 //
 // Reset lets a key begin anew, as for a tenant that has bought a larger limit. Calls of one process under
 // different limits learn of each other through Redis, as calls of different processes do: a denial under one
@@ -226,8 +226,8 @@ func (k *Keyed) Wait(ctx context.Context, key string) error { return k.WaitN(ctx
 // ErrClosed; or the error of ctx. After an error nothing is taken: permits that were charged for a waiter
 // that leaves serve the next one in line, within the limit, or are given back, or expire unused.
 //
-// Permits are charged up to 20 ms before they can be used. So while a process waits for all permits of a
-// key, Allow in other processes is denied.
+// Permits are charged up to 20 ms and two round trips before they can be used. So while a process waits for
+// all permits of a key, Allow in other processes is denied.
 func (k *Keyed) WaitN(ctx context.Context, key string, n int64) error {
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {

@@ -281,7 +281,8 @@ func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 // WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, errors and what
 // is left after an error are those of Keyed.WaitN, where ErrExceedsLimit says that n is above the rate, and
 // ErrNotConfigured that no limit is set. An entry that was made for a waiter that leaves serves the next one
-// that asks for as much, or is taken out of the log. Entries are made up to 20 ms before they can be used.
+// that asks for as much, or is taken out of the log. Entries are made up to 20 ms and two round trips before
+// they can be used.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {

@@ -277,6 +277,8 @@ func (w *simWindow) decide(at time.Duration, a *ask, r reading) answer {
 		granted := int64(0)
 		for granted < run.count && all {
 			switch {
+			case w.ends-length-now > a.ahead.Milliseconds():
+				all = false
 			case w.used+run.n <= w.window.limit.Rate:
 				w.used += run.n
 				granted++

@@ -122,8 +122,9 @@ const (
 	// GCRA is a token bucket kept in one timestamp: permits return one by one at Rate per Per, and up to
 	// Burst of them may be used at once. In any time w it grants at most Burst + Rate*w/Per.
 	GCRA Algorithm = iota
-	// FixedWindow counts from the first request on and starts anew when Per is over. It may grant twice the
-	// rate within Per, around the start of a window.
+	// FixedWindow grants at most Rate in each window of Per. A window begins with the first request after the
+	// end of the window before it, or at that end if waiters are there. Within Per around the start of a window
+	// it may grant twice the rate.
 	FixedWindow
 
 	logAlgorithm Algorithm = 255 // of Limiters

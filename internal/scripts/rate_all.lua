@@ -111,7 +111,7 @@ window.price = function()
 end
 
 window.fits = function(l, n)
-  return l.used + n <= l.limit
+  return l.begins == 0 and l.used + n <= l.limit
 end
 
 window.take = function(l, n)

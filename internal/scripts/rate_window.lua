@@ -1,14 +1,17 @@
 --[[
 Decides requests for permits of one key by fixed windows.
 
-The state is how many permits of the last window that was begun are used, and it expires with that window. A window begins
-with the first request after the one before has ended, or for waiters when that ends, if that is soon. It lasts as long as the
-longest limit under which something of it is used, so that each limit holds for the requests that are made under it.
+The state is the number of used permits of the last window, and expires when that window ends. A window begins with the first
+request after the end of the window before it. Waiters are charged a little ahead: they may open the next window before it
+begins. Until it begins, requests that are not charged ahead are denied, because the window before it is used up.
+
+A request is granted if it and the used permits of the window are within the limit of the request. Used permits never count in
+a later window, also if they are more than a limit that was lowered. A window lasts as long as the longest limit of its grants.
 
 KEYS     1 state (string; absent: no window)
 ARGV     1 permits of a window
          2 length of a window in ms
-         3 how long before it begins a window may be charged, in ms
+         3 how long before a window begins its permits may be charged, in ms; 0 for requests that do not wait
          4 how many runs of equal requests follow, and for each run
            n: permits of one request
            how many requests there are
@@ -42,7 +45,7 @@ local reply = {used, begins, ends, nil} -- with room for one run
 local all, any = true, false
 for run = 1, runs do
   local n, count, granted = tonumber(ARGV[2 * run + 3]), tonumber(ARGV[2 * run + 4]), 0
-  if n > limit or in_order and not all or in_advance and run == runs and not (all and any) then
+  if n > limit or begins > ahead or in_order and not all or in_advance and run == runs and not (all and any) then
     count = 0
   end
   while granted < count do

@@ -1,0 +1,613 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// The replays in this file compare what callers were granted with the definition of each algorithm. The callers
+// are several processes that ask, wait, reserve and give up, while the limit rises and falls. Callers and Redis
+// share the clock of the machine, so the replay knows the interval in which Redis decided each grant.
+
+const (
+	contestPer   = 200 * time.Millisecond
+	contestPhase = 450 * time.Millisecond // for which a limit is in force
+	// All callers ask at once for contestRush, and then none for contestLull, in which used permits return.
+	contestRush, contestLull = 500 * time.Millisecond, 300 * time.Millisecond
+)
+
+// contestLimits are in force in turn.
+var contestLimits = []ratelimit.Limit{
+	{Rate: 40, Per: contestPer, Burst: 40}, {Rate: 10, Per: contestPer, Burst: 10},
+	{Rate: 60, Per: contestPer, Burst: 60}, {Rate: 20, Per: contestPer, Burst: 20},
+}
+
+// admission is a grant and the limit of its request. It is fresh if its process knew nothing of the key: then Redis
+// charged it between call and ret. Others may have been served by permits that were charged earlier, for a waiter of
+// the same limit that has left.
+type admission struct {
+	grant
+	limit ratelimit.Limit
+	fresh bool
+}
+
+// observedWindow is what replays know of one window by Redis's clock, in Unix ns: it surely began by begin[1] and not before
+// begin[0], and ended likewise.
+type observedWindow struct{ begin, end [2]int64 }
+
+// change is a SetRate from call to ret.
+type change struct {
+	call, ret int64
+	limit     ratelimit.Limit
+}
+
+// record is what one run did to one limit.
+type record struct {
+	admissions []admission
+	windows    []observedWindow
+	changes    []change
+}
+
+// windowExcess returns by how many permits the record is above the definition of fixed windows: a window holds at
+// most the limit, and a request is charged only if it and all grants before it in its window are within its limit.
+func (r *record) windowExcess() float64 {
+	inside := func(g admission, from, to observedWindow) bool { return g.call >= from.begin[1] && g.ret <= to.end[0] }
+	worst := -1.0
+	for i, first := range r.windows {
+		may := int64(0)
+		for j := i; j < min(i+4, len(r.windows)); j++ {
+			last := r.windows[j]
+			if j > i && last.begin[0]-r.windows[j-1].end[1] >= int64(contestPer) {
+				break // another window may have been there that was not observed
+			}
+			held, most := int64(0), int64(0)
+			for _, g := range r.admissions {
+				if inside(g, first, last) {
+					held += g.n
+				}
+				if g.call <= last.end[1] && g.ret >= last.begin[0] {
+					most = max(most, g.limit.Rate)
+				}
+			}
+			may += most
+			worst = max(worst, float64(held-may))
+		}
+		for _, g := range r.admissions {
+			if !g.fresh || !inside(g, first, first) {
+				continue
+			}
+			held := g.n
+			for _, before := range r.admissions {
+				if inside(before, first, first) && before.ret <= g.call {
+					held += before.n
+				}
+			}
+			worst = max(worst, float64(held-g.limit.Rate))
+		}
+	}
+	return worst
+}
+
+// gcraExcess returns by how many permits of the largest limit the record is above the definition of GCRA: each limit
+// holds for the requests under it, and everything together takes no more time than there was, and one burst.
+func (r *record) gcraExcess() float64 {
+	worst, longest := -1.0, time.Duration(0)
+	under := map[ratelimit.Limit][]grant{}
+	var all []grant
+	for _, g := range r.admissions {
+		under[g.limit] = append(under[g.limit], g.grant)
+		worth := grant{g.call, g.ret, g.n * int64(g.limit.Per) / g.limit.Rate}
+		all = append(all, worth)
+		longest = max(longest, time.Duration(g.limit.Burst*int64(g.limit.Per)/g.limit.Rate))
+	}
+	for limit, grants := range under {
+		worst = max(worst, excess(grants, bucket(limit)))
+	}
+	tooLong := excess(all, func(d time.Duration) float64 { return float64(longest + d) })
+	return max(worst, tooLong*60/float64(contestPer))
+}
+
+// logExcess returns by how many permits the record is above the definition of the sliding log: no interval of a Per
+// holds more than the highest rate, and a request is charged only if it and all grants of the Per before it are within
+// the rate that Redis has then.
+func (r *record) logExcess() float64 {
+	var all []grant
+	highest := ratelimit.Limit{}
+	for _, c := range r.changes {
+		if c.limit.Rate > highest.Rate {
+			highest = c.limit
+		}
+	}
+	for _, g := range r.admissions {
+		all = append(all, g.grant)
+	}
+	worst := excess(all, window(highest))
+	for _, g := range r.admissions {
+		limit, known := r.inForce(g.call, g.ret)
+		if !known || !g.fresh {
+			continue
+		}
+		held := g.n
+		for _, before := range r.admissions {
+			if before.ret <= g.call && before.call > g.ret-int64(contestPer) {
+				held += before.n
+			}
+		}
+		worst = max(worst, float64(held-limit.Rate))
+	}
+	return worst
+}
+
+// inForce returns the limit that Redis had from one instant to another.
+func (r *record) inForce(from, to int64) (ratelimit.Limit, bool) {
+	for i, c := range r.changes {
+		if c.ret <= from && (i == len(r.changes)-1 || to <= r.changes[i+1].call) {
+			return c.limit, true
+		}
+	}
+	return ratelimit.Limit{}, false
+}
+
+// contestWay is one way to ask for permits of some limits of a contest.
+type contestWay struct {
+	limits  []string // that it charges
+	allow   func(ctx context.Context, limit ratelimit.Limit, n int64) (ratelimit.Result, error)
+	wait    func(ctx context.Context, limit ratelimit.Limit, n int64) error
+	reserve func(ctx context.Context, limit ratelimit.Limit, n int64) (*ratelimit.Reservation, error) // or nil
+}
+
+// contest is several processes that ask for the same limits.
+type contest struct {
+	limits   []string // "GCRA", "window", "log": asked for alone, and together if there are several
+	wide     string   // one of them, which has ten times the limit
+	constant bool     // the first limit stays in force
+	mutation *mutation
+	lasts    time.Duration
+}
+
+// ways returns the ways to ask with a client.
+func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
+	gcra := c.Keyed("gcra", contestLimits[0], ratelimit.WithHashTag(name))
+	windows := c.Keyed("window", contestLimits[0], ratelimit.WithHashTag(name), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	l := c.Limiter("log:{" + name + "}")
+	keyed := func(what string, k *ratelimit.Keyed) contestWay {
+		w := contestWay{
+			limits: []string{what},
+			allow: func(ctx context.Context, limit ratelimit.Limit, n int64) (ratelimit.Result, error) {
+				return k.AllowLimitN(ctx, "k", n, limit)
+			},
+			wait: func(ctx context.Context, limit ratelimit.Limit, n int64) error {
+				return k.With(limit).WaitN(ctx, "k", n)
+			},
+		}
+		if what == "GCRA" {
+			w.reserve = func(ctx context.Context, limit ratelimit.Limit, n int64) (*ratelimit.Reservation, error) {
+				return k.With(s.limit(what, limit)).Reserve(ctx, "k", n)
+			}
+		}
+		return w
+	}
+	of := map[string]contestWay{
+		"GCRA":   keyed("GCRA", gcra),
+		"window": keyed("window", windows),
+		"log": {
+			limits: []string{"log"},
+			allow: func(ctx context.Context, _ ratelimit.Limit, n int64) (ratelimit.Result, error) {
+				return l.AllowN(ctx, n)
+			},
+			wait: func(ctx context.Context, _ ratelimit.Limit, n int64) error { return l.WaitN(ctx, n) },
+			reserve: func(ctx context.Context, _ ratelimit.Limit, n int64) (*ratelimit.Reservation, error) {
+				return l.Reserve(ctx, n)
+			},
+		},
+	}
+	var ways []contestWay
+	for _, what := range s.limits {
+		ways = append(ways, of[what])
+	}
+	if len(s.limits) == 1 {
+		return ways
+	}
+	all := func(limit ratelimit.Limit) *ratelimit.All {
+		part := map[string]ratelimit.Part{
+			"GCRA":   gcra.With(s.limit("GCRA", limit)).Part("k"),
+			"window": windows.With(s.limit("window", limit)).Part("k"),
+			"log":    l.Part(),
+		}
+		var parts []ratelimit.Part
+		for _, what := range s.limits {
+			parts = append(parts, part[what])
+		}
+		return c.All(parts...)
+	}
+	return append(ways, contestWay{
+		limits: s.limits,
+		allow: func(ctx context.Context, limit ratelimit.Limit, n int64) (ratelimit.Result, error) {
+			return all(limit).AllowN(ctx, n)
+		},
+		wait: func(ctx context.Context, limit ratelimit.Limit, n int64) error { return all(limit).WaitN(ctx, n) },
+	})
+}
+
+// limit returns that of a kind while the given one is in force.
+func (s contest) limit(what string, limit ratelimit.Limit) ratelimit.Limit {
+	if what == s.wide {
+		limit.Rate, limit.Burst = 10*limit.Rate, 10*limit.Burst
+	}
+	return limit
+}
+
+// contestRun is a contest while it runs.
+type contestRun struct {
+	contest
+
+	t          *testing.T
+	w          *wheel.Wheel
+	began, end time.Time
+	phase      atomic.Int64
+
+	mu      sync.Mutex
+	records map[string]*record
+}
+
+func (r *contestRun) current() ratelimit.Limit {
+	return contestLimits[int(r.phase.Load())%len(contestLimits)]
+}
+
+// going reports whether callers go on, after the lull if there is one.
+func (r *contestRun) going() bool {
+	if at := time.Since(r.began) % (contestRush + contestLull); at > contestRush {
+		r.pause(contestRush + contestLull - at)
+	}
+	return time.Now().Before(r.end)
+}
+
+func (r *contestRun) pause(d time.Duration) {
+	_ = r.w.Sleep(r.t.Context(), max(0, min(d, time.Until(r.end))))
+}
+
+// note notes a grant that was asked for at call and has come now.
+func (r *contestRun) note(by contestWay, call time.Time, n int64, limit ratelimit.Limit, fresh bool) {
+	g := grant{call.UnixNano(), time.Now().UnixNano(), n}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, what := range by.limits {
+		r.records[what].admissions = append(r.records[what].admissions, admission{g, r.limit(what, limit), fresh})
+	}
+}
+
+// allowing asks, and comes back when it was told to.
+func (r *contestRun) allowing(way contestWay, rng *rand.Rand) {
+	for r.going() {
+		limit, n, call := r.current(), 1+rng.Int64N(5), time.Now()
+		switch result, err := way.allow(r.t.Context(), limit, n); {
+		case err != nil:
+			r.t.Error(err)
+			return
+		case result.Allowed:
+			r.note(way, call, n, limit, false)
+		default:
+			r.pause(result.RetryAfter)
+		}
+	}
+}
+
+// waiting waits, and sometimes gives up.
+func (r *contestRun) waiting(way contestWay, rng *rand.Rand) {
+	for r.going() {
+		limit, n, call := r.current(), 1+rng.Int64N(3), time.Now()
+		ctx, cancel := context.WithCancel(r.t.Context())
+		timer, err := r.w.AfterFunc(time.Duration(rng.Int64N(int64(contestPer))), cancel)
+		if err != nil {
+			r.t.Error(err)
+		}
+		err = way.wait(ctx, limit, n)
+		timer.Stop()
+		cancel()
+		if err == nil {
+			r.note(way, call, n, limit, false)
+		} else if !errors.Is(err, context.Canceled) {
+			r.t.Error(err)
+			return
+		}
+	}
+}
+
+// reserving reserves, and sometimes cancels.
+func (r *contestRun) reserving(way contestWay, rng *rand.Rand) {
+	for r.going() {
+		limit, call := r.current(), time.Now()
+		reservation, err := way.reserve(r.t.Context(), limit, 1)
+		if err != nil {
+			r.t.Error(err)
+			return
+		}
+		if reservation.Delay() > contestPer/4 || rng.IntN(3) == 0 {
+			given, err := reservation.Cancel(r.t.Context())
+			if err != nil {
+				r.t.Error(err)
+			}
+			if given || reservation.Delay() > 0 {
+				r.pause(20 * time.Millisecond)
+				continue
+			}
+		}
+		if r.w.Sleep(r.t.Context(), reservation.Delay()) == nil {
+			r.note(way, call, 1, limit, false)
+		}
+		r.pause(10 * time.Millisecond)
+	}
+}
+
+// arriving asks in the name of processes that know nothing yet.
+func (r *contestRun) arriving(newWay func() (contestWay, func()), rng *rand.Rand) {
+	for r.going() {
+		way, done := newWay()
+		limit, n, call := r.current(), 1+rng.Int64N(10), time.Now()
+		result, err := way.allow(r.t.Context(), limit, n)
+		if err != nil {
+			r.t.Error(err)
+		} else if result.Allowed {
+			r.note(way, call, n, limit, true)
+		}
+		done()
+		r.pause(time.Millisecond)
+	}
+}
+
+// observing notes the windows of a key.
+func (r *contestRun) observing(rdb *redis.Client, key string) {
+	const look = `local left, time = redis.call('PTTL', KEYS[1]), redis.call('TIME')
+return {left, time[1] * 1000 + math.floor(time[2] / 1000)}`
+	const ms = int64(time.Millisecond)
+	windows := &r.records["window"].windows
+	for ; time.Now().Before(r.end); r.pause(2 * time.Millisecond) {
+		sent := time.Now().UnixNano()
+		found, err := rdb.Eval(r.t.Context(), look, []string{key}).Int64Slice()
+		if err != nil {
+			r.t.Error(err)
+			return
+		}
+		left := found[0] * ms
+		from, to := sent/ms*ms+left, (found[1]+1)*ms+left // Redis looked at its clock between the two
+		if left <= 0 || to-from > 4*ms {
+			continue
+		}
+		const per = int64(contestPer)
+		w := observedWindow{begin: [2]int64{from - per, to - per}, end: [2]int64{from, to}}
+		if last := len(*windows) - 1; last >= 0 && from-(*windows)[last].end[1] < 5*ms {
+			old := (*windows)[last] // the two intervals overlap, and both hold the instant
+			w.begin = [2]int64{max(w.begin[0], old.begin[0]), min(w.begin[1], old.begin[1])}
+			w.end = [2]int64{max(w.end[0], old.end[0]), min(w.end[1], old.end[1])}
+			(*windows)[last] = w
+		} else {
+			*windows = append(*windows, w)
+		}
+	}
+}
+
+// changing sets the limits in turn.
+func (r *contestRun) changing(s contest, l *ratelimit.Limiter) {
+	for at := 0; time.Now().Before(r.end); at++ {
+		limit := contestLimits[at%len(contestLimits)]
+		r.phase.Store(int64(at))
+		if slices.Contains(s.limits, "log") {
+			c := change{call: time.Now().UnixNano(), limit: s.limit("log", limit)}
+			if err := l.SetRate(r.t.Context(), c.limit, ratelimit.Overall, ratelimit.WithState()); err != nil {
+				r.t.Error(err)
+			}
+			c.ret = time.Now().UnixNano()
+			r.mu.Lock()
+			r.records["log"].changes = append(r.records["log"].changes, c)
+			r.mu.Unlock()
+		}
+		if s.constant {
+			return
+		}
+		r.pause(contestPhase)
+	}
+}
+
+// run starts all callers, and returns the records when the contest is over.
+func (s contest) run(t *testing.T) map[string]*record {
+	t.Helper()
+	const processes = 3
+	name, server := redistest.Name(t), redistest.Shared(t)
+	connect := func() (*redis.Client, *ratelimit.Client) {
+		d := &redistest.FaultDialer{}
+		rdb := server.Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
+		if s.mutation != nil {
+			rdb.AddHook(s.mutation)
+		}
+		c := newClient(t, rdb)
+		d.Delay(0, time.Millisecond)
+		return rdb, c
+	}
+	r := &contestRun{contest: s, t: t, w: newWheel(t), records: map[string]*record{}}
+	for _, what := range s.limits {
+		r.records[what] = &record{}
+	}
+	rdb, first := connect()
+	l := first.Limiter("log:{" + name + "}")
+	require.NoError(t, l.SetRate(t.Context(), contestLimits[0], ratelimit.Overall))
+	r.began = time.Now()
+	r.end = r.began.Add(s.lasts)
+	var all sync.WaitGroup
+	all.Go(func() { r.changing(s, l) })
+	for id := range uint64(processes) {
+		rdb, c := connect()
+		for at, way := range s.ways(c, name) {
+			rng := func(role uint64) *rand.Rand { return rand.New(rand.NewPCG(id, 10*uint64(at)+role)) }
+			all.Go(func() { r.allowing(way, rng(0)) })
+			all.Go(func() { r.waiting(way, rng(1)) })
+			all.Go(func() { r.waiting(way, rng(2)) })
+			if way.reserve != nil {
+				all.Go(func() { r.reserving(way, rng(3)) })
+			}
+			all.Go(func() {
+				r.arriving(func() (contestWay, func()) {
+					c, err := ratelimit.New(rdb, ratelimit.WithWheel(r.w), ratelimit.WithTimeout(patience))
+					if err != nil {
+						t.Error(err)
+					}
+					return s.ways(c, name)[at], func() { _ = c.Close(t.Context()) }
+				}, rng(4))
+			})
+		}
+	}
+	if slices.Contains(s.limits, "window") {
+		all.Go(func() { r.observing(rdb, ratelimit.TaggedKey("window", name, "k", ratelimit.FixedWindow)) })
+	}
+	all.Wait()
+	return r.records
+}
+
+// excess returns the worst excess of a run over the definitions.
+func (s contest) excess(t *testing.T) float64 {
+	t.Helper()
+	worst := -1.0
+	for what, r := range s.run(t) {
+		found := map[string]func() float64{"GCRA": r.gcraExcess, "window": r.windowExcess, "log": r.logExcess}[what]()
+		t.Logf("%s: %d grants in %d windows, excess %.0f", what, len(r.admissions), len(r.windows), found)
+		require.NotEmpty(t, r.admissions)
+		worst = max(worst, found)
+	}
+	return worst
+}
+
+// mutation sends another text in place of a script.
+type mutation struct {
+	script *scripts.Script
+	text   string
+}
+
+// mutate returns a script with something in it replaced, which must be there.
+func mutate(t *testing.T, s *scripts.Script, from, to string) *mutation {
+	t.Helper()
+	require.Contains(t, s.Source(), from)
+	return &mutation{s, strings.Replace(s.Source(), from, to, 1)}
+}
+
+func (m *mutation) replace(cmd redis.Cmder) {
+	if args := cmd.Args(); len(args) > 1 && args[0] == "evalsha" && args[1] == m.script.SHA() {
+		args[0], args[1] = "eval", m.text
+	}
+}
+
+func (m *mutation) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (m *mutation) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			m.replace(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (m *mutation) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		m.replace(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+// contests are all algorithms, alone and together.
+var contests = map[string]contest{
+	"GCRA":          {limits: []string{"GCRA"}},
+	"fixed windows": {limits: []string{"window"}},
+	"a sliding log": {limits: []string{"log"}},
+	"all of them":   {limits: []string{"GCRA", "window", "log"}},
+	"fixed windows, and GCRA that denies nothing": {limits: []string{"window", "GCRA"}, wide: "GCRA"},
+	"GCRA, and fixed windows that deny nothing":   {limits: []string{"GCRA", "window"}, wide: "window"},
+}
+
+func TestReplay_EveryAlgorithmKeepsItsDefinition(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	for what, c := range contests {
+		for how, constant := range map[string]bool{"a constant limit": true, "a limit that rises and falls": false} {
+			t.Run(what+", "+how, func(t *testing.T) {
+				t.Parallel()
+				s := c
+				s.constant, s.lasts = constant, fleetDuration(t)
+				require.LessOrEqual(t, s.excess(t), 0.0)
+			})
+		}
+	}
+}
+
+// The negative controls: the replay finds an excess of each algorithm that is broken somewhere.
+func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	for what, c := range map[string]struct {
+		contest  contest
+		script   *scripts.Script
+		from, to string
+	}{
+		"GCRA grants half a second too early": {
+			contest{limits: []string{"GCRA"}, constant: true}, scripts.RateGCRA,
+			"local cap_us = now + ARGV[2]", "local cap_us = now + ARGV[2] + 500000",
+		},
+		"GCRA forgets what was used under another limit": {
+			contest{limits: []string{"GCRA"}}, scripts.RateGCRA,
+			"us, num = gcra_state(value, now, den, cap_us)", "us, num = now, 0",
+		},
+		"a window holds ten more": {
+			contest{limits: []string{"window"}, constant: true}, scripts.RateWindow,
+			"local fit = (limit - used) / n", "local fit = (limit + 10 - used) / n",
+		},
+		"a window is used before it begins": {
+			contest{limits: []string{"window"}, constant: true}, scripts.RateWindow,
+			"begins > ahead or ", "",
+		},
+		"a window does not heed a lower limit": {
+			contest{limits: []string{"window"}}, scripts.RateWindow,
+			"local limit, length, ahead, runs = tonumber(ARGV[1])", "local limit, length, ahead, runs = math.max(40, ARGV[1])",
+		},
+		"entries of a log leave too early": {
+			contest{limits: []string{"log"}, constant: true}, scripts.RateLog,
+			"local interval = interval_ms * 1000", "local interval = interval_ms * 700",
+		},
+		"a log does not heed a lower limit": {
+			contest{limits: []string{"log"}}, scripts.RateLog,
+			"local rate, interval_ms, keep_ms = tonumber(config[1])", "local rate, interval_ms, keep_ms = math.max(40, config[1])",
+		},
+		"several limits, and GCRA grants half a second too early": {
+			contest{limits: []string{"GCRA", "window"}, wide: "window", constant: true}, scripts.RateAll,
+			"l.cap_us, l.cap_num, l.burst_s = now + next_argument()", "l.cap_us, l.cap_num, l.burst_s = now + 500000 + next_argument()",
+		},
+		"several limits, and a window is used before it begins": {
+			contest{limits: []string{"GCRA", "window"}, wide: "GCRA", constant: true}, scripts.RateAll,
+			"l.begins == 0 and ", "",
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := c.contest
+			s.lasts, s.mutation = 3*time.Second, mutate(t, c.script, c.from, c.to)
+			// A rush that a busy machine stretches leaves no excess.
+			found := -1.0
+			for run := 0; run < 5 && found <= 0; run++ {
+				found = s.excess(t)
+			}
+			require.Greater(t, found, 0.0)
+		})
+	}
+}
