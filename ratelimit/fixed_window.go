@@ -41,8 +41,8 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 	s := readWindow(w, &r)
 	got := answer{snapshot: s, granted: r.granted(a.runs)}
 	prefetched := a.prefetch > 0 && r.next(0, 1) == 1
-	if slices.Max(append(got.granted, 0)) > 0 && s.ends == 0 { // what is granted is of a window that has not ended
-		r.bad = true
+	if slices.Max(append(got.granted, 0)) > 0 && s.ends == 0 && a.ahead == 0 {
+		r.bad = true // only waiters are granted permits of the window after that
 	}
 	if err := r.end(); err != nil {
 		return answer{}, err

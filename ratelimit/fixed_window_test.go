@@ -3,11 +3,13 @@ package ratelimit_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -68,6 +70,25 @@ func TestFixedWindow_NothingIsGrantedFromAWindowThatHasNotBegun(t *testing.T) {
 		}
 		require.Equal(t, "1:60000", rdb.Get(t.Context(), key).Val())
 	})
+}
+
+// The window may end while the script runs, which then has opened the next one.
+func TestFixedWindow_AWaiterIsServedThatFindsTheEndOfAWindow(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []int64{1, 0, -1, -20} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &redistest.Replying{RoundTrip: time.Millisecond}
+			server.Set([]any{int64(5), int64(0), ends, int64(1)})
+			rdb := server.Client(t)
+			c := newClient(t, rdb)
+			k := c.Keyed("k", ratelimit.PerMinute(5), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+			began := time.Now()
+			require.NoError(t, k.Wait(t.Context(), "key"))
+			require.LessOrEqual(t, time.Since(began), 10*time.Millisecond)
+			require.NoError(t, c.Close(t.Context()))
+			require.NoError(t, rdb.Close())
+		})
+	}
 }
 
 func TestFixedWindow_UsageAboveALoweredLimitIsNoDebt(t *testing.T) {
