@@ -567,7 +567,7 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 		},
 		"GCRA forgets what was used under another limit": {
 			contest{limits: []string{"GCRA"}}, scripts.RateGCRA,
-			"us, num = gcra_state(value, now, den, cap_us)", "us, num = now, 0",
+			"us, num = gcra_state(state_key, value, now, den, cap_us)", "us, num = now, 0",
 		},
 		"a window holds ten more": {
 			contest{limits: []string{"window"}, constant: true}, scripts.RateWindow,

@@ -60,7 +60,7 @@ gcra.open = function()
   local value = redis.call('GET', l.key)
   l.value = value
   if value then
-    l.us, l.num = gcra_state(value, now, l.den, l.cap_us)
+    l.us, l.num = gcra_state(l.key, value, now, l.den, l.cap_us)
   end
   return l
 end
@@ -99,7 +99,7 @@ window.open = function()
   local value = redis.call('GET', l.key)
   l.value = value
   l.left = value and redis.call('PTTL', l.key) or 0
-  l.used, l.begins, l.ends, l.lasts = window_state(value, l.left, l.length)
+  l.used, l.begins, l.ends, l.lasts = window_state(value, l.left, l.limit, l.length)
   if not l.used then
     l.used, l.begins, l.ends, l.lasts, l.left = 0, 0, l.length, l.length, 0
   end
@@ -136,12 +136,12 @@ window.report = function(l, reply)
   reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = l.used, l.begins, l.ends
 end
 
--- sum adds up what the entries of a log from one rank to another hold.
-log.sum = function(l, first, last)
+-- sum adds up what the entries of a log from one rank to another hold, where one in an unknown form counts as so many.
+log.sum = function(l, first, last, unknown)
   local all = 0
   for rank = first, last, page_size do
     for _, member in ipairs(redis.call('ZRANGE', l.permits_key, rank, math.min(rank + page_size - 1, last))) do
-      all = all + size(member)
+      all = all + (size(member) or unknown)
     end
   end
   return all
@@ -150,7 +150,7 @@ end
 -- count counts what is left, and lets all that has expired go.
 log.count = function(l)
   l.counted, l.leaving = true, l.expired
-  l.left = l.rate - log.sum(l, l.expired, l.card - l.too_far - 1)
+  l.left = l.rate - log.sum(l, l.expired, l.card - l.too_far - 1, l.rate)
 end
 
 log.open = function()
@@ -184,7 +184,7 @@ log.open = function()
   local live = l.card - l.expired - l.too_far
   if l.too_far == 0 and stored and stored % 1 == 0 and (counted_at == config[1] or live > max_count) then
     l.leaving = math.min(l.expired, max_leaving)
-    l.left = math.min(stored + log.sum(l, 0, l.leaving - 1), l.rate - live) -- each entry holds one at least
+    l.left = math.min(stored + log.sum(l, 0, l.leaving - 1, 0), l.rate - live) -- each entry holds one at least
   end
   if not l.left or live == 0 then
     log.count(l)
@@ -204,7 +204,7 @@ log.until_free = function(l, n)
   while rank < last and rank - l.leaving < max_walk do
     local page = redis.call('ZRANGE', l.permits_key, rank, math.min(rank + page_size, last) - 1, 'WITHSCORES')
     for i = 1, #page, 2 do
-      free, waits = free + size(page[i]), math.max(waits, time_of(page[i + 1]) + l.interval - now)
+      free, waits = free + (size(page[i]) or l.counted and l.rate or 0), math.max(waits, time_of(page[i + 1]) + l.interval - now)
       if free >= n then
         return waits
       end

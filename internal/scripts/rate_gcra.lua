@@ -2,9 +2,9 @@
 Decides requests for permits of one key by the generic cell rate algorithm, and takes a charge back.
 
 The state is one instant: when the whole burst will be there again. A time is in microseconds of the server's clock, with
-a fraction num/den that is exact: every sum stays below 2^53. What was charged under another limit stays charged, as time: so
-each limit holds for the requests that are made under it. A state that lies further ahead than any that is written counts as
-none: the server's clock stepped back. So does a value that is no state.
+a fraction num/den that is exact: every sum stays below 2^53. Permits that were charged under another limit stay charged, as
+time: so each limit holds for the requests that are made under it. A state that lies further ahead than any that is written
+counts as none: the server's clock was set back. A state of a later version counts as used up until it expires.
 
 KEYS     1 state (string; absent: the whole burst is there)
 ARGV     1 den
@@ -36,7 +36,7 @@ local us, num, changed = now, 0, false
 local reply = {now, 0, 0, 0, nil} -- with room for one run
 local value = redis.call('GET', state_key)
 if value then
-  us, num = gcra_state(value, now, den, cap_us)
+  us, num = gcra_state(state_key, value, now, den, cap_us)
   if value == ARGV[options + 3] then
     us, num, changed = us - ARGV[options + 4], num - ARGV[options + 5], true
     if num < 0 then

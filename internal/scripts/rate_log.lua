@@ -6,7 +6,7 @@ used, which may lie ahead; its member is an id and, in the last four bytes, low 
 counts until it is as old as the interval. The value is the rate less all that is in the log, so that a call need not count
 it; it may be below 0. A peer's call that was repeated makes it wrong, so a client that has not had the log counted
 lately asks for that. A log of more than 4096 entries is not counted for no other reason: there the value is kept to, as
-far as it can be right.
+far as it can be right. An entry in an unknown form, of a later version, counts as the whole rate until it leaves.
 
 Nothing is left half done by a command that is refused: before the first write each later one is tried in a form that
 changes nothing, or it is undone by one that was not refused.
@@ -87,10 +87,11 @@ local page = redis.call('ZRANGEBYSCORE', permits_key, '-inf', edge, 'LIMIT', 0, 
 local expired, expired_left = #page, 0 -- entries that are let go, and those that stay for a later call
 local left = held and held % 1 == 0 and held + given
 for i = 1, left and expired or 0 do
-  left = left + size(page[i])
+  left = left + (size(page[i]) or 0)
 end
 
 local answers, new, entered = {}, {}, 0
+local counted = false -- the whole log
 local newest, too_far = 0, 0 -- when the last entry may be used; entries after it that no clock has made which is right
 if counted_at == config[1] and left and left <= rate and wanted <= left and expired < page_size
     and not in_order and requests > 0 then
@@ -117,7 +118,7 @@ else
       local member, score = page[at], page[at + 1]
       at = at + 2
       if member then
-        return back[member] and 0 or size(member), time_of(score) + interval
+        return back[member] and 0 or size(member) or counted and rate or 0, time_of(score) + interval
       end
     end
   end
@@ -138,7 +139,7 @@ else
   -- count_left counts what is left, and lets all that has expired go.
   local function count_left()
     expired, expired_left = redis.call('ZCOUNT', permits_key, '-inf', edge), 0
-    left = rate
+    left, counted = rate, true
     for holds in entries(expired) do
       left = left - holds
     end

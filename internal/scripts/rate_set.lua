@@ -29,13 +29,14 @@ end
 local value = redis.call('GET', value_key)
 local logged = redis.call('ZCARD', permits_key)
 
--- sum adds up what entries from one rank to another hold.
-local function sum(first, last)
+-- include: log_entry
+
+-- sum adds up what entries from one rank to another hold, where one in an unknown form counts as so many.
+local function sum(first, last, unknown)
   local all = 0
   for rank = first, last, 1000 do
     for _, member in ipairs(redis.call('ZRANGE', permits_key, rank, math.min(rank + 999, last))) do
-      local a, b, c, d = string.byte(member, -4, -1)
-      all = all + (#member > 4 and a + b * 256 + c * 65536 + d * 16777216 or 0)
+      all = all + (size(member) or unknown)
     end
   end
   return all
@@ -52,9 +53,9 @@ elseif when ~= 'try' and scope == '0' then
   local edge = string.format('%.3f', (time[1] * 1000000 + time[2]) / 1000 - interval_ms)
   gone = redis.call('ZCOUNT', permits_key, '-inf', edge)
   if logged - gone <= max_count or not tonumber(value or '') or not tonumber(had[1]) then
-    left = rate - sum(gone, logged - 1)
+    left = rate - sum(gone, logged - 1, rate)
   else
-    left = value + sum(0, gone - 1) + rate - had[1]
+    left = value + sum(0, gone - 1, 0) + rate - had[1]
   end
 end
 

@@ -7,6 +7,7 @@ begins. Until it begins, requests that are not charged ahead are denied, because
 
 A request is granted if it and the used permits of the window are within the limit of the request. Used permits never count in
 a later window, also if they are more than a limit that was lowered. A window lasts as long as the longest limit of its grants.
+A state of a later version counts as a window that is used up.
 
 KEYS     1 state (string; absent: no window)
 ARGV     1 permits of a window
@@ -34,7 +35,7 @@ local exact = in_order or in_advance
 local value = redis.call('GET', state_key)
 local left = (value or exact) and redis.call('PTTL', state_key) or 0
 if value then
-  local stored, stored_begins, stored_ends, stored_lasts = window_state(value, left, length)
+  local stored, stored_begins, stored_ends, stored_lasts = window_state(value, left, limit, length)
   if stored then
     used, begins, ends, lasts, begun = stored, stored_begins, stored_ends, stored_lasts, 0
   end

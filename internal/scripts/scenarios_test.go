@@ -410,6 +410,8 @@ func rateScenarios(now int64) []scenario {
 		{gcra, "a probe of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{window, "a probe", words("SET k 3:100000 PX 90000"), key, []any{10, 100_000, 0, 0}, nil},
 		{window, "a probe of no key", nil, key, []any{10, 100_000, 0, 0}, nil},
+		{gcra, "of a later version", words("SET k " + ms(now*1000) + ":x PX 60000"), key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
+		{window, "of a later version", words("SET k 3:100000:x PX 60000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
 		{window, "begun", words("SET k 3 PX 100000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
 		{window, "for those ahead", words("SET k 9 PX 10000"), key, []any{10, 20_000, 18_000, 1, 1, 5, 1}, nil},
 		{window, "longer than before", words("SET k 3:10000 PX 9000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
@@ -445,6 +447,9 @@ func rateScenarios(now int64) []scenario {
 		}, nil},
 		{all, "two logs", state(plain, filled, second), []string{"c", "v", "l", "c2", "v2", "l2"}, []any{
 			0, 2, "log", "10", "log", "", 1, 1, 1, x, 2, member("x", 2),
+		}, nil},
+		{all, "of a later version", words("SET g " + ms(now*1000) + ":x PX 60000"), []string{"g", "k"}, []any{
+			0, 2, "gcra", 3, int64(1e12), 1, 1_000_001, "window", 10, 100_000, 1, 1, 1000, 2, 1,
 		}, nil},
 		{all, "a longer window", words("SET k 3:10000 PX 9000"), []string{"g", "k"}, []any{
 			0, 2, "gcra", 3, int64(1e12), 1, 1_000_001, "window", 10, 100_000, 1, 1, 1000, 2, 1,

@@ -1,17 +1,27 @@
 -- gcra_state reads a state of GCRA: when the whole burst will be there again, in us and num/den, and not before now. It is written as
--- "us" or "us:num:den", and with ":burst" behind it if a whole burst of its writer's limit takes longer than half a minute: burst is how
--- many seconds it takes, rounded up. A state that lies further ahead than a minute beyond that and beyond cap_us counts as none, and so
--- does what is no state. A fraction of another den is rounded up.
-local function gcra_state(value, now, den, cap_us)
+-- "us" or "us:num:den", with ":burst" behind it if a whole burst of its writer's limit takes longer than half a minute: burst is how
+-- many seconds it takes, rounded up. A fraction of another den is rounded up.
+-- A state further ahead than a minute beyond that and beyond cap_us counts as none: the clock was set back. A state with something else
+-- behind it was written by a later version: nothing is granted until it expires. A value that is not a number with a suffix, or that has
+-- an unknown suffix and does not expire, is no state.
+local function gcra_state(key, value, now, den, cap_us)
   local us, num, burst_s = tonumber(value), 0, 0
   if not us then
-    local whole, first, second, third = string.match(value, '^(%d+):(%d+):?(%d*):?(%d*)$')
-    us, burst_s = tonumber(whole or now), tonumber(first or 0)
-    if second and second ~= '' then
-      num, burst_s = tonumber(first), tonumber(third) or 0
-      if tonumber(second) ~= den then
+    local whole, first, rest = string.match(value, '^(%d+):(%d+)(.*)$')
+    us, burst_s = tonumber(whole), tonumber(first)
+    if whole and rest ~= '' then
+      local of, last = string.match(rest, '^:(%d+)(.*)$')
+      num, burst_s = burst_s, last == '' and 0 or last and tonumber(string.match(last, '^:(%d+)$'))
+      if tonumber(of) ~= den then
         us, num = us + 1, 0
       end
+    end
+    if not (us and burst_s) then
+      local left = string.find(value, '^%d') and redis.call('PTTL', key) or 0
+      if left > 0 then
+        return cap_us + math.min(left, 315360000000) * 1000, 0
+      end
+      return now, 0
     end
   end
   if not (us >= now and us <= math.max(cap_us, now + math.min(burst_s, 3153600001) * 1000000) + 60000001) then

@@ -1,7 +1,12 @@
--- size is how many permits an entry of a log holds; time_of is its score in us.
+-- size is how many permits an entry of a log holds, which are its last four bytes, low byte first. Before them stand an id and its length,
+-- in one byte or in eight, or an id of four bytes alone. It returns nil for an entry in another form, of a later version: that one
+-- counts as the whole rate until it leaves. time_of is the score of an entry in us.
 local function size(member)
-  local a, b, c, d = string.byte(member, -4, -1)
-  return #member > 4 and a + b * 256 + c * 65536 + d * 16777216 or 0
+  local length, first = #member, string.byte(member)
+  if length == 8 or first == length - 5 or first == length - 12 and string.sub(member, 2, 8) == string.rep(string.char(0), 7) then
+    local a, b, c, d = string.byte(member, -4, -1)
+    return a + b * 256 + c * 65536 + d * 16777216
+  end
 end
 
 local function time_of(score)
