@@ -27,8 +27,8 @@ const (
 
 // Limiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is
 // granted. Its limit and scope stand in Redis and can be changed at any time, for all processes. Keys and
-// entries are those of Redisson's RRateLimiter from version 3.13.3 on, so services in Java and Go share a
-// limit. It is safe for concurrent use and costs nothing to make.
+// entries are those of Redisson's RRateLimiter from version 3.13.3 on, except 3.16.4 to 3.16.8, so services in
+// Java and Go share a limit. It is safe for concurrent use and costs nothing to make.
 //
 // A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each
 // but share what was granted, as both keep it in {a}:value and {a}:permits: use one of them.

@@ -28,14 +28,15 @@ type entry struct {
 	stamp  stamp
 }
 
-// member is an entry of the log as Redisson packs it: the length of the id, the id, and n in 32 bits, low
-// byte first.
+// member packs an entry of the log as Redisson does from 3.17 on: the length of the id, the id, and n in 32 bits,
+// low byte first. Bytes 3 to 6 of the id are n as well, where Redisson 3.13.3 to 3.16.3 reads it.
 func member(id [16]byte, n int64) string {
+	binary.LittleEndian.PutUint32(id[3:], uint32(n))
 	b := append(make([]byte, 0, 21), byte(len(id)))
 	return string(binary.LittleEndian.AppendUint32(append(b, id[:]...), uint32(n)))
 }
 
-// newMember is a member with an id of its own.
+// newMember returns an entry with 96 random bits in its id.
 func newMember(n int64) string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
