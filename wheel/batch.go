@@ -32,6 +32,14 @@ func (s *shardSet[T]) newBatch() *batch[T] {
 	return b
 }
 
+// callAtStop has values called although the wheel was stopped, as those of a batch: if the call of one blocks,
+// it delays no other.
+func (s *shardSet[T]) callAtStop(vals []T) {
+	if len(vals) > 0 {
+		s.scheduler.runners.openAtStop(s.scheduler, &batch[T]{set: s, vals: vals})
+	}
+}
+
 // retain must come before run.
 func (b *batch[T]) retain() { b.refs.Add(1) }
 

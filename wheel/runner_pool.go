@@ -154,6 +154,20 @@ func (p *runnerPool) open(b openBatch, r *runner) {
 	p.batches = append(p.batches, b)
 }
 
+// openAtStop opens a batch to a further runner, whatever the limit is: callbacks that block may have all others.
+func (p *runnerPool) openAtStop(c *scheduler, b openBatch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit = math.MaxInt
+	b.retain() // for as long as it is open
+	b.setPlaceLocked(len(p.batches))
+	p.batches = append(p.batches, b)
+	r := newRunner(c)
+	r.worker, p.worker = !p.worker, true
+	p.addRunnerLocked()
+	go c.work(r)
+}
+
 // batch returns one of the open batches, the oldest if none was closed lately, or nil. The caller runs it.
 func (p *runnerPool) batch() openBatch {
 	p.mu.Lock()

@@ -206,7 +206,9 @@ func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) e
 	closeShards(c.time.now())
 	c.runners.halt()
 	close(c.stop)
-	<-c.runners.begun // soon: in a batch no callback waits for another
+	if c.caller == nil {
+		<-c.runners.begun // soon: in a batch no callback waits for another
+	}
 	select {
 	case <-c.runners.ended:
 		return nil

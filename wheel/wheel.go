@@ -113,6 +113,10 @@ type Unprocessed struct {
 // callback runs. Goroutines in Sleep get ErrStopped, and contexts of WithTimeout keep their deadlines on
 // runtime timers; neither is returned.
 //
+// What the other packages of this library have on the wheel ends visibly, before Stop waits for anything, and
+// is not returned: leases, and with them locks and permits, are lost with the cause renewal.ErrUnwatched, and
+// waiting calls return an error that matches ErrStopped. So stop the wheel after the clients that use it.
+//
 // The first call waits until the callbacks that have begun have returned: if its error is nil, none runs and
 // none will. If ctx ends first, Stop returns the entries with ctx's error. Callbacks that had begun, or were
 // just being called, then end on their own; no other begins.
@@ -128,6 +132,7 @@ func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	addFunc := func(f func(), left time.Duration) { rest = append(rest, Unprocessed{Func: f, Left: left}) }
 	var cancelled []*Timeout
 	var contexts []*timeoutContext
+	var notices []object
 	addObject := func(o object, left time.Duration) {
 		switch o := o.(type) {
 		case *Timeout:
@@ -141,17 +146,21 @@ func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 			o.woken <- ErrStopped
 		case *timeoutContext:
 			contexts = append(contexts, o)
+		case notified:
+			notices = append(notices, stopNotice(o))
 		}
 	}
 	err := w.scheduler.shutdown(ctx, func(now int64) {
 		w.funcs.close(now, addFunc)
 		w.objects.close(now, addObject)
+		// Before Stop waits for running callbacks: one of them may wait for such a context or for a notice.
+		for _, c := range contexts {
+			c.useRuntimeTimer(time.Until(c.deadline))
+		}
+		w.objects.callAtStop(notices)
 	})
 	for _, t := range cancelled {
 		t.runCancelled()
-	}
-	for _, c := range contexts {
-		c.useRuntimeTimer(time.Until(c.deadline))
 	}
 	return rest, err
 }
