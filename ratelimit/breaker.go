@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -91,10 +92,10 @@ func (b *breaker) up() {
 	b.down.Store(false)
 }
 
-// arm schedules the next probe.
+// arm schedules the next probe. If the wheel is stopped or full, there will be none: Redis is asked again.
 func (b *breaker) arm() {
 	if !b.armed() {
-		b.up() // without a wheel there are no probes
+		b.up()
 	}
 }
 
@@ -104,7 +105,13 @@ func (b *breaker) armed() bool {
 	if b.stopped {
 		return true
 	}
-	timer, err := b.client.wheel.AfterFunc(b.every, func() { go b.try() })
+	timer, err := wheelentry.AfterFunc(b.client.wheel, b.every, func(stopped error) {
+		if stopped != nil {
+			b.up()
+			return
+		}
+		go b.try()
+	})
 	b.timer = timer
 	return err == nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -212,7 +213,7 @@ func inside[T any](ctx context.Context, s *keyState, operation string, f func() 
 
 // refuse calls f with an error, on another goroutine than the caller's.
 func (c *Client) refuse(f func(error), err error) func() {
-	if _, stopped := c.wheel.AfterFunc(0, func() { f(err) }); stopped != nil {
+	if _, stopped := wheelentry.AfterFunc(c.wheel, 0, func(error) { f(err) }); stopped != nil {
 		go f(err)
 	}
 	return func() {}

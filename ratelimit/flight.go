@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -38,10 +39,30 @@ func (s *sender) newFlight(jobs []*job) *flight {
 		return nil
 	}
 	f := &flight{sender: s, jobs: jobs, sentAt: now, expires: time.Now().Add(left), ended: make(chan struct{})}
-	if timer, err := s.client.wheel.AfterFunc(left, f.expire); err == nil {
-		f.timer = timer
+	timer, err := wheelentry.AfterFunc(s.client.wheel, left, f.timeUp)
+	if err != nil {
+		f.useRuntimeTimer()
 	}
+	f.timer = timer
 	return f
+}
+
+// timeUp is the callback of the flight's entry on the wheel.
+func (f *flight) timeUp(stopped error) {
+	if stopped != nil {
+		f.useRuntimeTimer()
+		return
+	}
+	f.expire()
+}
+
+// useRuntimeTimer keeps the deadline of a flight whose wheel is stopped or full.
+func (f *flight) useRuntimeTimer() {
+	time.AfterFunc(time.Until(f.expires), func() {
+		if !f.settled.Load() {
+			f.expire()
+		}
+	})
 }
 
 func (f *flight) Deadline() (time.Time, bool) { return f.expires, true }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -134,7 +135,7 @@ func (s *keyState) release() {
 	if d := s.remembers(); d > 0 && !s.client.gate.Closed() {
 		s.refs.Add(1)
 		var err error
-		if s.retention, err = s.client.wheel.AfterFunc(d, s.release); err == nil {
+		if s.retention, err = wheelentry.AfterFunc(s.client.wheel, d, func(error) { s.release() }); err == nil {
 			return
 		}
 		s.refs.Add(-1)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -138,10 +139,24 @@ func (s *keyState) armLookUpLocked(now time.Time) {
 	}
 	s.refs.Add(1)
 	var err error
-	o.timer, err = s.client.wheel.AfterFunc(o.next.Sub(now), func() { go s.lookUp(o) })
+	o.timer, err = wheelentry.AfterFunc(s.client.wheel, o.next.Sub(now), func(stopped error) {
+		if stopped != nil {
+			s.disarmLookUp(o)
+			return
+		}
+		go s.lookUp(o)
+	})
 	if o.armed = err == nil; !o.armed { // the next caller asks
 		s.refs.Add(-1)
 	}
+}
+
+// disarmLookUp has the next caller look the limit up, as the wheel was stopped.
+func (s *keyState) disarmLookUp(o *localCounter) {
+	s.mu.Lock()
+	o.armed = false
+	s.mu.Unlock()
+	s.release()
 }
 
 // lookUp asks for the limit, unless the count has begun anew since.

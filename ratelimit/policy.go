@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -71,15 +72,15 @@ func (l *localShare) init(w *wheel.Wheel) {
 	l.wheel, l.began, l.seed = w, time.Now(), maphash.MakeSeed()
 }
 
-// armLocked schedules tidy.
+// armLocked schedules tidy. On a stopped or full wheel, decisions sweep when there are too many keys.
 func (l *localShare) armLocked() {
 	if !l.stopped {
-		l.timer, _ = l.wheel.AfterFunc(sweepEvery, l.tidy)
+		l.timer, _ = wheelentry.AfterFunc(l.wheel, sweepEvery, l.tidy)
 	}
 }
 
 // tidy drops the keys whose whole share is there again.
-func (l *localShare) tidy() {
+func (l *localShare) tidy(error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweep(l.now())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // wait blocks until n permits are granted.
@@ -277,7 +278,7 @@ func (s *keyState) wakeLocked(now, at time.Duration) {
 		return
 	}
 	s.refs.Add(1)
-	timer, err := s.client.wheel.AfterFunc(d, s.woken)
+	timer, err := wheelentry.AfterFunc(s.client.wheel, d, s.woken)
 	if err != nil {
 		s.refs.Add(-1)
 		s.line.finishAll(now, err)
@@ -286,11 +287,15 @@ func (s *keyState) wakeLocked(now, at time.Duration) {
 	s.timer, s.timerAt, s.armed = timer, at, true
 }
 
-// woken is the callback of the line's one entry on the wheel.
-func (s *keyState) woken() {
+// woken is the callback of the line's one entry on the wheel. After the stop of the wheel it would not come again.
+func (s *keyState) woken(stopped error) {
 	s.mu.Lock()
 	s.armed = false
-	j := s.pumpLocked(s.client.now())
+	now := s.client.now()
+	if stopped != nil {
+		s.line.finishAll(now, stopped)
+	}
+	j := s.pumpLocked(now)
 	s.mu.Unlock()
 	s.send(j)
 	s.release()

@@ -22,6 +22,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -257,15 +258,21 @@ func (c *Client) limit(l *Lock) {
 	if d == 0 {
 		return
 	}
+	reached := func(stopped error) {
+		if stopped == nil { // otherwise the lease ends too, as lost
+			l.maxHoldReached()
+		}
+	}
 	c.mu.Lock()
 	_, kept := c.held[l]
 	var err error
 	if kept || c.holders[l.mutex.lockKey()] == l {
-		c.limits[l], err = c.wheel.AfterFunc(d, l.maxHoldReached)
+		c.limits[l], err = wheelentry.AfterFunc(c.wheel, d, reached)
 	}
 	c.mu.Unlock()
 	if err != nil {
-		l.maxHoldReached()
+		l.expel("redislock: the wheel does not watch for how long a lock is held, released",
+			fmt.Errorf("%w: %w", renewal.ErrUnwatched, err))
 	}
 }
 

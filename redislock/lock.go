@@ -15,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
@@ -199,7 +200,11 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	}
 	defer c.gate.Leave()
 	if !l.lease.Close(ErrNotHeld) {
-		return l.Err()
+		err := l.Err()
+		if errors.Is(err, renewal.ErrUnwatched) { // then nothing else releases it before Close
+			_ = l.release(ctx, deadline)
+		}
+		return err
 	}
 	c.drop(l)
 	if l.handOver() {
@@ -252,7 +257,7 @@ func (l *Lock) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 		return r, true
 	}
 	var early sender.Early
-	over := make(chan struct{}) // closed when ctx has ended and unlockGrace has passed
+	over := make(chan struct{}) // closed when unlockGrace has passed since the end of ctx, or the wheel was stopped then
 	return gate.Call[redisconn.Reply]{
 		Begin: func(ended <-chan struct{}) bool { return early.Send(c.sender, what(), ended) },
 		Do: func() redisconn.Reply {
@@ -266,7 +271,7 @@ func (l *Lock) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 			}
 		},
 		Longer: func() <-chan struct{} {
-			if _, err := c.wheel.AfterFunc(unlockGrace, func() { close(over) }); err != nil {
+			if _, err := wheelentry.AfterFunc(c.wheel, unlockGrace, func(error) { close(over) }); err != nil {
 				close(over)
 			}
 			return over
@@ -281,7 +286,7 @@ func (l *Lock) wakeNext() {
 		return
 	}
 	if l.handedOver {
-		if _, err := l.client().wheel.AfterFunc(headStart, l.kick); err == nil {
+		if _, err := wheelentry.AfterFunc(l.client().wheel, headStart, func(error) { l.kick() }); err == nil {
 			return
 		}
 	}
@@ -315,21 +320,25 @@ func (l *Lock) onLost(err error) {
 	l.releaseLater(lost.Due.Add(l.ttl()/8).Sub(c.wheel.Now()), false)
 }
 
-// maxHoldReached ends a lock that has been held for as long as it may. The key goes a little later: its
-// holder may need time to stop.
+// maxHoldReached ends a lock that has been held for as long as it may.
 func (l *Lock) maxHoldReached() {
+	l.expel("redislock: lock held for too long, released", fmt.Errorf("%w: %v", ErrMaxHold, l.mutex.config.maxHold))
+}
+
+// expel ends a lock against the will of its holder. The key goes a little later: the holder may need time to stop.
+func (l *Lock) expel(message string, cause error) {
 	c := l.client()
 	if !c.gate.Enter() {
 		return // Close releases it
 	}
 	defer c.gate.Leave()
-	err := fmt.Errorf("%w: %s: %w: %v", ErrLost, scripts.Quote(l.name()), ErrMaxHold, l.mutex.config.maxHold)
+	err := fmt.Errorf("%w: %s: %w", ErrLost, scripts.Quote(l.name()), cause)
 	if !l.lease.Close(err) {
 		return
 	}
 	c.drop(l)
-	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "redislock: lock held for too long, released",
-		slog.String("name", l.name()))
+	c.logger.LogAttrs(context.Background(), slog.LevelWarn, message,
+		slog.String("name", l.name()), slog.Any("error", cause))
 	c.monitor.ended(l, err)
 	l.releaseLater(l.ttl()/8, false)
 }

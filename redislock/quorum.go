@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -357,7 +359,7 @@ func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
 	m := a.mutex
 	q := m.quorum
 	round := newQuorumRound(a.ctx, q, m)
-	limit, err := q.wheel.AfterFunc(m.voteTimeout(), func() { round.end(errSlow) })
+	limit, err := wheelentry.AfterFunc(q.wheel, m.voteTimeout(), func(stopped error) { round.end(cmp.Or(stopped, errSlow)) })
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // Outcome is what a backend says about one lease.
@@ -89,13 +91,14 @@ func (d *Destination) enqueue(l *Lease, now time.Time) {
 			break
 		}
 	}
-	if _, err := d.renewer.wheel.AfterFunc(wait, d.closeWindow); err != nil {
-		d.closeWindow() // the wheel takes no more entries: renew at once, with whatever else is due
+	if _, err := wheelentry.AfterFunc(d.renewer.wheel, wait, d.closeWindow); err != nil {
+		d.closeWindow(nil) // the wheel is full: renew at once, with the other due leases
 	}
 }
 
-// closeWindow cuts the due leases into batches and starts as many calls as they need and the limit allows.
-func (d *Destination) closeWindow() {
+// closeWindow cuts the due leases into batches and starts as many calls as they need and the limit allows. After
+// the stop of the wheel the due leases are lost: it drops them.
+func (d *Destination) closeWindow(stopped error) {
 	d.closeAt.Store(0) // first: a lease that falls due from now on opens a new window
 	var due []*Lease
 	for l := d.due.Swap(nil); l != nil; {
@@ -103,6 +106,9 @@ func (d *Destination) closeWindow() {
 		l.nextDue = nil
 		due = append(due, l)
 		l = next
+	}
+	if stopped != nil {
+		return
 	}
 	d.mu.Lock()
 	d.ready = append(d.ready, cut(due, d.renewer.config.batchSize)...)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -30,7 +31,7 @@ type Lease struct {
 	ttl       time.Duration // that renewals ask for
 	lossError error         // of the Spec
 	onLost    func(error)
-	onTick    func() // tick: made once, not for each entry
+	onTick    func(stopped error) // tick: made once, not for each entry
 
 	prev, next *Lease // guarded by renewer.mu
 	nextDue    *Lease // in its destination's stack
@@ -266,8 +267,12 @@ func (l *Lease) start() error {
 	return err
 }
 
-// tick is the wheel entry's callback.
-func (l *Lease) tick() {
+// tick is the callback of the wheel entry. After the stop of the wheel nothing could announce the end of the lease.
+func (l *Lease) tick(stopped error) {
+	if stopped != nil {
+		l.lose(joined.Errors(ErrUnwatched, stopped))
+		return
+	}
 	l.mu.Lock()
 	now := l.renewer.now()
 	due, loss := l.tickLocked(now)
@@ -298,7 +303,7 @@ func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 
 // armLocked schedules the next entry; none may be pending.
 func (l *Lease) armLocked(now time.Time) (err error) {
-	l.timer, err = l.renewer.wheel.AfterFunc(l.nextEntryLocked(now), l.onTick)
+	l.timer, err = wheelentry.AfterFunc(l.renewer.wheel, l.nextEntryLocked(now), l.onTick)
 	return err
 }
 

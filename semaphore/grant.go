@@ -217,17 +217,24 @@ func (g *Grant) Release(ctx context.Context) error {
 	}
 	defer c.gate.Leave()
 	began, deadline := c.wheel.Now(), g.Deadline()
+	request := &releaseRequest{ids: g.ids}
+	release := func() error {
+		return awaitRelease(ctx, c, c.releaseQueue(g.fair), g.name, request, func(err error) error {
+			if err != nil && !redisconn.Permanent(err) || g.ambiguous {
+				g.releaseLater(0)
+			}
+			return releaseError(g.name, err)
+		})
+	}
 	if !g.lease.Close(ErrNotHeld) {
-		return g.Err()
+		err := g.Err()
+		if errors.Is(err, renewal.ErrUnwatched) { // then nothing else releases it before Close
+			_ = release()
+		}
+		return err
 	}
 	c.removeGrant(g)
-	request := &releaseRequest{ids: g.ids}
-	err := awaitRelease(ctx, c, c.releaseQueue(g.fair), g.name, request, func(err error) error {
-		if err != nil && !redisconn.Permanent(err) || g.ambiguous {
-			g.releaseLater(0)
-		}
-		return releaseError(g.name, err)
-	})
+	err := release()
 	switch {
 	case errors.Is(err, ErrWrongKind):
 		err = fmt.Errorf("%w: %w", ErrLost, err)

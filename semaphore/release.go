@@ -12,6 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // This file holds what the releases of all kinds of semaphores share: the wait of a caller, and the
@@ -36,7 +37,7 @@ func awaitRelease[T any](
 	case <-ctx.Done():
 	}
 	graceOver := make(chan struct{})
-	timer, err := c.wheel.AfterFunc(releaseGrace, func() { close(graceOver) })
+	timer, err := wheelentry.AfterFunc(c.wheel, releaseGrace, func(error) { close(graceOver) })
 	if err != nil {
 		close(graceOver)
 	}

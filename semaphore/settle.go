@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
 // This file finds out what became of calls on a Semaphore that Redis has not confirmed. Every acquiring and
@@ -28,7 +30,11 @@ func (c *Client) settleLater(name string) {
 }
 
 func (c *Client) settleAfter(name string, pause time.Duration) {
-	_, err := c.wheel.AfterFunc(pause/2+rand.N(pause/2), func() {
+	_, err := wheelentry.AfterFunc(c.wheel, pause/2+rand.N(pause/2), func(stopped error) {
+		if stopped != nil {
+			c.stopSettling(name, stopped)
+			return
+		}
 		if !c.gate.Enter() {
 			return // Close settles
 		}
@@ -43,11 +49,15 @@ func (c *Client) settleAfter(name string, pause time.Duration) {
 		}
 	})
 	if err != nil {
-		c.unconfirmed.stopPolling(name)
-		c.logger.LogAttrs(context.Background(), slog.LevelWarn,
-			"semaphore: calls stay unconfirmed until the next call",
-			slog.String("name", name), slog.Any("error", err))
+		c.stopSettling(name, err)
 	}
+}
+
+// stopSettling ends settling calls in the background, as the wheel is stopped or full.
+func (c *Client) stopSettling(name string, err error) {
+	c.unconfirmed.stopPolling(name)
+	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "semaphore: calls stay unconfirmed until the next call",
+		slog.String("name", name), slog.Any("error", err))
 }
 
 // settle makes one settling call of each kind that is needed.

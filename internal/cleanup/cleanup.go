@@ -14,6 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -109,8 +110,11 @@ func (q *Queue[T]) armLocked() {
 		q.startLocked()
 		return
 	}
-	// Without a wheel, what is left in Redis ends by itself; with a full one it waits for the next release.
-	q.timer, _ = q.Wheel.AfterFunc(left, func() {
+	// If the wheel is full, the release waits for the next one; if it is stopped, for Close.
+	q.timer, _ = wheelentry.AfterFunc(q.Wheel, left, func(stopped error) {
+		if stopped != nil {
+			return
+		}
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.startLocked()

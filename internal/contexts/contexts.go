@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -27,15 +28,15 @@ func EndingWith(parent, base context.Context) context.Context {
 	return ctx
 }
 
-// After returns a channel that is closed when d has passed since ctx ended. It is nil if ctx never ends. The
-// caller calls stop when it does not need the channel any more.
+// After returns a channel that is closed when d has passed since ctx ended, or earlier if w is stopped or full
+// then. It is nil if ctx never ends. The caller calls stop when it does not need the channel any more.
 func After(ctx context.Context, w *wheel.Wheel, d time.Duration) (passed <-chan struct{}, stop func()) {
 	if ctx.Done() == nil {
 		return nil, func() {}
 	}
 	over := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
-		if _, err := w.AfterFunc(d, func() { close(over) }); err != nil {
+		if _, err := wheelentry.AfterFunc(w, d, func(error) { close(over) }); err != nil {
 			close(over)
 		}
 	})

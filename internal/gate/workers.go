@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -88,14 +89,15 @@ func (w *Workers) park(work chan func()) bool {
 func (w *Workers) lookLocked() bool {
 	if !w.looks {
 		var err error
-		w.timer, err = w.wheel.AfterFunc(idleFor, w.look)
+		w.timer, err = wheelentry.AfterFunc(w.wheel, idleFor, w.look)
 		w.looks, w.spare = err == nil, len(w.idle)
 	}
 	return w.looks
 }
 
-// look ends the workers that were not needed since the last look.
-func (w *Workers) look() {
+// look ends the workers that were not needed since the last look. If the wheel takes no entry for the next one, it
+// ends all.
+func (w *Workers) look(error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.looks = false

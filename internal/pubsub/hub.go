@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -51,7 +52,7 @@ type topic struct {
 	linger    wheel.Timer
 	lingering bool // linger is pending
 	used      bool // since linger was armed
-	expire    func()
+	expire    func(error)
 }
 
 // Subscription is one subscriber's interest in a channel.
@@ -126,7 +127,7 @@ func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 // open adds a topic and has it subscribed. mu is held.
 func (h *Hub) open(channel string) *topic {
 	t := &topic{channel: channel, ready: make(chan struct{})}
-	t.expire = func() { h.expire(t) }
+	t.expire = func(error) { h.expire(t) }
 	if h.link != nil && h.link.sent[channel] {
 		t.confirm() // not yet unsubscribed since its last use
 	}
@@ -185,7 +186,7 @@ func (h *Hub) arm(t *topic) (idle *link) {
 	if h.cfg.linger == 0 {
 		return h.drop(t)
 	}
-	timer, err := h.wheel.AfterFunc(h.cfg.linger, t.expire)
+	timer, err := wheelentry.AfterFunc(h.wheel, h.cfg.linger, t.expire)
 	if err != nil {
 		return h.drop(t)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -117,7 +118,7 @@ func (h *Hub) begin() *link {
 // any more. It reports whether the server confirmed a subscription.
 func (h *Hub) serve(l *link) (confirmed bool) {
 	defer h.end(l)
-	timeout, err := h.wheel.AfterFunc(connectTimeout, l.cancel)
+	timeout, err := wheelentry.AfterFunc(h.wheel, connectTimeout, func(error) { l.cancel() })
 	if err != nil {
 		return false
 	}
@@ -242,18 +243,26 @@ func (h *Hub) connected(l *link) bool {
 		return false
 	}
 	l.up.Store(true)
-	h.armCheck(l)
-	return true
+	return h.armCheck(l)
 }
 
-func (h *Hub) armCheck(l *link) {
-	// Without a wheel nothing is checked; run ends with the wheel anyway.
-	l.check, _ = h.wheel.AfterFunc(h.cfg.ping, func() { h.checkup(l) })
+// armCheck schedules the next checkup. It returns false if the wheel is stopped or
+// full: nothing would notice the death of a connection without checkups, so the
+// caller gives it up. mu is held.
+func (h *Hub) armCheck(l *link) bool {
+	var err error
+	l.check, err = wheelentry.AfterFunc(h.wheel, h.cfg.ping, func(stopped error) { h.checkup(l, stopped) })
+	return err == nil
 }
 
 // checkup pings a connection that has been silent for an interval and gives it up
-// when that brought no answer within the next.
-func (h *Hub) checkup(l *link) {
+// when that brought no answer within the next. It also gives it up when the wheel
+// was stopped.
+func (h *Hub) checkup(l *link, stopped error) {
+	if stopped != nil {
+		l.close()
+		return
+	}
 	h.mu.Lock()
 	if h.link != l {
 		h.mu.Unlock()
@@ -262,9 +271,7 @@ func (h *Hub) checkup(l *link) {
 	silent := !l.heard.Swap(false)
 	dead := silent && l.pinged
 	l.pinged = silent
-	if !dead {
-		h.armCheck(l)
-	}
+	dead = dead || !h.armCheck(l)
 	h.mu.Unlock()
 	if dead || silent && l.ps.Ping(noDial) != nil {
 		l.close()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -138,10 +139,13 @@ func (s *Shards) lookLater() {
 	}
 	s.cluster.ReloadState(s.ctx)
 	// Without a wheel subscribers live on polling.
-	s.timer, _ = s.wheel.AfterFunc(rehomeAfter, s.look)
+	s.timer, _ = wheelentry.AfterFunc(s.wheel, rehomeAfter, s.look)
 }
 
-func (s *Shards) look() {
+func (s *Shards) look(stopped error) {
+	if stopped != nil {
+		return
+	}
 	s.mu.Lock()
 	subs := make([]*ShardSubscription, 0, len(s.subs))
 	for sub := range s.subs {

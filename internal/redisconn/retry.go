@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -94,16 +95,16 @@ func Retry(
 	}
 }
 
-// pause reports whether d has passed before ended was closed.
+// pause reports whether d has passed before ended was closed. It returns false, too, if w is stopped or full.
 func pause(w *wheel.Wheel, d time.Duration, ended <-chan struct{}) bool {
-	passed := make(chan struct{})
-	timer, err := w.AfterFunc(d, func() { close(passed) })
+	passed := make(chan error, 1)
+	timer, err := wheelentry.AfterFunc(w, d, func(stopped error) { passed <- stopped })
 	if err != nil {
 		return false
 	}
 	select {
-	case <-passed:
-		return true
+	case stopped := <-passed:
+		return stopped == nil
 	case <-ended:
 		timer.Stop()
 		return false

@@ -290,9 +290,7 @@ func (g *Group[K, T]) Close(ctx context.Context, reason error) error {
 	if g.closed == nil {
 		g.closed = reason
 		for _, q := range g.queues {
-			for q.first != nil {
-				g.failLocked(q, q.first, reason)
-			}
+			q.failAllLocked(reason)
 			g.wakeLocked(q)
 		}
 	}

@@ -3,6 +3,7 @@ package waitqueue
 import (
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -188,10 +189,8 @@ func (q *queue[K, T]) parkLocked() (more bool) {
 	}
 	if !q.timer.Reset(left) {
 		var err error
-		if q.timer, err = g.wheel.AfterFunc(left, q.tick); err != nil {
-			for q.first != nil {
-				g.failLocked(q, q.first, err)
-			}
+		if q.timer, err = wheelentry.AfterFunc(g.wheel, left, q.tick); err != nil {
+			q.failAllLocked(err)
 			return true
 		}
 	}
@@ -200,14 +199,24 @@ func (q *queue[K, T]) parkLocked() (more bool) {
 	return false
 }
 
-// tick is the callback of the queue's wheel entry.
-func (q *queue[K, T]) tick() {
+// tick is the callback of the queue's wheel entry. After the stop of the wheel there would be no further poll.
+func (q *queue[K, T]) tick(stopped error) {
 	g := q.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !q.running && g.queues[q.key] == q {
+	switch {
+	case stopped != nil:
+		q.failAllLocked(stopped)
+	case !q.running && g.queues[q.key] == q:
 		q.pollNeeded = true
 		g.wakeLocked(q)
+	}
+}
+
+// failAllLocked ends every waiter with an error.
+func (q *queue[K, T]) failAllLocked(err error) {
+	for q.first != nil {
+		q.group.failLocked(q, q.first, err)
 	}
 }
 
