@@ -66,5 +66,14 @@ func TestAfter(t *testing.T) {
 		cancel()
 		<-passed
 		require.WithinDuration(t, began.Add(time.Second), time.Now(), 10*time.Millisecond)
+
+		passed, stop = contexts.After(ctx, w, time.Hour)
+		defer stop()
+		synctest.Wait()
+		began = time.Now()
+		_, err = w.Stop(t.Context())
+		require.NoError(t, err)
+		<-passed
+		require.Equal(t, began, time.Now(), "it ends with the wheel")
 	})
 }

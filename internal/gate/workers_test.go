@@ -107,6 +107,14 @@ func TestWorkers(t *testing.T) {
 		w.Close()
 	})
 
+	with("end with the wheel", func(t *testing.T, timers *wheel.Wheel, w *gate.Workers) {
+		onWorker(w)
+		synctest.Wait()
+		_, err := timers.Stop(t.Context())
+		require.NoError(t, err)
+		require.NotEmpty(t, onWorker(w))
+	})
+
 	with("keep none without a wheel that would end it", func(t *testing.T, timers *wheel.Wheel, w *gate.Workers) {
 		_, err := timers.Stop(t.Context())
 		require.NoError(t, err)

@@ -110,3 +110,27 @@ func TestRetry_ACallWhoseScriptWasInterruptedIsAmbiguous(t *testing.T) {
 		require.NoError(t, err)
 	})
 }
+
+func TestRetry_EndsWithTheWheel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, err := wheel.New()
+		require.NoError(t, err)
+		sent, replied := 0, make(chan redisconn.Reply, 1)
+		go func() {
+			replied <- redisconn.Retry(w, nil, 100, nil, func() (*redis.Cmd, time.Time) {
+				sent++
+				cmd := redis.NewCmd(t.Context())
+				cmd.SetErr(io.EOF)
+				return cmd, time.Now()
+			})
+		}()
+		synctest.Wait()
+		require.Equal(t, 1, w.Len(), "it pauses")
+		_, err = w.Stop(t.Context())
+		require.NoError(t, err)
+		synctest.Wait()
+		require.ErrorIs(t, (<-replied).Err(), io.EOF)
+		require.Equal(t, 1, sent)
+	})
+}
