@@ -1,0 +1,117 @@
+package ratelimit_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func stopWheel(t *testing.T, w *wheel.Wheel) {
+	t.Helper()
+	_, err := w.Stop(within(t, patience))
+	require.NoError(t, err)
+}
+
+// Without probes nothing would close the breaker again.
+func TestBreaker_AsksRedisAgainWhenTheWheelIsStopped(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	server, w := redistest.Start(t), newWheel(t)
+	c := newClient(t, server.Client(t), ratelimit.WithWheel(w), ratelimit.WithTimeout(50*time.Millisecond),
+		ratelimit.WithBreaker(1, time.Hour), ratelimit.WithPolicy(ratelimit.FailOpen()))
+	k := c.Keyed("k", ratelimit.PerHour(10))
+	server.Pause()
+	r, err := k.Allow(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, ratelimit.SourceDegraded, r.Source)
+	require.True(t, c.Stats().Down)
+	server.Resume()
+	stopWheel(t, w)
+	require.False(t, c.Stats().Down)
+	redistest.Poll(t, func() bool { // an answer within the timeout
+		r, err := k.Allow(t.Context(), "k")
+		return err == nil && r.Source == ratelimit.SourceRedis
+	})
+}
+
+// Without the look in the background a caller looks the limit up.
+func TestPerClient_SeesChangesOfTheLimitAfterTheStopOfTheWheel(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	ctx, w, rdb := t.Context(), newWheel(t), redistest.Shared(t).Client(t)
+	name := redistest.Name(t)
+	l := newClient(t, rdb, ratelimit.WithWheel(w)).Limiter(name)
+	require.NoError(t, l.SetRate(ctx, ratelimit.PerHour(10), ratelimit.PerClient))
+	for range 2 { // the second one is decided locally, and has the limit looked up in the background
+		_, err := l.Allow(ctx)
+		require.NoError(t, err)
+	}
+	stopWheel(t, w)
+	other := newClient(t, rdb).Limiter(name)
+	require.NoError(t, other.SetRate(ctx, ratelimit.PerHour(20), ratelimit.PerClient, ratelimit.WithState()))
+	redistest.Poll(t, func() bool {
+		r, err := l.Allow(ctx)
+		require.NoError(t, err)
+		return r.Limit == 20
+	})
+}
+
+type anyClient redis.UniversalClient
+
+// unknown is a client whose commands a Client of this package cannot bound.
+type unknown struct{ anyClient }
+
+// The timeout of a decision is an entry on the wheel.
+func TestAllow_KeepsItsTimeoutWithoutAWheel(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	for name, without := range map[string]func(t *testing.T, w *wheel.Wheel, begin func()){
+		"stopped before": func(t *testing.T, w *wheel.Wheel, begin func()) { stopWheel(t, w); begin() },
+		"stopped while the script is in flight": func(t *testing.T, w *wheel.Wheel, begin func()) {
+			begin()
+			redistest.Poll(t, func() bool { return w.Len() > 0 })
+			stopWheel(t, w)
+		},
+		"full": func(t *testing.T, w *wheel.Wheel, begin func()) {
+			for {
+				if _, err := w.AfterFunc(time.Hour, func() {}); err != nil {
+					break
+				}
+			}
+			begin()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			w, err := wheel.New(wheel.WithMaxPendingTimeouts(100))
+			require.NoError(t, err)
+			rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout = patience })
+			c := newClient(t, unknown{rdb}, ratelimit.WithWheel(w), ratelimit.WithTimeout(200*time.Millisecond))
+			k := c.Keyed("k", ratelimit.PerHour(10))
+			server.Pause()
+			ended := make(chan error, 1)
+			without(t, w, func() {
+				go func() {
+					_, err := k.Allow(context.Background(), "k")
+					ended <- err
+				}()
+			})
+			select {
+			case err := <-ended:
+				require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+			case <-within(t, patience/3).Done():
+				require.Fail(t, "the call takes as long as Redis hangs")
+			}
+			server.Resume()
+			stopWheel(t, w)
+		})
+	}
+}
