@@ -28,7 +28,8 @@ type config struct {
 const defaultTimeout = 250 * time.Millisecond
 
 // WithWheel sets the wheel on which waits, timeouts and probes are entries. The default is wheel.Default().
-// The wheel must run until the Client is closed.
+// The caller keeps it running until Close has returned: when it is stopped, waits return an error that matches
+// wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
 	return optionFunc(func(c *config) error {
 		if w == nil {

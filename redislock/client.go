@@ -270,9 +270,10 @@ func (c *Client) limit(l *Lock) {
 		c.limits[l], err = wheelentry.AfterFunc(c.wheel, d, reached)
 	}
 	c.mu.Unlock()
-	if err != nil {
-		l.expel("redislock: the wheel does not watch for how long a lock is held, released",
-			fmt.Errorf("%w: %w", renewal.ErrUnwatched, err))
+	if err != nil && l.expel(fmt.Errorf("%w: %w", renewal.ErrUnwatched, err)) {
+		c.logger.LogAttrs(context.Background(), slog.LevelWarn,
+			"redislock: the wheel does not watch for how long a lock is held, released",
+			slog.String("name", l.name()), slog.Any("error", err))
 	}
 }
 

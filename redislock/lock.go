@@ -322,25 +322,28 @@ func (l *Lock) onLost(err error) {
 
 // maxHoldReached ends a lock that has been held for as long as it may.
 func (l *Lock) maxHoldReached() {
-	l.expel("redislock: lock held for too long, released", fmt.Errorf("%w: %v", ErrMaxHold, l.mutex.config.maxHold))
+	if l.expel(fmt.Errorf("%w: %v", ErrMaxHold, l.mutex.config.maxHold)) {
+		l.client().logger.LogAttrs(context.Background(), slog.LevelWarn,
+			"redislock: lock held for too long, released", slog.String("name", l.name()))
+	}
 }
 
-// expel ends a lock against the will of its holder. The key goes a little later: the holder may need time to stop.
-func (l *Lock) expel(message string, cause error) {
+// expel ends a lock against the will of its holder, and reports whether it was held. The key goes a little later:
+// the holder may need time to stop.
+func (l *Lock) expel(cause error) bool {
 	c := l.client()
 	if !c.gate.Enter() {
-		return // Close releases it
+		return false // Close releases it
 	}
 	defer c.gate.Leave()
 	err := fmt.Errorf("%w: %s: %w", ErrLost, scripts.Quote(l.name()), cause)
 	if !l.lease.Close(err) {
-		return
+		return false
 	}
 	c.drop(l)
-	c.logger.LogAttrs(context.Background(), slog.LevelWarn, message,
-		slog.String("name", l.name()), slog.Any("error", cause))
 	c.monitor.ended(l, err)
 	l.releaseLater(l.ttl()/8, false)
+	return true
 }
 
 func (l *Lock) valid() bool { return l != nil && l.lease != nil }

@@ -68,7 +68,9 @@ type lockOption func(*lockConfig) error
 func (o lockOption) applyLock(c *lockConfig) error { return o(c) }
 
 // WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is
-// wheel.Default(). The wheel must run until the Client is closed. Leases last at least ten of its ticks.
+// wheel.Default(). Leases last at least ten of its ticks. The caller keeps it running until Close has returned:
+// when it is stopped, locks are lost with the cause renewal.ErrUnwatched, and waiting calls return an error that
+// matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
 	return option(func(c *config) error {
 		if w == nil {

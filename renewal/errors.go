@@ -20,8 +20,8 @@ var (
 	// ErrExpired is the cause of a loss that the local deadline decided: no renewal was confirmed in time.
 	ErrExpired = errors.New("renewal: the deadline passed without a confirmed renewal")
 
-	// ErrUnwatched is the cause of a loss that the wheel forced: it refused the entry that would have watched
-	// the lease, so nothing could have announced its end.
+	// ErrUnwatched is the cause of a loss that the wheel forced: it was stopped, or is full and refused the
+	// entry that watches the lease. Nothing could have announced the end of the lease.
 	ErrUnwatched = errors.New("renewal: the wheel no longer watches the lease")
 
 	// ErrReleased is the end of a lease that its holder closed without naming another reason.

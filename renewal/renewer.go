@@ -37,8 +37,8 @@ type Renewer struct {
 }
 
 // New returns a Renewer whose leases are entries on w. It starts no goroutine. The caller keeps w running
-// until Close has returned: a stopped wheel announces nothing. New returns an *InvalidError if w is nil or an
-// option is refused.
+// until Close has returned: when w is stopped, every lease is lost at once, with the cause ErrUnwatched. New
+// returns an *InvalidError if w is nil or an option is refused.
 func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if w == nil {
 		return nil, argument.Nil("wheel")

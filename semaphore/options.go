@@ -59,8 +59,9 @@ type leasedOption func(*leasedConfig) error
 
 func (o leasedOption) applyLeased(c *leasedConfig) error { return o(c) }
 
-// WithWheel sets the wheel that times renewals, deadlines and waits. The default is wheel.Default(). The
-// wheel must run until the Client is closed.
+// WithWheel sets the wheel that times renewals, deadlines and waits. The default is wheel.Default(). The caller
+// keeps it running until Close has returned: when it is stopped, grants are lost with the cause
+// renewal.ErrUnwatched, and waiting calls return an error that matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
 	return option(func(c *config) error {
 		if w == nil {

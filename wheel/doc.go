@@ -5,6 +5,8 @@
 // # What it promises
 //
 //   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop returns it.
+//   - Stop ends what the other packages of this library have on the wheel: leases are lost, and waits return
+//     an error that matches ErrStopped.
 //   - It never fires before its deadline, and at most one tick after it, as long as the process gets to run
 //     and the executor has a goroutine free for it, as Goroutines, the default, always has. A tick with at
 //     most 16 entries fires each at its own deadline, as time.AfterFunc does; one with more fires them

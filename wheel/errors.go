@@ -8,7 +8,8 @@ import (
 
 // Errors returned by the wheel. Match them with errors.Is.
 var (
-	// ErrStopped is returned by every scheduling call once Stop has begun.
+	// ErrStopped is returned by every scheduling call once Stop has begun, and by Sleep and the waits of the
+	// other packages that Stop has ended.
 	ErrStopped = errors.New("wheel: stopped")
 	// ErrTooManyPending is returned when a new entry would exceed WithMaxPendingTimeouts.
 	// Nothing was scheduled; stopping or firing an entry makes room again.
