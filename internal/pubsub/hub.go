@@ -48,6 +48,8 @@ type topic struct {
 	subs      []*Subscription
 	ready     chan struct{}
 	confirmed bool // ready is closed
+	optional  bool // its refusal must not end the connection again
+	refused   bool // by the server; only an optional one is
 
 	linger    wheel.Timer
 	lingering bool // linger is pending
@@ -57,9 +59,9 @@ type topic struct {
 
 // Subscription is one subscriber's interest in a channel.
 type Subscription struct {
-	hub   *Hub
-	wake  func()
-	ready <-chan struct{}
+	hub     *Hub
+	receive func(message string) // gets "" after a confirmation
+	ready   <-chan struct{}
 
 	topic *topic // nil once closed; guarded by hub.mu
 	index int    // in topic.subs
@@ -104,7 +106,20 @@ func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 	if wake == nil {
 		panic("pubsub: nil wake function")
 	}
-	s := &Subscription{hub: h, wake: wake}
+	return h.subscribe(channel, func(string) { wake() }, false)
+}
+
+// Receive is Subscribe for a subscriber that reads the messages and can do without
+// them. receive gets each message, and "" after every confirmation of the
+// subscription. If the server refuses the channel, for want of a right say, it is
+// not asked again, so that the other channels of the connection go on; the next
+// Receive after the linger asks.
+func (h *Hub) Receive(channel string, receive func(message string)) *Subscription {
+	return h.subscribe(channel, receive, true)
+}
+
+func (h *Hub) subscribe(channel string, receive func(message string), optional bool) *Subscription {
+	s := &Subscription{hub: h, receive: receive}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -112,7 +127,7 @@ func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 	}
 	t := h.topics[channel]
 	if t == nil {
-		t = h.open(channel)
+		t = h.open(channel, optional)
 	}
 	s.topic, s.index, s.ready = t, len(t.subs), t.ready
 	t.subs = append(t.subs, s)
@@ -125,8 +140,8 @@ func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 }
 
 // open adds a topic and has it subscribed. mu is held.
-func (h *Hub) open(channel string) *topic {
-	t := &topic{channel: channel, ready: make(chan struct{})}
+func (h *Hub) open(channel string, optional bool) *topic {
+	t := &topic{channel: channel, optional: optional, ready: make(chan struct{})}
 	t.expire = func(error) { h.expire(t) }
 	if h.link != nil && h.link.sent[channel] {
 		t.confirm() // not yet unsubscribed since its last use
@@ -215,7 +230,7 @@ func (h *Hub) expire(t *topic) {
 // caller closes once it has let go of mu; run then ends. mu is held.
 func (h *Hub) drop(t *topic) (idle *link) {
 	delete(h.topics, t.channel)
-	if len(h.topics) > 0 {
+	if h.wants() {
 		h.changed(t.channel)
 		return nil
 	}

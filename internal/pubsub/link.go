@@ -3,12 +3,14 @@ package pubsub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -96,7 +98,7 @@ func backoff(n int) time.Duration {
 func (h *Hub) begin() *link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || len(h.topics) == 0 {
+	if h.closed || !h.wants() {
 		h.running = false
 		h.leave()
 		return nil
@@ -114,6 +116,16 @@ func (h *Hub) begin() *link {
 	return l
 }
 
+// wants reports whether there is a channel to subscribe. mu is held.
+func (h *Hub) wants() bool {
+	for _, t := range h.topics {
+		if !t.refused {
+			return true
+		}
+	}
+	return false
+}
+
 // serve connects, subscribes and receives until the link breaks or is not needed
 // any more. It reports whether the server confirmed a subscription.
 func (h *Hub) serve(l *link) (confirmed bool) {
@@ -128,8 +140,11 @@ func (h *Hub) serve(l *link) (confirmed bool) {
 		return false
 	}
 	for {
-		msg, err := l.ps.Receive(noDial)
+		msg, err := l.receive()
 		if err != nil {
+			if redisconn.Permanent(err) {
+				h.refuseOptional(l)
+			}
 			return confirmed
 		}
 		l.heard.Store(true)
@@ -145,7 +160,30 @@ func (h *Hub) serve(l *link) (confirmed bool) {
 				}
 			}
 		case *redis.Message:
-			h.wake(m.Channel)
+			h.deliver(m.Channel, m.Payload)
+		}
+	}
+}
+
+// receive waits for the next message. go-redis panics on a reply that is none to a subscription, as from a proxy
+// that confuses replies; that breaks the link.
+func (l *link) receive() (msg any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("pubsub: unexpected reply: %v", v)
+		}
+	}()
+	return l.ps.Receive(noDial)
+}
+
+// refuseOptional gives up the optional channels that were asked for on a link and not confirmed, after the server
+// has refused one of its channels.
+func (h *Hub) refuseOptional(l *link) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for channel, confirmed := range l.sent {
+		if t := h.topics[channel]; t != nil && t.optional && !confirmed {
+			t.refused = true
 		}
 	}
 }
@@ -208,7 +246,8 @@ func (h *Hub) difference(l *link) (add, remove []string, err error) {
 		return nil, nil, errGone
 	}
 	for _, channel := range l.dirty {
-		_, wanted := h.topics[channel]
+		t := h.topics[channel]
+		wanted := t != nil && !t.refused
 		_, sent := l.sent[channel]
 		switch {
 		case wanted && !sent:
@@ -304,19 +343,19 @@ func (h *Hub) confirm(l *link, channel string) {
 		t.confirm()
 	}
 	h.mu.Unlock()
-	h.wake(channel)
+	h.deliver(channel, "")
 }
 
-// wake calls the subscribers of a channel without mu, so they may use the hub.
+// deliver calls the subscribers of a channel without mu, so they may use the hub.
 // Only run calls it.
-func (h *Hub) wake(channel string) {
+func (h *Hub) deliver(channel, message string) {
 	h.mu.Lock()
 	if t := h.topics[channel]; t != nil {
 		h.waking = append(h.waking, t.subs...)
 	}
 	h.mu.Unlock()
 	for _, s := range h.waking {
-		s.wake()
+		s.receive(message)
 	}
 	clear(h.waking)
 	h.waking = h.waking[:0]

@@ -41,7 +41,7 @@ type Shards struct {
 type ShardSubscription struct {
 	shards  *Shards
 	channel string
-	wake    func()
+	receive func(message string)
 	inner   *Subscription // nil while the channel's master is not known
 }
 
@@ -58,7 +58,12 @@ func NewShards(cluster *redis.ClusterClient, w *wheel.Wheel, opts ...Option) *Sh
 // Subscribe is as [Hub.Subscribe]. It blocks on the network if the client does not know the cluster's state
 // yet. If the channel was subscribed before, wake is called at once.
 func (s *Shards) Subscribe(channel string, wake func()) *ShardSubscription {
-	sub := &ShardSubscription{shards: s, channel: channel, wake: wake}
+	return s.Receive(channel, func(string) { wake() })
+}
+
+// Receive is as [Hub.Receive], and blocks as Subscribe does.
+func (s *Shards) Receive(channel string, receive func(message string)) *ShardSubscription {
+	sub := &ShardSubscription{shards: s, channel: channel, receive: receive}
 	s.mu.Lock()
 	if !s.closed {
 		s.subs[sub] = struct{}{}
@@ -99,7 +104,7 @@ func (s *Shards) place(sub *ShardSubscription) {
 		s.mu.Unlock()
 		return
 	}
-	sub.inner = hub.Subscribe(sub.channel, sub.wake)
+	sub.inner = hub.Receive(sub.channel, sub.receive)
 	ready := sub.inner.Ready()
 	s.mu.Unlock()
 	if old != nil {
@@ -107,7 +112,7 @@ func (s *Shards) place(sub *ShardSubscription) {
 	}
 	select {
 	case <-ready: // by another's subscription: what was published before this one was not heard
-		sub.wake()
+		sub.receive("")
 	default:
 	}
 }

@@ -102,6 +102,15 @@ func Listener[K comparable](hub *pubsub.Hub, channel func(key K) string) func(ke
 	}
 }
 
+// Receive has receive called with each message on a channel, and with "" whenever messages may have been missed,
+// until stop is called. It may block on the network: in a cluster it may have to Decide.
+func (c *Channels) Receive(channel string, receive func(message string)) (stop func()) {
+	if c.Decide(); c.sharding() == Sharded {
+		return c.shards.Receive(channel, receive).Close
+	}
+	return c.hub.Receive(channel, receive).Close
+}
+
 // Close ends all subscriptions.
 func (c *Channels) Close(ctx context.Context) error {
 	err := c.hub.Close(ctx)
