@@ -41,6 +41,7 @@ var placeholders = []struct {
 	with    string
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+(:write)?`), "HOLD"},
+	{regexp.MustCompile(`^&cogwheel_client:[0-9a-f-]{36}$`), "&cogwheel_client:CLIENT"},
 	{regexp.MustCompile(`:call:\d+:`), ":call:N:"},
 	{regexp.MustCompile(`[0-9a-f]{32}`), "PROCESS"},
 }

@@ -47,7 +47,7 @@ func (a *acquisition) took() time.Duration { return a.mutex.client.since(a.began
 
 // newRequest returns a request with an id of its own.
 func (m *Mutex) newRequest(waits bool) *request {
-	return &request{mutex: m, id: m.client.nextID() + m.config.metadata + m.kind.mark, waits: waits}
+	return &request{mutex: m, id: m.client.ids.next() + m.config.metadata + m.kind.mark, waits: waits}
 }
 
 // attempt asks Redis for the lock on behalf of the head of a queue. The answer concerns all waiters of the
@@ -107,9 +107,9 @@ func (c *Client) beginAttempt(key queueKey, batch []*waitqueue.Waiter[*acquisiti
 // lock itself and Redis has confirmed that a moment ago.
 func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	c.mu.Lock()
-	l := c.holders[key.lockKey]
+	l := c.holders[heldName{key.kind, key.name}]
 	c.mu.Unlock()
-	if l == nil || !l.lease.Valid() {
+	if l == nil || l.mutex.config.handle != key.config || !l.lease.Valid() {
 		return nil, 0
 	}
 	left := l.lease.Deadline().Sub(c.wheel.Now())

@@ -122,7 +122,10 @@ func (m *Mutex) needs() []check.Needs {
 	if m.kind == fair {
 		state.Commands = append(state.Commands, "lrange")
 	}
-	all := []check.Needs{own, check.Listening(m.kind.channel(m.name, req.id)), state}
+	all := []check.Needs{
+		own, state, check.Listening(m.kind.channel(m.name, req.id)),
+		check.Hearing(scripts.ClientChannel(m.client.ids.client)),
+	}
 	if m.config.replicas.n > 0 {
 		all = append(all, check.Needs{For: "WithReplicas", Commands: []string{"wait"}})
 	}

@@ -41,12 +41,11 @@ type Client struct {
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
 	monitor    monitor
-	uuid       string
 	origin     time.Time // from which the times of locks count
 	defaults   *sharedConfig
 	lastConfig atomic.Pointer[sharedConfig] // the last one made
 	poll       time.Duration
-	nth        atomic.Uint64
+	ids        *ids
 	channels   *waitqueue.Channels
 	queues     *waitqueue.Group[queueKey, *acquisition]
 	renewer    *renewal.Renewer
@@ -54,10 +53,17 @@ type Client struct {
 	gate       gate.Gate // entered by all that talks to Redis, so that Close knows when the last of it has ended
 
 	mu      sync.Mutex            // guards what follows; all else is set by New and never changes
-	holders map[lockKey]*Lock     // locks of exclusive kinds, by the queue of their waiters
-	held    map[*Lock]struct{}    // all others
+	holders map[heldName]*Lock    // locks of exclusive kinds
+	held    map[string]*Lock      // all others, by their ids
 	limits  map[*Lock]wheel.Timer // of those with WithMaxHold
 	leases  map[shard]*renewal.Destination
+
+	// See notify.go.
+	stopListening func() // ends the subscription to the Client's channel; nil if there is none
+	listenChanges bool   // the subscription is about to begin or to end, by listenTimer
+	listenTimer   wheel.Timer
+	unchecked     map[string]*Lock // holds that a message named and that are still to be checked, by their ids
+	checking      bool             // checkHolds runs
 }
 
 // New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
@@ -88,19 +94,20 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 			"and waiters are not woken on sharded channels", "type", fmt.Sprintf("%T", rdb))
 	}
 	c := &Client{
-		rdb:      rdb,
-		base:     base,
-		wheel:    cfg.wheel,
-		logger:   cfg.logger,
-		monitor:  monitor{hooks: cfg.hooks},
-		poll:     cfg.poll,
-		uuid:     newUUID(),
-		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
-		held:     make(map[*Lock]struct{}),
-		limits:   make(map[*Lock]wheel.Timer),
-		origin:   cfg.wheel.Now(),
-		holders:  make(map[lockKey]*Lock),
-		leases:   make(map[shard]*renewal.Destination),
+		rdb:       rdb,
+		base:      base,
+		wheel:     cfg.wheel,
+		logger:    cfg.logger,
+		monitor:   monitor{hooks: cfg.hooks},
+		poll:      cfg.poll,
+		ids:       &ids{client: newUUID()},
+		channels:  waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
+		held:      make(map[string]*Lock),
+		limits:    make(map[*Lock]wheel.Timer),
+		origin:    cfg.wheel.Now(),
+		holders:   make(map[heldName]*Lock),
+		leases:    make(map[shard]*renewal.Destination),
+		unchecked: make(map[string]*Lock),
 	}
 	c.gate.Workers = gate.NewWorkers(cfg.wheel)
 	c.sender = sender.New(sender.Config{
@@ -154,7 +161,8 @@ func (c *Client) Close(ctx context.Context) error {
 	// Waiters are told first; what they are granted all the same comes back before the cleanup is closed.
 	err := c.queues.Close(ctx, ErrClosed)
 	c.mu.Lock()
-	held := slices.Collect(maps.Keys(c.held))
+	c.listenTimer.Stop()
+	held := slices.Collect(maps.Values(c.held))
 	held = slices.AppendSeq(held, maps.Values(c.holders))
 	for _, limit := range c.limits {
 		limit.Stop()
@@ -187,13 +195,19 @@ func (c *Client) Close(ctx context.Context) error {
 	return nil
 }
 
-// nextID returns the id of a new acquisition. It is unique for ever, so that no call about an old hold can
-// touch a new one. To Redisson it is an opaque field of the lock's hash.
-func (c *Client) nextID() string {
+// ids makes the ids of acquisitions. The Clients of a Quorum share one, and so have channels of one name.
+type ids struct {
+	client string // a UUID
+	n      atomic.Uint64
+}
+
+// next returns the id of a new acquisition. It is unique for ever, so that no call about an old hold can touch a
+// new one. To Redisson it is an opaque field of the lock's hash.
+func (ids *ids) next() string {
 	id := make([]byte, 0, 64)
-	id = append(id, c.uuid...)
+	id = append(id, ids.client...)
 	id = append(id, ':')
-	return string(strconv.AppendUint(id, c.nth.Add(1), 10))
+	return string(strconv.AppendUint(id, ids.n.Add(1), 10))
 }
 
 // shard is a group of locks that are renewed together: of one kind, on the node that was their master when
@@ -221,13 +235,14 @@ func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 func (c *Client) keep(l *Lock) {
 	c.mu.Lock()
 	if l.kind().exclusive {
-		if before := c.holders[l.mutex.lockKey()]; before != nil { // it was lost, and does not know yet
-			c.held[before] = struct{}{}
+		if before := c.holders[l.mutex.heldName()]; before != nil { // it was lost, and does not know yet
+			c.held[before.id] = before
 		}
-		c.holders[l.mutex.lockKey()] = l
+		c.holders[l.mutex.heldName()] = l
 	} else {
-		c.held[l] = struct{}{}
+		c.held[l.id] = l
 	}
+	c.followHoldsLocked()
 	c.mu.Unlock()
 	if l.lease.Err() != nil { // lost before it was entered
 		c.drop(l)
@@ -238,11 +253,13 @@ func (c *Client) keep(l *Lock) {
 func (c *Client) drop(l *Lock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holders[l.mutex.lockKey()] == l {
-		delete(c.holders, l.mutex.lockKey())
-	} else {
-		delete(c.held, l)
+	switch l {
+	case c.holders[l.mutex.heldName()]:
+		delete(c.holders, l.mutex.heldName())
+	case c.held[l.id]:
+		delete(c.held, l.id)
 	}
+	c.followHoldsLocked()
 	if limit, ok := c.limits[l]; ok {
 		limit.Stop()
 		delete(c.limits, l)
@@ -264,9 +281,8 @@ func (c *Client) limit(l *Lock) {
 		}
 	}
 	c.mu.Lock()
-	_, kept := c.held[l]
 	var err error
-	if kept || c.holders[l.mutex.lockKey()] == l {
+	if c.held[l.id] == l || c.holders[l.mutex.heldName()] == l {
 		c.limits[l], err = wheelentry.AfterFunc(c.wheel, d, reached)
 	}
 	c.mu.Unlock()

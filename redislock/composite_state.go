@@ -54,9 +54,9 @@ func (m *MultiMutex) State(ctx context.Context) (MultiState, error) {
 }
 
 // ForceUnlock frees all names at the same time, as Mutex.ForceUnlock frees one, and reports whether any was
-// held. Holders of all names, of some and of one lose them. So does a call of Lock that has taken some names
-// and waits for others: the Lock that it returns is lost at the first renewal. ForceUnlock blocks for one
-// round trip, at most until ctx ends. The error joins those of the names that could not be freed; the others
+// held. Holders of all names, of some and of one lose them. A call of Lock that has taken some names and waits for
+// others takes them again, or returns a Lock that is about to be lost. ForceUnlock blocks as Mutex.ForceUnlock
+// does. The error joins those of the names that could not be freed; the others
 // are free.
 func (m *MultiMutex) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := admit(ctx, &m.client.gate, m.name(), m.err); err != nil {
@@ -131,8 +131,8 @@ func (s *QuorumState) count(majority int) {
 }
 
 // ForceUnlock frees the lock on all servers, whatever holds it there, and reports whether any of them had it.
-// The holder is told when its renewals no longer find a majority; until then its Lock is valid. It blocks
-// until all servers have answered, at most until ctx ends, a third of the lease is over, or 5 seconds.
+// The holder's Lock ends when the messages of a majority have arrived, or its renewals no longer find a majority.
+// It blocks until all servers have answered, at most until ctx ends, a third of the lease is over, or 5 seconds.
 //
 // If fewer than a majority answered, the error matches ErrNoQuorum, or ctx.Err() if ctx has ended. The
 // servers that answered have freed the lock, but it may still be held. After a nil error, servers that did

@@ -2,7 +2,9 @@ package redislock_test
 
 import (
 	"context"
+	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
 // deployment is a single server or a cluster, with a client for each node. Tests share deployments and keep
@@ -193,4 +196,26 @@ func (dep *deployment) nextMessage(t testing.TB, channel string) <-chan string {
 		}
 	}()
 	return heard
+}
+
+// awaitListening waits until a client that holds locks hears that they were freed by force.
+func (dep *deployment) awaitListening(t testing.TB, c *redislock.Client) {
+	t.Helper()
+	dep.awaitSubscribed(t, clientChannel(t, c))
+}
+
+// holdsLocks is a Client or a Quorum.
+type holdsLocks interface {
+	Holds() iter.Seq[redislock.Hold]
+}
+
+// clientChannel returns the channel of a Client or a Quorum, which must hold a lock.
+func clientChannel(t testing.TB, c holdsLocks) string {
+	t.Helper()
+	for h := range c.Holds() {
+		client, _, _ := strings.Cut(h.ID, ":")
+		return "cogwheel_client:" + client
+	}
+	require.Fail(t, "the client holds no lock")
+	return ""
 }

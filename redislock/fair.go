@@ -36,7 +36,7 @@ var fair = &kind{
 	leave:   fairRelease,
 	force: func(r *request) scripts.Call {
 		what := fairRelease(r)
-		what.Args = append(what.Args, "force")
+		what.Args = append(what.Args, scripts.ClientChannel(""))
 		return what
 	},
 	channel: func(name, id string) string { return scripts.FairLockChannel(name) + ":" + id },

@@ -30,11 +30,26 @@ type replyCall struct {
 type integers struct {
 	list bool
 	n    []int64
+	raw  []any // also if they are none
 }
 
 func flagReply(r integers) (ok, grants bool) {
 	ok = !r.list && len(r.n) == 1 && (r.n[0] == 0 || r.n[0] == 1)
 	return ok, ok && r.n[0] == 1
+}
+
+// forcedReply: what was freed has the ids of its holds, which are texts.
+func forcedReply(r integers) (ok, grants bool) {
+	if !r.list || len(r.raw) == 0 {
+		return false, false
+	}
+	freed, isNumber := r.raw[0].(int64)
+	ok = isNumber && (freed == 1 || freed == 0 && len(r.raw) == 1)
+	for _, id := range r.raw[1:] {
+		_, isText := id.(string)
+		ok = ok && isText
+	}
+	return ok, ok && freed == 1
 }
 
 func oneFlag(r integers) (ok, grants bool) {
@@ -119,7 +134,7 @@ var replyCalls = []replyCall{
 	}, unfenced},
 	{"Mutex.ForceUnlock", "", func(c *redislock.Client, _ func()) (bool, error) {
 		return c.Mutex("m").ForceUnlock(context.Background())
-	}, flagReply},
+	}, forcedReply},
 	{"FairMutex.ForceUnlockHolder", "", func(c *redislock.Client, _ func()) (bool, error) {
 		return c.FairMutex("m").ForceUnlockHolder(context.Background(), "id")
 	}, flagReply},
@@ -135,7 +150,7 @@ func integersOf(r redistest.Reply) (out integers) {
 	if !isList {
 		all = []any{r}
 	}
-	out.list = isList
+	out.list, out.raw = isList, all
 	for _, x := range all {
 		switch x := x.(type) {
 		case int64:
@@ -143,11 +158,11 @@ func integersOf(r redistest.Reply) (out integers) {
 		case string:
 			n, err := strconv.ParseInt(x, 10, 64)
 			if err != nil {
-				return integers{}
+				return integers{list: isList, raw: all}
 			}
 			out.n = append(out.n, n)
 		default:
-			return integers{}
+			return integers{list: isList, raw: all}
 		}
 	}
 	return out
@@ -209,6 +224,7 @@ func FuzzReplies(f *testing.F) {
 			"( 1 30000 5 )", "( 1 30000 5 0 )", "( 1 30000 5 0 0 )", "( 1 30000 0 0 )", "( 1 30000 -5 3 )", "( 1 30000 5 -3 )",
 			"( 0 9223372036854775807 )", "( 0 -9223372036854775808 )", "( 1 1 9223372036854775807 9000 )", "( 1 1 5 4294967297 )", "( 2 30000 )",
 			"!WRONGTYPE_Operation", "!WRONGKIND_of|lock", "!OOM_no|memory", "!", "~inf", "( ~1.0 ~2.5 )", "true", "inf", "( !NOSCRIPT 1 )", "( 1 ( 1 ) )",
+			"( 1 'a:1 'b:2 )", "( 1 'a:1 2 )", "( 0 'a:1 )", "( '1 )", "( 1 nil )",
 		} {
 			f.Add(uint8(at), reply)
 		}

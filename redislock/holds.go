@@ -29,11 +29,11 @@ type Wait struct {
 // holds no lock of the Client for long, whatever the number of locks: one that is taken or ends meanwhile may
 // be yielded or not, any other is yielded once. A MultiMutex is yielded as its parts.
 func (c *Client) Holds() iter.Seq[Hold] {
-	self := func(l *Lock, _ struct{}) *Lock { return l }
-	value := func(_ lockKey, l *Lock) *Lock { return l }
+	byID := func(_ string, l *Lock) *Lock { return l }
+	byName := func(_ heldName, l *Lock) *Lock { return l }
 	return func(yield func(Hold) bool) {
-		if c.monitor.holds(signals.InPieces(&c.mu, c.holders, value), yield) {
-			c.monitor.holds(signals.InPieces(&c.mu, c.held, self), yield)
+		if c.monitor.holds(signals.InPieces(&c.mu, c.holders, byName), yield) {
+			c.monitor.holds(signals.InPieces(&c.mu, c.held, byID), yield)
 		}
 	}
 }

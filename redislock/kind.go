@@ -51,8 +51,9 @@ type kind struct {
 	// is handed over to them directly.
 	exclusive bool
 
-	// force frees the lock, whatever hold has it, and wakes the waiters. The script replies 1 if it was held,
-	// else 0.
+	// force frees the lock, whatever hold has it, notifies the clients of its holds, and wakes the waiters. The
+	// script replies {1, ids} if the lock was held, with the ids of holds whose clients have yet to be notified,
+	// else {0}.
 	force func(*request) scripts.Call
 
 	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets
@@ -127,7 +128,8 @@ var plain = &kind{
 		return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name()))
 	},
 	force: func(r *request) scripts.Call {
-		return scripts.LockForce.Call([]string{r.name()}, r.verb(), scripts.LockChannel(r.name()))
+		channel := scripts.LockChannel(r.name())
+		return scripts.LockForce.Call([]string{r.name()}, r.verb(), channel, scripts.ClientChannel(""))
 	},
 	channel:   func(name, _ string) string { return scripts.LockChannel(name) },
 	exclusive: true,

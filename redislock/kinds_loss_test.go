@@ -103,6 +103,55 @@ func holderLearnsOfForceUnlock(t *testing.T, lut *lockUnderTest) {
 	poll(t, func() bool { return len(lut.remainingKeys(t)) == 0 })
 }
 
+// farLease is so long that no renewal falls due within a test.
+const farLease = 10 * time.Minute
+
+// Holders of locks with and without renewal, and a neighbour of the same client, whose hold goes on.
+func forceUnlockEndsTheContextAtOnce(t *testing.T, lut *lockUnderTest) {
+	c, other := lut.newClient(t), lut.newClient(t)
+	neighbour := mustTryLock(t, c.Mutex(lut.name+":neighbour", redislock.WithLease(farLease)))
+	for what, opts := range map[string][]redislock.LockOption{
+		"renewed":         {redislock.WithMetadata("host 3, job 7")},
+		"without renewal": {redislock.WithoutRenewal()},
+	} {
+		for _, how := range []string{"ForceUnlock", "ForceUnlockHolder"} {
+			ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+			l, err := lut.mutex(c, append(opts, redislock.WithLease(farLease))...).Lock(ctx)
+			require.NoError(t, err)
+			lut.awaitListening(t, c)
+			work := l.Context(t.Context())
+			m := lut.partMutex(other)
+			var freed bool
+			if how == "ForceUnlock" {
+				freed, err = m.ForceUnlock(t.Context())
+			} else {
+				var state redislock.State
+				state, err = m.State(t.Context())
+				require.NoError(t, err)
+				freed, err = m.ForceUnlockHolder(t.Context(), state.Holders[0].ID)
+			}
+			require.NoError(t, err)
+			require.True(t, freed)
+			requireEnds(t, work, what+": "+how)
+			require.ErrorIs(t, context.Cause(work), redislock.ErrLost)
+			require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+			lut.deleteKeys(t) // of a MultiMutex, the parts that go an eighth of the lease later
+		}
+	}
+	require.NoError(t, neighbour.Err())
+	mustUnlock(t, neighbour)
+}
+
+// requireEnds requires that a context ends long before a renewal of farLease falls due.
+func requireEnds(t *testing.T, ctx context.Context, what string) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-within(t, patience).Done():
+		require.Fail(t, "not notified", what)
+	}
+}
+
 // A lock whose key was overwritten by another type is lost, whichever call finds out.
 func TestKinds_OverwrittenKeyIsALoss(t *testing.T) {
 	t.Parallel()

@@ -59,11 +59,12 @@ var behaviours = map[string]behaviour{
 	"a context that ends at any point leaves no keys":   {allKinds, contextEndingAtAnyPointLeavesNoKeys},
 	"LockFunc calls back once":                          {singleNameKinds, lockFuncCallsBackOnce},
 	// kinds_loss_test.go
-	"is renewed while others try":             {allKinds, renewalKeepsTheLock},
-	"a renewal restores a changed expiry":     {allKinds, renewalRestoresExpiry},
-	"the holder learns of a removed key":      {allKinds, holderLearnsOfRemovedKey},
-	"the holder learns of an overwritten key": {allKinds, holderLearnsOfOverwrittenKey},
-	"the holder learns of ForceUnlock":        {allKinds, holderLearnsOfForceUnlock},
+	"is renewed while others try":                   {allKinds, renewalKeepsTheLock},
+	"a renewal restores a changed expiry":           {allKinds, renewalRestoresExpiry},
+	"the holder learns of a removed key":            {allKinds, holderLearnsOfRemovedKey},
+	"the holder learns of an overwritten key":       {allKinds, holderLearnsOfOverwrittenKey},
+	"the holder learns of ForceUnlock":              {allKinds, holderLearnsOfForceUnlock},
+	"ForceUnlock ends the holder's context at once": {allKinds, forceUnlockEndsTheContextAtOnce},
 	// lost_reply_test.go
 	"a call whose reply is lost takes effect once":      {allKinds, lostRepliesActOnce},
 	"an acquisition cancelled in flight leaves no keys": {allKinds, cancelledInFlightLeavesNoKeys},

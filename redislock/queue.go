@@ -19,6 +19,12 @@ type lockKey struct {
 	name   string
 }
 
+// heldName names a lock of an exclusive kind, whatever the options of its holder.
+type heldName struct {
+	kind *kind
+	name string
+}
+
 // queueKey names the queue of an acquisition. Acquisitions of one queue want the same lock with the same
 // options, so that any of them may be given what another one holds.
 type queueKey struct {
@@ -31,6 +37,8 @@ func (k queueKey) channel() string { return k.kind.channel(k.name, k.id) }
 
 // lockKey is that of all acquisitions of the Mutex.
 func (m *Mutex) lockKey() lockKey { return lockKey{m.kind, m.config.handle, m.name} }
+
+func (m *Mutex) heldName() heldName { return heldName{m.kind, m.name} }
 
 // queueKey names the queue of a request, nil for that of all requests of a kind whose server does not remember
 // waiters.

@@ -101,6 +101,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		c.sender.Retries = 0 // an answer that is lost is lost
 		c.monitor.as = KindQuorum
 		q.servers = append(q.servers, c)
+		c.ids = q.servers[0].ids
 	}
 	if err != nil {
 		for _, c := range q.servers {
@@ -211,8 +212,8 @@ func (m *QuorumMutex) Err() error { return m.err }
 // ErrLocked; Lock tries again then. If no majority answered, it matches ErrNoQuorum. After an error nothing is
 // held: what single servers have granted is released.
 //
-// The Lock is held while a majority of servers renews it. Done is closed before fewer than a majority hold
-// it. Deadline is the validity time: when that would be without renewals. Unlock releases the lock on all
+// The Lock is held while a majority of servers renews it. Done is closed before the leases of a majority can
+// end. Deadline is the validity time: when that would be without renewals. Unlock releases the lock on all
 // servers, and returns when a majority has confirmed.
 func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {

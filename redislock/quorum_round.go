@@ -41,7 +41,7 @@ type quorumRound struct {
 
 func newQuorumRound(ctx context.Context, q *Quorum, m *QuorumMutex) *quorumRound {
 	return &quorumRound{
-		quorum: q, mutex: m, ctx: ctx, id: q.servers[0].nextID(),
+		quorum: q, mutex: m, ctx: ctx, id: q.servers[0].ids.next(),
 		decided: make(chan struct{}), voted: make([]bool, len(q.servers)),
 	}
 }

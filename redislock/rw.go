@@ -25,7 +25,7 @@ var reading = &kind{
 		return scripts.ReadRelease.Call(keys, args...)
 	},
 	force: func(r *request) scripts.Call {
-		return scripts.RWForce.Call([]string{r.name()}, "read", r.verb(), scripts.RWChannel(r.name()))
+		return forceRW(r, "read")
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	renew:     scripts.ReadRenew,
@@ -50,11 +50,16 @@ var writing = &kind{
 		return r.returningTokens(scripts.WriteRelease, scripts.RWChannel(r.name()))
 	},
 	force: func(r *request) scripts.Call {
-		return scripts.RWForce.Call([]string{r.name()}, "write", r.verb(), scripts.RWChannel(r.name()))
+		return forceRW(r, "write")
 	},
 	channel:   func(name, _ string) string { return scripts.RWChannel(name) },
 	exclusive: true,
 	renew:     scripts.LockRenew,
+}
+
+func forceRW(r *request, side string) scripts.Call {
+	channel := scripts.RWChannel(r.name())
+	return scripts.RWForce.Call([]string{r.name()}, side, r.verb(), channel, scripts.ClientChannel(""))
 }
 
 // RWMutex is a lock that any number of readers hold together, or one writer alone. It has no state of its own

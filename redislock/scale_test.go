@@ -189,9 +189,12 @@ func TestScale_LockFuncCostsNoGoroutineWhileItWaits(t *testing.T) {
 		"a Quorum": func(int) lockFuncer { return quorum },
 	} {
 		t.Run(what, func(t *testing.T) {
-			held := []*redislock.Lock{mustLock(t, newClient(t, rdb).Mutex(last)), mustLock(
-				t, servers.newQuorum(t).Mutex(name+":q"),
-			)}
+			holder, holders := newClient(t, rdb), servers.newQuorum(t)
+			held := []*redislock.Lock{mustLock(t, holder.Mutex(last)), mustLock(t, holders.Mutex(name+":q"))}
+			poll(t, func() bool { return isSubscribed(t, rdb, clientChannel(t, holder)) })
+			for _, rdb := range servers.clients(t) {
+				poll(t, func() bool { return isSubscribed(t, rdb.(*redis.Client), clientChannel(t, holders)) })
+			}
 			before := fewestGoroutines(t)
 			results := make(chan callback, waiters)
 			for i := range waiters {

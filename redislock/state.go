@@ -13,6 +13,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -99,28 +100,60 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 }
 
 // ForceUnlockHolder ends the hold with the ID that State has shown, wakes the waiters, and reports whether
-// that hold had the lock. A hold that has taken the lock since is not touched. Otherwise it is like
-// ForceUnlock.
+// that hold had the lock. A hold that has taken the lock since is not touched. It blocks for two round trips.
+// Otherwise it is like ForceUnlock.
 func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
 		r := m.client.sender.Run(m.kind.release(&request{mutex: m, id: id}), ctx.Done())
 		freed, err := r.Flag()
-		return result{freed || err == nil && r.Ambiguous, err}
+		freed = freed || err == nil && r.Ambiguous
+		if freed {
+			m.notify([]string{id})
+		}
+		return result{freed, err}
 	})
 }
 
-// ForceUnlock frees the lock, whatever hold has it, wakes the waiters, and reports whether it was held. The
-// holder is told at its next renewal; until then its Lock is valid. So use it on holders that are known to be
-// dead, or with fencing: the next token is higher than the holder's. ForceUnlock blocks for one round trip,
-// at most until ctx ends. After an error the lock may have been freed.
+// ForceUnlock frees the lock, whatever hold has it, notifies its holders, wakes the waiters, and reports whether
+// it was held. A holder's Lock ends when the message arrives; if that is lost, at the next renewal. Until then it
+// is valid, although another may have the lock. So use ForceUnlock on holders that are known to be dead, or with
+// fencing: the next token is higher than the holder's. ForceUnlock blocks for one round trip, two on sharded
+// channels, at most until ctx ends. After an error the lock may have been freed.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
 		r := m.client.sender.Run(m.kind.force(m.newRequest(false)), ctx.Done())
-		freed, err := r.Flag()
+		freed, ids, err := readForced(&r)
+		if len(ids) > 0 {
+			m.notify(ids)
+		}
 		return result{freed || err == nil && r.Ambiguous, err}
 	})
+}
+
+// readForced reads the reply of a force script.
+func readForced(r *redisconn.Reply) (freed bool, ids []string, err error) {
+	if err := r.Err(); err != nil {
+		return false, nil, err
+	}
+	reply, _ := r.Val().([]any)
+	for i, v := range reply {
+		id, isText := v.(string)
+		n, isNumber := v.(int64)
+		switch {
+		case i == 0 && isNumber && (n == 0 || n == 1):
+			freed = n == 1
+		case i > 0 && isText && freed:
+			ids = append(ids, id)
+		default:
+			return false, nil, r.Unexpected()
+		}
+	}
+	if len(reply) == 0 {
+		return false, nil, r.Unexpected()
+	}
+	return freed, ids, nil
 }
 
 type result struct {

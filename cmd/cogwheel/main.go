@@ -138,8 +138,8 @@ var commands = map[string]command{
 	},
 	"unlock": {
 		usage: "unlock [--json] (--holder ID | --force) NAME", needName: true, run: unlock,
-		about: "Frees a lock whose holder is known to be dead. The holder learns of it at its next renewal;\n" +
-			"until then it believes that it has the lock. Without a flag, unlock shows the holders and frees nothing.",
+		about: "Frees a lock whose holder is known to be dead. A holder that lives is notified at once,\n" +
+			"or learns of it at its next renewal. Without a flag, unlock shows the holders and frees nothing.",
 		flags: func(f *flag.FlagSet, o *options) {
 			f.StringVar(&o.holder, "holder", "", "frees the hold with this `ID`, as inspect shows it, and no other")
 			f.BoolVar(&o.force, "force", false, "frees the lock, whatever holds it by now")

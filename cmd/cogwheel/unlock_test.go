@@ -2,10 +2,12 @@ package main_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
@@ -27,6 +29,12 @@ func (s *service) lockOf(t *testing.T, name string) lockJSON {
 func (s *service) requireHolders(t *testing.T, name string, n int) {
 	t.Helper()
 	require.Len(t, s.lockOf(t, name).Holders, n)
+}
+
+// clientOf returns the client of a hold.
+func clientOf(id string) string {
+	client, _, _ := strings.Cut(id, ":")
+	return client
 }
 
 func TestUnlock(t *testing.T) {
@@ -64,6 +72,27 @@ func TestUnlock(t *testing.T) {
 		must(t, s.url, "unlock", "catalogue", "--holder="+reader.ID)
 		s.requireHolders(t, "catalogue", 1)
 		require.NotEqual(t, reader, s.lockOf(t, "catalogue").Holders[0])
+	})
+
+	t.Run("the holder is notified at once", func(t *testing.T) {
+		locks := s.newLocks(t)
+		for _, flag := range []string{"--force", "--holder"} {
+			l, err := locks.Mutex("notified").TryLock(t.Context())
+			require.NoError(t, err)
+			redistest.Poll(t, func() bool {
+				return len(s.rdb.PubSubChannels(t.Context(), "cogwheel_client:"+clientOf(s.holderOf(t, "notified"))).Val()) == 1
+			})
+			if flag == "--holder" {
+				flag += "=" + s.holderOf(t, "notified")
+			}
+			must(t, s.url, "unlock", flag, "notified")
+			select {
+			case <-l.Done():
+			case <-redistest.Within(t, redistest.Patience).Done():
+				require.Fail(t, "not notified", flag)
+			}
+			require.ErrorIs(t, l.Err(), redislock.ErrLost)
+		}
 	})
 
 	t.Run("force frees all readers, and a lock whatever holds it", func(t *testing.T) {

@@ -36,6 +36,16 @@ func Listening(channels ...string) Needs {
 	}
 }
 
+// hearing is what holders need to hear of ForceUnlock at once.
+const hearing = "notifying holders"
+
+// Hearing are the commands that a client with holds sends for its own channel.
+func Hearing(channel string) Needs {
+	n := Listening(channel)
+	n.For = hearing
+	return n
+}
+
 // right is a right and what needs it.
 type right struct {
 	uses  []string
@@ -114,7 +124,7 @@ func channels(needs []Needs) rights {
 	all := rights{}
 	for _, n := range needs {
 		for _, channel := range n.Channels {
-			all.add(channel, waking, Warning)
+			all.add(channel, n.For, Warning)
 		}
 	}
 	return all

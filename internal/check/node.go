@@ -249,6 +249,8 @@ func consequence(of *right) string {
 	switch {
 	case slices.Contains(of.uses, waking):
 		return "waiters poll instead of being woken"
+	case slices.Contains(of.uses, hearing):
+		return "holders learn of ForceUnlock at their next renewal"
 	case slices.Contains(of.uses, routing):
 		return "go-redis asks without success before each call"
 	case of.level == Warning:
@@ -383,23 +385,22 @@ func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 	}
 	byChannel, sub, unsub := n.listen(ctx, sharded, names)
 	n.judgeCommands(rights{on: wanted[on], off: wanted[off]}, map[string]error{on: sub, off: unsub})
-	var lacking []string
-	var cause error
+	lacks := map[string][]string{} // by their consequence
 	for _, channel := range channels.names() {
-		if err := byChannel[channel]; judge(err) == noChannel {
-			lacking, cause = append(lacking, channel), err
+		if judge(byChannel[channel]) == noChannel {
+			lacks[consequence(channels[channel])] = append(lacks[consequence(channels[channel])], channel)
 		}
 	}
-	switch {
-	case lacking != nil:
+	for what, names := range lacks {
 		f := Finding{
-			Level: Warning, Subject: "channels", cause: cause,
+			Level: Warning, Subject: "channels", cause: byChannel[names[0]],
 			Text: fmt.Sprintf("user %s may not use the channel %s: %s",
-				n.client.user(), strings.Join(lacking, ", "), consequence(wanted[on])),
+				n.client.user(), strings.Join(names, ", "), what),
 		}
-		n.advise(&f, "&", lacking)
+		n.advise(&f, "&", names)
 		n.found(f)
-	case len(channels) > 0 && sub == nil:
+	}
+	if len(lacks) == 0 && len(channels) > 0 && sub == nil {
 		n.found(Finding{Level: OK, Subject: "channels", Text: "the user may use the channels that are needed"})
 	}
 }

@@ -1,23 +1,28 @@
 --[[
-Frees a fair lock that the id holds, or that any id holds, takes the id out of the line, and wakes the first that waits then.
+Frees a fair lock that the id holds, or by force from any id, takes the id out of the line, and wakes the first that waits then.
+By force, it also notifies the holder's client.
 
 KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (zset): see line.lua
 ARGV     1 id   2 what each place adds to Redisson's timeout, ms   3 PUBLISH or SPUBLISH   4 channel prefix
-         5 force, to free the lock whichever id holds it
-Returns  1 released, 0 it was not held
+         5 what the channels of clients begin with, to free the lock by force
+Returns  1 released, 0 it was not held; by force {1, id ..} freed, and the ids whose clients the caller has to notify, {0} it was free
 Errors   WRONGKIND the key holds a read/write lock, by force only
 ]]
 local name, queue, timeouts, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, wait_ms, verb, channel, force = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local id, wait_ms, verb, channel, clients = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local force = clients ~= nil
 -- include: clock
 -- include: line
+-- include: notify_holders
 local fields = redis.call('HLEN', name)
 local held = redis.call('HEXISTS', name, force and 'mode' or id) == 1
+local holders
 if force then
   if held then
     return redis.error_reply('WRONGKIND the key holds a read/write lock')
   end
   held = fields > 0
+  holders = redis.call('HGETALL', name)
 end
 local timeout = redis.call('ZSCORE', timeouts, id)
 local first = redis.call('LINDEX', queue, 0)
@@ -50,10 +55,14 @@ if held and force then
 elseif held then
   redis.call('HDEL', name, id)
 end
+local released = held and 1 or 0
+if force then
+  released = held and notify_holders(holders) or {0}
+end
 if looked then
   pcall(remove_first, dead) -- work for those that wait must not fail a call that is done
 end
 if looked and head and free and (held or head ~= first) then
   redis.pcall(verb, channel .. ':' .. head, '0') -- a hint must not fail the call
 end
-return held and 1 or 0
+return released

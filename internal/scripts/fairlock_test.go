@@ -272,14 +272,16 @@ func TestFairLock(t *testing.T) {
 	t.Run("force frees any holder and wakes the first in the queue", func(t *testing.T) {
 		t.Parallel()
 		l := newFairLock(t)
-		force := func() (int, error) {
+		force := func() (any, error) {
 			return scripts.FairLockRelease.Run(
 				t.Context(), l.rdb, scripts.FairLockKeys(l.name),
-				"", fairWait, "PUBLISH", scripts.FairLockChannel(l.name), "force",
-			).Int()
+				"", fairWait, "PUBLISH", scripts.FairLockChannel(l.name), scripts.ClientChannel(""),
+			).Result()
 		}
+		client := newClientID(t)
+		notified := listen(t, l.rdb, scripts.ClientChannel(client))
 		for _, want := range []int{1, 0} {
-			l.acquireOrEnqueue("a:1")
+			l.acquireOrEnqueue(client + ":1")
 			l.acquireOrEnqueue("b:1")
 			woken := l.listen("b:1")
 			if want == 0 {
@@ -287,8 +289,11 @@ func TestFairLock(t *testing.T) {
 			}
 			got, err := force()
 			require.NoError(t, err)
-			require.Equal(t, want, got)
+			require.Equal(t, []any{int64(want)}, got)
 			require.Equal(t, want == 1, woken())
+			if want == 1 {
+				require.Equal(t, client+":1 "+l.name, notified())
+			}
 			require.Equal(t, []string{"b:1"}, l.queue())
 			l.release("b:1")
 		}

@@ -14,7 +14,7 @@ var (
 
 	LocksAcquire = declare("locks_acquire") // takes those of many locks that are free
 	LocksRelease = declare("locks_release") // releases those of many locks that their ids hold
-	LockForce    = declare("lock_force")    // frees it, whichever id holds it
+	LockForce    = declare("lock_force")    // frees it, whichever id holds it, and notifies that client
 	LockRenew    = declare("lock_renew")    // renews any number of plain and fair locks and writers
 )
 
@@ -23,6 +23,10 @@ func LockFence(name string) string { return PrefixName("redisson_lock_token", na
 
 // LockChannel returns the channel on which releases of the lock are announced.
 func LockChannel(name string) string { return PrefixName("redisson_lock__channel", name) }
+
+// ClientChannel returns the channel on which a client hears that holds of its own were freed by force. The ids
+// of its holds begin with client and a colon.
+func ClientChannel(client string) string { return "cogwheel_client:" + client }
 
 // WrongKind reports whether a script refused a key because it holds an object of
 // another kind, such as a plain lock taken under the name of a read/write lock.

@@ -2,6 +2,7 @@ package scripts_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -206,12 +207,34 @@ func TestLockAcquire_Fenced(t *testing.T) {
 	})
 }
 
+// listen subscribes to a channel, and returns a function that waits for the next message.
+func listen(t *testing.T, rdb redis.UniversalClient, channel string) (next func() string) {
+	t.Helper()
+	sub := rdb.Subscribe(t.Context(), channel)
+	t.Cleanup(func() { _ = sub.Close() })
+	_, err := sub.Receive(t.Context())
+	require.NoError(t, err)
+	return func() string {
+		t.Helper()
+		m, err := sub.ReceiveMessage(redistest.Within(t, redistest.Patience))
+		require.NoError(t, err)
+		return m.Payload
+	}
+}
+
+// newClientID returns what the ids of a client begin with.
+func newClientID(t *testing.T) string {
+	t.Helper()
+	return strings.ReplaceAll(redistest.Name(t), ":", "-")
+}
+
 func TestLockForce(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
 	force := func(name string) *redis.Cmd {
-		return scripts.LockForce.Run(ctx, rdb, []string{name}, "PUBLISH", scripts.LockChannel(name))
+		channel := scripts.LockChannel(name)
+		return scripts.LockForce.Run(ctx, rdb, []string{name}, "PUBLISH", channel, scripts.ClientChannel(""))
 	}
 
 	t.Run("frees any holder and publishes; a second call does neither", func(t *testing.T) {
@@ -222,14 +245,27 @@ func TestLockForce(t *testing.T) {
 		_, err := sub.Receive(ctx)
 		require.NoError(t, err)
 		acquire(t, rdb, name, "you:1", 30_000)
-		require.Equal(t, int64(1), force(name).Val())
-		require.Equal(t, int64(0), force(name).Val())
+		require.Equal(t, []any{int64(1)}, force(name).Val())
+		require.Equal(t, []any{int64(0)}, force(name).Val())
 		require.NoError(t, rdb.Publish(ctx, scripts.LockChannel(name), "end").Err())
 		for _, want := range []string{"0", "end"} {
 			m, err := sub.ReceiveMessage(ctx)
 			require.NoError(t, err)
 			require.Equal(t, want, m.Payload)
 		}
+	})
+
+	t.Run("notifies the holder's client, or returns the id where the channels are sharded", func(t *testing.T) {
+		t.Parallel()
+		name, client := redistest.Name(t)+" \x00{tag}", newClientID(t)
+		heard := listen(t, rdb, scripts.ClientChannel(client))
+		acquire(t, rdb, name, client+":7:m=a", 30_000)
+		require.Equal(t, []any{int64(1)}, force(name).Val())
+		require.Equal(t, client+":7:m=a "+name, heard())
+		acquire(t, rdb, name, client+":8", 30_000)
+		reply := scripts.LockForce.Run(ctx, rdb, []string{name}, "SPUBLISH", "c", scripts.ClientChannel("")).Val()
+		require.Equal(t, []any{int64(1), client + ":8"}, reply)
+		require.Zero(t, rdb.Exists(ctx, name).Val())
 	})
 
 	t.Run("leaves other kinds and types unchanged", func(t *testing.T) {

@@ -13,7 +13,7 @@ var (
 	WriteAcquire = declare("rw_write_acquire") // takes the lock for a writer if it is free
 	WriteRelease = declare("rw_write_release") // ends a writer's hold
 	Downgrade    = declare("rw_downgrade")     // makes the writer a reader
-	RWForce      = declare("rw_force")         // frees the lock of all its readers, or of its writer
+	RWForce      = declare("rw_force")         // frees the lock of all its readers or of its writer, and notifies them
 )
 
 // RWChannel returns the channel on which releases of the read/write lock are announced.

@@ -1,6 +1,8 @@
 package scripts_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,9 +140,14 @@ func TestRWForce(t *testing.T) {
 	l := newRWLock(t)
 	heard := l.listen()
 	force := func(mode string) (int, error) {
-		return scripts.RWForce.Run(
-			t.Context(), l.rdb, []string{l.name}, mode, "PUBLISH", scripts.RWChannel(l.name),
-		).Int()
+		reply, err := scripts.RWForce.Run(
+			t.Context(), l.rdb, []string{l.name}, mode, "PUBLISH", scripts.RWChannel(l.name), scripts.ClientChannel(""),
+		).Int64Slice()
+		if err != nil {
+			return 0, err
+		}
+		require.Len(t, reply, 1)
+		return int(reply[0]), nil
 	}
 	for i, step := range []struct {
 		acquire func() // before force, if any
@@ -169,4 +176,52 @@ func TestRWForce(t *testing.T) {
 	l.rdb.HSet(t.Context(), l.name, "java:1", 1)
 	_, err := force("write")
 	require.True(t, scripts.WrongKind(err))
+}
+
+// Each client hears of all of its readers, in messages of at most a hundred.
+func TestRWForce_NotifiesTheClientOfEveryReader(t *testing.T) {
+	t.Parallel()
+	const readers = 205
+	for _, verb := range []string{"PUBLISH", "SPUBLISH"} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			l := newRWLock(t)
+			clients := map[string]int{newClientID(t): readers, newClientID(t): 1}
+			want, heard := map[string]bool{}, map[string]func() string{}
+			for client, n := range clients {
+				heard[client] = listen(t, l.rdb, scripts.ClientChannel(client))
+				for i := range n {
+					id := fmt.Sprintf("%s:%d", client, i)
+					require.Equal(t, []int64{1, 30_000}, l.read(id, 30_000))
+					want[id] = true
+				}
+			}
+			reply, err := scripts.RWForce.Run(
+				t.Context(), l.rdb, []string{l.name}, "read", verb, "c", scripts.ClientChannel(""),
+			).Slice()
+			require.NoError(t, err)
+			require.Empty(t, l.holders())
+			require.Equal(t, int64(1), reply[0])
+			took := func(id string) {
+				require.True(t, want[id], "%s, once", id)
+				delete(want, id)
+			}
+			for _, id := range reply[1:] {
+				require.Equal(t, "SPUBLISH", verb)
+				took(id.(string))
+			}
+			for client, n := range clients {
+				for ; verb == "PUBLISH" && n > 0; n -= 100 {
+					ids, name, _ := strings.Cut(heard[client](), " ")
+					require.Equal(t, l.name, name)
+					all := strings.Split(ids, ",")
+					require.LessOrEqual(t, len(all), 100)
+					for _, id := range all {
+						took(id)
+					}
+				}
+			}
+			require.Empty(t, want)
+		})
+	}
 }

@@ -179,7 +179,8 @@ func lockScenarios() []scenario {
 		{scripts.LocksRelease, "mine, another's, no lock", words(others), names[2:], []any{
 			"me:3", "PUBLISH", "c", "me:4", "PUBLISH", "c", "me:5", "SPUBLISH", "c",
 		}, nil},
-		{scripts.LockForce, "another's", words(other), []string{"n"}, []any{"PUBLISH", "c"}, nil},
+		{scripts.LockForce, "another's", words(other), []string{"n"}, []any{"PUBLISH", "c", "clients:"}, nil},
+		{scripts.LockForce, "another's, sharded", words(other), []string{"n"}, []any{"SPUBLISH", "c", "clients:"}, nil},
 		{scripts.LockRenew, "mine and another's", words(mine + "\n HSET n2 you:1 1"), []string{"n", "n2"}, []any{"me:1", 30_000, "me:2", 30_000}, nil},
 	}
 }
@@ -229,8 +230,8 @@ func rwScenarios() []scenario {
 		{scripts.WriteRelease, "mine, and it reads", words(writes + "\n HSET n me:2 1"), []string{"n"}, wrote, nil},
 		{scripts.Downgrade, "mine", words(writes), both, []any{"me:1:write", "me:1", 30_000, "PUBLISH", "c"}, nil},
 		{scripts.Downgrade, "again", words(mine), both, []any{"me:1:write", "me:1", 30_000, "PUBLISH", "c"}, nil},
-		{scripts.RWForce, "readers", words(reads), []string{"n"}, []any{"read", "PUBLISH", "c"}, nil},
-		{scripts.RWForce, "none", words(free), []string{"n"}, []any{"read", "PUBLISH", "c"}, nil},
+		{scripts.RWForce, "readers", words(reads), []string{"n"}, []any{"read", "PUBLISH", "c", "clients:"}, nil},
+		{scripts.RWForce, "none", words(free), []string{"n"}, []any{"read", "PUBLISH", "c", "clients:"}, nil},
 	}
 }
 
@@ -270,7 +271,7 @@ func fairLockScenarios(now int64) []scenario {
 		{scripts.FairLockRelease, "waits first", words(other + place("me:1", later) + place("her:1", later) + expires), keys, leave, nil},
 		{scripts.FairLockRelease, "waits last", words(other + place("her:1", later) + place("me:1", later) + expires), keys, leave, nil},
 		{scripts.FairLockRelease, "waits with Java behind it", words(other + place("me:1", later) + java + expires), keys, leave, nil},
-		{scripts.FairLockRelease, "by force", words(other + place("her:1", later) + expires), keys, append(append([]any{}, leave...), "force"), nil},
+		{scripts.FairLockRelease, "by force", words(other + place("her:1", later) + expires), keys, append(append([]any{}, leave...), "clients:"), nil},
 	}
 }
 

@@ -1,0 +1,27 @@
+-- notify_holders tells the clients of holders that a lock was freed by force, and returns the reply {1, ids ..}: the ids whose clients
+-- the caller has to tell. fields is what HGETALL has returned. A message has up to 100 ids, separated by commas, a space, and the name.
+local function notify_holders(fields)
+  local reply, ids = {1}, {}
+  local function publish(client)
+    local message = table.concat(ids[client], ',') .. ' ' .. name
+    redis.pcall(verb, clients .. client, message) -- a hint must not fail the call
+    ids[client] = nil
+  end
+  for i = 1, #fields, 2 do
+    local id = fields[i]
+    local client = string.match(id, '^([^:]+):')
+    if client and verb == 'SPUBLISH' then
+      reply[#reply + 1] = id -- the channel may be in a slot that this script cannot reach
+    elseif client then
+      ids[client] = ids[client] or {}
+      table.insert(ids[client], id)
+      if #ids[client] == 100 then
+        publish(client)
+      end
+    end
+  end
+  for client in pairs(ids) do
+    publish(client)
+  end
+  return reply
+end

@@ -1,0 +1,156 @@
+package redislock
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/renewal"
+)
+
+// This file is how a holder hears of ForceUnlock. A Client with holds subscribes to one channel, whose name is
+// in the ids of its holds. A message names holds that were freed by force, and the Client asks Redis whether
+// they still exist. Messages are hints, as those to waiters are: without them, the next renewal finds the loss.
+
+// listenDelay is for how long a Client has had holds before it subscribes, or none before it unsubscribes. A
+// process that holds locks for a moment now and then has no subscription.
+const listenDelay = 100 * time.Millisecond
+
+// holdingLocked reports whether the Client has holds.
+func (c *Client) holdingLocked() bool { return len(c.holders)+len(c.held) > 0 }
+
+// followHoldsLocked has the subscription begin or end soon if the Client has its first hold, or none any more.
+func (c *Client) followHoldsLocked() {
+	if c.listenChanges || c.holdingLocked() == (c.stopListening != nil) || c.gate.Closed() {
+		return
+	}
+	timer, err := wheelentry.AfterFunc(c.wheel, listenDelay, func(error) {
+		if c.gate.Enter() {
+			c.gate.Workers.Go(c.listenWhileHolding)
+		}
+	})
+	c.listenTimer, c.listenChanges = timer, err == nil // on a wheel that is full, the next hold tries again
+}
+
+// listenWhileHolding subscribes to the Client's channel if the Client has holds, and unsubscribes otherwise.
+func (c *Client) listenWhileHolding() {
+	defer c.gate.Leave()
+	c.mu.Lock()
+	stop, holding := c.stopListening, c.holdingLocked()
+	c.mu.Unlock()
+	switch {
+	case holding && stop == nil:
+		stop = c.channels.Receive(scripts.ClientChannel(c.ids.client), c.notified)
+	case !holding && stop != nil:
+		stop()
+		stop = nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopListening, c.listenChanges = stop, false
+	c.followHoldsLocked()
+}
+
+// notified gets a message: ids of holds, separated by commas, a space, and the name of their lock. It is "" after
+// a confirmation of the subscription.
+func (c *Client) notified(message string) {
+	ids, name, _ := strings.Cut(message, " ")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range strings.SplitSeq(ids, ",") {
+		if l := c.holdOfLocked(name, id); l != nil {
+			c.unchecked[id] = l
+		}
+	}
+	if len(c.unchecked) > 0 && !c.checking && c.gate.Enter() {
+		c.checking = true
+		c.gate.Workers.Go(c.checkHolds)
+	}
+}
+
+// holdOfLocked returns the hold that has the id now, or nil.
+func (c *Client) holdOfLocked(name, id string) *Lock {
+	for _, k := range []*kind{plain, writing} { // the exclusive ones
+		if l := c.holders[heldName{k, name}]; l != nil && l.id == id {
+			return l
+		}
+	}
+	if l := c.held[id]; l != nil && l.name() == name {
+		return l
+	}
+	return nil
+}
+
+// checkHolds asks Redis for the unchecked holds, one batch after the other, until there are none. Messages that
+// come meanwhile make the next batch, so any number of them costs at most one batch at a time.
+func (c *Client) checkHolds() {
+	defer c.gate.Leave()
+	for {
+		c.mu.Lock()
+		holds := slices.Collect(maps.Values(c.unchecked))
+		clear(c.unchecked)
+		c.checking = len(holds) > 0
+		c.mu.Unlock()
+		if len(holds) == 0 {
+			return
+		}
+		for batch := range slices.Chunk(holds, releaseBatch) {
+			c.checkBatch(batch)
+		}
+	}
+}
+
+// checkBatch ends the holds that Redis does not have any more. If Redis does not answer, their renewals go on as
+// before.
+func (c *Client) checkBatch(holds []*Lock) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	calls := make([]scripts.Call, len(holds))
+	for i, l := range holds {
+		// A renewal for so short a time lengthens no lease. It says whether the hold exists.
+		calls[i] = l.kind().renew.Call(l.kind().keysToRenew(l.name(), l.id), l.id, redisconn.Millis(renewal.MinTTL))
+	}
+	c.dedicated.Follow(ctx, DefaultLease)
+	for i, cmd := range c.dedicated.RunBatch(ctx, calls) {
+		if held, err := scripts.Flags(cmd, 1); err != nil || held[0] {
+			continue
+		}
+		c.mu.Lock()
+		l := c.holdOfLocked(holds[i].name(), holds[i].id) // the lock may have been handed over
+		c.mu.Unlock()
+		if l != nil {
+			l.lease.(*renewal.Lease).Gone() // a composite is in neither map
+		}
+	}
+}
+
+// notify tells clients that holds of theirs were freed by force. What fails is no error: the holders learn of it
+// at their next renewal.
+func (m *Mutex) notify(ids []string) {
+	const idsPerMessage = 100
+	c, byClient := m.client, make(map[string][]string)
+	for _, id := range ids {
+		if client, _, ok := strings.Cut(id, ":"); ok {
+			byClient[client] = append(byClient[client], id)
+		}
+	}
+	_, _ = c.rdb.Pipelined(context.Background(), func(pipe redis.Pipeliner) error {
+		publish := pipe.Publish
+		if c.channels.Verb() == "SPUBLISH" {
+			publish = pipe.SPublish
+		}
+		for client, all := range byClient {
+			for some := range slices.Chunk(all, idsPerMessage) {
+				publish(context.Background(), scripts.ClientChannel(client), strings.Join(some, ",")+" "+m.name)
+			}
+		}
+		return nil
+	})
+}
