@@ -171,7 +171,7 @@ func readmeRenewal(ctx context.Context) error {
 		return err
 	}
 	defer lease.Close(nil)           // ends the renewals; then give the lease back to the server
-	return serve(lease.Context(ctx)) // the context ends before the server can give the lease to another holder
+	return serve(lease.Context(ctx)) // the context ends before the lease can end on the server
 }
 
 func readmeCheck(ctx context.Context, locks *redislock.Client, logger *slog.Logger) error {

@@ -6,10 +6,11 @@
 //   - While Redis keeps its data, at most one [Lock] of a name is held at a time, among all processes.
 //   - A lock is renewed every third of its lease, by what Redisson calls the watchdog, until it is unlocked;
 //     when its process dies, it is free within one lease.
-//   - A loss is announced before Redis can give the lock to another: [Lock.Done] closes, contexts of the lock
-//     end with the cause [ErrLost], [Lock.Valid] is false. This holds while Redis hangs or cannot be reached,
-//     as long as the process gets to run and the clocks differ by at most one percent in rate. A loss is
-//     final.
+//   - A loss is announced before the lease can end in Redis: [Lock.Done] closes, contexts of the lock end with
+//     the cause [ErrLost], [Lock.Valid] is false. This holds while Redis hangs or cannot be reached, as long as
+//     the process gets to run and the clocks differ by at most one percent in rate. A loss is final.
+//   - A key that is removed while its lease runs is noticed within a third of the lease. [Mutex.ForceUnlock]
+//     notifies the holder at once.
 //   - A waiter gets the lock when it is free, whatever messages were lost: it asks again after each unlock,
 //     after each interruption of its subscription, when the holder's lease ends, and at its poll, every five
 //     seconds by default.
@@ -21,7 +22,9 @@
 // # What it does not promise
 //
 //   - Exclusion across a failover that loses writes: Redis replicates asynchronously, and a replica that has
-//     not seen the lock gives it away again. The first holder is told at its next renewal.
+//     not seen the lock gives it away again. The first holder learns of it at its next renewal.
+//   - Exclusion across the removal of a key by DEL, FLUSHALL, eviction or [Mutex.ForceUnlock], until its holder has
+//     learned of it.
 //   - Exclusion for a process that does not run: one suspended for longer than the lease finds out when it
 //     wakes. Where two writers must never overlap, the resource itself has to refuse the older one:
 //     [WithFencing] gives each hold a higher [Lock.Token].
@@ -38,7 +41,8 @@
 //	                  entry, a request per wake-up, and a subscription connection (in a cluster one per master)
 //	a call            one goroutine while it is in flight, unless its context can never end; it is kept for a
 //	                  second or two for the next call
-//	a Client          one connection for subscriptions while callers wait, up to eight for renewals when there are any
+//	a Client          one connection for subscriptions while callers wait or locks are held (not for locks held for
+//	                  less than a tenth of a second), up to eight for renewals when there are any
 //
 // # Example
 //

@@ -169,8 +169,8 @@ func ExampleMutex_State() {
 	// false <nil>
 }
 
-// ForceUnlock frees a lock whose holder is known to be dead. The holder, if it lives, is told at its next
-// renewal.
+// ForceUnlock frees a lock whose holder is known to be dead. The holder, if it lives, is notified at
+// once, or learns of it at its next renewal.
 func ExampleMutex_ForceUnlock() {
 	ctx := context.Background()
 	nightly := newLocks().Mutex("nightly", redislock.WithLease(5*time.Second))

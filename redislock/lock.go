@@ -47,9 +47,10 @@ func (l *Lock) Name() string {
 	return l.name()
 }
 
-// Done is closed when the lock is no longer held: lost, unlocked, or released by the Client's Close. A loss
-// is announced before Redis can give the lock to another holder, even while Redis hangs, as long as this
-// process gets to run and its clock differs from the server's by at most one percent in rate.
+// Done is closed when the lock is no longer held: lost, unlocked, or released by the Client's Close. A loss is
+// announced before the lease can end in Redis, even while Redis hangs, as long as this process gets to run and its
+// clock differs from the server's by at most one percent in rate. A key that is removed while the lease runs is
+// noticed within a third of the lease, and at once if ForceUnlock removes it.
 func (l *Lock) Done() <-chan struct{} {
 	if !l.valid() {
 		done := make(chan struct{})

@@ -3,7 +3,7 @@
 // A lease is anything that a server grants for a limited time and prolongs on request: a lock in Redis, a
 // permit, a session. Its holder has two jobs. It must renew the lease well before it ends, again and again,
 // through lost replies and servers that hang. And when the lease cannot be renewed, the holder must stop
-// before the server gives the key to another. A [Renewer] does both for many leases at once.
+// before the lease ends on the server. A [Renewer] does both for many leases at once.
 //
 // # What it promises
 //
@@ -18,6 +18,8 @@
 //     there, a wall clock that is set ahead counts as elapsed time.
 //   - At the deadline the lease is lost, even while a renewal is in flight: [Lease.Done] closes, [Lease.Err]
 //     says why, and no later success revives it.
+//   - A lease that the server has ended early, because its key was deleted say, is lost at the next renewal,
+//     within a third of the TTL.
 //   - A renewal that fails is retried after about a twentieth of the lease until the deadline. Only an answer
 //     that the lease is gone ends it sooner.
 //   - After [Lease.Close] no call that has yet to start carries the lease, and answers still on their way are

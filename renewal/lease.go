@@ -62,8 +62,9 @@ func (l *Lease) Key() string { return l.key }
 func (l *Lease) ID() string { return l.id }
 
 // Done returns a channel that is closed when the lease is over: lost, closed, or ended by the Renewer's
-// Close. A loss is announced before the backend can give the key to another holder, provided that clocks
-// differ by at most one percent in rate and that the process gets to run.
+// Close. A loss is announced before the lease can end at the backend, provided that clocks differ by at most one
+// percent in rate and that the process gets to run. A lease that the backend ends early is lost at the next
+// renewal.
 func (l *Lease) Done() <-chan struct{} { return l.doneContext().Done() }
 
 // Err is nil while the lease runs. Afterwards it says for good how the lease ended: a *LostError, the reason

@@ -9,8 +9,9 @@
 //
 //   - While Redis keeps its data, processes never hold more permits than exist, by the clock of the server.
 //   - The permits of a Leased whose holder died are free within one lease.
-//   - A holder learns of a loss before Redis can grant its permits again: [Grant.Done] closes, contexts of
-//     the grant end with the cause [ErrLost], and [Grant.Valid] returns false. A lost grant stays lost.
+//   - A holder learns of a loss before its lease can end in Redis: [Grant.Done] closes, contexts of the grant
+//     end with the cause [ErrLost], and [Grant.Valid] returns false. A lost grant stays lost. Permits that are
+//     removed while the lease runs, as by [Leased.Delete], are noticed within a third of the lease.
 //   - A call takes effect at most once, however often it is sent. Permits that were granted by a lost
 //     reply, or to a waiter that had left, are released.
 //   - A waiter gets its permits when they are free, whatever messages were lost: it asks again after each

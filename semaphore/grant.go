@@ -88,9 +88,9 @@ func (g *Grant) Token() int64 {
 }
 
 // Done returns a channel that is closed when the permits are no longer held: lost, released, or released by
-// Client.Close. It is closed before Redis can grant lost permits to another holder, even while Redis hangs,
-// provided that this process runs and that its clock and the server's differ in rate by at most one
-// percent.
+// Client.Close. It is closed before the lease can end in Redis, even while Redis hangs, provided that this process
+// runs and that its clock and the server's differ in rate by at most one percent. Permits that are removed while
+// the lease runs are noticed within a third of the lease.
 func (g *Grant) Done() <-chan struct{} {
 	if g.isZero() {
 		done := make(chan struct{})
