@@ -33,8 +33,10 @@ const (
 
 // contestLimits are in force in turn.
 var contestLimits = []ratelimit.Limit{
-	{Rate: 40, Per: contestPer, Burst: 40}, {Rate: 10, Per: contestPer, Burst: 10},
-	{Rate: 60, Per: contestPer, Burst: 60}, {Rate: 20, Per: contestPer, Burst: 20},
+	{Rate: 40, Per: contestPer, Burst: 40},
+	{Rate: 10, Per: contestPer, Burst: 10},
+	{Rate: 60, Per: contestPer, Burst: 60},
+	{Rate: 20, Per: contestPer, Burst: 20},
 }
 
 // admission is a grant and the limit of its request. It is fresh if its process knew nothing of the key: then Redis
