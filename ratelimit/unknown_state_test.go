@@ -238,8 +238,8 @@ func TestLimiter_AnEntryOfALaterVersionCountsAsTheWholeRate(t *testing.T) {
 			take(t, newClient(t, rdb).Limiter(name), 1, false)
 
 			// It leaves after the interval, and what it held is found.
-			enter(time.Minute - 300*time.Millisecond)
 			began := time.Now()
+			enter(time.Minute - 300*time.Millisecond)
 			require.NoError(t, newClient(t, rdb).Limiter(name).WaitN(within(t, patience), 10))
 			require.GreaterOrEqual(t, time.Since(began), 290*time.Millisecond)
 			take(t, newClient(t, rdb).Limiter(name), 1, false)
