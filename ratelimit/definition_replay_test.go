@@ -74,7 +74,7 @@ func (r *record) windowExcess() float64 {
 		may := int64(0)
 		for j := i; j < min(i+4, len(r.windows)); j++ {
 			last := r.windows[j]
-			if j > i && last.begin[0]-r.windows[j-1].end[1] >= int64(contestPer) {
+			if j > i && last.begin[1]-r.windows[j-1].end[0] >= int64(contestPer) {
 				break // another window may have been there that was not observed
 			}
 			held, most := int64(0), int64(0)
@@ -564,39 +564,48 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 		from, to string
 	}{
 		"GCRA grants half a second too early": {
-			contest{limits: []string{"GCRA"}, constant: true}, scripts.RateGCRA,
+			contest{limits: []string{"GCRA"}, constant: true},
+			scripts.RateGCRA,
 			"local cap_us = now + ARGV[2]", "local cap_us = now + ARGV[2] + 500000",
 		},
 		"GCRA forgets what was used under another limit": {
-			contest{limits: []string{"GCRA"}}, scripts.RateGCRA,
+			contest{limits: []string{"GCRA"}},
+			scripts.RateGCRA,
 			"us, num = gcra_state(state_key, value, now, den, cap_us)", "us, num = now, 0",
 		},
 		"a window holds ten more": {
-			contest{limits: []string{"window"}, constant: true}, scripts.RateWindow,
+			contest{limits: []string{"window"}, constant: true},
+			scripts.RateWindow,
 			"local fit = (limit - used) / n", "local fit = (limit + 10 - used) / n",
 		},
 		"a window is used before it begins": {
-			contest{limits: []string{"window"}, constant: true}, scripts.RateWindow,
+			contest{limits: []string{"window"}, constant: true},
+			scripts.RateWindow,
 			"begins > ahead or ", "",
 		},
 		"a window does not heed a lower limit": {
-			contest{limits: []string{"window"}}, scripts.RateWindow,
+			contest{limits: []string{"window"}},
+			scripts.RateWindow,
 			"local limit, length, ahead, runs = tonumber(ARGV[1])", "local limit, length, ahead, runs = math.max(40, ARGV[1])",
 		},
 		"entries of a log leave too early": {
-			contest{limits: []string{"log"}, constant: true}, scripts.RateLog,
+			contest{limits: []string{"log"}, constant: true},
+			scripts.RateLog,
 			"local interval = interval_ms * 1000", "local interval = interval_ms * 700",
 		},
 		"a log does not heed a lower limit": {
-			contest{limits: []string{"log"}}, scripts.RateLog,
+			contest{limits: []string{"log"}},
+			scripts.RateLog,
 			"local rate, interval_ms, keep_ms = tonumber(config[1])", "local rate, interval_ms, keep_ms = math.max(40, config[1])",
 		},
 		"several limits, and GCRA grants half a second too early": {
-			contest{limits: []string{"GCRA", "window"}, wide: "window", constant: true}, scripts.RateAll,
+			contest{limits: []string{"GCRA", "window"}, wide: "window", constant: true},
+			scripts.RateAll,
 			"l.cap_us, l.cap_num, l.burst_s = now + next_argument()", "l.cap_us, l.cap_num, l.burst_s = now + 500000 + next_argument()",
 		},
 		"several limits, and a window is used before it begins": {
-			contest{limits: []string{"GCRA", "window"}, wide: "GCRA", constant: true}, scripts.RateAll,
+			contest{limits: []string{"GCRA", "window"}, wide: "GCRA", constant: true},
+			scripts.RateAll,
 			"l.begins == 0 and ", "",
 		},
 	} {
