@@ -58,7 +58,7 @@ func (f *flight) timeUp(stopped error) {
 
 // useRuntimeTimer keeps the deadline of a flight whose wheel is stopped or full.
 func (f *flight) useRuntimeTimer() {
-	time.AfterFunc(time.Until(f.expires), func() {
+	time.AfterFunc(time.Until(f.expires), func() { //nolint:forbidigo // there is no wheel
 		if !f.settled.Load() {
 			f.expire()
 		}

@@ -258,7 +258,7 @@ func (l *Lock) sendRelease(ctx context.Context) (r redisconn.Reply, answered boo
 		return r, true
 	}
 	var early sender.Early
-	over := make(chan struct{}) // closed when unlockGrace has passed since the end of ctx, or the wheel was stopped then
+	over := make(chan struct{}) // closed unlockGrace after the end of ctx, or with the wheel
 	return gate.Call[redisconn.Reply]{
 		Begin: func(ended <-chan struct{}) bool { return early.Send(c.sender, what(), ended) },
 		Do: func() redisconn.Reply {

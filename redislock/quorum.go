@@ -360,7 +360,9 @@ func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
 	m := a.mutex
 	q := m.quorum
 	round := newQuorumRound(a.ctx, q, m)
-	limit, err := wheelentry.AfterFunc(q.wheel, m.voteTimeout(), func(stopped error) { round.end(cmp.Or(stopped, errSlow)) })
+	limit, err := wheelentry.AfterFunc(q.wheel, m.voteTimeout(), func(stopped error) {
+		round.end(cmp.Or(stopped, errSlow))
+	})
 	if err != nil {
 		return err
 	}
