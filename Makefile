@@ -70,7 +70,7 @@ $(LINT):
 ## api: writes the exported API into docs/api.txt, which the tests compare.
 .PHONY: api outside vuln licences
 api:
-	UPDATE_API=1 go test -count=1 -run TestAPI_IsTheOneOfTheList .
+	UPDATE_API=1 go test -count=1 -run TestAPI_IsTheOneOfTheList ./internal/docscheck
 
 ## outside: builds the programs of README and docs in a module outside of the repository, as a user would.
 outside:

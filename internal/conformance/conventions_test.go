@@ -1,4 +1,4 @@
-package cogwheel_test
+package conformance_test
 
 import (
 	"bytes"
@@ -66,6 +66,10 @@ func (l *library) leased(t *testing.T) *semaphore.Leased {
 }
 
 func (l *library) keyed() *ratelimit.Keyed { return l.limits.Keyed("limit", ratelimit.PerHour(10)) }
+
+type backend struct{}
+
+func (backend) Renew(context.Context, *renewal.Batch) error { return nil }
 
 // hold has the methods that a Lock, a Grant and a Lease have in common.
 type hold interface {

@@ -1,4 +1,4 @@
-package cogwheel_test
+package docscheck_test
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -20,12 +19,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
-
-func TestMain(m *testing.M) {
-	redistest.Parallel(4) // most tests wait for leases and servers rather than for the CPU
-	// The default wheel is never stopped.
-	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
-}
 
 // Code blocks of README.md and docs/operations.md are the bodies of the readme functions. This test runs them.
 func TestREADME_CodeRuns(t *testing.T) {

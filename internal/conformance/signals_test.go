@@ -1,4 +1,4 @@
-package cogwheel_test
+package conformance_test
 
 import (
 	"context"

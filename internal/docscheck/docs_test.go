@@ -1,5 +1,4 @@
-// Package cogwheel_test checks the documents and the conventions of the API against the code.
-package cogwheel_test
+package docscheck_test
 
 import (
 	"go/ast"
@@ -108,19 +107,6 @@ func TestDocuments(t *testing.T) {
 			}
 		})
 	}
-}
-
-// docs/README.md and the README have one index.
-func TestDocuments_OneIndex(t *testing.T) {
-	t.Parallel()
-	index := func(document string) string {
-		_, table, found := strings.Cut(read(t, document), "\n| I want to | read |\n")
-		require.True(t, found, document)
-		table, _, _ = strings.Cut(table, "\n\n")
-		return strings.TrimSpace(table)
-	}
-	moved := strings.NewReplacer("](docs/", "](", "](CONTRIBUTING.md", "](../CONTRIBUTING.md", "](examples/", "](../examples/")
-	require.Equal(t, moved.Replace(index("README.md")), index("docs/README.md"))
 }
 
 // Comments in code name documents that exist.

@@ -1,4 +1,4 @@
-package cogwheel_test
+package docscheck_test
 
 import (
 	"fmt"

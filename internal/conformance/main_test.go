@@ -1,0 +1,25 @@
+package conformance_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	redistest.Parallel(4) // most tests wait for leases and servers rather than for the CPU
+	// The default wheel is never stopped.
+	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/cogwheel-go/cogwheel/wheel.(*scheduler).work"))
+}
+
+// read returns the text of a file, which is named from the root of the repository.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../" + name)
+	require.NoError(t, err)
+	return string(text)
+}
