@@ -21,20 +21,27 @@ define each
 	@for dir in $(MODULES); do (cd $$dir && echo "$$dir: $(strip $(1))" && $(1)) || exit 1; done
 endef
 
-.PHONY: test quick test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
+.PHONY: test check quick test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
-## test: vet and the whole suite with the race detector, against real redis-server processes of its own. REDIS_SERVER=path
-## runs that redis-server or valkey-server, of version 6.2 or later, instead of the one on PATH.
+## test: the library: vet and its tests with the race detector, against real redis-server processes that it starts.
+## FULL=1 runs the races, sweeps and scale tests at full length, as CI does. REDIS_SERVER=path runs that redis-server or
+## valkey-server, of version 6.2 or later, instead of the one on PATH.
 test: redis race
-	@$(NOTHING_LEFT) $(MAKE) --no-print-directory suite
+	@$(NOTHING_LEFT) go test -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) $(LONGEST) ./...
 
 # The longest first, and one that computes (wheel) beside those that wait, or they would run alone at the end.
 LONGEST := ./wheel ./redislock ./ratelimit ./semaphore ./examples/tour
 
-.PHONY: suite
-suite: # benchmarks run one after the other, and their plotting library takes a minute to build for the race detector
-	$(call each, go test -vet=all $$([ $$dir = benchmarks ] || echo -race) -count=1 -timeout $(TEST_TIMEOUT) \
-		$$([ $$dir != . ] || echo $(LONGEST)) ./...)
+## check: the modules that need more than the library does (contrib, examples/service, benchmarks, internal/robustness), and
+## the commands that documents print.
+check: redis race
+	@$(NOTHING_LEFT) $(MAKE) --no-print-directory check-modules
+	CHECK_COMMANDS=1 go test -count=1 -timeout $(TEST_TIMEOUT) -run TestCommands_Run ./internal/docscheck
+
+.PHONY: check-modules
+check-modules: MODULES := $(filter-out .,$(MODULES))
+check-modules: # benchmarks run one after the other, and their plotting library takes a minute to build for the race detector
+	$(call each, go test -vet=all $$([ $$dir = benchmarks ] || echo -race) -count=1 -timeout $(TEST_TIMEOUT) ./...)
 
 ## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
 quick: redis
