@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/cogwheel-go/cogwheel v0.0.0
-	github.com/cogwheel-go/cogwheel/contrib/prometheus v0.0.0
+	github.com/cogwheel-go/cogwheel/contrib/cogwheelprom v0.0.0
 	github.com/cogwheel-go/cogwheel/contrib/statusz v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -29,6 +29,6 @@ require (
 
 replace (
 	github.com/cogwheel-go/cogwheel => ../..
-	github.com/cogwheel-go/cogwheel/contrib/prometheus => ../../contrib/prometheus
+	github.com/cogwheel-go/cogwheel/contrib/cogwheelprom => ../../contrib/cogwheelprom
 	github.com/cogwheel-go/cogwheel/contrib/statusz => ../../contrib/statusz
 )

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	cogwheelprom "github.com/cogwheel-go/cogwheel/contrib/prometheus"
+	"github.com/cogwheel-go/cogwheel/contrib/cogwheelprom"
 	"github.com/cogwheel-go/cogwheel/contrib/statusz"
 )
 

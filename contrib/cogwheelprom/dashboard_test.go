@@ -1,4 +1,4 @@
-package prometheus_test
+package cogwheelprom_test
 
 import (
 	"encoding/json"

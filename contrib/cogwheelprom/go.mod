@@ -1,4 +1,4 @@
-module github.com/cogwheel-go/cogwheel/contrib/prometheus
+module github.com/cogwheel-go/cogwheel/contrib/cogwheelprom
 
 go 1.26.0
 

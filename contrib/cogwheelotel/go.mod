@@ -1,4 +1,4 @@
-module github.com/cogwheel-go/cogwheel/contrib/otel
+module github.com/cogwheel-go/cogwheel/contrib/cogwheelotel
 
 go 1.26.0
 

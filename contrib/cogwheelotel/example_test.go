@@ -1,11 +1,11 @@
-package otel_test //nolint:testableexamples // the clients need a Redis
+package cogwheelotel_test //nolint:testableexamples // the clients need a Redis
 
 import (
 	"context"
 
 	"github.com/redis/go-redis/v9"
 
-	cogwheelotel "github.com/cogwheel-go/cogwheel/contrib/otel"
+	"github.com/cogwheel-go/cogwheel/contrib/cogwheelotel"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 

@@ -1,4 +1,4 @@
-package prometheus_test
+package cogwheelprom_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	cogwheelprom "github.com/cogwheel-go/cogwheel/contrib/prometheus"
+	"github.com/cogwheel-go/cogwheel/contrib/cogwheelprom"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"

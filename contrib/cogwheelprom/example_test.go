@@ -1,9 +1,9 @@
-package prometheus_test
+package cogwheelprom_test
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	cogwheelprom "github.com/cogwheel-go/cogwheel/contrib/prometheus"
+	"github.com/cogwheel-go/cogwheel/contrib/cogwheelprom"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"

@@ -1,4 +1,4 @@
-package otel
+package cogwheelotel
 
 import (
 	"go.opentelemetry.io/otel/attribute"

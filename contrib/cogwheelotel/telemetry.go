@@ -1,4 +1,4 @@
-package otel
+package cogwheelotel
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-const scope = "github.com/cogwheel-go/cogwheel/contrib/otel"
+const scope = "github.com/cogwheel-go/cogwheel/contrib/cogwheelotel"
 
 // Attributes. Those of the second group are for spans alone.
 const (
@@ -86,7 +86,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 type InvalidError = redislock.InvalidError
 
 func invalid(field string, value any, reason string) error {
-	return &InvalidError{Package: "otel", Field: field, Value: value, Reason: reason}
+	return &InvalidError{Package: "cogwheelotel", Field: field, Value: value, Reason: reason}
 }
 
 // New returns a Telemetry. One is enough for a process. The error is an *InvalidError of an option, or that of

@@ -1,4 +1,4 @@
-package otel_test
+package cogwheelotel_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	cogwheelotel "github.com/cogwheel-go/cogwheel/contrib/otel"
+	"github.com/cogwheel-go/cogwheel/contrib/cogwheelotel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -286,7 +286,7 @@ func (p *process) collect(t *testing.T) map[string]metricdata.Metrics {
 	require.NoError(t, p.reader.Collect(context.Background(), &all))
 	byName := make(map[string]metricdata.Metrics)
 	for _, s := range all.ScopeMetrics {
-		require.Equal(t, "github.com/cogwheel-go/cogwheel/contrib/otel", s.Scope.Name)
+		require.Equal(t, "github.com/cogwheel-go/cogwheel/contrib/cogwheelotel", s.Scope.Name)
 		for _, m := range s.Metrics {
 			byName[m.Name] = m
 		}

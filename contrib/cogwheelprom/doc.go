@@ -1,7 +1,4 @@
-// Package prometheus exports the Stats of wheels and clients as metrics for Prometheus. Its name is that of
-// client_golang's package, so import it by another:
-//
-//	import cogwheelprom "github.com/cogwheel-go/cogwheel/contrib/prometheus"
+// Package cogwheelprom exports the Stats of wheels and clients as metrics for Prometheus.
 //
 //	registry.MustRegister(
 //		cogwheelprom.NewWheelCollector(w, "main"),
@@ -19,4 +16,4 @@
 // to a factor of four. They tell seconds apart from milliseconds, not 10 ms from 15 ms.
 //
 // dashboard.json is a dashboard for Grafana. docs/observability.md lists the metrics.
-package prometheus
+package cogwheelprom

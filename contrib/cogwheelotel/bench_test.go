@@ -1,4 +1,4 @@
-package otel_test
+package cogwheelotel_test
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
-	cogwheelotel "github.com/cogwheel-go/cogwheel/contrib/otel"
+	"github.com/cogwheel-go/cogwheel/contrib/cogwheelotel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )

@@ -1,7 +1,4 @@
-// Package otel reports to OpenTelemetry what wheels and clients do: metrics, and spans for waits and holds. Its
-// name is that of OpenTelemetry's package, so import it by another:
-//
-//	import cogwheelotel "github.com/cogwheel-go/cogwheel/contrib/otel"
+// Package cogwheelotel reports wheels and clients to OpenTelemetry: metrics, and spans for waits and holds.
 //
 //	telemetry, err := cogwheelotel.New() // the global providers, unless options give others
 //	locks, err := redislock.New(rdb, redislock.WithHooks(telemetry.LockHooks("orders")))
@@ -33,4 +30,4 @@
 // twice that with providers that do nothing, and about four times that with those of the SDK. Where a limiter
 // denies millions of calls a second, leave LimitHooks out, and observe the Stats, which costs nothing between
 // collections.
-package otel
+package cogwheelotel
