@@ -1,8 +1,18 @@
+//go:build unix
+
 // Command report measures cogwheel beside its peers and writes docs/benchmarks.md, its plots, and the figures in
 // README.md from what was measured. It runs in the folder benchmarks.
 //
 //	go run ./cmd/report run      # measures, about 25 minutes on 2 cores: results/report.txt
 //	go run ./cmd/report write    # writes the documents from results/report.txt
+//
+// Other commands print tables that stand in the documents:
+//
+//	go run ./cmd/report capacity                                 # 1 to 100 000 held locks
+//	go run ./cmd/report capacity -locks 300000,1000000 -lease 2m
+//	go run ./cmd/report objects                                  # one object of each kind
+//	go run ./cmd/report hang                                     # an HTTP service whose Redis hangs
+//	go run ./cmd/report options                                  # a lock with several redis.Options, while Redis hangs
 //
 // What is measured stands in run.go, what is compared in tables.go, the text in page.tmpl.
 package main
@@ -16,6 +26,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
 func main() {
@@ -29,7 +41,7 @@ func main() {
 }
 
 func command(ctx context.Context, args []string) error {
-	usage := errors.New("usage: report run|write [options]")
+	usage := errors.New("usage: report run|write|capacity|objects|hang|options [options]")
 	if len(args) == 0 {
 		return usage
 	}
@@ -56,6 +68,28 @@ func command(ctx context.Context, args []string) error {
 			return err
 		}
 		return writeFiles(*data, *to)
+	case "capacity":
+		points := flags.String("locks", "1,1000,10000,100000", "how many locks are held, row by row")
+		lease := flags.Duration("lease", redislock.DefaultLease, "the lease of each lock")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return capacity(*points, *lease)
+	case "objects":
+		return objects(os.Stdout)
+	case "hang":
+		timeout := flags.Duration("timeout", 250*time.Millisecond, "the limiter's timeout")
+		hang := flags.Duration("hang", 8*time.Second, "how long Redis hangs")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return hangTest(*timeout, *hang)
+	case "options":
+		hang := flags.Duration("hang", 8*time.Second, "how long Redis hangs")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return compareOptions(*hang)
 	}
 	return usage
 }

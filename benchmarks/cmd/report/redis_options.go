@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os/exec"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -41,6 +39,7 @@ type lockFigures struct {
 
 // compareOptions measures each choice on a server of its own, all at the same time, and prints a table.
 func compareOptions(hang time.Duration) error {
+	redis.SetLogger(silent{})
 	fmt.Println("| `redis.Options` | `TryLock` returns after | the slowest of 100 at a time | with a deadline of 50 ms | " +
 		"loss of a lease of 4 s announced after | first `TryLock` after Redis is back |")
 	fmt.Println("|---|---:|---:|---:|---:|---:|")
@@ -61,17 +60,13 @@ func compareOptions(hang time.Duration) error {
 }
 
 func measureLocks(hang time.Duration, set func(*redis.Options)) (f lockFigures) {
-	server, addr, err := startRedis()
+	server, err := startRedis()
 	if err != nil {
 		f.err = err
 		return f
 	}
-	defer func() {
-		_ = server.Process.Signal(syscall.SIGCONT)
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	}()
-	o := &redis.Options{Addr: addr}
+	defer server.stop()
+	o := &redis.Options{Addr: server.addr}
 	set(o)
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
@@ -85,7 +80,7 @@ func measureLocks(hang time.Duration, set func(*redis.Options)) (f lockFigures) 
 }
 
 // during has the server hang, and makes calls.
-func (f *lockFigures) during(server *exec.Cmd, locks *redislock.Client, hang time.Duration) error {
+func (f *lockFigures) during(server *redisServer, locks *redislock.Client, hang time.Duration) error {
 	ctx := context.Background()
 	held, err := locks.Mutex("held", redislock.WithLease(4*time.Second)).TryLock(ctx)
 	if err != nil {
@@ -93,7 +88,7 @@ func (f *lockFigures) during(server *exec.Cmd, locks *redislock.Client, hang tim
 	}
 	time.Sleep(2 * time.Second) // it was renewed once, and its connections are open
 	began := time.Now()
-	if err := server.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := server.hang(); err != nil {
 		return err
 	}
 	announced := make(chan struct{})
@@ -124,7 +119,7 @@ func (f *lockFigures) during(server *exec.Cmd, locks *redislock.Client, hang tim
 		f.slowest = max(f.slowest, d)
 	}
 	time.Sleep(time.Until(began.Add(hang)))
-	if err := server.Process.Signal(syscall.SIGCONT); err != nil {
+	if err := server.resume(); err != nil {
 		return err
 	}
 	back := time.Now()

@@ -96,15 +96,13 @@ func (c libraryClients) uses() []objectUse {
 // objects writes the keys, the memory and the commands of one use of an object of each kind.
 func objects(to io.Writer) error {
 	ctx := context.Background()
-	server, rdb, err := startRedis()
+	server, err := startRedis()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		_ = rdb.Close()
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	}()
+	defer server.stop()
+	rdb := redis.NewClient(&redis.Options{Addr: server.addr})
+	defer rdb.Close()
 	c := libraryClients{rdb: rdb}
 	if c.locks, err = redislock.New(rdb); err != nil {
 		return err

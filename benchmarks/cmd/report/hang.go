@@ -1,34 +1,17 @@
 //go:build unix
 
-// Hang shows what clients of an HTTP service see while its Redis hangs. It starts a redis-server on loopback,
-// serves requests through httplimit with the policy FailOpen and default redis.Options, stops the server with
-// SIGSTOP and continues it later.
-//
-//	go run ./cmd/hang
-//	go run ./cmd/hang -options
-//
-// With -options it compares what callers of a lock see with several choices of redis.Options, in a minute.
-//
-// Without, each line is one scenario: requests without a deadline, and requests whose context ends after 50 ms. It
-// exits with status 1 if a request got status 503 or took more than 10 ms longer than the limiter's timeout.
-// It ends after three times the duration of the hang.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,31 +26,22 @@ const (
 	allowance = 10 * time.Millisecond // beyond the limiter's timeout
 )
 
-func main() {
-	timeout := flag.Duration("timeout", 250*time.Millisecond, "the limiter's timeout")
-	hang := flag.Duration("hang", 8*time.Second, "how long Redis hangs")
-	options := flag.Bool("options", false, "compares redis.Options")
-	flag.Parse()
-	log.SetFlags(0)
-	if *options {
-		redis.SetLogger(silent{})
-		if err := compareOptions(*hang); err != nil {
-			log.Fatal(err)
-		}
-		return
-	}
-	kept := true
+// hangTest prints what clients of an HTTP service see while its Redis hangs. It starts a redis-server, serves requests
+// through httplimit with the policy FailOpen and default redis.Options, stops the server with SIGSTOP and resumes it later:
+// once with requests without a deadline, and once with requests whose context ends after 50 ms. It fails if a request got
+// status 503 or took more than 10 ms longer than the limiter's timeout. It takes three times the duration of the hang.
+func hangTest(timeout, hang time.Duration) error {
 	for _, deadline := range []time.Duration{0, 50 * time.Millisecond} {
-		found, err := measure(*timeout, *hang, deadline)
+		found, err := serveThroughHang(timeout, hang, deadline)
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
 		fmt.Println(found)
-		kept = kept && found.failed == 0 && found.slowest <= *timeout+allowance
+		if found.failed > 0 || found.slowest > timeout+allowance {
+			return errors.New("a request failed or took too long")
+		}
 	}
-	if !kept {
-		os.Exit(1)
-	}
+	return nil
 }
 
 // silent keeps go-redis from reporting each failed dial.
@@ -75,15 +49,15 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// figures are what the clients of one scenario saw.
-type figures struct {
+// hangFigures are what the clients of one scenario saw.
+type hangFigures struct {
 	deadline         time.Duration
 	requests, failed int           // failed: other than 200 and 429
 	slowest          time.Duration // request
 	opened, closed   time.Duration // the breaker: after the server hung, and after it went on; 0 if it did not
 }
 
-func (f *figures) String() string {
+func (f *hangFigures) String() string {
 	deadline := "no deadline"
 	if f.deadline > 0 {
 		deadline = "deadline " + f.deadline.String()
@@ -92,18 +66,14 @@ func (f *figures) String() string {
 		deadline, f.requests, f.failed, f.slowest.Milliseconds(), f.opened.Milliseconds(), f.closed.Milliseconds())
 }
 
-// measure sends requests before, while and after Redis hangs.
-func measure(timeout, hang, deadline time.Duration) (found *figures, err error) {
-	server, addr, err := startRedis()
+// serveThroughHang sends requests before, while and after Redis hangs.
+func serveThroughHang(timeout, hang, deadline time.Duration) (found *hangFigures, err error) {
+	server, err := startRedis()
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		_ = server.Process.Signal(syscall.SIGCONT)
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	}()
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer server.stop()
+	rdb := redis.NewClient(&redis.Options{Addr: server.addr})
 	defer rdb.Close()
 	limits, err := ratelimit.New(rdb, ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithTimeout(timeout),
 		ratelimit.WithLogger(slog.New(slog.DiscardHandler)))
@@ -117,11 +87,11 @@ func measure(timeout, hang, deadline time.Duration) (found *figures, err error) 
 	}
 	defer stop()
 
-	found = &figures{deadline: deadline}
+	found = &hangFigures{deadline: deadline}
 	began := time.Now()
 	stopAt, goOnAt, endAt := began.Add(hang/4), began.Add(hang/4+hang), began.Add(hang*3/2)
 	events := make(chan error, 1)
-	go func() { events <- stopAndContinue(server.Process, limits, found, stopAt, goOnAt, endAt) }()
+	go func() { events <- stopAndContinue(server, limits, found, stopAt, goOnAt, endAt) }()
 	var mu sync.Mutex
 	var requests sync.WaitGroup
 	for i := 0; time.Now().Before(endAt); i++ {
@@ -181,14 +151,14 @@ func get(url, user string) int {
 }
 
 // stopAndContinue has the server hang, and notes when the breaker opens and closes.
-func stopAndContinue(server *os.Process, limits *ratelimit.Client, found *figures, stopAt, goOnAt, endAt time.Time) error {
+func stopAndContinue(server *redisServer, limits *ratelimit.Client, found *hangFigures, stopAt, goOnAt, endAt time.Time) error {
 	time.Sleep(time.Until(stopAt))
-	if err := server.Signal(syscall.SIGSTOP); err != nil {
+	if err := server.hang(); err != nil {
 		return err
 	}
 	found.opened = awaitDown(limits, true, goOnAt)
 	time.Sleep(time.Until(goOnAt))
-	if err := server.Signal(syscall.SIGCONT); err != nil {
+	if err := server.resume(); err != nil {
 		return err
 	}
 	found.closed = awaitDown(limits, false, endAt)
@@ -203,30 +173,4 @@ func awaitDown(limits *ratelimit.Client, down bool, by time.Time) time.Duration 
 		}
 	}
 	return 0
-}
-
-// startRedis starts a redis-server on a free port of loopback.
-func startRedis() (*exec.Cmd, string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, "", err
-	}
-	addr := listener.Addr().String()
-	_, port, _ := net.SplitHostPort(addr)
-	_ = listener.Close()
-	server := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--loglevel", "warning")
-	if err := server.Start(); err != nil {
-		return nil, "", err
-	}
-	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
-	defer rdb.Close()
-	for range 500 {
-		if rdb.Ping(context.Background()).Err() == nil {
-			return server, addr, nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	_ = server.Process.Kill()
-	_ = server.Wait()
-	return nil, "", errors.New("redis-server did not start")
 }

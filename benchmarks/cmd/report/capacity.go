@@ -1,25 +1,13 @@
 //go:build unix
 
-// Capacity prints what held locks cost, and what one object of each kind costs, on a redis-server of its own.
-//
-//	go run ./cmd/capacity                                # 1 to 100 000 held locks
-//	go run ./cmd/capacity -locks 300000,1000000 -lease 2m
-//	go run ./cmd/capacity -objects
-//
-// A point takes the time of acquiring the locks plus two thirds of the lease, in which every lock is renewed
-// twice. The client and the server share the machine.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log"
 	"log/slog"
-	"net"
-	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -32,43 +20,33 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-func main() {
-	points := flag.String("locks", "1,1000,10000,100000", "how many locks are held, point by point")
-	lease := flag.Duration("lease", redislock.DefaultLease, "the lease of each lock")
-	perObject := flag.Bool("objects", false, "what one object of each kind costs")
-	flag.Parse()
-	log.SetFlags(0)
-	if *perObject {
-		if err := objects(os.Stdout); err != nil {
-			log.Fatal(err)
-		}
-		return
-	}
+// capacity prints the costs of held locks as a table, with a row for each number of locks. A row takes as long as
+// acquiring the locks, plus a lease, in which every lock is renewed. Client and server share the machine.
+func capacity(points string, lease time.Duration) error {
 	fmt.Println("| held locks | lease | client memory, MB | per lock, B | goroutines | renewals/s | lease/3 predicts | batches/s | " +
 		"client CPU, % | server CPU, % | scripts, µs per renewal | server memory, MB | per lock, B | network in + out, kB/s |")
 	fmt.Println("|---" + strings.Repeat("|---:", 13) + "|")
-	for text := range strings.SplitSeq(*points, ",") {
+	for text := range strings.SplitSeq(points, ",") {
 		n, err := strconv.Atoi(text)
 		if err == nil {
-			err = measure(n, *lease)
+			err = holdLocks(n, lease)
 		}
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
 	}
+	return nil
 }
 
-// measure holds n locks for two thirds of a lease and prints one line.
-func measure(n int, lease time.Duration) (err error) {
-	server, rdb, err := startRedis()
+// holdLocks holds n locks for a lease and prints their row.
+func holdLocks(n int, lease time.Duration) (err error) {
+	server, err := startRedis()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		_ = rdb.Close()
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	}()
+	defer server.stop()
+	rdb := redis.NewClient(&redis.Options{Addr: server.addr})
+	defer rdb.Close()
 	ctx := context.Background()
 	locks, err := redislock.New(rdb, redislock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
@@ -79,7 +57,7 @@ func measure(n int, lease time.Duration) (err error) {
 	if _, err = locks.Mutex("first", redislock.WithLease(lease)).Lock(ctx); err != nil {
 		return err
 	}
-	before, err := look(rdb)
+	before, err := readUsage(rdb)
 	if err != nil {
 		return err
 	}
@@ -92,12 +70,12 @@ func measure(n int, lease time.Duration) (err error) {
 	}
 	log.Printf("%d locks taken, %.0f/s", n, float64(n)/time.Since(began).Seconds())
 	time.Sleep(lease / 3) // the first renewals, and the connections that they open
-	full, err := look(rdb)
+	full, err := readUsage(rdb)
 	if err != nil {
 		return err
 	}
 	time.Sleep(lease * 2 / 3)
-	after, err := look(rdb)
+	after, err := readUsage(rdb)
 	if err != nil {
 		return err
 	}
@@ -132,8 +110,8 @@ func measure(n int, lease time.Duration) (err error) {
 	return locks.Close(ctx)
 }
 
-// reading is what client and server have used so far.
-type reading struct {
+// usage is what client and server have used so far.
+type usage struct {
 	at                   time.Time
 	heap, serverMemory   float64 // bytes
 	goroutines           int
@@ -142,20 +120,21 @@ type reading struct {
 	stats                map[string]float64
 }
 
-func (r reading) stat(name string) float64 { return r.stats[name] }
+func (u usage) stat(name string) float64 { return u.stats[name] }
 
-func look(rdb *redis.Client) (r reading, err error) {
+// readUsage collects garbage first, so that only live objects count.
+func readUsage(rdb *redis.Client) (u usage, err error) {
 	runtime.GC()
 	runtime.GC()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
-	var usage syscall.Rusage
-	if err = syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return r, err
+	var own syscall.Rusage
+	if err = syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+		return u, err
 	}
 	info, err := rdb.Info(context.Background(), "all").Result()
 	if err != nil {
-		return r, err
+		return u, err
 	}
 	fields := map[string]string{}
 	for line := range strings.Lines(info) {
@@ -166,9 +145,9 @@ func look(rdb *redis.Client) (r reading, err error) {
 		n, _ := strconv.ParseFloat(fields[name], 64)
 		return n
 	}
-	return reading{
+	return usage{
 		at: time.Now(), heap: float64(memory.HeapAlloc), goroutines: runtime.NumGoroutine(),
-		clientCPU:    float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9,
+		clientCPU:    float64(own.Utime.Nano()+own.Stime.Nano()) / 1e9,
 		serverCPU:    number("used_cpu_user") + number("used_cpu_sys"),
 		serverMemory: number("used_memory"),
 		network:      number("total_net_input_bytes") + number("total_net_output_bytes"),
@@ -206,31 +185,4 @@ func each(n int, f func(int) error) error {
 	}
 	running.Wait()
 	return errors.Join(failed...)
-}
-
-// startRedis starts a redis-server on a free port of loopback.
-func startRedis() (*exec.Cmd, *redis.Client, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	addr := listener.Addr().String()
-	_, port, _ := net.SplitHostPort(addr)
-	_ = listener.Close()
-	server := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-		"--loglevel", "warning")
-	server.Stderr = os.Stderr
-	if err := server.Start(); err != nil {
-		return nil, nil, err
-	}
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	for range 500 {
-		if rdb.Ping(context.Background()).Err() == nil {
-			return server, rdb, nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	_ = server.Process.Kill()
-	_ = server.Wait()
-	return nil, nil, errors.New("redis-server did not start")
 }
