@@ -1,4 +1,5 @@
-// Package cogwheel has no code. It stands for the packages of its module:
+// Package cogwheel has the types that the packages of this module share: the error of an invalid argument, and
+// the report of Check. The packages are:
 //
 //   - wheel: timers in constant time, for request timeouts, idle connections and retries
 //   - redislock: distributed locks on Redis, whose holders learn of a loss

@@ -24,7 +24,7 @@ type Part struct {
 func (k *Keyed) Part(key string) Part { return Part{keyed: k, key: key, cost: 1} }
 
 // Part returns the limit for Client.All. It must be of the scope Overall: one of the scope PerClient is not
-// counted in Redis, and requests for it fail with an *InvalidError.
+// counted in Redis, and requests for it fail with a *cogwheel.InvalidError.
 func (l *Limiter) Part() Part { return Part{limiter: l, cost: 1} }
 
 // Cost returns the part with another number of permits that one request takes of it: 1 to MaxRate, default 1.
@@ -73,7 +73,7 @@ const maxParts = 16
 //
 // The keys of all parts must be in one slot of a cluster, which WithHashTag sees to. Two parts may not share
 // a key: two limits of one user, such as one per second and one per day, have prefixes of their own. Parts
-// that are refused are reported by Err, and by every method, as an *InvalidError.
+// that are refused are reported by Err, and by every method, as a *cogwheel.InvalidError.
 func (c *Client) All(parts ...Part) *All {
 	a := &All{client: c}
 	if c.monitor.reports {

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -176,19 +177,19 @@ func TestAll_RefusesBadParts(t *testing.T) {
 			"too short for a tag": {c.Keyed("k", ratelimit.PerHour(10), ratelimit.WithHashTag("")).Part(name)},
 		} {
 			all := c.All(parts...)
-			require.ErrorIs(t, all.Err(), ratelimit.ErrInvalid, what)
+			require.ErrorIs(t, all.Err(), cogwheel.ErrInvalid, what)
 			_, err := all.Allow(t.Context())
-			require.ErrorIs(t, err, ratelimit.ErrInvalid, what)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 			_, err = all.Peek(t.Context())
-			require.ErrorIs(t, err, ratelimit.ErrInvalid, what)
-			require.ErrorIs(t, all.Wait(t.Context()), ratelimit.ErrInvalid, what)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
+			require.ErrorIs(t, all.Wait(t.Context()), cogwheel.ErrInvalid, what)
 		}
 	}))
 	all := c.All(k.Part(name), k.Part(name+"2"))
 	_, err := all.AllowN(t.Context(), -1)
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	_, err = all.Allow(nil) //nolint:staticcheck // that is refused
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.Panics(t, func() { all.WaitFunc(t.Context(), 1, nil) })
 
 	perClient := c.Limiter("pc:{" + name + "}")
@@ -196,7 +197,7 @@ func TestAll_RefusesBadParts(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
 	require.NoError(t, perClient.SetRate(t.Context(), ratelimit.PerHour(10), ratelimit.PerClient))
 	_, err = c.All(k.Part(name), perClient.Part()).Allow(t.Context())
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.ErrorContains(t, err, "PerClient")
 	require.NoError(t, rdb.LPush(t.Context(), "k:{"+name+"3}", 1).Err())
 	_, err = c.All(k.Part(name), k.Part(name+"3")).Allow(t.Context())
@@ -221,7 +222,7 @@ func TestAll_OnACluster(t *testing.T) {
 	require.Equal(t, [3]int64{0, 7, 7}, left())
 	k := c.Keyed("k", ratelimit.PerHour(10))
 	_, err := c.All(k.Part(name+"a"), k.Part(name+"b")).Allow(t.Context())
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	for _, key := range []string{name + "a", name + "b"} {
 		slot := rdb.ClusterKeySlot(t.Context(), "k:{"+key+"}").Val()
 		require.ErrorContains(t, err, fmt.Sprintf(`%q in slot %d`, "k:{"+key+"}", slot))

@@ -11,9 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
-	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
 // eachFunction calls every function that takes permits, of both kinds of limiters.
@@ -101,9 +101,9 @@ func TestArguments_Refused(t *testing.T) {
 	limit := perSeconds(10, 3600)
 	check := func(what string, err error) {
 		t.Helper()
-		var refused *redislock.InvalidError
+		var refused *cogwheel.InvalidError
 		require.ErrorAs(t, err, &refused, what)
-		require.ErrorIs(t, err, redislock.ErrInvalid, what)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 		require.Equal(t, "ratelimit", refused.Package)
 		require.True(t, strings.HasPrefix(err.Error(), "ratelimit: "), err)
 		require.NotContains(t, err.Error(), "\n")
@@ -234,7 +234,7 @@ func TestNew_ClientsOfOtherTypes(t *testing.T) {
 		"ring":    redis.NewRing(&redis.RingOptions{ReadTimeout: -1}),
 	} {
 		_, err := ratelimit.New(endless)
-		require.ErrorIs(t, err, ratelimit.ErrInvalid, what)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 		require.ErrorContains(t, err, "ReadTimeout", what)
 		require.NoError(t, endless.Close())
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -39,46 +40,46 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 			"500 years":     {Rate: 1, Per: 365 * 24 * time.Hour, Burst: 500},
 		} {
 			_, err := c.Keyed("k", l).Allow(ctx, name)
-			check(what, err, ratelimit.ErrInvalid)
-			check(what, c.Keyed("k", l).Wait(ctx, name), ratelimit.ErrInvalid)
+			check(what, err, cogwheel.ErrInvalid)
+			check(what, c.Keyed("k", l).Wait(ctx, name), cogwheel.ErrInvalid)
 			_, err = c.Limiter(name).TrySetRate(ctx, l, ratelimit.Overall)
-			check(what, err, ratelimit.ErrInvalid)
+			check(what, err, cogwheel.ErrInvalid)
 		}
 		_, err := c.Keyed("k", good).AllowN(ctx, name, -1)
-		check("n", err, ratelimit.ErrInvalid)
-		check("n", c.Limiter(name).WaitN(ctx, -1), ratelimit.ErrInvalid)
+		check("n", err, cogwheel.ErrInvalid)
+		check("n", c.Limiter(name).WaitN(ctx, -1), cogwheel.ErrInvalid)
 		_, err = c.Keyed("k", good).AllowN(ctx, name, math.MaxInt64)
 		check("n", err, ratelimit.ErrExceedsLimit)
 		_, err = c.Limiter(name).AllowN(ctx, math.MaxUint32+1)
 		check("R6: n above 32 bits", err, ratelimit.ErrExceedsLimit)
 		for _, prefix := range []string{"", "a{b", "}", strings.Repeat("x", 2000)} {
 			_, err = c.Keyed(prefix, good).Allow(ctx, name)
-			check("prefix", err, ratelimit.ErrInvalid)
+			check("prefix", err, cogwheel.ErrInvalid)
 		}
 		for _, name := range []string{"", "a{b", "}", "{}", strings.Repeat("x", 1<<20)} {
 			_, err = c.Limiter(name).Allow(ctx)
-			check("name", err, ratelimit.ErrInvalid)
+			check("name", err, cogwheel.ErrInvalid)
 		}
 		_, err = c.Keyed("k", good, ratelimit.WithPrefetch(9, time.Millisecond)).Allow(ctx, name)
-		check("prefetch", err, ratelimit.ErrInvalid)
+		check("prefetch", err, cogwheel.ErrInvalid)
 		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
-		check("a window has no burst", err, ratelimit.ErrInvalid)
+		check("a window has no burst", err, cogwheel.ErrInvalid)
 		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.Overall, ratelimit.WithKeepAlive(time.Millisecond))
-		check("keep-alive below the period", err, ratelimit.ErrInvalid)
+		check("keep-alive below the period", err, cogwheel.ErrInvalid)
 		_, err = c.Limiter(name).TrySetRate(ctx, good, 7)
-		check("scope", err, ratelimit.ErrInvalid)
+		check("scope", err, cogwheel.ErrInvalid)
 		for _, o := range []ratelimit.Option{
 			nil, ratelimit.WithWheel(nil), ratelimit.WithLogger(nil), ratelimit.WithBreaker(0, time.Second),
 			ratelimit.WithBreaker(1, 0), ratelimit.WithPolicy(ratelimit.LocalShare(0)),
 		} {
 			_, err = ratelimit.New(rdb, o)
-			check("option", err, ratelimit.ErrInvalid)
+			check("option", err, cogwheel.ErrInvalid)
 		}
 		_, err = ratelimit.New(nil)
-		check("client", err, ratelimit.ErrInvalid)
+		check("client", err, cogwheel.ErrInvalid)
 		done := make(chan error, 1)
 		c.Limiter(name).WaitFunc(ctx, -1, func(err error) { done <- err })
-		check("n", <-done, ratelimit.ErrInvalid)
+		check("n", <-done, cogwheel.ErrInvalid)
 		cancelled, cancel := context.WithCancel(ctx)
 		cancel()
 		_, err = c.Keyed("k", good).Allow(cancelled, name)

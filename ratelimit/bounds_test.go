@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -53,10 +54,10 @@ func TestKeyed_ALimitForOneCall(t *testing.T) {
 	_, err = k.AllowLimitN(ctx, name, 4, few)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	_, err = k.AllowLimit(ctx, name, ratelimit.Limit{Rate: 1, Per: time.Second})
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.Equal(t, ratelimit.PerHour(100), k.Limit())
 	require.NoError(t, k.Err())
-	require.ErrorIs(t, c.Keyed("k", ratelimit.Limit{}).Err(), ratelimit.ErrInvalid)
+	require.ErrorIs(t, c.Keyed("k", ratelimit.Limit{}).Err(), cogwheel.ErrInvalid)
 }
 
 func TestLocalShare_IsBounded(t *testing.T) {

@@ -3,18 +3,10 @@ package ratelimit
 import (
 	"context"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/check"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
-
-// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst
-// first. Err, Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all
-// packages of the library.
-type Report = check.Report
-
-// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or
-// kept later, or "failure" where calls fail. It is the same type in all packages of the library.
-type Finding = check.Finding
 
 // Checkable is a limiter whose rights Check can look at: a *Keyed, *Limiter or *All.
 type Checkable interface {
@@ -37,8 +29,8 @@ type Checkable interface {
 // If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
 // that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
 // round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
-func (c *Client) Check(ctx context.Context, limiters ...Checkable) (*Report, error) {
-	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, limiters, func() *Report {
+func (c *Client) Check(ctx context.Context, limiters ...Checkable) (*cogwheel.Report, error) {
+	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, limiters, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(limiters))
 	})
 }

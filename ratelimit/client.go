@@ -38,9 +38,9 @@ type Client struct {
 
 // New returns a Client that limits through rdb: a *redis.Client for one server or Sentinel, a
 // *redis.ClusterClient, a *redis.Ring or a type that embeds one of them. It does not talk to Redis and
-// starts no goroutine. The caller keeps rdb open until Close has returned. Errors match ErrInvalid; a client
-// without a ReadTimeout is refused, because its calls to a Redis that hangs would never end. A client of
-// another type is used as well; since nothing is known of its nodes, the scripts of each key travel alone,
+// starts no goroutine. The caller keeps rdb open until Close has returned. Errors match cogwheel.ErrInvalid; a
+// client without a ReadTimeout is refused, because its calls to a Redis that hangs would never end. A client
+// of another type is used as well; since nothing is known of its nodes, the scripts of each key travel alone,
 // and New logs a warning.
 //
 // A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy

@@ -43,19 +43,12 @@ var (
 
 	// ErrClosed is returned after the Client's Close, and by the waits that it ends.
 	ErrClosed = errors.New("ratelimit: client closed")
-
-	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
-	ErrInvalid = invalid.Err
 )
-
-// InvalidError names an argument that was refused: its Package, Field, Value and Reason. It matches
-// ErrInvalid, and is the same type in all packages of the library.
-type InvalidError = invalid.Error
 
 const argument = invalid.Package("ratelimit")
 
-// mustCall panics with an *InvalidError if a function that is to be called is nil: there is no caller to
-// return it to.
+// mustCall panics with a *cogwheel.InvalidError if a function that is to be called is nil: there is no caller
+// to return it to.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))

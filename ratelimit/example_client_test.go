@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -61,14 +62,14 @@ func ExampleNew() {
 	defer limits.Close(ctx)
 
 	_, err = ratelimit.New(newRedis(), ratelimit.WithTimeout(0))
-	fmt.Println(errors.Is(err, ratelimit.ErrInvalid))
+	fmt.Println(errors.Is(err, cogwheel.ErrInvalid))
 	// Output: true
 }
 
 // A limit that comes from a configuration may be refused. Err says so before the first call.
 func ExampleInvalidError() {
 	perUser := newLimits().Keyed("api", ratelimit.Limit{Rate: 10, Per: time.Second}) // the burst is missing
-	if invalid, ok := errors.AsType[*ratelimit.InvalidError](perUser.Err()); ok {
+	if invalid, ok := errors.AsType[*cogwheel.InvalidError](perUser.Err()); ok {
 		fmt.Println(invalid.Field, invalid.Value)
 	}
 	// Output: Limit.Burst 0

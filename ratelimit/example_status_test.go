@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -119,7 +120,7 @@ func ExampleAll() {
 	perDay := limits.Keyed("api", ratelimit.Limit{Rate: 1000, Per: 24 * time.Hour, Burst: 1000})
 
 	both := limits.All(perSecond.Part("ada"), perDay.Part("ada")) // would count in one key
-	fmt.Println(errors.Is(both.Err(), ratelimit.ErrInvalid))
+	fmt.Println(errors.Is(both.Err(), cogwheel.ErrInvalid))
 
 	perDay = limits.Keyed("api-day", perDay.Limit())
 	both = limits.All(perSecond.Part("ada"), perDay.Part("ada"))

@@ -36,8 +36,8 @@ type Event struct {
 //
 // Each call of Allow, AllowUpTo, Reserve and Wait, and of their variants, for 1 or more permits ends in one
 // Allowed, Denied or Failed. There are three exceptions, which have none: a call that is refused with an
-// *InvalidError, one that returns ErrClosed without having waited, and one that asks for no permits. Peek is
-// not such a call. No wait is reported once Close has returned nil.
+// *cogwheel.InvalidError, one that returns ErrClosed without having waited, and one that asks for no permits.
+// Peek is not such a call. No wait is reported once Close has returned nil.
 //
 // Down and Up take turns.
 type Hooks struct {

@@ -30,7 +30,7 @@ type Keyed struct {
 // same arguments share their counts and their scripts. Limiters that share a prefix and an algorithm but not
 // the limit share what was used; see With.
 //
-// An argument that is refused is reported by Err, and by every method, as an *InvalidError.
+// An argument that is refused is reported by Err, and by every method, as a *cogwheel.InvalidError.
 func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
 	k := &Keyed{client: c, prefix: prefix}
 	for i, o := range opts {
@@ -239,7 +239,7 @@ func (k *Keyed) WaitN(ctx context.Context, key string, n int64) error {
 
 // WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
 // what WaitN would return. cancel ends the wait: f is called with an error that matches context.Canceled.
-// Once the wait is decided, cancel does nothing. It panics with an *InvalidError if f is nil.
+// Once the wait is decided, cancel does nothing. It panics with a *cogwheel.InvalidError if f is nil.
 func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := k.use(ctx, "wait", key, n)
@@ -279,7 +279,7 @@ func (k *Keyed) Reset(ctx context.Context, key string) error {
 // Errors match ErrWouldExceedDeadline if the delay would be beyond the deadline of ctx or a minute; then
 // nothing is taken. They match ErrUnavailable after the time of WithTimeout, whatever the policy; for others
 // see AllowN. If ctx ends first, what was reserved is given back. FixedWindow has no reservations: it is
-// refused with an *InvalidError.
+// refused with a *cogwheel.InvalidError.
 func (k *Keyed) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	if k.err == nil && k.options.algorithm == FixedWindow {
 		return nil, argument.Error("WithAlgorithm", "FixedWindow", "has no reservations")

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -120,7 +121,7 @@ func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	require.NoError(t, err)
 	require.True(t, !r.Allowed || r.Remaining > 0, "of a full window none is left")
 	_, err = k.AllowN(ctx, name, -1)
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 
 	began := time.Now()
 	require.NoError(t, k.WaitN(within(t, patience), name, 3))

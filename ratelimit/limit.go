@@ -43,7 +43,7 @@ func (l Limit) WithBurst(n int64) Limit {
 
 func (l Limit) String() string { return fmt.Sprintf("%d per %v, burst %d", l.Rate, l.Per, l.Burst) }
 
-// validate returns an *InvalidError that names the first bad field.
+// validate returns a *cogwheel.InvalidError that names the first bad field.
 func (l Limit) validate() error {
 	switch {
 	case l.Rate < 1 || l.Rate > MaxRate:

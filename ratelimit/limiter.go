@@ -41,7 +41,7 @@ type Limiter struct {
 // Limiter returns the limiter of that name. It does not talk to Redis, and nothing of it is kept. A name is
 // any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
 // hash tag such as {user:7}. A name that is refused is reported by Err, and by every method, as an
-// *InvalidError.
+// *cogwheel.InvalidError.
 func (c *Client) Limiter(name string) *Limiter {
 	l := &Limiter{client: c, name: name}
 	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name)); ok {
@@ -294,7 +294,7 @@ func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 
 // WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
 // what WaitN would return. cancel ends the wait: f is called with an error that matches context.Canceled.
-// Once the wait is decided, cancel does nothing. It panics with an *InvalidError if f is nil.
+// Once the wait is decided, cancel does nothing. It panics with a *cogwheel.InvalidError if f is nil.
 func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := l.use(ctx, "wait", n)

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -130,7 +131,7 @@ func TestLimiter_AllowUpTo(t *testing.T) {
 	require.True(t, r.Allowed)
 	require.Equal(t, int64(7), r.Remaining)
 	_, err = l.AllowUpTo(t.Context(), -1)
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 }
 
 func TestLimiter_Reserve(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -69,9 +70,9 @@ func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	_, err = k.AllowN(ctx, name, 1000)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	_, err = k.AllowN(ctx, name, -1)
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	_, err = k.AllowUpTo(ctx, name, -1)
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 
 	// Of two and a half permits it takes two, and leaves the half, where redis_rate takes that as well.
 	name += "half"
@@ -128,7 +129,7 @@ func TestKeyed_AllowUpTo(t *testing.T) {
 				require.Equal(t, n < 7, r.RetryAfter == 0)
 			}
 			_, err = k.AllowUpTo(t.Context(), name, -1)
-			require.ErrorIs(t, err, ratelimit.ErrInvalid)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid)
 		})
 	}
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// What RedissonRateLimiterTest asks, with shorter intervals, in both scopes. The comment before a subtest names the
-// original tests. testRateConfig and testUpdateRateConfig are in limiterConfiguration, testExpire and testExpire2 in
-// bothSidesKeepAlive: there is no expire() here, but one by Java is kept. A request above the rate is an error here,
-// and a negative number of permits to release cannot be passed.
+// What RedissonRateLimiterTest asks, with shorter intervals, in both scopes. The comment before a subtest
+// names the original tests. testRateConfig and testUpdateRateConfig are in limiterConfiguration, testExpire
+// and testExpire2 in bothSidesKeepAlive: there is no expire() here, but one by Java is kept. A request above
+// the rate is an error here, and a negative number of permits to release cannot be passed.
 
 var scopes = map[string]ratelimit.Scope{"overall": ratelimit.Overall, "per client": ratelimit.PerClient}
 
@@ -154,8 +155,8 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 	ctx := t.Context()
-	// testChangeRate, testSetStateArgs, and the tests of updateRate: KeepState, HigherRate, LowerRatePositive, LowerRateNegative,
-	// NotKeepState, PermitResetFull
+	// testChangeRate, testSetStateArgs, and the tests of updateRate: KeepState, HigherRate, LowerRatePositive,
+	// LowerRateNegative, NotKeepState, PermitResetFull
 	for what, change := range map[string]struct {
 		take, rate int64
 		keep       bool
@@ -268,7 +269,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 		t.Parallel()
 		l := c.Limiter(redistest.Name(t))
 		_, err := l.TrySetRate(ctx, perSeconds(10, 1), ratelimit.Overall, ratelimit.WithKeepAlive(999*time.Millisecond))
-		require.ErrorIs(t, err, ratelimit.ErrInvalid)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 		_, err = l.Config(ctx)
 		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
 	})

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -86,7 +87,7 @@ func (c *Client) start() time.Duration {
 
 // report counts a call that was decided without waiting, and calls the hook.
 func (c *Client) report(ctx context.Context, of subject, r *Result, err error, began time.Duration) {
-	if of.n == 0 || err != nil && (errors.Is(err, ErrClosed) || errors.Is(err, ErrInvalid)) {
+	if of.n == 0 || err != nil && (errors.Is(err, ErrClosed) || errors.Is(err, cogwheel.ErrInvalid)) {
 		return
 	}
 	c.count(of, r, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -106,9 +107,9 @@ func TestKeyed_With(t *testing.T) {
 	ctx := t.Context()
 	k := c.Keyed("k", ratelimit.PerHour(100), ratelimit.WithPrefetch(5, time.Second))
 	three := k.With(ratelimit.PerHour(100).WithBurst(3))
-	require.ErrorIs(t, three.Err(), ratelimit.ErrInvalid, "a burst of three is less than four times five")
+	require.ErrorIs(t, three.Err(), cogwheel.ErrInvalid, "a burst of three is less than four times five")
 	_, err := three.Allow(ctx, name)
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.NoError(t, k.Err())
 
 	k = c.Keyed("k", ratelimit.PerHour(100))
@@ -130,7 +131,7 @@ func TestKeyed_With(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
 	_, err = k.With(ratelimit.Limit{}).Allow(ctx, name)
-	require.ErrorIs(t, err, ratelimit.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 }
 
 // Whatever combinations of keys and limits there are, memory holds what is in flight or denied now.

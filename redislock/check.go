@@ -5,18 +5,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/check"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
-
-// Report is what Check has found: the servers, the rights that were asked for and the findings, the worst
-// first. Err, Missing, Level and String sum it up, and it marshals to JSON. It is the same type in all
-// packages of the library.
-type Report = check.Report
-
-// Finding is one result of Check. Its Level is "ok" or "unknown", "warning" where a promise is weaker or
-// kept later, or "failure" where calls fail. It is the same type in all packages of the library.
-type Finding = check.Finding
 
 // Checkable is a lock whose rights Check can look at: a *Mutex, *RWMutex, *MultiMutex or *QuorumMutex.
 type Checkable interface {
@@ -38,8 +30,8 @@ type Checkable interface {
 // If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
 // that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
 // round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
-func (c *Client) Check(ctx context.Context, locks ...Checkable) (*Report, error) {
-	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, locks, func() *Report {
+func (c *Client) Check(ctx context.Context, locks ...Checkable) (*cogwheel.Report, error) {
+	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(locks))
 	})
 }
@@ -148,9 +140,9 @@ func (m *QuorumMutex) needs() []check.Needs { return m.parts[0].needs() }
 
 // Check asks all servers, as Client.Check does. As long as a majority of them can work, the failures of
 // the others are warnings. Two servers that are one and the same are a failure.
-func (q *Quorum) Check(ctx context.Context, locks ...Checkable) (*Report, error) {
-	return check.Call(ctx, &q.gate, q.wheel, argument, ErrClosed, locks, func() *Report {
-		reports := make([]*Report, len(q.servers))
+func (q *Quorum) Check(ctx context.Context, locks ...Checkable) (*cogwheel.Report, error) {
+	return check.Call(ctx, &q.gate, q.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
+		reports := make([]*cogwheel.Report, len(q.servers))
 		var asking sync.WaitGroup
 		for i, c := range q.servers {
 			asking.Go(func() { reports[i] = check.Run(ctx, c.checked(locks)) })

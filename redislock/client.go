@@ -68,7 +68,7 @@ type Client struct {
 
 // New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
 // *redis.Ring, or a struct that embeds one of them. It does not talk to Redis and starts no goroutine. Its
-// errors match ErrInvalid. The caller keeps rdb open until Close has returned.
+// errors match cogwheel.ErrInvalid. The caller keeps rdb open until Close has returned.
 //
 // Calls go through rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; what
 // it has sent then ends by rdb's ReadTimeout, and a client without one is refused. Renewals and releases in
@@ -130,7 +130,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 // Redisson: the lock excludes services in Java that use getLock(name).
 //
 // A name is 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain
-// a hash tag such as {user:7}. Err and every method return an *InvalidError for a bad name or option.
+// a hash tag such as {user:7}. Err and every method return a *cogwheel.InvalidError for a bad name or option.
 func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(plain, name, opts)
 }
@@ -147,8 +147,8 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 // Client is running, or until ctx ends. In that case its connections are closed all the same, calls in flight
 // end by their timeouts, and locks that could not be released end with their leases. If ctx has ended before,
 // Close goes on for up to a second, so a deferred Close frees the locks whatever its context. Closing twice is
-// harmless. Close leaves the wheel and rdb open. Others may lock what Close has released, so call it when the work
-// that holds locks has ended.
+// harmless. Close leaves the wheel and rdb open. Others may lock what Close has released, so call it when the
+// work that holds locks has ended.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

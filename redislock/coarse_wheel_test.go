@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -30,7 +31,7 @@ func TestMutex_OnACoarseWheel(t *testing.T) {
 	other := newClient(t, rdb)
 
 	_, err = c.Mutex("short", redislock.WithLease(1999*time.Millisecond)).TryLock(t.Context()) // short: refused
-	var invalid *redislock.InvalidError
+	var invalid *cogwheel.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.Equal(t, "WithLease", invalid.Field)
 	require.ErrorContains(t, err, "2s")

@@ -40,8 +40,8 @@ func do(
 	return f(l.Context(ctx))
 }
 
-// mustCall panics with an *InvalidError if the function that is to be called later is nil: the error cannot
-// be returned.
+// mustCall panics with a *cogwheel.InvalidError if the function that is to be called later is nil: the error
+// cannot be returned.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))

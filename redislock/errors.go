@@ -50,9 +50,6 @@ var (
 	// ErrReplicas is returned when fewer replicas confirmed an acquisition than WithReplicas requires. The
 	// lock is not held.
 	ErrReplicas = errors.New("redislock: not confirmed by enough replicas")
-
-	// ErrInvalid matches every *InvalidError. Nothing was sent to Redis.
-	ErrInvalid = invalid.Err
 )
 
 // LockedError is the error of a lock that is held by another. It matches ErrLocked.
@@ -91,10 +88,6 @@ type meanwhile struct{ *LockedError }
 
 func (e meanwhile) Error() string { return "locked by another" + e.forHowLong() }
 func (e meanwhile) Unwrap() error { return e.LockedError }
-
-// InvalidError is the error of an argument that was refused, with its Package, Field, Value and Reason. It
-// matches ErrInvalid. It is the same type in all packages of the library.
-type InvalidError = invalid.Error
 
 const argument = invalid.Package("redislock")
 

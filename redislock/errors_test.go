@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -77,8 +78,8 @@ func TestRedislock_RefusesBadInput(t *testing.T) {
 		"a name with an empty tag": {c.Mutex("{}").Do(t.Context(), nothing), "name", `"{}"`},
 	} {
 		t.Run(what, func(t *testing.T) {
-			require.ErrorIs(t, tt.err, redislock.ErrInvalid)
-			var invalid *redislock.InvalidError
+			require.ErrorIs(t, tt.err, cogwheel.ErrInvalid)
+			var invalid *cogwheel.InvalidError
 			require.ErrorAs(t, tt.err, &invalid)
 			require.Equal(t, tt.field, invalid.Field)
 			require.Equal(t, tt.value, invalid.Value)
@@ -88,9 +89,9 @@ func TestRedislock_RefusesBadInput(t *testing.T) {
 	t.Run("by every method", func(t *testing.T) {
 		bad := c.Mutex("")
 		_, err := bad.Lock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrInvalid)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 		_, err = bad.TryLock(t.Context())
-		require.ErrorIs(t, err, redislock.ErrInvalid)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	})
 
 	t.Run("an ended context", func(t *testing.T) {
@@ -125,7 +126,7 @@ func TestErr_ReportsInvalidNamesAndOptions(t *testing.T) {
 		"twice":     c.MultiMutex([]string{"a", "b", "a"}).Err(),
 		"Quorum":    q.Mutex("name", nil).Err(),
 	} {
-		var invalid *redislock.InvalidError
+		var invalid *cogwheel.InvalidError
 		require.ErrorAs(t, err, &invalid, what)
 		require.Equal(t, "redislock", invalid.Package)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -57,7 +58,7 @@ func ExampleNew() {
 	defer locks.Close(ctx)
 
 	_, err = redislock.New(newRedis(), redislock.WithPoll(0))
-	fmt.Println(errors.Is(err, redislock.ErrInvalid))
+	fmt.Println(errors.Is(err, cogwheel.ErrInvalid))
 	// Output: true
 }
 
@@ -66,7 +67,7 @@ func ExampleInvalidError() {
 	locks := newLocks()
 	for _, name := range []string{"cart:7", "", "cart:{"} {
 		err := locks.Mutex(name).Err()
-		if invalid, ok := errors.AsType[*redislock.InvalidError](err); ok {
+		if invalid, ok := errors.AsType[*cogwheel.InvalidError](err); ok {
 			fmt.Printf("%q: %s is refused\n", name, invalid.Field)
 			continue
 		}

@@ -45,9 +45,9 @@ type Event struct {
 // once Close has returned nil.
 //
 // Each call of Lock, TryLock and LockFunc, also by Do, ends in one Acquired or one Failed. There are three
-// exceptions, which have neither: a call that is refused with an *InvalidError, a call after Close, and a call
-// that an Owner re-enters a hold by. A call for a MultiMutex is one for each of its parts. Downgrade is the end
-// of the writer's hold and a call for the reader's.
+// exceptions, which have neither: a call that is refused with a *cogwheel.InvalidError, a call after Close,
+// and a call that an Owner re-enters a hold by. A call for a MultiMutex is one for each of its parts.
+// Downgrade is the end of the writer's hold and a call for the reader's.
 //
 // Each Acquired is followed by one Lost or one Released, at the latest by Close. Locks of an Owner on one hold
 // are one hold.

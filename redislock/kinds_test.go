@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -147,7 +148,7 @@ func TestKinds_RefuseEachOther(t *testing.T) {
 		}
 		for kind, name := range map[string]string{"plain": "a}b", "fair": "a{b", "read": "", "write": "{}"} {
 			_, err := newMutex(c, kind, name).TryLock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrInvalid, kind)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid, kind)
 		}
 	})
 }

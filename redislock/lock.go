@@ -168,8 +168,8 @@ func (l *Lock) Context(parent context.Context) context.Context {
 
 // Unlock releases the lock and wakes its waiters. Whatever it returns, this Lock is no longer held: Done is
 // closed, and no renewal is sent for it. There are two exceptions. With a nil ctx, Unlock returns an
-// *InvalidError and does nothing. Of several Locks of an Owner on one hold, the last Unlock releases the key.
-// Unlock blocks for one round trip.
+// *cogwheel.InvalidError and does nothing. Of several Locks of an Owner on one hold, the last Unlock releases
+// the key. Unlock blocks for one round trip.
 //
 // The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits for the answer
 // for up to a second. If there is none, or Redis fails, the error matches ErrUnconfirmed, and the release is

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -70,7 +71,7 @@ func TestMutex_LockFunc(t *testing.T) {
 		invalid, _ := lock(t.Context(), c.Mutex(""))
 		cancel()
 		require.ErrorIs(t, (<-ended).err, context.Canceled)
-		require.ErrorIs(t, (<-invalid).err, redislock.ErrInvalid)
+		require.ErrorIs(t, (<-invalid).err, cogwheel.ErrInvalid)
 		require.NoError(t, c.Close(t.Context()))
 		require.ErrorIs(t, (<-closed).err, redislock.ErrClosed)
 		require.Panics(t, func() { c.Mutex(name).LockFunc(t.Context(), nil) })

@@ -25,7 +25,7 @@ type MultiMutex struct {
 // parts are the locks that Mutex returns for the names, so it excludes holders of single names too, as
 // Redisson's getMultiLock does. In a cluster the names may be on different nodes. Options are those of Mutex
 // and apply to each part. WithFencing is refused: each name has tokens of its own. Err and every method
-// return an *InvalidError for a bad name or option.
+// return a *cogwheel.InvalidError for a bad name or option.
 func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 	m := &MultiMutex{client: c, names: slices.Sorted(slices.Values(names))}
 	if len(m.names) == 0 {
@@ -47,7 +47,7 @@ func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 	return m
 }
 
-// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *MultiMutex) Err() error { return m.err }
 
 // Names returns the names, sorted.
@@ -72,7 +72,7 @@ func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
 // LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
 // goroutine of its own, with what Lock would have returned. cancel ends the wait: the parts that were taken
 // are released, and f is called with an error that matches context.Canceled. Once the wait is decided, cancel
-// does nothing. LockFunc panics with an *InvalidError if f is nil.
+// does nothing. LockFunc panics with a *cogwheel.InvalidError if f is nil.
 func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	gate := &m.client.gate

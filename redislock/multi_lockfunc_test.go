@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
@@ -77,7 +78,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		require.Panics(t, func() { c.MultiMutex([]string{name}).LockFunc(t.Context(), nil) })
 		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
 		for want, m := range map[error]*redislock.MultiMutex{
-			redislock.ErrInvalid: c.MultiMutex([]string{name, ""}), redislock.ErrWrongKind: c.MultiMutex(
+			cogwheel.ErrInvalid: c.MultiMutex([]string{name, ""}), redislock.ErrWrongKind: c.MultiMutex(
 				[]string{name, name + "2"},
 			),
 		} {
@@ -89,7 +90,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		}
 		var none context.Context
 		calls, _ := startLockFunc(none, c.MultiMutex([]string{name}))
-		require.ErrorIs(t, (<-calls).err, redislock.ErrInvalid)
+		require.ErrorIs(t, (<-calls).err, cogwheel.ErrInvalid)
 		requireFree(t, rdb, name+"2")
 	})
 }

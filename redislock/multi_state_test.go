@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
@@ -164,8 +165,8 @@ func TestComposite_StateRefusesBadInput(t *testing.T) {
 			require.ErrorIs(t, err, want, what)
 			require.NotContains(t, err.Error(), "\n")
 		}
-		refused(t.Context(), locks.bad, redislock.ErrInvalid)
-		refused(none, locks.good, redislock.ErrInvalid)
+		refused(t.Context(), locks.bad, cogwheel.ErrInvalid)
+		refused(none, locks.good, cogwheel.ErrInvalid)
 		refused(ended, locks.good, context.Canceled)
 		require.NoError(t, locks.close(within(t, patience)))
 		refused(t.Context(), locks.good, redislock.ErrClosed)

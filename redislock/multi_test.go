@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -172,11 +173,11 @@ func TestMultiMutex(t *testing.T) {
 			"nil option":  c.MultiMutex([]string{name}, nil),
 		} {
 			_, err := m.Lock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 			_, err = m.TryLock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 		}
-		require.ErrorIs(t, c.MultiMutex([]string{name}).Do(t.Context(), nil), redislock.ErrInvalid)
+		require.ErrorIs(t, c.MultiMutex([]string{name}).Do(t.Context(), nil), cogwheel.ErrInvalid)
 		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
 		_, err := c.MultiMutex([]string{name, name + "2"}).TryLock(t.Context())
 		require.ErrorIs(t, err, redislock.ErrWrongKind)

@@ -24,7 +24,7 @@ type Mutex struct {
 // Name returns the name.
 func (m *Mutex) Name() string { return m.name }
 
-// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *Mutex) Err() error { return m.err }
 
 // TryLock takes the lock if it is free. It does not wait its turn: it may overtake callers that wait in Lock.
@@ -84,7 +84,7 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 // LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
 // goroutine of its own, with what Lock would have returned. cancel ends the wait: f is called with an error
 // that matches context.Canceled. Once the wait is decided, cancel does nothing. LockFunc panics with an
-// *InvalidError if f is nil.
+// *cogwheel.InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {

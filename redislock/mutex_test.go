@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -224,9 +225,9 @@ func TestLock_Extend(t *testing.T) {
 		c, _, name := onSharedServer(t)
 		l := mustLock(t, c.Mutex(name))
 		for _, d := range []time.Duration{0, -1, 1, time.Millisecond - 1, 365*24*time.Hour + 1} {
-			require.ErrorIs(t, l.Extend(t.Context(), d), redislock.ErrInvalid)
+			require.ErrorIs(t, l.Extend(t.Context(), d), cogwheel.ErrInvalid)
 		}
-		require.ErrorIs(t, l.Extend(nil, time.Minute), redislock.ErrInvalid) //nolint:staticcheck // on purpose
+		require.ErrorIs(t, l.Extend(nil, time.Minute), cogwheel.ErrInvalid) //nolint:staticcheck // on purpose
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, l.Extend(ctx, time.Minute), context.Canceled)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -59,7 +60,7 @@ func TestNew_WithLockDefaults(t *testing.T) {
 			mustUnlock(t, mustTryLock(t, c.Mutex(name, opts...)))
 			require.Equal(t, shared, rdb.PTTL(t.Context(), scripts.LockFence(name)).Val() < 0)
 		}
-		var invalid *redislock.InvalidError
+		var invalid *cogwheel.InvalidError
 		require.ErrorAs(t, c.Mutex(redistest.Name(t), redislock.WithFencing(nil)).Err(), &invalid)
 	})
 
@@ -207,8 +208,8 @@ func TestMutex_WithReplicas(t *testing.T) {
 	} {
 		t.Run("refuses invalid options", func(t *testing.T) {
 			_, err := c.Mutex("x", opt).TryLock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrInvalid)
-			_, isInvalid := errors.AsType[*redislock.InvalidError](err)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid)
+			_, isInvalid := errors.AsType[*cogwheel.InvalidError](err)
 			require.True(t, isInvalid)
 		})
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -149,7 +150,7 @@ func ownerReadsAndWrites(t *testing.T, dep *deployment) {
 	require.NoError(t, err)
 	require.True(t, inner.Valid(), "the writer may read as well")
 	_, err = rw.Downgrade(ctx, w)
-	require.ErrorIs(t, err, redislock.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.NoError(t, inner.Unlock(ctx))
 	require.True(t, w.Valid(), "the inner RUnlock did not release the writer")
 	r, err := rw.Downgrade(ctx, w)

@@ -202,7 +202,7 @@ func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 // Name returns the name.
 func (m *QuorumMutex) Name() string { return m.name }
 
-// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *QuorumMutex) Err() error { return m.err }
 
 // TryLock takes the lock if a majority of servers grants it. It asks all servers at the same time and blocks
@@ -243,7 +243,7 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 // LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
 // goroutine of its own, with what Lock would have returned. cancel ends the wait: f is called with an error
 // that matches context.Canceled, and what single servers grant later is released. Once the wait is decided,
-// cancel does nothing. LockFunc panics with an *InvalidError if f is nil.
+// cancel does nothing. LockFunc panics with a *cogwheel.InvalidError if f is nil.
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	q := m.quorum

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -47,11 +48,11 @@ func TestQuorum_LockFunc(t *testing.T) {
 		q := startServers(t, 3).newQuorum(t)
 		require.Panics(t, func() { q.Mutex("a").LockFunc(t.Context(), nil) })
 		calls, cancel := startLockFunc(t.Context(), q.Mutex("a{b"))
-		require.ErrorIs(t, (<-calls).err, redislock.ErrInvalid)
+		require.ErrorIs(t, (<-calls).err, cogwheel.ErrInvalid)
 		cancel() // too late
 		var none context.Context
 		calls, _ = startLockFunc(none, q.Mutex("a"))
-		require.ErrorIs(t, (<-calls).err, redislock.ErrInvalid)
+		require.ErrorIs(t, (<-calls).err, cogwheel.ErrInvalid)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		calls, _ = startLockFunc(ended, q.Mutex("a"))

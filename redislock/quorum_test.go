@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -236,10 +237,10 @@ func TestQuorum(t *testing.T) {
 			"none": nil, "two": rdbs[:2], "a nil": {rdbs[0], rdbs[1], nil}, "one twice": {rdbs[0], rdbs[1], rdbs[0]},
 		} {
 			_, err := redislock.NewQuorum(rdbs)
-			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 		}
 		_, err := redislock.NewQuorum(rdbs, nil)
-		require.ErrorIs(t, err, redislock.ErrInvalid)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 		q := servers.newQuorum(t)
 		for what, m := range map[string]*redislock.QuorumMutex{
 			"name": q.Mutex("a{b"), "lease": q.Mutex("a", redislock.WithLease(0)), "fenced": q.Mutex(
@@ -248,11 +249,11 @@ func TestQuorum(t *testing.T) {
 			"replicas": q.Mutex("a", redislock.WithReplicas(1, time.Second)),
 		} {
 			_, err := m.TryLock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 			_, err = m.Lock(t.Context())
-			require.ErrorIs(t, err, redislock.ErrInvalid, what)
+			require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 		}
-		require.ErrorIs(t, q.Mutex("a").Do(t.Context(), nil), redislock.ErrInvalid)
+		require.ErrorIs(t, q.Mutex("a").Do(t.Context(), nil), cogwheel.ErrInvalid)
 	})
 }
 

@@ -84,7 +84,7 @@ func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 // Name returns the name.
 func (rw *RWMutex) Name() string { return rw.write.name }
 
-// Err returns the *InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
 func (rw *RWMutex) Err() error { return rw.write.err }
 
 // Writer is the writer's side, for all that a Mutex can do: LockFunc, Do, State, ForceUnlock. Its ForceUnlock
@@ -112,9 +112,9 @@ func (rw *RWMutex) TryRLock(ctx context.Context) (*Lock, error) { return rw.read
 // Downgrade makes the writer l a reader and lets waiting readers in. No other writer can get the lock in
 // between. It returns the reader's Lock; l is unlocked. It blocks for one round trip, at most until ctx ends.
 //
-// The error matches ErrLost, ErrNotHeld or ErrClosed like that of Unlock. It matches ErrInvalid if l is not a
-// writer of this lock or an Owner has locked it more than once; then l is unchanged. After any other error
-// neither of the two is held.
+// The error matches ErrLost, ErrNotHeld or ErrClosed like that of Unlock. It matches cogwheel.ErrInvalid if l
+// is not a writer of this lock or an Owner has locked it more than once; then l is unchanged. After any other
+// error neither of the two is held.
 func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	m := rw.read
 	switch {

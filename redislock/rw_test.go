@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -277,7 +278,7 @@ func TestRWMutex_Downgrade(t *testing.T) {
 			foreign := mustWLock(t, newClient(t, rdb).RWMutex(name+"-foreign"))
 			for _, l := range []*redislock.Lock{elsewhere, reader, plain, foreign} {
 				_, err := rw.Downgrade(t.Context(), l)
-				require.ErrorIs(t, err, redislock.ErrInvalid)
+				require.ErrorIs(t, err, cogwheel.ErrInvalid)
 				mustUnlock(t, l)
 			}
 			for _, l := range []*redislock.Lock{nil, {}, elsewhere} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -86,7 +87,7 @@ func TestRenewer_KeepsTheShortestLeasesOfACoarseWheel(t *testing.T) {
 func TestRenewer_RefusesLeasesTooShortForItsWheel(t *testing.T) {
 	onWheel(t, 50*time.Millisecond, func(t *testing.T, r *renewal.Renewer) {
 		_, err := r.Watch(renewal.Spec{Key: "k", ID: "1", TTL: 499 * time.Millisecond, SentAt: time.Now()})
-		require.ErrorIs(t, err, renewal.ErrInvalid)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 		require.ErrorContains(t, err, "500ms")
 	})
 }

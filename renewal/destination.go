@@ -67,8 +67,8 @@ type Destination struct {
 
 // Add starts to renew a lease that its holder has just obtained: first at a sixth to a third of its TTL, then
 // at every third. It does not block. It returns a *LostError if the deadline has passed already, ErrClosed
-// after the Renewer's Close, the wheel's error if the wheel refuses the entry, or an *InvalidError; then
-// nothing is renewed and the caller should give the lease back.
+// after the Renewer's Close, the wheel's error if the wheel refuses the entry, or a *cogwheel.InvalidError;
+// then nothing is renewed and the caller should give the lease back.
 func (d *Destination) Add(s Spec) (*Lease, error) { return d.renewer.add(d, s) }
 
 // enqueue takes no lock: it runs in the callbacks of many entries at a time, and a wheel whose callbacks

@@ -29,9 +29,6 @@ var (
 
 	// ErrClosed is returned when the Renewer has been closed, and ends the leases it still had.
 	ErrClosed = errors.New("renewal: renewer closed")
-
-	// ErrInvalid is matched by every *InvalidError. Nothing was done then.
-	ErrInvalid = invalid.Err
 )
 
 // LostError tells why and when a lease ended against its holder's will.
@@ -61,10 +58,6 @@ func (e *LostError) Unwrap() []error {
 	}
 	return errs
 }
-
-// InvalidError names an argument that was refused, in its fields Package, Field, Value and Reason. It matches
-// ErrInvalid, and is the same type in all packages of the library.
-type InvalidError = invalid.Error
 
 const argument = invalid.Package("renewal")
 

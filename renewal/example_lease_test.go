@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -73,7 +74,7 @@ func ExampleNew() {
 	fmt.Println("shortest lease:", renewer.MinTTL())
 
 	_, err = renewal.New(nil)
-	fmt.Println(errors.Is(err, renewal.ErrInvalid))
+	fmt.Println(errors.Is(err, cogwheel.ErrInvalid))
 	// Output:
 	// shortest lease: 10ms
 	// true
@@ -212,7 +213,7 @@ func ExampleInvalidError() {
 	renewer, done := exampleRenewer()
 	defer done()
 	_, err := renewer.Watch(renewal.Spec{Key: "session-7", ID: "ada", TTL: time.Microsecond, SentAt: time.Now()})
-	if invalid, ok := errors.AsType[*renewal.InvalidError](err); ok {
+	if invalid, ok := errors.AsType[*cogwheel.InvalidError](err); ok {
 		fmt.Println(invalid.Field, "is refused:", invalid.Value)
 	}
 	// Output: TTL is refused: 1µs

@@ -38,7 +38,7 @@ type Renewer struct {
 
 // New returns a Renewer whose leases are entries on w. It starts no goroutine. The caller keeps w running
 // until Close has returned: when w is stopped, every lease is lost at once, with the cause ErrUnwatched. New
-// returns an *InvalidError if w is nil or an option is refused.
+// returns a *cogwheel.InvalidError if w is nil or an option is refused.
 func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if w == nil {
 		return nil, argument.Nil("wheel")
@@ -92,7 +92,7 @@ func (r *Renewer) validate(s *Spec) error {
 
 // Destination returns a new destination: a backend with its own queue and its own calls in flight, so that
 // one that hangs delays no other. Use one per node and kind of lease, and keep it; it costs nothing while it
-// has no leases due. It returns an *InvalidError if b is nil.
+// has no leases due. It returns a *cogwheel.InvalidError if b is nil.
 func (r *Renewer) Destination(b Backend) (*Destination, error) {
 	if b == nil {
 		return nil, argument.Nil("backend")
@@ -102,7 +102,7 @@ func (r *Renewer) Destination(b Backend) (*Destination, error) {
 
 // Watch tracks the deadline of a lease that is not to be renewed. It does not block. It returns a *LostError
 // if the deadline has passed already, ErrClosed after Close, the wheel's error if the wheel refuses the
-// entry, or an *InvalidError; then nothing is tracked and the caller should give the lease back.
+// entry, or a *cogwheel.InvalidError; then nothing is tracked and the caller should give the lease back.
 func (r *Renewer) Watch(s Spec) (*Lease, error) { return r.add(nil, s) }
 
 // Len is the number of leases that have not ended.
@@ -115,7 +115,7 @@ func (r *Renewer) Len() int {
 // Close ends every lease with ErrClosed, sends no further renewal, cancels the calls in flight and waits for
 // them to return. If ctx ends first, Close returns ctx's error, and those calls end on their own. Close gives
 // no lease back; that is the holder's part. Another Close waits likewise. With a nil ctx it does nothing and
-// returns an *InvalidError.
+// returns a *cogwheel.InvalidError.
 func (r *Renewer) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

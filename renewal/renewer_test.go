@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -152,8 +153,8 @@ func TestRenewer_RefusesBadInput(t *testing.T) {
 		"no instant":           {watch(ttl, time.Time{}), "SentAt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.ErrorIs(t, tt.err, renewal.ErrInvalid)
-			var invalid *renewal.InvalidError
+			require.ErrorIs(t, tt.err, cogwheel.ErrInvalid)
+			var invalid *cogwheel.InvalidError
 			require.ErrorAs(t, tt.err, &invalid)
 			require.Equal(t, tt.field, invalid.Field)
 		})

@@ -75,7 +75,7 @@ type Client struct {
 
 // New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
 // *redis.Ring, or a type that embeds one of these. New does not connect to Redis and starts no goroutine.
-// Its errors match ErrInvalid.
+// Its errors match cogwheel.ErrInvalid.
 //
 // Calls use rdb with its pool, hooks, timeouts and retries; concurrent calls on different semaphores share
 // pipelines. A call returns when its context ends; the
@@ -183,9 +183,9 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 
 // Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has
 // stopped working or ctx ends. If ctx ends first, Close closes the connections anyway and returns an error:
-// calls in flight end by their timeouts, and grants that were not released end with their lease. If ctx has ended
-// before, Close goes on for up to a second, so a deferred Close releases the grants whatever its context. Others
-// may acquire what Close has released, so call it when the work that holds permits has ended.
+// calls in flight end by their timeouts, and grants that were not released end with their lease. If ctx has
+// ended before, Close goes on for up to a second, so a deferred Close releases the grants whatever its
+// context. Others may acquire what Close has released, so call it when the work that holds permits has ended.
 //
 // Close does not release permits of a Semaphore; release them before. Later calls of Close do nothing but
 // wait. Close stops neither the wheel nor rdb.

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -165,7 +166,7 @@ func TestIdleExpiry_OfEveryKey(t *testing.T) {
 			return lifetimes(t, rdb, name)[leased.permitsKey(name)] <= idle
 		})
 		_, err := l.TrySetPermits(t.Context(), 9, time.Hour)
-		require.ErrorIs(t, err, semaphore.ErrInvalid)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	})
 }
 
@@ -267,7 +268,7 @@ func TestIdleExpiry_Range(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
 	for _, d := range []time.Duration{-1, 0, 15 * time.Second, 366 * 24 * time.Hour} {
 		_, err := semaphore.New(rdb, semaphore.WithIdleExpiry(d))
-		require.ErrorIs(t, err, semaphore.ErrInvalid, d)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid, d)
 		require.ErrorContains(t, err, "three polls and a second")
 	}
 	for _, opts := range [][]semaphore.Option{

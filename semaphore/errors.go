@@ -47,18 +47,11 @@ var (
 	// ErrWrongKind is returned if a key holds something other than a semaphore of the kind. The call did
 	// not change the key.
 	ErrWrongKind = errors.New("semaphore: the key holds something else")
-
-	// ErrInvalid matches every *InvalidError. The call sent nothing to Redis.
-	ErrInvalid = invalid.Err
 )
-
-// InvalidError describes an invalid argument by its Package, Field, Value and Reason. It matches
-// ErrInvalid. All packages of the library share the type.
-type InvalidError = invalid.Error
 
 const argument = invalid.Package("semaphore")
 
-// mustCall panics with an *InvalidError if a callback is nil.
+// mustCall panics with a *cogwheel.InvalidError if a callback is nil.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -58,14 +59,14 @@ func ExampleNew() {
 	defer semaphores.Close(ctx)
 
 	_, err = semaphore.New(newRedis(), semaphore.WithPoll(0))
-	fmt.Println(errors.Is(err, semaphore.ErrInvalid))
+	fmt.Println(errors.Is(err, cogwheel.ErrInvalid))
 	// Output: true
 }
 
 // A name that a user has chosen may be refused. Err says so before the first call.
 func ExampleInvalidError() {
 	err := newSemaphores().Leased("pool:{").Err()
-	if invalid, ok := errors.AsType[*semaphore.InvalidError](err); ok {
+	if invalid, ok := errors.AsType[*cogwheel.InvalidError](err); ok {
 		fmt.Println(invalid.Package, invalid.Field, "is refused")
 	}
 	// Output: semaphore name is refused

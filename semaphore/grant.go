@@ -187,7 +187,7 @@ func (g *Grant) noteExtension(d time.Duration) {
 
 // Release releases the permits and wakes waiters. Whatever it returns, the permits are no longer held: Done
 // is closed, and renewal has ended. Release blocks for one round trip, which concurrent releases share. With
-// a nil ctx it returns an *InvalidError and does nothing.
+// a nil ctx it returns a *cogwheel.InvalidError and does nothing.
 //
 // Release sends its command even if ctx has ended. It returns an error that matches ErrUnconfirmed if Redis
 // does not confirm the release, or has not confirmed it one second after the end of ctx; the Client then

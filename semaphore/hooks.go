@@ -43,7 +43,7 @@ type Event struct {
 // or the Client. None is called once Close has returned nil.
 //
 // Each call of Acquire, TryAcquire and AcquireFunc for 1 or more permits ends in one Acquired or one Failed,
-// except those that are refused with an *InvalidError, or made after Close.
+// except those that are refused with a *cogwheel.InvalidError, or made after Close.
 //
 // Each Acquired of a Leased is followed by one Lost or one Released, at the latest by Close. The permits of a
 // Semaphore are a bare number: its Released is each call of Release, by any process, that added permits or

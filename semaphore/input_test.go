@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -17,8 +18,8 @@ import (
 
 func requireInvalid(t *testing.T, err error, field string) {
 	t.Helper()
-	require.ErrorIs(t, err, semaphore.ErrInvalid)
-	var invalid *semaphore.InvalidError
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
+	var invalid *cogwheel.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.Equal(t, field, invalid.Field)
 	require.NotEmpty(t, invalid.Reason)

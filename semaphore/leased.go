@@ -69,16 +69,16 @@ func (c *Client) newLeased(name string, fair bool, opts []LeasedOption) *Leased 
 // Name returns the name of the semaphore.
 func (l *Leased) Name() string { return l.name }
 
-// Err returns the *InvalidError of a bad name or option, or nil.
+// Err returns the *cogwheel.InvalidError of a bad name or option, or nil.
 func (l *Leased) Err() error { return l.err }
 
 // Acquire takes n permits, 0 to MaxGrant, and blocks until they are free or ctx ends. The grant does not
 // end with ctx. Acquire grants n 0 at once, without asking Redis. Requests of one process are granted in
 // order; with FairLeased, those of all processes are.
 //
-// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or ErrInvalid, or is an error of
-// ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply are
-// released in the background, and end with their lease at the latest.
+// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or is an
+// error of ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply
+// are released in the background, and end with their lease at the latest.
 //
 // All waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 // They ask when permits are announced, when their subscription was interrupted, when the next lease ends, and
@@ -243,9 +243,9 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 
 // TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
 // did. With a ttl, up to 365 days, the semaphore expires after that time, and grants are lost. Without one,
-// or with 0, it does not expire unless the Client has WithIdleExpiry, which excludes a ttl. Leases that are left
-// of an earlier semaphore of that name end. TrySetPermits blocks for one round trip, at most until ctx ends. After
-// an error of ctx or of the connection the change may have been made.
+// or with 0, it does not expire unless the Client has WithIdleExpiry, which excludes a ttl. Leases that are
+// left of an earlier semaphore of that name end. TrySetPermits blocks for one round trip, at most until ctx
+// ends. After an error of ctx or of the connection the change may have been made.
 func (l *Leased) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
@@ -301,10 +301,10 @@ func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration
 }
 
 // Delete deletes the semaphore and reports whether its permits were set. Callers that wait for permits, in any
-// process, fail with ErrNotSet. Holders learn of the loss at their next renewal, after a third of their lease at
-// the latest. Until then they rely on their permits, although TrySetPermits may have set new ones: delete a
-// semaphore that is not in use. A record of the call stays in Redis for a minute, and the last token for a day, so
-// that tokens go on to rise.
+// process, fail with ErrNotSet. Holders learn of the loss at their next renewal, after a third of their lease
+// at the latest. Until then they rely on their permits, although TrySetPermits may have set new ones: delete a
+// semaphore that is not in use. A record of the call stays in Redis for a minute, and the last token for a
+// day, so that tokens go on to rise.
 //
 // Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // semaphore may have been deleted.

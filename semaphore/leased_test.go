@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
@@ -80,7 +81,7 @@ func TestLeased_Grant(t *testing.T) {
 		left, err := l.LeaseTime(ctx, g.IDs()[1])
 		require.NoError(t, err)
 		require.Greater(t, left, 50*time.Second)
-		require.ErrorIs(t, g.Extend(ctx, 0), semaphore.ErrInvalid)
+		require.ErrorIs(t, g.Extend(ctx, 0), cogwheel.ErrInvalid)
 
 		require.NoError(t, g.Release(ctx))
 		require.ErrorIs(t, g.Release(ctx), semaphore.ErrNotHeld, "releasing again does nothing")

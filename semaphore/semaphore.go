@@ -29,8 +29,8 @@ type Semaphore struct {
 // is the name itself, as in Redisson: services in Java that call getSemaphore(name) share the permits.
 //
 // A name has 1 to 65536 bytes. A name that contains a brace must contain a hash tag such as {user:7},
-// because all keys of a semaphore must share a cluster slot. Err and all methods return an *InvalidError
-// for a bad name or option.
+// because all keys of a semaphore must share a cluster slot. Err and all methods return a
+// *cogwheel.InvalidError for a bad name or option.
 func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 	s := &Semaphore{client: c, name: name}
 	if s.err = checkName(name); s.err == nil {
@@ -42,16 +42,16 @@ func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 // Name returns the name of the semaphore.
 func (s *Semaphore) Name() string { return s.name }
 
-// Err returns the *InvalidError of a bad name or option, or nil.
+// Err returns the *cogwheel.InvalidError of a bad name or option, or nil.
 func (s *Semaphore) Err() error { return s.err }
 
 // Acquire takes n permits, 0 to MaxPermits, and blocks until they are free or ctx ends. It grants n 0 at
 // once, without asking Redis. Requests of one process are granted in order, so that small requests do not
 // starve a large one. There is no order among processes.
 //
-// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or ErrInvalid, or is an error of
-// ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply are
-// released in the background.
+// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or is an
+// error of ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply
+// are released in the background.
 //
 // All waiters of a semaphore in one process share one wheel entry, one subscription and one script per
 // look.
@@ -210,8 +210,8 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 // TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
 // did. With a ttl, up to 365 days, the semaphore expires after that time, whether permits are held or not.
 // Without one, or with 0, it does not expire unless the Client has WithIdleExpiry, which excludes a ttl.
-// TrySetPermits blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
-// change may have been made.
+// TrySetPermits blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection
+// the change may have been made.
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
@@ -264,9 +264,9 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Durat
 // Delete deletes the semaphore and reports whether its permits were set. Callers that wait for permits, in any
 // process, fail with ErrNotSet.
 //
-// Redis does not know the holders of permits. Delete a semaphore that has none: a later Release would create the
-// semaphore again, or add to one that was set since, as would an earlier one that is not confirmed yet. Records of
-// calls stay in Redis for up to ten minutes.
+// Redis does not know the holders of permits. Delete a semaphore that has none: a later Release would create
+// the semaphore again, or add to one that was set since, as would an earlier one that is not confirmed yet.
+// Records of calls stay in Redis for up to ten minutes.
 //
 // Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // semaphore may have been deleted.

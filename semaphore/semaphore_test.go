@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -318,7 +319,7 @@ func TestSemaphore_AcquireFunc(t *testing.T) {
 	stop()
 	require.ErrorIs(t, <-got, context.Canceled)
 	s.AcquireFunc(t.Context(), -1, func(err error) { got <- err })
-	require.ErrorIs(t, <-got, semaphore.ErrInvalid)
+	require.ErrorIs(t, <-got, cogwheel.ErrInvalid)
 	s.AcquireFunc(t.Context(), 0, func(err error) { got <- err })
 	require.NoError(t, <-got)
 	require.NoError(t, s.Release(t.Context(), 1))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
@@ -95,9 +96,9 @@ func TestLeased_StateRefuses(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
 	_, err := c.Leased("{}").State(t.Context())
-	require.ErrorIs(t, err, semaphore.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	_, err = c.Leased(name).State(nil) //nolint:staticcheck // a nil context is refused
-	require.ErrorIs(t, err, semaphore.ErrInvalid)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
 	_, err = c.Leased(name).State(t.Context())
 	require.ErrorIs(t, err, semaphore.ErrWrongKind)

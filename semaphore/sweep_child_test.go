@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -170,7 +171,7 @@ func (s *sweeper) once(parent context.Context) error {
 func (s *sweeper) failed(ctx context.Context, err error) error {
 	for _, refusal := range []error{
 		semaphore.ErrNotSet, semaphore.ErrExceedsPermits, semaphore.ErrWrongKind,
-		semaphore.ErrInvalid, semaphore.ErrClosed, semaphore.ErrOverRelease,
+		cogwheel.ErrInvalid, semaphore.ErrClosed, semaphore.ErrOverRelease,
 	} {
 		if errors.Is(err, refusal) {
 			return err

@@ -11,11 +11,11 @@ import (
 // WithTimeout is context.WithTimeout with its deadline on the wheel: Deadline, Done, Err and context.Cause
 // behave as there, including for children and when the parent has the earlier deadline. It needs one
 // allocation for the context and one for the CancelFunc, and Done's channel only if it is asked for. Call the
-// CancelFunc when done, as always. WithTimeout does not block. It panics with an *InvalidError if parent is
-// nil, as context.WithTimeout panics.
+// CancelFunc when done, as always. WithTimeout does not block. It panics with a *cogwheel.InvalidError if
+// parent is nil, as context.WithTimeout panics.
 //
-// Contexts made directly from it have ended when its CancelFunc returns, as with package context. Those made from
-// another context in between, such as one of context.WithValue, end a moment later.
+// Contexts made directly from it have ended when its CancelFunc returns, as with package context. Those made
+// from another context in between, such as one of context.WithValue, end a moment later.
 //
 // If the wheel is stopped or full, the deadline moves to a runtime timer: a context never loses its deadline.
 // As with callbacks, it is punctual as long as the executor has a goroutine free: with a Pool whose
@@ -125,8 +125,8 @@ func (c *timeoutContext) Value(key any) any {
 }
 
 // AfterFunc lets package context end children without a goroutine that waits. The function of a child does not
-// block. It runs where this context ends, so that children have ended when the CancelFunc returns; if this context
-// has ended before, it runs on a goroutine of its own, as the child is locked.
+// block. It runs where this context ends, so that children have ended when the CancelFunc returns; if this
+// context has ended before, it runs on a goroutine of its own, as the child is locked.
 func (c *timeoutContext) AfterFunc(f func()) func() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

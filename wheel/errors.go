@@ -21,13 +21,7 @@ var (
 	ErrStopFromTask = errors.New("wheel: Stop called from a callback of this wheel")
 	// ErrDefaultWheel is returned by Stop on the process-wide wheel of Default, which others may be using.
 	ErrDefaultWheel = errors.New("wheel: the default wheel cannot be stopped")
-	// ErrInvalid is matched by every *InvalidError. Nothing was done then.
-	ErrInvalid = invalid.Err
 )
-
-// InvalidError names an argument that was refused, in its fields Package, Field, Value and Reason. It matches
-// ErrInvalid, and is the same type in all packages of the library.
-type InvalidError = invalid.Error
 
 const argument = invalid.Package("wheel")
 

@@ -11,8 +11,8 @@ import "time"
 // progress. Timer.Reset moves the next firing and with it the instants after that. A panic of f does not end
 // it.
 //
-// Every does not block. It returns an *InvalidError if period is not positive or f is nil, ErrStopped, or
-// ErrTooManyPending; then nothing is scheduled.
+// Every does not block. It returns a *cogwheel.InvalidError if period is not positive or f is nil, ErrStopped,
+// or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) Every(period time.Duration, f func()) (Timer, error) {
 	if f == nil {
 		return Timer{}, errNilFunction

@@ -7,6 +7,7 @@ import (
 	"log"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -24,7 +25,7 @@ func ExampleNew() {
 	fmt.Println("tick:", w.TickDuration())
 
 	_, err = wheel.New(wheel.WithTickDuration(24 * time.Hour))
-	fmt.Println(errors.Is(err, wheel.ErrInvalid))
+	fmt.Println(errors.Is(err, cogwheel.ErrInvalid))
 	// Output:
 	// tick: 10ms
 	// true
@@ -182,7 +183,7 @@ func ExampleInvalidError() {
 	w, stop := exampleWheel()
 	defer stop()
 	_, err := w.Every(0, func() {})
-	if invalid, ok := errors.AsType[*wheel.InvalidError](err); ok {
+	if invalid, ok := errors.AsType[*cogwheel.InvalidError](err); ok {
 		fmt.Println(invalid.Field, "is refused:", invalid.Value)
 	}
 	// Output: period is refused: 0s

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -48,8 +49,8 @@ func TestNew_RefusesBadOptionsByNameAndValue(t *testing.T) {
 // requireInvalid checks that err says which argument of this package was refused.
 func requireInvalid(t *testing.T, err error) {
 	t.Helper()
-	require.ErrorIs(t, err, wheel.ErrInvalid)
-	var refused *wheel.InvalidError
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
+	var refused *cogwheel.InvalidError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, "wheel", refused.Package)
 	require.NotEmpty(t, refused.Field)

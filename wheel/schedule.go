@@ -39,8 +39,8 @@ func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 // for the instant after the one to which it was moved. A panic of f does not end the entry.
 //
 // Schedule calls s.Next once, on the caller's goroutine, and does not block by itself; later calls are made
-// where f runs. It returns an *InvalidError if s or f is nil, ErrNoNextTime if the first instant is the zero
-// Time or not after now, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
+// where f runs. It returns a *cogwheel.InvalidError if s or f is nil, ErrNoNextTime if the first instant is
+// the zero Time or not after now, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) Schedule(s Schedule, f func()) (Timer, error) {
 	if f == nil {
 		return Timer{}, errNilFunction

@@ -15,8 +15,8 @@ func (s *sleeper) fire()      { s.woken <- nil }
 
 // Sleep blocks until d has passed, ctx is done or the wheel stops, and returns nil, ctx's error or ErrStopped
 // respectively. It starts no goroutine and no runtime timer. A done ctx wins over a d of zero or less; such a
-// d returns at once. It returns at once, too, with an *InvalidError if ctx is nil and with ErrTooManyPending
-// if there is no room for the entry.
+// d returns at once. It returns at once, too, with a *cogwheel.InvalidError if ctx is nil and with
+// ErrTooManyPending if there is no room for the entry.
 func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
 	if ctx == nil {
 		return errNilContext

@@ -38,8 +38,8 @@ const (
 )
 
 // NewTimeout schedules task to run once, at the earliest when delay has passed, on the wheel's executor. A
-// delay of zero or less runs it as soon as possible. NewTimeout does not block. It returns an *InvalidError
-// if task is nil, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
+// delay of zero or less runs it as soon as possible. NewTimeout does not block. It returns a
+// *cogwheel.InvalidError if task is nil, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error) {
 	if f, ok := task.(TimerTaskFunc); task == nil || ok && f == nil {
 		return nil, argument.Nil("task")

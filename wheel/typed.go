@@ -6,15 +6,15 @@ import (
 )
 
 // Typed is a wheel whose entries are values of one type for one function, so that scheduling needs no
-// closure: with a T without pointers a pending entry is invisible to the garbage collector. It is a wheel of its
-// own; for Every, Sleep and WithTimeout, use a Wheel beside it. Methods are safe for concurrent use.
+// closure: with a T without pointers a pending entry is invisible to the garbage collector. It is a wheel of
+// its own; for Every, Sleep and WithTimeout, use a Wheel beside it. Methods are safe for concurrent use.
 type Typed[T any] struct {
 	scheduler *scheduler
 	shards    *shardSet[T]
 }
 
 // NewTyped makes a wheel that calls fire with each value when its time has come. Options are those of New. It
-// returns an *InvalidError if fire is nil or an option is refused.
+// returns a *cogwheel.InvalidError if fire is nil or an option is refused.
 func NewTyped[T any](fire func(T), opts ...Option) (*Typed[T], error) {
 	if fire == nil {
 		return nil, errNilFunction

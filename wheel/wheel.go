@@ -27,7 +27,7 @@ type object interface {
 }
 
 // New makes a wheel. Its goroutines start with the first entry and end when it has been empty for a while, so
-// a wheel that holds nothing need not be stopped. The error, if any, is an *InvalidError that names the
+// a wheel that holds nothing need not be stopped. The error, if any, is a *cogwheel.InvalidError that names the
 // option.
 func New(opts ...Option) (*Wheel, error) {
 	cfg, err := newConfig(opts)
@@ -54,8 +54,8 @@ func New(opts ...Option) (*Wheel, error) {
 	return w, nil
 }
 
-// preloadFuncs reads the first word of each closure. Closures have left the caches by the time they are due, and reads
-// that do not depend on each other miss together instead of one after another.
+// preloadFuncs reads the first word of each closure. Closures have left the caches by the time they are due,
+// and reads that do not depend on each other miss together instead of one after another.
 func preloadFuncs(fs []func()) {
 	for k := range fs {
 		_ = **(**uintptr)(unsafe.Pointer(&fs[k]))
@@ -78,7 +78,7 @@ func Default() *Wheel { return defaultWheel() }
 // waits for another callback. A d of zero or less fires as soon as possible. AfterFunc does not block and,
 // while the wheel has room, does not allocate.
 //
-// It returns an *InvalidError if f is nil, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
+// It returns a *cogwheel.InvalidError if f is nil, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 	if f == nil {
 		return Timer{}, errNilFunction
@@ -121,9 +121,9 @@ type Unprocessed struct {
 // none will. If ctx ends first, Stop returns the entries with ctx's error. Callbacks that had begun, or were
 // just being called, then end on their own; no other begins.
 //
-// Any other call returns nil, nil at once, even while the first still waits. Stop returns an *InvalidError if
-// ctx is nil, ErrStopFromTask when called from a callback of the same wheel, and ErrDefaultWheel on the wheel
-// of Default; the wheel keeps running then.
+// Any other call returns nil, nil at once, even while the first still waits. Stop returns a
+// *cogwheel.InvalidError if ctx is nil, ErrStopFromTask when called from a callback of the same wheel, and
+// ErrDefaultWheel on the wheel of Default; the wheel keeps running then.
 func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	if w.shared {
 		return nil, ErrDefaultWheel

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -17,7 +18,7 @@ var packages = []string{"redislock", "semaphore", "ratelimit"}
 
 // checkAll asks whether the packages of --packages can work with this Redis as this user.
 func checkAll(ctx context.Context, t *tool) error {
-	var reports []*redislock.Report
+	var reports []*cogwheel.Report
 	var failures []error
 	for name := range strings.SplitSeq(t.packages, ",") {
 		if !slices.Contains(packages, name) {
@@ -47,8 +48,9 @@ func checkAll(ctx context.Context, t *tool) error {
 	return nil
 }
 
-// check checks one package. Without names, it asks about commands; with names, about their keys and channels too.
-func (t *tool) check(ctx context.Context, name string) (r *redislock.Report, err error) {
+// check checks one package. Without names, it asks about commands; with names, about their keys and channels
+// too.
+func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err error) {
 	switch name {
 	case "redislock":
 		err = t.withLocks(ctx, func(c *redislock.Client) (err error) {

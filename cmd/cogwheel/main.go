@@ -22,7 +22,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel"
 )
 
 // Exit statuses.
@@ -190,7 +190,7 @@ func run(ctx context.Context, args []string, redisURL string, stdout, stderr io.
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitDone
-	case errors.As(err, &wrong) || errors.Is(err, redislock.ErrInvalid): // the one error of all packages
+	case errors.As(err, &wrong) || errors.Is(err, cogwheel.ErrInvalid): // the one error of all packages
 		printf(stderr, "cogwheel: %v\n", err)
 		return exitUsage
 	case errors.Is(err, errNotFound) || errors.Is(err, errFault):

@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel"
 )
 
 const scope = "github.com/cogwheel-go/cogwheel/contrib/cogwheelotel"
@@ -82,15 +82,12 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	})
 }
 
-// InvalidError describes an invalid argument. It is the type of all packages of the library.
-type InvalidError = redislock.InvalidError
-
 func invalid(field string, value any, reason string) error {
-	return &InvalidError{Package: "cogwheelotel", Field: field, Value: value, Reason: reason}
+	return &cogwheel.InvalidError{Package: "cogwheelotel", Field: field, Value: value, Reason: reason}
 }
 
-// New returns a Telemetry. One is enough for a process. The error is an *InvalidError of an option, or that of
-// the provider for an instrument.
+// New returns a Telemetry. One is enough for a process. The error is a *cogwheel.InvalidError of an option, or
+// that of the provider for an instrument.
 func New(opts ...Option) (*Telemetry, error) {
 	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider()}
 	for i, o := range opts {

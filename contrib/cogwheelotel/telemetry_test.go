@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/contrib/cogwheelotel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -425,7 +426,7 @@ func TestNew_RefusesNil(t *testing.T) {
 		nil, cogwheelotel.WithTracerProvider(nil), cogwheelotel.WithMeterProvider(nil),
 	} {
 		_, err := cogwheelotel.New(o)
-		require.ErrorIs(t, err, redislock.ErrInvalid)
+		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	}
 	telemetry, err := cogwheelotel.New()
 	require.NoError(t, err, "by default with the global providers")

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -21,9 +22,9 @@ type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 }
 
-// KeyFunc returns the key that a call counts for, and whether it is limited at all. method is the full name, such
-// as /package.Service/Method. A key that is read from metadata should not be left to the client: if it is missing,
-// limit the call by something else, or return a key that all such calls share.
+// KeyFunc returns the key that a call counts for, and whether it is limited at all. method is the full name,
+// such as /package.Service/Method. A key that is read from metadata should not be left to the client: if it is
+// missing, limit the call by something else, or return a key that all such calls share.
 type KeyFunc func(ctx context.Context, method string) (key string, limited bool)
 
 // Option configures New and NewAll. If an option is given twice, the last one counts.
@@ -39,26 +40,26 @@ type config struct {
 	fields bool
 }
 
-// WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The default is 1.
-// A call that costs 0 passes without a decision. One that costs more than the burst is ResourceExhausted without
-// RetryInfo, for it could never be granted. It panics if f is nil.
+// WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The default
+// is 1. A call that costs 0 passes without a decision. One that costs more than the burst is ResourceExhausted
+// without RetryInfo, for it could never be granted. It panics if f is nil.
 func WithCost(f func(ctx context.Context, method string) int64) Option {
 	mustNotBeNil(f == nil, "WithCost")
 	return option(func(c *config) { c.cost = f })
 }
 
 // WithFailed sets what becomes of a call when there was no decision, for example because Redis is down and the
-// policy is FailClosed: the error that is returned to the client, or nil to serve the call. The default is the code
-// Unavailable without the cause. A call whose context has ended is not asked for; it ends with its own code. It
-// panics if f is nil.
+// policy is FailClosed: the error that is returned to the client, or nil to serve the call. The default is the
+// code Unavailable without the cause. A call whose context has ended is not asked for; it ends with its own
+// code. It panics if f is nil.
 func WithFailed(f func(ctx context.Context, method string, err error) error) Option {
 	mustNotBeNil(f == nil, "WithFailed")
 	return option(func(c *config) { c.failed = f })
 }
 
 // WithFields sends with each decision the header fields x-ratelimit-limit, x-ratelimit-remaining and
-// x-ratelimit-reset, the last in seconds from now, and with a denial retry-after in seconds. Of several limits they
-// tell of that of which the fewest calls are left. The default is to send none.
+// x-ratelimit-reset, the last in seconds from now, and with a denial retry-after in seconds. Of several limits
+// they tell of that of which the fewest calls are left. The default is to send none.
 func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 
 // Server has the interceptors of a server. It is safe for concurrent use.
@@ -69,8 +70,8 @@ type Server struct {
 
 type decide func(n int64) (ratelimit.Result, error)
 
-// New returns interceptors that limit calls by one limit. It panics on an argument that is nil, and with the error
-// of a limiter whose arguments were refused.
+// New returns interceptors that limit calls by one limit. It panics on an argument that is nil, and with the
+// error of a limiter whose arguments were refused.
 func New(l Limiter, key KeyFunc, opts ...Option) *Server {
 	mustNotBeNil(l == nil, "limiter")
 	mustNotBeNil(key == nil, "key function")
@@ -83,9 +84,10 @@ func New(l Limiter, key KeyFunc, opts ...Option) *Server {
 	})
 }
 
-// NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the method:
-// a call is served if all of them grant it, and none is charged otherwise. parts returns the limits of a call, made
-// by the Keyed and Limiters of c, or none if it is not limited. It panics on an argument that is nil.
+// NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the
+// method: a call is served if all of them grant it, and none is charged otherwise. parts returns the limits of
+// a call, made by the Keyed and Limiters of c, or none if it is not limited. It panics on an argument that is
+// nil.
 func NewAll(
 	c *ratelimit.Client, parts func(ctx context.Context, method string) []ratelimit.Part, opts ...Option,
 ) *Server {
@@ -207,6 +209,6 @@ func seconds(d time.Duration) string {
 // mustNotBeNil panics if an argument is nil: later, it could only fail for each call.
 func mustNotBeNil(isNil bool, what string) {
 	if isNil {
-		panic(&ratelimit.InvalidError{Package: "grpclimit", Field: what, Value: "nil", Reason: "must not be nil"})
+		panic(&cogwheel.InvalidError{Package: "grpclimit", Field: what, Value: "nil", Reason: "must not be nil"})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/contrib/grpclimit"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -225,7 +226,7 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 			defer func() {
 				err, ok := recover().(error)
 				require.True(t, ok)
-				require.ErrorIs(t, err, ratelimit.ErrInvalid)
+				require.ErrorIs(t, err, cogwheel.ErrInvalid)
 			}()
 			f()
 		}()

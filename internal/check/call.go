@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
@@ -23,8 +24,8 @@ const grace = 250 * time.Millisecond
 // report of run, and its error.
 func Call[T Object](
 	ctx context.Context, g *gate.Gate, w *wheel.Wheel, argument invalid.Package, closed error, objects []T,
-	run func() *Report,
-) (*Report, error) {
+	run func() *cogwheel.Report,
+) (*cogwheel.Report, error) {
 	if ctx == nil {
 		return nil, argument.Nil("context")
 	}
@@ -42,7 +43,7 @@ func Call[T Object](
 	defer g.Leave()
 	over, stop := contexts.After(ctx, w, grace)
 	defer stop()
-	r, answered := gate.Await(g, over, run, func(*Report) {})
+	r, answered := gate.Await(g, over, run, func(*cogwheel.Report) {})
 	if !answered {
 		return nil, fmt.Errorf("%s: check: %w", argument, contexts.Error(ctx))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
@@ -60,17 +61,17 @@ func (c *Client) topology() string {
 
 // Run checks a client. It blocks for some round trips to each server, which are asked at the same time, at most
 // until ctx ends or a timeout of the client's options passes.
-func Run(ctx context.Context, c *Client) *Report {
-	r := &Report{Package: c.Package, User: c.user(), Topology: c.topology()}
+func Run(ctx context.Context, c *Client) *cogwheel.Report {
+	r := &cogwheel.Report{Package: c.Package, User: c.user(), Topology: c.topology()}
 	wanted, keys, channels := commands(c.Needs), keys(c.Needs), channels(c.Needs)
 	if c.Sharded {
 		wanted.shard()
 	}
 	if r.Topology == "cluster" {
-		wanted.add("cluster|slots", "every call", Failure)
-		wanted.add("command", routing, Warning)
+		wanted.add("cluster|slots", "every call", failure)
+		wanted.add("command", routing, warning)
 		if c.Detects {
-			wanted.add("pubsub|shardnumsub", waking, Warning)
+			wanted.add("pubsub|shardnumsub", waking, warning)
 		}
 	}
 	for prefix, of := range map[string]rights{"+": wanted, "~": keys, "&": channels} {
@@ -84,7 +85,7 @@ func Run(ctx context.Context, c *Client) *Report {
 	})
 	c.judgeOptions(r)
 	nodes, findings := c.nodes(ctx)
-	r.add(findings...)
+	add(r, findings...)
 	var asking sync.WaitGroup
 	for _, n := range nodes {
 		asking.Go(func() { n.check(ctx, wanted, c.at(n, nodes, keys), c.at(n, nodes, channels)) })
@@ -92,14 +93,11 @@ func Run(ctx context.Context, c *Client) *Report {
 	asking.Wait()
 	for _, n := range nodes {
 		r.Servers = append(r.Servers, n.server)
-		r.add(n.findings...)
-		if len(nodes) == 1 {
-			r.runID = n.runID
-		}
+		add(r, n.findings...)
 	}
 	c.judgeObjects(r, len(keys) > 0)
 	c.tellClocks(r)
-	return r.finish()
+	return merge(r)
 }
 
 // at returns those of the keys or channels that a node serves.
@@ -118,7 +116,7 @@ func (c *Client) at(n *node, nodes []*node, all rights) rights {
 }
 
 // nodes returns the servers of the client: of a cluster, the masters.
-func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []Finding) {
+func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []finding) {
 	fresh := c.probeName()
 	switch base := c.Base.(type) {
 	case *redis.Client:
@@ -132,8 +130,8 @@ func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []Finding) 
 	case *redis.ClusterClient:
 		return c.masters(ctx, base, fresh)
 	}
-	return nil, []Finding{{
-		Level: Unknown, Subject: "topology",
+	return nil, []finding{{
+		Level: unknown, Subject: "topology",
 		Text: fmt.Sprintf("the servers of a %T are not known, and none was asked", c.Base),
 	}}
 }
@@ -166,20 +164,20 @@ const slots = 16384
 // masters returns the masters of a cluster, each with a key of its slots, and what is wrong with the slots.
 func (c *Client) masters(
 	ctx context.Context, base *redis.ClusterClient, fresh string,
-) (nodes []*node, findings []Finding) {
+) (nodes []*node, findings []finding) {
 	//nolint:staticcheck // Redis 6.2 has no CLUSTER SHARDS
 	ranges, err := base.ClusterSlots(ctx).Result()
 	switch {
 	case judge(err) == noCommand:
-		return nil, []Finding{refusedConnection(c.user(), err)}
+		return nil, []finding{refusedConnection(c.user(), err)}
 	case err != nil && strings.Contains(err.Error(), "cluster support disabled"):
-		return nil, []Finding{{
-			Level: Failure, Subject: "topology", cause: err, Text: "the server is not part of a cluster",
+		return nil, []finding{{
+			Level: failure, Subject: "topology", Cause: err, Text: "the server is not part of a cluster",
 			Advice: "use redis.NewClient",
 		}}
 	case err != nil:
-		return nil, []Finding{{
-			Level: Failure, Subject: "reachable", cause: err,
+		return nil, []finding{{
+			Level: failure, Subject: "reachable", Cause: err,
 			Text:   "no node of the cluster tells its slots: " + err.Error(),
 			Advice: "look at the addresses, the network and whether the servers run",
 		}}
@@ -189,8 +187,8 @@ func (c *Client) masters(
 		served += r.End - r.Start + 1
 	}
 	if served < slots {
-		findings = append(findings, Finding{
-			Level: Failure, Subject: "topology",
+		findings = append(findings, finding{
+			Level: failure, Subject: "topology",
 			Text:   fmt.Sprintf("%d of %d slots have no master", slots-served, slots),
 			Advice: remedies["CLUSTERDOWN"],
 		})
@@ -209,18 +207,18 @@ func (c *Client) masters(
 		}
 	}
 	if served == slots {
-		findings = append(findings, Finding{
-			Level: OK, Subject: "topology", Text: fmt.Sprintf("%d masters serve all slots", len(masters)),
+		findings = append(findings, finding{
+			Level: ok, Subject: "topology", Text: fmt.Sprintf("%d masters serve all slots", len(masters)),
 		})
 	}
 	return nodes, findings
 }
 
 // judgeObjects says that nothing is known about keys if the check was given no objects.
-func (c *Client) judgeObjects(r *Report, given bool) {
+func (c *Client) judgeObjects(r *cogwheel.Report, given bool) {
 	if !given && len(r.Servers) > 0 {
-		r.add(Finding{
-			Level: Unknown, Subject: "keys",
+		add(r, finding{
+			Level: unknown, Subject: "keys",
 			Text:   "which keys and channels the user may use was not checked",
 			Advice: adviceObjects,
 		})
@@ -228,7 +226,7 @@ func (c *Client) judgeObjects(r *Report, given bool) {
 }
 
 // tellClocks tells how far the clocks of the servers are from the local one.
-func (c *Client) tellClocks(r *Report) {
+func (c *Client) tellClocks(r *cogwheel.Report) {
 	for _, clock := range c.clocks {
 		how := "ahead of"
 		if clock.ahead < 0 {
@@ -236,41 +234,42 @@ func (c *Client) tellClocks(r *Report) {
 		}
 		text := fmt.Sprintf("the server's clock is %v %s this one (to within %v): nothing compares the two",
 			clock.ahead.Abs(), how, clock.trip.Round(100*time.Microsecond))
-		r.add(Finding{Level: OK, Subject: "clock", Text: text, Servers: []string{clock.addr}})
+		add(r, finding{Level: ok, Subject: "clock", Text: text, Servers: []string{clock.addr}})
 	}
 }
 
 // Majority makes one report of those of independent servers of which a majority suffices.
-func Majority(reports []*Report) *Report {
-	all := &Report{Package: reports[0].Package, User: reports[0].User, Topology: "quorum", Rights: reports[0].Rights}
+func Majority(reports []*cogwheel.Report) *cogwheel.Report {
+	first := reports[0]
+	all := &cogwheel.Report{Package: first.Package, User: first.User, Topology: "quorum", Rights: first.Rights}
 	failing := 0
 	ids := map[string]string{}
 	for _, r := range reports {
-		if r.Level() == Failure {
+		if r.Level() == failure {
 			failing++
 		}
 		all.Servers = append(all.Servers, r.Servers...)
-		if r.runID == "" {
+		if len(r.Servers) != 1 || r.Servers[0].RunID == "" {
 			continue
 		}
-		addr := r.Servers[0].Addr
-		if other, again := ids[r.runID]; again {
-			all.add(Finding{
-				Level: Failure, Subject: "topology", Text: other + " and " + addr + " are the same server",
+		addr, id := r.Servers[0].Addr, r.Servers[0].RunID
+		if other, again := ids[id]; again {
+			add(all, finding{
+				Level: failure, Subject: "topology", Text: other + " and " + addr + " are the same server",
 				Advice: "a quorum needs independent servers",
 			})
 		}
-		ids[r.runID] = addr
+		ids[id] = addr
 	}
 	working := len(reports) - failing
 	for _, r := range reports {
 		for _, f := range r.Findings {
-			if f.Level == Failure && working > len(reports)/2 {
-				f.Level = Warning
+			if f.Level == failure && working > len(reports)/2 {
+				f.Level = warning
 				f.Text += fmt.Sprintf(" (the other servers suffice: %d of %d can work)", working, len(reports))
 			}
-			all.add(f)
+			add(all, f)
 		}
 	}
-	return all.finish()
+	return merge(all)
 }

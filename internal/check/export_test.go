@@ -1,6 +1,10 @@
 package check
 
-import "github.com/redis/go-redis/v9"
+import (
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel"
+)
 
 // Probed lists the commands that have a probe, those on a connection for messages included.
 func Probed() (commands []string) {
@@ -28,7 +32,7 @@ func Judge(err error) any { return judge(err) }
 func Older(version, than string) bool { return older(version, than) }
 
 // JudgeServer returns what is found of a server that answers HELLO and INFO so, or with an error.
-func JudgeServer(hello any, info, refused string) []Finding {
+func JudgeServer(hello any, info, refused string) []cogwheel.Finding {
 	n := &node{client: &Client{Base: redis.NewClient(&redis.Options{}), Keeps: "locks"}}
 	defer n.client.Base.Close()
 	n.server = readHello(hello)
@@ -38,7 +42,7 @@ func JudgeServer(hello any, info, refused string) []Finding {
 		err = answer(refused)
 	}
 	n.judgeInfo(parseInfo(info), err)
-	n.judgeCommands(rights{"get": {[]string{"locks"}, Failure}}, map[string]error{"get": err})
+	n.judgeCommands(rights{"get": {[]string{"locks"}, cogwheel.LevelFailure}}, map[string]error{"get": err})
 	return n.findings
 }
 

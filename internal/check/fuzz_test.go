@@ -6,10 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/check"
 )
 
-// FuzzServer judges servers that say anything about themselves: each finding is a line with a level and a subject.
+// FuzzServer judges servers that say anything about themselves: each finding is a line with a level and a
+// subject.
 func FuzzServer(f *testing.F) {
 	f.Add("server:redis version:7.0.15 mode:standalone role:master", "maxmemory:0\r\nmaxmemory_policy:noeviction\r\n"+
 		"aof_enabled:1\r\nrun_id:7", "", true)
@@ -34,7 +36,7 @@ func FuzzServer(f *testing.F) {
 		found := check.JudgeServer(reply, info, strings.ReplaceAll(refused, "\n", " "))
 		require.NotEmpty(t, found)
 		for _, f := range found {
-			require.Contains(t, []check.Level{check.OK, check.Unknown, check.Warning, check.Failure}, f.Level)
+			require.Contains(t, []cogwheel.Level{cogwheel.LevelOK, cogwheel.LevelUnknown, cogwheel.LevelWarning, cogwheel.LevelFailure}, f.Level)
 			require.NotEmpty(t, f.Subject)
 			require.NotEmpty(t, f.Text)
 			require.NotContains(t, f.Text, "\n")

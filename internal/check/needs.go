@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -49,13 +50,13 @@ func Hearing(channel string) Needs {
 // right is a right and what needs it.
 type right struct {
 	uses  []string
-	level Level // of its lack
+	level cogwheel.Level // of its lack
 }
 
 // rights are rights by what they are a right to.
 type rights map[string]*right
 
-func (r rights) add(to, use string, level Level) {
+func (r rights) add(to, use string, level cogwheel.Level) {
 	entry := r[to]
 	if entry == nil {
 		entry = &right{level: level}
@@ -64,7 +65,7 @@ func (r rights) add(to, use string, level Level) {
 	if !slices.Contains(entry.uses, use) {
 		entry.uses = append(entry.uses, use)
 	}
-	if worse(level, entry.level) > 0 {
+	if level.Compare(entry.level) > 0 {
 		entry.level = level
 	}
 }
@@ -77,11 +78,11 @@ func commands(needs []Needs) rights {
 	add := func(n *Needs, command string) {
 		switch {
 		case slices.Contains(hints, command):
-			all.add(command, waking, Warning)
+			all.add(command, waking, warning)
 		case n.Optional:
-			all.add(command, n.For, Warning)
+			all.add(command, n.For, warning)
 		default:
-			all.add(command, n.For, Failure)
+			all.add(command, n.For, failure)
 		}
 	}
 	for _, n := range needs {
@@ -114,7 +115,7 @@ func keys(needs []Needs) rights {
 	all := rights{}
 	for _, n := range needs {
 		for _, key := range n.Keys {
-			all.add(key, n.For, Failure)
+			all.add(key, n.For, failure)
 		}
 	}
 	return all
@@ -124,7 +125,7 @@ func channels(needs []Needs) rights {
 	all := rights{}
 	for _, n := range needs {
 		for _, channel := range n.Channels {
-			all.add(channel, n.For, Warning)
+			all.add(channel, n.For, warning)
 		}
 	}
 	return all

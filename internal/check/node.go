@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
@@ -26,9 +27,8 @@ type node struct {
 	mu   sync.Mutex
 	addr string // where the last connection leads
 
-	server   Server
-	findings []Finding
-	runID    string
+	server   cogwheel.Server
+	findings []finding
 }
 
 func newNode(c *Client, of *redis.Client, probeKey string) *node {
@@ -56,7 +56,7 @@ func (n *node) address() string {
 }
 
 // found enters a finding about the node.
-func (n *node) found(f Finding) {
+func (n *node) found(f finding) {
 	f.Servers = []string{n.address()}
 	n.findings = append(n.findings, f)
 }
@@ -96,13 +96,13 @@ func (n *node) greet(ctx context.Context) bool {
 	}
 	if err != nil && redisconn.Permanent(err) && strings.Contains(strings.ToLower(err.Error()), "auth") ||
 		redis.HasErrorPrefix(err, "WRONGPASS") {
-		n.found(Finding{
-			Level: Failure, Subject: "reachable", cause: err, Text: "the server refuses the user: " + err.Error(),
+		n.found(finding{
+			Level: failure, Subject: "reachable", Cause: err, Text: "the server refuses the user: " + err.Error(),
 			Advice: "set Username and Password in the options of the client",
 		})
 		return false
 	}
-	n.found(Finding{Level: OK, Subject: "reachable", Text: "the server answers"})
+	n.found(finding{Level: ok, Subject: "reachable", Text: "the server answers"})
 	n.server = readHello(hello)
 	n.server.Addr = n.address()
 	n.judgeVersion()
@@ -110,16 +110,16 @@ func (n *node) greet(ctx context.Context) bool {
 }
 
 func (n *node) unreachable(err error) {
-	n.found(Finding{
-		Level: Failure, Subject: "reachable", cause: err, Text: "no answer: " + err.Error(),
+	n.found(finding{
+		Level: failure, Subject: "reachable", Cause: err, Text: "no answer: " + err.Error(),
 		Advice: "look at the address, the network, TLS and whether the server runs",
 	})
 }
 
 // refusedConnection is the finding of a client whose connections are refused because the user lacks a right
 // that the options of the client need, such as SELECT for a DB.
-func refusedConnection(user string, err error) Finding {
-	f := Finding{Level: Failure, Subject: "reachable", cause: err, Text: "connections are refused: " + err.Error()}
+func refusedConnection(user string, err error) finding {
+	f := finding{Level: failure, Subject: "reachable", Cause: err, Text: "connections are refused: " + err.Error()}
 	if _, rest, ok := strings.Cut(err.Error(), " run the '"); ok {
 		command, _, _ := strings.Cut(rest, "'")
 		f.Missing = []string{"+" + command}
@@ -134,7 +134,7 @@ func grant(user string, rules []string) string {
 }
 
 // readHello reads the reply of HELLO, a map or a list.
-func readHello(reply any) (s Server) {
+func readHello(reply any) (s cogwheel.Server) {
 	facts := map[string]string{}
 	switch reply := reply.(type) {
 	case map[any]any:
@@ -157,19 +157,19 @@ func (n *node) judgeVersion() {
 	name, version := n.server.Name, n.server.Version
 	switch {
 	case version == "":
-		n.found(Finding{Level: Unknown, Subject: "version", Text: "the server does not tell its version"})
+		n.found(finding{Level: unknown, Subject: "version", Text: "the server does not tell its version"})
 	case name == "redis" && older(version, Lowest):
-		n.found(Finding{
-			Level: Failure, Subject: "version", Text: fmt.Sprintf("%s %s is older than %s", name, version, Lowest),
+		n.found(finding{
+			Level: failure, Subject: "version", Text: fmt.Sprintf("%s %s is older than %s", name, version, Lowest),
 			Advice: "use Redis " + Lowest + " or later, or Valkey",
 		})
 	default:
-		n.found(Finding{Level: OK, Subject: "version", Text: name + " " + version})
+		n.found(finding{Level: ok, Subject: "version", Text: name + " " + version})
 	}
 	clustered := n.client.topology() == "cluster"
 	if n.server.Mode == "cluster" && !clustered {
-		n.found(Finding{
-			Level: Failure, Subject: "topology",
+		n.found(finding{
+			Level: failure, Subject: "topology",
 			Text:   "the server is a node of a cluster, and the client is for one server",
 			Advice: "use redis.NewClusterClient",
 		})
@@ -191,7 +191,7 @@ func older(version, than string) bool {
 // lack is what rights are lacking for: those with the same uses, and for the same reason, make one finding.
 type lack struct {
 	verdict verdict
-	level   Level
+	level   cogwheel.Level
 	uses    string
 }
 
@@ -203,8 +203,8 @@ func (n *node) judgeCommands(wanted rights, errs map[string]error) {
 		use := wanted[command]
 		switch v := judge(err); {
 		case !asked && command == "rpush":
-			n.found(Finding{
-				Level: Unknown, Subject: "commands", Text: "whether the user may run RPUSH is not known without SET",
+			n.found(finding{
+				Level: unknown, Subject: "commands", Text: "whether the user may run RPUSH is not known without SET",
 			})
 			all = false
 		case v == unreachable:
@@ -218,7 +218,7 @@ func (n *node) judgeCommands(wanted rights, errs map[string]error) {
 	}
 	for as, commands := range lacks {
 		names := strings.ToUpper(strings.ReplaceAll(strings.Join(commands, ", "), "|", " "))
-		f := Finding{Level: as.level, Subject: "commands", cause: errs[commands[0]]}
+		f := finding{Level: as.level, Subject: "commands", Cause: errs[commands[0]]}
 		if as.verdict == notThere {
 			f.Text = fmt.Sprintf("the server does not have %s: %s", names, as.uses)
 		} else {
@@ -228,12 +228,12 @@ func (n *node) judgeCommands(wanted rights, errs map[string]error) {
 		n.found(f)
 	}
 	if all && len(wanted) > 2 {
-		n.found(Finding{Level: OK, Subject: "commands", Text: "the user may run every command that is needed"})
+		n.found(finding{Level: ok, Subject: "commands", Text: "the user may run every command that is needed"})
 	}
 }
 
 // advise enters the rights that are missing.
-func (n *node) advise(f *Finding, prefix string, names []string) {
+func (n *node) advise(f *finding, prefix string, names []string) {
 	for _, name := range names {
 		f.Missing = append(f.Missing, prefix+name)
 	}
@@ -253,7 +253,7 @@ func consequence(of *right) string {
 		return "holders learn of ForceUnlock at their next renewal"
 	case slices.Contains(of.uses, routing):
 		return "go-redis asks without success before each call"
-	case of.level == Warning:
+	case of.level == warning:
 		return uses + " cannot be used"
 	}
 	return uses + " will fail"
@@ -267,10 +267,10 @@ func (n *node) judgeScripts(errs map[string]error) {
 	switch judge(err) {
 	case allowed, noKey, unserviceable:
 		if err != nil && judge(err) == allowed {
-			n.found(Finding{Level: Failure, Subject: "scripts", cause: err, Text: "a script failed: " + err.Error()})
+			n.found(finding{Level: failure, Subject: "scripts", Cause: err, Text: "a script failed: " + err.Error()})
 			return
 		}
-		n.found(Finding{Level: OK, Subject: "scripts", Text: "Lua scripts run"})
+		n.found(finding{Level: ok, Subject: "scripts", Text: "Lua scripts run"})
 	}
 }
 
@@ -279,8 +279,8 @@ func (n *node) judgeScripts(errs map[string]error) {
 // is sent with options that contradict each other.
 func (n *node) judgeWritable(ctx context.Context, errs map[string]error, keys rights) {
 	if n.server.Role == "replica" || n.server.Role == "slave" {
-		n.found(Finding{
-			Level: Failure, Subject: "writable", Text: "the server is a replica", Advice: remedies["READONLY"],
+		n.found(finding{
+			Level: failure, Subject: "writable", Text: "the server is a replica", Advice: remedies["READONLY"],
 		})
 		return
 	}
@@ -303,10 +303,10 @@ func (n *node) judgeWritable(ctx context.Context, errs map[string]error, keys ri
 	}
 	switch set {
 	case allowed:
-		n.found(Finding{Level: OK, Subject: "writable", Text: "the server takes writes"})
+		n.found(finding{Level: ok, Subject: "writable", Text: "the server takes writes"})
 	case noKey:
-		n.found(Finding{
-			Level: Unknown, Subject: "writable",
+		n.found(finding{
+			Level: unknown, Subject: "writable",
 			Text: "whether the server takes writes is not known: no key that user " +
 				n.client.user() + " may use was found", Advice: adviceObjects,
 		})
@@ -328,10 +328,10 @@ var remedies = map[string]string{
 	"BUSY":        "a script runs for too long: SCRIPT KILL ends it",
 }
 
-func notWritable(err error) Finding {
+func notWritable(err error) finding {
 	code, _, _ := strings.Cut(err.Error(), " ")
-	return Finding{
-		Level: Failure, Subject: "writable", cause: err, Text: "the server refuses commands: " + err.Error(),
+	return finding{
+		Level: failure, Subject: "writable", Cause: err, Text: "the server refuses commands: " + err.Error(),
 		Advice: remedies[code],
 	}
 }
@@ -344,11 +344,11 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 		err := n.rdb.Eval(ctx, "return 1", []string{key}).Err()
 		switch judge(err) {
 		case noKey:
-			as := lack{noKey, Failure, consequence(keys[key])}
+			as := lack{noKey, failure, consequence(keys[key])}
 			lacks[as], cause = append(lacks[as], key), err
 		case noCommand, notThere:
-			n.found(Finding{
-				Level: Unknown, Subject: "keys", Text: "which keys the user may use is not known without EVAL",
+			n.found(finding{
+				Level: unknown, Subject: "keys", Text: "which keys the user may use is not known without EVAL",
 			})
 			return
 		case unreachable:
@@ -357,8 +357,8 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 		}
 	}
 	for as, names := range lacks {
-		f := Finding{
-			Level: Failure, Subject: "keys", cause: cause,
+		f := finding{
+			Level: failure, Subject: "keys", Cause: cause,
 			Text: fmt.Sprintf("user %s may not use the key %s: %s",
 				n.client.user(), strings.Join(names, ", "), as.uses),
 		}
@@ -366,7 +366,7 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 		n.found(f)
 	}
 	if len(keys) > 0 && len(lacks) == 0 {
-		n.found(Finding{Level: OK, Subject: "keys", Text: "the user may use the keys that are needed"})
+		n.found(finding{Level: ok, Subject: "keys", Text: "the user may use the keys that are needed"})
 	}
 }
 
@@ -392,8 +392,8 @@ func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 		}
 	}
 	for what, names := range lacks {
-		f := Finding{
-			Level: Warning, Subject: "channels", cause: byChannel[names[0]],
+		f := finding{
+			Level: warning, Subject: "channels", Cause: byChannel[names[0]],
 			Text: fmt.Sprintf("user %s may not use the channel %s: %s",
 				n.client.user(), strings.Join(names, ", "), what),
 		}
@@ -401,7 +401,7 @@ func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 		n.found(f)
 	}
 	if len(lacks) == 0 && len(channels) > 0 && sub == nil {
-		n.found(Finding{Level: OK, Subject: "channels", Text: "the user may use the channels that are needed"})
+		n.found(finding{Level: ok, Subject: "channels", Text: "the user may use the channels that are needed"})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
@@ -52,18 +53,18 @@ func optionsOf(base redis.UniversalClient) (o options, known bool) {
 }
 
 // judgeOptions tells which timeouts make promises slower.
-func (c *Client) judgeOptions(r *Report) {
+func (c *Client) judgeOptions(r *cogwheel.Report) {
 	o, known := optionsOf(c.Base)
 	if !known {
-		r.add(Finding{
-			Level: Unknown, Subject: "options", Text: fmt.Sprintf("the options of a %T are not known", c.Base),
+		add(r, finding{
+			Level: unknown, Subject: "options", Text: fmt.Sprintf("the options of a %T are not known", c.Base),
 			Advice: "pass a *redis.Client, a *redis.ClusterClient, a *redis.Ring or a struct that embeds one",
 		})
 		return
 	}
 	pause := 512 * time.Millisecond
 	longest := time.Duration(max(o.retries, 0)+1)*(max(o.read, o.dial)+pause) - pause
-	r.add(Finding{Level: OK, Subject: "options", Text: fmt.Sprintf(
+	add(r, finding{Level: ok, Subject: "options", Text: fmt.Sprintf(
 		"ReadTimeout %v, DialTimeout %v, PoolTimeout %v, MaxRetries %d, PoolSize %d: while a server hangs, %s",
 		o.read, o.dial, o.pool, max(o.retries, 0), o.poolSize, c.hang(longest))})
 	if c.Lease > 0 {
@@ -72,8 +73,8 @@ func (c *Client) judgeOptions(r *Report) {
 			d    time.Duration
 		}{{"ReadTimeout", o.read}, {"DialTimeout", o.dial}, {"PoolTimeout", o.pool}} {
 			if timeout.d > c.Lease/3 {
-				r.add(Finding{
-					Level: Warning, Subject: "options",
+				add(r, finding{
+					Level: warning, Subject: "options",
 					Text: fmt.Sprintf("%s %v is more than a third of the lease of %v: while a server hangs, a "+
 						"waiter may learn only after this time that another server has taken over",
 						timeout.name, timeout.d, c.Lease),
@@ -83,23 +84,23 @@ func (c *Client) judgeOptions(r *Report) {
 		}
 	}
 	if o.poolSize == 1 {
-		r.add(Finding{
-			Level: Warning, Subject: "options",
+		add(r, finding{
+			Level: warning, Subject: "options",
 			Text:   "PoolSize 1: a call that hangs delays all others",
 			Advice: "set PoolSize to 2 or more",
 		})
 	}
 	if c.Timeout > 0 && !o.contextTimeout {
-		r.add(Finding{
-			Level: Warning, Subject: "options",
+		add(r, finding{
+			Level: warning, Subject: "options",
 			Text: fmt.Sprintf("ContextTimeoutEnabled is not set: while a server hangs, the commands of decisions "+
 				"outlast the timeout of %v and hold connections for %v", c.Timeout, o.read),
 			Advice: "set ContextTimeoutEnabled in the options of the client",
 		})
 	}
 	if o.readOnly {
-		r.add(Finding{
-			Level: Warning, Subject: "options",
+		add(r, finding{
+			Level: warning, Subject: "options",
 			Text:   "ReadOnly is set: calls that read outside of scripts may see the past of a replica",
 			Advice: "use a client without ReadOnly, RouteByLatency and RouteRandomly",
 		})

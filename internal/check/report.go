@@ -2,26 +2,10 @@ package check
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"slices"
-	"strings"
+
+	"github.com/cogwheel-go/cogwheel"
 )
-
-// Level says how bad a finding is. Levels are "ok", "unknown", "warning" and "failure".
-type Level string
-
-// The levels, from good to bad.
-const (
-	OK      Level = "ok"      // as it should be, or information
-	Unknown Level = "unknown" // could not be found out; the text says why
-	Warning Level = "warning" // works, but a promise is weaker or kept later
-	Failure Level = "failure" // calls fail
-)
-
-var levels = []Level{OK, Unknown, Warning, Failure}
-
-func worse(a, b Level) int { return cmp.Compare(slices.Index(levels, a), slices.Index(levels, b)) }
 
 // subjects are what findings are about, in the order of a report.
 var subjects = []string{
@@ -29,136 +13,25 @@ var subjects = []string{
 	"persistence", "clock", "options",
 }
 
-// Report is what a check has found.
-type Report struct {
-	Package  string    `json:"package"`  // whose client was checked, for example "redislock"
-	User     string    `json:"user"`     // the ACL user that the options of the client name, or "default"
-	Topology string    `json:"topology"` // "single", "sentinel", "cluster", "ring", "quorum" or "unknown"
-	Servers  []Server  `json:"servers"`  // those that were asked; of a cluster, the masters
-	Rights   []string  `json:"rights"`   // those that were asked for, as ACL SETUSER takes them
-	Findings []Finding `json:"findings"` // the worst first
+// Short names of the types of a report.
+type finding = cogwheel.Finding
 
-	runID string // of the only server, if it is known
+const (
+	ok      = cogwheel.LevelOK
+	unknown = cogwheel.LevelUnknown
+	warning = cogwheel.LevelWarning
+	failure = cogwheel.LevelFailure
+)
+
+func add(r *cogwheel.Report, findings ...finding) {
+	r.Findings = append(r.Findings, findings...)
 }
 
-// Server is a server that was asked. What is not known is empty.
-type Server struct {
-	Addr    string `json:"addr"`
-	Name    string `json:"name"`    // "redis" or "valkey"
-	Version string `json:"version"` // for example "7.0.15"
-	Mode    string `json:"mode"`    // "standalone" or "cluster"
-	Role    string `json:"role"`    // "master" or "replica"
-}
-
-// Finding is one result of a check.
-type Finding struct {
-	Level   Level    `json:"level"`             // "ok", "unknown", "warning" or "failure"
-	Subject string   `json:"subject"`           // a word, for example "commands" or "memory"
-	Text    string   `json:"text"`              // what was found, in one line
-	Servers []string `json:"servers,omitempty"` // addresses; none if it is about the client
-	Missing []string `json:"missing,omitempty"` // rights that the user lacks, as ACL SETUSER takes them
-	Advice  string   `json:"advice,omitempty"`  // what to do
-
-	cause error
-}
-
-// Level returns the worst level of the findings.
-func (r *Report) Level() Level {
-	worst := OK
+// merge combines equal findings of several servers into one, and sorts servers and findings.
+func merge(r *cogwheel.Report) *cogwheel.Report {
+	var merged []finding
 	for _, f := range r.Findings {
-		if worse(f.Level, worst) > 0 {
-			worst = f.Level
-		}
-	}
-	return worst
-}
-
-// Missing returns the rights that the user lacks, sorted, as ACL SETUSER takes them.
-func (r *Report) Missing() []string {
-	var missing []string
-	for _, f := range r.Findings {
-		missing = append(missing, f.Missing...)
-	}
-	slices.Sort(missing)
-	return slices.Compact(missing)
-}
-
-// Err returns an error of one line that names every failure and wraps what the servers said, or nil if there is
-// no failure. Warnings are no failures.
-func (r *Report) Err() error {
-	failed := &failedError{}
-	var texts []string
-	for _, f := range r.Findings {
-		if f.Level != Failure {
-			continue
-		}
-		text := f.Text
-		if len(r.Servers) > 1 && len(f.Servers) > 0 {
-			text = strings.Join(f.Servers, ", ") + ": " + text
-		}
-		texts = append(texts, text)
-		if f.cause != nil {
-			failed.causes = append(failed.causes, f.cause)
-		}
-	}
-	if texts == nil {
-		return nil
-	}
-	failed.text = strings.ReplaceAll(r.Package+": check: "+strings.Join(texts, "; "), "\n", " ")
-	return failed
-}
-
-type failedError struct {
-	text   string
-	causes []error
-}
-
-func (e *failedError) Error() string   { return e.text }
-func (e *failedError) Unwrap() []error { return e.causes }
-
-// String returns the report as lines for a terminal.
-func (r *Report) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s, user %s, %s\n", r.Package, r.User, r.Topology)
-	for _, s := range r.Servers {
-		var facts []string
-		for _, fact := range []string{strings.TrimSpace(s.Name + " " + s.Version), s.Mode, s.Role} {
-			if fact != "" {
-				facts = append(facts, fact)
-			}
-		}
-		fmt.Fprintf(&b, "  %s  %s\n", s.Addr, strings.Join(facts, ", "))
-	}
-	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%-8s %-12s %s\n", f.Level, f.Subject, f.Text)
-		if len(f.Servers) > 0 && len(r.Servers) > 1 {
-			fmt.Fprintf(&b, "%21s on %s\n", "", strings.Join(f.Servers, ", "))
-		}
-		if f.Advice != "" {
-			fmt.Fprintf(&b, "%21s -> %s\n", "", f.Advice)
-		}
-	}
-	return b.String()
-}
-
-// MarshalJSON keeps empty lists from becoming null.
-func (r *Report) MarshalJSON() ([]byte, error) {
-	type plain Report
-	p := plain(*r)
-	p.Servers = append([]Server{}, p.Servers...)
-	p.Rights = append([]string{}, p.Rights...)
-	p.Findings = append([]Finding{}, p.Findings...)
-	return json.Marshal(p)
-}
-
-// add enters findings.
-func (r *Report) add(findings ...Finding) { r.Findings = append(r.Findings, findings...) }
-
-// finish makes one finding of those that say the same of several servers, and sorts.
-func (r *Report) finish() *Report {
-	var merged []Finding
-	for _, f := range r.Findings {
-		same := func(g Finding) bool {
+		same := func(g finding) bool {
 			return f.Level == g.Level && f.Subject == g.Subject && f.Text == g.Text && f.Advice == g.Advice &&
 				slices.Equal(f.Missing, g.Missing)
 		}
@@ -172,11 +45,11 @@ func (r *Report) finish() *Report {
 	for _, f := range merged {
 		slices.Sort(f.Servers)
 	}
-	slices.SortStableFunc(merged, func(a, b Finding) int {
+	slices.SortStableFunc(merged, func(a, b finding) int {
 		bySubject := cmp.Compare(slices.Index(subjects, a.Subject), slices.Index(subjects, b.Subject))
-		return cmp.Or(worse(b.Level, a.Level), bySubject)
+		return cmp.Or(b.Level.Compare(a.Level), bySubject)
 	})
-	slices.SortFunc(r.Servers, func(a, b Server) int { return cmp.Compare(a.Addr, b.Addr) })
+	slices.SortFunc(r.Servers, func(a, b cogwheel.Server) int { return cmp.Compare(a.Addr, b.Addr) })
 	r.Findings = merged
 	return r
 }

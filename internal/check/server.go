@@ -26,8 +26,8 @@ func (n *node) judgeInfo(info map[string]string, err error) {
 		return
 	case noCommand:
 		for _, subject := range []string{"memory", "persistence"} {
-			n.found(Finding{
-				Level: Unknown, Subject: subject,
+			n.found(finding{
+				Level: unknown, Subject: subject,
 				Text: "not known: needs the right +info, which the client does not need",
 			})
 		}
@@ -36,12 +36,12 @@ func (n *node) judgeInfo(info map[string]string, err error) {
 	n.judgeMemory(info)
 	n.judgePersistence(info)
 	if n.client.topology() == "sentinel" && info["connected_slaves"] == "0" {
-		n.found(Finding{
-			Level: Warning, Subject: "topology", Text: "the primary has no replica, so that a failover is not possible",
+		n.found(finding{
+			Level: warning, Subject: "topology", Text: "the primary has no replica, so that a failover is not possible",
 			Advice: "look at the replicas",
 		})
 	}
-	n.runID = info["run_id"]
+	n.server.RunID = info["run_id"]
 	if n.server.Version == "" && info["redis_version"] != "" {
 		n.server.Name, n.server.Version = "redis", info["redis_version"]
 	}
@@ -53,24 +53,24 @@ func (n *node) judgeMemory(info map[string]string) {
 	most, _ := strconv.ParseFloat(limit, 64)
 	switch {
 	case policy == "" || limit == "":
-		n.found(Finding{Level: Unknown, Subject: "memory", Text: "the server does not tell its eviction policy"})
+		n.found(finding{Level: unknown, Subject: "memory", Text: "the server does not tell its eviction policy"})
 	case most > 0 && policy != "noeviction":
-		n.found(Finding{
-			Level: Warning, Subject: "memory",
+		n.found(finding{
+			Level: warning, Subject: "memory",
 			Text: fmt.Sprintf("maxmemory-policy %s may evict %s when memory is short, as their keys "+
 				"are like any others and expire", policy, n.client.Keeps),
 			Advice: "CONFIG SET maxmemory-policy noeviction, or a server of its own for " + n.client.Keeps,
 		})
 	case most > 0 && used > 0.9*most:
-		n.found(Finding{
-			Level: Warning, Subject: "memory",
+		n.found(finding{
+			Level: warning, Subject: "memory",
 			Text:   fmt.Sprintf("%.0f %% of maxmemory are used: soon the server refuses writes", 100*used/most),
 			Advice: remedies["OOM"],
 		})
 	case most > 0:
-		n.found(Finding{Level: OK, Subject: "memory", Text: "maxmemory-policy noeviction: no key is evicted"})
+		n.found(finding{Level: ok, Subject: "memory", Text: "maxmemory-policy noeviction: no key is evicted"})
 	default:
-		n.found(Finding{Level: OK, Subject: "memory", Text: "no maxmemory: no key is evicted"})
+		n.found(finding{Level: ok, Subject: "memory", Text: "no maxmemory: no key is evicted"})
 	}
 }
 
@@ -78,10 +78,10 @@ func (n *node) judgePersistence(info map[string]string) {
 	text := "no append-only file: a server that restarts alone has lost the latest " + n.client.Keeps
 	switch info["aof_enabled"] {
 	case "":
-		n.found(Finding{Level: Unknown, Subject: "persistence", Text: "the server does not tell how it persists"})
+		n.found(finding{Level: unknown, Subject: "persistence", Text: "the server does not tell how it persists"})
 		return
 	case "1":
 		text = "append-only file: a server that restarts alone keeps " + n.client.Keeps + ", up to a second of writes"
 	}
-	n.found(Finding{Level: OK, Subject: "persistence", Text: text})
+	n.found(finding{Level: ok, Subject: "persistence", Text: text})
 }

@@ -10,17 +10,18 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/check"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
 // requireFinding requires a finding of the level about the subject whose text contains part.
-func requireFinding(t *testing.T, r *check.Report, level check.Level, subject, part string) {
+func requireFinding(t *testing.T, r *cogwheel.Report, level cogwheel.Level, subject, part string) {
 	t.Helper()
-	require.True(t, slices.ContainsFunc(r.Findings, func(f check.Finding) bool {
+	require.True(t, slices.ContainsFunc(r.Findings, func(f cogwheel.Finding) bool {
 		return f.Level == level && f.Subject == subject && strings.Contains(f.Text, part)
 	}), "%s %s %q in\n%v", level, subject, part, r)
-	require.Equal(t, r.Err() != nil, r.Level() == check.Failure)
+	require.Equal(t, r.Err() != nil, r.Level() == cogwheel.LevelFailure)
 }
 
 // A server that cannot serve locks is a failure, and the answer of the server is in the error.
@@ -43,16 +44,16 @@ func TestRun_ServersThatCannotServe(t *testing.T) {
 				require.NoError(t, server.Client(t).ConfigSet(t.Context(), c.config[0], c.config[1]).Err())
 			}
 			r := check.Run(t.Context(), newClient(server.Client(t)))
-			requireFinding(t, r, check.Failure, c.subject, c.text)
+			requireFinding(t, r, cogwheel.LevelFailure, c.subject, c.text)
 			require.Regexp(t, `^check: check: [^\n]*$`, r.Err().Error())
 		})
 	}
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	requireFinding(t, check.Run(t.Context(), newClient(rdb)), check.OK, "writable", "takes writes")
+	requireFinding(t, check.Run(t.Context(), newClient(rdb)), cogwheel.LevelOK, "writable", "takes writes")
 	server.Kill()
 	r := check.Run(t.Context(), newClient(rdb))
-	requireFinding(t, r, check.Failure, "reachable", "refused")
+	requireFinding(t, r, cogwheel.LevelFailure, "reachable", "refused")
 	require.Len(t, r.Servers, 1)
 }
 
@@ -62,10 +63,10 @@ func TestRun_UsersThatCannotConnect(t *testing.T) {
 	server := redistest.Start(t)
 	wrong := func(o *redis.Options) { o.Username, o.Password = "unknown", "wrong" }
 	r := check.Run(t.Context(), newClient(server.Client(t, wrong)))
-	requireFinding(t, r, check.Failure, "reachable", "WRONGPASS")
+	requireFinding(t, r, cogwheel.LevelFailure, "reachable", "WRONGPASS")
 	db := func(o *redis.Options) { o.DB = 1 }
 	r = check.Run(t.Context(), newClient(server.Client(t, server.User(t, "app", "~*", "&*", "+@all", "-select"), db)))
-	requireFinding(t, r, check.Failure, "reachable", "connections are refused")
+	requireFinding(t, r, cogwheel.LevelFailure, "reachable", "connections are refused")
 	require.Equal(t, []string{"+select"}, r.Missing())
 }
 
@@ -78,14 +79,14 @@ func TestRun_FindsOutAboutWritesOnTheKeysOfObjects(t *testing.T) {
 	user := server.Client(t, server.User(t, "app", "~app:a", "&*", "+@all"))
 	needs := check.Needs{For: "it", Commands: []string{"set"}, Keys: []string{"app:a"}}
 	r := check.Run(t.Context(), newClient(user, needs))
-	requireFinding(t, r, check.OK, "writable", "takes writes")
+	requireFinding(t, r, cogwheel.LevelOK, "writable", "takes writes")
 	require.Equal(t, "1", admin.HGet(t.Context(), "app:a", "holder").Val())
 	require.NoError(t, admin.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 	r = check.Run(t.Context(), newClient(user, needs))
-	requireFinding(t, r, check.Failure, "writable", "NOREPLICAS")
+	requireFinding(t, r, cogwheel.LevelFailure, "writable", "NOREPLICAS")
 	needs.Keys = nil
 	r = check.Run(t.Context(), newClient(user, needs))
-	requireFinding(t, r, check.Unknown, "writable", "not known")
+	requireFinding(t, r, cogwheel.LevelUnknown, "writable", "not known")
 }
 
 // A server that hangs is told when the context ends.
@@ -96,7 +97,7 @@ func TestRun_ServerThatHangs(t *testing.T) {
 	server.Pause()
 	defer server.Resume()
 	r := check.Run(redistest.Within(t, 300*time.Millisecond), newClient(rdb))
-	requireFinding(t, r, check.Failure, "reachable", "no answer")
+	requireFinding(t, r, cogwheel.LevelFailure, "reachable", "no answer")
 }
 
 func TestRun_Eviction(t *testing.T) {
@@ -105,14 +106,14 @@ func TestRun_Eviction(t *testing.T) {
 	rdb := server.Client(t)
 	for _, c := range []struct {
 		limit, policy string
-		level         check.Level
+		level         cogwheel.Level
 		text          string
 	}{
-		{"0", "allkeys-lru", check.OK, "no maxmemory"},
-		{"1gb", "noeviction", check.OK, "no key is evicted"},
-		{"1gb", "allkeys-lfu", check.Warning, "allkeys-lfu may evict locks"},
-		{"1gb", "volatile-ttl", check.Warning, "volatile-ttl may evict locks"},
-		{"900kb", "noeviction", check.Warning, "of maxmemory are used"},
+		{"0", "allkeys-lru", cogwheel.LevelOK, "no maxmemory"},
+		{"1gb", "noeviction", cogwheel.LevelOK, "no key is evicted"},
+		{"1gb", "allkeys-lfu", cogwheel.LevelWarning, "allkeys-lfu may evict locks"},
+		{"1gb", "volatile-ttl", cogwheel.LevelWarning, "volatile-ttl may evict locks"},
+		{"900kb", "noeviction", cogwheel.LevelWarning, "of maxmemory are used"},
 	} {
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", c.limit).Err())
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", c.policy).Err())
@@ -128,12 +129,12 @@ func TestRun_Options(t *testing.T) {
 	})
 	r := check.Run(t.Context(), newClient(rdb))
 	require.NoError(t, r.Err())
-	requireFinding(t, r, check.Warning, "options", "ReadTimeout 11s is more than a third of the lease of 30s")
-	requireFinding(t, r, check.Warning, "options", "DialTimeout 12s")
-	requireFinding(t, r, check.Warning, "options", "PoolSize 1")
+	requireFinding(t, r, cogwheel.LevelWarning, "options", "ReadTimeout 11s is more than a third of the lease of 30s")
+	requireFinding(t, r, cogwheel.LevelWarning, "options", "DialTimeout 12s")
+	requireFinding(t, r, cogwheel.LevelWarning, "options", "PoolSize 1")
 	require.NotContains(t, r.String(), "PoolTimeout 9s is more")
 	r = check.Run(t.Context(), newClient(server.Client(t)))
-	require.Equal(t, check.Unknown, r.Level(), "the defaults are fine: %v", r)
+	require.Equal(t, cogwheel.LevelUnknown, r.Level(), "the defaults are fine: %v", r)
 }
 
 type anyClient redis.UniversalClient
@@ -143,28 +144,28 @@ func TestRun_ClientsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{redistest.Start(t).Addr()}})
 	defer cluster.Close()
-	requireFinding(t, check.Run(t.Context(), newClient(cluster)), check.Failure, "topology", "not part of a cluster")
+	requireFinding(t, check.Run(t.Context(), newClient(cluster)), cogwheel.LevelFailure, "topology", "not part of a cluster")
 	node := redistest.Start(t, "--cluster-enabled", "yes")
 	r := check.Run(t.Context(), newClient(node.Client(t)))
-	requireFinding(t, r, check.Failure, "topology", "the client is for one server")
-	requireFinding(t, r, check.Failure, "writable", "CLUSTERDOWN")
+	requireFinding(t, r, cogwheel.LevelFailure, "topology", "the client is for one server")
+	requireFinding(t, r, cogwheel.LevelFailure, "writable", "CLUSTERDOWN")
 	half := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{node.Addr()}})
 	defer half.Close()
 	require.NoError(t, node.Client(t).ClusterAddSlotsRange(t.Context(), 0, 9999).Err())
-	requireFinding(t, check.Run(t.Context(), newClient(half)), check.Failure, "topology", "6384 of 16384 slots have no master")
+	requireFinding(t, check.Run(t.Context(), newClient(half)), cogwheel.LevelFailure, "topology", "6384 of 16384 slots have no master")
 	r = check.Run(t.Context(), newClient(struct{ anyClient }{cluster}))
-	requireFinding(t, r, check.Unknown, "topology", "not known")
+	requireFinding(t, r, cogwheel.LevelUnknown, "topology", "not known")
 }
 
 // A majority suffices for a quorum, of servers that are not the same.
 func TestMajority(t *testing.T) {
 	t.Parallel()
 	var servers []*redistest.Server
-	var reports []*check.Report
+	var reports []*cogwheel.Report
 	for range 3 {
 		servers = append(servers, redistest.Start(t))
 	}
-	run := func(n ...int) *check.Report {
+	run := func(n ...int) *cogwheel.Report {
 		reports = nil
 		for _, i := range n {
 			reports = append(reports, check.Run(t.Context(), newClient(servers[i].Client(t))))
@@ -175,14 +176,14 @@ func TestMajority(t *testing.T) {
 	require.NoError(t, r.Err())
 	require.Len(t, r.Servers, 3)
 	require.Equal(t, "quorum", r.Topology)
-	requireFinding(t, run(0, 1, 1), check.Failure, "topology", "are the same server")
+	requireFinding(t, run(0, 1, 1), cogwheel.LevelFailure, "topology", "are the same server")
 	servers[1].Kill()
 	r = run(0, 1, 2)
 	require.NoError(t, r.Err())
-	requireFinding(t, r, check.Warning, "reachable", "2 of 3 can work")
+	requireFinding(t, r, cogwheel.LevelWarning, "reachable", "2 of 3 can work")
 	servers[2].Kill()
 	r = run(0, 1, 2)
-	requireFinding(t, r, check.Failure, "reachable", "no answer")
+	requireFinding(t, r, cogwheel.LevelFailure, "reachable", "no answer")
 	require.NotContains(t, r.String(), "suffice")
 }
 
@@ -199,17 +200,17 @@ func TestReport(t *testing.T) {
 	require.Equal(t, strings.Repeat(" ", 22)+"-> ACL SETUSER app +pexpire +wait", lines[3])
 	text, err := json.Marshal(r)
 	require.NoError(t, err)
-	var back check.Report
+	var back cogwheel.Report
 	require.NoError(t, json.Unmarshal(text, &back))
 	require.Equal(t, r.String(), back.String())
-	require.Equal(t, check.Failure, back.Level())
-	empty, err := json.Marshal(&check.Report{})
+	require.Equal(t, cogwheel.LevelFailure, back.Level())
+	empty, err := json.Marshal(&cogwheel.Report{})
 	require.NoError(t, err)
 	require.NotContains(t, string(empty), "null")
 	var unwrapped interface{ Unwrap() []error }
 	require.ErrorAs(t, r.Err(), &unwrapped)
 	require.True(t, redis.HasErrorPrefix(unwrapped.Unwrap()[0], "NOPERM"))
-	require.NoError(t, (&check.Report{Findings: []check.Finding{{Level: check.Warning}}}).Err())
+	require.NoError(t, (&cogwheel.Report{Findings: []cogwheel.Finding{{Level: cogwheel.LevelWarning}}}).Err())
 }
 
 // A Ring is checked shard by shard, and the defaults of its clients count.
@@ -222,7 +223,7 @@ func TestRun_Ring(t *testing.T) {
 	r := check.Run(t.Context(), newClient(ring, append(all(), check.Needs{For: "it", Keys: []string{"{x}:1", "{x}:2"}})...))
 	require.NoError(t, r.Err(), "%v", r)
 	require.Len(t, r.Servers, 2)
-	requireFinding(t, r, check.OK, "writable", "takes writes")
-	requireFinding(t, r, check.OK, "options", "DialTimeout 5s")
+	requireFinding(t, r, cogwheel.LevelOK, "writable", "takes writes")
+	requireFinding(t, r, cogwheel.LevelOK, "options", "DialTimeout 5s")
 	require.NotContains(t, r.String(), "PoolSize 0")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -113,8 +114,8 @@ func TestConventions(t *testing.T) {
 
 func requireInvalid(t *testing.T, err error, pkg string) {
 	t.Helper()
-	require.ErrorIs(t, err, redislock.ErrInvalid)
-	invalid, ok := errors.AsType[*redislock.InvalidError](err)
+	require.ErrorIs(t, err, cogwheel.ErrInvalid)
+	invalid, ok := errors.AsType[*cogwheel.InvalidError](err)
 	require.True(t, ok, "%T", err)
 	require.Equal(t, pkg, invalid.Package)
 	require.NotEmpty(t, invalid.Field)
@@ -125,7 +126,7 @@ func requireInvalid(t *testing.T, err error, pkg string) {
 func second[T any](_ T, err error) error { return err }
 
 func badArguments(t *testing.T, l *library) {
-	require.ErrorIs(t, semaphore.ErrInvalid, redislock.ErrInvalid)
+	require.ErrorIs(t, cogwheel.ErrInvalid, cogwheel.ErrInvalid)
 	ctx := t.Context()
 	for _, err := range []error{
 		second(redislock.New(nil)), second(redislock.New((*redis.Client)(nil))), second(redislock.New(l.rdb, nil)),
@@ -282,7 +283,7 @@ func extend(t *testing.T, l *library) {
 		require.False(t, held.Deadline().Before(before))
 		require.NoError(t, held.Extend(ctx, time.Hour))
 		require.WithinDuration(t, time.Now().Add(time.Hour), held.Deadline(), time.Minute)
-		require.ErrorIs(t, held.Extend(ctx, 0), redislock.ErrInvalid)
+		require.ErrorIs(t, held.Extend(ctx, 0), cogwheel.ErrInvalid)
 	}
 }
 
@@ -545,5 +546,5 @@ func errorTexts(t *testing.T, l *library) {
 		require.Regexp(t, "^"+pkg+`: [^\n]*$`, err.Error())
 		require.NotRegexp(t, `[0-9a-f]{40}|script`, err.Error())
 	}
-	require.Equal(t, reflect.TypeFor[redislock.InvalidError](), reflect.TypeFor[semaphore.InvalidError]())
+	require.Equal(t, reflect.TypeFor[cogwheel.InvalidError](), reflect.TypeFor[cogwheel.InvalidError]())
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -55,7 +56,7 @@ func named(key string) string {
 }
 
 // needed returns the keys and channels among the rights that Check asks for.
-func needed(t *testing.T, r *redislock.Report, err error) (keys []string) {
+func needed(t *testing.T, r *cogwheel.Report, err error) (keys []string) {
 	t.Helper()
 	require.NoError(t, err)
 	for _, right := range r.Rights {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -21,12 +22,12 @@ import (
 // packages with rights in docs/operations.md.
 var packages = map[string]struct {
 	// check checks a client with objects of all kinds, or without objects.
-	check func(t *testing.T, rdb redis.UniversalClient, objects bool) (*redislock.Report, error)
+	check func(t *testing.T, rdb redis.UniversalClient, objects bool) (*cogwheel.Report, error)
 	// basics uses every kind of object in every way.
 	basics func(t *testing.T, connect func() redis.UniversalClient)
 }{
 	"redislock": {
-		check: func(t *testing.T, rdb redis.UniversalClient, objects bool) (*redislock.Report, error) {
+		check: func(t *testing.T, rdb redis.UniversalClient, objects bool) (*cogwheel.Report, error) {
 			c, err := redislock.New(rdb, redislock.WithWheel(redistest.Wheel(t)))
 			require.NoError(t, err)
 			redistest.CloseWith(t, c.Close)
@@ -41,7 +42,7 @@ var packages = map[string]struct {
 		basics: lockBasics,
 	},
 	"semaphore": {
-		check: func(t *testing.T, rdb redis.UniversalClient, objects bool) (*redislock.Report, error) {
+		check: func(t *testing.T, rdb redis.UniversalClient, objects bool) (*cogwheel.Report, error) {
 			c, err := semaphore.New(rdb, semaphore.WithWheel(redistest.Wheel(t)))
 			require.NoError(t, err)
 			redistest.CloseWith(t, c.Close)
@@ -53,7 +54,7 @@ var packages = map[string]struct {
 		basics: semaphoreBasics,
 	},
 	"ratelimit": {
-		check: func(t *testing.T, rdb redis.UniversalClient, objects bool) (*redislock.Report, error) {
+		check: func(t *testing.T, rdb redis.UniversalClient, objects bool) (*cogwheel.Report, error) {
 			c, err := ratelimit.New(rdb, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
 			require.NoError(t, err)
 			redistest.CloseWith(t, c.Close)
@@ -122,7 +123,7 @@ func TestRights_CheckNamesTheOneThatIsMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rights := redistest.DocumentedRights(t, name, "app:")
-			check := func(user string, rights []string) (*redislock.Report, error) {
+			check := func(user string, rights []string) (*cogwheel.Report, error) {
 				return pkg.check(t, server.Client(t, server.User(t, name+user, rights...)), true)
 			}
 			report, err := check("all", rights)

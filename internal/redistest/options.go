@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel"
 )
 
 // CheckRefusal returns an error unless a constructor has refused its arguments by a typed error exactly when
 // they are out of range. Such an error names the argument, and is short enough for a log.
 func CheckRefusal(err error, inRange bool) error {
-	refused, typed := errors.AsType[*invalid.Error](err)
+	refused, typed := errors.AsType[*cogwheel.InvalidError](err)
 	switch {
 	case inRange && err != nil:
 		return fmt.Errorf("refused although it is in range: %w", err)

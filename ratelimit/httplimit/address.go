@@ -46,7 +46,7 @@ type Address struct {
 // something that is none, the proxy itself is limited. Of a field with one address, one that comes twice names
 // none. Proxies must append to X-Forwarded-For and Forwarded, or replace them, which is their default.
 //
-// It panics with a *ratelimit.InvalidError if a network, a number of bits or the name of the field is not
+// It panics with a *cogwheel.InvalidError if a network, a number of bits or the name of the field is not
 // valid.
 func ByAddress(a Address) KeyFunc {
 	g := grouping{ipv4: 32, ipv6: 64}

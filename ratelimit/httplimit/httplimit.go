@@ -57,9 +57,9 @@ type config struct {
 	failed func(http.ResponseWriter, *http.Request, error)
 }
 
-// Fields are the header fields that tell clients where they stand. Whatever they are, Retry-After is set on each
-// denial but that of a cost above the burst. While the policy of the client decides, as Redis is down, responses
-// have RateLimit-Policy alone, and a response of WithFailed has none.
+// Fields are the header fields that tell clients where they stand. Whatever they are, Retry-After is set on
+// each denial but that of a cost above the burst. While the policy of the client decides, as Redis is down,
+// responses have RateLimit-Policy alone, and a response of WithFailed has none.
 type Fields uint8
 
 const (
@@ -140,7 +140,7 @@ func WithFailed(f func(http.ResponseWriter, *http.Request, error)) Option {
 // client sees it.
 const statusClientClosedRequest = 499
 
-// New returns middleware that limits requests. Like the options, it panics with a *ratelimit.InvalidError on
+// New returns middleware that limits requests. Like the options, it panics with a *cogwheel.InvalidError on
 // an argument that could only fail later: one that is nil, or a limiter whose arguments were refused or whose
 // limit has no rate, period or burst. What it returns is safe for concurrent use.
 func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
@@ -208,7 +209,7 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 		func() {
 			defer func() {
 				err, _ := recover().(error)
-				require.ErrorIs(t, err, ratelimit.ErrInvalid, what)
+				require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
 			}()
 			f()
 		}()

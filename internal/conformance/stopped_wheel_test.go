@@ -1,4 +1,4 @@
-package cogwheel_test
+package conformance_test
 
 import (
 	"context"
@@ -471,11 +471,11 @@ func TestStoppedWheel_NotifiesEveryEntryOfTheLibrary(t *testing.T) {
 	entries := 0
 	for _, folder := range []string{
 		"renewal", "redislock", "ratelimit", "ratelimit/httplimit", "semaphore", "cmd/cogwheel",
-		"contrib/grpclimit", "contrib/otel", "contrib/prometheus", "contrib/statusz",
+		"contrib/grpclimit", "contrib/cogwheelotel", "contrib/cogwheelprom", "contrib/statusz",
 		"internal/check", "internal/cleanup", "internal/contexts", "internal/gate", "internal/pipeline", "internal/pubsub",
 		"internal/redisconn", "internal/sender", "internal/waitqueue",
 	} {
-		files, err := filepath.Glob(folder + "/*.go")
+		files, err := filepath.Glob("../../" + folder + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, folder)
 		for _, name := range files {

@@ -1,0 +1,26 @@
+package cogwheel
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrInvalid matches every *InvalidError.
+var ErrInvalid = errors.New("invalid argument")
+
+// InvalidError describes an argument that a package of this module has refused. The call changed nothing and
+// sent nothing to Redis. It matches ErrInvalid.
+type InvalidError struct {
+	Package string // of the function that was called, for example "redislock"
+	Field   string // the argument or option, for example "name" or "WithLease"
+	Value   any    // the value given; a long name is shortened
+	Reason  string // which rule the value breaks
+}
+
+// Error returns the error as one line.
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("%s: %s %v: %s", e.Package, e.Field, e.Value, e.Reason)
+}
+
+// Unwrap returns ErrInvalid.
+func (e *InvalidError) Unwrap() error { return ErrInvalid }
