@@ -147,9 +147,8 @@ func TestClient_HearsOfForceUnlock(t *testing.T) {
 		t.Parallel()
 		dep := sharedCluster(t)
 		ordinary := redislock.WithShardedChannels(false)
-		c := newClient(t, dep.rdb, ordinary)
 		for range 4 { // slots of several masters
-			name := redistest.Name(t)
+			c, name := newClient(t, dep.rdb, ordinary), redistest.Name(t) // a new one: it has no earlier subscription
 			l := mustLock(t, c.Mutex(name, redislock.WithLease(farLease)))
 			dep.awaitListening(t, c)
 			force(t, newClient(t, dep.rdb, ordinary).Mutex(name))
