@@ -17,7 +17,7 @@ func TestLimits(t *testing.T) {
 	behaviours := map[string]func(*testing.T, *world){
 		"a lost reply costs permits, but grants none twice": limitLostReply,
 		"a policy decides while Redis is down":              policies,
-		"a Limiter without a rate is an error":              notConfigured,
+		"a Limiter without a rate is an error":              notSet,
 		"a Limiter counts PerClient":                        perClient,
 		"a Limiter takes back what was granted":             returns,
 		"a Limiter changes its rate":                        changesRate,
@@ -190,9 +190,9 @@ func policies(t *testing.T, w *world) {
 	require.ErrorIs(t, err, ratelimit.ErrMisconfigured)
 }
 
-func notConfigured(t *testing.T, w *world) {
+func notSet(t *testing.T, w *world) {
 	_, err := w.limits[0].Limiter("none").Allow(w.ctx)
-	require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+	require.ErrorIs(t, err, ratelimit.ErrNotSet)
 }
 
 func perClient(t *testing.T, w *world) {

@@ -257,7 +257,7 @@ func tokens(t *testing.T, w *world) {
 }
 
 func owner(t *testing.T, w *world) {
-	ctx := redislock.WithOwner(w.ctx, new(redislock.Owner))
+	ctx := redislock.ContextWithOwner(w.ctx, new(redislock.Owner))
 	m := w.locks[0].Mutex("n")
 	outer, err := m.Lock(ctx)
 	require.NoError(t, err)

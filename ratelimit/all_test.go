@@ -194,7 +194,7 @@ func TestAll_RefusesBadParts(t *testing.T) {
 
 	perClient := c.Limiter("pc:{" + name + "}")
 	_, err = c.All(k.Part(name), perClient.Part()).Allow(t.Context())
-	require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+	require.ErrorIs(t, err, ratelimit.ErrNotSet)
 	require.NoError(t, perClient.SetRate(t.Context(), ratelimit.PerHour(10), ratelimit.PerClient))
 	_, err = c.All(k.Part(name), perClient.Part()).Allow(t.Context())
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)

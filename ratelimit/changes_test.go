@@ -105,7 +105,7 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 			wait := func(f func(error)) { l.WaitFunc(t.Context(), 5, f) }
 			err = soon(t, wait, func() { require.NoError(t, change(t.Context(), other, granted)) })
 			if how == "Delete" {
-				require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+				require.ErrorIs(t, err, ratelimit.ErrNotSet)
 			} else {
 				require.NoError(t, err)
 			}

@@ -18,8 +18,8 @@ import (
 // errors.Is. The errors of contexts and of Redis are wrapped. A denial is no error of Allow: look at
 // Result.Allowed.
 var (
-	// ErrNotConfigured is returned by a Limiter whose limit is not set in Redis, or was deleted.
-	ErrNotConfigured = errors.New("ratelimit: no limit is set")
+	// ErrNotSet is returned by a Limiter whose limit is not set in Redis, or was deleted.
+	ErrNotSet = errors.New("ratelimit: no limit is set")
 
 	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was taken.
 	ErrExceedsLimit = errors.New("ratelimit: request exceeds the limit")
@@ -106,7 +106,7 @@ func cause(err error) error {
 func explain(ctx context.Context, err error) error {
 	switch {
 	case redis.HasErrorPrefix(err, "NOTCONFIGURED"):
-		return ErrNotConfigured
+		return ErrNotSet
 	case redis.HasErrorPrefix(err, "PERCLIENT"):
 		return argument.Error("Limiter", "of the scope PerClient", "is not counted in Redis, so it cannot be combined")
 	case redis.HasErrorPrefix(err, "OLDFORM"):

@@ -35,11 +35,11 @@ func ExampleClient_Limiter_redisson() {
 
 // A limiter whose limit is set by an operator is an error until then. What to do without one is the caller's
 // decision.
-func ExampleLimiter_Allow_notConfigured() {
+func ExampleLimiter_Allow_notSet() {
 	ctx := context.Background()
 	search := newLimits().Limiter("search")
 	_, err := search.Allow(ctx)
-	fmt.Println("no limit is set:", errors.Is(err, ratelimit.ErrNotConfigured))
+	fmt.Println("no limit is set:", errors.Is(err, ratelimit.ErrNotSet))
 
 	set, err := search.TrySetRate(ctx, ratelimit.PerMinute(100), ratelimit.Overall) // a default
 	fmt.Println(set, err)

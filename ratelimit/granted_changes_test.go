@@ -135,7 +135,7 @@ var waitedChanges = map[string]func(t *testing.T, c, other *ratelimit.Client, na
 			_, err := l.Delete(ctx)
 			return err
 		})
-		deleted.ended = ratelimit.ErrNotConfigured
+		deleted.ended = ratelimit.ErrNotSet
 		return deleted
 	},
 }

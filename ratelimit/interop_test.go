@@ -105,7 +105,7 @@ func bothSidesConfigure(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		j, l := javaAndGo(t, c, rdb)
 		require.False(t, j.updateRate(10, time.Minute, ratelimit.Overall, true))
 		_, err := l.Peek(ctx)
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		require.True(t, j.trySetRate(10, time.Minute, ratelimit.Overall, 0))
 		take(t, l, 7, true)
 		require.True(t, j.updateRate(20, time.Minute, ratelimit.Overall, true))
@@ -121,7 +121,7 @@ func bothSidesConfigure(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		require.True(t, j.delete())
 		require.False(t, j.delete())
 		_, err = l.Peek(ctx)
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 	})
 
 	t.Run("a scope changed by either side starts anew, and each client then has a count of its own", func(t *testing.T) {
@@ -229,7 +229,7 @@ func bothSidesKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		require.NoError(t, newWheel(t).Sleep(ctx, 4200*time.Millisecond))
 		require.Zero(t, j.left())
 		_, err := l.Peek(ctx)
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 	})
 
 	t.Run("R2: a value that Java leaves behind without an expiry does not count", func(t *testing.T) {

@@ -163,7 +163,7 @@ func (j *job) settleCallsLocked() {
 
 // failedLocked takes note of an error that is about the limit.
 func (s *keyState) failedLocked(err error) {
-	if s.local != nil && errors.Is(err, ErrNotConfigured) {
+	if s.local != nil && errors.Is(err, ErrNotSet) {
 		s.local.seen = time.Time{}
 	}
 }

@@ -168,7 +168,7 @@ func TestLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
 	plain, braced := c.Limiter(name), c.Limiter("{"+name+"}")
 	require.NoError(t, plain.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
 	_, err := braced.Config(t.Context())
-	require.ErrorIs(t, err, ratelimit.ErrNotConfigured, "the limit is another")
+	require.ErrorIs(t, err, ratelimit.ErrNotSet, "the limit is another")
 	require.NoError(t, braced.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
 	take(t, plain, 4, true)
 	requireLeft(t, braced, 6)

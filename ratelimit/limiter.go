@@ -133,7 +133,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	})
 }
 
-// Config returns the limit as it is in Redis, or ErrNotConfigured. It blocks for one round trip, or
+// Config returns the limit as it is in Redis, or ErrNotSet. It blocks for one round trip, or
 // until ctx ends.
 func (l *Limiter) Config(ctx context.Context) (Config, error) {
 	return manage(ctx, l, "config", func(*keyState) (Config, error) {
@@ -147,7 +147,7 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 		}
 		rate, interval := number("rate"), number("interval")
 		if rate < 1 || interval < 1 || fields["type"] == "" {
-			return Config{}, ErrNotConfigured
+			return Config{}, ErrNotSet
 		}
 		scope, err := strconv.Atoi(fields["type"])
 		if err != nil || Scope(scope) != Overall && Scope(scope) != PerClient {
@@ -221,7 +221,7 @@ func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(c
 
 // AllowN takes n permits if there are so many, and does not wait for them. A denial is a Result, not an
 // error. n = 0 takes nothing and is always allowed. Blocking, the policy and errors are those of
-// Keyed.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotConfigured that no limit is
+// Keyed.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotSet that no limit is
 // set. A reply that was lost and a script that was repeated take the permits once.
 func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	began := l.client.start()
@@ -280,7 +280,7 @@ func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
 // WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, errors and what
 // is left after an error are those of Keyed.WaitN, where ErrExceedsLimit says that n is above the rate, and
-// ErrNotConfigured that no limit is set. An entry that was made for a waiter that leaves serves the next one
+// ErrNotSet that no limit is set. An entry that was made for a waiter that leaves serves the next one
 // that asks for as much, or is taken out of the log. Entries are made up to 20 ms and two round trips before
 // they can be used.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {

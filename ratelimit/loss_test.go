@@ -27,7 +27,7 @@ func TestLoss_WhateverIsLostOfALimiterGrantsAtMostOneBurstMore(t *testing.T) {
 		if lost&1 != 0 {
 			require.Equal(t, int64(1), rdb.Del(t.Context(), keys[0]).Val())
 			_, err := newClient(t, rdb).Limiter(name).Allow(t.Context())
-			require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+			require.ErrorIs(t, err, ratelimit.ErrNotSet)
 			set, err := newClient(t, rdb).Limiter(name).TrySetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall)
 			require.NoError(t, err)
 			require.True(t, set)
@@ -75,7 +75,7 @@ func TestLoss_Eviction(t *testing.T) {
 			evict(t, rdb, test.key)
 			if what == "log" && rdb.Exists(ctx, "log").Val() == 0 {
 				_, err := c.Limiter("log").Peek(ctx)
-				require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+				require.ErrorIs(t, err, ratelimit.ErrNotSet)
 				require.NoError(t, c.Limiter("log").SetRate(ctx, limit, ratelimit.Overall, ratelimit.WithState()))
 			}
 			require.Equal(t, 10, grantsNow(t, rdb, test.ask), "one burst more")
@@ -140,7 +140,7 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 	}
 	l.WaitFunc(ctx, 1, func(err error) { lost <- err })
 	require.NoError(t, rdb.FlushAll(ctx).Err())
-	require.ErrorIs(t, <-lost, ratelimit.ErrNotConfigured, "its limit is lost")
+	require.ErrorIs(t, <-lost, ratelimit.ErrNotSet, "its limit is lost")
 	for range 3 {
 		require.NoError(t, <-served)
 	}

@@ -158,11 +158,11 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		ours.WaitFunc(t.Context(), 1, func(err error) { done <- err })
 		ok, err := theirs.Delete(t.Context())
 		require.True(t, err == nil && ok)
-		require.ErrorIs(t, answer(t, done), ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, answer(t, done), ratelimit.ErrNotSet)
 		_, err = ours.Allow(t.Context())
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		_, err = ours.Reserve(t.Context(), 1)
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(1, 3600), ratelimit.PerClient))
 		take(t, ours, 1, false) // what was granted counts until this client itself begins anew
 	})
@@ -265,7 +265,7 @@ func TestPerClient_GoesOnWhileRedisIsDown(t *testing.T) {
 	requireSoonLeft(t, kept, 20_000-granted-2)
 	require.False(t, c.Stats().Down)
 	_, err = brief.Allow(ctx)
-	require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+	require.ErrorIs(t, err, ratelimit.ErrNotSet)
 }
 
 func TestPerClient_AKeepAliveShorterThanASecondIsKeptUp(t *testing.T) {

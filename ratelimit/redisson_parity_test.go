@@ -146,7 +146,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 			require.NoError(t, err)
 			require.Equal(t, want, ok)
 			_, err = l.Allow(ctx)
-			require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+			require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		}
 		require.NoError(t, l.SetRate(ctx, perSeconds(5, 60), scope))
 		take(t, l, 5, true)
@@ -232,9 +232,9 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 		require.NoError(t, err)
 		require.False(t, ok)
 		_, err = l.Config(ctx)
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		_, err = l.Allow(ctx)
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 	})
 }
 
@@ -259,7 +259,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 		}
 		require.NoError(t, w.Sleep(ctx, keepAlive+300*time.Millisecond))
 		_, err := l.Allow(ctx)
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		for _, key := range ratelimit.LogKeys(name) {
 			require.Zero(t, rdb.Exists(ctx, key).Val())
 		}
@@ -271,7 +271,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 		_, err := l.TrySetRate(ctx, perSeconds(10, 1), ratelimit.Overall, ratelimit.WithKeepAlive(999*time.Millisecond))
 		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 		_, err = l.Config(ctx)
-		require.ErrorIs(t, err, ratelimit.ErrNotConfigured)
+		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 	})
 }
 

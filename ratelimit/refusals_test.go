@@ -59,7 +59,7 @@ var failures = map[string][]error{
 // classes are the sections of the table in docs/ratelimit.md, and the error that each is.
 var classes = map[string]error{
 	"outage": ratelimit.ErrUnavailable, "misconfiguration": ratelimit.ErrMisconfigured, "key": ratelimit.ErrWrongKind,
-	"limit": ratelimit.ErrNotConfigured, "other": nil,
+	"limit": ratelimit.ErrNotSet, "other": nil,
 }
 
 // documentedClasses reads the table: the class of each failure.

@@ -216,7 +216,7 @@ func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
 	}
 	if len(stored) > 0 {
 		j, err := s.ask(ctx, ask{back: stored})
-		if err != nil && !errors.Is(err, ErrNotConfigured) {
+		if err != nil && !errors.Is(err, ErrNotSet) {
 			return found, err
 		}
 		found = found || err == nil && j.got.takenBack

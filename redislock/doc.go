@@ -29,7 +29,7 @@
 //     wakes. Where two writers must never overlap, the resource itself has to refuse the older one:
 //     [WithFencing] gives each hold a higher [Lock.Token].
 //   - An order among waiters of different processes, but for [Client.FairMutex].
-//   - Reentrancy by goroutine: a hold belongs to its Lock. [WithOwner] makes locks reentrant for an [Owner].
+//   - Reentrancy by goroutine: a hold belongs to its Lock. [ContextWithOwner] makes locks reentrant for an [Owner].
 //
 // # Cost
 //

@@ -72,10 +72,10 @@ func ExampleSharedWithJava() {
 }
 
 // An Owner in the context makes locks reentrant: functions that lock can call each other.
-func ExampleWithOwner() {
+func ExampleContextWithOwner() {
 	locks, _, done := exampleClient()
 	defer done()
-	ctx := redislock.WithOwner(context.Background(), &redislock.Owner{})
+	ctx := redislock.ContextWithOwner(context.Background(), &redislock.Owner{})
 	account := locks.Mutex("example:account")
 
 	deposit := func(ctx context.Context) error {

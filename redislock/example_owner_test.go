@@ -13,7 +13,7 @@ import (
 func ExampleOwner() {
 	locks := newLocks()
 	document := locks.Mutex("document:5")
-	task := redislock.WithOwner(context.Background(), new(redislock.Owner)) // for each request, say
+	task := redislock.ContextWithOwner(context.Background(), new(redislock.Owner)) // for each request, say
 
 	outer, err := document.Lock(task)
 	if err != nil {
@@ -23,7 +23,7 @@ func ExampleOwner() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	other := redislock.WithOwner(context.Background(), new(redislock.Owner))
+	other := redislock.ContextWithOwner(context.Background(), new(redislock.Owner))
 	for _, lock := range []*redislock.Lock{inner, outer} {
 		if err := lock.Unlock(task); err != nil {
 			log.Fatal(err)

@@ -63,7 +63,7 @@ func ExampleRWMutex_Reader() {
 // A reader cannot become the writer: of two readers that tried, each would wait for the other for ever. With an
 // Owner the attempt is an error. Unlock, and lock for writing.
 func ExampleRWMutex_Lock_upgrade() {
-	ctx := redislock.WithOwner(context.Background(), &redislock.Owner{})
+	ctx := redislock.ContextWithOwner(context.Background(), &redislock.Owner{})
 	index := newLocks().RWMutex("index")
 	reader, err := index.RLock(ctx)
 	if err != nil {

@@ -112,7 +112,7 @@ func unlockAfterExpiryIsLost(t *testing.T, lut *lockUnderTest) {
 func ownerEntersAgain(t *testing.T, lut *lockUnderTest) {
 	c := lut.newClient(t)
 	m := lut.mutex(c, redislock.WithLease(10*time.Second), redislock.WithoutRenewal())
-	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
+	ctx := redislock.ContextWithOwner(within(t, patience), &redislock.Owner{})
 	first, err := m.Lock(ctx)
 	require.NoError(t, err)
 	holders := lut.requireHeldOnce(t)
@@ -121,7 +121,7 @@ func ownerEntersAgain(t *testing.T, lut *lockUnderTest) {
 	tried, err := m.TryLock(ctx)
 	require.NoError(t, err)
 	require.Equal(t, holders, lut.requireHeldOnce(t))
-	for _, other := range []context.Context{t.Context(), redislock.WithOwner(t.Context(), &redislock.Owner{})} {
+	for _, other := range []context.Context{t.Context(), redislock.ContextWithOwner(t.Context(), &redislock.Owner{})} {
 		_, err = lut.conflictingMutex(c).TryLock(other)
 		require.ErrorIs(t, err, redislock.ErrLocked)
 	}

@@ -15,7 +15,7 @@ func renewalKeepsTheLock(t *testing.T, lut *lockUnderTest) {
 	const lease = safeLease
 	c := lut.newClient(t)
 	m := lut.mutex(c, redislock.WithLease(lease))
-	ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+	ctx := redislock.ContextWithOwner(t.Context(), &redislock.Owner{})
 	outer, err := m.Lock(ctx)
 	require.NoError(t, err)
 	inner, err := m.Lock(ctx)
@@ -115,7 +115,7 @@ func forceUnlockEndsTheContextAtOnce(t *testing.T, lut *lockUnderTest) {
 		"without renewal": {redislock.WithoutRenewal()},
 	} {
 		for _, how := range []string{"ForceUnlock", "ForceUnlockHolder"} {
-			ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+			ctx := redislock.ContextWithOwner(t.Context(), &redislock.Owner{})
 			l, err := lut.mutex(c, append(opts, redislock.WithLease(farLease))...).Lock(ctx)
 			require.NoError(t, err)
 			lut.awaitListening(t, c)

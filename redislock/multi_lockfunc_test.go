@@ -62,7 +62,7 @@ func TestMultiMutex_LockFunc(t *testing.T) {
 		t.Parallel()
 		c, rdb, _ := onSharedServer(t)
 		names := threeNames(t)
-		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		ctx := redislock.ContextWithOwner(t.Context(), &redislock.Owner{})
 		part, err := c.Mutex(names[1]).TryLock(ctx)
 		require.NoError(t, err)
 		calls, _ := startLockFunc(ctx, c.MultiMutex(names[:]))

@@ -38,11 +38,11 @@ type hold struct {
 
 type ownerKey struct{}
 
-// WithOwner returns a context whose locks belong to the Owner. Re-entering a lock that was lost fails with
+// ContextWithOwner returns a context whose locks belong to the Owner. Re-entering a lock that was lost fails with
 // ErrLost until each of the Locks on it has been unlocked. The options of a hold are those of the call that
-// took the lock. A nil Owner makes locks not reentrant, also in a context that had one. WithOwner panics if
+// took the lock. A nil Owner makes locks not reentrant, also in a context that had one. ContextWithOwner panics if
 // ctx is nil.
-func WithOwner(ctx context.Context, o *Owner) context.Context {
+func ContextWithOwner(ctx context.Context, o *Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
 

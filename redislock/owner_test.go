@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-func TestMutex_WithOwner(t *testing.T) {
+func TestMutex_ContextWithOwner(t *testing.T) {
 	t.Parallel()
 
 	t.Run("an Owner enters again without a round trip and unlocks as often", func(t *testing.T) {
@@ -21,7 +21,7 @@ func TestMutex_WithOwner(t *testing.T) {
 		c, count := newCountedClient(t, rdb)
 		name := redistest.Name(t)
 		m := c.Mutex(name)
-		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		ctx := redislock.ContextWithOwner(t.Context(), &redislock.Owner{})
 		first, err := m.Lock(ctx)
 		require.NoError(t, err)
 		asked := count.scriptCalls()
@@ -51,7 +51,7 @@ func TestMutex_WithOwner(t *testing.T) {
 	t.Run("each Lock of a hold is unlocked once and changes no other", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := onSharedServer(t)
-		ctx := redislock.WithOwner(t.Context(), &redislock.Owner{})
+		ctx := redislock.ContextWithOwner(t.Context(), &redislock.Owner{})
 		outer, err := c.Mutex(name).Lock(ctx)
 		require.NoError(t, err)
 		inner, err := c.Mutex(name).Lock(ctx)
@@ -81,7 +81,7 @@ func TestMutex_WithOwner(t *testing.T) {
 	t.Run("a loss ends all Locks; the Owner can lock again after it has unlocked all", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := onSharedServer(t)
-		ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
+		ctx := redislock.ContextWithOwner(within(t, patience), &redislock.Owner{})
 		lease := redislock.WithLease(safeLease)
 		outer, err := c.Mutex(name, lease).Lock(ctx)
 		require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestMutex_WithOwner(t *testing.T) {
 func TestOwner_MutexAndFairMutexOfOneNameAreOneLock(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
-	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
+	ctx := redislock.ContextWithOwner(within(t, patience), &redislock.Owner{})
 	for _, order := range [][2]*redislock.Mutex{
 		{c.Mutex(name), c.FairMutex(name)}, {c.FairMutex(name), c.Mutex(name)},
 	} {
@@ -134,7 +134,7 @@ func TestMutex_NestedWithoutAnOwnerWaitsUntilItsContextEnds(t *testing.T) {
 	requireFree(t, rdb, name)
 }
 
-func TestRWMutex_WithOwner(t *testing.T) {
+func TestRWMutex_ContextWithOwner(t *testing.T) {
 	t.Parallel()
 	onEachDeployment(t, ownerReadsAndWrites)
 }
@@ -142,7 +142,7 @@ func TestRWMutex_WithOwner(t *testing.T) {
 func ownerReadsAndWrites(t *testing.T, dep *deployment) {
 	c, rdb, name := newClient(t, dep.rdb), dep.rdb, redistest.Name(t)
 	rw := c.RWMutex(name)
-	ctx := redislock.WithOwner(within(t, patience), &redislock.Owner{})
+	ctx := redislock.ContextWithOwner(within(t, patience), &redislock.Owner{})
 
 	w, err := rw.Lock(ctx)
 	require.NoError(t, err)

@@ -130,7 +130,7 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 
 	"redislock.Mutex.Lock": func(ctx context.Context, l *onAWheel) error { return second(l.mutex.Lock(ctx)) },
 	"redislock.Mutex.Lock of an Owner": func(ctx context.Context, l *onAWheel) error {
-		return second(l.mutex.Lock(redislock.WithOwner(ctx, &redislock.Owner{})))
+		return second(l.mutex.Lock(redislock.ContextWithOwner(ctx, &redislock.Owner{})))
 	},
 	"redislock.Mutex.Lock of a FairMutex": func(ctx context.Context, l *onAWheel) error { return second(l.fair.Lock(ctx)) },
 	"redislock.Mutex.LockFunc": func(ctx context.Context, l *onAWheel) error {
@@ -205,7 +205,7 @@ var doNotWait = map[string]string{
 	"wheel.Wheel":           "Stop WithTimeout", // see TestWithTimeout_KeepsItsDeadlineWhileTheWheelStops
 	"renewal.Lease":         "Context",
 	"renewal.Renewer":       "Close",
-	"redislock":             "WithOwner",
+	"redislock":             "ContextWithOwner",
 	"redislock.Client":      "Check Close",
 	"redislock.Lock":        "Context Extend Unlock",
 	"redislock.MultiMutex":  "ForceUnlock State TryLock",
@@ -329,7 +329,7 @@ func TestStoppedWheel_LosesEveryHold(t *testing.T) {
 		},
 		"a fair lock": func(ctx context.Context, l *onAWheel) (hold, error) { return l.fair.Lock(ctx) },
 		"a lock of an Owner": func(ctx context.Context, l *onAWheel) (hold, error) {
-			return l.mutex.Lock(redislock.WithOwner(ctx, &redislock.Owner{}))
+			return l.mutex.Lock(redislock.ContextWithOwner(ctx, &redislock.Owner{}))
 		},
 		"a reader":           func(ctx context.Context, l *onAWheel) (hold, error) { return l.rw.RLock(ctx) },
 		"a writer":           func(ctx context.Context, l *onAWheel) (hold, error) { return l.rw.Lock(ctx) },

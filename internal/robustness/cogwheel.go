@@ -49,7 +49,7 @@ func (l *cogwheelLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 		acquire = m.TryLock
 	}
 	if ask.Owner != nil {
-		ctx = redislock.WithOwner(ctx, ask.Owner)
+		ctx = redislock.ContextWithOwner(ctx, ask.Owner)
 	}
 	held, err := acquire(ctx)
 	if errors.Is(err, redislock.ErrLocked) {

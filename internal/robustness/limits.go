@@ -165,7 +165,7 @@ func (a *asker) ask(ctx context.Context, l limiter, call history.Event) (end his
 	if err != nil {
 		end.Step, end.Note = history.Failed, err.Error()
 		retry = time.Duration(5+a.rnd.IntN(10)) * time.Millisecond
-		if l.set != nil && errors.Is(err, ratelimit.ErrNotConfigured) {
+		if l.set != nil && errors.Is(err, ratelimit.ErrNotSet) {
 			_ = l.set(ctx) // the next call tells
 		}
 	}
