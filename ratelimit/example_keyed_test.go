@@ -40,25 +40,6 @@ func ExampleKeyed_AllowN() {
 	// 1001 false true
 }
 
-// Tenants have limits of their own. Nothing is kept for a limit, so it may come from anywhere.
-func ExampleKeyed_AllowLimit() {
-	ctx := context.Background()
-	plans := map[string]ratelimit.Limit{"small": ratelimit.PerHour(1), "large": ratelimit.PerHour(2)}
-	api := newLimits().Keyed("api", ratelimit.PerHour(1))
-	for _, tenant := range []string{"small", "small", "large", "large"} {
-		r, err := api.AllowLimit(ctx, tenant, plans[tenant])
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(tenant, r.Allowed)
-	}
-	// Output:
-	// small true
-	// small false
-	// large true
-	// large true
-}
-
 // AllowUpTo takes what there is, for work that can be cut: here, a batch of messages.
 func ExampleKeyed_AllowUpTo() {
 	ctx := context.Background()
@@ -182,11 +163,11 @@ func ExampleReservation() {
 			_, _ = r.Cancel(context.WithoutCancel(ctx)) // or the permits are unused
 			log.Fatal(err)
 		}
-		fmt.Println("rendering", r.N(), "frames")
+		fmt.Println("rendering two frames")
 	}
 	// Output:
-	// rendering 2 frames
-	// rendering 2 frames
+	// rendering two frames
+	// rendering two frames
 }
 
 // A fixed window counts from the first request on. It is what contracts with a quota per day mean as a rule.

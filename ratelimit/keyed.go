@@ -174,11 +174,6 @@ func (k *Keyed) With(limit Limit) *Keyed {
 	return &other
 }
 
-// AllowLimit is With(limit).Allow.
-func (k *Keyed) AllowLimit(ctx context.Context, key string, limit Limit) (Result, error) {
-	return k.AllowLimitN(ctx, key, 1, limit)
-}
-
 // AllowLimitN is With(limit).AllowN.
 func (k *Keyed) AllowLimitN(ctx context.Context, key string, n int64, limit Limit) (Result, error) {
 	return k.With(limit).AllowN(ctx, key, n)

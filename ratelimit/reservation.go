@@ -16,21 +16,12 @@ const maxReserve = time.Minute
 // Reservation is the right to n permits from a time on. It is safe for concurrent use. A nil or zero one is
 // for no permits.
 type Reservation struct {
-	n    int64
 	at   time.Time
 	span span
 	made *keyState // by which; by now the key may have another
 
 	mu   sync.Mutex
 	over bool
-}
-
-// N is how many permits are reserved.
-func (r *Reservation) N() int64 {
-	if r == nil {
-		return 0
-	}
-	return r.n
 }
 
 // Delay is how long it takes until the permits may be used, 0 if they may be now.
@@ -126,7 +117,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, er
 	if err != nil {
 		return nil, err
 	}
-	return &Reservation{n: n, at: s.client.began.Add(found.from), span: *found, made: s}, nil
+	return &Reservation{at: s.client.began.Add(found.from), span: *found, made: s}, nil
 }
 
 func servesStaleLocked(s *keyState, now time.Time) bool { return s.local.serveStale(now) }

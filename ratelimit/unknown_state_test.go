@@ -43,7 +43,7 @@ var immediate = map[string]func(t *testing.T, c *ratelimit.Client, k *ratelimit.
 		return r.Remaining, err
 	},
 	"a larger limit": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
-		r, err := k.AllowLimit(t.Context(), key, ratelimit.PerMinute(1_000_000))
+		r, err := k.With(ratelimit.PerMinute(1_000_000)).Allow(t.Context(), key)
 		return r.Granted, err
 	},
 	"All": func(t *testing.T, c *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {

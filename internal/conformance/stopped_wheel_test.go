@@ -215,7 +215,7 @@ var doNotWait = map[string]string{
 	"redislock.RWMutex":     "Downgrade TryLock TryRLock",
 	"ratelimit.All":         "Allow AllowN Peek",
 	"ratelimit.Client":      "Check Close",
-	"ratelimit.Keyed":       "Allow AllowLimit AllowLimitN AllowN AllowUpTo Peek Reserve Reset",
+	"ratelimit.Keyed":       "Allow AllowLimitN AllowN AllowUpTo Peek Reserve Reset",
 	"ratelimit.Limiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TrySetRate " +
 		"UpdateRate",
 	"ratelimit.Reservation": "Cancel",
