@@ -21,7 +21,6 @@ func TestLimits(t *testing.T) {
 		"a Limiter counts PerClient":                        perClient,
 		"a Limiter takes back what was granted":             returns,
 		"a Limiter changes its rate":                        changesRate,
-		"Prefetch grants from memory":                       prefetch,
 	}
 	for kind, of := range limiters {
 		behaviours[kind+" denies what is over the limit, and allows again"] = func(t *testing.T, w *world) { denies(t, w, of) }
@@ -227,18 +226,4 @@ func changesRate(t *testing.T, w *world) {
 	deleted, err := w.limits[0].Limiter("api").Delete(w.ctx)
 	require.NoError(t, err)
 	require.True(t, deleted)
-}
-
-func prefetch(t *testing.T, w *world) {
-	k := w.limits[0].Keyed("api", ratelimit.PerSecond(100), ratelimit.WithPrefetch(10, 50*time.Millisecond))
-	granted := 0
-	for range 200 {
-		r, err := k.Allow(w.ctx, "user")
-		require.NoError(t, err)
-		if r.Allowed {
-			granted++
-		}
-	}
-	require.LessOrEqual(t, granted, 100)
-	require.GreaterOrEqual(t, granted, 90)
 }

@@ -23,14 +23,13 @@ type algorithm interface {
 
 // ask is what one script is asked for a key: to decide calls, or to charge permits for waiters.
 type ask struct {
-	calls    []*call
-	runs     []equalRequests
-	inOrder  bool          // the first request that is denied denies the rest
-	coming   int64         // how many of the last requests are for waiters that have not come yet
-	ahead    time.Duration // how long before its time a permit may be charged
-	prefetch int64         // permits to charge in advance if all else was granted
-	back     []span        // charges to take back first
-	last     snapshot      // what was known before
+	calls   []*call
+	runs    []equalRequests
+	inOrder bool          // the first request that is denied denies the rest
+	coming  int64         // how many of the last requests are for waiters that have not come yet
+	ahead   time.Duration // how long before its time a permit may be charged
+	back    []span        // charges to take back first
+	last    snapshot      // what was known before
 
 	members []string // of a log: one for each request
 }
@@ -52,7 +51,7 @@ func (a *ask) addRun(n, count int64) {
 type answer struct {
 	snapshot snapshot
 	granted  []int64 // requests, of each run
-	spans    []span  // what was charged for waiters, or in advance
+	spans    []span  // what was charged for waiters
 	takenBack,
 	exceeding bool // something was taken back; some request was for more than the limit, and so denied for good
 }

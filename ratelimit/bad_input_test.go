@@ -60,8 +60,6 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 			_, err = c.Limiter(name).Allow(ctx)
 			check("name", err, cogwheel.ErrInvalid)
 		}
-		_, err = c.Keyed("k", good, ratelimit.WithPrefetch(9, time.Millisecond)).Allow(ctx, name)
-		check("prefetch", err, cogwheel.ErrInvalid)
 		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		check("a window has no burst", err, cogwheel.ErrInvalid)
 		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.Overall, ratelimit.WithKeepAlive(time.Millisecond))

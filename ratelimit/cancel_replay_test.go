@@ -130,12 +130,12 @@ var impatientKinds = map[string]struct {
 	allow bool
 	may   func(time.Duration) float64
 }{
-	"GCRA, burst 1":         {ofKeyed(oneByOne), oneByOne, 1, false, bucket(oneByOne)},
-	"GCRA, burst 20":        {ofKeyed(bursty), bursty, 3, false, bucket(bursty)},
-	"GCRA with prefetch":    {ofKeyed(bursty, ratelimit.WithPrefetch(5, 50*time.Millisecond)), bursty, 3, true, bucket(bursty)},
-	"windows":               {ofKeyed(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, false, windows(byFifths)},
-	"windows with prefetch": {ofKeyed(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow), ratelimit.WithPrefetch(5, 20*time.Millisecond)), byFifths, 1, true, windows(byFifths)},
-	"a log":                 {ofLog(byFifths), byFifths, 1, false, window(byFifths)},
+	"GCRA, burst 1":        {ofKeyed(oneByOne), oneByOne, 1, false, bucket(oneByOne)},
+	"GCRA beside Allow":    {ofKeyed(bursty), bursty, 3, true, bucket(bursty)},
+	"windows beside Allow": {ofKeyed(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, true, windows(byFifths)},
+	"GCRA, burst 20":       {ofKeyed(bursty), bursty, 3, false, bucket(bursty)},
+	"windows":              {ofKeyed(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, false, windows(byFifths)},
+	"a log":                {ofLog(byFifths), byFifths, 1, false, window(byFifths)},
 }
 
 func TestReplay_CancelledWaitersKeepTheLimitAndUseItUp(t *testing.T) {

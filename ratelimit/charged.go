@@ -33,8 +33,7 @@ type span struct {
 	start gcraTime
 	at    reading
 
-	entry   entry         // of a log: it is used or given back as a whole
-	expires time.Duration // of what was charged in advance: not to be used later; 0 is never
+	entry entry // of a log: it is used or given back as a whole
 }
 
 // fitting says how a request is served from the front of what is charged.
@@ -124,13 +123,6 @@ func (c *charged) remove(n int64, unused bool) {
 	}
 	if c.spans = slices.Delete(c.spans, 0, gone); len(c.spans) == 0 {
 		c.spans = nil
-	}
-}
-
-// expire drops what was charged in advance and is too old.
-func (c *charged) expire(now time.Duration) {
-	for len(c.spans) > 0 && c.spans[0].expires > 0 && now > c.spans[0].expires {
-		c.remove(c.spans[0].n, true)
 	}
 }
 

@@ -3,7 +3,6 @@ package ratelimit_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,7 +36,6 @@ func TestClient_CloseLeavesNothingOnTheWheel(t *testing.T) {
 	for what, use := range map[string]func(*testing.T, *ratelimit.Client, string){
 		"a key that is denied":          keyed(),
 		"a window that is denied":       keyed(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
-		"permits taken in advance":      keyed(ratelimit.WithPrefetch(25, 5*time.Minute)),
 		"a limiter":                     limiter(ratelimit.Overall),
 		"a limiter counted by a client": limiter(ratelimit.PerClient),
 		"a waiter": func(t *testing.T, c *ratelimit.Client, name string) {

@@ -8,7 +8,7 @@ import (
 )
 
 // combination is the algorithm of several limits that are decided together. A request for n is for n times
-// the cost of each part. Nothing is charged ahead of its time, or in advance.
+// the cost of each part. Nothing is charged ahead of its time.
 type combination struct {
 	parts []combinedPart
 	keys  []string // of all parts

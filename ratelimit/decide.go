@@ -99,7 +99,7 @@ func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result
 // joinLocked enters a call into the next job, which it returns if that is to be sent. now is the time by the Client's
 // clock.
 func (s *keyState) joinLocked(c *call, now time.Duration) (*job, error) {
-	hurry := len(s.pending)+1 >= secondScriptThreshold && s.id.options.prefetchCount == 0
+	hurry := len(s.pending)+1 >= secondScriptThreshold
 	if s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
 		if s.pending == nil {
 			s.pendingSince = now

@@ -186,21 +186,3 @@ func ExampleWithAlgorithm() {
 	// true left: 0 anew in 1h0m0s
 	// false left: 0 anew in 1h0m0s
 }
-
-// With WithPrefetch a granted request takes permits in advance, which this process then uses without asking
-// Redis.
-func ExampleWithPrefetch() {
-	ctx := context.Background()
-	events := newLimits().Keyed("events", ratelimit.PerHour(10_000), ratelimit.WithPrefetch(100, 5*time.Minute))
-	for range 3 {
-		r, err := events.Allow(ctx, "sensor-7")
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(r.Allowed, r.Source)
-	}
-	// Output:
-	// true redis
-	// true prefetch
-	// true prefetch
-}

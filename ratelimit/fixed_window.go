@@ -16,7 +16,7 @@ func (w *window) script() *scripts.Script { return scripts.RateWindow }
 
 // encode leaves out what is to be given back: what is not used of a window ends with it.
 func (w *window) encode(key string, a *ask) scripts.Call {
-	args := make([]any, 0, 8+2*len(a.runs))
+	args := make([]any, 0, 5+2*len(a.runs))
 	args = append(args, w.limit.Rate, w.limit.Per.Milliseconds(), a.ahead.Milliseconds(), len(a.runs))
 	for _, r := range a.runs {
 		if r.n == 0 {
@@ -25,12 +25,8 @@ func (w *window) encode(key string, a *ask) scripts.Call {
 			args = append(args, r.n, r.count)
 		}
 	}
-	if a.prefetch > 0 {
-		args = append(args, a.prefetch, 1)
-		args[3] = len(a.runs) + 1
-	}
-	if a.inOrder || a.prefetch > 0 {
-		args = append(args, flag(a.inOrder), flag(a.prefetch > 0))
+	if a.inOrder {
+		args = append(args, 1)
 	}
 	return scripts.RateWindow.Call([]string{key}, args...)
 }
@@ -40,7 +36,6 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 	r := replyReader{reply: reply}
 	s := readWindow(w, &r)
 	got := answer{snapshot: s, granted: r.granted(a.runs)}
-	prefetched := a.prefetch > 0 && r.next(0, 1) == 1
 	if slices.Max(append(got.granted, 0)) > 0 && s.ends == 0 && a.ahead == 0 {
 		r.bad = true // only waiters are granted permits of the window after that
 	}
@@ -67,10 +62,6 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 				got.spans = append(got.spans, s.span((1+fit)*r.n, at))
 			}
 		}
-	}
-	if prefetched {
-		s.charge(a.prefetch)
-		got.spans = append(got.spans, s.span(a.prefetch, at))
 	}
 	return got, nil
 }

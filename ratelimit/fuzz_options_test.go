@@ -34,7 +34,7 @@ func isLimit(l ratelimit.Limit, windows bool) bool {
 
 // FuzzOptions makes clients and limits of arbitrary arguments. No server is needed.
 func FuzzOptions(f *testing.F) {
-	for which := range uint8(6) {
+	for which := range uint8(5) {
 		for _, n := range []int64{
 			0, -1, 1, 3, math.MaxInt64, math.MinInt64, math.MaxUint32, math.MaxUint32 + 1, 1 << 53, 999, 1000,
 			int64(time.Millisecond), int64(time.Millisecond) - 1, int64(ratelimit.MaxPer), int64(ratelimit.MaxPer) + 1,
@@ -57,7 +57,7 @@ func FuzzOptions(f *testing.F) {
 		d, ctx := time.Duration(per), context.Background()
 		opts := []ratelimit.Option{ratelimit.WithWheel(w)}
 		inRange := true
-		switch which % 6 {
+		switch which % 5 {
 		case 0:
 			opts, inRange = append(opts, ratelimit.WithTimeout(d)), d >= time.Millisecond
 		case 1:
@@ -72,7 +72,7 @@ func FuzzOptions(f *testing.F) {
 		}
 		limit := ratelimit.Limit{Rate: n, Per: d, Burst: m}
 		prefix := text != "" && len(text) <= 1024 && !strings.ContainsAny(text, "{}")
-		switch which % 6 {
+		switch which % 5 {
 		case 0, 1, 2: // the client works
 			_, err := c.Keyed("p", ratelimit.PerSecond(1)).Allow(ctx, text)
 			require.Error(t, err)
@@ -92,10 +92,6 @@ func FuzzOptions(f *testing.F) {
 				}
 			}
 		case 4:
-			k := c.Keyed("p", ratelimit.PerSecond(100), ratelimit.WithPrefetch(n, d))
-			ok := n >= 1 && n <= 25 && d >= time.Millisecond && d <= 100*time.Millisecond
-			require.NoError(t, redistest.CheckRefusal(k.Err(), ok))
-		case 5:
 			named := scripts.CheckName(text) == nil
 			require.NoError(t, redistest.CheckRefusal(c.Limiter(text).Err(), named))
 			ok := named && isLimit(limit, true)

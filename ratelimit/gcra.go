@@ -38,8 +38,8 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 		head = g.cap(a.ahead)
 	}
 	size := 5 + 3*len(a.runs)
-	if a.inOrder || a.prefetch > 0 || len(a.back) > 0 {
-		size += 8
+	if a.inOrder || len(a.back) > 0 {
+		size += 4
 	}
 	args := append(append(make([]any, 0, size), head...), len(a.runs))
 	for _, r := range a.runs {
@@ -53,13 +53,8 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 			args = append(args, cost.us, cost.num, r.count)
 		}
 	}
-	if a.prefetch > 0 {
-		cost := g.params.cost(a.prefetch)
-		args = append(args, cost.us, cost.num, 1)
-		args[4] = len(a.runs) + 1
-	}
-	if a.inOrder || a.prefetch > 0 || len(a.back) > 0 {
-		args = append(args, flag(a.inOrder), flag(a.prefetch > 0))
+	if a.inOrder || len(a.back) > 0 {
+		args = append(args, flag(a.inOrder))
 	}
 	if len(a.back) > 0 {
 		// Only the last charge can be taken back.
@@ -74,7 +69,6 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	p, r := g.params, replyReader{reply: reply}
 	s := &gcraSnapshot{gcra: g, now: r.next(0, exact), tat: r.time(p)}
 	got := answer{snapshot: s, takenBack: r.next(0, 1) == 1, granted: r.granted(a.runs)}
-	prefetched := a.prefetch > 0 && r.next(0, 1) == 1
 	var n int64
 	for k, run := range a.runs {
 		n += got.granted[k] * run.n
@@ -88,12 +82,7 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	at.server = s.now
 	// The state before is the state after without what was granted; replay it to tell each caller what it
 	// saw.
-	tat := s.tat
-	if prefetched {
-		tat = p.sub(tat, p.cost(a.prefetch))
-		got.spans = []span{{n: a.prefetch, start: tat, at: at}}
-	}
-	tat = p.sub(tat, p.cost(n))
+	tat := p.sub(s.tat, p.cost(n))
 	if len(a.calls) == 0 && n > 0 {
 		got.spans = []span{{n: n, start: tat, at: at}}
 	}

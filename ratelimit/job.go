@@ -62,7 +62,6 @@ func (j *job) compose() {
 	for _, c := range j.calls {
 		j.addRun(c.n, 1)
 	}
-	j.prefetch = j.state.id.options.prefetchCount
 }
 
 // send has a job sent by another goroutine; nil is none.
@@ -140,12 +139,7 @@ func (j *job) settleCallsLocked() {
 		for _, c := range j.calls {
 			c.res, c.err = s.local.decide(s.client.since(now), c.n, s.waitingLocked())
 		}
-	case err == nil:
-		expires := s.client.since(now) + s.id.options.prefetchTTL
-		for _, sp := range j.got.spans {
-			sp.expires = expires
-			s.prefetched.add(sp)
-		}
+	case err == nil: // decode has set the results
 	case errors.Is(err, ErrUnavailable):
 		for _, c := range j.calls {
 			c.res, c.err = s.byPolicyLocked(c.n, err)

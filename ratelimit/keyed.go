@@ -53,7 +53,7 @@ func (k *Keyed) check(err error) {
 	}
 }
 
-// setLimit checks the limit, and the options that depend on it.
+// setLimit checks the limit, and makes its algorithm.
 func (k *Keyed) setLimit(limit Limit) {
 	k.options.limit = limit
 	if k.options.algorithm == FixedWindow {
@@ -61,13 +61,8 @@ func (k *Keyed) setLimit(limit Limit) {
 	} else {
 		k.check(limit.validate())
 	}
-	switch {
-	case k.err != nil:
+	if k.err != nil {
 		return
-	case k.options.prefetchCount > limit.Burst/4 && k.options.prefetchCount > 0:
-		k.check(argument.Error("WithPrefetch n", k.options.prefetchCount, "must be at most a quarter of the burst"))
-	case k.options.prefetchTTL > limit.Per/10:
-		k.check(argument.Error("WithPrefetch within", k.options.prefetchTTL, "must be at most a tenth of the period"))
 	}
 	if k.options.algorithm == FixedWindow {
 		k.algorithm = &window{limit: limit}
@@ -151,8 +146,7 @@ func (k *Keyed) refused(ctx context.Context, of subject, err error) error {
 
 // With returns a limiter of the same keys under another limit, as for tenants that have limits of their own.
 // It is a small value: nothing is kept for it, in memory or in Redis, so it may be made for each call, and
-// every method may be called on it. Options of the Keyed hold for it, and a limit that they do not allow, as
-// one whose burst is less than four times that of WithPrefetch, is refused: see Err.
+// every method may be called on it. Options of the Keyed hold for it. An invalid limit is refused: see Err.
 //
 // The limit of a key may change from one call to the next. What was used under one limit stays used under the
 // others, so that each limit holds for the requests that are made under it:
@@ -196,8 +190,7 @@ func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, err
 }
 
 // Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for one round
-// trip. Permits that this process has taken in advance, by WithPrefetch, do not count as remaining. For
-// errors see AllowN.
+// trip. For errors see AllowN.
 func (k *Keyed) Peek(ctx context.Context, key string) (Result, error) {
 	s, err := k.use(ctx, "peek", key, 0)
 	if err != nil {
@@ -256,7 +249,7 @@ func (k *Keyed) Reset(ctx context.Context, key string) error {
 		old := s.mark()
 		err := k.client.rdb.Del(ctx, s.id.key).Err()
 		if err != nil {
-			old, err = chargeMark{}, explain(ctx, err) // the state may be as it was
+			old, err = 0, explain(ctx, err) // the state may be as it was
 		}
 		s.mu.Lock()
 		s.changedLocked(old)

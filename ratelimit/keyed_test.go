@@ -307,27 +307,6 @@ func TestKeyed_Reserve(t *testing.T) {
 	require.NoError(t, first.Wait(ctx))
 }
 
-func TestKeyed_Prefetch(t *testing.T) {
-	t.Parallel()
-	c, _, trips, name := shared(t)
-	ctx := t.Context()
-	k := c.Keyed("k", ratelimit.PerHour(100), ratelimit.WithPrefetch(25, time.Minute))
-	granted := 0
-	n := trips.trips(func() {
-		for range 200 {
-			r, err := k.Allow(ctx, name)
-			require.NoError(t, err)
-			if r.Allowed {
-				granted++
-			}
-		}
-	})
-	require.LessOrEqual(t, granted, 100)
-	require.GreaterOrEqual(t, granted, 100-25)
-	require.Less(t, n, int64(40))
-	t.Logf("%d granted in %d round trips", granted, n)
-}
-
 func TestClient_CloseEndsWaits(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

@@ -61,7 +61,6 @@ type keyState struct {
 	pending      []*call       // of the next job
 	pendingSince time.Duration // when the first of them came
 	known        knowledge
-	prefetched   charged
 	local        *localCounter // if the scope is PerClient
 	changed      time.Time     // when this Client last changed the limit or the count; earlier denials are void
 	freedAt      time.Time     // when it last gave permits back; earlier denials are void
@@ -112,7 +111,7 @@ func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
 		if out == nil {
 			out = c.senders.of(a.script(), id.key)
 		}
-		s = &keyState{client: c, algorithm: a, id: id, shard: shard, out: out, prefetched: charged{algorithm: a}}
+		s = &keyState{client: c, algorithm: a, id: id, shard: shard, out: out}
 		if shard.states == nil {
 			shard.states = map[stateID]*keyState{}
 		}
@@ -155,9 +154,6 @@ func (s *keyState) remembers() time.Duration {
 		return time.Until(known.counted.Add(recount))
 	}
 	at := s.client.since(now)
-	if s.prefetched.expire(at); s.prefetched.n > 0 {
-		return s.prefetched.spans[0].expires - at + time.Millisecond
-	}
 	if !s.known.fresh(at) {
 		return 0
 	}
@@ -172,8 +168,8 @@ func (s *keyState) remembers() time.Duration {
 // waitingLocked reports whether there are waiters in line.
 func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first != nil }
 
-// answerLocked answers from memory: by this process's own count, from what was charged in advance, or by what
-// Redis said last. now is the time by the Client's clock.
+// answerLocked answers from memory: by this process's own count, from permits that waiters have left, or by the
+// last answer of Redis. now is the time by the Client's clock.
 func (s *keyState) answerLocked(n int64, now time.Duration) (r Result, ok bool, err error) {
 	if s.local != nil && s.trustedLocked(s.client.began.Add(now)) {
 		r, err = s.local.decide(now, n, s.waitingLocked())
@@ -185,7 +181,7 @@ func (s *keyState) answerLocked(n int64, now time.Duration) (r Result, ok bool, 
 
 func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 	waiting := s.waitingLocked()
-	if n == 0 || s.known.snapshot == nil && s.prefetched.n == 0 && !waiting {
+	if n == 0 || s.known.snapshot == nil && !waiting {
 		return Result{}, false
 	}
 	if waiting {
@@ -197,8 +193,8 @@ func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 		}
 		return Result{RetryAfter: time.Millisecond, Source: SourceLocal}, true
 	}
-	if s.useCharged(&s.prefetched, n, now) || s.line != nil && s.useCharged(&s.line.charged, n, now) {
-		r := Result{Allowed: true, Granted: n, Remaining: s.prefetched.n, Source: SourcePrefetch}
+	if s.line != nil && s.useCharged(&s.line.charged, n, now) {
+		r := Result{Allowed: true, Granted: n, Source: SourceLocal}
 		if limit, ok := s.algorithm.limitOf(s.known.snapshot); ok {
 			r.Limit = limit.Burst
 		}
@@ -213,7 +209,7 @@ func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 
 // useCharged takes n permits that are charged already, if they can be used now.
 func (s *keyState) useCharged(c *charged, n int64, now time.Duration) bool {
-	if c.expire(now); c.n < n || c.whole() {
+	if c.n < n || c.whole() {
 		return false
 	}
 	if at, missing := c.ready(n, now); missing > 0 || at > now {
@@ -231,30 +227,25 @@ func (s *keyState) deniedLocked(r Result) Result {
 	return r
 }
 
-// chargeMark separates permits in memory: some were charged before it, others later. Before the zero mark there
-// are none.
-type chargeMark struct{ line, prefetched int64 }
-
-// mark is called before this process changes the key in Redis: permits before the mark are of the old state.
-func (s *keyState) mark() chargeMark {
+// mark returns how many permits the line was ever charged. It is called before this process changes the key in
+// Redis: these permits are of the old state.
+func (s *keyState) mark() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := chargeMark{prefetched: s.prefetched.added}
-	if s.line != nil {
-		m.line = s.line.charged.added
+	if s.line == nil {
+		return 0
 	}
-	return m
+	return s.line.charged.added
 }
 
 // changedLocked is called when this process has changed the key. It drops the permits before the mark, and voids
 // denials of Redis up to now, in-flight replies included. It keeps later permits, and those of in-flight replies:
 // Redis may have charged them to the new state, which would lack them until the limit grants again.
-func (s *keyState) changedLocked(old chargeMark) {
+func (s *keyState) changedLocked(old int64) {
 	s.changed = s.client.wheel.Now()
 	s.known = knowledge{}
-	s.prefetched.dropUntil(old.prefetched)
 	if s.line != nil {
-		s.line.charged.dropUntil(old.line)
+		s.line.charged.dropUntil(old)
 	}
 }
 

@@ -126,7 +126,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 			return false, explain(ctx, err)
 		}
 		if !set {
-			old = chargeMark{}
+			old = 0
 		}
 		s.limitChanged(old, set && (scope == Overall || mode != "try" && !cfg.keepState))
 		return set, nil
@@ -178,7 +178,7 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 
 // limitChanged is called when this process has set or deleted the limit; anew if what was granted is
 // forgotten. See changedLocked.
-func (s *keyState) limitChanged(old chargeMark, anew bool) {
+func (s *keyState) limitChanged(old int64, anew bool) {
 	s.mu.Lock()
 	if anew {
 		s.local = nil

@@ -109,11 +109,9 @@ type KeyedOption interface{ applyKeyed(*keyedOptions) error }
 
 // keyedOptions are what requests for a key have in common that are counted together.
 type keyedOptions struct {
-	limit         Limit
-	algorithm     Algorithm
-	prefetchCount int64
-	prefetchTTL   time.Duration
-	hashTag       string // none: each key has its own
+	limit     Limit
+	algorithm Algorithm
+	hashTag   string // none: each key has its own
 }
 
 // Algorithm is how a Keyed limiter counts.
@@ -143,24 +141,6 @@ func WithAlgorithm(a Algorithm) KeyedOption {
 			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA or FixedWindow")
 		}
 		c.algorithm = a
-		return nil
-	})
-}
-
-// WithPrefetch takes up to n permits in advance with a request that is granted, and lets this process use
-// them for the given time without asking Redis. What is not used by then is lost. Never more is used than
-// was taken, but it may be used up to that time later: seen from the service that is protected, a window may
-// hold n more permits for each process. It has no effect on requests for several limits. Off by default. n
-// is 1 to a quarter of the burst, the time 1 ms to a tenth of the limit's period.
-func WithPrefetch(n int64, within time.Duration) KeyedOption {
-	return keyedOptionFunc(func(c *keyedOptions) error {
-		if n < 1 {
-			return argument.Error("WithPrefetch n", n, "must be at least 1")
-		}
-		if within < time.Millisecond {
-			return argument.Error("WithPrefetch within", within, "must be at least 1ms")
-		}
-		c.prefetchCount, c.prefetchTTL = n, within
 		return nil
 	})
 }

@@ -68,12 +68,16 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	s := c.use(r.made.id, r.made.algorithm, r.made.out)
 	defer s.release()
 	given, err := s.takeBack(ctx, []span{r.span})
-	r.over = err == nil || !s.repeatable()
+	r.over = err == nil || !s.logged()
 	return given, s.operationError("cancel", err)
 }
 
-// repeatable reports whether permits can be given back by a call that is repeated.
-func (s *keyState) repeatable() bool { return s.prefetched.whole() }
+// logged reports whether the key has a log. Its entries are used as a whole, and can be given back by a call that
+// is repeated.
+func (s *keyState) logged() bool {
+	_, log := s.algorithm.(slidingLog)
+	return log
+}
 
 // reserve makes a reservation at most as far ahead as ctx allows.
 func (s *keyState) reserve(ctx context.Context, of subject) (*Reservation, error) {

@@ -9,16 +9,14 @@ const (
 	// SourceRedis is a decision of Redis.
 	SourceRedis Source = iota
 	// SourceLocal is a decision of this process: a denial, from an earlier answer of Redis that still holds,
-	// or one of a Limiter of the scope PerClient.
+	// a grant of permits that were charged for waiters who have left, or one of a Limiter of the scope PerClient.
 	SourceLocal
-	// SourcePrefetch is a grant from permits that were charged in advance; see WithPrefetch.
-	SourcePrefetch
 	// SourceDegraded is a decision by the policy for when Redis is down; see WithPolicy.
 	SourceDegraded
 )
 
 func (s Source) String() string {
-	return [...]string{"redis", "local", "prefetch", "degraded"}[s&3]
+	return [4]string{"redis", "local", "degraded"}[s&3]
 }
 
 // Result is one decision.

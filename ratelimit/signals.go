@@ -172,7 +172,7 @@ func (c *Client) Stats() Stats {
 			s.Denied += denied
 			s.Allowed += allowed
 			switch Source(source) {
-			case SourceLocal, SourcePrefetch:
+			case SourceLocal:
 				s.Local += denied + allowed
 			case SourceDegraded:
 				s.Degraded += denied + allowed

@@ -48,7 +48,7 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 // there each request is for half of what is left to ask: whatever there is, is a sum of some of them, and
 // taking them in order finds it.
 func (s *keyState) partly(n int64) (a ask) {
-	if !s.prefetched.whole() {
+	if !s.logged() {
 		a.addRun(1, n)
 		return a
 	}
@@ -65,7 +65,7 @@ func (s *keyState) partOf(j *job) Result {
 		r.Granted += j.got.granted[k] * run.n
 	}
 	for _, sp := range j.got.spans {
-		if s.prefetched.whole() {
+		if s.logged() {
 			r.grant = append(r.grant, sp.entry)
 		}
 	}
@@ -85,9 +85,6 @@ func (s *keyState) upToFromMemory(n int64) (Result, bool) {
 			r, err := s.local.decide(at, max(1, min(n, s.local.log.left(at))), s.waitingLocked())
 			return r, err == nil
 		}
-	}
-	if s.prefetched.n > 0 {
-		return Result{}, false
 	}
 	return s.rememberedLocked(1, s.client.now())
 }

@@ -116,9 +116,6 @@ func (s *keyState) join(ctx context.Context, of subject, end func(error)) (w *wa
 		s.line = newLine(s.algorithm)
 	}
 	l := s.line
-	if l.first == nil {
-		l.charged.add(s.prefetched.takeAll()...)
-	}
 	if !l.push(w, now, s.knowledgeLocked(now)) {
 		s.client.leave()
 		return nil, nil, ErrWouldExceedDeadline

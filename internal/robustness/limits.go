@@ -45,7 +45,6 @@ var LimitKinds = []*Kind{
 	{Name: "GCRA, FailClosed", Limit: keyed(ratelimit.FailClosed)},
 	{Name: "GCRA, FailOpen", Limit: keyed(ratelimit.FailOpen)},
 	{Name: "GCRA, LocalShare", Limit: keyed(func() ratelimit.Policy { return ratelimit.LocalShare(4) })},
-	{Name: "GCRA with prefetch", Limit: keyed(ratelimit.FailClosed, ratelimit.WithPrefetch(5, 50*time.Millisecond))},
 	{Name: "fixed window", Limit: fixedWindow()},
 	{Name: "limit in Redis", Limit: logged()},
 }

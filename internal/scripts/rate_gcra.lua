@@ -16,7 +16,6 @@ ARGV     1 den
            how many requests there are
          then, if any of it is wanted,
            1 if the first request that is denied denies the rest
-           1 if the last run is charged in advance: if all before it were granted, and any
            the state from which a charge is taken back first, and us, num of that charge; it is taken back if nothing was
            charged since
          without runs and all that, the call is a probe: it writes the state back
@@ -25,7 +24,7 @@ Returns  {now, us and num of the state, 1 if it was taken back, requests granted
 local state_key = KEYS[1]
 local den, cap_num, runs = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local options = 5 + 3 * runs
-local in_order, in_advance = ARGV[options + 1] == '1', ARGV[options + 2] == '1'
+local in_order = ARGV[options + 1] == '1'
 
 -- include: gcra_state
 local time = redis.call('TIME')
@@ -37,8 +36,8 @@ local reply = {now, 0, 0, 0, nil} -- with room for one run
 local value = redis.call('GET', state_key)
 if value then
   us, num = gcra_state(state_key, value, now, den, cap_us)
-  if value == ARGV[options + 3] then
-    us, num, changed = us - ARGV[options + 4], num - ARGV[options + 5], true
+  if value == ARGV[options + 2] then
+    us, num, changed = us - ARGV[options + 3], num - ARGV[options + 4], true
     if num < 0 then
       us, num = us - 1, num + den
     end
@@ -53,7 +52,7 @@ local all, any = true, false
 for run = 1, runs do
   local price_us, price_num = tonumber(ARGV[3 * run + 3]), tonumber(ARGV[3 * run + 4])
   local count, granted = tonumber(ARGV[3 * run + 5]), 0
-  if in_order and not all or in_advance and run == runs and not (all and any) then
+  if in_order and not all then
     count = 0
   end
   -- As many as fit: the price is doubled as long as that may fit, and then what still fits is taken from the largest

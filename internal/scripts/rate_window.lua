@@ -16,9 +16,8 @@ ARGV     1 permits of a window
          4 how many runs of equal requests follow, and for each run
            n: permits of one request
            how many requests there are
-         then, if any of it is wanted,
+         then, if it is wanted,
            1 if the first request that is denied denies the rest
-           1 if the last run is charged in advance: if all before it were granted, and any
          without runs and all that, the call is a probe: it writes the state back
 Returns  {used permits of the last window before any request, ms until it begins, ms until it ends if any is granted,
           requests granted of each run ..}
@@ -26,14 +25,13 @@ Returns  {used permits of the last window before any request, ms until it begins
 local state_key = KEYS[1]
 local limit, length, ahead, runs = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local options = 4 + 2 * runs
-local in_order, in_advance = ARGV[options + 1] == '1', ARGV[options + 2] == '1'
+local in_order = ARGV[options + 1] == '1'
 
 -- include: window_state
 
 local used, begins, ends, lasts, begun = 0, 0, length, length, 1 -- begun: windows that begin with this call
-local exact = in_order or in_advance
 local value = redis.call('GET', state_key)
-local left = (value or exact) and redis.call('PTTL', state_key) or 0
+local left = (value or in_order) and redis.call('PTTL', state_key) or 0
 if value then
   local stored, stored_begins, stored_ends, stored_lasts = window_state(value, left, limit, length)
   if stored then
@@ -46,7 +44,7 @@ local reply = {used, begins, ends, nil} -- with room for one run
 local all, any = true, false
 for run = 1, runs do
   local n, count, granted = tonumber(ARGV[2 * run + 3]), tonumber(ARGV[2 * run + 4]), 0
-  if n > limit or begins > ahead or in_order and not all or in_advance and run == runs and not (all and any) then
+  if n > limit or begins > ahead or in_order and not all then
     count = 0
   end
   while granted < count do
@@ -75,7 +73,7 @@ if any then
     redis.call('SET', state_key, state, 'KEEPTTL')
   else
     redis.call('SET', state_key, state, 'PX', ends)
-    if begun > 0 and exact then
+    if begun > 0 and in_order then
       reply[3] = reply[3] + redis.call('PTTL', state_key) - ends -- exactly: a millisecond may have begun meanwhile
     end
   end
