@@ -11,7 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// TryLock takes all names or none.
+// TryLock takes all names or none. The state of each name is that of its Mutex.
 func ExampleMultiMutex_TryLock() {
 	ctx := context.Background()
 	locks := newLocks()
@@ -26,12 +26,12 @@ func ExampleMultiMutex_TryLock() {
 	if locked, ok := errors.AsType[*redislock.LockedError](err); ok {
 		fmt.Println(locked.Name, "is taken")
 	}
-	state, err := rooms.State(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
 	for _, name := range rooms.Names() {
-		fmt.Println(name, "locked:", state.Names[name].Locked)
+		state, err := locks.Mutex(name).State(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(name, "locked:", state.Locked)
 	}
 	// Output:
 	// room:2 is taken
@@ -88,34 +88,67 @@ func ExampleQuorumMutex_TryLock() {
 	// Output: too few servers answer
 }
 
-// State shows what each server says. Here one of three does not answer.
-func ExampleQuorumMutex_State() {
+// The Mutex of each name frees a MultiMutex.
+func ExampleMultiMutex_Names() {
+	ctx := context.Background()
+	locks := newLocks()
+	rooms := locks.MultiMutex([]string{"room:5", "room:4"})
+	lock, err := rooms.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	for _, name := range rooms.Names() {
+		room := locks.Mutex(name)
+		state, err := room.State(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		freed, err := room.ForceUnlock(ctx)
+		fmt.Println(name, state.Locked, freed, err)
+	}
+	fmt.Println(errors.Is(lock.Unlock(ctx), redislock.ErrLost))
+	// Output:
+	// room:4 true true <nil>
+	// room:5 true true <nil>
+	// true
+}
+
+// A Client for each server shows and frees the lock of a Quorum. Here one of three servers is down.
+func ExampleQuorum_Mutex() {
 	ctx := context.Background()
 	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}) // nothing listens there
 	defer down.Close()
-	quorum, err := redislock.NewQuorum([]redis.UniversalClient{newRedis(), newRedis(), down})
+	servers := []redis.UniversalClient{newRedis(), newRedis(), down}
+	quorum, err := redislock.NewQuorum(servers)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer quorum.Close(ctx)
-	leader := quorum.Mutex("leader", redislock.WithMetadata("host-3"))
-	lock, err := leader.Lock(ctx)
+	lock, err := quorum.Mutex("leader", redislock.WithMetadata("host-3")).Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer lock.Unlock(ctx)
 
-	state, err := leader.State(ctx)
-	if err != nil {
-		log.Fatal(err)
+	for _, rdb := range servers {
+		locks, err := redislock.New(rdb)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer locks.Close(ctx)
+		leader := locks.Mutex("leader")
+		state, err := leader.State(ctx)
+		if err != nil {
+			fmt.Println("the server does not answer")
+			continue
+		}
+		freed, err := leader.ForceUnlock(ctx)
+		fmt.Println(state.Locked, freed, err)
 	}
-	fmt.Println(state.Locked, state.Holder.Metadata)
-	for _, server := range state.Servers {
-		fmt.Println("answers:", server.Err == nil, "locked:", server.Locked)
-	}
+	fmt.Println(errors.Is(lock.Unlock(ctx), redislock.ErrLost))
 	// Output:
-	// true host-3
-	// answers: true locked: true
-	// answers: true locked: true
-	// answers: false locked: false
+	// true true <nil>
+	// true true <nil>
+	// the server does not answer
+	// true
 }

@@ -53,7 +53,7 @@ func ExampleClient_MultiMutex() {
 	// error: <nil>
 }
 
-// LockFunc waits for one name after the other without a goroutine. State reports the holder of each name.
+// LockFunc waits for one name after the other without a goroutine.
 func ExampleMultiMutex_LockFunc() {
 	locks, _, done := exampleClient()
 	defer done()
@@ -72,11 +72,11 @@ func ExampleMultiMutex_LockFunc() {
 		fmt.Println("moving from room 1 to 2; unlock:", l.Unlock(ctx))
 	})
 
-	state, err := rooms.State(ctx)
+	state, err := locks.Mutex("example:room:2").State(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("locked:", state.Locked, state.Names["example:room:2"].Holders[0].Metadata)
+	fmt.Println("locked:", state.Locked, state.Holders[0].Metadata)
 	if err := other.Unlock(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 // serverMark precedes the number of the server in the ids of one round:
-// <client>:<n>:s<server>[:m=<metadata>]. What stands before it is the same on all servers, so that State can
-// tell that they name one holder. The ids differ: otherwise two clients of one server, given by mistake,
-// would count as two servers.
+// <client>:<n>:s<server>[:m=<metadata>]. The ids of one hold are equal up to the mark on all servers, which
+// identifies the holder in the states of the servers. The rest differs: otherwise two clients of one server,
+// given by mistake, would count as two servers.
 const serverMark = ":s"
 
 // quorumRound is one round in which all servers of a Quorum are asked for a lock. It is decided once: won,
