@@ -8,16 +8,17 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Checkable is a limiter whose rights Check can look at: a *Keyed, *Limiter or *All.
-type Checkable interface {
+// checkable is a *Keyed, *Limiter or *All.
+type checkable interface {
 	Err() error
 	needs() []check.Needs
 }
 
 // Check asks the servers whether the Client can work with them: whether they answer, their versions,
 // whether the user may run each command, whether they take writes, whether all slots of a cluster are
-// served, and which timeouts, eviction policy and persistence weaken or slow the limits. With limiters, it
-// looks at what these need, their keys included; of a Keyed, one key under its prefix stands for all.
+// served, and which timeouts, eviction policy and persistence weaken or slow the limits. With limiters,
+// each a *Keyed, *Limiter or *All, it looks at what these need, their keys included; of a Keyed, one key under
+// its prefix stands for all.
 // Without, it looks at the commands of all kinds of limiters, and not at keys.
 //
 // Check needs no right that limiters do not need, and says "not known" where a server refuses to tell
@@ -29,14 +30,14 @@ type Checkable interface {
 // If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
 // that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
 // round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
-func (c *Client) Check(ctx context.Context, limiters ...Checkable) (*cogwheel.Report, error) {
+func (c *Client) Check(ctx context.Context, limiters ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, limiters, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(limiters))
 	})
 }
 
 // checked says what is checked.
-func (c *Client) checked(limiters []Checkable) *check.Client {
+func (c *Client) checked(limiters []checkable) *check.Client {
 	var needs []check.Needs
 	for _, l := range limiters {
 		needs = append(needs, l.needs()...)
@@ -44,7 +45,7 @@ func (c *Client) checked(limiters []Checkable) *check.Client {
 	if len(limiters) == 0 {
 		const name = "cogwheel_check"
 		keyed, limiter := c.Keyed(name, PerSecond(1)), c.Limiter(name)
-		for _, l := range []Checkable{
+		for _, l := range []checkable{
 			keyed, c.Keyed(name, PerSecond(1), WithAlgorithm(FixedWindow)), limiter,
 			c.All(keyed.Part("").Cost(2)),
 		} {

@@ -10,17 +10,17 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Checkable is a lock whose rights Check can look at: a *Mutex, *RWMutex, *MultiMutex or *QuorumMutex.
-type Checkable interface {
+// checkable is a *Mutex, *RWMutex, *MultiMutex or *QuorumMutex.
+type checkable interface {
 	Err() error
 	needs() []check.Needs
 }
 
 // Check asks the servers whether the Client can work with them: whether they answer, their versions,
 // whether the user may run each command, whether they take writes, whether all slots of a cluster are
-// served, and which timeouts, eviction policy and persistence weaken or slow the locks. With locks, it
-// looks at what these need, their keys and channels included. Without, it looks at the commands of all
-// kinds of locks, and not at keys and channels.
+// served, and which timeouts, eviction policy and persistence weaken or slow the locks. With locks, each a
+// *Mutex, *RWMutex, *MultiMutex or *QuorumMutex, it looks at what these need, their keys and channels included.
+// Without, it looks at the commands of all kinds of locks, and not at keys and channels.
 //
 // Check needs no right that locks do not need, and says "not known" where a server refuses to tell more.
 // It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of
@@ -30,14 +30,14 @@ type Checkable interface {
 // If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
 // that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
 // round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
-func (c *Client) Check(ctx context.Context, locks ...Checkable) (*cogwheel.Report, error) {
+func (c *Client) Check(ctx context.Context, locks ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(locks))
 	})
 }
 
 // checked says what is checked. It may have to ask a cluster for its kind of channels.
-func (c *Client) checked(locks []Checkable) *check.Client {
+func (c *Client) checked(locks []checkable) *check.Client {
 	c.channels.Decide()
 	lease := c.defaults.lease
 	var needs []check.Needs
@@ -57,7 +57,7 @@ func (c *Client) checked(locks []Checkable) *check.Client {
 }
 
 // mutexes returns the single locks that a lock is made of.
-func mutexes(l Checkable) []*Mutex {
+func mutexes(l checkable) []*Mutex {
 	switch l := l.(type) {
 	case *Mutex:
 		return []*Mutex{l}
@@ -76,7 +76,7 @@ func (c *Client) allNeeds() []check.Needs {
 	const name = "cogwheel_check"
 	replicated := []LockOption{WithFencing(), WithReplicas(1, maxVoteTimeout)}
 	var needs []check.Needs
-	for _, l := range []Checkable{
+	for _, l := range []checkable{
 		c.Mutex(name, replicated...), c.FairMutex(name, replicated...), c.RWMutex(name, replicated...),
 	} {
 		needs = append(needs, l.needs()...)
@@ -140,7 +140,7 @@ func (m *QuorumMutex) needs() []check.Needs { return m.parts[0].needs() }
 
 // Check asks all servers, as Client.Check does. As long as a majority of them can work, the failures of
 // the others are warnings. Two servers that are one and the same are a failure.
-func (q *Quorum) Check(ctx context.Context, locks ...Checkable) (*cogwheel.Report, error) {
+func (q *Quorum) Check(ctx context.Context, locks ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &q.gate, q.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
 		reports := make([]*cogwheel.Report, len(q.servers))
 		var asking sync.WaitGroup

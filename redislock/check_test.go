@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
@@ -49,11 +50,10 @@ func TestCheck_Cluster(t *testing.T) {
 	c := newClient(t, connect("locks", nil), redislock.WithPoll(time.Hour))
 	other := newClient(t, connect("locks", nil), redislock.WithPoll(time.Hour))
 	names := namesOnThreeMasters(t, cluster)
-	objects := func(c *redislock.Client) (locks []redislock.Checkable) {
-		for _, name := range names {
-			locks = append(locks, c.FairMutex(name, redislock.WithFencing()), c.RWMutex(name))
-		}
-		return locks
+	check := func(c *redislock.Client) (*cogwheel.Report, error) {
+		m := func(i int) *redislock.Mutex { return c.FairMutex(names[i], redislock.WithFencing()) }
+		rw := func(i int) *redislock.RWMutex { return c.RWMutex(names[i]) }
+		return c.Check(t.Context(), m(0), rw(0), m(1), rw(1), m(2), rw(2))
 	}
 	for _, kind := range singleNameKinds {
 		l := mustTryLock(t, newMutex(c, kind, names[0]))
@@ -68,7 +68,7 @@ func TestCheck_Cluster(t *testing.T) {
 		mustUnlock(t, l)
 		mustUnlock(t, waiting.await(t))
 	}
-	report, err := c.Check(t.Context(), objects(c)...)
+	report, err := check(c)
 	require.NoError(t, err, "%v", report)
 	require.Empty(t, report.Missing(), "%v", report)
 	require.Len(t, report.Servers, 3)
@@ -87,7 +87,7 @@ func TestCheck_Cluster(t *testing.T) {
 	node := cluster.Owner(t, names[0])
 	for _, right := range []string{"+spublish", "+ssubscribe", "+command", "+pexpire", "~redisson_lock_queue:{TestCheck*"} {
 		c := newClient(t, connect("some", map[*redistest.Server]string{node: right}))
-		report, _ := c.Check(t.Context(), objects(c)...)
+		report, _ := check(c)
 		require.Len(t, report.Missing(), 1, "%s: %v", right, report)
 		for _, f := range report.Findings {
 			if f.Missing != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Checkable is a semaphore whose rights Check can look at: a *Semaphore or *Leased.
-type Checkable interface {
+// checkable is a *Semaphore or *Leased.
+type checkable interface {
 	Err() error
 	needs() []check.Needs
 }
@@ -17,8 +17,8 @@ type Checkable interface {
 // Check asks the servers whether the Client can work with them: whether they answer, their versions,
 // whether the user may run each command, whether they take writes, whether all slots of a cluster are
 // served, and which timeouts, eviction policy and persistence weaken or slow the semaphores. With
-// semaphores, it looks at what these need, their keys and channels included. Without, it looks at the
-// commands of all kinds, and not at keys and channels.
+// semaphores, each a *Semaphore or *Leased, it looks at what these need, their keys and channels included.
+// Without, it looks at the commands of all kinds, and not at keys and channels.
 //
 // Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell
 // more. It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the
@@ -28,14 +28,14 @@ type Checkable interface {
 // If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
 // that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
 // round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
-func (c *Client) Check(ctx context.Context, semaphores ...Checkable) (*cogwheel.Report, error) {
+func (c *Client) Check(ctx context.Context, semaphores ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, semaphores, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(semaphores))
 	})
 }
 
 // checked says what is checked. It may have to ask a cluster for its kind of channels.
-func (c *Client) checked(semaphores []Checkable) *check.Client {
+func (c *Client) checked(semaphores []checkable) *check.Client {
 	c.channels.Decide()
 	lease := DefaultLease
 	var needs []check.Needs
@@ -47,7 +47,7 @@ func (c *Client) checked(semaphores []Checkable) *check.Client {
 	}
 	if len(semaphores) == 0 {
 		const name = "cogwheel_check"
-		for _, s := range []Checkable{c.Semaphore(name), c.Leased(name), c.FairLeased(name)} {
+		for _, s := range []checkable{c.Semaphore(name), c.Leased(name), c.FairLeased(name)} {
 			needs = append(needs, s.needs()...)
 		}
 		for i := range needs {

@@ -54,7 +54,7 @@ func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err 
 	switch name {
 	case "redislock":
 		err = t.withLocks(ctx, func(c *redislock.Client) (err error) {
-			var of []redislock.Checkable
+			of := noneFor(c.Check)
 			for _, name := range t.names {
 				of = append(of, c.Mutex(name), c.FairMutex(name), c.RWMutex(name))
 			}
@@ -63,7 +63,7 @@ func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err 
 		})
 	case "semaphore":
 		err = t.withSemaphores(ctx, func(c *semaphore.Client) (err error) {
-			var of []semaphore.Checkable
+			of := noneFor(c.Check)
 			for _, name := range t.names {
 				of = append(of, c.Semaphore(name), c.Leased(name), c.FairLeased(name))
 			}
@@ -72,7 +72,7 @@ func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err 
 		})
 	case "ratelimit":
 		err = t.withLimitsOf(ctx, func(c *ratelimit.Client) (err error) {
-			var of []ratelimit.Checkable
+			of := noneFor(c.Check)
 			for _, name := range t.names {
 				of = append(of, c.Limiter(name))
 			}
@@ -82,3 +82,6 @@ func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err 
 	}
 	return r, err
 }
+
+// noneFor returns an empty slice of the type that check takes, which is not exported.
+func noneFor[T any](func(context.Context, ...T) (*cogwheel.Report, error)) []T { return nil }

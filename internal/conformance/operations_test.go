@@ -75,23 +75,18 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 	t.Parallel()
 	l, ctx := newLibrary(t), t.Context()
 	const name = "NAME"
-	locks := func(of redislock.Checkable) []string {
-		r, err := l.locks.Check(ctx, of)
+	check := func(r *cogwheel.Report, err error) []string {
+		t.Helper()
 		return needed(t, r, err)
 	}
-	semaphores := func(of semaphore.Checkable) []string {
-		r, err := l.semaphores.Check(ctx, of)
-		return needed(t, r, err)
-	}
-	r, err := l.limits.Check(ctx, l.limits.Limiter(name))
 	used := map[string][]string{
-		"Mutex":      locks(l.locks.Mutex(name, redislock.WithFencing())),
-		"FairMutex":  locks(l.locks.FairMutex(name, redislock.WithFencing())),
-		"RWMutex":    locks(l.locks.RWMutex(name, redislock.WithFencing())),
-		"Leased":     semaphores(l.semaphores.Leased(name)),
-		"FairLeased": semaphores(l.semaphores.FairLeased(name)),
-		"Semaphore":  semaphores(l.semaphores.Semaphore(name)),
-		"Limiter":    needed(t, r, err),
+		"Mutex":      check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing()))),
+		"FairMutex":  check(l.locks.Check(ctx, l.locks.FairMutex(name, redislock.WithFencing()))),
+		"RWMutex":    check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
+		"Leased":     check(l.semaphores.Check(ctx, l.semaphores.Leased(name))),
+		"FairLeased": check(l.semaphores.Check(ctx, l.semaphores.FairLeased(name))),
+		"Semaphore":  check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name))),
+		"Limiter":    check(l.limits.Check(ctx, l.limits.Limiter(name))),
 		"Keyed":      {l.limits.Keyed("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
 		"Keyed, fixed windows": {
 			l.limits.Keyed("PREFIX", ratelimit.PerSecond(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).RedisKey("KEY"),
