@@ -21,12 +21,8 @@ func ExampleClient_Leased() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	held, err := uploads.Acquired(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	total, err := uploads.Total(ctx)
-	fmt.Println(held, "of", total, err)
+	state, err := uploads.State(ctx)
+	fmt.Println(state.Held, "of", state.Free+state.Held, err)
 	fmt.Println(grant.Release(ctx))
 	// Output:
 	// 2 of 5 <nil>
@@ -150,12 +146,15 @@ func ExampleLeased_Release() {
 		log.Fatal(err)
 	}
 	id := grant.IDs()[0] // from a log, say
-	left, err := seats.LeaseTime(ctx, id)
-	fmt.Println("ends unless it is renewed in", left.Round(time.Minute), err)
+	state, err := seats.State(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("ends unless it is renewed in", state.Permits[0].Lease.Round(time.Minute))
 	fmt.Println(seats.Release(ctx, id))
 	fmt.Println("again:", errors.Is(seats.Release(ctx, id), semaphore.ErrNotHeld))
 	// Output:
-	// ends unless it is renewed in 10m0s <nil>
+	// ends unless it is renewed in 10m0s
 	// <nil>
 	// again: true
 }
@@ -176,9 +175,13 @@ func ExampleLeased_UpdateLease() {
 	if err := seats.UpdateLease(ctx, id, 10*time.Minute); err != nil {
 		log.Fatal(err)
 	}
-	left, err := seats.LeaseTime(ctx, id)
-	fmt.Println(left.Round(time.Minute), left == semaphore.Forever, err)
-	// Output: 10m0s false <nil>
+	state, err := seats.State(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	left := state.Permits[0].Lease
+	fmt.Println(left.Round(time.Minute), left == semaphore.Forever)
+	// Output: 10m0s false
 }
 
 // SetPermits changes the number at any time. Grants stay; what is held beyond it is not granted again.

@@ -64,12 +64,10 @@ var replyCalls = []replyCall{
 		err := l.UpdateLease(ctx, anID, time.Minute)
 		return err == nil, err
 	}), flags(1)},
-	{"Leased.LeaseTime", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
-		d, err := l.LeaseTime(ctx, anID)
-		return err == nil && d > 0, err
-	}), func(r []int64) (ok, grants bool) {
-		return len(r) == 4 && (r[0] == 0 || r[0] == 1) && r[2] >= 0 && r[3] >= -2, len(r) == 4 && r[3] > 0
-	}},
+	{"Leased.Available", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
+		_, err := l.Available(ctx)
+		return false, err
+	}), nil},
 	{"Leased.TrySetPermits", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
 		return l.TrySetPermits(ctx, 3)
 	}), flagReply},

@@ -218,5 +218,23 @@ func available(t testing.TB, s interface {
 	return n
 }
 
+func stateOf(t testing.TB, l *semaphore.Leased) semaphore.LeasedState {
+	t.Helper()
+	s, err := l.State(t.Context())
+	require.NoError(t, err)
+	return s
+}
+
+// leaseTime returns the lease of a permit, or 0 if it is not held.
+func leaseTime(t testing.TB, l *semaphore.Leased, id string) time.Duration {
+	t.Helper()
+	for _, p := range stateOf(t, l).Permits {
+		if p.ID == id {
+			return p.Lease
+		}
+	}
+	return 0
+}
+
 // leasesKey returns the key in which Redis keeps the leases of a Leased.
 func leasesKey(name string) string { return scripts.SuffixName(name, "timeout") }

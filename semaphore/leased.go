@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// Forever is the LeaseTime of a permit that never expires.
+// Forever is the Permit.Lease of a permit that never expires.
 const Forever time.Duration = -1
 
 // Leased is a semaphore whose permits have ids and leases. When a holder dies, its permits become free at
@@ -333,65 +333,22 @@ func (l *Leased) assignFreePermits() {
 // Available returns the number of free permits, or 0 if it was never set. It reclaims expired permits. It
 // blocks for one round trip.
 func (l *Leased) Available(ctx context.Context) (int64, error) {
-	s, err := l.readState(ctx, "available")
-	return s.free, err
-}
-
-// Acquired returns the number of held permits. It reclaims expired permits. It blocks for one round trip.
-func (l *Leased) Acquired(ctx context.Context) (int64, error) {
-	s, err := l.readState(ctx, "acquired")
-	return s.held, err
-}
-
-// Total returns the number of permits, free or held. It blocks for one round trip.
-func (l *Leased) Total(ctx context.Context) (int64, error) {
-	s, err := l.readState(ctx, "total")
-	return s.free + s.held, err
-}
-
-// LeaseTime returns the time until a permit expires unless it is renewed, or Forever. The error matches
-// ErrNotHeld for an id that is unknown or has expired. LeaseTime blocks for one round trip.
-func (l *Leased) LeaseTime(ctx context.Context, id string) (time.Duration, error) {
-	raw, err := parseIDs([]string{id})
-	if err != nil {
-		return 0, err
-	}
-	s, err := l.readState(ctx, "lease time", raw[0])
-	switch {
-	case err != nil:
-		return 0, err
-	case s.leaseMillis == -2:
-		return 0, fmt.Errorf("%w: %s: %s", ErrNotHeld, scripts.Quote(l.name), id)
-	case s.leaseMillis == -1:
-		return Forever, nil
-	}
-	return redisconn.Duration(s.leaseMillis), nil
-}
-
-// permitState is the state of a leased semaphore.
-type permitState struct {
-	free, held  int64
-	leaseMillis int64 // of the id that was asked for: -1 for ever, -2 not held
-}
-
-func (l *Leased) readState(ctx context.Context, operation string, id ...any) (permitState, error) {
 	if l.err != nil {
-		return permitState{}, l.err
+		return 0, l.err
 	}
 	scriptKeys := []string{l.keys.permits, l.keys.leases}
-	args := append([]any{publishVerb, l.keys.channel}, id...)
-	r, err := l.client.call(ctx, operation, l.name, scripts.PermitState, scriptKeys, args...)
+	r, err := l.client.call(ctx, "available", l.name, scripts.PermitState, scriptKeys, publishVerb, l.keys.channel)
 	if err != nil {
-		return permitState{}, err
+		return 0, err
 	}
-	v, err := r.Integers(4)
-	if err == nil && (v[0] != 0 && v[0] != 1 || !isCount(v[1]) || !isCount(v[2]) || v[2] < 0 || v[3] < -2) {
+	free, err := r.Integer()
+	if err == nil && !isCount(free) {
 		err = r.Unexpected()
 	}
 	if err != nil {
-		return permitState{}, operationError(operation, l.name, err)
+		return 0, operationError("available", l.name, err)
 	}
-	return permitState{free: v[1], held: v[2], leaseMillis: v[3]}, nil
+	return free, nil
 }
 
 // UpdateLease sets the time until a permit expires to d from now, 1 ms to 365 days, for a permit of any

@@ -200,13 +200,9 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 			case 0:
 				require.EqualValues(t, 8, available(t, l))
 			case 1:
-				n, err := l.Acquired(t.Context())
-				require.NoError(t, err)
-				require.Zero(t, n)
+				require.Zero(t, stateOf(t, l).Held)
 			case 2:
-				n, err := l.Total(t.Context())
-				require.NoError(t, err)
-				require.EqualValues(t, 8, n)
+				require.EqualValues(t, 8, stateOf(t, l).Free)
 			}
 		}
 	},
@@ -236,12 +232,9 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		id := g.IDs()[0]
 		require.Len(t, id, 32)
 		require.NoError(t, l.UpdateLease(t.Context(), id, time.Minute))
-		left, err := l.LeaseTime(t.Context(), id)
-		require.NoError(t, err)
-		require.InDelta(t, time.Minute, left, float64(5*time.Second))
+		require.InDelta(t, time.Minute, leaseTime(t, l, id), float64(5*time.Second))
 		poll(t, func() bool { return available(t, l) == 1 })
-		_, err = l.LeaseTime(t.Context(), other)
-		require.ErrorIs(t, err, semaphore.ErrNotHeld)
+		require.Zero(t, leaseTime(t, l, other))
 		require.ErrorIs(t, l.UpdateLease(t.Context(), other, time.Minute), semaphore.ErrNotHeld)
 		require.NoError(t, l.Release(t.Context(), id))
 	},
@@ -265,9 +258,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		for _, want := range []struct{ total, free int64 }{{10, 7}, {2, -1}, {5, 2}} {
 			require.NoError(t, l.SetPermits(t.Context(), want.total))
 			require.Equal(t, want.free, available(t, l))
-			n, err := l.Acquired(t.Context())
-			require.NoError(t, err)
-			require.EqualValues(t, 3, n)
+			require.EqualValues(t, 3, stateOf(t, l).Held)
 		}
 		require.NoError(t, l.AddPermits(t.Context(), -4))
 		require.EqualValues(t, -2, available(t, l))

@@ -28,9 +28,9 @@ type Permit struct {
 	Lease time.Duration // until it ends unless it is renewed, or Forever
 }
 
-// State asks Redis for the state of the semaphore. Unlike Available, Acquired and Total it changes nothing:
-// permits whose lease has ended count as free. It blocks for one round trip, at most until ctx ends. The
-// answer may be out of date when it arrives: it is for people and dashboards, not for a decision to act.
+// State asks Redis for the state of the semaphore. Unlike Available it changes nothing: permits
+// whose lease has ended count as free. It blocks for one round trip, at most until ctx ends. The answer may
+// be out of date when it arrives: it is for people and dashboards, not for a decision to act.
 func (l *Leased) State(ctx context.Context) (LeasedState, error) {
 	if l.err != nil {
 		return LeasedState{}, l.err

@@ -221,9 +221,8 @@ var doNotWait = map[string]string{
 	"ratelimit.Reservation": "Cancel",
 	"semaphore.Client":      "Check Close",
 	"semaphore.Grant":       "Context Extend Release",
-	"semaphore.Leased": "Acquired AddPermits Available Delete LeaseTime Release SetPermits State Total TryAcquire " +
-		"TrySetPermits UpdateLease",
-	"semaphore.Semaphore": "AddPermits Available Delete Drain Release ReleaseIfExists TryAcquire TrySetPermits",
+	"semaphore.Leased":      "AddPermits Available Delete Release SetPermits State TryAcquire TrySetPermits UpdateLease",
+	"semaphore.Semaphore":   "AddPermits Available Delete Drain Release ReleaseIfExists TryAcquire TrySetPermits",
 }
 
 // functionsWithContext returns the exported functions of docs/api.txt that have a context as an argument.

@@ -122,7 +122,7 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.PermitRelease, "the last ones", words("SET n 2\n ZADD l " + later + " " + idA + "\n ZADD l " + later + " " + idB), []string{"n", "l"}, []any{"PUBLISH", "c", 1, 0, idA, idB}, nil},
 		{scripts.PermitRelease, "the last one of an idle one", words("SET n 2 PX 9000\n ZADD l " + later + " " + idA + "\n PEXPIRE l 9000"), []string{"n", "l"}, []any{"PUBLISH", "c", 0, 8_000, idA}, nil},
 		{scripts.PermitsRelease, "the last of one semaphore, and one that is not held", words(held), []string{"n", "l", "n", "l"}, []any{"PUBLISH", "c", 0, 0, idA, "PUBLISH", "c", 0, 0, idB}, nil},
-		{scripts.PermitState, "the last one has expired", words(over), []string{"n", "l"}, []any{"PUBLISH", "c", idA}, nil},
+		{scripts.PermitState, "the last one has expired", words(over), []string{"n", "l"}, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitRenew, "held, of an idle one, all keys there", words(held + "\n PEXPIRE n 9000\n PEXPIRE l 9000"), []string{"l", "n"}, []any{"GT", 8_000, 300_000, 1, idA}, nil},
 		{scripts.PermitList, "all keys there", words(held + fence + "\n ZADD q 1 " + idB), []string{"n", "l", "f", "q"}, []any{1000}, nil},
 
@@ -355,8 +355,8 @@ func permitScenarios(now int64) []scenario {
 		{scripts.PermitEdit, "add", words(held), record, []any{"add", 5, "PUBLISH", "c", 60_000, 0}, nil},
 		{scripts.PermitEdit, "add to an idle one", words(held), record, []any{"add", 5, "PUBLISH", "c", 60_000, 8_000}, nil},
 		{scripts.PermitEdit, "set, when some have expired", words(over), record, []any{"set", 5, "PUBLISH", "c", 60_000, 0}, nil},
-		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c", idA}, nil},
-		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c", idA}, nil},
+		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c"}, nil},
+		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f", "q"}, []any{1000}, nil},
 		{scripts.SemDelete, "leased", words(held), []string{"n", "r", "l"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
 	}
