@@ -36,7 +36,7 @@
 //	lock and unlock   one round trip and one script each; those of many locks share pipelines,
 //	                  and those of a Mutex share scripts, unless Redis is a cluster
 //	hand-over         a lock that is unlocked while others of the process wait goes to the next without a round trip
-//	held lock         one wheel entry, no goroutine; renewals of up to 100 locks travel in one call
+//	held lock         one wheel entry, no goroutine; renewals of up to 500 locks travel in one call
 //	waiting           the caller's goroutine, or none with LockFunc; all waiters of a lock in a process share a wheel
 //	                  entry, a request per wake-up, and a subscription connection (in a cluster one per master)
 //	a call            one goroutine while it is in flight, unless its context can never end; it is kept for a

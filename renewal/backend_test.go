@@ -95,12 +95,12 @@ func hang(ctx context.Context, _ int, _ *renewal.Batch) error {
 }
 
 // inBubble runs f in virtual time with a Renewer of its own.
-func inBubble(t *testing.T, f func(t *testing.T, r *renewal.Renewer), opts ...renewal.Option) {
+func inBubble(t *testing.T, f func(t *testing.T, r *renewal.Renewer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w, err := wheel.New()
 		require.NoError(t, err)
-		r, err := renewal.New(w, opts...)
+		r, err := renewal.New(w)
 		require.NoError(t, err)
 		f(t, r)
 		require.NoError(t, r.Close(t.Context()))

@@ -43,9 +43,14 @@ type Batch struct {
 type Backend interface {
 	// Renew extends every lease of b by its TTL, only where the key is still held under the ID, and records
 	// the outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
-	// Renew must return when ctx ends; until it does, it counts against WithMaxCalls.
+	// Renew must return when ctx ends; until it does, it is one of the four calls of the Destination.
 	Renew(ctx context.Context, b *Batch) error
 }
+
+const (
+	batchSize = 500 // leases that one call carries at most
+	maxCalls  = 4   // calls of a Destination that are in flight at a time, at most
+)
 
 // Destination collects the leases of one backend that fall due together and sends them in batches.
 // It is safe for concurrent use.
@@ -111,8 +116,8 @@ func (d *Destination) closeWindow(stopped error) {
 		return
 	}
 	d.mu.Lock()
-	d.ready = append(d.ready, cut(due, d.renewer.config.batchSize)...)
-	start := min(len(d.ready), d.renewer.config.maxCalls-d.calls)
+	d.ready = append(d.ready, cut(due)...)
+	start := min(len(d.ready), maxCalls-d.calls)
 	d.calls += start
 	d.mu.Unlock()
 	for range start {
@@ -122,14 +127,14 @@ func (d *Destination) closeWindow(stopped error) {
 	}
 }
 
-// cut sorts leases by TTL, the shortest first, and cuts them into batches of at most size leases. The
+// cut sorts leases by TTL, the shortest first, and cuts them into batches of at most batchSize leases. The
 // shortest TTL of a batch sets the timeout of its call, so leases of similar TTLs share one.
-func cut(leases []*Lease, size int) [][]*Lease {
+func cut(leases []*Lease) [][]*Lease {
 	byTTL := func(a, b *Lease) int { return cmp.Compare(a.ttl, b.ttl) }
 	if !slices.IsSortedFunc(leases, byTTL) {
 		slices.SortStableFunc(leases, byTTL)
 	}
-	return slices.Collect(slices.Chunk(leases, size))
+	return slices.Collect(slices.Chunk(leases, batchSize))
 }
 
 // sendBatches sends batches until none is ready.

@@ -42,7 +42,7 @@
 // # Cost
 //
 // A held lease costs one entry on the wheel, about 270 bytes, and no goroutine. Leases due within a hundredth
-// of their TTL (at most 300 ms) share calls of up to 100 leases; renewals are spread at random, so the load
+// of their TTL (at most 300 ms) share calls of up to 500 leases; renewals are spread at random, so the load
 // is even. At most four calls per destination are in flight; their goroutines end when nothing has been due for a
 // second or two. Ten
 // thousand leases of 30 s cost about a hundred calls every ten seconds.

@@ -54,7 +54,7 @@ func exampleRenewer() (r *renewal.Renewer, done func()) {
 	}
 }
 
-// Options say how many leases travel in one call, and how many calls at a time.
+// Options say where losses are reported.
 func ExampleNew() {
 	ctx := context.Background()
 	w, err := wheel.New()
@@ -63,8 +63,6 @@ func ExampleNew() {
 	}
 	defer w.Stop(ctx)
 	renewer, err := renewal.New(w,
-		renewal.WithBatchSize(1000),
-		renewal.WithMaxCalls(2),
 		renewal.WithLogger(slog.New(slog.NewJSONHandler(os.Stderr, nil))),
 	)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestLease_Close(t *testing.T) {
 
 	t.Run("keeps a queued lease out of the batch that is about to be sent", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *renewal.Renewer) {
-			// One lease keeps the only place busy, the other falls due meanwhile.
+			// Four leases keep all places busy, the other falls due meanwhile.
 			release := make(chan struct{})
 			b := &fakeBackend{answer: func(ctx context.Context, n int, b *renewal.Batch) error {
 				<-release
@@ -47,9 +47,11 @@ func TestLease_Close(t *testing.T) {
 			}}
 			d, err := r.Destination(b)
 			require.NoError(t, err)
-			first := addTo(t, d, renewal.Spec{Key: "first", TTL: ttl})
-			for b.count() == 0 {
-				time.Sleep(100 * time.Millisecond)
+			for i := range 4 {
+				addTo(t, d, renewal.Spec{Key: "busy", TTL: ttl})
+				for b.count() <= i {
+					time.Sleep(100 * time.Millisecond)
+				}
 			}
 			second := addTo(t, d, renewal.Spec{Key: "second", TTL: ttl})
 			time.Sleep(ttl / 2) // second is due and waits for its batch
@@ -57,9 +59,8 @@ func TestLease_Close(t *testing.T) {
 			close(release)
 			time.Sleep(ttl / 10)
 			synctest.Wait()
-			require.NotContains(t, b.seen, renewal.Ref{Key: "second"})
-			first.Close(nil)
-		}, renewal.WithMaxCalls(1))
+			require.NotContains(t, b.seen, renewal.Ref{Key: "second", TTL: ttl})
+		})
 	})
 
 	for _, answer := range []renewal.Outcome{renewal.Extended, renewal.Gone, renewal.Unknown} {

@@ -67,7 +67,7 @@ func TestLease_AStepOfTheWallClock(t *testing.T) {
 			require.True(t, leases[0].Valid(), "which notices the step")
 			time.Sleep(time.Second)
 			require.Equal(t, n, b.renewals())
-			require.Equal(t, n/100, b.count())
+			require.Equal(t, n/500, b.count())
 			time.Sleep(time.Second)
 			require.Equal(t, n, b.renewals())
 			require.Equal(t, n, r.Len())

@@ -118,8 +118,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	}
 	c.gate.Workers = workers
 	c.cleanup = c.newCleanup()
-	c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithBatchSize(1000),
-		renewal.WithHooks(c.monitor.renewalHooks()))
+	c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithHooks(c.monitor.renewalHooks()))
 	if err != nil {
 		return nil, err
 	}

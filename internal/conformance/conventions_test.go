@@ -222,7 +222,7 @@ func optionsGivenTwice(t *testing.T, l *library) {
 	require.NoError(t, err)
 	require.Equal(t, time.Millisecond, w.TickDuration())
 	require.NoError(t, second(w.Stop(ctx)))
-	_, err = renewal.New(l.wheel, renewal.WithBatchSize(1), renewal.WithBatchSize(2))
+	_, err = renewal.New(l.wheel, renewal.WithHooks(renewal.Hooks{}), renewal.WithHooks(renewal.Hooks{}))
 	require.NoError(t, err)
 	limits, err := ratelimit.New(l.rdb, ratelimit.WithWheel(l.wheel),
 		ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithPolicy(ratelimit.FailClosed()))
