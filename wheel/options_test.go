@@ -59,15 +59,14 @@ func requireInvalid(t *testing.T, err error) {
 
 func TestNew_OfAnOptionGivenTwiceTheLastCounts(t *testing.T) {
 	t.Parallel()
-	var first, last counter
+	var first, last, called counter
 	w := newWheel(t,
 		wheel.WithTickDuration(time.Second), wheel.WithTickDuration(2*time.Millisecond),
 		wheel.WithMaxPendingTimeouts(1), wheel.WithMaxPendingTimeouts(0),
 		wheel.WithPanicHandler(func(any, []byte) { first.inc() }),
 		wheel.WithPanicHandler(func(any, []byte) { last.inc() }),
-		wheel.WithExecutor(wheel.Pool(1)), wheel.WithExecutor(wheel.ExecutorFunc(func(task func()) { task() })))
+		wheel.WithExecutor(wheel.Pool(1)), wheel.WithExecutor(wheel.ExecutorFunc(func(task func()) { called.inc(); task() })))
 	require.Equal(t, 2*time.Millisecond, w.TickDuration())
-	require.Equal(t, "ExecutorFunc", w.Executor().String())
 	ran := make(chan struct{})
 	for range 3 {
 		after(t, w, 0, func() { ran <- struct{}{}; panic("boom") })
@@ -79,6 +78,7 @@ func TestNew_OfAnOptionGivenTwiceTheLastCounts(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, first.Load())
 	require.EqualValues(t, 3, last.Load())
+	require.EqualValues(t, 3, called.Load())
 }
 
 func TestNew_AcceptsTheWholeRangeOfOptions(t *testing.T) {

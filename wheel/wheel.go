@@ -13,7 +13,6 @@ type Wheel struct {
 	scheduler *scheduler
 	funcs     *shardSet[func()]
 	objects   *shardSet[object]
-	executor  Executor
 	shared    bool // the wheel of Default
 
 	sleepers sync.Pool // of *sleeper; the wheel's own, as a channel belongs to the synctest bubble it was made in
@@ -35,7 +34,7 @@ func New(opts ...Option) (*Wheel, error) {
 		return nil, err
 	}
 	c := newScheduler(cfg)
-	w := &Wheel{scheduler: c, executor: cfg.executor}
+	w := &Wheel{scheduler: c}
 	w.funcs = newShardSet(c, func(f func()) { f() })
 	w.funcs.preload = preloadFuncs
 	w.objects = newShardSet(c, object.fire)
@@ -92,9 +91,6 @@ func (w *Wheel) Now() time.Time { return w.scheduler.time.wall() }
 
 // TickDuration returns the length of one tick, see WithTickDuration.
 func (w *Wheel) TickDuration() time.Duration { return time.Duration(w.scheduler.ticks.length) }
-
-// Executor returns where callbacks run, see WithExecutor.
-func (w *Wheel) Executor() Executor { return w.executor }
 
 // Len returns the number of pending entries, those of Every and Schedule included. It is exact when nothing
 // is scheduled, stopped or fired meanwhile.

@@ -70,7 +70,7 @@ func TestHandler_ShowsAWheel(t *testing.T) {
 	<-fired
 	h := statusz.Handler(statusz.Wheel("main", w))
 	html := get(t, h, "")
-	require.Contains(t, html, `<h2>Wheel main <span>Goroutines, tick 1 ms</span></h2>`)
+	require.Contains(t, html, `<h2>Wheel main <span>tick 1 ms</span></h2>`)
 	requireFact(t, html, "pending", 2)
 	requireFact(t, html, "fired", 1)
 	got := getJSON(t, h, "wheels", "")

@@ -9,7 +9,6 @@ import (
 
 type wheelStatus struct {
 	Name            string  `json:"name"`
-	Executor        string  `json:"executor,omitempty"`
 	Tick            seconds `json:"tick_seconds,omitempty"`
 	Pending         int     `json:"pending"`
 	Fired           int64   `json:"fired"`
@@ -32,9 +31,6 @@ func Wheel(name string, w interface{ Stats() wheel.Stats }) Source {
 		}
 		if w, ok := w.(interface{ TickDuration() time.Duration }); ok {
 			status.Tick = seconds(w.TickDuration())
-		}
-		if w, ok := w.(interface{ Executor() wheel.Executor }); ok {
-			status.Executor = w.Executor().String()
 		}
 		p.Wheels = append(p.Wheels, status)
 	}}
