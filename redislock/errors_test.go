@@ -185,7 +185,7 @@ func TestLockedError_ReportsTheRemainingLease(t *testing.T) {
 	c, _, name := onSharedServer(t)
 	held := mustLock(t, c.Mutex(name))
 	defer mustUnlock(t, held)
-	_, err := c.Mutex(name).Lock(within(t, 50*time.Millisecond))
+	_, err := c.Mutex(name).Lock(within(t, time.Second))
 	var locked *redislock.LockedError
 	require.ErrorAs(t, err, &locked)
 	require.Greater(t, locked.TTL, 20*time.Second)
