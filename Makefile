@@ -24,8 +24,7 @@ endef
 .PHONY: test check quick test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
 ## test: the library: vet and its tests with the race detector, against real redis-server processes that it starts.
-## FULL=1 runs the races, sweeps and scale tests at full length, as CI does. REDIS_SERVER=path runs that redis-server or
-## valkey-server, of version 6.2 or later, instead of the one on PATH.
+## REDIS_SERVER=path runs that redis-server or valkey-server, of version 6.2 or later, instead of the one on PATH.
 test: redis race
 	@$(NOTHING_LEFT) go test -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) $(LONGEST) ./...
 
