@@ -53,7 +53,7 @@ func (l *cogwheelLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 	}
 	held, err := acquire(ctx)
 	if errors.Is(err, redislock.ErrLocked) {
-		return nil, errors.Join(errRefused, err)
+		return nil, errors.Join(ErrRefused, err)
 	}
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (p *cogwheelPermits) acquireCounting(ctx context.Context, ask Ask) (Hold, e
 	if ask.Try {
 		ok, err := s.TryAcquire(ctx, ask.N)
 		if err == nil && !ok {
-			err = errRefused
+			err = ErrRefused
 		}
 		if err != nil {
 			return nil, err
@@ -147,7 +147,7 @@ func (p *cogwheelPermits) acquireCounting(ctx context.Context, ask Ask) (Hold, e
 
 func refusal(err error) error {
 	if errors.Is(err, semaphore.ErrNoPermits) {
-		return errors.Join(errRefused, err)
+		return errors.Join(ErrRefused, err)
 	}
 	return err
 }
@@ -197,6 +197,9 @@ func (c *counted) Release(ctx context.Context) (history.Step, error) {
 		case errors.Is(err, semaphore.ErrUnconfirmed), errors.Is(err, semaphore.ErrClosed):
 			return history.Open, err
 		}
-		_ = c.wheel.Sleep(ctx, 50*time.Millisecond) // refused: the permits are still those of the caller
+		// Refused: the permits are still those of the caller.
+		if err := c.wheel.Sleep(ctx, 50*time.Millisecond); err != nil {
+			return history.Open, err
+		}
 	}
 }

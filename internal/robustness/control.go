@@ -255,7 +255,7 @@ func (r *Run) perObject(f func([]*history.Call) []check.Fault) (faults []check.F
 // judgeKept also finds holds that were lost though no fault lasted.
 func judgeKept(r *Run) []check.Fault {
 	return append(r.judgeAll(), r.perObject(func(calls []*history.Call) []check.Fault {
-		return check.Kept(calls, r.kind().rules(r.Settings), nil)
+		return check.Kept(calls, r.kind().Rules(r.Settings), nil)
 	})...)
 }
 
@@ -263,7 +263,7 @@ func judgeKept(r *Run) []check.Fault {
 func judgeOverlap(r *Run) []check.Fault {
 	r.judgeAll()
 	return r.perObject(func(calls []*history.Call) []check.Fault {
-		_, _, faults := check.Overlap(calls, r.kind().rules(r.Settings))
+		_, _, faults := check.Overlap(calls, r.kind().Rules(r.Settings))
 		return faults
 	})
 }

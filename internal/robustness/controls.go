@@ -17,8 +17,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// controlKinds are wrong implementations, each of which a check has to find, and right ones of their scenarios.
-var controlKinds = []*Kind{
+// ControlKinds are wrong implementations, each of which a check has to find, and right ones of their scenarios.
+var ControlKinds = []*Kind{
 	{
 		Name: "no-op lock", Capacity: 1,
 		New: simple(func(l *simpleLocks, _ redis.UniversalClient, _ Settings) {
@@ -238,7 +238,7 @@ func (l *tokenList) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 	if ask.Try {
 		err := l.rdb.LPop(ctx, ask.Object).Err()
 		if errors.Is(err, redis.Nil) {
-			return nil, errRefused
+			return nil, ErrRefused
 		}
 		return &listHold{l: l, key: ask.Object}, err
 	}
@@ -334,7 +334,7 @@ func (l limitLocks) Close(ctx context.Context) error { return l.close(ctx) }
 func (l limitLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 	ok, err := l.allow(ctx, ask.Object)
 	if err == nil && !ok {
-		err = errRefused
+		err = ErrRefused
 	}
 	if err != nil {
 		return nil, err

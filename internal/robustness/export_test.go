@@ -11,5 +11,5 @@ func Left(
 	kind string, keys map[string]time.Duration, channels, clients []string, missing map[string]int64,
 	moved time.Duration,
 ) []check.Fault {
-	return remains{keys, channels, clients, missing, moved}.faults(kindOf(kind))
+	return remains{keys, channels, clients, missing, moved}.faults(KindOf(kind))
 }

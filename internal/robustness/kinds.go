@@ -42,8 +42,8 @@ type Kind struct {
 	Free func(ctx context.Context, c *semaphore.Client, object string) (int64, error)
 }
 
-// rules returns what the checks have to know about objects of the kind.
-func (k *Kind) rules(s Settings) check.Rules {
+// Rules returns what the checks have to know about objects of the kind.
+func (k *Kind) Rules(s Settings) check.Rules {
 	return check.Rules{
 		Capacity: k.Capacity, Lease: s.Lease, Counting: k.Counting,
 		Fair: k.Fair || k.Quorum, // callers of a quorum may split the servers among them
@@ -161,9 +161,9 @@ func withSemaphores(ctx context.Context, rdb redis.UniversalClient, f func(*sema
 	return f(c)
 }
 
-// kindOf returns the kind of a name.
-func kindOf(name string) *Kind {
-	for _, k := range slices.Concat(Kinds, LimitKinds, controlKinds, peerKinds) {
+// KindOf returns the kind of a name.
+func KindOf(name string) *Kind {
+	for _, k := range slices.Concat(Kinds, LimitKinds, ControlKinds, peerKinds) {
 		if k.Name == name {
 			return k
 		}

@@ -21,15 +21,15 @@ type Ask struct {
 
 // Locker is an implementation under test: locks or permits of one library over one connection to Redis.
 type Locker interface {
-	// Acquire returns an error that matches errRefused if the object is held by others.
+	// Acquire returns an error that matches ErrRefused if the object is held by others.
 	Acquire(ctx context.Context, ask Ask) (Hold, error)
 
 	// Close ends all waits and holds.
 	Close(ctx context.Context) error
 }
 
-// errRefused is the answer to a call that does not wait, or whose context ended while it waited.
-var errRefused = errors.New("held by others")
+// ErrRefused is the answer to a call that does not wait, or whose context ended while it waited.
+var ErrRefused = errors.New("held by others")
 
 // Hold is what a Locker acquired.
 type Hold interface {

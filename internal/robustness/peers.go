@@ -106,7 +106,7 @@ func (l *bsmLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 	}
 	lock, err := l.client.Obtain(ctx, ask.Object, l.lease, &redislock.Options{RetryStrategy: retry})
 	if errors.Is(err, redislock.ErrNotObtained) {
-		return nil, errors.Join(errRefused, err)
+		return nil, errors.Join(ErrRefused, err)
 	}
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (l *redsyncLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 	}
 	if err := lock(ctx); err != nil {
 		if _, taken := errors.AsType[*redsync.ErrTaken](err); taken {
-			return nil, errors.Join(errRefused, err)
+			return nil, errors.Join(ErrRefused, err)
 		}
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (l rueidisLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 		err = ctx.Err()
 	}
 	if errors.Is(err, rueidislock.ErrNotLocked) {
-		err = errors.Join(errRefused, err)
+		err = errors.Join(ErrRefused, err)
 	}
 	if err != nil {
 		cancel()

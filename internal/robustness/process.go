@@ -60,7 +60,7 @@ func RunProcess() bool {
 		panic(err)
 	}
 	p := &process{
-		Orders: o, rec: history.NewRecorder(os.Stdout), kind: kindOf(o.Kind), sessions: make(map[*session]struct{}),
+		Orders: o, rec: history.NewRecorder(os.Stdout), kind: KindOf(o.Kind), sessions: make(map[*session]struct{}),
 	}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	p.run()
@@ -376,7 +376,7 @@ func (c *caller) acquire(ctx context.Context, call history.Event) (Hold, bool) {
 	switch {
 	case err == nil:
 		result.Step, result.Token = history.Granted, held.Token()
-	case errors.Is(err, errRefused):
+	case errors.Is(err, ErrRefused):
 		result.Step = history.Refused
 	default:
 		result.Step, result.Note = history.Failed, err.Error()

@@ -67,12 +67,12 @@ type Environment struct {
 func newEnvironment(redis string) Environment {
 	return Environment{
 		Date: time.Now().UTC().Truncate(time.Second), Cores: runtime.NumCPU(), Go: runtime.Version(),
-		Redis: redis, Commit: commit(),
+		Redis: redis, Commit: Commit(),
 	}
 }
 
-// commit returns the commit under test: what make found, or what the compiler did.
-var commit = sync.OnceValue(func() string {
+// Commit returns the commit under test: what make found, or what the compiler did.
+var Commit = sync.OnceValue(func() string {
 	if c := os.Getenv("ROBUSTNESS_COMMIT"); c != "" {
 		return c
 	}
@@ -196,7 +196,7 @@ func (r *Run) judge() *Result {
 
 // judgeHolds checks locks and permits.
 func (r *Run) judgeHolds(res *Result, calls []*history.Call) {
-	rules, grace := r.kind().rules(r.Settings), r.longestSpan()+settleSlack
+	rules, grace := r.kind().Rules(r.Settings), r.longestSpan()+settleSlack
 	stops, patience := check.Stops(r.history.Events()), r.Poll+readTimeout+settleSlack
 	lost, inTime := r.lostData(), toldSlack
 	if lost {

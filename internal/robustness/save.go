@@ -16,7 +16,7 @@ func (r *Run) saveIfFailed() {
 	if !r.tb.Failed() || root == "" {
 		return
 	}
-	dir := filepath.Join(root, fmt.Sprintf("seed-%d-%s", r.Seed, commit()))
+	dir := filepath.Join(root, fmt.Sprintf("seed-%d-%s", r.Seed, Commit()))
 	require.NoError(r.tb, os.MkdirAll(dir, 0o755))
 	write := func(name string, lines func(*json.Encoder) error) {
 		f, err := os.Create(filepath.Join(dir, name))
@@ -43,7 +43,7 @@ func (r *Run) saveIfFailed() {
 			Seed       uint64
 			Commit     string
 			Faults     []string
-		}{r.Name, r.Kind, r.Topology, r.Seed, commit(), names})
+		}{r.Name, r.Kind, r.Topology, r.Seed, Commit(), names})
 	})
 	for i, s := range r.servers {
 		logs, err := filepath.Glob(filepath.Join(s.Dir(), "*.log"))

@@ -46,7 +46,7 @@ type Scenario struct {
 	Seed      uint64
 }
 
-func (s *Scenario) kind() *Kind { return kindOf(s.Kind) }
+func (s *Scenario) kind() *Kind { return KindOf(s.Kind) }
 
 // losesData reports whether Redis may forget what it confirmed, which voids exclusion.
 func (s *Scenario) losesData() bool {

@@ -47,7 +47,7 @@ func Fixed(length time.Duration) (all []*Scenario) {
 		add(k.Name, k.topology(), "processes, networks, servers", stalls)
 	}
 	for _, kind := range []string{"fenced mutex", "fair mutex", "read/write mutex", "fair leased permits", "quorum"} {
-		add(kind, kindOf(kind).topology(), "refusals", refused)
+		add(kind, KindOf(kind).topology(), "refusals", refused)
 	}
 	for _, kind := range []string{"fenced mutex", "leased permits"} {
 		add(kind, Single, "data is lost", lost)
@@ -81,7 +81,7 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	}
 	for _, kind := range []string{"mutex", "fair mutex", "quorum"} {
 		killed := func(*Scenario) []*Fault { return named("process killed") }
-		add(kind, kindOf(kind).topology(), "holders are killed", killed, func(s *Scenario) { s.Every = 2 * s.Lease })
+		add(kind, KindOf(kind).topology(), "holders are killed", killed, func(s *Scenario) { s.Every = 2 * s.Lease })
 	}
 
 	some := func(s *Scenario) { s.Each = false } // not all faults reach what a limiter uses

@@ -88,7 +88,7 @@ func (l *simpleLocks) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 			_, _ = l.release(context.WithoutCancel(ctx), ask.Object, value)
 			return nil, err
 		case ask.Try:
-			return nil, errRefused
+			return nil, ErrRefused
 		}
 		select {
 		case <-time.After(l.poll):

@@ -1,0 +1,307 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Rate is a limit: so many permits in a period, of which a bucket holds as many as its burst.
+type Rate struct {
+	Permits int64
+	Per     time.Duration
+	Burst   int64
+}
+
+// cost is the time in which n permits come back.
+func (r Rate) cost(n int64) int64 { return int64(float64(n) * float64(r.Per) / float64(r.Permits)) }
+
+// Algorithm is the definition of a limit, as plain as it can be.
+type Algorithm interface {
+	// Free returns the first instant from at on at which n permits may be granted.
+	Free(at, n int64, r Rate) int64
+	// Grant takes n permits at an instant.
+	Grant(at, n int64, r Rate)
+	// Reset forgets what was taken.
+	Reset()
+}
+
+// Bucket is the generic cell rate algorithm: taken permits come back one by one.
+type Bucket struct{ tat int64 } // when all permits are back
+
+// Free implements Algorithm.
+func (b *Bucket) Free(at, n int64, r Rate) int64 {
+	if n > r.Burst {
+		return never
+	}
+	return max(at, b.tat+r.cost(n)-r.cost(r.Burst))
+}
+
+// Grant implements Algorithm.
+func (b *Bucket) Grant(at, n int64, r Rate) { b.tat = max(b.tat, at) + r.cost(n) }
+
+// Reset implements Algorithm.
+func (b *Bucket) Reset() { b.tat = 0 }
+
+// Windows are fixed windows: one begins with the first grant after the one before has ended, and lasts as long
+// as the longest period of a grant in it.
+type Windows struct{ begins, ends, used int64 }
+
+// Free implements Algorithm.
+func (w *Windows) Free(at, n int64, r Rate) int64 {
+	switch {
+	case n > r.Permits:
+		return never
+	case at >= w.ends:
+		return at
+	case w.used+n <= r.Permits:
+		return max(at, w.begins) // waiters may have begun it ahead of its time
+	default:
+		return w.ends
+	}
+}
+
+// Grant implements Algorithm.
+func (w *Windows) Grant(at, n int64, r Rate) {
+	if at >= w.ends {
+		w.begins, w.ends, w.used = at, at, 0
+	}
+	w.used += n
+	w.ends = max(w.ends, w.begins+int64(r.Per))
+}
+
+// Reset implements Algorithm.
+func (w *Windows) Reset() { *w = Windows{} }
+
+// SlidingLog counts the grants of the last period.
+type SlidingLog struct{ entries [][2]int64 } // instants and permits
+
+// Free implements Algorithm.
+func (l *SlidingLog) Free(at, n int64, r Rate) int64 {
+	if n > r.Permits {
+		return never
+	}
+	used := n
+	for _, e := range slices.Backward(l.entries) {
+		if end := e[0] + int64(r.Per); end > at {
+			if used += e[1]; used > r.Permits {
+				return end // the entries are in order: this one has to leave, and all before it
+			}
+		}
+	}
+	return at
+}
+
+// Grant implements Algorithm.
+func (l *SlidingLog) Grant(at, n int64, _ Rate) {
+	l.entries = append(l.entries, [2]int64{at, n})
+	slices.SortStableFunc(l.entries, func(a, b [2]int64) int { return cmp.Compare(a[0], b[0]) })
+}
+
+// Reset implements Algorithm.
+func (l *SlidingLog) Reset() { l.entries = nil }
+
+const never = int64(1) << 62
+
+// Ask is a request for permits of one limit, and what became of it.
+type Ask struct {
+	ID             uint64
+	N              int64
+	Rate           Rate // the largest that may have been in force
+	Least          Rate // the smallest
+	Called, Return int64
+	Slack          int64 // how much longer than by the definition its answer may tell it to wait
+
+	// Instants are those at which the server may have decided, the likeliest first. A waiter may have got
+	// permits ahead of their time, until which it waits; its return is one of them.
+	Instants []int64
+
+	Granted bool
+	Denied  bool  // it returned without permits: there were none
+	Leaves  int64 // when its caller leaves; 0 for never
+	Retry   time.Duration
+	Waits   bool
+	Behind  bool // callers of its process waited at the time, whose turn comes first
+	Unsure  bool // whether it was granted is unknown, and when
+}
+
+func (a *Ask) describe(r Rate) string {
+	return fmt.Sprintf("request %d for %d of %d per %v", a.ID, a.N, r.Permits, r.Per)
+}
+
+// Replay judges the requests for one limit by its definition. Rounding is how much earlier than by the
+// definition the server may grant, as it counts in whole units of time. Resets are the instants at which the
+// server forgot what was taken; executed are those at which it executed a script about the limit.
+func Replay(define func() Algorithm, asks []*Ask, resets, executed []int64, rounding int64) (faults []Fault) {
+	r := replay{define, slices.Clone(asks), resets, executed, rounding, map[*Ask]int{}, map[*Ask]bool{}}
+	r.asks = slices.DeleteFunc(r.asks, func(a *Ask) bool { return !a.Granted })
+	for {
+		early, at, free := r.run()
+		if early == nil {
+			return faults
+		}
+		if !r.move(early, at) {
+			r.excused[early] = true
+			faults = append(faults, Fault{Promise: "a limit is kept", Detail: fmt.Sprintf(
+				"%s was granted at %v, %v before there were permits",
+				early.describe(early.Rate), time.Duration(at), time.Duration(min(free, never)-at))})
+		}
+	}
+}
+
+// replay is a search for instants at which the server may have granted requests.
+type replay struct {
+	define           func() Algorithm
+	asks             []*Ask
+	resets, executed []int64
+	rounding         int64
+	chosen           map[*Ask]int  // of the instants of each request
+	excused          map[*Ask]bool // found to be granted too early, whatever the instants
+}
+
+func (r *replay) at(a *Ask) int64 { return a.Instants[r.chosen[a]] }
+
+// run grants the requests at the instants that are chosen. It returns the first that is granted too early, and
+// when it was granted and could have been.
+func (r *replay) run() (early *Ask, at, free int64) {
+	alg, resets := r.define(), r.resets
+	slices.SortStableFunc(r.asks, func(a, b *Ask) int { return cmp.Compare(r.at(a), r.at(b)) })
+	for _, a := range r.asks {
+		now := r.at(a)
+		for len(resets) > 0 && resets[0] <= now {
+			alg.Reset()
+			resets = resets[1:]
+		}
+		from, used := now, now
+		if a.Waits {
+			from, used = a.Called, a.Return
+		}
+		free := alg.Free(from, a.N, a.Rate)
+		if w, ok := alg.(*Windows); ok && free > used+r.rounding && r.opened(w, now, a.Rate) {
+			w.Reset()
+			free = now
+		}
+		if free > used+r.rounding && !r.excused[a] {
+			return a, now, free
+		}
+		alg.Grant(min(free, used), a.N, a.Rate)
+	}
+	return nil, 0, 0
+}
+
+// opened reports whether a request whose caller learned of nothing may have begun a window before the one that
+// the replay saw begin.
+func (r *replay) opened(w *Windows, now int64, rate Rate) bool {
+	return slices.ContainsFunc(r.executed, func(u int64) bool {
+		return u < w.begins && u >= w.begins-int64(rate.Per) && u+int64(rate.Per) <= now+r.rounding
+	})
+}
+
+// moves is how many requests before one that was granted too early may be tried at other instants.
+const moves = 40
+
+// move chooses another instant for one request, so that a request is granted too early later than now, or none
+// is. It returns false if there is no such choice.
+func (r *replay) move(early *Ask, now int64) bool {
+	i := slices.Index(r.asks, early)
+	var best *Ask
+	choice, latest := 0, now
+	for _, a := range slices.Clone(r.asks[max(0, i-moves) : i+1]) {
+		before := r.chosen[a]
+		for c := range min(len(a.Instants), moves) {
+			r.chosen[a] = c
+			switch next, at, _ := r.run(); {
+			case next == nil:
+				return true
+			case at > latest:
+				best, choice, latest = a, c, at
+			}
+		}
+		r.chosen[a] = before
+	}
+	if best != nil {
+		r.chosen[best] = choice
+	}
+	return best != nil
+}
+
+// Denials judges the requests that were denied, and the waiters. All others count as granted, at the latest
+// instant that is possible: so what is denied nevertheless, or waits longer than patience, was not for want of
+// permits. What was asked for after the first request of unknown outcome is not judged. Changes are the
+// instants at which the limit, or what was taken of it, may have changed: for as long as patience after one,
+// processes need not know of it.
+func Denials(define func() Algorithm, asks []*Ask, resets, changes []int64, rounding, patience int64) (faults []Fault) {
+	asks = slices.Clone(asks)
+	slices.SortStableFunc(asks, func(a, b *Ask) int { return cmp.Compare(a.Called, b.Called) })
+	unsure := never
+	for _, a := range asks {
+		if a.Unsure {
+			unsure = min(unsure, a.Called)
+		}
+	}
+	for _, a := range asks {
+		if a.Return >= unsure || a.Behind || a.N > a.Least.Permits || a.N > a.Least.Burst {
+			continue
+		}
+		since, changed := a.Called, false
+		for _, at := range changes {
+			if at <= a.Return {
+				since = max(since, at)
+				changed = changed || at+patience >= a.Called
+			}
+		}
+		if changed && !a.Waits {
+			continue
+		}
+		free := max(since, worst(define(), asks, a, resets, a.Called))
+		early := a.Called - rounding - a.Slack
+		add := func(promise, format string, args ...any) {
+			faults = append(faults, Fault{Promise: promise, Detail: fmt.Sprintf("%s %s, with permits from %v on",
+				a.describe(a.Least), fmt.Sprintf(format, args...), time.Duration(free))})
+		}
+		switch {
+		case a.Waits && a.Return-free > patience:
+			add("no waiter is stranded", "waited until %v", time.Duration(a.Return))
+		case a.Waits && a.Denied && a.Leaves > 0 && free+patience < a.Leaves:
+			add("a waiter is not sent away", "was told at %v that it would wait beyond %v",
+				time.Duration(a.Return), time.Duration(a.Leaves))
+		case a.Waits || !a.Denied:
+		case worst(define(), asks, a, resets, early) <= early:
+			add("a denial is true", "was denied at %v", time.Duration(a.Return))
+		case a.Return+int64(a.Retry) > max(free, a.Return)+rounding+a.Slack:
+			add("RetryAfter is not too long", "was told at %v to come back after %v",
+				time.Duration(a.Return), a.Retry)
+		}
+	}
+	return faults
+}
+
+// worst returns the first instant from at on at which there are permits for a request at the latest: as if all
+// others that were called before it returned had been granted.
+func worst(alg Algorithm, asks []*Ask, a *Ask, resets []int64, at int64) int64 {
+	type event struct {
+		at  int64
+		ask *Ask
+	}
+	var events []event
+	for _, other := range asks {
+		if other != a && !other.Denied && other.Called <= a.Return {
+			events = append(events, event{min(other.Return, a.Return), other})
+		}
+	}
+	for _, at := range resets {
+		if at <= a.Return {
+			events = append(events, event{at: at})
+		}
+	}
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	for _, e := range events {
+		if e.ask == nil {
+			alg.Reset()
+			continue
+		}
+		alg.Grant(max(e.at, alg.Free(e.at, e.ask.N, e.ask.Least)%never), e.ask.N, e.ask.Least)
+	}
+	return alg.Free(at, a.N, a.Least)
+}

@@ -1,0 +1,6 @@
+//go:build simulation
+
+package sim
+
+// TwoClocks returns a time with the readings of two clocks.
+var TwoClocks = twoClocks

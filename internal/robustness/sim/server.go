@@ -1,0 +1,247 @@
+//go:build simulation
+
+package sim
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	resp "github.com/alicebob/miniredis/v2/server"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// server is the embedded server, with faults, and a record of the scripts it executed.
+type server struct {
+	redis *miniredis.Miniredis
+	start time.Time // of the bubble
+
+	mu       sync.Mutex
+	peers    map[*resp.Peer]int // the links of clients; commands of scripts have peers of their own
+	refusals []*refusal
+	ahead    time.Duration // of the server's clock
+	wrote    bool          // the script that runs
+	executed []execution
+	last     int64   // the last stamp
+	lost     []int64 // when data was lost, or the clock moved: instants of the bubble
+}
+
+// execution is a command of a client that the server executed.
+type execution struct {
+	at   int64 // nanoseconds of the bubble
+	link int
+	name string // of a script without its extension, or of the command
+	keys []string
+	rate int64 // of rate_set
+	per  time.Duration
+}
+
+// refusal is a fault of the server: an error in place of commands.
+type refusal struct {
+	until time.Time
+	match func(command string, args []string, inScript bool) bool
+	reply string
+	first bool // of a script, only until it has written
+	met   func()
+}
+
+// enterCommand tells the server which process a connection is of. It has no reply.
+const enterCommand = "SIM.ENTER"
+
+func newServer(start time.Time) (*server, error) {
+	s := &server{redis: miniredis.NewMiniRedis(), start: start, peers: make(map[*resp.Peer]int)}
+	s.redis.ClockTTL(true)
+	s.redis.SetTime(time.Now())
+	c, err := s.redis.Dial() // makes the server run without a listener
+	if err != nil {
+		return nil, err
+	}
+	_ = c.Close()
+	s.redis.Server().SetPreHook(s.before)
+	return s, nil
+}
+
+// serve connects a process.
+func (s *server) serve(n *network) func(net.Conn, int, *link) {
+	return func(c net.Conn, _ int, l *link) {
+		number := strconv.Itoa(l.number)
+		n.mu.Lock()
+		enter := fmt.Sprintf("*2\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(enterCommand), enterCommand, len(number), number)
+		c.(serverEnd).up.addLocked(time.Now(), []byte(enter))
+		n.mu.Unlock()
+		s.redis.Server().ServeConn(c)
+	}
+}
+
+// before is called before each command, also before those of scripts. It reports whether it has answered.
+func (s *server) before(p *resp.Peer, command string, args ...string) (done bool) {
+	if command == enterCommand {
+		s.enter(p, args[0])
+		return true
+	}
+	s.mu.Lock()
+	link, outer := s.peers[p]
+	now := time.Now()
+	for _, r := range s.refusals {
+		if now.Before(r.until) && !(r.first && s.wrote && !outer) && r.match(strings.ToLower(command), args, !outer) {
+			s.mu.Unlock()
+			r.met()
+			p.WriteError(r.reply)
+			return true
+		}
+	}
+	if !outer {
+		s.wrote = s.wrote || isWrite(strings.ToLower(command))
+		s.mu.Unlock()
+		return false
+	}
+	clock := now.Add(s.ahead)
+	e := execution{
+		at: s.stamp(), link: link, name: nameOf(command, args), keys: keysOf(command, args),
+	}
+	if strings.HasPrefix(e.name, "rate_set") {
+		arguments := args[2+len(e.keys):]
+		ms, _ := strconv.ParseInt(arguments[2], 10, 64)
+		e.rate, _ = strconv.ParseInt(arguments[1], 10, 64)
+		e.per = time.Duration(ms) * time.Millisecond
+	}
+	s.executed = append(s.executed, e)
+	s.mu.Unlock()
+	s.redis.SetTime(clock) // waits for a script that runs
+	s.mu.Lock()
+	s.wrote = false
+	s.mu.Unlock()
+	return false
+}
+
+// stamp returns the present instant; s.mu is held. No two executions have the same.
+func (s *server) stamp() int64 {
+	s.last = max(s.last+1, int64(time.Since(s.start)))
+	return s.last
+}
+
+func (s *server) enter(p *resp.Peer, number string) {
+	i, _ := strconv.Atoi(number)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peers[p] = i
+	p.OnDisconnect(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.peers, p)
+	})
+}
+
+// scriptNames are the names of the library's scripts by their hashes.
+var scriptNames = sync.OnceValue(func() map[string]string {
+	names := make(map[string]string)
+	for _, s := range scripts.All() {
+		names[s.SHA()] = s.Name()
+		names[s.Source()] = s.Name()
+	}
+	return names
+})
+
+func nameOf(command string, args []string) string {
+	command = strings.ToLower(command)
+	if (command == "evalsha" || command == "eval") && len(args) > 0 {
+		name := scriptNames()[args[0]]
+		if name == "rate_set" && args[len(args)-1] == "1" {
+			return "rate_set with state"
+		}
+		if name != "" {
+			return name
+		}
+	}
+	return command
+}
+
+func keysOf(command string, args []string) []string {
+	switch command {
+	case "EVALSHA", "EVAL":
+		if len(args) > 1 {
+			if n, err := strconv.Atoi(args[1]); err == nil && n >= 0 && n+2 <= len(args) {
+				return slices.Clone(args[2 : 2+n])
+			}
+		}
+	case "DEL", "UNLINK":
+		return slices.Clone(args)
+	}
+	return nil
+}
+
+// refuse begins a fault.
+func (s *server) refuse(r *refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusals = append(s.refusals, r)
+}
+
+// heal ends all refusals.
+func (s *server) heal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusals = nil
+}
+
+// lose makes the server forget its data.
+func (s *server) lose(at int64) {
+	s.mu.Lock()
+	s.lost = append(s.lost, at)
+	s.mu.Unlock()
+	s.redis.FlushAll()
+}
+
+// forgetScripts empties the cache of scripts.
+func (s *server) forgetScripts() {
+	p := resp.NewPeer(bufio.NewWriter(io.Discard))
+	s.redis.Server().Dispatch(p, []string{"SCRIPT", "FLUSH"})
+}
+
+// step moves the server's clock.
+func (s *server) step(d time.Duration, at int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead += d
+	s.lost = append(s.lost, at)
+}
+
+// readers are the commands that servers accept whose writes are refused.
+var readers = []string{
+	"evalsha", "eval", "script", "hello", "auth", "client", "ping", "select", "time", "get", "mget", "strlen",
+	"exists", "ttl", "pttl", "type", "hget", "hmget", "hexists", "hlen", "hkeys", "hgetall", "zscore", "zcard",
+	"zcount", "zrange", "zrangebyscore", "zrank", "lindex", "llen", "lrange", "lpos", "publish",
+	"spublish", "subscribe", "unsubscribe",
+	"info", "command", "scan", "pubsub",
+}
+
+// frees are the writes that need no memory.
+var frees = []string{
+	"del", "unlink", "pexpire", "expire", "persist", "hdel", "zrem", "zremrangebyscore", "zremrangebyrank", "lrem",
+	"lpop", "ltrim", "flushall",
+}
+
+func isWrite(command string) bool { return !slices.Contains(readers, command) }
+
+func needsMemory(command string) bool { return isWrite(command) && !slices.Contains(frees, command) }
+
+// scriptError is how the embedded server tells that a command of a script failed; see cogwheeltest.
+var scriptError = regexp.MustCompile(
+	`^-ERR Error compiling script \(new function\): :\d+: ([A-Z]+ .*?)( stack traceback: .*)?\r\n$`)
+
+// plainError turns such a reply into that of a real server.
+func plainError(reply []byte) []byte {
+	if len(reply) == 0 || reply[0] != '-' {
+		return reply
+	}
+	return scriptError.ReplaceAll(reply, []byte("-$1\r\n"))
+}
