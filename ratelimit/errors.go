@@ -47,8 +47,8 @@ var (
 
 const argument = invalid.Package("ratelimit")
 
-// mustCall panics with a *cogwheel.InvalidError if a function that is to be called is nil: there is no caller
-// to return it to.
+// mustCall panics with a *cogwheel.InvalidError if a callback is nil: a function without an error result cannot
+// return it.
 func mustCall(isNil bool) {
 	if isNil {
 		panic(argument.Nil("function"))

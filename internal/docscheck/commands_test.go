@@ -76,6 +76,14 @@ func TestCommands_ThePrintedOnesAreListed(t *testing.T) {
 			"```console\n$ cogwheel help\nmake me\n```\n```go\nmake it\n```\n`A=b make it`\n"))
 }
 
+// The README names the command that shows the library at work and the one that tests it.
+func TestCommands_OfTheREADME(t *testing.T) {
+	t.Parallel()
+	printed := printedIn(read(t, "README.md"))
+	require.Contains(t, printed, "go run ./examples/tour")
+	require.Contains(t, printed, "make test")
+}
+
 // Each command of the list can run. It takes minutes, so it is part of `make check`.
 func TestCommands_Run(t *testing.T) {
 	if os.Getenv("CHECK_COMMANDS") == "" {
