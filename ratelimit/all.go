@@ -11,21 +11,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Part is one of several limits that are decided together by Client.All. It is made by Keyed.Part and
-// Limiter.Part, and is a value.
+// Part is one of several limits that Client.All decides together. Keyed.Part makes it. It is a value.
 type Part struct {
-	keyed   *Keyed
-	limiter *Limiter
-	key     string
-	cost    int64
+	keyed *Keyed
+	key   string
+	cost  int64
 }
 
 // Part returns the limit of a key for Client.All.
 func (k *Keyed) Part(key string) Part { return Part{keyed: k, key: key, cost: 1} }
-
-// Part returns the limit for Client.All. It must be of the scope Overall: one of the scope PerClient is not
-// counted in Redis, and requests for it fail with a *cogwheel.InvalidError.
-func (l *Limiter) Part() Part { return Part{limiter: l, cost: 1} }
 
 // Cost returns the part with another number of permits that one request takes of it: 1 to MaxRate, default 1.
 func (p Part) Cost(n int64) Part {
@@ -33,7 +27,7 @@ func (p Part) Cost(n int64) Part {
 	return p
 }
 
-// Limit returns the limit of a Keyed's part; that of a Limiter is in Redis, and is the zero Limit here.
+// Limit returns the limit of the part, or the zero Limit for the zero Part.
 func (p Part) Limit() Limit {
 	if p.keyed == nil {
 		return Limit{}
@@ -41,15 +35,12 @@ func (p Part) Limit() Limit {
 	return p.keyed.Limit()
 }
 
-// Name returns the prefix of the Keyed or the name of the Limiter.
+// Name returns the prefix of the Keyed, or nothing for the zero Part.
 func (p Part) Name() string {
-	switch {
-	case p.keyed != nil:
-		return p.keyed.prefix
-	case p.limiter != nil:
-		return p.limiter.name
+	if p.keyed == nil {
+		return ""
 	}
-	return ""
+	return p.keyed.prefix
 }
 
 // All decides by several limits at once, such as those of a user and of a service: a request takes the
@@ -60,7 +51,7 @@ type All struct {
 	state  stateID
 	algo   algorithm
 	out    *sender
-	most   int64  // requests that can ever be granted at once, as far as that is known here
+	most   int64  // requests that can ever be granted at once
 	name   string // of the parts, for hooks
 	err    error
 }
@@ -84,15 +75,12 @@ func (c *Client) All(parts ...Part) *All {
 	case err != nil:
 		a.err = err
 	case len(parts) == 1 && parts[0].cost == 1: // as if it was asked for alone
-		a.state, a.algo = combined.parts[0].id, combined.parts[0].algorithm
-		if parts[0].keyed != nil {
-			a.out = parts[0].keyed.out
-		}
-		a.most = combined.mostOf(nil)
+		a.state, a.algo, a.out = combined.parts[0].id, combined.parts[0].algorithm, parts[0].keyed.out
+		a.most = combined.most()
 	default:
 		a.state, a.algo = stateID{keyedOptions{algorithm: allAlgorithm}, combined.identity()}, combined
 		a.out = c.senders.of(scripts.RateAll, combined.keys[0])
-		a.most = combined.mostOf(nil)
+		a.most = combined.most()
 	}
 	return a
 }
@@ -134,8 +122,7 @@ func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 
 // AllowN takes n times the cost of each part if every limit grants it, and otherwise nothing, in one step of
 // Redis. It does not wait. A denial is a Result: Parts says what each limit said, RetryAfter is the longest
 // time that one of them names, ResetAfter likewise, and Limit and Remaining are those of the part of which
-// the fewest requests are left, in requests. The permits of a Limiter can be returned with its element of
-// Parts.
+// the fewest requests are left, in requests.
 //
 // Blocking, the policy, cached denials and errors are those of Keyed.AllowN. ErrExceedsLimit says that some
 // limit could never grant it. A script is sent once: a lost reply can cost the permits of all limits,
@@ -220,54 +207,35 @@ func newCombination(c *Client, parts []Part) (*combination, error) {
 	all := &combination{}
 	where := map[string]int{}
 	for i, p := range parts {
-		of, keys, err := p.combined(c)
+		of, err := p.combined(c)
 		if err != nil {
 			return nil, err
 		}
-		for _, key := range keys {
-			if first, used := where[key]; used {
-				return nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(key),
-					fmt.Sprintf("is a key of part %d too: give them different prefixes", first+1))
-			}
-			where[key] = i
+		if first, used := where[of.id.key]; used {
+			return nil, argument.Error(fmt.Sprintf("part %d", i+1), scripts.Quote(of.id.key),
+				fmt.Sprintf("is a key of part %d too: give them different prefixes", first+1))
 		}
-		all.parts, all.keys = append(all.parts, of), append(all.keys, keys...)
+		where[of.id.key] = i
+		all.parts, all.keys = append(all.parts, of), append(all.keys, of.id.key)
 	}
 	return all, checkSlots(c, all.parts)
 }
 
-// combined checks a part, and returns what a combination needs to know of it and its keys in Redis.
-func (p Part) combined(c *Client) (of combinedPart, keys []string, err error) {
-	of.cost = p.cost
+// combined checks a part, and returns what a combination needs to know of it.
+func (p Part) combined(c *Client) (combinedPart, error) {
 	switch {
-	case p.keyed == nil && p.limiter == nil:
-		return of, nil, argument.Error("part", "Part{}", "must be made by Keyed.Part or Limiter.Part")
+	case p.keyed == nil:
+		return combinedPart{}, argument.Error("part", "Part{}", "must be made by Keyed.Part")
 	case p.cost < 1 || p.cost > MaxRate:
-		return of, nil, argument.Error("Part.Cost", p.cost, "must be 1 to 4294967295")
-	case p.keyed != nil:
-		if p.keyed.err != nil {
-			return of, nil, p.keyed.err
-		}
-		of.id, of.algorithm, of.limit = p.keyed.id(p.key), p.keyed.algorithm, p.keyed.options.limit
-		keys = []string{of.id.key}
-	default:
-		if p.limiter.err != nil {
-			return of, nil, p.limiter.err
-		}
-		of.id, of.algorithm = stateID{keyedOptions{algorithm: logAlgorithm}, p.limiter.name}, slidingLog{}
-		keys = logKeys(p.limiter.name)
+		return combinedPart{}, argument.Error("Part.Cost", p.cost, "must be 1 to 4294967295")
+	case p.keyed.err != nil:
+		return combinedPart{}, p.keyed.err
 	}
-	if made := p.client(); made != c {
-		return of, nil, argument.Error("part", scripts.Quote(of.id.key), "must be made by the same Client")
+	id := p.keyed.id(p.key)
+	if p.keyed.client != c {
+		return combinedPart{}, argument.Error("part", scripts.Quote(id.key), "must be made by the same Client")
 	}
-	return of, keys, nil
-}
-
-func (p Part) client() *Client {
-	if p.keyed != nil {
-		return p.keyed.client
-	}
-	return p.limiter.client
+	return combinedPart{id: id, algorithm: p.keyed.algorithm, limit: p.keyed.options.limit, cost: p.cost}, nil
 }
 
 // checkSlots refuses parts that no script can reach together.

@@ -53,14 +53,11 @@ func newTenants(t *testing.T, user, service ratelimit.Limit, opts ...func(*redis
 	for range 4 {
 		m.clients = append(m.clients, newClient(t, redistest.Shared(t).Client(t, opts...)))
 	}
-	for _, service := range m.serviceOf {
-		require.NoError(t, m.log(m.clients[0], service).SetRate(t.Context(), m.service, ratelimit.Overall))
-	}
 	return m
 }
 
-func (m *tenants) log(c *ratelimit.Client, service string) *ratelimit.Limiter {
-	return c.Limiter("service:{" + m.name + service + "}")
+func (m *tenants) windows(c *ratelimit.Client) *ratelimit.Keyed {
+	return c.Keyed("service", m.service, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 }
 
 func (m *tenants) keyed(c *ratelimit.Client, service string) *ratelimit.Keyed {
@@ -79,7 +76,7 @@ func (m *tenants) run(t *testing.T, decide together, stop func(asked int) bool) 
 			running.Go(func() {
 				for asked := 0; !stop(asked); asked++ {
 					call := time.Now().UnixNano()
-					r, err := decide(t.Context(), c, m.keyed(c, service).Part(user), m.log(c, service).Part())
+					r, err := decide(t.Context(), c, m.keyed(c, service).Part(user), m.windows(c).Part(m.name+service))
 					mu.Lock()
 					switch {
 					case err != nil:
@@ -106,7 +103,7 @@ func (m *tenants) used(t *testing.T) map[string]int {
 		r, err := m.keyed(c, m.serviceOf[at]).Peek(t.Context(), user)
 		require.NoError(t, err)
 		used[user] = int(m.user.Burst - r.Remaining)
-		r, err = m.log(c, m.serviceOf[at]).Peek(t.Context())
+		r, err = m.windows(c).Peek(t.Context(), m.name+m.serviceOf[at])
 		require.NoError(t, err)
 		used[m.serviceOf[at]] = int(m.service.Burst - r.Remaining)
 	}
@@ -127,7 +124,7 @@ func TestReplay_AllKeepsEveryLimit(t *testing.T) {
 		require.NotEmpty(t, m.granted[name])
 	}
 	for _, name := range m.serviceOf {
-		require.LessOrEqual(t, excess(m.granted[name], window(service)), 0.0, name)
+		require.LessOrEqual(t, excess(m.granted[name], windows(service)), 0.0, name)
 	}
 	require.GreaterOrEqual(t, len(m.granted["mail"]), 80, "the whole rate of the first second")
 }

@@ -39,7 +39,7 @@ func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(
 		l.WaitFunc(ctx, n, func(err error) { done <- err })
 		return <-done
 	})
-	all := c.All(k.Part(name), l.Part())
+	all := c.All(k.Part(name), c.Keyed("also", limit).Part(name))
 	do("All.AllowN", func(ctx context.Context, n int64) error { _, err := all.AllowN(ctx, n); return err })
 	do("All.WaitN", all.WaitN)
 	do("All.WaitFunc", func(ctx context.Context, n int64) error {

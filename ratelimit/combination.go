@@ -17,48 +17,36 @@ type combination struct {
 type combinedPart struct {
 	id        stateID // of requests for it alone
 	algorithm algorithm
-	limit     Limit // zero of a log
+	limit     Limit
 	cost      int64
 }
 
-// mostOf is how many requests the limits can ever grant at once, as far as they are known.
-func (c *combination) mostOf(last *combinedSnapshot) int64 {
+// most returns how many requests the limits can ever grant at once.
+func (c *combination) most() int64 {
 	most := int64(MaxRate)
-	for i, p := range c.parts {
-		switch {
-		case p.limit.Burst > 0:
-			most = min(most, p.limit.Burst/p.cost)
-		case last.log(i) != nil:
-			most = min(most, last.log(i).rate/p.cost)
-		default:
-			most = min(most, MaxRate/p.cost)
-		}
+	for _, p := range c.parts {
+		most = min(most, p.limit.Burst/p.cost)
 	}
 	return most
 }
 
-// limitOf is only how many requests there can be at once.
-func (c *combination) limitOf(known snapshot) (Limit, bool) {
-	last, ok := known.(*combinedSnapshot)
-	return Limit{Burst: c.mostOf(last)}, ok
+// limitOf returns only how many requests there can be at once.
+func (c *combination) limitOf(snapshot) (Limit, bool) {
+	return Limit{Burst: c.most()}, true
 }
 
 func (*combination) script() *scripts.Script { return scripts.RateAll }
 
 func (c *combination) encode(_ string, a *ask) scripts.Call {
-	last, _ := a.last.(*combinedSnapshot)
 	args := append(make([]any, 0, 8+5*len(c.parts)*(1+len(a.runs))), flag(a.inOrder), len(c.parts))
-	for i, p := range c.parts {
+	for _, p := range c.parts {
 		switch of := p.algorithm.(type) {
 		case *gcra:
 			args = append(append(args, "gcra"), of.head...)
 		case *window:
 			args = append(args, "window", of.limit.Rate, of.limit.Per.Milliseconds())
-		default:
-			args = append(args, "log", last.countedRate(i))
 		}
 	}
-	a.members = a.members[:0]
 	args = append(args, len(a.runs))
 	for _, r := range a.runs {
 		count, n := r.count, r.n
@@ -73,126 +61,57 @@ func (c *combination) encode(_ string, a *ask) scripts.Call {
 				args = append(args, cost.us, cost.num)
 			case *window:
 				args = append(args, n*p.cost)
-			default:
-				args = append(args, n*p.cost)
-				for range count {
-					m := newMember(n * p.cost)
-					a.members, args = append(a.members, m), append(args, m)
-				}
 			}
 		}
 	}
 	return scripts.RateAll.Call(c.keys, args...)
 }
 
-// countedRate is the rate at which the log of a part was counted lately, or nothing, which has it counted.
-func (s *combinedSnapshot) countedRate(part int) string {
-	if s != nil {
-		if of, ok := s.parts[part].(*logSnapshot); ok && time.Since(of.counted) < recount {
-			return of.rateText
-		}
-	}
-	return ""
-}
-
-// combinedReply is what rate_all says.
-type combinedReply struct {
-	now     int64
-	granted []int64    // of each run
-	waits   [][]int64  // of each run, us that each log denies for
-	states  []snapshot // of each part
-}
-
-func (c *combination) parse(a *ask, reply []int64) (r combinedReply, err error) {
-	from := replyReader{reply: reply}
-	logs := 0
-	for _, p := range c.parts {
-		if _, ok := p.algorithm.(slidingLog); ok {
-			logs++
-		}
-	}
-	r.now = from.next(0, exact)
-	for _, run := range a.runs {
-		r.granted = append(r.granted, from.run(run))
-		waits := make([]int64, logs)
-		for i := range waits {
-			waits[i] = from.next(-1, exact)
-		}
-		r.waits = append(r.waits, waits)
-	}
-	for _, p := range c.parts {
-		switch of := p.algorithm.(type) {
-		case *gcra:
-			r.states = append(r.states, &gcraSnapshot{gcra: of, now: r.now, tat: from.time(of.params)})
-		case *window:
-			r.states = append(r.states, readWindow(of, &from))
-		default:
-			r.states = append(r.states, readLog(&from))
-		}
-	}
-	return r, from.end()
-}
-
 func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) {
-	r, err := c.parse(a, reply)
-	if err != nil {
-		return answer{}, err
-	}
-	got := answer{granted: r.granted}
+	from := replyReader{reply: reply}
+	now := from.next(0, exact)
+	got := answer{granted: from.granted(a.runs)}
 	var total int64
 	for k, run := range a.runs {
-		total += r.granted[k] * run.n
+		total += got.granted[k] * run.n
 	}
-	last, _ := a.last.(*combinedSnapshot)
-	now := &combinedSnapshot{combination: c, parts: make([]snapshot, len(c.parts))}
-	got.snapshot = now
+	parts := make([]snapshot, len(c.parts))
 	replays := make([]replay, len(c.parts))
-	members := a.members
-	logs := 0
 	for i, p := range c.parts {
-		now.parts[i] = r.states[i]
-		switch s := r.states[i].(type) {
-		case *gcraSnapshot:
-			params := s.gcra.params
-			replays[i] = &gcraReplay{s, params.sub(s.tat, params.cost(total*p.cost))}
-		case *windowSnapshot:
+		switch of := p.algorithm.(type) {
+		case *gcra:
+			s := &gcraSnapshot{gcra: of, now: now, tat: from.time(of.params)}
+			parts[i], replays[i] = s, &gcraReplay{s, of.params.sub(s.tat, of.params.cost(total*p.cost))}
+		case *window:
+			s := readWindow(of, &from)
 			before := *s
 			before.used -= total * p.cost
-			replays[i] = &windowReplay{before}
-		case *logSnapshot:
-			s.countedAs(last.countedRate(i), last.log(i))
-			replays[i] = &logReplay{logSnapshot: s, left: s.left + total*p.cost, waits: logs, reply: &r}
-			logs++
+			parts[i], replays[i] = s, &windowReplay{before}
 		}
 	}
+	if err := from.end(); err != nil {
+		return answer{}, err
+	}
+	got.snapshot = &combinedSnapshot{combination: c, parts: parts}
 	// Tell each caller what it saw.
 	calls := a.calls
 	for k, run := range a.runs {
-		for i := range c.parts {
-			if of, ok := replays[i].(*logReplay); ok {
-				of.next(k, run, c.parts[i].cost, &members, &got)
-			}
-		}
-		for at := range run.count {
-			granted := at < r.granted[k]
-			if !granted && len(calls) == 0 {
-				break // of waiters
-			}
-			parts := make([]Result, len(c.parts))
+		for at := range min(run.count, int64(len(calls))) {
+			granted := at < got.granted[k]
+			results := make([]Result, len(c.parts))
 			for i, p := range c.parts {
-				parts[i] = replays[i].decide(run.n*p.cost, p.cost, granted)
+				results[i] = replays[i].decide(run.n*p.cost, p.cost, granted)
 			}
-			if len(calls) > 0 {
-				calls[0].res = c.combine(run.n, parts, granted)
-				if !granted && got.exceeding {
-					calls[0].err = ErrExceedsLimit
-				}
-				calls = calls[1:]
+			r := c.combine(run.n, results, granted)
+			if r.Allowed && !granted && run.n > 0 {
+				return answer{}, scripts.Unexpected(reply) // denied, although each limit grants
 			}
+			calls[at].res = r
 		}
+		calls = calls[min(run.count, int64(len(calls))):]
 	}
 	if len(a.calls) == 0 && total > 0 {
-		// For those that were in line when the answer came; there is no telling for how long it holds.
+		// For the waiters that were in line when the answer came; there is no telling for how long it holds.
 		got.spans = []span{{n: total, from: at.got, until: at.got}}
 	}
 	return got, nil
@@ -226,14 +145,6 @@ func (c *combination) skip(s *span, k int64) { s.n -= k }
 type combinedSnapshot struct {
 	combination *combination
 	parts       []snapshot
-}
-
-func (s *combinedSnapshot) log(part int) *logSnapshot {
-	if s == nil {
-		return nil
-	}
-	of, _ := s.parts[part].(*logSnapshot)
-	return of
 }
 
 func (s *combinedSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
@@ -308,80 +219,22 @@ func (w *windowReplay) decide(n, one int64, granted bool) Result {
 	return r
 }
 
-// countedAs notes when the whole log was counted: now, unless the script was told a rate at which it was.
-func (s *logSnapshot) countedAs(rate string, last *logSnapshot) {
-	s.counted = time.Now()
-	if last != nil && rate == s.rateText {
-		s.counted = last.counted
-	}
-}
-
-type logReplay struct {
-	*logSnapshot
-	left    int64
-	waits   int // its place among the logs
-	reply   *combinedReply
-	delay   time.Duration // of the requests of the run that are denied
-	members []string
-}
-
-// next begins a run.
-func (l *logReplay) next(k int, run equalRequests, cost int64, members *[]string, got *answer) {
-	l.delay = 0
-	if run.n > 0 {
-		l.members, *members = (*members)[:run.count], (*members)[run.count:]
-	}
-	switch waits := l.reply.waits[k][l.waits]; {
-	case waits < 0:
-		got.exceeding = true
-	case waits > 0:
-		l.delay = micros(waits)
-		l.denies(max(run.n, 1)*cost, l.delay)
-	}
-}
-
-func (l *logReplay) decide(n, _ int64, granted bool) Result {
-	r := Result{Limit: l.rate, ResetAfter: l.reset}
-	if granted {
-		l.left -= n
-		r.Allowed, r.Granted = true, n
-		r.grant = []entry{{member: l.members[0]}}
-		l.members = l.members[1:]
-	} else {
-		r.RetryAfter = l.delay
-		r.Allowed = l.delay == 0
-	}
-	r.Remaining = max(0, l.left)
-	return r
-}
-
 // decideAll is the policy's answer to a request for several limits that Redis did not answer because of err.
-func (b *breaker) decideAll(c *combination, n int64, known snapshot, err error) (Result, error) {
-	last, _ := known.(*combinedSnapshot)
-	shares := make([]share, len(c.parts))
-	all := true // limits are known
-	for i, p := range c.parts {
-		limit, is := p.algorithm.limitOf(snapshot(nil))
-		if of := last.log(i); of != nil {
-			limit, is = p.algorithm.limitOf(of)
-		}
-		if all = all && is; is {
-			shares[i] = share{p.id, n * p.cost, limit}
-		}
-	}
-	if b.policy.kind != shareLocally || !all {
-		r, err := b.decide(stateID{}, n, Limit{Burst: c.mostOf(last)}, false, err)
+func (b *breaker) decideAll(c *combination, n int64, err error) (Result, error) {
+	if b.policy.kind != shareLocally {
+		r, err := b.decide(stateID{}, n, Limit{Burst: c.most()}, false, err)
 		if err == nil {
-			for i, p := range c.parts {
+			for _, p := range c.parts {
 				r.Parts = append(r.Parts, Result{
-					Allowed: true, Granted: n * p.cost, Limit: shares[i].part.Burst, Source: SourceDegraded,
+					Allowed: true, Granted: n * p.cost, Limit: p.limit.Burst, Source: SourceDegraded,
 				})
 			}
 		}
 		return r, err
 	}
-	for i := range shares {
-		shares[i].part = b.policy.part(shares[i].part)
+	shares := make([]share, len(c.parts))
+	for i, p := range c.parts {
+		shares[i] = share{p.id, n * p.cost, b.policy.part(p.limit)}
 	}
 	granted, results := b.share.decideAll(shares)
 	r := c.combine(n, results, granted && n > 0)

@@ -169,7 +169,7 @@ func (s *keyState) byPolicyLocked(n int64, err error) (Result, error) {
 // policyLocked is the policy's decision.
 func (s *keyState) policyLocked(n int64, err error) (Result, error) {
 	if all, ok := s.algorithm.(*combination); ok {
-		return s.client.breaker.decideAll(all, n, s.known.snapshot, err)
+		return s.client.breaker.decideAll(all, n, err)
 	}
 	limit, known := s.limitLocked()
 	return s.client.breaker.decide(s.id, n, limit, known, err)

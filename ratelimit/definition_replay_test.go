@@ -229,7 +229,6 @@ func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
 		part := map[string]ratelimit.Part{
 			"GCRA":   gcra.With(s.limit("GCRA", limit)).Part("k"),
 			"window": windows.With(s.limit("window", limit)).Part("k"),
-			"log":    l.Part(),
 		}
 		var parts []ratelimit.Part
 		for _, what := range s.limits {
@@ -534,7 +533,7 @@ var contests = map[string]contest{
 	"GCRA":          {limits: []string{"GCRA"}},
 	"fixed windows": {limits: []string{"window"}},
 	"a sliding log": {limits: []string{"log"}},
-	"all of them":   {limits: []string{"GCRA", "window", "log"}},
+	"all of them":   {limits: []string{"GCRA", "window"}},
 	"fixed windows, and GCRA that denies nothing": {limits: []string{"window", "GCRA"}, wide: "GCRA"},
 	"GCRA, and fixed windows that deny nothing":   {limits: []string{"GCRA", "window"}, wide: "window"},
 }

@@ -107,8 +107,6 @@ func explain(ctx context.Context, err error) error {
 	switch {
 	case redis.HasErrorPrefix(err, "NOTCONFIGURED"):
 		return ErrNotSet
-	case redis.HasErrorPrefix(err, "PERCLIENT"):
-		return argument.Error("Limiter", "of the scope PerClient", "is not counted in Redis, so it cannot be combined")
 	case redis.HasErrorPrefix(err, "OLDFORM"):
 		return fmt.Errorf("%w: its value is that of a Redisson before 3.13.3", ErrWrongKind)
 	}

@@ -153,6 +153,7 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 		require.Positive(t, reserved.Delay())
 	})
 	k, l := c.Keyed("k", limit), c.Limiter("l")
+	all := c.All(k.Part("v"), c.Keyed("also", limit).Part("v"))
 	for what, call := range map[string]func(context.Context) error{
 		"Keyed.Reserve":      func(ctx context.Context) error { _, err := k.Reserve(ctx, "v", 1); return err },
 		"Keyed.Reset":        func(ctx context.Context) error { return k.Reset(ctx, "u") },
@@ -168,8 +169,8 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 		"Limiter.Return":     func(ctx context.Context) error { _, err := l.Return(ctx, granted); return err },
 		"Reservation.Cancel": func(ctx context.Context) error { _, err := reserved.Cancel(ctx); return err },
 		"Reservation.Wait":   reserved.Wait,
-		"All.Wait":           c.All(k.Part("v"), l.Part()).Wait,
-		"All.Peek":           func(ctx context.Context) error { _, err := c.All(k.Part("v"), l.Part()).Peek(ctx); return err },
+		"All.Wait":           all.Wait,
+		"All.Peek":           func(ctx context.Context) error { _, err := all.Peek(ctx); return err },
 	} {
 		t.Run(what, func(t *testing.T) {
 			if !strings.HasPrefix(what, "Reservation") { // whose time comes

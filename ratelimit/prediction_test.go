@@ -78,20 +78,18 @@ func prepareLog(t *testing.T, _ *redis.Client, c *ratelimit.Client, name string,
 	}
 }
 
-// prepareAll combines a limit of each kind, of which any may take the longest.
+// prepareAll combines a limit of each algorithm. Either may take longer.
 func prepareAll(t *testing.T, rdb *redis.Client, c *ratelimit.Client, name string, rng *rand.Rand) asking {
 	t.Helper()
 	if rng.IntN(2) == 0 {
 		prepareGCRA(t, rdb, c, name, rng)
 	}
-	prepareLog(t, rdb, c, name, rng)
 	prepareWindow(t, rdb, c, name, rng)
 	return func(t *testing.T, c *ratelimit.Client) ratelimit.Result {
 		tag := ratelimit.WithHashTag(name)
 		r, err := c.All(
 			c.Keyed("k", ratelimit.PerSecond(10), tag).Part(name),
 			c.Keyed("k", perSeconds(10, 1), tag, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Part(name).Cost(3),
-			c.Limiter("log:{"+name+"}").Part().Cost(2),
 		).Allow(t.Context())
 		require.NoError(t, err)
 		return r

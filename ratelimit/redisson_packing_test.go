@@ -53,10 +53,6 @@ func TestLimiter_EntriesAreReadByEveryRedissonButOne(t *testing.T) {
 			_, err := l.Reserve(ctx, n)
 			return err
 		},
-		"All": func(c *ratelimit.Client, l *ratelimit.Limiter, n int64) error {
-			_, err := c.All(l.Part().Cost(n)).Allow(ctx)
-			return err
-		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

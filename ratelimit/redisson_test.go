@@ -149,7 +149,7 @@ func TestRatelimit_SendsNoTimeOfItsOwn(t *testing.T) {
 	for range 5 {
 		_, _ = k.Allow(ctx, name)
 		_, _ = l.Allow(ctx)
-		_, _ = c.All(k.Part(name+"2"), l.Part()).Allow(ctx)
+		_, _ = c.All(k.Part(name+"2"), c.Keyed("also", ratelimit.PerSecond(3)).Part(name+"2")).Allow(ctx)
 		require.NoError(t, l.Wait(ctx))
 		_, _ = k.Reserve(ctx, name, 1)
 		r, err := l.Reserve(ctx, 1)

@@ -80,19 +80,10 @@ var sharedLimiters = map[string]func(t *testing.T, c *ratelimit.Client) (allow, 
 		return all.Allow, all.Peek
 	},
 	"All of every algorithm": func(t *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
-		require.NoError(t, c.Limiter("l").SetRate(t.Context(), sharedLimit, ratelimit.Overall))
 		window := c.Keyed("k", sharedLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
-		all := c.All(c.Keyed("k", sharedLimit).Part("a"), window.Part("b"), c.Limiter("l").Part())
+		all := c.All(c.Keyed("k", sharedLimit).Part("a"), window.Part("b"))
 		return all.Allow, all.Peek
 	},
-}
-
-// shareOf is how many permits LocalShare(10) grants. All with a Limiter fails closed: it does not know its limit.
-func shareOf(limiter string) int64 {
-	if limiter == "All of every algorithm" {
-		return 0
-	}
-	return 10
 }
 
 func ofKey(k *ratelimit.Keyed) (allow, peek func(context.Context) (ratelimit.Result, error)) {
@@ -163,7 +154,7 @@ func TestBreaker_StaysOpenWhileRedisRefusesWrites(t *testing.T) {
 					admin := server.Client(t)
 					refuse := func(refuse bool) { refusal(t, server, admin, refuse) }
 					c := newRefusedClient(t, server.Client(t), limiter, ratelimit.LocalShare(10))
-					before, share := state(t, admin), shareOf(limiter)
+					before, share := state(t, admin), int64(10)
 					for range 3 {
 						refuse(true)
 						ups := c.ups.Load()
@@ -232,7 +223,7 @@ func TestLocalShare_IsGrantedOnceWhileTheCircuitFlaps(t *testing.T) {
 	stop()
 	flaps.Wait()
 	for limiter, c := range clients {
-		require.Equal(t, shareOf(limiter), c.shared, limiter)
+		require.EqualValues(t, 10, c.shared, limiter)
 		require.LessOrEqual(t, c.byRedis, int64(100))
 	}
 }

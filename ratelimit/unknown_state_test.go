@@ -214,10 +214,6 @@ func TestLimiter_AnEntryOfALaterVersionCountsAsTheWholeRate(t *testing.T) {
 				"Wait": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
 					return one(l.Wait(within(t, 10*time.Second)))
 				},
-				"All": func(c *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
-					r, err := c.All(l.Part().Cost(2)).Allow(t.Context())
-					return r.Granted, err
-				},
 				"Reserve": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
 					_, err := l.Reserve(within(t, 10*time.Second), 1)
 					return one(err)

@@ -20,8 +20,7 @@ func probes(key string) map[*scripts.Script][]any {
 		scripts.RateWindow: {[]string{key}, 10, 60_000, 0, 0},
 		scripts.RateLog:    {logKeys(log), "", -2, 0, 0},
 		scripts.RateAll: {
-			append([]string{key}, logKeys(log)...),
-			0, 2, "window", 10, 60_000, "log", "", 0,
+			[]string{key, key + ":also"}, 0, 2, "window", 10, 60_000, "gcra", 1, int64(60e6), 0, 0, 0,
 		},
 	}
 }

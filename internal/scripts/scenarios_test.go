@@ -139,9 +139,6 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.RateLog, "all is given back", log("0", 30_000), rated, []any{"10", -1, 0, 1, member("old", 3)}, nil},
 		{scripts.RateLog, "all is given back, kept alive", log("600000", 30_000), rated, []any{"10", -1, 0, 1, member("old", 3)}, nil},
 		{scripts.RateLog, "all is given back, and more is wanted", log("600000", 30_000), rated, []any{"10", 0, 20_000, 1, member("old", 3), x}, nil},
-		{scripts.RateAll, "all has expired", log("0", 90_000), rated, []any{0, 1, "log", "10", 1, 1, 1, x}, nil},
-		{scripts.RateAll, "all has expired, kept alive", log("600000", 90_000), rated, []any{0, 1, "log", "10", 1, 1, 1, x}, nil},
-		{scripts.RateAll, "all lies too far ahead", log("600000", -3_600_000), rated, []any{0, 1, "log", "10", 1, 1, 9, member("x", 9)}, nil},
 		{scripts.RateSet, "anew, kept alive", log("600000", 30_000), rated, []any{"set", 20, 60_000, 0, 600_000, 0}, nil},
 		{scripts.RateSet, "anew, without a keep-alive", log("600000", 30_000), rated, []any{"set", 20, 60_000, 0, 0, 0}, nil},
 		{scripts.RateSet, "when all has expired", log("0", 90_000), rated, []any{"update", 20, 60_000, 0, 600_000, 1}, nil},
@@ -402,7 +399,6 @@ func rateScenarios(now int64) []scenario {
 	filled := append(words("SET v 4"), entry(90_000, "old", 3), entry(30_000, "a", 2), entry(20_000, "b", 1))
 	expiring := words("PEXPIRE c 200000\n PEXPIRE v 200000\n PEXPIRE l 200000")
 	noValue, farAhead := words("DEL v"), append(words("SET v -1"), entry(-3_600_000, "far", 5))
-	second := words("HSET c2 rate 10 interval 60000 type 0 keepAliveTime 600000\n PEXPIRE c2 300000")
 	x := member("x", 1)
 	return []scenario{
 		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
@@ -431,23 +427,17 @@ func rateScenarios(now int64) []scenario {
 		{log, "one client's", state(kept, words("HSET c type 1")), keys, []any{"10", -1, 0, 0, x}, nil},
 		{log, "a probe", state(plain, filled), keys, []any{"", -2, 0, 0}, nil},
 		{log, "a probe without its value", state(kept, filled, noValue), keys, []any{"", -2, 0, 0}, nil},
-		{all, "a probe", state(plain, filled, words("SET k 3 PX 100000")), []string{"g", "k", "c", "v", "l"}, []any{
-			0, 3, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, "log", "", 0,
+		{all, "a probe", words("SET k 3 PX 100000"), []string{"g", "k"}, []any{
+			0, 2, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, 0,
 		}, nil},
-		{all, "three kinds", state(plain, filled, words("SET k 3 PX 100000")), []string{"g", "k", "c", "v", "l"}, []any{
-			0, 3, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, "log", "10", 1, 1, 1000, 0, 1, 1, x,
+		{all, "both algorithms", words("SET k 3 PX 100000"), []string{"g", "k"}, []any{
+			0, 2, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, 1, 1, 1000, 0, 1,
 		}, nil},
-		{all, "of which one denies", state(plain, filled, words("SET k 10 PX 100000")), []string{"k", "c", "v", "l"}, []any{
-			0, 2, "window", 10, 100_000, "log", "", 1, 1, 1, 9, member("x", 9),
+		{all, "of which one denies", words("SET k 10 PX 100000"), []string{"g", "k"}, []any{
+			0, 2, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, 1, 1, 1000, 0, 1,
 		}, nil},
-		{all, "kept alive, counted, after the clock stepped back", state(kept, filled, farAhead, ahead), []string{"k", "c", "v", "l"}, []any{
-			0, 2, "gcra", 1, int64(1e12), 0, 1_000_001, "log", "", 1, 2, 1000, 0, 1, x, member("y", 1),
-		}, nil},
-		{all, "that expires, without its value", state(plain, filled, noValue, expiring), []string{"c", "v", "l", "k"}, []any{
-			0, 2, "log", "10", "window", 10, 200_000, 1, 1, 1, x, 1,
-		}, nil},
-		{all, "two logs", state(plain, filled, second), []string{"c", "v", "l", "c2", "v2", "l2"}, []any{
-			0, 2, "log", "10", "log", "", 1, 1, 1, x, 2, member("x", 2),
+		{all, "two windows, after others", state(words("SET k2 3 PX 100000"), ahead), []string{"k", "k2"}, []any{
+			0, 2, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 200_000, 1, 2, 1000, 0, 1,
 		}, nil},
 		{all, "of a later version", words("SET g " + ms(now*1000) + ":x PX 60000"), []string{"g", "k"}, []any{
 			0, 2, "gcra", 3, int64(1e12), 1, 1_000_001, "window", 10, 100_000, 1, 1, 1000, 2, 1,

@@ -90,8 +90,7 @@ func TestNewAll(t *testing.T) {
 	c := limits(t, redistest.Shared(t).Client(t))
 	name := redistest.Name(t)
 	users, service := c.Keyed("user", ratelimit.PerMinute(2)), c.Keyed("sérvice", ratelimit.PerMinute(3))
-	partner := c.Limiter("partner:{" + name + "}")
-	require.NoError(t, partner.SetRate(t.Context(), ratelimit.PerMinute(100), ratelimit.Overall))
+	partner := c.Keyed("partner", ratelimit.PerMinute(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	h := httplimit.NewAll(c, func(r *http.Request) []ratelimit.Part {
 		switch user := r.Header.Get("User"); user {
 		case "":
@@ -99,14 +98,14 @@ func TestNewAll(t *testing.T) {
 		case "bad":
 			return []ratelimit.Part{users.Part(user), users.Part(user)}
 		default:
-			return []ratelimit.Part{users.Part(name + user), service.Part(name), partner.Part()}
+			return []ratelimit.Part{users.Part(name + user), service.Part(name), partner.Part(name)}
 		}
 	}, httplimit.WithFields(httplimit.RateLimitFields|httplimit.XRateLimitFields))(ok)
 
 	res := get(h, "ada")
 	require.Equal(t, http.StatusNoContent, res.StatusCode)
-	require.Equal(t, `"user";q=2;w=60, "s?rvice";q=3;w=60`, res.Header.Get("RateLimit-Policy"))
-	require.Regexp(t, `^"user";r=1;t=30, "s\?rvice";r=2;t=20, "partner:.*";r=99;t=60$`, res.Header.Get("RateLimit"))
+	require.Equal(t, `"user";q=2;w=60, "s?rvice";q=3;w=60, "partner";q=100;w=60`, res.Header.Get("RateLimit-Policy"))
+	require.Regexp(t, `^"user";r=1;t=30, "s\?rvice";r=2;t=20, "partner";r=99;t=60$`, res.Header.Get("RateLimit"))
 	require.Equal(t, "2", res.Header.Get("X-RateLimit-Limit"))
 	require.Equal(t, "1", res.Header.Get("X-RateLimit-Remaining"))
 	require.Equal(t, http.StatusNoContent, get(h, "ada").StatusCode)
