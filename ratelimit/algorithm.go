@@ -31,7 +31,8 @@ type ask struct {
 	back    []span        // charges to take back first
 	last    snapshot      // what was known before
 
-	members []string // of a log: one for each request
+	members   []string // of a log: one for each request
+	perClient bool     // of a log: the scope whose keys the script was given
 }
 
 // equalRequests is a number of requests in a row for the same number of permits. A script is told each of

@@ -129,8 +129,7 @@ func (b *breaker) try() {
 	b.mu.Unlock()
 	ctx, cancel := c.wheel.WithTimeout(context.Background(), max(c.timeout, time.Second))
 	defer cancel()
-	call := failed.algorithm.encode(failed.key, &ask{})
-	err := failed.algorithm.script().Run(ctx, c.rdb, call.Keys, call.Args...).Err()
+	err := c.run(ctx, failed.algorithm, failed.key, &ask{}).Err()
 	if redisconn.Classify(context.Background(), err) == redisconn.Unavailable {
 		b.mu.Lock()
 		b.cause = err

@@ -33,7 +33,7 @@ type span struct {
 	start gcraTime
 	at    reading
 
-	entry entry // of a log: it is used or given back as a whole
+	entry string // of a log: it is used or given back as a whole
 }
 
 // fitting says how a request is served from the front of what is charged.
@@ -55,7 +55,7 @@ type charged struct {
 
 // whole reports whether a span is for one request that asks for all of it.
 func (c *charged) whole() bool {
-	_, log := c.algorithm.(slidingLog)
+	_, log := c.algorithm.(*slidingLog)
 	return log
 }
 
@@ -116,7 +116,7 @@ func (c *charged) remove(n int64, unused bool) {
 			c.algorithm.skip(s, n)
 			break
 		}
-		if n -= s.n; unused && s.entry != (entry{}) {
+		if n -= s.n; unused && s.entry != "" {
 			c.back = append(c.back, *s)
 		}
 		gone++

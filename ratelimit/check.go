@@ -67,7 +67,7 @@ func (k *Keyed) needs() []check.Needs {
 
 func (l *Limiter) needs() []check.Needs {
 	return []check.Needs{{
-		For: "Limiter", Scripts: []*scripts.Script{scripts.RateLog, scripts.RateLimit, scripts.RateSet},
+		For: "Limiter", Scripts: []*scripts.Script{scripts.RateLog, scripts.RateSet},
 		Commands: []string{"hgetall", "del"}, Keys: logKeys(l.name),
 	}}
 }

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -25,9 +26,9 @@ type Client struct {
 	bounded bool                  // commands of flights do not outlast them
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
+	id      string // in the keys of limits of the scope PerClient
 	began   time.Time
 	timeout time.Duration
-	idleFor time.Duration // how long a limit of the scope PerClient is remembered that is not used
 	breaker breaker
 	senders senders
 	states  states
@@ -79,9 +80,9 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		base:    base,
 		wheel:   cfg.wheel,
 		logger:  cfg.logger,
+		id:      rand.Text(),
 		began:   cfg.wheel.Now(),
 		timeout: cfg.timeout,
-		idleFor: time.Minute,
 		monitor: newMonitor(cfg.hooks),
 	}
 	c.calls.New = newCall
@@ -148,9 +149,6 @@ func (s *stateShard) close() {
 		}
 		if state.armed && state.timer.Stop() {
 			state.armed = false
-			unused = append(unused, state)
-		}
-		if state.local != nil && state.local.timer.Stop() {
 			unused = append(unused, state)
 		}
 		state.mu.Unlock()

@@ -33,13 +33,13 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	}
 	s.mu.Lock()
 	began := s.client.now()
-	if r, ok, err := s.answerLocked(n, began); ok {
+	if r, ok := s.rememberedLocked(n, began); ok {
 		s.mu.Unlock()
-		return r, err
+		return r, nil
 	}
 	if err := s.client.breaker.refuse(); err != nil {
 		defer s.mu.Unlock()
-		return s.byPolicyLocked(n, err)
+		return s.policyLocked(n, err)
 	}
 	c := s.client.calls.Get().(*call)
 	c.n = n
@@ -93,7 +93,7 @@ func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.byPolicyLocked(n, unavailable(err))
+	return s.policyLocked(n, unavailable(err))
 }
 
 // joinLocked enters a call into the next job, which it returns if that is to be sent. now is the time by the Client's
@@ -128,8 +128,8 @@ func (s *keyState) nextLocked() *job {
 	for len(pending) > 0 && len(batch) < maxBatch {
 		c := pending[0]
 		pending[0], pending = nil, pending[1:]
-		if r, ok, err := s.answerLocked(c.n, now); ok {
-			c.res, c.err = r, err
+		if r, ok := s.rememberedLocked(c.n, now); ok {
+			c.res = r
 			c.done <- struct{}{}
 			continue
 		}
@@ -157,16 +157,7 @@ func (s *keyState) nextLocked() *job {
 	return j
 }
 
-// byPolicyLocked decides a request that Redis did not answer because of err: by this process's own count if
-// there is one that holds, or by the policy.
-func (s *keyState) byPolicyLocked(n int64, err error) (Result, error) {
-	if now := s.client.wheel.Now(); s.local.serveStale(now) {
-		return s.local.decide(s.client.since(now), n, s.waitingLocked())
-	}
-	return s.policyLocked(n, err)
-}
-
-// policyLocked is the policy's decision.
+// policyLocked returns the policy's answer to a request that Redis did not answer because of err.
 func (s *keyState) policyLocked(n int64, err error) (Result, error) {
 	if all, ok := s.algorithm.(*combination); ok {
 		return s.client.breaker.decideAll(all, n, err)
@@ -177,8 +168,5 @@ func (s *keyState) policyLocked(n int64, err error) (Result, error) {
 
 // limitLocked is the limit as far as it is known.
 func (s *keyState) limitLocked() (Limit, bool) {
-	if s.local != nil {
-		return s.local.log.limit(), true
-	}
 	return s.algorithm.limitOf(s.known.snapshot)
 }

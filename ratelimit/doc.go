@@ -9,7 +9,7 @@
 //
 //   - Keyed with [GCRA] grants at most Burst + Rate*w/Per in any time w, Limiter at most Rate in any
 //     interval, [FixedWindow] at most Rate in each window, by the clock of Redis. Clocks of clients are not
-//     used, except under the scope [PerClient], which goes by the process's own monotonic clock.
+//     used.
 //   - A lost reply, a repeated call, a cancelled wait and a killed client can only make it grant less. State
 //     that Redis lost grants at most one burst more.
 //   - Waiters of one process are served in order. None waits for what cannot come before its deadline.
@@ -26,7 +26,6 @@
 //	Allow            one round trip, shared by the concurrent callers of the key, and of other Keyed keys of the node
 //	Allow, denied    the same the first time; then none until the time that Redis named, for at most a second
 //	Wait             at most one round trip in 10 ms for all waiters of a key; one entry of the wheel
-//	PerClient        one round trip a second while it is used; some 40 bytes here for each grant within the interval
 //	All              one round trip, shared by the concurrent callers for the same parts
 //	Redis, Keyed     TIME, GET and SET, O(1); a string of at most 60 bytes
 //	Redis, Limiter   eight calls; an entry of 21 bytes for each grant within the interval

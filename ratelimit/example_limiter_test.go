@@ -137,8 +137,7 @@ func ExampleLimiter_Return() {
 	// 10 <nil>
 }
 
-// With the scope PerClient each process has the limit for itself and counts without asking Redis. The limit
-// still stands in Redis, where it can be changed for all of them.
+// With the scope PerClient each process has the whole limit. It can be changed for all of them at once.
 func ExampleScope() {
 	ctx := context.Background()
 	scans := newLimits().Limiter("scans")
@@ -150,10 +149,10 @@ func ExampleScope() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(r.Allowed, "left for this process:", r.Remaining, r.Source == ratelimit.SourceLocal)
+		fmt.Println(r.Allowed, "left for this process:", r.Remaining)
 	}
 	// Output:
-	// true left for this process: 1 true
-	// true left for this process: 0 true
-	// false left for this process: 0 true
+	// true left for this process: 1
+	// true left for this process: 0
+	// false left for this process: 0
 }

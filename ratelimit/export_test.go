@@ -62,32 +62,3 @@ func (c *Client) remembered(which func(stateID) bool) (n int) {
 	}
 	return n
 }
-
-// MemoryLog gives the tests the log of the scope PerClient.
-type MemoryLog struct{ m localLog }
-
-// Stamp is what an entry of a MemoryLog is found by.
-type Stamp = stamp
-
-func NewMemoryLog(rate int64, interval time.Duration) *MemoryLog {
-	l := &MemoryLog{}
-	l.m.set(rate, interval)
-	return l
-}
-func (l *MemoryLog) Set(rate int64, interval time.Duration)            { l.m.set(rate, interval) }
-func (l *MemoryLog) Left(now time.Duration) int64                      { return l.m.left(now) }
-func (l *MemoryLog) From(now time.Duration, n int64) time.Duration     { return l.m.from(now, n) }
-func (l *MemoryLog) Wait(now time.Duration, total int64) time.Duration { return l.m.wait(now, total) }
-func (l *MemoryLog) Reset(now time.Duration) time.Duration             { return l.m.reset(now) }
-func (l *MemoryLog) Take(now time.Duration, n int64) (Stamp, bool)     { return l.m.take(now, n) }
-func (l *MemoryLog) GiveBack(now time.Duration, s Stamp) bool          { return l.m.giveBack(now, s) }
-func (l *MemoryLog) Cap() int                                          { return cap(l.m.entries) }
-func (l *MemoryLog) Reserve(now time.Duration, n int64, ahead time.Duration) (Stamp, bool) {
-	return l.m.reserve(now, n, ahead)
-}
-
-// Forgetful has the client forget limits that are not used for d. It must be called first.
-func Forgetful(c *Client, d time.Duration) *Client {
-	c.idleFor = d
-	return c
-}

@@ -92,14 +92,18 @@ func (f *flight) send() bool {
 	cmds := one[:]
 	if len(jobs) == 1 {
 		s := jobs[0].state
-		call := s.algorithm.encode(s.id.key, &jobs[0].ask)
-		cmds[0] = call.Script.Run(f, c.rdb, call.Keys, call.Args...)
+		cmds[0] = c.run(f, s.algorithm, s.id.key, &jobs[0].ask)
 	} else {
 		calls := make([]scripts.Call, len(jobs))
 		for i, j := range jobs {
 			calls[i] = j.state.algorithm.encode(j.state.id.key, &j.ask)
 		}
 		cmds = scripts.RunBatch(f, c.rdb, calls)
+		for i, j := range jobs {
+			if log, ok := j.state.algorithm.(*slidingLog); ok && log.follow(cmds[i].Err()) {
+				cmds[i] = c.run(f, log, j.state.id.key, &j.ask)
+			}
+		}
 	}
 	at := reading{sent: c.since(f.sentAt), got: c.now()}
 	c.monitor.took.Add(at.got - at.sent)
@@ -125,6 +129,17 @@ func (f *flight) send() bool {
 	c.breaker.heard(down, failed) // however many they are, they are one call to it
 	s.settle(jobs, nil, at, f.sentAt)
 	return true
+}
+
+// run sends one script. If a limit turns out to have the other scope, it sends the script once more.
+func (c *Client) run(ctx context.Context, a algorithm, key string, what *ask) *redis.Cmd {
+	call := a.encode(key, what)
+	cmd := call.Script.Run(ctx, c.rdb, call.Keys, call.Args...)
+	if log, ok := a.(*slidingLog); ok && log.follow(cmd.Err()) {
+		call = a.encode(key, what)
+		cmd = call.Script.Run(ctx, c.rdb, call.Keys, call.Args...)
+	}
+	return cmd
 }
 
 // answer reads a reply.

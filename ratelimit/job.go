@@ -86,7 +86,7 @@ func (j *job) settle(at reading, sentAt time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j.err == nil && !sentAt.Before(s.changed) && !sentAt.Before(s.freedAt) {
-		s.noteLocked(j.got.snapshot, at, sentAt)
+		s.noteLocked(j.got.snapshot, at)
 	}
 	switch j.kind {
 	case jobCalls:
@@ -116,36 +116,22 @@ func (j *job) next() (next *job) {
 }
 
 // noteLocked takes note of a snapshot, unless another script has told what was later.
-func (s *keyState) noteLocked(found snapshot, at reading, sentAt time.Time) {
-	if limit, ok := found.(*localLimit); ok {
-		s.learnLocked(limit, sentAt)
-		return
-	}
+func (s *keyState) noteLocked(found snapshot, at reading) {
 	if s.known.snapshot == nil || at.sent >= s.known.sent {
-		s.local = nil
 		s.known = knowledge{snapshot: found, sent: at.sent, took: at.got - at.sent}
 	}
 }
 
 // settleCallsLocked gives each call its result.
 func (j *job) settleCallsLocked() {
-	s, err, now := j.state, j.err, j.state.client.wheel.Now()
-	limit, local := j.got.snapshot.(*localLimit)
+	s, err := j.state, j.err
 	switch {
-	case err == nil && local:
-		if s.local == nil { // it was set anew meanwhile
-			s.learnLocked(limit, time.Time{})
-		}
-		for _, c := range j.calls {
-			c.res, c.err = s.local.decide(s.client.since(now), c.n, s.waitingLocked())
-		}
 	case err == nil: // decode has set the results
 	case errors.Is(err, ErrUnavailable):
 		for _, c := range j.calls {
-			c.res, c.err = s.byPolicyLocked(c.n, err)
+			c.res, c.err = s.policyLocked(c.n, err)
 		}
 	default:
-		s.failedLocked(err)
 		for _, c := range j.calls {
 			c.err = err
 		}
@@ -155,21 +141,11 @@ func (j *job) settleCallsLocked() {
 	}
 }
 
-// failedLocked takes note of an error that is about the limit.
-func (s *keyState) failedLocked(err error) {
-	if s.local != nil && errors.Is(err, ErrNotSet) {
-		s.local.seen = time.Time{}
-	}
-}
-
 // settleLineLocked serves the waiters.
 func (j *job) settleLineLocked(at reading) {
 	s, l, got, err := j.state, j.state.line, j.got, j.err
 	now := s.client.now()
-	_, local := got.snapshot.(*localLimit)
 	switch {
-	case err == nil && local:
-		l.failed(0)
 	case err == nil:
 		l.looked(&j.ask, got, at)
 		limit := int64(math.MaxInt64)
@@ -183,7 +159,6 @@ func (j *job) settleLineLocked(at reading) {
 		l.charged.back = append(l.charged.back, j.back...)
 		s.waitByPolicyLocked(err)
 	default:
-		s.failedLocked(err)
 		l.failed(0)
 		for w := l.first; w != nil && w.since <= at.sent; w = l.first {
 			l.finish(w, now, err)

@@ -61,7 +61,6 @@ type keyState struct {
 	pending      []*call       // of the next job
 	pendingSince time.Duration // when the first of them came
 	known        knowledge
-	local        *localCounter // if the scope is PerClient
 	changed      time.Time     // when this Client last changed the limit or the count; earlier denials are void
 	freedAt      time.Time     // when it last gave permits back; earlier denials are void
 	line         *line         // nil if there never was a waiter
@@ -101,13 +100,17 @@ func (c *Client) useKey(options keyedOptions, key []byte, a algorithm, out *send
 	return s
 }
 
-// use returns the state of a key, which stays until release. Without a sender it looks for the key's.
+// use returns the state of a key, which stays until release. Without an algorithm it is a log; without a sender
+// it is sent by the sender of the key.
 func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
 	shard := c.states.shard(id.key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	s := shard.states[id]
 	if s == nil {
+		if a == nil {
+			a = &slidingLog{client: c}
+		}
 		if out == nil {
 			out = c.senders.of(a.script(), id.key)
 		}
@@ -147,9 +150,6 @@ func (s *keyState) remembers() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.client.wheel.Now()
-	if s.local != nil {
-		return s.remembersLocallyLocked(now)
-	}
 	if known, ok := s.known.snapshot.(*logSnapshot); ok {
 		return time.Until(known.counted.Add(recount))
 	}
@@ -168,17 +168,8 @@ func (s *keyState) remembers() time.Duration {
 // waitingLocked reports whether there are waiters in line.
 func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first != nil }
 
-// answerLocked answers from memory: by this process's own count, from permits that waiters have left, or by the
-// last answer of Redis. now is the time by the Client's clock.
-func (s *keyState) answerLocked(n int64, now time.Duration) (r Result, ok bool, err error) {
-	if s.local != nil && s.trustedLocked(s.client.began.Add(now)) {
-		r, err = s.local.decide(now, n, s.waitingLocked())
-		return r, true, err
-	}
-	r, ok = s.rememberedLocked(n, now)
-	return r, ok, nil
-}
-
+// rememberedLocked answers from memory: from permits that waiters have left, or by the last answer of Redis. now
+// is the time by the Client's clock.
 func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 	waiting := s.waitingLocked()
 	if n == 0 || s.known.snapshot == nil && !waiting {

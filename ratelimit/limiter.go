@@ -14,14 +14,11 @@ import (
 type Scope int
 
 const (
-	// Overall is one count for all processes.
+	// Overall is one count for all Clients.
 	Overall Scope = iota
-	// PerClient is a count for each Client. It is kept in the Client's memory, by the clock of its process,
-	// so a decision costs no round trip. The limit is in Redis: it is looked up by the first call, and in
-	// the background once a second (with a keep-alive below three seconds, as often as a third of it) as long
-	// as the limiter is used, so that what other processes change is seen after about a second. While Redis
-	// does not answer, the limit stays as it was for as long as the keep-alive, or for an hour if there is
-	// none; then the policy decides. A limit that was not used for a minute is forgotten.
+	// PerClient is a count for each Client, by the same limit. As in Redisson, the counts are in Redis, under
+	// keys that end in an id of the Client. They expire a minute after the last entry has left the log, so
+	// the counts of processes that have ended do not stay.
 	PerClient
 )
 
@@ -89,8 +86,8 @@ func (l *Limiter) TrySetRate(ctx context.Context, limit Limit, scope Scope, opts
 	return l.set(ctx, "try", limit, scope, opts)
 }
 
-// SetRate sets the limit, and what was granted is forgotten unless WithState is given. Clients of the scope
-// PerClient keep what they have granted, counted under the new limit. It blocks for one round trip, or until
+// SetRate sets the limit, and what was granted is forgotten unless WithState is given, under the scope PerClient
+// by all Clients. It blocks for one round trip, or until
 // ctx ends; after an error the limit may be set or not.
 func (l *Limiter) SetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) error {
 	_, err := l.set(ctx, "set", limit, scope, opts)
@@ -128,7 +125,10 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 		if !set {
 			old = 0
 		}
-		s.limitChanged(old, set && (scope == Overall || mode != "try" && !cfg.keepState))
+		if set {
+			s.algorithm.(*slidingLog).perClient.Store(scope == PerClient)
+		}
+		s.limitChanged(old)
 		return set, nil
 	})
 }
@@ -171,20 +171,14 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, explain(ctx, err)
 		}
-		s.limitChanged(old, true)
+		s.limitChanged(old)
 		return n > 0, nil
 	})
 }
 
-// limitChanged is called when this process has set or deleted the limit; anew if what was granted is
-// forgotten. See changedLocked.
-func (s *keyState) limitChanged(old int64, anew bool) {
+// limitChanged is called when this process has set or deleted the limit. See changedLocked.
+func (s *keyState) limitChanged(old int64) {
 	s.mu.Lock()
-	if anew {
-		s.local = nil
-	} else if s.local != nil {
-		s.local.seen = time.Time{} // the limit is asked for again
-	}
 	s.changedLocked(old)
 	j := s.kickLocked()
 	s.mu.Unlock()
@@ -203,7 +197,7 @@ func (l *Limiter) use(ctx context.Context, operation string, n int64) (*keyState
 	case n > MaxRate:
 		return nil, &callError{operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)}
 	}
-	return l.client.use(stateID{keyedOptions{algorithm: logAlgorithm}, l.name}, slidingLog{}, nil), nil
+	return l.client.use(stateID{keyedOptions{algorithm: logAlgorithm}, l.name}, nil, nil), nil
 }
 
 // manage runs f, which asks Redis itself, and returns when it has or ctx ends, whatever Redis does.

@@ -167,9 +167,6 @@ func (l *line) serve(now time.Duration) time.Duration {
 		if at > now {
 			return at
 		}
-		if l.charged.spans[0].entry.stamp != (stamp{}) {
-			w.source = SourceLocal
-		}
 		l.charged.use(w.n)
 		l.used += w.n
 		l.finish(w, now, nil)

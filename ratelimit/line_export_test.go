@@ -1,9 +1,11 @@
 package ratelimit
 
 import (
+	"cmp"
 	"container/heap"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -83,7 +85,7 @@ func NewLineSim(which string, l Limit, processes int, seed uint64) *LineSim {
 		w := &window{limit: l}
 		a, s.server = w, &simWindow{window: w}
 	case "log":
-		a, s.server = slidingLog{}, &simLog{log: localLog{rate: l.Rate, interval: l.Per}}
+		a, s.server = &slidingLog{}, &simLog{limit: l}
 	}
 	for range processes {
 		s.lines = append(s.lines, &simLine{line: newLine(a), wake: never})
@@ -299,42 +301,74 @@ func (w *simWindow) decide(at time.Duration, a *ask, r reading) answer {
 
 // simLog decides as rate_log.lua does.
 type simLog struct {
-	log     localLog
-	members map[string]stamp
+	limit   Limit
+	entries []simEntry // by time
 }
 
-func (l *simLog) decide(at time.Duration, a *ask, r reading) answer {
-	if l.members == nil {
-		l.members = map[string]stamp{}
+type simEntry struct {
+	at     time.Duration
+	member string
+}
+
+// left returns how many permits can be entered at a time.
+func (l *simLog) left(at time.Duration) int64 {
+	left := l.limit.Rate
+	for _, e := range l.entries {
+		if e.at > at-l.limit.Per {
+			left -= size(e.member)
+		}
 	}
-	at = at.Truncate(time.Microsecond)
-	reply := []int64{l.log.rate, l.log.interval.Milliseconds(), 0, 0, 0}
+	return left
+}
+
+// from returns the first time from now on at which n permits are left, and not before the newest entry if that is later
+// than now.
+func (l *simLog) from(now time.Duration, n int64) time.Duration {
+	at, left := now, l.left(now)
+	for _, e := range l.entries {
+		if left < n && e.at > now-l.limit.Per {
+			left += size(e.member)
+			at = max(e.at+l.limit.Per, l.entries[len(l.entries)-1].at)
+		}
+	}
+	return at
+}
+
+func (l *simLog) giveBack(member string) bool {
+	before := len(l.entries)
+	l.entries = slices.DeleteFunc(l.entries, func(e simEntry) bool { return e.member == member })
+	return len(l.entries) < before
+}
+
+func (l *simLog) decide(now time.Duration, a *ask, r reading) answer {
+	now = now.Truncate(time.Microsecond)
+	l.entries = slices.DeleteFunc(l.entries, func(e simEntry) bool { return e.at <= now-l.limit.Per })
+	reply := []int64{l.limit.Rate, l.limit.Per.Milliseconds(), 0, 0, 0}
 	for _, s := range a.back {
-		if l.log.giveBack(at, l.members[s.entry.member]) {
+		if l.giveBack(s.entry) {
 			reply[4]++
 		}
 	}
-	slidingLog{}.encode("x", a)
-	denied, latest := int64(0), at
+	algorithm := &slidingLog{}
+	algorithm.encode("x", a)
+	denied, latest := false, now
 	for i, m := range a.members {
-		if denied == 0 {
-			coming := i >= len(a.members)-int(a.coming)
-			if found, ok := l.log.reserve(at, size(m), a.ahead); ok && coming && found.at <= latest {
-				l.log.giveBack(at, found)
-			} else if ok {
-				if !coming {
-					latest = found.at
-				}
-				l.members[m] = found
-				reply = append(reply, (found.at - at).Microseconds())
-				continue
-			}
-			denied = -2 - max(1, (max(l.log.from(at, size(m)), l.log.newest())-at).Microseconds())
+		coming := i >= len(a.members)-int(a.coming)
+		at := l.from(now, size(m))
+		denied = denied || at-now > a.ahead || coming && at <= latest
+		if denied {
+			reply = append(reply, -2-max(1, (at-now).Microseconds()))
+			continue
 		}
-		reply = append(reply, denied)
+		if !coming {
+			latest = at
+		}
+		l.entries = append(l.entries, simEntry{at, m})
+		slices.SortStableFunc(l.entries, func(a, b simEntry) int { return cmp.Compare(a.at, b.at) })
+		reply = append(reply, (at - now).Microseconds())
 	}
-	reply[2] = max(l.log.left(at), math.MinInt32)
-	got, err := slidingLog{}.decode(a, reply, r)
+	reply[2] = max(l.left(now), math.MinInt32)
+	got, err := algorithm.decode(a, reply, r)
 	if err != nil {
 		panic(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -74,23 +73,5 @@ func TestPerClient_ALateReplyIsOfTheLimitBefore(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, int64(5), r.Limit)
 		require.LessOrEqual(t, r.Remaining, int64(4), "what was granted since is not forgotten")
-	})
-
-	t.Run("to the look-up of the limit", func(t *testing.T) {
-		t.Parallel()
-		l, h := setup(t, ratelimit.PerClient)
-		take(t, l, 1, true)
-		h.armed.Store(true)
-		take(t, l, 1, false)
-		<-h.held
-		setNow(t, l)
-		close(h.release)
-		for range 20 {
-			r, err := l.Peek(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, int64(5), r.Limit)
-			require.Equal(t, int64(4), r.Remaining)
-			require.NoError(t, newWheel(t).Sleep(t.Context(), 5*time.Millisecond))
-		}
 	})
 }

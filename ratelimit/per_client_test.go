@@ -2,7 +2,8 @@ package ratelimit_test
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,80 +13,168 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// The scope PerClient is counted in the client's memory; Redis is asked for the limit.
-
-func TestPerClient_ADecisionCostsNoRoundTrip(t *testing.T) {
+func TestPerClient_EachClientHasACount(t *testing.T) {
 	t.Parallel()
-	c, rdb, trips, name := shared(t)
 	ctx := t.Context()
-	warm := newLimiter(t, c, perSeconds(1, 1), ratelimit.PerClient) // tells the server the scripts
-	take(t, warm, 1, true)
-	l := c.Limiter(name)
-	require.NoError(t, l.SetRate(ctx, perSeconds(5000, 3600), ratelimit.PerClient))
-
-	began := time.Now()
-	require.Equal(t, int64(1), trips.trips(func() {
-		require.Equal(t, ratelimit.SourceLocal, take(t, l, 1, true).Source)
-	}), "the first asks for the limit")
-	n := trips.trips(func() {
-		for range 2000 {
-			take(t, l, 1, true)
-		}
-		granted := take(t, l, 10, true)
-		given, err := l.Return(ctx, granted)
+	ours, rdb, name := limiter(t, perSeconds(10, 3600), ratelimit.PerClient)
+	theirs := newClient(t, rdb).Limiter(name)
+	for _, l := range []*ratelimit.Limiter{ours, theirs} {
+		take(t, l, 6, true)
+		take(t, l, 5, false)
+		r, err := l.AllowUpTo(ctx, 9)
+		require.NoError(t, err)
+		require.EqualValues(t, 4, r.Granted)
+		given, err := l.Return(ctx, r)
 		require.True(t, err == nil && given)
-		requireLeft(t, l, 2999)
-		require.NoError(t, l.WaitN(ctx, 99))
-		require.ErrorIs(t, l.WaitN(ctx, 5001), ratelimit.ErrExceedsLimit)
-		_, err = l.AllowN(ctx, 5001)
-		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-		done := make(chan error, 1)
-		l.WaitFunc(ctx, 900, func(err error) { done <- err })
-		require.NoError(t, <-done)
-		reserved, err := l.Reserve(ctx, 1000)
+		requireLeft(t, l, 4)
+		require.NoError(t, l.WaitN(ctx, 3))
+		require.ErrorIs(t, l.WaitN(ctx, 11), ratelimit.ErrExceedsLimit)
+		reserved, err := l.Reserve(ctx, 1)
 		require.NoError(t, err)
 		require.Zero(t, reserved.Delay())
-		given, err = reserved.Cancel(ctx)
-		require.True(t, err == nil && !given, "its time has come")
-		_, err = l.Reserve(ctx, 1001)
+		_, err = l.Reserve(ctx, 1)
 		require.ErrorIs(t, err, ratelimit.ErrWouldExceedDeadline)
-		r, err := l.AllowUpTo(ctx, 9999)
-		require.NoError(t, err)
-		require.Equal(t, int64(1000), r.Granted)
-		for range 1000 {
-			r := take(t, l, 1, false)
-			require.Greater(t, r.RetryAfter, 50*time.Minute)
-		}
-		require.ErrorIs(t, l.Wait(within(t, time.Minute)), ratelimit.ErrWouldExceedDeadline)
-	})
-	// In a time of so many seconds, one a second is at most one more.
-	most := int64(time.Since(began)/time.Second) + 1
-	require.LessOrEqual(t, n, most, "nothing, but for one look at the limit a second")
-	t.Logf("%d round trips in %v", n, time.Since(began))
-	require.Equal(t, []string{name}, rdb.Keys(ctx, "*"+name+"*").Val(), "nothing but the limit stands in Redis")
+		requireLeft(t, l, 0)
+	}
+	require.Zero(t, rdb.Exists(ctx, ratelimit.LogKeys(name)[1:]...).Val(), "nothing is counted for all")
 }
 
-func TestPerClient_TheLimitIsLookedUpOnceASecondWhileItIsUsed(t *testing.T) {
+func TestPerClient_TheFirstCallAsksTwice(t *testing.T) {
+	t.Parallel()
+	c, rdb, trips, name := shared(t)
+	take(t, newLimiter(t, c, perSeconds(1, 1), ratelimit.PerClient), 1, true) // tells the server the scripts
+	require.NoError(t, newClient(t, rdb).Limiter(name).SetRate(t.Context(), perSeconds(10, 3600), ratelimit.PerClient))
+	l := c.Limiter(name)
+	require.EqualValues(t, 2, trips.trips(func() { take(t, l, 1, true) }), "which learns the scope")
+	require.EqualValues(t, 1, trips.trips(func() { take(t, l, 1, true) }))
+	require.Zero(t, trips.trips(func() { require.NoError(t, l.WaitN(t.Context(), 0)) }))
+}
+
+// The counts of clients that are gone do not stay, and no count ends while an entry is in force.
+func TestPerClient_CountsExpire(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	l, rdb, name := limiter(t, perSeconds(2, 50), ratelimit.PerClient)
+	for range 2 {
+		began := time.Now()
+		take(t, l, 1, true)
+		keys := rdb.Keys(ctx, "{"+name+"}:*").Val()
+		require.Len(t, keys, 2)
+		for _, key := range keys {
+			left := rdb.PTTL(ctx, key).Val()
+			require.LessOrEqual(t, left, 110*time.Second, key)
+			require.GreaterOrEqual(t, left, 110*time.Second-time.Since(began)-time.Millisecond, key)
+		}
+	}
+	require.EqualValues(t, -1, rdb.PTTL(ctx, name).Val(), "the limit stays")
+}
+
+func TestPerClient_UseKeepsTheLimitAlive(t *testing.T) {
+	t.Parallel()
+	l, rdb, name := limiter(t, perSeconds(2, 1), ratelimit.PerClient)
+	require.NoError(t, l.SetRate(t.Context(), perSeconds(2, 1), ratelimit.PerClient, ratelimit.WithKeepAlive(time.Hour)))
+	require.True(t, rdb.PExpire(t.Context(), name, time.Minute).Val())
+	take(t, l, 1, true)
+	require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 59*time.Minute)
+}
+
+// Redisson sets no epoch.
+func TestPerClient_ALimitOfJava(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	l, ctx := c.Limiter(name), t.Context()
+	require.NoError(t, rdb.HSet(ctx, name, "rate", 3, "interval", 3_600_000, "type", 1, "keepAliveTime", 0).Err())
+	take(t, l, 2, true)
+	require.NoError(t, rdb.HSet(ctx, name, "rate", 5).Err())
+	requireSoonLeft(t, l, 3)
+	require.NoError(t, newClient(t, rdb).Limiter(name).SetRate(ctx, perSeconds(3, 3600), ratelimit.PerClient))
+	requireSoonLeft(t, l, 3)
+	take(t, l, 3, true)
+}
+
+// Keys of the wrong scope change nothing.
+func TestPerClient_TheScriptRefusesTheKeysOfTheOtherScope(t *testing.T) {
+	t.Parallel()
+	_, rdb, _, name := shared(t)
+	keys, m := ratelimit.LogKeys(name), ratelimit.Member([16]byte{7}, 1)
+	for scope, refused := range []string{"OVERALL", "PERCLIENT"} {
+		require.NoError(t, rdb.HSet(t.Context(), name, "rate", 3, "interval", 1000, "type", scope).Err())
+		err := scripts.RateLog.Run(t.Context(), rdb, keys, "3", -1, 0, 1-scope, 0, m).Err()
+		require.True(t, redis.HasErrorPrefix(err, refused), err)
+		require.EqualValues(t, 1, rdb.Exists(t.Context(), keys...).Val())
+	}
+}
+
+// A value that is lost does not lose the log, and one in an unknown form is counted again.
+func TestPerClient_CountsTheLogAgain(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"", "nonsense", "3", "3@x", "99@"} {
+		l, rdb, name := limiter(t, perSeconds(3, 3600), ratelimit.PerClient)
+		take(t, l, 2, true)
+		for _, key := range rdb.Keys(t.Context(), "{"+name+"}:value:*").Val() {
+			require.NoError(t, rdb.Del(t.Context(), key).Err())
+			if value == "99@" {
+				value += rdb.HGet(t.Context(), name, "epoch").Val()
+			}
+			if value != "" {
+				require.NoError(t, rdb.Set(t.Context(), key, value, 0).Err())
+			}
+		}
+		take(t, l, 2, false)
+		take(t, l, 1, true)
+	}
+}
+
+func TestPerClient_ThePolicyDecidesWhileRedisIsDown(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
-	c, _, trips, name := shared(t)
-	ctx, w, l := t.Context(), newWheel(t), ratelimit.Forgetful(c, time.Second).Limiter(name)
-	require.NoError(t, l.SetRate(ctx, perSeconds(1000, 1), ratelimit.PerClient))
-	began, before := time.Now(), trips.n.Load()
-	busy := trips.trips(func() {
-		for trips.n.Load() < before+5 && time.Since(began) < patience {
-			_, err := l.Allow(ctx)
-			require.NoError(t, err)
-			require.NoError(t, w.Sleep(ctx, 5*time.Millisecond))
+	server := redistest.Start(t)
+	ctx := t.Context()
+	for what, policy := range map[string]ratelimit.Policy{"closed": ratelimit.FailClosed(), "share": ratelimit.LocalShare(2)} {
+		c := newClient(t, server.Client(t, impatient), ratelimit.WithPolicy(policy), ratelimit.WithBreaker(1, 20*time.Millisecond))
+		l := c.Limiter("l")
+		require.NoError(t, l.SetRate(ctx, perSeconds(10, 3600), ratelimit.PerClient))
+		take(t, l, 1, true)
+		server.Pause()
+		var granted int64
+		for range 20 {
+			r, err := l.Allow(ctx)
+			require.True(t, what == "share" && err == nil || what == "closed" && errors.Is(err, ratelimit.ErrUnavailable), "%v", err)
+			require.Equal(t, ratelimit.SourceDegraded, r.Source)
+			granted += r.Granted
 		}
-	})
-	require.LessOrEqual(t, busy, int64(time.Since(began)/time.Second)+3) // and the script itself
-	require.GreaterOrEqual(t, busy, int64(5))
-	require.LessOrEqual(t, trips.trips(func() { require.NoError(t, w.Sleep(ctx, 2500*time.Millisecond)) }), int64(1), "and not while it is not used")
-	await(t, "the name to be forgotten", func() bool { return ratelimit.Names(c) == 0 })
+		server.Resume()
+		require.EqualValues(t, map[string]int64{"closed": 0, "share": 5}[what], granted)
+		await(t, "the circuit to close", func() bool { return !c.Stats().Down })
+		r, err := l.Peek(ctx)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, r.Remaining, int64(8), "the call that met the pause may have taken one")
+	}
+}
+
+// A probe of a client's count is refused where its decisions are.
+func TestPerClient_TheProbeUsesTheKeysOfTheClient(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	ctx, admin := t.Context(), server.Client(t)
+	c := newClient(t, server.Client(t, impatient), ratelimit.WithBreaker(1, 20*time.Millisecond))
+	l := c.Limiter("l")
+	require.NoError(t, l.SetRate(ctx, perSeconds(10, 3600), ratelimit.PerClient))
+	take(t, l, 1, true)
+	before := strings.Join(admin.Keys(ctx, "*").Val(), " ")
+	server.Pause()
+	_, err := l.Allow(ctx)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	server.Resume()
+	await(t, "the circuit to close", func() bool { return !c.Stats().Down })
+	require.Len(t, strings.Fields(before), 3)
+	require.EqualValues(t, 3, admin.DBSize(ctx).Val(), "the probe wrote no key of the other scope")
+	take(t, l, 8, true)
 }
 
 // answer receives what a wait without a deadline ended with.
@@ -100,30 +189,7 @@ func answer(t *testing.T, done <-chan error) error {
 	}
 }
 
-func TestPerClient_TheLimitIsLookedUpOnceASecondHoweverOftenItChanges(t *testing.T) {
-	redistest.SkipIfShort(t)
-	t.Parallel()
-	c, _, trips, name := shared(t)
-	ctx, w, l := t.Context(), newWheel(t), c.Limiter(name)
-	require.NoError(t, l.SetRate(ctx, perSeconds(1, 3600), ratelimit.PerClient))
-	granted := make(chan error, 100)
-	for range 100 {
-		l.WaitFunc(ctx, 1, func(err error) { granted <- err })
-	}
-	for range 20 {
-		require.NoError(t, answer(t, granted))
-		require.NoError(t, l.SetRate(ctx, perSeconds(1, 3600), ratelimit.PerClient))
-	}
-	require.NoError(t, w.Sleep(ctx, 1100*time.Millisecond))
-	began, before := time.Now(), trips.n.Load()
-	n := trips.trips(func() {
-		await(t, "looks for the waiter", func() bool { return trips.n.Load() >= before+2 })
-	})
-	require.LessOrEqual(t, n, int64(time.Since(began)/time.Second)+1)
-}
-
 func TestPerClient_AChangeBy(t *testing.T) {
-	redistest.SkipIfShort(t)
 	t.Parallel()
 	setup := func(t *testing.T, limit ratelimit.Limit) (ours, theirs *ratelimit.Limiter) {
 		ours, rdb, name := limiter(t, limit, ratelimit.PerClient)
@@ -132,22 +198,33 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		return ours, theirs
 	}
 
-	t.Run("another process is seen by callers and waiters", func(t *testing.T) {
+	t.Run("another process begins anew", func(t *testing.T) {
+		t.Parallel()
+		ours, theirs := setup(t, perSeconds(3, 3600))
+		take(t, ours, 2, true)
+		take(t, theirs, 3, true)
+		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(3, 3600), ratelimit.PerClient))
+		requireSoonLeft(t, ours, 3)
+		requireSoonLeft(t, theirs, 3)
+		take(t, ours, 3, true)
+		take(t, ours, 1, false)
+	})
+
+	t.Run("another process that keeps the state is seen by callers and waiters", func(t *testing.T) {
 		t.Parallel()
 		ours, theirs := setup(t, perSeconds(1, 3600))
 		done := make(chan error, 2)
 		for range 2 {
 			ours.WaitFunc(t.Context(), 1, func(err error) { done <- err })
 		}
-		require.NoError(t, newWheel(t).Sleep(t.Context(), 1300*time.Millisecond)) // one look finds nothing new
-		ok, err := theirs.UpdateRate(t.Context(), perSeconds(3, 3600), ratelimit.PerClient)
+		ok, err := theirs.UpdateRate(t.Context(), perSeconds(3, 3600), ratelimit.PerClient, ratelimit.WithState())
 		require.True(t, err == nil && ok)
 		began := time.Now()
 		require.NoError(t, answer(t, done))
 		require.NoError(t, answer(t, done))
 		require.Less(t, time.Since(began), 10*time.Second, "after about a second")
-		requireLeft(t, ours, 0)
-		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(10, 3600), ratelimit.PerClient))
+		requireSoonLeft(t, ours, 0)
+		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(10, 3600), ratelimit.PerClient, ratelimit.WithState()))
 		requireSoonLeft(t, ours, 7)
 	})
 
@@ -163,8 +240,10 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		_, err = ours.Reserve(t.Context(), 1)
 		require.ErrorIs(t, err, ratelimit.ErrNotSet)
-		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(1, 3600), ratelimit.PerClient))
-		take(t, ours, 1, false) // what was granted counts until this client itself begins anew
+		ok, err = theirs.TrySetRate(t.Context(), perSeconds(1, 3600), ratelimit.PerClient)
+		require.True(t, err == nil && ok)
+		take(t, ours, 1, true) // it begins anew
+		take(t, ours, 1, false)
 	})
 
 	t.Run("another process that makes it one count for all begins anew", func(t *testing.T) {
@@ -175,7 +254,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		requireSoonLeft(t, ours, 3)
 		require.Equal(t, ratelimit.SourceRedis, take(t, ours, 3, true).Source)
 		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(5, 3600), ratelimit.PerClient, ratelimit.WithState()))
-		requireLeft(t, ours, 5)
+		requireSoonLeft(t, ours, 5)
 	})
 
 	t.Run("this client is seen at once, also by concurrent callers", func(t *testing.T) {
@@ -220,94 +299,6 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		require.True(t, err == nil && !given)
 		requireLeft(t, l, 2)
 	})
-}
-
-func TestPerClient_GoesOnWhileRedisIsDown(t *testing.T) {
-	redistest.SkipIfShort(t)
-	t.Parallel()
-	server := redistest.Start(t)
-	ctx, w := t.Context(), newWheel(t)
-	c := newClient(t, server.Client(t, impatient, func(o *redis.Options) { o.ReadTimeout = 500 * time.Millisecond }), ratelimit.WithBreaker(1, 20*time.Millisecond))
-	ratelimit.Forgetful(c, 2500*time.Millisecond)
-	kept, brief, idle := c.Limiter("kept"), c.Limiter("brief"), c.Limiter("idle")
-	require.NoError(t, idle.SetRate(ctx, perSeconds(1, 0.1), ratelimit.PerClient))
-	require.NoError(t, kept.SetRate(ctx, perSeconds(10_000, 3600), ratelimit.PerClient))
-	require.NoError(t, brief.SetRate(ctx, perSeconds(1, 0.5), ratelimit.PerClient, ratelimit.WithKeepAlive(2*time.Second)))
-	take(t, kept, 1, true)
-	take(t, brief, 1, true)
-	take(t, idle, 1, true)
-	server.Pause()
-
-	granted, stalled := int64(1), redistest.Stalls(t)
-	for began := time.Now(); time.Since(began) < 3*time.Second; granted++ {
-		called, before := time.Now(), stalled()
-		take(t, kept, 1, true)
-		require.Less(t, time.Since(called)-(stalled()-before), time.Second, "no caller waits for Redis")
-		require.NoError(t, w.Sleep(ctx, 2*time.Millisecond))
-	}
-	require.True(t, c.Stats().Down)
-	take(t, idle, 1, true)
-	require.Zero(t, c.Stats().Degraded, "the policy has nothing to do with it")
-	requireLeft(t, kept, 10_000-granted)
-	_, err := kept.Reserve(ctx, 1)
-	require.NoError(t, err)
-	require.NoError(t, kept.WaitN(ctx, 1))
-	for range 3 {
-		require.NoError(t, idle.Wait(within(t, patience))) // which takes its interval
-	}
-	_, err = brief.Allow(ctx)
-	require.ErrorIs(t, err, ratelimit.ErrUnavailable, "by now it may have vanished")
-	_, err = brief.Reserve(ctx, 1)
-	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-
-	server.Resume()
-	require.NoError(t, newClient(t, server.Client(t)).Limiter("kept").SetRate(ctx, perSeconds(20_000, 3600), ratelimit.PerClient))
-	requireSoonLeft(t, kept, 20_000-granted-2)
-	require.False(t, c.Stats().Down)
-	_, err = brief.Allow(ctx)
-	require.ErrorIs(t, err, ratelimit.ErrNotSet)
-}
-
-func TestPerClient_AKeepAliveShorterThanASecondIsKeptUp(t *testing.T) {
-	redistest.SkipIfShort(t)
-	t.Parallel()
-	l, _, _ := limiter(t, perSeconds(1000, 0.1), ratelimit.PerClient)
-	ctx, w := t.Context(), newWheel(t)
-	set := func() {
-		require.NoError(t, l.SetRate(ctx, perSeconds(1000, 0.1), ratelimit.PerClient, ratelimit.WithKeepAlive(900*time.Millisecond)))
-	}
-	set()
-	last := time.Now()
-	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); {
-		_, err := l.Allow(ctx)
-		if time.Since(last) > 200*time.Millisecond {
-			set() // the machine stood still
-		} else {
-			require.NoError(t, err)
-		}
-		last = time.Now()
-		require.NoError(t, w.Sleep(ctx, 5*time.Millisecond))
-	}
-}
-
-func TestPerClient_ForgetsLimitersThatAreIdle(t *testing.T) {
-	t.Parallel()
-	c, rdb, _, name := shared(t)
-	ratelimit.Forgetful(c, 100*time.Millisecond)
-	ctx := t.Context()
-	const names = 2000
-	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i := range names {
-			p.HSet(ctx, fmt.Sprint(name, i), "rate", 3, "interval", 100, "type", 1, "keepAliveTime", 0)
-		}
-		return nil
-	})
-	require.NoError(t, err)
-	for i := range names {
-		take(t, c.Limiter(fmt.Sprint(name, i)), 1, true)
-	}
-	require.Positive(t, ratelimit.Names(c))
-	redistest.Poll(t, func() bool { return ratelimit.Names(c) == 0 })
 }
 
 func TestPerClient_ConcurrentCallersAreExact(t *testing.T) {

@@ -75,7 +75,7 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 // logged reports whether the key has a log. Its entries are used as a whole, and can be given back by a call that
 // is repeated.
 func (s *keyState) logged() bool {
-	_, log := s.algorithm.(slidingLog)
+	_, log := s.algorithm.(*slidingLog)
 	return log
 }
 
@@ -87,9 +87,6 @@ func (s *keyState) reserve(ctx context.Context, of subject) (*Reservation, error
 	r := Result{Allowed: err == nil}
 	if made != nil {
 		r.Granted = of.n
-		if made.span.entry.stamp != (stamp{}) {
-			r.Source = SourceLocal
-		}
 	}
 	s.client.report(ctx, of, &r, err, began)
 	return made, err
@@ -110,42 +107,11 @@ func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, er
 	if deadline, ok := ctx.Deadline(); ok {
 		ahead = max(0, min(ahead, time.Until(deadline)))
 	}
-	found, err := s.reserveLocally(n, ahead, (*keyState).trustedLocked)
-	if found == nil && err == nil {
-		if found, err = s.reserveInRedis(ctx, n, ahead); errors.Is(err, ErrUnavailable) {
-			if local, known := s.reserveLocally(n, ahead, servesStaleLocked); local != nil || known != nil {
-				found, err = local, known
-			}
-		}
-	}
+	found, err := s.reserveInRedis(ctx, n, ahead)
 	if err != nil {
 		return nil, err
 	}
 	return &Reservation{at: s.client.began.Add(found.from), span: *found, made: s}, nil
-}
-
-func servesStaleLocked(s *keyState, now time.Time) bool { return s.local.serveStale(now) }
-
-// reserveLocally makes a reservation by this process's own count, if there is one to go by; otherwise it
-// returns nothing.
-func (s *keyState) reserveLocally(n int64, ahead time.Duration, counts func(*keyState, time.Time) bool) (*span, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !counts(s, s.client.wheel.Now()) {
-		return nil, nil
-	}
-	return s.reserveLocallyLocked(n, ahead)
-}
-
-func (s *keyState) reserveLocallyLocked(n int64, ahead time.Duration) (*span, error) {
-	if n > s.local.log.rate {
-		return nil, ErrExceedsLimit
-	}
-	found, ok := s.local.charge(s.client.now(), n, ahead)
-	if !ok {
-		return nil, ErrWouldExceedDeadline
-	}
-	return &found, nil
 }
 
 // reserveInRedis makes a reservation in Redis.
@@ -156,14 +122,6 @@ func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Durat
 			s.abandon(j)
 		}
 		return nil, err
-	}
-	if limit, local := j.got.snapshot.(*localLimit); local {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.local == nil { // it was set anew meanwhile
-			s.learnLocked(limit, time.Time{})
-		}
-		return s.reserveLocallyLocked(n, ahead)
 	}
 	switch {
 	case j.got.exceeding:
@@ -194,32 +152,18 @@ func (s *keyState) abandon(j *job) {
 
 // takeBack gives charges back, and reports whether others can use them.
 func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
-	var local []entry
-	var stored []span
-	for _, sp := range spans {
-		if sp.entry.stamp != (stamp{}) {
-			local = append(local, sp.entry)
-		} else {
-			stored = append(stored, sp)
-		}
+	if len(spans) == 0 {
+		return false, nil
 	}
-	found := false
-	if len(local) > 0 {
-		s.mu.Lock()
-		found = s.local != nil && s.local.takeBack(s.client.now(), local...)
-		s.mu.Unlock()
+	j, err := s.ask(ctx, ask{back: spans})
+	switch {
+	case errors.Is(err, ErrNotSet):
+		return false, nil
+	case err != nil || !j.got.takenBack:
+		return false, err
 	}
-	if len(stored) > 0 {
-		j, err := s.ask(ctx, ask{back: stored})
-		if err != nil && !errors.Is(err, ErrNotSet) {
-			return found, err
-		}
-		found = found || err == nil && j.got.takenBack
-	}
-	if found {
-		s.freed()
-	}
-	return found, nil
+	s.freed()
+	return true, nil
 }
 
 // freed is called when this process has given permits of the key back.

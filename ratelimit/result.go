@@ -9,7 +9,7 @@ const (
 	// SourceRedis is a decision of Redis.
 	SourceRedis Source = iota
 	// SourceLocal is a decision of this process: a denial, from an earlier answer of Redis that still holds,
-	// a grant of permits that were charged for waiters who have left, or one of a Limiter of the scope PerClient.
+	// or a grant of permits that were charged for waiters who have left.
 	SourceLocal
 	// SourceDegraded is a decision by the policy for when Redis is down; see WithPolicy.
 	SourceDegraded
@@ -35,5 +35,5 @@ type Result struct {
 	// request. It is nil for other calls.
 	Parts []Result
 
-	grant []entry // of the log, for Return
+	grant []string // entries of the log, for Return
 }

@@ -5,14 +5,20 @@ import (
 	"encoding/binary"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // slidingLog is the algorithm of Redisson's RRateLimiter: an entry for every grant, which leaves after the
-// interval. Of a limit of the scope PerClient it only says what it is, as a *localLimit, and decides nothing.
-type slidingLog struct{}
+// interval. Each keyState has one.
+type slidingLog struct {
+	client    *Client
+	perClient atomic.Bool // the scope, as far as it is known
+}
 
 // recount is how often the whole log is counted, in case a peer has charged something that is not in it.
 const recount = time.Minute
@@ -22,10 +28,26 @@ func logKeys(name string) []string {
 	return []string{name, scripts.SuffixName(name, "value"), scripts.SuffixName(name, "permits")}
 }
 
-// entry is one of a log: in Redis a member, in the memory of the scope PerClient a stamp.
-type entry struct {
-	member string
-	stamp  stamp
+// keys returns the limit, and the value and the log of this client or of all.
+func (s *slidingLog) keys(name string, perClient bool) []string {
+	if perClient {
+		return []string{name, scripts.SuffixName(name, "value:"+s.client.id), scripts.SuffixName(name, "permits:"+s.client.id)}
+	}
+	return logKeys(name)
+}
+
+// follow notes the scope that an error of the script names, and reports whether it names one. Then the script
+// has done nothing, and is to be sent again with the keys of that scope.
+func (s *slidingLog) follow(err error) bool {
+	switch {
+	case redis.HasErrorPrefix(err, "PERCLIENT"):
+		s.perClient.Store(true)
+	case redis.HasErrorPrefix(err, "OVERALL"):
+		s.perClient.Store(false)
+	default:
+		return false
+	}
+	return true
 }
 
 // member packs an entry of the log as Redisson does from 3.17 on: the length of the id, the id, and n in 32 bits,
@@ -47,9 +69,9 @@ func size(member string) int64 {
 	return int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
 }
 
-func (slidingLog) script() *scripts.Script { return scripts.RateLog }
+func (*slidingLog) script() *scripts.Script { return scripts.RateLog }
 
-func (slidingLog) limitOf(last snapshot) (Limit, bool) {
+func (*slidingLog) limitOf(last snapshot) (Limit, bool) {
 	s, ok := last.(*logSnapshot)
 	if !ok {
 		return Limit{}, false
@@ -57,7 +79,7 @@ func (slidingLog) limitOf(last snapshot) (Limit, bool) {
 	return Limit{Rate: s.rate, Per: s.interval, Burst: s.rate}, true
 }
 
-func (slidingLog) encode(key string, a *ask) scripts.Call {
+func (s *slidingLog) encode(key string, a *ask) scripts.Call {
 	a.members = a.members[:0]
 	for _, r := range a.runs {
 		for range r.count {
@@ -66,9 +88,10 @@ func (slidingLog) encode(key string, a *ask) scripts.Call {
 			}
 		}
 	}
+	a.perClient = s.perClient.Load()
 	counted := "" // an unknown rate makes the script count the whole log
-	if s, ok := a.last.(*logSnapshot); ok && time.Since(s.counted) < recount {
-		counted = s.rateText
+	if last := a.lastCount(); last != nil {
+		counted = last.rateText
 	}
 	order := int64(-1)
 	switch {
@@ -77,24 +100,30 @@ func (slidingLog) encode(key string, a *ask) scripts.Call {
 	case len(a.runs)+len(a.back) == 0: // a probe
 		order = -2
 	}
-	args := make([]any, 0, 4+len(a.back)+len(a.members))
-	args = append(args, counted, order, a.ahead.Microseconds(), len(a.back))
-	for _, s := range a.back {
-		args = append(args, s.entry.member)
+	args := make([]any, 0, 5+len(a.back)+len(a.members))
+	args = append(args, counted, order, a.ahead.Microseconds(), flag(a.perClient), len(a.back))
+	for _, charged := range a.back {
+		args = append(args, charged.entry)
 	}
 	for _, m := range a.members {
 		args = append(args, m)
 	}
-	return scripts.RateLog.Call(logKeys(key), args...)
+	return scripts.RateLog.Call(s.keys(key, a.perClient), args...)
 }
 
-func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
-	r := replyReader{reply: reply}
-	if len(reply) == 3 {
-		limit := readLocalLimit(&r)
-		return answer{snapshot: limit}, r.end()
+// lastCount returns the last known state of a log if its entries were counted lately, or nil.
+func (a *ask) lastCount() *logSnapshot {
+	last, ok := a.last.(*logSnapshot)
+	if !ok || last.perClient != a.perClient || time.Since(last.counted) >= recount {
+		return nil
 	}
+	return last
+}
+
+func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
+	r := replyReader{reply: reply}
 	s := readLog(&r)
+	s.perClient = a.perClient
 	got := answer{snapshot: s, takenBack: r.next(0, int64(len(a.back))) > 0}
 	answers := make([]int64, len(a.members))
 	for i := range answers {
@@ -103,7 +132,7 @@ func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if err := r.end(); err != nil {
 		return answer{}, err
 	}
-	if last, ok := a.last.(*logSnapshot); ok && last.rate == s.rate && time.Since(last.counted) < recount {
+	if last := a.lastCount(); last != nil && last.rate == s.rate {
 		s.counted = last.counted
 	} else if len(a.members) > 0 { // a look writes nothing, so the next call counts as well
 		s.counted = time.Now()
@@ -133,8 +162,8 @@ func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 			case delay >= 0:
 				granted, left = granted+1, left-r.n
 				c.res.Allowed, c.res.Granted, c.res.Remaining = true, r.n, max(0, left)
-				e := entry{member: members[0]}
-				c.res.grant = []entry{e}
+				e := members[0]
+				c.res.grant = []string{e}
 				if len(a.calls) == 0 {
 					ahead := micros(delay)
 					got.spans = append(got.spans, span{n: r.n, from: at.got + ahead, until: at.sent + ahead, entry: e})
@@ -156,17 +185,18 @@ func (slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 }
 
 // fit: an entry is for one request that asks for as much as it holds.
-func (slidingLog) fit(spans []span, n int64, since time.Duration) fitting {
+func (*slidingLog) fit(spans []span, n int64, since time.Duration) fitting {
 	if first := spans[0]; since > first.until || n != first.n {
 		return fitting{drop: first.n}
 	}
 	return fitting{at: spans[0].from}
 }
 
-func (slidingLog) skip(*span, int64) {} // never: entries are used as a whole
+func (*slidingLog) skip(*span, int64) {} // never: entries are used as a whole
 
 // logSnapshot knows of the requests that were denied.
 type logSnapshot struct {
+	perClient  bool
 	rate, left int64
 	rateText   string
 	interval   time.Duration

@@ -41,28 +41,6 @@ func TestBreaker_AsksRedisAgainWhenTheWheelIsStopped(t *testing.T) {
 	})
 }
 
-// Without the look in the background a caller looks the limit up.
-func TestPerClient_SeesChangesOfTheLimitAfterTheStopOfTheWheel(t *testing.T) {
-	redistest.SkipIfShort(t)
-	t.Parallel()
-	ctx, w, rdb := t.Context(), newWheel(t), redistest.Shared(t).Client(t)
-	name := redistest.Name(t)
-	l := newClient(t, rdb, ratelimit.WithWheel(w)).Limiter(name)
-	require.NoError(t, l.SetRate(ctx, ratelimit.PerHour(10), ratelimit.PerClient))
-	for range 2 { // the second one is decided locally, and has the limit looked up in the background
-		_, err := l.Allow(ctx)
-		require.NoError(t, err)
-	}
-	stopWheel(t, w)
-	other := newClient(t, rdb).Limiter(name)
-	require.NoError(t, other.SetRate(ctx, ratelimit.PerHour(20), ratelimit.PerClient, ratelimit.WithState()))
-	redistest.Poll(t, func() bool {
-		r, err := l.Allow(ctx)
-		require.NoError(t, err)
-		return r.Limit == 20
-	})
-}
-
 type anyClient redis.UniversalClient
 
 // unknown is a client whose commands a Client of this package cannot bound.

@@ -24,15 +24,12 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 	if s.client.gate.Closed() {
 		return Result{}, ErrClosed
 	}
-	if r, ok := s.upToFromMemory(n); ok {
+	if r, ok := s.upToFromMemory(); ok {
 		return r, nil
 	}
 	began := time.Now()
 	j, err := s.ask(ctx, s.partly(n))
 	if err == nil {
-		if limit, local := j.got.snapshot.(*localLimit); local {
-			return s.upToLocally(n, limit)
-		}
 		return s.partOf(j), nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && ranOut(ctx, began) {
@@ -75,29 +72,11 @@ func (s *keyState) partOf(j *job) Result {
 	return r
 }
 
-// upToFromMemory is upTo by this process's own count, or a denial by what Redis said last.
-func (s *keyState) upToFromMemory(n int64) (Result, bool) {
+// upToFromMemory is upTo by what Redis said last.
+func (s *keyState) upToFromMemory() (Result, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.local != nil {
-		if now := s.client.wheel.Now(); s.trustedLocked(now) {
-			at := s.client.since(now)
-			r, err := s.local.decide(at, max(1, min(n, s.local.log.left(at))), s.waitingLocked())
-			return r, err == nil
-		}
-	}
 	return s.rememberedLocked(1, s.client.now())
-}
-
-// upToLocally is upTo of a limit that has turned out to be of the scope PerClient.
-func (s *keyState) upToLocally(n int64, limit *localLimit) (Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.local == nil {
-		s.learnLocked(limit, time.Time{})
-	}
-	at := s.client.now()
-	return s.local.decide(at, max(1, min(n, s.local.log.left(at))), s.waitingLocked())
 }
 
 // upToByPolicy decides while Redis is away.
@@ -105,7 +84,7 @@ func (s *keyState) upToByPolicy(n int64, err error) (r Result, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ; n > 0; n /= 2 {
-		part, err := s.byPolicyLocked((n+1)/2, err)
+		part, err := s.policyLocked((n+1)/2, err)
 		if err != nil && !errors.Is(err, ErrExceedsLimit) {
 			return part, err
 		}

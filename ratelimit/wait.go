@@ -116,7 +116,7 @@ func (s *keyState) join(ctx context.Context, of subject, end func(error)) (w *wa
 		s.line = newLine(s.algorithm)
 	}
 	l := s.line
-	if !l.push(w, now, s.knowledgeLocked(now)) {
+	if !l.push(w, now, &s.known) {
 		s.client.leave()
 		return nil, nil, ErrWouldExceedDeadline
 	}
@@ -139,38 +139,14 @@ func (s *keyState) leave(w *waiter) bool {
 	return left
 }
 
-// knowledgeLocked is what is known about the key, as waiters see it.
-func (s *keyState) knowledgeLocked(now time.Duration) *knowledge {
-	if s.local != nil && s.trustedLocked(s.client.wheel.Now()) {
-		return &knowledge{snapshot: &localSnapshot{&s.local.log, now}, sent: now}
-	}
-	return &s.known
-}
-
-// localSnapshot is what this process's own count says at some time.
-type localSnapshot struct {
-	log *localLog
-	at  time.Duration
-}
-
-func (*localSnapshot) cachedDenial(int64, time.Duration) (Result, bool) { return Result{}, false }
-func (*localSnapshot) state() Result                                    { return Result{} }
-
-func (v *localSnapshot) wait(total int64, passed time.Duration) time.Duration {
-	return v.log.wait(v.at+passed, total)
-}
-
 // pumpLocked serves the waiters as far as it can be done, has the line wake up when it can go on, and returns
 // what is to be sent.
 func (s *keyState) pumpLocked(now time.Duration) *job {
 	l := s.line
 	for {
-		next := l.advance(now, s.knowledgeLocked(now))
+		next := l.advance(now, &s.known)
 		switch {
 		case next.look:
-			if s.lookLocallyLocked(now) {
-				continue
-			}
 			if err := s.client.breaker.refuse(); err != nil {
 				s.waitByPolicyLocked(err)
 				continue
@@ -186,32 +162,11 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 			s.wakeLocked(now, next.wake)
 			return j
 		case next.giveBack:
-			return s.giveBackLocked(now)
+			return s.giveBackLocked()
 		}
 		s.wakeLocked(now, next.wake)
 		return nil
 	}
-}
-
-// lookLocallyLocked serves the waiters by this process's own count, if there is one.
-func (s *keyState) lookLocallyLocked(now time.Duration) bool {
-	if s.local == nil ||
-		!s.trustedLocked(s.client.wheel.Now()) &&
-			!(s.client.breaker.down.Load() && s.local.serveStale(s.client.wheel.Now())) {
-		return false
-	}
-	l := s.line
-	s.local.takeBack(now, entriesOf(l.charged.takeAll())...)
-	l.lookedAt, l.retryAt = now, now+time.Millisecond
-	l.refuse(now, s.knowledgeLocked(now), s.local.log.rate)
-	for w := l.first; w != nil; w = w.next {
-		sp, ok := s.local.charge(now, w.n, horizon)
-		if !ok {
-			break
-		}
-		l.charged.add(sp)
-	}
-	return true
 }
 
 // waitByPolicyLocked decides the waiters while Redis is away, in order.
@@ -236,12 +191,8 @@ func (s *keyState) waitByPolicyLocked(err error) {
 }
 
 // giveBackLocked returns a job that gives back what was charged for waiters that have left.
-func (s *keyState) giveBackLocked(now time.Duration) *job {
+func (s *keyState) giveBackLocked() *job {
 	spans := s.line.charged.takeAll()
-	if s.local != nil {
-		s.local.takeBack(now, entriesOf(spans)...)
-		return nil
-	}
 	switch s.algorithm.(type) {
 	case *window, *combination: // cannot be given back
 		return nil
@@ -254,14 +205,6 @@ func (s *keyState) giveBackLocked(now time.Duration) *job {
 		j.back = spans
 	}
 	return j
-}
-
-func entriesOf(spans []span) []entry {
-	entries := make([]entry, 0, len(spans))
-	for _, sp := range spans {
-		entries = append(entries, sp.entry)
-	}
-	return entries
 }
 
 // wakeLocked has the line look again at some time, unless it does so earlier.

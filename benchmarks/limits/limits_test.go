@@ -185,8 +185,7 @@ func BenchmarkWaiters(b *testing.B) {
 	b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
 }
 
-// BenchmarkLimiter measures decisions of the sliding log by its scope: overall it is in Redis, per client in
-// memory.
+// BenchmarkLimiter measures decisions of the sliding log by its scope.
 func BenchmarkLimiter(b *testing.B) {
 	c, _, n := newClient(b)
 	limit := ratelimit.Limit{Rate: 1_000_000, Per: 100 * time.Millisecond, Burst: 1_000_000} // more than can be asked for

@@ -192,7 +192,7 @@ func (t *tool) limiter(ctx context.Context) (object, error) {
 	})
 	o := object{Kind: kindLimiter, Limit: found}
 	if found.Scope == "per client" {
-		o.Note = "each process counts in its own memory, so Redis does not know what is left"
+		o.Note = "each process has a count of its own"
 	}
 	return o, err
 }

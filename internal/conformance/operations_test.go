@@ -45,6 +45,7 @@ var placeholders = []struct {
 	{regexp.MustCompile(`^&cogwheel_client:[0-9a-f-]{36}$`), "&cogwheel_client:CLIENT"},
 	{regexp.MustCompile(`:call:\d+:`), ":call:N:"},
 	{regexp.MustCompile(`[0-9a-f]{32}`), "PROCESS"},
+	{regexp.MustCompile(`:[A-Z2-7]{26}$`), ":CLIENT"},
 }
 
 // named returns a key or channel with placeholders for what is not its name.
@@ -80,14 +81,15 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		return needed(t, r, err)
 	}
 	used := map[string][]string{
-		"Mutex":      check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing()))),
-		"FairMutex":  check(l.locks.Check(ctx, l.locks.FairMutex(name, redislock.WithFencing()))),
-		"RWMutex":    check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
-		"Leased":     check(l.semaphores.Check(ctx, l.semaphores.Leased(name))),
-		"FairLeased": check(l.semaphores.Check(ctx, l.semaphores.FairLeased(name))),
-		"Semaphore":  check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name))),
-		"Limiter":    check(l.limits.Check(ctx, l.limits.Limiter(name))),
-		"Keyed":      {l.limits.Keyed("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
+		"Mutex":                    check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing()))),
+		"FairMutex":                check(l.locks.Check(ctx, l.locks.FairMutex(name, redislock.WithFencing()))),
+		"RWMutex":                  check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
+		"Leased":                   check(l.semaphores.Check(ctx, l.semaphores.Leased(name))),
+		"FairLeased":               check(l.semaphores.Check(ctx, l.semaphores.FairLeased(name))),
+		"Semaphore":                check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name))),
+		"Limiter":                  check(l.limits.Check(ctx, l.limits.Limiter(name))),
+		"Limiter, scope PerClient": {"{NAME}:permits:CLIENT", "{NAME}:value:CLIENT"},
+		"Keyed":                    {l.limits.Keyed("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
 		"Keyed, fixed windows": {
 			l.limits.Keyed("PREFIX", ratelimit.PerSecond(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).RedisKey("KEY"),
 		},
@@ -152,6 +154,10 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 	inUse("Limiter", func() error {
 		l := limits.Limiter("NAME")
 		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.Overall), second(l.Allow(ctx)))
+	})
+	inUse("Limiter, scope PerClient", func() error {
+		l := limits.Limiter("NAME")
+		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.PerClient), second(l.Allow(ctx)))
 	})
 	inUse("Keyed", func() error {
 		window := limits.Keyed("PREFIX", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow))

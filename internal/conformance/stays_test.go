@@ -27,7 +27,8 @@ var lifetimes = map[string]time.Duration{
 	"the lease": 30 * time.Second, "16 s": 16 * time.Second, "1 min": time.Minute, "10 min": 10 * time.Minute,
 	"24 h": 24 * time.Hour, "the idle expiry": time.Hour, "the idle expiry after the lease": time.Hour + 30*time.Second,
 	"until the burst is refilled": 2 * time.Second, "until the window ends": time.Minute, "the keep-alive": 2 * time.Hour,
-	"for ever": -1,
+	"the interval and a minute": 2 * time.Minute,
+	"for ever":                  -1,
 }
 
 // staysOf reads the table of a document.
@@ -36,7 +37,7 @@ func staysOf(t *testing.T, document string) (stays []stay) {
 	_, section, found := strings.Cut(document, "\n## What stays in Redis\n")
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
-	words := strings.NewReplacer("NAME", "name", "ID", `[0-9a-f-]{32,36}(:\d+)?`, "SEQ", `\d+`)
+	words := strings.NewReplacer("NAME", "name", "ID", `[0-9a-f-]{32,36}(:\d+)?`, "SEQ", `\d+`, "CLIENT", `[A-Z2-7]{26}`)
 	for line := range strings.Lines(section) {
 		cells := strings.Split(line, "|")
 		if len(cells) != 6 || !strings.Contains(cells[2], "`") {
@@ -116,10 +117,10 @@ func (l *library) holdings(t *testing.T) []holding {
 			return func() {}
 		}
 	}
-	limiter := func(opts ...ratelimit.SetOption) func() func() {
+	limiter := func(scope ratelimit.Scope, opts ...ratelimit.SetOption) func() func() {
 		return func() func() {
 			limit := l.limits.Limiter("name")
-			require.NoError(t, second(limit.TrySetRate(ctx, ratelimit.PerMinute(10), ratelimit.Overall, opts...)))
+			require.NoError(t, second(limit.TrySetRate(ctx, ratelimit.PerMinute(10), scope, opts...)))
 			require.NoError(t, second(limit.Allow(ctx)))
 			return func() {}
 		}
@@ -139,8 +140,9 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`WithFencing`", lock(l.locks.Mutex("name", redislock.WithFencing()), 2)},
 		{"`Keyed`, GCRA", keyed()},
 		{"`Keyed`, fixed window", keyed(ratelimit.WithAlgorithm(ratelimit.FixedWindow))},
-		{"`Limiter`", limiter()},
-		{"`Limiter` with a keep-alive", limiter(ratelimit.WithKeepAlive(2 * time.Hour))},
+		{"`Limiter`", limiter(ratelimit.Overall)},
+		{"`Limiter`, scope `PerClient`", limiter(ratelimit.PerClient)},
+		{"`Limiter` with a keep-alive", limiter(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
 		{"`Semaphore`", counting(l.semaphores)},
 		{"`Leased`", leased(l.semaphores.Leased("name"), 4)},
 		{"`FairLeased`", leased(l.semaphores.FairLeased("name"), 7)},

@@ -18,7 +18,7 @@ func probes(key string) map[*scripts.Script][]any {
 	return map[*scripts.Script][]any{
 		scripts.RateGCRA:   {[]string{key}, 1, int64(60e6), 0, 0, 0},
 		scripts.RateWindow: {[]string{key}, 10, 60_000, 0, 0},
-		scripts.RateLog:    {logKeys(log), "", -2, 0, 0},
+		scripts.RateLog:    {logKeys(log), "", -2, 0, 0, 0},
 		scripts.RateAll: {
 			[]string{key, key + ":also"}, 0, 2, "window", 10, 60_000, "gcra", 1, int64(60e6), 0, 0, 0,
 		},
@@ -101,6 +101,6 @@ func TestProbe_OfAnAbsentKey(t *testing.T) {
 	}
 	log := redistest.Name(t)
 	require.NoError(t, rdb.HSet(ctx, log, "rate", 10, "interval", 60_000, "type", 0).Err())
-	require.NoError(t, scripts.RateLog.RunOnce(ctx, rdb, logKeys(log), "", -2, 0, 0).Err())
+	require.NoError(t, scripts.RateLog.RunOnce(ctx, rdb, logKeys(log), "", -2, 0, 0, 0).Err())
 	require.Zero(t, rdb.Exists(ctx, logKeys(log)[1:]...).Val(), "Redisson would take a value for the whole state")
 }

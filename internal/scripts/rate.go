@@ -18,9 +18,6 @@ var (
 	// is in the log already is granted and not charged again, and one that is not in it is not taken out.
 	RateLog = declare("rate_log")
 
-	// RateLimit reads the limit, and lets its keep-alive begin anew.
-	RateLimit = declare("rate_limit")
-
 	// RateSet writes the limit.
 	RateSet = declare("rate_set")
 )

@@ -8,6 +8,10 @@ it; it may be below 0. A peer's call that was repeated makes it wrong, so a clie
 lately asks for that. A log of more than 4096 entries is not counted for no other reason: there the value is kept to, as
 far as it can be right. An entry in an unknown form, of a later version, counts as the whole rate until it leaves.
 
+A limit of the scope PerClient has a value and a log for each client, under keys that end in the id of the client. Its
+value is followed by "@" and the epoch, a field of the config that changes whenever the limit is set anew. A value of
+another epoch and its log are void. Both keys expire when their last entry has.
+
 Nothing is left half done by a command that is refused: before the first write each later one is tried in a form that
 changes nothing, or it is undone by one that was not refused.
 
@@ -18,17 +22,19 @@ ARGV     1 the rate at which this client has had the log counted lately, or noth
            come is entered only if that is later than all the others, for an entry is for the waiters of that time.
            -2 for a probe, which has no requests: it writes the value back
          3 how long before its time an entry may be entered, in us; 0 unless in order
-         4 how many members follow that are taken out first
+         4 the scope to which keys 2 and 3 belong: 0 for Overall, 1 for PerClient
+         5 how many members follow that are taken out first
            these, and then the member of each request
 Returns  {rate, interval in ms, permits left, us until the log is empty, members taken out,
            for each request: us until it may be used, if it was entered; -1 if it is for more than the rate; or -2 less the
            us, at least, until it could be entered}
-          under the scope PerClient {rate, interval in ms, keep-alive in ms}
 Errors   NOTCONFIGURED no limit is set   OLDFORM the value is that of a Redisson before 3.13.3
+         PERCLIENT, OVERALL the scope of the limit, if keys 2 and 3 belong to the other one
 ]]
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[3]
 local counted_at, in_order, ahead = ARGV[1], ARGV[2] ~= '-1', tonumber(ARGV[3])
-local first_back, first_new = 5, 5 + ARGV[4]
+local scope = ARGV[4]
+local first_back, first_new = 6, 6 + ARGV[5]
 local requests = #ARGV - first_new + 1
 local waiting = requests - ARGV[2]
 
@@ -38,17 +44,15 @@ local max_leaving = 8192 -- entries that are let go, or counted on to leave, by 
 local max_walk = 1024 -- entries looked at only to tell how long to wait; each counts as several of those
 local max_ahead = 60000000 -- us; nothing is ever entered further ahead than an interval and that
 
-local config = redis.call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime')
+local config = redis.call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime', 'epoch')
 local rate, interval_ms, keep_ms = tonumber(config[1]), tonumber(config[2]), tonumber(config[4]) or 0
 if not (rate and interval_ms and config[3] and rate > 0 and interval_ms > 0
     and rate % 1 + interval_ms % 1 == 0 and rate + interval_ms < 9e15) then
   return redis.error_reply('NOTCONFIGURED no limit')
 end
-if config[3] == '1' then
-  if requests > 0 and keep_ms > 0 then
-    redis.call('PEXPIRE', config_key, keep_ms)
-  end
-  return {rate, interval_ms, keep_ms}
+local per_client, epoch = config[3] == '1', config[5] or ''
+if per_client ~= (scope == '1') then
+  return redis.error_reply(per_client and 'PERCLIENT each client has a count' or 'OVERALL all clients share a count')
 end
 
 local time = redis.call('TIME')
@@ -59,10 +63,24 @@ local stamp = string.format('%.3f', now / 1000)
 
 -- include: log_entry
 
+-- The value, without its epoch.
+local value = redis.call('GET', value_key)
+local held = tonumber(value or '')
+local void, void_entry = false, nil -- the state is of another epoch: what it says is ignored, and the first of its entries
+if per_client then
+  local number, of = string.match(value or '', '^(-?%d+)@(%d*)$')
+  held, void = tonumber(number or ''), of and of ~= epoch and ARGV[2] ~= '-2'
+  if void and requests == 0 then
+    return {rate, interval_ms, rate, 0, 0}
+  elseif void then
+    held, void_entry = nil, redis.call('ZRANGE', permits_key, 0, 0)[1]
+  end
+end
+
 -- What is asked for: members that are not in the log yet, which a repeated call finds there.
 local have, wanted = {}, 0
 if requests > 0 then
-  have = redis.call('ZMSCORE', permits_key, unpack(ARGV, first_new))
+  have = void and {} or redis.call('ZMSCORE', permits_key, unpack(ARGV, first_new))
   for i = 1, requests do
     wanted = wanted + (have[i] and 0 or size(ARGV[first_new + i - 1]))
   end
@@ -70,7 +88,7 @@ end
 
 -- What is given back: members that are in force.
 local back, given = {}, 0
-if first_new > first_back then
+if first_new > first_back and not void then
   local scores = redis.call('ZMSCORE', permits_key, unpack(ARGV, first_back, first_new - 1))
   for i = first_back, first_new - 1 do
     local score = scores[i - first_back + 1]
@@ -81,9 +99,7 @@ if first_new > first_back then
 end
 
 -- What is left, by the value, with the oldest entries let go that have expired.
-local value = redis.call('GET', value_key)
-local held = tonumber(value or '')
-local page = redis.call('ZRANGEBYSCORE', permits_key, '-inf', edge, 'LIMIT', 0, page_size)
+local page = void and {} or redis.call('ZRANGEBYSCORE', permits_key, '-inf', edge, 'LIMIT', 0, page_size)
 local expired, expired_left = #page, 0 -- entries that are let go, and those that stay for a later call
 local left = held and held % 1 == 0 and held + given
 for i = 1, left and expired or 0 do
@@ -111,7 +127,7 @@ else
     local last = too_far > 0 and redis.call('ZCARD', permits_key) - too_far or math.huge
     local page, at = {}, 1
     return function()
-      if at > #page and rank < last then
+      if at > #page and rank < last and not void then
         page = redis.call('ZRANGE', permits_key, rank, math.min(rank + page_size, last) - 1, 'WITHSCORES')
         rank, at = #page > 0 and rank + page_size or last, 1
       end
@@ -138,7 +154,7 @@ else
 
   -- count_left counts what is left, and lets all that has expired go.
   local function count_left()
-    expired, expired_left = redis.call('ZCOUNT', permits_key, '-inf', edge), 0
+    expired, expired_left = void and 0 or redis.call('ZCOUNT', permits_key, '-inf', edge), 0
     left, counted = rate, true
     for holds in entries(expired) do
       left = left - holds
@@ -248,7 +264,7 @@ else
   end
   if left and counted_at ~= config[1] then
     local card = redis.call('ZCARD', permits_key)
-    if card == 0 and counted_at == '' and keep_ms == 0 and redis.call('PTTL', value_key) > 0
+    if card == 0 and counted_at == '' and keep_ms == 0 and not per_client and redis.call('PTTL', value_key) > 0
         and redis.call('PTTL', config_key) < 0 then
       return redis.error_reply('OLDFORM the value is that of a Redisson before 3.13.3')
     elseif card <= max_count then
@@ -260,7 +276,7 @@ else
   if not left or left > rate then
     count_left()
   end
-  if requests == 0 or in_order or wanted > left then
+  if not void and (requests == 0 or in_order or wanted > left) then
     local limit = now + interval + max_ahead
     newest = time_of(redis.call('ZREVRANGE', permits_key, 0, 0, 'WITHSCORES')[2] or 0)
     if newest > limit then
@@ -278,25 +294,36 @@ left = left - entered
 
 if requests + #back > 0 then
   local text = string.format('%.0f', left)
-  local ttl = keep_ms > 0 and keep_ms or redis.call('PTTL', config_key)
-  if #new > 0 and (ttl > 0 or not value) then
-    redis.call('ZADD', permits_key, 'XX', 0, new[2]) -- which is not there
+  local config_ttl = keep_ms > 0 and keep_ms or redis.call('PTTL', config_key)
+  local ttl = config_ttl
+  if per_client then
+    text, ttl = text .. '@' .. epoch, interval_ms + max_ahead / 1000
+  end
+  if #new > 0 and (ttl > 0 or not value) or void then
+    redis.call('ZADD', permits_key, 'XX', 0, new[2] or '') -- which is not there
   end
   if #back > 0 then
     redis.call('ZREM', permits_key, back[1] .. '?')
   end
-  if expired + too_far > 0 then
+  if expired + too_far > 0 or void then
     redis.call('ZREMRANGEBYRANK', permits_key, 1, 0)
   end
   if ttl > 0 then
     redis.call('SET', value_key, value or '', value and 'KEEPTTL' or 'XX')
-    redis.call('PEXPIRE', config_key, ttl)
+    if config_ttl > 0 then
+      redis.call('PEXPIRE', config_key, config_ttl)
+    end
     redis.call('SET', value_key, text, 'PX', ttl)
   elseif text ~= value then
     redis.call('SET', value_key, text)
   end
   -- Entries are added before others go: while a slot of a cluster migrates, Redis refuses a key that the script has emptied. New
-  -- entries lie between those that go.
+  -- entries lie between those that go. Of a void log one entry stays until then, as an expired one.
+  if void_entry then
+    redis.call('ZADD', permits_key, 'XX', 0, void_entry)
+    redis.call('ZREMRANGEBYRANK', permits_key, 1, -1)
+    expired = 1
+  end
   if #new > 0 then
     local done = redis.pcall('ZADD', permits_key, unpack(new))
     if type(done) == 'table' and done.err then -- it was not tried: nothing has changed but the value

@@ -7,7 +7,8 @@ form that changes nothing.
 KEYS     1 config (hash)   2 value (string)   3 permits (zset: the log, as rate_log has it)
 ARGV     1 when: "try" if no limit is set, "update" if one is, "set" in any case
          2 rate   3 interval in ms   4 type   5 keep-alive in ms, 0 for none
-         6 1 if what was granted counts under the new limit; otherwise, and if the type changes, the log begins anew
+         6 1 if what was granted counts under the new limit; otherwise, and if the type changes, the log begins anew: the log
+           in key 3, and by a new epoch in the config the logs of all clients, whose keys are not known here
 Returns  1 if it was set, 0 if not
 ]]
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[3]
@@ -59,6 +60,12 @@ elseif when ~= 'try' and scope == '0' then
   end
 end
 
+local fields = {'rate', rate, 'interval', interval_ms, 'type', scope, 'keepAliveTime', keep_ms}
+if scope == '1' and (anew or when == 'try') then
+  local time = redis.call('TIME')
+  fields[#fields + 1], fields[#fields + 2] = 'epoch', string.format('%.0f', time[1] * 1000000 + time[2])
+end
+
 if left and value then
   redis.call('SET', value_key, value, 'KEEPTTL')
 elseif left then
@@ -75,7 +82,7 @@ if keeps_alive then
 else
   redis.call('PERSIST', config_key)
 end
-redis.call('HSET', config_key, 'rate', rate, 'interval', interval_ms, 'type', scope, 'keepAliveTime', keep_ms)
+redis.call('HSET', config_key, unpack(fields))
 if keeps_alive then
   redis.call('PEXPIRE', config_key, keep_ms)
 end
