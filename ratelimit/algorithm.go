@@ -29,6 +29,7 @@ type ask struct {
 	coming  int64         // how many of the last requests are for waiters that have not come yet
 	ahead   time.Duration // how long before its time a permit may be charged
 	back    []span        // charges to take back first
+	partial bool          // the one request may be granted in part
 	last    snapshot      // what was known before
 
 	members   []string // of a log: one for each request

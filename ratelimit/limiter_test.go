@@ -10,6 +10,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -109,6 +110,26 @@ func limiterConfiguration(t *testing.T, c *ratelimit.Client, rdb redis.Universal
 		keys += int(rdb.Exists(ctx, key).Val())
 	}
 	require.Zero(t, keys)
+}
+
+// A request that is granted in part makes one entry, which a repeated script finds.
+func TestLimiter_AllowUpToMakesOneEntry(t *testing.T) {
+	t.Parallel()
+	l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+	keys := ratelimit.LogKeys(name)
+	take(t, l, 3, true)
+	m := ratelimit.Member([16]byte{7}, 100)
+	for range 3 {
+		reply, err := scripts.RateLog.Run(t.Context(), rdb, keys, "10", -3, 0, 0, 0, m).Int64Slice()
+		require.NoError(t, err)
+		require.EqualValues(t, []int64{0, 0, 7}, []int64{reply[2], reply[5], reply[6]})
+		require.EqualValues(t, 2, rdb.ZCard(t.Context(), keys[2]).Val())
+	}
+	reply, err := scripts.RateLog.Run(t.Context(), rdb, keys, "10", -3, 0, 0, 0, ratelimit.Member([16]byte{8}, 100)).Int64Slice()
+	require.NoError(t, err)
+	require.Less(t, reply[5], int64(-2), "until one permit is left")
+	require.EqualValues(t, 1, reply[6])
+	require.EqualValues(t, 2, rdb.ZCard(t.Context(), keys[2]).Val())
 }
 
 func TestLimiter_AllowUpTo(t *testing.T) {

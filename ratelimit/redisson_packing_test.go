@@ -48,7 +48,14 @@ func TestLimiter_EntriesAreReadByEveryRedissonButOne(t *testing.T) {
 	ctx := t.Context()
 	for what, call := range map[string]func(c *ratelimit.Client, l *ratelimit.Limiter, n int64) error{
 		"Allow": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error { _, err := l.AllowN(ctx, n); return err },
-		"Wait":  func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error { return l.WaitN(ctx, n) },
+		"AllowUpTo": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error {
+			if n < 1<<32-1 { // the entry is made smaller
+				require.NoError(t, l.SetRate(ctx, perSeconds(n, 60), ratelimit.Overall))
+			}
+			_, err := l.AllowUpTo(ctx, 1<<32-1)
+			return err
+		},
+		"Wait": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error { return l.WaitN(ctx, n) },
 		"Reserve": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error {
 			_, err := l.Reserve(ctx, n)
 			return err

@@ -58,6 +58,9 @@ func member(id [16]byte, n int64) string {
 	return string(binary.LittleEndian.AppendUint32(append(b, id[:]...), uint32(n)))
 }
 
+// resized returns an entry with another number of permits, as rate_log.lua makes it.
+func resized(entry string, n int64) string { return member([16]byte([]byte(entry[1:17])), n) }
+
 // newMember returns an entry with 96 random bits in its id.
 func newMember(n int64) string {
 	var id [16]byte
@@ -97,6 +100,8 @@ func (s *slidingLog) encode(key string, a *ask) scripts.Call {
 	switch {
 	case a.inOrder:
 		order = a.coming
+	case a.partial:
+		order = -3
 	case len(a.runs)+len(a.back) == 0: // a probe
 		order = -2
 	}
@@ -128,6 +133,10 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 	answers := make([]int64, len(a.members))
 	for i := range answers {
 		answers[i] = r.next(-exact, exact)
+	}
+	if a.partial {
+		n := r.next(1, a.runs[0].n)
+		a.runs[0].n, a.members[0] = n, resized(a.members[0], n)
 	}
 	if err := r.end(); err != nil {
 		return answer{}, err

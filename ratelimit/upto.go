@@ -41,26 +41,21 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 	return s.upToByPolicy(n, err)
 }
 
-// partly asks for n permits one by one, which costs the scripts no more. The entries of a log are whole, so
-// there each request is for half of what is left to ask: whatever there is, is a sum of some of them, and
-// taking them in order finds it.
+// partly asks for as many of n permits as there are: of a log by one entry, which the script makes smaller, and
+// otherwise one by one, which costs the script no more.
 func (s *keyState) partly(n int64) (a ask) {
-	if !s.logged() {
+	if a.partial = s.logged(); a.partial {
+		a.addRun(n, 1)
+	} else {
 		a.addRun(1, n)
-		return a
-	}
-	for ; n > 0; n /= 2 {
-		a.addRun((n+1)/2, 1)
 	}
 	return a
 }
 
-// partOf is the result of what partly asked for.
+// partOf is the result of an ask of partly.
 func (s *keyState) partOf(j *job) Result {
 	r := j.got.snapshot.state()
-	for k, run := range j.runs {
-		r.Granted += j.got.granted[k] * run.n
-	}
+	r.Granted = j.got.granted[0] * j.runs[0].n
 	for _, sp := range j.got.spans {
 		if s.logged() {
 			r.grant = append(r.grant, sp.entry)
@@ -80,21 +75,12 @@ func (s *keyState) upToFromMemory() (Result, bool) {
 }
 
 // upToByPolicy decides while Redis is away.
-func (s *keyState) upToByPolicy(n int64, err error) (r Result, _ error) {
+func (s *keyState) upToByPolicy(n int64, down error) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ; n > 0; n /= 2 {
-		part, err := s.policyLocked((n+1)/2, err)
-		if err != nil && !errors.Is(err, ErrExceedsLimit) {
-			return part, err
-		}
-		granted := r.Granted + part.Granted
-		grant := append(r.grant, part.grant...)
-		r = part
-		r.Granted, r.grant = granted, grant
+	r, err := s.policyLocked(n, down)
+	if err == nil && !r.Allowed && r.Remaining > 0 {
+		return s.policyLocked(min(n, r.Remaining), down)
 	}
-	if r.Allowed = r.Granted > 0; r.Allowed {
-		r.RetryAfter = 0
-	}
-	return r, nil
+	return r, err
 }

@@ -21,18 +21,22 @@ ARGV     1 the rate at which this client has had the log counted lately, or noth
            -1. Requests of waiters are granted in order, and the first that is denied denies the rest; one for a waiter to
            come is entered only if that is later than all the others, for an entry is for the waiters of that time.
            -2 for a probe, which has no requests: it writes the value back
+           -3 if one request follows that may be granted in part. Its entry is made smaller then; a repeated call
+           finds it by its id, unless more than 128 entries have been made since
          3 how long before its time an entry may be entered, in us; 0 unless in order
          4 the scope to which keys 2 and 3 belong: 0 for Overall, 1 for PerClient
          5 how many members follow that are taken out first
            these, and then the member of each request
 Returns  {rate, interval in ms, permits left, us until the log is empty, members taken out,
            for each request: us until it may be used, if it was entered; -1 if it is for more than the rate; or -2 less the
-           us, at least, until it could be entered}
+           us, at least, until it could be entered, or until a part of it could be,
+          if it may be granted in part: the permits of the entry}
 Errors   NOTCONFIGURED no limit is set   OLDFORM the value is that of a Redisson before 3.13.3
          PERCLIENT, OVERALL the scope of the limit, if keys 2 and 3 belong to the other one
 ]]
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[3]
-local counted_at, in_order, ahead = ARGV[1], ARGV[2] ~= '-1', tonumber(ARGV[3])
+local counted_at, in_order, ahead = ARGV[1], ARGV[2] ~= '-1' and ARGV[2] ~= '-3', tonumber(ARGV[3])
+local partial = ARGV[2] == '-3'
 local scope = ARGV[4]
 local first_back, first_new = 6, 6 + ARGV[5]
 local requests = #ARGV - first_new + 1
@@ -74,6 +78,21 @@ if per_client then
     return {rate, interval_ms, rate, 0, 0}
   elseif void then
     held, void_entry = nil, redis.call('ZRANGE', permits_key, 0, 0)[1]
+  end
+end
+
+-- resized returns an entry with another number of permits. The id has the number too; the rest of it is random.
+local function resized(member, n)
+  local packed = string.char(n % 256, math.floor(n / 256) % 256, math.floor(n / 65536) % 256, math.floor(n / 16777216))
+  return string.sub(member, 1, 4) .. packed .. string.sub(member, 9, 17) .. packed
+end
+
+local whole = ARGV[first_new]
+if partial then
+  for _, member in ipairs(void and {} or redis.call('ZREVRANGE', permits_key, 0, page_size - 1)) do
+    if resized(member, 0) == resized(whole, 0) then
+      ARGV[first_new] = member
+    end
   end
 end
 
@@ -243,6 +262,9 @@ else
   local function decide()
     local asked = {}
     answers, new, entered = {}, {}, 0
+    if partial and not have[1] then
+      ARGV[first_new] = resized(whole, math.max(1, math.min(size(whole), left)))
+    end
     for i = 1, requests do
       local n = size(ARGV[first_new + i - 1])
       if n > rate then
@@ -352,5 +374,8 @@ local last = math.max(#new > 0 and time_of(new[#new - 1]) or 0, newest)
 local reply = {rate, interval_ms, left + expired_left, math.max(0, last + interval - now), #back}
 for i = 1, requests do
   reply[5 + i] = answers[i]
+end
+if partial then
+  reply[7] = size(ARGV[first_new])
 end
 return reply
