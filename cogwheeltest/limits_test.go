@@ -71,7 +71,7 @@ func keyedOf(opts ...ratelimit.KeyedOption) limiterOf {
 func limiterWith(scope ratelimit.Scope) limiterOf {
 	return func(t *testing.T, c *ratelimit.Client) limiter {
 		l := c.Limiter("api")
-		_, err := l.TrySetRate(t.Context(), ratelimit.PerMinute(5), scope)
+		_, err := l.TrySetRate(t.Context(), ratelimit.PerMinute(5), ratelimit.WithScope(scope))
 		require.NoError(t, err)
 		return limiter{allow: l.AllowN, upTo: l.AllowUpTo, wait: l.WaitN, peek: l.Peek, reserve: l.Reserve}
 	}
@@ -217,7 +217,7 @@ func returns(t *testing.T, w *world) {
 func changesRate(t *testing.T, w *world) {
 	l := limiterWith(ratelimit.Overall)(t, w.limits[0])
 	requireAllowed(t, w, l, 5, true)
-	ok, err := w.limits[0].Limiter("api").UpdateRate(w.ctx, ratelimit.PerMinute(8), ratelimit.Overall)
+	ok, err := w.limits[0].Limiter("api").UpdateRate(w.ctx, ratelimit.PerMinute(8))
 	require.NoError(t, err)
 	require.True(t, ok)
 	c, err := w.limits[1].Limiter("api").Config(w.ctx)

@@ -40,7 +40,7 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 			_, err := c.Keyed("k", l).Allow(ctx, name)
 			check(what, err, cogwheel.ErrInvalid)
 			check(what, c.Keyed("k", l).Wait(ctx, name), cogwheel.ErrInvalid)
-			_, err = c.Limiter(name).TrySetRate(ctx, l, ratelimit.Overall)
+			_, err = c.Limiter(name).TrySetRate(ctx, l)
 			check(what, err, cogwheel.ErrInvalid)
 		}
 		_, err := c.Keyed("k", good).AllowN(ctx, name, -1)
@@ -60,9 +60,9 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 		}
 		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		check("a window has no burst", err, cogwheel.ErrInvalid)
-		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.Overall, ratelimit.WithKeepAlive(time.Millisecond))
+		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.WithKeepAlive(time.Millisecond))
 		check("keep-alive below the period", err, cogwheel.ErrInvalid)
-		_, err = c.Limiter(name).TrySetRate(ctx, good, 7)
+		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.WithScope(7))
 		check("scope", err, cogwheel.ErrInvalid)
 		for _, o := range []ratelimit.Option{
 			nil, ratelimit.WithWheel(nil), ratelimit.WithLogger(nil), ratelimit.WithBreaker(0, time.Second),
@@ -138,7 +138,7 @@ func TestLimiter_AnOverwrittenLimitIsNone(t *testing.T) {
 			require.ErrorIs(t, err, ratelimit.ErrNotSet, "%s %q", field, value)
 			require.ErrorIs(t, l.Wait(t.Context()), ratelimit.ErrNotSet)
 			require.Zero(t, rdb.Exists(t.Context(), ratelimit.LogKeys(name)[1:]...).Val())
-			require.NoError(t, l.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
+			require.NoError(t, l.SetRate(t.Context(), perSeconds(10, 60)))
 			take(t, l, 10, true)
 		}
 	}

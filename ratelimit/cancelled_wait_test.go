@@ -149,7 +149,7 @@ func TestWait_WhatIsLeftIsGivenBack(t *testing.T) {
 		},
 		"a log": func(c *ratelimit.Client, name string) (func(context.Context, int64, func(error)) func(), func(context.Context) (ratelimit.Result, error)) {
 			l := c.Limiter(name)
-			require.NoError(t, l.SetRate(t.Context(), limit, ratelimit.Overall))
+			require.NoError(t, l.SetRate(t.Context(), limit))
 			return l.WaitFunc, l.Peek
 		},
 	} {

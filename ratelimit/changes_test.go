@@ -80,10 +80,10 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 
 	for how, change := range map[string]func(ctx context.Context, l *ratelimit.Limiter, granted ratelimit.Result) error{
 		"SetRate": func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
-			return l.SetRate(ctx, perSeconds(10, 3600), ratelimit.Overall)
+			return l.SetRate(ctx, perSeconds(10, 3600))
 		},
 		"UpdateRate": func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
-			_, err := l.UpdateRate(ctx, perSeconds(10, 3600), ratelimit.Overall, ratelimit.WithState())
+			_, err := l.UpdateRate(ctx, perSeconds(10, 3600), ratelimit.WithState())
 			return err
 		},
 		"Return": func(ctx context.Context, l *ratelimit.Limiter, granted ratelimit.Result) error {
@@ -99,7 +99,7 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 			t.Parallel()
 			ours, theirs, _, name := setup(t)
 			l, other := ours.Limiter(name), theirs.Limiter(name)
-			require.NoError(t, other.SetRate(t.Context(), limit, ratelimit.Overall))
+			require.NoError(t, other.SetRate(t.Context(), limit))
 			granted, err := other.AllowN(t.Context(), 5)
 			require.True(t, err == nil && granted.Allowed)
 			wait := func(f func(error)) { l.WaitFunc(t.Context(), 5, f) }
@@ -172,7 +172,7 @@ func TestChanges_ADenialOnItsWayIsNotBelieved(t *testing.T) {
 		l := newLimiter(t, c, perSeconds(5, 3600), ratelimit.Overall)
 		take(t, l, 5, true)
 		ask(t, replies, l.Allow, func() {
-			require.NoError(t, l.SetRate(t.Context(), perSeconds(6, 3600), ratelimit.Overall))
+			require.NoError(t, l.SetRate(t.Context(), perSeconds(6, 3600)))
 		})
 	})
 }

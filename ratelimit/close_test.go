@@ -19,7 +19,7 @@ func TestClient_CloseLeavesNothingOnTheWheel(t *testing.T) {
 	limiter := func(scope ratelimit.Scope) func(*testing.T, *ratelimit.Client, string) {
 		return func(t *testing.T, c *ratelimit.Client, name string) {
 			l := c.Limiter(name)
-			require.NoError(t, l.SetRate(t.Context(), hour, scope))
+			require.NoError(t, l.SetRate(t.Context(), hour, ratelimit.WithScope(scope)))
 			take(t, l, 100, true)
 			take(t, l, 1, false)
 		}

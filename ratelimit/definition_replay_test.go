@@ -409,7 +409,7 @@ func (r *contestRun) changing(s contest, l *ratelimit.Limiter) {
 		r.phase.Store(int64(at))
 		if slices.Contains(s.limits, "log") {
 			c := change{call: time.Now().UnixNano(), limit: s.limit("log", limit)}
-			if err := l.SetRate(r.t.Context(), c.limit, ratelimit.Overall, ratelimit.WithState()); err != nil {
+			if err := l.SetRate(r.t.Context(), c.limit, ratelimit.WithState()); err != nil {
 				r.t.Error(err)
 			}
 			c.ret = time.Now().UnixNano()
@@ -445,7 +445,7 @@ func (s contest) run(t *testing.T) map[string]*record {
 	}
 	rdb, first := connect()
 	l := first.Limiter("log:{" + name + "}")
-	require.NoError(t, l.SetRate(t.Context(), contestLimits[0], ratelimit.Overall))
+	require.NoError(t, l.SetRate(t.Context(), contestLimits[0]))
 	r.began = time.Now()
 	r.end = r.began.Add(s.lasts)
 	var all sync.WaitGroup

@@ -41,7 +41,7 @@ func ExampleLimiter_Allow_notSet() {
 	_, err := search.Allow(ctx)
 	fmt.Println("no limit is set:", errors.Is(err, ratelimit.ErrNotSet))
 
-	set, err := search.TrySetRate(ctx, ratelimit.PerMinute(100), ratelimit.Overall) // a default
+	set, err := search.TrySetRate(ctx, ratelimit.PerMinute(100)) // a default
 	fmt.Println(set, err)
 	r, err := search.Allow(ctx)
 	fmt.Println(r.Allowed, err)
@@ -56,7 +56,7 @@ func ExampleLimiter_TrySetRate() {
 	ctx := context.Background()
 	orders := newLimits().Limiter("orders")
 	for _, limit := range []ratelimit.Limit{ratelimit.PerMinute(100), ratelimit.PerMinute(200)} {
-		set, err := orders.TrySetRate(ctx, limit, ratelimit.Overall)
+		set, err := orders.TrySetRate(ctx, limit)
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -74,13 +74,13 @@ func ExampleLimiter_TrySetRate() {
 func ExampleLimiter_SetRate() {
 	ctx := context.Background()
 	orders := newLimits().Limiter("orders")
-	if err := orders.SetRate(ctx, ratelimit.PerHour(100), ratelimit.Overall); err != nil {
+	if err := orders.SetRate(ctx, ratelimit.PerHour(100)); err != nil {
 		log.Fatal(err)
 	}
 	if _, err := orders.AllowN(ctx, 60); err != nil {
 		log.Fatal(err)
 	}
-	if err := orders.SetRate(ctx, ratelimit.PerHour(80), ratelimit.Overall, ratelimit.WithState()); err != nil {
+	if err := orders.SetRate(ctx, ratelimit.PerHour(80), ratelimit.WithState()); err != nil {
 		log.Fatal(err)
 	}
 	r, err := orders.Peek(ctx)
@@ -92,12 +92,12 @@ func ExampleLimiter_SetRate() {
 func ExampleLimiter_UpdateRate() {
 	ctx := context.Background()
 	beta := newLimits().Limiter("beta")
-	if err := beta.SetRate(ctx, ratelimit.PerHour(100), ratelimit.Overall); err != nil {
+	if err := beta.SetRate(ctx, ratelimit.PerHour(100)); err != nil {
 		log.Fatal(err)
 	}
 	deleted, err := beta.Delete(ctx)
 	fmt.Println("deleted:", deleted, err)
-	updated, err := beta.UpdateRate(ctx, ratelimit.PerHour(200), ratelimit.Overall)
+	updated, err := beta.UpdateRate(ctx, ratelimit.PerHour(200))
 	fmt.Println("updated:", updated, err)
 	// Output:
 	// deleted: true <nil>
@@ -108,7 +108,7 @@ func ExampleLimiter_UpdateRate() {
 func ExampleWithKeepAlive() {
 	ctx := context.Background()
 	session := newLimits().Limiter("session:7")
-	err := session.SetRate(ctx, ratelimit.PerMinute(10), ratelimit.Overall, ratelimit.WithKeepAlive(time.Hour))
+	err := session.SetRate(ctx, ratelimit.PerMinute(10), ratelimit.WithKeepAlive(time.Hour))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func ExampleWithKeepAlive() {
 func ExampleLimiter_Return() {
 	ctx := context.Background()
 	geocoder := newLimits().Limiter("geocoder")
-	if err := geocoder.SetRate(ctx, ratelimit.PerHour(10), ratelimit.Overall); err != nil {
+	if err := geocoder.SetRate(ctx, ratelimit.PerHour(10)); err != nil {
 		log.Fatal(err)
 	}
 	granted, err := geocoder.AllowN(ctx, 4)
@@ -141,7 +141,7 @@ func ExampleLimiter_Return() {
 func ExampleScope() {
 	ctx := context.Background()
 	scans := newLimits().Limiter("scans")
-	if err := scans.SetRate(ctx, ratelimit.PerHour(2), ratelimit.PerClient); err != nil {
+	if err := scans.SetRate(ctx, ratelimit.PerHour(2), ratelimit.WithScope(ratelimit.PerClient)); err != nil {
 		log.Fatal(err)
 	}
 	for range 3 {

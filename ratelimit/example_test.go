@@ -39,7 +39,7 @@ func ExampleClient_Limiter() {
 	limits := newLimits()
 
 	partner := limits.Limiter("partner-api") // getRateLimiter("partner-api") in Java
-	if err := partner.SetRate(ctx, ratelimit.PerHour(100), ratelimit.Overall); err != nil {
+	if err := partner.SetRate(ctx, ratelimit.PerHour(100)); err != nil {
 		log.Fatal(err)
 	}
 	if err := partner.WaitN(ctx, 100); err != nil {

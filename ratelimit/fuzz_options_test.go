@@ -95,7 +95,7 @@ func FuzzOptions(f *testing.F) {
 			named := scripts.CheckName(text) == nil
 			require.NoError(t, redistest.CheckRefusal(c.Limiter(text).Err(), named))
 			ok := named && isLimit(limit, true)
-			_, err := c.Limiter(text).TrySetRate(ctx, limit, ratelimit.Overall)
+			_, err := c.Limiter(text).TrySetRate(ctx, limit)
 			if ok {
 				require.ErrorContains(t, err, "the call was sent")
 			} else {

@@ -97,7 +97,7 @@ var replyCalls = []replyCall{
 		return err == nil, err
 	}, nil},
 	{"Limiter.TrySetRate", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		return c.Limiter("l").TrySetRate(ctx, perDay, ratelimit.Overall)
+		return c.Limiter("l").TrySetRate(ctx, perDay)
 	}, nil},
 	{"Limiter.Config", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
 		cfg, err := c.Limiter("l").Config(ctx)

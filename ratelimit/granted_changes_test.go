@@ -106,21 +106,21 @@ var waitedChanges = map[string]func(t *testing.T, c, other *ratelimit.Client, na
 	},
 	"SetRate": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
 		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
-			return l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.Overall)
+			return l.SetRate(ctx, ratelimit.PerHour(1))
 		})
 	},
 	"UpdateRate": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
 		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
-			_, err := l.UpdateRate(ctx, ratelimit.PerHour(2), ratelimit.Overall, ratelimit.WithState())
+			_, err := l.UpdateRate(ctx, ratelimit.PerHour(2), ratelimit.WithState())
 			return err
 		})
 	},
 	"TrySetRate, of a limit that is set": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
 		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
-			if err := other.Limiter(name).SetRate(ctx, ratelimit.PerHour(1), ratelimit.Overall); err != nil {
+			if err := other.Limiter(name).SetRate(ctx, ratelimit.PerHour(1)); err != nil {
 				return err
 			}
-			_, err := l.TrySetRate(ctx, ratelimit.PerHour(1), ratelimit.Overall) // is set already
+			_, err := l.TrySetRate(ctx, ratelimit.PerHour(1)) // is set already
 			return err
 		})
 	},
@@ -156,7 +156,7 @@ func logChange(
 	change func(context.Context, *ratelimit.Limiter, ratelimit.Result) error,
 ) waitedChange {
 	t.Helper()
-	require.NoError(t, other.Limiter(name).SetRate(t.Context(), ratelimit.PerHour(1), ratelimit.Overall))
+	require.NoError(t, other.Limiter(name).SetRate(t.Context(), ratelimit.PerHour(1)))
 	granted, err := other.Limiter(name).Allow(t.Context())
 	require.True(t, err == nil && granted.Allowed, "%v", err)
 	l := c.Limiter(name)

@@ -140,7 +140,7 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 	var granted ratelimit.Result
 	c := hanging(t, func(c *ratelimit.Client) {
 		ctx, l, k := t.Context(), c.Limiter("l"), c.Keyed("k", limit)
-		require.NoError(t, l.SetRate(ctx, limit, ratelimit.Overall))
+		require.NoError(t, l.SetRate(ctx, limit))
 		var err error
 		granted, err = l.Allow(ctx)
 		require.NoError(t, err)
@@ -161,9 +161,9 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 		"Keyed.Wait":         func(ctx context.Context) error { return k.Wait(ctx, "v") },
 		"Limiter.Reserve":    func(ctx context.Context) error { _, err := l.Reserve(ctx, 1); return err },
 		"Limiter.Wait":       l.Wait,
-		"Limiter.TrySetRate": func(ctx context.Context) error { _, err := l.TrySetRate(ctx, limit, ratelimit.Overall); return err },
-		"Limiter.SetRate":    func(ctx context.Context) error { return l.SetRate(ctx, limit, ratelimit.Overall) },
-		"Limiter.UpdateRate": func(ctx context.Context) error { _, err := l.UpdateRate(ctx, limit, ratelimit.Overall); return err },
+		"Limiter.TrySetRate": func(ctx context.Context) error { _, err := l.TrySetRate(ctx, limit); return err },
+		"Limiter.SetRate":    func(ctx context.Context) error { return l.SetRate(ctx, limit) },
+		"Limiter.UpdateRate": func(ctx context.Context) error { _, err := l.UpdateRate(ctx, limit); return err },
 		"Limiter.Config":     func(ctx context.Context) error { _, err := l.Config(ctx); return err },
 		"Limiter.Delete":     func(ctx context.Context) error { _, err := l.Delete(ctx); return err },
 		"Limiter.Return":     func(ctx context.Context) error { _, err := l.Return(ctx, granted); return err },

@@ -19,7 +19,7 @@ func bothSidesCountTogether(t *testing.T, c *ratelimit.Client, rdb redis.Univers
 	cfg, err := l.Config(ctx)
 	require.NoError(t, err)
 	require.Equal(t, perSeconds(5, 4), cfg.Limit)
-	ok, err := l.TrySetRate(ctx, perSeconds(9, 1), ratelimit.Overall)
+	ok, err := l.TrySetRate(ctx, perSeconds(9, 1))
 	require.NoError(t, err)
 	require.False(t, ok)
 
@@ -75,7 +75,7 @@ func bothSidesConfigure(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		j, l := javaAndGo(t, c, rdb)
 		_, err := j.acquire(1, false)
 		require.ErrorContains(t, err, "not initialized")
-		ok, err := l.TrySetRate(ctx, perSeconds(10, 60), ratelimit.Overall)
+		ok, err := l.TrySetRate(ctx, perSeconds(10, 60))
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.False(t, j.trySetRate(99, time.Second, ratelimit.Overall, 0))
@@ -84,12 +84,12 @@ func bothSidesConfigure(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		_, err = j.acquire(11, false)
 		require.ErrorContains(t, err, "cannot exceed")
 
-		require.NoError(t, l.SetRate(ctx, perSeconds(20, 60), ratelimit.Overall, ratelimit.WithState()))
+		require.NoError(t, l.SetRate(ctx, perSeconds(20, 60), ratelimit.WithState()))
 		require.Equal(t, int64(13), j.available())
-		require.NoError(t, l.SetRate(ctx, perSeconds(5, 60), ratelimit.Overall, ratelimit.WithState()))
+		require.NoError(t, l.SetRate(ctx, perSeconds(5, 60), ratelimit.WithState()))
 		require.Equal(t, int64(-2), j.available(), "the debt is kept")
 		j.take(1, false)
-		require.NoError(t, l.SetRate(ctx, perSeconds(5, 60), ratelimit.Overall))
+		require.NoError(t, l.SetRate(ctx, perSeconds(5, 60)))
 		require.Equal(t, int64(5), j.available())
 		j.take(5, true)
 		ok, err = l.Delete(ctx)
@@ -139,10 +139,10 @@ func bothSidesConfigure(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		requireSoonLeft(t, l, 1) // Java resets its own count, not those of other clients
 		require.Equal(t, int64(10), j.available())
 		j.take(9, true)
-		require.NoError(t, l.SetRate(ctx, perSeconds(10, 60), ratelimit.PerClient))
+		require.NoError(t, l.SetRate(ctx, perSeconds(10, 60), ratelimit.WithScope(ratelimit.PerClient)))
 		take(t, l, 6, true)
 		requireLeft(t, l, 4)
-		require.NoError(t, l.SetRate(ctx, perSeconds(8, 60), ratelimit.Overall, ratelimit.WithState()))
+		require.NoError(t, l.SetRate(ctx, perSeconds(8, 60), ratelimit.WithScope(ratelimit.Overall), ratelimit.WithState()))
 		require.Equal(t, int64(8), j.available())
 		requireLeft(t, l, 8)
 	})
@@ -201,7 +201,7 @@ func bothSidesKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 			if byJava {
 				require.True(t, j.trySetRate(10, time.Minute, ratelimit.Overall, 10*time.Minute))
 			} else {
-				require.NoError(t, l.SetRate(ctx, perSeconds(10, 60), ratelimit.Overall, ratelimit.WithKeepAlive(10*time.Minute)))
+				require.NoError(t, l.SetRate(ctx, perSeconds(10, 60), ratelimit.WithKeepAlive(10*time.Minute)))
 			}
 			take(t, l, 1, true)
 			require.Greater(t, ttl(t, j), 5*time.Minute)

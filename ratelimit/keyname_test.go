@@ -166,10 +166,10 @@ func TestLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	plain, braced := c.Limiter(name), c.Limiter("{"+name+"}")
-	require.NoError(t, plain.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
+	require.NoError(t, plain.SetRate(t.Context(), perSeconds(10, 60)))
 	_, err := braced.Config(t.Context())
 	require.ErrorIs(t, err, ratelimit.ErrNotSet, "the limit is another")
-	require.NoError(t, braced.SetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall))
+	require.NoError(t, braced.SetRate(t.Context(), perSeconds(10, 60)))
 	take(t, plain, 4, true)
 	requireLeft(t, braced, 6)
 }

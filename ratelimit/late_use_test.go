@@ -15,7 +15,7 @@ func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 	t.Parallel()
 	c, _, n, name := shared(t)
 	own := c.Limiter(name + ":own")
-	require.NoError(t, own.SetRate(t.Context(), perSeconds(10, 3600), ratelimit.PerClient))
+	require.NoError(t, own.SetRate(t.Context(), perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	_, err := own.Allow(t.Context())
 	require.NoError(t, err)
 	spent := c.Keyed("spent", perSeconds(1, 3600))
@@ -38,7 +38,7 @@ func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 		require.ErrorIs(t, spent.Reset(t.Context(), name), ratelimit.ErrClosed)
 		_, err = reserved.Cancel(t.Context())
 		require.ErrorIs(t, err, ratelimit.ErrClosed)
-		require.ErrorIs(t, own.SetRate(t.Context(), perSeconds(1, 1), ratelimit.Overall), ratelimit.ErrClosed)
+		require.ErrorIs(t, own.SetRate(t.Context(), perSeconds(1, 1)), ratelimit.ErrClosed)
 		_, err = own.Config(t.Context())
 		require.ErrorIs(t, err, ratelimit.ErrClosed)
 		_, err = own.Delete(t.Context())
@@ -81,7 +81,9 @@ func TestPerClient_ReserveWhileTheLimitIsSet(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	l := c.Limiter(name)
-	set := func() { require.NoError(t, l.SetRate(t.Context(), perSeconds(1000, 1), ratelimit.PerClient)) }
+	set := func() {
+		require.NoError(t, l.SetRate(t.Context(), perSeconds(1000, 1), ratelimit.WithScope(ratelimit.PerClient)))
+	}
 	set()
 	ctx := within(t, patience)
 	over, stop := context.WithTimeout(ctx, 2*time.Second)

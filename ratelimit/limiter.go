@@ -61,6 +61,7 @@ type Config struct {
 type SetOption interface{ applySet(*setConfig) }
 
 type setConfig struct {
+	scope     *Scope // nil: as it is
 	keepAlive time.Duration
 	keepState bool
 }
@@ -68,6 +69,9 @@ type setConfig struct {
 type setOptionFunc func(*setConfig)
 
 func (f setOptionFunc) applySet(c *setConfig) { f(c) }
+
+// WithScope sets the scope. The default is the scope that the limit has, and Overall for a limit that is not set.
+func WithScope(s Scope) SetOption { return setOptionFunc(func(c *setConfig) { c.scope = &s }) }
 
 // WithKeepAlive lets the limiter, limit and all, vanish when it was not used for that long: whole
 // milliseconds, not less than the limit's period. The default is to stay.
@@ -82,24 +86,24 @@ func WithState() SetOption { return setOptionFunc(func(c *setConfig) { c.keepSta
 
 // TrySetRate sets the limit if none is set, and reports whether it did. It blocks for one round trip, or
 // until ctx ends; after an error the limit may be set or not.
-func (l *Limiter) TrySetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) (bool, error) {
-	return l.set(ctx, "try", limit, scope, opts)
+func (l *Limiter) TrySetRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
+	return l.set(ctx, "try", limit, opts)
 }
 
 // SetRate sets the limit, and what was granted is forgotten unless WithState is given, under the scope PerClient
 // by all Clients. It blocks for one round trip, or until
 // ctx ends; after an error the limit may be set or not.
-func (l *Limiter) SetRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) error {
-	_, err := l.set(ctx, "set", limit, scope, opts)
+func (l *Limiter) SetRate(ctx context.Context, limit Limit, opts ...SetOption) error {
+	_, err := l.set(ctx, "set", limit, opts)
 	return err
 }
 
 // UpdateRate is SetRate where a limit is set already; otherwise it returns false and changes nothing.
-func (l *Limiter) UpdateRate(ctx context.Context, limit Limit, scope Scope, opts ...SetOption) (bool, error) {
-	return l.set(ctx, "update", limit, scope, opts)
+func (l *Limiter) UpdateRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
+	return l.set(ctx, "update", limit, opts)
 }
 
-func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope, opts []SetOption) (bool, error) {
+func (l *Limiter) set(ctx context.Context, mode string, limit Limit, opts []SetOption) (bool, error) {
 	var cfg setConfig
 	for i, o := range opts {
 		if o == nil {
@@ -110,23 +114,27 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, scope Scope
 	switch err := limit.validateWindow(); {
 	case err != nil:
 		return false, err
-	case scope != Overall && scope != PerClient:
-		return false, argument.Error("Scope", int(scope), "must be Overall or PerClient")
+	case cfg.scope != nil && *cfg.scope != Overall && *cfg.scope != PerClient:
+		return false, argument.Error("WithScope", int(*cfg.scope), "must be Overall or PerClient")
 	case cfg.keepAlive != 0 && (cfg.keepAlive < limit.Per || cfg.keepAlive%time.Millisecond != 0):
 		return false, argument.Error("WithKeepAlive", cfg.keepAlive, "must be whole milliseconds, at least the period")
+	}
+	scope := ""
+	if cfg.scope != nil {
+		scope = strconv.Itoa(int(*cfg.scope))
 	}
 	return manage(ctx, l, "set", func(s *keyState) (bool, error) {
 		old := s.mark()
 		set, err := scripts.Flag(scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate,
-			limit.Per.Milliseconds(), int(scope), cfg.keepAlive.Milliseconds(), flag(cfg.keepState)))
+			limit.Per.Milliseconds(), scope, cfg.keepAlive.Milliseconds(), flag(cfg.keepState)))
 		if err != nil {
 			return false, explain(ctx, err)
 		}
 		if !set {
 			old = 0
 		}
-		if set {
-			s.algorithm.(*slidingLog).perClient.Store(scope == PerClient)
+		if set && cfg.scope != nil {
+			s.algorithm.(*slidingLog).perClient.Store(*cfg.scope == PerClient)
 		}
 		s.limitChanged(old)
 		return set, nil

@@ -28,7 +28,7 @@ func TestLoss_WhateverIsLostOfALimiterGrantsAtMostOneBurstMore(t *testing.T) {
 			require.Equal(t, int64(1), rdb.Del(t.Context(), keys[0]).Val())
 			_, err := newClient(t, rdb).Limiter(name).Allow(t.Context())
 			require.ErrorIs(t, err, ratelimit.ErrNotSet)
-			set, err := newClient(t, rdb).Limiter(name).TrySetRate(t.Context(), perSeconds(10, 60), ratelimit.Overall)
+			set, err := newClient(t, rdb).Limiter(name).TrySetRate(t.Context(), perSeconds(10, 60))
 			require.NoError(t, err)
 			require.True(t, set)
 		}
@@ -70,13 +70,13 @@ func TestLoss_Eviction(t *testing.T) {
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			require.NoError(t, c.Limiter("log").SetRate(ctx, limit, ratelimit.Overall))
+			require.NoError(t, c.Limiter("log").SetRate(ctx, limit))
 			require.Equal(t, 10, grantsNow(t, rdb, test.ask))
 			evict(t, rdb, test.key)
 			if what == "log" && rdb.Exists(ctx, "log").Val() == 0 {
 				_, err := c.Limiter("log").Peek(ctx)
 				require.ErrorIs(t, err, ratelimit.ErrNotSet)
-				require.NoError(t, c.Limiter("log").SetRate(ctx, limit, ratelimit.Overall, ratelimit.WithState()))
+				require.NoError(t, c.Limiter("log").SetRate(ctx, limit, ratelimit.WithState()))
 			}
 			require.Equal(t, 10, grantsNow(t, rdb, test.ask), "one burst more")
 			require.Zero(t, grantsNow(t, rdb, test.ask))
@@ -84,7 +84,7 @@ func TestLoss_Eviction(t *testing.T) {
 	}
 
 	t.Run("and a server that may not evict says that it is full", func(t *testing.T) {
-		require.NoError(t, c.Limiter("log").SetRate(ctx, limit, ratelimit.Overall))
+		require.NoError(t, c.Limiter("log").SetRate(ctx, limit))
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		for _, err := range []error{
@@ -131,7 +131,7 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	c, ctx := newClient(t, rdb), within(t, patience)
 	k, l := c.Keyed("k", perSeconds(1, 0.5)), c.Limiter("log")
-	require.NoError(t, l.SetRate(ctx, perSeconds(1, 0.5), ratelimit.Overall))
+	require.NoError(t, l.SetRate(ctx, perSeconds(1, 0.5)))
 	require.NoError(t, k.Wait(ctx, "u"))
 	require.NoError(t, l.Wait(ctx))
 	served, lost := make(chan error, 3), make(chan error, 1)
@@ -144,7 +144,7 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 	for range 3 {
 		require.NoError(t, <-served)
 	}
-	require.NoError(t, l.SetRate(ctx, perSeconds(1, 0.5), ratelimit.Overall))
+	require.NoError(t, l.SetRate(ctx, perSeconds(1, 0.5)))
 	require.NoError(t, l.Wait(ctx))
 }
 
@@ -160,7 +160,7 @@ func TestLoss_AFailoverToAStaleReplicaGrantsAtMostOneBurstMore(t *testing.T) {
 	c := newClient(t, rdb, ratelimit.WithBreaker(3, 50*time.Millisecond))
 	limit := perSeconds(10, 3600)
 	k, l := c.Keyed("k", limit), c.Limiter("log")
-	require.NoError(t, l.SetRate(ctx, limit, ratelimit.Overall))
+	require.NoError(t, l.SetRate(ctx, limit))
 	take(t, l, 1, true)
 	r, err := k.Allow(ctx, "u")
 	require.NoError(t, err)

@@ -77,8 +77,8 @@ func TestReservation_CancelAfterItsTimeGivesNothingBack(t *testing.T) {
 	ctx := t.Context()
 	limit := perSeconds(1, 3600)
 	l, own := c.Limiter(name), c.Limiter(name+":own")
-	require.NoError(t, l.SetRate(ctx, limit, ratelimit.Overall))
-	require.NoError(t, own.SetRate(ctx, limit, ratelimit.PerClient))
+	require.NoError(t, l.SetRate(ctx, limit))
+	require.NoError(t, own.SetRate(ctx, limit, ratelimit.WithScope(ratelimit.PerClient)))
 	k := c.Keyed("k", limit)
 	for what, reserve := range map[string]func() (*ratelimit.Reservation, error){
 		"Keyed":     func() (*ratelimit.Reservation, error) { return k.Reserve(ctx, name, 1) },

@@ -51,7 +51,7 @@ func TestPerClient_ALateReplyIsOfTheLimitBefore(t *testing.T) {
 		return newLimiter(t, c, perSeconds(1, 3600), scope), h
 	}
 	setNow := func(t *testing.T, l *ratelimit.Limiter) {
-		require.NoError(t, l.SetRate(t.Context(), perSeconds(5, 3600), ratelimit.PerClient))
+		require.NoError(t, l.SetRate(t.Context(), perSeconds(5, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 		r, err := l.Reserve(t.Context(), 1)
 		require.NoError(t, err)
 		require.Zero(t, r.Delay())

@@ -47,7 +47,7 @@ func TestPerClient_TheFirstCallAsksTwice(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)
 	take(t, newLimiter(t, c, perSeconds(1, 1), ratelimit.PerClient), 1, true) // tells the server the scripts
-	require.NoError(t, newClient(t, rdb).Limiter(name).SetRate(t.Context(), perSeconds(10, 3600), ratelimit.PerClient))
+	require.NoError(t, newClient(t, rdb).Limiter(name).SetRate(t.Context(), perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	l := c.Limiter(name)
 	require.EqualValues(t, 2, trips.trips(func() { take(t, l, 1, true) }), "which learns the scope")
 	require.EqualValues(t, 1, trips.trips(func() { take(t, l, 1, true) }))
@@ -76,10 +76,33 @@ func TestPerClient_CountsExpire(t *testing.T) {
 func TestPerClient_UseKeepsTheLimitAlive(t *testing.T) {
 	t.Parallel()
 	l, rdb, name := limiter(t, perSeconds(2, 1), ratelimit.PerClient)
-	require.NoError(t, l.SetRate(t.Context(), perSeconds(2, 1), ratelimit.PerClient, ratelimit.WithKeepAlive(time.Hour)))
+	require.NoError(t, l.SetRate(t.Context(), perSeconds(2, 1), ratelimit.WithScope(ratelimit.PerClient), ratelimit.WithKeepAlive(time.Hour)))
 	require.True(t, rdb.PExpire(t.Context(), name, time.Minute).Val())
 	take(t, l, 1, true)
 	require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 59*time.Minute)
+}
+
+func TestLimiter_AChangeWithoutAScopeKeepsIt(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for _, scope := range scopes {
+		l, _, _ := limiter(t, perSeconds(3, 60), scope)
+		take(t, l, 2, true)
+		for rate, opts := range [][]ratelimit.SetOption{{ratelimit.WithState()}, nil} {
+			require.NoError(t, l.SetRate(ctx, perSeconds(int64(5+rate), 60), opts...))
+			ok, err := l.UpdateRate(ctx, perSeconds(int64(5+rate), 60), opts...)
+			require.True(t, err == nil && ok)
+			cfg, err := l.Config(ctx)
+			require.NoError(t, err)
+			require.Equal(t, scope, cfg.Scope)
+			requireSoonLeft(t, l, []int64{3, 6}[rate])
+		}
+	}
+	c, _, _, name := shared(t)
+	require.NoError(t, c.Limiter(name).SetRate(ctx, perSeconds(3, 60)))
+	cfg, err := c.Limiter(name).Config(ctx)
+	require.NoError(t, err)
+	require.Equal(t, ratelimit.Overall, cfg.Scope)
 }
 
 // Redisson sets no epoch.
@@ -91,7 +114,7 @@ func TestPerClient_ALimitOfJava(t *testing.T) {
 	take(t, l, 2, true)
 	require.NoError(t, rdb.HSet(ctx, name, "rate", 5).Err())
 	requireSoonLeft(t, l, 3)
-	require.NoError(t, newClient(t, rdb).Limiter(name).SetRate(ctx, perSeconds(3, 3600), ratelimit.PerClient))
+	require.NoError(t, newClient(t, rdb).Limiter(name).SetRate(ctx, perSeconds(3, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	requireSoonLeft(t, l, 3)
 	take(t, l, 3, true)
 }
@@ -137,7 +160,7 @@ func TestPerClient_ThePolicyDecidesWhileRedisIsDown(t *testing.T) {
 	for what, policy := range map[string]ratelimit.Policy{"closed": ratelimit.FailClosed(), "share": ratelimit.LocalShare(2)} {
 		c := newClient(t, server.Client(t, impatient), ratelimit.WithPolicy(policy), ratelimit.WithBreaker(1, 20*time.Millisecond))
 		l := c.Limiter("l")
-		require.NoError(t, l.SetRate(ctx, perSeconds(10, 3600), ratelimit.PerClient))
+		require.NoError(t, l.SetRate(ctx, perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 		take(t, l, 1, true)
 		server.Pause()
 		var granted int64
@@ -164,7 +187,7 @@ func TestPerClient_TheProbeUsesTheKeysOfTheClient(t *testing.T) {
 	ctx, admin := t.Context(), server.Client(t)
 	c := newClient(t, server.Client(t, impatient), ratelimit.WithBreaker(1, 20*time.Millisecond))
 	l := c.Limiter("l")
-	require.NoError(t, l.SetRate(ctx, perSeconds(10, 3600), ratelimit.PerClient))
+	require.NoError(t, l.SetRate(ctx, perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	take(t, l, 1, true)
 	before := strings.Join(admin.Keys(ctx, "*").Val(), " ")
 	server.Pause()
@@ -203,7 +226,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		ours, theirs := setup(t, perSeconds(3, 3600))
 		take(t, ours, 2, true)
 		take(t, theirs, 3, true)
-		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(3, 3600), ratelimit.PerClient))
+		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(3, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 		requireSoonLeft(t, ours, 3)
 		requireSoonLeft(t, theirs, 3)
 		take(t, ours, 3, true)
@@ -217,14 +240,14 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		for range 2 {
 			ours.WaitFunc(t.Context(), 1, func(err error) { done <- err })
 		}
-		ok, err := theirs.UpdateRate(t.Context(), perSeconds(3, 3600), ratelimit.PerClient, ratelimit.WithState())
+		ok, err := theirs.UpdateRate(t.Context(), perSeconds(3, 3600), ratelimit.WithScope(ratelimit.PerClient), ratelimit.WithState())
 		require.True(t, err == nil && ok)
 		began := time.Now()
 		require.NoError(t, answer(t, done))
 		require.NoError(t, answer(t, done))
 		require.Less(t, time.Since(began), 10*time.Second, "after about a second")
 		requireSoonLeft(t, ours, 0)
-		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(10, 3600), ratelimit.PerClient, ratelimit.WithState()))
+		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient), ratelimit.WithState()))
 		requireSoonLeft(t, ours, 7)
 	})
 
@@ -240,7 +263,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		_, err = ours.Reserve(t.Context(), 1)
 		require.ErrorIs(t, err, ratelimit.ErrNotSet)
-		ok, err = theirs.TrySetRate(t.Context(), perSeconds(1, 3600), ratelimit.PerClient)
+		ok, err = theirs.TrySetRate(t.Context(), perSeconds(1, 3600), ratelimit.WithScope(ratelimit.PerClient))
 		require.True(t, err == nil && ok)
 		take(t, ours, 1, true) // it begins anew
 		take(t, ours, 1, false)
@@ -249,11 +272,11 @@ func TestPerClient_AChangeBy(t *testing.T) {
 	t.Run("another process that makes it one count for all begins anew", func(t *testing.T) {
 		t.Parallel()
 		ours, theirs := setup(t, perSeconds(1, 3600))
-		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(5, 3600), ratelimit.Overall, ratelimit.WithState()))
+		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(5, 3600), ratelimit.WithScope(ratelimit.Overall), ratelimit.WithState()))
 		take(t, theirs, 2, true)
 		requireSoonLeft(t, ours, 3)
 		require.Equal(t, ratelimit.SourceRedis, take(t, ours, 3, true).Source)
-		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(5, 3600), ratelimit.PerClient, ratelimit.WithState()))
+		require.NoError(t, theirs.SetRate(t.Context(), perSeconds(5, 3600), ratelimit.WithScope(ratelimit.PerClient), ratelimit.WithState()))
 		requireSoonLeft(t, ours, 5)
 	})
 
@@ -270,7 +293,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 			})
 		}
 		for rate := range int64(300) {
-			require.NoError(t, ours.SetRate(t.Context(), perSeconds(rate+1, 3600), ratelimit.Scope(rate/50%2)))
+			require.NoError(t, ours.SetRate(t.Context(), perSeconds(rate+1, 3600), ratelimit.WithScope(ratelimit.Scope(rate/50%2))))
 			r, err := ours.Peek(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, rate+1, r.Limit)
@@ -283,7 +306,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		t.Parallel()
 		ours, _ := setup(t, perSeconds(1, 3600))
 		for _, scope := range scopes {
-			ok, err := ours.TrySetRate(t.Context(), perSeconds(1, 3600), scope)
+			ok, err := ours.TrySetRate(t.Context(), perSeconds(1, 3600), ratelimit.WithScope(scope))
 			require.True(t, err == nil && !ok)
 			take(t, ours, 1, false)
 		}
@@ -293,7 +316,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 		t.Parallel()
 		l, _, _ := limiter(t, perSeconds(3, 3600), ratelimit.PerClient)
 		r := take(t, l, 2, true)
-		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 3600), ratelimit.PerClient))
+		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 		take(t, l, 1, true)
 		given, err := l.Return(t.Context(), r)
 		require.True(t, err == nil && !given)
@@ -305,7 +328,7 @@ func TestPerClient_ConcurrentCallersAreExact(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx, l := t.Context(), c.Limiter(name)
-	require.NoError(t, l.SetRate(ctx, perSeconds(5000, 3600), ratelimit.PerClient))
+	require.NoError(t, l.SetRate(ctx, perSeconds(5000, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	var granted, returned atomic.Int64
 	var all sync.WaitGroup
 	for g := range 32 {

@@ -24,7 +24,7 @@ func TestPlot(t *testing.T) {
 	const lasts = 4 * time.Second
 	limit := ratelimit.PerSecond(10)
 	c, _, _, name := shared(t)
-	require.NoError(t, c.Limiter(name).SetRate(t.Context(), limit, ratelimit.Overall))
+	require.NoError(t, c.Limiter(name).SetRate(t.Context(), limit))
 	gcra, small := c.Keyed("gcra", limit), c.Keyed("small", limit.WithBurst(2))
 	window := c.Keyed("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	lines := []struct {

@@ -60,7 +60,7 @@ func prepareWindow(t *testing.T, rdb *redis.Client, _ *ratelimit.Client, name st
 func prepareLog(t *testing.T, _ *redis.Client, c *ratelimit.Client, name string, rng *rand.Rand) asking {
 	t.Helper()
 	l, rate, w := c.Limiter("log:{"+name+"}"), 5+rng.Int64N(20), newWheel(t)
-	require.NoError(t, l.SetRate(t.Context(), perSeconds(rate, 1), ratelimit.Overall))
+	require.NoError(t, l.SetRate(t.Context(), perSeconds(rate, 1)))
 	for left := rate; left > 0; {
 		n := min(left, 1+rng.Int64N(5))
 		_, err := l.AllowN(t.Context(), n)
@@ -69,7 +69,7 @@ func prepareLog(t *testing.T, _ *redis.Client, c *ratelimit.Client, name string,
 		left -= n
 	}
 	if rng.IntN(2) == 0 {
-		require.NoError(t, l.SetRate(t.Context(), perSeconds(4, 1), ratelimit.Overall, ratelimit.WithState()))
+		require.NoError(t, l.SetRate(t.Context(), perSeconds(4, 1), ratelimit.WithState()))
 	}
 	return func(t *testing.T, c *ratelimit.Client) ratelimit.Result {
 		r, err := c.Limiter("log:{"+name+"}").AllowN(t.Context(), 3)

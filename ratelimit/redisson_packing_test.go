@@ -50,7 +50,7 @@ func TestLimiter_EntriesAreReadByEveryRedissonButOne(t *testing.T) {
 		"Allow": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error { _, err := l.AllowN(ctx, n); return err },
 		"AllowUpTo": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error {
 			if n < 1<<32-1 { // the entry is made smaller
-				require.NoError(t, l.SetRate(ctx, perSeconds(n, 60), ratelimit.Overall))
+				require.NoError(t, l.SetRate(ctx, perSeconds(n, 60)))
 			}
 			_, err := l.AllowUpTo(ctx, 1<<32-1)
 			return err
@@ -66,7 +66,7 @@ func TestLimiter_EntriesAreReadByEveryRedissonButOne(t *testing.T) {
 			for _, n := range []int64{2, 3, 255, 256, 70_000, 1<<32 - 1} {
 				c, rdb, _, name := shared(t)
 				l := c.Limiter(name + fmt.Sprint(n))
-				require.NoError(t, l.SetRate(ctx, perSeconds(1<<32-1, 60), ratelimit.Overall))
+				require.NoError(t, l.SetRate(ctx, perSeconds(1<<32-1, 60)))
 				require.NoError(t, call(c, l, n))
 				for _, packing := range []string{"fI", "Bc0I"} {
 					found, err := entriesOf(ctx, rdb, name+fmt.Sprint(n), packing)

@@ -33,7 +33,7 @@ func named(t *testing.T, c *ratelimit.Client, limit ratelimit.Limit, scope ratel
 	t.Helper()
 	name := redistest.Name(t)
 	l := c.Limiter(name)
-	ok, err := l.TrySetRate(t.Context(), limit, scope)
+	ok, err := l.TrySetRate(t.Context(), limit, ratelimit.WithScope(scope))
 	require.NoError(t, err)
 	require.True(t, ok)
 	return l, name
@@ -91,7 +91,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 	// test
 	inScopes(t, "ten in an interval, three times over", func(t *testing.T, scope ratelimit.Scope) {
 		l, began := newLimiter(t, c, perSeconds(10, 0.5), scope), time.Now()
-		ok, err := l.TrySetRate(ctx, perSeconds(20, 1), scope)
+		ok, err := l.TrySetRate(ctx, perSeconds(20, 1), ratelimit.WithScope(scope))
 		require.NoError(t, err)
 		require.False(t, ok, "a second time it is not set")
 		for range 3 {
@@ -148,7 +148,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 			_, err = l.Allow(ctx)
 			require.ErrorIs(t, err, ratelimit.ErrNotSet)
 		}
-		require.NoError(t, l.SetRate(ctx, perSeconds(5, 60), scope))
+		require.NoError(t, l.SetRate(ctx, perSeconds(5, 60), ratelimit.WithScope(scope)))
 		take(t, l, 5, true)
 	})
 }
@@ -180,11 +180,11 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 					opts = append(opts, ratelimit.WithState())
 				}
 				if update {
-					ok, err := l.UpdateRate(ctx, perSeconds(change.rate, 60), scope, opts...)
+					ok, err := l.UpdateRate(ctx, perSeconds(change.rate, 60), append([]ratelimit.SetOption{ratelimit.WithScope(scope)}, opts...)...)
 					require.NoError(t, err)
 					require.True(t, ok)
 				} else {
-					require.NoError(t, l.SetRate(ctx, perSeconds(change.rate, 60), scope, opts...))
+					require.NoError(t, l.SetRate(ctx, perSeconds(change.rate, 60), append([]ratelimit.SetOption{ratelimit.WithScope(scope)}, opts...)...))
 				}
 				cfg, err := l.Config(ctx)
 				require.NoError(t, err)
@@ -202,12 +202,12 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 	inScopes(t, "to the other scope starts anew, whatever is asked for", func(t *testing.T, scope ratelimit.Scope) {
 		l := newLimiter(t, c, perSeconds(10, 60), scope)
 		take(t, l, 10, true)
-		ok, err := l.UpdateRate(ctx, perSeconds(8, 60), 1-scope, ratelimit.WithState())
+		ok, err := l.UpdateRate(ctx, perSeconds(8, 60), ratelimit.WithScope(1-scope), ratelimit.WithState())
 		require.NoError(t, err)
 		require.True(t, ok)
 		requireLeft(t, l, 8)
 		take(t, l, 8, true)
-		require.NoError(t, l.SetRate(ctx, perSeconds(10, 60), scope, ratelimit.WithState()))
+		require.NoError(t, l.SetRate(ctx, perSeconds(10, 60), ratelimit.WithScope(scope), ratelimit.WithState()))
 		requireLeft(t, l, 10)
 	})
 
@@ -217,7 +217,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 		take(t, l, 6, true)
 		require.NoError(t, newWheel(t).Sleep(ctx, 300*time.Millisecond))
 		take(t, l, 1, true)
-		ok, err := l.UpdateRate(ctx, perSeconds(10, 0.25), scope, ratelimit.WithState())
+		ok, err := l.UpdateRate(ctx, perSeconds(10, 0.25), ratelimit.WithScope(scope), ratelimit.WithState())
 		require.NoError(t, err)
 		require.True(t, ok)
 		r, err := l.Peek(ctx)
@@ -228,7 +228,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 	// NonExisting
 	inScopes(t, "where nothing is set changes nothing", func(t *testing.T, scope ratelimit.Scope) {
 		l := c.Limiter(redistest.Name(t))
-		ok, err := l.UpdateRate(ctx, perSeconds(10, 60), scope)
+		ok, err := l.UpdateRate(ctx, perSeconds(10, 60), ratelimit.WithScope(scope))
 		require.NoError(t, err)
 		require.False(t, ok)
 		_, err = l.Config(ctx)
@@ -246,7 +246,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 		const keepAlive = 3 * time.Second
 		name := redistest.Name(t)
 		l, config := c.Limiter(name), ratelimit.LogKeys(name)[0]
-		require.NoError(t, l.SetRate(ctx, perSeconds(10, 0.2), scope, ratelimit.WithKeepAlive(keepAlive)))
+		require.NoError(t, l.SetRate(ctx, perSeconds(10, 0.2), ratelimit.WithScope(scope), ratelimit.WithKeepAlive(keepAlive)))
 		used := time.Now()
 		for range 3 {
 			require.NoError(t, w.Sleep(ctx, 1200*time.Millisecond)) // more than a PerClient waits until it asks again
@@ -268,7 +268,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	t.Run("one that is shorter than the interval is refused", func(t *testing.T) {
 		t.Parallel()
 		l := c.Limiter(redistest.Name(t))
-		_, err := l.TrySetRate(ctx, perSeconds(10, 1), ratelimit.Overall, ratelimit.WithKeepAlive(999*time.Millisecond))
+		_, err := l.TrySetRate(ctx, perSeconds(10, 1), ratelimit.WithKeepAlive(999*time.Millisecond))
 		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 		_, err = l.Config(ctx)
 		require.ErrorIs(t, err, ratelimit.ErrNotSet)
@@ -386,7 +386,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		const rate, samples = 400, 20
 		name := redistest.Name(t)
 		l, log, w := c.Limiter(name), ratelimit.LogKeys(name)[2], newWheel(t)
-		require.NoError(t, l.SetRate(ctx, perSeconds(rate, 1), ratelimit.Overall))
+		require.NoError(t, l.SetRate(ctx, perSeconds(rate, 1)))
 		full, over := 0, make(chan struct{})
 		go func() {
 			defer close(over)

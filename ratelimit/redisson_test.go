@@ -107,7 +107,7 @@ func redissonDefects(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClien
 		take(t, ours, 3, true)
 		take(t, theirs, 3, true)
 		take(t, ours, 1, false)
-		require.NoError(t, ours.SetRate(t.Context(), perSeconds(10, 60), ratelimit.PerClient))
+		require.NoError(t, ours.SetRate(t.Context(), perSeconds(10, 60), ratelimit.WithScope(ratelimit.PerClient)))
 		take(t, ours, 10, true)
 		requireSoonLeft(t, theirs, 10)
 		take(t, theirs, 10, true)
@@ -117,9 +117,9 @@ func redissonDefects(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClien
 	t.Run("R4: a limit without a keep-alive stays, whatever it had before", func(t *testing.T) {
 		t.Parallel()
 		l, name := named(t, c, perSeconds(3, 1), ratelimit.Overall)
-		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 1), ratelimit.Overall, ratelimit.WithKeepAlive(time.Second)))
+		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 1), ratelimit.WithKeepAlive(time.Second)))
 		require.Positive(t, rdb.PTTL(t.Context(), name).Val())
-		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 1), ratelimit.Overall))
+		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 1)))
 		require.Equal(t, time.Duration(-1), rdb.PTTL(t.Context(), name).Val())
 	})
 
@@ -145,7 +145,7 @@ func TestRatelimit_SendsNoTimeOfItsOwn(t *testing.T) {
 	rdb.AddHook(seen)
 	c, name, ctx := newClient(t, rdb), redistest.Name(t), t.Context()
 	k, l := c.Keyed("k", ratelimit.PerSecond(3)), c.Limiter(name)
-	require.NoError(t, l.SetRate(ctx, ratelimit.PerSecond(3), ratelimit.Overall))
+	require.NoError(t, l.SetRate(ctx, ratelimit.PerSecond(3)))
 	for range 5 {
 		_, _ = k.Allow(ctx, name)
 		_, _ = l.Allow(ctx)

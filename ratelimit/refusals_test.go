@@ -137,7 +137,7 @@ func TestRefusals_MeanWhatTheTableSays(t *testing.T) {
 						opts = append(opts, ratelimit.WithPolicy(ratelimit.FailOpen()))
 					}
 					c, name := newClient(t, rdb, opts...), redistest.Name(t)
-					require.NoError(t, c.Limiter(name).SetRate(t.Context(), limit, ratelimit.Overall))
+					require.NoError(t, c.Limiter(name).SetRate(t.Context(), limit))
 					fault.with.Store(&failure)
 					defer fault.with.Store(nil)
 					requireClass(t, c, name, limit, class, open)
@@ -192,7 +192,7 @@ func requireClass(t *testing.T, c *ratelimit.Client, name string, limit ratelimi
 	_, err = l.Reserve(ctx, 1)
 	fails("Limiter.Reserve", err)
 	fails("Keyed.Reset", k.Reset(ctx, name))
-	fails("SetRate", l.SetRate(ctx, limit, ratelimit.Overall))
+	fails("SetRate", l.SetRate(ctx, limit))
 	_, err = l.Config(ctx)
 	fails("Config", err)
 	_, err = l.Delete(ctx)

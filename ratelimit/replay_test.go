@@ -81,7 +81,7 @@ func runChild(role string) (err error) {
 	name := os.Getenv(childName)
 	if role == roleNoLimit {
 		name += strconv.Itoa(os.Getpid())
-		if err := c.Limiter(name).SetRate(ctx, fleetLimit, ratelimit.Overall); err != nil {
+		if err := c.Limiter(name).SetRate(ctx, fleetLimit); err != nil {
 			return err
 		}
 	}
@@ -163,7 +163,7 @@ func (f fleet) run(t *testing.T, role string) (h history) {
 	c := newClient(t, f.server.Client(t))
 	l, keyed := c.Limiter(name), c.Keyed("fleet", fleetLimit)
 	configure := func() {
-		require.NoError(t, l.SetRate(t.Context(), f.log, ratelimit.Overall, ratelimit.WithState()))
+		require.NoError(t, l.SetRate(t.Context(), f.log, ratelimit.WithState()))
 	}
 	configure()
 	start := time.Now().Add(2 * time.Second) // by then all are connected, unless the machine is busy

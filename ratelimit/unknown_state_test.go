@@ -219,7 +219,7 @@ func TestLimiter_AnEntryOfALaterVersionCountsAsTheWholeRate(t *testing.T) {
 					return one(err)
 				},
 				"SetRate": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
-					require.NoError(t, l.SetRate(t.Context(), limit, ratelimit.Overall, ratelimit.WithState()))
+					require.NoError(t, l.SetRate(t.Context(), limit, ratelimit.WithState()))
 					r, err := l.Allow(t.Context())
 					return r.Granted, err
 				},

@@ -193,7 +193,7 @@ func BenchmarkLimiter(b *testing.B) {
 		for _, goroutines := range []int{1, 64} {
 			b.Run(fmt.Sprintf("scope=%s/goroutines=%d", what, goroutines), func(b *testing.B) {
 				l := c.Limiter(redistest.Name(b))
-				if err := l.SetRate(b.Context(), limit, scope); err != nil {
+				if err := l.SetRate(b.Context(), limit, ratelimit.WithScope(scope)); err != nil {
 					b.Fatal(err)
 				}
 				b.ReportAllocs()

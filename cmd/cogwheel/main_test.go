@@ -136,8 +136,8 @@ func (s *service) useLimits(t *testing.T) {
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	smtp := c.Limiter("smtp")
-	require.NoError(t, smtp.SetRate(ctx, ratelimit.PerHour(100), ratelimit.Overall))
-	require.NoError(t, c.Limiter("search").SetRate(ctx, ratelimit.PerHour(20), ratelimit.PerClient, ratelimit.WithKeepAlive(2*ever)))
+	require.NoError(t, smtp.SetRate(ctx, ratelimit.PerHour(100)))
+	require.NoError(t, c.Limiter("search").SetRate(ctx, ratelimit.PerHour(20), ratelimit.WithScope(ratelimit.PerClient), ratelimit.WithKeepAlive(2*ever)))
 	daily := ratelimit.Limit{Rate: 100, Per: 24 * time.Hour, Burst: 100}
 	for _, allow := range []func(context.Context, int64) (ratelimit.Result, error){
 		smtp.AllowN,

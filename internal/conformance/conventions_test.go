@@ -353,7 +353,7 @@ func deletes(t *testing.T, l *library) {
 		"Semaphore":  func() (bool, error) { return count.TrySetPermits(ctx, 3) },
 		"Leased":     func() (bool, error) { return leased.TrySetPermits(ctx, 3) },
 		"FairLeased": func() (bool, error) { return fair.TrySetPermits(ctx, 3) },
-		"Limiter":    func() (bool, error) { return limit.TrySetRate(ctx, ratelimit.PerHour(3), ratelimit.Overall) },
+		"Limiter":    func() (bool, error) { return limit.TrySetRate(ctx, ratelimit.PerHour(3)) },
 	}
 	for what, named := range map[string]interface {
 		Delete(ctx context.Context) (bool, error)

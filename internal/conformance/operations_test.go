@@ -153,11 +153,11 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 	})
 	inUse("Limiter", func() error {
 		l := limits.Limiter("NAME")
-		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.Overall), second(l.Allow(ctx)))
+		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1)), second(l.Allow(ctx)))
 	})
 	inUse("Limiter, scope PerClient", func() error {
 		l := limits.Limiter("NAME")
-		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.PerClient), second(l.Allow(ctx)))
+		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.WithScope(ratelimit.PerClient)), second(l.Allow(ctx)))
 	})
 	inUse("Keyed", func() error {
 		window := limits.Keyed("PREFIX", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow))

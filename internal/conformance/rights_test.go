@@ -361,7 +361,7 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 	}
 	l := c.Limiter("app:limiter")
 	for _, scope := range []ratelimit.Scope{ratelimit.Overall, ratelimit.PerClient} {
-		require.NoError(t, second(l.TrySetRate(ctx, limit, scope)))
+		require.NoError(t, second(l.TrySetRate(ctx, limit, ratelimit.WithScope(scope))))
 		r, err := l.AllowN(ctx, 20)
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
@@ -372,10 +372,10 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 		reserved, err := l.Reserve(ctx, 1)
 		require.NoError(t, err)
 		require.NoError(t, second(reserved.Cancel(ctx)))
-		require.NoError(t, second(l.UpdateRate(ctx, limit, scope, ratelimit.WithState())))
-		require.NoError(t, l.SetRate(ctx, limit, scope, ratelimit.WithKeepAlive(time.Minute)))
+		require.NoError(t, second(l.UpdateRate(ctx, limit, ratelimit.WithScope(scope), ratelimit.WithState())))
+		require.NoError(t, l.SetRate(ctx, limit, ratelimit.WithScope(scope), ratelimit.WithKeepAlive(time.Minute)))
 		require.NoError(t, second(l.Allow(ctx)))
-		require.NoError(t, l.SetRate(ctx, limit, scope))
+		require.NoError(t, l.SetRate(ctx, limit, ratelimit.WithScope(scope)))
 		require.NoError(t, second(l.Config(ctx)))
 		require.NoError(t, second(l.Delete(ctx)))
 	}

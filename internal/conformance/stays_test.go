@@ -120,7 +120,7 @@ func (l *library) holdings(t *testing.T) []holding {
 	limiter := func(scope ratelimit.Scope, opts ...ratelimit.SetOption) func() func() {
 		return func() func() {
 			limit := l.limits.Limiter("name")
-			require.NoError(t, second(limit.TrySetRate(ctx, ratelimit.PerMinute(10), scope, opts...)))
+			require.NoError(t, second(limit.TrySetRate(ctx, ratelimit.PerMinute(10), append([]ratelimit.SetOption{ratelimit.WithScope(scope)}, opts...)...)))
 			require.NoError(t, second(limit.Allow(ctx)))
 			return func() {}
 		}

@@ -103,7 +103,7 @@ func (l *onAWheel) occupy(t *testing.T) {
 		require.NoError(t, s.SetPermits(ctx, 1))
 		require.NoError(t, second(s.TryAcquire(ctx, 1)))
 	}
-	require.NoError(t, second(l.limiter.TrySetRate(ctx, ratelimit.PerHour(1), ratelimit.Overall)))
+	require.NoError(t, second(l.limiter.TrySetRate(ctx, ratelimit.PerHour(1))))
 	require.NoError(t, second(l.limiter.Allow(ctx)))
 	require.NoError(t, second(l.keyed.Allow(ctx, "k")))
 	require.NoError(t, second(l.all.Allow(ctx)))

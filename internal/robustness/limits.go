@@ -84,7 +84,7 @@ func logged() *Limit {
 		Of: func(c *ratelimit.Client, object string) limiter {
 			l := c.Limiter(object)
 			return limiter{l.AllowN, l.WaitN, func(ctx context.Context) error {
-				_, err := l.TrySetRate(ctx, windowLimit, ratelimit.Overall)
+				_, err := l.TrySetRate(ctx, windowLimit)
 				return err
 			}}
 		},

@@ -6,7 +6,7 @@ form that changes nothing.
 
 KEYS     1 config (hash)   2 value (string)   3 permits (zset: the log, as rate_log has it)
 ARGV     1 when: "try" if no limit is set, "update" if one is, "set" in any case
-         2 rate   3 interval in ms   4 type   5 keep-alive in ms, 0 for none
+         2 rate   3 interval in ms   4 type, or nothing for the one that is set, or 0   5 keep-alive in ms, 0 for none
          6 1 if what was granted counts under the new limit; otherwise, and if the type changes, the log begins anew: the log
            in key 3, and by a new epoch in the config the logs of all clients, whose keys are not known here
 Returns  1 if it was set, 0 if not
@@ -18,6 +18,9 @@ local keeps_alive = keep_ms ~= '0'
 local max_count = 4096 -- entries of a log that is counted anew; of a longer one, what leaves is
 
 local had = redis.call('HMGET', config_key, 'rate', 'interval', 'type')
+if scope == '' then
+  scope = had[3] == '1' and '1' or '0'
+end
 local complete = had[1] and had[2] and had[3]
 if when == 'try' and complete or when == 'update' and not complete then
   return 0

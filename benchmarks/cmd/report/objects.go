@@ -86,7 +86,7 @@ func (c libraryClients) uses() []objectUse {
 			return nothing(c.limits.Keyed("limit", hour, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name))
 		}},
 		{"`Limiter`, 1 grant", func(ctx context.Context, name string) error {
-			return setting(c.limits.Limiter(name).TrySetRate(ctx, hour, ratelimit.Overall))
+			return setting(c.limits.Limiter(name).TrySetRate(ctx, hour))
 		}, func(ctx context.Context, name string) (func() error, error) {
 			return nothing(c.limits.Limiter(name).Allow(ctx))
 		}},

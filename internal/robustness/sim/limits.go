@@ -57,9 +57,9 @@ func (p *process) limiterOf(o *Object, limit Limit, n int64) limiter {
 		return limiter{
 			allow: func(ctx context.Context) (ratelimit.Result, error) { return s.AllowN(ctx, n) },
 			wait:  func(ctx context.Context) error { return s.WaitN(ctx, n) },
-			reset: func(ctx context.Context) error { return s.SetRate(ctx, l, ratelimit.Overall) },
+			reset: func(ctx context.Context) error { return s.SetRate(ctx, l) },
 			set: func(ctx context.Context) error {
-				return s.SetRate(ctx, l, ratelimit.Overall, ratelimit.WithState())
+				return s.SetRate(ctx, l, ratelimit.WithState())
 			},
 			key: o.Name,
 		}
