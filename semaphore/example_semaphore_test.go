@@ -114,9 +114,10 @@ func ExampleSemaphore_ReleaseIfExists() {
 	}
 	defer semaphores.Close(ctx)
 	sale := semaphores.Semaphore("sale:black-friday")
-	if _, err := sale.TrySetPermits(ctx, 100, 24*time.Hour); err != nil { // expires after a day
+	if _, err := sale.TrySetPermits(ctx, 100); err != nil {
 		log.Fatal(err)
 	}
+	rdb.Expire(ctx, "sale:black-friday", 24*time.Hour)
 	existed, err := sale.ReleaseIfExists(ctx, 1)
 	fmt.Println(existed, err)
 	rdb.Del(ctx, "sale:black-friday") // the sale is over

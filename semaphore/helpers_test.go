@@ -191,7 +191,7 @@ func newCountedClient(t testing.TB, rdb *redis.Client, opts ...semaphore.Option)
 
 // permitSetter is a Semaphore or a Leased.
 type permitSetter interface {
-	TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error)
+	TrySetPermits(ctx context.Context, n int64) (bool, error)
 }
 
 func mustSetPermits(t testing.TB, s permitSetter, n int64) {

@@ -37,7 +37,7 @@ func allMethods(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx
 		},
 		"Semaphore.Release":         func(ctx context.Context) error { return s.Release(ctx, 1) },
 		"Semaphore.ReleaseIfExists": func(ctx context.Context) error { _, err := s.ReleaseIfExists(ctx, 1); return err },
-		"Semaphore.TrySetPermits":   func(ctx context.Context) error { _, err := s.TrySetPermits(ctx, 1, 0); return err },
+		"Semaphore.TrySetPermits":   func(ctx context.Context) error { _, err := s.TrySetPermits(ctx, 1); return err },
 		"Semaphore.AddPermits":      func(ctx context.Context) error { return s.AddPermits(ctx, 1) },
 		"Semaphore.Drain":           func(ctx context.Context) error { _, err := s.Drain(ctx); return err },
 		"Semaphore.Available":       func(ctx context.Context) error { _, err := s.Available(ctx); return err },
@@ -93,10 +93,9 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 			s.AddPermits(ctx, tooMany), s.AddPermits(ctx, -tooMany),
 			l.SetPermits(ctx, -1), l.SetPermits(ctx, tooMany), l.AddPermits(ctx, tooMany), l.AddPermits(ctx, -tooMany),
 			errorOf(s.TryAcquire(ctx, -1)), errorOf(s.ReleaseIfExists(ctx, -1)),
-			errorOf(s.TrySetPermits(ctx, -1, 0)), errorOf(l.TrySetPermits(ctx, -1)),
+			errorOf(s.TrySetPermits(ctx, -1)), errorOf(l.TrySetPermits(ctx, -1)),
 			errorOf(l.Acquire(ctx, -1)), errorOf(l.TryAcquire(ctx, semaphore.MaxGrant+1)),
 		},
-		"ttl":   {errorOf(s.TrySetPermits(ctx, 1, -1)), errorOf(s.TrySetPermits(ctx, 1, 366*24*time.Hour))},
 		"lease": {l.UpdateLease(ctx, "", 0), l.UpdateLease(ctx, "", 366*24*time.Hour)},
 		"id": {
 			l.Release(ctx, "x"), l.UpdateLease(ctx, "0123", time.Second),
@@ -251,7 +250,7 @@ func TestLeased_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 		_, err = second.TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
 	}
-	_, err := c.Semaphore(fair.Name()).TrySetPermits(t.Context(), 1, 0)
+	_, err := c.Semaphore(fair.Name()).TrySetPermits(t.Context(), 1)
 	require.ErrorIs(t, err, semaphore.ErrWrongKind)
 	require.EqualValues(t, 1, available(t, plain))
 	require.EqualValues(t, 1, available(t, fair))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -16,7 +15,7 @@ import (
 // anySemaphore is what the three kinds of semaphores have in common.
 type anySemaphore interface {
 	Available(context.Context) (int64, error)
-	TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error)
+	TrySetPermits(ctx context.Context, n int64) (bool, error)
 	setPermits(t testing.TB, n int64)
 	acquire(ctx context.Context, n int64) (releaseFunc, error)
 	tryAcquire(ctx context.Context, n int64) (releaseFunc, error) // nil, nil if too few are free
@@ -174,7 +173,7 @@ func (k leasedKind) leasesKey(name string) string {
 }
 
 // permitsKey returns the key in which Redis keeps the number of free permits.
-func (k leasedKind) permitsKey(name string) string {
+func (k kind) permitsKey(name string) string {
 	if k.name == "fair" {
 		return scripts.SuffixName(name, "fair:permits")
 	}

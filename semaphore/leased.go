@@ -242,19 +242,14 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 }
 
 // TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
-// did. With a ttl, up to 365 days, the semaphore expires after that time, and grants are lost. Without one,
-// or with 0, it does not expire unless the Client has WithIdleExpiry, which excludes a ttl. Leases that are
-// left of an earlier semaphore of that name end. TrySetPermits blocks for one round trip, at most until ctx
-// ends. After an error of ctx or of the connection the change may have been made.
-func (l *Leased) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
+// did. The semaphore does not expire unless the Client has WithIdleExpiry. Remaining leases of an earlier
+// semaphore of that name end. TrySetPermits blocks for one round trip, at most until ctx ends. After an error
+// of ctx or of the connection the change may have been made.
+func (l *Leased) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
 	}
-	expiry, err := l.client.checkTTL(ttl)
-	if err != nil {
-		return false, err
-	}
-	return l.edit(ctx, "try", n, expiry)
+	return l.edit(ctx, "try", n)
 }
 
 // SetPermits sets the number of permits, 0 to MaxPermits, including those that are held. It does not end
@@ -264,7 +259,7 @@ func (l *Leased) SetPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return err
 	}
-	_, err := l.edit(ctx, "set", n, 0)
+	_, err := l.edit(ctx, "set", n)
 	return err
 }
 
@@ -275,12 +270,12 @@ func (l *Leased) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
 	}
-	_, err := l.edit(ctx, "add", n, 0)
+	_, err := l.edit(ctx, "add", n)
 	return err
 }
 
 // edit runs a script that takes effect once per record key.
-func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration) (bool, error) {
+func (l *Leased) edit(ctx context.Context, op string, n int64) (bool, error) {
 	if l.err != nil {
 		return false, l.err
 	}
@@ -288,7 +283,7 @@ func (l *Leased) edit(ctx context.Context, op string, n int64, ttl time.Duration
 		l.keys.permits, l.keys.leases, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits,
 	}
 	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, scriptKeys,
-		op, n, publishVerb, l.keys.channel, recordMillis, l.client.idleMillis, redisconn.Millis(ttl))
+		op, n, publishVerb, l.keys.channel, recordMillis, l.client.idleMillis)
 	if err != nil {
 		return false, err
 	}

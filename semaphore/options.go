@@ -222,21 +222,6 @@ func checkCount(n, least, most int64) error {
 	return nil
 }
 
-// checkTTL returns the one ttl that may be given, or 0.
-func (c *Client) checkTTL(ttl []time.Duration) (time.Duration, error) {
-	switch {
-	case len(ttl) == 0:
-		return 0, nil
-	case len(ttl) > 1:
-		return 0, argument.Error("ttl", len(ttl), "must be one")
-	case ttl[0] < 0 || ttl[0] > renewal.MaxTTL:
-		return 0, argument.Error("ttl", ttl[0], "must be 0 to 8760h")
-	case ttl[0] > 0 && c.idleMillis > 0:
-		return 0, argument.Error("ttl", ttl[0], "must be 0 with WithIdleExpiry")
-	}
-	return ttl[0], nil
-}
-
 // checkLease refuses a lease that Redis cannot keep.
 func checkLease(field string, d time.Duration) error {
 	if d < renewal.MinTTL || d > renewal.MaxTTL {

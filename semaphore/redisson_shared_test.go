@@ -57,7 +57,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		j := d.newJava(t)
 		s := d.newClient(t).Semaphore(j.name)
 		j.trySet(5)
-		ok, err := s.TrySetPermits(t.Context(), 9, 0)
+		ok, err := s.TrySetPermits(t.Context(), 9)
 		require.NoError(t, err)
 		require.False(t, ok, "Java has set them")
 		require.True(t, j.tryAcquire(2))

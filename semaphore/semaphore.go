@@ -208,19 +208,13 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 }
 
 // TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
-// did. With a ttl, up to 365 days, the semaphore expires after that time, whether permits are held or not.
-// Without one, or with 0, it does not expire unless the Client has WithIdleExpiry, which excludes a ttl.
-// TrySetPermits blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection
-// the change may have been made.
-func (s *Semaphore) TrySetPermits(ctx context.Context, n int64, ttl ...time.Duration) (bool, error) {
+// did. The semaphore does not expire unless the Client has WithIdleExpiry. TrySetPermits blocks for one round
+// trip, at most until ctx ends. After an error of ctx or of the connection the change may have been made.
+func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
 	}
-	expiry, err := s.client.checkTTL(ttl)
-	if err != nil {
-		return false, err
-	}
-	set, err := s.edit(ctx, "set", n, expiry)
+	set, err := s.edit(ctx, "set", n)
 	if err == nil && set != 0 && set != 1 {
 		err = operationError("set permits", s.name, scripts.Unexpected(set))
 	}
@@ -234,22 +228,22 @@ func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
 	}
-	_, err := s.edit(ctx, "add", n, 0)
+	_, err := s.edit(ctx, "add", n)
 	return err
 }
 
 // Drain takes all free permits and returns their number, which is negative after a negative AddPermits. It
 // sets the number of free permits to 0. It blocks for one round trip, at most until ctx ends. After an error
 // of ctx or of the connection the permits may have been taken, and their number is lost.
-func (s *Semaphore) Drain(ctx context.Context) (int64, error) { return s.edit(ctx, "drain", 0, 0) }
+func (s *Semaphore) Drain(ctx context.Context) (int64, error) { return s.edit(ctx, "drain", 0) }
 
 // edit runs a script that takes effect once per record key.
-func (s *Semaphore) edit(ctx context.Context, op string, n int64, ttl time.Duration) (int64, error) {
+func (s *Semaphore) edit(ctx context.Context, op string, n int64) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
 	keys := []string{s.name, s.client.recordKey(s.name), keysOf(s.name, true).permits, originKey(s.name)}
-	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys, op, n, redisconn.Millis(ttl),
+	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys, op, n,
 		publishVerb, scripts.SemChannel(s.name), recordMillis, s.client.idleMillis, sequenceKeyMillis)
 	if err != nil {
 		return 0, err

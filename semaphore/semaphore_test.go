@@ -20,14 +20,16 @@ import (
 func TestSemaphore_Permits(t *testing.T) {
 	t.Parallel()
 
-	t.Run("are set once, and expire if a TTL is given then", func(t *testing.T) {
+	t.Run("are set once, and keep an expiry that others have set", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
 		s := c.Semaphore(name)
-		ok, err := s.TrySetPermits(t.Context(), 10, 3*time.Second)
+		ok, err := s.TrySetPermits(t.Context(), 10)
 		require.NoError(t, err)
 		require.True(t, ok)
-		ok, err = s.TrySetPermits(t.Context(), 20, 0)
+		require.EqualValues(t, -1, rdb.PTTL(t.Context(), name).Val(), "they do not expire")
+		require.True(t, rdb.PExpire(t.Context(), name, 3*time.Second).Val())
+		ok, err = s.TrySetPermits(t.Context(), 20)
 		require.NoError(t, err)
 		require.False(t, ok)
 		require.NoError(t, s.AddPermits(t.Context(), 1))

@@ -128,7 +128,7 @@ func ours(b *testing.B, c *semaphore.Client, kind, name string, permits int) acq
 	b.Helper()
 	if kind == "counting" {
 		s := c.Semaphore(name)
-		if _, err := s.TrySetPermits(b.Context(), int64(permits), 0); err != nil {
+		if _, err := s.TrySetPermits(b.Context(), int64(permits)); err != nil {
 			b.Fatal(err)
 		}
 		return func(ctx context.Context) (func() error, error) {

@@ -113,7 +113,7 @@ func (s *service) holdPermits(t *testing.T) {
 	redistest.CloseWith(t, c.Close)
 	long := []semaphore.LeasedOption{semaphore.WithLease(ever), semaphore.WithoutRenewal()}
 	exports, uploads, seats := c.Leased("exports", long...), c.FairLeased("uploads", long...), c.Semaphore("seats")
-	for _, set := range []func(context.Context, int64, ...time.Duration) (bool, error){
+	for _, set := range []func(context.Context, int64) (bool, error){
 		exports.TrySetPermits, uploads.TrySetPermits, seats.TrySetPermits,
 	} {
 		ok, err := set(ctx, 5)

@@ -96,7 +96,6 @@ func TestConventions(t *testing.T) {
 		"cancel ends a Func with context.Canceled":          cancelledFuncs,
 		"Err reports a bad name before the first call":      errBeforeTheFirstCall,
 		"Delete reports whether it existed":                 deletes,
-		"the ttl is optional":                               ttl,
 		"Close ends all holds and may be called twice":      closes,
 		"a nil or zero hold is not held":                    nilHolds,
 		"a Lock, a Grant and a Lease have the same methods": holds,
@@ -366,36 +365,6 @@ func deletes(t *testing.T, l *library) {
 			require.NoError(t, err, what)
 			require.Equal(t, exists, existed, what)
 		}
-	}
-}
-
-func ttl(t *testing.T, l *library) {
-	ctx := t.Context()
-	for name, set := range map[string]func(ttl ...time.Duration) (bool, error){
-		l.name + ":s": func(ttl ...time.Duration) (bool, error) {
-			return l.semaphores.Semaphore(l.name+":s").TrySetPermits(ctx, 3, ttl...)
-		},
-		l.name + ":l": func(ttl ...time.Duration) (bool, error) {
-			return l.semaphores.Leased(l.name+":l").TrySetPermits(ctx, 3, ttl...)
-		},
-	} {
-		for given, want := range map[time.Duration]time.Duration{-1: -1, 0: -1, time.Hour: time.Hour} {
-			var times []time.Duration
-			if given >= 0 {
-				times = append(times, given)
-			}
-			require.NoError(t, l.rdb.Del(ctx, name).Err())
-			ok, err := set(times...)
-			require.NoError(t, err)
-			require.True(t, ok)
-			if want < 0 {
-				require.EqualValues(t, -1, l.rdb.PTTL(ctx, name).Val())
-			} else {
-				require.InDelta(t, want, l.rdb.PTTL(ctx, name).Val(), float64(time.Minute))
-			}
-		}
-		requireInvalid(t, second(set(-time.Second)), "semaphore")
-		requireInvalid(t, second(set(time.Second, time.Second)), "semaphore")
 	}
 }
 

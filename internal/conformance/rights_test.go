@@ -286,7 +286,7 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 	}
 	c, other := newClient(), newClient()
 	s := c.Semaphore("app:counting")
-	set, err := s.TrySetPermits(ctx, 3, time.Hour)
+	set, err := s.TrySetPermits(ctx, 3)
 	require.NoError(t, err)
 	require.True(t, set)
 	require.NoError(t, s.AddPermits(ctx, 1))

@@ -7,13 +7,13 @@ KEYS     1 permits (string: free permits)
          3 record key of the call (string)
          4 permits of the other kind of leased semaphore, fair or not, of that name
 ARGV     1 try (to set what was never set), set or add   2 permits   3 PUBLISH or SPUBLISH   4 channel
-         5 expiry of the record key, ms   6 idle expiry, ms, or 0   7 with try, the expiry of the semaphore, ms, or 0
+         5 expiry of the record key, ms   6 idle expiry, ms, or 0
 Returns  1 done, 0 not
 Errors   WRONGKIND the key holds no number, or the name is that of the other kind
 ]]
 local permits, leases, record_key, other_permits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local op, n, verb, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local record_key_ms, idle_ms, expiry_ms = ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local record_key_ms, idle_ms = ARGV[5], tonumber(ARGV[6])
 
 local record = redis.call('GET', record_key)
 if record then
@@ -46,11 +46,9 @@ else
   target = free + n
 end
 
--- SET comes first: if Redis refuses it, nothing has been written.
+-- write_permits comes first: if Redis refuses its SET, nothing has been written.
 local changes = not stored or target ~= free - expired
-if changes and not stored and expiry_ms and expiry_ms ~= '0' then
-  redis.call('SET', permits, string.format('%.0f', target), 'PX', expiry_ms)
-elseif changes or idle_ms > 0 then
+if changes or idle_ms > 0 then
   write_permits(target, last_end)
 end
 redis.call('SET', record_key, result, 'PX', record_key_ms)

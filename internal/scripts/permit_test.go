@@ -137,7 +137,7 @@ func TestPermitAcquire_ALateCopyCreatesNoNumber(t *testing.T) {
 	require.Positive(t, reply[4], "the permit is held")
 	require.Zero(t, rdb.Exists(t.Context(), name).Val())
 	record := []string{name, keys[1], name + ":record", name + ":other"}
-	set, err := scripts.PermitEdit.Run(t.Context(), rdb, record, "try", 5, "PUBLISH", "c", 60_000, 0, 0).Int()
+	set, err := scripts.PermitEdit.Run(t.Context(), rdb, record, "try", 5, "PUBLISH", "c", 60_000, 0).Int()
 	require.NoError(t, err)
 	require.Equal(t, 1, set)
 	require.Equal(t, "5", rdb.Get(t.Context(), name).Val())

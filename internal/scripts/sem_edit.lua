@@ -4,15 +4,14 @@ record key per call keeps the result, so that a repeated call changes nothing.
 
 KEYS     1 permits (string: free permits)   2 record key of the call (string)
          3 permits of a fair semaphore of that name   4 origin (string: see sem_acquire)
-ARGV     1 set, add or drain   2 permits   3 expiry of the semaphore, ms, or 0   4 PUBLISH or SPUBLISH
-         5 channel
-         6 expiry of the record key, ms   7 idle expiry, ms, or 0   8 expiry of the origin without one, ms
+ARGV     1 set, add or drain   2 permits   3 PUBLISH or SPUBLISH   4 channel
+         5 expiry of the record key, ms   6 idle expiry, ms, or 0   7 expiry of the origin without one, ms
 Returns  set: 1 if it set them else 0; add: the free permits after; drain: the free permits before
 Errors   WRONGKIND the key holds no number, or the name is that of a fair semaphore
 ]]
 local permits, record_key, fair_permits, origin = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local op, n, expiry_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local verb, channel, record_key_ms, idle_ms, origin_ms = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local op, n = ARGV[1], tonumber(ARGV[2])
+local verb, channel, record_key_ms, idle_ms, origin_ms = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local record = redis.call('GET', record_key)
 if record then
@@ -46,11 +45,7 @@ elseif op == 'drain' and stored then
   write_free(0)
 elseif op == 'set' and not stored then
   result = 1
-  if expiry_ms == '0' then
-    write_free(n)
-  else
-    redis.call('SET', permits, n, 'PX', expiry_ms)
-  end
+  write_free(n)
 elseif op == 'set' and idle_ms ~= '0' then -- a use, which defers the expiry
   write_free(free)
 end

@@ -18,7 +18,7 @@ func TestPermitEdit_LeasesOfAnEarlierSemaphore(t *testing.T) {
 	s.take(60_000, idA+idB)
 	s.rdb.Del(t.Context(), s.name)
 	keys := []string{s.name, s.part("timeout"), s.part("record"), s.part("fair:permits")}
-	require.EqualValues(t, 1, s.one(scripts.PermitEdit, keys, "try", 1, "PUBLISH", "c", 60_000, 0, 0))
+	require.EqualValues(t, 1, s.one(scripts.PermitEdit, keys, "try", 1, "PUBLISH", "c", 60_000, 0))
 	require.EqualValues(t, 1, s.one(scripts.PermitState, keys[:2], "PUBLISH", "c"), "one is free")
 	require.Zero(t, s.rdb.ZCard(t.Context(), keys[1]).Val(), "none is held")
 	require.Equal(t, []int64{0, 0}, s.back(0, idA, idB))

@@ -107,7 +107,7 @@ func TestSemAcquire(t *testing.T) {
 		s := newSem(t)
 		set := func(record string, n int) {
 			keys := []string{s.name, s.part(record), s.part("fair:permits"), s.part("origin")}
-			require.EqualValues(t, 1, s.one(scripts.SemEdit, keys, "set", n, 0, "PUBLISH", "c", 60_000, 0, 60_000))
+			require.EqualValues(t, 1, s.one(scripts.SemEdit, keys, "set", n, "PUBLISH", "c", 60_000, 0, 60_000))
 		}
 		acquire := func(seq int) []int64 {
 			keys := []string{s.name, s.part("acquiring"), s.part("origin")}
@@ -165,21 +165,22 @@ func TestSemRelease(t *testing.T) {
 func TestSemEdit(t *testing.T) {
 	t.Parallel()
 	s := newSem(t)
-	edit := func(record, op string, n, ttl int) int64 {
+	edit := func(record, op string, n int) int64 {
 		t.Helper()
 		keys := []string{s.name, s.part(record), s.part("fair:permits"), s.part("origin")}
-		args := []any{op, n, ttl, "PUBLISH", scripts.SemChannel(s.name), 60_000, 0, 60_000}
+		args := []any{op, n, "PUBLISH", scripts.SemChannel(s.name), 60_000, 0, 60_000}
 		first, before := s.one(scripts.SemEdit, keys, args...), s.state()
 		require.Equal(t, first, s.one(scripts.SemEdit, keys, args...))
 		require.Equal(t, before, s.state())
 		return first
 	}
-	require.EqualValues(t, 0, edit("1", "drain", 0, 0))
-	require.EqualValues(t, 1, edit("2", "set", 4, 60_000))
-	require.EqualValues(t, 0, edit("3", "set", 9, 0))
-	require.EqualValues(t, -3, edit("4", "add", -7, 0))
-	require.EqualValues(t, -3, edit("5", "drain", 0, 0))
-	require.EqualValues(t, 2, edit("6", "add", 2, 0))
+	require.EqualValues(t, 0, edit("1", "drain", 0))
+	require.EqualValues(t, 1, edit("2", "set", 4))
+	require.True(t, s.rdb.PExpire(t.Context(), s.name, time.Minute).Val())
+	require.EqualValues(t, 0, edit("3", "set", 9))
+	require.EqualValues(t, -3, edit("4", "add", -7))
+	require.EqualValues(t, -3, edit("5", "drain", 0))
+	require.EqualValues(t, 2, edit("6", "add", 2))
 	require.Positive(t, s.rdb.PTTL(t.Context(), s.name).Val(), "the expiry is kept")
 }
 
