@@ -13,8 +13,8 @@ import (
 
 // Errors that callers can tell apart with errors.Is. Errors of Redis and of contexts are wrapped.
 var (
-	// ErrNoPermits is returned by Leased.TryAcquire if too few permits are free, or if other callers of
-	// this process wait for them.
+	// ErrNoPermits is returned by TryAcquire if too few permits are free, or if other callers of this process
+	// wait for them.
 	ErrNoPermits = errors.New("semaphore: not enough permits")
 
 	// ErrNotSet is returned if the number of permits was never set, has expired or was deleted, also to callers

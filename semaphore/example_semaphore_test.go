@@ -29,7 +29,7 @@ func ExampleClient_Semaphore() {
 	// Output: left: 2 <nil>
 }
 
-// TryAcquire does not wait.
+// TryAcquire does not wait. It distinguishes permits that are taken from a failure of Redis.
 func ExampleSemaphore_TryAcquire() {
 	ctx := context.Background()
 	tickets := newSemaphores().Semaphore("tickets")
@@ -37,16 +37,19 @@ func ExampleSemaphore_TryAcquire() {
 		log.Fatal(err)
 	}
 	for _, n := range []int64{1, 2, 1} {
-		sold, err := tickets.TryAcquire(ctx, n)
-		if err != nil {
+		switch err := tickets.TryAcquire(ctx, n); {
+		case err == nil:
+			fmt.Println(n, "sold")
+		case errors.Is(err, semaphore.ErrNoPermits):
+			fmt.Println(n, "not left")
+		default:
 			log.Fatal(err)
 		}
-		fmt.Println(n, sold)
 	}
 	// Output:
-	// 1 true
-	// 2 false
-	// 1 true
+	// 1 sold
+	// 2 not left
+	// 1 sold
 }
 
 // AcquireFunc waits without a goroutine: here, for a delivery.

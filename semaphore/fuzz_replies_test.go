@@ -107,7 +107,8 @@ var replyCalls = []replyCall{
 		return g != nil, err
 	}, acquired},
 	{"Semaphore.TryAcquire", "", func(c *semaphore.Client, _ func()) (bool, error) {
-		return c.Semaphore("s").TryAcquire(context.Background(), 2)
+		err := c.Semaphore("s").TryAcquire(context.Background(), 2)
+		return err == nil, err
 	}, func(r []int64) (ok, grants bool) {
 		return len(r) == 4 && (r[0] == 0 || r[0] == 1) && (r[1] == 0 || r[1] == 1) && r[3] >= -1, len(r) == 4 && r[0] == 1
 	}},

@@ -2,7 +2,6 @@ package semaphore_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -18,7 +17,7 @@ type anySemaphore interface {
 	TrySetPermits(ctx context.Context, n int64) (bool, error)
 	setPermits(t testing.TB, n int64)
 	acquire(ctx context.Context, n int64) (releaseFunc, error)
-	tryAcquire(ctx context.Context, n int64) (releaseFunc, error) // nil, nil if too few are free
+	tryAcquire(ctx context.Context, n int64) (releaseFunc, error)
 	acquireFunc(ctx context.Context, n int64, f func(releaseFunc, error)) (cancel func())
 }
 
@@ -42,10 +41,7 @@ func (s countingSemaphore) acquire(ctx context.Context, n int64) (releaseFunc, e
 }
 
 func (s countingSemaphore) tryAcquire(ctx context.Context, n int64) (releaseFunc, error) {
-	if ok, err := s.TryAcquire(ctx, n); err != nil || !ok {
-		return nil, err
-	}
-	return s.releaseOf(n, nil)
+	return s.releaseOf(n, s.TryAcquire(ctx, n))
 }
 
 func (s countingSemaphore) acquireFunc(ctx context.Context, n int64, f func(releaseFunc, error)) func() {
@@ -69,11 +65,7 @@ func (l leasedSemaphore) acquire(ctx context.Context, n int64) (releaseFunc, err
 }
 
 func (l leasedSemaphore) tryAcquire(ctx context.Context, n int64) (releaseFunc, error) {
-	release, err := l.releaseOf(l.TryAcquire(ctx, n))
-	if errors.Is(err, semaphore.ErrNoPermits) {
-		return nil, nil
-	}
-	return release, err
+	return l.releaseOf(l.TryAcquire(ctx, n))
 }
 
 func (l leasedSemaphore) acquireFunc(ctx context.Context, n int64, f func(releaseFunc, error)) func() {

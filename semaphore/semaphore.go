@@ -59,15 +59,11 @@ func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 	return s.acquire(ctx, n, s.client.counting.Wait)
 }
 
-// TryAcquire takes n permits if they are free, and reports whether it did. It blocks for one round trip,
-// which concurrent calls share. While other callers of this process wait, it does not overtake them and
-// returns false at once.
-func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (bool, error) {
-	err := s.acquire(ctx, n, s.client.counting.Try)
-	if errors.Is(err, ErrNoPermits) {
-		return false, nil
-	}
-	return err == nil, err
+// TryAcquire takes n permits if they are free, and otherwise returns an error that matches ErrNoPermits. It
+// blocks for one round trip, which concurrent calls share. While other callers of this process wait, TryAcquire
+// does not overtake them and fails at once.
+func (s *Semaphore) TryAcquire(ctx context.Context, n int64) error {
+	return s.acquire(ctx, n, s.client.counting.Try)
 }
 
 // AcquireFunc is like Acquire but does not block: it calls f exactly once, on a goroutine of its own, with

@@ -93,6 +93,7 @@ func TestConventions(t *testing.T) {
 		"a request for 0 permits succeeds at once":          zeroPermits,
 		"Extend never shortens":                             extend,
 		"a second release is ErrNotHeld":                    secondRelease,
+		"a refused Try returns an error":                    refusedTries,
 		"cancel ends a Func with context.Canceled":          cancelledFuncs,
 		"Err reports a bad name before the first call":      errBeforeTheFirstCall,
 		"Delete reports whether it existed":                 deletes,
@@ -284,6 +285,25 @@ func extend(t *testing.T, l *library) {
 		require.WithinDuration(t, time.Now().Add(time.Hour), held.Deadline(), time.Minute)
 		require.ErrorIs(t, held.Extend(ctx, 0), cogwheel.ErrInvalid)
 	}
+}
+
+func refusedTries(t *testing.T, l *library) {
+	ctx := t.Context()
+	lock, err := l.locks.Mutex(l.name).Lock(ctx)
+	require.NoError(t, err)
+	require.ErrorIs(t, second(l.locks.Mutex(l.name).TryLock(ctx)), redislock.ErrLocked)
+	require.NoError(t, lock.Unlock(ctx))
+	require.ErrorIs(t, second(l.leased(t).TryAcquire(ctx, 4)), semaphore.ErrExceedsPermits)
+	require.NoError(t, second(l.leased(t).Acquire(ctx, 3)))
+	require.ErrorIs(t, second(l.leased(t).TryAcquire(ctx, 1)), semaphore.ErrNoPermits)
+	counting := l.semaphores.Semaphore(l.name + ":counting")
+	require.NoError(t, second(counting.TrySetPermits(ctx, 3)))
+	require.ErrorIs(t, counting.TryAcquire(ctx, 4), semaphore.ErrNoPermits)
+
+	// TrySetPermits and TrySetRate find what they would set: that is no refusal.
+	set, err := counting.TrySetPermits(ctx, 5)
+	require.NoError(t, err)
+	require.False(t, set)
 }
 
 func secondRelease(t *testing.T, l *library) {

@@ -96,7 +96,7 @@ func (l *onAWheel) occupy(t *testing.T) {
 	}
 	require.NoError(t, second(other.quorum.Mutex(l.majority.Name()).TryLock(ctx)))
 	require.NoError(t, second(l.count.TrySetPermits(ctx, 1)))
-	require.NoError(t, second(l.count.TryAcquire(ctx, 1)))
+	require.NoError(t, l.count.TryAcquire(ctx, 1))
 	for _, s := range []*semaphore.Leased{
 		other.semaphores.Leased(l.leased.Name()), other.semaphores.FairLeased(l.fairly.Name()),
 	} {
@@ -414,7 +414,7 @@ func TestStoppedWheel_EndsCallsWhileRedisHangs(t *testing.T) {
 		"Unlock":     func() error { return lock.Unlock(context.Background()) },
 		"Release":    func() error { return grant.Release(context.Background()) },
 		"TryLock":    func() error { return second(l.locks.Mutex(l.name + ":free").TryLock(context.Background())) },
-		"TryAcquire": func() error { return second(l.count.TryAcquire(context.Background(), 1)) },
+		"TryAcquire": func() error { return l.count.TryAcquire(context.Background(), 1) },
 	}
 	for what, wait := range waits {
 		if !strings.Contains(what, "Sleep") && !strings.Contains(what, "Reservation") {

@@ -131,16 +131,12 @@ func (p *cogwheelPermits) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 
 func (p *cogwheelPermits) acquireCounting(ctx context.Context, ask Ask) (Hold, error) {
 	s := p.client.Semaphore(ask.Object)
+	acquire := s.Acquire
 	if ask.Try {
-		ok, err := s.TryAcquire(ctx, ask.N)
-		if err == nil && !ok {
-			err = ErrRefused
-		}
-		if err != nil {
-			return nil, err
-		}
-	} else if err := s.Acquire(ctx, ask.N); err != nil {
-		return nil, err
+		acquire = s.TryAcquire
+	}
+	if err := acquire(ctx, ask.N); err != nil {
+		return nil, refusal(err)
 	}
 	return &counted{s: s, n: ask.N, wheel: p.wheel}, nil
 }
