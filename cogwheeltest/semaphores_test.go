@@ -14,10 +14,10 @@ import (
 func TestSemaphores(t *testing.T) {
 	t.Parallel()
 	behaviours := map[string]func(*testing.T, *world){
-		"a Semaphore bounds both processes, and wakes them": countsPermits,
-		"a Semaphore survives lost replies":                 countingLostReplies,
-		"a Semaphore refuses the wrong kind of key":         wrongKindOfSemaphore,
-		"a FairLeased serves in the order of arrival":       fairPermits,
+		"a CountingSemaphore bounds both processes, and wakes them": countsPermits,
+		"a CountingSemaphore survives lost replies":                 countingLostReplies,
+		"a CountingSemaphore refuses the wrong kind of key":         wrongKindOfSemaphore,
+		"a FairLeased serves in the order of arrival":               fairPermits,
 	}
 	for kind, of := range leasedKinds {
 		behaviours[kind+" is renewed for as long as it is held"] = func(t *testing.T, w *world) { grantRenewed(t, w, of) }
@@ -69,7 +69,7 @@ func waitForPermits(w *world, s *semaphore.Leased, n int64) <-chan error {
 }
 
 func countsPermits(t *testing.T, w *world) {
-	first, second := w.semaphores[0].Semaphore("n"), w.semaphores[1].Semaphore("n")
+	first, second := w.semaphores[0].CountingSemaphore("n"), w.semaphores[1].CountingSemaphore("n")
 	set, err := first.TrySetPermits(w.ctx, 3)
 	require.NoError(t, err)
 	require.True(t, set)
@@ -88,7 +88,7 @@ func countsPermits(t *testing.T, w *world) {
 }
 
 func countingLostReplies(t *testing.T, w *world) {
-	s := w.semaphores[0].Semaphore("n")
+	s := w.semaphores[0].CountingSemaphore("n")
 	_, err := s.TrySetPermits(w.ctx, 3)
 	require.NoError(t, err)
 	for _, call := range []func() error{
@@ -107,7 +107,7 @@ func countingLostReplies(t *testing.T, w *world) {
 
 func wrongKindOfSemaphore(t *testing.T, w *world) {
 	require.NoError(t, w.Client().Set(w.ctx, "n", "text", 0).Err())
-	require.ErrorIs(t, w.semaphores[0].Semaphore("n").Acquire(w.ctx, 1), semaphore.ErrWrongKind)
+	require.ErrorIs(t, w.semaphores[0].CountingSemaphore("n").Acquire(w.ctx, 1), semaphore.ErrWrongKind)
 	require.NoError(t, w.Client().Del(w.ctx, "n").Err())
 	require.NoError(t, w.Client().RPush(w.ctx, "n", "x").Err())
 	_, err := w.semaphores[0].Leased("n").Acquire(w.ctx, 1)

@@ -8,7 +8,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// checkable is a *Semaphore or *Leased.
+// checkable is a *CountingSemaphore or *Leased.
 type checkable interface {
 	Err() error
 	needs() []check.Needs
@@ -17,7 +17,7 @@ type checkable interface {
 // Check asks the servers whether the Client can work with them: whether they answer, their versions,
 // whether the user may run each command, whether they take writes, whether all slots of a cluster are
 // served, and which timeouts, eviction policy and persistence weaken or slow the semaphores. With
-// semaphores, each a *Semaphore or *Leased, it looks at what these need, their keys and channels included.
+// semaphores, each a *CountingSemaphore or *Leased, it looks at what these need, their keys and channels included.
 // Without, it looks at the commands of all kinds, and not at keys and channels.
 //
 // Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell
@@ -47,7 +47,7 @@ func (c *Client) checked(semaphores []checkable) *check.Client {
 	}
 	if len(semaphores) == 0 {
 		const name = "cogwheel_check"
-		for _, s := range []checkable{c.Semaphore(name), c.Leased(name), c.FairLeased(name)} {
+		for _, s := range []checkable{c.CountingSemaphore(name), c.Leased(name), c.FairLeased(name)} {
 			needs = append(needs, s.needs()...)
 		}
 		for i := range needs {
@@ -60,11 +60,11 @@ func (c *Client) checked(semaphores []checkable) *check.Client {
 	}
 }
 
-func (s *Semaphore) needs() []check.Needs {
+func (s *CountingSemaphore) needs() []check.Needs {
 	c := s.client
 	return []check.Needs{
 		{
-			For:      "Semaphore",
+			For:      "CountingSemaphore",
 			Scripts:  []*scripts.Script{scripts.SemAcquire, scripts.SemRelease, scripts.SemEdit, scripts.SemDelete},
 			Commands: []string{"get"},
 			Keys: []string{

@@ -186,7 +186,7 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 // ended before, Close goes on for up to a second, so a deferred Close releases the grants whatever its
 // context. Others may acquire what Close has released, so call it when the work that holds permits has ended.
 //
-// Close does not release permits of a Semaphore; release them before. Later calls of Close do nothing but
+// Close does not release permits of a CountingSemaphore; release them before. Later calls of Close do nothing but
 // wait. Close stops neither the wheel nor rdb.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {

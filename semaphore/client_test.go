@@ -22,14 +22,14 @@ func TestErr_ReportsBadNamesAndOptions(t *testing.T) {
 	dialer := &redistest.FaultDialer{}
 	c := newClient(t, redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = dialer.Dial }))
 	for field, err := range map[string]error{
-		"name":      c.Semaphore("a{b").Err(),
-		"WithMax":   c.Semaphore("name", semaphore.WithMax(0)).Err(),
+		"name":      c.CountingSemaphore("a{b").Err(),
+		"WithMax":   c.CountingSemaphore("name", semaphore.WithMax(0)).Err(),
 		"WithLease": c.Leased("name", semaphore.WithLease(0)).Err(),
 		"option":    c.FairLeased("name", nil).Err(),
 	} {
 		requireInvalid(t, err, field)
 	}
-	for _, err := range []error{c.Semaphore("name").Err(), c.Leased("name").Err(), c.FairLeased("name").Err()} {
+	for _, err := range []error{c.CountingSemaphore("name").Err(), c.Leased("name").Err(), c.FairLeased("name").Err()} {
 		require.NoError(t, err)
 	}
 	require.Zero(t, dialer.Conns())
@@ -39,7 +39,7 @@ func TestErr_ReportsBadNamesAndOptions(t *testing.T) {
 func TestOptions_TheLastCounts(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	s := c.Semaphore(name, semaphore.WithMax(1), semaphore.WithMax(5))
+	s := c.CountingSemaphore(name, semaphore.WithMax(1), semaphore.WithMax(5))
 	_, err := s.TrySetPermits(t.Context(), 5)
 	require.NoError(t, err)
 	require.NoError(t, s.Acquire(t.Context(), 5))
@@ -100,16 +100,16 @@ func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 	mustSetPermits(t, l, 1)
 	lost := mustAcquire(t, l, 1)
 	all := map[string]error{
-		"words":    c.Semaphore("words").Acquire(ctx, 1),
-		"not set":  c.Semaphore(long).Acquire(ctx, 1),
+		"words":    c.CountingSemaphore("words").Acquire(ctx, 1),
+		"not set":  c.CountingSemaphore(long).Acquire(ctx, 1),
 		"later":    errorOf(l.Acquire(within(t, 20*time.Millisecond), 1)),
 		"too many": errorOf(l.Acquire(ctx, 2)),
-		"bad name": c.Semaphore(long+"{").Acquire(ctx, 1),
+		"bad name": c.CountingSemaphore(long+"{").Acquire(ctx, 1),
 	}
 	require.NoError(t, rdb.Del(ctx, leasesKey("leased")).Err())
 	all["lost"] = lost.Release(ctx)
 	require.NoError(t, rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
-	all["read only"] = errorOf(c.Semaphore(long).Drain(ctx))
+	all["read only"] = errorOf(c.CountingSemaphore(long).Drain(ctx))
 	require.NoError(t, rdb.ReplicaOf(ctx, "NO", "ONE").Err())
 	for what, err := range all {
 		require.Error(t, err, what)
@@ -128,7 +128,7 @@ func TestClient_Close(t *testing.T) {
 	watcher := newClient(t, redistest.Shared(t).Client(t))
 	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
 	require.NoError(t, err)
-	s := c.Semaphore(name + ":plain")
+	s := c.CountingSemaphore(name + ":plain")
 	mustSetPermits(t, s, 0)
 	var grants []*semaphore.Grant
 	var calls []*asyncCall

@@ -3,7 +3,7 @@
 // RPermitExpirableSemaphore, so that services in Java and Go share permits and wake each other.
 //
 // Most programs need a [Leased]: a [Grant] holds its permits and renews them, and they become free when the
-// process of the holder dies. A [Semaphore] is a bare counter whose permits have no owners.
+// process of the holder dies. A [CountingSemaphore] is a bare counter whose permits have no owners.
 //
 // # What it promises
 //
@@ -25,7 +25,7 @@
 //
 // # What it does not promise
 //
-//   - That the permits of a Semaphore come back when their holder dies. Use a Leased.
+//   - That the permits of a CountingSemaphore come back when their holder dies. Use a Leased.
 //   - A limit across a failover that loses writes, or for a process that is frozen: see [Grant.Token] for
 //     the latter.
 //   - An order among processes without FairLeased.
@@ -53,7 +53,7 @@
 //
 // # Algorithm
 //
-// A Semaphore is a number under its name. Redis keeps a sequence number for each process, by which scripts
+// A CountingSemaphore is a number under its name. Redis keeps a sequence number for each process, by which scripts
 // recognise calls that are sent again.
 //
 // A Leased also has the ids of its held permits, each with the instant at which it expires, as Redisson

@@ -51,7 +51,7 @@ func TestDelete(t *testing.T) {
 			var grant *semaphore.Grant
 			switch k.name {
 			case "counting":
-				require.NoError(t, holder.Semaphore(name).Acquire(t.Context(), 1))
+				require.NoError(t, holder.CountingSemaphore(name).Acquire(t.Context(), 1))
 			case "leased":
 				grant = mustAcquire(t, holder.Leased(name, semaphore.WithLease(6*time.Second)), 1)
 			default:
@@ -184,12 +184,12 @@ func TestIdleExpiry_RenewalsAreUses(t *testing.T) {
 	})
 }
 
-// A Semaphore does not expire while a permit is held, and does so when all are free.
+// A CountingSemaphore does not expire while a permit is held, and does so when all are free.
 func TestIdleExpiry_OfASemaphore(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 	c := newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour))
-	s, ctx := c.Semaphore(name), t.Context()
+	s, ctx := c.CountingSemaphore(name), t.Context()
 	expires := func(want bool, when string) {
 		t.Helper()
 		left := lifetimes(t, rdb, name)
@@ -213,7 +213,7 @@ func TestIdleExpiry_OfASemaphore(t *testing.T) {
 	expires(false, "drained")
 	require.NoError(t, s.Release(ctx, 8))
 	expires(true, "all are free again")
-	require.NoError(t, newClient(t, rdb).Semaphore(name).AddPermits(ctx, 1))
+	require.NoError(t, newClient(t, rdb).CountingSemaphore(name).AddPermits(ctx, 1))
 	require.NoError(t, s.Acquire(ctx, 1))
 	expires(false, "held, though as many are free as were set at first: another Client has added one")
 	require.NoError(t, s.Release(ctx, 1))

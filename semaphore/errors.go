@@ -22,7 +22,7 @@ var (
 	ErrNotSet = errors.New("semaphore: permits are not set")
 
 	// ErrExceedsPermits is returned for a request for more permits than exist. A Leased compares it with
-	// the number in Redis, a Semaphore with WithMax. The request does not wait and delays no other request.
+	// the number in Redis, a CountingSemaphore with WithMax. The request does not wait and delays no other request.
 	ErrExceedsPermits = errors.New("semaphore: request exceeds the number of permits")
 
 	// ErrOverRelease is returned by a Release after which more permits would be free than WithMax allows.

@@ -68,7 +68,7 @@ func FuzzOptions(f *testing.F) {
 		permits := func(least int64) bool { return n >= least && n <= semaphore.MaxPermits }
 		switch which % 8 {
 		case 2:
-			require.NoError(t, redistest.CheckRefusal(c.Semaphore(text, semaphore.WithMax(n)).Err(), named && permits(1)))
+			require.NoError(t, redistest.CheckRefusal(c.CountingSemaphore(text, semaphore.WithMax(n)).Err(), named && permits(1)))
 		case 3:
 			inRange := named && d >= 10*time.Millisecond && d <= 8760*time.Hour
 			require.NoError(t, redistest.CheckRefusal(c.Leased(text, semaphore.WithLease(d)).Err(), inRange))
@@ -76,12 +76,12 @@ func FuzzOptions(f *testing.F) {
 		case 4:
 			_, err = c.Leased(text).TrySetPermits(ctx, n)
 			refused(err, named && permits(0))
-			_, err = c.Semaphore(text).TrySetPermits(ctx, n)
+			_, err = c.CountingSemaphore(text).TrySetPermits(ctx, n)
 			refused(err, named && permits(0))
 		case 5:
-			refused(c.Semaphore(text).AddPermits(ctx, n), named && permits(-semaphore.MaxPermits))
+			refused(c.CountingSemaphore(text).AddPermits(ctx, n), named && permits(-semaphore.MaxPermits))
 		case 6:
-			err = c.Semaphore(text).TryAcquire(ctx, n)
+			err = c.CountingSemaphore(text).TryAcquire(ctx, n)
 			if n != 0 || !named {
 				refused(err, named && permits(0))
 			}

@@ -106,23 +106,23 @@ var replyCalls = []replyCall{
 		g, err := c.FairLeased("s").TryAcquire(context.Background(), 2)
 		return g != nil, err
 	}, acquired},
-	{"Semaphore.TryAcquire", "", func(c *semaphore.Client, _ func()) (bool, error) {
-		err := c.Semaphore("s").TryAcquire(context.Background(), 2)
+	{"CountingSemaphore.TryAcquire", "", func(c *semaphore.Client, _ func()) (bool, error) {
+		err := c.CountingSemaphore("s").TryAcquire(context.Background(), 2)
 		return err == nil, err
 	}, func(r []int64) (ok, grants bool) {
 		return len(r) == 4 && (r[0] == 0 || r[0] == 1) && (r[1] == 0 || r[1] == 1) && r[3] >= -1, len(r) == 4 && r[0] == 1
 	}},
-	{"Semaphore.Release", "", func(c *semaphore.Client, _ func()) (bool, error) {
-		err := c.Semaphore("s").Release(context.Background(), 2)
+	{"CountingSemaphore.Release", "", func(c *semaphore.Client, _ func()) (bool, error) {
+		err := c.CountingSemaphore("s").Release(context.Background(), 2)
 		return err == nil, err
 	}, func(r []int64) (ok, grants bool) {
 		return len(r) == 1 && r[0] == 1, true // without a maximum, permits are added whether the semaphore exists or not
 	}},
-	{"Semaphore.TrySetPermits", "", func(c *semaphore.Client, _ func()) (bool, error) {
-		return c.Semaphore("s").TrySetPermits(context.Background(), 2)
+	{"CountingSemaphore.TrySetPermits", "", func(c *semaphore.Client, _ func()) (bool, error) {
+		return c.CountingSemaphore("s").TrySetPermits(context.Background(), 2)
 	}, flagReply},
-	{"Semaphore.Available", "", func(c *semaphore.Client, _ func()) (bool, error) {
-		_, err := c.Semaphore("s").Available(context.Background())
+	{"CountingSemaphore.Available", "", func(c *semaphore.Client, _ func()) (bool, error) {
+		_, err := c.CountingSemaphore("s").Available(context.Background())
 		return false, err
 	}, nil},
 }

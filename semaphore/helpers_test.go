@@ -189,7 +189,7 @@ func newCountedClient(t testing.TB, rdb *redis.Client, opts ...semaphore.Option)
 	return newClient(t, rdb, opts...), n
 }
 
-// permitSetter is a Semaphore or a Leased.
+// permitSetter is a CountingSemaphore or a Leased.
 type permitSetter interface {
 	TrySetPermits(ctx context.Context, n int64) (bool, error)
 }

@@ -26,7 +26,7 @@ type Wait struct {
 
 // Holds yields the grants that the Client holds, in no order, for a status page. It does not talk to Redis and
 // holds no lock of the Client for long, whatever the number of grants: one that is acquired or ends meanwhile
-// may be yielded or not, any other is yielded once. The permits of a Semaphore, which does not know its
+// may be yielded or not, any other is yielded once. The permits of a CountingSemaphore, which does not know its
 // holders, are not yielded.
 func (c *Client) Holds() iter.Seq[Hold] {
 	self := func(g *Grant, _ struct{}) *Grant { return g }

@@ -10,7 +10,7 @@ type Kind string
 
 // The kinds.
 const (
-	KindCounting Kind = "counting" // Semaphore
+	KindCounting Kind = "counting" // CountingSemaphore
 	KindLeased   Kind = "leased"   // Leased
 	KindFair     Kind = "fair"     // FairLeased
 )
@@ -18,7 +18,7 @@ const (
 // Event is what happened to permits. Context, Kind, Name, Permits and Took are always set; the other fields
 // name the hooks that set them.
 type Event struct {
-	// Context is that of the call for Acquired, Contended and Failed, and for Released of a Semaphore. For
+	// Context is that of the call for Acquired, Contended and Failed, and for Released of a CountingSemaphore. For
 	// Renewed, Lost and Released of a Grant it has the values of the call that acquired the permits, and
 	// never ends: the parent of a span of the hold.
 	Context context.Context
@@ -26,12 +26,12 @@ type Event struct {
 	Name    string
 	Permits int64 // that the event is about
 
-	IDs   []string // Acquired, Renewed, Lost, Released: as Grant.IDs; nil for a Semaphore
-	Token int64    // Acquired, Renewed, Lost, Released: as Grant.Token; 0 for a Semaphore
+	IDs   []string // Acquired, Renewed, Lost, Released: as Grant.IDs; nil for a CountingSemaphore
+	Token int64    // Acquired, Renewed, Lost, Released: as Grant.Token; 0 for a CountingSemaphore
 
 	// Took is how long the call has waited for Acquired, Contended and Failed, how long the call of the
 	// watchdog took for Renewed, and how long the permits were held for Lost and Released. For Released of a
-	// Semaphore, which does not know for how long, it is how long the release took.
+	// CountingSemaphore, which does not know for how long, it is how long the release took.
 	Took time.Duration
 
 	Err error // Failed, Lost: why
@@ -46,7 +46,7 @@ type Event struct {
 // except those that are refused with a *cogwheel.InvalidError, or made after Close.
 //
 // Each Acquired of a Leased is followed by one Lost or one Released, at the latest by Close. The permits of a
-// Semaphore are a bare number: its Released is each call of Release, by any process, that added permits or
+// CountingSemaphore are a bare number: its Released is each call of Release, by any process, that added permits or
 // that goes on in the background.
 type Hooks struct {
 	Acquired  func(Event) // a call got the permits

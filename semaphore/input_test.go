@@ -27,22 +27,22 @@ func requireInvalid(t *testing.T, err error, field string) {
 }
 
 // allMethods returns all methods that talk to Redis.
-func allMethods(s *semaphore.Semaphore, l *semaphore.Leased) map[string]func(ctx context.Context) error {
+func allMethods(s *semaphore.CountingSemaphore, l *semaphore.Leased) map[string]func(ctx context.Context) error {
 	const id = "0123456789abcdef0123456789abcdef"
 	return map[string]func(ctx context.Context) error{
-		"Semaphore.Acquire":    func(ctx context.Context) error { return s.Acquire(ctx, 1) },
-		"Semaphore.TryAcquire": func(ctx context.Context) error { return s.TryAcquire(ctx, 1) },
-		"Semaphore.AcquireFunc": func(ctx context.Context) error {
+		"CountingSemaphore.Acquire":    func(ctx context.Context) error { return s.Acquire(ctx, 1) },
+		"CountingSemaphore.TryAcquire": func(ctx context.Context) error { return s.TryAcquire(ctx, 1) },
+		"CountingSemaphore.AcquireFunc": func(ctx context.Context) error {
 			return callbackError(func(f func(error)) { s.AcquireFunc(ctx, 1, f) })
 		},
-		"Semaphore.Release":         func(ctx context.Context) error { return s.Release(ctx, 1) },
-		"Semaphore.ReleaseIfExists": func(ctx context.Context) error { _, err := s.ReleaseIfExists(ctx, 1); return err },
-		"Semaphore.TrySetPermits":   func(ctx context.Context) error { _, err := s.TrySetPermits(ctx, 1); return err },
-		"Semaphore.AddPermits":      func(ctx context.Context) error { return s.AddPermits(ctx, 1) },
-		"Semaphore.Drain":           func(ctx context.Context) error { _, err := s.Drain(ctx); return err },
-		"Semaphore.Available":       func(ctx context.Context) error { _, err := s.Available(ctx); return err },
-		"Leased.Acquire":            func(ctx context.Context) error { _, err := l.Acquire(ctx, 1); return err },
-		"Leased.TryAcquire":         func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
+		"CountingSemaphore.Release":         func(ctx context.Context) error { return s.Release(ctx, 1) },
+		"CountingSemaphore.ReleaseIfExists": func(ctx context.Context) error { _, err := s.ReleaseIfExists(ctx, 1); return err },
+		"CountingSemaphore.TrySetPermits":   func(ctx context.Context) error { _, err := s.TrySetPermits(ctx, 1); return err },
+		"CountingSemaphore.AddPermits":      func(ctx context.Context) error { return s.AddPermits(ctx, 1) },
+		"CountingSemaphore.Drain":           func(ctx context.Context) error { _, err := s.Drain(ctx); return err },
+		"CountingSemaphore.Available":       func(ctx context.Context) error { _, err := s.Available(ctx); return err },
+		"Leased.Acquire":                    func(ctx context.Context) error { _, err := l.Acquire(ctx, 1); return err },
+		"Leased.TryAcquire":                 func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
 		"Leased.AcquireFunc": func(ctx context.Context) error {
 			return callbackError(func(f func(error)) { l.AcquireFunc(ctx, 1, func(_ *semaphore.Grant, err error) { f(err) }) })
 		},
@@ -62,17 +62,17 @@ func callbackError(begin func(f func(error))) error {
 	return <-got
 }
 
-func TestSemaphore_RefusesBadInput(t *testing.T) {
+func TestSemaphores_RefuseBadInput(t *testing.T) {
 	t.Parallel()
 	const tooMany = semaphore.MaxPermits + 1
 	ctx := t.Context()
 	rdb := redistest.Shared(t).Client(t)
 	c, count := newCountedClient(t, rdb)
 	name := redistest.Name(t)
-	s, l := c.Semaphore(name), c.Leased(name)
+	s, l := c.CountingSemaphore(name), c.Leased(name)
 
 	for _, bad := range []string{"", "a{b", "a{}b", strings.Repeat("x", 70_000)} {
-		for _, f := range allMethods(c.Semaphore(bad), c.Leased(bad)) {
+		for _, f := range allMethods(c.CountingSemaphore(bad), c.Leased(bad)) {
 			requireInvalid(t, f(ctx), "name")
 		}
 	}
@@ -80,7 +80,7 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 		requireInvalid(t, f(nil), "context")
 		ended, cancel := context.WithCancelCause(ctx)
 		cancel(errors.New("had enough"))
-		if err := f(ended); !strings.HasPrefix(what, "Semaphore.Release") { // Release ignores the end of its context
+		if err := f(ended); !strings.HasPrefix(what, "CountingSemaphore.Release") { // Release ignores the end of its context
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorContains(t, err, "had enough")
 		}
@@ -102,12 +102,12 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 			l.UpdateLease(ctx, strings.Repeat("g", 32), time.Second),
 		},
 		"WithMax": {
-			c.Semaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1),
-			c.Semaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1),
+			c.CountingSemaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1),
+			c.CountingSemaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1),
 		},
 		"WithLease": {errorOf(c.Leased(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
 		"option": {
-			errorOf(c.Leased(name, nil).Acquire(ctx, 1)), c.Semaphore(name, nil).Release(ctx, 1),
+			errorOf(c.Leased(name, nil).Acquire(ctx, 1)), c.CountingSemaphore(name, nil).Release(ctx, 1),
 		},
 	} {
 		for _, err := range errs {
@@ -123,7 +123,7 @@ func TestSemaphore_RefusesBadInput(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-func TestSemaphore_ZeroTooManyOrNeverSet(t *testing.T) {
+func TestSemaphores_ZeroTooManyOrNeverSet(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb := redistest.Shared(t).Client(t)
 		c, count := newCountedClient(t, rdb)
@@ -192,7 +192,7 @@ func TestLeased_InvalidReleasesAddNoPermits(t *testing.T) {
 }
 
 // A key of another kind is reported and not changed.
-func TestSemaphore_WrongKind(t *testing.T) {
+func TestSemaphores_WrongKind(t *testing.T) {
 	t.Parallel()
 	words := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, "words", 0).Err() }
 	fraction := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, "1.5", 0).Err() }
@@ -220,7 +220,7 @@ func TestSemaphore_WrongKind(t *testing.T) {
 			c, rdb, name := newSharedClient(t)
 			require.NoError(t, x.put(rdb, x.key(name)))
 			before := rdb.Dump(t.Context(), x.key(name)).Val()
-			for call, f := range allMethods(c.Semaphore(name), x.made(c, name)) {
+			for call, f := range allMethods(c.CountingSemaphore(name), x.made(c, name)) {
 				if !strings.HasPrefix(call, x.only) {
 					continue
 				}
@@ -250,7 +250,7 @@ func TestLeased_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 		_, err = second.TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
 	}
-	_, err := c.Semaphore(fair.Name()).TrySetPermits(t.Context(), 1)
+	_, err := c.CountingSemaphore(fair.Name()).TrySetPermits(t.Context(), 1)
 	require.ErrorIs(t, err, semaphore.ErrWrongKind)
 	require.EqualValues(t, 1, available(t, plain))
 	require.EqualValues(t, 1, available(t, fair))

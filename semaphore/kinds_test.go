@@ -24,10 +24,12 @@ type anySemaphore interface {
 // releaseFunc releases what was acquired.
 type releaseFunc func(context.Context) error
 
-// countingSemaphore is a Semaphore as anySemaphore.
-type countingSemaphore struct{ *semaphore.Semaphore }
+// countingSemaphore is a CountingSemaphore as anySemaphore.
+type countingSemaphore struct{ *semaphore.CountingSemaphore }
 
-func (s countingSemaphore) setPermits(t testing.TB, n int64) { mustSetPermits(t, s.Semaphore, n) }
+func (s countingSemaphore) setPermits(t testing.TB, n int64) {
+	mustSetPermits(t, s.CountingSemaphore, n)
+}
 
 func (s countingSemaphore) releaseOf(n int64, err error) (releaseFunc, error) {
 	if err != nil {
@@ -83,7 +85,7 @@ var (
 	countingKind = kind{
 		name: "counting",
 		newSemaphore: func(c *semaphore.Client, name string) anySemaphore {
-			return countingSemaphore{c.Semaphore(name)}
+			return countingSemaphore{c.CountingSemaphore(name)}
 		},
 		channel: scripts.SemChannel,
 	}

@@ -31,9 +31,9 @@ type Leased struct {
 
 // Leased returns the leased semaphore with the given name. It does not talk to Redis. The keys in Redis are
 // Redisson's: services in Java that call getPermitExpirableSemaphore(name) share the permits. Names are as
-// for Semaphore.
+// for CountingSemaphore.
 //
-// Do not use one name for a Semaphore and a Leased. Both store the number of free permits under that name,
+// Do not use one name for a CountingSemaphore and a Leased. Both store the number of free permits under that name,
 // and Redis cannot tell them apart, so that each would ignore the permits that the other has granted. A
 // Leased and a FairLeased of one name are different semaphores; setting the permits of the second fails
 // with ErrWrongKind.

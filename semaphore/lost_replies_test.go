@@ -37,14 +37,14 @@ var losses = map[string]redistest.Loss{
 	"the connection falls silent": redistest.Swallow,
 }
 
-func TestSemaphore_RepliesLost(t *testing.T) {
+func TestCountingSemaphore_RepliesLost(t *testing.T) {
 	t.Parallel()
 	for how, loss := range losses {
 		t.Run("acquisition, retried: taken once when "+how, func(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
 			name := redistest.Name(t)
-			s := c.Semaphore(name)
+			s := c.CountingSemaphore(name)
 			mustSetPermits(t, s, 5)
 			lost := d.LoseReply(scripts.SemAcquire.SHA(), 1, loss)
 			require.NoError(t, s.Acquire(t.Context(), 2))
@@ -56,7 +56,7 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			s := c.Semaphore(name)
+			s := c.CountingSemaphore(name)
 			mustSetPermits(t, s, 5)
 			lost := d.LoseReply(scripts.SemAcquire.SHA(), 1, loss)
 			require.Error(t, s.Acquire(t.Context(), 2))
@@ -70,7 +70,7 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
 			name := redistest.Name(t)
-			s := c.Semaphore(name, semaphore.WithMax(5))
+			s := c.CountingSemaphore(name, semaphore.WithMax(5))
 			mustSetPermits(t, s, 3)
 			lost := d.LoseReply(scripts.SemRelease.SHA(), 1, loss)
 			require.NoError(t, s.Release(t.Context(), 2))
@@ -85,7 +85,7 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			s := c.Semaphore(name)
+			s := c.CountingSemaphore(name)
 			mustSetPermits(t, s, 3)
 			lost := d.LoseReply(scripts.SemRelease.SHA(), 1, loss)
 			require.ErrorIs(t, s.Release(t.Context(), 2), semaphore.ErrUnconfirmed)
@@ -99,7 +99,7 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 		t.Parallel()
 		c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
 		name := redistest.Name(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		d.LoseReply(scripts.SemEdit.SHA(), 1, redistest.Cut)
 		mustSetPermits(t, s, 3)
 		d.LoseReply(scripts.SemEdit.SHA(), 1, redistest.Cut)
@@ -188,11 +188,11 @@ func TestGrant_RedisHangsForLongerThanTheLease(t *testing.T) {
 	require.NoError(t, g.Release(t.Context()))
 }
 
-func TestSemaphore_RedisLosesItsData(t *testing.T) {
+func TestSemaphores_RedisLosesItsData(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c, _, _ := newFaultyClient(t, server, -1)
-	s, l := c.Semaphore("plain"), c.Leased("leased")
+	s, l := c.CountingSemaphore("plain"), c.Leased("leased")
 	mustSetPermits(t, s, 2)
 	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)

@@ -25,8 +25,8 @@ const MaxGrant = 10_000
 // Option configures New. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) error }
 
-// SemaphoreOption configures a Semaphore. If an option is given twice, the last one counts.
-type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error } //nolint:revive // Option is the client's
+// CountingOption configures a CountingSemaphore. If an option is given twice, the last one counts.
+type CountingOption interface{ applyCounting(*countingConfig) error }
 
 // LeasedOption configures a Leased. If an option is given twice, the last one counts.
 type LeasedOption interface{ applyLeased(*leasedConfig) error }
@@ -40,7 +40,7 @@ type config struct {
 	idle     time.Duration
 }
 
-type semaphoreConfig struct{ max int64 }
+type countingConfig struct{ max int64 }
 
 type leasedConfig struct {
 	lease time.Duration
@@ -51,9 +51,9 @@ type option func(*config) error
 
 func (o option) apply(c *config) error { return o(c) }
 
-type semaphoreOption func(*semaphoreConfig) error
+type countingOption func(*countingConfig) error
 
-func (o semaphoreOption) applySemaphore(c *semaphoreConfig) error { return o(c) }
+func (o countingOption) applyCounting(c *countingConfig) error { return o(c) }
 
 type leasedOption func(*leasedConfig) error
 
@@ -127,10 +127,10 @@ func WithShardedChannels(on bool) Option {
 // A semaphore is in use while a permit is held or waited for. Each acquisition, release, renewal and change of its
 // permits is a use; reading it is none. All keys of a semaphore expire together. Afterwards its permits are not
 // set, and Acquire fails with ErrNotSet. A Leased expires d after its last lease has ended, also if the holder died.
-// A Semaphore does not expire while fewer permits are free than were set and added; permits of a process that died
+// A CountingSemaphore does not expire while fewer permits are free than were set and added; permits of a process that died
 // keep it until Delete.
 //
-// The option applies to all semaphores of the Client, from their next use on; to a Semaphore only if its permits
+// The option applies to all semaphores of the Client, from their next use on; to a CountingSemaphore only if its permits
 // were set by a Client with the option. All Clients that use a semaphore need the option: a Client without it, or a
 // service in Java, does not defer the expiry while it holds permits. Semaphores that are to stay need a Client
 // without it.
@@ -146,10 +146,10 @@ func WithIdleExpiry(d time.Duration) Option {
 
 // WithMax sets a maximum of 1 to MaxPermits permits: a Release that would leave more free permits fails
 // with ErrOverRelease, and an Acquire of more fails with ErrExceedsPermits. The default is no maximum, as
-// in Redisson. The maximum applies to this Semaphore value. Redis does not store it, and other processes
+// in Redisson. The maximum applies to this CountingSemaphore value. Redis does not store it, and other processes
 // may exceed it.
-func WithMax(n int64) SemaphoreOption {
-	return semaphoreOption(func(c *semaphoreConfig) error {
+func WithMax(n int64) CountingOption {
+	return countingOption(func(c *countingConfig) error {
 		if n < 1 || n > MaxPermits {
 			return argument.Error("WithMax", n, "must be 1 to 2147483647")
 		}
@@ -190,8 +190,8 @@ func newConfig(opts []Option) (config, error) {
 	return c, err
 }
 
-func newSemaphoreConfig(opts []SemaphoreOption) (c semaphoreConfig, err error) {
-	err = applyAll(&c, opts, SemaphoreOption.applySemaphore)
+func newCountingConfig(opts []CountingOption) (c countingConfig, err error) {
+	err = applyAll(&c, opts, CountingOption.applyCounting)
 	return c, err
 }
 

@@ -58,10 +58,10 @@ func TestPipelines(t *testing.T) {
 			rdb.AddHook(h)
 			ctx, done := within(t, testTimeout), make(chan error, 2*semaphores)
 			var leased []*semaphore.Leased
-			var counting []*semaphore.Semaphore
+			var counting []*semaphore.CountingSemaphore
 			for i := range semaphores {
 				leased = append(leased, c.Leased(fmt.Sprint("leased", i)))
-				counting = append(counting, c.Semaphore(fmt.Sprint("counting", i)))
+				counting = append(counting, c.CountingSemaphore(fmt.Sprint("counting", i)))
 				mustSetPermits(t, leased[i], 2)
 				mustSetPermits(t, counting[i], 2)
 			}

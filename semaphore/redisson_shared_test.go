@@ -55,7 +55,7 @@ func requireExclusion(
 var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 	"each side counts the permits of the other": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		s := d.newClient(t).Semaphore(j.name)
+		s := d.newClient(t).CountingSemaphore(j.name)
 		j.trySet(5)
 		ok, err := s.TrySetPermits(t.Context(), 9)
 		require.NoError(t, err)
@@ -73,7 +73,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"each release wakes the other side": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		s := d.newClient(t).Semaphore(j.name)
+		s := d.newClient(t).CountingSemaphore(j.name)
 		heard := j.listen()
 		mustSetPermits(t, s, 1)
 		require.Equal(t, "1", heard())

@@ -76,7 +76,7 @@ func TestRedisson_BehavesAlike(t *testing.T) {
 var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	"a waiter is not satisfied by fewer permits, and is by added ones": func(t *testing.T, d deployment) {
 		c := d.newClient(t)
-		s := c.Semaphore(redistest.Name(t))
+		s := c.CountingSemaphore(redistest.Name(t))
 		mustSetPermits(t, s, 1)
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
 		awaitListeners(t, d.connect(t), s.Name(), 1)
@@ -89,7 +89,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"a waiter for two wakes after the second of two releases": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		s, other := d.newClient(t).Semaphore(name), d.newClient(t).Semaphore(name)
+		s, other := d.newClient(t).CountingSemaphore(name), d.newClient(t).CountingSemaphore(name)
 		mustSetPermits(t, s, 1)
 		require.NoError(t, other.Acquire(t.Context(), 1))
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
@@ -99,7 +99,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 		require.NoError(t, w.wait(t))
 	},
 	"a timed try for four succeeds when the fourth is released, and fails in time when it is not": func(t *testing.T, d deployment) {
-		s := d.newClient(t).Semaphore(redistest.Name(t))
+		s := d.newClient(t).CountingSemaphore(redistest.Name(t))
 		mustSetPermits(t, s, 5)
 		require.NoError(t, s.Acquire(t.Context(), 5))
 		began := time.Now()
@@ -113,14 +113,14 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 		require.NoError(t, w.wait(t))
 	},
 	"a semaphore comes into being by a release": func(t *testing.T, d deployment) {
-		s := d.newClient(t).Semaphore(redistest.Name(t))
+		s := d.newClient(t).CountingSemaphore(redistest.Name(t))
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.EqualValues(t, 1, available(t, s))
 		require.NoError(t, s.Release(t.Context(), 1))
 		require.NoError(t, s.Acquire(t.Context(), 2))
 	},
 	"permits are set once, drained, reduced below zero, and repaid by releases": func(t *testing.T, d deployment) {
-		s := d.newClient(t).Semaphore(redistest.Name(t))
+		s := d.newClient(t).CountingSemaphore(redistest.Name(t))
 		n, err := s.Drain(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n)
@@ -141,7 +141,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"permits with a time to live disappear, and adding or draining does not keep them": func(t *testing.T, d deployment) {
 		rdb, name := d.connect(t), redistest.Name(t)
-		s := newClient(t, rdb).Semaphore(name)
+		s := newClient(t, rdb).CountingSemaphore(name)
 		ok, err := s.TrySetPermits(t.Context(), 3)
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -155,7 +155,7 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"a release if it exists does nothing where it does not": func(t *testing.T, d deployment) {
 		rdb, name := d.connect(t), redistest.Name(t)
-		s := newClient(t, rdb).Semaphore(name)
+		s := newClient(t, rdb).CountingSemaphore(name)
 		ok, err := s.ReleaseIfExists(t.Context(), 1)
 		require.NoError(t, err)
 		require.False(t, ok)
@@ -163,17 +163,17 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"fifteen callers of one process exclude each other": func(t *testing.T, d deployment) {
 		c, name := d.newClient(t), redistest.Name(t)
-		newSemaphore := func(int) anySemaphore { return countingSemaphore{c.Semaphore(name)} }
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{c.CountingSemaphore(name)} }
 		requireExclusion(t, 15, 4, 1, newSemaphore, func(int, int) int64 { return 1 })
 	},
 	"clients that want all permits are not starved by those that want one": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).Semaphore(name)} }
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).CountingSemaphore(name)} }
 		requireExclusion(t, 4, 20, 3, newSemaphore, func(i, k int) int64 { return 1 + 2*int64((i+k)%2) })
 	},
 	"sixteen clients exclude each other": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).Semaphore(name)} }
+		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).CountingSemaphore(name)} }
 		requireExclusion(t, 16, 8, 1, newSemaphore, func(int, int) int64 { return 1 })
 	},
 }

@@ -30,7 +30,7 @@ func (x *argumentHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // Releases that an outage leaves unconfirmed are sent in batches: a script searches the sequence key for
 // each of them.
-func TestSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
+func TestCountingSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
 	const releases, most = 350, 100
@@ -39,7 +39,7 @@ func TestSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
 	x := &argumentHook{}
 	rdb.AddHook(x)
 	name := redistest.Name(t)
-	s := newClient(t, rdb).Semaphore(name)
+	s := newClient(t, rdb).CountingSemaphore(name)
 	mustSetPermits(t, s, 3)
 	require.NoError(t, rdb.ScriptLoad(t.Context(), scripts.SemRelease.Source()).Err())
 	d.Set(redistest.Refuse)

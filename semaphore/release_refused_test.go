@@ -45,11 +45,11 @@ func (x *scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // While a server refuses writes, as in a failover, a release still takes effect exactly once.
-func TestSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
+func TestCountingSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
 	t.Parallel()
 	setUp := func(
 		t *testing.T, retries int, hooks ...*scriptHook,
-	) (s *semaphore.Semaphore, refuse func(bool), value func() string) {
+	) (s *semaphore.CountingSemaphore, refuse func(bool), value func() string) {
 		server := redistest.Start(t)
 		admin, name := server.Client(t), redistest.Name(t)
 		rdb := server.Client(t, func(o *redis.Options) { o.MaxRetries = retries })
@@ -59,7 +59,7 @@ func TestSemaphore_ReleasesAreRefusedForAWhile(t *testing.T) {
 		for _, x := range hooks {
 			rdb.AddHook(x)
 		}
-		s = newClient(t, rdb).Semaphore(name)
+		s = newClient(t, rdb).CountingSemaphore(name)
 		mustSetPermits(t, s, 3)
 		refuse = func(on bool) {
 			replicas := "0"

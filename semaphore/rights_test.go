@@ -26,7 +26,7 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 			s := k.newSemaphore(c, name)
 			switch k.name {
 			case "counting":
-				counted := c.Semaphore(name)
+				counted := c.CountingSemaphore(name)
 				mustSetPermits(t, counted, 1)
 				require.NoError(t, counted.AddPermits(t.Context(), 1))
 				require.NoError(t, counted.AddPermits(t.Context(), -1))

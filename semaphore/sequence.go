@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// The permits of a Semaphore are a bare number. The number does not tell whether a call whose reply was
+// The permits of a CountingSemaphore are a bare number. The number does not tell whether a call whose reply was
 // lost has been executed. This file makes each acquisition and each release take effect exactly once.
 //
 // For each process and semaphore, Redis keeps two sequence keys. One holds the sequence number of the last
@@ -46,11 +46,11 @@ func (c *Client) sequenceKey(name, kind string) string {
 	return scripts.SuffixName(name, kind+":"+c.owner)
 }
 
-// originKey returns the key in which Redis keeps when the permits of a Semaphore were set. With an idle expiry it
+// originKey returns the key in which Redis keeps when the permits of a CountingSemaphore were set. With an idle expiry it
 // also keeps how many they are, by which scripts know whether any is held.
 func originKey(name string) string { return scripts.SuffixName(name, "origin") }
 
-// countingRelease is one release of a Semaphore's permits.
+// countingRelease is one release of a CountingSemaphore's permits.
 type countingRelease struct {
 	n         int64
 	ifExists  bool
@@ -76,7 +76,7 @@ func (c *Client) newCountingCall(name string) *countingCall {
 	return &countingCall{seq: seq, confirmed: c.unconfirmed.lastConfirmed(name, seq)}
 }
 
-// script acquires permits of a Semaphore for a batch of waiters.
+// script acquires permits of a CountingSemaphore for a batch of waiters.
 func (call *countingCall) script(c *Client, name string, batch []*waitqueue.Waiter[acquisition]) scripts.Call {
 	keys := []string{name, c.sequenceKey(name, acquiringCalls)}
 	if c.idleMillis > 0 || call.confirmed != call.seq-1 {
@@ -102,7 +102,7 @@ func (c *Client) beginCounting(
 	return call.early.Send(c.sender, call.script(c, name, batch), ended)
 }
 
-// attemptCounting acquires permits of a Semaphore for a batch of waiters, which may be empty.
+// attemptCounting acquires permits of a CountingSemaphore for a batch of waiters, which may be empty.
 func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisition]) (time.Duration, error) {
 	c.channels.Decide()
 	var call *countingCall

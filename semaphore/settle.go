@@ -13,7 +13,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
-// This file finds out what became of calls on a Semaphore that Redis has not confirmed. Every acquiring and
+// This file finds out what became of calls on a CountingSemaphore that Redis has not confirmed. Every acquiring and
 // every releasing call settles those before it; see sequence.go. While callers make none, calls that carry
 // nothing else do.
 

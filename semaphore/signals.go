@@ -62,7 +62,7 @@ type acquisition struct {
 	began     time.Duration // since origin
 	contended bool          // was reported
 
-	counting *countingCall // of the first of a batch of a Semaphore, if it was sent early
+	counting *countingCall // of the first of a batch of a CountingSemaphore, if it was sent early
 }
 
 // object is what a call is about.
@@ -93,7 +93,7 @@ func (g *Grant) event(ctx context.Context, took time.Duration) Event {
 	}
 }
 
-// taken reports that a call got permits of a Semaphore.
+// taken reports that a call got permits of a CountingSemaphore.
 func (m *monitor) taken(of object, a *acquisition) {
 	e := m.event(of, a)
 	m.mu.Lock()
@@ -105,7 +105,7 @@ func (m *monitor) taken(of object, a *acquisition) {
 	}
 }
 
-// returned reports a Release of a Semaphore.
+// returned reports a Release of a CountingSemaphore.
 func (m *monitor) returned(ctx context.Context, name string, n int64, took time.Duration) {
 	m.mu.Lock()
 	m.stats.Returned += n

@@ -42,7 +42,7 @@ type sweeper struct {
 	wheel *wheel.Wheel
 	rnd   *rand.Rand
 	kind  string
-	plain *semaphore.Semaphore
+	plain *semaphore.CountingSemaphore
 	held  *semaphore.Leased
 	id    func() uint64
 	say   func(string, ...any)
@@ -94,7 +94,7 @@ func sweepClient(ctx context.Context, addr, name string, s *sweeper) (err error)
 			err = errors.Join(err, closed)
 		}
 	}()
-	s.plain = c.Semaphore(name)
+	s.plain = c.CountingSemaphore(name)
 	switch s.kind {
 	case kindFair:
 		s.held = c.FairLeased(name, semaphore.WithLease(sweepLease))

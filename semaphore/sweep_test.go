@@ -132,7 +132,7 @@ func newSweep(t *testing.T, kind string) *sweep {
 	c := newClient(t, server.Client(t))
 	switch kind {
 	case kindCounting:
-		mustSetPermits(t, c.Semaphore(s.name), sweepPermits)
+		mustSetPermits(t, c.CountingSemaphore(s.name), sweepPermits)
 	case kindFair:
 		s.keys = []string{scripts.SuffixName(s.name, "fair:permits"), scripts.SuffixName(s.name, "fair:leases")}
 		s.longest = 3*sweepPoll + time.Second // an assignment waits for its claim
@@ -298,7 +298,7 @@ func (s *sweep) requireAllFree(t *testing.T) {
 	t.Helper()
 	c := newClient(t, s.server.Client(t))
 	if s.kind == kindCounting {
-		require.EqualValues(t, sweepPermits, available(t, c.Semaphore(s.name)))
+		require.EqualValues(t, sweepPermits, available(t, c.CountingSemaphore(s.name)))
 		return
 	}
 	l := c.Leased(s.name)

@@ -190,7 +190,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
 		for _, s := range []anySemaphore{
-			countingSemaphore{c.Semaphore(name+":1", semaphore.WithMax(2))},
+			countingSemaphore{c.CountingSemaphore(name+":1", semaphore.WithMax(2))},
 			leasedSemaphore{c.Leased(name + ":2")},
 			leasedSemaphore{c.FairLeased(name + ":3")},
 		} {

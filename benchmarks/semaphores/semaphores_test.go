@@ -127,7 +127,7 @@ func open(b *testing.B, kind, impl string, permits, names int) (takes []acquire,
 func ours(b *testing.B, c *semaphore.Client, kind, name string, permits int) acquire {
 	b.Helper()
 	if kind == "counting" {
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		if _, err := s.TrySetPermits(b.Context(), int64(permits)); err != nil {
 			b.Fatal(err)
 		}

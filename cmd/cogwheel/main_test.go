@@ -112,7 +112,7 @@ func (s *service) holdPermits(t *testing.T) {
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	long := []semaphore.LeasedOption{semaphore.WithLease(ever), semaphore.WithoutRenewal()}
-	exports, uploads, seats := c.Leased("exports", long...), c.FairLeased("uploads", long...), c.Semaphore("seats")
+	exports, uploads, seats := c.Leased("exports", long...), c.FairLeased("uploads", long...), c.CountingSemaphore("seats")
 	for _, set := range []func(context.Context, int64) (bool, error){
 		exports.TrySetPermits, uploads.TrySetPermits, seats.TrySetPermits,
 	} {

@@ -10,7 +10,7 @@ import (
 )
 
 // SemaphoreHooks returns hooks for the semaphores of the client of that name. They make the spans permit.wait and
-// permit.hold and the histograms of their durations. The permits of a counting Semaphore have no hold: it does
+// permit.hold and the histograms of their durations. The permits of a CountingSemaphore have no hold: it does
 // not know which of them a release returns.
 func (t *Telemetry) SemaphoreHooks(name string) semaphore.Hooks {
 	waited := func(e semaphore.Event, outcome string, failure error) {

@@ -229,7 +229,7 @@ func TestSemaphoreHooks_MakeSpansOfWaitsAndHolds(t *testing.T) {
 	require.Equal(t, name, hold["cogwheel.semaphore.name"])
 	require.EqualValues(t, 2, hold["cogwheel.permits"])
 
-	counting := p.semaphores.Semaphore(name + ":counting")
+	counting := p.semaphores.CountingSemaphore(name + ":counting")
 	_, err := counting.TrySetPermits(ctx, 2)
 	require.NoError(t, err)
 	spans, _ = p.request(t, func(ctx context.Context) {

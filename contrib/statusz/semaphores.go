@@ -54,7 +54,7 @@ type SemaphoreClient interface {
 }
 
 // Semaphores shows the permits of a client under a name: first those of semaphores that calls of this process
-// wait for, then those that are held longest. The permits of a Semaphore have no holders: they are counted
+// wait for, then those that are held longest. The permits of a CountingSemaphore have no holders: they are counted
 // when they are taken and returned.
 func Semaphores(name string, c SemaphoreClient) Source {
 	return Source{func(p *page, rows int) {

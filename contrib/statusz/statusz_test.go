@@ -149,7 +149,7 @@ func TestHandler_ShowsSemaphores(t *testing.T) {
 	_, err = leased.Acquire(ctx, 2)
 	require.NoError(t, err)
 	semaphores.Leased(name).AcquireFunc(ctx, 3, func(*semaphore.Grant, error) {})
-	counting := semaphores.Semaphore(name + ":counting")
+	counting := semaphores.CountingSemaphore(name + ":counting")
 	_, err = counting.TrySetPermits(ctx, 5)
 	require.NoError(t, err)
 	require.NoError(t, counting.Acquire(ctx, 4))

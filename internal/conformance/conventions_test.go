@@ -138,7 +138,7 @@ func badArguments(t *testing.T, l *library) {
 	}
 	for _, err := range []error{
 		second(semaphore.New(nil)), second(semaphore.New((*redis.Client)(nil))), second(semaphore.New(l.rdb, nil)),
-		l.semaphores.Semaphore("").Acquire(ctx, 1), l.semaphores.Semaphore("a").Acquire(ctx, -1),
+		l.semaphores.CountingSemaphore("").Acquire(ctx, 1), l.semaphores.CountingSemaphore("a").Acquire(ctx, -1),
 		second(l.semaphores.Leased("a{").Acquire(ctx, 1)), second(l.semaphores.Check(ctx, l.semaphores.Leased(""))),
 	} {
 		requireInvalid(t, err, "semaphore")
@@ -167,8 +167,8 @@ func nilContexts(t *testing.T, l *library) {
 	requireInvalid(t, second(l.locks.Mutex("a").Lock(none)), "redislock")
 	requireInvalid(t, second(l.locks.MultiMutex([]string{"a", "b"}).TryLock(none)), "redislock")
 	requireInvalid(t, second(l.locks.Mutex("a").State(none)), "redislock")
-	requireInvalid(t, l.semaphores.Semaphore("a").Acquire(none, 1), "semaphore")
-	requireInvalid(t, l.semaphores.Semaphore("a").Release(none, 1), "semaphore")
+	requireInvalid(t, l.semaphores.CountingSemaphore("a").Acquire(none, 1), "semaphore")
+	requireInvalid(t, l.semaphores.CountingSemaphore("a").Release(none, 1), "semaphore")
 	requireInvalid(t, second(l.semaphores.Leased("a").Available(none)), "semaphore")
 	requireInvalid(t, second(l.keyed().Allow(none, "k")), "ratelimit")
 	requireInvalid(t, l.keyed().Wait(none, "k"), "ratelimit")
@@ -240,7 +240,7 @@ func endedContexts(t *testing.T, l *library) {
 		"State":    second(l.locks.Mutex(l.name).State(ctx)),
 		"Multi":    second(l.locks.MultiMutex([]string{l.name, l.name + "2"}).Lock(ctx)),
 		"Acquire":  second(l.semaphores.Leased(l.name).Acquire(ctx, 1)),
-		"nothing":  l.semaphores.Semaphore(l.name).Acquire(ctx, 0),
+		"nothing":  l.semaphores.CountingSemaphore(l.name).Acquire(ctx, 0),
 		"Allow":    second(l.keyed().Allow(ctx, l.name)),
 		"Wait":     l.keyed().Wait(ctx, l.name),
 		"Limiter":  second(l.limits.Limiter(l.name).Allow(ctx)),
@@ -254,7 +254,7 @@ func endedContexts(t *testing.T, l *library) {
 
 func zeroPermits(t *testing.T, l *library) {
 	ctx := t.Context()
-	never := l.semaphores.Semaphore(l.name + ":never") // its permits were never set, so a call to Redis would fail
+	never := l.semaphores.CountingSemaphore(l.name + ":never") // its permits were never set, so a call to Redis would fail
 	require.NoError(t, never.Acquire(ctx, 0))
 	require.NoError(t, never.Release(ctx, 0))
 	grant, err := l.semaphores.Leased(l.name+":never").Acquire(ctx, 0)
@@ -296,7 +296,7 @@ func refusedTries(t *testing.T, l *library) {
 	require.ErrorIs(t, second(l.leased(t).TryAcquire(ctx, 4)), semaphore.ErrExceedsPermits)
 	require.NoError(t, second(l.leased(t).Acquire(ctx, 3)))
 	require.ErrorIs(t, second(l.leased(t).TryAcquire(ctx, 1)), semaphore.ErrNoPermits)
-	counting := l.semaphores.Semaphore(l.name + ":counting")
+	counting := l.semaphores.CountingSemaphore(l.name + ":counting")
 	require.NoError(t, second(counting.TrySetPermits(ctx, 3)))
 	require.ErrorIs(t, counting.TryAcquire(ctx, 4), semaphore.ErrNoPermits)
 
@@ -366,17 +366,17 @@ func errBeforeTheFirstCall(t *testing.T, l *library) {
 
 func deletes(t *testing.T, l *library) {
 	ctx := t.Context()
-	count, leased, fair, limit := l.semaphores.Semaphore(l.name), l.semaphores.Leased(l.name+":leased"),
+	count, leased, fair, limit := l.semaphores.CountingSemaphore(l.name), l.semaphores.Leased(l.name+":leased"),
 		l.semaphores.FairLeased(l.name+":fair"), l.limits.Limiter(l.name+":limit")
 	set := map[string]func() (bool, error){
-		"Semaphore":  func() (bool, error) { return count.TrySetPermits(ctx, 3) },
-		"Leased":     func() (bool, error) { return leased.TrySetPermits(ctx, 3) },
-		"FairLeased": func() (bool, error) { return fair.TrySetPermits(ctx, 3) },
-		"Limiter":    func() (bool, error) { return limit.TrySetRate(ctx, ratelimit.PerHour(3)) },
+		"CountingSemaphore": func() (bool, error) { return count.TrySetPermits(ctx, 3) },
+		"Leased":            func() (bool, error) { return leased.TrySetPermits(ctx, 3) },
+		"FairLeased":        func() (bool, error) { return fair.TrySetPermits(ctx, 3) },
+		"Limiter":           func() (bool, error) { return limit.TrySetRate(ctx, ratelimit.PerHour(3)) },
 	}
 	for what, named := range map[string]interface {
 		Delete(ctx context.Context) (bool, error)
-	}{"Semaphore": count, "Leased": leased, "FairLeased": fair, "Limiter": limit} {
+	}{"CountingSemaphore": count, "Leased": leased, "FairLeased": fair, "Limiter": limit} {
 		for _, exists := range []bool{false, true} {
 			if exists {
 				require.NoError(t, second(set[what]()), what)
@@ -404,7 +404,7 @@ func closes(t *testing.T, l *library) {
 	require.ErrorIs(t, grant.Err(), semaphore.ErrClosed)
 	require.ErrorIs(t, grant.Release(ctx), semaphore.ErrClosed)
 	require.ErrorIs(t, second(l.locks.Mutex(l.name).Lock(ctx)), redislock.ErrClosed)
-	require.ErrorIs(t, l.semaphores.Semaphore(l.name).Acquire(ctx, 1), semaphore.ErrClosed)
+	require.ErrorIs(t, l.semaphores.CountingSemaphore(l.name).Acquire(ctx, 1), semaphore.ErrClosed)
 	require.ErrorIs(t, second(l.keyed().Allow(ctx, l.name)), ratelimit.ErrClosed)
 	require.NoError(t, second(l.wheel.Stop(ctx)))
 	require.NoError(t, second(l.wheel.Stop(ctx)))

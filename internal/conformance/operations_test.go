@@ -86,7 +86,7 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		"RWMutex":                  check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
 		"Leased":                   check(l.semaphores.Check(ctx, l.semaphores.Leased(name))),
 		"FairLeased":               check(l.semaphores.Check(ctx, l.semaphores.FairLeased(name))),
-		"Semaphore":                check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name))),
+		"CountingSemaphore":        check(l.semaphores.Check(ctx, l.semaphores.CountingSemaphore(name))),
 		"Limiter":                  check(l.limits.Check(ctx, l.limits.Limiter(name))),
 		"Limiter, scope PerClient": {"{NAME}:permits:CLIENT", "{NAME}:value:CLIENT"},
 		"Keyed":                    {l.limits.Keyed("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
@@ -147,8 +147,8 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:fair:needs").Val() == 1 })
 		return err
 	})
-	inUse("Semaphore", func() error {
-		s := semaphores.Semaphore("NAME")
+	inUse("CountingSemaphore", func() error {
+		s := semaphores.CountingSemaphore("NAME")
 		return errors.Join(second(s.TrySetPermits(ctx, 1)), s.Acquire(ctx, 1), s.Release(ctx, 1))
 	})
 	inUse("Limiter", func() error {

@@ -49,7 +49,7 @@ var packages = map[string]struct {
 			if !objects {
 				return c.Check(t.Context())
 			}
-			return c.Check(t.Context(), c.Semaphore("app:a"), c.Leased("app:b"), c.FairLeased("app:c"))
+			return c.Check(t.Context(), c.CountingSemaphore("app:a"), c.Leased("app:b"), c.FairLeased("app:c"))
 		},
 		basics: semaphoreBasics,
 	},
@@ -285,13 +285,13 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 		return c
 	}
 	c, other := newClient(), newClient()
-	s := c.Semaphore("app:counting")
+	s := c.CountingSemaphore("app:counting")
 	set, err := s.TrySetPermits(ctx, 3)
 	require.NoError(t, err)
 	require.True(t, set)
 	require.NoError(t, s.AddPermits(ctx, 1))
 	require.NoError(t, s.Acquire(ctx, 4))
-	waiting := calls(func() error { return other.Semaphore("app:counting").Acquire(ctx, 3) })
+	waiting := calls(func() error { return other.CountingSemaphore("app:counting").Acquire(ctx, 3) })
 	require.ErrorIs(t, s.TryAcquire(ctx, 1), semaphore.ErrNoPermits)
 	require.NoError(t, s.Release(ctx, 4))
 	require.NoError(t, <-waiting)

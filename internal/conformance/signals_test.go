@@ -316,7 +316,7 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 		var released atomic.Int64
 		l.run(t, func(ctx context.Context, name string, i int) {
-			counting := c.Semaphore(name + "c")
+			counting := c.CountingSemaphore(name + "c")
 			leased := c.Leased(name, semaphore.WithLease(300*time.Millisecond)) // short: each end counts, whatever it is
 			if i%2 == 0 {
 				leased = c.FairLeased(name + "f")

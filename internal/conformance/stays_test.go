@@ -90,7 +90,7 @@ func (l *library) holdings(t *testing.T) []holding {
 	}
 	counting := func(c *semaphore.Client) func() func() {
 		return func() func() {
-			s := c.Semaphore("name")
+			s := c.CountingSemaphore("name")
 			require.NoError(t, second(s.TrySetPermits(ctx, 2)))
 			require.NoError(t, s.Acquire(ctx, 1))
 			return func() { require.NoError(t, s.Release(ctx, 1)) }
@@ -143,10 +143,10 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`Limiter`", limiter(ratelimit.Overall)},
 		{"`Limiter`, scope `PerClient`", limiter(ratelimit.PerClient)},
 		{"`Limiter` with a keep-alive", limiter(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
-		{"`Semaphore`", counting(l.semaphores)},
+		{"`CountingSemaphore`", counting(l.semaphores)},
 		{"`Leased`", leased(l.semaphores.Leased("name"), 4)},
 		{"`FairLeased`", leased(l.semaphores.FairLeased("name"), 7)},
-		{"`Semaphore`, idle expiry", counting(idle)},
+		{"`CountingSemaphore`, idle expiry", counting(idle)},
 		{"`Leased`, idle expiry", leased(idle.Leased("name"), 4)},
 		{"`FairLeased`, idle expiry", leased(idle.FairLeased("name"), 7)},
 	}
@@ -175,7 +175,7 @@ func TestStays(t *testing.T) {
 			require.GreaterOrEqual(t, at, 0, "%s: no row for %s, which stays for %v", use, key, left)
 			s := stays[at]
 			seen[s.use+s.key] = true
-			held := !ended && use == "`Semaphore`, idle expiry" && s.most == time.Hour // stays while a permit is held
+			held := !ended && use == "`CountingSemaphore`, idle expiry" && s.most == time.Hour // stays while a permit is held
 			require.True(t, (s.most < 0 || held) && left < 0 || left > 0 && left <= s.most, "%s: %s stays for %v", use, key, left)
 		}
 	}

@@ -36,7 +36,7 @@ type onAWheel struct {
 	multi    *redislock.MultiMutex
 	quorum   *redislock.Quorum
 	majority *redislock.QuorumMutex
-	count    *semaphore.Semaphore
+	count    *semaphore.CountingSemaphore
 	leased   *semaphore.Leased
 	fairly   *semaphore.Leased
 	keyed    *ratelimit.Keyed
@@ -74,7 +74,7 @@ func newOnAWheelOf(t *testing.T, rdb *redis.Client) *onAWheel {
 	require.NoError(t, err)
 	redistest.CloseWith(t, l.quorum.Close)
 	l.majority = l.quorum.Mutex(l.name + ":quorum")
-	l.count, l.leased = l.semaphores.Semaphore(l.name+":count"), l.semaphores.Leased(l.name+":leased")
+	l.count, l.leased = l.semaphores.CountingSemaphore(l.name+":count"), l.semaphores.Leased(l.name+":leased")
 	l.fairly = l.semaphores.FairLeased(l.name + ":fairly")
 	l.keyed, l.limiter = l.limits.Keyed(l.name, ratelimit.PerHour(1)), l.limits.Limiter(l.name+":limiter")
 	l.all = l.limits.All(l.limits.Keyed(l.name+":all", ratelimit.PerHour(1)).Part("k"))
@@ -156,8 +156,8 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 	},
 	"redislock.QuorumMutex.Do": func(ctx context.Context, l *onAWheel) error { return l.majority.Do(ctx, doNothing) },
 
-	"semaphore.Semaphore.Acquire": func(ctx context.Context, l *onAWheel) error { return l.count.Acquire(ctx, 1) },
-	"semaphore.Semaphore.AcquireFunc": func(ctx context.Context, l *onAWheel) error {
+	"semaphore.CountingSemaphore.Acquire": func(ctx context.Context, l *onAWheel) error { return l.count.Acquire(ctx, 1) },
+	"semaphore.CountingSemaphore.AcquireFunc": func(ctx context.Context, l *onAWheel) error {
 		return calledBack(func(f func(error)) func() { return l.count.AcquireFunc(ctx, 1, f) })
 	},
 	"semaphore.Leased.Acquire": func(ctx context.Context, l *onAWheel) error { return second(l.leased.Acquire(ctx, 1)) },
@@ -218,11 +218,11 @@ var doNotWait = map[string]string{
 	"ratelimit.Keyed":       "Allow AllowLimitN AllowN AllowUpTo Peek Reserve Reset",
 	"ratelimit.Limiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TrySetRate " +
 		"UpdateRate",
-	"ratelimit.Reservation": "Cancel",
-	"semaphore.Client":      "Check Close",
-	"semaphore.Grant":       "Context Extend Release",
-	"semaphore.Leased":      "AddPermits Available Delete Release SetPermits State TryAcquire TrySetPermits UpdateLease",
-	"semaphore.Semaphore":   "AddPermits Available Delete Drain Release ReleaseIfExists TryAcquire TrySetPermits",
+	"ratelimit.Reservation":       "Cancel",
+	"semaphore.Client":            "Check Close",
+	"semaphore.Grant":             "Context Extend Release",
+	"semaphore.Leased":            "AddPermits Available Delete Release SetPermits State TryAcquire TrySetPermits UpdateLease",
+	"semaphore.CountingSemaphore": "AddPermits Available Delete Drain Release ReleaseIfExists TryAcquire TrySetPermits",
 }
 
 // functionsWithContext returns the exported functions of docs/api.txt that have a context as an argument.

@@ -130,7 +130,7 @@ func (p *cogwheelPermits) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 }
 
 func (p *cogwheelPermits) acquireCounting(ctx context.Context, ask Ask) (Hold, error) {
-	s := p.client.Semaphore(ask.Object)
+	s := p.client.CountingSemaphore(ask.Object)
 	acquire := s.Acquire
 	if ask.Try {
 		acquire = s.TryAcquire
@@ -166,7 +166,7 @@ func (g grant) Release(ctx context.Context) (history.Step, error) {
 
 // counted are permits of a counting semaphore.
 type counted struct {
-	s     *semaphore.Semaphore
+	s     *semaphore.CountingSemaphore
 	n     int64
 	wheel *wheel.Wheel
 	mu    sync.Mutex

@@ -93,12 +93,12 @@ var Kinds = []*Kind{
 		},
 		Prepare: func(ctx context.Context, rdb redis.UniversalClient, object string) error {
 			return withSemaphores(ctx, rdb, func(c *semaphore.Client) error {
-				_, err := c.Semaphore(object).TrySetPermits(ctx, permits)
+				_, err := c.CountingSemaphore(object).TrySetPermits(ctx, permits)
 				return err
 			})
 		},
 		Free: func(ctx context.Context, c *semaphore.Client, object string) (int64, error) {
-			return c.Semaphore(object).Available(ctx)
+			return c.CountingSemaphore(object).Available(ctx)
 		},
 	},
 }

@@ -73,10 +73,10 @@ func (c libraryClients) uses() []objectUse {
 			s := c.semaphores.FairLeased(name)
 			return releasing(s.Acquire(ctx, 1))
 		}},
-		{"`Semaphore`, 1 permit", func(ctx context.Context, name string) error {
-			return setting(c.semaphores.Semaphore(name).TrySetPermits(ctx, 100))
+		{"`CountingSemaphore`, 1 permit", func(ctx context.Context, name string) error {
+			return setting(c.semaphores.CountingSemaphore(name).TrySetPermits(ctx, 100))
 		}, func(ctx context.Context, name string) (func() error, error) {
-			s := c.semaphores.Semaphore(name)
+			s := c.semaphores.CountingSemaphore(name)
 			return func() error { return s.Release(ctx, 1) }, s.Acquire(ctx, 1)
 		}},
 		{"`Keyed`", nil, func(ctx context.Context, name string) (func() error, error) {

@@ -12,38 +12,38 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Semaphore is a counting semaphore: a number of free permits, which any process takes and adds. It is
+// CountingSemaphore is a counting semaphore: a number of free permits, which any process takes and adds. It is
 // Redisson's RSemaphore. Redis does not know which process holds a permit, so the permits of a process that
 // dies are lost; those of a Leased come back.
 //
-// A Semaphore holds no state: all Semaphore values of one name are the same semaphore. It is safe for
+// A CountingSemaphore holds no state: all CountingSemaphore values of one name are the same semaphore. It is safe for
 // concurrent use.
-type Semaphore struct {
+type CountingSemaphore struct {
 	client *Client
 	name   string
-	config semaphoreConfig
+	config countingConfig
 	err    error // of the name or an option
 }
 
-// Semaphore returns the counting semaphore with the given name. It does not talk to Redis. The key in Redis
+// CountingSemaphore returns the counting semaphore with the given name. It does not talk to Redis. The key in Redis
 // is the name itself, as in Redisson: services in Java that call getSemaphore(name) share the permits.
 //
 // A name has 1 to 65536 bytes. A name that contains a brace must contain a hash tag such as {user:7},
 // because all keys of a semaphore must share a cluster slot. Err and all methods return a
 // *cogwheel.InvalidError for a bad name or option.
-func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
-	s := &Semaphore{client: c, name: name}
+func (c *Client) CountingSemaphore(name string, opts ...CountingOption) *CountingSemaphore {
+	s := &CountingSemaphore{client: c, name: name}
 	if s.err = checkName(name); s.err == nil {
-		s.config, s.err = newSemaphoreConfig(opts)
+		s.config, s.err = newCountingConfig(opts)
 	}
 	return s
 }
 
 // Name returns the name of the semaphore.
-func (s *Semaphore) Name() string { return s.name }
+func (s *CountingSemaphore) Name() string { return s.name }
 
 // Err returns the *cogwheel.InvalidError of a bad name or option, or nil.
-func (s *Semaphore) Err() error { return s.err }
+func (s *CountingSemaphore) Err() error { return s.err }
 
 // Acquire takes n permits, 0 to MaxPermits, and blocks until they are free or ctx ends. It grants n 0 at
 // once, without asking Redis. Requests of one process are granted in order, so that small requests do not
@@ -55,14 +55,14 @@ func (s *Semaphore) Err() error { return s.err }
 //
 // All waiters of a semaphore in one process share one wheel entry, one subscription and one script per
 // look.
-func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
+func (s *CountingSemaphore) Acquire(ctx context.Context, n int64) error {
 	return s.acquire(ctx, n, s.client.counting.Wait)
 }
 
 // TryAcquire takes n permits if they are free, and otherwise returns an error that matches ErrNoPermits. It
 // blocks for one round trip, which concurrent calls share. While other callers of this process wait, TryAcquire
 // does not overtake them and fails at once.
-func (s *Semaphore) TryAcquire(ctx context.Context, n int64) error {
+func (s *CountingSemaphore) TryAcquire(ctx context.Context, n int64) error {
 	return s.acquire(ctx, n, s.client.counting.Try)
 }
 
@@ -72,7 +72,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int64) error {
 //
 // cancel ends the wait, and f is called with an error that matches context.Canceled. After the wait has
 // ended, cancel does nothing. AcquireFunc panics if f is nil.
-func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
+func (s *CountingSemaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	c := s.client
 	a, err := s.begin(ctx, n)
@@ -91,7 +91,7 @@ func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (ca
 }
 
 // report reports the outcome of a call for permits.
-func (s *Semaphore) report(a *acquisition, err error) {
+func (s *CountingSemaphore) report(a *acquisition, err error) {
 	monitor := &s.client.monitor
 	switch {
 	case err == nil:
@@ -103,7 +103,7 @@ func (s *Semaphore) report(a *acquisition, err error) {
 	monitor.failed(s.object(), a, err)
 }
 
-func (s *Semaphore) acquire(
+func (s *CountingSemaphore) acquire(
 	ctx context.Context, n int64, wait func(context.Context, string, acquisition) (acquisition, error),
 ) error {
 	a, err := s.begin(ctx, n)
@@ -122,7 +122,7 @@ func (s *Semaphore) acquire(
 }
 
 // begin checks a request and enters the gate.
-func (s *Semaphore) begin(ctx context.Context, n int64) (acquisition, error) {
+func (s *CountingSemaphore) begin(ctx context.Context, n int64) (acquisition, error) {
 	a := acquisition{ctx: ctx, n: n, began: s.client.monitor.now()}
 	err := s.enter(ctx, n)
 	if err != nil {
@@ -131,9 +131,9 @@ func (s *Semaphore) begin(ctx context.Context, n int64) (acquisition, error) {
 	return a, err
 }
 
-func (s *Semaphore) object() object { return object{KindCounting, s.name} }
+func (s *CountingSemaphore) object() object { return object{KindCounting, s.name} }
 
-func (s *Semaphore) enter(ctx context.Context, n int64) error {
+func (s *CountingSemaphore) enter(ctx context.Context, n int64) error {
 	if s.err != nil {
 		return s.err
 	}
@@ -157,18 +157,18 @@ func (s *Semaphore) enter(ctx context.Context, n int64) error {
 // does not confirm the release, or has not confirmed it one second after the end of ctx. The Client then
 // retries the release in the background for up to five minutes. It takes effect at most once, so the caller
 // must not repeat it.
-func (s *Semaphore) Release(ctx context.Context, n int64) error {
+func (s *CountingSemaphore) Release(ctx context.Context, n int64) error {
 	_, err := s.release(ctx, n, false)
 	return err
 }
 
 // ReleaseIfExists is like Release but does not create a semaphore. It reports whether the
 // semaphore existed.
-func (s *Semaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) {
+func (s *CountingSemaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) {
 	return s.release(ctx, n, true)
 }
 
-func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, error) {
+func (s *CountingSemaphore) release(ctx context.Context, n int64, ifExists bool) (bool, error) {
 	if s.err != nil {
 		return false, s.err
 	}
@@ -206,7 +206,7 @@ func (s *Semaphore) release(ctx context.Context, n int64, ifExists bool) (bool, 
 // TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
 // did. The semaphore does not expire unless the Client has WithIdleExpiry. TrySetPermits blocks for one round
 // trip, at most until ctx ends. After an error of ctx or of the connection the change may have been made.
-func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
+func (s *CountingSemaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
 	}
@@ -220,7 +220,7 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 // AddPermits adds n to the number of free permits, -MaxPermits to MaxPermits. The number may fall below 0;
 // releases then raise it again. The semaphore keeps its expiry. AddPermits blocks for one round trip, at most
 // until ctx ends. After an error of ctx or of the connection the change may have been made.
-func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
+func (s *CountingSemaphore) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
 	}
@@ -231,10 +231,10 @@ func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 // Drain takes all free permits and returns their number, which is negative after a negative AddPermits. It
 // sets the number of free permits to 0. It blocks for one round trip, at most until ctx ends. After an error
 // of ctx or of the connection the permits may have been taken, and their number is lost.
-func (s *Semaphore) Drain(ctx context.Context) (int64, error) { return s.edit(ctx, "drain", 0) }
+func (s *CountingSemaphore) Drain(ctx context.Context) (int64, error) { return s.edit(ctx, "drain", 0) }
 
 // edit runs a script that takes effect once per record key.
-func (s *Semaphore) edit(ctx context.Context, op string, n int64) (int64, error) {
+func (s *CountingSemaphore) edit(ctx context.Context, op string, n int64) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
@@ -260,7 +260,7 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64) (int64, error)
 //
 // Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // semaphore may have been deleted.
-func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
+func (s *CountingSemaphore) Delete(ctx context.Context) (bool, error) {
 	if s.err != nil {
 		return false, s.err
 	}
@@ -273,7 +273,7 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 
 // Available returns the number of free permits: 0 if they were never set, and less than 0 after a negative
 // AddPermits. It blocks for one round trip.
-func (s *Semaphore) Available(ctx context.Context) (int64, error) {
+func (s *CountingSemaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// A Semaphore is a number that any process takes from and adds to, as Redisson's getSemaphore(name). Permits of
+// A CountingSemaphore is a number that any process takes from and adds to, as Redisson's getSemaphore(name). Permits of
 // a process that dies do not come back; use a Leased where they should.
-func ExampleClient_Semaphore() {
+func ExampleClient_CountingSemaphore() {
 	ctx := context.Background()
-	stock := newSemaphores().Semaphore("stock:42")
+	stock := newSemaphores().CountingSemaphore("stock:42")
 	if _, err := stock.TrySetPermits(ctx, 3); err != nil {
 		log.Fatal(err)
 	}
@@ -30,9 +30,9 @@ func ExampleClient_Semaphore() {
 }
 
 // TryAcquire does not wait. It distinguishes permits that are taken from a failure of Redis.
-func ExampleSemaphore_TryAcquire() {
+func ExampleCountingSemaphore_TryAcquire() {
 	ctx := context.Background()
-	tickets := newSemaphores().Semaphore("tickets")
+	tickets := newSemaphores().CountingSemaphore("tickets")
 	if _, err := tickets.TrySetPermits(ctx, 2); err != nil {
 		log.Fatal(err)
 	}
@@ -53,9 +53,9 @@ func ExampleSemaphore_TryAcquire() {
 }
 
 // AcquireFunc waits without a goroutine: here, for a delivery.
-func ExampleSemaphore_AcquireFunc() {
+func ExampleCountingSemaphore_AcquireFunc() {
 	ctx := context.Background()
-	stock := newSemaphores().Semaphore("stock:42")
+	stock := newSemaphores().CountingSemaphore("stock:42")
 	if _, err := stock.TrySetPermits(ctx, 0); err != nil {
 		log.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func ExampleSemaphore_AcquireFunc() {
 // WithMax finds the bug that releases more than was acquired.
 func ExampleWithMax() {
 	ctx := context.Background()
-	connections := newSemaphores().Semaphore("connections", semaphore.WithMax(10))
+	connections := newSemaphores().CountingSemaphore("connections", semaphore.WithMax(10))
 	if _, err := connections.TrySetPermits(ctx, 10); err != nil {
 		log.Fatal(err)
 	}
@@ -90,9 +90,9 @@ func ExampleWithMax() {
 }
 
 // Drain takes all that is free, to stop new work before maintenance.
-func ExampleSemaphore_Drain() {
+func ExampleCountingSemaphore_Drain() {
 	ctx := context.Background()
-	jobs := newSemaphores().Semaphore("jobs")
+	jobs := newSemaphores().CountingSemaphore("jobs")
 	if _, err := jobs.TrySetPermits(ctx, 8); err != nil {
 		log.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func ExampleSemaphore_Drain() {
 }
 
 // ReleaseIfExists does not bring back a semaphore that has expired.
-func ExampleSemaphore_ReleaseIfExists() {
+func ExampleCountingSemaphore_ReleaseIfExists() {
 	ctx := context.Background()
 	rdb := newRedis()
 	semaphores, err := semaphore.New(rdb)
@@ -116,7 +116,7 @@ func ExampleSemaphore_ReleaseIfExists() {
 		log.Fatal(err)
 	}
 	defer semaphores.Close(ctx)
-	sale := semaphores.Semaphore("sale:black-friday")
+	sale := semaphores.CountingSemaphore("sale:black-friday")
 	if _, err := sale.TrySetPermits(ctx, 100); err != nil {
 		log.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func ExampleSemaphore_ReleaseIfExists() {
 }
 
 // A key that holds something else is left alone.
-func ExampleSemaphore_Acquire_wrongKind() {
+func ExampleCountingSemaphore_Acquire_wrongKind() {
 	ctx := context.Background()
 	rdb := newRedis()
 	rdb.RPush(ctx, "jobs", "a list")
@@ -141,7 +141,7 @@ func ExampleSemaphore_Acquire_wrongKind() {
 		log.Fatal(err)
 	}
 	defer semaphores.Close(ctx)
-	err = semaphores.Semaphore("jobs").Acquire(ctx, 1)
+	err = semaphores.CountingSemaphore("jobs").Acquire(ctx, 1)
 	fmt.Println(errors.Is(err, semaphore.ErrWrongKind))
 	// Output: true
 }

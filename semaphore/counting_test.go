@@ -17,13 +17,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-func TestSemaphore_Permits(t *testing.T) {
+func TestCountingSemaphore_Permits(t *testing.T) {
 	t.Parallel()
 
 	t.Run("are set once, and keep an expiry that others have set", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		ok, err := s.TrySetPermits(t.Context(), 10)
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -44,7 +44,7 @@ func TestSemaphore_Permits(t *testing.T) {
 	t.Run("are added and removed, also below zero", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		mustSetPermits(t, s, 3)
 		for _, step := range []struct {
 			name string
@@ -64,7 +64,7 @@ func TestSemaphore_Permits(t *testing.T) {
 	t.Run("are drained, also if none were set", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		n, err := s.Drain(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n)
@@ -78,15 +78,15 @@ func TestSemaphore_Permits(t *testing.T) {
 	t.Run("none are acquired at once, without a key", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		require.NoError(t, c.Semaphore(name).Acquire(t.Context(), 0))
-		require.NoError(t, c.Semaphore(name).TryAcquire(t.Context(), 0))
+		require.NoError(t, c.CountingSemaphore(name).Acquire(t.Context(), 0))
+		require.NoError(t, c.CountingSemaphore(name).TryAcquire(t.Context(), 0))
 		require.Zero(t, rdb.Exists(t.Context(), name).Val())
 	})
 
 	t.Run("are created by releases", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		ok, err := s.ReleaseIfExists(t.Context(), 1)
 		require.NoError(t, err)
 		require.False(t, ok)
@@ -102,7 +102,7 @@ func TestSemaphore_Permits(t *testing.T) {
 	t.Run("are not released above a maximum", func(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
-		s := c.Semaphore(name, semaphore.WithMax(3))
+		s := c.CountingSemaphore(name, semaphore.WithMax(3))
 		mustSetPermits(t, s, 3)
 		require.ErrorIs(t, s.Release(t.Context(), 1), semaphore.ErrOverRelease)
 		require.EqualValues(t, 3, available(t, s))
@@ -113,10 +113,10 @@ func TestSemaphore_Permits(t *testing.T) {
 	})
 }
 
-func TestSemaphore_TryAcquire(t *testing.T) {
+func TestCountingSemaphore_TryAcquire(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	s := c.Semaphore(name)
+	s := c.CountingSemaphore(name)
 	mustSetPermits(t, s, 2)
 	err := s.TryAcquire(t.Context(), 3)
 	require.ErrorIs(t, err, semaphore.ErrNoPermits)
@@ -126,14 +126,14 @@ func TestSemaphore_TryAcquire(t *testing.T) {
 	require.Zero(t, available(t, s))
 }
 
-func TestSemaphore_AcquireWaits(t *testing.T) {
+func TestCountingSemaphore_AcquireWaits(t *testing.T) {
 	t.Parallel()
 
 	t.Run("until a release of another process", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		other := newClient(t, redistest.Shared(t).Client(t)).Semaphore(name)
-		s := c.Semaphore(name)
+		other := newClient(t, redistest.Shared(t).Client(t)).CountingSemaphore(name)
+		s := c.CountingSemaphore(name)
 		mustSetPermits(t, s, 1)
 		require.NoError(t, other.Acquire(t.Context(), 1))
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 1) })
@@ -148,7 +148,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 	t.Run("until a service in Java releases, whatever it publishes", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 2) })
 		awaitListeners(t, rdb, name, 1)
@@ -170,7 +170,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 		defer sub.Close()
 		_, err := sub.Receive(t.Context())
 		require.NoError(t, err)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		mustSetPermits(t, s, 1)
 		require.NoError(t, s.Release(t.Context(), 2))
 		require.NoError(t, s.AddPermits(t.Context(), 4))
@@ -185,7 +185,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 	t.Run("until enough permits are added", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		mustSetPermits(t, s, 1)
 		w := startCall(func() error { return s.Acquire(within(t, testTimeout), 3) })
 		awaitListeners(t, rdb, name, 1)
@@ -199,7 +199,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 	t.Run("until its context ends, and then holds nothing", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		mustSetPermits(t, s, 0)
 		err := s.Acquire(within(t, 100*time.Millisecond), 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -214,7 +214,7 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 	t.Run("behind a large request until that is cancelled", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		s := c.Semaphore(name)
+		s := c.CountingSemaphore(name)
 		mustSetPermits(t, s, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -231,12 +231,12 @@ func TestSemaphore_AcquireWaits(t *testing.T) {
 	})
 }
 
-func TestSemaphore_ManyCallersShareScripts(t *testing.T) {
+func TestCountingSemaphore_ManyCallersShareScripts(t *testing.T) {
 	t.Parallel()
 	const callers, each = 32, 50
 	rdb := redistest.Shared(t).Client(t)
 	c, count := newCountedClient(t, rdb)
-	s := c.Semaphore(redistest.Name(t))
+	s := c.CountingSemaphore(redistest.Name(t))
 	mustSetPermits(t, s, callers)
 	var all sync.WaitGroup
 	var failed atomic.Int64
@@ -257,18 +257,18 @@ func TestSemaphore_ManyCallersShareScripts(t *testing.T) {
 }
 
 // Clients acquire one permit or all of them. They never hold more than there are, and no request starves.
-func TestSemaphore_Excludes(t *testing.T) {
+func TestCountingSemaphore_Excludes(t *testing.T) {
 	t.Parallel()
 	const clients, times = 8, 25
 	server := redistest.Shared(t)
 	name := redistest.Name(t)
 	const permits = 3
 	rdb := server.Client(t)
-	mustSetPermits(t, newClient(t, rdb).Semaphore(name), permits)
+	mustSetPermits(t, newClient(t, rdb).CountingSemaphore(name), permits)
 	var held, most, violations atomic.Int64
 	var all sync.WaitGroup
 	for i := range clients {
-		s := newClient(t, server.Client(t)).Semaphore(name)
+		s := newClient(t, server.Client(t)).CountingSemaphore(name)
 		all.Go(func() {
 			for k := range times {
 				n := int64(1)
@@ -297,10 +297,10 @@ func TestSemaphore_Excludes(t *testing.T) {
 	require.Equal(t, strconv.Itoa(permits), rdb.Get(t.Context(), name).Val())
 }
 
-func TestSemaphore_AcquireFunc(t *testing.T) {
+func TestCountingSemaphore_AcquireFunc(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	s := c.Semaphore(name)
+	s := c.CountingSemaphore(name)
 	mustSetPermits(t, s, 1)
 	got := make(chan error, 1)
 	cancel := s.AcquireFunc(t.Context(), 1, func(err error) { got <- err })
