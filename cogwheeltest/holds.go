@@ -99,7 +99,7 @@ func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
 	}
 }
 
-// ExpirePermits ends the leases of permits of a Leased or FairLeased semaphore: of those with the ids, as
+// ExpirePermits ends the leases of permits of a Semaphore or FairSemaphore: of those with the ids, as
 // Grant.IDs returns them, or of all. Nothing is announced. The permits are free at the next look at the semaphore,
 // and the holder loses its grant at its next renewal.
 func (s *Server) ExpirePermits(name string, ids ...string) {

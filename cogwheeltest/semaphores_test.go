@@ -17,9 +17,9 @@ func TestSemaphores(t *testing.T) {
 		"a CountingSemaphore bounds both processes, and wakes them": countsPermits,
 		"a CountingSemaphore survives lost replies":                 countingLostReplies,
 		"a CountingSemaphore refuses the wrong kind of key":         wrongKindOfSemaphore,
-		"a FairLeased serves in the order of arrival":               fairPermits,
+		"a FairSemaphore serves in the order of arrival":            fairPermits,
 	}
-	for kind, of := range leasedKinds {
+	for kind, of := range semaphoreKinds {
 		behaviours[kind+" is renewed for as long as it is held"] = func(t *testing.T, w *world) { grantRenewed(t, w, of) }
 		behaviours[kind+" bounds both processes, and wakes them"] = func(t *testing.T, w *world) { grantBounds(t, w, of) }
 		behaviours[kind+" is lost when its lease expires"] = func(t *testing.T, w *world) { grantExpires(t, w, of) }
@@ -31,18 +31,18 @@ func TestSemaphores(t *testing.T) {
 	inBubbles(t, behaviours)
 }
 
-type leasedOf = func(*testing.T, *semaphore.Client, ...semaphore.LeasedOption) *semaphore.Leased
+type semaphoreOf = func(*testing.T, *semaphore.Client, ...semaphore.SemaphoreOption) *semaphore.Semaphore
 
-// leasedKinds make the semaphore "n" of a process, with 3 permits.
-var leasedKinds = map[string]leasedOf{
-	"a Leased":     threePermits((*semaphore.Client).Leased),
-	"a FairLeased": threePermits((*semaphore.Client).FairLeased),
+// semaphoreKinds make the semaphore "n" of a process, with 3 permits.
+var semaphoreKinds = map[string]semaphoreOf{
+	"a Semaphore":     threePermits((*semaphore.Client).Semaphore),
+	"a FairSemaphore": threePermits((*semaphore.Client).FairSemaphore),
 }
 
 func threePermits(
-	of func(*semaphore.Client, string, ...semaphore.LeasedOption) *semaphore.Leased,
-) leasedOf {
-	return func(t *testing.T, c *semaphore.Client, opts ...semaphore.LeasedOption) *semaphore.Leased {
+	of func(*semaphore.Client, string, ...semaphore.SemaphoreOption) *semaphore.Semaphore,
+) semaphoreOf {
+	return func(t *testing.T, c *semaphore.Client, opts ...semaphore.SemaphoreOption) *semaphore.Semaphore {
 		s := of(c, "n", opts...)
 		_, err := s.TrySetPermits(t.Context(), 3)
 		require.NoError(t, err)
@@ -50,7 +50,7 @@ func threePermits(
 	}
 }
 
-func mustAcquire(t *testing.T, w *world, s *semaphore.Leased, n int64) *semaphore.Grant {
+func mustAcquire(t *testing.T, w *world, s *semaphore.Semaphore, n int64) *semaphore.Grant {
 	t.Helper()
 	g, err := s.Acquire(w.ctx, n)
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func mustAcquire(t *testing.T, w *world, s *semaphore.Leased, n int64) *semaphor
 }
 
 // waitForPermits begins to wait for permits, which are then released.
-func waitForPermits(w *world, s *semaphore.Leased, n int64) <-chan error {
+func waitForPermits(w *world, s *semaphore.Semaphore, n int64) <-chan error {
 	return calling(func() error {
 		g, err := s.Acquire(w.ctx, n)
 		if err != nil {
@@ -110,13 +110,13 @@ func wrongKindOfSemaphore(t *testing.T, w *world) {
 	require.ErrorIs(t, w.semaphores[0].CountingSemaphore("n").Acquire(w.ctx, 1), semaphore.ErrWrongKind)
 	require.NoError(t, w.Client().Del(w.ctx, "n").Err())
 	require.NoError(t, w.Client().RPush(w.ctx, "n", "x").Err())
-	_, err := w.semaphores[0].Leased("n").Acquire(w.ctx, 1)
+	_, err := w.semaphores[0].Semaphore("n").Acquire(w.ctx, 1)
 	require.ErrorIs(t, err, semaphore.ErrWrongKind)
 }
 
 func fairPermits(t *testing.T, w *world) {
-	of := leasedKinds["a FairLeased"]
-	s := [2]*semaphore.Leased{of(t, w.semaphores[0]), of(t, w.semaphores[1])}
+	of := semaphoreKinds["a FairSemaphore"]
+	s := [2]*semaphore.Semaphore{of(t, w.semaphores[0]), of(t, w.semaphores[1])}
 	held := mustAcquire(t, w, s[0], 3)
 	order := make(chan int, 6)
 	for i := range 6 {
@@ -136,7 +136,7 @@ func fairPermits(t *testing.T, w *world) {
 	}
 }
 
-func grantRenewed(t *testing.T, w *world, of leasedOf) {
+func grantRenewed(t *testing.T, w *world, of semaphoreOf) {
 	g := mustAcquire(t, w, of(t, w.semaphores[0]), 3)
 	other := of(t, w.semaphores[1])
 	for range 60 {
@@ -149,7 +149,7 @@ func grantRenewed(t *testing.T, w *world, of leasedOf) {
 	require.ErrorIs(t, g.Release(w.ctx), semaphore.ErrNotHeld)
 }
 
-func grantBounds(t *testing.T, w *world, of leasedOf) {
+func grantBounds(t *testing.T, w *world, of semaphoreOf) {
 	g := mustAcquire(t, w, of(t, w.semaphores[0]), 2)
 	next := waitForPermits(w, of(t, w.semaphores[1]), 2)
 	requireWaiting(t, next)
@@ -159,7 +159,7 @@ func grantBounds(t *testing.T, w *world, of leasedOf) {
 	require.Equal(t, began, w.Now(), "by the message, not by a poll")
 }
 
-func grantExpires(t *testing.T, w *world, of leasedOf) {
+func grantExpires(t *testing.T, w *world, of semaphoreOf) {
 	s := of(t, w.semaphores[0])
 	kept, lost := mustAcquire(t, w, s, 1), mustAcquire(t, w, s, 2)
 	w.ExpirePermits("n", lost.IDs()...)
@@ -174,7 +174,7 @@ func grantExpires(t *testing.T, w *world, of leasedOf) {
 	require.ErrorIs(t, other.Err(), semaphore.ErrLost)
 }
 
-func grantCrash(t *testing.T, w *world, of leasedOf) {
+func grantCrash(t *testing.T, w *world, of semaphoreOf) {
 	crashed := w.NewClient()
 	semaphores, err := semaphore.New(crashed, semaphore.WithWheel(w.Wheel()))
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func grantCrash(t *testing.T, w *world, of leasedOf) {
 	require.NoError(t, semaphores.Close(context.Background()))
 }
 
-func grantExtended(t *testing.T, w *world, of leasedOf) {
+func grantExtended(t *testing.T, w *world, of semaphoreOf) {
 	g := mustAcquire(t, w, of(t, w.semaphores[0], semaphore.WithoutRenewal()), 1)
 	require.NoError(t, g.Extend(w.ctx, time.Hour))
 	w.Advance(50 * time.Minute)
@@ -199,7 +199,7 @@ func grantExtended(t *testing.T, w *world, of leasedOf) {
 	require.NoError(t, g.Release(w.ctx))
 }
 
-func grantLostReplies(t *testing.T, w *world, of leasedOf) {
+func grantLostReplies(t *testing.T, w *world, of semaphoreOf) {
 	s := of(t, w.semaphores[0])
 	w.DropReplies(1, "n")
 	g := mustAcquire(t, w, s, 2)
@@ -216,7 +216,7 @@ func grantLostReplies(t *testing.T, w *world, of leasedOf) {
 	require.EqualValues(t, 3, free)
 }
 
-func grantState(t *testing.T, w *world, of leasedOf) {
+func grantState(t *testing.T, w *world, of semaphoreOf) {
 	s := of(t, w.semaphores[0])
 	g := mustAcquire(t, w, s, 2)
 	state, err := s.State(w.ctx)

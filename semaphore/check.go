@@ -8,7 +8,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// checkable is a *CountingSemaphore or *Leased.
+// checkable is a *CountingSemaphore or *Semaphore.
 type checkable interface {
 	Err() error
 	needs() []check.Needs
@@ -17,8 +17,8 @@ type checkable interface {
 // Check asks the servers whether the Client can work with them: whether they answer, their versions,
 // whether the user may run each command, whether they take writes, whether all slots of a cluster are
 // served, and which timeouts, eviction policy and persistence weaken or slow the semaphores. With
-// semaphores, each a *CountingSemaphore or *Leased, it looks at what these need, their keys and channels included.
-// Without, it looks at the commands of all kinds, and not at keys and channels.
+// semaphores, each a *CountingSemaphore or *Semaphore, it looks at what these need, their keys and channels
+// included. Without, it looks at the commands of all kinds, and not at keys and channels.
 //
 // Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell
 // more. It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the
@@ -41,13 +41,13 @@ func (c *Client) checked(semaphores []checkable) *check.Client {
 	var needs []check.Needs
 	for _, s := range semaphores {
 		needs = append(needs, s.needs()...)
-		if l, ok := s.(*Leased); ok {
-			lease = min(lease, l.config.lease)
+		if sem, ok := s.(*Semaphore); ok {
+			lease = min(lease, sem.config.lease)
 		}
 	}
 	if len(semaphores) == 0 {
 		const name = "cogwheel_check"
-		for _, s := range []checkable{c.CountingSemaphore(name), c.Leased(name), c.FairLeased(name)} {
+		for _, s := range []checkable{c.CountingSemaphore(name), c.Semaphore(name), c.FairSemaphore(name)} {
 			needs = append(needs, s.needs()...)
 		}
 		for i := range needs {
@@ -76,22 +76,22 @@ func (s *CountingSemaphore) needs() []check.Needs {
 	}
 }
 
-func (l *Leased) needs() []check.Needs {
-	k := l.keys
+func (s *Semaphore) needs() []check.Needs {
+	k := s.keys
 	own := check.Needs{
-		For: "Leased", Scripts: []*scripts.Script{
+		For: "Semaphore", Scripts: []*scripts.Script{
 			scripts.PermitAcquire, scripts.PermitRelease, scripts.PermitRenew,
 			scripts.PermitEdit, scripts.PermitState, scripts.PermitList, scripts.SemDelete,
 		},
-		Keys: []string{k.permits, k.leases, k.fence, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits},
+		Keys: []string{k.permits, k.leases, k.fence, s.client.recordKey(s.name), keysOf(s.name, !s.fair).permits},
 	}
 	channel := k.channel
-	if l.fair {
-		own.For, own.Scripts[0] = "FairLeased", scripts.FairStep
+	if s.fair {
+		own.For, own.Scripts[0] = "FairSemaphore", scripts.FairStep
 		for _, part := range []string{"queue", "alive", "needs"} {
-			own.Keys = append(own.Keys, fairKey(l.name, part))
+			own.Keys = append(own.Keys, fairKey(s.name, part))
 		}
-		channel = l.client.fairChannel(l.name)
+		channel = s.client.fairChannel(s.name)
 	}
 	return []check.Needs{own, check.Listening(channel)}
 }

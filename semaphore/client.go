@@ -32,7 +32,7 @@ const (
 	renewalConns = 4    // connections for renewals; each carries one pipeline at a time
 
 	recordMillis = 60_000     // how long Redis keeps the result of an edit
-	fenceMillis  = 86_400_000 // how long Redis keeps the last token; of a Leased an hour less at times
+	fenceMillis  = 86_400_000 // how long Redis keeps the last token; of a Semaphore an hour less at times
 )
 
 // Client acquires permits on one Redis. Create one Client per process and Redis deployment with New. It is
@@ -64,8 +64,8 @@ type Client struct {
 	// Each queue runs at most one attempt per semaphore at a time. Sequence numbers rely on that.
 	counting         *waitqueue.Group[string, acquisition]
 	countingReleases *waitqueue.Group[string, *countingRelease]
-	leased           *waitqueue.Group[string, *acquireRequest]
-	leasedReleases   *waitqueue.Group[string, *releaseRequest]
+	plain            *waitqueue.Group[string, *acquireRequest]
+	plainReleases    *waitqueue.Group[string, *releaseRequest]
 	fair             *waitqueue.Group[string, *acquireRequest]
 	fairReleases     *waitqueue.Group[string, *releaseRequest]
 
@@ -144,13 +144,13 @@ func (c *Client) makeQueues() {
 		Attempt: c.attemptCountingReleases, Begin: c.beginCountingReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
-	c.leased = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptLeased, Begin: c.beginLeased,
+	c.plain = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
+		Attempt: c.attemptPlain, Begin: c.beginPlain,
 		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
-		GiveBack: c.giveBackLeased, Leave: c.leaveLeased,
+		GiveBack: c.giveBackPlain, Leave: c.leavePlain,
 	})
-	c.leasedReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptLeasedReleases, Begin: c.beginLeasedReleases,
+	c.plainReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
+		Attempt: c.attemptPlainReleases, Begin: c.beginPlainReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
@@ -177,7 +177,7 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 	if fair {
 		return c.fairReleases
 	}
-	return c.leasedReleases
+	return c.plainReleases
 }
 
 // Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has
@@ -199,14 +199,14 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	err := joined.Errors(
 		c.counting.Close(ctx, ErrClosed), // permits granted meanwhile go to countingReleases
-		c.leased.Close(ctx, ErrClosed),
+		c.plain.Close(ctx, ErrClosed),
 		c.fair.Close(ctx, ErrClosed),
 		c.gate.Wait(ctx),
 		c.releaseGrants(ctx),
 		c.closeCleanup(ctx),
 		c.settleAll(ctx),
 		c.countingReleases.Close(ctx, ErrClosed),
-		c.leasedReleases.Close(ctx, ErrClosed),
+		c.plainReleases.Close(ctx, ErrClosed),
 		c.fairReleases.Close(ctx, ErrClosed),
 		c.renewer.Close(ctx),
 		c.channels.Close(ctx),

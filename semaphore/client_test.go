@@ -24,12 +24,12 @@ func TestErr_ReportsBadNamesAndOptions(t *testing.T) {
 	for field, err := range map[string]error{
 		"name":      c.CountingSemaphore("a{b").Err(),
 		"WithMax":   c.CountingSemaphore("name", semaphore.WithMax(0)).Err(),
-		"WithLease": c.Leased("name", semaphore.WithLease(0)).Err(),
-		"option":    c.FairLeased("name", nil).Err(),
+		"WithLease": c.Semaphore("name", semaphore.WithLease(0)).Err(),
+		"option":    c.FairSemaphore("name", nil).Err(),
 	} {
 		requireInvalid(t, err, field)
 	}
-	for _, err := range []error{c.CountingSemaphore("name").Err(), c.Leased("name").Err(), c.FairLeased("name").Err()} {
+	for _, err := range []error{c.CountingSemaphore("name").Err(), c.Semaphore("name").Err(), c.FairSemaphore("name").Err()} {
 		require.NoError(t, err)
 	}
 	require.Zero(t, dialer.Conns())
@@ -43,7 +43,7 @@ func TestOptions_TheLastCounts(t *testing.T) {
 	_, err := s.TrySetPermits(t.Context(), 5)
 	require.NoError(t, err)
 	require.NoError(t, s.Acquire(t.Context(), 5))
-	l := c.Leased(name+":leased", semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
+	l := c.Semaphore(name+":plain", semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
 	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)
 	require.WithinDuration(t, time.Now().Add(time.Minute), g.Deadline(), 10*time.Second)
@@ -71,7 +71,7 @@ func TestNew_WrappedClients(t *testing.T) {
 			var log bytes.Buffer
 			c := newClient(t, tt.wrap(redistest.Shared(t).Client(t)), semaphore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			require.Equal(t, tt.warn, strings.Contains(log.String(), "nodes are not known"), log.String())
-			l := c.Leased(redistest.Name(t), semaphore.WithLease(safeLease))
+			l := c.Semaphore(redistest.Name(t), semaphore.WithLease(safeLease))
 			mustSetPermits(t, l, 1)
 			g := mustAcquire(t, l, 1)
 			first := g.Deadline()
@@ -96,7 +96,7 @@ func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 	ctx, rdb := t.Context(), server.Client(t)
 	long := strings.Repeat("long", 10_000)
 	require.NoError(t, rdb.Set(ctx, "words", "x", 0).Err())
-	l := c.Leased("leased")
+	l := c.Semaphore("plain")
 	mustSetPermits(t, l, 1)
 	lost := mustAcquire(t, l, 1)
 	all := map[string]error{
@@ -106,7 +106,7 @@ func TestErrors_AreOneLineAndNameTheirObjectOnce(t *testing.T) {
 		"too many": errorOf(l.Acquire(ctx, 2)),
 		"bad name": c.CountingSemaphore(long+"{").Acquire(ctx, 1),
 	}
-	require.NoError(t, rdb.Del(ctx, leasesKey("leased")).Err())
+	require.NoError(t, rdb.Del(ctx, leasesKey("plain")).Err())
 	all["lost"] = lost.Release(ctx)
 	require.NoError(t, rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 	all["read only"] = errorOf(c.CountingSemaphore(long).Drain(ctx))
@@ -133,7 +133,7 @@ func TestClient_Close(t *testing.T) {
 	var grants []*semaphore.Grant
 	var calls []*asyncCall
 	calls = append(calls, startCall(func() error { return s.Acquire(t.Context(), 1) }))
-	for _, l := range []*semaphore.Leased{c.Leased(name), c.FairLeased(name + ":fair")} {
+	for _, l := range []*semaphore.Semaphore{c.Semaphore(name), c.FairSemaphore(name + ":fair")} {
 		mustSetPermits(t, l, 3)
 		grants = append(grants, mustAcquire(t, l, 2))
 		calls = append(calls, startCall(func() error { _, err := l.Acquire(t.Context(), 2); return err }))
@@ -148,11 +148,11 @@ func TestClient_Close(t *testing.T) {
 		require.ErrorIs(t, g.Err(), semaphore.ErrClosed)
 		require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrClosed)
 	}
-	require.EqualValues(t, 3, available(t, watcher.Leased(name)))
-	require.EqualValues(t, 3, available(t, watcher.FairLeased(name+":fair")))
+	require.EqualValues(t, 3, available(t, watcher.Semaphore(name)))
+	require.EqualValues(t, 3, available(t, watcher.FairSemaphore(name+":fair")))
 	require.NoError(t, c.Close(t.Context()))
 
-	l := c.Leased(name)
+	l := c.Semaphore(name)
 	_, tried := l.TryAcquire(t.Context(), 1)
 	_, waited := l.Acquire(t.Context(), 1)
 	_, state := l.Available(t.Context())
@@ -170,13 +170,13 @@ func TestClient_Close(t *testing.T) {
 }
 
 func TestClient_CloseReleasesAlthoughItsContextHasEnded(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-		watcher := leased.newLeased(newClient(t, redistest.Shared(t).Client(t)), name)
+		watcher := k.newSemaphore(newClient(t, redistest.Shared(t).Client(t)), name)
 		mustSetPermits(t, watcher, 3)
 		c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
 		require.NoError(t, err)
-		g := mustAcquire(t, leased.newLeased(c, name), 2)
+		g := mustAcquire(t, k.newSemaphore(c, name), 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.NoError(t, c.Close(ctx))

@@ -14,10 +14,10 @@ import (
 
 // CountingSemaphore is a counting semaphore: a number of free permits, which any process takes and adds. It is
 // Redisson's RSemaphore. Redis does not know which process holds a permit, so the permits of a process that
-// dies are lost; those of a Leased come back.
+// dies are lost; those of a Semaphore come back.
 //
-// A CountingSemaphore holds no state: all CountingSemaphore values of one name are the same semaphore. It is safe for
-// concurrent use.
+// A CountingSemaphore holds no state: all CountingSemaphore values of one name are the same semaphore. It is safe
+// for concurrent use.
 type CountingSemaphore struct {
 	client *Client
 	name   string

@@ -2,33 +2,33 @@
 // processes acquire and release. It uses the keys and channels of Redisson's RSemaphore and
 // RPermitExpirableSemaphore, so that services in Java and Go share permits and wake each other.
 //
-// Most programs need a [Leased]: a [Grant] holds its permits and renews them, and they become free when the
+// Most programs need a [Semaphore]: a [Grant] holds its permits and renews them, and they become free when the
 // process of the holder dies. A [CountingSemaphore] is a bare counter whose permits have no owners.
 //
 // # What it promises
 //
 //   - While Redis keeps its data, processes never hold more permits than exist, by the clock of the server.
-//   - The permits of a Leased whose holder died are free within one lease.
+//   - The permits of a Semaphore whose holder died are free within one lease.
 //   - A holder learns of a loss before its lease can end in Redis: [Grant.Done] closes, contexts of the grant
 //     end with the cause [ErrLost], and [Grant.Valid] returns false. A lost grant stays lost. Permits that are
-//     removed while the lease runs, as by [Leased.Delete], are noticed within a third of the lease.
+//     removed while the lease runs, as by [Semaphore.Delete], are noticed within a third of the lease.
 //   - A call takes effect at most once, however often it is sent. Permits that were granted by a lost
 //     reply, or to a waiter that had left, are released.
 //   - A waiter gets its permits when they are free, whatever messages were lost: it asks again after each
 //     announcement, after each interruption of its subscription, when the next lease ends, and at least
 //     every five seconds.
 //   - The requests of one process are granted in order, so that small requests do not starve a large one.
-//     With [Client.FairLeased], the requests of all processes are.
+//     With [Client.FairSemaphore], the requests of all processes are.
 //   - A call returns when its context ends, even while Redis hangs. A release, which is sent in any case,
 //     returns at most a second later.
 //   - Redis never depends on the clock of a client.
 //
 // # What it does not promise
 //
-//   - That the permits of a CountingSemaphore come back when their holder dies. Use a Leased.
+//   - That the permits of a CountingSemaphore come back when their holder dies. Use a Semaphore.
 //   - A limit across a failover that loses writes, or for a process that is frozen: see [Grant.Token] for
 //     the latter.
-//   - An order among processes without FairLeased.
+//   - An order among processes without FairSemaphore.
 //
 // # Cost
 //
@@ -43,7 +43,7 @@
 //	semaphores, err := semaphore.New(rdb)
 //	...
 //	defer semaphores.Close(ctx)
-//	exports := semaphores.Leased("exports")
+//	exports := semaphores.Semaphore("exports")
 //	_, err = exports.TrySetPermits(ctx, 5) // the first process sets them
 //	...
 //	grant, err := exports.Acquire(ctx, 1)
@@ -56,7 +56,7 @@
 // A CountingSemaphore is a number under its name. Redis keeps a sequence number for each process, by which scripts
 // recognise calls that are sent again.
 //
-// A Leased also has the ids of its held permits, each with the instant at which it expires, as Redisson
+// A Semaphore also has the ids of its held permits, each with the instant at which it expires, as Redisson
 // does since 3.17. The client chooses the ids, so that a script recognises a request that is sent again.
 // Both kinds announce free permits on the channel redisson_sc:{name}.
 //

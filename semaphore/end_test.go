@@ -42,7 +42,7 @@ func TestDelete(t *testing.T) {
 			rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 			holder, deleting := newClient(t, rdb), newClient(t, rdb)
 			waiting := newClient(t, rdb, semaphore.WithPoll(time.Hour)) // a message has to wake it
-			s := k.newSemaphore(deleting, name)
+			s := k.newAny(deleting, name)
 			existed, err := s.(deleter).Delete(t.Context())
 			require.NoError(t, err)
 			require.False(t, existed)
@@ -52,15 +52,15 @@ func TestDelete(t *testing.T) {
 			switch k.name {
 			case "counting":
 				require.NoError(t, holder.CountingSemaphore(name).Acquire(t.Context(), 1))
-			case "leased":
-				grant = mustAcquire(t, holder.Leased(name, semaphore.WithLease(6*time.Second)), 1)
+			case "semaphore":
+				grant = mustAcquire(t, holder.Semaphore(name, semaphore.WithLease(6*time.Second)), 1)
 			default:
-				grant = mustAcquire(t, holder.FairLeased(name, semaphore.WithLease(6*time.Second)), 1)
+				grant = mustAcquire(t, holder.FairSemaphore(name, semaphore.WithLease(6*time.Second)), 1)
 			}
 			waiters := []*asyncCall{}
 			for _, c := range []*semaphore.Client{waiting, deleting} {
 				waiters = append(waiters, startCall(func() error {
-					_, err := k.newSemaphore(c, name).acquire(within(t, testTimeout), 1)
+					_, err := k.newAny(c, name).acquire(within(t, testTimeout), 1)
 					return err
 				}))
 			}
@@ -102,9 +102,9 @@ func TestDelete_ReplyLost(t *testing.T) {
 			t.Parallel()
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), 3)
 			name := redistest.Name(t)
-			mustSetPermits(t, c.Leased(name), 2)
+			mustSetPermits(t, c.Semaphore(name), 2)
 			lost := d.LoseReply(scripts.SemDelete.SHA(), 1, loss)
-			existed, err := c.Leased(name).Delete(t.Context())
+			existed, err := c.Semaphore(name).Delete(t.Context())
 			require.NoError(t, err)
 			<-lost
 			require.True(t, existed)
@@ -125,13 +125,13 @@ func lifetimes(t testing.TB, rdb *redis.Client, name string) map[string]time.Dur
 	return left
 }
 
-// Every key of a leased semaphore expires an idle expiry after the last use, and after the last lease.
+// Every key of a Semaphore expires an idle expiry after the last use, and after the last lease.
 func TestIdleExpiry_OfEveryKey(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const idle, lease, slack = time.Hour, 10 * time.Minute, time.Minute
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 		c := newClient(t, rdb, semaphore.WithIdleExpiry(idle))
-		l := leased.newLeased(c, name, semaphore.WithLease(lease))
+		l := k.newSemaphore(c, name, semaphore.WithLease(lease))
 		last := func(least, most time.Duration, when string) {
 			t.Helper()
 			left := lifetimes(t, rdb, name)
@@ -155,7 +155,7 @@ func TestIdleExpiry_OfEveryKey(t *testing.T) {
 			}
 			return err
 		})
-		poll(t, func() bool { return len(rdb.PubSubChannels(t.Context(), leased.channel(name)).Val()) > 0 })
+		poll(t, func() bool { return len(rdb.PubSubChannels(t.Context(), k.channel(name)).Val()) > 0 })
 		last(5*lease+idle, 5*lease+idle, "waited for")
 		require.NoError(t, g.Release(t.Context()))
 		require.NoError(t, waiting.wait(t))
@@ -163,22 +163,22 @@ func TestIdleExpiry_OfEveryKey(t *testing.T) {
 		poll(t, func() bool { // what a fair semaphore assigns in the background is a use
 			_, err := l.TrySetPermits(t.Context(), 9)
 			require.NoError(t, err)
-			return lifetimes(t, rdb, name)[leased.permitsKey(name)] <= idle
+			return lifetimes(t, rdb, name)[k.permitsKey(name)] <= idle
 		})
 	})
 }
 
 // A renewal defers the end of all keys, so that a semaphore that is held for long does not expire.
 func TestIdleExpiry_RenewalsAreUses(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 		c := newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour))
-		l := leased.newLeased(c, name, semaphore.WithLease(safeLease))
+		l := k.newSemaphore(c, name, semaphore.WithLease(safeLease))
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
-		require.NoError(t, rdb.PExpire(t.Context(), leased.permitsKey(name), 10*time.Minute).Err())
+		require.NoError(t, rdb.PExpire(t.Context(), k.permitsKey(name), 10*time.Minute).Err())
 		poll(t, func() bool {
-			return rdb.PTTL(t.Context(), leased.permitsKey(name)).Val() > 50*time.Minute || g.Err() != nil
+			return rdb.PTTL(t.Context(), k.permitsKey(name)).Val() > 50*time.Minute || g.Err() != nil
 		})
 		require.NoError(t, g.Release(t.Context()))
 	})
@@ -245,7 +245,7 @@ func TestIdleExpiry_TheSemaphoreIsGone(t *testing.T) {
 			t.Parallel()
 			rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 			c := newClient(t, rdb, semaphore.WithPoll(50*time.Millisecond), semaphore.WithIdleExpiry(3*time.Second))
-			s := k.newSemaphore(c, name)
+			s := k.newAny(c, name)
 			s.setPermits(t, 1)
 			release, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
@@ -282,7 +282,7 @@ func TestIdleExpiry_Range(t *testing.T) {
 func TestIdleExpiry_TrySetPermitsIsAUse(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-		s := k.newSemaphore(newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour)), name)
+		s := k.newAny(newClient(t, rdb, semaphore.WithIdleExpiry(time.Hour)), name)
 		s.setPermits(t, 3)
 		expiring := 0
 		for key := range lifetimes(t, rdb, name) {
@@ -304,7 +304,7 @@ func TestIdleExpiry_TrySetPermitsIsAUse(t *testing.T) {
 func TestWaiters_LearnAtOnceThatTheirSemaphoreHasExpired(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-		s := k.newSemaphore(newClient(t, rdb, semaphore.WithPoll(time.Minute)), name)
+		s := k.newAny(newClient(t, rdb, semaphore.WithPoll(time.Minute)), name)
 		s.setPermits(t, 1)
 		require.True(t, rdb.PExpire(t.Context(), k.permitsKey(name), 2*time.Second).Val())
 		_, err := s.acquire(t.Context(), 1)

@@ -21,7 +21,7 @@ var (
 	// that wait at that time. See TrySetPermits.
 	ErrNotSet = errors.New("semaphore: permits are not set")
 
-	// ErrExceedsPermits is returned for a request for more permits than exist. A Leased compares it with
+	// ErrExceedsPermits is returned for a request for more permits than exist. A Semaphore compares it with
 	// the number in Redis, a CountingSemaphore with WithMax. The request does not wait and delays no other request.
 	ErrExceedsPermits = errors.New("semaphore: request exceeds the number of permits")
 

@@ -24,7 +24,7 @@ func Example() {
 	}
 	defer semaphores.Close(ctx) // releases what is still held
 
-	exports := semaphores.Leased("exports")
+	exports := semaphores.Semaphore("exports")
 	if _, err := exports.TrySetPermits(ctx, 5); err != nil { // the first process sets them
 		log.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func ExampleNew() {
 
 // A name that a user has chosen may be refused. Err says so before the first call.
 func ExampleInvalidError() {
-	err := newSemaphores().Leased("pool:{").Err()
+	err := newSemaphores().Semaphore("pool:{").Err()
 	if invalid, ok := errors.AsType[*cogwheel.InvalidError](err); ok {
 		fmt.Println(invalid.Package, invalid.Field, "is refused")
 	}
@@ -79,7 +79,7 @@ func ExampleClient_Close() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	workers := semaphores.Leased("workers")
+	workers := semaphores.Semaphore("workers")
 	if err := workers.SetPermits(ctx, 3); err != nil {
 		log.Fatal(err)
 	}
@@ -98,11 +98,11 @@ func ExampleClient_Close() {
 	// Output: true
 }
 
-// FairLeased grants the requests of all processes in the order in which they came, so a large request is not
+// FairSemaphore grants the requests of all processes in the order in which they came, so a large request is not
 // starved by small ones.
-func ExampleClient_FairLeased() {
+func ExampleClient_FairSemaphore() {
 	ctx := context.Background()
-	gpus := newSemaphores().FairLeased("gpus")
+	gpus := newSemaphores().FairSemaphore("gpus")
 	if err := gpus.SetPermits(ctx, 4); err != nil {
 		log.Fatal(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// A CountingSemaphore is a number that any process takes from and adds to, as Redisson's getSemaphore(name). Permits of
-// a process that dies do not come back; use a Leased where they should.
+// A CountingSemaphore is a number that any process takes from and adds to, as Redisson's getSemaphore(name).
+// Permits of a process that dies do not come back; use a Semaphore where they should.
 func ExampleClient_CountingSemaphore() {
 	ctx := context.Background()
 	stock := newSemaphores().CountingSemaphore("stock:42")

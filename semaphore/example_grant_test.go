@@ -13,7 +13,7 @@ import (
 // A grant can be lost: here an operator takes its permit away. Its contexts end, and their cause says why.
 func ExampleGrant_Context() {
 	ctx := context.Background()
-	slots := newSemaphores().Leased("slots", semaphore.WithLease(5*time.Second))
+	slots := newSemaphores().Semaphore("slots", semaphore.WithLease(5*time.Second))
 	if err := slots.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func ExampleGrant_Context() {
 // Release tells whether the permits were still held, which is whether the work was counted to its end.
 func ExampleGrant_Release() {
 	ctx := context.Background()
-	slots := newSemaphores().Leased("slots")
+	slots := newSemaphores().Semaphore("slots")
 	if err := slots.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func ExampleGrant_Release() {
 // Extend lets a grant outlast a longer outage of Redis, before work that must not be interrupted.
 func ExampleGrant_Extend() {
 	ctx := context.Background()
-	ports := newSemaphores().Leased("ports", semaphore.WithLease(10*time.Second))
+	ports := newSemaphores().Semaphore("ports", semaphore.WithLease(10*time.Second))
 	if err := ports.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func ExampleGrant_Extend() {
 // Later grants have greater tokens. What is protected can refuse a holder that was suspended and acts too late.
 func ExampleGrant_Token() {
 	ctx := context.Background()
-	writers := newSemaphores().Leased("writers")
+	writers := newSemaphores().Semaphore("writers")
 	if err := writers.SetPermits(ctx, 2); err != nil {
 		log.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func ExampleGrant_Token() {
 // Done is for a select loop.
 func ExampleGrant_Done() {
 	ctx := context.Background()
-	feeds := newSemaphores().Leased("feeds", semaphore.WithLease(2*time.Second), semaphore.WithoutRenewal())
+	feeds := newSemaphores().Semaphore("feeds", semaphore.WithLease(2*time.Second), semaphore.WithoutRenewal())
 	if err := feeds.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}

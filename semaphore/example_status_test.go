@@ -25,7 +25,7 @@ func ExampleHooks() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	uploads := semaphores.Leased("uploads")
+	uploads := semaphores.Semaphore("uploads")
 	if err := uploads.SetPermits(ctx, 3); err != nil {
 		log.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func ExampleClient_Check() {
 	}
 	defer semaphores.Close(ctx)
 
-	report, err := semaphores.Check(ctx, semaphores.Leased("uploads")) // what the service uses
+	report, err := semaphores.Check(ctx, semaphores.Semaphore("uploads")) // what the service uses
 	if report == nil {
 		log.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func ExampleClient_Check() {
 func ExampleClient_Holds() {
 	ctx := context.Background()
 	semaphores := newSemaphores()
-	gpus := semaphores.FairLeased("gpus")
+	gpus := semaphores.FairSemaphore("gpus")
 	if err := gpus.SetPermits(ctx, 4); err != nil {
 		log.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func ExampleClient_Holds() {
 func ExampleClient_Waits() {
 	ctx := context.Background()
 	semaphores := newSemaphores()
-	uploads := semaphores.Leased("uploads")
+	uploads := semaphores.Semaphore("uploads")
 	if err := uploads.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func ExampleClient_Waits() {
 	}
 	fmt.Println(grant.Release(ctx), <-ended, <-ended)
 	// Output:
-	// leased uploads 2
+	// semaphore uploads 2
 	// <nil> <nil> <nil>
 }
 
@@ -131,7 +131,7 @@ func ExampleClient_Waits() {
 func ExampleClient_Stats() {
 	ctx := context.Background()
 	semaphores := newSemaphores()
-	uploads := semaphores.Leased("uploads")
+	uploads := semaphores.Semaphore("uploads")
 	if err := uploads.SetPermits(ctx, 5); err != nil {
 		log.Fatal(err)
 	}
@@ -149,9 +149,9 @@ func ExampleClient_Stats() {
 }
 
 // State shows an operator what Redis knows of a semaphore, and changes nothing.
-func ExampleLeased_State() {
+func ExampleSemaphore_State() {
 	ctx := context.Background()
-	seats := newSemaphores().Leased("seats", semaphore.WithLease(10*time.Minute))
+	seats := newSemaphores().Semaphore("seats", semaphore.WithLease(10*time.Minute))
 	if err := seats.SetPermits(ctx, 5); err != nil {
 		log.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func ExampleWithIdleExpiry() {
 	}
 	defer semaphores.Close(ctx)
 
-	if err := semaphores.Leased("tenant:7").SetPermits(ctx, 5); err != nil {
+	if err := semaphores.Semaphore("tenant:7").SetPermits(ctx, 5); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("expires in", rdb.PTTL(ctx, "tenant:7").Val().Round(time.Hour))

@@ -51,8 +51,8 @@ func (c *Client) fairScript(
 }
 
 // fairStep runs the script of fair semaphores, which may have been sent early. It removes the permits or queued
-// requests with the leaving ids, queues or claims the requests of the batch, and assigns free permits. removed has a
-// 1 for each leaving id that was held.
+// requests with the leaving ids, queues or claims the requests of the batch, and assigns free permits. removed has
+// a 1 for each leaving id that was held.
 func (c *Client) fairStep(
 	early *sender.Early, name string, leaving []string, batch []*waitqueue.Waiter[*acquireRequest],
 ) (r redisconn.Reply, removed []bool, reply acquireReply, err error) {
@@ -101,7 +101,7 @@ func int64s(v []any) ([]int64, error) {
 	return out, nil
 }
 
-// attemptFair acquires permits of a FairLeased for all waiters of this process. Each look tells Redis that
+// attemptFair acquires permits of a FairSemaphore for all waiters of this process. Each look tells Redis that
 // they are alive.
 func (c *Client) attemptFair(name string, batch []*waitqueue.Waiter[*acquireRequest]) (time.Duration, error) {
 	r, _, reply, err := c.fairStep(&batch[0].Value.early, name, nil, batch)

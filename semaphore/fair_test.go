@@ -20,7 +20,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 	const processes = 5
 	server, name := redistest.Shared(t), redistest.Name(t)
 	rdb := server.Client(t)
-	holder := newClient(t, rdb).FairLeased(name)
+	holder := newClient(t, rdb).FairSemaphore(name)
 	mustSetPermits(t, holder, 2)
 	g := mustAcquire(t, holder, 2)
 	queue := scripts.SuffixName(name, "fair:queue")
@@ -34,7 +34,7 @@ func TestFair_ServesProcessesInOrderOfArrival(t *testing.T) {
 		}
 		own := server.Client(t)
 		own.AddHook(count)
-		l := newClient(t, own).FairLeased(name)
+		l := newClient(t, own).FairSemaphore(name)
 		n := int64(1)
 		if i%3 == 0 {
 			n = 2 // requests for one do not overtake it
@@ -87,7 +87,7 @@ func TestFair_SkipsDeadProcesses(t *testing.T) {
 			server, name := redistest.Shared(t), redistest.Name(t)
 			rdb := server.Client(t)
 			interval := semaphore.WithPoll(x.poll)
-			holder := newClient(t, rdb, interval).FairLeased(name)
+			holder := newClient(t, rdb, interval).FairSemaphore(name)
 			mustSetPermits(t, holder, 1)
 			g := mustAcquire(t, holder, 1)
 
@@ -103,7 +103,7 @@ func TestFair_SkipsDeadProcesses(t *testing.T) {
 				return nil
 			})
 			require.NoError(t, err)
-			l := newClient(t, server.Client(t), interval).FairLeased(name)
+			l := newClient(t, server.Client(t), interval).FairSemaphore(name)
 			var next *semaphore.Grant
 			w := startCall(func() (err error) { next, err = l.Acquire(within(t, testTimeout), 1); return err })
 			poll(t, func() bool { return rdb.ZCard(t.Context(), part("queue")).Val() == 2 })
@@ -125,13 +125,13 @@ func TestFair_SkipsDeadProcesses(t *testing.T) {
 func TestFair_LargeRequestsAreNotStarved(t *testing.T) {
 	t.Parallel()
 	server, name := redistest.Shared(t), redistest.Name(t)
-	large := newClient(t, server.Client(t)).FairLeased(name)
+	large := newClient(t, server.Client(t)).FairSemaphore(name)
 	mustSetPermits(t, large, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
 	for range 6 {
-		l := newClient(t, server.Client(t)).FairLeased(name)
+		l := newClient(t, server.Client(t)).FairSemaphore(name)
 		all.Go(func() {
 			for {
 				g, err := l.Acquire(ctx, 1)
@@ -159,7 +159,7 @@ func TestFair_CancelledAcquireLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	name := redistest.Name(t)
-	other, l := newClient(t, rdb).FairLeased(name), newClient(t, rdb).FairLeased(name)
+	other, l := newClient(t, rdb).FairSemaphore(name), newClient(t, rdb).FairSemaphore(name)
 	mustSetPermits(t, l, 2)
 	held := mustAcquire(t, other, 1)
 	for range 300 {

@@ -30,8 +30,8 @@ type replyCall struct {
 	good func(r []int64) (ok, grants bool)
 }
 
-func leasedCall(f func(ctx context.Context, l *semaphore.Leased) (bool, error)) func(*semaphore.Client, func()) (bool, error) {
-	return func(c *semaphore.Client, _ func()) (bool, error) { return f(context.Background(), c.Leased("s")) }
+func semaphoreCall(f func(ctx context.Context, l *semaphore.Semaphore) (bool, error)) func(*semaphore.Client, func()) (bool, error) {
+	return func(c *semaphore.Client, _ func()) (bool, error) { return f(context.Background(), c.Semaphore("s")) }
 }
 
 func flags(n int) func(r []int64) (ok, grants bool) {
@@ -52,29 +52,29 @@ func acquired(r []int64) (ok, grants bool) {
 }
 
 var replyCalls = []replyCall{
-	{"Leased.TryAcquire", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
+	{"Semaphore.TryAcquire", "", semaphoreCall(func(ctx context.Context, l *semaphore.Semaphore) (bool, error) {
 		g, err := l.TryAcquire(ctx, 2)
 		return g != nil, err
 	}), acquired},
-	{"Leased.Release", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
+	{"Semaphore.Release", "", semaphoreCall(func(ctx context.Context, l *semaphore.Semaphore) (bool, error) {
 		err := l.Release(ctx, anID)
 		return err == nil, err
 	}), flags(1)},
-	{"Leased.UpdateLease", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
+	{"Semaphore.UpdateLease", "", semaphoreCall(func(ctx context.Context, l *semaphore.Semaphore) (bool, error) {
 		err := l.UpdateLease(ctx, anID, time.Minute)
 		return err == nil, err
 	}), flags(1)},
-	{"Leased.Available", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
+	{"Semaphore.Available", "", semaphoreCall(func(ctx context.Context, l *semaphore.Semaphore) (bool, error) {
 		_, err := l.Available(ctx)
 		return false, err
 	}), nil},
-	{"Leased.TrySetPermits", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
+	{"Semaphore.TrySetPermits", "", semaphoreCall(func(ctx context.Context, l *semaphore.Semaphore) (bool, error) {
 		return l.TrySetPermits(ctx, 3)
 	}), flagReply},
-	{"Leased.Delete", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
+	{"Semaphore.Delete", "", semaphoreCall(func(ctx context.Context, l *semaphore.Semaphore) (bool, error) {
 		return l.Delete(ctx)
 	}), flagReply},
-	{"Leased.State", "", leasedCall(func(ctx context.Context, l *semaphore.Leased) (bool, error) {
+	{"Semaphore.State", "", semaphoreCall(func(ctx context.Context, l *semaphore.Semaphore) (bool, error) {
 		s, err := l.State(ctx)
 		for _, p := range s.Permits {
 			if p.Lease < 0 && p.Lease != semaphore.Forever {
@@ -84,7 +84,7 @@ var replyCalls = []replyCall{
 		return false, err
 	}), nil},
 	{"Grant.Extend", "( 1 1 0 -1 5 )", func(c *semaphore.Client, next func()) (bool, error) {
-		g, err := c.Leased("s").TryAcquire(context.Background(), 2)
+		g, err := c.Semaphore("s").TryAcquire(context.Background(), 2)
 		if err != nil {
 			return false, err
 		}
@@ -94,7 +94,7 @@ var replyCalls = []replyCall{
 		return g.Deadline().After(before), err
 	}, flags(2)},
 	{"Grant.Release", "( 1 1 0 -1 5 )", func(c *semaphore.Client, next func()) (bool, error) {
-		g, err := c.Leased("s").TryAcquire(context.Background(), 2)
+		g, err := c.Semaphore("s").TryAcquire(context.Background(), 2)
 		if err != nil {
 			return false, err
 		}
@@ -102,8 +102,8 @@ var replyCalls = []replyCall{
 		err = g.Release(context.Background())
 		return err == nil, err
 	}, flags(2)},
-	{"FairLeased.TryAcquire", "", func(c *semaphore.Client, _ func()) (bool, error) {
-		g, err := c.FairLeased("s").TryAcquire(context.Background(), 2)
+	{"FairSemaphore.TryAcquire", "", func(c *semaphore.Client, _ func()) (bool, error) {
+		g, err := c.FairSemaphore("s").TryAcquire(context.Background(), 2)
 		return g != nil, err
 	}, acquired},
 	{"CountingSemaphore.TryAcquire", "", func(c *semaphore.Client, _ func()) (bool, error) {
@@ -187,7 +187,7 @@ func checkReply(t *testing.T, which replyCall, text string) error {
 	if which.good == nil {
 		return nil
 	}
-	if which.name == "FairLeased.TryAcquire" { // its reply begins with the list of what leaves
+	if which.name == "FairSemaphore.TryAcquire" { // its reply begins with the list of what leaves
 		list, _ := reply.([]any)
 		if len(list) == 0 {
 			list = []any{nil}

@@ -17,7 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// Grant is the result of Leased.Acquire: permits that are held, renewed and lost together. A grant of no
+// Grant is the result of Semaphore.Acquire: permits that are held, renewed and lost together. A grant of no
 // permits is held until its Release.
 //
 // A Grant is safe for concurrent use. A nil or zero Grant is not held; its methods do nothing, and report

@@ -14,11 +14,11 @@ import (
 
 // Whatever becomes of an Extend, a grant is not valid for longer than Redis keeps its permits.
 func TestGrant_Extend(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		t.Run("its reply is lost: Redis keeps the permits for as long as the grant is valid", func(t *testing.T) {
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
+			l, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, rdb), name)
 			mustSetPermits(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			lost := d.LoseReply(scripts.PermitRenew.SHA(), 1, redistest.Cut)
@@ -34,7 +34,7 @@ func TestGrant_Extend(t *testing.T) {
 		t.Run("to a shorter time: the lease stays", func(t *testing.T) {
 			c, _, rdb := newFaultyClient(t, redistest.Shared(t), -1)
 			name := redistest.Name(t)
-			l, other := leased.newLeased(c, name), leased.newLeased(newClient(t, rdb), name)
+			l, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, rdb), name)
 			mustSetPermits(t, other, 1)
 			g := mustAcquire(t, l, 1)
 			before := g.Deadline()
@@ -48,10 +48,10 @@ func TestGrant_Extend(t *testing.T) {
 
 		t.Run("of permits whose key was overwritten: they are lost", func(t *testing.T) {
 			c, rdb, name := newSharedClient(t)
-			l := leased.newLeased(c, name)
+			l := k.newSemaphore(c, name)
 			mustSetPermits(t, l, 1)
 			g := mustAcquire(t, l, 1)
-			require.NoError(t, rdb.Set(t.Context(), leased.leasesKey(name), "mine", time.Minute).Err())
+			require.NoError(t, rdb.Set(t.Context(), k.leasesKey(name), "mine", time.Minute).Err())
 			require.ErrorIs(t, g.Extend(t.Context(), time.Minute), semaphore.ErrLost)
 			require.False(t, g.Valid())
 		})
@@ -66,12 +66,12 @@ func TestGrant_Extend(t *testing.T) {
 			}()
 			rdb := redistest.Shared(t).Client(t)
 			name := redistest.Name(t)
-			other := leased.newLeased(newClient(t, rdb), name)
+			other := k.newSemaphore(newClient(t, rdb), name)
 			mustSetPermits(t, other, 1)
 			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close(t.Context())) }()
-			l := leased.newLeased(c, name, semaphore.WithLease(safeLease))
+			l := k.newSemaphore(c, name, semaphore.WithLease(safeLease))
 			g := mustAcquire(t, l, 1)
 			var full []wheel.Timer
 			for {

@@ -15,17 +15,17 @@ import (
 
 // When Release and Close have returned, in any order, all permits are free.
 func TestGrant_ReleaseDuringClose(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const rounds, grants = 300, 8
 		rdb := redistest.Shared(t).Client(t)
 		name := redistest.Name(t)
-		watcher := leased.newLeased(newClient(t, rdb), name)
+		watcher := k.newSemaphore(newClient(t, rdb), name)
 		mustSetPermits(t, watcher, grants)
 		w := newWheel(t)
 		for i := range rounds {
 			c, err := semaphore.New(rdb, semaphore.WithWheel(w))
 			require.NoError(t, err)
-			l := leased.newLeased(c, name)
+			l := k.newSemaphore(c, name)
 			var held [grants]*semaphore.Grant
 			for i := range held {
 				held[i] = mustAcquire(t, l, 1)
@@ -54,12 +54,12 @@ func TestGrant_ReleaseDuringClose(t *testing.T) {
 
 // Permits whose key was overwritten are lost.
 func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		l := leased.newLeased(c, name)
+		l := k.newSemaphore(c, name)
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
-		key := leased.leasesKey(name)
+		key := k.leasesKey(name)
 		require.NoError(t, rdb.Del(t.Context(), key).Err())
 		require.NoError(t, rdb.Set(t.Context(), key, "mine", time.Minute).Err())
 		err := g.Release(t.Context())
@@ -73,7 +73,7 @@ func TestGrant_AnOverwrittenKeyIsALoss(t *testing.T) {
 // lease.
 func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 	redistest.SkipIfShort(t)
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const lease = 3 * time.Second // short: its end is awaited
 		server := redistest.Shared(t)
 		d := &redistest.FaultDialer{}
@@ -81,8 +81,8 @@ func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 			o.Dialer, o.ReadTimeout, o.MaxRetries = d.Dial, lease+time.Second/2, 3
 		})
 		name := redistest.Name(t)
-		l := leased.newLeased(newClient(t, rdb), name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
-		mustSetPermits(t, leased.newLeased(newClient(t, server.Client(t)), name), 1)
+		l := k.newSemaphore(newClient(t, rdb), name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		mustSetPermits(t, k.newSemaphore(newClient(t, server.Client(t)), name), 1)
 		require.NoError(t, mustAcquire(t, l, 1).Release(t.Context())) // the server knows the scripts
 		g := mustAcquire(t, l, 1)
 		lost := d.LoseReply(name, 1, redistest.Swallow)

@@ -189,7 +189,7 @@ func newCountedClient(t testing.TB, rdb *redis.Client, opts ...semaphore.Option)
 	return newClient(t, rdb, opts...), n
 }
 
-// permitSetter is a CountingSemaphore or a Leased.
+// permitSetter is a CountingSemaphore or a Semaphore.
 type permitSetter interface {
 	TrySetPermits(ctx context.Context, n int64) (bool, error)
 }
@@ -201,7 +201,7 @@ func mustSetPermits(t testing.TB, s permitSetter, n int64) {
 	require.True(t, ok)
 }
 
-func mustAcquire(t testing.TB, l *semaphore.Leased, n int64) *semaphore.Grant {
+func mustAcquire(t testing.TB, l *semaphore.Semaphore, n int64) *semaphore.Grant {
 	t.Helper()
 	g, err := l.Acquire(within(t, testTimeout), n)
 	require.NoError(t, err)
@@ -218,7 +218,7 @@ func available(t testing.TB, s interface {
 	return n
 }
 
-func stateOf(t testing.TB, l *semaphore.Leased) semaphore.LeasedState {
+func stateOf(t testing.TB, l *semaphore.Semaphore) semaphore.State {
 	t.Helper()
 	s, err := l.State(t.Context())
 	require.NoError(t, err)
@@ -226,7 +226,7 @@ func stateOf(t testing.TB, l *semaphore.Leased) semaphore.LeasedState {
 }
 
 // leaseTime returns the lease of a permit, or 0 if it is not held.
-func leaseTime(t testing.TB, l *semaphore.Leased, id string) time.Duration {
+func leaseTime(t testing.TB, l *semaphore.Semaphore, id string) time.Duration {
 	t.Helper()
 	for _, p := range stateOf(t, l).Permits {
 		if p.ID == id {
@@ -236,5 +236,5 @@ func leaseTime(t testing.TB, l *semaphore.Leased, id string) time.Duration {
 	return 0
 }
 
-// leasesKey returns the key in which Redis keeps the leases of a Leased.
+// leasesKey returns the key in which Redis keeps the leases of a Semaphore.
 func leasesKey(name string) string { return scripts.SuffixName(name, "timeout") }

@@ -54,7 +54,7 @@ func (c *Client) Waits() iter.Seq[Wait] {
 			is    Kind
 			sizes iter.Seq2[string, int]
 		}{
-			{KindCounting, c.counting.Sizes()}, {KindLeased, c.leased.Sizes()}, {KindFair, c.fair.Sizes()},
+			{KindCounting, c.counting.Sizes()}, {KindSemaphore, c.plain.Sizes()}, {KindFair, c.fair.Sizes()},
 		} {
 			for name, n := range kind.sizes {
 				if !yield(Wait{kind.is, name, n}) {

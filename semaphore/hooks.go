@@ -10,9 +10,9 @@ type Kind string
 
 // The kinds.
 const (
-	KindCounting Kind = "counting" // CountingSemaphore
-	KindLeased   Kind = "leased"   // Leased
-	KindFair     Kind = "fair"     // FairLeased
+	KindCounting  Kind = "counting"  // CountingSemaphore
+	KindSemaphore Kind = "semaphore" // Semaphore
+	KindFair      Kind = "fair"      // FairSemaphore
 )
 
 // Event is what happened to permits. Context, Kind, Name, Permits and Took are always set; the other fields
@@ -45,7 +45,7 @@ type Event struct {
 // Each call of Acquire, TryAcquire and AcquireFunc for 1 or more permits ends in one Acquired or one Failed,
 // except those that are refused with a *cogwheel.InvalidError, or made after Close.
 //
-// Each Acquired of a Leased is followed by one Lost or one Released, at the latest by Close. The permits of a
+// Each Acquired of a Semaphore is followed by one Lost or one Released, at the latest by Close. The permits of a
 // CountingSemaphore are a bare number: its Released is each call of Release, by any process, that added permits or
 // that goes on in the background.
 type Hooks struct {

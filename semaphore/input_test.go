@@ -27,7 +27,7 @@ func requireInvalid(t *testing.T, err error, field string) {
 }
 
 // allMethods returns all methods that talk to Redis.
-func allMethods(s *semaphore.CountingSemaphore, l *semaphore.Leased) map[string]func(ctx context.Context) error {
+func allMethods(s *semaphore.CountingSemaphore, l *semaphore.Semaphore) map[string]func(ctx context.Context) error {
 	const id = "0123456789abcdef0123456789abcdef"
 	return map[string]func(ctx context.Context) error{
 		"CountingSemaphore.Acquire":    func(ctx context.Context) error { return s.Acquire(ctx, 1) },
@@ -41,17 +41,17 @@ func allMethods(s *semaphore.CountingSemaphore, l *semaphore.Leased) map[string]
 		"CountingSemaphore.AddPermits":      func(ctx context.Context) error { return s.AddPermits(ctx, 1) },
 		"CountingSemaphore.Drain":           func(ctx context.Context) error { _, err := s.Drain(ctx); return err },
 		"CountingSemaphore.Available":       func(ctx context.Context) error { _, err := s.Available(ctx); return err },
-		"Leased.Acquire":                    func(ctx context.Context) error { _, err := l.Acquire(ctx, 1); return err },
-		"Leased.TryAcquire":                 func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
-		"Leased.AcquireFunc": func(ctx context.Context) error {
+		"Semaphore.Acquire":                 func(ctx context.Context) error { _, err := l.Acquire(ctx, 1); return err },
+		"Semaphore.TryAcquire":              func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
+		"Semaphore.AcquireFunc": func(ctx context.Context) error {
 			return callbackError(func(f func(error)) { l.AcquireFunc(ctx, 1, func(_ *semaphore.Grant, err error) { f(err) }) })
 		},
-		"Leased.Release":       func(ctx context.Context) error { return l.Release(ctx, id) },
-		"Leased.TrySetPermits": func(ctx context.Context) error { _, err := l.TrySetPermits(ctx, 1); return err },
-		"Leased.SetPermits":    func(ctx context.Context) error { return l.SetPermits(ctx, 1) },
-		"Leased.AddPermits":    func(ctx context.Context) error { return l.AddPermits(ctx, 1) },
-		"Leased.Available":     func(ctx context.Context) error { _, err := l.Available(ctx); return err },
-		"Leased.UpdateLease":   func(ctx context.Context) error { return l.UpdateLease(ctx, id, time.Second) },
+		"Semaphore.Release":       func(ctx context.Context) error { return l.Release(ctx, id) },
+		"Semaphore.TrySetPermits": func(ctx context.Context) error { _, err := l.TrySetPermits(ctx, 1); return err },
+		"Semaphore.SetPermits":    func(ctx context.Context) error { return l.SetPermits(ctx, 1) },
+		"Semaphore.AddPermits":    func(ctx context.Context) error { return l.AddPermits(ctx, 1) },
+		"Semaphore.Available":     func(ctx context.Context) error { _, err := l.Available(ctx); return err },
+		"Semaphore.UpdateLease":   func(ctx context.Context) error { return l.UpdateLease(ctx, id, time.Second) },
 	}
 }
 
@@ -69,10 +69,10 @@ func TestSemaphores_RefuseBadInput(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
 	c, count := newCountedClient(t, rdb)
 	name := redistest.Name(t)
-	s, l := c.CountingSemaphore(name), c.Leased(name)
+	s, l := c.CountingSemaphore(name), c.Semaphore(name)
 
 	for _, bad := range []string{"", "a{b", "a{}b", strings.Repeat("x", 70_000)} {
-		for _, f := range allMethods(c.CountingSemaphore(bad), c.Leased(bad)) {
+		for _, f := range allMethods(c.CountingSemaphore(bad), c.Semaphore(bad)) {
 			requireInvalid(t, f(ctx), "name")
 		}
 	}
@@ -105,9 +105,9 @@ func TestSemaphores_RefuseBadInput(t *testing.T) {
 			c.CountingSemaphore(name, semaphore.WithMax(0)).Acquire(ctx, 1),
 			c.CountingSemaphore(name, semaphore.WithMax(tooMany)).Acquire(ctx, 1),
 		},
-		"WithLease": {errorOf(c.Leased(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
+		"WithLease": {errorOf(c.Semaphore(name, semaphore.WithLease(0)).Acquire(ctx, 1))},
 		"option": {
-			errorOf(c.Leased(name, nil).Acquire(ctx, 1)), c.CountingSemaphore(name, nil).Release(ctx, 1),
+			errorOf(c.Semaphore(name, nil).Acquire(ctx, 1)), c.CountingSemaphore(name, nil).Release(ctx, 1),
 		},
 	} {
 		for _, err := range errs {
@@ -128,7 +128,7 @@ func TestSemaphores_ZeroTooManyOrNeverSet(t *testing.T) {
 		rdb := redistest.Shared(t).Client(t)
 		c, count := newCountedClient(t, rdb)
 		name := redistest.Name(t)
-		s := k.newSemaphore(c, name)
+		s := k.newAny(c, name)
 		for _, ctx := range []context.Context{t.Context(), context.Background()} {
 			b, err := s.acquire(ctx, 0)
 			require.NoError(t, err)
@@ -162,12 +162,12 @@ func TestSemaphores_ZeroTooManyOrNeverSet(t *testing.T) {
 	})
 }
 
-func TestLeased_InvalidReleasesAddNoPermits(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+func TestSemaphore_InvalidReleasesAddNoPermits(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, _, name := newSharedClient(t)
-		l := leased.newLeased(c, name)
+		l := k.newSemaphore(c, name)
 		mustSetPermits(t, l, 3)
-		stranger := leased.newLeased(c, name+":other")
+		stranger := k.newSemaphore(c, name+":other")
 		mustSetPermits(t, stranger, 1)
 		foreign := mustAcquire(t, stranger, 1)
 
@@ -179,7 +179,7 @@ func TestLeased_InvalidReleasesAddNoPermits(t *testing.T) {
 		require.ErrorIs(t, l.UpdateLease(t.Context(), foreign.IDs()[0], time.Minute), semaphore.ErrNotHeld)
 		require.Zero(t, leaseTime(t, l, foreign.IDs()[0]))
 
-		short := leased.newLeased(c, name, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+		short := k.newSemaphore(c, name, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 		expired := mustAcquire(t, short, 2)
 		<-expired.Done()
 		require.ErrorIs(t, expired.Release(t.Context()), semaphore.ErrLost)
@@ -205,15 +205,15 @@ func TestSemaphores_WrongKind(t *testing.T) {
 	for what, x := range map[string]struct {
 		key  func(name string) string
 		put  func(c *redis.Client, key string) error
-		made func(*semaphore.Client, string, ...semaphore.LeasedOption) *semaphore.Leased
+		made func(*semaphore.Client, string, ...semaphore.SemaphoreOption) *semaphore.Semaphore
 		only string
 	}{
-		"words where permits are counted":          {same, words, (*semaphore.Client).Leased, ""},
-		"a fraction where permits are counted":     {same, fraction, (*semaphore.Client).Leased, ""},
-		"a hash where permits are counted":         {same, hash, (*semaphore.Client).Leased, ""},
-		"a list where leases are":                  {leasesKey, list, (*semaphore.Client).Leased, "Leased"},
-		"words where a fair one counts":            {fairly("permits"), words, (*semaphore.Client).FairLeased, "Leased"},
-		"a list where the leases of fair ones are": {fairly("leases"), list, (*semaphore.Client).FairLeased, "Leased"},
+		"words where permits are counted":          {same, words, (*semaphore.Client).Semaphore, ""},
+		"a fraction where permits are counted":     {same, fraction, (*semaphore.Client).Semaphore, ""},
+		"a hash where permits are counted":         {same, hash, (*semaphore.Client).Semaphore, ""},
+		"a list where leases are":                  {leasesKey, list, (*semaphore.Client).Semaphore, "Semaphore"},
+		"words where a fair one counts":            {fairly("permits"), words, (*semaphore.Client).FairSemaphore, "Semaphore"},
+		"a list where the leases of fair ones are": {fairly("leases"), list, (*semaphore.Client).FairSemaphore, "Semaphore"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +225,7 @@ func TestSemaphores_WrongKind(t *testing.T) {
 					continue
 				}
 				want := semaphore.ErrWrongKind
-				if strings.Contains(what, "count") && call == "Leased.UpdateLease" {
+				if strings.Contains(what, "count") && call == "Semaphore.UpdateLease" {
 					want = semaphore.ErrNotHeld // it does not read the number of permits
 				}
 				require.ErrorIs(t, f(within(t, testTimeout)), want, call)
@@ -235,14 +235,14 @@ func TestSemaphores_WrongKind(t *testing.T) {
 	}
 }
 
-// A Leased and a FairLeased cannot share a name: the one that is set second is refused.
-func TestLeased_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
+// A Semaphore and a FairSemaphore cannot share a name: the one that is set second is refused.
+func TestSemaphore_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	plain, fair := c.Leased(name+":plain"), c.FairLeased(name+":fair")
+	plain, fair := c.Semaphore(name+":plain"), c.FairSemaphore(name+":fair")
 	mustSetPermits(t, plain, 1)
 	mustSetPermits(t, fair, 1)
-	for _, second := range []*semaphore.Leased{c.FairLeased(plain.Name()), c.Leased(fair.Name())} {
+	for _, second := range []*semaphore.Semaphore{c.FairSemaphore(plain.Name()), c.Semaphore(fair.Name())} {
 		_, err := second.TrySetPermits(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrWrongKind)
 		require.ErrorIs(t, second.SetPermits(t.Context(), 1), semaphore.ErrWrongKind)

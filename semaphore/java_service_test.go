@@ -46,7 +46,7 @@ redis.call('set', KEYS[1], value)
 redis.call('publish', KEYS[2], value)`
 
 	// ARGV: n, expiry, now, forever, ids
-	javaTryAcquireLeased = `
+	javaTryAcquireExpirable = `
 local gone = redis.call('zrangebyscore', KEYS[2], 0, ARGV[3], 'limit', 0, ARGV[1])
 if #gone > 0 then
   redis.call('zrem', KEYS[2], unpack(gone))
@@ -66,7 +66,7 @@ if first[1] and first[2] ~= ARGV[4] then return ':' .. first[2] end
 return nil`
 
 	// ARGV: now, ids
-	javaTryReleaseLeased = `
+	javaTryReleaseExpirable = `
 for i = 2, #ARGV do
   local due = redis.call('zscore', KEYS[2], ARGV[i])
   if not due or tonumber(due) <= tonumber(ARGV[1]) then return 0 end
@@ -105,7 +105,7 @@ func (j *java) script(s string) *redis.Script {
 
 func (j *java) keys() []string { return []string{j.name, scripts.SemChannel(j.name)} }
 
-func (j *java) leasedKeys() []string {
+func (j *java) expirableKeys() []string {
 	return []string{j.name, leasesKey(j.name), scripts.SemChannel(j.name)}
 }
 
@@ -134,8 +134,8 @@ func (j *java) available() int {
 	return n
 }
 
-// acquireLeased returns the ids, or the answer that says until when to wait. A lease of 0 never ends.
-func (j *java) acquireLeased(n int, lease time.Duration) (ids []string, answer string) {
+// acquireExpirable returns the ids, or the answer that says until when to wait. A lease of 0 never ends.
+func (j *java) acquireExpirable(n int, lease time.Duration) (ids []string, answer string) {
 	j.t.Helper()
 	now, due := time.Now().UnixMilli(), javaForever
 	if lease > 0 {
@@ -147,7 +147,7 @@ func (j *java) acquireLeased(n int, lease time.Duration) (ids []string, answer s
 		raw := strings.Repeat("j", 10) + strconv.Itoa(100_000+j.n)
 		args, ids = append(args, raw), append(ids, hex.EncodeToString([]byte(raw)))
 	}
-	answer, err := j.script(javaTryAcquireLeased).Run(j.t.Context(), j.rdb, j.leasedKeys(), args...).Text()
+	answer, err := j.script(javaTryAcquireExpirable).Run(j.t.Context(), j.rdb, j.expirableKeys(), args...).Text()
 	if err != nil {
 		require.ErrorIs(j.t, err, redis.Nil)
 	}
@@ -157,13 +157,13 @@ func (j *java) acquireLeased(n int, lease time.Duration) (ids []string, answer s
 	return ids, answer
 }
 
-func (j *java) releaseLeased(ids ...string) int {
+func (j *java) releaseExpirable(ids ...string) int {
 	j.t.Helper()
 	args := []any{time.Now().UnixMilli()}
 	for _, id := range ids {
 		args = append(args, rawID(j.t, id))
 	}
-	n, err := j.script(javaTryReleaseLeased).Run(j.t.Context(), j.rdb, j.leasedKeys(), args...).Int()
+	n, err := j.script(javaTryReleaseExpirable).Run(j.t.Context(), j.rdb, j.expirableKeys(), args...).Int()
 	require.NoError(j.t, err)
 	return n
 }
@@ -171,7 +171,7 @@ func (j *java) releaseLeased(ids ...string) int {
 func (j *java) updateLease(id string, lease time.Duration) bool {
 	j.t.Helper()
 	due := time.Now().Add(lease).UnixMilli()
-	ok, err := j.script(javaUpdateLease).Run(j.t.Context(), j.rdb, j.leasedKeys(), rawID(j.t, id), due).Int()
+	ok, err := j.script(javaUpdateLease).Run(j.t.Context(), j.rdb, j.expirableKeys(), rawID(j.t, id), due).Int()
 	require.NoError(j.t, err)
 	return ok == 1
 }

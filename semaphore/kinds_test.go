@@ -24,80 +24,80 @@ type anySemaphore interface {
 // releaseFunc releases what was acquired.
 type releaseFunc func(context.Context) error
 
-// countingSemaphore is a CountingSemaphore as anySemaphore.
-type countingSemaphore struct{ *semaphore.CountingSemaphore }
+// countingPermits is a CountingSemaphore as anySemaphore.
+type countingPermits struct{ *semaphore.CountingSemaphore }
 
-func (s countingSemaphore) setPermits(t testing.TB, n int64) {
+func (s countingPermits) setPermits(t testing.TB, n int64) {
 	mustSetPermits(t, s.CountingSemaphore, n)
 }
 
-func (s countingSemaphore) releaseOf(n int64, err error) (releaseFunc, error) {
+func (s countingPermits) releaseOf(n int64, err error) (releaseFunc, error) {
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error { return s.Release(ctx, n) }, nil
 }
 
-func (s countingSemaphore) acquire(ctx context.Context, n int64) (releaseFunc, error) {
+func (s countingPermits) acquire(ctx context.Context, n int64) (releaseFunc, error) {
 	return s.releaseOf(n, s.Acquire(ctx, n))
 }
 
-func (s countingSemaphore) tryAcquire(ctx context.Context, n int64) (releaseFunc, error) {
+func (s countingPermits) tryAcquire(ctx context.Context, n int64) (releaseFunc, error) {
 	return s.releaseOf(n, s.TryAcquire(ctx, n))
 }
 
-func (s countingSemaphore) acquireFunc(ctx context.Context, n int64, f func(releaseFunc, error)) func() {
+func (s countingPermits) acquireFunc(ctx context.Context, n int64, f func(releaseFunc, error)) func() {
 	return s.AcquireFunc(ctx, n, func(err error) { f(s.releaseOf(n, err)) })
 }
 
-// leasedSemaphore is a Leased as anySemaphore.
-type leasedSemaphore struct{ *semaphore.Leased }
+// leasedPermits is a Semaphore as anySemaphore.
+type leasedPermits struct{ *semaphore.Semaphore }
 
-func (l leasedSemaphore) setPermits(t testing.TB, n int64) { mustSetPermits(t, l.Leased, n) }
+func (l leasedPermits) setPermits(t testing.TB, n int64) { mustSetPermits(t, l.Semaphore, n) }
 
-func (l leasedSemaphore) releaseOf(g *semaphore.Grant, err error) (releaseFunc, error) {
+func (l leasedPermits) releaseOf(g *semaphore.Grant, err error) (releaseFunc, error) {
 	if err != nil {
 		return nil, err
 	}
 	return g.Release, nil
 }
 
-func (l leasedSemaphore) acquire(ctx context.Context, n int64) (releaseFunc, error) {
+func (l leasedPermits) acquire(ctx context.Context, n int64) (releaseFunc, error) {
 	return l.releaseOf(l.Acquire(ctx, n))
 }
 
-func (l leasedSemaphore) tryAcquire(ctx context.Context, n int64) (releaseFunc, error) {
+func (l leasedPermits) tryAcquire(ctx context.Context, n int64) (releaseFunc, error) {
 	return l.releaseOf(l.TryAcquire(ctx, n))
 }
 
-func (l leasedSemaphore) acquireFunc(ctx context.Context, n int64, f func(releaseFunc, error)) func() {
+func (l leasedPermits) acquireFunc(ctx context.Context, n int64, f func(releaseFunc, error)) func() {
 	return l.AcquireFunc(ctx, n, func(g *semaphore.Grant, err error) { f(l.releaseOf(g, err)) })
 }
 
 // kind is one of the three kinds of semaphores.
 type kind struct {
-	name         string
-	newSemaphore func(c *semaphore.Client, name string) anySemaphore
-	channel      func(name string) string // a pattern: a fair semaphore has a channel per process
+	name    string
+	newAny  func(c *semaphore.Client, name string) anySemaphore
+	channel func(name string) string // a pattern: a fair semaphore has a channel per process
 }
 
 var (
 	countingKind = kind{
 		name: "counting",
-		newSemaphore: func(c *semaphore.Client, name string) anySemaphore {
-			return countingSemaphore{c.CountingSemaphore(name)}
+		newAny: func(c *semaphore.Client, name string) anySemaphore {
+			return countingPermits{c.CountingSemaphore(name)}
 		},
 		channel: scripts.SemChannel,
 	}
 	unfairKind = kind{
-		name:         "leased",
-		newSemaphore: func(c *semaphore.Client, name string) anySemaphore { return leasedSemaphore{c.Leased(name)} },
-		channel:      scripts.SemChannel,
+		name:    "semaphore",
+		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.Semaphore(name)} },
+		channel: scripts.SemChannel,
 	}
 	fairKind = kind{
-		name:         "fair",
-		newSemaphore: func(c *semaphore.Client, name string) anySemaphore { return leasedSemaphore{c.FairLeased(name)} },
-		channel:      func(name string) string { return scripts.PrefixName("cogwheel_fair", name) + ":*" },
+		name:    "fair",
+		newAny:  func(c *semaphore.Client, name string) anySemaphore { return leasedPermits{c.FairSemaphore(name)} },
+		channel: func(name string) string { return scripts.PrefixName("cogwheel_fair", name) + ":*" },
 	}
 
 	kinds = []kind{countingKind, unfairKind, fairKind}
@@ -118,14 +118,14 @@ func forEachKind(t *testing.T, f func(t *testing.T, k kind)) {
 // leasedKind is one of the two kinds with leases.
 type leasedKind struct {
 	kind
-	newLeased func(c *semaphore.Client, name string, opts ...semaphore.LeasedOption) *semaphore.Leased
+	newSemaphore func(c *semaphore.Client, name string, opts ...semaphore.SemaphoreOption) *semaphore.Semaphore
 }
 
 // forEachLeasedKind runs a test on both kinds with leases.
-func forEachLeasedKind(t *testing.T, f func(t *testing.T, leased leasedKind)) {
+func forEachLeasedKind(t *testing.T, f func(t *testing.T, k leasedKind)) {
 	t.Helper()
 	t.Parallel()
-	for _, k := range []leasedKind{{unfairKind, (*semaphore.Client).Leased}, {fairKind, (*semaphore.Client).FairLeased}} {
+	for _, k := range []leasedKind{{unfairKind, (*semaphore.Client).Semaphore}, {fairKind, (*semaphore.Client).FairSemaphore}} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			f(t, k)

@@ -112,20 +112,20 @@ func TestCountingSemaphore_RepliesLost(t *testing.T) {
 	})
 }
 
-func TestLeased_RepliesLost(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
-		fair := leased.kind.name == "fair"
+func TestSemaphore_RepliesLost(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
+		fair := k.kind.name == "fair"
 		acquire, release := scripts.PermitAcquire, scripts.PermitRelease
 		if fair {
 			acquire, release = scripts.FairStep, scripts.FairStep
 		}
 		// Another client sets the permits: it assigns those of a fair semaphore in the background, by the
 		// script whose reply is lost below.
-		fresh := func(t *testing.T, retries int) (*semaphore.Leased, *redistest.FaultDialer) {
+		fresh := func(t *testing.T, retries int) (*semaphore.Semaphore, *redistest.FaultDialer) {
 			c, d, rdb := newFaultyClient(t, redistest.Shared(t), retries)
 			name := redistest.Name(t)
-			mustSetPermits(t, leased.newLeased(newClient(t, rdb), name), 5)
-			return leased.newLeased(c, name), d
+			mustSetPermits(t, k.newSemaphore(newClient(t, rdb), name), 5)
+			return k.newSemaphore(c, name), d
 		}
 		for how, loss := range losses {
 			t.Run("retried: acquired and released once when "+how, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestGrant_RedisHangsForLongerThanTheLease(t *testing.T) {
 	const lease = 3 * time.Second // short: its end is awaited
 	server := redistest.Start(t)
 	c, d, _ := newFaultyClient(t, server, 3)
-	l := c.Leased("slots", semaphore.WithLease(lease))
+	l := c.Semaphore("slots", semaphore.WithLease(lease))
 	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)
 	work := g.Context(t.Context())
@@ -192,7 +192,7 @@ func TestSemaphores_RedisLosesItsData(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c, _, _ := newFaultyClient(t, server, -1)
-	s, l := c.CountingSemaphore("plain"), c.Leased("leased")
+	s, l := c.CountingSemaphore("counting"), c.Semaphore("plain")
 	mustSetPermits(t, s, 2)
 	mustSetPermits(t, l, 1)
 	g := mustAcquire(t, l, 1)
@@ -202,7 +202,7 @@ func TestSemaphores_RedisLosesItsData(t *testing.T) {
 	require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrUnconfirmed)
 	server.Restart(t) // without data
 	rdb := server.Client(t)
-	poll(t, func() bool { return rdb.Get(t.Context(), "plain").Val() == "3" })
+	poll(t, func() bool { return rdb.Get(t.Context(), "counting").Val() == "3" })
 	_, err := l.TryAcquire(t.Context(), 1)
 	require.ErrorIs(t, err, semaphore.ErrNotSet)
 	mustSetPermits(t, l, 1)

@@ -19,7 +19,7 @@ const DefaultPoll = 5 * time.Second
 // MaxPermits is the largest number of permits: the largest integer that Java and Lua both count exactly.
 const MaxPermits = 1<<31 - 1
 
-// MaxGrant is the largest number of permits in one grant of a Leased. Each of them has an id.
+// MaxGrant is the largest number of permits in one grant of a Semaphore. Each of them has an id.
 const MaxGrant = 10_000
 
 // Option configures New. If an option is given twice, the last one counts.
@@ -28,8 +28,8 @@ type Option interface{ apply(*config) error }
 // CountingOption configures a CountingSemaphore. If an option is given twice, the last one counts.
 type CountingOption interface{ applyCounting(*countingConfig) error }
 
-// LeasedOption configures a Leased. If an option is given twice, the last one counts.
-type LeasedOption interface{ applyLeased(*leasedConfig) error }
+// SemaphoreOption configures a Semaphore. If an option is given twice, the last one counts.
+type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error } //nolint:revive // Option is the client's
 
 type config struct {
 	wheel    *wheel.Wheel
@@ -42,7 +42,7 @@ type config struct {
 
 type countingConfig struct{ max int64 }
 
-type leasedConfig struct {
+type semaphoreConfig struct {
 	lease time.Duration
 	renew bool
 }
@@ -55,9 +55,9 @@ type countingOption func(*countingConfig) error
 
 func (o countingOption) applyCounting(c *countingConfig) error { return o(c) }
 
-type leasedOption func(*leasedConfig) error
+type semaphoreOption func(*semaphoreConfig) error
 
-func (o leasedOption) applyLeased(c *leasedConfig) error { return o(c) }
+func (o semaphoreOption) applySemaphore(c *semaphoreConfig) error { return o(c) }
 
 // WithWheel sets the wheel that times renewals, deadlines and waits. The default is wheel.Default(). The caller
 // keeps it running until Close has returned: when it is stopped, grants are lost with the cause
@@ -126,14 +126,14 @@ func WithShardedChannels(on bool) Option {
 //
 // A semaphore is in use while a permit is held or waited for. Each acquisition, release, renewal and change of its
 // permits is a use; reading it is none. All keys of a semaphore expire together. Afterwards its permits are not
-// set, and Acquire fails with ErrNotSet. A Leased expires d after its last lease has ended, also if the holder died.
-// A CountingSemaphore does not expire while fewer permits are free than were set and added; permits of a process that died
-// keep it until Delete.
+// set, and Acquire fails with ErrNotSet. A Semaphore expires d after its last lease has ended, also if the holder
+// died. A CountingSemaphore does not expire while fewer permits are free than were set and added; permits of a
+// process that died keep it until Delete.
 //
-// The option applies to all semaphores of the Client, from their next use on; to a CountingSemaphore only if its permits
-// were set by a Client with the option. All Clients that use a semaphore need the option: a Client without it, or a
-// service in Java, does not defer the expiry while it holds permits. Semaphores that are to stay need a Client
-// without it.
+// The option applies to all semaphores of the Client, from their next use on; to a CountingSemaphore only if its
+// permits were set by a Client with the option. All Clients that use a semaphore need the option: a Client without
+// it, or a service in Java, does not defer the expiry while it holds permits. Semaphores that are to stay need a
+// Client without it.
 func WithIdleExpiry(d time.Duration) Option {
 	return option(func(c *config) error {
 		c.idle = d // newConfig checks the lower end, which depends on the poll
@@ -161,8 +161,8 @@ func WithMax(n int64) CountingOption {
 // WithLease sets how long Redis keeps permits without a renewal, and so how long waiters wait for a holder
 // that died. The range is ten ticks of the Client's wheel, 10 ms on the default one, to 365 days. The
 // default is 30 s. Redis counts in milliseconds; fractions are rounded up.
-func WithLease(d time.Duration) LeasedOption {
-	return leasedOption(func(c *leasedConfig) error {
+func WithLease(d time.Duration) SemaphoreOption {
+	return semaphoreOption(func(c *semaphoreConfig) error {
 		c.lease = d // Client.checkLease has the range
 		return nil
 	})
@@ -170,8 +170,8 @@ func WithLease(d time.Duration) LeasedOption {
 
 // WithoutRenewal lets permits end with their first lease, as in Redisson. The default is to renew them
 // after each third of the lease.
-func WithoutRenewal() LeasedOption {
-	return leasedOption(func(c *leasedConfig) error {
+func WithoutRenewal() SemaphoreOption {
+	return semaphoreOption(func(c *semaphoreConfig) error {
 		c.renew = false
 		return nil
 	})
@@ -195,9 +195,9 @@ func newCountingConfig(opts []CountingOption) (c countingConfig, err error) {
 	return c, err
 }
 
-func newLeasedConfig(opts []LeasedOption) (leasedConfig, error) {
-	c := leasedConfig{lease: DefaultLease, renew: true}
-	err := applyAll(&c, opts, LeasedOption.applyLeased)
+func newSemaphoreConfig(opts []SemaphoreOption) (semaphoreConfig, error) {
+	c := semaphoreConfig{lease: DefaultLease, renew: true}
+	err := applyAll(&c, opts, SemaphoreOption.applySemaphore)
 	return c, err
 }
 

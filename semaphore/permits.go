@@ -15,7 +15,7 @@ import (
 // maxLookPause bounds the time until a waiter looks again at leases and semaphores that last longer.
 const maxLookPause = time.Hour
 
-// keys are the keys and the channel of one leased semaphore.
+// keys are the keys and the channel of one Semaphore.
 type keys struct{ permits, leases, fence, channel string }
 
 func keysOf(name string, fair bool) keys {
@@ -91,8 +91,8 @@ func parseAcquireReply(v []int64, requests int) (acquireReply, error) {
 // isCount reports whether a number of a reply can be one of permits: scripts count exactly up to 2^53.
 func isCount(n int64) bool { return n >= -1<<53 && n <= 1<<53 }
 
-// leasedCall acquires permits of a Leased for a batch of waiters.
-func (c *Client) leasedCall(name string, batch []*waitqueue.Waiter[*acquireRequest]) scripts.Call {
+// plainCall acquires permits of a Semaphore for a batch of waiters.
+func (c *Client) plainCall(name string, batch []*waitqueue.Waiter[*acquireRequest]) scripts.Call {
 	k := keysOf(name, false)
 	permits := 0
 	for _, w := range batch {
@@ -107,19 +107,19 @@ func (c *Client) leasedCall(name string, batch []*waitqueue.Waiter[*acquireReque
 	return scripts.PermitAcquire.Call([]string{k.permits, k.leases, k.fence}, args...)
 }
 
-// beginLeased sends what attemptLeased sends; see waitqueue.Config.
-func (c *Client) beginLeased(
+// beginPlain sends what attemptPlain sends; see waitqueue.Config.
+func (c *Client) beginPlain(
 	name string, batch []*waitqueue.Waiter[*acquireRequest], ended <-chan struct{},
 ) bool {
-	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.leasedCall(name, batch), ended)
+	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.plainCall(name, batch), ended)
 }
 
-// attemptLeased acquires permits of a Leased for a batch of waiters.
-func (c *Client) attemptLeased(
+// attemptPlain acquires permits of a Semaphore for a batch of waiters.
+func (c *Client) attemptPlain(
 	name string, batch []*waitqueue.Waiter[*acquireRequest],
 ) (time.Duration, error) {
 	c.channels.Decide()
-	r := batch[0].Value.early.Run(c.sender, func() scripts.Call { return c.leasedCall(name, batch) }, nil)
+	r := batch[0].Value.early.Run(c.sender, func() scripts.Call { return c.plainCall(name, batch) }, nil)
 	v, err := r.Integers(4 + len(batch))
 	var reply acquireReply
 	if err == nil {
@@ -196,16 +196,16 @@ func (c *Client) releaseAbandoned(name string, fair bool, r *acquireRequest) {
 	c.releaseLater(pendingRelease{name, fair, r.ids}, 0, r.lease, r.ambiguous)
 }
 
-// giveBackLeased releases permits that were granted to waiters that had left.
-func (c *Client) giveBackLeased(name string, granted []*acquireRequest) {
+// giveBackPlain releases permits that were granted to waiters that had left.
+func (c *Client) giveBackPlain(name string, granted []*acquireRequest) {
 	for _, r := range granted {
 		c.releaseAbandoned(name, false, r)
 	}
 }
 
-// leaveLeased releases what ambiguous requests of waiters that left may be granted. Redis does not know the
+// leavePlain releases what ambiguous requests of waiters that left may be granted. Redis does not know the
 // others.
-func (c *Client) leaveLeased(name string, left []*acquireRequest) {
+func (c *Client) leavePlain(name string, left []*acquireRequest) {
 	for _, r := range left {
 		if r.ambiguous {
 			c.releaseAbandoned(name, false, r)
@@ -213,8 +213,8 @@ func (c *Client) leaveLeased(name string, left []*acquireRequest) {
 	}
 }
 
-// leasedReleaseCall releases permits of a Leased for a batch of waiters.
-func (c *Client) leasedReleaseCall(name string, batch []*waitqueue.Waiter[*releaseRequest]) scripts.Call {
+// plainReleaseCall releases permits of a Semaphore for a batch of waiters.
+func (c *Client) plainReleaseCall(name string, batch []*waitqueue.Waiter[*releaseRequest]) scripts.Call {
 	k := keysOf(name, false)
 	args := []any{c.channels.Verb(), k.channel, 0, c.idleMillis}
 	for _, w := range batch {
@@ -223,19 +223,19 @@ func (c *Client) leasedReleaseCall(name string, batch []*waitqueue.Waiter[*relea
 	return scripts.PermitRelease.Call([]string{k.permits, k.leases}, args...)
 }
 
-// beginLeasedReleases sends what attemptLeasedReleases sends; see waitqueue.Config.
-func (c *Client) beginLeasedReleases(
+// beginPlainReleases sends what attemptPlainReleases sends; see waitqueue.Config.
+func (c *Client) beginPlainReleases(
 	name string, batch []*waitqueue.Waiter[*releaseRequest], ended <-chan struct{},
 ) bool {
-	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.leasedReleaseCall(name, batch), ended)
+	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.plainReleaseCall(name, batch), ended)
 }
 
-// attemptLeasedReleases sends the releases of a batch.
-func (c *Client) attemptLeasedReleases(
+// attemptPlainReleases sends the releases of a batch.
+func (c *Client) attemptPlainReleases(
 	name string, batch []*waitqueue.Waiter[*releaseRequest],
 ) (time.Duration, error) {
 	c.channels.Decide()
-	r := batch[0].Value.early.Run(c.sender, func() scripts.Call { return c.leasedReleaseCall(name, batch) }, nil)
+	r := batch[0].Value.early.Run(c.sender, func() scripts.Call { return c.plainReleaseCall(name, batch) }, nil)
 	ids := 0
 	for _, w := range batch {
 		ids += len(w.Value.ids)

@@ -42,8 +42,8 @@ func (h *pipelineHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 	}
 }
 
-// Concurrent calls on many semaphores share pipelines. If the replies of one are lost, each of its calls is repeated,
-// and takes effect once.
+// Concurrent calls on many semaphores share pipelines. If the replies of one are lost, each of its calls is
+// repeated, and takes effect once.
 func TestPipelines(t *testing.T) {
 	t.Parallel()
 	for what, loses := range map[string]bool{"are answered": false, "lose replies": true} {
@@ -57,12 +57,12 @@ func TestPipelines(t *testing.T) {
 			c, h := newClient(t, rdb), &pipelineHook{loses: loses}
 			rdb.AddHook(h)
 			ctx, done := within(t, testTimeout), make(chan error, 2*semaphores)
-			var leased []*semaphore.Leased
+			var plain []*semaphore.Semaphore
 			var counting []*semaphore.CountingSemaphore
 			for i := range semaphores {
-				leased = append(leased, c.Leased(fmt.Sprint("leased", i)))
+				plain = append(plain, c.Semaphore(fmt.Sprint("plain", i)))
 				counting = append(counting, c.CountingSemaphore(fmt.Sprint("counting", i)))
-				mustSetPermits(t, leased[i], 2)
+				mustSetPermits(t, plain[i], 2)
 				mustSetPermits(t, counting[i], 2)
 			}
 			// Each goes on until pipelines were shared, and lost if that is wanted.
@@ -73,7 +73,7 @@ func TestPipelines(t *testing.T) {
 					var err error
 					for n := 0; err == nil && goesOn(n); n++ {
 						var g *semaphore.Grant
-						if g, err = leased[i].Acquire(ctx, 2); err == nil {
+						if g, err = plain[i].Acquire(ctx, 2); err == nil {
 							err = g.Release(ctx)
 						}
 					}
@@ -97,7 +97,7 @@ func TestPipelines(t *testing.T) {
 			require.GreaterOrEqual(t, h.shared.Load(), int64(least))
 			require.Equal(t, loses, h.lost.Load() > 0)
 			for i := range semaphores {
-				require.EqualValues(t, 2, available(t, leased[i]), "%v", leased[i].Name())
+				require.EqualValues(t, 2, available(t, plain[i]), "%v", plain[i].Name())
 				require.EqualValues(t, 2, available(t, counting[i]), "%v", counting[i].Name())
 			}
 		})

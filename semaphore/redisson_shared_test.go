@@ -15,7 +15,7 @@ import (
 // k) permits in its k-th turn.
 func requireExclusion(
 	t *testing.T, users, times int, total int64,
-	newSemaphore func(i int) anySemaphore, want func(i, k int) int64,
+	newAny func(i int) anySemaphore, want func(i, k int) int64,
 ) {
 	t.Helper()
 	ctx := within(t, testTimeout)
@@ -23,7 +23,7 @@ func requireExclusion(
 	var all sync.WaitGroup
 	var first anySemaphore
 	for i := range users {
-		s := newSemaphore(i)
+		s := newAny(i)
 		if i == 0 {
 			first = s
 			s.setPermits(t, total)
@@ -93,16 +93,16 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.Equal(t, "2", heard())
 		require.True(t, j.tryAcquire(2))
 	},
-	"leased: each side counts, prolongs and releases the permits of the other": func(t *testing.T, d deployment) {
+	"leased permits: each side counts, prolongs and releases the permits of the other": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		l := d.newClient(t).Leased(j.name)
+		l := d.newClient(t).Semaphore(j.name)
 		heard := j.listen()
 		mustSetPermits(t, l, 3)
 		require.Equal(t, "3", heard())
 		g := mustAcquire(t, l, 1)
-		ids, answer := j.acquireLeased(2, time.Minute)
+		ids, answer := j.acquireExpirable(2, time.Minute)
 		require.Equal(t, "OK", answer)
-		_, answer = j.acquireLeased(1, time.Minute)
+		_, answer = j.acquireExpirable(1, time.Minute)
 		require.Regexp(t, `^:\d{13}$`, answer, "the end of the next lease, that of Go")
 		_, err := l.TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
@@ -110,7 +110,7 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.NoError(t, l.UpdateLease(t.Context(), ids[0], time.Hour))
 		require.NoError(t, l.Release(t.Context(), ids[0]))
 		require.Equal(t, "1", heard())
-		require.Equal(t, 1, j.releaseLeased(ids[1]))
+		require.Equal(t, 1, j.releaseExpirable(ids[1]))
 		require.Equal(t, "1", heard())
 		require.EqualValues(t, 2, available(t, l))
 		require.True(t, j.updateLease(g.IDs()[0], time.Hour))
@@ -118,12 +118,12 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.Equal(t, "3", heard())
 		require.False(t, j.updateLease(g.IDs()[0], time.Hour))
 	},
-	"leased: a permit that Java releases is lost to its Go holder, and wakes a waiter": func(t *testing.T, d deployment) {
+	"leased permits: a permit that Java releases is lost to its Go holder, and wakes a waiter": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		l := d.newClient(t).Leased(j.name, semaphore.WithLease(safeLease))
+		l := d.newClient(t).Semaphore(j.name, semaphore.WithLease(safeLease))
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
-		other := d.newClient(t).Leased(j.name)
+		other := d.newClient(t).Semaphore(j.name)
 		w := startCall(func() error {
 			g, err := other.Acquire(within(t, testTimeout), 1)
 			if err != nil {
@@ -132,18 +132,18 @@ var sharedBehaviours = map[string]func(t *testing.T, d deployment){
 			return g.Release(t.Context())
 		})
 		awaitListeners(t, j.rdb, j.name, 1)
-		require.Equal(t, 1, j.releaseLeased(g.IDs()...))
+		require.Equal(t, 1, j.releaseExpirable(g.IDs()...))
 		require.NoError(t, w.wait(t))
 		<-g.Done()
 		require.ErrorIs(t, g.Err(), semaphore.ErrLost)
 	},
-	"leased: a permit that Java abandoned becomes free at the end of its lease": func(t *testing.T, d deployment) {
+	"leased permits: a permit that Java abandoned becomes free at the end of its lease": func(t *testing.T, d deployment) {
 		j := d.newJava(t)
-		l := d.newClient(t).Leased(j.name)
+		l := d.newClient(t).Semaphore(j.name)
 		mustSetPermits(t, l, 2)
-		_, answer := j.acquireLeased(1, 400*time.Millisecond)
+		_, answer := j.acquireExpirable(1, 400*time.Millisecond)
 		require.Equal(t, "OK", answer)
-		forever, answer := j.acquireLeased(1, 0)
+		forever, answer := j.acquireExpirable(1, 0)
 		require.Equal(t, "OK", answer)
 		began := time.Now()
 		g := mustAcquire(t, l, 1)

@@ -35,7 +35,7 @@ func (d deployment) newClient(t testing.TB) *semaphore.Client {
 // each other.
 var behaviours = map[string]map[string]func(t *testing.T, d deployment){
 	"RSemaphore":                countingBehaviours,
-	"RPermitExpirableSemaphore": leasedBehaviours,
+	"RPermitExpirableSemaphore": expirableBehaviours,
 	"both sides at work":        sharedBehaviours,
 }
 
@@ -163,32 +163,32 @@ var countingBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"fifteen callers of one process exclude each other": func(t *testing.T, d deployment) {
 		c, name := d.newClient(t), redistest.Name(t)
-		newSemaphore := func(int) anySemaphore { return countingSemaphore{c.CountingSemaphore(name)} }
-		requireExclusion(t, 15, 4, 1, newSemaphore, func(int, int) int64 { return 1 })
+		newAny := func(int) anySemaphore { return countingPermits{c.CountingSemaphore(name)} }
+		requireExclusion(t, 15, 4, 1, newAny, func(int, int) int64 { return 1 })
 	},
 	"clients that want all permits are not starved by those that want one": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).CountingSemaphore(name)} }
-		requireExclusion(t, 4, 20, 3, newSemaphore, func(i, k int) int64 { return 1 + 2*int64((i+k)%2) })
+		newAny := func(int) anySemaphore { return countingPermits{d.newClient(t).CountingSemaphore(name)} }
+		requireExclusion(t, 4, 20, 3, newAny, func(i, k int) int64 { return 1 + 2*int64((i+k)%2) })
 	},
 	"sixteen clients exclude each other": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		newSemaphore := func(int) anySemaphore { return countingSemaphore{d.newClient(t).CountingSemaphore(name)} }
-		requireExclusion(t, 16, 8, 1, newSemaphore, func(int, int) int64 { return 1 })
+		newAny := func(int) anySemaphore { return countingPermits{d.newClient(t).CountingSemaphore(name)} }
+		requireExclusion(t, 16, 8, 1, newAny, func(int, int) int64 { return 1 })
 	},
 }
 
-var leasedBehaviours = map[string]func(t *testing.T, d deployment){
+var expirableBehaviours = map[string]func(t *testing.T, d deployment){
 	"where nothing was set, nothing is available": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Leased(redistest.Name(t))
+		l := d.newClient(t).Semaphore(redistest.Name(t))
 		require.Zero(t, available(t, l))
 		_, err := l.Acquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNotSet)
 	},
 	"the counts are right after an expiry that no acquisition has noticed": func(t *testing.T, d deployment) {
-		var all []*semaphore.Leased
+		var all []*semaphore.Semaphore
 		for range 3 {
-			l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+			l := d.newClient(t).Semaphore(redistest.Name(t), semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
 			mustSetPermits(t, l, 8)
 			mustAcquire(t, l, 3)
 			all = append(all, l)
@@ -209,11 +209,11 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 	"a blocked acquisition gets the permit when the lease ends, and the expired one cannot be released": func(t *testing.T, d deployment) {
 		const lease = 3 * time.Second // short: its end is awaited
 		name := redistest.Name(t)
-		l := d.newClient(t).Leased(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		l := d.newClient(t).Semaphore(name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 1)
 		began := time.Now()
 		first := mustAcquire(t, l, 1)
-		other := d.newClient(t).Leased(name)
+		other := d.newClient(t).Semaphore(name)
 		_, err := other.TryAcquire(t.Context(), 1)
 		require.ErrorIs(t, err, semaphore.ErrNoPermits)
 		next := mustAcquire(t, other, 1)
@@ -225,7 +225,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.EqualValues(t, 1, available(t, other))
 	},
 	"a lease is told, prolonged, and unknown once it has expired": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Leased(redistest.Name(t), semaphore.WithLease(3*time.Second), semaphore.WithoutRenewal())
+		l := d.newClient(t).Semaphore(redistest.Name(t), semaphore.WithLease(3*time.Second), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 2)
 		g, other := mustAcquire(t, l, 1), mustAcquire(t, l, 1).IDs()[0]
 		require.NoError(t, g.Extend(t.Context(), time.Hour))
@@ -240,7 +240,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"both keys expire together": func(t *testing.T, d deployment) {
 		rdb, name := d.connect(t), redistest.Name(t)
-		l := newClient(t, rdb).Leased(name)
+		l := newClient(t, rdb).Semaphore(name)
 		mustSetPermits(t, l, 2)
 		require.NoError(t, rdb.PExpire(t.Context(), name, 3*time.Second).Err())
 		g := mustAcquire(t, l, 1)
@@ -252,7 +252,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		require.Zero(t, rdb.Exists(t.Context(), name).Val(), "releasing an expired permit creates no semaphore")
 	},
 	"permits are set, grown, shrunk below what is held, and reduced": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Leased(redistest.Name(t))
+		l := d.newClient(t).Semaphore(redistest.Name(t))
 		mustSetPermits(t, l, 5)
 		g := mustAcquire(t, l, 3)
 		for _, want := range []struct{ total, free int64 }{{10, 7}, {2, -1}, {5, 2}} {
@@ -268,8 +268,8 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 	"releases of several ids are all or nothing, and a failed one reclaims expired permits": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
 		c := d.newClient(t)
-		l := c.Leased(name, semaphore.WithoutRenewal())
-		short := c.Leased(name, semaphore.WithoutRenewal(), semaphore.WithLease(time.Second))
+		l := c.Semaphore(name, semaphore.WithoutRenewal())
+		short := c.Semaphore(name, semaphore.WithoutRenewal(), semaphore.WithLease(time.Second))
 		mustSetPermits(t, l, 10)
 		ids, expired := mustAcquire(t, l, 4).IDs(), mustAcquire(t, short, 3).IDs()
 		w := newWheel(t)
@@ -285,12 +285,12 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 	"two waiters for several permits are both granted when those are released": func(t *testing.T, d deployment) {
 		for _, wants := range [][2]int64{{2, 2}, {1, 2}} {
 			name := redistest.Name(t)
-			l := d.newClient(t).Leased(name)
+			l := d.newClient(t).Semaphore(name)
 			mustSetPermits(t, l, 2)
 			g := mustAcquire(t, l, 2)
 			var calls []*asyncCall
 			for _, n := range wants {
-				other := d.newClient(t).Leased(name)
+				other := d.newClient(t).Semaphore(name)
 				calls = append(calls, startCall(func() error {
 					g, err := other.Acquire(within(t, testTimeout), n)
 					if err != nil {
@@ -307,7 +307,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 		}
 	},
 	"many acquisitions and releases at a time": func(t *testing.T, d deployment) {
-		l := d.newClient(t).Leased(redistest.Name(t))
+		l := d.newClient(t).Semaphore(redistest.Name(t))
 		mustSetPermits(t, l, 10)
 		got := make(chan *semaphore.Grant, 20)
 		ctx := within(t, testTimeout)
@@ -328,7 +328,7 @@ var leasedBehaviours = map[string]func(t *testing.T, d deployment){
 	},
 	"sixteen clients exclude each other": func(t *testing.T, d deployment) {
 		name := redistest.Name(t)
-		newSemaphore := func(int) anySemaphore { return leasedSemaphore{d.newClient(t).Leased(name)} }
-		requireExclusion(t, 16, 6, 2, newSemaphore, func(i, k int) int64 { return 1 + int64((i+k)%2) })
+		newAny := func(int) anySemaphore { return leasedPermits{d.newClient(t).Semaphore(name)} }
+		requireExclusion(t, 16, 6, 2, newAny, func(i, k int) int64 { return 1 + int64((i+k)%2) })
 	},
 }

@@ -23,20 +23,20 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 			t.Parallel()
 			name := k.name
 			c, watcher := newClient(t, server.Client(t, user)), newClient(t, rdb)
-			s := k.newSemaphore(c, name)
+			s := k.newAny(c, name)
 			switch k.name {
 			case "counting":
 				counted := c.CountingSemaphore(name)
 				mustSetPermits(t, counted, 1)
 				require.NoError(t, counted.AddPermits(t.Context(), 1))
 				require.NoError(t, counted.AddPermits(t.Context(), -1))
-			case "leased":
-				mustSetPermits(t, c.Leased(name), 1)
+			case "semaphore":
+				mustSetPermits(t, c.Semaphore(name), 1)
 			default:
-				mustSetPermits(t, c.FairLeased(name), 1)
+				mustSetPermits(t, c.FairSemaphore(name), 1)
 			}
 			polling := newClient(t, server.Client(t, user), semaphore.WithPoll(300*time.Millisecond))
-			other := k.newSemaphore(polling, name)
+			other := k.newAny(polling, name)
 			for range 10 {
 				release, err := s.acquire(t.Context(), 1)
 				require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestSemaphores_WithoutRightsToChannels(t *testing.T) {
 			require.NoError(t, release(t.Context()))
 			require.NoError(t, waiting.wait(t))
 			require.NoError(t, w.Sleep(t.Context(), 2*time.Second)) // time for repeated releases in the background
-			require.EqualValues(t, 1, available(t, k.newSemaphore(watcher, name)), "no release was repeated")
+			require.EqualValues(t, 1, available(t, k.newAny(watcher, name)), "no release was repeated")
 		})
 	}
 }

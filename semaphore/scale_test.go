@@ -51,7 +51,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	rdb := server.Client(t)
 	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
 	require.NoError(t, err)
-	l := c.Leased("permits", semaphore.WithLease(lease))
+	l := c.Semaphore("permits", semaphore.WithLease(lease))
 	mustSetPermits(t, l, permits)
 	first := mustAcquire(t, l, 1)
 	deadline := first.Deadline()
@@ -92,7 +92,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	before = scriptCalls(t, rdb)
 	require.NoError(t, c.Close(within(t, testTimeout)))
 	require.LessOrEqual(t, scriptCalls(t, rdb)-before, permits/10, "releases share scripts")
-	other := newClient(t, server.Client(t)).Leased("permits")
+	other := newClient(t, server.Client(t)).Semaphore("permits")
 	require.EqualValues(t, permits, available(t, other))
 }
 
@@ -103,7 +103,7 @@ func TestScale_WaitersCostNoGoroutine(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			server := redistest.Start(t)
 			c := newClient(t, server.Client(t), semaphore.WithPoll(300*time.Millisecond))
-			s := k.newSemaphore(c, "permits")
+			s := k.newAny(c, "permits")
 			s.setPermits(t, 1)
 			release, err := s.acquire(t.Context(), 1)
 			require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 			c := newClient(t, server.Client(t, func(o *redis.Options) { o.ReadTimeout = testTimeout }))
 			var calls []func(context.Context) error
 			for i := range callers / 2 {
-				s := k.newSemaphore(c, fmt.Sprint("permits:", i))
+				s := k.newAny(c, fmt.Sprint("permits:", i))
 				s.setPermits(t, 2)
 				release, err := s.acquire(t.Context(), 1)
 				require.NoError(t, err)
@@ -177,7 +177,7 @@ func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
-	l := c.Leased(redistest.Name(t), semaphore.WithLease(lease))
+	l := c.Semaphore(redistest.Name(t), semaphore.WithLease(lease))
 	mustSetPermits(t, l, int64(grants))
 	held := make([]*semaphore.Grant, grants)
 	redistest.Each(t, grants, func(i int) (err error) {
@@ -203,7 +203,7 @@ func TestScale_TenThousandExpiredPermitsAreReclaimed(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
 	c, rdb, name := newSharedClient(t)
-	l := c.Leased(name)
+	l := c.Semaphore(name)
 	fill := func() {
 		require.NoError(t, rdb.Set(t.Context(), name, 0, 0).Err())
 		members := make([]redis.Z, n)

@@ -46,8 +46,8 @@ func (c *Client) sequenceKey(name, kind string) string {
 	return scripts.SuffixName(name, kind+":"+c.owner)
 }
 
-// originKey returns the key in which Redis keeps when the permits of a CountingSemaphore were set. With an idle expiry it
-// also keeps how many they are, by which scripts know whether any is held.
+// originKey returns the key in which Redis keeps when the permits of a CountingSemaphore were set. With an idle
+// expiry it also keeps how many they are, by which scripts know whether any is held.
 func originKey(name string) string { return scripts.SuffixName(name, "origin") }
 
 // countingRelease is one release of a CountingSemaphore's permits.

@@ -12,25 +12,25 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// Permits of many semaphores are acquired, and released, by scripts that they share. When the reply of such a script is
-// lost, each caller holds one permit, and frees it by one Release.
-func TestLeased_ReplyLostOfASharedScript(t *testing.T) {
+// Permits of many semaphores are acquired, and released, by scripts that they share. When the reply of such a
+// script is lost, each caller holds one permit, and frees it by one Release.
+func TestSemaphore_ReplyLostOfASharedScript(t *testing.T) {
 	t.Parallel()
 	const callers, permits = 200, 3
 	for name, loss := range map[string]redistest.Loss{"cut": redistest.Cut, "swallowed": redistest.Swallow} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, dialer, rdb := newFaultyClient(t, redistest.Start(t), 3)
-			all, held := make([]*semaphore.Leased, callers), make([]*semaphore.Grant, callers)
+			all, held := make([]*semaphore.Semaphore, callers), make([]*semaphore.Grant, callers)
 			for i := range all {
-				all[i] = c.Leased(fmt.Sprint("permits:", i))
+				all[i] = c.Semaphore(fmt.Sprint("permits:", i))
 				mustSetPermits(t, all[i], permits)
 			}
 			sound := newClient(t, rdb)
 			free := func(want int64) {
 				t.Helper()
 				for i := range all {
-					require.Equal(t, want, available(t, sound.Leased(all[i].Name())), all[i].Name())
+					require.Equal(t, want, available(t, sound.Semaphore(all[i].Name())), all[i].Name())
 				}
 			}
 			lost := dialer.LoseReply(scripts.PermitsAcquire.SHA(), 1, loss)

@@ -20,12 +20,12 @@ type Stats struct {
 	Held    int64 // their permits; 0 after Close
 	Waiting int   // calls of Acquire and AcquireFunc under way now; 0 after Close
 
-	Acquired int64 // calls on Leased and FairLeased that got a grant
+	Acquired int64 // calls on Semaphore and FairSemaphore that got a grant
 	Lost     int64 // grants that ended before they were released
 	Released int64 // grants that Release or Close ended
 
-	Taken    int64 // permits that calls on Semaphores took
-	Returned int64 // permits that calls on Semaphores added by Release
+	Taken    int64 // permits that calls on CountingSemaphores took
+	Returned int64 // permits that calls on CountingSemaphores added by Release
 
 	Contended int64 // calls on either that found too few free permits
 	Failed    int64 // calls on either that ended without permits
@@ -74,12 +74,12 @@ type object struct {
 // now returns the time since origin.
 func (m *monitor) now() time.Duration { return time.Since(m.origin) }
 
-// kindOf returns the kind of a Leased.
+// kindOf returns the kind of a Semaphore.
 func kindOf(fair bool) Kind {
 	if fair {
 		return KindFair
 	}
-	return KindLeased
+	return KindSemaphore
 }
 
 func (m *monitor) event(of object, a *acquisition) Event {
@@ -234,7 +234,7 @@ func (c *Client) Stats() Stats {
 	s.Wait, s.Hold = wheel.Histogram(m.wait), wheel.Histogram(m.hold)
 	m.mu.Unlock()
 	s.Grants = int(s.Acquired - s.Lost - s.Released)
-	s.Waiting = c.counting.Size() + c.leased.Size() + c.fair.Size()
+	s.Waiting = c.counting.Size() + c.plain.Size() + c.fair.Size()
 	s.Renewal = c.renewer.Stats()
 	return s
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// mostListed bounds the permits of a LeasedState.
+// mostListed bounds the permits of a State.
 const mostListed = 1000
 
-// LeasedState is the state of a Leased in Redis at one instant.
-type LeasedState struct {
+// State is the state of a Semaphore in Redis at one instant.
+type State struct {
 	IsSet   bool     // the number of permits was set
 	Free    int64    // free permits, 0 if they were never set; negative if more are held than there are
 	Held    int64    // held permits
 	Permits []Permit // held permits, those first whose leases end first; at most 1000
-	Waiting int64    // requests of a FairLeased that wait in Redis, or were assigned permits not yet claimed
+	Waiting int64    // requests of a FairSemaphore that wait in Redis, or were assigned permits not yet claimed
 	Token   int64    // the highest fencing token given out, 0 if none is known
 }
 
-// Permit is one held permit of a Leased.
+// Permit is one held permit of a Semaphore.
 type Permit struct {
 	ID    string        // as Grant.IDs returns it
 	Lease time.Duration // until it ends unless it is renewed, or Forever
@@ -31,43 +31,43 @@ type Permit struct {
 // State asks Redis for the state of the semaphore. Unlike Available it changes nothing: permits
 // whose lease has ended count as free. It blocks for one round trip, at most until ctx ends. The answer may
 // be out of date when it arrives: it is for people and dashboards, not for a decision to act.
-func (l *Leased) State(ctx context.Context) (LeasedState, error) {
-	if l.err != nil {
-		return LeasedState{}, l.err
+func (s *Semaphore) State(ctx context.Context) (State, error) {
+	if s.err != nil {
+		return State{}, s.err
 	}
-	scriptKeys := []string{l.keys.permits, l.keys.leases, l.keys.fence}
-	if l.fair {
-		scriptKeys = append(scriptKeys, fairKey(l.name, "queue"))
+	scriptKeys := []string{s.keys.permits, s.keys.leases, s.keys.fence}
+	if s.fair {
+		scriptKeys = append(scriptKeys, fairKey(s.name, "queue"))
 	}
-	r, err := l.client.call(ctx, "state of", l.name, scripts.PermitList, scriptKeys, mostListed)
+	r, err := s.client.call(ctx, "state of", s.name, scripts.PermitList, scriptKeys, mostListed)
 	if err != nil {
-		return LeasedState{}, err
+		return State{}, err
 	}
 	v, err := r.Slice()
 	if err == nil {
-		var s LeasedState
-		if s, err = parseLeasedState(v); err == nil {
-			return s, nil
+		var state State
+		if state, err = parseState(v); err == nil {
+			return state, nil
 		}
 	}
-	return LeasedState{}, operationError("state of", l.name, err)
+	return State{}, operationError("state of", s.name, err)
 }
 
-func parseLeasedState(v []any) (LeasedState, error) {
+func parseState(v []any) (State, error) {
 	const head = 5
 	if len(v) < head || len(v)%2 != head%2 {
-		return LeasedState{}, scripts.Unexpected(v)
+		return State{}, scripts.Unexpected(v)
 	}
 	n, err := int64s(v[:head])
 	if err != nil {
-		return LeasedState{}, err
+		return State{}, err
 	}
-	s := LeasedState{IsSet: n[0] == 1, Free: n[1], Held: n[2], Token: n[3], Waiting: n[4]}
+	s := State{IsSet: n[0] == 1, Free: n[1], Held: n[2], Token: n[3], Waiting: n[4]}
 	for i := head; i < len(v); i += 2 {
 		id, isText := v[i].(string)
 		millis, isNumber := v[i+1].(int64)
 		if !isText || !isNumber {
-			return LeasedState{}, scripts.Unexpected(v)
+			return State{}, scripts.Unexpected(v)
 		}
 		p := Permit{ID: hex.EncodeToString([]byte(id)), Lease: Forever}
 		if millis >= 0 {

@@ -13,36 +13,36 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-func TestLeased_State(t *testing.T) {
+func TestSemaphore_State(t *testing.T) {
 	t.Parallel()
-	for kind, open := range map[string]func(*semaphore.Client, string, ...semaphore.LeasedOption) *semaphore.Leased{
-		"Leased":     (*semaphore.Client).Leased,
-		"FairLeased": (*semaphore.Client).FairLeased,
+	for kind, open := range map[string]func(*semaphore.Client, string, ...semaphore.SemaphoreOption) *semaphore.Semaphore{
+		"Semaphore":     (*semaphore.Client).Semaphore,
+		"FairSemaphore": (*semaphore.Client).FairSemaphore,
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			c, rdb, name := newSharedClient(t)
 			ctx, leases := t.Context(), scripts.SuffixName(name, "timeout")
-			if kind == "FairLeased" {
+			if kind == "FairSemaphore" {
 				leases = scripts.SuffixName(name, "fair:leases")
 			}
 			s := open(c, name, semaphore.WithLease(time.Hour), semaphore.WithoutRenewal())
 			state, err := s.State(ctx)
 			require.NoError(t, err)
-			require.Equal(t, semaphore.LeasedState{}, state)
+			require.Equal(t, semaphore.State{}, state)
 
 			setter := newClient(t, rdb)
 			set, err := open(setter, name).TrySetPermits(ctx, 5)
 			require.NoError(t, err)
 			require.True(t, set)
-			require.NoError(t, setter.Close(ctx)) // in the background, it assigns the permits of a FairLeased, and reclaims
+			require.NoError(t, setter.Close(ctx)) // in the background, it assigns the permits of a FairSemaphore, and reclaims
 			grant, err := s.Acquire(ctx, 2)
 			require.NoError(t, err)
 			state, err = s.State(ctx)
 			require.NoError(t, err)
 			require.ElementsMatch(t, grant.IDs(), []string{state.Permits[0].ID, state.Permits[1].ID})
 			require.InDelta(t, time.Hour, state.Permits[0].Lease, float64(time.Minute))
-			require.Equal(t, semaphore.LeasedState{
+			require.Equal(t, semaphore.State{
 				IsSet: true, Free: 3, Held: 2, Permits: state.Permits, Token: grant.Token(),
 			}, state)
 
@@ -61,10 +61,10 @@ func TestLeased_State(t *testing.T) {
 	}
 }
 
-func TestLeased_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
+func TestSemaphore_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
-	s := c.FairLeased(name)
+	s := c.FairSemaphore(name)
 	require.NoError(t, s.SetPermits(t.Context(), 1))
 	grant, err := s.Acquire(t.Context(), 1)
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestLeased_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
 	})
 	require.NoError(t, grant.Release(t.Context()))
 
-	many := c.Leased(name + ":many")
+	many := c.Semaphore(name + ":many")
 	for i := range 1200 {
 		score := float64(time.Now().Add(time.Hour).UnixMilli() + int64(i))
 		require.NoError(t, rdb.Do(t.Context(), "ZADD", scripts.SuffixName(many.Name(), "timeout"), score, fmt.Sprintf("%016d", i)).Err())
@@ -92,14 +92,14 @@ func TestLeased_StateShowsWaitersAndAtMostAThousandPermits(t *testing.T) {
 	require.Less(t, state.Permits[0].Lease, state.Permits[999].Lease)
 }
 
-func TestLeased_StateRefuses(t *testing.T) {
+func TestSemaphore_StateRefuses(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := newSharedClient(t)
-	_, err := c.Leased("{}").State(t.Context())
+	_, err := c.Semaphore("{}").State(t.Context())
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)
-	_, err = c.Leased(name).State(nil) //nolint:staticcheck // a nil context is refused
+	_, err = c.Semaphore(name).State(nil) //nolint:staticcheck // a nil context is refused
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
-	_, err = c.Leased(name).State(t.Context())
+	_, err = c.Semaphore(name).State(t.Context())
 	require.ErrorIs(t, err, semaphore.ErrWrongKind)
 }

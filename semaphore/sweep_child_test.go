@@ -24,7 +24,7 @@ import (
 
 // The kinds of sweeps.
 const (
-	kindLeased    = "leased"
+	kindSemaphore = "semaphore"
 	kindFair      = "fair"
 	kindCounting  = "counting"
 	kindUnchecked = "unchecked" // leases without renewal, by a client that does not check Valid: the negative control
@@ -43,7 +43,7 @@ type sweeper struct {
 	rnd   *rand.Rand
 	kind  string
 	plain *semaphore.CountingSemaphore
-	held  *semaphore.Leased
+	held  *semaphore.Semaphore
 	id    func() uint64
 	say   func(string, ...any)
 	over  <-chan struct{}
@@ -97,11 +97,11 @@ func sweepClient(ctx context.Context, addr, name string, s *sweeper) (err error)
 	s.plain = c.CountingSemaphore(name)
 	switch s.kind {
 	case kindFair:
-		s.held = c.FairLeased(name, semaphore.WithLease(sweepLease))
+		s.held = c.FairSemaphore(name, semaphore.WithLease(sweepLease))
 	case kindUnchecked:
-		s.held = c.Leased(name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
+		s.held = c.Semaphore(name, semaphore.WithLease(100*time.Millisecond), semaphore.WithoutRenewal())
 	default:
-		s.held = c.Leased(name, semaphore.WithLease(sweepLease))
+		s.held = c.Semaphore(name, semaphore.WithLease(sweepLease))
 	}
 	for !s.isOver() {
 		if s.kind != kindUnchecked && s.rnd.IntN(8) == 0 {

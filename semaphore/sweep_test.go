@@ -99,7 +99,7 @@ func (l *ledger) count() int {
 	return len(l.holds)
 }
 
-// readPermits reads the keys of a leased semaphore: free permits, held permits, and the time until the last
+// readPermits reads the keys of a Semaphore: free permits, held permits, and the time until the last
 // lease ends.
 var readPermits = redis.NewScript(`
 local time, last = redis.call('TIME'), redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
@@ -136,9 +136,9 @@ func newSweep(t *testing.T, kind string) *sweep {
 	case kindFair:
 		s.keys = []string{scripts.SuffixName(s.name, "fair:permits"), scripts.SuffixName(s.name, "fair:leases")}
 		s.longest = 3*sweepPoll + time.Second // an assignment waits for its claim
-		mustSetPermits(t, c.FairLeased(s.name), sweepPermits)
+		mustSetPermits(t, c.FairSemaphore(s.name), sweepPermits)
 	default:
-		mustSetPermits(t, c.Leased(s.name), sweepPermits)
+		mustSetPermits(t, c.Semaphore(s.name), sweepPermits)
 	}
 	for i := range s.children {
 		s.spawn(i)
@@ -225,7 +225,7 @@ func TestSweep_BelievedHolds(t *testing.T) {
 	t.Parallel()
 	d, err := time.ParseDuration(cmp.Or(os.Getenv("SEMAPHORE_SWEEP"), "2500ms"))
 	require.NoError(t, err)
-	for _, kind := range []string{kindLeased, kindFair, kindCounting} {
+	for _, kind := range []string{kindSemaphore, kindFair, kindCounting} {
 		t.Run(kind+": never more than exist, all free within a lease, none leaked", func(t *testing.T) {
 			t.Parallel()
 			s, w := newSweep(t, kind), newWheel(t)
@@ -275,7 +275,7 @@ func TestSweep_BelievedHolds(t *testing.T) {
 
 	t.Run("control: finds a permit too many and a lease too long", func(t *testing.T) {
 		t.Parallel()
-		s, w := newSweep(t, kindLeased), newWheel(t)
+		s, w := newSweep(t, kindSemaphore), newWheel(t)
 		s.finish(0)
 		for looks := 0; looks == 0; {
 			var err error
@@ -301,9 +301,9 @@ func (s *sweep) requireAllFree(t *testing.T) {
 		require.EqualValues(t, sweepPermits, available(t, c.CountingSemaphore(s.name)))
 		return
 	}
-	l := c.Leased(s.name)
+	l := c.Semaphore(s.name)
 	if s.kind == kindFair {
-		l = c.FairLeased(s.name)
+		l = c.FairSemaphore(s.name)
 	}
 	poll(t, func() bool { return available(t, l) == sweepPermits })
 	g, err := l.TryAcquire(t.Context(), sweepPermits)

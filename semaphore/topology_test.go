@@ -25,7 +25,7 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 	held := map[string]releaseFunc{}
 	for _, k := range kinds {
 		names[k.name] = "{orders}:" + k.name
-		s := k.newSemaphore(c, names[k.name])
+		s := k.newAny(c, names[k.name])
 		s.setPermits(t, 2)
 		g, err := s.acquire(t.Context(), 1)
 		require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 	var all []*asyncCall
 	for _, k := range kinds {
 		all = append(all, startCall(func() error { return held[k.name](context.Background()) }), startCall(func() error {
-			g, err := k.newSemaphore(other, names[k.name]).acquire(within(t, testTimeout), 2)
+			g, err := k.newAny(other, names[k.name]).acquire(within(t, testTimeout), 2)
 			if err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ func TestSemaphores_WaitForAMigratingSlot(t *testing.T) {
 		require.NoError(t, call.wait(t))
 	}
 	for _, k := range kinds {
-		require.EqualValues(t, 2, available(t, k.newSemaphore(c, names[k.name])))
+		require.EqualValues(t, 2, available(t, k.newAny(c, names[k.name])))
 	}
 }
 
@@ -60,12 +60,16 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	const lease = safeLease
 	sentinel := redistest.StartSentinel(t)
 	c := newClient(t, sentinel.Client(t))
-	leased := map[string]func(*semaphore.Client) *semaphore.Leased{
-		"plain": func(c *semaphore.Client) *semaphore.Leased { return c.Leased("plain", semaphore.WithLease(lease)) },
-		"fair":  func(c *semaphore.Client) *semaphore.Leased { return c.FairLeased("fair", semaphore.WithLease(lease)) },
+	semaphores := map[string]func(*semaphore.Client) *semaphore.Semaphore{
+		"plain": func(c *semaphore.Client) *semaphore.Semaphore {
+			return c.Semaphore("plain", semaphore.WithLease(lease))
+		},
+		"fair": func(c *semaphore.Client) *semaphore.Semaphore {
+			return c.FairSemaphore("fair", semaphore.WithLease(lease))
+		},
 	}
 	held := map[string]*semaphore.Grant{}
-	for kind, of := range leased {
+	for kind, of := range semaphores {
 		mustSetPermits(t, of(c), 1)
 		held[kind] = mustAcquire(t, of(c), 1)
 	}
@@ -81,7 +85,7 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 		at  time.Time
 		err error
 	}
-	for kind, of := range leased {
+	for kind, of := range semaphores {
 		next, told := make(chan instant, 1), make(chan instant, 1)
 		go func() {
 			_, err := of(other).Acquire(within(t, lease+2*time.Second), 1)
@@ -101,20 +105,20 @@ func TestSentinel_RenewalsLeaveAPrimaryThatWasDeposed(t *testing.T) {
 	}
 }
 
-// The script that releases a permit assigns it to the first request of the queue, and so empties the queue. While the slot
-// migrates, Redis refuses a script the key that it has emptied.
-func TestFairLeased_GrantsNoMoreThanItsPermitsWhileItsSlotMigrates(t *testing.T) {
+// The script that releases a permit assigns it to the first request of the queue, and so empties the queue. While
+// the slot migrates, Redis refuses a script the key that it has emptied.
+func TestFairSemaphore_GrantsNoMoreThanItsPermitsWhileItsSlotMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t)
 	const name = "{orders}"
 	here, there := newClient(t, rdb), newClient(t, rdb)
-	s := here.FairLeased(name)
+	s := here.FairSemaphore(name)
 	mustSetPermits(t, s, 2)
 	first, second := mustAcquire(t, s, 1), mustAcquire(t, s, 1)
 	third := make(chan *semaphore.Grant, 1)
 	waiting := startCall(func() error {
-		g, err := there.FairLeased(name).Acquire(within(t, testTimeout), 1)
+		g, err := there.FairSemaphore(name).Acquire(within(t, testTimeout), 1)
 		third <- g
 		return err
 	})
@@ -167,7 +171,7 @@ func TestSemaphores_AnInterruptedScriptMayHaveDoneItsWork(t *testing.T) {
 			rdb := redistest.Start(t).Client(t)
 			interrupt := new(interruption)
 			rdb.AddHook(interrupt)
-			s := k.newSemaphore(newClient(t, rdb), "name")
+			s := k.newAny(newClient(t, rdb), "name")
 			s.setPermits(t, 2)
 			interrupt.next.Store(true)
 			release, err := s.acquire(within(t, testTimeout), 1)

@@ -28,8 +28,8 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 			server := redistest.Start(t)
 			rdb := server.Client(t)
 			noMessages := server.Client(t, func(o *redis.Options) { o.Dialer = dialWithoutSubscribe })
-			waiter := k.newSemaphore(newClient(t, noMessages, semaphore.WithPoll(interval)), "permits")
-			holder := k.newSemaphore(newClient(t, rdb, semaphore.WithPoll(interval)), "permits")
+			waiter := k.newAny(newClient(t, noMessages, semaphore.WithPoll(interval)), "permits")
+			holder := k.newAny(newClient(t, rdb, semaphore.WithPoll(interval)), "permits")
 			holder.setPermits(t, 1)
 			for range 3 {
 				release, err := holder.acquire(within(t, testTimeout), 1)
@@ -58,8 +58,8 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 			server := redistest.Start(t)
 			rdb := server.Client(t)
 			hourly := semaphore.WithPoll(time.Hour)
-			waiter := k.newSemaphore(newClient(t, server.Client(t), hourly), "permits")
-			holder := k.newSemaphore(newClient(t, rdb, hourly), "permits")
+			waiter := k.newAny(newClient(t, server.Client(t), hourly), "permits")
+			holder := k.newAny(newClient(t, rdb, hourly), "permits")
 			holder.setPermits(t, 1)
 			_, err := holder.acquire(t.Context(), 1)
 			require.NoError(t, err)
@@ -82,12 +82,12 @@ func TestWaiting_SurvivesLostMessages(t *testing.T) {
 			t.Parallel()
 			server := redistest.Shared(t)
 			name, hourly := redistest.Name(t), semaphore.WithPoll(time.Hour)
-			holder := k.newSemaphore(newClient(t, server.Client(t), hourly), name)
+			holder := k.newAny(newClient(t, server.Client(t), hourly), name)
 			holder.setPermits(t, 1)
 			hook := &afterScript{}
 			own := server.Client(t)
 			own.AddHook(hook)
-			waiter := k.newSemaphore(newClient(t, own, hourly), name)
+			waiter := k.newAny(newClient(t, own, hourly), name)
 			for range 3 { // from the second round on, the subscription is open already
 				release, err := holder.acquire(within(t, testTimeout), 1)
 				require.NoError(t, err)
@@ -160,7 +160,7 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 			p.EvalSha(ctx, scripts.SemRelease.SHA(), []string{name, part("sequence")},
 				1000, "PUBLISH", scripts.SemChannel(name), 0, 1, 1, 0, 0)
 		}
-	case "leased":
+	case "semaphore":
 		id := only(part("timeout"))
 		return func(p redis.Pipeliner) {
 			p.EvalSha(ctx, scripts.PermitRelease.SHA(), []string{name, part("timeout")},

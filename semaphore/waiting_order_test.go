@@ -18,7 +18,7 @@ func TestWaiting_OneScriptServesTen(t *testing.T) {
 		c, count := newCountedClient(t, rdb, semaphore.WithPoll(time.Hour))
 		name := redistest.Name(t)
 		otherClient := newClient(t, redistest.Shared(t).Client(t), semaphore.WithPoll(time.Hour))
-		s, other := k.newSemaphore(c, name), k.newSemaphore(otherClient, name)
+		s, other := k.newAny(c, name), k.newAny(otherClient, name)
 		other.setPermits(t, 10)
 		release, err := other.acquire(t.Context(), 10)
 		require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestWaiting_CancelledDuringTheGrant(t *testing.T) {
 		server, name := redistest.Shared(t), redistest.Name(t)
 		hourly := semaphore.WithPoll(time.Hour) // no poll helps
 		c, count := newCountedClient(t, server.Client(t), hourly)
-		s, other := k.newSemaphore(c, name), k.newSemaphore(newClient(t, server.Client(t), hourly), name)
+		s, other := k.newAny(c, name), k.newAny(newClient(t, server.Client(t), hourly), name)
 		s.setPermits(t, 1)
 		granted, after := 0, time.Millisecond
 		for range rounds {
@@ -108,7 +108,7 @@ func TestWaiting_LikeXSync(t *testing.T) {
 	forEachKind(t, func(t *testing.T, k kind) {
 		named := func(t *testing.T, n int64) (anySemaphore, string) {
 			name := redistest.Name(t)
-			s := k.newSemaphore(newClient(t, redistest.Shared(t).Client(t)), name)
+			s := k.newAny(newClient(t, redistest.Shared(t).Client(t)), name)
 			s.setPermits(t, n)
 			return s, name
 		}
@@ -190,9 +190,9 @@ func TestWaiting_LikeXSync(t *testing.T) {
 		t.Parallel()
 		c, _, name := newSharedClient(t)
 		for _, s := range []anySemaphore{
-			countingSemaphore{c.CountingSemaphore(name+":1", semaphore.WithMax(2))},
-			leasedSemaphore{c.Leased(name + ":2")},
-			leasedSemaphore{c.FairLeased(name + ":3")},
+			countingPermits{c.CountingSemaphore(name+":1", semaphore.WithMax(2))},
+			leasedPermits{c.Semaphore(name + ":2")},
+			leasedPermits{c.FairSemaphore(name + ":3")},
 		} {
 			s.setPermits(t, 2)
 			b, err := s.acquire(t.Context(), 2)

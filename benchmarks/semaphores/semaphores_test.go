@@ -135,9 +135,9 @@ func ours(b *testing.B, c *semaphore.Client, kind, name string, permits int) acq
 			return func() error { return s.Release(ctx, 1) }, s.Acquire(ctx, 1)
 		}
 	}
-	l := c.Leased(name)
+	l := c.Semaphore(name)
 	if kind == "fair" {
-		l = c.FairLeased(name)
+		l = c.FairSemaphore(name)
 	}
 	if _, err := l.TrySetPermits(b.Context(), int64(permits)); err != nil {
 		b.Fatal(err)

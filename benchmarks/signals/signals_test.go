@@ -45,7 +45,7 @@ func BenchmarkLock(b *testing.B) {
 	}
 }
 
-// BenchmarkPermit is one Acquire and Release of a Leased that has permits.
+// BenchmarkPermit is one Acquire and Release of a Semaphore that has permits.
 func BenchmarkPermit(b *testing.B) {
 	note := func(semaphore.Event) {}
 	hooks := semaphore.Hooks{
@@ -55,7 +55,7 @@ func BenchmarkPermit(b *testing.B) {
 		b.Run("hooks="+name, func(b *testing.B) {
 			c := must[*semaphore.Client](b)(semaphore.New(redistest.Shared(b).Client(b), opts...))
 			defer c.Close(context.Background())
-			s := c.Leased(redistest.Name(b))
+			s := c.Semaphore(redistest.Name(b))
 			if err := s.SetPermits(context.Background(), 10); err != nil {
 				b.Fatal(err)
 			}

@@ -65,7 +65,7 @@ func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err 
 		err = t.withSemaphores(ctx, func(c *semaphore.Client) (err error) {
 			of := noneFor(c.Check)
 			for _, name := range t.names {
-				of = append(of, c.CountingSemaphore(name), c.Leased(name), c.FairLeased(name))
+				of = append(of, c.CountingSemaphore(name), c.Semaphore(name), c.FairSemaphore(name))
 			}
 			r, err = c.Check(ctx, of...)
 			return err

@@ -111,8 +111,8 @@ func (s *service) holdPermits(t *testing.T) {
 	c, err := semaphore.New(s.rdb, semaphore.WithWheel(redistest.Wheel(t)), semaphore.WithPoll(ever))
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
-	long := []semaphore.LeasedOption{semaphore.WithLease(ever), semaphore.WithoutRenewal()}
-	exports, uploads, seats := c.Leased("exports", long...), c.FairLeased("uploads", long...), c.CountingSemaphore("seats")
+	long := []semaphore.SemaphoreOption{semaphore.WithLease(ever), semaphore.WithoutRenewal()}
+	exports, uploads, seats := c.Semaphore("exports", long...), c.FairSemaphore("uploads", long...), c.CountingSemaphore("seats")
 	for _, set := range []func(context.Context, int64) (bool, error){
 		exports.TrySetPermits, uploads.TrySetPermits, seats.TrySetPermits,
 	} {

@@ -16,16 +16,16 @@ import (
 
 // The kinds of objects.
 const (
-	kindMutex    = "mutex"
-	kindFair     = "fair mutex"
-	kindRW       = "read/write mutex"
-	kindCounting = "counting semaphore"
-	kindLeased   = "leased semaphore"
-	kindFairSem  = "fair leased semaphore"
-	kindLimiter  = "limiter"
-	kindGCRA     = "keyed limit"
-	kindWindow   = "keyed limit of fixed windows"
-	kindOther    = "other" // none of this library
+	kindMutex     = "mutex"
+	kindFair      = "fair mutex"
+	kindRW        = "read/write mutex"
+	kindCounting  = "counting semaphore"
+	kindSemaphore = "semaphore"
+	kindFairSem   = "fair semaphore"
+	kindLimiter   = "limiter"
+	kindGCRA      = "keyed limit"
+	kindWindow    = "keyed limit of fixed windows"
+	kindOther     = "other" // none of this library
 )
 
 // millis is a time as JSON shows it: in milliseconds, -1 for never.
@@ -149,15 +149,15 @@ func (t *tool) find(ctx context.Context) ([]object, error) {
 	case seen.kind == "hash", seen.kind == "none" && seen.token:
 		add(t.lock(ctx, kindMutex))
 	case seen.kind == "none" && (seen.leases || seen.fence):
-		add(t.leased(ctx, kindLeased, seen))
+		add(t.semaphore(ctx, kindSemaphore, seen))
 	case seen.kind == "string":
 		switch keyedKind(t.name, seen) {
 		case kindGCRA, kindWindow:
 			add(t.keyed(ctx, keyedKind(t.name, seen)))
 		case kindCounting:
 			add(t.counting(ctx, seen))
-		case kindLeased:
-			add(t.leased(ctx, kindLeased, seen))
+		case kindSemaphore:
+			add(t.semaphore(ctx, kindSemaphore, seen))
 		default:
 			add(object{Kind: kindOther, Note: "a string that is no number"}, nil)
 		}
@@ -165,7 +165,7 @@ func (t *tool) find(ctx context.Context) ([]object, error) {
 		add(object{Kind: kindOther, Note: "a key of type " + seen.kind}, nil)
 	}
 	if seen.fairSem {
-		add(t.leased(ctx, kindFairSem, seen))
+		add(t.semaphore(ctx, kindFairSem, seen))
 	}
 	return found, err
 }
@@ -252,7 +252,7 @@ func keyedKind(name string, seen traces) string {
 	case err != nil:
 		return kindOther
 	case seen.leases || seen.fence:
-		return kindLeased
+		return kindSemaphore
 	}
 	return kindCounting
 }

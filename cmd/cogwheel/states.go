@@ -108,8 +108,8 @@ func (t *tool) withSemaphores(ctx context.Context, f func(*semaphore.Client) err
 	return errors.Join(f(c), c.Close(context.WithoutCancel(ctx)))
 }
 
-// leased returns the state of a leased semaphore.
-func (t *tool) leased(ctx context.Context, kind string, seen traces) (object, error) {
+// semaphore returns the state of a semaphore.
+func (t *tool) semaphore(ctx context.Context, kind string, seen traces) (object, error) {
 	found := &permitState{TTL: millisOf(seen.ttl), Permits: []permit{}}
 	o := object{Kind: kind, Permits: found}
 	if kind == kindFairSem {
@@ -122,9 +122,9 @@ func (t *tool) leased(ctx context.Context, kind string, seen traces) (object, er
 		found.Subscribers = t.subscribers(ctx, scripts.SemChannel(t.name))
 	}
 	return o, t.withSemaphores(ctx, func(c *semaphore.Client) error {
-		sem := c.Leased(t.name)
+		sem := c.Semaphore(t.name)
 		if kind == kindFairSem {
-			sem = c.FairLeased(t.name)
+			sem = c.FairSemaphore(t.name)
 		}
 		s, err := sem.State(ctx)
 		if err != nil {
@@ -146,7 +146,7 @@ func (t *tool) counting(ctx context.Context, seen traces) (object, error) {
 	free, err := strconv.ParseInt(seen.value, 10, 64)
 	return object{
 		Kind: kindCounting,
-		Note: "or a leased semaphore whose permits were not used for a day",
+		Note: "or a semaphore whose permits were not used for a day",
 		Permits: &permitState{
 			Set: true, Free: free, TTL: millisOf(seen.ttl), Permits: []permit{},
 			Subscribers: t.subscribers(ctx, scripts.SemChannel(t.name)),

@@ -99,7 +99,7 @@ func TestInspect_OtherKeys(t *testing.T) {
 		"an old lock":                 {[]string{"HSET NAME java:1 1"}, "held, until it is freed: it has no lease"},
 		"a token alone":               {[]string{"SET redisson_lock_token:{NAME} 1700000000000000"}, "token 1700000000000000"},
 		"leases without permits":      {[]string{"ZADD {NAME}:timeout 1 x"}, "permits not set"},
-		"permits that were taken":     {[]string{"SET NAME 3", "SET {NAME}:fence 7"}, "leased semaphore"},
+		"permits that were taken":     {[]string{"SET NAME 3", "SET {NAME}:fence 7"}, "semaphore"},
 		"a keyed limit without a key": {[]string{"SET NAME:{} 1900000000000000 PX 90000"}, ""},
 		"metadata with escapes":       {[]string{"HSET NAME a:1:m=%1B%5B2J 1"}, `"\x1b[2J"`},
 	} {

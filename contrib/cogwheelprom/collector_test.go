@@ -106,7 +106,7 @@ func (p *process) use(t *testing.T) {
 		mutex.LockFunc(ctx, func(*redislock.Lock, error) {})
 	}
 
-	permits := p.semaphores.Leased(name + ":permits")
+	permits := p.semaphores.Semaphore(name + ":permits")
 	require.NoError(t, permits.SetPermits(ctx, 3))
 	_, err = permits.Acquire(ctx, 2)
 	require.NoError(t, err)

@@ -52,7 +52,7 @@ func Greet(ctx context.Context, users *ratelimit.Keyed, user string) (string, er
 
 // Export writes a file while it holds one of the permits for exports. The context of write ends if the permit is
 // lost; then the error matches semaphore.ErrLost.
-func Export(ctx context.Context, exports *semaphore.Leased, write func(context.Context) error) error {
+func Export(ctx context.Context, exports *semaphore.Semaphore, write func(context.Context) error) error {
 	grant, err := exports.Acquire(ctx, 1)
 	if err != nil {
 		return err

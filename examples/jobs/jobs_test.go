@@ -115,7 +115,7 @@ func TestGreet_WhileRedisIsDown(t *testing.T) {
 func TestExport_LosesThePermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := cogwheeltest.Start(t)
-		exports := srv.Semaphores().Leased("exports")
+		exports := srv.Semaphores().Semaphore("exports")
 		_, err := exports.TrySetPermits(t.Context(), 5)
 		require.NoError(t, err)
 		err = jobs.Export(t.Context(), exports, func(ctx context.Context) error {
@@ -130,7 +130,7 @@ func TestExport_LosesThePermit(t *testing.T) {
 func TestExport_LostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := cogwheeltest.Start(t)
-		exports := srv.Semaphores().Leased("exports")
+		exports := srv.Semaphores().Semaphore("exports")
 		_, err := exports.TrySetPermits(t.Context(), 5)
 		require.NoError(t, err)
 		srv.DropReplies(1, "exports") // of Acquire: it executes, and its reply is lost

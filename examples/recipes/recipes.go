@@ -87,7 +87,7 @@ func Cron(
 // Work runs jobs, as many at a time as there are permits for all processes together, until ctx ends or jobs is
 // closed. It returns when the jobs that run have ended. A job that found no permit before is given back.
 func Work(
-	ctx context.Context, exports *semaphore.Leased, permits int64,
+	ctx context.Context, exports *semaphore.Semaphore, permits int64,
 	jobs <-chan func(context.Context), giveBack func(job func(context.Context)),
 ) error {
 	var running sync.WaitGroup
@@ -117,7 +117,7 @@ func Work(
 
 // acquire takes a permit. If none are set, because this process is the first or Redis has lost its data, it sets
 // them.
-func acquire(ctx context.Context, exports *semaphore.Leased, permits int64) (*semaphore.Grant, error) {
+func acquire(ctx context.Context, exports *semaphore.Semaphore, permits int64) (*semaphore.Grant, error) {
 	for {
 		grant, err := exports.Acquire(ctx, 1)
 		if !errors.Is(err, semaphore.ErrNotSet) {
@@ -138,7 +138,7 @@ func Worker(
 	if err != nil {
 		return err
 	}
-	exports := semaphores.Leased("exports", semaphore.WithLease(10*time.Second))
+	exports := semaphores.Semaphore("exports", semaphore.WithLease(10*time.Second))
 	worked := Work(ctx, exports, 5, jobs, giveBack) // after this no job runs, so Close cannot take its permit
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

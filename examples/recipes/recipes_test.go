@@ -141,7 +141,7 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 	permits, err := semaphore.New(rdb)
 	require.NoError(t, err)
 	defer permits.Close(context.Background())
-	exports := permits.Leased("exports")
+	exports := permits.Semaphore("exports")
 	var running, most, ran atomic.Int64
 	jobs := make(chan func(context.Context))
 	go func() {
@@ -211,7 +211,7 @@ func TestWork_GoesOnWithoutTheData(t *testing.T) {
 	defer permits.Close(context.Background())
 	jobs, ran := make(chan func(context.Context)), make(chan struct{})
 	ended := make(chan error, 1)
-	go func() { ended <- recipes.Work(t.Context(), permits.Leased("exports"), 3, jobs, nil) }()
+	go func() { ended <- recipes.Work(t.Context(), permits.Semaphore("exports"), 3, jobs, nil) }()
 	for range 2 {
 		jobs <- func(context.Context) { ran <- struct{}{} }
 		<-ran

@@ -24,7 +24,7 @@ type jobs struct {
 	*clients
 	logger  *slog.Logger
 	leader  *redislock.Mutex
-	permits *semaphore.Leased
+	permits *semaphore.Semaphore
 	reports chan report
 
 	end     context.CancelFunc
@@ -43,7 +43,7 @@ func startJobs(ctx context.Context, c *clients, logger *slog.Logger) (*jobs, err
 		// within the lease.
 		leader: c.locks.Mutex("service:leader", redislock.WithLease(10*time.Second), redislock.WithFencing(),
 			redislock.WithMetadata("pid "+strconv.Itoa(os.Getpid()))),
-		permits: c.semaphores.Leased("service:reports"),
+		permits: c.semaphores.Semaphore("service:reports"),
 		reports: make(chan report, waitingReports),
 	}
 	// The first process sets them. To change the number later takes SetPermits.

@@ -58,10 +58,10 @@ func newLibraryOn(t *testing.T, rdb *redis.Client) *library {
 	return l
 }
 
-// leased returns a Leased with three permits.
-func (l *library) leased(t *testing.T) *semaphore.Leased {
+// semaphore returns a Semaphore with three permits.
+func (l *library) semaphore(t *testing.T) *semaphore.Semaphore {
 	t.Helper()
-	s := l.semaphores.Leased(l.name + ":leased")
+	s := l.semaphores.Semaphore(l.name + ":plain")
 	require.NoError(t, s.SetPermits(t.Context(), 3))
 	return s
 }
@@ -139,7 +139,7 @@ func badArguments(t *testing.T, l *library) {
 	for _, err := range []error{
 		second(semaphore.New(nil)), second(semaphore.New((*redis.Client)(nil))), second(semaphore.New(l.rdb, nil)),
 		l.semaphores.CountingSemaphore("").Acquire(ctx, 1), l.semaphores.CountingSemaphore("a").Acquire(ctx, -1),
-		second(l.semaphores.Leased("a{").Acquire(ctx, 1)), second(l.semaphores.Check(ctx, l.semaphores.Leased(""))),
+		second(l.semaphores.Semaphore("a{").Acquire(ctx, 1)), second(l.semaphores.Check(ctx, l.semaphores.Semaphore(""))),
 	} {
 		requireInvalid(t, err, "semaphore")
 	}
@@ -169,7 +169,7 @@ func nilContexts(t *testing.T, l *library) {
 	requireInvalid(t, second(l.locks.Mutex("a").State(none)), "redislock")
 	requireInvalid(t, l.semaphores.CountingSemaphore("a").Acquire(none, 1), "semaphore")
 	requireInvalid(t, l.semaphores.CountingSemaphore("a").Release(none, 1), "semaphore")
-	requireInvalid(t, second(l.semaphores.Leased("a").Available(none)), "semaphore")
+	requireInvalid(t, second(l.semaphores.Semaphore("a").Available(none)), "semaphore")
 	requireInvalid(t, second(l.keyed().Allow(none, "k")), "ratelimit")
 	requireInvalid(t, l.keyed().Wait(none, "k"), "ratelimit")
 	requireInvalid(t, second(l.limits.Limiter("a").Allow(none)), "ratelimit")
@@ -193,7 +193,7 @@ func nilFunctions(t *testing.T, l *library) {
 	requireInvalid(t, second(l.wheel.Every(time.Second, nil)), "wheel")
 	for pkg, f := range map[string]func(){
 		"redislock": func() { l.locks.Mutex("a").LockFunc(ctx, nil) },
-		"semaphore": func() { l.semaphores.Leased("a").AcquireFunc(ctx, 1, nil) },
+		"semaphore": func() { l.semaphores.Semaphore("a").AcquireFunc(ctx, 1, nil) },
 		"ratelimit": func() { l.keyed().WaitFunc(ctx, "k", 1, nil) },
 	} {
 		func() {
@@ -212,8 +212,8 @@ func optionsGivenTwice(t *testing.T, l *library) {
 	lock, err := l.locks.Mutex(l.name, redislock.WithLease(time.Hour), redislock.WithLease(time.Minute)).TryLock(ctx)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(time.Minute), lock.Deadline(), 10*time.Second)
-	s := l.leased(t)
-	twice := l.semaphores.Leased(s.Name(), semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
+	s := l.semaphore(t)
+	twice := l.semaphores.Semaphore(s.Name(), semaphore.WithLease(time.Hour), semaphore.WithLease(time.Minute))
 	require.Equal(t, s.Name(), twice.Name())
 	grant, err := twice.Acquire(ctx, 1)
 	require.NoError(t, err)
@@ -239,7 +239,7 @@ func endedContexts(t *testing.T, l *library) {
 		"TryLock":  second(l.locks.FairMutex(l.name).TryLock(ctx)),
 		"State":    second(l.locks.Mutex(l.name).State(ctx)),
 		"Multi":    second(l.locks.MultiMutex([]string{l.name, l.name + "2"}).Lock(ctx)),
-		"Acquire":  second(l.semaphores.Leased(l.name).Acquire(ctx, 1)),
+		"Acquire":  second(l.semaphores.Semaphore(l.name).Acquire(ctx, 1)),
 		"nothing":  l.semaphores.CountingSemaphore(l.name).Acquire(ctx, 0),
 		"Allow":    second(l.keyed().Allow(ctx, l.name)),
 		"Wait":     l.keyed().Wait(ctx, l.name),
@@ -257,7 +257,7 @@ func zeroPermits(t *testing.T, l *library) {
 	never := l.semaphores.CountingSemaphore(l.name + ":never") // its permits were never set, so a call to Redis would fail
 	require.NoError(t, never.Acquire(ctx, 0))
 	require.NoError(t, never.Release(ctx, 0))
-	grant, err := l.semaphores.Leased(l.name+":never").Acquire(ctx, 0)
+	grant, err := l.semaphores.Semaphore(l.name+":never").Acquire(ctx, 0)
 	require.NoError(t, err)
 	require.True(t, grant.Valid())
 	require.NoError(t, grant.Release(ctx))
@@ -272,7 +272,7 @@ func extend(t *testing.T, l *library) {
 	ctx := t.Context()
 	lock, err := l.locks.Mutex(l.name).Lock(ctx)
 	require.NoError(t, err)
-	grant, err := l.leased(t).Acquire(ctx, 1)
+	grant, err := l.semaphore(t).Acquire(ctx, 1)
 	require.NoError(t, err)
 	for _, held := range []interface {
 		hold
@@ -293,9 +293,9 @@ func refusedTries(t *testing.T, l *library) {
 	require.NoError(t, err)
 	require.ErrorIs(t, second(l.locks.Mutex(l.name).TryLock(ctx)), redislock.ErrLocked)
 	require.NoError(t, lock.Unlock(ctx))
-	require.ErrorIs(t, second(l.leased(t).TryAcquire(ctx, 4)), semaphore.ErrExceedsPermits)
-	require.NoError(t, second(l.leased(t).Acquire(ctx, 3)))
-	require.ErrorIs(t, second(l.leased(t).TryAcquire(ctx, 1)), semaphore.ErrNoPermits)
+	require.ErrorIs(t, second(l.semaphore(t).TryAcquire(ctx, 4)), semaphore.ErrExceedsPermits)
+	require.NoError(t, second(l.semaphore(t).Acquire(ctx, 3)))
+	require.ErrorIs(t, second(l.semaphore(t).TryAcquire(ctx, 1)), semaphore.ErrNoPermits)
 	counting := l.semaphores.CountingSemaphore(l.name + ":counting")
 	require.NoError(t, second(counting.TrySetPermits(ctx, 3)))
 	require.ErrorIs(t, counting.TryAcquire(ctx, 4), semaphore.ErrNoPermits)
@@ -312,7 +312,7 @@ func secondRelease(t *testing.T, l *library) {
 	require.NoError(t, err)
 	require.NoError(t, lock.Unlock(ctx))
 	require.ErrorIs(t, lock.Unlock(ctx), redislock.ErrNotHeld)
-	s := l.leased(t)
+	s := l.semaphore(t)
 	grant, err := s.Acquire(ctx, 1)
 	require.NoError(t, err)
 	require.NoError(t, grant.Release(ctx))
@@ -333,7 +333,7 @@ func cancelledFuncs(t *testing.T, l *library) {
 	lock, err := l.locks.Mutex(l.name).Lock(ctx)
 	require.NoError(t, err)
 	defer lock.Unlock(ctx)
-	s := l.leased(t)
+	s := l.semaphore(t)
 	grant, err := s.Acquire(ctx, 3)
 	require.NoError(t, err)
 	defer grant.Release(ctx)
@@ -356,7 +356,7 @@ func cancelledFuncs(t *testing.T, l *library) {
 func errBeforeTheFirstCall(t *testing.T, l *library) {
 	for pkg, errs := range map[string][2]error{
 		"redislock": {l.locks.Mutex("{}").Err(), l.locks.Mutex("a").Err()},
-		"semaphore": {l.semaphores.Leased("{}").Err(), l.semaphores.Leased("a").Err()},
+		"semaphore": {l.semaphores.Semaphore("{}").Err(), l.semaphores.Semaphore("a").Err()},
 		"ratelimit": {l.limits.Keyed("p", ratelimit.Limit{}).Err(), l.keyed().Err()},
 	} {
 		requireInvalid(t, errs[0], pkg)
@@ -366,17 +366,17 @@ func errBeforeTheFirstCall(t *testing.T, l *library) {
 
 func deletes(t *testing.T, l *library) {
 	ctx := t.Context()
-	count, leased, fair, limit := l.semaphores.CountingSemaphore(l.name), l.semaphores.Leased(l.name+":leased"),
-		l.semaphores.FairLeased(l.name+":fair"), l.limits.Limiter(l.name+":limit")
+	count, plain, fair, limit := l.semaphores.CountingSemaphore(l.name), l.semaphores.Semaphore(l.name+":plain"),
+		l.semaphores.FairSemaphore(l.name+":fair"), l.limits.Limiter(l.name+":limit")
 	set := map[string]func() (bool, error){
 		"CountingSemaphore": func() (bool, error) { return count.TrySetPermits(ctx, 3) },
-		"Leased":            func() (bool, error) { return leased.TrySetPermits(ctx, 3) },
-		"FairLeased":        func() (bool, error) { return fair.TrySetPermits(ctx, 3) },
+		"Semaphore":         func() (bool, error) { return plain.TrySetPermits(ctx, 3) },
+		"FairSemaphore":     func() (bool, error) { return fair.TrySetPermits(ctx, 3) },
 		"Limiter":           func() (bool, error) { return limit.TrySetRate(ctx, ratelimit.PerHour(3)) },
 	}
 	for what, named := range map[string]interface {
 		Delete(ctx context.Context) (bool, error)
-	}{"CountingSemaphore": count, "Leased": leased, "FairLeased": fair, "Limiter": limit} {
+	}{"CountingSemaphore": count, "Semaphore": plain, "FairSemaphore": fair, "Limiter": limit} {
 		for _, exists := range []bool{false, true} {
 			if exists {
 				require.NoError(t, second(set[what]()), what)
@@ -392,7 +392,7 @@ func closes(t *testing.T, l *library) {
 	ctx := t.Context()
 	lock, err := l.locks.Mutex(l.name).Lock(ctx)
 	require.NoError(t, err)
-	grant, err := l.leased(t).Acquire(ctx, 1)
+	grant, err := l.semaphore(t).Acquire(ctx, 1)
 	require.NoError(t, err)
 	for range 2 {
 		require.NoError(t, l.locks.Close(ctx))
@@ -435,7 +435,7 @@ func holds(t *testing.T, l *library) {
 	ctx := t.Context()
 	lock, err := l.locks.Mutex(l.name).Lock(ctx)
 	require.NoError(t, err)
-	grant, err := l.leased(t).Acquire(ctx, 1)
+	grant, err := l.semaphore(t).Acquire(ctx, 1)
 	require.NoError(t, err)
 	lease, err := l.leases.Add(renewal.Spec{Key: "k", ID: "i", TTL: 30 * time.Second, SentAt: time.Now()})
 	require.NoError(t, err)
@@ -494,7 +494,7 @@ func leases(t *testing.T, _ *library) {
 		0: false, time.Second - 1: false, time.Second: true, 365 * 24 * time.Hour: true, 365*24*time.Hour + 1: false,
 	} {
 		require.Equal(t, ok, locks.Mutex("a", redislock.WithLease(lease)).Err() == nil, lease)
-		require.Equal(t, ok, semaphores.Leased("a", semaphore.WithLease(lease)).Err() == nil, lease)
+		require.Equal(t, ok, semaphores.Semaphore("a", semaphore.WithLease(lease)).Err() == nil, lease)
 	}
 }
 
@@ -528,7 +528,7 @@ func errorTexts(t *testing.T, l *library) {
 	require.NoError(t, l.rdb.RPush(ctx, l.name, "x").Err())
 	for pkg, err := range map[string]error{
 		"redislock": second(l.locks.Mutex(l.name).Lock(ctx)),
-		"semaphore": second(l.semaphores.Leased(l.name).Acquire(ctx, 1)),
+		"semaphore": second(l.semaphores.Semaphore(l.name).Acquire(ctx, 1)),
 		"ratelimit": second(l.limits.Limiter(l.name).Allow(ctx)),
 	} {
 		require.Error(t, err)

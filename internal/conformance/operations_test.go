@@ -84,8 +84,8 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		"Mutex":                    check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing()))),
 		"FairMutex":                check(l.locks.Check(ctx, l.locks.FairMutex(name, redislock.WithFencing()))),
 		"RWMutex":                  check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
-		"Leased":                   check(l.semaphores.Check(ctx, l.semaphores.Leased(name))),
-		"FairLeased":               check(l.semaphores.Check(ctx, l.semaphores.FairLeased(name))),
+		"Semaphore":                check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name))),
+		"FairSemaphore":            check(l.semaphores.Check(ctx, l.semaphores.FairSemaphore(name))),
 		"CountingSemaphore":        check(l.semaphores.Check(ctx, l.semaphores.CountingSemaphore(name))),
 		"Limiter":                  check(l.limits.Check(ctx, l.limits.Limiter(name))),
 		"Limiter, scope PerClient": {"{NAME}:permits:CLIENT", "{NAME}:value:CLIENT"},
@@ -136,12 +136,12 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 		return err
 	})
 	require.NoError(t, locks.Close(ctx)) // or else the waiter takes NAME when it has been flushed
-	inUse("Leased", func() error {
-		s := semaphores.Leased("NAME")
+	inUse("Semaphore", func() error {
+		s := semaphores.Semaphore("NAME")
 		return errors.Join(second(s.TrySetPermits(ctx, 1)), second(s.Acquire(ctx, 1)))
 	})
-	inUse("FairLeased", func() error {
-		s := semaphores.FairLeased("NAME")
+	inUse("FairSemaphore", func() error {
+		s := semaphores.FairSemaphore("NAME")
 		err := errors.Join(second(s.TrySetPermits(ctx, 1)), second(s.Acquire(ctx, 1)))
 		s.AcquireFunc(ctx, 1, func(*semaphore.Grant, error) {})
 		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:fair:needs").Val() == 1 })

@@ -49,7 +49,7 @@ var packages = map[string]struct {
 			if !objects {
 				return c.Check(t.Context())
 			}
-			return c.Check(t.Context(), c.CountingSemaphore("app:a"), c.Leased("app:b"), c.FairLeased("app:c"))
+			return c.Check(t.Context(), c.CountingSemaphore("app:a"), c.Semaphore("app:b"), c.FairSemaphore("app:c"))
 		},
 		basics: semaphoreBasics,
 	},
@@ -300,8 +300,8 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 	require.EqualValues(t, 1, drained)
 	require.NoError(t, second(s.Available(ctx)))
 
-	for name, kind := range map[string]func(*semaphore.Client, string, ...semaphore.LeasedOption) *semaphore.Leased{
-		"app:leased": (*semaphore.Client).Leased, "app:fair": (*semaphore.Client).FairLeased,
+	for name, kind := range map[string]func(*semaphore.Client, string, ...semaphore.SemaphoreOption) *semaphore.Semaphore{
+		"app:plain": (*semaphore.Client).Semaphore, "app:fair": (*semaphore.Client).FairSemaphore,
 	} {
 		l := kind(c, name, semaphore.WithLease(redistest.SafeLease))
 		require.NoError(t, second(l.TrySetPermits(ctx, 1)))

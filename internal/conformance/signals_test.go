@@ -317,12 +317,12 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 		var released atomic.Int64
 		l.run(t, func(ctx context.Context, name string, i int) {
 			counting := c.CountingSemaphore(name + "c")
-			leased := c.Leased(name, semaphore.WithLease(300*time.Millisecond)) // short: each end counts, whatever it is
+			s := c.Semaphore(name, semaphore.WithLease(300*time.Millisecond)) // short: each end counts, whatever it is
 			if i%2 == 0 {
-				leased = c.FairLeased(name + "f")
+				s = c.FairSemaphore(name + "f")
 			}
 			_, _ = counting.TrySetPermits(t.Context(), 3)
-			_, _ = leased.TrySetPermits(t.Context(), 3)
+			_, _ = s.TrySetPermits(t.Context(), 3)
 			n := 1 + rand.N[int64](2)
 			switch i % 5 {
 			case 0:
@@ -341,12 +341,12 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 			var grant *semaphore.Grant
 			switch i % 3 {
 			case 0:
-				grant, _ = leased.Acquire(ctx, n)
+				grant, _ = s.Acquire(ctx, n)
 			case 1:
-				grant, _ = leased.TryAcquire(ctx, n)
+				grant, _ = s.TryAcquire(ctx, n)
 			default:
 				done := make(chan struct{})
-				cancel := leased.AcquireFunc(ctx, n, func(g *semaphore.Grant, _ error) {
+				cancel := s.AcquireFunc(ctx, n, func(g *semaphore.Grant, _ error) {
 					grant = g
 					close(done)
 				})

@@ -96,7 +96,7 @@ func (l *library) holdings(t *testing.T) []holding {
 			return func() { require.NoError(t, s.Release(ctx, 1)) }
 		}
 	}
-	leased := func(s *semaphore.Leased, keys int64) func() func() {
+	grants := func(s *semaphore.Semaphore, keys int64) func() func() {
 		return func() func() {
 			require.NoError(t, second(s.TrySetPermits(ctx, 2)))
 			grant, err := s.Acquire(ctx, 2)
@@ -144,11 +144,11 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`Limiter`, scope `PerClient`", limiter(ratelimit.PerClient)},
 		{"`Limiter` with a keep-alive", limiter(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
 		{"`CountingSemaphore`", counting(l.semaphores)},
-		{"`Leased`", leased(l.semaphores.Leased("name"), 4)},
-		{"`FairLeased`", leased(l.semaphores.FairLeased("name"), 7)},
+		{"`Semaphore`", grants(l.semaphores.Semaphore("name"), 4)},
+		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name"), 7)},
 		{"`CountingSemaphore`, idle expiry", counting(idle)},
-		{"`Leased`, idle expiry", leased(idle.Leased("name"), 4)},
-		{"`FairLeased`, idle expiry", leased(idle.FairLeased("name"), 7)},
+		{"`Semaphore`, idle expiry", grants(idle.Semaphore("name"), 4)},
+		{"`FairSemaphore`, idle expiry", grants(idle.FairSemaphore("name"), 7)},
 	}
 }
 
@@ -160,7 +160,7 @@ func TestStays(t *testing.T) {
 	row := func(use, key string) int {
 		return slices.IndexFunc(stays, func(s stay) bool { return s.use == use && s.pattern.MatchString(key) })
 	}
-	require.Equal(t, -1, row("`Leased`", "{name}:other"), "a key that stands in no row is found")
+	require.Equal(t, -1, row("`Semaphore`", "{name}:other"), "a key that stands in no row is found")
 	seen := map[string]bool{}
 	look := func(use string, ended bool) {
 		keys, err := l.rdb.Keys(ctx, "*").Result()

@@ -37,8 +37,8 @@ type onAWheel struct {
 	quorum   *redislock.Quorum
 	majority *redislock.QuorumMutex
 	count    *semaphore.CountingSemaphore
-	leased   *semaphore.Leased
-	fairly   *semaphore.Leased
+	plain    *semaphore.Semaphore
+	fairly   *semaphore.Semaphore
 	keyed    *ratelimit.Keyed
 	limiter  *ratelimit.Limiter
 	all      *ratelimit.All
@@ -74,8 +74,8 @@ func newOnAWheelOf(t *testing.T, rdb *redis.Client) *onAWheel {
 	require.NoError(t, err)
 	redistest.CloseWith(t, l.quorum.Close)
 	l.majority = l.quorum.Mutex(l.name + ":quorum")
-	l.count, l.leased = l.semaphores.CountingSemaphore(l.name+":count"), l.semaphores.Leased(l.name+":leased")
-	l.fairly = l.semaphores.FairLeased(l.name + ":fairly")
+	l.count, l.plain = l.semaphores.CountingSemaphore(l.name+":count"), l.semaphores.Semaphore(l.name+":plain")
+	l.fairly = l.semaphores.FairSemaphore(l.name + ":fairly")
 	l.keyed, l.limiter = l.limits.Keyed(l.name, ratelimit.PerHour(1)), l.limits.Limiter(l.name+":limiter")
 	l.all = l.limits.All(l.limits.Keyed(l.name+":all", ratelimit.PerHour(1)).Part("k"))
 	l.waiting = func() int {
@@ -97,8 +97,8 @@ func (l *onAWheel) occupy(t *testing.T) {
 	require.NoError(t, second(other.quorum.Mutex(l.majority.Name()).TryLock(ctx)))
 	require.NoError(t, second(l.count.TrySetPermits(ctx, 1)))
 	require.NoError(t, l.count.TryAcquire(ctx, 1))
-	for _, s := range []*semaphore.Leased{
-		other.semaphores.Leased(l.leased.Name()), other.semaphores.FairLeased(l.fairly.Name()),
+	for _, s := range []*semaphore.Semaphore{
+		other.semaphores.Semaphore(l.plain.Name()), other.semaphores.FairSemaphore(l.fairly.Name()),
 	} {
 		require.NoError(t, s.SetPermits(ctx, 1))
 		require.NoError(t, second(s.TryAcquire(ctx, 1)))
@@ -160,14 +160,14 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 	"semaphore.CountingSemaphore.AcquireFunc": func(ctx context.Context, l *onAWheel) error {
 		return calledBack(func(f func(error)) func() { return l.count.AcquireFunc(ctx, 1, f) })
 	},
-	"semaphore.Leased.Acquire": func(ctx context.Context, l *onAWheel) error { return second(l.leased.Acquire(ctx, 1)) },
-	"semaphore.Leased.Acquire of a FairLeased": func(ctx context.Context, l *onAWheel) error {
+	"semaphore.Semaphore.Acquire": func(ctx context.Context, l *onAWheel) error { return second(l.plain.Acquire(ctx, 1)) },
+	"semaphore.Semaphore.Acquire of a FairSemaphore": func(ctx context.Context, l *onAWheel) error {
 		return second(l.fairly.Acquire(ctx, 1))
 	},
-	"semaphore.Leased.AcquireFunc": func(ctx context.Context, l *onAWheel) error {
-		return called(func(f func(*semaphore.Grant, error)) func() { return l.leased.AcquireFunc(ctx, 1, f) })
+	"semaphore.Semaphore.AcquireFunc": func(ctx context.Context, l *onAWheel) error {
+		return called(func(f func(*semaphore.Grant, error)) func() { return l.plain.AcquireFunc(ctx, 1, f) })
 	},
-	"semaphore.Leased.AcquireFunc of a FairLeased": func(ctx context.Context, l *onAWheel) error {
+	"semaphore.Semaphore.AcquireFunc of a FairSemaphore": func(ctx context.Context, l *onAWheel) error {
 		return called(func(f func(*semaphore.Grant, error)) func() { return l.fairly.AcquireFunc(ctx, 1, f) })
 	},
 
@@ -221,7 +221,7 @@ var doNotWait = map[string]string{
 	"ratelimit.Reservation":       "Cancel",
 	"semaphore.Client":            "Check Close",
 	"semaphore.Grant":             "Context Extend Release",
-	"semaphore.Leased":            "AddPermits Available Delete Release SetPermits State TryAcquire TrySetPermits UpdateLease",
+	"semaphore.Semaphore":         "AddPermits Available Delete Release SetPermits State TryAcquire TrySetPermits UpdateLease",
 	"semaphore.CountingSemaphore": "AddPermits Available Delete Drain Release ReleaseIfExists TryAcquire TrySetPermits",
 }
 
@@ -335,10 +335,10 @@ func TestStoppedWheel_LosesEveryHold(t *testing.T) {
 		"a lock of two":      func(ctx context.Context, l *onAWheel) (hold, error) { return l.multi.Lock(ctx) },
 		"a lock of a quorum": func(ctx context.Context, l *onAWheel) (hold, error) { return l.majority.Lock(ctx) },
 		"a grant": func(ctx context.Context, l *onAWheel) (hold, error) {
-			if err := l.leased.SetPermits(ctx, 1); err != nil {
+			if err := l.plain.SetPermits(ctx, 1); err != nil {
 				return nil, err
 			}
-			return l.leased.Acquire(ctx, 1)
+			return l.plain.Acquire(ctx, 1)
 		},
 		"a grant of a fair semaphore": func(ctx context.Context, l *onAWheel) (hold, error) {
 			if err := l.fairly.SetPermits(ctx, 1); err != nil {
@@ -379,8 +379,8 @@ func TestStoppedWheel_LosesEveryHold(t *testing.T) {
 			} {
 				require.NoError(t, second(m.TryLock(ctx)), m.Name())
 			}
-			for _, s := range []*semaphore.Leased{
-				other.semaphores.Leased(l.leased.Name()), other.semaphores.FairLeased(l.fairly.Name()),
+			for _, s := range []*semaphore.Semaphore{
+				other.semaphores.Semaphore(l.plain.Name()), other.semaphores.FairSemaphore(l.fairly.Name()),
 			} {
 				require.NoError(t, s.SetPermits(ctx, 1))
 				require.NoError(t, second(s.TryAcquire(ctx, 1)))
@@ -404,7 +404,7 @@ func TestStoppedWheel_EndsCallsWhileRedisHangs(t *testing.T) {
 	ctx := t.Context()
 	lock, err := l.locks.Mutex(l.name + ":held").Lock(ctx)
 	require.NoError(t, err)
-	free := l.semaphores.Leased(l.name + ":permits")
+	free := l.semaphores.Semaphore(l.name + ":permits")
 	require.NoError(t, free.SetPermits(ctx, 1))
 	grant, err := free.Acquire(ctx, 1)
 	require.NoError(t, err)
@@ -450,8 +450,8 @@ func TestStoppedWheel_ClosesReturn(t *testing.T) {
 	ctx := redistest.Within(t, redistest.Patience)
 	require.NoError(t, second(l.mutex.Lock(ctx)))
 	require.NoError(t, second(l.majority.Lock(ctx)))
-	require.NoError(t, l.leased.SetPermits(ctx, 1))
-	require.NoError(t, second(l.leased.Acquire(ctx, 1)))
+	require.NoError(t, l.plain.SetPermits(ctx, 1))
+	require.NoError(t, second(l.plain.Acquire(ctx, 1)))
 	l.stop()
 	for what, closing := range map[string]func(context.Context) error{
 		"redislock": l.locks.Close, "quorum": l.quorum.Close, "semaphore": l.semaphores.Close, "ratelimit": l.limits.Close,
@@ -461,7 +461,7 @@ func TestStoppedWheel_ClosesReturn(t *testing.T) {
 	other := newOnAWheel(t)
 	require.NoError(t, second(other.locks.Mutex(l.mutex.Name()).TryLock(ctx)))
 	require.NoError(t, second(other.quorum.Mutex(l.majority.Name()).TryLock(ctx)))
-	require.NoError(t, second(other.semaphores.Leased(l.leased.Name()).TryAcquire(ctx, 1)))
+	require.NoError(t, second(other.semaphores.Semaphore(l.plain.Name()).TryAcquire(ctx, 1)))
 }
 
 // An entry of Wheel.AfterFunc is dropped when the wheel stops, and what waits for it waits for ever.

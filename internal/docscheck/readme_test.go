@@ -134,8 +134,8 @@ func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 }
 
 func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
-	exports := semaphores.Leased("exports", semaphore.WithLease(10*time.Second)) // the default is 30 s
-	if _, err := exports.TrySetPermits(ctx, 5); err != nil {                     // the first process sets them
+	exports := semaphores.Semaphore("exports", semaphore.WithLease(10*time.Second)) // the default is 30 s
+	if _, err := exports.TrySetPermits(ctx, 5); err != nil {                        // the first process sets them
 		return err
 	}
 	grant, err := exports.Acquire(ctx, 1)

@@ -91,33 +91,33 @@ func newQuorumLocks(rdbs []redis.UniversalClient, w *wheel.Wheel, s Settings) (L
 
 // cogwheelPermits are the permits of a semaphore.Client.
 type cogwheelPermits struct {
-	client *semaphore.Client
-	leased func(name string) *semaphore.Leased
-	plain  bool // counting permits, which have no lease
-	wheel  *wheel.Wheel
+	client   *semaphore.Client
+	open     func(name string) *semaphore.Semaphore
+	counting bool // permits of a CountingSemaphore, which have no lease
+	wheel    *wheel.Wheel
 }
 
-func newPermits(rdb redis.UniversalClient, w *wheel.Wheel, s Settings, fair, plain bool) (Locker, error) {
+func newPermits(rdb redis.UniversalClient, w *wheel.Wheel, s Settings, fair, counting bool) (Locker, error) {
 	c, err := semaphore.New(rdb, semaphore.WithWheel(w), semaphore.WithPoll(s.Poll))
 	if err != nil {
 		return nil, err
 	}
-	leased := c.Leased
+	open := c.Semaphore
 	if fair {
-		leased = c.FairLeased
+		open = c.FairSemaphore
 	}
 	return &cogwheelPermits{
-		c, func(name string) *semaphore.Leased { return leased(name, semaphore.WithLease(s.Lease)) }, plain, w,
+		c, func(name string) *semaphore.Semaphore { return open(name, semaphore.WithLease(s.Lease)) }, counting, w,
 	}, nil
 }
 
 func (p *cogwheelPermits) Close(ctx context.Context) error { return p.client.Close(ctx) }
 
 func (p *cogwheelPermits) Acquire(ctx context.Context, ask Ask) (Hold, error) {
-	if p.plain {
+	if p.counting {
 		return p.acquireCounting(ctx, ask)
 	}
-	l := p.leased(ask.Object)
+	l := p.open(ask.Object)
 	acquire := l.Acquire
 	if ask.Try {
 		acquire = l.TryAcquire

@@ -80,11 +80,11 @@ var Kinds = []*Kind{
 	{Name: "quorum", Capacity: 1, Quorum: true, New: newQuorumLocks},
 	{
 		Name: "leased permits", Capacity: permits, Fair: true, New: leases(false),
-		Prepare: prepareLeased(false), Free: freeLeased(false),
+		Prepare: prepareSemaphore(false), Free: freeSemaphore(false),
 	},
 	{
 		Name: "fair leased permits", Capacity: permits, Fair: true, New: leases(true),
-		Prepare: prepareLeased(true), Free: freeLeased(true),
+		Prepare: prepareSemaphore(true), Free: freeSemaphore(true),
 	},
 	{
 		Name: "counting permits", Capacity: permits, Fair: true, Counting: true,
@@ -117,12 +117,12 @@ func leases(fair bool) newLocker {
 	}
 }
 
-func prepareLeased(fair bool) func(context.Context, redis.UniversalClient, string) error {
+func prepareSemaphore(fair bool) func(context.Context, redis.UniversalClient, string) error {
 	return func(ctx context.Context, rdb redis.UniversalClient, object string) error {
 		return withSemaphores(ctx, rdb, func(c *semaphore.Client) error {
-			l := c.Leased(object)
+			l := c.Semaphore(object)
 			if fair {
-				l = c.FairLeased(object)
+				l = c.FairSemaphore(object)
 			}
 			_, err := l.TrySetPermits(ctx, permits)
 			return err
@@ -130,11 +130,11 @@ func prepareLeased(fair bool) func(context.Context, redis.UniversalClient, strin
 	}
 }
 
-func freeLeased(fair bool) func(context.Context, *semaphore.Client, string) (int64, error) {
+func freeSemaphore(fair bool) func(context.Context, *semaphore.Client, string) (int64, error) {
 	return func(ctx context.Context, c *semaphore.Client, object string) (int64, error) {
-		l := c.Leased(object)
+		l := c.Semaphore(object)
 		if fair {
-			l = c.FairLeased(object)
+			l = c.FairSemaphore(object)
 		}
 		g, err := l.TryAcquire(ctx, 1) // drops the requests of dead processes
 		if err == nil {

@@ -5,7 +5,7 @@ nothing.
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
          3 record key of the call (string)
-         4 permits of the other kind of leased semaphore, fair or not, of that name
+         4 permits of the fair semaphore of that name, or for a fair one of the plain one
 ARGV     1 try (to set what was never set), set or add   2 permits   3 PUBLISH or SPUBLISH   4 channel
          5 expiry of the record key, ms   6 idle expiry, ms, or 0
 Returns  1 done, 0 not

@@ -1,5 +1,5 @@
 --[[
-Reads a leased semaphore, plain or fair, and changes nothing. Permits whose lease has ended count as free.
+Reads the leased permits of a semaphore, plain or fair, and changes nothing. Permits whose lease has ended count as free.
 
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)

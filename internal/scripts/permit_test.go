@@ -108,7 +108,7 @@ func TestPermit_Commands(t *testing.T) {
 	for what, want := range map[string]int{"acquire": 6, "release": 4} {
 		require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
 		if what == "acquire" {
-			s.run(scripts.PermitAcquire, s.leased(), "PUBLISH", "c", 60_000, 0, 1, 60_000, 1, idB)
+			s.run(scripts.PermitAcquire, s.permitKeys(), "PUBLISH", "c", 60_000, 0, 1, 60_000, 1, idB)
 		} else {
 			s.back(0, idA)
 		}
@@ -123,7 +123,8 @@ func TestPermit_Commands(t *testing.T) {
 	}
 }
 
-// The number of permits was deleted after an acquisition, whose copy comes late: the number is that of no semaphore.
+// The number of permits was deleted after an acquisition, whose copy comes late: the number is that of no
+// semaphore.
 func TestPermitAcquire_ALateCopyCreatesNoNumber(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)

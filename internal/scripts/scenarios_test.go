@@ -358,7 +358,7 @@ func permitScenarios(now int64) []scenario {
 		{scripts.PermitState, "some have expired", words(over), keys, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitState, "held", words(held), keys, []any{"PUBLISH", "c"}, nil},
 		{scripts.PermitList, "some have expired", words(over), []string{"n", "l", "f", "q"}, []any{1000}, nil},
-		{scripts.SemDelete, "leased", words(held), []string{"n", "r", "l"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
+		{scripts.SemDelete, "plain", words(held), []string{"n", "r", "l"}, []any{"PUBLISH", "c", 60_000, 0}, nil},
 	}
 }
 

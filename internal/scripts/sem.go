@@ -13,7 +13,7 @@ var (
 	SemDelete = declare("sem_delete")
 )
 
-// The scripts of leased semaphores share Redisson's keys: the number of free permits under the semaphore's
+// The scripts of leased permits share Redisson's keys: the number of free permits under the semaphore's
 // name, and in {name}:timeout the ids of held permits, 16 bytes each, with the instants at which they expire.
 // Clients choose the ids, by which a script recognises a repeated call.
 var (

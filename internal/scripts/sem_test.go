@@ -190,7 +190,7 @@ const (
 	idC = "cccccccccccccccc"
 )
 
-func (s sem) leased() []string {
+func (s sem) permitKeys() []string {
 	return []string{s.name, s.part("timeout"), s.part("fence")}
 }
 
@@ -203,7 +203,7 @@ func (s sem) take(ttl int, requests ...string) []int64 {
 			args = append(args, id[:16])
 		}
 	}
-	return s.run(scripts.PermitAcquire, s.leased(), args...)
+	return s.run(scripts.PermitAcquire, s.permitKeys(), args...)
 }
 
 func (s sem) back(all int, ids ...any) []int64 {

@@ -61,16 +61,16 @@ func (c libraryClients) uses() []objectUse {
 		{"`RWMutex`, writer", nil, func(ctx context.Context, name string) (func() error, error) {
 			return unlocking(c.locks.RWMutex(name, long).Lock(ctx))
 		}},
-		{"`Leased`, 1 permit", func(ctx context.Context, name string) error {
-			return setting(c.semaphores.Leased(name).TrySetPermits(ctx, 100))
+		{"`Semaphore`, 1 permit", func(ctx context.Context, name string) error {
+			return setting(c.semaphores.Semaphore(name).TrySetPermits(ctx, 100))
 		}, func(ctx context.Context, name string) (func() error, error) {
-			s := c.semaphores.Leased(name)
+			s := c.semaphores.Semaphore(name)
 			return releasing(s.Acquire(ctx, 1))
 		}},
-		{"`FairLeased`, 1 permit", func(ctx context.Context, name string) error {
-			return setting(c.semaphores.FairLeased(name).TrySetPermits(ctx, 100))
+		{"`FairSemaphore`, 1 permit", func(ctx context.Context, name string) error {
+			return setting(c.semaphores.FairSemaphore(name).TrySetPermits(ctx, 100))
 		}, func(ctx context.Context, name string) (func() error, error) {
-			s := c.semaphores.FairLeased(name)
+			s := c.semaphores.FairSemaphore(name)
 			return releasing(s.Acquire(ctx, 1))
 		}},
 		{"`CountingSemaphore`, 1 permit", func(ctx context.Context, name string) error {

@@ -16,7 +16,7 @@ func rowsOf(text string) (rows []string) {
 	for line := range strings.Lines(text) {
 		if cells := strings.Split(strings.TrimSpace(line), "|"); len(cells) == 8 && strings.HasPrefix(cells[1], " `") {
 			cells = slices.Delete(cells, 3, 4)
-			if strings.Contains(cells[1], "FairLeased") {
+			if strings.Contains(cells[1], "FairSemaphore") {
 				cells = cells[:4]
 			}
 			rows = append(rows, strings.Join(cells, "|"))

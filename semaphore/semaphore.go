@@ -15,66 +15,66 @@ import (
 // Forever is the Permit.Lease of a permit that never expires.
 const Forever time.Duration = -1
 
-// Leased is a semaphore whose permits have ids and leases. When a holder dies, its permits become free at
-// the end of their lease. Leased is Redisson's RPermitExpirableSemaphore with renewal.
+// Semaphore is a semaphore whose permits have ids and leases. When a holder dies, its permits become free at
+// the end of their lease. Semaphore is Redisson's RPermitExpirableSemaphore with renewal.
 //
-// A Leased holds no state: all Leased values of one name that the same constructor returned are the same
+// A Semaphore holds no state: all Semaphore values of one name that the same constructor returned are the same
 // semaphore. It is safe for concurrent use.
-type Leased struct {
+type Semaphore struct {
 	client *Client
 	name   string
 	fair   bool
-	config leasedConfig
+	config semaphoreConfig
 	keys   keys
 	err    error // of the name or an option
 }
 
-// Leased returns the leased semaphore with the given name. It does not talk to Redis. The keys in Redis are
+// Semaphore returns the leased semaphore with the given name. It does not talk to Redis. The keys in Redis are
 // Redisson's: services in Java that call getPermitExpirableSemaphore(name) share the permits. Names are as
 // for CountingSemaphore.
 //
-// Do not use one name for a CountingSemaphore and a Leased. Both store the number of free permits under that name,
-// and Redis cannot tell them apart, so that each would ignore the permits that the other has granted. A
-// Leased and a FairLeased of one name are different semaphores; setting the permits of the second fails
-// with ErrWrongKind.
-func (c *Client) Leased(name string, opts ...LeasedOption) *Leased {
-	return c.newLeased(name, false, opts)
+// Do not use one name for a CountingSemaphore and a Semaphore. Both store the number of free permits under that
+// name, and Redis cannot tell them apart, so that each would ignore the permits that the other has granted. A
+// Semaphore and a FairSemaphore of one name are different semaphores; setting the permits of the second fails with
+// ErrWrongKind.
+func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
+	return c.newSemaphore(name, false, opts)
 }
 
-// FairLeased returns the leased semaphore with the given name that grants the requests of all processes
+// FairSemaphore returns the leased semaphore with the given name that grants the requests of all processes
 // strictly in the order in which they reach Redis. A release assigns the permits to the first request and
-// wakes its process only. FairLeased does not talk to Redis.
+// wakes its process only. FairSemaphore does not talk to Redis.
 //
 // A process that dies or cannot reach Redis loses its turn: its requests, and permits that were assigned to
 // them, expire three poll intervals and a second after it last asked (see WithPoll).
 //
-// The keys in Redis are {name}:fair:*, which neither Redisson nor Leased uses. Names and options are as for
-// Leased.
-func (c *Client) FairLeased(name string, opts ...LeasedOption) *Leased {
-	return c.newLeased(name, true, opts)
+// The keys in Redis are {name}:fair:*, which neither Redisson nor Semaphore uses. Names and options are as for
+// Semaphore.
+func (c *Client) FairSemaphore(name string, opts ...SemaphoreOption) *Semaphore {
+	return c.newSemaphore(name, true, opts)
 }
 
-func (c *Client) newLeased(name string, fair bool, opts []LeasedOption) *Leased {
-	l := &Leased{client: c, name: name, fair: fair}
-	if l.err = checkName(name); l.err == nil {
-		l.config, l.err = newLeasedConfig(opts)
-		if l.err == nil {
-			l.err = c.checkLease("WithLease", l.config.lease)
+func (c *Client) newSemaphore(name string, fair bool, opts []SemaphoreOption) *Semaphore {
+	s := &Semaphore{client: c, name: name, fair: fair}
+	if s.err = checkName(name); s.err == nil {
+		s.config, s.err = newSemaphoreConfig(opts)
+		if s.err == nil {
+			s.err = c.checkLease("WithLease", s.config.lease)
 		}
-		l.keys = keysOf(name, fair)
+		s.keys = keysOf(name, fair)
 	}
-	return l
+	return s
 }
 
 // Name returns the name of the semaphore.
-func (l *Leased) Name() string { return l.name }
+func (s *Semaphore) Name() string { return s.name }
 
 // Err returns the *cogwheel.InvalidError of a bad name or option, or nil.
-func (l *Leased) Err() error { return l.err }
+func (s *Semaphore) Err() error { return s.err }
 
 // Acquire takes n permits, 0 to MaxGrant, and blocks until they are free or ctx ends. The grant does not
 // end with ctx. Acquire grants n 0 at once, without asking Redis. Requests of one process are granted in
-// order; with FairLeased, those of all processes are.
+// order; with FairSemaphore, those of all processes are.
 //
 // The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or is an
 // error of ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply
@@ -83,19 +83,19 @@ func (l *Leased) Err() error { return l.err }
 // All waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 // They ask when permits are announced, when their subscription was interrupted, when the next lease ends, and
 // at their poll.
-func (l *Leased) Acquire(ctx context.Context, n int64) (*Grant, error) {
-	return l.acquire(ctx, n, l.queue().Wait)
+func (s *Semaphore) Acquire(ctx context.Context, n int64) (*Grant, error) {
+	return s.acquire(ctx, n, s.queue().Wait)
 }
 
 // TryAcquire takes n permits if they are free, and otherwise returns an error that matches ErrNoPermits. It
 // blocks for one round trip, which concurrent calls share. While other callers of this process wait, or
-// other processes wait for a FairLeased, TryAcquire does not overtake them and fails.
-func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
+// other processes wait for a FairSemaphore, TryAcquire does not overtake them and fails.
+func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 	try := func(ctx context.Context, name string, r *acquireRequest) (*acquireRequest, error) {
 		r.noWait = true
-		return l.queue().Try(ctx, name, r)
+		return s.queue().Try(ctx, name, r)
 	}
-	return l.acquire(ctx, n, try)
+	return s.acquire(ctx, n, try)
 }
 
 // AcquireFunc is like Acquire but does not block: it calls f exactly once, on a goroutine of its own, with
@@ -103,63 +103,63 @@ func (l *Leased) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 //
 // cancel ends the wait, and f is called with an error that matches context.Canceled. After the wait has
 // ended, cancel does nothing. AcquireFunc panics if f is nil.
-func (l *Leased) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
+func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
 	mustCall(f == nil)
-	c := l.client
-	a, err := l.begin(ctx, n)
+	c := s.client
+	a, err := s.begin(ctx, n)
 	if err != nil {
 		go f(nil, err)
 		return func() {}
 	}
 	if n == 0 {
 		c.gate.Leave()
-		go f(l.emptyGrant(), nil)
+		go f(s.emptyGrant(), nil)
 		return func() {}
 	}
-	r := newAcquireRequest(a, l.config.lease)
-	finish := func(err error) (*Grant, error) { return l.finish(r, err) }
-	return acquireFunc(ctx, c, l.queue(), l.name, r, finish, f)
+	r := newAcquireRequest(a, s.config.lease)
+	finish := func(err error) (*Grant, error) { return s.finish(r, err) }
+	return acquireFunc(ctx, c, s.queue(), s.name, r, finish, f)
 }
 
-func (l *Leased) queue() *waitqueue.Group[string, *acquireRequest] {
-	if l.fair {
-		return l.client.fair
+func (s *Semaphore) queue() *waitqueue.Group[string, *acquireRequest] {
+	if s.fair {
+		return s.client.fair
 	}
-	return l.client.leased
+	return s.client.plain
 }
 
-func (l *Leased) acquire(
+func (s *Semaphore) acquire(
 	ctx context.Context, n int64,
 	wait func(context.Context, string, *acquireRequest) (*acquireRequest, error),
 ) (*Grant, error) {
-	a, err := l.begin(ctx, n)
+	a, err := s.begin(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	defer l.client.gate.Leave()
+	defer s.client.gate.Leave()
 	if n == 0 {
-		return l.emptyGrant(), nil
+		return s.emptyGrant(), nil
 	}
-	r := newAcquireRequest(a, l.config.lease)
-	_, err = wait(ctx, l.name, r)
-	return l.finish(r, acquireError(ctx, l.name, err))
+	r := newAcquireRequest(a, s.config.lease)
+	_, err = wait(ctx, s.name, r)
+	return s.finish(r, acquireError(ctx, s.name, err))
 }
 
 // begin checks a request and enters the gate.
-func (l *Leased) begin(ctx context.Context, n int64) (acquisition, error) {
-	a := acquisition{ctx: ctx, n: n, began: l.client.monitor.now()}
-	err := l.enter(ctx, n)
+func (s *Semaphore) begin(ctx context.Context, n int64) (acquisition, error) {
+	a := acquisition{ctx: ctx, n: n, began: s.client.monitor.now()}
+	err := s.enter(ctx, n)
 	if err != nil {
-		l.client.monitor.refused(&l.client.gate, l.object(), &a, err)
+		s.client.monitor.refused(&s.client.gate, s.object(), &a, err)
 	}
 	return a, err
 }
 
-func (l *Leased) object() object { return object{kindOf(l.fair), l.name} }
+func (s *Semaphore) object() object { return object{kindOf(s.fair), s.name} }
 
-func (l *Leased) enter(ctx context.Context, n int64) error {
-	if l.err != nil {
-		return l.err
+func (s *Semaphore) enter(ctx context.Context, n int64) error {
+	if s.err != nil {
+		return s.err
 	}
 	if ctx == nil {
 		return argument.Nil("context")
@@ -167,48 +167,48 @@ func (l *Leased) enter(ctx context.Context, n int64) error {
 	if err := checkCount(n, 0, MaxGrant); err != nil {
 		return err
 	}
-	return l.client.begin(ctx, "acquire", l.name)
+	return s.client.begin(ctx, "acquire", s.name)
 }
 
 // finish returns what the caller of a request gets: a Grant, unless err says that it was not granted.
-func (l *Leased) finish(r *acquireRequest, err error) (*Grant, error) {
+func (s *Semaphore) finish(r *acquireRequest, err error) (*Grant, error) {
 	var g *Grant
 	if err == nil {
-		g, err = l.newGrant(r)
+		g, err = s.newGrant(r)
 	}
-	monitor := &l.client.monitor
+	monitor := &s.client.monitor
 	if err == nil {
 		monitor.acquired(&r.acquisition, g)
 		return g, nil
 	}
 	if errors.Is(err, ErrNoPermits) {
-		monitor.contended(l.object(), &r.acquisition)
+		monitor.contended(s.object(), &r.acquisition)
 	}
-	monitor.failed(l.object(), &r.acquisition, err)
+	monitor.failed(s.object(), &r.acquisition, err)
 	return nil, err
 }
 
 // newGrant returns the Grant of a request that was granted.
-func (l *Leased) newGrant(r *acquireRequest) (*Grant, error) {
-	c := l.client
+func (s *Semaphore) newGrant(r *acquireRequest) (*Grant, error) {
+	c := s.client
 	g := &Grant{
-		client: c, name: l.name, fair: l.fair, madeAt: c.monitor.now(),
+		client: c, name: s.name, fair: s.fair, madeAt: c.monitor.now(),
 		ids: r.ids, token: r.token, ttl: r.lease, ambiguous: r.ambiguous,
 	}
-	if err := g.startLease(l.config.renew, r.sentAt); err != nil {
-		l.client.releaseAbandoned(l.name, g.fair, r)
-		return nil, operationError("acquire", l.name, err)
+	if err := g.startLease(s.config.renew, r.sentAt); err != nil {
+		s.client.releaseAbandoned(s.name, g.fair, r)
+		return nil, operationError("acquire", s.name, err)
 	}
-	l.client.addGrant(g)
+	s.client.addGrant(g)
 	if g.Err() != nil { // lost before it was added
-		l.client.removeGrant(g)
+		s.client.removeGrant(g)
 	}
 	return g, nil
 }
 
 // emptyGrant returns a grant of no permits.
-func (l *Leased) emptyGrant() *Grant {
-	return &Grant{client: l.client, name: l.name, lease: newUnlimitedLease()}
+func (s *Semaphore) emptyGrant() *Grant {
+	return &Grant{client: s.client, name: s.name, lease: newUnlimitedLease()}
 }
 
 // Release releases permits by their ids, as Grant.IDs and Redisson report them. It releases all of them, or
@@ -216,27 +216,27 @@ func (l *Leased) emptyGrant() *Grant {
 // this process by Grant.Release, which also ends their renewal. Release blocks for one round trip, at most
 // until ctx ends. After an error of ctx or of the connection the permits may have been released; repeating
 // the call may then return ErrNotHeld.
-func (l *Leased) Release(ctx context.Context, ids ...string) error {
-	if l.err != nil {
-		return l.err
+func (s *Semaphore) Release(ctx context.Context, ids ...string) error {
+	if s.err != nil {
+		return s.err
 	}
 	raw, err := parseIDs(ids)
 	if err != nil || len(raw) == 0 {
 		return err
 	}
-	args := appendIDs([]any{publishVerb, l.keys.channel, 1, l.client.idleMillis}, raw)
-	scriptKeys := []string{l.keys.permits, l.keys.leases}
-	r, err := l.client.call(ctx, "release", l.name, scripts.PermitRelease, scriptKeys, args...)
+	args := appendIDs([]any{publishVerb, s.keys.channel, 1, s.client.idleMillis}, raw)
+	scriptKeys := []string{s.keys.permits, s.keys.leases}
+	r, err := s.client.call(ctx, "release", s.name, scripts.PermitRelease, scriptKeys, args...)
 	if err != nil {
 		return err
 	}
-	l.assignFreePermits()
+	s.assignFreePermits()
 	removed, err := r.Flags(len(raw))
 	if err != nil {
-		return operationError("release", l.name, err)
+		return operationError("release", s.name, err)
 	}
 	if !removed[0] && !r.Ambiguous { // otherwise an earlier copy of the call has released them
-		return fmt.Errorf("%w: %s: %d permits", ErrNotHeld, scripts.Quote(l.name), len(ids))
+		return fmt.Errorf("%w: %s: %d permits", ErrNotHeld, scripts.Quote(s.name), len(ids))
 	}
 	return nil
 }
@@ -245,52 +245,52 @@ func (l *Leased) Release(ctx context.Context, ids ...string) error {
 // did. The semaphore does not expire unless the Client has WithIdleExpiry. Remaining leases of an earlier
 // semaphore of that name end. TrySetPermits blocks for one round trip, at most until ctx ends. After an error
 // of ctx or of the connection the change may have been made.
-func (l *Leased) TrySetPermits(ctx context.Context, n int64) (bool, error) {
+func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
 	}
-	return l.edit(ctx, "try", n)
+	return s.edit(ctx, "try", n)
 }
 
 // SetPermits sets the number of permits, 0 to MaxPermits, including those that are held. It does not end
 // grants: while more than n permits are held, Available is negative. SetPermits blocks for one round trip, at
 // most until ctx ends. After an error of ctx or of the connection the change may have been made.
-func (l *Leased) SetPermits(ctx context.Context, n int64) error {
+func (s *Semaphore) SetPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return err
 	}
-	_, err := l.edit(ctx, "set", n)
+	_, err := s.edit(ctx, "set", n)
 	return err
 }
 
 // AddPermits adds n to the number of permits, -MaxPermits to MaxPermits. It blocks for one round trip, at
 // most until ctx ends. After an error of ctx or of the connection the permits may have been added; a second
 // call may add them twice.
-func (l *Leased) AddPermits(ctx context.Context, n int64) error {
+func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
 	}
-	_, err := l.edit(ctx, "add", n)
+	_, err := s.edit(ctx, "add", n)
 	return err
 }
 
 // edit runs a script that takes effect once per record key.
-func (l *Leased) edit(ctx context.Context, op string, n int64) (bool, error) {
-	if l.err != nil {
-		return false, l.err
+func (s *Semaphore) edit(ctx context.Context, op string, n int64) (bool, error) {
+	if s.err != nil {
+		return false, s.err
 	}
 	scriptKeys := []string{
-		l.keys.permits, l.keys.leases, l.client.recordKey(l.name), keysOf(l.name, !l.fair).permits,
+		s.keys.permits, s.keys.leases, s.client.recordKey(s.name), keysOf(s.name, !s.fair).permits,
 	}
-	r, err := l.client.call(ctx, op+" permits", l.name, scripts.PermitEdit, scriptKeys,
-		op, n, publishVerb, l.keys.channel, recordMillis, l.client.idleMillis)
+	r, err := s.client.call(ctx, op+" permits", s.name, scripts.PermitEdit, scriptKeys,
+		op, n, publishVerb, s.keys.channel, recordMillis, s.client.idleMillis)
 	if err != nil {
 		return false, err
 	}
-	l.assignFreePermits()
+	s.assignFreePermits()
 	done, err := r.Flag()
 	if err != nil {
-		return false, operationError(op+" permits", l.name, err)
+		return false, operationError(op+" permits", s.name, err)
 	}
 	return done, nil
 }
@@ -303,36 +303,36 @@ func (l *Leased) edit(ctx context.Context, op string, n int64) (bool, error) {
 //
 // Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // semaphore may have been deleted.
-func (l *Leased) Delete(ctx context.Context) (bool, error) {
-	if l.err != nil {
-		return false, l.err
+func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
+	if s.err != nil {
+		return false, s.err
 	}
-	others := []string{l.keys.leases}
-	if l.fair {
-		others = append(others, fairKey(l.name, "queue"), fairKey(l.name, "alive"), fairKey(l.name, "needs"))
+	others := []string{s.keys.leases}
+	if s.fair {
+		others = append(others, fairKey(s.name, "queue"), fairKey(s.name, "alive"), fairKey(s.name, "needs"))
 	}
-	existed, err := l.client.deleteKeys(ctx, l.name, l.keys.permits, l.keys.channel, l.fair, others...)
+	existed, err := s.client.deleteKeys(ctx, s.name, s.keys.permits, s.keys.channel, s.fair, others...)
 	if err == nil {
-		l.queue().Kick(l.name)
+		s.queue().Kick(s.name)
 	}
 	return existed, err
 }
 
 // assignFreePermits assigns free permits of a fair semaphore to its waiters, in the background.
-func (l *Leased) assignFreePermits() {
-	if l.fair {
-		l.client.cleanup.Add(pendingRelease{name: l.name, fair: true}, 0, retryTimeout, false)
+func (s *Semaphore) assignFreePermits() {
+	if s.fair {
+		s.client.cleanup.Add(pendingRelease{name: s.name, fair: true}, 0, retryTimeout, false)
 	}
 }
 
 // Available returns the number of free permits, or 0 if it was never set. It reclaims expired permits. It
 // blocks for one round trip.
-func (l *Leased) Available(ctx context.Context) (int64, error) {
-	if l.err != nil {
-		return 0, l.err
+func (s *Semaphore) Available(ctx context.Context) (int64, error) {
+	if s.err != nil {
+		return 0, s.err
 	}
-	scriptKeys := []string{l.keys.permits, l.keys.leases}
-	r, err := l.client.call(ctx, "available", l.name, scripts.PermitState, scriptKeys, publishVerb, l.keys.channel)
+	scriptKeys := []string{s.keys.permits, s.keys.leases}
+	r, err := s.client.call(ctx, "available", s.name, scripts.PermitState, scriptKeys, publishVerb, s.keys.channel)
 	if err != nil {
 		return 0, err
 	}
@@ -341,7 +341,7 @@ func (l *Leased) Available(ctx context.Context) (int64, error) {
 		err = r.Unexpected()
 	}
 	if err != nil {
-		return 0, operationError("available", l.name, err)
+		return 0, operationError("available", s.name, err)
 	}
 	return free, nil
 }
@@ -350,9 +350,9 @@ func (l *Leased) Available(ctx context.Context) (int64, error) {
 // process. Unlike Grant.Extend, it may shorten the lease. The error matches ErrNotHeld for an id that is
 // unknown or has expired. UpdateLease blocks for one round trip, at most until ctx ends. After an error of
 // ctx or of the connection the change may have been made.
-func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) error {
-	if l.err != nil {
-		return l.err
+func (s *Semaphore) UpdateLease(ctx context.Context, id string, d time.Duration) error {
+	if s.err != nil {
+		return s.err
 	}
 	if err := checkLease("lease", d); err != nil {
 		return err
@@ -361,17 +361,17 @@ func (l *Leased) UpdateLease(ctx context.Context, id string, d time.Duration) er
 	if err != nil {
 		return err
 	}
-	r, err := l.client.call(ctx, "update lease", l.name, scripts.PermitRenew, l.client.renewalKeys(l.name, l.fair),
-		"XX", l.client.idleMillis, redisconn.Millis(d), 1, raw[0])
+	r, err := s.client.call(ctx, "update lease", s.name, scripts.PermitRenew, s.client.renewalKeys(s.name, s.fair),
+		"XX", s.client.idleMillis, redisconn.Millis(d), 1, raw[0])
 	if err != nil {
 		return err
 	}
 	held, err := r.Flags(1)
 	switch {
 	case err != nil:
-		return operationError("update lease", l.name, err)
+		return operationError("update lease", s.name, err)
 	case !held[0]:
-		return fmt.Errorf("%w: %s: %s", ErrNotHeld, scripts.Quote(l.name), id)
+		return fmt.Errorf("%w: %s: %s", ErrNotHeld, scripts.Quote(s.name), id)
 	}
 	return nil
 }

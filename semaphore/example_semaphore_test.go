@@ -10,10 +10,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// The permits of a Leased belong to grants, which are renewed until they are released.
-func ExampleClient_Leased() {
+// The permits of a Semaphore belong to grants, which are renewed until they are released.
+func ExampleClient_Semaphore() {
 	ctx := context.Background()
-	uploads := newSemaphores().Leased("uploads", semaphore.WithLease(10*time.Second))
+	uploads := newSemaphores().Semaphore("uploads", semaphore.WithLease(10*time.Second))
 	if _, err := uploads.TrySetPermits(ctx, 5); err != nil {
 		log.Fatal(err)
 	}
@@ -30,9 +30,9 @@ func ExampleClient_Leased() {
 }
 
 // The context bounds the wait, not the time for which the permits are held.
-func ExampleLeased_Acquire() {
+func ExampleSemaphore_Acquire() {
 	ctx := context.Background()
-	uploads := newSemaphores().Leased("uploads")
+	uploads := newSemaphores().Semaphore("uploads")
 	_, err := uploads.Acquire(ctx, 1)
 	fmt.Println("the number was never set:", errors.Is(err, semaphore.ErrNotSet))
 
@@ -58,11 +58,11 @@ func ExampleLeased_Acquire() {
 }
 
 // When the process of a holder dies, its permits are free when their lease is over.
-func ExampleLeased_Acquire_holderCrashed() {
+func ExampleSemaphore_Acquire_holderCrashed() {
 	ctx := context.Background()
 	semaphores := newSemaphores()
 	// Nothing renews this grant, as if its process had been killed a moment after it had acquired.
-	crashing := semaphores.Leased("licences", semaphore.WithLease(2*time.Second), semaphore.WithoutRenewal())
+	crashing := semaphores.Semaphore("licences", semaphore.WithLease(2*time.Second), semaphore.WithoutRenewal())
 	if err := crashing.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func ExampleLeased_Acquire_holderCrashed() {
 		log.Fatal(err)
 	}
 
-	grant, err := semaphores.Leased("licences").Acquire(ctx, 1) // waits for about two seconds
+	grant, err := semaphores.Semaphore("licences").Acquire(ctx, 1) // waits for about two seconds
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -82,9 +82,9 @@ func ExampleLeased_Acquire_holderCrashed() {
 }
 
 // TryAcquire does not wait. It distinguishes permits that others hold from a failure of Redis.
-func ExampleLeased_TryAcquire() {
+func ExampleSemaphore_TryAcquire() {
 	ctx := context.Background()
-	uploads := newSemaphores().Leased("uploads")
+	uploads := newSemaphores().Semaphore("uploads")
 	if err := uploads.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
@@ -105,9 +105,9 @@ func ExampleLeased_TryAcquire() {
 }
 
 // AcquireFunc waits without a goroutine, so a million requests may wait. cancel ends the wait.
-func ExampleLeased_AcquireFunc() {
+func ExampleSemaphore_AcquireFunc() {
 	ctx := context.Background()
-	conversions := newSemaphores().Leased("conversions")
+	conversions := newSemaphores().Semaphore("conversions")
 	if err := conversions.SetPermits(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
@@ -135,9 +135,9 @@ func ExampleLeased_AcquireFunc() {
 }
 
 // An operator looks at permits by their ids, in whatever process they are held, and takes them away.
-func ExampleLeased_Release() {
+func ExampleSemaphore_Release() {
 	ctx := context.Background()
-	seats := newSemaphores().Leased("seats", semaphore.WithLease(10*time.Minute))
+	seats := newSemaphores().Semaphore("seats", semaphore.WithLease(10*time.Minute))
 	if err := seats.SetPermits(ctx, 10); err != nil {
 		log.Fatal(err)
 	}
@@ -160,9 +160,9 @@ func ExampleLeased_Release() {
 }
 
 // UpdateLease may shorten a lease, and Forever is that of a permit of a service in Java that has none.
-func ExampleLeased_UpdateLease() {
+func ExampleSemaphore_UpdateLease() {
 	ctx := context.Background()
-	seats := newSemaphores().Leased("seats", semaphore.WithLease(time.Hour), semaphore.WithoutRenewal())
+	seats := newSemaphores().Semaphore("seats", semaphore.WithLease(time.Hour), semaphore.WithoutRenewal())
 	if err := seats.SetPermits(ctx, 10); err != nil {
 		log.Fatal(err)
 	}
@@ -185,9 +185,9 @@ func ExampleLeased_UpdateLease() {
 }
 
 // SetPermits changes the number at any time. Grants stay; what is held beyond it is not granted again.
-func ExampleLeased_SetPermits() {
+func ExampleSemaphore_SetPermits() {
 	ctx := context.Background()
-	jobs := newSemaphores().Leased("jobs")
+	jobs := newSemaphores().Semaphore("jobs")
 	if err := jobs.SetPermits(ctx, 10); err != nil {
 		log.Fatal(err)
 	}

@@ -26,13 +26,13 @@ func javaAcquire(t testing.TB, rdb redis.UniversalClient, name string, lease tim
 	return hex.EncodeToString([]byte(raw))
 }
 
-func TestLeased_SharesPermitsWithJava(t *testing.T) {
+func TestSemaphore_SharesPermitsWithJava(t *testing.T) {
 	t.Parallel()
 
 	t.Run("Go counts Java's permits, reclaims expired ones, and never those that do not expire", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		l := c.Leased(name)
+		l := c.Semaphore(name)
 		require.NoError(t, rdb.Set(t.Context(), name, 2, 0).Err())
 		id := javaAcquire(t, rdb, name, 3*time.Second)
 		require.Greater(t, leaseTime(t, l, id), time.Duration(0))
@@ -56,7 +56,7 @@ func TestLeased_SharesPermitsWithJava(t *testing.T) {
 	t.Run("Go writes Java's format, and Java's release wakes Go", func(t *testing.T) {
 		t.Parallel()
 		c, rdb, name := newSharedClient(t)
-		l := c.Leased(name)
+		l := c.Semaphore(name)
 		mustSetPermits(t, l, 1)
 		g := mustAcquire(t, l, 1)
 		require.Equal(t, "0", rdb.Get(t.Context(), name).Val())

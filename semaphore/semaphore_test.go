@@ -14,10 +14,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-func TestLeased_Permits(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+func TestSemaphore_Permits(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, _, name := newSharedClient(t)
-		l := leased.newLeased(c, name)
+		l := k.newSemaphore(c, name)
 		ctx := t.Context()
 		var g *semaphore.Grant
 		for _, step := range []struct {
@@ -49,10 +49,10 @@ func TestLeased_Permits(t *testing.T) {
 	})
 }
 
-func TestLeased_Grant(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+func TestSemaphore_Grant(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, _, name := newSharedClient(t)
-		l := leased.newLeased(c, name)
+		l := k.newSemaphore(c, name)
 		ctx := t.Context()
 		mustSetPermits(t, l, 4)
 		g := mustAcquire(t, l, 2)
@@ -97,11 +97,11 @@ func TestLeased_Grant(t *testing.T) {
 	})
 }
 
-func TestLeased_IsRenewedAndLost(t *testing.T) {
+func TestSemaphore_IsRenewedAndLost(t *testing.T) {
 	redistest.SkipIfShort(t)
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		l := leased.newLeased(c, name, semaphore.WithLease(safeLease))
+		l := k.newSemaphore(c, name, semaphore.WithLease(safeLease))
 		mustSetPermits(t, l, 2)
 		kept, lost := mustAcquire(t, l, 1), mustAcquire(t, l, 1)
 		for _, g := range []*semaphore.Grant{kept, lost} { // renewed for longer than a lease
@@ -123,12 +123,12 @@ func TestLeased_IsRenewedAndLost(t *testing.T) {
 	})
 }
 
-func TestLeased_WithoutRenewal(t *testing.T) {
+func TestSemaphore_WithoutRenewal(t *testing.T) {
 	redistest.SkipIfShort(t)
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const lease = 3 * time.Second // short: its end is awaited
 		c, _, name := newSharedClient(t)
-		l := leased.newLeased(c, name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
+		l := k.newSemaphore(c, name, semaphore.WithLease(lease), semaphore.WithoutRenewal())
 		mustSetPermits(t, l, 1)
 		began := time.Now()
 		g := mustAcquire(t, l, 1)
@@ -151,11 +151,11 @@ func TestLeased_WithoutRenewal(t *testing.T) {
 	})
 }
 
-func TestLeased_Waits(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+func TestSemaphore_Waits(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		c, rdb, name := newSharedClient(t)
-		other := leased.newLeased(newClient(t, redistest.Shared(t).Client(t)), name)
-		l := leased.newLeased(c, name)
+		other := k.newSemaphore(newClient(t, redistest.Shared(t).Client(t)), name)
+		l := k.newSemaphore(c, name)
 		mustSetPermits(t, l, 2)
 		g := mustAcquire(t, other, 2)
 		var grants [2]*semaphore.Grant
@@ -163,7 +163,7 @@ func TestLeased_Waits(t *testing.T) {
 		for i := range calls {
 			calls[i] = startCall(func() (err error) { grants[i], err = l.Acquire(within(t, testTimeout), 1); return err })
 		}
-		leased.awaitWaiting(t, rdb, name, 1)
+		k.awaitWaiting(t, rdb, name, 1)
 		require.False(t, calls[0].ended() || calls[1].ended())
 		stalled, began := redistest.Stalls(t), time.Now()
 		require.NoError(t, g.Release(t.Context()))
@@ -200,16 +200,16 @@ func TestLeased_Waits(t *testing.T) {
 	})
 }
 
-func TestLeased_Excludes(t *testing.T) {
-	forEachLeasedKind(t, func(t *testing.T, leased leasedKind) {
+func TestSemaphore_Excludes(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
 		const clients, times, permits = 6, 15, 3
 		server, name := redistest.Shared(t), redistest.Name(t)
-		l := leased.newLeased(newClient(t, server.Client(t)), name)
+		l := k.newSemaphore(newClient(t, server.Client(t)), name)
 		mustSetPermits(t, l, permits)
 		var held, violations atomic.Int64
 		var all sync.WaitGroup
 		for i := range clients {
-			l := leased.newLeased(newClient(t, server.Client(t)), name)
+			l := k.newSemaphore(newClient(t, server.Client(t)), name)
 			all.Go(func() {
 				for k := range times {
 					n := int64(1 + (i+k)%permits)
@@ -235,10 +235,10 @@ func TestLeased_Excludes(t *testing.T) {
 	})
 }
 
-func TestLeased_ReleaseByID(t *testing.T) {
+func TestSemaphore_ReleaseByID(t *testing.T) {
 	t.Parallel()
 	c, _, name := newSharedClient(t)
-	l := c.Leased(name, semaphore.WithoutRenewal())
+	l := c.Semaphore(name, semaphore.WithoutRenewal())
 	mustSetPermits(t, l, 3)
 	g := mustAcquire(t, l, 3)
 	ids := g.IDs()
