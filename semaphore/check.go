@@ -14,20 +14,20 @@ type checkable interface {
 	needs() []check.Needs
 }
 
-// Check asks the servers whether the Client can work with them: whether they answer, their versions,
-// whether the user may run each command, whether they take writes, whether all slots of a cluster are
-// served, and which timeouts, eviction policy and persistence weaken or slow the semaphores. With
-// semaphores, each a *CountingSemaphore or *Semaphore, it looks at what these need, their keys and channels
-// included. Without, it looks at the commands of all kinds, and not at keys and channels.
+// Check asks the servers whether the Client can work with them: whether they answer and accept writes, their
+// versions, whether the user may run each command, whether all slots of a cluster are served, and which
+// timeouts, eviction policy and persistence weaken or slow the semaphores. If semaphores are given, each a
+// *CountingSemaphore or *Semaphore, Check covers what they need, including their keys and channels. Otherwise
+// it covers the commands of all kinds, without keys and channels.
 //
-// Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell
-// more. It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the
-// name of the first semaphore. It uses connections of its own, made from the options of the client.
+// Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell more.
+// It changes nothing but one key, cogwheel_check:… behind the name of the first semaphore, which expires
+// within a second. It uses additional connections, made from the options of rdb.
 //
-// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers.
-// If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
-// that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
-// round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
+// The error is nil or the error of Report.Err, which names every failure and wraps the replies of the
+// servers. If ctx ends, the error also matches the error of ctx, and the Report has the findings until then.
+// If an argument is invalid or the Client is closed, there is an error and no Report. Check blocks for a few
+// round trips, at most until a quarter of a second after the end of ctx. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, semaphores ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, semaphores, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(semaphores))

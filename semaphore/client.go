@@ -35,8 +35,8 @@ const (
 	fenceMillis  = 86_400_000 // how long Redis keeps the last token; of a Semaphore an hour less at times
 )
 
-// Client acquires permits on one Redis. Create one Client per process and Redis deployment with New. It is
-// safe for concurrent use.
+// Client acquires permits of semaphores in one Redis deployment. Create one Client per process and deployment
+// with New. It is safe for concurrent use.
 type Client struct {
 	// Set by New. Each is safe for concurrent use or never changes.
 	rdb        redis.UniversalClient // carries the calls of callers
@@ -74,16 +74,15 @@ type Client struct {
 }
 
 // New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
-// *redis.Ring, or a type that embeds one of these. New does not connect to Redis and starts no goroutine.
-// Its errors match cogwheel.ErrInvalid.
+// *redis.Ring, or a type that embeds one of these. New does not connect to Redis and starts no goroutine. Its
+// errors match cogwheel.ErrInvalid.
 //
-// Calls use rdb with its pool, hooks, timeouts and retries; concurrent calls on different semaphores share
-// pipelines. A call returns when its context ends; the
-// command that it leaves behind ends after the ReadTimeout of rdb. New refuses a client without a
-// ReadTimeout.
+// Calls use rdb with its pool, hooks, timeouts and retries. Concurrent calls on different semaphores share
+// pipelines. A call returns when its context ends; a command that is still in flight then ends after the
+// ReadTimeout of rdb. New refuses a client without a ReadTimeout.
 //
-// Renewals use a few connections of their own with the same options. A busy pool does not delay them, and
-// hooks of rdb do not see them. For a client of any other type New logs a warning: its renewals share the
+// Renewals use a few additional connections with the options of rdb, so a busy pool does not delay them;
+// hooks of rdb do not see them. For a client of any other type New logs a warning, and its renewals use the
 // connections of rdb.
 //
 // The caller must keep rdb open until Close has returned.
@@ -180,14 +179,15 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 	return c.plainReleases
 }
 
-// Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has
-// stopped working or ctx ends. If ctx ends first, Close closes the connections anyway and returns an error:
-// calls in flight end by their timeouts, and grants that were not released end with their lease. If ctx has
-// ended before, Close goes on for up to a second, so a deferred Close releases the grants whatever its
-// context. Others may acquire what Close has released, so call it when the work that holds permits has ended.
+// Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has stopped
+// working or ctx ends. Other processes may acquire the released permits at once, so call Close when the work
+// that holds them has ended. Close does not release the permits of a CountingSemaphore; release them before.
+// It stops neither the wheel nor rdb.
 //
-// Close does not release permits of a CountingSemaphore; release them before. Later calls of Close do nothing but
-// wait. Close stops neither the wheel nor rdb.
+// If ctx ends first, Close closes the connections anyway and returns an error: calls in flight end by their
+// timeouts, and grants that are not released yet end with their lease. If ctx has already ended when Close is
+// called, Close takes up to a second, so that a deferred Close releases the grants whatever its context.
+// Further calls of Close only wait.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

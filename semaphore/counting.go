@@ -12,12 +12,12 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// CountingSemaphore is a counting semaphore: a number of free permits, which any process takes and adds. It is
-// Redisson's RSemaphore. Redis does not know which process holds a permit, so the permits of a process that
-// dies are lost; those of a Semaphore come back.
+// CountingSemaphore is a semaphore whose permits have no holder: a number of free permits in Redis, which any
+// process takes from and adds to. It is Redisson's RSemaphore. Redis does not know who took a permit, so the
+// permits of a process that dies are lost for good. Use a Semaphore to get them back.
 //
-// A CountingSemaphore holds no state: all CountingSemaphore values of one name are the same semaphore. It is safe
-// for concurrent use.
+// A CountingSemaphore has no state of its own: all values of one name are the same semaphore. It is safe for
+// concurrent use.
 type CountingSemaphore struct {
 	client *Client
 	name   string
@@ -25,12 +25,12 @@ type CountingSemaphore struct {
 	err    error // of the name or an option
 }
 
-// CountingSemaphore returns the counting semaphore with the given name. It does not talk to Redis. The key in Redis
-// is the name itself, as in Redisson: services in Java that call getSemaphore(name) share the permits.
+// CountingSemaphore returns the counting semaphore with the given name. It does not talk to Redis. The key in
+// Redis is the name, as in Redisson, so services in Java that call getSemaphore(name) share the permits.
 //
-// A name has 1 to 65536 bytes. A name that contains a brace must contain a hash tag such as {user:7},
-// because all keys of a semaphore must share a cluster slot. Err and all methods return a
-// *cogwheel.InvalidError for a bad name or option.
+// A name has 1 to 65536 bytes. A name that contains a brace must contain a hash tag such as {user:7}, because
+// all keys of a semaphore must be in one cluster slot. If the name or an option is invalid, Err and all
+// methods return a *cogwheel.InvalidError.
 func (c *Client) CountingSemaphore(name string, opts ...CountingOption) *CountingSemaphore {
 	s := &CountingSemaphore{client: c, name: name}
 	if s.err = checkName(name); s.err == nil {
@@ -42,35 +42,35 @@ func (c *Client) CountingSemaphore(name string, opts ...CountingOption) *Countin
 // Name returns the name of the semaphore.
 func (s *CountingSemaphore) Name() string { return s.name }
 
-// Err returns the *cogwheel.InvalidError of a bad name or option, or nil.
+// Err returns the *cogwheel.InvalidError of an invalid name or option, or nil.
 func (s *CountingSemaphore) Err() error { return s.err }
 
-// Acquire takes n permits, 0 to MaxPermits, and blocks until they are free or ctx ends. It grants n 0 at
-// once, without asking Redis. Requests of one process are granted in order, so that small requests do not
-// starve a large one. There is no order among processes.
+// Acquire takes n permits, 0 to MaxPermits. It blocks until n permits are free or ctx ends. For n 0 it
+// returns at once, without asking Redis. Requests of one process are granted in order, so small requests do
+// not starve a large one. There is no order among processes.
 //
-// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or is an
-// error of ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply
-// are released in the background.
+// The error matches ErrNotSet, ErrExceedsPermits (with WithMax), ErrClosed, ErrWrongKind or
+// cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. After an error the caller holds nothing: if
+// Redis granted the permits but its reply was lost, the Client releases them in the background.
 //
-// All waiters of a semaphore in one process share one wheel entry, one subscription and one script per
-// look.
+// The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 func (s *CountingSemaphore) Acquire(ctx context.Context, n int64) error {
 	return s.acquire(ctx, n, s.client.counting.Wait)
 }
 
-// TryAcquire takes n permits if they are free, and otherwise returns an error that matches ErrNoPermits. It
-// blocks for one round trip, which concurrent calls share. While other callers of this process wait, TryAcquire
-// does not overtake them and fails at once.
+// TryAcquire takes n permits, 0 to MaxPermits, if they are free. Otherwise it returns an error that matches
+// ErrNoPermits, and the caller holds nothing. Its other errors are those of Acquire. TryAcquire blocks for
+// one round trip, which concurrent calls share. While callers of this process wait for permits of the
+// semaphore, TryAcquire does not overtake them and fails at once.
 func (s *CountingSemaphore) TryAcquire(ctx context.Context, n int64) error {
 	return s.acquire(ctx, n, s.client.counting.Try)
 }
 
-// AcquireFunc is like Acquire but does not block: it calls f exactly once, on a goroutine of its own, with
-// the error that Acquire would return. After a nil error, f has to see to the release of the permits. No
-// goroutine runs while it waits.
+// AcquireFunc is Acquire without blocking. It calls f exactly once, on a new goroutine, with the error that
+// Acquire would return. If the error is nil, the permits must be released by Release. No goroutine runs while
+// the call waits.
 //
-// cancel ends the wait, and f is called with an error that matches context.Canceled. After the wait has
+// cancel ends the wait: f is then called with an error that matches context.Canceled. Once the wait has
 // ended, cancel does nothing. AcquireFunc panics if f is nil.
 func (s *CountingSemaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
@@ -149,21 +149,21 @@ func (s *CountingSemaphore) enter(ctx context.Context, n int64) error {
 	return s.client.begin(ctx, "acquire", s.name)
 }
 
-// Release adds n permits, 0 to MaxPermits, and wakes waiters in all processes. It creates a semaphore that
-// does not exist. It adds permits that no caller acquired, unless WithMax forbids that (ErrOverRelease). It
-// blocks for one round trip, which concurrent releases share.
+// Release adds n permits, 0 to MaxPermits, and wakes waiters in all processes. It creates the semaphore if it
+// does not exist. Release cannot tell whether the permits were acquired before; only WithMax limits their
+// number (ErrOverRelease). It blocks for one round trip, which concurrent releases share.
 //
-// Release sends its command even if ctx has ended. It returns an error that matches ErrUnconfirmed if Redis
-// does not confirm the release, or has not confirmed it one second after the end of ctx. The Client then
-// retries the release in the background for up to five minutes. It takes effect at most once, so the caller
-// must not repeat it.
+// Release sends its command even if ctx has ended. The error matches ErrUnconfirmed if Redis did not confirm
+// the release, or did not confirm it within a second after the end of ctx. The Client then retries in the
+// background for up to five minutes. The release takes effect at most once, and the caller must not repeat
+// it.
 func (s *CountingSemaphore) Release(ctx context.Context, n int64) error {
 	_, err := s.release(ctx, n, false)
 	return err
 }
 
-// ReleaseIfExists is like Release but does not create a semaphore. It reports whether the
-// semaphore existed.
+// ReleaseIfExists is Release, except that it does not create the semaphore. It reports whether the semaphore
+// existed. If it did not, no permits were added.
 func (s *CountingSemaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) {
 	return s.release(ctx, n, true)
 }
@@ -203,9 +203,10 @@ func (s *CountingSemaphore) release(ctx context.Context, n int64, ifExists bool)
 	return request.result == 1, nil
 }
 
-// TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
-// did. The semaphore does not expire unless the Client has WithIdleExpiry. TrySetPermits blocks for one round
-// trip, at most until ctx ends. After an error of ctx or of the connection the change may have been made.
+// TrySetPermits sets the number of free permits to n, 0 to MaxPermits, if the semaphore does not exist, and
+// reports whether it did. The semaphore does not expire, unless the Client has WithIdleExpiry. TrySetPermits
+// blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the number
+// may have been set.
 func (s *CountingSemaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
@@ -217,9 +218,10 @@ func (s *CountingSemaphore) TrySetPermits(ctx context.Context, n int64) (bool, e
 	return set == 1, err
 }
 
-// AddPermits adds n to the number of free permits, -MaxPermits to MaxPermits. The number may fall below 0;
-// releases then raise it again. The semaphore keeps its expiry. AddPermits blocks for one round trip, at most
-// until ctx ends. After an error of ctx or of the connection the change may have been made.
+// AddPermits adds n, -MaxPermits to MaxPermits, to the number of free permits, and creates the semaphore if
+// it does not exist. The number may become negative; releases then raise it again. An expiry of the key is
+// kept. AddPermits blocks for one round trip, at most until ctx ends. After an error of ctx or of the
+// connection the permits may have been added; a second call may add them twice.
 func (s *CountingSemaphore) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
@@ -228,9 +230,10 @@ func (s *CountingSemaphore) AddPermits(ctx context.Context, n int64) error {
 	return err
 }
 
-// Drain takes all free permits and returns their number, which is negative after a negative AddPermits. It
-// sets the number of free permits to 0. It blocks for one round trip, at most until ctx ends. After an error
-// of ctx or of the connection the permits may have been taken, and their number is lost.
+// Drain takes all free permits and returns their number. The number of free permits is 0 afterwards. The
+// result is negative if the number was negative (see AddPermits). Drain blocks for one round trip, at most
+// until ctx ends. After an error of ctx or of the connection the permits may have been taken, and their
+// number is unknown.
 func (s *CountingSemaphore) Drain(ctx context.Context) (int64, error) { return s.edit(ctx, "drain", 0) }
 
 // edit runs a script that takes effect once per record key.
@@ -251,12 +254,12 @@ func (s *CountingSemaphore) edit(ctx context.Context, op string, n int64) (int64
 	return free, nil
 }
 
-// Delete deletes the semaphore and reports whether its permits were set. Callers that wait for permits, in any
+// Delete deletes the semaphore and reports whether it existed. Callers that wait for its permits, in any
 // process, fail with ErrNotSet.
 //
-// Redis does not know the holders of permits. Delete a semaphore that has none: a later Release would create
-// the semaphore again, or add to one that was set since, as would an earlier one that is not confirmed yet.
-// Records of calls stay in Redis for up to ten minutes.
+// Redis does not know who holds permits, so delete a semaphore only when nobody does: a later Release creates
+// the semaphore again, or adds to one that was set in the meantime. An earlier Release that is not confirmed
+// yet may do the same. Records of calls stay in Redis for up to ten minutes.
 //
 // Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // semaphore may have been deleted.
@@ -271,8 +274,9 @@ func (s *CountingSemaphore) Delete(ctx context.Context) (bool, error) {
 	return existed, err
 }
 
-// Available returns the number of free permits: 0 if they were never set, and less than 0 after a negative
-// AddPermits. It blocks for one round trip.
+// Available returns the number of free permits. It is 0 if the semaphore does not exist, and may be negative
+// after AddPermits with a negative number. Available changes nothing. It blocks for one round trip, at most
+// until ctx ends.
 func (s *CountingSemaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err

@@ -3,7 +3,8 @@
 // RPermitExpirableSemaphore, so that services in Java and Go share permits and wake each other.
 //
 // Most programs need a [Semaphore]: a [Grant] holds its permits and renews them, and they become free when the
-// process of the holder dies. A [CountingSemaphore] is a bare counter whose permits have no owners.
+// process of the holder dies. A [CountingSemaphore] is only a number: its permits have no holder, and a process
+// that dies takes them with it.
 //
 // # What it promises
 //
@@ -15,26 +16,26 @@
 //   - A call takes effect at most once, however often it is sent. Permits that were granted by a lost
 //     reply, or to a waiter that had left, are released.
 //   - A waiter gets its permits when they are free, whatever messages were lost: it asks again after each
-//     announcement, after each interruption of its subscription, when the next lease ends, and at least
-//     every five seconds.
+//     announcement, after each interruption of its subscription, when the next lease ends, and at least every
+//     five seconds.
 //   - The requests of one process are granted in order, so that small requests do not starve a large one.
 //     With [Client.FairSemaphore], the requests of all processes are.
 //   - A call returns when its context ends, even while Redis hangs. A release, which is sent in any case,
 //     returns at most a second later.
-//   - Redis never depends on the clock of a client.
+//   - Leases run by the clock of Redis, never by the clock of a client.
 //
 // # What it does not promise
 //
 //   - That the permits of a CountingSemaphore come back when their holder dies. Use a Semaphore.
-//   - A limit across a failover that loses writes, or for a process that is frozen: see [Grant.Token] for
-//     the latter.
+//   - That the limit holds across a failover that loses writes, or while a frozen process believes that it
+//     holds permits. [Grant.Token] fences off the latter.
 //   - An order among processes without FairSemaphore.
 //
 // # Cost
 //
 //	acquire and release   one script each; concurrent calls of one process share scripts
 //	waiting               per name and process: one wheel entry, one subscription, one script per query
-//	held grant            one wheel entry, no goroutine; one script renews up to 1000 grants
+//	held grant            one wheel entry, no goroutine; one script renews up to 500 grants of a semaphore
 //	AcquireFunc           no goroutine while it waits
 //	Client                one connection for subscriptions while callers wait, up to four for renewals
 //
@@ -53,13 +54,13 @@
 //
 // # Algorithm
 //
-// A CountingSemaphore is a number under its name. Redis keeps a sequence number for each process, by which scripts
-// recognise calls that are sent again.
+// A CountingSemaphore is a number under its name. Redis also keeps a sequence number for each process, by
+// which scripts recognise a call that is sent again.
 //
-// A Semaphore also has the ids of its held permits, each with the instant at which it expires, as Redisson
-// does since 3.17. The client chooses the ids, so that a script recognises a request that is sent again.
-// Both kinds announce free permits on the channel redisson_sc:{name}.
+// A Semaphore also has the ids of its held permits, each with the time at which it expires, as Redisson
+// does since 3.17. The client chooses the ids, so a script recognises a request that is sent again. Both
+// kinds announce free permits on the channel redisson_sc:{name}.
 //
-// A fair semaphore keeps the requests of all processes in order of arrival. A call that frees permits
-// assigns them to the first request, whose process must claim them in time.
+// With FairSemaphore, Redis keeps the requests of all processes in order of arrival. A call that frees
+// permits assigns them to the first request, whose process must claim them in time.
 package semaphore

@@ -14,38 +14,39 @@ import (
 // Errors that callers can tell apart with errors.Is. Errors of Redis and of contexts are wrapped.
 var (
 	// ErrNoPermits is returned by TryAcquire if too few permits are free, or if other callers of this process
-	// wait for them.
+	// wait for permits of the semaphore.
 	ErrNoPermits = errors.New("semaphore: not enough permits")
 
-	// ErrNotSet is returned if the number of permits was never set, has expired or was deleted, also to callers
-	// that wait at that time. See TrySetPermits.
+	// ErrNotSet is returned if the number of permits is not set: no process has set it, or it has expired or
+	// was deleted, even while the caller was waiting. See TrySetPermits.
 	ErrNotSet = errors.New("semaphore: permits are not set")
 
-	// ErrExceedsPermits is returned for a request for more permits than exist. A Semaphore compares it with
-	// the number in Redis, a CountingSemaphore with WithMax. The request does not wait and delays no other request.
+	// ErrExceedsPermits is returned for a request for more permits than exist. A Semaphore compares the request
+	// with the number of permits in Redis, a CountingSemaphore with WithMax. The request does not wait, and
+	// delays no other request.
 	ErrExceedsPermits = errors.New("semaphore: request exceeds the number of permits")
 
-	// ErrOverRelease is returned by a Release after which more permits would be free than WithMax allows.
-	// The Release added none.
+	// ErrOverRelease is returned by CountingSemaphore.Release if more permits would be free than WithMax
+	// allows. No permits were added.
 	ErrOverRelease = errors.New("semaphore: released more than was acquired")
 
 	// ErrUnconfirmed is returned if Redis did not confirm a release. The Client retries the release in the
-	// background; it takes effect at most once. The caller must not repeat it.
+	// background. The release takes effect at most once, and the caller must not repeat it.
 	ErrUnconfirmed = errors.New("semaphore: release not confirmed yet, going on in the background")
 
 	// ErrLost means that a grant ended before its Release: its lease expired, or its permits were removed
 	// from Redis. Another process may hold them.
 	ErrLost = errors.New("semaphore: permits lost")
 
-	// ErrNotHeld is returned for permits that are not held: released or expired permits, permits of another
-	// semaphore, and ids that were never granted.
+	// ErrNotHeld is returned for permits that are not held: permits that were released or have expired, permits
+	// of another semaphore, and unknown ids.
 	ErrNotHeld = errors.New("semaphore: permits not held")
 
-	// ErrClosed is returned after Client.Close, and is the error of grants that Close released.
+	// ErrClosed is returned after Client.Close. It is also the error of grants that Close released.
 	ErrClosed = errors.New("semaphore: client closed")
 
-	// ErrWrongKind is returned if a key holds something other than a semaphore of the kind. The call did
-	// not change the key.
+	// ErrWrongKind is returned if a key in Redis belongs to something else than a semaphore of this kind. The
+	// call did not change the key.
 	ErrWrongKind = errors.New("semaphore: the key holds something else")
 )
 

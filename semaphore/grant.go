@@ -17,10 +17,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// Grant is the result of Semaphore.Acquire: permits that are held, renewed and lost together. A grant of no
-// permits is held until its Release.
+// Grant is a number of permits that were acquired together. They are renewed, lost and released together. A
+// grant of no permits is held until its Release.
 //
-// A Grant is safe for concurrent use. A nil or zero Grant is not held; its methods do nothing, and report
+// A Grant is safe for concurrent use. A nil or zero Grant is not held: its methods do nothing and report
 // ErrNotHeld.
 type Grant struct {
 	client    *Client
@@ -77,9 +77,10 @@ func (g *Grant) IDs() []string {
 	return ids
 }
 
-// Token returns a number that is greater for each later grant of the semaphore, even after Redis has lost
-// its data, as long as its clock does not go back. A resource can fence off a holder that was frozen by
-// refusing tokens that are less than the greatest it has seen. Token is 0 for a grant of no permits.
+// Token returns the fencing token: a number that is greater for each later grant of the semaphore, even after
+// Redis has lost its data, as long as the clock of Redis does not go back. A resource that refuses tokens
+// below the greatest it has seen is safe from a holder that was frozen. The token of a grant of no permits is
+// 0.
 func (g *Grant) Token() int64 {
 	if g.isZero() {
 		return 0
@@ -87,10 +88,10 @@ func (g *Grant) Token() int64 {
 	return g.token
 }
 
-// Done returns a channel that is closed when the permits are no longer held: lost, released, or released by
-// Client.Close. It is closed before the lease can end in Redis, even while Redis hangs, provided that this process
-// runs and that its clock and the server's differ in rate by at most one percent. Permits that are removed while
-// the lease runs are noticed within a third of the lease.
+// Done returns a channel that is closed when the permits are no longer held: when they are lost or released,
+// also by Client.Close. It is closed before the lease can end in Redis, even while Redis hangs, provided that
+// this process runs and that its clock and the server's differ in rate by at most one percent. A removal of
+// the permits while the lease runs is noticed within a third of the lease.
 func (g *Grant) Done() <-chan struct{} {
 	if g.isZero() {
 		done := make(chan struct{})
@@ -100,8 +101,8 @@ func (g *Grant) Done() <-chan struct{} {
 	return g.lease.Done()
 }
 
-// Err returns nil while the permits are held. After that it always returns the same error, which matches
-// ErrLost, ErrNotHeld after Release, or ErrClosed.
+// Err returns nil while the permits are held. Afterwards it always returns the same error, which matches
+// ErrLost, ErrClosed, or, after Release, ErrNotHeld.
 func (g *Grant) Err() error {
 	if g.isZero() {
 		return ErrNotHeld
@@ -113,11 +114,11 @@ func (g *Grant) Err() error {
 	return err
 }
 
-// Valid reports whether the permits are held now, as far as this process can know without asking Redis.
+// Valid reports whether the permits are held now, as far as this process knows without asking Redis.
 func (g *Grant) Valid() bool { return !g.isZero() && g.lease.Valid() }
 
-// Deadline returns the instant at which the permits are lost unless they are renewed before. It is earlier
-// than the end of the lease in Redis by a safety margin. It is the zero time for a grant of no permits.
+// Deadline returns the time at which the permits are lost unless they are renewed before. It is earlier than
+// the end of the lease in Redis, by a safety margin. It is the zero time for a grant of no permits.
 func (g *Grant) Deadline() time.Time {
 	if g.isZero() {
 		return time.Time{}
@@ -125,8 +126,9 @@ func (g *Grant) Deadline() time.Time {
 	return g.lease.Deadline()
 }
 
-// Context returns a context that ends with parent or with the grant. If the grant ends first, context.Cause
-// returns the grant's Err. The context needs no cancel function: it is freed with the grant or with parent.
+// Context returns a context that ends with parent or with the grant, whichever ends first. If it is the
+// grant, context.Cause returns Err. The context needs no cancel function: it is freed with the grant or with
+// parent.
 func (g *Grant) Context(parent context.Context) context.Context {
 	if g.isZero() {
 		ctx, cancel := context.WithCancelCause(parent)
@@ -136,12 +138,12 @@ func (g *Grant) Context(parent context.Context) context.Context {
 	return g.lease.Context(parent)
 }
 
-// Extend makes the permits last at least for d from now, 1 ms to 365 days. It never shortens the lease. A
-// grant with renewal is still renewed for its own lease; Extend lets it survive a longer outage of Redis.
+// Extend makes the permits last for at least d from now, 1 ms to 365 days. It never shortens the lease.
+// Renewal continues with the lease of the semaphore; Extend lets the grant survive a longer outage of Redis.
 // Extend blocks for one round trip, at most until ctx ends.
 //
-// The error matches ErrLost, ErrNotHeld or ErrClosed if the permits are no longer held. After any other
-// error they are held as before, and may last longer in Redis than Deadline says.
+// The error matches ErrLost, ErrNotHeld or ErrClosed if the permits are no longer held. After any other error
+// they are held as before, and may last longer in Redis than Deadline says.
 func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if g.isZero() {
 		return ErrNotHeld
@@ -186,15 +188,16 @@ func (g *Grant) noteExtension(d time.Duration) {
 }
 
 // Release releases the permits and wakes waiters. Whatever it returns, the permits are no longer held: Done
-// is closed, and renewal has ended. Release blocks for one round trip, which concurrent releases share. With
-// a nil ctx it returns a *cogwheel.InvalidError and does nothing.
+// is closed and renewal has ended. The exception is a nil ctx, for which Release returns a
+// *cogwheel.InvalidError and does nothing. Release blocks for one round trip, which concurrent releases
+// share.
 //
-// Release sends its command even if ctx has ended. It returns an error that matches ErrUnconfirmed if Redis
-// does not confirm the release, or has not confirmed it one second after the end of ctx; the Client then
-// retries in the background until the lease ends. The error matches ErrLost if the permits were lost
-// before, ErrNotHeld if they were released before, and ErrClosed if the Client was closed. Permits that
-// were held when Release was called do not count as lost, however late the answer of Redis is. Release
-// never releases the permits of another grant.
+// Release sends its command even if ctx has ended. The error matches ErrUnconfirmed if Redis did not confirm
+// the release, or did not confirm it within a second after the end of ctx; the Client then retries in the
+// background until the lease ends. The error matches ErrLost if the permits were lost before, ErrNotHeld if
+// they were released before, and ErrClosed if the Client was closed. Permits that were held when Release was
+// called do not count as lost, however late Redis replies. Release never releases the permits of another
+// grant.
 func (g *Grant) Release(ctx context.Context) error {
 	if g.isZero() {
 		return ErrNotHeld

@@ -7,27 +7,27 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 )
 
-// Hold is a grant that this process holds, as it was when it was looked at.
+// Hold describes a grant that this process holds, at the time of the call of Holds.
 type Hold struct {
 	Kind     Kind
 	Name     string
-	IDs      []string  // as Grant.IDs, one for each permit
+	IDs      []string  // as Grant.IDs
 	Token    int64     // as Grant.Token
 	Since    time.Time // when it was acquired
 	Deadline time.Time // as Grant.Deadline
 }
 
-// Wait is a semaphore for whose permits calls of this process wait.
+// Wait describes a semaphore for whose permits calls of this process wait.
 type Wait struct {
 	Kind  Kind
 	Name  string
 	Calls int // of Acquire and AcquireFunc
 }
 
-// Holds yields the grants that the Client holds, in no order, for a status page. It does not talk to Redis and
-// holds no lock of the Client for long, whatever the number of grants: one that is acquired or ends meanwhile
-// may be yielded or not, any other is yielded once. The permits of a CountingSemaphore, which does not know its
-// holders, are not yielded.
+// Holds yields the grants that the Client holds, in no particular order, for a status page. It does not talk
+// to Redis, and holds no lock of the Client for long, however many grants there are. A grant that is acquired
+// or ends meanwhile may be yielded or not; any other is yielded once. Permits of a CountingSemaphore are not
+// yielded: they have no holder.
 func (c *Client) Holds() iter.Seq[Hold] {
 	self := func(g *Grant, _ struct{}) *Grant { return g }
 	return func(yield func(Hold) bool) {
@@ -46,8 +46,8 @@ func (c *Client) Holds() iter.Seq[Hold] {
 	}
 }
 
-// Waits yields the semaphores for whose permits calls wait, in no order, and how many do. It is like Holds in
-// all else.
+// Waits yields the semaphores for whose permits calls wait, in no particular order, with the number of these
+// calls. It does not talk to Redis, and holds no lock of the Client for long.
 func (c *Client) Waits() iter.Seq[Wait] {
 	return func(yield func(Wait) bool) {
 		for _, kind := range []struct {

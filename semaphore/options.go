@@ -16,10 +16,10 @@ const DefaultLease = 30 * time.Second
 // DefaultPoll is the poll interval of a Client without WithPoll.
 const DefaultPoll = 5 * time.Second
 
-// MaxPermits is the largest number of permits: the largest integer that Java and Lua both count exactly.
+// MaxPermits is the largest number of permits, the largest int of Java.
 const MaxPermits = 1<<31 - 1
 
-// MaxGrant is the largest number of permits in one grant of a Semaphore. Each of them has an id.
+// MaxGrant is the largest number of permits in one grant of a Semaphore, each of which has an id.
 const MaxGrant = 10_000
 
 // Option configures New. If an option is given twice, the last one counts.
@@ -29,7 +29,9 @@ type Option interface{ apply(*config) error }
 type CountingOption interface{ applyCounting(*countingConfig) error }
 
 // SemaphoreOption configures a Semaphore. If an option is given twice, the last one counts.
-type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error } //nolint:revive // Option is the client's
+//
+//nolint:revive // Option is the client's
+type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error }
 
 type config struct {
 	wheel    *wheel.Wheel
@@ -59,8 +61,8 @@ type semaphoreOption func(*semaphoreConfig) error
 
 func (o semaphoreOption) applySemaphore(c *semaphoreConfig) error { return o(c) }
 
-// WithWheel sets the wheel that times renewals, deadlines and waits. The default is wheel.Default(). The caller
-// keeps it running until Close has returned: when it is stopped, grants are lost with the cause
+// WithWheel sets the wheel that times renewals, deadlines and waits. The default is wheel.Default(). The
+// caller must keep it running until Close has returned: when it is stopped, grants are lost with the cause
 // renewal.ErrUnwatched, and waiting calls return an error that matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
 	return option(func(c *config) error {
@@ -84,7 +86,7 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithHooks sets functions that are called for what happens to permits. The default is none.
+// WithHooks sets functions that the Client calls when something happens to permits. By default it calls none.
 func WithHooks(h Hooks) Option {
 	return option(func(c *config) error {
 		c.hooks = h
@@ -92,9 +94,9 @@ func WithHooks(h Hooks) Option {
 	})
 }
 
-// WithPoll sets the longest pause after which a waiter asks again although no message came: 10 ms to 1 h,
-// default 5 s. Each pause is drawn at random from a fifth of d to d. Messages wake waiters; the poll covers
-// messages that are lost.
+// WithPoll sets the longest time between two queries of a waiter that no message has woken: 10 ms to 1 h, by
+// default 5 s. Each pause is drawn at random from d/5 to d. Messages wake waiters; polling covers lost
+// messages.
 func WithPoll(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < 10*time.Millisecond || d > time.Hour {
@@ -105,11 +107,10 @@ func WithPoll(d time.Duration) Option {
 	})
 }
 
-// WithShardedChannels sets whether SPUBLISH wakes waiters in a cluster. The default is to use sharded
-// channels if the cluster has them, as Redisson does since 3.22. Services that share semaphores must use
-// the same channels to wake each other; otherwise a waiter asks again when a lease or the semaphore ends, and at
-// its poll.
-// Outside of clusters the option has no effect.
+// WithShardedChannels sets whether waiters in a cluster are woken by SPUBLISH. By default they are if the
+// cluster supports sharded channels, as in Redisson since 3.22. Services that share semaphores must use the
+// same channels to wake each other; otherwise a waiter asks again when a lease or the semaphore ends, and at
+// its poll. Outside of clusters the option has no effect.
 func WithShardedChannels(on bool) Option {
 	return option(func(c *config) error {
 		c.channels = waitqueue.Ordinary
@@ -120,20 +121,20 @@ func WithShardedChannels(on bool) Option {
 	})
 }
 
-// WithIdleExpiry lets semaphores expire that are not used for d, at least three poll intervals and a second (see
-// WithPoll) and at most 365 days. It is for semaphores of dynamic names, which would never expire. The
-// default is not to let them expire.
+// WithIdleExpiry makes semaphores expire after d without use: at least three poll intervals and a second (see
+// WithPoll), at most 365 days. It is meant for names that are made at run time. By default semaphores do not
+// expire.
 //
-// A semaphore is in use while a permit is held or waited for. Each acquisition, release, renewal and change of its
-// permits is a use; reading it is none. All keys of a semaphore expire together. Afterwards its permits are not
-// set, and Acquire fails with ErrNotSet. A Semaphore expires d after its last lease has ended, also if the holder
-// died. A CountingSemaphore does not expire while fewer permits are free than were set and added; permits of a
-// process that died keep it until Delete.
+// A semaphore is in use while a permit is held or waited for. Each acquisition, release, renewal and change
+// of its permits is a use; reading is not. All keys of a semaphore expire together; then its permits are not
+// set, and Acquire fails with ErrNotSet. A Semaphore expires d after its last lease has ended, also if the
+// holder died. A CountingSemaphore does not expire while fewer permits are free than were set and added;
+// permits lost with a process keep it until Delete.
 //
-// The option applies to all semaphores of the Client, from their next use on; to a CountingSemaphore only if its
-// permits were set by a Client with the option. All Clients that use a semaphore need the option: a Client without
-// it, or a service in Java, does not defer the expiry while it holds permits. Semaphores that are to stay need a
-// Client without it.
+// The option applies to all semaphores of the Client, from their next use on; to a CountingSemaphore only if
+// its permits were set by a Client with the option. Every Client that uses a semaphore needs the option: a
+// Client without it, or a service in Java, does not defer the expiry while it holds permits. Semaphores that
+// must not expire need a Client without it.
 func WithIdleExpiry(d time.Duration) Option {
 	return option(func(c *config) error {
 		c.idle = d // newConfig checks the lower end, which depends on the poll
@@ -144,10 +145,10 @@ func WithIdleExpiry(d time.Duration) Option {
 	})
 }
 
-// WithMax sets a maximum of 1 to MaxPermits permits: a Release that would leave more free permits fails
-// with ErrOverRelease, and an Acquire of more fails with ErrExceedsPermits. The default is no maximum, as
-// in Redisson. The maximum applies to this CountingSemaphore value. Redis does not store it, and other processes
-// may exceed it.
+// WithMax sets the maximum number of free permits of a CountingSemaphore, 1 to MaxPermits. A Release that
+// would exceed it fails with ErrOverRelease, and an Acquire of more permits fails with ErrExceedsPermits. By
+// default there is no maximum, as in Redisson. The maximum belongs to this CountingSemaphore value: Redis
+// does not store it, and other processes may exceed it.
 func WithMax(n int64) CountingOption {
 	return countingOption(func(c *countingConfig) error {
 		if n < 1 || n > MaxPermits {
@@ -158,8 +159,8 @@ func WithMax(n int64) CountingOption {
 	})
 }
 
-// WithLease sets how long Redis keeps permits without a renewal, and so how long waiters wait for a holder
-// that died. The range is ten ticks of the Client's wheel, 10 ms on the default one, to 365 days. The
+// WithLease sets how long Redis keeps permits without a renewal, which is also how long waiters wait for a
+// holder that died. The range is ten ticks of the Client's wheel (10 ms on the default one) to 365 days. The
 // default is 30 s. Redis counts in milliseconds; fractions are rounded up.
 func WithLease(d time.Duration) SemaphoreOption {
 	return semaphoreOption(func(c *semaphoreConfig) error {
@@ -168,8 +169,8 @@ func WithLease(d time.Duration) SemaphoreOption {
 	})
 }
 
-// WithoutRenewal lets permits end with their first lease, as in Redisson. The default is to renew them
-// after each third of the lease.
+// WithoutRenewal makes permits end with their first lease, as in Redisson. By default they are renewed at
+// least every third of the lease.
 func WithoutRenewal() SemaphoreOption {
 	return semaphoreOption(func(c *semaphoreConfig) error {
 		c.renew = false

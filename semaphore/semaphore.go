@@ -12,14 +12,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// Forever is the Permit.Lease of a permit that never expires.
+// Forever is the Permit.Lease of a permit that does not expire. Only services in Java acquire such permits.
 const Forever time.Duration = -1
 
-// Semaphore is a semaphore whose permits have ids and leases. When a holder dies, its permits become free at
-// the end of their lease. Semaphore is Redisson's RPermitExpirableSemaphore with renewal.
+// Semaphore is a number of permits that processes share. Each held permit has an id and a lease. A Grant
+// renews the leases of its permits; when its process dies, the permits become free at the end of the lease.
+// Semaphore is Redisson's RPermitExpirableSemaphore with renewal.
 //
-// A Semaphore holds no state: all Semaphore values of one name that the same constructor returned are the same
-// semaphore. It is safe for concurrent use.
+// A Semaphore has no state of its own: all values of one name that were returned by the same method of a
+// Client, Semaphore or FairSemaphore, are the same semaphore. It is safe for concurrent use.
 type Semaphore struct {
 	client *Client
 	name   string
@@ -29,27 +30,27 @@ type Semaphore struct {
 	err    error // of the name or an option
 }
 
-// Semaphore returns the leased semaphore with the given name. It does not talk to Redis. The keys in Redis are
-// Redisson's: services in Java that call getPermitExpirableSemaphore(name) share the permits. Names are as
-// for CountingSemaphore.
+// Semaphore returns the semaphore with the given name. It does not talk to Redis. The keys in Redis are
+// Redisson's, so services in Java that call getPermitExpirableSemaphore(name) share the permits. The rules
+// for names are those of CountingSemaphore.
 //
-// Do not use one name for a CountingSemaphore and a Semaphore. Both store the number of free permits under that
-// name, and Redis cannot tell them apart, so that each would ignore the permits that the other has granted. A
-// Semaphore and a FairSemaphore of one name are different semaphores; setting the permits of the second fails with
+// Do not use one name for a CountingSemaphore and a Semaphore. Both store the number of free permits under
+// that name, and Redis cannot tell them apart: each would ignore the permits that the other has granted. A
+// semaphore of FairSemaphore cannot have the name of either: setting the permits of the second fails with
 // ErrWrongKind.
 func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 	return c.newSemaphore(name, false, opts)
 }
 
-// FairSemaphore returns the leased semaphore with the given name that grants the requests of all processes
-// strictly in the order in which they reach Redis. A release assigns the permits to the first request and
-// wakes its process only. FairSemaphore does not talk to Redis.
+// FairSemaphore returns a semaphore that grants the requests of all processes strictly in the order in which
+// they reach Redis. A release assigns the free permits to the first request and wakes only its process.
+// FairSemaphore does not talk to Redis.
 //
-// A process that dies or cannot reach Redis loses its turn: its requests, and permits that were assigned to
-// them, expire three poll intervals and a second after it last asked (see WithPoll).
+// A process that dies or cannot reach Redis loses its turn: its requests, and permits assigned to them but
+// not yet claimed, expire three poll intervals and a second after its last query (see WithPoll).
 //
-// The keys in Redis are {name}:fair:*, which neither Redisson nor Semaphore uses. Names and options are as for
-// Semaphore.
+// The keys in Redis are {name}:fair:*, which neither Redisson nor Client.Semaphore uses. The rules for names
+// and options are those of Client.Semaphore.
 func (c *Client) FairSemaphore(name string, opts ...SemaphoreOption) *Semaphore {
 	return c.newSemaphore(name, true, opts)
 }
@@ -69,27 +70,28 @@ func (c *Client) newSemaphore(name string, fair bool, opts []SemaphoreOption) *S
 // Name returns the name of the semaphore.
 func (s *Semaphore) Name() string { return s.name }
 
-// Err returns the *cogwheel.InvalidError of a bad name or option, or nil.
+// Err returns the *cogwheel.InvalidError of an invalid name or option, or nil.
 func (s *Semaphore) Err() error { return s.err }
 
-// Acquire takes n permits, 0 to MaxGrant, and blocks until they are free or ctx ends. The grant does not
-// end with ctx. Acquire grants n 0 at once, without asking Redis. Requests of one process are granted in
+// Acquire takes n permits, 0 to MaxGrant. It blocks until n permits are free or ctx ends. The grant does not
+// end with ctx. For n 0 it returns at once, without asking Redis. Requests of one process are granted in
 // order; with FairSemaphore, those of all processes are.
 //
-// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or is an
-// error of ctx or Redis. After an error the caller holds nothing: permits that were granted by a lost reply
-// are released in the background, and end with their lease at the latest.
+// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or wraps an
+// error of ctx or of Redis. After an error the caller holds nothing: if Redis granted the permits but its
+// reply was lost, the Client releases them in the background, and they end with their lease at the latest.
 //
-// All waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
-// They ask when permits are announced, when their subscription was interrupted, when the next lease ends, and
-// at their poll.
+// The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
+// They query when permits are announced, when their subscription was interrupted, when the next lease ends,
+// and after each poll interval.
 func (s *Semaphore) Acquire(ctx context.Context, n int64) (*Grant, error) {
 	return s.acquire(ctx, n, s.queue().Wait)
 }
 
-// TryAcquire takes n permits if they are free, and otherwise returns an error that matches ErrNoPermits. It
-// blocks for one round trip, which concurrent calls share. While other callers of this process wait, or
-// other processes wait for a FairSemaphore, TryAcquire does not overtake them and fails.
+// TryAcquire takes n permits, 0 to MaxGrant, if they are free. Otherwise it returns an error that matches
+// ErrNoPermits, and the caller holds nothing. Its other errors are those of Acquire. TryAcquire blocks for
+// one round trip, which concurrent calls share. While callers of this process wait for permits of the
+// semaphore, or with FairSemaphore callers of any process, TryAcquire does not overtake them and fails.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 	try := func(ctx context.Context, name string, r *acquireRequest) (*acquireRequest, error) {
 		r.noWait = true
@@ -98,10 +100,10 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 	return s.acquire(ctx, n, try)
 }
 
-// AcquireFunc is like Acquire but does not block: it calls f exactly once, on a goroutine of its own, with
-// the results that Acquire would return. No goroutine runs while it waits.
+// AcquireFunc is Acquire without blocking. It calls f exactly once, on a new goroutine, with the results that
+// Acquire would return. No goroutine runs while the call waits.
 //
-// cancel ends the wait, and f is called with an error that matches context.Canceled. After the wait has
+// cancel ends the wait: f is then called with an error that matches context.Canceled. Once the wait has
 // ended, cancel does nothing. AcquireFunc panics if f is nil.
 func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
 	mustCall(f == nil)
@@ -211,11 +213,13 @@ func (s *Semaphore) emptyGrant() *Grant {
 	return &Grant{client: s.client, name: s.name, lease: newUnlimitedLease()}
 }
 
-// Release releases permits by their ids, as Grant.IDs and Redisson report them. It releases all of them, or
-// none: it returns an error that matches ErrNotHeld if an id is unknown or has expired. Release the grants of
-// this process by Grant.Release, which also ends their renewal. Release blocks for one round trip, at most
-// until ctx ends. After an error of ctx or of the connection the permits may have been released; repeating
-// the call may then return ErrNotHeld.
+// Release releases permits by their ids, as Grant.IDs and Redisson report them, for example on behalf of
+// another process. It releases all of them or none: the error matches ErrNotHeld if an id is unknown or has
+// expired. The holder learns of the loss at its next renewal. To release a grant of this process, use
+// Grant.Release, which also ends its renewal.
+//
+// Release blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
+// permits may have been released; a second call may then return ErrNotHeld.
 func (s *Semaphore) Release(ctx context.Context, ids ...string) error {
 	if s.err != nil {
 		return s.err
@@ -241,10 +245,10 @@ func (s *Semaphore) Release(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// TrySetPermits sets the number of permits, 0 to MaxPermits, if it has never been set, and reports whether it
-// did. The semaphore does not expire unless the Client has WithIdleExpiry. Remaining leases of an earlier
+// TrySetPermits sets the number of permits to n, 0 to MaxPermits, if it is not set, and reports whether it
+// did. The semaphore does not expire, unless the Client has WithIdleExpiry. Remaining leases of an earlier
 // semaphore of that name end. TrySetPermits blocks for one round trip, at most until ctx ends. After an error
-// of ctx or of the connection the change may have been made.
+// of ctx or of the connection the number may have been set.
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return false, err
@@ -252,9 +256,9 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	return s.edit(ctx, "try", n)
 }
 
-// SetPermits sets the number of permits, 0 to MaxPermits, including those that are held. It does not end
+// SetPermits sets the number of permits to n, 0 to MaxPermits, including those that are held. It does not end
 // grants: while more than n permits are held, Available is negative. SetPermits blocks for one round trip, at
-// most until ctx ends. After an error of ctx or of the connection the change may have been made.
+// most until ctx ends. After an error of ctx or of the connection the number may have been set.
 func (s *Semaphore) SetPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return err
@@ -263,9 +267,10 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int64) error {
 	return err
 }
 
-// AddPermits adds n to the number of permits, -MaxPermits to MaxPermits. It blocks for one round trip, at
-// most until ctx ends. After an error of ctx or of the connection the permits may have been added; a second
-// call may add them twice.
+// AddPermits adds n, -MaxPermits to MaxPermits, to the number of permits, or sets it to n if it is not set.
+// It does not end grants: the number of free permits may become negative. AddPermits blocks for one round
+// trip, at most until ctx ends. After an error of ctx or of the connection the permits may have been added; a
+// second call may add them twice.
 func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
@@ -295,11 +300,11 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64) (bool, error) 
 	return done, nil
 }
 
-// Delete deletes the semaphore and reports whether its permits were set. Callers that wait for permits, in any
-// process, fail with ErrNotSet. Holders learn of the loss at their next renewal, after a third of their lease
-// at the latest. Until then they rely on their permits, although TrySetPermits may have set new ones: delete a
-// semaphore that is not in use. A record of the call stays in Redis for a minute, and the last token for a
-// day, so that tokens go on to rise.
+// Delete deletes the semaphore and reports whether its permits were set. Callers that wait for its permits,
+// in any process, fail with ErrNotSet. Holders learn of the loss at their next renewal, within a third of
+// their lease. Until then they rely on their permits, although TrySetPermits may have set new ones: delete a
+// semaphore only when it is not in use. A record of the call stays in Redis for a minute, and the last token
+// for a day, so that tokens continue to rise.
 //
 // Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // semaphore may have been deleted.
@@ -325,8 +330,9 @@ func (s *Semaphore) assignFreePermits() {
 	}
 }
 
-// Available returns the number of free permits, or 0 if it was never set. It reclaims expired permits. It
-// blocks for one round trip.
+// Available returns the number of free permits: 0 if the number of permits was never set, and a negative
+// number if more are held than exist. It reclaims expired permits. It blocks for one round trip, at most
+// until ctx ends.
 func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
@@ -346,10 +352,10 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	return free, nil
 }
 
-// UpdateLease sets the time until a permit expires to d from now, 1 ms to 365 days, for a permit of any
-// process. Unlike Grant.Extend, it may shorten the lease. The error matches ErrNotHeld for an id that is
-// unknown or has expired. UpdateLease blocks for one round trip, at most until ctx ends. After an error of
-// ctx or of the connection the change may have been made.
+// UpdateLease makes a permit expire d from now, 1 ms to 365 days, whichever process holds it. Unlike
+// Grant.Extend, it may shorten the lease. The error matches ErrNotHeld if the id is unknown or has expired.
+// UpdateLease blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection
+// the lease may have been changed.
 func (s *Semaphore) UpdateLease(ctx context.Context, id string, d time.Duration) error {
 	if s.err != nil {
 		return s.err

@@ -13,25 +13,25 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Stats is what a Client has done since it was made, and what it holds, at one instant. Calls and grants are
+// Stats are the counts of a Client since New, and what it holds now. The calls and grants that count are
 // those that Hooks describes.
 type Stats struct {
 	Grants  int   // grants held now: Acquired without Lost and Released; 0 after Close
-	Held    int64 // their permits; 0 after Close
-	Waiting int   // calls of Acquire and AcquireFunc under way now; 0 after Close
+	Held    int64 // permits of these grants; 0 after Close
+	Waiting int   // calls of Acquire and AcquireFunc that wait now; 0 after Close
 
-	Acquired int64 // calls on Semaphore and FairSemaphore that got a grant
+	Acquired int64 // calls that got a grant
 	Lost     int64 // grants that ended before they were released
 	Released int64 // grants that Release or Close ended
 
 	Taken    int64 // permits that calls on CountingSemaphores took
 	Returned int64 // permits that calls on CountingSemaphores added by Release
 
-	Contended int64 // calls on either that found too few free permits
-	Failed    int64 // calls on either that ended without permits
+	Contended int64 // calls, on any kind, that found too few free permits
+	Failed    int64 // calls, on any kind, that ended without permits
 
-	Wait wheel.Histogram // how long the calls on either waited that got permits
-	Hold wheel.Histogram // how long the grants were held that have ended
+	Wait wheel.Histogram // how long calls, on any kind, waited that got permits
+	Hold wheel.Histogram // how long grants that have ended were held
 
 	Renewal renewal.Stats // of the watchdog
 }
@@ -226,7 +226,8 @@ func (m *monitor) renewalHooks() renewal.Hooks {
 // leaseID is the ID of the grant's lease.
 func (g *Grant) leaseID() string { return strings.Join(g.ids, "") }
 
-// Stats returns what the Client has done so far. It does not block, whatever the number of grants.
+// Stats returns the counts of the Client. It does not block, however many grants there are. It is safe for
+// concurrent use.
 func (c *Client) Stats() Stats {
 	m := &c.monitor
 	m.mu.Lock()

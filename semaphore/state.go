@@ -14,23 +14,23 @@ const mostListed = 1000
 
 // State is the state of a Semaphore in Redis at one instant.
 type State struct {
-	IsSet   bool     // the number of permits was set
-	Free    int64    // free permits, 0 if they were never set; negative if more are held than there are
+	IsSet   bool     // whether the number of permits is set
+	Free    int64    // free permits; 0 if the number is not set, negative if more are held than exist
 	Held    int64    // held permits
-	Permits []Permit // held permits, those first whose leases end first; at most 1000
-	Waiting int64    // requests of a FairSemaphore that wait in Redis, or were assigned permits not yet claimed
+	Permits []Permit // held permits in the order in which their leases end; at most 1000
+	Waiting int64    // with FairSemaphore: requests that wait in Redis, or have not yet claimed assigned permits
 	Token   int64    // the highest fencing token given out, 0 if none is known
 }
 
 // Permit is one held permit of a Semaphore.
 type Permit struct {
 	ID    string        // as Grant.IDs returns it
-	Lease time.Duration // until it ends unless it is renewed, or Forever
+	Lease time.Duration // time until it expires unless it is renewed, or Forever
 }
 
-// State asks Redis for the state of the semaphore. Unlike Available it changes nothing: permits
-// whose lease has ended count as free. It blocks for one round trip, at most until ctx ends. The answer may
-// be out of date when it arrives: it is for people and dashboards, not for a decision to act.
+// State returns the state of the semaphore in Redis. Unlike Available it changes nothing: permits whose lease
+// has ended count as free. It blocks for one round trip, at most until ctx ends. The state may be out of date
+// when State returns: show it to people, do not act on it.
 func (s *Semaphore) State(ctx context.Context) (State, error) {
 	if s.err != nil {
 		return State{}, s.err
