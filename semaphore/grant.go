@@ -79,8 +79,9 @@ func (g *Grant) IDs() []string {
 
 // Token returns the fencing token: a number that is greater for each later grant of the semaphore, even after
 // Redis has lost its data, as long as the clock of Redis does not go back. A resource that refuses tokens
-// below the greatest it has seen is safe from a holder that was frozen. The token of a grant of no permits is
-// 0.
+// below the greatest it has seen fences off a holder that was frozen. If several grants may be held at once,
+// compare only the tokens of grants that write the same data: an earlier grant may still be valid. The token
+// of a grant of no permits is 0.
 func (g *Grant) Token() int64 {
 	if g.isZero() {
 		return 0
