@@ -16,7 +16,7 @@ import (
 
 func TestSemaphore_Permits(t *testing.T) {
 	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
-		c, _, name := newSharedClient(t)
+		c, rdb, name := newSharedClient(t)
 		l := k.newSemaphore(c, name)
 		ctx := t.Context()
 		var g *semaphore.Grant
@@ -27,6 +27,7 @@ func TestSemaphore_Permits(t *testing.T) {
 		}{
 			{"nothing is set", func() error { return nil }, 0, 0},
 			{"TrySetPermits(5)", func() error { mustSetPermits(t, l, 5); return nil }, 5, 0},
+			{"others set an expiry", func() error { return rdb.PExpire(ctx, k.permitsKey(name), time.Hour).Err() }, 5, 0},
 			{"TrySetPermits(9) comes too late", func() error {
 				ok, err := l.TrySetPermits(ctx, 9)
 				require.False(t, ok)
@@ -46,6 +47,7 @@ func TestSemaphore_Permits(t *testing.T) {
 			require.Equal(t, step.held, state.Held, step.name)
 			require.Equal(t, step.free, state.Free, step.name)
 		}
+		require.Positive(t, rdb.PTTL(ctx, k.permitsKey(name)).Val(), "all of them keep the expiry")
 	})
 }
 
