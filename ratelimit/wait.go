@@ -213,7 +213,7 @@ func (s *keyState) wakeLocked(now, at time.Duration) {
 		return
 	}
 	d := max(at-now, 0)
-	if s.armed && s.timer.Reset(d) {
+	if s.armed && s.timer.Reschedule(d) {
 		s.timerAt = at
 		return
 	}

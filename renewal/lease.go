@@ -310,7 +310,7 @@ func (l *Lease) armLocked(now time.Time) (err error) {
 
 // rearmLocked moves the pending entry. If it has fired, its callback waits for mu and arms the next one
 // itself.
-func (l *Lease) rearmLocked(now time.Time) { l.timer.Reset(l.nextEntryLocked(now)) }
+func (l *Lease) rearmLocked(now time.Time) { l.timer.Reschedule(l.nextEntryLocked(now)) }
 
 func (l *Lease) nextEntryLocked(now time.Time) time.Duration {
 	d := l.leftLocked(now)

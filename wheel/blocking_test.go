@@ -205,7 +205,7 @@ func TestPool_EntriesWaitTheirTurnInOrderAndStayPending(t *testing.T) {
 		require.Equal(t, 100, w.Len())
 		require.True(t, timers[50].Pending())
 		require.True(t, timers[50].Stop())
-		require.True(t, timers[60].Reset(time.Minute))
+		require.True(t, timers[60].Reschedule(time.Minute))
 		require.Equal(t, 99, w.Len())
 		close(release)
 		pass(time.Second)
@@ -217,7 +217,7 @@ func TestPool_EntriesWaitTheirTurnInOrderAndStayPending(t *testing.T) {
 			require.Less(t, k, last, "in the order of their ticks")
 			last = k
 		}
-		require.Equal(t, 60, <-order, "as it was reset")
+		require.Equal(t, 60, <-order, "as it was rescheduled")
 		require.Empty(t, order)
 	})
 }

@@ -23,9 +23,9 @@ func TestWheel_CallbacksMayUseTheWheel(t *testing.T) {
 		set := func(p *atomic.Pointer[wheel.Timer], timer wheel.Timer) { p.Store(&timer) }
 		set(&self, after(t, w, time.Second, func() {
 			require.False(t, self.Load().Stop(), "it has fired")
-			require.False(t, self.Load().Reset(time.Second))
+			require.False(t, self.Load().Reschedule(time.Second))
 			next.Load().Stop()
-			require.True(t, later.Load().Reset(time.Second))
+			require.True(t, later.Load().Reschedule(time.Second))
 			_, err := w.AfterFunc(0, ran.inc)
 			require.NoError(t, err)
 		}))

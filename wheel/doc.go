@@ -28,7 +28,8 @@
 //
 // Let n be the number of pending entries.
 //
-//	AfterFunc, Stop, Reset   O(1), no allocation beside the closure, no system call, one uncontended mutex
+//	scheduling               O(1), no allocation beside the closure, no system call, one uncontended mutex
+//	Stop, Reschedule         O(1), no allocation, no system call, one uncontended mutex
 //	firing                   O(1); an entry more than 64 rounds away is moved once or twice on its way
 //	waiting                  nothing: no wakeups before the earliest deadline, none at all when empty
 //	after a stall            O(occupied buckets + due entries), however many ticks were missed
@@ -51,7 +52,7 @@
 //		if err != nil {
 //			return err // closed, by the other side or by the timeout
 //		}
-//		timeout.Reset(30 * time.Second) // nearly free
+//		timeout.Reschedule(30 * time.Second) // nearly free
 //		serve(buffer[:n])
 //	}
 //

@@ -8,8 +8,8 @@ import "time"
 // than period only if the earlier one was late.
 //
 // Timer.Stop ends it, also from inside f: no firing begins after it has returned true, but one may be in
-// progress. Timer.Reset moves the next firing and with it the instants after that. A panic of f does not end
-// it.
+// progress. Timer.Reschedule moves the next firing, and later firings follow it at multiples of period. A panic
+// of f does not end it.
 //
 // Every does not block. It returns a *cogwheel.InvalidError if period is not positive or f is nil, ErrStopped,
 // or ErrTooManyPending; then nothing is scheduled.

@@ -118,14 +118,14 @@ func TestEvery_AStallIsOneFiringNotMany(t *testing.T) {
 	})
 }
 
-func TestEvery_ResetMovesThePhase(t *testing.T) {
+func TestEvery_RescheduleMovesThePhase(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		start := time.Now()
 		var at []time.Duration
 		timer := every(t, w, 10*time.Second, func() { at = append(at, time.Since(start)) })
 		pass(5 * time.Second)
-		require.True(t, timer.Reset(time.Second))
+		require.True(t, timer.Reschedule(time.Second))
 		pass(21 * time.Second)
 		require.Equal(t, []time.Duration{6 * time.Second, 16 * time.Second, 26 * time.Second}, at)
 	})
@@ -137,11 +137,11 @@ func TestEvery_APeriodOfCenturiesIsNotThePast(t *testing.T) {
 		pass(time.Second)
 		var ran counter
 		timer := every(t, w, math.MaxInt64, ran.inc)
-		require.True(t, timer.Reset(time.Second))
+		require.True(t, timer.Reschedule(time.Second))
 		pass(time.Hour)
 		require.EqualValues(t, 1, ran.Load())
 		require.True(t, timer.Pending())
-		require.True(t, timer.Reset(time.Second))
+		require.True(t, timer.Reschedule(time.Second))
 		pass(time.Hour)
 		require.EqualValues(t, 2, ran.Load())
 	})
@@ -223,7 +223,7 @@ func TestEvery_AStallIsOneLateFiringAndThenTheNextInstant(t *testing.T) {
 	})
 }
 
-func TestEvery_ResetFromInsideMovesTheFiringAfterThisOne(t *testing.T) {
+func TestEvery_RescheduleFromInsideMovesTheFiringAfterThisOne(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))
 		start := time.Now()
@@ -233,7 +233,7 @@ func TestEvery_ResetFromInsideMovesTheFiringAfterThisOne(t *testing.T) {
 			at = append(at, time.Since(start))
 			if len(at) == 1 {
 				require.True(t, self.Load().Pending())
-				require.True(t, self.Load().Reset(time.Second))
+				require.True(t, self.Load().Reschedule(time.Second))
 				time.Sleep(3 * time.Second) // it comes due meanwhile, and waits
 			}
 		})

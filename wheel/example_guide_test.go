@@ -80,8 +80,8 @@ func Example_million() {
 			log.Fatal(err) // ErrTooManyPending: refuse the session
 		}
 	}
-	timers[7].Reset(30 * time.Minute) // session 7 is used again
-	timers[8].Stop()                  // session 8 logs out
+	timers[7].Reschedule(30 * time.Minute) // session 7 is used again
+	timers[8].Stop()                       // session 8 logs out
 
 	fmt.Println("pending:", sessions.Len())
 	_, err = sessions.Stop(context.Background())

@@ -37,7 +37,7 @@ func serveConn(w *wheel.Wheel, conn net.Conn, idle time.Duration, serve func([]b
 		if err != nil {
 			return err // closed, by the other side or by the timeout
 		}
-		timeout.Reset(idle) // nearly free
+		timeout.Reschedule(idle) // nearly free
 		serve(buffer[:n])
 	}
 }

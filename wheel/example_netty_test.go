@@ -81,7 +81,7 @@ func ExampleTyped() {
 		log.Fatal(err)
 	}
 	fmt.Println("expired:", <-expired)
-	fmt.Println("used again:", idle.Reset(30*time.Minute), "pending:", sessions.Len())
+	fmt.Println("used again:", idle.Reschedule(30*time.Minute), "pending:", sessions.Len())
 	_, err = sessions.Stop(context.Background())
 	fmt.Println(err)
 	// Output:

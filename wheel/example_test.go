@@ -38,13 +38,13 @@ func Example() {
 	// left: 0 <nil>
 }
 
-func ExampleTimer_Reset() {
+func ExampleTimer_Reschedule() {
 	w, stop := exampleWheel()
 	defer stop()
 	idle, _ := w.AfterFunc(time.Minute, func() { fmt.Println("idle") })
-	fmt.Println("traffic:", idle.Reset(time.Minute))
+	fmt.Println("traffic:", idle.Reschedule(time.Minute))
 	fmt.Println("closed:", idle.Stop())
-	fmt.Println("too late:", idle.Reset(time.Minute))
+	fmt.Println("too late:", idle.Reschedule(time.Minute))
 	// Output:
 	// traffic: true
 	// closed: true

@@ -19,7 +19,7 @@ func Goroutines() Executor { return Executor{name: "Goroutines", limit: math.Max
 
 // Pool runs at most n callbacks at a time, on n goroutines. While all of them are busy, entries that come due
 // wait their turn in the order of their ticks. An entry that waits is pending as any other: it can be stopped
-// and reset, it counts in Len, and Stop of the wheel returns it.
+// and rescheduled, it counts in Len, and Stop of the wheel returns it.
 func Pool(n int) Executor { return Executor{name: "Pool(" + strconv.Itoa(n) + ")", limit: n} }
 
 // Inline runs callbacks on the wheel's worker, as Netty does by default: one at a time and without a
@@ -38,13 +38,13 @@ func Inline() Executor { return Executor{name: "Inline", limit: 1} }
 //		}
 //	})
 //
-// An entry fires when its task is called. Until then it is pending as any other: it can be stopped and reset,
+// An entry fires when its task is called. Until then it is pending as any other: it can be stopped and rescheduled,
 // it counts in Len, and Stop of the wheel returns it. A task calls the callback at most once and does nothing
-// when its entry has been stopped, reset or returned meanwhile, so it is safe to call late, more than once,
+// when its entry has been stopped, rescheduled or returned meanwhile, so it is safe to call late, more than once,
 // from any goroutine, and after the wheel's Stop. A panic of the callback does not leave the task: it is
 // reported as with every executor.
 //
-// A task that is never called leaves its entry pending until that is stopped, reset or returned by the
+// A task that is never called leaves its entry pending until that is stopped, rescheduled or returned by the
 // wheel's Stop; other entries are not affected. If run calls task itself, the callback runs on the worker, as
 // with Inline. If run panics or ends its goroutine, the panic is reported and the task is called on a
 // goroutine of the wheel's own.

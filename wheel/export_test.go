@@ -34,8 +34,8 @@ func (r *Ring) Remove(i uint32) {
 	}
 }
 
-// Reset moves an entry.
-func (r *Ring) Reset(i uint32, now, deadline int64) { r.reset(i, now, deadline) }
+// Reschedule moves an entry.
+func (r *Ring) Reschedule(i uint32, now, deadline int64) { r.reschedule(i, now, deadline) }
 
 // Advance frees and returns the entries due by now, in the order they come out, and the number of calls it
 // took to take them.

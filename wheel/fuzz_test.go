@@ -202,9 +202,9 @@ func (m *wheelModel) stop(n int) {
 	}
 }
 
-// reset moves an entry. Entries without a Timer are left alone, and so are those of Every and Schedule, whose
-// instants after a Reset are a test of their own.
-func (m *wheelModel) reset(n int, d time.Duration) {
+// reschedule moves an entry. Entries without a Timer are left alone, and so are those of Every and Schedule, whose
+// instants after a Reschedule are a test of their own.
+func (m *wheelModel) reschedule(n int, d time.Duration) {
 	synctest.Wait()
 	e := m.entries[n]
 	if e.kind != afterFunc && e.kind != typedKind {
@@ -213,9 +213,9 @@ func (m *wheelModel) reset(n int, d time.Duration) {
 	m.mu.Lock()
 	fired := len(e.fired)
 	m.mu.Unlock()
-	moved := e.timer.Reset(d)
+	moved := e.timer.Reschedule(d)
 	if want := e.ended == "" && fired == 0; moved != want {
-		m.fail("entry %d: Reset returned %v, want %v", n, moved, want)
+		m.fail("entry %d: Reschedule returned %v, want %v", n, moved, want)
 	}
 	if moved {
 		e.deadline = m.now() + max(0, d)
@@ -434,7 +434,7 @@ func runOperations(t *testing.T, ops []byte, broken func(*wheel.Wheel) subject) 
 			case op < 4 && len(m.entries) > 0:
 				m.stop(int(ops[1]) % len(m.entries))
 			case op < 5 && len(m.entries) > 0:
-				m.reset(int(ops[1])%len(m.entries), d)
+				m.reschedule(int(ops[1])%len(m.entries), d)
 			default:
 				for _, e := range m.entries {
 					if e.recurs() && e.ended == "" {

@@ -60,7 +60,7 @@ func deadlinesAfterAStall(t *testing.T, e wheel.Executor) []time.Duration {
 				newTimeout(t, w, wheel.TimerTaskFunc(func(*wheel.Timeout) { fire() }), due)
 			case 1:
 				late := after(t, w, due/2, fire)
-				require.True(t, late.Reset(due))
+				require.True(t, late.Reschedule(due))
 			default:
 				after(t, w, due, fire)
 			}

@@ -7,16 +7,16 @@ type recurring struct {
 	rule  rule
 	timer Timer
 
-	due   int64 // the deadline of the firing that is under way
-	reset bool  // and whether Timer.Reset had set it
-	moved bool  // Timer.Reset was called since the last firing was due; guarded by the shard's mutex
+	due      int64 // the deadline of the firing in progress
+	dueMoved bool  // whether Timer.Reschedule set due
+	moved    bool  // Timer.Reschedule was called since the last firing was due; guarded by the shard's mutex
 }
 
 // rule tells when a recurring entry fires, in nanoseconds since the wheel's origin.
 type rule interface {
-	// next returns the deadline after a firing that was due then; false ends the entry. It may run the user's
-	// code.
-	next(now, due int64, reset bool) (deadline int64, ok bool)
+	// next returns the deadline after a firing that was due at due; moved reports whether Timer.Reschedule set
+	// due. A result of false ends the entry. It may run the user's code.
+	next(now, due int64, moved bool) (deadline int64, ok bool)
 }
 
 // wallRule is a rule by the wall clock, which may show that the time of a firing has not come, although its
@@ -32,7 +32,7 @@ func (p *recurring) bind(t Timer) { p.timer = t }
 // beginLocked records the deadline of a firing when the entry is taken from the ring. It reports whether the
 // firing counts already.
 func (p *recurring) beginLocked(deadline int64) (counts bool) {
-	p.due, p.reset, p.moved = deadline, p.moved, false
+	p.due, p.dueMoved, p.moved = deadline, p.moved, false
 	_, byWall := p.rule.(wallRule)
 	return !byWall
 }
@@ -41,7 +41,7 @@ func (p *recurring) fire() {
 	t := p.timer
 	if r, ok := p.rule.(wallRule); ok {
 		now := t.shard.scheduler.time.now()
-		if deadline, early := r.early(now); early && !p.reset {
+		if deadline, early := r.early(now); early && !p.dueMoved {
 			t.shard.rearm(t.index, t.gen, now, deadline)
 			return
 		}
@@ -66,5 +66,5 @@ func (p *recurring) rearm() {
 		}
 	}()
 	defer t.shard.scheduler.recovered()
-	deadline, again = p.rule.next(now, p.due, p.reset)
+	deadline, again = p.rule.next(now, p.due, p.dueMoved)
 }

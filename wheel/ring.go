@@ -31,7 +31,7 @@ const (
 	locHeld    = 2 * rowsPerRing << locSlotBits
 	locWaiting = locHeld     // given to the caller's executor, which has not called it yet
 	locCalled  = locHeld + 1 // its callback is running; it returns to a row when that ends
-	locMoved   = locHeld + 2 // the same, and Reset has set the deadline to which it returns
+	locMoved   = locHeld + 2 // the same, and Reschedule has set the deadline to which it returns
 
 	// sparse is the number of entries up to which the worker wakes for each entry of a slot; for a fuller one
 	// it wakes when its tick ends. Awake for whatever reason, it takes what is due in the running tick too.
@@ -101,9 +101,9 @@ func (r *ring) remove(i uint32) (drop uint32, ok bool) {
 	return r.release(i)
 }
 
-// reset moves an entry to another deadline. To a later one this is a store: the entry stays where it is and
+// reschedule moves an entry to another deadline. To a later one this is a store: the entry stays where it is and
 // moves on when its old slot comes up.
-func (r *ring) reset(i uint32, now, deadline int64) (event int64) {
+func (r *ring) reschedule(i uint32, now, deadline int64) (event int64) {
 	n := r.node(i)
 	switch {
 	case n.loc == locCalled || n.loc == locMoved:
@@ -313,7 +313,7 @@ func (r *ring) drain(t int64, due []uint32, budget int) ([]uint32, int) {
 	switch {
 	case rw.entries == 0:
 		r.closeRow(loc >> locSlotBits)
-	case i != 0 && r.node(i).loc == loc && r.node(i).deadline > last: // was reset to a later time
+	case i != 0 && r.node(i).loc == loc && r.node(i).deadline > last: // was rescheduled to a later time
 		r.unlink(i, r.node(i))
 		r.place(i, r.node(i))
 		budget--

@@ -46,9 +46,9 @@ func (m *ringModel) stop(n int) {
 	}
 }
 
-func (m *ringModel) reset(n int, delay int64) {
+func (m *ringModel) reschedule(n int, delay int64) {
 	if i, ok := m.pick(n); ok {
-		m.ring.Reset(i, m.now, m.now+delay)
+		m.ring.Reschedule(i, m.now, m.now+delay)
 		m.deadline[i] = m.now + delay
 	}
 }
@@ -139,8 +139,8 @@ func TestRing_BehavesAsASortedList(t *testing.T) {
 					m.add(d + k*apart)
 				}
 			},
-			"stop":  func(t *rapid.T) { m.stop(rapid.Int().Draw(t, "which") & 0xffff) },
-			"reset": func(t *rapid.T) { m.reset(rapid.Int().Draw(t, "which")&0xffff, delay.Draw(t, "delay")) },
+			"stop":       func(t *rapid.T) { m.stop(rapid.Int().Draw(t, "which") & 0xffff) },
+			"reschedule": func(t *rapid.T) { m.reschedule(rapid.Int().Draw(t, "which")&0xffff, delay.Draw(t, "delay")) },
 			"advance": func(t *rapid.T) {
 				size := rapid.SampledFrom([]int{1, 2, 32, 256}).Draw(t, "at a time")
 				require.NoError(t, m.advance(delay.Draw(t, "by"), size))
@@ -185,7 +185,7 @@ func FuzzRing(f *testing.F) {
 			case 1:
 				m.stop(int(ops[1]))
 			case 2:
-				m.reset(int(ops[1]), delay)
+				m.reschedule(int(ops[1]), delay)
 			case 3:
 				require.NoError(t, m.advance(delay, []int{1, 2, 32, 256}[ops[1]%4]))
 			case 4:

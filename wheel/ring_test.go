@@ -182,12 +182,12 @@ func TestRing_TimeGoingBackFiresNothingAndLosesNothing(t *testing.T) {
 	require.Len(t, due, 2)
 }
 
-func TestRing_ResetLaterStaysPutAndFiresAtTheNewDeadline(t *testing.T) {
+func TestRing_RescheduleLaterStaysPutAndFiresAtTheNewDeadline(t *testing.T) {
 	t.Parallel()
 	for _, delay := range []int64{1, ms, 100 * ms, 40_000 * ms, int64(10 * time.Hour)} {
 		r := wheel.NewRing(time.Millisecond, 512)
 		i := r.Add(0, 10*ms)
-		r.Reset(i, 0, 10*ms+delay)
+		r.Reschedule(i, 0, 10*ms+delay)
 		due, _ := r.Advance(10*ms + delay - 1)
 		require.Empty(t, due, "delay %d", delay)
 		due, _ = r.Advance(10*ms + delay)
@@ -195,12 +195,12 @@ func TestRing_ResetLaterStaysPutAndFiresAtTheNewDeadline(t *testing.T) {
 	}
 }
 
-func TestRing_ResetEarlierFiresAtTheNewDeadline(t *testing.T) {
+func TestRing_RescheduleEarlierFiresAtTheNewDeadline(t *testing.T) {
 	t.Parallel()
 	for _, from := range []int64{20 * ms, 40_000 * ms, int64(10 * time.Hour)} {
 		r := wheel.NewRing(time.Millisecond, 512)
 		i := r.Add(0, from)
-		r.Reset(i, 0, 10*ms)
+		r.Reschedule(i, 0, 10*ms)
 		require.Equal(t, 10*ms, r.Next())
 		due, _ := r.Advance(10 * ms)
 		require.Equal(t, []uint32{i}, due)
@@ -282,7 +282,7 @@ func TestRing_HeldEntriesAreOutOfTimeUntilTheyAreMoved(t *testing.T) {
 		require.Equal(t, 2, r.Live())
 
 		now := int64(time.Hour)
-		r.Reset(held[1], now, now+ms)
+		r.Reschedule(held[1], now, now+ms)
 		require.NoError(t, r.Check())
 		if called { // it waits until its callback has ended
 			require.Equal(t, wheel.Never, r.Next())

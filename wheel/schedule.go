@@ -35,8 +35,8 @@ func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 // was suspended, f is called up to a minute late. When it is set back, f is called when the clock shows the
 // instant again; instants for which it was called before do not count a second time.
 //
-// Timer.Stop ends the entry, also from inside f. Timer.Reset moves the next firing alone; Next is then asked
-// for the instant after the one to which it was moved. A panic of f does not end the entry.
+// Timer.Stop ends the entry, also from inside f. Timer.Reschedule moves only the next firing; Next is then asked
+// for the instant after its new time. A panic of f does not end the entry.
 //
 // Schedule calls s.Next once, on the caller's goroutine, and does not block by itself; later calls are made
 // where f runs. It returns a *cogwheel.InvalidError if s or f is nil, ErrNoNextTime if the first instant is
@@ -88,9 +88,9 @@ func (c *calendar) early(now int64) (deadline int64, early bool) {
 	return c.deadline(now), c.instant.After(c.time.wall())
 }
 
-func (c *calendar) next(now, due int64, reset bool) (deadline int64, ok bool) {
+func (c *calendar) next(now, due int64, moved bool) (deadline int64, ok bool) {
 	wall, prev := c.time.wall(), c.instant
-	if reset {
+	if moved {
 		prev = wall.Add(-time.Duration(now - due))
 	}
 	c.instant, ok = c.after(prev)

@@ -200,7 +200,7 @@ func TestSchedule_NeverOverlapsItself(t *testing.T) {
 	})
 }
 
-func TestSchedule_StopAndResetWorkAsOnEvery(t *testing.T) {
+func TestSchedule_StopAndRescheduleWorkAsOnEvery(t *testing.T) {
 	eachExecutor(t, func(t *testing.T, e wheel.Executor) {
 		w := newWheel(t, wheel.WithExecutor(e))
 		pass(time.Minute - time.Duration(time.Now().UnixNano())%time.Minute) // to the next whole minute
@@ -213,14 +213,14 @@ func TestSchedule_StopAndResetWorkAsOnEvery(t *testing.T) {
 			}
 		})
 		self.Store(&timer)
-		require.True(t, timer.Reset(90*time.Second), "to a time at which nothing was scheduled")
+		require.True(t, timer.Reschedule(90*time.Second), "to a time at which nothing was scheduled")
 		pass(time.Hour)
 		require.Equal(t, []time.Duration{90 * time.Second, 2 * time.Minute, 3 * time.Minute, 4 * time.Minute}, at)
 		require.False(t, timer.Pending())
 
 		at = nil
 		timer = onSchedule(t, w, onThe(time.Hour), func() { at = append(at, time.Since(start)) })
-		require.True(t, timer.Reset(time.Minute), "which is when the wall clock is looked at")
+		require.True(t, timer.Reschedule(time.Minute), "which is when the wall clock is looked at")
 		pass(time.Minute)
 		require.Len(t, at, 1)
 		require.True(t, timer.Stop())

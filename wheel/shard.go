@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// shard is a ring and the values of its entries under one mutex. Producers insert, stop and reset directly
+// shard is a ring and the values of its entries under one mutex. Producers insert, stop and reschedule directly
 // under that mutex, and runners take due entries under it when they are about to call them: there is no
 // intake queue, no queue of due entries and no stopped entry waiting to be swept, so counts are exact and
 // Stop frees its entry at once. Critical sections run no user code and touch at most a few hundred entries.
@@ -65,7 +65,7 @@ func (s *shard) removeLocked(i, gen uint32) bool {
 	return true
 }
 
-func (s *shard) reset(i, gen uint32, d time.Duration) bool {
+func (s *shard) reschedule(i, gen uint32, d time.Duration) bool {
 	now := s.scheduler.time.now()
 	s.mu.Lock()
 	if !s.holdsLocked(i, gen) {
@@ -73,7 +73,7 @@ func (s *shard) reset(i, gen uint32, d time.Duration) bool {
 		return false
 	}
 	s.values.movedLocked(i)
-	event := s.ring.reset(i, now, deadlineAfter(now, d))
+	event := s.ring.reschedule(i, now, deadlineAfter(now, d))
 	earlier := s.lowerNextLocked(event)
 	s.mu.Unlock()
 	if earlier {
@@ -145,7 +145,7 @@ type shardSet[T any] struct {
 	// recurs, if set, reports whether the entry of a value stays after it has fired, and whether that firing
 	// counts already. It tells such a value the deadline of the firing.
 	recurs func(v T, deadline int64) (stays, counts bool)
-	// moved, if set, tells a value that Timer.Reset was called.
+	// moved, if set, tells a value that Timer.Reschedule was called.
 	moved func(v T)
 	// preload, if set, brings what values point to into the processor's caches before they are called.
 	preload func(vals []T)

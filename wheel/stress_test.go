@@ -144,7 +144,7 @@ func TestRace_StopAgainstTheMoveFromFarToNear(t *testing.T) {
 	testStopAgainstFire(t, 1000, wheel.WithTickDuration(time.Microsecond), wheel.WithTicksPerWheel(1))
 }
 
-func TestRace_ResetAgainstFire(t *testing.T) {
+func TestRace_RescheduleAgainstFire(t *testing.T) {
 	t.Parallel()
 	ops := raceOps()
 	l := newLedger(ops)
@@ -161,7 +161,7 @@ func TestRace_ResetAgainstFire(t *testing.T) {
 			}
 			l.awaitSome(from, batch)
 			for k := range batch {
-				if timers[k].Reset(upTo(r, 500*time.Microsecond)) {
+				if timers[k].Reschedule(upTo(r, 500*time.Microsecond)) {
 					moved.Add(1)
 				} else {
 					late.Add(1)
@@ -173,7 +173,7 @@ func TestRace_ResetAgainstFire(t *testing.T) {
 		l.fire(u.Value)
 	}
 	ran, _, wrong := l.verdict()
-	t.Logf("%d reset while pending, %d too late", moved.Load(), late.Load())
+	t.Logf("%d rescheduled while pending, %d too late", moved.Load(), late.Load())
 	require.Zero(t, wrong)
 	require.Equal(t, ops, ran)
 	require.Greater(t, moved.Load(), int64(ops/20))

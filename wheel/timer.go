@@ -20,14 +20,19 @@ type Timer struct {
 // callback.
 func (t Timer) Stop() bool { return t.shard != nil && t.shard.stop(t.index, t.gen) }
 
-// Reset lets the entry fire once d has passed from now instead of at its former deadline, as soon as possible
-// if d is zero or less. It returns true if the entry was still pending. Unlike time.Timer, a Timer that is
-// expired cannot be revived: Reset then returns false and does nothing; schedule a new entry. Moving a
-// deadline later is cheaper than Stop and AfterFunc, as the entry stays where it is until its old time comes.
-// On an entry of Every or Schedule it moves the next firing; if one is in progress, that is the one after it.
-// Reset does not block.
-func (t Timer) Reset(d time.Duration) bool {
-	return t.shard != nil && t.shard.reset(t.index, t.gen, d)
+// Reschedule moves the deadline of a pending entry to d from now: as soon as possible if d is zero or less. It
+// returns true if the entry was pending. An entry that is due and waits for its turn is still pending.
+//
+// Unlike Reset of a time.Timer, it cannot revive an expired Timer: it then returns false, and nothing is
+// scheduled. Schedule a new entry instead. So inside the callback of an AfterFunc it returns false. For an entry of
+// Every or Schedule it moves the next firing, and returns true until the entry ends; while a firing is in
+// progress, it moves the firing after that one.
+//
+// It needs no error: a pending entry already counts in WithMaxPendingTimeouts, and those of a stopped wheel are
+// expired. It is safe for concurrent use and does not block; of concurrent calls, the last one counts. A move to a
+// later time is cheaper than Stop and AfterFunc, because the entry stays in its bucket until the old deadline.
+func (t Timer) Reschedule(d time.Duration) bool {
+	return t.shard != nil && t.shard.reschedule(t.index, t.gen, d)
 }
 
 // Pending reports whether the entry is still to fire, which entries of Every and Schedule are until they end.

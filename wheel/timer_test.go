@@ -39,7 +39,7 @@ func TestTimer_ZeroIsExpired(t *testing.T) {
 	t.Parallel()
 	var timer wheel.Timer
 	require.False(t, timer.Stop())
-	require.False(t, timer.Reset(time.Second))
+	require.False(t, timer.Reschedule(time.Second))
 	require.False(t, timer.Pending())
 	require.Equal(t, wheel.Timer{}, timer)
 }
@@ -60,7 +60,7 @@ func TestTimer_AStaleHandleDoesNotReachTheNextEntryInItsMemory(t *testing.T) {
 		}
 		for _, s := range stale {
 			require.False(t, s.Stop())
-			require.False(t, s.Reset(0))
+			require.False(t, s.Reschedule(0))
 			require.False(t, s.Pending())
 		}
 		for _, f := range fresh {
@@ -96,7 +96,7 @@ func TestTimer_AStaleHandleStaysStaleWhenItsMemoryWasGivenBackAndMadeAnew(t *tes
 	})
 }
 
-func TestTimer_ResetMovesTheDeadline(t *testing.T) {
+func TestTimer_RescheduleMovesTheDeadline(t *testing.T) {
 	for _, to := range []time.Duration{0, time.Millisecond, time.Second, 10 * time.Second, 11 * time.Second, time.Minute, 3 * time.Hour} {
 		t.Run("to "+to.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
@@ -105,13 +105,13 @@ func TestTimer_ResetMovesTheDeadline(t *testing.T) {
 				var ran counter
 				timer := after(t, w, 10*time.Second, func() { now := time.Now(); fired.Store(&now); ran.inc() })
 				pass(5 * time.Second)
-				reset := time.Now()
-				require.True(t, timer.Reset(to))
+				moved := time.Now()
+				require.True(t, timer.Reschedule(to))
 				pass(4 * time.Hour)
 				require.EqualValues(t, 1, ran.Load())
-				require.GreaterOrEqual(t, fired.Load().Sub(reset), to)
-				require.LessOrEqual(t, fired.Load().Sub(reset), to+time.Millisecond)
-				require.False(t, timer.Reset(time.Second), "expired: nothing to reset")
+				require.GreaterOrEqual(t, fired.Load().Sub(moved), to)
+				require.LessOrEqual(t, fired.Load().Sub(moved), to+time.Millisecond)
+				require.False(t, timer.Reschedule(time.Second), "expired")
 				pass(time.Minute)
 				require.EqualValues(t, 1, ran.Load(), "an expired handle does not revive its entry")
 			})
@@ -119,14 +119,14 @@ func TestTimer_ResetMovesTheDeadline(t *testing.T) {
 	}
 }
 
-func TestTimer_ResetForEverKeepsOneEntry(t *testing.T) {
+func TestTimer_RescheduleForEverKeepsOneEntry(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var ran counter
 		timer := after(t, w, 30*time.Second, ran.inc)
 		for range 10_000 {
 			time.Sleep(time.Second)
-			require.True(t, timer.Reset(30*time.Second))
+			require.True(t, timer.Reschedule(30*time.Second))
 		}
 		require.Zero(t, ran.Load())
 		require.Equal(t, 1, w.Len())

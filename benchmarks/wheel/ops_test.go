@@ -83,7 +83,7 @@ func BenchmarkProducers(b *testing.B) {
 	}
 }
 
-// batch is how many timers the benchmarks below schedule before they stop or reset them.
+// batch is how many timers the benchmarks below schedule before they stop or reschedule them.
 func batch() int { return size(1_000_000) }
 
 // order arranges handles as they are stopped.
@@ -126,9 +126,9 @@ func stopAll[H any](p peer[H], handles []H) {
 	}
 }
 
-func resetAll[H any](p peer[H], handles []H) {
+func rescheduleAll[H any](p peer[H], handles []H) {
 	for _, h := range handles {
-		p.reset(h, 30*time.Second)
+		p.reschedule(h, 30*time.Second)
 	}
 }
 
@@ -152,8 +152,8 @@ func BenchmarkStop(b *testing.B) {
 	}
 }
 
-// BenchmarkReset moves the deadline of a pending timer later, as each packet of an idle connection does.
-func BenchmarkReset(b *testing.B) {
-	b.Run("impl=wheel", func(b *testing.B) { benchBatch(b, newWheel(b), "random", resetAll, stopAll[handleOf]) })
-	b.Run("impl=AfterFunc", func(b *testing.B) { benchBatch(b, newAfterFunc(b), "random", resetAll, stopAll[*time.Timer]) })
+// BenchmarkReschedule moves the deadline of a pending timer later, as each packet of an idle connection does.
+func BenchmarkReschedule(b *testing.B) {
+	b.Run("impl=wheel", func(b *testing.B) { benchBatch(b, newWheel(b), "random", rescheduleAll, stopAll[handleOf]) })
+	b.Run("impl=AfterFunc", func(b *testing.B) { benchBatch(b, newAfterFunc(b), "random", rescheduleAll, stopAll[*time.Timer]) })
 }

@@ -34,11 +34,11 @@ func size(n int) int {
 
 // peer is one implementation behind the functions all of them have. H is its handle, so that none is boxed.
 type peer[H any] struct {
-	name  string
-	after func(d time.Duration, f func()) H
-	stop  func(H)
-	reset func(h H, d time.Duration)
-	close func()
+	name       string
+	after      func(d time.Duration, f func()) H
+	stop       func(H)
+	reschedule func(h H, d time.Duration)
+	close      func()
 }
 
 func newWheel(b *testing.B, opts ...wheel.Option) peer[wheel.Timer] {
@@ -55,19 +55,19 @@ func newWheel(b *testing.B, opts ...wheel.Option) peer[wheel.Timer] {
 			}
 			return t
 		},
-		stop:  func(t wheel.Timer) { t.Stop() },
-		reset: func(t wheel.Timer, d time.Duration) { t.Reset(d) },
-		close: func() { _, _ = w.Stop(context.Background()) },
+		stop:       func(t wheel.Timer) { t.Stop() },
+		reschedule: func(t wheel.Timer, d time.Duration) { t.Reschedule(d) },
+		close:      func() { _, _ = w.Stop(context.Background()) },
 	}
 }
 
 func newAfterFunc(*testing.B) peer[*time.Timer] {
 	return peer[*time.Timer]{
-		name:  "AfterFunc",
-		after: time.AfterFunc,
-		stop:  func(t *time.Timer) { t.Stop() },
-		reset: func(t *time.Timer, d time.Duration) { t.Reset(d) },
-		close: func() {},
+		name:       "AfterFunc",
+		after:      time.AfterFunc,
+		stop:       func(t *time.Timer) { t.Stop() },
+		reschedule: func(t *time.Timer, d time.Duration) { t.Reset(d) },
+		close:      func() {},
 	}
 }
 
@@ -77,7 +77,7 @@ func newNetty(*testing.B) peer[*netty.Timeout] {
 		name:  "netty",
 		after: func(d time.Duration, f func()) *netty.Timeout { return w.NewTimeout(f, d) },
 		stop:  func(t *netty.Timeout) { t.Cancel() },
-		close: w.Stop, // it has no reset
+		close: w.Stop, // it cannot reschedule
 	}
 }
 
@@ -96,13 +96,13 @@ func newGoZero(b *testing.B) peer[*int] {
 			}
 			return key
 		},
-		stop:  func(key *int) { _ = w.RemoveTimer(key) },
-		reset: func(key *int, d time.Duration) { _ = w.MoveTimer(key, d) },
-		close: w.Stop,
+		stop:       func(key *int) { _ = w.RemoveTimer(key) },
+		reschedule: func(key *int, d time.Duration) { _ = w.MoveTimer(key, d) },
+		close:      w.Stop,
 	}
 }
 
-// newTimingWheel has no reset.
+// newTimingWheel cannot reschedule.
 func newTimingWheel(*testing.B) peer[*timingwheel.Timer] {
 	w := timingwheel.NewTimingWheel(time.Millisecond, 512)
 	w.Start()
@@ -127,9 +127,9 @@ func newGost(*testing.B) peer[*gost.Timer] {
 				runtime.Gosched()
 			}
 		},
-		stop:  func(t *gost.Timer) { t.Stop() },
-		reset: func(t *gost.Timer, d time.Duration) { t.Reset(d) },
-		close: w.Stop, // its Close waits for ever for a goroutine that the stopped ticker no longer wakes
+		stop:       func(t *gost.Timer) { t.Stop() },
+		reschedule: func(t *gost.Timer, d time.Duration) { t.Reset(d) },
+		close:      w.Stop, // its Close waits for ever for a goroutine that the stopped ticker no longer wakes
 	}
 }
 

@@ -44,13 +44,13 @@ type idleConn struct {
 
 func (c *idleConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.timer.Reset(c.idle) // does nothing after Close
+	c.timer.Reschedule(c.idle) // does nothing after Close
 	return n, err
 }
 
 func (c *idleConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.timer.Reset(c.idle)
+	c.timer.Reschedule(c.idle)
 	return n, err
 }
 

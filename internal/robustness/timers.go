@@ -23,7 +23,7 @@ import (
 )
 
 // TimerScenario is a process with many timers that is stopped and starved of processor time. Meanwhile its timers
-// are stopped and reset, and some of its callbacks block or panic.
+// are stopped and rescheduled, and some of its callbacks block or panic.
 type TimerScenario struct {
 	Name    string
 	Timers  int
@@ -161,7 +161,7 @@ type timerProcess struct {
 	wrong   atomic.Int64
 }
 
-// entry is one timer. Its mutex is held while it is stopped or reset, so that its callback sees the deadline.
+// entry is one timer. Its mutex is held while it is stopped or rescheduled, so that its callback sees the deadline.
 type entry struct {
 	mu       sync.Mutex
 	timer    wheel.Timer
@@ -275,7 +275,7 @@ func (p *timerProcess) every(period time.Duration) error {
 	return err
 }
 
-// stir stops and resets timers at random until the parent ends the run, and returns the spans of its faults.
+// stir stops and reschedules timers at random until the parent ends the run, and returns the spans of its faults.
 func (p *timerProcess) stir(spans chan []check.Span) []check.Span {
 	var all sync.WaitGroup
 	var over atomic.Bool
@@ -297,7 +297,7 @@ func (p *timerProcess) stir(spans chan []check.Span) []check.Span {
 	return faults
 }
 
-// change stops or resets a timer.
+// change stops or reschedules a timer.
 func (p *timerProcess) change(rnd *rand.Rand) {
 	e := &p.entries[rnd.IntN(len(p.entries))]
 	d := time.Duration(rnd.Int64N(int64(p.Length)))
@@ -307,7 +307,7 @@ func (p *timerProcess) change(rnd *rand.Rand) {
 		if e.timer.Stop() {
 			e.stopped++
 		}
-	} else if deadline := history.Now() + int64(d); e.timer.Reset(d) {
+	} else if deadline := history.Now() + int64(d); e.timer.Reschedule(d) {
 		e.deadline = deadline
 		p.resets.Add(1)
 	}

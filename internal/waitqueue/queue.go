@@ -187,7 +187,7 @@ func (q *queue[K, T]) parkLocked() (more bool) {
 	if q.size == 0 {
 		return true
 	}
-	if !q.timer.Reset(left) {
+	if !q.timer.Reschedule(left) {
 		var err error
 		if q.timer, err = wheelentry.AfterFunc(g.wheel, left, q.tick); err != nil {
 			q.failAllLocked(err)
