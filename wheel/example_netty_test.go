@@ -73,10 +73,10 @@ func ExampleTyped() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := sessions.Schedule(time.Millisecond, 1); err != nil {
+	if _, err := sessions.Add(time.Millisecond, 1); err != nil {
 		log.Fatal(err)
 	}
-	idle, err := sessions.Schedule(30*time.Minute, 2)
+	idle, err := sessions.Add(30*time.Minute, 2)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func ExampleUnprocessedValue() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := reminders.Schedule(2*time.Hour, "call the bank"); err != nil {
+	if _, err := reminders.Add(2*time.Hour, "call the bank"); err != nil {
 		log.Fatal(err)
 	}
 	rest, err := reminders.Stop(context.Background())

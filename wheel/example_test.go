@@ -183,7 +183,7 @@ func ExampleNewTyped() {
 	if err != nil {
 		panic(err)
 	}
-	_, _ = sessions.Schedule(time.Millisecond, 42)
+	_, _ = sessions.Add(time.Millisecond, 42)
 	fmt.Println("expired:", <-expired)
 	rest, err := sessions.Stop(context.Background())
 	fmt.Println("left:", len(rest), err)

@@ -27,10 +27,14 @@ func NewTyped[T any](fire func(T), opts ...Option) (*Typed[T], error) {
 	return &Typed[T]{scheduler: c, shards: newShardSet(c, fire)}, nil
 }
 
-// Schedule fires v once, at the earliest when d has passed; with d of zero or less, as soon as possible. It
-// does not block and, while the wheel has room, does not allocate. It returns ErrStopped or
-// ErrTooManyPending; then nothing is scheduled.
-func (w *Typed[T]) Schedule(d time.Duration, v T) (Timer, error) { return w.shards.schedule(d, v) }
+// Add schedules v: the function of NewTyped is called with it once, when d has passed, or as soon as possible if d
+// is zero or less. The returned Timer stops the entry or moves its deadline. The same value may be added any
+// number of times; each call adds an entry.
+//
+// Add returns ErrStopped after Stop was called, and ErrTooManyPending if WithMaxPendingTimeouts is reached; then
+// nothing is scheduled, and the Timer is expired. It is safe for concurrent use, also inside the function of
+// NewTyped. It does not block and, while the wheel has room, does not allocate.
+func (w *Typed[T]) Add(d time.Duration, v T) (Timer, error) { return w.shards.schedule(d, v) }
 
 // Len returns the number of pending entries, as Wheel.Len does.
 func (w *Typed[T]) Len() int { return w.scheduler.len() }

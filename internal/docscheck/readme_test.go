@@ -80,7 +80,7 @@ func readmeTyped(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := closing.Schedule(30*time.Minute, 7); err != nil {
+	if _, err := closing.Add(30*time.Minute, 7); err != nil {
 		return err
 	}
 	left, err := closing.Stop(ctx) // []wheel.UnprocessedValue[uint32]: order 7, and the time that was left
