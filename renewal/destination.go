@@ -121,8 +121,8 @@ func (d *Destination) closeWindow(stopped error) {
 	d.calls += start
 	d.mu.Unlock()
 	for range start {
-		if d.renewer.enter() {
-			d.renewer.workers.Go(d.sendBatches)
+		if d.renewer.gate.Enter() {
+			d.renewer.gate.Workers.Go(d.sendBatches)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func cut(leases []*Lease) [][]*Lease {
 
 // sendBatches sends batches until none is ready.
 func (d *Destination) sendBatches() {
-	defer d.renewer.leave()
+	defer d.renewer.gate.Leave()
 	for {
 		d.mu.Lock()
 		if len(d.ready) == 0 {

@@ -24,16 +24,13 @@ type Renewer struct {
 	origin time.Time // from which slots count
 	counts counts
 
-	workers *gate.Workers // talk to backends
+	gate gate.Gate // entered by the goroutines that talk to a backend, which are its Workers
 
 	// No two of the mutexes of a Renewer, its Destinations and its Leases are ever held together, and none is
 	// held while a backend or an OnLost runs.
 	mu     sync.Mutex
-	closed bool
-	leases Lease // sentinel of a circular list
+	leases Lease // sentinel of a circular list; no lease is added after Close
 	count  int
-	calls  int           // goroutines that talk to a backend
-	idle   chan struct{} // closed when calls is 0 after Close
 }
 
 // New returns a Renewer whose leases are entries on w. It starts no goroutine. The caller keeps w running
@@ -47,9 +44,9 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Renewer{wheel: w, tick: w.TickDuration(), config: c, idle: make(chan struct{}), origin: w.Now()}
+	r := &Renewer{wheel: w, tick: w.TickDuration(), config: c, origin: w.Now()}
 	r.clock = clock.New(clock.Reader(w.Now))
-	r.workers = gate.NewWorkers(w)
+	r.gate.Workers = gate.NewWorkers(w)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.leases.prev, r.leases.next = &r.leases, &r.leases
 	return r, nil
@@ -120,26 +117,13 @@ func (r *Renewer) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
-	r.mu.Lock()
-	if !r.closed {
-		r.closed = true
-		if r.calls == 0 {
-			close(r.idle)
-		}
-	}
-	r.mu.Unlock()
-
+	r.gate.Close()
 	r.cancel()
-	r.workers.Close()
+	r.gate.Workers.Close()
 	for _, l := range r.all() {
 		l.lose(ErrClosed)
 	}
-	select {
-	case <-r.idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return r.gate.Wait(ctx)
 }
 
 func (r *Renewer) add(d *Destination, s Spec) (*Lease, error) {
@@ -166,7 +150,7 @@ func (r *Renewer) add(d *Destination, s Spec) (*Lease, error) {
 func (r *Renewer) enlist(l *Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.gate.Closed() {
 		return false
 	}
 	l.prev, l.next = r.leases.prev, &r.leases
@@ -190,17 +174,17 @@ func (r *Renewer) all() []*Lease {
 func (r *Renewer) now() time.Time {
 	now := r.wheel.Now()
 	if r.clock.Notice(now) {
-		r.workers.Go(r.recheck) // not an entry, which a full wheel would refuse
+		r.gate.Workers.Go(r.recheck) // not an entry, which a full wheel would refuse
 	}
 	return now
 }
 
 // recheck has each lease renewed or ended at once that a suspend or a step of the wall clock has made due.
 func (r *Renewer) recheck() {
-	if !r.enter() {
+	if !r.gate.Enter() {
 		return
 	}
-	defer r.leave()
+	defer r.gate.Leave()
 	for _, l := range r.all() {
 		l.recheck()
 	}
@@ -215,24 +199,4 @@ func (r *Renewer) forget(l *Lease) {
 	l.prev.next, l.next.prev = l.next, l.prev
 	l.prev, l.next = nil, nil
 	r.count--
-}
-
-// enter counts a goroutine that is about to talk to a backend; it is refused after Close.
-func (r *Renewer) enter() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return false
-	}
-	r.calls++
-	return true
-}
-
-func (r *Renewer) leave() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.calls--
-	if r.closed && r.calls == 0 {
-		close(r.idle)
-	}
 }

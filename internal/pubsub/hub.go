@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -30,14 +31,12 @@ type Hub struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
+	gate   gate.Gate // entered by the hub's goroutines; entered and closed under mu
 
 	mu      sync.Mutex
 	topics  map[string]*topic
 	link    *link // the connection in use or being made, nil between two
 	running bool  // run is alive
-	active  int   // goroutines of the hub
-	closed  bool
-	done    chan struct{} // closed once closed and active == 0
 
 	waking []*Subscription // scratch of run alone
 }
@@ -86,7 +85,6 @@ func New(rdb redis.UniversalClient, w *wheel.Wheel, opts ...Option) *Hub {
 		wheel:  w,
 		cfg:    cfg,
 		topics: make(map[string]*topic),
-		done:   make(chan struct{}),
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	if _, ring := rdb.(*redis.Ring); ring {
@@ -122,7 +120,7 @@ func (h *Hub) subscribe(channel string, receive func(message string), optional b
 	s := &Subscription{hub: h, receive: receive}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
+	if h.gate.Closed() {
 		return s
 	}
 	t := h.topics[channel]
@@ -131,9 +129,8 @@ func (h *Hub) subscribe(channel string, receive func(message string), optional b
 	}
 	s.topic, s.index, s.ready = t, len(t.subs), t.ready
 	t.subs = append(t.subs, s)
-	if !h.running {
+	if !h.running && h.gate.Enter() {
 		h.running = true
-		h.active++
 		go h.run()
 	}
 	return s
@@ -185,7 +182,7 @@ func (s *Subscription) Close() {
 // left again and again: only the first time arms an entry, which then notes that
 // the topic was used meanwhile and goes round once more. mu is held.
 func (h *Hub) unused(t *topic) (idle *link) {
-	if h.closed {
+	if h.gate.Closed() {
 		return nil
 	}
 	if t.lingering {
@@ -214,7 +211,7 @@ func (h *Hub) expire(t *topic) {
 	h.mu.Lock()
 	var idle *link
 	switch {
-	case h.closed:
+	case h.gate.Closed():
 	case len(t.subs) > 0:
 		t.lingering = false
 	case t.used:
@@ -247,9 +244,8 @@ func (h *Hub) changed(channel string) {
 		return
 	}
 	l.dirty = append(l.dirty, channel)
-	if !l.flushing {
+	if !l.flushing && h.gate.Enter() {
 		l.flushing = true
-		h.active++
 		go h.flushLater(l)
 	}
 }
@@ -267,32 +263,16 @@ func (h *Hub) Close(ctx context.Context) error {
 	h.mu.Lock()
 	var last *link
 	h.cancel()
-	if !h.closed {
-		h.closed = true
+	if h.gate.Close() {
 		for _, t := range h.topics {
 			t.linger.Stop()
 		}
 		last, h.link = h.link, nil
-		h.endIfIdle()
 	}
 	h.mu.Unlock()
 	last.close()
-	select {
-	case <-h.done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("pubsub: close: %w", ctx.Err())
+	if err := h.gate.Wait(ctx); err != nil {
+		return fmt.Errorf("pubsub: close: %w", err)
 	}
-}
-
-// leave accounts for the end of one of the hub's goroutines. mu is held.
-func (h *Hub) leave() {
-	h.active--
-	h.endIfIdle()
-}
-
-func (h *Hub) endIfIdle() {
-	if h.closed && h.active == 0 {
-		close(h.done)
-	}
+	return nil
 }

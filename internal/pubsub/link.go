@@ -58,6 +58,7 @@ func (l *link) close() {
 // it ends: for good if the wheel has stopped, until the next Subscribe if the wheel
 // is full.
 func (h *Hub) run() {
+	defer h.gate.Leave()
 	for attempt := 0; ; attempt++ {
 		l := h.begin()
 		if l == nil {
@@ -73,10 +74,11 @@ func (h *Hub) run() {
 		}
 		if err := h.wheel.Sleep(h.ctx, backoff(attempt)); err != nil {
 			h.mu.Lock()
-			h.closed = h.closed || errors.Is(err, wheel.ErrStopped)
+			defer h.mu.Unlock()
+			if errors.Is(err, wheel.ErrStopped) {
+				h.gate.Close()
+			}
 			h.running = false
-			h.leave()
-			h.mu.Unlock()
 			return
 		}
 	}
@@ -98,9 +100,8 @@ func backoff(n int) time.Duration {
 func (h *Hub) begin() *link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || !h.wants() {
+	if h.gate.Closed() || !h.wants() {
 		h.running = false
-		h.leave()
 		return nil
 	}
 	l := &link{
@@ -266,12 +267,10 @@ func (h *Hub) difference(l *link) (add, remove []string, err error) {
 // flushLater writes for a caller that must not block, in a goroutine that lives
 // for the length of a socket write.
 func (h *Hub) flushLater(l *link) {
+	defer h.gate.Leave()
 	if err := h.flush(noDial, l); err != nil {
 		l.close()
 	}
-	h.mu.Lock()
-	h.leave()
-	h.mu.Unlock()
 }
 
 // connected admits the link to service, unless it was given up meanwhile.
