@@ -11,6 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/highest"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/sender"
@@ -129,11 +130,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	}
 	defer c.gate.Leave()
 	// Before the lease is looked at: Unlock closes it before it looks whether the lock was extended.
-	for most := l.longest.Load(); most < int64(d); most = l.longest.Load() {
-		if l.longest.CompareAndSwap(most, int64(d)) {
-			break
-		}
-	}
+	highest.Raise(&l.longest, int64(d))
 	if err := l.Err(); err != nil {
 		return err
 	}

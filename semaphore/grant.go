@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/highest"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
@@ -152,7 +153,8 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if err := checkLease("Extend", d); err != nil {
 		return err
 	}
-	g.noteExtension(d) // before the lease is checked: a release must know how long the permits may last
+	// Before the lease is checked: a release must know how long the permits may last.
+	highest.Raise(&g.longestExtension, int64(d))
 	if err := g.Err(); err != nil {
 		return err
 	}
@@ -176,16 +178,6 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 		held.Prolong(r.SentAt, d)
 	}
 	return g.Err()
-}
-
-// noteExtension keeps the longest extension that was asked for.
-func (g *Grant) noteExtension(d time.Duration) {
-	for {
-		longest := g.longestExtension.Load()
-		if longest >= int64(d) || g.longestExtension.CompareAndSwap(longest, int64(d)) {
-			return
-		}
-	}
 }
 
 // Release releases the permits and wakes waiters. Whatever it returns, the permits are no longer held: Done

@@ -3,6 +3,8 @@ package wheel
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/highest"
 )
 
 // runner is one of the goroutines that keep the time and run callbacks; see scheduler.work.
@@ -72,9 +74,7 @@ type durations struct {
 }
 
 func (d *durations) record(took int64) {
-	for longest := d.longest.Load(); took > longest && !d.longest.CompareAndSwap(longest, took); {
-		longest = d.longest.Load()
-	}
+	highest.Raise(&d.longest, took)
 	if took > d.blocking {
 		d.blocked.Add(took)
 	}
