@@ -3,12 +3,10 @@ package redislock
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -105,7 +103,7 @@ var errGone = errors.New("it was gone from Redis")
 
 // lostBefore returns the error of a lock that had ended before it was released.
 func lostBefore(operation, name string, cause error) error {
-	if wrongKind(cause) {
+	if redisconn.WrongKind(cause) {
 		cause = fmt.Errorf("%w: %w", ErrWrongKind, cause)
 	}
 	return fmt.Errorf("%w: %s %s: %w", ErrLost, operation, scripts.Quote(name), cause)
@@ -116,18 +114,7 @@ func unconfirmed(name string, cause error) error {
 	return fmt.Errorf("%w: %s: %w", ErrUnconfirmed, scripts.Quote(name), cause)
 }
 
-// wrongKind reports whether Redis refused a key because it holds something else than a lock of the kind.
-func wrongKind(err error) bool {
-	return err != nil && (scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE"))
-}
-
-// operationError names the operation and the lock of an error.
+// operationError adds the operation and the name of the lock to an error.
 func operationError(operation, name string, err error) error {
-	if wrongKind(err) {
-		return fmt.Errorf("%w: %s %s: %w", ErrWrongKind, operation, scripts.Quote(name), err)
-	}
-	if strings.HasPrefix(err.Error(), "redislock: ") {
-		return fmt.Errorf("%w: %s %s", err, operation, scripts.Quote(name))
-	}
-	return fmt.Errorf("redislock: %s %s: %w", operation, scripts.Quote(name), err)
+	return redisconn.OperationError("redislock", ErrWrongKind, operation, name, err)
 }

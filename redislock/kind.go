@@ -31,7 +31,7 @@ type kind struct {
 	// acquire asks for the lock. The script replies {1, ttlMillis} or, if the lock is fenced, {1, ttlMillis,
 	// token, number of tokens reserved after it}, when it is now held under the id, else {0, pttl}: the
 	// milliseconds until what stands in the way may end by itself, -1 if it will not. An error reply that
-	// scripts.WrongKind recognises becomes ErrWrongKind.
+	// redisconn.WrongKind recognises becomes ErrWrongKind.
 	acquire func(*request) scripts.Call
 
 	// release frees the lock and wakes the waiters. The script replies 1 if it was held under the id, else 0.

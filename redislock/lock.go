@@ -225,7 +225,7 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	gone := r.Ambiguous // then an unanswered first copy may have released it
 	released, err := r.Flag()
 	switch {
-	case wrongKind(err):
+	case redisconn.WrongKind(err):
 		return lostBefore("unlock", l.name(), err)
 	case err != nil:
 		l.releaseLater(0, l.ambiguous)

@@ -7,6 +7,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -188,7 +189,7 @@ func (a *acquisition) downgrade(writer *Lock, ended <-chan struct{}) (err error)
 	g, err := readGrant(&r, false)
 	a.ambiguous = r.Ambiguous
 	switch {
-	case wrongKind(err):
+	case redisconn.WrongKind(err):
 		return lostBefore("downgrade", req.name(), err)
 	case err != nil:
 		return err

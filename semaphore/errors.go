@@ -2,12 +2,9 @@ package semaphore
 
 import (
 	"errors"
-	"fmt"
-	"strings"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -68,15 +65,7 @@ func checkName(name string) error {
 	return argument.Error("name", scripts.Quote(name), refused.Reason)
 }
 
-// operationError adds the operation and the name of the semaphore to an error, and ErrWrongKind to the
-// refusal of a key.
+// operationError adds the operation and the name of the semaphore to an error.
 func operationError(operation, name string, err error) error {
-	if scripts.WrongKind(err) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
-		redis.HasErrorPrefix(err, "value is not an integer") {
-		return fmt.Errorf("%w: %s %s: %w", ErrWrongKind, operation, scripts.Quote(name), err)
-	}
-	if strings.HasPrefix(err.Error(), "semaphore: ") {
-		return fmt.Errorf("%w: %s %s", err, operation, scripts.Quote(name))
-	}
-	return fmt.Errorf("semaphore: %s %s: %w", operation, scripts.Quote(name), err)
+	return redisconn.OperationError("semaphore", ErrWrongKind, operation, name, err)
 }

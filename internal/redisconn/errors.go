@@ -2,7 +2,9 @@ package redisconn
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -54,4 +56,22 @@ func Permanent(err error) bool { return Refused(err) && classify(err) != Unavail
 // IsUnavailable reports whether Redis could not be reached, or says that it cannot serve now.
 func IsUnavailable(err error) bool {
 	return classify(err) == Unavailable && !errors.Is(err, ErrAbandoned)
+}
+
+// WrongKind reports whether the server refused a call because a key holds something other than the call expects.
+func WrongKind(err error) bool {
+	return err != nil && (classify(err) == KeyFault || redis.HasErrorPrefix(err, "value is not an integer"))
+}
+
+// OperationError adds an operation and the name of its object to err, on one line that begins with the package. An
+// error of the package keeps its place at the front. A refusal for which WrongKind is true gets wrongKind in front.
+func OperationError(pkg string, wrongKind error, operation, name string, err error) error {
+	name = scripts.Quote(name)
+	switch {
+	case WrongKind(err):
+		return fmt.Errorf("%w: %s %s: %w", wrongKind, operation, name, err)
+	case strings.HasPrefix(err.Error(), pkg+": "):
+		return fmt.Errorf("%w: %s %s", err, operation, name)
+	}
+	return fmt.Errorf("%s: %s %s: %w", pkg, operation, name, err)
 }

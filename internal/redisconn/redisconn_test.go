@@ -82,6 +82,34 @@ func (a *attempts) once() (*redis.Cmd, time.Time) {
 	return cmd, now
 }
 
+func TestOperationError(t *testing.T) {
+	errClosed, errWrongKind := errors.New("pkg: closed"), errors.New("pkg: something else")
+	for _, c := range []struct {
+		err   error
+		wrong bool
+		text  string
+	}{
+		{err: errClosed, text: `pkg: closed: lock "a"`},
+		{err: fmt.Errorf("%w; late", errClosed), text: `pkg: closed; late: lock "a"`},
+		{err: io.EOF, text: `pkg: lock "a": EOF`},
+		{err: answer("ERR wrong"), text: `pkg: lock "a": ERR wrong`},
+		{err: answer("ERR hash value is not an integer"), text: `pkg: lock "a": ERR hash value is not an integer`},
+		{err: answer("WRONGTYPE x"), wrong: true, text: `pkg: something else: lock "a": WRONGTYPE x`},
+		{err: answer("WRONGKIND"), wrong: true, text: `pkg: something else: lock "a": WRONGKIND`},
+		{
+			err: answer("ERR value is not an integer or out of range"), wrong: true,
+			text: `pkg: something else: lock "a": ERR value is not an integer or out of range`,
+		},
+	} {
+		err := redisconn.OperationError("pkg", errWrongKind, "lock", "a", c.err)
+		require.EqualError(t, err, c.text)
+		require.ErrorIs(t, err, c.err)
+		require.Equal(t, c.wrong, errors.Is(err, errWrongKind), err)
+		require.Equal(t, c.wrong, redisconn.WrongKind(c.err))
+	}
+	require.False(t, redisconn.WrongKind(nil))
+}
+
 func TestRetry(t *testing.T) {
 	run := func(t *testing.T, retries int, errs ...error) (r redisconn.Reply, a *attempts) {
 		t.Helper()

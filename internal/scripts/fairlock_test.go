@@ -265,7 +265,7 @@ func TestFairLock(t *testing.T) {
 		require.NoError(t, l.rdb.Set(t.Context(), fence, "x", 0).Err())
 		err := scripts.FairLockAcquire.Run(t.Context(), l.rdb, append(scripts.FairLockKeys(l.name), fence),
 			"me:1", 30_000, 1, fairWait, fairAlive, "PUBLISH", "c", 60_000).Err()
-		require.True(t, scripts.WrongKind(err))
+		require.True(t, redis.HasErrorPrefix(err, "WRONGKIND"))
 		require.Zero(t, l.rdb.Exists(t.Context(), l.name).Val())
 	})
 
@@ -299,7 +299,7 @@ func TestFairLock(t *testing.T) {
 		}
 		l.rdb.HSet(t.Context(), l.name, "mode", "write")
 		_, err := force()
-		require.True(t, scripts.WrongKind(err))
+		require.True(t, redis.HasErrorPrefix(err, "WRONGKIND"))
 	})
 
 	t.Run("its keys expire if all clients die", func(t *testing.T) {
@@ -330,7 +330,7 @@ func TestFairLock(t *testing.T) {
 			).Err()
 		}
 		require.NoError(t, l.rdb.HSet(ctx, l.name, "mode", "read", "me:1", 1).Err())
-		require.True(t, scripts.WrongKind(run()))
+		require.True(t, redis.HasErrorPrefix(run(), "WRONGKIND"))
 		require.NoError(t, l.rdb.Set(ctx, l.name, "x", 0).Err())
 		require.True(t, redis.HasErrorPrefix(run(), "WRONGTYPE"))
 		require.Equal(t, "x", l.rdb.Get(ctx, l.name).Val())

@@ -1,7 +1,5 @@
 package scripts
 
-import "github.com/redis/go-redis/v9"
-
 // The plain lock, on Redisson's wire form: a hash named like the lock whose one
 // field is the holder. The id is the field's name and belongs to one acquisition,
 // so a second execution of a call finds its own work done.
@@ -27,7 +25,3 @@ func LockChannel(name string) string { return PrefixName("redisson_lock__channel
 // ClientChannel returns the channel on which a client hears that holds of its own were freed by force. The ids
 // of its holds begin with client and a colon.
 func ClientChannel(client string) string { return "cogwheel_client:" + client }
-
-// WrongKind reports whether a script refused a key because it holds an object of
-// another kind, such as a plain lock taken under the name of a read/write lock.
-func WrongKind(err error) bool { return err != nil && redis.HasErrorPrefix(err, "WRONGKIND") }

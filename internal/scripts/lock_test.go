@@ -99,7 +99,7 @@ func TestLockAcquire(t *testing.T) {
 		name := redistest.Name(t)
 		require.NoError(t, rdb.HSet(ctx, name, "mode", "read", "me:1", 1).Err())
 		err := scripts.LockAcquire.Run(ctx, rdb, []string{name}, "me:1", 30_000).Err()
-		require.True(t, scripts.WrongKind(err), "%v", err)
+		require.True(t, redis.HasErrorPrefix(err, "WRONGKIND"), "%v", err)
 		require.Equal(t, time.Duration(-1), rdb.PTTL(ctx, name).Val())
 	})
 
@@ -109,7 +109,7 @@ func TestLockAcquire(t *testing.T) {
 		require.NoError(t, rdb.Set(ctx, name, "x", 0).Err())
 		err := scripts.LockAcquire.Run(ctx, rdb, []string{name}, "me:1", 30_000).Err()
 		require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), "%v", err)
-		require.False(t, scripts.WrongKind(err))
+		require.False(t, redis.HasErrorPrefix(err, "WRONGKIND"))
 	})
 
 	for _, ttl := range []any{0, -1, "", "x", "nan", "inf", 1.5, int64(1) << 62} {
@@ -272,7 +272,7 @@ func TestLockForce(t *testing.T) {
 		t.Parallel()
 		rw, text := redistest.Name(t), redistest.Name(t)
 		require.NoError(t, rdb.HSet(ctx, rw, "mode", "read", "you:1", 1).Err())
-		require.True(t, scripts.WrongKind(force(rw).Err()))
+		require.True(t, redis.HasErrorPrefix(force(rw).Err(), "WRONGKIND"))
 		require.NoError(t, rdb.Set(ctx, text, "x", 0).Err())
 		require.True(t, redis.HasErrorPrefix(force(text).Err(), "WRONGTYPE"))
 		require.Equal(t, int64(2), rdb.Exists(ctx, rw, text).Val())

@@ -5,7 +5,7 @@ import "strings"
 // The read/write lock, on Redisson's wire form: a hash named like the lock with a field mode, read or write,
 // and one field per holder, whose name ends in :write for the writer. The hash lives as long as the longest
 // lease of a reader; the lease of each reader is the life of a key of its own, see [ReadTimeout]. A key
-// without mode is another kind of lock and is refused (see [WrongKind]). A writer is renewed by LockRenew.
+// without mode is another kind of lock and is refused with WRONGKIND. A writer is renewed by LockRenew.
 var (
 	ReadAcquire  = declare("rw_read_acquire")  // takes the lock for a reader if no writer has it
 	ReadRenew    = declare("rw_read_renew")    // renews any number of readers

@@ -175,7 +175,7 @@ func TestRWForce(t *testing.T) {
 	require.Equal(t, "11", heard())
 	l.rdb.HSet(t.Context(), l.name, "java:1", 1)
 	_, err := force("write")
-	require.True(t, scripts.WrongKind(err))
+	require.True(t, redis.HasErrorPrefix(err, "WRONGKIND"))
 }
 
 // Each client hears of all of its readers, in messages of at most a hundred.

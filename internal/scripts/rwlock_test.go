@@ -220,7 +220,7 @@ func TestRW_RefusesOtherKinds(t *testing.T) {
 			if key == text {
 				require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), "%s: %v", what, err)
 			} else {
-				require.True(t, scripts.WrongKind(err), "%s: %v", what, err)
+				require.True(t, redis.HasErrorPrefix(err, "WRONGKIND"), "%s: %v", what, err)
 			}
 		}
 		require.Zero(t, l.rdb.Exists(ctx, scripts.ReadTimeout(key, "me:1")).Val())
