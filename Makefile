@@ -24,6 +24,7 @@ endef
 .PHONY: test check quick test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
 ## test: the library: vet and its tests with the race detector, against real redis-server processes that it starts.
+## COGWHEEL_FULL=1 gives races, sweeps and tests of scale their full size, as .ci/run does.
 ## REDIS_SERVER=path runs that redis-server or valkey-server, of version 6.2 or later, instead of the one on PATH.
 test: redis race
 	@$(NOTHING_LEFT) go test -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) $(LONGEST) ./...

@@ -546,7 +546,7 @@ func TestReplay_EveryAlgorithmKeepsItsDefinition(t *testing.T) {
 			t.Run(what+", "+how, func(t *testing.T) {
 				t.Parallel()
 				s := c
-				s.constant, s.lasts = constant, fleetDuration(t)
+				s.constant, s.lasts = constant, fleetDuration()
 				require.LessOrEqual(t, s.excess(t), 0.0)
 			})
 		}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -74,12 +73,7 @@ func walk(l ratelimit.Limit, steps int, step func(now, n int64)) {
 
 func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 	t.Parallel()
-	steps := 20_000 // for each of ten limits; RATELIMIT_STEPS=1000000 is the long run
-	if text := os.Getenv("RATELIMIT_STEPS"); text != "" {
-		var err error
-		steps, err = strconv.Atoi(text)
-		require.NoError(t, err)
-	}
+	steps := testsize.Of(20_000, 1_000_000) // for each of ten limits
 	for _, l := range gcraLimits {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -271,25 +272,13 @@ func window(l ratelimit.Limit) func(time.Duration) float64 {
 	return func(d time.Duration) float64 { return float64(l.Rate) * float64(d/l.Per+1) }
 }
 
-// fleetDuration is how long the fleet without faults runs; RATELIMIT_DURATION=60s is the long run.
-func fleetDuration(t *testing.T) time.Duration {
-	t.Helper()
-	d, err := time.ParseDuration(cmpOr(os.Getenv("RATELIMIT_DURATION"), "4s"))
-	require.NoError(t, err)
-	return d
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
+// fleetDuration is how long a fleet without faults runs.
+func fleetDuration() time.Duration { return testsize.Of(4*time.Second, 20*time.Second) }
 
 func TestReplay_SixteenProcessesKeepTheLimit(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
-	f := fleet{server: redistest.Shared(t), processes: 16, log: fleetLimit, lasts: fleetDuration(t)}
+	f := fleet{server: redistest.Shared(t), processes: 16, log: fleetLimit, lasts: fleetDuration()}
 	h := f.run(t, roleFleet)
 	require.Zero(t, h.failed)
 	for what, c := range map[string]struct {
@@ -305,7 +294,7 @@ func TestReplay_SixteenProcessesKeepTheLimit(t *testing.T) {
 		utilisation := float64(len(c.grants)) / c.all(h.end.Sub(time.Unix(0, first.ret)))
 		t.Logf("%s: %d grants by %d processes in %v, utilisation %.4f", what, len(c.grants), f.processes, f.lasts, utilisation)
 		want := 0.2 // a short run shares the machine with other tests, and its last moments weigh much
-		if f.lasts >= 20*time.Second {
+		if testsize.Alone() {
 			want = 0.99
 		}
 		require.GreaterOrEqual(t, utilisation, want, "%s is used up", what)

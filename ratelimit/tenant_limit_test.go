@@ -2,7 +2,6 @@ package ratelimit_test
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -134,7 +134,7 @@ func TestKeyed_With(t *testing.T) {
 }
 
 // Whatever combinations of keys and limits there are, memory holds what is in flight or denied now.
-// RATELIMIT_MILLION=1, with this test alone, asks for a million of them and looks at the heap as well.
+// At full size there are a million of them; alone, the test also looks at the heap.
 func TestKeyed_AMillionCombinationsOfKeyAndLimit(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
@@ -163,15 +163,11 @@ func TestKeyed_AMillionCombinationsOfKeyAndLimit(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	million := os.Getenv("RATELIMIT_MILLION") != ""
-	if million {
-		ask(1000, 1000)
-	}
-	ask(1000, 30)
+	ask(1000, testsize.Of[int64](30, 1000))
 	keys, routes := ratelimit.Kept(c)
 	require.Zero(t, keys)
 	require.LessOrEqual(t, routes, 1)
-	if million {
+	if testsize.Alone() {
 		require.Less(t, float64(heap())-float64(before), float64(32<<20), "a million states are 500 MB")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -45,7 +46,6 @@ func onMockClock(t *testing.T, rdb redis.UniversalClient) (*redislock.Client, *c
 	return c, mock
 }
 
-// REDISLOCK_TEST_LOCKS=100000 holds as many.
 func TestClient_SubscribesOnceForAllItsHolds(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -55,7 +55,7 @@ func TestClient_SubscribesOnceForAllItsHolds(t *testing.T) {
 	held := []*redislock.Lock{mustLock(t, c.Mutex("0", redislock.WithLease(farLease)))}
 	dep.awaitListening(t, c)
 	require.Equal(t, 1, serverCalls(t, rdb, "subscribe"), "with one hold")
-	locks, _ := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 10_000)
+	locks := testsize.Of(1000, manyLocks)
 	held = append(held, make([]*redislock.Lock, locks-1)...)
 	redistest.Each(t, locks-1, func(i int) (err error) {
 		held[i+1], err = c.Mutex(fmt.Sprint(i+1), redislock.WithLease(farLease)).Lock(context.Background())

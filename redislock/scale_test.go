@@ -17,19 +17,18 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
 // Most of these tests count the goroutines of the process, so they are not parallel.
-// REDISLOCK_TEST_LOCKS=100000 runs the first two at full scale.
+
+// manyLocks is how many locks the tests of scale hold at full size.
+const manyLocks = 20_000
 
 func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	skipIfShort(t)
-	lease := safeLease
-	locks, full := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 1000)
-	if full {
-		lease = redislock.DefaultLease
-	}
+	locks, lease := testsize.Of(1000, manyLocks), testsize.Of(safeLease, redislock.DefaultLease)
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
@@ -72,14 +71,10 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	require.Zero(t, size)
 }
 
-// REDISLOCK_TEST_LOCKS=100000 runs it at full scale.
 func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 	skipIfShort(t)
-	lease := 4 * time.Second // short: their ends are awaited
-	locks, full := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 1000)
-	if full {
-		lease = redislock.DefaultLease
-	}
+	locks := testsize.Of(1000, manyLocks)
+	lease := testsize.Of(4*time.Second, redislock.DefaultLease) // their ends are awaited
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
@@ -97,7 +92,7 @@ func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 		latest = max(latest, time.Since(l.Deadline()))
 	}
 	t.Logf("%d locks lost, the last announced %v after its deadline", locks, latest)
-	if full { // the figure means little for few locks on a shared machine
+	if testsize.Alone() {
 		require.Less(t, latest, lease/100+50*time.Millisecond, "after Redis may have granted it to another")
 	}
 	server.Resume()

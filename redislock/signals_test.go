@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
@@ -132,7 +133,7 @@ func TestClient_HoldsAndWaits(t *testing.T) {
 // Holds may be read while thousands of locks come and go: those that stay are yielded once.
 func TestClient_HoldsWhileLocksComeAndGo(t *testing.T) {
 	t.Parallel()
-	n, _ := redistest.Scale(t, "REDISLOCK_TEST_LOCKS", 1000)
+	n := testsize.Of(1000, manyLocks)
 	rdb := redistest.Shared(t).Client(t)
 	c := newClient(t, rdb)
 	name := redistest.Name(t)

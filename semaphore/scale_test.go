@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
@@ -166,14 +167,10 @@ func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 	}
 }
 
-// SEMAPHORE_TEST_PERMITS sets the number of grants, such as 30000.
 func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 	redistest.SkipIfShort(t)
-	lease := 4 * time.Second // short: their ends are awaited
-	grants, full := redistest.Scale(t, "SEMAPHORE_TEST_PERMITS", 1000)
-	if full {
-		lease = semaphore.DefaultLease
-	}
+	grants := testsize.Of(1000, 10_000)
+	lease := testsize.Of(4*time.Second, semaphore.DefaultLease) // their ends are awaited
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
@@ -192,7 +189,7 @@ func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 		told = max(told, time.Since(g.Deadline()))
 	}
 	t.Logf("%d grants lost, the last told %v after its deadline", grants, told)
-	if full { // only then does the test run alone on the machine
+	if testsize.Alone() {
 		require.Less(t, told, lease/100+50*time.Millisecond, "before Redis can grant it again")
 	}
 	server.Resume()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -219,12 +219,11 @@ func (s *sweep) finish(kill int) {
 
 // In TestSweep_BelievedHolds, 32 clients in four processes acquire five permits while replies are lost,
 // connections are killed, the server hangs and restarts with its data, and holders are stopped for up to
-// two leases and killed. SEMAPHORE_SWEEP sets its duration.
+// two leases and killed.
 func TestSweep_BelievedHolds(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
-	d, err := time.ParseDuration(cmp.Or(os.Getenv("SEMAPHORE_SWEEP"), "2500ms"))
-	require.NoError(t, err)
+	d := testsize.Of(2500*time.Millisecond, 20*time.Second)
 	for _, kind := range []string{kindSemaphore, kindFair, kindCounting} {
 		t.Run(kind+": never more than exist, all free within a lease, none leaked", func(t *testing.T) {
 			t.Parallel()

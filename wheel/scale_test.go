@@ -2,28 +2,16 @@ package wheel_test
 
 import (
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
-
-// scale is how many timers the test below holds: a million, or what WHEEL_SCALE says.
-func scale(t *testing.T) int {
-	v := os.Getenv("WHEEL_SCALE")
-	if v == "" {
-		return 1_000_000
-	}
-	n, err := strconv.Atoi(v)
-	require.NoError(t, err, "WHEEL_SCALE")
-	return n
-}
 
 func heap() int64 {
 	var m runtime.MemStats
@@ -35,7 +23,7 @@ func heap() int64 {
 
 func TestWheel_MillionsOfTimersGiveTheirMemoryBack(t *testing.T) {
 	// Not parallel: it measures the heap of the process.
-	n := scale(t)
+	n := testsize.Of(300_000, 1_000_000)
 	c := &steppedClock{wait: make(chan time.Time)}
 	var fired atomic.Int64
 	done := make(chan struct{})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -22,7 +23,7 @@ func raceOps() int {
 	if testing.Short() {
 		return 50_000
 	}
-	return 1_000_000
+	return testsize.Of(200_000, 1_000_000)
 }
 
 // ledger records what became of each entry.

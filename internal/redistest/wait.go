@@ -2,8 +2,6 @@ package redistest
 
 import (
 	"context"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -71,20 +69,6 @@ func CloseWith(tb testing.TB, closing func(context.Context) error) {
 			tb.Errorf("close: %v", err)
 		}
 	})
-}
-
-// Scale returns few, or the number in the environment variable if it is set.
-func Scale(tb testing.TB, env string, few int) (n int, full bool) {
-	tb.Helper()
-	many := os.Getenv(env)
-	if many == "" {
-		return few, false
-	}
-	n, err := strconv.Atoi(many)
-	if err != nil {
-		tb.Fatalf("%s: %v", env, err)
-	}
-	return n, true
 }
 
 // Each calls f for 0 to n-1 on 64 goroutines and fails the test if a call returns an error.
