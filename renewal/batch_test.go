@@ -121,3 +121,8 @@ func TestRenewer_LeasesOfDifferentLengthsTravelTogether(t *testing.T) {
 		require.Greater(t, calls, count/500)
 	})
 }
+
+func TestOutcome_String(t *testing.T) {
+	require.Equal(t, "unknown extended gone", fmt.Sprint(renewal.Unknown, " ", renewal.Extended, " ", renewal.Gone))
+	require.Equal(t, "Outcome(3)", renewal.Outcome(3).String())
+}

@@ -27,6 +27,14 @@ const (
 	Gone
 )
 
+// String returns the outcome in words: "unknown", "extended" or "gone".
+func (o Outcome) String() string {
+	if o > Gone {
+		return fmt.Sprintf("Outcome(%d)", uint8(o))
+	}
+	return [...]string{"unknown", "extended", "gone"}[o]
+}
+
 // Ref names one lease of a batch.
 type Ref struct {
 	Key, ID string

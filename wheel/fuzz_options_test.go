@@ -28,10 +28,10 @@ func FuzzOptions(f *testing.F) {
 			pool %= 100 // a pool has as many goroutines
 		}
 		inRange := tick >= int64(time.Microsecond) && tick <= int64(time.Hour) && buckets >= 1 && buckets <= 65536 &&
-			most >= 0 && pool >= 1
+			int(most) >= 0 && pool >= 1
 		synctest.Test(t, func(t *testing.T) {
 			w, err := wheel.New(wheel.WithTickDuration(time.Duration(tick)), wheel.WithTicksPerWheel(int(buckets)),
-				wheel.WithMaxPendingTimeouts(most), wheel.WithExecutor(wheel.Pool(int(pool))))
+				wheel.WithMaxPendingTimeouts(int(most)), wheel.WithExecutor(wheel.Pool(int(pool))))
 			require.NoError(t, redistest.CheckRefusal(err, inRange))
 			if err != nil {
 				return

@@ -85,12 +85,12 @@ func WithTicksPerWheel(n int) Option {
 
 // WithMaxPendingTimeouts limits the entries that may be pending at once; one more is refused with
 // ErrTooManyPending. The default is 0, no limit.
-func WithMaxPendingTimeouts(n int64) Option {
+func WithMaxPendingTimeouts(n int) Option {
 	return option(func(c *config) error {
 		if n < 0 {
 			return argument.Error("WithMaxPendingTimeouts", n, "must not be negative")
 		}
-		c.maxPending = n
+		c.maxPending = int64(n)
 		return nil
 	})
 }
