@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/testsize"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -113,6 +114,9 @@ func TestLine_KeepsTheLimitAndUsesItUp(t *testing.T) {
 		{kind: "gcra", limit: ratelimit.PerSecond(100).WithBurst(3), processes: 1, each: 16, most: 3},
 		{kind: "gcra", limit: ratelimit.PerSecond(1000).WithBurst(100), processes: 4, each: 16, most: 10},
 	} {
+		if s.each > 100 && !testsize.Full() {
+			continue // its goroutines compute for most of a minute
+		}
 		for _, network := range []time.Duration{ms / 10, 5 * ms} {
 			for _, patience := range []time.Duration{0, 40 * ms} {
 				s := s
