@@ -17,10 +17,10 @@ func TestLimits(t *testing.T) {
 	behaviours := map[string]func(*testing.T, *world){
 		"a lost reply costs permits, but grants none twice": limitLostReply,
 		"a policy decides while Redis is down":              policies,
-		"a Limiter without a rate is an error":              notSet,
-		"a Limiter counts PerClient":                        perClient,
-		"a Limiter takes back what was granted":             returns,
-		"a Limiter changes its rate":                        changesRate,
+		"a StoredLimiter without a rate is an error":        notSet,
+		"a StoredLimiter counts PerClient":                  perClient,
+		"a StoredLimiter takes back what was granted":       returns,
+		"a StoredLimiter changes its rate":                  changesRate,
 	}
 	for kind, of := range limiters {
 		behaviours[kind+" denies what is over the limit, and allows again"] = func(t *testing.T, w *world) { denies(t, w, of) }
@@ -47,10 +47,10 @@ type limiter struct {
 type limiterOf = func(*testing.T, *ratelimit.Client) limiter
 
 var limiters = map[string]limiterOf{
-	"GCRA":         keyedOf(),
-	"a window":     keyedOf(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
-	"a Limiter":    limiterWith(ratelimit.Overall),
-	"a per-client": limiterWith(ratelimit.PerClient),
+	"GCRA":            keyedOf(),
+	"a window":        keyedOf(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
+	"a StoredLimiter": limiterWith(ratelimit.Overall),
+	"a per-client":    limiterWith(ratelimit.PerClient),
 }
 
 func keyedOf(opts ...ratelimit.KeyedOption) limiterOf {
@@ -70,7 +70,7 @@ func keyedOf(opts ...ratelimit.KeyedOption) limiterOf {
 
 func limiterWith(scope ratelimit.Scope) limiterOf {
 	return func(t *testing.T, c *ratelimit.Client) limiter {
-		l := c.Limiter("api")
+		l := c.StoredLimiter("api")
 		_, err := l.TrySetRate(t.Context(), ratelimit.PerMinute(5), ratelimit.WithScope(scope))
 		require.NoError(t, err)
 		return limiter{allow: l.AllowN, upTo: l.AllowUpTo, wait: l.WaitN, peek: l.Peek, reserve: l.Reserve}
@@ -190,7 +190,7 @@ func policies(t *testing.T, w *world) {
 }
 
 func notSet(t *testing.T, w *world) {
-	_, err := w.limits[0].Limiter("none").Allow(w.ctx)
+	_, err := w.limits[0].StoredLimiter("none").Allow(w.ctx)
 	require.ErrorIs(t, err, ratelimit.ErrNotSet)
 }
 
@@ -208,7 +208,7 @@ func perClient(t *testing.T, w *world) {
 func returns(t *testing.T, w *world) {
 	l := limiterWith(ratelimit.Overall)(t, w.limits[0])
 	r := requireAllowed(t, w, l, 5, true)
-	given, err := w.limits[0].Limiter("api").Return(w.ctx, r)
+	given, err := w.limits[0].StoredLimiter("api").Return(w.ctx, r)
 	require.NoError(t, err)
 	require.True(t, given)
 	requireAllowed(t, w, l, 5, true)
@@ -217,13 +217,13 @@ func returns(t *testing.T, w *world) {
 func changesRate(t *testing.T, w *world) {
 	l := limiterWith(ratelimit.Overall)(t, w.limits[0])
 	requireAllowed(t, w, l, 5, true)
-	ok, err := w.limits[0].Limiter("api").UpdateRate(w.ctx, ratelimit.PerMinute(8))
+	ok, err := w.limits[0].StoredLimiter("api").UpdateRate(w.ctx, ratelimit.PerMinute(8))
 	require.NoError(t, err)
 	require.True(t, ok)
-	c, err := w.limits[1].Limiter("api").Config(w.ctx)
+	c, err := w.limits[1].StoredLimiter("api").Config(w.ctx)
 	require.NoError(t, err)
 	require.EqualValues(t, 8, c.Limit.Rate)
-	deleted, err := w.limits[0].Limiter("api").Delete(w.ctx)
+	deleted, err := w.limits[0].StoredLimiter("api").Delete(w.ctx)
 	require.NoError(t, err)
 	require.True(t, deleted)
 }

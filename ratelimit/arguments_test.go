@@ -19,7 +19,7 @@ import (
 // eachFunction calls every function that takes permits, of both kinds of limiters.
 func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(ctx context.Context, n int64) error)) {
 	limit := perSeconds(10, 3600)
-	k, l := c.Keyed("k", limit), c.Limiter(name)
+	k, l := c.Keyed("k", limit), c.StoredLimiter(name)
 	do("Keyed.AllowN", func(ctx context.Context, n int64) error { _, err := k.AllowN(ctx, name, n); return err })
 	do("Keyed.AllowLimitN", func(ctx context.Context, n int64) error { _, err := k.AllowLimitN(ctx, name, n, limit); return err })
 	do("Keyed.AllowUpTo", func(ctx context.Context, n int64) error { _, err := k.AllowUpTo(ctx, name, n); return err })
@@ -30,11 +30,11 @@ func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(
 		k.WaitFunc(ctx, name, n, func(err error) { done <- err })
 		return <-done
 	})
-	do("Limiter.AllowN", func(ctx context.Context, n int64) error { _, err := l.AllowN(ctx, n); return err })
-	do("Limiter.AllowUpTo", func(ctx context.Context, n int64) error { _, err := l.AllowUpTo(ctx, n); return err })
-	do("Limiter.WaitN", l.WaitN)
-	do("Limiter.Reserve", func(ctx context.Context, n int64) error { _, err := l.Reserve(ctx, n); return err })
-	do("Limiter.WaitFunc", func(ctx context.Context, n int64) error {
+	do("StoredLimiter.AllowN", func(ctx context.Context, n int64) error { _, err := l.AllowN(ctx, n); return err })
+	do("StoredLimiter.AllowUpTo", func(ctx context.Context, n int64) error { _, err := l.AllowUpTo(ctx, n); return err })
+	do("StoredLimiter.WaitN", l.WaitN)
+	do("StoredLimiter.Reserve", func(ctx context.Context, n int64) error { _, err := l.Reserve(ctx, n); return err })
+	do("StoredLimiter.WaitFunc", func(ctx context.Context, n int64) error {
 		done := make(chan error, 1)
 		l.WaitFunc(ctx, n, func(err error) { done <- err })
 		return <-done
@@ -55,7 +55,7 @@ func TestArguments_NoPermits(t *testing.T) {
 	c, rdb, _, name := shared(t)
 	ctx := t.Context()
 	limit := perSeconds(10, 3600)
-	require.NoError(t, c.Limiter(name).SetRate(ctx, limit))
+	require.NoError(t, c.StoredLimiter(name).SetRate(ctx, limit))
 	for _, spent := range []bool{false, true} {
 		eachFunction(c, name, func(what string, f func(context.Context, int64) error) { require.NoError(t, f(ctx, 0), what) })
 		r, err := c.Keyed("k", limit).AllowN(ctx, name, 0)
@@ -63,7 +63,7 @@ func TestArguments_NoPermits(t *testing.T) {
 		require.Equal(t, ratelimit.Result{
 			Allowed: true, Limit: 10, Remaining: r.Remaining, ResetAfter: r.ResetAfter,
 		}, r)
-		reserved, err := c.Limiter(name).Reserve(ctx, 0)
+		reserved, err := c.StoredLimiter(name).Reserve(ctx, 0)
 		require.NoError(t, err)
 		require.Zero(t, reserved.Delay())
 		require.NoError(t, reserved.Wait(ctx))
@@ -77,7 +77,7 @@ func TestArguments_NoPermits(t *testing.T) {
 		require.Zero(t, rdb.ZCard(ctx, ratelimit.LogKeys(name)[2]).Val())
 		_, err = c.Keyed("k", limit).AllowN(ctx, name, 10)
 		require.NoError(t, err)
-		_, err = c.Limiter(name).AllowN(ctx, 10)
+		_, err = c.StoredLimiter(name).AllowN(ctx, 10)
 		require.NoError(t, err)
 		c.Keyed("k", limit).WaitFunc(ctx, name, 1, func(error) {}) // there is a line to pass by
 	}
@@ -108,7 +108,7 @@ func TestArguments_Refused(t *testing.T) {
 		require.NotContains(t, err.Error(), "\n")
 		require.Less(t, len(err.Error()), 400)
 	}
-	k, l := c.Keyed("k", limit), c.Limiter(name)
+	k, l := c.Keyed("k", limit), c.StoredLimiter(name)
 	reserved, err := c.Keyed("r", limit).Reserve(ctx, name, 1)
 	require.NoError(t, err)
 	require.Zero(t, trips.trips(func() {
@@ -122,7 +122,7 @@ func TestArguments_Refused(t *testing.T) {
 		_, err = k.Peek(none, name)
 		check("Keyed.Peek", err)
 		_, err = l.Peek(none)
-		check("Limiter.Peek", err)
+		check("StoredLimiter.Peek", err)
 		check("SetRate", l.SetRate(none, limit))
 		check("SetRate, nil option", l.SetRate(ctx, limit, nil))
 		_, err = l.Config(none)
@@ -136,8 +136,8 @@ func TestArguments_Refused(t *testing.T) {
 		check("Reservation.Wait", reserved.Wait(none))
 		check("Close", c.Close(none))
 		for what, f := range map[string]func(){
-			"Keyed.WaitFunc":   func() { k.WaitFunc(ctx, name, 1, nil) },
-			"Limiter.WaitFunc": func() { l.WaitFunc(ctx, 1, nil) },
+			"Keyed.WaitFunc":         func() { k.WaitFunc(ctx, name, 1, nil) },
+			"StoredLimiter.WaitFunc": func() { l.WaitFunc(ctx, 1, nil) },
 		} {
 			func() {
 				defer func() {
@@ -151,8 +151,8 @@ func TestArguments_Refused(t *testing.T) {
 		check("Keyed.Err, nil option", c.Keyed("k", limit, nil).Err())
 		check("Keyed.Err, a prefix of 1 MB", c.Keyed(strings.Repeat("x", 1<<20), limit).Err())
 		check("WithAlgorithm", c.Keyed("k", limit, ratelimit.WithAlgorithm(7)).Err())
-		long := c.Limiter(strings.Repeat("x", 1<<20))
-		check("Limiter.Err, a name of 1 MB", long.Err())
+		long := c.StoredLimiter(strings.Repeat("x", 1<<20))
+		check("StoredLimiter.Err, a name of 1 MB", long.Err())
 		_, err = long.Allow(ctx)
 		require.Equal(t, long.Err(), err)
 		require.NoError(t, l.Err())
@@ -175,7 +175,7 @@ func TestArguments_OptionsGivenTwice(t *testing.T) {
 	_, err := c.Keyed("k", perSeconds(10, 3600), ratelimit.WithAlgorithm(ratelimit.FixedWindow), ratelimit.WithAlgorithm(ratelimit.GCRA)).Allow(ctx, name)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), rdb.Exists(ctx, "k:{"+name+"}").Val())
-	l := c.Limiter(name)
+	l := c.StoredLimiter(name)
 	require.NoError(t, l.SetRate(ctx, perSeconds(10, 60), ratelimit.WithKeepAlive(time.Hour), ratelimit.WithKeepAlive(2*time.Hour)))
 	config, err := l.Config(ctx)
 	require.NoError(t, err)

@@ -40,29 +40,29 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 			_, err := c.Keyed("k", l).Allow(ctx, name)
 			check(what, err, cogwheel.ErrInvalid)
 			check(what, c.Keyed("k", l).Wait(ctx, name), cogwheel.ErrInvalid)
-			_, err = c.Limiter(name).TrySetRate(ctx, l)
+			_, err = c.StoredLimiter(name).TrySetRate(ctx, l)
 			check(what, err, cogwheel.ErrInvalid)
 		}
 		_, err := c.Keyed("k", good).AllowN(ctx, name, -1)
 		check("n", err, cogwheel.ErrInvalid)
-		check("n", c.Limiter(name).WaitN(ctx, -1), cogwheel.ErrInvalid)
+		check("n", c.StoredLimiter(name).WaitN(ctx, -1), cogwheel.ErrInvalid)
 		_, err = c.Keyed("k", good).AllowN(ctx, name, math.MaxInt64)
 		check("n", err, ratelimit.ErrExceedsLimit)
-		_, err = c.Limiter(name).AllowN(ctx, math.MaxUint32+1)
+		_, err = c.StoredLimiter(name).AllowN(ctx, math.MaxUint32+1)
 		check("R6: n above 32 bits", err, ratelimit.ErrExceedsLimit)
 		for _, prefix := range []string{"", "a{b", "}", strings.Repeat("x", 2000)} {
 			_, err = c.Keyed(prefix, good).Allow(ctx, name)
 			check("prefix", err, cogwheel.ErrInvalid)
 		}
 		for _, name := range []string{"", "a{b", "}", "{}", strings.Repeat("x", 1<<20)} {
-			_, err = c.Limiter(name).Allow(ctx)
+			_, err = c.StoredLimiter(name).Allow(ctx)
 			check("name", err, cogwheel.ErrInvalid)
 		}
 		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		check("a window has no burst", err, cogwheel.ErrInvalid)
-		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.WithKeepAlive(time.Millisecond))
+		_, err = c.StoredLimiter(name).TrySetRate(ctx, good, ratelimit.WithKeepAlive(time.Millisecond))
 		check("keep-alive below the period", err, cogwheel.ErrInvalid)
-		_, err = c.Limiter(name).TrySetRate(ctx, good, ratelimit.WithScope(7))
+		_, err = c.StoredLimiter(name).TrySetRate(ctx, good, ratelimit.WithScope(7))
 		check("scope", err, cogwheel.ErrInvalid)
 		for _, o := range []ratelimit.Option{
 			nil, ratelimit.WithWheel(nil), ratelimit.WithLogger(nil), ratelimit.WithBreaker(0, time.Second),
@@ -74,7 +74,7 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 		_, err = ratelimit.New(nil)
 		check("client", err, cogwheel.ErrInvalid)
 		done := make(chan error, 1)
-		c.Limiter(name).WaitFunc(ctx, -1, func(err error) { done <- err })
+		c.StoredLimiter(name).WaitFunc(ctx, -1, func(err error) { done <- err })
 		check("n", <-done, cogwheel.ErrInvalid)
 		cancelled, cancel := context.WithCancel(ctx)
 		cancel()
@@ -85,7 +85,7 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 	require.NoError(t, rdb.LPush(ctx, "k:{"+name+"}", 1).Err())
 	_, err := c.Keyed("k", good).Allow(ctx, name)
 	check("a list", err, ratelimit.ErrWrongKind)
-	_, err = c.Limiter("k:{" + name + "}").Allow(ctx)
+	_, err = c.StoredLimiter("k:{" + name + "}").Allow(ctx)
 	check("a list", err, ratelimit.ErrWrongKind)
 	require.NoError(t, rdb.Set(ctx, "k:{"+name+"2}", "nonsense", 0).Err())
 	r, err := c.Keyed("k", good).Allow(ctx, name+"2")
@@ -124,11 +124,11 @@ func TestKeyed_EveryRate(t *testing.T) {
 }
 
 // What stands in Redis may be anything.
-func TestLimiter_AnOverwrittenLimitIsNone(t *testing.T) {
+func TestStoredLimiter_AnOverwrittenLimitIsNone(t *testing.T) {
 	t.Parallel()
 	for _, field := range []string{"rate", "interval"} {
 		for _, value := range []string{"", "x", "0", "-1", "1.5", "nan", "inf", "-inf", "1e99", "99999999999999999999"} {
-			l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+			l, rdb, name := storedLimiter(t, perSeconds(10, 60), ratelimit.Overall)
 			require.NoError(t, rdb.HSet(t.Context(), name, field, value).Err())
 			_, err := l.Allow(t.Context())
 			require.ErrorIs(t, err, ratelimit.ErrNotSet, "%s %q", field, value)

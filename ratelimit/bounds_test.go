@@ -116,7 +116,7 @@ func TestLocalShare_IsBounded(t *testing.T) {
 
 // A long log is not counted at the first call of each process; its value is kept to as far as it can be
 // right.
-func TestLimiter_ALongLogIsNotCounted(t *testing.T) {
+func TestStoredLimiter_ALongLogIsNotCounted(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
 	const entries, rate = 20_000, 30_000
@@ -131,7 +131,7 @@ func TestLimiter_ALongLogIsNotCounted(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			l, rdb, name := limiter(t, perSeconds(rate, 3600), ratelimit.Overall)
+			l, rdb, name := storedLimiter(t, perSeconds(rate, 3600), ratelimit.Overall)
 			keys := ratelimit.LogKeys(name)
 			fill(t, rdb, keys[2], entries)
 			if c.value != nil {
@@ -145,7 +145,7 @@ func TestLimiter_ALongLogIsNotCounted(t *testing.T) {
 
 	t.Run("a short one is (control)", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(rate, 3600), ratelimit.Overall)
+		l, rdb, name := storedLimiter(t, perSeconds(rate, 3600), ratelimit.Overall)
 		keys := ratelimit.LogKeys(name)
 		fill(t, rdb, keys[2], 4000)
 		require.NoError(t, rdb.Set(t.Context(), keys[1], 7, 0).Err())
@@ -154,7 +154,7 @@ func TestLimiter_ALongLogIsNotCounted(t *testing.T) {
 
 	t.Run("one that has expired as a whole is let go", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(rate, 1), ratelimit.Overall)
+		l, rdb, name := storedLimiter(t, perSeconds(rate, 1), ratelimit.Overall)
 		keys := ratelimit.LogKeys(name)
 		fill(t, rdb, keys[2], entries)
 		shift(t, rdb, keys[2], -time.Hour, entries)
@@ -166,7 +166,7 @@ func TestLimiter_ALongLogIsNotCounted(t *testing.T) {
 
 	t.Run("and one that has expired in part as far as it is needed", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(rate, 3600), ratelimit.Overall)
+		l, rdb, name := storedLimiter(t, perSeconds(rate, 3600), ratelimit.Overall)
 		keys := ratelimit.LogKeys(name)
 		fill(t, rdb, keys[2], entries)
 		shift(t, rdb, keys[2], -2*time.Hour, entries-10)

@@ -106,7 +106,7 @@ func ofKeyed(limit ratelimit.Limit, opts ...ratelimit.KeyedOption) waitingOf {
 
 func ofLog(limit ratelimit.Limit) waitingOf {
 	return func(t *testing.T, c *ratelimit.Client, name string) waiting {
-		l := c.Limiter(name)
+		l := c.StoredLimiter(name)
 		_, err := l.TrySetRate(t.Context(), limit)
 		require.NoError(t, err)
 		return waiting{l.AllowN, l.WaitN}

@@ -148,7 +148,7 @@ func TestWait_WhatIsLeftIsGivenBack(t *testing.T) {
 				func(ctx context.Context) (ratelimit.Result, error) { return k.Peek(ctx, name) }
 		},
 		"a log": func(c *ratelimit.Client, name string) (func(context.Context, int64, func(error)) func(), func(context.Context) (ratelimit.Result, error)) {
-			l := c.Limiter(name)
+			l := c.StoredLimiter(name)
 			require.NoError(t, l.SetRate(t.Context(), limit))
 			return l.WaitFunc, l.Peek
 		},

@@ -78,19 +78,19 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 		require.Less(t, time.Since(began), 10*time.Second, "not for the reservation as well")
 	})
 
-	for how, change := range map[string]func(ctx context.Context, l *ratelimit.Limiter, granted ratelimit.Result) error{
-		"SetRate": func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
+	for how, change := range map[string]func(ctx context.Context, l *ratelimit.StoredLimiter, granted ratelimit.Result) error{
+		"SetRate": func(ctx context.Context, l *ratelimit.StoredLimiter, _ ratelimit.Result) error {
 			return l.SetRate(ctx, perSeconds(10, 3600))
 		},
-		"UpdateRate": func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
+		"UpdateRate": func(ctx context.Context, l *ratelimit.StoredLimiter, _ ratelimit.Result) error {
 			_, err := l.UpdateRate(ctx, perSeconds(10, 3600), ratelimit.WithState())
 			return err
 		},
-		"Return": func(ctx context.Context, l *ratelimit.Limiter, granted ratelimit.Result) error {
+		"Return": func(ctx context.Context, l *ratelimit.StoredLimiter, granted ratelimit.Result) error {
 			_, err := l.Return(ctx, granted)
 			return err
 		},
-		"Delete": func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
+		"Delete": func(ctx context.Context, l *ratelimit.StoredLimiter, _ ratelimit.Result) error {
 			_, err := l.Delete(ctx)
 			return err
 		},
@@ -98,7 +98,7 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 		t.Run("a log, "+how, func(t *testing.T) {
 			t.Parallel()
 			ours, theirs, _, name := setup(t)
-			l, other := ours.Limiter(name), theirs.Limiter(name)
+			l, other := ours.StoredLimiter(name), theirs.StoredLimiter(name)
 			require.NoError(t, other.SetRate(t.Context(), limit))
 			granted, err := other.AllowN(t.Context(), 5)
 			require.True(t, err == nil && granted.Allowed)
@@ -159,7 +159,7 @@ func TestChanges_ADenialOnItsWayIsNotBelieved(t *testing.T) {
 	t.Run("Return", func(t *testing.T) {
 		t.Parallel()
 		c, _, replies := held(t)
-		l := newLimiter(t, c, perSeconds(5, 3600), ratelimit.Overall)
+		l := newStoredLimiter(t, c, perSeconds(5, 3600), ratelimit.Overall)
 		granted := take(t, l, 5, true)
 		ask(t, replies, l.Allow, func() {
 			given, err := l.Return(t.Context(), granted)
@@ -169,7 +169,7 @@ func TestChanges_ADenialOnItsWayIsNotBelieved(t *testing.T) {
 	t.Run("SetRate", func(t *testing.T) {
 		t.Parallel()
 		c, _, replies := held(t)
-		l := newLimiter(t, c, perSeconds(5, 3600), ratelimit.Overall)
+		l := newStoredLimiter(t, c, perSeconds(5, 3600), ratelimit.Overall)
 		take(t, l, 5, true)
 		ask(t, replies, l.Allow, func() {
 			require.NoError(t, l.SetRate(t.Context(), perSeconds(6, 3600)))

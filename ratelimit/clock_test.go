@@ -125,18 +125,18 @@ func TestClock_SlidingLog(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			l, rdb, name := limiter(t, perSeconds(10, 30), ratelimit.Overall)
+			l, rdb, name := storedLimiter(t, perSeconds(10, 30), ratelimit.Overall)
 			for range 10 {
 				take(t, l, 1, true)
 			}
 			keys := ratelimit.LogKeys(name)
 			shift(t, rdb, keys[2], c.by, c.moved)
 			ask := func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
-				return c.Limiter(name).Allow
+				return c.StoredLimiter(name).Allow
 			}
 			require.Equal(t, c.want, grantsNow(t, rdb, ask))
 			require.Zero(t, grantsNow(t, rdb, ask), "healed: it counts again")
-			r, err := newClient(t, rdb).Limiter(name).Allow(t.Context())
+			r, err := newClient(t, rdb).StoredLimiter(name).Allow(t.Context())
 			require.NoError(t, err)
 			require.LessOrEqual(t, r.RetryAfter, 30*time.Second+time.Minute)
 			require.Equal(t, int64(10), rdb.ZCard(t.Context(), keys[2]).Val())
@@ -146,7 +146,7 @@ func TestClock_SlidingLog(t *testing.T) {
 
 	t.Run("a reservation does not wait for entries of a clock that stepped back", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(10, 1), ratelimit.Overall)
+		l, rdb, name := storedLimiter(t, perSeconds(10, 1), ratelimit.Overall)
 		take(t, l, 10, true)
 		shift(t, rdb, ratelimit.LogKeys(name)[2], time.Hour, 10)
 		r, err := l.Reserve(t.Context(), 10)
@@ -160,11 +160,11 @@ func TestClock_SlidingLog(t *testing.T) {
 
 	t.Run("and recovers within what it stepped back and an interval", func(t *testing.T) {
 		t.Parallel()
-		l, rdb, name := limiter(t, perSeconds(10, 0.5), ratelimit.Overall)
+		l, rdb, name := storedLimiter(t, perSeconds(10, 0.5), ratelimit.Overall)
 		began := time.Now()
 		take(t, l, 10, true)
 		shift(t, rdb, ratelimit.LogKeys(name)[2], 500*time.Millisecond, 10)
-		require.NoError(t, newClient(t, rdb).Limiter(name).WaitN(within(t, patience), 10))
+		require.NoError(t, newClient(t, rdb).StoredLimiter(name).WaitN(within(t, patience), 10))
 		require.Less(t, time.Since(began), 10*time.Second)
 		require.Greater(t, time.Since(began), 900*time.Millisecond)
 	})
@@ -180,7 +180,7 @@ func TestClock_AJavaServiceWhoseClockIsOff(t *testing.T) {
 		t.Run(skew.String(), func(t *testing.T) {
 			t.Parallel()
 			limit, w := perSeconds(10, 0.5), newWheel(t)
-			l, rdb, name := limiter(t, limit, ratelimit.Overall)
+			l, rdb, name := storedLimiter(t, limit, ratelimit.Overall)
 			both := func(lasts, skew time.Duration) (ours, all []grant) {
 				j := java{t: t, rdb: rdb, name: name, skew: skew}
 				began := time.Now()

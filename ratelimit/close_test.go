@@ -16,9 +16,9 @@ func TestClient_CloseLeavesNothingOnTheWheel(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	hour := ratelimit.PerHour(100)
-	limiter := func(scope ratelimit.Scope) func(*testing.T, *ratelimit.Client, string) {
+	stored := func(scope ratelimit.Scope) func(*testing.T, *ratelimit.Client, string) {
 		return func(t *testing.T, c *ratelimit.Client, name string) {
-			l := c.Limiter(name)
+			l := c.StoredLimiter(name)
 			require.NoError(t, l.SetRate(t.Context(), hour, ratelimit.WithScope(scope)))
 			take(t, l, 100, true)
 			take(t, l, 1, false)
@@ -36,8 +36,8 @@ func TestClient_CloseLeavesNothingOnTheWheel(t *testing.T) {
 	for what, use := range map[string]func(*testing.T, *ratelimit.Client, string){
 		"a key that is denied":          keyed(),
 		"a window that is denied":       keyed(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
-		"a limiter":                     limiter(ratelimit.Overall),
-		"a limiter counted by a client": limiter(ratelimit.PerClient),
+		"a limiter":                     stored(ratelimit.Overall),
+		"a limiter counted by a client": stored(ratelimit.PerClient),
 		"a waiter": func(t *testing.T, c *ratelimit.Client, name string) {
 			k := c.Keyed(name, ratelimit.PerHour(1))
 			require.NoError(t, k.Wait(t.Context(), "key"))

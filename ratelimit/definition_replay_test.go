@@ -48,8 +48,8 @@ type admission struct {
 	fresh bool
 }
 
-// observedWindow is what replays know of one window by Redis's clock, in Unix ns: it surely began by begin[1] and not before
-// begin[0], and ended likewise.
+// observedWindow is what replays know of one window by Redis's clock, in Unix ns: it surely began by begin[1] and
+// not before begin[0], and ended likewise.
 type observedWindow struct{ begin, end [2]int64 }
 
 // change is a SetRate from call to ret.
@@ -125,8 +125,8 @@ func (r *record) gcraExcess() float64 {
 }
 
 // logExcess returns by how many permits the record is above the definition of the sliding log: no interval of a Per
-// holds more than the highest rate, and a request is charged only if it and all grants of the Per before it are within
-// the rate that Redis has then.
+// holds more than the highest rate, and a request is charged only if it and all grants of the Per before it are
+// within the rate that Redis has then.
 func (r *record) logExcess() float64 {
 	var all []grant
 	highest := ratelimit.Limit{}
@@ -186,7 +186,7 @@ type contest struct {
 func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
 	gcra := c.Keyed("gcra", contestLimits[0], ratelimit.WithHashTag(name))
 	windows := c.Keyed("window", contestLimits[0], ratelimit.WithHashTag(name), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
-	l := c.Limiter("log:{" + name + "}")
+	l := c.StoredLimiter("log:{" + name + "}")
 	keyed := func(what string, k *ratelimit.Keyed) contestWay {
 		w := contestWay{
 			limits: []string{what},
@@ -403,7 +403,7 @@ return {left, time[1] * 1000 + math.floor(time[2] / 1000)}`
 }
 
 // changing sets the limits in turn.
-func (r *contestRun) changing(s contest, l *ratelimit.Limiter) {
+func (r *contestRun) changing(s contest, l *ratelimit.StoredLimiter) {
 	for at := 0; time.Now().Before(r.end); at++ {
 		limit := contestLimits[at%len(contestLimits)]
 		r.phase.Store(int64(at))
@@ -444,7 +444,7 @@ func (s contest) run(t *testing.T) map[string]*record {
 		r.records[what] = &record{}
 	}
 	rdb, first := connect()
-	l := first.Limiter("log:{" + name + "}")
+	l := first.StoredLimiter("log:{" + name + "}")
 	require.NoError(t, l.SetRate(t.Context(), contestLimits[0]))
 	r.began = time.Now()
 	r.end = r.began.Add(s.lasts)

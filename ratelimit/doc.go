@@ -1,13 +1,13 @@
 // Package ratelimit limits rates through Redis, exactly and for any number of processes.
 //
 // There are two kinds of limiter. [Keyed] has its limit in the code and any number of keys, such as users or
-// addresses, each of which costs Redis one small string that expires. [Limiter] has a name, and its limit
+// addresses, each of which costs Redis one small string that expires. [StoredLimiter] has a name, and its limit
 // is in Redis, where it can be changed for all processes at any time; it shares keys with Redisson's
 // RRateLimiter. [Client.All] decides by several limits in one step, and [Keyed.With] takes the limit per call.
 //
 // # What it promises
 //
-//   - Keyed with [GCRA] grants at most Burst + Rate*w/Per in any time w, Limiter at most Rate in any
+//   - Keyed with [GCRA] grants at most Burst + Rate*w/Per in any time w, StoredLimiter at most Rate in any
 //     interval, [FixedWindow] at most Rate in each window, by the clock of Redis. Clocks of clients are not
 //     used.
 //   - A lost reply, a repeated call, a cancelled wait and a killed client can only make it grant less. State
@@ -28,7 +28,7 @@
 //	Wait             at most one round trip in 10 ms for all waiters of a key; one entry of the wheel
 //	All              one round trip, shared by the concurrent callers for the same parts
 //	Redis, Keyed     TIME, GET and SET, O(1); a string of at most 60 bytes
-//	Redis, Limiter   eight calls; an entry of 21 bytes for each grant within the interval
+//	Redis, StoredLimiter   eight calls; an entry of 21 bytes for each grant within the interval
 //
 // # Example
 //

@@ -18,7 +18,7 @@ import (
 // errors.Is. The errors of contexts and of Redis are wrapped. A denial is no error of Allow: look at
 // Result.Allowed.
 var (
-	// ErrNotSet is returned by a Limiter whose limit is not set in Redis, or was deleted.
+	// ErrNotSet is returned by a StoredLimiter whose limit is not set in Redis, or was deleted.
 	ErrNotSet = errors.New("ratelimit: no limit is set")
 
 	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was taken.

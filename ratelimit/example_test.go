@@ -34,11 +34,11 @@ func ExampleClient_Keyed() {
 }
 
 // A limit that stands in Redis, for all processes, services in Java included. Waiters stand in line.
-func ExampleClient_Limiter() {
+func ExampleClient_StoredLimiter() {
 	ctx := context.Background()
 	limits := newLimits()
 
-	partner := limits.Limiter("partner-api") // getRateLimiter("partner-api") in Java
+	partner := limits.StoredLimiter("partner-api") // getRateLimiter("partner-api") in Java
 	if err := partner.SetRate(ctx, ratelimit.PerHour(100)); err != nil {
 		log.Fatal(err)
 	}

@@ -93,9 +93,9 @@ func FuzzOptions(f *testing.F) {
 			}
 		case 4:
 			named := scripts.CheckName(text) == nil
-			require.NoError(t, redistest.CheckRefusal(c.Limiter(text).Err(), named))
+			require.NoError(t, redistest.CheckRefusal(c.StoredLimiter(text).Err(), named))
 			ok := named && isLimit(limit, true)
-			_, err := c.Limiter(text).TrySetRate(ctx, limit)
+			_, err := c.StoredLimiter(text).TrySetRate(ctx, limit)
 			if ok {
 				require.ErrorContains(t, err, "the call was sent")
 			} else {

@@ -82,25 +82,25 @@ var replyCalls = []replyCall{
 		_, err := allowed(c.Keyed("k", perDay).Peek(ctx, "key"))
 		return false, err
 	}, nil},
-	{"Limiter.AllowN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		return allowed(c.Limiter("l").AllowN(ctx, 2))
+	{"StoredLimiter.AllowN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		return allowed(c.StoredLimiter("l").AllowN(ctx, 2))
 	}, nil},
-	{"Limiter.AllowUpTo", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		r, err := c.Limiter("l").AllowUpTo(ctx, 3)
+	{"StoredLimiter.AllowUpTo", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		r, err := c.StoredLimiter("l").AllowUpTo(ctx, 3)
 		if r.Granted > 3 {
 			return true, errors.New("more was granted than asked for")
 		}
 		return allowed(r, err)
 	}, nil},
-	{"Limiter.WaitN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		err := c.Limiter("l").WaitN(ctx, 2)
+	{"StoredLimiter.WaitN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		err := c.StoredLimiter("l").WaitN(ctx, 2)
 		return err == nil, err
 	}, nil},
-	{"Limiter.TrySetRate", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		return c.Limiter("l").TrySetRate(ctx, perDay)
+	{"StoredLimiter.TrySetRate", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		return c.StoredLimiter("l").TrySetRate(ctx, perDay)
 	}, nil},
-	{"Limiter.Config", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		cfg, err := c.Limiter("l").Config(ctx)
+	{"StoredLimiter.Config", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		cfg, err := c.StoredLimiter("l").Config(ctx)
 		if err == nil && (cfg.Limit.Rate < 1 || cfg.Limit.Per < time.Millisecond || cfg.KeepAlive < 0 ||
 			cfg.Scope != ratelimit.Overall && cfg.Scope != ratelimit.PerClient) {
 			return true, errors.New("an impossible limit")
@@ -169,13 +169,13 @@ func checkReply(t *testing.T, which replyCall, text string) error {
 	switch {
 	case err != nil && granted:
 		return err
-	case which.name == "Limiter.TrySetRate":
+	case which.name == "StoredLimiter.TrySetRate":
 		if granted && reply != int64(1) && reply != "1" {
 			return errors.New("set by another reply than 1")
 		}
 	case integersOf(reply) == nil && granted:
 		return errors.New("granted by a reply that is no list of integers")
-	case integersOf(reply) == nil && err == nil && which.name != "Limiter.Config":
+	case integersOf(reply) == nil && err == nil && which.name != "StoredLimiter.Config":
 		return errors.New("no error for a reply that is no list of integers")
 	case which.grants != nil && granted && !which.grants(integersOf(reply)):
 		return errors.New("granted by a reply that the script does not return")

@@ -105,19 +105,19 @@ var waitedChanges = map[string]func(t *testing.T, c, other *ratelimit.Client, na
 		}
 	},
 	"SetRate": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
-		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
+		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.StoredLimiter, _ ratelimit.Result) error {
 			return l.SetRate(ctx, ratelimit.PerHour(1))
 		})
 	},
 	"UpdateRate": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
-		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
+		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.StoredLimiter, _ ratelimit.Result) error {
 			_, err := l.UpdateRate(ctx, ratelimit.PerHour(2), ratelimit.WithState())
 			return err
 		})
 	},
 	"TrySetRate, of a limit that is set": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
-		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
-			if err := other.Limiter(name).SetRate(ctx, ratelimit.PerHour(1)); err != nil {
+		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.StoredLimiter, _ ratelimit.Result) error {
+			if err := other.StoredLimiter(name).SetRate(ctx, ratelimit.PerHour(1)); err != nil {
 				return err
 			}
 			_, err := l.TrySetRate(ctx, ratelimit.PerHour(1)) // is set already
@@ -125,13 +125,13 @@ var waitedChanges = map[string]func(t *testing.T, c, other *ratelimit.Client, na
 		})
 	},
 	"Return": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
-		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.Limiter, granted ratelimit.Result) error {
+		return logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.StoredLimiter, granted ratelimit.Result) error {
 			_, err := l.Return(ctx, granted)
 			return err
 		})
 	},
 	"Delete": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
-		deleted := logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.Limiter, _ ratelimit.Result) error {
+		deleted := logChange(t, c, other, name, func(ctx context.Context, l *ratelimit.StoredLimiter, _ ratelimit.Result) error {
 			_, err := l.Delete(ctx)
 			return err
 		})
@@ -153,13 +153,13 @@ func resetOf(t *testing.T, c, other *ratelimit.Client, name string, a ratelimit.
 
 func logChange(
 	t *testing.T, c, other *ratelimit.Client, name string,
-	change func(context.Context, *ratelimit.Limiter, ratelimit.Result) error,
+	change func(context.Context, *ratelimit.StoredLimiter, ratelimit.Result) error,
 ) waitedChange {
 	t.Helper()
-	require.NoError(t, other.Limiter(name).SetRate(t.Context(), ratelimit.PerHour(1)))
-	granted, err := other.Limiter(name).Allow(t.Context())
+	require.NoError(t, other.StoredLimiter(name).SetRate(t.Context(), ratelimit.PerHour(1)))
+	granted, err := other.StoredLimiter(name).Allow(t.Context())
 	require.True(t, err == nil && granted.Allowed, "%v", err)
-	l := c.Limiter(name)
+	l := c.StoredLimiter(name)
 	return waitedChange{
 		wait:   func(ctx context.Context, f func(error)) { l.WaitFunc(ctx, 1, f) },
 		change: func(ctx context.Context) error { return change(ctx, l, granted) },
@@ -269,7 +269,7 @@ func setupWait(what string, c *ratelimit.Client, name string) func(context.Conte
 		all := c.All(c.Keyed("k", ratelimit.PerHour(1), window).Part(name), c.Keyed("k2", ratelimit.PerHour(1)).Part(name))
 		return func(ctx context.Context, f func(error)) { all.WaitFunc(ctx, 1, f) }
 	}
-	return func(ctx context.Context, f func(error)) { c.Limiter(name).WaitFunc(ctx, 1, f) }
+	return func(ctx context.Context, f func(error)) { c.StoredLimiter(name).WaitFunc(ctx, 1, f) }
 }
 
 // A grant whose reply comes after the timeout, and after a change of the key, serves the waiter.

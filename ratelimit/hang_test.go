@@ -77,7 +77,7 @@ func TestTimeout_ADeadlineThatPassesEarlierIsAnOutage(t *testing.T) {
 			for _, allow := range []func(context.Context) (ratelimit.Result, error){
 				func(ctx context.Context) (ratelimit.Result, error) { return k.Allow(ctx, "u") },
 				func(ctx context.Context) (ratelimit.Result, error) { return k.AllowUpTo(ctx, "u", 3) },
-				func(ctx context.Context) (ratelimit.Result, error) { return c.Limiter("l").Allow(ctx) },
+				func(ctx context.Context) (ratelimit.Result, error) { return c.StoredLimiter("l").Allow(ctx) },
 				c.All(k.Part("u"), k.Part("v")).Allow,
 			} {
 				var r ratelimit.Result
@@ -139,7 +139,7 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 	var reserved *ratelimit.Reservation
 	var granted ratelimit.Result
 	c := hanging(t, func(c *ratelimit.Client) {
-		ctx, l, k := t.Context(), c.Limiter("l"), c.Keyed("k", limit)
+		ctx, l, k := t.Context(), c.StoredLimiter("l"), c.Keyed("k", limit)
 		require.NoError(t, l.SetRate(ctx, limit))
 		var err error
 		granted, err = l.Allow(ctx)
@@ -152,25 +152,25 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 		require.NoError(t, err)
 		require.Positive(t, reserved.Delay())
 	})
-	k, l := c.Keyed("k", limit), c.Limiter("l")
+	k, l := c.Keyed("k", limit), c.StoredLimiter("l")
 	all := c.All(k.Part("v"), c.Keyed("also", limit).Part("v"))
 	for what, call := range map[string]func(context.Context) error{
-		"Keyed.Reserve":      func(ctx context.Context) error { _, err := k.Reserve(ctx, "v", 1); return err },
-		"Keyed.Reset":        func(ctx context.Context) error { return k.Reset(ctx, "u") },
-		"Keyed.Peek":         func(ctx context.Context) error { _, err := k.Peek(ctx, "v"); return err },
-		"Keyed.Wait":         func(ctx context.Context) error { return k.Wait(ctx, "v") },
-		"Limiter.Reserve":    func(ctx context.Context) error { _, err := l.Reserve(ctx, 1); return err },
-		"Limiter.Wait":       l.Wait,
-		"Limiter.TrySetRate": func(ctx context.Context) error { _, err := l.TrySetRate(ctx, limit); return err },
-		"Limiter.SetRate":    func(ctx context.Context) error { return l.SetRate(ctx, limit) },
-		"Limiter.UpdateRate": func(ctx context.Context) error { _, err := l.UpdateRate(ctx, limit); return err },
-		"Limiter.Config":     func(ctx context.Context) error { _, err := l.Config(ctx); return err },
-		"Limiter.Delete":     func(ctx context.Context) error { _, err := l.Delete(ctx); return err },
-		"Limiter.Return":     func(ctx context.Context) error { _, err := l.Return(ctx, granted); return err },
-		"Reservation.Cancel": func(ctx context.Context) error { _, err := reserved.Cancel(ctx); return err },
-		"Reservation.Wait":   reserved.Wait,
-		"All.Wait":           all.Wait,
-		"All.Peek":           func(ctx context.Context) error { _, err := all.Peek(ctx); return err },
+		"Keyed.Reserve":            func(ctx context.Context) error { _, err := k.Reserve(ctx, "v", 1); return err },
+		"Keyed.Reset":              func(ctx context.Context) error { return k.Reset(ctx, "u") },
+		"Keyed.Peek":               func(ctx context.Context) error { _, err := k.Peek(ctx, "v"); return err },
+		"Keyed.Wait":               func(ctx context.Context) error { return k.Wait(ctx, "v") },
+		"StoredLimiter.Reserve":    func(ctx context.Context) error { _, err := l.Reserve(ctx, 1); return err },
+		"StoredLimiter.Wait":       l.Wait,
+		"StoredLimiter.TrySetRate": func(ctx context.Context) error { _, err := l.TrySetRate(ctx, limit); return err },
+		"StoredLimiter.SetRate":    func(ctx context.Context) error { return l.SetRate(ctx, limit) },
+		"StoredLimiter.UpdateRate": func(ctx context.Context) error { _, err := l.UpdateRate(ctx, limit); return err },
+		"StoredLimiter.Config":     func(ctx context.Context) error { _, err := l.Config(ctx); return err },
+		"StoredLimiter.Delete":     func(ctx context.Context) error { _, err := l.Delete(ctx); return err },
+		"StoredLimiter.Return":     func(ctx context.Context) error { _, err := l.Return(ctx, granted); return err },
+		"Reservation.Cancel":       func(ctx context.Context) error { _, err := reserved.Cancel(ctx); return err },
+		"Reservation.Wait":         reserved.Wait,
+		"All.Wait":                 all.Wait,
+		"All.Peek":                 func(ctx context.Context) error { _, err := all.Peek(ctx); return err },
 	} {
 		t.Run(what, func(t *testing.T) {
 			if !strings.HasPrefix(what, "Reservation") { // whose time comes
@@ -243,13 +243,13 @@ func TestBreaker_ClosesForAUserWithFewRights(t *testing.T) {
 			_, err := c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
 			return err
 		}},
-		"Limiter": {
+		"StoredLimiter": {
 			[]string{
 				"+hmget", "+time", "+get", "+set", "+zmscore", "+zrangebyscore", "+zrange", "+zcount", "+zcard", "+zadd", "+zremrangebyrank",
 				"+zremrangebyscore", "+zrem", "+pttl", "+pexpire", "+exists", "+persist",
 			},
 			func(c *ratelimit.Client, ctx context.Context) error {
-				_, err := c.Limiter("l").Allow(ctx)
+				_, err := c.StoredLimiter("l").Allow(ctx)
 				return err
 			},
 		},

@@ -10,16 +10,16 @@ type Kind string
 
 // The kinds.
 const (
-	KindKeyed   Kind = "keyed"
-	KindLimiter Kind = "limiter"
-	KindAll     Kind = "all" // several limits in one step
+	KindKeyed         Kind = "keyed"
+	KindStoredLimiter Kind = "stored"
+	KindAll           Kind = "all" // several limits in one step
 )
 
 // Event is a decision, or a change of the breaker. Of the latter, only Context, Took and Err are set.
 type Event struct {
 	Context context.Context // of the call; of Down and Up one that never ends
 	Kind    Kind
-	Name    string // the prefix of a Keyed, or the name of a Limiter; of an All, those of its parts
+	Name    string // the prefix of a Keyed, or the name of a StoredLimiter; of an All, those of its parts
 	Key     string // of a Keyed, as it was given; it may come from strangers, so it is no label of a metric
 	N       int64  // permits asked for; of an All, requests
 

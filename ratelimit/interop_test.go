@@ -14,7 +14,7 @@ import (
 // bothSidesCountTogether has Go and Java take from one limiter in turn.
 func bothSidesCountTogether(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx, name := t.Context(), redistest.Name(t)
-	j, l := java{t: t, rdb: rdb, name: name}, c.Limiter(name)
+	j, l := java{t: t, rdb: rdb, name: name}, c.StoredLimiter(name)
 	require.True(t, j.trySetRate(5, 4*time.Second, ratelimit.Overall, 0))
 	cfg, err := l.Config(ctx)
 	require.NoError(t, err)
@@ -55,9 +55,9 @@ func bothSidesCountTogether(t *testing.T, c *ratelimit.Client, rdb redis.Univers
 }
 
 // javaAndGo are both ends of one limiter.
-func javaAndGo(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) (java, *ratelimit.Limiter) {
+func javaAndGo(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) (java, *ratelimit.StoredLimiter) {
 	name := redistest.Name(t)
-	return java{t: t, rdb: rdb, name: name, id: "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"}, c.Limiter(name)
+	return java{t: t, rdb: rdb, name: name, id: "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"}, c.StoredLimiter(name)
 }
 
 func (j java) take(n int64, want bool) {
@@ -172,7 +172,7 @@ func bothSidesConfigure(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		// Java leaves what it releases in the log, where it counts again when that entry leaves. Who counts
 		// the log goes by the log.
 		j.release(5)
-		requireLeft(t, newClient(t, rdb).Limiter(j.name), 0)
+		requireLeft(t, newClient(t, rdb).StoredLimiter(j.name), 0)
 	})
 }
 

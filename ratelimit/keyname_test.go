@@ -162,10 +162,10 @@ func FuzzTaggedKey(f *testing.F) {
 }
 
 // As in Redisson, a and {a} are limits of their own that share what was granted.
-func TestLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
+func TestStoredLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	plain, braced := c.Limiter(name), c.Limiter("{"+name+"}")
+	plain, braced := c.StoredLimiter(name), c.StoredLimiter("{"+name+"}")
 	require.NoError(t, plain.SetRate(t.Context(), perSeconds(10, 60)))
 	_, err := braced.Config(t.Context())
 	require.ErrorIs(t, err, ratelimit.ErrNotSet, "the limit is another")

@@ -14,7 +14,7 @@ import (
 func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 	t.Parallel()
 	c, _, n, name := shared(t)
-	own := c.Limiter(name + ":own")
+	own := c.StoredLimiter(name + ":own")
 	require.NoError(t, own.SetRate(t.Context(), perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	_, err := own.Allow(t.Context())
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestWaitFunc_CancelDoesNotRunTheFunction(t *testing.T) {
 func TestPerClient_ReserveWhileTheLimitIsSet(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	l := c.Limiter(name)
+	l := c.StoredLimiter(name)
 	set := func() {
 		require.NoError(t, l.SetRate(t.Context(), perSeconds(1000, 1), ratelimit.WithScope(ratelimit.PerClient)))
 	}

@@ -22,8 +22,8 @@ const maxBurstTime = 100 * 365 * 24 * time.Hour
 // years. It is a comparable value.
 type Limit struct {
 	Rate  int64         // permits in each Per, 1 to MaxRate
-	Per   time.Duration // 1 µs to MaxPer; whole milliseconds for Limiter and FixedWindow
-	Burst int64         // permits that may be used at once, 1 to MaxRate; equal to Rate for Limiter and FixedWindow
+	Per   time.Duration // 1 µs to MaxPer; whole milliseconds for StoredLimiter and FixedWindow
+	Burst int64         // permits that may be used at once, 1 to MaxRate; equal to Rate for StoredLimiter and FixedWindow
 }
 
 // PerSecond allows n permits a second with a burst of n.

@@ -18,17 +18,17 @@ func TestLoss_WhateverIsLostOfALimiterGrantsAtMostOneBurstMore(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
 	for lost := range 8 {
-		_, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+		_, rdb, name := storedLimiter(t, perSeconds(10, 60), ratelimit.Overall)
 		ask := func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
-			return c.Limiter(name).Allow
+			return c.StoredLimiter(name).Allow
 		}
 		require.Equal(t, 10, grantsNow(t, rdb, ask))
 		keys, want := ratelimit.LogKeys(name), 0
 		if lost&1 != 0 {
 			require.Equal(t, int64(1), rdb.Del(t.Context(), keys[0]).Val())
-			_, err := newClient(t, rdb).Limiter(name).Allow(t.Context())
+			_, err := newClient(t, rdb).StoredLimiter(name).Allow(t.Context())
 			require.ErrorIs(t, err, ratelimit.ErrNotSet)
-			set, err := newClient(t, rdb).Limiter(name).TrySetRate(t.Context(), perSeconds(10, 60))
+			set, err := newClient(t, rdb).StoredLimiter(name).TrySetRate(t.Context(), perSeconds(10, 60))
 			require.NoError(t, err)
 			require.True(t, set)
 		}
@@ -65,18 +65,18 @@ func TestLoss_Eviction(t *testing.T) {
 		}},
 		"log": {"{log}:permits", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 			return func(ctx context.Context) (ratelimit.Result, error) {
-				return c.Limiter("log").Allow(ctx)
+				return c.StoredLimiter("log").Allow(ctx)
 			}
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			require.NoError(t, c.Limiter("log").SetRate(ctx, limit))
+			require.NoError(t, c.StoredLimiter("log").SetRate(ctx, limit))
 			require.Equal(t, 10, grantsNow(t, rdb, test.ask))
 			evict(t, rdb, test.key)
 			if what == "log" && rdb.Exists(ctx, "log").Val() == 0 {
-				_, err := c.Limiter("log").Peek(ctx)
+				_, err := c.StoredLimiter("log").Peek(ctx)
 				require.ErrorIs(t, err, ratelimit.ErrNotSet)
-				require.NoError(t, c.Limiter("log").SetRate(ctx, limit, ratelimit.WithState()))
+				require.NoError(t, c.StoredLimiter("log").SetRate(ctx, limit, ratelimit.WithState()))
 			}
 			require.Equal(t, 10, grantsNow(t, rdb, test.ask), "one burst more")
 			require.Zero(t, grantsNow(t, rdb, test.ask))
@@ -84,12 +84,12 @@ func TestLoss_Eviction(t *testing.T) {
 	}
 
 	t.Run("and a server that may not evict says that it is full", func(t *testing.T) {
-		require.NoError(t, c.Limiter("log").SetRate(ctx, limit))
+		require.NoError(t, c.StoredLimiter("log").SetRate(ctx, limit))
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		for _, err := range []error{
 			second(c.Keyed("k", limit).Allow(ctx, "full")),
-			second(c.Limiter("log").AllowUpTo(ctx, 1)),
+			second(c.StoredLimiter("log").AllowUpTo(ctx, 1)),
 		} {
 			require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 			require.NotContains(t, err.Error(), "script")
@@ -130,7 +130,7 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	c, ctx := newClient(t, rdb), within(t, patience)
-	k, l := c.Keyed("k", perSeconds(1, 0.5)), c.Limiter("log")
+	k, l := c.Keyed("k", perSeconds(1, 0.5)), c.StoredLimiter("log")
 	require.NoError(t, l.SetRate(ctx, perSeconds(1, 0.5)))
 	require.NoError(t, k.Wait(ctx, "u"))
 	require.NoError(t, l.Wait(ctx))
@@ -159,7 +159,7 @@ func TestLoss_AFailoverToAStaleReplicaGrantsAtMostOneBurstMore(t *testing.T) {
 	})
 	c := newClient(t, rdb, ratelimit.WithBreaker(3, 50*time.Millisecond))
 	limit := perSeconds(10, 3600)
-	k, l := c.Keyed("k", limit), c.Limiter("log")
+	k, l := c.Keyed("k", limit), c.StoredLimiter("log")
 	require.NoError(t, l.SetRate(ctx, limit))
 	take(t, l, 1, true)
 	r, err := k.Allow(ctx, "u")

@@ -11,7 +11,7 @@ import (
 )
 
 // What is no log of this form is refused by every call and left as it is.
-func TestLimiter_LeavesWhatItDoesNotKnow(t *testing.T) {
+func TestStoredLimiter_LeavesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for _, counted := range []bool{false, true} { // whether this process has had the log counted before
 		for what, state := range map[string]func(ctx context.Context, t *testing.T, name string) []string{
@@ -32,7 +32,7 @@ func TestLimiter_LeavesWhatItDoesNotKnow(t *testing.T) {
 			t.Run(what, func(t *testing.T) {
 				t.Parallel()
 				ctx := t.Context()
-				l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+				l, rdb, name := storedLimiter(t, perSeconds(10, 60), ratelimit.Overall)
 				keys := ratelimit.LogKeys(name)
 				if counted {
 					_, err := l.Allow(ctx)
@@ -76,14 +76,14 @@ func TestReservation_CancelAfterItsTimeGivesNothingBack(t *testing.T) {
 	c, _, _, name := shared(t)
 	ctx := t.Context()
 	limit := perSeconds(1, 3600)
-	l, own := c.Limiter(name), c.Limiter(name+":own")
+	l, own := c.StoredLimiter(name), c.StoredLimiter(name+":own")
 	require.NoError(t, l.SetRate(ctx, limit))
 	require.NoError(t, own.SetRate(ctx, limit, ratelimit.WithScope(ratelimit.PerClient)))
 	k := c.Keyed("k", limit)
 	for what, reserve := range map[string]func() (*ratelimit.Reservation, error){
-		"Keyed":     func() (*ratelimit.Reservation, error) { return k.Reserve(ctx, name, 1) },
-		"Limiter":   func() (*ratelimit.Reservation, error) { return l.Reserve(ctx, 1) },
-		"PerClient": func() (*ratelimit.Reservation, error) { return own.Reserve(ctx, 1) },
+		"Keyed":         func() (*ratelimit.Reservation, error) { return k.Reserve(ctx, name, 1) },
+		"StoredLimiter": func() (*ratelimit.Reservation, error) { return l.Reserve(ctx, 1) },
+		"PerClient":     func() (*ratelimit.Reservation, error) { return own.Reserve(ctx, 1) },
 	} {
 		acted := 0
 		for range 50 {

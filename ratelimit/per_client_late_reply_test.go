@@ -38,19 +38,19 @@ func (h *holder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // What was asked before this client changed the limit says nothing any more, however late the reply.
 func TestPerClient_ALateReplyIsOfTheLimitBefore(t *testing.T) {
 	t.Parallel()
-	setup := func(t *testing.T, scope ratelimit.Scope) (*ratelimit.Limiter, *holder) {
+	setup := func(t *testing.T, scope ratelimit.Scope) (*ratelimit.StoredLimiter, *holder) {
 		rdb := redistest.Shared(t).Client(t)
 		h := &holder{held: make(chan struct{}), release: make(chan struct{})}
 		rdb.AddHook(h)
 		c := newClient(t, rdb)
 		for _, warm := range scopes { // tells the server the scripts
-			_, err := newLimiter(t, c, perSeconds(9, 3600), warm).Reserve(t.Context(), 1)
+			_, err := newStoredLimiter(t, c, perSeconds(9, 3600), warm).Reserve(t.Context(), 1)
 			require.NoError(t, err)
-			take(t, newLimiter(t, c, perSeconds(9, 3600), warm), 1, true)
+			take(t, newStoredLimiter(t, c, perSeconds(9, 3600), warm), 1, true)
 		}
-		return newLimiter(t, c, perSeconds(1, 3600), scope), h
+		return newStoredLimiter(t, c, perSeconds(1, 3600), scope), h
 	}
-	setNow := func(t *testing.T, l *ratelimit.Limiter) {
+	setNow := func(t *testing.T, l *ratelimit.StoredLimiter) {
 		require.NoError(t, l.SetRate(t.Context(), perSeconds(5, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 		r, err := l.Reserve(t.Context(), 1)
 		require.NoError(t, err)

@@ -20,9 +20,9 @@ import (
 func TestPerClient_EachClientHasACount(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	ours, rdb, name := limiter(t, perSeconds(10, 3600), ratelimit.PerClient)
-	theirs := newClient(t, rdb).Limiter(name)
-	for _, l := range []*ratelimit.Limiter{ours, theirs} {
+	ours, rdb, name := storedLimiter(t, perSeconds(10, 3600), ratelimit.PerClient)
+	theirs := newClient(t, rdb).StoredLimiter(name)
+	for _, l := range []*ratelimit.StoredLimiter{ours, theirs} {
 		take(t, l, 6, true)
 		take(t, l, 5, false)
 		r, err := l.AllowUpTo(ctx, 9)
@@ -46,9 +46,9 @@ func TestPerClient_EachClientHasACount(t *testing.T) {
 func TestPerClient_TheFirstCallAsksTwice(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)
-	take(t, newLimiter(t, c, perSeconds(1, 1), ratelimit.PerClient), 1, true) // tells the server the scripts
-	require.NoError(t, newClient(t, rdb).Limiter(name).SetRate(t.Context(), perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
-	l := c.Limiter(name)
+	take(t, newStoredLimiter(t, c, perSeconds(1, 1), ratelimit.PerClient), 1, true) // tells the server the scripts
+	require.NoError(t, newClient(t, rdb).StoredLimiter(name).SetRate(t.Context(), perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
+	l := c.StoredLimiter(name)
 	require.EqualValues(t, 2, trips.trips(func() { take(t, l, 1, true) }), "which learns the scope")
 	require.EqualValues(t, 1, trips.trips(func() { take(t, l, 1, true) }))
 	require.Zero(t, trips.trips(func() { require.NoError(t, l.WaitN(t.Context(), 0)) }))
@@ -58,7 +58,7 @@ func TestPerClient_TheFirstCallAsksTwice(t *testing.T) {
 func TestPerClient_CountsExpire(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	l, rdb, name := limiter(t, perSeconds(2, 50), ratelimit.PerClient)
+	l, rdb, name := storedLimiter(t, perSeconds(2, 50), ratelimit.PerClient)
 	for range 2 {
 		began := time.Now()
 		take(t, l, 1, true)
@@ -75,18 +75,18 @@ func TestPerClient_CountsExpire(t *testing.T) {
 
 func TestPerClient_UseKeepsTheLimitAlive(t *testing.T) {
 	t.Parallel()
-	l, rdb, name := limiter(t, perSeconds(2, 1), ratelimit.PerClient)
+	l, rdb, name := storedLimiter(t, perSeconds(2, 1), ratelimit.PerClient)
 	require.NoError(t, l.SetRate(t.Context(), perSeconds(2, 1), ratelimit.WithScope(ratelimit.PerClient), ratelimit.WithKeepAlive(time.Hour)))
 	require.True(t, rdb.PExpire(t.Context(), name, time.Minute).Val())
 	take(t, l, 1, true)
 	require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 59*time.Minute)
 }
 
-func TestLimiter_AChangeWithoutAScopeKeepsIt(t *testing.T) {
+func TestStoredLimiter_AChangeWithoutAScopeKeepsIt(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for _, scope := range scopes {
-		l, _, _ := limiter(t, perSeconds(3, 60), scope)
+		l, _, _ := storedLimiter(t, perSeconds(3, 60), scope)
 		take(t, l, 2, true)
 		for rate, opts := range [][]ratelimit.SetOption{{ratelimit.WithState()}, nil} {
 			require.NoError(t, l.SetRate(ctx, perSeconds(int64(5+rate), 60), opts...))
@@ -99,8 +99,8 @@ func TestLimiter_AChangeWithoutAScopeKeepsIt(t *testing.T) {
 		}
 	}
 	c, _, _, name := shared(t)
-	require.NoError(t, c.Limiter(name).SetRate(ctx, perSeconds(3, 60)))
-	cfg, err := c.Limiter(name).Config(ctx)
+	require.NoError(t, c.StoredLimiter(name).SetRate(ctx, perSeconds(3, 60)))
+	cfg, err := c.StoredLimiter(name).Config(ctx)
 	require.NoError(t, err)
 	require.Equal(t, ratelimit.Overall, cfg.Scope)
 }
@@ -109,12 +109,12 @@ func TestLimiter_AChangeWithoutAScopeKeepsIt(t *testing.T) {
 func TestPerClient_ALimitOfJava(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
-	l, ctx := c.Limiter(name), t.Context()
+	l, ctx := c.StoredLimiter(name), t.Context()
 	require.NoError(t, rdb.HSet(ctx, name, "rate", 3, "interval", 3_600_000, "type", 1, "keepAliveTime", 0).Err())
 	take(t, l, 2, true)
 	require.NoError(t, rdb.HSet(ctx, name, "rate", 5).Err())
 	requireSoonLeft(t, l, 3)
-	require.NoError(t, newClient(t, rdb).Limiter(name).SetRate(ctx, perSeconds(3, 3600), ratelimit.WithScope(ratelimit.PerClient)))
+	require.NoError(t, newClient(t, rdb).StoredLimiter(name).SetRate(ctx, perSeconds(3, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	requireSoonLeft(t, l, 3)
 	take(t, l, 3, true)
 }
@@ -136,7 +136,7 @@ func TestPerClient_TheScriptRefusesTheKeysOfTheOtherScope(t *testing.T) {
 func TestPerClient_CountsTheLogAgain(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"", "nonsense", "3", "3@x", "99@"} {
-		l, rdb, name := limiter(t, perSeconds(3, 3600), ratelimit.PerClient)
+		l, rdb, name := storedLimiter(t, perSeconds(3, 3600), ratelimit.PerClient)
 		take(t, l, 2, true)
 		for _, key := range rdb.Keys(t.Context(), "{"+name+"}:value:*").Val() {
 			require.NoError(t, rdb.Del(t.Context(), key).Err())
@@ -159,7 +159,7 @@ func TestPerClient_ThePolicyDecidesWhileRedisIsDown(t *testing.T) {
 	ctx := t.Context()
 	for what, policy := range map[string]ratelimit.Policy{"closed": ratelimit.FailClosed(), "share": ratelimit.LocalShare(2)} {
 		c := newClient(t, server.Client(t, impatient), ratelimit.WithPolicy(policy), ratelimit.WithBreaker(1, 20*time.Millisecond))
-		l := c.Limiter("l")
+		l := c.StoredLimiter("l")
 		require.NoError(t, l.SetRate(ctx, perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 		take(t, l, 1, true)
 		server.Pause()
@@ -186,7 +186,7 @@ func TestPerClient_TheProbeUsesTheKeysOfTheClient(t *testing.T) {
 	server := redistest.Start(t)
 	ctx, admin := t.Context(), server.Client(t)
 	c := newClient(t, server.Client(t, impatient), ratelimit.WithBreaker(1, 20*time.Millisecond))
-	l := c.Limiter("l")
+	l := c.StoredLimiter("l")
 	require.NoError(t, l.SetRate(ctx, perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	take(t, l, 1, true)
 	before := strings.Join(admin.Keys(ctx, "*").Val(), " ")
@@ -214,9 +214,9 @@ func answer(t *testing.T, done <-chan error) error {
 
 func TestPerClient_AChangeBy(t *testing.T) {
 	t.Parallel()
-	setup := func(t *testing.T, limit ratelimit.Limit) (ours, theirs *ratelimit.Limiter) {
-		ours, rdb, name := limiter(t, limit, ratelimit.PerClient)
-		theirs = newClient(t, rdb).Limiter(name)
+	setup := func(t *testing.T, limit ratelimit.Limit) (ours, theirs *ratelimit.StoredLimiter) {
+		ours, rdb, name := storedLimiter(t, limit, ratelimit.PerClient)
+		theirs = newClient(t, rdb).StoredLimiter(name)
 		take(t, ours, 1, true)
 		return ours, theirs
 	}
@@ -314,7 +314,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 
 	t.Run("this client that begins anew leaves nothing to return", func(t *testing.T) {
 		t.Parallel()
-		l, _, _ := limiter(t, perSeconds(3, 3600), ratelimit.PerClient)
+		l, _, _ := storedLimiter(t, perSeconds(3, 3600), ratelimit.PerClient)
 		r := take(t, l, 2, true)
 		require.NoError(t, l.SetRate(t.Context(), perSeconds(3, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 		take(t, l, 1, true)
@@ -327,7 +327,7 @@ func TestPerClient_AChangeBy(t *testing.T) {
 func TestPerClient_ConcurrentCallersAreExact(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	ctx, l := t.Context(), c.Limiter(name)
+	ctx, l := t.Context(), c.StoredLimiter(name)
 	require.NoError(t, l.SetRate(ctx, perSeconds(5000, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	var granted, returned atomic.Int64
 	var all sync.WaitGroup

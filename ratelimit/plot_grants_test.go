@@ -24,7 +24,7 @@ func TestPlot(t *testing.T) {
 	const lasts = 4 * time.Second
 	limit := ratelimit.PerSecond(10)
 	c, _, _, name := shared(t)
-	require.NoError(t, c.Limiter(name).SetRate(t.Context(), limit))
+	require.NoError(t, c.StoredLimiter(name).SetRate(t.Context(), limit))
 	gcra, small := c.Keyed("gcra", limit), c.Keyed("small", limit.WithBurst(2))
 	window := c.Keyed("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	lines := []struct {
@@ -35,7 +35,7 @@ func TestPlot(t *testing.T) {
 		{label: "FixedWindow", colour: "#c0392b", allow: func(ctx context.Context) (ratelimit.Result, error) { return window.Allow(ctx, name) }},
 		{label: "GCRA, burst 10", colour: "#2471a3", allow: func(ctx context.Context) (ratelimit.Result, error) { return gcra.Allow(ctx, name) }},
 		{label: "GCRA, burst 2", colour: "#7fb3d5", allow: func(ctx context.Context) (ratelimit.Result, error) { return small.Allow(ctx, name) }},
-		{label: "Limiter (sliding log)", colour: "#1e8449", allow: c.Limiter(name).Allow},
+		{label: "StoredLimiter (sliding log)", colour: "#1e8449", allow: c.StoredLimiter(name).Allow},
 	}
 	w := newWheel(t)
 	began := time.Now()

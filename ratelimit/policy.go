@@ -31,7 +31,7 @@ func FailClosed() Policy { return Policy{} }
 func FailOpen() Policy { return Policy{kind: failOpen} }
 
 // LocalShare grants one n-th of the limit in each process, from its own memory; n, 1 or more, is the number
-// of processes. Of a burst smaller than n each process grants 1. A Limiter whose limit this process has not
+// of processes. Of a burst smaller than n each process grants 1. A StoredLimiter whose limit this process has not
 // seen yet fails closed. A process counts up to 65536 keys one by one; further keys share 256 counts, so
 // together they get less, never more. A share does not begin again with each outage: permits that were granted
 // from it return at the rate of the share, whether Redis is up or down.

@@ -59,7 +59,7 @@ func prepareWindow(t *testing.T, rdb *redis.Client, _ *ratelimit.Client, name st
 // prepareLog fills a log in steps, and sometimes lowers its rate.
 func prepareLog(t *testing.T, _ *redis.Client, c *ratelimit.Client, name string, rng *rand.Rand) asking {
 	t.Helper()
-	l, rate, w := c.Limiter("log:{"+name+"}"), 5+rng.Int64N(20), newWheel(t)
+	l, rate, w := c.StoredLimiter("log:{"+name+"}"), 5+rng.Int64N(20), newWheel(t)
 	require.NoError(t, l.SetRate(t.Context(), perSeconds(rate, 1)))
 	for left := rate; left > 0; {
 		n := min(left, 1+rng.Int64N(5))
@@ -72,7 +72,7 @@ func prepareLog(t *testing.T, _ *redis.Client, c *ratelimit.Client, name string,
 		require.NoError(t, l.SetRate(t.Context(), perSeconds(4, 1), ratelimit.WithState()))
 	}
 	return func(t *testing.T, c *ratelimit.Client) ratelimit.Result {
-		r, err := c.Limiter("log:{"+name+"}").AllowN(t.Context(), 3)
+		r, err := c.StoredLimiter("log:{"+name+"}").AllowN(t.Context(), 3)
 		require.NoError(t, err)
 		return r
 	}

@@ -12,8 +12,9 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// oldRedisson takes n permits as Redisson 3.13.3 to 3.16.3 do: an entry is a float and the permits, and what its script
-// reads there of entries that are older than the interval is added to the value. It returns whether they were granted.
+// oldRedisson takes n permits as Redisson 3.13.3 to 3.16.3 do: an entry is a float and the permits, and what its
+// script reads there of entries that are older than the interval is added to the value. It returns whether they were
+// granted.
 const oldRedisson = `
 local rate, interval = unpack(redis.call('HMGET', KEYS[1], 'rate', 'interval'))
 local n, now = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -43,20 +44,23 @@ return all`
 
 // Each call that makes entries makes them such that the first and the last packing of Redisson have the permits where
 // this one does.
-func TestLimiter_EntriesAreReadByEveryRedissonButOne(t *testing.T) {
+func TestStoredLimiter_EntriesAreReadByEveryRedissonButOne(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	for what, call := range map[string]func(c *ratelimit.Client, l *ratelimit.Limiter, n int64) error{
-		"Allow": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error { _, err := l.AllowN(ctx, n); return err },
-		"AllowUpTo": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error {
+	for what, call := range map[string]func(c *ratelimit.Client, l *ratelimit.StoredLimiter, n int64) error{
+		"Allow": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter, n int64) error {
+			_, err := l.AllowN(ctx, n)
+			return err
+		},
+		"AllowUpTo": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter, n int64) error {
 			if n < 1<<32-1 { // the entry is made smaller
 				require.NoError(t, l.SetRate(ctx, perSeconds(n, 60)))
 			}
 			_, err := l.AllowUpTo(ctx, 1<<32-1)
 			return err
 		},
-		"Wait": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error { return l.WaitN(ctx, n) },
-		"Reserve": func(_ *ratelimit.Client, l *ratelimit.Limiter, n int64) error {
+		"Wait": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter, n int64) error { return l.WaitN(ctx, n) },
+		"Reserve": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter, n int64) error {
 			_, err := l.Reserve(ctx, n)
 			return err
 		},
@@ -65,7 +69,7 @@ func TestLimiter_EntriesAreReadByEveryRedissonButOne(t *testing.T) {
 			t.Parallel()
 			for _, n := range []int64{2, 3, 255, 256, 70_000, 1<<32 - 1} {
 				c, rdb, _, name := shared(t)
-				l := c.Limiter(name + fmt.Sprint(n))
+				l := c.StoredLimiter(name + fmt.Sprint(n))
 				require.NoError(t, l.SetRate(ctx, perSeconds(1<<32-1, 60)))
 				require.NoError(t, call(c, l, n))
 				for _, packing := range []string{"fI", "Bc0I"} {
@@ -80,9 +84,9 @@ func TestLimiter_EntriesAreReadByEveryRedissonButOne(t *testing.T) {
 	}
 }
 
-func TestLimiter_AnOldRedissonGrantsNoMoreThanTheRate(t *testing.T) {
+func TestStoredLimiter_AnOldRedissonGrantsNoMoreThanTheRate(t *testing.T) {
 	t.Parallel()
-	l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+	l, rdb, name := storedLimiter(t, perSeconds(10, 60), ratelimit.Overall)
 	for _, n := range []int64{1, 2, 3, 4} {
 		take(t, l, n, true)
 	}
@@ -98,13 +102,13 @@ func TestLimiter_AnOldRedissonGrantsNoMoreThanTheRate(t *testing.T) {
 	found, err := entriesOf(t.Context(), rdb, name, "fI")
 	require.NoError(t, err)
 	require.Len(t, found, 10)
-	requireLeft(t, newClient(t, rdb).Limiter(name), 0)
+	requireLeft(t, newClient(t, rdb).StoredLimiter(name), 0)
 }
 
 // The permits stand among the bytes of the id. The others are random.
-func TestLimiter_IDsOfEntriesAreRandom(t *testing.T) {
+func TestStoredLimiter_IDsOfEntriesAreRandom(t *testing.T) {
 	t.Parallel()
-	l, rdb, name := limiter(t, perSeconds(1000, 60), ratelimit.Overall)
+	l, rdb, name := storedLimiter(t, perSeconds(1000, 60), ratelimit.Overall)
 	for range 200 {
 		take(t, l, 1, true)
 	}

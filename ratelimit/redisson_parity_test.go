@@ -21,18 +21,18 @@ import (
 
 var scopes = map[string]ratelimit.Scope{"overall": ratelimit.Overall, "per client": ratelimit.PerClient}
 
-// newLimiter returns a limiter of c with a limit.
-func newLimiter(t *testing.T, c *ratelimit.Client, limit ratelimit.Limit, scope ratelimit.Scope) *ratelimit.Limiter {
+// newStoredLimiter returns a limiter of c with a limit.
+func newStoredLimiter(t *testing.T, c *ratelimit.Client, limit ratelimit.Limit, scope ratelimit.Scope) *ratelimit.StoredLimiter {
 	t.Helper()
 	l, _ := named(t, c, limit, scope)
 	return l
 }
 
-// named is newLimiter, and tells the name.
-func named(t *testing.T, c *ratelimit.Client, limit ratelimit.Limit, scope ratelimit.Scope) (*ratelimit.Limiter, string) {
+// named is newStoredLimiter, and tells the name.
+func named(t *testing.T, c *ratelimit.Client, limit ratelimit.Limit, scope ratelimit.Scope) (*ratelimit.StoredLimiter, string) {
 	t.Helper()
 	name := redistest.Name(t)
-	l := c.Limiter(name)
+	l := c.StoredLimiter(name)
 	ok, err := l.TrySetRate(t.Context(), limit, ratelimit.WithScope(scope))
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -55,7 +55,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// testAvailablePermits, testZeroTimeout
 	inScopes(t, "what was taken is back after the interval", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(5, 2.5), scope)
+		l := newStoredLimiter(t, c, perSeconds(5, 2.5), scope)
 		requireLeft(t, l, 5)
 		take(t, l, 2, true)
 		requireLeft(t, l, 3)
@@ -70,7 +70,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// testAcquisitionInterval
 	inScopes(t, "the window slides", func(t *testing.T, scope ratelimit.Scope) {
-		l, began := newLimiter(t, c, perSeconds(2, 5), scope), time.Now()
+		l, began := newStoredLimiter(t, c, perSeconds(2, 5), scope), time.Now()
 		take(t, l, 1, true)
 		first := time.Now()
 		require.NoError(t, w.Sleep(ctx, 2500*time.Millisecond))
@@ -90,7 +90,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// test
 	inScopes(t, "ten in an interval, three times over", func(t *testing.T, scope ratelimit.Scope) {
-		l, began := newLimiter(t, c, perSeconds(10, 0.5), scope), time.Now()
+		l, began := newStoredLimiter(t, c, perSeconds(10, 0.5), scope), time.Now()
 		ok, err := l.TrySetRate(ctx, perSeconds(20, 1), ratelimit.WithScope(scope))
 		require.NoError(t, err)
 		require.False(t, ok, "a second time it is not set")
@@ -105,7 +105,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// testAcquire
 	inScopes(t, "ten that wait for one each take nine intervals, and the next try fails", func(t *testing.T, scope ratelimit.Scope) {
-		l, began := newLimiter(t, c, perSeconds(1, 0.2), scope), time.Now()
+		l, began := newStoredLimiter(t, c, perSeconds(1, 0.2), scope), time.Now()
 		for range 10 {
 			require.NoError(t, l.Wait(ctx))
 		}
@@ -119,7 +119,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// testTryAcquire; it fails at once here
 	inScopes(t, "a wait that cannot succeed in time fails", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(1, 60), scope)
+		l := newStoredLimiter(t, c, perSeconds(1, 60), scope)
 		take(t, l, 1, true)
 		began := time.Now()
 		require.ErrorIs(t, l.Wait(within(t, 20*time.Second)), ratelimit.ErrWouldExceedDeadline)
@@ -128,7 +128,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// testPermitsExceeding
 	inScopes(t, "more than the rate is an error, and takes nothing", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(5, 60), scope)
+		l := newStoredLimiter(t, c, perSeconds(5, 60), scope)
 		_, err := l.AllowN(ctx, 6)
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 		require.ErrorIs(t, l.WaitN(ctx, 6), ratelimit.ErrExceedsLimit)
@@ -139,7 +139,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// testRemove
 	inScopes(t, "deleting leaves nothing, and a second time there is nothing", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(5, 60), scope)
+		l := newStoredLimiter(t, c, perSeconds(5, 60), scope)
 		take(t, l, 5, true)
 		for _, want := range []bool{true, false} {
 			ok, err := l.Delete(ctx)
@@ -173,7 +173,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 	} {
 		inScopes(t, what, func(t *testing.T, scope ratelimit.Scope) {
 			for _, update := range []bool{false, true} {
-				l := newLimiter(t, c, perSeconds(10, 60), scope)
+				l := newStoredLimiter(t, c, perSeconds(10, 60), scope)
 				take(t, l, change.take, true)
 				var opts []ratelimit.SetOption
 				if change.keep {
@@ -200,7 +200,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 
 	// ModeChangeClearsState
 	inScopes(t, "to the other scope starts anew, whatever is asked for", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(10, 60), scope)
+		l := newStoredLimiter(t, c, perSeconds(10, 60), scope)
 		take(t, l, 10, true)
 		ok, err := l.UpdateRate(ctx, perSeconds(8, 60), ratelimit.WithScope(1-scope), ratelimit.WithState())
 		require.NoError(t, err)
@@ -213,7 +213,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 
 	// a shorter interval, with the state
 	inScopes(t, "to a shorter interval lets go what is older", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(10, 60), scope)
+		l := newStoredLimiter(t, c, perSeconds(10, 60), scope)
 		take(t, l, 6, true)
 		require.NoError(t, newWheel(t).Sleep(ctx, 300*time.Millisecond))
 		take(t, l, 1, true)
@@ -227,7 +227,7 @@ func limiterUpdates(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) 
 
 	// NonExisting
 	inScopes(t, "where nothing is set changes nothing", func(t *testing.T, scope ratelimit.Scope) {
-		l := c.Limiter(redistest.Name(t))
+		l := c.StoredLimiter(redistest.Name(t))
 		ok, err := l.UpdateRate(ctx, perSeconds(10, 60), ratelimit.WithScope(scope))
 		require.NoError(t, err)
 		require.False(t, ok)
@@ -245,7 +245,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	inScopes(t, "a limiter vanishes when it was not used for its keep-alive, and not before", func(t *testing.T, scope ratelimit.Scope) {
 		const keepAlive = 3 * time.Second
 		name := redistest.Name(t)
-		l, config := c.Limiter(name), ratelimit.LogKeys(name)[0]
+		l, config := c.StoredLimiter(name), ratelimit.LogKeys(name)[0]
 		require.NoError(t, l.SetRate(ctx, perSeconds(10, 0.2), ratelimit.WithScope(scope), ratelimit.WithKeepAlive(keepAlive)))
 		used := time.Now()
 		for range 3 {
@@ -267,7 +267,7 @@ func limiterKeepAlive(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 
 	t.Run("one that is shorter than the interval is refused", func(t *testing.T) {
 		t.Parallel()
-		l := c.Limiter(redistest.Name(t))
+		l := c.StoredLimiter(redistest.Name(t))
 		_, err := l.TrySetRate(ctx, perSeconds(10, 1), ratelimit.WithKeepAlive(999*time.Millisecond))
 		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 		_, err = l.Config(ctx)
@@ -280,7 +280,7 @@ func limiterReturn(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 
 	// testRelease
 	inScopes(t, "what is returned can be taken again, once, and never more than the limit", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(5, 60), scope)
+		l := newStoredLimiter(t, c, perSeconds(5, 60), scope)
 		first := take(t, l, 2, true)
 		take(t, l, 3, true)
 		take(t, l, 1, false)
@@ -297,12 +297,12 @@ func limiterReturn(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 		}
 		take(t, l, 2, true)
 		take(t, l, 1, false)
-		parts, err := c.Limiter(redistest.Name(t)).Return(ctx, first)
+		parts, err := c.StoredLimiter(redistest.Name(t)).Return(ctx, first)
 		require.True(t, err == nil && !parts, "another limiter has not granted it")
 	})
 
 	inScopes(t, "a grant of what there was is returned as a whole", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(5, 60), scope)
+		l := newStoredLimiter(t, c, perSeconds(5, 60), scope)
 		r, err := l.AllowUpTo(ctx, 100)
 		require.NoError(t, err)
 		require.Equal(t, int64(5), r.Granted)
@@ -313,7 +313,7 @@ func limiterReturn(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 	})
 
 	inScopes(t, "a waiter gets what is returned", func(t *testing.T, scope ratelimit.Scope) {
-		l := newLimiter(t, c, perSeconds(5, 600), scope)
+		l := newStoredLimiter(t, c, perSeconds(5, 600), scope)
 		r := take(t, l, 5, true)
 		done := make(chan error, 1)
 		l.WaitFunc(ctx, 4, func(err error) { done <- err })
@@ -359,7 +359,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 	// testConcurrency2
 	inScopes(t, "eight waiters in turn never have more than the rate in an interval", func(t *testing.T, scope ratelimit.Scope) {
 		limit, began := perSeconds(18, 0.25), time.Now()
-		l := newLimiter(t, c, limit, scope)
+		l := newStoredLimiter(t, c, limit, scope)
 		grants := together(8, 18*6, func() bool { return l.Wait(ctx) == nil })
 		require.LessOrEqual(t, excess(grants, window(limit)), 0.0)
 		require.GreaterOrEqual(t, time.Since(began), 1250*time.Millisecond)
@@ -369,7 +369,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 	// testConcurrency
 	inScopes(t, "every tenth grant is an interval after the tenth before", func(t *testing.T, scope ratelimit.Scope) {
 		limit, w := perSeconds(10, 0.25), newWheel(t)
-		l := newLimiter(t, c, limit, scope)
+		l := newStoredLimiter(t, c, limit, scope)
 		grants := together(4, 10*5, func() bool {
 			r, err := l.Allow(ctx)
 			if err == nil && !r.Allowed {
@@ -385,7 +385,7 @@ func limiterConcurrency(t *testing.T, c *ratelimit.Client, rdb redis.UniversalCl
 		t.Parallel()
 		const rate, samples = 400, 20
 		name := redistest.Name(t)
-		l, log, w := c.Limiter(name), ratelimit.LogKeys(name)[2], newWheel(t)
+		l, log, w := c.StoredLimiter(name), ratelimit.LogKeys(name)[2], newWheel(t)
 		require.NoError(t, l.SetRate(ctx, perSeconds(rate, 1)))
 		full, over := 0, make(chan struct{})
 		go func() {

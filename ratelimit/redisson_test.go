@@ -82,7 +82,7 @@ func redissonDefects(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClien
 		t.Parallel()
 		name := redistest.Name(t)
 		require.True(t, java{t: t, rdb: rdb, name: name}.trySetRate(1<<40, time.Minute, ratelimit.Overall, 0))
-		l := c.Limiter(name)
+		l := c.StoredLimiter(name)
 		_, err := l.AllowN(t.Context(), 1<<32)
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 		r := take(t, l, 1<<32-1, true)
@@ -103,7 +103,7 @@ func redissonDefects(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClien
 	t.Run("R3: every client follows a limit of the scope PerClient that was changed by one", func(t *testing.T) {
 		t.Parallel()
 		ours, name := named(t, c, perSeconds(3, 60), ratelimit.PerClient)
-		theirs := newClient(t, rdb).Limiter(name)
+		theirs := newClient(t, rdb).StoredLimiter(name)
 		take(t, ours, 3, true)
 		take(t, theirs, 3, true)
 		take(t, ours, 1, false)
@@ -144,7 +144,7 @@ func TestRatelimit_SendsNoTimeOfItsOwn(t *testing.T) {
 	seen := &recorder{}
 	rdb.AddHook(seen)
 	c, name, ctx := newClient(t, rdb), redistest.Name(t), t.Context()
-	k, l := c.Keyed("k", ratelimit.PerSecond(3)), c.Limiter(name)
+	k, l := c.Keyed("k", ratelimit.PerSecond(3)), c.StoredLimiter(name)
 	require.NoError(t, l.SetRate(ctx, ratelimit.PerSecond(3)))
 	for range 5 {
 		_, _ = k.Allow(ctx, name)

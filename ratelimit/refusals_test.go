@@ -137,7 +137,7 @@ func TestRefusals_MeanWhatTheTableSays(t *testing.T) {
 						opts = append(opts, ratelimit.WithPolicy(ratelimit.FailOpen()))
 					}
 					c, name := newClient(t, rdb, opts...), redistest.Name(t)
-					require.NoError(t, c.Limiter(name).SetRate(t.Context(), limit))
+					require.NoError(t, c.StoredLimiter(name).SetRate(t.Context(), limit))
 					fault.with.Store(&failure)
 					defer fault.with.Store(nil)
 					requireClass(t, c, name, limit, class, open)
@@ -151,7 +151,7 @@ func TestRefusals_MeanWhatTheTableSays(t *testing.T) {
 func requireClass(t *testing.T, c *ratelimit.Client, name string, limit ratelimit.Limit, class string, open bool) {
 	t.Helper()
 	ctx := t.Context()
-	k, window, l := c.Keyed("k", limit), c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), c.Limiter(name)
+	k, window, l := c.Keyed("k", limit), c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), c.StoredLimiter(name)
 	fails := func(what string, err error) {
 		t.Helper()
 		require.Error(t, err, what)
@@ -183,14 +183,14 @@ func requireClass(t *testing.T, c *ratelimit.Client, name string, limit ratelimi
 	r, err = k.AllowUpTo(ctx, name, 3)
 	byPolicy("Keyed.AllowUpTo", r, err)
 	r, err = l.Allow(ctx)
-	byPolicy("Limiter.Allow", r, err)
+	byPolicy("StoredLimiter.Allow", r, err)
 	r, err = l.AllowUpTo(ctx, 3)
-	byPolicy("Limiter.AllowUpTo", r, err)
+	byPolicy("StoredLimiter.AllowUpTo", r, err)
 
 	_, err = k.Reserve(ctx, name, 1)
 	fails("Keyed.Reserve", err)
 	_, err = l.Reserve(ctx, 1)
-	fails("Limiter.Reserve", err)
+	fails("StoredLimiter.Reserve", err)
 	fails("Keyed.Reset", k.Reset(ctx, name))
 	fails("SetRate", l.SetRate(ctx, limit))
 	_, err = l.Config(ctx)
@@ -199,8 +199,8 @@ func requireClass(t *testing.T, c *ratelimit.Client, name string, limit ratelimi
 	fails("Delete", err)
 
 	for what, wait := range map[string]func(context.Context) error{
-		"Keyed.Wait":   func(ctx context.Context) error { return k.Wait(ctx, name) },
-		"Limiter.Wait": l.Wait,
+		"Keyed.Wait":         func(ctx context.Context) error { return k.Wait(ctx, name) },
+		"StoredLimiter.Wait": l.Wait,
 	} {
 		switch {
 		case class != "outage":

@@ -72,8 +72,8 @@ var sharedLimiters = map[string]func(t *testing.T, c *ratelimit.Client) (allow, 
 		return ofKey(c.Keyed("k", sharedLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)))
 	},
 	"sliding log": func(t *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
-		require.NoError(t, c.Limiter("l").SetRate(t.Context(), sharedLimit))
-		return c.Limiter("l").Allow, c.Limiter("l").Peek
+		require.NoError(t, c.StoredLimiter("l").SetRate(t.Context(), sharedLimit))
+		return c.StoredLimiter("l").Allow, c.StoredLimiter("l").Peek
 	},
 	"All of GCRA": func(_ *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
 		all := c.All(c.Keyed("k", sharedLimit).Part("a"), c.Keyed("k", sharedLimit).Part("b"))

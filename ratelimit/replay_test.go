@@ -82,14 +82,14 @@ func runChild(role string) (err error) {
 	name := os.Getenv(childName)
 	if role == roleNoLimit {
 		name += strconv.Itoa(os.Getpid())
-		if err := c.Limiter(name).SetRate(ctx, fleetLimit); err != nil {
+		if err := c.StoredLimiter(name).SetRate(ctx, fleetLimit); err != nil {
 			return err
 		}
 	}
 	keyed := c.Keyed("fleet", fleetLimit)
 	ways := map[string]func(context.Context) (ratelimit.Result, error){
 		"GCRA": func(ctx context.Context) (ratelimit.Result, error) { return keyed.Allow(ctx, name) },
-		"log":  c.Limiter(name).Allow,
+		"log":  c.StoredLimiter(name).Allow,
 	}
 	start, err := strconv.ParseInt(os.Getenv(childStart), 10, 64)
 	if err != nil {
@@ -162,7 +162,7 @@ func (f fleet) run(t *testing.T, role string) (h history) {
 	require.NoError(t, err)
 	name := redistest.Name(t)
 	c := newClient(t, f.server.Client(t))
-	l, keyed := c.Limiter(name), c.Keyed("fleet", fleetLimit)
+	l, keyed := c.StoredLimiter(name), c.Keyed("fleet", fleetLimit)
 	configure := func() {
 		require.NoError(t, l.SetRate(t.Context(), f.log, ratelimit.WithState()))
 	}

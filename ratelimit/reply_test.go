@@ -46,6 +46,6 @@ func TestReply_OneThatNoScriptReturnsIsNoOutage(t *testing.T) {
 
 func TestReply_ALimiterOfRateZeroIsRefused(t *testing.T) {
 	answered(t, "( 0 1000 0 0 0 -5 )", func(c *ratelimit.Client) {
-		require.ErrorIs(t, c.Limiter("l").Wait(context.Background()), ratelimit.ErrMisconfigured)
+		require.ErrorIs(t, c.StoredLimiter("l").Wait(context.Background()), ratelimit.ErrMisconfigured)
 	})
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// A later version of this library may add to the states that it writes. States with an unknown suffix count as used up
-// until they expire, so that processes of both versions grant no more than those of one.
+// A later version of this library may add to the states that it writes. States with an unknown suffix count as used
+// up until they expire, so that processes of both versions grant no more than those of one.
 
 // unknownStates are such states of Keyed. NOW is replaced by the instant at which the burst will be there again.
 var unknownStates = map[ratelimit.Algorithm][]string{
@@ -184,13 +184,13 @@ var unknownEntries = []string{
 	"\x20" + strings.Repeat("i", 16) + "\x01\x00\x00\x00", strings.Repeat("x", 300) + "\x01\x00\x00\x00",
 }
 
-func TestLimiter_AnEntryOfALaterVersionCountsAsTheWholeRate(t *testing.T) {
+func TestStoredLimiter_AnEntryOfALaterVersionCountsAsTheWholeRate(t *testing.T) {
 	t.Parallel()
 	limit := perSeconds(10, 60)
 	for _, text := range unknownEntries {
 		t.Run(fmt.Sprintf("%.30q", text), func(t *testing.T) {
 			t.Parallel()
-			first, rdb, name := limiter(t, limit, ratelimit.Overall)
+			first, rdb, name := storedLimiter(t, limit, ratelimit.Overall)
 			held := take(t, first, 2, true)
 			keys := ratelimit.LogKeys(name)
 			enter := func(age time.Duration) {
@@ -198,54 +198,54 @@ func TestLimiter_AnEntryOfALaterVersionCountsAsTheWholeRate(t *testing.T) {
 				require.NoError(t, rdb.ZAdd(t.Context(), keys[2], redis.Z{Score: at, Member: text}).Err())
 			}
 			enter(0)
-			for what, call := range map[string]func(c *ratelimit.Client, l *ratelimit.Limiter) (int64, error){
-				"Allow": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
+			for what, call := range map[string]func(c *ratelimit.Client, l *ratelimit.StoredLimiter) (int64, error){
+				"Allow": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter) (int64, error) {
 					r, err := l.Allow(t.Context())
 					return r.Granted, err
 				},
-				"AllowUpTo": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
+				"AllowUpTo": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter) (int64, error) {
 					r, err := l.AllowUpTo(t.Context(), 5)
 					return r.Granted, err
 				},
-				"Peek": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
+				"Peek": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter) (int64, error) {
 					r, err := l.Peek(t.Context())
 					return r.Remaining, err
 				},
-				"Wait": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
+				"Wait": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter) (int64, error) {
 					return one(l.Wait(within(t, 10*time.Second)))
 				},
-				"Reserve": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
+				"Reserve": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter) (int64, error) {
 					_, err := l.Reserve(within(t, 10*time.Second), 1)
 					return one(err)
 				},
-				"SetRate": func(_ *ratelimit.Client, l *ratelimit.Limiter) (int64, error) {
+				"SetRate": func(_ *ratelimit.Client, l *ratelimit.StoredLimiter) (int64, error) {
 					require.NoError(t, l.SetRate(t.Context(), limit, ratelimit.WithState()))
 					r, err := l.Allow(t.Context())
 					return r.Granted, err
 				},
 			} {
 				c := newClient(t, rdb)
-				n, err := call(c, c.Limiter(name))
+				n, err := call(c, c.StoredLimiter(name))
 				require.NoError(t, err, what)
 				require.Zero(t, n, what)
 			}
 			given, err := first.Return(t.Context(), held)
 			require.NoError(t, err)
 			require.True(t, given)
-			take(t, newClient(t, rdb).Limiter(name), 1, false)
+			take(t, newClient(t, rdb).StoredLimiter(name), 1, false)
 
 			// It leaves after the interval, and what it held is found.
 			began := time.Now()
 			enter(time.Minute - 300*time.Millisecond)
-			require.NoError(t, newClient(t, rdb).Limiter(name).WaitN(within(t, patience), 10))
+			require.NoError(t, newClient(t, rdb).StoredLimiter(name).WaitN(within(t, patience), 10))
 			require.GreaterOrEqual(t, time.Since(began), 290*time.Millisecond)
-			take(t, newClient(t, rdb).Limiter(name), 1, false)
+			take(t, newClient(t, rdb).StoredLimiter(name), 1, false)
 		})
 	}
 }
 
 // Each packing that Redisson has ever had is counted.
-func TestLimiter_CountsEntriesOfEveryRedisson(t *testing.T) {
+func TestStoredLimiter_CountsEntriesOfEveryRedisson(t *testing.T) {
 	t.Parallel()
 	for packing, args := range map[string]string{
 		"'fI', 0.5, 3": "3.13.3", "'Lc0I', 8, '12345678', 3": "3.16.4", "'Bc0I', 8, '12345678', 3": "3.17.0",
@@ -253,12 +253,12 @@ func TestLimiter_CountsEntriesOfEveryRedisson(t *testing.T) {
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
-			l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+			l, rdb, name := storedLimiter(t, perSeconds(10, 60), ratelimit.Overall)
 			script := "return redis.call('ZADD', KEYS[1], ARGV[1], struct.pack(" + packing + "))"
 			require.NoError(t, rdb.Eval(t.Context(), script, ratelimit.LogKeys(name)[2:], time.Now().UnixMilli()).Err())
 			require.NoError(t, rdb.Set(t.Context(), ratelimit.LogKeys(name)[1], 7, 0).Err())
 			requireLeft(t, l, 7)
-			requireLeft(t, newClient(t, rdb).Limiter(name), 7)
+			requireLeft(t, newClient(t, rdb).StoredLimiter(name), 7)
 		})
 	}
 }

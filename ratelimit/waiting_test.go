@@ -38,7 +38,7 @@ func inLines(t *testing.T, c *ratelimit.Client, what string, limit ratelimit.Lim
 		})
 	}
 	for kind, scope := range scopes {
-		l := newLimiter(t, c, limit, scope)
+		l := newStoredLimiter(t, c, limit, scope)
 		run("a log "+kind, line{l.AllowN, l.WaitN, l.WaitFunc})
 	}
 }

@@ -185,14 +185,14 @@ func BenchmarkWaiters(b *testing.B) {
 	b.ReportMetric(float64(n.n.Load()-before)/float64(b.N), "trips/op")
 }
 
-// BenchmarkLimiter measures decisions of the sliding log by its scope.
-func BenchmarkLimiter(b *testing.B) {
+// BenchmarkStoredLimiter measures decisions of the sliding log by its scope.
+func BenchmarkStoredLimiter(b *testing.B) {
 	c, _, n := newClient(b)
 	limit := ratelimit.Limit{Rate: 1_000_000, Per: 100 * time.Millisecond, Burst: 1_000_000} // more than can be asked for
 	for what, scope := range map[string]ratelimit.Scope{"overall": ratelimit.Overall, "per-client": ratelimit.PerClient} {
 		for _, goroutines := range []int{1, 64} {
 			b.Run(fmt.Sprintf("scope=%s/goroutines=%d", what, goroutines), func(b *testing.B) {
-				l := c.Limiter(redistest.Name(b))
+				l := c.StoredLimiter(redistest.Name(b))
 				if err := l.SetRate(b.Context(), limit, ratelimit.WithScope(scope)); err != nil {
 					b.Fatal(err)
 				}

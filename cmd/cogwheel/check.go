@@ -74,7 +74,7 @@ func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err 
 		err = t.withLimitsOf(ctx, func(c *ratelimit.Client) (err error) {
 			of := noneFor(c.Check)
 			for _, name := range t.names {
-				of = append(of, c.Limiter(name))
+				of = append(of, c.StoredLimiter(name))
 			}
 			r, err = c.Check(ctx, of...)
 			return err

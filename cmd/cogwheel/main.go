@@ -126,7 +126,7 @@ var commands = map[string]command{
 	"limit": {
 		usage:    "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window]] NAME",
 		needName: true, run: limit,
-		about: "Shows a rate limit. NAME is that of a Limiter, or the key of a Keyed limit in Redis,\n" +
+		about: "Shows a rate limit. NAME is that of a StoredLimiter, or the key of a Keyed limit in Redis,\n" +
 			"such as api:{user-7}. The limit of a Keyed is set in the code: with --rate, the tool tells how many\n" +
 			"permits are left. It changes nothing in Redis.",
 		flags: func(f *flag.FlagSet, o *options) {

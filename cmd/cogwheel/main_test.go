@@ -135,9 +135,9 @@ func (s *service) useLimits(t *testing.T) {
 	c, err := ratelimit.New(s.rdb, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
-	smtp := c.Limiter("smtp")
+	smtp := c.StoredLimiter("smtp")
 	require.NoError(t, smtp.SetRate(ctx, ratelimit.PerHour(100)))
-	require.NoError(t, c.Limiter("search").SetRate(ctx, ratelimit.PerHour(20), ratelimit.WithScope(ratelimit.PerClient), ratelimit.WithKeepAlive(2*ever)))
+	require.NoError(t, c.StoredLimiter("search").SetRate(ctx, ratelimit.PerHour(20), ratelimit.WithScope(ratelimit.PerClient), ratelimit.WithKeepAlive(2*ever)))
 	daily := ratelimit.Limit{Rate: 100, Per: 24 * time.Hour, Burst: 100}
 	for _, allow := range []func(context.Context, int64) (ratelimit.Result, error){
 		smtp.AllowN,

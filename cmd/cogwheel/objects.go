@@ -16,16 +16,16 @@ import (
 
 // The kinds of objects.
 const (
-	kindMutex     = "mutex"
-	kindFair      = "fair mutex"
-	kindRW        = "read/write mutex"
-	kindCounting  = "counting semaphore"
-	kindSemaphore = "semaphore"
-	kindFairSem   = "fair semaphore"
-	kindLimiter   = "limiter"
-	kindGCRA      = "keyed limit"
-	kindWindow    = "keyed limit of fixed windows"
-	kindOther     = "other" // none of this library
+	kindMutex         = "mutex"
+	kindFair          = "fair mutex"
+	kindRW            = "read/write mutex"
+	kindCounting      = "counting semaphore"
+	kindSemaphore     = "semaphore"
+	kindFairSem       = "fair semaphore"
+	kindStoredLimiter = "stored limiter"
+	kindGCRA          = "keyed limit"
+	kindWindow        = "keyed limit of fixed windows"
+	kindOther         = "other" // none of this library
 )
 
 // millis is a time as JSON shows it: in milliseconds, -1 for never.
@@ -143,7 +143,7 @@ func (t *tool) find(ctx context.Context) ([]object, error) {
 	case seen.kind == "hash" && seen.mode:
 		add(t.lock(ctx, kindRW))
 	case seen.kind == "hash" && seen.rate:
-		add(t.limiter(ctx))
+		add(t.storedLimiter(ctx))
 	case seen.queue:
 		add(t.lock(ctx, kindFair))
 	case seen.kind == "hash", seen.kind == "none" && seen.token:

@@ -167,11 +167,11 @@ func (t *tool) withLimitsOf(ctx context.Context, f func(*ratelimit.Client) error
 	return errors.Join(f(c), c.Close(context.WithoutCancel(ctx)))
 }
 
-// limiter returns the state of a Limiter.
-func (t *tool) limiter(ctx context.Context) (object, error) {
+// storedLimiter returns the state of a StoredLimiter.
+func (t *tool) storedLimiter(ctx context.Context) (object, error) {
 	found := &limitState{}
 	err := t.withLimits(ctx, func(c *ratelimit.Client) error {
-		l := c.Limiter(t.name)
+		l := c.StoredLimiter(t.name)
 		cfg, err := l.Config(ctx)
 		if err != nil {
 			return err
@@ -190,7 +190,7 @@ func (t *tool) limiter(ctx context.Context) (object, error) {
 		found.left(r)
 		return err
 	})
-	o := object{Kind: kindLimiter, Limit: found}
+	o := object{Kind: kindStoredLimiter, Limit: found}
 	if found.Scope == "per client" {
 		o.Note = "each process has a count of its own"
 	}

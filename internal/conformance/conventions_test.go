@@ -172,7 +172,7 @@ func nilContexts(t *testing.T, l *library) {
 	requireInvalid(t, second(l.semaphores.Semaphore("a").Available(none)), "semaphore")
 	requireInvalid(t, second(l.keyed().Allow(none, "k")), "ratelimit")
 	requireInvalid(t, l.keyed().Wait(none, "k"), "ratelimit")
-	requireInvalid(t, second(l.limits.Limiter("a").Allow(none)), "ratelimit")
+	requireInvalid(t, second(l.limits.StoredLimiter("a").Allow(none)), "ratelimit")
 	requireInvalid(t, l.wheel.Sleep(none, time.Second), "wheel")
 
 	requireInvalid(t, second(l.locks.Check(none)), "redislock")
@@ -235,16 +235,16 @@ func endedContexts(t *testing.T, l *library) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
 	for what, err := range map[string]error{
-		"Lock":     second(l.locks.Mutex(l.name).Lock(ctx)),
-		"TryLock":  second(l.locks.FairMutex(l.name).TryLock(ctx)),
-		"State":    second(l.locks.Mutex(l.name).State(ctx)),
-		"Multi":    second(l.locks.MultiMutex([]string{l.name, l.name + "2"}).Lock(ctx)),
-		"Acquire":  second(l.semaphores.Semaphore(l.name).Acquire(ctx, 1)),
-		"nothing":  l.semaphores.CountingSemaphore(l.name).Acquire(ctx, 0),
-		"Allow":    second(l.keyed().Allow(ctx, l.name)),
-		"Wait":     l.keyed().Wait(ctx, l.name),
-		"Limiter":  second(l.limits.Limiter(l.name).Allow(ctx)),
-		"UpToWait": l.limits.Limiter(l.name).Wait(ctx),
+		"Lock":          second(l.locks.Mutex(l.name).Lock(ctx)),
+		"TryLock":       second(l.locks.FairMutex(l.name).TryLock(ctx)),
+		"State":         second(l.locks.Mutex(l.name).State(ctx)),
+		"Multi":         second(l.locks.MultiMutex([]string{l.name, l.name + "2"}).Lock(ctx)),
+		"Acquire":       second(l.semaphores.Semaphore(l.name).Acquire(ctx, 1)),
+		"nothing":       l.semaphores.CountingSemaphore(l.name).Acquire(ctx, 0),
+		"Allow":         second(l.keyed().Allow(ctx, l.name)),
+		"Wait":          l.keyed().Wait(ctx, l.name),
+		"StoredLimiter": second(l.limits.StoredLimiter(l.name).Allow(ctx)),
+		"UpToWait":      l.limits.StoredLimiter(l.name).Wait(ctx),
 	} {
 		require.ErrorIs(t, err, context.Canceled, what)
 		require.ErrorIs(t, err, why, what)
@@ -367,16 +367,16 @@ func errBeforeTheFirstCall(t *testing.T, l *library) {
 func deletes(t *testing.T, l *library) {
 	ctx := t.Context()
 	count, plain, fair, limit := l.semaphores.CountingSemaphore(l.name), l.semaphores.Semaphore(l.name+":plain"),
-		l.semaphores.FairSemaphore(l.name+":fair"), l.limits.Limiter(l.name+":limit")
+		l.semaphores.FairSemaphore(l.name+":fair"), l.limits.StoredLimiter(l.name+":limit")
 	set := map[string]func() (bool, error){
 		"CountingSemaphore": func() (bool, error) { return count.TrySetPermits(ctx, 3) },
 		"Semaphore":         func() (bool, error) { return plain.TrySetPermits(ctx, 3) },
 		"FairSemaphore":     func() (bool, error) { return fair.TrySetPermits(ctx, 3) },
-		"Limiter":           func() (bool, error) { return limit.TrySetRate(ctx, ratelimit.PerHour(3)) },
+		"StoredLimiter":     func() (bool, error) { return limit.TrySetRate(ctx, ratelimit.PerHour(3)) },
 	}
 	for what, named := range map[string]interface {
 		Delete(ctx context.Context) (bool, error)
-	}{"CountingSemaphore": count, "Semaphore": plain, "FairSemaphore": fair, "Limiter": limit} {
+	}{"CountingSemaphore": count, "Semaphore": plain, "FairSemaphore": fair, "StoredLimiter": limit} {
 		for _, exists := range []bool{false, true} {
 			if exists {
 				require.NoError(t, second(set[what]()), what)
@@ -529,7 +529,7 @@ func errorTexts(t *testing.T, l *library) {
 	for pkg, err := range map[string]error{
 		"redislock": second(l.locks.Mutex(l.name).Lock(ctx)),
 		"semaphore": second(l.semaphores.Semaphore(l.name).Acquire(ctx, 1)),
-		"ratelimit": second(l.limits.Limiter(l.name).Allow(ctx)),
+		"ratelimit": second(l.limits.StoredLimiter(l.name).Allow(ctx)),
 	} {
 		require.Error(t, err)
 		require.Regexp(t, "^"+pkg+`: [^\n]*$`, err.Error())

@@ -81,15 +81,15 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		return needed(t, r, err)
 	}
 	used := map[string][]string{
-		"Mutex":                    check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing()))),
-		"FairMutex":                check(l.locks.Check(ctx, l.locks.FairMutex(name, redislock.WithFencing()))),
-		"RWMutex":                  check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
-		"Semaphore":                check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name))),
-		"FairSemaphore":            check(l.semaphores.Check(ctx, l.semaphores.FairSemaphore(name))),
-		"CountingSemaphore":        check(l.semaphores.Check(ctx, l.semaphores.CountingSemaphore(name))),
-		"Limiter":                  check(l.limits.Check(ctx, l.limits.Limiter(name))),
-		"Limiter, scope PerClient": {"{NAME}:permits:CLIENT", "{NAME}:value:CLIENT"},
-		"Keyed":                    {l.limits.Keyed("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
+		"Mutex":                          check(l.locks.Check(ctx, l.locks.Mutex(name, redislock.WithFencing()))),
+		"FairMutex":                      check(l.locks.Check(ctx, l.locks.FairMutex(name, redislock.WithFencing()))),
+		"RWMutex":                        check(l.locks.Check(ctx, l.locks.RWMutex(name, redislock.WithFencing()))),
+		"Semaphore":                      check(l.semaphores.Check(ctx, l.semaphores.Semaphore(name))),
+		"FairSemaphore":                  check(l.semaphores.Check(ctx, l.semaphores.FairSemaphore(name))),
+		"CountingSemaphore":              check(l.semaphores.Check(ctx, l.semaphores.CountingSemaphore(name))),
+		"StoredLimiter":                  check(l.limits.Check(ctx, l.limits.StoredLimiter(name))),
+		"StoredLimiter, scope PerClient": {"{NAME}:permits:CLIENT", "{NAME}:value:CLIENT"},
+		"Keyed":                          {l.limits.Keyed("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
 		"Keyed, fixed windows": {
 			l.limits.Keyed("PREFIX", ratelimit.PerSecond(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).RedisKey("KEY"),
 		},
@@ -151,12 +151,12 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 		s := semaphores.CountingSemaphore("NAME")
 		return errors.Join(second(s.TrySetPermits(ctx, 1)), s.Acquire(ctx, 1), s.Release(ctx, 1))
 	})
-	inUse("Limiter", func() error {
-		l := limits.Limiter("NAME")
+	inUse("StoredLimiter", func() error {
+		l := limits.StoredLimiter("NAME")
 		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1)), second(l.Allow(ctx)))
 	})
-	inUse("Limiter, scope PerClient", func() error {
-		l := limits.Limiter("NAME")
+	inUse("StoredLimiter, scope PerClient", func() error {
+		l := limits.StoredLimiter("NAME")
 		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.WithScope(ratelimit.PerClient)), second(l.Allow(ctx)))
 	})
 	inUse("Keyed", func() error {

@@ -62,7 +62,7 @@ var packages = map[string]struct {
 				return c.Check(t.Context())
 			}
 			limit, window := ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)
-			return c.Check(t.Context(), c.Keyed("app:a", limit), c.Keyed("app:b", limit, window), c.Limiter("app:c"))
+			return c.Check(t.Context(), c.Keyed("app:a", limit), c.Keyed("app:b", limit, window), c.StoredLimiter("app:c"))
 		},
 		basics: limitBasics,
 	},
@@ -357,7 +357,7 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 		}
 		require.NoError(t, k.Reset(ctx, "user:7"))
 	}
-	l := c.Limiter("app:limiter")
+	l := c.StoredLimiter("app:limiter")
 	for _, scope := range []ratelimit.Scope{ratelimit.Overall, ratelimit.PerClient} {
 		require.NoError(t, second(l.TrySetRate(ctx, limit, ratelimit.WithScope(scope))))
 		r, err := l.AllowN(ctx, 20)

@@ -385,9 +385,9 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 		l := newLoad(t)
 		c, err := ratelimit.New(l.rdb, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithHooks(l.limits()))
 		require.NoError(t, err)
-		require.NoError(t, c.Limiter(l.name+"l").SetRate(t.Context(), ratelimit.PerSecond(50), ratelimit.WithScope(ratelimit.PerClient)))
+		require.NoError(t, c.StoredLimiter(l.name+"l").SetRate(t.Context(), ratelimit.PerSecond(50), ratelimit.WithScope(ratelimit.PerClient)))
 		l.run(t, func(ctx context.Context, name string, i int) {
-			k, lim := c.Keyed(name, ratelimit.PerSecond(200)), c.Limiter(l.name+"l")
+			k, lim := c.Keyed(name, ratelimit.PerSecond(200)), c.StoredLimiter(l.name+"l")
 			switch i % 8 {
 			case 0:
 				_ = k.Wait(ctx, "k")

@@ -119,7 +119,7 @@ func (l *library) holdings(t *testing.T) []holding {
 	}
 	limiter := func(scope ratelimit.Scope, opts ...ratelimit.SetOption) func() func() {
 		return func() func() {
-			limit := l.limits.Limiter("name")
+			limit := l.limits.StoredLimiter("name")
 			require.NoError(t, second(limit.TrySetRate(ctx, ratelimit.PerMinute(10), append([]ratelimit.SetOption{ratelimit.WithScope(scope)}, opts...)...)))
 			require.NoError(t, second(limit.Allow(ctx)))
 			return func() {}
@@ -140,9 +140,9 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`WithFencing`", lock(l.locks.Mutex("name", redislock.WithFencing()), 2)},
 		{"`Keyed`, GCRA", keyed()},
 		{"`Keyed`, fixed window", keyed(ratelimit.WithAlgorithm(ratelimit.FixedWindow))},
-		{"`Limiter`", limiter(ratelimit.Overall)},
-		{"`Limiter`, scope `PerClient`", limiter(ratelimit.PerClient)},
-		{"`Limiter` with a keep-alive", limiter(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
+		{"`StoredLimiter`", limiter(ratelimit.Overall)},
+		{"`StoredLimiter`, scope `PerClient`", limiter(ratelimit.PerClient)},
+		{"`StoredLimiter` with a keep-alive", limiter(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
 		{"`CountingSemaphore`", counting(l.semaphores)},
 		{"`Semaphore`", grants(l.semaphores.Semaphore("name"), 4)},
 		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name"), 7)},

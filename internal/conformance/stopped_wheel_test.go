@@ -40,7 +40,7 @@ type onAWheel struct {
 	plain    *semaphore.Semaphore
 	fairly   *semaphore.Semaphore
 	keyed    *ratelimit.Keyed
-	limiter  *ratelimit.Limiter
+	stored   *ratelimit.StoredLimiter
 	all      *ratelimit.All
 	stop     func()
 }
@@ -76,7 +76,7 @@ func newOnAWheelOf(t *testing.T, rdb *redis.Client) *onAWheel {
 	l.majority = l.quorum.Mutex(l.name + ":quorum")
 	l.count, l.plain = l.semaphores.CountingSemaphore(l.name+":count"), l.semaphores.Semaphore(l.name+":plain")
 	l.fairly = l.semaphores.FairSemaphore(l.name + ":fairly")
-	l.keyed, l.limiter = l.limits.Keyed(l.name, ratelimit.PerHour(1)), l.limits.Limiter(l.name+":limiter")
+	l.keyed, l.stored = l.limits.Keyed(l.name, ratelimit.PerHour(1)), l.limits.StoredLimiter(l.name+":limiter")
 	l.all = l.limits.All(l.limits.Keyed(l.name+":all", ratelimit.PerHour(1)).Part("k"))
 	l.waiting = func() int {
 		return l.locks.Stats().Waiting + l.quorum.Stats().Waiting + l.semaphores.Stats().Waiting + l.limits.Stats().Waiting
@@ -103,8 +103,8 @@ func (l *onAWheel) occupy(t *testing.T) {
 		require.NoError(t, s.SetPermits(ctx, 1))
 		require.NoError(t, second(s.TryAcquire(ctx, 1)))
 	}
-	require.NoError(t, second(l.limiter.TrySetRate(ctx, ratelimit.PerHour(1))))
-	require.NoError(t, second(l.limiter.Allow(ctx)))
+	require.NoError(t, second(l.stored.TrySetRate(ctx, ratelimit.PerHour(1))))
+	require.NoError(t, second(l.stored.Allow(ctx)))
 	require.NoError(t, second(l.keyed.Allow(ctx, "k")))
 	require.NoError(t, second(l.all.Allow(ctx)))
 }
@@ -176,10 +176,10 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 	"ratelimit.Keyed.WaitFunc": func(ctx context.Context, l *onAWheel) error {
 		return calledBack(func(f func(error)) func() { return l.keyed.WaitFunc(ctx, "k", 1, f) })
 	},
-	"ratelimit.Limiter.Wait":  func(ctx context.Context, l *onAWheel) error { return l.limiter.Wait(ctx) },
-	"ratelimit.Limiter.WaitN": func(ctx context.Context, l *onAWheel) error { return l.limiter.WaitN(ctx, 1) },
-	"ratelimit.Limiter.WaitFunc": func(ctx context.Context, l *onAWheel) error {
-		return calledBack(func(f func(error)) func() { return l.limiter.WaitFunc(ctx, 1, f) })
+	"ratelimit.StoredLimiter.Wait":  func(ctx context.Context, l *onAWheel) error { return l.stored.Wait(ctx) },
+	"ratelimit.StoredLimiter.WaitN": func(ctx context.Context, l *onAWheel) error { return l.stored.WaitN(ctx, 1) },
+	"ratelimit.StoredLimiter.WaitFunc": func(ctx context.Context, l *onAWheel) error {
+		return calledBack(func(f func(error)) func() { return l.stored.WaitFunc(ctx, 1, f) })
 	},
 	"ratelimit.All.Wait":  func(ctx context.Context, l *onAWheel) error { return l.all.Wait(ctx) },
 	"ratelimit.All.WaitN": func(ctx context.Context, l *onAWheel) error { return l.all.WaitN(ctx, 1) },
@@ -216,7 +216,7 @@ var doNotWait = map[string]string{
 	"ratelimit.All":         "Allow AllowN Peek",
 	"ratelimit.Client":      "Check Close",
 	"ratelimit.Keyed":       "Allow AllowLimitN AllowN AllowUpTo Peek Reserve Reset",
-	"ratelimit.Limiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TrySetRate " +
+	"ratelimit.StoredLimiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TrySetRate " +
 		"UpdateRate",
 	"ratelimit.Reservation":       "Cancel",
 	"semaphore.Client":            "Check Close",

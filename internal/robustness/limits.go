@@ -82,7 +82,7 @@ func logged() *Limit {
 	return &Limit{
 		Limit: windowLimit, Policy: ratelimit.FailClosed, Most: 1,
 		Of: func(c *ratelimit.Client, object string) limiter {
-			l := c.Limiter(object)
+			l := c.StoredLimiter(object)
 			return limiter{l.AllowN, l.WaitN, func(ctx context.Context) error {
 				_, err := l.TrySetRate(ctx, windowLimit)
 				return err

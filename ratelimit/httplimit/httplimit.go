@@ -97,7 +97,7 @@ func WithLimit(f func(*http.Request) ratelimit.Limit) Option {
 }
 
 // WithName sets the name of New's limit in the fields: printable ASCII, default "default". NewAll calls each
-// limit by the prefix of its Keyed or the name of its Limiter.
+// limit by the prefix of its Keyed or the name of its StoredLimiter.
 func WithName(name string) Option {
 	for _, c := range []byte(name) {
 		if c < ' ' || c > '~' {

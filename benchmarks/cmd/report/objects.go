@@ -85,10 +85,10 @@ func (c libraryClients) uses() []objectUse {
 		{"`Keyed`, fixed windows", nil, func(ctx context.Context, name string) (func() error, error) {
 			return nothing(c.limits.Keyed("limit", hour, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name))
 		}},
-		{"`Limiter`, 1 grant", func(ctx context.Context, name string) error {
-			return setting(c.limits.Limiter(name).TrySetRate(ctx, hour))
+		{"`StoredLimiter`, 1 grant", func(ctx context.Context, name string) error {
+			return setting(c.limits.StoredLimiter(name).TrySetRate(ctx, hour))
 		}, func(ctx context.Context, name string) (func() error, error) {
-			return nothing(c.limits.Limiter(name).Allow(ctx))
+			return nothing(c.limits.StoredLimiter(name).Allow(ctx))
 		}},
 	}
 }

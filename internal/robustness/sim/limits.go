@@ -49,11 +49,11 @@ type limiter struct {
 	key   string
 }
 
-// limiterOf returns the limiter of an object under a limit, for n permits.
-func (p *process) limiterOf(o *Object, limit Limit, n int64) limiter {
+// storedLimiterOf returns the limiter of an object under a limit, for n permits.
+func (p *process) storedLimiterOf(o *Object, limit Limit, n int64) limiter {
 	l := ratelimit.Limit{Rate: limit.Rate, Per: limit.Per, Burst: limit.Burst}
 	if o.Kind == storedKind {
-		s := p.limits.Limiter(o.Name)
+		s := p.limits.StoredLimiter(o.Name)
 		return limiter{
 			allow: func(ctx context.Context) (ratelimit.Result, error) { return s.AllowN(ctx, n) },
 			wait:  func(ctx context.Context) error { return s.WaitN(ctx, n) },
@@ -82,7 +82,7 @@ func (w *world) prepareLimit(ctx context.Context, p *process, object int) error 
 	if o.Kind != storedKind {
 		return nil
 	}
-	return p.limiterOf(o, w.limitNow(object), 1).reset(ctx)
+	return p.storedLimiterOf(o, w.limitNow(object), 1).reset(ctx)
 }
 
 // limitNow returns the present limit of an object.
@@ -131,7 +131,7 @@ func (w *world) ask(ctx context.Context, p *process, o Op) {
 		limit = o.Limit
 	}
 	object := &w.Objects[o.Object]
-	l := p.limiterOf(object, limit, o.N)
+	l := p.storedLimiterOf(object, limit, o.N)
 	r := &request{object: o.Object, link: p.link.number, process: p.number}
 	r.N, r.Rate, r.Waits = o.N, check.Rate{Permits: limit.Rate, Per: limit.Per, Burst: limit.Burst}, o.Action == Take
 	w.mu.Lock()
@@ -226,7 +226,7 @@ func (w *world) judgeLimit(i int, o *Object) (faults []check.Fault) {
 	case storedKind:
 		define, rounding = func() check.Algorithm { return new(check.SlidingLog) }, windowRounding
 	}
-	key := w.admin.limiterOf(o, o.Limit, 1).key
+	key := w.admin.storedLimiterOf(o, o.Limit, 1).key
 	other := func(e execution) bool { return !slices.Contains(e.keys, key) }
 	about := slices.DeleteFunc(slices.Clone(w.server.executed), other)
 	resets := slices.Clone(w.server.lost)

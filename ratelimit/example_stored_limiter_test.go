@@ -12,7 +12,7 @@ import (
 
 // A limit that a service in Java has set with trySetRate(OVERALL, 100, 1, HOURS) holds here too, and the count
 // is shared.
-func ExampleClient_Limiter_redisson() {
+func ExampleClient_StoredLimiter_redisson() {
 	ctx := context.Background()
 	rdb := newRedis()
 	rdb.HSet(ctx, "partner-api", "rate", 100, "interval", time.Hour.Milliseconds(), "type", 0) // as Redisson writes it
@@ -22,7 +22,7 @@ func ExampleClient_Limiter_redisson() {
 	}
 	defer limits.Close(ctx)
 
-	r, err := limits.Limiter("partner-api").AllowN(ctx, 30)
+	r, err := limits.StoredLimiter("partner-api").AllowN(ctx, 30)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -35,9 +35,9 @@ func ExampleClient_Limiter_redisson() {
 
 // A limiter whose limit is set by an operator is an error until then. What to do without one is the caller's
 // decision.
-func ExampleLimiter_Allow_notSet() {
+func ExampleStoredLimiter_Allow_notSet() {
 	ctx := context.Background()
-	search := newLimits().Limiter("search")
+	search := newLimits().StoredLimiter("search")
 	_, err := search.Allow(ctx)
 	fmt.Println("no limit is set:", errors.Is(err, ratelimit.ErrNotSet))
 
@@ -52,9 +52,9 @@ func ExampleLimiter_Allow_notSet() {
 }
 
 // Each process may set the limit at its start; the first one does.
-func ExampleLimiter_TrySetRate() {
+func ExampleStoredLimiter_TrySetRate() {
 	ctx := context.Background()
-	orders := newLimits().Limiter("orders")
+	orders := newLimits().StoredLimiter("orders")
 	for _, limit := range []ratelimit.Limit{ratelimit.PerMinute(100), ratelimit.PerMinute(200)} {
 		set, err := orders.TrySetRate(ctx, limit)
 		if err != nil {
@@ -71,9 +71,9 @@ func ExampleLimiter_TrySetRate() {
 }
 
 // A limit can be changed for all processes while they run. WithState keeps what was granted.
-func ExampleLimiter_SetRate() {
+func ExampleStoredLimiter_SetRate() {
 	ctx := context.Background()
-	orders := newLimits().Limiter("orders")
+	orders := newLimits().StoredLimiter("orders")
 	if err := orders.SetRate(ctx, ratelimit.PerHour(100)); err != nil {
 		log.Fatal(err)
 	}
@@ -89,9 +89,9 @@ func ExampleLimiter_SetRate() {
 }
 
 // UpdateRate changes a limit that exists, and does not bring back one that was deleted.
-func ExampleLimiter_UpdateRate() {
+func ExampleStoredLimiter_UpdateRate() {
 	ctx := context.Background()
-	beta := newLimits().Limiter("beta")
+	beta := newLimits().StoredLimiter("beta")
 	if err := beta.SetRate(ctx, ratelimit.PerHour(100)); err != nil {
 		log.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func ExampleLimiter_UpdateRate() {
 // Names that come and go, such as those of sessions, vanish when they were not used for a while.
 func ExampleWithKeepAlive() {
 	ctx := context.Background()
-	session := newLimits().Limiter("session:7")
+	session := newLimits().StoredLimiter("session:7")
 	err := session.SetRate(ctx, ratelimit.PerMinute(10), ratelimit.WithKeepAlive(time.Hour))
 	if err != nil {
 		log.Fatal(err)
@@ -118,9 +118,9 @@ func ExampleWithKeepAlive() {
 }
 
 // Return gives back what was not used, because the call that it was for was not made.
-func ExampleLimiter_Return() {
+func ExampleStoredLimiter_Return() {
 	ctx := context.Background()
-	geocoder := newLimits().Limiter("geocoder")
+	geocoder := newLimits().StoredLimiter("geocoder")
 	if err := geocoder.SetRate(ctx, ratelimit.PerHour(10)); err != nil {
 		log.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func ExampleLimiter_Return() {
 // With the scope PerClient each process has the whole limit. It can be changed for all of them at once.
 func ExampleScope() {
 	ctx := context.Background()
-	scans := newLimits().Limiter("scans")
+	scans := newLimits().StoredLimiter("scans")
 	if err := scans.SetRate(ctx, ratelimit.PerHour(2), ratelimit.WithScope(ratelimit.PerClient)); err != nil {
 		log.Fatal(err)
 	}

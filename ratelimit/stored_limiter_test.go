@@ -18,18 +18,18 @@ func perSeconds(n int64, seconds float64) ratelimit.Limit {
 	return ratelimit.Limit{Rate: n, Per: time.Duration(seconds * float64(time.Second)), Burst: n}
 }
 
-// limiter returns a Limiter with a limit, on a client of its own.
-func limiter(t *testing.T, limit ratelimit.Limit, scope ratelimit.Scope) (*ratelimit.Limiter, *redis.Client, string) {
+// storedLimiter returns a StoredLimiter with a limit, on a client of its own.
+func storedLimiter(t *testing.T, limit ratelimit.Limit, scope ratelimit.Scope) (*ratelimit.StoredLimiter, *redis.Client, string) {
 	t.Helper()
 	c, rdb, _, name := shared(t)
-	l := c.Limiter(name)
+	l := c.StoredLimiter(name)
 	ok, err := l.TrySetRate(t.Context(), limit, ratelimit.WithScope(scope))
 	require.NoError(t, err)
 	require.True(t, ok)
 	return l, rdb, name
 }
 
-func requireLeft(t *testing.T, l *ratelimit.Limiter, want int64) {
+func requireLeft(t *testing.T, l *ratelimit.StoredLimiter, want int64) {
 	t.Helper()
 	r, err := l.Peek(t.Context())
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func requireLeft(t *testing.T, l *ratelimit.Limiter, want int64) {
 }
 
 // requireSoonLeft is for what another process has changed under the scope PerClient.
-func requireSoonLeft(t *testing.T, l *ratelimit.Limiter, want int64) {
+func requireSoonLeft(t *testing.T, l *ratelimit.StoredLimiter, want int64) {
 	t.Helper()
 	redistest.Poll(t, func() bool {
 		r, err := l.Peek(t.Context())
@@ -46,7 +46,7 @@ func requireSoonLeft(t *testing.T, l *ratelimit.Limiter, want int64) {
 	})
 }
 
-func take(t *testing.T, l *ratelimit.Limiter, n int64, want bool) ratelimit.Result {
+func take(t *testing.T, l *ratelimit.StoredLimiter, n int64, want bool) ratelimit.Result {
 	t.Helper()
 	r, err := l.AllowN(t.Context(), n)
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func take(t *testing.T, l *ratelimit.Limiter, n int64, want bool) ratelimit.Resu
 
 func limiterConfiguration(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx, name := t.Context(), redistest.Name(t)
-	l := c.Limiter(name)
+	l := c.StoredLimiter(name)
 
 	_, err := l.Allow(ctx)
 	require.ErrorIs(t, err, ratelimit.ErrNotSet)
@@ -113,9 +113,9 @@ func limiterConfiguration(t *testing.T, c *ratelimit.Client, rdb redis.Universal
 }
 
 // A request that is granted in part makes one entry, which a repeated script finds.
-func TestLimiter_AllowUpToMakesOneEntry(t *testing.T) {
+func TestStoredLimiter_AllowUpToMakesOneEntry(t *testing.T) {
 	t.Parallel()
-	l, rdb, name := limiter(t, perSeconds(10, 60), ratelimit.Overall)
+	l, rdb, name := storedLimiter(t, perSeconds(10, 60), ratelimit.Overall)
 	keys := ratelimit.LogKeys(name)
 	take(t, l, 3, true)
 	m := ratelimit.Member([16]byte{7}, 100)
@@ -132,10 +132,10 @@ func TestLimiter_AllowUpToMakesOneEntry(t *testing.T) {
 	require.EqualValues(t, 2, rdb.ZCard(t.Context(), keys[2]).Val())
 }
 
-func TestLimiter_AllowUpTo(t *testing.T) {
+func TestStoredLimiter_AllowUpTo(t *testing.T) {
 	t.Parallel()
 	for n := int64(1); n <= 12; n++ {
-		l, _, _ := limiter(t, perSeconds(7, 60), ratelimit.Overall)
+		l, _, _ := storedLimiter(t, perSeconds(7, 60), ratelimit.Overall)
 		r, err := l.AllowUpTo(t.Context(), n)
 		require.NoError(t, err)
 		require.Equal(t, min(n, 7), r.Granted)
@@ -145,7 +145,7 @@ func TestLimiter_AllowUpTo(t *testing.T) {
 		require.Equal(t, 7-min(n, 7), r.Granted)
 		require.Equal(t, n < 7, r.Allowed)
 	}
-	l, _, _ := limiter(t, perSeconds(7, 60), ratelimit.Overall)
+	l, _, _ := storedLimiter(t, perSeconds(7, 60), ratelimit.Overall)
 	r, err := l.AllowUpTo(t.Context(), 0)
 	require.NoError(t, err)
 	require.Zero(t, r.Granted)
@@ -155,9 +155,9 @@ func TestLimiter_AllowUpTo(t *testing.T) {
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 }
 
-func TestLimiter_Reserve(t *testing.T) {
+func TestStoredLimiter_Reserve(t *testing.T) {
 	t.Parallel()
-	l, _, _ := limiter(t, perSeconds(3, 30), ratelimit.Overall)
+	l, _, _ := storedLimiter(t, perSeconds(3, 30), ratelimit.Overall)
 	ctx := t.Context()
 	take(t, l, 2, true)
 	now, err := l.Reserve(ctx, 1)
@@ -185,9 +185,9 @@ func TestLimiter_Reserve(t *testing.T) {
 	require.LessOrEqual(t, again.Delay(), last.Delay()+time.Second)
 }
 
-func TestLimiter_ConcurrentCallersAreExact(t *testing.T) {
+func TestStoredLimiter_ConcurrentCallersAreExact(t *testing.T) {
 	t.Parallel()
-	l, rdb, name := limiter(t, perSeconds(500, 60), ratelimit.Overall)
+	l, rdb, name := storedLimiter(t, perSeconds(500, 60), ratelimit.Overall)
 	var mu sync.Mutex
 	var granted int
 	var all sync.WaitGroup
@@ -208,10 +208,10 @@ func TestLimiter_ConcurrentCallersAreExact(t *testing.T) {
 	require.Equal(t, "0", rdb.Get(t.Context(), ratelimit.LogKeys(name)[1]).Val())
 }
 
-func TestLimiter_BigRequestsAreNotOvertakenAndPayOneRoundTripMore(t *testing.T) {
+func TestStoredLimiter_BigRequestsAreNotOvertakenAndPayOneRoundTripMore(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
-	l := c.Limiter(name)
+	l := c.StoredLimiter(name)
 	ctx := within(t, patience)
 	_, err := l.TrySetRate(ctx, perSeconds(20, 0.5))
 	require.NoError(t, err)

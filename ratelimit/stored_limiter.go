@@ -22,33 +22,33 @@ const (
 	PerClient
 )
 
-// Limiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is
+// StoredLimiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is
 // granted. Its limit and scope stand in Redis and can be changed at any time, for all processes. Keys and
 // entries are those of Redisson's RRateLimiter from version 3.13.3 on, except 3.16.4 to 3.16.8, so services in
 // Java and Go share a limit. It is safe for concurrent use and costs nothing to make.
 //
 // A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each
 // but share what was granted, as both keep it in {a}:value and {a}:permits: use one of them.
-type Limiter struct {
+type StoredLimiter struct {
 	client *Client
 	name   string
 	err    error
 }
 
-// Limiter returns the limiter of that name. It does not talk to Redis, and nothing of it is kept. A name is
+// StoredLimiter returns the limiter of that name. It does not talk to Redis, and nothing of it is kept. A name is
 // any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
 // hash tag such as {user:7}. A name that is refused is reported by Err, and by every method, as an
 // *cogwheel.InvalidError.
-func (c *Client) Limiter(name string) *Limiter {
-	l := &Limiter{client: c, name: name}
+func (c *Client) StoredLimiter(name string) *StoredLimiter {
+	l := &StoredLimiter{client: c, name: name}
 	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name)); ok {
 		l.err = argument.Error("name", scripts.Quote(name), refused.Reason)
 	}
 	return l
 }
 
-// Err returns what was wrong with the name given to Client.Limiter, or nil.
-func (l *Limiter) Err() error { return l.err }
+// Err returns what was wrong with the name given to Client.StoredLimiter, or nil.
+func (l *StoredLimiter) Err() error { return l.err }
 
 // Config is a limit as it is in Redis.
 type Config struct {
@@ -86,24 +86,24 @@ func WithState() SetOption { return setOptionFunc(func(c *setConfig) { c.keepSta
 
 // TrySetRate sets the limit if none is set, and reports whether it did. It blocks for one round trip, or
 // until ctx ends; after an error the limit may be set or not.
-func (l *Limiter) TrySetRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
+func (l *StoredLimiter) TrySetRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
 	return l.set(ctx, "try", limit, opts)
 }
 
 // SetRate sets the limit, and what was granted is forgotten unless WithState is given, under the scope PerClient
 // by all Clients. It blocks for one round trip, or until
 // ctx ends; after an error the limit may be set or not.
-func (l *Limiter) SetRate(ctx context.Context, limit Limit, opts ...SetOption) error {
+func (l *StoredLimiter) SetRate(ctx context.Context, limit Limit, opts ...SetOption) error {
 	_, err := l.set(ctx, "set", limit, opts)
 	return err
 }
 
 // UpdateRate is SetRate where a limit is set already; otherwise it returns false and changes nothing.
-func (l *Limiter) UpdateRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
+func (l *StoredLimiter) UpdateRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
 	return l.set(ctx, "update", limit, opts)
 }
 
-func (l *Limiter) set(ctx context.Context, mode string, limit Limit, opts []SetOption) (bool, error) {
+func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts []SetOption) (bool, error) {
 	var cfg setConfig
 	for i, o := range opts {
 		if o == nil {
@@ -143,7 +143,7 @@ func (l *Limiter) set(ctx context.Context, mode string, limit Limit, opts []SetO
 
 // Config returns the limit as it is in Redis, or ErrNotSet. It blocks for one round trip, or
 // until ctx ends.
-func (l *Limiter) Config(ctx context.Context) (Config, error) {
+func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
 	return manage(ctx, l, "config", func(*keyState) (Config, error) {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
 		if err != nil {
@@ -172,7 +172,7 @@ func (l *Limiter) Config(ctx context.Context) (Config, error) {
 // Delete removes the limit and what was granted, and reports whether there was anything. Other processes see
 // it within about a second. It blocks for one round trip, or until ctx ends; after an error the limiter may
 // be deleted or not.
-func (l *Limiter) Delete(ctx context.Context) (bool, error) {
+func (l *StoredLimiter) Delete(ctx context.Context) (bool, error) {
 	return manage(ctx, l, "delete", func(s *keyState) (bool, error) {
 		old := s.mark()
 		n, err := l.client.rdb.Del(ctx, logKeys(l.name)...).Result()
@@ -194,7 +194,7 @@ func (s *keyState) limitChanged(old int64) {
 }
 
 // use returns the state of the name after checking what is asked of it.
-func (l *Limiter) use(ctx context.Context, operation string, n int64) (*keyState, error) {
+func (l *StoredLimiter) use(ctx context.Context, operation string, n int64) (*keyState, error) {
 	switch {
 	case l.err != nil:
 		return nil, l.err
@@ -209,7 +209,7 @@ func (l *Limiter) use(ctx context.Context, operation string, n int64) (*keyState
 }
 
 // manage runs f, which asks Redis itself, and returns when it has or ctx ends, whatever Redis does.
-func manage[T any](ctx context.Context, l *Limiter, operation string, f func(*keyState) (T, error)) (T, error) {
+func manage[T any](ctx context.Context, l *StoredLimiter, operation string, f func(*keyState) (T, error)) (T, error) {
 	s, err := l.use(ctx, operation, 0)
 	if err != nil {
 		var none T
@@ -219,13 +219,13 @@ func manage[T any](ctx context.Context, l *Limiter, operation string, f func(*ke
 }
 
 // Allow is AllowN of one permit.
-func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(ctx, 1) }
+func (l *StoredLimiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(ctx, 1) }
 
 // AllowN takes n permits if there are so many, and does not wait for them. A denial is a Result, not an
 // error. n = 0 takes nothing and is always allowed. Blocking, the policy and errors are those of
 // Keyed.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotSet that no limit is
 // set. A reply that was lost and a script that was repeated take the permits once.
-func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
+func (l *StoredLimiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	began := l.client.start()
 	s, err := l.use(ctx, "allow", n)
 	if err != nil {
@@ -240,19 +240,19 @@ func (l *Limiter) AllowN(ctx context.Context, n int64) (Result, error) {
 }
 
 // subject returns what a call is about.
-func (l *Limiter) subject(n int64, s *keyState) subject {
-	return subject{kind: KindLimiter, name: l.name, n: n, state: s}
+func (l *StoredLimiter) subject(n int64, s *keyState) subject {
+	return subject{kind: KindStoredLimiter, name: l.name, n: n, state: s}
 }
 
 // refused reports a call that was refused before it had a state.
-func (l *Limiter) refused(ctx context.Context, of subject, err error) error {
+func (l *StoredLimiter) refused(ctx context.Context, of subject, err error) error {
 	l.client.report(ctx, of, &Result{}, err, l.client.start())
 	return err
 }
 
 // Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for at most one
 // round trip. For errors see AllowN.
-func (l *Limiter) Peek(ctx context.Context) (Result, error) {
+func (l *StoredLimiter) Peek(ctx context.Context) (Result, error) {
 	s, err := l.use(ctx, "peek", 0)
 	if err != nil {
 		return Result{}, err
@@ -264,7 +264,7 @@ func (l *Limiter) Peek(ctx context.Context) (Result, error) {
 // AllowUpTo takes as many permits as there are, at most n, in one round trip. Result.Granted is their
 // number; Allowed is true if it is at least one. n may be above the rate; n = 0 takes nothing and is
 // allowed. It does not overtake waiters. For blocking and errors see AllowN.
-func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
+func (l *StoredLimiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 	n = min(n, MaxRate)
 	began := l.client.start()
 	s, err := l.use(ctx, "allow up to", n)
@@ -278,14 +278,14 @@ func (l *Limiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 }
 
 // Wait is WaitN of one permit.
-func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
+func (l *StoredLimiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
 // WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, errors and what
 // is left after an error are those of Keyed.WaitN, where ErrExceedsLimit says that n is above the rate, and
 // ErrNotSet that no limit is set. An entry that was made for a waiter that leaves serves the next one
 // that asks for as much, or is taken out of the log. Entries are made up to 20 ms and two round trips before
 // they can be used.
-func (l *Limiter) WaitN(ctx context.Context, n int64) error {
+func (l *StoredLimiter) WaitN(ctx context.Context, n int64) error {
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {
 		return l.refused(ctx, l.subject(n, nil).waiting(), err)
@@ -297,7 +297,7 @@ func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 // WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
 // what WaitN would return. cancel ends the wait: f is called with an error that matches context.Canceled.
 // Once the wait is decided, cancel does nothing. It panics with a *cogwheel.InvalidError if f is nil.
-func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
+func (l *StoredLimiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {
@@ -308,7 +308,7 @@ func (l *Limiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel 
 
 // Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that; see
 // Keyed.Reserve. In Redis it is an entry with a time to come, which Redisson counts as any other.
-func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
+func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	s, err := l.use(ctx, "reserve", n)
 	if err != nil {
 		return nil, l.refused(ctx, l.subject(n, nil), err)
@@ -317,11 +317,11 @@ func (l *Limiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	return s.reserve(ctx, l.subject(n, s))
 }
 
-// Return gives back the permits of one Result of Allow, AllowN or AllowUpTo of this Limiter, and reports
+// Return gives back the permits of one Result of Allow, AllowN or AllowUpTo of this StoredLimiter, and reports
 // whether they were still in the log. Others can use them at once. A second call finds nothing to give back.
 // It blocks for one round trip, or until ctx ends; after an error they may be given back or not, and the call
 // can be repeated.
-func (l *Limiter) Return(ctx context.Context, granted Result) (given bool, err error) {
+func (l *StoredLimiter) Return(ctx context.Context, granted Result) (given bool, err error) {
 	s, err := l.use(ctx, "return", 0)
 	if err != nil {
 		return false, err
