@@ -90,7 +90,7 @@ func TestWithClock(t *testing.T) {
 			require.ErrorIs(t, g.Err(), semaphore.ErrLost)
 		},
 		"allows again what a limiter denied": func(t *testing.T, srv *cogwheeltest.Server, _ *clock.Mock) {
-			k := srv.Limits().Keyed("api", ratelimit.PerSecond(2))
+			k := srv.Limits().Limiter("api", ratelimit.PerSecond(2))
 			srv.Exhaust(k, "user")
 			r, err := k.Allow(t.Context(), "user")
 			require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestWithClock(t *testing.T) {
 			require.True(t, r.Allowed)
 		},
 		"serves those that wait for a limiter": func(t *testing.T, srv *cogwheeltest.Server, _ *clock.Mock) {
-			k := srv.Limits().Keyed("api", ratelimit.PerMinute(6))
+			k := srv.Limits().Limiter("api", ratelimit.PerMinute(6))
 			srv.Exhaust(k, "user")
 			began := srv.Now()
 			require.NoError(t, advanceUntil(srv, 500*time.Millisecond, calling(func() error {

@@ -83,7 +83,7 @@ func faultsOfNames(t *testing.T, w *world) {
 	mustLock(t, w, w.locks[0].FairMutex("order:8"))
 	_, err := w.locks[0].FairMutex("order:7").TryLock(w.ctx)
 	require.ErrorContains(t, err, "NOPERM")
-	k := w.limits[0].Keyed("api", ratelimit.PerSecond(5))
+	k := w.limits[0].Limiter("api", ratelimit.PerSecond(5))
 	_, err = k.Allow(w.ctx, "bob")
 	require.NoError(t, err)
 	_, err = k.Allow(w.ctx, "ann")
@@ -227,7 +227,7 @@ func TestServer_TellsOfMisuse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		srv := cogwheeltest.Start(r)
-		k := srv.Limits().Keyed("api", ratelimit.PerSecond(1))
+		k := srv.Limits().Limiter("api", ratelimit.PerSecond(1))
 		for want, misuse := range map[string]func(){
 			`no process holds the lock: "n"`:  func() { srv.ExpireLock("n") },
 			`no process holds a permit: "n"`:  func() { srv.ExpirePermits("n") },

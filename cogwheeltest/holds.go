@@ -118,7 +118,7 @@ func (s *Server) ExpirePermits(name string, ids ...string) {
 }
 
 // Exhaust takes all permits that a key has left, so that the next request of one is denied.
-func (s *Server) Exhaust(k *ratelimit.Keyed, key string) {
+func (s *Server) Exhaust(k *ratelimit.Limiter, key string) {
 	s.tb.Helper()
 	if _, err := k.AllowUpTo(context.Background(), key, k.Limit().Burst); err != nil {
 		s.tb.Errorf("cogwheeltest: exhaust: %v", err)

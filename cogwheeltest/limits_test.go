@@ -47,15 +47,15 @@ type limiter struct {
 type limiterOf = func(*testing.T, *ratelimit.Client) limiter
 
 var limiters = map[string]limiterOf{
-	"GCRA":            keyedOf(),
-	"a window":        keyedOf(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
+	"GCRA":            byKey(),
+	"a window":        byKey(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
 	"a StoredLimiter": limiterWith(ratelimit.Overall),
 	"a per-client":    limiterWith(ratelimit.PerClient),
 }
 
-func keyedOf(opts ...ratelimit.KeyedOption) limiterOf {
+func byKey(opts ...ratelimit.LimiterOption) limiterOf {
 	return func(_ *testing.T, c *ratelimit.Client) limiter {
-		k := c.Keyed("api", ratelimit.PerMinute(5), opts...)
+		k := c.Limiter("api", ratelimit.PerMinute(5), opts...)
 		return limiter{
 			allow: func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.AllowN(ctx, "user", n) },
 			upTo:  func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.AllowUpTo(ctx, "user", n) },
@@ -152,19 +152,19 @@ func grantsPart(t *testing.T, w *world, of limiterOf) {
 }
 
 func limitLostReply(t *testing.T, w *world) {
-	k := w.limits[0].Keyed("api", ratelimit.PerMinute(5))
+	k := w.limits[0].Limiter("api", ratelimit.PerMinute(5))
 	w.DropReplies(1, "user")
 	_, err := k.Allow(w.ctx, "user")
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	require.Zero(t, w.PendingFaults())
-	r, err := w.limits[1].Keyed("api", ratelimit.PerMinute(5)).Peek(w.ctx, "user")
+	r, err := w.limits[1].Limiter("api", ratelimit.PerMinute(5)).Peek(w.ctx, "user")
 	require.NoError(t, err)
 	require.EqualValues(t, 4, r.Remaining)
 }
 
 func policies(t *testing.T, w *world) {
-	open := w.Limits(ratelimit.WithPolicy(ratelimit.FailOpen())).Keyed("api", ratelimit.PerMinute(5))
-	closed := w.limits[0].Keyed("api", ratelimit.PerMinute(5))
+	open := w.Limits(ratelimit.WithPolicy(ratelimit.FailOpen())).Limiter("api", ratelimit.PerMinute(5))
+	closed := w.limits[0].Limiter("api", ratelimit.PerMinute(5))
 	for fault, mend := range map[*func()]func(){
 		new(w.Hang): w.Resume,
 		new(w.Stop): w.Restart,

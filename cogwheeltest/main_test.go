@@ -91,7 +91,7 @@ func requireDone(t *testing.T, done <-chan error) {
 func TestStart_OneBubbleAfterTheOther(t *testing.T) {
 	for range 3 {
 		synctest.Test(t, func(t *testing.T) {
-			k := cogwheeltest.Start(t).Limits().Keyed("api", ratelimit.PerHour(1000))
+			k := cogwheeltest.Start(t).Limits().Limiter("api", ratelimit.PerHour(1000))
 			var callers sync.WaitGroup
 			for range 50 {
 				callers.Go(func() {

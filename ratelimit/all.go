@@ -11,15 +11,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Part is one of several limits that Client.All decides together. Keyed.Part makes it. It is a value.
+// Part is one of several limits that Client.All decides together. Limiter.Part makes it. It is a value.
 type Part struct {
-	keyed *Keyed
-	key   string
-	cost  int64
+	limiter *Limiter
+	key     string
+	cost    int64
 }
 
 // Part returns the limit of a key for Client.All.
-func (k *Keyed) Part(key string) Part { return Part{keyed: k, key: key, cost: 1} }
+func (k *Limiter) Part(key string) Part { return Part{limiter: k, key: key, cost: 1} }
 
 // Cost returns the part with another number of permits that one request takes of it: 1 to MaxRate, default 1.
 func (p Part) Cost(n int64) Part {
@@ -29,18 +29,18 @@ func (p Part) Cost(n int64) Part {
 
 // Limit returns the limit of the part, or the zero Limit for the zero Part.
 func (p Part) Limit() Limit {
-	if p.keyed == nil {
+	if p.limiter == nil {
 		return Limit{}
 	}
-	return p.keyed.Limit()
+	return p.limiter.Limit()
 }
 
-// Name returns the prefix of the Keyed, or nothing for the zero Part.
+// Name returns the prefix of the Limiter, or nothing for the zero Part.
 func (p Part) Name() string {
-	if p.keyed == nil {
+	if p.limiter == nil {
 		return ""
 	}
-	return p.keyed.prefix
+	return p.limiter.prefix
 }
 
 // All decides by several limits at once, such as those of a user and of a service: a request takes the
@@ -75,10 +75,10 @@ func (c *Client) All(parts ...Part) *All {
 	case err != nil:
 		a.err = err
 	case len(parts) == 1 && parts[0].cost == 1: // as if it was asked for alone
-		a.state, a.algo, a.out = combined.parts[0].id, combined.parts[0].algorithm, parts[0].keyed.out
+		a.state, a.algo, a.out = combined.parts[0].id, combined.parts[0].algorithm, parts[0].limiter.out
 		a.most = combined.most()
 	default:
-		a.state, a.algo = stateID{keyedOptions{algorithm: allAlgorithm}, combined.identity()}, combined
+		a.state, a.algo = stateID{limiterOptions{algorithm: allAlgorithm}, combined.identity()}, combined
 		a.out = c.senders.of(scripts.RateAll, combined.keys[0])
 		a.most = combined.most()
 	}
@@ -124,7 +124,7 @@ func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 
 // time that one of them names, ResetAfter likewise, and Limit and Remaining are those of the part of which
 // the fewest requests are left, in requests.
 //
-// Blocking, the policy, cached denials and errors are those of Keyed.AllowN. ErrExceedsLimit says that some
+// Blocking, the policy, cached denials and errors are those of Limiter.AllowN. ErrExceedsLimit says that some
 // limit could never grant it. A script is sent once: a lost reply can cost the permits of all limits,
 // never those of some. Requests of All and waiters of a single part do not stand in one line: either may
 // overtake the other.
@@ -178,7 +178,7 @@ func (a *All) Wait(ctx context.Context) error { return a.WaitN(ctx, 1) }
 // Waiters of one process for the same parts stand in line. They ask Redis when all limits are likely to grant
 // the first of them, and at least once a second; nothing is charged ahead. So others that ask for one of the
 // limits alone, and waiters for other combinations, may be served before, and a limit that is always used up
-// by others can keep them waiting. Errors are those of Keyed.WaitN. If ctx ends while a script is under way
+// by others can keep them waiting. Errors are those of Limiter.WaitN. If ctx ends while a script is under way
 // that grants the request, its permits serve the next in line or are lost.
 func (a *All) WaitN(ctx context.Context, n int64) error {
 	s, err := a.use(ctx, "wait", n)
@@ -189,7 +189,7 @@ func (a *All) WaitN(ctx context.Context, n int64) error {
 	return s.wait(ctx, a.subject(n, s).waiting())
 }
 
-// WaitFunc is WaitN without a goroutine that waits; see Keyed.WaitFunc.
+// WaitFunc is WaitN without a goroutine that waits; see Limiter.WaitFunc.
 func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := a.use(ctx, "wait", n)
@@ -224,18 +224,18 @@ func newCombination(c *Client, parts []Part) (*combination, error) {
 // combined checks a part, and returns what a combination needs to know of it.
 func (p Part) combined(c *Client) (combinedPart, error) {
 	switch {
-	case p.keyed == nil:
-		return combinedPart{}, argument.Error("part", "Part{}", "must be made by Keyed.Part")
+	case p.limiter == nil:
+		return combinedPart{}, argument.Error("part", "Part{}", "must be made by Limiter.Part")
 	case p.cost < 1 || p.cost > MaxRate:
 		return combinedPart{}, argument.Error("Part.Cost", p.cost, "must be 1 to 4294967295")
-	case p.keyed.err != nil:
-		return combinedPart{}, p.keyed.err
+	case p.limiter.err != nil:
+		return combinedPart{}, p.limiter.err
 	}
-	id := p.keyed.id(p.key)
-	if p.keyed.client != c {
+	id := p.limiter.id(p.key)
+	if p.limiter.client != c {
 		return combinedPart{}, argument.Error("part", scripts.Quote(id.key), "must be made by the same Client")
 	}
-	return combinedPart{id: id, algorithm: p.keyed.algorithm, limit: p.keyed.options.limit, cost: p.cost}, nil
+	return combinedPart{id: id, algorithm: p.limiter.algorithm, limit: p.limiter.options.limit, cost: p.cost}, nil
 }
 
 // checkSlots refuses parts that no script can reach together.

@@ -56,12 +56,12 @@ func newTenants(t *testing.T, user, service ratelimit.Limit, opts ...func(*redis
 	return m
 }
 
-func (m *tenants) windows(c *ratelimit.Client) *ratelimit.Keyed {
-	return c.Keyed("service", m.service, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+func (m *tenants) windows(c *ratelimit.Client) *ratelimit.Limiter {
+	return c.Limiter("service", m.service, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 }
 
-func (m *tenants) keyed(c *ratelimit.Client, service string) *ratelimit.Keyed {
-	return c.Keyed("user", m.user, ratelimit.WithHashTag(m.name+service))
+func (m *tenants) limiter(c *ratelimit.Client, service string) *ratelimit.Limiter {
+	return c.Limiter("user", m.user, ratelimit.WithHashTag(m.name+service))
 }
 
 // run has each client ask for each user until stop returns true.
@@ -76,7 +76,7 @@ func (m *tenants) run(t *testing.T, decide together, stop func(asked int) bool) 
 			running.Go(func() {
 				for asked := 0; !stop(asked); asked++ {
 					call := time.Now().UnixNano()
-					r, err := decide(t.Context(), c, m.keyed(c, service).Part(user), m.windows(c).Part(m.name+service))
+					r, err := decide(t.Context(), c, m.limiter(c, service).Part(user), m.windows(c).Part(m.name+service))
 					mu.Lock()
 					switch {
 					case err != nil:
@@ -100,7 +100,7 @@ func (m *tenants) used(t *testing.T) map[string]int {
 	used := map[string]int{}
 	c := newClient(t, redistest.Shared(t).Client(t))
 	for at, user := range m.users {
-		r, err := m.keyed(c, m.serviceOf[at]).Peek(t.Context(), user)
+		r, err := m.limiter(c, m.serviceOf[at]).Peek(t.Context(), user)
 		require.NoError(t, err)
 		used[user] = int(m.user.Burst - r.Remaining)
 		r, err = m.windows(c).Peek(t.Context(), m.name+m.serviceOf[at])

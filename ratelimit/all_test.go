@@ -17,9 +17,9 @@ import (
 // combine returns limits of two algorithms, of so many permits an hour each, and what is left of them.
 func combine(t *testing.T, c *ratelimit.Client, name string, user, service, partner int64) (all *ratelimit.All, left func() [3]int64) {
 	t.Helper()
-	users := c.Keyed("user", ratelimit.PerHour(user), ratelimit.WithHashTag(name))
-	services := c.Keyed("service", ratelimit.PerHour(service), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
-	partners := c.Keyed("partner", ratelimit.PerHour(partner))
+	users := c.Limiter("user", ratelimit.PerHour(user), ratelimit.WithHashTag(name))
+	services := c.Limiter("service", ratelimit.PerHour(service), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	partners := c.Limiter("partner", ratelimit.PerHour(partner))
 	all = c.All(users.Part("ada"), services.Part(name), partners.Part(name))
 	require.NoError(t, all.Err())
 	return all, func() (left [3]int64) {
@@ -85,8 +85,8 @@ func TestAll_CostsAndPeek(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
 	ctx := t.Context()
-	requests, bytes := c.Keyed("requests", ratelimit.PerHour(100)), c.Keyed("bytes", ratelimit.PerHour(10_000))
-	partner := c.Keyed("partner", ratelimit.PerHour(50), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	requests, bytes := c.Limiter("requests", ratelimit.PerHour(100)), c.Limiter("bytes", ratelimit.PerHour(10_000))
+	partner := c.Limiter("partner", ratelimit.PerHour(50), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	all := c.All(requests.Part(name), bytes.Part(name).Cost(3000), partner.Part(name).Cost(2))
 	r, err := all.Peek(ctx)
 	require.NoError(t, err)
@@ -145,8 +145,8 @@ func TestAll_RefusesBadParts(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)
 	other := newClient(t, rdb)
-	k := c.Keyed("k", ratelimit.PerHour(10))
-	bad := c.Keyed("", ratelimit.PerHour(10))
+	k := c.Limiter("k", ratelimit.PerHour(10))
+	bad := c.Limiter("", ratelimit.PerHour(10))
 	many := make([]ratelimit.Part, 17)
 	for i := range many {
 		many[i] = k.Part(fmt.Sprint(i))
@@ -156,12 +156,12 @@ func TestAll_RefusesBadParts(t *testing.T) {
 			"no parts":            nil,
 			"too many":            many,
 			"a part of nothing":   {{}},
-			"one of another":      {k.Part(name), other.Keyed("l", ratelimit.PerHour(1)).Part(name)},
+			"one of another":      {k.Part(name), other.Limiter("l", ratelimit.PerHour(1)).Part(name)},
 			"a bad prefix":        {k.Part(name), bad.Part(name)},
 			"a cost of nothing":   {k.Part(name).Cost(0)},
 			"too high a cost":     {k.Part(name).Cost(ratelimit.MaxRate + 1)},
 			"the same key":        {k.Part(name), k.With(ratelimit.PerMinute(5)).Part(name)},
-			"too short for a tag": {c.Keyed("k", ratelimit.PerHour(10), ratelimit.WithHashTag("")).Part(name)},
+			"too short for a tag": {c.Limiter("k", ratelimit.PerHour(10), ratelimit.WithHashTag("")).Part(name)},
 		} {
 			all := c.All(parts...)
 			require.ErrorIs(t, all.Err(), cogwheel.ErrInvalid, what)
@@ -193,7 +193,7 @@ func TestAll_OnACluster(t *testing.T) {
 		require.Equal(t, i < 3, r.Allowed)
 	}
 	require.Equal(t, [3]int64{0, 7, 7}, left())
-	k := c.Keyed("k", ratelimit.PerHour(10))
+	k := c.Limiter("k", ratelimit.PerHour(10))
 	_, err := c.All(k.Part(name+"a"), k.Part(name+"b")).Allow(t.Context())
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	for _, key := range []string{name + "a", name + "b"} {
@@ -207,8 +207,8 @@ func TestAll_Wait(t *testing.T) {
 	t.Parallel()
 	c, rdb, trips, name := shared(t)
 	ctx := within(t, patience)
-	fast := c.Keyed("fast", ratelimit.PerSecond(100).WithBurst(10))
-	slow := c.Keyed("slow", ratelimit.PerSecond(20).WithBurst(2))
+	fast := c.Limiter("fast", ratelimit.PerSecond(100).WithBurst(10))
+	slow := c.Limiter("slow", ratelimit.PerSecond(20).WithBurst(2))
 	all := c.All(fast.Part(name), slow.Part(name))
 	stalled, began := redistest.Stalls(t), time.Now()
 	sent := trips.trips(func() {
@@ -239,7 +239,7 @@ func TestAll_Wait(t *testing.T) {
 		last = max(last, at)
 	}
 
-	day := c.Keyed("day", ratelimit.Limit{Rate: 1, Per: 24 * time.Hour, Burst: 1})
+	day := c.Limiter("day", ratelimit.Limit{Rate: 1, Per: 24 * time.Hour, Burst: 1})
 	never := c.All(fast.Part(name), day.Part(name))
 	require.NoError(t, never.Wait(ctx))
 	short, cancel := newWheel(t).WithTimeout(t.Context(), time.Minute)
@@ -260,7 +260,7 @@ func TestAll_Wait(t *testing.T) {
 func TestAll_NothingIsKeptForCombinations(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	k, l := c.Keyed("user", ratelimit.PerHour(1_000_000)), c.Keyed("service", ratelimit.PerHour(1_000_000))
+	k, l := c.Limiter("user", ratelimit.PerHour(1_000_000)), c.Limiter("service", ratelimit.PerHour(1_000_000))
 	for i := range int64(2000) {
 		r, err := c.All(k.With(ratelimit.PerHour(1_000_000+i)).Part(fmt.Sprint(name, i)), l.Part(name)).Allow(t.Context())
 		require.NoError(t, err)
@@ -278,8 +278,8 @@ func TestAll_ByPolicy(t *testing.T) {
 	open := newClient(t, server.Client(t, quick), breaker, ratelimit.WithPolicy(ratelimit.FailOpen()))
 	local := newClient(t, server.Client(t, quick), breaker, ratelimit.WithPolicy(ratelimit.LocalShare(2)))
 	server.Kill()
-	make3 := func(c *ratelimit.Client) (*ratelimit.All, *ratelimit.Keyed) {
-		users, services := c.Keyed("user", ratelimit.PerHour(6)), c.Keyed("service", ratelimit.PerHour(100))
+	make3 := func(c *ratelimit.Client) (*ratelimit.All, *ratelimit.Limiter) {
+		users, services := c.Limiter("user", ratelimit.PerHour(6)), c.Limiter("service", ratelimit.PerHour(100))
 		return c.All(users.Part("ada"), services.Part("api").Cost(2)), services
 	}
 	all, _ := make3(closed)

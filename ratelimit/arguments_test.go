@@ -19,13 +19,13 @@ import (
 // eachFunction calls every function that takes permits, of both kinds of limiters.
 func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(ctx context.Context, n int64) error)) {
 	limit := perSeconds(10, 3600)
-	k, l := c.Keyed("k", limit), c.StoredLimiter(name)
-	do("Keyed.AllowN", func(ctx context.Context, n int64) error { _, err := k.AllowN(ctx, name, n); return err })
-	do("Keyed.AllowLimitN", func(ctx context.Context, n int64) error { _, err := k.AllowLimitN(ctx, name, n, limit); return err })
-	do("Keyed.AllowUpTo", func(ctx context.Context, n int64) error { _, err := k.AllowUpTo(ctx, name, n); return err })
-	do("Keyed.WaitN", func(ctx context.Context, n int64) error { return k.WaitN(ctx, name, n) })
-	do("Keyed.Reserve", func(ctx context.Context, n int64) error { _, err := k.Reserve(ctx, name, n); return err })
-	do("Keyed.WaitFunc", func(ctx context.Context, n int64) error {
+	k, l := c.Limiter("k", limit), c.StoredLimiter(name)
+	do("Limiter.AllowN", func(ctx context.Context, n int64) error { _, err := k.AllowN(ctx, name, n); return err })
+	do("Limiter.AllowLimitN", func(ctx context.Context, n int64) error { _, err := k.AllowLimitN(ctx, name, n, limit); return err })
+	do("Limiter.AllowUpTo", func(ctx context.Context, n int64) error { _, err := k.AllowUpTo(ctx, name, n); return err })
+	do("Limiter.WaitN", func(ctx context.Context, n int64) error { return k.WaitN(ctx, name, n) })
+	do("Limiter.Reserve", func(ctx context.Context, n int64) error { _, err := k.Reserve(ctx, name, n); return err })
+	do("Limiter.WaitFunc", func(ctx context.Context, n int64) error {
 		done := make(chan error, 1)
 		k.WaitFunc(ctx, name, n, func(err error) { done <- err })
 		return <-done
@@ -39,7 +39,7 @@ func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(
 		l.WaitFunc(ctx, n, func(err error) { done <- err })
 		return <-done
 	})
-	all := c.All(k.Part(name), c.Keyed("also", limit).Part(name))
+	all := c.All(k.Part(name), c.Limiter("also", limit).Part(name))
 	do("All.AllowN", func(ctx context.Context, n int64) error { _, err := all.AllowN(ctx, n); return err })
 	do("All.WaitN", all.WaitN)
 	do("All.WaitFunc", func(ctx context.Context, n int64) error {
@@ -58,7 +58,7 @@ func TestArguments_NoPermits(t *testing.T) {
 	require.NoError(t, c.StoredLimiter(name).SetRate(ctx, limit))
 	for _, spent := range []bool{false, true} {
 		eachFunction(c, name, func(what string, f func(context.Context, int64) error) { require.NoError(t, f(ctx, 0), what) })
-		r, err := c.Keyed("k", limit).AllowN(ctx, name, 0)
+		r, err := c.Limiter("k", limit).AllowN(ctx, name, 0)
 		require.NoError(t, err)
 		require.Equal(t, ratelimit.Result{
 			Allowed: true, Limit: 10, Remaining: r.Remaining, ResetAfter: r.ResetAfter,
@@ -75,11 +75,11 @@ func TestArguments_NoPermits(t *testing.T) {
 		}
 		require.Zero(t, rdb.Exists(ctx, "k:{"+name+"}").Val(), "nothing was taken")
 		require.Zero(t, rdb.ZCard(ctx, ratelimit.LogKeys(name)[2]).Val())
-		_, err = c.Keyed("k", limit).AllowN(ctx, name, 10)
+		_, err = c.Limiter("k", limit).AllowN(ctx, name, 10)
 		require.NoError(t, err)
 		_, err = c.StoredLimiter(name).AllowN(ctx, 10)
 		require.NoError(t, err)
-		c.Keyed("k", limit).WaitFunc(ctx, name, 1, func(error) {}) // there is a line to pass by
+		c.Limiter("k", limit).WaitFunc(ctx, name, 1, func(error) {}) // there is a line to pass by
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
@@ -108,8 +108,8 @@ func TestArguments_Refused(t *testing.T) {
 		require.NotContains(t, err.Error(), "\n")
 		require.Less(t, len(err.Error()), 400)
 	}
-	k, l := c.Keyed("k", limit), c.StoredLimiter(name)
-	reserved, err := c.Keyed("r", limit).Reserve(ctx, name, 1)
+	k, l := c.Limiter("k", limit), c.StoredLimiter(name)
+	reserved, err := c.Limiter("r", limit).Reserve(ctx, name, 1)
 	require.NoError(t, err)
 	require.Zero(t, trips.trips(func() {
 		var none context.Context
@@ -118,9 +118,9 @@ func TestArguments_Refused(t *testing.T) {
 			check(what+", nil context, no permits", f(none, 0))
 			check(what+", n < 0", f(ctx, -1))
 		})
-		check("Keyed.Reset", k.Reset(none, name))
+		check("Limiter.Reset", k.Reset(none, name))
 		_, err = k.Peek(none, name)
-		check("Keyed.Peek", err)
+		check("Limiter.Peek", err)
 		_, err = l.Peek(none)
 		check("StoredLimiter.Peek", err)
 		check("SetRate", l.SetRate(none, limit))
@@ -136,7 +136,7 @@ func TestArguments_Refused(t *testing.T) {
 		check("Reservation.Wait", reserved.Wait(none))
 		check("Close", c.Close(none))
 		for what, f := range map[string]func(){
-			"Keyed.WaitFunc":         func() { k.WaitFunc(ctx, name, 1, nil) },
+			"Limiter.WaitFunc":       func() { k.WaitFunc(ctx, name, 1, nil) },
 			"StoredLimiter.WaitFunc": func() { l.WaitFunc(ctx, 1, nil) },
 		} {
 			func() {
@@ -148,9 +148,9 @@ func TestArguments_Refused(t *testing.T) {
 			}()
 		}
 
-		check("Keyed.Err, nil option", c.Keyed("k", limit, nil).Err())
-		check("Keyed.Err, a prefix of 1 MB", c.Keyed(strings.Repeat("x", 1<<20), limit).Err())
-		check("WithAlgorithm", c.Keyed("k", limit, ratelimit.WithAlgorithm(7)).Err())
+		check("Limiter.Err, nil option", c.Limiter("k", limit, nil).Err())
+		check("Limiter.Err, a prefix of 1 MB", c.Limiter(strings.Repeat("x", 1<<20), limit).Err())
+		check("WithAlgorithm", c.Limiter("k", limit, ratelimit.WithAlgorithm(7)).Err())
 		long := c.StoredLimiter(strings.Repeat("x", 1<<20))
 		check("StoredLimiter.Err, a name of 1 MB", long.Err())
 		_, err = long.Allow(ctx)
@@ -172,7 +172,7 @@ func TestArguments_OptionsGivenTwice(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
 	ctx := t.Context()
-	_, err := c.Keyed("k", perSeconds(10, 3600), ratelimit.WithAlgorithm(ratelimit.FixedWindow), ratelimit.WithAlgorithm(ratelimit.GCRA)).Allow(ctx, name)
+	_, err := c.Limiter("k", perSeconds(10, 3600), ratelimit.WithAlgorithm(ratelimit.FixedWindow), ratelimit.WithAlgorithm(ratelimit.GCRA)).Allow(ctx, name)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), rdb.Exists(ctx, "k:{"+name+"}").Val())
 	l := c.StoredLimiter(name)
@@ -181,7 +181,7 @@ func TestArguments_OptionsGivenTwice(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2*time.Hour, config.KeepAlive)
 	open := newClient(t, server(t), ratelimit.WithPolicy(ratelimit.FailClosed()), ratelimit.WithPolicy(ratelimit.FailOpen()))
-	r, err := open.Keyed("k", perSeconds(10, 3600)).Allow(ctx, name)
+	r, err := open.Limiter("k", perSeconds(10, 3600)).Allow(ctx, name)
 	require.NoError(t, err)
 	require.Equal(t, ratelimit.SourceDegraded, r.Source)
 }
@@ -211,7 +211,7 @@ func TestNew_ClientsOfOtherTypes(t *testing.T) {
 	trips := &counter{}
 	rdb.AddHook(trips)
 	fill := func(c *ratelimit.Client) int64 {
-		k, name := c.Keyed("k", limit), redistest.Name(t)
+		k, name := c.Limiter("k", limit), redistest.Name(t)
 		return trips.trips(func() {
 			redistest.Each(t, 100, func(i int) error {
 				_, err := k.Allow(ctx, name+string(rune('a'+i)))

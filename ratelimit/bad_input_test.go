@@ -37,28 +37,28 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 			"burst huge":    good.WithBurst(math.MaxInt64),
 			"500 years":     {Rate: 1, Per: 365 * 24 * time.Hour, Burst: 500},
 		} {
-			_, err := c.Keyed("k", l).Allow(ctx, name)
+			_, err := c.Limiter("k", l).Allow(ctx, name)
 			check(what, err, cogwheel.ErrInvalid)
-			check(what, c.Keyed("k", l).Wait(ctx, name), cogwheel.ErrInvalid)
+			check(what, c.Limiter("k", l).Wait(ctx, name), cogwheel.ErrInvalid)
 			_, err = c.StoredLimiter(name).TrySetRate(ctx, l)
 			check(what, err, cogwheel.ErrInvalid)
 		}
-		_, err := c.Keyed("k", good).AllowN(ctx, name, -1)
+		_, err := c.Limiter("k", good).AllowN(ctx, name, -1)
 		check("n", err, cogwheel.ErrInvalid)
 		check("n", c.StoredLimiter(name).WaitN(ctx, -1), cogwheel.ErrInvalid)
-		_, err = c.Keyed("k", good).AllowN(ctx, name, math.MaxInt64)
+		_, err = c.Limiter("k", good).AllowN(ctx, name, math.MaxInt64)
 		check("n", err, ratelimit.ErrExceedsLimit)
 		_, err = c.StoredLimiter(name).AllowN(ctx, math.MaxUint32+1)
 		check("R6: n above 32 bits", err, ratelimit.ErrExceedsLimit)
 		for _, prefix := range []string{"", "a{b", "}", strings.Repeat("x", 2000)} {
-			_, err = c.Keyed(prefix, good).Allow(ctx, name)
+			_, err = c.Limiter(prefix, good).Allow(ctx, name)
 			check("prefix", err, cogwheel.ErrInvalid)
 		}
 		for _, name := range []string{"", "a{b", "}", "{}", strings.Repeat("x", 1<<20)} {
 			_, err = c.StoredLimiter(name).Allow(ctx)
 			check("name", err, cogwheel.ErrInvalid)
 		}
-		_, err = c.Keyed("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
+		_, err = c.Limiter("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		check("a window has no burst", err, cogwheel.ErrInvalid)
 		_, err = c.StoredLimiter(name).TrySetRate(ctx, good, ratelimit.WithKeepAlive(time.Millisecond))
 		check("keep-alive below the period", err, cogwheel.ErrInvalid)
@@ -78,29 +78,29 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 		check("n", <-done, cogwheel.ErrInvalid)
 		cancelled, cancel := context.WithCancel(ctx)
 		cancel()
-		_, err = c.Keyed("k", good).Allow(cancelled, name)
+		_, err = c.Limiter("k", good).Allow(cancelled, name)
 		check("ctx", err, context.Canceled)
 	}), "nothing of it reaches Redis")
 
 	require.NoError(t, rdb.LPush(ctx, "k:{"+name+"}", 1).Err())
-	_, err := c.Keyed("k", good).Allow(ctx, name)
+	_, err := c.Limiter("k", good).Allow(ctx, name)
 	check("a list", err, ratelimit.ErrWrongKind)
 	_, err = c.StoredLimiter("k:{" + name + "}").Allow(ctx)
 	check("a list", err, ratelimit.ErrWrongKind)
 	require.NoError(t, rdb.Set(ctx, "k:{"+name+"2}", "nonsense", 0).Err())
-	r, err := c.Keyed("k", good).Allow(ctx, name+"2")
+	r, err := c.Limiter("k", good).Allow(ctx, name+"2")
 	require.NoError(t, err)
 	require.True(t, r.Allowed, "what is no state is taken for none")
 	require.Positive(t, rdb.PTTL(ctx, "k:{"+name+"2}").Val())
 }
 
 // From a million a second to one a day: none, the whole burst, one more.
-func TestKeyed_EveryRate(t *testing.T) {
+func TestLimiter_EveryRate(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
 	ctx := t.Context()
 	for i, l := range gcraLimits {
-		k := c.Keyed(fmt.Sprint("rate", i), l)
+		k := c.Limiter(fmt.Sprint("rate", i), l)
 		r, err := k.AllowN(ctx, name, 0)
 		require.NoError(t, err)
 		require.Equal(t, ratelimit.Result{Allowed: true, Limit: l.Burst, Remaining: l.Burst}, r, l)

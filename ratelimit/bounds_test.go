@@ -13,14 +13,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-func TestKeyed_NothingIsKeptForALimit(t *testing.T) {
+func TestLimiter_NothingIsKeptForALimit(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx := t.Context()
-	k := c.Keyed("tenants", ratelimit.PerHour(1_000_000))
+	k := c.Limiter("tenants", ratelimit.PerHour(1_000_000))
 	for i := range int64(2000) {
 		limit := ratelimit.PerHour(1_000_000 + i)
-		r, err := c.Keyed(fmt.Sprint("tenant", i), limit).Allow(ctx, name)
+		r, err := c.Limiter(fmt.Sprint("tenant", i), limit).Allow(ctx, name)
 		require.NoError(t, err)
 		require.Equal(t, limit.Burst, r.Limit)
 		r, err = k.With(limit).Allow(ctx, name+fmt.Sprint(i))
@@ -33,11 +33,11 @@ func TestKeyed_NothingIsKeptForALimit(t *testing.T) {
 	require.LessOrEqual(t, routes, 2)
 }
 
-func TestKeyed_ALimitForOneCall(t *testing.T) {
+func TestLimiter_ALimitForOneCall(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx := t.Context()
-	k := c.Keyed("k", ratelimit.PerHour(100))
+	k := c.Limiter("k", ratelimit.PerHour(100))
 	few := ratelimit.PerHour(100).WithBurst(3)
 	for range 3 {
 		r, err := k.With(few).Allow(ctx, name)
@@ -57,7 +57,7 @@ func TestKeyed_ALimitForOneCall(t *testing.T) {
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.Equal(t, ratelimit.PerHour(100), k.Limit())
 	require.NoError(t, k.Err())
-	require.ErrorIs(t, c.Keyed("k", ratelimit.Limit{}).Err(), cogwheel.ErrInvalid)
+	require.ErrorIs(t, c.Limiter("k", ratelimit.Limit{}).Err(), cogwheel.ErrInvalid)
 }
 
 func TestLocalShare_IsBounded(t *testing.T) {
@@ -68,7 +68,7 @@ func TestLocalShare_IsBounded(t *testing.T) {
 	server.Kill()
 	down := func(n int64) *ratelimit.Client {
 		c := newClient(t, rdb, ratelimit.WithPolicy(ratelimit.LocalShare(n)), ratelimit.WithBreaker(1, time.Minute))
-		_, _ = c.Keyed("k", ratelimit.PerHour(8)).Allow(t.Context(), "finds out")
+		_, _ = c.Limiter("k", ratelimit.PerHour(8)).Allow(t.Context(), "finds out")
 		require.True(t, c.Stats().Down)
 		return c
 	}
@@ -76,7 +76,7 @@ func TestLocalShare_IsBounded(t *testing.T) {
 	t.Run("in keys", func(t *testing.T) {
 		t.Parallel()
 		c := down(2)
-		k := c.Keyed("k", ratelimit.PerHour(8))
+		k := c.Limiter("k", ratelimit.PerHour(8))
 		for i := range 100_000 {
 			granted, asked := 0, 1
 			if i%20 == 0 {
@@ -100,7 +100,7 @@ func TestLocalShare_IsBounded(t *testing.T) {
 	t.Run("in what it grants, however many processes there are", func(t *testing.T) {
 		t.Parallel()
 		for _, n := range []int64{1 << 33, 1 << 50, 1<<63 - 1} {
-			k := down(n).Keyed("k", ratelimit.Limit{Rate: 1_000_000, Per: time.Minute, Burst: 1_000_000})
+			k := down(n).Limiter("k", ratelimit.Limit{Rate: 1_000_000, Per: time.Minute, Burst: 1_000_000})
 			granted := 0
 			for range 200 {
 				r, err := k.Allow(t.Context(), "u")

@@ -94,9 +94,9 @@ func (s impatience) run(t *testing.T) (grants []grant, cancelled int) {
 	return grants, cancelled
 }
 
-func ofKeyed(limit ratelimit.Limit, opts ...ratelimit.KeyedOption) waitingOf {
+func ofLimiter(limit ratelimit.Limit, opts ...ratelimit.LimiterOption) waitingOf {
 	return func(_ *testing.T, c *ratelimit.Client, name string) waiting {
-		k := c.Keyed("storm", limit, opts...)
+		k := c.Limiter("storm", limit, opts...)
 		return waiting{
 			func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.AllowN(ctx, name, n) },
 			func(ctx context.Context, n int64) error { return k.WaitN(ctx, name, n) },
@@ -131,11 +131,11 @@ var impatientKinds = map[string]struct {
 	allow bool
 	may   func(time.Duration) float64
 }{
-	"GCRA, burst 1":        {ofKeyed(oneByOne), oneByOne, 1, false, bucket(oneByOne)},
-	"GCRA beside Allow":    {ofKeyed(bursty), bursty, 3, true, bucket(bursty)},
-	"windows beside Allow": {ofKeyed(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, true, windows(byFifths)},
-	"GCRA, burst 20":       {ofKeyed(bursty), bursty, 3, false, bucket(bursty)},
-	"windows":              {ofKeyed(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, false, windows(byFifths)},
+	"GCRA, burst 1":        {ofLimiter(oneByOne), oneByOne, 1, false, bucket(oneByOne)},
+	"GCRA beside Allow":    {ofLimiter(bursty), bursty, 3, true, bucket(bursty)},
+	"windows beside Allow": {ofLimiter(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, true, windows(byFifths)},
+	"GCRA, burst 20":       {ofLimiter(bursty), bursty, 3, false, bucket(bursty)},
+	"windows":              {ofLimiter(byFifths, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), byFifths, 1, false, windows(byFifths)},
 	"a log":                {ofLog(byFifths), byFifths, 1, false, window(byFifths)},
 }
 
@@ -186,7 +186,7 @@ func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
 		t.Parallel()
 		s := gusts
 		s.of = func(t *testing.T, c *ratelimit.Client, name string) waiting {
-			stock := &stocking{keyed: ofKeyed(bursty)(t, c, name), w: newWheel(t)}
+			stock := &stocking{limiter: ofLimiter(bursty)(t, c, name), w: newWheel(t)}
 			return waiting{stock.allow, stock.wait}
 		}
 		// A gust that a busy machine stretches leaves no excess.
@@ -203,8 +203,8 @@ func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
 // stocking waits as it must not be done: what was granted to waiters that had gone is kept for a second, for
 // any that come.
 type stocking struct {
-	keyed waiting
-	w     *wheel.Wheel
+	limiter waiting
+	w       *wheel.Wheel
 
 	mu    sync.Mutex
 	stock int64
@@ -221,14 +221,14 @@ func (s *stocking) allow(ctx context.Context, n int64) (ratelimit.Result, error)
 	if found {
 		return ratelimit.Result{Allowed: true, Granted: n}, nil
 	}
-	return s.keyed.allow(ctx, n)
+	return s.limiter.allow(ctx, n)
 }
 
 func (s *stocking) wait(ctx context.Context, n int64) error {
 	for ctx.Err() == nil {
 		decided := make(chan ratelimit.Result, 1)
 		go func() {
-			r, _ := s.keyed.allow(context.Background(), n)
+			r, _ := s.limiter.allow(context.Background(), n)
 			if ctx.Err() != nil && r.Allowed {
 				s.mu.Lock()
 				s.stock, s.until = s.stock+n, time.Now().Add(time.Second)

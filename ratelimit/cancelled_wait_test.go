@@ -62,7 +62,7 @@ func (r *replies) hold() (executed <-chan struct{}, release func()) {
 	}
 }
 
-// kinds are Keyed limiters of both algorithms.
+// kinds are Limiters of both algorithms.
 var kinds = map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "windows": ratelimit.FixedWindow}
 
 func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
@@ -79,7 +79,7 @@ func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			client, _, replies := held(t)
-			k, name, w := client.Keyed("stock", c.limit, ratelimit.WithAlgorithm(c.algorithm)), redistest.Name(t), newWheel(t)
+			k, name, w := client.Limiter("stock", c.limit, ratelimit.WithAlgorithm(c.algorithm)), redistest.Name(t), newWheel(t)
 			_, err := k.Peek(t.Context(), name) // tells the server the script
 			require.NoError(t, err)
 			for range 40 {
@@ -120,7 +120,7 @@ func TestWait_ACancelledWaiterLeavesItsPermitsToTheNext(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			client, _, replies := held(t)
-			k, name := client.Keyed("next", ratelimit.PerHour(10), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
+			k, name := client.Limiter("next", ratelimit.PerHour(10), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			_, err := k.Peek(t.Context(), name)
 			require.NoError(t, err)
 			executed, release := replies.hold()
@@ -143,7 +143,7 @@ func TestWait_WhatIsLeftIsGivenBack(t *testing.T) {
 	for what, use := range map[string]func(c *ratelimit.Client, name string) (
 		wait func(context.Context, int64, func(error)) func(), peek func(context.Context) (ratelimit.Result, error)){
 		"GCRA": func(c *ratelimit.Client, name string) (func(context.Context, int64, func(error)) func(), func(context.Context) (ratelimit.Result, error)) {
-			k := c.Keyed("back", limit)
+			k := c.Limiter("back", limit)
 			return func(ctx context.Context, n int64, f func(error)) func() { return k.WaitFunc(ctx, name, n, f) },
 				func(ctx context.Context) (ratelimit.Result, error) { return k.Peek(ctx, name) }
 		},

@@ -35,22 +35,22 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 	}
 
 	for what, algorithm := range kinds {
-		for how, change := range map[string]func(t *testing.T, k *ratelimit.Keyed, rdb *redis.Client, name string){
-			"Reset": func(t *testing.T, k *ratelimit.Keyed, _ *redis.Client, name string) {
+		for how, change := range map[string]func(t *testing.T, k *ratelimit.Limiter, rdb *redis.Client, name string){
+			"Reset": func(t *testing.T, k *ratelimit.Limiter, _ *redis.Client, name string) {
 				require.NoError(t, k.Reset(t.Context(), name))
 			},
-			"DEL": func(t *testing.T, _ *ratelimit.Keyed, rdb *redis.Client, name string) {
+			"DEL": func(t *testing.T, _ *ratelimit.Limiter, rdb *redis.Client, name string) {
 				require.NoError(t, rdb.Del(t.Context(), "k:{"+name+"}", "k:{"+name+"}:window").Err())
 			},
 		} {
 			t.Run(what+", "+how, func(t *testing.T) {
 				t.Parallel()
 				ours, theirs, rdb, name := setup(t)
-				k := ours.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm))
+				k := ours.Limiter("k", limit, ratelimit.WithAlgorithm(algorithm))
 				_, err := k.AllowN(t.Context(), name, 5)
 				require.NoError(t, err)
 				wait := func(f func(error)) { k.WaitFunc(t.Context(), name, 5, f) }
-				require.NoError(t, soon(t, wait, func() { change(t, theirs.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm)), rdb, name) }))
+				require.NoError(t, soon(t, wait, func() { change(t, theirs.Limiter("k", limit, ratelimit.WithAlgorithm(algorithm)), rdb, name) }))
 			})
 		}
 	}
@@ -58,7 +58,7 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 	t.Run("a reservation cancelled", func(t *testing.T) {
 		t.Parallel()
 		ours, theirs, _, name := setup(t)
-		k, other := ours.Keyed("k", perSeconds(1, 6)), theirs.Keyed("k", perSeconds(1, 6))
+		k, other := ours.Limiter("k", perSeconds(1, 6)), theirs.Limiter("k", perSeconds(1, 6))
 		_, err := k.Allow(t.Context(), name)
 		require.NoError(t, err)
 		reserved, err := other.Reserve(t.Context(), name, 1)
@@ -135,8 +135,8 @@ func TestChanges_ADenialOnItsWayIsNotBelieved(t *testing.T) {
 		t.Run("Reset, "+what, func(t *testing.T) {
 			t.Parallel()
 			c, rdb, replies := held(t)
-			k, name := c.Keyed("k", ratelimit.PerHour(5), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
-			_, err := newClient(t, rdb).Keyed("k", ratelimit.PerHour(5), ratelimit.WithAlgorithm(algorithm)).AllowN(t.Context(), name, 5)
+			k, name := c.Limiter("k", ratelimit.PerHour(5), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
+			_, err := newClient(t, rdb).Limiter("k", ratelimit.PerHour(5), ratelimit.WithAlgorithm(algorithm)).AllowN(t.Context(), name, 5)
 			require.NoError(t, err)
 			ask(t, replies, func(ctx context.Context) (ratelimit.Result, error) { return k.Allow(ctx, name) },
 				func() { require.NoError(t, k.Reset(t.Context(), name)) })
@@ -145,7 +145,7 @@ func TestChanges_ADenialOnItsWayIsNotBelieved(t *testing.T) {
 	t.Run("Cancel", func(t *testing.T) {
 		t.Parallel()
 		c, _, replies := held(t)
-		k, name := c.Keyed("k", ratelimit.PerMinute(60).WithBurst(10)), redistest.Name(t)
+		k, name := c.Limiter("k", ratelimit.PerMinute(60).WithBurst(10)), redistest.Name(t)
 		_, err := k.AllowN(t.Context(), name, 8)
 		require.NoError(t, err)
 		reserved, err := k.Reserve(t.Context(), name, 10)

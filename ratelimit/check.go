@@ -8,7 +8,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// checkable is a *Keyed, *StoredLimiter or *All.
+// checkable is a *Limiter, *StoredLimiter or *All.
 type checkable interface {
 	Err() error
 	needs() []check.Needs
@@ -17,7 +17,7 @@ type checkable interface {
 // Check asks the servers whether the Client can work with them: whether they answer, their versions,
 // whether the user may run each command, whether they take writes, whether all slots of a cluster are
 // served, and which timeouts, eviction policy and persistence weaken or slow the limits. With limiters,
-// each a *Keyed, *StoredLimiter or *All, it looks at what these need, their keys included; of a Keyed, one key under
+// each a *Limiter, *StoredLimiter or *All, it looks at what these need, their keys included; of a Limiter, one key under
 // its prefix stands for all.
 // Without, it looks at the commands of all kinds of limiters, and not at keys.
 //
@@ -44,10 +44,10 @@ func (c *Client) checked(limiters []checkable) *check.Client {
 	}
 	if len(limiters) == 0 {
 		const name = "cogwheel_check"
-		keyed, stored := c.Keyed(name, PerSecond(1)), c.StoredLimiter(name)
+		limiter, stored := c.Limiter(name, PerSecond(1)), c.StoredLimiter(name)
 		for _, l := range []checkable{
-			keyed, c.Keyed(name, PerSecond(1), WithAlgorithm(FixedWindow)), stored,
-			c.All(keyed.Part("").Cost(2)),
+			limiter, c.Limiter(name, PerSecond(1), WithAlgorithm(FixedWindow)), stored,
+			c.All(limiter.Part("").Cost(2)),
 		} {
 			needs = append(needs, l.needs()...)
 		}
@@ -58,9 +58,9 @@ func (c *Client) checked(limiters []checkable) *check.Client {
 	return &check.Client{Package: "ratelimit", Base: c.base, Needs: needs, Keeps: "limits", Timeout: c.timeout}
 }
 
-func (k *Keyed) needs() []check.Needs {
+func (k *Limiter) needs() []check.Needs {
 	return []check.Needs{{
-		For: "Keyed", Scripts: []*scripts.Script{k.algorithm.script()}, Commands: []string{"del"},
+		For: "Limiter", Scripts: []*scripts.Script{k.algorithm.script()}, Commands: []string{"del"},
 		Keys: []string{k.RedisKey("cogwheel_check")},
 	}}
 }

@@ -63,7 +63,7 @@ func TestClock_GCRA(t *testing.T) {
 			_, rdb, _, name := shared(t)
 			key := "k:{" + name + "}"
 			ask := func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
-				return func(ctx context.Context) (ratelimit.Result, error) { return c.Keyed("k", limit).Allow(ctx, name) }
+				return func(ctx context.Context) (ratelimit.Result, error) { return c.Limiter("k", limit).Allow(ctx, name) }
 			}
 			require.NoError(t, rdb.Set(t.Context(), key, state.text(serverNow(t, rdb)), 0).Err())
 			require.Equal(t, state.want, grantsNow(t, rdb, ask))
@@ -85,7 +85,7 @@ func TestClock_FixedWindow(t *testing.T) {
 	limit, key := ratelimit.PerMinute(10), "k:{"+name+"}:window"
 	ask := func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 		return func(ctx context.Context) (ratelimit.Result, error) {
-			return c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
+			return c.Limiter("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		}
 	}
 	for _, ttl := range []time.Duration{time.Hour, 0, 122 * time.Second} {

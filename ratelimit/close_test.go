@@ -24,9 +24,9 @@ func TestClient_CloseLeavesNothingOnTheWheel(t *testing.T) {
 			take(t, l, 1, false)
 		}
 	}
-	keyed := func(opts ...ratelimit.KeyedOption) func(*testing.T, *ratelimit.Client, string) {
+	limiter := func(opts ...ratelimit.LimiterOption) func(*testing.T, *ratelimit.Client, string) {
 		return func(t *testing.T, c *ratelimit.Client, name string) {
-			k := c.Keyed(name, hour, opts...)
+			k := c.Limiter(name, hour, opts...)
 			for _, n := range []int64{1, 60, 60} {
 				_, err := k.AllowN(t.Context(), "key", n)
 				require.NoError(t, err)
@@ -34,19 +34,19 @@ func TestClient_CloseLeavesNothingOnTheWheel(t *testing.T) {
 		}
 	}
 	for what, use := range map[string]func(*testing.T, *ratelimit.Client, string){
-		"a key that is denied":          keyed(),
-		"a window that is denied":       keyed(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
+		"a key that is denied":          limiter(),
+		"a window that is denied":       limiter(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
 		"a limiter":                     stored(ratelimit.Overall),
 		"a limiter counted by a client": stored(ratelimit.PerClient),
 		"a waiter": func(t *testing.T, c *ratelimit.Client, name string) {
-			k := c.Keyed(name, ratelimit.PerHour(1))
+			k := c.Limiter(name, ratelimit.PerHour(1))
 			require.NoError(t, k.Wait(t.Context(), "key"))
 			ended := make(chan error, 1)
 			k.WaitFunc(context.Background(), "key", 1, func(err error) { ended <- err })
 			t.Cleanup(func() { require.ErrorIs(t, <-ended, ratelimit.ErrClosed) })
 		},
 		"a reservation": func(t *testing.T, c *ratelimit.Client, name string) {
-			_, err := c.Keyed(name, ratelimit.PerMinute(10)).Reserve(t.Context(), "key", 10)
+			_, err := c.Limiter(name, ratelimit.PerMinute(10)).Reserve(t.Context(), "key", 10)
 			require.NoError(t, err)
 		},
 	} {

@@ -12,13 +12,13 @@ import (
 )
 
 // A client that does not know its cluster yet has to ask for it, which takes a hanging server's timeout.
-func TestKeyed_AClusterThatHangsFromTheStart(t *testing.T) {
+func TestLimiter_AClusterThatHangsFromTheStart(t *testing.T) {
 	t.Parallel()
 	const readTimeout = 5 * time.Second
 	server := redistest.Start(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}, ReadTimeout: readTimeout})
 	t.Cleanup(func() { require.NoError(t, rdb.Close()) })
-	k := newClient(t, rdb).Keyed("hang", perSeconds(10, 1))
+	k := newClient(t, rdb).Limiter("hang", perSeconds(10, 1))
 	server.Pause()
 	defer server.Resume()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

@@ -14,7 +14,7 @@ import (
 
 // A script of a hot key hangs. A few callers that come meanwhile join the next one; a crowd gets one of its
 // own.
-func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
+func TestLimiter_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
 	const crowd, burst = 28, 60
@@ -25,7 +25,7 @@ func TestKeyed_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 			d := &redistest.FaultDialer{}
 			rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = d.Dial, patience })
 			c := newClient(t, rdb)
-			k, key := c.Keyed("crowd", ratelimit.PerHour(burst).WithBurst(burst), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
+			k, key := c.Limiter("crowd", ratelimit.PerHour(burst).WithBurst(burst), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			_, err := k.Peek(t.Context(), key) // the server knows the script from here on
 			require.NoError(t, err)
 			lost := d.LoseReply("evalsha", 1, redistest.Swallow)

@@ -184,10 +184,10 @@ type contest struct {
 
 // ways returns the ways to ask with a client.
 func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
-	gcra := c.Keyed("gcra", contestLimits[0], ratelimit.WithHashTag(name))
-	windows := c.Keyed("window", contestLimits[0], ratelimit.WithHashTag(name), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	gcra := c.Limiter("gcra", contestLimits[0], ratelimit.WithHashTag(name))
+	windows := c.Limiter("window", contestLimits[0], ratelimit.WithHashTag(name), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	l := c.StoredLimiter("log:{" + name + "}")
-	keyed := func(what string, k *ratelimit.Keyed) contestWay {
+	limiter := func(what string, k *ratelimit.Limiter) contestWay {
 		w := contestWay{
 			limits: []string{what},
 			allow: func(ctx context.Context, limit ratelimit.Limit, n int64) (ratelimit.Result, error) {
@@ -205,8 +205,8 @@ func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
 		return w
 	}
 	of := map[string]contestWay{
-		"GCRA":   keyed("GCRA", gcra),
-		"window": keyed("window", windows),
+		"GCRA":   limiter("GCRA", gcra),
+		"window": limiter("window", windows),
 		"log": {
 			limits: []string{"log"},
 			allow: func(ctx context.Context, _ ratelimit.Limit, n int64) (ratelimit.Result, error) {

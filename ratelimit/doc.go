@@ -1,13 +1,13 @@
 // Package ratelimit limits rates through Redis, exactly and for any number of processes.
 //
-// There are two kinds of limiter. [Keyed] has its limit in the code and any number of keys, such as users or
+// There are two kinds of limiter. [Limiter] has its limit in the code and any number of keys, such as users or
 // addresses, each of which costs Redis one small string that expires. [StoredLimiter] has a name, and its limit
 // is in Redis, where it can be changed for all processes at any time; it shares keys with Redisson's
-// RRateLimiter. [Client.All] decides by several limits in one step, and [Keyed.With] takes the limit per call.
+// RRateLimiter. [Client.All] decides by several limits in one step, and [Limiter.With] takes the limit per call.
 //
 // # What it promises
 //
-//   - Keyed with [GCRA] grants at most Burst + Rate*w/Per in any time w, StoredLimiter at most Rate in any
+//   - Limiter with [GCRA] grants at most Burst + Rate*w/Per in any time w, StoredLimiter at most Rate in any
 //     interval, [FixedWindow] at most Rate in each window, by the clock of Redis. Clocks of clients are not
 //     used.
 //   - A lost reply, a repeated call, a cancelled wait and a killed client can only make it grant less. State
@@ -16,18 +16,18 @@
 //   - While Redis is down a [Policy] decides: after the timeout of [WithTimeout], and then at the speed of
 //     memory.
 //   - A request of [All] is charged to every limit or to none.
-//   - No two pairs of a Keyed's prefix and key share a count, whatever bytes clients choose.
+//   - No two pairs of a Limiter's prefix and key share a count, whatever bytes clients choose.
 //
 // It does not promise an order among waiters of different processes, nor a limit across the loss of data, as
 // in a failover, beyond that one burst.
 //
 // # Cost
 //
-//	Allow            one round trip, shared by the concurrent callers of the key, and of other Keyed keys of the node
+//	Allow            one round trip, shared by the concurrent callers of the key, and of other keys of the node
 //	Allow, denied    the same the first time; then none until the time that Redis named, for at most a second
 //	Wait             at most one round trip in 10 ms for all waiters of a key; one entry of the wheel
 //	All              one round trip, shared by the concurrent callers for the same parts
-//	Redis, Keyed     TIME, GET and SET, O(1); a string of at most 60 bytes
+//	Redis, Limiter     TIME, GET and SET, O(1); a string of at most 60 bytes
 //	Redis, StoredLimiter   eight calls; an entry of 21 bytes for each grant within the interval
 //
 // # Example
@@ -37,7 +37,7 @@
 //		return err
 //	}
 //	defer limits.Close(ctx)
-//	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
+//	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 //	r, err := perUser.Allow(ctx, user)
 //	if err != nil {
 //		return err // Redis is down, and the policy is FailClosed

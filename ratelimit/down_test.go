@@ -77,13 +77,13 @@ func TestDown_PolicyDecidesAtTheSpeedOfMemory(t *testing.T) {
 	for what, p := range policies {
 		clients[what] = newClient(t, server.Client(t, impatient), p, open)
 		await(t, "an answer within the timeout", func() bool {
-			r, err := clients[what].Keyed("k", limit).Allow(ctx, what)
+			r, err := clients[what].Limiter("k", limit).Allow(ctx, what)
 			return err == nil && r.Source == ratelimit.SourceRedis
 		})
 	}
 	server.Pause()
 	for what, c := range clients {
-		k := c.Keyed("k", limit)
+		k := c.Limiter("k", limit)
 		_, _ = k.Allow(ctx, what) // finds out
 		require.True(t, c.Stats().Down)
 		granted, failed := 0, 0
@@ -115,13 +115,13 @@ func TestDown_PolicyDecidesAtTheSpeedOfMemory(t *testing.T) {
 
 	// Waiters go on waiting, and are served once Redis is back.
 	done := make(chan error, 1)
-	clients["closed"].Keyed("k", limit).WaitFunc(ctx, "waiter", 1, func(err error) { done <- err })
-	_, err := clients["closed"].Keyed("k", limit).Allow(within(t, 50*time.Millisecond), "other")
+	clients["closed"].Limiter("k", limit).WaitFunc(ctx, "waiter", 1, func(err error) { done <- err })
+	_, err := clients["closed"].Limiter("k", limit).Allow(within(t, 50*time.Millisecond), "other")
 	require.Error(t, err)
 	server.Resume()
 	require.NoError(t, <-done)
 	await(t, "the client to see that Redis is back", func() bool { return !clients["closed"].Stats().Down })
-	r, err := clients["closed"].Keyed("k", limit).Allow(ctx, "after")
+	r, err := clients["closed"].Limiter("k", limit).Allow(ctx, "after")
 	require.NoError(t, err)
 	require.Equal(t, ratelimit.SourceRedis, r.Source)
 }
@@ -130,7 +130,7 @@ func TestDown_AContextEndsTheCallWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := newClient(t, server.Client(t))
-	k := c.Keyed("k", ratelimit.PerHour(100))
+	k := c.Limiter("k", ratelimit.PerHour(100))
 	_, err := k.Allow(t.Context(), "u")
 	require.NoError(t, err)
 	server.Pause()

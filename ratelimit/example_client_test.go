@@ -24,7 +24,7 @@ func Example() {
 	}
 	defer limits.Close(ctx)
 
-	perUser := limits.Keyed("api", ratelimit.PerMinute(60).WithBurst(2))
+	perUser := limits.Limiter("api", ratelimit.PerMinute(60).WithBurst(2))
 	for range 3 {
 		switch r, err := perUser.Allow(ctx, "ada"); {
 		case err != nil:
@@ -68,7 +68,7 @@ func ExampleNew() {
 
 // A limit that comes from a configuration may be refused. Err says so before the first call.
 func ExampleInvalidError() {
-	perUser := newLimits().Keyed("api", ratelimit.Limit{Rate: 10, Per: time.Second}) // the burst is missing
+	perUser := newLimits().Limiter("api", ratelimit.Limit{Rate: 10, Per: time.Second}) // the burst is missing
 	if invalid, ok := errors.AsType[*cogwheel.InvalidError](perUser.Err()); ok {
 		fmt.Println(invalid.Field, invalid.Value)
 	}
@@ -79,7 +79,7 @@ func ExampleInvalidError() {
 func ExampleClient_Stats() {
 	ctx := context.Background()
 	limits := newLimits()
-	downloads := limits.Keyed("downloads", ratelimit.PerHour(1))
+	downloads := limits.Limiter("downloads", ratelimit.PerHour(1))
 	for range 3 {
 		if _, err := downloads.Allow(ctx, "ada"); err != nil {
 			log.Fatal(err)
@@ -97,7 +97,7 @@ func ExampleClient_Close() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	mails := limits.Keyed("mails", ratelimit.PerHour(1))
+	mails := limits.Limiter("mails", ratelimit.PerHour(1))
 	if _, err := mails.Allow(ctx, "ada"); err != nil {
 		log.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func ExampleFailClosed() {
 	}
 	defer limits.Close(ctx)
 
-	_, err = limits.Keyed("transfers", ratelimit.PerMinute(10)).Allow(ctx, "ada")
+	_, err = limits.Limiter("transfers", ratelimit.PerMinute(10)).Allow(ctx, "ada")
 	fmt.Println("cannot tell:", errors.Is(err, ratelimit.ErrUnavailable))
 	// Output: cannot tell: true
 }
@@ -40,7 +40,7 @@ func ExampleFailOpen() {
 	}
 	defer limits.Close(ctx)
 
-	search := limits.Keyed("search", ratelimit.PerHour(1))
+	search := limits.Limiter("search", ratelimit.PerHour(1))
 	for range 3 {
 		r, err := search.Allow(ctx, "ada")
 		if err != nil {
@@ -65,7 +65,7 @@ func ExampleLocalShare() {
 	}
 	defer limits.Close(ctx)
 
-	search := limits.Keyed("search", ratelimit.PerHour(20))
+	search := limits.Limiter("search", ratelimit.PerHour(20))
 	for range 3 {
 		r, err := search.Allow(ctx, "ada")
 		if err != nil {
@@ -91,7 +91,7 @@ func ExampleWithBreaker() {
 	}
 	defer limits.Close(ctx)
 
-	search := limits.Keyed("search", ratelimit.PerHour(1))
+	search := limits.Limiter("search", ratelimit.PerHour(1))
 	for range 1000 {
 		if _, err := search.Allow(ctx, "ada"); err != nil {
 			log.Fatal(err)
@@ -113,7 +113,7 @@ func ExamplePolicy() {
 	}
 	defer limits.Close(ctx)
 
-	_, err = limits.Keyed("search", ratelimit.PerHour(1)).Allow(ctx, "ada")
+	_, err = limits.Limiter("search", ratelimit.PerHour(1)).Allow(ctx, "ada")
 	fmt.Println(errors.Is(err, ratelimit.ErrMisconfigured))
 	// Output: true
 }

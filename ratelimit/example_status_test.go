@@ -29,15 +29,15 @@ func ExampleHooks() {
 	}
 	defer limits.Close(ctx)
 
-	logins := limits.Keyed("login", ratelimit.PerHour(1))
+	logins := limits.Limiter("login", ratelimit.PerHour(1))
 	for range 2 {
 		if _, err := logins.Allow(ctx, "ada"); err != nil {
 			log.Fatal(err)
 		}
 	}
 	// Output:
-	// keyed login allowed: true
-	// keyed login allowed: false
+	// limiter login allowed: true
+	// limiter login allowed: false
 }
 
 // Check tells a service at its start what would fail later. Here Redis is down, which FailOpen would hide.
@@ -53,7 +53,7 @@ func ExampleClient_Check() {
 
 	within, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	report, err := limits.Check(within, limits.Keyed("api", ratelimit.PerMinute(60))) // what the service uses
+	report, err := limits.Check(within, limits.Limiter("api", ratelimit.PerMinute(60))) // what the service uses
 	if report == nil {
 		log.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func ExampleClient_Breaker() {
 	}
 	defer limits.Close(ctx)
 
-	search := limits.Keyed("search", ratelimit.PerHour(1))
+	search := limits.Limiter("search", ratelimit.PerHour(1))
 	for range 3 {
 		breaker := limits.Breaker()
 		fmt.Println("down:", breaker.Down, "failures:", breaker.Failures, "error:", breaker.Err != nil)
@@ -98,8 +98,8 @@ func ExampleClient_Breaker() {
 // as their tag, as the key of the service itself does.
 func ExampleWithHashTag() {
 	limits := newLimits() // of a cluster, it would be the same
-	perUser := limits.Keyed("user", ratelimit.PerHour(2), ratelimit.WithHashTag("mail"))
-	perService := limits.Keyed("service", ratelimit.PerHour(100))
+	perUser := limits.Limiter("user", ratelimit.PerHour(2), ratelimit.WithHashTag("mail"))
+	perService := limits.Limiter("service", ratelimit.PerHour(100))
 
 	fmt.Println(perUser.RedisKey("ada"))
 	fmt.Println(perUser.RedisKey("bob"))
@@ -116,13 +116,13 @@ func ExampleWithHashTag() {
 // Parts that cannot be decided together are refused. Err says so before the first call.
 func ExampleAll() {
 	limits := newLimits()
-	perSecond := limits.Keyed("api", ratelimit.PerSecond(10))
-	perDay := limits.Keyed("api", ratelimit.Limit{Rate: 1000, Per: 24 * time.Hour, Burst: 1000})
+	perSecond := limits.Limiter("api", ratelimit.PerSecond(10))
+	perDay := limits.Limiter("api", ratelimit.Limit{Rate: 1000, Per: 24 * time.Hour, Burst: 1000})
 
 	both := limits.All(perSecond.Part("ada"), perDay.Part("ada")) // would count in one key
 	fmt.Println(errors.Is(both.Err(), cogwheel.ErrInvalid))
 
-	perDay = limits.Keyed("api-day", perDay.Limit())
+	perDay = limits.Limiter("api-day", perDay.Limit())
 	both = limits.All(perSecond.Part("ada"), perDay.Part("ada"))
 	fmt.Println(both.Err())
 	// Output:

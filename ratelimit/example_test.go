@@ -11,11 +11,11 @@ import (
 )
 
 // A limit for each user: the burst at once, and then one after the other.
-func ExampleClient_Keyed() {
+func ExampleClient_Limiter() {
 	ctx := context.Background()
 	limits := newLimits()
 
-	logins := limits.Keyed("login", ratelimit.PerHour(3).WithBurst(2))
+	logins := limits.Limiter("login", ratelimit.PerHour(3).WithBurst(2))
 	for range 3 {
 		r, err := logins.Allow(ctx, "ada")
 		if err != nil {
@@ -62,8 +62,8 @@ func ExampleClient_All() {
 	ctx := context.Background()
 	limits := newLimits()
 
-	perUser := limits.Keyed("user", ratelimit.PerHour(2))
-	perService := limits.Keyed("service", ratelimit.PerHour(100))
+	perUser := limits.Limiter("user", ratelimit.PerHour(2))
+	perService := limits.Limiter("service", ratelimit.PerHour(100))
 	for range 3 {
 		r, err := limits.All(perUser.Part("eve"), perService.Part("mail").Cost(10)).Allow(ctx)
 		if err != nil {
@@ -78,11 +78,11 @@ func ExampleClient_All() {
 }
 
 // Tenants have limits of their own, which nothing is kept for.
-func ExampleKeyed_With() {
+func ExampleLimiter_With() {
 	ctx := context.Background()
 	limits := newLimits()
 
-	tenants := limits.Keyed("tenant", ratelimit.PerHour(100))
+	tenants := limits.Limiter("tenant", ratelimit.PerHour(100))
 	free, gold := ratelimit.PerHour(10), ratelimit.PerHour(1000)
 	r, err := tenants.With(free).AllowN(ctx, "eve", 5)
 	if err != nil {

@@ -39,8 +39,8 @@ func Shares(c *Client) int {
 	return len(s.keys)
 }
 
-// States is how many keys of a Keyed the process remembers.
-func States(k *Keyed) int {
+// States is how many keys of a Limiter the process remembers.
+func States(k *Limiter) int {
 	return k.client.remembered(func(id stateID) bool { return id.options == k.options && strings.HasPrefix(id.key, k.prefix+":{") })
 }
 

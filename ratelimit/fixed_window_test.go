@@ -14,27 +14,27 @@ import (
 )
 
 // windowCalls are all calls that decide by a fixed window without waiting.
-var windowCalls = map[string]func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Keyed, key string) (ratelimit.Result, error){
-	"Allow": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (ratelimit.Result, error) {
+var windowCalls = map[string]func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Limiter, key string) (ratelimit.Result, error){
+	"Allow": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (ratelimit.Result, error) {
 		return k.Allow(ctx, key)
 	},
-	"AllowUpTo": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (ratelimit.Result, error) {
+	"AllowUpTo": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (ratelimit.Result, error) {
 		return k.AllowUpTo(ctx, key, 10)
 	},
-	"Peek": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (ratelimit.Result, error) {
+	"Peek": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (ratelimit.Result, error) {
 		return k.Peek(ctx, key)
 	},
-	"All": func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Keyed, key string) (ratelimit.Result, error) {
+	"All": func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Limiter, key string) (ratelimit.Result, error) {
 		return several(c, k, key).Allow(ctx)
 	},
-	"All.Peek": func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Keyed, key string) (ratelimit.Result, error) {
+	"All.Peek": func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Limiter, key string) (ratelimit.Result, error) {
 		return several(c, k, key).Peek(ctx)
 	},
 }
 
 // several combines a limit with a GCRA limit that grants everything.
-func several(c *ratelimit.Client, k *ratelimit.Keyed, key string) *ratelimit.All {
-	wide := c.Keyed("wide", ratelimit.PerSecond(1_000_000), ratelimit.WithHashTag(key))
+func several(c *ratelimit.Client, k *ratelimit.Limiter, key string) *ratelimit.All {
+	wide := c.Limiter("wide", ratelimit.PerSecond(1_000_000), ratelimit.WithHashTag(key))
 	return c.All(k.Part(key), wide.Part(key))
 }
 
@@ -46,7 +46,7 @@ func withWindow(t *testing.T, test func(t *testing.T, call func(limit ratelimit.
 			t.Parallel()
 			c, rdb, _, name := shared(t)
 			test(t, func(limit ratelimit.Limit) ratelimit.Result {
-				k := c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+				k := c.Limiter("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 				r, err := call(t.Context(), c, k, name)
 				require.NoError(t, err)
 				return r
@@ -81,7 +81,7 @@ func TestFixedWindow_AWaiterIsServedThatFindsTheEndOfAWindow(t *testing.T) {
 			server.Set([]any{int64(5), int64(0), ends, int64(1)})
 			rdb := server.Client(t)
 			c := newClient(t, rdb)
-			k := c.Keyed("k", ratelimit.PerMinute(5), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+			k := c.Limiter("k", ratelimit.PerMinute(5), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 			began := time.Now()
 			require.NoError(t, k.Wait(t.Context(), "key"))
 			require.LessOrEqual(t, time.Since(began), 10*time.Millisecond)
@@ -108,11 +108,11 @@ func TestFixedWindow_UsageAboveALoweredLimitIsNoDebt(t *testing.T) {
 
 	t.Run("a waiter is served when the window ends", func(t *testing.T) {
 		t.Parallel()
-		for what, wait := range map[string]func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Keyed, key string) error{
-			"Wait": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Keyed, key string) error {
+		for what, wait := range map[string]func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Limiter, key string) error{
+			"Wait": func(ctx context.Context, _ *ratelimit.Client, k *ratelimit.Limiter, key string) error {
 				return k.Wait(ctx, key)
 			},
-			"All.Wait": func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Keyed, key string) error {
+			"All.Wait": func(ctx context.Context, c *ratelimit.Client, k *ratelimit.Limiter, key string) error {
 				return several(c, k, key).Wait(ctx)
 			},
 		} {
@@ -120,7 +120,7 @@ func TestFixedWindow_UsageAboveALoweredLimitIsNoDebt(t *testing.T) {
 				t.Parallel()
 				c, rdb, _, name := shared(t)
 				key := "k:{" + name + "}:window"
-				k := c.Keyed("k", perSeconds(5, 60), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+				k := c.Limiter("k", perSeconds(5, 60), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 				// Fifty-eight seconds of the window are over.
 				require.NoError(t, rdb.Set(t.Context(), key, "700:60000", 2*time.Second).Err())
 				_, err := k.Peek(t.Context(), name) // the process knows the state before the waiter comes

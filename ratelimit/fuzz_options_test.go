@@ -74,14 +74,14 @@ func FuzzOptions(f *testing.F) {
 		prefix := text != "" && len(text) <= 1024 && !strings.ContainsAny(text, "{}")
 		switch which % 5 {
 		case 0, 1, 2: // the client works
-			_, err := c.Keyed("p", ratelimit.PerSecond(1)).Allow(ctx, text)
+			_, err := c.Limiter("p", ratelimit.PerSecond(1)).Allow(ctx, text)
 			require.Error(t, err)
 			if !errors.Is(err, ratelimit.ErrUnavailable) { // a timeout of 1 ms
 				require.ErrorContains(t, err, "the call was sent")
 			}
 		case 3:
 			for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
-				k := c.Keyed(text, limit, ratelimit.WithAlgorithm(algorithm))
+				k := c.Limiter(text, limit, ratelimit.WithAlgorithm(algorithm))
 				ok := prefix && isLimit(limit, algorithm == ratelimit.FixedWindow)
 				require.NoError(t, redistest.CheckRefusal(k.Err(), ok), "%v", limit)
 				_, err := k.Allow(ctx, "key")

@@ -48,38 +48,38 @@ func allowed(r ratelimit.Result, err error) (bool, error) {
 	return r.Allowed, err
 }
 
-func keyed(opts ...ratelimit.KeyedOption) func(context.Context, *ratelimit.Client) (bool, error) {
+func limiter(opts ...ratelimit.LimiterOption) func(context.Context, *ratelimit.Client) (bool, error) {
 	return func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		return allowed(c.Keyed("k", perDay, opts...).AllowN(ctx, "key", 2))
+		return allowed(c.Limiter("k", perDay, opts...).AllowN(ctx, "key", 2))
 	}
 }
 
 var byWindows = ratelimit.WithAlgorithm(ratelimit.FixedWindow)
 
 var replyCalls = []replyCall{
-	{"Keyed.AllowN", keyed(), gcraGrants},
-	{"Keyed.AllowN, fixed windows", keyed(byWindows), windowGrants},
-	{"Keyed.AllowUpTo", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		r, err := c.Keyed("k", perDay).AllowUpTo(ctx, "key", 3)
+	{"Limiter.AllowN", limiter(), gcraGrants},
+	{"Limiter.AllowN, fixed windows", limiter(byWindows), windowGrants},
+	{"Limiter.AllowUpTo", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		r, err := c.Limiter("k", perDay).AllowUpTo(ctx, "key", 3)
 		if r.Granted > 3 {
 			return true, errors.New("more was granted than asked for")
 		}
 		return r.Granted > 0, err
 	}, nil},
-	{"Keyed.WaitN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		err := c.Keyed("k", perDay).WaitN(ctx, "key", 2)
+	{"Limiter.WaitN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		err := c.Limiter("k", perDay).WaitN(ctx, "key", 2)
 		return err == nil, err
 	}, nil},
-	{"Keyed.WaitN, fixed windows", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		err := c.Keyed("k", ratelimit.Limit{Rate: 5, Per: ratelimit.MaxPer, Burst: 5}, byWindows).WaitN(ctx, "key", 2)
+	{"Limiter.WaitN, fixed windows", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		err := c.Limiter("k", ratelimit.Limit{Rate: 5, Per: ratelimit.MaxPer, Burst: 5}, byWindows).WaitN(ctx, "key", 2)
 		return err == nil, err
 	}, nil},
-	{"Keyed.Reserve", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		r, err := c.Keyed("k", perDay).Reserve(ctx, "key", 2)
+	{"Limiter.Reserve", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		r, err := c.Limiter("k", perDay).Reserve(ctx, "key", 2)
 		return r != nil, err
 	}, nil},
-	{"Keyed.Peek", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		_, err := allowed(c.Keyed("k", perDay).Peek(ctx, "key"))
+	{"Limiter.Peek", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		_, err := allowed(c.Limiter("k", perDay).Peek(ctx, "key"))
 		return false, err
 	}, nil},
 	{"StoredLimiter.AllowN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
@@ -108,10 +108,10 @@ var replyCalls = []replyCall{
 		return false, err
 	}, nil},
 	{"All.AllowN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		return allowed(c.All(c.Keyed("a", perDay).Part("key"), c.Keyed("b", perDay, byWindows).Part("key")).AllowN(ctx, 2))
+		return allowed(c.All(c.Limiter("a", perDay).Part("key"), c.Limiter("b", perDay, byWindows).Part("key")).AllowN(ctx, 2))
 	}, func(r []int64) bool { return len(r) == 7 && r[1] == 1 }},
 	{"All.WaitN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
-		err := c.All(c.Keyed("a", perDay).Part("key"), c.Keyed("b", perDay).Part("key")).WaitN(ctx, 2)
+		err := c.All(c.Limiter("a", perDay).Part("key"), c.Limiter("b", perDay).Part("key")).WaitN(ctx, 2)
 		return err == nil, err
 	}, nil},
 }

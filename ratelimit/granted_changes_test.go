@@ -75,21 +75,21 @@ var waitedChanges = map[string]func(t *testing.T, c, other *ratelimit.Client, na
 	},
 	"Reset, other limit": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
 		reset := resetOf(t, c, other, name, ratelimit.GCRA)
-		k := c.Keyed("k", ratelimit.PerHour(1)).With(perSeconds(1, 7200))
+		k := c.Limiter("k", ratelimit.PerHour(1)).With(perSeconds(1, 7200))
 		reset.wait = func(ctx context.Context, f func(error)) { k.WaitFunc(ctx, name, 1, f) }
 		return reset
 	},
 	"Reset, All": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
 		reset := resetOf(t, c, other, name, ratelimit.FixedWindow)
-		window := c.Keyed("k", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Part(name)
-		all := c.All(window, c.Keyed("k2", ratelimit.PerHour(1)).Part(name))
+		window := c.Limiter("k", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Part(name)
+		all := c.All(window, c.Limiter("k2", ratelimit.PerHour(1)).Part(name))
 		reset.wait = func(ctx context.Context, f func(error)) { all.WaitFunc(ctx, 1, f) }
 		return reset
 	},
 	"Cancel": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
 		limit := perSeconds(1, 6)
-		k := c.Keyed("k", limit)
-		_, err := other.Keyed("k", limit).Allow(t.Context(), name)
+		k := c.Limiter("k", limit)
+		_, err := other.Limiter("k", limit).Allow(t.Context(), name)
 		require.NoError(t, err)
 		reserved, err := k.Reserve(t.Context(), name, 1)
 		require.NoError(t, err)
@@ -142,9 +142,9 @@ var waitedChanges = map[string]func(t *testing.T, c, other *ratelimit.Client, na
 
 func resetOf(t *testing.T, c, other *ratelimit.Client, name string, a ratelimit.Algorithm) waitedChange {
 	t.Helper()
-	r, err := other.Keyed("k", ratelimit.PerHour(1), ratelimit.WithAlgorithm(a)).Allow(t.Context(), name)
+	r, err := other.Limiter("k", ratelimit.PerHour(1), ratelimit.WithAlgorithm(a)).Allow(t.Context(), name)
 	require.True(t, err == nil && r.Allowed, "%v", err)
-	k := c.Keyed("k", ratelimit.PerHour(1), ratelimit.WithAlgorithm(a))
+	k := c.Limiter("k", ratelimit.PerHour(1), ratelimit.WithAlgorithm(a))
 	return waitedChange{
 		wait:   func(ctx context.Context, f func(error)) { k.WaitFunc(ctx, name, 1, f) },
 		change: func(ctx context.Context) error { return k.Reset(ctx, name) },
@@ -253,20 +253,20 @@ func TestChanges_AGrantInFlightIsNotLost(t *testing.T) {
 // setupWait returns the wait of a waitedChange for another client, without a change.
 func setupWait(what string, c *ratelimit.Client, name string) func(context.Context, func(error)) {
 	window := ratelimit.WithAlgorithm(ratelimit.FixedWindow)
-	keyed := func(k *ratelimit.Keyed) func(context.Context, func(error)) {
+	limiter := func(k *ratelimit.Limiter) func(context.Context, func(error)) {
 		return func(ctx context.Context, f func(error)) { k.WaitFunc(ctx, name, 1, f) }
 	}
 	switch what {
 	case "Reset, GCRA":
-		return keyed(c.Keyed("k", ratelimit.PerHour(1)))
+		return limiter(c.Limiter("k", ratelimit.PerHour(1)))
 	case "Reset, FixedWindow":
-		return keyed(c.Keyed("k", ratelimit.PerHour(1), window))
+		return limiter(c.Limiter("k", ratelimit.PerHour(1), window))
 	case "Reset, other limit":
-		return keyed(c.Keyed("k", perSeconds(1, 7200)))
+		return limiter(c.Limiter("k", perSeconds(1, 7200)))
 	case "Cancel":
-		return keyed(c.Keyed("k", perSeconds(1, 6)))
+		return limiter(c.Limiter("k", perSeconds(1, 6)))
 	case "Reset, All":
-		all := c.All(c.Keyed("k", ratelimit.PerHour(1), window).Part(name), c.Keyed("k2", ratelimit.PerHour(1)).Part(name))
+		all := c.All(c.Limiter("k", ratelimit.PerHour(1), window).Part(name), c.Limiter("k2", ratelimit.PerHour(1)).Part(name))
 		return func(ctx context.Context, f func(error)) { all.WaitFunc(ctx, 1, f) }
 	}
 	return func(ctx context.Context, f func(error)) { c.StoredLimiter(name).WaitFunc(ctx, 1, f) }
@@ -319,7 +319,7 @@ func TestReset_ServesWaitersEveryTime(t *testing.T) {
 						reset := resetOf(t, c, other, key, a)
 						done := make(chan error, processes)
 						for _, waiting := range clients {
-							k := waiting.Keyed("k", ratelimit.PerHour(1), ratelimit.WithAlgorithm(a))
+							k := waiting.Limiter("k", ratelimit.PerHour(1), ratelimit.WithAlgorithm(a))
 							k.WaitFunc(t.Context(), key, 1, func(err error) { done <- err })
 						}
 						for range clients {
@@ -345,8 +345,8 @@ func (stillClock) After(time.Duration) <-chan time.Time { return nil }
 func TestReset_DropsPermitsOfTheOldStateOnly(t *testing.T) {
 	t.Parallel()
 	// setup lets Redis grant three permits to a waiter that has left, so that two remain in memory.
-	setup := func(t *testing.T, during func(k *ratelimit.Keyed, held *stops, name string, granted func())) (
-		k *ratelimit.Keyed, name string, fault *failing, fromMemory func() bool,
+	setup := func(t *testing.T, during func(k *ratelimit.Limiter, held *stops, name string, granted func())) (
+		k *ratelimit.Limiter, name string, fault *failing, fromMemory func() bool,
 	) {
 		rdb, held := redistest.Shared(t).Client(t), &stops{make(chan *stop, 2)}
 		fault = &failing{}
@@ -359,7 +359,7 @@ func TestReset_DropsPermitsOfTheOldStateOnly(t *testing.T) {
 			require.NoError(t, err)
 		})
 		c, name := newClient(t, rdb, ratelimit.WithWheel(w)), redistest.Name(t)
-		k = c.Keyed("k", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+		k = c.Limiter("k", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 		left := make(chan error, 1)
 		look := held.add()
 		leave := k.WaitFunc(t.Context(), name, 3, func(err error) { left <- err })
@@ -380,7 +380,7 @@ func TestReset_DropsPermitsOfTheOldStateOnly(t *testing.T) {
 	}
 	t.Run("a Reset drops them", func(t *testing.T) {
 		t.Parallel()
-		k, name, _, _ := setup(t, func(_ *ratelimit.Keyed, _ *stops, _ string, granted func()) { granted() })
+		k, name, _, _ := setup(t, func(_ *ratelimit.Limiter, _ *stops, _ string, granted func()) { granted() })
 		require.NoError(t, k.Reset(t.Context(), name))
 		for i := range 101 {
 			r, err := k.Allow(t.Context(), name)
@@ -390,7 +390,7 @@ func TestReset_DropsPermitsOfTheOldStateOnly(t *testing.T) {
 	})
 	t.Run("a Reset that fails keeps them", func(t *testing.T) {
 		t.Parallel()
-		k, name, fault, fromMemory := setup(t, func(_ *ratelimit.Keyed, _ *stops, _ string, granted func()) { granted() })
+		k, name, fault, fromMemory := setup(t, func(_ *ratelimit.Limiter, _ *stops, _ string, granted func()) { granted() })
 		fault.with.Store(&failures["OOM"][0])
 		require.ErrorIs(t, k.Reset(t.Context(), name), ratelimit.ErrUnavailable)
 		fault.with.Store(nil)
@@ -398,7 +398,7 @@ func TestReset_DropsPermitsOfTheOldStateOnly(t *testing.T) {
 	})
 	t.Run("permits that come during a Reset stay", func(t *testing.T) {
 		t.Parallel()
-		_, _, _, fromMemory := setup(t, func(k *ratelimit.Keyed, held *stops, name string, granted func()) {
+		_, _, _, fromMemory := setup(t, func(k *ratelimit.Limiter, held *stops, name string, granted func()) {
 			change, changed := held.add(), make(chan error, 1)
 			go func() { changed <- k.Reset(t.Context(), name) }()
 			<-change.arrived

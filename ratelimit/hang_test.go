@@ -35,11 +35,11 @@ func TestTimeout_ThePolicyDecidesWhenItIsOver(t *testing.T) {
 			t.Parallel()
 			c := hanging(t, func(c *ratelimit.Client) {
 				await(t, "an answer within the timeout", func() bool {
-					r, err := c.Keyed("k", limit).Allow(t.Context(), "u")
+					r, err := c.Limiter("k", limit).Allow(t.Context(), "u")
 					return err == nil && r.Source == ratelimit.SourceRedis
 				})
 			}, ratelimit.WithPolicy(policy), ratelimit.WithTimeout(100*time.Millisecond))
-			k := c.Keyed("k", limit)
+			k := c.Limiter("k", limit)
 			check := func(allow func() (ratelimit.Result, error)) {
 				t.Helper()
 				var r ratelimit.Result
@@ -70,10 +70,10 @@ func TestTimeout_ADeadlineThatPassesEarlierIsAnOutage(t *testing.T) {
 			t.Parallel()
 			limit := ratelimit.PerHour(1000)
 			c := hanging(t, func(c *ratelimit.Client) {
-				_, err := c.Keyed("k", limit).Allow(t.Context(), "u")
+				_, err := c.Limiter("k", limit).Allow(t.Context(), "u")
 				require.NoError(t, err)
 			}, ratelimit.WithPolicy(policy), ratelimit.WithBreaker(100, time.Second))
-			k := c.Keyed("k", limit)
+			k := c.Limiter("k", limit)
 			for _, allow := range []func(context.Context) (ratelimit.Result, error){
 				func(ctx context.Context) (ratelimit.Result, error) { return k.Allow(ctx, "u") },
 				func(ctx context.Context) (ratelimit.Result, error) { return k.AllowUpTo(ctx, "u", 3) },
@@ -139,26 +139,26 @@ func TestHang_EveryCallEndsWithItsContext(t *testing.T) {
 	var reserved *ratelimit.Reservation
 	var granted ratelimit.Result
 	c := hanging(t, func(c *ratelimit.Client) {
-		ctx, l, k := t.Context(), c.StoredLimiter("l"), c.Keyed("k", limit)
+		ctx, l, k := t.Context(), c.StoredLimiter("l"), c.Limiter("k", limit)
 		require.NoError(t, l.SetRate(ctx, limit))
 		var err error
 		granted, err = l.Allow(ctx)
 		require.NoError(t, err)
 		_, err = k.AllowN(ctx, "u", 5)
 		require.NoError(t, err)
-		reserved, err = c.Keyed("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
+		reserved, err = c.Limiter("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
 		require.NoError(t, err)
-		reserved, err = c.Keyed("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
+		reserved, err = c.Limiter("r", perSeconds(1, 30).WithBurst(1)).Reserve(ctx, "u", 1)
 		require.NoError(t, err)
 		require.Positive(t, reserved.Delay())
 	})
-	k, l := c.Keyed("k", limit), c.StoredLimiter("l")
-	all := c.All(k.Part("v"), c.Keyed("also", limit).Part("v"))
+	k, l := c.Limiter("k", limit), c.StoredLimiter("l")
+	all := c.All(k.Part("v"), c.Limiter("also", limit).Part("v"))
 	for what, call := range map[string]func(context.Context) error{
-		"Keyed.Reserve":            func(ctx context.Context) error { _, err := k.Reserve(ctx, "v", 1); return err },
-		"Keyed.Reset":              func(ctx context.Context) error { return k.Reset(ctx, "u") },
-		"Keyed.Peek":               func(ctx context.Context) error { _, err := k.Peek(ctx, "v"); return err },
-		"Keyed.Wait":               func(ctx context.Context) error { return k.Wait(ctx, "v") },
+		"Limiter.Reserve":          func(ctx context.Context) error { _, err := k.Reserve(ctx, "v", 1); return err },
+		"Limiter.Reset":            func(ctx context.Context) error { return k.Reset(ctx, "u") },
+		"Limiter.Peek":             func(ctx context.Context) error { _, err := k.Peek(ctx, "v"); return err },
+		"Limiter.Wait":             func(ctx context.Context) error { return k.Wait(ctx, "v") },
 		"StoredLimiter.Reserve":    func(ctx context.Context) error { _, err := l.Reserve(ctx, 1); return err },
 		"StoredLimiter.Wait":       l.Wait,
 		"StoredLimiter.TrySetRate": func(ctx context.Context) error { _, err := l.TrySetRate(ctx, limit); return err },
@@ -203,7 +203,7 @@ func TestClose_EndsEverythingAlthoughItsContextHasEnded(t *testing.T) {
 	c := hanging(t, func(c *ratelimit.Client) {
 		for _, prefix := range []string{"a", "b", "c"} {
 			for _, key := range []string{"1", "2"} {
-				k := c.Keyed(prefix, limit)
+				k := c.Limiter(prefix, limit)
 				_, err := k.Allow(t.Context(), key)
 				require.NoError(t, err)
 				for range 10 {
@@ -213,7 +213,7 @@ func TestClose_EndsEverythingAlthoughItsContextHasEnded(t *testing.T) {
 		}
 	})
 	// A call that Redis does not answer is under way.
-	go func() { _ = c.Keyed("a", limit).Reset(t.Context(), "3") }()
+	go func() { _ = c.Limiter("a", limit).Reset(t.Context(), "3") }()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := c.Close(ended); err != nil {
@@ -222,7 +222,7 @@ func TestClose_EndsEverythingAlthoughItsContextHasEnded(t *testing.T) {
 	for range 60 {
 		require.ErrorIs(t, answer(t, done), ratelimit.ErrClosed)
 	}
-	_, err := c.Keyed("a", limit).Allow(t.Context(), "1")
+	_, err := c.Limiter("a", limit).Allow(t.Context(), "1")
 	require.ErrorIs(t, err, ratelimit.ErrClosed)
 }
 
@@ -236,11 +236,11 @@ func TestBreaker_ClosesForAUserWithFewRights(t *testing.T) {
 		allow  func(*ratelimit.Client, context.Context) error
 	}{
 		"GCRA": {[]string{"+time", "+get", "+set"}, func(c *ratelimit.Client, ctx context.Context) error {
-			_, err := c.Keyed("k", limit).Allow(ctx, "u")
+			_, err := c.Limiter("k", limit).Allow(ctx, "u")
 			return err
 		}},
 		"windows": {[]string{"+get", "+set", "+pttl"}, func(c *ratelimit.Client, ctx context.Context) error {
-			_, err := c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
+			_, err := c.Limiter("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
 			return err
 		}},
 		"StoredLimiter": {
@@ -279,7 +279,7 @@ func TestBreaker_TheErrorKeepsItsCause(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := newClient(t, server.Client(t, impatient), ratelimit.WithBreaker(1, time.Hour))
-	k := c.Keyed("k", ratelimit.PerHour(10))
+	k := c.Limiter("k", ratelimit.PerHour(10))
 	_, err := k.Allow(t.Context(), "u")
 	require.NoError(t, err)
 	server.Kill()

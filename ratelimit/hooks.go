@@ -10,7 +10,7 @@ type Kind string
 
 // The kinds.
 const (
-	KindKeyed         Kind = "keyed"
+	KindLimiter       Kind = "limiter"
 	KindStoredLimiter Kind = "stored"
 	KindAll           Kind = "all" // several limits in one step
 )
@@ -19,8 +19,8 @@ const (
 type Event struct {
 	Context context.Context // of the call; of Down and Up one that never ends
 	Kind    Kind
-	Name    string // the prefix of a Keyed, or the name of a StoredLimiter; of an All, those of its parts
-	Key     string // of a Keyed, as it was given; it may come from strangers, so it is no label of a metric
+	Name    string // the prefix of a Limiter, or the name of a StoredLimiter; of an All, those of its parts
+	Key     string // of a Limiter, as it was given; it may come from strangers, so it is no label of a metric
 	N       int64  // permits asked for; of an All, requests
 
 	// Result is the decision: for Failed, only its Source is set. Of a wait or a reservation, only Allowed,

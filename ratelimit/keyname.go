@@ -8,7 +8,7 @@ import (
 // maxPlainKey is the length up to which a key is stored in Redis as it is.
 const maxPlainKey = 128
 
-// redisKey is the key of Redis for a key of a Keyed limiter: prefix:{key}, with ":window" behind it for fixed
+// redisKey is the key of Redis for a key of a Limiter: prefix:{key}, with ":window" behind it for fixed
 // windows; or with a hash tag prefix:{tag}:key:key, or prefix:{tag}:window:key. Keys may hold any bytes and
 // come from strangers, so
 //
@@ -82,6 +82,6 @@ func isPlain(key string) bool {
 
 // RedisKey returns the key in Redis of a key: what errors name, and what cogwheel limit takes. It does not
 // talk to Redis.
-func (k *Keyed) RedisKey(key string) string {
+func (k *Limiter) RedisKey(key string) string {
 	return k.id(key).key
 }

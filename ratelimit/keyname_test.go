@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-func TestKeyed_StrangersShareNoQuota(t *testing.T) {
+func TestLimiter_StrangersShareNoQuota(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx, limit := t.Context(), ratelimit.PerHour(3)
@@ -27,7 +27,7 @@ func TestKeyed_StrangersShareNoQuota(t *testing.T) {
 	} {
 		for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
 			for _, p := range pairs {
-				k := c.Keyed(p.prefix, limit, ratelimit.WithAlgorithm(algorithm))
+				k := c.Limiter(p.prefix, limit, ratelimit.WithAlgorithm(algorithm))
 				r, err := k.AllowN(ctx, p.key, 3)
 				require.NoError(t, err, "%s %q", what, p)
 				require.True(t, r.Allowed, "%s %q", what, p)
@@ -60,7 +60,7 @@ func TestRedisKey(t *testing.T) {
 }
 
 // In a cluster keys spread over the slots, and a hash tag in a key decides nothing.
-func TestKeyed_KeysSpreadOverTheSlots(t *testing.T) {
+func TestLimiter_KeysSpreadOverTheSlots(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.SharedCluster(t).Client(t)
 	slots := map[int64]int{}
@@ -73,7 +73,7 @@ func TestKeyed_KeysSpreadOverTheSlots(t *testing.T) {
 }
 
 // With a hash tag, all keys have the slot of the key that is the tag, and still no two of them meet.
-func TestKeyed_HashTag(t *testing.T) {
+func TestLimiter_HashTag(t *testing.T) {
 	t.Parallel()
 	const gcra, window = ratelimit.GCRA, ratelimit.FixedWindow
 	require.Equal(t, "p:{mail}:key:ada", ratelimit.TaggedKey("p", "mail", "ada", gcra))
@@ -93,9 +93,9 @@ func TestKeyed_HashTag(t *testing.T) {
 		}
 	}
 	c, _, _, name := shared(t)
-	service := c.Keyed("k", ratelimit.PerHour(1), ratelimit.WithHashTag(name))
-	other := c.Keyed("k", ratelimit.PerHour(1), ratelimit.WithHashTag(name+"2"))
-	for _, k := range []*ratelimit.Keyed{service, other, c.Keyed("k", ratelimit.PerHour(1))} {
+	service := c.Limiter("k", ratelimit.PerHour(1), ratelimit.WithHashTag(name))
+	other := c.Limiter("k", ratelimit.PerHour(1), ratelimit.WithHashTag(name+"2"))
+	for _, k := range []*ratelimit.Limiter{service, other, c.Limiter("k", ratelimit.PerHour(1))} {
 		r, err := k.Allow(t.Context(), name)
 		require.NoError(t, err)
 		require.True(t, r.Allowed, "each has a count of its own")
@@ -117,7 +117,7 @@ func FuzzRedisKey(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, prefix, key, otherPrefix, otherKey string, window, otherWindow bool) {
 		if strings.ContainsAny(prefix+otherPrefix, "{}") {
-			t.Skip("refused by Keyed")
+			t.Skip("refused by Limiter")
 		}
 		algorithm := map[bool]ratelimit.Algorithm{true: ratelimit.FixedWindow, false: ratelimit.GCRA}
 		one := ratelimit.RedisKey(prefix, key, algorithm[window])
@@ -147,7 +147,7 @@ func FuzzTaggedKey(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, prefix, tag, key, otherPrefix, otherTag, otherKey string, window, otherWindow bool) {
 		if strings.ContainsAny(prefix+otherPrefix, "{}") {
-			t.Skip("refused by Keyed")
+			t.Skip("refused by Limiter")
 		}
 		algorithm := map[bool]ratelimit.Algorithm{true: ratelimit.FixedWindow, false: ratelimit.GCRA}
 		one := ratelimit.TaggedKey(prefix, tag, key, algorithm[window])
@@ -175,11 +175,11 @@ func TestStoredLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
 }
 
 // RedisKey names the key that stands in Redis.
-func TestKeyed_RedisKey(t *testing.T) {
+func TestLimiter_RedisKey(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
 	for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
-		k := c.Keyed("p:"+name, ratelimit.PerHour(3), ratelimit.WithAlgorithm(algorithm))
+		k := c.Limiter("p:"+name, ratelimit.PerHour(3), ratelimit.WithAlgorithm(algorithm))
 		for _, key := range []string{"user-7", "", "{a}%", strings.Repeat("long", 99)} {
 			_, err := k.Allow(t.Context(), key)
 			require.NoError(t, err)

@@ -34,7 +34,7 @@ func newCall() any { return &call{done: make(chan struct{}, 1)} }
 // stateID is what requests have in common that are counted together: an algorithm and its options, and a key
 // of Redis.
 type stateID struct {
-	options keyedOptions
+	options limiterOptions
 	key     string
 }
 
@@ -86,7 +86,7 @@ func (s *states) shard(key string) *stateShard {
 }
 
 // useKey is use for a key that need not be a string: there is none to make if the state is there already.
-func (c *Client) useKey(options keyedOptions, key []byte, a algorithm, out *sender) *keyState {
+func (c *Client) useKey(options limiterOptions, key []byte, a algorithm, out *sender) *keyState {
 	shard := &c.states.shards[maphash.Bytes(c.states.seed, key)%uint64(len(c.states.shards))]
 	shard.mu.Lock()
 	s := shard.states[stateID{options, string(key)}] // the compiler makes no string for a look into a map

@@ -18,7 +18,7 @@ func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 	require.NoError(t, own.SetRate(t.Context(), perSeconds(10, 3600), ratelimit.WithScope(ratelimit.PerClient)))
 	_, err := own.Allow(t.Context())
 	require.NoError(t, err)
-	spent := c.Keyed("spent", perSeconds(1, 3600))
+	spent := c.Limiter("spent", perSeconds(1, 3600))
 	for range 2 {
 		_, err = spent.Allow(t.Context(), name)
 		require.NoError(t, err)
@@ -26,7 +26,7 @@ func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 	reserved, err := spent.Reserve(t.Context(), name+":reserved", 1)
 	require.NoError(t, err)
 	require.NoError(t, c.Close(t.Context()))
-	later := c.Keyed("later", perSeconds(10, 1))
+	later := c.Limiter("later", perSeconds(10, 1))
 	trips := n.trips(func() {
 		require.ErrorIs(t, later.Wait(t.Context(), name), ratelimit.ErrClosed)
 		_, err := own.Allow(t.Context())
@@ -50,7 +50,7 @@ func TestClose_EndsWhatIsMadeLater(t *testing.T) {
 func TestWaitFunc_CancelDoesNotRunTheFunction(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	k := c.Keyed("cancel", perSeconds(1, 3600))
+	k := c.Limiter("cancel", perSeconds(1, 3600))
 	_, err := k.Allow(t.Context(), name)
 	require.NoError(t, err)
 	var mu sync.Mutex // which the function needs and the canceller holds

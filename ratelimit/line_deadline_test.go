@@ -61,7 +61,7 @@ func TestWait_IsInOrderUnderEveryPolicy(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c := newClient(t, server.Client(t, impatient), ratelimit.WithPolicy(policy), ratelimit.WithBreaker(1, 20*time.Millisecond))
-			k := c.Keyed("k", ratelimit.PerSecond(20)) // of which ten may be used at once here
+			k := c.Limiter("k", ratelimit.PerSecond(20)) // of which ten may be used at once here
 			ctx := within(t, patience)
 			_, err := k.AllowN(ctx, "u", 8)
 			require.NoError(t, err)

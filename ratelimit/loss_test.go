@@ -56,11 +56,11 @@ func TestLoss_Eviction(t *testing.T) {
 		ask func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error)
 	}{
 		"GCRA": {"k:{u}", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
-			return func(ctx context.Context) (ratelimit.Result, error) { return c.Keyed("k", limit).Allow(ctx, "u") }
+			return func(ctx context.Context) (ratelimit.Result, error) { return c.Limiter("k", limit).Allow(ctx, "u") }
 		}},
 		"window": {"w:{u}:window", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 			return func(ctx context.Context) (ratelimit.Result, error) {
-				return c.Keyed("w", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
+				return c.Limiter("w", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
 			}
 		}},
 		"log": {"{log}:permits", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
@@ -88,14 +88,14 @@ func TestLoss_Eviction(t *testing.T) {
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		for _, err := range []error{
-			second(c.Keyed("k", limit).Allow(ctx, "full")),
+			second(c.Limiter("k", limit).Allow(ctx, "full")),
 			second(c.StoredLimiter("log").AllowUpTo(ctx, 1)),
 		} {
 			require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 			require.NotContains(t, err.Error(), "script")
 		}
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-		r, err := c.Keyed("k", limit).Allow(ctx, "full")
+		r, err := c.Limiter("k", limit).Allow(ctx, "full")
 		require.NoError(t, err)
 		require.Equal(t, int64(9), r.Remaining)
 	})
@@ -130,7 +130,7 @@ func TestLoss_WaitersSurviveAFlush(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	c, ctx := newClient(t, rdb), within(t, patience)
-	k, l := c.Keyed("k", perSeconds(1, 0.5)), c.StoredLimiter("log")
+	k, l := c.Limiter("k", perSeconds(1, 0.5)), c.StoredLimiter("log")
 	require.NoError(t, l.SetRate(ctx, perSeconds(1, 0.5)))
 	require.NoError(t, k.Wait(ctx, "u"))
 	require.NoError(t, l.Wait(ctx))
@@ -159,7 +159,7 @@ func TestLoss_AFailoverToAStaleReplicaGrantsAtMostOneBurstMore(t *testing.T) {
 	})
 	c := newClient(t, rdb, ratelimit.WithBreaker(3, 50*time.Millisecond))
 	limit := perSeconds(10, 3600)
-	k, l := c.Keyed("k", limit), c.StoredLimiter("log")
+	k, l := c.Limiter("k", limit), c.StoredLimiter("log")
 	require.NoError(t, l.SetRate(ctx, limit))
 	take(t, l, 1, true)
 	r, err := k.Allow(ctx, "u")

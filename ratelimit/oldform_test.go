@@ -79,9 +79,9 @@ func TestReservation_CancelAfterItsTimeGivesNothingBack(t *testing.T) {
 	l, own := c.StoredLimiter(name), c.StoredLimiter(name+":own")
 	require.NoError(t, l.SetRate(ctx, limit))
 	require.NoError(t, own.SetRate(ctx, limit, ratelimit.WithScope(ratelimit.PerClient)))
-	k := c.Keyed("k", limit)
+	k := c.Limiter("k", limit)
 	for what, reserve := range map[string]func() (*ratelimit.Reservation, error){
-		"Keyed":         func() (*ratelimit.Reservation, error) { return k.Reserve(ctx, name, 1) },
+		"Limiter":       func() (*ratelimit.Reservation, error) { return k.Reserve(ctx, name, 1) },
 		"StoredLimiter": func() (*ratelimit.Reservation, error) { return l.Reserve(ctx, 1) },
 		"PerClient":     func() (*ratelimit.Reservation, error) { return own.Reserve(ctx, 1) },
 	} {

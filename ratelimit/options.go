@@ -104,17 +104,17 @@ func WithBreaker(failures int, probe time.Duration) Option {
 	})
 }
 
-// KeyedOption configures Keyed. If an option is given twice, the last one counts.
-type KeyedOption interface{ applyKeyed(*keyedOptions) error }
+// LimiterOption configures Limiter. If an option is given twice, the last one counts.
+type LimiterOption interface{ applyLimiter(*limiterOptions) error }
 
-// keyedOptions are what requests for a key have in common that are counted together.
-type keyedOptions struct {
+// limiterOptions are what requests for a key have in common that are counted together.
+type limiterOptions struct {
 	limit     Limit
 	algorithm Algorithm
 	hashTag   string // none: each key has its own
 }
 
-// Algorithm is how a Keyed limiter counts.
+// Algorithm is how a Limiter counts.
 type Algorithm uint8
 
 const (
@@ -130,13 +130,13 @@ const (
 	allAlgorithm Algorithm = 254 // of several limits at once
 )
 
-type keyedOptionFunc func(*keyedOptions) error
+type limiterOptionFunc func(*limiterOptions) error
 
-func (f keyedOptionFunc) applyKeyed(c *keyedOptions) error { return f(c) }
+func (f limiterOptionFunc) applyLimiter(c *limiterOptions) error { return f(c) }
 
 // WithAlgorithm sets how permits are counted: GCRA (default) or FixedWindow.
-func WithAlgorithm(a Algorithm) KeyedOption {
-	return keyedOptionFunc(func(c *keyedOptions) error {
+func WithAlgorithm(a Algorithm) LimiterOption {
+	return limiterOptionFunc(func(c *limiterOptions) error {
 		if a > FixedWindow {
 			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA or FixedWindow")
 		}
@@ -145,12 +145,12 @@ func WithAlgorithm(a Algorithm) KeyedOption {
 	})
 }
 
-// WithHashTag puts all keys of the Keyed into one slot of a cluster, that of the tag: 1 byte or more. In
+// WithHashTag puts all keys of the Limiter into one slot of a cluster, that of the tag: 1 byte or more. In
 // Redis, the key k under the prefix p is then p:{tag}:key:k, or p:{tag}:window:k for FixedWindow, where the
 // tag is written as keys are. Client.All needs it on a cluster: for a limit of each user and one of each
 // service, the keys of users take the service as their tag. The default is that keys spread over the slots.
-func WithHashTag(tag string) KeyedOption {
-	return keyedOptionFunc(func(c *keyedOptions) error {
+func WithHashTag(tag string) LimiterOption {
+	return limiterOptionFunc(func(c *limiterOptions) error {
 		if tag == "" {
 			return argument.Error("WithHashTag", `""`, "must be at least 1 byte")
 		}

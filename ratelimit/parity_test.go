@@ -16,10 +16,10 @@ import (
 // What redis_rate's tests ask of AllowN and AllowAtMost; its 10 a second are 10 a minute here, lest a slow
 // machine gain permits. A request above the burst is an error, where redis_rate names a time after which it
 // would be denied as well.
-func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+func limiterAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	const step, slack = 6 * time.Second, 3 * time.Second
 	ctx, name := t.Context(), redistest.Name(t)
-	k := c.Keyed("k", ratelimit.PerMinute(10))
+	k := c.Limiter("k", ratelimit.PerMinute(10))
 	check := func(r ratelimit.Result, err error, granted, left int64, retry, reset time.Duration) {
 		t.Helper()
 		require.NoError(t, err)
@@ -86,8 +86,8 @@ func keyedAsRedisRate(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 }
 
 // A rate of one a millisecond: the time to wait is not rounded up to seconds.
-func keyedRetryAfter(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
-	k, name, denied := c.Keyed("k", ratelimit.Limit{Rate: 1, Per: time.Millisecond, Burst: 1}), redistest.Name(t), 0
+func limiterRetryAfter(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
+	k, name, denied := c.Limiter("k", ratelimit.Limit{Rate: 1, Per: time.Millisecond, Burst: 1}), redistest.Name(t), 0
 	for end := time.Now().Add(patience); denied < 20 && time.Now().Before(end); {
 		r, err := k.Allow(t.Context(), name)
 		require.NoError(t, err)
@@ -103,13 +103,13 @@ func keyedRetryAfter(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient)
 	require.Positive(t, denied) // on a slow machine, most calls come a millisecond after another
 }
 
-func TestKeyed_AllowUpTo(t *testing.T) {
+func TestLimiter_AllowUpTo(t *testing.T) {
 	t.Parallel()
 	for what, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "window": ratelimit.FixedWindow} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c, _, trips, name := shared(t)
-			k := c.Keyed("k", ratelimit.PerHour(7), ratelimit.WithAlgorithm(algorithm))
+			k := c.Limiter("k", ratelimit.PerHour(7), ratelimit.WithAlgorithm(algorithm))
 			_, err := k.Peek(t.Context(), name) // tells the server the script
 			require.NoError(t, err)
 			for n := int64(1); n <= 12; n++ {

@@ -25,8 +25,8 @@ func TestPlot(t *testing.T) {
 	limit := ratelimit.PerSecond(10)
 	c, _, _, name := shared(t)
 	require.NoError(t, c.StoredLimiter(name).SetRate(t.Context(), limit))
-	gcra, small := c.Keyed("gcra", limit), c.Keyed("small", limit.WithBurst(2))
-	window := c.Keyed("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	gcra, small := c.Limiter("gcra", limit), c.Limiter("small", limit.WithBurst(2))
+	window := c.Limiter("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	lines := []struct {
 		label, colour string
 		allow         func(context.Context) (ratelimit.Result, error)

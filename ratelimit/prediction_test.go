@@ -24,10 +24,10 @@ type prediction struct {
 // asking asks in the name of a process that knows nothing.
 type asking func(t *testing.T, c *ratelimit.Client) ratelimit.Result
 
-// askKeyed asks for n permits of a key.
-func askKeyed(name string, n int64, limit ratelimit.Limit, algorithm ratelimit.Algorithm) asking {
+// askLimiter asks for n permits of a key.
+func askLimiter(name string, n int64, limit ratelimit.Limit, algorithm ratelimit.Algorithm) asking {
 	return func(t *testing.T, c *ratelimit.Client) ratelimit.Result {
-		k := c.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm), ratelimit.WithHashTag(name))
+		k := c.Limiter("k", limit, ratelimit.WithAlgorithm(algorithm), ratelimit.WithHashTag(name))
 		r, err := k.AllowN(t.Context(), name, n)
 		require.NoError(t, err)
 		return r
@@ -39,9 +39,9 @@ func prepareGCRA(t *testing.T, _ *redis.Client, c *ratelimit.Client, name string
 	t.Helper()
 	before := ratelimit.PerSecond(20).WithBurst(4 + rng.Int64N(20))
 	limit := ratelimit.Limit{Rate: 7 + rng.Int64N(20), Per: time.Second, Burst: 4}
-	require.True(t, askKeyed(name, before.Burst, before, ratelimit.GCRA)(t, c).Allowed)
-	askKeyed(name, 1, limit, ratelimit.GCRA)(t, c)
-	return askKeyed(name, 4, limit, ratelimit.GCRA)
+	require.True(t, askLimiter(name, before.Burst, before, ratelimit.GCRA)(t, c).Allowed)
+	askLimiter(name, 1, limit, ratelimit.GCRA)(t, c)
+	return askLimiter(name, 4, limit, ratelimit.GCRA)
 }
 
 // prepareWindow writes a window that is used up or has not begun, under a limit that may have been higher.
@@ -53,7 +53,7 @@ func prepareWindow(t *testing.T, rdb *redis.Client, _ *ratelimit.Client, name st
 	}
 	key := ratelimit.TaggedKey("k", name, name, ratelimit.FixedWindow)
 	require.NoError(t, rdb.Do(t.Context(), "SET", key, fmt.Sprintf("%d:1000", used), "PX", left).Err())
-	return askKeyed(name, 3, limit, ratelimit.FixedWindow)
+	return askLimiter(name, 3, limit, ratelimit.FixedWindow)
 }
 
 // prepareLog fills a log in steps, and sometimes lowers its rate.
@@ -88,8 +88,8 @@ func prepareAll(t *testing.T, rdb *redis.Client, c *ratelimit.Client, name strin
 	return func(t *testing.T, c *ratelimit.Client) ratelimit.Result {
 		tag := ratelimit.WithHashTag(name)
 		r, err := c.All(
-			c.Keyed("k", ratelimit.PerSecond(10), tag).Part(name),
-			c.Keyed("k", perSeconds(10, 1), tag, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Part(name).Cost(3),
+			c.Limiter("k", ratelimit.PerSecond(10), tag).Part(name),
+			c.Limiter("k", perSeconds(10, 1), tag, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Part(name).Cost(3),
 		).Allow(t.Context())
 		require.NoError(t, err)
 		return r

@@ -144,12 +144,12 @@ func TestRatelimit_SendsNoTimeOfItsOwn(t *testing.T) {
 	seen := &recorder{}
 	rdb.AddHook(seen)
 	c, name, ctx := newClient(t, rdb), redistest.Name(t), t.Context()
-	k, l := c.Keyed("k", ratelimit.PerSecond(3)), c.StoredLimiter(name)
+	k, l := c.Limiter("k", ratelimit.PerSecond(3)), c.StoredLimiter(name)
 	require.NoError(t, l.SetRate(ctx, ratelimit.PerSecond(3)))
 	for range 5 {
 		_, _ = k.Allow(ctx, name)
 		_, _ = l.Allow(ctx)
-		_, _ = c.All(k.Part(name+"2"), c.Keyed("also", ratelimit.PerSecond(3)).Part(name+"2")).Allow(ctx)
+		_, _ = c.All(k.Part(name+"2"), c.Limiter("also", ratelimit.PerSecond(3)).Part(name+"2")).Allow(ctx)
 		require.NoError(t, l.Wait(ctx))
 		_, _ = k.Reserve(ctx, name, 1)
 		r, err := l.Reserve(ctx, 1)

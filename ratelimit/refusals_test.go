@@ -151,7 +151,7 @@ func TestRefusals_MeanWhatTheTableSays(t *testing.T) {
 func requireClass(t *testing.T, c *ratelimit.Client, name string, limit ratelimit.Limit, class string, open bool) {
 	t.Helper()
 	ctx := t.Context()
-	k, window, l := c.Keyed("k", limit), c.Keyed("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), c.StoredLimiter(name)
+	k, window, l := c.Limiter("k", limit), c.Limiter("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)), c.StoredLimiter(name)
 	fails := func(what string, err error) {
 		t.Helper()
 		require.Error(t, err, what)
@@ -177,21 +177,21 @@ func requireClass(t *testing.T, c *ratelimit.Client, name string, limit ratelimi
 		require.False(t, r.Allowed, what)
 	}
 	r, err := k.Allow(ctx, name)
-	byPolicy("Keyed.Allow", r, err)
+	byPolicy("Limiter.Allow", r, err)
 	r, err = window.Allow(ctx, name)
 	byPolicy("FixedWindow", r, err)
 	r, err = k.AllowUpTo(ctx, name, 3)
-	byPolicy("Keyed.AllowUpTo", r, err)
+	byPolicy("Limiter.AllowUpTo", r, err)
 	r, err = l.Allow(ctx)
 	byPolicy("StoredLimiter.Allow", r, err)
 	r, err = l.AllowUpTo(ctx, 3)
 	byPolicy("StoredLimiter.AllowUpTo", r, err)
 
 	_, err = k.Reserve(ctx, name, 1)
-	fails("Keyed.Reserve", err)
+	fails("Limiter.Reserve", err)
 	_, err = l.Reserve(ctx, 1)
 	fails("StoredLimiter.Reserve", err)
-	fails("Keyed.Reset", k.Reset(ctx, name))
+	fails("Limiter.Reset", k.Reset(ctx, name))
 	fails("SetRate", l.SetRate(ctx, limit))
 	_, err = l.Config(ctx)
 	fails("Config", err)
@@ -199,7 +199,7 @@ func requireClass(t *testing.T, c *ratelimit.Client, name string, limit ratelimi
 	fails("Delete", err)
 
 	for what, wait := range map[string]func(context.Context) error{
-		"Keyed.Wait":         func(ctx context.Context) error { return k.Wait(ctx, name) },
+		"Limiter.Wait":       func(ctx context.Context) error { return k.Wait(ctx, name) },
 		"StoredLimiter.Wait": l.Wait,
 	} {
 		switch {

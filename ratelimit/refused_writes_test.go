@@ -66,27 +66,27 @@ var sharedLimit = ratelimit.Limit{Rate: 100, Per: 100 * 24 * time.Hour, Burst: 1
 // sharedLimiters are limiters of every algorithm.
 var sharedLimiters = map[string]func(t *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)){
 	"GCRA": func(_ *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
-		return ofKey(c.Keyed("k", sharedLimit))
+		return ofKey(c.Limiter("k", sharedLimit))
 	},
 	"FixedWindow": func(_ *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
-		return ofKey(c.Keyed("k", sharedLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)))
+		return ofKey(c.Limiter("k", sharedLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)))
 	},
 	"sliding log": func(t *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
 		require.NoError(t, c.StoredLimiter("l").SetRate(t.Context(), sharedLimit))
 		return c.StoredLimiter("l").Allow, c.StoredLimiter("l").Peek
 	},
 	"All of GCRA": func(_ *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
-		all := c.All(c.Keyed("k", sharedLimit).Part("a"), c.Keyed("k", sharedLimit).Part("b"))
+		all := c.All(c.Limiter("k", sharedLimit).Part("a"), c.Limiter("k", sharedLimit).Part("b"))
 		return all.Allow, all.Peek
 	},
 	"All of every algorithm": func(t *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
-		window := c.Keyed("k", sharedLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
-		all := c.All(c.Keyed("k", sharedLimit).Part("a"), window.Part("b"))
+		window := c.Limiter("k", sharedLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+		all := c.All(c.Limiter("k", sharedLimit).Part("a"), window.Part("b"))
 		return all.Allow, all.Peek
 	},
 }
 
-func ofKey(k *ratelimit.Keyed) (allow, peek func(context.Context) (ratelimit.Result, error)) {
+func ofKey(k *ratelimit.Limiter) (allow, peek func(context.Context) (ratelimit.Result, error)) {
 	return func(ctx context.Context) (ratelimit.Result, error) { return k.Allow(ctx, "u") },
 		func(ctx context.Context) (ratelimit.Result, error) { return k.Peek(ctx, "u") }
 }
@@ -334,8 +334,8 @@ func TestBreaker_ProbesWithThePrintedRights(t *testing.T) {
 func TestLocalShare_IsForgottenWhenItIsWholeAgain(t *testing.T) {
 	answered(t, "!OOM_command_not_allowed", func(c *ratelimit.Client) {
 		ctx := context.Background()
-		short, long := c.Keyed("short", ratelimit.PerMinute(10)), c.Keyed("long", ratelimit.PerHour(10))
-		for _, k := range []*ratelimit.Keyed{short, long} {
+		short, long := c.Limiter("short", ratelimit.PerMinute(10)), c.Limiter("long", ratelimit.PerHour(10))
+		for _, k := range []*ratelimit.Limiter{short, long} {
 			for i := range 10 {
 				r, err := k.Allow(ctx, "u")
 				require.NoError(t, err)
@@ -363,7 +363,7 @@ func TestBreaker_ProbesTheDecisionThatFailed(t *testing.T) {
 	admin, d := server.Client(t), &redistest.FaultDialer{}
 	rdb := server.Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
 	c := newRefusedClient(t, rdb, "GCRA", ratelimit.LocalShare(10))
-	k := c.client.Keyed("k", sharedLimit)
+	k := c.client.Limiter("k", sharedLimit)
 	for i := range 40 {
 		require.NoError(t, admin.LPush(t.Context(), fmt.Sprintf("k:{%d}", 2*i), "another kind of key").Err())
 	}

@@ -86,9 +86,9 @@ func runChild(role string) (err error) {
 			return err
 		}
 	}
-	keyed := c.Keyed("fleet", fleetLimit)
+	limiter := c.Limiter("fleet", fleetLimit)
 	ways := map[string]func(context.Context) (ratelimit.Result, error){
-		"GCRA": func(ctx context.Context) (ratelimit.Result, error) { return keyed.Allow(ctx, name) },
+		"GCRA": func(ctx context.Context) (ratelimit.Result, error) { return limiter.Allow(ctx, name) },
 		"log":  c.StoredLimiter(name).Allow,
 	}
 	start, err := strconv.ParseInt(os.Getenv(childStart), 10, 64)
@@ -162,7 +162,7 @@ func (f fleet) run(t *testing.T, role string) (h history) {
 	require.NoError(t, err)
 	name := redistest.Name(t)
 	c := newClient(t, f.server.Client(t))
-	l, keyed := c.StoredLimiter(name), c.Keyed("fleet", fleetLimit)
+	l, limiter := c.StoredLimiter(name), c.Limiter("fleet", fleetLimit)
 	configure := func() {
 		require.NoError(t, l.SetRate(t.Context(), f.log, ratelimit.WithState()))
 	}
@@ -193,7 +193,7 @@ func (f fleet) run(t *testing.T, role string) (h history) {
 			require.NoError(t, w.Sleep(t.Context(), 20*time.Millisecond))
 			inLog, err := l.Peek(t.Context())
 			require.NoError(t, err)
-			inBucket, err := keyed.Peek(t.Context(), name)
+			inBucket, err := limiter.Peek(t.Context(), name)
 			require.NoError(t, err)
 			usedUp = inLog.Remaining == 0 && inBucket.Remaining < 10
 		}

@@ -37,7 +37,7 @@ func answered(t *testing.T, reply string, f func(c *ratelimit.Client), opts ...r
 
 func TestReply_OneThatNoScriptReturnsIsNoOutage(t *testing.T) {
 	answered(t, "( not integers )", func(c *ratelimit.Client) {
-		r, err := c.Keyed("p", ratelimit.PerSecond(1)).Allow(context.Background(), "key")
+		r, err := c.Limiter("p", ratelimit.PerSecond(1)).Allow(context.Background(), "key")
 		require.ErrorIs(t, err, ratelimit.ErrMisconfigured)
 		require.ErrorContains(t, err, "unexpected reply")
 		require.False(t, r.Allowed, "FailOpen grants in an outage")

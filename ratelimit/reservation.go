@@ -45,7 +45,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 }
 
 // Cancel gives the permits back, and reports whether others can use them. Once they may be used it does
-// nothing and returns false, so it can be deferred. Those of a Keyed limiter can be given back only as long
+// nothing and returns false, so it can be deferred. Those of a Limiter can be given back only as long
 // as nothing was charged to the key since, because others may have planned on them: otherwise they are lost.
 // A second call does nothing and returns false, also after an error that leaves open whether the first was
 // executed. It blocks for one round trip, or until ctx ends; concurrent calls wait for each other.

@@ -22,7 +22,7 @@ func delayed(t *testing.T) (*ratelimit.Client, *redis.Client, *redistest.FaultDi
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
 	rdb.AddHook(n)
 	c := newClient(t, rdb)
-	_, err := c.Keyed("warm", ratelimit.PerHour(1)).Allow(t.Context(), redistest.Name(t))
+	_, err := c.Limiter("warm", ratelimit.PerHour(1)).Allow(t.Context(), redistest.Name(t))
 	require.NoError(t, err)
 	d.Delay(0, 100*time.Millisecond)
 	return c, rdb, d, n
@@ -44,7 +44,7 @@ func TestSender_CallersOfDifferentKeysShareRoundTrips(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c, _, _, trips := delayed(t)
-			k, name := c.Keyed("k", ratelimit.PerHour(3), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
+			k, name := c.Limiter("k", ratelimit.PerHour(3), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			allow := func(want bool, left int64) func(i int) {
 				return func(i int) {
 					r, err := k.Allow(t.Context(), fmt.Sprint(name, i))
@@ -69,7 +69,7 @@ func TestSender_WaitersOfDifferentKeysShareRoundTrips(t *testing.T) {
 	t.Parallel()
 	const keys = 100
 	c, _, _, trips := delayed(t)
-	k, name := c.Keyed("k", ratelimit.PerHour(3)), redistest.Name(t)
+	k, name := c.Limiter("k", ratelimit.PerHour(3)), redistest.Name(t)
 	n := trips.trips(func() {
 		each(keys, func(i int) { require.NoError(t, k.Wait(within(t, patience), fmt.Sprint(name, i))) })
 	})
@@ -81,7 +81,7 @@ func TestSender_ABadKeyIsItsCallersAlone(t *testing.T) {
 	t.Parallel()
 	const keys = 60
 	c, rdb, _, trips := delayed(t)
-	k, name := c.Keyed("k", ratelimit.PerHour(3)), redistest.Name(t)
+	k, name := c.Limiter("k", ratelimit.PerHour(3)), redistest.Name(t)
 	_, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
 		for i := 0; i < keys; i += 3 {
 			p.LPush(t.Context(), fmt.Sprintf("k:{%s%d}", name, i), 1)
@@ -108,7 +108,7 @@ func TestSender_AServerThatForgotTheScriptIsTold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := newClient(t, server.Client(t))
-	k := c.Keyed("k", ratelimit.PerHour(10))
+	k := c.Limiter("k", ratelimit.PerHour(10))
 	for range 5 {
 		require.NoError(t, server.Client(t).ScriptFlush(t.Context()).Err())
 		each(50, func(i int) {
@@ -128,7 +128,7 @@ func TestSender_ALostPipelineIsOneFailureAndChargesOnce(t *testing.T) {
 	t.Parallel()
 	const keys = 60
 	c, rdb, d, _ := delayed(t)
-	k, name := c.Keyed("k", ratelimit.PerHour(3)), redistest.Name(t)
+	k, name := c.Limiter("k", ratelimit.PerHour(3)), redistest.Name(t)
 	lost := d.LoseReply(fmt.Sprintf("{%s%d}", name, keys/2), 1, redistest.Cut) // of the pipeline with that key
 	var failed atomic.Int64
 	each(keys, func(i int) {
@@ -157,7 +157,7 @@ func TestSender_CallersThatJoinLeaveAtOnceWhenCancelled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := newClient(t, server.Client(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 2*time.Second, -1 }))
-	k := c.Keyed("k", ratelimit.PerHour(100))
+	k := c.Limiter("k", ratelimit.PerHour(100))
 	_, err := k.Allow(t.Context(), "warm")
 	require.NoError(t, err)
 	server.Pause()
@@ -195,7 +195,7 @@ func TestSender_ANodeThatHangsHoldsUpItsOwnKeysOnly(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	rdb := cluster.Client(t, func(o *redis.ClusterOptions) { o.ReadTimeout, o.MaxRedirects = 3*time.Second, 1 })
 	c := newClient(t, rdb, ratelimit.WithBreaker(1000, time.Second))
-	k := c.Keyed("k", ratelimit.PerHour(100))
+	k := c.Limiter("k", ratelimit.PerHour(100))
 	hangs := cluster.Owner(t, "k:{0}")
 	var theirs, others []string
 	for i := 0; len(theirs) < 20 || len(others) < 40; i++ {

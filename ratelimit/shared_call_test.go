@@ -13,14 +13,14 @@ import (
 )
 
 // A caller whose context ends while all connections are in use takes no others along.
-func TestKeyed_ACancelledCallerFailsNoStrangers(t *testing.T) {
+func TestLimiter_ACancelledCallerFailsNoStrangers(t *testing.T) {
 	t.Parallel()
 	for what, algorithm := range kinds {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
 			c := newClient(t, rdb)
-			k, name := c.Keyed("k", ratelimit.PerHour(1000), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
+			k, name := c.Limiter("k", ratelimit.PerHour(1000), ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 			_, err := k.Peek(t.Context(), name)
 			require.NoError(t, err)
 

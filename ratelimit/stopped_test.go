@@ -26,7 +26,7 @@ func TestBreaker_AsksRedisAgainWhenTheWheelIsStopped(t *testing.T) {
 	server, w := redistest.Start(t), newWheel(t)
 	c := newClient(t, server.Client(t), ratelimit.WithWheel(w), ratelimit.WithTimeout(50*time.Millisecond),
 		ratelimit.WithBreaker(1, time.Hour), ratelimit.WithPolicy(ratelimit.FailOpen()))
-	k := c.Keyed("k", ratelimit.PerHour(10))
+	k := c.Limiter("k", ratelimit.PerHour(10))
 	server.Pause()
 	r, err := k.Allow(t.Context(), "k")
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestAllow_KeepsItsTimeoutWithoutAWheel(t *testing.T) {
 			require.NoError(t, err)
 			rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout = patience })
 			c := newClient(t, unknown{rdb}, ratelimit.WithWheel(w), ratelimit.WithTimeout(200*time.Millisecond))
-			k := c.Keyed("k", ratelimit.PerHour(10))
+			k := c.Limiter("k", ratelimit.PerHour(10))
 			server.Pause()
 			ended := make(chan error, 1)
 			without(t, w, func() {

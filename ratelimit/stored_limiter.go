@@ -205,7 +205,7 @@ func (l *StoredLimiter) use(ctx context.Context, operation string, n int64) (*ke
 	case n > MaxRate:
 		return nil, &callError{operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)}
 	}
-	return l.client.use(stateID{keyedOptions{algorithm: logAlgorithm}, l.name}, nil, nil), nil
+	return l.client.use(stateID{limiterOptions{algorithm: logAlgorithm}, l.name}, nil, nil), nil
 }
 
 // manage runs f, which asks Redis itself, and returns when it has or ctx ends, whatever Redis does.
@@ -223,7 +223,7 @@ func (l *StoredLimiter) Allow(ctx context.Context) (Result, error) { return l.Al
 
 // AllowN takes n permits if there are so many, and does not wait for them. A denial is a Result, not an
 // error. n = 0 takes nothing and is always allowed. Blocking, the policy and errors are those of
-// Keyed.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotSet that no limit is
+// Limiter.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotSet that no limit is
 // set. A reply that was lost and a script that was repeated take the permits once.
 func (l *StoredLimiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	began := l.client.start()
@@ -281,7 +281,7 @@ func (l *StoredLimiter) AllowUpTo(ctx context.Context, n int64) (Result, error) 
 func (l *StoredLimiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
 // WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, errors and what
-// is left after an error are those of Keyed.WaitN, where ErrExceedsLimit says that n is above the rate, and
+// is left after an error are those of Limiter.WaitN, where ErrExceedsLimit says that n is above the rate, and
 // ErrNotSet that no limit is set. An entry that was made for a waiter that leaves serves the next one
 // that asks for as much, or is taken out of the log. Entries are made up to 20 ms and two round trips before
 // they can be used.
@@ -307,7 +307,7 @@ func (l *StoredLimiter) WaitFunc(ctx context.Context, n int64, f func(error)) (c
 }
 
 // Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that; see
-// Keyed.Reserve. In Redis it is an entry with a time to come, which Redisson counts as any other.
+// Limiter.Reserve. In Redis it is an entry with a time to come, which Redisson counts as any other.
 func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	s, err := l.use(ctx, "reserve", n)
 	if err != nil {

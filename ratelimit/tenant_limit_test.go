@@ -17,13 +17,13 @@ import (
 
 // Requests for one key under a long and a short limit take turns. Neither makes the key forget what was used
 // under the other.
-func TestKeyed_LimitsOfOneKeyDoNotForgetEachOther(t *testing.T) {
+func TestLimiter_LimitsOfOneKeyDoNotForgetEachOther(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
 		t.Run(fmt.Sprint(algorithm), func(t *testing.T) {
 			t.Parallel()
 			c, _, _, name := shared(t)
-			k := c.Keyed("k", ratelimit.PerHour(20), ratelimit.WithAlgorithm(algorithm))
+			k := c.Limiter("k", ratelimit.PerHour(20), ratelimit.WithAlgorithm(algorithm))
 			short := ratelimit.Limit{Rate: 1000, Per: 10 * time.Millisecond, Burst: 1000}
 			hourly := 0
 			for range 100 {
@@ -43,7 +43,7 @@ func TestKeyed_LimitsOfOneKeyDoNotForgetEachOther(t *testing.T) {
 
 // What was used under one limit counts under the next: as a part of the burst with GCRA, as permits of the
 // window with FixedWindow. Reset begins anew.
-func TestKeyed_WhatWasUsedCountsUnderTheNextLimit(t *testing.T) {
+func TestLimiter_WhatWasUsedCountsUnderTheNextLimit(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
 		algorithm    ratelimit.Algorithm
@@ -62,7 +62,7 @@ func TestKeyed_WhatWasUsedCountsUnderTheNextLimit(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			client, _, _, name := shared(t)
-			k := client.Keyed("k", c.before, ratelimit.WithAlgorithm(c.algorithm))
+			k := client.Limiter("k", c.before, ratelimit.WithAlgorithm(c.algorithm))
 			_, err := k.AllowN(t.Context(), name, c.used)
 			require.NoError(t, err)
 			next := k.With(c.then)
@@ -80,10 +80,10 @@ func TestKeyed_WhatWasUsedCountsUnderTheNextLimit(t *testing.T) {
 }
 
 // A window lasts as long as the longest limit that something of it was used under, counted from its begin.
-func TestKeyed_AWindowLastsAsLongAsItsLongestLimit(t *testing.T) {
+func TestLimiter_AWindowLastsAsLongAsItsLongestLimit(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
-	k := c.Keyed("k", ratelimit.PerSecond(5), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	k := c.Limiter("k", ratelimit.PerSecond(5), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	key := "k:{" + name + "}:window"
 	require.NoError(t, rdb.Set(t.Context(), key, "5:60000", 50*time.Second).Err(), "a minute that began ten seconds ago")
 	r, err := k.With(ratelimit.PerHour(5)).Allow(t.Context(), name)
@@ -101,11 +101,11 @@ func TestKeyed_AWindowLastsAsLongAsItsLongestLimit(t *testing.T) {
 }
 
 // Every call takes the limit of With, and one that is not valid is refused.
-func TestKeyed_With(t *testing.T) {
+func TestLimiter_With(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx := t.Context()
-	k := c.Keyed("k", ratelimit.PerHour(100))
+	k := c.Limiter("k", ratelimit.PerHour(100))
 	none := k.With(ratelimit.PerHour(100).WithBurst(0))
 	require.ErrorIs(t, none.Err(), cogwheel.ErrInvalid)
 	_, err := none.Allow(ctx, name)
@@ -135,13 +135,13 @@ func TestKeyed_With(t *testing.T) {
 
 // Whatever combinations of keys and limits there are, memory holds what is in flight or denied now.
 // At full size there are a million of them; alone, the test also looks at the heap.
-func TestKeyed_AMillionCombinationsOfKeyAndLimit(t *testing.T) {
+func TestLimiter_AMillionCombinationsOfKeyAndLimit(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t, func(o *redis.Options) { o.MaxRetries, o.DialTimeout = -1, 100*time.Millisecond })
 	c := newClient(t, rdb, ratelimit.WithBreaker(1, time.Hour), ratelimit.WithPolicy(ratelimit.FailOpen()))
-	k := c.Keyed("tenant", ratelimit.PerHour(1000))
+	k := c.Limiter("tenant", ratelimit.PerHour(1000))
 	ask := func(keys, limits int64) {
 		for key := range keys {
 			name := fmt.Sprint(key)

@@ -19,7 +19,7 @@ import (
 // A later version of this library may add to the states that it writes. States with an unknown suffix count as used
 // up until they expire, so that processes of both versions grant no more than those of one.
 
-// unknownStates are such states of Keyed. NOW is replaced by the instant at which the burst will be there again.
+// unknownStates are such states of Limiter. NOW is replaced by the instant at which the burst will be there again.
 var unknownStates = map[ratelimit.Algorithm][]string{
 	ratelimit.GCRA: {
 		"NOW:x", "NOW:", "NOW:1:", "NOW:1:3:", "NOW:1:3:60:", "NOW:1:3:60:2", "NOW:1:3:60:x", "NOW;60", "NOW:60s", "NOW:-1:3",
@@ -29,38 +29,38 @@ var unknownStates = map[ratelimit.Algorithm][]string{
 }
 
 // immediate are the calls that grant permits at once. Each returns how many it has granted, or has seen.
-var immediate = map[string]func(t *testing.T, c *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error){
-	"Allow": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+var immediate = map[string]func(t *testing.T, c *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error){
+	"Allow": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		r, err := k.Allow(t.Context(), key)
 		return r.Granted, err
 	},
-	"AllowUpTo": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+	"AllowUpTo": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		r, err := k.AllowUpTo(t.Context(), key, 5)
 		return r.Granted, err
 	},
-	"Peek": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+	"Peek": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		r, err := k.Peek(t.Context(), key)
 		return r.Remaining, err
 	},
-	"a larger limit": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+	"a larger limit": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		r, err := k.With(ratelimit.PerMinute(1_000_000)).Allow(t.Context(), key)
 		return r.Granted, err
 	},
-	"All": func(t *testing.T, c *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+	"All": func(t *testing.T, c *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		r, err := several(c, k, key).Allow(t.Context())
 		return r.Granted, err
 	},
-	"All.Peek": func(t *testing.T, c *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+	"All.Peek": func(t *testing.T, c *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		r, err := several(c, k, key).Peek(t.Context())
 		return r.Remaining, err
 	},
-	"Wait": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+	"Wait": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		return one(k.Wait(within(t, 10*time.Second), key))
 	},
-	"All.Wait": func(t *testing.T, c *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+	"All.Wait": func(t *testing.T, c *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		return one(several(c, k, key).Wait(within(t, 10*time.Second)))
 	},
-	"Reserve": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Keyed, key string) (int64, error) {
+	"Reserve": func(t *testing.T, _ *ratelimit.Client, k *ratelimit.Limiter, key string) (int64, error) {
 		_, err := k.Reserve(t.Context(), key, 1)
 		if errors.Is(err, cogwheel.ErrInvalid) {
 			return 0, nil // windows have no reservations
@@ -85,7 +85,7 @@ func stateKey(name string, algorithm ratelimit.Algorithm) string {
 	return ratelimit.RedisKey("k", name, algorithm)
 }
 
-func TestKeyed_AStateOfALaterVersionCountsAsUsedUp(t *testing.T) {
+func TestLimiter_AStateOfALaterVersionCountsAsUsedUp(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.PerMinute(60)
 	for kind, algorithm := range kinds {
@@ -98,14 +98,14 @@ func TestKeyed_AStateOfALaterVersionCountsAsUsedUp(t *testing.T) {
 				require.NoError(t, rdb.Set(t.Context(), key, text, 2*time.Minute).Err())
 				for what, call := range immediate {
 					c := newClient(t, rdb) // which knows nothing
-					n, err := call(t, c, c.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm)), name)
+					n, err := call(t, c, c.Limiter("k", limit, ratelimit.WithAlgorithm(algorithm)), name)
 					require.NoError(t, err, what)
 					require.Zero(t, n, what)
 					require.Equal(t, text, rdb.Get(t.Context(), key).Val(), "%s leaves it to those who can read it", what)
 				}
 
 				c := newClient(t, rdb)
-				k := c.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm))
+				k := c.Limiter("k", limit, ratelimit.WithAlgorithm(algorithm))
 				began := time.Now()
 				require.NoError(t, rdb.PExpire(t.Context(), key, 300*time.Millisecond).Err())
 				require.NoError(t, k.Wait(within(t, patience), name), "it holds until it expires")
@@ -134,7 +134,7 @@ func laterVersion(t *testing.T, s *scripts.Script, from, to string) *mutation {
 	return m
 }
 
-func TestKeyed_TwoVersionsGrantNoMoreThanOne(t *testing.T) {
+func TestLimiter_TwoVersionsGrantNoMoreThanOne(t *testing.T) {
 	t.Parallel()
 	for kind, later := range map[string]*mutation{
 		"GCRA":    laterVersion(t, scripts.RateGCRA, "gcra_text(us, num, den, ARGV[4])", "gcra_text(us, num, den, ARGV[4]) .. ':v2'"),
@@ -148,7 +148,7 @@ func TestKeyed_TwoVersionsGrantNoMoreThanOne(t *testing.T) {
 			total := int64(0)
 			for range 40 {
 				for _, rdb := range []*redis.Client{ours, theirs} {
-					k := newClient(t, rdb).Keyed("k", ratelimit.PerHour(60), ratelimit.WithAlgorithm(kinds[kind]))
+					k := newClient(t, rdb).Limiter("k", ratelimit.PerHour(60), ratelimit.WithAlgorithm(kinds[kind]))
 					r, err := k.AllowN(t.Context(), name, 2)
 					require.NoError(t, err)
 					total += r.Granted
@@ -163,7 +163,7 @@ func TestKeyed_TwoVersionsGrantNoMoreThanOne(t *testing.T) {
 func TestReservation_CancelLeavesAStateOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
-	k := c.Keyed("k", perSeconds(1, 30))
+	k := c.Limiter("k", perSeconds(1, 30))
 	_, err := k.Allow(t.Context(), name)
 	require.NoError(t, err)
 	reserved, err := k.Reserve(t.Context(), name, 1)

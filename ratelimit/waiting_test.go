@@ -30,7 +30,7 @@ func inLines(t *testing.T, c *ratelimit.Client, what string, limit ratelimit.Lim
 		})
 	}
 	for kind, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "a fixed window": ratelimit.FixedWindow} {
-		k, name := c.Keyed("k", limit, ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
+		k, name := c.Limiter("k", limit, ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 		run(kind, line{
 			func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.AllowN(ctx, name, n) },
 			func(ctx context.Context, n int64) error { return k.WaitN(ctx, name, n) },

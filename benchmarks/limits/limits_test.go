@@ -82,13 +82,13 @@ func newClient(b *testing.B) (*ratelimit.Client, *redis.Client, *trips) {
 func peers(b *testing.B, limit ratelimit.Limit) ([]peer, *trips) {
 	b.Helper()
 	c, rdb, n := newClient(b)
-	keyed := c.Keyed("bench", limit)
-	window := c.Keyed("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	limiter := c.Limiter("bench", limit)
+	window := c.Limiter("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	theirs := redis_rate.NewLimiter(rdb)
 	their := redis_rate.Limit{Rate: int(limit.Rate), Period: limit.Per, Burst: int(limit.Burst)}
 	return []peer{
 		{"cogwheel", func(ctx context.Context, key string) (bool, error) {
-			r, err := keyed.Allow(ctx, key)
+			r, err := limiter.Allow(ctx, key)
 			return r.Allowed, err
 		}},
 		{"cogwheel-window", func(ctx context.Context, key string) (bool, error) {
@@ -164,7 +164,7 @@ func BenchmarkDenied(b *testing.B) {
 // BenchmarkWaiters measures what 200 waiters cost, of which ten can go at a time.
 func BenchmarkWaiters(b *testing.B) {
 	c, _, n := newClient(b)
-	k := c.Keyed("waiters", ratelimit.Limit{Rate: 10, Per: 20 * time.Millisecond, Burst: 10}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	k := c.Limiter("waiters", ratelimit.Limit{Rate: 10, Per: 20 * time.Millisecond, Burst: 10}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	ctx := context.Background()
 	before := n.n.Load()
 	for b.Loop() {

@@ -78,7 +78,7 @@ func BenchmarkDenied(b *testing.B) {
 		b.Run("hooks="+name, func(b *testing.B) {
 			c := must[*ratelimit.Client](b)(ratelimit.New(redistest.Shared(b).Client(b), opts...))
 			defer c.Close(context.Background())
-			k := c.Keyed(redistest.Name(b), ratelimit.PerHour(1))
+			k := c.Limiter(redistest.Name(b), ratelimit.PerHour(1))
 			for range 2 {
 				must[ratelimit.Result](b)(k.Allow(context.Background(), "k"))
 			}
@@ -102,7 +102,7 @@ func BenchmarkAllow(b *testing.B) {
 		b.Run("hooks="+name, func(b *testing.B) {
 			c := must[*ratelimit.Client](b)(ratelimit.New(redistest.Shared(b).Client(b), opts...))
 			defer c.Close(context.Background())
-			k := c.Keyed(redistest.Name(b), ratelimit.PerSecond(1_000_000))
+			k := c.Limiter(redistest.Name(b), ratelimit.PerSecond(1_000_000))
 			b.ReportAllocs()
 			for b.Loop() {
 				must[ratelimit.Result](b)(k.Allow(context.Background(), "k"))

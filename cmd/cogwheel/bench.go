@@ -140,7 +140,7 @@ func (t *tool) benchLocks(ctx context.Context, id string, b *benchmarks) error {
 
 func (t *tool) benchLimits(ctx context.Context, id string, b *benchmarks) error {
 	return t.withLimits(ctx, func(c *ratelimit.Client) (err error) {
-		k := c.Keyed("cogwheel:bench:"+id, ratelimit.PerSecond(1e9))
+		k := c.Limiter("cogwheel:bench:"+id, ratelimit.PerSecond(1e9))
 		defer func() {
 			after, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.timeout)
 			defer cancel()

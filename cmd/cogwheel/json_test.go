@@ -23,10 +23,10 @@ var reads = []struct {
 	{"counting semaphore", []string{"permits", "seats"}},
 	{"stored limiter", []string{"limit", "smtp"}},
 	{"stored limiter", []string{"limit", "search"}},
-	{"keyed limit", []string{"limit", "api:{user-7}"}},
-	{"keyed limit", []string{"limit", "--rate", "100/24h", "api:{user-7}"}},
-	{"keyed limit of fixed windows", []string{"limit", "--prefix", "login", "--window", "198.51.100.7"}},
-	{"keyed limit of fixed windows", []string{"limit", "--rate=100/1h", "login:{198.51.100.7}:window"}},
+	{"limiter", []string{"limit", "api:{user-7}"}},
+	{"limiter", []string{"limit", "--rate", "100/24h", "api:{user-7}"}},
+	{"limiter of fixed windows", []string{"limit", "--prefix", "login", "--window", "198.51.100.7"}},
+	{"limiter of fixed windows", []string{"limit", "--rate=100/1h", "login:{198.51.100.7}:window"}},
 }
 
 // The JSON of each kind of object is that of testdata/objects.json. UPDATE=1 writes it.

@@ -126,14 +126,14 @@ var commands = map[string]command{
 	"limit": {
 		usage:    "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window]] NAME",
 		needName: true, run: limit,
-		about: "Shows a rate limit. NAME is that of a StoredLimiter, or the key of a Keyed limit in Redis,\n" +
-			"such as api:{user-7}. The limit of a Keyed is set in the code: with --rate, the tool tells how many\n" +
+		about: "Shows a rate limit. NAME is that of a StoredLimiter, or that of a key of a Limiter in Redis,\n" +
+			"such as api:{user-7}. The limit of a Limiter is set in the code: with --rate, the tool tells how many\n" +
 			"permits are left. It changes nothing in Redis.",
 		flags: func(f *flag.FlagSet, o *options) {
-			f.StringVar(&o.rate, "rate", "", "the limit of a Keyed: `N/PERIOD`, such as 10/s, 600/m or 5/250ms")
-			f.Int64Var(&o.burst, "burst", 0, "the burst of a Keyed; the default is N of --rate")
-			f.StringVar(&o.prefix, "prefix", "", "the prefix of a Keyed; NAME is then the key as the service passes it")
-			f.BoolVar(&o.window, "window", false, "with --prefix, the Keyed has the algorithm FixedWindow")
+			f.StringVar(&o.rate, "rate", "", "the limit of a Limiter: `N/PERIOD`, such as 10/s, 600/m or 5/250ms")
+			f.Int64Var(&o.burst, "burst", 0, "the burst of a Limiter; the default is N of --rate")
+			f.StringVar(&o.prefix, "prefix", "", "the prefix of a Limiter; NAME is then the key as the service passes it")
+			f.BoolVar(&o.window, "window", false, "with --prefix, the Limiter has the algorithm FixedWindow")
 		},
 	},
 	"unlock": {

@@ -142,14 +142,14 @@ func (s *service) useLimits(t *testing.T) {
 	for _, allow := range []func(context.Context, int64) (ratelimit.Result, error){
 		smtp.AllowN,
 		func(ctx context.Context, n int64) (ratelimit.Result, error) {
-			return c.Keyed("api", daily).AllowN(ctx, "user-7", n)
+			return c.Limiter("api", daily).AllowN(ctx, "user-7", n)
 		},
 		func(ctx context.Context, n int64) (ratelimit.Result, error) {
-			k := c.Keyed("login", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+			k := c.Limiter("login", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 			return k.AllowN(ctx, "198.51.100.7", n)
 		},
 		func(ctx context.Context, n int64) (ratelimit.Result, error) {
-			return c.Keyed("api", daily).AllowN(ctx, strings.Repeat("long", 40), n)
+			return c.Limiter("api", daily).AllowN(ctx, strings.Repeat("long", 40), n)
 		},
 	} {
 		r, err := allow(ctx, 40)

@@ -23,8 +23,8 @@ const (
 	kindSemaphore     = "semaphore"
 	kindFairSem       = "fair semaphore"
 	kindStoredLimiter = "stored limiter"
-	kindGCRA          = "keyed limit"
-	kindWindow        = "keyed limit of fixed windows"
+	kindGCRA          = "limiter"
+	kindWindow        = "limiter of fixed windows"
 	kindOther         = "other" // none of this library
 )
 
@@ -106,7 +106,7 @@ type permit struct {
 }
 
 type limitState struct {
-	Key       string  `json:"key,omitempty"` // of a keyed limit, in Redis
+	Key       string  `json:"key,omitempty"` // of a Limiter, in Redis
 	Scope     string  `json:"scope,omitempty"`
 	Rate      int64   `json:"rate,omitempty"`
 	Per       string  `json:"per,omitempty"`
@@ -151,9 +151,9 @@ func (t *tool) find(ctx context.Context) ([]object, error) {
 	case seen.kind == "none" && (seen.leases || seen.fence):
 		add(t.semaphore(ctx, kindSemaphore, seen))
 	case seen.kind == "string":
-		switch keyedKind(t.name, seen) {
+		switch limiterKind(t.name, seen) {
 		case kindGCRA, kindWindow:
-			add(t.keyed(ctx, keyedKind(t.name, seen)))
+			add(t.limiter(ctx, limiterKind(t.name, seen)))
 		case kindCounting:
 			add(t.counting(ctx, seen))
 		case kindSemaphore:
@@ -179,7 +179,7 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 		exist[scripts.SuffixName(t.name, "timeout")] = &seen.leases
 		exist[scripts.SuffixName(t.name, "fence")] = &seen.fence
 		exist[scripts.SuffixName(t.name, "fair:permits")] = &seen.fairSem
-	} else if _, ok := parseKeyed(t.name); !ok { // keyed limits have no other keys
+	} else if _, ok := parseLimiter(t.name); !ok { // keys of a Limiter have no others
 		return seen, usageError(fmt.Sprintf("%s can be no name: %s", scripts.Quote(t.name), refused.Reason))
 	}
 	pipe := t.rdb.Pipeline()
@@ -211,25 +211,25 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 }
 
 var (
-	keyedKey    = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(:window)?$`)
+	limiterKey  = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(:window)?$`)
 	taggedKey   = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}:(key|window):([^{}]*)$`)
 	gcraState   = regexp.MustCompile(`^(\d+)(:\d+){0,3}$`)
 	windowState = regexp.MustCompile(`^(\d+)(:\d+)?$`)
 )
 
-// keyedName is the key of a keyed limit, taken apart. Its parts are escaped as they stand in Redis.
-type keyedName struct {
+// limiterName is the key of a Limiter, taken apart. Its parts are escaped as they stand in Redis.
+type limiterName struct {
 	prefix, tag, key string
 	window           bool
 }
 
-// parseKeyed takes the key of a keyed limit apart, if the name has the form of one.
-func parseKeyed(name string) (k keyedName, ok bool) {
+// parseLimiter takes the key of a Limiter apart, if the name has the form of one.
+func parseLimiter(name string) (k limiterName, ok bool) {
 	if parts := taggedKey.FindStringSubmatch(name); parts != nil {
-		return keyedName{prefix: parts[1], tag: parts[2], window: parts[3] == "window", key: parts[4]}, true
+		return limiterName{prefix: parts[1], tag: parts[2], window: parts[3] == "window", key: parts[4]}, true
 	}
-	if parts := keyedKey.FindStringSubmatch(name); parts != nil {
-		return keyedName{prefix: parts[1], key: parts[2], window: parts[3] != ""}, true
+	if parts := limiterKey.FindStringSubmatch(name); parts != nil {
+		return limiterName{prefix: parts[1], key: parts[2], window: parts[3] != ""}, true
 	}
 	return k, false
 }
@@ -237,17 +237,17 @@ func parseKeyed(name string) (k keyedName, ok bool) {
 // sinceThen is an instant in microseconds that lies before all of GCRA's states and above all numbers of permits.
 const sinceThen = 1e15
 
-// keyedKind tells apart what is in Redis as a string: the states of keyed limits and the numbers of permits.
-func keyedKind(name string, seen traces) string {
+// limiterKind tells apart what is in Redis as a string: the states of Limiters and the numbers of permits.
+func limiterKind(name string, seen traces) string {
 	_, err := strconv.ParseInt(seen.value, 10, 64)
-	keyed, ok := parseKeyed(name)
+	limiter, ok := parseLimiter(name)
 	ok = ok && seen.ttl > 0
 	us, _, _ := strings.Cut(seen.value, ":")
 	instant, _ := strconv.ParseInt(us, 10, 64)
 	switch {
-	case ok && !keyed.window && gcraState.MatchString(seen.value) && instant >= sinceThen:
+	case ok && !limiter.window && gcraState.MatchString(seen.value) && instant >= sinceThen:
 		return kindGCRA
-	case ok && keyed.window && windowState.MatchString(seen.value) && !seen.leases:
+	case ok && limiter.window && windowState.MatchString(seen.value) && !seen.leases:
 		return kindWindow
 	case err != nil:
 		return kindOther
@@ -257,7 +257,7 @@ func keyedKind(name string, seen traces) string {
 	return kindCounting
 }
 
-// unescape returns the key of a Keyed limit as the service passes it, and false if Redis has only its hash.
+// unescape returns the key of a Limiter as the service passes it, and false if Redis has only its hash.
 func unescape(key string) (string, bool) {
 	if strings.Contains(key, "%sha256:") {
 		return "", false

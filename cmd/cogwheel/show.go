@@ -55,7 +55,7 @@ func limit(ctx context.Context, t *tool) error {
 		return err
 	}
 	return t.report(only(found, object.isLimit),
-		"there is no limit of that name; a keyed limit that was not used lately has no key in Redis")
+		"there is no limit of that name; a key of a Limiter that was not used lately does not exist in Redis")
 }
 
 // report prints what was found.

@@ -203,8 +203,8 @@ func (s *limitState) left(r ratelimit.Result) {
 	s.Remaining, s.Retry, s.Full = &r.Remaining, &retry, &full
 }
 
-// keyed returns the state of a keyed limit, as far as Redis knows it without the limit.
-func (t *tool) keyed(ctx context.Context, kind string) (object, error) {
+// limiter returns the state of a key of a Limiter, as far as Redis knows it without the limit.
+func (t *tool) limiter(ctx context.Context, kind string) (object, error) {
 	o := object{Kind: kind, Limit: &limitState{Key: t.name}}
 	pipe := t.rdb.TxPipeline()
 	value, ttl := pipe.Get(ctx, t.name), pipe.PTTL(ctx, t.name)
@@ -221,9 +221,9 @@ func (t *tool) keyed(ctx context.Context, kind string) (object, error) {
 	return o, nil
 }
 
-// peek asks what is left of a keyed limit whose limit the flags tell.
+// peek asks what is left of a key of a Limiter whose limit the flags tell.
 func (t *tool) peek(ctx context.Context) (object, error) {
-	name, err := t.keyedName()
+	name, err := t.limiterName()
 	if err != nil {
 		return object{}, err
 	}
@@ -240,7 +240,7 @@ func (t *tool) peek(ctx context.Context) (object, error) {
 		o.Kind = kindWindow
 	}
 	return o, t.withLimits(ctx, func(c *ratelimit.Client) error {
-		k := keyedOf(c, name, l)
+		k := limiterOf(c, name, l)
 		if err := k.Err(); err != nil {
 			return usageError(err.Error())
 		}
@@ -251,22 +251,22 @@ func (t *tool) peek(ctx context.Context) (object, error) {
 	})
 }
 
-func keyedOf(c *ratelimit.Client, name keyedName, l ratelimit.Limit) *ratelimit.Keyed {
-	var opts []ratelimit.KeyedOption
+func limiterOf(c *ratelimit.Client, name limiterName, l ratelimit.Limit) *ratelimit.Limiter {
+	var opts []ratelimit.LimiterOption
 	if name.window {
 		opts = append(opts, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	}
 	if name.tag != "" {
 		opts = append(opts, ratelimit.WithHashTag(name.tag))
 	}
-	return c.Keyed(name.prefix, l, opts...)
+	return c.Limiter(name.prefix, l, opts...)
 }
 
 // redisKey returns the key in Redis of the key that the flags and the name tell.
 func (t *tool) redisKey(ctx context.Context) (key string, err error) {
 	err = t.withLimits(ctx, func(c *ratelimit.Client) error {
-		name := keyedName{prefix: t.prefix, window: t.window}
-		k := keyedOf(c, name, ratelimit.PerSecond(1)) // the key does not depend on the limit
+		name := limiterName{prefix: t.prefix, window: t.window}
+		k := limiterOf(c, name, ratelimit.PerSecond(1)) // the key does not depend on the limit
 		if err := k.Err(); err != nil {
 			return usageError(err.Error())
 		}
@@ -276,14 +276,14 @@ func (t *tool) redisKey(ctx context.Context) (key string, err error) {
 	return key, err
 }
 
-// keyedName returns the name of a keyed limit, with its parts as a service passes them.
-func (t *tool) keyedName() (keyedName, error) {
+// limiterName returns the name of a key of a Limiter, with its parts as a service passes them.
+func (t *tool) limiterName() (limiterName, error) {
 	if t.prefix != "" {
-		return keyedName{prefix: t.prefix, key: t.name, window: t.window}, nil
+		return limiterName{prefix: t.prefix, key: t.name, window: t.window}, nil
 	}
-	name, ok := parseKeyed(t.name)
+	name, ok := parseLimiter(t.name)
 	if !ok {
-		return name, usageError("a keyed limit has the form PREFIX:{KEY}; or give --prefix PREFIX KEY")
+		return name, usageError("a key of a Limiter has the form PREFIX:{KEY}; or give --prefix PREFIX KEY")
 	}
 	var plain, plainTag bool
 	name.key, plain = unescape(name.key)

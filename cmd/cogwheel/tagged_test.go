@@ -17,8 +17,8 @@ func TestLimit_WithAHashTag(t *testing.T) {
 	limits, err := ratelimit.New(server.Client(t), ratelimit.WithTimeout(redistest.Patience/3))
 	require.NoError(t, err)
 	defer limits.Close(context.Background())
-	for _, opts := range [][]ratelimit.KeyedOption{nil, {ratelimit.WithAlgorithm(ratelimit.FixedWindow)}} {
-		k := limits.Keyed("api", ratelimit.PerHour(5), append(opts, ratelimit.WithHashTag("mail"))...)
+	for _, opts := range [][]ratelimit.LimiterOption{nil, {ratelimit.WithAlgorithm(ratelimit.FixedWindow)}} {
+		k := limits.Limiter("api", ratelimit.PerHour(5), append(opts, ratelimit.WithHashTag("mail"))...)
 		_, err := k.AllowN(t.Context(), "ada", 2)
 		require.NoError(t, err)
 		url := "redis://" + server.Addr()

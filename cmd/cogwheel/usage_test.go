@@ -29,35 +29,35 @@ func TestUsage(t *testing.T) {
 		status int
 		says   string
 	}{
-		"no command":               {url, "", 2, "Usage:"},
-		"unknown command":          {url, "destroy x", 2, `there is no command "destroy"`},
-		"inspect without a name":   {url, "inspect", 2, "which name?"},
-		"unlock without a name":    {url, "unlock --force", 2, "which name?"},
-		"permits without a name":   {url, "permits --json", 2, "which name?"},
-		"limit without a name":     {url, "limit", 2, "which name?"},
-		"an empty name":            {url, "inspect ''", 2, "which name?"},
-		"two names":                {url, "unlock --force a b", 2, "which name?"},
-		"bench with a name":        {url, "bench a", 2, "unexpected argument"},
-		"unknown flag":             {url, "inspect --all a", 2, "-all"},
-		"a flag of another":        {url, "inspect --force a", 2, "-force"},
-		"bad duration":             {url, "bench --duration 2h", 2, "--duration must be"},
-		"no callers":               {url, "bench --callers 0", 2, "--callers must be"},
-		"a rate that is none":      {url, "limit --rate fast api:{7}", 2, "is no N/PERIOD"},
-		"a rate of nothing":        {url, "limit --rate 0/s api:{7}", 2, "Limit.Rate"},
-		"a burst without a rate":   {url, "limit --burst 3 api:{7}", 2, "--burst needs --rate"},
-		"a rate of no keyed limit": {url, "limit --rate 3/s smtp", 2, "PREFIX:{KEY}"},
-		"a hashed key":             {url, "limit --rate 3/s api:{abc%sha256:00}", 2, "--prefix PREFIX"},
-		"a prefix with braces":     {url, "limit --prefix a{b 7", 2, "prefix"},
-		"a name that is none":      {url, "inspect a{b", 2, "can be no name"},
-		"nothing of that name":     {url, "inspect nothing", 1, "there is nothing of that name"},
-		"no semaphore":             {url, "permits nothing", 1, "there is no semaphore"},
-		"no limit":                 {url, "limit nothing", 1, "there is no limit"},
-		"a name like a flag":       {url, "inspect -- --json", 1, "--json: there is nothing"},
-		"no URL":                   {"", "inspect a", 2, "REDIS_URL is not set"},
-		"a URL that is none":       {"http://u:hidden@host", "inspect a", 2, "REDIS_URL"},
-		"a URL with a bad port":    {"redis://u:hidden@host:port", "inspect a", 2, "REDIS_URL"},
-		"an unknown option":        {"redis://u:hidden@host?colour=red", "inspect a", 2, "REDIS_URL"},
-		"nothing listens":          {"redis://127.0.0.1:1", "inspect a", 3, "connection refused"},
+		"no command":             {url, "", 2, "Usage:"},
+		"unknown command":        {url, "destroy x", 2, `there is no command "destroy"`},
+		"inspect without a name": {url, "inspect", 2, "which name?"},
+		"unlock without a name":  {url, "unlock --force", 2, "which name?"},
+		"permits without a name": {url, "permits --json", 2, "which name?"},
+		"limit without a name":   {url, "limit", 2, "which name?"},
+		"an empty name":          {url, "inspect ''", 2, "which name?"},
+		"two names":              {url, "unlock --force a b", 2, "which name?"},
+		"bench with a name":      {url, "bench a", 2, "unexpected argument"},
+		"unknown flag":           {url, "inspect --all a", 2, "-all"},
+		"a flag of another":      {url, "inspect --force a", 2, "-force"},
+		"bad duration":           {url, "bench --duration 2h", 2, "--duration must be"},
+		"no callers":             {url, "bench --callers 0", 2, "--callers must be"},
+		"a rate that is none":    {url, "limit --rate fast api:{7}", 2, "is no N/PERIOD"},
+		"a rate of nothing":      {url, "limit --rate 0/s api:{7}", 2, "Limit.Rate"},
+		"a burst without a rate": {url, "limit --burst 3 api:{7}", 2, "--burst needs --rate"},
+		"a rate of no Limiter":   {url, "limit --rate 3/s smtp", 2, "PREFIX:{KEY}"},
+		"a hashed key":           {url, "limit --rate 3/s api:{abc%sha256:00}", 2, "--prefix PREFIX"},
+		"a prefix with braces":   {url, "limit --prefix a{b 7", 2, "prefix"},
+		"a name that is none":    {url, "inspect a{b", 2, "can be no name"},
+		"nothing of that name":   {url, "inspect nothing", 1, "there is nothing of that name"},
+		"no semaphore":           {url, "permits nothing", 1, "there is no semaphore"},
+		"no limit":               {url, "limit nothing", 1, "there is no limit"},
+		"a name like a flag":     {url, "inspect -- --json", 1, "--json: there is nothing"},
+		"no URL":                 {"", "inspect a", 2, "REDIS_URL is not set"},
+		"a URL that is none":     {"http://u:hidden@host", "inspect a", 2, "REDIS_URL"},
+		"a URL with a bad port":  {"redis://u:hidden@host:port", "inspect a", 2, "REDIS_URL"},
+		"an unknown option":      {"redis://u:hidden@host?colour=red", "inspect a", 2, "REDIS_URL"},
+		"nothing listens":        {"redis://127.0.0.1:1", "inspect a", 3, "connection refused"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -94,14 +94,14 @@ func TestInspect_OtherKeys(t *testing.T) {
 		commands []string
 		says     string
 	}{
-		"a list":                      {[]string{"RPUSH NAME x"}, "other (a key of type list)"},
-		"a text":                      {[]string{"SET NAME x"}, "other (a string that is no number)"},
-		"an old lock":                 {[]string{"HSET NAME java:1 1"}, "held, until it is freed: it has no lease"},
-		"a token alone":               {[]string{"SET redisson_lock_token:{NAME} 1700000000000000"}, "token 1700000000000000"},
-		"leases without permits":      {[]string{"ZADD {NAME}:timeout 1 x"}, "permits not set"},
-		"permits that were taken":     {[]string{"SET NAME 3", "SET {NAME}:fence 7"}, "semaphore"},
-		"a keyed limit without a key": {[]string{"SET NAME:{} 1900000000000000 PX 90000"}, ""},
-		"metadata with escapes":       {[]string{"HSET NAME a:1:m=%1B%5B2J 1"}, `"\x1b[2J"`},
+		"a list":                  {[]string{"RPUSH NAME x"}, "other (a key of type list)"},
+		"a text":                  {[]string{"SET NAME x"}, "other (a string that is no number)"},
+		"an old lock":             {[]string{"HSET NAME java:1 1"}, "held, until it is freed: it has no lease"},
+		"a token alone":           {[]string{"SET redisson_lock_token:{NAME} 1700000000000000"}, "token 1700000000000000"},
+		"leases without permits":  {[]string{"ZADD {NAME}:timeout 1 x"}, "permits not set"},
+		"permits that were taken": {[]string{"SET NAME 3", "SET {NAME}:fence 7"}, "semaphore"},
+		"a Limiter without a key": {[]string{"SET NAME:{} 1900000000000000 PX 90000"}, ""},
+		"metadata with escapes":   {[]string{"HSET NAME a:1:m=%1B%5B2J 1"}, `"\x1b[2J"`},
 	} {
 		t.Run(what, func(t *testing.T) {
 			name := strings.ReplaceAll(name+":"+what, " ", "_")
@@ -113,7 +113,7 @@ func TestInspect_OtherKeys(t *testing.T) {
 				require.NoError(t, rdb.Do(t.Context(), args...).Err())
 			}
 			if c.says == "" {
-				name, c.says = name+":{}", "keyed limit"
+				name, c.says = name+":{}", "limiter"
 			}
 			got := must(t, "redis://"+redistest.Shared(t).Addr(), "inspect", name)
 			require.Contains(t, normalised(got, inText[len(inText)-1:]), c.says)

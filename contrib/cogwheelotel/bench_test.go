@@ -32,7 +32,7 @@ func BenchmarkLimitHooks(b *testing.B) {
 			limits, err := ratelimit.New(redistest.Shared(b).Client(b), ratelimit.WithWheel(redistest.Wheel(b)), option)
 			require.NoError(b, err)
 			redistest.CloseWith(b, limits.Close)
-			limit := limits.Keyed(redistest.Name(b), ratelimit.PerHour(1))
+			limit := limits.Limiter(redistest.Name(b), ratelimit.PerHour(1))
 			_, err = limit.Allow(b.Context(), "key")
 			require.NoError(b, err)
 			b.ReportAllocs()

@@ -21,7 +21,7 @@
 //	limit.outage    the time in which a limiter's policy decided instead of Redis
 //
 // A call that finds a lock or too few permits adds the event lock.contended or permit.contended to the span in
-// its context. Names of locks, semaphores and limiters are attributes of spans, as are keys of a Keyed. They
+// its context. Names of locks, semaphores and limiters are attributes of spans, as are keys of a Limiter. They
 // are never attributes of metrics, whose number does not grow with them.
 //
 // # Cost

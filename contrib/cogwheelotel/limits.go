@@ -54,7 +54,7 @@ func (d decision) attributes(client string) []metric.RecordOption {
 // microsecond, does not have to make them.
 func prepareDecisions(client string) map[decision][]metric.RecordOption {
 	prepared := make(map[decision][]metric.RecordOption)
-	for _, kind := range []ratelimit.Kind{ratelimit.KindKeyed, ratelimit.KindStoredLimiter} {
+	for _, kind := range []ratelimit.Kind{ratelimit.KindLimiter, ratelimit.KindStoredLimiter} {
 		for _, outcome := range []string{allowed, denied, cancelled, failed} {
 			for source := ratelimit.SourceRedis; source <= ratelimit.SourceDegraded; source++ {
 				for _, waited := range []bool{false, true} {

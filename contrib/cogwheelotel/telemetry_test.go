@@ -243,7 +243,7 @@ func TestLimitHooks_MakeSpansOfDecisions(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := newProcess(t, server)
-	limit := p.limits.Keyed("api", ratelimit.PerHour(1))
+	limit := p.limits.Limiter("api", ratelimit.PerHour(1))
 	allow := func(ctx context.Context) error {
 		_, err := limit.Allow(ctx, "user-7")
 		return err
@@ -337,7 +337,7 @@ func (p *process) use(t *testing.T) {
 	_, err = plain.Acquire(ctx, 2)
 	require.NoError(t, err)
 	plain.AcquireFunc(ctx, 3, func(*semaphore.Grant, error) {})
-	limit := p.limits.Keyed(name, ratelimit.PerHour(1))
+	limit := p.limits.Limiter(name, ratelimit.PerHour(1))
 	for range 2 {
 		_, err := limit.Allow(ctx, "key")
 		require.NoError(t, err)

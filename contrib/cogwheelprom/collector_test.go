@@ -112,7 +112,7 @@ func (p *process) use(t *testing.T) {
 	require.NoError(t, err)
 	permits.AcquireFunc(ctx, 3, func(*semaphore.Grant, error) {})
 
-	limit := p.limits.Keyed(name, ratelimit.PerHour(1))
+	limit := p.limits.Limiter(name, ratelimit.PerHour(1))
 	for _, allowed := range []bool{true, false} {
 		r, err := limit.Allow(ctx, "key")
 		require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestCollectors_TellThatTheBreakerIsOpen(t *testing.T) {
 	defer rdb.Close()
 	p := newProcessOn(t, rdb)
 	for range 3 {
-		_, err := p.limits.Keyed("down", ratelimit.PerSecond(1)).Allow(t.Context(), "key")
+		_, err := p.limits.Limiter("down", ratelimit.PerSecond(1)).Allow(t.Context(), "key")
 		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	}
 	got := p.values(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Waiter is what a client needs; *ratelimit.Keyed has it.
+// Waiter is what a client needs; *ratelimit.Limiter has it.
 type Waiter interface {
 	WaitN(ctx context.Context, key string, n int64) error
 }

@@ -17,7 +17,7 @@ import (
 
 func TestClient_Waits(t *testing.T) {
 	t.Parallel()
-	k := limits(t, redistest.Shared(t).Client(t)).Keyed("grpc"+redistest.Name(t), ratelimit.PerSecond(20).WithBurst(1))
+	k := limits(t, redistest.Shared(t).Client(t)).Limiter("grpc"+redistest.Name(t), ratelimit.PerSecond(20).WithBurst(1))
 	waits := grpclimit.NewClient(k, grpclimit.ByMethod)
 	client := dial(t, nil, grpc.WithUnaryInterceptor(waits.Unary), grpc.WithStreamInterceptor(waits.Stream))
 	began := time.Now()
@@ -39,7 +39,7 @@ func TestClient_Waits(t *testing.T) {
 func TestClient_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
-	k := c.Keyed("grpc"+redistest.Name(t), ratelimit.PerHour(1))
+	k := c.Limiter("grpc"+redistest.Name(t), ratelimit.PerHour(1))
 	waits := grpclimit.NewClient(k, grpclimit.ByMethod)
 	client := dial(t, nil, grpc.WithUnaryInterceptor(waits.Unary))
 	_, err := client.Check(t.Context(), check)

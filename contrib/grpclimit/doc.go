@@ -2,7 +2,7 @@
 // code ResourceExhausted and a RetryInfo detail, which says when the call can be granted; on a client they wait
 // for the limit before they send.
 //
-//	perPeer := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
+//	perPeer := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 //	server := grpclimit.New(perPeer, grpclimit.ByPeer)
 //	grpc.NewServer(
 //		grpc.UnaryInterceptor(server.Unary),

@@ -22,7 +22,7 @@ func Example() {
 	}
 	defer limits.Close(context.Background())
 
-	perPeer := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
+	perPeer := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 	limiter := grpclimit.New(perPeer, grpclimit.ByPeer)
 	server := grpc.NewServer(
 		grpc.UnaryInterceptor(limiter.Unary),

@@ -17,7 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Limiter is what a server needs; *ratelimit.Keyed has it.
+// Limiter is what a server needs; *ratelimit.Limiter has it.
 type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 }
@@ -86,7 +86,7 @@ func New(l Limiter, key KeyFunc, opts ...Option) *Server {
 
 // NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the
 // method: a call is served if all of them grant it, and none is charged otherwise. parts returns the limits of
-// a call, made by the Keyed and Limiters of c, or none if it is not limited. It panics on an argument that is
+// a call, made by the Limiters of c, or none if it is not limited. It panics on an argument that is
 // nil.
 func NewAll(
 	c *ratelimit.Client, parts func(ctx context.Context, method string) []ratelimit.Part, opts ...Option,

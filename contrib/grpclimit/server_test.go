@@ -37,7 +37,7 @@ func as(t *testing.T, user string) context.Context {
 func TestServer_Unary(t *testing.T) {
 	t.Parallel()
 	name := redistest.Name(t)
-	k := limits(t, redistest.Shared(t).Client(t)).Keyed("grpc"+name, ratelimit.PerMinute(2))
+	k := limits(t, redistest.Shared(t).Client(t)).Limiter("grpc"+name, ratelimit.PerMinute(2))
 	client := dial(t, interceptors(grpclimit.New(k, grpclimit.ByMetadata("User"), grpclimit.WithFields())))
 	var header metadata.MD
 	for left := range 2 {
@@ -64,7 +64,7 @@ func TestServer_Unary(t *testing.T) {
 
 func TestServer_Stream(t *testing.T) {
 	t.Parallel()
-	k := limits(t, redistest.Shared(t).Client(t)).Keyed("grpc"+redistest.Name(t), ratelimit.PerMinute(1))
+	k := limits(t, redistest.Shared(t).Client(t)).Limiter("grpc"+redistest.Name(t), ratelimit.PerMinute(1))
 	client := dial(t, interceptors(grpclimit.New(k, grpclimit.ByMethod)))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -88,7 +88,7 @@ func TestServer_Stream(t *testing.T) {
 func TestServer_SeveralLimits(t *testing.T) {
 	t.Parallel()
 	c, name := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
-	users, methods := c.Keyed("user"+name, ratelimit.PerMinute(2)), c.Keyed("method"+name, ratelimit.PerMinute(3))
+	users, methods := c.Limiter("user"+name, ratelimit.PerMinute(2)), c.Limiter("method"+name, ratelimit.PerMinute(3))
 	server := grpclimit.NewAll(c, func(ctx context.Context, method string) []ratelimit.Part {
 		user := metadata.ValueFromIncomingContext(ctx, "user")
 		if len(user) == 0 {
@@ -120,7 +120,7 @@ func TestServer_SeveralLimits(t *testing.T) {
 
 func TestServer_Costs(t *testing.T) {
 	t.Parallel()
-	k := limits(t, redistest.Shared(t).Client(t)).Keyed("grpc"+redistest.Name(t), ratelimit.PerMinute(5))
+	k := limits(t, redistest.Shared(t).Client(t)).Limiter("grpc"+redistest.Name(t), ratelimit.PerMinute(5))
 	costs := map[string]int64{"free": 0, "dear": 3, "never": 6}
 	client := dial(t, interceptors(grpclimit.New(k, grpclimit.ByMethod, grpclimit.WithCost(func(ctx context.Context, _ string) int64 {
 		return costs[metadata.ValueFromIncomingContext(ctx, "user")[0]]
@@ -143,8 +143,8 @@ func TestServer_RedisDown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	down := func(o *redis.Options) { o.MaxRetries, o.DialTimeout = -1, 100*time.Millisecond }
-	closed := limits(t, server.Client(t, down)).Keyed("k", ratelimit.PerMinute(2))
-	open := limits(t, server.Client(t, down), ratelimit.WithPolicy(ratelimit.FailOpen())).Keyed("k", ratelimit.PerMinute(2))
+	closed := limits(t, server.Client(t, down)).Limiter("k", ratelimit.PerMinute(2))
+	open := limits(t, server.Client(t, down), ratelimit.WithPolicy(ratelimit.FailOpen())).Limiter("k", ratelimit.PerMinute(2))
 	server.Kill()
 	_, err := dial(t, interceptors(grpclimit.New(closed, grpclimit.ByMethod))).Check(t.Context(), check)
 	require.Equal(t, codes.Unavailable, status.Code(err))
@@ -208,19 +208,19 @@ func TestByMetadata(t *testing.T) {
 func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
-	k := c.Keyed("k", ratelimit.PerMinute(2))
+	k := c.Limiter("k", ratelimit.PerMinute(2))
 	for _, f := range []func(){
 		func() { grpclimit.New(nil, grpclimit.ByPeer) },
 		func() { grpclimit.New(k, nil) },
 		func() { grpclimit.New(k, grpclimit.ByPeer, nil) },
-		func() { grpclimit.New(c.Keyed("", ratelimit.Limit{}), grpclimit.ByPeer) },
+		func() { grpclimit.New(c.Limiter("", ratelimit.Limit{}), grpclimit.ByPeer) },
 		func() { grpclimit.NewAll(nil, func(context.Context, string) []ratelimit.Part { return nil }) },
 		func() { grpclimit.NewAll(c, nil) },
 		func() { grpclimit.WithCost(nil) },
 		func() { grpclimit.WithFailed(nil) },
 		func() { grpclimit.NewClient(nil, grpclimit.ByMethod) },
 		func() { grpclimit.NewClient(k, nil) },
-		func() { grpclimit.NewClient(c.Keyed("", ratelimit.Limit{}), grpclimit.ByMethod) },
+		func() { grpclimit.NewClient(c.Limiter("", ratelimit.Limit{}), grpclimit.ByMethod) },
 	} {
 		func() {
 			defer func() {

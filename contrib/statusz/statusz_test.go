@@ -182,7 +182,7 @@ func TestHandler_ShowsLimitsAndTheirBreaker(t *testing.T) {
 	limits, err := ratelimit.New(server.Client(t), ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithPolicy(ratelimit.FailOpen()))
 	require.NoError(t, err)
 	redistest.CloseWith(t, limits.Close)
-	limit := limits.Keyed("api", ratelimit.PerHour(1))
+	limit := limits.Limiter("api", ratelimit.PerHour(1))
 	for range 3 {
 		_, err = limit.Allow(ctx, "key")
 		require.NoError(t, err)

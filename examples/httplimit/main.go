@@ -45,7 +45,7 @@ func run(ctx context.Context, redisAddr, listen string) (err error) {
 	}
 	defer func() { err = errors.Join(err, limits.Close(context.Background())) }()
 
-	perAddress := limits.Keyed("example", ratelimit.PerSecond(1).WithBurst(5))
+	perAddress := limits.Limiter("example", ratelimit.PerSecond(1).WithBurst(5))
 	checking, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if _, err := limits.Check(checking, perAddress); err != nil { // what is missing; serve all the same

@@ -39,7 +39,7 @@ func Lead(ctx context.Context, locks *redislock.Client, w *wheel.Wheel, term fun
 var ErrTooMany = errors.New("jobs: too many requests")
 
 // Greet greets a user, as often as the limit allows.
-func Greet(ctx context.Context, users *ratelimit.Keyed, user string) (string, error) {
+func Greet(ctx context.Context, users *ratelimit.Limiter, user string) (string, error) {
 	r, err := users.Allow(ctx, user)
 	if err != nil {
 		return "", err

@@ -89,7 +89,7 @@ func TestLead_OneProcessAtATime(t *testing.T) {
 func TestGreet_IsDeniedAndAllowedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := cogwheeltest.Start(t)
-		users := srv.Limits().Keyed("greet", ratelimit.PerMinute(10))
+		users := srv.Limits().Limiter("greet", ratelimit.PerMinute(10))
 		srv.Exhaust(users, "ann")
 
 		_, err := jobs.Greet(t.Context(), users, "ann")
@@ -104,7 +104,7 @@ func TestGreet_IsDeniedAndAllowedAgain(t *testing.T) {
 func TestGreet_WhileRedisIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := cogwheeltest.Start(t)
-		users := srv.Limits(ratelimit.WithPolicy(ratelimit.FailOpen())).Keyed("greet", ratelimit.PerMinute(10))
+		users := srv.Limits(ratelimit.WithPolicy(ratelimit.FailOpen())).Limiter("greet", ratelimit.PerMinute(10))
 		srv.Stop()
 		text, err := jobs.Greet(t.Context(), users, "ann")
 		require.NoError(t, err)
@@ -146,7 +146,7 @@ func TestExport_LostReply(t *testing.T) {
 func TestGreet_WithAMockClock(t *testing.T) {
 	mock := clock.NewMock()
 	srv := cogwheeltest.Start(t, cogwheeltest.WithClock(mock))
-	users := srv.Limits().Keyed("greet", ratelimit.PerMinute(10))
+	users := srv.Limits().Limiter("greet", ratelimit.PerMinute(10))
 	srv.Exhaust(users, "ann")
 
 	_, err := jobs.Greet(t.Context(), users, "ann")

@@ -150,8 +150,8 @@ func Worker(
 func Mail(
 	ctx context.Context, limits *ratelimit.Client, user string, size int64, send func(context.Context) error,
 ) error {
-	perUser := limits.Keyed("user", ratelimit.PerSecond(10))
-	perService := limits.Keyed("service", ratelimit.PerSecond(1000))
+	perUser := limits.Limiter("user", ratelimit.PerSecond(10))
+	perService := limits.Limiter("service", ratelimit.PerSecond(1000))
 	r, err := limits.All(perUser.Part(user), perService.Part("mail").Cost(size)).Allow(ctx)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 
 // PerTenant limits the requests of each tenant by the plan that it has now.
 func PerTenant(
-	api *ratelimit.Keyed, tenant func(*http.Request) string, plan func(tenant string) ratelimit.Limit,
+	api *ratelimit.Limiter, tenant func(*http.Request) string, plan func(tenant string) ratelimit.Limit,
 ) func(http.Handler) http.Handler {
 	return httplimit.New(api,
 		func(r *http.Request) (key string, limited bool) { return tenant(r), true },

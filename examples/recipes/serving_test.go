@@ -24,7 +24,7 @@ func TestPerTenant_FollowsThePlan(t *testing.T) {
 	require.NoError(t, err)
 	plans := map[string]ratelimit.Limit{"free": ratelimit.PerHour(1), "paid": ratelimit.PerHour(3)}
 	h := recipes.PerTenant(
-		limits.Keyed("api", ratelimit.PerHour(1)),
+		limits.Limiter("api", ratelimit.PerHour(1)),
 		func(r *http.Request) string { return r.Header.Get("Tenant") },
 		func(tenant string) ratelimit.Limit { return plans[tenant] },
 	)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

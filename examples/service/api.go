@@ -21,7 +21,7 @@ func (s *service) apiHandler() http.Handler {
 	mux.HandleFunc("POST /orders/{id}/ship", s.shipOrder)
 	mux.HandleFunc("POST /reports", s.requestReport)
 
-	perAddress := s.limits.Keyed("api", ratelimit.PerSecond(5).WithBurst(10))
+	perAddress := s.limits.Limiter("api", ratelimit.PerSecond(5).WithBurst(10))
 	limited := httplimit.New(perAddress, httplimit.ByRemoteAddr)
 	return limited(s.withTimeout(mux))
 }

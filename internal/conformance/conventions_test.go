@@ -66,7 +66,9 @@ func (l *library) semaphore(t *testing.T) *semaphore.Semaphore {
 	return s
 }
 
-func (l *library) keyed() *ratelimit.Keyed { return l.limits.Keyed("limit", ratelimit.PerHour(10)) }
+func (l *library) limiter() *ratelimit.Limiter {
+	return l.limits.Limiter("limit", ratelimit.PerHour(10))
+}
 
 type backend struct{}
 
@@ -145,8 +147,8 @@ func badArguments(t *testing.T, l *library) {
 	}
 	for _, err := range []error{
 		second(ratelimit.New(nil)), second(ratelimit.New((*redis.Client)(nil))), second(ratelimit.New(l.rdb, nil)),
-		second(l.limits.Keyed("p", ratelimit.Limit{}).Allow(ctx, "k")), second(l.keyed().AllowN(ctx, "k", -1)),
-		second(l.limits.Check(ctx, l.limits.Keyed("", ratelimit.PerHour(1)))),
+		second(l.limits.Limiter("p", ratelimit.Limit{}).Allow(ctx, "k")), second(l.limiter().AllowN(ctx, "k", -1)),
+		second(l.limits.Check(ctx, l.limits.Limiter("", ratelimit.PerHour(1)))),
 	} {
 		requireInvalid(t, err, "ratelimit")
 	}
@@ -170,8 +172,8 @@ func nilContexts(t *testing.T, l *library) {
 	requireInvalid(t, l.semaphores.CountingSemaphore("a").Acquire(none, 1), "semaphore")
 	requireInvalid(t, l.semaphores.CountingSemaphore("a").Release(none, 1), "semaphore")
 	requireInvalid(t, second(l.semaphores.Semaphore("a").Available(none)), "semaphore")
-	requireInvalid(t, second(l.keyed().Allow(none, "k")), "ratelimit")
-	requireInvalid(t, l.keyed().Wait(none, "k"), "ratelimit")
+	requireInvalid(t, second(l.limiter().Allow(none, "k")), "ratelimit")
+	requireInvalid(t, l.limiter().Wait(none, "k"), "ratelimit")
 	requireInvalid(t, second(l.limits.StoredLimiter("a").Allow(none)), "ratelimit")
 	requireInvalid(t, l.wheel.Sleep(none, time.Second), "wheel")
 
@@ -194,7 +196,7 @@ func nilFunctions(t *testing.T, l *library) {
 	for pkg, f := range map[string]func(){
 		"redislock": func() { l.locks.Mutex("a").LockFunc(ctx, nil) },
 		"semaphore": func() { l.semaphores.Semaphore("a").AcquireFunc(ctx, 1, nil) },
-		"ratelimit": func() { l.keyed().WaitFunc(ctx, "k", 1, nil) },
+		"ratelimit": func() { l.limiter().WaitFunc(ctx, "k", 1, nil) },
 	} {
 		func() {
 			defer func() {
@@ -241,8 +243,8 @@ func endedContexts(t *testing.T, l *library) {
 		"Multi":         second(l.locks.MultiMutex([]string{l.name, l.name + "2"}).Lock(ctx)),
 		"Acquire":       second(l.semaphores.Semaphore(l.name).Acquire(ctx, 1)),
 		"nothing":       l.semaphores.CountingSemaphore(l.name).Acquire(ctx, 0),
-		"Allow":         second(l.keyed().Allow(ctx, l.name)),
-		"Wait":          l.keyed().Wait(ctx, l.name),
+		"Allow":         second(l.limiter().Allow(ctx, l.name)),
+		"Wait":          l.limiter().Wait(ctx, l.name),
 		"StoredLimiter": second(l.limits.StoredLimiter(l.name).Allow(ctx)),
 		"UpToWait":      l.limits.StoredLimiter(l.name).Wait(ctx),
 	} {
@@ -262,7 +264,7 @@ func zeroPermits(t *testing.T, l *library) {
 	require.True(t, grant.Valid())
 	require.NoError(t, grant.Release(ctx))
 	require.ErrorIs(t, grant.Release(ctx), semaphore.ErrNotHeld)
-	r, err := l.keyed().AllowN(ctx, l.name, 0)
+	r, err := l.limiter().AllowN(ctx, l.name, 0)
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
 	require.EqualValues(t, 10, r.Remaining)
@@ -337,14 +339,14 @@ func cancelledFuncs(t *testing.T, l *library) {
 	grant, err := s.Acquire(ctx, 3)
 	require.NoError(t, err)
 	defer grant.Release(ctx)
-	require.NoError(t, second(l.keyed().AllowN(ctx, l.name, 10)))
+	require.NoError(t, second(l.limiter().AllowN(ctx, l.name, 10)))
 	got := make(chan error, 1)
 	for what, begin := range map[string]func() (cancel func()){
 		"LockFunc": func() func() {
 			return l.locks.Mutex(l.name).LockFunc(ctx, func(_ *redislock.Lock, err error) { got <- err })
 		},
 		"AcquireFunc": func() func() { return s.AcquireFunc(ctx, 1, func(_ *semaphore.Grant, err error) { got <- err }) },
-		"WaitFunc":    func() func() { return l.keyed().WaitFunc(ctx, l.name, 1, func(err error) { got <- err }) },
+		"WaitFunc":    func() func() { return l.limiter().WaitFunc(ctx, l.name, 1, func(err error) { got <- err }) },
 	} {
 		cancel := begin()
 		cancel()
@@ -357,7 +359,7 @@ func errBeforeTheFirstCall(t *testing.T, l *library) {
 	for pkg, errs := range map[string][2]error{
 		"redislock": {l.locks.Mutex("{}").Err(), l.locks.Mutex("a").Err()},
 		"semaphore": {l.semaphores.Semaphore("{}").Err(), l.semaphores.Semaphore("a").Err()},
-		"ratelimit": {l.limits.Keyed("p", ratelimit.Limit{}).Err(), l.keyed().Err()},
+		"ratelimit": {l.limits.Limiter("p", ratelimit.Limit{}).Err(), l.limiter().Err()},
 	} {
 		requireInvalid(t, errs[0], pkg)
 		require.NoError(t, errs[1])
@@ -405,7 +407,7 @@ func closes(t *testing.T, l *library) {
 	require.ErrorIs(t, grant.Release(ctx), semaphore.ErrClosed)
 	require.ErrorIs(t, second(l.locks.Mutex(l.name).Lock(ctx)), redislock.ErrClosed)
 	require.ErrorIs(t, l.semaphores.CountingSemaphore(l.name).Acquire(ctx, 1), semaphore.ErrClosed)
-	require.ErrorIs(t, second(l.keyed().Allow(ctx, l.name)), ratelimit.ErrClosed)
+	require.ErrorIs(t, second(l.limiter().Allow(ctx, l.name)), ratelimit.ErrClosed)
 	require.NoError(t, second(l.wheel.Stop(ctx)))
 	require.NoError(t, second(l.wheel.Stop(ctx)))
 	require.ErrorIs(t, second(l.locks.Check(ctx)), redislock.ErrClosed)

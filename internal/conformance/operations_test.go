@@ -89,9 +89,9 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		"CountingSemaphore":              check(l.semaphores.Check(ctx, l.semaphores.CountingSemaphore(name))),
 		"StoredLimiter":                  check(l.limits.Check(ctx, l.limits.StoredLimiter(name))),
 		"StoredLimiter, scope PerClient": {"{NAME}:permits:CLIENT", "{NAME}:value:CLIENT"},
-		"Keyed":                          {l.limits.Keyed("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
-		"Keyed, fixed windows": {
-			l.limits.Keyed("PREFIX", ratelimit.PerSecond(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).RedisKey("KEY"),
+		"Limiter":                        {l.limits.Limiter("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
+		"Limiter, fixed windows": {
+			l.limits.Limiter("PREFIX", ratelimit.PerSecond(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).RedisKey("KEY"),
 		},
 	}
 	require.Equal(t, used, documented(t))
@@ -159,8 +159,8 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 		l := limits.StoredLimiter("NAME")
 		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.WithScope(ratelimit.PerClient)), second(l.Allow(ctx)))
 	})
-	inUse("Keyed", func() error {
-		window := limits.Keyed("PREFIX", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
-		return errors.Join(second(limits.Keyed("PREFIX", ratelimit.PerHour(1)).Allow(ctx, "KEY")), second(window.Allow(ctx, "KEY")))
+	inUse("Limiter", func() error {
+		window := limits.Limiter("PREFIX", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+		return errors.Join(second(limits.Limiter("PREFIX", ratelimit.PerHour(1)).Allow(ctx, "KEY")), second(window.Allow(ctx, "KEY")))
 	})
 }

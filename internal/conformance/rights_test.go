@@ -62,7 +62,7 @@ var packages = map[string]struct {
 				return c.Check(t.Context())
 			}
 			limit, window := ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)
-			return c.Check(t.Context(), c.Keyed("app:a", limit), c.Keyed("app:b", limit, window), c.StoredLimiter("app:c"))
+			return c.Check(t.Context(), c.Limiter("app:a", limit), c.Limiter("app:b", limit, window), c.StoredLimiter("app:c"))
 		},
 		basics: limitBasics,
 	},
@@ -343,8 +343,8 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	limit := ratelimit.Limit{Rate: 20, Per: 200 * time.Millisecond, Burst: 20}
-	for _, k := range []*ratelimit.Keyed{
-		c.Keyed("app:gcra", limit), c.Keyed("app:window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
+	for _, k := range []*ratelimit.Limiter{
+		c.Limiter("app:gcra", limit), c.Limiter("app:window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
 	} {
 		r, err := k.AllowN(ctx, "user:7", 20)
 		require.NoError(t, err)

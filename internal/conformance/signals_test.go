@@ -387,7 +387,7 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.StoredLimiter(l.name+"l").SetRate(t.Context(), ratelimit.PerSecond(50), ratelimit.WithScope(ratelimit.PerClient)))
 		l.run(t, func(ctx context.Context, name string, i int) {
-			k, lim := c.Keyed(name, ratelimit.PerSecond(200)), c.StoredLimiter(l.name+"l")
+			k, lim := c.Limiter(name, ratelimit.PerSecond(200)), c.StoredLimiter(l.name+"l")
 			switch i % 8 {
 			case 0:
 				_ = k.Wait(ctx, "k")
@@ -410,14 +410,14 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 			}
 		})
 		redistest.Poll(t, func() bool { return !c.Stats().Down })
-		once := c.Keyed(l.name, ratelimit.PerHour(1))
+		once := c.Limiter(l.name, ratelimit.PerHour(1))
 		redistest.Poll(t, func() bool { // connections that were cut may fail the first calls
 			_, err := once.Allow(context.WithValue(t.Context(), callKey{}, l.calls.Add(1)), "last")
 			return err == nil
 		})
 		redistest.Poll(t, func() bool { // on a busy machine, no wait may have ended well so far
 			ctx := context.WithValue(t.Context(), callKey{}, l.calls.Add(1))
-			return c.Keyed(l.name, ratelimit.PerSecond(1000)).Wait(ctx, "one more") == nil
+			return c.Limiter(l.name, ratelimit.PerSecond(1000)).Wait(ctx, "one more") == nil
 		})
 		waiting := make(chan error, 1)
 		go func() {

@@ -111,13 +111,13 @@ func (l *library) holdings(t *testing.T) []holding {
 			}
 		}
 	}
-	keyed := func(opts ...ratelimit.KeyedOption) func() func() {
+	limiter := func(opts ...ratelimit.LimiterOption) func() func() {
 		return func() func() {
-			require.NoError(t, second(l.limits.Keyed("name", ratelimit.PerMinute(60), opts...).Allow(ctx, "KEY")))
+			require.NoError(t, second(l.limits.Limiter("name", ratelimit.PerMinute(60), opts...).Allow(ctx, "KEY")))
 			return func() {}
 		}
 	}
-	limiter := func(scope ratelimit.Scope, opts ...ratelimit.SetOption) func() func() {
+	stored := func(scope ratelimit.Scope, opts ...ratelimit.SetOption) func() func() {
 		return func() func() {
 			limit := l.limits.StoredLimiter("name")
 			require.NoError(t, second(limit.TrySetRate(ctx, ratelimit.PerMinute(10), append([]ratelimit.SetOption{ratelimit.WithScope(scope)}, opts...)...)))
@@ -138,11 +138,11 @@ func (l *library) holdings(t *testing.T) []holding {
 			return func() { require.NoError(t, held.Unlock(ctx)) }
 		}},
 		{"`WithFencing`", lock(l.locks.Mutex("name", redislock.WithFencing()), 2)},
-		{"`Keyed`, GCRA", keyed()},
-		{"`Keyed`, fixed window", keyed(ratelimit.WithAlgorithm(ratelimit.FixedWindow))},
-		{"`StoredLimiter`", limiter(ratelimit.Overall)},
-		{"`StoredLimiter`, scope `PerClient`", limiter(ratelimit.PerClient)},
-		{"`StoredLimiter` with a keep-alive", limiter(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
+		{"`Limiter`, GCRA", limiter()},
+		{"`Limiter`, fixed window", limiter(ratelimit.WithAlgorithm(ratelimit.FixedWindow))},
+		{"`StoredLimiter`", stored(ratelimit.Overall)},
+		{"`StoredLimiter`, scope `PerClient`", stored(ratelimit.PerClient)},
+		{"`StoredLimiter` with a keep-alive", stored(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
 		{"`CountingSemaphore`", counting(l.semaphores)},
 		{"`Semaphore`", grants(l.semaphores.Semaphore("name"), 4)},
 		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name"), 7)},

@@ -39,7 +39,7 @@ type onAWheel struct {
 	count    *semaphore.CountingSemaphore
 	plain    *semaphore.Semaphore
 	fairly   *semaphore.Semaphore
-	keyed    *ratelimit.Keyed
+	limiter  *ratelimit.Limiter
 	stored   *ratelimit.StoredLimiter
 	all      *ratelimit.All
 	stop     func()
@@ -76,8 +76,8 @@ func newOnAWheelOf(t *testing.T, rdb *redis.Client) *onAWheel {
 	l.majority = l.quorum.Mutex(l.name + ":quorum")
 	l.count, l.plain = l.semaphores.CountingSemaphore(l.name+":count"), l.semaphores.Semaphore(l.name+":plain")
 	l.fairly = l.semaphores.FairSemaphore(l.name + ":fairly")
-	l.keyed, l.stored = l.limits.Keyed(l.name, ratelimit.PerHour(1)), l.limits.StoredLimiter(l.name+":limiter")
-	l.all = l.limits.All(l.limits.Keyed(l.name+":all", ratelimit.PerHour(1)).Part("k"))
+	l.limiter, l.stored = l.limits.Limiter(l.name, ratelimit.PerHour(1)), l.limits.StoredLimiter(l.name+":limiter")
+	l.all = l.limits.All(l.limits.Limiter(l.name+":all", ratelimit.PerHour(1)).Part("k"))
 	l.waiting = func() int {
 		return l.locks.Stats().Waiting + l.quorum.Stats().Waiting + l.semaphores.Stats().Waiting + l.limits.Stats().Waiting
 	}
@@ -105,7 +105,7 @@ func (l *onAWheel) occupy(t *testing.T) {
 	}
 	require.NoError(t, second(l.stored.TrySetRate(ctx, ratelimit.PerHour(1))))
 	require.NoError(t, second(l.stored.Allow(ctx)))
-	require.NoError(t, second(l.keyed.Allow(ctx, "k")))
+	require.NoError(t, second(l.limiter.Allow(ctx, "k")))
 	require.NoError(t, second(l.all.Allow(ctx)))
 }
 
@@ -171,10 +171,10 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 		return called(func(f func(*semaphore.Grant, error)) func() { return l.fairly.AcquireFunc(ctx, 1, f) })
 	},
 
-	"ratelimit.Keyed.Wait":  func(ctx context.Context, l *onAWheel) error { return l.keyed.Wait(ctx, "k") },
-	"ratelimit.Keyed.WaitN": func(ctx context.Context, l *onAWheel) error { return l.keyed.WaitN(ctx, "k", 1) },
-	"ratelimit.Keyed.WaitFunc": func(ctx context.Context, l *onAWheel) error {
-		return calledBack(func(f func(error)) func() { return l.keyed.WaitFunc(ctx, "k", 1, f) })
+	"ratelimit.Limiter.Wait":  func(ctx context.Context, l *onAWheel) error { return l.limiter.Wait(ctx, "k") },
+	"ratelimit.Limiter.WaitN": func(ctx context.Context, l *onAWheel) error { return l.limiter.WaitN(ctx, "k", 1) },
+	"ratelimit.Limiter.WaitFunc": func(ctx context.Context, l *onAWheel) error {
+		return calledBack(func(f func(error)) func() { return l.limiter.WaitFunc(ctx, "k", 1, f) })
 	},
 	"ratelimit.StoredLimiter.Wait":  func(ctx context.Context, l *onAWheel) error { return l.stored.Wait(ctx) },
 	"ratelimit.StoredLimiter.WaitN": func(ctx context.Context, l *onAWheel) error { return l.stored.WaitN(ctx, 1) },
@@ -187,7 +187,7 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 		return calledBack(func(f func(error)) func() { return l.all.WaitFunc(ctx, 1, f) })
 	},
 	"ratelimit.Reservation.Wait": func(ctx context.Context, l *onAWheel) error {
-		k := l.limits.Keyed(l.name+":reserved", ratelimit.PerMinute(2), ratelimit.WithAlgorithm(ratelimit.GCRA))
+		k := l.limits.Limiter(l.name+":reserved", ratelimit.PerMinute(2), ratelimit.WithAlgorithm(ratelimit.GCRA))
 		if _, err := k.AllowN(ctx, "k", 2); err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ var doNotWait = map[string]string{
 	"redislock.RWMutex":     "Downgrade TryLock TryRLock",
 	"ratelimit.All":         "Allow AllowN Peek",
 	"ratelimit.Client":      "Check Close",
-	"ratelimit.Keyed":       "Allow AllowLimitN AllowN AllowUpTo Peek Reserve Reset",
+	"ratelimit.Limiter":     "Allow AllowLimitN AllowN AllowUpTo Peek Reserve Reset",
 	"ratelimit.StoredLimiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TrySetRate " +
 		"UpdateRate",
 	"ratelimit.Reservation":       "Cancel",

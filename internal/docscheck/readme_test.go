@@ -123,7 +123,7 @@ func readmeToken(ctx context.Context, rdb redis.UniversalClient) error {
 }
 
 func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
-	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
+	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 	switch r, err := perUser.Allow(ctx, "user-7"); {
 	case err != nil:
 		return err // Redis is down, for example: the default policy, FailClosed, returns an error
@@ -180,7 +180,7 @@ func readmePrefix(locks *redislock.Client, limits *ratelimit.Client) (keys []str
 	const prefix = "app:"
 
 	stock := locks.Mutex(prefix + "stock:42")
-	perUser := limits.Keyed(prefix+"api", ratelimit.PerSecond(10))
+	perUser := limits.Limiter(prefix+"api", ratelimit.PerSecond(10))
 	return []string{stock.Name(), perUser.RedisKey("user-7")}
 }
 

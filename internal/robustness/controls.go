@@ -134,7 +134,7 @@ var ControlKinds = []*Kind{
 		if err != nil {
 			return nil, err
 		}
-		k := c.Keyed("control", ratelimit.PerSecond(int64(time.Second/controlPeriod)).WithBurst(controlBurst))
+		k := c.Limiter("control", ratelimit.PerSecond(int64(time.Second/controlPeriod)).WithBurst(controlBurst))
 		return limitLocks{func(ctx context.Context, object string) (bool, error) {
 			r, err := k.Allow(ctx, object)
 			return r.Allowed, err

@@ -42,14 +42,14 @@ var (
 
 // LimitKinds are the kinds of limiters.
 var LimitKinds = []*Kind{
-	{Name: "GCRA, FailClosed", Limit: keyed(ratelimit.FailClosed)},
-	{Name: "GCRA, FailOpen", Limit: keyed(ratelimit.FailOpen)},
-	{Name: "GCRA, LocalShare", Limit: keyed(func() ratelimit.Policy { return ratelimit.LocalShare(4) })},
+	{Name: "GCRA, FailClosed", Limit: bucket(ratelimit.FailClosed)},
+	{Name: "GCRA, FailOpen", Limit: bucket(ratelimit.FailOpen)},
+	{Name: "GCRA, LocalShare", Limit: bucket(func() ratelimit.Policy { return ratelimit.LocalShare(4) })},
 	{Name: "fixed window", Limit: fixedWindow()},
 	{Name: "limit in Redis", Limit: logged()},
 }
 
-func keyed(policy func() ratelimit.Policy, opts ...ratelimit.KeyedOption) *Limit {
+func bucket(policy func() ratelimit.Policy, opts ...ratelimit.LimiterOption) *Limit {
 	return &Limit{
 		Limit: bucketLimit, Policy: policy, Most: 3, Of: keys(bucketLimit, opts...),
 		Bound: func(d time.Duration) float64 {
@@ -68,9 +68,9 @@ func fixedWindow() *Limit {
 	}
 }
 
-func keys(limit ratelimit.Limit, opts ...ratelimit.KeyedOption) func(*ratelimit.Client, string) limiter {
+func keys(limit ratelimit.Limit, opts ...ratelimit.LimiterOption) func(*ratelimit.Client, string) limiter {
 	return func(c *ratelimit.Client, object string) limiter {
-		k := c.Keyed("robustness", limit, opts...)
+		k := c.Limiter("robustness", limit, opts...)
 		return limiter{
 			allow: func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.AllowN(ctx, object, n) },
 			wait:  func(ctx context.Context, n int64) error { return k.WaitN(ctx, object, n) },

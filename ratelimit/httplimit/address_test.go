@@ -169,7 +169,7 @@ func TestByForwarded_OnAUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", path)
 	require.NoError(t, err)
-	k := c.Keyed(redistest.Name(t), ratelimit.PerHour(2))
+	k := c.Limiter(redistest.Name(t), ratelimit.PerHour(2))
 	server := &http.Server{Handler: httplimit.New(k, httplimit.ByForwarded())(ok)} //nolint:gosec // a test
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()

@@ -42,7 +42,7 @@ func Example() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
 
-	perAddress := limits.Keyed("http", ratelimit.PerHour(2))
+	perAddress := limits.Limiter("http", ratelimit.PerHour(2))
 	handler := httplimit.New(perAddress, httplimit.ByRemoteAddr)(mux) // http.ListenAndServe(":8080", handler)
 
 	response := request(handler, "/")
@@ -99,7 +99,7 @@ func ExampleKeyFunc() {
 		}
 		return httplimit.ByRemoteAddr(r)
 	}
-	perClient := newLimits().Keyed("api", ratelimit.PerHour(1))
+	perClient := newLimits().Limiter("api", ratelimit.PerHour(1))
 	handler := httplimit.New(perClient, key)(http.NotFoundHandler())
 	fmt.Println(request(handler, "/", "Authorization", "ada").Code, request(handler, "/", "Authorization", "ada").Code)
 	fmt.Println(request(handler, "/", "Authorization", "bob").Code, request(handler, "/").Code)
@@ -112,7 +112,7 @@ func ExampleKeyFunc() {
 
 // Any type with these two methods is a Limiter: here, one that limits nothing on Sundays.
 func ExampleLimiter() {
-	perClient := newLimits().Keyed("api", ratelimit.PerHour(1))
+	perClient := newLimits().Limiter("api", ratelimit.PerHour(1))
 	sunday := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 	limiter := exceptSundays{perClient, func() time.Time { return sunday }}
 
@@ -122,7 +122,7 @@ func ExampleLimiter() {
 }
 
 type exceptSundays struct {
-	*ratelimit.Keyed
+	*ratelimit.Limiter
 	now func() time.Time
 }
 
@@ -130,12 +130,12 @@ func (l exceptSundays) AllowN(ctx context.Context, key string, n int64) (ratelim
 	if l.now().Weekday() == time.Sunday {
 		return ratelimit.Result{Allowed: true, Source: ratelimit.SourceDegraded}, nil // no RateLimit field
 	}
-	return l.Keyed.AllowN(ctx, key, n)
+	return l.Limiter.AllowN(ctx, key, n)
 }
 
 // Requests may have different costs.
 func ExampleWithCost() {
-	perAddress := newLimits().Keyed("search", ratelimit.PerHour(10))
+	perAddress := newLimits().Limiter("search", ratelimit.PerHour(10))
 	handler := httplimit.New(perAddress, httplimit.ByRemoteAddr,
 		httplimit.WithName("search"),
 		httplimit.WithCost(func(r *http.Request) int64 {
@@ -157,7 +157,7 @@ func ExampleWithCost() {
 
 // WithDenied answers in the format of the service. Retry-After is set already.
 func ExampleWithDenied() {
-	perAddress := newLimits().Keyed("api", ratelimit.PerHour(1))
+	perAddress := newLimits().Limiter("api", ratelimit.PerHour(1))
 	handler := httplimit.New(perAddress, httplimit.ByRemoteAddr,
 		httplimit.WithDenied(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/problem+json")
@@ -186,7 +186,7 @@ func ExampleWithFailed() {
 		log.Printf("%s: %v", r.URL.Path, err)
 		http.Error(w, "please try again in a minute", http.StatusServiceUnavailable)
 	}
-	perAddress := limits.Keyed("api", ratelimit.PerHour(1))
+	perAddress := limits.Limiter("api", ratelimit.PerHour(1))
 	handler := httplimit.New(perAddress, httplimit.ByRemoteAddr, httplimit.WithFailed(failed))(http.NotFoundHandler())
 	response := request(handler, "/")
 	fmt.Print(response.Code, " ", response.Body)

@@ -63,7 +63,7 @@ func ExampleNew() {
 	limits, done := exampleLimits()
 	defer done()
 
-	perAddress := limits.Keyed("api", ratelimit.PerMinute(2))
+	perAddress := limits.Limiter("api", ratelimit.PerMinute(2))
 	proxies := netip.MustParsePrefix("10.0.0.0/8")
 	h := httplimit.New(perAddress, httplimit.ByForwarded(proxies))(hello)
 	for range 3 {
@@ -82,8 +82,8 @@ func ExampleNewAll() {
 	limits, done := exampleLimits()
 	defer done()
 
-	perUser := limits.Keyed("user", ratelimit.PerHour(2))
-	perService := limits.Keyed("service", ratelimit.PerHour(3))
+	perUser := limits.Limiter("user", ratelimit.PerHour(2))
+	perService := limits.Limiter("service", ratelimit.PerHour(3))
 	h := httplimit.NewAll(limits, func(r *http.Request) []ratelimit.Part {
 		return []ratelimit.Part{perUser.Part(r.Header.Get("User")), perService.Part("mail")}
 	})(hello)
@@ -104,7 +104,7 @@ func ExampleWithLimit() {
 	defer done()
 
 	plans := map[string]ratelimit.Limit{"ada": ratelimit.PerHour(1000), "bob": ratelimit.PerHour(10)}
-	perTenant := limits.Keyed("tenant", ratelimit.PerHour(1)) // of tenants that have no plan
+	perTenant := limits.Limiter("tenant", ratelimit.PerHour(1)) // of tenants that have no plan
 	byTenant := func(r *http.Request) (string, bool) { return r.Header.Get("User"), true }
 	h := httplimit.New(perTenant, byTenant,
 		httplimit.WithFields(httplimit.XRateLimitFields),
@@ -151,7 +151,7 @@ func ExampleWithFields() {
 	limits, done := exampleLimits()
 	defer done()
 
-	perAddress := limits.Keyed("api", ratelimit.PerMinute(2))
+	perAddress := limits.Limiter("api", ratelimit.PerMinute(2))
 	for _, fields := range []httplimit.Fields{
 		httplimit.RateLimitFields | httplimit.XRateLimitFields, httplimit.NoFields,
 	} {

@@ -4,7 +4,7 @@
 // or costs 0, and RateLimit where a decision was made with the count known. A request that is not limited gets
 // neither.
 //
-//	perUser := limits.Keyed("api", ratelimit.PerSecond(10).WithBurst(20))
+//	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 //	mux := httplimit.New(perUser, httplimit.ByRemoteAddr)
 //	http.ListenAndServe(addr, mux(handler))
 //
@@ -30,7 +30,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Limiter is what the middleware needs; *ratelimit.Keyed has it.
+// Limiter is what the middleware needs; *ratelimit.Limiter has it.
 type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 	Limit() ratelimit.Limit
@@ -86,7 +86,7 @@ func WithFields(fields Fields) Option {
 }
 
 // WithLimit sets a function that chooses the limit of a request, as for tenants that have limits of their own.
-// The limiter of New must be a *ratelimit.Keyed, or have its method AllowLimitN; ratelimit.Keyed.With says
+// The limiter of New must be a *ratelimit.Limiter, or have its method AllowLimitN; ratelimit.Limiter.With says
 // what becomes of a key whose limit changes. A limit that is not valid is a failure of the request. It has no
 // effect on NewAll, whose function chooses limits itself.
 func WithLimit(f func(*http.Request) ratelimit.Limit) Option {
@@ -97,7 +97,7 @@ func WithLimit(f func(*http.Request) ratelimit.Limit) Option {
 }
 
 // WithName sets the name of New's limit in the fields: printable ASCII, default "default". NewAll calls each
-// limit by the prefix of its Keyed or the name of its StoredLimiter.
+// limit by the prefix of its Limiter or the name of its StoredLimiter.
 func WithName(name string) Option {
 	for _, c := range []byte(name) {
 		if c < ' ' || c > '~' {
@@ -172,7 +172,7 @@ func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler
 
 // NewAll returns middleware that limits requests by several limits each, such as those of the user and of the
 // service: it serves a request if all of them grant it, and charges none of them otherwise. parts returns the
-// limits of a request, made by the Keyed and Limiters of c, or none if it is not limited. ratelimit.Client.All
+// limits of a request, made by the Limiters of c, or none if it is not limited. ratelimit.Client.All
 // says which limits can be combined; parts that cannot be are a failure of the request. Like New, NewAll
 // panics on an argument that is nil.
 //

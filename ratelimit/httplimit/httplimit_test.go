@@ -50,7 +50,7 @@ func byUser(r *http.Request) (string, bool) { return r.Header.Get("User"), true 
 func TestMiddleware(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
-	k := c.Keyed("http", ratelimit.PerMinute(2))
+	k := c.Limiter("http", ratelimit.PerMinute(2))
 	h := httplimit.New(k, byUser)(ok)
 	user := redistest.Name(t)
 
@@ -87,7 +87,7 @@ func TestMiddleware_Policy(t *testing.T) {
 		`"default";q=1000000;w=86400`:    {Rate: 1_000_000, Per: 24 * time.Hour, Burst: 1_000_000},
 		`"default";q=36500;w=3153600000`: {Rate: 1, Per: 24 * time.Hour, Burst: 36500},
 	} {
-		res := get(httplimit.New(c.Keyed("policy", limit), byUser)(ok), redistest.Name(t)+want)
+		res := get(httplimit.New(c.Limiter("policy", limit), byUser)(ok), redistest.Name(t)+want)
 		require.Equal(t, http.StatusNoContent, res.StatusCode)
 		require.Equal(t, want, res.Header.Get("RateLimit-Policy"))
 	}
@@ -101,9 +101,9 @@ func TestMiddleware_RedisDown(t *testing.T) {
 	open := limits(t, server.Client(t, down), ratelimit.WithPolicy(ratelimit.FailOpen()))
 	server.Kill()
 	limit := ratelimit.PerMinute(2)
-	require.Equal(t, http.StatusServiceUnavailable, get(httplimit.New(closed.Keyed("h", limit), byUser)(ok), "u").StatusCode)
+	require.Equal(t, http.StatusServiceUnavailable, get(httplimit.New(closed.Limiter("h", limit), byUser)(ok), "u").StatusCode)
 	for range 10 {
-		require.Equal(t, http.StatusNoContent, get(httplimit.New(open.Keyed("h", limit), byUser)(ok), "u").StatusCode)
+		require.Equal(t, http.StatusNoContent, get(httplimit.New(open.Limiter("h", limit), byUser)(ok), "u").StatusCode)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestMiddleware_RedisDown(t *testing.T) {
 func TestMiddleware_AMissingKeyIsNoWayAround(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
-	k := c.Keyed(redistest.Name(t), ratelimit.PerHour(3))
+	k := c.Limiter(redistest.Name(t), ratelimit.PerHour(3))
 	codes := func(h http.Handler) (granted int) {
 		for range 10 {
 			if get(h, "").StatusCode == http.StatusNoContent {
@@ -129,7 +129,7 @@ func TestMiddleware_ARequestThatCostsNothingPasses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := limits(t, server.Client(t))
-	k := c.Keyed("free", ratelimit.PerHour(1))
+	k := c.Limiter("free", ratelimit.PerHour(1))
 	free := httplimit.New(k, byUser, httplimit.WithCost(func(*http.Request) int64 { return 0 }))(ok)
 	h := httplimit.New(k, byUser)(ok)
 	require.Equal(t, http.StatusNoContent, get(h, "u").StatusCode)
@@ -148,7 +148,7 @@ func TestMiddleware_ACancelledRequestIsNoFailure(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := limits(t, server.Client(t), ratelimit.WithTimeout(10*time.Second))
-	k := c.Keyed("gone", ratelimit.PerHour(100))
+	k := c.Limiter("gone", ratelimit.PerHour(100))
 	_, err := k.Peek(t.Context(), "u")
 	require.NoError(t, err)
 	served, failed := false, false
@@ -172,7 +172,7 @@ func TestMiddleware_FailOpenHoldsForRequestsWithADeadline(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := limits(t, server.Client(t), ratelimit.WithPolicy(ratelimit.FailOpen()), ratelimit.WithBreaker(1000, time.Second))
-	k := c.Keyed("open", ratelimit.PerHour(100))
+	k := c.Limiter("open", ratelimit.PerHour(100))
 	_, err := k.Peek(t.Context(), "u")
 	require.NoError(t, err)
 	h := httplimit.New(k, byUser)(ok)
@@ -191,7 +191,7 @@ func TestMiddleware_FailOpenHoldsForRequestsWithADeadline(t *testing.T) {
 func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
-	k := c.Keyed("http", ratelimit.PerMinute(2))
+	k := c.Limiter("http", ratelimit.PerMinute(2))
 	for what, f := range map[string]func(){
 		"a nil limiter":            func() { httplimit.New(nil, byUser) },
 		"a nil key function":       func() { httplimit.New(k, nil) },
@@ -201,8 +201,8 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 		"WithCost(nil)":            func() { httplimit.WithCost(nil) },
 		"WithDenied(nil)":          func() { httplimit.WithDenied(nil) },
 		"WithFailed(nil)":          func() { httplimit.WithFailed(nil) },
-		"a limit without a burst":  func() { httplimit.New(c.Keyed("http", ratelimit.Limit{Rate: 1, Per: time.Second}), byUser) },
-		"a prefix that is refused": func() { httplimit.New(c.Keyed("{", ratelimit.PerMinute(2)), byUser) },
+		"a limit without a burst":  func() { httplimit.New(c.Limiter("http", ratelimit.Limit{Rate: 1, Per: time.Second}), byUser) },
+		"a prefix that is refused": func() { httplimit.New(c.Limiter("{", ratelimit.PerMinute(2)), byUser) },
 		"no limit at all":          func() { httplimit.New(another{}, byUser) },
 		"a network without bits":   func() { httplimit.ByForwarded(netip.Prefix{}) },
 	} {

@@ -44,7 +44,7 @@ func TestMiddleware_Fields(t *testing.T) {
 		"both":       {[]httplimit.Option{httplimit.WithFields(httplimit.XRateLimitFields | httplimit.RateLimitFields)}, both},
 		"none":       {[]httplimit.Option{httplimit.WithFields(httplimit.NoFields)}, map[string]string{}},
 	} {
-		h := httplimit.New(c.Keyed("fields", ratelimit.PerMinute(1)), byUser, of.opts...)(ok)
+		h := httplimit.New(c.Limiter("fields", ratelimit.PerMinute(1)), byUser, of.opts...)(ok)
 		user := redistest.Name(t) + what
 		res := get(h, user)
 		require.Equal(t, http.StatusNoContent, res.StatusCode)
@@ -63,7 +63,7 @@ func TestMiddleware_ALimitForEachTenant(t *testing.T) {
 	c := limits(t, redistest.Shared(t).Client(t))
 	plans := map[string]ratelimit.Limit{"free": ratelimit.PerHour(1), "gold": ratelimit.PerHour(3)}
 	name := redistest.Name(t)
-	k := c.Keyed(name, ratelimit.PerHour(10))
+	k := c.Limiter(name, ratelimit.PerHour(10))
 	h := httplimit.New(k, byUser, httplimit.WithLimit(func(r *http.Request) ratelimit.Limit {
 		return plans[r.Header.Get("User")]
 	}))(ok)
@@ -89,8 +89,8 @@ func TestNewAll(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
 	name := redistest.Name(t)
-	users, service := c.Keyed("user", ratelimit.PerMinute(2)), c.Keyed("sérvice", ratelimit.PerMinute(3))
-	partner := c.Keyed("partner", ratelimit.PerMinute(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	users, service := c.Limiter("user", ratelimit.PerMinute(2)), c.Limiter("sérvice", ratelimit.PerMinute(3))
+	partner := c.Limiter("partner", ratelimit.PerMinute(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	h := httplimit.NewAll(c, func(r *http.Request) []ratelimit.Part {
 		switch user := r.Header.Get("User"); user {
 		case "":

@@ -120,7 +120,7 @@ func serve(limits *ratelimit.Client, deadline time.Duration) (url string, stop f
 		return "", nil, err
 	}
 	byUser := func(r *http.Request) (string, bool) { return r.Header.Get("User"), true }
-	limited := httplimit.New(limits.Keyed("hang", ratelimit.PerSecond(100)), byUser)(
+	limited := httplimit.New(limits.Limiter("hang", ratelimit.PerSecond(100)), byUser)(
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if deadline > 0 {

@@ -79,11 +79,11 @@ func (c libraryClients) uses() []objectUse {
 			s := c.semaphores.CountingSemaphore(name)
 			return func() error { return s.Release(ctx, 1) }, s.Acquire(ctx, 1)
 		}},
-		{"`Keyed`", nil, func(ctx context.Context, name string) (func() error, error) {
-			return nothing(c.limits.Keyed("limit", hour).Allow(ctx, name))
+		{"`Limiter`", nil, func(ctx context.Context, name string) (func() error, error) {
+			return nothing(c.limits.Limiter("limit", hour).Allow(ctx, name))
 		}},
-		{"`Keyed`, fixed windows", nil, func(ctx context.Context, name string) (func() error, error) {
-			return nothing(c.limits.Keyed("limit", hour, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name))
+		{"`Limiter`, fixed windows", nil, func(ctx context.Context, name string) (func() error, error) {
+			return nothing(c.limits.Limiter("limit", hour, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name))
 		}},
 		{"`StoredLimiter`, 1 grant", func(ctx context.Context, name string) error {
 			return setting(c.limits.StoredLimiter(name).TrySetRate(ctx, hour))

@@ -68,7 +68,7 @@ func (p *process) storedLimiterOf(o *Object, limit Limit, n int64) limiter {
 	if o.Kind == windowKind {
 		algorithm = ratelimit.FixedWindow
 	}
-	k := p.limits.Keyed(prefix, l, ratelimit.WithAlgorithm(algorithm))
+	k := p.limits.Limiter(prefix, l, ratelimit.WithAlgorithm(algorithm))
 	return limiter{
 		allow: func(ctx context.Context) (ratelimit.Result, error) { return k.AllowN(ctx, o.Name, n) },
 		wait:  func(ctx context.Context) error { return k.WaitN(ctx, o.Name, n) },

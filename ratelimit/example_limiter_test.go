@@ -11,9 +11,9 @@ import (
 )
 
 // A denial is a Result, not an error. It says when the same request could be granted.
-func ExampleKeyed_Allow() {
+func ExampleLimiter_Allow() {
 	ctx := context.Background()
-	logins := newLimits().Keyed("login", ratelimit.PerHour(6).WithBurst(1))
+	logins := newLimits().Limiter("login", ratelimit.PerHour(6).WithBurst(1))
 	for range 2 {
 		r, err := logins.Allow(ctx, "ada")
 		if err != nil {
@@ -27,9 +27,9 @@ func ExampleKeyed_Allow() {
 }
 
 // Requests may have different costs. One above the burst could never be granted, which is an error.
-func ExampleKeyed_AllowN() {
+func ExampleLimiter_AllowN() {
 	ctx := context.Background()
-	rows := newLimits().Keyed("rows", ratelimit.PerHour(1000))
+	rows := newLimits().Limiter("rows", ratelimit.PerHour(1000))
 	for _, n := range []int64{700, 700, 1001} {
 		r, err := rows.AllowN(ctx, "ada", n)
 		fmt.Println(n, r.Allowed, errors.Is(err, ratelimit.ErrExceedsLimit))
@@ -41,9 +41,9 @@ func ExampleKeyed_AllowN() {
 }
 
 // AllowUpTo takes what there is, for work that can be cut: here, a batch of messages.
-func ExampleKeyed_AllowUpTo() {
+func ExampleLimiter_AllowUpTo() {
 	ctx := context.Background()
-	messages := newLimits().Keyed("messages", ratelimit.PerHour(30))
+	messages := newLimits().Limiter("messages", ratelimit.PerHour(30))
 	for range 2 {
 		r, err := messages.AllowUpTo(ctx, "newsletter", 20)
 		if err != nil {
@@ -57,9 +57,9 @@ func ExampleKeyed_AllowUpTo() {
 }
 
 // Peek shows what is left and takes nothing.
-func ExampleKeyed_Peek() {
+func ExampleLimiter_Peek() {
 	ctx := context.Background()
-	exports := newLimits().Keyed("exports", ratelimit.PerHour(5))
+	exports := newLimits().Limiter("exports", ratelimit.PerHour(5))
 	for range 2 {
 		r, err := exports.Peek(ctx, "ada")
 		if err != nil {
@@ -73,9 +73,9 @@ func ExampleKeyed_Peek() {
 }
 
 // Reset forgives: here, after a login that succeeded.
-func ExampleKeyed_Reset() {
+func ExampleLimiter_Reset() {
 	ctx := context.Background()
-	failures := newLimits().Keyed("failures", ratelimit.PerHour(3))
+	failures := newLimits().Limiter("failures", ratelimit.PerHour(3))
 	if _, err := failures.AllowN(ctx, "ada", 3); err != nil {
 		log.Fatal(err)
 	}
@@ -88,9 +88,9 @@ func ExampleKeyed_Reset() {
 }
 
 // Wait blocks until it is the caller's turn. It fails at once if the turn would come after the deadline.
-func ExampleKeyed_Wait() {
+func ExampleLimiter_Wait() {
 	ctx := context.Background()
-	calls := newLimits().Keyed("partner", ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 1})
+	calls := newLimits().Limiter("partner", ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 1})
 	for i := range 3 {
 		if err := calls.Wait(ctx, "acme"); err != nil {
 			log.Fatal(err)
@@ -100,7 +100,7 @@ func ExampleKeyed_Wait() {
 
 	short, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	slow := newLimits().Keyed("letters", ratelimit.PerHour(1))
+	slow := newLimits().Limiter("letters", ratelimit.PerHour(1))
 	fmt.Println(slow.Wait(short, "acme"))
 	fmt.Println(errors.Is(slow.Wait(short, "acme"), ratelimit.ErrWouldExceedDeadline))
 	// Output:
@@ -112,9 +112,9 @@ func ExampleKeyed_Wait() {
 }
 
 // WaitFunc waits without a goroutine, so a million callers may wait. cancel ends the wait.
-func ExampleKeyed_WaitFunc() {
+func ExampleLimiter_WaitFunc() {
 	ctx := context.Background()
-	push := newLimits().Keyed("push", ratelimit.PerHour(1))
+	push := newLimits().Limiter("push", ratelimit.PerHour(1))
 	ended := make(chan error)
 	push.WaitFunc(ctx, "ada", 1, func(err error) { ended <- err })
 	fmt.Println(<-ended)
@@ -128,9 +128,9 @@ func ExampleKeyed_WaitFunc() {
 }
 
 // Reserve takes permits now for a later time, and Cancel gives them back.
-func ExampleKeyed_Reserve() {
+func ExampleLimiter_Reserve() {
 	ctx := context.Background()
-	mails := newLimits().Keyed("mails", ratelimit.PerMinute(2).WithBurst(1))
+	mails := newLimits().Limiter("mails", ratelimit.PerMinute(2).WithBurst(1))
 	for range 3 {
 		r, err := mails.Reserve(ctx, "ada", 1)
 		if err != nil {
@@ -153,7 +153,7 @@ func ExampleKeyed_Reserve() {
 // A Reservation tells when, so that the caller can decide whether that is soon enough.
 func ExampleReservation() {
 	ctx := context.Background()
-	renders := newLimits().Keyed("renders", ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 2})
+	renders := newLimits().Limiter("renders", ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 2})
 	for range 2 {
 		r, err := renders.Reserve(ctx, "preview", 2)
 		if err != nil {
@@ -173,7 +173,7 @@ func ExampleReservation() {
 // A fixed window counts from the first request on. It is what contracts with a quota per day mean as a rule.
 func ExampleWithAlgorithm() {
 	ctx := context.Background()
-	quota := newLimits().Keyed("quota", ratelimit.PerHour(2), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	quota := newLimits().Limiter("quota", ratelimit.PerHour(2), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	for range 3 {
 		r, err := quota.Allow(ctx, "acme")
 		if err != nil {

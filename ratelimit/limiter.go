@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Keyed limits each of any number of keys, such as users or addresses, by one limit that is set in the code.
+// Limits by key each of any number of keys, such as users or addresses, by one limit that is set in the code.
 // In Redis, a key that is used has one small string, which expires when it says no more than its absence. It
 // is safe for concurrent use.
 //
@@ -16,28 +16,28 @@ import (
 // p:{k}:window for FixedWindow; see also WithHashTag. Braces and percent signs in k are escaped, and a k of
 // more than 128 bytes is hashed with SHA-256. So no two pairs of prefix and key share a count, even if
 // clients choose the keys, and in a cluster the keys spread over the slots.
-type Keyed struct {
+type Limiter struct {
 	client    *Client
 	prefix    string
-	options   keyedOptions
+	options   limiterOptions
 	algorithm algorithm
 	out       *sender // of all keys, if there is one node
 	err       error
 }
 
-// Keyed returns the limiter of the keys under a prefix: 1 to 1024 bytes without braces. It does not talk to
+// Limiter returns the limiter of the keys under a prefix: 1 to 1024 bytes without braces. It does not talk to
 // Redis, and nothing of it is kept, so it may be made for a single call. Limiters that are made with the
 // same arguments share their counts and their scripts. Limiters that share a prefix and an algorithm but not
 // the limit share what was used; see With.
 //
 // An argument that is refused is reported by Err, and by every method, as a *cogwheel.InvalidError.
-func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
-	k := &Keyed{client: c, prefix: prefix}
+func (c *Client) Limiter(prefix string, limit Limit, opts ...LimiterOption) *Limiter {
+	k := &Limiter{client: c, prefix: prefix}
 	for i, o := range opts {
 		if o == nil {
 			k.check(argument.Error("option", i, "is nil"))
 		} else {
-			k.check(o.applyKeyed(&k.options))
+			k.check(o.applyLimiter(&k.options))
 		}
 	}
 	if prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024 {
@@ -47,14 +47,14 @@ func (c *Client) Keyed(prefix string, limit Limit, opts ...KeyedOption) *Keyed {
 	return k
 }
 
-func (k *Keyed) check(err error) {
+func (k *Limiter) check(err error) {
 	if k.err == nil && err != nil {
 		k.err = err
 	}
 }
 
 // setLimit checks the limit, and makes its algorithm.
-func (k *Keyed) setLimit(limit Limit) {
+func (k *Limiter) setLimit(limit Limit) {
 	k.options.limit = limit
 	if k.options.algorithm == FixedWindow {
 		k.check(limit.validateWindow())
@@ -74,19 +74,19 @@ func (k *Keyed) setLimit(limit Limit) {
 	}
 }
 
-// Err returns what was wrong with the arguments of Client.Keyed, or nil.
-func (k *Keyed) Err() error { return k.err }
+// Err returns what was wrong with the arguments of Client.Limiter, or nil.
+func (k *Limiter) Err() error { return k.err }
 
 // Limit returns the limit of every key.
-func (k *Keyed) Limit() Limit { return k.options.limit }
+func (k *Limiter) Limit() Limit { return k.options.limit }
 
 // id tells which state a key has.
-func (k *Keyed) id(key string) stateID {
+func (k *Limiter) id(key string) stateID {
 	return stateID{k.options, redisKey(k.prefix, k.options.hashTag, key, k.options.algorithm)}
 }
 
 // use returns the state of a key after checking what is asked of it.
-func (k *Keyed) use(ctx context.Context, operation, key string, n int64) (*keyState, error) {
+func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*keyState, error) {
 	switch {
 	case k.err != nil:
 		return nil, k.err
@@ -105,7 +105,9 @@ func (k *Keyed) use(ctx context.Context, operation, key string, n int64) (*keySt
 }
 
 // Allow is AllowN of one permit.
-func (k *Keyed) Allow(ctx context.Context, key string) (Result, error) { return k.AllowN(ctx, key, 1) }
+func (k *Limiter) Allow(ctx context.Context, key string) (Result, error) {
+	return k.AllowN(ctx, key, 1)
+}
 
 // AllowN takes n permits of the key if it has them, and does not wait for them. A denial is a Result, not an
 // error. n = 0 takes nothing and is always allowed.
@@ -119,7 +121,7 @@ func (k *Keyed) Allow(ctx context.Context, key string) (Result, error) { return 
 // ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. If ctx is cancelled, the error
 // of ctx is returned, and the permits may have been taken. A script is sent once and not repeated: a lost
 // reply can take permits without success, but not twice.
-func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error) {
+func (k *Limiter) AllowN(ctx context.Context, key string, n int64) (Result, error) {
 	began := k.client.start()
 	s, err := k.use(ctx, "allow", key, n)
 	if err != nil {
@@ -134,19 +136,19 @@ func (k *Keyed) AllowN(ctx context.Context, key string, n int64) (Result, error)
 }
 
 // subject returns what a call is about.
-func (k *Keyed) subject(key string, n int64, s *keyState) subject {
-	return subject{kind: KindKeyed, name: k.prefix, key: key, n: n, state: s}
+func (k *Limiter) subject(key string, n int64, s *keyState) subject {
+	return subject{kind: KindLimiter, name: k.prefix, key: key, n: n, state: s}
 }
 
 // refused reports a call that was refused before it had a state.
-func (k *Keyed) refused(ctx context.Context, of subject, err error) error {
+func (k *Limiter) refused(ctx context.Context, of subject, err error) error {
 	k.client.report(ctx, of, &Result{}, err, k.client.start())
 	return err
 }
 
 // With returns a limiter of the same keys under another limit, as for tenants that have limits of their own.
 // It is a small value: nothing is kept for it, in memory or in Redis, so it may be made for each call, and
-// every method may be called on it. Options of the Keyed hold for it. An invalid limit is refused: see Err.
+// every method may be called on it. Options of the Limiter hold for it. An invalid limit is refused: see Err.
 //
 // The limit of a key may change from one call to the next. What was used under one limit stays used under the
 // others, so that each limit holds for the requests that are made under it:
@@ -160,7 +162,7 @@ func (k *Keyed) refused(ctx context.Context, of subject, err error) error {
 // Reset lets a key begin anew, as for a tenant that has bought a larger limit. Calls of one process under
 // different limits learn of each other through Redis, as calls of different processes do: a denial under one
 // limit, and waiters under it, are not those of another.
-func (k *Keyed) With(limit Limit) *Keyed {
+func (k *Limiter) With(limit Limit) *Limiter {
 	other := *k
 	if limit != k.options.limit && k.err == nil {
 		other.setLimit(limit)
@@ -169,14 +171,14 @@ func (k *Keyed) With(limit Limit) *Keyed {
 }
 
 // AllowLimitN is With(limit).AllowN.
-func (k *Keyed) AllowLimitN(ctx context.Context, key string, n int64, limit Limit) (Result, error) {
+func (k *Limiter) AllowLimitN(ctx context.Context, key string, n int64, limit Limit) (Result, error) {
 	return k.With(limit).AllowN(ctx, key, n)
 }
 
 // AllowUpTo takes as many permits of the key as there are, at most n, in one round trip. Result.Granted is
 // their number; Allowed is true if it is at least one. n may be above the burst; n = 0 takes nothing and is
 // allowed. It does not overtake waiters. For blocking and errors see AllowN.
-func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
+func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
 	n = min(n, k.options.limit.Burst)
 	began := k.client.start()
 	s, err := k.use(ctx, "allow up to", key, n)
@@ -191,7 +193,7 @@ func (k *Keyed) AllowUpTo(ctx context.Context, key string, n int64) (Result, err
 
 // Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for one round
 // trip. For errors see AllowN.
-func (k *Keyed) Peek(ctx context.Context, key string) (Result, error) {
+func (k *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 	s, err := k.use(ctx, "peek", key, 0)
 	if err != nil {
 		return Result{}, err
@@ -201,7 +203,7 @@ func (k *Keyed) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 // Wait is WaitN of one permit.
-func (k *Keyed) Wait(ctx context.Context, key string) error { return k.WaitN(ctx, key, 1) }
+func (k *Limiter) Wait(ctx context.Context, key string) error { return k.WaitN(ctx, key, 1) }
 
 // WaitN blocks until n permits of the key are taken, or until ctx ends. n = 0 returns at once.
 //
@@ -216,7 +218,7 @@ func (k *Keyed) Wait(ctx context.Context, key string) error { return k.WaitN(ctx
 //
 // Permits are charged up to 20 ms and two round trips before they can be used. So while a process waits for
 // all permits of a key, Allow in other processes is denied.
-func (k *Keyed) WaitN(ctx context.Context, key string, n int64) error {
+func (k *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
 		return k.refused(ctx, k.subject(key, n, nil).waiting(), err)
@@ -228,7 +230,7 @@ func (k *Keyed) WaitN(ctx context.Context, key string, n int64) error {
 // WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
 // what WaitN would return. cancel ends the wait: f is called with an error that matches context.Canceled.
 // Once the wait is decided, cancel does nothing. It panics with a *cogwheel.InvalidError if f is nil.
-func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)) (cancel func()) {
+func (k *Limiter) WaitFunc(ctx context.Context, key string, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
@@ -240,7 +242,7 @@ func (k *Keyed) WaitFunc(ctx context.Context, key string, n int64, f func(error)
 // Reset forgets what was taken of the key: its whole burst can be used again. Concurrent calls may take permits
 // before it or from the new burst. Other processes see it within about a second. It blocks for one round trip,
 // or until ctx ends; after an error the key may be forgotten or not. For errors see AllowN; no policy decides.
-func (k *Keyed) Reset(ctx context.Context, key string) error {
+func (k *Limiter) Reset(ctx context.Context, key string) error {
 	s, err := k.use(ctx, "reset", key, 0)
 	if err != nil {
 		return err
@@ -268,7 +270,7 @@ func (k *Keyed) Reset(ctx context.Context, key string) error {
 // nothing is taken. They match ErrUnavailable after the time of WithTimeout, whatever the policy; for others
 // see AllowN. If ctx ends first, what was reserved is given back. FixedWindow has no reservations: it is
 // refused with a *cogwheel.InvalidError.
-func (k *Keyed) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
+func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	if k.err == nil && k.options.algorithm == FixedWindow {
 		return nil, argument.Error("WithAlgorithm", "FixedWindow", "has no reservations")
 	}

@@ -17,11 +17,11 @@ import (
 
 // everywhere is what is tested on a single server and on a cluster.
 var everywhere = map[string]func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient){
-	"GCRA":                         keyedGCRA,
-	"FixedWindow":                  keyedFixedWindow,
+	"GCRA":                         limiterGCRA,
+	"FixedWindow":                  limiterFixedWindow,
 	"configuration":                limiterConfiguration,
-	"redis_rate":                   keyedAsRedisRate,
-	"RetryAfter":                   keyedRetryAfter,
+	"redis_rate":                   limiterAsRedisRate,
+	"RetryAfter":                   limiterRetryAfter,
 	"Redisson, counts":             limiterCounts,
 	"Redisson, a limit is changed": limiterUpdates,
 	"Redisson, keep-alive":         limiterKeepAlive,
@@ -58,9 +58,9 @@ func TestRatelimit_OnACluster(t *testing.T) {
 	}
 }
 
-func keyedGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+func limiterGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx := t.Context()
-	k := c.Keyed("k", ratelimit.PerMinute(10)) // one permit every 6 s
+	k := c.Limiter("k", ratelimit.PerMinute(10)) // one permit every 6 s
 	name := redistest.Name(t)
 	const slack = 2 * time.Second
 
@@ -100,9 +100,9 @@ func keyedGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	require.ErrorIs(t, k.WaitN(ctx, name, 1000), ratelimit.ErrExceedsLimit)
 }
 
-func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+func limiterFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx := t.Context()
-	k := c.Keyed("w", ratelimit.Limit{Rate: 3, Per: 3 * time.Second, Burst: 3}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	k := c.Limiter("w", ratelimit.Limit{Rate: 3, Per: 3 * time.Second, Burst: 3}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	name := redistest.Name(t)
 	key := "w:{" + name + "}:window"
 	for left := int64(2); left >= 0; left-- {
@@ -137,11 +137,11 @@ func keyedFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClie
 	require.NoError(t, k.WaitN(within(t, patience), name, 3))
 }
 
-func TestKeyed_AKnownDenialCostsNoRoundTrip(t *testing.T) {
+func TestLimiter_AKnownDenialCostsNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
 	ctx := t.Context()
-	k := c.Keyed("k", ratelimit.PerHour(5))
+	k := c.Limiter("k", ratelimit.PerHour(5))
 	_, err := k.AllowN(ctx, name, 5)
 	require.NoError(t, err)
 	require.Zero(t, trips.trips(func() {
@@ -153,18 +153,18 @@ func TestKeyed_AKnownDenialCostsNoRoundTrip(t *testing.T) {
 		}
 	}))
 	require.Equal(t, 1, ratelimit.States(k))
-	require.Equal(t, 1, ratelimit.States(c.Keyed("k", ratelimit.PerHour(5))), "the same limiter, made again")
+	require.Equal(t, 1, ratelimit.States(c.Limiter("k", ratelimit.PerHour(5))), "the same limiter, made again")
 	require.NoError(t, k.Reset(ctx, name))
 	r, err := k.Allow(ctx, name)
 	require.NoError(t, err)
 	require.True(t, r.Allowed, "a reset by this process ends the denials at once")
 }
 
-func TestKeyed_ADenialIsNotLongerThanItMust(t *testing.T) {
+func TestLimiter_ADenialIsNotLongerThanItMust(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx := t.Context()
-	k := c.Keyed("k", ratelimit.Limit{Rate: 1, Per: 3 * time.Second, Burst: 1})
+	k := c.Limiter("k", ratelimit.Limit{Rate: 1, Per: 3 * time.Second, Burst: 1})
 	_, err := k.Allow(ctx, name)
 	require.NoError(t, err)
 	r, err := k.Allow(ctx, name)
@@ -176,11 +176,11 @@ func TestKeyed_ADenialIsNotLongerThanItMust(t *testing.T) {
 	require.True(t, r.Allowed)
 }
 
-func TestKeyed_ConcurrentCallersShareScripts(t *testing.T) {
+func TestLimiter_ConcurrentCallersShareScripts(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
 	const callers, each, limit = 64, 50, 1000
-	k := c.Keyed("k", ratelimit.PerHour(limit))
+	k := c.Limiter("k", ratelimit.PerHour(limit))
 	var granted atomic.Int64
 	n := trips.trips(func() {
 		var all sync.WaitGroup
@@ -202,11 +202,11 @@ func TestKeyed_ConcurrentCallersShareScripts(t *testing.T) {
 	require.Equal(t, int64(callers*each-limit), c.Stats().Denied)
 }
 
-func TestKeyed_WaitersAreServedInOrder(t *testing.T) {
+func TestLimiter_WaitersAreServedInOrder(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
 	ctx := within(t, patience)
-	k := c.Keyed("k", ratelimit.Limit{Rate: 50, Per: time.Second, Burst: 5})
+	k := c.Limiter("k", ratelimit.Limit{Rate: 50, Per: time.Second, Burst: 5})
 	require.NoError(t, k.WaitN(ctx, name, 5))
 
 	var mu sync.Mutex
@@ -236,12 +236,12 @@ func TestKeyed_WaitersAreServedInOrder(t *testing.T) {
 	require.Less(t, place[1], place[4], "the big one was not overtaken by those far behind it")
 }
 
-func TestKeyed_ManyWaitersFewRoundTrips(t *testing.T) {
+func TestLimiter_ManyWaitersFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
 	ctx := within(t, patience)
 	// 10 permits at a time, each time after a tenth of a second.
-	k := c.Keyed("k", ratelimit.Limit{Rate: 10, Per: 100 * time.Millisecond, Burst: 10}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	k := c.Limiter("k", ratelimit.Limit{Rate: 10, Per: 100 * time.Millisecond, Burst: 10}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	_, err := k.AllowN(ctx, name, 10)
 	require.NoError(t, err)
 	done := make(chan error, 200)
@@ -257,10 +257,10 @@ func TestKeyed_ManyWaitersFewRoundTrips(t *testing.T) {
 	t.Logf("%d round trips for 200 waiters ", n)
 }
 
-func TestKeyed_WaitEndsWithItsContext(t *testing.T) {
+func TestLimiter_WaitEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	k := c.Keyed("k", ratelimit.PerHour(1))
+	k := c.Limiter("k", ratelimit.PerHour(1))
 	require.NoError(t, k.Wait(t.Context(), name))
 	began := time.Now()
 	require.ErrorIs(t, k.Wait(within(t, time.Minute), name), ratelimit.ErrWouldExceedDeadline)
@@ -277,11 +277,11 @@ func TestKeyed_WaitEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled)
 }
 
-func TestKeyed_Reserve(t *testing.T) {
+func TestLimiter_Reserve(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx := t.Context()
-	k := c.Keyed("k", ratelimit.Limit{Rate: 1, Per: 30 * time.Second, Burst: 1})
+	k := c.Limiter("k", ratelimit.Limit{Rate: 1, Per: 30 * time.Second, Burst: 1})
 	first, err := k.Reserve(ctx, name, 1)
 	require.NoError(t, err)
 	require.Zero(t, first.Delay())
@@ -310,7 +310,7 @@ func TestKeyed_Reserve(t *testing.T) {
 func TestClient_CloseEndsWaits(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	k := c.Keyed("k", ratelimit.PerHour(1))
+	k := c.Limiter("k", ratelimit.PerHour(1))
 	require.NoError(t, k.Wait(t.Context(), name))
 	done := make(chan error, 3)
 	for range 3 {
