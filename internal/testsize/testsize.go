@@ -18,6 +18,6 @@ func Of[T any](few, many T) T {
 	return few
 }
 
-// Alone reports whether -run selects tests. Figures of time and memory are checked only then, at full size: other
-// packages, which run beside the whole suite, would spoil them.
+// Alone reports whether tests run at full size and -run selects them. Figures of time and memory are checked only
+// then, as other tests and packages would spoil them. They hold without the race detector on an idle machine.
 func Alone() bool { return Full() && flag.Lookup("test.run").Value.String() != "" }
