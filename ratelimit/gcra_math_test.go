@@ -73,7 +73,7 @@ func walk(l ratelimit.Limit, steps int, step func(now, n int64)) {
 
 func TestGCRAParams_AgreesWithRationalsForEver(t *testing.T) {
 	t.Parallel()
-	steps := testsize.Of(20_000, 1_000_000) // for each of ten limits
+	steps := testsize.WhenAlone(20_000, 1_000_000) // for each of ten limits
 	for _, l := range gcraLimits {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()

@@ -273,7 +273,7 @@ func window(l ratelimit.Limit) func(time.Duration) float64 {
 }
 
 // fleetDuration is how long a fleet without faults runs.
-func fleetDuration() time.Duration { return testsize.Of(4*time.Second, 20*time.Second) }
+func fleetDuration() time.Duration { return testsize.WhenAlone(4*time.Second, time.Minute) }
 
 func TestReplay_SixteenProcessesKeepTheLimit(t *testing.T) {
 	redistest.SkipIfShort(t)

@@ -163,11 +163,7 @@ func TestLimiter_AMillionCombinationsOfKeyAndLimit(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	limits := int64(30)
-	if testsize.Alone() {
-		limits = 1000
-	}
-	ask(1000, limits)
+	ask(1000, testsize.WhenAlone[int64](30, 1000))
 	keys, routes := ratelimit.Kept(c)
 	require.Zero(t, keys)
 	require.LessOrEqual(t, routes, 1)

@@ -55,7 +55,7 @@ func TestClient_SubscribesOnceForAllItsHolds(t *testing.T) {
 	held := []*redislock.Lock{mustLock(t, c.Mutex("0", redislock.WithLease(farLease)))}
 	dep.awaitListening(t, c)
 	require.Equal(t, 1, serverCalls(t, rdb, "subscribe"), "with one hold")
-	locks := testsize.Of(1000, manyLocks)
+	locks := testsize.Of(1000, 10_000)
 	held = append(held, make([]*redislock.Lock, locks-1)...)
 	redistest.Each(t, locks-1, func(i int) (err error) {
 		held[i+1], err = c.Mutex(fmt.Sprint(i+1), redislock.WithLease(farLease)).Lock(context.Background())

@@ -23,12 +23,9 @@ import (
 
 // Most of these tests count the goroutines of the process, so they are not parallel.
 
-// manyLocks is how many locks the tests of scale hold at full size.
-const manyLocks = 20_000
-
 func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 	skipIfShort(t)
-	locks, lease := testsize.Of(1000, manyLocks), testsize.Of(safeLease, redislock.DefaultLease)
+	locks, lease := testsize.WhenAlone(1000, 100_000), testsize.WhenAlone(safeLease, redislock.DefaultLease)
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)
@@ -73,8 +70,8 @@ func TestScale_HeldLocksCostNoGoroutine(t *testing.T) {
 
 func TestScale_ManyHoldersLearnTogetherThatRedisHangs(t *testing.T) {
 	skipIfShort(t)
-	locks := testsize.Of(1000, manyLocks)
-	lease := testsize.Of(4*time.Second, redislock.DefaultLease) // their ends are awaited
+	locks := testsize.WhenAlone(1000, 100_000)
+	lease := testsize.WhenAlone(4*time.Second, redislock.DefaultLease) // their ends are awaited
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)

@@ -133,7 +133,7 @@ func TestClient_HoldsAndWaits(t *testing.T) {
 // Holds may be read while thousands of locks come and go: those that stay are yielded once.
 func TestClient_HoldsWhileLocksComeAndGo(t *testing.T) {
 	t.Parallel()
-	n := testsize.Of(1000, manyLocks)
+	n := testsize.WhenAlone(1000, 100_000)
 	rdb := redistest.Shared(t).Client(t)
 	c := newClient(t, rdb)
 	name := redistest.Name(t)

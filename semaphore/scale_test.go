@@ -170,8 +170,8 @@ func TestScale_CallsInFlightCostNoGoroutineBeyondTheirCallers(t *testing.T) {
 
 func TestScale_ManyGrantsAreLostTogether(t *testing.T) {
 	redistest.SkipIfShort(t)
-	grants := testsize.Of(1000, 10_000)
-	lease := testsize.Of(4*time.Second, semaphore.DefaultLease) // their ends are awaited
+	grants := testsize.WhenAlone(1000, 30_000)
+	lease := testsize.WhenAlone(4*time.Second, semaphore.DefaultLease) // their ends are awaited
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c := newClient(t, rdb)

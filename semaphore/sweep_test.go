@@ -223,7 +223,7 @@ func (s *sweep) finish(kill int) {
 func TestSweep_BelievedHolds(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
-	d := testsize.Of(2500*time.Millisecond, 20*time.Second)
+	d := testsize.WhenAlone(2500*time.Millisecond, time.Minute)
 	for _, kind := range []string{kindSemaphore, kindFair, kindCounting} {
 		t.Run(kind+": never more than exist, all free within a lease, none leaked", func(t *testing.T) {
 			t.Parallel()

@@ -171,14 +171,11 @@ func TestConventions_NumbersInStats(t *testing.T) {
 	t.Parallel()
 	found := 0
 	for pkg, file := range publicAPI(t) {
-		stats, ok := file.Scope.Lookup("Stats"), true
+		stats := file.Scope.Lookup("Stats")
 		if stats == nil {
 			continue
 		}
-		var fields *ast.StructType
-		fields, ok = stats.Decl.(*ast.TypeSpec).Type.(*ast.StructType)
-		require.True(t, ok)
-		for _, field := range fields.Fields.List {
+		for _, field := range stats.Decl.(*ast.TypeSpec).Type.(*ast.StructType).Fields.List {
 			if typ, ok := field.Type.(*ast.Ident); ok && (typ.Name == "int" || typ.Name == "int64") {
 				found++
 				gauge := strings.Contains(" Held Waiting Leases Pending Keys Grants ", " "+field.Names[0].Name+" ")
