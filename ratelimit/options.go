@@ -126,9 +126,20 @@ const (
 	// it may grant twice the rate.
 	FixedWindow
 
-	logAlgorithm Algorithm = 255 // of Limiters
+	logAlgorithm Algorithm = 255 // of StoredLimiters
 	allAlgorithm Algorithm = 254 // of several limits at once
 )
+
+// String returns "GCRA", "fixed window", or "unknown".
+func (a Algorithm) String() string {
+	switch a {
+	case GCRA:
+		return "GCRA"
+	case FixedWindow:
+		return "fixed window"
+	}
+	return "unknown"
+}
 
 type limiterOptionFunc func(*limiterOptions) error
 

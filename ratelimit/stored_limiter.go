@@ -11,7 +11,7 @@ import (
 )
 
 // Scope says which grants a limit counts.
-type Scope int
+type Scope uint8
 
 const (
 	// Overall is one count for all Clients.
@@ -21,6 +21,17 @@ const (
 	// the counts of processes that have ended do not stay.
 	PerClient
 )
+
+// String returns "overall", "per client", or "unknown".
+func (s Scope) String() string {
+	switch s {
+	case Overall:
+		return "overall"
+	case PerClient:
+		return "per client"
+	}
+	return "unknown"
+}
 
 // StoredLimiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is
 // granted. Its limit and scope stand in Redis and can be changed at any time, for all processes. Keys and
@@ -157,7 +168,7 @@ func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
 		if rate < 1 || interval < 1 || fields["type"] == "" {
 			return Config{}, ErrNotSet
 		}
-		scope, err := strconv.Atoi(fields["type"])
+		scope, err := strconv.ParseUint(fields["type"], 10, 8)
 		if err != nil || Scope(scope) != Overall && Scope(scope) != PerClient {
 			return Config{}, fmt.Errorf("%w: its type is %s", ErrWrongKind, scripts.Quote(fields["type"]))
 		}

@@ -181,9 +181,8 @@ func (t *tool) storedLimiter(ctx context.Context) (object, error) {
 			keepAlive = -1
 		}
 		found.Rate, found.Burst, found.Per = cfg.Rate, cfg.Burst, short(cfg.Per)
-		found.KeepAlive, found.Scope = &keepAlive, "overall"
+		found.KeepAlive, found.Scope = &keepAlive, cfg.Scope.String()
 		if cfg.Scope == ratelimit.PerClient {
-			found.Scope = "per client"
 			return nil
 		}
 		r, err := l.Peek(ctx)
@@ -191,7 +190,7 @@ func (t *tool) storedLimiter(ctx context.Context) (object, error) {
 		return err
 	})
 	o := object{Kind: kindStoredLimiter, Limit: found}
-	if found.Scope == "per client" {
+	if found.Scope == ratelimit.PerClient.String() {
 		o.Note = "each process has a count of its own"
 	}
 	return o, err

@@ -116,10 +116,7 @@ func TestConventions_Enums(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, map[string]string{
-		"ratelimit.Algorithm": "a numbered enum has a String method",
-		"ratelimit.Scope":     "a numbered enum is a uint8",
-	}, broken)
+	require.Empty(t, broken)
 	require.GreaterOrEqual(t, found, 8)
 }
 
