@@ -102,7 +102,7 @@ func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, er
 		if all, ok := a.algo.(*combination); ok {
 			label = all.label()
 		}
-		return nil, &callError{operation, label, fmt.Errorf("%w: %d at once", ErrExceedsLimit, n)}
+		return nil, callError(operation, label, fmt.Errorf("%w: %d at once", ErrExceedsLimit, n))
 	}
 	return a.client.use(a.state, a.algo, a.out), nil
 }

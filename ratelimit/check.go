@@ -17,9 +17,8 @@ type checkable interface {
 // Check asks the servers whether the Client can work with them: whether they answer, their versions,
 // whether the user may run each command, whether they take writes, whether all slots of a cluster are
 // served, and which timeouts, eviction policy and persistence weaken or slow the limits. With limiters,
-// each a *Limiter, *StoredLimiter or *All, it looks at what these need, their keys included; of a Limiter, one key under
-// its prefix stands for all.
-// Without, it looks at the commands of all kinds of limiters, and not at keys.
+// each a *Limiter, *StoredLimiter or *All, it looks at what these need, their keys included; of a Limiter,
+// one key under its prefix stands for all. Without, it looks at the commands of all kinds of limiters, and not at keys.
 //
 // Check needs no right that limiters do not need, and says "not known" where a server refuses to tell
 // more. It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // One error per decision that a caller makes. Errors name the operation and the key; compare them with
@@ -55,25 +53,17 @@ func mustCall(isNil bool) {
 	}
 }
 
-// callError tells which operation failed on which limiter.
-type callError struct {
-	operation, key string
-	err            error
+// callError names the operation and the limiter of a call that failed.
+func callError(operation, key string, err error) error {
+	return &redisconn.CallError{Package: "ratelimit", Operation: operation, Name: key, Err: err}
 }
-
-func (e *callError) Error() string {
-	reason := strings.TrimPrefix(e.err.Error(), "ratelimit: ")
-	return fmt.Sprintf("ratelimit: %s %s: %s", e.operation, scripts.Quote(e.key), reason)
-}
-
-func (e *callError) Unwrap() error { return e.err }
 
 // operationError says which operation on the key an error is of; nil stays nil.
 func (s *keyState) operationError(operation string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &callError{operation, s.label(), err}
+	return callError(operation, s.label(), err)
 }
 
 // label names the key in errors.

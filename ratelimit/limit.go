@@ -23,7 +23,7 @@ const maxBurstTime = 100 * 365 * 24 * time.Hour
 type Limit struct {
 	Rate  int64         // permits in each Per, 1 to MaxRate
 	Per   time.Duration // 1 µs to MaxPer; whole milliseconds for StoredLimiter and FixedWindow
-	Burst int64         // permits that may be used at once, 1 to MaxRate; equal to Rate for StoredLimiter and FixedWindow
+	Burst int64         // permits usable at once, 1 to MaxRate; equal to Rate for StoredLimiter and FixedWindow
 }
 
 // PerSecond allows n permits a second with a burst of n.

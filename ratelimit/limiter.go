@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Limits by key each of any number of keys, such as users or addresses, by one limit that is set in the code.
+// Limiter limits each of any number of keys, such as users or addresses, by one limit that is set in the code.
 // In Redis, a key that is used has one small string, which expires when it says no more than its absence. It
 // is safe for concurrent use.
 //
@@ -97,7 +97,7 @@ func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*key
 	}
 	if n > k.options.limit.Burst {
 		err := fmt.Errorf("%w: %d of %v", ErrExceedsLimit, n, k.options.limit)
-		return nil, &callError{operation, k.RedisKey(key), err}
+		return nil, callError(operation, k.RedisKey(key), err)
 	}
 	var room [128]byte
 	redisKey := appendRedisKey(room[:0], k.prefix, k.options.hashTag, key, k.options.algorithm)

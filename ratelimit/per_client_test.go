@@ -171,7 +171,7 @@ func TestPerClient_ThePolicyDecidesWhileRedisIsDown(t *testing.T) {
 			granted += r.Granted
 		}
 		server.Resume()
-		require.EqualValues(t, map[string]int64{"closed": 0, "share": 5}[what], granted)
+		require.Equal(t, map[string]int64{"closed": 0, "share": 5}[what], granted)
 		await(t, "the circuit to close", func() bool { return !c.Stats().Down })
 		r, err := l.Peek(ctx)
 		require.NoError(t, err)

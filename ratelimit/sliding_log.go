@@ -31,7 +31,8 @@ func logKeys(name string) []string {
 // keys returns the limit, and the value and the log of this client or of all.
 func (s *slidingLog) keys(name string, perClient bool) []string {
 	if perClient {
-		return []string{name, scripts.SuffixName(name, "value:"+s.client.id), scripts.SuffixName(name, "permits:"+s.client.id)}
+		id := s.client.id
+		return []string{name, scripts.SuffixName(name, "value:"+id), scripts.SuffixName(name, "permits:"+id)}
 	}
 	return logKeys(name)
 }

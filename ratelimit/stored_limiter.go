@@ -214,7 +214,7 @@ func (l *StoredLimiter) use(ctx context.Context, operation string, n int64) (*ke
 	case n < 0:
 		return nil, argument.Error("n", n, "must not be negative")
 	case n > MaxRate:
-		return nil, &callError{operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n)}
+		return nil, callError(operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n))
 	}
 	return l.client.use(stateID{limiterOptions{algorithm: logAlgorithm}, l.name}, nil, nil), nil
 }

@@ -122,7 +122,7 @@ func TestStoredLimiter_AllowUpToMakesOneEntry(t *testing.T) {
 	for range 3 {
 		reply, err := scripts.RateLog.Run(t.Context(), rdb, keys, "10", -3, 0, 0, 0, m).Int64Slice()
 		require.NoError(t, err)
-		require.EqualValues(t, []int64{0, 0, 7}, []int64{reply[2], reply[5], reply[6]})
+		require.Equal(t, []int64{0, 0, 7}, []int64{reply[2], reply[5], reply[6]})
 		require.EqualValues(t, 2, rdb.ZCard(t.Context(), keys[2]).Val())
 	}
 	reply, err := scripts.RateLog.Run(t.Context(), rdb, keys, "10", -3, 0, 0, 0, ratelimit.Member([16]byte{8}, 100)).Int64Slice()

@@ -132,7 +132,7 @@ var commands = map[string]command{
 		flags: func(f *flag.FlagSet, o *options) {
 			f.StringVar(&o.rate, "rate", "", "the limit of a Limiter: `N/PERIOD`, such as 10/s, 600/m or 5/250ms")
 			f.Int64Var(&o.burst, "burst", 0, "the burst of a Limiter; the default is N of --rate")
-			f.StringVar(&o.prefix, "prefix", "", "the prefix of a Limiter; NAME is then the key as the service passes it")
+			f.StringVar(&o.prefix, "prefix", "", "the prefix of a Limiter; NAME is the key as the service passes it")
 			f.BoolVar(&o.window, "window", false, "with --prefix, the Limiter has the algorithm FixedWindow")
 		},
 	},

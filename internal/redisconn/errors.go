@@ -63,15 +63,25 @@ func WrongKind(err error) bool {
 	return err != nil && (classify(err) == KeyFault || redis.HasErrorPrefix(err, "value is not an integer"))
 }
 
-// OperationError adds an operation and the name of its object to err, on one line that begins with the package. An
-// error of the package keeps its place at the front. A refusal for which WrongKind is true gets wrongKind in front.
+// CallError names the operation and the object of a call that failed. Its text is one line, made when it is asked for:
+// a limiter may refuse millions of calls a second.
+type CallError struct {
+	Package, Operation, Name string
+	Err                      error
+}
+
+func (e *CallError) Error() string {
+	reason := strings.TrimPrefix(e.Err.Error(), e.Package+": ")
+	return fmt.Sprintf("%s: %s %s: %s", e.Package, e.Operation, scripts.Quote(e.Name), reason)
+}
+
+// Unwrap returns the error of the call.
+func (e *CallError) Unwrap() error { return e.Err }
+
+// OperationError returns a CallError. A refusal for which WrongKind is true gets wrongKind in front.
 func OperationError(pkg string, wrongKind error, operation, name string, err error) error {
-	name = scripts.Quote(name)
-	switch {
-	case WrongKind(err):
-		return fmt.Errorf("%w: %s %s: %w", wrongKind, operation, name, err)
-	case strings.HasPrefix(err.Error(), pkg+": "):
-		return fmt.Errorf("%w: %s %s", err, operation, name)
+	if WrongKind(err) {
+		err = fmt.Errorf("%w: %w", wrongKind, err)
 	}
-	return fmt.Errorf("%s: %s %s: %w", pkg, operation, name, err)
+	return &CallError{pkg, operation, name, err}
 }

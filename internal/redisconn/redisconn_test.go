@@ -89,16 +89,16 @@ func TestOperationError(t *testing.T) {
 		wrong bool
 		text  string
 	}{
-		{err: errClosed, text: `pkg: closed: lock "a"`},
-		{err: fmt.Errorf("%w; late", errClosed), text: `pkg: closed; late: lock "a"`},
+		{err: errClosed, text: `pkg: lock "a": closed`},
+		{err: fmt.Errorf("%w; late", errClosed), text: `pkg: lock "a": closed; late`},
 		{err: io.EOF, text: `pkg: lock "a": EOF`},
 		{err: answer("ERR wrong"), text: `pkg: lock "a": ERR wrong`},
 		{err: answer("ERR hash value is not an integer"), text: `pkg: lock "a": ERR hash value is not an integer`},
-		{err: answer("WRONGTYPE x"), wrong: true, text: `pkg: something else: lock "a": WRONGTYPE x`},
-		{err: answer("WRONGKIND"), wrong: true, text: `pkg: something else: lock "a": WRONGKIND`},
+		{err: answer("WRONGTYPE x"), wrong: true, text: `pkg: lock "a": something else: WRONGTYPE x`},
+		{err: answer("WRONGKIND"), wrong: true, text: `pkg: lock "a": something else: WRONGKIND`},
 		{
 			err: answer("ERR value is not an integer or out of range"), wrong: true,
-			text: `pkg: something else: lock "a": ERR value is not an integer or out of range`,
+			text: `pkg: lock "a": something else: ERR value is not an integer or out of range`,
 		},
 	} {
 		err := redisconn.OperationError("pkg", errWrongKind, "lock", "a", c.err)
