@@ -37,15 +37,6 @@ var known = []knownFault{
 		faults: []string{"hook panics"},
 	},
 	{
-		name:     "a step of the wall clock by a lease loses every hold",
-		promises: []string{keptPromise}, faults: []string{"wall clock steps"},
-	},
-	{
-		name:     "calls on a wheel that was stopped do not return, and holders are not told",
-		promises: []string{"a stopped wheel ends everything on it", "told in time", "overlap", keptPromise},
-		faults:   []string{"wheel stopped"},
-	},
-	{
 		name:     "Close takes many leases while Redis does not answer",
 		promises: []string{"Close takes little longer than the longest lease"},
 	},
@@ -56,13 +47,6 @@ var known = []knownFault{
 	{
 		name:     "a pause of the process counts as an outage",
 		promises: []string{"a policy decides in outages only"}, faults: []string{"process stands still"},
-	},
-	{
-		name: "Reset discards the burst that waiters of its process were granted",
-		promises: []string{
-			"no waiter is stranded", "RetryAfter is not too long", "a denial is true", "a waiter is not sent away",
-		},
-		op: Reset,
 	},
 }
 
