@@ -15,14 +15,14 @@ type Level string
 const (
 	LevelOK      Level = "ok"      // as expected, or information
 	LevelUnknown Level = "unknown" // not known; the text says why
-	LevelWarning Level = "warning" // works, but a promise is weaker or kept later
+	LevelWarning Level = "warning" // calls work, but a promise is weaker or takes longer to keep
 	LevelFailure Level = "failure" // calls fail
 )
 
 var levels = []Level{LevelOK, LevelUnknown, LevelWarning, LevelFailure}
 
-// Compare returns a negative number if l is better than other, a positive number if it is worse, and 0 if they
-// are equal.
+// Compare returns a negative number if l is better than other, a positive number if it is worse, and 0 if
+// they are equal. A Level that is none of the four is better than LevelOK.
 func (l Level) Compare(other Level) int {
 	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))
 }
@@ -30,7 +30,7 @@ func (l Level) Compare(other Level) int {
 // Report is the result of Check of a Client: the servers, the rights that were asked for, and the findings.
 type Report struct {
 	Package  string    `json:"package"`  // whose client was checked, for example "redislock"
-	User     string    `json:"user"`     // the ACL user that the options of the client name, or "default"
+	User     string    `json:"user"`     // the ACL user in the options of the (first) client, or "default"
 	Topology string    `json:"topology"` // "single", "sentinel", "cluster", "ring", "quorum" or "unknown"
 	Servers  []Server  `json:"servers"`  // those that were asked; of a cluster, the masters
 	Rights   []string  `json:"rights"`   // those that were asked for, as ACL SETUSER takes them
@@ -54,11 +54,11 @@ type Finding struct {
 	Text    string   `json:"text"`              // what was found, in one line
 	Servers []string `json:"servers,omitempty"` // addresses; none if it is about the client
 	Missing []string `json:"missing,omitempty"` // rights that the user lacks, as ACL SETUSER takes them
-	Advice  string   `json:"advice,omitempty"`  // what to do
+	Advice  string   `json:"advice,omitempty"`  // what to do; "" if nothing
 	Cause   error    `json:"-"`                 // the answer of the server, or nil
 }
 
-// Level returns the worst level of the findings.
+// Level returns the worst level of the findings, LevelOK if there are none.
 func (r *Report) Level() Level {
 	worst := LevelOK
 	for _, f := range r.Findings {
@@ -69,7 +69,7 @@ func (r *Report) Level() Level {
 	return worst
 }
 
-// Missing returns the rights that the user lacks, sorted, as ACL SETUSER takes them.
+// Missing returns the rights that the user lacks, each once, sorted, as ACL SETUSER takes them; nil if none.
 func (r *Report) Missing() []string {
 	var missing []string
 	for _, f := range r.Findings {
@@ -137,7 +137,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// MarshalJSON keeps empty lists from becoming null.
+// MarshalJSON encodes empty Servers, Rights and Findings as [], not as null.
 func (r *Report) MarshalJSON() ([]byte, error) {
 	type plain Report
 	p := plain(*r)
