@@ -7,7 +7,8 @@ import "time"
 type Clock interface {
 	// Now returns the current time. Should it go back, entries fire late, never early or twice.
 	Now() time.Time
-	// After returns a channel that receives once d has passed.
+	// After returns a channel that receives once d, which is positive, has passed. The wheel may stop
+	// receiving, so the send must not block.
 	After(d time.Duration) <-chan time.Time
 }
 

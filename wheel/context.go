@@ -9,10 +9,10 @@ import (
 )
 
 // WithTimeout is context.WithTimeout with its deadline on the wheel: Deadline, Done, Err and context.Cause
-// behave as there, including for children and when the parent has the earlier deadline. It needs one
-// allocation for the context and one for the CancelFunc, and Done's channel only if it is asked for. Call the
-// CancelFunc when done, as always. WithTimeout does not block. It panics with a *cogwheel.InvalidError if
-// parent is nil, as context.WithTimeout panics.
+// behave as there, including for children and when the parent has the earlier deadline. Deadline counts from
+// time.Now, also with WithClock, while the context ends by the wheel's time. WithTimeout needs one allocation
+// for the context and one for the CancelFunc, and Done's channel only if it is asked for. Call the CancelFunc
+// when done, as always. WithTimeout does not block. It panics with a *cogwheel.InvalidError if parent is nil.
 //
 // Contexts made directly from it have ended when its CancelFunc returns, as with package context. Those made
 // from another context in between, such as one of context.WithValue, end a moment later.

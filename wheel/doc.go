@@ -7,9 +7,9 @@
 //   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop returns it.
 //   - Stop ends what the other packages of this library have on the wheel: leases are lost, and waits return
 //     an error that matches ErrStopped.
-//   - It never fires before its deadline, and at most one tick after it, as long as the process gets to run
-//     and the executor has a goroutine free for it, as Goroutines, the default, always has. A tick with at
-//     most 16 entries fires each at its own deadline, as time.AfterFunc does; one with more fires them
+//   - It never fires before its deadline, and at most one tick after it, provided that processors are free
+//     and the executor has a free goroutine. Goroutines, the default executor, always has one. A tick with at
+//     most 16 entries fires each at its own deadline, as time.AfterFunc does; a tick with more fires them
 //     together when it ends.
 //   - Timer.Stop returning true means that the callback will not run. Until its callback begins, an entry can
 //     be stopped, also while it waits for its turn.
@@ -31,12 +31,12 @@
 //	scheduling               O(1), no allocation beside the closure, no system call, one uncontended mutex
 //	Stop, Reschedule         O(1), no allocation, no system call, one uncontended mutex
 //	firing                   O(1); an entry more than 64 rounds away is moved once or twice on its way
-//	waiting                  nothing: no wakeups before the earliest deadline, none at all when empty
+//	waiting                  nothing: no wakeups before the earliest deadline, which may be a stopped entry's
 //	after a stall            O(occupied buckets + due entries), however many ticks were missed
 //	memory                   24 bytes a pending entry and the value: 8 bytes for a func, a T for Typed[T];
 //	                         given back when entries end. A closure is extra, typically 32 to 64 bytes
 //	goroutines               one that keeps the time (the worker), a few to run callbacks, and one for each
-//	                         callback that blocks; none while the wheel is empty
+//	                         callback that blocks; none while the wheel is empty, see New
 //
 // # Example
 //

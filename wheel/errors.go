@@ -16,8 +16,9 @@ var (
 	ErrTooManyPending = errors.New("wheel: too many pending timeouts")
 	// ErrNoNextTime is returned by Schedule for a schedule that has no instant after now.
 	ErrNoNextTime = errors.New("wheel: the schedule has no next time")
-	// ErrStopFromTask is returned by Stop when it is called from a callback of the same wheel:
-	// Stop waits for running callbacks, so it would wait for its own caller. The wheel keeps running.
+	// ErrStopFromTask is returned by Stop when it is called from a function that the same wheel is running,
+	// such as a callback: Stop waits for running callbacks, so it would wait for its own caller. A call on
+	// another goroutine for which such a function waits is not detected. The wheel keeps running.
 	ErrStopFromTask = errors.New("wheel: Stop called from a callback of this wheel")
 	// ErrDefaultWheel is returned by Stop on the process-wide wheel of Default, which others may be using.
 	ErrDefaultWheel = errors.New("wheel: the default wheel cannot be stopped")

@@ -4,8 +4,8 @@ import "time"
 
 // Every calls f at the multiples of period from now, so it does not drift. f never overlaps itself. If a
 // firing is late, or f takes longer than period, the multiples that pass until f returns are skipped, and f
-// is called at the next one. So f is called at most once between two multiples, and two firings are closer
-// than period only if the earlier one was late.
+// is called at the next one. So f is called at most once in each interval between two multiples, and two
+// firings are less than period apart only if the earlier one was late.
 //
 // Timer.Stop ends it, also from inside f: no firing begins after it has returned true, but one may be in
 // progress. Timer.Reschedule moves the next firing, and later firings follow it at multiples of period. A panic

@@ -17,7 +17,8 @@ const (
 	maxTicksPerWheel = 1 << 16
 )
 
-// Option configures New and NewTyped. Of an option that is given twice, the last one counts.
+// Option configures New and NewTyped. Of an option that is given twice, the last one counts. A nil option, or
+// one with a nil argument or a value out of range, is refused, also if a later one replaces it.
 type Option interface{ apply(c *config) error }
 
 type config struct {
@@ -58,9 +59,9 @@ func newConfig(opts []Option) (*config, error) {
 	return c, nil
 }
 
-// WithTickDuration sets the length of one tick, the span within which a busy wheel fires entries together: 1
-// µs to 1 h, default 1 ms. No entry ever fires before its deadline; a longer tick makes a busy wheel cheaper
-// and its entries up to one tick later.
+// WithTickDuration sets the length of one tick, the span within which the wheel fires more than 16 entries
+// together: 1 µs to 1 h, default 1 ms. No entry ever fires before its deadline; a longer tick makes a busy
+// wheel cheaper and its entries up to one tick later.
 func WithTickDuration(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < minTickDuration || d > maxTickDuration {
@@ -83,8 +84,9 @@ func WithTicksPerWheel(n int) Option {
 	})
 }
 
-// WithMaxPendingTimeouts limits the entries that may be pending at once; one more is refused with
-// ErrTooManyPending. The default is 0, no limit.
+// WithMaxPendingTimeouts limits the entries that may be pending at once, those of Sleep, WithTimeout and the
+// other packages of this library included; one more is refused with ErrTooManyPending. The default is 0, no
+// limit.
 func WithMaxPendingTimeouts(n int) Option {
 	return option(func(c *config) error {
 		if n < 0 {
@@ -118,8 +120,8 @@ func WithClock(clock Clock) Option {
 	})
 }
 
-// WithLogger sets where the wheel reports panics of callbacks, schedules that have gone wrong, and misuse.
-// The default is slog.Default(), as it is when the wheel is made.
+// WithLogger sets where the wheel reports panics, schedules that end by a wrong instant, and more than 64
+// wheels at work in the process. The default is slog.Default(), as it is when the wheel is made.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error {
 		if l == nil {
@@ -130,9 +132,9 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithPanicHandler sets the function that receives each panic of a callback, of a Schedule or of an
-// ExecutorFunc, with its stack, in place of the logger. It runs on the goroutine that panicked, must be safe
-// for concurrent use and must not panic.
+// WithPanicHandler sets the function that receives, in place of the logger, each panic of a callback, a
+// Cancelled hook, a Schedule or an ExecutorFunc, with its stack. It runs on the goroutine that panicked, must
+// be safe for concurrent use and must not panic.
 func WithPanicHandler(f func(v any, stack []byte)) Option {
 	return option(func(c *config) error {
 		if f == nil {

@@ -9,7 +9,7 @@ import (
 // it, and so do the Schedulers of github.com/RussellLuo/timingwheel.
 //
 // An instant with a monotonic clock reading, as prev.Add(d) has, is kept by the monotonic clock; one without,
-// as from time.Date or a cron expression, by the wall clock.
+// as from time.Date or a cron expression, by the wall clock. With WithClock, that clock keeps both.
 type Schedule interface {
 	// Next returns the first instant after prev, or the zero Time if there is none. It must not block. For
 	// one entry it is not called concurrently.
@@ -32,15 +32,16 @@ func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 // would be called without a pause otherwise.
 //
 // A step of the wall clock matters to instants that are kept by it. When it is set forward, or the machine
-// was suspended, f is called up to a minute late. When it is set back, f is called when the clock shows the
-// instant again; instants for which it was called before do not count a second time.
+// was suspended, f is called up to a minute late. When it is set back, the next firing waits until the clock
+// shows its instant, and instants that have fired do not fire again.
 //
 // Timer.Stop ends the entry, also from inside f. Timer.Reschedule moves only the next firing; Next is then asked
 // for the instant after its new time. A panic of f does not end the entry.
 //
-// Schedule calls s.Next once, on the caller's goroutine, and does not block by itself; later calls are made
-// where f runs. It returns a *cogwheel.InvalidError if s or f is nil, ErrNoNextTime if the first instant is
-// the zero Time or not after now, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
+// Schedule calls s.Next once, on the caller's goroutine, to which a panic of that call goes; later calls are
+// made where f runs. It does not block otherwise. It returns a *cogwheel.InvalidError if s or f is nil,
+// ErrNoNextTime if the first instant is the zero Time or not after now, ErrStopped, or ErrTooManyPending;
+// then nothing is scheduled.
 func (w *Wheel) Schedule(s Schedule, f func()) (Timer, error) {
 	if f == nil {
 		return Timer{}, errNilFunction

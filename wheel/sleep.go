@@ -13,9 +13,10 @@ type sleeper struct {
 func (s *sleeper) bind(Timer) {}
 func (s *sleeper) fire()      { s.woken <- nil }
 
-// Sleep blocks until d has passed, ctx is done or the wheel stops, and returns nil, ctx's error or ErrStopped
-// respectively. It starts no goroutine and no runtime timer. A done ctx wins over a d of zero or less; such a
-// d returns at once. It returns at once, too, with a *cogwheel.InvalidError if ctx is nil and with
+// Sleep blocks until d has passed, ctx is done or the wheel stops, and returns nil, ctx.Err() or ErrStopped
+// respectively. It starts no goroutine and no runtime timer, and is woken like a callback, when the executor
+// has a free goroutine. It returns ctx.Err() at once if ctx is done, and otherwise, for a d of zero or less,
+// nil, also on a stopped wheel. It returns at once, too, with a *cogwheel.InvalidError if ctx is nil and with
 // ErrTooManyPending if there is no room for the entry.
 func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
 	if ctx == nil {

@@ -12,16 +12,17 @@ import (
 type Stats struct {
 	Pending  int   // entries that are still to fire
 	Fired    int64 // callbacks begun; each firing of Every and Schedule counts
-	Stopped  int64 // entries ended by Timer.Stop or Timeout.Cancel
+	Stopped  int64 // entries stopped or cancelled, but for those that the wheel's Stop ended
 	Panicked int64 // callbacks, hooks, schedules and executors that panicked
 	Wakeups  int64 // times the worker woke from sleep
 
 	Lateness Histogram // from the deadline of an entry to the moment at which it was taken to be called
 
-	// LongestTask is the longest time a callback took. Those under 100 µs are sampled; a longer one may
-	// include up to 15 short ones before it. BlockedTime is the sum over the callbacks that took longer than
-	// a tick (at least 1 ms, at most 10 ms): with Inline, what other entries waited. Both count a callback
-	// when it returns.
+	// LongestTask is the longest time a callback took. Callbacks are measured in groups of up to 16; a group
+	// that took 100 µs or longer counts as one callback, and a shorter group is left out unless it has just
+	// one. BlockedTime is the sum over the callbacks that took longer than a tick, a tick below 1 ms counting
+	// as 1 ms and one above 10 ms as 10 ms: with Inline, the time that other entries waited. Both count a
+	// callback when it returns.
 	LongestTask time.Duration
 	BlockedTime time.Duration
 }
@@ -33,8 +34,8 @@ type Histogram histogram.Values
 // Count returns how many durations were counted.
 func (h Histogram) Count() uint64 { return (*histogram.Values)(&h).Count() }
 
-// Sum returns the sum of the durations. It stays at its greatest value, 292 years, instead of overflowing: a
-// million locks that are held at a time reach that within hours. Seconds does not stop there.
+// Sum returns the sum of the durations, at most the greatest Duration, 292 years: a million locks that are
+// held together reach it within hours. Seconds has no such bound.
 func (h Histogram) Sum() time.Duration { return (*histogram.Values)(&h).Sum() }
 
 // Seconds returns the sum of the durations in seconds, however great it is.
@@ -47,9 +48,9 @@ func (h Histogram) Buckets() iter.Seq2[time.Duration, uint64] {
 }
 
 // Quantile returns a duration that at least the share q of the counted ones did not exceed: 0.5 gives the
-// median, and a q outside of 0 to 1 counts as 0 or 1. It is the upper bound of a bucket: at least 1 µs and
-// less than twice the true value, or the greatest Duration beyond the last bucket. It is 0 if none was
-// counted.
+// median, 0 or less the shortest duration, 1 or more the longest. It is the upper bound of a bucket: 1 µs for
+// a true value of up to 1 µs, else less than twice the true value, or the greatest Duration beyond the last
+// bucket. It is 0 if none was counted.
 func (h Histogram) Quantile(q float64) time.Duration { return (*histogram.Values)(&h).Quantile(q) }
 
 // counts is what one shard counts, under its mutex.

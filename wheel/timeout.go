@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TimerTask is a task for NewTimeout, as in Netty. If the task also has a method Cancelled(*Timeout), that is
-// called when its timeout is cancelled: on the goroutine of Cancel, or of the wheel's Stop before that
-// returns.
+// TimerTask is a task for NewTimeout, as in Netty. Run may begin before NewTimeout has returned t. If the
+// task also has a method Cancelled(*Timeout), that is called when its timeout is cancelled: on the goroutine
+// of Cancel, or of the wheel's Stop before that returns.
 type TimerTask interface {
 	Run(t *Timeout)
 }
@@ -63,7 +63,8 @@ func (t *Timeout) Cancel() bool {
 	return true
 }
 
-// IsExpired reports whether the deadline has passed and the task was called or is just about to be.
+// IsExpired reports whether the task was called or is just about to be. A timeout that is due and waits for
+// its turn is not expired.
 func (t *Timeout) IsExpired() bool { return t.state.Load() == timeoutExpired }
 
 // IsCancelled reports whether the timeout was cancelled, by Cancel or by the wheel's Stop.

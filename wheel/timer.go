@@ -3,9 +3,10 @@ package wheel
 import "time"
 
 // Timer is the handle of one scheduled entry: a small comparable value, copied freely and safe for concurrent
-// use. The zero Timer, and any Timer whose entry has fired, was stopped or was returned by the wheel's Stop,
-// is expired. An expired handle stays harmless for ever: it does not reach entries scheduled later, even
-// where they reuse the same memory (unless it is kept while the same memory is reused 2^32 times).
+// use. The zero Timer, which calls return with an error, and any Timer whose entry has fired, was stopped or
+// was returned by the wheel's Stop, is expired. An expired handle stays harmless for ever: it does not reach
+// entries scheduled later, even where they reuse the same memory (unless it is kept while the same memory is
+// reused 2^32 times).
 type Timer struct {
 	shard *shard
 	index uint32

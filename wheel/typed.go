@@ -31,9 +31,9 @@ func NewTyped[T any](fire func(T), opts ...Option) (*Typed[T], error) {
 // is zero or less. The returned Timer stops the entry or moves its deadline. The same value may be added any
 // number of times; each call adds an entry.
 //
-// Add returns ErrStopped after Stop was called, and ErrTooManyPending if WithMaxPendingTimeouts is reached; then
-// nothing is scheduled, and the Timer is expired. It is safe for concurrent use, also inside the function of
-// NewTyped. It does not block and, while the wheel has room, does not allocate.
+// Add returns ErrStopped after Stop was called, and ErrTooManyPending if WithMaxPendingTimeouts is reached;
+// then nothing is scheduled. It is safe for concurrent use, also inside the function of NewTyped. It does not
+// block, and allocates only when the wheel's memory has to grow.
 func (w *Typed[T]) Add(d time.Duration, v T) (Timer, error) { return w.shards.schedule(d, v) }
 
 // Len returns the number of pending entries, as Wheel.Len does.

@@ -25,9 +25,9 @@ type object interface {
 	fire()
 }
 
-// New makes a wheel. Its goroutines start with the first entry and end when it has been empty for a while, so
-// a wheel that holds nothing need not be stopped. The error, if any, is a *cogwheel.InvalidError that names the
-// option.
+// New makes a wheel. Its goroutines start with the first entry and end 100 ms after the last one, once the
+// deadlines of stopped entries have passed too; so a wheel that holds nothing need not be stopped. The error,
+// if any, is a *cogwheel.InvalidError that names the option.
 func New(opts ...Option) (*Wheel, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -74,8 +74,8 @@ var defaultWheel = sync.OnceValue(func() *Wheel {
 func Default() *Wheel { return defaultWheel() }
 
 // AfterFunc calls f once, at the earliest when d has passed, on the wheel's executor: by default no call of f
-// waits for another callback. A d of zero or less fires as soon as possible. AfterFunc does not block and,
-// while the wheel has room, does not allocate.
+// waits for another callback. A d of zero or less fires as soon as possible. AfterFunc does not block, and
+// allocates only when the wheel's memory has to grow.
 //
 // It returns a *cogwheel.InvalidError if f is nil, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
@@ -92,8 +92,8 @@ func (w *Wheel) Now() time.Time { return w.scheduler.time.wall() }
 // TickDuration returns the length of one tick, see WithTickDuration.
 func (w *Wheel) TickDuration() time.Duration { return time.Duration(w.scheduler.ticks.length) }
 
-// Len returns the number of pending entries, those of Every and Schedule included. It is exact when nothing
-// is scheduled, stopped or fired meanwhile.
+// Len returns the number of pending entries, those of Every, Schedule, Sleep, WithTimeout and the other
+// packages of this library included. It is exact when nothing is scheduled, stopped or fired meanwhile.
 func (w *Wheel) Len() int { return w.scheduler.len() }
 
 // Unprocessed is an entry that the wheel's Stop ended before it fired, or before its next firing.
@@ -103,19 +103,19 @@ type Unprocessed struct {
 	Left    time.Duration // what was left until its deadline; 0 if it was due or its callback was running
 }
 
-// Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once,
-// and the wheel's goroutines end. No entry is returned for which Timer.Stop had returned false before.
-// Handles of returned entries are expired. Entries of Every and Schedule are returned once, also while their
-// callback runs. Goroutines in Sleep get ErrStopped, and contexts of WithTimeout keep their deadlines on
-// runtime timers; neither is returned.
+// Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once, in
+// no particular order, and the wheel's goroutines end. No entry is returned for which Timer.Stop had returned
+// false before. Handles of returned entries are expired. Entries of Every and Schedule are returned once,
+// also while their callback runs. Goroutines in Sleep get ErrStopped, and contexts of WithTimeout keep their
+// deadlines on runtime timers; neither is returned.
 //
-// What the other packages of this library have on the wheel ends visibly, before Stop waits for anything, and
-// is not returned: leases, and with them locks and permits, are lost with the cause renewal.ErrUnwatched, and
+// Stop also ends the entries of the other packages of this library, before it waits for callbacks, and does
+// not return them: leases, and with them locks and permits, are lost with the cause renewal.ErrUnwatched, and
 // waiting calls return an error that matches ErrStopped. So stop the wheel after the clients that use it.
 //
 // The first call waits until the callbacks that have begun have returned: if its error is nil, none runs and
-// none will. If ctx ends first, Stop returns the entries with ctx's error. Callbacks that had begun, or were
-// just being called, then end on their own; no other begins.
+// none will. If ctx ends first, or has ended before, Stop returns the entries with ctx's error. Callbacks
+// that had begun, or were just being called, then end on their own; no other begins.
 //
 // Any other call returns nil, nil at once, even while the first still waits. Stop returns a
 // *cogwheel.InvalidError if ctx is nil, ErrStopFromTask when called from a callback of the same wheel, and
