@@ -38,20 +38,23 @@ func (o Outcome) String() string {
 // Ref names one lease of a batch.
 type Ref struct {
 	Key, ID string
-	TTL     time.Duration // that the lease is to be extended by
+	TTL     time.Duration // for which the lease is to last from now, at least
 }
 
 // Batch is the work of one call. The slices belong to the Renewer and must not be kept after Renew returns.
 type Batch struct {
 	Leases   []Ref
-	Outcomes []Outcome // one per lease, all Unknown at first; the backend fills it in
+	Outcomes []Outcome // one per lease, all Unknown at first; the backend sets the elements
 }
 
 // Backend renews leases at one destination.
 type Backend interface {
-	// Renew extends every lease of b by its TTL, only where the key is still held under the ID, and records
-	// the outcomes. The error, if any, explains those left Unknown. Several calls may run at the same time.
-	// Renew must return when ctx ends; until it does, it is one of the four calls of the Destination.
+	// Renew makes every lease of b last for its TTL from now, unless it lasts longer already, only where the
+	// key is still held under the ID, and records the outcomes. An error or a panic explains the leases left
+	// Unknown; the other outcomes count all the same. Several calls may run at the same time. Renew must
+	// return when ctx ends; until it does, it is one of the four calls of the Destination. ctx ends with the
+	// Renewer's Close, or after a sixth of the shortest TTL of b; if that is below 250 ms, after 250 ms or
+	// half of the TTL, whichever is less.
 	Renew(ctx context.Context, b *Batch) error
 }
 
@@ -78,10 +81,11 @@ type Destination struct {
 	failing bool       // the last call failed
 }
 
-// Add starts to renew a lease that its holder has just obtained: first at a sixth to a third of its TTL, then
-// at every third. It does not block. It returns a *LostError if the deadline has passed already, ErrClosed
-// after the Renewer's Close, the wheel's error if the wheel refuses the entry, or a *cogwheel.InvalidError;
-// then nothing is renewed and the caller should give the lease back.
+// Add starts to renew a lease that its holder has just obtained: first, at random, a sixth to a third of its
+// TTL after SentAt, then at about every third. It does not block. It returns a *LostError if the deadline has
+// passed already, ErrClosed after the Renewer's Close, the wheel's error if the wheel refuses the entry, or a
+// *cogwheel.InvalidError; then nothing is renewed, neither OnLost nor a hook is called, and the caller should
+// give the lease back.
 func (d *Destination) Add(s Spec) (*Lease, error) { return d.renewer.add(d, s) }
 
 // enqueue takes no lock: it runs in the callbacks of many entries at a time, and a wheel whose callbacks

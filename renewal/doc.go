@@ -7,23 +7,23 @@
 //
 // # What it promises
 //
-//   - A lease counts from the instant before its request was sent, less a margin: one percent for clocks of
-//     different rates, one tick of the wheel, and a tenth of the lease, at most 50 ms, for a process that is
-//     delayed. The server's own expiry lies behind that deadline however the round trip was split.
-//   - Elapsed time counts suspend and ignores steps of the wall clock. The monotonic clock measures it. Where the
-//     wall clock has moved against it, the boot clock tells a suspend from a step. If the wall clock alone was set
-//     ahead by more than the margin, the leases that this Renewer renews become due at once, and the answer decides:
-//     the step may be the correction after a pause of the virtual machine that no other clock has counted.
-//     A system other than Linux, macOS, Windows and OpenBSD has no boot clock that is known to count suspend;
-//     there, a wall clock that is set ahead counts as elapsed time.
+//   - A lease counts from the instant before its request was sent, less a margin, which is the sum of one
+//     percent of the lease for clocks of different rates, one tick of the wheel, and, for a process that is
+//     delayed, a tenth of the lease or 50 ms, whichever is less. The server's own expiry is later than that
+//     deadline, however long request and reply each took.
+//   - Elapsed time counts suspend and ignores steps of the wall clock. The monotonic clock measures it. Where
+//     the wall clock has moved against it, the boot clock tells a suspend from a step. If the wall clock
+//     alone was set ahead by more than the margin, the Renewer renews its leases at once, and the answers
+//     decide whether they are held: the step may be the correction after a pause of the virtual machine that
+//     no other clock has counted. A system other than Linux, macOS, Windows and OpenBSD has no boot clock
+//     that is known to count suspend; there, a wall clock that is set ahead counts as elapsed time.
 //   - At the deadline the lease is lost, even while a renewal is in flight: [Lease.Done] closes, [Lease.Err]
 //     says why, and no later success revives it.
 //   - A lease that the server has ended early, because its key was deleted say, is lost at the next renewal,
 //     within a third of the TTL.
 //   - A renewal that fails is retried after about a twentieth of the lease until the deadline. Only an answer
 //     that the lease is gone ends it sooner.
-//   - After [Lease.Close] no call that has yet to start carries the lease, and answers still on their way are
-//     ignored.
+//   - After [Lease.Close] no further call carries the lease, and answers still on their way are ignored.
 //   - A destination that hangs delays no other.
 //
 // # What it does not promise
@@ -43,9 +43,8 @@
 //
 // A held lease costs one entry on the wheel, about 270 bytes, and no goroutine. Leases due within a hundredth
 // of their TTL (at most 300 ms) share calls of up to 500 leases; renewals are spread at random, so the load
-// is even. At most four calls per destination are in flight; their goroutines end when nothing has been due for a
-// second or two. Ten
-// thousand leases of 30 s cost about a hundred calls every ten seconds.
+// is even. At most four calls per destination are in flight; their goroutines end when nothing has been due
+// for a second or two. Ten thousand leases of 30 s cost about forty calls every ten seconds.
 //
 // # Example
 //

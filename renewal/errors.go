@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	// ErrLost is matched by every loss of a lease: the backend no longer knows the lease, or its deadline
-	// passed without a renewal. The concrete error is a *LostError.
+	// ErrLost is matched by every loss of a lease, whose cause is ErrGone, ErrExpired or ErrUnwatched. The
+	// concrete error is a *LostError. The end of a lease by Lease.Close or Renewer.Close is no loss.
 	ErrLost = errors.New("renewal: lease lost")
 
 	// ErrGone is the cause of a loss that the backend reported: the lease had been removed or had expired
@@ -20,8 +20,9 @@ var (
 	// ErrExpired is the cause of a loss that the local deadline decided: no renewal was confirmed in time.
 	ErrExpired = errors.New("renewal: the deadline passed without a confirmed renewal")
 
-	// ErrUnwatched is the cause of a loss that the wheel forced: it was stopped, or is full and refused the
-	// entry that watches the lease. Nothing could have announced the end of the lease.
+	// ErrUnwatched is the cause of a loss that the wheel forced: it was stopped, or it was full when the
+	// lease needed a new entry, as it does for each renewal. Nothing could have announced the end of the
+	// lease.
 	ErrUnwatched = errors.New("renewal: the wheel no longer watches the lease")
 
 	// ErrReleased is the end of a lease that its holder closed without naming another reason.
@@ -42,6 +43,7 @@ type LostError struct {
 	lossError error // Spec.Lost
 }
 
+// Error names the key, shortened if it is long, and the cause.
 func (e *LostError) Error() string {
 	what := ErrLost
 	if e.lossError != nil {

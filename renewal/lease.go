@@ -62,9 +62,9 @@ func (l *Lease) Key() string { return l.key }
 func (l *Lease) ID() string { return l.id }
 
 // Done returns a channel that is closed when the lease is over: lost, closed, or ended by the Renewer's
-// Close. A loss is announced before the lease can end at the backend, provided that clocks differ by at most one
-// percent in rate and that the process gets to run. A lease that the backend ends early is lost at the next
-// renewal.
+// Close. A loss is announced before the lease can end at the backend, provided that clocks differ by at most
+// one percent in rate and that the process gets to run. A lease that the backend ends early is lost at the
+// next renewal.
 func (l *Lease) Done() <-chan struct{} { return l.doneContext().Done() }
 
 // Err is nil while the lease runs. Afterwards it says for good how the lease ended: a *LostError, the reason
@@ -87,6 +87,7 @@ func (l *Lease) Valid() bool {
 }
 
 // Deadline is the instant at which the lease is over unless it is renewed before, margin already taken off.
+// It does not change after the end of the lease.
 func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,16 +102,16 @@ func (l *Lease) SentAt() time.Time {
 }
 
 // Context returns a context that ends with parent or with the lease, whichever is first; in the second case
-// context.Cause is the lease's Err. It costs no goroutine while both last. It panics if parent is nil, as the
-// functions of package context do.
+// its Err is context.Canceled and context.Cause is the lease's Err. It costs no goroutine while both last. It
+// panics if parent is nil, as the functions of package context do.
 func (l *Lease) Context(parent context.Context) context.Context {
 	return contexts.EndingWith(parent, l.doneContext())
 }
 
 // Close ends the lease because its holder gives it back; reason becomes Err, nil stands for ErrReleased. It
-// reports whether this call ended it. When Close returns, no call that has yet to start carries the lease,
-// and the answer of one already in flight is ignored; such a call finds the ID released and does nothing
-// there. Close does not block and does not talk to the backend.
+// reports whether this call ended it. After Close no further call carries the lease, and the answer of one in
+// flight is ignored; that call may still extend the lease until the holder has given it back at the backend,
+// under its ID. Close does not block and does not talk to the backend.
 func (l *Lease) Close(reason error) bool {
 	if reason == nil {
 		reason = ErrReleased
@@ -126,8 +127,9 @@ func (l *Lease) Close(reason error) bool {
 
 // Prolong records that the holder has obtained a longer term itself, by a request sent after sentAt for ttl.
 // It returns false if the lease had ended or its deadline had passed; in the second case the lease is now
-// lost. A term that ends sooner than the one in force changes nothing, nor does a ttl outside of MinTTL to
-// MaxTTL. Renewals go on as before; the backend must not let them shorten the term. Prolong does not block.
+// lost. Otherwise it returns true, also if nothing changes because the term ends sooner than the one in force
+// or ttl is outside of the constants MinTTL to MaxTTL. Renewals go on as before and do not shorten the term;
+// the backend must not shorten it either. Prolong does not block.
 func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	l.mu.Lock()
 	now := l.renewer.now()

@@ -2,7 +2,8 @@ package renewal
 
 import "log/slog"
 
-// Option configures New. Of an option that is given twice, the last one counts.
+// Option configures New. Of an option that is given twice, the last one counts. A nil option, or one with a
+// nil argument, is refused, also if a later one replaces it.
 type Option interface{ apply(*config) error }
 
 type config struct {

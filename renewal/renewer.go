@@ -60,15 +60,16 @@ type Spec struct {
 	// TTL is how long the backend keeps the lease without a renewal: Renewer.MinTTL to MaxTTL.
 	TTL time.Duration
 
-	// SentAt is the instant before the request that obtained the lease was sent.
+	// SentAt is the instant before the request that obtained the lease was sent, read from Now of the
+	// Renewer's wheel. The zero Time is refused.
 	SentAt time.Time
 
 	// Lost, if set, is the error that a loss is reported as, beside ErrLost.
 	Lost error
 
 	// OnLost, if set, is called once if the lease ends otherwise than by its own Close, after Done is closed:
-	// with a *LostError, or with ErrClosed. It runs where wheel callbacks or backend calls run and should
-	// return soon.
+	// with a *LostError, or with ErrClosed. It runs where wheel callbacks or backend calls run, or in
+	// Renewer.Close, and should return soon.
 	OnLost func(error)
 }
 
@@ -97,9 +98,8 @@ func (r *Renewer) Destination(b Backend) (*Destination, error) {
 	return &Destination{renewer: r, backend: b}, nil
 }
 
-// Watch tracks the deadline of a lease that is not to be renewed. It does not block. It returns a *LostError
-// if the deadline has passed already, ErrClosed after Close, the wheel's error if the wheel refuses the
-// entry, or a *cogwheel.InvalidError; then nothing is tracked and the caller should give the lease back.
+// Watch tracks the deadline of a lease that is not to be renewed. It does not block. Its errors are those of
+// Destination.Add.
 func (r *Renewer) Watch(s Spec) (*Lease, error) { return r.add(nil, s) }
 
 // Len is the number of leases that have not ended.
@@ -109,10 +109,10 @@ func (r *Renewer) Len() int {
 	return r.count
 }
 
-// Close ends every lease with ErrClosed, sends no further renewal, cancels the calls in flight and waits for
-// them to return. If ctx ends first, Close returns ctx's error, and those calls end on their own. Close gives
-// no lease back; that is the holder's part. Another Close waits likewise. With a nil ctx it does nothing and
-// returns a *cogwheel.InvalidError.
+// Close ends every lease with ErrClosed and calls its OnLost, sends no further renewal, cancels the calls in
+// flight and waits until they and their hooks have returned. If ctx ends first, Close returns ctx's error,
+// and those calls end on their own. Close gives no lease back; that is the holder's part. Another Close waits
+// likewise. With a nil ctx it does nothing and returns a *cogwheel.InvalidError.
 func (r *Renewer) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

@@ -29,11 +29,12 @@ type Event struct {
 }
 
 // Hooks are functions that are called for what happens to the leases of a Renewer. Each may be nil. They run
-// where the event happens, several at a time, and must return soon: they hold up the renewal of other leases.
+// where the event happens, several at a time. They must not panic, and must return soon: they hold up the
+// renewal of other leases.
 type Hooks struct {
-	Renewed func(Event) // a call extended the lease
+	Renewed func(Event) // a call extended the lease; once for each lease of the call
 	Lost    func(Event) // the lease ended against its holder's will; before Spec.OnLost
-	Failed  func(Event) // a call to a backend returned an error; leases it left Unknown are retried
+	Failed  func(Event) // a call to a backend returned an error or panicked; leases left Unknown are retried
 }
 
 // counts is what a Renewer counts. It is safe for concurrent use.
