@@ -16,20 +16,23 @@ type checkable interface {
 	needs() []check.Needs
 }
 
-// Check asks the servers whether the Client can work with them: whether they answer, their versions,
-// whether the user may run each command, whether they take writes, whether all slots of a cluster are
-// served, and which timeouts, eviction policy and persistence weaken or slow the locks. With locks, each a
-// *Mutex, *RWMutex, *MultiMutex or *QuorumMutex, it looks at what these need, their keys and channels included.
-// Without, it looks at the commands of all kinds of locks, and not at keys and channels.
+// Check asks the servers whether the Client can work with them: whether they answer, their versions, whether
+// the user may run each command, whether they take writes, whether all slots of a cluster are served, and
+// which timeouts, eviction policy and persistence weaken or slow the locks. With locks, each a *Mutex,
+// *RWMutex, *MultiMutex or *QuorumMutex of any Client, it looks at what these need from the servers of this
+// one, their keys and channels included. Without, it looks at the commands of all kinds of locks, and not at
+// keys and channels.
 //
-// Check needs no right that locks do not need, and says "not known" where a server refuses to tell more.
-// It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the name of
-// the first lock. It uses connections of its own, made from the options of the client.
+// Check needs no right that locks do not need, and says "not known" where a server refuses to tell more. It
+// changes nothing but a key of its own, which ends within a second: cogwheel_check:…, with locks preceded by
+// the name of the first lock and a colon. It uses connections of its own, made from the options of the
+// client.
 //
-// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers.
-// If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
-// that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
-// round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
+// The error is nil, or the one of Report.Err, which names every failure and wraps the answers of the servers.
+// If ctx ends, the error matches the one of ctx too, and the Report says what was found until then; it is nil
+// if calls have not returned a quarter of a second later. An argument that is refused, or a Client that is
+// closed, returns an error and no Report. Check blocks for a few round trips, at most for that quarter of a
+// second after the end of ctx. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, locks ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(locks))

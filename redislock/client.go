@@ -70,11 +70,11 @@ type Client struct {
 // *redis.Ring, or a struct that embeds one of them. It does not talk to Redis and starts no goroutine. Its
 // errors match cogwheel.ErrInvalid. The caller keeps rdb open until Close has returned.
 //
-// Calls go through rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; what
-// it has sent then ends by rdb's ReadTimeout, and a client without one is refused. Renewals and releases in
-// the background use a few connections of their own, made from the same options, so that a busy pool does not
-// delay them; hooks of rdb do not see them. A client of another type works too: its nodes are not known, so
-// it has no connections of its own, and New logs a warning.
+// Calls go through rdb with its pool, hooks, timeouts and retries. A call returns when its context ends,
+// while its request goes on until rdb's ReadTimeout; so a client whose ReadTimeout is disabled (-1 or -2) is
+// refused. Renewals and releases in the background use a few connections of their own, made from the same
+// options, so that a busy pool does not delay them; hooks of rdb do not see them. A client of another type
+// works too: its nodes are not known, so it has no connections of its own, and New logs a warning.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err := argument.Client(rdb); err != nil {
 		return nil, err
@@ -129,8 +129,9 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 // Mutex returns the lock of that name. It does not talk to Redis. The key in Redis is the name itself, as in
 // Redisson: the lock excludes services in Java that use getLock(name).
 //
-// A name is 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain
-// a hash tag such as {user:7}. Err and every method return a *cogwheel.InvalidError for a bad name or option.
+// A name is 1 to 65536 bytes. If it contains a brace, it must have a hash tag such as {user:7}, text between
+// its first { and the next }, by which the keys made from it share a cluster slot. Err and every method
+// return a *cogwheel.InvalidError for a bad name or option.
 func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(plain, name, opts)
 }
@@ -144,11 +145,13 @@ func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 }
 
 // Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the
-// Client is running, or until ctx ends. In that case its connections are closed all the same, calls in flight
-// end by their timeouts, and locks that could not be released end with their leases. If ctx has ended before,
-// Close goes on for up to a second, so a deferred Close frees the locks whatever its context. Closing twice is
-// harmless. Close leaves the wheel and rdb open. Others may lock what Close has released, so call it when the
-// work that holds locks has ended.
+// Client is running, or until ctx ends. In that case its connections are closed all the same, and calls in
+// flight end by their timeouts. If ctx has ended before, Close goes on for up to a second, so a deferred
+// Close frees the locks whatever its context.
+//
+// Close returns an error if time ran out or locks could not be released; it names their number, and they end
+// with their leases. A further Close only waits for calls in flight. Close leaves the wheel and rdb open.
+// Others may lock what Close has released, so call it when the work that holds locks has ended.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

@@ -3,7 +3,8 @@
 //
 // # What it promises
 //
-//   - While Redis keeps its data, at most one [Lock] of a name is held at a time, among all processes.
+//   - While Redis keeps its data, a name has at most one hold at a time, among all processes. Only readers of
+//     an [RWMutex] hold it together, and Locks of an [Owner] share a hold.
 //   - A lock is renewed every third of its lease, by what Redisson calls the watchdog, until it is unlocked;
 //     when its process dies, it is free within one lease.
 //   - A loss is announced before the lease can end in Redis: [Lock.Done] closes, contexts of the lock end with
@@ -16,13 +17,13 @@
 //     seconds by default.
 //   - A call returns when its context ends, even while Redis hangs, and [Lock.Unlock] frees the key even if
 //     its context has ended. What a failed call may have taken is released in the background.
-//   - Nothing that belongs to another hold is ever touched: each acquisition has an id of its own.
+//   - No call about a hold touches another one: each acquisition from Redis has its own id.
 //   - No clock of a client reaches Redis.
 //
 // # What it does not promise
 //
 //   - Exclusion across a failover that loses writes: Redis replicates asynchronously, and a replica that has
-//     not seen the lock gives it away again. The first holder learns of it at its next renewal.
+//     not seen the lock gives it away again. The previous holder learns of it at its next renewal.
 //   - Exclusion across the removal of a key by DEL, FLUSHALL, eviction or [Mutex.ForceUnlock], until its holder has
 //     learned of it.
 //   - Exclusion for a process that does not run: one suspended for longer than the lease finds out when it

@@ -17,14 +17,14 @@ var (
 	// The concrete error is a *LockedError.
 	ErrLocked = errors.New("redislock: locked by another")
 
-	// ErrLost means that the lock ended before it was unlocked: its lease ran out or its key was removed.
-	// Another may hold it since. It is the Err of the Lock and the cause of its contexts, and Unlock returns
-	// it.
+	// ErrLost means that the lock ended before it was unlocked: its lease ran out, its key was removed,
+	// WithMaxHold ended it, or the wheel was stopped or full. Another may hold it since. It is the Err of the
+	// Lock and the cause of its contexts, and Unlock returns it.
 	ErrLost = errors.New("redislock: lock lost")
 
-	// ErrUnconfirmed is returned by Unlock when Redis has not confirmed the release: it failed, or ctx ended
-	// a second ago. The lock is not held any more; the release goes on in the background until it succeeds or
-	// the lease is over.
+	// ErrUnconfirmed is returned by Unlock when Redis has not confirmed the release: it failed, or a second
+	// has passed since ctx ended, or since the call if ctx had ended before. The lock is not held any more;
+	// the release goes on in the background until it succeeds or the lease is over.
 	ErrUnconfirmed = errors.New("redislock: unlock not confirmed yet, going on in the background")
 
 	// ErrNotHeld is returned for a Lock that was unlocked before, and for a nil or zero Lock.
@@ -33,13 +33,15 @@ var (
 	// ErrClosed is returned after the Client's Close. It is the Err of the locks that Close released.
 	ErrClosed = errors.New("redislock: client closed")
 
-	// ErrWrongKind is returned when the key does not hold a lock of this kind. The key is unchanged.
+	// ErrWrongKind is returned when the key does not hold a lock of this kind: a Mutex and a FairMutex are of
+	// one kind, an RWMutex is of another. The key is unchanged.
 	ErrWrongKind = errors.New("redislock: the key holds something else")
 
-	// ErrMaxHold is the cause of a loss by WithMaxHold.
+	// ErrMaxHold is matched, beside ErrLost, by the Err of a Lock that WithMaxHold ended.
 	ErrMaxHold = errors.New("redislock: held for longer than allowed")
 
-	// ErrUpgrade is returned when an Owner that reads wants to write under the same RWMutex.
+	// ErrUpgrade is returned by Lock, TryLock and LockFunc for writing when the context's Owner reads under
+	// the same RWMutex.
 	ErrUpgrade = errors.New("redislock: a reader cannot become the writer")
 
 	// ErrNoQuorum is returned when too few servers of a Quorum answered. The lock is not held.
@@ -56,6 +58,7 @@ type LockedError struct {
 	TTL  time.Duration // until the hold ends unless it is renewed, as last reported; negative: never, 0: unknown
 }
 
+// Error returns the error as one line.
 func (e *LockedError) Error() string {
 	return fmt.Sprintf("%v: %s%s", ErrLocked, scripts.Quote(e.Name), e.forHowLong())
 }

@@ -49,8 +49,9 @@ func fairRelease(r *request) scripts.Call {
 }
 
 // FairMutex returns the fair lock of that name: waiters of all processes get it in the order of their
-// arrival. TryLock fails while others wait. Otherwise it is like Mutex. It does not talk to Redis. Names and
-// options are those of Mutex; WithHandoff has no effect.
+// arrival. TryLock fails while others wait; of a lock that is free, LockedError.TTL is then the time until
+// the first waiter may be skipped. Otherwise it is like Mutex. It does not talk to Redis. Names and options
+// are those of Mutex; WithHandoff has no effect.
 //
 // The keys in Redis are Redisson's: services in Java that use getFairLock(name) stand in the same queue. A
 // waiter that has not asked for three polls, 15 seconds by default (see WithPoll), because its process died

@@ -14,7 +14,7 @@ type Hold struct {
 	ID       string    // of this hold, as Holder.ID; of a Quorum, what the ids on its servers begin with
 	Metadata string    // the text of WithMetadata, "" without
 	Token    int64     // the fencing token, 0 without one
-	Since    time.Time // when it was taken
+	Since    time.Time // when it was taken or handed over, by the time of the wheel
 	Deadline time.Time // as Lock.Deadline
 }
 
@@ -38,7 +38,9 @@ func (c *Client) Holds() iter.Seq[Hold] {
 	}
 }
 
-// Waits yields the locks that calls wait for, in no order, and how many do. It is like Holds in all else.
+// Waits yields the locks that calls wait for, and how many do; of a MultiMutex, the part that its call waits
+// for. As with Holds, there is no order, no server is asked, and locks whose waits begin or end meanwhile may
+// be yielded or not.
 func (c *Client) Waits() iter.Seq[Wait] { return c.monitor.waits(c.queues.Sizes()) }
 
 // Holds yields the locks that the Quorum holds, as Client.Holds does.

@@ -26,8 +26,9 @@ type Event struct {
 	Kind    Kind
 	Name    string
 
-	// ID is the hold for Acquired, Renewed, Lost and Released, as Holder.ID and Hold.ID. A hold that is handed
-	// over within the process has the ID of the one before, whose Released may come after its Acquired.
+	// ID is the hold for Acquired, Renewed, Lost and Released, as Holder.ID and Hold.ID; Renewed of a Quorum
+	// has the ID on one server. A hand-over within the process passes the ID on to the next hold, whose
+	// Acquired may come before the Released of the former.
 	ID    string
 	Token int64 // Acquired, Renewed, Lost, Released: the fencing token, 0 without one
 
@@ -40,9 +41,9 @@ type Event struct {
 }
 
 // Hooks are functions that are called for what happens to the locks of a Client or a Quorum, for metrics and
-// traces. Each may be nil. They run where the event happens, several at a time, and must return soon: Lost and
-// Renewed run on the goroutines that renew leases. They must not use the lock or the Client. None is called
-// once Close has returned nil.
+// traces. Each may be nil. They run where the event happens, several at a time, must not panic, and must
+// return soon: Lost and Renewed run on the goroutines that renew leases. They must not use the lock or the
+// Client. None is called once Close has returned nil.
 //
 // Each call of Lock, TryLock and LockFunc, also by Do, ends in one Acquired or one Failed. There are three
 // exceptions, which have neither: a call that is refused with a *cogwheel.InvalidError, a call after Close,
@@ -53,8 +54,8 @@ type Event struct {
 // are one hold.
 type Hooks struct {
 	Acquired  func(Event) // a call got the lock
-	Contended func(Event) // a call found the lock held by another, once per call; one of the others follows
-	Failed    func(Event) // a call ended without the lock: TryLock of a lock that is held, too
+	Contended func(Event) // a call found the lock held; once per call, then Acquired or Failed follows
+	Failed    func(Event) // a call ended without the lock, such as TryLock of a lock that is held
 	Renewed   func(Event) // the watchdog renewed the lock; a Quorum's on one of its servers
 	Lost      func(Event) // the lock ended before it was unlocked
 	Released  func(Event) // Unlock or Close released the lock; Redis may not have confirmed it

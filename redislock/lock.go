@@ -26,8 +26,8 @@ const unlockGrace = time.Second
 // headStart is the advantage of other processes after this one has handed a lock over among its own callers.
 const headStart = 2 * time.Millisecond
 
-// Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use, and its methods are
-// harmless on a nil or zero Lock, which is not held.
+// Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use. Its methods are
+// harmless on a nil or zero Lock, which counts as unlocked: Err is ErrNotHeld, and Done is closed.
 type Lock struct {
 	request
 	lease        lease
@@ -80,7 +80,8 @@ func (l *Lock) Err() error {
 func (l *Lock) Valid() bool { return l.valid() && l.lease.Valid() }
 
 // Deadline is the instant at which the lock is lost unless it is renewed before, counted from before the last
-// request was sent and with the safety margin taken off.
+// request was sent and with the safety margin taken off. It leaves WithMaxHold out, and does not change after
+// the end of the lock. It is zero for a nil or zero Lock.
 func (l *Lock) Deadline() time.Time {
 	if !l.valid() {
 		return time.Time{}
@@ -100,10 +101,12 @@ func (l *Lock) Token() int64 {
 
 // Extend makes the lock last for d from now, 1 ms to 365 days, if it would end sooner. It never makes the
 // lock end sooner. A lock with renewal is still renewed for its lease; Extend lets it survive a longer outage
-// of Redis. It does not postpone WithMaxHold. It blocks for one round trip, at most until ctx ends.
+// of Redis. It does not postpone WithMaxHold. It succeeds for a MultiMutex if it extends every part, for a
+// Quorum if it extends a majority. It blocks for one round trip, at most until ctx ends.
 //
 // The error matches ErrLost, ErrNotHeld or ErrClosed if the lock is not held any more. After any other error
-// the lock is held as before and may last longer in Redis than Deadline tells.
+// the lock is held as before and may last longer in Redis than Deadline tells; a *cogwheel.InvalidError, for
+// a d out of range or a nil ctx, changes nothing.
 func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	switch {
 	case !l.valid():
@@ -154,6 +157,7 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 
 // Context returns a context that ends with parent or with the lock; in the second case its context.Cause is
 // the lock's Err. It needs no goroutine and no cancel function: it is released with the lock or its parent.
+// It panics if parent is nil.
 func (l *Lock) Context(parent context.Context) context.Context {
 	if !l.valid() {
 		ctx, cancel := context.WithCancelCause(parent)
@@ -164,9 +168,9 @@ func (l *Lock) Context(parent context.Context) context.Context {
 }
 
 // Unlock releases the lock and wakes its waiters. Whatever it returns, this Lock is no longer held: Done is
-// closed, and no renewal is sent for it. There are two exceptions. With a nil ctx, Unlock returns an
-// *cogwheel.InvalidError and does nothing. Of several Locks of an Owner on one hold, the last Unlock releases
-// the key. Unlock blocks for one round trip.
+// closed, and no renewal is sent for it. Only a nil ctx does nothing, with a *cogwheel.InvalidError. Of
+// several Locks of an Owner on one hold, the last Unlock releases the key; the others need no round trip.
+// Unlock blocks for one round trip, or for none if it hands the lock over to a waiter of this process.
 //
 // The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits for the answer
 // for up to a second. If there is none, or Redis fails, the error matches ErrUnconfirmed, and the release is

@@ -50,7 +50,7 @@ func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 // Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
 func (m *MultiMutex) Err() error { return m.err }
 
-// Names returns the names, sorted.
+// Names returns a copy of the names, sorted.
 func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 
 // Lock takes all locks, one after the other in the order of their names, and waits for each. Parts that it
@@ -62,17 +62,15 @@ func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 // is that of the part that ends first.
 func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.take(ctx, (*Mutex).Lock) }
 
-// TryLock takes all locks if they are free, and none otherwise. Its error is that of the first part, in the
-// order of names, that could not be taken. It blocks for one round trip for each name, at most until ctx
-// ends.
+// TryLock takes all locks if they are free, and none otherwise: it takes one after the other, and releases
+// those it has when one cannot be taken. Its error is the one of that part. It blocks for one round trip for
+// each name, at most until ctx ends.
 func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.take(ctx, (*Mutex).TryLock)
 }
 
-// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
-// goroutine of its own, with what Lock would have returned. cancel ends the wait: the parts that were taken
-// are released, and f is called with an error that matches context.Canceled. Once the wait is decided, cancel
-// does nothing. LockFunc panics with a *cogwheel.InvalidError if f is nil.
+// LockFunc is Lock without a goroutine while it waits, as Mutex.LockFunc is. When cancel ends the wait, the
+// parts that were taken are released before f is called.
 func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	gate := &m.client.gate

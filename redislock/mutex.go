@@ -63,14 +63,14 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 // Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When
 // ctx ends first, the error matches ctx.Err() and, if another held the lock, ErrLocked. If Redis cannot be
 // reached, Lock fails after the retries that the client's options allow. Once Redis has told it to wait, it
-// waits through outages and failovers, and only a refusal, such as for a key of another type, ends the wait.
-// After an error nothing is held, as with TryLock.
+// waits through outages, failovers and a lack of replicas, and only a refusal, such as for a key of another
+// type, ends the wait. After an error nothing is held, as with TryLock.
 //
-// Callers of one process with the same options form a queue, in order of arrival. Only the first of them asks
-// Redis: when an unlock is announced, after an interruption of the subscription, when the holder's lease runs
-// out, and every few seconds in any case. A lock that is unlocked while callers of the process wait goes to
-// the next of them directly, within the bounds of WithHandoff. While it waits, Lock costs a share of one
-// wheel entry and one subscription.
+// Callers of one Client with equal lock options form a queue, in order of arrival; queues of different
+// options compete. Only the first of a queue asks Redis: when an unlock is announced, after an interruption
+// of the subscription, when the holder's lease runs out, and at its poll (see WithPoll). A lock that is
+// unlocked while callers of its queue wait goes to the next of them directly, within the bounds of
+// WithHandoff. While it waits, Lock costs a share of one wheel entry and one subscription.
 func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
 		return l, err
@@ -83,8 +83,8 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 
 // LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
 // goroutine of its own, with what Lock would have returned. cancel ends the wait: f is called with an error
-// that matches context.Canceled. Once the wait is decided, cancel does nothing. LockFunc panics with an
-// *cogwheel.InvalidError if f is nil.
+// that matches context.Canceled. cancel does not wait for f. It does nothing once the lock is granted or the
+// wait has failed, and need not be called then. LockFunc panics with a *cogwheel.InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
@@ -107,13 +107,13 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 	}
 }
 
-// Do calls f while it holds the lock. The context of f ends with ctx; it ends with the cause ErrLost if the
-// lock is lost, and f should return then. The lock is released when f returns, panics or ends its goroutine,
-// also if ctx has ended.
+// Do calls f while it holds the lock. The context of f ends with ctx, or when the lock is lost: then its
+// cause matches ErrLost, and f should return. The lock is released when f returns, panics or ends its
+// goroutine, also if ctx has ended. A panic goes on to the caller.
 //
-// Do returns the error of Lock, or the error of f, joined with ErrLost if the lock was lost, or with
-// ErrClosed if the Client was closed, before f returned. A release that fails is logged and retried in the
-// background; it is no error of Do.
+// Do returns the error of Lock, a *cogwheel.InvalidError if f is nil, or the error of f, joined with ErrLost
+// if the lock was lost, or with ErrClosed if the Client was closed, before f returned. A release that fails
+// is logged and retried in the background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client.logger, m.Lock, f)
 }

@@ -68,9 +68,9 @@ type lockOption func(*lockConfig) error
 func (o lockOption) applyLock(c *lockConfig) error { return o(c) }
 
 // WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is
-// wheel.Default(). Leases last at least ten of its ticks. The caller keeps it running until Close has returned:
-// when it is stopped, locks are lost with the cause renewal.ErrUnwatched, and waiting calls return an error that
-// matches wheel.ErrStopped.
+// wheel.Default(). A lease below ten of its ticks is refused. The caller keeps it running until Close has
+// returned: when it is stopped, locks are lost with the cause renewal.ErrUnwatched, and waiting calls return
+// an error that matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
 	return option(func(c *config) error {
 		if w == nil {
@@ -82,7 +82,7 @@ func WithWheel(w *wheel.Wheel) Option {
 }
 
 // WithLogger sets where lost locks, failing renewals and failing releases are reported. The default is
-// slog.Default().
+// slog.Default(), as it is when the Client is made.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error {
 		if l == nil {
@@ -120,8 +120,8 @@ const DefaultPoll = 5 * time.Second
 
 // WithPoll sets the longest pause after which a waiter asks again although no message came: 10 ms to 1 h,
 // default 5 s. Each pause is drawn at random from a fifth of it to the whole. Waiters are woken by messages
-// as a rule; the poll makes up for lost ones. A waiter of a FairMutex that has not asked for three polls is
-// skipped.
+// as a rule; the poll makes up for lost ones. A waiter of a FairMutex that has not asked for three of its
+// polls is skipped.
 func WithPoll(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < 10*time.Millisecond || d > time.Hour {
@@ -132,8 +132,9 @@ func WithPoll(d time.Duration) Option {
 	})
 }
 
-// WithLockDefaults sets options for all locks of the Client. New returns the error of a bad one, and a lock
-// costs no allocations for them. The options of a lock are applied after the defaults.
+// WithLockDefaults sets options for all locks of the Client, in place of those of an earlier
+// WithLockDefaults. New returns the error of a bad one, and a lock costs no allocations for them. The options
+// of a lock are applied after the defaults.
 func WithLockDefaults(opts ...LockOption) Option {
 	return option(func(c *config) error {
 		c.locks = opts
@@ -144,8 +145,9 @@ func WithLockDefaults(opts ...LockOption) Option {
 // WithLease sets how long the lock lasts in Redis without a renewal. The range is ten ticks of the Client's
 // wheel, 10 ms on the default one, to 365 days. The default is 30 s. The end of a shorter lease could not be
 // announced in time. The lease bounds how long others wait for a holder that died. It should be well above
-// the round trip to Redis: a lock whose grant took longer than the lease to arrive is released again. Redis
-// counts in milliseconds; fractions are rounded up.
+// the round trip to Redis: a lock whose grant takes longer than the lease to arrive is released and asked for
+// again; after three times the call fails, unless it has been waiting. Redis counts in milliseconds;
+// fractions are rounded up.
 func WithLease(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		c.lease = d // Client.checkLease has the range
@@ -167,9 +169,10 @@ func WithoutRenewal() LockOption {
 // ForceUnlock and the loss of Redis's data, as long as the server's clock is not set back across such a loss.
 // All users of the name should use it.
 //
-// The counter is the one of Redisson's RFencedLock. It expires a day after the last fenced hold, unless Java made
-// it: then it has no expiry and gets none. Services in Java do not renew the expiry of a counter that Go made, so
-// their tokens would fall once it ends: for a name that both use, pass SharedWithJava.
+// The counter is the one of Redisson's RFencedLock. It expires a day after the last fenced acquisition from
+// Redis, unless Java made it: then it has no expiry and gets none. Services in Java do not renew the expiry
+// of a counter that Go made, so their tokens would fall once it ends: for a name that both use, pass
+// SharedWithJava.
 func WithFencing(opts ...FencingOption) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		c.fenced, c.sharedFence = true, false
@@ -197,10 +200,11 @@ func SharedWithJava() FencingOption {
 	return fencingOption(func(c *lockConfig) { c.sharedFence = true })
 }
 
-// WithReplicas makes an acquisition succeed only if n replicas, 1 to 100, have confirmed it within timeout, 1
-// ms to 1 minute. Otherwise the lock is released and the call fails with ErrReplicas. This makes the loss of
-// a lock in a failover less likely. It cannot rule it out: the replica that is promoted need not be one that
-// confirmed. It costs a second round trip.
+// WithReplicas makes an acquisition from Redis succeed only if n replicas of its master, 1 to 100, have
+// confirmed it within timeout, 1 ms to 1 minute. Otherwise the lock is released and the call fails with
+// ErrReplicas; a Lock that has been waiting asks again instead. Renewals and hand-overs are not confirmed.
+// This makes the loss of a lock in a failover less likely. It cannot rule it out: the replica that is
+// promoted need not be one that confirmed. It costs a second round trip.
 func WithReplicas(n int, timeout time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if n < 1 || n > 100 {
@@ -214,10 +218,10 @@ func WithReplicas(n int, timeout time.Duration) LockOption {
 	})
 }
 
-// WithMaxHold ends the lock after d, 1 ms to 365 days, even if its holder is alive: it limits the damage of a
-// holder that forgot to unlock, whose lock the watchdog would renew without end. The Lock is then lost, with the
-// cause ErrMaxHold, and free an eighth of its lease later, so that its holder has time to stop. The default
-// is no limit.
+// WithMaxHold ends the lock d after its acquisition, 1 ms to 365 days, even if its holder is alive: it limits
+// the damage of a holder that forgot to unlock, whose lock the watchdog would renew without end. An Owner
+// that re-enters the hold does not postpone it. The Lock is then lost, with the cause ErrMaxHold, and free an
+// eighth of its lease later, so that its holder has time to stop. The default is no limit.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
@@ -232,9 +236,10 @@ func WithMaxHold(d time.Duration) LockOption {
 const maxHandoffs = 10_000
 
 // WithHandoff bounds how often and for how long a lock that was taken from Redis is handed over among the
-// waiting callers of one process before other processes get their chance: at most maxCount times, and not
-// later than maxTime after it was taken. The ranges are 0 to 10000 times and 0 to 1 minute; the defaults are
-// 100 times and 20 ms. 0 times means never. Nor is a lock handed over once an eighth of its lease has passed.
+// waiting callers of one process before it is released in Redis, where all processes compete for it: at most
+// maxCount times, and not later than maxTime after Redis was asked for it. The ranges are 0 to 10000 times
+// and 0 to 1 minute; the defaults are 100 times and 20 ms. 0 times means never. Nor is a lock handed over
+// once an eighth of its lease has passed.
 func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if maxCount < 0 || maxCount > maxHandoffs {

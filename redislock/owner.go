@@ -11,13 +11,14 @@ import (
 )
 
 // Owner makes locks reentrant for one task, such as the handling of a request. While it holds a lock, further
-// calls with a context of the Owner get a Lock of their own on the same hold, without asking Redis. The hold
-// ends when each of these Locks has been unlocked. Unlocking one of them twice returns ErrNotHeld and touches
-// no other. The zero value is ready for use. An Owner must not be copied.
+// calls with a context of the Owner, for the same name and Client, get a Lock of their own on the same hold,
+// without asking Redis. The hold ends when each of these Locks has been unlocked. Unlocking one of them twice
+// returns ErrNotHeld and touches no other. A MultiMutex re-enters its parts; a QuorumMutex takes no notice of
+// an Owner. The zero value is ready for use. An Owner must not be copied.
 //
 // An Owner is safe for concurrent use. Goroutines that share one count as one task: the lock does not exclude
-// them from each other. A call that already waits when another call of the Owner gets the lock goes on
-// waiting.
+// them from each other. A call that already waits when another call of the Owner gets the lock waits on,
+// until that hold has ended.
 type Owner struct {
 	mu   sync.Mutex
 	held map[ownedLock]*hold

@@ -47,9 +47,9 @@ var (
 // including their data, neither frees a lock nor prevents one from being taken. It is safe for concurrent
 // use.
 //
-// The algorithm is the one that Redis describes as Redlock, with a watchdog: a lock lasts as long as a
-// majority of its parts. The lease of each part counts from before its request was sent, less the safety
-// margin. There are no fencing tokens.
+// The algorithm is the one that Redis describes as Redlock, with a watchdog: a lock has a part on each
+// server, and lasts as long as a majority of its parts. The lease of each part counts from before its request
+// was sent, less the safety margin. There are no fencing tokens.
 type Quorum struct {
 	servers []*Client
 	stuck   []atomic.Int32 // unanswered calls to each server whose callers have returned
@@ -64,8 +64,9 @@ type Quorum struct {
 }
 
 // NewQuorum returns a Quorum of at least three clients of independent servers, preferably an odd number.
-// Nodes of one cluster, or a master and its replicas, are not independent. Options are those of New.
-// NewQuorum does not talk to Redis. The caller keeps the clients open until Close has returned.
+// Nodes of one cluster, or a master and its replicas, are not independent. Options are those of New. Fewer
+// clients, or the same client twice, are refused. NewQuorum does not talk to Redis. The caller keeps the
+// clients open until Close has returned.
 //
 // A server that has lost its data may grant a lock that is held. Keep a server that restarts empty out of
 // reach until the longest lease is over, or let it write each change to disk.
@@ -120,8 +121,7 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	return q, nil
 }
 
-// Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the
-// Quorum is running, or until ctx ends, as Client.Close does. Closing twice is harmless.
+// Close closes the Quorum as Client.Close closes a Client.
 func (q *Quorum) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
@@ -182,7 +182,7 @@ type QuorumMutex struct {
 
 // Mutex returns the lock of that name. It does not talk to Redis. Its parts are the locks that Client.Mutex
 // returns on each server. Names and options are those of Client.Mutex. WithFencing and WithReplicas are
-// refused; WithHandoff has no effect.
+// refused, also as defaults; WithHandoff has no effect.
 func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 	m := &QuorumMutex{quorum: q, name: name}
 	for _, c := range q.servers {
@@ -207,14 +207,14 @@ func (m *QuorumMutex) Err() error { return m.err }
 
 // TryLock takes the lock if a majority of servers grants it. It asks all servers at the same time and blocks
 // until a majority has decided, at most until ctx ends, a third of the lease is over, or 5 seconds. A server
-// that is slow or hangs does not delay it as long as enough others answer. If others hold the lock, or callers
-// that try at the same time have split the servers among them, the error is a *LockedError, which matches
-// ErrLocked; Lock tries again then. If no majority answered, it matches ErrNoQuorum. After an error nothing is
-// held: what single servers have granted is released.
+// that is slow or hangs does not delay it as long as enough others answer. If others hold the lock, or
+// callers that try at the same time have split the servers among them, the error is a *LockedError, which
+// matches ErrLocked. If no majority answered, it matches ErrNoQuorum. After an error nothing is held: what
+// single servers have granted is released.
 //
 // The Lock is held while a majority of servers renews it. Done is closed before the leases of a majority can
-// end. Deadline is the validity time: when that would be without renewals. Unlock releases the lock on all
-// servers, and returns when a majority has confirmed.
+// end. Deadline is the validity time: the instant at which Done closes unless parts are renewed before.
+// Unlock releases the lock on all servers, and returns when a majority has confirmed.
 func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -225,10 +225,11 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// Lock takes the lock, waiting while others hold it. ctx bounds the wait only. Callers of one process form a
-// queue, and only the first asks the servers: when one of them announces an unlock, when the leases in its
-// way run out, and every few seconds in any case. If no majority of servers answers, Lock fails with
-// ErrNoQuorum at once. Otherwise errors are those of Mutex.Lock.
+// Lock takes the lock, waiting while others hold it or have split the servers. ctx bounds the wait only.
+// Callers of one process form a queue, and only the first asks the servers: when one of them announces an
+// unlock, when the leases in its way run out, and at its poll. If no majority of servers answers in the time
+// that TryLock allows, Lock fails with ErrNoQuorum, also if it has waited before. Otherwise errors are those
+// of Mutex.Lock.
 func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -240,10 +241,8 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
-// goroutine of its own, with what Lock would have returned. cancel ends the wait: f is called with an error
-// that matches context.Canceled, and what single servers grant later is released. Once the wait is decided,
-// cancel does nothing. LockFunc panics with a *cogwheel.InvalidError if f is nil.
+// LockFunc is Lock without a goroutine while it waits, as Mutex.LockFunc is. After cancel, locks that single
+// servers still grant are released.
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
 	mustCall(f == nil)
 	q := m.quorum

@@ -76,8 +76,7 @@ type RWMutex struct{ read, write *Mutex }
 // kinds. Names are those of Mutex. Options apply to readers and writers; a token of WithFencing goes to
 // writers only.
 //
-// If readers die, a writer waits for the longest of their leases. A reader that dies beside others is
-// forgotten when one of those unlocks.
+// If readers die, a writer waits at most for the longest of their leases, whether or not other readers live.
 func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 	return &RWMutex{read: c.newMutex(reading, name, opts), write: c.newMutex(writing, name, opts)}
 }
@@ -88,11 +87,13 @@ func (rw *RWMutex) Name() string { return rw.write.name }
 // Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
 func (rw *RWMutex) Err() error { return rw.write.err }
 
-// Writer is the writer's side, for all that a Mutex can do: LockFunc, Do, State, ForceUnlock. Its ForceUnlock
-// frees the lock of a writer and leaves readers alone.
+// Writer is the writer's side, for all that a Mutex can do: LockFunc, Do, State, ForceUnlock. Its Lock is
+// RWMutex.Lock, its State shows readers too, and its ForceUnlock frees the lock of a writer and leaves
+// readers alone.
 func (rw *RWMutex) Writer() *Mutex { return rw.write }
 
-// Reader is the readers' side. Its ForceUnlock frees the lock of all readers and leaves a writer alone.
+// Reader is the readers' side. Its Lock is RLock, its State shows a writer too, and its ForceUnlock frees the
+// lock of all readers and leaves a writer alone.
 func (rw *RWMutex) Reader() *Mutex { return rw.read }
 
 // Lock takes the lock for writing, waiting while others read or write. Otherwise it is like Mutex.Lock. With
@@ -113,9 +114,10 @@ func (rw *RWMutex) TryRLock(ctx context.Context) (*Lock, error) { return rw.read
 // Downgrade makes the writer l a reader and lets waiting readers in. No other writer can get the lock in
 // between. It returns the reader's Lock; l is unlocked. It blocks for one round trip, at most until ctx ends.
 //
-// The error matches ErrLost, ErrNotHeld or ErrClosed like that of Unlock. It matches cogwheel.ErrInvalid if l
-// is not a writer of this lock or an Owner has locked it more than once; then l is unchanged. After any other
-// error neither of the two is held.
+// The error matches ErrLost, ErrNotHeld or ErrClosed as with Unlock. It matches cogwheel.ErrInvalid if l is
+// not a writer of this lock or an Owner has locked it more than once; then, and if ctx has ended before, l is
+// unchanged. After any other error neither of the two is held, and what Redis has of them is released in the
+// background.
 func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	m := rw.read
 	switch {

@@ -368,7 +368,7 @@ func TestScale_CloseEndsWithinALeaseWhileRedisHangs(t *testing.T) {
 	server.Pause()
 	began := time.Now()
 	require.Error(t, c.Close(context.Background()))
-	// One failing call of 300 ms for each hundred locks, four times over, would take a minute.
+	// Three failing calls of 300 ms for each hundred locks, with pauses, would take more than a minute.
 	require.Less(t, time.Since(began), lease+10*time.Second)
 	server.Resume()
 }

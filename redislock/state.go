@@ -21,14 +21,14 @@ import (
 type State struct {
 	Locked  bool
 	Holders []Holder      // in the order of their ids; several for readers
-	TTL     time.Duration // until the hold ends unless it is renewed; negative if it never does, 0 if the lock is free
-	Token   int64         // the highest fencing token given out, 0 if none is known
+	TTL     time.Duration // until the last hold ends unless it is renewed; negative: never, 0: not held
+	Token   int64         // the highest fencing token given out or reserved for hand-overs, 0 if none is known
 	Waiting []Waiter      // of a FairMutex: its queue in Redis, at most the first 1000; the other kinds have none
 }
 
 // Holder is one hold of a lock in Redis.
 type Holder struct {
-	ID       string // unique for each acquisition; see ForceUnlockHolder
+	ID       string // unique for each acquisition from Redis; a hand-over within a process keeps it
 	Metadata string // the text of WithMetadata, "" without
 }
 
@@ -100,8 +100,8 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 }
 
 // ForceUnlockHolder ends the hold with the ID that State has shown, wakes the waiters, and reports whether
-// that hold had the lock. A hold that has taken the lock since is not touched. It blocks for two round trips.
-// Otherwise it is like ForceUnlock.
+// that hold had the lock. A hold taken from Redis since is not touched; one that was handed over within the
+// process has the same ID and ends. It blocks for two round trips. Otherwise it is like ForceUnlock.
 func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
@@ -115,11 +115,12 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 	})
 }
 
-// ForceUnlock frees the lock, whatever hold has it, notifies its holders, wakes the waiters, and reports whether
-// it was held. A holder's Lock ends when the message arrives; if that is lost, at the next renewal. Until then it
-// is valid, although another may have the lock. So use ForceUnlock on holders that are known to be dead, or with
-// fencing: the next token is higher than the holder's. ForceUnlock blocks for one round trip, two on sharded
-// channels, at most until ctx ends. After an error the lock may have been freed.
+// ForceUnlock frees the lock, whatever hold has it, notifies its holders, wakes the waiters, and reports
+// whether it was held. A holder's Lock ends when the message arrives; if that is lost, at the next renewal.
+// Until then Lock.Valid stays true, although another may have the lock. So use ForceUnlock on holders that
+// are known to be dead, or with fencing: the next token is higher than the holder's. ForceUnlock blocks for
+// one round trip, two on sharded channels, at most until ctx ends. After an error the lock may have been
+// freed.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
 		m.client.channels.Decide()
