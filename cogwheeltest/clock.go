@@ -59,7 +59,7 @@ func (s *Server) setTimeLocked() { s.redis.SetTime(s.clock.now()) }
 // renewal, which falls due a third of a lease after the last, to be made before the lease ends.
 const advanceSteps = 20
 
-// Advance moves time forward by d.
+// Advance moves time forward by d, which must not be negative.
 //
 // In a bubble it sleeps for d of the bubble's time, and then waits until every goroutine of the bubble waits for
 // something: what had to happen within d has happened. With a Clock it moves the clock, in steps, and the server's

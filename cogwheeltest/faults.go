@@ -6,7 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Always is the number of calls of a fault that does not end by itself.
+// Always is the number of calls of a fault that lasts until ClearFaults.
 const Always = -1
 
 // Answers of servers in trouble, for Refuse. Any other text that begins with an error code will do as well.
@@ -41,12 +41,14 @@ func (fs *faults) take(r *request) *fault {
 
 // DropReplies makes clients miss the replies of the next n calls, or of Always more: the server executes each
 // call, and its connection breaks before the reply. Most calls of the library are idempotent and are sent
-// again. If names are given, only calls about locks, limits or semaphores of these names count. Commands that
-// set up a connection do not count.
+// again. If names are given, only calls about locks, limits or semaphores of these names count. A call is one
+// command: each command of a pipeline counts, and each repetition. Commands that set up a connection do not
+// count.
 func (s *Server) DropReplies(n int, names ...string) { s.addFault(&fault{left: n, names: names}) }
 
 // Refuse makes the server answer the next n calls, or Always, with an error such as OutOfMemory, and execute
-// none of them. Names are those of DropReplies. A call meets the oldest fault that it matches.
+// none of them. reply must not be empty. n and names are those of DropReplies. A call meets the oldest fault
+// that it matches.
 func (s *Server) Refuse(reply string, n int, names ...string) {
 	s.tb.Helper()
 	if reply == "" {
@@ -67,8 +69,8 @@ func (s *Server) addFault(f *fault) {
 	s.faults = append(s.faults, f)
 }
 
-// PendingFaults returns how many faults of DropReplies and Refuse have not met all their calls: 0 shows that a
-// test has met every fault that it asked for.
+// PendingFaults returns how many faults of DropReplies and Refuse have not met all their calls, those for
+// Always included: 0 shows that a test has met every fault that it asked for.
 func (s *Server) PendingFaults() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,8 +140,9 @@ func (s *Server) disconnectLocked(chosen func(*session) bool) {
 }
 
 // Isolate cuts a client of this server off, as if its process had crashed or the network had parted: its
-// connections break, and it gets no new ones until Rejoin. What it holds stays in Redis until its leases end.
-// rdb is what Client or NewClient returned.
+// connections break, and it gets no new ones until Rejoin. The connections that the library makes from its
+// options go with it. What it holds stays in Redis until its leases end. rdb is what Client or NewClient
+// returned.
 func (s *Server) Isolate(rdb *redis.Client) { s.isolate(rdb, true) }
 
 // Rejoin ends Isolate.

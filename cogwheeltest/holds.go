@@ -78,18 +78,20 @@ end
 return expired
 `)
 
-// ExpireLock ends the hold of a lock of any kind, with all readers of an RWMutex, as if its lease had run out:
-// nothing is announced, and waiters find out when they look again. The holder loses the lock at its next renewal,
-// at the latest a third of its lease after the last. For a MultiMutex, name one of its parts.
+// ExpireLock ends the hold of a lock of any kind, with all readers of an RWMutex, as if its lease had run
+// out: nothing is announced, and waiters find out when they look again. The holder loses the lock at its next
+// renewal, at the latest a third of its lease after the last. For a MultiMutex, name one of its parts.
+// ExpireLock fails the test if nothing holds the lock.
 func (s *Server) ExpireLock(name string) {
 	s.tb.Helper()
 	s.mustFind("holds the lock", name, s.run(expireLock, []string{name}, scripts.ReadTimeouts(name)))
 }
 
-// Steal gives a lock to a holder that does not exist, for the length of a lease, whether it is free or held; the
-// holder it had loses it at its next renewal. On a free lock it is the hold of a process that crashed. An RWMutex
-// that is held is taken for writing; a free name becomes a Mutex or a FairMutex. giveBack releases the lock, and
-// wakes waiters, if the lease has not ended before.
+// Steal gives a lock to a holder that does not exist, for the length of a lease of at least 1 ms, whether it
+// is free or held; the holder it had loses it at its next renewal. On a free lock it is the hold of a process
+// that crashed. An RWMutex that is held is taken for writing; a free name becomes a Mutex or a FairMutex.
+// giveBack releases the lock, and wakes waiters, if the lease has not ended before; it may be called more
+// than once, or never.
 func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
 	s.tb.Helper()
 	s.run(stealLock, []string{name}, stranger, max(redisconn.Millis(lease), 1))
@@ -100,8 +102,9 @@ func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
 }
 
 // ExpirePermits ends the leases of permits of a Semaphore or FairSemaphore: of those with the ids, as
-// Grant.IDs returns them, or of all. Nothing is announced. The permits are free at the next look at the semaphore,
-// and the holder loses its grant at its next renewal.
+// Grant.IDs returns them, or of all. Nothing is announced. The permits are free at the next look at the
+// semaphore, and the holder loses its grant at its next renewal. ExpirePermits fails the test if it finds no
+// permit.
 func (s *Server) ExpirePermits(name string, ids ...string) {
 	s.tb.Helper()
 	raw := make([]any, len(ids))
@@ -117,7 +120,8 @@ func (s *Server) ExpirePermits(name string, ids ...string) {
 	s.mustFind("holds a permit", name, s.run(expirePermits, leases, raw...))
 }
 
-// Exhaust takes all permits that a key has left, so that the next request of one is denied.
+// Exhaust takes all permits that a key has left, by a call of k, so that the next request of one is denied
+// until the limit refills by the server's time.
 func (s *Server) Exhaust(k *ratelimit.Limiter, key string) {
 	s.tb.Helper()
 	if _, err := k.AllowUpTo(context.Background(), key, k.Limit().Burst); err != nil {

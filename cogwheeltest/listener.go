@@ -16,9 +16,9 @@ type listener struct {
 	ended bool
 }
 
-// Addr returns an address of the loopback interface at which the server can be reached, for code that makes its
-// client from an address. The server listens there from the first call on. It does not work in a bubble of
-// testing/synctest, where a client has to use Options.
+// Addr returns an address of the loopback interface at which the server can be reached, for code that makes
+// its client from an address. The server listens there from the first call on. In a bubble of
+// testing/synctest, where a client has to use Options, Addr ends the test.
 func (s *Server) Addr() string {
 	s.tb.Helper()
 	if s.bubble {

@@ -31,7 +31,8 @@ const (
 )
 
 // Server is a Redis server in the memory of the test. Start makes one. Its methods are safe for concurrent
-// use.
+// use. They return no errors: Start and a method that cannot do its work, such as one with a bad argument,
+// fail the test.
 type Server struct {
 	tb        testing.TB
 	config    config
@@ -177,24 +178,24 @@ func (s *Server) options() (*redis.Options, *group) {
 	return options(func(context.Context, string, string) (net.Conn, error) { return s.dial(g) }), g
 }
 
-// Wheel returns a wheel that lives by the server's time and stops with the test.
+// Wheel returns the server's wheel, which lives by the server's time and stops with the test.
 func (s *Server) Wheel() *wheel.Wheel { return s.wheel }
 
-// Locks returns a client for locks on Client and Wheel, closed with the test.
+// Locks returns a new client for locks on Client and Wheel, closed with the test.
 func (s *Server) Locks(opts ...redislock.Option) *redislock.Client {
 	s.tb.Helper()
 	c, err := redislock.New(s.client, append([]redislock.Option{redislock.WithWheel(s.wheel)}, opts...)...)
 	return closing(s, c, err)
 }
 
-// Limits returns a client for rate limits on Client and Wheel, closed with the test.
+// Limits returns a new client for rate limits on Client and Wheel, closed with the test.
 func (s *Server) Limits(opts ...ratelimit.Option) *ratelimit.Client {
 	s.tb.Helper()
 	c, err := ratelimit.New(s.client, append([]ratelimit.Option{ratelimit.WithWheel(s.wheel)}, opts...)...)
 	return closing(s, c, err)
 }
 
-// Semaphores returns a client for semaphores on Client and Wheel, closed with the test.
+// Semaphores returns a new client for semaphores on Client and Wheel, closed with the test.
 func (s *Server) Semaphores(opts ...semaphore.Option) *semaphore.Client {
 	s.tb.Helper()
 	c, err := semaphore.New(s.client, append([]semaphore.Option{semaphore.WithWheel(s.wheel)}, opts...)...)
