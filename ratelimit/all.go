@@ -21,7 +21,8 @@ type Part struct {
 // Part returns the limit of a key for Client.All.
 func (k *Limiter) Part(key string) Part { return Part{limiter: k, key: key, cost: 1} }
 
-// Cost returns the part with another number of permits that one request takes of it: 1 to MaxRate, default 1.
+// Cost returns the part with another number of permits that one request takes of it: 1 to MaxRate, default
+// 1. Client.All refuses any other number.
 func (p Part) Cost(n int64) Part {
 	p.cost = n
 	return p
@@ -62,9 +63,9 @@ const maxParts = 16
 // All returns the limiter of 1 to 16 parts, which are made by this Client. They may count by different
 // algorithms. It does not talk to Redis.
 //
-// The keys of all parts must be in one slot of a cluster, which WithHashTag sees to. Two parts may not share
-// a key: two limits of one user, such as one per second and one per day, have prefixes of their own. Parts
-// that are refused are reported by Err, and by every method, as a *cogwheel.InvalidError.
+// For a cluster or a Ring, the keys of all parts must share a hash tag; see WithHashTag. Two parts may not
+// share a key: two limits of one user, such as one per second and one per day, have prefixes of their own.
+// Parts that are refused are reported by Err, and by every method, as a *cogwheel.InvalidError.
 func (c *Client) All(parts ...Part) *All {
 	a := &All{client: c}
 	if c.monitor.reports {
@@ -119,15 +120,16 @@ func (a *All) whole(r Result, err error) (Result, error) {
 // Allow is AllowN of one request.
 func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 1) }
 
-// AllowN takes n times the cost of each part if every limit grants it, and otherwise nothing, in one step of
-// Redis. It does not wait. A denial is a Result: Parts says what each limit said, RetryAfter is the longest
-// time that one of them names, ResetAfter likewise, and Limit and Remaining are those of the part of which
-// the fewest requests are left, in requests.
+// AllowN takes n times the cost of each part if every limit grants it, and otherwise nothing, in one step
+// of Redis. It does not wait. Blocking, the policy, cached denials, n = 0 and errors are those of
+// Limiter.AllowN. ErrExceedsLimit says that some limit could never grant n requests.
 //
-// Blocking, the policy, cached denials and errors are those of Limiter.AllowN. ErrExceedsLimit says that some
-// limit could never grant it. A script is sent once: a lost reply can cost the permits of all limits,
-// never those of some. Requests of All and waiters of a single part do not stand in one line: either may
-// overtake the other.
+// Granted, Limit and Remaining of the Result count requests. Limit and Remaining are those of the part with
+// the fewest requests left, RetryAfter and ResetAfter the longest of all parts. Parts has the decision of
+// each limit, in permits; in a denied request it takes nothing, also where it is Allowed.
+//
+// A script is sent once: a lost reply can cost the permits of all limits, never those of some. Requests of
+// All and waiters of a single part do not stand in one line: either may overtake the other.
 func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
 	began := a.client.start()
 	s, err := a.use(ctx, "allow", n)
@@ -160,7 +162,7 @@ func namesOf(parts []Part) string {
 	return strings.Join(names, " and ")
 }
 
-// Peek returns what Allow would return, but takes nothing.
+// Peek is Limiter.Peek for all parts: it returns the decision of Redis on one request, and takes nothing.
 func (a *All) Peek(ctx context.Context) (Result, error) {
 	s, err := a.use(ctx, "peek", 0)
 	if err != nil {
@@ -175,11 +177,12 @@ func (a *All) Wait(ctx context.Context) error { return a.WaitN(ctx, 1) }
 
 // WaitN blocks until all limits grant n requests in one step, or until ctx ends. n = 0 returns at once.
 //
-// Waiters of one process for the same parts stand in line. They ask Redis when all limits are likely to grant
-// the first of them, and at least once a second; nothing is charged ahead. So others that ask for one of the
-// limits alone, and waiters for other combinations, may be served before, and a limit that is always used up
-// by others can keep them waiting. Errors are those of Limiter.WaitN. If ctx ends while a script is under way
-// that grants the request, its permits serve the next in line or are lost.
+// Waiters of one process for the same parts, in the same order, stand in line. They ask Redis when all
+// limits are likely to grant the first of them, and at least once a second; nothing is charged ahead. So
+// others that ask for one of the limits alone, and waiters for other combinations, may be served before,
+// and a limit that is always used up by others can keep them waiting. The policy and errors are those of
+// Limiter.WaitN. If ctx ends during the call that grants the request, its permits serve the next in line or
+// are lost.
 func (a *All) WaitN(ctx context.Context, n int64) error {
 	s, err := a.use(ctx, "wait", n)
 	if err != nil {

@@ -17,18 +17,18 @@ type checkable interface {
 // Check asks the servers whether the Client can work with them: whether they answer, their versions,
 // whether the user may run each command, whether they take writes, whether all slots of a cluster are
 // served, and which timeouts, eviction policy and persistence weaken or slow the limits. With limiters,
-// each a *Limiter, *StoredLimiter or *All, it looks at what these need, their keys included; of a Limiter,
-// one key under its prefix stands for all. Without, it looks at the commands of all kinds of limiters, and not at keys.
+// each a *Limiter, *StoredLimiter or *All, it looks at their commands and keys; of a Limiter, one key under
+// its prefix stands for all. Without, it looks at the commands of all kinds of limiters, and not at keys.
 //
-// Check needs no right that limiters do not need, and says "not known" where a server refuses to tell
-// more. It changes nothing but a key of its own, which ends within a second: cogwheel_check:… behind the
-// name of the first limiter. It uses connections of its own, made from the options of the client, and does
-// not ask the policy.
+// Check needs no right that limiters do not need, and says "not known", which is no failure, where a server
+// refuses to tell more. It changes nothing but a key of its own, which ends within a second:
+// cogwheel_check:…, after the first key of the first limiter if there is one. It uses connections of its
+// own, made from the options of the client, and does not ask the policy.
 //
-// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers.
-// If ctx ends, it matches the error of ctx too, and the Report says what was found until then. An argument
-// that is refused, or a Client that is closed, returns an error and no Report. Check blocks for a few
-// round trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
+// The error is nil, or that of Report.Err, which names every failure and wraps the answers of the servers. If
+// ctx ends, it matches the error of ctx too, and the Report says what was found until then. For an argument
+// that is refused, and after Close (ErrClosed), there is an error and no Report. Check blocks for a few round
+// trips, at most until a quarter of a second after ctx has ended. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, limiters ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, limiters, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(limiters))

@@ -19,7 +19,7 @@ import (
 )
 
 // Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent
-// use.
+// use. The methods of its limiters return a *cogwheel.InvalidError for a nil context and for a negative n.
 type Client struct {
 	rdb     redis.UniversalClient
 	base    redis.UniversalClient // what rdb is or embeds: knows the nodes
@@ -39,16 +39,19 @@ type Client struct {
 
 // New returns a Client that limits through rdb: a *redis.Client for one server or Sentinel, a
 // *redis.ClusterClient, a *redis.Ring or a type that embeds one of them. It does not talk to Redis and
-// starts no goroutine. The caller keeps rdb open until Close has returned. Errors match cogwheel.ErrInvalid; a
-// client without a ReadTimeout is refused, because its calls to a Redis that hangs would never end. A client
-// of another type is used as well; since nothing is known of its nodes, the scripts of each key travel alone,
-// and New logs a warning.
+// starts no goroutine. The caller keeps rdb open until Close has returned. Errors match
+// cogwheel.ErrInvalid; a client without a ReadTimeout is refused, because its calls to a Redis that hangs
+// would never end. A client of another type is used as well; since its nodes are not known, New logs a
+// warning, and scripts for different keys share no pipelines.
 //
 // A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy
-// decides. A call returns earlier when its context ends, with one exception: Allow and Peek of a caller whose
-// context is cancelled while it sends the script itself return when Redis answers or the timeout is over. To
-// a *redis.Client New adds a hook that ends the Client's own scripts in time, whatever the timeouts of rdb
-// are, and passes all other commands on. Hooks that are added later do not see these scripts.
+// decides. A call returns earlier when its context ends, with one exception: if the context of Allow,
+// AllowN or Peek is cancelled while the caller's goroutine sends the script, the call returns the decision,
+// when Redis answers or the timeout is over.
+//
+// To a *redis.Client New adds a hook, which stays after Close. It ends the Client's own scripts in time,
+// whatever the timeouts of rdb are, and passes all other commands on. Hooks that are added later do not see
+// these scripts.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if err := argument.Client(rdb); err != nil {
 		return nil, err
@@ -101,9 +104,10 @@ func (c *Client) now() time.Duration { return c.wheel.Now().Sub(c.began) }
 // since is a time as the time since the Client was made.
 func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }
 
-// Close ends the waits with ErrClosed and returns when nothing of the Client is under way, or when ctx ends:
-// then waits have ended all the same, and calls in flight end by their own timeouts. Every call afterwards
-// returns ErrClosed. Closing again waits again. The wheel and rdb stay the caller's.
+// Close ends the waits with ErrClosed and returns nil when no call of the Client is in flight, or the error
+// of ctx when that ends first: then waits have ended all the same, and calls in flight end by their own
+// timeouts. Every call afterwards returns ErrClosed, except Delay and Wait of a Reservation, which go on
+// working. Closing again waits again. The wheel and rdb stay the caller's.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

@@ -7,19 +7,19 @@
 //
 // # What it promises
 //
-//   - Limiter with [GCRA] grants at most Burst + Rate*w/Per in any time w, StoredLimiter at most Rate in any
-//     interval, [FixedWindow] at most Rate in each window, by the clock of Redis. Clocks of clients are not
-//     used.
-//   - A lost reply, a repeated call, a cancelled wait and a killed client can only make it grant less. State
-//     that Redis lost grants at most one burst more.
-//   - Waiters of one process are served in order. None waits for what cannot come before its deadline.
-//   - While Redis is down a [Policy] decides: after the timeout of [WithTimeout], and then at the speed of
-//     memory.
+//   - Redis grants for a Limiter with [GCRA] at most Burst + Rate*w/Per in any time w, for a StoredLimiter at
+//     most Rate in any interval of Per, and with [FixedWindow] at most Rate in each window, by its own clock.
+//     Clocks of clients are not used.
+//   - A lost reply, a script that go-redis sends twice, a cancelled wait and a killed client can only make it
+//     grant less. A key whose state Redis loses, as in a failover, may be granted one burst more.
+//   - Waiters of one process are served in order. None waits for permits that cannot come before its
+//     deadline.
+//   - While Redis is down a [Policy] decides, after the timeout of [WithTimeout] and then at the speed of
+//     memory. The bounds above do not count its grants.
 //   - A request of [All] is charged to every limit or to none.
 //   - No two pairs of a Limiter's prefix and key share a count, whatever bytes clients choose.
 //
-// It does not promise an order among waiters of different processes, nor a limit across the loss of data, as
-// in a failover, beyond that one burst.
+// It does not promise an order among waiters of different processes.
 //
 // # Cost
 //
@@ -28,7 +28,7 @@
 //	Wait             at most one round trip in 10 ms for all waiters of a key; one entry of the wheel
 //	All              one round trip, shared by the concurrent callers for the same parts
 //	Redis, Limiter     TIME, GET and SET, O(1); a string of at most 60 bytes
-//	Redis, StoredLimiter   eight calls; an entry of 21 bytes for each grant within the interval
+//	Redis, StoredLimiter   eight commands; 21 bytes for each granted call within the interval
 //
 // # Example
 //

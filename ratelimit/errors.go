@@ -16,23 +16,25 @@ import (
 // errors.Is. The errors of contexts and of Redis are wrapped. A denial is no error of Allow: look at
 // Result.Allowed.
 var (
-	// ErrNotSet is returned by a StoredLimiter whose limit is not set in Redis, or was deleted.
+	// ErrNotSet is returned by a StoredLimiter whose limit is not set in Redis, was deleted, or has vanished
+	// by WithKeepAlive.
 	ErrNotSet = errors.New("ratelimit: no limit is set")
 
 	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was taken.
 	ErrExceedsLimit = errors.New("ratelimit: request exceeds the limit")
 
-	// ErrWouldExceedDeadline is returned by a wait or a reservation that cannot end before its context does.
-	// Nothing was taken.
+	// ErrWouldExceedDeadline is returned by a wait or a reservation whose permits cannot come before the
+	// deadline of its context, and by a reservation more than a minute ahead. Nothing was taken.
 	ErrWouldExceedDeadline = errors.New("ratelimit: wait would exceed the deadline")
 
-	// ErrUnavailable is returned when Redis did not answer, or said that it cannot serve now, and no policy
-	// grants. Whether the permits were taken is unknown. The error wraps the reason, even while Redis is not
-	// asked.
+	// ErrUnavailable is returned when Redis did not answer, or said that it cannot serve now, and the
+	// policy does not decide: it is FailClosed, or LocalShare does not know the limit, or the method has
+	// no policy. If Redis was asked, the permits may have been taken. The error wraps the cause: the
+	// error of the call or of its context, and while Redis is not asked the error of the last call.
 	ErrUnavailable = errors.New("ratelimit: redis unavailable")
 
-	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password is
-	// wrong, its certificate does not verify, or the client was closed. That is not an outage, so the policy
+	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password
+	// is wrong, its certificate does not verify, or rdb was closed. That is not an outage, so the policy
 	// does not decide, and waits end. The error wraps the answer. docs/ratelimit.md has the table.
 	ErrMisconfigured = errors.New("ratelimit: redis refuses this client")
 

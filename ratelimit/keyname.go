@@ -80,8 +80,8 @@ func isPlain(key string) bool {
 	return true
 }
 
-// RedisKey returns the key in Redis of a key: what errors name, and what cogwheel limit takes. It does not
-// talk to Redis.
+// RedisKey returns the key in Redis of a key: errors name it, and the command cogwheel limit takes it. It
+// does not talk to Redis.
 func (k *Limiter) RedisKey(key string) string {
 	return k.id(key).key
 }

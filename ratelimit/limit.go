@@ -23,7 +23,7 @@ const maxBurstTime = 100 * 365 * 24 * time.Hour
 type Limit struct {
 	Rate  int64         // permits in each Per, 1 to MaxRate
 	Per   time.Duration // 1 µs to MaxPer; whole milliseconds for StoredLimiter and FixedWindow
-	Burst int64         // permits usable at once, 1 to MaxRate; equal to Rate for StoredLimiter and FixedWindow
+	Burst int64         // usable at once, 1 to MaxRate; equal to Rate for StoredLimiter and FixedWindow
 }
 
 // PerSecond allows n permits a second with a burst of n.
@@ -41,6 +41,7 @@ func (l Limit) WithBurst(n int64) Limit {
 	return l
 }
 
+// String returns the limit as in "10 per 1s, burst 20".
 func (l Limit) String() string { return fmt.Sprintf("%d per %v, burst %d", l.Rate, l.Per, l.Burst) }
 
 // validate returns a *cogwheel.InvalidError that names the first bad field.

@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Limiter limits each of any number of keys, such as users or addresses, by one limit that is set in the code.
-// In Redis, a key that is used has one small string, which expires when it says no more than its absence. It
-// is safe for concurrent use.
+// Limiter limits each of any number of keys, such as users or addresses, by one limit that is set in the
+// code. Redis has one small string for each key in use, which expires when the whole burst is there again.
+// It is safe for concurrent use.
 //
 // Keys are any bytes, the empty key included. In Redis, the key k under the prefix p is p:{k}, or
 // p:{k}:window for FixedWindow; see also WithHashTag. Braces and percent signs in k are escaped, and a k of
@@ -109,18 +109,20 @@ func (k *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 	return k.AllowN(ctx, key, 1)
 }
 
-// AllowN takes n permits of the key if it has them, and does not wait for them. A denial is a Result, not an
-// error. n = 0 takes nothing and is always allowed.
+// AllowN takes n permits of the key if it has them, and does not wait for them. A denial is a Result, not
+// an error. n = 0 asks Redis as well, takes nothing and is never denied.
 //
 // It blocks for at most two round trips, as concurrent callers of one key share scripts: one that joins the
-// next script waits for the one under way. For as long as Redis has said that a key is exhausted, at most a
-// second, it denies without asking. The policy decides after the time of WithTimeout, or at the deadline of
-// ctx if the call has waited at least 10 ms by then; otherwise the call returns the error of ctx.
+// next script waits for the one in flight. For as long as Redis has said that a key is exhausted, at most a
+// second, it denies without asking, and so it does while callers of this process wait for the key.
+//
+// The policy decides if Redis does not answer within the time of WithTimeout, or by the deadline of ctx if
+// the call has waited at least 10 ms by then. If ctx ends otherwise, its error is returned, and the permits
+// may have been taken; if it ended before the call, nothing is taken.
 //
 // Errors match ErrExceedsLimit if n is above the burst, ErrUnavailable if the policy is FailClosed,
-// ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. If ctx is cancelled, the error
-// of ctx is returned, and the permits may have been taken. A script is sent once and not repeated: a lost
-// reply can take permits without success, but not twice.
+// ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. A script is sent once and not
+// repeated: a lost reply can take permits without success, but not twice.
 func (k *Limiter) AllowN(ctx context.Context, key string, n int64) (Result, error) {
 	began := k.client.start()
 	s, err := k.use(ctx, "allow", key, n)
@@ -150,18 +152,19 @@ func (k *Limiter) refused(ctx context.Context, of subject, err error) error {
 // It is a small value: nothing is kept for it, in memory or in Redis, so it may be made for each call, and
 // every method may be called on it. Options of the Limiter hold for it. An invalid limit is refused: see Err.
 //
-// The limit of a key may change from one call to the next. What was used under one limit stays used under the
+// The limit of a key may change from one call to the next. Permits used under one limit count under the
 // others, so that each limit holds for the requests that are made under it:
 //
-//   - With GCRA it is time that stays used. Where three quarters of 1000 per hour are used, three quarters of
-//     100 per hour are. Where it is more time than a whole burst of the new limit takes, nothing is granted
-//     until the rest of it is over.
-//   - With FixedWindow it is permits. The window goes on, and lasts as long as the longest limit under which
-//     something of it was used. The next window starts with the whole limit, also if more than that was used.
+//   - With GCRA the time until the key is unused stays the same: where three quarters of 1000 per hour are
+//     used, three quarters of 100 per hour are. While that time is longer than a whole burst of the new
+//     limit takes, nothing is granted.
+//   - With FixedWindow the number of used permits stays the same. The window lasts as long as the longest
+//     limit under which some of them were used. The next window starts with the whole limit, even if more
+//     than that was used.
 //
-// Reset lets a key begin anew, as for a tenant that has bought a larger limit. Calls of one process under
-// different limits learn of each other through Redis, as calls of different processes do: a denial under one
-// limit, and waiters under it, are not those of another.
+// Reset frees the key, as for a tenant that has bought a larger limit. Denials from memory and waiters in
+// line belong to one limit: calls of one process under different limits learn of each other through Redis,
+// as calls of different processes do.
 func (k *Limiter) With(limit Limit) *Limiter {
 	other := *k
 	if limit != k.options.limit && k.err == nil {
@@ -175,9 +178,9 @@ func (k *Limiter) AllowLimitN(ctx context.Context, key string, n int64, limit Li
 	return k.With(limit).AllowN(ctx, key, n)
 }
 
-// AllowUpTo takes as many permits of the key as there are, at most n, in one round trip. Result.Granted is
-// their number; Allowed is true if it is at least one. n may be above the burst; n = 0 takes nothing and is
-// allowed. It does not overtake waiters. For blocking and errors see AllowN.
+// AllowUpTo takes as many permits of the key as there are, at most n. Result.Granted is their number;
+// Allowed is true if it is at least one. RetryAfter of a denial by Redis is the time until one permit is
+// there. n may be above the burst; n = 0 is allowed. For blocking, the policy and errors see AllowN.
 func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
 	n = min(n, k.options.limit.Burst)
 	began := k.client.start()
@@ -191,8 +194,8 @@ func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, e
 	return r, err
 }
 
-// Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for one round
-// trip. For errors see AllowN.
+// Peek returns what Redis would answer to Allow now, but takes nothing: Result.Granted is 0. It never
+// answers from memory. For blocking, the policy and errors see AllowN.
 func (k *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 	s, err := k.use(ctx, "peek", key, 0)
 	if err != nil {
@@ -207,14 +210,15 @@ func (k *Limiter) Wait(ctx context.Context, key string) error { return k.WaitN(c
 
 // WaitN blocks until n permits of the key are taken, or until ctx ends. n = 0 returns at once.
 //
-// The waiters of one process stand in line for each key: none overtakes another, and Allow does not overtake
-// them. While Redis is down and the policy is FailClosed, they go on waiting. A waiter sees within about a
-// second what other processes change.
+// The waiters of one process stand in line for each key: none overtakes another, and Allow does not
+// overtake them. While Redis is down the policy serves them in order: FailOpen grants, LocalShare grants as
+// its share allows, and under FailClosed they go on waiting. A waiter sees within about a second what other
+// processes change.
 //
 // Errors match ErrWouldExceedDeadline, as soon as it is known that the deadline of ctx comes first, the
 // waiters ahead counted; ErrExceedsLimit if n is above the burst; ErrMisconfigured, ErrWrongKind and
-// ErrClosed; or the error of ctx. After an error nothing is taken: permits that were charged for a waiter
-// that leaves serve the next one in line, within the limit, or are given back, or expire unused.
+// ErrClosed; or the error of ctx. After an error the caller has no permits: those already charged for it
+// serve the next waiter in line, within the limit, or are given back, or expire unused.
 //
 // Permits are charged up to 20 ms and two round trips before they can be used. So while a process waits for
 // all permits of a key, Allow in other processes is denied.
@@ -227,9 +231,10 @@ func (k *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	return s.wait(ctx, k.subject(key, n, s).waiting())
 }
 
-// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
-// what WaitN would return. cancel ends the wait: f is called with an error that matches context.Canceled.
-// Once the wait is decided, cancel does nothing. It panics with a *cogwheel.InvalidError if f is nil.
+// WaitFunc is WaitN without a goroutine that waits: it calls f exactly once, on another goroutine, with the
+// result of WaitN, errors of arguments included. cancel ends the wait: f is called with an error that
+// matches context.Canceled. Once the wait is decided, cancel does nothing. It may be called several times,
+// also concurrently. WaitFunc panics with a *cogwheel.InvalidError if f is nil.
 func (k *Limiter) WaitFunc(ctx context.Context, key string, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := k.use(ctx, "wait", key, n)
@@ -239,9 +244,10 @@ func (k *Limiter) WaitFunc(ctx context.Context, key string, n int64, f func(erro
 	return s.waitFunc(ctx, k.subject(key, n, s).waiting(), f, s.release)
 }
 
-// Reset forgets what was taken of the key: its whole burst can be used again. Concurrent calls may take permits
-// before it or from the new burst. Other processes see it within about a second. It blocks for one round trip,
-// or until ctx ends; after an error the key may be forgotten or not. For errors see AllowN; no policy decides.
+// Reset frees the key: its whole burst can be used again, under every limit of With. Concurrent calls may
+// take permits before it or from the new burst. This Limiter sees it at once; other processes, and limits
+// of With, within about a second. It blocks for one round trip, or until ctx ends; after an error the key
+// may have been freed. For errors see AllowN; no policy decides.
 func (k *Limiter) Reset(ctx context.Context, key string) error {
 	s, err := k.use(ctx, "reset", key, 0)
 	if err != nil {
@@ -266,10 +272,11 @@ func (k *Limiter) Reset(ctx context.Context, key string) error {
 // Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that. n = 0 takes
 // nothing. It blocks as AllowN does.
 //
-// Errors match ErrWouldExceedDeadline if the delay would be beyond the deadline of ctx or a minute; then
-// nothing is taken. They match ErrUnavailable after the time of WithTimeout, whatever the policy; for others
-// see AllowN. If ctx ends first, what was reserved is given back. FixedWindow has no reservations: it is
-// refused with a *cogwheel.InvalidError.
+// Errors match ErrWouldExceedDeadline, with nothing taken, if the delay is longer than a minute or than the
+// time to the deadline of ctx. No policy decides: while Redis is down they match ErrUnavailable, after the
+// time of WithTimeout or at once. For others see AllowN. If ctx ends first, the Client tries to give the
+// permits back in the background. FixedWindow has no reservations: it is refused with a
+// *cogwheel.InvalidError.
 func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	if k.err == nil && k.options.algorithm == FixedWindow {
 		return nil, argument.Error("WithAlgorithm", "FixedWindow", "has no reservations")

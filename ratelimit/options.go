@@ -28,8 +28,9 @@ type config struct {
 const defaultTimeout = 250 * time.Millisecond
 
 // WithWheel sets the wheel on which waits, timeouts and probes are entries. The default is wheel.Default().
-// The caller keeps it running until Close has returned: when it is stopped, waits return an error that matches
-// wheel.ErrStopped.
+// The caller keeps it running until Close has returned: when it is stopped, waits return an error that
+// matches wheel.ErrStopped, and other calls go on with their timeouts but ask Redis each time, even while it
+// is down.
 func WithWheel(w *wheel.Wheel) Option {
 	return optionFunc(func(c *config) error {
 		if w == nil {
@@ -40,7 +41,7 @@ func WithWheel(w *wheel.Wheel) Option {
 	})
 }
 
-// WithLogger sets where it is reported that Redis went down and came back. The default is slog.Default().
+// WithLogger sets the logger of outages of Redis, and of the warning of New. The default is slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) error {
 		if l == nil {
@@ -71,11 +72,12 @@ func WithPolicy(p Policy) Option {
 	})
 }
 
-// WithTimeout sets how long a decision may take, 1 ms or more. Then the policy decides, and the script
-// counts as one that Redis did not answer. The default is 250 ms, which outlasts the loss of one packet.
-// Allow, AllowUpTo, Peek and Reserve keep to it, whatever the timeouts of the redis client are, and so does
-// each script for waiters. It should be more than twice the time that Redis takes to answer, as a call may
-// wait for the script before its own.
+// WithTimeout sets how long a decision may take, 1 ms or more. After that time the policy decides, and the
+// script counts as one that Redis did not answer. The default is 250 ms, which outlasts the loss of one
+// packet. Allow, AllowUpTo, Peek, Reserve, Cancel and Return keep to it, whatever the timeouts of the redis
+// client are, and so does each script for waiters; Reset and the methods that set, read or delete a limit
+// in Redis do not. It should be more than twice the time that Redis takes to answer, as a call may wait for
+// the script before its own.
 func WithTimeout(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		if d < time.Millisecond {
@@ -87,10 +89,11 @@ func WithTimeout(d time.Duration) Option {
 }
 
 // WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without
-// asking, 1 or more, default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms. A
-// probe is the script of the last decision that failed. It takes no permits but writes the state of the key back
-// as it is, so the policy goes on deciding while Redis answers reads and refuses writes. Any answer that is no
-// outage ends it; docs/ratelimit.md has the table.
+// asking, 1 or more, default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms.
+// All nodes of a cluster have one breaker. A probe is the script of the last decision that failed. It takes
+// no permits but writes the state of the key back as it is, so the policy goes on deciding while Redis
+// answers reads and refuses writes. After an answer that is no outage, decisions ask Redis again;
+// docs/ratelimit.md has the table.
 func WithBreaker(failures int, probe time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		switch {
@@ -121,9 +124,9 @@ const (
 	// GCRA is a token bucket kept in one timestamp: permits return one by one at Rate per Per, and up to
 	// Burst of them may be used at once. In any time w it grants at most Burst + Rate*w/Per.
 	GCRA Algorithm = iota
-	// FixedWindow grants at most Rate in each window of Per. A window begins with the first request after the
-	// end of the window before it, or at that end if waiters are there. Within Per around the start of a window
-	// it may grant twice the rate.
+	// FixedWindow grants at most Rate in each window of Per. A window begins with the first request after
+	// the end of the window before it, or exactly at that end if a caller waits for it. Within Per around
+	// the start of a window it may grant twice the rate.
 	FixedWindow
 
 	logAlgorithm Algorithm = 255 // of StoredLimiters
@@ -156,10 +159,12 @@ func WithAlgorithm(a Algorithm) LimiterOption {
 	})
 }
 
-// WithHashTag puts all keys of the Limiter into one slot of a cluster, that of the tag: 1 byte or more. In
-// Redis, the key k under the prefix p is then p:{tag}:key:k, or p:{tag}:window:k for FixedWindow, where the
-// tag is written as keys are. Client.All needs it on a cluster: for a limit of each user and one of each
-// service, the keys of users take the service as their tag. The default is that keys spread over the slots.
+// WithHashTag puts all keys of the Limiter into one slot of a cluster, the slot of the tag: 1 byte or more.
+// In Redis, the key k under the prefix p is then p:{tag}:key:k, or p:{tag}:window:k for FixedWindow, where
+// the tag is escaped and hashed as keys are; these keys share no count with those of a Limiter without the
+// tag. Client.All needs it on a cluster: for a limit of each user and one of each service, the name of the
+// service is the tag of the user keys and the key of the other Limiter. The default is that keys spread
+// over the slots.
 func WithHashTag(tag string) LimiterOption {
 	return limiterOptionFunc(func(c *limiterOptions) error {
 		if tag == "" {

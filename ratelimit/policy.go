@@ -24,17 +24,21 @@ const (
 	shareLocally
 )
 
-// FailClosed denies with ErrUnavailable; waits go on until Redis is back or their context ends.
+// FailClosed fails calls with ErrUnavailable; waits go on until Redis is back or their context ends.
 func FailClosed() Policy { return Policy{} }
 
-// FailOpen grants everything.
+// FailOpen grants every request that the call itself does not refuse: a Limiter and an All still refuse a
+// request above the burst.
 func FailOpen() Policy { return Policy{kind: failOpen} }
 
 // LocalShare grants one n-th of the limit in each process, from its own memory; n, 1 or more, is the number
-// of processes. Of a burst smaller than n each process grants 1. A StoredLimiter whose limit this process has not
-// seen yet fails closed. A process counts up to 65536 keys one by one; further keys share 256 counts, so
-// together they get less, never more. A share does not begin again with each outage: permits that were granted
-// from it return at the rate of the share, whether Redis is up or down.
+// of processes. The burst of the share is rounded down but at least 1; a request for more is denied. It
+// counts as GCRA does. A StoredLimiter fails closed while this process does not know its limit: it learns
+// it from decisions of Redis, and may forget it within a minute after the last.
+//
+// A process counts up to 65536 keys one by one; further keys share 256 counts, so together they get less,
+// never more. A share does not begin again with each outage: permits that were granted from it return at
+// the rate of the share, whether Redis is up or down.
 func LocalShare(n int64) Policy { return Policy{kind: shareLocally, share: n} }
 
 // part is this process's part of a limit.

@@ -24,7 +24,7 @@ type Reservation struct {
 	over bool
 }
 
-// Delay is how long it takes until the permits may be used, 0 if they may be now.
+// Delay returns the time from now until the permits may be used, 0 if they may be used now.
 func (r *Reservation) Delay() time.Duration {
 	if r == nil || r.made == nil {
 		return 0
@@ -33,7 +33,7 @@ func (r *Reservation) Delay() time.Duration {
 }
 
 // Wait blocks until the permits may be used. If ctx ends before, its error is returned and the reservation
-// stands; Cancel it.
+// stands; Cancel it. Wait ignores Cancel. If the wheel is stopped, the error matches wheel.ErrStopped.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case ctx == nil:
@@ -45,10 +45,11 @@ func (r *Reservation) Wait(ctx context.Context) error {
 }
 
 // Cancel gives the permits back, and reports whether others can use them. Once they may be used it does
-// nothing and returns false, so it can be deferred. Those of a Limiter can be given back only as long
-// as nothing was charged to the key since, because others may have planned on them: otherwise they are lost.
-// A second call does nothing and returns false, also after an error that leaves open whether the first was
-// executed. It blocks for one round trip, or until ctx ends; concurrent calls wait for each other.
+// nothing and returns false, so it can be deferred. Permits of a Limiter can be given back only as long as
+// nothing was charged to the key since, because others may have planned on them: otherwise they are lost. A
+// second call does nothing and returns false, also after an error that leaves open whether the first was
+// executed; only for a StoredLimiter it tries again after an error. It blocks for one round trip, or until
+// ctx ends; concurrent calls wait for each other. For errors see Reserve.
 func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	switch {
 	case ctx == nil:

@@ -15,24 +15,27 @@ const (
 	SourceDegraded
 )
 
+// String returns "redis", "local" or "degraded".
 func (s Source) String() string {
 	return [4]string{"redis", "local", "degraded"}[s&3]
 }
 
-// Result is one decision.
+// Result is one decision. A call that returns an error has granted nothing, and only the Source of its Result
+// counts. Limit, Remaining and ResetAfter may be 0 for unknown unless the Source is SourceRedis; under
+// LocalShare they are those of the share.
 type Result struct {
 	Allowed   bool
 	Granted   int64 // permits charged: all that were asked for, or 0; AllowUpTo may grant a part
 	Limit     int64 // permits that can be used at once
 	Remaining int64 // permits that could be used right after the decision
-	// RetryAfter is how long to wait before the same request can be granted, 0 if it was. Others may be
-	// quicker.
+	// RetryAfter is how long to wait before the same request can be granted, if no other caller takes the
+	// permits first; 0 if it was granted.
 	RetryAfter time.Duration
 	// ResetAfter is how long until the limiter is as good as new, if it is not used meanwhile.
 	ResetAfter time.Duration
 	Source     Source
-	// Parts is, for Client.All, what each limit said, in their order: those that were not Allowed denied the
-	// request. It is nil for other calls.
+	// Parts has, for Client.All, the decision of each limit, in their order: those that are not Allowed
+	// denied the request. It is nil for other calls.
 	Parts []Result
 
 	grant []string // entries of the log, for Return

@@ -17,13 +17,13 @@ type Stats struct {
 	Allowed  int64 // calls granted, also those that waited
 	Denied   int64 // calls denied
 	Failed   int64 // calls that returned an error
-	Local    int64 // of the calls granted or denied, those decided without asking Redis
+	Local    int64 // of the calls granted or denied, those with SourceLocal
 	Degraded int64 // calls that the policy decided: granted, denied or failed
 
 	Scripts  int64 // scripts sent for decisions
-	Failures int64 // pipelines of scripts, and probes for limits, that Redis did not answer
+	Failures int64 // pipelines of scripts that Redis did not answer, without probes of the breaker
 
-	Waiting int  // calls of Wait and WaitFunc under way now; 0 after Close
+	Waiting int  // calls of Wait, WaitN and WaitFunc that wait now; 0 after Close
 	Keys    int  // keys that are in use or remembered in memory now; 0 after Close
 	Down    bool // the policy decides now; false after Close
 
@@ -33,10 +33,10 @@ type Stats struct {
 
 // Breaker is how a Client sees Redis.
 type Breaker struct {
-	Down     bool      // Redis is not asked: the policy decides
+	Down     bool      // Redis is not asked: the policy decides; false after Close
 	Since    time.Time // when Down began, or the zero Time
-	Failures int       // calls in a row that Redis did not answer, 0 after an answer
-	Err      error     // of the last such call, nil if there never was one
+	Failures int       // pipelines of scripts in a row that Redis did not answer, 0 after an answer
+	Err      error     // of the last one, kept after Redis answers again; nil if there never was one
 }
 
 // counters count the calls for some keys. All of a decision is counted by one addition, since there are tens

@@ -17,7 +17,7 @@ const (
 	// Overall is one count for all Clients.
 	Overall Scope = iota
 	// PerClient is a count for each Client, by the same limit. As in Redisson, the counts are in Redis, under
-	// keys that end in an id of the Client. They expire a minute after the last entry has left the log, so
+	// keys that end in a random id of the Client. They expire a minute after the last entry has left the log, so
 	// the counts of processes that have ended do not stay.
 	PerClient
 )
@@ -37,6 +37,11 @@ func (s Scope) String() string {
 // granted. Its limit and scope stand in Redis and can be changed at any time, for all processes. Keys and
 // entries are those of Redisson's RRateLimiter from version 3.13.3 on, except 3.16.4 to 3.16.8, so services in
 // Java and Go share a limit. It is safe for concurrent use and costs nothing to make.
+//
+// TrySetRate, SetRate, UpdateRate, Config and Delete block for one round trip, or until ctx ends; no policy
+// decides. After an error a change may have been made or not. This process sees a change at once, others
+// see it within about a second. For errors see AllowN; an invalid limit or option is refused with a
+// *cogwheel.InvalidError.
 //
 // A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each
 // but share what was granted, as both keep it in {a}:value and {a}:permits: use one of them.
@@ -63,12 +68,13 @@ func (l *StoredLimiter) Err() error { return l.err }
 
 // Config is a limit as it is in Redis.
 type Config struct {
-	Limit
+	Limit     // Burst is equal to Rate
 	Scope     Scope
 	KeepAlive time.Duration // after which an unused limiter vanishes, its limit included; 0 is never
 }
 
-// SetOption configures TrySetRate, SetRate and UpdateRate.
+// SetOption configures TrySetRate, SetRate and UpdateRate. If an option is given twice, the last one
+// counts.
 type SetOption interface{ applySet(*setConfig) }
 
 type setConfig struct {
@@ -85,31 +91,29 @@ func (f setOptionFunc) applySet(c *setConfig) { f(c) }
 func WithScope(s Scope) SetOption { return setOptionFunc(func(c *setConfig) { c.scope = &s }) }
 
 // WithKeepAlive lets the limiter, limit and all, vanish when it was not used for that long: whole
-// milliseconds, not less than the limit's period. The default is to stay.
+// milliseconds, not less than the limit's period. Requests for permits that reach Redis are uses, also if
+// they are denied; Peek is not. By default the limiter stays, also if an earlier limit had a WithKeepAlive.
 func WithKeepAlive(d time.Duration) SetOption {
 	return setOptionFunc(func(c *setConfig) { c.keepAlive = d })
 }
 
-// WithState keeps what was granted: it counts under the new limit. The default is to start anew. A change of
-// the scope starts anew in any case. TrySetRate sets no limit where there is a state, so it has no effect
-// there.
+// WithState keeps the grants so far: they count under the new limit. By default, and whenever the scope
+// changes, they are forgotten. It has no effect on TrySetRate.
 func WithState() SetOption { return setOptionFunc(func(c *setConfig) { c.keepState = true }) }
 
-// TrySetRate sets the limit if none is set, and reports whether it did. It blocks for one round trip, or
-// until ctx ends; after an error the limit may be set or not.
+// TrySetRate sets the limit if none is set, and reports whether it did.
 func (l *StoredLimiter) TrySetRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
 	return l.set(ctx, "try", limit, opts)
 }
 
-// SetRate sets the limit, and what was granted is forgotten unless WithState is given, under the scope PerClient
-// by all Clients. It blocks for one round trip, or until
-// ctx ends; after an error the limit may be set or not.
+// SetRate sets the limit. It forgets the grants so far, under the scope PerClient those of all Clients,
+// unless WithState is given.
 func (l *StoredLimiter) SetRate(ctx context.Context, limit Limit, opts ...SetOption) error {
 	_, err := l.set(ctx, "set", limit, opts)
 	return err
 }
 
-// UpdateRate is SetRate where a limit is set already; otherwise it returns false and changes nothing.
+// UpdateRate is SetRate if a limit is set already; otherwise it returns false and changes nothing.
 func (l *StoredLimiter) UpdateRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
 	return l.set(ctx, "update", limit, opts)
 }
@@ -152,8 +156,7 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 	})
 }
 
-// Config returns the limit as it is in Redis, or ErrNotSet. It blocks for one round trip, or
-// until ctx ends.
+// Config returns the limit as it is in Redis, or ErrNotSet.
 func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
 	return manage(ctx, l, "config", func(*keyState) (Config, error) {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
@@ -180,9 +183,8 @@ func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
 	})
 }
 
-// Delete removes the limit and what was granted, and reports whether there was anything. Other processes see
-// it within about a second. It blocks for one round trip, or until ctx ends; after an error the limiter may
-// be deleted or not.
+// Delete removes the limit and the grants, and reports whether there was anything. Waiters fail with
+// ErrNotSet.
 func (l *StoredLimiter) Delete(ctx context.Context) (bool, error) {
 	return manage(ctx, l, "delete", func(s *keyState) (bool, error) {
 		old := s.mark()
@@ -233,9 +235,9 @@ func manage[T any](ctx context.Context, l *StoredLimiter, operation string, f fu
 func (l *StoredLimiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(ctx, 1) }
 
 // AllowN takes n permits if there are so many, and does not wait for them. A denial is a Result, not an
-// error. n = 0 takes nothing and is always allowed. Blocking, the policy and errors are those of
-// Limiter.AllowN, where ErrExceedsLimit says that n is above the rate, and ErrNotSet that no limit is
-// set. A reply that was lost and a script that was repeated take the permits once.
+// error. Blocking, the policy, n = 0 and errors are those of Limiter.AllowN, where ErrExceedsLimit says
+// that n is above the rate, and ErrNotSet, also for n = 0, that no limit is set. go-redis may send the
+// script again after a lost reply; it takes the permits once.
 func (l *StoredLimiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	began := l.client.start()
 	s, err := l.use(ctx, "allow", n)
@@ -261,8 +263,8 @@ func (l *StoredLimiter) refused(ctx context.Context, of subject, err error) erro
 	return err
 }
 
-// Peek returns what Allow would return, but takes nothing: Result.Granted is 0. It blocks for at most one
-// round trip. For errors see AllowN.
+// Peek returns what Redis would answer to Allow now, but takes nothing; see Limiter.Peek. For errors see
+// AllowN.
 func (l *StoredLimiter) Peek(ctx context.Context) (Result, error) {
 	s, err := l.use(ctx, "peek", 0)
 	if err != nil {
@@ -272,9 +274,8 @@ func (l *StoredLimiter) Peek(ctx context.Context) (Result, error) {
 	return s.peek(ctx)
 }
 
-// AllowUpTo takes as many permits as there are, at most n, in one round trip. Result.Granted is their
-// number; Allowed is true if it is at least one. n may be above the rate; n = 0 takes nothing and is
-// allowed. It does not overtake waiters. For blocking and errors see AllowN.
+// AllowUpTo takes as many permits as there are, at most n, which may be above the rate; see
+// Limiter.AllowUpTo. For errors see AllowN.
 func (l *StoredLimiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 	n = min(n, MaxRate)
 	began := l.client.start()
@@ -291,11 +292,11 @@ func (l *StoredLimiter) AllowUpTo(ctx context.Context, n int64) (Result, error) 
 // Wait is WaitN of one permit.
 func (l *StoredLimiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, errors and what
-// is left after an error are those of Limiter.WaitN, where ErrExceedsLimit says that n is above the rate, and
-// ErrNotSet that no limit is set. An entry that was made for a waiter that leaves serves the next one
-// that asks for as much, or is taken out of the log. Entries are made up to 20 ms and two round trips before
-// they can be used.
+// WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, the policy and
+// errors are those of Limiter.WaitN, where ErrExceedsLimit says that n is above the rate, and ErrNotSet
+// that no limit is set, also if the limit changes during the wait. An entry that was made for a waiter that
+// leaves serves the next waiter if that asks for exactly as many permits, or is taken out of the log.
+// Entries are made up to 20 ms and two round trips before they can be used.
 func (l *StoredLimiter) WaitN(ctx context.Context, n int64) error {
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {
@@ -305,9 +306,7 @@ func (l *StoredLimiter) WaitN(ctx context.Context, n int64) error {
 	return s.wait(ctx, l.subject(n, s).waiting())
 }
 
-// WaitFunc is WaitN without a goroutine that waits: f is called exactly once, on a goroutine of its own, with
-// what WaitN would return. cancel ends the wait: f is called with an error that matches context.Canceled.
-// Once the wait is decided, cancel does nothing. It panics with a *cogwheel.InvalidError if f is nil.
+// WaitFunc is WaitN without a goroutine that waits; see Limiter.WaitFunc.
 func (l *StoredLimiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	s, err := l.use(ctx, "wait", n)
@@ -328,10 +327,10 @@ func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, err
 	return s.reserve(ctx, l.subject(n, s))
 }
 
-// Return gives back the permits of one Result of Allow, AllowN or AllowUpTo of this StoredLimiter, and reports
-// whether they were still in the log. Others can use them at once. A second call finds nothing to give back.
-// It blocks for one round trip, or until ctx ends; after an error they may be given back or not, and the call
-// can be repeated.
+// Return gives back the permits of one Result of Allow, AllowN or AllowUpTo of this StoredLimiter, and
+// reports whether they were still in the log. Others can use them at once. A second call, and any other
+// Result, finds nothing to give back. It blocks for one round trip, or until ctx ends; after an error they
+// may be given back or not, and the call can be repeated. No policy decides.
 func (l *StoredLimiter) Return(ctx context.Context, granted Result) (given bool, err error) {
 	s, err := l.use(ctx, "return", 0)
 	if err != nil {
