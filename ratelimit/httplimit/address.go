@@ -34,17 +34,19 @@ type Address struct {
 	// fields that it does not know. So it must be the one that your proxies write.
 	Field string
 
-	// IPv4Bits and IPv6Bits are how many bits of an address tell clients apart: 1 to 32, and 1 to 128. The
-	// defaults are 32 and 64, as one host commonly has an IPv6 network of 64 bits to itself; use 56 or 48 for
-	// customers that have larger ones. A link-local address counts by itself.
+	// IPv4Bits and IPv6Bits are how many bits of an address tell clients apart: 1 to 32, and 1 to 128.
+	// The defaults, for 0, are 32 and 64, as one host commonly has an IPv6 network of 64 bits to itself;
+	// use 56 or 48 for customers that have larger ones. A link-local address counts by itself.
 	IPv4Bits, IPv6Bits int
 }
 
-// ByAddress limits each IP address that connects, or that proxies name. Only trusted proxies are believed: the
-// key is the last address in the field that is not one of theirs, or the address that connects if it is none
-// itself. So a client cannot choose its key, whatever it sends. If a trusted proxy names no address, or
-// something that is none, the proxy itself is limited. Of a field with one address, one that comes twice names
-// none. Proxies must append to X-Forwarded-For and Forwarded, or replace them, which is their default.
+// ByAddress limits each IP address that connects, or that proxies name. Only trusted proxies are believed:
+// the key is the address that connects, unless it is a trusted proxy; then it is the last address in the
+// field that is not a trusted proxy. So a client cannot choose its key, whatever it sends. If the field,
+// read from its end, has no such address, or has something before it that is no address, the key is the
+// trusted proxy that was read last: the empty key for a Unix socket. A field with one address counts as
+// empty if it comes twice. Proxies must append to X-Forwarded-For and Forwarded, or replace them, as most
+// do by default.
 //
 // It panics with a *cogwheel.InvalidError if a network, a number of bits or the name of the field is not
 // valid.

@@ -1,16 +1,16 @@
-// Package httplimit is HTTP middleware on ratelimit: it rejects requests over the limit with status 429 and a
-// Retry-After field, and tells clients where they stand in the fields of WithFields: by default those of
-// draft-ietf-httpapi-ratelimit-headers-11, RateLimit-Policy on the response to each request that was decided
-// or costs 0, and RateLimit where a decision was made with the count known. A request that is not limited gets
-// neither.
+// Package httplimit is HTTP middleware on ratelimit: it rejects requests over the limit with status 429 and
+// a Retry-After field, and tells clients the limit and what is left of it in the fields of WithFields: by
+// default RateLimit-Policy and RateLimit. A request that is not limited gets neither. All times in fields
+// are in whole seconds, rounded up.
 //
 //	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 //	mux := httplimit.New(perUser, httplimit.ByRemoteAddr)
 //	http.ListenAndServe(addr, mux(handler))
 //
 // A request costs what perUser.AllowN costs. If that fails, the response has status 503; with the policy
-// ratelimit.FailOpen it does not fail while Redis is down. If the client goes away before the decision, the
-// request is not served: its status is 499, and the function of WithFailed is not called.
+// ratelimit.FailOpen it does not fail while Redis is down. If the client goes away before the decision, which
+// cancels the context of the request, the request is not served: its status is 499, and the function of
+// WithFailed is not called.
 //
 // Where tenants have limits of their own, WithLimit chooses the limit of a request. Where several limits hold
 // for a request, NewAll decides by all of them in one step.
@@ -37,11 +37,12 @@ type Limiter interface {
 }
 
 // KeyFunc returns the key that a request counts for, and whether it is limited at all. Any key will do, the
-// empty one included. A key that is read from the request should not be left to the client: if it is missing,
-// limit the request by something else, or return a key that all such requests share.
+// empty one included. A client must not escape the limit by leaving out the field that its key is read
+// from: limit such a request by something else, or return a key that all of them share. A KeyFunc must be
+// safe for concurrent use.
 type KeyFunc func(*http.Request) (key string, limited bool)
 
-// Option configures New. If an option is given twice, the last one counts.
+// Option configures New and NewAll. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) }
 
 type option func(*config)
@@ -57,20 +58,22 @@ type config struct {
 	failed func(http.ResponseWriter, *http.Request, error)
 }
 
-// Fields are the header fields that tell clients where they stand. Whatever they are, Retry-After is set on
-// each denial but that of a cost above the burst. While the policy of the client decides, as Redis is down,
-// responses have RateLimit-Policy alone, and a response of WithFailed has none.
+// Fields are the header fields that tell clients about the limit. Whatever they are, Retry-After is set on
+// each denial except one of a cost above the burst. On the response to a request of such a cost, of cost 0,
+// or decided by the policy of the client, RateLimit-Policy is the only other field. A response of
+// WithFailed has none.
 type Fields uint8
 
 const (
 	// NoFields tells nothing.
 	NoFields Fields = 0
-	// RateLimitFields are RateLimit-Policy and RateLimit, of the IETF draft: of each limit its name, how many
-	// requests may come at once, how many are left, and after how many seconds all of them are back.
+	// RateLimitFields are RateLimit-Policy and RateLimit, of draft-ietf-httpapi-ratelimit-headers-11:
+	// the name of each limit, its burst, the permits left, and the seconds until the whole burst is
+	// back.
 	RateLimitFields Fields = 1
-	// XRateLimitFields are X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, which many services
-	// have: the same without names, where Reset is in seconds from now. Of several limits they tell of that of
-	// which the fewest requests are left.
+	// XRateLimitFields are X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, which many
+	// services have: the same without names, where Reset is in seconds from now. Of several limits they
+	// are of the one with the fewest requests left.
 	XRateLimitFields Fields = 2
 )
 
@@ -85,10 +88,10 @@ func WithFields(fields Fields) Option {
 	return option(func(c *config) { c.fields = fields })
 }
 
-// WithLimit sets a function that chooses the limit of a request, as for tenants that have limits of their own.
-// The limiter of New must be a *ratelimit.Limiter, or have its method AllowLimitN; ratelimit.Limiter.With says
-// what becomes of a key whose limit changes. A limit that is not valid is a failure of the request. It has no
-// effect on NewAll, whose function chooses limits itself.
+// WithLimit sets a function that chooses the limit of a request, as for tenants that have limits of their
+// own. The limiter of New must be a *ratelimit.Limiter, or have its method AllowLimitN: otherwise New
+// panics. ratelimit.Limiter.With says what becomes of a key whose limit changes. A limit that is not valid
+// is a failure of the request. It has no effect on NewAll, whose function chooses limits itself.
 func WithLimit(f func(*http.Request) ratelimit.Limit) Option {
 	if f == nil {
 		panic(argument.Nil("WithLimit"))
@@ -96,8 +99,8 @@ func WithLimit(f func(*http.Request) ratelimit.Limit) Option {
 	return option(func(c *config) { c.limit = f })
 }
 
-// WithName sets the name of New's limit in the fields: printable ASCII, default "default". NewAll calls each
-// limit by the prefix of its Limiter or the name of its StoredLimiter.
+// WithName sets the name of New's limit in the fields: printable ASCII, default "default". NewAll names
+// each limit by the prefix of its Limiter, with "?" for other characters.
 func WithName(name string) Option {
 	for _, c := range []byte(name) {
 		if c < ' ' || c > '~' {
@@ -117,8 +120,8 @@ func WithCost(f func(*http.Request) int64) Option {
 	return option(func(c *config) { c.cost = f })
 }
 
-// WithDenied sets the handler of denied requests. The fields are set already; for a cost above the burst only
-// RateLimit-Policy is, and Retry-After is not. The default is a short text with status 429.
+// WithDenied sets the handler of denied requests, which writes the status. The fields are set already. The
+// default is a short text with status 429.
 func WithDenied(h http.Handler) Option {
 	if h == nil {
 		panic(argument.Nil("WithDenied"))
@@ -126,8 +129,8 @@ func WithDenied(h http.Handler) Option {
 	return option(func(c *config) { c.denied = h })
 }
 
-// WithFailed sets the function that responds when there was no decision, for example because Redis is down
-// and the policy is FailClosed, the default. None of the fields is set; set Retry-After here if clients should
+// WithFailed sets the function that responds, status included, when there was no decision, for example
+// because Redis is down and the policy is FailClosed, the default. Set Retry-After there if clients should
 // wait. The default is a short text with status 503.
 func WithFailed(f func(http.ResponseWriter, *http.Request, error)) Option {
 	if f == nil {
@@ -140,9 +143,9 @@ func WithFailed(f func(http.ResponseWriter, *http.Request, error)) Option {
 // client sees it.
 const statusClientClosedRequest = 499
 
-// New returns middleware that limits requests. Like the options, it panics with a *cogwheel.InvalidError on
-// an argument that could only fail later: one that is nil, or a limiter whose arguments were refused or whose
-// limit has no rate, period or burst. What it returns is safe for concurrent use.
+// New returns middleware that limits requests. It is safe for concurrent use. Like the options, New panics
+// with a *cogwheel.InvalidError: if an argument is nil, the arguments of the limiter were refused, or its
+// limit has no rate, period or burst.
 func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
 	check(l, key)
 	m := &middleware{config: configure(opts)}
