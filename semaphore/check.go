@@ -20,14 +20,16 @@ type checkable interface {
 // *CountingSemaphore or *Semaphore, Check covers what they need, including their keys and channels. Otherwise
 // it covers the commands of all kinds, without keys and channels.
 //
-// Check needs no right that semaphores do not need, and says "not known" where a server refuses to tell more.
-// It changes nothing but one key, cogwheel_check:… behind the name of the first semaphore, which expires
-// within a second. It uses additional connections, made from the options of rdb.
+// Check needs no right that semaphores do not need, and says "not known", which is no failure, where a
+// server refuses to tell more. It changes nothing but one key, which expires within a second:
+// cogwheel_check:…, after the name of the first semaphore if there is one. It uses additional connections,
+// made from the options of rdb.
 //
 // The error is nil or the error of Report.Err, which names every failure and wraps the replies of the
 // servers. If ctx ends, the error also matches the error of ctx, and the Report has the findings until then.
-// If an argument is invalid or the Client is closed, there is an error and no Report. Check blocks for a few
-// round trips, at most until a quarter of a second after the end of ctx. It is safe for concurrent use.
+// If an argument is invalid or the Client is closed (ErrClosed), there is an error and no Report. Check
+// blocks for a few round trips, at most until a quarter of a second after the end of ctx. It is safe for
+// concurrent use.
 func (c *Client) Check(ctx context.Context, semaphores ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, semaphores, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(semaphores))

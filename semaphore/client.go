@@ -184,10 +184,10 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 // that holds them has ended. Close does not release the permits of a CountingSemaphore; release them before.
 // It stops neither the wheel nor rdb.
 //
-// If ctx ends first, Close closes the connections anyway and returns an error: calls in flight end by their
-// timeouts, and grants that are not released yet end with their lease. If ctx has already ended when Close is
-// called, Close takes up to a second, so that a deferred Close releases the grants whatever its context.
-// Further calls of Close only wait.
+// Close returns an error if ctx ends first or Redis did not confirm a release. If ctx ends first, Close
+// closes the connections anyway: calls in flight end by their timeouts, and grants that are not released yet
+// end with their lease. If ctx has already ended when Close is called, Close takes up to a second, so that a
+// deferred Close releases the grants whatever its context. Further calls of Close only wait.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

@@ -50,8 +50,9 @@ func (s *CountingSemaphore) Err() error { return s.err }
 // not starve a large one. There is no order among processes.
 //
 // The error matches ErrNotSet, ErrExceedsPermits (with WithMax), ErrClosed, ErrWrongKind or
-// cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. After an error the caller holds nothing: if
-// Redis granted the permits but its reply was lost, the Client releases them in the background.
+// cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. A query that fails, after retries, ends the
+// wait: Acquire does not wait for the end of an outage. After an error the caller holds nothing: if Redis
+// granted the permits but its reply was lost, the Client releases them in the background.
 //
 // The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 func (s *CountingSemaphore) Acquire(ctx context.Context, n int64) error {
@@ -71,7 +72,7 @@ func (s *CountingSemaphore) TryAcquire(ctx context.Context, n int64) error {
 // the call waits.
 //
 // cancel ends the wait: f is then called with an error that matches context.Canceled. Once the wait has
-// ended, cancel does nothing. AcquireFunc panics if f is nil.
+// ended, cancel does nothing. AcquireFunc panics with a *cogwheel.InvalidError if f is nil.
 func (s *CountingSemaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
 	mustCall(f == nil)
 	c := s.client
@@ -149,21 +150,22 @@ func (s *CountingSemaphore) enter(ctx context.Context, n int64) error {
 	return s.client.begin(ctx, "acquire", s.name)
 }
 
-// Release adds n permits, 0 to MaxPermits, and wakes waiters in all processes. It creates the semaphore if it
-// does not exist. Release cannot tell whether the permits were acquired before; only WithMax limits their
-// number (ErrOverRelease). It blocks for one round trip, which concurrent releases share.
+// Release adds n permits, 0 to MaxPermits, and wakes waiters in all processes. It creates the semaphore if
+// it does not exist. Release cannot tell whether the permits were acquired before; only WithMax limits
+// their number (ErrOverRelease). It blocks for one round trip, which concurrent releases share. For n 0 it
+// does nothing.
 //
-// Release sends its command even if ctx has ended. The error matches ErrUnconfirmed if Redis did not confirm
-// the release, or did not confirm it within a second after the end of ctx. The Client then retries in the
-// background for up to five minutes. The release takes effect at most once, and the caller must not repeat
-// it.
+// Release sends its command even if ctx has ended. The error matches ErrUnconfirmed if Redis did not
+// confirm the release, or did not confirm it within a second after the end of ctx. The Client then retries
+// in the background for up to five minutes; if it gives up, it logs a warning, and the permits may be lost.
+// The release takes effect at most once, and the caller must not repeat it.
 func (s *CountingSemaphore) Release(ctx context.Context, n int64) error {
 	_, err := s.release(ctx, n, false)
 	return err
 }
 
-// ReleaseIfExists is Release, except that it does not create the semaphore. It reports whether the semaphore
-// existed. If it did not, no permits were added.
+// ReleaseIfExists is Release, except that it does not create the semaphore. It reports whether the
+// semaphore existed, also for n 0. If it did not, no permits were added. With an error it reports false.
 func (s *CountingSemaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) {
 	return s.release(ctx, n, true)
 }
@@ -219,9 +221,9 @@ func (s *CountingSemaphore) TrySetPermits(ctx context.Context, n int64) (bool, e
 }
 
 // AddPermits adds n, -MaxPermits to MaxPermits, to the number of free permits, and creates the semaphore if
-// it does not exist. The number may become negative; releases then raise it again. An expiry of the key is
-// kept. AddPermits blocks for one round trip, at most until ctx ends. After an error of ctx or of the
-// connection the permits may have been added; a second call may add them twice.
+// it does not exist. The sum may exceed MaxPermits, or be negative; releases then raise it again. An expiry
+// of the key is kept. AddPermits blocks for one round trip, at most until ctx ends. After an error of ctx
+// or of the connection the permits may have been added; a second call may add them twice.
 func (s *CountingSemaphore) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
@@ -230,10 +232,10 @@ func (s *CountingSemaphore) AddPermits(ctx context.Context, n int64) error {
 	return err
 }
 
-// Drain takes all free permits and returns their number. The number of free permits is 0 afterwards. The
-// result is negative if the number was negative (see AddPermits). Drain blocks for one round trip, at most
-// until ctx ends. After an error of ctx or of the connection the permits may have been taken, and their
-// number is unknown.
+// Drain takes all free permits and returns their number. The number of free permits is 0 afterwards, also
+// if it was negative (see AddPermits): then the result is negative. The result is 0 if the semaphore does
+// not exist; Drain does not create it. Drain blocks for one round trip, at most until ctx ends. After an
+// error of ctx or of the connection the permits may have been taken, and their number is unknown.
 func (s *CountingSemaphore) Drain(ctx context.Context) (int64, error) { return s.edit(ctx, "drain", 0) }
 
 // edit runs a script that takes effect once per record key.

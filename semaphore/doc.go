@@ -8,16 +8,18 @@
 //
 // # What it promises
 //
-//   - While Redis keeps its data, processes never hold more permits than exist, by the clock of the server.
+//   - While Redis keeps its data, processes never hold more permits than exist, by the clock of the server,
+//     unless their number is lowered or the semaphore is deleted while they are held.
 //   - The permits of a Semaphore whose holder died are free within one lease.
 //   - A holder learns of a loss before its lease can end in Redis: [Grant.Done] closes, contexts of the grant
 //     end with the cause [ErrLost], and [Grant.Valid] returns false. A lost grant stays lost. Permits that are
-//     removed while the lease runs, as by [Semaphore.Delete], are noticed within a third of the lease.
-//   - A call takes effect at most once, however often it is sent. Permits that were granted by a lost
-//     reply, or to a waiter that had left, are released.
+//     removed while the lease runs, as by [Semaphore.Delete], are noticed within a third of the lease, by a
+//     renewal.
+//   - A call takes effect at most once, however often the Client sends it. Permits that were granted by a
+//     lost reply, or to a waiter that had left, are released.
 //   - A waiter gets its permits when they are free, whatever messages were lost: it asks again after each
-//     announcement, after each interruption of its subscription, when the next lease ends, and at least every
-//     five seconds.
+//     announcement, after each interruption of its subscription, when the next lease ends, and at least
+//     once in each poll interval (see [WithPoll]).
 //   - The requests of one process are granted in order, so that small requests do not starve a large one.
 //     With [Client.FairSemaphore], the requests of all processes are.
 //   - A call returns when its context ends, even while Redis hangs. A release, which is sent in any case,

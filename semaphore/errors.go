@@ -18,9 +18,9 @@ var (
 	// was deleted, even while the caller was waiting. See TrySetPermits.
 	ErrNotSet = errors.New("semaphore: permits are not set")
 
-	// ErrExceedsPermits is returned for a request for more permits than exist. A Semaphore compares the request
-	// with the number of permits in Redis, a CountingSemaphore with WithMax. The request does not wait, and
-	// delays no other request.
+	// ErrExceedsPermits is returned for a request for more permits than exist. A Semaphore compares the
+	// request with the number of permits in Redis, at each query while it waits, a CountingSemaphore
+	// with WithMax. The request does not wait any longer, and delays no other request.
 	ErrExceedsPermits = errors.New("semaphore: request exceeds the number of permits")
 
 	// ErrOverRelease is returned by CountingSemaphore.Release if more permits would be free than WithMax
@@ -39,11 +39,12 @@ var (
 	// of another semaphore, and unknown ids.
 	ErrNotHeld = errors.New("semaphore: permits not held")
 
-	// ErrClosed is returned after Client.Close. It is also the error of grants that Close released.
+	// ErrClosed is returned after Client.Close, and to calls that wait then. It is also the error of
+	// grants that Close released.
 	ErrClosed = errors.New("semaphore: client closed")
 
-	// ErrWrongKind is returned if a key in Redis belongs to something else than a semaphore of this kind. The
-	// call did not change the key.
+	// ErrWrongKind is returned if a key in Redis belongs to something else than a semaphore of this
+	// kind, as far as Redis can tell (see Client.Semaphore). The call did not change the key.
 	ErrWrongKind = errors.New("semaphore: the key holds something else")
 )
 

@@ -19,10 +19,10 @@ import (
 )
 
 // Grant is a number of permits that were acquired together. They are renewed, lost and released together. A
-// grant of no permits is held until its Release.
+// grant of no permits is held until its Release, also after Client.Close.
 //
-// A Grant is safe for concurrent use. A nil or zero Grant is not held: its methods do nothing and report
-// ErrNotHeld.
+// A Grant is safe for concurrent use. A nil or zero Grant is not held: Done is closed, Context has ended,
+// and Err, Extend and Release return ErrNotHeld.
 type Grant struct {
 	client    *Client
 	name      string
@@ -116,11 +116,13 @@ func (g *Grant) Err() error {
 	return err
 }
 
-// Valid reports whether the permits are held now, as far as this process knows without asking Redis.
+// Valid reports whether the permits are held now, as far as this process knows without asking Redis. It is
+// false once the lease has run out, even if Done is not closed yet.
 func (g *Grant) Valid() bool { return !g.isZero() && g.lease.Valid() }
 
-// Deadline returns the time at which the permits are lost unless they are renewed before. It is earlier than
-// the end of the lease in Redis, by a safety margin. It is the zero time for a grant of no permits.
+// Deadline returns the time at which the permits are lost unless they are renewed before. It is earlier
+// than the end of the lease in Redis: by 1 % of the lease, a tenth of the lease up to 50 ms, and one tick
+// of the wheel. It is the zero time for a grant of no permits.
 func (g *Grant) Deadline() time.Time {
 	if g.isZero() {
 		return time.Time{}
@@ -140,9 +142,10 @@ func (g *Grant) Context(parent context.Context) context.Context {
 	return g.lease.Context(parent)
 }
 
-// Extend makes the permits last for at least d from now, 1 ms to 365 days. It never shortens the lease.
-// Renewal continues with the lease of the semaphore; Extend lets the grant survive a longer outage of Redis.
-// Extend blocks for one round trip, at most until ctx ends.
+// Extend makes the permits last for at least d from now, 1 ms to 365 days. It never shortens the lease, and
+// neither do later renewals with the lease of the semaphore; so Extend lets the grant survive a longer
+// outage of Redis. For a grant of no permits it does nothing. Extend blocks for one round trip, at most
+// until ctx ends.
 //
 // The error matches ErrLost, ErrNotHeld or ErrClosed if the permits are no longer held. After any other error
 // they are held as before, and may last longer in Redis than Deadline says.
@@ -188,9 +191,8 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 // Release sends its command even if ctx has ended. The error matches ErrUnconfirmed if Redis did not confirm
 // the release, or did not confirm it within a second after the end of ctx; the Client then retries in the
 // background until the lease ends. The error matches ErrLost if the permits were lost before, ErrNotHeld if
-// they were released before, and ErrClosed if the Client was closed. Permits that were held when Release was
-// called do not count as lost, however late Redis replies. Release never releases the permits of another
-// grant.
+// they were released before, and ErrClosed if the Client was closed. Permits whose lease ends while Release
+// is on its way to Redis do not count as lost. Release never releases the permits of another grant.
 func (g *Grant) Release(ctx context.Context) error {
 	if g.isZero() {
 		return ErrNotHeld

@@ -25,9 +25,9 @@ type Wait struct {
 }
 
 // Holds yields the grants that the Client holds, in no particular order, for a status page. It does not talk
-// to Redis, and holds no lock of the Client for long, however many grants there are. A grant that is acquired
-// or ends meanwhile may be yielded or not; any other is yielded once. Permits of a CountingSemaphore are not
-// yielded: they have no holder.
+// to Redis, and holds no lock of the Client for long, however many grants there are. A grant that is
+// acquired or ends meanwhile may be yielded or not; any other is yielded once. Grants of no permits are not
+// yielded, nor permits of a CountingSemaphore, which have no holder.
 func (c *Client) Holds() iter.Seq[Hold] {
 	self := func(g *Grant, _ struct{}) *Grant { return g }
 	return func(yield func(Hold) bool) {

@@ -52,7 +52,7 @@ type Hooks struct {
 	Acquired  func(Event) // a call got the permits
 	Contended func(Event) // a call found too few free permits; once per call, before its Acquired or Failed
 	Failed    func(Event) // a call ended without permits, also a TryAcquire that found too few
-	Renewed   func(Event) // the watchdog renewed a grant
+	Renewed   func(Event) // a renewal in the background prolonged a grant, not Extend
 	Lost      func(Event) // a grant ended before it was released
 	Released  func(Event) // Release or Close released permits; Redis may not have confirmed it
 }

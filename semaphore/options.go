@@ -62,8 +62,8 @@ type semaphoreOption func(*semaphoreConfig) error
 func (o semaphoreOption) applySemaphore(c *semaphoreConfig) error { return o(c) }
 
 // WithWheel sets the wheel that times renewals, deadlines and waits. The default is wheel.Default(). The
-// caller must keep it running until Close has returned: when it is stopped, grants are lost with the cause
-// renewal.ErrUnwatched, and waiting calls return an error that matches wheel.ErrStopped.
+// caller must keep it running until Close has returned: when it is stopped, grants are lost with an error
+// that matches renewal.ErrUnwatched too, and waiting calls return an error that matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
 	return option(func(c *config) error {
 		if w == nil {
@@ -148,7 +148,7 @@ func WithIdleExpiry(d time.Duration) Option {
 // WithMax sets the maximum number of free permits of a CountingSemaphore, 1 to MaxPermits. A Release that
 // would exceed it fails with ErrOverRelease, and an Acquire of more permits fails with ErrExceedsPermits. By
 // default there is no maximum, as in Redisson. The maximum belongs to this CountingSemaphore value: Redis
-// does not store it, and other processes may exceed it.
+// does not store it, other values may exceed it, and so may TrySetPermits and AddPermits.
 func WithMax(n int64) CountingOption {
 	return countingOption(func(c *countingConfig) error {
 		if n < 1 || n > MaxPermits {
@@ -169,8 +169,9 @@ func WithLease(d time.Duration) SemaphoreOption {
 	})
 }
 
-// WithoutRenewal makes permits end with their first lease, as in Redisson. By default they are renewed at
-// least every third of the lease.
+// WithoutRenewal makes permits end with their first lease, as in Redisson, or with that of Grant.Extend.
+// Until then only Extend and Release notice their removal from Redis. By default they are renewed at least
+// every third of the lease.
 func WithoutRenewal() SemaphoreOption {
 	return semaphoreOption(func(c *semaphoreConfig) error {
 		c.renew = false

@@ -35,8 +35,8 @@ type Semaphore struct {
 // for names are those of CountingSemaphore.
 //
 // Do not use one name for a CountingSemaphore and a Semaphore. Both store the number of free permits under
-// that name, and Redis cannot tell them apart: each would ignore the permits that the other has granted. A
-// semaphore of FairSemaphore cannot have the name of either: setting the permits of the second fails with
+// that name, and Redis cannot tell them apart: each would ignore the permits that the other has granted.
+// Neither can share its name with a FairSemaphore: setting the permits of the second fails with
 // ErrWrongKind.
 func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 	return c.newSemaphore(name, false, opts)
@@ -47,7 +47,7 @@ func (c *Client) Semaphore(name string, opts ...SemaphoreOption) *Semaphore {
 // FairSemaphore does not talk to Redis.
 //
 // A process that dies or cannot reach Redis loses its turn: its requests, and permits assigned to them but
-// not yet claimed, expire three poll intervals and a second after its last query (see WithPoll).
+// not yet claimed, expire three of its own poll intervals and a second after its last query (see WithPoll).
 //
 // The keys in Redis are {name}:fair:*, which neither Redisson nor Client.Semaphore uses. The rules for names
 // and options are those of Client.Semaphore.
@@ -77,9 +77,10 @@ func (s *Semaphore) Err() error { return s.err }
 // end with ctx. For n 0 it returns at once, without asking Redis. Requests of one process are granted in
 // order; with FairSemaphore, those of all processes are.
 //
-// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or wraps an
-// error of ctx or of Redis. After an error the caller holds nothing: if Redis granted the permits but its
-// reply was lost, the Client releases them in the background, and they end with their lease at the latest.
+// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or wraps
+// an error of ctx or of Redis. A query that fails, after retries, ends the wait: Acquire does not wait for
+// the end of an outage. After an error the caller holds nothing: if Redis granted the permits but its reply
+// was lost, the Client releases them in the background, and they end with their lease at the latest.
 //
 // The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 // They query when permits are announced, when their subscription was interrupted, when the next lease ends,
@@ -104,7 +105,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 // Acquire would return. No goroutine runs while the call waits.
 //
 // cancel ends the wait: f is then called with an error that matches context.Canceled. Once the wait has
-// ended, cancel does nothing. AcquireFunc panics if f is nil.
+// ended, cancel does nothing. AcquireFunc panics with a *cogwheel.InvalidError if f is nil.
 func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
 	mustCall(f == nil)
 	c := s.client
@@ -214,9 +215,9 @@ func (s *Semaphore) emptyGrant() *Grant {
 }
 
 // Release releases permits by their ids, as Grant.IDs and Redisson report them, for example on behalf of
-// another process. It releases all of them or none: the error matches ErrNotHeld if an id is unknown or has
-// expired. The holder learns of the loss at its next renewal. To release a grant of this process, use
-// Grant.Release, which also ends its renewal.
+// another process. It releases all of them or none: the error matches ErrNotHeld if an id is malformed or
+// unknown, is given twice or has expired. Without ids it does nothing. The holder learns of the loss at its
+// next renewal. To release a grant of this process, use Grant.Release, which also ends its renewal.
 //
 // Release blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // permits may have been released; a second call may then return ErrNotHeld.
@@ -256,9 +257,10 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	return s.edit(ctx, "try", n)
 }
 
-// SetPermits sets the number of permits to n, 0 to MaxPermits, including those that are held. It does not end
-// grants: while more than n permits are held, Available is negative. SetPermits blocks for one round trip, at
-// most until ctx ends. After an error of ctx or of the connection the number may have been set.
+// SetPermits sets the number of permits to n, 0 to MaxPermits, including those that are held, also if it is
+// not set yet. It does not end grants: while more than n permits are held, Available is negative.
+// SetPermits blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection
+// the number may have been set.
 func (s *Semaphore) SetPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, 0, MaxPermits); err != nil {
 		return err
@@ -268,9 +270,9 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int64) error {
 }
 
 // AddPermits adds n, -MaxPermits to MaxPermits, to the number of permits, or sets it to n if it is not set.
-// It does not end grants: the number of free permits may become negative. AddPermits blocks for one round
-// trip, at most until ctx ends. After an error of ctx or of the connection the permits may have been added; a
-// second call may add them twice.
+// The sum may exceed MaxPermits, or be negative. It does not end grants: the number of free permits may
+// become negative. AddPermits blocks for one round trip, at most until ctx ends. After an error of ctx or
+// of the connection the permits may have been added; a second call may add them twice.
 func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	if err := checkCount(n, -MaxPermits, MaxPermits); err != nil {
 		return err
@@ -302,9 +304,9 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64) (bool, error) 
 
 // Delete deletes the semaphore and reports whether its permits were set. Callers that wait for its permits,
 // in any process, fail with ErrNotSet. Holders learn of the loss at their next renewal, within a third of
-// their lease. Until then they rely on their permits, although TrySetPermits may have set new ones: delete a
-// semaphore only when it is not in use. A record of the call stays in Redis for a minute, and the last token
-// for a day, so that tokens continue to rise.
+// their lease, and those without renewal at their Deadline. Until then they rely on their permits, although
+// TrySetPermits may have set new ones: delete a semaphore only when it is not in use. A record of the call
+// stays in Redis for a minute, and the last token for a day, so that tokens continue to rise.
 //
 // Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // semaphore may have been deleted.
@@ -330,7 +332,7 @@ func (s *Semaphore) assignFreePermits() {
 	}
 }
 
-// Available returns the number of free permits: 0 if the number of permits was never set, and a negative
+// Available returns the number of free permits: 0 if the number of permits is not set, and a negative
 // number if more are held than exist. It reclaims expired permits. It blocks for one round trip, at most
 // until ctx ends.
 func (s *Semaphore) Available(ctx context.Context) (int64, error) {
@@ -353,9 +355,11 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 }
 
 // UpdateLease makes a permit expire d from now, 1 ms to 365 days, whichever process holds it. Unlike
-// Grant.Extend, it may shorten the lease. The error matches ErrNotHeld if the id is unknown or has expired.
-// UpdateLease blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection
-// the lease may have been changed.
+// Grant.Extend, it may shorten the lease. The holder is not told: its renewals may prolong the lease again,
+// and if a shortened lease ends before the next of them, the holder learns of the loss only from that one.
+// The error matches ErrNotHeld if the id is malformed or unknown, or has expired. UpdateLease blocks for
+// one round trip, at most until ctx ends. After an error of ctx or of the connection the lease may have
+// been changed.
 func (s *Semaphore) UpdateLease(ctx context.Context, id string, d time.Duration) error {
 	if s.err != nil {
 		return s.err

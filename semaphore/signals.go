@@ -20,12 +20,12 @@ type Stats struct {
 	Held    int64 // permits of these grants; 0 after Close
 	Waiting int   // calls of Acquire and AcquireFunc that wait now; 0 after Close
 
-	Acquired int64 // calls that got a grant
+	Acquired int64 // calls on Semaphores that got a grant
 	Lost     int64 // grants that ended before they were released
 	Released int64 // grants that Release or Close ended
 
 	Taken    int64 // permits that calls on CountingSemaphores took
-	Returned int64 // permits that calls on CountingSemaphores added by Release
+	Returned int64 // permits that calls on CountingSemaphores released, confirmed or not
 
 	Contended int64 // calls, on any kind, that found too few free permits
 	Failed    int64 // calls, on any kind, that ended without permits
@@ -33,7 +33,7 @@ type Stats struct {
 	Wait wheel.Histogram // how long calls, on any kind, waited that got permits
 	Hold wheel.Histogram // how long grants that have ended were held
 
-	Renewal renewal.Stats // of the watchdog
+	Renewal renewal.Stats // of the renewals in the background
 }
 
 // monitor counts what happens to the permits of a Client, and calls the hooks. It is safe for concurrent use.
