@@ -5,9 +5,10 @@
 //		cogwheelprom.NewLockCollector(locks, "orders"),
 //	)
 //
-// There is one collector for each object. The name that it is given is the value of the only label of its
-// metrics: wheel="main", client="orders". So the number of series does not grow with the number of locks,
-// keys or holders, and a registry refuses a second object under the same name.
+// There is one collector for each object; making one for a nil object panics. The name that it is given is
+// the value of the only label of its metrics: wheel="main", client="orders". So the number of series does
+// not grow with the number of locks, keys or holders. A registry refuses a second object of the same kind
+// under the same name; a lock client and a limit client may both be "orders".
 //
 // A collector takes one snapshot of the Stats when metrics are gathered, and costs nothing in between. Gauges
 // are 0 after the object was closed; unregister the collector when the object is given up.
