@@ -5,8 +5,9 @@
 //	observed, err := telemetry.ObserveLocks("orders", locks)
 //	defer observed.Unregister()
 //
-// Hooks make spans, and histograms of durations. Observe exports the Stats when metrics are collected. Either
-// works without the other.
+// Hooks make spans, and histograms of durations in seconds. Observe exports the Stats when metrics are
+// collected. Either works without the other. The name that a method is given is an attribute of all its
+// spans and metrics, such as cogwheel.client.name: give each object of a kind its own.
 //
 // # Spans
 //
@@ -26,8 +27,8 @@
 //
 // # Cost
 //
-// The dearest in proportion are LimitHooks: a denial from memory takes half a microsecond without them, about
-// twice that with providers that do nothing, and about four times that with those of the SDK. Where a limiter
+// LimitHooks cost the most in proportion: a denial from memory takes half a microsecond without them, about a
+// microsecond with providers that do nothing, and about two with the providers of the SDK. Where a limiter
 // denies millions of calls a second, leave LimitHooks out, and observe the Stats, which costs nothing between
 // collections.
 package cogwheelotel

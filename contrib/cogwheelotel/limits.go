@@ -9,7 +9,7 @@ import (
 )
 
 // LimitHooks returns hooks for the limiters of the client of that name. They make the spans limit.decision and
-// limit.outage and the histogram of the durations of decisions.
+// limit.outage and the histogram of the durations of all decisions, under a sampled span or not.
 func (t *Telemetry) LimitHooks(name string) ratelimit.Hooks {
 	prepared := prepareDecisions(name)
 	decided := func(e ratelimit.Event, outcome string, failure error) {

@@ -38,7 +38,8 @@ const (
 	retryAfterKey = attribute.Key("cogwheel.limit.retry_after")
 )
 
-// Telemetry makes hooks and observers. It is safe for concurrent use.
+// Telemetry makes hooks and observers. It is safe for concurrent use. The error of its Observe methods is an
+// error of the meter provider; they panic if the observed object is nil.
 type Telemetry struct {
 	tracer trace.Tracer
 	meter  metric.Meter
