@@ -23,13 +23,14 @@ type Client struct {
 	key     KeyFunc
 }
 
-// NewClient returns interceptors that wait. The key of a call is, for example, its method by ByMethod; the context
-// is that of the caller. It panics on an argument that is nil, and with the error of a limiter whose arguments were
-// refused.
+// NewClient returns interceptors that wait for one permit of the key of a call. The key may be, for
+// example, its method by ByMethod; the context is that of the caller. It panics on an argument that is nil,
+// and with the error of a limiter whose arguments were refused.
 //
-// A call whose wait fails is not sent. Its code is that of its context if that has ended, DeadlineExceeded if it
-// could not be granted before its deadline, and otherwise Unavailable. While Redis is down and the policy is
-// FailClosed, calls wait until their contexts end.
+// A call whose wait fails is not sent. Its code is the one of its context if that has ended,
+// DeadlineExceeded if it could not be granted before its deadline, and otherwise Unavailable, with the
+// cause in the message. While Redis is down and the policy is FailClosed, calls wait until their contexts
+// end.
 func NewClient(l Waiter, key KeyFunc) *Client {
 	mustNotBeNil(l == nil, "limiter")
 	mustNotBeNil(key == nil, "key function")

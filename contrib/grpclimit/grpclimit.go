@@ -22,9 +22,10 @@ type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 }
 
-// KeyFunc returns the key that a call counts for, and whether it is limited at all. method is the full name,
-// such as /package.Service/Method. A key that is read from metadata should not be left to the client: if it is
-// missing, limit the call by something else, or return a key that all such calls share.
+// KeyFunc returns the key that a call counts for, and whether it is limited at all. method is the full
+// name, such as /package.Service/Method. A client must not escape the limit by leaving out the metadata
+// that its key is read from: limit such a call by something else, or return a key that all of them share. A
+// KeyFunc must be safe for concurrent use.
 type KeyFunc func(ctx context.Context, method string) (key string, limited bool)
 
 // Option configures New and NewAll. If an option is given twice, the last one counts.
@@ -40,26 +41,28 @@ type config struct {
 	fields bool
 }
 
-// WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The default
-// is 1. A call that costs 0 passes without a decision. One that costs more than the burst is ResourceExhausted
-// without RetryInfo, for it could never be granted. It panics if f is nil.
+// WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The
+// default is 1. A call that costs 0 passes without a decision. One that costs more than the burst is
+// ResourceExhausted without RetryInfo, for it could never be granted. A negative cost is a failure, as
+// WithFailed decides. It panics if f is nil.
 func WithCost(f func(ctx context.Context, method string) int64) Option {
 	mustNotBeNil(f == nil, "WithCost")
 	return option(func(c *config) { c.cost = f })
 }
 
-// WithFailed sets what becomes of a call when there was no decision, for example because Redis is down and the
-// policy is FailClosed: the error that is returned to the client, or nil to serve the call. The default is the
-// code Unavailable without the cause. A call whose context has ended is not asked for; it ends with its own
-// code. It panics if f is nil.
+// WithFailed sets what becomes of a call when there was no decision, for example because Redis is down and
+// the policy is FailClosed: the error that is returned to the client, or nil to serve the call. The default
+// is the code Unavailable without the cause. f is not called for a call whose context has ended: that ends
+// with the code of the context. It panics if f is nil.
 func WithFailed(f func(ctx context.Context, method string, err error) error) Option {
 	mustNotBeNil(f == nil, "WithFailed")
 	return option(func(c *config) { c.failed = f })
 }
 
-// WithFields sends with each decision the header fields x-ratelimit-limit, x-ratelimit-remaining and
-// x-ratelimit-reset, the last in seconds from now, and with a denial retry-after in seconds. Of several limits
-// they tell of that of which the fewest calls are left. The default is to send none.
+// WithFields sends with each decision, as headers, x-ratelimit-limit, x-ratelimit-remaining and
+// x-ratelimit-reset, the last in seconds from now, and with a denial retry-after in seconds, at least 1;
+// seconds are rounded up. Of several limits they are of the one with the fewest calls left. While the
+// policy of the client decides, only retry-after is sent. The default is to send none.
 func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 
 // Server has the interceptors of a server. It is safe for concurrent use.
@@ -85,9 +88,9 @@ func New(l Limiter, key KeyFunc, opts ...Option) *Server {
 }
 
 // NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the
-// method: a call is served if all of them grant it, and none is charged otherwise. parts returns the limits of
-// a call, made by the Limiters of c, or none if it is not limited. It panics on an argument that is
-// nil.
+// method: a call is served if all of them grant it, and none is charged otherwise. parts returns the limits
+// of a call, made by the Limiters of c, or none if it is not limited; parts that ratelimit.Client.All
+// refuses are a failure, as WithFailed decides. It panics on an argument that is nil.
 func NewAll(
 	c *ratelimit.Client, parts func(ctx context.Context, method string) []ratelimit.Part, opts ...Option,
 ) *Server {
@@ -174,7 +177,8 @@ func exhausted(after time.Duration) error {
 	return denial.Err()
 }
 
-// RetryAfter returns what a denial says of when to try again, and whether err is one.
+// RetryAfter returns the delay of a denial's RetryInfo, and true. It returns false for any other error, and
+// for a denial without RetryInfo, such as one of a cost above the burst.
 func RetryAfter(err error) (time.Duration, bool) {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != codes.ResourceExhausted {
