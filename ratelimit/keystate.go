@@ -151,7 +151,11 @@ func (s *keyState) remembers() time.Duration {
 	defer s.mu.Unlock()
 	now := s.client.wheel.Now()
 	if known, ok := s.known.snapshot.(*logSnapshot); ok {
-		return time.Until(known.counted.Add(recount))
+		d := time.Until(known.counted.Add(recount))
+		if d <= 0 && s.client.breaker.down.Load() {
+			return recount // LocalShare needs the limit
+		}
+		return d
 	}
 	at := s.client.since(now)
 	if !s.known.fresh(at) {

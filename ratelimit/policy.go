@@ -34,7 +34,7 @@ func FailOpen() Policy { return Policy{kind: failOpen} }
 // LocalShare grants one n-th of the limit in each process, from its own memory; n, 1 or more, is the number
 // of processes. The burst of the share is rounded down but at least 1; a request for more is denied. It
 // counts as GCRA does. A StoredLimiter fails closed while this process does not know its limit: it learns
-// it from decisions of Redis, and may forget it within a minute after the last.
+// it from decisions of Redis, and forgets it a minute after the last, but not during an outage.
 //
 // A process counts up to 65536 keys one by one; further keys share 256 counts, so together they get less,
 // never more. A share does not begin again with each outage: permits that were granted from it return at

@@ -15,9 +15,17 @@ const (
 	SourceDegraded
 )
 
-// String returns "redis", "local" or "degraded".
+// String returns "redis", "local", "degraded", or "unknown".
 func (s Source) String() string {
-	return [4]string{"redis", "local", "degraded"}[s&3]
+	switch s {
+	case SourceRedis:
+		return "redis"
+	case SourceLocal:
+		return "local"
+	case SourceDegraded:
+		return "degraded"
+	}
+	return "unknown"
 }
 
 // Result is one decision. A call that returns an error has granted nothing, and only the Source of its Result

@@ -79,8 +79,8 @@ func (s *keyState) upToByPolicy(n int64, down error) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.policyLocked(n, down)
-	if err == nil && !r.Allowed && r.Remaining > 0 {
-		return s.policyLocked(min(n, r.Remaining), down)
+	if err == nil && !r.Allowed {
+		return s.policyLocked(max(1, min(n, r.Remaining)), down)
 	}
 	return r, err
 }

@@ -1,0 +1,71 @@
+package ratelimit_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// inOutage runs f in a bubble with a Client that has LocalShare(2), beside a server that answers what is set.
+func inOutage(t *testing.T, f func(t *testing.T, c *ratelimit.Client, answer func(string))) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		server := &redistest.Replying{RoundTrip: time.Millisecond}
+		rdb := server.Client(t)
+		w, err := wheel.New()
+		require.NoError(t, err)
+		c, err := ratelimit.New(rdb, ratelimit.WithWheel(w), ratelimit.WithLogger(slog.New(slog.DiscardHandler)),
+			ratelimit.WithPolicy(ratelimit.LocalShare(2)), ratelimit.WithBreaker(1, time.Second))
+		require.NoError(t, err)
+		f(t, c, func(text string) { server.Set(redistest.ParseReply(text)) })
+		require.NoError(t, c.Close(t.Context()))
+		require.NoError(t, rdb.Close())
+		_, err = w.Stop(context.Background())
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+	})
+}
+
+// LocalShare knows the limit of a StoredLimiter for as long as an outage lasts.
+func TestLocalShare_KeepsAStoredLimitDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	inOutage(t, func(t *testing.T, c *ratelimit.Client, answer func(string)) {
+		answer("( 60 60000 59 0 0 0 )")
+		l := c.StoredLimiter("l")
+		r, err := l.Allow(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.SourceRedis, r.Source)
+		answer("!LOADING_Redis_is_loading")
+		for range 100 {
+			r, err := l.Allow(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, ratelimit.SourceDegraded, r.Source)
+			require.True(t, r.Allowed, "half of one permit a second")
+			time.Sleep(5 * time.Second)
+		}
+	})
+}
+
+// A share without permits says when the next one comes.
+func TestLocalShare_AllowUpToNamesTheNextPermit(t *testing.T) {
+	t.Parallel()
+	inOutage(t, func(t *testing.T, c *ratelimit.Client, answer func(string)) {
+		answer("!LOADING_Redis_is_loading")
+		l := c.Limiter("k", ratelimit.PerHour(20))
+		for _, granted := range []int64{10, 0} {
+			r, err := l.AllowUpTo(t.Context(), "key", 20)
+			require.NoError(t, err)
+			require.Equal(t, granted, r.Granted)
+			require.Equal(t, granted == 0, r.RetryAfter > 0)
+			require.LessOrEqual(t, r.RetryAfter, 6*time.Minute)
+		}
+	})
+}
