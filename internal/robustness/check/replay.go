@@ -3,6 +3,8 @@ package check
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -114,7 +116,8 @@ type Ask struct {
 	Slack          int64 // how much longer than by the definition its answer may tell it to wait
 
 	// Instants are those at which the server may have decided, the likeliest first. A waiter may have got
-	// permits ahead of their time, until which it waits; its return is one of them.
+	// permits ahead of their time, until which it waits; its return is one of them. Instants before the call are those
+	// of permits that were charged for others.
 	Instants []int64
 
 	Granted bool
@@ -141,7 +144,7 @@ func Replay(define func() Algorithm, asks []*Ask, resets, executed []int64, roun
 		if early == nil {
 			return faults
 		}
-		if !r.move(early, at) {
+		if !r.move(early, at) && !r.shake(early, at) {
 			r.excused[early] = true
 			faults = append(faults, Fault{Promise: "a limit is kept", Detail: fmt.Sprintf(
 				"%s was granted at %v, %v before there were permits",
@@ -175,7 +178,7 @@ func (r *replay) run() (early *Ask, at, free int64) {
 		}
 		from, used := now, now
 		if a.Waits {
-			from, used = a.Called, a.Return
+			from, used = min(now, a.Called), a.Return
 		}
 		free := alg.Free(from, a.N, a.Rate)
 		if w, ok := alg.(*Windows); ok && free > used+r.rounding && r.opened(w, now, a.Rate) {
@@ -226,6 +229,29 @@ func (r *replay) move(early *Ask, now int64) bool {
 	return best != nil
 }
 
+// shakes is how often other instants are drawn for all requests that move tries one by one.
+const shakes = 400
+
+// shake draws other instants for several requests at once, as one alone may not do. It returns what move returns.
+func (r *replay) shake(early *Ask, now int64) bool {
+	i := slices.Index(r.asks, early)
+	near := slices.Clone(r.asks[max(0, i-moves) : i+1])
+	before := maps.Clone(r.chosen)
+	draw := rand.New(rand.NewPCG(1, uint64(now)))
+	for range shakes {
+		for _, a := range near {
+			if draw.IntN(3) == 0 {
+				r.chosen[a] = draw.IntN(min(len(a.Instants), moves))
+			}
+		}
+		if next, at, _ := r.run(); next == nil || at > now {
+			return true
+		}
+		r.chosen = maps.Clone(before)
+	}
+	return false
+}
+
 // Denials judges the requests that were denied, and the waiters. All others count as granted, at the latest
 // instant that is possible: so what is denied nevertheless, or waits longer than patience, was not for want of
 // permits. What was asked for after the first request of unknown outcome is not judged. Changes are the
@@ -251,7 +277,7 @@ func Denials(define func() Algorithm, asks []*Ask, resets, changes []int64, roun
 				changed = changed || at+patience >= a.Called
 			}
 		}
-		if changed && !a.Waits {
+		if changed && (!a.Waits || a.Denied) { // it was refused by what its process knew
 			continue
 		}
 		free := max(since, worst(define(), asks, a, resets, a.Called))
