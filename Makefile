@@ -172,16 +172,15 @@ endif
 	cd internal/robustness && go run ./cmd/report -from $(MEASURED)
 
 ## simulate: a simulated fleet under faults, in simulated time: new seeds for DURATION=5m, by default for a minute, or SEED=n again.
-## A failure prints its seed, the commit, the shortest schedule that still fails, and its last events. Work in progress: the tag
-## simulation keeps it out of all other targets.
+## A failure prints its seed, the commit, the shortest schedule that still fails, and its last events.
 .PHONY: simulate simulate-controls
 simulate:
 	cd internal/robustness && SIMULATE=1 ROBUSTNESS_COMMIT=$(COMMIT) \
-		go test -tags simulation -count=1 -timeout 24h -v -run '^TestSimulate$$' ./sim
+		go test -count=1 -timeout 24h -v -run '^TestSimulate$$' ./sim
 
 ## simulate-controls: in how many seeds the simulation finds each wrong implementation, and how often one of them does so again.
 simulate-controls:
-	cd internal/robustness && CONTROLS=1 go test -tags simulation -count=1 -timeout 2h -v -run '^TestControls$$' ./sim
+	cd internal/robustness && CONTROLS=1 go test -count=1 -timeout 2h -v -run '^TestControls$$' ./sim
 
 redis:
 	@.ci/install-redis

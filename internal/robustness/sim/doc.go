@@ -1,5 +1,3 @@
-//go:build simulation
-
 // Package sim runs a fleet of processes in simulated time: clients of every kind of the library, a server, the
 // network between them, and faults of all three, in a bubble of testing/synctest. A lease of 30 s takes
 // milliseconds there, so an hour of the fleet takes about a minute.
@@ -16,9 +14,6 @@
 // always end the same way. A schedule that fails is shortened: faults and operations are dropped while one of a
 // few runs still fails.
 //
-// The package is not finished, and is built with the tag simulation only: some faults of known.go are mended by now,
-// a limit that a refused script has not set is taken for one that is in force, and most controls were not run yet.
-//
 // The library is used as users do, through go-redis. Replaced are the connections, by streams in memory, the
 // server, and, for processes that stand still or whose wall clock steps, the clock of the wheel.
 //
@@ -31,6 +26,8 @@
 //   - A goroutine that waits for a sync.Mutex stops the bubble's time. If the one that holds it waits for the
 //     network, as go-redis does while it connects a subscription, the run stops and says nothing. The figures
 //     count such runs.
+//   - Requests of one key under different limits are judged by the largest of them: the order in which the server
+//     executed them is not known. A limit that is stored in Redis is judged by the limits in force.
 //   - Calls take no processor time, so what is late only on a busy machine is never late here.
 //   - A quorum, which needs several servers, and replicas, Sentinel and Cluster are left to the processes of
 //     package robustness, and so are SIGKILL, SIGSTOP, sockets, files and servers of other makes.

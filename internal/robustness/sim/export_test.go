@@ -1,5 +1,3 @@
-//go:build simulation
-
 package sim
 
 // TwoClocks returns a time with the readings of two clocks.

@@ -1,10 +1,6 @@
-//go:build simulation
-
 package sim
 
 import (
-	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -17,7 +13,7 @@ func (w *world) finish() {
 	w.mu.Lock()
 	w.calm = w.since()
 	w.mu.Unlock()
-	if !w.within(w.patience(), &w.operating) {
+	if !w.within(w.patience(), &w.operating) && !w.has("server's clock steps") { // leases may last for an hour then
 		w.stuck("a call returns")
 	}
 	for _, p := range w.slots {
@@ -100,7 +96,7 @@ func (w *world) closed(p *process, what string, took time.Duration, err error) {
 		w.faultf("Close takes little longer than the longest lease", what, "it took %v, with a lease of %v: %v",
 			took, w.Lease, err)
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	if took >= closeLimit {
 		w.faultf("Close returns", what, "not within %v", closeLimit)
 	}
 }

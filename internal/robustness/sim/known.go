@@ -1,5 +1,3 @@
-//go:build simulation
-
 package sim
 
 import (
@@ -17,9 +15,6 @@ type knownFault struct {
 	faults   []string // one of which took effect; nil for none
 	op       Action   // that is in the schedule; empty for none
 }
-
-// keptPromise is that of check.Kept.
-const keptPromise = "kept without a fault"
 
 // known are those faults. A run in which nothing else is found passes.
 var known = []knownFault{

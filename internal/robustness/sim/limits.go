@@ -1,5 +1,3 @@
-//go:build simulation
-
 package sim
 
 import (
@@ -49,8 +47,8 @@ type limiter struct {
 	key   string
 }
 
-// storedLimiterOf returns the limiter of an object under a limit, for n permits.
-func (p *process) storedLimiterOf(o *Object, limit Limit, n int64) limiter {
+// limiterOf returns the limiter of an object under a limit, for n permits.
+func (p *process) limiterOf(o *Object, limit Limit, n int64) limiter {
 	l := ratelimit.Limit{Rate: limit.Rate, Per: limit.Per, Burst: limit.Burst}
 	if o.Kind == storedKind {
 		s := p.limits.StoredLimiter(o.Name)
@@ -82,7 +80,7 @@ func (w *world) prepareLimit(ctx context.Context, p *process, object int) error 
 	if o.Kind != storedKind {
 		return nil
 	}
-	return p.storedLimiterOf(o, w.limitNow(object), 1).reset(ctx)
+	return p.limiterOf(o, w.limitNow(object), 1).reset(ctx)
 }
 
 // limitNow returns the present limit of an object.
@@ -131,7 +129,7 @@ func (w *world) ask(ctx context.Context, p *process, o Op) {
 		limit = o.Limit
 	}
 	object := &w.Objects[o.Object]
-	l := p.storedLimiterOf(object, limit, o.N)
+	l := p.limiterOf(object, limit, o.N)
 	r := &request{object: o.Object, link: p.link.number, process: p.number}
 	r.N, r.Rate, r.Waits = o.N, check.Rate{Permits: limit.Rate, Per: limit.Per, Burst: limit.Burst}, o.Action == Take
 	w.mu.Lock()
@@ -198,8 +196,9 @@ func (w *world) call(ctx context.Context, l limiter, o Op, result *ratelimit.Res
 const (
 	bucketRounding = int64(20 * time.Microsecond)
 	windowRounding = int64(3 * time.Millisecond)
-	limitTimeout   = int64(250 * time.Millisecond) // of a ratelimit.Client
-	limitPatience  = int64(2 * time.Second)        // until processes know what others have changed
+	limitTimeout   = int64(250 * time.Millisecond)  // of a ratelimit.Client
+	keptFor        = int64(1100 * time.Millisecond) // a process keeps the permits of waiters who left
+	limitPatience  = int64(2 * time.Second)         // until processes know what others have changed
 )
 
 // judgeLimits replays each limit.
@@ -226,8 +225,8 @@ func (w *world) judgeLimit(i int, o *Object) (faults []check.Fault) {
 	case storedKind:
 		define, rounding = func() check.Algorithm { return new(check.SlidingLog) }, windowRounding
 	}
-	key := w.admin.storedLimiterOf(o, o.Limit, 1).key
-	other := func(e execution) bool { return !slices.Contains(e.keys, key) }
+	key := w.admin.limiterOf(o, o.Limit, 1).key
+	other := func(e execution) bool { return !e.ran || e.refused || !slices.Contains(e.keys, key) }
 	about := slices.DeleteFunc(slices.Clone(w.server.executed), other)
 	resets := slices.Clone(w.server.lost)
 	var executed []int64
@@ -275,6 +274,8 @@ func (w *world) judgeLimit(i int, o *Object) (faults []check.Fault) {
 	}
 	if o.Kind == storedKind {
 		rates(asks, about)
+	} else {
+		w.largest(i, asks)
 	}
 	faults = check.Replay(define, asks, resets, executed, rounding)
 	if !w.has("server's clock steps") { // what is left of a wait is unknown then
@@ -325,9 +326,14 @@ func (w *world) judgePolicy(object int) (faults []check.Fault) {
 // bound finds out when a request may have been granted: when the server executed a script of its process about
 // the limit.
 func (w *world) bound(r *request, about []execution) {
+	since := r.Called
+	// It may have got permits that were charged for a waiter who left.
+	if r.Waits || r.source == ratelimit.SourceLocal.String() {
+		since -= keptFor
+	}
 	for _, e := range about {
 		decides := strings.HasPrefix(e.name, "rate_") && e.rate == 0
-		if decides && e.link == r.link && e.at > r.Called && e.at < r.Return {
+		if decides && e.link == r.link && e.at > since && e.at < r.Return {
 			r.Instants = append(r.Instants, e.at)
 		}
 	}
@@ -373,10 +379,33 @@ func rates(asks []*check.Ask, about []execution) {
 	}
 }
 
-// outages is how long all faults of the schedule last.
+// largest gives requests of an object the largest limit that any of them had, if they had different ones. The order in
+// which the server executed them is not known, and with many limits for one key there are too many orders to try.
+func (w *world) largest(object int, asks []*check.Ask) {
+	limits := []Limit{w.Objects[object].Limit}
+	for _, c := range w.limits {
+		if c.object == object {
+			limits = append(limits, c.limit)
+		}
+	}
+	top := check.Rate{Per: limits[0].Per}
+	for _, l := range limits {
+		top.Permits = max(top.Permits, l.Rate)
+	}
+	for _, l := range limits { // a bucket holds the time in which its burst comes back
+		top.Burst = max(top.Burst, l.Burst, (l.Burst*top.Permits+l.Rate-1)/l.Rate)
+	}
+	if len(limits) > 1 {
+		for _, a := range asks {
+			a.Rate = top
+		}
+	}
+}
+
+// outages is how long all faults of the schedule last. Each lost message costs a timeout.
 func (w *world) outages() (sum time.Duration) {
 	for _, f := range w.Faults {
-		sum += f.For + f.After.Abs()
+		sum += f.For + f.After.Abs() + time.Duration(f.N)*w.Timeout
 	}
 	return sum
 }

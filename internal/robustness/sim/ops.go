@@ -1,5 +1,3 @@
-//go:build simulation
-
 package sim
 
 import (

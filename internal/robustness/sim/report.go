@@ -1,5 +1,3 @@
-//go:build simulation
-
 package sim
 
 import (
@@ -24,7 +22,10 @@ type Figures struct {
 
 // Line is a line of results/simulated.jsonl.
 type Line struct {
-	Simulated *Figures `json:"simulated"`
+	Simulated *Figures  `json:"simulated"`
+	Seed      uint64    `json:"seed"` // the first
+	Date      time.Time `json:"date"`
+	Commit    string    `json:"commit"`
 }
 
 // Merge adds other figures.

@@ -1,5 +1,3 @@
-//go:build simulation
-
 package sim
 
 import (
@@ -57,7 +55,7 @@ func (s *Sample) Do(o Op) string {
 		if o.Action == Take {
 			o.Action = Try
 		}
-		l := s.storedLimiterOf(object, limit, o.N)
+		l := s.limiterOf(object, limit, o.N)
 		if o.Action == Try {
 			r, err := l.allow(ctx)
 			if err != nil && !r.Allowed { // or a denial that the process knows of

@@ -1,5 +1,3 @@
-//go:build simulation
-
 package sim
 
 import (
@@ -31,6 +29,7 @@ type server struct {
 	ahead    time.Duration // of the server's clock
 	wrote    bool          // the script that runs
 	executed []execution
+	running  int     // the place of the script that runs among them
 	last     int64   // the last stamp
 	lost     []int64 // when data was lost, or the clock moved: instants of the bubble
 }
@@ -43,6 +42,9 @@ type execution struct {
 	keys []string
 	rate int64 // of rate_set
 	per  time.Duration
+
+	ran     bool // of a script: a command of it was executed, so the server knew the script
+	refused bool // one of its commands was refused: then it has changed nothing
 }
 
 // refusal is a fault of the server: an error in place of commands.
@@ -90,9 +92,15 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	}
 	s.mu.Lock()
 	link, outer := s.peers[p]
+	if !outer && command != "SCRIPT" {
+		s.executed[s.running].ran = true
+	}
 	now := time.Now()
 	for _, r := range s.refusals {
 		if now.Before(r.until) && !(r.first && s.wrote && !outer) && r.match(strings.ToLower(command), args, !outer) {
+			if !outer && command != "SCRIPT" {
+				s.executed[s.running].refused = true
+			}
 			s.mu.Unlock()
 			r.met()
 			p.WriteError(r.reply)
@@ -107,6 +115,7 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	clock := now.Add(s.ahead)
 	e := execution{
 		at: s.stamp(), link: link, name: nameOf(command, args), keys: keysOf(command, args),
+		ran: !strings.HasPrefix(command, "EVAL"),
 	}
 	if strings.HasPrefix(e.name, "rate_set") {
 		arguments := args[2+len(e.keys):]
@@ -115,10 +124,11 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 		e.per = time.Duration(ms) * time.Millisecond
 	}
 	s.executed = append(s.executed, e)
+	number := len(s.executed) - 1
 	s.mu.Unlock()
 	s.redis.SetTime(clock) // waits for a script that runs
 	s.mu.Lock()
-	s.wrote = false
+	s.wrote, s.running = false, number
 	s.mu.Unlock()
 	return false
 }

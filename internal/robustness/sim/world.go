@@ -1,5 +1,3 @@
-//go:build simulation
-
 package sim
 
 import (
@@ -306,7 +304,7 @@ func (w *world) meet(k *FaultKind, f Fault, p *process) {
 
 // prepare creates the objects that have to exist. While another fault is in the way, it tries again.
 func (w *world) prepare() {
-	ctx, cancel := context.WithTimeout(context.Background(), w.Length+time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), w.Length+w.outages()+time.Minute)
 	defer cancel()
 	for i := range w.Objects {
 		for {

@@ -13,11 +13,13 @@ import (
 	"slices"
 
 	"github.com/cogwheel-go/cogwheel/internal/robustness"
+	"github.com/cogwheel-go/cogwheel/internal/robustness/sim"
 )
 
 // data is all that the document shows.
 type data struct {
 	Fixed, Soak, Peers []*robustness.Result
+	Simulated          []sim.Line
 	Controls           []robustness.ControlResult
 	Record             []recorded
 	Field              []defect
@@ -27,6 +29,7 @@ type data struct {
 type recorded struct {
 	Fault  string `json:"fault"`
 	Test   string `json:"test"`
+	Now    string `json:"now"`  // the name of the test today if it is another; "deleted" if what it tests was deleted
 	File   string `json:"file"` // of the test, at the commit that mended the fault
 	With   string `json:"with"` // what else the test needs of that commit, a pattern of files; may be empty
 	Mended string `json:"mended"`
@@ -59,6 +62,9 @@ func load(folder string) (d data, err error) {
 		return cmp.Or(cmp.Compare(rank(a.Kind), rank(b.Kind)), cmp.Compare(a.Seed, b.Seed))
 	})
 	if d.Controls, err = lines[robustness.ControlResult](filepath.Join(folder, "controls.jsonl")); err != nil {
+		return d, err
+	}
+	if d.Simulated, err = lines[sim.Line](filepath.Join(folder, "simulated.jsonl")); err != nil {
 		return d, err
 	}
 	if err := object(filepath.Join(folder, "record.json"), &d.Record); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/robustness"
+	"github.com/cogwheel-go/cogwheel/internal/robustness/sim"
 )
 
 //go:embed reliability.md.tmpl
@@ -27,6 +28,7 @@ type view struct {
 	SoakBy   []soakRow
 	Classes  []string
 	Faults   []faultRow
+	Fleet    sim.Figures // of all simulated runs
 	Caught   int
 	First    *robustness.Result   // of the fixed scenarios
 	Failures []*robustness.Result // runs in which a promise was broken
@@ -68,6 +70,9 @@ func document(folder string) (string, error) {
 		if found := of(d.Soak, class); len(found) > 0 {
 			v.SoakBy = append(v.SoakBy, soakRow{class, total(found)})
 		}
+	}
+	for _, l := range d.Simulated {
+		v.Fleet.Merge(l.Simulated)
 	}
 	for _, c := range d.Controls {
 		if c.Caught {

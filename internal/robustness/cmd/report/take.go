@@ -39,13 +39,18 @@ func take(from, folder string) error {
 
 // fileOf returns the file of the folder that a line belongs to.
 func fileOf(line []byte) (string, error) {
-	var l struct{ Control, Kind, Scenario string }
+	var l struct {
+		Control, Kind, Scenario string
+		Simulated               json.RawMessage
+	}
 	if err := json.Unmarshal(line, &l); err != nil {
 		return "", err
 	}
 	kinds := slices.Concat(robustness.Kinds, robustness.LimitKinds)
 	ours := l.Kind == "wheel" || slices.ContainsFunc(kinds, func(k *robustness.Kind) bool { return k.Name == l.Kind })
 	switch {
+	case l.Simulated != nil:
+		return "simulated.jsonl", nil
 	case l.Control != "":
 		return "controls.jsonl", nil
 	case !ours:
