@@ -77,7 +77,8 @@ func (w *world) judgeHolds(o *Object, calls []*history.Call, events []history.Ev
 		_, _, overlaps := check.Overlap(calls, rules)
 		faults = append(faults, overlaps...)
 		undecided := func(f check.Fault) bool { return strings.HasPrefix(f.Detail, "undecided") }
-		if len(w.Faults) == 0 || 2*w.Timeout <= w.Lease { // otherwise a call may hold twice: an unanswered attempt expires
+		// Where a lease may end before an unanswered attempt is given up, a call can hold twice.
+		if len(w.Faults) == 0 || 2*w.Timeout <= w.Lease {
 			linear := check.Linear(calls, rules, grace, searchLimit)
 			faults = append(faults, slices.DeleteFunc(linear, undecided)...)
 		}
