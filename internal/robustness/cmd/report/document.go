@@ -28,7 +28,7 @@ type view struct {
 	SoakBy   []soakRow
 	Classes  []string
 	Faults   []faultRow
-	Fleet    sim.Figures // of all simulated runs
+	Fleet    *sim.Figures // of all simulated runs
 	Caught   int
 	First    *robustness.Result   // of the fixed scenarios
 	Failures []*robustness.Result // runs in which a promise was broken
@@ -64,7 +64,7 @@ func document(folder string) (string, error) {
 	v := view{
 		data: d, All: total(all), Locks: total(of(all, "locks")), Permits: total(of(all, "permits")),
 		Limits: total(of(all, "limits")), Wheel: total(of(all, "timers")), SoakSum: total(d.Soak),
-		Classes: classes, Faults: faultRows(all), First: d.Fixed[0],
+		Classes: classes, Faults: faultRows(all), First: d.Fixed[0], Fleet: &sim.Figures{},
 	}
 	for _, class := range classes {
 		if found := of(d.Soak, class); len(found) > 0 {
