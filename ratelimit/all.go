@@ -112,7 +112,7 @@ func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, er
 func (a *All) whole(r Result, err error) (Result, error) {
 	if _, several := a.algo.(*combination); !several && err == nil {
 		part := r
-		r.Parts, r.grant = []Result{part}, nil
+		r.Parts = []Result{part}
 	}
 	return r, err
 }

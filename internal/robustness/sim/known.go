@@ -13,7 +13,6 @@ type knownFault struct {
 	promises []string // that it breaks; nil for all
 	detail   string   // a regular expression
 	faults   []string // one of which took effect; nil for none
-	op       Action   // that is in the schedule; empty for none
 }
 
 // known are those faults. A run in which nothing else is found passes.
@@ -46,9 +45,9 @@ var known = []knownFault{
 }
 
 // explain moves the broken promises that known faults explain to a list of their own.
-func (res *Result) explain(s *Schedule) {
+func (res *Result) explain() {
 	res.Faults = slices.DeleteFunc(res.Faults, func(f check.Fault) bool {
-		i := slices.IndexFunc(known, func(k knownFault) bool { return k.explains(f, s, res.Met) })
+		i := slices.IndexFunc(known, func(k knownFault) bool { return k.explains(f, res.Met) })
 		if i >= 0 {
 			res.Known, res.Explained = append(res.Known, known[i].name), append(res.Explained, f)
 		}
@@ -58,10 +57,9 @@ func (res *Result) explain(s *Schedule) {
 	res.Known = slices.Compact(res.Known)
 }
 
-func (k *knownFault) explains(f check.Fault, s *Schedule, met map[string]int) bool {
+func (k *knownFault) explains(f check.Fault, met map[string]int) bool {
 	happened := func(name string) bool { return met[name] > 0 }
 	return (k.promises == nil || slices.Contains(k.promises, f.Promise)) &&
 		regexp.MustCompile(k.detail).MatchString(f.Detail) &&
-		(k.faults == nil || slices.ContainsFunc(k.faults, happened)) &&
-		(k.op == "" || slices.ContainsFunc(s.Ops, func(o Op) bool { return o.Action == k.op }))
+		(k.faults == nil || slices.ContainsFunc(k.faults, happened))
 }

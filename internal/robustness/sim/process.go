@@ -34,7 +34,7 @@ type process struct {
 	dead   bool // nothing that it does is seen
 }
 
-// pendingTimeouts bounds the wheels of schedules in which one is full.
+// pendingTimeouts is the limit of pending entries of each wheel, in a schedule that fills one.
 const pendingTimeouts = 2000
 
 func (w *world) newProcess() (*process, error) {

@@ -66,7 +66,7 @@ func Obey(t *testing.T) bool {
 		})
 		res := w.Run(t)
 		alarm.Stop()
-		res.explain(s)
+		res.explain()
 		if err := results.Encode(res); err != nil {
 			t.Fatal(err)
 		}
@@ -207,11 +207,7 @@ func (o Orders) inProcess(f func(*Result) bool) (done int, more bool, err error)
 		broken = check.Fault{Promise: endless, Object: "process", Detail: fmt.Sprintf("not within %v", runLimit)}
 	}
 	res.Faults = []check.Fault{broken}
-	s := o.Schedule
-	if s == nil {
-		s = Draw(res.Seed, o.Kinds...)
-	}
-	res.explain(s)
+	res.explain()
 	return done + 1, f(res), nil
 }
 
