@@ -2,12 +2,12 @@ package wheel
 
 import "sync/atomic"
 
-// maxBatch bounds how many due entries are taken under one lock.
+// maxBatch is the maximum number of due entries that are taken under one lock.
 const maxBatch = 32
 
-// batch is entries that were taken together. All of their callbacks will be called: before a runner calls one
-// of them, it makes another runner the worker, which helps with the rest. Each runner claims the next value
-// by raising cursor, so a callback that blocks delays none behind it.
+// batch is due entries that were taken together. All of their callbacks will be called: before a runner calls
+// one of them, it appoints another runner as the worker, which helps with the rest. Each runner claims the next
+// value by raising cursor, so a callback that blocks delays none behind it.
 type batch[T any] struct {
 	set    *shardSet[T]
 	vals   []T
@@ -16,7 +16,7 @@ type batch[T any] struct {
 	place  int          // in runnerPool.batches, -1 once it is closed; guarded by its mutex
 }
 
-// openBatch is a batch, whatever its values are.
+// openBatch is a batch of values of any type.
 type openBatch interface {
 	retain()
 	release()
@@ -32,15 +32,15 @@ func (s *shardSet[T]) newBatch() *batch[T] {
 	return b
 }
 
-// callAtStop has values called although the wheel was stopped, as those of a batch: if the call of one blocks,
-// it delays no other.
+// callAtStop calls values as a batch although the wheel was stopped: if the call of one blocks, it delays no
+// other.
 func (s *shardSet[T]) callAtStop(vals []T) {
 	if len(vals) > 0 {
 		s.scheduler.runners.openAtStop(s.scheduler, &batch[T]{set: s, vals: vals})
 	}
 }
 
-// retain must come before run.
+// retain is called before run.
 func (b *batch[T]) retain() { b.refs.Add(1) }
 
 // run calls callbacks until all are claimed.
@@ -64,7 +64,7 @@ func (b *batch[T]) run(r *runner) {
 	}
 }
 
-// release gives the batch back for reuse when nothing holds it any more.
+// release gives the batch back for reuse when nothing holds it.
 func (b *batch[T]) release() {
 	if b.refs.Add(-1) == 0 {
 		b.vals = b.vals[:0]

@@ -1,6 +1,9 @@
 package wheel
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // bucket is an intrusive list of nodes linked by index; the zero bucket is empty.
 type bucket struct{ head, tail uint32 }
@@ -16,8 +19,7 @@ func (b *bucket) push(s *slab, i uint32, n *node) {
 	b.tail = i
 }
 
-// insert links a node behind those of its own slot and of earlier ones, where the last one is of a later
-// slot.
+// insert links a node behind those of its slot and of earlier slots, if the last node has a later slot.
 func (b *bucket) insert(s *slab, i uint32, n *node) {
 	before := s.node(b.tail).prev
 	for before != 0 && s.node(before).loc > n.loc {
@@ -47,35 +49,36 @@ func (b *bucket) unlink(s *slab, n *node) {
 	}
 }
 
-// row is one round (near) or one period (far): a slot for each tick of the wheel, which is what Netty calls a
-// bucket. Rows exist only while they hold something, and their memory follows what they hold: a row begins
-// with a few buckets, each for 2^shift neighbouring slots, and gets more as it fills. A near bucket that
-// holds several slots is kept in their order.
+// row is one round (near) or one period (far): a slot for each tick of the wheel, which Netty calls a bucket.
+// Rows exist only while they hold entries, and their memory grows with these: a row begins with a few buckets,
+// each for 2^shift neighbouring slots, and gets more as it fills. A near bucket that holds several slots is
+// sorted by slot.
 type row struct {
 	shift    uint
 	buckets  []bucket
-	occupied []uint64 // bit set: that bucket holds something
+	occupied []uint64 // bit set: that bucket is not empty
 	entries  int
+	grown    int // number of times that the row has grown
 
 	// Far rows only. Every entry of the row belongs to period or to a later one.
 	period int64  // the period that is moved to near next
 	later  int64  // lower bound of the periods behind it
 	pos    uint32 // the slots before pos have been visited in this revolution
 
-	// A row that holds little needs no other memory, and rows of different shards share no cache line: on two
-	// processors they are written at the same time.
+	// A row with few entries needs no other memory. Rows of different shards share no cache line: two
+	// processors write them at the same time.
 	few  [fewBuckets]bucket
 	word [1]uint64
-	_    [96]byte // to 256 bytes on 64-bit machines
+	_    [88]byte // to 256 bytes on 64-bit machines
 }
 
-// A row has 8 buckets while it holds up to 32 entries, 64 up to 256, and then one for each slot: growing it
-// moves no more than that, whatever the number of slots.
-const (
-	fewBuckets       = 8
-	someBuckets      = 64
-	entriesPerBucket = 4
-)
+// fewBuckets is how many buckets a new row has.
+const fewBuckets = 8
+
+// growth has the number of buckets, at most one per slot, that a row gets when it holds a number of entries. So
+// a bucket has a few entries, an entry costs at most 64 bytes of buckets unless there are more than 65536
+// slots, and growing moves at most 8192 entries.
+var growth = []struct{ entries, buckets int }{{32, 64}, {256, 512}, {2048, 8192}, {8192, math.MaxInt}}
 
 func newRow(slots int) *row {
 	r := &row{}
@@ -97,20 +100,18 @@ func (r *row) size(slots, buckets int) {
 	r.entries = 0
 }
 
-func (r *row) crowded() bool { return r.shift > 0 && r.entries >= entriesPerBucket*len(r.buckets) }
+func (r *row) crowded() bool { return r.shift > 0 && r.entries >= growth[r.grown].entries }
 
 // grow spreads the entries over more buckets.
 func (r *row) grow(s *slab) {
-	former, slots, buckets := r.buckets, len(r.buckets)<<r.shift, someBuckets
-	if len(former) >= someBuckets {
-		buckets = slots
-	}
-	r.size(slots, buckets)
+	former, buckets := r.buckets, growth[r.grown].buckets
+	r.grown++
+	r.size(len(former)<<r.shift, buckets)
 	for _, bk := range former {
 		for i := bk.head; i != 0; {
 			n := s.node(i)
 			next := n.next
-			r.push(s, n.loc&locSlotMask, i, n) // what is in order stays in order
+			r.push(s, n.loc&locSlotMask, i, n) // sorted entries stay sorted
 			i = next
 		}
 	}
@@ -163,7 +164,7 @@ func (r *row) unlink(s *slab, slot uint32, n *node) {
 	r.entries--
 }
 
-// cut drops the nodes before i, of which there are that many, from the bucket of a slot.
+// cut removes the nodes before i, whose number is given, from the bucket of a slot.
 func (r *row) cut(s *slab, slot uint32, i uint32, nodes int) {
 	b := slot >> r.shift
 	bk := &r.buckets[b]

@@ -9,17 +9,18 @@ import (
 )
 
 // WithTimeout is context.WithTimeout with its deadline on the wheel: Deadline, Done, Err and context.Cause
-// behave as there, including for children and when the parent has the earlier deadline. Deadline counts from
-// time.Now, also with WithClock, while the context ends by the wheel's time. WithTimeout needs one allocation
-// for the context and one for the CancelFunc, and Done's channel only if it is asked for. Call the CancelFunc
-// when done, as always. WithTimeout does not block. It panics with a *cogwheel.InvalidError if parent is nil.
+// behave as there, including for children and for a parent with an earlier deadline. Deadline is computed from
+// time.Now, also with WithClock, while the context ends by the wheel's time. Call the CancelFunc when done, as
+// always. WithTimeout does not block. It panics with a *cogwheel.InvalidError if parent is nil. It needs one
+// allocation for the context, one for the CancelFunc, and one for the channel when Done is called.
 //
-// Contexts made directly from it have ended when its CancelFunc returns, as with package context. Those made
-// from another context in between, such as one of context.WithValue, end a moment later.
+// Contexts derived from it have ended when its CancelFunc returns, and need no goroutine, as in package
+// context. A context of WithTimeout ends a moment later if there is another context between the two, such as
+// one of context.WithValue.
 //
 // If the wheel is stopped or full, the deadline moves to a runtime timer: a context never loses its deadline.
-// As with callbacks, it is punctual as long as the executor has a goroutine free: with a Pool whose
-// goroutines are all blocked, or with Inline, contexts end late.
+// Like callbacks, the context ends on time only while the executor has a free goroutine: with a Pool whose
+// goroutines are all blocked, or with Inline, it may end late.
 func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if parent == nil {
 		panic(errNilContext)
@@ -32,7 +33,7 @@ func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Co
 	if parent.Done() != nil {
 		c.mu.Lock() // the parent may end at once, on another goroutine
 		if p, ok := parent.(*timeoutContext); ok {
-			c.leaveParent = p.AfterFunc(c.endWithParent)
+			c.leaveParent = p.whenEnded(c.endWithParent)
 		} else {
 			c.leaveParent = context.AfterFunc(parent, c.endWithParent)
 		}
@@ -53,29 +54,36 @@ func (w *Wheel) WithTimeout(parent context.Context, d time.Duration) (context.Co
 	return c, c.cancel
 }
 
-// timeoutContext is a context that ends by its parent, its CancelFunc or its entry on the wheel.
+// timeoutContext is a context that ends with its parent, by its CancelFunc or by its entry on the wheel.
 type timeoutContext struct {
 	parent   context.Context
 	deadline time.Time
 
 	mu          sync.Mutex
 	timer       Timer
-	runtime     *time.Timer // in place of timer once the wheel is stopped
+	runtime     *time.Timer // instead of timer when the wheel is stopped
 	leaveParent func() bool
-	done        chan struct{} // made when first asked for
 	err         error
 	byParent    bool
-	after       map[*afterFunc]struct{}
+	endLine     func()
+	children    map[*child]struct{} // children made by WithTimeout
 
 	ended atomic.Bool // err is set; read without mu
+
+	// line is the parent to which package context attaches the contexts derived from this one. It is created by
+	// the first call of Done, which returns its channel.
+	line   context.Context
+	lined  sync.Once
+	inLine atomic.Bool // line is set
 }
 
-type afterFunc struct{ f func() }
+// child is notified when its parent ends.
+type child struct{ end func() }
 
-// closedChan is the Done of a context that ended before it was asked for.
+// closedChan is the Done of a context that ended before the first call of Done.
 var closedChan = func() chan struct{} { ch := make(chan struct{}); close(ch); return ch }()
 
-// String describes the context as those of package context describe themselves, for logs.
+// String describes the context in the form of package context, for logs.
 func (c *timeoutContext) String() string {
 	parent := fmt.Sprintf("%T", c.parent)
 	if s, ok := c.parent.(fmt.Stringer); ok {
@@ -87,15 +95,48 @@ func (c *timeoutContext) String() string {
 func (c *timeoutContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 func (c *timeoutContext) Done() <-chan struct{} {
+	if !c.inLine.Load() {
+		if c.ended.Load() {
+			return closedChan
+		}
+		c.lined.Do(func() {
+			line, cancel := context.WithCancel((*bare)(c))
+			_ = cancel // it ends with c
+			c.line = line
+			c.inLine.Store(true)
+		})
+	}
+	return c.line.Done()
+}
+
+// bare is a timeoutContext without the contexts derived from it. It is the parent of its line, which ends with
+// its error.
+type bare timeoutContext
+
+// silent is a Done that never closes: package context prefers AfterFunc.
+var silent = make(chan struct{})
+
+func (c *bare) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c *bare) Done() <-chan struct{}       { return silent }
+func (c *bare) Value(key any) any           { return (*timeoutContext)(c).value(key) }
+
+func (c *bare) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.done == nil {
-		c.done = make(chan struct{})
-		if c.err != nil {
-			c.done = closedChan
-		}
+	return c.err
+}
+
+// AfterFunc is called once, with the function that ends the line, while the line is being made and is locked.
+// So it must not call that function.
+func (c *bare) AfterFunc(end func()) (stop func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		go end()
+	} else {
+		c.endLine = end
 	}
-	return c.done
+	return func() bool { return false }
 }
 
 func (c *timeoutContext) Err() error {
@@ -103,16 +144,23 @@ func (c *timeoutContext) Err() error {
 		if c.parent.Err() == nil {
 			return nil
 		}
-		c.endWithParent() // its AfterFunc may still be on the way
+		c.endWithParent() // its AfterFunc may not have run yet
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Value looks keys up in the parent. Once the context has ended for a reason of its own, the parent's
-// cancellation is left out, so that context.Cause does not report a later one.
+// Value looks keys up in the parent. If the context has ended first, Value hides the parent's cancellation, so
+// that context.Cause does not report a later cause.
 func (c *timeoutContext) Value(key any) any {
+	if c.inLine.Load() {
+		return c.line.Value(key) // where package context looks for itself
+	}
+	return c.value(key)
+}
+
+func (c *timeoutContext) value(key any) any {
 	if c.ended.Load() {
 		c.mu.Lock()
 		own := !c.byParent
@@ -124,26 +172,25 @@ func (c *timeoutContext) Value(key any) any {
 	return c.parent.Value(key)
 }
 
-// AfterFunc lets package context end children without a goroutine that waits. The function of a child does not
-// block. It runs where this context ends, so that children have ended when the CancelFunc returns; if this
-// context has ended before, it runs on a goroutine of its own, as the child is locked.
-func (c *timeoutContext) AfterFunc(f func()) func() bool {
+// whenEnded makes end run when this context ends, so that a child has ended when the CancelFunc returns. If the
+// context has ended already, end runs on a new goroutine, because the child is locked.
+func (c *timeoutContext) whenEnded(end func()) (leave func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		go f()
+		go end()
 		return func() bool { return false }
 	}
-	a := &afterFunc{f}
-	if c.after == nil {
-		c.after = make(map[*afterFunc]struct{})
+	own := &child{end}
+	if c.children == nil {
+		c.children = make(map[*child]struct{})
 	}
-	c.after[a] = struct{}{}
+	c.children[own] = struct{}{}
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		_, waiting := c.after[a]
-		delete(c.after, a)
+		_, waiting := c.children[own]
+		delete(c.children, own)
 		return waiting
 	}
 }
@@ -177,14 +224,8 @@ func (c *timeoutContext) end(err error, byParent bool) {
 	}
 	c.err, c.byParent = err, byParent
 	c.ended.Store(true)
-	switch {
-	case c.done == nil:
-		c.done = closedChan
-	default:
-		close(c.done)
-	}
-	after := c.after
-	c.after = nil
+	endLine, children := c.endLine, c.children
+	c.endLine, c.children = nil, nil
 	timer, runtime, leave := c.timer, c.runtime, c.leaveParent
 	c.mu.Unlock()
 
@@ -195,7 +236,10 @@ func (c *timeoutContext) end(err error, byParent bool) {
 	if leave != nil {
 		leave()
 	}
-	for a := range after {
-		a.f()
+	if endLine != nil {
+		endLine()
+	}
+	for child := range children {
+		child.end()
 	}
 }

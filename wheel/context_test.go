@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -246,4 +249,44 @@ func TestWithTimeout_ChildrenMadeWhileTheParentEnds(t *testing.T) {
 		cancelChild()
 		cancelOwn()
 	}
+}
+
+func TestWithTimeout_ChildrenBehindAValueCostNoGoroutine(t *testing.T) { // not parallel: it counts goroutines
+	type key struct{}
+	w := newWheel(t)
+	ctx, cancel := w.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	before := runtime.NumGoroutine()
+	var children []context.Context
+	for range 1000 {
+		child, cancelChild := context.WithCancel(context.WithValue(ctx, key{}, "value"))
+		defer cancelChild()
+		children = append(children, child)
+	}
+	require.Less(t, runtime.NumGoroutine(), before+10)
+	cancel()
+	for _, child := range children {
+		require.Equal(t, context.Canceled, child.Err(), "when CancelFunc returns")
+	}
+}
+
+// A context of a wheel whose clock shows another time works with whatever asks for its deadline: package net and
+// go-redis compare it with the real time.
+func TestWithTimeout_UnderAnotherClockItsDeadlineIsReal(t *testing.T) {
+	t.Parallel()
+	mock := clock.NewMock()
+	mock.Set(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	ctx, cancel := newWheel(t, wheel.WithClock(mock)).WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	require.WithinDuration(t, time.Now().Add(time.Minute), deadline, 10*time.Second)
+	child, cancelChild := context.WithTimeout(ctx, time.Hour)
+	defer cancelChild()
+	require.NoError(t, child.Err())
+	server, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, server.Close()) }()
+	conn, err := new(net.Dialer).DialContext(child, "tcp", server.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
 }

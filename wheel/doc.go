@@ -1,28 +1,29 @@
-// Package wheel schedules callbacks: a hashed timing wheel after Netty's HashedWheelTimer (Varghese and
-// Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987) for services with very many timers of which most
-// are stopped before they fire: request timeouts, idle connections, retries, leases, delayed jobs.
+// Package wheel schedules callbacks on a hashed timing wheel, after Netty's HashedWheelTimer (Varghese and
+// Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987). It is made for services with very many timers of
+// which most are stopped before they fire: request timeouts, idle connections, retries, leases, delayed jobs.
 //
 // # What it promises
 //
 //   - An accepted entry ends exactly once: it fires, it is stopped, or the wheel's Stop returns it.
-//   - Stop ends what the other packages of this library have on the wheel: leases are lost, and waits return
-//     an error that matches ErrStopped.
-//   - It never fires before its deadline, and at most one tick after it, provided that processors are free
-//     and the executor has a free goroutine. Goroutines, the default executor, always has one. A tick with at
-//     most 16 entries fires each at its own deadline, as time.AfterFunc does; a tick with more fires them
-//     together when it ends.
-//   - Timer.Stop returning true means that the callback will not run. Until its callback begins, an entry can
-//     be stopped, also while it waits for its turn.
-//   - A callback that panics is reported and harms no other. With Goroutines one that blocks delays no other.
-//   - Entries are taken to be called in the order of their ticks, also after a stall.
+//   - Stop also ends the entries of the other packages of this library: leases are lost, and waits return an
+//     error that matches [ErrStopped].
+//   - An entry never fires before its deadline, and at most one tick after it, provided that processors are
+//     free and the executor has a free goroutine. [Goroutines], the default executor, always has one. In a tick
+//     with at most 16 entries each fires at its deadline, as with time.AfterFunc. In a tick with more they fire
+//     together when it ends, and in a tick of more than 10 ms about every 10 ms.
+//   - If [Timer.Stop] returns true, the callback will not run. An entry that is due and waits for its turn can
+//     still be stopped, until its callback is about to begin.
+//   - A callback that panics is reported and harms no other callback. With Goroutines a callback that blocks
+//     delays no other.
+//   - Entries begin in the order of their ticks, also after a stall.
 //   - After Stop has returned no callback begins.
-//   - Deadlines are monotonic: a step of the wall clock moves none but those of a Schedule that is kept by
-//     it.
+//   - Deadlines are monotonic: a step of the wall clock moves only the deadlines of a [Schedule] that follows
+//     the wall clock.
 //
 // # What it does not promise
 //
-// An order among entries of one tick, and punctuality beyond the runtime's own: a wheel wakes by a runtime
-// timer, so when all processors are busy it waits its turn like any goroutine.
+// An order among entries of one tick, and more punctuality than the runtime has: a wheel wakes by a runtime
+// timer, so when all processors are busy it waits like any goroutine.
 //
 // # Cost
 //
@@ -30,12 +31,12 @@
 //
 //	scheduling               O(1), no allocation beside the closure, no system call, one uncontended mutex
 //	Stop, Reschedule         O(1), no allocation, no system call, one uncontended mutex
-//	firing                   O(1); an entry more than 64 rounds away is moved once or twice on its way
+//	firing                   O(1); an entry more than 64 rounds away is moved once or twice before
 //	waiting                  nothing: no wakeups before the earliest deadline, which may be a stopped entry's
 //	after a stall            O(occupied buckets + due entries), however many ticks were missed
-//	memory                   24 bytes a pending entry and the value: 8 bytes for a func, a T for Typed[T];
-//	                         given back when entries end. A closure is extra, typically 32 to 64 bytes
-//	goroutines               one that keeps the time (the worker), a few to run callbacks, and one for each
+//	memory                   24 bytes per pending entry and the value: 8 bytes for a func, a T for Typed[T];
+//	                         freed when entries end. A closure is extra, typically 32 to 64 bytes
+//	goroutines               one that keeps the time (the worker), a few that run callbacks, and one for each
 //	                         callback that blocks; none while the wheel is empty, see New
 //
 // # Example

@@ -1,8 +1,10 @@
 package wheel_test
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"time"
 
@@ -40,4 +42,63 @@ func serveConn(w *wheel.Wheel, conn net.Conn, idle time.Duration, serve func([]b
 		timeout.Reschedule(idle) // nearly free
 		serve(buffer[:n])
 	}
+}
+
+// Sessions that end after half an hour without a request.
+func ExampleKeyed() {
+	sessions, err := wheel.NewKeyed(func(id uint64, user string) { fmt.Println("session", id, "of", user, "has expired") })
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, _, err := sessions.Set(7, "ada", 30*time.Minute); err != nil { // it logs in
+		log.Fatal(err)
+	}
+	fmt.Println("a request:", sessions.Reschedule(7, 30*time.Minute))
+	user, ok := sessions.Remove(7) // it logs out
+	fmt.Println(user, ok)
+	fmt.Println("a request:", sessions.Reschedule(7, 30*time.Minute))
+
+	left, err := sessions.Stop(context.Background())
+	fmt.Println(len(left), err)
+	// Output:
+	// a request: true
+	// ada true
+	// a request: false
+	// 0 <nil>
+}
+
+// A document is saved when it has not changed for a while, and at the latest some time after its first change.
+func ExampleKeyed_debounce() {
+	const quiet, longest = 20 * time.Millisecond, 200 * time.Millisecond
+	type change struct {
+		first time.Time
+		text  string
+	}
+	saved := make(chan string)
+	saves, err := wheel.NewKeyed(func(name string, c change) { saved <- name + ": " + c.text })
+	if err != nil {
+		log.Fatal(err)
+	}
+	edit := func(name, text string) error {
+		c := change{time.Now(), text}
+		for {
+			before, replaced, err := saves.Set(name, c, min(quiet, longest-time.Since(c.first)))
+			if !replaced || !before.first.Before(c.first) {
+				return err
+			}
+			c.first = before.first
+		}
+	}
+
+	for _, text := range []string{"a", "ab", "abc"} {
+		if err := edit("notes", text); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(<-saved)
+	_, err = saves.Stop(context.Background())
+	fmt.Println(err)
+	// Output:
+	// notes: abc
+	// <nil>
 }

@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"fmt"
+	"math/bits"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
@@ -20,7 +21,7 @@ func NewRing(tick time.Duration, buckets int) *Ring {
 // Add links an entry.
 func (r *Ring) Add(now, deadline int64) uint32 {
 	for {
-		if i, _, ok := r.add(now, deadline); ok {
+		if i, n, _ := r.add(now, deadline); n != nil {
 			return i
 		}
 		r.install(new(chunk))
@@ -78,6 +79,9 @@ func (r *Ring) TakeAndHold(now int64, called bool) []uint32 {
 // Rearm returns a held entry to its rows.
 func (r *Ring) Rearm(i uint32, now, deadline int64) { r.move(i, now, deadline) }
 
+// Settle moves the young to their rows.
+func (r *Ring) Settle(now int64) { r.settle(now) }
+
 // Next is the instant from which Advance has something to do.
 func (r *Ring) Next() int64 { return r.next() }
 
@@ -85,7 +89,7 @@ func (r *Ring) Next() int64 { return r.next() }
 func (r *Ring) Live() int { return r.live }
 
 // Chunks is the number of chunks of nodes held.
-func (r *Ring) Chunks() int { return len(r.chunks) - r.holes }
+func (r *Ring) Chunks() int { return len(r.chunks) - r.holes.n }
 
 // TickOf is the tick an instant falls into.
 func (r *Ring) TickOf(ns int64) int64 { return r.tickOf(ns) }
@@ -162,9 +166,18 @@ func (r *Ring) checkRow(k int, rw *row, seen map[uint32]bool) error {
 func (r *Ring) checkSlab() error {
 	live, free := 0, 0
 	for c, ch := range r.chunks {
-		has := r.partial[c>>6]&(1<<(c&63)) != 0
-		if has != (ch != nil && r.states[c].free != 0) {
-			return fmt.Errorf("chunk %d: partial bit disagrees", c)
+		st := r.states[c]
+		for name, set := range map[string]struct {
+			set *chunkSet
+			has bool
+		}{
+			"partial": {&r.partial, ch != nil && st.free != 0},
+			"empty":   {&r.empty, ch != nil && st.live == 0},
+			"holes":   {&r.holes, ch == nil},
+		} {
+			if set.set.has(uint32(c)) != set.has {
+				return fmt.Errorf("chunk %d: its bit in %s disagrees", c, name)
+			}
 		}
 		if ch == nil {
 			continue
@@ -174,10 +187,24 @@ func (r *Ring) checkSlab() error {
 			free++
 		}
 	}
+	for _, set := range []*chunkSet{&r.partial, &r.empty, &r.holes} {
+		n := 0
+		for _, word := range set.words {
+			n += bits.OnesCount64(word)
+		}
+		if n != set.n {
+			return fmt.Errorf("%d chunks in a set, counted %d", n, set.n)
+		}
+	}
 	if live != r.live || free != r.free {
 		return fmt.Errorf("slab holds %d live %d free, counted %d and %d", live, free, r.live, r.free)
 	}
 	return nil
+}
+
+func (s *chunkSet) has(c uint32) bool {
+	w := int(c >> 6)
+	return w < len(s.words) && s.words[w]&(1<<(c&63)) != 0
 }
 
 // SystemOrigin is the instant from which a wheel on the system clock counts.

@@ -50,7 +50,7 @@ func (s doubleSubject) AfterFunc(d time.Duration, f func()) (wheel.Timer, error)
 
 type burstSubject struct{ realSubject }
 
-func (s burstSubject) Every(period time.Duration, f func()) (wheel.Timer, error) {
+func (s burstSubject) Every(period time.Duration, f func(), _ ...wheel.RepeatOption) (wheel.Timer, error) {
 	return s.realSubject.Every(period, func() { f(); f() })
 }
 

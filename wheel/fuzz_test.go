@@ -62,8 +62,8 @@ type modelEntry struct {
 type subject interface {
 	AfterFunc(d time.Duration, f func()) (wheel.Timer, error)
 	NewTimeout(task wheel.TimerTask, d time.Duration) (*wheel.Timeout, error)
-	Every(period time.Duration, f func()) (wheel.Timer, error)
-	Schedule(s wheel.Schedule, f func()) (wheel.Timer, error)
+	Every(period time.Duration, f func(), opts ...wheel.RepeatOption) (wheel.Timer, error)
+	Schedule(s wheel.Schedule, f func(), opts ...wheel.RepeatOption) (wheel.Timer, error)
 	WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc)
 	Sleep(ctx context.Context, d time.Duration) error
 	Len() int

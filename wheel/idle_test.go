@@ -80,3 +80,26 @@ func TestWheel_AnIdleWheelHasNoGoroutines(t *testing.T) {
 		require.EqualValues(t, 300, ran.Load(), "it starts again when it is needed")
 	})
 }
+
+// goleak in a user's tests finds a worker that stays until the deadline of an entry that was stopped.
+func TestWheel_AWheelWhoseEntriesWereStoppedHasNoGoroutines(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		for _, far := range []time.Duration{time.Second, time.Minute, time.Hour, 24 * 365 * time.Hour} {
+			w := newWheel(t)
+			for range 3 {
+				before, woken := w.Retirements(), w.Stats().Wakeups
+				timers := make([]wheel.Timer, 100)
+				for k := range timers {
+					timers[k] = after(t, w, far+time.Duration(k), func() {})
+				}
+				pass(far / 2) // the worker sleeps until the first deadline
+				for _, timer := range timers {
+					require.True(t, timer.Stop())
+				}
+				pass(250 * time.Millisecond)
+				require.Equal(t, before+1, w.Retirements(), "the worker of timers in %v", far)
+				require.LessOrEqual(t, w.Stats().Wakeups-woken, int64(6))
+			}
+		}
+	})
+}

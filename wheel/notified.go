@@ -6,8 +6,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry/hook"
 )
 
-// notified is an entry of another package of the library. The function is called once: with nil when its time
-// has come, or with ErrStopped when the wheel is stopped before.
+// notified is an entry of another package of the library. The function is called once: with nil at the
+// deadline, or with ErrStopped if the wheel is stopped before.
 type notified func(stopped error)
 
 func (f notified) bind(Timer) {}
@@ -19,7 +19,7 @@ type stopNotice func(stopped error)
 func (f stopNotice) bind(Timer) {}
 func (f stopNotice) fire()      { f(ErrStopped) }
 
-// The other packages reach afterFuncOrStop through internal/wheelentry.
+// The other packages call afterFuncOrStop by internal/wheelentry.
 var _ = hook.Set(afterFuncOrStop)
 
 func afterFuncOrStop(w *Wheel, d time.Duration, f func(stopped error)) (Timer, error) {

@@ -3,6 +3,8 @@ package wheel
 import (
 	"log/slog"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 )
 
 // Defaults of the options.
@@ -17,8 +19,8 @@ const (
 	maxTicksPerWheel = 1 << 16
 )
 
-// Option configures New and NewTyped. Of an option that is given twice, the last one counts. A nil option, or
-// one with a nil argument or a value out of range, is refused, also if a later one replaces it.
+// Option configures New, NewTyped and NewKeyed. If an option is given twice, the last one counts. A nil option,
+// or one with a nil argument or a value out of range, is refused, even if a later one replaces it.
 type Option interface{ apply(c *config) error }
 
 type config struct {
@@ -42,13 +44,8 @@ func newConfig(opts []Option) (*config, error) {
 		executor: Goroutines(),
 		logger:   slog.Default(),
 	}
-	for i, o := range opts {
-		if o == nil {
-			return nil, argument.Error("option", i, "is nil")
-		}
-		if err := o.apply(c); err != nil {
-			return nil, err
-		}
+	if err := invalid.Apply(argument, c, opts, Option.apply); err != nil {
+		return nil, err
 	}
 	if c.onPanic == nil {
 		logger := c.logger
@@ -59,9 +56,9 @@ func newConfig(opts []Option) (*config, error) {
 	return c, nil
 }
 
-// WithTickDuration sets the length of one tick, the span within which the wheel fires more than 16 entries
-// together: 1 µs to 1 h, default 1 ms. No entry ever fires before its deadline; a longer tick makes a busy
-// wheel cheaper and its entries up to one tick later.
+// WithTickDuration sets the length of one tick: 1 µs to 1 h, by default 1 ms. If more than 16 entries are due
+// within a tick, the wheel fires them together at its end. No entry ever fires before its deadline; a longer
+// tick makes a busy wheel cheaper and its entries up to one tick late.
 func WithTickDuration(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < minTickDuration || d > maxTickDuration {
@@ -72,7 +69,7 @@ func WithTickDuration(d time.Duration) Option {
 	})
 }
 
-// WithTicksPerWheel sets the number of buckets of one round: 1 to 65 536, default 512. It is rounded up to
+// WithTicksPerWheel sets the number of buckets of one round: 1 to 65 536, by default 512. It is rounded up to
 // the next power of two, as in Netty.
 func WithTicksPerWheel(n int) Option {
 	return option(func(c *config) error {
@@ -84,8 +81,8 @@ func WithTicksPerWheel(n int) Option {
 	})
 }
 
-// WithMaxPendingTimeouts limits the entries that may be pending at once, those of Sleep, WithTimeout and the
-// other packages of this library included; one more is refused with ErrTooManyPending. The default is 0, no
+// WithMaxPendingTimeouts limits the number of pending entries, including those of Sleep, WithTimeout and the
+// other packages of this library. A further entry is refused with ErrTooManyPending. The default is 0: no
 // limit.
 func WithMaxPendingTimeouts(n int) Option {
 	return option(func(c *config) error {
@@ -108,8 +105,8 @@ func WithExecutor(e Executor) Option {
 	})
 }
 
-// WithClock sets the wheel's source of time, for tests. The default is the monotonic system clock. Leases, waits
-// and limits on the wheel are measured by it as well; see Now.
+// WithClock sets the wheel's source of time, for tests. The default is the monotonic system clock. Leases,
+// waits and limits that use the wheel are measured by it too; see Now.
 func WithClock(clock Clock) Option {
 	return option(func(c *config) error {
 		if clock == nil {
@@ -120,21 +117,15 @@ func WithClock(clock Clock) Option {
 	})
 }
 
-// WithLogger sets where the wheel reports panics, schedules that end by a wrong instant, and more than 64
-// wheels at work in the process. The default is slog.Default(), as it is when the wheel is made.
+// WithLogger sets the logger that reports panics, schedules that ended because of a wrong instant, and more
+// than 64 wheels that run in the process. The default is slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error {
-		if l == nil {
-			return argument.Nil("WithLogger")
-		}
-		c.logger = l
-		return nil
-	})
+	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.logger, l) })
 }
 
-// WithPanicHandler sets the function that receives, in place of the logger, each panic of a callback, a
-// Cancelled hook, a Schedule or an ExecutorFunc, with its stack. It runs on the goroutine that panicked, must
-// be safe for concurrent use and must not panic.
+// WithPanicHandler sets the function that receives each panic of a callback, a Cancelled hook, a Schedule or an
+// ExecutorFunc, with its stack, instead of the logger. It runs on the goroutine that panicked, must be safe for
+// concurrent use and must not panic.
 func WithPanicHandler(f func(v any, stack []byte)) Option {
 	return option(func(c *config) error {
 		if f == nil {

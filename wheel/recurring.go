@@ -1,7 +1,8 @@
 package wheel
 
-// recurring is an entry of Every or Schedule. It keeps its node, and so its handle, from firing to firing.
-// While its callback runs, the entry is held outside the rows of its ring, so it cannot fire again meanwhile.
+// recurring is an entry of Every, Repeat or Schedule. It keeps its node, and so its handle, from one firing to
+// the next. While its callback runs, the entry is held outside the rows of its ring, so it cannot fire again
+// meanwhile.
 type recurring struct {
 	f     func()
 	rule  rule
@@ -12,15 +13,15 @@ type recurring struct {
 	moved    bool  // Timer.Reschedule was called since the last firing was due; guarded by the shard's mutex
 }
 
-// rule tells when a recurring entry fires, in nanoseconds since the wheel's origin.
+// rule computes the deadlines of a recurring entry, in nanoseconds since the wheel's origin.
 type rule interface {
 	// next returns the deadline after a firing that was due at due; moved reports whether Timer.Reschedule set
 	// due. A result of false ends the entry. It may run the user's code.
 	next(now, due int64, moved bool) (deadline int64, ok bool)
 }
 
-// wallRule is a rule by the wall clock, which may show that the time of a firing has not come, although its
-// deadline has. Such a firing counts once it is known not to be early.
+// wallRule is a rule by the wall clock. When a deadline has come, the wall clock may show that the firing is
+// early. A firing counts when it is known not to be early.
 type wallRule interface {
 	rule
 	// early reports whether the firing is early, and until when to wait.
@@ -52,7 +53,7 @@ func (p *recurring) fire() {
 	p.f()
 }
 
-// rearm lets the entry fire again, or ends it.
+// rearm schedules the next firing of the entry, or ends it.
 func (p *recurring) rearm() {
 	t := p.timer
 	now := t.shard.scheduler.time.now()

@@ -3,19 +3,22 @@ package wheel
 import (
 	"math"
 	"math/bits"
+	"time"
 )
 
 // The ring is Netty's wheel of buckets, unrolled so that waiting costs nothing.
 //
-// A tick t falls into slot t mod N of round t / N. Netty keeps one bucket for each of the N slots and counts
-// remainingRounds down in every entry of a bucket each time the wheel passes it. Here the slots of the coming
-// 64 rounds (near) are kept apart, one row a round, so that an entry is not touched again until it is due.
-// What lies further ahead (far) is kept by periods of 32 rounds, again 64 of them, and moves to near during
-// the period before its own; only an entry beyond all 64 periods has remainingRounds left when the far ring
-// comes by.
+// A tick t falls into slot t mod N of round t / N. Netty keeps one bucket for each of the N slots, and counts
+// remainingRounds down in every entry of a bucket each time the wheel passes it. Here each of the next 64
+// rounds (near) has its own slots, one row per round, so an entry is not touched again until it is due. Later
+// entries (far) are kept by periods of 32 rounds, again 64 of them. They move to near during the period before
+// theirs. Only an entry beyond all 64 periods has remainingRounds left when the far ring comes by.
 //
-// Each row has a bitmap of its occupied buckets and each ring one of its rows, so the next event is found in
-// a few instructions however far away it is, and a stall is caught up in O(occupied buckets).
+// Most timers are stopped long before they are due. So an entry is young at first: it is in a short array, in
+// no row, until maxYoung entries came after it or time passes.
+//
+// Each row has a bitmap of its occupied buckets and each ring one of its rows, so the next event is found in a
+// few instructions however far away it is, and a stall is caught up in O(occupied buckets).
 const (
 	roundBits   = 6 // near: 64 rounds
 	periodBits  = 5 // a period is 32 rounds
@@ -27,21 +30,28 @@ const (
 	locSlotBits = 20 // the loc of a linked node is ring<<26 | row<<20 | slot
 	locSlotMask = 1<<locSlotBits - 1
 
-	// Entries that are due and stay allocated for a while are held: linked in no row.
+	// Entries that are young, or due and still allocated, are held: linked in no row.
 	locHeld    = 2 * rowsPerRing << locSlotBits
 	locWaiting = locHeld     // given to the caller's executor, which has not called it yet
 	locCalled  = locHeld + 1 // its callback is running; it returns to a row when that ends
-	locMoved   = locHeld + 2 // the same, and Reschedule has set the deadline to which it returns
+	locMoved   = locHeld + 2 // the same, and Reschedule has set its next deadline
+	locYoung   = locHeld + 3 // its prev is its place among the young
 
-	// sparse is the number of entries up to which the worker wakes for each entry of a slot; for a fuller one
-	// it wakes when its tick ends. Awake for whatever reason, it takes what is due in the running tick too.
-	sparse = 16
+	maxYoung = 64
 
-	// takeBudget bounds how many entries one call of take looks at.
+	// sparse is the number of entries up to which the worker wakes for each entry of a slot. For a slot with
+	// more, it wakes when the tick ends, and in a long tick every crowdedPause too. Whenever it is awake, it
+	// also takes the due entries of the running tick. That scans all entries of the slot, so the pause grows
+	// with them.
+	sparse          = 16
+	crowdedPause    = int64(10 * time.Millisecond)
+	crowdedPerEntry = int64(time.Microsecond)
+
+	// takeBudget is the maximum number of entries that one call of take looks at.
 	takeBudget = 256
 
 	never       = math.MaxInt64
-	maxDeadline = math.MaxInt64 / 2 // 146 years; what lies beyond is kept until then
+	maxDeadline = math.MaxInt64 / 2 // 146 years; later deadlines become this one
 )
 
 // ring is pure: it has no lock, goroutine or clock, and time passes only through the numbers it is given,
@@ -64,35 +74,68 @@ type ring struct {
 	picked   uint32 // the next node to look at in the tick that is running
 	pickedAt int64  // and the time as of which its slot is being looked through
 	crowded  int64  // the last tick that was seen to have more than sparse entries
+
+	youngAt int64            // lower bound of the deadlines of the young
+	youngs  uint32           // how many places of young are in use
+	young   [maxYoung]uint32 // sorted by arrival; 0 where one has left
 }
 
 func (r *ring) init(t ticks, slots int) {
 	r.ticks = t
 	r.bits = uint(bits.Len(uint(slots - 1)))
 	r.mask = 1<<r.bits - 1
-	r.earliest, r.farNext, r.crowded = never, never, -1
+	r.earliest, r.farNext, r.youngAt, r.crowded = never, never, never, -1
 }
 
-// visitTick is when a slot of a far period is moved to near: some time in the period before it, spread over
-// that period so that no tick has to move much.
+// visitTick returns when a slot of a far period is moved to near: at some time in the period before it, spread
+// over that period so that no tick has to move many entries.
 func (r *ring) visitTick(period int64, slot uint32) int64 {
 	return (period-1)<<(r.bits+periodBits) + int64(slot)<<periodBits
 }
 
-// remainingRounds is how often the far ring still passes an entry of the given period before its own comes.
+// remainingRounds returns how often the far ring passes an entry of the given period before its own period
+// comes.
 func remainingRounds(period, current int64) int64 { return (period - current) >> roundBits }
 
-// add allocates an entry. It returns false when the slab must be grown first. The event is the instant from
-// which take has something to do for this entry.
-func (r *ring) add(now, deadline int64) (i uint32, event int64, ok bool) {
-	i, ok = r.alloc()
-	if !ok {
-		return 0, 0, false
+// add allocates an entry. It returns no node if the slab must grow first. The event is the instant from which
+// take must be called for this entry.
+func (r *ring) add(now, deadline int64) (i uint32, n *node, event int64) {
+	if i, n = r.alloc(); n == nil {
+		return 0, nil, 0
 	}
+	event = deadline
+	if r.youngs == maxYoung {
+		event = min(event, r.settle(now))
+	}
+	n.deadline, n.loc, n.prev = deadline, locYoung, r.youngs
+	r.young[r.youngs] = i
+	r.youngs++
+	r.youngAt = min(r.youngAt, deadline)
+	return i, n, event
+}
+
+// settle moves the young entries to their rows, and returns the first of their events.
+func (r *ring) settle(now int64) (event int64) {
+	event = never
 	r.forward(now)
-	n := r.node(i)
-	n.deadline = deadline
-	return i, r.place(i, n), true
+	for _, i := range r.young[:r.youngs] {
+		if i != 0 {
+			event = min(event, r.place(i, r.node(i)))
+		}
+	}
+	r.youngs, r.youngAt = 0, never
+	return event
+}
+
+// leaveYoung removes an entry from the young.
+func (r *ring) leaveYoung(n *node) {
+	r.young[n.prev] = 0
+	for r.youngs > 0 && r.young[r.youngs-1] == 0 {
+		r.youngs--
+	}
+	if r.youngs == 0 {
+		r.youngAt = never
+	}
 }
 
 // remove unlinks an entry and frees its node, reporting the chunk to drop as release does.
@@ -101,8 +144,8 @@ func (r *ring) remove(i uint32) (drop uint32, ok bool) {
 	return r.release(i)
 }
 
-// reschedule moves an entry to another deadline. To a later one this is a store: the entry stays where it is and
-// moves on when its old slot comes up.
+// reschedule moves an entry to another deadline. A later deadline is only stored: the entry stays where it is
+// and moves on when its old slot is visited.
 func (r *ring) reschedule(i uint32, now, deadline int64) (event int64) {
 	n := r.node(i)
 	switch {
@@ -116,7 +159,7 @@ func (r *ring) reschedule(i uint32, now, deadline int64) (event int64) {
 	return r.move(i, now, deadline)
 }
 
-// move links an entry anew.
+// move links an entry again.
 func (r *ring) move(i uint32, now, deadline int64) (event int64) {
 	n := r.node(i)
 	r.unlink(i, n)
@@ -130,10 +173,10 @@ func (r *ring) hold(i uint32, loc uint32) {
 	r.node(i).loc = loc
 }
 
-// forward lets cur catch up with the time while nothing is due: the worker sleeps through empty ticks, and
-// near is counted from cur.
+// forward advances cur to the present while nothing is due: the worker sleeps through empty ticks, and near
+// counts from cur.
 func (r *ring) forward(now int64) {
-	if t := r.tickOf(now); t > r.cur && t < r.earliest {
+	if t := r.tickOf(min(now, r.youngAt)); t > r.cur && t < r.earliest {
 		r.cur = t
 	}
 }
@@ -164,7 +207,7 @@ func (r *ring) place(i uint32, n *node) (event int64) {
 	if k < rowsPerRing {
 		rw.insert(&r.slab, slot, i, n)
 		r.earliest = min(r.earliest, t)
-		return max(n.deadline, r.firstOf(t)) // what is overdue is taken with the current tick
+		return max(n.deadline, r.firstOf(t)) // overdue entries are taken with the current tick
 	}
 	rw.push(&r.slab, slot, i, n)
 	period := t >> (r.bits + periodBits)
@@ -196,15 +239,18 @@ func (r *ring) closeRow(k uint32) {
 }
 
 func (r *ring) unlink(i uint32, n *node) {
+	if n.loc >= locHeld {
+		if n.loc == locYoung {
+			r.leaveYoung(n)
+		}
+		n.loc = 0 // only entries that are held have such a loc
+		return
+	}
 	switch i {
 	case r.visited:
 		r.visited = n.next
 	case r.picked:
 		r.picked = n.next
-	}
-	if n.loc >= locHeld {
-		n.loc = 0 // only entries that are held have such a loc
-		return
 	}
 	k := n.loc >> locSlotBits
 	rw := r.rows[k]
@@ -251,17 +297,20 @@ func (r *ring) nextFar() (tick int64, rw *row) {
 
 func (r *ring) nextVisit(rw *row) int64 {
 	b, ok := rw.nextOccupied(rw.pos)
-	if !ok { // this revolution is over; what is left belongs to a later one
+	if !ok { // this revolution is over; the rest belongs to a later one
 		rw.period, rw.later, rw.pos = rw.later, never, 0
 		b, _ = rw.nextOccupied(0)
 	}
 	return r.visitTick(rw.period, b<<rw.shift)
 }
 
-// take lets time pass up to now and appends to due, within its capacity, entries whose deadline has come, in
-// the order of ticks. They are unlinked but still allocated: the caller releases or holds them. More is true
-// if there may be more: due is full, or one call has looked at as many entries as it may.
+// take advances time to now and appends to due, within its capacity, the entries whose deadline has come, in
+// the order of ticks. They are unlinked but still allocated: the caller releases or holds them. more is true if
+// there may be more: due is full, or the call has looked at as many entries as it may.
 func (r *ring) take(now int64, due []uint32) (_ []uint32, more bool) {
+	if r.youngs > 0 {
+		r.settle(now)
+	}
 	nowTick := r.tickOf(now)
 	for budget := takeBudget; budget > 0 && len(due) < cap(due); {
 		near := r.nextNear()
@@ -294,8 +343,8 @@ func (r *ring) nearRow(t int64) (rw *row, loc uint32) {
 	return r.rows[k], k<<locSlotBits | uint32(t&r.mask)
 }
 
-// drain takes the entries of a tick that is over. It walks the list and cuts off the nodes that it has seen
-// at once, as all of them leave, instead of unlinking one after another.
+// drain takes the entries of a tick that is over. All entries leave, so it walks the list and cuts off the
+// nodes it has seen together, instead of unlinking one after another.
 func (r *ring) drain(t int64, due []uint32, budget int) ([]uint32, int) {
 	rw, loc := r.nearRow(t)
 	last, taken := r.lastOf(t), len(due)
@@ -321,8 +370,8 @@ func (r *ring) drain(t int64, due []uint32, budget int) ([]uint32, int) {
 	return due, budget
 }
 
-// pick takes what is already due in the tick that is still running. It goes once through the slot, however
-// many calls that takes.
+// pick takes the due entries of the tick that is still running. It scans the slot once, over as many calls as
+// that takes.
 func (r *ring) pick(t, now int64, due []uint32, budget int) (_ []uint32, more bool) {
 	rw, loc := r.nearRow(t)
 	if r.picked == 0 || r.node(r.picked).loc != loc || now > r.pickedAt {
@@ -370,8 +419,9 @@ func (r *ring) visit(rw *row, budget int) int {
 	return budget
 }
 
-// unlinkAll unlinks every entry, those that are held last, and passes it to visit, which may release it.
+// unlinkAll unlinks every entry, held entries last, and passes it to visit, which may release it.
 func (r *ring) unlinkAll(visit func(i uint32, n *node)) {
+	r.settle(0)
 	for half := range r.used {
 		for r.used[half] != 0 {
 			rw := r.rows[half<<roundBits|bits.TrailingZeros64(r.used[half])]
@@ -395,8 +445,11 @@ func (r *ring) unlinkAll(visit func(i uint32, n *node)) {
 	}
 }
 
-// next returns the instant from which take has something to do, never if the ring is empty.
-func (r *ring) next() int64 {
+// next returns the instant from which take must be called, or never if the ring is empty.
+func (r *ring) next() int64 { return min(r.youngAt, r.nextPlaced()) }
+
+// nextPlaced is next without the young.
+func (r *ring) nextPlaced() int64 {
 	near := r.nextNear()
 	if r.farNext < near {
 		return r.firstOf(r.farNext)
@@ -405,10 +458,10 @@ func (r *ring) next() int64 {
 		return never
 	}
 	last := r.lastOf(near)
-	if near == r.crowded {
-		return last
-	}
 	rw, loc := r.nearRow(near)
+	if near == r.crowded {
+		return r.nextCrowded(near, rw)
+	}
 	at, i := last, rw.bucket(loc&locSlotMask).head
 	for range sparse {
 		if i == 0 || r.node(i).loc != loc {
@@ -418,7 +471,14 @@ func (r *ring) next() int64 {
 		i = r.node(i).next
 	}
 	if i != 0 && r.node(i).loc == loc {
-		r.crowded, at = near, last
+		r.crowded = near
+		return r.nextCrowded(near, rw)
 	}
 	return max(at, r.firstOf(near))
+}
+
+// nextCrowded returns when to look at a tick that has too many entries to wake for each.
+func (r *ring) nextCrowded(t int64, rw *row) int64 {
+	pause := max(crowdedPause, crowdedPerEntry*int64(rw.entries))
+	return min(r.lastOf(t), max(r.firstOf(t), r.pickedAt)+pause)
 }

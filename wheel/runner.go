@@ -15,7 +15,7 @@ type runner struct {
 	calling   bool
 	due       [maxBatch]uint32
 
-	// The clock is not read for each callback: a stretch of several is measured as one, and after a slow
+	// The clock is not read for each callback: several callbacks are measured as one stretch. After a slow
 	// stretch the next callbacks are measured one by one.
 	now           int64 // the last reading
 	stretch, left int
@@ -31,8 +31,7 @@ func newRunner(c *scheduler) *runner {
 	return &runner{scheduler: c, worker: true, appointed: make(chan struct{}, 1), stretch: 1, left: 1}
 }
 
-// beforeCall appoints another worker in place of this runner, as the callback that it is about to call may
-// block.
+// beforeCall appoints another worker instead of this runner, because the callback that follows may block.
 func (r *runner) beforeCall() {
 	r.calling = true
 	if r.worker {
@@ -67,7 +66,7 @@ func (r *runner) readClock() int64 {
 	return now
 }
 
-// durations is what is known of how long callbacks take.
+// durations has the statistics of the times of callbacks.
 type durations struct {
 	blocking         int64 // those that take longer than this are blocking
 	longest, blocked atomic.Int64

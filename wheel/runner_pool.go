@@ -8,12 +8,12 @@ import (
 // spareRunners is how many idle runners a pool without a limit keeps.
 const spareRunners = 64
 
-// runnerPool is the runners of a wheel and their batches. It knows which runner is the worker; see
+// runnerPool has the runners of a wheel and their batches. It knows which runner is the worker; see
 // scheduler.work.
 type runnerPool struct {
 	limit     int // of runners
 	spare     int // limit of idle runners
-	batchSize int // entries that a runner takes at once; 1 if no other may come to help with the rest for long
+	batchSize int // entries that a runner takes at once; 1 if the rest could wait long for help
 
 	mu      sync.Mutex
 	worker  bool // a runner is the worker, or has been appointed and is about to be
@@ -35,7 +35,7 @@ func (p *runnerPool) init(e Executor) {
 }
 
 // startWorker returns false if there is a worker, which may be asleep. Otherwise it starts a runner as the
-// worker if the limit allows it; if not, the first runner to return from its callback will be the worker.
+// worker, if the limit allows it; if not, the first runner to return from its callback becomes the worker.
 func (p *runnerPool) startWorker(c *scheduler) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *runnerPool) startLocked(c *scheduler) {
 	go c.work(newRunner(c))
 }
 
-// appointWorker makes another runner the worker, if there may be one more.
+// appointWorker makes another runner the worker, if one more is allowed.
 func (p *runnerPool) appointWorker(c *scheduler) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,8 +73,8 @@ func (p *runnerPool) appointWorker(c *scheduler) {
 	}
 }
 
-// park keeps a runner that has nothing to do and is not the worker until it is. It returns false if the
-// runner must end instead.
+// park blocks a runner without work until it becomes the worker. It returns false if the runner must end
+// instead.
 func (p *runnerPool) park(r *runner) bool {
 	p.mu.Lock()
 	switch {
@@ -93,8 +93,8 @@ func (p *runnerPool) park(r *runner) bool {
 	return ok
 }
 
-// resign ends the worker, which is not replaced, and all idle runners. It returns false, and ends nothing,
-// while there is a batch to help with.
+// resign ends the worker without a replacement, and all idle runners. If there is a batch to help with, it
+// returns false and ends nothing.
 func (p *runnerPool) resign(r *runner) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *runnerPool) resign(r *runner) bool {
 	return true
 }
 
-// resume takes a resignation back, unless there is another worker by now.
+// resume reverts resign, unless there is another worker by now.
 func (p *runnerPool) resume(r *runner) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +140,7 @@ func (p *runnerPool) removeRunnersLocked(n int) {
 	p.checkEndedLocked()
 }
 
-// open lets other runners help with a batch, which the caller will run. If there is no worker just now, none
+// open lets other runners help with a batch, which the caller will run. If there is no worker now, no runner
 // would come to help: then the caller becomes the worker, and appoints another before it calls anything.
 func (p *runnerPool) open(b openBatch, r *runner) {
 	p.mu.Lock()
@@ -154,7 +154,8 @@ func (p *runnerPool) open(b openBatch, r *runner) {
 	p.batches = append(p.batches, b)
 }
 
-// openAtStop opens a batch to a further runner, whatever the limit is: callbacks that block may have all others.
+// openAtStop opens a batch to one more runner, whatever the limit is: callbacks that block may occupy all
+// others.
 func (p *runnerPool) openAtStop(c *scheduler, b openBatch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

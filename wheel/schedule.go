@@ -3,51 +3,59 @@ package wheel
 import (
 	"log/slog"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 )
 
-// Schedule tells at which instants a function is to be called. What github.com/robfig/cron parses satisfies
+// Schedule computes the instants at which a function is called. The schedules of github.com/robfig/cron satisfy
 // it, and so do the Schedulers of github.com/RussellLuo/timingwheel.
 //
-// An instant with a monotonic clock reading, as prev.Add(d) has, is kept by the monotonic clock; one without,
-// as from time.Date or a cron expression, by the wall clock. With WithClock, that clock keeps both.
+// An instant with a monotonic clock reading, such as prev.Add(d), follows the monotonic clock. An instant
+// without one, such as the result of time.Date or of a cron expression, follows the wall clock. With WithClock,
+// both follow that clock.
 type Schedule interface {
-	// Next returns the first instant after prev, or the zero Time if there is none. It must not block. For
-	// one entry it is not called concurrently.
+	// Next returns the first instant after prev, or the zero Time if there is none. It must not block. For one
+	// entry there are no concurrent calls.
 	Next(prev time.Time) time.Time
 }
 
-// ScheduleFunc lets a function be a Schedule.
+// ScheduleFunc is a function as a Schedule.
 type ScheduleFunc func(prev time.Time) time.Time
 
 // Next calls f.
 func (f ScheduleFunc) Next(prev time.Time) time.Time { return f(prev) }
 
-// Schedule calls f at the instants of s: first at s.Next(now); then, each time that f has returned, s.Next is
-// asked for the instant after that of this firing. If that one has passed already, since the firing was late
-// or f took long, missed instants are skipped, and the next firing is at s.Next(now). So f is called at most
-// once for each instant, never before it, and it never overlaps itself.
+// Schedule calls f at the instants of s. The first is s.Next(now). Each time that f has returned, Schedule asks
+// s.Next for the instant after the one of this firing. If that has already passed, because the firing was late
+// or f took long, it skips the missed instants, and the next firing is at s.Next(now). So it calls f at most
+// once for each instant, never before it, and f never overlaps itself.
 //
-// The entry ends when Next returns the zero Time. It also ends when Next panics, which is reported as a panic
-// of f is, and when Next returns an instant that is not after its argument, which is logged as an error: f
-// would be called without a pause otherwise.
+// The entry ends when Next returns the zero Time. It also ends when Next panics, which is reported like a panic
+// of f, and when Next returns an instant that is not after its argument, which is logged as an error: f would
+// be called without a pause otherwise.
 //
-// A step of the wall clock matters to instants that are kept by it. When it is set forward, or the machine
-// was suspended, f is called up to a minute late. When it is set back, the next firing waits until the clock
+// A step of the wall clock affects instants that follow the wall clock. If it is set forward, or the machine
+// was suspended, f is called up to a minute late. If it is set back, the next firing waits until the clock
 // shows its instant, and instants that have fired do not fire again.
 //
-// Timer.Stop ends the entry, also from inside f. Timer.Reschedule moves only the next firing; Next is then asked
-// for the instant after its new time. A panic of f does not end the entry.
+// Timer.Stop ends the entry, also from inside f. Timer.Reschedule moves only the next firing; Next is then
+// asked for the instant after its new time. A panic of f does not end the entry. With WithJitter, a firing
+// comes after its instant; everything said here of instants holds for the instants of s.
 //
-// Schedule calls s.Next once, on the caller's goroutine, to which a panic of that call goes; later calls are
-// made where f runs. It does not block otherwise. It returns a *cogwheel.InvalidError if s or f is nil,
-// ErrNoNextTime if the first instant is the zero Time or not after now, ErrStopped, or ErrTooManyPending;
-// then nothing is scheduled.
-func (w *Wheel) Schedule(s Schedule, f func()) (Timer, error) {
+// Schedule calls s.Next once on the caller's goroutine; a panic of that call goes on to the caller. Later calls
+// run where f runs. Schedule does not block otherwise. It returns a *cogwheel.InvalidError if s or f is nil or
+// an option is invalid, ErrNoNextTime if the first instant is the zero Time or not after now, ErrStopped, or
+// ErrTooManyPending; then nothing is scheduled.
+func (w *Wheel) Schedule(s Schedule, f func(), opts ...RepeatOption) (Timer, error) {
 	if f == nil {
 		return Timer{}, errNilFunction
 	}
 	if g, ok := s.(ScheduleFunc); s == nil || ok && g == nil {
 		return Timer{}, argument.Nil("schedule")
+	}
+	var j jitter
+	if err := invalid.Apply(argument, &j, opts, RepeatOption.apply); err != nil {
+		return Timer{}, err
 	}
 	wall := w.scheduler.time.wall()
 	first := s.Next(wall)
@@ -57,8 +65,9 @@ func (w *Wheel) Schedule(s Schedule, f func()) (Timer, error) {
 	p := &struct {
 		recurring
 		calendar
-	}{recurring{f: f}, calendar{s, &w.scheduler.time, w.scheduler.logger, first}}
+	}{recurring{f: f}, calendar{s, &w.scheduler.time, w.scheduler.logger, first, j}}
 	p.rule = &p.calendar
+	p.draw()
 	now := w.scheduler.time.now()
 	return w.objects.schedule(time.Duration(p.deadline(now)-now), &p.recurring)
 }
@@ -71,22 +80,26 @@ type calendar struct {
 	schedule Schedule
 	time     *timeSource
 	logger   *slog.Logger
-	instant  time.Time // of the next firing
+	instant  time.Time // the instant of the next firing
+	jitter
 }
 
-// deadline is when the instant comes, or when to look at the wall clock again.
+// deadline returns when the firing is due, or when to read the wall clock again.
 func (c *calendar) deadline(now int64) int64 {
 	if c.time.monotonic(c.instant) {
-		return deadlineAfter(0, c.instant.Sub(c.time.origin))
+		return deadlineAfter(0, c.delayed().Sub(c.time.origin))
 	}
-	return deadlineAfter(now, min(c.instant.Sub(c.time.wall()), wallCheck))
+	return deadlineAfter(now, min(c.delayed().Sub(c.time.wall()), wallCheck))
 }
+
+// delayed returns the instant with its jitter.
+func (c *calendar) delayed() time.Time { return c.instant.Add(c.current) }
 
 func (c *calendar) early(now int64) (deadline int64, early bool) {
 	if c.time.monotonic(c.instant) {
 		return 0, false
 	}
-	return c.deadline(now), c.instant.After(c.time.wall())
+	return c.deadline(now), c.delayed().After(c.time.wall())
 }
 
 func (c *calendar) next(now, due int64, moved bool) (deadline int64, ok bool) {
@@ -94,15 +107,16 @@ func (c *calendar) next(now, due int64, moved bool) (deadline int64, ok bool) {
 	if moved {
 		prev = wall.Add(-time.Duration(now - due))
 	}
-	c.instant, ok = c.after(prev)
+	c.instant, ok = c.instantAfter(prev)
 	if ok && !c.instant.After(wall) {
-		c.instant, ok = c.after(wall)
+		c.instant, ok = c.instantAfter(wall)
 	}
+	c.draw()
 	return c.deadline(now), ok
 }
 
-// after returns the first instant of the schedule after prev; false if there is none.
-func (c *calendar) after(prev time.Time) (time.Time, bool) {
+// instantAfter returns the first instant of the schedule after prev, or false if there is none.
+func (c *calendar) instantAfter(prev time.Time) (time.Time, bool) {
 	next := c.schedule.Next(prev)
 	if next.IsZero() {
 		return next, false

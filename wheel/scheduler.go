@@ -16,14 +16,14 @@ import (
 
 const maxShards = 64
 
-// firer is a shard as runners see it, whatever its values are.
+// firer is a shard with values of any type, as runners use it.
 type firer interface {
 	base() *shard
 	fire(r *runner, limit int64)
 	callWaiting(i, gen uint32)
 }
 
-// scheduler is what all shard sets of a wheel share: the time, the limit, and the runners. It does not
+// scheduler is the part that all shard sets of a wheel share: the time, the limit, and the runners. It does not
 // know the Wheel or Typed in front of it.
 type scheduler struct {
 	ticks
@@ -33,11 +33,11 @@ type scheduler struct {
 	onPanic   func(v any, stack []byte)
 	logger    *slog.Logger
 	caller    func(task func()) // of ExecutorFunc, or nil
-	stop      chan struct{}     // closed to tell the worker to end
-	wake      chan struct{}     // receives to tell it to look again
+	stop      chan struct{}     // closed to end the worker
+	wake      chan struct{}     // receives to make the worker look again
 	limit     int64             // of entries; 0: none
 
-	_         [64]byte // what is written often lies on other cache lines than what every call reads
+	_         [64]byte // fields that are written often lie on other cache lines than fields that every call reads
 	reserved  atomic.Int64
 	mu        sync.Mutex // guards the writing of shards
 	shards    atomic.Pointer[[]firer]
@@ -50,10 +50,11 @@ type scheduler struct {
 
 	_      [64]byte
 	wakeAt atomic.Int64 // the worker sleeps until then; awake while it does not
+	dozing atomic.Bool  // the worker sleeps for longer than idleTimeout
 	_      [64]byte
 }
 
-// awake is the wakeAt while a runner is about to look at every shard anyway.
+// awake is the value of wakeAt while a runner is about to look at every shard.
 const awake = -1
 
 func newScheduler(cfg *config) *scheduler {
@@ -78,7 +79,7 @@ func newScheduler(cfg *config) *scheduler {
 	return c
 }
 
-// attach adds the shards of a set to those the worker looks after.
+// attach adds the shards of a set to those of the worker.
 func (c *scheduler) attach(set []firer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,11 +87,8 @@ func (c *scheduler) attach(set []firer) {
 	c.shards.Store(&all)
 }
 
-// reserve counts one entry towards the limit; false means that it is reached.
+// reserve counts one entry towards the limit, which must be set. It returns false if the limit is reached.
 func (c *scheduler) reserve() bool {
-	if c.limit == 0 {
-		return true
-	}
 	if c.reserved.Add(1) > c.limit {
 		c.reserved.Add(-1)
 		return false
@@ -104,7 +102,7 @@ func (c *scheduler) unreserve(n int64) {
 	}
 }
 
-// recovered reports the panic, if there is one, of the function that has deferred it.
+// recovered reports the panic, if any, of the function that deferred it.
 func (c *scheduler) recovered() {
 	if v := recover(); v != nil {
 		c.panics.Add(1)
@@ -123,7 +121,7 @@ func (c *scheduler) len() int {
 	return n
 }
 
-// next returns a lower bound of the instant at which a shard has something to do.
+// next returns a lower bound of the instant at which a shard has work.
 func (c *scheduler) next() int64 {
 	next := int64(never)
 	for _, e := range *c.shards.Load() {
@@ -147,14 +145,18 @@ func (c *scheduler) wakeWorker(at int64) {
 		c.warnOfMany()
 		return
 	}
+	c.wakeNow()
+}
+
+func (c *scheduler) wakeNow() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// manyWheels is how many wheels may be at work in a process before a warning is logged, once, as Netty does:
-// each has its own goroutines and wakes on its own, while one wheel serves any number of users.
+// manyWheels is the number of running wheels in a process above which a warning is logged, once, as Netty does:
+// each has goroutines and wake-ups, while one wheel serves any number of users.
 const manyWheels = 64
 
 var (
@@ -168,12 +170,12 @@ func (c *scheduler) warnOfMany() {
 	}
 }
 
-// submit gives an entry that is due to the caller's executor.
+// submit gives a due entry to the caller's executor.
 func (c *scheduler) submit(s firer, i, gen uint32) {
 	task := func() { c.task(s, i, gen) }
 	accepted := false
 	defer func() {
-		if !accepted { // it has panicked or called runtime.Goexit
+		if !accepted { // run panicked or called runtime.Goexit
 			go task()
 		}
 	}()
@@ -191,8 +193,8 @@ func (c *scheduler) task(s firer, i, gen uint32) {
 	runtime.KeepAlive(c)
 }
 
-// shutdown ends the wheel: closeShards empties the shards, and what was taken from them before begins. It
-// returns once every callback that has begun has returned, or with ctx's error.
+// shutdown ends the wheel: closeShards empties the shards, and callbacks taken before still begin. It returns
+// when every callback that has begun has returned, or with ctx's error.
 func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) error {
 	if ctx == nil {
 		return errNilContext
@@ -222,10 +224,10 @@ func (c *scheduler) shutdown(ctx context.Context, closeShards func(now int64)) e
 	}
 }
 
-// inCallback reports whether the calling goroutine is inside a callback of this wheel. Then its stack trace
-// has work or task with this scheduler as their first argument, which both keep alive so that the trace shows
-// it. Only Stop needs to know; having each goroutine that runs callbacks note its number beforehand would
-// cost several times what starting one does, and a callback on a goroutine of the caller's as much each time.
+// inCallback reports whether the calling goroutine runs a callback of this wheel. Then its stack trace has work
+// or task with this scheduler as the first argument, which both keep alive so that the trace shows it. Only
+// Stop needs to know. If each goroutine that runs callbacks recorded its number beforehand, that would cost
+// several times as much as its start, and the same again for each callback on a goroutine of the caller.
 func (c *scheduler) inCallback() bool {
 	trace := make([]byte, 2<<10)
 	for {

@@ -8,61 +8,66 @@ import (
 )
 
 // shard is a ring and the values of its entries under one mutex. Producers insert, stop and reschedule directly
-// under that mutex, and runners take due entries under it when they are about to call them: there is no
-// intake queue, no queue of due entries and no stopped entry waiting to be swept, so counts are exact and
-// Stop frees its entry at once. Critical sections run no user code and touch at most a few hundred entries.
+// under that mutex, and runners take due entries under it when they are about to call them. There is no intake
+// queue, no queue of due entries and no stopped entry that waits for a sweep, so counts are exact and Stop
+// frees its entry at once. Critical sections run no user code and touch at most a few hundred entries.
 //
-// An entry has ended for its handle the moment its node's generation is raised, under the mutex, by exactly
-// one of Stop, the beginning of its callback and the wheel's Stop.
+// For its handle, an entry has ended when the generation of its node is raised, under the mutex, by exactly one
+// of Stop, the beginning of its callback and the wheel's Stop.
 //
-// next is a lower bound of the instant at which the shard has something to do. It is written under the mutex
-// and read without it. A producer that lowers next then reads scheduler.wakeAt; the worker writes wakeAt and
-// then reads every next again. Both are sequentially consistent, so one of the two sees the other's write.
+// next is a lower bound of the instant at which the shard has work. It is written under the mutex and read
+// without it. A producer that lowers next then reads scheduler.wakeAt; the worker writes wakeAt and then reads
+// every next again. Both are sequentially consistent, so one of the two sees the other's write.
 type shard struct {
 	mu        sync.Mutex
 	ring      ring
 	closed    bool
+	number    uint32 // in its set
 	scheduler *scheduler
 	values    values
 	counts    counts
 	next      atomic.Int64
 }
 
-// values is what a shard needs to know of the values beside its nodes.
+// values has the functions that a shard needs for its values.
 type values interface {
-	endLocked(i uint32)
+	freeLocked(i uint32)
 	movedLocked(i uint32)
 }
 
 func (s *shard) holdsLocked(i, gen uint32) bool {
-	ch := s.ring.chunks[i>>chunkBits]
+	c := i >> chunkBits
+	if int(c) >= len(s.ring.chunks) {
+		return false // it was dropped
+	}
+	ch := s.ring.chunks[c]
 	return ch != nil && ch[i&chunkMask].gen == gen
 }
 
 func (s *shard) stop(i, gen uint32) bool {
 	s.mu.Lock()
-	ok := s.removeLocked(i, gen)
-	if ok {
-		s.counts.stopped++
-	}
-	s.mu.Unlock()
-	return ok
-}
-
-// end frees an entry that has come to its end by itself.
-func (s *shard) end(i, gen uint32) {
-	s.mu.Lock()
-	s.removeLocked(i, gen)
-	s.mu.Unlock()
-}
-
-func (s *shard) removeLocked(i, gen uint32) bool {
 	if !s.holdsLocked(i, gen) {
+		s.mu.Unlock()
 		return false
 	}
-	s.ring.unlink(i, s.ring.node(i))
-	s.values.endLocked(i)
+	s.counts.stopped++
+	s.endLocked(i)
+	s.mu.Unlock()
 	return true
+}
+
+// end frees an entry that ends without Stop.
+func (s *shard) end(i, gen uint32) {
+	s.mu.Lock()
+	if s.holdsLocked(i, gen) {
+		s.endLocked(i)
+	}
+	s.mu.Unlock()
+}
+
+func (s *shard) endLocked(i uint32) {
+	s.ring.unlink(i, s.ring.node(i))
+	s.values.freeLocked(i)
 }
 
 func (s *shard) reschedule(i, gen uint32, d time.Duration) bool {
@@ -72,14 +77,18 @@ func (s *shard) reschedule(i, gen uint32, d time.Duration) bool {
 		s.mu.Unlock()
 		return false
 	}
-	s.values.movedLocked(i)
-	event := s.ring.reschedule(i, now, deadlineAfter(now, d))
-	earlier := s.lowerNextLocked(event)
+	event, earlier := s.rescheduleLocked(i, now, d)
 	s.mu.Unlock()
 	if earlier {
 		s.scheduler.wakeWorker(event)
 	}
 	return true
+}
+
+func (s *shard) rescheduleLocked(i uint32, now int64, d time.Duration) (event int64, earlier bool) {
+	s.values.movedLocked(i)
+	event = s.ring.reschedule(i, now, deadlineAfter(now, d))
+	return event, s.lowerNextLocked(event)
 }
 
 // rearm returns an entry whose callback has ended to the ring, unless it was stopped meanwhile.
@@ -112,8 +121,8 @@ func (s *shard) countFired(late int64) {
 	s.mu.Unlock()
 }
 
-// lowerNextLocked lowers next to an event that was added. If that lowered it, the caller calls wakeWorker
-// once the shard is unlocked.
+// lowerNextLocked lowers next to the event of a new entry. If that lowered it, the caller calls wakeWorker
+// after the shard is unlocked.
 func (s *shard) lowerNextLocked(event int64) (lowered bool) {
 	if lowered = event < s.next.Load(); lowered {
 		s.next.Store(event)
@@ -121,7 +130,18 @@ func (s *shard) lowerNextLocked(event int64) (lowered bool) {
 	return lowered
 }
 
-// deadlineAfter saturates, so that a delay of centuries is far away instead of in the past.
+// forgetStopped raises next from the deadline of a stopped entry, if the shard is empty.
+func (s *shard) forgetStopped() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ring.live == 0 {
+		s.ring.earliest, s.ring.farNext = never, never
+		s.next.Store(never)
+	}
+}
+
+// deadlineAfter returns the deadline after d. It saturates, so a delay of centuries does not overflow into the
+// past.
 func deadlineAfter(now int64, d time.Duration) int64 {
 	if d <= 0 {
 		return now
@@ -132,22 +152,22 @@ func deadlineAfter(now int64, d time.Duration) int64 {
 	return now + int64(d)
 }
 
-// shardSet is the shards of one type of value: func() for AfterFunc, T for Typed[T].
+// shardSet has the shards of one type of value: func() for AfterFunc, T for Typed[T].
 type shardSet[T any] struct {
 	scheduler *scheduler
 	call      func(T)
 	shards    []typedShard[T]
-	hints     [1 << hintBits]atomic.Uint32 // the shard for goroutines of a stack address's hash
+	hints     [1 << hintBits]atomic.Uint32 // the shard for goroutines, by a hash of the stack address
 	batches   sync.Pool
 
-	// bind, if set, tells a value its handle before the entry can fire.
+	// bind, if set, gives a value its handle before the entry can fire.
 	bind func(v T, t Timer)
 	// recurs, if set, reports whether the entry of a value stays after it has fired, and whether that firing
-	// counts already. It tells such a value the deadline of the firing.
+	// counts already. It gives such a value the deadline of the firing.
 	recurs func(v T, deadline int64) (stays, counts bool)
-	// moved, if set, tells a value that Timer.Reschedule was called.
+	// moved, if set, notifies a value of a call of Timer.Reschedule.
 	moved func(v T)
-	// preload, if set, brings what values point to into the processor's caches before they are called.
+	// preload, if set, loads the data behind values into the processor's caches before they are called.
 	preload func(vals []T)
 }
 
@@ -168,7 +188,7 @@ func newShardSet[T any](c *scheduler, call func(T)) *shardSet[T] {
 	all := make([]firer, len(set.shards))
 	for k := range set.shards {
 		s := &set.shards[k]
-		s.set, s.scheduler, s.values = set, c, s
+		s.set, s.number, s.scheduler, s.values = set, uint32(k), c, s
 		s.next.Store(never)
 		s.ring.init(c.ticks, c.slots)
 		all[k] = s
@@ -181,14 +201,18 @@ func (s *typedShard[T]) base() *shard { return &s.shard }
 
 func (s *typedShard[T]) value(i uint32) *T { return &s.chunks[i>>chunkBits][i&chunkMask] }
 
-// endLocked frees an entry that is in no list.
-func (s *typedShard[T]) endLocked(i uint32) {
+// freeLocked frees an entry that is in no list.
+func (s *typedShard[T]) freeLocked(i uint32) {
 	s.scheduler.unreserve(1)
 	var zero T
 	*s.value(i) = zero
 	if c, ok := s.ring.release(i); ok {
-		s.ring.drop(c)
 		s.chunks[c] = nil
+		s.ring.drop(c)
+		s.chunks = cut(s.chunks, len(s.ring.chunks))
+	}
+	if s.ring.live == 0 && s.scheduler.dozing.Load() {
+		s.scheduler.rouse()
 	}
 }
 
@@ -206,19 +230,59 @@ func (s *typedShard[T]) install(nodes *chunk, vals *[chunkSize]T) {
 	s.chunks[c] = vals
 }
 
+// replace gives a pending entry another value and deadline, and returns its value.
+func (s *typedShard[T]) replace(i, gen uint32, d time.Duration, v T) (former T, ok bool) {
+	now := s.scheduler.time.now()
+	s.mu.Lock()
+	if !s.holdsLocked(i, gen) {
+		s.mu.Unlock()
+		return former, false
+	}
+	former, *s.value(i) = *s.value(i), v
+	event, earlier := s.rescheduleLocked(i, now, d)
+	s.mu.Unlock()
+	if earlier {
+		s.scheduler.wakeWorker(event)
+	}
+	return former, true
+}
+
+// take stops a pending entry and returns its value.
+func (s *typedShard[T]) take(i, gen uint32) (v T, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.holdsLocked(i, gen) {
+		return v, false
+	}
+	v = *s.value(i)
+	s.counts.stopped++
+	s.endLocked(i)
+	return v, true
+}
+
+// peek returns the value of a pending entry.
+func (s *typedShard[T]) peek(i, gen uint32) (v T, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.holdsLocked(i, gen) {
+		return v, false
+	}
+	return *s.value(i), true
+}
+
 // schedule adds an entry. It allocates only when a shard has to grow.
 func (set *shardSet[T]) schedule(d time.Duration, v T) (Timer, error) {
 	c := set.scheduler
-	if !c.reserve() {
+	if c.limit > 0 && !c.reserve() {
 		return Timer{}, ErrTooManyPending
 	}
 	now := c.time.now()
 	deadline := deadlineAfter(now, d)
 	s := set.lock()
 	for !s.closed {
-		if i, event, ok := s.ring.add(now, deadline); ok {
+		if i, n, event := s.ring.add(now, deadline); n != nil {
 			*s.value(i) = v
-			t := Timer{shard: &s.shard, index: i, gen: s.ring.node(i).gen}
+			t := Timer{shard: &s.shard, index: i, gen: n.gen}
 			if set.bind != nil {
 				set.bind(v, t)
 			}
@@ -256,7 +320,7 @@ func (set *shardSet[T]) lock() *typedShard[T] {
 	return s
 }
 
-// fire calls the entries that are due by limit, or gives them to the caller's executor.
+// fire runs the entries that are due by limit, or gives them to the caller's executor.
 func (s *typedShard[T]) fire(r *runner, limit int64) {
 	for more := true; more; {
 		if s.scheduler.caller == nil {
@@ -267,7 +331,7 @@ func (s *typedShard[T]) fire(r *runner, limit int64) {
 	}
 }
 
-// callDue calls as many entries as a runner may take at once.
+// callDue runs as many entries as a runner may take at once.
 func (s *typedShard[T]) callDue(r *runner, limit int64) (more bool) {
 	p := &s.scheduler.runners
 	s.mu.Lock()
@@ -277,11 +341,15 @@ func (s *typedShard[T]) callDue(r *runner, limit int64) (more bool) {
 	switch len(due) {
 	case 0:
 	case 1:
-		one = s.beginLocked(due[0], r.now)
+		one = *s.value(due[0])
+		s.beginLocked(due[0], r.now, one)
 	default:
 		many = s.set.newBatch()
-		for _, i := range due {
-			many.vals = append(many.vals, s.beginLocked(i, r.now))
+		for _, i := range due { // a loop of loads only, so that the processor has many cache misses in flight
+			many.vals = append(many.vals, *s.value(i))
+		}
+		for k, i := range due {
+			s.beginLocked(i, r.now, many.vals[k])
 		}
 		if s.set.preload != nil {
 			s.set.preload(many.vals)
@@ -319,17 +387,18 @@ func (s *typedShard[T]) submitDue(r *runner, limit int64) (more bool) {
 	return more
 }
 
-// raiseNextLocked publishes when the shard has something to do again. Until then next lies in the past, so
-// that other runners look here; what was taken must have been opened to them before.
+// raiseNextLocked publishes when the shard has work again. Until then next lies in the past, so other runners
+// look here; taken entries must have been opened to them before.
 func (s *typedShard[T]) raiseNextLocked(more bool) {
 	if !more {
 		s.next.Store(s.ring.next())
 	}
 }
 
-// beginLocked ends an entry whose callback is about to be called, or holds it until that has ended.
-func (s *typedShard[T]) beginLocked(i uint32, now int64) T {
-	v, n := *s.value(i), s.ring.node(i)
+// beginLocked ends an entry whose callback is about to be called, or holds a recurring entry until the callback
+// has returned.
+func (s *typedShard[T]) beginLocked(i uint32, now int64, v T) {
+	n := s.ring.node(i)
 	stays, counts := false, true
 	if s.set.recurs != nil {
 		stays, counts = s.set.recurs(v, n.deadline)
@@ -339,10 +408,9 @@ func (s *typedShard[T]) beginLocked(i uint32, now int64) T {
 	}
 	if stays {
 		s.ring.hold(i, locCalled)
-		return v
+		return
 	}
-	s.endLocked(i)
-	return v
+	s.freeLocked(i)
 }
 
 // callWaiting calls an entry that was given to the caller's executor, unless it has ended or moved meanwhile.
@@ -355,7 +423,8 @@ func (s *typedShard[T]) callWaiting(i, gen uint32) {
 		return
 	}
 	s.ring.unlink(i, s.ring.node(i))
-	v := s.beginLocked(i, now)
+	v := *s.value(i)
+	s.beginLocked(i, now, v)
 	c.runners.beginCall()
 	s.mu.Unlock()
 	defer func() {
@@ -365,7 +434,7 @@ func (s *typedShard[T]) callWaiting(i, gen uint32) {
 	s.set.call(v)
 }
 
-// close refuses further entries and passes each one that has not begun to visit with the time it had left.
+// close refuses further entries and passes each entry that has not begun to visit, with the time it had left.
 func (set *shardSet[T]) close(now int64, visit func(v T, left time.Duration)) {
 	for k := range set.shards {
 		set.shards[k].close(now, visit)
@@ -378,7 +447,7 @@ func (s *typedShard[T]) close(now int64, visit func(v T, left time.Duration)) {
 	s.closed = true
 	s.ring.unlinkAll(func(i uint32, n *node) {
 		visit(*s.value(i), time.Duration(max(0, n.deadline-now)))
-		s.endLocked(i)
+		s.freeLocked(i)
 	})
 	s.next.Store(never)
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// sleeper is a goroutine parked in Sleep.
+// sleeper is a goroutine that is parked in Sleep.
 type sleeper struct {
 	woken chan error // capacity 1; receives once
 }
@@ -13,11 +13,13 @@ type sleeper struct {
 func (s *sleeper) bind(Timer) {}
 func (s *sleeper) fire()      { s.woken <- nil }
 
-// Sleep blocks until d has passed, ctx is done or the wheel stops, and returns nil, ctx.Err() or ErrStopped
-// respectively. It starts no goroutine and no runtime timer, and is woken like a callback, when the executor
-// has a free goroutine. It returns ctx.Err() at once if ctx is done, and otherwise, for a d of zero or less,
-// nil, also on a stopped wheel. It returns at once, too, with a *cogwheel.InvalidError if ctx is nil and with
-// ErrTooManyPending if there is no room for the entry.
+// Sleep blocks until d has passed, ctx is done or the wheel stops. It returns nil, ctx.Err() or ErrStopped
+// respectively. If ctx is done before the call, it returns ctx.Err() at once; otherwise it returns nil at once
+// for a d of zero or less, also on a stopped wheel. It also returns at once with a *cogwheel.InvalidError if
+// ctx is nil, and with ErrTooManyPending if the wheel is full.
+//
+// Sleep starts no goroutine and no runtime timer. It wakes when a callback would run: when the executor has a
+// free goroutine.
 func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
 	if ctx == nil {
 		return errNilContext
@@ -39,7 +41,7 @@ func (w *Wheel) Sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 		if !t.Stop() {
-			return err // it is being woken: s may not be used again
+			return err // it is being woken, so s must not be used again
 		}
 	}
 	w.sleepers.Put(s)

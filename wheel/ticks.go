@@ -16,7 +16,7 @@ func newTicks(length time.Duration) ticks {
 	return ticks{uint64(length), math.MaxUint64/uint64(length) + 1}
 }
 
-// tickOf is ns / tick by multiplication: the rounded-up reciprocal is at most one too high.
+// tickOf returns ns / tick by multiplication: the rounded-up reciprocal gives at most one too many.
 func (t ticks) tickOf(ns int64) int64 {
 	if ns <= 0 {
 		return 0
@@ -28,8 +28,8 @@ func (t ticks) tickOf(ns int64) int64 {
 	return int64(q)
 }
 
-// firstOf is the first instant of a tick.
+// firstOf returns the first instant of a tick.
 func (t ticks) firstOf(tick int64) int64 { return tick * int64(t.length) }
 
-// lastOf is its last instant.
+// lastOf returns the last instant of a tick.
 func (t ticks) lastOf(tick int64) int64 { return (tick+1)*int64(t.length) - 1 }

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// TimerTask is a task for NewTimeout, as in Netty. Run may begin before NewTimeout has returned t. If the
-// task also has a method Cancelled(*Timeout), that is called when its timeout is cancelled: on the goroutine
-// of Cancel, or of the wheel's Stop before that returns.
+// TimerTask is a task for NewTimeout, as in Netty. Run may begin before NewTimeout has returned t. If the task
+// also has a method Cancelled(*Timeout), the wheel calls it when the timeout is cancelled: on the goroutine of
+// Cancel, or on that of the wheel's Stop before Stop returns.
 type TimerTask interface {
 	Run(t *Timeout)
 }
 
-// TimerTaskFunc lets a function be a TimerTask.
+// TimerTaskFunc is a function as a TimerTask.
 type TimerTaskFunc func(t *Timeout)
 
 // Run calls f.
@@ -21,8 +21,8 @@ func (f TimerTaskFunc) Run(t *Timeout) { f(t) }
 
 type cancelledHook interface{ Cancelled(t *Timeout) }
 
-// Timeout is a scheduled TimerTask with the states of Netty's: pending, then expired or cancelled for good.
-// It is safe for concurrent use. AfterFunc is the leaner way where the states are not needed.
+// Timeout is a scheduled TimerTask with the states of Netty's Timeout: pending, then expired or cancelled for
+// good. It is safe for concurrent use. AfterFunc is cheaper if the states are not needed.
 type Timeout struct {
 	scheduler *scheduler
 	task      TimerTask
@@ -51,9 +51,9 @@ func (w *Wheel) NewTimeout(task TimerTask, delay time.Duration) (*Timeout, error
 	return t, nil
 }
 
-// Cancel ends the timeout before its task begins. It returns true to the one call that did; the task then
-// never runs, and its Cancelled hook, if it has one, has run on this goroutine. It does not wait for a task
-// that is running.
+// Cancel ends the timeout before its task begins. It returns true if this call ended it: the task then never
+// runs, and its Cancelled hook, if it has one, has run on this goroutine. Cancel does not wait for a running
+// task.
 func (t *Timeout) Cancel() bool {
 	if !t.end(timeoutCancelled) {
 		return false
@@ -63,8 +63,8 @@ func (t *Timeout) Cancel() bool {
 	return true
 }
 
-// IsExpired reports whether the task was called or is just about to be. A timeout that is due and waits for
-// its turn is not expired.
+// IsExpired reports whether the task was called or is about to be. A timeout that is due and waits for its turn
+// is not expired.
 func (t *Timeout) IsExpired() bool { return t.state.Load() == timeoutExpired }
 
 // IsCancelled reports whether the timeout was cancelled, by Cancel or by the wheel's Stop.
@@ -73,7 +73,7 @@ func (t *Timeout) IsCancelled() bool { return t.state.Load() == timeoutCancelled
 // Task returns the task given to NewTimeout.
 func (t *Timeout) Task() TimerTask { return t.task }
 
-// String describes the state and what is left until the deadline, for logs.
+// String describes the state and the time until the deadline, for logs.
 func (t *Timeout) String() string {
 	state := "pending"
 	switch t.state.Load() {
@@ -97,7 +97,7 @@ func (t *Timeout) fire() {
 	}
 }
 
-// end moves the timeout from pending to its last state; only one caller succeeds.
+// end moves the timeout from pending to its last state. Only one caller succeeds.
 func (t *Timeout) end(state int32) bool {
 	return t.state.CompareAndSwap(timeoutPending, state)
 }

@@ -2,6 +2,7 @@ package wheel_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -72,6 +73,11 @@ func TestTimer_AStaleHandleDoesNotReachTheNextEntryInItsMemory(t *testing.T) {
 }
 
 func TestTimer_AStaleHandleStaysStaleWhenItsMemoryWasGivenBackAndMadeAnew(t *testing.T) {
+	t.Run("the first in, the first out", func(t *testing.T) { staleAfterABurst(t, func([]wheel.Timer) {}) })
+	t.Run("the last in, the first out", func(t *testing.T) { staleAfterABurst(t, slices.Reverse[[]wheel.Timer]) })
+}
+
+func staleAfterABurst(t *testing.T, arrange func([]wheel.Timer)) {
 	inBubble(t, func(t *testing.T) {
 		w := newWheel(t)
 		var ran counter
@@ -80,6 +86,7 @@ func TestTimer_AStaleHandleStaysStaleWhenItsMemoryWasGivenBackAndMadeAnew(t *tes
 		for k := range stale {
 			stale[k] = after(t, w, time.Hour, ran.inc)
 		}
+		arrange(stale)
 		for _, s := range stale {
 			require.True(t, s.Stop())
 		}

@@ -7,27 +7,27 @@ import (
 	"unsafe"
 )
 
-// Wheel schedules callbacks. Make one with New or share the one of Default; its methods are safe for
-// concurrent use.
+// Wheel schedules callbacks. Make one with New or share the one of Default. Its methods are safe for concurrent
+// use.
 type Wheel struct {
 	scheduler *scheduler
 	funcs     *shardSet[func()]
 	objects   *shardSet[object]
 	shared    bool // the wheel of Default
 
-	sleepers sync.Pool // of *sleeper; the wheel's own, as a channel belongs to the synctest bubble it was made in
+	sleepers sync.Pool // of *sleeper; one per wheel, because a channel belongs to the synctest bubble that made it
 }
 
-// object is an entry that is more than a function.
+// object is an entry with more than a function.
 type object interface {
 	// bind gives the entry its handle, before it can fire.
 	bind(t Timer)
 	fire()
 }
 
-// New makes a wheel. Its goroutines start with the first entry and end 100 ms after the last one, once the
-// deadlines of stopped entries have passed too; so a wheel that holds nothing need not be stopped. The error,
-// if any, is a *cogwheel.InvalidError that names the option.
+// New makes a wheel. Its goroutines start with the first entry. They end at most 0.3 s after the last entry has
+// fired or was stopped, so an empty wheel need not be stopped. The error, if any, is a *cogwheel.InvalidError
+// that names the option.
 func New(opts ...Option) (*Wheel, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -53,8 +53,8 @@ func New(opts ...Option) (*Wheel, error) {
 	return w, nil
 }
 
-// preloadFuncs reads the first word of each closure. Closures have left the caches by the time they are due,
-// and reads that do not depend on each other miss together instead of one after another.
+// preloadFuncs reads the first word of each closure. When they are due, closures have left the caches; reads
+// that do not depend on each other miss together instead of one after another.
 func preloadFuncs(fs []func()) {
 	for k := range fs {
 		_ = **(**uintptr)(unsafe.Pointer(&fs[k]))
@@ -70,12 +70,13 @@ var defaultWheel = sync.OnceValue(func() *Wheel {
 	return w
 })
 
-// Default returns the process-wide wheel, made with default options on first use. It cannot be stopped.
+// Default returns the process-wide wheel, which the first call makes with default options. It cannot be
+// stopped.
 func Default() *Wheel { return defaultWheel() }
 
 // AfterFunc calls f once, at the earliest when d has passed, on the wheel's executor: by default no call of f
-// waits for another callback. A d of zero or less fires as soon as possible. AfterFunc does not block, and
-// allocates only when the wheel's memory has to grow.
+// waits for another callback. If d is zero or less, f is called as soon as possible. AfterFunc does not block,
+// and allocates only when the wheel's memory has to grow.
 //
 // It returns a *cogwheel.InvalidError if f is nil, ErrStopped, or ErrTooManyPending; then nothing is scheduled.
 func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
@@ -85,41 +86,41 @@ func (w *Wheel) AfterFunc(d time.Duration, f func()) (Timer, error) {
 	return w.funcs.schedule(d, f)
 }
 
-// Now returns the wheel's time: time.Now, or that of WithClock's clock. What compares its own deadlines when an
-// entry fires reads them from there, so that a test that moves the clock moves both.
+// Now returns the wheel's time: time.Now, or the time of WithClock's clock. Code that compares deadlines when
+// an entry fires should read the time from Now, so that a test that moves the clock moves both.
 func (w *Wheel) Now() time.Time { return w.scheduler.time.wall() }
 
 // TickDuration returns the length of one tick, see WithTickDuration.
 func (w *Wheel) TickDuration() time.Duration { return time.Duration(w.scheduler.ticks.length) }
 
-// Len returns the number of pending entries, those of Every, Schedule, Sleep, WithTimeout and the other
-// packages of this library included. It is exact when nothing is scheduled, stopped or fired meanwhile.
+// Len returns the number of pending entries, including those of Every, Repeat, Schedule, Sleep, WithTimeout and
+// the other packages of this library. It is exact if nothing is scheduled, stopped or fired meanwhile.
 func (w *Wheel) Len() int { return w.scheduler.len() }
 
 // Unprocessed is an entry that the wheel's Stop ended before it fired, or before its next firing.
 type Unprocessed struct {
-	Func    func()        // of AfterFunc, Every and Schedule; nil for the others
+	Func    func()        // of AfterFunc, Every, Repeat and Schedule; nil for the others
 	Timeout *Timeout      // of NewTimeout, now cancelled; nil for the others
-	Left    time.Duration // what was left until its deadline; 0 if it was due or its callback was running
+	Left    time.Duration // time that was left until its deadline; 0 if it was due or its callback was running
 }
 
-// Stop ends the wheel: later calls get ErrStopped, each entry that has not fired is returned exactly once, in
-// no particular order, and the wheel's goroutines end. No entry is returned for which Timer.Stop had returned
-// false before. Handles of returned entries are expired. Entries of Every and Schedule are returned once,
-// also while their callback runs. Goroutines in Sleep get ErrStopped, and contexts of WithTimeout keep their
-// deadlines on runtime timers; neither is returned.
+// Stop ends the wheel. Later calls return ErrStopped, and the wheel's goroutines end. Stop returns each entry
+// that has not fired exactly once, in no particular order, and never an entry for which Timer.Stop had returned
+// false before. Handles of returned entries are expired. Entries of Every, Repeat and Schedule are returned
+// once, also while their callback runs. Calls of Sleep return ErrStopped, and contexts of WithTimeout keep
+// their deadlines on runtime timers; Stop returns neither.
 //
-// Stop also ends the entries of the other packages of this library, before it waits for callbacks, and does
-// not return them: leases, and with them locks and permits, are lost with the cause renewal.ErrUnwatched, and
+// Stop also ends the entries of the other packages of this library, before it waits for callbacks, and does not
+// return them: leases, and with them locks and permits, are lost with the cause renewal.ErrUnwatched, and
 // waiting calls return an error that matches ErrStopped. So stop the wheel after the clients that use it.
 //
-// The first call waits until the callbacks that have begun have returned: if its error is nil, none runs and
-// none will. If ctx ends first, or has ended before, Stop returns the entries with ctx's error. Callbacks
-// that had begun, or were just being called, then end on their own; no other begins.
+// The first call waits until the callbacks that have begun have returned: if its error is nil, no callback
+// runs, and none will. If ctx ends first, or has ended before, Stop returns the entries with ctx's error.
+// Callbacks that had begun, or were about to begin, then end on their own; no other begins.
 //
 // Any other call returns nil, nil at once, even while the first still waits. Stop returns a
-// *cogwheel.InvalidError if ctx is nil, ErrStopFromTask when called from a callback of the same wheel, and
-// ErrDefaultWheel on the wheel of Default; the wheel keeps running then.
+// *cogwheel.InvalidError if ctx is nil, ErrStopFromTask if a callback of the same wheel calls it, and
+// ErrDefaultWheel on the wheel of Default; then the wheel keeps running.
 func (w *Wheel) Stop(ctx context.Context) ([]Unprocessed, error) {
 	if w.shared {
 		return nil, ErrDefaultWheel

@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// idleTimeout is how long an empty wheel keeps its goroutines, so that light use does not restart them
-	// each time.
+	// idleTimeout is how long an empty wheel keeps its goroutines, so that light use does not restart them each
+	// time.
 	idleTimeout = 100 * time.Millisecond
 
 	// rescanThreshold is the age of the last scan of the running tick from which on the worker scans it again
-	// before it goes to sleep: more has come due meanwhile, and a sleep of less than 1 ms takes about 1.1 ms
-	// in an idle process.
+	// before it sleeps: more entries are due by then, and a sleep of less than 1 ms takes about 1.1 ms in an
+	// idle process.
 	rescanThreshold = int64(200 * time.Microsecond)
 )
 
-// work is what each of the wheel's goroutines, its runners, does until it ends.
+// work is the main loop of a runner, one of the wheel's goroutines.
 //
-// One runner at a time is the worker. It sleeps until the next event of any shard, takes what is due and
-// calls the first callback. As the callback may block, it first makes another runner the worker. The new
-// worker begins by looking for callbacks that have not begun. So nothing that is due waits for a callback
-// while the executor allows one more runner, and callbacks that do not block are called one after another,
-// most of them by the same runner. When nothing is due, a runner that is not the worker is parked until it is
-// appointed. Where no more runners are allowed, there is no worker until one of them returns from its
-// callback; nothing could be called meanwhile.
+// One runner at a time is the worker. It sleeps until the next event of any shard, takes due entries and calls
+// the first callback. Because the callback may block, it first makes another runner the worker. The new worker
+// begins with callbacks that were taken and have not begun. So no due entry waits for a callback while the
+// executor allows one more runner, and callbacks that do not block are called one after another, most of them
+// by the same runner. When nothing is due, a runner that is not the worker is parked until it is appointed. If
+// no more runners are allowed, there is no worker until one of them returns from its callback; nothing could be
+// called meanwhile.
 //
 // When the wheel has been empty for a while, all runners end, and the next entry starts one: a wheel that is
 // idle or forgotten costs nothing.
@@ -48,7 +48,7 @@ func (c *scheduler) work(r *runner) {
 	runtime.KeepAlive(c) // for inCallback
 }
 
-// runDue calls what is due until nothing is. It returns false if a callback has panicked.
+// runDue runs due entries until there are none. It returns false if a callback has panicked.
 func (c *scheduler) runDue(r *runner) (finished bool) {
 	defer func() {
 		if r.calling { // a panic or runtime.Goexit
@@ -57,7 +57,7 @@ func (c *scheduler) runDue(r *runner) (finished bool) {
 	}()
 	defer c.recovered()
 	for {
-		if c.help(r) { // what has been taken comes before what is due later
+		if c.help(r) { // taken entries come before entries that are due later
 			continue
 		}
 		now, next := r.readClock(), c.next()
@@ -74,7 +74,7 @@ func (c *scheduler) runDue(r *runner) (finished bool) {
 	}
 }
 
-// fire calls what is due by limit in the shards that have something to do by horizon.
+// fire runs the entries due by limit, in every shard whose next event is before horizon.
 func (c *scheduler) fire(r *runner, limit, horizon int64) {
 	for _, s := range *c.shards.Load() {
 		if s.base().next.Load() <= horizon {
@@ -83,7 +83,7 @@ func (c *scheduler) fire(r *runner, limit, horizon int64) {
 	}
 }
 
-// help calls callbacks of a batch that another runner has taken. It returns false if there is no batch.
+// help runs callbacks of a batch that another runner has taken. It returns false if there is no batch.
 func (c *scheduler) help(r *runner) bool {
 	b := c.runners.batch()
 	if b == nil {
@@ -93,8 +93,8 @@ func (c *scheduler) help(r *runner) bool {
 	return true
 }
 
-// sleep parks the worker until the next event of a shard or until a producer schedules something earlier. It
-// returns false if the runner must end, as the wheel was stopped or has been empty for long.
+// sleep parks the worker until the next event of a shard or until a producer schedules an earlier one. It
+// returns false if the runner must end: the wheel was stopped, or has been empty for long.
 func (c *scheduler) sleep(r *runner) bool {
 	next := c.next()
 	c.wakeAt.Store(next)
@@ -105,7 +105,8 @@ func (c *scheduler) sleep(r *runner) bool {
 		return true
 	}
 	var timeUp <-chan time.Time
-	if next == never {
+	idle := c.idle(next)
+	if idle {
 		timeUp = c.time.after(idleTimeout)
 	} else if timeUp = c.time.until(next); timeUp == nil {
 		c.wakeAt.Store(awake)
@@ -113,7 +114,7 @@ func (c *scheduler) sleep(r *runner) bool {
 	}
 	select {
 	case <-timeUp:
-		if next == never && c.retire(r) {
+		if idle && c.retire(r) {
 			return false
 		}
 	case <-c.wake:
@@ -126,14 +127,41 @@ func (c *scheduler) sleep(r *runner) bool {
 	return true
 }
 
+// idle reports whether the worker has nothing to wait for: next may be the deadline of a stopped entry. If it
+// returns false, the entry that leaves a shard empty wakes the worker, which then looks again.
+func (c *scheduler) idle(next int64) bool {
+	if next == never {
+		return true
+	}
+	if next-c.time.now() <= int64(idleTimeout) {
+		return false
+	}
+	c.dozing.Store(true)
+	if c.len() > 0 {
+		return false
+	}
+	c.dozing.Store(false)
+	return true
+}
+
+// rouse wakes a worker that sleeps for long.
+func (c *scheduler) rouse() {
+	if c.dozing.CompareAndSwap(true, false) {
+		c.wakeNow()
+	}
+}
+
 // retire ends the runners of an empty wheel and leaves wakeAt at never: from then on a new entry finds no
-// worker and starts one. It returns false if an entry came before that, too early to see it.
+// worker and starts one. It returns false if an entry came too early to see that.
 func (c *scheduler) retire(r *runner) bool {
 	c.time.stopTimer()
 	c.retired.Add(1)
+	for _, s := range *c.shards.Load() {
+		s.base().forgetStopped()
+	}
 	if !c.runners.resign(r) {
 		return false
 	}
-	c.wakeAt.Store(never) // it may have been lowered for an entry that a runner other than the worker has taken
+	c.wakeAt.Store(never) // it may have been lowered for an entry that another runner has taken
 	return c.next() == never || !c.runners.resume(r)
 }
