@@ -15,13 +15,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
-// Outcome is what a backend says about one lease.
+// Outcome is the answer of a backend for one lease.
 type Outcome uint8
 
 const (
-	// Unknown means that the backend gave no answer: the lease keeps its deadline and is retried soon.
+	// Unknown means that the backend gave no answer: the lease keeps its deadline, and the renewal is retried
+	// soon.
 	Unknown Outcome = iota
-	// Extended means that the lease runs for a full TTL from some instant after the call began.
+	// Extended means that the lease lasts for a full TTL from some instant after the call began.
 	Extended
 	// Gone means that the backend no longer knows the lease: it is lost at once.
 	Gone
@@ -38,10 +39,10 @@ func (o Outcome) String() string {
 // Ref names one lease of a batch.
 type Ref struct {
 	Key, ID string
-	TTL     time.Duration // for which the lease is to last from now, at least
+	TTL     time.Duration // how long the lease must last from now, at least
 }
 
-// Batch is the work of one call. The slices belong to the Renewer and must not be kept after Renew returns.
+// Batch is the content of one call. The slices belong to the Renewer and must not be kept after Renew returns.
 type Batch struct {
 	Leases   []Ref
 	Outcomes []Outcome // one per lease, all Unknown at first; the backend sets the elements
@@ -49,47 +50,49 @@ type Batch struct {
 
 // Backend renews leases at one destination.
 type Backend interface {
-	// Renew makes every lease of b last for its TTL from now, unless it lasts longer already, only where the
-	// key is still held under the ID, and records the outcomes. An error or a panic explains the leases left
-	// Unknown; the other outcomes count all the same. Several calls may run at the same time. Renew must
-	// return when ctx ends; until it does, it is one of the four calls of the Destination. ctx ends with the
-	// Renewer's Close, or after a sixth of the shortest TTL of b; if that is below 250 ms, after 250 ms or
-	// half of the TTL, whichever is less.
+	// Renew makes every lease of b last for at least its TTL from now, if its key is still held under its ID,
+	// and sets the outcomes. It must not shorten a lease. An error or a panic is the cause for leases left
+	// Unknown; the other outcomes count nevertheless.
+	//
+	// Several calls may run at the same time. Renew must return when ctx ends; until it does, it counts as one
+	// of the four calls of the Destination. ctx ends with the Close of the Renewer, or after a sixth of the
+	// shortest TTL of b; if that is below 250 ms, after 250 ms or half of that TTL, whichever is less.
 	Renew(ctx context.Context, b *Batch) error
 }
 
 const (
-	batchSize = 500 // leases that one call carries at most
-	maxCalls  = 4   // calls of a Destination that are in flight at a time, at most
+	batchSize = 500 // maximum number of leases in one call
+	maxCalls  = 4   // maximum number of calls of a Destination in flight
 )
 
-// Destination collects the leases of one backend that fall due together and sends them in batches.
-// It is safe for concurrent use.
+// Destination collects leases of one backend that are due together, and renews them in batches. It is safe for
+// concurrent use.
 type Destination struct {
 	renewer *Renewer
 	backend Backend
 
-	// Leases wait in due, a stack linked by nextDue, until the window closes. A lease is pushed before
+	// Due leases wait in due, a stack linked by nextDue, until the window closes. A lease is pushed before
 	// closeAt is read, and closeAt is reset before the stack is taken, so each lease has a window that will
 	// close.
 	due     atomic.Pointer[Lease]
 	closeAt atomic.Int64 // when the window of due ends, in nanoseconds since renewer.origin; 0 if none is open
 
-	mu      sync.Mutex // guards what is below
+	mu      sync.Mutex // guards the fields below
 	ready   [][]*Lease // batches to be sent
 	calls   int        // goroutines that send them, at most maxCalls; each ends when ready is empty
 	failing bool       // the last call failed
 }
 
-// Add starts to renew a lease that its holder has just obtained: first, at random, a sixth to a third of its
-// TTL after SentAt, then at about every third. It does not block. It returns a *LostError if the deadline has
-// passed already, ErrClosed after the Renewer's Close, the wheel's error if the wheel refuses the entry, or a
-// *cogwheel.InvalidError; then nothing is renewed, neither OnLost nor a hook is called, and the caller should
-// give the lease back.
+// Add starts to renew a lease that its holder has just obtained. The first renewal is at random a sixth to a
+// third of the TTL after SentAt, the next ones at about every third. Add does not block.
+//
+// It returns a *LostError if the deadline has already passed, ErrClosed after Renewer.Close, the wheel's error
+// if the wheel refuses the entry, or a *cogwheel.InvalidError. Then nothing is renewed, neither OnLost nor a
+// hook is called, and the caller should give the lease back.
 func (d *Destination) Add(s Spec) (*Lease, error) { return d.renewer.add(d, s) }
 
-// enqueue takes no lock: it runs in the callbacks of many entries at a time, and a wheel whose callbacks
-// block starts more goroutines.
+// enqueue adds a due lease. It takes no lock: it runs in the callbacks of many entries at a time, and a wheel
+// whose callbacks block starts more goroutines.
 func (d *Destination) enqueue(l *Lease, now time.Time) {
 	for {
 		l.nextDue = d.due.Load()
@@ -102,7 +105,7 @@ func (d *Destination) enqueue(l *Lease, now time.Time) {
 	for {
 		at := d.closeAt.Load()
 		if at != 0 && at <= end {
-			return // the window that is open closes soon enough
+			return // the open window closes soon enough
 		}
 		if d.closeAt.CompareAndSwap(at, end) {
 			break
@@ -113,10 +116,10 @@ func (d *Destination) enqueue(l *Lease, now time.Time) {
 	}
 }
 
-// closeWindow cuts the due leases into batches and starts as many calls as they need and the limit allows. After
-// the stop of the wheel the due leases are lost: it drops them.
+// closeWindow cuts the due leases into batches and starts as many calls as they need and the limit allows.
+// After the stop of the wheel it drops the due leases, because they are lost.
 func (d *Destination) closeWindow(stopped error) {
-	d.closeAt.Store(0) // first: a lease that falls due from now on opens a new window
+	d.closeAt.Store(0) // first: a lease that becomes due from now on opens a new window
 	var due []*Lease
 	for l := d.due.Swap(nil); l != nil; {
 		next := l.nextDue
@@ -149,7 +152,7 @@ func cut(leases []*Lease) [][]*Lease {
 	return slices.Collect(slices.Chunk(leases, batchSize))
 }
 
-// sendBatches sends batches until none is ready.
+// sendBatches sends batches until there are none.
 func (d *Destination) sendBatches() {
 	defer d.renewer.gate.Leave()
 	for {
@@ -183,7 +186,7 @@ func (d *Destination) send(leases []*Lease) {
 	ctx, cancel := context.WithTimeout(d.renewer.ctx, callTimeout(leases[0].ttl))
 	failure := d.renew(ctx, b)
 	cancel()
-	took := time.Since(sentAt)
+	took := d.renewer.wheel.Now().Sub(sentAt)
 	d.report(failure, took, len(leases))
 	explained := cmp.Or(failure, errUnanswered)
 	renewed := leases[:0]
@@ -202,8 +205,8 @@ func (d *Destination) send(leases []*Lease) {
 
 var errUnanswered = errors.New("renewal: the backend left the lease unanswered")
 
-// renew calls the backend. A panic of it counts as a failed call: it must not end the process, nor the leases
-// of other destinations.
+// renew calls the backend. A panic counts as a failed call: it must not end the process, or the leases of other
+// destinations.
 func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
 	outcomes := b.Outcomes
 	defer func() {
@@ -212,7 +215,7 @@ func (d *Destination) renew(ctx context.Context, b *Batch) (err error) {
 			d.renewer.config.logger.LogAttrs(ctx, slog.LevelError, "renewal: the backend panicked",
 				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 		}
-		b.Outcomes = outcomes // whatever the backend did to the field
+		b.Outcomes = outcomes // in case the backend replaced the slice
 	}()
 	return d.backend.Renew(ctx, b)
 }

@@ -17,34 +17,34 @@ import (
 type phase uint8
 
 const (
-	idle   phase = iota // waiting for its renewal to fall due
+	idle   phase = iota // waiting for its next renewal
 	queued              // due, waiting for its batch
 	sent                // part of a call in flight
-	ended               // over, for whatever reason; nothing leaves this phase
+	ended               // ended for any reason; the last phase
 )
 
-// Lease is a lease that a Renewer looks after. Add and Watch return it; it is safe for concurrent use.
+// Lease is a lease in the care of a Renewer, as Add and Watch return it. It is safe for concurrent use.
 type Lease struct {
 	renewer   *Renewer
 	dest      *Destination // nil: watched only
 	key, id   string
-	ttl       time.Duration // that renewals ask for
+	ttl       time.Duration // the TTL that renewals ask for
 	lossError error         // of the Spec
 	onLost    func(error)
 	onTick    func(stopped error) // tick: made once, not for each entry
 
 	prev, next *Lease // guarded by renewer.mu
-	nextDue    *Lease // in its destination's stack
+	nextDue    *Lease // in the stack of its destination
 
 	// mu guards everything below. While the lease has not ended, exactly one wheel entry is pending, or its
 	// callback is about to run and will arm the next one; it fires at the next renewal or at the deadline,
 	// whichever is nearer.
 	mu      sync.Mutex
 	phase   phase
-	sentAt  time.Time     // before the request that the term in force was granted to
-	lasts   time.Duration // from then
-	renewAt time.Duration // when to renew it next, likewise
-	err     error         // while held: the last failure of the backend; when ended: why
+	sentAt  time.Time     // the instant before the request that obtained the present term was sent
+	lasts   time.Duration // length of the present term from sentAt
+	renewAt time.Duration // next renewal, counted from sentAt
+	err     error         // while held: the last failure of the backend; when ended: the reason
 	timer   wheel.Timer
 	done    *doneContext // nil until Done or Context is called
 }
@@ -55,20 +55,20 @@ type doneContext struct {
 	cancel context.CancelCauseFunc
 }
 
-// Key is the Spec's Key.
+// Key returns the Key of the Spec.
 func (l *Lease) Key() string { return l.key }
 
-// ID is the Spec's ID.
+// ID returns the ID of the Spec.
 func (l *Lease) ID() string { return l.id }
 
-// Done returns a channel that is closed when the lease is over: lost, closed, or ended by the Renewer's
-// Close. A loss is announced before the lease can end at the backend, provided that clocks differ by at most
-// one percent in rate and that the process gets to run. A lease that the backend ends early is lost at the
-// next renewal.
+// Done returns a channel that is closed when the lease ends: when it is lost or closed, or by Renewer.Close. A
+// loss is announced before the lease can end at the backend, provided that the process gets to run and that its
+// clock and the backend's differ in rate by at most one percent. A lease that the backend ends early is lost at
+// the next renewal.
 func (l *Lease) Done() <-chan struct{} { return l.doneContext().Done() }
 
-// Err is nil while the lease runs. Afterwards it says for good how the lease ended: a *LostError, the reason
-// given to Close, or ErrClosed.
+// Err returns nil while the lease is held. Afterwards it always returns the same error: a *LostError, the
+// reason given to Close, or ErrClosed.
 func (l *Lease) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,40 +78,43 @@ func (l *Lease) Err() error {
 	return l.err
 }
 
-// Valid reports whether the lease may be relied on at this instant. It counts suspend, so it is right immediately
-// after a suspended machine wakes, when Done may not be closed yet.
+// Valid reports whether the holder may rely on the lease now. It counts suspend, so it is right immediately
+// after a suspended machine wakes, even if Done is not closed yet.
 func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.phase != ended && l.leftLocked(l.renewer.now()) > 0
 }
 
-// Deadline is the instant at which the lease is over unless it is renewed before, margin already taken off.
-// It does not change after the end of the lease.
+// Deadline returns the time at which the lease is lost unless it is renewed before, with the margin already
+// taken off. It does not change after the end of the lease.
 func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.deadlineLocked()
 }
 
-// SentAt is the instant before the request was sent to which the term in force was granted.
+// SentAt returns the instant before the request that obtained the present term was sent.
 func (l *Lease) SentAt() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sentAt
 }
 
-// Context returns a context that ends with parent or with the lease, whichever is first; in the second case
-// its Err is context.Canceled and context.Cause is the lease's Err. It costs no goroutine while both last. It
-// panics if parent is nil, as the functions of package context do.
+// Context returns a context that ends with parent or with the lease, whichever ends first. If it is the lease,
+// its Err is context.Canceled and context.Cause returns the Err of the lease. It needs no goroutine. Context
+// panics with a *cogwheel.InvalidError if parent is nil.
 func (l *Lease) Context(parent context.Context) context.Context {
+	if parent == nil {
+		panic(argument.Nil("context"))
+	}
 	return contexts.EndingWith(parent, l.doneContext())
 }
 
-// Close ends the lease because its holder gives it back; reason becomes Err, nil stands for ErrReleased. It
-// reports whether this call ended it. After Close no further call carries the lease, and the answer of one in
-// flight is ignored; that call may still extend the lease until the holder has given it back at the backend,
-// under its ID. Close does not block and does not talk to the backend.
+// Close ends the lease because its holder gives it back. reason becomes its Err; nil stands for ErrReleased.
+// Close reports whether this call ended the lease. After Close no further call carries the lease, and the reply
+// of a call in flight is ignored; that call may still extend the lease at the backend until the holder has
+// given it back there, under its ID. Close does not block and does not talk to the backend.
 func (l *Lease) Close(reason error) bool {
 	if reason == nil {
 		reason = ErrReleased
@@ -125,11 +128,11 @@ func (l *Lease) Close(reason error) bool {
 	return closed
 }
 
-// Prolong records that the holder has obtained a longer term itself, by a request sent after sentAt for ttl.
-// It returns false if the lease had ended or its deadline had passed; in the second case the lease is now
-// lost. Otherwise it returns true, also if nothing changes because the term ends sooner than the one in force
-// or ttl is outside of the constants MinTTL to MaxTTL. Renewals go on as before and do not shorten the term;
-// the backend must not shorten it either. Prolong does not block.
+// Prolong records that the holder has obtained a longer term, by a request sent after sentAt for ttl. It
+// returns false if the lease had ended, or if its deadline had passed; in the second case the lease is now
+// lost. Otherwise it returns true, even if nothing changes: because the new term ends earlier than the present
+// one, or ttl is not between the constants MinTTL and MaxTTL. Renewals go on as before and do not shorten the
+// term; the backend must not shorten it either. Prolong does not block.
 func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 	l.mu.Lock()
 	now := l.renewer.now()
@@ -149,10 +152,11 @@ func (l *Lease) Prolong(sentAt time.Time, ttl time.Duration) bool {
 }
 
 // Gone ends the lease as lost, with the cause ErrGone, because its holder has learned that the backend no
-// longer knows it. It reports whether this call ended it.
+// longer knows it. It reports whether this call ended the lease.
 func (l *Lease) Gone() bool { return l.lose(ErrGone) }
 
-// lose ends the lease against its holder's will, and announces that. It reports whether this call ended it.
+// lose ends the lease against its holder's will, and announces the loss. It reports whether this call ended the
+// lease.
 func (l *Lease) lose(cause error) bool {
 	l.mu.Lock()
 	loss := l.loseLocked(cause)
@@ -161,8 +165,8 @@ func (l *Lease) lose(cause error) bool {
 	return loss != nil
 }
 
-// loseLocked ends the lease with the loss that it returns, nil if the lease had ended before. The caller
-// passes it to announceLoss once mu is unlocked.
+// loseLocked ends the lease and returns the loss, or nil if the lease had ended before. The caller passes it to
+// announceLoss after mu is unlocked.
 func (l *Lease) loseLocked(cause error) (loss error) {
 	if l.phase == ended {
 		return nil
@@ -179,8 +183,8 @@ func (l *Lease) lostErrorLocked(cause error) *LostError {
 	return &LostError{Key: l.key, ID: l.id, Cause: cause, Due: l.deadlineLocked(), lossError: l.lossError}
 }
 
-// endLocked reports whether the lease had not ended before; if so, the caller passes err to announceEnd once
-// mu is unlocked.
+// endLocked ends the lease, and reports whether this call did. If so, the caller passes err to announceEnd
+// after mu is unlocked.
 func (l *Lease) endLocked(err error) bool {
 	if l.phase == ended {
 		return false
@@ -197,7 +201,7 @@ func (l *Lease) announceLoss(loss error) {
 	l.announceEnd(loss)
 	if lost, ok := errors.AsType[*LostError](loss); ok {
 		l.renewer.config.logger.LogAttrs(context.Background(), slog.LevelWarn, "renewal: lease lost",
-			slog.String("key", l.key), slog.String("id", l.id), slog.Any("error", lost.Cause))
+			slog.String("key", l.key), slog.String("id", readable(l.id)), slog.Any("error", lost))
 		l.renewer.counts.lost()
 		if hook := l.renewer.config.hooks.Lost; hook != nil {
 			hook(Event{Key: l.key, ID: l.id, Leases: 1, Err: loss})
@@ -218,18 +222,18 @@ func (l *Lease) announceEnd(err error) {
 	l.renewer.forget(l)
 }
 
-// lifetimeLocked is for how long after sentAt the lease may be relied on.
+// lifetimeLocked returns how long after sentAt the holder may rely on the lease.
 func (l *Lease) lifetimeLocked() time.Duration { return lifetime(l.lasts, l.renewer.tick) }
 
 func (l *Lease) deadlineLocked() time.Time { return l.sentAt.Add(l.lifetimeLocked()) }
 
-// ageLocked is the time from sentAt to now, suspends included.
+// ageLocked returns the time from sentAt to now, including suspends.
 func (l *Lease) ageLocked(now time.Time) time.Duration { return l.renewer.clock.Since(l.sentAt, now) }
 
-// leftLocked is for how long the lease may still be relied on; not positive means it is over.
+// leftLocked returns how long the holder may still rely on the lease; if it is not positive, the lease is over.
 func (l *Lease) leftLocked(now time.Time) time.Duration { return l.lifetimeLocked() - l.ageLocked(now) }
 
-// prolongLocked sets the term unless the one in force lasts longer.
+// prolongLocked sets the term unless the present one lasts longer.
 func (l *Lease) prolongLocked(sentAt time.Time, ttl time.Duration) {
 	later := l.ageLocked(sentAt)
 	if later+lifetime(ttl, l.renewer.tick) > l.lifetimeLocked() {
@@ -238,7 +242,7 @@ func (l *Lease) prolongLocked(sentAt time.Time, ttl time.Duration) {
 	}
 }
 
-// doneContext is made on demand: most leases are never asked for a channel.
+// doneContext returns the context, which is made on demand: most leases never need it.
 func (l *Lease) doneContext() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,7 +290,7 @@ func (l *Lease) tick(stopped error) {
 	}
 }
 
-// tickLocked reports whether the lease is due to be renewed, or returns the loss if it is lost.
+// tickLocked reports whether the lease must be renewed now, or returns the loss if it is lost.
 func (l *Lease) tickLocked(now time.Time) (due bool, loss error) {
 	if l.phase == ended {
 		return false, nil
@@ -310,8 +314,7 @@ func (l *Lease) armLocked(now time.Time) (err error) {
 	return err
 }
 
-// rearmLocked moves the pending entry. If it has fired, its callback waits for mu and arms the next one
-// itself.
+// rearmLocked moves the pending entry. If that has fired, its callback waits for mu and arms the next entry.
 func (l *Lease) rearmLocked(now time.Time) { l.timer.Reschedule(l.nextEntryLocked(now)) }
 
 func (l *Lease) nextEntryLocked(now time.Time) time.Duration {
@@ -344,8 +347,8 @@ func (l *Lease) recheck() {
 	l.rearmLocked(now)
 }
 
-// beginCall marks a queued lease as part of the call about to start; false means that it ended while it was
-// queued.
+// beginCall marks a queued lease as part of the call about to start. It returns false if the lease has ended
+// meanwhile.
 func (l *Lease) beginCall() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -374,8 +377,8 @@ func (l *Lease) finishCallLocked(o Outcome, sentAt time.Time, failure error) (re
 	case o == Gone:
 		return false, l.loseLocked(ErrGone)
 	case l.leftLocked(now) <= 0:
-		// The old deadline decides even if the answer says extended and the entry that announces the loss is
-		// late: Valid has been false since, and must not become true again.
+		// The old deadline decides, even if the answer is Extended and the entry that announces the loss is
+		// late: Valid has returned false since, and must not return true again.
 		return false, l.loseLocked(ErrExpired)
 	case o == Extended:
 		l.prolongLocked(sentAt, l.ttl)

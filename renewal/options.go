@@ -1,9 +1,13 @@
 package renewal
 
-import "log/slog"
+import (
+	"log/slog"
 
-// Option configures New. Of an option that is given twice, the last one counts. A nil option, or one with a
-// nil argument, is refused, also if a later one replaces it.
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
+)
+
+// Option configures New. If an option is given twice, the last one counts. A nil option, or one with a nil
+// argument, is refused, even if a later one replaces it.
 type Option interface{ apply(*config) error }
 
 type config struct {
@@ -15,19 +19,13 @@ type option func(*config) error
 
 func (o option) apply(c *config) error { return o(c) }
 
-// WithLogger sets where losses and failing backends are reported. The default is slog.Default(), as it is
-// when the Renewer is made.
+// WithLogger sets the logger that reports losses and failing backends. The default is slog.Default() at the
+// time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error {
-		if l == nil {
-			return argument.Nil("WithLogger")
-		}
-		c.logger = l
-		return nil
-	})
+	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.logger, l) })
 }
 
-// WithHooks sets functions that are called for what happens to leases. The default is none.
+// WithHooks sets functions that the Renewer calls when something happens to a lease. By default it calls none.
 func WithHooks(h Hooks) Option {
 	return option(func(c *config) error {
 		c.hooks = h
@@ -37,13 +35,6 @@ func WithHooks(h Hooks) Option {
 
 func newConfig(opts []Option) (config, error) {
 	c := config{logger: slog.Default()}
-	for i, o := range opts {
-		if o == nil {
-			return c, argument.Error("option", i, "is nil")
-		}
-		if err := o.apply(&c); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
+	err := invalid.Apply(argument, &c, opts, Option.apply)
+	return c, err
 }

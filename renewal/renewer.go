@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Renewer keeps leases alive and tells their holders when they are over. Make one with New. It is safe for
+// Renewer keeps leases alive and tells their holders when they are lost. Make one with New. It is safe for
 // concurrent use.
 type Renewer struct {
 	wheel  *wheel.Wheel
@@ -21,21 +21,21 @@ type Renewer struct {
 	ctx    context.Context // parent of every call; cancelled by Close
 	cancel context.CancelFunc
 	clock  *clock.Clock
-	origin time.Time // from which slots count
+	origin time.Time // slots count from here
 	counts counts
 
 	gate gate.Gate // entered by the goroutines that talk to a backend, which are its Workers
 
-	// No two of the mutexes of a Renewer, its Destinations and its Leases are ever held together, and none is
-	// held while a backend or an OnLost runs.
+	// The mutexes of a Renewer, its Destinations and its Leases are never held together, and none is held while
+	// a backend or an OnLost runs.
 	mu     sync.Mutex
 	leases Lease // sentinel of a circular list; no lease is added after Close
 	count  int
 }
 
-// New returns a Renewer whose leases are entries on w. It starts no goroutine. The caller keeps w running
+// New returns a Renewer whose leases are entries on w. It starts no goroutine. The caller must keep w running
 // until Close has returned: when w is stopped, every lease is lost at once, with the cause ErrUnwatched. New
-// returns a *cogwheel.InvalidError if w is nil or an option is refused.
+// returns a *cogwheel.InvalidError if w is nil or an option is invalid.
 func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 	if w == nil {
 		return nil, argument.Nil("wheel")
@@ -54,27 +54,27 @@ func New(w *wheel.Wheel, opts ...Option) (*Renewer, error) {
 
 // Spec describes a lease that its holder has just obtained.
 type Spec struct {
-	Key string // what is leased; handed to the backend
-	ID  string // of the holder; must be unique per acquisition, so that a late renewal cannot touch a successor
+	Key string // the resource; passed to the backend
+	ID  string // the holder; must be unique per acquisition, so that a late renewal never affects a successor
 
-	// TTL is how long the backend keeps the lease without a renewal: Renewer.MinTTL to MaxTTL.
+	// TTL is how long the backend keeps the lease without a renewal: Renewer.MinTTL() to MaxTTL.
 	TTL time.Duration
 
-	// SentAt is the instant before the request that obtained the lease was sent, read from Now of the
-	// Renewer's wheel. The zero Time is refused.
+	// SentAt is the instant before the request that obtained the lease was sent, by Now of the Renewer's wheel.
+	// The zero Time is refused.
 	SentAt time.Time
 
-	// Lost, if set, is the error that a loss is reported as, beside ErrLost.
+	// Lost, if set, is an error that a loss matches, in addition to ErrLost.
 	Lost error
 
-	// OnLost, if set, is called once if the lease ends otherwise than by its own Close, after Done is closed:
-	// with a *LostError, or with ErrClosed. It runs where wheel callbacks or backend calls run, or in
-	// Renewer.Close, and should return soon.
+	// OnLost, if set, is called once if the lease ends in any way except by Lease.Close, after Done is closed:
+	// with a *LostError, or with ErrClosed. It runs where wheel callbacks or backend calls run, in
+	// Renewer.Close, or in the call of Gone or Prolong that ended the lease. It should return soon.
 	OnLost func(error)
 }
 
-// MinTTL is the shortest lease that the Renewer looks after: ten ticks of its wheel, and at least the
-// constant MinTTL. The end of a shorter one could not be announced in time.
+// MinTTL returns the shortest TTL that the Renewer accepts: ten ticks of its wheel, and at least the constant
+// MinTTL. The end of a shorter lease could not be announced in time.
 func (r *Renewer) MinTTL() time.Duration { return max(MinTTL, minTicks*r.tick) }
 
 func (r *Renewer) validate(s *Spec) error {
@@ -88,9 +88,9 @@ func (r *Renewer) validate(s *Spec) error {
 	return nil
 }
 
-// Destination returns a new destination: a backend with its own queue and its own calls in flight, so that
-// one that hangs delays no other. Use one per node and kind of lease, and keep it; it costs nothing while it
-// has no leases due. It returns a *cogwheel.InvalidError if b is nil.
+// Destination returns a new destination: a backend with a separate queue and separate calls, so that a backend
+// that hangs delays no other. Use one per node and kind of lease, and keep it; it costs nothing while no lease
+// is due. It returns a *cogwheel.InvalidError if b is nil.
 func (r *Renewer) Destination(b Backend) (*Destination, error) {
 	if b == nil {
 		return nil, argument.Nil("backend")
@@ -98,11 +98,11 @@ func (r *Renewer) Destination(b Backend) (*Destination, error) {
 	return &Destination{renewer: r, backend: b}, nil
 }
 
-// Watch tracks the deadline of a lease that is not to be renewed. It does not block. Its errors are those of
+// Watch tracks the deadline of a lease without renewing it. It does not block. Its errors are those of
 // Destination.Add.
 func (r *Renewer) Watch(s Spec) (*Lease, error) { return r.add(nil, s) }
 
-// Len is the number of leases that have not ended.
+// Len returns the number of leases that have not ended.
 func (r *Renewer) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,9 +110,9 @@ func (r *Renewer) Len() int {
 }
 
 // Close ends every lease with ErrClosed and calls its OnLost, sends no further renewal, cancels the calls in
-// flight and waits until they and their hooks have returned. If ctx ends first, Close returns ctx's error,
-// and those calls end on their own. Close gives no lease back; that is the holder's part. Another Close waits
-// likewise. With a nil ctx it does nothing and returns a *cogwheel.InvalidError.
+// flight, and blocks until they and their hooks have returned, or until ctx ends. Then it returns ctx's error,
+// and those calls end on their own. Close does not give leases back; their holders must. Further calls of Close
+// wait in the same way. For a nil ctx Close does nothing and returns a *cogwheel.InvalidError.
 func (r *Renewer) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
@@ -170,16 +170,18 @@ func (r *Renewer) all() []*Lease {
 	return all
 }
 
-// now reads the clock. If the machine was suspended or the wall clock set, it has all leases checked at once.
+// now reads the clock. If the machine was suspended or the wall clock was set, it makes all leases be checked
+// at once.
 func (r *Renewer) now() time.Time {
 	now := r.wheel.Now()
 	if r.clock.Notice(now) {
-		r.gate.Workers.Go(r.recheck) // not an entry, which a full wheel would refuse
+		r.gate.Workers.Go(r.recheck) // not by an entry, which a full wheel would refuse
 	}
 	return now
 }
 
-// recheck has each lease renewed or ended at once that a suspend or a step of the wall clock has made due.
+// recheck makes every lease that a suspend or a step of the wall clock has made due be renewed or ended at
+// once.
 func (r *Renewer) recheck() {
 	if !r.gate.Enter() {
 		return

@@ -8,38 +8,38 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Stats is what a Renewer has done since it was made, at one instant.
+// Stats are the counts of a Renewer since New, and the leases it has now.
 type Stats struct {
-	Leases int // that have not ended; 0 after Close
+	Leases int // leases that have not ended; 0 after Close
 
-	Renewed  int64 // leases extended: one call extends many
+	Renewed  int64 // renewals of a lease: one call renews many leases
 	Lost     int64 // leases that ended with a *LostError
 	Calls    int64 // calls to backends that have returned
-	Failures int64 // of them, those that returned an error or panicked
+	Failures int64 // of Calls, those that returned an error or panicked
 
-	Took wheel.Histogram // how long the calls took
+	Took wheel.Histogram // how long calls took
 }
 
-// Event is what happened to a lease, or to a call for several of them.
+// Event describes something that happened to a lease, or to a call for several leases.
 type Event struct {
 	Key, ID string        // of the Spec; "" for Failed
-	Leases  int           // how many it concerns: 1, or for Failed those of the call
-	Took    time.Duration // Renewed, Failed: the call
-	Err     error         // Lost: a *LostError; Failed: that of the backend
+	Leases  int           // number of leases: 1, or for Failed those of the call
+	Took    time.Duration // Renewed, Failed: how long the call took
+	Err     error         // Lost: a *LostError; Failed: the error of the backend
 }
 
-// Hooks are functions that are called for what happens to the leases of a Renewer. Each may be nil. They run
-// where the event happens, several at a time. They must not panic, and must return soon: they hold up the
-// renewal of other leases.
+// Hooks are functions that a Renewer calls when something happens to a lease. Each may be nil. They run where
+// the event happens, several at a time. They must not panic, and must return soon: they hold up the renewal of
+// other leases.
 type Hooks struct {
 	Renewed func(Event) // a call extended the lease; once for each lease of the call
 	Lost    func(Event) // the lease ended against its holder's will; before Spec.OnLost
 	Failed  func(Event) // a call to a backend returned an error or panicked; leases left Unknown are retried
 }
 
-// counts is what a Renewer counts. It is safe for concurrent use.
+// counts has the counts of a Renewer. It is safe for concurrent use.
 type counts struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	stats Stats      // without Leases and Took
 	took  histogram.Values
 }
@@ -62,7 +62,7 @@ func (c *counts) lost() {
 	c.stats.Lost++
 }
 
-// Stats returns what the Renewer has done so far. It does not block.
+// Stats returns the counts of the Renewer. It does not block. It is safe for concurrent use.
 func (r *Renewer) Stats() Stats {
 	r.counts.mu.Lock()
 	s := r.counts.stats

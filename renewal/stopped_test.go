@@ -46,7 +46,7 @@ func TestRenewer_LosesItsLeasesWhenTheWheelIsStopped(t *testing.T) {
 					return all(renewal.Extended)(ctx, n, b)
 				}}
 				spec := renewal.Spec{
-					Key: "k", ID: "i", TTL: ttl, SentAt: time.Now(), Lost: errOwn,
+					Key: "k", ID: "\x01\xff", TTL: ttl, SentAt: time.Now(), Lost: errOwn,
 					OnLost: func(err error) { told = append(told, err) },
 				}
 				var l *renewal.Lease
@@ -81,6 +81,8 @@ func TestRenewer_LosesItsLeasesWhenTheWheelIsStopped(t *testing.T) {
 				require.EqualValues(t, 1, r.Stats().Lost)
 				require.Contains(t, log.String(), "renewal: lease lost")
 				require.Contains(t, log.String(), "the wheel no longer watches the lease")
+				require.Contains(t, log.String(), errOwn.Error(), "it says what was lost")
+				require.Contains(t, log.String(), "id=01ff")
 
 				close(answered) // a success that comes too late
 				time.Sleep(2 * ttl)

@@ -258,3 +258,29 @@ func TestRenewer_ReadsTheBootClockOnlyAfterAStep(t *testing.T) {
 		require.Equal(t, 2, m.Reads())
 	})
 }
+
+// pastClock shows a time long ago, without a monotonic reading.
+type pastClock struct{}
+
+func (pastClock) Now() time.Time                         { return time.Now().AddDate(-20, 0, 0).Round(0) }
+func (pastClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+func TestStats_CallsAreTimedByTheClockOfTheWheel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, err := wheel.New(wheel.WithClock(pastClock{}))
+		require.NoError(t, err)
+		var took time.Duration
+		r, err := renewal.New(w, renewal.WithHooks(renewal.Hooks{Renewed: func(e renewal.Event) { took = e.Took }}))
+		require.NoError(t, err)
+		slow := func(ctx context.Context, n int, b *renewal.Batch) error {
+			time.Sleep(time.Second)
+			return all(renewal.Extended)(ctx, n, b)
+		}
+		add(t, r, &fakeBackend{answer: slow}, renewal.Spec{TTL: ttl, SentAt: w.Now()})
+		time.Sleep(ttl)
+		require.NoError(t, r.Close(t.Context()))
+		require.Equal(t, time.Second, took)
+		_, err = w.Stop(t.Context())
+		require.NoError(t, err)
+	})
+}
