@@ -1,8 +1,7 @@
-// Package cleanup releases, in the background, what may be left in Redis and has no holder any more.
+// Package cleanup sends releases of abandoned holds in the background.
 //
-// A release that fails is sent again until what it is about has ended by itself. If a request for it was
-// never answered, the release is also sent again after it has succeeded, because a copy of that request may
-// still be under way.
+// A failed release is retried until the hold has expired. If a request for the hold was never answered, the release
+// is sent again after it has succeeded, because the network may deliver a late duplicate of that request.
 package cleanup
 
 import (
@@ -19,19 +18,18 @@ import (
 )
 
 const (
-	// LateCopy is when a release is repeated for the first time because an unanswered request may take effect
-	// after it: by then the server, which has answered since, has read what was in its sockets. A copy may be
-	// later still, held up by the network, so the pause before each further release is twice as long as the
-	// one before.
+	// LateCopy is the pause after which a successful release is sent again if a request for its hold was never
+	// answered. By then the server, which has answered the release, has read its sockets. The network may hold a
+	// duplicate back for longer, so each further pause is twice as long as the one before.
 	LateCopy = time.Second
 
-	// longestDelay is how long a copy of an unanswered request may be under way, at least. As long as releases
-	// are not answered either, that time begins anew: a server that hangs has yet to read its sockets.
+	// longestDelay is the shortest time for which late duplicates of an unanswered request are expected. It is extended
+	// while releases are not answered either: a server that hangs has not read its sockets yet.
 	longestDelay = 15 * time.Second
 
-	// mostInOutages is with how many releases pending that time begins anew. In a long outage there may be a
-	// request for each try of each waiter.
-	mostInOutages = 1 << 16
+	// maxPendingForExtension is the number of pending releases beyond which that time is not extended. A long outage
+	// may leave a request for each try of each waiter.
+	maxPendingForExtension = 1 << 16
 
 	firstPause   = 250 * time.Millisecond // after a failure; doubled up to longestPause
 	longestPause = 5 * time.Second
@@ -39,20 +37,19 @@ const (
 	closeTries = 3
 )
 
-// Config says how a Queue sends releases of type T.
+// Config configures a Queue of releases of type T.
 type Config[T any] struct {
 	Wheel *wheel.Wheel
-	Gate  *gate.Gate // held while releases are under way
+	Gate  *gate.Gate // counts releases in flight
 
-	// Send sends releases and calls done once for each, with its index and why it failed, or nil. It may
-	// return before they are answered. ctx ends only while the Queue is being closed; otherwise the calls end
-	// by timeouts of their own.
+	// Send sends releases, and calls done once for each with its index and its error or nil. It may return before the
+	// replies. ctx ends only during Close; otherwise the calls end by their own timeouts.
 	Send func(ctx context.Context, releases []T, done func(i int, err error))
 
-	// MaxBatch is how many releases one Send gets at most. One Send runs at a time.
+	// MaxBatch is the maximum number of releases for one Send. One Send runs at a time.
 	MaxBatch int
 
-	// Refused is told of a release that Redis refused for good.
+	// Refused is called for a release that fails permanently.
 	Refused func(release T, err error)
 }
 
@@ -60,11 +57,11 @@ type Config[T any] struct {
 type Queue[T any] struct {
 	Config[T]
 
-	// mu guards the fields below it. While something is pending and no Send runs, there is a wheel entry for
-	// what is due first.
+	// mu guards the fields below. While releases are pending and no Send runs, a wheel entry waits for the first of
+	// them.
 	mu      sync.Mutex
 	pending pending[T]
-	timer   wheel.Timer
+	stop    func() bool // stops the wheel entry; nil if there is none
 	sending bool
 	closed  bool
 }
@@ -72,8 +69,8 @@ type Queue[T any] struct {
 // New returns a Queue. It starts nothing.
 func New[T any](config Config[T]) *Queue[T] { return &Queue[T]{Config: config} }
 
-// Add sends a release after a delay. What it is about ends by itself when the time given has passed.
-// ambiguous says that a copy of a request for it may still be under way.
+// Add sends a release after a delay. lasts is the time until the hold expires. If ambiguous is true, a late
+// duplicate of a request for the hold may follow.
 func (q *Queue[T]) Add(release T, delay, lasts time.Duration, ambiguous bool) {
 	now := q.Wheel.Now()
 	e := entry[T]{release: release, due: now.Add(delay), pause: firstPause}
@@ -87,41 +84,46 @@ func (q *Queue[T]) Add(release T, delay, lasts time.Duration, ambiguous bool) {
 	q.pushLocked(e)
 }
 
-// pushLocked enters what is to be sent.
+// pushLocked adds a release.
 func (q *Queue[T]) pushLocked(e entry[T]) {
 	heap.Push(&q.pending, e)
 	if q.sending || q.closed {
 		return
 	}
-	// The timer is not pending where the wheel had no room for it.
-	if first := q.pending[0].due; first == e.due || !q.timer.Pending() {
+	if q.pending[0].due == e.due {
 		q.armLocked()
 	}
 }
 
-// armLocked has what is due sent, now or on the wheel.
+// armLocked starts to send the due releases, or schedules that on the wheel.
 func (q *Queue[T]) armLocked() {
 	if len(q.pending) == 0 || q.closed {
 		return
 	}
-	q.timer.Stop()
+	q.disarmLocked()
 	left := q.pending[0].due.Sub(q.Wheel.Now())
 	if left <= 0 {
 		q.startLocked()
 		return
 	}
-	// If the wheel is full, the release waits for the next one; if it is stopped, for Close.
-	q.timer, _ = wheelentry.AfterFunc(q.Wheel, left, func(stopped error) {
-		if stopped != nil {
-			return
-		}
+	var err error
+	arm := func(error) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.startLocked()
-	})
+		q.armLocked()
+	}
+	if q.stop, err = wheelentry.AfterFuncAnyway(q.Wheel, left, arm); err != nil {
+		q.stop = time.AfterFunc(left, func() { arm(nil) }).Stop //nolint:forbidigo // the wheel is stopped
+	}
 }
 
-// startLocked starts to send unless that runs already. If the gate is closed, Close sends what is pending.
+func (q *Queue[T]) disarmLocked() {
+	if q.stop != nil {
+		q.stop()
+	}
+}
+
+// startLocked starts work unless it runs. If the gate is closed, Close sends the pending releases.
 func (q *Queue[T]) startLocked() {
 	if q.sending || q.closed || !q.Gate.Enter() {
 		return
@@ -130,7 +132,7 @@ func (q *Queue[T]) startLocked() {
 	go q.work()
 }
 
-// work sends what is due until nothing is.
+// work sends due releases until there are none.
 func (q *Queue[T]) work() {
 	defer q.Gate.Leave()
 	for {
@@ -153,7 +155,7 @@ func (q *Queue[T]) work() {
 	}
 }
 
-// takeLocked removes up to a batch of what is due, less what has ended by itself.
+// takeLocked removes up to MaxBatch due releases and returns those whose holds have not expired.
 func (q *Queue[T]) takeLocked(now time.Time) (batch []entry[T]) {
 	for len(q.pending) > 0 && len(batch) < q.MaxBatch && !q.pending[0].due.After(now) {
 		if e := heap.Pop(&q.pending).(entry[T]); !now.After(e.until) {
@@ -163,7 +165,7 @@ func (q *Queue[T]) takeLocked(now time.Time) (batch []entry[T]) {
 	return batch
 }
 
-// answered decides whether a release is sent again.
+// answered decides whether to send a release again.
 func (q *Queue[T]) answered(e entry[T], err error) {
 	now, unanswered := q.Wheel.Now(), false
 	switch {
@@ -180,24 +182,24 @@ func (q *Queue[T]) answered(e entry[T], err error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if unanswered && len(q.pending) < mostInOutages {
+	if unanswered && len(q.pending) < maxPendingForExtension {
 		e.until = now.Add(e.lasts)
 	}
 	q.pushLocked(e)
 }
 
-// Close sends everything that is pending, due or not, and drops what fails. It returns how many releases
-// failed and why. The gate must be closed, with nothing under way behind it.
+// Close sends all pending releases, due or not, and drops those that fail. It returns their number and the last
+// error. The gate must be closed and empty.
 func (q *Queue[T]) Close(ctx context.Context) (failed int, err error) {
 	q.mu.Lock()
 	q.closed = true
-	q.timer.Stop()
+	q.disarmLocked()
 	pending := q.pending
 	q.pending = nil
 	q.mu.Unlock()
 	for len(pending) > 0 {
 		var batch []entry[T]
-		now := q.Wheel.Now() // what ends while Redis hangs is not sent any more
+		now := q.Wheel.Now() // releases of holds that expire during a hang are dropped
 		for len(pending) > 0 && len(batch) < q.MaxBatch {
 			last := len(pending) - 1
 			if e := pending[last]; !now.After(e.until) {
@@ -213,11 +215,16 @@ func (q *Queue[T]) Close(ctx context.Context) (failed int, err error) {
 	return failed, err
 }
 
-// sendLast sends a batch, again in case a node has just been replaced, and returns how many failed.
+// sendLast sends a batch, with retries in case a node has just been replaced, and returns how many failed.
 func (q *Queue[T]) sendLast(ctx context.Context, batch []entry[T]) (failed int, err error) {
 	for try := 0; try < closeTries && len(batch) > 0; try++ {
-		if try > 0 && q.Wheel.Sleep(ctx, firstPause) != nil {
-			break
+		if try > 0 {
+			pause, cancel := q.Wheel.WithTimeout(ctx, firstPause) // also if the wheel is stopped or full
+			<-pause.Done()
+			cancel()
+			if ctx.Err() != nil {
+				break
+			}
 		}
 		if ctx.Err() != nil {
 			return len(batch), ctx.Err()
@@ -247,8 +254,8 @@ func (q *Queue[T]) sendLast(ctx context.Context, batch []entry[T]) (failed int, 
 	return len(batch), joined.Errors(err, ended(ctx))
 }
 
-// ended is ctx's error, also in the instant between its deadline and the news of it: a connection that has
-// the same deadline may be first to report.
+// ended returns the error of ctx, or context.DeadlineExceeded from its deadline on: a connection with the same
+// deadline may fail a moment before ctx ends.
 func ended(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded
@@ -256,14 +263,14 @@ func ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// entry is a release that is to be sent.
+// entry is a pending release.
 type entry[T any] struct {
 	release T
 	due     time.Time
-	until   time.Time     // by then it has ended by itself
-	lasts   time.Duration // the time to then, which begins anew in an outage
+	until   time.Time     // the hold has expired, and no late duplicate is expected
+	lasts   time.Duration // by which an outage extends until
 	pause   time.Duration // before the next attempt after a failure
-	copy    time.Duration // before the release that follows one that succeeds; 0: none follows
+	copy    time.Duration // before the next release after a success; 0: none follows
 }
 
 func releases[T any](batch []entry[T]) []T {
@@ -274,8 +281,7 @@ func releases[T any](batch []entry[T]) []T {
 	return all
 }
 
-// pending is a heap, with what is due first on top: after an outage there may be as many releases as there
-// were holds.
+// pending is a heap, earliest due first: after an outage there may be as many releases as there were holds.
 type pending[T any] []entry[T]
 
 func (p pending[T]) Len() int           { return len(p) }

@@ -204,22 +204,65 @@ func TestQueue_Close(t *testing.T) {
 	})
 }
 
-// A wheel without room drops the entry; the next release brings the one before along.
-func TestQueue_AfterAFullWheel(t *testing.T) {
+// A wheel without room for another entry delays no release.
+func TestQueue_OnAFullWheel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, always(nil))
+		s := newServer(t, func(_ string, n int) error {
+			if n == 0 {
+				return io.EOF
+			}
+			return nil
+		})
 		full, err := wheel.New(wheel.WithMaxPendingTimeouts(1))
 		require.NoError(t, err)
 		defer full.Stop(context.Background())
 		s.Queue.Wheel = full
-		room, err := full.AfterFunc(time.Hour, func() {})
+		_, err = full.AfterFunc(time.Hour, func() {})
 		require.NoError(t, err)
 		s.Add("a", time.Second, time.Minute, false)
-		require.True(t, room.Stop())
 		time.Sleep(5 * time.Second)
-		require.Empty(t, s.sent())
-		s.Add("b", time.Second, time.Minute, false)
-		time.Sleep(5 * time.Second)
-		require.Len(t, s.sent(), 2)
+		require.Len(t, s.sent()["a"], 2, "also after a failure")
+		require.Equal(t, time.Second, s.sent()["a"][0])
 	})
+}
+
+// A wheel that is stopped, before a release or while it waits, delays none, and Close sends again what fails.
+func TestQueue_OnAStoppedWheel(t *testing.T) {
+	failsTwice := func(_ string, n int) error {
+		if n < 2 {
+			return io.EOF
+		}
+		return nil
+	}
+	stopped := func(t *testing.T, s *server) {
+		_, err := s.Wheel.Stop(t.Context())
+		require.NoError(t, err)
+	}
+	for name, run := range map[string]func(*testing.T, *server){
+		"stopped before": func(t *testing.T, s *server) {
+			stopped(t, s)
+			s.Add("a", time.Second, time.Minute, false)
+			time.Sleep(5 * time.Second)
+		},
+		"stopped while it waits": func(t *testing.T, s *server) {
+			s.Add("a", time.Second, time.Minute, false)
+			stopped(t, s)
+			time.Sleep(5 * time.Second)
+		},
+		"closed": func(t *testing.T, s *server) {
+			stopped(t, s)
+			s.Add("a", time.Second, time.Minute, false)
+			failed, err := s.Close(t.Context())
+			require.Zero(t, failed)
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t, failsTwice)
+				run(t, s)
+				require.Len(t, s.sent()["a"], 3)
+			})
+		})
+	}
 }

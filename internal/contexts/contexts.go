@@ -1,8 +1,9 @@
-// Package contexts has what all packages do with the contexts of their callers.
+// Package contexts has functions for the contexts of callers: why one has ended, and contexts that end with another.
 package contexts
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/joined"
@@ -13,6 +14,12 @@ import (
 // Error returns why a context has ended: its Err, and its cause if that is another error.
 func Error(ctx context.Context) error {
 	return joined.Also(ctx.Err(), context.Cause(ctx))
+}
+
+// Caused reports whether the caller ended the call that returned err: by ctx, or by a cancel function, whose calls
+// return context.Canceled.
+func Caused(ctx context.Context, err error) bool {
+	return errors.Is(err, context.Canceled) || ctx.Err() != nil && errors.Is(err, ctx.Err())
 }
 
 // EndingWith returns a context that ends with parent, or with base and its cause. It needs no goroutine, and
@@ -28,8 +35,8 @@ func EndingWith(parent, base context.Context) context.Context {
 	return ctx
 }
 
-// After returns a channel that is closed when d has passed since ctx ended, or earlier if w is stopped or full
-// then. It is nil if ctx never ends. The caller calls stop when it does not need the channel any more.
+// After returns a channel that is closed d after the end of ctx, or at its end if w is stopped or full. The channel
+// is nil if ctx cannot end. stop releases it.
 func After(ctx context.Context, w *wheel.Wheel, d time.Duration) (passed <-chan struct{}, stop func()) {
 	if ctx.Done() == nil {
 		return nil, func() {}
@@ -43,14 +50,15 @@ func After(ctx context.Context, w *wheel.Wheel, d time.Duration) (passed <-chan 
 	return over, func() { cancel() }
 }
 
-// closeGrace is how long a Close may take whose context has ended before.
+// closeGrace is the time for a Close whose context has ended.
 const closeGrace = time.Second
 
-// ToClose returns ctx. If it has ended, ToClose returns a context of a second in its place: a deferred Close often
-// gets the context whose end is the reason to close, and has to release what others wait for all the same.
-func ToClose(ctx context.Context, w *wheel.Wheel) (context.Context, context.CancelFunc) {
-	if ctx.Err() == nil {
-		return ctx, func() {}
+// ToClose returns the context of a Close that releases holds; longest is the longest of their leases. It ends with
+// ctx, or a second after longest. If ctx has ended, it lasts for one second: a deferred Close often gets the
+// context whose end is the reason to close, and other processes wait for the holds all the same.
+func ToClose(ctx context.Context, w *wheel.Wheel, longest time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		ctx, longest = context.WithoutCancel(ctx), 0
 	}
-	return w.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	return w.WithTimeout(ctx, longest+closeGrace)
 }

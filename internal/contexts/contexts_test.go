@@ -27,6 +27,24 @@ func TestError_HasTheCauseToo(t *testing.T) {
 	require.Equal(t, context.Canceled, contexts.Error(plain))
 }
 
+func TestCaused_IsNotForDeadlinesOfTheLibrary(t *testing.T) {
+	ended, end := context.WithTimeout(t.Context(), 0)
+	defer end()
+	<-ended.Done()
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		want bool
+	}{
+		{ended, context.DeadlineExceeded, true},
+		{ended, errors.New("refused"), false},
+		{t.Context(), context.DeadlineExceeded, false},
+		{t.Context(), context.Canceled, true}, // by the cancel function of the call
+	} {
+		require.Equal(t, c.want, contexts.Caused(c.ctx, c.err), c.err)
+	}
+}
+
 func TestEndingWith(t *testing.T) {
 	reason := errors.New("reason")
 	for what, end := range map[string]func(parent, base context.CancelCauseFunc){

@@ -1,5 +1,5 @@
-// Package gate counts what is being done until a client is closed, and lets callers return before their calls
-// do.
+// Package gate counts the operations of a Client, so that Close can refuse new ones and wait for those in flight. Its
+// Workers run functions on reused goroutines.
 package gate
 
 import (
@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts what is under way and lets nothing new begin once it is closed. It is safe for concurrent use.
+// Gate counts operations in flight, and refuses new ones once it is closed. It is safe for concurrent use.
 type Gate struct {
-	Workers *Workers // run what Await waits for; nil stands for new goroutines
+	Workers *Workers // run the functions of Await; nil: new goroutines
 
 	mu     sync.Mutex
 	closed atomic.Bool // written under mu
@@ -18,7 +18,7 @@ type Gate struct {
 	idle   chan struct{} // closed when n is 0; nil while no Wait is blocked
 }
 
-// Enter counts something that begins, until Leave, unless the Gate is closed: then it returns false.
+// Enter counts an operation until Leave. It returns false, and counts nothing, if the Gate is closed.
 func (g *Gate) Enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -29,14 +29,14 @@ func (g *Gate) Enter() bool {
 	return true
 }
 
-// EnterInside counts something that has to be done for one who was inside, closed or not.
+// EnterInside counts an operation that is started on behalf of a counted one. It succeeds even after Close.
 func (g *Gate) EnterInside() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.n++
 }
 
-// Leave ends what Enter or EnterInside counted.
+// Leave ends an operation that Enter or EnterInside counted.
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,7 +46,7 @@ func (g *Gate) Leave() {
 	}
 }
 
-// Close lets nothing new begin and reports whether it is the first to do so.
+// Close makes Enter return false. It returns true to its first caller only.
 func (g *Gate) Close() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +56,7 @@ func (g *Gate) Close() bool {
 // Closed reports whether Close was called. It takes no lock.
 func (g *Gate) Closed() bool { return g.closed.Load() }
 
-// Wait blocks until nothing is under way, or until ctx ends, whose error it returns.
+// Wait blocks until no operation is in flight, or until ctx ends; then it returns the error of ctx.
 func (g *Gate) Wait(ctx context.Context) error {
 	g.mu.Lock()
 	if g.n == 0 {

@@ -9,31 +9,31 @@ import (
 )
 
 const (
-	// maxIdle is how many goroutines wait for work at most.
+	// maxIdle is the maximum number of idle goroutines.
 	maxIdle = 16
 
-	// idleFor is how long a goroutine waits for work before it ends: up to twice as long.
+	// idleFor is the interval at which idle goroutines end: one ends after one to two intervals without work.
 	idleFor = time.Second
 )
 
-// Workers runs functions on goroutines that are used again. A call to Redis needs a stack several times larger
-// than that of a new goroutine, and growing the stack costs more than the call itself. Goroutines that are not
-// needed end after a second or two, all of them after Close. It is safe for concurrent use.
+// Workers runs functions on reused goroutines. A call to Redis needs a stack several times larger than the stack of a
+// new goroutine, and growing it costs more than the call. Idle goroutines end after one to two seconds, and at Close.
+// Workers is safe for concurrent use.
 type Workers struct {
 	wheel *wheel.Wheel
 
 	mu     sync.Mutex
-	idle   []chan func() // the last one is used first
-	spare  int           // how many of them were not needed since the last look
-	looks  bool          // a wheel entry for the next look is pending: timer
+	idle   []chan func() // of idle goroutines; the last one is used first
+	spare  int           // the lowest length of idle since the last trim
+	trims  bool          // timer is pending
 	timer  wheel.Timer
 	closed bool
 }
 
-// NewWorkers returns Workers without goroutines. They end by entries on w.
+// NewWorkers returns Workers without goroutines. Entries on w end idle goroutines.
 func NewWorkers(w *wheel.Wheel) *Workers { return &Workers{wheel: w} }
 
-// Go calls f on a goroutine, also after Close. Without Workers, it starts a new one.
+// Go calls f on another goroutine, also after Close. A nil Workers starts a new goroutine for each call.
 func (w *Workers) Go(f func()) {
 	if w == nil {
 		go f()
@@ -53,7 +53,7 @@ func (w *Workers) Go(f func()) {
 	worker <- f // has room
 }
 
-// Close ends the goroutines that wait for work, and the others when they have none. It does not wait.
+// Close ends the idle goroutines, and each busy one when its function returns. It does not wait for them.
 func (w *Workers) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +62,7 @@ func (w *Workers) Close() {
 	w.endLocked(len(w.idle))
 }
 
-// run calls f, and then what comes next. A function that panics or ends its goroutine ends the worker too.
+// run calls f and then the functions that follow. A function that panics or calls runtime.Goexit ends the goroutine.
 func (w *Workers) run(f func()) {
 	work := make(chan func(), 1)
 	for f != nil {
@@ -74,43 +74,42 @@ func (w *Workers) run(f func()) {
 	}
 }
 
-// park enters a worker that has no work, and reports whether it is to wait for some.
+// park adds a goroutine to the idle ones. It returns false if the goroutine must end instead.
 func (w *Workers) park(work chan func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed || len(w.idle) == maxIdle || !w.lookLocked() {
+	if w.closed || len(w.idle) == maxIdle || !w.armTrimLocked() {
 		return false
 	}
 	w.idle = append(w.idle, work)
 	return true
 }
 
-// lookLocked sees to it that a look is due, and reports whether one is.
-func (w *Workers) lookLocked() bool {
-	if !w.looks {
+// armTrimLocked schedules the next trim, unless it is scheduled. It returns false if the wheel takes no entry.
+func (w *Workers) armTrimLocked() bool {
+	if !w.trims {
 		var err error
-		w.timer, err = wheelentry.AfterFunc(w.wheel, idleFor, w.look)
-		w.looks, w.spare = err == nil, len(w.idle)
+		w.timer, err = wheelentry.AfterFunc(w.wheel, idleFor, w.trim)
+		w.trims, w.spare = err == nil, len(w.idle)
 	}
-	return w.looks
+	return w.trims
 }
 
-// look ends the workers that were not needed since the last look. If the wheel takes no entry for the next one, it
-// ends all.
-func (w *Workers) look(error) {
+// trim ends the goroutines that were idle since the last trim, or all idle ones if the next trim cannot be scheduled.
+func (w *Workers) trim(error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.looks = false
+	w.trims = false
 	if w.closed {
 		return
 	}
 	w.endLocked(w.spare)
-	if len(w.idle) > 0 && !w.lookLocked() {
+	if len(w.idle) > 0 && !w.armTrimLocked() {
 		w.endLocked(len(w.idle))
 	}
 }
 
-// endLocked ends the n workers that have waited longest.
+// endLocked ends the n goroutines that have been idle for longest.
 func (w *Workers) endLocked(n int) {
 	for _, worker := range w.idle[:n] {
 		close(worker)

@@ -27,3 +27,32 @@ func (p Package) Client(rdb any) error {
 	}
 	return nil
 }
+
+// MustCall panics if the function that is to be called later is nil: its caller gets no error.
+func (p Package) MustCall(isNil bool) {
+	if isNil {
+		panic(p.Nil("function"))
+	}
+}
+
+// Set stores the value of an option in the config, unless it is nil.
+func Set[T any](p Package, option string, field **T, value *T) error {
+	if value == nil {
+		return p.Nil(option)
+	}
+	*field = value
+	return nil
+}
+
+// Apply applies options to a config in their order, up to the first error. It refuses nil options.
+func Apply[C, O any](p Package, config *C, opts []O, apply func(O, *C) error) error {
+	for i, o := range opts {
+		if any(o) == nil {
+			return p.Error("option", i, "is nil")
+		}
+		if err := apply(o, config); err != nil {
+			return err
+		}
+	}
+	return nil
+}

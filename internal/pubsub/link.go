@@ -169,12 +169,21 @@ func (h *Hub) serve(l *link) (confirmed bool) {
 // receive waits for the next message. go-redis panics on a reply that is none to a subscription, as from a proxy
 // that confuses replies; that breaks the link.
 func (l *link) receive() (msg any, err error) {
+	err = recovered(func() (err error) {
+		msg, err = l.ps.Receive(noDial)
+		return err
+	})
+	return msg, err
+}
+
+// recovered calls f, and makes a panic, as of a hook of the redis client, an error: it breaks the link.
+func recovered(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("pubsub: unexpected reply: %v", v)
+			err = fmt.Errorf("pubsub: panic: %v", v)
 		}
 	}()
-	return l.ps.Receive(noDial)
+	return f()
 }
 
 // refuseOptional gives up the optional channels that were asked for on a link and not confirmed, after the server
@@ -218,15 +227,17 @@ func (h *Hub) flush(ctx context.Context, l *link) error {
 func (h *Hub) tell(
 	ctx context.Context, whole, sharded func(context.Context, ...string) error, channels []string,
 ) error {
-	if !h.sharded {
-		return whole(ctx, channels...)
-	}
-	for _, channel := range channels {
-		if err := sharded(ctx, channel); err != nil {
-			return err
+	return recovered(func() error {
+		if !h.sharded {
+			return whole(ctx, channels...)
 		}
-	}
-	return nil
+		for _, channel := range channels {
+			if err := sharded(ctx, channel); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // expelled reports whether the server has ended a subscription by itself, because
@@ -311,7 +322,7 @@ func (h *Hub) checkup(l *link, stopped error) {
 	l.pinged = silent
 	dead = dead || !h.armCheck(l)
 	h.mu.Unlock()
-	if dead || silent && l.ps.Ping(noDial) != nil {
+	if dead || silent && recovered(func() error { return l.ps.Ping(noDial) }) != nil {
 		l.close()
 	}
 }

@@ -77,7 +77,8 @@ func Node(rdb redis.UniversalClient, key string) (*redis.Client, error) {
 }
 
 // NodeAddr returns the address of the node that a key lives on, if that is known without asking a server. It
-// is empty for a client of one server. It does not block.
+// is empty for a client of one server, and ends in the number of the database for a shard of a Ring that uses
+// another than 0. It does not block.
 func NodeAddr(rdb redis.UniversalClient, key string) (addr string, known bool) {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -88,6 +89,16 @@ func NodeAddr(rdb redis.UniversalClient, key string) (addr string, known bool) {
 			return "", false
 		}
 		return master.Options().Addr, true
+	case *redis.Ring:
+		shard, err := c.GetShardClientForKey(key)
+		if err != nil {
+			return "", false
+		}
+		addr = shard.Options().Addr
+		if db := shard.Options().DB; db != 0 {
+			addr = fmt.Sprintf("%s/%d", addr, db) // shards may be databases of one server
+		}
+		return addr, true
 	}
 	return "", false
 }

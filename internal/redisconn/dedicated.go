@@ -15,8 +15,8 @@ import (
 )
 
 // Dedicated sends what is done apart from callers, such as renewals, on up to poolSize connections of its own
-// for each server, so that a pool that is busy does not delay it. It neither repeats calls nor outlasts their
-// contexts. It is safe for concurrent use.
+// for each server, so that a pool that is busy does not delay it. It does not outlast the contexts of
+// calls, and repeats none, except that go-redis follows the redirections of a cluster. It is safe for concurrent use.
 //
 // Its calls go where those of the caller's client go at that time. A cluster client finds the masters by the
 // servers' answers. A Ring knows its shards itself, and is asked for each call. A client of Sentinels is told

@@ -11,9 +11,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// ErrAbandoned is the error of a call that was given up before it was sent.
-var ErrAbandoned = errors.New("redisconn: given up before it was sent")
-
 // MayHaveExecuted reports whether a call that failed may have been executed, wholly or in part, or may execute
 // yet.
 func MayHaveExecuted(err error) bool {
@@ -23,8 +20,7 @@ func MayHaveExecuted(err error) bool {
 		return true
 	case Refused(err):
 		return false
-	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted),
-		errors.Is(err, ErrAbandoned):
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return false
 	case errors.As(err, &op) && op.Op == "dial":
 		return false
@@ -55,7 +51,7 @@ func Permanent(err error) bool { return Refused(err) && classify(err) != Unavail
 
 // IsUnavailable reports whether Redis could not be reached, or says that it cannot serve now.
 func IsUnavailable(err error) bool {
-	return classify(err) == Unavailable && !errors.Is(err, ErrAbandoned)
+	return classify(err) == Unavailable
 }
 
 // WrongKind reports whether the server refused a call because a key holds something other than the call expects.

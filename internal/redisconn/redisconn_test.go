@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -52,7 +50,6 @@ func TestErrors_SayWhatHappenedToACall(t *testing.T) {
 		{err: answer("BUSYGROUP of a stream"), refused: true, permanent: true},
 		{err: answer("TRYAGAIN Multiple keys request during rehashing of slot"), refused: true, transient: true, unavailable: true},
 		{err: answer("ERR Script attempted to access a non local key in a cluster node script: abc"), executed: true, refused: true, unavailable: true},
-		{err: redisconn.ErrAbandoned},
 		{err: answer("MISCONF Redis is configured to save RDB snapshots"), refused: true, transient: true, unavailable: true},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("wrapped: %w", c.err)} {
@@ -63,23 +60,6 @@ func TestErrors_SayWhatHappenedToACall(t *testing.T) {
 		require.Equal(t, c.permanent, redisconn.Permanent(c.err), c.err)
 		require.Equal(t, c.unavailable, redisconn.IsUnavailable(c.err), c.err)
 	}
-}
-
-// attempts is a call that fails with one error after another.
-type attempts struct {
-	errs []error
-	at   []time.Time
-}
-
-func (a *attempts) once() (*redis.Cmd, time.Time) {
-	now := time.Now()
-	a.at = append(a.at, now)
-	cmd := redis.NewCmd(context.Background())
-	cmd.SetErr(a.errs[0])
-	if len(a.errs) > 1 {
-		a.errs = a.errs[1:]
-	}
-	return cmd, now
 }
 
 func TestOperationError(t *testing.T) {
@@ -108,65 +88,6 @@ func TestOperationError(t *testing.T) {
 		require.Equal(t, c.wrong, redisconn.WrongKind(c.err))
 	}
 	require.False(t, redisconn.WrongKind(nil))
-}
-
-func TestRetry(t *testing.T) {
-	run := func(t *testing.T, retries int, errs ...error) (r redisconn.Reply, a *attempts) {
-		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			w, err := wheel.New()
-			require.NoError(t, err)
-			a = &attempts{errs: errs}
-			r = redisconn.Retry(w, nil, retries, nil, a.once)
-			_, err = w.Stop(context.Background())
-			require.NoError(t, err)
-		})
-		return r, a
-	}
-	lost, down, no := io.EOF, answer("LOADING x"), answer("ERR no")
-
-	t.Run("returns the first answer", func(t *testing.T) {
-		r, a := run(t, 3, nil)
-		require.NoError(t, r.Err())
-		require.False(t, r.Ambiguous)
-		require.Len(t, a.at, 1)
-		require.Equal(t, a.at[0], r.SentAt)
-	})
-
-	t.Run("repeats what may succeed, with growing pauses, and remembers that a copy was lost", func(t *testing.T) {
-		r, a := run(t, 3, lost, down, down, nil)
-		require.NoError(t, r.Err())
-		require.True(t, r.Ambiguous)
-		require.Len(t, a.at, 4)
-		require.Equal(t, a.at[3], r.SentAt, "the last attempt's")
-		for i, most := range []time.Duration{8 * time.Millisecond, 16 * time.Millisecond, 32 * time.Millisecond} {
-			pause := a.at[i+1].Sub(a.at[i])
-			require.GreaterOrEqual(t, pause, most/2)
-			require.LessOrEqual(t, pause, most+2*time.Millisecond)
-		}
-	})
-
-	t.Run("is not ambiguous if nothing was sent", func(t *testing.T) {
-		r, a := run(t, 3, down, nil)
-		require.NoError(t, r.Err())
-		require.False(t, r.Ambiguous)
-		require.Len(t, a.at, 2)
-	})
-
-	t.Run("gives up after so many retries", func(t *testing.T) {
-		r, a := run(t, 2, lost)
-		require.ErrorIs(t, r.Err(), lost)
-		require.Len(t, a.at, 3)
-		_, a = run(t, 0, lost)
-		require.Len(t, a.at, 1)
-	})
-
-	t.Run("does not repeat what was refused for good", func(t *testing.T) {
-		r, a := run(t, 3, no)
-		require.ErrorIs(t, r.Err(), no)
-		require.False(t, r.Ambiguous)
-		require.Len(t, a.at, 1)
-	})
 }
 
 func TestMillis_RoundsUp(t *testing.T) {

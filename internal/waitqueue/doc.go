@@ -1,39 +1,42 @@
-// Package waitqueue lets the callers of one process wait together: a FIFO queue for each key, of which only
-// the front talks to the server.
+// Package waitqueue has a FIFO queue of waiters for each key. Only the front of a queue sends calls to the server.
 //
-// A caller joins the queue of its key with [Group.Wait] or [Group.WaitFunc]. It is done when an attempt, the
-// function that asks the server, grants or fails it. The Group guarantees the following:
+// A caller joins the queue of its key with [Group.Wait] or [Group.WaitFunc]. An attempt is a call to the server for
+// the front of the queue; it grants or fails waiters. The Group guarantees:
 //
-//   - At most one attempt per key is in flight. Callers that arrive meanwhile are part of the next one (group
-//     commit), which follows at once if the first settled all its waiters.
-//   - An attempt gets the front of the queue, in order of arrival. If it leaves waiters undecided, the queue
-//     polls again after the time that the attempt named, after a [Group.Kick], or when the poll interval is
-//     over, whichever is first.
-//   - When the head is cancelled, the next attempt follows at once: what the head waited for may be enough
-//     for others.
-//   - A grant whose waiter has gone is given back by a hook, and the next attempt follows.
-//   - A cancelled call returns at once, also while an attempt is in flight.
+//   - At most one attempt per key is in flight. Callers that arrive meanwhile join the next attempt (group commit),
+//     which follows at once if the first settled all its waiters.
+//   - An attempt has the front of the queue, in order of arrival. If it leaves waiters undecided, the next attempt
+//     follows after the time that this one returned, after a [Group.Kick], or after the poll interval, whichever is
+//     first.
+//   - The batch of an attempt is built just before its call is sent. It never contains a caller that has left.
+//   - When the head leaves, the next attempt follows at once, because the others may need less than the head.
+//   - A grant whose waiter has left is returned by a hook, or by the next attempt, which follows at once.
+//   - A cancelled call returns at once, even while its attempt is in flight. An attempt whose waiters have all left is
+//     not retried.
 //
 // # Cost
 //
-// A queue costs one wheel entry while it waits, and one goroutine while it works. That goroutine may be the
-// one of a caller whose context cannot end. A waiter costs about 200 bytes, and a channel if it blocks; it
-// costs neither a goroutine nor a timer. A key without waiters costs nothing.
+// A waiting queue has one wheel entry and no goroutine: attempts run on the goroutines of the sender, or on the
+// goroutine of a caller whose context cannot end. A waiter takes about 200 bytes, and a channel if it blocks. A key
+// without waiters takes nothing.
 //
 // # Uses
 //
-// A lock passes all waiters to the attempt, which asks for the head and returns the remaining lease of the
-// holder as the time to the next poll. An unlock may call [Group.Handoff] to pass the lock to the next waiter
-// of the process.
+// For a lock, an attempt asks for the head alone, and returns the remaining lease of the holder as the time until the
+// next attempt. An unlock may call [Group.Handoff] to pass the lock to the next waiter of the process.
 //
-// A semaphore passes the requests of a batch to one script, which grants the longest prefix that fits:
+// For a semaphore, one script receives the requests of a batch and grants the longest prefix that fits:
 //
 //	permits := waitqueue.New(w, waitqueue.Config[string, int64]{
 //		MaxBatch: 100,
 //		Poll:     5 * time.Second,
 //		Listen:   waitqueue.Listener(hub, channelOf),
-//		Attempt: func(name string, batch []*waitqueue.Waiter[int64]) (time.Duration, error) {
-//			n, nearestExpiry, err := acquire(name, batch) // one script
+//		Send:     send, // by a calls.Sender
+//		Build: func(name string, batch []*waitqueue.Waiter[int64]) (calls.Call, time.Duration, bool) {
+//			return acquire(name, batch), 0, true // one script
+//		},
+//		Apply: func(name string, batch []*waitqueue.Waiter[int64], r redisconn.Reply) (time.Duration, error) {
+//			n, nearestExpiry, err := parse(r)
 //			for _, w := range batch[:n] {
 //				w.Grant()
 //			}
@@ -43,8 +46,8 @@
 //	})
 //	_, err := permits.Wait(ctx, name, 3)
 //
-// Calls that must not wait use [Group.Try] and share scripts with those that do.
+// Calls that must not wait use [Group.Try] and share attempts with waiters.
 //
-// Order is kept within a key and a process. Among processes, order is the server's business: with Eager each
-// arrival reaches the server at once, and Leave reports the waiters that have gone.
+// The order of arrival holds within a key and a process. Among processes the server keeps the order: with Eager the
+// server learns of each arrival at once, and Leave or Carry reports the waiters that have left.
 package waitqueue

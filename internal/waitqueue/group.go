@@ -8,107 +8,130 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Config says what a Group does. Attempt, MaxBatch and Poll are required; the hooks may be nil. All functions
-// run without a lock held, one at a time per key, on the goroutine of the queue; the first Attempt may run on
-// the goroutine of a caller. They may block on the network; Begin does until ended is closed at most.
+// AtOnce is returned by Apply to begin the next attempt at once. Calls of Try join that attempt.
+const AtOnce time.Duration = -1
+
+// Config configures a Group. Send, Build, Apply, MaxBatch and Poll are required; the hooks may be nil. All
+// functions run one at a time per key and must not block. Only Send may be called under the lock of the Group.
 type Config[K comparable, T any] struct {
-	// Attempt asks the server for the front of the queue. It marks waiters with Grant or Fail, in any order;
-	// unmarked waiters stay in the queue. again is the time until something may have changed by itself for
-	// those; 0 stands for unknown. An error fails every unmarked waiter.
-	Attempt func(key K, batch []*Waiter[T]) (again time.Duration, err error)
+	// Send sends a call to the node of a key, with [calls.Sender.Send], or with [calls.Sender.SendHere] if here is
+	// true.
+	Send func(j *calls.Job, c calls.Caller, key K, here bool)
 
-	// Begin, if not nil, sends what Attempt would send first, and waits until that is answered or ended is
-	// closed. It reports whether Attempt, which follows in any case, can now do without the network. So a caller
-	// that may leave makes an attempt on its own goroutine too; if it leaves, another one goes on.
-	Begin func(key K, batch []*Waiter[T], ended <-chan struct{}) (answered bool)
+	// Build begins an attempt and returns its call. If ok is false, nothing is sent, and again has the meaning of the
+	// result of Apply.
+	Build func(key K, batch []*Waiter[T]) (call calls.Call, again time.Duration, ok bool)
 
-	// MaxBatch is how many waiters one attempt gets at most.
+	// Apply ends an attempt: it marks waiters with Grant or Fail, in any order, according to the reply. Unmarked
+	// waiters stay in the queue. again is the time after which another attempt may succeed without a message,
+	// AtOnce, or 0 if that is unknown. An error fails every unmarked waiter. If Apply ends its goroutine, the marks
+	// made so far count.
+	Apply func(key K, batch []*Waiter[T], r redisconn.Reply) (again time.Duration, err error)
+
+	// MaxBatch is the maximum number of waiters in an attempt.
 	MaxBatch int
 
-	// Poll is the longest pause between two attempts while a caller waits, whether a message came or not.
-	// Each pause is drawn at random from a fifth of it to the whole.
+	// Poll is the longest pause between two attempts while a caller waits. Each pause is random, from a fifth of
+	// Poll to the whole.
 	Poll time.Duration
 
-	// Eager makes every arrival a reason for an attempt. Otherwise a caller that arrives while others wait
-	// for a later attempt waits behind them.
+	// Eager begins an attempt at every arrival. Without it, a caller that arrives while others wait for a later attempt
+	// waits behind them.
 	Eager bool
 
-	// Workers run the queues. Nil stands for new goroutines.
+	// Workers run hooks that must not run under the locks of a caller. Nil: new goroutines.
 	Workers *gate.Workers
 
-	// Listen is called when a caller has to wait. It arranges for kick to be called whenever an attempt may
-	// succeed, and returns the function that ends this. See [Listener].
+	// Listen is called when a caller has to wait. From then on kick must be called whenever an attempt may succeed,
+	// until stop is called. See [Listener].
 	Listen func(key K, kick func()) (stop func())
 
-	// GiveBack gets the grants whose waiters had gone when they came, and returns them to the server. The
-	// next attempt follows.
+	// GiveBack receives grants whose waiters have left, and starts their return to the server. The next attempt
+	// follows.
 	GiveBack func(key K, granted []T)
 
-	// Leave gets the waiters that were part of an attempt and have gone ungranted, for servers that remember
+	// Leave receives waiters that were part of an attempt and have left without a grant, for servers that remember
 	// waiters.
 	Leave func(key K, left []T)
+
+	// Carry passes the values for GiveBack and Leave to the next attempt instead, which follows at once, even without
+	// waiters. They stand at the front of its batch, as waiters whose Left returns true.
+	Carry bool
 }
 
 // Group is a set of queues, one for each key in use. It is safe for concurrent use.
 type Group[K comparable, T any] struct {
 	wheel *wheel.Wheel
 	cfg   Config[K, T]
-	gate  gate.Gate // counts the goroutines of queues
+	gate  gate.Gate // counts running queues
 
-	// mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight
-	// belong to Attempt. No hook runs under mu. A queue is in the map exactly as long as it has a waiter or
-	// is running. Only the goroutine that runs a queue calls hooks. A waiter is linked until it is settled; a
-	// waiter that is cancelled in flight is unlinked at once and dealt with when the attempt returns.
+	// mu guards the map, all queues and all waiters, except that Value and the verdict of a waiter in flight belong to
+	// Build and Apply. No hook runs under mu. A queue is in the map while it has a waiter or is running. A waiter is
+	// linked until it is settled. A waiter that is cancelled in flight is unlinked at once, and finishAttempt handles
+	// its verdict.
 	mu     sync.Mutex
 	queues map[K]*queue[K, T]
 	size   int   // waiters of all queues
 	closed error // the reason given to Close
 }
 
-// New returns a Group without queues. It panics on a Config that cannot work.
+// New returns a Group without queues. It panics if a required field of cfg is missing.
 func New[K comparable, T any](w *wheel.Wheel, cfg Config[K, T]) *Group[K, T] {
-	if w == nil || cfg.Attempt == nil || cfg.MaxBatch < 1 || cfg.Poll <= 0 {
-		panic(fmt.Sprintf("waitqueue: no wheel, no Attempt, or MaxBatch %d or Poll %v out of range",
+	if w == nil || cfg.Send == nil || cfg.Build == nil || cfg.Apply == nil || cfg.MaxBatch < 1 || cfg.Poll <= 0 {
+		panic(fmt.Sprintf("waitqueue: a required function is nil, or MaxBatch %d or Poll %v out of range",
 			cfg.MaxBatch, cfg.Poll))
 	}
 	return &Group[K, T]{wheel: w, cfg: cfg, queues: make(map[K]*queue[K, T])}
 }
 
 // Wait queues v under the key and blocks until an attempt has granted or failed it, ctx ends, or the Group is
-// closed. It returns v as the attempt left it. After an error nothing is granted: a grant that came too late
-// goes to GiveBack. If ctx has ended before, the server is not asked.
+// closed. It returns v as the attempt left it. After an error nothing is granted: a late grant goes to GiveBack. If
+// ctx has ended before the call, no attempt is made.
 //
-// The caller makes the first attempt on its own goroutine if none is in flight, which saves switches of
-// goroutines: if ctx cannot end, or as far as Begin allows. Close does not interrupt it.
+// If ctx cannot end, the first attempt may run on the goroutine of the caller. Close does not interrupt it.
 func (g *Group[K, T]) Wait(ctx context.Context, key K, v T) (T, error) {
-	return g.wait(ctx, key, &Waiter[T]{Value: v})
+	return g.wait(ctx, key, &Waiter[T]{Value: v, ctx: ctx})
 }
 
-// Try is Wait for a caller that does not wait: unless the next attempt grants it, it fails with a
-// *NotServedError. It does not overtake: while others wait for a later attempt, it fails at once, unless the
-// Group is eager.
+// Try is Wait for at most one attempt: unless the next attempt grants v, Try fails with a *NotServedError. It does
+// not overtake: while others wait for a later attempt, it fails at once, unless the Group is eager.
 func (g *Group[K, T]) Try(ctx context.Context, key K, v T) (T, error) {
-	return g.wait(ctx, key, &Waiter[T]{Value: v, once: true})
+	return g.wait(ctx, key, &Waiter[T]{Value: v, ctx: ctx, once: true})
 }
 
-func (g *Group[K, T]) wait(ctx context.Context, key K, w *Waiter[T]) (T, error) {
-	var none T
+func (g *Group[K, T]) wait(ctx context.Context, key K, w *Waiter[T]) (v T, err error) {
 	if err := ctx.Err(); err != nil {
-		return none, err
+		return v, err
 	}
-	if err := g.enter(key, w, ctx.Done()); err != nil {
-		return none, err
+	w.done = make(chan T, 1)
+	told := false
+	defer func() {
+		if !told { // also if a hook of the redis client has ended the goroutine
+			g.leave(key, w)
+		}
+	}()
+	if err = g.add(key, w, ctx.Done() == nil); err != nil {
+		told = true
+		return v, err
 	}
 	select {
-	case <-w.done:
-		return w.Value, w.err
+	case v = <-w.done:
+		told = true
+		return v, w.err
 	case <-ctx.Done():
+		return v, ctx.Err()
 	}
+}
+
+// leave removes the waiter of a caller that has left from its queue.
+func (g *Group[K, T]) leave(key K, w *Waiter[T]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !w.settled {
@@ -118,48 +141,52 @@ func (g *Group[K, T]) wait(ctx context.Context, key K, w *Waiter[T]) (T, error) 
 		q.back = append(q.back, w.Value)
 		g.wakeLocked(q)
 	}
-	return none, ctx.Err()
 }
 
-// Stay is Wait for a caller that may leave when ended is closed, but whose v stays in the queue then. done
-// receives when v was granted or failed; after that, result returns what Wait would have returned. Stay returns
-// at once when ended is closed, and otherwise it may make an attempt before.
-func (g *Group[K, T]) Stay(ended <-chan struct{}, key K, v T) (done <-chan struct{}, result func() (T, error)) {
-	w := &Waiter[T]{Value: v}
-	if err := g.enter(key, w, ended); err != nil {
-		w.err = err
-		w.done <- struct{}{}
+// Stay is Wait for a caller that may leave while v stays in the queue. wait returns true when it has received from
+// done, or false to leave. Then told is false, and the function that leaving returns receives the outcome, on a new
+// goroutine.
+func (g *Group[K, T]) Stay(
+	ctx context.Context, key K, v T, wait func(done <-chan T) bool, leaving func() func(T, error),
+) (told bool, err error) {
+	w := &Waiter[T]{Value: v, ctx: ctx, done: make(chan T, 1)}
+	defer func() {
+		if !told { // also if a hook of the redis client has ended the goroutine
+			g.stayFor(w, leaving())
+		}
+	}()
+	if err = g.add(key, w, ctx.Done() == nil); err != nil {
+		told = true
+		return told, err
 	}
-	return w.done, func() (T, error) { return w.Value, w.err }
+	if told = wait(w.done); told {
+		err = w.err
+	}
+	return told, err
 }
 
-// enter queues the waiter of a call that blocks. It leads the queue, until ended is closed, if that has to be run.
-func (g *Group[K, T]) enter(key K, w *Waiter[T], ended <-chan struct{}) error {
-	w.done = make(chan struct{}, 1)
+// stayFor passes the outcome of a waiter whose caller has left to f.
+func (g *Group[K, T]) stayFor(w *Waiter[T], f func(T, error)) {
 	g.mu.Lock()
-	q, err := g.addLocked(key, w)
-	switch {
-	case q == nil:
-		g.mu.Unlock()
-	case ended == nil:
-		g.mu.Unlock()
-		q.lead()
-	case g.cfg.Begin != nil: // a queue that has to be run and has a waiter has to make an attempt
-		batch := q.beginAttemptLocked(g.cfg.MaxBatch)
-		g.mu.Unlock()
-		q.leadUntil(ended, batch)
-	default:
-		g.mu.Unlock()
-		g.cfg.Workers.Go(q.run)
+	defer g.mu.Unlock()
+	if w.f = f; w.settled {
+		w.tellLocked(w.Value)
 	}
-	return err
 }
 
-// WaitFunc is Wait without a goroutine: it returns at once, and f is called on a goroutine of its own with
-// what Wait would have returned. f is called exactly once, unless cancel is called in time: cancel returns
-// true if f will not be called.
+// WaitFunc is Wait without a blocked goroutine: it returns at once, and f is called on a new goroutine with the
+// results of Wait. f is called exactly once, unless cancel returns true.
 func (g *Group[K, T]) WaitFunc(ctx context.Context, key K, v T, f func(T, error)) (cancel func() bool) {
-	w := &Waiter[T]{Value: v, f: f}
+	return g.waitFunc(ctx, key, &Waiter[T]{Value: v, ctx: ctx, f: f})
+}
+
+// TryFunc is Try without a blocked goroutine; see WaitFunc.
+func (g *Group[K, T]) TryFunc(ctx context.Context, key K, v T, f func(T, error)) (cancel func() bool) {
+	return g.waitFunc(ctx, key, &Waiter[T]{Value: v, ctx: ctx, f: f, once: true})
+}
+
+func (g *Group[K, T]) waitFunc(ctx context.Context, key K, w *Waiter[T]) (cancel func() bool) {
+	f := w.f
 	drop := func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -171,7 +198,7 @@ func (g *Group[K, T]) WaitFunc(ctx context.Context, key K, v T, f func(T, error)
 	}
 	err := ctx.Err()
 	if err == nil {
-		err = g.add(key, w)
+		err = g.add(key, w, false)
 	}
 	if err != nil {
 		var none T
@@ -200,8 +227,8 @@ func (g *Group[K, T]) WaitFunc(ctx context.Context, key K, v T, f func(T, error)
 	}
 }
 
-// Kick says that an attempt for the key may succeed. It is a hint: it costs nothing for a key without
-// waiters, and any number of hints during one attempt cause one more. It never blocks.
+// Kick begins an attempt for the key if it has waiters. Any number of Kicks during an attempt cause one more. Kick
+// does not block.
 func (g *Group[K, T]) Kick(key K) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -211,8 +238,8 @@ func (g *Group[K, T]) Kick(key K) {
 	}
 }
 
-// Handoff grants the first waiter that is not in flight without asking the server, if there is one. give sets
-// the waiter's value. It runs under the Group's lock and must not block.
+// Handoff grants the first waiter that is not in flight without an attempt, and reports whether there is one. give
+// sets the value of the waiter. It runs under the lock of the Group and must not block.
 func (g *Group[K, T]) Handoff(key K, give func(*T)) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -231,7 +258,7 @@ func (g *Group[K, T]) Handoff(key K, give func(*T)) bool {
 	return false
 }
 
-// First returns the Value of the first waiter of the key, if there is one. Use it only if Attempt leaves
+// First returns the Value of the first waiter of the key, if there is one. Use it only if Build and Apply leave
 // Values unchanged.
 func (g *Group[K, T]) First(key K) (v T, ok bool) {
 	g.mu.Lock()
@@ -259,17 +286,28 @@ func (g *Group[K, T]) Size() int {
 	return g.size
 }
 
-// Sizes yields the keys that have waiters, and how many. It holds no lock for long; a key whose waiters come
-// or go meanwhile may be left out.
-func (g *Group[K, T]) Sizes() iter.Seq2[K, int] {
-	type sized struct {
+// Line describes the waiters of one key.
+type Line[T any] struct {
+	Size  int
+	First *T // Value of the waiter that came first; read only fields that Build and Apply leave unchanged
+}
+
+// Lines yields the keys with waiters. It holds no lock for long, and may miss a key whose waiters come or go
+// meanwhile.
+func (g *Group[K, T]) Lines() iter.Seq2[K, Line[T]] {
+	type keyed struct {
 		key  K
-		size int
+		line Line[T]
 	}
-	view := func(key K, q *queue[K, T]) sized { return sized{key, q.size} }
-	return func(yield func(K, int) bool) {
+	view := func(key K, q *queue[K, T]) keyed {
+		if q.first == nil {
+			return keyed{key: key}
+		}
+		return keyed{key, Line[T]{q.size, &q.first.Value}}
+	}
+	return func(yield func(K, Line[T]) bool) {
 		for q := range signals.InPieces(&g.mu, g.queues, view) {
-			if q.size > 0 && !yield(q.key, q.size) {
+			if q.line.Size > 0 && !yield(q.key, q.line) {
 				return
 			}
 		}
@@ -283,10 +321,17 @@ func (g *Group[K, T]) Len() int {
 	return len(g.queues)
 }
 
-// Close fails every waiter, and every later one, with reason. It waits for attempts and hooks in flight until
-// ctx ends. Grants that come meanwhile go to GiveBack. Closing again keeps the first reason.
+// Close fails all waiters and all later calls with reason, and waits for attempts and hooks in flight until ctx ends.
+// Late grants go to GiveBack. A second Close keeps the first reason.
 func (g *Group[K, T]) Close(ctx context.Context, reason error) error {
+	g.Refuse(reason)
+	return g.gate.Wait(ctx)
+}
+
+// Refuse is Close without the wait.
+func (g *Group[K, T]) Refuse(reason error) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.closed == nil {
 		g.closed = reason
 		for _, q := range g.queues {
@@ -294,22 +339,20 @@ func (g *Group[K, T]) Close(ctx context.Context, reason error) error {
 			g.wakeLocked(q)
 		}
 	}
-	g.mu.Unlock()
-	return g.gate.Wait(ctx)
 }
 
-// add queues a waiter, and runs the queue if that has to be run.
-func (g *Group[K, T]) add(key K, w *Waiter[T]) error {
+// add queues a waiter, and sends an attempt unless one is in flight.
+func (g *Group[K, T]) add(key K, w *Waiter[T], here bool) error {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	q, err := g.addLocked(key, w)
+	g.mu.Unlock()
 	if q != nil {
-		g.cfg.Workers.Go(q.run)
+		g.cfg.Send(&q.job, q, key, here)
 	}
 	return err
 }
 
-// addLocked queues a waiter. It returns the queue if the caller has to run it.
+// addLocked queues a waiter. It returns the queue if the caller must send an attempt.
 func (g *Group[K, T]) addLocked(key K, w *Waiter[T]) (*queue[K, T], error) {
 	if g.closed != nil {
 		return nil, g.closed
@@ -329,7 +372,7 @@ func (g *Group[K, T]) addLocked(key K, w *Waiter[T]) (*queue[K, T], error) {
 	return q, nil
 }
 
-// queueLocked returns the queue of a key, a new one if there is none.
+// queueLocked returns the queue of a key, and makes it if there is none.
 func (g *Group[K, T]) queueLocked(key K) *queue[K, T] {
 	q := g.queues[key]
 	if q == nil {
@@ -350,37 +393,42 @@ func (g *Group[K, T]) failLocked(q *queue[K, T], w *Waiter[T], err error) {
 // removeLocked takes a waiter that is not settled out of its queue.
 func (g *Group[K, T]) removeLocked(q *queue[K, T], w *Waiter[T]) {
 	if q.first == w {
-		q.pollNeeded = true // what the next waiter wants may be there
+		q.pollNeeded = true // the next waiter may need less
 	}
 	q.unlinkLocked(w)
 	w.settled = true
 	switch {
-	case w.inFlight: // decided when the attempt returns
-		if w.left != nil {
-			close(w.left)
-		}
-	case w.seen && g.cfg.Leave != nil:
+	case w.inFlight: // finishAttempt handles it
+		q.wanted--
+	case w.seen && g.remembers():
 		q.left = append(q.left, w.Value)
 	}
 	g.wakeLocked(q)
 }
 
-// wakeLocked starts the queue's goroutine if there is work for it.
+// remembers reports whether the server must learn of waiters that have left without a grant.
+func (g *Group[K, T]) remembers() bool { return g.cfg.Leave != nil || g.cfg.Carry }
+
+// wakeLocked runs the queue if it has work.
 func (g *Group[K, T]) wakeLocked(q *queue[K, T]) {
-	if q.hasWorkLocked() {
+	switch {
+	case !q.hasWorkLocked():
+	case q.asksLocked():
+		g.startLocked(q)
+		g.cfg.Send(&q.job, q, q.key, false)
+	default: // hooks must not run under mu
 		g.startLocked(q)
 		g.cfg.Workers.Go(q.run)
 	}
 }
 
-// startLocked counts a goroutine that is about to run the queue.
+// startLocked marks a queue as running.
 func (g *Group[K, T]) startLocked(q *queue[K, T]) {
 	q.running = true
 	g.gate.EnterInside()
 }
 
-// pause returns the time until the next attempt: what the last one said, at most a poll interval. u is
-// uniform in [0,1).
+// pause returns the time until the next attempt: again, but at most the random poll interval. u is uniform in [0,1).
 func pause(again, poll time.Duration, u float64) time.Duration {
 	longest := poll/5 + time.Duration(u*float64(poll-poll/5))
 	if again > 0 {

@@ -55,7 +55,9 @@ func TestGroup_CostsNothingPerWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := wheel.New()
 		require.NoError(t, err)
-		g := waitqueue.New(w, waitqueue.Config[string, int]{Attempt: s.Attempt, MaxBatch: 100, Poll: poll})
+		cfg := waitqueue.Config[string, int]{MaxBatch: 100, Poll: poll}
+		asks(&cfg, s.Attempt)
+		g := waitqueue.New(w, cfg)
 		ctx, cancel := context.WithCancel(t.Context())
 		var calls sync.WaitGroup
 		calls.Add(waiters)

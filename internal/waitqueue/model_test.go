@@ -70,7 +70,7 @@ type request struct{ id, n int }
 type modelServer struct {
 	server
 	grants   []request
-	early    bool // an attempt begins before
+	queued   bool // attempts wait before they are sent
 	backward bool // negative control: serves the last first
 	forget   bool // negative control: loses what is given back
 }
@@ -98,25 +98,6 @@ func (s *modelServer) attempt(_ string, batch []*waitqueue.Waiter[request]) (tim
 	return 0, nil
 }
 
-// begin is half of a round trip. Then it is known that the other half will not block; or not, for some.
-func (s *modelServer) begin(_ string, batch []*waitqueue.Waiter[request], ended <-chan struct{}) bool {
-	s.mu.Lock()
-	s.inFlight++
-	s.most = max(s.most, s.inFlight)
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.inFlight--
-	}()
-	select {
-	case <-time.After(s.rtt / 2):
-		return batch[0].Value.id%4 > 0
-	case <-ended:
-		return false
-	}
-}
-
 func (s *modelServer) grant(w *waitqueue.Waiter[request]) bool {
 	if w.Value.n > s.free {
 		return false
@@ -133,7 +114,7 @@ func play(rt *rapid.T, s *modelServer, all []step) *history {
 	w, err := wheel.New()
 	require.NoError(rt, err)
 	cfg := waitqueue.Config[string, request]{
-		Attempt: s.attempt, MaxBatch: 3, Poll: poll, Listen: s.Listen,
+		MaxBatch: 3, Poll: poll, Listen: s.Listen,
 		GiveBack: func(_ string, vs []request) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -144,9 +125,11 @@ func play(rt *rapid.T, s *modelServer, all []step) *history {
 			}
 		},
 	}
-	if s.early {
-		cfg.Begin = s.begin
+	queued := time.Duration(0)
+	if s.queued {
+		queued = s.rtt / 2
 	}
+	asksAfter(&cfg, queued, s.attempt)
 	g := waitqueue.New(w, cfg)
 	var cancels []func()
 	var waiting, stays int
@@ -178,9 +161,17 @@ func play(rt *rapid.T, s *modelServer, all []step) *history {
 			begin()
 			stays += v.n
 			go func(ctx context.Context) {
-				done, result := g.Stay(ctx.Done(), "name", v)
-				<-done
-				ended(result())
+				wait := func(done <-chan request) bool {
+					select {
+					case <-done:
+						return true
+					case <-ctx.Done():
+						return false
+					}
+				}
+				if told, err := g.Stay(ctx, "name", v, wait, func() func(request, error) { return ended }); told {
+					ended(v, err)
+				}
 			}(newContext())
 		case "try":
 			begin()
@@ -237,7 +228,7 @@ func TestGroup_ServesInOrderLosesNoPermitAndStrandsNobody(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rtt, all := draw(rt)
 		rapid.SyncTest(rt, func(rt *rapid.T) {
-			h := play(rt, &modelServer{server: server{rtt: rtt}, early: rapid.Bool().Draw(rt, "early")}, all)
+			h := play(rt, &modelServer{server: server{rtt: rtt}, queued: rapid.Bool().Draw(rt, "queued")}, all)
 			require.Empty(rt, h.faults())
 		})
 	})
@@ -251,7 +242,7 @@ func TestGroup_TheCheckHasTeeth(t *testing.T) {
 		s.rtt = rtt
 		rapid.Check(t, func(rt *rapid.T) {
 			rapid.SyncTest(rt, func(rt *rapid.T) {
-				s := &modelServer{server: server{rtt: rtt}, early: true, backward: s.backward, forget: s.forget}
+				s := &modelServer{server: server{rtt: rtt}, queued: true, backward: s.backward, forget: s.forget}
 				found = play(rt, s, all).faults()
 			})
 		})
@@ -264,7 +255,7 @@ func TestGroup_TheCheckHasTeeth(t *testing.T) {
 	require.Empty(t, faults(&modelServer{}, inTurn...))
 	require.NotEmpty(t, faults(&modelServer{backward: true}, inTurn...))
 
-	tooLate := []step{one, wait, cancel}
+	tooLate := []step{one, {do: "wait", n: 1, after: rtt}, cancel}
 	require.Empty(t, faults(&modelServer{}, tooLate...))
 	require.NotEmpty(t, faults(&modelServer{forget: true}, tooLate...))
 }

@@ -3,84 +3,103 @@ package waitqueue
 import (
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// queue is the FIFO of one key. The Group's mu guards it.
+// queue is the FIFO of one key. The mu of the Group guards it, except for the fields of the attempt in flight. It
+// is the Caller of its attempts.
 type queue[K comparable, T any] struct {
 	group *Group[K, T]
 	key   K
 
 	first, last *Waiter[T]
 	size        int
-	once        int // waiters that do not wait for a second attempt
+	once        int // number of waiters of Try
 
-	running    bool // a goroutine is in run or lead
-	pollNeeded bool // there is a reason for an attempt
+	running    bool // an attempt is in flight, or a goroutine is in run
+	pollNeeded bool // the next attempt must not wait for the timer
 	due        time.Time
 	timer      wheel.Timer
-	stop       func() // ends listening; nil before
-	back       []T    // granted to waiters that had gone
-	left       []T    // waiters that have gone after they were seen
+	stop       func() // ends Listen; nil before it
+	back       []T    // grants whose waiters have left
+	left       []T    // values of waiters that the server saw and that have left
+
+	job    calls.Job
+	batch  []*Waiter[T] // of the attempt in flight
+	wanted int          // number of waiters in batch that have not left
 }
 
-// run works until the queue is parked or empty.
+// Build implements calls.Caller. It begins the attempt.
+func (q *queue[K, T]) Build() (calls.Call, bool) {
+	g := q.group
+	g.mu.Lock()
+	q.beginAttemptLocked(g.cfg.MaxBatch)
+	g.mu.Unlock()
+	if len(q.batch) == 0 {
+		q.run()
+		return calls.Call{}, false
+	}
+	call, again, ok := g.cfg.Build(q.key, q.batch)
+	if !ok {
+		q.finishAttempt(again, nil)
+		q.run()
+		return calls.Call{}, false
+	}
+	if len(q.batch) == 1 {
+		call.Values = q.batch[0].ctx
+	}
+	return call, true
+}
+
+// Wanted implements calls.Caller.
+func (q *queue[K, T]) Wanted() bool {
+	q.group.mu.Lock()
+	defer q.group.mu.Unlock()
+	return q.wanted > 0
+}
+
+// Apply implements calls.Caller.
+func (q *queue[K, T]) Apply(r redisconn.Reply) {
+	var again time.Duration
+	var err error
+	defer func() { // also if user code has ended the goroutine
+		q.finishAttempt(again, err)
+		q.run()
+	}()
+	again, err = q.group.cfg.Apply(q.key, q.batch, r)
+}
+
+// run advances the queue until an attempt is in flight, or the queue is parked or empty. It does not block.
 func (q *queue[K, T]) run() {
 	for q.step() {
 	}
 }
 
-// lead is run on the goroutine of a caller. It makes one step, and the last one if the queue is empty then.
-// Otherwise run goes on.
-func (q *queue[K, T]) lead() {
-	if q.step() {
-		q.handOn()
-	}
-}
-
-// leadUntil is lead for a caller that leaves when ended is closed. The step is an attempt for the batch. If it
-// would block after that, another goroutine goes on with it.
-func (q *queue[K, T]) leadUntil(ended <-chan struct{}, batch []*Waiter[T]) {
-	if q.group.cfg.Begin(q.key, batch, ended) {
-		q.attempt(batch)
-		q.handOn()
-		return
-	}
-	q.group.cfg.Workers.Go(func() {
-		q.attempt(batch)
-		q.run()
-	})
-}
-
-func (q *queue[K, T]) attempt(batch []*Waiter[T]) {
-	again, err := q.group.cfg.Attempt(q.key, batch)
-	q.finishAttempt(batch, again, err)
-}
-
-// handOn ends the work of a caller.
-func (q *queue[K, T]) handOn() {
-	g := q.group
-	g.mu.Lock()
-	over := q.size == 0 && q.stop == nil && len(q.back)+len(q.left) == 0
-	g.mu.Unlock()
-	if over {
-		q.run()
-	} else {
-		g.cfg.Workers.Go(q.run)
-	}
-}
-
-// hasWorkLocked reports whether a goroutine has to be started for the queue.
+// hasWorkLocked reports whether the queue must run and does not.
 func (q *queue[K, T]) hasWorkLocked() bool {
 	return !q.running && (q.pollNeeded || q.size == 0 || len(q.back)+len(q.left) > 0)
 }
 
-// step does what is due next, and reports whether the goroutine goes on.
+// asksLocked reports whether the next step is an attempt.
+func (q *queue[K, T]) asksLocked() bool {
+	if gone := len(q.back) + len(q.left); gone > 0 {
+		return q.group.cfg.Carry
+	}
+	return q.pollNeeded && q.size > 0
+}
+
+// step makes one step, and reports whether another may follow.
 func (q *queue[K, T]) step() (more bool) {
 	g := q.group
 	g.mu.Lock()
 	switch {
+	case q.asksLocked():
+		g.mu.Unlock()
+		g.cfg.Send(&q.job, q, q.key, false)
+		return false
 	case len(q.back) > 0 || len(q.left) > 0:
 		back, left := q.back, q.left
 		q.back, q.left, q.pollNeeded = nil, nil, true
@@ -101,10 +120,6 @@ func (q *queue[K, T]) step() (more bool) {
 		}
 		g.gate.Leave()
 		return false
-	case q.pollNeeded:
-		batch := q.beginAttemptLocked(g.cfg.MaxBatch)
-		g.mu.Unlock()
-		q.attempt(batch)
 	case q.stop == nil && g.cfg.Listen != nil:
 		g.mu.Unlock()
 		stop := g.cfg.Listen(q.key, func() { g.Kick(q.key) })
@@ -119,26 +134,52 @@ func (q *queue[K, T]) step() (more bool) {
 	return true
 }
 
-// beginAttemptLocked marks the front as in flight and returns it.
-func (q *queue[K, T]) beginAttemptLocked(most int) []*Waiter[T] {
+// beginAttemptLocked makes the batch of an attempt: with Carry the values of waiters that have left, then the front.
+func (q *queue[K, T]) beginAttemptLocked(most int) {
 	q.pollNeeded = false
-	batch := make([]*Waiter[T], 0, min(q.size, most))
-	for w := q.first; w != nil && len(batch) < most; w = w.next {
-		w.inFlight, w.verdict, w.failure = true, undecided, nil
-		batch = append(batch, w)
+	q.batch = make([]*Waiter[T], 0, min(len(q.back)+len(q.left)+q.size, most))
+	if q.group.cfg.Carry {
+		q.back, q.left = q.carryLocked(q.back, most), q.carryLocked(q.left, most)
 	}
-	return batch
+	gone := len(q.batch)
+	for w := q.first; w != nil && len(q.batch) < most; w = w.next {
+		w.inFlight, w.verdict, w.failure = true, undecided, nil
+		q.batch = append(q.batch, w)
+	}
+	q.wanted = len(q.batch) - gone
+}
+
+// carryLocked moves values of waiters that have left to the batch, and returns the values without room.
+func (q *queue[K, T]) carryLocked(values []T, most int) (rest []T) {
+	n := min(len(values), most-len(q.batch))
+	for _, v := range values[:n] {
+		q.batch = append(q.batch, &Waiter[T]{Value: v, left: true})
+	}
+	if n == len(values) {
+		return nil
+	}
+	return values[n:]
 }
 
 // finishAttempt applies the verdicts of an attempt.
-func (q *queue[K, T]) finishAttempt(batch []*Waiter[T], again time.Duration, err error) {
+func (q *queue[K, T]) finishAttempt(again time.Duration, err error) {
 	g := q.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	d := g.pause(again)
+	batch := q.batch
+	q.batch = nil
+	d := time.Duration(0)
+	if again == AtOnce {
+		q.pollNeeded = true
+	} else {
+		d = g.pause(again)
+	}
 	q.due = g.wheel.Now().Add(d)
 	refused, stays := false, false
 	for _, w := range batch {
+		if w.left {
+			continue
+		}
 		w.inFlight, w.seen = false, true
 		if w.verdict == undecided && err != nil {
 			w.Fail(err)
@@ -154,7 +195,7 @@ func (q *queue[K, T]) finishAttempt(batch []*Waiter[T], again time.Duration, err
 			q.settleLocked(w, nil)
 		case w.verdict == failed:
 			q.settleLocked(w, w.failure)
-		case w.once:
+		case w.once && again != AtOnce:
 			q.settleLocked(w, &NotServedError{Again: d})
 		}
 	}
@@ -163,17 +204,17 @@ func (q *queue[K, T]) finishAttempt(batch []*Waiter[T], again time.Duration, err
 	}
 }
 
-// dismissLocked deals with a waiter that was cancelled in flight.
+// dismissLocked handles the verdict of a waiter that was cancelled in flight.
 func (q *queue[K, T]) dismissLocked(w *Waiter[T]) {
 	switch {
 	case w.verdict == granted:
 		q.back = append(q.back, w.Value)
-	case w.verdict == undecided && q.group.cfg.Leave != nil:
+	case w.verdict == undecided && q.group.remembers():
 		q.left = append(q.left, w.Value)
 	}
 }
 
-// parkLocked arms the wheel entry of the next attempt and lets the goroutine end.
+// parkLocked schedules the next attempt on the wheel. It returns true if there is more to do instead.
 func (q *queue[K, T]) parkLocked() (more bool) {
 	g := q.group
 	left := max(q.due.Sub(g.wheel.Now()), 0)
@@ -199,7 +240,8 @@ func (q *queue[K, T]) parkLocked() (more bool) {
 	return false
 }
 
-// tick is the callback of the queue's wheel entry. After the stop of the wheel there would be no further poll.
+// tick is the callback of the queue's wheel entry. If the wheel is stopped, it fails all waiters, as no poll would
+// follow.
 func (q *queue[K, T]) tick(stopped error) {
 	g := q.group
 	g.mu.Lock()
@@ -213,14 +255,14 @@ func (q *queue[K, T]) tick(stopped error) {
 	}
 }
 
-// failAllLocked ends every waiter with an error.
+// failAllLocked fails every waiter.
 func (q *queue[K, T]) failAllLocked(err error) {
 	for q.first != nil {
 		q.group.failLocked(q, q.first, err)
 	}
 }
 
-// settleLocked ends a waiter that is linked.
+// settleLocked settles a linked waiter.
 func (q *queue[K, T]) settleLocked(w *Waiter[T], err error) {
 	q.unlinkLocked(w)
 	w.settled, w.err = true, err
@@ -228,7 +270,7 @@ func (q *queue[K, T]) settleLocked(w *Waiter[T], err error) {
 }
 
 func (q *queue[K, T]) pushLocked(w *Waiter[T]) {
-	w.mu, w.prev = &q.group.mu, q.last
+	w.prev = q.last
 	if q.last == nil {
 		q.first = w
 	} else {

@@ -18,7 +18,7 @@ func TestGroup_TheFirstIsRefused(t *testing.T) {
 	// The server grants the longest prefix that fits; what is above ten is refused for good.
 	config := func(s *server) func(c *waitqueue.Config[string, int]) {
 		return func(c *waitqueue.Config[string, int]) {
-			c.Attempt = func(name string, batch []*waiter) (time.Duration, error) {
+			asks(c, func(name string, batch []*waiter) (time.Duration, error) {
 				again, err := s.Attempt(name, batch)
 				for _, w := range batch {
 					if w.Value > 10 {
@@ -26,7 +26,7 @@ func TestGroup_TheFirstIsRefused(t *testing.T) {
 					}
 				}
 				return again, err
-			}
+			})
 		}
 	}
 

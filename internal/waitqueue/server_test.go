@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -19,6 +21,33 @@ const poll = 5 * time.Second
 var errClosed = errors.New("closed")
 
 type waiter = waitqueue.Waiter[int]
+
+// attempt asks a server on behalf of a batch. It may block.
+type attempt[T any] func(name string, batch []*waitqueue.Waiter[T]) (time.Duration, error)
+
+// asks has attempts made by f, each on a goroutine of its own, or on that of a caller whose context cannot end.
+func asks[T any](c *waitqueue.Config[string, T], f attempt[T]) { asksAfter(c, 0, f) }
+
+// asksAfter is asks for attempts that wait for a while before they are sent.
+func asksAfter[T any](c *waitqueue.Config[string, T], queued time.Duration, f attempt[T]) {
+	c.Send = func(_ *calls.Job, caller calls.Caller, _ string, here bool) {
+		run := func() {
+			time.Sleep(queued)
+			if _, ok := caller.Build(); ok {
+				caller.Apply(redisconn.Reply{})
+			}
+		}
+		if here {
+			run()
+		} else {
+			go run()
+		}
+	}
+	c.Build = func(string, []*waitqueue.Waiter[T]) (calls.Call, time.Duration, bool) { return calls.Call{}, 0, true }
+	c.Apply = func(name string, batch []*waitqueue.Waiter[T], _ redisconn.Reply) (time.Duration, error) {
+		return f(name, batch)
+	}
+}
 
 // server is a counting semaphore at some distance that an attempt talks to.
 type server struct {
@@ -112,9 +141,9 @@ func bubble(t *testing.T, s *server, change func(*waitqueue.Config[string, int])
 		w, err := wheel.New()
 		require.NoError(t, err)
 		cfg := waitqueue.Config[string, int]{
-			Attempt: s.Attempt, MaxBatch: 100, Poll: poll,
-			Listen: s.Listen, GiveBack: s.GiveBack, Leave: s.Leave,
+			MaxBatch: 100, Poll: poll, Listen: s.Listen, GiveBack: s.GiveBack, Leave: s.Leave,
 		}
+		asks(&cfg, s.Attempt)
 		if change != nil {
 			change(&cfg)
 		}

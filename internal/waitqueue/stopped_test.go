@@ -22,21 +22,22 @@ func TestGroup_EndsWithTheWheel(t *testing.T) {
 				answered := make(chan struct{})
 				attempts, listens := 0, 0
 				var back []int
-				g := waitqueue.New(w, waitqueue.Config[string, int]{
+				cfg := waitqueue.Config[string, int]{
 					MaxBatch: 10, Poll: time.Minute,
-					Attempt: func(_ string, batch []*waiter) (time.Duration, error) {
-						if attempts++; inFlight && attempts == 2 {
-							<-answered
-							batch[0].Grant() // too late
-						}
-						return 0, nil
-					},
 					Listen: func(string, func()) func() {
 						listens++
 						return func() { listens-- }
 					},
 					GiveBack: func(_ string, granted []int) { back = append(back, granted...) },
+				}
+				asks(&cfg, func(_ string, batch []*waiter) (time.Duration, error) {
+					if attempts++; inFlight && attempts == 2 {
+						<-answered
+						batch[0].Grant() // too late
+					}
+					return 0, nil
 				})
+				g := waitqueue.New(w, cfg)
 				ended := make(chan error, 3)
 				for k := range 2 {
 					go func() {

@@ -32,10 +32,10 @@ func TestGroup_Wait(t *testing.T) {
 		s := &server{free: 3}
 		var stacks []string
 		watch := func(c *waitqueue.Config[string, int]) {
-			c.Attempt = func(name string, batch []*waiter) (time.Duration, error) {
+			asks(c, func(name string, batch []*waiter) (time.Duration, error) {
 				stacks = append(stacks, string(debug.Stack()))
 				return s.Attempt(name, batch)
-			}
+			})
 		}
 		bubble(t, s, watch, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			_, err := g.Wait(context.Background(), "name", 1)
@@ -156,13 +156,13 @@ func TestGroup_Wait(t *testing.T) {
 		s := &server{}
 		first := true
 		sooner := func(c *waitqueue.Config[string, int]) {
-			c.Attempt = func(name string, batch []*waiter) (time.Duration, error) {
+			asks(c, func(name string, batch []*waiter) (time.Duration, error) {
 				if first {
 					first = false
 					return 300 * time.Millisecond, nil
 				}
 				return s.Attempt(name, batch)
-			}
+			})
 		}
 		bubble(t, s, sooner, func(t *testing.T, g *waitqueue.Group[string, int]) {
 			c := start(g, 1)
@@ -236,7 +236,9 @@ func TestGroup_Wait(t *testing.T) {
 			require.NoError(t, err)
 			_, err = w.Stop(t.Context())
 			require.NoError(t, err)
-			g := waitqueue.New(w, waitqueue.Config[string, int]{Attempt: s.Attempt, MaxBatch: 1, Poll: poll})
+			cfg := waitqueue.Config[string, int]{MaxBatch: 1, Poll: poll}
+			asks(&cfg, s.Attempt)
+			g := waitqueue.New(w, cfg)
 			_, err = g.Wait(t.Context(), "name", 1)
 			require.ErrorIs(t, err, wheel.ErrStopped)
 			require.NoError(t, g.Close(t.Context(), errClosed))

@@ -1,9 +1,9 @@
 package waitqueue
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -30,55 +30,43 @@ const (
 	failed
 )
 
-// Waiter is one call, as an attempt sees it.
+// Waiter is a call in a queue.
 type Waiter[T any] struct {
-	// Value is what was passed to Wait. The attempt may change it, also of waiters that it does not mark.
+	// Value is the argument of Wait. Build and Apply may change it, also for waiters that they do not mark.
 	Value T
 
 	verdict verdict
 	failure error
 
-	once     bool
-	settled  bool
-	inFlight bool // part of the attempt under way
-	seen     bool // was part of one
-	err      error
-	done     chan struct{}  // of a blocking waiter
-	f        func(T, error) // of another
-	stop     func() bool    // of a callback's context
-	left     chan struct{}  // closed if the waiter leaves while it is in flight; nil until Left is called
-
-	mu         *sync.Mutex // of the Group
+	once       bool // of Try
+	left       bool // before the attempt; see Config.Carry
+	settled    bool
+	inFlight   bool // part of the attempt in flight
+	seen       bool // was part of an attempt
+	err        error
+	done       chan T          // of a blocking waiter
+	f          func(T, error)  // of WaitFunc and TryFunc
+	stop       func() bool     // ends the watch on the context of WaitFunc and TryFunc
+	ctx        context.Context // of the call
 	prev, next *Waiter[T]
 }
 
-// Left returns a channel that is closed when the waiter leaves before the attempt has returned, which need
-// not go on for it then. Only attempts may call it.
-func (w *Waiter[T]) Left() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.left == nil {
-		w.left = make(chan struct{})
-		if w.settled {
-			close(w.left)
-		}
-	}
-	return w.left
-}
-
-// Waits reports whether the waiter stays for a further attempt if this one leaves it undecided.
+// Waits reports whether the waiter stays in the queue if the attempt leaves it undecided.
 func (w *Waiter[T]) Waits() bool { return !w.once }
 
-// Grant says that the waiter got what it wants. Only attempts may call it.
+// Left reports whether the waiter has left, and is part of the attempt so that the server forgets it.
+func (w *Waiter[T]) Left() bool { return w.left }
+
+// Grant marks the waiter as granted. Only Build and Apply may call it.
 func (w *Waiter[T]) Grant() { w.verdict = granted }
 
-// Fail ends the waiter with an error. Only attempts may call it.
+// Fail marks the waiter as failed. Only Build and Apply may call it.
 func (w *Waiter[T]) Fail(err error) { w.verdict, w.failure = failed, err }
 
-// tellLocked ends the call.
+// tellLocked returns the outcome to the caller.
 func (w *Waiter[T]) tellLocked(v T) {
 	if w.f == nil {
-		w.done <- struct{}{} // has room
+		w.done <- v // has room
 		return
 	}
 	if w.stop != nil {

@@ -46,6 +46,16 @@ func (c *Clock) ReadWithoutBoot() clock.Reading {
 // Reads returns how often the three clocks were read.
 func (c *Clock) Reads() int { return int(c.reads.Load()) }
 
+// Late is the clock of a process whose timers fire late by that time, as if it had stood still. It is a wheel.Clock and
+// shows the real time.
+type Late time.Duration
+
+// Now implements wheel.Clock.
+func (Late) Now() time.Time { return time.Now() }
+
+// After implements wheel.Clock.
+func (l Late) After(d time.Duration) <-chan time.Time { return time.After(d + time.Duration(l)) }
+
 var (
 	start       = time.Now() // outside of bubbles, so with a monotonic reading
 	bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)

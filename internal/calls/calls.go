@@ -1,0 +1,193 @@
+// Package calls sends the calls of one Client to Redis. It collects the calls to each node into batches, retries them
+// after transient failures, and passes each reply to its Caller.
+//
+// Only the goroutines that send batches block: two for each node, and up to maxStalled more while Redis does not
+// answer. A call that waits for its batch or for its next try has no goroutine.
+package calls
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Caller owns a call. Its methods run one at a time, on a goroutine that sends batches, and must not block.
+type Caller interface {
+	// Build returns the call just before it is sent, so a request that was cancelled by then is never sent. If ok is
+	// false, nothing is sent, and neither Wanted nor Apply is called.
+	Build() (call Call, ok bool)
+
+	// Wanted reports whether to retry the call after a transient failure.
+	Wanted() bool
+
+	// Apply receives the reply. It may send the Job again, with another call.
+	Apply(r redisconn.Reply)
+}
+
+// Call is a script and its arguments. The script must be idempotent.
+type Call struct {
+	scripts.Call
+
+	// Values is the context of the user's call, or nil if the call serves several users. Hooks of the redis client see
+	// its values if the batch has no other call.
+	Values context.Context //nolint:containedctx // only its values are used
+
+	// Send, if not nil, replaces Script: it sends the call over connections that it chooses. It may block.
+	Send func(ctx context.Context) *redis.Cmd
+}
+
+// Job is a call from Send until Apply. The zero value is ready for Send.
+type Job struct {
+	caller Caller
+	line   *line
+	call   Call
+	built  bool
+	reply  redisconn.Reply
+	tries  int
+	since  time.Time // of the first try that found its slot migrating
+}
+
+// Config configures a Sender. Retries, Timeout and Prepare are optional.
+type Config struct {
+	Client  redis.UniversalClient // sends the commands
+	Base    redis.UniversalClient // Client, or the client embedded in it, which knows the nodes
+	Retries int                   // maximum for each call
+	Wheel   *wheel.Wheel
+	Workers *gate.Workers
+	Gate    *gate.Gate // counts calls in flight; once it is closed, no call is retried
+
+	// Timeout, if not 0, bounds the context of each batch, and with it the wait for a connection. It does not apply to
+	// calls with Call.Send.
+	Timeout time.Duration
+
+	// Prepare, if not nil, runs before the calls of a batch are built. It may block for a round trip.
+	Prepare func()
+
+	// NoBatches sends each call in a round trip of its own, so calls share no scripts either.
+	NoBatches bool
+
+	// NoSharing gives each call of a batch a script of its own.
+	NoSharing bool
+}
+
+// Sender sends calls. It is safe for concurrent use.
+type Sender struct {
+	Config
+	lines lines
+	proof redisconn.Proof
+}
+
+// New returns a Sender.
+func New(cfg Config) *Sender {
+	return &Sender{Config: cfg, proof: redisconn.Proof{Client: cfg.Base}}
+}
+
+// Send queues the call of c for the node of key. It does not block.
+func (s *Sender) Send(j *Job, c Caller, key string) { s.send(j, c, s.line(key), false) }
+
+// SendHere is Send for a user whose context cannot end. If a batch can be sent at once, SendHere sends it on the
+// goroutine of the user, which saves two goroutine switches, and returns after the reply.
+func (s *Sender) SendHere(j *Job, c Caller, key string) { s.send(j, c, s.line(key), true) }
+
+// SendAlone is Send for a call with Call.Send. Such calls share no batches.
+func (s *Sender) SendAlone(j *Job, c Caller, key string) { s.send(j, c, s.aloneLine(key), false) }
+
+func (s *Sender) send(j *Job, c Caller, l *line, here bool) {
+	s.Gate.EnterInside()
+	*j = Job{caller: c, line: l}
+	l.add(j, here)
+}
+
+// build builds the call of a job before its first try. If it returns false, there is no call, and its Caller may have
+// sent the job again.
+func (j *Job) build() bool {
+	if j.built {
+		return true
+	}
+	g := j.line.sender.Gate
+	call, ok := j.caller.Build()
+	if !ok {
+		g.Leave()
+		return false
+	}
+	j.call, j.built = call, true
+	return true
+}
+
+// answered handles the result of a try: it schedules the next try or ends the job.
+func (j *Job) answered() {
+	s := j.line.sender
+	if err := j.reply.Err(); err != nil {
+		j.reply.Ambiguous = j.reply.Ambiguous || redisconn.MayHaveExecuted(err)
+		if most, again := j.again(err); again {
+			redisconn.Reload(s.Base)
+			longest := min(8*time.Millisecond<<min(j.tries-1, 6), most)
+			if _, err := wheelentry.AfterFuncAnyway(s.Wheel, longest/2+rand.N(longest/2), j.resume); err == nil {
+				return
+			}
+		}
+	}
+	j.over()
+}
+
+const (
+	longestPause = 512 * time.Millisecond
+
+	// migrationTimeout bounds how long a call waits for the migration of a cluster slot. A migration takes
+	// milliseconds, unless an operator leaves it half-way.
+	migrationTimeout = 5 * time.Second
+	migrationPause   = 64 * time.Millisecond
+)
+
+// again reports whether to retry a failed call, and returns the longest pause before that.
+func (j *Job) again(err error) (most time.Duration, again bool) {
+	s := j.line.sender
+	if s.Gate.Closed() || !j.caller.Wanted() {
+		return 0, false
+	}
+	if redisconn.Migrating(err) {
+		if j.since.IsZero() {
+			j.since = j.reply.SentAt
+		}
+		j.tries++
+		return migrationPause, s.Wheel.Now().Sub(j.since) <= migrationTimeout
+	}
+	j.tries++
+	return longestPause, j.tries <= s.Retries && (redisconn.MayHaveExecuted(err) || redisconn.Transient(err))
+}
+
+// resume queues the next try after a pause.
+func (j *Job) resume(stopped error) {
+	if s := j.line.sender; stopped != nil || s.Gate.Closed() || !j.caller.Wanted() {
+		s.Workers.Go(j.over)
+		return
+	}
+	j.line.add(j, false)
+}
+
+// over passes the last reply to the Caller.
+func (j *Job) over() {
+	g, c, r := j.line.sender.Gate, j.caller, j.reply
+	*j = Job{}
+	defer g.Leave()
+	c.Apply(r)
+}
+
+// Failed returns a command with an error.
+func Failed(err error) *redis.Cmd {
+	cmd := redis.NewCmd(context.Background())
+	cmd.SetErr(err)
+	return cmd
+}
+
+// ErrEnded is the error of calls whose goroutine was ended by a hook of the redis client, with runtime.Goexit.
+var ErrEnded = errors.New("a hook of the redis client has ended its goroutine")

@@ -1,0 +1,414 @@
+package calls
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+)
+
+const (
+	// width is the number of batches to a node that may be in flight while Redis answers. One would give the largest
+	// batches; with two, a call waits for half a round trip on average.
+	width = 2
+
+	// aloneWidth is the width of a line whose calls do not share batches.
+	aloneWidth = 32
+
+	// maxBatch is the maximum number of calls in a batch.
+	maxBatch = 500
+
+	// stalledAfter is the age from which a batch in flight is stalled: another may take its place, because its
+	// connection may be dead and others well.
+	stalledAfter = 20 * time.Millisecond
+
+	// maxStalled is the maximum number of stalled batches of a node.
+	maxStalled = 16
+
+	// patience and maxYields bound how long a batch waits for the callers of the previous one. Yields are counted
+	// because time stands still in a bubble of testing/synctest.
+	patience  = 50 * time.Microsecond
+	maxYields = 500
+
+	// perCall is the longest time for each call of a batch if the server is near.
+	perCall = 16 * time.Microsecond
+)
+
+// line sends the calls to one node. A call is sent at once if fewer than width batches are in flight. Otherwise it
+// joins the next batch. So few calls have a low latency, and many calls a low cost.
+type line struct {
+	sender *Sender
+	width  int
+	most   int // maximum number of calls in a batch
+
+	// mu guards the fields below. While queue is not empty, width flights are not stalled or stalled is maxStalled, and
+	// a check is scheduled on the wheel. While queue is empty, no check is scheduled, so Close leaves no entry.
+	mu        sync.Mutex
+	queue     []*Job
+	flights   []*flight // not stalled
+	stalled   int
+	checks    bool // a check is scheduled
+	stopCheck func() bool
+	came      uint64 // number of calls since the line was made
+}
+
+// flight is a goroutine that sends one batch after another.
+type flight struct {
+	sentAt  time.Time
+	stalled bool // another flight may have taken its place
+}
+
+// add queues a job. If here is true and the job can be sent at once, the calling goroutine sends it.
+func (l *line) add(j *Job, here bool) {
+	l.mu.Lock()
+	l.came++
+	l.queue = append(l.queue, j)
+	if len(l.flights) < l.width {
+		f := l.beginLocked()
+		l.mu.Unlock()
+		if here {
+			l.flyOnce(f)
+		} else {
+			l.sender.Workers.Go(func() { l.fly(f) })
+		}
+		return
+	}
+	l.armCheckLocked()
+	l.mu.Unlock()
+}
+
+// beginLocked adds a flight.
+func (l *line) beginLocked() *flight {
+	f := &flight{sentAt: l.sender.Wheel.Now()}
+	l.flights = append(l.flights, f)
+	return f
+}
+
+// armCheckLocked schedules a check for stalled flights. If the wheel is stopped, it checks at once.
+func (l *line) armCheckLocked() {
+	if l.checks {
+		return
+	}
+	var err error
+	if l.stopCheck, err = wheelentry.AfterFuncAnyway(l.sender.Wheel, stalledAfter, l.check); err != nil {
+		l.replaceStalledLocked()
+		return
+	}
+	l.checks = true
+}
+
+// check replaces stalled flights while calls are queued.
+func (l *line) check(error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.checks = false
+	if len(l.queue) == 0 {
+		return
+	}
+	l.replaceStalledLocked()
+	if len(l.queue) > 0 {
+		l.armCheckLocked()
+	}
+}
+
+// replaceStalledLocked begins new flights in place of stalled ones.
+func (l *line) replaceStalledLocked() {
+	now := l.sender.Wheel.Now()
+	l.flights = slices.DeleteFunc(l.flights, func(f *flight) bool {
+		f.stalled = now.Sub(f.sentAt) >= stalledAfter && l.stalled < maxStalled
+		if f.stalled {
+			l.stalled++
+		}
+		return f.stalled
+	})
+	for n := len(l.queue); n > 0 && len(l.flights) < l.width; n -= l.most {
+		f := l.beginLocked()
+		l.sender.Workers.Go(func() { l.fly(f) })
+	}
+}
+
+// fly sends batches until no call is queued or the flight is stalled.
+func (l *line) fly(f *flight) { l.flyWith(f, l.next(f)) }
+
+// flyWith is fly with a first batch.
+func (l *line) flyWith(f *flight, jobs []*Job) {
+	for ; jobs != nil; jobs = l.next(f) {
+		l.carry(f, jobs)
+	}
+}
+
+// flyOnce sends one batch on the goroutine of a caller. Another goroutine continues the flight.
+func (l *line) flyOnce(f *flight) {
+	jobs := l.next(f)
+	if jobs == nil {
+		return
+	}
+	l.carry(f, jobs)
+	l.mu.Lock()
+	over := len(l.queue) == 0 || f.stalled
+	if over {
+		l.endLocked(f)
+	}
+	l.mu.Unlock()
+	if !over {
+		l.sender.Workers.Go(func() { l.fly(f) })
+	}
+}
+
+// next returns the jobs of the next batch, or nil if the flight has ended.
+func (l *line) next(f *flight) []*Job {
+	l.prepare(f)
+	return l.take(f)
+}
+
+// prepare calls Prepare and recovers from panics of redis hooks. If a hook ends the goroutine, another continues the
+// flight.
+func (l *line) prepare(f *flight) {
+	if l.sender.Prepare == nil {
+		return
+	}
+	prepared := false
+	defer func() {
+		if recover() == nil && !prepared {
+			l.sender.Workers.Go(func() { l.flyWith(f, l.take(f)) })
+		}
+	}()
+	l.sender.Prepare()
+	prepared = true
+}
+
+// take removes the jobs of the next batch from the queue and builds their calls.
+func (l *line) take(f *flight) []*Job {
+	for {
+		l.mu.Lock()
+		if f.stalled || len(l.queue) == 0 {
+			l.endLocked(f)
+			l.mu.Unlock()
+			return nil
+		}
+		jobs := l.queue
+		if len(jobs) > l.most {
+			jobs = slices.Clone(jobs[:l.most])
+			l.queue = l.queue[l.most:]
+		} else {
+			l.queue = nil
+			if l.checks && l.stopCheck() {
+				l.checks = false
+			}
+		}
+		f.sentAt = l.sender.Wheel.Now()
+		l.mu.Unlock()
+		if jobs = slices.DeleteFunc(jobs, func(j *Job) bool { return !j.build() }); len(jobs) > 0 {
+			return jobs
+		}
+	}
+}
+
+// endLocked ends a flight.
+func (l *line) endLocked(f *flight) {
+	if f.stalled {
+		l.stalled--
+		f.stalled = false
+		return
+	}
+	l.flights = slices.DeleteFunc(l.flights, func(g *flight) bool { return g == f })
+}
+
+// carry sends a batch and passes on its replies. If a redis hook ends the goroutine, another continues the flight.
+func (l *line) carry(f *flight, jobs []*Job) {
+	sent := false
+	defer func() {
+		if !sent {
+			l.sender.Workers.Go(func() { l.deliverAndFly(f, jobs) })
+		}
+	}()
+	n, lone := len(jobs), jobs[0].call.Values != nil // a job without Values may have several callers
+	l.sendBatch(jobs)
+	sent = true
+	near := l.sender.Wheel.Now().Sub(f.sentAt) < time.Duration(n)*perCall
+	due := l.arrived() + uint64(n)
+	l.deliver(f, jobs)
+	switch {
+	case n > 1 && !near:
+		l.regather(due)
+	case n > 1 || !lone:
+		runtime.Gosched()
+	}
+}
+
+// deliver passes the replies to their jobs. If a Caller ends the goroutine, another continues the flight.
+func (l *line) deliver(f *flight, jobs []*Job) {
+	delivered := 0
+	defer func() {
+		if delivered < len(jobs) {
+			l.sender.Workers.Go(func() { l.deliverAndFly(f, jobs[delivered+1:]) })
+		}
+	}()
+	for _, j := range jobs {
+		j.answered()
+		delivered++
+	}
+}
+
+func (l *line) deliverAndFly(f *flight, jobs []*Job) {
+	l.deliver(f, jobs)
+	l.fly(f)
+}
+
+// regather yields until the callers of a batch have sent their next calls, at most for patience. Without it, on a
+// slow network, they and the callers that came in between would form two groups that wait for each other's round
+// trips.
+func (l *line) regather(due uint64) {
+	began := time.Now() // not the wheel's clock: the bound is processor time
+	for range maxYields {
+		runtime.Gosched()
+		if l.arrived() >= due || time.Since(began) >= patience {
+			return
+		}
+	}
+}
+
+// arrived returns the number of calls since the line was made.
+func (l *line) arrived() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.came
+}
+
+// sendBatch sends the calls of jobs. Each job then has a reply, even if a redis hook panics or ends the goroutine.
+func (l *line) sendBatch(jobs []*Job) {
+	sentAt := l.sender.Wheel.Now()
+	err := ErrEnded
+	for _, j := range jobs {
+		j.reply.Cmd, j.reply.SentAt = nil, sentAt
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic in a hook of the redis client: %v", p)
+		}
+		for _, j := range jobs {
+			if j.reply.Cmd == nil {
+				j.reply.Cmd = Failed(err)
+			}
+		}
+	}()
+	l.sender.execute(jobs)
+}
+
+// execute sends the calls of jobs, several in one pipeline.
+func (s *Sender) execute(jobs []*Job) {
+	if len(jobs) == 1 {
+		j := jobs[0]
+		ctx := context.Background()
+		if j.call.Values != nil {
+			ctx = context.WithoutCancel(j.call.Values)
+		}
+		if j.call.Send != nil {
+			j.reply.Cmd = j.call.Send(ctx)
+			return
+		}
+		ctx, cancel := s.bounded(ctx)
+		defer cancel()
+		j.reply.Cmd = j.call.Script.RunOnce(ctx, s.Client, j.call.Keys, j.call.Args...)
+		return
+	}
+	batch := make([]scripts.Call, len(jobs))
+	for i, j := range jobs {
+		batch[i] = j.call.Call
+	}
+	for i, cmd := range s.runBatch(batch) {
+		jobs[i].reply.Cmd = cmd
+	}
+}
+
+// runBatch executes the calls of a batch in one pipeline. They share scripts if one server is known to have all keys.
+func (s *Sender) runBatch(batch []scripts.Call) []*redis.Cmd {
+	ctx, cancel := s.bounded(context.Background())
+	defer cancel()
+	if !slices.ContainsFunc(batch, scripts.Call.Sharable) || !s.Shares() {
+		return scripts.RunBatchOnce(ctx, s.Client, batch)
+	}
+	cmds, crossSlot := scripts.RunSharedOnce(ctx, s.Client, batch)
+	if crossSlot {
+		s.Separate()
+	}
+	return cmds
+}
+
+// Shares reports whether calls share scripts, which requires proof that one server has all keys. The first call
+// begins the proof in the background.
+func (s *Sender) Shares() bool { return !s.NoSharing && s.proof.Holds(s.prove) }
+
+// Separate ends the sharing of scripts for good.
+func (s *Sender) Separate() { s.proof.Refute() }
+
+// bounded returns ctx with Timeout.
+func (s *Sender) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.Timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, s.Timeout)
+}
+
+// prove runs f in the background. It returns false if the Client is closed.
+func (s *Sender) prove(f func()) bool {
+	if !s.Gate.Enter() {
+		return false
+	}
+	s.Workers.Go(func() {
+		defer s.Gate.Leave()
+		f()
+	})
+	return true
+}
+
+// lines holds the line of each node.
+type lines struct {
+	mu  sync.Mutex
+	all map[route]*line
+}
+
+type route struct {
+	node  string
+	known bool
+	alone bool
+}
+
+// line returns the line of a key. It does not block.
+func (s *Sender) line(key string) *line {
+	addr, known := redisconn.NodeAddr(s.Base, key)
+	return s.lineOf(route{node: addr, known: known})
+}
+
+// aloneLine is line for calls with Call.Send.
+func (s *Sender) aloneLine(key string) *line {
+	addr, known := redisconn.NodeAddr(s.Base, key)
+	return s.lineOf(route{node: addr, known: known, alone: true})
+}
+
+// lineOf returns the line of a route. Calls whose node is unknown share no batches, because in a pipeline to several
+// nodes the slowest would delay the others.
+func (s *Sender) lineOf(r route) *line {
+	s.lines.mu.Lock()
+	defer s.lines.mu.Unlock()
+	l := s.lines.all[r]
+	if l == nil {
+		if s.lines.all == nil {
+			s.lines.all = make(map[route]*line)
+		}
+		l = &line{sender: s, width: width, most: maxBatch}
+		if r.alone || !r.known || s.NoBatches {
+			l.width, l.most = aloneWidth, 1
+		}
+		s.lines.all[r] = l
+	}
+	return l
+}

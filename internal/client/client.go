@@ -1,0 +1,96 @@
+// Package client has what the Clients of redislock, semaphore and ratelimit share: options, the parts that talk to
+// Redis, and the order in which Close ends them.
+package client
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/renewal"
+)
+
+// Redis is how a Client talks to Redis.
+type Redis struct {
+	Client redis.UniversalClient // as given to New; carries the calls of callers
+	Base   redis.UniversalClient // the client of a known type that Client is or embeds; else Client
+	Known  bool                  // Base is of a known type
+	Sender *calls.Sender         // repeats no calls and bounds none, until the package says otherwise
+}
+
+// NewRedis returns the Redis of a Client with a gate, and gives the gate its workers. It refuses a client without a
+// ReadTimeout. It starts nothing.
+func NewRedis(o *Options, rdb redis.UniversalClient, g *gate.Gate) (Redis, error) {
+	if err := o.Package.Client(rdb); err != nil {
+		return Redis{}, err
+	}
+	base := redisconn.Base(rdb)
+	if redisconn.Endless(base) {
+		return Redis{}, o.Package.Error("client", "without a ReadTimeout", o.Endless)
+	}
+	g.Workers = gate.NewWorkers(o.Wheel)
+	r := Redis{Client: rdb, Base: cmp.Or(base, rdb), Known: base != nil}
+	r.Sender = calls.New(calls.Config{
+		Client: rdb, Base: r.Base, Wheel: o.Wheel, Workers: g.Workers, Gate: g,
+		NoBatches: o.NoBatches, NoSharing: o.NoSharing,
+	})
+	return r, nil
+}
+
+// Leases is the Redis of a Client whose holds have leases, and for which callers wait.
+type Leases struct {
+	Redis
+	Channels  *waitqueue.Channels  // wake the waiters
+	Renewer   *renewal.Renewer     // renews the holds
+	Dedicated *redisconn.Dedicated // connections for renewals and other calls in the background
+
+	pkg  invalid.Package
+	gate *gate.Gate
+}
+
+// NewLeases is NewRedis with up to conns dedicated connections for each server, and with hooks for renewals. The Sender
+// repeats calls as often as the client is meant to.
+func NewLeases(
+	o *Options, rdb redis.UniversalClient, g *gate.Gate, conns int, hooks renewal.Hooks,
+) (*Leases, error) {
+	r, err := NewRedis(o, rdb, g)
+	if err != nil {
+		return nil, err
+	}
+	l := &Leases{Redis: r, Channels: waitqueue.NewChannels(r.Base, o.Wheel, o.Channels), pkg: o.Package, gate: g}
+	l.Sender.Retries, l.Sender.Prepare = redisconn.Retries(r.Base), l.Channels.Decide
+	if l.Renewer, err = renewal.New(o.Wheel, renewal.WithLogger(o.Logger), renewal.WithHooks(hooks)); err != nil {
+		return nil, err
+	}
+	l.Dedicated = redisconn.NewDedicated(r.Base, o.Wheel, conns)
+	return l, nil
+}
+
+// CheckLease refuses a lease out of range. The lower end depends on the wheel.
+func (l *Leases) CheckLease(field string, lease time.Duration) error {
+	if least := l.Renewer.MinTTL(); lease < least || lease > renewal.MaxTTL {
+		return l.pkg.Error(field, lease, fmt.Sprintf("must be %v (ten ticks of the wheel) to 8760h", least))
+	}
+	return nil
+}
+
+// Close ends a Client whose gate is closed and whose holds have been released: first the renewals, then the
+// subscriptions, then the connections that both use, and last the idle workers. It takes the errors of the steps before
+// it, and returns what Client.Close returns.
+func (l *Leases) Close(ctx context.Context, before ...error) error {
+	err := joined.Errors(append(before, l.Renewer.Close(ctx), l.Channels.Close(ctx), l.Dedicated.Close(ctx))...)
+	l.gate.Workers.Close()
+	if err != nil {
+		return fmt.Errorf("%s: close: %w", l.pkg, err)
+	}
+	return nil
+}

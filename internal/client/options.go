@@ -1,0 +1,72 @@
+package client
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Options are the options of New that packages share. A package embeds them in its config and sets the defaults.
+type Options struct {
+	Package invalid.Package
+	Endless string // why New refuses a client without a ReadTimeout
+
+	Wheel  *wheel.Wheel // nil before SetDefaultWheel
+	Logger *slog.Logger
+
+	NoBatches, NoSharing bool // see calls.Config
+
+	// For packages with waiters in Redis.
+	Poll     time.Duration
+	Channels waitqueue.Sharding
+}
+
+// SetPoll sets the poll interval of WithPoll.
+func (o *Options) SetPoll(d time.Duration) error {
+	if d < 10*time.Millisecond || d > time.Hour {
+		return o.Package.Error("WithPoll", d, "must be 10ms to 1h")
+	}
+	o.Poll = d
+	return nil
+}
+
+// SetSharded sets the channels of WithShardedChannels.
+func (o *Options) SetSharded(on bool) error {
+	o.Channels = waitqueue.Ordinary
+	if on {
+		o.Channels = waitqueue.Sharded
+	}
+	return nil
+}
+
+// SetBatching sets whether calls share round trips, for WithBatching.
+func (o *Options) SetBatching(on bool) error {
+	o.NoBatches = !on
+	return nil
+}
+
+// SetSharedScripts sets whether calls share scripts, for WithSharedScripts.
+func (o *Options) SetSharedScripts(on bool) error {
+	o.NoSharing = !on
+	return nil
+}
+
+// SetDefaultWheel sets wheel.Default() unless there was a WithWheel. Programs that pass a wheel never make the default.
+func (o *Options) SetDefaultWheel() {
+	if o.Wheel == nil {
+		o.Wheel = wheel.Default()
+	}
+}
+
+// CheckName refuses the name of an object whose keys would not share a cluster slot.
+func CheckName(p invalid.Package, name string) error {
+	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name)); ok {
+		return p.Error("name", scripts.Quote(name), refused.Reason)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package redisconn
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Proof is the knowledge that a client talks to one server without a proxy in between, so that one script may take
+// keys of any names. A proxy that routes scripts by their first key would execute it on a server that does not have
+// the others.
+//
+// The server is asked for the address of the client's socket. If it is the one that the client itself sees, nothing but
+// routers is in between. Where the server does not answer, or the addresses differ, as behind some address
+// translation, there is no proof. Proof is safe for concurrent use.
+type Proof struct {
+	Client redis.UniversalClient
+
+	state atomic.Int32
+}
+
+const (
+	notAsked int32 = iota
+	asking
+	proven
+	refuted
+)
+
+const (
+	proofTimeout = 2 * time.Second
+)
+
+// Holds reports whether there is proof. The first time it has the server asked by start, which runs a function in the
+// background, and reports whether it will.
+func (p *Proof) Holds(start func(ask func()) bool) bool {
+	switch p.state.Load() {
+	case proven:
+		return true
+	case notAsked:
+		c, single := p.Client.(*redis.Client)
+		if !p.state.CompareAndSwap(notAsked, asking) {
+			return false
+		}
+		if !single {
+			p.Refute()
+			return false
+		}
+		if !start(func() { p.ask(c) }) {
+			p.state.Store(notAsked)
+		}
+	}
+	return false
+}
+
+// Refute ends the proof.
+func (p *Proof) Refute() { p.state.Store(refuted) }
+
+func (p *Proof) ask(c *redis.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), proofTimeout)
+	defer cancel()
+	direct, err := isDirect(ctx, c)
+	switch {
+	case err != nil && !Refused(err):
+		p.state.CompareAndSwap(asking, notAsked) // Redis is away
+	case direct:
+		p.state.CompareAndSwap(asking, proven)
+	default:
+		p.state.CompareAndSwap(asking, refuted)
+	}
+}
+
+// isDirect asks the server of a client, on a connection of its own, whether it sees the socket of that connection.
+func isDirect(ctx context.Context, c *redis.Client) (bool, error) {
+	opt := OwnOptions(c, 1)
+	var mu sync.Mutex
+	var own []string // addresses of sockets
+	dial := opt.Dialer
+	opt.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			own = append(own, socketName(conn))
+		}
+		return conn, err
+	}
+	asks := redis.NewClient(&opt)
+	defer asks.Close()
+	info, err := asks.Do(ctx, "client", "info").Text()
+	if err != nil {
+		return false, err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for field := range strings.FieldsSeq(info) {
+		if addr, ok := strings.CutPrefix(field, "addr="); ok {
+			return len(own) == 1 && own[0] != "" && own[0] == addr, nil
+		}
+	}
+	return false, nil
+}
+
+// socketName is how a server calls the socket of a connection.
+func socketName(conn net.Conn) string {
+	switch addr := conn.LocalAddr().(type) {
+	case *net.TCPAddr:
+		return addr.String()
+	case *net.UnixAddr:
+		return conn.RemoteAddr().String() + ":0"
+	}
+	return ""
+}
