@@ -55,7 +55,7 @@ func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redi
 	}
 	pipe := c.Pipeline()
 	for i, call := range calls {
-		queue(pipe, i, evalsha, call.Script.sha)
+		queue(pipe, i, evalsha, call.Script.text().sha)
 	}
 	exec(ctx, pipe, cmds)
 	for i, cmd := range cmds {
@@ -66,7 +66,7 @@ func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redi
 			unknown = c.Pipeline()
 		}
 		// By text: in a cluster each node has to be told, and which call goes to which node is the client's business.
-		texts = append(texts, queue(unknown, i, eval, calls[i].Script.text))
+		texts = append(texts, queue(unknown, i, eval, calls[i].Script.text().source))
 	}
 	if unknown != nil {
 		exec(ctx, unknown, texts)

@@ -8,7 +8,7 @@ import (
 
 // NewScript makes a script that is not in the catalogue.
 func NewScript(name, source string, traits ...trait) *Script {
-	return newScript(name, source, traits)
+	return newScript(name, func() string { return source }, traits)
 }
 
 // FileNames lists the .lua files of a folder.

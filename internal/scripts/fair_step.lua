@@ -13,23 +13,27 @@ KEYS     1 permits (string: free permits)
          4 alive (zset: request -> the instant, ms, until which its process counts as alive without another look)
          5 needs (hash: request -> its process, 32 bytes, and the ids of its permits, 16 bytes each)
          6 fence (string: the last token)
+         7 permits of the plain semaphore of that name, read if the number of permits is declared and not set
 ARGV     1 PUBLISH or SPUBLISH   2 channel prefix   3 how long a process counts as alive, ms
          4 process, 32 bytes
-         5 expiry of the fence, ms   6 idle expiry, ms, or 0   7 number of ids that leave   their ids
+         5 expiry of the fence, ms   6 idle expiry, ms, or 0   7 declared number of permits, set if none is set, or 0
+         8 number of ids that leave   their ids
          and per request   lease, ms   1 if it waits else 0   number of permits   their ids
-Returns  {{per id that leaves 1 if it was held else 0}, 1 if the permits were ever set else 0, free, held,
+Returns  {{per id that leaves 1 if it was held else 0}, 1 if the permits are set else 0, free, held,
          ms to the next end of a lease or of the semaphore, or -1, then per request its token or 0};
-         held and the next end are set only if a request has no token
-Errors   WRONGKIND the key, or the fence, holds no number
+         the next end is set only if a request has no token, held also if the number of permits is declared
+Errors   WRONGKIND the key, or the fence, holds no number, or the name is that of the other kind
 ]]
 local permits, leases, queue, alive, needs, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local other_permits = KEYS[7]
 local verb, channel, alive_ms, process, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local idle_ms, leaving, first_leaving = tonumber(ARGV[6]), tonumber(ARGV[7]), 8
+local idle_ms, declared, leaving, first_leaving = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), 9
 -- include: forever
 -- include: read_clock
 
 -- include: read_fence
 -- include: read_permits
+-- include: declared_permits
 local queued = redis.call('ZCARD', queue)
 -- include: count_expired
 
@@ -235,7 +239,7 @@ for _, hint in ipairs(hints) do
   end
 end
 
-local reply = {removed, stored and 1 or 0, free, all_granted and 0 or held, -1}
+local reply = {removed, stored and 1 or 0, free, all_granted and declared == 0 and 0 or held, -1}
 if not all_granted and next_end ~= forever then
   reply[5] = math.max(math.ceil(next_end - now), 0)
 end

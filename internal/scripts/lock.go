@@ -10,6 +10,9 @@ var (
 		script: LocksRelease, keys: 1, args: 3, replies: 1, single: true, first: true,
 	}))
 
+	// LockKeep is LockRelease for a lock that was taken with a minimum hold.
+	LockKeep = declare("lock_keep")
+
 	LocksAcquire = declare("locks_acquire") // takes those of many locks that are free
 	LocksRelease = declare("locks_release") // releases those of many locks that their ids hold
 	LockForce    = declare("lock_force")    // frees it, whichever id holds it, and notifies that client

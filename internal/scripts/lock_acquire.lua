@@ -1,8 +1,10 @@
 --[[
 Takes a plain lock if it is free. A second execution under the same id finds the lock taken by the first, and grants it again.
 
-KEYS     1 name (hash: id -> 1)   2 fence (string: the last token), if a fencing token is wanted
+KEYS     1 name (hash: id -> 1, or with a minimum hold when that ends, ms)
+         2 fence (string: the last token), if a fencing token is wanted
 ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms, or 0: for ever   4 tokens wanted for hand-overs
+         and with a minimum hold   5 the minimum, ms: see lock_keep
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
          {0, ms to the holder's expiry or -1} if another does
 Errors   WRONGKIND the key holds a read/write lock, or the fence no number
@@ -10,7 +12,7 @@ Errors   WRONGKIND the key holds a read/write lock, or the fence no number
 -- This script and lock_release run most often. They have no local functions, which Lua makes anew in each run, and pass texts on as
 -- they came: Lua takes as long to write a number as Redis does for a command.
 local name, fence = KEYS[1], KEYS[2]
-local id, lease, fence_ms, wanted = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local id, lease, fence_ms, wanted, min_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- include: check_lease
 
 local free = redis.call('HLEN', name) == 0
@@ -30,9 +32,14 @@ if fence then
   -- include: next_token
 end
 
+local value = 1
+if min_ms then
+  local time = redis.call('TIME')
+  value = time[1] * 1000 + math.ceil(time[2] / 1000) + min_ms
+end
 if free then
   redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
-  redis.call('HSET', name, id, 1)
+  redis.call('HSET', name, id, value)
 end
 if free or redis.call('PTTL', name) < lease_ms then -- a late copy must not shorten what the holder was promised since
   redis.call('PEXPIRE', name, lease)

@@ -7,19 +7,16 @@ ARGV     for each name   id   lease, ms
 Returns  for each name   1 and 0 if it was free and the id holds it now;
          0 and the ms to the holder's expiry, or -1, if another does;
          2 and 0 if lock_acquire has to be called: nothing was done
+Errors   ERR a lease is not an integer from 1 to 2^53; what Redis refused and concerns all locks: those before it are held
 ]]
 local reply = {}
-local proven = false
 for i, name in ipairs(KEYS) do
   local id, lease = ARGV[2 * i - 1], ARGV[2 * i]
   -- include: check_lease
   local outcome, left = 2, 0
   local fields = redis.pcall('HLEN', name)
   if fields == 0 then
-    if not proven then
-      redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that no lock will be left without an expiry
-      proven = true
-    end
+    redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
     redis.call('HSET', name, id, 1)
     redis.call('PEXPIRE', name, lease)
     outcome = 1

@@ -5,19 +5,24 @@ needed. Clients choose the ids, so that a repeated call finds what it was grante
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
          3 fence (string: the last token)
+         4 permits of the fair semaphore of that name, read if the number of permits is declared and not set
 ARGV     1 PUBLISH or SPUBLISH   2 channel   3 expiry of the fence, ms, which begins anew once an hour
          4 idle expiry, ms, or 0   5 permits of all requests
+         6 declared number of permits, set with the first grant if none is set, or 0
          and per request   lease, ms   number of permits   their ids, 16 bytes each
-Returns  {1 if the permits were ever set else 0, free, held, ms to the next end of a lease or of the semaphore, or -1,
-         then per request its token or 0}; free, held and the next end are set only if a request was not granted
-Errors   WRONGKIND the key, or the fence, holds no number
+Returns  {1 if the permits are set or declared else 0, free, held, ms to the next end of a lease or of the semaphore, or -1,
+         then per request its token or 0}; the next end is set only if a request was not granted, free and held also if the
+         number of permits is declared
+Errors   WRONGKIND the key, or the fence, holds no number, or the name is that of the other kind
 ]]
-local permits, leases, fence = KEYS[1], KEYS[2], KEYS[3]
+local permits, leases, fence, other_permits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local verb, channel, fence_ms, idle_ms, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local first_request, hour = 6, 3600000000
+local declared, first_request = tonumber(ARGV[6]), 7
 -- include: forever
 -- include: read_clock
 -- include: read_permits
+-- include: declared_permits
+-- include: tokens
 
 -- If all requests fit into the free permits, the leases are not read: expired permits are left until they are needed,
 -- and ZADD finds the ids that an earlier execution was granted, whose reply was lost.
@@ -55,9 +60,11 @@ while ARGV[i] do
   reply[4 + requests] = granted and grants or 0
 end
 
--- Tell those that wait how many permits are free and held, and when the next lease ends.
-if grants < requests then
+-- Tell waiters how many permits are free and held, and when the next lease ends.
+if grants < requests or declared > 0 then
   reply[2], reply[3] = free - taken, redis.call('ZCARD', leases) - expired + taken
+end
+if grants < requests then
   local after_now = redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local next_end = tonumber(after_now[2] or forever)
   for j = 1, #new_leases, 2 do
@@ -82,16 +89,14 @@ if stored and grants < requests and expiry > 0 then
   reply[4] = reply[4] < 0 and expiry or math.min(reply[4], expiry)
 end
 
--- The SETs come first, and are undone if ZADD is refused. The first of them also reads the last token. A number that was
+-- The SETs come first, and are undone if ZADD is refused. A number that was
 -- never set, or was deleted, is not created. Expired leases go last: while a slot of a cluster migrates, Redis refuses a key
 -- that the script has emptied.
-local before, stored_token, last_token = clock - 1, false, 0
+local last_token, stored_token
 if grants > 0 then
-  stored_token = redis.call('SET', fence, before + grants, 'KEEPTTL', 'GET')
-  last_token = not stored_token and 0 or string.match(stored_token, '^%d+$') and tonumber(stored_token)
-  if not last_token or last_token >= 2^53 then
-    redis.call('SET', fence, stored_token, 'KEEPTTL')
-    return redis.error_reply('WRONGKIND the fence holds no number')
+  last_token, stored_token = reserve_tokens(fence, grants)
+  if not last_token then
+    return stored_token or redis.error_reply('WRONGKIND the fence holds no number')
   end
 end
 if stored and (grants > 0 or expired > 0 or idle_ms > 0) then
@@ -105,11 +110,7 @@ for from = 1, #new_leases, 2000 do
     if stored then
       redis.call('SET', permits, stored, 'KEEPTTL')
     end
-    if stored_token then
-      redis.call('SET', fence, stored_token, 'KEEPTTL')
-    else
-      redis.call('SET', fence, 0, 'PX', 1)
-    end
+    return_tokens(fence, stored_token)
     return new
   end
   added = added + new
@@ -122,12 +123,7 @@ if stored and reclaimed - added ~= expired - taken then -- an earlier execution 
 end
 
 if grants > 0 then
-  -- Tokens rise also while the clock lies behind the last one. The fence keeps its expiry for an hour of the clock.
-  local same_hour = math.floor(last_token / hour) == math.floor(clock / hour)
-  if last_token > before or not same_hour or idle_ms > 0 then
-    before = math.max(before, last_token)
-    redis.call('SET', fence, before + grants, 'PX', fence_ms)
-  end
+  local before = keep_tokens(fence, grants, last_token, fence_ms, idle_ms > 0)
   for j = 5, 4 + requests do
     reply[j] = reply[j] > 0 and before + reply[j] or 0
   end

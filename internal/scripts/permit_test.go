@@ -108,7 +108,7 @@ func TestPermit_Commands(t *testing.T) {
 	for what, want := range map[string]int{"acquire": 6, "release": 4} {
 		require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
 		if what == "acquire" {
-			s.run(scripts.PermitAcquire, s.permitKeys(), "PUBLISH", "c", 60_000, 0, 1, 60_000, 1, idB)
+			s.run(scripts.PermitAcquire, s.permitKeys(), "PUBLISH", "c", 60_000, 0, 1, 0, 60_000, 1, idB)
 		} else {
 			s.back(0, idA)
 		}
@@ -129,7 +129,7 @@ func TestPermitAcquire_ALateCopyCreatesNoNumber(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
 	keys := []string{name, name + ":leases", name + ":fence"}
-	args := []any{"PUBLISH", "c", 60_000, 0, 1, 30_000, 1, idC}
+	args := []any{"PUBLISH", "c", 60_000, 0, 1, 0, 30_000, 1, idC}
 	require.NoError(t, rdb.Set(t.Context(), name, 3, 0).Err())
 	require.NoError(t, scripts.PermitAcquire.Run(t.Context(), rdb, keys, args...).Err())
 	require.NoError(t, rdb.Del(t.Context(), name).Err())

@@ -3,68 +3,57 @@ Acquires one leased permit of each of several semaphores, as permit_acquire does
 permit_acquire.
 
 KEYS     for each request   permits, leases and fence, as those of permit_acquire
-ARGV     for each request   those of permit_acquire for one request of one permit: 8
-Returns  for each request   1, 0, 0, -1 and its token if it was granted; 2 and four zeros if permit_acquire has to be called:
-         nothing was done
+ARGV     for each request   those of permit_acquire for one request of one permit: 9
+Returns  for each request   1, free, held, -1 and its token if it was granted, where free and held are 0 unless the number of
+         permits is declared; 2 and four zeros if permit_acquire has to be called: nothing was done
 ]]
-local keys_each, args_each = 3, 8
+local keys_each, args_each = 4, 9
 -- include: read_clock
 -- include: refusal
+-- include: tokens
 
--- take returns the token of a permit. If there is none, it leaves everything as it was, and returns the error of what was
--- refused to all calls, if anything was.
-local function take(permits, leases, fence, fence_ms, lease, id)
+-- take takes a permit and returns the reply. If there is none, it leaves everything as it was, and returns the error of what
+-- was refused to all calls, if anything was.
+local function take(permits, leases, fence, fence_ms, declared, lease, id)
   local stored, expiry = redis.pcall('GET', permits), redis.pcall('PTTL', permits)
+  local held = declared ~= '0' and redis.pcall('ZCARD', leases) or 0
   local free = type(stored) == 'string' and string.match(stored, '^%d+$') and tonumber(stored)
-  if not free or free < 1 or free > 2^53 or type(expiry) ~= 'number' then
-    return nil, refusal(stored) or refusal(expiry)
+  if not free or free < 1 or free > 2^53 or type(expiry) ~= 'number' or type(held) ~= 'number' then
+    return nil, refusal(stored) or refusal(expiry) or refusal(held)
   end
-  -- As in permit_acquire, the SETs come first, and the first of them also reads the last token.
-  local before = clock - 1
-  local last = redis.pcall('SET', fence, before + 1, 'KEEPTTL', 'GET')
-  if type(last) == 'table' then
-    return nil, refusal(last)
+  local last, stored_token = reserve_tokens(fence, 1) -- as in permit_acquire, the SETs come first
+  if not last then
+    return nil, stored_token and refusal(stored_token)
   end
-  local last_token = not last and 0 or string.match(last, '^%d+$') and tonumber(last)
-  local added
-  if last_token and last_token < 2^53 then
-    redis.call('SET', permits, free - 1, 'KEEPTTL')
-    added = redis.pcall('ZADD', leases, 'GT', now + lease, id)
-    if added ~= 1 then -- refused, or an earlier execution has taken it
-      redis.call('SET', permits, stored, 'KEEPTTL')
-    end
-  end
-  if added ~= 1 then
-    if last then
-      redis.call('SET', fence, last, 'KEEPTTL')
-    else
-      redis.call('SET', fence, 0, 'PX', 1)
-    end
+  redis.call('SET', permits, free - 1, 'KEEPTTL')
+  local added = redis.pcall('ZADD', leases, 'GT', now + lease, id)
+  if added ~= 1 then -- refused, or an earlier execution has taken it
+    redis.call('SET', permits, stored, 'KEEPTTL')
+    return_tokens(fence, stored_token)
     return nil, refusal(added)
   end
-  local hour = 3600000000
-  if last_token > before or math.floor(last_token / hour) ~= math.floor(clock / hour) then
-    before = math.max(before, last_token)
-    redis.call('SET', fence, before + 1, 'PX', fence_ms)
-  end
+  local token = keep_tokens(fence, 1, last, fence_ms) + 1
   if expiry > 0 then
     redis.pcall('PEXPIRE', leases, expiry)
   end
-  return before + 1
+  if declared == '0' then
+    return {1, 0, 0, -1, token}
+  end
+  return {1, free - 1, held + 1, -1, token}
 end
 
 local reply = {}
 for i = 0, #KEYS / keys_each - 1 do
   local k, a = i * keys_each, i * args_each
-  local fence_ms, idle_ms, lease, permits, id = ARGV[a + 3], ARGV[a + 4], ARGV[a + 6], ARGV[a + 7], ARGV[a + 8]
-  local token, refused
+  local fence_ms, idle_ms, declared, lease, permits = ARGV[a + 3], ARGV[a + 4], ARGV[a + 6], ARGV[a + 7], ARGV[a + 8]
+  local id, granted, refused = ARGV[a + 9], nil, nil
   if idle_ms == '0' and permits == '1' then
-    token, refused = take(KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], fence_ms, lease, id)
+    granted, refused = take(KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], fence_ms, declared, lease, id)
   end
   if refused then
     return refused
   end
-  local outcome = token and {1, 0, 0, -1, token} or {2, 0, 0, 0, 0}
+  local outcome = granted or {2, 0, 0, 0, 0}
   for j = 1, #outcome do
     reply[#reply + 1] = outcome[j]
   end

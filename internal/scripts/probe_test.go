@@ -16,11 +16,12 @@ import (
 func probes(key string) map[*scripts.Script][]any {
 	log := key + ":log"
 	return map[*scripts.Script][]any{
-		scripts.RateGCRA:   {[]string{key}, 1, int64(60e6), 0, 0, 0},
-		scripts.RateWindow: {[]string{key}, 10, 60_000, 0, 0},
-		scripts.RateLog:    {logKeys(log), "", -2, 0, 0, 0},
+		scripts.RateGCRA:    {[]string{key}, 1, int64(60e6), 0, 0, 0},
+		scripts.RateWindow:  {[]string{key}, 10, 60_000, 0, 0},
+		scripts.RateSliding: {[]string{key}, 10, 60_000, 0},
+		scripts.RateLog:     {logKeys(log), "", -2, 0, 0, 0},
 		scripts.RateAll: {
-			[]string{key, key + ":also"}, 0, 2, "window", 10, 60_000, "gcra", 1, int64(60e6), 0, 0, 0,
+			[]string{key, key + ":also", key + ":too"}, 0, 3, "window", 10, 60_000, "gcra", 1, int64(60e6), 0, 0, "sliding", 10, 60_000, 0,
 		},
 	}
 }
@@ -34,7 +35,7 @@ func TestProbe_LeavesTheStateAsItIs(t *testing.T) {
 	ctx, rdb := t.Context(), redistest.Shared(t).Client(t)
 	for i, state := range []string{
 		"3:60000", "10:60000", "3", fmt.Sprint(time.Now().Add(time.Minute).UnixMicro()),
-		fmt.Sprint(time.Now().Add(time.Minute).UnixMicro(), ":1:3:60"), "3:60000:future", "v2 future", "", "0x10", "1.5",
+		fmt.Sprint(time.Now().Add(time.Minute).UnixMicro(), ":1:3:60"), "3:60000:future", "1:2:3:60000", "99999999:2:3:60000", "1:2:3:60000:future", "v2 future", "", "0x10", "1.5",
 	} {
 		for _, ttl := range []time.Duration{0, 50 * time.Second} {
 			key := fmt.Sprint(redistest.Name(t), i, ttl)
@@ -69,13 +70,14 @@ func TestProbe_OfAnAbsentKey(t *testing.T) {
 	t.Parallel()
 	ctx, rdb := t.Context(), redistest.Shared(t).Client(t)
 	grant := map[*scripts.Script][]any{ // ten permits, the whole limit
-		scripts.RateGCRA:   {1, int64(60e6), 0, 0, 1, int64(60e6), 0, 1},
-		scripts.RateWindow: {10, 60_000, 0, 1, 10, 1},
-		scripts.RateAll:    {0, 1, "window", 10, 60_000, 1, 1, 10},
+		scripts.RateGCRA:    {1, int64(60e6), 0, 0, 1, int64(60e6), 0, 1},
+		scripts.RateWindow:  {10, 60_000, 0, 1, 10, 1},
+		scripts.RateSliding: {10, 60_000, 1, 10, 1},
+		scripts.RateAll:     {0, 1, "window", 10, 60_000, 1, 1, 10},
 	}
 	probe := map[*scripts.Script][]any{
 		scripts.RateGCRA: {1, int64(60e6), 0, 0, 0}, scripts.RateWindow: {10, 60_000, 0, 0},
-		scripts.RateAll: {0, 1, "window", 10, 60_000, 0},
+		scripts.RateSliding: {10, 60_000, 0}, scripts.RateAll: {0, 1, "window", 10, 60_000, 0},
 	}
 	for script, args := range grant {
 		key := redistest.Name(t) + script.Name()

@@ -10,6 +10,9 @@ var (
 	// RateWindow decides a batch of requests on one fixed window. It is sent once.
 	RateWindow = declare("rate_window", OnceOnly)
 
+	// RateSliding decides a batch of requests on one sliding window. It is sent once.
+	RateSliding = declare("rate_sliding", OnceOnly)
+
 	// RateAll decides a batch of requests that want permits of several limits each, all or none. It is sent
 	// once.
 	RateAll = declare("rate_all", OnceOnly)

@@ -1,8 +1,8 @@
 --[[
 Decides requests that want permits of several limits each: all of them or none.
 
-Each limit belongs to a key and counts by the generic cell rate algorithm or by fixed windows; rate_gcra and rate_window
-describe the states. Requests are decided in order. Nothing is charged before its time.
+Each limit belongs to a key and counts by the generic cell rate algorithm, by fixed windows or by a sliding window; rate_gcra,
+rate_window and rate_sliding describe the states. Requests are decided in order. Nothing is charged before its time.
 
 The script reads everything before it writes, and SET is the only command that writes.
 
@@ -10,12 +10,13 @@ KEYS     the state of each limit, in order (string)
 ARGV     1 1 if the first request that is denied denies the rest
          2 how many limits follow, and for each limit
            "gcra", den, us, num: what a whole burst is worth; how many seconds it takes, rounded up
-           "window", permits of a window, its length in ms
+           "window" or "sliding", permits of a window, its length in ms
          then how many runs of equal requests follow, none for a probe, which writes all states back, and for each run
            how many requests there are; 0 asks only how long one would have to wait
-           and for each limit the price of one request: us, num for GCRA; permits for a window
+           and for each limit the price of one request: us, num for GCRA; permits for the others
 Returns  {now, for each run: requests granted,
-          for each limit: us, num of the state; or used permits, ms until the window begins, ms until it ends}
+          for each limit: us, num of the state; or used permits, ms until the window begins, ms until it ends;
+          or permits of the window before, of the current window, their length in ms, ms of the current window that have passed}
 ]]
 local arguments = 0
 local function next_argument()
@@ -28,11 +29,15 @@ local now = time[1] * 1000000 + time[2]
 
 -- include: gcra_state
 -- include: window_state
+-- include: sliding_state
 -- include: write_back
 
 -- Each kind of limit has: open, which reads its arguments and its state; price, which reads the price of a request; fits;
--- take, which charges a price that fits; write; write_back, for a probe; and report, which adds to the reply.
-local gcra, window = {}, {}
+-- take, which charges a price that fits; write; blank, the state that a probe writes where there is none; and report, the
+-- fields of its state that the reply holds.
+local gcra = {blank = now, report = {'us', 'num'}}
+local window = {blank = '0:1', report = {'used', 'begins', 'ends'}} -- a grant makes a blank window as long as the limit's
+local sliding = {blank = '0:0:0:1', report = {'previous', 'current', 'length', 'elapsed'}}
 
 gcra.open = function(key)
   local l = {key = key, den = tonumber(next_argument()), us = now, num = 0}
@@ -64,14 +69,6 @@ end
 gcra.write = function(l)
   local left = l.us - now
   redis.call('SET', l.key, gcra_text(l.us, l.num, l.den, l.burst_s), 'PX', (left - left % 1000) / 1000 + 1)
-end
-
-gcra.write_back = function(l)
-  write_back(l.key, l.value, now)
-end
-
-gcra.report = function(l, reply)
-  reply[#reply + 1], reply[#reply + 2] = l.us, l.num
 end
 
 window.open = function(key)
@@ -108,15 +105,30 @@ window.write = function(l)
   end
 end
 
-window.write_back = function(l)
-  write_back(l.key, l.value, '0:1') -- a grant makes this window as long as the limit's
+sliding.open = function(key)
+  local limit, length = tonumber(next_argument()), tonumber(next_argument())
+  local value = redis.call('GET', key)
+  local l = sliding_state(key, value, math.floor(now / 1000), limit, length)
+  l.key, l.value, l.limit = key, value, limit
+  return l
 end
 
-window.report = function(l, reply)
-  reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = l.used, l.begins, l.ends
+sliding.price = window.price
+
+sliding.fits = function(l, n)
+  return l.used + n <= l.limit
 end
 
-local kinds = {gcra = gcra, window = window}
+sliding.take = function(l, n)
+  l.used, l.current = l.used + n, l.current + n
+end
+
+sliding.write = function(l)
+  local state, left = sliding_text(l)
+  redis.call('SET', l.key, state, 'PX', left)
+end
+
+local kinds = {gcra = gcra, window = window, sliding = sliding}
 local in_order = next_argument() == '1'
 local limits = {}
 for i = 1, tonumber(next_argument()) do
@@ -165,10 +177,12 @@ if any then
   end
 elseif runs == 0 then
   for _, l in ipairs(limits) do
-    l.kind.write_back(l)
+    write_back(l.key, l.value, l.kind.blank)
   end
 end
 for _, l in ipairs(limits) do
-  l.kind.report(l, reply)
+  for _, field in ipairs(l.kind.report) do
+    reply[#reply + 1] = l[field]
+  end
 end
 return reply

@@ -9,7 +9,8 @@ import (
 )
 
 // refusal is an error of the server as the script or the command in it gave it, without what servers put
-// around errors of scripts: the script's hash and line, and before Redis 7 a prefix.
+// around errors of scripts: the script's hash and line, and before Redis 7 a prefix. Of a command that the server does
+// not know it leaves out the arguments.
 type refusal struct {
 	answer redis.Error
 	text   string
@@ -45,6 +46,9 @@ func plain(cmd *redis.Cmd) *redis.Cmd {
 	}
 	text := from7.ReplaceAllLiteralString(answer.Error(), "")
 	text = before7.ReplaceAllLiteralString(text, "")
+	if strings.HasPrefix(text, "ERR unknown command") { // a renamed EVALSHA or EVAL: its arguments are a hash or a text
+		text, _, _ = strings.Cut(text, ", with args beginning with:")
+	}
 	if text != answer.Error() {
 		cmd.SetErr(refusal{answer, strings.TrimSpace(text)})
 	}

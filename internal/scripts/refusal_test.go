@@ -42,6 +42,8 @@ func TestPlain(t *testing.T) {
 		"READONLY You can't write against a read only replica. script: 9d1c, on @user_script:3.":                               "READONLY You can't write against a read only replica.",
 		"ERR Error running script (call to f_0a1b2c): @user_script:12: -READONLY You can't write against a read only replica.": "READONLY You can't write against a read only replica.",
 		"ERR ACL failure in script: User u has no permissions to run the 'set' command script: 9d1c, on @user_script:3.":       "ERR ACL failure in script: User u has no permissions to run the 'set' command",
+		"ERR unknown command 'evalsha', with args beginning with: '2fd5' '1' 'lock' ":                                          "ERR unknown command 'evalsha'",
+		"ERR unknown command `evalsha`, with args beginning with: `2fd5`, `1`, ":                                               "ERR unknown command `evalsha`",
 		"NOSCRIPT No matching script. Please use EVAL.":                                                                        "NOSCRIPT No matching script. Please use EVAL.",
 	} {
 		require.Equal(t, want, scripts.Plain(said))

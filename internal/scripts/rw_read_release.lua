@@ -23,16 +23,16 @@ if found[1] == 'read' and readers == 1 then
   return 1
 end
 
--- lease_of is the remaining lease of a reader, 0 if it is over; nil if its timeout, which is no key of this call, is out of reach.
--- While a slot of a cluster migrates, its new node answers a command of one key as if a key that is still on the old node did not
--- exist. It refuses a command of two keys.
+-- lease_of is the remaining lease of a reader, 0 if it is over. It is nil if it cannot be known: the timeout has lost its expiry, or is
+-- out of reach, as it is no key of this call. While a slot of a cluster migrates, its new node answers a command of one key as if a
+-- key that is still on the old node did not exist. It refuses a command of two keys.
 local function lease_of(reader, n)
   local key = timeouts .. ':' .. reader .. ':rwlock_timeout:' .. n
   local left = redis.pcall('PTTL', key)
   if left == -2 and type(redis.pcall('EXISTS', name, key)) ~= 'number' then
     return nil
   end
-  if type(left) == 'number' then
+  if type(left) == 'number' and left ~= -1 then
     return math.max(left, 0)
   end
 end
@@ -49,7 +49,7 @@ local function reads_longest(left)
   return false
 end
 
--- look_at_all returns the longest lease of the other readers, nil if one is out of reach, and those that have none.
+-- look_at_all returns the longest lease of the other readers, nil if one is not known, and those that have none.
 local function look_at_all()
   local fields, longest, dead = redis.call('HGETALL', name), 0, {}
   for i = 1, #fields, 2 do

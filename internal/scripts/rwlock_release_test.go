@@ -63,6 +63,26 @@ func TestReadRelease(t *testing.T) {
 		require.Equal(t, "0", heard())
 	})
 
+	t.Run("a reader whose timeout has no expiry stays", func(t *testing.T) {
+		t.Parallel()
+		for _, more := range []int{0, 20} { // among many readers, a few are looked at first
+			l := newRWLock(t)
+			l.read("me:1", 60_000)
+			for i := range more + 1 {
+				id := fmt.Sprintf("lasting:%d", i)
+				l.read(id, 30_000)
+				require.True(t, l.rdb.Persist(t.Context(), scripts.ReadTimeout(l.name, id)).Val())
+			}
+			require.Equal(t, 1, l.releaseRead("me:1"))
+			require.Len(t, l.holders(), more+2)
+			l.requireLease(60 * time.Second) // what the hash had: nothing tells for how long they read
+			for i := range more + 1 {
+				require.Equal(t, 1, l.releaseRead(fmt.Sprintf("lasting:%d", i)))
+			}
+			l.requireFree()
+		}
+	})
+
 	t.Run("removes dead readers although the hash expires slightly later", func(t *testing.T) {
 		t.Parallel()
 		l := newRWLock(t)

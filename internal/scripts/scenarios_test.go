@@ -29,7 +29,7 @@ func ms(instant int64) string { return strconv.FormatInt(instant, 10) }
 // scenarios are calls of every script that together execute each of its commands. now is the server's time,
 // ms.
 func scenarios(now int64) []scenario {
-	all := append(lockScenarios(), rwScenarios()...)
+	all := append(lockScenarios(now), rwScenarios()...)
 	all = append(all, fairLockScenarios(now)...)
 	all = append(all, semScenarios()...)
 	all = append(all, permitScenarios(now)...)
@@ -53,8 +53,8 @@ func emptyingScenarios(now int64) []scenario {
 
 	process, elsewhere := strings.Repeat("1", 32), strings.Repeat("2", 32)
 	fair := []string{"n", "l", "q", "a", "h", "f"}
-	head := []any{"PUBLISH", "c", 15_000, process, 60_000, 0}
-	idle := []any{"PUBLISH", "c", 15_000, process, 60_000, 8_000}
+	head := []any{"PUBLISH", "c", 15_000, process, 60_000, 0, 0}
+	idle := []any{"PUBLISH", "c", 15_000, process, 60_000, 8_000, 0}
 	step := func(head []any, args ...any) []any { return slices.Concat(head, args) }
 	waits := func(id, alive string) string {
 		return "\n ZADD q 1 " + id + "\n ZADD a " + alive + " " + id + "\n HSET h " + id + " " + elsewhere + id
@@ -62,9 +62,10 @@ func emptyingScenarios(now int64) []scenario {
 	oneHeld, oneGone := "SET n 0\n ZADD l "+later+" "+idA, "SET n 0\n ZADD l "+gone+" "+idA
 	const queueExpires = "\n PEXPIRE n 9000\n PEXPIRE l 9000\n PEXPIRE q 9000\n PEXPIRE a 9000\n PEXPIRE h 9000"
 
-	permit, held, over := []string{"n", "l", "f"}, "SET n 2\n ZADD l "+later+" "+idA, "SET n 0 PX 9000\n ZADD l "+gone+" "+idA+"\n PEXPIRE l 9000"
+	permit, shared := []string{"n", "l", "f"}, []string{"n", "l", "f", "n"}
+	held, over := "SET n 2\n ZADD l "+later+" "+idA, "SET n 0 PX 9000\n ZADD l "+gone+" "+idA+"\n PEXPIRE l 9000"
 	take := func(idleMillis int, n int, ids ...any) []any {
-		return append([]any{"PUBLISH", "c", 60_000, idleMillis, n, 30_000, n}, ids...)
+		return append([]any{"PUBLISH", "c", 60_000, idleMillis, n, 0, 30_000, n}, ids...)
 	}
 
 	counting := append(words("SET n 3 PX 9000"), []any{"SET", "p", "6 1 0", "PX", 9_000}, []any{"SET", "o", "5 1"})
@@ -117,7 +118,7 @@ func emptyingScenarios(now int64) []scenario {
 		{scripts.PermitAcquire, "the last one has expired, under the same id", words(over + fence), permit, take(0, 1, idA), nil},
 		{scripts.PermitAcquire, "the last one has expired, and it counts again", words("SET n 1\n ZADD l " + gone + " " + idA + "\n ZADD l " + gone + " " + idB + fence), permit, take(0, 2, idA, idC), nil},
 		{scripts.PermitAcquire, "free, all keys there", words(held + fence), permit, take(0, 1, idC), nil},
-		{scripts.PermitsAcquire, "twice of one semaphore, all keys there", words(held + fence), append(permit, permit...), append(take(0, 1, idB), take(0, 1, idC)...), nil},
+		{scripts.PermitsAcquire, "twice of one semaphore, all keys there", words(held + fence), append(shared, shared...), append(take(0, 1, idB), take(0, 1, idC)...), nil},
 		{scripts.PermitRelease, "the last one", words("SET n 2\n ZADD l " + later + " " + idA), []string{"n", "l"}, []any{"PUBLISH", "c", 0, 0, idA}, nil},
 		{scripts.PermitRelease, "the last ones", words("SET n 2\n ZADD l " + later + " " + idA + "\n ZADD l " + later + " " + idB), []string{"n", "l"}, []any{"PUBLISH", "c", 1, 0, idA, idB}, nil},
 		{scripts.PermitRelease, "the last one of an idle one", words("SET n 2 PX 9000\n ZADD l " + later + " " + idA + "\n PEXPIRE l 9000"), []string{"n", "l"}, []any{"PUBLISH", "c", 0, 8_000, idA}, nil},
@@ -149,7 +150,7 @@ func emptyingScenarios(now int64) []scenario {
 	}
 }
 
-func lockScenarios() []scenario {
+func lockScenarios(now int64) []scenario {
 	const (
 		free  = ""
 		mine  = "HSET n me:1 1\n PEXPIRE n 5000"
@@ -160,7 +161,9 @@ func lockScenarios() []scenario {
 	)
 	names := []string{"n1", "n2", "n3", "n4", "n5"}
 	acquire, release := scripts.LockAcquire, scripts.LockRelease
-	plain, fenced := []any{"me:1", 30_000}, []any{"me:1", 30_000, 60_000, 5}
+	plain, fenced, least := []any{"me:1", 30_000}, []any{"me:1", 30_000, 60_000, 5}, []any{"me:1", 30_000, 60_000, 0, 20_000}
+	endless := "HSET n me:1 " + ms(now+4000)
+	soon := endless + "\n PEXPIRE n 5000"
 	return []scenario{
 		{acquire, "free", words(free), []string{"n"}, plain, nil},
 		{acquire, "mine", words(mine), []string{"n"}, plain, nil},
@@ -174,6 +177,13 @@ func lockScenarios() []scenario {
 		{release, "another's", words(other), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
 		{release, "mine, with tokens to return", words(mine + fence), []string{"n", "f"}, []any{"me:1", "PUBLISH", "c", 7, 3}, words(fence)},
 		{release, "mine, sharded", words(mine), []string{"n"}, []any{"me:1", "SPUBLISH", "c"}, nil},
+		{acquire, "free, with a minimum", words(free), []string{"n"}, least, nil},
+		{acquire, "free, fenced, with a minimum", words(free), []string{"n", "f"}, least, nil},
+		{acquire, "mine, with a minimum", words(mine), []string{"n"}, least, nil},
+		{scripts.LockKeep, "mine, before the end of the minimum", words(soon), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
+		{scripts.LockKeep, "mine, without an expiry", words(endless), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
+		{scripts.LockKeep, "mine, after the end of the minimum", words(mine), []string{"n"}, []any{"me:1", "SPUBLISH", "c"}, nil},
+		{scripts.LockKeep, "another's", words(other), []string{"n"}, []any{"me:1", "PUBLISH", "c"}, nil},
 		{scripts.LocksAcquire, "two free, another's, mine, no lock", words(others), names, []any{
 			"me:1", 30_000, "me:2", 30_000, "me:3", 30_000, "me:4", 30_000, "me:5", 30_000,
 		}, nil},
@@ -310,9 +320,11 @@ func permitScenarios(now int64) []scenario {
 	over := held + "\n ZADD l " + ms(now-1) + " " + idB
 	keys, record := []string{"n", "l"}, []string{"n", "l", "r", "x"}
 	fence := []string{"n", "l", "f"}
-	take := []any{"PUBLISH", "c", 60_000, 0, 10, 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
-	idle, one := slices.Clone(take), slices.Clone(take[:8])
+	take := []any{"PUBLISH", "c", 60_000, 0, 10, 0, 30_000, 1, idC, 30_000, 9, strings.Repeat("d", 16)}
+	idle, one := slices.Clone(take), slices.Clone(take[:9])
 	idle[3], one[4] = 8_000, 1
+	declaring, declared, idleDeclared := []string{"n", "l", "f", "x"}, slices.Clone(take), slices.Clone(idle)
+	declared[5], idleDeclared[5] = 20, 20
 	token := func(at int64) string { return "\n SET f " + ms(at*1000) + " PX 5000" }
 	several := "SET n1 3 PX 9000\n ZADD l1 " + ms(now+100_000) + " " + idB + "\n PEXPIRE l1 9000\n SET n2 3\n SET f2 " + ms(now*1000) + " PX 5000\n SET n3 3\n SET f3 " + ms((now+9_000_000)*1000) +
 		"\n ZADD l4 " + ms(now+100_000) + " " + idA + "\n SET n4 3\n SET n5 0\n SET n7 x\n SET n8 3\n SET l8 1\n SET n9 3\n SET f9 x"
@@ -320,8 +332,8 @@ func permitScenarios(now int64) []scenario {
 	var takeEach, releaseEach []any
 	for i := 1; i <= 9; i++ {
 		name, leases := fmt.Sprint("n", i), fmt.Sprint("l", i)
-		triples, pairs = append(triples, name, leases, fmt.Sprint("f", i)), append(pairs, name, leases)
-		takeEach = append(takeEach, "PUBLISH", "c", 60_000, 0, 1, 30_000, 1, idA)
+		triples, pairs = append(triples, name, leases, fmt.Sprint("f", i), name), append(pairs, name, leases)
+		takeEach = append(takeEach, "PUBLISH", "c", 60_000, 0, 1, i%2*7, 30_000, 1, idA)
 		releaseEach = append(releaseEach, "PUBLISH", "c", 0, 0, idA)
 	}
 	return []scenario{
@@ -334,11 +346,15 @@ func permitScenarios(now int64) []scenario {
 		{scripts.PermitAcquire, "free, while some have expired", words(over), fence, one, nil},
 		{scripts.PermitAcquire, "some", words(held), fence, take, nil},
 		{scripts.PermitAcquire, "some of an idle one", words(held), fence, idle, nil},
-		{scripts.PermitAcquire, "none of an idle one", words(over), fence, append(append(idle[:4:4], 9), idle[8:]...), nil},
-		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 300_000, 1, idA}, nil},
-		{scripts.PermitAcquire, "granted before, with none left", words(held + "\n SET n 0"), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 300_000, 1, idA}, nil},
-		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 0, 9, 30_000, 9, idC}, nil},
+		{scripts.PermitAcquire, "none of an idle one", words(over), fence, append(append(idle[:4:4], 9, 0), idle[9:]...), nil},
+		{scripts.PermitAcquire, "granted before", words(held), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 0, 300_000, 1, idA}, nil},
+		{scripts.PermitAcquire, "granted before, with none left", words(held + "\n SET n 0"), fence, []any{"PUBLISH", "c", 60_000, 0, 1, 0, 300_000, 1, idA}, nil},
+		{scripts.PermitAcquire, "some have expired", words(over), fence, []any{"PUBLISH", "c", 60_000, 0, 9, 0, 30_000, 9, idC}, nil},
 		{scripts.PermitAcquire, "none set", nil, fence, take, nil},
+		{scripts.PermitAcquire, "none set, and declared", nil, declaring, declared, words("SET n 20")},
+		{scripts.PermitAcquire, "none set, and declared, when leases are left", words(over + "\n DEL n"), declaring, declared, words(over + "\n SET n 18")},
+		{scripts.PermitAcquire, "none set, and declared, with an idle expiry", nil, declaring, idleDeclared, words("SET n 20 PX 9000")},
+		{scripts.PermitAcquire, "declared and set", words(over), declaring, declared, nil},
 		{scripts.PermitRelease, "held", words(held), keys, []any{"PUBLISH", "c", 0, 0, idA, idC}, nil},
 		{scripts.PermitRelease, "one that is held", words(held), keys, []any{"PUBLISH", "c", 0, 0, idA}, nil},
 		{scripts.PermitRelease, "one that is not held", words(held), keys, []any{"PUBLISH", "c", 0, 0, idC}, nil},
@@ -365,7 +381,7 @@ func permitScenarios(now int64) []scenario {
 func fairScenarios(now int64) []scenario {
 	me, other := strings.Repeat("1", 32), strings.Repeat("2", 32)
 	keys := []string{"n", "l", "q", "a", "h", "f"}
-	head := []any{"PUBLISH", "c", 15_000, me, 60_000, 0}
+	head := []any{"PUBLISH", "c", 15_000, me, 60_000, 0, 0}
 	ask := append(append([]any{}, head...), 0, 30_000, 1, 1, idC)
 	held := "SET n 0\n ZADD l " + ms(now+100_000) + " " + idA
 	waits := "\n ZADD q 1 " + idB + "\n ZADD a " + ms(now+100_000) + " " + idB + "\n HSET h " + idB + " " + other + idB
@@ -375,8 +391,15 @@ func fairScenarios(now int64) []scenario {
 		args[5] = 8_000
 		return args
 	}
+	declares := func(args []any) []any {
+		args = slices.Clone(args)
+		args[6] = 20
+		return args
+	}
 	return []scenario{
 		{scripts.FairStep, "free", words("SET n 1"), keys, ask, nil},
+		{scripts.FairStep, "none set, and declared", nil, append(keys, "x"), declares(ask), words("SET n 20")},
+		{scripts.FairStep, "none set, and declared, when leases are left", words(held + "\n DEL n"), append(keys, "x"), declares(ask), words(held + "\n SET n 19")},
 		{scripts.FairStep, "none free", words(held), keys, ask, nil},
 		{scripts.FairStep, "free, to expire when idle", words("SET n 1 PX 9000"), keys, idle(ask), nil},
 		{scripts.FairStep, "none free, to expire when idle", words(held + waits + expires), keys, idle(ask), nil},
@@ -392,6 +415,7 @@ func fairScenarios(now int64) []scenario {
 
 func rateScenarios(now int64) []scenario {
 	gcra, window, log, all := scripts.RateGCRA, scripts.RateWindow, scripts.RateLog, scripts.RateAll
+	sliding, hours := scripts.RateSliding, "SET k "+ms(now/3_600_000+1) // the next one, which does not pass during the test
 	key, keys := []string{"k"}, []string{"c", "v", "l"}
 	member := func(id string, n byte) string { return "\x10" + fmt.Sprintf("%-16s", id) + string([]byte{n, 0, 0, 0}) }
 	entry := func(age int64, id string, n byte) []any { return []any{"ZADD", "l", ms(now - age), member(id, n)} }
@@ -417,6 +441,20 @@ func rateScenarios(now int64) []scenario {
 		{window, "for those ahead", words("SET k 9 PX 10000"), key, []any{10, 20_000, 18_000, 1, 1, 5, 1}, nil},
 		{window, "longer than before", words("SET k 3:10000 PX 9000"), key, []any{10, 100_000, 0, 1, 1, 1}, nil},
 		{window, "of no key", nil, key, []any{10, 100_000, 20, 1, 1, 1, 1}, nil},
+		{sliding, "a probe", words(hours + ":3:3:3600000 PX 90000000"), key, []any{10, 3_600_000, 0}, nil},
+		{sliding, "a probe of no key", nil, key, []any{10, 3_600_000, 0}, nil},
+		{sliding, "of no key", nil, key, []any{10, 3_600_000, 2, 1, 1, 1, 1, 1}, nil},
+		{sliding, "begun", words(hours + ":3:3:3600000 PX 90000000"), key, []any{10, 3_600_000, 1, 1, 1}, nil},
+		{sliding, "denied", words(hours + ":3:3:3600000 PX 90000000"), key, []any{10, 3_600_000, 1, 8, 1}, nil},
+		{sliding, "longer than before", words(hours + ":3:3:3600000 PX 90000000"), key, []any{10, 36_000_000, 1, 1, 1}, nil},
+		{sliding, "shorter than before", words(hours + ":3:3:3600000 PX 90000000"), key, []any{10, 1000, 1, 1, 1}, nil},
+		{sliding, "of a later version", words(hours + ":3:3:3600000:x PX 60000"), key, []any{10, 3_600_000, 1, 1, 1}, nil},
+		{all, "a sliding window", words("SET k 3 PX 100000\n SET s 1:3:3:3600000 PX 90000000"), []string{"g", "k", "s"}, []any{
+			0, 3, "gcra", 1, int64(1e12), 0, 1_000_001, "window", 10, 100_000, "sliding", 10, 3_600_000, 1, 1, 1000, 0, 1, 1,
+		}, nil},
+		{all, "a sliding window, a probe", words("SET k 3 PX 100000"), []string{"s", "k"}, []any{
+			0, 2, "sliding", 10, 60_000, "window", 10, 100_000, 0,
+		}, nil},
 		{log, "new", plain, keys, []any{"10", -1, 0, 0, 0, x}, nil},
 		{log, "filled", state(plain, filled), keys, []any{"10", -1, 0, 0, 0, x}, nil},
 		{log, "counted", state(plain, filled), keys, []any{"", -1, 0, 0, 0, x}, nil},

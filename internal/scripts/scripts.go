@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -18,16 +19,20 @@ var files embed.FS
 // initialised and never changes afterwards.
 var catalogue []*Script
 
-// Script is one Lua script. It is immutable and safe for concurrent use.
+// Script is one Lua script. It is immutable and safe for concurrent use. Its text is put together and hashed at its
+// first use: a process uses few of them, and a program may import the package and use none.
 type Script struct {
-	name   string
-	source string
-	script *redis.Script
-	once   bool
-
-	sha, text any // as commands have them among their arguments
-
+	name  string
+	text  func() *text
+	once  bool
 	share *share // nil: calls share no execution
+}
+
+// text is what a Script sends.
+type text struct {
+	script *redis.Script
+
+	sha, source any // strings, as commands have them among their arguments
 }
 
 // A trait is what a declaration says about a script besides its name.
@@ -38,18 +43,20 @@ type trait func(*Script)
 // gets the error and has to find out what happened.
 func OnceOnly(s *Script) { s.once = true }
 
-// declare loads name.lua. It panics without that file, which a test would not
+// declare adds the script in name.lua to the catalogue. Its first use panics without that file, which a test would not
 // let pass.
 func declare(name string, traits ...trait) *Script {
-	source := expand(load(name + ".lua"))
-	s := newScript(name, source, traits)
+	s := newScript(name, func() string { return expand(load(name + ".lua")) }, traits)
 	catalogue = append(catalogue, s)
 	return s
 }
 
-func newScript(name, source string, traits []trait) *Script {
-	script := redis.NewScript(source)
-	s := &Script{name: name, source: source, script: script, sha: script.Hash(), text: source}
+func newScript(name string, source func() string, traits []trait) *Script {
+	s := &Script{name: name, text: sync.OnceValue(func() *text {
+		source := source()
+		script := redis.NewScript(source)
+		return &text{script: script, sha: script.Hash(), source: source}
+	})}
 	for _, t := range traits {
 		t(s)
 	}
@@ -57,12 +64,12 @@ func newScript(name, source string, traits []trait) *Script {
 }
 
 // includeLine is where a script wants what it shares with others: the text of include/name.lua.
-var includeLine = regexp.MustCompile(`(?m)^ *-- include: (\w+)\n`)
+var includeLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^ *-- include: (\w+)\n`) })
 
 // expand puts the texts of the includes in place of the lines that name them.
 func expand(source string) string {
-	return includeLine.ReplaceAllStringFunc(source, func(line string) string {
-		return load("include/" + includeLine.FindStringSubmatch(line)[1] + ".lua")
+	return includeLine().ReplaceAllStringFunc(source, func(line string) string {
+		return load("include/" + includeLine().FindStringSubmatch(line)[1] + ".lua")
 	})
 }
 
@@ -81,16 +88,18 @@ func All() []*Script { return slices.Clone(catalogue) }
 func (s *Script) Name() string { return s.name }
 
 // Source returns the script's text.
-func (s *Script) Source() string { return s.source }
+func (s *Script) Source() string { return s.text().source.(string) }
 
 // called is a command in the text of a script. The command that wakes waiters is an argument.
-var called = regexp.MustCompile(`redis\.p?call\((?:'([A-Za-z]+)'|verb\b)`)
+var called = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`redis\.p?call\((?:'([A-Za-z]+)'|verb\b)`)
+})
 
 // Commands returns the commands that the script may run, sorted and in lower case, with publish for the one that
 // wakes waiters, which may be spublish. A script names every other command where it runs it.
 func (s *Script) Commands() []string {
 	var commands []string
-	for _, found := range called.FindAllStringSubmatch(s.source, -1) {
+	for _, found := range called().FindAllStringSubmatch(s.Source(), -1) {
 		commands = append(commands, cmp.Or(strings.ToLower(found[1]), "publish"))
 	}
 	slices.Sort(commands)
@@ -98,7 +107,7 @@ func (s *Script) Commands() []string {
 }
 
 // SHA returns the hex SHA-1 under which a server caches the script.
-func (s *Script) SHA() string { return s.sha.(string) }
+func (s *Script) SHA() string { return s.text().sha.(string) }
 
 // Client is what a script needs of a client; every redis.UniversalClient has it.
 type Client interface {
@@ -114,16 +123,16 @@ func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) 
 	if s.once {
 		return s.RunOnce(ctx, c, keys, args...)
 	}
-	return plain(s.script.Run(ctx, c, keys, args...))
+	return plain(s.text().script.Run(ctx, c, keys, args...))
 }
 
 // RunOnce is Run without go-redis' own repeats after a lost reply, for a caller
 // who has to know that a copy of the call may still be under way. Redirections
 // within a cluster are followed.
 func (s *Script) RunOnce(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
-	cmd := s.runOnce(ctx, c, evalsha, s.sha, keys, args)
+	cmd := s.runOnce(ctx, c, evalsha, s.text().sha, keys, args)
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = s.runOnce(ctx, c, eval, s.text, keys, args)
+		cmd = s.runOnce(ctx, c, eval, s.text().source, keys, args)
 	}
 	return plain(cmd)
 }

@@ -48,7 +48,7 @@ func TestFairStep_AnIDThatLeavesTwice(t *testing.T) {
 	keys := []string{s.part("p"), s.part("l"), s.part("q"), s.part("a"), s.part("n"), s.part("f")}
 	s.rdb.Set(t.Context(), keys[0], 1, 0)
 	s.rdb.ZAdd(t.Context(), keys[1], redis.Z{Score: 1e15, Member: idA})
-	got, err := scripts.FairStep.Run(t.Context(), s.rdb, keys, "PUBLISH", "c", 60_000, strings.Repeat("1", 32), 60_000, 0, 2, idA, idA).Slice()
+	got, err := scripts.FairStep.Run(t.Context(), s.rdb, keys, "PUBLISH", "c", 60_000, strings.Repeat("1", 32), 60_000, 0, 0, 2, idA, idA).Slice()
 	require.NoError(t, err)
 	require.Equal(t, []any{int64(1), int64(0)}, got[0])
 	require.Equal(t, "2", s.rdb.Get(t.Context(), keys[0]).Val())

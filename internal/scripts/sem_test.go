@@ -196,7 +196,7 @@ func (s sem) permitKeys() []string {
 
 // take asks for permits by ids, each request as one word of ids.
 func (s sem) take(ttl int, requests ...string) []int64 {
-	args := []any{"PUBLISH", scripts.SemChannel(s.name), 60_000, 0, len(strings.Join(requests, "")) / 16}
+	args := []any{"PUBLISH", scripts.SemChannel(s.name), 60_000, 0, len(strings.Join(requests, "")) / 16, 0}
 	for _, ids := range requests {
 		args = append(args, ttl, len(ids)/16)
 		for id := ids; id != ""; id = id[16:] {
@@ -318,7 +318,7 @@ func TestFairStep(t *testing.T) {
 	// step answers what was removed, then set, free, held, nearest, tokens.
 	step := func(owner string, leaving []string, requests ...string) ([]any, []any) {
 		t.Helper()
-		args := []any{"PUBLISH", "c", 60_000, owner, 60_000, 0, len(leaving)}
+		args := []any{"PUBLISH", "c", 60_000, owner, 60_000, 0, 0, len(leaving)}
 		for _, id := range leaving {
 			args = append(args, id)
 		}

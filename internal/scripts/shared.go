@@ -25,8 +25,8 @@ const alone = 2
 // shares declares that calls of a script may share executions of another.
 func shares(with share) trait { return func(s *Script) { s.share = &with } }
 
-// sharable reports whether the call may share a script with others.
-func (c *Call) sharable() bool {
+// Sharable reports whether the call may share a script with others.
+func (c Call) Sharable() bool {
 	return c.Script.share != nil && len(c.Keys) == c.Script.share.keys && len(c.Args) == c.Script.share.args
 }
 
@@ -73,7 +73,7 @@ func group(calls []Call) (groups [][]int) {
 	var first, rest [][]int
 	for i := range calls {
 		s := calls[i].Script
-		if !calls[i].sharable() {
+		if !calls[i].Sharable() {
 			rest = append(rest, []int{i})
 			continue
 		}

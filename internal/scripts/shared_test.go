@@ -121,15 +121,16 @@ func TestRunSharedOnce_AnswersPermitsAsRunBatchOnce(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	id := func(i int) string { return fmt.Sprintf("%016d", i) }
-	keys := func(name string) []string { return []string{name, name + ":leases", name + ":fence"} }
+	keys := func(name string) []string { return []string{name, name + ":leases", name + ":fence", name + ":other"} }
 	var batch []scripts.Call
-	acquire := func(name string, idle int, ids ...string) {
-		args := []any{"PUBLISH", "c", 60_000, idle, len(ids), 30_000, len(ids)}
+	declare := func(name string, idle, declared int, ids ...string) {
+		args := []any{"PUBLISH", "c", 60_000, idle, len(ids), declared, 30_000, len(ids)}
 		for _, id := range ids {
 			args = append(args, id)
 		}
 		batch = append(batch, scripts.PermitAcquire.Call(keys(name), args...))
 	}
+	acquire := func(name string, idle int, ids ...string) { declare(name, idle, 0, ids...) }
 	release := func(name string, allOrNone, idle int, ids ...string) {
 		args := []any{"PUBLISH", "c", allOrNone, idle}
 		for _, id := range ids {
@@ -151,6 +152,9 @@ func TestRunSharedOnce_AnswersPermitsAsRunBatchOnce(t *testing.T) {
 		acquire(name, 0, id(20+i))
 		release(name, 0, 0, id(20+i))
 	}
+	for i, name := range []string{"never set, declared", "declared", "declared", "another kind, declared"} {
+		declare(name, 0, 5, id(25+i))
+	}
 	acquire("two", 0, id(30), id(31))
 	acquire("two", 0, id(32))
 	for range 2 {
@@ -168,7 +172,7 @@ func TestRunSharedOnce_AnswersPermitsAsRunBatchOnce(t *testing.T) {
 		now := admin.Time(ctx).Val()
 		_, err := admin.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			pipe.FlushAll(ctx)
-			for _, name := range []string{"three", "hour", "ahead", "bad fence", "fence of a kind", "leases of a kind", "idle", "held before", "two", "held"} {
+			for _, name := range []string{"three", "hour", "ahead", "bad fence", "fence of a kind", "leases of a kind", "idle", "held before", "two", "held", "declared", "another kind, declared:other"} {
 				pipe.Set(ctx, name, 3, 0)
 			}
 			for i := range 250 {
@@ -357,7 +361,7 @@ func TestRunSharedOnce_AReplyOfAnotherLengthIsNone(t *testing.T) {
 	t.Parallel()
 	call := scripts.LockAcquire.Call([]string{"name"}, "me:1", 9_000)
 	for _, reply := range []any{nil, int64(1), []any{int64(1)}, []any{int64(1), int64(0), int64(1)}, "OK"} {
-		rdb := redis.NewClient(&redis.Options{})
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 		rdb.AddHook(replying{reply})
 		cmds, crossSlot := scripts.RunSharedOnce(t.Context(), rdb, []scripts.Call{call, call})
 		require.NoError(t, rdb.Close())

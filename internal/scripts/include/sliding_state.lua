@@ -1,0 +1,47 @@
+-- sliding_state reads a sliding window: previous and current are the permits granted in two windows, and used is the estimate that is
+-- compared with a limit: current, and the share of previous that lies within the last length ms, rounded up. All of previous counts if
+-- the product is not exact. Window number index lasts from index * length to (index + 1) * length, in ms of the server's clock; elapsed
+-- is how much of it has passed.
+-- A state is written as "index:previous:current:length". Where its length and that of the call differ, the longer one holds until the
+-- current window ends. Permits counted by a shorter length count in the current window of the longer one; permits counted by a longer
+-- length count, when their window has ended, as if they were granted in its last ms.
+-- A window that lies ahead has not begun, and elapsed is negative: the clock was set back. Ahead by more than its length and a minute,
+-- it counts as none. A state with something else behind its first number was written by a later version: the limit is used up until the
+-- state expires, and length is 0. A value that is not a number with a suffix, or that does not expire, is no state of a later version.
+local function sliding_state(key, value, now, limit, length)
+  local longest, most = 315360000000, 4294967295
+  local index, previous, current, lasts = string.match(value or '', '^(%d+):(%d+):(%d+):(%d+)$')
+  if value and not index and string.find(value, '^%d') then
+    local left = math.min(redis.call('PTTL', key), longest)
+    if left > 0 then
+      return {used = limit, previous = 0, current = limit, length = 0, elapsed = -left - 1}
+    end
+  end
+  index, lasts = tonumber(index or 0), math.max(1, math.min(tonumber(lasts or 1), longest))
+  previous, current = math.min(tonumber(previous or 0), most), math.min(tonumber(current or 0), most)
+  if index * lasts > now + math.max(lasts, length) + 60000 then
+    index, previous, current = 0, 0, 0
+  end
+  if lasts > length and now >= (index + 1) * lasts then
+    index, previous, lasts = math.floor(((index + 1) * lasts - 1) / length), 0, length
+  end
+  local later = math.max(0, math.floor(now / lasts) - index)
+  if later > 0 then
+    index, previous, current = index + later, later == 1 and current or 0, 0
+  end
+  if lasts < length then
+    index, previous, current, lasts = math.floor(math.max(now, index * lasts) / length), 0, previous + current, length
+  end
+  local elapsed = now - index * lasts
+  local share = previous
+  if previous * lasts < 9007199254740992 then
+    local overlap = previous * (lasts - math.max(0, elapsed))
+    local part = overlap % lasts
+    share = (overlap - part) / lasts + (part > 0 and 1 or 0)
+  end
+  return {used = current + share, previous = previous, current = current, length = lasts, elapsed = elapsed, index = index}
+end
+-- sliding_text is a state as it is written, and how many ms until the next window ends.
+local function sliding_text(s)
+  return string.format('%.0f:%.0f:%.0f:%.0f', s.index, s.previous, s.current, s.length), 2 * s.length - s.elapsed
+end
