@@ -43,7 +43,7 @@ func Call[T Object](
 	defer g.Leave()
 	over, stop := contexts.After(ctx, w, grace)
 	defer stop()
-	r, answered := gate.Await(g, over, run, func(*cogwheel.Report) {})
+	r, answered := gate.Await(g, over, run)
 	if !answered {
 		return nil, fmt.Errorf("%s: check: %w", argument, contexts.Error(ctx))
 	}

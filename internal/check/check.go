@@ -139,7 +139,7 @@ func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []finding) 
 // probeName returns what the keys of probes begin with. It begins with the name of the first object, so that a
 // pattern for names that begin alike allows it, and has no braces.
 func (c *Client) probeName() string {
-	name := fmt.Sprintf("cogwheel_check:%d:", time.Now().UnixNano())
+	name := fmt.Sprintf(Sample+":%d:", time.Now().UnixNano())
 	if len(c.Needs) > 0 && len(c.Needs[0].Keys) > 0 {
 		name = strings.NewReplacer("{", "_", "}", "_").Replace(c.Needs[0].Keys[0]) + ":" + name
 	}

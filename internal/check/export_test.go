@@ -33,7 +33,7 @@ func Older(version, than string) bool { return older(version, than) }
 
 // JudgeServer returns what is found of a server that answers HELLO and INFO so, or with an error.
 func JudgeServer(hello any, info, refused string) []cogwheel.Finding {
-	n := &node{client: &Client{Base: redis.NewClient(&redis.Options{}), Keeps: "locks"}}
+	n := &node{client: &Client{Base: redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Keeps: "locks"}}
 	defer n.client.Base.Close()
 	n.server = readHello(hello)
 	n.judgeVersion()
@@ -42,7 +42,7 @@ func JudgeServer(hello any, info, refused string) []cogwheel.Finding {
 		err = answer(refused)
 	}
 	n.judgeInfo(parseInfo(info), err)
-	n.judgeCommands(rights{"get": {[]string{"locks"}, cogwheel.LevelFailure}}, map[string]error{"get": err})
+	n.judgeCommands(rights{"get": {uses: []string{"locks"}, level: cogwheel.LevelFailure}}, map[string]error{"get": err})
 	return n.findings
 }
 

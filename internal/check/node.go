@@ -150,7 +150,8 @@ func readHello(reply any) (s cogwheel.Server) {
 	return s
 }
 
-// Lowest is the lowest version of Redis that is supported. Every version of Valkey is.
+// Lowest is the lowest version of Redis that Check accepts; New does not look. Every version of Valkey is accepted. The
+// README and docs/operations.md name it too.
 const Lowest = "6.2"
 
 func (n *node) judgeVersion() {
@@ -239,7 +240,7 @@ func (n *node) advise(f *finding, prefix string, names []string) {
 	}
 	f.Advice = grant(n.client.user(), f.Missing)
 	if prefix != "+" {
-		f.Advice += ", or patterns that match"
+		f.Advice += ", or wider patterns"
 	}
 }
 
@@ -357,12 +358,13 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 		}
 	}
 	for as, names := range lacks {
+		patterns := keys.patterns(names)
 		f := finding{
 			Level: failure, Subject: "keys", Cause: cause,
 			Text: fmt.Sprintf("user %s may not use the key %s: %s",
-				n.client.user(), strings.Join(names, ", "), as.uses),
+				n.client.user(), strings.Join(patterns, ", "), as.uses),
 		}
-		n.advise(&f, "~", names)
+		n.advise(&f, "~", patterns)
 		n.found(f)
 	}
 	if len(keys) > 0 && len(lacks) == 0 {
@@ -392,12 +394,13 @@ func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 		}
 	}
 	for what, names := range lacks {
+		patterns := channels.patterns(names)
 		f := finding{
 			Level: warning, Subject: "channels", Cause: byChannel[names[0]],
 			Text: fmt.Sprintf("user %s may not use the channel %s: %s",
-				n.client.user(), strings.Join(names, ", "), what),
+				n.client.user(), strings.Join(patterns, ", "), what),
 		}
-		n.advise(&f, "&", names)
+		n.advise(&f, "&", patterns)
 		n.found(f)
 	}
 	if len(lacks) == 0 && len(channels) > 0 && sub == nil {

@@ -196,7 +196,7 @@ func (n *node) listen(
 	byChannel = map[string]error{}
 	for _, channel := range channels {
 		byChannel[channel] = ask(on, channel)
-		if judge(byChannel[channel]) == noCommand {
+		if v := judge(byChannel[channel]); v == noCommand || v == notThere {
 			sub = byChannel[channel]
 			break
 		}

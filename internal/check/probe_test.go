@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 func all() []check.Needs {
 	return []check.Needs{
 		{For: "everything", Scripts: scripts.All(), Commands: []string{"multi", "exec", "hgetall", "wait"}},
-		check.Listening("channel"),
+		check.Listening("", "channel"),
 	}
 }
 

@@ -57,6 +57,16 @@ func TestRun_ServersThatCannotServe(t *testing.T) {
 	require.Len(t, r.Servers, 1)
 }
 
+// Managed services and proxies lack commands.
+func TestRun_ServerWithoutSubscribe(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--rename-command", "SUBSCRIBE", "", "--rename-command", "INFO", "")
+	r := check.Run(t.Context(), newClient(server.Client(t)))
+	requireFinding(t, r, cogwheel.LevelWarning, "commands", "SUBSCRIBE")
+	requireFinding(t, r, cogwheel.LevelUnknown, "memory", "does not tell")
+	require.NoError(t, r.Err())
+}
+
 // A server that refuses the user, or an option of the connection, is told from one that is down.
 func TestRun_UsersThatCannotConnect(t *testing.T) {
 	t.Parallel()

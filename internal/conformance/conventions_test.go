@@ -191,6 +191,7 @@ func nilContexts(t *testing.T, l *library) {
 func nilFunctions(t *testing.T, l *library) {
 	ctx := t.Context()
 	requireInvalid(t, l.locks.Mutex("a").Do(ctx, nil), "redislock")
+	requireInvalid(t, l.semaphores.Semaphore("a").Do(ctx, 1, nil), "semaphore")
 	requireInvalid(t, second(l.wheel.AfterFunc(time.Second, nil)), "wheel")
 	requireInvalid(t, second(l.wheel.Every(time.Second, nil)), "wheel")
 	for pkg, f := range map[string]func(){

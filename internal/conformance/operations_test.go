@@ -16,10 +16,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// documented returns the keys and channels of docs/operations.md by object, channels with "&" before them.
+// documented returns the keys and channels of docs/keys.md by object, channels with "&" before them.
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
-	_, text, _ := strings.Cut(read(t, "docs/operations.md"), "## Keys and channels")
+	_, text, _ := strings.Cut(read(t, "docs/keys.md"), "## By object")
 	text, _, _ = strings.Cut(text, "\n## ")
 	rows := regexp.MustCompile("(?m)^\\| (`\\w+`[^|]*) \\| (channel )?`([^`]+)`").FindAllStringSubmatch(text, -1)
 	all := map[string][]string{}
@@ -42,7 +42,7 @@ var placeholders = []struct {
 	with    string
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+(:write)?`), "HOLD"},
-	{regexp.MustCompile(`^&cogwheel_client:[0-9a-f-]{36}$`), "&cogwheel_client:CLIENT"},
+	{regexp.MustCompile(`^&cogwheel_client:cogwheel_check$`), "&cogwheel_client:CLIENT"},
 	{regexp.MustCompile(`:call:\d+:`), ":call:N:"},
 	{regexp.MustCompile(`[0-9a-f]{32}`), "PROCESS"},
 	{regexp.MustCompile(`:[A-Z2-7]{26}$`), ":CLIENT"},
@@ -71,7 +71,7 @@ func needed(t *testing.T, r *cogwheel.Report, err error) (keys []string) {
 	return slices.Compact(keys)
 }
 
-// The keys and channels of docs/operations.md are those that the packages use.
+// The keys and channels of docs/keys.md are those that the packages use.
 func TestOperations_KeysAndChannels(t *testing.T) {
 	t.Parallel()
 	l, ctx := newLibrary(t), t.Context()
@@ -92,6 +92,9 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		"Limiter":                        {l.limits.Limiter("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
 		"Limiter, fixed windows": {
 			l.limits.Limiter("PREFIX", ratelimit.PerSecond(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).RedisKey("KEY"),
+		},
+		"Limiter, sliding windows": {
+			l.limits.Limiter("PREFIX", ratelimit.PerSecond(1), ratelimit.WithAlgorithm(ratelimit.SlidingWindow)).RedisKey("KEY"),
 		},
 	}
 	require.Equal(t, used, documented(t))

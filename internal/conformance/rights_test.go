@@ -178,14 +178,19 @@ func TestRights_Suffice(t *testing.T) {
 			refused, err := admin.ACLLog(t.Context(), 100).Result()
 			require.NoError(t, err)
 			for _, r := range refused {
-				ours := r.Object == "info" || r.Object == "client|maint_notifications" // of Check, and of go-redis
+				// Check asks for INFO, the library for CLIENT INFO to share scripts, and go-redis for CLIENT MAINT_NOTIFICATIONS.
+				// Redis 6.2 logs no subcommands.
+				ours := slices.Contains([]string{"info", "client|info", "client|maint_notifications", "client"}, r.Object)
 				require.True(t, ours, "%+v", r)
 			}
 			stats, err := admin.Info(t.Context(), "commandstats").Result()
 			require.NoError(t, err)
 			sent := regexp.MustCompile(`cmdstat_([a-z|_]+):`).FindAllStringSubmatch(stats, -1)
 			require.Greater(t, len(sent), 20)
-			others := []string{"hello", "client|maint_notifications", "client|setinfo", "client", "acl|log", "config|resetstat", "info"}
+			others := []string{
+				"hello", "client|maint_notifications", "client|setinfo", "client|info", "acl|log", "config|resetstat", "info",
+				"client", "acl", "config", // Redis 6.2 counts no subcommands
+			}
 			for _, s := range sent {
 				require.True(t, slices.Contains(rights, "+"+s[1]) || slices.Contains(others, s[1]), s[1])
 			}
@@ -345,6 +350,7 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 	limit := ratelimit.Limit{Rate: 20, Per: 200 * time.Millisecond, Burst: 20}
 	for _, k := range []*ratelimit.Limiter{
 		c.Limiter("app:gcra", limit), c.Limiter("app:window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
+		c.Limiter("app:sliding", limit, ratelimit.WithAlgorithm(ratelimit.SlidingWindow)),
 	} {
 		r, err := k.AllowN(ctx, "user:7", 20)
 		require.NoError(t, err)
@@ -352,7 +358,7 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 		require.NoError(t, k.Wait(ctx, "user:7"))
 		require.NoError(t, second(k.AllowUpTo(ctx, "user:7", 3)))
 		require.NoError(t, second(k.Peek(ctx, "user:7")))
-		if reserved, err := k.Reserve(ctx, "user:7", 1); err == nil { // fixed windows have none
+		if reserved, err := k.Reserve(ctx, "user:7", 1); err == nil { // windows have none
 			require.NoError(t, second(reserved.Cancel(ctx)))
 		}
 		require.NoError(t, k.Reset(ctx, "user:7"))

@@ -26,7 +26,8 @@ type stay struct {
 var lifetimes = map[string]time.Duration{
 	"the lease": 30 * time.Second, "16 s": 16 * time.Second, "1 min": time.Minute, "10 min": 10 * time.Minute,
 	"24 h": 24 * time.Hour, "the idle expiry": time.Hour, "the idle expiry after the lease": time.Hour + 30*time.Second,
-	"until the burst is refilled": 2 * time.Second, "until the window ends": time.Minute, "the keep-alive": 2 * time.Hour,
+	"until the burst is refilled": 2 * time.Second, "until the window ends": time.Minute, "until the next window ends": 2 * time.Minute,
+	"the keep-alive":            2 * time.Hour,
 	"the interval and a minute": 2 * time.Minute,
 	"for ever":                  -1,
 }
@@ -140,6 +141,7 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`WithFencing`", lock(l.locks.Mutex("name", redislock.WithFencing()), 2)},
 		{"`Limiter`, GCRA", limiter()},
 		{"`Limiter`, fixed window", limiter(ratelimit.WithAlgorithm(ratelimit.FixedWindow))},
+		{"`Limiter`, sliding window", limiter(ratelimit.WithAlgorithm(ratelimit.SlidingWindow))},
 		{"`StoredLimiter`", stored(ratelimit.Overall)},
 		{"`StoredLimiter`, scope `PerClient`", stored(ratelimit.PerClient)},
 		{"`StoredLimiter` with a keep-alive", stored(ratelimit.Overall, ratelimit.WithKeepAlive(2*time.Hour))},
@@ -155,7 +157,7 @@ func (l *library) holdings(t *testing.T) []holding {
 // Every key that a use leaves in Redis stands in the table, with how long it stays, and no other key does.
 func TestStays(t *testing.T) {
 	t.Parallel()
-	stays := staysOf(t, read(t, "docs/guarantees.md"))
+	stays := staysOf(t, read(t, "docs/keys.md"))
 	ctx, l := t.Context(), newLibraryOn(t, redistest.Start(t).Client(t))
 	row := func(use, key string) int {
 		return slices.IndexFunc(stays, func(s stay) bool { return s.use == use && s.pattern.MatchString(key) })

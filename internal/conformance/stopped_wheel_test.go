@@ -128,7 +128,8 @@ func doNothing(context.Context) error { return nil }
 var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 	"wheel.Wheel.Sleep": func(ctx context.Context, l *onAWheel) error { return l.wheel.Sleep(ctx, time.Hour) },
 
-	"redislock.Mutex.Lock": func(ctx context.Context, l *onAWheel) error { return second(l.mutex.Lock(ctx)) },
+	"redislock.Client.Lead": func(ctx context.Context, l *onAWheel) error { return l.locks.Lead(ctx, l.mutex.Name(), doNothing) },
+	"redislock.Mutex.Lock":  func(ctx context.Context, l *onAWheel) error { return second(l.mutex.Lock(ctx)) },
 	"redislock.Mutex.Lock of an Owner": func(ctx context.Context, l *onAWheel) error {
 		return second(l.mutex.Lock(redislock.ContextWithOwner(ctx, &redislock.Owner{})))
 	},
@@ -163,6 +164,10 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 	"semaphore.Semaphore.Acquire": func(ctx context.Context, l *onAWheel) error { return second(l.plain.Acquire(ctx, 1)) },
 	"semaphore.Semaphore.Acquire of a FairSemaphore": func(ctx context.Context, l *onAWheel) error {
 		return second(l.fairly.Acquire(ctx, 1))
+	},
+	"semaphore.Semaphore.Do": func(ctx context.Context, l *onAWheel) error { return l.plain.Do(ctx, 1, doNothing) },
+	"semaphore.Semaphore.Do of a FairSemaphore": func(ctx context.Context, l *onAWheel) error {
+		return l.fairly.Do(ctx, 1, doNothing)
 	},
 	"semaphore.Semaphore.AcquireFunc": func(ctx context.Context, l *onAWheel) error {
 		return called(func(f func(*semaphore.Grant, error)) func() { return l.plain.AcquireFunc(ctx, 1, f) })
@@ -201,11 +206,12 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 
 // doNotWait are the exported functions with a context that talk to Redis once, or not at all.
 var doNotWait = map[string]string{
+	"wheel.Keyed":           "Stop",
 	"wheel.Typed":           "Stop",
 	"wheel.Wheel":           "Stop WithTimeout", // see TestWithTimeout_KeepsItsDeadlineWhileTheWheelStops
 	"renewal.Lease":         "Context",
 	"renewal.Renewer":       "Close",
-	"redislock":             "ContextWithOwner",
+	"redislock":             "ContextWithOwner FromContext",
 	"redislock.Client":      "Check Close",
 	"redislock.Lock":        "Context Extend Unlock",
 	"redislock.MultiMutex":  "TryLock",
@@ -215,10 +221,11 @@ var doNotWait = map[string]string{
 	"redislock.RWMutex":     "Downgrade TryLock TryRLock",
 	"ratelimit.All":         "Allow AllowN Peek",
 	"ratelimit.Client":      "Check Close",
-	"ratelimit.Limiter":     "Allow AllowLimitN AllowN AllowUpTo Peek Reserve Reset",
+	"ratelimit.Limiter":     "Allow AllowN AllowUpTo Peek Reserve Reset",
 	"ratelimit.StoredLimiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TrySetRate " +
 		"UpdateRate",
 	"ratelimit.Reservation":       "Cancel",
+	"semaphore":                   "FromContext",
 	"semaphore.Client":            "Check Close",
 	"semaphore.Grant":             "Context Extend Release",
 	"semaphore.Semaphore":         "AddPermits Available Delete Release SetPermits State TryAcquire TrySetPermits UpdateLease",
@@ -228,7 +235,7 @@ var doNotWait = map[string]string{
 // functionsWithContext returns the exported functions of docs/api.txt that have a context as an argument.
 func functionsWithContext(t *testing.T) (names []string) {
 	t.Helper()
-	function := regexp.MustCompile(`^func (?:\(\w+ \*?(\w+)(?:\[\w+\])?\) )?(\w+)\((?:\w+ )context\.Context`)
+	function := regexp.MustCompile(`^func (?:\(\w+ \*?(\w+)(?:\[[\w, ]+\])?\) )?(\w+)\( ?(?:\w+ )context\.Context`)
 	pkg := ""
 	for declaration := range strings.SplitSeq(read(t, "docs/api.txt"), "\n\n") {
 		if name, ok := strings.CutPrefix(declaration, "package "); ok {
@@ -470,9 +477,9 @@ func TestStoppedWheel_NotifiesEveryEntryOfTheLibrary(t *testing.T) {
 	entries := 0
 	for _, folder := range []string{
 		"renewal", "redislock", "ratelimit", "ratelimit/httplimit", "semaphore", "cmd/cogwheel",
-		"contrib/grpclimit", "contrib/cogwheelotel", "contrib/cogwheelprom", "contrib/statusz",
-		"internal/check", "internal/cleanup", "internal/contexts", "internal/gate", "internal/pipeline", "internal/pubsub",
-		"internal/redisconn", "internal/sender", "internal/waitqueue",
+		"contrib/grpclimit", "contrib/gocron", "contrib/cogwheelotel", "contrib/cogwheelprom", "contrib/statusz",
+		"internal/check", "internal/cleanup", "internal/contexts", "internal/gate", "internal/pubsub",
+		"internal/redisconn", "internal/calls", "internal/waitqueue",
 	} {
 		files, err := filepath.Glob("../../" + folder + "/*.go")
 		require.NoError(t, err)

@@ -127,7 +127,9 @@ func (s *Replying) Client(testing.TB) *redis.Client {
 			go s.serve(server)
 			return client, nil
 		},
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		MaintNotificationsConfig: &maintnotifications.Config{ // see options of cogwheeltest
+			Mode: maintnotifications.ModeDisabled, EndpointType: maintnotifications.EndpointTypeNone,
+		},
 	})
 }
 

@@ -12,12 +12,13 @@ import (
 )
 
 // User creates a user with the given rights, in the words of ACL SETUSER, and returns an option that makes a
-// client log in as that user. Without rights the user has no commands, keys or channels.
+// client log in as that user. Without rights the user has no commands, keys or channels, whatever the default for new
+// users is: that of Redis 6.2 is all channels.
 func (s *Server) User(tb testing.TB, name string, rights ...string) func(*redis.Options) {
 	tb.Helper()
 	admin := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer admin.Close()
-	rules := []any{"ACL", "SETUSER", name, "reset", "on", ">secret"}
+	rules := []any{"ACL", "SETUSER", name, "reset", "resetchannels", "on", ">secret"}
 	for _, right := range rights {
 		rules = append(rules, right)
 	}
@@ -27,35 +28,40 @@ func (s *Server) User(tb testing.TB, name string, rights ...string) func(*redis.
 	return func(o *redis.Options) { o.Username, o.Password = name, "secret" }
 }
 
-// documentedPrefix is what names begin with in docs/operations.md.
+// documentedPrefix is what names begin with in docs/operations.md and docs/tool.md.
 const documentedPrefix = "app:"
 
-// DocumentedRights returns the rights that docs/operations.md gives a package, for names that begin with prefix.
-func DocumentedRights(tb testing.TB, pkg, prefix string) (rights []string) {
+// DocumentedRights returns the rights that docs/operations.md or docs/tool.md gives a user, for names that begin
+// with prefix. User resets the channels, so the word for that is left out.
+func DocumentedRights(tb testing.TB, user, prefix string) (rights []string) {
 	tb.Helper()
-	path := filepath.Join("docs", "operations.md")
+	docs := "docs"
 	for range 4 {
-		if _, err := os.Stat(path); err == nil {
+		if _, err := os.Stat(docs); err == nil {
 			break
 		}
-		path = filepath.Join("..", path)
+		docs = filepath.Join("..", docs)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		tb.Fatal(err)
+	var lines []string
+	for _, page := range []string{"operations.md", "tool.md"} {
+		text, err := os.ReadFile(filepath.Join(docs, page))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		lines = slices.AppendSeq(lines, strings.Lines(string(text)))
 	}
-	for line := range strings.Lines(string(text)) {
-		words, ok := strings.CutPrefix(line, "ACL SETUSER "+pkg+" on >PASSWORD ")
+	for _, line := range lines {
+		words, ok := strings.CutPrefix(strings.TrimSpace(line), "ACL SETUSER "+user+" on >PASSWORD resetchannels ")
 		if !ok {
 			continue
 		}
 		if rights != nil {
-			tb.Fatalf("redistest: two lines of rights for %s", pkg)
+			tb.Fatalf("redistest: two lines of rights for %s", user)
 		}
 		rights = strings.Fields(words)
 	}
 	if rights == nil {
-		tb.Fatalf("redistest: no rights of %s in %s", pkg, path)
+		tb.Fatalf("redistest: no rights of %s in %s", user, docs)
 	}
 	for i, right := range rights {
 		rights[i] = strings.ReplaceAll(right, documentedPrefix, prefix)
