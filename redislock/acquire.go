@@ -8,80 +8,106 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/highest"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
 const (
-	// maxSlowReplies is how often a lock is asked for whose replies take longer than its lease.
+	// maxSlowReplies is the number of replies slower than the lease after which an acquisition fails.
 	maxSlowReplies = 3
 )
 
-// acquisition is one call for a lock. It is what waits in the queues.
+// acquisition is one call for a lock, and the element of the queues.
 //
-// An attempt owns request, ambiguous, enqueuedInRedis, contended and lock while the acquisition is in flight;
-// the caller gets lock with the answer of the queue. refusal may be read at any time, by a caller that gives
-// up.
+// An attempt owns the fields from request to lock while the acquisition is in flight. The caller gets lock with
+// the answer of the queue. refusal may be read at any time, by a caller that gives up.
 type acquisition struct {
 	mutex           *Mutex
-	ctx             context.Context // of the call
+	ctx             context.Context // of the caller
 	began           time.Duration   // since client.origin
 	request         *request
-	ambiguous       bool         // a copy of an earlier call with the same id may still be in flight
-	enqueuedInRedis bool         // the server remembers request as a waiter
-	contended       bool         // the hook was called
-	early           sender.Early // of request
+	ambiguous       bool  // a copy of an earlier call with the same id may still be in flight
+	enqueuedInRedis bool  // Redis has request in its queue of waiters
+	contended       bool  // the hook Contended was called
+	slow            int   // replies that took longer than the lease
+	missing         error // the replicas that the last attempt lacked
 	lock            *Lock
-	refusal         atomic.Pointer[LockedError] // the last one
+	refusal         atomic.Pointer[LockedError] // the last refusal
 }
 
 func (m *Mutex) newAcquisition(ctx context.Context, waits bool) *acquisition {
 	return &acquisition{mutex: m, ctx: ctx, began: m.client.since(0), request: m.newRequest(waits)}
 }
 
-// took returns how long the call has lasted.
+// took returns the time since the call began.
 func (a *acquisition) took() time.Duration { return a.mutex.client.since(a.began) }
 
-// newRequest returns a request with an id of its own.
+// newRequest returns a request with a new id.
 func (m *Mutex) newRequest(waits bool) *request {
+	highest.Raise(&m.client.longest, int64(m.config.firstLease()))
 	return &request{mutex: m, id: m.client.ids.next() + m.config.metadata + m.kind.mark, waits: waits}
 }
 
-// attempt asks Redis for the lock on behalf of the head of a queue. The answer concerns all waiters of the
-// queue.
-func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) (again time.Duration, err error) {
+// send sends the attempt of a queue.
+func (c *Client) send(j *calls.Job, caller calls.Caller, key queueKey, here bool) {
+	switch {
+	case key.config.Value().replicas.n > 0:
+		c.redis.Sender.SendAlone(j, caller, key.name)
+	case here:
+		c.redis.Sender.SendHere(j, caller, key.name)
+	default:
+		c.redis.Sender.Send(j, caller, key.name)
+	}
+}
+
+// build makes the call that asks for the lock on behalf of the head of a queue.
+func (c *Client) build(key queueKey, batch []*waitqueue.Waiter[*acquisition]) (calls.Call, time.Duration, bool) {
+	if locked, again := c.heldHere(key); locked != nil {
+		c.refuse(batch, locked)
+		return calls.Call{}, again, false
+	}
 	head := batch[0].Value
-	var locked *LockedError
-	if !head.early.Sent() {
-		locked, again = c.heldHere(key)
+	head.request.handoffsWanted = int32(min(len(batch)-1, head.mutex.config.handoff.count)) // at most 10000
+	if head.mutex.config.replicas.n > 0 {
+		return calls.Call{Send: head.askReplicated}, 0, true
 	}
-	if locked == nil {
-		head.reserve(len(batch) - 1)
-		var left <-chan struct{}
-		if head.mutex.kind.leave != nil {
-			left = batch[0].Left() // it waits alone in its queue
+	return calls.Call{Call: head.request.kind().acquire(head.request)}, 0, true
+}
+
+// apply reads the reply on behalf of all waiters of the queue.
+func (c *Client) apply(
+	key queueKey, batch []*waitqueue.Waiter[*acquisition], r redisconn.Reply,
+) (again time.Duration, err error) {
+	head := batch[0].Value
+	l, err := head.answered(&r)
+	locked, refused := errors.AsType[*LockedError](err)
+	switch {
+	case err == nil:
+		head.lock = l
+		batch[0].Grant()
+		if !l.kind().exclusive {
+			c.queues.Kick(key) // the next waiter may have it as well
 		}
-		l, err := head.ask(left)
-		if err == nil {
-			head.lock = l
-			batch[0].Grant()
-			if !l.kind().exclusive {
-				c.queues.Kick(key) // the next one may have it as well
-			}
-			return 0, nil
-		}
-		if !errors.As(err, &locked) {
-			// Neither a failover nor the migration of a slot is a reason to leave the queue.
-			if head.refusal.Load() != nil && redisconn.IsUnavailable(err) || redisconn.Migrating(err) {
-				return c.poll / 5, nil
-			}
-			return 0, err
-		}
-		again = max(locked.TTL+time.Millisecond, 0)
+		return 0, nil
+	case errors.Is(err, errTooSlow):
+		return waitqueue.AtOnce, nil
+	case refused:
+		c.refuse(batch, locked)
+		return max(locked.TTL+time.Millisecond, 0), nil
+	// A failover or the migration of a slot does not end the wait. A reply that this process cannot use does:
+	// otherwise it would acquire the lock again and again.
+	case head.refusal.Load() != nil && (redisconn.IsUnavailable(r.Err()) || errors.Is(err, ErrReplicas)),
+		redisconn.Migrating(err):
+		return c.poll / 5, nil
 	}
+	return 0, err
+}
+
+// refuse records for the waiters of a queue that the lock is held.
+func (c *Client) refuse(batch []*waitqueue.Waiter[*acquisition], locked *LockedError) {
 	for _, w := range batch {
 		a := w.Value
 		a.refusal.Store(locked)
@@ -90,21 +116,10 @@ func (c *Client) attempt(key queueKey, batch []*waitqueue.Waiter[*acquisition]) 
 			c.monitor.contended(a.ctx, a.mutex.kind, locked, a.took())
 		}
 	}
-	return again, nil
 }
 
-// beginAttempt is the Begin of the queues.
-func (c *Client) beginAttempt(key queueKey, batch []*waitqueue.Waiter[*acquisition], ended <-chan struct{}) bool {
-	if locked, _ := c.heldHere(key); locked != nil {
-		return false
-	}
-	head := batch[0].Value
-	head.reserve(len(batch) - 1)
-	return head.begin(ended)
-}
-
-// heldHere returns a refusal without asking Redis, and for how long it is good, while this process holds the
-// lock itself and Redis has confirmed that a moment ago.
+// heldHere returns a refusal without a request, and how long it is valid, if this process holds the lock and
+// Redis has confirmed that recently.
 func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	c.mu.Lock()
 	l := c.holders[heldName{key.kind, key.name}]
@@ -120,73 +135,49 @@ func (c *Client) heldHere(key queueKey) (*LockedError, time.Duration) {
 	return &LockedError{Name: l.name(), TTL: left}, again
 }
 
-// reserve has tokens reserved for so many waiters behind this one.
-func (a *acquisition) reserve(behind int) {
-	if !a.early.Sent() {
-		a.request.handoffsWanted = int32(min(behind, a.mutex.config.handoff.count)) // at most 10000
-	}
-}
+// errTooSlow means that a reply took longer than the lease, so the request must be repeated.
+var errTooSlow = errors.New("the reply took longer than the lease")
 
-// begin asks Redis for the lock, and waits for the answer until ended is closed. It reports whether ask, which
-// must follow, will not block.
-func (a *acquisition) begin(ended <-chan struct{}) bool {
-	c, config := a.mutex.client, a.mutex.config
-	if config.replicas.n > 0 || !c.channels.Decided() {
-		return false
-	}
-	return a.early.Send(c.sender, a.request.kind().acquire(a.request), ended) &&
-		c.wheel.Now().Sub(a.early.SentAt()) < config.lease/2 // or ask may ask again
-}
-
-// ask asks Redis for the lock, once, and again if the reply took longer than the lease. It blocks as long as
-// the timeouts of the redis client allow. When ended is closed it sends nothing more. What was granted and
-// cannot be used is released in the background.
-func (a *acquisition) ask(ended <-chan struct{}) (*Lock, error) {
+// answered reads the reply to the request of an acquisition. After an error, a grant that cannot be used is
+// released in the background, and the next request has a new id, unless Redis has this request in its queue of
+// waiters.
+func (a *acquisition) answered(r *redisconn.Reply) (*Lock, error) {
 	m := a.mutex
-	for range maxSlowReplies {
-		l, taken, err := a.askOnce(ended)
-		if err == nil {
-			return l, nil
-		}
-		if a.request.kind().leave != nil && a.request.waits &&
-			(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && redisconn.IsUnavailable(err)) {
-			// Keep the id: its place survives, and the next attempt finds a grant made by a delayed copy.
-			a.enqueuedInRedis = true
-			return nil, err
-		}
-		if taken || a.ambiguous || a.enqueuedInRedis {
-			m.client.abandon(a.request, a.ambiguous)
-		}
-		wanted := a.request.handoffsWanted
-		a.request, a.ambiguous, a.enqueuedInRedis = m.newRequest(a.request.waits), false, false
-		a.request.handoffsWanted = wanted
-		if !errors.Is(err, renewal.ErrExpired) {
-			return nil, err
-		}
+	l, taken, err := a.read(r)
+	if err == nil {
+		return l, nil
+	}
+	if a.request.kind().leave != nil && a.request.waits &&
+		(errors.Is(err, ErrLocked) || a.enqueuedInRedis && !taken && redisconn.IsUnavailable(err)) {
+		// Keep the id: its place in the queue survives, and the next attempt finds a grant made by a late copy.
+		a.enqueuedInRedis = true
+		return nil, err
+	}
+	if taken || a.ambiguous || a.enqueuedInRedis {
+		m.client.abandon(a.request, a.ambiguous)
+	}
+	a.request, a.ambiguous, a.enqueuedInRedis = m.newRequest(a.request.waits), false, false
+	if !errors.Is(err, renewal.ErrExpired) {
+		return nil, err
+	}
+	if a.slow++; a.slow < maxSlowReplies {
+		return nil, errTooSlow
 	}
 	return nil, fmt.Errorf("replies took longer than the lease of %v, %d times", m.config.lease, maxSlowReplies)
 }
 
-// askOnce also reports whether Redis has granted the lock.
-func (a *acquisition) askOnce(ended <-chan struct{}) (l *Lock, taken bool, err error) {
+// read reads the reply, and also reports whether Redis has granted the lock.
+func (a *acquisition) read(r *redisconn.Reply) (l *Lock, taken bool, err error) {
 	m, c := a.mutex, a.mutex.client
-	c.channels.Decide()
-	var r redisconn.Reply
-	var missing error // replicas
-	if m.config.replicas.n > 0 {
-		r, missing = c.runReplicated(a.request, m.config.replicas, ended)
-	} else {
-		r = a.early.Run(c.sender, func() scripts.Call { return a.request.kind().acquire(a.request) }, ended)
-	}
-	g, err := readGrant(&r, a.request.wantsToken())
+	g, err := readGrant(r, a.request.wantsToken())
 	a.ambiguous = a.ambiguous || r.Ambiguous
 	switch {
 	case err != nil:
 		return nil, false, err
 	case !g.taken:
 		return nil, false, &LockedError{Name: m.name, TTL: g.pttl}
-	case missing != nil:
-		return nil, true, missing
+	case a.missing != nil:
+		return nil, true, a.missing
 	}
 	l = &Lock{request: *a.request, ambiguous: a.ambiguous, handoffsLeft: int16(m.config.handoff.count)}
 	if l.fenced() {
@@ -196,9 +187,14 @@ func (a *acquisition) askOnce(ended <-chan struct{}) (l *Lock, taken bool, err e
 	return l, true, c.watch(l, r.SentAt)
 }
 
-// watch starts the lease of a lock that Redis has granted to a request sent at sentAt or later.
+// watch starts the lease of a lock that Redis has granted. Its request was sent at sentAt or later.
 func (c *Client) watch(l *Lock, sentAt time.Time) (err error) {
 	l.askedAt, l.madeAt = sentAt.Sub(c.origin), c.since(0)
+	least := l.mutex.config.minHold
+	if least > 0 {
+		l.longest.Store(int64(least))
+		l.keepUntil = l.madeAt + least + least/100 + 2*time.Millisecond // clocks differ in rate, and Redis counts in ms
+	}
 	spec := renewal.Spec{Key: l.name(), ID: l.id, TTL: l.ttl(), SentAt: sentAt, Lost: ErrLost, OnLost: l.onLost}
 	if l.mutex.config.renew {
 		var d *renewal.Destination
@@ -206,13 +202,17 @@ func (c *Client) watch(l *Lock, sentAt time.Time) (err error) {
 			l.lease, err = d.Add(spec)
 		}
 	} else {
-		l.lease, err = c.renewer.Watch(spec)
+		spec.TTL = l.mutex.config.firstLease()
+		l.lease, err = c.redis.Renewer.Watch(spec)
 	}
 	if err != nil {
 		return err
 	}
+	if least > l.ttl() {
+		l.lease.(*renewal.Lease).Prolong(sentAt, least) // renewals ask for less, and do not shorten it
+	}
 	c.keep(l)
-	if c.gate.Closed() && l.lease.Close(ErrClosed) { // Close may have looked before the lock was entered
+	if c.gate.Closed() && l.lease.Close(ErrClosed) { // Close may have run before the lock was registered
 		c.drop(l)
 		return ErrClosed
 	}
@@ -224,10 +224,10 @@ type grant struct {
 	taken    bool
 	pttl     time.Duration
 	token    int64
-	reserved int64 // tokens after it that belong to the holder too
+	reserved int64 // tokens after token that belong to the holder too
 }
 
-// readGrant reads the reply of an acquire script. With a fence, a lock that was taken has a token.
+// readGrant reads the reply of an acquire script. A fenced lock that was taken has a token.
 func readGrant(r *redisconn.Reply, fenced bool) (grant, error) {
 	v, err := r.Integers(2, 4)
 	if err != nil {

@@ -4,41 +4,79 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
-	"github.com/cogwheel-go/cogwheel/internal/sender"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// runReplicated asks for a lock and then, on the same connection, whether replicas have it too.
-func (c *Client) runReplicated(req *request, want replicas, ended <-chan struct{}) (r redisconn.Reply, missing error) {
-	what := req.kind().acquire(req)
-	r = c.sender.Retry(ended, func() (*redis.Cmd, time.Time) {
-		ctx, sentAt := context.Background(), c.wheel.Now()
-		node, err := redisconn.Node(c.base, req.name())
-		if errors.Is(err, redisconn.ErrNodes) {
-			err = argument.Error("WithReplicas", fmt.Sprintf("%T", c.rdb), "needs a client whose nodes are known")
+// askReplicated asks for the lock and then, on the same connection, for the confirmation of replicas.
+func (a *acquisition) askReplicated(ctx context.Context) *redis.Cmd {
+	c, want := a.mutex.client, a.mutex.config.replicas
+	what := a.request.kind().acquire(a.request)
+	node, err := redisconn.Node(c.redis.Base, a.mutex.name)
+	if errors.Is(err, redisconn.ErrNodes) {
+		err = argument.Error("WithReplicas", fmt.Sprintf("%T", c.redis.Client), "needs a client whose nodes are known")
+	}
+	if err != nil {
+		return calls.Failed(err)
+	}
+	conn := node.Conn()
+	defer conn.Close()
+	cmd := what.Script.RunOnce(ctx, conn, what.Keys, what.Args...)
+	if g, err := readGrant(&redisconn.Reply{Cmd: cmd}, a.request.wantsToken()); err == nil && g.taken {
+		got, err := conn.Wait(ctx, want.n, want.timeout).Result()
+		switch {
+		case err != nil:
+			a.missing = fmt.Errorf("%w: %w", ErrReplicas, err)
+		case got < int64(want.n):
+			a.missing = fmt.Errorf("%w: %d of %d within %v", ErrReplicas, got, want.n, want.timeout)
+		default:
+			a.missing = nil
 		}
-		if err != nil {
-			return sender.Failed(err), sentAt
-		}
-		conn := node.Conn()
-		defer conn.Close()
-		cmd := what.Script.RunOnce(ctx, conn, what.Keys, what.Args...)
-		if g, err := readGrant(&redisconn.Reply{Cmd: cmd}, req.wantsToken()); err == nil && g.taken {
-			got, err := conn.Wait(ctx, want.n, want.timeout).Result()
-			switch {
-			case err != nil:
-				missing = fmt.Errorf("%w: %w", ErrReplicas, err)
-			case got < int64(want.n):
-				missing = fmt.Errorf("%w: %d of %d within %v", ErrReplicas, got, want.n, want.timeout)
-			default:
-				missing = nil
+	}
+	return cmd
+}
+
+// ask sends the request of a call that does not queue. If ctx ends first, answered is false, and a late grant
+// is released in the background.
+func (a *acquisition) ask(ctx context.Context) (l *Lock, answered bool, err error) {
+	for {
+		r, answered := a.mutex.client.redis.Sender.Do(ctx, a.call(func(r redisconn.Reply) {
+			if l, err := a.answered(&r); err == nil {
+				l.discard()
 			}
+		}))
+		if !answered {
+			return nil, false, nil
 		}
-		return cmd, sentAt
-	})
-	return r, missing
+		if l, err = a.answered(&r); !errors.Is(err, errTooSlow) {
+			return l, true, err
+		}
+	}
+}
+
+// askFor is ask without blocking. It calls done with the outcome, on another goroutine. done must not block.
+func (a *acquisition) askFor(done func(*Lock, error)) {
+	a.mutex.client.redis.Sender.Go(a.ctx, a.call(func(r redisconn.Reply) {
+		l, err := a.answered(&r)
+		if errors.Is(err, errTooSlow) {
+			a.askFor(done)
+			return
+		}
+		done(l, err)
+	}))
+}
+
+func (a *acquisition) call(late func(redisconn.Reply)) calls.Request {
+	r := calls.Request{
+		Key: a.mutex.name, Late: late,
+		Build: func() scripts.Call { return a.request.kind().acquire(a.request) },
+	}
+	if a.mutex.config.replicas.n > 0 {
+		r.Send = a.askReplicated
+	}
+	return r
 }

@@ -2,8 +2,10 @@ package redislock
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/check"
@@ -16,32 +18,32 @@ type checkable interface {
 	needs() []check.Needs
 }
 
-// Check asks the servers whether the Client can work with them: whether they answer, their versions, whether
-// the user may run each command, whether they take writes, whether all slots of a cluster are served, and
-// which timeouts, eviction policy and persistence weaken or slow the locks. With locks, each a *Mutex,
-// *RWMutex, *MultiMutex or *QuorumMutex of any Client, it looks at what these need from the servers of this
-// one, their keys and channels included. Without, it looks at the commands of all kinds of locks, and not at
+// Check asks the servers whether the Client can work with them: whether they answer and accept writes, their
+// versions, whether the user may run each command, whether all slots of a cluster are served, and which
+// timeouts, eviction policy and persistence weaken or slow the locks. If locks are given, each a *Mutex,
+// *RWMutex, *MultiMutex or *QuorumMutex of any Client, Check covers what they need from the servers of this
+// Client, including their keys and channels. Otherwise it covers the commands of all kinds of locks, without
 // keys and channels.
 //
-// Check needs no right that locks do not need, and says "not known" where a server refuses to tell more. It
-// changes nothing but a key of its own, which ends within a second: cogwheel_check:…, with locks preceded by
-// the name of the first lock and a colon. It uses connections of its own, made from the options of the
-// client.
+// Check needs no right that locks do not need, and says "not known", which is no failure, where a server
+// refuses to tell more. It changes nothing but one key, which expires within a second: cogwheel_check:…, after
+// the name of the first lock and a colon if there is one. It uses additional connections, made from the options
+// of rdb.
 //
-// The error is nil, or the one of Report.Err, which names every failure and wraps the answers of the servers.
-// If ctx ends, the error matches the one of ctx too, and the Report says what was found until then; it is nil
-// if calls have not returned a quarter of a second later. An argument that is refused, or a Client that is
-// closed, returns an error and no Report. Check blocks for a few round trips, at most for that quarter of a
-// second after the end of ctx. It is safe for concurrent use.
+// The error is nil or the error of Report.Err, which names every failure and wraps the replies of the servers.
+// If ctx ends before Check is done, the error also matches the error of ctx, and the Report has the findings
+// until then; the Report is nil if calls have not returned a quarter of a second later. If an argument is
+// invalid or the Client is closed (ErrClosed), there is an error and no Report. Check blocks for a few round
+// trips, at most until a quarter of a second after the end of ctx. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, locks ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(locks))
 	})
 }
 
-// checked says what is checked. It may have to ask a cluster for its kind of channels.
+// checked returns the parameters of the check. It may have to ask a cluster for its kind of channels.
 func (c *Client) checked(locks []checkable) *check.Client {
-	c.channels.Decide()
+	c.redis.Channels.Decide()
 	lease := c.defaults.lease
 	var needs []check.Needs
 	for _, l := range locks {
@@ -54,12 +56,13 @@ func (c *Client) checked(locks []checkable) *check.Client {
 		needs = c.allNeeds()
 	}
 	return &check.Client{
-		Package: "redislock", Base: c.base, Needs: needs, Channel: scripts.LockChannel, Keeps: "locks", Lease: lease,
-		Sharded: c.channels.Verb() == "SPUBLISH", Detects: c.channels.Detects(),
+		Package: "redislock", Base: c.redis.Base, Needs: needs,
+		Channel: scripts.LockChannel, Keeps: "locks", Lease: lease,
+		Sharded: c.redis.Channels.Verb() == "SPUBLISH", Detects: c.redis.Channels.Detects(),
 	}
 }
 
-// mutexes returns the single locks that a lock is made of.
+// mutexes returns the single locks in a lock.
 func mutexes(l checkable) []*Mutex {
 	switch l := l.(type) {
 	case *Mutex:
@@ -74,13 +77,14 @@ func mutexes(l checkable) []*Mutex {
 	return nil
 }
 
-// allNeeds is what all kinds of locks need, without the keys and channels of any.
+// allNeeds returns the needs of all kinds of locks, without keys and channels.
 func (c *Client) allNeeds() []check.Needs {
-	const name = "cogwheel_check"
 	replicated := []LockOption{WithFencing(), WithReplicas(1, maxVoteTimeout)}
 	var needs []check.Needs
+	const name = check.Sample
 	for _, l := range []checkable{
-		c.Mutex(name, replicated...), c.FairMutex(name, replicated...), c.RWMutex(name, replicated...),
+		c.Mutex(name, append(replicated, WithMinHold(time.Second))...),
+		c.FairMutex(name, replicated...), c.RWMutex(name, replicated...),
 	} {
 		needs = append(needs, l.needs()...)
 	}
@@ -91,35 +95,38 @@ func (c *Client) allNeeds() []check.Needs {
 	return needs
 }
 
-// needs are read from the calls that the lock would send.
+// needs reads the needs from the calls that the lock would send.
 func (m *Mutex) needs() []check.Needs {
 	req := m.newRequest(true)
-	reserved := *req
+	reserved, kept := *req, *req
 	if m.config.fenced {
-		reserved.lastReserved = 1 // gives tokens back
+		reserved.lastReserved = 1 // its release gives tokens back
+	}
+	if m.config.minHold > 0 {
+		kept.keepUntil = math.MaxInt64
 	}
 	calls := []scripts.Call{
-		m.kind.acquire(req), m.kind.release(&reserved), m.kind.force(req),
+		m.kind.acquire(req), m.kind.release(&reserved), m.kind.release(&kept), m.kind.force(req),
 		{Script: m.kind.renew, Keys: m.kind.keysToRenew(m.name, req.id)},
 	}
 	if m.kind.leave != nil {
 		calls = append(calls, m.kind.leave(req))
 	}
-	own := check.Needs{For: m.kind.name}
+	own := check.Needs{For: m.kind.name, Name: m.name}
 	for _, call := range calls {
 		own.Scripts = append(own.Scripts, call.Script)
 		own.Keys = append(own.Keys, call.Keys...)
 	}
 	state := check.Needs{
 		For: "State", Optional: true, Commands: []string{"multi", "exec", "hgetall", "pttl", "get"},
-		Keys: []string{m.name, scripts.LockFence(m.name)},
+		Name: m.name, Keys: []string{m.name, scripts.LockFence(m.name)},
 	}
 	if m.kind == fair {
 		state.Commands = append(state.Commands, "lrange")
 	}
 	all := []check.Needs{
-		own, state, check.Listening(m.kind.channel(m.name, req.id)),
-		check.Hearing(scripts.ClientChannel(m.client.ids.client)),
+		own, state, check.Listening(m.name, m.kind.channel(m.name, req.id)),
+		check.Hearing(scripts.ClientChannel(check.Sample)),
 	}
 	if m.config.replicas.n > 0 {
 		all = append(all, check.Needs{For: "WithReplicas", Commands: []string{"wait"}})
@@ -141,8 +148,8 @@ func (m *MultiMutex) needs() (all []check.Needs) {
 
 func (m *QuorumMutex) needs() []check.Needs { return m.parts[0].needs() }
 
-// Check asks all servers, as Client.Check does. As long as a majority of them can work, the failures of
-// the others are warnings. Two servers that are one and the same are a failure.
+// Check checks all servers as Client.Check does. As long as a majority of them can work, the failures of the
+// others are warnings. If two clients lead to one server, that is a failure.
 func (q *Quorum) Check(ctx context.Context, locks ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &q.gate, q.wheel, argument, ErrClosed, locks, func() *cogwheel.Report {
 		reports := make([]*cogwheel.Report, len(q.servers))

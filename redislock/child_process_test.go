@@ -26,6 +26,7 @@ import (
 const (
 	roleCount  = "count"   // increments a counter under the lock
 	roleNoLock = "no-lock" // increments it without a lock: the negative control
+	roleLead   = "lead"    // prints a line once it leads, and leads until it is killed
 	roleHold   = "hold"    // acquires the lock, prints a line, and holds it until stdin ends
 
 	roleFrozen       = "frozen"        // acquires the lock, prints a line, and writes to a store when told to
@@ -61,6 +62,12 @@ func runChild(role string) (err error) {
 	add := func(ctx context.Context) error { return addSlowly(ctx, w, rdb, name+counterSuffix) }
 
 	switch role {
+	case roleLead:
+		return c.Lead(ctx, name, func(ctx context.Context) error {
+			fmt.Println("leads")
+			<-ctx.Done()
+			return ctx.Err()
+		}, redislock.WithLease(childLease))
 	case roleHold:
 		if _, err := m.Lock(ctx); err != nil {
 			return err

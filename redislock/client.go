@@ -16,11 +16,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
-	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
@@ -30,138 +29,131 @@ import (
 // poolSize is enough for four renewals and a release at a time, and for a connection that hangs.
 const poolSize = 8
 
-// Client takes locks on one Redis. Make one per process and Redis with New. It is safe for concurrent use.
+// Client acquires locks on one Redis deployment. Create one Client per process and deployment with New. It is
+// safe for concurrent use.
 type Client struct {
-	rdb       redis.UniversalClient // for calls of callers
-	base      redis.UniversalClient // what rdb is or embeds: knows the nodes
-	dedicated *redisconn.Dedicated  // for renewals and releases in the background
-
-	sender *sender.Sender
-
+	redis      *client.Leases
+	longest    atomic.Int64 // the longest lease or extension that a caller asked for, ns
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
 	monitor    monitor
-	origin     time.Time // from which the times of locks count
+	origin     time.Time // the times of locks count from here
 	defaults   *sharedConfig
-	lastConfig atomic.Pointer[sharedConfig] // the last one made
+	lastConfig atomic.Pointer[sharedConfig] // the configuration made last
 	poll       time.Duration
 	ids        *ids
-	channels   *waitqueue.Channels
 	queues     *waitqueue.Group[queueKey, *acquisition]
-	renewer    *renewal.Renewer
 	cleanup    *cleanup.Queue[pendingRelease]
-	gate       gate.Gate // entered by all that talks to Redis, so that Close knows when the last of it has ended
+	gate       gate.Gate // entered by everything that talks to Redis, so that Close can wait for its end
 
-	mu      sync.Mutex            // guards what follows; all else is set by New and never changes
+	mu      sync.Mutex            // guards the fields below; all others are set by New and never change
 	holders map[heldName]*Lock    // locks of exclusive kinds
 	held    map[string]*Lock      // all others, by their ids
-	limits  map[*Lock]wheel.Timer // of those with WithMaxHold
+	limits  map[*Lock]wheel.Timer // timers of the locks with WithMaxHold
 	leases  map[shard]*renewal.Destination
 
 	// See notify.go.
 	stopListening func() // ends the subscription to the Client's channel; nil if there is none
-	listenChanges bool   // the subscription is about to begin or to end, by listenTimer
+	listenChanges bool   // listenTimer is about to begin or end the subscription
 	listenTimer   wheel.Timer
-	unchecked     map[string]*Lock // holds that a message named and that are still to be checked, by their ids
+	unchecked     map[string]*Lock // holds named by messages and not checked yet, by their ids
 	checking      bool             // checkHolds runs
 }
 
-// New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
-// *redis.Ring, or a struct that embeds one of them. It does not talk to Redis and starts no goroutine. Its
-// errors match cogwheel.ErrInvalid. The caller keeps rdb open until Close has returned.
+// New returns a Client that uses rdb: a *redis.Client for one server, Sentinel or proxy, a
+// *redis.ClusterClient, a *redis.Ring, or a struct that embeds one of these. New does not connect to Redis and
+// starts no goroutine. Its errors match cogwheel.ErrInvalid. The caller must keep rdb open until Close has
+// returned.
 //
-// Calls go through rdb with its pool, hooks, timeouts and retries. A call returns when its context ends,
-// while its request goes on until rdb's ReadTimeout; so a client whose ReadTimeout is disabled (-1 or -2) is
-// refused. Renewals and releases in the background use a few connections of their own, made from the same
-// options, so that a busy pool does not delay them; hooks of rdb do not see them. A client of another type
-// works too: its nodes are not known, so it has no connections of its own, and New logs a warning.
+// Calls use rdb with its pool, hooks, timeouts and retries. A call returns when its context ends; a command
+// that is still in flight then ends after the ReadTimeout of rdb. New refuses a client whose ReadTimeout is
+// disabled (-1 or -2).
+//
+// Renewals and releases in the background use a few additional connections with the options of rdb, so a busy
+// pool does not delay them; hooks of rdb do not see them. A client of any other type works too, but the Client
+// does not know its nodes: New logs a warning, renewals and releases use the connections of rdb, and
+// [WithReplicas] is refused.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	if err := argument.Client(rdb); err != nil {
-		return nil, err
-	}
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
-	base := redisconn.Base(rdb)
-	if redisconn.Endless(base) {
-		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
-	}
-	if base == nil {
-		base = rdb
-		cfg.logger.Warn("redislock: the client is of a type whose nodes are not known: "+
-			"calls travel alone, renewals share its connections, "+
-			"and waiters are not woken on sharded channels", "type", fmt.Sprintf("%T", rdb))
-	}
-	c := &Client{
-		rdb:       rdb,
-		base:      base,
-		wheel:     cfg.wheel,
-		logger:    cfg.logger,
-		monitor:   monitor{hooks: cfg.hooks},
-		poll:      cfg.poll,
+	return newClient(rdb, cfg)
+}
+
+// newClient makes a Client from a valid configuration.
+func newClient(rdb redis.UniversalClient, cfg config) (c *Client, err error) {
+	c = &Client{
+		wheel:     cfg.Wheel,
+		logger:    cfg.Logger,
+		monitor:   monitor{hooks: cfg.hooks, logger: cfg.Logger},
+		poll:      cfg.Poll,
 		ids:       &ids{client: newUUID()},
-		channels:  waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
 		held:      make(map[string]*Lock),
 		limits:    make(map[*Lock]wheel.Timer),
-		origin:    cfg.wheel.Now(),
+		origin:    cfg.Wheel.Now(),
 		holders:   make(map[heldName]*Lock),
 		leases:    make(map[shard]*renewal.Destination),
 		unchecked: make(map[string]*Lock),
 	}
-	c.gate.Workers = gate.NewWorkers(cfg.wheel)
-	c.sender = sender.New(sender.Config{
-		Client: rdb, Base: base, Retries: redisconn.Retries(base), Wheel: cfg.wheel, Workers: c.gate.Workers,
-	})
-	if c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger),
-		renewal.WithHooks(c.monitor.renewalHooks())); err != nil {
+	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, poolSize, c.monitor.renewalHooks())
+	if err != nil {
 		return nil, err
+	}
+	if !c.redis.Known {
+		c.logger.Warn("redislock: the client is of a type whose nodes are not known: "+
+			"calls travel alone, renewals share its connections, "+
+			"and waiters are not woken on sharded channels", "type", fmt.Sprintf("%T", rdb))
 	}
 	if err = c.setLockDefaults(cfg.locks); err != nil {
 		return nil, err
 	}
 	c.queues = c.newQueues()
-	c.dedicated = redisconn.NewDedicated(base, cfg.wheel, poolSize)
 	c.cleanup = c.newCleanup()
 	return c, nil
 }
 
-// Mutex returns the lock of that name. It does not talk to Redis. The key in Redis is the name itself, as in
-// Redisson: the lock excludes services in Java that use getLock(name).
+// Mutex returns the lock with the given name. It does not talk to Redis. The key in Redis is the name, as in
+// Redisson, so the lock excludes services in Java that use getLock(name).
 //
-// A name is 1 to 65536 bytes. If it contains a brace, it must have a hash tag such as {user:7}, text between
-// its first { and the next }, by which the keys made from it share a cluster slot. Err and every method
-// return a *cogwheel.InvalidError for a bad name or option.
+// A name has 1 to 65536 bytes. A name that contains a brace must contain a hash tag such as {user:7}: text
+// between its first { and the next }. All keys of a lock must be in one cluster slot, and the tag selects it.
+// If the name or an option is invalid, Err and all methods return a *cogwheel.InvalidError.
 func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(plain, name, opts)
 }
 
 func (c *Client) newMutex(k *kind, name string, opts []LockOption) *Mutex {
 	m := &Mutex{client: c, kind: k, name: name}
-	if m.err = checkName(name); m.err == nil {
+	if m.err = client.CheckName(argument, name); m.err == nil {
 		m.config, m.err = c.lockConfig(opts)
+	}
+	if m.err == nil && k != plain && m.config.minHold > 0 {
+		m.err = errMinHold
 	}
 	return m
 }
 
-// Close releases the locks that are held, ends waiting calls with ErrClosed, and blocks until nothing of the
-// Client is running, or until ctx ends. In that case its connections are closed all the same, and calls in
-// flight end by their timeouts. If ctx has ended before, Close goes on for up to a second, so a deferred
-// Close frees the locks whatever its context.
+// Close releases all held locks as Unlock does, ends waiting calls with ErrClosed, and blocks until the Client
+// has stopped working or ctx ends. Other processes may acquire the released locks at once, so call Close when
+// the work that holds them has ended. It stops neither the wheel nor rdb.
 //
-// Close returns an error if time ran out or locks could not be released; it names their number, and they end
-// with their leases. A further Close only waits for calls in flight. Close leaves the wheel and rdb open.
-// Others may lock what Close has released, so call it when the work that holds locks has ended.
+// Close returns an error if ctx ends first or locks could not be released; the error has their number, and they
+// end with their leases. If ctx ends first, Close closes the connections anyway, and calls in flight end by
+// their timeouts. While Redis does not answer, Close gives up in the same way a second after the longest lease
+// or extension that the Client asked for, when all locks have ended. If ctx has already ended when Close is
+// called, Close takes up to a second, so that a deferred Close releases the locks whatever its context. Further
+// calls of Close only wait for calls in flight.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
-	ctx, cancel := contexts.ToClose(ctx, c.wheel)
+	ctx, cancel := contexts.ToClose(ctx, c.wheel, time.Duration(c.longest.Load()))
 	defer cancel()
 	if !c.gate.Close() {
 		return c.gate.Wait(ctx)
 	}
-	// Waiters are told first; what they are granted all the same comes back before the cleanup is closed.
+	// Waiters first: a lock that is granted to one all the same comes back before the cleanup is closed.
 	err := c.queues.Close(ctx, ErrClosed)
 	c.mu.Lock()
 	c.listenTimer.Stop()
@@ -179,33 +171,23 @@ func (c *Client) Close(ctx context.Context) error {
 		case l.lease.Close(ErrClosed):
 			l.releaseLater(0, false)
 			c.monitor.ended(l, ErrClosed)
-		case errors.Is(l.Err(), ErrLost): // since the gate was closed
+		case errors.Is(l.Err(), ErrLost): // lost since the gate was closed
 			c.monitor.ended(l, l.Err())
 		}
 	}
-	err = joined.Errors(
-		err,
-		c.gate.Wait(ctx), // nothing is left that would add to the cleanup
-		c.closeCleanup(ctx),
-		c.renewer.Close(ctx),
-		c.channels.Close(ctx),
-		c.dedicated.Close(ctx),
-	)
-	c.gate.Workers.Close()
-	if err != nil {
-		return fmt.Errorf("redislock: close: %w", err)
-	}
-	return nil
+	// Nothing adds to the cleanup when no call is in flight.
+	return c.redis.Close(ctx, err, c.gate.Wait(ctx), c.closeCleanup(ctx))
 }
 
-// ids makes the ids of acquisitions. The Clients of a Quorum share one, and so have channels of one name.
+// ids makes the ids of acquisitions. The Clients of a Quorum share one, and with it the channel for their
+// holders.
 type ids struct {
 	client string // a UUID
 	n      atomic.Uint64
 }
 
-// next returns the id of a new acquisition. It is unique for ever, so that no call about an old hold can touch a
-// new one. To Redisson it is an opaque field of the lock's hash.
+// next returns the id of a new acquisition. It is unique for ever, so a call for an old hold never affects a
+// new hold. To Redisson it is an opaque field of the lock's hash.
 func (ids *ids) next() string {
 	id := make([]byte, 0, 64)
 	id = append(id, ids.client...)
@@ -213,32 +195,32 @@ func (ids *ids) next() string {
 	return string(strconv.AppendUint(id, ids.n.Add(1), 10))
 }
 
-// shard is a group of locks that are renewed together: of one kind, on the node that was their master when
-// the first of them was taken. A node that hangs delays the renewals of its own locks only. Renewals find the
-// present master of each key by themselves.
+// shard is a group of locks that are renewed together: locks of one kind whose master was the same node when
+// the first of them was acquired. A node that hangs delays only the renewals of its own locks. A renewal is
+// sent to the present master of its key, whatever the shard says.
 type shard struct {
 	kind *kind
 	node string
 }
 
-// destination returns where a lock is renewed.
+// destination returns the destination that renews a lock.
 func (c *Client) destination(req *request) (d *renewal.Destination, err error) {
 	s := shard{kind: req.kind()}
-	s.node, _ = redisconn.NodeAddr(c.base, req.name())
+	s.node, _ = redisconn.NodeAddr(c.redis.Base, req.name())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d = c.leases[s]; d == nil {
-		d, err = c.renewer.Destination(newRenewBackend(s.kind, c))
+		d, err = c.redis.Renewer.Destination(&renewBackend{s.kind, c.redis})
 		c.leases[s] = d
 	}
 	return d, err
 }
 
-// keep enters a lock that was granted.
+// keep registers a lock that was granted.
 func (c *Client) keep(l *Lock) {
 	c.mu.Lock()
 	if l.kind().exclusive {
-		if before := c.holders[l.mutex.heldName()]; before != nil { // it was lost, and does not know yet
+		if before := c.holders[l.mutex.heldName()]; before != nil { // that lock is lost, and has not noticed yet
 			c.held[before.id] = before
 		}
 		c.holders[l.mutex.heldName()] = l
@@ -247,12 +229,12 @@ func (c *Client) keep(l *Lock) {
 	}
 	c.followHoldsLocked()
 	c.mu.Unlock()
-	if l.lease.Err() != nil { // lost before it was entered
+	if l.lease.Err() != nil { // lost before it was registered
 		c.drop(l)
 	}
 }
 
-// drop removes a lock that is not held any more.
+// drop removes a lock that is no longer held.
 func (c *Client) drop(l *Lock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,14 +254,14 @@ func (c *Client) drop(l *Lock) {
 	}
 }
 
-// limit has a lock end after its WithMaxHold.
+// limit starts the timer of WithMaxHold, if the lock has one.
 func (c *Client) limit(l *Lock) {
 	d := l.mutex.config.maxHold
 	if d == 0 {
 		return
 	}
 	reached := func(stopped error) {
-		if stopped == nil { // otherwise the lease ends too, as lost
+		if stopped == nil { // the end of the wheel also ends the lease, as lost
 			l.maxHoldReached()
 		}
 	}
@@ -296,7 +278,7 @@ func (c *Client) limit(l *Lock) {
 	}
 }
 
-// since returns how long ago an instant was that is given as time since origin.
+// since returns the time since an instant that is given as time since origin.
 func (c *Client) since(at time.Duration) time.Duration { return c.wheel.Now().Sub(c.origin) - at }
 
 // newUUID returns a version 4 UUID in text form.

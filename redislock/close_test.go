@@ -103,8 +103,8 @@ func TestClient_Close(t *testing.T) {
 	})
 }
 
-// A wheel that is full for a moment delays only the releases of that moment.
-func TestClient_ReleasesAfterAFullWheel(t *testing.T) {
+// A release that fails while the wheel is full is sent later.
+func TestClient_ReleasesOnAFullWheel(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
 	server := redistest.Start(t)
@@ -121,33 +121,82 @@ func TestClient_ReleasesAfterAFullWheel(t *testing.T) {
 		_, err := w.Stop(context.Background())
 		require.NoError(t, err)
 	}()
-	var full []wheel.Timer
 	fill := func() {
-		for {
-			timer, err := w.AfterFunc(time.Hour, func() {})
-			if err != nil {
-				return
-			}
-			full = append(full, timer)
+		for err := error(nil); err == nil; {
+			_, err = w.AfterFunc(time.Hour, func() {})
 		}
 	}
-	first, second := mustLock(
-		t, c.Mutex(name+":1", redislock.WithLease(time.Hour)),
-	), mustLock(t, c.Mutex(name+":2", redislock.WithLease(time.Hour)))
+	held := mustLock(t, c.Mutex(name, redislock.WithLease(time.Hour)))
 	fill()
 	dialer.Set(redistest.BlackholeUp)
 	done := make(chan error, 1)
-	go func() { done <- first.Unlock(t.Context()) }()
-	<-first.Done()
+	go func() { done <- held.Unlock(t.Context()) }()
+	<-held.Done()
 	fill() // its lease has freed an entry
 	require.Error(t, <-done)
-	for _, timer := range full {
-		timer.Stop()
-	}
-	require.Error(t, second.Unlock(t.Context()))
+	fill()
 	dialer.Set(redistest.Pass)
-	for i := 1; i <= 2; i++ {
-		poll(t, func() bool { return rdb.Exists(t.Context(), fmt.Sprintf("%s:%d", name, i)).Val() == 0 })
+	poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+}
+
+// A waiter whose process has no room for the lease is told so, and takes the lock from nobody meanwhile.
+func TestLock_AWaiterOnAFullWheelGetsItsError(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	w, err := wheel.New(wheel.WithMaxPendingTimeouts(64))
+	require.NoError(t, err)
+	c, err := redislock.New(server.Client(t), redislock.WithWheel(w))
+	require.NoError(t, err)
+	defer func() {
+		require.NoError(t, c.Close(context.Background()))
+		_, err := w.Stop(context.Background())
+		require.NoError(t, err)
+	}()
+	name := redistest.Name(t)
+	rdb := server.Client(t)
+	held := mustLock(t, newClient(t, rdb).Mutex(name))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Mutex(name).Lock(t.Context())
+		ended <- err
+	}()
+	awaitSubscription(t, rdb, name)
+	for err = nil; err == nil; {
+		_, err = w.AfterFunc(time.Hour, func() {})
+	}
+	require.NoError(t, held.Unlock(t.Context()))
+	require.ErrorIs(t, <-ended, wheel.ErrTooManyPending)
+	poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
+}
+
+// Close does not wait for a Redis that hangs longer than the locks last. The timeouts are go-redis' own.
+func TestClient_CloseDuringAHangTakesLittleLongerThanTheLease(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	for _, inFlight := range []int{0, 1, 50} {
+		t.Run(fmt.Sprintf("%d calls in flight", inFlight), func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			c, err := redislock.New(server.Client(t), redislock.WithWheel(newWheel(t)))
+			require.NoError(t, err)
+			lease := redislock.WithLease(redistest.SafeLease)
+			l := mustLock(t, c.Mutex("held", lease))
+			server.Pause()
+			defer server.Resume()
+			var calls sync.WaitGroup
+			for i := range inFlight {
+				calls.Go(func() {
+					_, err := c.Mutex(fmt.Sprintf("name:%d", i), lease).Lock(context.WithoutCancel(t.Context()))
+					require.Error(t, err)
+				})
+			}
+			poll(t, func() bool { return c.Stats().Waiting == inFlight })
+			began := time.Now()
+			require.Error(t, c.Close(t.Context()))
+			require.Less(t, time.Since(began), redistest.SafeLease+2*time.Second)
+			require.Error(t, l.Err())
+			calls.Wait()
+		})
 	}
 }
 

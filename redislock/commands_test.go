@@ -78,7 +78,9 @@ func TestKinds_Cost(t *testing.T) {
 		mustUnlock(t, l)
 		trips, commands = count()
 		gave := cost{trips - trips2, commands - commands2}
-		require.Equal(t, kind.unlock, gave, "%s, unlock", kind.what)
+		require.Equal(t, kind.unlock.commands, gave.commands, "%s, unlock", kind.what)
+		require.LessOrEqual(t, gave.trips, kind.unlock.trips, "%s, unlock: those of parts may share a script", kind.what)
+		require.Positive(t, gave.trips, kind.what)
 		t.Logf("%s: lock %+v, unlock %+v", kind.what, took, gave)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// lease is what ends a Lock: a lease in Redis, or several of them that count as one.
+// lease decides the end of a Lock: a lease in Redis, or several that count as one.
 type lease interface {
 	Done() <-chan struct{}
 	Err() error
@@ -24,13 +24,13 @@ type lease interface {
 	Close(reason error) bool
 }
 
-// composite is the lease of a lock made of several, of which need must be held: all of a MultiMutex, a
-// majority of a Quorum. Each part has a lease and a watchdog of its own. A composite ends once; from then on
-// its parts are being released.
+// composite is the lease of a lock with parts, of which need must be held: all parts of a MultiMutex, a
+// majority of a Quorum. Each part has a separate lease and watchdog. A composite ends once; from then on its
+// parts are being released.
 type composite struct {
 	need   int
-	gate   *gate.Gate      // of the Quorum whose Close ends it; nil if its parts are reported instead of it
-	ctx    context.Context // its cause is how the composite ended
+	gate   *gate.Gate      // of the Quorum whose Close ends it; nil if only the parts are reported
+	ctx    context.Context // its cause is the reason for the end
 	cancel context.CancelCauseFunc
 
 	mu       sync.Mutex // guards what follows
@@ -38,11 +38,12 @@ type composite struct {
 	lost     int
 	err      error
 	unlocked bool
-	onEnd    func(error) // reports the end, with its reason
+	onEnd    func(error) // reports the end and its reason
 }
 
 func newComposite(need int, parts []*Lock, g *gate.Gate) *composite {
-	// All parts, before any is watched: what ends the composite releases no others.
+	// All parts are entered before any is watched: whatever ends the composite releases them all, and only
+	// them.
 	c := &composite{need: need, gate: g, parts: slices.Clone(parts)}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	for _, part := range parts {
@@ -51,7 +52,7 @@ func newComposite(need int, parts []*Lock, g *gate.Gate) *composite {
 	return c
 }
 
-// add adds a part, and reports whether the composite lasts.
+// add adds a part, and reports whether the composite is still held.
 func (c *composite) add(part *Lock) bool {
 	c.mu.Lock()
 	if c.err != nil {
@@ -94,9 +95,10 @@ func (c *composite) partEnded(part *Lock) {
 	if onEnd != nil {
 		onEnd(err)
 	}
-	// The holder may need time to stop, as after any loss. Unlock releases parts that were re-entered through
-	// an Owner; until then they cannot be re-entered. A part that the Owner also holds by itself goes on.
-	for _, part := range c.parts { // which do not change any more
+	// The holder may need time to stop, as after any loss. A part that was re-entered through an Owner is
+	// released by Unlock; until then it cannot be re-entered. A part that the Owner also holds separately stays
+	// held.
+	for _, part := range c.parts { // they do not change any more
 		if part.entries() == 1 {
 			part.underlying().end(err, part.ttl()/8)
 		}
@@ -120,7 +122,7 @@ func (c *composite) Close(reason error) bool {
 	return c.endLocked(reason)
 }
 
-// report has the end of the composite reported, also if it has ended.
+// report sets onEnd, and calls it if the composite has already ended.
 func (c *composite) report(onEnd func(error)) {
 	c.mu.Lock()
 	err := c.err
@@ -154,7 +156,7 @@ func (c *composite) Valid() bool {
 	return c.err == nil && valid >= c.need
 }
 
-// Deadline implements lease: when there are too few parts left unless they are renewed.
+// Deadline implements lease: the time at which too few parts are left unless they are renewed.
 func (c *composite) Deadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,7 +173,7 @@ func (c *composite) Context(parent context.Context) context.Context {
 	return contexts.EndingWith(parent, c.ctx)
 }
 
-// unlock releases every part, once, whether the composite was lost or not.
+// unlock releases every part once, whether or not the composite was lost.
 func (c *composite) unlock(ctx context.Context) (err error) {
 	c.mu.Lock()
 	first := !c.unlocked
@@ -179,7 +181,7 @@ func (c *composite) unlock(ctx context.Context) (err error) {
 	held := c.endLocked(ErrNotHeld)
 	onEnd := c.onEnd
 	c.mu.Unlock()
-	entered := held && onEnd != nil && c.gate.Enter() // otherwise Close reports the end
+	entered := held && onEnd != nil && c.gate.Enter() // else Close reports the end
 	if first {
 		err = each(c.members(), c.need, func(part *Lock) error { return part.Unlock(ctx) })
 	}
@@ -212,7 +214,7 @@ func (c *composite) members() []*Lock {
 	return slices.Clone(c.parts)
 }
 
-// each calls f for every part at the same time. It returns nil as soon as need calls have succeeded, or all
+// each calls f for all parts concurrently. It returns nil as soon as need calls have succeeded, or else all
 // errors.
 func each(parts []*Lock, need int, f func(*Lock) error) error {
 	results := make(chan error, len(parts))
@@ -230,13 +232,36 @@ func each(parts []*Lock, need int, f func(*Lock) error) error {
 	return joined.Errors(errs...)
 }
 
-// unlockAll unlocks the parts of a lock that could not be taken as a whole. What fails is retried in the
-// background.
+// unlockAll unlocks the parts of a lock that could not be taken as a whole. A release that fails is retried in
+// the background.
 func unlockAll(ctx context.Context, parts []*Lock) {
 	_ = each(parts, len(parts), func(part *Lock) error { return part.Unlock(ctx) })
 }
 
-// abandon releases, in the background, a lock that was taken for a caller that does not get it.
+// leaveAll is unlockAll for a caller that returns when ctx ends. The rest then happens in the background,
+// without a goroutine if ctx had ended before.
+func leaveAll(ctx context.Context, parts []*Lock) {
+	if len(parts) == 0 {
+		return
+	}
+	if ctx.Err() != nil {
+		for _, part := range parts {
+			part.abandon()
+		}
+		return
+	}
+	c := parts[0].client()
+	if !c.gate.Enter() {
+		return // Close releases them
+	}
+	defer c.gate.Leave()
+	gate.Await(&c.gate, ctx.Done(), func() struct{} {
+		unlockAll(ctx, parts)
+		return struct{}{}
+	})
+}
+
+// abandon releases, in the background, a lock whose caller does not get it.
 func (l *Lock) abandon() {
 	e, entered := l.lease.(*entry)
 	if !entered {
@@ -246,8 +271,8 @@ func (l *Lock) abandon() {
 	}
 }
 
-// end ends a lock for a reason, and releases it in the background after a while. When its Client is being
-// closed, it leaves that to Close.
+// end ends a lock for a reason, and releases it in the background after a delay. If the Client is being closed,
+// it leaves both to Close.
 func (l *Lock) end(reason error, after time.Duration) {
 	if !l.client().gate.Enter() {
 		return

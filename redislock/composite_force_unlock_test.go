@@ -122,10 +122,12 @@ func TestQuorum_ForceUnlockByAClientForEachServer(t *testing.T) {
 					holder = id
 				}
 				calls, _ := startLockFunc(t.Context(), servers.newQuorumOfFailingServers(t).Mutex(name))
-				for _, s := range alive {
+				for i, s := range alive {
 					freed, err := newClient(t, s.Client(t)).Mutex(name).ForceUnlock(t.Context())
 					require.NoError(t, err)
-					require.True(t, freed)
+					if i < len(alive)-n/2 { // until then it has a majority; without one the holder may free the rest itself
+						require.True(t, freed)
+					}
 				}
 				next := (<-calls).mustHold(t)
 				<-held.Done()

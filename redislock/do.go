@@ -11,7 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 )
 
-// do is the Do of every kind of lock.
+// do is the Do of all kinds of locks.
 func do(
 	ctx context.Context, logger *slog.Logger, lock func(context.Context) (*Lock, error), f func(context.Context) error,
 ) (err error) {
@@ -31,6 +31,7 @@ func do(
 			}
 		case errors.Is(unlocked, ErrClosed):
 			err = joined.Also(err, ErrClosed)
+		case errors.Is(unlocked, ErrNotHeld): // f has unlocked it
 		default:
 			logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
 				"redislock: a release failed and is retried in the background",
@@ -40,15 +41,7 @@ func do(
 	return f(l.Context(ctx))
 }
 
-// mustCall panics with a *cogwheel.InvalidError if the function that is to be called later is nil: the error
-// cannot be returned.
-func mustCall(isNil bool) {
-	if isNil {
-		panic(argument.Nil("function"))
-	}
-}
-
-// admit checks what every call begins with, and enters the gate.
+// admit checks the preconditions of every call, and enters the gate.
 func admit(ctx context.Context, g *gate.Gate, name string, refused error) error {
 	switch {
 	case refused != nil:

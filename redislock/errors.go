@@ -10,52 +10,54 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Errors that a caller may have to distinguish. Match them with errors.Is. Errors of Redis and of contexts
-// are wrapped; none of them is reported as ErrLocked.
+// Errors that callers can tell apart with errors.Is. Errors of Redis and of contexts are wrapped. An error of
+// Redis does not match ErrLocked.
 var (
-	// ErrLocked is returned by TryLock, and by Lock when ctx ended first, when another holds the lock.
-	// The concrete error is a *LockedError.
+	// ErrLocked is returned by TryLock if the lock is held, and by Lock if ctx ends while the lock is held. The
+	// concrete error is a *LockedError.
 	ErrLocked = errors.New("redislock: locked by another")
 
 	// ErrLost means that the lock ended before it was unlocked: its lease ran out, its key was removed,
-	// WithMaxHold ended it, or the wheel was stopped or full. Another may hold it since. It is the Err of the
-	// Lock and the cause of its contexts, and Unlock returns it.
+	// WithMaxHold ended it, or the wheel was stopped or full. Another process may hold it now. ErrLost is
+	// matched by the Err of the Lock, by the cause of its contexts, and by the error of Unlock.
 	ErrLost = errors.New("redislock: lock lost")
 
-	// ErrUnconfirmed is returned by Unlock when Redis has not confirmed the release: it failed, or a second
-	// has passed since ctx ended, or since the call if ctx had ended before. The lock is not held any more;
-	// the release goes on in the background until it succeeds or the lease is over.
+	// ErrUnconfirmed is returned by Unlock if Redis did not confirm the release, or did not confirm it within a
+	// second after the end of ctx (after the call, if ctx had ended before). The lock is no longer held. The
+	// Client retries the release in the background until it succeeds or the lease ends.
 	ErrUnconfirmed = errors.New("redislock: unlock not confirmed yet, going on in the background")
 
-	// ErrNotHeld is returned for a Lock that was unlocked before, and for a nil or zero Lock.
+	// ErrNotHeld is returned for a Lock that was unlocked before, and for a nil or zero Lock. A Lock that was
+	// lost before it was unlocked stays lost: every call returns ErrLost.
 	ErrNotHeld = errors.New("redislock: lock not held")
 
-	// ErrClosed is returned after the Client's Close. It is the Err of the locks that Close released.
+	// ErrClosed is returned after Client.Close, and to calls that wait then. It is also the Err of locks that
+	// Close released.
 	ErrClosed = errors.New("redislock: client closed")
 
-	// ErrWrongKind is returned when the key does not hold a lock of this kind: a Mutex and a FairMutex are of
-	// one kind, an RWMutex is of another. The key is unchanged.
+	// ErrWrongKind is returned if the key does not hold a lock of this kind. A Mutex and a FairMutex are of one
+	// kind, an RWMutex is of another. The key is unchanged.
 	ErrWrongKind = errors.New("redislock: the key holds something else")
 
 	// ErrMaxHold is matched, beside ErrLost, by the Err of a Lock that WithMaxHold ended.
 	ErrMaxHold = errors.New("redislock: held for longer than allowed")
 
-	// ErrUpgrade is returned by Lock, TryLock and LockFunc for writing when the context's Owner reads under
-	// the same RWMutex.
+	// ErrUpgrade is returned by Lock, TryLock and LockFunc for writing if the Owner of the context holds the
+	// same RWMutex for reading.
 	ErrUpgrade = errors.New("redislock: a reader cannot become the writer")
 
-	// ErrNoQuorum is returned when too few servers of a Quorum answered. The lock is not held.
+	// ErrNoQuorum is returned if too few servers of a Quorum answered. The lock is not held.
 	ErrNoQuorum = errors.New("redislock: no majority of the servers answered")
 
-	// ErrReplicas is returned when fewer replicas confirmed an acquisition than WithReplicas requires. The
-	// lock is not held.
+	// ErrReplicas is returned if fewer replicas confirmed an acquisition than WithReplicas requires. The lock
+	// is not held.
 	ErrReplicas = errors.New("redislock: not confirmed by enough replicas")
 )
 
-// LockedError is the error of a lock that is held by another. It matches ErrLocked.
+// LockedError is the error for a lock that another caller holds. It matches ErrLocked.
 type LockedError struct {
 	Name string
-	TTL  time.Duration // until the hold ends unless it is renewed, as last reported; negative: never, 0: unknown
+	TTL  time.Duration // time until the hold ends unless it is renewed, as last reported; negative: never, 0: unknown
 }
 
 // Error returns the error as one line.
@@ -70,13 +72,16 @@ func (e *LockedError) forHowLong() string {
 	case e.TTL < 0:
 		return ", without expiry"
 	}
+	if e.TTL >= time.Second {
+		return fmt.Sprintf(", for up to %v", e.TTL.Round(100*time.Millisecond))
+	}
 	return fmt.Sprintf(", for up to %v", e.TTL)
 }
 
 // Unwrap returns ErrLocked.
 func (e *LockedError) Unwrap() error { return ErrLocked }
 
-// waitEnded adds the last refusal, if there was one, to the error that ended a wait.
+// waitEnded joins the last refusal, if there was one, to the error that ended a wait.
 func waitEnded(err error, locked *LockedError) error {
 	if locked == nil {
 		return err
@@ -84,7 +89,7 @@ func waitEnded(err error, locked *LockedError) error {
 	return fmt.Errorf("%w; %w", err, meanwhile{locked})
 }
 
-// meanwhile is a LockedError as part of another error, which names the lock already.
+// meanwhile is a LockedError inside another error, which already names the lock.
 type meanwhile struct{ *LockedError }
 
 func (e meanwhile) Error() string { return "locked by another" + e.forHowLong() }
@@ -92,19 +97,13 @@ func (e meanwhile) Unwrap() error { return e.LockedError }
 
 const argument = invalid.Package("redislock")
 
-// checkName refuses a name under which the keys of a lock would not share a cluster slot.
-func checkName(name string) error {
-	refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name))
-	if !ok {
-		return nil
-	}
-	return argument.Error("name", scripts.Quote(name), refused.Reason)
-}
+// errMinHold refuses the option for the kinds whose release does not keep the key.
+var errMinHold = argument.Error("option", "WithMinHold", "only a lock of Client.Mutex has a minimum hold")
 
-// errGone is the cause of a loss: Redis no longer has the key.
+// errGone is the cause of a loss that Redis reported: the key is gone.
 var errGone = errors.New("it was gone from Redis")
 
-// lostBefore returns the error of a lock that had ended before it was released.
+// lostBefore returns the error for a lock that had ended before its release.
 func lostBefore(operation, name string, cause error) error {
 	if redisconn.WrongKind(cause) {
 		cause = fmt.Errorf("%w: %w", ErrWrongKind, cause)
@@ -112,7 +111,7 @@ func lostBefore(operation, name string, cause error) error {
 	return fmt.Errorf("%w: %s %s: %w", ErrLost, operation, scripts.Quote(name), cause)
 }
 
-// unconfirmed returns the error of a release that goes on in the background.
+// unconfirmed returns the error for a release that continues in the background.
 func unconfirmed(name string, cause error) error {
 	return fmt.Errorf("%w: %s: %w", ErrUnconfirmed, scripts.Quote(name), cause)
 }

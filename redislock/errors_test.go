@@ -230,3 +230,35 @@ func TestMutex_WaiterDoesNotInheritALockedError(t *testing.T) {
 	require.NotErrorIs(t, err, redislock.ErrLocked)
 	dialer.Set(redistest.Pass)
 }
+
+func TestLockedError_RoundsForPeople(t *testing.T) {
+	t.Parallel()
+	for ttl, want := range map[time.Duration]string{
+		29643 * time.Millisecond: ", for up to 29.6s",
+		643 * time.Millisecond:   ", for up to 643ms",
+		-1:                       ", without expiry",
+		0:                        "",
+	} {
+		require.EqualError(t, &redislock.LockedError{Name: "n", TTL: ttl}, `redislock: locked by another: "n"`+want)
+	}
+}
+
+func TestLock_ContextOfNilPanicsWithAnErrorOfThisPackage(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, redistest.Shared(t).Client(t))
+	held, released := mustLock(t, c.Mutex(redistest.Name(t)+":held")), mustLock(t, c.Mutex(redistest.Name(t)))
+	require.NoError(t, released.Unlock(t.Context()))
+	for what, l := range map[string]*redislock.Lock{"held": held, "released": released, "zero": {}, "nil": nil} {
+		func() {
+			defer func() {
+				err, ok := recover().(error)
+				require.True(t, ok, what)
+				var invalid *cogwheel.InvalidError
+				require.ErrorAs(t, err, &invalid, what)
+				require.Equal(t, "redislock", invalid.Package, what)
+			}()
+			l.Context(nil) //nolint:staticcheck // what is tested
+		}()
+	}
+	require.NoError(t, held.Unlock(t.Context()))
+}

@@ -105,6 +105,26 @@ func ExampleMutex_Do_lost() {
 	// Output: stopped to lead
 }
 
+// One process leads at a time. Here the first term ends by an error, and the second with ctx.
+func ExampleClient_Lead() {
+	ctx, stop := context.WithCancel(context.Background())
+	locks, terms := newLocks(), 0
+	work := func(ctx context.Context) error {
+		if terms++; terms == 1 {
+			return errors.New("the database is down") // logged; another process may lead now
+		}
+		fmt.Println("leads:", redislock.FromContext(ctx, "orders:leader").Valid())
+		stop() // the service shuts down
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	err := locks.Lead(ctx, "orders:leader", work, redislock.WithLease(10*time.Second))
+	fmt.Println("terms:", terms, errors.Is(err, context.Canceled))
+	// Output:
+	// leads: true
+	// terms: 2 true
+}
+
 // A caller that would rather do something else than wait learns how long the lock may be held.
 func ExampleLockedError() {
 	ctx := context.Background()

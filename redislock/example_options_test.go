@@ -52,6 +52,29 @@ func ExampleWithMaxHold() {
 	// Output: true true
 }
 
+// WithMinHold lets a job that is shorter than the clocks of two processes differ run in one of them.
+func ExampleWithMinHold() {
+	ctx := context.Background()
+	report := newLocks().Mutex("report", redislock.WithMinHold(time.Minute))
+	for _, process := range []string{"first", "second"} {
+		l, err := report.TryLock(ctx)
+		if errors.Is(err, redislock.ErrLocked) {
+			fmt.Println(process, "skips it")
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(process, "runs it")
+		if err := l.Unlock(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// first runs it
+	// second skips it
+}
+
 // WithReplicas takes the lock only if replicas have it too. This server has none.
 func ExampleWithReplicas() {
 	ctx := context.Background()

@@ -4,3 +4,6 @@ package redislock
 func (c *Client) Join(parts ...*Lock) *Lock {
 	return c.compositeLock("composite", newComposite(len(parts), parts, nil))
 }
+
+// SharesScripts reports whether calls of the Client share scripts.
+func (c *Client) SharesScripts() bool { return c.redis.Sender.Shares() }

@@ -7,14 +7,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// fairWait is what Redisson adds to the time at which a waiter counts as gone, for each place in the queue.
+// fairWait is the time that Redisson adds to the timeout of a waiter for each place in the queue.
 const fairWait = 5 * time.Minute
 
-// fairAlive is how long a waiter of this Client counts as alive after it has asked.
+// fairAlive is how long a waiter of this Client keeps its place after a query. It must be well above the poll
+// interval, or waiters that are alive would be skipped.
 func (c *Client) fairAlive() time.Duration { return 3 * c.poll }
 
-// fair is Redisson's fair lock: the plain lock and a queue of its waiters. Each waiter has a channel of its
-// own, on which it hears that it is first.
+// fair is Redisson's fair lock: the plain lock and a queue of its waiters. Each waiter listens on a channel on
+// which it learns that it is first.
 var fair = &kind{
 	name: "FairMutex",
 	is:   KindFair,
@@ -48,19 +49,19 @@ func fairRelease(r *request) scripts.Call {
 	return scripts.FairLockRelease.Call(scripts.FairLockKeys(r.name()), args...)
 }
 
-// FairMutex returns the fair lock of that name: waiters of all processes get it in the order of their
-// arrival. TryLock fails while others wait; of a lock that is free, LockedError.TTL is then the time until
-// the first waiter may be skipped. Otherwise it is like Mutex. It does not talk to Redis. Names and options
-// are those of Mutex; WithHandoff has no effect.
+// FairMutex returns the fair lock with the given name: waiters of all processes get it in the order in which
+// they reach Redis. TryLock fails while others wait; if the lock is free, LockedError.TTL is then the time
+// until the first waiter may be skipped. FairMutex does not talk to Redis. The rules for names and options are
+// those of Mutex; WithHandoff has no effect, and WithMinHold is refused. Otherwise the lock is like a Mutex.
 //
-// The keys in Redis are Redisson's: services in Java that use getFairLock(name) stand in the same queue. A
-// waiter that has not asked for three polls, 15 seconds by default (see WithPoll), because its process died
-// or Redis was out of its reach, is skipped. A waiter in Java is skipped after the time that Redisson gives
-// it, 5 minutes and more. Each waiter has a subscription of its own and asks every few seconds, which costs
-// more than Mutex, whose waiters share both.
+// The keys in Redis are Redisson's: services in Java that use getFairLock(name) wait in the same queue. A
+// waiter is skipped if it has not asked for three of its poll intervals, 15 seconds by default (see WithPoll),
+// because its process died or cannot reach Redis. A waiter in Java is skipped after the time that Redisson
+// allows, 5 minutes and more. Each waiter has a subscription and asks every few seconds. That costs more than a
+// Mutex, whose waiters share both.
 //
-// A Mutex of the same name is the same lock, and overtakes. As in Redisson, the names q and {q} are two locks
-// with one queue: use one of them.
+// A Mutex of the same name is the same lock, and its callers overtake the queue. As in Redisson, the names q
+// and {q} are two locks with one queue: use only one of them.
 func (c *Client) FairMutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(fair, name, opts)
 }

@@ -25,7 +25,7 @@ var edges = []int64{
 
 // FuzzOptions makes clients and locks of arbitrary names and options. No server is needed.
 func FuzzOptions(f *testing.F) {
-	for which := range uint8(6) {
+	for which := range uint8(7) {
 		for _, n := range edges {
 			f.Add(which, n, int64(time.Second), "name")
 			f.Add(which, int64(1), n, "name")
@@ -44,7 +44,7 @@ func FuzzOptions(f *testing.F) {
 		var client []redislock.Option
 		var lock []redislock.LockOption
 		inRange, lockInRange := true, scripts.CheckName(text) == nil
-		switch which % 6 {
+		switch which % 7 {
 		case 0:
 			client, inRange = append(client, redislock.WithPoll(d)), d >= 10*time.Millisecond && d <= time.Hour
 		case 1:
@@ -62,6 +62,9 @@ func FuzzOptions(f *testing.F) {
 		case 5:
 			lock = append(lock, redislock.WithMetadata(text))
 			lockInRange = lockInRange && text != "" && len(text) <= 256 && utf8.ValidString(text)
+		case 6:
+			lock = append(lock, redislock.WithMinHold(d))
+			lockInRange = lockInRange && d >= time.Millisecond && d <= 8760*time.Hour
 		}
 		c, err := redislock.New(rdb, append(client, redislock.WithWheel(w))...)
 		require.NoError(t, redistest.CheckRefusal(err, inRange))
@@ -69,10 +72,12 @@ func FuzzOptions(f *testing.F) {
 			return
 		}
 		rw := c.RWMutex(text, lock...)
+		require.NoError(t, redistest.CheckRefusal(c.Mutex(text, lock...).Err(), lockInRange))
+		othersInRange := lockInRange && which%7 != 6 // they refuse a minimum
 		for _, err := range []error{
-			c.Mutex(text, lock...).Err(), c.FairMutex(text, lock...).Err(), rw.Err(), c.MultiMutex([]string{text}, lock...).Err(),
+			c.FairMutex(text, lock...).Err(), rw.Err(), c.MultiMutex([]string{text}, lock...).Err(),
 		} {
-			require.NoError(t, redistest.CheckRefusal(err, lockInRange))
+			require.NoError(t, redistest.CheckRefusal(err, othersInRange))
 		}
 		if !lockInRange { // nothing is sent: the server has no reply
 			_, err := c.Mutex(text, lock...).TryLock(context.Background())

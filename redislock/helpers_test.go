@@ -33,7 +33,7 @@ var (
 // newClient returns a lock client that is closed with the test.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...redislock.Option) *redislock.Client {
 	t.Helper()
-	c, err := redislock.New(rdb, append(opts, redislock.WithWheel(newWheel(t)))...)
+	c, err := redislock.New(rdb, append([]redislock.Option{redislock.WithWheel(newWheel(t))}, opts...)...)
 	require.NoError(t, err)
 	redistest.CloseWith(t, c.Close)
 	return c
@@ -82,18 +82,28 @@ type commandCounter struct {
 func (c *commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (c *commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			c.count(cmd, cmd.Err())
+		}
+		return err
+	}
 }
 
 func (c *commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if err == nil {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.n[cmd.Name()]++
-		}
+		c.count(cmd, err)
 		return err
+	}
+}
+
+func (c *commandCounter) count(cmd redis.Cmder, err error) {
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.n[cmd.Name()]++
 	}
 }
 

@@ -5,29 +5,31 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/signals"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// Hold is a lock that this process holds, as it was when it was looked at.
+// Hold describes a lock that this process holds, at the time of the call of Holds.
 type Hold struct {
 	Kind     Kind
 	Name     string
-	ID       string    // of this hold, as Holder.ID; of a Quorum, what the ids on its servers begin with
+	ID       string    // as Holder.ID; for a Quorum, the common prefix of the ids on its servers
 	Metadata string    // the text of WithMetadata, "" without
-	Token    int64     // the fencing token, 0 without one
-	Since    time.Time // when it was taken or handed over, by the time of the wheel
+	Token    int64     // as Lock.Token
+	Since    time.Time // when the lock was acquired or handed over, by the time of the wheel
 	Deadline time.Time // as Lock.Deadline
 }
 
-// Wait is a lock that calls of this process wait for, whether the process holds it or not.
+// Wait describes a lock for which calls of this process wait, whether or not the process holds it.
 type Wait struct {
 	Kind  Kind
 	Name  string
-	Calls int // of Lock and LockFunc
+	Calls int       // the number of calls of Lock and LockFunc
+	Since time.Time // when the oldest of these calls began, by the time of the wheel
 }
 
-// Holds yields the locks that the Client holds, in no order, for a status page. It talks to no server and
-// holds no lock of the Client for long, whatever the number of locks: one that is taken or ends meanwhile may
-// be yielded or not, any other is yielded once. A MultiMutex is yielded as its parts.
+// Holds yields the locks that the Client holds, in no particular order, for a status page. It does not talk to
+// Redis, and holds no lock of the Client for long, however many locks there are. A lock that is acquired or
+// ends meanwhile may be yielded or not; any other is yielded once. For a MultiMutex, its parts are yielded.
 func (c *Client) Holds() iter.Seq[Hold] {
 	byID := func(_ string, l *Lock) *Lock { return l }
 	byName := func(_ heldName, l *Lock) *Lock { return l }
@@ -38,10 +40,12 @@ func (c *Client) Holds() iter.Seq[Hold] {
 	}
 }
 
-// Waits yields the locks that calls wait for, and how many do; of a MultiMutex, the part that its call waits
-// for. As with Holds, there is no order, no server is asked, and locks whose waits begin or end meanwhile may
-// be yielded or not.
-func (c *Client) Waits() iter.Seq[Wait] { return c.monitor.waits(c.queues.Sizes()) }
+// Waits yields the locks for which calls wait, in no particular order, with the number of these calls. For a
+// call for a MultiMutex, that is the part for which it waits now. Waits does not talk to Redis, and holds no
+// lock of the Client for long. Locks whose waits begin or end meanwhile may be yielded or not.
+func (c *Client) Waits() iter.Seq[Wait] {
+	return waits(&c.monitor, c.queues.Lines(), func(a *acquisition) time.Time { return c.origin.Add(a.began) })
+}
 
 // Holds yields the locks that the Quorum holds, as Client.Holds does.
 func (q *Quorum) Holds() iter.Seq[Hold] {
@@ -50,9 +54,11 @@ func (q *Quorum) Holds() iter.Seq[Hold] {
 }
 
 // Waits yields the locks that calls wait for, as Client.Waits does.
-func (q *Quorum) Waits() iter.Seq[Wait] { return q.monitor.waits(q.queues.Sizes()) }
+func (q *Quorum) Waits() iter.Seq[Wait] {
+	return waits(&q.monitor, q.queues.Lines(), func(a *quorumAcquisition) time.Time { return a.began })
+}
 
-// holds yields those locks that are held, and reports whether the caller wants more.
+// holds yields the locks that are held, and reports whether the caller wants more.
 func (m *monitor) holds(locks iter.Seq[*Lock], yield func(Hold) bool) bool {
 	for l := range locks {
 		if l.lease.Err() != nil {
@@ -70,20 +76,30 @@ func (m *monitor) holds(locks iter.Seq[*Lock], yield func(Hold) bool) bool {
 	return true
 }
 
-// waits sums up queues of one kind and name: those with different options, and those of a fair lock, which has
-// one for each call.
-func (m *monitor) waits(queues iter.Seq2[queueKey, int]) iter.Seq[Wait] {
+// waits sums up the queues of one kind and name: a lock has one for each set of options, and a fair lock one
+// for each call.
+func waits[T any](
+	m *monitor, lines iter.Seq2[queueKey, waitqueue.Line[T]], began func(T) time.Time,
+) iter.Seq[Wait] {
 	return func(yield func(Wait) bool) {
 		type lock struct {
 			kind Kind
 			name string
 		}
-		calls := make(map[lock]int)
-		for key, n := range queues {
-			calls[lock{m.kind(key.kind), key.name}] += n
+		waits := make(map[lock]Wait)
+		for key, line := range lines {
+			l := lock{m.kind(key.kind), key.name}
+			w := Wait{l.kind, l.name, line.Size, began(*line.First)}
+			if other, ok := waits[l]; ok {
+				w.Calls += other.Calls
+				if other.Since.Before(w.Since) {
+					w.Since = other.Since
+				}
+			}
+			waits[l] = w
 		}
-		for l, n := range calls {
-			if !yield(Wait{l.kind, l.name, n}) {
+		for _, w := range waits {
+			if !yield(w) {
 				return
 			}
 		}

@@ -3,81 +3,91 @@ package redislock
 import (
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// kind is all that distinguishes one kind of lock from another: its scripts, their keys and arguments, and
-// the channels of its waiters. Everything else (attempts and retries, waiting, the watchdog, hand-overs,
-// releases in the background, the Lock itself) is written once for all kinds.
+// kind describes one kind of lock: its scripts, their keys and arguments, and the channels of its waiters.
+// Everything else (attempts and retries, waiting, the watchdog, hand-overs, releases in the background, the
+// Lock itself) is written once for all kinds, with the exceptions in step 5.
 //
 // To add a kind:
 //
 //  1. Write its scripts in internal/scripts, each idempotent on the id, with the replies that the fields describe.
 //     internal/scripts/doc.go has the rules.
 //  2. Declare a package-level *kind. Its functions only build calls; they must not block or keep the request. If an
-//     Owner should know the lock as one of another kind, owned in owner.go says so.
+//     Owner must treat the lock as one of another kind, change owned in owner.go.
 //  3. Give the Client a constructor that returns newMutex(thatKind, name, opts), or a type made of several such
 //     Mutexes, as a read/write lock is made of one for readers and one for the writer.
-//  4. If it renews by a script of its own, set renew and renewKeys; leases are batched per kind without more ado.
+//  4. Set renew: scripts.LockRenew if the id is a field of the hash under the name, else a script for the kind, with
+//     renewKeys. Leases are batched per kind without further code.
+//  5. Enter it in kinds below, its Kind in hooks.go, and its constructor in allNeeds of check.go. A kind with a
+//     queue in Redis also changes needs of check.go and State of state.go.
+//  6. Enter it in allKinds of kinds_test.go, in find and mutexOf of cmd/cogwheel, in cogwheeltest/holds.go, and its
+//     keys in docs/keys.md.
 type kind struct {
-	// name is the type of its locks, for messages.
+	// name is the type of its locks in messages.
 	name string
-	// is what events and holds call the kind.
+	// is is the Kind in events and holds.
 	is Kind
 
-	// mark is appended to the id of each request, such as Redisson's ":write".
+	// mark is the suffix of the id of each request, such as Redisson's ":write".
 	mark string
 
-	// acquire asks for the lock. The script replies {1, ttlMillis} or, if the lock is fenced, {1, ttlMillis,
-	// token, number of tokens reserved after it}, when it is now held under the id, else {0, pttl}: the
-	// milliseconds until what stands in the way may end by itself, -1 if it will not. An error reply that
-	// redisconn.WrongKind recognises becomes ErrWrongKind.
+	// acquire asks for the lock. If the id holds the lock afterwards, the script replies {1, ttlMillis}, or if
+	// the lock is fenced {1, ttlMillis, token, number of tokens reserved after it}. Otherwise it replies {0,
+	// pttl}: the milliseconds until the obstacle may end without a release, or -1 if it will not. An error
+	// reply that redisconn.WrongKind recognises becomes ErrWrongKind.
 	acquire func(*request) scripts.Call
 
-	// release frees the lock and wakes the waiters. The script replies 1 if it was held under the id, else 0.
+	// release frees the lock and wakes the waiters. The script replies 1 if the id held the lock, else 0.
 	release func(*request) scripts.Call
 
-	// leave is set for kinds whose server remembers waiters. It removes the place of a request that is given
+	// leave is set for kinds with a queue of waiters in Redis. It removes the place of a request that is given
 	// up, and frees the lock if the request holds it. Such a request keeps one id for as long as it waits;
 	// requests of other kinds get a new id for each attempt.
 	leave func(*request) scripts.Call
 
-	// channel names the channel on which a waiter hears that it should ask again. Only the channels of kinds
-	// with leave may depend on the id: their waiters have a queue each.
+	// channel returns the channel on which a waiter is woken. Only a kind with leave may use the id: each of
+	// its waiters has a queue.
 	channel func(name, id string) string
 
-	// exclusive says that one Lock at a time holds the lock, and that the process decides which of its
-	// waiters comes next. Then waiters do not ask Redis while a Lock of their process holds it, and the lock
-	// is handed over to them directly.
+	// exclusive means that one Lock at a time holds the lock, and that the process decides which of its waiters
+	// is next. Then waiters do not ask Redis while a Lock of their process holds it, and the lock is handed
+	// over to them directly.
 	exclusive bool
 
-	// force frees the lock, whatever hold has it, notifies the clients of its holds, and wakes the waiters. The
-	// script replies {1, ids} if the lock was held, with the ids of holds whose clients have yet to be notified,
+	// force frees the lock, whoever holds it, notifies the clients of its holds, and wakes the waiters. The
+	// script replies {1, ids} if the lock was held, with the ids of holds whose clients must still be notified,
 	// else {0}.
 	force func(*request) scripts.Call
 
-	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets
-	// this one too, and an Owner that holds this kind is refused that one.
+	// within is a kind whose hold includes this one: a writer may read. An Owner that holds that kind gets this
+	// kind too. An Owner that holds this kind is refused that kind.
 	within *kind
 
-	// renew sets the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each, ARGV
-	// id1, ttlMillis1, id2 ..; it replies {1 renewed or 0 not held, ..} in order.
+	// renew raises the TTL of many locks of this kind where it is shorter. KEYS are the renewKeys of each lock,
+	// ARGV is id1, ttlMillis1, id2 .. The reply is {1 renewed or 0 not held, ..} in order.
 	renew *scripts.Script
 
-	// renewKeys are the keys of one lock in renew, as many for each. Nil stands for the name alone.
+	// renewKeys returns the keys of one lock in renew, as many for each lock. Nil stands for the name alone.
 	renewKeys func(name, id string) []string
 }
 
-// request is what Redis knows an acquisition by. It does not change once it was sent.
+// request identifies an acquisition in Redis. It does not change once it was sent.
 type request struct {
 	mutex *Mutex
-	id    string // the holder's field: unique for ever
+	id    string // the field of the holder in Redis: unique for ever
 
-	// Of a fenced hold: its token, and the last one that Redis has reserved for it.
+	// For a fenced hold: its token, and the last token that Redis has reserved for it.
 	token, lastReserved int64
 
-	handoffsWanted int32 // how many tokens may be needed for hand-overs
-	waits          bool  // after a refusal; false for TryLock
+	// keepUntil is when the minimum of a hold has passed for sure, since client.origin; 0 if its release frees
+	// the lock at once. A release before asks Redis, whose clock decides.
+	keepUntil time.Duration
+
+	handoffsWanted int32 // the number of tokens that hand-overs may need
+	waits          bool  // the call waits if it is refused; false for TryLock
 }
 
 func (r *request) client() *Client    { return r.mutex.client }
@@ -86,14 +96,14 @@ func (r *request) name() string       { return r.mutex.name }
 func (r *request) ttl() time.Duration { return r.mutex.config.lease }
 func (r *request) fenced() bool       { return r.mutex.config.fenced }
 
-// wantsToken reports whether Redis grants the request with a token. Readers, whose kind lies within another, have
-// none.
+// wantsToken reports whether Redis grants the request with a token. A reader, whose kind lies within another,
+// gets none.
 func (r *request) wantsToken() bool { return r.fenced() && r.kind().within == nil }
 
 // verb is the command that publishes a release.
-func (r *request) verb() any { return r.mutex.client.channels.Verb() }
+func (r *request) verb() any { return r.mutex.client.redis.Channels.Verb() }
 
-// keysToRenew is renewKeys with its default.
+// keysToRenew returns the renewKeys of a lock, or their default.
 func (k *kind) keysToRenew(name, id string) []string { return k.appendKeysToRenew(nil, name, id) }
 
 func (k *kind) appendKeysToRenew(keys []string, name, id string) []string {
@@ -103,8 +113,8 @@ func (k *kind) appendKeysToRenew(keys []string, name, id string) []string {
 	return append(keys, k.renewKeys(name, id)...)
 }
 
-// fenceMillis is how long Redis keeps the last token: a day, which matters only if its clock is set back, or 0, for
-// ever, where Java uses the counter too.
+// fenceMillis is how long Redis keeps the last token: a day, which matters only if the server's clock is set
+// back, or for ever (0) if Java uses the counter too.
 func (r *request) fenceMillis() int {
 	if r.mutex.config.sharedFence {
 		return 0
@@ -112,19 +122,27 @@ func (r *request) fenceMillis() int {
 	return 86_400_000
 }
 
-// plain is Redisson's RLock: a hash named like the lock whose one field is the holder.
+// plain is Redisson's RLock: a hash with the name of the lock, whose one field is the holder.
 var plain = &kind{
 	name: "Mutex",
 	is:   KindMutex,
 	acquire: func(r *request) scripts.Call {
+		keys, args, least := []string{r.name()}, []any{r.id, r.mutex.config.millis}, r.mutex.config.minHold
 		if r.fenced() {
-			keys := []string{r.name(), scripts.LockFence(r.name())}
-			args := []any{r.id, r.mutex.config.millis, r.fenceMillis(), r.handoffsWanted}
-			return scripts.LockAcquire.Call(keys, args...)
+			keys = append(keys, scripts.LockFence(r.name()))
 		}
-		return scripts.LockAcquire.Call([]string{r.name()}, r.id, r.mutex.config.millis)
+		if r.fenced() || least > 0 {
+			args = append(args, r.fenceMillis(), r.handoffsWanted)
+		}
+		if least > 0 {
+			args = append(args, redisconn.Millis(least))
+		}
+		return scripts.LockAcquire.Call(keys, args...)
 	},
 	release: func(r *request) scripts.Call {
+		if r.keepUntil > 0 && r.client().since(r.keepUntil) < 0 {
+			return scripts.LockKeep.Call([]string{r.name()}, r.id, r.verb(), scripts.LockChannel(r.name()))
+		}
 		return r.returningTokens(scripts.LockRelease, scripts.LockChannel(r.name()))
 	},
 	force: func(r *request) scripts.Call {
@@ -136,9 +154,8 @@ var plain = &kind{
 	renew:     scripts.LockRenew,
 }
 
-// returningTokens is a release that gives back the tokens that were reserved and not used. With the fence as
-// a second key only where there are any, all other releases have one key, and so succeed while their slot
-// migrates.
+// returningTokens returns a release that gives back reserved tokens that were not used. Only such a release has
+// the fence as a second key; all others have one key, so they succeed while their slot migrates.
 func (r *request) returningTokens(release *scripts.Script, channel string) scripts.Call {
 	what := release.Call([]string{r.name()}, r.id, r.verb(), channel)
 	if r.token < r.lastReserved {
@@ -147,3 +164,6 @@ func (r *request) returningTokens(release *scripts.Script, channel string) scrip
 	}
 	return what
 }
+
+// kinds are all kinds of locks with one name.
+var kinds = []*kind{plain, fair, reading, writing}

@@ -59,6 +59,8 @@ var behaviours = map[string]behaviour{
 	"a hundred waiters that give up leave no keys":      {allKinds, hundredCancelledWaitersLeaveNoKeys},
 	"a context that ends at any point leaves no keys":   {allKinds, contextEndingAtAnyPointLeavesNoKeys},
 	"LockFunc calls back once":                          {singleNameKinds, lockFuncCallsBackOnce},
+	// min_hold_test.go
+	"WithMinHold keeps the name locked": {[]string{"plain"}, minHoldKeepsTheName},
 	// kinds_loss_test.go
 	"is renewed while others try":                   {allKinds, renewalKeepsTheLock},
 	"a renewal restores a changed expiry":           {allKinds, renewalRestoresExpiry},

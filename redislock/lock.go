@@ -8,39 +8,39 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/highest"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// unlockGrace is how long Unlock waits for Redis after its context has ended.
+// unlockGrace is how long Unlock waits for the reply after its context has ended.
 const unlockGrace = time.Second
 
-// headStart is the advantage of other processes after this one has handed a lock over among its own callers.
+// headStart is the advantage of other processes after a lock was handed over within this process.
 const headStart = 2 * time.Millisecond
 
-// Lock is one hold of a lock. Lock and TryLock return it; it is safe for concurrent use. Its methods are
-// harmless on a nil or zero Lock, which counts as unlocked: Err is ErrNotHeld, and Done is closed.
+// Lock is one hold of a lock, as Lock and TryLock return it. It is safe for concurrent use. A nil or zero Lock
+// is not held: Done is closed, contexts of it have ended, and Err, Extend and Unlock return ErrNotHeld.
 type Lock struct {
 	request
 	lease        lease
 	askedAt      time.Duration // when the request that Redis granted was sent, since client.origin
-	madeAt       time.Duration // when this Lock was made, likewise
-	longest      atomic.Int64  // the longest extension asked for; a lock with one is not handed over
-	reported     signals.Hold  // to the Stats and the Hooks
-	handoffsLeft int16         // how often it may be handed over
+	madeAt       time.Duration // when this Lock was made, since client.origin
+	longest      atomic.Int64  // the longest extension asked for; an extended lock is not handed over
+	reported     signals.Hold  // whether its begin and end were reported to the Stats and the Hooks
+	handoffsLeft int16         // how many hand-overs are left
 	ambiguous    bool          // a copy of the request may still be in flight
 	handedOver   bool          // from another Lock of this process
 }
 
-// Name returns the lock's name.
+// Name returns the name of the lock, or "" for a nil or zero Lock. The name of a Lock of a MultiMutex is its
+// names, joined by commas.
 func (l *Lock) Name() string {
 	if !l.valid() {
 		return ""
@@ -48,10 +48,12 @@ func (l *Lock) Name() string {
 	return l.name()
 }
 
-// Done is closed when the lock is no longer held: lost, unlocked, or released by the Client's Close. A loss is
-// announced before the lease can end in Redis, even while Redis hangs, as long as this process gets to run and its
-// clock differs from the server's by at most one percent in rate. A key that is removed while the lease runs is
-// noticed within a third of the lease, and at once if ForceUnlock removes it.
+// Done returns a channel that is closed when the lock is no longer held: when it is lost or unlocked, or
+// released by Client.Close. It is closed before the lease can end in Redis, even while Redis hangs, provided
+// that this process gets to run and that its clock and the server's differ in rate by at most one percent.
+//
+// A removal of the key while the lease runs is noticed by the next renewal, within a third of the lease, or at
+// once if ForceUnlock removes it. Without renewal, only ForceUnlock, Extend and Unlock notice it.
 func (l *Lock) Done() <-chan struct{} {
 	if !l.valid() {
 		done := make(chan struct{})
@@ -61,8 +63,8 @@ func (l *Lock) Done() <-chan struct{} {
 	return l.lease.Done()
 }
 
-// Err is nil while the lock is held. Then it is, for good, an error matching ErrLost, ErrNotHeld after
-// Unlock, or ErrClosed.
+// Err returns nil while the lock is held. Afterwards it always returns the same error, which matches ErrLost,
+// ErrClosed, or, after Unlock, ErrNotHeld.
 func (l *Lock) Err() error {
 	if !l.valid() {
 		return ErrNotHeld
@@ -74,14 +76,16 @@ func (l *Lock) Err() error {
 	return err
 }
 
-// Valid reports whether the lock is held at this instant, as far as this process can know. It does not talk
-// to Redis. Call it right before an effect that must not overlap with another holder's. Only a check where
-// the effect takes place closes the gap.
+// Valid reports whether the lock is held now, as far as this process knows without asking Redis. It is false
+// once the lease has run out, even if Done is not closed yet. Call it right before an effect that must not
+// overlap with the effects of another holder. Only a check by the resource, as of Token, closes the remaining
+// gap.
 func (l *Lock) Valid() bool { return l.valid() && l.lease.Valid() }
 
-// Deadline is the instant at which the lock is lost unless it is renewed before, counted from before the last
-// request was sent and with the safety margin taken off. It leaves WithMaxHold out, and does not change after
-// the end of the lock. It is zero for a nil or zero Lock.
+// Deadline returns the time at which the lock is lost unless it is renewed before. It counts from before the
+// last granted request was sent, less the safety margin, so it is earlier than the end of the lease in Redis.
+// It does not count WithMaxHold, and does not change after the end of the lock. It is the zero time for a nil
+// or zero Lock.
 func (l *Lock) Deadline() time.Time {
 	if !l.valid() {
 		return time.Time{}
@@ -89,9 +93,9 @@ func (l *Lock) Deadline() time.Time {
 	return l.lease.Deadline()
 }
 
-// Token returns the fencing token, 0 without WithFencing: a number that is higher than that of every earlier
-// hold of the name. A resource that remembers the highest token it has seen, and refuses lower ones, is safe
-// from holders that act too late.
+// Token returns the fencing token, or 0 without WithFencing: a number that is higher than the tokens of all
+// earlier holds of the name. A resource that refuses tokens below the highest it has seen is safe from holders
+// that act too late.
 func (l *Lock) Token() int64 {
 	if !l.valid() {
 		return 0
@@ -99,14 +103,14 @@ func (l *Lock) Token() int64 {
 	return l.token
 }
 
-// Extend makes the lock last for d from now, 1 ms to 365 days, if it would end sooner. It never makes the
-// lock end sooner. A lock with renewal is still renewed for its lease; Extend lets it survive a longer outage
-// of Redis. It does not postpone WithMaxHold. It succeeds for a MultiMutex if it extends every part, for a
-// Quorum if it extends a majority. It blocks for one round trip, at most until ctx ends.
+// Extend makes the lock last for at least d from now, 1 ms to 365 days. It never shortens the lease, and
+// neither do later renewals with the lease of the lock; so Extend lets the lock survive a longer outage of
+// Redis. It does not postpone WithMaxHold. For a MultiMutex it must extend every part, for a Quorum a majority.
+// Extend blocks for one round trip, at most until ctx ends.
 //
-// The error matches ErrLost, ErrNotHeld or ErrClosed if the lock is not held any more. After any other error
-// the lock is held as before and may last longer in Redis than Deadline tells; a *cogwheel.InvalidError, for
-// a d out of range or a nil ctx, changes nothing.
+// The error matches ErrLost, ErrNotHeld or ErrClosed if the lock is no longer held. A *cogwheel.InvalidError,
+// for a d out of range or a nil ctx, changes nothing. After any other error the lock is held as before, and may
+// last longer in Redis than Deadline says.
 func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	switch {
 	case !l.valid():
@@ -132,14 +136,15 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 		return ErrClosed
 	}
 	defer c.gate.Leave()
-	// Before the lease is looked at: Unlock closes it before it looks whether the lock was extended.
+	// This precedes the check of the lease: Unlock closes the lease before it checks for an extension.
 	highest.Raise(&l.longest, int64(d))
+	highest.Raise(&c.longest, int64(d))
 	if err := l.Err(); err != nil {
 		return err
 	}
-	what := l.kind().renew.Call(l.kind().keysToRenew(l.name(), l.id), l.id, redisconn.Millis(d))
-	r, answered := gate.Await(&c.gate, ctx.Done(),
-		func() redisconn.Reply { return c.sender.Run(what, ctx.Done()) }, func(redisconn.Reply) {})
+	r, answered := c.redis.Sender.Do(ctx, calls.Request{Key: l.name(), Build: func() scripts.Call {
+		return l.kind().renew.Call(l.kind().keysToRenew(l.name(), l.id), l.id, redisconn.Millis(d))
+	}})
 	if !answered {
 		return operationError("extend", l.name(), contexts.Error(ctx))
 	}
@@ -155,31 +160,47 @@ func (l *Lock) Extend(ctx context.Context, d time.Duration) error {
 	return l.Err()
 }
 
-// Context returns a context that ends with parent or with the lock; in the second case its context.Cause is
-// the lock's Err. It needs no goroutine and no cancel function: it is released with the lock or its parent.
-// It panics if parent is nil.
+// Context returns a context that ends with parent or with the lock, whichever ends first. If it is the lock,
+// context.Cause returns Err. FromContext returns the lock of it. The context needs no cancel function: it is
+// freed with the lock or with parent. Context panics with a *cogwheel.InvalidError if parent is nil.
 func (l *Lock) Context(parent context.Context) context.Context {
+	if parent == nil {
+		panic(argument.Nil("context"))
+	}
 	if !l.valid() {
 		ctx, cancel := context.WithCancelCause(parent)
 		cancel(ErrNotHeld)
 		return ctx
 	}
-	return l.lease.Context(parent)
+	return context.WithValue(l.lease.Context(parent), lockOf(l.name()), l)
+}
+
+// lockOf is the key under which a context has the Lock of that name.
+type lockOf string
+
+// FromContext returns the Lock with the given name whose Do or Context made ctx or an ancestor of ctx; the
+// innermost if there are several. So a function deep in the call stack can get the fencing token of the hold.
+// The name is the result of Lock.Name. FromContext returns nil if there is no such Lock; the methods of a nil
+// Lock are harmless.
+func FromContext(ctx context.Context, name string) *Lock {
+	l, _ := ctx.Value(lockOf(name)).(*Lock)
+	return l
 }
 
 // Unlock releases the lock and wakes its waiters. Whatever it returns, this Lock is no longer held: Done is
-// closed, and no renewal is sent for it. Only a nil ctx does nothing, with a *cogwheel.InvalidError. Of
-// several Locks of an Owner on one hold, the last Unlock releases the key; the others need no round trip.
-// Unlock blocks for one round trip, or for none if it hands the lock over to a waiter of this process.
+// closed and renewal has ended. The exception is a nil ctx, for which Unlock returns a *cogwheel.InvalidError
+// and does nothing. Unlock blocks for one round trip, or for none if it hands the lock over to a waiter of this
+// process. If several Locks of an Owner share a hold, the last Unlock releases the key; the others need no
+// round trip. With WithMinHold, the name stays locked until the minimum has passed.
 //
-// The release does not depend on ctx: it is sent even if ctx has ended, and Unlock then waits for the answer
-// for up to a second. If there is none, or Redis fails, the error matches ErrUnconfirmed, and the release is
-// retried in the background until it succeeds or the lease is over. If Redis refuses the release for good,
-// Unlock returns Redis's error, and the key stays until its lease ends.
+// Unlock sends the release even if ctx has ended. The error matches ErrUnconfirmed if Redis did not confirm the
+// release, or did not confirm it within a second after the end of ctx; the Client then retries in the
+// background until the lease ends. If Redis refuses the release for good, Unlock returns the error of Redis,
+// and the key stays until its lease ends.
 //
-// The error matches ErrLost if the lock was lost before, ErrNotHeld if it was unlocked before, and ErrClosed
-// if the Client was closed. In none of these cases is another hold touched. A lock that was held when Unlock
-// was called is not lost, however long Redis takes to answer.
+// The error matches ErrLost if the lock was lost before, ErrNotHeld if it was unlocked before, and ErrClosed if
+// the Client was closed. A lock whose lease ends while Unlock is on its way to Redis does not count as lost.
+// Unlock never releases another hold.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if !l.valid() {
 		return ErrNotHeld
@@ -203,7 +224,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	defer c.gate.Leave()
 	if !l.lease.Close(ErrNotHeld) {
 		err := l.Err()
-		if errors.Is(err, renewal.ErrUnwatched) { // then nothing else releases it before Close
+		if errors.Is(err, renewal.ErrUnwatched) { // nothing else releases it before Close
 			_ = l.release(ctx, deadline)
 		}
 		return err
@@ -218,7 +239,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return err
 }
 
-// release frees the key of a lock that is not held any more and whose deadline was given.
+// release frees the key of a lock that is no longer held. deadline is the Deadline that the lock had.
 func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	c := l.client()
 	began := c.wheel.Now()
@@ -226,7 +247,6 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	if !answered {
 		return unconfirmed(l.name(), contexts.Error(ctx))
 	}
-	gone := r.Ambiguous // then an unanswered first copy may have released it
 	released, err := r.Flag()
 	switch {
 	case redisconn.WrongKind(err):
@@ -241,48 +261,48 @@ func (l *Lock) release(ctx context.Context, deadline time.Time) error {
 	if l.ambiguous {
 		l.releaseLater(cleanup.LateCopy, true)
 	}
-	// If the answer came after the deadline, the lease has ended meanwhile, and not before.
-	if !released && !gone && (!began.Before(deadline) || c.wheel.Now().Before(deadline)) {
+	switch {
+	case released:
+	case began.Before(deadline) && (r.Ambiguous || !c.wheel.Now().Before(deadline)):
+		// A first copy of the call, whose reply was lost, may have released it, or the lease ended meanwhile.
+	default:
 		return lostBefore("unlock", l.name(), errGone)
 	}
 	return nil
 }
 
-// sendRelease sends the release and returns the reply, if it comes while ctx lasts or unlockGrace after that.
-// Otherwise the release goes on in the background.
+// sendRelease sends the release and waits for the reply until unlockGrace after the end of ctx. If there is
+// none by then, the release goes on in the background.
 func (l *Lock) sendRelease(ctx context.Context) (r redisconn.Reply, answered bool) {
 	c := l.client()
-	what := func() scripts.Call { return l.kind().release(&l.request) }
-	if ctx.Done() == nil {
-		r = c.sender.Run(what(), nil)
-		l.wakeNext()
-		return r, true
-	}
-	var early sender.Early
-	over := make(chan struct{}) // closed unlockGrace after the end of ctx, or with the wheel
-	return gate.Call[redisconn.Reply]{
-		Begin: func(ended <-chan struct{}) bool { return early.Send(c.sender, what(), ended) },
-		Do: func() redisconn.Reply {
-			r := early.Run(c.sender, what, over)
-			l.wakeNext()
-			return r
-		},
+	p := c.redis.Sender.Start(ctx, calls.Request{
+		Key:   l.name(),
+		Must:  true,
+		Build: func() scripts.Call { return l.kind().release(&l.request) },
 		Late: func(r redisconn.Reply) {
+			l.wakeNext()
 			if r.Err() != nil || l.ambiguous {
 				l.releaseLater(0, l.ambiguous)
 			}
 		},
-		Longer: func() <-chan struct{} {
-			if _, err := wheelentry.AfterFunc(c.wheel, unlockGrace, func(error) { close(over) }); err != nil {
-				close(over)
-			}
-			return over
-		},
-	}.Await(&c.gate, ctx.Done())
+	})
+	if !p.Wait(ctx.Done()) {
+		over := make(chan struct{}) // closed after unlockGrace, or when the wheel stops
+		timer, err := wheelentry.AfterFunc(c.wheel, unlockGrace, func(error) { close(over) })
+		if err != nil {
+			close(over)
+		}
+		if !p.Wait(over) && !p.Leave() {
+			return r, false
+		}
+		timer.Stop()
+	}
+	l.wakeNext()
+	return p.Reply(), true
 }
 
-// wakeNext wakes the waiters of this process that found the lock taken while it was being released. After a
-// row of hand-overs, other processes, which learn of the release by the message, go first.
+// wakeNext wakes the waiters of this process that found the lock taken during its release. After a series of
+// hand-overs, other processes go first: they learn of the release by its message.
 func (l *Lock) wakeNext() {
 	if !l.kind().exclusive {
 		return
@@ -295,13 +315,20 @@ func (l *Lock) wakeNext() {
 	l.kick()
 }
 
-// kick lets the waiters of this process ask for the lock.
-func (l *Lock) kick() { l.client().queues.Kick(l.mutex.queueKey(nil)) }
+// kick makes the waiters of this process ask for the lock. Waiters for a writer's lock may be readers.
+func (l *Lock) kick() {
+	key := l.mutex.queueKey(nil)
+	l.client().queues.Kick(key)
+	if key.kind == writing {
+		key.kind = reading
+		l.client().queues.Kick(key)
+	}
+}
 
-// onLost is called once if the lease ends without Unlock.
+// onLost is called once, when the lease ends without Unlock.
 func (l *Lock) onLost(err error) {
 	c := l.client()
-	if c.gate.Enter() { // otherwise Close reports it
+	if c.gate.Enter() { // else Close reports the end
 		defer c.gate.Leave()
 		c.monitor.ended(l, err)
 		c.drop(l)
@@ -316,13 +343,12 @@ func (l *Lock) onLost(err error) {
 	if errors.Is(err, renewal.ErrGone) {
 		return
 	}
-	// A renewal that was given up may still have been executed and keep the key for another lease that no
-	// holder uses. Release it, but not before the time for which it was last promised: its holder may need
-	// that time to stop.
+	// A renewal that was given up may still execute and keep the key for another lease without a holder.
+	// Release the key, but not before the last promised deadline and some time for the holder to stop.
 	l.releaseLater(lost.Due.Add(l.ttl()/8).Sub(c.wheel.Now()), false)
 }
 
-// maxHoldReached ends a lock that has been held for as long as it may.
+// maxHoldReached ends a lock whose WithMaxHold has passed.
 func (l *Lock) maxHoldReached() {
 	if l.expel(fmt.Errorf("%w: %v", ErrMaxHold, l.mutex.config.maxHold)) {
 		l.client().logger.LogAttrs(context.Background(), slog.LevelWarn,
@@ -330,8 +356,8 @@ func (l *Lock) maxHoldReached() {
 	}
 }
 
-// expel ends a lock against the will of its holder, and reports whether it was held. The key goes a little later:
-// the holder may need time to stop.
+// expel ends a lock against the will of its holder, and reports whether it was held. The key is freed a little
+// later, because the holder may need time to stop.
 func (l *Lock) expel(cause error) bool {
 	c := l.client()
 	if !c.gate.Enter() {
@@ -350,7 +376,7 @@ func (l *Lock) expel(cause error) bool {
 
 func (l *Lock) valid() bool { return l != nil && l.lease != nil }
 
-// underlying returns the lock that l stands for: l itself, or that of its Owner.
+// underlying returns the lock in Redis behind l: l itself, or the lock of its Owner.
 func (l *Lock) underlying() *Lock {
 	if e, ok := l.lease.(*entry); ok {
 		return e.hold.lock
@@ -358,7 +384,7 @@ func (l *Lock) underlying() *Lock {
 	return l
 }
 
-// entries returns how many Locks on the hold are still to be unlocked: 1 without an Owner.
+// entries returns the number of Locks on the hold that are not unlocked yet: 1 without an Owner.
 func (l *Lock) entries() int {
 	if e, ok := l.lease.(*entry); ok {
 		return e.hold.entries()

@@ -8,9 +8,11 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/clock/clocktest"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/redislock"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // One Lock is one hold, and one Unlock frees it, even if their commands execute twice.
@@ -212,4 +214,57 @@ func TestRWMutex_DowngradeAfterALostReply(t *testing.T) {
 	poll(t, func() bool { return serverCalls(t, rdb, "evalsha") > before })
 	require.NoError(t, reader.Err())
 	mustUnlock(t, reader)
+}
+
+// A process stands still until its lease is over, and then unlocks. The lock was lost before, whether the answer comes
+// at once or the call is repeated.
+func TestMutex_UnlockAfterTheLeaseIsALoss(t *testing.T) {
+	t.Parallel()
+	for name, loses := range map[string]bool{"answered at once": false, "answered to a second copy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, err := wheel.New(wheel.WithClock(clocktest.Late(4 * time.Second)))
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				_, err := w.Stop(context.Background())
+				require.NoError(t, err)
+			})
+			d := &redistest.FaultDialer{}
+			server := redistest.Shared(t)
+			rdb := server.Client(t, func(o *redis.Options) { o.Dialer, o.MaxRetries = d.Dial, 3 })
+			c := newClient(t, rdb, redislock.WithWheel(w))
+			name, other := redistest.Name(t), server.Client(t)
+			mustUnlock(t, mustTryLock(t, c.Mutex(name))) // the server knows the scripts
+			l := mustTryLock(t, c.Mutex(name, redislock.WithLease(time.Second), redislock.WithoutRenewal()))
+			next := mustLock(t, newClient(t, other).Mutex(name))
+			if loses {
+				d.LoseReply(name, 1, redistest.Cut)
+			}
+			require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrLost)
+			mustUnlock(t, next)
+		})
+	}
+}
+
+// Unlocking one of several Locks of an Owner asks nobody, and tells of the loss nevertheless.
+func TestOwner_UnlockAfterTheLeaseIsALoss(t *testing.T) {
+	t.Parallel()
+	w, err := wheel.New(wheel.WithClock(clocktest.Late(4 * time.Second)))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := w.Stop(context.Background())
+		require.NoError(t, err)
+	})
+	rdb := redistest.Shared(t).Client(t)
+	m := newClient(t, rdb, redislock.WithWheel(w)).Mutex(redistest.Name(t), redislock.WithLease(time.Second), redislock.WithoutRenewal())
+	ctx := redislock.ContextWithOwner(t.Context(), new(redislock.Owner))
+	outer, err := m.TryLock(ctx)
+	require.NoError(t, err)
+	inner, err := m.TryLock(ctx)
+	require.NoError(t, err)
+	next := mustLock(t, newClient(t, rdb).Mutex(m.Name()))
+	require.ErrorIs(t, inner.Unlock(t.Context()), redislock.ErrLost)
+	require.ErrorIs(t, inner.Unlock(t.Context()), redislock.ErrLost, "for good")
+	require.ErrorIs(t, outer.Unlock(t.Context()), redislock.ErrLost)
+	mustUnlock(t, next)
 }

@@ -9,23 +9,24 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// multi is the kind of a lock made of several. Only its parts are requested.
+// multi is the kind of a lock with parts. Requests are made only for the parts.
 var multi = &kind{}
 
-// MultiMutex is the lock of several names at once: it is held when all of them are. It has no state of its
+// MultiMutex is a lock on several names at once: it is held when all of them are held. It has no state of its
 // own and is safe for concurrent use.
 type MultiMutex struct {
 	client *Client
-	names  []string // sorted; they are taken in this order, so that no two callers wait for each other
+	names  []string // sorted; parts are taken in this order, so that no two callers wait for each other
 	parts  []*Mutex
 	err    error
 }
 
-// MultiMutex returns the lock of all these names, at least one, none twice. It does not talk to Redis. Its
-// parts are the locks that Mutex returns for the names, so it excludes holders of single names too, as
-// Redisson's getMultiLock does. In a cluster the names may be on different nodes. Options are those of Mutex
-// and apply to each part. WithFencing is refused: each name has tokens of its own. Err and every method
-// return a *cogwheel.InvalidError for a bad name or option.
+// MultiMutex returns a lock on all the given names: at least one, and none twice. It does not talk to Redis.
+// Its parts are the locks that Mutex returns for the names, so it also excludes holders of single names, as
+// Redisson's getMultiLock does. In a cluster the names may be on different nodes. The options are those of
+// Mutex and apply to each part, except WithFencing, which is refused because each name has separate tokens,
+// and WithMinHold, which is refused too. If a name or an option is invalid, Err and all methods return a
+// *cogwheel.InvalidError.
 func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 	m := &MultiMutex{client: c, names: slices.Sorted(slices.Values(names))}
 	if len(m.names) == 0 {
@@ -41,45 +42,47 @@ func (c *Client) MultiMutex(names []string, opts ...LockOption) *MultiMutex {
 			m.err = argument.Error("names", scripts.Quote(name), "given more than once")
 		case part.config.fenced:
 			m.err = argument.Error("option", "WithFencing", "each name has tokens of its own")
+		case part.config.minHold > 0:
+			m.err = errMinHold
 		}
 		m.parts = append(m.parts, part)
 	}
 	return m
 }
 
-// Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *cogwheel.InvalidError of an invalid name or option, or nil. All other methods return it too.
 func (m *MultiMutex) Err() error { return m.err }
 
-// Names returns a copy of the names, sorted.
+// Names returns a sorted copy of the names.
 func (m *MultiMutex) Names() []string { return slices.Clone(m.names) }
 
-// Lock takes all locks, one after the other in the order of their names, and waits for each. Parts that it
-// has taken are renewed meanwhile. If a part cannot be taken, Lock releases the others and returns the error
-// of Mutex.Lock.
+// Lock takes all parts, one after the other in the order of their names, and waits for each. It renews the
+// parts that it has while it waits. If a part cannot be taken, Lock releases the others and returns the error
+// of Mutex.Lock; if ctx has ended, it does so in the background.
 //
-// The Name of the Lock is the names, joined by commas. The Lock is lost as soon as one of its parts is: Done
-// is closed, Err tells which part, and the others are released an eighth of their lease later. Its Deadline
-// is that of the part that ends first.
+// The Name of the Lock is the names, joined by commas. The Lock is lost as soon as one part is lost: Done is
+// closed, Err names the part, and the other parts are released an eighth of their lease later. Its Deadline is
+// the earliest Deadline of its parts.
 func (m *MultiMutex) Lock(ctx context.Context) (*Lock, error) { return m.take(ctx, (*Mutex).Lock) }
 
-// TryLock takes all locks if they are free, and none otherwise: it takes one after the other, and releases
-// those it has when one cannot be taken. Its error is the one of that part. It blocks for one round trip for
-// each name, at most until ctx ends.
+// TryLock takes all parts if they are free, and otherwise none: it takes one after the other, and releases
+// those that it has if one cannot be taken. The error is the error for that part. TryLock blocks for one round
+// trip for each name, and one for the release, at most until ctx ends.
 func (m *MultiMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.take(ctx, (*Mutex).TryLock)
 }
 
-// LockFunc is Lock without a goroutine while it waits, as Mutex.LockFunc is. When cancel ends the wait, the
-// parts that were taken are released before f is called.
+// LockFunc is Lock without blocking, as Mutex.LockFunc is. If cancel ends the wait, the parts that were taken
+// are released before f is called.
 func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
-	mustCall(f == nil)
+	argument.MustCall(f == nil)
 	gate := &m.client.gate
 	if err := admit(ctx, gate, m.name(), m.err); err != nil {
-		go f(nil, err)
+		go m.client.monitor.callback(f, nil, err)
 		return func() {}
 	}
 	ctx, cancel = context.WithCancel(ctx)
-	a := multiAcquisition{multi: m}
+	a := multiAcquisition{multi: m, unlock: unlockAll}
 	var next func()
 	next = func() {
 		a.next().LockFunc(ctx, func(part *Lock, err error) {
@@ -90,7 +93,7 @@ func (m *MultiMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel
 			}
 			cancel()
 			gate.Leave()
-			f(l, err)
+			m.client.monitor.callback(f, l, err)
 		})
 	}
 	next()
@@ -106,7 +109,7 @@ func (m *MultiMutex) take(ctx context.Context, one func(*Mutex, context.Context)
 	if m.err != nil {
 		return nil, m.err
 	}
-	a := multiAcquisition{multi: m}
+	a := multiAcquisition{multi: m, unlock: leaveAll}
 	for {
 		part, err := one(a.next(), ctx)
 		if l, more, err := a.add(ctx, part, err); !more {
@@ -118,23 +121,24 @@ func (m *MultiMutex) take(ctx context.Context, one func(*Mutex, context.Context)
 // name returns the names, joined by commas.
 func (m *MultiMutex) name() string { return strings.Join(m.names, ",") }
 
-// multiAcquisition is a call for all locks, which takes one after the other.
+// multiAcquisition is a call for all parts. It takes one after the other.
 type multiAcquisition struct {
-	multi *MultiMutex
-	parts []*Lock
-	lost  int // how often parts were lost before all had been taken
+	multi  *MultiMutex
+	unlock func(context.Context, []*Lock) // releases parts
+	parts  []*Lock
+	lost   int // the number of times that parts were lost before all were taken
 }
 
 // next returns the part to take next.
 func (a *multiAcquisition) next() *Mutex { return a.multi.parts[len(a.parts)] }
 
-// add takes the result of the call for a part, and reports whether there are more parts to take. If not, it
-// returns the result of the whole call. After an error it releases what was taken, for which it blocks for a
+// add records the result for a part, and reports whether there are more parts to take. If not, it returns the
+// result of the whole call. After an error it releases the parts that were taken, for which it blocks for a
 // round trip.
 func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *Lock, more bool, _ error) {
 	m := a.multi
 	if err != nil {
-		unlockAll(ctx, a.parts)
+		a.unlock(ctx, a.parts)
 		return nil, false, err
 	}
 	if a.parts = append(a.parts, part); len(a.parts) < len(m.parts) {
@@ -143,7 +147,7 @@ func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *L
 	if slices.IndexFunc(a.parts, func(part *Lock) bool { return !part.Valid() }) < 0 {
 		return m.client.compositeLock(m.name(), newComposite(len(a.parts), a.parts, nil)), false, nil
 	}
-	unlockAll(ctx, a.parts) // the first leases ended before the last part was taken
+	a.unlock(ctx, a.parts) // the first leases ended before the last part was taken
 	a.parts, a.lost = nil, a.lost+1
 	if a.lost < maxSlowReplies {
 		return nil, true, nil
@@ -151,7 +155,7 @@ func (a *multiAcquisition) add(ctx context.Context, part *Lock, err error) (l *L
 	return nil, false, operationError("lock", m.name(), errors.New("parts were lost before all had been taken"))
 }
 
-// compositeLock makes a Lock of several.
+// compositeLock returns a Lock whose lease is composite.
 func (c *Client) compositeLock(name string, lease *composite) *Lock {
 	m := &Mutex{client: c, kind: multi, name: name}
 	return &Lock{request: request{mutex: m}, lease: lease, madeAt: c.since(0)}

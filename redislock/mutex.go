@@ -5,11 +5,10 @@ import (
 	"errors"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/internal/gate"
 )
 
-// Mutex is the lock of one name. It has no state of its own: any number of Mutex values of one name, in any
-// process, are the same lock. It is safe for concurrent use.
+// Mutex is the lock of one name. It has no state of its own: all Mutex values of one name, in any process, are
+// the same lock. It is safe for concurrent use.
 //
 // A hold belongs to the *Lock that Lock or TryLock returned, not to a goroutine. A second Lock waits, also on
 // the goroutine that holds the first, unless both calls have the same Owner.
@@ -18,21 +17,21 @@ type Mutex struct {
 	kind   *kind
 	name   string
 	config *sharedConfig
-	err    error // of the name or an option
+	err    error // for the name or an option
 }
 
-// Name returns the name.
+// Name returns the name of the lock.
 func (m *Mutex) Name() string { return m.name }
 
-// Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *cogwheel.InvalidError of an invalid name or option, or nil. All other methods return it too.
 func (m *Mutex) Err() error { return m.err }
 
-// TryLock takes the lock if it is free. It does not wait its turn: it may overtake callers that wait in Lock.
-// It blocks for one round trip, at most until ctx ends.
+// TryLock takes the lock if it is free. It does not queue, so it may overtake callers that wait in Lock. It
+// blocks for one round trip, at most until ctx ends.
 //
-// If the lock is held, the error is a *LockedError with the remaining time, which matches ErrLocked. After
-// any other error the caller holds nothing, and whether the lock is free is unknown; what Redis may have
-// granted is released in the background.
+// If the lock is held, the error is a *LockedError with the remaining time; it matches ErrLocked. After any
+// other error the caller holds nothing and does not know whether the lock is free; the Client releases in the
+// background whatever Redis may have granted.
 func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
 		return l, err
@@ -40,19 +39,8 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	c := m.client
 	defer c.gate.Leave()
 	a := m.newAcquisition(ctx, false)
-	err, answered := gate.Call[error]{
-		Begin: a.begin,
-		Do: func() (err error) {
-			a.lock, err = a.ask(ctx.Done())
-			return err
-		},
-		Late: func(err error) {
-			if err == nil {
-				a.lock.discard()
-			}
-		},
-	}.Await(&c.gate, ctx.Done())
-	if !answered {
+	l, answered, err := a.ask(ctx)
+	if a.lock = l; !answered {
 		err = ctx.Err()
 	} else if locked, ok := errors.AsType[*LockedError](err); ok {
 		c.monitor.contended(ctx, m.kind, locked, a.took())
@@ -60,17 +48,18 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// Lock takes the lock, waiting while another holds it. ctx bounds the wait only; the lock outlives it. When
-// ctx ends first, the error matches ctx.Err() and, if another held the lock, ErrLocked. If Redis cannot be
-// reached, Lock fails after the retries that the client's options allow. Once Redis has told it to wait, it
-// waits through outages, failovers and a lack of replicas, and only a refusal, such as for a key of another
-// type, ends the wait. After an error nothing is held, as with TryLock.
+// Lock takes the lock, and waits while another caller holds it. ctx bounds only the wait: the lock outlives
+// ctx. If ctx ends first, the error matches ctx.Err() and, if the lock was held, ErrLocked. If Redis cannot be
+// reached, Lock fails after the retries that the options of rdb allow. Once Redis has answered that the lock is
+// held, Lock waits through outages, failovers and a lack of replicas. Then only a refusal, such as
+// ErrWrongKind, or replies that take longer than the lease (see WithLease) end the wait early. After an error
+// nothing is held, as with TryLock.
 //
-// Callers of one Client with equal lock options form a queue, in order of arrival; queues of different
-// options compete. Only the first of a queue asks Redis: when an unlock is announced, after an interruption
-// of the subscription, when the holder's lease runs out, and at its poll (see WithPoll). A lock that is
-// unlocked while callers of its queue wait goes to the next of them directly, within the bounds of
-// WithHandoff. While it waits, Lock costs a share of one wheel entry and one subscription.
+// Callers of one Client with equal lock options form a queue, in order of arrival; queues with different
+// options compete. Only the first caller in a queue asks Redis: when an unlock is announced, after an
+// interruption of the subscription, when the holder's lease ends, and at its poll (see WithPoll). A lock that
+// is unlocked while callers in its queue wait goes directly to the next of them, within the bounds of
+// WithHandoff. All waiters of a lock share one wheel entry and one subscription.
 func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
 		return l, err
@@ -81,39 +70,42 @@ func (m *Mutex) Lock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// LockFunc is Lock without a goroutine while it waits. It returns at once, and f is called exactly once, on a
-// goroutine of its own, with what Lock would have returned. cancel ends the wait: f is called with an error
-// that matches context.Canceled. cancel does not wait for f. It does nothing once the lock is granted or the
-// wait has failed, and need not be called then. LockFunc panics with a *cogwheel.InvalidError if f is nil.
+// LockFunc is Lock without blocking. It calls f exactly once, on a new goroutine, with the results that Lock
+// would return. No goroutine runs while the call waits.
+//
+// cancel ends the wait: f is then called with an error that matches context.Canceled. cancel does not wait for
+// f. Once the lock is granted or the wait has failed, cancel does nothing and need not be called. A panic of f
+// is logged. LockFunc panics with a *cogwheel.InvalidError if f is nil.
 func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
-	mustCall(f == nil)
+	argument.MustCall(f == nil)
 	if l, err := m.beginOrReenter(ctx); l != nil || err != nil {
-		go f(l, err)
+		go m.client.monitor.callback(f, l, err)
 		return func() {}
 	}
 	a, key := m.enqueue(ctx)
 	drop := m.client.queues.WaitFunc(ctx, key, a, func(_ *acquisition, err error) {
 		l, err := m.finish(ctx, a, err)
 		m.client.gate.Leave()
-		f(l, err)
+		m.client.monitor.callback(f, l, err)
 	})
 	return func() {
 		if drop() {
 			err := operationError("lock", m.name, context.Canceled)
 			m.client.monitor.failed(ctx, m.kind, m.name, a.took(), err)
 			m.client.gate.Leave()
-			go f(nil, err)
+			go m.client.monitor.callback(f, nil, err)
 		}
 	}
 }
 
-// Do calls f while it holds the lock. The context of f ends with ctx, or when the lock is lost: then its
-// cause matches ErrLost, and f should return. The lock is released when f returns, panics or ends its
-// goroutine, also if ctx has ended. A panic goes on to the caller.
+// Do calls f while it holds the lock. The context of f ends with ctx, or when the lock is lost: then its cause
+// matches ErrLost, and f should return. FromContext returns its Lock, for Valid and Token. The lock is released
+// when f returns, panics or ends its goroutine, also if ctx has ended. A panic goes on to the caller.
 //
-// Do returns the error of Lock, a *cogwheel.InvalidError if f is nil, or the error of f, joined with ErrLost
-// if the lock was lost, or with ErrClosed if the Client was closed, before f returned. A release that fails
-// is logged and retried in the background; it is no error of Do.
+// Do blocks as Lock does, and then until f has returned. It returns the error of Lock, a *cogwheel.InvalidError
+// if f is nil, or the error of f, joined with ErrLost if the lock was lost, or with ErrClosed if the Client was
+// closed, before f returned. A release that fails is logged and retried in the background; it is no error of
+// Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client.logger, m.Lock, f)
 }
@@ -123,8 +115,7 @@ func (m *Mutex) begin(ctx context.Context) error {
 	return admit(ctx, &m.client.gate, m.name, m.err)
 }
 
-// beginOrReenter begins a call for the lock, which enters the gate, or returns another Lock on a hold of the
-// context's owner.
+// beginOrReenter enters the gate for a call, or returns another Lock on a hold of the context's Owner.
 func (m *Mutex) beginOrReenter(ctx context.Context) (*Lock, error) {
 	c := m.client
 	if err := m.begin(ctx); err != nil {
@@ -141,7 +132,7 @@ func (m *Mutex) beginOrReenter(ctx context.Context) (*Lock, error) {
 	return l, err
 }
 
-// finish turns the outcome of an acquisition into what the caller gets.
+// finish turns the outcome of an acquisition into the results for its caller.
 func (m *Mutex) finish(ctx context.Context, a *acquisition, err error) (*Lock, error) {
 	monitor, took := &m.client.monitor, a.took()
 	if err == nil {

@@ -15,18 +15,19 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// This file is how a holder hears of ForceUnlock. A Client with holds subscribes to one channel, whose name is
-// in the ids of its holds. A message names holds that were freed by force, and the Client asks Redis whether
-// they still exist. Messages are hints, as those to waiters are: without them, the next renewal finds the loss.
+// This file has the notification of holders by ForceUnlock. A Client with holds subscribes to one channel,
+// whose name is in the ids of its holds. A message names holds that were freed by force, and the Client asks
+// Redis whether they still exist. Messages are hints, as for waiters: without them, the next renewal finds the
+// loss.
 
-// listenDelay is for how long a Client has had holds before it subscribes, or none before it unsubscribes. A
-// process that holds locks for a moment now and then has no subscription.
+// listenDelay is how long a Client must have had holds before it subscribes, or none before it unsubscribes. A
+// process that holds locks only for moments has no subscription.
 const listenDelay = 100 * time.Millisecond
 
 // holdingLocked reports whether the Client has holds.
 func (c *Client) holdingLocked() bool { return len(c.holders)+len(c.held) > 0 }
 
-// followHoldsLocked has the subscription begin or end soon if the Client has its first hold, or none any more.
+// followHoldsLocked starts the timer that begins or ends the subscription, if that no longer fits the holds.
 func (c *Client) followHoldsLocked() {
 	if c.listenChanges || c.holdingLocked() == (c.stopListening != nil) || c.gate.Closed() {
 		return
@@ -36,7 +37,7 @@ func (c *Client) followHoldsLocked() {
 			c.gate.Workers.Go(c.listenWhileHolding)
 		}
 	})
-	c.listenTimer, c.listenChanges = timer, err == nil // on a wheel that is full, the next hold tries again
+	c.listenTimer, c.listenChanges = timer, err == nil // if the wheel is full, the next hold tries again
 }
 
 // listenWhileHolding subscribes to the Client's channel if the Client has holds, and unsubscribes otherwise.
@@ -47,7 +48,7 @@ func (c *Client) listenWhileHolding() {
 	c.mu.Unlock()
 	switch {
 	case holding && stop == nil:
-		stop = c.channels.Receive(scripts.ClientChannel(c.ids.client), c.notified)
+		stop = c.redis.Channels.Receive(scripts.ClientChannel(c.ids.client), c.notified)
 	case !holding && stop != nil:
 		stop()
 		stop = nil
@@ -58,8 +59,8 @@ func (c *Client) listenWhileHolding() {
 	c.followHoldsLocked()
 }
 
-// notified gets a message: ids of holds, separated by commas, a space, and the name of their lock. It is "" after
-// a confirmation of the subscription.
+// notified receives a message: ids of holds, separated by commas, a space, and the name of their lock. After a
+// confirmation of the subscription, message is "".
 func (c *Client) notified(message string) {
 	ids, name, _ := strings.Cut(message, " ")
 	c.mu.Lock()
@@ -75,9 +76,9 @@ func (c *Client) notified(message string) {
 	}
 }
 
-// holdOfLocked returns the hold that has the id now, or nil.
+// holdOfLocked returns the present hold with the id, or nil.
 func (c *Client) holdOfLocked(name, id string) *Lock {
-	for _, k := range []*kind{plain, writing} { // the exclusive ones
+	for _, k := range kinds { // only exclusive kinds have holders
 		if l := c.holders[heldName{k, name}]; l != nil && l.id == id {
 			return l
 		}
@@ -88,7 +89,7 @@ func (c *Client) holdOfLocked(name, id string) *Lock {
 	return nil
 }
 
-// checkHolds asks Redis for the unchecked holds, one batch after the other, until there are none. Messages that
+// checkHolds asks Redis for the unchecked holds, one batch after the other, until none is left. Messages that
 // come meanwhile make the next batch, so any number of them costs at most one batch at a time.
 func (c *Client) checkHolds() {
 	defer c.gate.Leave()
@@ -107,23 +108,23 @@ func (c *Client) checkHolds() {
 	}
 }
 
-// checkBatch ends the holds that Redis does not have any more. If Redis does not answer, their renewals go on as
+// checkBatch ends the holds that are gone from Redis. If Redis does not answer, their renewals continue as
 // before.
 func (c *Client) checkBatch(holds []*Lock) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	calls := make([]scripts.Call, len(holds))
 	for i, l := range holds {
-		// A renewal for so short a time lengthens no lease. It says whether the hold exists.
+		// A renewal for so short a time extends no lease. Its reply tells whether the hold exists.
 		calls[i] = l.kind().renew.Call(l.kind().keysToRenew(l.name(), l.id), l.id, redisconn.Millis(renewal.MinTTL))
 	}
-	c.dedicated.Follow(ctx, DefaultLease)
-	for i, cmd := range c.dedicated.RunBatch(ctx, calls) {
+	c.redis.Dedicated.Follow(ctx, DefaultLease)
+	for i, cmd := range c.redis.Dedicated.RunBatch(ctx, calls) {
 		if held, err := scripts.Flags(cmd, 1); err != nil || held[0] {
 			continue
 		}
 		c.mu.Lock()
-		l := c.holdOfLocked(holds[i].name(), holds[i].id) // the lock may have been handed over
+		l := c.holdOfLocked(holds[i].name(), holds[i].id) // the lock may have been handed over meanwhile
 		c.mu.Unlock()
 		if l != nil {
 			l.lease.(*renewal.Lease).Gone() // a composite is in neither map
@@ -131,8 +132,8 @@ func (c *Client) checkBatch(holds []*Lock) {
 	}
 }
 
-// notify tells clients that holds of theirs were freed by force. What fails is no error: the holders learn of it
-// at their next renewal.
+// notify tells clients that some of their holds were freed by force. Its failure is no error: the holders learn
+// of the loss at their next renewal.
 func (m *Mutex) notify(ids []string) {
 	const idsPerMessage = 100
 	c, byClient := m.client, make(map[string][]string)
@@ -141,9 +142,9 @@ func (m *Mutex) notify(ids []string) {
 			byClient[client] = append(byClient[client], id)
 		}
 	}
-	_, _ = c.rdb.Pipelined(context.Background(), func(pipe redis.Pipeliner) error {
+	_, _ = c.redis.Client.Pipelined(context.Background(), func(pipe redis.Pipeliner) error {
 		publish := pipe.Publish
-		if c.channels.Verb() == "SPUBLISH" {
+		if c.redis.Channels.Verb() == "SPUBLISH" {
 			publish = pipe.SPublish
 		}
 		for client, all := range byClient {

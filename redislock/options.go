@@ -1,16 +1,16 @@
 package redislock
 
 import (
-	"fmt"
 	"log/slog"
 	"net/url"
 	"time"
 	"unicode/utf8"
 	"unique"
 
+	"github.com/cogwheel-go/cogwheel/internal/client"
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -21,17 +21,14 @@ const DefaultLease = 30 * time.Second
 // Option configures New. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) error }
 
-// LockOption configures a lock, or with WithLockDefaults all locks of a Client. If an option is given twice,
+// LockOption configures one lock, or, in WithLockDefaults, all locks of a Client. If an option is given twice,
 // the last one counts.
 type LockOption interface{ applyLock(*lockConfig) error }
 
 type config struct {
-	wheel    *wheel.Wheel
-	logger   *slog.Logger
-	hooks    Hooks
-	channels waitqueue.Sharding
-	poll     time.Duration
-	locks    []LockOption // defaults of all locks
+	client.Options
+	hooks Hooks
+	locks []LockOption // for all locks
 }
 
 type lockConfig struct {
@@ -40,20 +37,24 @@ type lockConfig struct {
 	fenced   bool
 	replicas replicas
 	maxHold  time.Duration // 0: none
+	minHold  time.Duration // 0: none
 	handoff  handoff
-	metadata string // as it stands in the ids of holders
+	metadata string // in the form of the ids of holders
 
 	sharedFence bool // the token counter does not expire
 }
 
-// sharedConfig is the configuration of all locks that were made with the same options. It never changes.
+// firstLease is the lease that an acquisition asks for. Renewals ask for lease and never shorten it.
+func (c *lockConfig) firstLease() time.Duration { return max(c.lease, c.minHold) }
+
+// sharedConfig is the configuration of all locks with equal options. It never changes.
 type sharedConfig struct {
 	lockConfig
 	handle unique.Handle[lockConfig]
-	millis any // of the lease, rounded up, as an argument of scripts
+	millis any // the first lease, rounded up, as an argument of scripts
 }
 
-// replicas is how many replicas must have confirmed an acquisition within how long.
+// replicas is the number of replicas that must confirm an acquisition, and the time that they have.
 type replicas struct {
 	n       int
 	timeout time.Duration
@@ -67,33 +68,21 @@ type lockOption func(*lockConfig) error
 
 func (o lockOption) applyLock(c *lockConfig) error { return o(c) }
 
-// WithWheel sets the wheel on which renewals, deadlines and waits are entries. The default is
-// wheel.Default(). A lease below ten of its ticks is refused. The caller keeps it running until Close has
-// returned: when it is stopped, locks are lost with the cause renewal.ErrUnwatched, and waiting calls return
-// an error that matches wheel.ErrStopped.
+// WithWheel sets the wheel that times renewals, deadlines and waits. The default is wheel.Default(). A lease
+// below ten of its ticks is refused. The caller must keep it running until Close has returned: when it is
+// stopped, locks are lost with an error that matches renewal.ErrUnwatched too, and waiting calls return an
+// error that matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
-	return option(func(c *config) error {
-		if w == nil {
-			return argument.Nil("WithWheel")
-		}
-		c.wheel = w
-		return nil
-	})
+	return option(func(c *config) error { return invalid.Set(argument, "WithWheel", &c.Wheel, w) })
 }
 
-// WithLogger sets where lost locks, failing renewals and failing releases are reported. The default is
-// slog.Default(), as it is when the Client is made.
+// WithLogger sets the logger that reports lost locks, failed renewals and failed releases. The default is
+// slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error {
-		if l == nil {
-			return argument.Nil("WithLogger")
-		}
-		c.logger = l
-		return nil
-	})
+	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
 }
 
-// WithHooks sets functions that are called for what happens to locks. The default is none.
+// WithHooks sets functions that the Client calls when something happens to a lock. By default it calls none.
 func WithHooks(h Hooks) Option {
 	return option(func(c *config) error {
 		c.hooks = h
@@ -101,40 +90,43 @@ func WithHooks(h Hooks) Option {
 	})
 }
 
-// WithShardedChannels sets whether releases in a cluster are published by SPUBLISH. The default is to do so
-// if the cluster has sharded channels, as Redisson does since 3.22. Services that lock the same names must
-// agree on it to wake each other; if they do not, a waiter asks again when the lease ends and at its poll. It
-// has no effect outside of clusters.
+// WithShardedChannels sets whether releases in a cluster are published by SPUBLISH. By default they are if the
+// cluster supports sharded channels, as in Redisson since 3.22. Services that share locks must use the same
+// channels to wake each other; otherwise a waiter asks again when the lease ends, and at its poll. Outside of
+// clusters the option has no effect.
 func WithShardedChannels(on bool) Option {
-	return option(func(c *config) error {
-		c.channels = waitqueue.Ordinary
-		if on {
-			c.channels = waitqueue.Sharded
-		}
-		return nil
-	})
+	return option(func(c *config) error { return c.SetSharded(on) })
+}
+
+// WithBatching sets whether calls of several callers share round trips. The default is true: calls that come
+// while Redis answers earlier ones travel in the next pipeline. With false, each call has a round trip and a
+// script to itself, and up to 32 calls to a node are in flight. Renewals and releases in the background share
+// pipelines all the same, because their number grows with the locks that are held.
+func WithBatching(on bool) Option {
+	return option(func(c *config) error { return c.SetBatching(on) })
+}
+
+// WithSharedScripts sets whether calls about several locks share a script, so that one script names the keys
+// of all of them. The default is true: plain locks and renewals share scripts once a single server has
+// confirmed that no proxy is in between, by CLIENT INFO. With false, the server is not asked and each lock
+// has a script to itself. Calls still share pipelines; see WithBatching.
+func WithSharedScripts(on bool) Option {
+	return option(func(c *config) error { return c.SetSharedScripts(on) })
 }
 
 // DefaultPoll is the poll interval of a Client without WithPoll.
 const DefaultPoll = 5 * time.Second
 
-// WithPoll sets the longest pause after which a waiter asks again although no message came: 10 ms to 1 h,
-// default 5 s. Each pause is drawn at random from a fifth of it to the whole. Waiters are woken by messages
-// as a rule; the poll makes up for lost ones. A waiter of a FairMutex that has not asked for three of its
-// polls is skipped.
+// WithPoll sets the longest time between two queries of a waiter that no message has woken: 10 ms to 1 h, by
+// default 5 s. Each pause is drawn at random from d/5 to d. Messages wake waiters; polling covers lost
+// messages. A FairMutex skips a waiter that has not asked for three of its poll intervals.
 func WithPoll(d time.Duration) Option {
-	return option(func(c *config) error {
-		if d < 10*time.Millisecond || d > time.Hour {
-			return argument.Error("WithPoll", d, "must be 10ms to 1h")
-		}
-		c.poll = d
-		return nil
-	})
+	return option(func(c *config) error { return c.SetPoll(d) })
 }
 
-// WithLockDefaults sets options for all locks of the Client, in place of those of an earlier
-// WithLockDefaults. New returns the error of a bad one, and a lock costs no allocations for them. The options
-// of a lock are applied after the defaults.
+// WithLockDefaults sets options for all locks of the Client. It replaces an earlier WithLockDefaults. The
+// options of a lock are applied after the defaults. New returns the error of an invalid default. Defaults cost
+// a lock no allocation.
 func WithLockDefaults(opts ...LockOption) Option {
 	return option(func(c *config) error {
 		c.locks = opts
@@ -142,21 +134,22 @@ func WithLockDefaults(opts ...LockOption) Option {
 	})
 }
 
-// WithLease sets how long the lock lasts in Redis without a renewal. The range is ten ticks of the Client's
-// wheel, 10 ms on the default one, to 365 days. The default is 30 s. The end of a shorter lease could not be
-// announced in time. The lease bounds how long others wait for a holder that died. It should be well above
-// the round trip to Redis: a lock whose grant takes longer than the lease to arrive is released and asked for
-// again; after three times the call fails, unless it has been waiting. Redis counts in milliseconds;
+// WithLease sets how long Redis keeps the lock without a renewal, which is also how long waiters wait for a
+// holder that died. The range is ten ticks of the Client's wheel (10 ms on the default one) to 365 days. The
+// end of a shorter lease could not be announced in time. The default is 30 s. Redis counts in milliseconds;
 // fractions are rounded up.
+//
+// The lease should be much longer than a round trip to Redis. If the reply that grants a lock takes longer than
+// the lease, the lock is released and asked for again; after three such replies the call fails.
 func WithLease(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
-		c.lease = d // Client.checkLease has the range
+		c.lease = d // CheckLease checks the range
 		return nil
 	})
 }
 
-// WithoutRenewal lets the lock end with its first lease: no watchdog renews it. The default is to renew it
-// every third of the lease.
+// WithoutRenewal makes the lock end with its first lease, or with the lease of Lock.Extend. By default the
+// watchdog renews it every third of the lease.
 func WithoutRenewal() LockOption {
 	return lockOption(func(c *lockConfig) error {
 		c.renew = false
@@ -165,13 +158,13 @@ func WithoutRenewal() LockOption {
 }
 
 // WithFencing gives each Lock a Token that is higher than the tokens of all earlier holds of the name, for
-// resources that refuse a writer with a lower token than they have seen. Tokens rise across expiry,
-// ForceUnlock and the loss of Redis's data, as long as the server's clock is not set back across such a loss.
-// All users of the name should use it.
+// resources that refuse a writer with a lower token than they have seen. Tokens rise across expiry, ForceUnlock
+// and the loss of Redis's data, as long as the server's clock is not set back across such a loss. All users of
+// the name should use the option.
 //
-// The counter is the one of Redisson's RFencedLock. It expires a day after the last fenced acquisition from
-// Redis, unless Java made it: then it has no expiry and gets none. Services in Java do not renew the expiry
-// of a counter that Go made, so their tokens would fall once it ends: for a name that both use, pass
+// Redis keeps the tokens in the counter of Redisson's RFencedLock. It expires a day after the last fenced
+// acquisition from Redis. A counter that Java made has no expiry, and gets none. Java does not renew the expiry
+// of a counter that Go made, so its tokens would fall when the counter expires: for a name that both use, pass
 // SharedWithJava.
 func WithFencing(opts ...FencingOption) LockOption {
 	return lockOption(func(c *lockConfig) error {
@@ -193,18 +186,20 @@ type fencingOption func(*lockConfig)
 
 func (o fencingOption) applyFencing(c *lockConfig) { o(c) }
 
-// SharedWithJava keeps the token counter of the name in Redis for ever, for names that services in Java lock by
-// Redisson's RFencedLock: their tokens rise from the counter alone. All Go services of the name should pass it. The
-// default is to keep the counter for a day, so that names which are used once leave no key.
+// SharedWithJava keeps the token counter in Redis for ever. Use it for names that services in Java lock with
+// Redisson's RFencedLock, whose tokens rise from the counter alone. All Go services of the name should pass it.
+// By default the counter is kept for a day, so that names that are used once leave no key.
 func SharedWithJava() FencingOption {
 	return fencingOption(func(c *lockConfig) { c.sharedFence = true })
 }
 
 // WithReplicas makes an acquisition from Redis succeed only if n replicas of its master, 1 to 100, have
 // confirmed it within timeout, 1 ms to 1 minute. Otherwise the lock is released and the call fails with
-// ErrReplicas; a Lock that has been waiting asks again instead. Renewals and hand-overs are not confirmed.
-// This makes the loss of a lock in a failover less likely. It cannot rule it out: the replica that is
-// promoted need not be one that confirmed. It costs a second round trip.
+// ErrReplicas; a Lock that was waiting goes on waiting instead. Renewals and hand-overs are not confirmed. The
+// option costs a second round trip. It is refused for a client whose nodes are not known (see New).
+//
+// The option makes the loss of a lock in a failover less likely. It does not rule the loss out: the replica
+// that is promoted may be one that did not confirm.
 func WithReplicas(n int, timeout time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if n < 1 || n > 100 {
@@ -218,10 +213,10 @@ func WithReplicas(n int, timeout time.Duration) LockOption {
 	})
 }
 
-// WithMaxHold ends the lock d after its acquisition, 1 ms to 365 days, even if its holder is alive: it limits
-// the damage of a holder that forgot to unlock, whose lock the watchdog would renew without end. An Owner
-// that re-enters the hold does not postpone it. The Lock is then lost, with the cause ErrMaxHold, and free an
-// eighth of its lease later, so that its holder has time to stop. The default is no limit.
+// WithMaxHold ends the lock d after its acquisition, 1 ms to 365 days, even if its holder is alive. It limits
+// the damage of a holder that forgot to unlock, whose lock the watchdog would renew without end. An Owner that
+// re-enters the hold does not postpone the end. The Lock is then lost with the cause ErrMaxHold. Its key is
+// free an eighth of its lease later, so that the holder has time to stop. By default there is no limit.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
@@ -232,14 +227,38 @@ func WithMaxHold(d time.Duration) LockOption {
 	})
 }
 
+// WithMinHold keeps the name of a Mutex locked for at least d after its acquisition, 1 ms to 365 days, even if
+// its holder unlocks it before, its Client is closed or its process dies. So a short job that several processes
+// start at the same time, each by its own clock, runs once: choose a d well above the difference of their
+// clocks and well below the period of the job. The default is no minimum. ShedLock calls it lockAtLeastFor.
+//
+// For its holder, the lock ends with Unlock as without the option. The key stays in Redis until d has passed by
+// the server's clock, and State shows its holder, with ":kept" added to the ID. Then a waiter gets it; it is
+// not handed over within the process. ForceUnlock frees it at once. So does a call that returns an error: what
+// Redis has granted to it does not count. With a d above the lease, the first lease is d. WithMaxHold does not
+// shorten it.
+//
+// Only the locks that Client.Mutex returns have a minimum. For the other kinds the option is refused.
+func WithMinHold(d time.Duration) LockOption {
+	return lockOption(func(c *lockConfig) error {
+		if d < renewal.MinTTL || d > renewal.MaxTTL {
+			return argument.Error("WithMinHold", d, "must be 1ms to 8760h")
+		}
+		c.minHold = d
+		return nil
+	})
+}
+
 // maxHandoffs bounds the count of WithHandoff.
 const maxHandoffs = 10_000
 
-// WithHandoff bounds how often and for how long a lock that was taken from Redis is handed over among the
-// waiting callers of one process before it is released in Redis, where all processes compete for it: at most
-// maxCount times, and not later than maxTime after Redis was asked for it. The ranges are 0 to 10000 times
-// and 0 to 1 minute; the defaults are 100 times and 20 ms. 0 times means never. Nor is a lock handed over
-// once an eighth of its lease has passed.
+// WithHandoff bounds how often and for how long a lock is handed over among the waiting callers of one process
+// before it is released in Redis, where all processes compete for it: at most maxCount times, and at most until
+// maxTime after its acquisition from Redis was sent. The ranges are 0 to 10000 times and 0 to 1 minute; the
+// defaults are 100 times and 20 ms. With 0 times a lock is never handed over.
+//
+// A lock is not handed over either if an eighth of its lease has passed, if it is not renewed (WithoutRenewal),
+// if it was extended (Lock.Extend), or if the call that acquired it was retried.
 func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if maxCount < 0 || maxCount > maxHandoffs {
@@ -256,8 +275,8 @@ func WithHandoff(maxCount int, maxTime time.Duration) LockOption {
 // maxMetadata is the longest text of WithMetadata, in bytes.
 const maxMetadata = 256
 
-// WithMetadata stores a text of 1 to 256 bytes of UTF-8 with the lock in Redis while it is held, such as a
-// host and a job. State shows it. The text is sent with every call about the lock, so keep it short.
+// WithMetadata stores a text of 1 to 256 bytes of UTF-8 with the lock in Redis while it is held, such as a host
+// and a job. State returns it. Every call for the lock sends the text, so keep it short.
 func WithMetadata(text string) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if text == "" || len(text) > maxMetadata || !utf8.ValidString(text) {
@@ -268,28 +287,14 @@ func WithMetadata(text string) LockOption {
 	})
 }
 
-// checkLease refuses a lease out of range, whose lower end depends on the wheel.
-func (c *Client) checkLease(lease time.Duration) error {
-	if least := c.renewer.MinTTL(); lease < least || lease > renewal.MaxTTL {
-		return argument.Error("WithLease", lease, fmt.Sprintf("must be %v (ten ticks of the wheel) to 8760h", least))
-	}
-	return nil
-}
-
 func newConfig(opts []Option) (config, error) {
-	c := config{logger: slog.Default(), poll: DefaultPoll}
-	for i, o := range opts {
-		if o == nil {
-			return c, argument.Error("option", i, "is nil")
-		}
-		if err := o.apply(&c); err != nil {
-			return c, err
-		}
-	}
-	if c.wheel == nil {
-		c.wheel = wheel.Default()
-	}
-	return c, nil
+	c := config{Options: client.Options{
+		Package: argument, Logger: slog.Default(), Poll: DefaultPoll,
+		Endless: "calls to a Redis that hangs would never end",
+	}}
+	err := invalid.Apply(argument, &c, opts, Option.apply)
+	c.SetDefaultWheel()
+	return c, err
 }
 
 // setLockDefaults applies WithLockDefaults.
@@ -302,26 +307,24 @@ func (c *Client) setLockDefaults(opts []LockOption) (err error) {
 }
 
 func share(c lockConfig) *sharedConfig {
-	return &sharedConfig{lockConfig: c, handle: unique.Make(c), millis: redisconn.Millis(c.lease)}
+	return &sharedConfig{lockConfig: c, handle: unique.Make(c), millis: redisconn.Millis(c.firstLease())}
 }
 
-// lockConfig applies the options to the defaults. Locks that are made one after the other with the same
-// options share the result.
+// lockConfig applies the options to the defaults. Locks that are made in succession with equal options share
+// the result.
 func (c *Client) lockConfig(opts []LockOption) (*sharedConfig, error) {
 	if len(opts) == 0 {
-		return c.defaults, c.checkLease(c.defaults.lease)
+		return c.defaults, c.redis.CheckLease("WithLease", c.defaults.lease)
 	}
 	made := c.defaults.lockConfig
-	for i, opt := range opts {
-		if opt == nil {
-			return nil, argument.Error("option", i, "is nil")
-		}
-		if err := opt.applyLock(&made); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.checkLease(made.lease); err != nil {
+	if err := invalid.Apply(argument, &made, opts, LockOption.applyLock); err != nil {
 		return nil, err
+	}
+	if err := c.redis.CheckLease("WithLease", made.lease); err != nil {
+		return nil, err
+	}
+	if made.minHold > 0 {
+		made.handoff = handoff{} // a lock that is handed over would not stay locked for its minimum
 	}
 	if made == c.defaults.lockConfig {
 		return c.defaults, nil

@@ -200,6 +200,7 @@ func TestMutex_WithReplicas(t *testing.T) {
 		redislock.WithReplicas(0, time.Second), redislock.WithReplicas(101, time.Second),
 		redislock.WithReplicas(1, 0), redislock.WithReplicas(1, time.Hour),
 		redislock.WithMaxHold(0), redislock.WithMaxHold(-1), redislock.WithMaxHold(400 * 24 * time.Hour),
+		redislock.WithMinHold(0), redislock.WithMinHold(-1), redislock.WithMinHold(400 * 24 * time.Hour),
 		redislock.WithMetadata(""), redislock.WithMetadata("\xff"), redislock.WithMetadata(
 			strings.Repeat("x", 257),
 		),

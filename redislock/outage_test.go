@@ -87,10 +87,11 @@ func TestLock_SurvivesKilledConnections(t *testing.T) {
 	name := redistest.Name(t)
 	l := mustLock(t, c.Mutex(name, redislock.WithLease(safeLease)))
 	holder := requireHeldOnce(t, admin, name)
+	// A new connection and one renewal have a tenth of the lease: on a slow machine they take 100 ms.
 	for w, until := newWheel(t), l.Deadline().Add(safeLease/2); l.Deadline().Before(until); {
 		require.NoError(t, l.Err())
 		require.NoError(t, admin.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes").Err())
-		require.NoError(t, w.Sleep(t.Context(), 50*time.Millisecond))
+		require.NoError(t, w.Sleep(t.Context(), safeLease/10))
 	}
 	require.Equal(t, holder, requireHeldOnce(t, admin, name))
 	require.NoError(t, l.Unlock(t.Context()))

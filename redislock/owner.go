@@ -10,15 +10,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Owner makes locks reentrant for one task, such as the handling of a request. While it holds a lock, further
-// calls with a context of the Owner, for the same name and Client, get a Lock of their own on the same hold,
-// without asking Redis. The hold ends when each of these Locks has been unlocked. Unlocking one of them twice
-// returns ErrNotHeld and touches no other. A MultiMutex re-enters its parts; a QuorumMutex takes no notice of
-// an Owner. The zero value is ready for use. An Owner must not be copied.
+// Owner makes locks reentrant for one task, such as the handling of a request. While an Owner holds a lock, a
+// further call for that lock, on the same Client with a context of the Owner, returns another Lock on the same
+// hold without asking Redis. The hold ends when each of these Locks is unlocked. To unlock one of them twice
+// returns ErrNotHeld and affects no other. A MultiMutex re-enters its parts. A QuorumMutex ignores Owners. The
+// zero value is ready for use. An Owner must not be copied.
 //
-// An Owner is safe for concurrent use. Goroutines that share one count as one task: the lock does not exclude
-// them from each other. A call that already waits when another call of the Owner gets the lock waits on,
-// until that hold has ended.
+// An Owner is safe for concurrent use. Goroutines that share an Owner count as one task: the lock does not
+// exclude them from each other. A call that is already waiting when another call of its Owner gets the lock
+// does not join that hold; it waits until the hold has ended.
 type Owner struct {
 	mu   sync.Mutex
 	held map[ownedLock]*hold
@@ -33,16 +33,16 @@ type ownedLock struct {
 // hold is a lock of an Owner. The Owner's mu guards count.
 type hold struct {
 	owner *Owner
-	lock  *Lock // that all entries stand for
-	count int   // entries that are still to be unlocked
+	lock  *Lock // behind all entries
+	count int   // entries not unlocked yet
 }
 
 type ownerKey struct{}
 
-// ContextWithOwner returns a context whose locks belong to the Owner. Re-entering a lock that was lost fails with
-// ErrLost until each of the Locks on it has been unlocked. The options of a hold are those of the call that
-// took the lock. A nil Owner makes locks not reentrant, also in a context that had one. ContextWithOwner panics if
-// ctx is nil.
+// ContextWithOwner returns a context whose locks belong to the Owner. The options of a hold are those of the
+// call that acquired it. If a hold is lost, re-entering it fails with ErrLost until all its Locks are unlocked;
+// then the next call acquires the lock again. With a nil Owner, locks are not reentrant, even if ctx had an
+// Owner. ContextWithOwner panics if ctx is nil.
 func ContextWithOwner(ctx context.Context, o *Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
@@ -52,7 +52,7 @@ func ownerOf(ctx context.Context) *Owner {
 	return o
 }
 
-// reenter returns another Lock on a hold of the context's owner, or nil if there is none.
+// reenter returns another Lock on a hold of the context's Owner, or nil if there is none.
 func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 	o := ownerOf(ctx)
 	if o == nil {
@@ -69,16 +69,15 @@ func (m *Mutex) reenter(ctx context.Context) (*Lock, error) {
 		return nil, operationError("lock", m.name, ErrUpgrade)
 	case h == nil:
 		return nil, nil
-	case h.lock.Err() != nil:
-		return nil, operationError("lock again", m.name, h.lock.Err())
-	case !h.lock.Valid():
-		return nil, fmt.Errorf("%w: %s, its lease is over", ErrLost, scripts.Quote(m.name))
+	}
+	if err := h.lost(); err != nil {
+		return nil, operationError("lock again", m.name, err)
 	}
 	h.count++
 	return h.entry(), nil
 }
 
-// readsLocked reports whether the owner reads under the lock of which m is the writer's side.
+// readsLocked reports whether the Owner holds the read lock whose writer's side is m.
 func (o *Owner) readsLocked(m *Mutex) bool {
 	for k := range o.held {
 		if k.client == m.client && k.name == m.name && k.kind.within == m.kind {
@@ -88,8 +87,8 @@ func (o *Owner) readsLocked(m *Mutex) bool {
 	return false
 }
 
-// took enters a lock that was just granted, and returns the Lock of the caller. A nil Owner returns the lock
-// itself.
+// took registers a lock that was just granted, and returns the Lock for the caller. For a nil Owner that is the
+// lock itself.
 func (o *Owner) took(l *Lock) *Lock {
 	if o == nil {
 		return l
@@ -104,7 +103,7 @@ func (o *Owner) took(l *Lock) *Lock {
 	return h.entry()
 }
 
-// owned returns what an owner knows the lock by. A fair lock is the plain lock of its name.
+// owned returns the key of a lock in its Owner. A fair lock is the plain lock of its name.
 func (m *Mutex) owned() ownedLock {
 	if m.kind == fair {
 		return ownedLock{m.client, plain, m.name}
@@ -116,6 +115,14 @@ func (m *Mutex) owned() ownedLock {
 func (h *hold) entry() *Lock {
 	l := h.lock
 	return &Lock{request: l.request, lease: &entry{hold: h}, madeAt: l.madeAt}
+}
+
+// lost returns why the lock is no longer held, even if the loss was not announced yet, or nil.
+func (h *hold) lost() error {
+	if err := h.lock.Err(); err != nil || h.lock.Valid() {
+		return err
+	}
+	return fmt.Errorf("%w: %s, its lease is over", ErrLost, scripts.Quote(h.lock.name()))
 }
 
 // leave counts an entry that has ended, and reports whether it was the last.
@@ -138,12 +145,12 @@ func (h *hold) entries() int {
 	return h.count
 }
 
-// entry is the lease of a Lock of an Owner: it ends when that is unlocked, or with the hold.
+// entry is the lease of one Lock of an Owner: it ends when that Lock is unlocked, or with the hold.
 type entry struct {
 	hold *hold
 
 	mu     sync.Mutex      // guards what follows
-	err    error           // why it has ended before the hold
+	err    error           // why the entry ended before the hold
 	ctx    context.Context // nil until Done or Context is called
 	cancel context.CancelCauseFunc
 }
@@ -166,7 +173,7 @@ func (e *entry) Close(reason error) bool {
 
 // unlock is Lock.Unlock. The last entry releases the lock.
 func (e *entry) unlock(ctx context.Context) error {
-	lost := e.hold.lock.Err()
+	lost := e.hold.lost()
 	reason := lost
 	if reason == nil {
 		reason = ErrNotHeld
@@ -208,7 +215,7 @@ func (e *entry) Context(parent context.Context) context.Context {
 	return contexts.EndingWith(parent, e.base())
 }
 
-// base returns a context that ends with the entry. It is made on demand: most entries never need one.
+// base returns a context that ends with the entry. It is created on demand: most entries never need one.
 func (e *entry) base() context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()

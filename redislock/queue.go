@@ -9,39 +9,39 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// This file is waiting within the process: one queue per lock, whose head asks Redis, and the lock handed
-// over from one caller to the next without asking Redis.
+// This file has the waiting within the process: one queue per lock, whose head asks Redis, and the hand-over of
+// a lock from one caller to the next without asking Redis.
 
-// lockKey names a lock and the options of those that want it.
+// lockKey identifies a lock and the options of the callers that want it.
 type lockKey struct {
 	kind   *kind
 	config unique.Handle[lockConfig]
 	name   string
 }
 
-// heldName names a lock of an exclusive kind, whatever the options of its holder.
+// heldName identifies a lock of an exclusive kind, whatever the options of its holder.
 type heldName struct {
 	kind *kind
 	name string
 }
 
-// queueKey names the queue of an acquisition. Acquisitions of one queue want the same lock with the same
-// options, so that any of them may be given what another one holds.
+// queueKey identifies the queue of an acquisition. The acquisitions of one queue want the same lock with the
+// same options, so a lock can be handed over from any of them to any other.
 type queueKey struct {
 	lockKey
-	id string // of the request, for kinds whose server remembers waiters: each has a queue of its own
+	id string // the id of the request for kinds with a queue in Redis: each request has a local queue
 }
 
-// channel is where the waiters of a queue listen.
+// channel returns the channel on which the waiters of a queue are woken.
 func (k queueKey) channel() string { return k.kind.channel(k.name, k.id) }
 
-// lockKey is that of all acquisitions of the Mutex.
+// lockKey returns the lockKey of all acquisitions of the Mutex.
 func (m *Mutex) lockKey() lockKey { return lockKey{m.kind, m.config.handle, m.name} }
 
 func (m *Mutex) heldName() heldName { return heldName{m.kind, m.name} }
 
-// queueKey names the queue of a request, nil for that of all requests of a kind whose server does not remember
-// waiters.
+// queueKey returns the queue of a request, or, for nil, the queue of all requests of a kind without a queue in
+// Redis.
 func (m *Mutex) queueKey(r *request) queueKey {
 	key := queueKey{lockKey: m.lockKey()}
 	if r != nil && m.kind.leave != nil {
@@ -52,12 +52,13 @@ func (m *Mutex) queueKey(r *request) queueKey {
 
 func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 	return waitqueue.New(c.wheel, waitqueue.Config[queueKey, *acquisition]{
-		Attempt:  c.attempt,
-		Begin:    c.beginAttempt,
-		MaxBatch: 1 << 20, // all of them: the head asks, the rest learn from it
+		Send:     c.send,
+		Build:    c.build,
+		Apply:    c.apply,
+		MaxBatch: 1 << 20, // all: the head asks, and the reply is for all
 		Poll:     c.poll,
 		Workers:  c.gate.Workers,
-		Listen:   waitqueue.Listen(c.channels, queueKey.channel),
+		Listen:   waitqueue.Listen(c.redis.Channels, queueKey.channel),
 		GiveBack: func(_ queueKey, granted []*acquisition) {
 			for _, a := range granted {
 				a.lock.discard()
@@ -73,8 +74,8 @@ func (c *Client) newQueues() *waitqueue.Group[queueKey, *acquisition] {
 	})
 }
 
-// enqueue returns an acquisition and the queue in which it is about to wait. The acquisition starts with the
-// refusal that the head of the queue heard last.
+// enqueue returns a new acquisition and the queue in which it must wait. The acquisition starts with the last
+// refusal of the head of the queue.
 func (m *Mutex) enqueue(ctx context.Context) (*acquisition, queueKey) {
 	a := m.newAcquisition(ctx, true)
 	key := m.queueKey(a.request)
@@ -84,17 +85,16 @@ func (m *Mutex) enqueue(ctx context.Context) (*acquisition, queueKey) {
 	return a, key
 }
 
-// handoff bounds how long a process keeps a lock among its own callers while others may be waiting elsewhere.
+// handoff bounds how long a process keeps a lock among its callers while other processes may be waiting.
 type handoff struct {
 	count int
 	time  time.Duration
 }
 
 // handOver passes the lock to the first waiter of this process, and reports whether there was one. The key in
-// Redis stays as it is. The lease of the caller's Lock was closed, so no call about it can reach the key any
-// more.
+// Redis stays as it is. The lease of the caller's Lock is closed, so no call for it can reach the key any more.
 //
-// Only a lock that was taken a moment ago is handed over: then none of its renewals can be in flight, and
+// Only a lock that was acquired recently is handed over: then none of its renewals can be in flight, and
 // waiters of other processes get their turn.
 func (l *Lock) handOver() bool {
 	c, m := l.client(), l.mutex
@@ -107,9 +107,9 @@ func (l *Lock) handOver() bool {
 	}
 	next := &Lock{request: l.request, handoffsLeft: l.handoffsLeft - 1, handedOver: true}
 	if l.fenced() {
-		next.token++ // reserved when the lock was taken
+		next.token++ // reserved with the acquisition
 	}
-	if c.watch(next, l.lease.(*renewal.Lease).SentAt()) != nil { // a composite is of no exclusive kind
+	if c.watch(next, l.lease.(*renewal.Lease).SentAt()) != nil { // a composite has no exclusive kind
 		return false
 	}
 	if c.queues.Handoff(m.queueKey(nil), func(a **acquisition) { (*a).lock = next }) {
@@ -121,14 +121,13 @@ func (l *Lock) handOver() bool {
 	return false
 }
 
-// discard releases a lock whose caller had gone when it was granted. It blocks for a round trip.
+// discard releases, in the background, a lock whose caller had left before it was granted.
 func (l *Lock) discard() {
 	c := l.client()
 	if !l.lease.Close(ErrNotHeld) {
 		return
 	}
 	c.drop(l)
-	if r := c.sender.Run(l.kind().release(&l.request), nil); r.Err() != nil || l.ambiguous {
-		l.releaseLater(0, l.ambiguous)
-	}
+	l.keepUntil = 0 // nobody has held it
+	l.releaseLater(0, l.ambiguous)
 }

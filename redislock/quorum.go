@@ -13,7 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 
 	"github.com/redis/go-redis/v9"
 
@@ -25,16 +27,15 @@ import (
 )
 
 const (
-	// maxVoteTimeout bounds how long a caller waits for a majority to answer. With shorter leases it is a
-	// third of them.
+	// maxVoteTimeout bounds how long a caller waits for the answers of a majority. For a lease shorter than
+	// three times that, the bound is a third of the lease.
 	maxVoteTimeout = 5 * time.Second
 
-	// maxStuck is how many unanswered calls a server may have. A server with more is not asked until it
-	// answers.
+	// maxStuck is the number of unanswered calls after which a server is not asked until it answers.
 	maxStuck = 100
 
-	// splitPause separates two callers neither of which got a majority. It is multiplied by the number of
-	// such rounds in a row.
+	// splitPause separates two callers of which neither got a majority. It is multiplied by the number of such
+	// rounds in a row.
 	splitPause = 5 * time.Millisecond
 )
 
@@ -43,16 +44,16 @@ var (
 	errStuck = errors.New("redislock: too many calls without an answer")
 )
 
-// Quorum takes locks on a majority of several independent servers. The loss of a minority of the servers,
-// including their data, neither frees a lock nor prevents one from being taken. It is safe for concurrent
+// Quorum acquires locks on a majority of several independent servers. If a minority of the servers is lost,
+// even with their data, held locks stay held and other locks can still be acquired. It is safe for concurrent
 // use.
 //
-// The algorithm is the one that Redis describes as Redlock, with a watchdog: a lock has a part on each
-// server, and lasts as long as a majority of its parts. The lease of each part counts from before its request
-// was sent, less the safety margin. There are no fencing tokens.
+// The algorithm is Redlock, as Redis describes it, with a watchdog: a lock has a part on each server, and is
+// held as long as a majority of its parts is held. The lease of each part counts from before its request was
+// sent, less the safety margin. There are no fencing tokens.
 type Quorum struct {
 	servers []*Client
-	stuck   []atomic.Int32 // unanswered calls to each server whose callers have returned
+	stuck   []atomic.Int32 // calls to each server that are unanswered and whose callers have returned
 	queues  *waitqueue.Group[queueKey, *quorumAcquisition]
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
@@ -63,13 +64,14 @@ type Quorum struct {
 	held map[*Lock]struct{} // guarded by mu
 }
 
-// NewQuorum returns a Quorum of at least three clients of independent servers, preferably an odd number.
-// Nodes of one cluster, or a master and its replicas, are not independent. Options are those of New. Fewer
-// clients, or the same client twice, are refused. NewQuorum does not talk to Redis. The caller keeps the
-// clients open until Close has returned.
+// NewQuorum returns a Quorum for the clients of at least three independent servers, preferably an odd number.
+// The nodes of one cluster, or a master and its replicas, are not independent. The options are those of New.
+// Fewer clients, the same client twice, or a client that New refuses return an error that matches
+// cogwheel.ErrInvalid. NewQuorum does not talk to Redis. The caller must keep the clients open until Close has
+// returned.
 //
-// A server that has lost its data may grant a lock that is held. Keep a server that restarts empty out of
-// reach until the longest lease is over, or let it write each change to disk.
+// A server that has lost its data may grant a lock that is held. Keep a server that restarts empty out of reach
+// until the longest lease has ended, or make it write each change to disk.
 func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 	if len(rdbs) < 3 {
 		return nil, argument.Error("clients", len(rdbs), "at least 3 are needed")
@@ -79,27 +81,22 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		return nil, err
 	}
 	q := &Quorum{
-		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.wheel, logger: cfg.logger,
-		monitor: monitor{hooks: cfg.hooks, as: KindQuorum}, held: make(map[*Lock]struct{}),
+		stuck: make([]atomic.Int32, len(rdbs)), wheel: cfg.Wheel, logger: cfg.Logger,
+		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, as: KindQuorum}, held: make(map[*Lock]struct{}),
 	}
-	// Hooks are called once for a lock of the Quorum, not for each server.
-	each := []Option{
-		WithWheel(cfg.wheel), WithLogger(cfg.logger), WithHooks(Hooks{Renewed: cfg.hooks.Renewed}), WithPoll(cfg.poll),
-		WithLockDefaults(cfg.locks...),
-	}
-	if cfg.channels != waitqueue.Detect {
-		each = append(each, WithShardedChannels(cfg.channels == waitqueue.Sharded))
-	}
+	// Hooks are called once for a lock of the Quorum, not once for each server.
+	each := cfg
+	each.hooks = Hooks{Renewed: cfg.hooks.Renewed}
 	for i, rdb := range rdbs {
 		if slices.Contains(rdbs[:i], rdb) {
 			err = argument.Error("clients", i, "is the same as an earlier one")
 			break
 		}
 		var c *Client
-		if c, err = New(rdb, each...); err != nil {
+		if c, err = newClient(rdb, each); err != nil {
 			break
 		}
-		c.sender.Retries = 0 // an answer that is lost is lost
+		c.redis.Sender.Retries = 0 // a lost reply is no answer
 		c.monitor.as = KindQuorum
 		q.servers = append(q.servers, c)
 		c.ids = q.servers[0].ids
@@ -110,11 +107,11 @@ func NewQuorum(rdbs []redis.UniversalClient, opts ...Option) (*Quorum, error) {
 		}
 		return nil, err
 	}
-	q.queues = waitqueue.New(cfg.wheel, waitqueue.Config[queueKey, *quorumAcquisition]{
-		Attempt: q.attempt, MaxBatch: 1, Poll: cfg.poll, Listen: q.listen,
+	q.queues = waitqueue.New(cfg.Wheel, waitqueue.Config[queueKey, *quorumAcquisition]{
+		Send: q.send, Build: q.build, Apply: q.apply, MaxBatch: 1, Poll: cfg.Poll, Listen: q.listen,
 		GiveBack: func(_ queueKey, granted []*quorumAcquisition) {
 			for _, a := range granted {
-				_ = a.lock.Unlock(context.Background()) // what fails is retried in the background
+				go func() { _ = a.lock.Unlock(context.Background()) }() // a failure is retried in the background
 			}
 		},
 	})
@@ -126,7 +123,11 @@ func (q *Quorum) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
-	ctx, cancel := contexts.ToClose(ctx, q.wheel)
+	longest := int64(0)
+	for _, c := range q.servers {
+		longest = max(longest, c.longest.Load())
+	}
+	ctx, cancel := contexts.ToClose(ctx, q.wheel, time.Duration(longest))
 	defer cancel()
 	if !q.gate.Close() {
 		return q.gate.Wait(ctx)
@@ -142,7 +143,7 @@ func (q *Quorum) Close(ctx context.Context) error {
 	return joined.Errors(errs...)
 }
 
-// endAll ends the locks that are held. Their parts are released by the Close of each server's Client.
+// endAll ends the held locks. The Close of each server's Client releases their parts.
 func (q *Quorum) endAll() {
 	q.mu.Lock()
 	held := slices.Collect(maps.Keys(q.held))
@@ -154,7 +155,7 @@ func (q *Quorum) endAll() {
 	}
 }
 
-// keep enters a lock that was granted, whose end is then reported.
+// keep registers a lock that was granted, and reports its end.
 func (q *Quorum) keep(l *Lock, c *composite) {
 	q.mu.Lock()
 	q.held[l] = struct{}{}
@@ -165,7 +166,7 @@ func (q *Quorum) keep(l *Lock, c *composite) {
 		defer q.mu.Unlock()
 		delete(q.held, l)
 	})
-	if q.gate.Closed() { // Close may have looked before the lock was entered
+	if q.gate.Closed() { // Close may have run before the lock was registered
 		c.Close(ErrClosed)
 	}
 }
@@ -180,9 +181,9 @@ type QuorumMutex struct {
 	err    error
 }
 
-// Mutex returns the lock of that name. It does not talk to Redis. Its parts are the locks that Client.Mutex
-// returns on each server. Names and options are those of Client.Mutex. WithFencing and WithReplicas are
-// refused, also as defaults; WithHandoff has no effect.
+// Mutex returns the lock with the given name. It does not talk to Redis. Its parts are the locks that
+// Client.Mutex returns on each server. The rules for names and options are those of Client.Mutex, except that
+// WithFencing, WithReplicas and WithMinHold are refused, also as defaults, and WithHandoff has no effect.
 func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 	m := &QuorumMutex{quorum: q, name: name}
 	for _, c := range q.servers {
@@ -195,26 +196,29 @@ func (q *Quorum) Mutex(name string, opts ...LockOption) *QuorumMutex {
 		m.err = argument.Error("option", "WithFencing", "independent servers have no common order of tokens")
 	case config.replicas.n > 0:
 		m.err = argument.Error("option", "WithReplicas", "a quorum does not count replicas")
+	case config.minHold > 0:
+		m.err = errMinHold
 	}
 	return m
 }
 
-// Name returns the name.
+// Name returns the name of the lock.
 func (m *QuorumMutex) Name() string { return m.name }
 
-// Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *cogwheel.InvalidError of an invalid name or option, or nil. All other methods return it too.
 func (m *QuorumMutex) Err() error { return m.err }
 
 // TryLock takes the lock if a majority of servers grants it. It asks all servers at the same time and blocks
-// until a majority has decided, at most until ctx ends, a third of the lease is over, or 5 seconds. A server
-// that is slow or hangs does not delay it as long as enough others answer. If others hold the lock, or
-// callers that try at the same time have split the servers among them, the error is a *LockedError, which
-// matches ErrLocked. If no majority answered, it matches ErrNoQuorum. After an error nothing is held: what
-// single servers have granted is released.
+// until a majority has decided, at most until ctx ends, a third of the lease has passed, or 5 seconds have
+// passed. A server that is slow or hangs does not delay it if enough others answer.
+//
+// If others hold the lock, or concurrent callers got some servers each and none a majority, the error is a
+// *LockedError, which matches ErrLocked. If no majority answered, the error matches ErrNoQuorum. After an error
+// the caller holds nothing: the parts that single servers granted are released in the background.
 //
 // The Lock is held while a majority of servers renews it. Done is closed before the leases of a majority can
-// end. Deadline is the validity time: the instant at which Done closes unless parts are renewed before.
-// Unlock releases the lock on all servers, and returns when a majority has confirmed.
+// end. Deadline is the time at which Done closes unless parts are renewed before. Unlock releases the lock on
+// all servers, and returns when a majority has confirmed the release.
 func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -225,11 +229,11 @@ func (m *QuorumMutex) TryLock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// Lock takes the lock, waiting while others hold it or have split the servers. ctx bounds the wait only.
-// Callers of one process form a queue, and only the first asks the servers: when one of them announces an
-// unlock, when the leases in its way run out, and at its poll. If no majority of servers answers in the time
-// that TryLock allows, Lock fails with ErrNoQuorum, also if it has waited before. Otherwise errors are those
-// of Mutex.Lock.
+// Lock takes the lock, and waits while others hold it or while concurrent callers have split the servers. ctx
+// bounds only the wait. Callers of one process form a queue, and only the first asks the servers: when one of
+// them announces an unlock, when the leases of the holders end, and at its poll. If no majority of servers
+// answers in the time that TryLock allows, Lock fails with ErrNoQuorum, also if it has already waited. The
+// other errors are those of Mutex.Lock.
 func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
@@ -241,27 +245,27 @@ func (m *QuorumMutex) Lock(ctx context.Context) (*Lock, error) {
 	return m.finish(ctx, a, err)
 }
 
-// LockFunc is Lock without a goroutine while it waits, as Mutex.LockFunc is. After cancel, locks that single
-// servers still grant are released.
+// LockFunc is Lock without blocking, as Mutex.LockFunc is. After cancel, parts that single servers still grant
+// are released.
 func (m *QuorumMutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func()) {
-	mustCall(f == nil)
+	argument.MustCall(f == nil)
 	q := m.quorum
 	if err := m.begin(ctx); err != nil {
-		go f(nil, err)
+		go q.monitor.callback(f, nil, err)
 		return func() {}
 	}
 	a := m.newAcquisition(ctx)
 	drop := q.queues.WaitFunc(ctx, m.parts[0].queueKey(nil), a, func(_ *quorumAcquisition, err error) {
 		l, err := m.finish(ctx, a, err)
 		q.gate.Leave()
-		f(l, err)
+		q.monitor.callback(f, l, err)
 	})
 	return func() {
 		if drop() {
 			err := operationError("lock", m.name, context.Canceled)
 			q.monitor.failed(ctx, multi, m.name, time.Since(a.began), err)
 			q.gate.Leave()
-			go f(nil, err)
+			go q.monitor.callback(f, nil, err)
 		}
 	}
 }
@@ -306,7 +310,7 @@ func (m *QuorumMutex) finish(ctx context.Context, a *quorumAcquisition, err erro
 func (q *Quorum) listen(key queueKey, kick func()) (stop func()) {
 	stops := make([]func(), len(q.servers))
 	for i, c := range q.servers {
-		stops[i] = waitqueue.Listen(c.channels, queueKey.channel)(key, kick)
+		stops[i] = waitqueue.Listen(c.redis.Channels, queueKey.channel)(key, kick)
 	}
 	return func() {
 		for _, stop := range stops {
@@ -315,16 +319,42 @@ func (q *Quorum) listen(key queueKey, kick func()) (stop func()) {
 	}
 }
 
-// attempt asks on behalf of the head of a queue.
-func (q *Quorum) attempt(_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisition]) (again time.Duration, err error) {
-	a := batch[0].Value
-	if a.splits > 0 { // two callers that did not get a majority must not meet again
-		most := splitPause * time.Duration(min(a.splits, 10))
-		if err := q.wheel.Sleep(context.Background(), rand.N(most)); err != nil {
-			return 0, err
+// send runs the attempt of a queue on a new goroutine, outside of the send queues: it asks several servers.
+func (q *Quorum) send(_ *calls.Job, c calls.Caller, _ queueKey, here bool) {
+	round := func() {
+		if call, ok := c.Build(); ok {
+			c.Apply(redisconn.Reply{Cmd: call.Send(context.Background())})
 		}
 	}
-	err = a.ask(nil)
+	if here {
+		round()
+	} else {
+		go round()
+	}
+}
+
+// build makes the call that asks the servers on behalf of the head of a queue.
+func (q *Quorum) build(
+	_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisition],
+) (call calls.Call, again time.Duration, ok bool) {
+	a := batch[0].Value
+	call.Send = func(ctx context.Context) *redis.Cmd {
+		if a.splits > 0 { // two callers that split the servers must not meet again
+			most := splitPause * time.Duration(min(a.splits, 10))
+			if err := q.wheel.Sleep(ctx, rand.N(most)); err != nil {
+				return calls.Failed(err)
+			}
+		}
+		return calls.Failed(a.ask(nil))
+	}
+	return call, 0, true
+}
+
+// apply gives the decision of the servers to the head.
+func (q *Quorum) apply(
+	_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisition], r redisconn.Reply,
+) (again time.Duration, err error) {
+	err = r.Err()
 	locked, is := errors.AsType[*LockedError](err)
 	switch {
 	case err == nil:
@@ -332,22 +362,22 @@ func (q *Quorum) attempt(_ queueKey, batch []*waitqueue.Waiter[*quorumAcquisitio
 		return 0, nil
 	case !is:
 		return 0, err
-	case a.splits > 0:
+	case batch[0].Value.splits > 0:
 		return splitPause, nil
 	}
 	return max(locked.TTL+time.Millisecond, 0), nil
 }
 
-// quorumAcquisition is one call for the lock of a Quorum. It is what waits in its queues. An attempt owns
-// splits and lock.
+// quorumAcquisition is one call for the lock of a Quorum, and the element of its queues. An attempt owns splits
+// and lock.
 type quorumAcquisition struct {
 	mutex   *QuorumMutex
 	ctx     context.Context // of the call
 	began   time.Time
-	splits  int // how often in a row some servers granted the lock, but too few
+	splits  int // rounds in a row in which some servers granted the lock, but too few
 	lock    *Lock
 	won     *composite                  // the lease of lock
-	refusal atomic.Pointer[LockedError] // the last one
+	refusal atomic.Pointer[LockedError] // the last refusal
 }
 
 func (m *QuorumMutex) newAcquisition(ctx context.Context) *quorumAcquisition {
@@ -390,7 +420,7 @@ func (a *quorumAcquisition) ask(cancelled <-chan struct{}) error {
 	return round.err
 }
 
-// noQuorum explains why too few servers granted the lock.
+// noQuorum returns the error of a round in which too few servers answered.
 func noQuorum(errs []error) error {
 	err := joined.Errors(errs...)
 	if errors.Is(err, ErrClosed) {

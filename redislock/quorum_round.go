@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// serverMark precedes the number of the server in the ids of one round:
-// <client>:<n>:s<server>[:m=<metadata>]. The ids of one hold are equal up to the mark on all servers, which
-// identifies the holder in the states of the servers. The rest differs: otherwise two clients of one server,
-// given by mistake, would count as two servers.
+// serverMark precedes the number of the server in the ids of one round: <client>:<n>:s<server>[:m=<metadata>].
+// Up to the mark, the ids of one hold are equal on all servers, which identifies the holder in their states.
+// The rest differs: otherwise two clients of one server, given by mistake, would count as two servers.
 const serverMark = ":s"
 
-// quorumRound is one round in which all servers of a Quorum are asked for a lock. It is decided once: won,
-// err and split do not change after decided is closed. A lock that a server grants later is added to the one
-// that was won, or released.
+// quorumRound is one round of asking all servers of a Quorum for a lock. It is decided once: won, err and split
+// do not change after decided is closed. A lock that a server grants later is added to the lock that was won,
+// or released.
 type quorumRound struct {
 	quorum  *Quorum
 	mutex   *QuorumMutex
@@ -31,7 +30,7 @@ type quorumRound struct {
 	over    bool
 	voted   []bool
 	granted []*Lock
-	refused []time.Duration // how long others hold the lock where it was refused
+	refused []time.Duration // remaining leases of the holders where the lock was refused
 	errs    []error
 
 	won   *composite
@@ -46,7 +45,7 @@ func newQuorumRound(ctx context.Context, q *Quorum, m *QuorumMutex) *quorumRound
 	}
 }
 
-// start asks every server on a goroutine of its own, which ends by the client's timeouts.
+// start asks every server. A call that is not answered ends by the timeouts of its client.
 func (r *quorumRound) start() {
 	for i, part := range r.mutex.parts {
 		c := part.client
@@ -56,17 +55,17 @@ func (r *quorumRound) start() {
 		case !c.gate.Enter():
 			r.record(i, nil, ErrClosed)
 		default:
-			go func() {
+			a := part.newAcquisition(r.ctx, false)
+			a.request.id = r.id + serverMark + strconv.Itoa(i) + part.config.metadata
+			// It runs also after the decision: more servers than needed may hold the lock.
+			a.askFor(func(l *Lock, err error) {
 				defer c.gate.Leave()
-				a := part.newAcquisition(r.ctx, false)
-				a.request.id = r.id + serverMark + strconv.Itoa(i) + part.config.metadata
-				l, err := a.ask(nil) // also when the round is decided: more servers than needed may hold the lock
 				if err == nil {
 					c.limit(l)
 					c.monitor.tracePart(r.ctx, l)
 				}
 				r.record(i, l, err)
-			}()
+			})
 		}
 	}
 }
@@ -94,15 +93,15 @@ func (r *quorumRound) record(i int, l *Lock, err error) {
 	answers := len(r.granted) + len(r.refused)
 	switch {
 	case len(r.granted) >= need: // won
-	case len(r.errs) > servers-need: // no majority will answer
-	case answers >= need && len(r.refused)+len(r.errs) > servers-need: // a majority has answered, and none will give it
+	case len(r.errs) > servers-need: // a majority can no longer answer
+	case answers >= need && len(r.refused)+len(r.errs) > servers-need: // a majority has answered, and none can grant it
 	default:
 		return
 	}
 	r.decideLocked()
 }
 
-// end decides the round by the answers so far, for a reason.
+// end decides the round by the answers so far. reason is the error for servers without an answer.
 func (r *quorumRound) end(reason error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +126,7 @@ func (r *quorumRound) decideLocked() {
 			r.won = c
 			return
 		}
-		r.errs = append(r.errs, errSlow) // the first leases ended before the last answer came
+		r.errs = append(r.errs, errSlow) // the first leases ended before the last answer
 	}
 	for _, l := range r.granted {
 		l.abandon()
@@ -140,14 +139,14 @@ func (r *quorumRound) decideLocked() {
 	r.split = len(r.granted) > 0
 }
 
-// untilFree returns when a number of holds will have ended by themselves, or all if there are fewer; negative
-// if never.
+// untilFree returns the time until the given number of holds, or all of fewer, have ended without a release;
+// negative if never.
 func untilFree(holds []time.Duration, missing int) time.Duration {
 	slices.SortFunc(holds, func(x, y time.Duration) int { return cmp.Compare(forever(x), forever(y)) })
 	return holds[min(missing, len(holds))-1]
 }
 
-// forever maps the TTL of a key that never expires to the longest duration.
+// forever maps the TTL of a key without an expiry to the longest duration.
 func forever(ttl time.Duration) time.Duration {
 	if ttl < 0 {
 		return math.MaxInt64

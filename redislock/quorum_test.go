@@ -247,6 +247,7 @@ func TestQuorum(t *testing.T) {
 				"a", redislock.WithFencing(),
 			),
 			"replicas": q.Mutex("a", redislock.WithReplicas(1, time.Second)),
+			"min hold": q.Mutex("a", redislock.WithMinHold(time.Second)),
 		} {
 			_, err := m.TryLock(t.Context())
 			require.ErrorIs(t, err, cogwheel.ErrInvalid, what)

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	releaseTimeout = 5 * time.Second // of one batch in the background
+	releaseTimeout = 5 * time.Second // for one batch in the background
 	releaseBatch   = 100
 )
 
-// pendingRelease is a release in the background, of a lock that has no holder.
+// pendingRelease is a release in the background, for a lock without a holder.
 type pendingRelease struct {
 	*request
-	leave bool // the request may still wait
+	leave bool // the request may still be in the queue in Redis
 }
 
 func (p pendingRelease) call() scripts.Call {
@@ -40,17 +40,17 @@ func (c *Client) newCleanup() *cleanup.Queue[pendingRelease] {
 	})
 }
 
-// releaseLater releases a lock that is not held any more, in the background, after a delay. ambiguous says
-// that a copy of its request may still be under way.
+// releaseLater releases a lock that is no longer held, in the background, after a delay. ambiguous means that a
+// copy of its request may still be in flight.
 func (l *Lock) releaseLater(delay time.Duration, ambiguous bool) {
-	lasts := max(l.ttl(), time.Duration(l.longest.Load())) // any request for it was sent before
+	lasts := max(l.ttl(), time.Duration(l.longest.Load())) // all requests for it were sent before
 	l.client().cleanup.Add(pendingRelease{request: &l.request}, delay, lasts, ambiguous)
 }
 
-// abandon gives up a request that Redis may have granted or remembers as a waiter. A place in a line outlasts
-// a short lease.
+// abandon gives up a request that Redis may have granted or enqueued. A place in the queue outlasts a short
+// lease.
 func (c *Client) abandon(req *request, ambiguous bool) {
-	lasts, leave := req.ttl(), req.kind().leave != nil
+	lasts, leave := req.mutex.config.firstLease(), req.kind().leave != nil
 	if leave {
 		lasts = max(lasts, c.fairAlive())
 	}
@@ -65,19 +65,19 @@ func (c *Client) sendReleases(ctx context.Context, batch []pendingRelease, done 
 	for i, p := range batch {
 		releases[i] = p.call()
 	}
-	c.dedicated.Follow(ctx, DefaultLease)
+	c.redis.Dedicated.Follow(ctx, DefaultLease)
 	reload := false
-	for i, cmd := range c.dedicated.RunBatch(ctx, releases) {
+	for i, cmd := range c.redis.Dedicated.RunBatch(ctx, releases) {
 		err := cmd.Err()
 		reload = reload || err != nil && !redisconn.Refused(err)
 		done(i, err)
 	}
 	if reload {
-		c.dedicated.Reload()
+		c.redis.Dedicated.Reload()
 	}
 }
 
-// closeCleanup releases what is left to the background.
+// closeCleanup sends the pending releases.
 func (c *Client) closeCleanup(ctx context.Context) error {
 	if failed, err := c.cleanup.Close(ctx); failed > 0 {
 		return fmt.Errorf("%d locks could not be released and end with their lease: %w", failed, err)

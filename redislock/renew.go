@@ -3,40 +3,33 @@ package redislock
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// renewBackend renews the locks of one kind. On one server a batch is one script for all keys. In a cluster,
-// and behind a proxy of one, it is a pipeline of one script per key.
+// renewBackend renews the locks of one kind. On one server, one script renews the locks of a batch. In a
+// cluster, and where calls share no scripts, a pipeline has one script for each lock.
 type renewBackend struct {
-	kind      *kind
-	dedicated *redisconn.Dedicated
-	separate  atomic.Bool
-}
-
-func newRenewBackend(k *kind, c *Client) *renewBackend {
-	b := &renewBackend{kind: k, dedicated: c.dedicated}
-	b.separate.Store(b.dedicated.Single() == nil)
-	return b
+	kind  *kind
+	redis *client.Leases
 }
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
-	b.dedicated.Follow(ctx, batch.Leases[0].TTL)
-	if b.separate.Load() {
+	b.redis.Dedicated.Follow(ctx, batch.Leases[0].TTL)
+	if !b.redis.Sender.Shares() {
 		return b.renewSeparately(ctx, batch)
 	}
 	keys := make([]string, 0, len(batch.Leases))
 	args := make([]any, 0, 2*len(batch.Leases))
 	var ttl time.Duration
-	var millis any // of ttl: most leases of a batch have the same
+	var millis any // ttl as an argument: most leases of a batch are equal
 	for _, l := range batch.Leases {
 		if l.TTL != ttl {
 			ttl, millis = l.TTL, redisconn.Millis(l.TTL)
@@ -44,9 +37,9 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) error {
 		keys = b.kind.appendKeysToRenew(keys, l.Key, l.ID)
 		args = append(args, l.ID, millis)
 	}
-	cmd := b.kind.renew.Run(ctx, b.dedicated.Single(), keys, args...)
+	cmd := b.kind.renew.Run(ctx, b.redis.Dedicated.Single(), keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "CROSSSLOT") {
-		b.separate.Store(true)
+		b.redis.Sender.Separate()
 		return b.renewSeparately(ctx, batch)
 	}
 	return outcomes(cmd, batch.Outcomes)
@@ -57,11 +50,11 @@ func (b *renewBackend) renewSeparately(ctx context.Context, batch *renewal.Batch
 	for i, l := range batch.Leases {
 		renewals[i] = b.kind.renew.Call(b.kind.keysToRenew(l.Key, l.ID), l.ID, redisconn.Millis(l.TTL))
 	}
-	for i, cmd := range b.dedicated.RunBatch(ctx, renewals) {
+	for i, cmd := range b.redis.Dedicated.RunBatch(ctx, renewals) {
 		if failure := outcomes(cmd, batch.Outcomes[i:i+1]); failure != nil {
 			err = failure
-			if !redisconn.Refused(failure) {
-				b.dedicated.Reload()
+			if !redisconn.Refused(failure) { // no reply: the master may be dead; on MOVED go-redis reloads by itself
+				b.redis.Dedicated.Reload()
 			}
 		}
 	}

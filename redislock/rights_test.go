@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -62,6 +63,38 @@ func TestKinds_WithoutRightsToChannels(t *testing.T) {
 			require.Positive(t, released.Load())
 		})
 	}
+}
+
+// Waiters of the holder's process need no message to hear that it has unlocked.
+func TestUnlock_WakesItsOwnProcessWithoutRightsToChannels(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	user := server.User(t, "app", "~*", "+@all")
+	c := newClient(t, server.Client(t, user), redislock.WithPoll(time.Hour))
+	for held, waiting := range map[string]string{"mutex": "mutex", "write": "write", "write of a reader": "read"} {
+		t.Run(held, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			kind, _, _ := strings.Cut(held, " ")
+			l := mustTryLock(t, newMutex(c, kind, name, redislock.WithHandoff(0, 0)))
+			waiter := newMutex(c, waiting, name, redislock.WithHandoff(0, 0))
+			got := callAsync(func() (*redislock.Lock, error) { return waiter.Lock(within(t, patience)) })
+			require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond)) // it has found the lock taken
+			mustUnlock(t, l)
+			mustUnlock(t, got.await(t))
+		})
+	}
+	t.Run("downgrade", func(t *testing.T) {
+		t.Parallel()
+		rw := c.RWMutex(redistest.Name(t))
+		l := mustTryLock(t, rw.Writer())
+		got := callAsync(func() (*redislock.Lock, error) { return rw.RLock(within(t, patience)) })
+		require.NoError(t, newWheel(t).Sleep(t.Context(), 100*time.Millisecond)) // it has found the lock taken
+		r, err := rw.Downgrade(t.Context(), l)
+		require.NoError(t, err)
+		mustUnlock(t, got.await(t))
+		mustUnlock(t, r)
+	})
 }
 
 // The user lacks a command that a lock needs. The call returns an error and leaves no key without an expiry.

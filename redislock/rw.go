@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
-	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// reading is the half of Redisson's RReadWriteLock that many hold at a time: a hash with a mode and a field
-// for each reader, whose lease is a key beside it.
+// reading is the readers' side of Redisson's RReadWriteLock, which many may hold at a time: a hash with a mode
+// and a field for each reader, whose lease is a separate key.
 var reading = &kind{
 	name: "RWMutex",
 	is:   KindRead,
@@ -34,7 +34,7 @@ var reading = &kind{
 	within:    writing,
 }
 
-// writing is the half that one holds alone.
+// writing is the writer's side, which one may hold at a time.
 var writing = &kind{
 	name: "RWMutex",
 	is:   KindWrite,
@@ -63,61 +63,63 @@ func forceRW(r *request, side string) scripts.Call {
 	return scripts.RWForce.Call([]string{r.name()}, side, r.verb(), channel, scripts.ClientChannel(""))
 }
 
-// RWMutex is a lock that any number of readers hold together, or one writer alone. It has no state of its own
-// and is safe for concurrent use.
+// RWMutex is a lock that any number of readers, or one writer, can hold. It has no state of its own: all
+// RWMutex values of one name, in any process, are the same lock. It is safe for concurrent use.
 //
-// Neither side is preferred: new readers join present ones, so a writer waits for as long as readers keep
+// Neither side is preferred: new readers join present readers, so a writer waits for as long as readers keep
 // coming. When the last reader or the writer unlocks, all waiters are woken.
 type RWMutex struct{ read, write *Mutex }
 
-// RWMutex returns the read/write lock of that name. It does not talk to Redis. The key in Redis is the name
-// itself, as Redisson has it: services in Java that use getReadWriteLock(name) share it. A key of that name
-// that is another kind of lock is refused with ErrWrongKind, as that of a read/write lock is by the other
-// kinds. Names are those of Mutex. Options apply to readers and writers; a token of WithFencing goes to
-// writers only.
+// RWMutex returns the read/write lock with the given name. It does not talk to Redis. The key in Redis is the
+// name, as in Redisson, so services in Java that use getReadWriteLock(name) share the lock. A key that holds
+// another kind of lock is refused with ErrWrongKind; the other kinds refuse the key of a read/write lock in the
+// same way. The rules for names are those of Mutex. Options apply to readers and writers, but only writers get
+// a token of WithFencing, and WithMinHold is refused.
 //
-// If readers die, a writer waits at most for the longest of their leases, whether or not other readers live.
+// Readers that died delay a writer at most until the longest of their leases ends, whether or not other readers
+// are alive. Readers that are alive delay it until they unlock.
 func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 	return &RWMutex{read: c.newMutex(reading, name, opts), write: c.newMutex(writing, name, opts)}
 }
 
-// Name returns the name.
+// Name returns the name of the lock.
 func (rw *RWMutex) Name() string { return rw.write.name }
 
-// Err returns the *cogwheel.InvalidError of a bad name or option, which every method returns too, or nil.
+// Err returns the *cogwheel.InvalidError of an invalid name or option, or nil. All other methods return it too.
 func (rw *RWMutex) Err() error { return rw.write.err }
 
-// Writer is the writer's side, for all that a Mutex can do: LockFunc, Do, State, ForceUnlock. Its Lock is
-// RWMutex.Lock, its State shows readers too, and its ForceUnlock frees the lock of a writer and leaves
-// readers alone.
+// Writer returns the writer's side as a Mutex, for LockFunc, Do, State and ForceUnlock. Its Lock is
+// RWMutex.Lock. Its State includes readers. Its ForceUnlock frees the lock only if a writer holds it.
 func (rw *RWMutex) Writer() *Mutex { return rw.write }
 
-// Reader is the readers' side. Its Lock is RLock, its State shows a writer too, and its ForceUnlock frees the
-// lock of all readers and leaves a writer alone.
+// Reader returns the readers' side as a Mutex. Its Lock is RLock. Its State includes a writer. Its ForceUnlock
+// ends the holds of all readers, and does not affect a writer.
 func (rw *RWMutex) Reader() *Mutex { return rw.read }
 
-// Lock takes the lock for writing, waiting while others read or write. Otherwise it is like Mutex.Lock. With
-// a context whose Owner reads, it fails with ErrUpgrade: two readers that each waited for the other would
-// wait for ever.
+// Lock takes the lock for writing, and waits while others read or write. If the Owner of ctx holds the lock for
+// reading, Lock fails with ErrUpgrade: two readers that waited for each other would wait for ever. Otherwise it
+// is like Mutex.Lock.
 func (rw *RWMutex) Lock(ctx context.Context) (*Lock, error) { return rw.write.Lock(ctx) }
 
-// TryLock takes the lock for writing if it is free. Otherwise it is like Mutex.TryLock.
+// TryLock takes the lock for writing if it is free. Otherwise it is like Mutex.TryLock; it fails with
+// ErrUpgrade as Lock does.
 func (rw *RWMutex) TryLock(ctx context.Context) (*Lock, error) { return rw.write.TryLock(ctx) }
 
-// RLock takes the lock for reading, waiting while another writes. Otherwise it is like Mutex.Lock. With a
-// context whose Owner writes, it returns another Lock on the writer's hold.
+// RLock takes the lock for reading, and waits while another caller writes. If the Owner of ctx holds the lock
+// for writing, RLock returns another Lock on that hold. Otherwise it is like Mutex.Lock.
 func (rw *RWMutex) RLock(ctx context.Context) (*Lock, error) { return rw.read.Lock(ctx) }
 
-// TryRLock takes the lock for reading if no writer has it. Otherwise it is like Mutex.TryLock.
+// TryRLock takes the lock for reading if no writer holds it. Otherwise it is like Mutex.TryLock.
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Lock, error) { return rw.read.TryLock(ctx) }
 
-// Downgrade makes the writer l a reader and lets waiting readers in. No other writer can get the lock in
-// between. It returns the reader's Lock; l is unlocked. It blocks for one round trip, at most until ctx ends.
+// Downgrade turns the writer's hold l into a reader's hold and lets waiting readers in. No other writer can get
+// the lock in between. Downgrade returns the reader's Lock; l is then unlocked. It blocks for one round trip,
+// at most until ctx ends.
 //
-// The error matches ErrLost, ErrNotHeld or ErrClosed as with Unlock. It matches cogwheel.ErrInvalid if l is
-// not a writer of this lock or an Owner has locked it more than once; then, and if ctx has ended before, l is
-// unchanged. After any other error neither of the two is held, and what Redis has of them is released in the
-// background.
+// The error matches ErrLost, ErrNotHeld or ErrClosed as for Unlock. It matches cogwheel.ErrInvalid if l is not
+// a writer's hold of this lock, or an Owner has locked it more than once; then l is unchanged, and so it is if
+// ctx has ended before the call. After any other error neither the writer nor the reader holds the lock, and
+// the Client releases both in the background.
 func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 	m := rw.read
 	switch {
@@ -139,6 +141,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, l *Lock) (*Lock, error) {
 		c.monitor.failed(ctx, reading, m.name, a.took(), err)
 		return nil, err
 	}
+	c.queues.Kick(m.queueKey(nil))
 	c.limit(a.lock)
 	c.monitor.acquired(ctx, a.lock, a.took())
 	return owner.took(a.lock), nil
@@ -157,12 +160,20 @@ func (rw *RWMutex) downgrade(ctx context.Context, l *Lock, a *acquisition) error
 		return l.Err()
 	}
 	c.drop(l)
-	downgrade := func() error { return a.downgrade(l, ctx.Done()) }
-	err, answered := gate.Await(&c.gate, ctx.Done(), downgrade, func(err error) {
-		if err == nil {
-			a.lock.discard()
-		}
+	r, answered := c.redis.Sender.Do(ctx, calls.Request{
+		Key:   m.name,
+		Must:  true, // the writer's hold has ended already
+		Build: func() scripts.Call { return a.downgradeCall(l) },
+		Late: func(r redisconn.Reply) {
+			if a.downgraded(l, &r) == nil {
+				a.lock.discard()
+			}
+		},
 	})
+	var err error
+	if answered {
+		err = a.downgraded(l, &r)
+	}
 	c.monitor.ended(l, err)
 	switch {
 	case errors.Is(err, ErrLost):
@@ -175,20 +186,24 @@ func (rw *RWMutex) downgrade(ctx context.Context, l *Lock, a *acquisition) error
 	return nil
 }
 
-// downgrade exchanges the writer's hold for a reader's. If it fails, both are released.
-func (a *acquisition) downgrade(writer *Lock, ended <-chan struct{}) (err error) {
+// downgradeCall replaces the writer's hold by a reader's hold.
+func (a *acquisition) downgradeCall(writer *Lock) scripts.Call {
+	req := a.request
+	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
+	args := []any{writer.id, req.id, req.mutex.config.millis, req.verb(), scripts.RWChannel(req.name())}
+	return scripts.Downgrade.Call(keys, args...)
+}
+
+// downgraded reads the reply to downgradeCall. After an error, both holds are released.
+func (a *acquisition) downgraded(writer *Lock, r *redisconn.Reply) (err error) {
 	c, req := writer.client(), a.request
-	c.channels.Decide()
 	defer func() {
 		if err != nil {
 			writer.releaseLater(0, a.ambiguous || writer.ambiguous)
 			c.abandon(req, a.ambiguous)
 		}
 	}()
-	keys := []string{req.name(), scripts.ReadTimeout(req.name(), req.id)}
-	args := []any{writer.id, req.id, req.mutex.config.millis, req.verb(), scripts.RWChannel(req.name())}
-	r := c.sender.Run(scripts.Downgrade.Call(keys, args...), ended)
-	g, err := readGrant(&r, false)
+	g, err := readGrant(r, false)
 	a.ambiguous = r.Ambiguous
 	switch {
 	case redisconn.WrongKind(err):

@@ -40,6 +40,7 @@ func TestMutex_ReplyLostOfASharedScript(t *testing.T) {
 					require.NoError(t, err)
 				}
 			}
+			poll(t, c.SharesScripts)
 			lost := dialer.LoseReply(scripts.LocksAcquire.SHA(), 1, loss)
 			each(func(i int) (err error) {
 				held[i], err = c.Mutex(names[i]).Lock(within(t, patience))

@@ -3,46 +3,57 @@ package redislock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Stats is what a Client or a Quorum has done since it was made, and what it holds, at one instant. Calls and
-// holds are those that Hooks describes.
+// Stats are the counts of a Client or a Quorum since it was made, and what it holds now. The calls and holds
+// that count are those that Hooks describes.
 type Stats struct {
-	Held    int // holds now: Acquired without Lost and Released; 0 after Close
-	Waiting int // calls of Lock and LockFunc under way now; 0 after Close
+	Held    int // locks held now: Acquired without Lost and Released; 0 after Close
+	Waiting int // calls of Lock and LockFunc that are in progress now; 0 after Close
 
 	Acquired  int64 // calls that got the lock
 	Contended int64 // calls that found the lock held by another
 	Failed    int64 // calls that ended without the lock
+	Refused   int64 // of Failed, calls whose error matches ErrLocked
+	Cancelled int64 // of Failed, other calls that their context or cancel ended
 	Lost      int64 // holds that ended before they were unlocked
 	Released  int64 // holds that Unlock or Close ended
 
-	Wait wheel.Histogram // how long the calls waited that got the lock
-	Hold wheel.Histogram // how long the holds lasted that have ended
+	// Err is the error of the last renewal that failed, or of the last of the calls that Failed counts and Refused
+	// and Cancelled do not. It is nil if there was none.
+	Err   error
+	ErrAt time.Time // when that was; zero if Err is nil
 
-	Renewal renewal.Stats // of the watchdog; of a Quorum, the sum over its servers
+	Wait wheel.Histogram // how long calls waited that got the lock
+	Hold wheel.Histogram // how long holds that have ended lasted
+
+	Renewal renewal.Stats // the renewals of the watchdog; for a Quorum, the sum over its servers
 }
 
-// monitor counts what happens to the locks of a Client or a Quorum, and calls the hooks. It is safe for
-// concurrent use. No hook runs under mu.
+// monitor counts the events of a Client or a Quorum, and calls the hooks. It is safe for concurrent use. No
+// hook runs under mu.
 type monitor struct {
-	hooks Hooks
-	as    Kind // of all locks, unless ""
+	hooks  Hooks
+	logger *slog.Logger
+	as     Kind // the Kind of all locks, unless ""
 
 	mu    sync.Mutex // guards what follows
-	stats Stats      // of it, what is counted
+	stats Stats      // only the counts
 	wait  histogram.Values
 	hold  histogram.Values
 
-	// Kept if there are hooks that need them: the values of the context that acquired each hold, and the
-	// hold that has an id now. A lock that is handed over within the process keeps its id.
+	// Kept only for hooks that need them: the values of the context that acquired each hold, and the hold that
+	// has an id now. A lock that is handed over within the process keeps its id.
 	traced map[*Lock]context.Context
 	holder map[string]*Lock
 }
@@ -52,7 +63,7 @@ func (m *monitor) traces() bool {
 	return m.hooks.Renewed != nil || m.hooks.Lost != nil || m.hooks.Released != nil
 }
 
-// traceLocked keeps the values of the context by which a lock was acquired, until forgetLocked.
+// traceLocked keeps the values of the context that acquired a lock, until forgetLocked.
 func (m *monitor) traceLocked(ctx context.Context, l *Lock) {
 	if !m.traces() {
 		return
@@ -64,7 +75,7 @@ func (m *monitor) traceLocked(ctx context.Context, l *Lock) {
 	m.holder[l.id] = l
 }
 
-// forgetLocked returns what traceLocked has kept, and drops it.
+// forgetLocked returns and drops the context that traceLocked kept.
 func (m *monitor) forgetLocked(l *Lock) context.Context {
 	ctx := m.traced[l]
 	delete(m.traced, l)
@@ -74,11 +85,11 @@ func (m *monitor) forgetLocked(l *Lock) context.Context {
 	return ctx
 }
 
-// tracePart is for a part of a Quorum's lock, which is reported as renewed and in no other way.
+// tracePart is traceLocked for a part of a Quorum's lock, for which only Renewed is reported.
 func (m *monitor) tracePart(ctx context.Context, part *Lock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if part.Err() == nil { // otherwise forgetPart was called, or will be
+	if part.Err() == nil { // else forgetPart was called, or will be
 		m.traceLocked(ctx, part)
 	}
 }
@@ -89,7 +100,7 @@ func (m *monitor) forgetPart(part *Lock) {
 	m.forgetLocked(part)
 }
 
-// kind returns what events call a kind.
+// kind returns the Kind of a kind in events.
 func (m *monitor) kind(k *kind) Kind {
 	if m.as != "" {
 		return m.as
@@ -102,16 +113,14 @@ func (m *monitor) event(ctx context.Context, l *Lock, took time.Duration) Event 
 	return Event{Context: ctx, Kind: m.kind(l.kind()), Name: l.name(), ID: l.id, Token: l.token, Took: took}
 }
 
-// acquired reports that a call got a lock. If the lock has ended meanwhile, it reports that too.
+// acquired reports that a call got a lock. If the lock has ended meanwhile, it reports the end too.
 func (m *monitor) acquired(ctx context.Context, l *Lock, took time.Duration) {
 	m.mu.Lock()
 	m.stats.Acquired++
 	m.wait.Add(took)
 	m.traceLocked(ctx, l)
 	m.mu.Unlock()
-	if m.hooks.Acquired != nil {
-		m.hooks.Acquired(m.event(ctx, l, took))
-	}
+	m.call(m.hooks.Acquired, m.event(ctx, l, took))
 	if !l.reported.Announced() {
 		m.reportEnd(l, l.Err())
 	}
@@ -122,23 +131,41 @@ func (m *monitor) contended(ctx context.Context, k *kind, e *LockedError, took t
 	m.mu.Lock()
 	m.stats.Contended++
 	m.mu.Unlock()
-	if m.hooks.Contended != nil {
-		m.hooks.Contended(Event{Context: ctx, Kind: m.kind(k), Name: e.Name, Took: took, TTL: e.TTL})
-	}
+	m.call(m.hooks.Contended, Event{Context: ctx, Kind: m.kind(k), Name: e.Name, Took: took, TTL: e.TTL})
 }
 
 // failed reports that a call ended without the lock.
 func (m *monitor) failed(ctx context.Context, k *kind, name string, took time.Duration, err error) {
 	m.mu.Lock()
 	m.stats.Failed++
+	switch {
+	case errors.Is(err, ErrLocked):
+		m.stats.Refused++
+	case contexts.Caused(ctx, err):
+		m.stats.Cancelled++
+	default:
+		m.keepErrorLocked(err)
+	}
 	m.mu.Unlock()
-	if m.hooks.Failed != nil {
-		m.hooks.Failed(Event{Context: ctx, Kind: m.kind(k), Name: name, Took: took, Err: err})
+	m.call(m.hooks.Failed, Event{Context: ctx, Kind: m.kind(k), Name: name, Took: took, Err: err})
+}
+
+// keepErrorLocked keeps an error for Stats, unless Close has caused it.
+func (m *monitor) keepErrorLocked(err error) {
+	if !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
+		m.stats.Err, m.stats.ErrAt = err, time.Now()
 	}
 }
 
-// refused is failed for a call that was refused at once because its context has ended. Other refusals are not
-// reported.
+// renewalFailed is the Hooks.Failed of the Renewer.
+func (m *monitor) renewalFailed(r renewal.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.keepErrorLocked(r.Err)
+}
+
+// refused reports the failure of a call that was refused because its context has ended. It does not report
+// other refusals.
 func (m *monitor) refused(ctx context.Context, g *gate.Gate, k *kind, name string, err error) {
 	if ctx != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) && g.Enter() {
 		defer g.Leave()
@@ -146,8 +173,8 @@ func (m *monitor) refused(ctx context.Context, g *gate.Gate, k *kind, name strin
 	}
 }
 
-// ended reports that a hold has ended: as lost if the error says so, as released otherwise. It does nothing if
-// that was reported before, or if the hold is not reported to have begun.
+// ended reports the end of a hold: as lost if err matches ErrLost, otherwise as released. It does nothing if
+// the end was reported before, or the begin was not reported.
 func (m *monitor) ended(l *Lock, err error) {
 	if l.reported.End() {
 		m.reportEnd(l, err)
@@ -166,14 +193,31 @@ func (m *monitor) reportEnd(l *Lock, err error) {
 	ctx := m.forgetLocked(l)
 	m.mu.Unlock()
 	e := m.event(ctx, l, took)
-	switch {
-	case !lost && m.hooks.Released != nil:
-		m.hooks.Released(e)
-	case lost && m.hooks.Lost != nil:
+	if lost {
 		e.Err = err
-		m.hooks.Lost(e)
+		m.call(m.hooks.Lost, e)
+	} else {
+		m.call(m.hooks.Released, e)
 	}
 }
+
+// call calls a hook, unless it is nil.
+func (m *monitor) call(hook func(Event), e Event) {
+	if hook != nil {
+		m.guard(func() { hook(e) })
+	}
+}
+
+// guard calls a function of the user, and logs its panic.
+func (m *monitor) guard(f func()) {
+	if v, stack := signals.Guard(f); v != nil {
+		m.logger.LogAttrs(context.Background(), slog.LevelError, "redislock: a hook or callback panicked",
+			slog.Any("panic", v), slog.String("stack", stack))
+	}
+}
+
+// callback calls the function of a LockFunc.
+func (m *monitor) callback(f func(*Lock, error), l *Lock, err error) { m.guard(func() { f(l, err) }) }
 
 // renewed is the Hooks.Renewed of the Renewer.
 func (m *monitor) renewed(r renewal.Event) {
@@ -182,19 +226,20 @@ func (m *monitor) renewed(r renewal.Event) {
 	ctx := m.traced[l]
 	m.mu.Unlock()
 	if l != nil {
-		m.hooks.Renewed(m.event(ctx, l, r.Took))
+		m.call(m.hooks.Renewed, m.event(ctx, l, r.Took))
 	}
 }
 
 // renewalHooks are the Hooks of the Renewer.
 func (m *monitor) renewalHooks() renewal.Hooks {
-	if m.hooks.Renewed == nil {
-		return renewal.Hooks{}
+	hooks := renewal.Hooks{Failed: m.renewalFailed}
+	if m.hooks.Renewed != nil {
+		hooks.Renewed = m.renewed
 	}
-	return renewal.Hooks{Renewed: m.renewed}
+	return hooks
 }
 
-// snapshot returns what was counted.
+// snapshot returns the counts.
 func (m *monitor) snapshot() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,21 +249,26 @@ func (m *monitor) snapshot() Stats {
 	return s
 }
 
-// Stats returns what the Client has done so far. It does not block, whatever the number of locks.
+// Stats returns the counts of the Client. It does not block, however many locks there are. It is safe for
+// concurrent use.
 func (c *Client) Stats() Stats {
 	s := c.monitor.snapshot()
 	s.Waiting = c.queues.Size()
-	s.Renewal = c.renewer.Stats()
+	s.Renewal = c.redis.Renewer.Stats()
 	return s
 }
 
-// Stats returns what the Quorum has done so far. It does not block, whatever the number of locks.
+// Stats returns the counts of the Quorum. It does not block, however many locks there are. It is safe for
+// concurrent use.
 func (q *Quorum) Stats() Stats {
 	s := q.monitor.snapshot()
 	s.Waiting = q.queues.Size()
 	var took histogram.Values
 	for _, c := range q.servers {
-		r := c.renewer.Stats()
+		if part := c.monitor.snapshot(); part.ErrAt.After(s.ErrAt) {
+			s.Err, s.ErrAt = part.Err, part.ErrAt
+		}
+		r := c.redis.Renewer.Stats()
 		s.Renewal.Leases += r.Leases
 		s.Renewal.Renewed += r.Renewed
 		s.Renewal.Lost += r.Lost

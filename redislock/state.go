@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
@@ -20,26 +21,25 @@ import (
 // State is the state of a lock in Redis at one instant.
 type State struct {
 	Locked  bool
-	Holders []Holder      // in the order of their ids; several for readers
-	TTL     time.Duration // until the last hold ends unless it is renewed; negative: never, 0: not held
+	Holders []Holder      // sorted by ID; several only for readers
+	TTL     time.Duration // time until the last hold ends unless it is renewed; negative: never, 0: not held
 	Token   int64         // the highest fencing token given out or reserved for hand-overs, 0 if none is known
-	Waiting []Waiter      // of a FairMutex: its queue in Redis, at most the first 1000; the other kinds have none
+	Waiting []Waiter      // for a FairMutex, the first 1000 waiters of its queue in Redis; nil for other kinds
 }
 
-// Holder is one hold of a lock in Redis.
+// Holder describes one hold of a lock in Redis.
 type Holder struct {
 	ID       string // unique for each acquisition from Redis; a hand-over within a process keeps it
 	Metadata string // the text of WithMetadata, "" without
 }
 
-// Waiter is one place in the queue of a FairMutex. It may belong to a process that has died and was not yet
-// skipped.
+// Waiter describes one place in the queue of a FairMutex. Its process may have died and not be skipped yet.
 type Waiter struct {
 	ID       string
 	Metadata string // the text of WithMetadata, "" without
 }
 
-// mostWaiting bounds the waiters of a State.
+// mostWaiting is the maximum number of waiters in a State.
 const mostWaiting = 1000
 
 // metadataMark precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson the id
@@ -50,21 +50,21 @@ func metadataOf(id string) string {
 	_, escaped, _ := strings.Cut(id, metadataMark)
 	escaped, _, _ = strings.Cut(escaped, ":")
 	text, err := url.QueryUnescape(escaped)
-	if err != nil { // not ours
+	if err != nil { // not an id of this library
 		return ""
 	}
 	return text
 }
 
-// State asks Redis for the state of the lock. It blocks for one round trip, at most until ctx ends. The
-// answer may be out of date when it arrives: it is for people and dashboards, not for a decision to act.
+// State returns the state of the lock in Redis. It blocks for one round trip, at most until ctx ends. The state
+// may be out of date when State returns: show it to people, do not act on it.
 func (m *Mutex) State(ctx context.Context) (State, error) {
 	var fields *redis.MapStringStringCmd
 	var pttl *redis.DurationCmd
 	var token *redis.StringCmd
 	var queue *redis.StringSliceCmd
 	_, err := m.admin(ctx, "state of", func() result {
-		pipe := m.client.rdb.TxPipeline()
+		pipe := m.client.redis.Client.TxPipeline()
 		fields = pipe.HGetAll(context.Background(), m.name)
 		pttl = pipe.PTTL(context.Background(), m.name)
 		token = pipe.Get(context.Background(), scripts.LockFence(m.name))
@@ -99,13 +99,16 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// ForceUnlockHolder ends the hold with the ID that State has shown, wakes the waiters, and reports whether
-// that hold had the lock. A hold taken from Redis since is not touched; one that was handed over within the
-// process has the same ID and ends. It blocks for two round trips. Otherwise it is like ForceUnlock.
+// ForceUnlockHolder frees the lock if the hold with the given ID has it, notifies the holder, wakes the
+// waiters, and reports whether that hold had the lock. The ID is that of a Holder in State. A later acquisition
+// from Redis has another ID and is not affected. A hold that was handed over within its process has the same ID
+// and ends. ForceUnlockHolder blocks for two round trips. Otherwise it is like ForceUnlock.
 func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
-		m.client.channels.Decide()
-		r := m.client.sender.Run(m.kind.release(&request{mutex: m, id: id}), ctx.Done())
+		r, answered := m.do(ctx, func() scripts.Call { return m.kind.release(&request{mutex: m, id: id}) })
+		if !answered {
+			return result{false, contexts.Error(ctx)}
+		}
 		freed, err := r.Flag()
 		freed = freed || err == nil && r.Ambiguous
 		if freed {
@@ -115,16 +118,19 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 	})
 }
 
-// ForceUnlock frees the lock, whatever hold has it, notifies its holders, wakes the waiters, and reports
-// whether it was held. A holder's Lock ends when the message arrives; if that is lost, at the next renewal.
-// Until then Lock.Valid stays true, although another may have the lock. So use ForceUnlock on holders that
-// are known to be dead, or with fencing: the next token is higher than the holder's. ForceUnlock blocks for
-// one round trip, two on sharded channels, at most until ctx ends. After an error the lock may have been
-// freed.
+// ForceUnlock frees the lock, whoever holds it, notifies its holders, wakes the waiters, and reports whether
+// the lock was held. The Lock of a holder ends when the notification arrives; if that is lost, at the next
+// renewal. Until then Lock.Valid returns true, although another process may have the lock. So use ForceUnlock
+// only on holders that are known to be dead, or with fencing: the next token is higher than the holder's.
+//
+// ForceUnlock blocks for one round trip, or two on sharded channels, at most until ctx ends. After an error the
+// lock may have been freed.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return m.admin(ctx, "force unlock", func() result {
-		m.client.channels.Decide()
-		r := m.client.sender.Run(m.kind.force(m.newRequest(false)), ctx.Done())
+		r, answered := m.do(ctx, func() scripts.Call { return m.kind.force(m.newRequest(false)) })
+		if !answered {
+			return result{false, contexts.Error(ctx)}
+		}
 		freed, ids, err := readForced(&r)
 		if len(ids) > 0 {
 			m.notify(ids)
@@ -157,19 +163,24 @@ func readForced(r *redisconn.Reply) (freed bool, ids []string, err error) {
 	return freed, ids, nil
 }
 
+// do sends a call for the lock.
+func (m *Mutex) do(ctx context.Context, build func() scripts.Call) (r redisconn.Reply, answered bool) {
+	return m.client.redis.Sender.Do(ctx, calls.Request{Key: m.name, Build: build})
+}
+
 type result struct {
 	yes bool
 	err error
 }
 
-// admin makes a call about the lock that is no acquisition.
+// admin makes a call for the lock that is not an acquisition.
 func (m *Mutex) admin(ctx context.Context, operation string, f func() result) (bool, error) {
 	if err := m.begin(ctx); err != nil {
 		return false, err
 	}
 	c := m.client
 	defer c.gate.Leave()
-	r, answered := gate.Await(&c.gate, ctx.Done(), f, func(result) {})
+	r, answered := gate.Await(&c.gate, ctx.Done(), f)
 	if !answered {
 		return false, operationError(operation, m.name, contexts.Error(ctx))
 	}

@@ -1,0 +1,55 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// leadPause is the pause before Lead tries again, in which another process can get the lock.
+const leadPause = time.Second
+
+// Lead calls f in one process at a time, as for the leader of a service: it takes the [Mutex] with the given
+// name, calls f while it holds it, and begins again, until ctx ends. The context of f ends with ctx, or when
+// the lock is lost: then its cause matches ErrLost, and f must return, because another process may lead.
+// FromContext returns its Lock, as in Mutex.Do.
+//
+// If f returns, or the lock cannot be taken, for example because Redis is down, Lead logs the error, if any,
+// and tries again after a second. Lead returns when ctx has ended, the Client is closed, or the wheel is
+// stopped or full, but never before f has returned. The error matches ctx.Err(), ErrClosed or the error of the
+// wheel. If the name, an option, ctx or f is invalid, Lead returns a *cogwheel.InvalidError at once. A panic of
+// f goes on to the caller.
+func (c *Client) Lead(
+	ctx context.Context, name string, f func(context.Context) error, opts ...LockOption,
+) error {
+	if f == nil {
+		return argument.Nil("function")
+	}
+	m := c.Mutex(name, opts...)
+	for {
+		led := false
+		err := m.Do(ctx, func(ctx context.Context) error {
+			led = true
+			return f(ctx)
+		})
+		if !led && isFinal(err) {
+			return err
+		}
+		if err != nil && !errors.Is(err, ctx.Err()) {
+			c.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "redislock: not leading",
+				slog.String("name", name), slog.Any("error", err))
+		}
+		if err := c.wheel.Sleep(ctx, leadPause); err != nil {
+			return operationError("lead", name, err)
+		}
+	}
+}
+
+// isFinal reports whether all later calls of Mutex.Do would return the same error.
+func isFinal(err error) bool {
+	return errors.Is(err, cogwheel.ErrInvalid) || errors.Is(err, ErrClosed) || errors.Is(err, wheel.ErrStopped)
+}
