@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
@@ -26,44 +26,32 @@ func (c *Client) begin(ctx context.Context, operation, name string) error {
 	return nil
 }
 
-// call runs a script for one caller. It returns when ctx ends.
+// call sends a script for one caller. It returns when ctx ends; a script that was not sent by then is never sent.
 func (c *Client) call(
-	ctx context.Context, operation, name string, s *scripts.Script, keys []string, args ...any,
+	ctx context.Context, operation, name string, build func() scripts.Call,
 ) (redisconn.Reply, error) {
-	return c.await(ctx, operation, name, func() redisconn.Reply { return c.run(ctx.Done(), s, keys, args...) })
+	return c.do(ctx, operation, calls.Request{Key: name, Build: build})
 }
 
-// await returns the reply of f, or an error when ctx ends. f runs on the caller's goroutine if ctx cannot
-// end. It must end by timeouts of its own.
-func (c *Client) await(
-	ctx context.Context, operation, name string, f func() redisconn.Reply,
-) (redisconn.Reply, error) {
+// do is call for any request. Its Key is the name.
+func (c *Client) do(ctx context.Context, operation string, request calls.Request) (redisconn.Reply, error) {
+	name := request.Key
 	if err := c.begin(ctx, operation, name); err != nil {
 		return redisconn.Reply{}, err
 	}
-	result := make(chan redisconn.Reply, 1)
-	work := func() {
-		defer c.gate.Leave()
-		result <- f()
+	defer c.gate.Leave()
+	r, answered := c.redis.Sender.Do(ctx, request)
+	if !answered {
+		return r, operationError(operation, name, contexts.Error(ctx))
 	}
-	if ctx.Done() == nil {
-		work()
-	} else {
-		c.gate.Workers.Go(work)
+	if err := r.Err(); err != nil {
+		return r, operationError(operation, name, err)
 	}
-	select {
-	case r := <-result:
-		if err := r.Err(); err != nil {
-			return r, operationError(operation, name, err)
-		}
-		return r, nil
-	case <-ctx.Done():
-		return redisconn.Reply{}, operationError(operation, name, contexts.Error(ctx))
-	}
+	return r, nil
 }
 
-// deleteKeys deletes a semaphore and reports whether its permits were set. The processes that wait for a fair one
-// have channels of their own.
+// deleteKeys deletes a semaphore and reports whether its permits were set. For a fair semaphore it also wakes
+// the processes that wait, each on its channel.
 func (c *Client) deleteKeys(
 	ctx context.Context, name, permits, channel string, fair bool, others ...string,
 ) (bool, error) {
@@ -72,7 +60,9 @@ func (c *Client) deleteKeys(
 		ownChannels = 1
 	}
 	keys := append([]string{permits, c.recordKey(name)}, others...)
-	r, err := c.call(ctx, "delete", name, scripts.SemDelete, keys, publishVerb, channel, recordMillis, ownChannels)
+	r, err := c.call(ctx, "delete", name, func() scripts.Call {
+		return scripts.SemDelete.Call(keys, c.redis.Channels.Verb(), channel, recordMillis, ownChannels)
+	})
 	if err != nil {
 		return false, err
 	}
@@ -83,44 +73,29 @@ func (c *Client) deleteKeys(
 	return existed, nil
 }
 
-// publishVerb stands, among the arguments of a script, for PUBLISH or SPUBLISH.
-var publishVerb verb
-
-type verb struct{}
-
-// run executes an idempotent script. It retries as often as the options of the client say, until ended is
-// closed. It blocks until an answer or the last failure; the timeouts of the client bound each try.
-func (c *Client) run(ended <-chan struct{}, s *scripts.Script, keys []string, args ...any) redisconn.Reply {
-	if at := slices.Index(args, any(publishVerb)); at >= 0 {
-		c.channels.Decide()
-		args[at] = c.channels.Verb()
-	}
-	return c.sender.Run(s.Call(keys, args...), ended)
-}
-
-// acquireFunc queues a request and returns. It calls f once, with what finish returns for the outcome,
-// which is an error that matches context.Canceled if cancel ends the wait. The caller has entered the gate;
-// acquireFunc leaves it when finish has returned.
+// acquireFunc queues a request and returns. It calls f once, with the result that settle makes of the outcome.
+// If cancel ends the wait, the outcome is an error that matches context.Canceled, and report is called before
+// f. The caller has entered the gate; acquireFunc leaves it before it calls f.
 func acquireFunc[T, R any](
 	ctx context.Context, c *Client, q *waitqueue.Group[string, T], name string, request T,
-	finish func(error) (R, error), f func(R, error),
+	settle func(error) (R, error), report func(R, error), f func(R, error),
 ) (cancel func()) {
-	stop := q.WaitFunc(ctx, name, request, func(_ T, err error) {
-		result, err := finish(acquireError(ctx, name, err))
-		c.gate.Leave()
-		f(result, err)
-	})
+	end := func(err error) {
+		result, err := settle(err)
+		defer c.monitor.guard(func() { f(result, err) })
+		defer c.gate.Leave()
+		report(result, err)
+	}
+	stop := q.WaitFunc(ctx, name, request, func(_ T, err error) { end(acquireError(ctx, name, err)) })
 	return func() {
 		if stop() {
-			result, err := finish(operationError("acquire", name, context.Canceled))
-			c.gate.Leave()
-			go f(result, err)
+			go end(operationError("acquire", name, context.Canceled))
 		}
 	}
 }
 
-// acquireError adds the operation and the cause to an error of ctx that a queue returned, and the name to that
-// of a request that does not wait. Other errors have both.
+// acquireError adds the operation and the cause to an error of ctx that a queue returned, and the name to an
+// error of a request that does not wait. Other errors have both already.
 func acquireError(ctx context.Context, name string, err error) error {
 	if err != nil && err == ctx.Err() { //nolint:errorlint // only the bare error of the queue
 		return operationError("acquire", name, contexts.Error(ctx))

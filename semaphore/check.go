@@ -20,25 +20,25 @@ type checkable interface {
 // *CountingSemaphore or *Semaphore, Check covers what they need, including their keys and channels. Otherwise
 // it covers the commands of all kinds, without keys and channels.
 //
-// Check needs no right that semaphores do not need, and says "not known", which is no failure, where a
-// server refuses to tell more. It changes nothing but one key, which expires within a second:
-// cogwheel_check:…, after the name of the first semaphore if there is one. It uses additional connections,
-// made from the options of rdb.
+// Check needs no right that semaphores do not need, and says "not known", which is no failure, where a server
+// refuses to tell more. It changes nothing but one key, which expires within a second: cogwheel_check:…, after
+// the name of the first semaphore and a colon if there is one. It uses additional connections, made from the
+// options of rdb.
 //
-// The error is nil or the error of Report.Err, which names every failure and wraps the replies of the
-// servers. If ctx ends, the error also matches the error of ctx, and the Report has the findings until then.
-// If an argument is invalid or the Client is closed (ErrClosed), there is an error and no Report. Check
-// blocks for a few round trips, at most until a quarter of a second after the end of ctx. It is safe for
-// concurrent use.
+// The error is nil or the error of Report.Err, which names every failure and wraps the replies of the servers.
+// If ctx ends before Check is done, the error also matches the error of ctx, and the Report has the findings
+// until then; the Report is nil if calls have not returned a quarter of a second later. If an argument is
+// invalid or the Client is closed (ErrClosed), there is an error and no Report. Check blocks for a few round
+// trips, at most until a quarter of a second after the end of ctx. It is safe for concurrent use.
 func (c *Client) Check(ctx context.Context, semaphores ...checkable) (*cogwheel.Report, error) {
 	return check.Call(ctx, &c.gate, c.wheel, argument, ErrClosed, semaphores, func() *cogwheel.Report {
 		return check.Run(ctx, c.checked(semaphores))
 	})
 }
 
-// checked says what is checked. It may have to ask a cluster for its kind of channels.
+// checked returns the parameters of the check. It may have to ask a cluster for its kind of channels.
 func (c *Client) checked(semaphores []checkable) *check.Client {
-	c.channels.Decide()
+	c.redis.Channels.Decide()
 	lease := DefaultLease
 	var needs []check.Needs
 	for _, s := range semaphores {
@@ -48,7 +48,7 @@ func (c *Client) checked(semaphores []checkable) *check.Client {
 		}
 	}
 	if len(semaphores) == 0 {
-		const name = "cogwheel_check"
+		const name = check.Sample
 		for _, s := range []checkable{c.CountingSemaphore(name), c.Semaphore(name), c.FairSemaphore(name)} {
 			needs = append(needs, s.needs()...)
 		}
@@ -57,8 +57,9 @@ func (c *Client) checked(semaphores []checkable) *check.Client {
 		}
 	}
 	return &check.Client{
-		Package: "semaphore", Base: c.base, Needs: needs, Channel: scripts.SemChannel, Keeps: "permits", Lease: lease,
-		Sharded: c.channels.Verb() == "SPUBLISH", Detects: c.channels.Detects(),
+		Package: "semaphore", Base: c.redis.Base, Needs: needs,
+		Channel: scripts.SemChannel, Keeps: "permits", Lease: lease,
+		Sharded: c.redis.Channels.Verb() == "SPUBLISH", Detects: c.redis.Channels.Detects(),
 	}
 }
 
@@ -69,12 +70,13 @@ func (s *CountingSemaphore) needs() []check.Needs {
 			For:      "CountingSemaphore",
 			Scripts:  []*scripts.Script{scripts.SemAcquire, scripts.SemRelease, scripts.SemEdit, scripts.SemDelete},
 			Commands: []string{"get"},
+			Name:     s.name,
 			Keys: []string{
 				s.name, c.sequenceKey(s.name, acquiringCalls), c.sequenceKey(s.name, releasingCalls),
-				c.recordKey(s.name), originKey(s.name), keysOf(s.name, true).permits,
+				c.recordKey(s.name), originKey(s.name), permitsKey(s.name, true),
 			},
 		},
-		check.Listening(scripts.SemChannel(s.name)),
+		check.Listening(s.name, scripts.SemChannel(s.name)),
 	}
 }
 
@@ -85,7 +87,8 @@ func (s *Semaphore) needs() []check.Needs {
 			scripts.PermitAcquire, scripts.PermitRelease, scripts.PermitRenew,
 			scripts.PermitEdit, scripts.PermitState, scripts.PermitList, scripts.SemDelete,
 		},
-		Keys: []string{k.permits, k.leases, k.fence, s.client.recordKey(s.name), keysOf(s.name, !s.fair).permits},
+		Name: s.name,
+		Keys: []string{k.permits, k.leases, k.fence, s.client.recordKey(s.name), permitsKey(s.name, !s.fair)},
 	}
 	channel := k.channel
 	if s.fair {
@@ -95,5 +98,5 @@ func (s *Semaphore) needs() []check.Needs {
 		}
 		channel = s.client.fairChannel(s.name)
 	}
-	return []check.Needs{own, check.Listening(channel)}
+	return []check.Needs{own, check.Listening(s.name, channel)}
 }

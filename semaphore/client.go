@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,13 +16,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
+	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/joined"
+	"github.com/cogwheel-go/cogwheel/internal/highest"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -39,27 +42,26 @@ const (
 // with New. It is safe for concurrent use.
 type Client struct {
 	// Set by New. Each is safe for concurrent use or never changes.
-	rdb        redis.UniversalClient // carries the calls of callers
-	base       redis.UniversalClient // the client of a known type that rdb is or embeds; else rdb
-	sender     *sender.Sender
-	dedicated  *redisconn.Dedicated // carries renewals
+	redis      *client.Leases
 	wheel      *wheel.Wheel
 	logger     *slog.Logger
 	monitor    monitor
 	poll       time.Duration
-	idleMillis int64  // the idle expiry, ms; 0 without
-	owner      string // identifies this process to Redis, 32 hex digits
-	channels   *waitqueue.Channels
-	renewer    *renewal.Renewer
-	leases     *renewal.Destination // of plain semaphores
-	fairs      *renewal.Destination // of fair ones
+	idleMillis int64                // the idle expiry, ms; 0 without
+	owner      string               // identifies this process to Redis, 32 hex digits
+	leases     *renewal.Destination // renews plain semaphores
+	fairs      *renewal.Destination // renews fair semaphores
 	cleanup    *cleanup.Queue[pendingRelease]
 
 	lastSequence atomic.Uint64
 	unconfirmed  unconfirmedCalls
 
-	// gate counts what talks to Redis outside of the queues, so that Close can wait for it.
-	gate gate.Gate
+	// gate counts the operations outside of the queues that talk to Redis, so that Close can wait for them.
+	gate   gate.Gate
+	closed chan struct{} // closed when the first Close returns
+
+	// heldUntil is the latest end, since monitor.origin, of the leases and places that calls have asked for.
+	heldUntil atomic.Int64
 
 	// Each queue runs at most one attempt per semaphore at a time. Sequence numbers rely on that.
 	counting         *waitqueue.Group[string, acquisition]
@@ -69,8 +71,9 @@ type Client struct {
 	fair             *waitqueue.Group[string, *acquireRequest]
 	fairReleases     *waitqueue.Group[string, *releaseRequest]
 
-	mu   sync.Mutex
-	held map[*Grant]struct{} // guarded by mu
+	mu     sync.Mutex
+	held   map[*Grant]struct{} // guarded by mu
+	warned map[string]struct{} // guarded by mu; the names of warnings of another number of permits
 }
 
 // New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
@@ -87,45 +90,31 @@ type Client struct {
 //
 // The caller must keep rdb open until Close has returned.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	if err := argument.Client(rdb); err != nil {
-		return nil, err
-	}
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
-	base := redisconn.Base(rdb)
-	if redisconn.Endless(base) {
-		return nil, argument.Error("client", "without a ReadTimeout", "calls would not end while Redis hangs")
-	}
-	if base == nil {
-		base = rdb
-		cfg.logger.Warn("semaphore: the client is of a type whose nodes are not known: "+
-			"renewals share its connections, and sharded channels do not wake waiters", "type", fmt.Sprintf("%T", rdb))
-	}
-	workers := gate.NewWorkers(cfg.wheel)
 	c := &Client{
-		rdb: rdb, base: base,
-		wheel: cfg.wheel, logger: cfg.logger, poll: cfg.poll, idleMillis: redisconn.Millis(cfg.idle),
-		monitor:  monitor{hooks: cfg.hooks, origin: time.Now()},
-		owner:    hex.EncodeToString(newID()),
-		channels: waitqueue.NewChannels(base, cfg.wheel, cfg.channels),
-		sender: sender.New(sender.Config{
-			Client: rdb, Base: base, Retries: redisconn.Retries(base), Wheel: cfg.wheel, Workers: workers,
-		}),
-		held: make(map[*Grant]struct{}),
+		wheel: cfg.Wheel, logger: cfg.Logger, poll: cfg.Poll, idleMillis: redisconn.Millis(cfg.idle),
+		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger, origin: time.Now()},
+		owner:   hex.EncodeToString(newID()),
+		closed:  make(chan struct{}),
+		held:    make(map[*Grant]struct{}),
+		warned:  make(map[string]struct{}),
 	}
-	c.gate.Workers = workers
-	c.cleanup = c.newCleanup()
-	c.renewer, err = renewal.New(cfg.wheel, renewal.WithLogger(cfg.logger), renewal.WithHooks(c.monitor.renewalHooks()))
+	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, renewalConns, c.monitor.renewalHooks())
 	if err != nil {
 		return nil, err
 	}
-	c.dedicated = redisconn.NewDedicated(base, cfg.wheel, renewalConns)
-	if c.leases, err = c.renewer.Destination(&renewBackend{client: c}); err != nil {
+	if !c.redis.Known {
+		c.logger.Warn("semaphore: the client is of a type whose nodes are not known: "+
+			"renewals share its connections, and sharded channels do not wake waiters", "type", fmt.Sprintf("%T", rdb))
+	}
+	c.cleanup = c.newCleanup()
+	if c.leases, err = c.redis.Renewer.Destination(&renewBackend{client: c}); err != nil {
 		return nil, err
 	}
-	if c.fairs, err = c.renewer.Destination(&renewBackend{client: c, fair: true}); err != nil {
+	if c.fairs, err = c.redis.Renewer.Destination(&renewBackend{client: c, fair: true}); err != nil {
 		return nil, err
 	}
 	c.makeQueues()
@@ -133,37 +122,46 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 func (c *Client) makeQueues() {
-	listen := waitqueue.Listen(c.channels, scripts.SemChannel)
+	listen := waitqueue.Listen(c.redis.Channels, scripts.SemChannel)
 	c.counting = waitqueue.New(c.wheel, waitqueue.Config[string, acquisition]{
-		Attempt: c.attemptCounting, Begin: c.beginCounting,
+		Send: c.send, Build: c.buildCounting, Apply: c.applyCounting,
 		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackCounting,
 	})
 	c.countingReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *countingRelease]{
-		Attempt: c.attemptCountingReleases, Begin: c.beginCountingReleases,
+		Send: c.send, Build: c.buildCountingReleases, Apply: c.applyCountingReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.plain = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptPlain, Begin: c.beginPlain,
+		Send: c.send, Build: c.buildPlain, Apply: c.applyPlain,
 		MaxBatch: maxBatch, Poll: c.poll, Listen: listen, Workers: c.gate.Workers,
 		GiveBack: c.giveBackPlain, Leave: c.leavePlain,
 	})
 	c.plainReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptPlainReleases, Begin: c.beginPlainReleases,
+		Send: c.send, Build: c.buildPlainReleases, Apply: c.applyPlainReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 	c.fair = waitqueue.New(c.wheel, waitqueue.Config[string, *acquireRequest]{
-		Attempt: c.attemptFair, Begin: c.beginFair,
-		MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Workers: c.gate.Workers,
-		Listen: waitqueue.Listen(c.channels, c.fairChannel), GiveBack: c.giveBackFair, Leave: c.giveBackFair,
+		Send: c.send, Build: c.buildFair, Apply: c.applyFair,
+		MaxBatch: maxFairBatch, Poll: c.poll, Eager: true, Carry: true, Workers: c.gate.Workers,
+		Listen: waitqueue.Listen(c.redis.Channels, c.fairChannel),
 	})
 	c.fairReleases = waitqueue.New(c.wheel, waitqueue.Config[string, *releaseRequest]{
-		Attempt: c.attemptFairReleases, Begin: c.beginFairReleases,
+		Send: c.send, Build: c.buildFairReleases, Apply: c.applyFairReleases,
 		MaxBatch: maxBatch, Poll: c.poll, Workers: c.gate.Workers,
 	})
 }
 
-// destination returns what renews leased permits.
+// send is the Send of the queues.
+func (c *Client) send(j *calls.Job, caller calls.Caller, name string, here bool) {
+	if here {
+		c.redis.Sender.SendHere(j, caller, name)
+	} else {
+		c.redis.Sender.Send(j, caller, name)
+	}
+}
+
+// destination returns the destination that renews leased permits.
 func (c *Client) destination(fair bool) *renewal.Destination {
 	if fair {
 		return c.fairs
@@ -181,61 +179,95 @@ func (c *Client) releaseQueue(fair bool) *waitqueue.Group[string, *releaseReques
 
 // Close releases all held grants, ends waiting calls with ErrClosed, and blocks until the Client has stopped
 // working or ctx ends. Other processes may acquire the released permits at once, so call Close when the work
-// that holds them has ended. Close does not release the permits of a CountingSemaphore; release them before.
-// It stops neither the wheel nor rdb.
+// that holds them has ended. Close does not release the permits of a CountingSemaphore; release them before. It
+// stops neither the wheel nor rdb.
 //
-// Close returns an error if ctx ends first or Redis did not confirm a release. If ctx ends first, Close
-// closes the connections anyway: calls in flight end by their timeouts, and grants that are not released yet
-// end with their lease. If ctx has already ended when Close is called, Close takes up to a second, so that a
-// deferred Close releases the grants whatever its context. Further calls of Close only wait.
+// Close returns an error if ctx ends first or Redis did not confirm a release. If ctx ends first, Close closes
+// the connections anyway: calls in flight end by their timeouts, and grants that are not released yet end with
+// their lease. While Redis does not answer, Close gives up in the same way a second after the last lease has
+// ended, but not before eleven seconds if calls on a CountingSemaphore are not confirmed. The place of a
+// request in the queue of a fair semaphore counts as a lease of a second and three times WithPoll. If ctx has
+// already ended when Close is called, Close takes up to a second, so that a deferred Close releases the grants
+// whatever its context. Further calls of Close only wait for the first.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
-	ctx, cancel := contexts.ToClose(ctx, c.wheel)
-	defer cancel()
 	if !c.gate.Close() {
-		return c.gate.Wait(ctx)
+		return c.awaitClosed(ctx)
 	}
-	err := joined.Errors(
+	defer close(c.closed)
+	ctx, cancel := contexts.ToClose(ctx, c.wheel, c.patience())
+	defer cancel()
+	c.counting.Refuse(ErrClosed)
+	c.plain.Refuse(ErrClosed)
+	c.fair.Refuse(ErrClosed)
+	released := c.releaseGrants(ctx)
+	return c.redis.Close(
+		ctx,
 		c.counting.Close(ctx, ErrClosed), // permits granted meanwhile go to countingReleases
 		c.plain.Close(ctx, ErrClosed),
 		c.fair.Close(ctx, ErrClosed),
 		c.gate.Wait(ctx),
-		c.releaseGrants(ctx),
+		released(),
+		c.releaseGrants(ctx)(), // grants of calls that were in flight
 		c.closeCleanup(ctx),
 		c.settleAll(ctx),
 		c.countingReleases.Close(ctx, ErrClosed),
 		c.plainReleases.Close(ctx, ErrClosed),
 		c.fairReleases.Close(ctx, ErrClosed),
-		c.renewer.Close(ctx),
-		c.channels.Close(ctx),
-		c.dedicated.Close(ctx),
 	)
-	c.gate.Workers.Close()
-	if err != nil {
-		return fmt.Errorf("semaphore: close: %w", err)
-	}
-	return nil
 }
 
-// releaseGrants releases all held grants.
-func (c *Client) releaseGrants(ctx context.Context) error {
-	c.mu.Lock()
-	held := make([]*Grant, 0, len(c.held))
-	for g := range c.held {
-		held = append(held, g)
+// awaitClosed blocks until the first Close returns.
+func (c *Client) awaitClosed(ctx context.Context) error {
+	select {
+	case <-c.closed:
+		return nil
+	default:
 	}
-	c.mu.Unlock()
+	select {
+	case <-c.closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// countingPatience is the least time that Close waits for calls on a CountingSemaphore, whose permits have no
+// lease. closeGrace of package contexts is added.
+const countingPatience = 10 * time.Second
+
+// patience returns how long a release can matter.
+func (c *Client) patience() time.Duration {
+	d := max(time.Duration(c.heldUntil.Load())-c.monitor.now(), time.Second)
+	now := c.wheel.Now()
+	for _, g := range c.heldGrants() {
+		d = max(d, g.Deadline().Sub(now))
+	}
+	if c.counting.Len()+c.countingReleases.Len()+len(c.unconfirmed.names()) > 0 {
+		d = max(d, countingPatience)
+	}
+	return d
+}
+
+// mayBeHeldFor notes that a call asks for permits with a lease.
+func (c *Client) mayBeHeldFor(lease time.Duration) {
+	highest.Raise(&c.heldUntil, int64(c.monitor.now()+lease))
+}
+
+func (c *Client) heldGrants() []*Grant {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.held))
+}
+
+// releaseGrants begins to release all held grants. wait blocks until they are released or ctx has ended.
+func (c *Client) releaseGrants(ctx context.Context) (wait func() error) {
 	var releases sync.WaitGroup
-	for _, g := range held {
-		if !g.lease.Close(ErrClosed) {
-			if err := g.Err(); errors.Is(err, ErrLost) { // since the gate was closed
-				c.monitor.ended(g, err)
-				c.removeGrant(g)
-			}
-		} else {
-			c.monitor.ended(g, ErrClosed)
+	for _, g := range c.heldGrants() {
+		switch {
+		case g.lease.Close(ErrClosed):
 			c.removeGrant(g)
 			releases.Add(1)
 			request := &releaseRequest{ids: g.ids}
@@ -244,11 +276,17 @@ func (c *Client) releaseGrants(ctx context.Context) error {
 				if err != nil {
 					g.releaseLater(0)
 				}
+				c.monitor.ended(g, ErrClosed)
 			})
+		case errors.Is(g.Err(), ErrLost): // since the gate was closed
+			c.removeGrant(g)
+			releases.Go(func() { c.monitor.ended(g, g.Err()) })
 		}
 	}
-	releases.Wait()
-	return ctx.Err()
+	return func() error {
+		releases.Wait()
+		return ctx.Err()
+	}
 }
 
 func (c *Client) addGrant(g *Grant) {

@@ -8,7 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -33,7 +34,7 @@ type CountingSemaphore struct {
 // methods return a *cogwheel.InvalidError.
 func (c *Client) CountingSemaphore(name string, opts ...CountingOption) *CountingSemaphore {
 	s := &CountingSemaphore{client: c, name: name}
-	if s.err = checkName(name); s.err == nil {
+	if s.err = client.CheckName(argument, name); s.err == nil {
 		s.config, s.err = newCountingConfig(opts)
 	}
 	return s
@@ -72,23 +73,22 @@ func (s *CountingSemaphore) TryAcquire(ctx context.Context, n int64) error {
 // the call waits.
 //
 // cancel ends the wait: f is then called with an error that matches context.Canceled. Once the wait has
-// ended, cancel does nothing. AcquireFunc panics with a *cogwheel.InvalidError if f is nil.
+// ended, cancel does nothing. A panic of f is logged. AcquireFunc panics with a *cogwheel.InvalidError if f
+// is nil.
 func (s *CountingSemaphore) AcquireFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
-	mustCall(f == nil)
+	argument.MustCall(f == nil)
 	c := s.client
 	a, err := s.begin(ctx, n)
 	if err != nil || n == 0 {
 		if err == nil {
 			c.gate.Leave()
 		}
-		go f(err)
+		go c.monitor.guard(func() { f(err) })
 		return func() {}
 	}
-	finish := func(err error) (struct{}, error) {
-		s.report(&a, err)
-		return struct{}{}, err
-	}
-	return acquireFunc(ctx, c, c.counting, s.name, a, finish, func(_ struct{}, err error) { f(err) })
+	settle := func(err error) (struct{}, error) { return struct{}{}, err }
+	report := func(_ struct{}, err error) { s.report(&a, err) }
+	return acquireFunc(ctx, c, c.counting, s.name, a, settle, report, func(_ struct{}, err error) { f(err) })
 }
 
 // report reports the outcome of a call for permits.
@@ -118,7 +118,11 @@ func (s *CountingSemaphore) acquire(
 	decided, err := wait(ctx, s.name, a)
 	a.contended = decided.contended
 	err = acquireError(ctx, s.name, err)
-	s.report(&a, err)
+	unlessDone(func() { s.report(&a, err) }, func() {
+		if err == nil {
+			s.client.giveBackCounting(s.name, []acquisition{a})
+		}
+	})
 	return err
 }
 
@@ -243,9 +247,12 @@ func (s *CountingSemaphore) edit(ctx context.Context, op string, n int64) (int64
 	if s.err != nil {
 		return 0, s.err
 	}
-	keys := []string{s.name, s.client.recordKey(s.name), keysOf(s.name, true).permits, originKey(s.name)}
-	r, err := s.client.call(ctx, op+" permits", s.name, scripts.SemEdit, keys, op, n,
-		publishVerb, scripts.SemChannel(s.name), recordMillis, s.client.idleMillis, sequenceKeyMillis)
+	c := s.client
+	keys := []string{s.name, c.recordKey(s.name), permitsKey(s.name, true), originKey(s.name)}
+	r, err := c.call(ctx, op+" permits", s.name, func() scripts.Call {
+		return scripts.SemEdit.Call(keys, op, n,
+			c.redis.Channels.Verb(), scripts.SemChannel(s.name), recordMillis, c.idleMillis, sequenceKeyMillis)
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -283,10 +290,13 @@ func (s *CountingSemaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
-	r, err := s.client.await(ctx, "available", s.name, func() redisconn.Reply {
-		get := redis.NewCmd(context.Background(), "get", s.name)
-		_ = s.client.rdb.Process(context.Background(), get) // the error is in the command
-		return redisconn.Reply{Cmd: get}
+	r, err := s.client.do(ctx, "available", calls.Request{
+		Key: s.name,
+		Send: func(ctx context.Context) *redis.Cmd {
+			get := redis.NewCmd(ctx, "get", s.name)
+			_ = s.client.redis.Client.Process(ctx, get) // the error is in the command
+			return get
+		},
 	})
 	if errors.Is(err, redis.Nil) {
 		return 0, nil

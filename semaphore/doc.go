@@ -46,13 +46,8 @@
 //	semaphores, err := semaphore.New(rdb)
 //	...
 //	defer semaphores.Close(ctx)
-//	exports := semaphores.Semaphore("exports")
-//	_, err = exports.TrySetPermits(ctx, 5) // the first process sets them
-//	...
-//	grant, err := exports.Acquire(ctx, 1)
-//	...
-//	defer grant.Release(ctx)
-//	export(grant.Context(ctx)) // ends if the permit is lost
+//	exports := semaphores.Semaphore("exports", semaphore.WithPermits(5)) // the first call sets them
+//	err = exports.Do(ctx, 1, export) // the context of export ends if the permit is lost
 //
 // # Algorithm
 //

@@ -5,17 +5,16 @@ import (
 
 	"github.com/cogwheel-go/cogwheel/internal/invalid"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
-	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // Errors that callers can tell apart with errors.Is. Errors of Redis and of contexts are wrapped.
 var (
-	// ErrNoPermits is returned by TryAcquire if too few permits are free, or if other callers of this process
-	// wait for permits of the semaphore.
+	// ErrNoPermits is returned by TryAcquire if too few permits are free, or if other callers of this process,
+	// with FairSemaphore of any process, wait for permits of the semaphore.
 	ErrNoPermits = errors.New("semaphore: not enough permits")
 
 	// ErrNotSet is returned if the number of permits is not set: no process has set it, or it has expired or
-	// was deleted, even while the caller was waiting. See TrySetPermits.
+	// was deleted, even while the caller was waiting. See WithPermits and TrySetPermits.
 	ErrNotSet = errors.New("semaphore: permits are not set")
 
 	// ErrExceedsPermits is returned for a request for more permits than exist. A Semaphore compares the
@@ -49,22 +48,6 @@ var (
 )
 
 const argument = invalid.Package("semaphore")
-
-// mustCall panics with a *cogwheel.InvalidError if a callback is nil.
-func mustCall(isNil bool) {
-	if isNil {
-		panic(argument.Nil("function"))
-	}
-}
-
-// checkName refuses a name whose derived keys would not share a cluster slot.
-func checkName(name string) error {
-	refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name))
-	if !ok {
-		return nil
-	}
-	return argument.Error("name", scripts.Quote(name), refused.Reason)
-}
 
 // operationError adds the operation and the name of the semaphore to an error.
 func operationError(operation, name string, err error) error {

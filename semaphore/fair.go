@@ -1,42 +1,44 @@
 package semaphore
 
 import (
-	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/cleanup"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// Redis keeps the requests of all processes for a fair semaphore in one queue, in order of arrival.
-// Whatever frees permits assigns them to the first request and wakes its process, which claims them by the
-// same call with the same ids. One script does all of it.
+// Redis keeps the requests of all processes for a fair semaphore in one queue, in order of arrival. A call that
+// frees permits assigns them to the first request and wakes its process. The process claims them by the same
+// call with the same ids. One script does all of it.
 
 func fairKey(name, part string) string { return scripts.SuffixName(name, "fair:"+part) }
 
-// fairChannel returns the channel on which this process hears of permits that were assigned to it.
+// fairChannel returns the channel on which this process is notified of permits that were assigned to it.
 func (c *Client) fairChannel(name string) string {
 	return keysOf(name, true).channel + ":" + c.owner
 }
 
-// fairLiveness returns for how long Redis considers a process alive after its last look. A waiting process
-// looks at least every poll interval.
+// fairLiveness returns how long Redis considers a process alive after its last query. A waiting process queries
+// at least every poll interval.
 func fairLiveness(poll time.Duration) time.Duration { return 3*poll + time.Second }
 
-// fairScript is the call of fairStep.
-func (c *Client) fairScript(
+// fairStep removes the permits or queued requests with the leaving ids, queues or claims the requests of the batch,
+// and assigns free permits.
+func (c *Client) fairStep(
 	name string, leaving []string, batch []*waitqueue.Waiter[*acquireRequest],
-) scripts.Call {
+) (call calls.Call, again time.Duration, ok bool) {
 	k := keysOf(name, true)
+	declared, other := declaredPermits(name, true, batch)
 	scriptKeys := []string{
 		k.permits, k.leases, fairKey(name, "queue"), fairKey(name, "alive"), fairKey(name, "needs"), k.fence,
+		other,
 	}
 	args := []any{
-		c.channels.Verb(), k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner,
-		fenceMillis, c.idleMillis, len(leaving),
+		c.redis.Channels.Verb(), k.channel, redisconn.Millis(fairLiveness(c.poll)), c.owner,
+		fenceMillis, c.idleMillis, declared, len(leaving),
 	}
 	args = appendIDs(args, leaving)
 	for _, w := range batch {
@@ -47,24 +49,17 @@ func (c *Client) fairScript(
 		args = append(args, redisconn.Millis(w.Value.lease), waits, len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
 	}
-	return scripts.FairStep.Call(scriptKeys, args...)
+	return calls.Call{Call: scripts.FairStep.Call(scriptKeys, args...)}, 0, true
 }
 
-// fairStep runs the script of fair semaphores, which may have been sent early. It removes the permits or queued
-// requests with the leaving ids, queues or claims the requests of the batch, and assigns free permits. removed has
-// a 1 for each leaving id that was held.
-func (c *Client) fairStep(
-	early *sender.Early, name string, leaving []string, batch []*waitqueue.Waiter[*acquireRequest],
-) (r redisconn.Reply, removed []bool, reply acquireReply, err error) {
-	c.channels.Decide()
-	r = early.Run(c.sender, func() scripts.Call { return c.fairScript(name, leaving, batch) }, nil)
+// readFairReply reads the reply to fairStep. removed has a 1 for each leaving id that was held.
+func readFairReply(r *redisconn.Reply, leaving, requests int) (removed []bool, reply acquireReply, err error) {
 	if err = r.Err(); err != nil {
-		return r, nil, reply, err
+		return nil, reply, err
 	}
-	v, _ := r.Val().([]any) // another type is as an empty list
-	removed, reply, err = parseFairReply(v, len(leaving), len(batch))
-	err = r.Understood(err)
-	return r, removed, reply, err
+	v, _ := r.Val().([]any) // any other type counts as an empty list
+	removed, reply, err = parseFairReply(v, leaving, requests)
+	return removed, reply, r.Understood(err)
 }
 
 func parseFairReply(v []any, leaving, requests int) (removed []bool, reply acquireReply, err error) {
@@ -101,66 +96,67 @@ func int64s(v []any) ([]int64, error) {
 	return out, nil
 }
 
-// attemptFair acquires permits of a FairSemaphore for all waiters of this process. Each look tells Redis that
-// they are alive.
-func (c *Client) attemptFair(name string, batch []*waitqueue.Waiter[*acquireRequest]) (time.Duration, error) {
-	r, _, reply, err := c.fairStep(&batch[0].Value.early, name, nil, batch)
-	return c.applyAcquireReply(name, true, batch, r, reply, err)
-}
-
-// giveBackFair removes requests of waiters that have left from the queue in Redis, and releases what they
-// were assigned. It waits for the answer, so that later requests of this process do not queue behind them.
-// The background retries what fails.
-func (c *Client) giveBackFair(name string, left []*acquireRequest) {
-	for batch := range slices.Chunk(left, maxBatch) {
-		var ids []string
-		for _, request := range batch {
-			ids = append(ids, request.ids...)
-		}
-		r, _, _, err := c.fairStep(new(sender.Early), name, ids, nil)
-		for _, request := range batch {
-			p, ambiguous := pendingRelease{name, true, request.ids}, request.ambiguous || r.Ambiguous
-			switch {
-			case err != nil:
-				c.releaseLater(p, 0, request.lease, ambiguous)
-			case ambiguous:
-				c.releaseLater(p, cleanup.LateCopy, request.lease, true)
-			}
-		}
+// splitLeft returns the permit ids of waiters that have left, and the waiters behind them.
+func splitLeft(batch []*waitqueue.Waiter[*acquireRequest]) (
+	leaving []string, left, waiting []*waitqueue.Waiter[*acquireRequest],
+) {
+	n := 0
+	for ; n < len(batch) && batch[n].Left(); n++ {
+		leaving = append(leaving, batch[n].Value.ids...)
 	}
+	return leaving, batch[:n], batch[n:]
 }
 
-// beginFair sends what attemptFair sends; see waitqueue.Config.
-func (c *Client) beginFair(
-	name string, batch []*waitqueue.Waiter[*acquireRequest], ended <-chan struct{},
-) bool {
-	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.fairScript(name, nil, batch), ended)
-}
-
-// idsOf returns the ids of all releases of a batch.
-func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
-	for _, w := range batch {
-		ids = append(ids, w.Value.ids...)
+// buildFair acquires permits of a FairSemaphore for all waiters of this process, and tells Redis that the
+// process is alive. It removes the requests of waiters that have left, and releases the permits assigned to
+// them, so that later requests of this process do not queue behind them.
+func (c *Client) buildFair(
+	name string, batch []*waitqueue.Waiter[*acquireRequest],
+) (call calls.Call, again time.Duration, ok bool) {
+	leaving, _, waiting := splitLeft(batch)
+	longest := fairLiveness(c.poll)
+	for _, w := range waiting {
+		longest = max(longest, w.Value.lease)
 	}
-	return ids
+	c.mayBeHeldFor(longest)
+	return c.fairStep(name, leaving, waiting)
 }
 
-// beginFairReleases sends what attemptFairReleases sends; see waitqueue.Config.
-func (c *Client) beginFairReleases(
-	name string, batch []*waitqueue.Waiter[*releaseRequest], ended <-chan struct{},
-) bool {
-	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.fairScript(name, idsOf(batch), nil), ended)
-}
-
-// attemptFairReleases sends the releases of a batch.
-func (c *Client) attemptFairReleases(
-	name string, batch []*waitqueue.Waiter[*releaseRequest],
+// applyFair applies the reply to the call of buildFair. If the call failed, the background removes the requests
+// of waiters that have left.
+func (c *Client) applyFair(
+	name string, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
 ) (time.Duration, error) {
-	r, removed, _, err := c.fairStep(&batch[0].Value.early, name, idsOf(batch), nil)
+	leaving, left, waiting := splitLeft(batch)
+	_, reply, err := readFairReply(&r, len(leaving), len(waiting))
+	for _, w := range left {
+		p, ambiguous := pendingRelease{name, true, w.Value.ids}, w.Value.ambiguous || r.Ambiguous
+		switch {
+		case err != nil:
+			c.releaseLater(p, 0, w.Value.lease, ambiguous)
+		case ambiguous:
+			c.releaseLater(p, cleanup.LateCopy, w.Value.lease, true)
+		}
+	}
+	return c.applyAcquireReply(name, true, waiting, r, reply, err)
+}
+
+// buildFairReleases releases permits of a FairSemaphore for a batch of waiters.
+func (c *Client) buildFairReleases(
+	name string, batch []*waitqueue.Waiter[*releaseRequest],
+) (call calls.Call, again time.Duration, ok bool) {
+	return c.fairStep(name, idsOf(batch), nil)
+}
+
+// applyFairReleases applies the reply to the call of buildFairReleases.
+func (c *Client) applyFairReleases(
+	name string, batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply,
+) (time.Duration, error) {
+	removed, _, err := readFairReply(&r, len(idsOf(batch)), 0)
 	if err != nil {
 		return 0, err
 	}
-	c.fair.Kick(name) // the script does not publish what it assigns to the process that runs it
+	c.fair.Kick(name) // the script does not notify the process that runs it
 	applyRemoved(batch, removed, r.Ambiguous)
 	return 0, nil
 }

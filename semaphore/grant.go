@@ -48,7 +48,7 @@ type lease interface {
 	Close(reason error) bool
 }
 
-// startLease starts to time, and if wanted to renew, a lease that Redis granted at sentAt or later.
+// startLease starts the lease of permits that Redis granted. Their request was sent at sentAt or later.
 func (g *Grant) startLease(renew bool, sentAt time.Time) (err error) {
 	c := g.client
 	spec := renewal.Spec{
@@ -58,7 +58,7 @@ func (g *Grant) startLease(renew bool, sentAt time.Time) (err error) {
 	if renew {
 		g.lease, err = c.destination(g.fair).Add(spec)
 	} else {
-		g.lease, err = c.renewer.Watch(spec)
+		g.lease, err = c.redis.Renewer.Watch(spec)
 	}
 	return err
 }
@@ -92,8 +92,9 @@ func (g *Grant) Token() int64 {
 
 // Done returns a channel that is closed when the permits are no longer held: when they are lost or released,
 // also by Client.Close. It is closed before the lease can end in Redis, even while Redis hangs, provided that
-// this process runs and that its clock and the server's differ in rate by at most one percent. A removal of
-// the permits while the lease runs is noticed within a third of the lease.
+// this process gets to run and that its clock and the server's differ in rate by at most one percent. A removal
+// of the permits while the lease runs is noticed by the next renewal, within a third of the lease. Without
+// renewal, only Extend and Release notice it.
 func (g *Grant) Done() <-chan struct{} {
 	if g.isZero() {
 		done := make(chan struct{})
@@ -131,15 +132,18 @@ func (g *Grant) Deadline() time.Time {
 }
 
 // Context returns a context that ends with parent or with the grant, whichever ends first. If it is the
-// grant, context.Cause returns Err. The context needs no cancel function: it is freed with the grant or with
-// parent.
+// grant, context.Cause returns Err. FromContext returns the grant of it. The context needs no cancel function:
+// it is freed with the grant or with parent. Context panics with a *cogwheel.InvalidError if parent is nil.
 func (g *Grant) Context(parent context.Context) context.Context {
+	if parent == nil {
+		panic(argument.Nil("context"))
+	}
 	if g.isZero() {
 		ctx, cancel := context.WithCancelCause(parent)
 		cancel(ErrNotHeld)
 		return ctx
 	}
-	return g.lease.Context(parent)
+	return context.WithValue(g.lease.Context(parent), grantOf(g.name), g)
 }
 
 // Extend makes the permits last for at least d from now, 1 ms to 365 days. It never shortens the lease, and
@@ -156,7 +160,7 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if err := checkLease("Extend", d); err != nil {
 		return err
 	}
-	// Before the lease is checked: a release must know how long the permits may last.
+	// This precedes the check of the lease: a release must know how long the permits may last.
 	highest.Raise(&g.longestExtension, int64(d))
 	if err := g.Err(); err != nil {
 		return err
@@ -165,8 +169,12 @@ func (g *Grant) Extend(ctx context.Context, d time.Duration) error {
 	if !ok {
 		return nil
 	}
-	args := appendIDs([]any{"GT", g.client.idleMillis, redisconn.Millis(d), len(g.ids)}, g.ids)
-	r, err := g.client.call(ctx, "extend", g.name, scripts.PermitRenew, g.client.renewalKeys(g.name, g.fair), args...)
+	c := g.client
+	c.mayBeHeldFor(d)
+	r, err := c.call(ctx, "extend", g.name, func() scripts.Call {
+		args := appendIDs([]any{"GT", c.idleMillis, redisconn.Millis(d), len(g.ids)}, g.ids)
+		return scripts.PermitRenew.Call(c.renewalKeys(g.name, g.fair), args...)
+	})
 	overwritten := errors.Is(err, ErrWrongKind)
 	if err != nil && !overwritten {
 		return err
@@ -226,7 +234,7 @@ func (g *Grant) Release(ctx context.Context) error {
 	}
 	if !g.lease.Close(ErrNotHeld) {
 		err := g.Err()
-		if errors.Is(err, renewal.ErrUnwatched) { // then nothing else releases it before Close
+		if errors.Is(err, renewal.ErrUnwatched) { // nothing else releases it before Close
 			_ = release()
 		}
 		return err
@@ -237,8 +245,9 @@ func (g *Grant) Release(ctx context.Context) error {
 	case errors.Is(err, ErrWrongKind):
 		err = fmt.Errorf("%w: %w", ErrLost, err)
 	case err != nil:
-	case request.removed == len(g.ids), request.ambiguous: // now, or by an earlier copy of the call
-	case began.Before(deadline) && !c.wheel.Now().Before(deadline): // the lease ended on the way to Redis
+	case request.removed == len(g.ids):
+	case began.Before(deadline) && (request.ambiguous || !c.wheel.Now().Before(deadline)):
+		// A first copy of the call, whose reply was lost, may have removed them, or the lease ended meanwhile.
 	default:
 		err = fmt.Errorf("%w: release %s: gone from Redis", ErrLost, scripts.Quote(g.name))
 	}
@@ -252,22 +261,31 @@ func (g *Grant) releaseLater(delay time.Duration) {
 	g.client.releaseLater(pendingRelease{g.name, g.fair, g.ids}, delay, lease, g.ambiguous)
 }
 
-// onLost is called once if the lease ends without Release.
-func (g *Grant) onLost(err error) {
-	c := g.client
-	if c.gate.Enter() { // otherwise Close reports it
-		defer c.gate.Leave()
-		c.monitor.ended(g, err)
-		c.removeGrant(g)
-	}
-	if lost, ok := errors.AsType[*renewal.LostError](err); ok && !errors.Is(err, renewal.ErrGone) {
-		// A renewal without an answer may have been executed and keep the permits for another lease.
-		// Release them, but give the former holder the time to stop that its lease has promised.
-		g.releaseLater(lost.Due.Add(g.ttl / 8).Sub(g.client.wheel.Now()))
+// discard releases, in the background, a grant that its caller did not get. For a nil grant it does nothing.
+func (g *Grant) discard() {
+	if g != nil && g.lease.Close(ErrNotHeld) {
+		g.client.removeGrant(g)
+		g.releaseLater(0)
+		g.client.monitor.ended(g, ErrNotHeld)
 	}
 }
 
-// unlimitedLease is the lease of no permits. It ends by Close only.
+// onLost is called once if the lease ends without Release.
+func (g *Grant) onLost(err error) {
+	c := g.client
+	if lost, ok := errors.AsType[*renewal.LostError](err); ok && !errors.Is(err, renewal.ErrGone) {
+		// A renewal without a reply may have executed and keep the permits for another lease. Release them, but
+		// not before the former holder has had the time to stop that its lease promised.
+		g.releaseLater(lost.Due.Add(g.ttl / 8).Sub(c.wheel.Now()))
+	}
+	if c.gate.Enter() { // else Close reports the end
+		defer c.gate.Leave()
+		c.removeGrant(g)
+		c.monitor.ended(g, err)
+	}
+}
+
+// unlimitedLease is the lease of no permits. Only Close ends it.
 type unlimitedLease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc

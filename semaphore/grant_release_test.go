@@ -9,8 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/internal/clock/clocktest"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // When Release and Close have returned, in any order, all permits are free.
@@ -91,6 +93,33 @@ func TestGrant_ReleaseConfirmedAfterTheLeaseIsNoLoss(t *testing.T) {
 		require.NoError(t, g.Release(t.Context()))
 		require.Greater(t, time.Since(began), lease)
 		<-lost
+	})
+}
+
+// A process stands still until its lease is over, and then releases. The permits were lost before, whether the answer
+// comes at once or the call is repeated.
+func TestGrant_ReleaseAfterTheLeaseIsALoss(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
+		for _, loses := range []bool{false, true} {
+			w, err := wheel.New(wheel.WithClock(clocktest.Late(4 * time.Second)))
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				_, err := w.Stop(context.Background())
+				require.NoError(t, err)
+			})
+			server, d := redistest.Shared(t), &redistest.FaultDialer{}
+			rdb := server.Client(t, func(o *redis.Options) { o.Dialer, o.MaxRetries = d.Dial, 3 })
+			name, other := redistest.Name(t), server.Client(t)
+			l := k.newSemaphore(newClient(t, rdb, semaphore.WithWheel(w)), name, semaphore.WithLease(time.Second), semaphore.WithoutRenewal())
+			mustSetPermits(t, l, 1)
+			g := mustAcquire(t, l, 1)
+			next := mustAcquire(t, k.newSemaphore(newClient(t, other), name), 1)
+			if loses {
+				d.LoseReply(name, 1, redistest.Cut)
+			}
+			require.ErrorIs(t, g.Release(t.Context()), semaphore.ErrLost, "the reply is lost: %v", loses)
+			require.NoError(t, next.Release(t.Context()))
+		}
 	})
 }
 

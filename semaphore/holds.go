@@ -21,7 +21,8 @@ type Hold struct {
 type Wait struct {
 	Kind  Kind
 	Name  string
-	Calls int // of Acquire and AcquireFunc
+	Calls int       // the number of calls of Acquire and AcquireFunc
+	Since time.Time // when the oldest of these calls began
 }
 
 // Holds yields the grants that the Client holds, in no particular order, for a status page. It does not talk
@@ -50,14 +51,18 @@ func (c *Client) Holds() iter.Seq[Hold] {
 // calls. It does not talk to Redis, and holds no lock of the Client for long.
 func (c *Client) Waits() iter.Seq[Wait] {
 	return func(yield func(Wait) bool) {
-		for _, kind := range []struct {
-			is    Kind
-			sizes iter.Seq2[string, int]
-		}{
-			{KindCounting, c.counting.Sizes()}, {KindSemaphore, c.plain.Sizes()}, {KindFair, c.fair.Sizes()},
-		} {
-			for name, n := range kind.sizes {
-				if !yield(Wait{kind.is, name, n}) {
+		for name, line := range c.counting.Lines() {
+			if !yield(Wait{KindCounting, name, line.Size, c.monitor.origin.Add(line.First.began)}) {
+				return
+			}
+		}
+		for _, fair := range []bool{false, true} {
+			queue := c.plain
+			if fair {
+				queue = c.fair
+			}
+			for name, line := range queue.Lines() {
+				if !yield(Wait{kindOf(fair), name, line.Size, c.monitor.origin.Add((*line.First).began)}) {
 					return
 				}
 			}

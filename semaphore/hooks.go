@@ -39,14 +39,14 @@ type Event struct {
 
 // Hooks are functions that a Client calls when something happens to permits, for metrics and traces. Each may
 // be nil. They run where the event happens, several at a time, and must return soon: Lost and Renewed run on
-// the goroutines that renew leases, Contended on the goroutine that queries Redis. They must not use the
-// grant or the Client. None is called after Close has returned nil.
+// the goroutines that renew leases, Contended on a goroutine that reads replies of Redis. They must not use the
+// grant or the Client. None is called after Close has returned nil. A panic of a hook is logged.
 //
-// Each call of Acquire, TryAcquire and AcquireFunc for 1 or more permits ends in one Acquired or one Failed.
-// Calls that are refused with a *cogwheel.InvalidError, or made after Close, end in neither.
+// Each call of Acquire, TryAcquire and AcquireFunc, also by Do, for 1 or more permits ends in one Acquired or
+// one Failed. Calls that are refused with a *cogwheel.InvalidError, or made after Close, end in neither.
 //
-// Each Acquired of a Semaphore is followed by one Lost or one Released, at the latest by Close. The permits
-// of a CountingSemaphore have no holder: there, Released is each call of Release that added permits or that
+// Each Acquired of a Semaphore is followed by one Lost or one Released, at the latest by Close. The permits of
+// a CountingSemaphore have no holder: there, Released is each call of Release that added permits or that
 // continues in the background.
 type Hooks struct {
 	Acquired  func(Event) // a call got the permits

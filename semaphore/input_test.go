@@ -255,3 +255,22 @@ func TestSemaphore_FairAndUnfairOfOneNameRefuseEachOther(t *testing.T) {
 	require.EqualValues(t, 1, available(t, plain))
 	require.EqualValues(t, 1, available(t, fair))
 }
+
+func TestGrant_ContextOfNilPanicsWithAnErrorOfThisPackage(t *testing.T) {
+	t.Parallel()
+	c, _, name := newSharedClient(t)
+	s := c.Semaphore(name)
+	mustSetPermits(t, s, 1)
+	held := mustAcquire(t, s, 1)
+	for what, g := range map[string]*semaphore.Grant{"held": held, "zero": {}} {
+		func() {
+			defer func() {
+				err, ok := recover().(error)
+				require.True(t, ok, what)
+				requireInvalid(t, err, "context")
+			}()
+			g.Context(nil) //nolint:staticcheck // what is tested
+		}()
+	}
+	require.NoError(t, held.Release(t.Context()))
+}

@@ -5,7 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/internal/client"
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -34,19 +35,17 @@ type CountingOption interface{ applyCounting(*countingConfig) error }
 type SemaphoreOption interface{ applySemaphore(*semaphoreConfig) error }
 
 type config struct {
-	wheel    *wheel.Wheel
-	logger   *slog.Logger
-	hooks    Hooks
-	poll     time.Duration
-	channels waitqueue.Sharding
-	idle     time.Duration
+	client.Options
+	hooks Hooks
+	idle  time.Duration
 }
 
 type countingConfig struct{ max int64 }
 
 type semaphoreConfig struct {
-	lease time.Duration
-	renew bool
+	lease   time.Duration
+	renew   bool
+	permits int64 // 0 without WithPermits
 }
 
 type option func(*config) error
@@ -65,25 +64,13 @@ func (o semaphoreOption) applySemaphore(c *semaphoreConfig) error { return o(c) 
 // caller must keep it running until Close has returned: when it is stopped, grants are lost with an error
 // that matches renewal.ErrUnwatched too, and waiting calls return an error that matches wheel.ErrStopped.
 func WithWheel(w *wheel.Wheel) Option {
-	return option(func(c *config) error {
-		if w == nil {
-			return argument.Nil("WithWheel")
-		}
-		c.wheel = w
-		return nil
-	})
+	return option(func(c *config) error { return invalid.Set(argument, "WithWheel", &c.Wheel, w) })
 }
 
 // WithLogger sets the logger that reports lost permits, failed renewals and failed releases. The default is
-// slog.Default().
+// slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return option(func(c *config) error {
-		if l == nil {
-			return argument.Nil("WithLogger")
-		}
-		c.logger = l
-		return nil
-	})
+	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
 }
 
 // WithHooks sets functions that the Client calls when something happens to permits. By default it calls none.
@@ -98,13 +85,7 @@ func WithHooks(h Hooks) Option {
 // default 5 s. Each pause is drawn at random from d/5 to d. Messages wake waiters; polling covers lost
 // messages.
 func WithPoll(d time.Duration) Option {
-	return option(func(c *config) error {
-		if d < 10*time.Millisecond || d > time.Hour {
-			return argument.Error("WithPoll", d, "must be 10ms to 1h")
-		}
-		c.poll = d
-		return nil
-	})
+	return option(func(c *config) error { return c.SetPoll(d) })
 }
 
 // WithShardedChannels sets whether waiters in a cluster are woken by SPUBLISH. By default they are if the
@@ -112,13 +93,24 @@ func WithPoll(d time.Duration) Option {
 // same channels to wake each other; otherwise a waiter asks again when a lease or the semaphore ends, and at
 // its poll. Outside of clusters the option has no effect.
 func WithShardedChannels(on bool) Option {
-	return option(func(c *config) error {
-		c.channels = waitqueue.Ordinary
-		if on {
-			c.channels = waitqueue.Sharded
-		}
-		return nil
-	})
+	return option(func(c *config) error { return c.SetSharded(on) })
+}
+
+// WithBatching sets whether calls about several semaphores share round trips. The default is true: calls that
+// come while Redis answers earlier ones travel in the next pipeline. With false, each call has a round trip
+// and a script to itself, and up to 32 calls to a node are in flight. Callers of one semaphore ask together
+// all the same, because they stand in one queue. So do renewals and releases in the background, because their
+// number grows with the permits that are held.
+func WithBatching(on bool) Option {
+	return option(func(c *config) error { return c.SetBatching(on) })
+}
+
+// WithSharedScripts sets whether calls about several semaphores share a script, so that one script names the
+// keys of all of them. The default is true: calls for single permits of a Semaphore share scripts once a
+// single server has confirmed that no proxy is in between, by CLIENT INFO. With false, the server is not asked
+// and each semaphore has a script to itself. Calls still share pipelines; see WithBatching.
+func WithSharedScripts(on bool) Option {
+	return option(func(c *config) error { return c.SetSharedScripts(on) })
 }
 
 // WithIdleExpiry makes semaphores expire after d without use: at least three poll intervals and a second (see
@@ -127,9 +119,9 @@ func WithShardedChannels(on bool) Option {
 //
 // A semaphore is in use while a permit is held or waited for. Each acquisition, release, renewal and change
 // of its permits is a use; reading is not. All keys of a semaphore expire together; then its permits are not
-// set, and Acquire fails with ErrNotSet. A Semaphore expires d after its last lease has ended, also if the
-// holder died. A CountingSemaphore does not expire while fewer permits are free than were set and added;
-// permits lost with a process keep it until Delete.
+// set, and Acquire fails with ErrNotSet or, with WithPermits, sets them again. A Semaphore expires d after
+// its last lease has ended, also if the holder died. A CountingSemaphore does not expire while fewer permits
+// are free than were set and added; permits lost with a process keep it until Delete.
 //
 // The option applies to all semaphores of the Client, from their next use on; to a CountingSemaphore only if
 // its permits were set by a Client with the option. Every Client that uses a semaphore needs the option: a
@@ -164,7 +156,25 @@ func WithMax(n int64) CountingOption {
 // default is 30 s. Redis counts in milliseconds; fractions are rounded up.
 func WithLease(d time.Duration) SemaphoreOption {
 	return semaphoreOption(func(c *semaphoreConfig) error {
-		c.lease = d // Client.checkLease has the range
+		c.lease = d // CheckLease checks the range
+		return nil
+	})
+}
+
+// WithPermits sets the number of permits, 1 to MaxPermits, that a call for permits sets if none is set: at the
+// first use, after Delete, and after Redis has lost its data. Acquire, TryAcquire and AcquireFunc set it in the
+// round trip that acquires, and do not fail with ErrNotSet. By default, TrySetPermits, SetPermits or AddPermits
+// have to set the number before.
+//
+// WithPermits does not change a number that is set: if processes name different numbers, the first one counts. A
+// Client that finds another number than its own logs a warning, once for each of up to a thousand names. To
+// change the number, call SetPermits and change the option.
+func WithPermits(n int64) SemaphoreOption {
+	return semaphoreOption(func(c *semaphoreConfig) error {
+		if n < 1 || n > MaxPermits {
+			return argument.Error("WithPermits", n, "must be 1 to 2147483647")
+		}
+		c.permits = n
 		return nil
 	})
 }
@@ -180,40 +190,28 @@ func WithoutRenewal() SemaphoreOption {
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{logger: slog.Default(), poll: DefaultPoll}
-	err := applyAll(&c, opts, Option.apply)
-	if least := fairLiveness(c.poll); err == nil && c.idle != 0 && c.idle < least {
+	c := config{Options: client.Options{
+		Package: argument, Logger: slog.Default(), Poll: DefaultPoll,
+		Endless: "calls would not end while Redis hangs",
+	}}
+	err := invalid.Apply(argument, &c, opts, Option.apply)
+	if least := fairLiveness(c.Poll); err == nil && c.idle != 0 && c.idle < least {
 		reason := fmt.Sprintf("must be %v (three polls and a second) to 8760h", least)
 		err = argument.Error("WithIdleExpiry", c.idle, reason)
 	}
-	if c.wheel == nil && err == nil {
-		c.wheel = wheel.Default()
-	}
+	c.SetDefaultWheel()
 	return c, err
 }
 
 func newCountingConfig(opts []CountingOption) (c countingConfig, err error) {
-	err = applyAll(&c, opts, CountingOption.applyCounting)
+	err = invalid.Apply(argument, &c, opts, CountingOption.applyCounting)
 	return c, err
 }
 
 func newSemaphoreConfig(opts []SemaphoreOption) (semaphoreConfig, error) {
 	c := semaphoreConfig{lease: DefaultLease, renew: true}
-	err := applyAll(&c, opts, SemaphoreOption.applySemaphore)
+	err := invalid.Apply(argument, &c, opts, SemaphoreOption.applySemaphore)
 	return c, err
-}
-
-// applyAll applies options in their order, up to the first that fails.
-func applyAll[C, O any](c *C, opts []O, apply func(O, *C) error) error {
-	for i, o := range opts {
-		if any(o) == nil {
-			return argument.Error("option", i, "is nil")
-		}
-		if err := apply(o, c); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // checkCount refuses a number of permits out of range.
@@ -228,14 +226,6 @@ func checkCount(n, least, most int64) error {
 func checkLease(field string, d time.Duration) error {
 	if d < renewal.MinTTL || d > renewal.MaxTTL {
 		return argument.Error(field, d, "must be 1ms to 8760h")
-	}
-	return nil
-}
-
-// checkLease refuses a lease out of range, whose lower end depends on the wheel.
-func (c *Client) checkLease(field string, lease time.Duration) error {
-	if least := c.renewer.MinTTL(); lease < least || lease > renewal.MaxTTL {
-		return argument.Error(field, lease, fmt.Sprintf("must be %v (ten ticks of the wheel) to 8760h", least))
 	}
 	return nil
 }

@@ -2,21 +2,30 @@ package semaphore
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
-// maxLookPause bounds the time until a waiter looks again at leases and semaphores that last longer.
+// maxLookPause bounds the pause between the queries of a waiter for leases and semaphores that last longer.
 const maxLookPause = time.Hour
 
 // keys are the keys and the channel of one Semaphore.
 type keys struct{ permits, leases, fence, channel string }
+
+// permitsKey returns the key of the free permits of a semaphore.
+func permitsKey(name string, fair bool) string {
+	if fair {
+		return fairKey(name, "permits")
+	}
+	return name
+}
 
 func keysOf(name string, fair bool) keys {
 	if fair {
@@ -31,23 +40,23 @@ func keysOf(name string, fair bool) keys {
 	}
 }
 
-// acquireRequest is one acquisition of leased permits. Its ids are chosen before it is sent. A script finds
-// by them what an earlier copy of the request was granted.
+// acquireRequest is one acquisition of leased permits. Its ids are chosen before it is sent. By them, a script
+// finds the permits that an earlier copy of the request was granted.
 type acquireRequest struct {
 	acquisition
 	ids       []string // idLen bytes each
 	lease     time.Duration
+	permits   int64 // of WithPermits, or 0
 	noWait    bool
 	ambiguous bool // a copy of the request may still be in flight
-	early     sender.Early
 
 	// Set when the request is granted.
 	token  int64
 	sentAt time.Time
 }
 
-func newAcquireRequest(a acquisition, lease time.Duration) *acquireRequest {
-	r := &acquireRequest{acquisition: a, ids: make([]string, a.n), lease: lease}
+func newAcquireRequest(a acquisition, config semaphoreConfig) *acquireRequest {
+	r := &acquireRequest{acquisition: a, ids: make([]string, a.n), lease: config.lease, permits: config.permits}
 	for i := range r.ids {
 		r.ids[i] = string(newID())
 	}
@@ -57,7 +66,6 @@ func newAcquireRequest(a acquisition, lease time.Duration) *acquireRequest {
 // releaseRequest is one release of leased permits.
 type releaseRequest struct {
 	ids       []string
-	early     sender.Early
 	removed   int
 	ambiguous bool // an earlier copy of the release may have removed them
 }
@@ -74,7 +82,7 @@ func appendIDs(args []any, ids []string) []any {
 type acquireReply struct {
 	isSet            bool
 	free, held       int64
-	nextExpiryMillis int64   // of a lease or of the semaphore; -1 if there is none
+	nextExpiryMillis int64   // until the next end of a lease or of the semaphore; -1 if there is none
 	tokens           []int64 // per request, 0 if it was not granted
 }
 
@@ -88,38 +96,81 @@ func parseAcquireReply(v []int64, requests int) (acquireReply, error) {
 	return acquireReply{isSet: v[0] == 1, free: v[1], held: v[2], nextExpiryMillis: v[3], tokens: v[4:]}, nil
 }
 
-// isCount reports whether a number of a reply can be one of permits: scripts count exactly up to 2^53.
+// isCount reports whether a number in a reply can be a number of permits: scripts count exactly up to 2^53.
 func isCount(n int64) bool { return n >= -1<<53 && n <= 1<<53 }
 
-// plainCall acquires permits of a Semaphore for a batch of waiters.
-func (c *Client) plainCall(name string, batch []*waitqueue.Waiter[*acquireRequest]) scripts.Call {
+// declaredPermits returns the number of permits that a call for a batch sets if none is set: that of the first
+// request with WithPermits, or 0. key is the permits key of the other kind. A call without such a number reads
+// no such key, and names the key of its own permits: while a slot migrates, Redis refuses calls with missing
+// keys.
+func declaredPermits(name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest]) (n int64, key string) {
+	for _, w := range batch {
+		if w.Value.permits > 0 {
+			return w.Value.permits, permitsKey(name, !fair)
+		}
+	}
+	return 0, permitsKey(name, fair)
+}
+
+// maxPermitWarnings is the number of names for which a Client warns that the number of permits is not that of
+// WithPermits.
+const maxPermitWarnings = 1000
+
+// comparePermits logs a warning, once for each name, if the number of permits is not that of WithPermits.
+func (c *Client) comparePermits(name string, total int64, batch []*waitqueue.Waiter[*acquireRequest]) {
+	ambiguous := func(w *waitqueue.Waiter[*acquireRequest]) bool { return w.Value.ambiguous }
+	if slices.ContainsFunc(batch, ambiguous) { // the script may have counted a permit of an earlier copy twice
+		return
+	}
+	for _, w := range batch {
+		declared := w.Value.permits
+		if declared == 0 || declared == total || !c.warnOfPermits(name) {
+			continue
+		}
+		c.logger.LogAttrs(w.Value.ctx, slog.LevelWarn,
+			"semaphore: another number of permits is set, and WithPermits does not change it",
+			slog.String("name", name), slog.Int64("permits", total), slog.Int64("declared", declared))
+	}
+}
+
+// warnOfPermits reports whether a warning of comparePermits is due for a name.
+func (c *Client) warnOfPermits(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, warned := c.warned[name]; warned || len(c.warned) == maxPermitWarnings {
+		return false
+	}
+	c.warned[name] = struct{}{}
+	return true
+}
+
+// buildPlain acquires permits of a Semaphore for a batch of waiters.
+func (c *Client) buildPlain(
+	name string, batch []*waitqueue.Waiter[*acquireRequest],
+) (call calls.Call, again time.Duration, ok bool) {
 	k := keysOf(name, false)
 	permits := 0
+	var longest time.Duration
 	for _, w := range batch {
 		permits += len(w.Value.ids)
+		longest = max(longest, w.Value.lease)
 	}
-	args := make([]any, 0, 5+2*len(batch)+permits)
-	args = append(args, c.channels.Verb(), k.channel, fenceMillis, c.idleMillis, permits)
+	c.mayBeHeldFor(longest)
+	declared, other := declaredPermits(name, false, batch)
+	args := make([]any, 0, 6+2*len(batch)+permits)
+	args = append(args, c.redis.Channels.Verb(), k.channel, fenceMillis, c.idleMillis, permits, declared)
 	for _, w := range batch {
 		args = append(args, redisconn.Millis(w.Value.lease), len(w.Value.ids))
 		args = appendIDs(args, w.Value.ids)
 	}
-	return scripts.PermitAcquire.Call([]string{k.permits, k.leases, k.fence}, args...)
+	scriptKeys := []string{k.permits, k.leases, k.fence, other}
+	return calls.Call{Call: scripts.PermitAcquire.Call(scriptKeys, args...)}, 0, true
 }
 
-// beginPlain sends what attemptPlain sends; see waitqueue.Config.
-func (c *Client) beginPlain(
-	name string, batch []*waitqueue.Waiter[*acquireRequest], ended <-chan struct{},
-) bool {
-	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.plainCall(name, batch), ended)
-}
-
-// attemptPlain acquires permits of a Semaphore for a batch of waiters.
-func (c *Client) attemptPlain(
-	name string, batch []*waitqueue.Waiter[*acquireRequest],
+// applyPlain applies the reply to the call of buildPlain.
+func (c *Client) applyPlain(
+	name string, batch []*waitqueue.Waiter[*acquireRequest], r redisconn.Reply,
 ) (time.Duration, error) {
-	c.channels.Decide()
-	r := batch[0].Value.early.Run(c.sender, func() scripts.Call { return c.plainCall(name, batch) }, nil)
 	v, err := r.Integers(4 + len(batch))
 	var reply acquireReply
 	if err == nil {
@@ -129,8 +180,8 @@ func (c *Client) attemptPlain(
 	return c.applyAcquireReply(name, false, batch, r, reply, err)
 }
 
-// applyAcquireReply grants or fails the waiters of a batch as the script decided. It returns the time to
-// the next look.
+// applyAcquireReply grants or fails the waiters of a batch as the script decided. It returns the time until the
+// next query.
 func (c *Client) applyAcquireReply(
 	name string, fair bool, batch []*waitqueue.Waiter[*acquireRequest],
 	r redisconn.Reply, reply acquireReply, err error,
@@ -148,12 +199,14 @@ func (c *Client) applyAcquireReply(
 	}
 	if err != nil {
 		for _, w := range batch {
-			if w.Value.ambiguous || fair { // an earlier look may have queued it in Redis
+			if w.Value.ambiguous || fair { // an earlier query may have queued it in Redis
 				c.releaseAbandoned(name, fair, w.Value)
 			}
 		}
 		return 0, operationError("acquire", name, err)
 	}
+	c.comparePermits(name, reply.free+reply.held, batch)
+	var refused []*acquisition
 	for i, w := range batch {
 		n := int64(len(w.Value.ids))
 		var refusal error
@@ -168,7 +221,7 @@ func (c *Client) applyAcquireReply(
 			total := reply.free + reply.held
 			refusal = fmt.Errorf("%w: %s: %d of %d", ErrExceedsPermits, scripts.Quote(name), n, total)
 		default:
-			c.monitor.contended(object{kindOf(fair), name}, &w.Value.acquisition)
+			refused = append(refused, &w.Value.acquisition)
 			if w.Value.noWait && w.Value.ambiguous {
 				c.releaseAbandoned(name, fair, w.Value)
 			}
@@ -179,11 +232,13 @@ func (c *Client) applyAcquireReply(
 		}
 		w.Fail(refusal)
 	}
+	c.monitor.contendedAll(object{kindOf(fair), name}, refused)
 	return lookAfter(reply.nextExpiryMillis), nil
 }
 
-// lookAfter returns the pause before the look at an expiry, which is so many milliseconds ahead, or 0 for -1: then
-// there is no expiry. All processes look. The first look reclaims the permits of a lease; the others are spread.
+// lookAfter returns the pause before a query for the end of a lease, expiryMillis ahead, or 0 if expiryMillis
+// is -1: there is no such end. All processes query. The first query reclaims the permits; the others are
+// spread.
 func lookAfter(expiryMillis int64) (again time.Duration) {
 	if expiryMillis < 0 {
 		return 0
@@ -196,15 +251,15 @@ func (c *Client) releaseAbandoned(name string, fair bool, r *acquireRequest) {
 	c.releaseLater(pendingRelease{name, fair, r.ids}, 0, r.lease, r.ambiguous)
 }
 
-// giveBackPlain releases permits that were granted to waiters that had left.
+// giveBackPlain releases permits that were granted to waiters that have left.
 func (c *Client) giveBackPlain(name string, granted []*acquireRequest) {
 	for _, r := range granted {
 		c.releaseAbandoned(name, false, r)
 	}
 }
 
-// leavePlain releases what ambiguous requests of waiters that left may be granted. Redis does not know the
-// others.
+// leavePlain releases the permits that Redis may grant to ambiguous requests of waiters that have left. Redis
+// does not know the other requests.
 func (c *Client) leavePlain(name string, left []*acquireRequest) {
 	for _, r := range left {
 		if r.ambiguous {
@@ -213,34 +268,28 @@ func (c *Client) leavePlain(name string, left []*acquireRequest) {
 	}
 }
 
-// plainReleaseCall releases permits of a Semaphore for a batch of waiters.
-func (c *Client) plainReleaseCall(name string, batch []*waitqueue.Waiter[*releaseRequest]) scripts.Call {
-	k := keysOf(name, false)
-	args := []any{c.channels.Verb(), k.channel, 0, c.idleMillis}
+// idsOf returns the ids of all releases of a batch.
+func idsOf(batch []*waitqueue.Waiter[*releaseRequest]) (ids []string) {
 	for _, w := range batch {
-		args = appendIDs(args, w.Value.ids)
+		ids = append(ids, w.Value.ids...)
 	}
-	return scripts.PermitRelease.Call([]string{k.permits, k.leases}, args...)
+	return ids
 }
 
-// beginPlainReleases sends what attemptPlainReleases sends; see waitqueue.Config.
-func (c *Client) beginPlainReleases(
-	name string, batch []*waitqueue.Waiter[*releaseRequest], ended <-chan struct{},
-) bool {
-	return c.channels.Decided() && batch[0].Value.early.Send(c.sender, c.plainReleaseCall(name, batch), ended)
-}
-
-// attemptPlainReleases sends the releases of a batch.
-func (c *Client) attemptPlainReleases(
+// buildPlainReleases releases permits of a Semaphore for a batch of waiters.
+func (c *Client) buildPlainReleases(
 	name string, batch []*waitqueue.Waiter[*releaseRequest],
+) (call calls.Call, again time.Duration, ok bool) {
+	k := keysOf(name, false)
+	args := appendIDs([]any{c.redis.Channels.Verb(), k.channel, 0, c.idleMillis}, idsOf(batch))
+	return calls.Call{Call: scripts.PermitRelease.Call([]string{k.permits, k.leases}, args...)}, 0, true
+}
+
+// applyPlainReleases applies the reply to the call of buildPlainReleases.
+func (c *Client) applyPlainReleases(
+	_ string, batch []*waitqueue.Waiter[*releaseRequest], r redisconn.Reply,
 ) (time.Duration, error) {
-	c.channels.Decide()
-	r := batch[0].Value.early.Run(c.sender, func() scripts.Call { return c.plainReleaseCall(name, batch) }, nil)
-	ids := 0
-	for _, w := range batch {
-		ids += len(w.Value.ids)
-	}
-	removed, err := r.Flags(ids)
+	removed, err := r.Flags(len(idsOf(batch)))
 	if err != nil {
 		return 0, err
 	}
@@ -248,7 +297,7 @@ func (c *Client) attemptPlainReleases(
 	return 0, nil
 }
 
-// applyRemoved grants the releases of a batch. removed says of each id whether it was removed.
+// applyRemoved grants the releases of a batch. removed tells for each id whether it was removed.
 func applyRemoved(batch []*waitqueue.Waiter[*releaseRequest], removed []bool, ambiguous bool) {
 	for _, w := range batch {
 		n := len(w.Value.ids)

@@ -15,48 +15,51 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 )
 
-// This file holds what the releases of all kinds of semaphores share: the wait of a caller, and the
-// releases that run in the background, without one.
+// This file has the parts of releases that all kinds of semaphores share: the wait of a caller, and the
+// releases in the background, which have no caller.
 
-// releaseGrace is how long a release waits for its answer after its context has ended.
+// releaseGrace is how long a release waits for its reply after the end of its context.
 const releaseGrace = time.Second
 
-// awaitRelease queues a release and blocks until finish has been given its outcome, or until releaseGrace
-// after the end of ctx. The release goes on without its caller. finish runs before Close can go on.
+// awaitRelease queues a release and blocks until finish has returned its outcome, or until releaseGrace after
+// the end of ctx. Then the release continues without its caller. finish runs before Close returns.
 func awaitRelease[T any](
 	ctx context.Context, c *Client, q *waitqueue.Group[string, T], name string, request T, finish func(error) error,
 ) error {
-	done, result := q.Stay(ctx.Done(), name, request)
-	settle := func() error {
-		_, err := result()
-		return finish(err)
+	wait := func(done <-chan T) bool {
+		select {
+		case <-done:
+			return true
+		case <-ctx.Done():
+		}
+		graceOver := make(chan struct{})
+		timer, err := wheelentry.AfterFunc(c.wheel, releaseGrace, func(error) { close(graceOver) })
+		if err != nil {
+			close(graceOver)
+		}
+		defer timer.Stop()
+		select {
+		case <-done:
+			return true
+		case <-graceOver:
+			return false
+		}
 	}
-	select {
-	case <-done:
-		return settle()
-	case <-ctx.Done():
+	leaving := func() func(T, error) {
+		c.gate.EnterInside()
+		return func(_ T, err error) {
+			defer c.gate.Leave()
+			_ = finish(err) // finish hands it to the background
+		}
 	}
-	graceOver := make(chan struct{})
-	timer, err := wheelentry.AfterFunc(c.wheel, releaseGrace, func(error) { close(graceOver) })
-	if err != nil {
-		close(graceOver)
+	told, err := q.Stay(ctx, name, request, wait, leaving)
+	if !told {
+		return releaseError(name, contexts.Error(ctx))
 	}
-	defer timer.Stop()
-	select {
-	case <-done:
-		return settle()
-	case <-graceOver:
-	}
-	c.gate.EnterInside()
-	c.gate.Workers.Go(func() {
-		defer c.gate.Leave()
-		<-done
-		_ = settle() // it tells the background
-	})
-	return releaseError(name, contexts.Error(ctx))
+	return finish(err)
 }
 
-// releaseError is what the caller of a failed release learns: a refusal, or ErrUnconfirmed.
+// releaseError returns the error for the caller of a failed release: a refusal, or ErrUnconfirmed.
 func releaseError(name string, err error) error {
 	switch {
 	case err == nil:
@@ -68,8 +71,8 @@ func releaseError(name string, err error) error {
 	}
 }
 
-// pendingRelease is a release of leased permits that have no holder. Without ids, it assigns the free
-// permits of a fair semaphore to its waiters.
+// pendingRelease is a release of leased permits without a holder. Without ids, it assigns the free permits of a
+// fair semaphore to its waiters.
 type pendingRelease struct {
 	name string
 	fair bool
@@ -101,7 +104,7 @@ func (c *Client) sendPendingReleases(
 }
 
 // releaseLater releases permits in the background after a delay. lease is how long they last without the
-// release. ambiguous says that a copy of the request for them may still be in flight.
+// release. ambiguous means that a copy of their request may still be in flight.
 func (c *Client) releaseLater(p pendingRelease, delay, lease time.Duration, ambiguous bool) {
 	if p.fair { // the request may be queued in Redis for longer than a short lease
 		lease = max(lease, fairLiveness(c.poll))
@@ -109,7 +112,7 @@ func (c *Client) releaseLater(p pendingRelease, delay, lease time.Duration, ambi
 	c.cleanup.Add(p, delay, lease, ambiguous)
 }
 
-// closeCleanup releases what the background has left to release.
+// closeCleanup sends the pending releases.
 func (c *Client) closeCleanup(ctx context.Context) error {
 	if failed, err := c.cleanup.Close(ctx); failed > 0 {
 		return fmt.Errorf("%d releases failed, their permits end with their lease: %w", failed, err)

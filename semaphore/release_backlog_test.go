@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -55,4 +56,27 @@ func TestCountingSemaphore_ReleasesOfAnOutageAreSentInParts(t *testing.T) {
 	other := redistest.Shared(t).Client(t)
 	poll(t, func() bool { return other.Get(t.Context(), name).Val() == "353" })
 	require.LessOrEqual(t, x.words.Load(), int64(3+2+4+4*most))
+}
+
+// A Release that has no room in the call with the backlog is sent at once after it, not with the next poll.
+func TestCountingSemaphore_AReleaseBehindABacklogFollowsAtOnce(t *testing.T) {
+	t.Parallel()
+	const backlog = 350
+	d := &redistest.FaultDialer{}
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.MaxRetries = d.Dial, -1 })
+	s := newClient(t, rdb, semaphore.WithPoll(time.Hour)).CountingSemaphore(redistest.Name(t))
+	mustSetPermits(t, s, 0)
+	d.Set(redistest.Refuse)
+	d.Reset()
+	var all []*asyncCall
+	for range backlog {
+		all = append(all, startCall(func() error { return s.Release(context.Background(), 1) }))
+	}
+	for _, c := range all {
+		require.ErrorIs(t, c.wait(t), semaphore.ErrUnconfirmed)
+	}
+	d.Set(redistest.Pass)
+	release := startCall(func() error { return s.Release(t.Context(), 1) })
+	require.NoError(t, release.wait(t))
+	poll(t, func() bool { return available(t, s) == backlog+1 })
 }

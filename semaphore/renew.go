@@ -15,9 +15,9 @@ import (
 // idLen is the length of a permit id in bytes, as in Redisson.
 const idLen = 16
 
-// renewBackend renews grants of plain or of fair semaphores. A batch is one script per semaphore, and one
-// pipeline for all of them. The Key of a lease is the name of its semaphore. Its ID is the ids of the permits of
-// its grant, one after another.
+// renewBackend renews the grants of plain or of fair semaphores. A batch is one pipeline, with one script per
+// semaphore. The Key of a lease is the name of its semaphore. Its ID is the concatenation of the permit ids of
+// its grant.
 type renewBackend struct {
 	client *Client
 	fair   bool
@@ -34,7 +34,7 @@ func (c *Client) renewalKeys(name string, fair bool) []string {
 
 // Renew implements renewal.Backend.
 func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
-	dedicated := b.client.dedicated
+	dedicated := b.client.redis.Dedicated
 	dedicated.Follow(ctx, batch.Leases[0].TTL)
 	callOf := make(map[string]int) // by key
 	var renewals []scripts.Call
@@ -57,7 +57,7 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 	for at, cmd := range dedicated.RunBatch(ctx, renewals) {
 		if failure := setOutcomes(cmd, batch, members[at]); failure != nil {
 			err = failure
-			if !redisconn.Refused(failure) {
+			if !redisconn.Refused(failure) { // no reply: the master may be dead; on MOVED go-redis reloads by itself
 				dedicated.Reload()
 			}
 		}
@@ -65,8 +65,7 @@ func (b *renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err err
 	return err
 }
 
-// setOutcomes reads the reply for some leases of the batch. A grant that has lost one of its permits is
-// gone.
+// setOutcomes reads the reply for some leases of the batch. A grant without one of its permits is gone.
 func setOutcomes(cmd *redis.Cmd, batch *renewal.Batch, members []int) error {
 	total := 0
 	for _, i := range members {

@@ -23,7 +23,7 @@ import (
 
 // aFew is how many goroutines may come for calls in flight, and for the pool of the wheel, which grows for seconds
 // after the machine has stood still, as callbacks that do not run look blocked.
-const aFew = 64
+const aFew = 100
 
 // sampleGoroutines counts goroutines for a while. usual is the median; most is the maximum, with its profile.
 func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile string) {
@@ -47,8 +47,8 @@ func sampleGoroutines(t *testing.T, d time.Duration) (usual, most int, profile s
 
 func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	redistest.SkipIfShort(t)
-	const permits, lease = 10_000, 6 * time.Second
-	leases := testsize.Of(1, 2)
+	const permits = 10_000
+	lease := testsize.Of(6*time.Second, 20*time.Second) // Close has as long to release all, under the race detector
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c, err := semaphore.New(rdb, semaphore.WithWheel(newWheel(t)))
@@ -79,7 +79,7 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 
 	before = scriptCalls(t, rdb)
 	began := time.Now()
-	usual, most, profile := sampleGoroutines(t, time.Duration(leases)*lease)
+	usual, most, profile := sampleGoroutines(t, lease)
 	renewed, took := scriptCalls(t, rdb)-before, time.Since(began)
 	for _, g := range held {
 		require.NoError(t, g.Err(), "none was lost")
@@ -88,8 +88,8 @@ func TestScale_TenThousandPermitsAreHeld(t *testing.T) {
 	t.Logf("acquired by %d scripts; goroutines: %d with 1 permit, %d and at most %d with %d; %d scripts renewed them for %v",
 		acquired, one, usual, most, permits, renewed, took)
 	require.LessOrEqual(t, usual, one+aFew, "a few calls in flight, nothing per permit: %s", profile)
-	require.GreaterOrEqual(t, renewed, leases*permits/500, "at least once per lease, 500 grants in a script")
-	require.LessOrEqual(t, renewed, 3*leases*permits/50, "one script renews all grants that fall due within a hundredth of the lease")
+	require.GreaterOrEqual(t, renewed, permits/500, "at least once per lease, 500 grants in a script")
+	require.LessOrEqual(t, renewed, 3*permits/50, "one script renews all grants that fall due within a hundredth of the lease")
 
 	before = scriptCalls(t, rdb)
 	require.NoError(t, c.Close(within(t, testTimeout)))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
@@ -57,10 +58,10 @@ func (c *Client) FairSemaphore(name string, opts ...SemaphoreOption) *Semaphore 
 
 func (c *Client) newSemaphore(name string, fair bool, opts []SemaphoreOption) *Semaphore {
 	s := &Semaphore{client: c, name: name, fair: fair}
-	if s.err = checkName(name); s.err == nil {
+	if s.err = client.CheckName(argument, name); s.err == nil {
 		s.config, s.err = newSemaphoreConfig(opts)
 		if s.err == nil {
-			s.err = c.checkLease("WithLease", s.config.lease)
+			s.err = c.redis.CheckLease("WithLease", s.config.lease)
 		}
 		s.keys = keysOf(name, fair)
 	}
@@ -77,10 +78,11 @@ func (s *Semaphore) Err() error { return s.err }
 // end with ctx. For n 0 it returns at once, without asking Redis. Requests of one process are granted in
 // order; with FairSemaphore, those of all processes are.
 //
-// The error matches ErrNotSet, ErrExceedsPermits, ErrClosed, ErrWrongKind or cogwheel.ErrInvalid, or wraps
-// an error of ctx or of Redis. A query that fails, after retries, ends the wait: Acquire does not wait for
-// the end of an outage. After an error the caller holds nothing: if Redis granted the permits but its reply
-// was lost, the Client releases them in the background, and they end with their lease at the latest.
+// The error matches ErrNotSet (without WithPermits), ErrExceedsPermits, ErrClosed, ErrWrongKind or
+// cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. A query that fails, after retries, ends the
+// wait: Acquire does not wait for the end of an outage. After an error the caller holds nothing: if Redis
+// granted the permits but its reply was lost, the Client releases them in the background, and they end with
+// their lease at the latest.
 //
 // The waiters of a semaphore in one process share one wheel entry, one subscription and one script per query.
 // They query when permits are announced, when their subscription was interrupted, when the next lease ends,
@@ -105,23 +107,25 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int64) (*Grant, error) {
 // Acquire would return. No goroutine runs while the call waits.
 //
 // cancel ends the wait: f is then called with an error that matches context.Canceled. Once the wait has
-// ended, cancel does nothing. AcquireFunc panics with a *cogwheel.InvalidError if f is nil.
+// ended, cancel does nothing. A panic of f is logged. AcquireFunc panics with a *cogwheel.InvalidError if f
+// is nil.
 func (s *Semaphore) AcquireFunc(ctx context.Context, n int64, f func(*Grant, error)) (cancel func()) {
-	mustCall(f == nil)
+	argument.MustCall(f == nil)
 	c := s.client
 	a, err := s.begin(ctx, n)
 	if err != nil {
-		go f(nil, err)
+		go c.monitor.guard(func() { f(nil, err) })
 		return func() {}
 	}
 	if n == 0 {
 		c.gate.Leave()
-		go f(s.emptyGrant(), nil)
+		go c.monitor.guard(func() { f(s.emptyGrant(), nil) })
 		return func() {}
 	}
-	r := newAcquireRequest(a, s.config.lease)
-	finish := func(err error) (*Grant, error) { return s.finish(r, err) }
-	return acquireFunc(ctx, c, s.queue(), s.name, r, finish, f)
+	r := newAcquireRequest(a, s.config)
+	settle := func(err error) (*Grant, error) { return s.settle(r, err) }
+	report := func(g *Grant, err error) { s.report(r, g, err) }
+	return acquireFunc(ctx, c, s.queue(), s.name, r, settle, report, f)
 }
 
 func (s *Semaphore) queue() *waitqueue.Group[string, *acquireRequest] {
@@ -143,9 +147,11 @@ func (s *Semaphore) acquire(
 	if n == 0 {
 		return s.emptyGrant(), nil
 	}
-	r := newAcquireRequest(a, s.config.lease)
+	r := newAcquireRequest(a, s.config)
 	_, err = wait(ctx, s.name, r)
-	return s.finish(r, acquireError(ctx, s.name, err))
+	g, err := s.settle(r, acquireError(ctx, s.name, err))
+	unlessDone(func() { s.report(r, g, err) }, g.discard)
+	return g, err
 }
 
 // begin checks a request and enters the gate.
@@ -173,22 +179,25 @@ func (s *Semaphore) enter(ctx context.Context, n int64) error {
 	return s.client.begin(ctx, "acquire", s.name)
 }
 
-// finish returns what the caller of a request gets: a Grant, unless err says that it was not granted.
-func (s *Semaphore) finish(r *acquireRequest, err error) (*Grant, error) {
-	var g *Grant
-	if err == nil {
-		g, err = s.newGrant(r)
+// settle returns the result for the caller of a request: a Grant, unless err says that it was not granted.
+func (s *Semaphore) settle(r *acquireRequest, err error) (*Grant, error) {
+	if err != nil {
+		return nil, err
 	}
+	return s.newGrant(r)
+}
+
+// report reports the outcome of a request.
+func (s *Semaphore) report(r *acquireRequest, g *Grant, err error) {
 	monitor := &s.client.monitor
-	if err == nil {
+	switch {
+	case err == nil:
 		monitor.acquired(&r.acquisition, g)
-		return g, nil
-	}
-	if errors.Is(err, ErrNoPermits) {
+		return
+	case errors.Is(err, ErrNoPermits):
 		monitor.contended(s.object(), &r.acquisition)
 	}
 	monitor.failed(s.object(), &r.acquisition, err)
-	return nil, err
 }
 
 // newGrant returns the Grant of a request that was granted.
@@ -229,9 +238,11 @@ func (s *Semaphore) Release(ctx context.Context, ids ...string) error {
 	if err != nil || len(raw) == 0 {
 		return err
 	}
-	args := appendIDs([]any{publishVerb, s.keys.channel, 1, s.client.idleMillis}, raw)
-	scriptKeys := []string{s.keys.permits, s.keys.leases}
-	r, err := s.client.call(ctx, "release", s.name, scripts.PermitRelease, scriptKeys, args...)
+	c := s.client
+	r, err := c.call(ctx, "release", s.name, func() scripts.Call {
+		args := appendIDs([]any{c.redis.Channels.Verb(), s.keys.channel, 1, c.idleMillis}, raw)
+		return scripts.PermitRelease.Call([]string{s.keys.permits, s.keys.leases}, args...)
+	})
 	if err != nil {
 		return err
 	}
@@ -240,7 +251,7 @@ func (s *Semaphore) Release(ctx context.Context, ids ...string) error {
 	if err != nil {
 		return operationError("release", s.name, err)
 	}
-	if !removed[0] && !r.Ambiguous { // otherwise an earlier copy of the call has released them
+	if !removed[0] && !r.Ambiguous { // else an earlier copy of the call has released them
 		return fmt.Errorf("%w: %s: %d permits", ErrNotHeld, scripts.Quote(s.name), len(ids))
 	}
 	return nil
@@ -286,11 +297,12 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64) (bool, error) 
 	if s.err != nil {
 		return false, s.err
 	}
-	scriptKeys := []string{
-		s.keys.permits, s.keys.leases, s.client.recordKey(s.name), keysOf(s.name, !s.fair).permits,
-	}
-	r, err := s.client.call(ctx, op+" permits", s.name, scripts.PermitEdit, scriptKeys,
-		op, n, publishVerb, s.keys.channel, recordMillis, s.client.idleMillis)
+	c := s.client
+	scriptKeys := []string{s.keys.permits, s.keys.leases, c.recordKey(s.name), permitsKey(s.name, !s.fair)}
+	r, err := c.call(ctx, op+" permits", s.name, func() scripts.Call {
+		verb := c.redis.Channels.Verb()
+		return scripts.PermitEdit.Call(scriptKeys, op, n, verb, s.keys.channel, recordMillis, c.idleMillis)
+	})
 	if err != nil {
 		return false, err
 	}
@@ -303,10 +315,11 @@ func (s *Semaphore) edit(ctx context.Context, op string, n int64) (bool, error) 
 }
 
 // Delete deletes the semaphore and reports whether its permits were set. Callers that wait for its permits,
-// in any process, fail with ErrNotSet. Holders learn of the loss at their next renewal, within a third of
-// their lease, and those without renewal at their Deadline. Until then they rely on their permits, although
-// TrySetPermits may have set new ones: delete a semaphore only when it is not in use. A record of the call
-// stays in Redis for a minute, and the last token for a day, so that tokens continue to rise.
+// in any process, fail with ErrNotSet; those with WithPermits set the number again. Holders learn of the loss
+// at their next renewal, within a third of their lease, and those without renewal at their Deadline. Until
+// then they rely on their permits, although TrySetPermits may have set new ones: delete a semaphore only when
+// it is not in use. A record of the call stays in Redis for a minute, and the last token for a day, so that
+// tokens continue to rise.
 //
 // Delete blocks for one round trip, at most until ctx ends. After an error of ctx or of the connection the
 // semaphore may have been deleted.
@@ -339,8 +352,10 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
-	scriptKeys := []string{s.keys.permits, s.keys.leases}
-	r, err := s.client.call(ctx, "available", s.name, scripts.PermitState, scriptKeys, publishVerb, s.keys.channel)
+	r, err := s.client.call(ctx, "available", s.name, func() scripts.Call {
+		scriptKeys := []string{s.keys.permits, s.keys.leases}
+		return scripts.PermitState.Call(scriptKeys, s.client.redis.Channels.Verb(), s.keys.channel)
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -355,11 +370,10 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 }
 
 // UpdateLease makes a permit expire d from now, 1 ms to 365 days, whichever process holds it. Unlike
-// Grant.Extend, it may shorten the lease. The holder is not told: its renewals may prolong the lease again,
-// and if a shortened lease ends before the next of them, the holder learns of the loss only from that one.
-// The error matches ErrNotHeld if the id is malformed or unknown, or has expired. UpdateLease blocks for
-// one round trip, at most until ctx ends. After an error of ctx or of the connection the lease may have
-// been changed.
+// Grant.Extend, it may shorten the lease. The holder is not notified. Its next renewal may prolong the lease
+// again; if the lease has ended by then, that renewal notices the loss. The error matches ErrNotHeld if the id
+// is malformed or unknown, or has expired. UpdateLease blocks for one round trip, at most until ctx ends. After
+// an error of ctx or of the connection the lease may have been changed.
 func (s *Semaphore) UpdateLease(ctx context.Context, id string, d time.Duration) error {
 	if s.err != nil {
 		return s.err
@@ -371,8 +385,11 @@ func (s *Semaphore) UpdateLease(ctx context.Context, id string, d time.Duration)
 	if err != nil {
 		return err
 	}
-	r, err := s.client.call(ctx, "update lease", s.name, scripts.PermitRenew, s.client.renewalKeys(s.name, s.fair),
-		"XX", s.client.idleMillis, redisconn.Millis(d), 1, raw[0])
+	c := s.client
+	r, err := c.call(ctx, "update lease", s.name, func() scripts.Call {
+		scriptKeys := c.renewalKeys(s.name, s.fair)
+		return scripts.PermitRenew.Call(scriptKeys, "XX", c.idleMillis, redisconn.Millis(d), 1, raw[0])
+	})
 	if err != nil {
 		return err
 	}

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
-	"github.com/cogwheel-go/cogwheel/internal/sender"
 	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
 )
 
@@ -27,7 +27,7 @@ import (
 // releasing call. settle.go makes such a call if no caller does.
 
 const (
-	// retryTimeout bounds how long the background retries what Redis has not confirmed.
+	// retryTimeout bounds how long the background retries a call that Redis has not confirmed.
 	retryTimeout = 5 * time.Minute
 
 	// sequenceKeyMillis is how long Redis keeps a sequence key after its last call: well beyond
@@ -47,7 +47,7 @@ func (c *Client) sequenceKey(name, kind string) string {
 }
 
 // originKey returns the key in which Redis keeps when the permits of a CountingSemaphore were set. With an idle
-// expiry it also keeps how many they are, by which scripts know whether any is held.
+// expiry it also keeps their number, by which scripts know whether any is held.
 func originKey(name string) string { return scripts.SuffixName(name, "origin") }
 
 // countingRelease is one release of a CountingSemaphore's permits.
@@ -55,72 +55,80 @@ type countingRelease struct {
 	n         int64
 	ifExists  bool
 	max       int64
-	abandoned bool         // no caller learns of a failure and could repeat the release
-	early     sender.Early // of the first of those that a call sends
+	abandoned bool // no caller learns of a failure and could repeat the release
 
 	// Set when the release is sent for the first time.
 	seq        uint64
 	retryUntil time.Time
 
 	result int64 // what the script returned: 1 added, 0 no semaphore, -1 above max
+
+	call releasingCall // the call in flight of the batch; set in its first element
 }
 
-// countingCall is an acquiring call. There is one at a time.
-type countingCall struct {
-	early          sender.Early
-	seq, confirmed uint64
+// releasingCall has the releases that a call sends, up to maxBatch, and those that must follow: first the
+// repeated releases that are unconfirmed, then the releases of a batch.
+type releasingCall struct {
+	releases []*countingRelease
+	repeated int
 }
 
-func (c *Client) newCountingCall(name string) *countingCall {
+// part returns the releases that the call sends.
+func (call releasingCall) part() []*countingRelease {
+	return call.releases[:min(maxBatch, len(call.releases))]
+}
+
+// acquiringCall identifies an acquiring call. There is one at a time.
+type acquiringCall struct{ seq, confirmed uint64 }
+
+func (c *Client) newAcquiringCall(name string) acquiringCall {
 	seq := c.lastSequence.Add(1)
-	return &countingCall{seq: seq, confirmed: c.unconfirmed.lastConfirmed(name, seq)}
+	return acquiringCall{seq: seq, confirmed: c.unconfirmed.lastConfirmed(name, seq)}
 }
 
-// script acquires permits of a CountingSemaphore for a batch of waiters.
-func (call *countingCall) script(c *Client, name string, batch []*waitqueue.Waiter[acquisition]) scripts.Call {
+// acquireScript acquires permits of a CountingSemaphore for a batch of waiters, which may be empty.
+func (c *Client) acquireScript(
+	name string, call acquiringCall, batch []*waitqueue.Waiter[acquisition],
+) scripts.Call {
 	keys := []string{name, c.sequenceKey(name, acquiringCalls)}
 	if c.idleMillis > 0 || call.confirmed != call.seq-1 {
 		keys = append(keys, originKey(name))
 	}
 	channel := scripts.SemChannel(name)
-	args := []any{call.seq, call.confirmed, sequenceKeyMillis, c.channels.Verb(), channel, c.idleMillis}
+	args := []any{call.seq, call.confirmed, sequenceKeyMillis, c.redis.Channels.Verb(), channel, c.idleMillis}
 	for _, w := range batch {
 		args = append(args, w.Value.n)
 	}
 	return scripts.SemAcquire.Call(keys, args...)
 }
 
-// beginCounting sends what attemptCounting sends; see waitqueue.Config.
-func (c *Client) beginCounting(
-	name string, batch []*waitqueue.Waiter[acquisition], ended <-chan struct{},
-) bool {
-	if !c.channels.Decided() {
-		return false
-	}
-	call := c.newCountingCall(name)
-	batch[0].Value.counting = call
-	return call.early.Send(c.sender, call.script(c, name, batch), ended)
+// buildCounting acquires permits of a CountingSemaphore for a batch of waiters.
+func (c *Client) buildCounting(
+	name string, batch []*waitqueue.Waiter[acquisition],
+) (call calls.Call, again time.Duration, ok bool) {
+	id := c.newAcquiringCall(name)
+	batch[0].Value.call = id
+	return calls.Call{Call: c.acquireScript(name, id, batch)}, 0, true
 }
 
-// attemptCounting acquires permits of a CountingSemaphore for a batch of waiters, which may be empty.
-func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisition]) (time.Duration, error) {
-	c.channels.Decide()
-	var call *countingCall
-	if len(batch) > 0 {
-		call, batch[0].Value.counting = batch[0].Value.counting, nil
-	}
-	if call == nil {
-		call = c.newCountingCall(name)
-	}
-	confirmed := call.confirmed
-	r := call.early.Run(c.sender, func() scripts.Call { return call.script(c, name, batch) }, nil)
+// applyCounting applies the reply to the call of buildCounting.
+func (c *Client) applyCounting(
+	name string, batch []*waitqueue.Waiter[acquisition], r redisconn.Reply,
+) (time.Duration, error) {
+	return c.applyAcquired(name, batch[0].Value.call, batch, r)
+}
+
+// applyAcquired grants or fails the waiters of a batch, which may be empty, as the script decided.
+func (c *Client) applyAcquired(
+	name string, call acquiringCall, batch []*waitqueue.Waiter[acquisition], r redisconn.Reply,
+) (time.Duration, error) {
 	v, err := r.Integers(4)
 	if err == nil && (v[0] < 0 || v[0] > int64(len(batch)) || v[1] != 0 && v[1] != 1 || v[3] < -1) {
 		err = r.Unexpected()
 	}
 	if err != nil {
 		if r.Ambiguous {
-			c.unconfirmed.addAcquisition(name, confirmed)
+			c.unconfirmed.addAcquisition(name, call.confirmed)
 			c.settleLater(name)
 		}
 		if err = operationError("acquire", name, err); redisconn.Migrating(r.Err()) {
@@ -130,6 +138,7 @@ func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisit
 	}
 	c.unconfirmed.removeAcquisitions(name)
 	served, isSet := int(v[0]), v[1] == 1
+	var refused []*acquisition
 	for i, w := range batch {
 		switch {
 		case i < served:
@@ -137,9 +146,10 @@ func (c *Client) attemptCounting(name string, batch []*waitqueue.Waiter[acquisit
 		case !isSet:
 			w.Fail(fmt.Errorf("%w: %s", ErrNotSet, scripts.Quote(name)))
 		default:
-			c.monitor.contended(object{KindCounting, name}, &w.Value)
+			refused = append(refused, &w.Value)
 		}
 	}
+	c.monitor.contendedAll(object{KindCounting, name}, refused)
 	return lookAfter(v[3]), nil
 }
 
@@ -158,58 +168,55 @@ func (c *Client) giveBackCounting(name string, granted []acquisition) {
 	}
 }
 
-// releasesOf returns what a call sends for a batch: first the releases that are unconfirmed, as many as repeated.
-func (c *Client) releasesOf(
+// buildCountingReleases sends the releases of a batch after the unconfirmed releases.
+func (c *Client) buildCountingReleases(
 	name string, batch []*waitqueue.Waiter[*countingRelease],
-) (releases []*countingRelease, repeated int) {
-	releases = c.unconfirmed.releases(name)
-	repeated = len(releases)
+) (_ calls.Call, again time.Duration, ok bool) {
+	call := releasingCall{releases: c.unconfirmed.releases(name)}
+	call.repeated = len(call.releases)
 	for _, w := range batch {
 		if w.Value.seq == 0 {
 			w.Value.seq, w.Value.retryUntil = c.lastSequence.Add(1), time.Now().Add(retryTimeout)
 		}
-		releases = append(releases, w.Value)
+		call.releases = append(call.releases, w.Value)
 	}
-	return releases, repeated
+	batch[0].Value.call = call
+	return calls.Call{Call: c.releasingScript(name, call.part())}, 0, true
 }
 
-// beginCountingReleases sends what attemptCountingReleases sends; see waitqueue.Config.
-func (c *Client) beginCountingReleases(
-	name string, batch []*waitqueue.Waiter[*countingRelease], ended <-chan struct{},
-) bool {
-	releases, repeated := c.releasesOf(name, batch)
-	if repeated > 0 || !c.channels.Decided() {
-		return false
-	}
-	return releases[0].early.Send(c.sender, c.releasingScript(name, releases), ended)
-}
-
-// attemptCountingReleases sends the releases of a batch, after those that are unconfirmed.
-func (c *Client) attemptCountingReleases(
-	name string, batch []*waitqueue.Waiter[*countingRelease],
-) (time.Duration, error) {
-	c.channels.Decide()
-	releases, repeated := c.releasesOf(name, batch)
-	for from := 0; from < len(releases); from += maxBatch {
-		part := releases[from:min(from+maxBatch, len(releases))]
-		results, ambiguous, err := c.sendCountingReleases(name, part)
-		if err != nil {
-			if redisconn.Permanent(err) && ambiguous { // an unanswered copy of the call may have been executed
-				err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
-			}
-			c.unconfirmed.setReleases(name, toRepeat(releases[from:], max(repeated-from, 0), err))
-			c.settleLater(name)
-			return 0, err
-		}
-		for i, result := range results {
-			if at := from + i - repeated; at >= 0 {
-				batch[at].Value.result = result
-				batch[at].Grant()
-			}
+// applyCountingReleases applies the reply to the call of buildCountingReleases. Releases for which the call had
+// no room follow at once.
+func (c *Client) applyCountingReleases(
+	name string, batch []*waitqueue.Waiter[*countingRelease], r redisconn.Reply,
+) (again time.Duration, err error) {
+	call := batch[0].Value.call
+	batch[0].Value.call = releasingCall{}
+	part := call.part()
+	results, err := r.Integers(len(part))
+	for i, result := range results {
+		if result != 1 && !(result == 0 && part[i].ifExists) && !(result == -1 && part[i].max > 0) {
+			err = r.Unexpected()
 		}
 	}
-	c.unconfirmed.setReleases(name, nil)
-	return 0, nil
+	if err != nil {
+		if redisconn.Permanent(err) && r.Ambiguous { // a copy of the call whose reply was lost may have executed
+			err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+		}
+		c.unconfirmed.setReleases(name, toRepeat(call.releases, call.repeated, err))
+		c.settleLater(name)
+		return 0, err
+	}
+	for i, result := range results {
+		if at := i - call.repeated; at >= 0 {
+			batch[at].Value.result = result
+			batch[at].Grant()
+		}
+	}
+	c.unconfirmed.setReleases(name, call.releases[min(len(part), call.repeated):call.repeated])
+	if len(part) < len(call.releases) {
+		again = waitqueue.AtOnce
+	}
+	return again, nil
 }
 
 func (c *Client) releasingScript(name string, releases []*countingRelease) scripts.Call {
@@ -217,7 +224,7 @@ func (c *Client) releasingScript(name string, releases []*countingRelease) scrip
 	if c.idleMillis > 0 {
 		keys = append(keys, originKey(name))
 	}
-	args := []any{sequenceKeyMillis, c.channels.Verb(), scripts.SemChannel(name), c.idleMillis}
+	args := []any{sequenceKeyMillis, c.redis.Channels.Verb(), scripts.SemChannel(name), c.idleMillis}
 	for _, release := range releases {
 		ifExists := 0
 		if release.ifExists {
@@ -226,21 +233,6 @@ func (c *Client) releasingScript(name string, releases []*countingRelease) scrip
 		args = append(args, release.seq, release.n, ifExists, release.max)
 	}
 	return scripts.SemRelease.Call(keys, args...)
-}
-
-// sendCountingReleases runs the script. ambiguous reports that a copy of the call was not answered.
-func (c *Client) sendCountingReleases(
-	name string, releases []*countingRelease,
-) (results []int64, ambiguous bool, err error) {
-	script := func() scripts.Call { return c.releasingScript(name, releases) }
-	r := releases[0].early.Run(c.sender, script, nil)
-	results, err = r.Integers(len(releases))
-	for i, result := range results {
-		if result != 1 && !(result == 0 && releases[i].ifExists) && !(result == -1 && releases[i].max > 0) {
-			err = r.Unexpected()
-		}
-	}
-	return results, r.Ambiguous, err
 }
 
 // toRepeat returns the releases that the background repeats after err. The first of them, repeated in

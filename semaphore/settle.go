@@ -10,15 +10,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// This file finds out what became of calls on a CountingSemaphore that Redis has not confirmed. Every acquiring and
-// every releasing call settles those before it; see sequence.go. While callers make none, calls that carry
-// nothing else do.
+// This file finds out the outcome of calls on a CountingSemaphore that Redis has not confirmed. Every acquiring
+// and every releasing call settles the calls before it; see sequence.go. While callers make no calls, the
+// background makes calls of no permits.
 
 const (
-	settlePause    = 250 * time.Millisecond // before the first such call; doubled after each, up to
+	settlePause    = 250 * time.Millisecond // before the first call of no permits; doubled after each, up to
 	maxSettlePause = 5 * time.Second
 )
 
@@ -29,50 +30,52 @@ func (c *Client) settleLater(name string) {
 	}
 }
 
+// settleAfter pauses by a context, which keeps its time even if the wheel is full.
 func (c *Client) settleAfter(name string, pause time.Duration) {
-	_, err := wheelentry.AfterFunc(c.wheel, pause/2+rand.N(pause/2), func(stopped error) {
-		if stopped != nil {
-			c.stopSettling(name, stopped)
-			return
-		}
+	ctx, cancel := c.wheel.WithTimeout(context.Background(), pause/2+rand.N(pause/2))
+	context.AfterFunc(ctx, func() {
+		defer cancel()
 		if !c.gate.Enter() {
 			return // Close settles
 		}
-		defer c.gate.Leave()
 		if c.unconfirmed.removeExpired(name, time.Now()) {
 			c.logger.LogAttrs(context.Background(), slog.LevelWarn, "semaphore: gave up confirming calls",
 				slog.String("name", name))
 		}
-		c.settle(context.Background(), name)
-		if !c.unconfirmed.stopPollingIfEmpty(name) {
-			c.settleAfter(name, min(2*pause, maxSettlePause))
-		}
+		c.settle(name, func() {
+			if !c.unconfirmed.stopPollingIfEmpty(name) {
+				c.settleAfter(name, min(2*pause, maxSettlePause))
+			}
+		})
 	})
-	if err != nil {
-		c.stopSettling(name, err)
-	}
 }
 
-// stopSettling ends settling calls in the background, as the wheel is stopped or full.
-func (c *Client) stopSettling(name string, err error) {
-	c.unconfirmed.stopPolling(name)
-	c.logger.LogAttrs(context.Background(), slog.LevelWarn, "semaphore: calls stay unconfirmed until the next call",
-		slog.String("name", name), slog.Any("error", err))
-}
-
-// settle makes one settling call of each kind that is needed.
-func (c *Client) settle(ctx context.Context, name string) {
+// settle makes one settling call of each kind that is needed. After the calls it calls done and leaves the
+// gate.
+func (c *Client) settle(name string, done func()) {
+	ctx := context.Background()
 	acquisitions, releases := c.unconfirmed.has(name)
-	if acquisitions {
-		_, _ = c.counting.Try(ctx, name, acquisition{}) // fails at once behind waiters, whose own looks settle
+	end := func() {
+		defer c.gate.Leave()
+		done()
 	}
-	if releases {
-		_, _ = c.countingReleases.Try(ctx, name, &countingRelease{ifExists: true})
+	release := func() {
+		if !releases {
+			end()
+			return
+		}
+		c.countingReleases.TryFunc(ctx, name, &countingRelease{ifExists: true}, func(*countingRelease, error) { end() })
 	}
+	if !acquisitions {
+		release()
+		return
+	}
+	// Behind waiters it fails at once, but their queries settle.
+	c.counting.TryFunc(ctx, name, acquisition{}, func(acquisition, error) { release() })
 }
 
-// settleAll settles every semaphore while the Client is being closed, when the queue of acquisitions is
-// closed already. It tries a few times: after it, nothing else would give the permits back.
+// settleAll settles every semaphore during Close, when the queue of acquisitions is already closed. It tries a
+// few times, because nothing after it would give the permits back.
 func (c *Client) settleAll(ctx context.Context) error {
 	pause := 100 * time.Millisecond
 	for {
@@ -80,7 +83,7 @@ func (c *Client) settleAll(ctx context.Context) error {
 			if ctx.Err() != nil {
 				break
 			}
-			_, _ = c.attemptCounting(name, nil)
+			c.settleAcquisitions(ctx, name)
 			_, _ = c.countingReleases.Try(ctx, name, &countingRelease{ifExists: true})
 		}
 		names := c.unconfirmed.names()
@@ -91,6 +94,17 @@ func (c *Client) settleAll(ctx context.Context) error {
 			return fmt.Errorf("calls on %d semaphores: %w", len(names), ErrUnconfirmed)
 		}
 		pause *= 2
+	}
+}
+
+// settleAcquisitions makes an acquiring call without a caller.
+func (c *Client) settleAcquisitions(ctx context.Context, name string) {
+	id := c.newAcquiringCall(name)
+	r, answered := c.redis.Sender.Do(ctx, calls.Request{
+		Key: name, Build: func() scripts.Call { return c.acquireScript(name, id, nil) },
+	})
+	if answered {
+		_, _ = c.applyAcquired(name, id, nil, r)
 	}
 }
 
@@ -162,7 +176,7 @@ func (u *unconfirmedCalls) setReleasesLocked(name string, releases []*countingRe
 	u.released[name] = releases
 }
 
-// removeExpired removes what has been retried for too long and reports whether there was any.
+// removeExpired removes the releases that were retried for too long, and reports whether there were any.
 func (u *unconfirmedCalls) removeExpired(name string, now time.Time) (expired bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -207,7 +221,7 @@ func (u *unconfirmedCalls) names() []string {
 	return names
 }
 
-// startPolling reports whether the caller is to settle, because nothing else does.
+// startPolling reports whether the caller must settle, because nothing else does.
 func (u *unconfirmedCalls) startPolling(name string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -221,14 +235,7 @@ func (u *unconfirmedCalls) startPolling(name string) bool {
 	return true
 }
 
-// stopPolling ends what startPolling began, although calls may be unconfirmed.
-func (u *unconfirmedCalls) stopPolling(name string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.polling, name)
-}
-
-// stopPollingIfEmpty ends what startPolling began if no call is unconfirmed, and reports whether it did.
+// stopPollingIfEmpty reverts startPolling if no call is unconfirmed, and reports whether it did.
 func (u *unconfirmedCalls) stopPollingIfEmpty(name string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -3,12 +3,15 @@ package semaphore
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
 	"github.com/cogwheel-go/cogwheel/renewal"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -29,21 +32,29 @@ type Stats struct {
 
 	Contended int64 // calls, on any kind, that found too few free permits
 	Failed    int64 // calls, on any kind, that ended without permits
+	Refused   int64 // of Failed, calls whose error matches ErrNoPermits
+	Cancelled int64 // of Failed, calls that their context or cancel ended
 
-	Wait wheel.Histogram // how long calls, on any kind, waited that got permits
+	// Err is the error of the last renewal that failed, or of the last of the calls that Failed counts and Refused
+	// and Cancelled do not. It is nil if there was none.
+	Err   error
+	ErrAt time.Time // when that was; zero if Err is nil
+
+	Wait wheel.Histogram // how long calls that got permits waited, on any kind
 	Hold wheel.Histogram // how long grants that have ended were held
 
-	Renewal renewal.Stats // of the renewals in the background
+	Renewal renewal.Stats // the renewals in the background
 }
 
-// monitor counts what happens to the permits of a Client, and calls the hooks. It is safe for concurrent use.
-// No hook runs under mu.
+// monitor counts the events of the permits of a Client, and calls the hooks. It is safe for concurrent use. No
+// hook runs under mu.
 type monitor struct {
 	hooks  Hooks
-	origin time.Time // from which the times of calls and grants count
+	logger *slog.Logger
+	origin time.Time // the times of calls and grants count from here
 
 	mu     sync.Mutex // guards what follows
-	stats  Stats      // of it, what is counted
+	stats  Stats      // only the counts
 	wait   histogram.Values
 	hold   histogram.Values
 	traced map[string]tracedGrant // by the ids of its permits, if there are hooks that need them
@@ -55,20 +66,44 @@ type tracedGrant struct {
 	ctx   context.Context
 }
 
-// acquisition is one call for n permits, as it is reported. That of the background has no context, and is not.
+// acquisition is one call for n permits, for the reports. A call of the background has no context and is not
+// reported.
 type acquisition struct {
 	ctx       context.Context
 	n         int64
 	began     time.Duration // since origin
-	contended bool          // was reported
+	contended bool          // Contended was reported
 
-	counting *countingCall // of the first of a batch of a CountingSemaphore, if it was sent early
+	call acquiringCall // the call in flight of a batch of a CountingSemaphore; set in its first element
 }
 
-// object is what a call is about.
+// object identifies the target of a call.
 type object struct {
 	kind Kind
 	name string
+}
+
+// call calls a hook.
+func (m *monitor) call(hook func(Event), e Event) { m.guard(func() { hook(e) }) }
+
+// guard calls a function of the user. A panic of it is logged.
+func (m *monitor) guard(f func()) {
+	if v, stack := signals.Guard(f); v != nil {
+		m.logger.LogAttrs(context.Background(), slog.LevelError, "semaphore: a hook or callback panicked",
+			slog.Any("panic", v), slog.String("stack", stack))
+	}
+}
+
+// unlessDone calls undo if f does not return: a hook may end the goroutine.
+func unlessDone(f, undo func()) {
+	done := false
+	defer func() {
+		if !done {
+			undo()
+		}
+	}()
+	f()
+	done = true
 }
 
 // now returns the time since origin.
@@ -101,7 +136,7 @@ func (m *monitor) taken(of object, a *acquisition) {
 	m.wait.Add(e.Took)
 	m.mu.Unlock()
 	if m.hooks.Acquired != nil {
-		m.hooks.Acquired(e)
+		m.call(m.hooks.Acquired, e)
 	}
 }
 
@@ -111,11 +146,11 @@ func (m *monitor) returned(ctx context.Context, name string, n int64, took time.
 	m.stats.Returned += n
 	m.mu.Unlock()
 	if m.hooks.Released != nil {
-		m.hooks.Released(Event{Context: ctx, Kind: KindCounting, Name: name, Permits: n, Took: took})
+		m.call(m.hooks.Released, Event{Context: ctx, Kind: KindCounting, Name: name, Permits: n, Took: took})
 	}
 }
 
-// acquired reports that a call got a grant. If the grant has ended meanwhile, it reports that too.
+// acquired reports that a call got a grant. If the grant has ended meanwhile, it reports the end too.
 func (m *monitor) acquired(a *acquisition, g *Grant) {
 	took := m.now() - a.began
 	m.mu.Lock()
@@ -129,11 +164,20 @@ func (m *monitor) acquired(a *acquisition, g *Grant) {
 		m.traced[g.leaseID()] = tracedGrant{g, context.WithoutCancel(a.ctx)}
 	}
 	m.mu.Unlock()
+	defer func() {
+		if !g.reported.Announced() {
+			m.reportEnd(g, g.Err())
+		}
+	}()
 	if m.hooks.Acquired != nil {
-		m.hooks.Acquired(g.event(a.ctx, took))
+		m.call(m.hooks.Acquired, g.event(a.ctx, took))
 	}
-	if !g.reported.Announced() {
-		m.reportEnd(g, g.Err())
+}
+
+// contendedAll is contended for several calls.
+func (m *monitor) contendedAll(of object, all []*acquisition) {
+	for _, a := range all {
+		m.contended(of, a)
 	}
 }
 
@@ -147,7 +191,7 @@ func (m *monitor) contended(of object, a *acquisition) {
 	m.stats.Contended++
 	m.mu.Unlock()
 	if m.hooks.Contended != nil {
-		m.hooks.Contended(m.event(of, a))
+		m.call(m.hooks.Contended, m.event(of, a))
 	}
 }
 
@@ -155,16 +199,48 @@ func (m *monitor) contended(of object, a *acquisition) {
 func (m *monitor) failed(of object, a *acquisition, err error) {
 	m.mu.Lock()
 	m.stats.Failed++
+	switch {
+	case errors.Is(err, ErrNoPermits):
+		m.stats.Refused++
+	case contexts.Caused(a.ctx, err):
+		m.stats.Cancelled++
+	default:
+		m.keepErrorLocked(err)
+	}
 	m.mu.Unlock()
 	if m.hooks.Failed != nil {
 		e := m.event(of, a)
 		e.Err = err
-		m.hooks.Failed(e)
+		m.call(m.hooks.Failed, e)
 	}
 }
 
-// refused is failed for a call that was refused at once because its context has ended, or because it asks for
-// more permits than there can be. Other refusals are not reported.
+// keepErrorLocked keeps an error for Stats, unless Close has caused it.
+func (m *monitor) keepErrorLocked(err error) {
+	if !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
+		m.stats.Err, m.stats.ErrAt = err, time.Now()
+	}
+}
+
+// renewalFailed is the Hooks.Failed of the Renewer.
+func (m *monitor) renewalFailed(r renewal.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.keepErrorLocked(r.Err)
+}
+
+// renewed is the Hooks.Renewed of the Renewer.
+func (m *monitor) renewed(r renewal.Event) {
+	m.mu.Lock()
+	t, held := m.traced[r.ID]
+	m.mu.Unlock()
+	if held {
+		m.call(m.hooks.Renewed, t.grant.event(t.ctx, r.Took))
+	}
+}
+
+// refused reports the failure of a call that was refused because its context has ended, or because it asks for
+// more permits than there can be. It does not report other refusals.
 func (m *monitor) refused(g *gate.Gate, of object, a *acquisition, err error) {
 	ended := a.ctx != nil && a.ctx.Err() != nil && errors.Is(err, a.ctx.Err())
 	if a.n > 0 && (ended || errors.Is(err, ErrExceedsPermits)) && g.Enter() {
@@ -173,8 +249,8 @@ func (m *monitor) refused(g *gate.Gate, of object, a *acquisition, err error) {
 	}
 }
 
-// ended reports that a grant has ended: as lost if the error says so, as released otherwise. It does nothing if
-// that was reported before, or if the grant is not reported to have begun.
+// ended reports the end of a grant: as lost if err matches ErrLost, otherwise as released. It does nothing if
+// the end was reported before, or the begin was not reported.
 func (m *monitor) ended(g *Grant, err error) {
 	if g.reported.End() {
 		m.reportEnd(g, err)
@@ -200,27 +276,21 @@ func (m *monitor) reportEnd(g *Grant, err error) {
 	m.mu.Unlock()
 	switch {
 	case !lost && m.hooks.Released != nil:
-		m.hooks.Released(g.event(ctx, took))
+		m.call(m.hooks.Released, g.event(ctx, took))
 	case lost && m.hooks.Lost != nil:
 		e := g.event(ctx, took)
 		e.Err = err
-		m.hooks.Lost(e)
+		m.call(m.hooks.Lost, e)
 	}
 }
 
 // renewalHooks are the Hooks of the Renewer.
 func (m *monitor) renewalHooks() renewal.Hooks {
-	if m.hooks.Renewed == nil {
-		return renewal.Hooks{}
+	hooks := renewal.Hooks{Failed: m.renewalFailed}
+	if m.hooks.Renewed != nil {
+		hooks.Renewed = m.renewed
 	}
-	return renewal.Hooks{Renewed: func(r renewal.Event) {
-		m.mu.Lock()
-		t, held := m.traced[r.ID]
-		m.mu.Unlock()
-		if held {
-			m.hooks.Renewed(t.grant.event(t.ctx, r.Took))
-		}
-	}}
+	return hooks
 }
 
 // leaseID is the ID of the grant's lease.
@@ -236,6 +306,6 @@ func (c *Client) Stats() Stats {
 	m.mu.Unlock()
 	s.Grants = int(s.Acquired - s.Lost - s.Released)
 	s.Waiting = c.counting.Size() + c.plain.Size() + c.fair.Size()
-	s.Renewal = c.renewer.Stats()
+	s.Renewal = c.redis.Renewer.Stats()
 	return s
 }

@@ -39,7 +39,9 @@ func (s *Semaphore) State(ctx context.Context) (State, error) {
 	if s.fair {
 		scriptKeys = append(scriptKeys, fairKey(s.name, "queue"))
 	}
-	r, err := s.client.call(ctx, "state of", s.name, scripts.PermitList, scriptKeys, mostListed)
+	r, err := s.client.call(ctx, "state of", s.name, func() scripts.Call {
+		return scripts.PermitList.Call(scriptKeys, mostListed)
+	})
 	if err != nil {
 		return State{}, err
 	}

@@ -142,18 +142,39 @@ type interruption struct{ next atomic.Bool }
 func (i *interruption) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (i *interruption) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if i.interrupt(cmds...) {
+			err = cmds[0].Err()
+		}
+		return err
+	}
 }
 
 func (i *interruption) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if strings.HasPrefix(cmd.Name(), "eval") && err == nil && i.next.CompareAndSwap(true, false) {
-			err = refused("ERR Script attempted to access a non local key in a cluster node script: c6a3, on @user_script:9.")
-			cmd.SetErr(err)
+		if i.interrupt(cmd) {
+			err = cmd.Err()
 		}
 		return err
 	}
+}
+
+// interrupt interrupts scripts that were executed together.
+func (i *interruption) interrupt(cmds ...redis.Cmder) bool {
+	for _, cmd := range cmds {
+		if !strings.HasPrefix(cmd.Name(), "eval") || cmd.Err() != nil {
+			return false
+		}
+	}
+	if !i.next.CompareAndSwap(true, false) {
+		return false
+	}
+	for _, cmd := range cmds {
+		cmd.SetErr(refused("ERR Script attempted to access a non local key in a cluster node script: c6a3, on @user_script:9."))
+	}
+	return true
 }
 
 // refused is an answer of a server.

@@ -174,7 +174,7 @@ func (k kind) rawRelease(t testing.TB, rdb *redis.Client, name string) func(redi
 		}
 		return func(p redis.Pipeliner) {
 			p.EvalSha(ctx, scripts.FairStep.SHA(), keys,
-				"PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 0, 1, id)
+				"PUBLISH", scripts.PrefixName("cogwheel_fair", name), 60_000, strings.Repeat("0", 32), 1000, 0, 0, 1, id)
 		}
 	}
 }

@@ -1,0 +1,57 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/cogwheel-go/cogwheel/internal/joined"
+)
+
+// Do calls f while it holds n permits, 0 to MaxGrant. The context of f ends with ctx, or when the permits are
+// lost: then its cause matches ErrLost, and f should return. FromContext returns its Grant, for Valid and
+// Token. The permits are released when f returns, panics or ends its goroutine, also if ctx has ended. A panic
+// goes on to the caller.
+//
+// Do blocks as Acquire does, and then until f has returned. It returns the error of Acquire, a
+// *cogwheel.InvalidError if f is nil, or the error of f, joined with ErrLost if the permits were lost, or with
+// ErrClosed if the Client was closed, before f returned. A release that fails is logged and retried in the
+// background; it is no error of Do.
+func (s *Semaphore) Do(ctx context.Context, n int64, f func(context.Context) error) (err error) {
+	if f == nil {
+		return argument.Nil("function")
+	}
+	g, err := s.Acquire(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		switch released := g.Release(ctx); {
+		case released == nil:
+		case errors.Is(released, ErrLost):
+			if !errors.Is(err, ErrLost) { // f may have returned the cause of its context
+				err = joined.Errors(err, released)
+			}
+		case errors.Is(released, ErrClosed):
+			err = joined.Also(err, ErrClosed)
+		case errors.Is(released, ErrNotHeld): // f has released them
+		default:
+			s.client.logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn,
+				"semaphore: a release failed and is retried in the background",
+				slog.String("name", s.name), slog.Any("error", released))
+		}
+	}()
+	return f(g.Context(ctx))
+}
+
+// grantOf is the key under which a context has the Grant of that semaphore.
+type grantOf string
+
+// FromContext returns the Grant of the semaphore with the given name whose Do or Context made ctx or an
+// ancestor of ctx; the innermost if there are several. So a function deep in the call stack can get the fencing
+// token of the grant. FromContext returns nil if there is no such Grant; the methods of a nil Grant are
+// harmless.
+func FromContext(ctx context.Context, name string) *Grant {
+	g, _ := ctx.Value(grantOf(name)).(*Grant)
+	return g
+}

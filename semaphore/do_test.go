@@ -1,0 +1,164 @@
+package semaphore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+func TestSemaphore_Do(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
+		c, rdb, name := newSharedClient(t)
+		l := k.newSemaphore(c, name, semaphore.WithPermits(3), semaphore.WithLease(safeLease))
+		failed := errors.New("failed")
+
+		t.Run("holds the permits while f runs, and returns the error of f", func(t *testing.T) {
+			require.ErrorIs(t, l.Do(t.Context(), 2, func(ctx context.Context) error {
+				requireTotal(t, l, 1, 2)
+				require.Len(t, semaphore.FromContext(ctx, name).IDs(), 2)
+				require.Positive(t, semaphore.FromContext(ctx, name).Token())
+				require.Nil(t, semaphore.FromContext(ctx, "another"))
+				return failed
+			}), failed)
+			requireTotal(t, l, 3, 0)
+		})
+		t.Run("releases them if ctx is cancelled", func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			err := l.Do(ctx, 1, func(ctx context.Context) error {
+				cancel()
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotErrorIs(t, err, semaphore.ErrLost)
+			requireTotal(t, l, 3, 0)
+		})
+		t.Run("releases them if f panics or ends its goroutine", func(t *testing.T) {
+			require.PanicsWithValue(t, "oops", func() {
+				_ = l.Do(t.Context(), 1, func(context.Context) error { panic("oops") })
+			})
+			requireTotal(t, l, 3, 0)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = l.Do(t.Context(), 1, func(context.Context) error { runtime.Goexit(); return nil })
+			}()
+			<-done
+			requireTotal(t, l, 3, 0)
+		})
+		t.Run("a loss ends the context of f, and is an error of Do", func(t *testing.T) {
+			for _, returned := range []error{nil, failed} {
+				err := l.Do(t.Context(), 1, func(ctx context.Context) error {
+					g := semaphore.FromContext(ctx, name)
+					require.NoError(t, l.Release(t.Context(), g.IDs()...))
+					require.ErrorIs(t, g.Extend(ctx, time.Minute), semaphore.ErrLost)
+					<-ctx.Done()
+					require.ErrorIs(t, context.Cause(ctx), semaphore.ErrLost)
+					require.False(t, semaphore.FromContext(ctx, name).Valid())
+					return returned
+				})
+				require.ErrorIs(t, err, semaphore.ErrLost)
+				if returned != nil {
+					require.ErrorIs(t, err, failed)
+				}
+			}
+			requireTotal(t, l, 3, 0)
+		})
+		t.Run("f may release them", func(t *testing.T) {
+			var log bytes.Buffer
+			c := newClient(t, rdb, semaphore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			require.NoError(t, k.newSemaphore(c, name).Do(t.Context(), 1, func(ctx context.Context) error {
+				return semaphore.FromContext(ctx, name).Release(ctx)
+			}))
+			require.Empty(t, log.String())
+		})
+		t.Run("a failure to acquire calls nothing", func(t *testing.T) {
+			never := func(context.Context) error { panic("was called") }
+			require.ErrorIs(t, l.Do(t.Context(), 4, never), semaphore.ErrExceedsPermits)
+			require.ErrorIs(t, l.Do(t.Context(), -1, never), cogwheel.ErrInvalid)
+			require.ErrorIs(t, l.Do(t.Context(), 1, nil), cogwheel.ErrInvalid)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.ErrorIs(t, l.Do(ended, 1, never), context.Canceled)
+			requireTotal(t, l, 3, 0)
+		})
+		t.Run("no permits", func(t *testing.T) {
+			require.NoError(t, l.Do(t.Context(), 0, func(ctx context.Context) error {
+				require.True(t, semaphore.FromContext(ctx, name).Valid())
+				return nil
+			}))
+		})
+		t.Run("the innermost grant of a name counts", func(t *testing.T) {
+			require.NoError(t, l.Do(t.Context(), 1, func(ctx context.Context) error {
+				outer := semaphore.FromContext(ctx, name)
+				return l.Do(ctx, 1, func(ctx context.Context) error {
+					require.NotSame(t, outer, semaphore.FromContext(ctx, name))
+					require.True(t, outer.Valid())
+					return nil
+				})
+			}))
+		})
+		t.Run("a Client that is closed meanwhile", func(t *testing.T) {
+			c := newClient(t, rdb)
+			require.ErrorIs(t, k.newSemaphore(c, name).Do(t.Context(), 1, func(ctx context.Context) error {
+				require.NoError(t, c.Close(t.Context()))
+				<-ctx.Done()
+				return nil
+			}), semaphore.ErrClosed)
+			requireTotal(t, l, 3, 0)
+		})
+		t.Run("a wheel that is stopped meanwhile", func(t *testing.T) {
+			w, err := wheel.New()
+			require.NoError(t, err)
+			c := newClient(t, rdb, semaphore.WithWheel(w))
+			err = k.newSemaphore(c, name).Do(t.Context(), 1, func(ctx context.Context) error {
+				_, err := w.Stop(t.Context())
+				require.NoError(t, err)
+				<-ctx.Done()
+				return nil
+			})
+			require.ErrorIs(t, err, semaphore.ErrLost)
+			require.ErrorIs(t, err, renewal.ErrUnwatched)
+			requireTotal(t, l, 3, 0)
+		})
+	})
+}
+
+// A release without a reply is no error of Do. The background sends it again.
+func TestSemaphore_DoLogsAReleaseThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	var log bytes.Buffer
+	rdb := server.Client(t)
+	c := newClient(t, rdb, semaphore.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	l := c.Semaphore("exports", semaphore.WithPermits(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, l.Do(ctx, 1, func(context.Context) error {
+		server.Pause()
+		cancel()
+		return nil
+	}))
+	server.Resume()
+	require.Contains(t, log.String(), "a release failed and is retried in the background")
+	poll(t, func() bool { return available(t, l) == 1 })
+}
+
+func TestFromContext_WithoutAGrant(t *testing.T) {
+	t.Parallel()
+	none := semaphore.FromContext(t.Context(), "exports")
+	require.Nil(t, none)
+	require.Zero(t, none.Token())
+	require.ErrorIs(t, none.Err(), semaphore.ErrNotHeld)
+}
