@@ -6,38 +6,109 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// algorithm counts the permits of keys. It is immutable; what is known about a key is a snapshot.
+// algorithm counts the permits of keys. It is immutable; the last known state of a key is a snapshot.
 type algorithm interface {
-	// script decides what encode makes of an ask.
+	// script executes the calls that encode builds from an ask.
 	script() *scripts.Script
 	encode(key string, a *ask) scripts.Call
-	// decode reads the reply to encode's call. It sets the result of each of the ask's calls.
+	// decode reads the reply to a call of encode, and sets the results of the calls in the ask.
 	decode(a *ask, reply []int64, at reading) (answer, error)
-	// fit tells how a request for n permits is served from what is charged; see fitting.
+	// fit serves a request for n permits from the prepaid permits; see fitting.
 	fit(charged []span, n int64, since time.Duration) fitting
 	// skip takes k permits from the front of a span.
 	skip(s *span, k int64)
-	// limitOf is the limit for deciding without Redis; false if it is not known.
+	// limitOf returns the limit for decisions without Redis, or false if it is not known.
 	limitOf(last snapshot) (Limit, bool)
+	// byPolicy returns the policy's decision on a request that Redis did not answer because of err.
+	byPolicy(b *breakers, id stateID, last snapshot, n int64, err error) (Result, error)
+	traits() traits
+
+	// route returns the Redis key that decides the node. label returns the name of the limit in errors.
+	route(key string) string
+	label(key string) string
+	// follow records the scope that an error of the script names, and reports whether it names one. Such a
+	// script has done nothing, and must be sent again with the keys of that scope.
+	follow(err error) bool
+	setScope(s Scope)
 }
 
-// ask is what one script is asked for a key: to decide calls, or to charge permits for waiters.
+// traits describe how an algorithm treats the permits of waiters.
+type traits struct {
+	entries     bool          // a charge has an id, and is for one request that uses all of it
+	atOnce      bool          // permits are charged only when they can be used
+	canGiveBack bool          // unused permits can be given back
+	keep        time.Duration // how long unused permits stay, for later waiters, when the line is empty
+}
+
+// oneKey is the common part of algorithms that count one key in one scope.
+type oneKey struct{}
+
+func (oneKey) route(key string) string { return key }
+func (oneKey) label(key string) string { return key }
+func (oneKey) follow(error) bool       { return false }
+func (oneKey) setScope(Scope)          {}
+
+// oneLimit is the common part of algorithms whose limit is in the code.
+type oneLimit struct {
+	oneKey
+	limit Limit
+}
+
+func (o *oneLimit) limitOf(snapshot) (Limit, bool) { return o.limit, true }
+
+func (o *oneLimit) byPolicy(b *breakers, id stateID, _ snapshot, n int64, err error) (Result, error) {
+	return b.decide(id, n, o.limit, true, err)
+}
+
+// combinable is an algorithm that can be part of a combination.
+type combinable interface {
+	algorithm
+	// part returns the limit, and partCost the cost of n permits, as arguments for the script of combinations.
+	part() []any
+	partCost(n int64) []any
+	// readPart reads the state of a part to which n permits were just charged, and its state before.
+	readPart(r *replyReader, now, n int64) (snapshot, replayed)
+}
+
+// limiterAlgorithms describe the algorithms of Limiter.
+var limiterAlgorithms = [...]struct {
+	option   string // the name of the constant, for errors
+	text     string // for String
+	word     string // its part of keys in Redis; GCRA has none
+	validate func(Limit) error
+	of       func(Limit) combinable // for a valid limit
+}{
+	GCRA: {
+		"GCRA", "GCRA", "", Limit.validate,
+		func(l Limit) combinable { return newGCRA(l) },
+	},
+	FixedWindow: {
+		"FixedWindow", "fixed window", "window", Limit.validateWindow,
+		func(l Limit) combinable { return &window{oneLimit{limit: l}} },
+	},
+	SlidingWindow: {
+		"SlidingWindow", "sliding window", "sliding", validateSliding,
+		func(l Limit) combinable { return &sliding{oneLimit{limit: l}} },
+	},
+}
+
+// ask is the content of one script for a key: calls to decide, or permits to charge for waiters.
 type ask struct {
 	calls   []*call
 	runs    []equalRequests
-	inOrder bool          // the first request that is denied denies the rest
-	coming  int64         // how many of the last requests are for waiters that have not come yet
-	ahead   time.Duration // how long before its time a permit may be charged
+	inOrder bool          // the first denied request denies the rest
+	coming  int64         // the number of requests at the end that are for waiters yet to come
+	ahead   time.Duration // how early a permit may be charged before it can be used
 	back    []span        // charges to take back first
 	partial bool          // the one request may be granted in part
-	last    snapshot      // what was known before
+	last    snapshot      // the last known state before the script
 
-	members   []string // of a log: one for each request
-	perClient bool     // of a log: the scope whose keys the script was given
+	members   []string // for a log: one for each request
+	perClient bool     // for a log: the scope of the keys that the script was given
 }
 
-// equalRequests is a number of requests in a row for the same number of permits. A script is told each of
-// them once, so that a thousand callers cost it three arguments.
+// equalRequests is a number of consecutive requests for the same number of permits. A script gets each run
+// once, so a thousand callers cost three arguments.
 type equalRequests struct{ n, count int64 }
 
 // addRun adds requests to the runs.
@@ -49,37 +120,76 @@ func (a *ask) addRun(n, count int64) {
 	a.runs = append(a.runs, equalRequests{n, count})
 }
 
-// answer is what a script says.
+// appendRuns appends the runs in the form that the scripts of windows take.
+func (a *ask) appendRuns(args []any) []any {
+	for _, r := range a.runs {
+		if r.n == 0 {
+			args = append(args, 0, 0)
+		} else {
+			args = append(args, r.n, r.count)
+		}
+	}
+	if a.inOrder {
+		args = append(args, 1)
+	}
+	return args
+}
+
+// answer is the decision of a script.
 type answer struct {
 	snapshot snapshot
-	granted  []int64 // requests, of each run
-	spans    []span  // what was charged for waiters
+	granted  []int64 // granted requests of each run
+	spans    []span  // permits charged for waiters
 	takenBack,
-	exceeding bool // something was taken back; some request was for more than the limit, and so denied for good
+	exceeding bool // a charge was taken back, or some request was for more than the limit and so denied for good
 }
 
-// snapshot is what one answer of Redis says about the time after it.
+// snapshot is the state of a key at one reply of Redis, from which later states follow.
 type snapshot interface {
-	// cachedDenial reports whether n permits cannot be granted yet when the given time has passed since the
-	// request was sent, and if so for how much longer, and the denial. It never denies what Redis would
-	// grant.
+	// cachedDenial reports whether n permits are certain to be denied when the given time has passed since the
+	// request was sent, and returns the denial with the time left. It never denies what Redis would grant.
 	cachedDenial(n int64, passed time.Duration) (Result, bool)
-	// wait is a lower bound of how long total permits take, for waiters in line.
+	// wait returns a lower bound of the time until total permits can be used, for waiters in line.
 	wait(total int64, passed time.Duration) time.Duration
-	// state is what a look says that is made at that time.
+	// state returns the state as the result of a look at that time.
 	state() Result
+	// keep returns how long the snapshot is useful apart from its denials; down means that Redis is down.
+	keep(down bool) time.Duration
 }
 
-// decided gives each call its result, in order: of each run the first requests were granted, as many as the
-// answer says.
-func (a *ask) decided(granted []int64, set func(c *call, granted bool)) {
+// replayed is the state of a key as the requests of one script saw it, one after the other.
+type replayed interface {
+	charge(n int64)
+	// result returns the result of a denial of n permits after the given time.
+	result(n int64, passed time.Duration) Result
+}
+
+// replayOne returns the result of a request for n permits. n = 0 asks when one request could be granted, which
+// costs that many permits.
+func replayOne(s replayed, n, one int64, granted bool) Result {
+	if granted {
+		s.charge(n)
+		r := s.result(n, 0)
+		r.Allowed, r.Granted, r.RetryAfter = true, n, 0
+		return r
+	}
+	r := s.result(max(n, one), 0)
+	r.Allowed = r.RetryAfter == 0
+	return r
+}
+
+// replay gives each call its result. granted is the number of requests of each run that the script granted: the
+// first ones.
+func (a *ask) replay(granted []int64, s replayed) {
 	calls := a.calls
 	for k, r := range a.runs {
 		if len(calls) == 0 {
-			return // of waiters
+			return // the rest is for waiters
 		}
 		for at, c := range calls[:r.count] {
-			set(c, int64(at) < granted[k])
+			granted := int64(at) < granted[k]
+			c.res = replayOne(s, c.n, 1, granted)
+			c.res.Allowed = granted || c.n == 0 && c.res.Remaining > 0
 		}
 		calls = calls[r.count:]
 	}

@@ -11,18 +11,18 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Part is one of several limits that Client.All decides together. Limiter.Part makes it. It is a value.
+// Part is one of several limits that Client.All decides together, as [Limiter.Part] returns it. It is a value.
 type Part struct {
 	limiter *Limiter
 	key     string
 	cost    int64
 }
 
-// Part returns the limit of a key for Client.All.
+// Part returns the limit of a key as a part for Client.All.
 func (k *Limiter) Part(key string) Part { return Part{limiter: k, key: key, cost: 1} }
 
-// Cost returns the part with another number of permits that one request takes of it: 1 to MaxRate, default
-// 1. Client.All refuses any other number.
+// Cost returns the part with the number of permits that one request takes from it: 1 to MaxRate, by default 1.
+// Client.All refuses any other number.
 func (p Part) Cost(n int64) Part {
 	p.cost = n
 	return p
@@ -36,7 +36,7 @@ func (p Part) Limit() Limit {
 	return p.limiter.Limit()
 }
 
-// Name returns the prefix of the Limiter, or nothing for the zero Part.
+// Name returns the prefix of the Limiter, or "" for the zero Part.
 func (p Part) Name() string {
 	if p.limiter == nil {
 		return ""
@@ -44,28 +44,29 @@ func (p Part) Name() string {
 	return p.limiter.prefix
 }
 
-// All decides by several limits at once, such as those of a user and of a service: a request takes the
-// permits of all of them or of none. It is a small value that may be made for each request: nothing is kept
-// for it. It is safe for concurrent use.
+// All decides by several limits at once, such as the limit of a user and that of a service: a request takes the
+// permits of all limits or of none. An All is a small value: the Client keeps nothing for it, so it may be made
+// for each request. It is safe for concurrent use.
 type All struct {
 	client *Client
 	state  stateID
 	algo   algorithm
-	out    *sender
-	most   int64  // requests that can ever be granted at once
-	name   string // of the parts, for hooks
+	keys   []string // of all parts
+	one    bool     // there is one part, which behaves as if it were asked for alone
+	most   int64    // requests that can ever be granted at once
+	name   string   // the names of the parts, for hooks
 	err    error
 }
 
-// maxParts bounds how many limits are decided together.
+// maxParts is the maximum number of limits that are decided together.
 const maxParts = 16
 
-// All returns the limiter of 1 to 16 parts, which are made by this Client. They may count by different
-// algorithms. It does not talk to Redis.
+// All returns a limiter for 1 to 16 parts, which must be made by Limiters of this Client. Their algorithms may
+// differ. It does not talk to Redis.
 //
-// For a cluster or a Ring, the keys of all parts must share a hash tag; see WithHashTag. Two parts may not
-// share a key: two limits of one user, such as one per second and one per day, have prefixes of their own.
-// Parts that are refused are reported by Err, and by every method, as a *cogwheel.InvalidError.
+// In a cluster or a Ring, the keys of all parts must share a hash tag; see WithHashTag. Two parts must not
+// share a key: two limits of one user, such as one per second and one per day, need different prefixes. If a
+// part is invalid, Err and all methods return a *cogwheel.InvalidError.
 func (c *Client) All(parts ...Part) *All {
 	a := &All{client: c}
 	if c.monitor.reports {
@@ -75,18 +76,17 @@ func (c *Client) All(parts ...Part) *All {
 	switch {
 	case err != nil:
 		a.err = err
-	case len(parts) == 1 && parts[0].cost == 1: // as if it was asked for alone
-		a.state, a.algo, a.out = combined.parts[0].id, combined.parts[0].algorithm, parts[0].limiter.out
-		a.most = combined.most()
+	case len(parts) == 1 && parts[0].cost == 1:
+		a.state, a.algo, a.one = combined.parts[0].id, combined.parts[0].algorithm, true
+		a.keys, a.most = combined.keys, combined.most()
 	default:
 		a.state, a.algo = stateID{limiterOptions{algorithm: allAlgorithm}, combined.identity()}, combined
-		a.out = c.senders.of(scripts.RateAll, combined.keys[0])
-		a.most = combined.most()
+		a.keys, a.most = combined.keys, combined.most()
 	}
 	return a
 }
 
-// Err returns what was wrong with the parts given to Client.All, or nil.
+// Err returns the *cogwheel.InvalidError of invalid parts, or nil.
 func (a *All) Err() error { return a.err }
 
 func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, error) {
@@ -99,18 +99,14 @@ func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, er
 		return nil, argument.Error("n", n, "must not be negative")
 	}
 	if n > a.most {
-		label := a.state.key
-		if all, ok := a.algo.(*combination); ok {
-			label = all.label()
-		}
-		return nil, callError(operation, label, fmt.Errorf("%w: %d at once", ErrExceedsLimit, n))
+		return nil, callError(operation, a.algo.label(a.state.key), fmt.Errorf("%w: %d at once", ErrExceedsLimit, n))
 	}
-	return a.client.use(a.state, a.algo, a.out), nil
+	return a.client.use(a.state, a.algo), nil
 }
 
-// whole makes the result of a single part that of All.
+// whole returns the result of a single part as the result of an All.
 func (a *All) whole(r Result, err error) (Result, error) {
-	if _, several := a.algo.(*combination); !several && err == nil {
+	if a.one && err == nil {
 		part := r
 		r.Parts = []Result{part}
 	}
@@ -120,16 +116,16 @@ func (a *All) whole(r Result, err error) (Result, error) {
 // Allow is AllowN of one request.
 func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 1) }
 
-// AllowN takes n times the cost of each part if every limit grants it, and otherwise nothing, in one step
-// of Redis. It does not wait. Blocking, the policy, cached denials, n = 0 and errors are those of
-// Limiter.AllowN. ErrExceedsLimit says that some limit could never grant n requests.
+// AllowN takes n times the cost of each part if every limit grants it, and otherwise nothing, in one step of
+// Redis. It does not wait for permits. Blocking, the policy, cached denials, n = 0 and errors are those of
+// Limiter.AllowN. ErrExceedsLimit means that some limit could never grant n requests.
 //
-// Granted, Limit and Remaining of the Result count requests. Limit and Remaining are those of the part with
-// the fewest requests left, RetryAfter and ResetAfter the longest of all parts. Parts has the decision of
-// each limit, in permits; in a denied request it takes nothing, also where it is Allowed.
+// In the Result, Granted, Limit and Remaining count requests. Limit and Remaining are those of the part with
+// the fewest requests left; RetryAfter and ResetAfter are the longest of all parts. Parts has the decision of
+// each limit, in permits; if the request is denied, no part takes permits, even if its decision is Allowed.
 //
-// A script is sent once: a lost reply can cost the permits of all limits, never those of some. Requests of
-// All and waiters of a single part do not stand in one line: either may overtake the other.
+// A script is sent once: a lost reply can cost the permits of all limits, never those of some. Requests of an
+// All and waiters for a single part do not share a line: either may overtake the other.
 func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
 	began := a.client.start()
 	s, err := a.use(ctx, "allow", n)
@@ -142,7 +138,7 @@ func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
 	return r, err
 }
 
-// subject returns what a call is about.
+// subject returns the subject of a call, for reports.
 func (a *All) subject(n int64, s *keyState) subject {
 	return subject{kind: KindAll, name: a.name, n: n, state: s}
 }
@@ -177,12 +173,11 @@ func (a *All) Wait(ctx context.Context) error { return a.WaitN(ctx, 1) }
 
 // WaitN blocks until all limits grant n requests in one step, or until ctx ends. n = 0 returns at once.
 //
-// Waiters of one process for the same parts, in the same order, stand in line. They ask Redis when all
-// limits are likely to grant the first of them, and at least once a second; nothing is charged ahead. So
-// others that ask for one of the limits alone, and waiters for other combinations, may be served before,
-// and a limit that is always used up by others can keep them waiting. The policy and errors are those of
-// Limiter.WaitN. If ctx ends during the call that grants the request, its permits serve the next in line or
-// are lost.
+// The waiters of one process for the same parts, in the same order, form a line. It asks Redis when all limits
+// are likely to grant the first request, and at least once a second. It charges nothing ahead of time. So
+// callers that ask for one of the limits alone, and waiters for other combinations, may be served before; a
+// limit that others always use up can keep the line waiting. The policy and errors are those of Limiter.WaitN.
+// If ctx ends during the call that grants the request, its permits serve the next waiter in line or are lost.
 func (a *All) WaitN(ctx context.Context, n int64) error {
 	s, err := a.use(ctx, "wait", n)
 	if err != nil {
@@ -192,9 +187,9 @@ func (a *All) WaitN(ctx context.Context, n int64) error {
 	return s.wait(ctx, a.subject(n, s).waiting())
 }
 
-// WaitFunc is WaitN without a goroutine that waits; see Limiter.WaitFunc.
+// WaitFunc is WaitN without blocking, as Limiter.WaitFunc is.
 func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
-	mustCall(f == nil)
+	argument.MustCall(f == nil)
 	s, err := a.use(ctx, "wait", n)
 	if err != nil {
 		return a.client.refuse(f, a.refused(ctx, a.subject(n, nil).waiting(), err))
@@ -224,7 +219,7 @@ func newCombination(c *Client, parts []Part) (*combination, error) {
 	return all, checkSlots(c, all.parts)
 }
 
-// combined checks a part, and returns what a combination needs to know of it.
+// combined checks a part, and returns its values for a combination.
 func (p Part) combined(c *Client) (combinedPart, error) {
 	switch {
 	case p.limiter == nil:
@@ -241,7 +236,7 @@ func (p Part) combined(c *Client) (combinedPart, error) {
 	return combinedPart{id: id, algorithm: p.limiter.algorithm, limit: p.limiter.options.limit, cost: p.cost}, nil
 }
 
-// checkSlots refuses parts that no script can reach together.
+// checkSlots refuses parts that one script cannot reach together.
 func checkSlots(c *Client, parts []combinedPart) error {
 	switch c.base.(type) {
 	case *redis.ClusterClient, *redis.Ring:
@@ -260,7 +255,7 @@ func checkSlots(c *Client, parts []combinedPart) error {
 	return argument.Error("parts", strings.Join(slots, ", "), "must share one hash tag: see WithHashTag")
 }
 
-// identity tells combinations apart: their parts, with limits and costs.
+// identity identifies a combination by its parts, with limits and costs.
 func (c *combination) identity() string {
 	var b []byte
 	for _, p := range c.parts {
@@ -273,13 +268,4 @@ func (c *combination) identity() string {
 		b = append(b, p.id.key...)
 	}
 	return string(b)
-}
-
-// label names the parts in errors.
-func (c *combination) label() string {
-	names := make([]string, len(c.parts))
-	for i, p := range c.parts {
-		names[i] = p.id.key
-	}
-	return strings.Join(names, " and ")
 }

@@ -21,7 +21,6 @@ func eachFunction(c *ratelimit.Client, name string, do func(what string, f func(
 	limit := perSeconds(10, 3600)
 	k, l := c.Limiter("k", limit), c.StoredLimiter(name)
 	do("Limiter.AllowN", func(ctx context.Context, n int64) error { _, err := k.AllowN(ctx, name, n); return err })
-	do("Limiter.AllowLimitN", func(ctx context.Context, n int64) error { _, err := k.AllowLimitN(ctx, name, n, limit); return err })
 	do("Limiter.AllowUpTo", func(ctx context.Context, n int64) error { _, err := k.AllowUpTo(ctx, name, n); return err })
 	do("Limiter.WaitN", func(ctx context.Context, n int64) error { return k.WaitN(ctx, name, n) })
 	do("Limiter.Reserve", func(ctx context.Context, n int64) error { _, err := k.Reserve(ctx, name, n); return err })

@@ -32,7 +32,6 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 			"period < 0":    {Rate: 1, Per: -time.Second, Burst: 1},
 			"period 1 ns":   {Rate: 1, Per: 1, Burst: 1},
 			"period huge":   {Rate: 1, Per: math.MaxInt64, Burst: 1},
-			"burst 0":       {Rate: 1, Per: time.Second},
 			"burst < 0":     good.WithBurst(-1),
 			"burst huge":    good.WithBurst(math.MaxInt64),
 			"500 years":     {Rate: 1, Per: 365 * 24 * time.Hour, Burst: 500},
@@ -60,6 +59,8 @@ func TestRatelimit_RefusesBadInput(t *testing.T) {
 		}
 		_, err = c.Limiter("k", good.WithBurst(20), ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name)
 		check("a window has no burst", err, cogwheel.ErrInvalid)
+		_, err = c.Limiter("k", good.WithBurst(20), bySliding).Allow(ctx, name)
+		check("a sliding window has no burst", err, cogwheel.ErrInvalid)
 		_, err = c.StoredLimiter(name).TrySetRate(ctx, good, ratelimit.WithKeepAlive(time.Millisecond))
 		check("keep-alive below the period", err, cogwheel.ErrInvalid)
 		_, err = c.StoredLimiter(name).TrySetRate(ctx, good, ratelimit.WithScope(7))

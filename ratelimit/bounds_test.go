@@ -28,9 +28,7 @@ func TestLimiter_NothingIsKeptForALimit(t *testing.T) {
 		require.Equal(t, limit.Burst, r.Limit)
 		require.Equal(t, limit.Burst-1, r.Remaining)
 	}
-	redistest.Poll(t, func() bool { keys, _ := ratelimit.Kept(c); return keys == 0 })
-	_, routes := ratelimit.Kept(c)
-	require.LessOrEqual(t, routes, 2)
+	redistest.Poll(t, func() bool { return ratelimit.Kept(c) == 0 })
 }
 
 func TestLimiter_ALimitForOneCall(t *testing.T) {
@@ -51,9 +49,9 @@ func TestLimiter_ALimitForOneCall(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, r.Allowed, "what is used counts under the other limit, which has more")
 	require.Equal(t, int64(96), r.Remaining)
-	_, err = k.AllowLimitN(ctx, name, 4, few)
+	_, err = k.With(few).AllowN(ctx, name, 4)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	_, err = k.With(ratelimit.Limit{Rate: 1, Per: time.Second}).Allow(ctx, name)
+	_, err = k.With(ratelimit.Limit{Rate: 1}).Allow(ctx, name)
 	require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	require.Equal(t, ratelimit.PerHour(100), k.Limit())
 	require.NoError(t, k.Err())

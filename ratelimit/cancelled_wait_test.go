@@ -62,8 +62,10 @@ func (r *replies) hold() (executed <-chan struct{}, release func()) {
 	}
 }
 
-// kinds are Limiters of both algorithms.
-var kinds = map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "windows": ratelimit.FixedWindow}
+// kinds are Limiters of all algorithms.
+var kinds = map[string]ratelimit.Algorithm{
+	"GCRA": ratelimit.GCRA, "windows": ratelimit.FixedWindow, "sliding windows": ratelimit.SlidingWindow,
+}
 
 func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 	t.Parallel()
@@ -75,6 +77,7 @@ func TestWait_WhatWasChargedForCancelledWaitersIsNotStocked(t *testing.T) {
 		"GCRA with a burst of 1":  {ratelimit.PerSecond(100).WithBurst(1), ratelimit.GCRA, 4},
 		"GCRA with a burst of 10": {ratelimit.PerSecond(100).WithBurst(10), ratelimit.GCRA, 13},
 		"windows":                 {ratelimit.Limit{Rate: 10, Per: 200 * time.Millisecond, Burst: 10}, ratelimit.FixedWindow, 20},
+		"sliding windows":         {ratelimit.Limit{Rate: 10, Per: 200 * time.Millisecond, Burst: 10}, ratelimit.SlidingWindow, 20},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -127,11 +130,11 @@ func TestWait_ACancelledWaiterLeavesItsPermitsToTheNext(t *testing.T) {
 			gone, served := make(chan error, 1), make(chan error, 1)
 			cancel := k.WaitFunc(t.Context(), name, 10, func(err error) { gone <- err })
 			<-executed
-			k.WaitFunc(within(t, time.Minute), name, 1, func(err error) { served <- err })
+			k.WaitFunc(t.Context(), name, 1, func(err error) { served <- err })
 			cancel()
 			release()
 			require.ErrorIs(t, <-gone, context.Canceled)
-			require.NoError(t, <-served)
+			require.NoError(t, answer(t, served))
 		})
 	}
 }

@@ -40,7 +40,7 @@ func TestWait_SeesWhatOthersChange(t *testing.T) {
 				require.NoError(t, k.Reset(t.Context(), name))
 			},
 			"DEL": func(t *testing.T, _ *ratelimit.Limiter, rdb *redis.Client, name string) {
-				require.NoError(t, rdb.Del(t.Context(), "k:{"+name+"}", "k:{"+name+"}:window").Err())
+				require.NoError(t, rdb.Del(t.Context(), "k:{"+name+"}", "k:{"+name+"}:window", "k:{"+name+"}:sliding").Err())
 			},
 		} {
 			t.Run(what+", "+how, func(t *testing.T) {

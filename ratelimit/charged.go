@@ -5,65 +5,59 @@ import (
 	"time"
 )
 
-// reading is one answer of a server's clock: its time lies between the instants at which a script was sent
-// and its reply came, by the Client's clock, which counts from when the Client was made.
+// reading is one reading of a server's clock. Its time lies between the instants at which a script was sent and
+// its reply came, by the Client's clock, which counts from when the Client was made.
 type reading struct {
 	server    int64 // us
 	sent, got time.Duration
 }
 
-// notBefore is an instant by which the server's clock surely shows us; notAfter one by which it surely did
-// not go beyond.
+// notBefore returns an instant by which the server's clock has certainly reached us; notAfter returns one at
+// which it has certainly not passed us.
 func (r reading) notBefore(us int64) time.Duration { return r.got + micros(us-r.server) }
 func (r reading) notAfter(us int64) time.Duration  { return r.sent + micros(us-r.server) }
 
-// span is permits that were charged to a key and are not used yet, in one piece. Each of them has a time in
-// which the limit allows it to be used: not before its place in the limit's own order has come, and not after
-// another burst could come on top of it. A request uses permits as if at the first instant at which all of
-// them can be used and it is there. So whatever becomes of the waiters for which permits were charged, no
-// stretch of time holds more than the limit.
+// span is a run of prepaid permits: charged to a key and not used yet. Each of them has a time in which the
+// limit allows its use: not before its place in the limit's order has come, and not after another burst could
+// follow it. A request uses permits at the first instant at which all of them can be used and the request
+// exists. So no stretch of time holds more than the limit, whatever becomes of the waiters for which permits
+// were charged.
 type span struct {
 	n int64
 
-	// Of windows and logs: when all of them can be used, by the Client's clock.
+	// For windows and logs: when all of them can be used, by the Client's clock.
 	from, until time.Duration
 
-	// Of GCRA: the permit at place i is worth the i-th stretch of the server's time from start on. It can be
-	// used until that begins, and from a whole burst before it ends.
+	// For GCRA: the permit at place i is worth the i-th stretch of the server's time from start on. It can be
+	// used from a whole burst before the end of that stretch until the stretch begins.
 	start gcraTime
 	at    reading
 
-	entry string // of a log: it is used or given back as a whole
+	entry string // for a log: the entry, which is used or given back as a whole
 }
 
-// fitting says how a request is served from the front of what is charged.
+// fitting is how a request is served from the front of the prepaid permits.
 type fitting struct {
-	drop    int64         // permits at the front whose waiters have gone; then the rest says nothing
-	missing int64         // permits that have to be charged before
-	at      time.Duration // if none are missing: when it can have them
+	drop    int64         // permits at the front whose waiters have gone; if set, the other fields mean nothing
+	missing int64         // permits that must be charged first
+	at      time.Duration // if none are missing: when the request can have them
 }
 
-// charged is permits of one key, in the order in which they can be used.
+// charged is the prepaid permits of one key, in the order in which they can be used.
 type charged struct {
 	algorithm algorithm
 	spans     []span
 	n         int64
 	added     int64  // permits that were ever charged
-	lost      int64  // that expired unused, ever
-	back      []span // entries of a log that no waiter can use: they are to be given back
+	lost      int64  // permits that ever expired unused
+	back      []span // entries of a log that no waiter can use and that must be given back
 }
 
-// whole reports whether a span is for one request that asks for all of it.
-func (c *charged) whole() bool {
-	_, log := c.algorithm.(*slidingLog)
-	return log
-}
+// whole reports whether a span serves exactly one request, which uses all of it.
+func (c *charged) whole() bool { return c.algorithm.traits().entries }
 
 // atOnce reports whether permits are charged only when they can be used.
-func (c *charged) atOnce() bool {
-	_, all := c.algorithm.(*combination)
-	return all
-}
+func (c *charged) atOnce() bool { return c.algorithm.traits().atOnce }
 
 func (c *charged) add(spans ...span) {
 	for _, s := range spans {
@@ -73,15 +67,15 @@ func (c *charged) add(spans ...span) {
 	}
 }
 
-// dropUntil drops the remaining permits that were charged when added had the given value.
+// dropUntil drops the permits that were charged before added exceeded the given value.
 func (c *charged) dropUntil(added int64) {
 	if remaining := c.n - (c.added - added); remaining > 0 {
 		c.remove(remaining, true)
 	}
 }
 
-// ready drops what a request for n permits that has waited since then comes too late for, and tells when it
-// can have them, or how many are missing.
+// ready drops the permits that are too late for a request for n permits that has waited since then. It returns
+// when the request can have its permits, or how many are missing.
 func (c *charged) ready(n int64, since time.Duration) (at time.Duration, missing int64) {
 	for len(c.spans) > 0 {
 		f := c.algorithm.fit(c.spans, n, since)
@@ -94,7 +88,7 @@ func (c *charged) ready(n int64, since time.Duration) (at time.Duration, missing
 	return 0, n
 }
 
-// usable is when the last permit of a span can be used.
+// usable returns when the last permit of a span can be used.
 func (c *charged) usable(s span) time.Duration {
 	unit := s.n
 	if !c.whole() {
@@ -126,16 +120,10 @@ func (c *charged) remove(n int64, unused bool) {
 	}
 }
 
-// keep is for how long permits stay when the line is empty, for waiters to come. Those of a window cannot be
-// given back, so they stay until it ends, or for as long as a denial is trusted.
-func (c *charged) keep() time.Duration {
-	if _, ok := c.algorithm.(*window); ok {
-		return maxDenyFor
-	}
-	return lookPeriod
-}
+// keep returns how long permits stay when the line is empty, for later waiters.
+func (c *charged) keep() time.Duration { return c.algorithm.traits().keep }
 
-// takeAll returns everything that is not used, the entries to be given back included, and forgets it.
+// takeAll removes and returns all unused permits, including entries that must be given back.
 func (c *charged) takeAll() (spans []span) {
 	spans = append(c.back, c.spans...)
 	c.spans, c.back, c.n = nil, nil, 0

@@ -6,114 +6,108 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"math"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/client"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/gate"
-	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Client limits rates through one Redis. Make one per process and Redis with New; it is safe for concurrent
-// use. The methods of its limiters return a *cogwheel.InvalidError for a nil context and for a negative n.
+// Client limits rates through one Redis deployment. Create one Client per process and deployment with New. It
+// is safe for concurrent use. The methods of its limiters return a *cogwheel.InvalidError for a nil context and
+// for a negative n.
 type Client struct {
-	rdb     redis.UniversalClient
-	base    redis.UniversalClient // what rdb is or embeds: knows the nodes
-	bounded bool                  // commands of flights do not outlast them
-	wheel   *wheel.Wheel
-	logger  *slog.Logger
-	id      string // in the keys of limits of the scope PerClient
-	began   time.Time
-	timeout time.Duration
-	breaker breaker
-	senders senders
-	states  states
-	monitor monitor
-	gate    gate.Gate // counts what may talk to Redis
-	calls   sync.Pool // of *call; the Client's own, as a channel belongs to the synctest bubble it was made in
+	rdb      redis.UniversalClient
+	base     redis.UniversalClient // the client of a known type that rdb is or embeds; knows the nodes
+	bounded  bool                  // a call on the goroutine of its caller does not outlast the timeout
+	noCache  bool                  // the last answer of Redis denies nothing
+	wheel    *wheel.Wheel
+	logger   *slog.Logger
+	id       string // part of the keys of limits with the scope PerClient
+	began    time.Time
+	timeout  time.Duration
+	sender   *calls.Sender
+	breakers breakers
+	logins   logins
+	states   states
+	monitor  monitor
+	gate     gate.Gate // counts the operations that may talk to Redis
+	calls    sync.Pool // of *call; one per Client, because a channel belongs to the synctest bubble that made it
 }
 
-// New returns a Client that limits through rdb: a *redis.Client for one server or Sentinel, a
-// *redis.ClusterClient, a *redis.Ring or a type that embeds one of them. It does not talk to Redis and
-// starts no goroutine. The caller keeps rdb open until Close has returned. Errors match
-// cogwheel.ErrInvalid; a client without a ReadTimeout is refused, because its calls to a Redis that hangs
-// would never end. A client of another type is used as well; since its nodes are not known, New logs a
-// warning, and scripts for different keys share no pipelines.
+// New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
+// *redis.Ring, or a type that embeds one of these. New does not connect to Redis and starts no goroutine. Its
+// errors match cogwheel.ErrInvalid. New refuses a client without a ReadTimeout, because its calls to a Redis
+// that hangs would never end. The caller must keep rdb open until Close has returned.
 //
-// A decision takes no longer than the timeout, 250 ms unless WithTimeout says otherwise; then the policy
-// decides. A call returns earlier when its context ends, with one exception: if the context of Allow,
-// AllowN or Peek is cancelled while the caller's goroutine sends the script, the call returns the decision,
-// when Redis answers or the timeout is over.
+// A decision takes at most the time of WithTimeout, by default 250 ms; then the policy decides. A call returns
+// earlier if its context ends, whatever Redis does.
 //
-// To a *redis.Client New adds a hook, which stays after Close. It ends the Client's own scripts in time,
-// whatever the timeouts of rdb are, and passes all other commands on. Hooks that are added later do not see
-// these scripts.
+// New does not change rdb, and all hooks of rdb see the scripts. While Redis hangs, up to 18 pipelines per node
+// are in flight, however many calls there are. Each lasts for the ReadTimeout of rdb, or, if
+// ContextTimeoutEnabled is set in rdb, for four times the time of WithTimeout at most. Close waits for them.
+// For a client of any other type New logs a warning: its nodes are not known, so scripts for different keys
+// share no pipelines, and up to 48 scripts are in flight.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	if err := argument.Client(rdb); err != nil {
+	cfg, err := newConfig(opts)
+	if err != nil {
 		return nil, err
 	}
-	cfg := config{logger: slog.Default(), failures: 3, probe: defaultProbe, timeout: defaultTimeout}
-	for i, o := range opts {
-		if o == nil {
-			return nil, argument.Error("option", i, "is nil")
-		}
-		if err := o.apply(&cfg); err != nil {
-			return nil, err
-		}
-	}
-	if cfg.wheel == nil {
-		cfg.wheel = wheel.Default()
-	}
-	base := redisconn.Base(rdb)
-	if redisconn.Endless(base) {
-		return nil, argument.Error("client", "without a ReadTimeout", "calls to a Redis that hangs would never end")
-	}
-	if base == nil {
-		base = rdb
-		cfg.logger.Warn("ratelimit: the client is of a type whose nodes are not known: "+
-			"the scripts of each key travel alone",
-			"type", fmt.Sprintf("%T", rdb))
-	}
 	c := &Client{
-		rdb:     rdb,
-		base:    base,
-		wheel:   cfg.wheel,
-		logger:  cfg.logger,
+		wheel:   cfg.Wheel,
+		logger:  cfg.Logger,
 		id:      rand.Text(),
-		began:   cfg.wheel.Now(),
+		began:   cfg.Wheel.Now(),
 		timeout: cfg.timeout,
+		noCache: cfg.noCache,
 		monitor: newMonitor(cfg.hooks),
 	}
+	r, err := client.NewRedis(&cfg.Options, rdb, &c.gate)
+	if err != nil {
+		return nil, err
+	}
+	if !r.Known {
+		c.logger.Warn("ratelimit: the client is of a type whose nodes are not known: "+
+			"the scripts of each key travel alone", "type", fmt.Sprintf("%T", rdb))
+	}
+	c.rdb, c.base, c.sender = r.Client, r.Base, r.Sender
+	c.sender.Timeout = 4 * min(cfg.timeout, math.MaxInt64/4) // a late reply may have permits for waiters
+	if one, single := c.base.(*redis.Client); single && one.Options().ReadTimeout <= cfg.timeout {
+		c.sender.Timeout, c.bounded = cfg.timeout, true
+	}
 	c.calls.New = newCall
-	c.bounded = c.bound()
 	c.states.seed = maphash.MakeSeed()
-	failures := int32(min(cfg.failures, 1<<30))
-	c.breaker = breaker{client: c, policy: cfg.policy, threshold: failures, every: cfg.probe}
-	c.breaker.share.init(cfg.wheel)
-	c.senders.client = c
+	c.breakers = breakers{client: c, policy: cfg.policy, threshold: cfg.failures, every: cfg.probe}
+	c.breakers.share.init(cfg.Wheel)
+	c.logins.client = c
 	return c, nil
 }
 
-// now is the time since the Client was made.
+// now returns the time since the Client was made.
 func (c *Client) now() time.Duration { return c.wheel.Now().Sub(c.began) }
 
-// since is a time as the time since the Client was made.
+// since returns t as the time since the Client was made.
 func (c *Client) since(t time.Time) time.Duration { return t.Sub(c.began) }
 
-// Close ends the waits with ErrClosed and returns nil when no call of the Client is in flight, or the error
-// of ctx when that ends first: then waits have ended all the same, and calls in flight end by their own
-// timeouts. Every call afterwards returns ErrClosed, except Delay and Wait of a Reservation, which go on
-// working. Closing again waits again. The wheel and rdb stay the caller's.
+// Close ends waiting calls with ErrClosed and blocks until no call of the Client is in flight, or until ctx
+// ends. If ctx ends first, Close returns its error. Waits have ended then too, and calls in flight end by the
+// ReadTimeout of rdb, or, if they wait for a connection, by DialerRetries times its DialTimeout. Every later
+// call returns ErrClosed, except Delay and Wait of a Reservation, which still work. Further calls of Close wait
+// in the same way. Close stops neither the wheel nor rdb.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")
 	}
 	if c.gate.Close() {
-		c.breaker.stop()
+		c.breakers.stop()
 	}
 	for i := range c.states.shards {
 		c.states.shards[i].close()
@@ -121,21 +115,22 @@ func (c *Client) Close(ctx context.Context) error {
 	if err := c.gate.Wait(ctx); err != nil {
 		return fmt.Errorf("ratelimit: close: %w", err)
 	}
+	c.gate.Workers.Close()
 	for i := range c.states.shards {
 		c.states.shards[i].forgetAll()
 	}
 	return nil
 }
 
-// forgetAll forgets what is remembered about keys.
+// forgetAll forgets the last known states of all keys.
 func (s *stateShard) forgetAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.states)
 }
 
-// close ends the waits and takes what the states have on the wheel from it. The gate is closed, so they put
-// nothing there any more.
+// close ends the waits and removes the wheel entries of the states. The gate is closed, so the states add no
+// more.
 func (s *stateShard) close() {
 	s.mu.Lock()
 	var states, unused []*keyState
@@ -162,7 +157,7 @@ func (s *stateShard) close() {
 	}
 }
 
-// enter counts something that may talk to Redis, until leave.
+// enter counts an operation that may talk to Redis, until leave.
 func (c *Client) enter() error {
 	if !c.gate.Enter() {
 		return ErrClosed
@@ -172,51 +167,78 @@ func (c *Client) enter() error {
 
 func (c *Client) leave() { c.gate.Leave() }
 
-// inside runs f, which talks to Redis for one caller, with the state of a key, unless the Client is closed,
-// and returns when f has or ctx ends, whatever Redis does. An f that is left alone goes on until rdb's own
-// timeouts. It releases the state.
-func inside[T any](ctx context.Context, s *keyState, operation string, f func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	var none T
+// inside runs f, which talks to Redis for one caller with the state of a key, unless the Client is closed. It
+// returns when f has returned or ctx ends, whatever Redis does. If ctx ends before the turn of f, f is never
+// called. If ctx ends later, f continues until the timeouts of rdb. inside releases the state.
+func inside[T any](
+	ctx context.Context, s *keyState, operation string, f func(context.Context) (T, error),
+) (value T, err error) {
 	c := s.client
-	err := ctx.Err()
-	if err != nil {
+	defer s.release()
+	if err = ctx.Err(); err != nil {
 		err = contexts.Error(ctx)
 	} else {
 		err = c.enter()
 	}
 	if err != nil {
-		s.release()
-		return none, s.operationError(operation, err)
-	}
-	if ctx.Done() == nil {
-		defer c.leave()
-		defer s.release()
-		value, err := f()
 		return value, s.operationError(operation, err)
 	}
-	done := make(chan result, 1)
-	go func() {
-		defer c.leave()
-		defer s.release()
-		value, err := f()
-		done <- result{value, err}
-	}()
-	select {
-	case r := <-done:
-		return r.value, s.operationError(operation, r.err)
-	case <-ctx.Done():
-		return none, s.operationError(operation, contexts.Error(ctx))
+	defer c.leave()
+	type result struct {
+		value T
+		err   error
 	}
+	answer := make(chan result, 1)
+	r, answered := c.sender.Do(ctx, calls.Request{
+		Key: s.algorithm.route(s.id.key),
+		Send: func(ctx context.Context) *redis.Cmd {
+			s.hold()
+			defer s.release()
+			value, err := f(ctx)
+			answer <- result{value, err}
+			return redis.NewCmd(ctx)
+		},
+	})
+	switch {
+	case !answered:
+		return value, s.operationError(operation, contexts.Error(ctx))
+	case r.Err() != nil: // f panicked
+		return value, s.operationError(operation, r.Err())
+	}
+	got := <-answer
+	return got.value, s.operationError(operation, got.err)
 }
 
 // refuse calls f with an error, on another goroutine than the caller's.
 func (c *Client) refuse(f func(error), err error) func() {
-	if _, stopped := wheelentry.AfterFunc(c.wheel, 0, func(error) { f(err) }); stopped != nil {
-		go f(err)
+	tell := func() {
+		defer c.recovered()
+		f(err)
+	}
+	if _, stopped := wheelentry.AfterFunc(c.wheel, 0, func(error) { tell() }); stopped != nil {
+		go tell()
 	}
 	return func() {}
+}
+
+// recovered, if deferred, recovers and logs the panic of a user's function on a goroutine of the Client.
+func (c *Client) recovered() {
+	if v := recover(); v != nil {
+		c.logger.Error("ratelimit: callback panicked", "panic", v, "stack", string(debug.Stack()))
+	}
+}
+
+// tellOutage calls a hook on a new goroutine, which the hook may end.
+func (c *Client) tellOutage(hook func(Event), e Event) {
+	if hook == nil {
+		return
+	}
+	e.Context = context.Background()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer c.recovered()
+		hook(e)
+	}()
+	<-over
 }

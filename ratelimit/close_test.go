@@ -36,6 +36,7 @@ func TestClient_CloseLeavesNothingOnTheWheel(t *testing.T) {
 	for what, use := range map[string]func(*testing.T, *ratelimit.Client, string){
 		"a key that is denied":          limiter(),
 		"a window that is denied":       limiter(ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
+		"a sliding window":              limiter(bySliding),
 		"a limiter":                     stored(ratelimit.Overall),
 		"a limiter counted by a client": stored(ratelimit.PerClient),
 		"a waiter": func(t *testing.T, c *ratelimit.Client, name string) {

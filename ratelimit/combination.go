@@ -2,26 +2,28 @@ package ratelimit
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// combination is the algorithm of several limits that are decided together. A request for n is for n times
-// the cost of each part. Nothing is charged ahead of its time.
+// combination is the algorithm of several limits that are decided together. A request for n permits takes n
+// times the cost of each part. Nothing is charged ahead of time.
 type combination struct {
+	oneKey
 	parts []combinedPart
 	keys  []string // of all parts
 }
 
 type combinedPart struct {
-	id        stateID // of requests for it alone
-	algorithm algorithm
+	id        stateID // for requests for this part alone
+	algorithm combinable
 	limit     Limit
 	cost      int64
 }
 
-// most returns how many requests the limits can ever grant at once.
+// most returns the number of requests that the limits can ever grant at once.
 func (c *combination) most() int64 {
 	most := int64(MaxRate)
 	for _, p := range c.parts {
@@ -30,9 +32,22 @@ func (c *combination) most() int64 {
 	return most
 }
 
-// limitOf returns only how many requests there can be at once.
+// limitOf returns only how many requests are possible at once.
 func (c *combination) limitOf(snapshot) (Limit, bool) {
 	return Limit{Burst: c.most()}, true
+}
+
+func (*combination) traits() traits { return traits{atOnce: true, keep: lookPeriod} }
+
+func (c *combination) route(string) string { return c.keys[0] } // all are on one node
+
+// label returns the names of the parts.
+func (c *combination) label(string) string {
+	names := make([]string, len(c.parts))
+	for i, p := range c.parts {
+		names[i] = p.id.key
+	}
+	return strings.Join(names, " and ")
 }
 
 func (*combination) script() *scripts.Script { return scripts.RateAll }
@@ -40,12 +55,7 @@ func (*combination) script() *scripts.Script { return scripts.RateAll }
 func (c *combination) encode(_ string, a *ask) scripts.Call {
 	args := append(make([]any, 0, 8+5*len(c.parts)*(1+len(a.runs))), flag(a.inOrder), len(c.parts))
 	for _, p := range c.parts {
-		switch of := p.algorithm.(type) {
-		case *gcra:
-			args = append(append(args, "gcra"), of.head...)
-		case *window:
-			args = append(args, "window", of.limit.Rate, of.limit.Per.Milliseconds())
-		}
+		args = append(args, p.algorithm.part()...)
 	}
 	args = append(args, len(a.runs))
 	for _, r := range a.runs {
@@ -55,13 +65,7 @@ func (c *combination) encode(_ string, a *ask) scripts.Call {
 		}
 		args = append(args, count)
 		for _, p := range c.parts {
-			switch of := p.algorithm.(type) {
-			case *gcra:
-				cost := of.params.cost(n * p.cost)
-				args = append(args, cost.us, cost.num)
-			case *window:
-				args = append(args, n*p.cost)
-			}
+			args = append(args, p.algorithm.partCost(n*p.cost)...)
 		}
 	}
 	return scripts.RateAll.Call(c.keys, args...)
@@ -76,18 +80,9 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 		total += got.granted[k] * run.n
 	}
 	parts := make([]snapshot, len(c.parts))
-	replays := make([]replay, len(c.parts))
+	replays := make([]replayed, len(c.parts))
 	for i, p := range c.parts {
-		switch of := p.algorithm.(type) {
-		case *gcra:
-			s := &gcraSnapshot{gcra: of, now: now, tat: from.time(of.params)}
-			parts[i], replays[i] = s, &gcraReplay{s, of.params.sub(s.tat, of.params.cost(total*p.cost))}
-		case *window:
-			s := readWindow(of, &from)
-			before := *s
-			before.used -= total * p.cost
-			parts[i], replays[i] = s, &windowReplay{before}
-		}
+		parts[i], replays[i] = p.algorithm.readPart(&from, now, total*p.cost)
 	}
 	if err := from.end(); err != nil {
 		return answer{}, err
@@ -100,24 +95,24 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 			granted := at < got.granted[k]
 			results := make([]Result, len(c.parts))
 			for i, p := range c.parts {
-				results[i] = replays[i].decide(run.n*p.cost, p.cost, granted)
+				results[i] = replayOne(replays[i], run.n*p.cost, p.cost, granted)
 			}
 			r := c.combine(run.n, results, granted)
 			if r.Allowed && !granted && run.n > 0 {
-				return answer{}, scripts.Unexpected(reply) // denied, although each limit grants
+				return answer{}, scripts.Unexpected(reply) // denied although each limit grants
 			}
 			calls[at].res = r
 		}
 		calls = calls[min(run.count, int64(len(calls))):]
 	}
 	if len(a.calls) == 0 && total > 0 {
-		// For the waiters that were in line when the answer came; there is no telling for how long it holds.
+		// Only for the waiters in line when the reply came: how long it holds is not known.
 		got.spans = []span{{n: total, from: at.got, until: at.got}}
 	}
 	return got, nil
 }
 
-// combine makes one result of those of the parts.
+// combine returns the result of the whole for the results of the parts.
 func (c *combination) combine(n int64, parts []Result, granted bool) Result {
 	r := Result{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64, Parts: parts}
 	for i, of := range parts {
@@ -134,14 +129,14 @@ func (c *combination) combine(n int64, parts []Result, granted bool) Result {
 	return r
 }
 
-// fit: permits are used as soon as they are charged, by requests that were there.
+// fit: permits are used as soon as they are charged, by the requests for which they were charged.
 func (c *combination) fit(spans []span, n int64, since time.Duration) fitting {
-	return (*window)(nil).fit(spans, n, since)
+	return fitInstant(spans, n, since)
 }
 
 func (c *combination) skip(s *span, k int64) { s.n -= k }
 
-// combinedSnapshot is what each part says.
+// combinedSnapshot has the snapshots of the parts.
 type combinedSnapshot struct {
 	combination *combination
 	parts       []snapshot
@@ -172,6 +167,8 @@ func (s *combinedSnapshot) wait(total int64, passed time.Duration) (longest time
 	return longest
 }
 
+func (*combinedSnapshot) keep(bool) time.Duration { return 0 }
+
 func (s *combinedSnapshot) state() Result {
 	parts := make([]Result, len(s.parts))
 	for i, of := range s.parts {
@@ -181,46 +178,7 @@ func (s *combinedSnapshot) state() Result {
 	return s.combination.combine(1, parts, false)
 }
 
-// replay tells what each of several requests saw of one part. n = 0 looks whether one request would be
-// granted, which costs so much.
-type replay interface {
-	decide(n, one int64, granted bool) Result
-}
-
-type gcraReplay struct {
-	*gcraSnapshot
-	tat gcraTime
-}
-
-func (g *gcraReplay) decide(n, one int64, granted bool) Result {
-	p := g.gcra.params
-	if granted {
-		g.tat = p.add(g.tat, p.cost(n))
-		r := g.result(g.tat, g.now, n)
-		r.Allowed, r.Granted, r.RetryAfter = true, n, 0
-		return r
-	}
-	r := g.result(g.tat, g.now, max(n, one))
-	r.Allowed = r.RetryAfter == 0
-	return r
-}
-
-type windowReplay struct{ windowSnapshot }
-
-func (w *windowReplay) decide(n, one int64, granted bool) Result {
-	if granted {
-		w.used += n
-		r := w.result(n, 0)
-		r.Allowed, r.Granted, r.RetryAfter = true, n, 0
-		return r
-	}
-	r := w.result(max(n, one), 0)
-	r.Allowed = r.RetryAfter == 0
-	return r
-}
-
-// decideAll is the policy's answer to a request for several limits that Redis did not answer because of err.
-func (b *breaker) decideAll(c *combination, n int64, err error) (Result, error) {
+func (c *combination) byPolicy(b *breakers, _ stateID, _ snapshot, n int64, err error) (Result, error) {
 	if b.policy.kind != shareLocally {
 		r, err := b.decide(stateID{}, n, Limit{Burst: c.most()}, false, err)
 		if err == nil {

@@ -18,7 +18,7 @@ func TestLimiter_ACrowdDoesNotWaitOutAScript(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
 	const crowd, burst = 28, 60
-	for what, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "windows": ratelimit.FixedWindow} {
+	for what, algorithm := range kinds {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			const patience = 3 * time.Second

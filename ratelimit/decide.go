@@ -3,12 +3,13 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
-// allow asks for n permits without waiting for them. None are granted always.
+// allow asks for n permits without waiting for them. n = 0 is always granted.
 func (s *keyState) allow(ctx context.Context, n int64) (Result, error) {
 	r, err := s.decide(ctx, n)
 	if n == 0 && err == nil {
@@ -17,13 +18,13 @@ func (s *keyState) allow(ctx context.Context, n int64) (Result, error) {
 	return r, s.operationError("allow", err)
 }
 
-// peek tells whether a permit would be granted.
+// peek returns whether a permit would be granted.
 func (s *keyState) peek(ctx context.Context) (Result, error) {
 	r, err := s.decide(ctx, 0)
 	return r, s.operationError("peek", err)
 }
 
-// decide asks for n permits without waiting for them; n = 0 looks.
+// decide asks for n permits without waiting for them; n = 0 only looks.
 func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 	if ctx.Err() != nil {
 		return Result{}, contexts.Error(ctx)
@@ -37,43 +38,108 @@ func (s *keyState) decide(ctx context.Context, n int64) (Result, error) {
 		s.mu.Unlock()
 		return r, nil
 	}
-	if err := s.client.breaker.refuse(); err != nil {
+	if err := s.client.breakers.refuse(s); err != nil {
 		defer s.mu.Unlock()
 		return s.policyLocked(n, err)
 	}
+	asked := n
+	if s.waitingLocked() {
+		asked = 0 // it must not overtake the waiters
+	}
+	if s.client.sender.NoBatches {
+		s.mu.Unlock()
+		r, err := s.decideAlone(ctx, asked)
+		return s.behind(ctx, n, asked, r, err)
+	}
 	c := s.client.calls.Get().(*call)
-	c.n = n
-	j, err := s.joinLocked(c, began)
+	c.n, c.since, c.values = asked, began, ctx
+	j, err := s.joinLocked(c)
 	s.mu.Unlock()
 	if err != nil {
 		return Result{}, err
 	}
-	if j != nil {
-		s.out.submit(ctx, j)
-	}
+	s.sendFor(ctx, j)
 	select {
 	case <-c.done:
 	default:
 		select {
 		case <-c.done:
 		case <-ctx.Done():
-			waited := s.client.now() - began
-			return s.gaveUp(ctx, n, time.Now().Add(-waited)) // what was granted stays charged
+			if s.abandon(c) {
+				waited := s.client.now() - began
+				return s.gaveUp(ctx, n, time.Now().Add(-waited)) // a grant stays charged
+			}
 		}
 	}
 	r, err := c.res, c.err
 	*c = call{done: c.done}
 	s.client.calls.Put(c)
-	return r, err
+	return s.behind(ctx, n, asked, r, err)
 }
 
-// leastWait is the least time that a caller has to leave Redis before its deadline counts as an outage: a
-// caller that leaves less is not to be granted by that.
+// behind returns the decision on a request for n permits for which Redis was asked for asked: none, if it may not
+// overtake those that wait.
+func (s *keyState) behind(ctx context.Context, n, asked int64, r Result, err error) (Result, error) {
+	if asked == n || err != nil {
+		return r, err
+	}
+	if r.Source != SourceDegraded {
+		return s.decide(ctx, n) // by the state that is known now
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policyLocked(n, unavailable(errTimeout))
+}
+
+// decideAlone has a script decide on this request and no other.
+func (s *keyState) decideAlone(ctx context.Context, n int64) (Result, error) {
+	began := time.Now()
+	c := &call{n: n}
+	a := ask{calls: []*call{c}}
+	a.addRun(n, 1)
+	_, err := s.ask(ctx, a, false)
+	if err == nil {
+		return c.res, nil
+	}
+	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
+		return Result{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policyLocked(n, err)
+}
+
+// outage returns the error of an ask that began at some time. If the deadline of ctx came while Redis did not answer,
+// it matches ErrUnavailable.
+func (s *keyState) outage(ctx context.Context, err error, began time.Time) error {
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && s.client.ranOut(ctx, began) {
+		return unavailable(contexts.Error(ctx))
+	}
+	return err
+}
+
+// abandon reports whether a caller could leave before its call was decided. A call that was not sent by then is
+// never sent.
+func (s *keyState) abandon(c *call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-c.done:
+		return false
+	default:
+		c.left = true
+		return true
+	}
+}
+
+// leastWait is the least time that a caller must give Redis before the caller's deadline counts as an outage: a
+// shorter deadline must not lead to a grant by the policy.
 const leastWait = 10 * time.Millisecond
 
-// ranOut reports whether ctx has ended because of its deadline, and left Redis leastWait since began. What the
-// context promised counts, not when this goroutine ran again: a process that stood still is no outage of Redis.
-func ranOut(ctx context.Context, began time.Time) bool {
+// ranOut reports whether ctx has ended by its deadline, and gave Redis leastWait since began. It compares the
+// deadline itself, not the time at which this goroutine ran again: if that is much later, the process was
+// paused, which is no outage of Redis.
+func (c *Client) ranOut(ctx context.Context, began time.Time) bool {
 	if !errors.Is(contexts.Error(ctx), context.DeadlineExceeded) {
 		return false
 	}
@@ -81,14 +147,14 @@ func ranOut(ctx context.Context, began time.Time) bool {
 	if !ok {
 		end = time.Now()
 	}
-	return end.Sub(began) >= leastWait
+	return end.Sub(began) >= leastWait && time.Since(end) < max(c.timeout/2, leastWait)
 }
 
-// gaveUp is the answer to a caller whose context has ended. If its deadline came while Redis did not answer,
-// the policy decides.
+// gaveUp decides for a caller whose context has ended. If its deadline came while Redis did not answer, the
+// policy decides.
 func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result, error) {
 	err := contexts.Error(ctx)
-	if !ranOut(ctx, began) {
+	if !s.client.ranOut(ctx, began) {
 		return Result{}, err
 	}
 	s.mu.Lock()
@@ -96,77 +162,58 @@ func (s *keyState) gaveUp(ctx context.Context, n int64, began time.Time) (Result
 	return s.policyLocked(n, unavailable(err))
 }
 
-// joinLocked enters a call into the next job, which it returns if that is to be sent. now is the time by the Client's
-// clock.
-func (s *keyState) joinLocked(c *call, now time.Duration) (*job, error) {
-	hurry := len(s.pending)+1 >= secondScriptThreshold
-	if s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
-		if s.pending == nil {
-			s.pendingSince = now
-		}
-		s.pending = append(s.pending, c)
+// joinLocked adds a call to the next job, and returns the job if it must be sent.
+func (s *keyState) joinLocked(c *call) (*job, error) {
+	s.pending = append(s.pending, c)
+	hurry := len(s.pending) >= secondScriptThreshold
+	if s.queued != nil || s.inFlight > 0 && (s.inFlight == maxScripts || !hurry) {
 		return nil, nil
 	}
-	j := s.newJobLocked(jobCalls)
+	j := s.newJobLocked(jobCalls, s.pending[0].since)
 	if j == nil {
+		s.pending = s.pending[:len(s.pending)-1]
 		return nil, ErrClosed
 	}
 	s.inFlight++
-	j.one[0] = c
-	j.calls = j.one[:]
-	if len(s.pending) > 0 {
-		j.calls, j.since, s.pending = append(s.pending, c), s.pendingSince, nil
-	}
-	j.compose()
+	s.queued = j
 	return j, nil
 }
 
-// nextLocked returns the next job of callers that do not wait, or nil if there is none.
+// nextLocked returns the next job of callers that do not wait, or nil if there are none, or a job is queued
+// already.
 func (s *keyState) nextLocked() *job {
-	var batch []*call
-	pending, now := s.pending, s.client.now()
-	for len(pending) > 0 && len(batch) < maxBatch {
-		c := pending[0]
-		pending[0], pending = nil, pending[1:]
-		if r, ok := s.rememberedLocked(c.n, now); ok {
+	s.answerPendingLocked(s.client.now())
+	if s.queued != nil || len(s.pending) == 0 {
+		return nil
+	}
+	if s.queued = s.newJobLocked(jobCalls, s.pending[0].since); s.queued == nil {
+		s.decideLocked(s.pending, ErrClosed)
+		s.pending = s.room[:0]
+	}
+	return s.queued
+}
+
+// answerPendingLocked decides the pending calls that need no script.
+func (s *keyState) answerPendingLocked(now time.Duration) {
+	s.pending = slices.DeleteFunc(s.pending, func(c *call) bool {
+		if c.left {
+			return true
+		}
+		r, ok := s.rememberedLocked(c.n, now)
+		if ok {
 			c.res = r
 			c.done <- struct{}{}
-			continue
 		}
-		if batch == nil {
-			batch = make([]*call, 0, min(len(pending)+1, maxBatch))
-		}
-		batch = append(batch, c)
-	}
-	if s.pending = pending; len(pending) == 0 {
-		s.pending = nil
-	}
-	if batch == nil {
-		return nil
-	}
-	j := s.newJobLocked(jobCalls)
-	if j == nil {
-		for _, c := range batch {
-			c.err = ErrClosed
-			c.done <- struct{}{}
-		}
-		return nil
-	}
-	j.calls, j.since = batch, s.pendingSince
-	j.compose()
-	return j
+		return ok
+	})
 }
 
-// policyLocked returns the policy's answer to a request that Redis did not answer because of err.
+// policyLocked returns the policy's decision on a request that Redis did not answer because of err.
 func (s *keyState) policyLocked(n int64, err error) (Result, error) {
-	if all, ok := s.algorithm.(*combination); ok {
-		return s.client.breaker.decideAll(all, n, err)
-	}
-	limit, known := s.limitLocked()
-	return s.client.breaker.decide(s.id, n, limit, known, err)
+	return s.algorithm.byPolicy(&s.client.breakers, s.id, s.known.snapshot, n, err)
 }
 
-// limitLocked is the limit as far as it is known.
+// limitLocked returns the limit if it is known.
 func (s *keyState) limitLocked() (Limit, bool) {
 	return s.algorithm.limitOf(s.known.snapshot)
 }

@@ -56,9 +56,10 @@ func timesIn(args []any, now time.Time) (found []any) {
 	return found
 }
 
-// impatient makes a client whose timeouts are short.
+// impatient makes a client whose timeouts are short, but long enough for a slow machine. Connecting to a server that
+// hangs succeeds.
 func impatient(o *redis.Options) {
-	o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout = -1, 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+	o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout = -1, 5*time.Second, 300*time.Millisecond, 300*time.Millisecond
 	o.DialerRetries = 1
 }
 

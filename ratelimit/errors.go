@@ -12,48 +12,40 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// One error per decision that a caller makes. Errors name the operation and the key; compare them with
-// errors.Is. The errors of contexts and of Redis are wrapped. A denial is no error of Allow: look at
-// Result.Allowed.
+// Errors that callers can tell apart with errors.Is. They name the operation and the key. Errors of contexts
+// and of Redis are wrapped. A denial is no error of Allow: see Result.Allowed.
 var (
-	// ErrNotSet is returned by a StoredLimiter whose limit is not set in Redis, was deleted, or has vanished
-	// by WithKeepAlive.
+	// ErrNotSet is returned by a StoredLimiter whose limit is not set in Redis, was deleted, or has expired by
+	// WithKeepAlive.
 	ErrNotSet = errors.New("ratelimit: no limit is set")
 
-	// ErrExceedsLimit is returned for a request that could never be granted. Nothing was taken.
+	// ErrExceedsLimit is returned for a request that could never be granted. No permits were taken.
 	ErrExceedsLimit = errors.New("ratelimit: request exceeds the limit")
 
-	// ErrWouldExceedDeadline is returned by a wait or a reservation whose permits cannot come before the
-	// deadline of its context, and by a reservation more than a minute ahead. Nothing was taken.
+	// ErrWouldExceedDeadline is returned for a wait or a reservation whose permits cannot come before the
+	// deadline of its context, and for a reservation more than a minute ahead. No permits were taken.
 	ErrWouldExceedDeadline = errors.New("ratelimit: wait would exceed the deadline")
 
-	// ErrUnavailable is returned when Redis did not answer, or said that it cannot serve now, and the
-	// policy does not decide: it is FailClosed, or LocalShare does not know the limit, or the method has
-	// no policy. If Redis was asked, the permits may have been taken. The error wraps the cause: the
-	// error of the call or of its context, and while Redis is not asked the error of the last call.
+	// ErrUnavailable is returned if Redis did not answer, or answered that it cannot serve now, and the policy
+	// does not decide: it is FailClosed, or LocalShare does not know the limit, or the method has no policy. If
+	// Redis was asked, the permits may have been taken. The error wraps the cause: the error of the call or of
+	// its context, or, while Redis is not asked, the error of the last call.
 	ErrUnavailable = errors.New("ratelimit: redis unavailable")
 
-	// ErrMisconfigured is returned when Redis refuses this client: its user lacks a right, its password
-	// is wrong, its certificate does not verify, or rdb was closed. That is not an outage, so the policy
-	// does not decide, and waits end. The error wraps the answer. docs/ratelimit.md has the table.
+	// ErrMisconfigured is returned if Redis refuses this client: its user lacks a right, its password is wrong,
+	// its certificate does not verify, or rdb was closed. That is not an outage: the policy does not decide,
+	// and waits end. The error wraps the answer of Redis. docs/ratelimit.md has the table.
 	ErrMisconfigured = errors.New("ratelimit: redis refuses this client")
 
-	// ErrWrongKind is returned when a key holds something else than a limiter. It was left alone.
+	// ErrWrongKind is returned if a key in Redis holds something other than a limiter. The call did not change
+	// the key.
 	ErrWrongKind = errors.New("ratelimit: the key holds something else")
 
-	// ErrClosed is returned after the Client's Close, and by the waits that it ends.
+	// ErrClosed is returned after Client.Close, and to calls that wait then.
 	ErrClosed = errors.New("ratelimit: client closed")
 )
 
 const argument = invalid.Package("ratelimit")
-
-// mustCall panics with a *cogwheel.InvalidError if a callback is nil: a function without an error result cannot
-// return it.
-func mustCall(isNil bool) {
-	if isNil {
-		panic(argument.Nil("function"))
-	}
-}
 
 // callError names the operation and the limiter of a call that failed.
 func callError(operation, key string, err error) error {
@@ -65,15 +57,7 @@ func (s *keyState) operationError(operation string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return callError(operation, s.label(), err)
-}
-
-// label names the key in errors.
-func (s *keyState) label() string {
-	if all, ok := s.algorithm.(*combination); ok {
-		return all.label()
-	}
-	return s.id.key
+	return callError(operation, s.algorithm.label(s.id.key), err)
 }
 
 // unavailableError is ErrUnavailable and its reason.

@@ -68,11 +68,11 @@ func ExampleNew() {
 
 // A limit that comes from a configuration may be refused. Err says so before the first call.
 func ExampleInvalidError() {
-	perUser := newLimits().Limiter("api", ratelimit.Limit{Rate: 10, Per: time.Second}) // the burst is missing
+	perUser := newLimits().Limiter("api", ratelimit.Limit{Rate: 10}) // the period is missing
 	if invalid, ok := errors.AsType[*cogwheel.InvalidError](perUser.Err()); ok {
 		fmt.Println(invalid.Field, invalid.Value)
 	}
-	// Output: Limit.Burst 0
+	// Output: Limit.Per 0s
 }
 
 // Stats are for metrics.

@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"strings"
 	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // GCRAParams gives the tests the arithmetic of GCRA.
@@ -26,14 +28,30 @@ func RedisKey(prefix, key string, a Algorithm) string { return redisKey(prefix, 
 
 func TaggedKey(prefix, tag, key string, a Algorithm) string { return redisKey(prefix, tag, key, a) }
 
-// Kept is how many keys and senders the client has in memory.
-func Kept(c *Client) (keys, routes int) {
-	return c.remembered(func(stateID) bool { return true }), c.senders.lines.Len()
+// Kept is how many keys the client has in memory.
+func Kept(c *Client) int { return c.remembered(func(stateID) bool { return true }) }
+
+// UnderWay is how many keys have a call under way.
+func UnderWay(c *Client) int {
+	n := 0
+	for i := range c.states.shards {
+		s := &c.states.shards[i]
+		s.mu.Lock()
+		for _, state := range s.states {
+			state.mu.Lock()
+			if state.inFlight > 0 {
+				n++
+			}
+			state.mu.Unlock()
+		}
+		s.mu.Unlock()
+	}
+	return n
 }
 
 // Shares is how many keys the client counts by the policy LocalShare.
 func Shares(c *Client) int {
-	s := &c.breaker.share
+	s := &c.breakers.share
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.keys)
@@ -62,3 +80,47 @@ func (c *Client) remembered(which func(stateID) bool) (n int) {
 	}
 	return n
 }
+
+// Asking is what tests send without a Client: requests that one script decides at an instant that the test chooses.
+type Asking struct {
+	k *Limiter
+	a ask
+}
+
+// AskOf asks for the given numbers of permits, one request each.
+func AskOf(k *Limiter, inOrder bool, requests ...int64) *Asking {
+	q := &Asking{k: k, a: ask{inOrder: inOrder}}
+	for _, n := range requests {
+		q.a.addRun(n, 1)
+		q.a.calls = append(q.a.calls, &call{n: n})
+	}
+	return q
+}
+
+// Call returns the call of the script.
+func (q *Asking) Call(key string) scripts.Call { return q.k.algorithm.encode(key, &q.a) }
+
+// Results returns what each request is told, and what the process then knows.
+func (q *Asking) Results(reply []int64) ([]Result, Known, error) {
+	got, err := q.k.algorithm.decode(&q.a, reply, reading{})
+	if err != nil {
+		return nil, Known{}, err
+	}
+	var all []Result
+	for _, c := range q.a.calls {
+		all = append(all, c.res)
+	}
+	return all, Known{got.snapshot}, nil
+}
+
+// Known is what a process knows of a key.
+type Known struct{ s snapshot }
+
+// Denies reports whether the process denies n permits without asking, when so much time has passed.
+func (k Known) Denies(n int64, passed time.Duration) bool {
+	_, denied := k.s.cachedDenial(n, passed)
+	return denied
+}
+
+// Wait is how long it thinks that n permits take.
+func (k Known) Wait(n int64) time.Duration { return k.s.wait(n, 0) }

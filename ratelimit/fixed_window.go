@@ -8,50 +8,33 @@ import (
 )
 
 // window is the algorithm of fixed windows.
-type window struct{ limit Limit }
+type window struct{ oneLimit }
 
-func (w *window) limitOf(snapshot) (Limit, bool) { return w.limit, true }
+// traits: permits of a window cannot be given back, so they stay until the window ends, or while a denial is
+// trusted.
+func (*window) traits() traits { return traits{keep: maxDenyFor} }
 
 func (w *window) script() *scripts.Script { return scripts.RateWindow }
 
-// encode leaves out what is to be given back: what is not used of a window ends with it.
+// encode ignores permits to be given back: unused permits of a window end with it.
 func (w *window) encode(key string, a *ask) scripts.Call {
 	args := make([]any, 0, 5+2*len(a.runs))
 	args = append(args, w.limit.Rate, w.limit.Per.Milliseconds(), a.ahead.Milliseconds(), len(a.runs))
-	for _, r := range a.runs {
-		if r.n == 0 {
-			args = append(args, 0, 0)
-		} else {
-			args = append(args, r.n, r.count)
-		}
-	}
-	if a.inOrder {
-		args = append(args, 1)
-	}
-	return scripts.RateWindow.Call([]string{key}, args...)
+	return scripts.RateWindow.Call([]string{key}, a.appendRuns(args)...)
 }
 
 func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
-	// Replay what the script did, to tell each caller what it saw, and which window each permit is of.
+	// Replay the script: each caller learns what it saw, and each permit gets its window.
 	r := replyReader{reply: reply}
 	s := readWindow(w, &r)
 	got := answer{snapshot: s, granted: r.granted(a.runs)}
 	if slices.Max(append(got.granted, 0)) > 0 && s.ends == 0 && a.ahead == 0 {
-		r.bad = true // only waiters are granted permits of the window after that
+		r.bad = true // only waiters are granted permits of the next window
 	}
 	if err := r.end(); err != nil {
 		return answer{}, err
 	}
-	a.decided(got.granted, func(c *call, granted bool) {
-		if granted {
-			s.charge(c.n)
-		}
-		c.res = s.result(max(c.n, 1), 0)
-		c.res.Allowed = granted || c.n == 0 && c.res.Remaining > 0
-		if granted {
-			c.res.Granted, c.res.RetryAfter = c.n, 0
-		}
-	})
+	a.replay(got.granted, s)
 	if len(a.calls) == 0 {
 		for k, r := range a.runs {
 			for left := got.granted[k]; left > 0; {
@@ -66,8 +49,13 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 	return got, nil
 }
 
-// fit: there is an instant at which the request was there and all its permits could be used.
-func (w *window) fit(spans []span, n int64, since time.Duration) fitting {
+// fit: at some instant the request existed and all its permits could be used.
+func (*window) fit(spans []span, n int64, since time.Duration) fitting {
+	return fitInstant(spans, n, since)
+}
+
+// fitInstant is fit for permits that can all be used between two instants.
+func fitInstant(spans []span, n int64, since time.Duration) fitting {
 	first, left := spans[0], n
 	until, from := first.until, first.from
 	for i, s := range spans {
@@ -85,7 +73,7 @@ func (w *window) fit(spans []span, n int64, since time.Duration) fitting {
 
 func (w *window) skip(s *span, k int64) { s.n -= k }
 
-// windowSnapshot is the last window that was begun. It may lie ahead.
+// windowSnapshot is the window begun last, which may begin in the future.
 type windowSnapshot struct {
 	window *window
 	used   int64
@@ -99,7 +87,7 @@ func readWindow(w *window, r *replyReader) *windowSnapshot {
 	return &windowSnapshot{window: w, used: used, begins: millis(begins), ends: millis(ends)}
 }
 
-// charge uses n permits, of the next window if fewer are left of this one.
+// charge takes n permits, from the next window if this window has fewer left.
 func (s *windowSnapshot) charge(n int64) {
 	if limit := s.window.limit; s.used+n > limit.Rate {
 		s.used, s.begins, s.ends = 0, s.ends, s.ends+limit.Per
@@ -107,17 +95,17 @@ func (s *windowSnapshot) charge(n int64) {
 	s.used += n
 }
 
-// span is n permits of the window.
+// span returns n permits of the window as a span.
 func (s *windowSnapshot) span(n int64, at reading) span {
 	return span{n: n, from: at.got + s.begins, until: at.sent + s.ends - time.Millisecond}
 }
 
-// result is that of a denial of n permits when the given time has passed.
+// result returns the result of a denial of n permits after the given time.
 func (s *windowSnapshot) result(n int64, passed time.Duration) Result {
 	limit := s.window.limit
 	r := Result{Limit: limit.Rate, RetryAfter: s.wait(n, passed)}
 	if r.RetryAfter > 0 {
-		r.RetryAfter += time.Millisecond // a key lives until its last one is over
+		r.RetryAfter += time.Millisecond // the key lives until its last millisecond has passed
 	}
 	if s.begins <= passed {
 		r.Remaining = max(0, limit.Rate-s.used)
@@ -135,7 +123,7 @@ func (s *windowSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bo
 	return s.result(n, passed), true
 }
 
-// wait counts full windows from the end of this one on: usage above the limit, which was lowered, is no debt.
+// wait counts full windows from the end of this window on: if the limit was lowered, the excess is no debt.
 func (s *windowSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	limit, ends := s.window.limit, s.ends-passed
 	missing := total - max(0, limit.Rate-s.used)
@@ -149,3 +137,16 @@ func (s *windowSnapshot) wait(total int64, passed time.Duration) time.Duration {
 }
 
 func (s *windowSnapshot) state() Result { return s.result(1, 0) }
+
+func (*windowSnapshot) keep(bool) time.Duration { return 0 }
+
+func (w *window) part() []any { return []any{"window", w.limit.Rate, w.limit.Per.Milliseconds()} }
+
+func (*window) partCost(n int64) []any { return []any{n} }
+
+func (w *window) readPart(r *replyReader, _, n int64) (snapshot, replayed) {
+	s := readWindow(w, r)
+	before := *s
+	before.used -= n
+	return s, &before
+}

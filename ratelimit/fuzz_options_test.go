@@ -19,6 +19,9 @@ import (
 
 // isLimit reports whether a limit is in range, as its documentation words it.
 func isLimit(l ratelimit.Limit, windows bool) bool {
+	if l.Burst == 0 {
+		l.Burst = l.Rate
+	}
 	within := l.Rate >= 1 && l.Rate <= ratelimit.MaxRate && l.Burst >= 1 && l.Burst <= ratelimit.MaxRate &&
 		l.Per >= time.Microsecond && l.Per <= ratelimit.MaxPer
 	if !within {
@@ -80,9 +83,12 @@ func FuzzOptions(f *testing.F) {
 				require.ErrorContains(t, err, "the call was sent")
 			}
 		case 3:
-			for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
+			for _, algorithm := range kinds {
 				k := c.Limiter(text, limit, ratelimit.WithAlgorithm(algorithm))
-				ok := prefix && isLimit(limit, algorithm == ratelimit.FixedWindow)
+				ok := prefix && isLimit(limit, algorithm != ratelimit.GCRA)
+				if algorithm == ratelimit.SlidingWindow {
+					ok = ok && limit.Rate <= (1<<53-1)/limit.Per.Milliseconds()
+				}
 				require.NoError(t, redistest.CheckRefusal(k.Err(), ok), "%v", limit)
 				_, err := k.Allow(ctx, "key")
 				if ok {

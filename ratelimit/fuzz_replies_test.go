@@ -39,6 +39,10 @@ func windowGrants(r []int64) bool {
 	return len(r) == 4 && between(r[0], 0, exact) && between(r[1], -exact, exact) && between(r[2], -exact, exact) && r[2] > 0 && r[3] == 1
 }
 
+func slidingGrants(r []int64) bool {
+	return len(r) == 5 && between(r[0], 0, exact) && between(r[1], 0, exact) && between(r[2], 0, exact) && r[3] < r[2] && r[4] == 1
+}
+
 var perDay = ratelimit.Limit{Rate: 5, Per: aDay, Burst: 5}
 
 func allowed(r ratelimit.Result, err error) (bool, error) {
@@ -59,6 +63,11 @@ var byWindows = ratelimit.WithAlgorithm(ratelimit.FixedWindow)
 var replyCalls = []replyCall{
 	{"Limiter.AllowN", limiter(), gcraGrants},
 	{"Limiter.AllowN, fixed windows", limiter(byWindows), windowGrants},
+	{"Limiter.AllowN, sliding windows", limiter(bySliding), slidingGrants},
+	{"Limiter.WaitN, sliding windows", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		err := c.Limiter("k", ratelimit.Limit{Rate: 5, Per: ratelimit.MaxPer, Burst: 5}, bySliding).WaitN(ctx, "key", 2)
+		return err == nil, err
+	}, nil},
 	{"Limiter.AllowUpTo", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
 		r, err := c.Limiter("k", perDay).AllowUpTo(ctx, "key", 3)
 		if r.Granted > 3 {
@@ -110,6 +119,9 @@ var replyCalls = []replyCall{
 	{"All.AllowN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
 		return allowed(c.All(c.Limiter("a", perDay).Part("key"), c.Limiter("b", perDay, byWindows).Part("key")).AllowN(ctx, 2))
 	}, func(r []int64) bool { return len(r) == 7 && r[1] == 1 }},
+	{"All.AllowN, sliding windows", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		return allowed(c.All(c.Limiter("a", perDay).Part("key"), c.Limiter("b", perDay, bySliding).Part("key")).AllowN(ctx, 2))
+	}, func(r []int64) bool { return len(r) == 8 && r[1] == 1 }},
 	{"All.WaitN", func(ctx context.Context, c *ratelimit.Client) (bool, error) {
 		err := c.All(c.Limiter("a", perDay).Part("key"), c.Limiter("b", perDay).Part("key")).WaitN(ctx, 2)
 		return err == nil, err
@@ -193,6 +205,8 @@ func FuzzReplies(f *testing.F) {
 			"( 1000000 34561000000 0 0 1 )", "( 1000000 69121000000 0 0 1 )", "( 0 0 86400000 1 )", "( 5 0 86400000 0 )", "( 0 0 86400000 9223372036854775807 )", "( -9 -9 -9 1 )", "( 5 0 9223372036854775807 0 )",
 			"( 5 86400000 5 0 0 0 )", "( 5 86400000 0 0 0 -1000002 )", "( 5 86400000 0 0 0 -1 )", "( 0 86400000 0 0 0 -5 )", "( 5 0 0 0 0 0 )", "( 5 86400000 0 0 0 0 2 )", "( 5 86400000 0 0 0 0 4 )", "( 5 86400000 0 0 0 -90 1 )",
 			"( 0 0 0 0 0 0 )", "( 1 9223372036854775807 -9007199254740992 0 0 -9223372036854775808 )", "( 5 86400000 0 )", "( 0 0 0 )", "( -5 86400000 -3 )",
+			"( 5 0 86400000 43200000 1 )", "( 5 5 86400000 0 0 )", "( 0 5 0 -90 0 )", "( 5 0 86400000 86400000 1 )", "( 5 0 0 0 1 )",
+			"( 8589934590 8589934590 315360000000 0 0 )", "( 1 0 86400000 -172800000000 1 )", "( 1000000 1 1000000 0 1 1 86400000 5 )",
 			"( 1000000 1 1000000 0 0 0 86400000 )", "( 1000000 0 1000000 0 5 0 86400000 )",
 			"( 1000000 1 1000000 0 1000000 0 )", "( 1000000 0 1000000 0 0 0 0 )", "( rate 5 interval 86400000 type 0 )",
 			"( rate 5 interval 9223372036854775807 type 1 keepAliveTime -7 )", "( rate 5 interval 1 type x )",

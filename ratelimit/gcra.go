@@ -8,27 +8,27 @@ import (
 
 // gcra is the generic cell rate algorithm.
 type gcra struct {
-	limit  Limit
+	oneLimit
 	params gcraParams
-	// What every script is told: the limit, and what one permit is worth.
+	// Arguments of every script: the limit, and the worth of one permit.
 	head, one []any
 }
 
 func newGCRA(limit Limit) *gcra {
-	g := &gcra{limit: limit, params: newGCRAParams(limit)}
+	g := &gcra{oneLimit: oneLimit{limit: limit}, params: newGCRAParams(limit)}
 	g.head = g.cap(0)
 	cost := g.params.cost(1)
 	g.one = []any{cost.us, cost.num}
 	return g
 }
 
-// cap is what the script has to know of the limit; ahead is how far beyond a full burst it may grant.
+// cap returns the bound on the state as the script takes it; ahead is how far beyond a full burst it may grant.
 func (g *gcra) cap(ahead time.Duration) []any {
 	p := g.params
 	return []any{p.den, p.full.us + ahead.Microseconds(), p.full.num, p.burstSeconds()}
 }
 
-func (g *gcra) limitOf(snapshot) (Limit, bool) { return g.limit, true }
+func (*gcra) traits() traits { return traits{canGiveBack: true, keep: lookPeriod} }
 
 func (g *gcra) script() *scripts.Script { return scripts.RateGCRA }
 
@@ -73,33 +73,24 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	for k, run := range a.runs {
 		n += got.granted[k] * run.n
 	}
-	if n > 0 && s.tat.less(p.add(gcraTime{us: s.now}, p.cost(n))) { // what is granted lies ahead of now
+	if n > 0 && s.tat.less(p.add(gcraTime{us: s.now}, p.cost(n))) { // the grant lies ahead of now
 		r.bad = true
 	}
 	if err := r.end(); err != nil {
 		return answer{}, err
 	}
 	at.server = s.now
-	// The state before is the state after without what was granted; replay it to tell each caller what it
-	// saw.
-	tat := p.sub(s.tat, p.cost(n))
+	after, before := s.tat, p.sub(s.tat, p.cost(n))
 	if len(a.calls) == 0 && n > 0 {
-		got.spans = []span{{n: n, start: tat, at: at}}
+		got.spans = []span{{n: n, start: before, at: at}}
 	}
-	a.decided(got.granted, func(c *call, granted bool) {
-		if granted {
-			tat = p.add(tat, p.cost(c.n))
-			c.res = s.result(tat, s.now, c.n)
-			c.res.Allowed, c.res.Granted, c.res.RetryAfter = true, c.n, 0
-			return
-		}
-		c.res = s.result(tat, s.now, max(c.n, 1))
-		c.res.Allowed = c.n == 0 && c.res.Remaining > 0
-	})
+	s.tat = before
+	a.replay(got.granted, s) // charges the grants of calls; waiters have no calls
+	s.tat = after
 	return got, nil
 }
 
-// fit: the permits of one request lie within one burst, and it was there before the first of them was
+// fit: the permits of one request lie within one burst, and the request existed before the first of them was
 // overdue.
 func (g *gcra) fit(spans []span, n int64, since time.Duration) fitting {
 	p, first := g.params, &spans[0]
@@ -133,33 +124,50 @@ type gcraSnapshot struct {
 	tat  gcraTime
 }
 
-func (s *gcraSnapshot) result(tat gcraTime, now, n int64) Result {
-	p := s.gcra.params
+func (s *gcraSnapshot) charge(n int64) { s.tat = s.gcra.params.add(s.tat, s.gcra.params.cost(n)) }
+
+func (s *gcraSnapshot) result(n int64, passed time.Duration) Result {
+	p, now := s.gcra.params, s.now+(passed+time.Microsecond-1).Microseconds()
 	return Result{
 		Limit:      s.gcra.limit.Burst,
-		Remaining:  p.remaining(tat, now),
-		RetryAfter: p.delay(tat, now, n),
-		ResetAfter: p.reset(tat, now),
+		Remaining:  p.remaining(s.tat, now),
+		RetryAfter: p.delay(s.tat, now, n),
+		ResetAfter: p.reset(s.tat, now),
 	}
 }
 
-// deny holds for any request, not only for one like that which was denied: others can only have moved tat
-// further.
+// cachedDenial holds for any request: other processes can only have moved tat further.
 func (s *gcraSnapshot) cachedDenial(n int64, passed time.Duration) (Result, bool) {
 	now := s.now + (passed + time.Microsecond - 1).Microseconds()
 	if s.gcra.params.delay(s.tat, now, n) == 0 {
 		return Result{}, false
 	}
-	return s.result(s.tat, now, n), true
+	return s.result(n, passed), true
 }
 
 func (s *gcraSnapshot) wait(total int64, passed time.Duration) time.Duration {
 	return s.gcra.params.delay(s.tat, s.now+passed.Microseconds(), total)
 }
 
-func (s *gcraSnapshot) state() Result { return s.result(s.tat, s.now, 1) }
+func (s *gcraSnapshot) state() Result { return s.result(1, 0) }
 
-// flag is a truth value as scripts take it.
+func (*gcraSnapshot) keep(bool) time.Duration { return 0 }
+
+func (g *gcra) part() []any { return append([]any{"gcra"}, g.head...) }
+
+func (g *gcra) partCost(n int64) []any {
+	cost := g.params.cost(n)
+	return []any{cost.us, cost.num}
+}
+
+func (g *gcra) readPart(r *replyReader, now, n int64) (snapshot, replayed) {
+	s := &gcraSnapshot{gcra: g, now: now, tat: r.time(g.params)}
+	before := *s
+	before.tat = g.params.sub(s.tat, g.params.cost(n))
+	return s, &before
+}
+
+// flag returns a truth value as scripts take it.
 func flag(is bool) int {
 	if is {
 		return 1

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// gcraTime is an instant or a span on the server's clock: us microseconds and num/den more, where 0 <= num <
-// den and den belongs to the gcraParams.
+// gcraTime is an instant or a span on the server's clock: us microseconds plus num/den, where 0 <= num < den
+// and den belongs to the gcraParams.
 type gcraTime struct{ us, num int64 }
 
 func (t gcraTime) less(o gcraTime) bool { return t.us < o.us || t.us == o.us && t.num < o.num }
@@ -28,7 +28,7 @@ func (t gcraTime) roundUp() int64 {
 type gcraParams struct {
 	step, den int64
 	burst     int64
-	full      gcraTime // what a whole burst is worth
+	full      gcraTime // the worth of a whole burst
 }
 
 func newGCRAParams(l Limit) gcraParams {
@@ -44,7 +44,7 @@ func newGCRAParams(l Limit) gcraParams {
 	return p
 }
 
-// cost is what n permits are worth. It saturates beyond the age of the universe.
+// cost returns the worth of n permits. It saturates beyond the age of the universe.
 func (p gcraParams) cost(n int64) gcraTime {
 	hi, lo := bits.Mul64(uint64(n), uint64(p.step))
 	if hi >= uint64(p.den) {
@@ -54,7 +54,7 @@ func (p gcraParams) cost(n int64) gcraTime {
 	return gcraTime{int64(min(whole, math.MaxInt64/4)), int64(rest)}
 }
 
-// worth is how many permits are worth at least us microseconds.
+// worth returns the number of permits that are worth at least us microseconds.
 func (p gcraParams) worth(us int64) int64 {
 	hi, lo := bits.Mul64(uint64(max(0, us)), uint64(p.den))
 	if hi >= uint64(p.step) {
@@ -83,8 +83,8 @@ func (p gcraParams) sub(a, b gcraTime) gcraTime {
 	return d
 }
 
-// take moves the theoretical arrival time tat by n permits if they may be used at now, which is in whole
-// microseconds. It is what rate_gcra.lua does.
+// take moves the theoretical arrival time tat by n permits if they may be used at now, a whole microsecond. It
+// does what rate_gcra.lua does.
 func (p gcraParams) take(tat gcraTime, now, n int64) (gcraTime, bool) {
 	if tat.us < now {
 		tat = gcraTime{us: now}
@@ -96,8 +96,8 @@ func (p gcraParams) take(tat gcraTime, now, n int64) (gcraTime, bool) {
 	return to, true
 }
 
-// delay is how long after now n permits can be used, 0 if at once. It is rounded up to whole microseconds,
-// the grain of the server's clock, so that waiting for it always suffices.
+// delay returns how long after now n permits can be used, or 0 if at once. It is rounded up to whole
+// microseconds, the grain of the server's clock, so a wait for that time always suffices.
 func (p gcraParams) delay(tat gcraTime, now, n int64) time.Duration {
 	if tat.us < now {
 		tat = gcraTime{us: now}
@@ -106,7 +106,7 @@ func (p gcraParams) delay(tat gcraTime, now, n int64) time.Duration {
 	return micros(max(0, d.roundUp()))
 }
 
-// remaining is how many permits can be used at now.
+// remaining returns how many permits can be used at now.
 func (p gcraParams) remaining(tat gcraTime, now int64) int64 {
 	if tat.us < now {
 		tat = gcraTime{us: now}
@@ -121,14 +121,14 @@ func (p gcraParams) remaining(tat gcraTime, now int64) int64 {
 	return min(int64(n), p.burst)
 }
 
-// reset is how long after now the whole burst can be used.
+// reset returns how long after now the whole burst can be used.
 func (p gcraParams) reset(tat gcraTime, now int64) time.Duration {
 	return micros(max(0, tat.roundUp()-now))
 }
 
-// burstSeconds is how long a whole burst takes to refill, rounded up. It is stored in the state, so that one that
-// was written under another limit is known from one that the server's clock has left behind. It is 0, and does
-// not stand there, if it is at most half a minute: scripts take no state for one left behind that lies less
+// burstSeconds returns the time in which a whole burst refills, rounded up. The state contains it, so that a
+// state that was written under another limit can be told from a state left behind by a clock that was set back.
+// If it is at most half a minute, it is 0 and left out: scripts consider no state left behind that lies less
 // than a minute ahead.
 func (p gcraParams) burstSeconds() int64 {
 	if s := p.full.roundUp()/1e6 + 1; s > 30 {
@@ -137,7 +137,7 @@ func (p gcraParams) burstSeconds() int64 {
 	return 0
 }
 
-// text is how a state is stored in Redis.
+// text returns the form in which a state is stored in Redis.
 func (p gcraParams) text(t gcraTime) string {
 	text := strconv.FormatInt(t.us, 10)
 	if t.num > 0 {
@@ -149,7 +149,7 @@ func (p gcraParams) text(t gcraTime) string {
 	return text
 }
 
-// micros saturates.
+// micros returns d in microseconds, or the greatest value.
 func micros(us int64) time.Duration {
 	return time.Duration(min(us, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
 }

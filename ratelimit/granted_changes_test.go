@@ -73,6 +73,9 @@ var waitedChanges = map[string]func(t *testing.T, c, other *ratelimit.Client, na
 	"Reset, FixedWindow": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
 		return resetOf(t, c, other, name, ratelimit.FixedWindow)
 	},
+	"Reset, SlidingWindow": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
+		return resetOf(t, c, other, name, ratelimit.SlidingWindow)
+	},
 	"Reset, other limit": func(t *testing.T, c, other *ratelimit.Client, name string) waitedChange {
 		reset := resetOf(t, c, other, name, ratelimit.GCRA)
 		k := c.Limiter("k", ratelimit.PerHour(1)).With(perSeconds(1, 7200))
@@ -261,6 +264,8 @@ func setupWait(what string, c *ratelimit.Client, name string) func(context.Conte
 		return limiter(c.Limiter("k", ratelimit.PerHour(1)))
 	case "Reset, FixedWindow":
 		return limiter(c.Limiter("k", ratelimit.PerHour(1), window))
+	case "Reset, SlidingWindow":
+		return limiter(c.Limiter("k", ratelimit.PerHour(1), bySliding))
 	case "Reset, other limit":
 		return limiter(c.Limiter("k", perSeconds(1, 7200)))
 	case "Cancel":

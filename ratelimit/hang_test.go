@@ -243,6 +243,10 @@ func TestBreaker_ClosesForAUserWithFewRights(t *testing.T) {
 			_, err := c.Limiter("k", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
 			return err
 		}},
+		"sliding windows": {[]string{"+time", "+get", "+set"}, func(c *ratelimit.Client, ctx context.Context) error {
+			_, err := c.Limiter("k", limit, bySliding).Allow(ctx, "u")
+			return err
+		}},
 		"StoredLimiter": {
 			[]string{
 				"+hmget", "+time", "+get", "+set", "+zmscore", "+zrangebyscore", "+zrange", "+zcount", "+zcard", "+zadd", "+zremrangebyrank",
@@ -261,7 +265,7 @@ func TestBreaker_ClosesForAUserWithFewRights(t *testing.T) {
 			require.NoError(t, server.Client(t).HSet(ctx, "l", "rate", 1000, "interval", 3600_000, "type", 0, "keepAliveTime", 0).Err())
 			login := server.User(t, "limits", append(subject.rights, "~*", "+evalsha", "+eval")...)
 			rdb := server.Client(t, login, impatient)
-			require.ErrorContains(t, rdb.Ping(ctx).Err(), "NOPERM")
+			require.ErrorContains(t, server.Client(t, login).Ping(ctx).Err(), "NOPERM")
 			c := newClient(t, rdb, ratelimit.WithBreaker(2, 20*time.Millisecond))
 			require.NoError(t, subject.allow(c, ctx))
 			server.Pause()

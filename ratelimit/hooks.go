@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Kind is a kind of limiter, as events name it.
+// Kind is a kind of limiter in an Event.
 type Kind string
 
 // The kinds.
@@ -15,36 +15,38 @@ const (
 	KindAll           Kind = "all" // several limits in one step
 )
 
-// Event is a decision, or a change of the breaker. Of the latter, only Context, Took and Err are set.
+// Event describes a decision, or a change of a breaker. For a change of a breaker (Down and Up), only Context,
+// Node, Took and Err are set.
 type Event struct {
-	Context context.Context // of the call; context.Background() for Down and Up
+	Context context.Context // of the call; for Down and Up, context.Background()
 	Kind    Kind
-	Name    string // prefix of a Limiter, or name of a StoredLimiter; of an All, as "user and service"
-	Key     string // of a Limiter, as it was given; it may come from strangers, so it is no label of a metric
-	N       int64  // permits asked for; of an All, requests
+	Name    string // prefix of a Limiter, or name of a StoredLimiter; for an All, as "user and service"
+	Key     string // for a Limiter, as given; clients may have chosen it, so do not use it as a label of a metric
+	N       int64  // permits of the request; for an All, requests
 
-	// Result is the decision: for Failed, only its Source is set. Of a wait or a reservation, only Allowed,
-	// Granted and Source are.
+	// Result is the decision. For Failed, only its Source is set. For a wait or a reservation, only Allowed,
+	// Granted and Source are set.
 	Result Result
-	Waited bool          // by Wait, WaitN or WaitFunc
-	Took   time.Duration // the call, not the delay of a reservation; Up: how long Redis was down
-	Err    error         // Failed: what the call returned; Down: why
+	Waited bool          // the call was Wait, WaitN or WaitFunc
+	Took   time.Duration // how long the call took, without the delay of a reservation; Up: how long Redis was down
+	Err    error         // Failed: the error of the call; Down: the cause
+	Node   string        // Down and Up: the address of the node; empty if it is not known
 }
 
-// Hooks are functions that are called for what a Client decides, for metrics and traces. Each may be nil.
-// They run on goroutines of callers, of the Client and of its wheel, several at a time, and must return soon.
-// They must not use the Client.
+// Hooks are functions that a Client calls for its decisions, for metrics and traces. Each may be nil. They run
+// on goroutines of callers, of the Client and of its wheel, several at a time, and must return soon. They must
+// not use the Client.
 //
 // Each call of Allow, AllowUpTo, Reserve and Wait, and of their variants, for 1 or more permits ends in one
-// Allowed, Denied or Failed. There are three exceptions, which have none: a call that is refused with an
-// *cogwheel.InvalidError, one that returns ErrClosed without having waited, and one that asks for no permits.
-// Peek is not such a call. No wait is reported once Close has returned nil.
+// Allowed, Denied or Failed. Calls that are refused with a *cogwheel.InvalidError, calls that return ErrClosed
+// without having waited, and calls of Peek end in none. No wait is reported after Close has returned nil.
 //
-// Down and Up take turns.
+// For each node, Down and Up alternate. A panic of a hook on a goroutine of the Client is logged; on the
+// goroutine of a caller it goes on to the caller.
 type Hooks struct {
-	Allowed func(Event) // permits were granted; Result.Source tells where
-	Denied  func(Event) // the call returned a denial; waits and reservations return none
+	Allowed func(Event) // permits were granted; Result.Source tells by whom
+	Denied  func(Event) // the call returned a denial; a wait or a reservation never does
 	Failed  func(Event) // the call returned an error, such as ErrExceedsLimit or ErrUnavailable
-	Down    func(Event) // Redis does not answer: from now on the policy decides
-	Up      func(Event) // Redis answers again
+	Down    func(Event) // a node does not answer; from now on the policy decides for its keys
+	Up      func(Event) // the node answers again, or its keys have moved to another node
 }

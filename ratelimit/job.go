@@ -6,137 +6,310 @@ import (
 	"math"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// jobKind says which callers a job is for.
+// jobKind tells which callers a job is for.
 type jobKind uint8
 
 const (
 	jobCalls    jobKind = iota // callers that do not wait
 	jobLine                    // waiters
 	jobCaller                  // one caller, which waits for the job itself
-	jobGiveBack                // none: it gives back what is not wanted any more
+	jobGiveBack                // no caller: it gives unused permits back
 )
 
-// job is one script of a key.
+// stage is the progress of a job.
+type stage uint8
+
+const (
+	queued   stage = iota // it takes the calls that come until it is sent
+	sent                  // its script is in flight
+	answered              // the reply is being applied
+	expired               // its time had passed before; a reply may still come
+)
+
+// job is one script for a key, and the Caller of its call. It has the Client's timeout, counted from the
+// arrival of its oldest caller: then the policy decides. If it was not sent by then, it is never sent.
 type job struct {
 	ask
 	state  *keyState
 	kind   jobKind
-	since  time.Duration    // when the first caller came; the Client's timeout counts from there
-	one    [1]*call         // room for the calls if it is one
-	oneRun [1]equalRequests // and for the runs
+	call   calls.Job
+	values context.Context  //nolint:containedctx // see calls.Call; nil if there are several callers
+	one    [1]*call         // room for a single call
+	oneRun [1]equalRequests // room for a single run
 
+	// The outcome for a caller that waits. got and err are set before done is closed.
+	done chan struct{}
 	got  answer
-	err  error         // why there is none; one of this package's
-	done chan struct{} // closed when it is decided, for a caller that waits for it
+	err  error // the cause if there is no answer: an error of this package
+
+	// returns means that permits that are granted after the caller has left are given back.
+	returns bool
+
+	// The mu of the state guards the rest.
+	stage    stage
+	left     bool // the one caller has left
+	followed bool // the other scope was tried
+	repeated bool // Redis has asked for a repetition of the call
+	sentAt   time.Time
+	since    time.Duration // when the oldest caller came
+	extra    time.Duration // extension of the timeout, because the process was paused
+	granted  time.Duration // the part of extra that began after the pause
+	timer    wheel.Timer
+	backup   *time.Timer // in place of timer if the wheel is stopped or full
 }
 
-// newJobLocked returns a job, which counts as under way from then on, or nil if the Client is closed.
-func (s *keyState) newJobLocked(kind jobKind) *job {
+// newJobLocked returns a job, or nil if the Client is closed. The job counts as an operation of the Client
+// until over. since is the arrival of its oldest caller.
+func (s *keyState) newJobLocked(kind jobKind, since time.Duration) *job {
 	if s.client.enter() != nil {
 		return nil
 	}
+	return s.makeJobLocked(kind, since)
+}
+
+// makeJobLocked is newJobLocked for a caller that has entered the gate.
+func (s *keyState) makeJobLocked(kind jobKind, since time.Duration) *job {
 	s.refs.Add(1)
-	j := &job{state: s, kind: kind, since: s.client.now()}
+	j := &job{state: s, kind: kind, since: since}
 	j.runs = j.oneRun[:0]
 	j.last = s.known.snapshot
+	j.armLocked(s.client.now())
 	return j
 }
 
-// hold counts the job as under way once more.
-func (j *job) hold() {
-	j.state.client.gate.EnterInside()
-	j.state.refs.Add(1)
-}
-
-// over ends what newJobLocked or hold began.
+// over releases what newJobLocked has acquired.
 func (j *job) over() {
 	j.state.client.leave()
 	j.state.release()
 }
 
-// compose sums up the calls.
-func (j *job) compose() {
-	for _, c := range j.calls {
-		j.addRun(c.n, 1)
-	}
-}
-
-// send has a job sent by another goroutine; nil is none.
+// send sends a job, unless it is nil.
 func (s *keyState) send(j *job) {
-	if j != nil && s.out.line.Begin(j) {
-		go s.out.run([]*job{j})
+	if j != nil {
+		s.client.sender.Send(&j.call, j, s.algorithm.route(s.id.key))
 	}
 }
 
-// sendFor has a job sent for a caller that waits for it, by its own goroutine if nothing can end its wait.
+// sendFor sends a job for a caller that waits for it. The caller's goroutine carries it if its time is bounded
+// by the timeout and nothing else can end the wait.
 func (s *keyState) sendFor(ctx context.Context, j *job) {
-	if j != nil && ctx.Done() == nil {
-		s.out.submit(ctx, j)
+	if j != nil && s.client.bounded && ctx.Done() == nil {
+		s.client.sender.SendHere(&j.call, j, s.algorithm.route(s.id.key))
 		return
 	}
 	s.send(j)
 }
 
-// settle takes note of what became of a job, and tells its callers.
-func (j *job) settle(at reading, sentAt time.Time) {
+// Build implements calls.Caller.
+func (j *job) Build() (calls.Call, bool) {
 	s := j.state
+	refused := s.client.breakers.refuse(s)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if j.err == nil && !sentAt.Before(s.changed) && !sentAt.Before(s.freedAt) {
-		s.noteLocked(j.got.snapshot, at)
+	ok, next := j.beginLocked(refused)
+	s.mu.Unlock()
+	if !ok {
+		s.send(next)
+		j.over()
+		return calls.Call{}, false
 	}
+	s.client.monitor.scripts.Add(1)
+	return calls.Call{Call: s.algorithm.encode(s.id.key, &j.ask), Values: j.values}, true
+}
+
+// beginLocked collects the calls that have come, and reports whether there is a script to send. If not, next is
+// the job to send instead. refused is the error if Redis must not be asked.
+func (j *job) beginLocked(refused error) (ok bool, next *job) {
+	s := j.state
+	switch j.stage {
+	case sent: // sent again, for the other scope
+		return true, nil
+	case queued:
+	case answered, expired:
+		return false, nil
+	}
+	if ok = j.gatherLocked(refused); ok {
+		j.stage, j.sentAt = sent, s.client.wheel.Now()
+		return true, nil
+	}
+	j.stage, j.err = answered, refused
+	j.stopLocked()
+	return false, j.settleLocked(reading{sent: s.client.now()})
+}
+
+// gatherLocked collects the requests of the job, and reports whether Redis must be asked.
+func (j *job) gatherLocked(refused error) bool {
+	s, now := j.state, j.state.client.now()
 	switch j.kind {
 	case jobCalls:
-		j.settleCallsLocked()
+		s.queued = nil
+		s.answerPendingLocked(now)
+		if refused != nil {
+			j.takeLocked(math.MaxInt)
+		} else {
+			j.takeLocked(maxBatch)
+		}
+		return refused == nil && len(j.calls) > 0
 	case jobLine:
-		j.settleLineLocked(at)
+		if refused != nil || s.line.first == nil {
+			s.line.failed(s.line.retryAt)
+			return false
+		}
+		last := j.last
+		j.ask = s.line.look(now)
+		j.last = last
+		return true
 	case jobCaller:
-		close(j.done)
-	case jobGiveBack:
+		return refused == nil && !j.left
+	default:
+		return refused == nil
 	}
 }
 
-// next returns the job that follows a settled one, or nil if there is none.
-func (j *job) next() (next *job) {
+// takeLocked moves up to most pending calls into the job.
+func (j *job) takeLocked(most int) {
+	s := j.state
+	n := min(len(s.pending), most)
+	if j.calls = s.pending[:n:n]; n == 1 {
+		j.one[0] = s.pending[0] // reuse room
+		j.calls, j.values = j.one[:], j.one[0].values
+	}
+	if s.pending = s.pending[n:]; len(s.pending) == 0 {
+		s.room[0] = nil
+		s.pending = s.room[:0]
+	}
+	for _, c := range j.calls {
+		j.addRun(c.n, 1)
+	}
+}
+
+// Wanted implements calls.Caller. Only a call that a cluster refused while its slot migrates is repeated.
+func (j *job) Wanted() bool {
 	s := j.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	j.repeated = true
+	return j.stage == sent && !j.left
+}
+
+// Apply implements calls.Caller.
+func (j *job) Apply(r redisconn.Reply) {
+	s, c := j.state, j.state.client
+	at := reading{sent: c.since(r.SentAt), got: c.now()}
+	c.monitor.took.Add(at.got - at.sent)
+	err := r.Err()
+	switch {
+	case err == nil:
+	case j.follows(err):
+		s.send(j)
+		return
+	case cut(err) && c.logins.check(s, err, func(err error) { j.finish(calls.Failed(err), at, r.SentAt) }):
+		return
+	}
+	j.finish(r.Cmd, at, r.SentAt)
+}
+
+// follows reports whether the script has named the other scope than that of its keys. Then it has done nothing,
+// and is sent once more.
+func (j *job) follows(err error) bool {
+	s := j.state
+	if !s.algorithm.follow(err) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	again := j.stage == sent && !j.followed
+	j.followed = true
+	return again
+}
+
+// finish applies the reply.
+func (j *job) finish(cmd *redis.Cmd, at reading, sentAt time.Time) {
+	s := j.state
+	s.mu.Lock()
+	late := j.stage == expired
+	if !late {
+		j.stage = answered
+	}
+	j.stopLocked()
+	s.mu.Unlock()
+	got, err := j.read(cmd, at)
+	if !late {
+		s.client.breakers.heard(s, err, sentAt)
+	}
+	s.mu.Lock()
+	var next *job
+	switch {
+	case late || j.left:
+		if err == nil {
+			next = j.settleLateLocked(got)
+		}
+	default:
+		j.got, j.err = got, err
+		if err == nil && !sentAt.Before(s.changed) && !sentAt.Before(s.freedAt) {
+			s.noteLocked(got.snapshot, at)
+		}
+		next = j.settleLocked(at)
+	}
+	s.mu.Unlock()
+	s.send(next)
+	j.over()
+}
+
+// read reads a reply.
+func (j *job) read(cmd *redis.Cmd, at reading) (answer, error) {
+	reply, err := scripts.Integers(cmd)
+	var got answer
+	if err == nil {
+		got, err = j.state.algorithm.decode(&j.ask, reply, at)
+	}
+	if err != nil {
+		return answer{}, explain(context.Background(), err) // the end of the context of the call is an outage
+	}
+	return got, nil
+}
+
+// settleLocked gives the callers of a job their outcome, and returns the job to send next.
+func (j *job) settleLocked(at reading) (next *job) {
+	s := j.state
 	switch j.kind {
 	case jobCalls:
+		s.decideLocked(j.calls, j.err)
 		if next = s.nextLocked(); next == nil {
 			s.inFlight--
 		}
 	case jobLine:
+		j.settleLineLocked(at)
 		next = s.pumpLocked(s.client.now())
+	case jobCaller:
+		close(j.done)
+	case jobGiveBack:
+		if j.err == nil && j.got.takenBack {
+			next = s.freedLocked()
+		}
 	}
 	return next
 }
 
-// noteLocked takes note of a snapshot, unless another script has told what was later.
-func (s *keyState) noteLocked(found snapshot, at reading) {
-	if s.known.snapshot == nil || at.sent >= s.known.sent {
-		s.known = knowledge{snapshot: found, sent: at.sent, took: at.got - at.sent}
-	}
-}
-
-// settleCallsLocked gives each call its result.
-func (j *job) settleCallsLocked() {
-	s, err := j.state, j.err
-	switch {
-	case err == nil: // decode has set the results
-	case errors.Is(err, ErrUnavailable):
-		for _, c := range j.calls {
+// decideLocked gives calls the answer, which decode has set if err is nil.
+func (s *keyState) decideLocked(calls []*call, err error) {
+	for _, c := range calls {
+		switch {
+		case c.left:
+			continue
+		case errors.Is(err, ErrUnavailable):
 			c.res, c.err = s.policyLocked(c.n, err)
-		}
-	default:
-		for _, c := range j.calls {
+		case err != nil:
 			c.err = err
 		}
-	}
-	for _, c := range j.calls {
 		c.done <- struct{}{}
 	}
 }
@@ -146,6 +319,7 @@ func (j *job) settleLineLocked(at reading) {
 	s, l, got, err := j.state, j.state.line, j.got, j.err
 	now := s.client.now()
 	switch {
+	case j.err == nil && got.snapshot == nil: // the job was not sent
 	case err == nil:
 		l.looked(&j.ask, got, at)
 		limit := int64(math.MaxInt64)
@@ -166,23 +340,34 @@ func (j *job) settleLineLocked(at reading) {
 	}
 }
 
-// settleLate adds the permits of a late reply to the line. They are charged in Redis.
-func (j *job) settleLate(got answer) {
+// settleLateLocked disposes of permits that were granted after their callers had left. Waiters in line use
+// them, a reservation is given back, and permits of other calls count as used.
+func (j *job) settleLateLocked(got answer) (next *job) {
 	s := j.state
-	s.mu.Lock()
-	var next *job
-	if j.kind == jobLine {
+	switch {
+	case j.kind == jobLine:
 		s.line.charged.add(got.spans...)
-		next = s.pumpLocked(s.client.now())
+		return s.pumpLocked(s.client.now())
+	case j.returns && len(got.spans) > 0:
+		s.client.gate.EnterInside()
+		next = s.makeJobLocked(jobGiveBack, s.client.now())
+		next.back = got.spans
 	}
-	s.mu.Unlock()
-	s.send(next)
+	return next
 }
 
-// ask has a job of one caller decided, and returns when it is or ctx ends.
-func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
+// noteLocked records a snapshot, unless the known one is later.
+func (s *keyState) noteLocked(found snapshot, at reading) {
+	if s.known.snapshot == nil || at.sent >= s.known.sent {
+		s.known = knowledge{snapshot: found, sent: at.sent, took: at.got - at.sent}
+	}
+}
+
+// ask sends a job for one caller, and returns when it is decided or ctx ends. If returns is true, permits that
+// are granted after that are given back.
+func (s *keyState) ask(ctx context.Context, a ask, returns bool) (*job, error) {
 	s.mu.Lock()
-	j := s.newJobLocked(jobCaller)
+	j := s.newJobLocked(jobCaller, s.client.now())
 	if j == nil {
 		s.mu.Unlock()
 		return nil, ErrClosed
@@ -192,17 +377,33 @@ func (s *keyState) ask(ctx context.Context, a ask) (*job, error) {
 	if j.last = last; a.runs == nil {
 		j.runs = runs
 	}
-	j.done = make(chan struct{})
+	j.done, j.values, j.returns = make(chan struct{}), ctx, returns
 	s.mu.Unlock()
 	s.sendFor(ctx, j)
 	select {
 	case <-j.done:
+		return j, j.err
 	default:
-		select {
-		case <-j.done:
-		case <-ctx.Done():
-			return j, contexts.Error(ctx)
+	}
+	select {
+	case <-j.done:
+	case <-ctx.Done():
+		if j.leave() {
+			return nil, contexts.Error(ctx)
 		}
 	}
 	return j, j.err
+}
+
+// leave reports whether the one caller could leave before the job was decided.
+func (j *job) leave() bool {
+	j.state.mu.Lock()
+	defer j.state.mu.Unlock()
+	select {
+	case <-j.done:
+		return false
+	default:
+		j.left = true
+		return true
+	}
 }

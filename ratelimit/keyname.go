@@ -1,45 +1,46 @@
 package ratelimit
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 )
 
-// maxPlainKey is the length up to which a key is stored in Redis as it is.
+// maxPlainKey is the length up to which a key is stored in Redis unhashed.
 const maxPlainKey = 128
 
-// redisKey is the key of Redis for a key of a Limiter: prefix:{key}, with ":window" behind it for fixed
-// windows; or with a hash tag prefix:{tag}:key:key, or prefix:{tag}:window:key. Keys may hold any bytes and
-// come from strangers, so
+// redisKey returns the Redis key for a key of a Limiter: prefix:{key}, followed by ":window" or ":sliding" for
+// the algorithms with windows; with a hash tag prefix:{tag}:key:key, prefix:{tag}:window:key or
+// prefix:{tag}:sliding:key. Keys may contain any bytes, and clients may choose them, so
 //
-//   - braces and percent signs in a key are escaped as %7B, %7D and %25. A prefix has no braces, so what
-//     stands before the first of them is the prefix, what stands between is the key, and no two pairs of
-//     prefix and key meet;
-//   - a key of more than 128 bytes becomes its first 32 bytes, escaped, and "%sha256:" with the SHA-256 of
-//     all of it in hex. In no escaped key does an s follow a percent sign, so that it meets no other but one
-//     with the same hash, and no two of those are known;
-//   - the braces are a hash tag, so that in a cluster the slot depends on the key alone: keys spread over the
-//     slots, and one key has the same slot under every prefix. A tag is written as a key is, so it has the
-//     slot of that key.
+//   - braces and percent signs in a key are escaped as %7B, %7D and %25. A prefix has no braces. So the text
+//     before the first brace is the prefix, the text between the braces is the key, and no two pairs of prefix
+//     and key collide;
+//   - a key of more than 128 bytes becomes its first 32 bytes, escaped, and "%sha256:" with the SHA-256 of the
+//     whole key in hex. In an escaped key no s follows a percent sign, so such a key collides only with a key
+//     with the same hash, and no two such keys are known;
+//   - the braces are a hash tag, so in a cluster the slot depends on the key alone: keys spread over the slots,
+//     and one key has the same slot under every prefix. A tag is written as a key is, so it has the slot of
+//     that key.
 func redisKey(prefix, tag, key string, algorithm Algorithm) string {
 	return string(appendRedisKey(nil, prefix, tag, key, algorithm))
 }
 
-// appendRedisKey appends the key of Redis to b.
+// appendRedisKey appends the Redis key to b.
 func appendRedisKey(b []byte, prefix, tag, key string, algorithm Algorithm) []byte {
 	b = append(append(b, prefix...), ":{"...)
+	word := limiterAlgorithms[algorithm].word
 	switch {
-	case tag != "" && algorithm == FixedWindow:
-		return appendKey(append(appendKey(b, tag), "}:window:"...), key)
 	case tag != "":
-		return appendKey(append(appendKey(b, tag), "}:key:"...), key)
-	case algorithm == FixedWindow:
-		return append(appendKey(b, key), "}:window"...)
+		b = append(append(appendKey(b, tag), "}:"...), cmp.Or(word, "key")...)
+		return appendKey(append(b, ':'), key)
+	case word != "":
+		return append(append(appendKey(b, key), "}:"...), word...)
 	}
 	return append(appendKey(b, key), '}')
 }
 
-// appendKey appends a key as it is stored in Redis.
+// appendKey appends a key in the form in which it is stored in Redis.
 func appendKey(b []byte, key string) []byte {
 	switch {
 	case isPlain(key):
@@ -67,7 +68,7 @@ func escape(b []byte, key string) []byte {
 	return b
 }
 
-// isPlain reports whether a key is stored in Redis as it is.
+// isPlain reports whether a key is stored in Redis unchanged.
 func isPlain(key string) bool {
 	if len(key) > maxPlainKey {
 		return false
@@ -80,8 +81,8 @@ func isPlain(key string) bool {
 	return true
 }
 
-// RedisKey returns the key in Redis of a key: errors name it, and the command cogwheel limit takes it. It
-// does not talk to Redis.
+// RedisKey returns the key in Redis for a key of the Limiter, as in errors and for the command cogwheel limit.
+// It does not talk to Redis.
 func (k *Limiter) RedisKey(key string) string {
 	return k.id(key).key
 }

@@ -25,7 +25,7 @@ func TestLimiter_StrangersShareNoQuota(t *testing.T) {
 		"long ones":                      {{"p", name + strings.Repeat("a", 200)}, {"p", name + strings.Repeat("a", 201)}},
 		"no bytes, and odd ones":         {{"p" + name, ""}, {"p" + name, "\x00"}, {"p" + name, "\xff\xfe"}, {"p" + name, "{}"}, {"p" + name, "a}b"}, {"p" + name, "a{b"}},
 	} {
-		for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
+		for _, algorithm := range kinds {
 			for _, p := range pairs {
 				k := c.Limiter(p.prefix, limit, ratelimit.WithAlgorithm(algorithm))
 				r, err := k.AllowN(ctx, p.key, 3)
@@ -42,11 +42,12 @@ func TestLimiter_StrangersShareNoQuota(t *testing.T) {
 
 func TestRedisKey(t *testing.T) {
 	t.Parallel()
-	const gcra, window = ratelimit.GCRA, ratelimit.FixedWindow
+	const gcra, window, sliding = ratelimit.GCRA, ratelimit.FixedWindow, ratelimit.SlidingWindow
 	long := strings.Repeat("long}", 30)
 	for want, got := range map[string]string{
 		"login:{ada}":                       ratelimit.RedisKey("login", "ada", gcra),
 		"login:{ada}:window":                ratelimit.RedisKey("login", "ada", window),
+		"login:{ada}:sliding":               ratelimit.RedisKey("login", "ada", sliding),
 		"login:{2001:db8::1}":               ratelimit.RedisKey("login", "2001:db8::1", gcra),
 		"login:{}":                          ratelimit.RedisKey("login", "", gcra),
 		"login:{%7Bada%7D 100%25 \x00\xff}": ratelimit.RedisKey("login", "{ada} 100% \x00\xff", gcra),
@@ -75,14 +76,15 @@ func TestLimiter_KeysSpreadOverTheSlots(t *testing.T) {
 // With a hash tag, all keys have the slot of the key that is the tag, and still no two of them meet.
 func TestLimiter_HashTag(t *testing.T) {
 	t.Parallel()
-	const gcra, window = ratelimit.GCRA, ratelimit.FixedWindow
+	const gcra, window, sliding = ratelimit.GCRA, ratelimit.FixedWindow, ratelimit.SlidingWindow
 	require.Equal(t, "p:{mail}:key:ada", ratelimit.TaggedKey("p", "mail", "ada", gcra))
 	require.Equal(t, "p:{mail}:window:%7Bada%7D", ratelimit.TaggedKey("p", "mail", "{ada}", window))
+	require.Equal(t, "p:{mail}:sliding:%7Bada%7D", ratelimit.TaggedKey("p", "mail", "{ada}", sliding))
 	seen := map[string]string{}
-	odd := []string{"", "a", "a}b", "{a}", ":window", ":key:", "key", "window", "%7D", strings.Repeat("long}", 30)}
+	odd := []string{"", "a", "a}b", "{a}", ":window", ":key:", "key", "window", ":sliding", "sliding", "%7D", strings.Repeat("long}", 30)}
 	for _, tag := range odd {
 		for _, key := range odd {
-			for _, algorithm := range []ratelimit.Algorithm{gcra, window} {
+			for _, algorithm := range kinds {
 				of, found := fmt.Sprintf("%q %q %d", tag, key, algorithm), ratelimit.TaggedKey("p", tag, key, algorithm)
 				require.Empty(t, seen[found], "%s is that of %s too", found, of)
 				seen[found] = of
@@ -112,21 +114,22 @@ func FuzzRedisKey(f *testing.F) {
 		{"p", "%sha256:", "p", strings.Repeat("x", 129)},
 		{"p:", "a", "p", ":a"},
 		{"p", "a}:window", "p", "a"},
+		{"p", "a", "p", "a}:sliding"},
 	} {
-		f.Add(s[0], s[1], s[2], s[3], true, false)
+		f.Add(s[0], s[1], s[2], s[3], uint8(ratelimit.FixedWindow), uint8(ratelimit.GCRA))
 	}
-	f.Fuzz(func(t *testing.T, prefix, key, otherPrefix, otherKey string, window, otherWindow bool) {
+	f.Fuzz(func(t *testing.T, prefix, key, otherPrefix, otherKey string, algorithm, otherAlgorithm uint8) {
 		if strings.ContainsAny(prefix+otherPrefix, "{}") {
 			t.Skip("refused by Limiter")
 		}
-		algorithm := map[bool]ratelimit.Algorithm{true: ratelimit.FixedWindow, false: ratelimit.GCRA}
-		one := ratelimit.RedisKey(prefix, key, algorithm[window])
-		other := ratelimit.RedisKey(otherPrefix, otherKey, algorithm[otherWindow])
-		same := prefix == otherPrefix && key == otherKey && window == otherWindow
+		a, otherA := ratelimit.Algorithm(algorithm%3), ratelimit.Algorithm(otherAlgorithm%3)
+		one := ratelimit.RedisKey(prefix, key, a)
+		other := ratelimit.RedisKey(otherPrefix, otherKey, otherA)
+		same := prefix == otherPrefix && key == otherKey && a == otherA
 		require.Equal(t, same, one == other, "%q %q", one, other)
 		require.Equal(t, 1, strings.Count(one, "{"))
 		require.Equal(t, 1, strings.Count(one, "}"))
-		require.LessOrEqual(t, len(one), len(prefix)+3*128+len(":{}:window"))
+		require.LessOrEqual(t, len(one), len(prefix)+3*128+len(":{}:sliding"))
 	})
 }
 
@@ -136,28 +139,30 @@ func FuzzTaggedKey(f *testing.F) {
 		{"p", "mail", "ada", "p", "mail", "{ada}"},
 		{"p", "mail", ":key:", "p", "mail:key:", ""},
 		{"p", "t", "window:x", "p", "t", "x"},
+		{"p", "t", "x", "p", "t", "sliding:x"},
 		{"p", "}:key:", "a", "p", "%7D:key:", "a"},
 		{"p:{t", "t", "", "p", "t", ""},
 		{"p", "\xff", "%", "p", "\xfe", "%25"},
 		{"p", "t", "%sha256:", "p", "t", strings.Repeat("x", 129)},
 		{"p", "", "a", "p", "t", "a"},
 	} {
-		f.Add(s[0], s[1], s[2], s[3], s[4], s[5], true, false)
-		f.Add(s[0], s[1], s[2], s[3], s[4], s[5], false, false)
+		for algorithm := range uint8(3) {
+			f.Add(s[0], s[1], s[2], s[3], s[4], s[5], algorithm, uint8(ratelimit.GCRA))
+		}
 	}
-	f.Fuzz(func(t *testing.T, prefix, tag, key, otherPrefix, otherTag, otherKey string, window, otherWindow bool) {
+	f.Fuzz(func(t *testing.T, prefix, tag, key, otherPrefix, otherTag, otherKey string, algorithm, otherAlgorithm uint8) {
 		if strings.ContainsAny(prefix+otherPrefix, "{}") {
 			t.Skip("refused by Limiter")
 		}
-		algorithm := map[bool]ratelimit.Algorithm{true: ratelimit.FixedWindow, false: ratelimit.GCRA}
-		one := ratelimit.TaggedKey(prefix, tag, key, algorithm[window])
-		other := ratelimit.TaggedKey(otherPrefix, otherTag, otherKey, algorithm[otherWindow])
-		same := prefix == otherPrefix && tag == otherTag && key == otherKey && window == otherWindow
+		a, otherA := ratelimit.Algorithm(algorithm%3), ratelimit.Algorithm(otherAlgorithm%3)
+		one := ratelimit.TaggedKey(prefix, tag, key, a)
+		other := ratelimit.TaggedKey(otherPrefix, otherTag, otherKey, otherA)
+		same := prefix == otherPrefix && tag == otherTag && key == otherKey && a == otherA
 		require.Equal(t, same, one == other, "%q %q", one, other)
 		if tag != "" {
 			require.Equal(t, scripts.Slot(ratelimit.RedisKey("q", tag, ratelimit.GCRA)), scripts.Slot(one))
 		}
-		require.LessOrEqual(t, len(one), len(prefix)+2*(3*128)+len(":{}:window:"))
+		require.LessOrEqual(t, len(one), len(prefix)+2*(3*128)+len(":{}:sliding:"))
 	})
 }
 
@@ -178,7 +183,7 @@ func TestStoredLimiter_ANameInBracesSharesWhatWasGranted(t *testing.T) {
 func TestLimiter_RedisKey(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
-	for _, algorithm := range []ratelimit.Algorithm{ratelimit.GCRA, ratelimit.FixedWindow} {
+	for _, algorithm := range kinds {
 		k := c.Limiter("p:"+name, ratelimit.PerHour(3), ratelimit.WithAlgorithm(algorithm))
 		for _, key := range []string{"user-7", "", "{a}%", strings.Repeat("long", 99)} {
 			_, err := k.Allow(t.Context(), key)

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -12,61 +13,61 @@ import (
 
 const (
 	maxBatch   = 256 // callers in one script
-	maxScripts = 2   // of one key under way for callers that do not wait, and of one node for all keys
-	// maxDenyFor is how long an answer of Redis is trusted: another process may give permits back or raise
-	// the limit.
+	maxScripts = 2   // in flight for one key and callers that do not wait, and for one node and all keys
+	// maxDenyFor is how long an answer of Redis is trusted: another process may give permits back or raise the
+	// limit.
 	maxDenyFor = time.Second
-	// secondScriptThreshold is how many callers do not wait for the script that is under way but have one of
-	// their own. Fewer cost the server less in the next one.
+	// secondScriptThreshold is the number of callers that do not wait for the script in flight but get a second
+	// script. Fewer callers cost the server less in the next script.
 	secondScriptThreshold = 28
 )
 
-// call is one request for n permits of a caller that does not wait for them.
+// call is one request for n permits that does not wait for them.
 type call struct {
-	n    int64
-	res  Result
-	err  error
-	done chan struct{} // buffered
+	n      int64
+	since  time.Duration   // arrival
+	values context.Context //nolint:containedctx // the caller's, for hooks of the redis client
+	left   bool            // the caller has left
+	res    Result
+	err    error
+	done   chan struct{} // buffered
 }
 
 func newCall() any { return &call{done: make(chan struct{}, 1)} }
 
-// stateID is what requests have in common that are counted together: an algorithm and its options, and a key
-// of Redis.
+// stateID identifies requests that are counted together: an algorithm with its options, and a Redis key.
 type stateID struct {
 	options limiterOptions
 	key     string
 }
 
-// keyState is where the requests of this process for one key meet. Of those that do not wait one script is
-// under way, and callers that arrive meanwhile join the next one. Those that wait stand in a line; while
-// there are any, the others are denied without a script. Scripts travel by a sender, which keys of one node
-// share.
+// keyState collects the requests of this process for one key. For requests that do not wait, one script is in
+// flight, and callers that arrive meanwhile join the next one. Requests that wait form a line; while it has
+// waiters, the other requests are denied.
 //
-// mu guards every field below it. A snapshot is replaced by one that was asked for later only. Nothing that
-// blocks runs under mu; what is to be sent is returned as a job and sent after it. refs counts callers, jobs
-// and entries of the wheel that use the state: when the last of them is gone, it is forgotten, unless it
-// remembers something.
+// mu guards every field below it. A snapshot is replaced only by one of a later request. Nothing blocks under
+// mu: a job to send is returned, and sent after mu is unlocked. refs counts the callers, jobs and wheel entries
+// that use the state. When the last of them is gone, the state is dropped, unless it remembers something.
 type keyState struct {
 	client    *Client
 	algorithm algorithm
 	id        stateID
 	shard     *stateShard
-	out       *sender
 	refs      atomic.Int64
-	retention wheel.Timer // while nothing but what it remembers keeps it; the shard's mu guards it
+	retention wheel.Timer // keeps the state while only its memory is of use; the shard's mu guards it
 
-	mu           sync.Mutex
-	inFlight     int           // jobs of callers that do not wait
-	pending      []*call       // of the next job
-	pendingSince time.Duration // when the first of them came
-	known        knowledge
-	changed      time.Time     // when this Client last changed the limit or the count; earlier denials are void
-	freedAt      time.Time     // when it last gave permits back; earlier denials are void
-	line         *line         // nil if there never was a waiter
-	timer        wheel.Timer   // of the line
-	timerAt      time.Duration // when it fires, if it is armed
-	armed        bool
+	mu       sync.Mutex
+	inFlight int      // jobs of callers that do not wait
+	queued   *job     // the one that was not sent yet: it takes the pending calls
+	pending  []*call  // in order of arrival
+	room     [1]*call // for pending
+	known    knowledge
+	changed  time.Time     // when this Client last changed the limit or the count; earlier denials are void
+	freedAt  time.Time     // when it last gave permits back; earlier denials are void
+	line     *line         // nil before the first waiter
+	timer    wheel.Timer   // of the line
+	timerAt  time.Duration // the time of timer, if armed
+	armed    bool
 }
 
 // states are the keyStates of a Client.
@@ -85,24 +86,23 @@ func (s *states) shard(key string) *stateShard {
 	return &s.shards[maphash.String(s.seed, key)%uint64(len(s.shards))]
 }
 
-// useKey is use for a key that need not be a string: there is none to make if the state is there already.
-func (c *Client) useKey(options limiterOptions, key []byte, a algorithm, out *sender) *keyState {
+// useKey is use for a key in bytes. It makes no string if the state exists.
+func (c *Client) useKey(options limiterOptions, key []byte, a algorithm) *keyState {
 	shard := &c.states.shards[maphash.Bytes(c.states.seed, key)%uint64(len(c.states.shards))]
 	shard.mu.Lock()
-	s := shard.states[stateID{options, string(key)}] // the compiler makes no string for a look into a map
+	s := shard.states[stateID{options, string(key)}] // the compiler makes no string for a map lookup
 	if s != nil {
 		s.refs.Add(1)
 	}
 	shard.mu.Unlock()
 	if s == nil {
-		s = c.use(stateID{options, string(key)}, a, out)
+		s = c.use(stateID{options, string(key)}, a)
 	}
 	return s
 }
 
-// use returns the state of a key, which stays until release. Without an algorithm it is a log; without a sender
-// it is sent by the sender of the key.
-func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
+// use returns the state of a key, which stays until release. Without an algorithm it is a log.
+func (c *Client) use(id stateID, a algorithm) *keyState {
 	shard := c.states.shard(id.key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -111,10 +111,8 @@ func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
 		if a == nil {
 			a = &slidingLog{client: c}
 		}
-		if out == nil {
-			out = c.senders.of(a.script(), id.key)
-		}
-		s = &keyState{client: c, algorithm: a, id: id, shard: shard, out: out}
+		s = &keyState{client: c, algorithm: a, id: id, shard: shard}
+		s.pending = s.room[:0]
 		if shard.states == nil {
 			shard.states = map[stateID]*keyState{}
 		}
@@ -123,6 +121,9 @@ func (c *Client) use(id stateID, a algorithm, out *sender) *keyState {
 	s.refs.Add(1)
 	return s
 }
+
+// hold is use for a caller whose state is not released yet.
+func (s *keyState) hold() { s.refs.Add(1) }
 
 func (s *keyState) release() {
 	if s.refs.Add(-1) > 0 {
@@ -145,16 +146,15 @@ func (s *keyState) release() {
 	delete(shard.states, s.id)
 }
 
-// remembers is for how long the state can still answer by itself.
+// remembers returns how long the state can still decide from memory.
 func (s *keyState) remembers() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.client.wheel.Now()
-	if known, ok := s.known.snapshot.(*logSnapshot); ok {
-		d := time.Until(known.counted.Add(recount))
-		if d <= 0 && s.client.breaker.down.Load() {
-			return recount // LocalShare needs the limit
-		}
+	if s.known.snapshot == nil {
+		return 0
+	}
+	if d := s.known.snapshot.keep(s.client.breakers.refuse(s) != nil); d > 0 {
 		return d
 	}
 	at := s.client.since(now)
@@ -163,7 +163,7 @@ func (s *keyState) remembers() time.Duration {
 	}
 	passed := at - s.known.sent
 	r, denied := s.known.snapshot.cachedDenial(1, passed)
-	if !denied {
+	if !denied || s.client.noCache {
 		return 0
 	}
 	return min(r.RetryAfter, maxDenyFor-passed)
@@ -172,21 +172,18 @@ func (s *keyState) remembers() time.Duration {
 // waitingLocked reports whether there are waiters in line.
 func (s *keyState) waitingLocked() bool { return s.line != nil && s.line.first != nil }
 
-// rememberedLocked answers from memory: from permits that waiters have left, or by the last answer of Redis. now
+// rememberedLocked decides from memory: by permits that waiters have left, or by the last answer of Redis. now
 // is the time by the Client's clock.
 func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 	waiting := s.waitingLocked()
-	if n == 0 || s.known.snapshot == nil && !waiting {
+	if n == 0 || s.known.snapshot == nil {
 		return Result{}, false
 	}
 	if waiting {
-		// It may not overtake.
-		if s.known.snapshot != nil {
-			if r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent); denied {
-				return s.deniedLocked(r), true
-			}
+		if !s.known.fresh(now) || s.client.breakers.refuse(s) != nil {
+			return Result{}, false
 		}
-		return Result{RetryAfter: time.Millisecond, Source: SourceLocal}, true
+		return s.behindLocked(n, now), true
 	}
 	if s.line != nil && s.useCharged(&s.line.charged, n, now) {
 		r := Result{Allowed: true, Granted: n, Source: SourceLocal}
@@ -195,14 +192,31 @@ func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 		}
 		return r, true
 	}
-	if !s.known.fresh(now) {
+	if s.client.noCache || !s.known.fresh(now) {
 		return Result{}, false
 	}
 	r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent)
 	return s.deniedLocked(r), denied
 }
 
-// useCharged takes n permits that are charged already, if they can be used now.
+// behindLocked returns the denial of n permits because waiters are ahead, which a call must not overtake.
+func (s *keyState) behindLocked(n int64, now time.Duration) Result {
+	passed, ahead := now-s.known.sent, s.line.came-s.line.gone
+	wait := s.known.wait(ahead+n, now)
+	r, denied := s.known.snapshot.cachedDenial(n, passed)
+	if !denied {
+		r = s.known.snapshot.state()
+		r.Allowed, r.ResetAfter = false, max(0, r.ResetAfter-passed)
+		if wait == 0 && ahead+n > r.Remaining {
+			wait = r.ResetAfter // no earlier time is known
+		}
+		r.Remaining = max(0, r.Remaining-ahead)
+	}
+	r.RetryAfter = max(r.RetryAfter, wait, time.Millisecond)
+	return s.deniedLocked(r)
+}
+
+// useCharged takes n prepaid permits, if they can be used now.
 func (s *keyState) useCharged(c *charged, n int64, now time.Duration) bool {
 	if c.n < n || c.whole() {
 		return false
@@ -214,16 +228,16 @@ func (s *keyState) useCharged(c *charged, n int64, now time.Duration) bool {
 	return true
 }
 
-// deniedLocked marks a denial. Redis may have looked at its clock as late as just before it answered: a
-// caller that comes back must not count from earlier.
+// deniedLocked marks a denial as local. Redis may have read its clock just before it answered, so the time in
+// which the caller comes back counts from the reply.
 func (s *keyState) deniedLocked(r Result) Result {
 	r.RetryAfter += s.known.took
 	r.Source = SourceLocal
 	return r
 }
 
-// mark returns how many permits the line was ever charged. It is called before this process changes the key in
-// Redis: these permits are of the old state.
+// mark returns the number of permits that were ever charged for the line. It is called before this process
+// changes the key in Redis: these permits belong to the old state.
 func (s *keyState) mark() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +258,7 @@ func (s *keyState) changedLocked(old int64) {
 	}
 }
 
-// kickLocked has the line look at once.
+// kickLocked makes the line ask at once.
 func (s *keyState) kickLocked() *job {
 	if s.line == nil {
 		return nil

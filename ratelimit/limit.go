@@ -9,21 +9,21 @@ import (
 
 // Bounds of a Limit.
 const (
-	MaxRate = math.MaxUint32            // permits a period, which is also what one entry of Redisson's log can hold
+	MaxRate = math.MaxUint32            // permits in a period; also the maximum of an entry in Redisson's log
 	MaxPer  = 10 * 365 * 24 * time.Hour // longest period
 )
 
-// maxBurstTime bounds how long a whole burst takes to refill, so that every sum stays an exact integer in
+// maxBurstTime is the maximum time in which a whole burst refills, so that every sum stays an exact integer in
 // Lua.
 const maxBurstTime = 100 * 365 * 24 * time.Hour
 
-// Limit is a rate: Rate permits every Per, of which up to Burst may be used at once. Make it with PerSecond,
-// PerMinute or PerHour, or as a literal with all three fields set. The whole burst must refill within 100
-// years. It is a comparable value.
+// Limit is a rate: Rate permits in each Per, of which up to Burst may be used at once. Make it with PerSecond,
+// PerMinute, PerHour, PerDay or Per, or as a literal. The whole burst must refill within 100 years. A Limit is
+// a comparable value.
 type Limit struct {
 	Rate  int64         // permits in each Per, 1 to MaxRate
-	Per   time.Duration // 1 µs to MaxPer; whole milliseconds for StoredLimiter and FixedWindow
-	Burst int64         // usable at once, 1 to MaxRate; equal to Rate for StoredLimiter and FixedWindow
+	Per   time.Duration // 1 µs to MaxPer; whole milliseconds, except with GCRA
+	Burst int64         // usable at once, 1 to MaxRate; 0 stands for Rate; 0 or Rate, except with GCRA
 }
 
 // PerSecond allows n permits a second with a burst of n.
@@ -35,14 +35,30 @@ func PerMinute(n int64) Limit { return Limit{n, time.Minute, n} }
 // PerHour allows n permits an hour with a burst of n.
 func PerHour(n int64) Limit { return Limit{n, time.Hour, n} }
 
+// PerDay allows n permits in 24 hours with a burst of n.
+func PerDay(n int64) Limit { return Limit{n, 24 * time.Hour, n} }
+
+// Per allows n permits every d with a burst of n.
+func Per(n int64, d time.Duration) Limit { return Limit{n, d, n} }
+
 // WithBurst returns the limit with another burst.
 func (l Limit) WithBurst(n int64) Limit {
 	l.Burst = n
 	return l
 }
 
-// String returns the limit as in "10 per 1s, burst 20".
-func (l Limit) String() string { return fmt.Sprintf("%d per %v, burst %d", l.Rate, l.Per, l.Burst) }
+// whole returns the limit with Rate as its burst if it has none.
+func (l Limit) whole() Limit {
+	if l.Burst == 0 {
+		l.Burst = l.Rate
+	}
+	return l
+}
+
+// String returns the limit in a form like "10 per 1s, burst 20".
+func (l Limit) String() string {
+	return fmt.Sprintf("%d per %v, burst %d", l.Rate, l.Per, l.whole().Burst)
+}
 
 // validate returns a *cogwheel.InvalidError that names the first bad field.
 func (l Limit) validate() error {
@@ -54,7 +70,7 @@ func (l Limit) validate() error {
 	case l.Burst < 1 || l.Burst > MaxRate:
 		return argument.Error("Limit.Burst", l.Burst, "must be 1 to 4294967295")
 	}
-	// Burst periods of Per/Rate each.
+	// Burst times Per/Rate.
 	hi, lo := bits.Mul64(uint64(l.Per), uint64(l.Burst))
 	if hi >= uint64(l.Rate) {
 		return argument.Error("Limit.Burst", l.Burst, "must refill within 100 years")
@@ -65,7 +81,7 @@ func (l Limit) validate() error {
 	return nil
 }
 
-// validateWindow is validate for the algorithms that know no burst and count in milliseconds.
+// validateWindow is validate for algorithms without a burst that count in milliseconds.
 func (l Limit) validateWindow() error {
 	if err := l.validate(); err != nil {
 		return err

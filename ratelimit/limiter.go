@@ -5,41 +5,33 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 )
 
-// Limiter limits each of any number of keys, such as users or addresses, by one limit that is set in the
-// code. Redis has one small string for each key in use, which expires when the whole burst is there again.
-// It is safe for concurrent use.
+// Limiter limits each of any number of keys, such as users or addresses, by one limit that is set in the code.
+// Redis has one small string for each key in use, which expires when the whole burst is available again. It is
+// safe for concurrent use.
 //
-// Keys are any bytes, the empty key included. In Redis, the key k under the prefix p is p:{k}, or
-// p:{k}:window for FixedWindow; see also WithHashTag. Braces and percent signs in k are escaped, and a k of
-// more than 128 bytes is hashed with SHA-256. So no two pairs of prefix and key share a count, even if
-// clients choose the keys, and in a cluster the keys spread over the slots.
+// Keys are any bytes, including the empty key. The key k under the prefix p is p:{k} in Redis, p:{k}:window for
+// FixedWindow, or p:{k}:sliding for SlidingWindow; see also WithHashTag. Braces and percent signs in k are
+// escaped, and a k of more than 128 bytes is hashed with SHA-256. So no two pairs of prefix and key share a
+// count, even if clients choose the keys, and in a cluster the keys spread over the slots.
 type Limiter struct {
 	client    *Client
 	prefix    string
 	options   limiterOptions
-	algorithm algorithm
-	out       *sender // of all keys, if there is one node
+	algorithm combinable
 	err       error
 }
 
-// Limiter returns the limiter of the keys under a prefix: 1 to 1024 bytes without braces. It does not talk to
-// Redis, and nothing of it is kept, so it may be made for a single call. Limiters that are made with the
-// same arguments share their counts and their scripts. Limiters that share a prefix and an algorithm but not
-// the limit share what was used; see With.
-//
-// An argument that is refused is reported by Err, and by every method, as a *cogwheel.InvalidError.
+// Limiter returns a limiter for the keys under a prefix: 1 to 1024 bytes without braces. It does not talk to
+// Redis. The Client keeps nothing for a Limiter, so it may be made for a single call. Limiters that are made
+// with the same arguments share their counts and their scripts. Limiters with the same prefix and algorithm but
+// different limits share the used permits; see With. If an argument is invalid, Err and all methods return a
+// *cogwheel.InvalidError.
 func (c *Client) Limiter(prefix string, limit Limit, opts ...LimiterOption) *Limiter {
 	k := &Limiter{client: c, prefix: prefix}
-	for i, o := range opts {
-		if o == nil {
-			k.check(argument.Error("option", i, "is nil"))
-		} else {
-			k.check(o.applyLimiter(&k.options))
-		}
-	}
+	k.err = invalid.Apply(argument, &k.options, opts, LimiterOption.applyLimiter)
 	if prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024 {
 		k.check(argument.Error("prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"))
 	}
@@ -53,28 +45,18 @@ func (k *Limiter) check(err error) {
 	}
 }
 
-// setLimit checks the limit, and makes its algorithm.
+// setLimit sets the limit and its algorithm, or the error of an invalid limit.
 func (k *Limiter) setLimit(limit Limit) {
+	limit = limit.whole()
 	k.options.limit = limit
-	if k.options.algorithm == FixedWindow {
-		k.check(limit.validateWindow())
-	} else {
-		k.check(limit.validate())
-	}
-	if k.err != nil {
-		return
-	}
-	if k.options.algorithm == FixedWindow {
-		k.algorithm = &window{limit: limit}
-	} else {
-		k.algorithm = newGCRA(limit)
-	}
-	if _, single := k.client.base.(*redis.Client); single {
-		k.out = k.client.senders.of(k.algorithm.script(), "")
+	algorithm := &limiterAlgorithms[k.options.algorithm]
+	k.check(algorithm.validate(limit))
+	if k.err == nil {
+		k.algorithm = algorithm.of(limit)
 	}
 }
 
-// Err returns what was wrong with the arguments of Client.Limiter, or nil.
+// Err returns the *cogwheel.InvalidError of an invalid argument of Client.Limiter, or nil.
 func (k *Limiter) Err() error { return k.err }
 
 // Limit returns the limit of every key.
@@ -101,7 +83,7 @@ func (k *Limiter) use(ctx context.Context, operation, key string, n int64) (*key
 	}
 	var room [128]byte
 	redisKey := appendRedisKey(room[:0], k.prefix, k.options.hashTag, key, k.options.algorithm)
-	return k.client.useKey(k.options, redisKey, k.algorithm, k.out), nil
+	return k.client.useKey(k.options, redisKey, k.algorithm), nil
 }
 
 // Allow is AllowN of one permit.
@@ -109,20 +91,21 @@ func (k *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 	return k.AllowN(ctx, key, 1)
 }
 
-// AllowN takes n permits of the key if it has them, and does not wait for them. A denial is a Result, not
-// an error. n = 0 asks Redis as well, takes nothing and is never denied.
+// AllowN takes n permits of the key if they are available, and does not wait for them. A denial is a Result,
+// not an error. With n = 0 it asks Redis as well, takes nothing and is never denied.
 //
-// It blocks for at most two round trips, as concurrent callers of one key share scripts: one that joins the
-// next script waits for the one in flight. For as long as Redis has said that a key is exhausted, at most a
-// second, it denies without asking, and so it does while callers of this process wait for the key.
+// AllowN blocks for at most two round trips: concurrent callers for one key share scripts, and a call that
+// joins the next script waits for the script in flight. Once Redis has answered that a key is exhausted, AllowN
+// denies without asking until the time that Redis named, for at most a second. It also denies while callers of
+// this process wait for the key, and then asks at most about the state of the key.
 //
-// The policy decides if Redis does not answer within the time of WithTimeout, or by the deadline of ctx if
-// the call has waited at least 10 ms by then. If ctx ends otherwise, its error is returned, and the permits
+// The policy decides if Redis does not answer within the time of WithTimeout, or by the deadline of ctx if the
+// call has waited at least 10 ms by then. If ctx ends in another way, its error is returned, and the permits
 // may have been taken; if it ended before the call, nothing is taken.
 //
 // Errors match ErrExceedsLimit if n is above the burst, ErrUnavailable if the policy is FailClosed,
 // ErrMisconfigured if Redis refuses this client, ErrWrongKind and ErrClosed. A script is sent once and not
-// repeated: a lost reply can take permits without success, but not twice.
+// repeated: a lost reply can take permits without success, but never twice.
 func (k *Limiter) AllowN(ctx context.Context, key string, n int64) (Result, error) {
 	began := k.client.start()
 	s, err := k.use(ctx, "allow", key, n)
@@ -148,23 +131,27 @@ func (k *Limiter) refused(ctx context.Context, of subject, err error) error {
 	return err
 }
 
-// With returns a limiter of the same keys under another limit, as for tenants that have limits of their own.
-// It is a small value: nothing is kept for it, in memory or in Redis, so it may be made for each call, and
-// every method may be called on it. Options of the Limiter hold for it. An invalid limit is refused: see Err.
+// With returns a limiter for the same keys under another limit, as for tenants with individual limits. It is a
+// small value: nothing is kept for it, in memory or in Redis, so it may be made for each call, and it has every
+// method. The options of the Limiter apply to it. For an invalid limit, Err and all methods return a
+// *cogwheel.InvalidError.
 //
-// The limit of a key may change from one call to the next. Permits used under one limit count under the
-// others, so that each limit holds for the requests that are made under it:
+// The limit of a key may change from one call to the next. Permits used under one limit count under the others,
+// so that each limit holds for the requests that are made under it:
 //
-//   - With GCRA the time until the key is unused stays the same: where three quarters of 1000 per hour are
-//     used, three quarters of 100 per hour are. While that time is longer than a whole burst of the new
-//     limit takes, nothing is granted.
-//   - With FixedWindow the number of used permits stays the same. The window lasts as long as the longest
-//     limit under which some of them were used. The next window starts with the whole limit, even if more
-//     than that was used.
+//   - With GCRA the time until the key is unused stays the same: if three quarters of 1000 per hour are used,
+//     three quarters of 100 per hour are used. While that time is longer than a whole burst of the new limit
+//     takes, nothing is granted.
+//   - With FixedWindow the number of used permits stays the same. The window lasts as long as the longest limit
+//     under which some of them were used. The next window starts with the whole limit, even if more than that
+//     was used.
+//   - With SlidingWindow the numbers of used permits stay the same too. Both windows last as long as the
+//     longest limit under which permits of the current window were used. If that is longer than Per, RetryAfter
+//     may be a lower bound.
 //
-// Reset frees the key, as for a tenant that has bought a larger limit. Denials from memory and waiters in
-// line belong to one limit: calls of one process under different limits learn of each other through Redis,
-// as calls of different processes do.
+// Reset frees the key, for example when a tenant has bought a larger limit. Denials from memory and waiters in
+// line belong to one limit: calls of one process under different limits learn of each other through Redis, as
+// calls of different processes do.
 func (k *Limiter) With(limit Limit) *Limiter {
 	other := *k
 	if limit != k.options.limit && k.err == nil {
@@ -173,14 +160,11 @@ func (k *Limiter) With(limit Limit) *Limiter {
 	return &other
 }
 
-// AllowLimitN is With(limit).AllowN.
-func (k *Limiter) AllowLimitN(ctx context.Context, key string, n int64, limit Limit) (Result, error) {
-	return k.With(limit).AllowN(ctx, key, n)
-}
-
-// AllowUpTo takes as many permits of the key as there are, at most n. Result.Granted is their number;
-// Allowed is true if it is at least one. RetryAfter of a denial by Redis is the time until one permit is
-// there. n may be above the burst; n = 0 is allowed. For blocking, the policy and errors see AllowN.
+// AllowUpTo takes as many permits of the key as are available, at most n, in one decision. Result.Granted is
+// their number; Allowed is true if it is at least one. It may take fewer than are available if waiters of this
+// process that have left had permits charged. RetryAfter of a denial by Redis is the time until one permit is
+// available. n may be above the burst; n = 0 is allowed. For blocking, the policy and errors see
+// AllowN.
 func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
 	n = min(n, k.options.limit.Burst)
 	began := k.client.start()
@@ -194,7 +178,7 @@ func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, e
 	return r, err
 }
 
-// Peek returns what Redis would answer to Allow now, but takes nothing: Result.Granted is 0. It never
+// Peek returns the answer that Redis would give to Allow now, but takes nothing: Result.Granted is 0. It never
 // answers from memory. For blocking, the policy and errors see AllowN.
 func (k *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 	s, err := k.use(ctx, "peek", key, 0)
@@ -210,18 +194,19 @@ func (k *Limiter) Wait(ctx context.Context, key string) error { return k.WaitN(c
 
 // WaitN blocks until n permits of the key are taken, or until ctx ends. n = 0 returns at once.
 //
-// The waiters of one process stand in line for each key: none overtakes another, and Allow does not
-// overtake them. While Redis is down the policy serves them in order: FailOpen grants, LocalShare grants as
-// its share allows, and under FailClosed they go on waiting. A waiter sees within about a second what other
-// processes change.
+// The waiters of one process form a line for each key: no waiter overtakes another, and Allow does not overtake
+// them. While Redis is down the policy serves them in order: FailOpen grants, LocalShare grants as its share
+// allows, and under FailClosed they go on waiting. A waiter sees changes by other processes within about a
+// second.
 //
-// Errors match ErrWouldExceedDeadline, as soon as it is known that the deadline of ctx comes first, the
-// waiters ahead counted; ErrExceedsLimit if n is above the burst; ErrMisconfigured, ErrWrongKind and
-// ErrClosed; or the error of ctx. After an error the caller has no permits: those already charged for it
-// serve the next waiter in line, within the limit, or are given back, or expire unused.
+// Errors match ErrWouldExceedDeadline, ErrExceedsLimit if n is above the burst, ErrMisconfigured, ErrWrongKind
+// and ErrClosed, or are the error of ctx. ErrWouldExceedDeadline is returned as soon as it is known that the
+// permits cannot come before the deadline of ctx, after those of the waiters ahead in this process. After an
+// error the caller has no permits: permits that were charged for it serve the next waiter in line, within the
+// limit, or are given back, or expire unused.
 //
-// Permits are charged up to 20 ms and two round trips before they can be used. So while a process waits for
-// all permits of a key, Allow in other processes is denied.
+// Permits are charged up to 20 ms and two round trips before they can be used. So while a process waits for all
+// permits of a key, Allow in other processes is denied.
 func (k *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
@@ -231,12 +216,14 @@ func (k *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	return s.wait(ctx, k.subject(key, n, s).waiting())
 }
 
-// WaitFunc is WaitN without a goroutine that waits: it calls f exactly once, on another goroutine, with the
-// result of WaitN, errors of arguments included. cancel ends the wait: f is called with an error that
-// matches context.Canceled. Once the wait is decided, cancel does nothing. It may be called several times,
-// also concurrently. WaitFunc panics with a *cogwheel.InvalidError if f is nil.
+// WaitFunc is WaitN without blocking. It calls f exactly once, on another goroutine, with the result of WaitN,
+// including errors of arguments. No goroutine runs while the call waits.
+//
+// cancel ends the wait: f is then called with an error that matches context.Canceled. Once the wait is decided,
+// cancel does nothing. It may be called several times, also concurrently. A panic of f is logged. WaitFunc
+// panics with a *cogwheel.InvalidError if f is nil.
 func (k *Limiter) WaitFunc(ctx context.Context, key string, n int64, f func(error)) (cancel func()) {
-	mustCall(f == nil)
+	argument.MustCall(f == nil)
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
 		return k.client.refuse(f, k.refused(ctx, k.subject(key, n, nil).waiting(), err))
@@ -244,20 +231,20 @@ func (k *Limiter) WaitFunc(ctx context.Context, key string, n int64, f func(erro
 	return s.waitFunc(ctx, k.subject(key, n, s).waiting(), f, s.release)
 }
 
-// Reset frees the key: its whole burst can be used again, under every limit of With. Concurrent calls may
-// take permits before it or from the new burst. This Limiter sees it at once; other processes, and limits
-// of With, within about a second. It blocks for one round trip, or until ctx ends; after an error the key
-// may have been freed. For errors see AllowN; no policy decides.
+// Reset makes the whole burst of the key available again, under every limit of With. Concurrent calls may take
+// permits before the reset or from the new burst. This Limiter sees it at once; other processes, and limits of
+// With, see it within about a second. Reset blocks for one round trip, at most until ctx ends. After an error
+// the key may have been reset. For errors see AllowN; no policy decides.
 func (k *Limiter) Reset(ctx context.Context, key string) error {
 	s, err := k.use(ctx, "reset", key, 0)
 	if err != nil {
 		return err
 	}
-	_, err = inside(ctx, s, "reset", func() (struct{}, error) {
+	_, err = inside(ctx, s, "reset", func(ctx context.Context) (struct{}, error) {
 		old := s.mark()
 		err := k.client.rdb.Del(ctx, s.id.key).Err()
 		if err != nil {
-			old, err = 0, explain(ctx, err) // the state may be as it was
+			old, err = 0, explain(ctx, err) // the state may be unchanged
 		}
 		s.mu.Lock()
 		s.changedLocked(old)
@@ -269,17 +256,18 @@ func (k *Limiter) Reset(ctx context.Context, key string) error {
 	return err
 }
 
-// Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that. n = 0 takes
-// nothing. It blocks as AllowN does.
+// Reserve takes n permits now for use after the delay of the Reservation, and does not wait for that time. n =
+// 0 takes nothing. It blocks as AllowN does.
 //
-// Errors match ErrWouldExceedDeadline, with nothing taken, if the delay is longer than a minute or than the
-// time to the deadline of ctx. No policy decides: while Redis is down they match ErrUnavailable, after the
-// time of WithTimeout or at once. For others see AllowN. If ctx ends first, the Client tries to give the
-// permits back in the background. FixedWindow has no reservations: it is refused with a
-// *cogwheel.InvalidError.
+// The error matches ErrWouldExceedDeadline, with nothing taken, if the delay is longer than a minute or than
+// the time until the deadline of ctx. No policy decides: while Redis is down the error matches ErrUnavailable,
+// after the time of WithTimeout or at once. For other errors see AllowN. If ctx ends first, the Client tries to
+// give the permits back in the background. FixedWindow and SlidingWindow have no reservations: Reserve returns
+// a *cogwheel.InvalidError.
 func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
-	if k.err == nil && k.options.algorithm == FixedWindow {
-		return nil, argument.Error("WithAlgorithm", "FixedWindow", "has no reservations")
+	if k.err == nil && !k.algorithm.traits().canGiveBack {
+		name := limiterAlgorithms[k.options.algorithm].option
+		return nil, argument.Error("WithAlgorithm", name, "has no reservations")
 	}
 	s, err := k.use(ctx, "reserve", key, n)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 var everywhere = map[string]func(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient){
 	"GCRA":                         limiterGCRA,
 	"FixedWindow":                  limiterFixedWindow,
+	"SlidingWindow":                limiterSlidingWindow,
 	"configuration":                limiterConfiguration,
 	"redis_rate":                   limiterAsRedisRate,
 	"RetryAfter":                   limiterRetryAfter,
@@ -100,24 +101,44 @@ func limiterGCRA(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	require.ErrorIs(t, k.WaitN(ctx, name, 1000), ratelimit.ErrExceedsLimit)
 }
 
+// usesUp uses up the permits of a key, one by one, and returns the denial that follows.
+func usesUp(t *testing.T, k *ratelimit.Limiter, name string, permits int64) ratelimit.Result {
+	t.Helper()
+	for left := permits - 1; left >= 0; left-- {
+		r, err := k.Allow(t.Context(), name)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.Equal(t, left, r.Remaining)
+	}
+	r, err := k.Allow(t.Context(), name)
+	require.NoError(t, err)
+	require.False(t, r.Allowed)
+	require.Positive(t, r.RetryAfter)
+	return r
+}
+
+func limiterSlidingWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
+	ctx, name := t.Context(), redistest.Name(t)
+	k := c.Limiter("s", ratelimit.PerHour(3), bySliding)
+	r := usesUp(t, k, name, 3)
+	require.LessOrEqual(t, r.RetryAfter, 2*time.Hour)
+	require.Regexp(t, `^\d+:[0-3]:[0-3]:3600000$`, rdb.Get(ctx, "s:{"+name+"}:sliding").Val())
+	require.NoError(t, k.Reset(ctx, name))
+	short := c.Limiter("s", ratelimit.Limit{Rate: 3, Per: 300 * time.Millisecond, Burst: 3}, bySliding)
+	for range 3 {
+		require.NoError(t, short.WaitN(within(t, patience), name, 3))
+	}
+}
+
 func limiterFixedWindow(t *testing.T, c *ratelimit.Client, rdb redis.UniversalClient) {
 	ctx := t.Context()
 	k := c.Limiter("w", ratelimit.Limit{Rate: 3, Per: 3 * time.Second, Burst: 3}, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
 	name := redistest.Name(t)
 	key := "w:{" + name + "}:window"
-	for left := int64(2); left >= 0; left-- {
-		r, err := k.Allow(ctx, name)
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
-		require.Equal(t, left, r.Remaining)
-	}
-	r, err := k.Allow(ctx, name)
-	require.NoError(t, err)
-	require.False(t, r.Allowed)
-	require.Positive(t, r.RetryAfter)
+	r := usesUp(t, k, name, 3)
 	require.LessOrEqual(t, r.RetryAfter, 3001*time.Millisecond)
 
-	r, err = k.Peek(ctx, name)
+	r, err := k.Peek(ctx, name)
 	require.NoError(t, err)
 	require.True(t, !r.Allowed || r.Remaining > 0, "of a full window none is left")
 	_, err = k.AllowN(ctx, name, -1)
@@ -144,14 +165,19 @@ func TestLimiter_AKnownDenialCostsNoRoundTrip(t *testing.T) {
 	k := c.Limiter("k", ratelimit.PerHour(5))
 	_, err := k.AllowN(ctx, name, 5)
 	require.NoError(t, err)
-	require.Zero(t, trips.trips(func() {
+	began, asked := time.Now(), int64(0)
+	n := trips.trips(func() {
 		for range 1000 {
 			r, err := k.Allow(ctx, name)
 			require.NoError(t, err)
 			require.False(t, r.Allowed)
-			require.Equal(t, ratelimit.SourceLocal, r.Source)
+			if r.Source == ratelimit.SourceRedis {
+				asked++
+			}
 		}
-	}))
+	})
+	require.Equal(t, asked, n)
+	require.LessOrEqual(t, n, int64(time.Since(began)/time.Second), "another process may have reset it: once a second")
 	require.Equal(t, 1, ratelimit.States(k))
 	require.Equal(t, 1, ratelimit.States(c.Limiter("k", ratelimit.PerHour(5))), "the same limiter, made again")
 	require.NoError(t, k.Reset(ctx, name))
@@ -180,7 +206,7 @@ func TestLimiter_ConcurrentCallersShareScripts(t *testing.T) {
 	t.Parallel()
 	c, _, trips, name := shared(t)
 	const callers, each, limit = 64, 50, 1000
-	k := c.Limiter("k", ratelimit.PerHour(limit))
+	k := c.Limiter("k", ratelimit.Limit{Rate: limit, Per: 24 * time.Hour, Burst: limit}) // the next permit comes after 86 s
 	var granted atomic.Int64
 	n := trips.trips(func() {
 		var all sync.WaitGroup
@@ -323,4 +349,43 @@ func TestClient_CloseEndsWaits(t *testing.T) {
 	_, err := k.Allow(t.Context(), name+"2")
 	require.ErrorIs(t, err, ratelimit.ErrClosed)
 	require.ErrorIs(t, k.Wait(t.Context(), name), ratelimit.ErrClosed)
+}
+
+func TestLimit_WithoutABurstHasOneOfItsRate(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	require.Equal(t, ratelimit.Limit{Rate: 100, Per: day, Burst: 100}, ratelimit.PerDay(100))
+	require.Equal(t, ratelimit.PerDay(100), ratelimit.Per(100, day))
+	none := ratelimit.Limit{Rate: 2, Per: day}
+	require.Equal(t, ratelimit.PerDay(2).String(), none.String())
+
+	c, _, _, name := shared(t)
+	for what, k := range map[string]*ratelimit.Limiter{
+		"GCRA":           c.Limiter("gcra", none),
+		"fixed window":   c.Limiter("window", none, ratelimit.WithAlgorithm(ratelimit.FixedWindow)),
+		"sliding window": c.Limiter("sliding", none, bySliding),
+		"With":           c.Limiter("with", ratelimit.PerHour(1)).With(none),
+	} {
+		require.NoError(t, k.Err(), what)
+		require.Equal(t, ratelimit.PerDay(2), k.Limit(), what)
+		for _, want := range []bool{true, true, false} {
+			r, err := k.Allow(t.Context(), name)
+			require.NoError(t, err, what)
+			require.Equal(t, want, r.Allowed, what)
+			require.Equal(t, int64(2), r.Limit, what)
+		}
+	}
+	r, err := c.Limiter("once", ratelimit.PerHour(1)).With(none).AllowN(t.Context(), name, 2)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+
+	l := c.StoredLimiter(name)
+	_, err = l.TrySetRate(t.Context(), none)
+	require.NoError(t, err)
+	for _, want := range []bool{true, true, false} {
+		r, err := l.Allow(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, r.Allowed)
+	}
+	require.ErrorIs(t, c.Limiter("negative", none.WithBurst(-1)).Err(), cogwheel.ErrInvalid)
 }

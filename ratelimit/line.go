@@ -7,64 +7,64 @@ import (
 )
 
 const (
-	// lookEvery is how often a line looks again that has nothing to come, at least: another process may have
-	// given permits back, raised the limit or deleted it.
+	// lookEvery is the longest time between two looks of a line for which no permits are coming: another
+	// process may have given permits back, raised the limit or deleted it.
 	lookEvery = time.Second
-	// lookPeriod is the time between two scripts of a line that uses the limit up, on average; some may
-	// follow sooner.
+	// lookPeriod is the average time between two scripts of a line that uses the limit up; some may follow
+	// sooner.
 	lookPeriod = 10 * time.Millisecond
 	earlyLooks = 8
-	// horizon is how long ahead of their time permits are charged for waiters, if Redis answers at once. It
-	// is what a process that dies takes along at most.
+	// horizon is how early permits are charged for waiters before they can be used, if Redis answers at once. A
+	// process that dies loses at most that many.
 	horizon = 2 * lookPeriod
-	// maxHorizon bounds that if Redis is slow.
+	// maxHorizon bounds horizon if Redis is slow.
 	maxHorizon = time.Second
-	// maxLooked is how many waiters are asked for at once, and maxRuns how different they may be.
+	// maxLooked is the maximum number of waiters in one script, and maxRuns that of their runs.
 	maxLooked, maxRuns = 4096, 256
 )
 
 // never is later than any time.
 const never = time.Duration(math.MaxInt64)
 
-// waiter is one Wait under way.
+// waiter is one Wait in progress.
 type waiter struct {
 	n        int64
 	since    time.Duration // on the Client's clock
 	deadline time.Duration // never if there is none
-	place    int64         // permits that were asked for up to and with it, since the line was made
+	place    int64         // permits requested by all waiters up to and with this one, since the line was made
 	source   Source        // who granted it
-	checked  bool          // it is known that it can be served before its deadline, as far as anything is
+	checked  bool          // it can be served before its deadline, as far as is known
 
-	end        func(error) // tells it; must not block
+	end        func(error) // gives it the outcome; must not block
 	ended      bool
 	prev, next *waiter
 }
 
-// line is the waiters of one key, in order of arrival, and the permits that were charged for them. Permits
-// belong to the line, not to a waiter: when one leaves, what was charged for it serves those behind it,
-// within the limit.
+// line has the waiters of one key, in order of arrival, and the permits that were charged for them. Permits
+// belong to the line, not to a waiter: when a waiter leaves, its permits serve the waiters behind it, within
+// the limit.
 //
-// A line that has to wait for its limit has permits charged some milliseconds before they can be used, as
-// many as its waiters ask for and as many as others will probably ask for until it looks again. So it needs a
+// A line that has to wait for its limit charges permits some milliseconds before they can be used: as many as
+// its waiters need, and as many as further waiters will probably need until the next look. So it needs one
 // script every lookPeriod, not one for each permit, and no permit is lost to the time that a script and a
 // goroutine take.
 //
 // It is pure: it has no lock, timer or clock, and sends nothing.
 type line struct {
 	first, last *waiter
-	came, gone  int64 // permits asked for by all that ever came, and by those of them that are gone
+	came, gone  int64 // permits requested by all waiters so far, and by those that are gone
 	charged     charged
 
-	looking   bool // a script is under way
+	looking   bool // a script is in flight
 	lookedAt  time.Duration
 	took      time.Duration // how long scripts take
 	contended bool          // the last look found that the limit is used up
-	paidUntil time.Duration // by looks: each takes a lookPeriod
-	retryAt   time.Duration // no sooner, while Redis is down
+	paidUntil time.Duration // the looks so far have used the time until then: each uses a lookPeriod
+	retryAt   time.Duration // not before, while Redis is down
 	emptied   time.Duration // when the last waiter left
 	used      int64         // permits handed out since the last look, and
-	lost      int64         // those lost before it
-	unchecked int           // waiters
+	lost      int64         // permits lost before it
+	unchecked int           // waiters not checked yet
 }
 
 func newLine(a algorithm) *line {
@@ -99,7 +99,7 @@ func (l *line) leave(w *waiter, now time.Duration) bool {
 	return true
 }
 
-// finish removes a waiter and tells it.
+// finish removes a waiter and gives it its outcome.
 func (l *line) finish(w *waiter, now time.Duration, err error) {
 	l.unlink(w, now)
 	w.end(err)
@@ -133,14 +133,14 @@ func (l *line) finishAll(now time.Duration, err error) {
 	}
 }
 
-// step is what is to be done next.
+// step is the next action of a line.
 type step struct {
-	look     bool          // ask for the permits of ask
-	giveBack bool          // there are no waiters: give back what is charged
-	wake     time.Duration // otherwise, come back then
+	look     bool          // ask Redis for the permits of look
+	giveBack bool          // there are no waiters: give prepaid permits back
+	wake     time.Duration // otherwise, call advance again at that time
 }
 
-// advance serves the waiters whose permits can be used, and tells what is next.
+// advance serves the waiters whose permits can be used, and returns the next action.
 func (l *line) advance(now time.Duration, k *knowledge) step {
 	due := l.serve(now)
 	switch {
@@ -157,7 +157,8 @@ func (l *line) advance(now time.Duration, k *knowledge) step {
 	return step{look: at <= now, wake: min(due, at)}
 }
 
-// serve returns when the permits of the first waiter that stays can be used, if they are charged.
+// serve serves waiters, and returns when the permits of the first remaining waiter can be used, if they are
+// charged.
 func (l *line) serve(now time.Duration) time.Duration {
 	for w := l.first; w != nil; w = l.first {
 		at, missing := l.charged.ready(w.n, w.since)
@@ -174,7 +175,7 @@ func (l *line) serve(now time.Duration) time.Duration {
 	return never
 }
 
-// lookAt is when to send the next script.
+// lookAt returns the time of the next script.
 func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	var missing int64
 	for _, missing = range l.uncovered {
@@ -189,9 +190,9 @@ func (l *line) lookAt(now time.Duration, k *knowledge) time.Duration {
 	at := now
 	switch {
 	case l.charged.atOnce():
-		at = min(now+k.wait(missing, now-k.took), l.lookedAt+lookEvery) // Redis may have looked at its clock that late
-	case len(l.charged.back) == 0: // what is given back may suffice for the waiters
-		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // at random, so that processes take turns
+		at = min(now+k.wait(missing, now-k.took), l.lookedAt+lookEvery) // Redis may have read its clock that late
+	case len(l.charged.back) == 0: // the permits given back may suffice for the waiters
+		lead := 2*l.took + 3*time.Millisecond + rand.N(5*time.Millisecond) // random, so that processes take turns
 		at = min(now+k.wait(missing, now)-lead, l.lookedAt+lookEvery)
 	}
 	if l.contended {
@@ -208,7 +209,7 @@ func (l *line) uncovered(yield func(*waiter, int64) bool) {
 		return
 	}
 	for w := l.first; w != nil; w = w.next {
-		if c.whole() { // each of them takes one span
+		if c.whole() { // each waiter takes one span
 			if len(spans) > 0 && spans[0].n == w.n {
 				spans = spans[1:]
 				continue
@@ -226,7 +227,7 @@ func (l *line) uncovered(yield func(*waiter, int64) bool) {
 	}
 }
 
-// look notes that a script is sent, and returns what it asks for.
+// look records that a script is sent, and returns its requests.
 func (l *line) look(now time.Duration) (a ask) {
 	if l.contended {
 		l.paidUntil = max(l.paidUntil, now) + lookPeriod
@@ -247,7 +248,7 @@ func (l *line) look(now time.Duration) (a ask) {
 			break
 		}
 	}
-	// Waiters that the last look sufficed for come back, and bring others.
+	// Waiters that the last look served come back, and further waiters with them.
 	coming := l.used
 	if l.charged.lost == l.lost {
 		coming *= 2
@@ -264,7 +265,7 @@ func (l *line) look(now time.Duration) (a ask) {
 	return a
 }
 
-// looked notes the answer to a look.
+// looked records the answer to a look.
 func (l *line) looked(a *ask, got answer, at reading) {
 	l.looking, l.retryAt = false, 0
 	l.took = max(at.got-at.sent, l.took*3/4)
@@ -278,13 +279,13 @@ func (l *line) looked(a *ask, got answer, at reading) {
 	l.charged.add(got.spans...)
 }
 
-// failed notes that a look was not answered; the next one follows after a pause.
+// failed records that a look was not answered; the next look follows after a pause.
 func (l *line) failed(retryAt time.Duration) { l.looking, l.retryAt = false, retryAt }
 
-// refuse ends the waiters that ask for more than the limit, or that cannot be served before their deadlines,
-// those ahead of them counted, as far as is known.
+// refuse ends the waiters that ask for more than the limit, and those that cannot be served before their
+// deadlines after the waiters ahead of them, as far as is known.
 func (l *line) refuse(now time.Duration, k *knowledge, limit int64) {
-	left := 64 // at the front, whatever was found before
+	left := 64 // waiters at the front are checked again
 	for w := l.first; w != nil && (left > 0 || l.unchecked > 0); left-- {
 		next := w.next
 		l.check(w, now, k, limit)
@@ -292,7 +293,7 @@ func (l *line) refuse(now time.Duration, k *knowledge, limit int64) {
 	}
 }
 
-// check ends a waiter that waits without success.
+// check ends a waiter that would wait in vain.
 func (l *line) check(w *waiter, now time.Duration, k *knowledge, limit int64) {
 	if !w.checked {
 		w.checked = true
@@ -311,25 +312,25 @@ func (l *line) missesDeadline(w *waiter, now time.Duration, k *knowledge) bool {
 	if w.deadline == never || !k.fresh(now) {
 		return false
 	}
-	// What is charged serves some of those ahead of it, and so may what was asked for by those behind it that
-	// are gone.
+	// Prepaid permits serve some waiters ahead of it, and so may the permits for waiters behind it that are
+	// gone.
 	total := max(w.n, w.place-l.gone) - l.charged.n
 	return total > 0 && now+k.wait(total, now) > w.deadline
 }
 
-// knowledge is what Redis said last about a key.
+// knowledge is the last answer of Redis about a key.
 type knowledge struct {
-	snapshot snapshot // nil: nothing
+	snapshot snapshot // nil: none
 	sent     time.Duration
 	took     time.Duration
 }
 
-// fresh reports whether it still holds: another process may give permits back or raise the limit.
+// fresh reports whether the answer still holds: another process may give permits back or raise the limit.
 func (k *knowledge) fresh(now time.Duration) bool {
 	return k.snapshot != nil && now-k.sent <= maxDenyFor
 }
 
-// wait is a lower bound of how long it takes from now on until total permits can be had.
+// wait returns a lower bound of the time from now until total permits are available.
 func (k *knowledge) wait(total int64, now time.Duration) time.Duration {
 	return min(max(0, k.snapshot.wait(total, now-k.sent)), math.MaxInt64/2) // so that sums do not overflow
 }

@@ -82,7 +82,7 @@ func NewLineSim(which string, l Limit, processes int, seed uint64) *LineSim {
 		g := newGCRA(l)
 		a, s.server = stocked{g}, &simGCRA{gcra: g}
 	case "window":
-		w := &window{limit: l}
+		w := &window{oneLimit{limit: l}}
 		a, s.server = w, &simWindow{window: w}
 	case "log":
 		a, s.server = &slidingLog{}, &simLog{limit: l}

@@ -63,6 +63,11 @@ func TestLoss_Eviction(t *testing.T) {
 				return c.Limiter("w", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, "u")
 			}
 		}},
+		"sliding": {"s:{u}:sliding", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
+			return func(ctx context.Context) (ratelimit.Result, error) {
+				return c.Limiter("s", limit, bySliding).Allow(ctx, "u")
+			}
+		}},
 		"log": {"{log}:permits", func(c *ratelimit.Client) func(context.Context) (ratelimit.Result, error) {
 			return func(ctx context.Context) (ratelimit.Result, error) {
 				return c.StoredLimiter("log").Allow(ctx)

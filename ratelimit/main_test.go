@@ -21,7 +21,11 @@ const childEnv = "RATELIMIT_TEST_CHILD"
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childEnv); role != "" {
 		redistest.Quiet()
-		if err := runChild(role); err != nil {
+		run := runChild
+		if role == rolePaused {
+			run = runPaused
+		}
+		if err := run(role); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cogwheel-go/cogwheel/internal/client"
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
@@ -15,45 +17,34 @@ type optionFunc func(*config) error
 func (f optionFunc) apply(c *config) error { return f(c) }
 
 type config struct {
-	wheel    *wheel.Wheel
-	logger   *slog.Logger
+	client.Options
 	hooks    Hooks
 	policy   Policy
 	failures int
 	probe    time.Duration
 	timeout  time.Duration
+
+	noCache bool // the last answer of Redis denies nothing
 }
 
 // defaultTimeout outlasts one packet that is lost, which is sent again after 200 ms.
 const defaultTimeout = 250 * time.Millisecond
 
-// WithWheel sets the wheel on which waits, timeouts and probes are entries. The default is wheel.Default().
-// The caller keeps it running until Close has returned: when it is stopped, waits return an error that
-// matches wheel.ErrStopped, and other calls go on with their timeouts but ask Redis each time, even while it
-// is down.
+// WithWheel sets the wheel that times waits, timeouts and probes. The default is wheel.Default(). The caller
+// must keep it running until Close has returned: when it is stopped, waits return an error that matches
+// wheel.ErrStopped. Other calls keep their timeouts, but ask Redis each time, even while it is down.
 func WithWheel(w *wheel.Wheel) Option {
-	return optionFunc(func(c *config) error {
-		if w == nil {
-			return argument.Nil("WithWheel")
-		}
-		c.wheel = w
-		return nil
-	})
+	return optionFunc(func(c *config) error { return invalid.Set(argument, "WithWheel", &c.Wheel, w) })
 }
 
-// WithLogger sets the logger of outages of Redis, and of the warning of New. The default is slog.Default().
+// WithLogger sets the logger that reports outages of Redis, panics, and the warning of New. The default is
+// slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
-	return optionFunc(func(c *config) error {
-		if l == nil {
-			return argument.Nil("WithLogger")
-		}
-		c.logger = l
-		return nil
-	})
+	return optionFunc(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
 }
 
-// WithHooks sets functions that are called for decisions, and when Redis goes down and comes back. The default
-// is none.
+// WithHooks sets functions that the Client calls for decisions, and when Redis goes down and comes back. By
+// default it calls none.
 func WithHooks(h Hooks) Option {
 	return optionFunc(func(c *config) error {
 		c.hooks = h
@@ -61,7 +52,8 @@ func WithHooks(h Hooks) Option {
 	})
 }
 
-// WithPolicy sets what is decided while Redis is down: FailClosed() (default), FailOpen() or LocalShare(n).
+// WithPolicy sets the decision while Redis is down: FailClosed(), which is the default, FailOpen() or
+// LocalShare(n).
 func WithPolicy(p Policy) Option {
 	return optionFunc(func(c *config) error {
 		if p.kind == shareLocally && p.share < 1 {
@@ -73,11 +65,12 @@ func WithPolicy(p Policy) Option {
 }
 
 // WithTimeout sets how long a decision may take, 1 ms or more. After that time the policy decides, and the
-// script counts as one that Redis did not answer. The default is 250 ms, which outlasts the loss of one
-// packet. Allow, AllowUpTo, Peek, Reserve, Cancel and Return keep to it, whatever the timeouts of the redis
-// client are, and so does each script for waiters; Reset and the methods that set, read or delete a limit
-// in Redis do not. It should be more than twice the time that Redis takes to answer, as a call may wait for
-// the script before its own.
+// script counts as not answered. The default is 250 ms, which outlasts the loss of one packet. The time of a
+// call counts from its arrival, whatever the timeouts of rdb.
+//
+// Allow, AllowUpTo, Peek, Reserve, Cancel and Return keep to the time, and so does each script for waiters.
+// Reset and the methods that set, read or delete a limit in Redis do not. The time should be more than twice
+// the time that Redis takes to answer, because a call may wait for the script before its own.
 func WithTimeout(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		if d < time.Millisecond {
@@ -88,12 +81,15 @@ func WithTimeout(d time.Duration) Option {
 	})
 }
 
-// WithBreaker sets after how many calls in a row that Redis did not answer the policy decides without
-// asking, 1 or more, default 3, and how often Redis is probed from then on, 1 ms or more, default 250 ms.
-// All nodes of a cluster have one breaker. A probe is the script of the last decision that failed. It takes
-// no permits but writes the state of the key back as it is, so the policy goes on deciding while Redis
-// answers reads and refuses writes. After an answer that is no outage, decisions ask Redis again;
-// docs/ratelimit.md has the table.
+// WithBreaker sets when the Client stops asking a node that does not answer, and how often it probes the node
+// then. After the given number of failures, 1 or more, by default 3, the policy decides without asking. A
+// failure is a call that Redis did not answer; calls that were sent together count as one, and any answer
+// begins the count again. The Client then probes every probe, 1 ms or more, by default 250 ms. Each node of a
+// cluster or a Ring is counted separately.
+//
+// A probe is the script of the last decision that failed. It takes no permits, but writes the state of the key
+// back as it is, so the policy goes on deciding while Redis answers reads and refuses writes. After an answer
+// that is no outage, decisions ask Redis again; docs/ratelimit.md lists these answers.
 func WithBreaker(failures int, probe time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		switch {
@@ -103,6 +99,27 @@ func WithBreaker(failures int, probe time.Duration) Option {
 			return argument.Error("WithBreaker probe", probe, "must be at least 1ms")
 		}
 		c.failures, c.probe = failures, probe
+		return nil
+	})
+}
+
+// WithBatching sets whether calls of several callers share scripts and round trips. The default is true: calls
+// for one key that come while Redis answers earlier ones are decided by the next script, and scripts for
+// several keys travel in one pipeline. With false, each call has a script and a round trip to itself, and up
+// to 32 calls to a node are in flight. Callers of Wait for one key ask together all the same, because they
+// stand in one line.
+func WithBatching(on bool) Option {
+	return optionFunc(func(c *config) error { return c.SetBatching(on) })
+}
+
+// WithLocalDenial sets whether the Client denies requests by the last answer of Redis. The default is true:
+// while that answer, which is at most a second old, says that a request cannot be granted yet, Allow, AllowN
+// and AllowUpTo deny it without asking Redis. With false they ask Redis each time. Two decisions without Redis
+// remain: a request that may not overtake callers of Wait is denied, and while Redis is down the policy
+// decides.
+func WithLocalDenial(on bool) Option {
+	return optionFunc(func(c *config) error {
+		c.noCache = !on
 		return nil
 	})
 }
@@ -121,25 +138,35 @@ type limiterOptions struct {
 type Algorithm uint8
 
 const (
-	// GCRA is a token bucket kept in one timestamp: permits return one by one at Rate per Per, and up to
+	// GCRA is a token bucket, stored as one timestamp: permits return one by one at Rate per Per, and up to
 	// Burst of them may be used at once. In any time w it grants at most Burst + Rate*w/Per.
 	GCRA Algorithm = iota
-	// FixedWindow grants at most Rate in each window of Per. A window begins with the first request after
-	// the end of the window before it, or exactly at that end if a caller waits for it. Within Per around
-	// the start of a window it may grant twice the rate.
+	// FixedWindow grants at most Rate in each window of length Per. A window begins with the first request
+	// after the previous window has ended, or exactly at that end if a caller waits for it. In a time of Per
+	// around the start of a window it may grant twice the rate.
 	FixedWindow
+	// SlidingWindow counts in windows of length Per that follow each other by the clock of Redis. A request is
+	// granted if the sum of three numbers is at most Rate: its permits, the permits granted in the current
+	// window, and a share of the permits granted in the previous window. The share is the part of the previous
+	// window that lies less than Per before now, rounded up to a whole permit, as if these permits had been
+	// granted evenly.
+	//
+	// In each window it grants at most Rate. In any time w it grants at most Rate + Rate*w/Per, as GCRA does
+	// with a burst of Rate; in any time of Per, at most 2*Rate - 1. It reaches that much if all permits of a
+	// window are granted in its last millisecond. While requests are always waiting, it grants Rate - 1 in each
+	// window, and with a Rate of 1 one permit in two windows. It grants nothing ahead of time: a caller that
+	// waits for many permits may go on waiting while other processes take few at a time. Rate times Per in
+	// milliseconds must be below 2^53.
+	SlidingWindow
 
 	logAlgorithm Algorithm = 255 // of StoredLimiters
 	allAlgorithm Algorithm = 254 // of several limits at once
 )
 
-// String returns "GCRA", "fixed window", or "unknown".
+// String returns "GCRA", "fixed window", "sliding window", or "unknown".
 func (a Algorithm) String() string {
-	switch a {
-	case GCRA:
-		return "GCRA"
-	case FixedWindow:
-		return "fixed window"
+	if int(a) < len(limiterAlgorithms) {
+		return limiterAlgorithms[a].text
 	}
 	return "unknown"
 }
@@ -148,23 +175,24 @@ type limiterOptionFunc func(*limiterOptions) error
 
 func (f limiterOptionFunc) applyLimiter(c *limiterOptions) error { return f(c) }
 
-// WithAlgorithm sets how permits are counted: GCRA (default) or FixedWindow.
+// WithAlgorithm sets how permits are counted: GCRA, which is the default, FixedWindow or SlidingWindow.
 func WithAlgorithm(a Algorithm) LimiterOption {
 	return limiterOptionFunc(func(c *limiterOptions) error {
-		if a > FixedWindow {
-			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA or FixedWindow")
+		if int(a) >= len(limiterAlgorithms) {
+			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA, FixedWindow or SlidingWindow")
 		}
 		c.algorithm = a
 		return nil
 	})
 }
 
-// WithHashTag puts all keys of the Limiter into one slot of a cluster, the slot of the tag: 1 byte or more.
-// In Redis, the key k under the prefix p is then p:{tag}:key:k, or p:{tag}:window:k for FixedWindow, where
-// the tag is escaped and hashed as keys are; these keys share no count with those of a Limiter without the
-// tag. Client.All needs it on a cluster: for a limit of each user and one of each service, the name of the
-// service is the tag of the user keys and the key of the other Limiter. The default is that keys spread
-// over the slots.
+// WithHashTag puts all keys of the Limiter into one slot of a cluster: the slot of tag, 1 byte or more. The key
+// k under the prefix p is then p:{tag}:key:k in Redis, p:{tag}:window:k for FixedWindow, or p:{tag}:sliding:k
+// for SlidingWindow; the tag is escaped and hashed as keys are. These keys share no count with the keys of a
+// Limiter without the tag. By default keys spread over the slots.
+//
+// Client.All needs the option on a cluster. For a limit of each user and a limit of each service, use the name
+// of the service as the tag of the user keys, and as the key of the other Limiter.
 func WithHashTag(tag string) LimiterOption {
 	return limiterOptionFunc(func(c *limiterOptions) error {
 		if tag == "" {
@@ -173,4 +201,16 @@ func WithHashTag(tag string) LimiterOption {
 		c.hashTag = tag
 		return nil
 	})
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := config{
+		Options: client.Options{
+			Package: argument, Logger: slog.Default(), Endless: "calls to a Redis that hangs would never end",
+		},
+		failures: 3, probe: defaultProbe, timeout: defaultTimeout,
+	}
+	err := invalid.Apply(argument, &c, opts, Option.apply)
+	c.SetDefaultWheel()
+	return c, err
 }

@@ -105,7 +105,7 @@ func limiterRetryAfter(t *testing.T, c *ratelimit.Client, _ redis.UniversalClien
 
 func TestLimiter_AllowUpTo(t *testing.T) {
 	t.Parallel()
-	for what, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "window": ratelimit.FixedWindow} {
+	for what, algorithm := range kinds {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c, _, trips, name := shared(t)

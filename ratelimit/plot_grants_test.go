@@ -27,6 +27,7 @@ func TestPlot(t *testing.T) {
 	require.NoError(t, c.StoredLimiter(name).SetRate(t.Context(), limit))
 	gcra, small := c.Limiter("gcra", limit), c.Limiter("small", limit.WithBurst(2))
 	window := c.Limiter("window", limit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	sliding := c.Limiter("sliding", limit, bySliding)
 	lines := []struct {
 		label, colour string
 		allow         func(context.Context) (ratelimit.Result, error)
@@ -36,6 +37,7 @@ func TestPlot(t *testing.T) {
 		{label: "GCRA, burst 10", colour: "#2471a3", allow: func(ctx context.Context) (ratelimit.Result, error) { return gcra.Allow(ctx, name) }},
 		{label: "GCRA, burst 2", colour: "#7fb3d5", allow: func(ctx context.Context) (ratelimit.Result, error) { return small.Allow(ctx, name) }},
 		{label: "StoredLimiter (sliding log)", colour: "#1e8449", allow: c.StoredLimiter(name).Allow},
+		{label: "SlidingWindow", colour: "#8e44ad", allow: func(ctx context.Context) (ratelimit.Result, error) { return sliding.Allow(ctx, name) }},
 	}
 	w := newWheel(t)
 	began := time.Now()

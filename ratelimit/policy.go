@@ -9,8 +9,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Policy says what is decided while Redis is down. The zero Policy is FailClosed. It decides outages only:
-// what Redis refuses because of this client is ErrMisconfigured under every policy.
+// Policy determines the decisions while Redis is down. The zero Policy is FailClosed. A Policy decides only in
+// outages: a refusal of this client by Redis is ErrMisconfigured under every policy.
 type Policy struct {
 	kind  policyKind
 	share int64
@@ -24,28 +24,28 @@ const (
 	shareLocally
 )
 
-// FailClosed fails calls with ErrUnavailable; waits go on until Redis is back or their context ends.
+// FailClosed fails calls with ErrUnavailable. Waits continue until Redis is back or their context ends.
 func FailClosed() Policy { return Policy{} }
 
-// FailOpen grants every request that the call itself does not refuse: a Limiter and an All still refuse a
+// FailOpen grants every request, except those that the call itself refuses: a Limiter and an All still refuse a
 // request above the burst.
 func FailOpen() Policy { return Policy{kind: failOpen} }
 
-// LocalShare grants one n-th of the limit in each process, from its own memory; n, 1 or more, is the number
-// of processes. The burst of the share is rounded down but at least 1; a request for more is denied. It
-// counts as GCRA does. A StoredLimiter fails closed while this process does not know its limit: it learns
-// it from decisions of Redis, and forgets it a minute after the last, but not during an outage.
+// LocalShare grants one n-th of the limit in each process, from memory; n, 1 or more, is the number of
+// processes. The burst of the share is rounded down but at least 1; a request for more is denied. The share
+// counts as GCRA does. A StoredLimiter fails closed while this process does not know its limit: it learns the
+// limit from decisions of Redis, and forgets it a minute after the last decision, but not during an outage.
 //
-// A process counts up to 65536 keys one by one; further keys share 256 counts, so together they get less,
-// never more. A share does not begin again with each outage: permits that were granted from it return at
-// the rate of the share, whether Redis is up or down.
+// A process counts up to 65536 keys one by one. Further keys share 256 counts, so together they get less, never
+// more. A share does not begin again with each outage: permits that were granted from it return at the rate of
+// the share, whether Redis is up or down.
 func LocalShare(n int64) Policy { return Policy{kind: shareLocally, share: n} }
 
-// part is this process's part of a limit.
+// part returns this process's part of a limit.
 func (p Policy) part(limit Limit) Limit {
 	per := limit.Per * time.Duration(p.share)
 	if per/time.Duration(p.share) != limit.Per || per > maxBurstTime {
-		per = maxBurstTime // as good as nothing, once the burst is used
+		per = maxBurstTime // nearly nothing, once the burst is used
 	}
 	return Limit{Rate: limit.Rate, Per: per, Burst: max(1, limit.Burst/p.share)}
 }
@@ -56,9 +56,9 @@ const (
 	sweepEvery     = time.Minute
 )
 
-// localShare counts by the policy LocalShare, by the process's own clock. A key is dropped when its whole share
-// is there again, not when Redis is back. Memory is bounded: when there are too many keys that have used
-// something, those that come later share buckets, by chance, so that together they get less, never more.
+// localShare counts for the policy LocalShare, by the process's clock. A key is dropped when its whole share is
+// available again, not when Redis is back. Memory is bounded: if too many keys have used permits, later keys
+// share counts at random, so that together they get less, never more.
 type localShare struct {
 	wheel *wheel.Wheel
 	began time.Time
@@ -67,8 +67,9 @@ type localShare struct {
 	mu       sync.Mutex
 	keys     map[stateID]gcraTime
 	overflow []int64     // us, rounded up
-	sweepAt  int64       // us: not before, no key can be forgotten
-	timer    wheel.Timer // calls tidy while there are keys
+	sweepAt  int64       // us: no key can be dropped before
+	timer    wheel.Timer // calls tidy, if armed
+	armed    bool
 	stopped  bool
 }
 
@@ -76,10 +77,13 @@ func (l *localShare) init(w *wheel.Wheel) {
 	l.wheel, l.began, l.seed = w, time.Now(), maphash.MakeSeed()
 }
 
-// armLocked schedules tidy. On a stopped or full wheel, decisions sweep when there are too many keys.
+// armLocked schedules tidy. On a full wheel the next decision tries again; on a stopped wheel decisions sweep
+// when there are too many keys.
 func (l *localShare) armLocked() {
-	if !l.stopped {
-		l.timer, _ = wheelentry.AfterFunc(l.wheel, sweepEvery, l.tidy)
+	if !l.stopped && !l.armed {
+		var err error
+		l.timer, err = wheelentry.AfterFunc(l.wheel, sweepEvery, l.tidy)
+		l.armed = err == nil
 	}
 }
 
@@ -87,6 +91,7 @@ func (l *localShare) armLocked() {
 func (l *localShare) tidy(error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.armed = false
 	l.sweep(l.now())
 	if len(l.keys) == 0 {
 		l.keys = nil
@@ -103,10 +108,10 @@ func (l *localShare) stop() {
 	l.timer.Stop()
 }
 
-// now is the time in us.
+// now returns the time in µs.
 func (l *localShare) now() int64 { return time.Since(l.began).Microseconds() }
 
-// share is what is asked of one key: n permits of a part of its limit.
+// share is a request to one key: n permits of a part of its limit.
 type share struct {
 	id   stateID
 	n    int64
@@ -146,7 +151,7 @@ func (l *localShare) decideAll(shares []share) (all bool, results []Result) {
 	return all, results
 }
 
-// shareCount is what a key has used of its part.
+// shareCount is the number of permits that a key has used of its part.
 type shareCount struct {
 	id     stateID
 	p      gcraParams
@@ -188,7 +193,7 @@ func (c *shareCount) result(tat gcraTime) Result {
 	}
 }
 
-// chargeLocked enters what was granted. Two limits may share a count: then each adds to it.
+// chargeLocked records a grant. If two limits share a count, each adds to it.
 func (l *localShare) chargeLocked(c *shareCount, r Result) {
 	cost := c.p.cost(r.Granted)
 	switch {
@@ -202,14 +207,14 @@ func (l *localShare) chargeLocked(c *shareCount, r Result) {
 		}
 		if l.keys == nil {
 			l.keys = map[stateID]gcraTime{}
-			l.armLocked()
 		}
+		l.armLocked()
 		l.keys[c.id] = c.p.add(from, cost)
 	}
 }
 
-// sweep forgets the keys whose whole burst is back, and reports whether there were any. It does not look
-// again before some may be.
+// sweep drops the keys whose whole burst is back, and reports whether there were any. It does not search again
+// before there can be some.
 func (l *localShare) sweep(now int64) bool {
 	const atMostEvery = 100_000 // us
 	if now < l.sweepAt {

@@ -83,7 +83,7 @@ func limiterCounts(t *testing.T, c *ratelimit.Client, _ redis.UniversalClient) {
 			require.NoError(t, err)
 			require.Zero(t, r.Remaining, "the first has not left")
 		}
-		require.NoError(t, w.Sleep(ctx, time.Until(began.Add(5100*time.Millisecond))))
+		require.NoError(t, w.Sleep(ctx, time.Until(first.Add(5050*time.Millisecond))))
 		take(t, l, 1, true)
 		take(t, l, 1, false) // only the first has left
 	})

@@ -136,11 +136,18 @@ func TestRefusals_MeanWhatTheTableSays(t *testing.T) {
 					if open {
 						opts = append(opts, ratelimit.WithPolicy(ratelimit.FailOpen()))
 					}
+					concernsKey := what == "TRYAGAIN" || what == "non local key"
+					if concernsKey { // calls are repeated until their time is over
+						opts = append(opts, ratelimit.WithTimeout(500*time.Millisecond))
+					}
 					c, name := newClient(t, rdb, opts...), redistest.Name(t)
 					require.NoError(t, c.StoredLimiter(name).SetRate(t.Context(), limit))
 					fault.with.Store(&failure)
 					defer fault.with.Store(nil)
 					requireClass(t, c, name, limit, class, open)
+					if concernsKey {
+						require.Zero(t, c.Stats().Failures, "it concerns a key")
+					}
 				})
 			}
 		}
@@ -180,6 +187,8 @@ func requireClass(t *testing.T, c *ratelimit.Client, name string, limit ratelimi
 	byPolicy("Limiter.Allow", r, err)
 	r, err = window.Allow(ctx, name)
 	byPolicy("FixedWindow", r, err)
+	r, err = c.Limiter("k", limit, bySliding).Allow(ctx, name)
+	byPolicy("SlidingWindow", r, err)
 	r, err = k.AllowUpTo(ctx, name, 3)
 	byPolicy("Limiter.AllowUpTo", r, err)
 	r, err = l.Allow(ctx)

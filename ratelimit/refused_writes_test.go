@@ -71,6 +71,9 @@ var sharedLimiters = map[string]func(t *testing.T, c *ratelimit.Client) (allow, 
 	"FixedWindow": func(_ *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
 		return ofKey(c.Limiter("k", sharedLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow)))
 	},
+	"SlidingWindow": func(_ *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
+		return ofKey(c.Limiter("k", sharedLimit, bySliding))
+	},
 	"sliding log": func(t *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
 		require.NoError(t, c.StoredLimiter("l").SetRate(t.Context(), sharedLimit))
 		return c.StoredLimiter("l").Allow, c.StoredLimiter("l").Peek
@@ -81,7 +84,7 @@ var sharedLimiters = map[string]func(t *testing.T, c *ratelimit.Client) (allow, 
 	},
 	"All of every algorithm": func(t *testing.T, c *ratelimit.Client) (allow, peek func(context.Context) (ratelimit.Result, error)) {
 		window := c.Limiter("k", sharedLimit, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
-		all := c.All(c.Limiter("k", sharedLimit).Part("a"), window.Part("b"))
+		all := c.All(c.Limiter("k", sharedLimit).Part("a"), window.Part("b"), c.Limiter("k", sharedLimit, bySliding).Part("c"))
 		return all.Allow, all.Peek
 	},
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// exact is the greatest integer up to which Lua counts exactly. No script returns more, but for the fields of a
-// limiter that others have set.
+// exact is the greatest integer up to which Lua counts exactly. Scripts return no greater integers, except the
+// fields of a limiter that others have set.
 const exact = 1 << 53
 
-// replyReader takes the integers of a reply one after another. Once one is missing or out of range, it returns
-// its least value, and end returns the error.
+// replyReader reads the integers of a reply one after another. If one is missing or out of range, it returns
+// the least value, and end returns the error.
 type replyReader struct {
 	reply []int64
 	at    int
@@ -37,7 +37,7 @@ func (r *replyReader) time(p gcraParams) gcraTime {
 	return gcraTime{us: r.next(-exact, exact), num: r.next(0, p.den-1)}
 }
 
-// granted returns how many requests of each run were granted.
+// granted returns the number of granted requests of each run.
 func (r *replyReader) granted(runs []equalRequests) []int64 {
 	granted := make([]int64, len(runs))
 	for k, run := range runs {
@@ -46,7 +46,7 @@ func (r *replyReader) granted(runs []equalRequests) []int64 {
 	return granted
 }
 
-// run returns how many requests of a run were granted. One that asks for nothing is granted nothing.
+// run returns the number of granted requests of a run. A run of requests for nothing has none.
 func (r *replyReader) run(run equalRequests) int64 {
 	if run.n == 0 {
 		return r.next(0, 0)
@@ -54,7 +54,7 @@ func (r *replyReader) run(run equalRequests) int64 {
 	return r.next(0, run.count)
 }
 
-// end returns an error that matches scripts.ErrReply unless all integers were there, in range, and no more.
+// end returns an error that matches scripts.ErrReply unless the reply had all integers, in range, and no more.
 func (r *replyReader) end() error {
 	if r.bad || r.at != len(r.reply) {
 		return scripts.Unexpected(r.reply)

@@ -9,22 +9,22 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
-// maxReserve bounds how far ahead a reservation may lie, and so how long a state can lock out after the
-// server's clock was set back. The scripts know it too.
+// maxReserve is the maximum delay of a reservation. So it bounds how long a state can lock out after the
+// server's clock was set back. The scripts have the same number.
 const maxReserve = time.Minute
 
-// Reservation is the right to n permits from a time on. It is safe for concurrent use. A nil or zero one is
-// for no permits.
+// Reservation is the right to use n permits from a certain time on. It is safe for concurrent use. A nil or
+// zero Reservation is for no permits.
 type Reservation struct {
 	at   time.Time
 	span span
-	made *keyState // by which; by now the key may have another
+	made *keyState // the state that made it; by now the key may have another
 
 	mu   sync.Mutex
 	over bool
 }
 
-// Delay returns the time from now until the permits may be used, 0 if they may be used now.
+// Delay returns the time from now until the permits may be used, or 0 if they may be used now.
 func (r *Reservation) Delay() time.Duration {
 	if r == nil || r.made == nil {
 		return 0
@@ -32,8 +32,9 @@ func (r *Reservation) Delay() time.Duration {
 	return max(0, r.at.Sub(r.made.client.wheel.Now()))
 }
 
-// Wait blocks until the permits may be used. If ctx ends before, its error is returned and the reservation
-// stands; Cancel it. Wait ignores Cancel. If the wheel is stopped, the error matches wheel.ErrStopped.
+// Wait blocks until the permits may be used. If ctx ends first, Wait returns its error and the reservation
+// stays in force; Cancel gives it back. Wait takes no notice of Cancel. If the wheel is stopped, the error
+// matches wheel.ErrStopped.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case ctx == nil:
@@ -44,12 +45,14 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	return r.made.operationError("wait", r.made.client.wheel.Sleep(ctx, r.Delay()))
 }
 
-// Cancel gives the permits back, and reports whether others can use them. Once they may be used it does
-// nothing and returns false, so it can be deferred. Permits of a Limiter can be given back only as long as
-// nothing was charged to the key since, because others may have planned on them: otherwise they are lost. A
-// second call does nothing and returns false, also after an error that leaves open whether the first was
-// executed; only for a StoredLimiter it tries again after an error. It blocks for one round trip, or until
-// ctx ends; concurrent calls wait for each other. For errors see Reserve.
+// Cancel gives the permits back, and reports whether others can use them. Once the permits may be used it does
+// nothing and returns false, so it can be deferred. The permits of a Limiter can be given back only if nothing
+// was charged to the key since, because later requests were planned behind them; otherwise they are lost.
+// Cancel blocks for one round trip, at most until ctx ends; concurrent calls wait for each other. For errors
+// see Reserve.
+//
+// A second call does nothing and returns false. For a Limiter this holds even if the first returned an error,
+// after which the permits may have been given back; for a StoredLimiter it tries again.
 func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	switch {
 	case ctx == nil:
@@ -66,18 +69,11 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	if r.over || r.Delay() == 0 {
 		return false, nil
 	}
-	s := c.use(r.made.id, r.made.algorithm, r.made.out)
+	s := c.use(r.made.id, r.made.algorithm)
 	defer s.release()
 	given, err := s.takeBack(ctx, []span{r.span})
-	r.over = err == nil || !s.logged()
+	r.over = err == nil || !s.algorithm.traits().entries // a charge without an id could be taken back twice
 	return given, s.operationError("cancel", err)
-}
-
-// logged reports whether the key has a log. Its entries are used as a whole, and can be given back by a call that
-// is repeated.
-func (s *keyState) logged() bool {
-	_, log := s.algorithm.(*slidingLog)
-	return log
 }
 
 // reserve makes a reservation at most as far ahead as ctx allows.
@@ -117,11 +113,8 @@ func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, er
 
 // reserveInRedis makes a reservation in Redis.
 func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Duration) (*span, error) {
-	j, err := s.ask(ctx, ask{runs: []equalRequests{{n, 1}}, inOrder: true, ahead: ahead})
+	j, err := s.ask(ctx, ask{runs: []equalRequests{{n, 1}}, inOrder: true, ahead: ahead}, true)
 	if err != nil {
-		if j != nil && ctx.Err() != nil {
-			s.abandon(j)
-		}
 		return nil, err
 	}
 	switch {
@@ -131,24 +124,9 @@ func (s *keyState) reserveInRedis(ctx context.Context, n int64, ahead time.Durat
 		return nil, ErrWouldExceedDeadline
 	}
 	found := j.got.spans[0]
-	// From the reply on, so that it is never early.
+	// It counts from the reply, so that it is never early.
 	found.from = max(s.algorithm.fit(j.got.spans, n, -never/2).at, s.client.now())
 	return &found, nil
-}
-
-// abandon gives back what a reservation has charged whose caller has left.
-func (s *keyState) abandon(j *job) {
-	if s.client.enter() != nil {
-		return
-	}
-	s.refs.Add(1)
-	go func() {
-		defer s.release()
-		defer s.client.leave()
-		if <-j.done; j.err == nil && len(j.got.spans) > 0 {
-			_, _ = s.takeBack(context.Background(), j.got.spans)
-		}
-	}()
 }
 
 // takeBack gives charges back, and reports whether others can use them.
@@ -156,23 +134,23 @@ func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
 	if len(spans) == 0 {
 		return false, nil
 	}
-	j, err := s.ask(ctx, ask{back: spans})
+	j, err := s.ask(ctx, ask{back: spans}, false)
 	switch {
 	case errors.Is(err, ErrNotSet):
 		return false, nil
 	case err != nil || !j.got.takenBack:
 		return false, err
 	}
-	s.freed()
+	s.mu.Lock()
+	next := s.freedLocked()
+	s.mu.Unlock()
+	s.send(next)
 	return true, nil
 }
 
-// freed is called when this process has given permits of the key back.
-func (s *keyState) freed() {
-	s.mu.Lock()
+// freedLocked is called when this process has given permits of the key back. It returns a job to send, or nil.
+func (s *keyState) freedLocked() *job {
 	s.freedAt = s.client.wheel.Now()
 	s.known = knowledge{}
-	j := s.kickLocked()
-	s.mu.Unlock()
-	s.send(j)
+	return s.kickLocked()
 }

@@ -40,7 +40,7 @@ func each(keys int, f func(i int)) {
 func TestSender_CallersOfDifferentKeysShareRoundTrips(t *testing.T) {
 	t.Parallel()
 	const keys = 200
-	for what, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "windows": ratelimit.FixedWindow} {
+	for what, algorithm := range kinds {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c, _, _, trips := delayed(t)
@@ -192,7 +192,7 @@ func TestSender_CallersThatJoinLeaveAtOnceWhenCancelled(t *testing.T) {
 func TestSender_ANodeThatHangsHoldsUpItsOwnKeysOnly(t *testing.T) {
 	redistest.SkipIfShort(t)
 	t.Parallel()
-	cluster := redistest.StartCluster(t)
+	cluster := redistest.StartCluster(t, noFailover...)
 	rdb := cluster.Client(t, func(o *redis.ClusterOptions) { o.ReadTimeout, o.MaxRedirects = 3*time.Second, 1 })
 	c := newClient(t, rdb, ratelimit.WithBreaker(1000, time.Second))
 	k := c.Limiter("k", ratelimit.PerHour(100))

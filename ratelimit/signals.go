@@ -7,47 +7,55 @@ import (
 	"time"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
 	"github.com/cogwheel-go/cogwheel/internal/histogram"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Stats is what a Client has done since it was made, and what it keeps, at one instant. Calls are those that
-// Hooks describes.
+// Stats are the counts of a Client since New, and what it holds now. The calls that count are those that Hooks
+// describes.
 type Stats struct {
-	Allowed  int64 // calls granted, also those that waited
-	Denied   int64 // calls denied
-	Failed   int64 // calls that returned an error
+	Allowed int64 // calls granted, also those that waited
+	Denied  int64 // calls denied
+	Failed  int64 // calls that returned an error
+
+	// Cancelled counts the calls of Failed that their context or cancel ended, or that returned
+	// ErrWouldExceedDeadline. It does not count calls that returned ErrUnavailable.
+	Cancelled int64
+
 	Local    int64 // of the calls granted or denied, those with SourceLocal
 	Degraded int64 // calls that the policy decided: granted, denied or failed
 
 	Scripts  int64 // scripts sent for decisions
-	Failures int64 // pipelines of scripts that Redis did not answer, without probes of the breaker
+	Failures int64 // calls that Redis did not answer, except probes; calls that were sent together count as one
 
 	Waiting int  // calls of Wait, WaitN and WaitFunc that wait now; 0 after Close
-	Keys    int  // keys that are in use or remembered in memory now; 0 after Close
-	Down    bool // the policy decides now; false after Close
+	Keys    int  // keys in use or remembered in memory now; 0 after Close
+	Down    bool // the policy decides now for the keys of at least one node; false after Close
 
-	Wait wheel.Histogram // how long the calls waited that Wait granted
-	Took wheel.Histogram // how long the pipelines of scripts took, those without an answer included
+	Wait wheel.Histogram // how long calls of Wait that were granted waited
+	Took wheel.Histogram // how long scripts took, including those without an answer
 }
 
-// Breaker is how a Client sees Redis.
+// Breaker is the state of a node of Redis as a Client sees it.
 type Breaker struct {
-	Down     bool      // Redis is not asked: the policy decides; false after Close
+	Node     string    // its address; empty if it is not known or there are no failures
+	Down     bool      // the node is not asked, and the policy decides; false after Close
 	Since    time.Time // when Down began, or the zero Time
-	Failures int       // pipelines of scripts in a row that Redis did not answer, 0 after an answer
-	Err      error     // of the last one, kept after Redis answers again; nil if there never was one
+	Failures int       // unanswered calls in a row; 0 after an answer
+	Err      error     // the last failure; without failures, the last one of any node; nil if there never was one
 }
 
-// counters count the calls for some keys. All of a decision is counted by one addition, since there are tens
-// of millions of them a second when keys are exhausted.
+// counters count the calls for some keys. A decision costs one addition, because there are tens of millions of
+// them a second when keys are exhausted.
 type counters struct {
-	decided  [4][2]atomic.Int64 // by Source, denied and allowed
-	failed   atomic.Int64
-	degraded atomic.Int64 // of them, by the policy
+	decided   [4][2]atomic.Int64 // by Source, denied and allowed
+	failed    atomic.Int64       // without cancelled
+	degraded  atomic.Int64       // those of failed that the policy decided
+	cancelled atomic.Int64
 }
 
-// monitor is what a Client counts for all keys, and its hooks. It is safe for concurrent use.
+// monitor has the counts of a Client for all keys, and its hooks. It is safe for concurrent use.
 type monitor struct {
 	hooks    Hooks
 	reports  bool // there are hooks for calls
@@ -62,7 +70,7 @@ func newMonitor(h Hooks) monitor {
 	return monitor{hooks: h, reports: h.Allowed != nil || h.Denied != nil || h.Failed != nil}
 }
 
-// subject is what a call is about.
+// subject identifies a call in reports.
 type subject struct {
 	kind      Kind
 	name, key string
@@ -77,7 +85,7 @@ func (s subject) waiting() subject {
 	return s
 }
 
-// start returns when a call has begun, by the Client's clock, if that is to be reported.
+// start returns the present time by the Client's clock if the call will be reported, else 0.
 func (c *Client) start() time.Duration {
 	if !c.monitor.reports {
 		return 0
@@ -90,13 +98,13 @@ func (c *Client) report(ctx context.Context, of subject, r *Result, err error, b
 	if of.n == 0 || err != nil && (errors.Is(err, ErrClosed) || errors.Is(err, cogwheel.ErrInvalid)) {
 		return
 	}
-	c.count(of, r, err)
+	c.count(ctx, of, r, err)
 	if c.monitor.reports {
 		c.callHook(ctx, of, r, err, c.now()-began)
 	}
 }
 
-// counted counts a decision if that is all there is to report: the short way for most.
+// counted counts a decision that needs no other report, and reports whether it did: the fast path for most.
 func (s *keyState) counted(n int64, r *Result, err error) bool {
 	if n == 0 || err != nil || s.client.monitor.reports {
 		return false
@@ -112,13 +120,13 @@ func (c *Client) reportWait(ctx context.Context, of subject, source Source, err 
 		r.Allowed, r.Granted = true, of.n
 		c.monitor.wait.Add(took)
 	}
-	c.count(of, &r, err)
+	c.count(ctx, of, &r, err)
 	if c.monitor.reports {
 		c.callHook(ctx, of, &r, err, took)
 	}
 }
 
-func (c *Client) count(of subject, r *Result, err error) {
+func (c *Client) count(ctx context.Context, of subject, r *Result, err error) {
 	counts := &c.states.shards[0].counts
 	if of.state != nil {
 		counts = &of.state.shard.counts
@@ -129,6 +137,8 @@ func (c *Client) count(of subject, r *Result, err error) {
 	case errors.Is(err, ErrUnavailable):
 		counts.degraded.Add(1)
 		counts.failed.Add(1)
+	case errors.Is(err, ErrWouldExceedDeadline), contexts.Caused(ctx, err):
+		counts.cancelled.Add(1)
 	default:
 		counts.failed.Add(1)
 	}
@@ -156,12 +166,12 @@ func (c *Client) callHook(ctx context.Context, of subject, r *Result, err error,
 	hook(e)
 }
 
-// Stats returns what the Client has done so far. It does not block.
+// Stats returns the counts of the Client. It does not block. It is safe for concurrent use.
 func (c *Client) Stats() Stats {
 	m := &c.monitor
 	s := Stats{
 		Scripts: m.scripts.Load(), Failures: m.failures.Load(), Waiting: int(m.waiting.Load()),
-		Down: c.breaker.down.Load() && !c.gate.Closed(),
+		Down: c.Breaker().Down,
 		Wait: wheel.Histogram(m.wait.Values()), Took: wheel.Histogram(m.took.Values()),
 	}
 	for i := range c.states.shards {
@@ -179,7 +189,9 @@ func (c *Client) Stats() Stats {
 			}
 		}
 		s.Degraded += shard.counts.degraded.Load()
-		s.Failed += shard.counts.failed.Load()
+		cancelled := shard.counts.cancelled.Load()
+		s.Cancelled += cancelled
+		s.Failed += shard.counts.failed.Load() + cancelled
 		shard.mu.Lock()
 		s.Keys += len(shard.states)
 		shard.mu.Unlock()
@@ -187,14 +199,12 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Breaker returns how the Client sees Redis now. It does not block.
+// Breaker returns the state of the node that has been down longest, or if none is down, of the node with the
+// most failures. It does not block. It is safe for concurrent use.
 func (c *Client) Breaker() Breaker {
-	b := &c.breaker
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := Breaker{Failures: int(b.failures.Load()), Err: b.cause}
-	if s.Down = b.down.Load() && !c.gate.Closed(); s.Down {
-		s.Since = b.since
+	b := c.breakers.worst()
+	if c.gate.Closed() {
+		b.Down, b.Since = false, time.Time{}
 	}
-	return s
+	return b
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// slidingLog is the algorithm of Redisson's RRateLimiter: an entry for every grant, which leaves after the
+// slidingLog is the algorithm of Redisson's RRateLimiter: each grant is an entry, which leaves after the
 // interval. Each keyState has one.
 type slidingLog struct {
 	client    *Client
 	perClient atomic.Bool // the scope, as far as it is known
 }
 
-// recount is how often the whole log is counted, in case a peer has charged something that is not in it.
+// recount is the time between two counts of the whole log, in case a peer has charged permits without an entry.
 const recount = time.Minute
 
 // logKeys are the keys of a limiter.
@@ -28,7 +28,7 @@ func logKeys(name string) []string {
 	return []string{name, scripts.SuffixName(name, "value"), scripts.SuffixName(name, "permits")}
 }
 
-// keys returns the limit, and the value and the log of this client or of all.
+// keys returns the limit, and the value and the log of this client or of all clients.
 func (s *slidingLog) keys(name string, perClient bool) []string {
 	if perClient {
 		id := s.client.id
@@ -37,8 +37,19 @@ func (s *slidingLog) keys(name string, perClient bool) []string {
 	return logKeys(name)
 }
 
-// follow notes the scope that an error of the script names, and reports whether it names one. Then the script
-// has done nothing, and is to be sent again with the keys of that scope.
+func (*slidingLog) route(name string) string { return name }
+func (*slidingLog) label(name string) string { return name }
+func (s *slidingLog) setScope(scope Scope)   { s.perClient.Store(scope == PerClient) }
+
+func (*slidingLog) traits() traits {
+	return traits{entries: true, canGiveBack: true, keep: lookPeriod}
+}
+
+func (s *slidingLog) byPolicy(b *breakers, id stateID, last snapshot, n int64, err error) (Result, error) {
+	limit, known := s.limitOf(last)
+	return b.decide(id, n, limit, known, err)
+}
+
 func (s *slidingLog) follow(err error) bool {
 	switch {
 	case redis.HasErrorPrefix(err, "PERCLIENT"):
@@ -59,7 +70,7 @@ func member(id [16]byte, n int64) string {
 	return string(binary.LittleEndian.AppendUint32(append(b, id[:]...), uint32(n)))
 }
 
-// resized returns an entry with another number of permits, as rate_log.lua makes it.
+// resized returns an entry with another number of permits, in the form that rate_log.lua makes.
 func resized(entry string, n int64) string { return member([16]byte([]byte(entry[1:17])), n) }
 
 // newMember returns an entry with 96 random bits in its id.
@@ -117,7 +128,7 @@ func (s *slidingLog) encode(key string, a *ask) scripts.Call {
 	return scripts.RateLog.Call(s.keys(key, a.perClient), args...)
 }
 
-// lastCount returns the last known state of a log if its entries were counted lately, or nil.
+// lastCount returns the last known state of a log if its entries were counted recently, or nil.
 func (a *ask) lastCount() *logSnapshot {
 	last, ok := a.last.(*logSnapshot)
 	if !ok || last.perClient != a.perClient || time.Since(last.counted) >= recount {
@@ -144,10 +155,10 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 	}
 	if last := a.lastCount(); last != nil && last.rate == s.rate {
 		s.counted = last.counted
-	} else if len(a.members) > 0 { // a look writes nothing, so the next call counts as well
+	} else if len(a.members) > 0 { // a look writes nothing, so the next call counts too
 		s.counted = time.Now()
 	}
-	left := s.left // then what was left before
+	left := s.left // here: what was left before
 	for i, m := range a.members {
 		if answers[i] >= 0 {
 			left += size(m)
@@ -183,7 +194,7 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 				got.exceeding = true
 			default:
 				c.res.RetryAfter = micros(-2 - delay)
-				if !a.inOrder || len(s.denied) == 0 { // what comes after the first was not looked at
+				if !a.inOrder || len(s.denied) == 0 { // the script did not look at later requests
 					s.denies(r.n, c.res.RetryAfter)
 				}
 			}
@@ -194,7 +205,7 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 	return got, nil
 }
 
-// fit: an entry is for one request that asks for as much as it holds.
+// fit: an entry serves a request for exactly as many permits.
 func (*slidingLog) fit(spans []span, n int64, since time.Duration) fitting {
 	if first := spans[0]; since > first.until || n != first.n {
 		return fitting{drop: first.n}
@@ -204,7 +215,7 @@ func (*slidingLog) fit(spans []span, n int64, since time.Duration) fitting {
 
 func (*slidingLog) skip(*span, int64) {} // never: entries are used as a whole
 
-// logSnapshot knows of the requests that were denied.
+// logSnapshot has the state of a log and its denied requests.
 type logSnapshot struct {
 	perClient  bool
 	rate, left int64
@@ -229,7 +240,7 @@ type denial struct {
 	delay time.Duration
 }
 
-// denies notes a denial. One for more that does not last longer says nothing new.
+// denies records a denial. A denial of more permits that does not last longer adds nothing.
 func (s *logSnapshot) denies(n int64, delay time.Duration) {
 	for _, d := range s.denied {
 		if d.n <= n && d.delay >= delay {
@@ -258,11 +269,19 @@ func (s *logSnapshot) wait(total int64, passed time.Duration) time.Duration {
 			longest = max(longest, d.delay-passed)
 		}
 	}
-	// Whatever is left and whatever leaves: in each interval no more than the rate.
+	// Whatever is left and whatever leaves, each interval has at most the rate.
 	if rounds := (total - max(0, s.left) - 1) / s.rate; total > s.left && rounds > 0 {
 		longest = max(longest, times(rounds, s.interval)-passed)
 	}
 	return longest
+}
+
+// keep: the next script need not count the whole log, and LocalShare needs the limit.
+func (s *logSnapshot) keep(down bool) time.Duration {
+	if down {
+		return recount
+	}
+	return time.Until(s.counted.Add(recount))
 }
 
 func (s *logSnapshot) state() Result {

@@ -10,15 +10,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Scope says which grants a limit counts.
+// Scope determines which grants a limit counts together.
 type Scope uint8
 
 const (
-	// Overall is one count for all Clients.
+	// Overall counts the grants of all Clients together.
 	Overall Scope = iota
-	// PerClient is a count for each Client, by the same limit. As in Redisson, the counts are in Redis, under
-	// keys that end in a random id of the Client. They expire a minute after the last entry has left the log, so
-	// the counts of processes that have ended do not stay.
+	// PerClient counts the grants of each Client separately, by the same limit. As in Redisson, the counts are
+	// in Redis, under keys that end in a random id of the Client. They expire a minute after the last entry has
+	// left the log, so that the counts of ended processes do not stay.
 	PerClient
 )
 
@@ -33,28 +33,28 @@ func (s Scope) String() string {
 	return "unknown"
 }
 
-// StoredLimiter limits one name by a sliding log: in no interval, wherever it begins, more than the rate is
-// granted. Its limit and scope stand in Redis and can be changed at any time, for all processes. Keys and
-// entries are those of Redisson's RRateLimiter from version 3.13.3 on, except 3.16.4 to 3.16.8, so services in
-// Java and Go share a limit. It is safe for concurrent use and costs nothing to make.
+// StoredLimiter limits one name by a sliding log: in every interval of length Per, wherever it begins, at most
+// Rate permits are granted. The limit and its scope are stored in Redis and can be changed at any time, for all
+// processes. Keys and entries are those of Redisson's RRateLimiter from version 3.13.3 on, except 3.16.4 to
+// 3.16.8, so services in Java and Go share a limit. A StoredLimiter has no state of its own and is safe for
+// concurrent use.
 //
-// TrySetRate, SetRate, UpdateRate, Config and Delete block for one round trip, or until ctx ends; no policy
-// decides. After an error a change may have been made or not. This process sees a change at once, others
-// see it within about a second. For errors see AllowN; an invalid limit or option is refused with a
-// *cogwheel.InvalidError.
+// TrySetRate, SetRate, UpdateRate, Config and Delete block for one round trip, at most until ctx ends; no
+// policy decides. After an error the change may have been made. This process sees a change at once, others see
+// it within about a second. For errors see AllowN; an invalid limit or option returns a *cogwheel.InvalidError.
 //
-// A name may hold a hash tag of its own, in braces. As in Redisson, the names a and {a} have a limit each
-// but share what was granted, as both keep it in {a}:value and {a}:permits: use one of them.
+// A name may contain a hash tag in braces. As in Redisson, the names a and {a} have separate limits but share
+// their grants, because both keep them in {a}:value and {a}:permits: use only one of them.
 type StoredLimiter struct {
 	client *Client
 	name   string
 	err    error
 }
 
-// StoredLimiter returns the limiter of that name. It does not talk to Redis, and nothing of it is kept. A name is
-// any 1 to 65536 bytes whose derived keys share a cluster slot: if it contains a brace, it must contain a
-// hash tag such as {user:7}. A name that is refused is reported by Err, and by every method, as an
-// *cogwheel.InvalidError.
+// StoredLimiter returns the limiter with the given name. It does not talk to Redis, and the Client keeps
+// nothing for it. A name has 1 to 65536 bytes. A name that contains a brace must contain a hash tag such as
+// {user:7}, because all keys of a limiter must be in one cluster slot. If the name is invalid, Err and all
+// methods return a *cogwheel.InvalidError.
 func (c *Client) StoredLimiter(name string) *StoredLimiter {
 	l := &StoredLimiter{client: c, name: name}
 	if refused, ok := errors.AsType[*scripts.NameError](scripts.CheckName(name)); ok {
@@ -63,14 +63,14 @@ func (c *Client) StoredLimiter(name string) *StoredLimiter {
 	return l
 }
 
-// Err returns what was wrong with the name given to Client.StoredLimiter, or nil.
+// Err returns the *cogwheel.InvalidError of an invalid name, or nil.
 func (l *StoredLimiter) Err() error { return l.err }
 
-// Config is a limit as it is in Redis.
+// Config is a limit as it is stored in Redis.
 type Config struct {
 	Limit     // Burst is equal to Rate
 	Scope     Scope
-	KeepAlive time.Duration // after which an unused limiter vanishes, its limit included; 0 is never
+	KeepAlive time.Duration // the limiter expires, with its limit, after this time without use; 0 for never
 }
 
 // SetOption configures TrySetRate, SetRate and UpdateRate. If an option is given twice, the last one
@@ -78,7 +78,7 @@ type Config struct {
 type SetOption interface{ applySet(*setConfig) }
 
 type setConfig struct {
-	scope     *Scope // nil: as it is
+	scope     *Scope // nil: unchanged
 	keepAlive time.Duration
 	keepState bool
 }
@@ -87,17 +87,17 @@ type setOptionFunc func(*setConfig)
 
 func (f setOptionFunc) applySet(c *setConfig) { f(c) }
 
-// WithScope sets the scope. The default is the scope that the limit has, and Overall for a limit that is not set.
+// WithScope sets the scope. By default the scope does not change; a limit that is not set yet gets Overall.
 func WithScope(s Scope) SetOption { return setOptionFunc(func(c *setConfig) { c.scope = &s }) }
 
-// WithKeepAlive lets the limiter, limit and all, vanish when it was not used for that long: whole
-// milliseconds, not less than the limit's period. Requests for permits that reach Redis are uses, also if
-// they are denied; Peek is not. By default the limiter stays, also if an earlier limit had a WithKeepAlive.
+// WithKeepAlive makes the limiter expire, with its limit, when it was not used for d: whole milliseconds, at
+// least the period of the limit. Each request for permits that reaches Redis is a use, even if it is denied;
+// Peek is not. By default the limiter does not expire, even if an earlier limit had a WithKeepAlive.
 func WithKeepAlive(d time.Duration) SetOption {
 	return setOptionFunc(func(c *setConfig) { c.keepAlive = d })
 }
 
-// WithState keeps the grants so far: they count under the new limit. By default, and whenever the scope
+// WithState keeps the previous grants: they count under the new limit. By default, and always if the scope
 // changes, they are forgotten. It has no effect on TrySetRate.
 func WithState() SetOption { return setOptionFunc(func(c *setConfig) { c.keepState = true }) }
 
@@ -106,14 +106,15 @@ func (l *StoredLimiter) TrySetRate(ctx context.Context, limit Limit, opts ...Set
 	return l.set(ctx, "try", limit, opts)
 }
 
-// SetRate sets the limit. It forgets the grants so far, under the scope PerClient those of all Clients,
-// unless WithState is given.
+// SetRate sets the limit. Unless WithState is given, it forgets the previous grants; with the scope PerClient,
+// those of all Clients.
 func (l *StoredLimiter) SetRate(ctx context.Context, limit Limit, opts ...SetOption) error {
 	_, err := l.set(ctx, "set", limit, opts)
 	return err
 }
 
-// UpdateRate is SetRate if a limit is set already; otherwise it returns false and changes nothing.
+// UpdateRate sets the limit, as SetRate does, if a limit is set already, and reports whether it did. Otherwise
+// it changes nothing.
 func (l *StoredLimiter) UpdateRate(ctx context.Context, limit Limit, opts ...SetOption) (bool, error) {
 	return l.set(ctx, "update", limit, opts)
 }
@@ -126,6 +127,7 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 		}
 		o.applySet(&cfg)
 	}
+	limit = limit.whole()
 	switch err := limit.validateWindow(); {
 	case err != nil:
 		return false, err
@@ -138,7 +140,7 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 	if cfg.scope != nil {
 		scope = strconv.Itoa(int(*cfg.scope))
 	}
-	return manage(ctx, l, "set", func(s *keyState) (bool, error) {
+	return manage(ctx, l, "set", func(ctx context.Context, s *keyState) (bool, error) {
 		old := s.mark()
 		set, err := scripts.Flag(scripts.RateSet.Run(ctx, l.client.rdb, logKeys(l.name), mode, limit.Rate,
 			limit.Per.Milliseconds(), scope, cfg.keepAlive.Milliseconds(), flag(cfg.keepState)))
@@ -149,16 +151,16 @@ func (l *StoredLimiter) set(ctx context.Context, mode string, limit Limit, opts 
 			old = 0
 		}
 		if set && cfg.scope != nil {
-			s.algorithm.(*slidingLog).perClient.Store(*cfg.scope == PerClient)
+			s.algorithm.setScope(*cfg.scope)
 		}
 		s.limitChanged(old)
 		return set, nil
 	})
 }
 
-// Config returns the limit as it is in Redis, or ErrNotSet.
+// Config returns the limit as it is stored in Redis, or an error that matches ErrNotSet.
 func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
-	return manage(ctx, l, "config", func(*keyState) (Config, error) {
+	return manage(ctx, l, "config", func(ctx context.Context, _ *keyState) (Config, error) {
 		fields, err := l.client.rdb.HGetAll(ctx, l.name).Result()
 		if err != nil {
 			return Config{}, explain(ctx, err)
@@ -183,10 +185,9 @@ func (l *StoredLimiter) Config(ctx context.Context) (Config, error) {
 	})
 }
 
-// Delete removes the limit and the grants, and reports whether there was anything. Waiters fail with
-// ErrNotSet.
+// Delete removes the limit and the grants, and reports whether there were any. Waiters fail with ErrNotSet.
 func (l *StoredLimiter) Delete(ctx context.Context) (bool, error) {
-	return manage(ctx, l, "delete", func(s *keyState) (bool, error) {
+	return manage(ctx, l, "delete", func(ctx context.Context, s *keyState) (bool, error) {
 		old := s.mark()
 		n, err := l.client.rdb.Del(ctx, logKeys(l.name)...).Result()
 		if err != nil {
@@ -206,7 +207,7 @@ func (s *keyState) limitChanged(old int64) {
 	s.send(j)
 }
 
-// use returns the state of the name after checking what is asked of it.
+// use checks the arguments of a call and returns the state of the name.
 func (l *StoredLimiter) use(ctx context.Context, operation string, n int64) (*keyState, error) {
 	switch {
 	case l.err != nil:
@@ -218,26 +219,28 @@ func (l *StoredLimiter) use(ctx context.Context, operation string, n int64) (*ke
 	case n > MaxRate:
 		return nil, callError(operation, l.name, fmt.Errorf("%w: %d permits", ErrExceedsLimit, n))
 	}
-	return l.client.use(stateID{limiterOptions{algorithm: logAlgorithm}, l.name}, nil, nil), nil
+	return l.client.use(stateID{limiterOptions{algorithm: logAlgorithm}, l.name}, nil), nil
 }
 
-// manage runs f, which asks Redis itself, and returns when it has or ctx ends, whatever Redis does.
-func manage[T any](ctx context.Context, l *StoredLimiter, operation string, f func(*keyState) (T, error)) (T, error) {
+// manage runs f, which talks to Redis, and returns when f has returned or ctx ends, whatever Redis does.
+func manage[T any](
+	ctx context.Context, l *StoredLimiter, operation string, f func(context.Context, *keyState) (T, error),
+) (T, error) {
 	s, err := l.use(ctx, operation, 0)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return inside(ctx, s, operation, func() (T, error) { return f(s) })
+	return inside(ctx, s, operation, func(ctx context.Context) (T, error) { return f(ctx, s) })
 }
 
 // Allow is AllowN of one permit.
 func (l *StoredLimiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(ctx, 1) }
 
-// AllowN takes n permits if there are so many, and does not wait for them. A denial is a Result, not an
-// error. Blocking, the policy, n = 0 and errors are those of Limiter.AllowN, where ErrExceedsLimit says
-// that n is above the rate, and ErrNotSet, also for n = 0, that no limit is set. go-redis may send the
-// script again after a lost reply; it takes the permits once.
+// AllowN takes n permits if they are available, and does not wait for them. A denial is a Result, not an error.
+// Blocking, the policy, n = 0 and errors are those of Limiter.AllowN, except that ErrExceedsLimit means that n
+// is above the rate, and ErrNotSet, also for n = 0, that no limit is set. go-redis may send the script again
+// after a lost reply; it takes the permits once.
 func (l *StoredLimiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	began := l.client.start()
 	s, err := l.use(ctx, "allow", n)
@@ -252,7 +255,7 @@ func (l *StoredLimiter) AllowN(ctx context.Context, n int64) (Result, error) {
 	return r, err
 }
 
-// subject returns what a call is about.
+// subject returns the subject of a call, for reports.
 func (l *StoredLimiter) subject(n int64, s *keyState) subject {
 	return subject{kind: KindStoredLimiter, name: l.name, n: n, state: s}
 }
@@ -263,8 +266,8 @@ func (l *StoredLimiter) refused(ctx context.Context, of subject, err error) erro
 	return err
 }
 
-// Peek returns what Redis would answer to Allow now, but takes nothing; see Limiter.Peek. For errors see
-// AllowN.
+// Peek returns the answer that Redis would give to Allow now, but takes nothing; see Limiter.Peek. For errors
+// see AllowN.
 func (l *StoredLimiter) Peek(ctx context.Context) (Result, error) {
 	s, err := l.use(ctx, "peek", 0)
 	if err != nil {
@@ -274,7 +277,7 @@ func (l *StoredLimiter) Peek(ctx context.Context) (Result, error) {
 	return s.peek(ctx)
 }
 
-// AllowUpTo takes as many permits as there are, at most n, which may be above the rate; see
+// AllowUpTo takes as many permits as are available, at most n. n may be above the rate; see
 // Limiter.AllowUpTo. For errors see AllowN.
 func (l *StoredLimiter) AllowUpTo(ctx context.Context, n int64) (Result, error) {
 	n = min(n, MaxRate)
@@ -293,10 +296,12 @@ func (l *StoredLimiter) AllowUpTo(ctx context.Context, n int64) (Result, error) 
 func (l *StoredLimiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
 // WaitN blocks until n permits are taken, or until ctx ends. n = 0 returns at once. Order, the policy and
-// errors are those of Limiter.WaitN, where ErrExceedsLimit says that n is above the rate, and ErrNotSet
-// that no limit is set, also if the limit changes during the wait. An entry that was made for a waiter that
-// leaves serves the next waiter if that asks for exactly as many permits, or is taken out of the log.
-// Entries are made up to 20 ms and two round trips before they can be used.
+// errors are those of Limiter.WaitN, except that ErrExceedsLimit means that n is above the rate, and ErrNotSet
+// that no limit is set; both are also returned if the limit changes during the wait.
+//
+// Entries are added to the log up to 20 ms and two round trips before their permits can be used. The entry of a
+// waiter that leaves serves the next waiter if that waits for exactly as many permits; otherwise it is removed
+// from the log.
 func (l *StoredLimiter) WaitN(ctx context.Context, n int64) error {
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {
@@ -306,9 +311,9 @@ func (l *StoredLimiter) WaitN(ctx context.Context, n int64) error {
 	return s.wait(ctx, l.subject(n, s).waiting())
 }
 
-// WaitFunc is WaitN without a goroutine that waits; see Limiter.WaitFunc.
+// WaitFunc is WaitN without blocking, as Limiter.WaitFunc is.
 func (l *StoredLimiter) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func()) {
-	mustCall(f == nil)
+	argument.MustCall(f == nil)
 	s, err := l.use(ctx, "wait", n)
 	if err != nil {
 		return l.client.refuse(f, l.refused(ctx, l.subject(n, nil).waiting(), err))
@@ -316,8 +321,9 @@ func (l *StoredLimiter) WaitFunc(ctx context.Context, n int64, f func(error)) (c
 	return s.waitFunc(ctx, l.subject(n, s).waiting(), f, s.release)
 }
 
-// Reserve takes n permits now for use after the Reservation's Delay, and does not wait for that; see
-// Limiter.Reserve. In Redis it is an entry with a time to come, which Redisson counts as any other.
+// Reserve takes n permits now for use after the delay of the Reservation, and does not wait for that time; see
+// Limiter.Reserve. In Redis a reservation is an entry with a time in the future, which Redisson counts like any
+// other.
 func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	s, err := l.use(ctx, "reserve", n)
 	if err != nil {
@@ -327,10 +333,10 @@ func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, err
 	return s.reserve(ctx, l.subject(n, s))
 }
 
-// Return gives back the permits of one Result of Allow, AllowN or AllowUpTo of this StoredLimiter, and
-// reports whether they were still in the log. Others can use them at once. A second call, and any other
-// Result, finds nothing to give back. It blocks for one round trip, or until ctx ends; after an error they
-// may be given back or not, and the call can be repeated. No policy decides.
+// Return gives back the permits of a Result of Allow, AllowN or AllowUpTo of this StoredLimiter, and reports
+// whether they were still in the log. Others can use them at once. A second call, or a Result of another
+// limiter, finds nothing to give back. Return blocks for one round trip, at most until ctx ends. After an error
+// the permits may have been given back, and the call can be repeated. No policy decides.
 func (l *StoredLimiter) Return(ctx context.Context, granted Result) (given bool, err error) {
 	s, err := l.use(ctx, "return", 0)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
 )
 
-// upTo asks for as many of n permits as there are.
+// upTo asks for as many of n permits as are available.
 func (s *keyState) upTo(ctx context.Context, n int64) (Result, error) {
 	if n == 0 {
 		return s.allow(ctx, 0)
@@ -28,23 +28,20 @@ func (s *keyState) grantUpTo(ctx context.Context, n int64) (Result, error) {
 		return r, nil
 	}
 	began := time.Now()
-	j, err := s.ask(ctx, s.partly(n))
+	j, err := s.ask(ctx, s.partly(n), false)
 	if err == nil {
 		return s.partOf(j), nil
 	}
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && ranOut(ctx, began) {
-		err = unavailable(contexts.Error(ctx))
-	}
-	if !errors.Is(err, ErrUnavailable) {
+	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
 		return Result{}, err
 	}
 	return s.upToByPolicy(n, err)
 }
 
-// partly asks for as many of n permits as there are: of a log by one entry, which the script makes smaller, and
-// otherwise one by one, which costs the script no more.
+// partly asks for as many of n permits as are available: for a log by one entry, which the script makes
+// smaller, else one by one, which costs the script no more.
 func (s *keyState) partly(n int64) (a ask) {
-	if a.partial = s.logged(); a.partial {
+	if a.partial = s.algorithm.traits().entries; a.partial {
 		a.addRun(n, 1)
 	} else {
 		a.addRun(1, n)
@@ -52,12 +49,12 @@ func (s *keyState) partly(n int64) (a ask) {
 	return a
 }
 
-// partOf is the result of an ask of partly.
+// partOf returns the result of an ask of partly.
 func (s *keyState) partOf(j *job) Result {
 	r := j.got.snapshot.state()
 	r.Granted = j.got.granted[0] * j.runs[0].n
 	for _, sp := range j.got.spans {
-		if s.logged() {
+		if s.algorithm.traits().entries {
 			r.grant = append(r.grant, sp.entry)
 		}
 	}
@@ -67,14 +64,14 @@ func (s *keyState) partOf(j *job) Result {
 	return r
 }
 
-// upToFromMemory is upTo by what Redis said last.
+// upToFromMemory decides upTo by the last answer of Redis.
 func (s *keyState) upToFromMemory() (Result, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rememberedLocked(1, s.client.now())
 }
 
-// upToByPolicy decides while Redis is away.
+// upToByPolicy decides upTo while Redis is down.
 func (s *keyState) upToByPolicy(n int64, down error) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

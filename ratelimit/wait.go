@@ -24,8 +24,12 @@ func (s *keyState) wait(ctx context.Context, of subject) error {
 // waited reports how a wait ended, and returns its error.
 func (s *keyState) waited(ctx context.Context, of subject, w *waiter, err error) error {
 	err = s.operationError("wait", err)
-	s.client.reportWait(ctx, of, w.source, err, s.client.now()-w.since)
+	s.reportWaited(ctx, of, w, err)
 	return err
+}
+
+func (s *keyState) reportWaited(ctx context.Context, of subject, w *waiter, err error) {
+	s.client.reportWait(ctx, of, w.source, err, s.client.now()-w.since)
 }
 
 func (s *keyState) waitInLine(ctx context.Context, w *waiter, j *job, done <-chan error) error {
@@ -43,19 +47,23 @@ func (s *keyState) waitInLine(ctx context.Context, w *waiter, j *job, done <-cha
 	if s.leave(w) {
 		return contexts.Error(ctx)
 	}
-	return <-done // it ended in the same instant
+	return <-done // it ended at the same time
 }
 
-// waitFunc calls f when n permits are granted, or can no longer be; then follows it, or the cancelling.
+// waitFunc calls f when n permits are granted, or can no longer be granted. It calls then after that, or after
+// cancel.
 func (s *keyState) waitFunc(ctx context.Context, of subject, f func(error), then func()) (cancel func()) {
 	var stop func() bool
 	var w *waiter
 	stopped := make(chan struct{}) // w and stop are set
-	over := func(err error) {
-		err = s.waited(ctx, of, w, err)
-		then()
-		s.client.leave()
-		f(err)
+	over := func(err error) {      // the deferred calls run whatever the hook and f do
+		err = s.operationError("wait", err)
+		defer s.client.recovered()
+		defer func() { f(err) }()
+		defer s.client.leave()
+		defer then()
+		defer s.client.recovered()
+		s.reportWaited(ctx, of, w, err)
 	}
 	w, j, err := s.join(ctx, of, func(err error) {
 		go func() {
@@ -83,8 +91,8 @@ func (s *keyState) waitFunc(ctx context.Context, of subject, f func(error), then
 	}
 }
 
-// join enters the gate and adds a waiter to the line, and returns what is to be sent for it. One for no
-// permits does not wait: there is no waiter.
+// join enters the gate, adds a waiter to the line, and returns the job to send for it. A call for no permits
+// has no waiter.
 func (s *keyState) join(ctx context.Context, of subject, end func(error)) (w *waiter, j *job, err error) {
 	began := s.client.now()
 	defer func() {
@@ -124,7 +132,7 @@ func (s *keyState) join(ctx context.Context, of subject, end func(error)) (w *wa
 	return w, s.pumpLocked(now), nil
 }
 
-// leave takes a waiter out of the line, and reports whether it was still in it.
+// leave removes a waiter from the line, and reports whether it was still there.
 func (s *keyState) leave(w *waiter) bool {
 	s.mu.Lock()
 	now := s.client.now()
@@ -139,26 +147,24 @@ func (s *keyState) leave(w *waiter) bool {
 	return left
 }
 
-// pumpLocked serves the waiters as far as it can be done, has the line wake up when it can go on, and returns
-// what is to be sent.
+// pumpLocked serves the waiters that can be served, schedules the next wake-up of the line, and returns the job
+// to send.
 func (s *keyState) pumpLocked(now time.Duration) *job {
 	l := s.line
 	for {
 		next := l.advance(now, &s.known)
 		switch {
 		case next.look:
-			if err := s.client.breaker.refuse(); err != nil {
+			if err := s.client.breakers.refuse(s); err != nil {
 				s.waitByPolicyLocked(err)
 				continue
 			}
-			j := s.newJobLocked(jobLine)
+			j := s.newJobLocked(jobLine, now)
 			if j == nil {
 				l.finishAll(now, ErrClosed)
 				return nil
 			}
-			last := j.last
-			j.ask = l.look(now)
-			j.last = last
+			l.looking = true // its requests are collected when it is sent
 			s.wakeLocked(now, next.wake)
 			return j
 		case next.giveBack:
@@ -169,9 +175,9 @@ func (s *keyState) pumpLocked(now time.Duration) *job {
 	}
 }
 
-// waitByPolicyLocked decides the waiters while Redis is away, in order.
+// waitByPolicyLocked decides the waiters by the policy while Redis is down, in order.
 func (s *keyState) waitByPolicyLocked(err error) {
-	b, l, now := &s.client.breaker, s.line, s.client.now()
+	b, l, now := &s.client.breakers, s.line, s.client.now()
 	l.retryAt = now + b.every + rand.N(b.every/2+1)
 	for w := l.first; w != nil; w = l.first {
 		r, err := s.policyLocked(w.n, err)
@@ -190,24 +196,20 @@ func (s *keyState) waitByPolicyLocked(err error) {
 	}
 }
 
-// giveBackLocked returns a job that gives back what was charged for waiters that have left.
+// giveBackLocked returns a job that gives back the permits charged for waiters that have left.
 func (s *keyState) giveBackLocked() *job {
 	spans := s.line.charged.takeAll()
-	switch s.algorithm.(type) {
-	case *window, *combination: // cannot be given back
+	if !s.algorithm.traits().canGiveBack || s.client.breakers.refuse(s) != nil {
 		return nil
 	}
-	if s.client.breaker.refuse() != nil {
-		return nil
-	}
-	j := s.newJobLocked(jobGiveBack)
+	j := s.newJobLocked(jobGiveBack, s.client.now())
 	if j != nil {
 		j.back = spans
 	}
 	return j
 }
 
-// wakeLocked has the line look again at some time, unless it does so earlier.
+// wakeLocked schedules a look of the line at the given time, unless it looks earlier.
 func (s *keyState) wakeLocked(now, at time.Duration) {
 	if at == never || s.armed && s.timerAt <= at {
 		return
@@ -227,7 +229,7 @@ func (s *keyState) wakeLocked(now, at time.Duration) {
 	s.timer, s.timerAt, s.armed = timer, at, true
 }
 
-// woken is the callback of the line's one entry on the wheel. After the stop of the wheel it would not come again.
+// woken is the callback of the line's one wheel entry. After the stop of the wheel there is no other.
 func (s *keyState) woken(stopped error) {
 	s.mu.Lock()
 	s.armed = false

@@ -29,7 +29,7 @@ func inLines(t *testing.T, c *ratelimit.Client, what string, limit ratelimit.Lim
 			f(t, l)
 		})
 	}
-	for kind, algorithm := range map[string]ratelimit.Algorithm{"GCRA": ratelimit.GCRA, "a fixed window": ratelimit.FixedWindow} {
+	for kind, algorithm := range kinds {
 		k, name := c.Limiter("k", limit, ratelimit.WithAlgorithm(algorithm)), redistest.Name(t)
 		run(kind, line{
 			func(ctx context.Context, n int64) (ratelimit.Result, error) { return k.AllowN(ctx, name, n) },

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -10,46 +11,47 @@ import (
 	"strings"
 )
 
-// ByRemoteAddr limits each IP address that connects. An IPv6 address counts as its /64 network, which one
-// host commonly has to itself (a link-local one counts by itself). Behind a proxy that is the proxy: use
-// ByAddress. Connections without an IP address, such as those of a Unix socket, are not limited, because
-// nothing tells their clients apart.
+// ByRemoteAddr limits each IP address that connects. An IPv6 address counts as its /64 network, because one
+// host commonly has a whole /64; a link-local address counts by itself. Behind a proxy all requests have the
+// address of the proxy: use ByAddress. Connections without an IP address, such as those of a Unix socket, are
+// not limited, because their clients cannot be told apart.
 func ByRemoteAddr(r *http.Request) (key string, limited bool) {
 	addr, ok := parseAddr(r.RemoteAddr)
 	return grouping{ipv4: 32, ipv6: 64}.key(addr), ok
 }
 
-// ByForwarded limits each IP address that proxies in the trusted networks name in the field X-Forwarded-For:
+// ByForwarded limits each IP address that proxies in the trusted networks report in the field X-Forwarded-For:
 // it is ByAddress(Address{Trusted: trusted}).
 func ByForwarded(trusted ...netip.Prefix) KeyFunc { return ByAddress(Address{Trusted: trusted}) }
 
-// Address says how the IP address of a client is found and grouped.
+// Address determines how ByAddress finds and groups the IP addresses of clients.
 type Address struct {
-	// Trusted are the networks of the proxies that are believed. A proxy on a Unix socket is trusted.
+	// Trusted has the networks of the trusted proxies. A proxy on a Unix socket is always trusted.
 	Trusted []netip.Prefix
 
-	// Field is where proxies write the address that they were reached from: X-Forwarded-For, which is the
-	// default; Forwarded, as in RFC 7239; or a field with one address that the proxy replaces, such as
-	// X-Real-IP or CF-Connecting-IP. Only this field is read, because a proxy passes on what clients write in
-	// fields that it does not know. So it must be the one that your proxies write.
+	// Field is the field in which proxies report the address that connected to them: X-Forwarded-For, which is
+	// the default; Forwarded, as in RFC 7239; or a field with one address that the proxy replaces, such as
+	// X-Real-IP or CF-Connecting-IP. It must be the field that your proxies write, and no other field is read:
+	// a proxy passes on other fields as the client wrote them.
 	Field string
 
-	// IPv4Bits and IPv6Bits are how many bits of an address tell clients apart: 1 to 32, and 1 to 128.
-	// The defaults, for 0, are 32 and 64, as one host commonly has an IPv6 network of 64 bits to itself;
-	// use 56 or 48 for customers that have larger ones. A link-local address counts by itself.
+	// IPv4Bits and IPv6Bits are the number of leading bits of an address that tell clients apart: 1 to 32, and
+	// 1 to 128. The defaults, for 0, are 32 and 64, because one host commonly has a whole IPv6 network of 64
+	// bits; use 56 or 48 for customers with larger networks. A link-local address counts by itself.
 	IPv4Bits, IPv6Bits int
 }
 
-// ByAddress limits each IP address that connects, or that proxies name. Only trusted proxies are believed:
-// the key is the address that connects, unless it is a trusted proxy; then it is the last address in the
-// field that is not a trusted proxy. So a client cannot choose its key, whatever it sends. If the field,
-// read from its end, has no such address, or has something before it that is no address, the key is the
-// trusted proxy that was read last: the empty key for a Unix socket. A field with one address counts as
-// empty if it comes twice. Proxies must append to X-Forwarded-For and Forwarded, or replace them, as most
-// do by default.
+// ByAddress limits each IP address that connects, or that trusted proxies report. The key is the address that
+// connects. If that is a trusted proxy, the key is the last address in the field that is not a trusted proxy.
+// So a client cannot choose its key, whatever it sends.
 //
-// It panics with a *cogwheel.InvalidError if a network, a number of bits or the name of the field is not
-// valid.
+// The field is read from its end. If it has no such address, or something that is no address comes first, the
+// key is the trusted proxy that was read last: the empty key for a Unix socket. A field with one address counts
+// as empty if it comes twice. Proxies must append to X-Forwarded-For and Forwarded, or replace them, as most do
+// by default.
+//
+// ByAddress panics with a *cogwheel.InvalidError if a network, a number of bits or the name of the field is
+// invalid.
 func ByAddress(a Address) KeyFunc {
 	g := grouping{ipv4: 32, ipv6: 64}
 	for _, bits := range []struct {
@@ -77,7 +79,7 @@ func ByAddress(a Address) KeyFunc {
 		if ok && !isTrusted(addr) {
 			return g.key(addr), true
 		}
-		for _, text := range slices.Backward(hops(field, r.Header.Values(field))) {
+		for text := range hops(field, r.Header.Values(field)) {
 			hop, ok := parseAddr(strings.TrimSpace(text))
 			if !ok {
 				break
@@ -90,7 +92,7 @@ func ByAddress(a Address) KeyFunc {
 	}
 }
 
-// trustedNetworks are the networks, those of IPv4 written as IPv4.
+// trustedNetworks has the networks of the trusted proxies, those of IPv4 written as IPv4.
 func trustedNetworks(trusted []netip.Prefix) []netip.Prefix {
 	networks := make([]netip.Prefix, len(trusted))
 	for i, network := range trusted {
@@ -105,56 +107,79 @@ func trustedNetworks(trusted []netip.Prefix) []netip.Prefix {
 	return networks
 }
 
-// hops are the addresses that the lines of a field name, in order.
-func hops(field string, lines []string) []string {
-	switch field {
-	case "X-Forwarded-For":
-		return strings.Split(strings.Join(lines, ","), ",")
-	case "Forwarded":
-		return forwardedFor(strings.Join(lines, ","))
+// hops yields the addresses in the lines of a field, from the last one on, and an empty address for an element
+// that cannot be read. It reads no more than its caller wants: the part that a client has sent comes before the
+// part that proxies add, and may be long, or malformed.
+func hops(field string, lines []string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		isForwarded := field == "Forwarded"
+		if !isForwarded && field != "X-Forwarded-For" {
+			if len(lines) == 1 {
+				yield(lines[0])
+			}
+			return
+		}
+		for _, line := range slices.Backward(lines) {
+			for more := true; more; {
+				var element string
+				line, element, more = cutLast(line, isForwarded)
+				if isForwarded {
+					element = forwardedFor(element)
+				}
+				if !yield(element) {
+					return
+				}
+			}
+		}
 	}
-	if len(lines) != 1 {
-		return nil
-	}
-	return lines
 }
 
-// forwardedFor are the values of the parameters "for" in a field of RFC 7239, one for each element; empty for
-// an element that has none, and for each one from an error on.
-func forwardedFor(text string) (hops []string) {
-	hop, name := "", true // name: what follows is the name of a parameter
-	for text != "" {
-		switch text[0] {
+// cutLast cuts the last element off a list; more is false if it is also the first. Commas in quoted strings do
+// not separate.
+func cutLast(list string, quotes bool) (before, last string, more bool) {
+	quoted := false
+	for i := len(list) - 1; i >= 0; i-- {
+		switch {
+		case list[i] == ',' && !quoted:
+			return list[:i], list[i+1:], true
+		case list[i] == '"' && quotes:
+			backslashes := i - len(strings.TrimRight(list[:i], `\`))
+			quoted = !quoted || backslashes%2 == 1
+		}
+	}
+	return "", list, false
+}
+
+// forwardedFor returns the value of the parameter "for" of an element of RFC 7239, or "" if it has none or is
+// malformed.
+func forwardedFor(element string) (hop string) {
+	name := true // the name of a parameter follows
+	for element != "" {
+		switch element[0] {
 		case ' ', '\t':
-			text = text[1:]
-			continue
-		case ',':
-			hops, hop, name, text = append(hops, hop), "", true, text[1:]
+			element = element[1:]
 			continue
 		case ';':
-			name, text = true, text[1:]
+			name, element = true, element[1:]
 			continue
 		}
-		if !name {
-			return append(hops, "") // something after a value
-		}
-		key, rest, found := strings.Cut(text, "=")
-		if !found || strings.ContainsAny(key, ",;\" ") {
-			return append(hops, "")
+		key, rest, found := strings.Cut(element, "=")
+		if !name || !found || strings.ContainsAny(key, ",;\" ") {
+			return ""
 		}
 		value, rest, ok := forwardedValue(rest)
 		if !ok {
-			return append(hops, "")
+			return ""
 		}
 		if strings.EqualFold(key, "for") {
 			hop = value
 		}
-		text, name = rest, false
+		element, name = rest, false
 	}
-	return append(hops, hop)
+	return hop
 }
 
-// forwardedValue reads a token or a quoted string, and returns what follows it.
+// forwardedValue reads a token or a quoted string, and returns the rest.
 func forwardedValue(text string) (value, rest string, ok bool) {
 	if !strings.HasPrefix(text, `"`) {
 		end := strings.IndexAny(text, ",; \t")
@@ -178,8 +203,7 @@ func forwardedValue(text string) (value, rest string, ok bool) {
 	return "", "", false
 }
 
-// parseAddr reads an IP address with or without a port. An IPv4 address that is written as an IPv6 one is the
-// same address.
+// parseAddr reads an IP address with or without a port. An IPv4 address written as IPv6 is the same address.
 func parseAddr(text string) (netip.Addr, bool) {
 	if withPort, err := netip.ParseAddrPort(text); err == nil {
 		return withPort.Addr().Unmap(), true
@@ -188,10 +212,10 @@ func parseAddr(text string) (netip.Addr, bool) {
 	return addr.Unmap(), err == nil
 }
 
-// grouping is how many bits of an address make its key.
+// grouping is the number of bits of an address that make its key.
 type grouping struct{ ipv4, ipv6 int }
 
-// key is the key of an address; empty if there is none.
+// key returns the key of an address, or "" for none.
 func (g grouping) key(addr netip.Addr) string {
 	bits := g.ipv4
 	switch {

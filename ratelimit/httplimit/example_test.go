@@ -7,10 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/cogwheeltest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
 	"github.com/cogwheel-go/cogwheel/wheel"
@@ -18,11 +19,11 @@ import (
 
 // exampleLimits stands for the Client that a process makes once, here on an embedded server.
 func exampleLimits() (limits *ratelimit.Client, done func()) {
-	server, err := miniredis.Run()
+	addr, stop, err := cogwheeltest.Embed()
 	if err != nil {
 		log.Fatal(err)
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	w, err := wheel.New()
 	if err != nil {
 		log.Fatal(err)
@@ -35,7 +36,7 @@ func exampleLimits() (limits *ratelimit.Client, done func()) {
 		_ = limits.Close(context.Background())
 		_, _ = w.Stop(context.Background())
 		_ = rdb.Close()
-		server.Close()
+		stop()
 	}
 }
 
@@ -86,34 +87,29 @@ func ExampleNewAll() {
 	perService := limits.Limiter("service", ratelimit.PerHour(3))
 	h := httplimit.NewAll(limits, func(r *http.Request) []ratelimit.Part {
 		return []ratelimit.Part{perUser.Part(r.Header.Get("User")), perService.Part("mail")}
-	})(hello)
+	}, httplimit.WithName("mail"))(hello)
 	for _, user := range []string{"ada", "ada", "ada", "bob", "bob"} {
 		show(h, "", user, "RateLimit")
 	}
 	// Output:
-	// 200 RateLimit: "user";r=1;t=1800, "service";r=2;t=1200
-	// 200 RateLimit: "user";r=0;t=3600, "service";r=1;t=2400
-	// 429 RateLimit: "user";r=0;t=3600, "service";r=1;t=2400
-	// 200 RateLimit: "user";r=1;t=1800, "service";r=0;t=3600
-	// 429 RateLimit: "user";r=1;t=1800, "service";r=0;t=3600
+	// 200 RateLimit: "mail-1";r=1;t=1800, "mail-2";r=2;t=1200
+	// 200 RateLimit: "mail-1";r=0;t=3600, "mail-2";r=1;t=2400
+	// 429 RateLimit: "mail-1";r=0;t=3600, "mail-2";r=1;t=2400
+	// 200 RateLimit: "mail-1";r=1;t=1800, "mail-2";r=0;t=3600
+	// 429 RateLimit: "mail-1";r=1;t=1800, "mail-2";r=0;t=3600
 }
 
-// Tenants have limits of their own, which nothing is kept for. Clients are told in the older fields.
-func ExampleWithLimit() {
+// Each tenant has the limit of its plan. Redis stores nothing for the plans.
+func ExampleNewPerKey() {
 	limits, done := exampleLimits()
 	defer done()
 
 	plans := map[string]ratelimit.Limit{"ada": ratelimit.PerHour(1000), "bob": ratelimit.PerHour(10)}
-	perTenant := limits.Limiter("tenant", ratelimit.PerHour(1)) // of tenants that have no plan
-	byTenant := func(r *http.Request) (string, bool) { return r.Header.Get("User"), true }
-	h := httplimit.New(perTenant, byTenant,
-		httplimit.WithFields(httplimit.XRateLimitFields),
-		httplimit.WithLimit(func(r *http.Request) ratelimit.Limit {
-			if limit, ok := plans[r.Header.Get("User")]; ok {
-				return limit
-			}
-			return perTenant.Limit()
-		}))(hello)
+	perTenant := limits.Limiter("tenant", ratelimit.PerHour(1)) // the limit of tenants without a plan
+	h := httplimit.NewPerKey(perTenant, func(r *http.Request) (key string, limit ratelimit.Limit, limited bool) {
+		tenant := r.Header.Get("User")
+		return tenant, plans[tenant], true
+	}, httplimit.WithFields(httplimit.XRateLimitFields))(hello)
 	for _, tenant := range []string{"ada", "bob", "cem", "cem"} {
 		show(h, "", tenant, "X-RateLimit-Limit", "X-RateLimit-Remaining")
 	}
@@ -122,6 +118,24 @@ func ExampleWithLimit() {
 	// 200 X-RateLimit-Limit: 10 X-RateLimit-Remaining: 9
 	// 200 X-RateLimit-Limit: 1 X-RateLimit-Remaining: 0
 	// 429 X-RateLimit-Limit: 1 X-RateLimit-Remaining: 0
+}
+
+// A router whose handlers are not those of net/http asks for the decision alone.
+func ExampleMiddleware_Decide() {
+	limits, done := exampleLimits()
+	defer done()
+
+	limited := httplimit.New(limits.Limiter("api", ratelimit.PerMinute(1)), httplimit.ByRemoteAddr)
+	for range 2 {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil) // those of the router
+		if limited.Decide(w, r) {
+			_, _ = w.WriteString("hello") // the router goes on to the handler
+		}
+		fmt.Println(w.Code, strings.TrimSpace(w.Body.String()))
+	}
+	// Output:
+	// 200 hello
+	// 429 too many requests
 }
 
 // Behind a proxy that replaces a field of its own, the client is the address in it. Customers with an IPv6

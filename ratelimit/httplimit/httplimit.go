@@ -1,22 +1,23 @@
-// Package httplimit is HTTP middleware on ratelimit: it rejects requests over the limit with status 429 and
-// a Retry-After field, and tells clients the limit and what is left of it in the fields of WithFields: by
-// default RateLimit-Policy and RateLimit. A request that is not limited gets neither. All times in fields
-// are in whole seconds, rounded up.
+// Package httplimit is HTTP middleware on package ratelimit. It rejects requests over the limit with status 429
+// and a Retry-After field. It tells clients the limit and the remaining permits in header fields, which
+// WithFields selects: by default RateLimit-Policy and RateLimit. A request that is not limited gets no fields.
+// All times in fields are whole seconds, rounded up.
 //
 //	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 //	mux := httplimit.New(perUser, httplimit.ByRemoteAddr)
 //	http.ListenAndServe(addr, mux(handler))
 //
-// A request costs what perUser.AllowN costs. If that fails, the response has status 503; with the policy
+// A request costs one call of perUser.AllowN. If that fails, the response has status 503; with the policy
 // ratelimit.FailOpen it does not fail while Redis is down. If the client goes away before the decision, which
 // cancels the context of the request, the request is not served: its status is 499, and the function of
 // WithFailed is not called.
 //
-// Where tenants have limits of their own, WithLimit chooses the limit of a request. Where several limits hold
-// for a request, NewAll decides by all of them in one step.
+// NewPerKey gives each key its own limit, such as the plan of a tenant. NewAll decides by several limits in one
+// step. Routers whose handlers are not those of net/http, such as gin and echo, call Middleware.Decide.
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,19 +31,34 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Limiter is what the middleware needs; *ratelimit.Limiter has it.
+// Limiter is the limiter of New; *ratelimit.Limiter implements it.
 type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 	Limit() ratelimit.Limit
 }
 
-// KeyFunc returns the key that a request counts for, and whether it is limited at all. Any key will do, the
-// empty one included. A client must not escape the limit by leaving out the field that its key is read
-// from: limit such a request by something else, or return a key that all of them share. A KeyFunc must be
-// safe for concurrent use.
+// KeyFunc returns the key for which a request counts, and whether the request is limited at all. Any key is
+// valid, also the empty key. A client must not escape the limit by leaving out the field from which its key is
+// read: limit such a request by another key, or return one key for all such requests. A KeyFunc must be safe
+// for concurrent use.
 type KeyFunc func(*http.Request) (key string, limited bool)
 
-// Option configures New and NewAll. If an option is given twice, the last one counts.
+// LimitFunc returns the key for which a request counts, the limit of that key, and whether the request is
+// limited at all. The zero Limit stands for the limit of the Limiter. Otherwise it is like KeyFunc.
+type LimitFunc func(*http.Request) (key string, limit ratelimit.Limit, limited bool)
+
+// Middleware limits the requests of a handler: it returns a handler that serves the requests that the limit
+// grants. It is safe for concurrent use.
+type Middleware func(http.Handler) http.Handler
+
+// Decide limits a request where there is no http.Handler to call next, as in gin and echo. It sets the header
+// fields and reports whether to serve the request. If not, it has written the response.
+func (m Middleware) Decide(w http.ResponseWriter, r *http.Request) (serve bool) {
+	m(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { serve = true })).ServeHTTP(w, r)
+	return serve
+}
+
+// Option configures New, NewPerKey and NewAll. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) }
 
 type option func(*config)
@@ -53,34 +69,33 @@ type config struct {
 	name   string
 	fields Fields
 	cost   func(*http.Request) int64
-	limit  func(*http.Request) ratelimit.Limit
 	denied http.Handler
 	failed func(http.ResponseWriter, *http.Request, error)
 }
 
-// Fields are the header fields that tell clients about the limit. Whatever they are, Retry-After is set on
-// each denial except one of a cost above the burst. On the response to a request of such a cost, of cost 0,
-// or decided by the policy of the client, RateLimit-Policy is the only other field. A response of
-// WithFailed has none.
+// Fields selects the header fields that tell clients about the limit. Retry-After does not depend on it: each
+// denial has it, except for a cost above the burst.
+//
+// RateLimit-Policy, if it is selected, is the only other field for a request of such a cost, for a request of
+// cost 0, and for a decision by the policy of the client. A response of WithFailed has no field.
 type Fields uint8
 
 const (
-	// NoFields tells nothing.
+	// NoFields selects no fields.
 	NoFields Fields = 0
-	// RateLimitFields are RateLimit-Policy and RateLimit, of draft-ietf-httpapi-ratelimit-headers-11:
-	// the name of each limit, its burst, the permits left, and the seconds until the whole burst is
-	// back.
+	// RateLimitFields selects RateLimit-Policy and RateLimit, of draft-ietf-httpapi-ratelimit-headers-11: the
+	// name of each limit, its burst, the permits left, and the seconds until the whole burst is back.
 	RateLimitFields Fields = 1
-	// XRateLimitFields are X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, which many
-	// services have: the same without names, where Reset is in seconds from now. Of several limits they
-	// are of the one with the fewest requests left.
+	// XRateLimitFields selects X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, which many
+	// services send: the burst, the permits left, and the seconds from now until the whole burst is back. For
+	// several limits they describe the one with the fewest requests left.
 	XRateLimitFields Fields = 2
 )
 
 const argument = invalid.Package("httplimit")
 
-// WithFields sets which fields responses have: RateLimitFields, which is the default, XRateLimitFields, both
-// of them combined by |, or NoFields.
+// WithFields sets the fields of responses: RateLimitFields, which is the default, XRateLimitFields, both
+// combined by |, or NoFields.
 func WithFields(fields Fields) Option {
 	if fields > RateLimitFields|XRateLimitFields {
 		panic(argument.Error("WithFields", uint8(fields), "must be a combination of the constants"))
@@ -88,19 +103,8 @@ func WithFields(fields Fields) Option {
 	return option(func(c *config) { c.fields = fields })
 }
 
-// WithLimit sets a function that chooses the limit of a request, as for tenants that have limits of their
-// own. The limiter of New must be a *ratelimit.Limiter, or have its method AllowLimitN: otherwise New
-// panics. ratelimit.Limiter.With says what becomes of a key whose limit changes. A limit that is not valid
-// is a failure of the request. It has no effect on NewAll, whose function chooses limits itself.
-func WithLimit(f func(*http.Request) ratelimit.Limit) Option {
-	if f == nil {
-		panic(argument.Nil("WithLimit"))
-	}
-	return option(func(c *config) { c.limit = f })
-}
-
-// WithName sets the name of New's limit in the fields: printable ASCII, default "default". NewAll names
-// each limit by the prefix of its Limiter, with "?" for other characters.
+// WithName sets the name of the limit in the fields: printable ASCII, by default "default". NewAll appends a
+// hyphen and the number of the part, from 1 on.
 func WithName(name string) Option {
 	for _, c := range []byte(name) {
 		if c < ' ' || c > '~' {
@@ -111,8 +115,9 @@ func WithName(name string) Option {
 }
 
 // WithCost sets how many permits a request takes; with NewAll, how many times the cost of each part. The
-// default is 1. A request that costs 0 passes without a decision. One that costs more than the burst gets
-// status 429 without Retry-After, for it could never be granted. A negative cost is a failure.
+// default is 1. A request of cost 0 is served without a decision. A request of a cost above the burst gets
+// status 429 without Retry-After, because it could never be granted. A negative cost is a failure; see
+// WithFailed.
 func WithCost(f func(*http.Request) int64) Option {
 	if f == nil {
 		panic(argument.Nil("WithCost"))
@@ -120,8 +125,8 @@ func WithCost(f func(*http.Request) int64) Option {
 	return option(func(c *config) { c.cost = f })
 }
 
-// WithDenied sets the handler of denied requests, which writes the status. The fields are set already. The
-// default is a short text with status 429.
+// WithDenied sets the handler for denied requests. It writes the status; the fields are already set. The
+// default writes a short text with status 429.
 func WithDenied(h http.Handler) Option {
 	if h == nil {
 		panic(argument.Nil("WithDenied"))
@@ -129,9 +134,9 @@ func WithDenied(h http.Handler) Option {
 	return option(func(c *config) { c.denied = h })
 }
 
-// WithFailed sets the function that responds, status included, when there was no decision, for example
-// because Redis is down and the policy is FailClosed, the default. Set Retry-After there if clients should
-// wait. The default is a short text with status 503.
+// WithFailed sets the function that responds if there was no decision, for example because Redis is down and
+// the policy is FailClosed, the default. It writes the status, and may set Retry-After if clients should wait.
+// The default writes a short text with status 503.
 func WithFailed(f func(http.ResponseWriter, *http.Request, error)) Option {
 	if f == nil {
 		panic(argument.Nil("WithFailed"))
@@ -139,52 +144,74 @@ func WithFailed(f func(http.ResponseWriter, *http.Request, error)) Option {
 	return option(func(c *config) { c.failed = f })
 }
 
-// statusClientClosedRequest is what servers log for a request whose client went away before the response; no
-// client sees it.
+// statusClientClosedRequest is the status that servers log for a request whose client went away before the
+// response. No client sees it.
 const statusClientClosedRequest = 499
 
-// New returns middleware that limits requests. It is safe for concurrent use. Like the options, New panics
-// with a *cogwheel.InvalidError: if an argument is nil, the arguments of the limiter were refused, or its
-// limit has no rate, period or burst.
-func New(l Limiter, key KeyFunc, opts ...Option) func(http.Handler) http.Handler {
-	check(l, key)
+// New returns middleware that limits requests by one limit for every key. Like the options, New panics with a
+// *cogwheel.InvalidError: if an argument is nil, if the limiter has an invalid argument, or if its limit has no
+// rate or period.
+func New(l Limiter, key KeyFunc, opts ...Option) Middleware {
+	if l == nil {
+		panic(argument.Nil("limiter"))
+	}
+	if key == nil {
+		panic(argument.Nil("key function"))
+	}
+	checkLimiter(l)
 	m := &middleware{config: configure(opts)}
 	name := quote(m.name)
-	fixed := []policyField{{name, policy(name, l.Limit())}}
-	perRequest, _ := l.(limitedPerCall)
-	if m.limit != nil && perRequest == nil {
-		panic(argument.Error("limiter", fmt.Sprintf("%T", l), "must have AllowLimitN for WithLimit"))
-	}
+	policies := []policyField{{name, policy(name, l.Limit())}}
 	m.subject = func(r *http.Request) (subject, bool) {
 		key, limited := key(r)
+		return subject{policies, func(n int64) (ratelimit.Result, error) {
+			return l.AllowN(r.Context(), key, n)
+		}}, limited
+	}
+	return m.wrap
+}
+
+// NewPerKey returns middleware that limits each request by the limit that f returns with its key, such as the
+// plan of a tenant. An invalid limit is a failure of the request; see WithFailed. The limit of a key may change
+// from one request to the next: see ratelimit.Limiter.With. NewPerKey panics as New does.
+func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) Middleware {
+	if l == nil {
+		panic(argument.Nil("limiter"))
+	}
+	if f == nil {
+		panic(argument.Nil("limit function"))
+	}
+	checkLimiter(l)
+	m := &middleware{config: configure(opts)}
+	name := quote(m.name)
+	m.subject = func(r *http.Request) (subject, bool) {
+		key, limit, limited := f(r)
 		if !limited {
 			return subject{}, false
 		}
-		if m.limit == nil {
-			return subject{fixed, func(n int64) (ratelimit.Result, error) {
-				return l.AllowN(r.Context(), key, n)
-			}}, true
+		of := l
+		if limit != (ratelimit.Limit{}) {
+			of = l.With(limit)
 		}
-		limit := m.limit(r)
-		return subject{[]policyField{{name, policy(name, limit)}}, func(n int64) (ratelimit.Result, error) {
-			return perRequest.AllowLimitN(r.Context(), key, n, limit)
+		return subject{[]policyField{{name, policy(name, of.Limit())}}, func(n int64) (ratelimit.Result, error) {
+			return of.AllowN(r.Context(), key, n)
 		}}, true
 	}
 	return m.wrap
 }
 
 // NewAll returns middleware that limits requests by several limits each, such as those of the user and of the
-// service: it serves a request if all of them grant it, and charges none of them otherwise. parts returns the
-// limits of a request, made by the Limiters of c, or none if it is not limited. ratelimit.Client.All
-// says which limits can be combined; parts that cannot be are a failure of the request. Like New, NewAll
-// panics on an argument that is nil.
+// service: it serves a request if all of them grant it, and otherwise charges none of them. parts returns the
+// limits of a request, made by Limiters of c, or none if the request is not limited. ratelimit.Client.All
+// describes which limits can be combined; parts that it refuses are a failure of the request. Like New, NewAll
+// panics if an argument is nil.
 //
 //	both := httplimit.NewAll(limits, func(r *http.Request) []ratelimit.Part {
 //		return []ratelimit.Part{perUser.Part(user(r)), perService.Part("mail")}
 //	})
 func NewAll(
 	c *ratelimit.Client, parts func(*http.Request) []ratelimit.Part, opts ...Option,
-) func(http.Handler) http.Handler {
+) Middleware {
 	if c == nil {
 		panic(argument.Nil("client"))
 	}
@@ -199,7 +226,7 @@ func NewAll(
 		}
 		policies := make([]policyField, len(of))
 		for i, p := range of {
-			name := quote(printable(p.Name()))
+			name := quote(m.name + "-" + strconv.Itoa(i+1)) // not the prefix of its keys, which clients need not know
 			policies[i] = policyField{name, policy(name, p.Limit())}
 		}
 		all := c.All(of...)
@@ -230,41 +257,30 @@ func configure(opts []Option) config {
 	return cfg
 }
 
-// check panics on what could only fail for each request.
-func check(l Limiter, key KeyFunc) {
-	if l == nil {
-		panic(argument.Nil("limiter"))
-	}
-	if key == nil {
-		panic(argument.Nil("key function"))
-	}
+// checkLimiter panics if every request would fail.
+func checkLimiter(l Limiter) {
 	if made, ok := l.(interface{ Err() error }); ok && made.Err() != nil {
 		panic(made.Err())
 	}
-	if limit := l.Limit(); limit.Rate < 1 || limit.Per <= 0 || limit.Burst < 1 {
-		panic(argument.Error("limit", limit, "must have a rate, a period and a burst"))
+	if limit := l.Limit(); limit.Rate < 1 || limit.Per <= 0 || limit.Burst < 0 {
+		panic(argument.Error("limit", limit, "must have a rate and a period"))
 	}
 }
 
-// limitedPerCall is a Limiter that takes the limit with each call.
-type limitedPerCall interface {
-	AllowLimitN(ctx context.Context, key string, n int64, limit ratelimit.Limit) (ratelimit.Result, error)
-}
-
-// middleware is what New and NewAll make of their arguments.
+// middleware has the arguments of New, NewPerKey or NewAll.
 type middleware struct {
 	config
 	subject func(*http.Request) (s subject, limited bool)
 }
 
-// subject is what one request counts for.
+// subject is the limits of one request.
 type subject struct {
 	policies []policyField
 	allow    func(n int64) (ratelimit.Result, error)
 }
 
-// policyField is the name of a limit as a field has it, and its member of the field RateLimit-Policy; none if
-// the limit is not known here.
+// policyField is the name of a limit in fields, and its member of the field RateLimit-Policy; "" if the limit
+// is not known.
 type policyField struct{ name, policy string }
 
 func (m *middleware) wrap(next http.Handler) http.Handler {
@@ -311,7 +327,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	next.ServeHTTP(w, r)
 }
 
-// tellPolicies sets the fields that do not depend on what was used.
+// tellPolicies sets the fields that do not depend on used permits.
 func (m *middleware) tellPolicies(w http.ResponseWriter, s subject) {
 	if m.fields&RateLimitFields == 0 {
 		return
@@ -327,7 +343,7 @@ func (m *middleware) tellPolicies(w http.ResponseWriter, s subject) {
 	}
 }
 
-// tellCounts sets the fields that do.
+// tellCounts sets the fields that depend on used permits.
 func (m *middleware) tellCounts(w http.ResponseWriter, s subject, result ratelimit.Result) {
 	if m.fields&RateLimitFields != 0 {
 		parts := result.Parts
@@ -349,27 +365,17 @@ func (m *middleware) tellCounts(w http.ResponseWriter, s subject, result ratelim
 	}
 }
 
-// printable replaces what a field cannot hold.
-func printable(name string) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return '?'
-		}
-		return c
-	}, name)
-}
-
-// policy returns the field with the quota and the window in seconds. A window that is no whole number of
-// seconds is left out.
+// policy returns a member of RateLimit-Policy: the quota, and the window unless it is a fraction of seconds.
 func policy(name string, l ratelimit.Limit) string {
-	if l.Rate < 1 || l.Burst < 1 {
+	burst := cmp.Or(l.Burst, l.Rate)
+	if l.Rate < 1 || burst < 1 {
 		return ""
 	}
-	text := fmt.Sprintf("%s;q=%d", name, l.Burst)
-	// Per * Burst may be beyond 64 bits.
+	text := fmt.Sprintf("%s;q=%d", name, burst)
+	// Per * burst may be beyond 64 bits.
 	perSecond := new(big.Int).Mul(big.NewInt(l.Rate), big.NewInt(int64(time.Second)))
 	refill := new(big.Rat).SetFrac(big.NewInt(int64(l.Per)), perSecond)
-	if refill.Mul(refill, new(big.Rat).SetInt64(l.Burst)); refill.IsInt() && refill.Sign() > 0 {
+	if refill.Mul(refill, new(big.Rat).SetInt64(burst)); refill.IsInt() && refill.Sign() > 0 {
 		text += ";w=" + refill.Num().String()
 	}
 	return text

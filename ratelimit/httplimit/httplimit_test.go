@@ -192,16 +192,20 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
 	k := c.Limiter("http", ratelimit.PerMinute(2))
+	plan := func(*http.Request) (string, ratelimit.Limit, bool) { return "", ratelimit.Limit{}, true }
 	for what, f := range map[string]func(){
 		"a nil limiter":            func() { httplimit.New(nil, byUser) },
 		"a nil key function":       func() { httplimit.New(k, nil) },
+		"a nil limit function":     func() { httplimit.NewPerKey(k, nil) },
+		"NewPerKey of no limiter":  func() { httplimit.NewPerKey(nil, plan) },
+		"and of one refused":       func() { httplimit.NewPerKey(c.Limiter("{", ratelimit.PerMinute(2)), plan) },
 		"a nil option":             func() { httplimit.New(k, byUser, nil) },
 		"a nil handler":            func() { httplimit.New(k, byUser)(nil) },
 		"WithName":                 func() { httplimit.WithName("\u00fc") },
 		"WithCost(nil)":            func() { httplimit.WithCost(nil) },
 		"WithDenied(nil)":          func() { httplimit.WithDenied(nil) },
 		"WithFailed(nil)":          func() { httplimit.WithFailed(nil) },
-		"a limit without a burst":  func() { httplimit.New(c.Limiter("http", ratelimit.Limit{Rate: 1, Per: time.Second}), byUser) },
+		"a limit without a period": func() { httplimit.New(c.Limiter("http", ratelimit.Limit{Rate: 1}), byUser) },
 		"a prefix that is refused": func() { httplimit.New(c.Limiter("{", ratelimit.PerMinute(2)), byUser) },
 		"no limit at all":          func() { httplimit.New(another{}, byUser) },
 		"a network without bits":   func() { httplimit.ByForwarded(netip.Prefix{}) },

@@ -1,8 +1,11 @@
 package httplimit_test
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,9 +67,13 @@ func TestMiddleware_ALimitForEachTenant(t *testing.T) {
 	plans := map[string]ratelimit.Limit{"free": ratelimit.PerHour(1), "gold": ratelimit.PerHour(3)}
 	name := redistest.Name(t)
 	k := c.Limiter(name, ratelimit.PerHour(10))
-	h := httplimit.New(k, byUser, httplimit.WithLimit(func(r *http.Request) ratelimit.Limit {
-		return plans[r.Header.Get("User")]
-	}))(ok)
+	lookups := 0
+	h := httplimit.NewPerKey(k, func(r *http.Request) (string, ratelimit.Limit, bool) {
+		lookups++
+		tenant := r.Header.Get("User")
+		plan, isTenant := plans[tenant]
+		return tenant, plan, isTenant || tenant != "exempt"
+	})(ok)
 	for plan, limit := range plans {
 		for range limit.Burst {
 			res := get(h, plan)
@@ -75,15 +82,87 @@ func TestMiddleware_ALimitForEachTenant(t *testing.T) {
 		}
 		require.Equal(t, http.StatusTooManyRequests, get(h, plan).StatusCode)
 	}
-	require.Equal(t, http.StatusServiceUnavailable, get(h, "unknown").StatusCode, "the zero limit is refused")
-	require.Panics(t, func() { httplimit.WithLimit(nil) })
-	require.Panics(t, func() {
-		httplimit.New(plainLimiter{k}, byUser, httplimit.WithLimit(func(*http.Request) ratelimit.Limit { return plans["gold"] }))
-	})
+	require.Equal(t, 6, lookups, "one for each request")
+	require.Equal(t, `"default";q=10;w=3600`, get(h, "without a plan").Header.Get("RateLimit-Policy"), "that of the Limiter")
+	res := get(h, "exempt")
+	require.Equal(t, http.StatusNoContent, res.StatusCode)
+	require.Empty(t, fields(res))
+	plans["bad"] = ratelimit.Limit{Rate: 1}
+	require.Equal(t, http.StatusServiceUnavailable, get(h, "bad").StatusCode, "a limit without a period")
 }
 
-// plainLimiter has no method that takes a limit.
-type plainLimiter struct{ httplimit.Limiter }
+// Permits used under one plan count under the next, and a denial under one is no answer under the other.
+func TestMiddleware_ATenantWhosePlanChanges(t *testing.T) {
+	t.Parallel()
+	c := limits(t, redistest.Shared(t).Client(t))
+	var plan ratelimit.Limit
+	tenant := redistest.Name(t)
+	h := httplimit.NewPerKey(c.Limiter("plans", ratelimit.PerHour(1)), func(*http.Request) (string, ratelimit.Limit, bool) {
+		return tenant, plan, true
+	})(ok)
+	const served, denied = http.StatusNoContent, http.StatusTooManyRequests
+	retryAfter := map[string]int{}
+	for _, step := range []struct {
+		plan string
+		ratelimit.Limit
+		codes []int
+	}{
+		{"gold", ratelimit.PerHour(4), []int{served, served}},    // half of it is used
+		{"free", ratelimit.PerHour(2), []int{served, denied}},    // half of two is left
+		{"silver", ratelimit.PerHour(20), []int{denied, denied}}, // asks Redis, not the denial that this process knows
+		{"free again", ratelimit.PerHour(2), []int{denied}},      // at once, too
+		{"a day", ratelimit.PerDay(100), []int{served, served}},  // an hour is little of a day
+		{"gold again", ratelimit.PerHour(4), []int{denied}},      // more than an hour is used
+	} {
+		plan = step.Limit
+		for _, want := range step.codes {
+			res := get(h, "")
+			require.Equal(t, want, res.StatusCode, step.plan)
+			require.Contains(t, res.Header.Get("RateLimit-Policy"), fmt.Sprintf(";q=%d;", step.Rate), step.plan)
+			if want == denied {
+				var err error
+				retryAfter[step.plan], err = strconv.Atoi(res.Header.Get("Retry-After"))
+				require.NoError(t, err)
+			}
+		}
+	}
+	require.Less(t, retryAfter["silver"], 200, "a twentieth of an hour")
+	require.Greater(t, retryAfter["free again"], 1700, "half an hour")
+	require.NoError(t, c.Limiter("plans", ratelimit.PerHour(1)).Reset(t.Context(), tenant))
+	plan = ratelimit.PerHour(50)
+	require.Equal(t, `"default";r=49;t=72`, get(h, "").Header.Get("RateLimit"), "Reset frees the whole of a larger plan")
+}
+
+// A router that has no http.Handler to call next asks for the decision alone, and gets the response of a denial.
+func TestMiddleware_DecideIsTheMiddleware(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := limits(t, server.Client(t))
+	m := httplimit.New(c.Limiter("decide", ratelimit.PerHour(1)), func(r *http.Request) (string, bool) {
+		return r.Header.Get("User"), r.Header.Get("User") != "exempt"
+	}, httplimit.WithFailed(func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusTeapot) }))
+	decide := func(user string) (serve bool, res *http.Response) {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("User", user)
+		serve = m.Decide(w, r)
+		require.Equal(t, serve, !w.Flushed && w.Body.Len() == 0 && w.Code == http.StatusOK, "written only if denied")
+		return serve, w.Result()
+	}
+	serve, res := decide("ada")
+	require.True(t, serve)
+	require.NotEmpty(t, res.Header.Get("RateLimit"))
+	serve, res = decide("ada")
+	require.False(t, serve)
+	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+	require.NotEmpty(t, res.Header.Get("Retry-After"))
+	serve, res = decide("exempt")
+	require.True(t, serve)
+	require.Empty(t, fields(res))
+	server.Kill()
+	serve, res = decide("bob")
+	require.False(t, serve, "no decision, and FailClosed")
+	require.Equal(t, http.StatusTeapot, res.StatusCode)
+}
 
 func TestNewAll(t *testing.T) {
 	t.Parallel()
@@ -104,8 +183,8 @@ func TestNewAll(t *testing.T) {
 
 	res := get(h, "ada")
 	require.Equal(t, http.StatusNoContent, res.StatusCode)
-	require.Equal(t, `"user";q=2;w=60, "s?rvice";q=3;w=60, "partner";q=100;w=60`, res.Header.Get("RateLimit-Policy"))
-	require.Regexp(t, `^"user";r=1;t=30, "s\?rvice";r=2;t=20, "partner";r=99;t=60$`, res.Header.Get("RateLimit"))
+	require.Equal(t, `"default-1";q=2;w=60, "default-2";q=3;w=60, "default-3";q=100;w=60`, res.Header.Get("RateLimit-Policy"))
+	require.Regexp(t, `^"default-1";r=1;t=30, "default-2";r=2;t=20, "default-3";r=99;t=60$`, res.Header.Get("RateLimit"))
 	require.Equal(t, "2", res.Header.Get("X-RateLimit-Limit"))
 	require.Equal(t, "1", res.Header.Get("X-RateLimit-Remaining"))
 	require.Equal(t, http.StatusNoContent, get(h, "ada").StatusCode)

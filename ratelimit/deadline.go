@@ -1,0 +1,140 @@
+package ratelimit
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/wheelentry"
+)
+
+// errTimeout is the cause if Redis does not answer in time.
+var errTimeout = errors.New("no answer within the timeout")
+
+// pauseFrom is the delay of a timer from which on the process counts as having been paused.
+const pauseFrom = 5 * time.Millisecond
+
+// armLocked sets the timer of a job to the end of the time of its oldest caller.
+//
+// If that has passed, the process was paused, which is no outage of Redis: the reply may have come meanwhile,
+// or the script could not be sent. Then the job gets the same time again, one timeout at most.
+func (j *job) armLocked(now time.Duration) {
+	c := j.state.client
+	late := now - j.endLocked()
+	if more := min(late, c.timeout-j.granted); late >= pauseFrom && more > 0 {
+		j.granted += more
+		j.extra += late + more
+	}
+	left := max(0, j.endLocked()-now)
+	timer, err := wheelentry.AfterFunc(c.wheel, left, j.timeUp)
+	if err != nil {
+		j.useRuntimeTimerLocked(left)
+		return
+	}
+	j.timer = timer
+}
+
+// endLocked returns the end of the time of the oldest caller.
+func (j *job) endLocked() time.Duration { return j.since + j.state.client.timeout + j.extra }
+
+// useRuntimeTimerLocked keeps the deadline of a job whose wheel is stopped or full.
+func (j *job) useRuntimeTimerLocked(d time.Duration) {
+	j.backup = time.AfterFunc(d, j.expire) //nolint:forbidigo // there is no wheel
+}
+
+// timeUp is the callback of the job's entry on the wheel.
+func (j *job) timeUp(stopped error) {
+	if stopped == nil {
+		j.expire()
+		return
+	}
+	s := j.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j.stage == queued || j.stage == sent {
+		j.useRuntimeTimerLocked(max(0, j.endLocked()-s.client.now()))
+	}
+}
+
+// stopLocked stops the timer.
+func (j *job) stopLocked() {
+	j.timer.Stop()
+	if j.backup != nil {
+		j.backup.Stop()
+	}
+}
+
+// expire makes the policy decide for the callers whose time has passed.
+func (j *job) expire() {
+	s := j.state
+	s.mu.Lock()
+	overdue, over, asked := j.overdueLocked()
+	s.mu.Unlock()
+	if !over && len(overdue) == 0 {
+		return
+	}
+	err := unavailable(errTimeout)
+	if asked {
+		s.client.breakers.heard(s, err, j.sentAt)
+	}
+	s.mu.Lock()
+	var next *job
+	s.decideLocked(overdue, err)
+	if over {
+		j.err = err
+		next = j.settleLocked(reading{sent: s.client.now()})
+	}
+	s.mu.Unlock()
+	s.send(next)
+}
+
+// overdueLocked removes the overdue calls from the job. It reports whether the job is over, and whether Redis
+// was asked in vain.
+func (j *job) overdueLocked() (calls []*call, over, asked bool) {
+	s, c := j.state, j.state.client
+	was := j.stage
+	if was != queued && was != sent {
+		return nil, false, false
+	}
+	now := c.now()
+	if now-j.endLocked() >= pauseFrom && j.granted < c.timeout {
+		j.armLocked(now)
+		return nil, false, false
+	}
+	asked = was == sent && !j.repeated
+	if j.kind == jobCalls {
+		until := now - c.timeout - j.extra
+		all := j.calls
+		if was == queued {
+			all = s.pending
+		}
+		n := 0 // they are sorted by time
+		for n < len(all) && all[n].since <= until {
+			n++
+		}
+		calls = slices.Clone(all[:n])
+		if n < len(all) {
+			j.dropLocked(n)
+			j.since = all[n].since
+			j.armLocked(now)
+			return slices.DeleteFunc(calls, func(c *call) bool { return c.left }), false, asked
+		}
+	}
+	if s.queued == j {
+		s.queued, s.pending = nil, s.room[:0]
+	}
+	j.stage, j.calls = expired, nil // nobody waits for the reply
+	return calls, true, asked
+}
+
+// dropLocked removes the first n calls from a job. If the job was sent, placeholders stay in their places for
+// the reply.
+func (j *job) dropLocked(n int) {
+	if j.stage == queued {
+		j.state.pending = j.state.pending[n:]
+		return
+	}
+	for i, c := range j.calls[:n] {
+		j.calls[i] = &call{n: c.n, since: c.since, left: true}
+	}
+}
