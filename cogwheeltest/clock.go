@@ -10,7 +10,7 @@ import (
 // Clock is a clock that a test moves. The Mock of github.com/benbjohnson/clock satisfies it.
 type Clock interface {
 	wheel.Clock
-	// Add moves the clock forward and runs what has come due.
+	// Add moves the clock forward by d and runs everything that is due.
 	Add(d time.Duration)
 }
 
@@ -61,10 +61,10 @@ const advanceSteps = 20
 
 // Advance moves time forward by d, which must not be negative.
 //
-// In a bubble it sleeps for d of the bubble's time, and then waits until every goroutine of the bubble waits for
-// something: what had to happen within d has happened. With a Clock it moves the clock, in steps, and the server's
-// clock with it; what follows from that happens soon. Otherwise it moves the server's clock alone, ahead of that
-// of the process: keys expire, and a holder finds out at its next renewal.
+// In a bubble it sleeps for d of the bubble's time, and then waits until every goroutine of the bubble waits:
+// everything that is due within d has happened. With a Clock it moves the clock, in steps, and with it the
+// server's clock; the effects follow soon. Otherwise it moves only the server's clock, ahead of the clock of
+// the process: keys expire, and a holder learns of it at its next renewal.
 func (s *Server) Advance(d time.Duration) {
 	s.tb.Helper()
 	if d < 0 {

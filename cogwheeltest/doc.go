@@ -1,11 +1,13 @@
-// Package cogwheeltest is a Redis server in memory for unit tests of code that holds locks, waits for permits, or
-// asks limiters. A test can lose a lock on command, let time pass, and have the server hang, refuse, or fail to
-// answer.
+// Package cogwheeltest is a Redis server in memory for unit tests of code that holds locks, waits for permits,
+// or asks limiters. A test can make a lock be lost, make time pass, and make the server hang, refuse, or fail
+// to answer.
+//
+// The server is github.com/alicebob/miniredis. docs/testing.md lists what it does not prove.
 //
 // # In a bubble
 //
-// Most useful is a server in a bubble of testing/synctest. There time passes only when every goroutine waits, so a
-// test of a lease of 30 seconds takes milliseconds and gives the same result each time:
+// A server is most useful in a bubble of testing/synctest. There time passes only when every goroutine waits,
+// so a test of a lease of 30 seconds takes milliseconds and gives the same result each time:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		srv := cogwheeltest.Start(t)
@@ -18,14 +20,14 @@
 //	})
 //
 // In a bubble, everything must be made in it: the server, the wheel and the clients of the library. So use
-// Server.Wheel, not wheel.Default, and Server.Client, NewClient or Options, not an address. Close what the test
-// makes itself; what the server made is closed with the test.
+// [Server.Wheel], not wheel.Default, and [Server.Client], NewClient or Options, not an address. Close
+// everything that the test makes itself; the test closes everything that the server made.
 //
 // # Outside of a bubble
 //
-// With WithClock, the server, its wheel and everything on the wheel live by a clock that the test moves, such as the
-// Mock of github.com/benbjohnson/clock. Goroutines still take real time: after Server.Advance a test waits for what
-// should follow. Without a clock, everything lives by the time of the process.
+// With [WithClock], the server, its wheel and everything on the wheel use a clock that the test moves, such as
+// the Mock of github.com/benbjohnson/clock. Goroutines still take real time: after [Server.Advance] a test must
+// wait for the effects. Without a clock, everything uses the time of the process.
 //
 // # Faults
 //
@@ -38,8 +40,11 @@
 //	connections break                       Disconnect
 //	a process crashes, or loses its network NewClient for that process, Isolate, Rejoin
 //
-// Each is seen by the library as it would see it of a real server: a holder learns of a stolen lock at its next
+// The library sees each fault as it would see it on a real server: a holder learns of a stolen lock at its next
 // renewal, not earlier.
 //
-// The server is github.com/alicebob/miniredis. docs/testing.md says what it does not prove.
+// # Without a test
+//
+// Embed starts a server for a program that shows something without a Redis, or for an Example. It is for trying out
+// only.
 package cogwheeltest

@@ -9,7 +9,7 @@ import (
 // Always is the number of calls of a fault that lasts until ClearFaults.
 const Always = -1
 
-// Answers of servers in trouble, for Refuse. Any other text that begins with an error code will do as well.
+// Error replies of servers in trouble, for Refuse. Any other text that begins with an error code is valid too.
 const (
 	OutOfMemory  = "OOM command not allowed when used memory > 'maxmemory'."
 	ReadOnly     = "READONLY You can't write against a read only replica."
@@ -17,7 +17,7 @@ const (
 	NoPermission = "NOPERM this user has no permissions to run the 'evalsha' command"
 )
 
-// fault is what happens to the next calls.
+// fault is the treatment of the next calls.
 type fault struct {
 	left  int // calls; negative: no end
 	names []string
@@ -26,7 +26,7 @@ type fault struct {
 
 type faults []*fault
 
-// take returns the fault that the command meets, or nil, and counts it.
+// take returns the fault for a command, or nil, and counts it.
 func (fs *faults) take(r *request) *fault {
 	i := slices.IndexFunc(*fs, func(f *fault) bool { return r.isCall(f.names) })
 	if i < 0 {
@@ -39,16 +39,16 @@ func (fs *faults) take(r *request) *fault {
 	return f
 }
 
-// DropReplies makes clients miss the replies of the next n calls, or of Always more: the server executes each
-// call, and its connection breaks before the reply. Most calls of the library are idempotent and are sent
-// again. If names are given, only calls about locks, limits or semaphores of these names count. A call is one
-// command: each command of a pipeline counts, and each repetition. Commands that set up a connection do not
-// count.
+// DropReplies makes clients miss the replies of the next n calls, or with Always of all calls: the server
+// executes each call, and its connection breaks before the reply. Most calls of the library are idempotent and
+// are sent again. If names are given, only calls for locks, limits or semaphores of these names count. Each
+// command counts as a call: each command of a pipeline, and each repetition. Commands that set up a connection
+// do not count.
 func (s *Server) DropReplies(n int, names ...string) { s.addFault(&fault{left: n, names: names}) }
 
-// Refuse makes the server answer the next n calls, or Always, with an error such as OutOfMemory, and execute
-// none of them. reply must not be empty. n and names are those of DropReplies. A call meets the oldest fault
-// that it matches.
+// Refuse makes the server answer the next n calls, or with Always all calls, with an error such as OutOfMemory,
+// without executing them. reply must not be empty. n and names are those of DropReplies. If a call matches
+// several faults, the oldest applies.
 func (s *Server) Refuse(reply string, n int, names ...string) {
 	s.tb.Helper()
 	if reply == "" {
@@ -69,8 +69,8 @@ func (s *Server) addFault(f *fault) {
 	s.faults = append(s.faults, f)
 }
 
-// PendingFaults returns how many faults of DropReplies and Refuse have not met all their calls, those for
-// Always included: 0 shows that a test has met every fault that it asked for.
+// PendingFaults returns the number of faults of DropReplies and Refuse that have calls left, including those
+// for Always. 0 shows that the test has met every fault that it asked for.
 func (s *Server) PendingFaults() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +84,8 @@ func (s *Server) ClearFaults() {
 	s.faults = nil
 }
 
-// Hang stops the server from answering, as a frozen host does: connections stay open, new ones can be made,
-// and calls wait until Resume or until their timeouts. Its clock, and with it every lease, runs on.
+// Hang makes the server stop answering, as a frozen host does: connections stay open, new ones can be made, and
+// calls wait until Resume or until their timeouts. Its clock, and with it every lease, continues.
 func (s *Server) Hang() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *Server) Hang() {
 }
 
 // Resume ends Hang. The server executes everything that was sent to it meanwhile, whether or not the clients
-// still wait for it.
+// still wait for the replies.
 func (s *Server) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *Server) resumeLocked() {
 	}
 }
 
-// Stop breaks all connections and refuses new ones, until Restart. The data stays, and so does the clock: a
+// Stop breaks all connections and refuses new ones, until Restart. The data stays, and the clock continues: a
 // lease that ends meanwhile has ended.
 func (s *Server) Stop() {
 	s.mu.Lock()
@@ -116,8 +116,8 @@ func (s *Server) Stop() {
 	s.disconnectLocked(func(*session) bool { return true })
 }
 
-// Restart lets a stopped server accept connections again, with the data it had. For a server that does not
-// keep its data, call Flush before.
+// Restart makes a stopped server accept connections again, with its data. For a server that does not keep its
+// data, call Flush before.
 func (s *Server) Restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,10 +139,9 @@ func (s *Server) disconnectLocked(chosen func(*session) bool) {
 	}
 }
 
-// Isolate cuts a client of this server off, as if its process had crashed or the network had parted: its
-// connections break, and it gets no new ones until Rejoin. The connections that the library makes from its
-// options go with it. What it holds stays in Redis until its leases end. rdb is what Client or NewClient
-// returned.
+// Isolate cuts off a client of this server, as if its process had crashed or lost its network: its connections
+// break, and it gets no new ones until Rejoin. This includes the connections that the library makes from its
+// options. Its locks and permits stay in Redis until their leases end. rdb is a result of Client or NewClient.
 func (s *Server) Isolate(rdb *redis.Client) { s.isolate(rdb, true) }
 
 // Rejoin ends Isolate.
@@ -163,7 +162,7 @@ func (s *Server) isolate(rdb *redis.Client, isolated bool) {
 	}
 }
 
-// heal ends all faults, so that clients can be closed in peace.
+// heal ends all faults, so that clients can be closed.
 func (s *Server) heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,6 +29,7 @@ func TestFaults(t *testing.T) {
 		"a lock is lost while the server hangs":                lostWhileHanging,
 		"a stopped server refuses connections, and comes back": stops,
 		"Disconnect breaks connections once":                   disconnects,
+		"connections that broke while idle fail no call":       idleBroke,
 		"Isolate cuts one client off":                          isolates,
 		"leases end while the server is stopped":               leasesEndWhileStopped,
 		"Flush removes the data":                               flushes,
@@ -59,6 +60,22 @@ func replyLostInPipeline(t *testing.T, w *world) {
 	_, err := pipe.Exec(w.ctx)
 	require.ErrorIs(t, err, io.EOF)
 	require.Equal(t, []any{"1", "1", nil}, w.Client().MGet(w.ctx, "a", "b", "c").Val())
+}
+
+func idleBroke(t *testing.T, w *world) {
+	rdb := once(w)
+	pool := make([]*redis.Conn, 5)
+	for i := range pool {
+		pool[i] = rdb.Conn()
+		require.NoError(t, pool[i].Ping(w.ctx).Err())
+	}
+	for _, conn := range pool {
+		require.NoError(t, conn.Close())
+	}
+	require.EqualValues(t, len(pool), rdb.PoolStats().IdleConns)
+	w.Stop()
+	w.Restart()
+	require.NoError(t, rdb.Ping(w.ctx).Err())
 }
 
 func refused(t *testing.T, w *world) {
@@ -143,9 +160,11 @@ func stops(t *testing.T, w *world) {
 
 func disconnects(t *testing.T, w *world) {
 	rdb := once(w)
-	require.NoError(t, rdb.Ping(w.ctx).Err())
+	used := rdb.Conn()
+	require.NoError(t, used.Ping(w.ctx).Err())
 	w.Disconnect()
-	require.Error(t, rdb.Ping(w.ctx).Err())
+	require.Error(t, used.Ping(w.ctx).Err())
+	require.NoError(t, used.Close())
 	require.NoError(t, rdb.Ping(w.ctx).Err())
 	l := mustLock(t, w, w.locks[0].Mutex("n"))
 	next := waitFor(w, w.locks[1].Mutex("n"))

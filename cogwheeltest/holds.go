@@ -12,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// stranger is the holder of Steal. It renews nothing.
+// stranger is the holder of Steal. It does not renew.
 const stranger = "cogwheeltest:1"
 
 // expireLock removes the hold or the holds of a lock of any kind, and returns how many there were.
@@ -59,8 +59,8 @@ end
 return 1
 `)
 
-// expirePermits lets the leases of permits end, all of them or those of the ids, and returns how many there
-// were. The next call about the semaphore finds them expired.
+// expirePermits ends the leases of permits, of all or of those with the ids, and returns their number. The next
+// call for the semaphore finds them expired.
 var expirePermits = redis.NewScript(`
 local expired = 0
 for _, leases in ipairs(KEYS) do
@@ -78,20 +78,20 @@ end
 return expired
 `)
 
-// ExpireLock ends the hold of a lock of any kind, with all readers of an RWMutex, as if its lease had run
-// out: nothing is announced, and waiters find out when they look again. The holder loses the lock at its next
-// renewal, at the latest a third of its lease after the last. For a MultiMutex, name one of its parts.
-// ExpireLock fails the test if nothing holds the lock.
+// ExpireLock ends the hold of a lock of any kind, with all readers of an RWMutex, as if its lease had run out:
+// nothing is announced, and waiters find out at their next query. The holder loses the lock at its next
+// renewal, at the latest a third of its lease after the previous one. For a MultiMutex, name one of its parts.
+// ExpireLock fails the test if the lock is not held.
 func (s *Server) ExpireLock(name string) {
 	s.tb.Helper()
 	s.mustFind("holds the lock", name, s.run(expireLock, []string{name}, scripts.ReadTimeouts(name)))
 }
 
-// Steal gives a lock to a holder that does not exist, for the length of a lease of at least 1 ms, whether it
-// is free or held; the holder it had loses it at its next renewal. On a free lock it is the hold of a process
-// that crashed. An RWMutex that is held is taken for writing; a free name becomes a Mutex or a FairMutex.
-// giveBack releases the lock, and wakes waiters, if the lease has not ended before; it may be called more
-// than once, or never.
+// Steal gives a lock to a holder that does not exist, for a lease of at least 1 ms, whether the lock is free or
+// held. A previous holder loses it at its next renewal. If the lock was free, Steal simulates a process that
+// took it and crashed. An RWMutex that is held is taken for writing. A free name becomes a Mutex or a
+// FairMutex. giveBack releases the lock and wakes waiters, if the lease has not ended before; it may be called
+// more than once, or never.
 func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
 	s.tb.Helper()
 	s.run(stealLock, []string{name}, stranger, max(redisconn.Millis(lease), 1))
@@ -101,8 +101,8 @@ func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
 	}
 }
 
-// ExpirePermits ends the leases of permits of a Semaphore or FairSemaphore: of those with the ids, as
-// Grant.IDs returns them, or of all. Nothing is announced. The permits are free at the next look at the
+// ExpirePermits ends the leases of permits of a Semaphore or FairSemaphore: of the permits with the ids, as
+// Grant.IDs returns them, or of all. Nothing is announced. The permits are free at the next query of the
 // semaphore, and the holder loses its grant at its next renewal. ExpirePermits fails the test if it finds no
 // permit.
 func (s *Server) ExpirePermits(name string, ids ...string) {
@@ -120,8 +120,8 @@ func (s *Server) ExpirePermits(name string, ids ...string) {
 	s.mustFind("holds a permit", name, s.run(expirePermits, leases, raw...))
 }
 
-// Exhaust takes all permits that a key has left, by a call of k, so that the next request of one is denied
-// until the limit refills by the server's time.
+// Exhaust takes all available permits of a key, by a call of k, so that the next request for one permit is
+// denied until the limit refills by the server's time.
 func (s *Server) Exhaust(k *ratelimit.Limiter, key string) {
 	s.tb.Helper()
 	if _, err := k.AllowUpTo(context.Background(), key, k.Limit().Burst); err != nil {
@@ -129,7 +129,7 @@ func (s *Server) Exhaust(k *ratelimit.Limiter, key string) {
 	}
 }
 
-// Flush removes all data, as a server without persistence does when it restarts.
+// Flush removes all data, like the restart of a server without persistence.
 func (s *Server) Flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *Server) mustFind(what, name string, found int64) {
 	}
 }
 
-// run executes a script of the test's, which no fault touches.
+// run executes a script of the test, which no fault affects.
 func (s *Server) run(script *redis.Script, keys []string, args ...any) int64 {
 	s.tb.Helper()
 	s.mu.Lock()

@@ -24,17 +24,25 @@ func (s *Server) Addr() string {
 	if s.bubble {
 		s.tb.Fatal("cogwheeltest: Addr in a bubble: time stands still there while a socket is read; use Options")
 	}
+	addr, err := s.listen()
+	if err != nil {
+		s.tb.Fatalf("cogwheeltest: %v", err)
+	}
+	return addr
+}
+
+func (s *Server) listen() (addr string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listener == nil {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			s.tb.Fatalf("cogwheeltest: %v", err)
+			return "", err
 		}
 		s.listener = &listener{Listener: l, conns: make(map[net.Conn]struct{})}
 		s.listener.running.Go(func() { s.listener.accept(s) })
 	}
-	return s.listener.Addr().String()
+	return s.listener.Addr().String(), nil
 }
 
 func (l *listener) accept(s *Server) {

@@ -25,6 +25,7 @@ func TestLocks(t *testing.T) {
 		"a FairMutex serves in the order of arrival": fairOrder,
 		"metadata is shown, and a hold can be freed": metadata,
 		"WithMaxHold ends a hold":                    maxHold,
+		"WithMinHold runs a short job once":          minHold,
 		"replicas that are missing are an error":     replicas,
 		"the wrong kind of key is ErrWrongKind":      wrongKind,
 		"LockFunc waits without a goroutine":         lockFunc,
@@ -318,6 +319,40 @@ func maxHold(t *testing.T, w *world) {
 	l := mustLock(t, w, w.locks[0].Mutex("n", redislock.WithMaxHold(time.Hour)))
 	w.Advance(time.Hour)
 	require.ErrorIs(t, l.Err(), redislock.ErrMaxHold)
+}
+
+// Two processes whose clocks differ by 50 ms start a job that takes a millisecond, every minute.
+func minHold(t *testing.T, w *world) {
+	const period, differ, rounds = time.Minute, 50 * time.Millisecond, 5
+	runs := func(opts ...redislock.LockOption) (n int) {
+		for range rounds {
+			for _, locks := range w.locks {
+				l, err := locks.Mutex("job", opts...).TryLock(w.ctx)
+				if err == nil {
+					n++
+					time.Sleep(time.Millisecond)
+					require.NoError(t, l.Unlock(w.ctx))
+				} else {
+					require.ErrorIs(t, err, redislock.ErrLocked)
+				}
+				time.Sleep(differ)
+			}
+			time.Sleep(period - 2*differ)
+		}
+		return n
+	}
+	require.Equal(t, 2*rounds, runs(), "control: without a minimum, it runs in each process")
+	require.Equal(t, rounds, runs(redislock.WithMinHold(10*time.Second)))
+
+	// A waiter gets the lock when the minimum ends, not before and at most 10 ms later.
+	began := time.Now()
+	l := mustLock(t, w, w.locks[0].Mutex("job", redislock.WithMinHold(10*time.Second)))
+	waiting := waitFor(w, w.locks[1].Mutex("job"))
+	requireWaiting(t, waiting)
+	require.NoError(t, l.Unlock(w.ctx))
+	require.NoError(t, <-waiting)
+	require.GreaterOrEqual(t, time.Since(began), 10*time.Second)
+	require.LessOrEqual(t, time.Since(began), 10*time.Second+10*time.Millisecond)
 }
 
 func replicas(t *testing.T, w *world) {

@@ -2,6 +2,7 @@ package cogwheeltest
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -19,26 +20,26 @@ import (
 )
 
 const (
-	// closeTimeout bounds how long a client of the library may take to close when the test ends.
+	// closeTimeout bounds the Close of a client of the library at the end of the test.
 	closeTimeout = 30 * time.Second
 
-	// poolSize is more connections than a test needs. A pool that is full would make callers wait on timers
-	// that go-redis shares between all clients, which must not be done across bubbles.
+	// poolSize is more than the connections that a test needs. A full pool would make callers wait on timers
+	// that go-redis shares between all clients, which is not allowed across bubbles.
 	poolSize = 1000
 
 	// lingering is how long goroutines of go-redis may outlast their pool.
 	lingering = 5 * time.Second
 )
 
-// Server is a Redis server in the memory of the test. Start makes one. Its methods are safe for concurrent
-// use. They return no errors: Start and a method that cannot do its work, such as one with a bad argument,
-// fail the test.
+// Server is a Redis server in the memory of the test, made by Start. Its methods are safe for concurrent use.
+// They return no errors: Start and the methods fail the test if they cannot do their work, for example because
+// of a bad argument.
 type Server struct {
 	tb        testing.TB
 	config    config
 	bubble    bool
 	redis     *miniredis.Miniredis
-	admin     *redis.Client // does not pass through sessions: faults do not touch it
+	admin     *redis.Client // bypasses sessions, so faults do not affect it
 	wheel     *wheel.Wheel
 	client    *redis.Client
 	advancing chan struct{} // holds a value during Advance; a mutex would stop a bubble's time
@@ -55,22 +56,15 @@ type Server struct {
 	listener *listener
 }
 
-// Start starts a server that ends with the test, and with it the clients that the server made. Called in a
-// bubble of testing/synctest, the server belongs to the bubble and lives by its time.
+// Start starts a server that ends with the test, together with the clients that the server made. If it is
+// called in a bubble of testing/synctest, the server belongs to the bubble and uses its time.
 func Start(tb testing.TB, opts ...Option) *Server {
 	tb.Helper()
-	s := &Server{
-		tb:        tb,
-		bubble:    inBubble(),
-		redis:     miniredis.NewMiniRedis(),
-		sessions:  make(map[string]*session),
-		groups:    make(map[*redis.Client]*group),
-		advancing: make(chan struct{}, 1),
-	}
+	s := newServer()
+	s.tb, s.bubble = tb, inBubble()
 	for _, o := range opts {
 		o.apply(&s.config)
 	}
-	s.clock = newClock(time.Now)
 	wheelOptions := s.config.wheelOptions
 	if c := s.config.clock; c != nil {
 		s.clock = newClock(c.Now)
@@ -79,9 +73,39 @@ func Start(tb testing.TB, opts ...Option) *Server {
 	if err := s.start(wheelOptions); err != nil {
 		tb.Fatalf("cogwheeltest: start: %v", err)
 	}
-	tb.Cleanup(s.end)
+	tb.Cleanup(func() {
+		if err := s.end(); err != nil {
+			tb.Errorf("cogwheeltest: stop the wheel: %v", err)
+		}
+	})
 	s.client = s.NewClient()
 	return s
+}
+
+// Embed starts a server that belongs to no test, for programs that show something without a Redis, and for
+// Examples. It is for trying out only: the data is in memory, and ends with the process. Embed returns an address
+// of the loopback interface, where clients reach the server until stop is called. It uses the time of the process.
+func Embed() (addr string, stop func(), err error) {
+	s := newServer()
+	if err := s.start(nil); err != nil {
+		return "", nil, fmt.Errorf("cogwheeltest: embed: %w", err)
+	}
+	stop = func() { _ = s.end() } // it does not fail: nothing is scheduled on the wheel
+	if addr, err = s.listen(); err != nil {
+		stop()
+		return "", nil, fmt.Errorf("cogwheeltest: embed: %w", err)
+	}
+	return addr, stop, nil
+}
+
+func newServer() *Server {
+	return &Server{
+		redis:     miniredis.NewMiniRedis(),
+		clock:     newClock(time.Now),
+		sessions:  make(map[string]*session),
+		groups:    make(map[*redis.Client]*group),
+		advancing: make(chan struct{}, 1),
+	}
 }
 
 func (s *Server) start(wheelOptions []wheel.Option) (err error) {
@@ -101,8 +125,8 @@ func (s *Server) start(wheelOptions []wheel.Option) (err error) {
 	s.admin = redis.NewClient(options(func(context.Context, string, string) (net.Conn, error) {
 		return s.dialAdmin(), nil
 	}))
-	// A server that knows the scripts executes a call when it comes first, so that faults count calls, and not
-	// the answer that the script is unknown.
+	// The server must know the scripts, so that it executes each call at once: faults count calls, not the
+	// answers that a script is unknown.
 	load := s.admin.Pipeline()
 	for _, script := range scripts.All() {
 		load.ScriptLoad(context.Background(), script.Source())
@@ -111,8 +135,8 @@ func (s *Server) start(wheelOptions []wheel.Option) (err error) {
 	return err
 }
 
-// end is called when the test has ended, after the cleanups of what was made later.
-func (s *Server) end() {
+// end is called at the end of the test, after the cleanups of everything that was made later.
+func (s *Server) end() error {
 	s.heal()
 	s.mu.Lock()
 	s.closed = true
@@ -124,9 +148,7 @@ func (s *Server) end() {
 	}
 	s.mu.Unlock()
 	listener.close()
-	if _, err := s.wheel.Stop(context.Background()); err != nil {
-		s.tb.Errorf("cogwheeltest: stop the wheel: %v", err)
-	}
+	_, err := s.wheel.Stop(context.Background())
 	for _, rdb := range clients {
 		_ = rdb.Close() // the test may have closed it
 	}
@@ -134,17 +156,19 @@ func (s *Server) end() {
 	if s.bubble {
 		time.Sleep(lingering) // of the bubble's time, which stops with the test
 	}
+	return err
 }
 
-// options are those of all clients in memory.
+// options returns the options of all clients in memory.
 func options(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Options {
 	return &redis.Options{
 		Addr:            address{}.String(),
 		Dialer:          dial,
 		PoolSize:        poolSize,
 		DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{ // would look up the server's name
-			Mode: maintnotifications.ModeDisabled,
+		// NewClient would look up the server's name.
+		MaintNotificationsConfig: &maintnotifications.Config{
+			Mode: maintnotifications.ModeDisabled, EndpointType: maintnotifications.EndpointTypeNone,
 		},
 	}
 }
@@ -152,8 +176,8 @@ func options(dial func(ctx context.Context, network, addr string) (net.Conn, err
 // Client returns the server's first client, always the same.
 func (s *Server) Client() *redis.Client { return s.client }
 
-// NewClient returns another client, closed with the test: a process of its own, as far as the server can tell.
-// Each of opts may change the options, which otherwise are those of Options.
+// NewClient returns another client, closed with the test. To the server it is a separate process. Each of opts
+// may change the options, which otherwise are those of Options.
 func (s *Server) NewClient(opts ...func(*redis.Options)) *redis.Client {
 	o, g := s.options()
 	for _, opt := range opts {
@@ -166,7 +190,7 @@ func (s *Server) NewClient(opts ...func(*redis.Options)) *redis.Client {
 	return rdb
 }
 
-// Options returns the options for code that makes its client itself: go-redis' defaults, connected to this
+// Options returns options for code that makes its own client: the defaults of go-redis, connected to this
 // server through memory.
 func (s *Server) Options() *redis.Options {
 	o, _ := s.options()
@@ -178,31 +202,31 @@ func (s *Server) options() (*redis.Options, *group) {
 	return options(func(context.Context, string, string) (net.Conn, error) { return s.dial(g) }), g
 }
 
-// Wheel returns the server's wheel, which lives by the server's time and stops with the test.
+// Wheel returns the server's wheel, which uses the server's time and stops with the test.
 func (s *Server) Wheel() *wheel.Wheel { return s.wheel }
 
-// Locks returns a new client for locks on Client and Wheel, closed with the test.
+// Locks returns a new client for locks on Client and Wheel. It is closed with the test.
 func (s *Server) Locks(opts ...redislock.Option) *redislock.Client {
 	s.tb.Helper()
 	c, err := redislock.New(s.client, append([]redislock.Option{redislock.WithWheel(s.wheel)}, opts...)...)
 	return closing(s, c, err)
 }
 
-// Limits returns a new client for rate limits on Client and Wheel, closed with the test.
+// Limits returns a new client for rate limits on Client and Wheel. It is closed with the test.
 func (s *Server) Limits(opts ...ratelimit.Option) *ratelimit.Client {
 	s.tb.Helper()
 	c, err := ratelimit.New(s.client, append([]ratelimit.Option{ratelimit.WithWheel(s.wheel)}, opts...)...)
 	return closing(s, c, err)
 }
 
-// Semaphores returns a new client for semaphores on Client and Wheel, closed with the test.
+// Semaphores returns a new client for semaphores on Client and Wheel. It is closed with the test.
 func (s *Server) Semaphores(opts ...semaphore.Option) *semaphore.Client {
 	s.tb.Helper()
 	c, err := semaphore.New(s.client, append([]semaphore.Option{semaphore.WithWheel(s.wheel)}, opts...)...)
 	return closing(s, c, err)
 }
 
-// closing has a client of the library closed when the test ends.
+// closing closes a client of the library when the test ends.
 func closing[C interface{ Close(context.Context) error }](s *Server, c C, err error) C {
 	s.tb.Helper()
 	if err != nil {

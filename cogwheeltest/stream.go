@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -117,6 +118,24 @@ func (e *end) RemoteAddr() net.Addr              { return e.addr }
 func (e *end) SetDeadline(t time.Time) error     { return e.SetReadDeadline(t) }
 func (e *end) SetReadDeadline(t time.Time) error { e.in.setDeadline(t); return nil }
 func (e *end) SetWriteDeadline(time.Time) error  { return nil }
+
+// SyscallConn fails if the connection was closed. Before a client takes a connection from its pool, it looks whether
+// the connection is still open, except on Windows. So it drops those that broke while they were idle.
+func (e *end) SyscallConn() (syscall.RawConn, error) {
+	e.in.mu.Lock()
+	defer e.in.mu.Unlock()
+	if e.in.closed {
+		return nil, io.EOF
+	}
+	return rawConn{}, nil
+}
+
+// rawConn stands for the descriptor of a connection that is open.
+type rawConn struct{}
+
+func (rawConn) Control(func(fd uintptr)) error    { return nil }
+func (rawConn) Read(func(fd uintptr) bool) error  { return nil }
+func (rawConn) Write(func(fd uintptr) bool) error { return nil }
 
 // address is that of a server in memory.
 type address struct{}
