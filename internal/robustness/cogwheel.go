@@ -194,7 +194,9 @@ func (c *counted) Release(ctx context.Context) (history.Step, error) {
 			return history.Open, err
 		}
 		// Refused: the permits are still those of the caller.
-		if err := c.wheel.Sleep(ctx, 50*time.Millisecond); err != nil {
+		if err := c.wheel.Sleep(ctx, 50*time.Millisecond); errors.Is(err, wheel.ErrTooManyPending) {
+			time.Sleep(50 * time.Millisecond)
+		} else if err != nil {
 			return history.Open, err
 		}
 	}

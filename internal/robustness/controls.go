@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -228,6 +229,7 @@ func permitsThatStay(l *simpleLocks, rdb redis.UniversalClient, s Settings) {
 type tokenList struct {
 	rdb      redis.UniversalClient
 	requests sync.WaitGroup
+	closed   atomic.Bool
 }
 
 func newTokenList(rdbs []redis.UniversalClient, _ *wheel.Wheel, _ Settings) (Locker, error) {
@@ -255,6 +257,9 @@ func (l *tokenList) Acquire(ctx context.Context, ask Ask) (Hold, error) {
 // await gets the token, which is lost if its caller has left meanwhile.
 func (l *tokenList) await(ctx context.Context, key string) error {
 	for ctx.Err() == nil {
+		if l.closed.Load() {
+			return net.ErrClosed
+		}
 		err := l.rdb.BLPop(context.WithoutCancel(ctx), time.Second, key).Err()
 		if !errors.Is(err, redis.Nil) {
 			return err
@@ -264,6 +269,7 @@ func (l *tokenList) await(ctx context.Context, key string) error {
 }
 
 func (l *tokenList) Close(context.Context) error {
+	l.closed.Store(true)
 	l.requests.Wait()
 	return nil
 }

@@ -42,18 +42,23 @@ var (
 
 // LimitKinds are the kinds of limiters.
 var LimitKinds = []*Kind{
-	{Name: "GCRA, FailClosed", Limit: bucket(ratelimit.FailClosed)},
-	{Name: "GCRA, FailOpen", Limit: bucket(ratelimit.FailOpen)},
-	{Name: "GCRA, LocalShare", Limit: bucket(func() ratelimit.Policy { return ratelimit.LocalShare(4) })},
+	{Name: "GCRA, FailClosed", Limit: bucket(bucketLimit, ratelimit.FailClosed)},
+	{Name: "GCRA, FailOpen", Limit: bucket(bucketLimit, ratelimit.FailOpen)},
+	{Name: "GCRA, LocalShare", Limit: bucket(bucketLimit, func() ratelimit.Policy { return ratelimit.LocalShare(4) })},
 	{Name: "fixed window", Limit: fixedWindow()},
+	{
+		Name:  "sliding window",
+		Limit: bucket(windowLimit, ratelimit.FailClosed, ratelimit.WithAlgorithm(ratelimit.SlidingWindow)),
+	},
 	{Name: "limit in Redis", Limit: logged()},
 }
 
-func bucket(policy func() ratelimit.Policy, opts ...ratelimit.LimiterOption) *Limit {
+// bucket is a limit with the bound of a token bucket, which a sliding window keeps too.
+func bucket(limit ratelimit.Limit, policy func() ratelimit.Policy, opts ...ratelimit.LimiterOption) *Limit {
 	return &Limit{
-		Limit: bucketLimit, Policy: policy, Most: 3, Of: keys(bucketLimit, opts...),
+		Limit: limit, Policy: policy, Most: 3, Of: keys(limit, opts...),
 		Bound: func(d time.Duration) float64 {
-			return float64(bucketLimit.Burst) + float64(bucketLimit.Rate)*float64(d)/float64(bucketLimit.Per)
+			return float64(limit.Burst) + float64(limit.Rate)*float64(d)/float64(limit.Per)
 		},
 	}
 }

@@ -43,6 +43,7 @@ type Hold interface {
 type Settings struct {
 	Lease time.Duration
 	Poll  time.Duration // of waiters, where the library has one
+	Pause time.Duration // of waiters of simple locks; 0 for 10 ms
 	Tick  time.Duration // of the wheel
 
 	Retries int           // of go-redis; 0 is a random number for each client

@@ -24,7 +24,7 @@ type remains struct {
 }
 
 // stay are the keys that stay after the last use of an object, and for how long at most; -1 for ever. They are those
-// of "What stays in Redis" in docs/guarantees.md.
+// of "What stays in Redis" in docs/keys.md.
 var stay = []struct {
 	key  *regexp.Regexp
 	most time.Duration
@@ -41,7 +41,7 @@ var stayWithPermits = regexp.MustCompile(`^([^{}]+|\{.+\}:(timeout|fair:permits|
 // stayWithLimits are the keys of limiters that stay for ever, and limitsEnd those that end with what they count.
 var (
 	stayWithLimits = regexp.MustCompile(`^([^{}]+|\{.+\}:(value|permits))$`)
-	limitsEnd      = regexp.MustCompile(`^robustness:\{.+\}(:window)?$`)
+	limitsEnd      = regexp.MustCompile(`^robustness:\{.+\}(:window|:sliding)?$`)
 )
 
 // faults returns what a kind may not leave behind.

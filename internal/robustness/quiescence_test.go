@@ -43,6 +43,14 @@ func TestRemains_FindsWhatIsLeft(t *testing.T) {
 		require.Equal(t, 1, left(hold.kind, hold.key, time.Second), hold)
 		require.Equal(t, 1, left(hold.kind, hold.key, -1), hold)
 	}
+	for _, limit := range []struct{ kind, key string }{
+		{"GCRA, FailClosed", "robustness:{object-0}"},
+		{"fixed window", "robustness:{object-0}:window"},
+		{"sliding window", "robustness:{object-0}:sliding"},
+	} {
+		require.Zero(t, left(limit.kind, limit.key, time.Second), limit)
+		require.Equal(t, 1, left(limit.kind, limit.key, -1), "for ever: %v", limit)
+	}
 	channels := []string{"redisson_lock__channel:{object-0}"}
 	require.Len(t, robustness.Left("mutex", nil, channels, nil, nil, 0), 1)
 	require.Len(t, robustness.Left("mutex", nil, nil, []string{"id=7 user=app"}, nil, 0), 1)

@@ -46,7 +46,8 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	for _, k := range Kinds {
 		add(k.Name, k.topology(), "processes, networks, servers", stalls)
 	}
-	for _, kind := range []string{"fenced mutex", "fair mutex", "read/write mutex", "fair leased permits", "quorum"} {
+	// Package sim has refusals of all other kinds.
+	for _, kind := range []string{"fenced mutex", "fair leased permits", "quorum"} {
 		add(kind, KindOf(kind).topology(), "refusals", refused)
 	}
 	for _, kind := range []string{"fenced mutex", "leased permits"} {

@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"sync"
@@ -42,7 +43,7 @@ var (
 
 // newSimple makes such locks, and applies a change to them.
 func newSimple(rdb redis.UniversalClient, s Settings, change func(*simpleLocks)) *simpleLocks {
-	l := &simpleLocks{lease: s.Lease, poll: 10 * time.Millisecond, interval: s.Lease / 3}
+	l := &simpleLocks{lease: s.Lease, poll: cmp.Or(s.Pause, 10*time.Millisecond), interval: s.Lease / 3}
 	l.values = func(Ask) string { return rand.Text() }
 	l.closed, l.close = context.WithCancel(context.Background())
 	yes := func(script *redis.Script) func(context.Context, string, string) (bool, error) {

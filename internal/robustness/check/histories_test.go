@@ -46,6 +46,13 @@ func attempt(id uint64, step history.Step, called, returned int64) []history.Eve
 	}
 }
 
+// gaveUp makes a call that waited until its context ended.
+func gaveUp(id uint64, called, returned int64) []history.Event {
+	events := attempt(id, history.Refused, called, returned)
+	events[0].Try = false
+	return events
+}
+
 // lost makes a hold that its client was told to have lost, and found so when it released it.
 func lost(called, granted, relied, told int64) []history.Event {
 	events := hold(1, called, granted, relied, told, 300)
@@ -88,6 +95,16 @@ func TestChecks_Exclusion(t *testing.T) {
 		{"a token that does not increase", lock, calls(hold(2, 1, 2, 10, 11, 12), hold(1, 20, 21, 22, 23, 24)), []string{"tokens increase", "linearizable"}},
 		{"a refusal while it is held", lock, calls(hold(1, 1, 2, 50, 51, 60), attempt(2, history.Refused, 5, 8)), nil},
 		{"a refusal while it is free", lock, calls(hold(1, 1, 2, 50, 51, 60), attempt(2, history.Refused, 70, 80)), []string{"linearizable"}},
+		{
+			"a refusal after a waiter gave up, which may hold it", lock,
+			calls(gaveUp(1, 1, 72), attempt(2, history.Refused, 70, 80)), nil,
+		},
+		{
+			"a refusal long after a waiter gave up", lock,
+			calls(gaveUp(1, 1, 2), attempt(2, history.Refused, 2e9, 2e9+10)),
+			[]string{"linearizable"},
+		},
+		{"a waiter that gave up while it was free: Free measures that", lock, calls(gaveUp(1, 1, 2)), nil},
 		{
 			"a refusal while a failed call may hold it", lock,
 			calls(attempt(1, history.Failed, 1, 72), attempt(2, history.Refused, 70, 80)), nil,

@@ -17,8 +17,9 @@ import (
 // released by its client ends by an operation of the environment, which takes place at some instant between the
 // last sign of the hold and the end of its lease.
 //
-// A call that failed may have been granted at the server for a while. That can only explain a refusal, so refusals
-// at such times are not checked, and the call itself need not be in the model.
+// A call that failed, or a waiter that gave up, may have been granted at the server for a while. That can only explain
+// a refusal, so refusals at such times are not checked, and the call itself need not be in the model. Nor is a waiter
+// that gave up: a lost message may delay it although there is room. How long, Free measures.
 
 // operation is the input of the model.
 type operation struct {
@@ -170,7 +171,7 @@ func operations(calls []*history.Call, r Rules, grace time.Duration) (ops []porc
 			add(acquire, c.At, c.Return)
 			from, to := ending(c, settle)
 			add(end, from, to)
-		case c.Outcome == history.Refused && !r.Fair && !within(doubts, c.At, c.Return):
+		case r.checksRefusal(c, doubts):
 			add(refuse, c.At, c.Return)
 		}
 	}
@@ -178,20 +179,31 @@ func operations(calls []*history.Call, r Rules, grace time.Duration) (ops []porc
 	return ops
 }
 
+// givingBack is the longest time between the end of a wait and the release of what the server granted it too late.
+const givingBack = time.Second
+
 // doubtful returns the times at which calls that did not return with a result may hold the object: a call that
-// failed gives back what it got as soon as the server can be reached again, and one whose process was killed keeps it
-// for a lease.
+// failed gives back what it got as soon as the server can be reached again, one whose process was killed keeps it
+// for a lease, and a waiter that gave up may have been granted a moment before.
 func doubtful(calls []*history.Call, r Rules, grace time.Duration) (spans []Span) {
 	for _, c := range calls {
 		if from, to, ok := doubt(c, r, grace); ok {
 			spans = append(spans, Span{from, to})
+		} else if c.Outcome == history.Refused && !c.Try {
+			while := int64(grace + givingBack)
+			spans = append(spans, Span{max(c.At, c.Return-while), after(c.Return, while)})
 		}
 	}
 	return spans
 }
 
-// Refusals returns how many calls were refused, and how many of these refusals Linear checks: not those of fair
-// objects, and not those during which a call that failed may have held the object.
+// checksRefusal reports whether the call was refused and Linear checks that: not with fair objects, not that of a
+// waiter, and not while a call without a result may have held the object.
+func (r Rules) checksRefusal(c *history.Call, doubts []Span) bool {
+	return c.Outcome == history.Refused && c.Try && !r.Fair && !within(doubts, c.At, c.Return)
+}
+
+// Refusals returns how many calls were refused, and how many of these refusals Linear checks.
 func Refusals(calls []*history.Call, r Rules, grace time.Duration) (refused, checked int) {
 	doubts := doubtful(calls, r, grace)
 	for _, c := range calls {
@@ -199,7 +211,7 @@ func Refusals(calls []*history.Call, r Rules, grace time.Duration) (refused, che
 			continue
 		}
 		refused++
-		if !r.Fair && !within(doubts, c.At, c.Return) {
+		if r.checksRefusal(c, doubts) {
 			checked++
 		}
 	}

@@ -48,7 +48,10 @@ func (b *Bucket) Reset() { b.tat = 0 }
 
 // Windows are fixed windows: one begins with the first grant after the one before has ended, and lasts as long
 // as the longest period of a grant in it.
-type Windows struct{ begins, ends, used int64 }
+type Windows struct {
+	Early              int64 // how much sooner one may end: a grant in that time counts in the next
+	begins, ends, used int64
+}
 
 // Free implements Algorithm.
 func (w *Windows) Free(at, n int64, r Rate) int64 {
@@ -66,7 +69,7 @@ func (w *Windows) Free(at, n int64, r Rate) int64 {
 
 // Grant implements Algorithm.
 func (w *Windows) Grant(at, n int64, r Rate) {
-	if at >= w.ends {
+	if at >= w.ends-w.Early {
 		w.begins, w.ends, w.used = at, at, 0
 	}
 	w.used += n
@@ -74,7 +77,7 @@ func (w *Windows) Grant(at, n int64, r Rate) {
 }
 
 // Reset implements Algorithm.
-func (w *Windows) Reset() { *w = Windows{} }
+func (w *Windows) Reset() { *w = Windows{Early: w.Early} }
 
 // SlidingLog counts the grants of the last period.
 type SlidingLog struct{ entries [][2]int64 } // instants and permits
@@ -104,6 +107,81 @@ func (l *SlidingLog) Grant(at, n int64, _ Rate) {
 // Reset implements Algorithm.
 func (l *SlidingLog) Reset() { l.entries = nil }
 
+// Either is a limit of which it is not known by which definition it grants: permits are free by all of them.
+type Either []Algorithm
+
+// Free implements Algorithm.
+func (e Either) Free(at, n int64, r Rate) (free int64) {
+	for _, a := range e {
+		free = max(free, a.Free(at, n, r))
+	}
+	return free
+}
+
+// Grant implements Algorithm.
+func (e Either) Grant(at, n int64, r Rate) {
+	for _, a := range e {
+		a.Grant(at, n, r)
+	}
+}
+
+// Reset implements Algorithm.
+func (e Either) Reset() {
+	for _, a := range e {
+		a.Reset()
+	}
+}
+
+// SlidingWindow counts the permits of a window and of the one before it, which it weighs by the share of it that lies
+// within the last period. Windows follow a clock, and all have the same period.
+type SlidingWindow struct {
+	Epoch                     int64 // what the clock shows at instant 0
+	begins, previous, current int64
+}
+
+// turn begins the window of an instant.
+func (w *SlidingWindow) turn(at, per int64) {
+	begins := (at + w.Epoch) / per * per
+	switch {
+	case begins <= w.begins:
+		return
+	case begins == w.begins+per:
+		w.previous = w.current
+	default:
+		w.previous = 0
+	}
+	w.begins, w.current = begins, 0
+}
+
+// Free implements Algorithm.
+func (w *SlidingWindow) Free(at, n int64, r Rate) int64 {
+	if n > r.Permits {
+		return never
+	}
+	at = max(at, w.begins-w.Epoch) // what was taken later is not known to be taken before
+	for next, per := *w, int64(r.Per); ; {
+		next.turn(at, per)
+		ends := next.begins + per - w.Epoch
+		switch room := r.Permits - next.current - n; {
+		case room < 0:
+			at = ends
+		case next.previous <= room:
+			return at
+		default:
+			return max(at, ends-room*per/next.previous)
+		}
+	}
+}
+
+// Grant implements Algorithm.
+func (w *SlidingWindow) Grant(at, n int64, r Rate) {
+	w.turn(at, int64(r.Per))
+	w.current += n
+}
+
+// Reset implements Algorithm.
+func (w *SlidingWindow) Reset() { *w = SlidingWindow{Epoch: w.Epoch} }
+
 const never = int64(1) << 62
 
 // Ask is a request for permits of one limit, and what became of it.
@@ -113,6 +191,7 @@ type Ask struct {
 	Rate           Rate // the largest that may have been in force
 	Least          Rate // the smallest
 	Called, Return int64
+	By             int   // the process
 	Slack          int64 // how much longer than by the definition its answer may tell it to wait
 
 	// Instants are those at which the server may have decided, the likeliest first. A waiter may have got
@@ -256,8 +335,11 @@ func (r *replay) shake(early *Ask, now int64) bool {
 // instant that is possible: so what is denied nevertheless, or waits longer than patience, was not for want of
 // permits. What was asked for after the first request of unknown outcome is not judged. Changes are the
 // instants at which the limit, or what was taken of it, may have changed: for as long as patience after one,
-// processes need not know of it.
-func Denials(define func() Algorithm, asks []*Ask, resets, changes []int64, rounding, patience int64) (faults []Fault) {
+// processes need not know of it. Charged are the permits that the server charged, if that is known: a denial may be due
+// to those that no request has got. A process charges some for waiters who leave, or are to come.
+func Denials(
+	define func() Algorithm, asks, charged []*Ask, resets, changes []int64, rounding, patience int64,
+) (faults []Fault) {
 	asks = slices.Clone(asks)
 	slices.SortStableFunc(asks, func(a, b *Ask) int { return cmp.Compare(a.Called, b.Called) })
 	unsure := never
@@ -280,7 +362,14 @@ func Denials(define func() Algorithm, asks []*Ask, resets, changes []int64, roun
 		if changed && (!a.Waits || a.Denied) { // it was refused by what its process knew
 			continue
 		}
-		free := max(since, worst(define(), asks, a, resets, a.Called))
+		others := asks
+		if !a.Waits && charged != nil {
+			others = charged
+		}
+		free := max(since, worst(define(), others, a, resets, a.Called))
+		if a.Waits { // also for what was charged before it was, for waiters who left
+			free = max(free, worst(define(), before(charged, a), a, resets, a.Called))
+		}
 		early := a.Called - rounding - a.Slack
 		add := func(promise, format string, args ...any) {
 			faults = append(faults, Fault{Promise: promise, Detail: fmt.Sprintf("%s %s, with permits from %v on",
@@ -293,7 +382,7 @@ func Denials(define func() Algorithm, asks []*Ask, resets, changes []int64, roun
 			add("a waiter is not sent away", "was told at %v that it would wait beyond %v",
 				time.Duration(a.Return), time.Duration(a.Leaves))
 		case a.Waits || !a.Denied:
-		case worst(define(), asks, a, resets, early) <= early:
+		case worst(define(), others, a, resets, early) <= early:
 			add("a denial is true", "was denied at %v", time.Duration(a.Return))
 		case a.Return+int64(a.Retry) > max(free, a.Return)+rounding+a.Slack:
 			add("RetryAfter is not too long", "was told at %v to come back after %v",
@@ -301,6 +390,17 @@ func Denials(define func() Algorithm, asks []*Ask, resets, changes []int64, roun
 		}
 	}
 	return faults
+}
+
+// before returns the charges until a request returned, but the last of its process, which was for it.
+func before(charged []*Ask, a *Ask) (others []*Ask) {
+	others = slices.DeleteFunc(slices.Clone(charged), func(c *Ask) bool { return c.Return > a.Return })
+	for i, c := range slices.Backward(others) {
+		if c.By == a.By {
+			return slices.Delete(others, i, i+1)
+		}
+	}
+	return others
 }
 
 // worst returns the first instant from at on at which there are permits for a request at the latest: as if all

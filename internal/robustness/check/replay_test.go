@@ -32,6 +32,14 @@ func bucket() check.Algorithm  { return new(check.Bucket) }
 func windows() check.Algorithm { return new(check.Windows) }
 func slides() check.Algorithm  { return new(check.SlidingLog) }
 
+// either has windows that may end 2 ms early.
+func either() check.Algorithm {
+	return check.Either{new(check.Windows), &check.Windows{Early: second / 500}}
+}
+
+// weighed has windows that begin in the middle of each second.
+func weighed() check.Algorithm { return &check.SlidingWindow{Epoch: 3*second - second/2} }
+
 func TestReplay_KeepsTheDefinition(t *testing.T) {
 	t.Parallel()
 	waiter := grant(second+second/2, 1, five) // asked within the first window, for a permit of the next
@@ -73,6 +81,22 @@ func TestReplay_KeepsTheDefinition(t *testing.T) {
 		"a log, before they leave (control)": {
 			of: slides, asks: []*check.Ask{grant(second, 2, five), grant(second+second/2, 3, five), grant(2*second, 3, five)}, broken: 1,
 		},
+		"a sliding window, as the share of the one before falls": {
+			of: weighed, asks: []*check.Ask{
+				grant(second, 5, five), grant(second+7*second/10, 1, five), grant(second+9*second/10, 1, five),
+			},
+		},
+		"a sliding window, before it falls (control)": {
+			of: weighed, asks: []*check.Ask{
+				grant(second, 5, five), grant(second+7*second/10, 1, five), grant(second+9*second/10-1, 1, five),
+			}, broken: 1,
+		},
+		"a sliding window, one too many in it (control)": {
+			of: weighed, asks: []*check.Ask{grant(second, 5, five), grant(second+second/2-1, 1, five)}, broken: 1,
+		},
+		"a sliding window, two periods later": {
+			of: weighed, asks: []*check.Ask{grant(second, 5, five), grant(2*second+second/2, 5, five)},
+		},
 	} {
 		require.Len(t, check.Replay(c.of, c.asks, c.resets, nil, 0), c.broken, what)
 	}
@@ -91,13 +115,27 @@ func TestDenials_AreForWantOfPermits(t *testing.T) {
 		"an empty bucket":                         {bucket, []*check.Ask{grant(second, 5, five), denial(second+1, five, time.Second/5)}, ""},
 		"a bucket with permits (control)":         {bucket, []*check.Ask{grant(second, 3, five), denial(second+1, five, 0)}, "a denial is true"},
 		"a bucket whose delay is wrong (control)": {bucket, []*check.Ask{grant(second, 5, five), denial(second+1, five, time.Second)}, "RetryAfter is not too long"},
-		"a window under a lower limit":            {windows, []*check.Ask{grant(second, 5, five), denial(second+2, lowered, time.Second)}, ""},
+		"a window that ended a little sooner, or did not": {
+			either, []*check.Ask{
+				grant(second, 1, five), grant(2*second-second/1000, 3, five), grant(2*second+second/2, 2, five),
+				denial(2*second+2*second/3, five, time.Second/3),
+				grant(5*second, 4, five), grant(6*second-second/1000, 1, five), grant(6*second+second/10, 5, five),
+				denial(6*second+second/2, five, 6*time.Second/10),
+			}, "",
+		},
+		"a window under a lower limit": {windows, []*check.Ask{grant(second, 5, five), denial(second+2, lowered, time.Second)}, ""},
 		"a window whose debt is of later ones (control)": {
 			windows, []*check.Ask{grant(second, 5, five), denial(second+2, lowered, 3*time.Second)}, "RetryAfter is not too long",
 		},
+		"a sliding window whose delay is wrong (control)": {
+			weighed, []*check.Ask{grant(second, 5, five), denial(second+2, five, 8*time.Second/10)}, "RetryAfter is not too long",
+		},
+		"a sliding window that is full": {
+			weighed, []*check.Ask{grant(second, 5, five), denial(second+2, five, 7*time.Second/10)}, "",
+		},
 		"a waiter that is forgotten (control)": {windows, []*check.Ask{grant(second, 5, five), stranded}, "no waiter is stranded"},
 	} {
-		faults := check.Denials(c.of, c.asks, nil, nil, second/50, second)
+		faults := check.Denials(c.of, c.asks, nil, nil, nil, second/50, second)
 		if c.broken == "" {
 			require.Empty(t, faults, what)
 			continue
@@ -113,6 +151,6 @@ func TestDenials_AreNotJudgedAfterARequestOfUnknownOutcome(t *testing.T) {
 	unknown := grant(second, 1, five)
 	unknown.Granted, unknown.Unsure = false, true
 	wrong := denial(2*second, five, 0)
-	require.Len(t, check.Denials(bucket, []*check.Ask{wrong}, nil, nil, 0, second), 1)
-	require.Empty(t, check.Denials(bucket, []*check.Ask{unknown, wrong}, nil, nil, 0, second))
+	require.Len(t, check.Denials(bucket, []*check.Ask{wrong}, nil, nil, nil, 0, second), 1)
+	require.Empty(t, check.Denials(bucket, []*check.Ask{unknown, wrong}, nil, nil, nil, 0, second))
 }

@@ -26,8 +26,8 @@
 //   - A goroutine that waits for a sync.Mutex stops the bubble's time. If the one that holds it waits for the
 //     network, as go-redis does while it connects a subscription, the run stops and says nothing. The figures
 //     count such runs.
-//   - Requests of one key under different limits are judged by the largest of them: the order in which the server
-//     executed them is not known. A limit that is stored in Redis is judged by the limits in force.
+//   - A limit is judged in two steps: by its definition, what each script granted in the order of execution, and what
+//     each process granted, by what its scripts charged. After a step of the server's clock only the second is judged.
 //   - Calls take no processor time, so what is late only on a busy machine is never late here.
 //   - A quorum, which needs several servers, and replicas, Sentinel and Cluster are left to the processes of
 //     package robustness, and so are SIGKILL, SIGSTOP, sockets, files and servers of other makes.

@@ -94,7 +94,9 @@ var networkFaults = []*FaultKind{
 var serverFaults = []*FaultKind{
 	{Name: "server hangs", draw: lasting, inject: func(w *world, f Fault, met func()) {
 		w.net.mu.Lock()
-		w.net.hangs = time.Now().Add(f.For)
+		if until := time.Now().Add(f.For); until.After(w.net.hangs) { // a hang within another ends none
+			w.net.hangs = until
+		}
 		w.net.mu.Unlock()
 		met()
 	}},

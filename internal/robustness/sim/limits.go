@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/robustness/check"
@@ -14,12 +13,13 @@ import (
 
 // The kinds of limits.
 const (
-	bucketKind = "GCRA limit"
-	windowKind = "window limit"
-	storedKind = "stored limit"
+	bucketKind  = "GCRA limit"
+	windowKind  = "window limit"
+	slidingKind = "sliding limit"
+	storedKind  = "stored limit"
 )
 
-var limitKinds = []string{bucketKind, windowKind, storedKind}
+var limitKinds = []string{bucketKind, windowKind, slidingKind, storedKind}
 
 // prefix is that of the keys of limits.
 const prefix = "sim"
@@ -62,10 +62,9 @@ func (p *process) limiterOf(o *Object, limit Limit, n int64) limiter {
 			key: o.Name,
 		}
 	}
-	algorithm := ratelimit.GCRA
-	if o.Kind == windowKind {
-		algorithm = ratelimit.FixedWindow
-	}
+	algorithm := map[string]ratelimit.Algorithm{
+		bucketKind: ratelimit.GCRA, windowKind: ratelimit.FixedWindow, slidingKind: ratelimit.SlidingWindow,
+	}[o.Kind]
 	k := p.limits.Limiter(prefix, l, ratelimit.WithAlgorithm(algorithm))
 	return limiter{
 		allow: func(ctx context.Context) (ratelimit.Result, error) { return k.AllowN(ctx, o.Name, n) },
@@ -131,11 +130,13 @@ func (w *world) ask(ctx context.Context, p *process, o Op) {
 	object := &w.Objects[o.Object]
 	l := p.limiterOf(object, limit, o.N)
 	r := &request{object: o.Object, link: p.link.number, process: p.number}
+	r.By = r.link
 	r.N, r.Rate, r.Waits = o.N, check.Rate{Permits: limit.Rate, Per: limit.Per, Burst: limit.Burst}, o.Action == Take
 	w.mu.Lock()
 	w.ids++
 	r.ID, r.Called = w.ids, w.stampLocked()
-	r.Return, r.Unsure = forever, true // until it returns
+	r.Return, r.Unsure = forever, true // until it returns, which those of a process that is killed do not
+	w.asked = append(w.asked, r)
 	if o.Patience > 0 {
 		r.Leaves = r.Called + int64(o.Patience)
 	}
@@ -166,7 +167,6 @@ func (w *world) ask(ctx context.Context, p *process, o Op) {
 		errors.Is(err, ratelimit.ErrWouldExceedDeadline) || errors.Is(err, ratelimit.ErrExceedsLimit)
 	r.Retry = result.RetryAfter
 	r.Unsure = !r.Granted && !r.Denied && !(r.Waits && ctx.Err() != nil && errors.Is(err, ctx.Err()))
-	w.asked = append(w.asked, r)
 	w.traceLocked(r.Return, fmt.Sprintf("process %d: #%d returned: granted %v by %s, retry after %v, error %v",
 		p.number, r.ID, r.Granted, r.source, r.Retry, err))
 }
@@ -217,42 +217,57 @@ func (w *world) judgeLimits() (faults []check.Fault) {
 	return faults
 }
 
-func (w *world) judgeLimit(i int, o *Object) (faults []check.Fault) {
-	define, rounding := func() check.Algorithm { return new(check.Bucket) }, bucketRounding
-	switch o.Kind {
-	case windowKind:
-		define, rounding = func() check.Algorithm { return new(check.Windows) }, windowRounding
-	case storedKind:
-		define, rounding = func() check.Algorithm { return new(check.SlidingLog) }, windowRounding
-	}
+// about returns what the server executed about a limit, what that charged, and when it was reset.
+func (w *world) about(o *Object) (about []execution, charged []*check.Ask, resets []int64) {
 	key := w.admin.limiterOf(o, o.Limit, 1).key
 	other := func(e execution) bool { return !e.ran || e.refused || !slices.Contains(e.keys, key) }
-	about := slices.DeleteFunc(slices.Clone(w.server.executed), other)
-	resets := slices.Clone(w.server.lost)
-	var executed []int64
+	about, charged = slices.DeleteFunc(slices.Clone(w.server.executed), other), []*check.Ask{}
+	resets = slices.Clone(w.server.lost)
 	for _, e := range about {
-		switch e.name {
-		case "del", "unlink", "rate_set":
+		charged = append(charged, e.charges()...)
+		if slices.Contains([]string{"del", "unlink", "rate_set"}, e.name) {
 			resets = append(resets, e.at)
-		case "rate_set with state":
-		default:
-			executed = append(executed, e.at)
 		}
 	}
 	slices.Sort(resets)
+	return about, charged, resets
+}
+
+func (w *world) judgeLimit(i int, o *Object) []check.Fault {
+	define, rounding := func() check.Algorithm { return new(check.Bucket) }, bucketRounding
+	switch o.Kind {
+	case windowKind:
+		define, rounding = func() check.Algorithm {
+			return check.Either{new(check.Windows), &check.Windows{Early: windowRounding}}
+		}, windowRounding
+	case slidingKind:
+		epoch := w.start.UnixNano()
+		define, rounding = func() check.Algorithm { return &check.SlidingWindow{Epoch: epoch} }, windowRounding
+	case storedKind:
+		define, rounding = func() check.Algorithm { return new(check.SlidingLog) }, windowRounding
+	}
+	about, charged, resets := w.about(o)
+	faults := judgeExactly(o.Kind, about, w.server.lost)
+	if w.has("server's clock steps") { // a window ends sooner or later than it would
+		faults = nil
+	}
 	var asks []*check.Ask
 	settled := slices.Clone(resets)
 	for _, c := range w.limits {
-		if c.object == i {
+		if c.object == i && o.Kind == storedKind { // elsewhere a limit is part of each call
 			settled = append(settled, c.from)
 		}
 	}
-	byPolicy := make(map[int][]*check.Ask)
+	kept := keptFor
+	if len(w.Faults) > 0 { // a reply may be late
+		kept += int64(w.slack() + w.outages())
+	}
+	byLink := make(map[int][]*check.Ask)
+	byPolicy := make(map[shareOf][]*check.Ask)
 	for _, r := range w.asked {
 		if r.object != i || r.reset {
 			continue
 		}
-		w.bound(r, about)
 		r.Behind = slices.ContainsFunc(w.asked, func(o *request) bool {
 			return o != r && o.object == i && o.link == r.link && o.Waits && !r.Waits &&
 				o.Called <= r.Return && o.Return >= r.Called
@@ -262,39 +277,48 @@ func (w *world) judgeLimit(i int, o *Object) (faults []check.Fault) {
 			r.Slack += int64(w.slack() + w.outages())
 		}
 		if r.source == ratelimit.SourceDegraded.String() {
-			// Which limits a process knows is not known if they change.
-			if r.Granted && w.Policy == "share" && len(w.limits) == 0 {
-				byPolicy[r.process] = append(byPolicy[r.process], r.share())
+			// Which limit a process knows of those that are stored is not known if they change.
+			if r.Granted && w.Policy == "share" && (o.Kind != storedKind || len(w.limits) == 0) {
+				of := shareOf{r.process, r.Rate}
+				byPolicy[of] = append(byPolicy[of], r.share())
 			}
 			if r.Unsure = true; r.Granted {
 				r.Granted = false
 			}
 		}
-		asks = append(asks, &r.Ask)
+		if asks = append(asks, &r.Ask); r.Granted {
+			byLink[r.link] = append(byLink[r.link], &r.Ask)
+		}
+	}
+	for link, granted := range byLink {
+		faults = append(faults, judgeCharges(o.Kind, granted, chargesOf(o.Kind, about, link), kept, rounding)...)
 	}
 	if o.Kind == storedKind {
 		rates(asks, about)
-	} else {
-		w.largest(i, asks)
 	}
-	faults = check.Replay(define, asks, resets, executed, rounding)
 	if !w.has("server's clock steps") { // what is left of a wait is unknown then
 		patience := limitPatience + 20*int64(w.Most)
 		if len(w.Faults) > 0 {
 			patience += int64(w.slack() + w.outages())
 		}
-		faults = append(faults, check.Denials(define, asks, resets, settled, rounding, patience)...)
+		faults = append(faults, check.Denials(define, asks, charged, resets, settled, rounding, patience)...)
 	}
 	faults = append(faults, w.judgePolicy(i)...)
 	return append(faults, judgeShares(byPolicy)...)
 }
 
-// judgeShares replays what a policy granted in each process, which has its part of the limit to itself.
-func judgeShares(byPolicy map[int][]*check.Ask) (faults []check.Fault) {
-	for process, asks := range byPolicy {
+// shareOf is the part of a limit that a process has to itself.
+type shareOf struct {
+	process int
+	limit   check.Rate
+}
+
+// judgeShares replays what a policy granted in each process.
+func judgeShares(byPolicy map[shareOf][]*check.Ask) (faults []check.Fault) {
+	for of, asks := range byPolicy {
 		bucket := func() check.Algorithm { return new(check.Bucket) }
 		for _, f := range check.Replay(bucket, asks, nil, nil, bucketRounding) {
-			f.Promise, f.Detail = "a share is kept", fmt.Sprintf("process %d: %s", process, f.Detail)
+			f.Promise, f.Detail = "a share is kept", fmt.Sprintf("process %d: %s", of.process, f.Detail)
 			faults = append(faults, f)
 		}
 	}
@@ -306,7 +330,9 @@ func judgeShares(byPolicy map[int][]*check.Ask) (faults []check.Fault) {
 func (w *world) judgePolicy(object int) (faults []check.Fault) {
 	for _, f := range w.Faults {
 		k := faultOf(f.Kind)
-		own := k.private || k.mistake || k.object && f.Object != object || k.Name == "process stands still"
+		// A process that stands still for longer than go-redis waits for an answer cannot tell that from an outage.
+		still := k.Name == "process stands still" && f.For < w.Timeout
+		own := k.private || k.mistake || k.object && f.Object != object || still
 		if !own || k.ends || k.loses {
 			return nil
 		}
@@ -314,7 +340,12 @@ func (w *world) judgePolicy(object int) (faults []check.Fault) {
 	for _, r := range w.asked {
 		unavailable := errors.Is(r.err, ratelimit.ErrUnavailable)
 		degraded := r.source == ratelimit.SourceDegraded.String()
-		hurried := r.Leaves > 0 && r.Leaves-r.Called < limitTimeout // its own deadline may come before the answer
+		// Its own deadline may come before the answer, or while the process stands still: then only its context
+		// runs on.
+		still := func(s span) bool {
+			return s.fault.Name == "process stands still" && s.From <= r.Leaves && r.Leaves <= s.To
+		}
+		hurried := r.Leaves > 0 && (r.Leaves-r.Called < limitTimeout || slices.ContainsFunc(w.spans, still))
 		if r.object == object && !hurried && (unavailable || degraded) {
 			faults = append(faults, check.Fault{Promise: "a policy decides in outages only", Detail: fmt.Sprintf(
 				"request %d, at %v: by the policy %v, %v", r.ID, time.Duration(r.Called), degraded, r.err)})
@@ -323,34 +354,10 @@ func (w *world) judgePolicy(object int) (faults []check.Fault) {
 	return faults
 }
 
-// bound finds out when a request may have been granted: when the server executed a script of its process about
-// the limit.
-func (w *world) bound(r *request, about []execution) {
-	since := r.Called
-	// It may have got permits that were charged for a waiter who left.
-	if r.Waits || r.source == ratelimit.SourceLocal.String() {
-		since -= keptFor
-	}
-	for _, e := range about {
-		decides := strings.HasPrefix(e.name, "rate_") && e.rate == 0
-		if decides && e.link == r.link && e.at > since && e.at < r.Return {
-			r.Instants = append(r.Instants, e.at)
-		}
-	}
-	slices.Reverse(r.Instants)
-	trip := int64(w.Most + 2*w.Tick)
-	switch {
-	case len(r.Instants) == 0 || r.Waits && r.Return-r.Instants[0] > trip: // it waited for its time
-		r.Instants = slices.Insert(r.Instants, 0, r.Return)
-	case r.Waits:
-		r.Instants = slices.Insert(r.Instants, 1, r.Return)
-	}
-}
-
 // share is the request of one process that has its part of the limit to itself.
 func (r *request) share() *check.Ask {
 	a := r.Ask
-	a.Instants = []int64{a.Called, a.Return}
+	a.Instants = []int64{a.Return, a.Called} // a waiter gets its permits when they are there
 	a.Rate.Per *= shares
 	a.Rate.Burst = max(1, a.Rate.Burst/shares)
 	return &a
@@ -375,29 +382,6 @@ func rates(asks []*check.Ask, about []execution) {
 			if rate.Permits < a.Least.Permits {
 				a.Least = rate
 			}
-		}
-	}
-}
-
-// largest gives requests of an object the largest limit that any of them had, if they had different ones. The order in
-// which the server executed them is not known, and with many limits for one key there are too many orders to try.
-func (w *world) largest(object int, asks []*check.Ask) {
-	limits := []Limit{w.Objects[object].Limit}
-	for _, c := range w.limits {
-		if c.object == object {
-			limits = append(limits, c.limit)
-		}
-	}
-	top := check.Rate{Per: limits[0].Per}
-	for _, l := range limits {
-		top.Permits = max(top.Permits, l.Rate)
-	}
-	for _, l := range limits { // a bucket holds the time in which its burst comes back
-		top.Burst = max(top.Burst, l.Burst, (l.Burst*top.Permits+l.Rate-1)/l.Rate)
-	}
-	if len(limits) > 1 {
-		for _, a := range asks {
-			a.Rate = top
 		}
 	}
 }

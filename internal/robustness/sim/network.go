@@ -36,7 +36,8 @@ type link struct {
 	dead       bool      // the process was killed
 	lostCalls  loss
 	lostReply  loss
-	late       loss // requests that arrive after their connection was given up
+	late       loss        // requests that arrive after their connection was given up
+	unheard    []time.Time // when it wrote to a silent connection
 	slow       time.Duration
 	slowBefore time.Time
 }
@@ -267,6 +268,7 @@ func (e clientEnd) Write(p []byte) (int, error) {
 		c.deafUp = true
 	}
 	if c.deafUp {
+		l.unheard = append(l.unheard, now)
 		return len(p), nil
 	}
 	at := now.Add(l.delayLocked(c))

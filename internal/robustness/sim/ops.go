@@ -47,6 +47,9 @@ func (w *world) do(o Op) {
 	w.mu.Lock()
 	w.ops++
 	a.since = w.since()
+	for b := range w.active {
+		a.behind = a.behind || b.by == p && b.object == a.object
+	}
 	w.active[a] = struct{}{}
 	w.mu.Unlock()
 	defer func() {
@@ -93,33 +96,21 @@ func (w *world) take(ctx context.Context, p *process, o Op, a *activity) {
 	if !p.awake() {
 		return
 	}
+	w.prompt(p, o, a)
 	switch {
 	case err == nil:
 		h := &holding{process: p, object: o.Object, id: id, hold: hold, since: time.Now()}
 		w.granted(h)
 		w.rely(h, o.Hold)
 		return
-	case errors.Is(err, robustness.ErrRefused) && !(ctx.Err() != nil && w.troubled(a.since)):
+	case errors.Is(err, robustness.ErrRefused) && ctx.Err() == nil:
 		w.record(p, history.Event{Step: history.Refused, ID: id})
-	default:
+	default: // a waiter whose context ends may be behind another, or be granted what nobody wants any more
 		w.record(p, history.Event{Step: history.Failed, ID: id, Note: err.Error()})
 	}
 	if late > w.Tick+time.Millisecond && !w.has("process stands still") {
 		w.faultf("a caller returns when its context ends", object.Name, "call #%d returned %v later: %v", id, late, err)
 	}
-}
-
-// troubled reports whether a fault lasted after an instant. A waiter whose context ends meanwhile is told what
-// its process knew last, not what the server says.
-func (w *world) troubled(since int64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, s := range w.spansOf(w.slack()) {
-		if s.To >= since {
-			return true
-		}
-	}
-	return w.lasting > 0
 }
 
 func acquire(ctx context.Context, l robustness.Locker, ask robustness.Ask) (hold robustness.Hold, err error) {
@@ -151,6 +142,29 @@ func (w *world) granted(h *holding) {
 	}
 }
 
+// prompt looks whether a call that does not wait for others took a timeout although no message was lost meanwhile: then
+// it waited for calls on connections that are silent. One call for each object is under way, so a call behind another
+// for its object waits for that.
+func (w *world) prompt(p *process, o Op, a *activity) {
+	took := time.Since(a.began)
+	if o.Action != Try || a.behind || took < w.Timeout*4/5 ||
+		slices.ContainsFunc(w.Faults, func(f Fault) bool { return f.Kind != "connections silent" }) {
+		return
+	}
+	w.net.mu.Lock()
+	lost := slices.ContainsFunc(p.link.unheard, func(at time.Time) bool { return !at.Before(a.began) })
+	w.net.mu.Unlock()
+	if !lost {
+		w.faultf("a call waits for no silent connection", w.Objects[o.Object].Name, "a call took %v", took)
+	}
+}
+
+// failedRelease is a release of a valid hold that returned an error.
+type failedRelease struct {
+	*holding
+	called, returned int64
+}
+
 // rely relies on a hold for a while, and then releases it.
 func (w *world) rely(h *holding, patience time.Duration) {
 	p := h.process
@@ -176,6 +190,7 @@ func (w *world) rely(h *holding, patience time.Duration) {
 	w.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
+	called, valid := w.since(), h.hold.Valid()
 	step, err := release(ctx, h.hold)
 	if !p.awake() {
 		return
@@ -185,6 +200,11 @@ func (w *world) rely(h *holding, patience time.Duration) {
 		e.Note = err.Error()
 	}
 	w.record(p, e)
+	if step == history.Open && valid {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.unsent = append(w.unsent, failedRelease{h, called, w.since()})
+	}
 }
 
 func release(ctx context.Context, h robustness.Hold) (step history.Step, err error) {

@@ -79,6 +79,10 @@ func (p *process) open() (err error) {
 				ratelimit.WithHooks(ratelimit.Hooks{Allowed: noteResult, Denied: noteResult}))
 		case !isLimit(o.Kind) && p.lockers[o.Kind] == nil:
 			s := robustness.Settings{Lease: p.world.Lease, Poll: p.world.Poll, Tick: p.world.Tick}
+			s.Pause = s.Poll / 2 // or waiters of a lock that stays locked would keep the server busy
+			if p.number%2 == 1 {
+				s.Skew = -s.Lease * 4 / 5 // which only controls look at
+			}
 			p.lockers[o.Kind], err = robustness.KindOf(o.Kind).New([]redis.UniversalClient{p.rdb}, p.wheel, s)
 		}
 		if err != nil {

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -14,9 +13,8 @@ type Figures struct {
 	Simulated time.Duration  `json:"simulated"`
 	Took      time.Duration  `json:"took"`
 	Ops       int            `json:"ops"`
-	Met       map[string]int `json:"met"`   // how often each fault took effect
-	Pairs     map[string]int `json:"pairs"` // how often each operation and fault have met
-	Known     map[string]int `json:"known,omitempty"`
+	Met       map[string]int `json:"met"`              // how often each fault took effect
+	Pairs     map[string]int `json:"pairs"`            // how often each operation and fault have met
 	Failed    []uint64       `json:"failed,omitempty"` // seeds
 }
 
@@ -28,13 +26,32 @@ type Line struct {
 	Commit    string    `json:"commit"`
 }
 
+// Finding is how a fault was found. As JSON it is a line of results/found.jsonl.
+type Finding struct {
+	Finding   string    `json:"finding"` // the fault, or the wrong implementation
+	Seeds     int       `json:"seeds,omitempty"`
+	By        string    `json:"by,omitempty"` // the broken promise
+	Again     int       `json:"again"`        // of Runs runs of the last of these seeds
+	Runs      int       `json:"runs,omitempty"`
+	Elsewhere string    `json:"elsewhere,omitempty"` // what finds it instead
+	Date      time.Time `json:"date"`
+	Commit    string    `json:"commit"`
+}
+
+func (f Finding) String() string {
+	if f.Elsewhere != "" {
+		return fmt.Sprintf("%-72s %s", f.Finding, f.Elsewhere)
+	}
+	return fmt.Sprintf("%-72s %5d seeds, %2d of %d runs of that seed, by %q", f.Finding, f.Seeds, f.Again, f.Runs, f.By)
+}
+
 // Merge adds other figures.
 func (f *Figures) Merge(o *Figures) {
 	f.init()
 	f.Runs, f.Stopped, f.Ops = f.Runs+o.Runs, f.Stopped+o.Stopped, f.Ops+o.Ops
 	f.Simulated, f.Took = f.Simulated+o.Simulated, f.Took+o.Took
 	f.Failed = append(f.Failed, o.Failed...)
-	for _, of := range [][2]map[string]int{{f.Met, o.Met}, {f.Pairs, o.Pairs}, {f.Known, o.Known}} {
+	for _, of := range [][2]map[string]int{{f.Met, o.Met}, {f.Pairs, o.Pairs}} {
 		for name, n := range of[1] {
 			of[0][name] += n
 		}
@@ -43,7 +60,7 @@ func (f *Figures) Merge(o *Figures) {
 
 func (f *Figures) init() {
 	if f.Met == nil {
-		f.Met, f.Pairs, f.Known = make(map[string]int), make(map[string]int), make(map[string]int)
+		f.Met, f.Pairs = make(map[string]int), make(map[string]int)
 	}
 }
 
@@ -92,9 +109,6 @@ func (f *Figures) Add(res *Result) {
 	for name, n := range res.Pairs {
 		f.Pairs[name] += n
 	}
-	for _, name := range res.Known {
-		f.Known[name]++
-	}
 	if len(res.Faults) > 0 {
 		f.Failed = append(f.Failed, res.Seed)
 	}
@@ -103,10 +117,10 @@ func (f *Figures) Add(res *Result) {
 func (f *Figures) String() string {
 	return fmt.Sprintf("%d runs, %d of them stopped, %.1f simulated hours and %d operations in %v: "+
 		"%.1f hours and %d operations a minute; "+
-		"%d of %d faults and %d pairs of operation and fault met; known faults %v; seeds that failed %v",
+		"%d of %d faults and %d pairs of operation and fault met; seeds that failed %v",
 		f.Runs, f.Stopped, f.Simulated.Hours(), f.Ops, f.Took.Round(time.Second),
 		f.HoursPerMinute(), f.OpsPerMinute(),
-		len(f.Met), len(FaultKinds), len(f.Pairs), f.Known, f.Failed)
+		len(f.Met), len(FaultKinds), len(f.Pairs), f.Failed)
 }
 
 // lastEvents is how many events of a failed run are shown.
@@ -137,10 +151,10 @@ func Explain(res *Result, kinds []string, commit string, limit time.Duration) st
 	return b.String()
 }
 
-// Repeat returns in how many of some runs of a seed the promise was broken, or the known fault was met.
-func Repeat(seed uint64, kinds []string, what string, runs int) (failed int) {
-	_ = Orders{Schedule: Draw(seed, kinds...), Count: runs}.Each(func(res *Result) bool { // an error is no failure
-		if res.breaks(what) || slices.Contains(res.Known, what) {
+// Repeat returns in how many of the runs the promise was broken.
+func (o Orders) Repeat(promise string) (failed int) {
+	_ = o.Each(func(res *Result) bool { // an error is no failure
+		if res.breaks(promise) {
 			failed++
 		}
 		return true
@@ -148,17 +162,9 @@ func Repeat(seed uint64, kinds []string, what string, runs int) (failed int) {
 	return failed
 }
 
-// Known returns the names of the known faults.
-func Known() (names []string) {
-	for _, k := range known {
-		names = append(names, k.name)
-	}
-	return names
-}
-
-// breaks reports whether the promise is broken, also if that is known.
+// breaks reports whether the promise is broken.
 func (res *Result) breaks(promise string) bool {
-	for _, f := range slices.Concat(res.Faults, res.Explained) {
+	for _, f := range res.Faults {
 		if f.Promise == promise {
 			return true
 		}

@@ -28,6 +28,7 @@ type Orders struct {
 	Count    int       `json:"count"`
 	Schedule *Schedule `json:"schedule,omitempty"` // instead, this schedule so many times
 	Kinds    []string  `json:"kinds,omitempty"`    // of objects, rather than all of the library
+	Binary   string    `json:"-"`                  // the test binary that runs them, rather than this one
 }
 
 // ordersEnv names the variable that makes a test binary such a process. It writes results to the third file.
@@ -66,7 +67,6 @@ func Obey(t *testing.T) bool {
 		})
 		res := w.Run(t)
 		alarm.Stop()
-		res.explain()
 		if err := results.Encode(res); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,9 @@ func Obey(t *testing.T) bool {
 func watch(f func(stack string)) *time.Timer {
 	var alarm *time.Timer
 	began, used := processorTime(), processorTime()
+	known := make(chan struct{})
 	alarm = time.AfterFunc(stopLimit, func() {
+		<-known
 		now := processorTime()
 		if now-began > busyLimit {
 			f("")
@@ -100,6 +102,7 @@ func watch(f func(stack string)) *time.Timer {
 			}
 		}
 	})
+	close(known)
 	return alarm
 }
 
@@ -107,7 +110,7 @@ func watch(f func(stack string)) *time.Timer {
 const stopLimit = 2 * time.Second
 
 // busyLimit is more processor time than any run needs.
-const busyLimit = 25 * time.Second
+const busyLimit = 50 * time.Second
 
 func processorTime() time.Duration {
 	var used unix.Rusage
@@ -123,7 +126,7 @@ type silence struct{}
 func (silence) Printf(context.Context, string, ...any) {}
 
 // runLimit is more time than any run needs: one that takes longer does not end.
-const runLimit = 60 * time.Second
+const runLimit = 3 * time.Minute
 
 // perProcess is how many runs a process makes: what a run leaves behind ends with the process.
 const perProcess = 100
@@ -145,9 +148,10 @@ func (o Orders) Each(f func(*Result) bool) error {
 
 // inProcess runs the orders until a run crashes or does not end, and returns how many were run.
 func (o Orders) inProcess(f func(*Result) bool) (done int, more bool, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return 0, false, err
+	if o.Binary == "" {
+		if o.Binary, err = os.Executable(); err != nil {
+			return 0, false, err
+		}
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -158,7 +162,7 @@ func (o Orders) inProcess(f func(*Result) bool) (done int, more bool, err error)
 		return 0, false, err
 	}
 	defer from.Close()
-	cmd := exec.Command(self, "-test.run=^"+child+"$", "-test.timeout=0")
+	cmd := exec.Command(o.Binary, "-test.run=^"+child+"$", "-test.timeout=0")
 	// One thread, without preemption: the fewer choices the scheduler has, the more often a run repeats.
 	cmd.Env = append(os.Environ(), ordersEnv+"="+string(text), "GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1")
 	cmd.ExtraFiles = []*os.File{to}
@@ -207,7 +211,6 @@ func (o Orders) inProcess(f func(*Result) bool) (done int, more bool, err error)
 		broken = check.Fault{Promise: endless, Object: "process", Detail: fmt.Sprintf("not within %v", runLimit)}
 	}
 	res.Faults = []check.Fault{broken}
-	res.explain()
 	return done + 1, f(res), nil
 }
 

@@ -182,6 +182,7 @@ func Draw(seed uint64, kinds ...string) *Schedule {
 		Policy:    []string{"closed", "open", "share"}[d.IntN(3)],
 	}
 	s.Most = d.one(s.Least, 3*s.Least, 10*s.Least)
+	s.Poll = max(s.Poll, s.Lease/30) // or waiters of a long lease would keep the server busy
 	s.Length = min(12*s.Lease, 60*time.Second)
 	for i := range 1 + d.IntN(2) {
 		kind := kinds[d.IntN(len(kinds))]
@@ -210,7 +211,8 @@ func (d drawer) limit(kind string) Limit {
 // ops draws operations: a steady trickle, and crowds that call within milliseconds.
 func (d drawer) ops(s *Schedule) {
 	n, crowd := 30+d.IntN(120), d.IntN(4)
-	if isLimit(s.Objects[0].Kind) && d.IntN(2) == 0 { // as many as the limits let pass, and more
+	other := func(o Object) bool { return !isLimit(o.Kind) }
+	if !slices.ContainsFunc(s.Objects, other) && d.IntN(2) == 0 { // as many as the limits let pass, and more
 		n, s.Length = 4*n, min(s.Length, 20*time.Second)
 	}
 	longest := min(d.one(20*time.Millisecond, s.Lease/4, 2*s.Lease), 3*s.Length/time.Duration(n)) // or all would wait
@@ -262,6 +264,14 @@ func (d drawer) detail(s *Schedule, o *Op, longest time.Duration, gaveUp int) {
 	}
 }
 
+// pairs are faults that concern the same code: each alone does not reach it, and by chance they seldom meet.
+var pairs = [][]string{
+	{"wheel full", "requests lost"}, // a release fails, and there is no timer to repeat it
+	{"wheel full", "network parted"},
+	{"server hangs", "clients closed"},
+	{"connections silent", "clients closed"},
+}
+
 // faults draws a few kinds of faults, each of which happens once or more. Half of the time they come together.
 func (d drawer) faults(s *Schedule) {
 	if d.IntN(6) == 0 {
@@ -269,8 +279,17 @@ func (d drawer) faults(s *Schedule) {
 	}
 	together := d.IntN(2) == 0
 	var first []Fault
-	for i := range 1 + d.IntN(3) {
-		kind := FaultKinds[d.IntN(len(FaultKinds))]
+	var kinds []*FaultKind
+	for range 1 + d.IntN(3) {
+		kinds = append(kinds, FaultKinds[d.IntN(len(FaultKinds))])
+	}
+	if d.IntN(8) == 0 {
+		together, kinds = true, nil
+		for _, name := range pairs[d.IntN(len(pairs))] {
+			kinds = append(kinds, faultOf(name))
+		}
+	}
+	for i, kind := range kinds {
 		if kind.ends && slices.ContainsFunc(s.Objects, func(o Object) bool { return o.Kind == "counting permits" }) {
 			continue // no lease ends what its clients held
 		}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -21,10 +22,12 @@ import (
 // server is the embedded server, with faults, and a record of the scripts it executed.
 type server struct {
 	redis *miniredis.Miniredis
-	start time.Time // of the bubble
+	front *resp.Server // of redis, also when that is closed
+	start time.Time    // of the bubble
 
 	mu       sync.Mutex
 	peers    map[*resp.Peer]int // the links of clients; commands of scripts have peers of their own
+	recorded map[*resp.Peer]int // the places of executions whose replies are recorded, or -1 before
 	refusals []*refusal
 	ahead    time.Duration // of the server's clock
 	wrote    bool          // the script that runs
@@ -36,15 +39,18 @@ type server struct {
 
 // execution is a command of a client that the server executed.
 type execution struct {
-	at   int64 // nanoseconds of the bubble
-	link int
-	name string // of a script without its extension, or of the command
-	keys []string
-	rate int64 // of rate_set
-	per  time.Duration
+	at    int64 // nanoseconds of the bubble
+	clock int64 // microseconds of the server's clock
+	link  int
+	name  string // of a script without its extension, or of the command
+	keys  []string
+	rate  int64 // of rate_set
+	per   time.Duration
 
 	ran     bool // of a script: a command of it was executed, so the server knew the script
 	refused bool // one of its commands was refused: then it has changed nothing
+
+	decision *decision // of a script that decides requests for permits
 }
 
 // refusal is a fault of the server: an error in place of commands.
@@ -60,7 +66,8 @@ type refusal struct {
 const enterCommand = "SIM.ENTER"
 
 func newServer(start time.Time) (*server, error) {
-	s := &server{redis: miniredis.NewMiniRedis(), start: start, peers: make(map[*resp.Peer]int)}
+	s := &server{redis: miniredis.NewMiniRedis(), start: start}
+	s.peers, s.recorded = make(map[*resp.Peer]int), make(map[*resp.Peer]int)
 	s.redis.ClockTTL(true)
 	s.redis.SetTime(time.Now())
 	c, err := s.redis.Dial() // makes the server run without a listener
@@ -68,7 +75,8 @@ func newServer(start time.Time) (*server, error) {
 		return nil, err
 	}
 	_ = c.Close()
-	s.redis.Server().SetPreHook(s.before)
+	s.front = s.redis.Server()
+	s.front.SetPreHook(s.before)
 	return s, nil
 }
 
@@ -92,6 +100,12 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	}
 	s.mu.Lock()
 	link, outer := s.peers[p]
+	_, recorded := s.recorded[p]
+	if outer && !recorded && strings.HasPrefix(nameOf(command, args), "rate_") {
+		s.mu.Unlock()
+		s.record(p, link, command, args)
+		return true
+	}
 	if !outer && command != "SCRIPT" {
 		s.executed[s.running].ran = true
 	}
@@ -114,7 +128,7 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	}
 	clock := now.Add(s.ahead)
 	e := execution{
-		at: s.stamp(), link: link, name: nameOf(command, args), keys: keysOf(command, args),
+		at: s.stamp(), clock: clock.UnixMicro(), link: link, name: nameOf(command, args), keys: keysOf(command, args),
 		ran: !strings.HasPrefix(command, "EVAL"),
 	}
 	if strings.HasPrefix(e.name, "rate_set") {
@@ -125,12 +139,37 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	}
 	s.executed = append(s.executed, e)
 	number := len(s.executed) - 1
+	if recorded {
+		s.recorded[p] = number
+	}
 	s.mu.Unlock()
 	s.redis.SetTime(clock) // waits for a script that runs
 	s.mu.Lock()
 	s.wrote, s.running = false, number
 	s.mu.Unlock()
 	return false
+}
+
+// record has the server execute a script about a limit, for a peer that keeps the reply.
+func (s *server) record(p *resp.Peer, link int, command string, args []string) {
+	var reply bytes.Buffer
+	q := resp.NewPeer(bufio.NewWriter(&reply))
+	q.Resp3 = p.Resp3
+	s.mu.Lock()
+	s.peers[q], s.recorded[q] = link, -1
+	s.mu.Unlock()
+	s.front.Dispatch(q, slices.Concat([]string{command}, args))
+	q.Flush()
+	s.mu.Lock()
+	if number := s.recorded[q]; number >= 0 {
+		if e := &s.executed[number]; !strings.HasPrefix(e.name, "rate_set") {
+			e.decision = &decision{now: e.clock, args: args[2+len(e.keys):], reply: replyOf(reply.String())}
+		}
+	}
+	delete(s.peers, q)
+	delete(s.recorded, q)
+	s.mu.Unlock()
+	p.WriteRaw(reply.String())
 }
 
 // stamp returns the present instant; s.mu is held. No two executions have the same.

@@ -32,6 +32,7 @@ type world struct {
 	ids     uint64
 	active  map[*activity]struct{}
 	held    map[*holding]struct{}
+	unsent  []failedRelease
 	asked   []*request // of limits
 	limits  []change   // of limits
 	spans   []span
@@ -40,7 +41,6 @@ type world struct {
 	pairs   map[[2]string]int // operation and fault
 	ops     int
 	trace   []string
-	lasting int   // faults that last
 	calm    int64 // when all faults had ended
 }
 
@@ -60,6 +60,7 @@ type activity struct {
 	ends    time.Time // when its caller leaves; zero for never
 	by      *process
 	began   time.Time
+	behind  bool // it began while its process had another for the object
 }
 
 // holding is a hold that a client relies on.
@@ -260,13 +261,7 @@ func (w *world) inject(f Fault) {
 	w.mu.Lock()
 	w.traceLocked(w.stampLocked(), "fault: "+f.Kind)
 	p := w.slots[f.Process]
-	w.lasting++
 	w.mu.Unlock()
-	defer time.AfterFunc(f.For, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.lasting--
-	})
 	from := w.since()
 	met := func() { w.meet(k, f, p) }
 	k.inject(w, f, met)

@@ -20,6 +20,7 @@ import (
 type data struct {
 	Fixed, Soak, Peers []*robustness.Result
 	Simulated          []sim.Line
+	Found              []sim.Finding
 	Controls           []robustness.ControlResult
 	Record             []recorded
 	Field              []defect
@@ -65,6 +66,9 @@ func load(folder string) (d data, err error) {
 		return d, err
 	}
 	if d.Simulated, err = lines[sim.Line](filepath.Join(folder, "simulated.jsonl")); err != nil {
+		return d, err
+	}
+	if d.Found, err = lines[sim.Finding](filepath.Join(folder, "found.jsonl")); err != nil {
 		return d, err
 	}
 	if err := object(filepath.Join(folder, "record.json"), &d.Record); err != nil {

@@ -1,7 +1,7 @@
 package main
 
 import (
-	_ "embed"
+	"embed"
 	"fmt"
 	"path"
 	"slices"
@@ -13,8 +13,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/robustness/sim"
 )
 
-//go:embed reliability.md.tmpl
-var page string
+//go:embed *.md.tmpl
+var templates embed.FS
 
 // view is what the template sees.
 type view struct {
@@ -54,11 +54,11 @@ func (r soakRow) Figures() string {
 	}
 }
 
-// document returns the text of docs/reliability.md.
-func document(folder string) (string, error) {
+// documents returns the texts of docs/reliability.md and docs/reliability-runs.md by file name.
+func documents(folder string) (map[string]string, error) {
 	d, err := load(folder)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	all := slices.Concat(d.Fixed, d.Soak)
 	v := view{
@@ -84,7 +84,7 @@ func document(folder string) (string, error) {
 			v.Failures = append(v.Failures, r)
 		}
 	}
-	t, err := template.New("reliability.md").Funcs(template.FuncMap{
+	t, err := template.New("").Funcs(template.FuncMap{
 		"figure": figure, "number": number, "short": short, "dir": path.Dir,
 		"after": func(d time.Duration) string {
 			if d < 0 {
@@ -97,13 +97,17 @@ func document(folder string) (string, error) {
 		"name":       func(s string) string { _, what, _ := strings.Cut(s, ": "); return what },
 		"peerFaults": func(s string) string { return strings.TrimPrefix(s, "peers: ") },
 		"last":       func(rs []*robustness.Result) *robustness.Result { return rs[len(rs)-1] },
-	}).Parse(page)
+	}).ParseFS(templates, "*.md.tmpl")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var b strings.Builder
-	if err := t.Execute(&b, v); err != nil {
-		return "", err
+	texts := make(map[string]string)
+	for _, page := range t.Templates() {
+		var b strings.Builder
+		if err := page.Execute(&b, v); err != nil {
+			return nil, err
+		}
+		texts[strings.TrimSuffix(page.Name(), ".tmpl")] = b.String()
 	}
-	return b.String(), nil
+	return texts, nil
 }

@@ -1,21 +1,23 @@
-// Command report writes docs/reliability.md from the results of runs, which are files of JSON lines:
+// Command report writes docs/reliability.md and docs/reliability-runs.md from the results of runs, which are files
+// of JSON lines:
 //
-//	report [-results folder] [-out file] [-from file]
+//	report [-results folder] [-out folder] [-from file]
 //
-// The folder holds fixed.jsonl, soak.jsonl, peers.jsonl and controls.jsonl, of which all but the first may be
-// missing, and record.json and field.json, which are kept by hand. The results of -from, as ROBUSTNESS_RESULTS names
-// them in a run, replace those of the same file of the folder first.
+// The folder holds fixed.jsonl, soak.jsonl, peers.jsonl, controls.jsonl, simulated.jsonl and found.jsonl, of which
+// all but the first may be missing, and record.json and field.json, which are kept by hand. The results of -from, as
+// ROBUSTNESS_RESULTS names them in a run, replace those of the same file of the folder first.
 package main
 
 import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 )
 
 func main() {
 	results := flag.String("results", "results", "folder of the results")
-	out := flag.String("out", "../../docs/reliability.md", "file to write")
+	out := flag.String("out", "../../docs", "folder of the documents")
 	from := flag.String("from", "", "results of a run, to be put into the folder")
 	flag.Parse()
 	if err := run(*results, *out, *from); err != nil {
@@ -30,9 +32,14 @@ func run(results, out, from string) error {
 			return err
 		}
 	}
-	text, err := document(results)
+	texts, err := documents(results)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(out, []byte(text), 0o644)
+	for name, text := range texts {
+		if err := os.WriteFile(filepath.Join(out, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }

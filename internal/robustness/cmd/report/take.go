@@ -40,8 +40,8 @@ func take(from, folder string) error {
 // fileOf returns the file of the folder that a line belongs to.
 func fileOf(line []byte) (string, error) {
 	var l struct {
-		Control, Kind, Scenario string
-		Simulated               json.RawMessage
+		Control, Kind, Scenario, Finding string
+		Simulated                        json.RawMessage
 	}
 	if err := json.Unmarshal(line, &l); err != nil {
 		return "", err
@@ -51,6 +51,8 @@ func fileOf(line []byte) (string, error) {
 	switch {
 	case l.Simulated != nil:
 		return "simulated.jsonl", nil
+	case l.Finding != "":
+		return "found.jsonl", nil
 	case l.Control != "":
 		return "controls.jsonl", nil
 	case !ours:
