@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -44,9 +45,40 @@ func connect(redisURL string) (redis.UniversalClient, error) {
 	return redis.NewClient(o), nil
 }
 
+// noteReplica says that the data may be old if the server is a replica.
+func (t *tool) noteReplica(ctx context.Context) {
+	maybe := false
+	switch rdb := t.rdb.(type) {
+	case *redis.ClusterClient:
+		o := rdb.Options()
+		maybe = o.ReadOnly || o.RouteByLatency || o.RouteRandomly
+	case *redis.Client:
+		hello, err := rdb.Do(ctx, "hello").Result() // needs no right
+		maybe = err == nil && slices.Contains([]string{"replica", "slave"}, roleOf(hello))
+	}
+	if maybe {
+		printf(t.note, "cogwheel: this is read from a replica, and may be older than what the primary has\n")
+	}
+}
+
+// roleOf returns the role in a reply to HELLO, a map or a list.
+func roleOf(hello any) string {
+	switch hello := hello.(type) {
+	case map[any]any:
+		role, _ := hello["role"].(string)
+		return role
+	case []any:
+		if at := slices.Index(hello, any("role")); at >= 0 && at+1 < len(hello) {
+			role, _ := hello[at+1].(string)
+			return role
+		}
+	}
+	return ""
+}
+
 func badURL(err error) error {
-	if e, ok := errors.AsType[*url.Error](err); ok {
-		err = e.Err
+	if _, ok := errors.AsType[*url.Error](err); ok { // whose text may have the password
+		err = errors.New("not a URL; in a password, / is written as %2F and % as %25")
 	}
 	return usageError("REDIS_URL: " + err.Error())
 }

@@ -22,6 +22,7 @@ func FuzzReads(f *testing.F) {
 		f.Add(shape, "", "\xff\n{}", -1.0)
 	}
 	f.Add(uint8(0), "", "3:1700000000000", 0.0)
+	f.Add(uint8(1), "", "0:0:9:0", 0.0)
 	f.Add(uint8(1), "rate", "10", 0.0)
 	server, err := miniredis.Run()
 	require.NoError(f, err)
@@ -31,7 +32,7 @@ func FuzzReads(f *testing.F) {
 		companions := []string{
 			scripts.SuffixName("object", "timeout"), scripts.SuffixName("object", "fair:permits"),
 			"redisson_lock_token:{object}", "redisson_lock_queue:{object}", "redisson_lock_timeout:{object}",
-			"object:{key}", "object:{key}:window",
+			"object:{key}", "object:{key}:window", "object:{key}:sliding",
 		}
 		for i, key := range append(companions, "object") {
 			if key != "object" && shape>>5&1 == 0 {
@@ -56,6 +57,8 @@ func FuzzReads(f *testing.F) {
 			{"permits", "object"},
 			{"limit", "object"},
 			{"limit", "object:{key}"},
+			{"limit", "object:{key}:window"},
+			{"limit", "object:{key}:sliding"},
 			{"limit", "--rate", "10/1s", "object:{key}"},
 		} {
 			for _, asJSON := range []bool{false, true} {

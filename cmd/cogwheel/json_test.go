@@ -27,6 +27,9 @@ var reads = []struct {
 	{"limiter", []string{"limit", "--rate", "100/24h", "api:{user-7}"}},
 	{"limiter of fixed windows", []string{"limit", "--prefix", "login", "--window", "198.51.100.7"}},
 	{"limiter of fixed windows", []string{"limit", "--rate=100/1h", "login:{198.51.100.7}:window"}},
+	{"limiter of sliding windows", []string{"inspect", "mail:{ada}:sliding"}},
+	{"limiter of sliding windows", []string{"limit", "--prefix", "mail", "--sliding", "ada"}},
+	{"limiter of sliding windows", []string{"limit", "--rate=100/1h", "mail:{ada}:sliding"}},
 }
 
 // The JSON of each kind of object is that of testdata/objects.json. UPDATE=1 writes it.

@@ -4,7 +4,7 @@
 //	go install github.com/cogwheel-go/cogwheel/cmd/cogwheel@latest
 //	REDIS_URL=redis://localhost:6379 cogwheel inspect stock:42
 //
-// cogwheel help lists the commands. docs/operations.md shows each of them at work.
+// cogwheel help lists the commands. docs/tool.md shows each of them at work.
 package main
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
 // Exit statuses.
@@ -41,15 +42,17 @@ Usage:
 
 Commands:
 
+    list [PATTERN] lists the locks and permits that are held, under names such as 'orders:*'
     inspect NAME   shows what exists under a name: which kind of object, its holders, waiters, permits or limit
     permits NAME   shows a semaphore: permits that are free and held, and until when
     limit NAME     shows a rate limit: the limit and what is left of it
     unlock NAME    frees a lock whose holder is known to be dead
     check          tells whether the library can work with this Redis, as this user, and what to do if it cannot
     bench          measures this server: round trip, locks and limiter decisions per second
+    version        shows the version of this tool
     help           shows this text; cogwheel COMMAND -h shows the flags of a command
 
-inspect, permits and limit change nothing in Redis. check and bench use keys of their own, which are gone when
+list, inspect, permits and limit change nothing in Redis. check and bench use keys of their own, which are gone when
 they end.
 
 The environment variable REDIS_URL says which Redis:
@@ -91,7 +94,9 @@ type command struct {
 	usage    string
 	about    string
 	needName bool // exactly one
+	mayName  bool // one or none
 	names    bool // any number
+	offline  bool // without Redis
 	flags    func(*flag.FlagSet, *options)
 	run      func(context.Context, *tool) error
 }
@@ -101,6 +106,8 @@ type options struct {
 	json    bool
 	timeout time.Duration
 
+	scan int64 // list
+
 	holder string // unlock
 	force  bool
 
@@ -108,13 +115,36 @@ type options struct {
 
 	rate, prefix string // limit
 	burst        int64
-	window       bool
+	algorithm    ratelimit.Algorithm
 
 	duration time.Duration // bench
 	callers  int
 }
 
+// counts sets the algorithm of a Limiter by a flag.
+func (o *options) counts(a ratelimit.Algorithm) func(string) error {
+	return func(value string) error {
+		if value != "true" || o.algorithm != ratelimit.GCRA {
+			return errors.New("it has no value, and excludes another algorithm")
+		}
+		o.algorithm = a
+		return nil
+	}
+}
+
 var commands = map[string]command{
+	"list": {
+		usage: "list [--json] [--scan N] [PATTERN]", mayName: true, run: list,
+		about: "Lists the locks and permits that are held, with those that have a name that matches PATTERN as in\n" +
+			"the SCAN of Redis; without PATTERN, all. A list is no snapshot. It changes nothing in Redis.",
+		flags: func(f *flag.FlagSet, o *options) {
+			f.Int64Var(&o.scan, "scan", 1_000_000, "how many keys of each server to look through")
+		},
+	},
+	"version": {
+		usage: "version [--json]", offline: true, run: version,
+		about: "Shows the version of this tool, which is that of its module.",
+	},
 	"inspect": {
 		usage: "inspect [--json] NAME", needName: true, run: inspect,
 		about: "Shows what exists under a name. It changes nothing in Redis.",
@@ -124,7 +154,7 @@ var commands = map[string]command{
 		about: "Shows the semaphores of a name. It changes nothing in Redis.",
 	},
 	"limit": {
-		usage:    "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window]] NAME",
+		usage:    "limit [--json] [--rate N/PERIOD [--burst N]] [--prefix PREFIX [--window | --sliding]] NAME",
 		needName: true, run: limit,
 		about: "Shows a rate limit. NAME is that of a StoredLimiter, or that of a key of a Limiter in Redis,\n" +
 			"such as api:{user-7}. The limit of a Limiter is set in the code: with --rate, the tool tells how many\n" +
@@ -133,7 +163,9 @@ var commands = map[string]command{
 			f.StringVar(&o.rate, "rate", "", "the limit of a Limiter: `N/PERIOD`, such as 10/s, 600/m or 5/250ms")
 			f.Int64Var(&o.burst, "burst", 0, "the burst of a Limiter; the default is N of --rate")
 			f.StringVar(&o.prefix, "prefix", "", "the prefix of a Limiter; NAME is the key as the service passes it")
-			f.BoolVar(&o.window, "window", false, "with --prefix, the Limiter has the algorithm FixedWindow")
+			const has = "with --prefix, the Limiter has the algorithm "
+			f.BoolFunc("window", has+"FixedWindow", o.counts(ratelimit.FixedWindow))
+			f.BoolFunc("sliding", has+"SlidingWindow", o.counts(ratelimit.SlidingWindow))
 		},
 	},
 	"unlock": {
@@ -173,6 +205,7 @@ type tool struct {
 	names []string // of check
 	rdb   redis.UniversalClient
 	out   io.Writer
+	note  io.Writer // for what the reader of the output must know
 }
 
 // run runs the command line and returns the exit status.
@@ -185,7 +218,7 @@ func run(ctx context.Context, args []string, redisURL string, stdout, stderr io.
 		_, _ = io.WriteString(stdout, help)
 		return exitDone
 	}
-	err := runCommand(ctx, args[0], args[1:], redisURL, stdout)
+	err := runCommand(ctx, args[0], args[1:], redisURL, stdout, stderr)
 	var wrong usageError
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
@@ -197,16 +230,16 @@ func run(ctx context.Context, args []string, redisURL string, stdout, stderr io.
 		printf(stderr, "cogwheel: %v\n", err)
 		return exitNotFound
 	}
-	printf(stderr, "cogwheel: %v\n", explain(err))
+	printf(stderr, "cogwheel: %v\n", explain(err, redisURL))
 	return exitRedis
 }
 
-func runCommand(ctx context.Context, name string, args []string, redisURL string, stdout io.Writer) error {
+func runCommand(ctx context.Context, name string, args []string, redisURL string, stdout, stderr io.Writer) error {
 	c, known := commands[name]
 	if !known {
 		return usageError(fmt.Sprintf("there is no command %q; cogwheel help lists the commands", name))
 	}
-	t := &tool{out: stdout}
+	t := &tool{out: stdout, note: stderr}
 	operands, err := t.parse(c, name, args)
 	if err != nil {
 		return err
@@ -214,12 +247,19 @@ func runCommand(ctx context.Context, name string, args []string, redisURL string
 	switch {
 	case c.needName && (len(operands) != 1 || operands[0] == ""):
 		return usageError("which name? usage: cogwheel " + c.usage)
+	case t.timeout <= 0:
+		return usageError("--timeout must be longer than 0")
 	case c.names:
 		t.names = operands
+	case c.mayName && len(operands) == 1:
+		t.name = operands[0]
 	case !c.needName && len(operands) > 0:
 		return usageError("unexpected argument; usage: cogwheel " + c.usage)
 	case c.needName:
 		t.name = operands[0]
+	}
+	if c.offline {
+		return c.run(ctx, t)
 	}
 	if t.rdb, err = connect(redisURL); err != nil {
 		return err
@@ -227,7 +267,11 @@ func runCommand(ctx context.Context, name string, args []string, redisURL string
 	defer t.rdb.Close()
 	ctx, cancel := context.WithTimeout(ctx, t.timeout+10*t.duration)
 	defer cancel()
-	return c.run(ctx, t)
+	err = c.run(ctx, t)
+	if err == nil || errors.Is(err, errNotFound) {
+		t.noteReplica(ctx)
+	}
+	return err
 }
 
 // parse reads the flags, which may stand before and after the operands; after -- there are operands only.
@@ -258,14 +302,25 @@ func (t *tool) parse(c command, name string, args []string) (operands []string, 
 }
 
 // explain adds to an error of Redis what to do about it.
-func explain(err error) error {
-	text := err.Error()
+func explain(err error, redisURL string) error {
+	text, secure := err.Error(), strings.HasPrefix(redisURL, "rediss:")
 	switch {
+	case strings.Contains(text, "all sentinels specified in configuration are unreachable") &&
+		strings.Contains(text, redis.Nil.Error()):
+		return fmt.Errorf("%w: the Sentinels do not know the master_name of REDIS_URL", err)
+	case strings.Contains(text, "first record does not look like a TLS handshake"),
+		secure && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: does this port of Redis take TLS? use redis:// if it does not", err)
+	case !secure && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
+		return fmt.Errorf("%w: the server closed the connection: use rediss:// if its port takes TLS alone", err)
+	case strings.Contains(text, "READONLY"):
+		return fmt.Errorf("%w: the server is a replica: REDIS_URL has to name the primary", err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: Redis did not answer in time (see --timeout)", err)
 	case strings.Contains(text, "MOVED ") || strings.Contains(text, "CROSSSLOT"):
 		return fmt.Errorf("%w: the server is a node of a cluster: add ?addr=HOST:PORT to REDIS_URL", err)
-	case strings.Contains(text, "NOPERM") || strings.Contains(text, "can't run this command"):
+	case strings.Contains(text, "NOPERM"),
+		strings.Contains(text, "can't run this command"), strings.Contains(text, "ACL failure in script"):
 		return fmt.Errorf("%w: the user of REDIS_URL lacks a right", err)
 	}
 	return err

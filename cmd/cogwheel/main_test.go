@@ -149,6 +149,10 @@ func (s *service) useLimits(t *testing.T) {
 			return k.AllowN(ctx, "198.51.100.7", n)
 		},
 		func(ctx context.Context, n int64) (ratelimit.Result, error) {
+			k := c.Limiter("mail", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.SlidingWindow))
+			return k.AllowN(ctx, "ada", n)
+		},
+		func(ctx context.Context, n int64) (ratelimit.Result, error) {
 			return c.Limiter("api", daily).AllowN(ctx, strings.Repeat("long", 40), n)
 		},
 	} {
@@ -189,11 +193,11 @@ func normalised(text string, replacements []replacement) string {
 	return text
 }
 
-// The commands in docs/operations.md print what the document shows, in its order. UPDATE=1 writes the document.
+// The commands in docs/tool.md print what the document shows, in its order. UPDATE=1 writes the document.
 func TestCommands_PrintWhatTheDocumentShows(t *testing.T) {
 	t.Parallel()
 	s := startService(t)
-	const document = "../../docs/operations.md"
+	const document = "../../docs/tool.md"
 	text, err := os.ReadFile(document)
 	require.NoError(t, err)
 	shown := map[string]bool{}
@@ -218,7 +222,7 @@ func TestCommands_PrintWhatTheDocumentShows(t *testing.T) {
 	if os.Getenv("UPDATE") != "" {
 		require.NoError(t, os.WriteFile(document, []byte(updated), 0o600))
 	}
-	for _, command := range []string{"inspect", "permits", "limit", "unlock", "check", "bench", "help"} {
+	for _, command := range []string{"list", "inspect", "permits", "limit", "unlock", "check", "bench", "help"} {
 		require.True(t, shown[command], "the document shows %s", command)
 	}
 }

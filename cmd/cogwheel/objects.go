@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
 // The kinds of objects.
@@ -25,6 +26,7 @@ const (
 	kindStoredLimiter = "stored limiter"
 	kindGCRA          = "limiter"
 	kindWindow        = "limiter of fixed windows"
+	kindSliding       = "limiter of sliding windows"
 	kindOther         = "other" // none of this library
 )
 
@@ -112,7 +114,7 @@ type limitState struct {
 	Per       string  `json:"per,omitempty"`
 	Burst     int64   `json:"burst,omitempty"`
 	KeepAlive *millis `json:"keep_alive_ms,omitempty"` // of a limiter
-	Used      *int64  `json:"used,omitempty"`          // of the present window
+	Used      *int64  `json:"used,omitempty"`          // of the present window; of a sliding one by its estimate
 	Remaining *int64  `json:"remaining,omitempty"`
 	Retry     *millis `json:"retry_after_ms,omitempty"`
 	Full      *millis `json:"full_after_ms,omitempty"` // until all permits are there again
@@ -151,9 +153,9 @@ func (t *tool) find(ctx context.Context) ([]object, error) {
 	case seen.kind == "none" && (seen.leases || seen.fence):
 		add(t.semaphore(ctx, kindSemaphore, seen))
 	case seen.kind == "string":
-		switch limiterKind(t.name, seen) {
-		case kindGCRA, kindWindow:
-			add(t.limiter(ctx, limiterKind(t.name, seen)))
+		switch kind := limiterKind(t.name, seen); kind {
+		case kindGCRA, kindWindow, kindSliding:
+			add(t.limiter(ctx, kind))
 		case kindCounting:
 			add(t.counting(ctx, seen))
 		case kindSemaphore:
@@ -211,25 +213,34 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 }
 
 var (
-	limiterKey  = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(:window)?$`)
-	taggedKey   = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}:(key|window):([^{}]*)$`)
-	gcraState   = regexp.MustCompile(`^(\d+)(:\d+){0,3}$`)
-	windowState = regexp.MustCompile(`^(\d+)(:\d+)?$`)
+	limiterKey   = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(?::(window|sliding))?$`)
+	taggedKey    = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}:(key|window|sliding):([^{}]*)$`)
+	gcraState    = regexp.MustCompile(`^(\d+)(:\d+){0,3}$`)
+	windowState  = regexp.MustCompile(`^(\d+)(:\d+)?$`)
+	slidingState = regexp.MustCompile(`^\d+:(\d{1,15}):(\d{1,15}):(\d{1,15})$`)
 )
 
 // limiterName is the key of a Limiter, taken apart. Its parts are escaped as they stand in Redis.
 type limiterName struct {
 	prefix, tag, key string
-	window           bool
+	algorithm        ratelimit.Algorithm
+}
+
+// algorithms maps the word in the key of a Limiter to its algorithm. A key without such a word is one of GCRA.
+var algorithms = map[string]ratelimit.Algorithm{"window": ratelimit.FixedWindow, "sliding": ratelimit.SlidingWindow}
+
+// limiterKinds are the kinds of objects by their algorithms.
+var limiterKinds = [...]string{
+	ratelimit.GCRA: kindGCRA, ratelimit.FixedWindow: kindWindow, ratelimit.SlidingWindow: kindSliding,
 }
 
 // parseLimiter takes the key of a Limiter apart, if the name has the form of one.
 func parseLimiter(name string) (k limiterName, ok bool) {
 	if parts := taggedKey.FindStringSubmatch(name); parts != nil {
-		return limiterName{prefix: parts[1], tag: parts[2], window: parts[3] == "window", key: parts[4]}, true
+		return limiterName{prefix: parts[1], tag: parts[2], algorithm: algorithms[parts[3]], key: parts[4]}, true
 	}
 	if parts := limiterKey.FindStringSubmatch(name); parts != nil {
-		return limiterName{prefix: parts[1], key: parts[2], window: parts[3] != ""}, true
+		return limiterName{prefix: parts[1], key: parts[2], algorithm: algorithms[parts[3]]}, true
 	}
 	return k, false
 }
@@ -241,20 +252,29 @@ const sinceThen = 1e15
 func limiterKind(name string, seen traces) string {
 	_, err := strconv.ParseInt(seen.value, 10, 64)
 	limiter, ok := parseLimiter(name)
-	ok = ok && seen.ttl > 0
-	us, _, _ := strings.Cut(seen.value, ":")
-	instant, _ := strconv.ParseInt(us, 10, 64)
+	if ok && seen.ttl > 0 && isState(limiter.algorithm, seen) {
+		return limiterKinds[limiter.algorithm]
+	}
 	switch {
-	case ok && !limiter.window && gcraState.MatchString(seen.value) && instant >= sinceThen:
-		return kindGCRA
-	case ok && limiter.window && windowState.MatchString(seen.value) && !seen.leases:
-		return kindWindow
 	case err != nil:
 		return kindOther
 	case seen.leases || seen.fence:
 		return kindSemaphore
 	}
 	return kindCounting
+}
+
+// isState reports whether a string is the state of a Limiter with this algorithm.
+func isState(a ratelimit.Algorithm, seen traces) bool {
+	switch a {
+	case ratelimit.FixedWindow:
+		return windowState.MatchString(seen.value) && !seen.leases
+	case ratelimit.SlidingWindow:
+		return slidingState.MatchString(seen.value)
+	}
+	us, _, _ := strings.Cut(seen.value, ":")
+	instant, _ := strconv.ParseInt(us, 10, 64)
+	return gcraState.MatchString(seen.value) && instant >= sinceThen
 }
 
 // unescape returns the key of a Limiter as the service passes it, and false if Redis has only its hash.

@@ -57,11 +57,11 @@ func TestReads_ChangeNothing(t *testing.T) {
 	require.NotEqual(t, before, dump(t, s.rdb), "a change is seen")
 }
 
-// A user that may only read can use inspect, permits and limit. This is the user of docs/operations.md.
+// A user that may only read can use inspect, permits and limit. This is the user of docs/tool.md.
 func TestReads_NeedRightsToReadOnly(t *testing.T) {
 	t.Parallel()
 	s := startService(t)
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/tool.md")
 	require.NoError(t, err)
 	line := regexp.MustCompile(`ACL SETUSER looker on >PASSWORD (.*)`).FindSubmatch(text)
 	require.NotNil(t, line)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -212,12 +213,34 @@ func (t *tool) limiter(ctx context.Context, kind string) (object, error) {
 	}
 	full := max(0, millisOf(ttl.Val())) // the state expires when the whole burst is there again
 	o.Limit.Full = &full
-	if kind == kindWindow {
+	var used int64
+	switch kind {
+	case kindWindow:
 		text, _, _ := strings.Cut(value.Val(), ":")
-		used, _ := strconv.ParseInt(text, 10, 64)
+		used, _ = strconv.ParseInt(text, 10, 64)
+		o.Limit.Used = &used
+	case kindSliding:
+		used = slidingUsed(value.Val(), int64(full))
 		o.Limit.Used = &used
 	}
 	return o, nil
+}
+
+// slidingUsed estimates the used permits of a sliding window, as sliding_state.lua does. The state expires at the
+// end of the next window, so ttl, in milliseconds, tells which window is the current one and how much is left of it.
+func slidingUsed(state string, ttl int64) int64 {
+	var n [3]int64
+	if parts := slidingState.FindStringSubmatch(state); parts != nil {
+		for i := range n {
+			n[i], _ = strconv.ParseInt(parts[1+i], 10, 64)
+		}
+	}
+	previous, current, length := n[0], n[1], max(1, n[2])
+	left := min(length, ttl-length) // of the window of the last grant
+	if left <= 0 {
+		previous, current, left = current, 0, min(length, ttl)
+	}
+	return current + int64(math.Ceil(float64(previous)*float64(left)/float64(length))) // exact below 2^53
 }
 
 // peek asks what is left of a key of a Limiter whose limit the flags tell.
@@ -234,10 +257,7 @@ func (t *tool) peek(ctx context.Context) (object, error) {
 	if t.burst != 0 {
 		l.Burst = t.burst
 	}
-	o := object{Kind: kindGCRA, Limit: &limitState{Rate: l.Rate, Per: short(l.Per), Burst: l.Burst}}
-	if name.window {
-		o.Kind = kindWindow
-	}
+	o := object{Kind: limiterKinds[name.algorithm], Limit: &limitState{Rate: l.Rate, Per: short(l.Per), Burst: l.Burst}}
 	return o, t.withLimits(ctx, func(c *ratelimit.Client) error {
 		k := limiterOf(c, name, l)
 		if err := k.Err(); err != nil {
@@ -251,10 +271,7 @@ func (t *tool) peek(ctx context.Context) (object, error) {
 }
 
 func limiterOf(c *ratelimit.Client, name limiterName, l ratelimit.Limit) *ratelimit.Limiter {
-	var opts []ratelimit.LimiterOption
-	if name.window {
-		opts = append(opts, ratelimit.WithAlgorithm(ratelimit.FixedWindow))
-	}
+	opts := []ratelimit.LimiterOption{ratelimit.WithAlgorithm(name.algorithm)}
 	if name.tag != "" {
 		opts = append(opts, ratelimit.WithHashTag(name.tag))
 	}
@@ -264,7 +281,7 @@ func limiterOf(c *ratelimit.Client, name limiterName, l ratelimit.Limit) *rateli
 // redisKey returns the key in Redis of the key that the flags and the name tell.
 func (t *tool) redisKey(ctx context.Context) (key string, err error) {
 	err = t.withLimits(ctx, func(c *ratelimit.Client) error {
-		name := limiterName{prefix: t.prefix, window: t.window}
+		name := limiterName{prefix: t.prefix, algorithm: t.algorithm}
 		k := limiterOf(c, name, ratelimit.PerSecond(1)) // the key does not depend on the limit
 		if err := k.Err(); err != nil {
 			return usageError(err.Error())
@@ -278,7 +295,7 @@ func (t *tool) redisKey(ctx context.Context) (key string, err error) {
 // limiterName returns the name of a key of a Limiter, with its parts as a service passes them.
 func (t *tool) limiterName() (limiterName, error) {
 	if t.prefix != "" {
-		return limiterName{prefix: t.prefix, key: t.name, window: t.window}, nil
+		return limiterName{prefix: t.prefix, key: t.name, algorithm: t.algorithm}, nil
 	}
 	name, ok := parseLimiter(t.name)
 	if !ok {

@@ -38,6 +38,12 @@ func TestUsage(t *testing.T) {
 		"an empty name":          {url, "inspect ''", 2, "which name?"},
 		"two names":              {url, "unlock --force a b", 2, "which name?"},
 		"bench with a name":      {url, "bench a", 2, "unexpected argument"},
+		"no time":                {url, "inspect --timeout 0s a", 2, "--timeout must be longer than 0"},
+		"negative time":          {url, "version --timeout -1s", 2, "--timeout must be longer than 0"},
+		"two patterns":           {url, "list a b", 2, "unexpected argument"},
+		"a scan of nothing":      {url, "list --scan 0", 2, "--scan must be at least 1"},
+		"nothing is held":        {url, "list no-such-*", 1, "no lock or permit is held under no-such-*"},
+		"TLS to a plain port":    {"rediss" + url[len("redis"):], "inspect --timeout 200ms a", 3, "use redis:// if it does not"},
 		"unknown flag":           {url, "inspect --all a", 2, "-all"},
 		"a flag of another":      {url, "inspect --force a", 2, "-force"},
 		"bad duration":           {url, "bench --duration 2h", 2, "--duration must be"},
@@ -47,6 +53,7 @@ func TestUsage(t *testing.T) {
 		"a burst without a rate": {url, "limit --burst 3 api:{7}", 2, "--burst needs --rate"},
 		"a rate of no Limiter":   {url, "limit --rate 3/s smtp", 2, "PREFIX:{KEY}"},
 		"a hashed key":           {url, "limit --rate 3/s api:{abc%sha256:00}", 2, "--prefix PREFIX"},
+		"two algorithms":         {url, "limit --prefix api --window --sliding 7", 2, "another algorithm"},
 		"a prefix with braces":   {url, "limit --prefix a{b 7", 2, "prefix"},
 		"a name that is none":    {url, "inspect a{b", 2, "can be no name"},
 		"nothing of that name":   {url, "inspect nothing", 1, "there is nothing of that name"},
@@ -56,6 +63,7 @@ func TestUsage(t *testing.T) {
 		"no URL":                 {"", "inspect a", 2, "REDIS_URL is not set"},
 		"a URL that is none":     {"http://u:hidden@host", "inspect a", 2, "REDIS_URL"},
 		"a URL with a bad port":  {"redis://u:hidden@host:port", "inspect a", 2, "REDIS_URL"},
+		"a password with a /":    {"redis://u:hidden/1@host", "inspect a", 2, "REDIS_URL"},
 		"an unknown option":      {"redis://u:hidden@host?colour=red", "inspect a", 2, "REDIS_URL"},
 		"nothing listens":        {"redis://127.0.0.1:1", "inspect a", 3, "connection refused"},
 	} {
@@ -128,7 +136,7 @@ func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"-h"}, {"--help"}} {
 		require.Equal(t, help, must(t, "", args...))
 	}
-	for _, command := range []string{"inspect", "permits", "limit", "unlock", "bench"} {
+	for _, command := range []string{"list", "inspect", "permits", "limit", "unlock", "bench", "version"} {
 		require.Regexp(t, `(?m)^    `+command+`\b`, help)
 		text := must(t, "", command, "-h")
 		require.Regexp(t, `^Usage: cogwheel `+command+` `, text)
