@@ -5,14 +5,14 @@
 //	observed, err := telemetry.ObserveLocks("orders", locks)
 //	defer observed.Unregister()
 //
-// Hooks make spans, and histograms of durations in seconds. Observe exports the Stats when metrics are
-// collected. Either works without the other. The name that a method is given is an attribute of all its
-// spans and metrics, such as cogwheel.client.name: give each object of a kind its own.
+// Hooks record spans, and histograms of durations in seconds. Observe methods export the Stats when metrics are
+// collected. Either works without the other. Each method takes a name, which is an attribute of all its spans
+// and metrics, such as cogwheel.client.name: give each object of a kind a different name.
 //
 // # Spans
 //
-// A span is made when what it is about has ended, with the time at which that began. Its parent is the span in
-// the context of the call, also for a hold that ends after the call has returned.
+// A span is recorded when its wait, hold, decision or outage has ended, with the start time of that. Its parent
+// is the span in the context of the call, also for a hold that ends after the call has returned.
 //
 //	lock.wait       a call for a lock, until it has the lock or fails
 //	lock.hold       from there until the lock is released or lost
@@ -21,14 +21,13 @@
 //	limit.decision  a call of a limiter, with its wait; only under a sampled span
 //	limit.outage    the time in which a limiter's policy decided instead of Redis
 //
-// A call that finds a lock or too few permits adds the event lock.contended or permit.contended to the span in
-// its context. Names of locks, semaphores and limiters are attributes of spans, as are keys of a Limiter. They
-// are never attributes of metrics, whose number does not grow with them.
+// A call that finds the lock held, or too few permits, adds the event lock.contended or permit.contended to the
+// span in its context. Names of locks, semaphores and limiters are attributes of spans, and so are keys of a
+// Limiter. They are never attributes of metrics, so the number of metrics does not grow with them.
 //
 // # Cost
 //
-// LimitHooks cost the most in proportion: a denial from memory takes half a microsecond without them, about a
+// LimitHooks cost most in proportion: a denial from memory takes half a microsecond without them, about a
 // microsecond with providers that do nothing, and about two with the providers of the SDK. Where a limiter
-// denies millions of calls a second, leave LimitHooks out, and observe the Stats, which costs nothing between
-// collections.
+// denies millions of calls a second, use only ObserveLimits, which costs nothing between collections.
 package cogwheelotel

@@ -1,6 +1,8 @@
 package cogwheelotel
 
 import (
+	"errors"
+
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
@@ -27,11 +29,18 @@ func (t *Telemetry) LimitHooks(name string) ratelimit.Hooks {
 		Allowed: func(e ratelimit.Event) { decided(e, allowed, nil) },
 		Denied:  func(e ratelimit.Event) { decided(e, denied, nil) },
 		Failed: func(e ratelimit.Event) {
-			outcome, failure := outcome(e.Err, nil)
+			if errors.Is(e.Err, ratelimit.ErrWouldExceedDeadline) {
+				decided(e, cancelled, nil)
+				return
+			}
+			outcome, failure := outcome(e.Context, e.Err, nil)
+			if errors.Is(e.Err, ratelimit.ErrUnavailable) {
+				outcome, failure = failed, e.Err
+			}
 			decided(e, outcome, failure)
 		},
 		Up: func(e ratelimit.Event) {
-			t.span(e.Context, "limit.outage", e.Took, nil, clientKey.String(name))
+			t.span(e.Context, "limit.outage", e.Took, nil, clientKey.String(name), limitNodeKey.String(e.Node))
 		},
 	}
 }
@@ -93,7 +102,9 @@ func (t *Telemetry) ObserveLimits(name string, c *ratelimit.Client) (metric.Regi
 	o.counter(decisions, "{call}", ofDecisions,
 		func(s *ratelimit.Stats) int64 { return s.Denied }, outcomeKey.String(denied))
 	o.counter(decisions, "{call}", ofDecisions,
-		func(s *ratelimit.Stats) int64 { return s.Failed }, outcomeKey.String(failed))
+		func(s *ratelimit.Stats) int64 { return s.Cancelled }, outcomeKey.String(cancelled))
+	o.counter(decisions, "{call}", ofDecisions,
+		func(s *ratelimit.Stats) int64 { return s.Failed - s.Cancelled }, outcomeKey.String(failed))
 	o.counter("local", "{call}", "Calls that were granted or denied without asking Redis.",
 		func(s *ratelimit.Stats) int64 { return s.Local })
 	o.counter("degraded", "{call}", "Calls that the policy decided, because Redis did not answer.",
@@ -106,7 +117,8 @@ func (t *Telemetry) ObserveLimits(name string, c *ratelimit.Client) (metric.Regi
 		func(s *ratelimit.Stats) int64 { return int64(s.Waiting) })
 	o.gauge("keys", "{key}", "Keys that are remembered in memory.",
 		func(s *ratelimit.Stats) int64 { return int64(s.Keys) })
-	o.gauge("breaker.open", "{breaker}", "Breakers that are open: the policy decides instead of Redis.",
+	o.gauge("breaker.open", "{breaker}",
+		"1 while the policy decides instead of Redis for the keys of some node, else 0.",
 		func(s *ratelimit.Stats) int64 {
 			if s.Down {
 				return 1

@@ -25,7 +25,7 @@ func (t *Telemetry) LockHooks(name string) redislock.Hooks {
 	return redislock.Hooks{
 		Acquired: func(e redislock.Event) { waited(e, acquired, nil) },
 		Failed: func(e redislock.Event) {
-			outcome, failure := outcome(e.Err, redislock.ErrLocked)
+			outcome, failure := outcome(e.Context, e.Err, redislock.ErrLocked)
 			waited(e, outcome, failure)
 		},
 		Contended: func(e redislock.Event) {
@@ -65,8 +65,13 @@ func (t *Telemetry) ObserveLocks(name string, c interface{ Stats() redislock.Sta
 		func(s *redislock.Stats) int64 { return s.Acquired })
 	o.counter("contended", "{call}", "Calls that found the lock held by another.",
 		func(s *redislock.Stats) int64 { return s.Contended })
-	o.counter("failed", "{call}", "Calls that ended without the lock.",
-		func(s *redislock.Stats) int64 { return s.Failed })
+	const failedCalls = "Calls that ended without the lock."
+	o.counter("failed", "{call}", failedCalls,
+		func(s *redislock.Stats) int64 { return s.Refused }, outcomeKey.String(contended))
+	o.counter("failed", "{call}", failedCalls,
+		func(s *redislock.Stats) int64 { return s.Cancelled }, outcomeKey.String(cancelled))
+	o.counter("failed", "{call}", failedCalls,
+		func(s *redislock.Stats) int64 { return s.Failed - s.Refused - s.Cancelled }, outcomeKey.String(failed))
 	o.counter("released", "{lock}", "Locks released by their holder.",
 		func(s *redislock.Stats) int64 { return s.Released })
 	o.counter("lost", "{lock}", "Locks that ended before their holder released them.",

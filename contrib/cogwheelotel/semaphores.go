@@ -29,7 +29,7 @@ func (t *Telemetry) SemaphoreHooks(name string) semaphore.Hooks {
 	return semaphore.Hooks{
 		Acquired: func(e semaphore.Event) { waited(e, acquired, nil) },
 		Failed: func(e semaphore.Event) {
-			outcome, failure := outcome(e.Err, semaphore.ErrNoPermits)
+			outcome, failure := outcome(e.Context, e.Err, semaphore.ErrNoPermits)
 			waited(e, outcome, failure)
 		},
 		Contended: func(e semaphore.Event) {
@@ -66,8 +66,13 @@ func (t *Telemetry) ObserveSemaphores(name string, c *semaphore.Client) (metric.
 		func(s *semaphore.Stats) int64 { return s.Acquired })
 	o.counter("contended", "{call}", "Calls that found too few free permits.",
 		func(s *semaphore.Stats) int64 { return s.Contended })
-	o.counter("failed", "{call}", "Calls that ended without permits.",
-		func(s *semaphore.Stats) int64 { return s.Failed })
+	const failedCalls = "Calls that ended without permits."
+	o.counter("failed", "{call}", failedCalls,
+		func(s *semaphore.Stats) int64 { return s.Refused }, outcomeKey.String(contended))
+	o.counter("failed", "{call}", failedCalls,
+		func(s *semaphore.Stats) int64 { return s.Cancelled }, outcomeKey.String(cancelled))
+	o.counter("failed", "{call}", failedCalls,
+		func(s *semaphore.Stats) int64 { return s.Failed - s.Refused - s.Cancelled }, outcomeKey.String(failed))
 	o.counter("released", "{grant}", "Grants released by their holder.",
 		func(s *semaphore.Stats) int64 { return s.Released })
 	o.counter("lost", "{grant}", "Grants that ended before their holder released them.",

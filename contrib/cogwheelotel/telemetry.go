@@ -34,6 +34,7 @@ const (
 	tokenKey      = attribute.Key("cogwheel.token")
 	limitNameKey  = attribute.Key("cogwheel.limit.name")
 	limitKeyKey   = attribute.Key("cogwheel.limit.key")
+	limitNodeKey  = attribute.Key("cogwheel.limit.node")
 	remainingKey  = attribute.Key("cogwheel.limit.remaining")
 	retryAfterKey = attribute.Key("cogwheel.limit.retry_after")
 )
@@ -149,12 +150,12 @@ const (
 )
 
 // outcome returns the outcome of a call that ended with err, and the error if that is a failure. held is the
-// error of what another holds.
-func outcome(err, held error) (string, error) {
+// error of what another holds. A deadline of the library, such as a Quorum's for one vote, is not the caller's.
+func outcome(ctx context.Context, err, held error) (string, error) {
 	switch {
 	case held != nil && errors.Is(err, held):
 		return contended, nil
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.Canceled), ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return cancelled, nil
 	default:
 		return failed, err

@@ -278,6 +278,7 @@ func TestLimitHooks_MakeSpansOfDecisions(t *testing.T) {
 	server.Restart(t)
 	redistest.Poll(t, func() bool { return len(p.spans.GetSpans()) > 0 })
 	requireSpans(t, p.spans.GetSpans(), span{"limit.outage", "", codes.Unset})
+	require.Equal(t, server.Addr(), attributesOf(p.spans.GetSpans()[0].Attributes)["cogwheel.limit.node"])
 }
 
 // collect returns the points of all metrics by name.
@@ -371,7 +372,14 @@ func TestObserve_ExportsTheStats(t *testing.T) {
 	for _, d := range points(t, found["cogwheel.limit.decisions"]) {
 		decisions[d.attributes["cogwheel.outcome"]] = d.value
 	}
-	require.Equal(t, map[any]float64{"allowed": 1, "denied": 1, "failed": 0}, decisions)
+	require.Equal(t, map[any]float64{"allowed": 1, "denied": 1, "cancelled": 0, "failed": 0}, decisions)
+	for _, name := range []string{"cogwheel.lock.failed", "cogwheel.permit.failed"} {
+		outcomes := map[any]float64{}
+		for _, d := range points(t, found[name]) {
+			outcomes[d.attributes["cogwheel.outcome"]] = d.value
+		}
+		require.Equal(t, map[any]float64{"contended": 0, "cancelled": 0, "failed": 0}, outcomes, name)
+	}
 	require.Len(t, points(t, found["cogwheel.wheel.timers.late"]), 4)
 	require.Equal(t, []point{{map[string]any{
 		"cogwheel.client.name": "orders", "cogwheel.kind": "mutex", "cogwheel.outcome": "acquired",

@@ -1,6 +1,8 @@
 package cogwheelprom
 
 import (
+	"iter"
+	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,7 +43,7 @@ type table[S any] struct {
 	metrics []metric[S]
 }
 
-// newTable returns a table for a package, whose metrics have one label.
+// newTable returns a table for a package. All its metrics have that label; outcomes adds a second one.
 func newTable[S any](pkg, label, value string) *table[S] {
 	return &table[S]{prefix: "cogwheel_" + pkg + "_", labels: prometheus.Labels{label: value}}
 }
@@ -53,27 +55,65 @@ func (t *table[S]) collector(stats func() S) prometheus.Collector {
 	return &collector[S]{stats, t.metrics}
 }
 
-func (t *table[S]) add(name, help string, of func(*prometheus.Desc, *S) prometheus.Metric) {
-	t.metrics = append(t.metrics, metric[S]{prometheus.NewDesc(t.prefix+name, help, nil, t.labels), of})
+func (t *table[S]) add(name, help string, labels prometheus.Labels, of func(*prometheus.Desc, *S) prometheus.Metric) {
+	t.metrics = append(t.metrics, metric[S]{prometheus.NewDesc(t.prefix+name, help, nil, labels), of})
 }
 
 func (t *table[S]) gauge(name, help string, value func(*S) float64) {
-	t.add(name, help, func(d *prometheus.Desc, s *S) prometheus.Metric {
+	t.add(name, help, t.labels, func(d *prometheus.Desc, s *S) prometheus.Metric {
 		return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value(s))
 	})
 }
 
 func (t *table[S]) counter(name, help string, value func(*S) float64) {
-	t.add(name, help, func(d *prometheus.Desc, s *S) prometheus.Metric {
+	t.counterWith(t.labels, name, help, value)
+}
+
+func (t *table[S]) counterWith(labels prometheus.Labels, name, help string, value func(*S) float64) {
+	t.add(name, help, labels, func(d *prometheus.Desc, s *S) prometheus.Metric {
 		return prometheus.MustNewConstMetric(d, prometheus.CounterValue, value(s))
 	})
 }
 
+// outcomes adds one counter for each outcome of the calls that failed.
+func (t *table[S]) outcomes(name, help string, values map[string]func(*S) int64) {
+	for outcome, value := range values {
+		labels := maps.Clone(t.labels)
+		labels["outcome"] = outcome
+		t.counterWith(labels, name, help, func(s *S) float64 { return float64(value(s)) })
+	}
+}
+
 func (t *table[S]) histogram(name, help string, value func(*S) wheel.Histogram) {
-	t.add(name, help, func(d *prometheus.Desc, s *S) prometheus.Metric {
+	t.add(name, help, t.labels, func(d *prometheus.Desc, s *S) prometheus.Metric {
 		h := value(s)
 		return prometheus.MustNewConstHistogram(d, h.Count(), h.Seconds(), buckets(h))
 	})
+}
+
+// snapshot is what a collector takes of a client with holds and waits. Stats do not have the ages, since they do
+// not look at each hold.
+type snapshot[S any] struct {
+	Stats                  S
+	oldestHold, oldestWait time.Duration // 0 if there is none
+}
+
+// snapshotOf returns a function that takes the snapshot of a client.
+func snapshotOf[S, H, W any](
+	stats func() S, holds func() iter.Seq[H], held func(H) time.Time, waits func() iter.Seq[W], began func(W) time.Time,
+) func() snapshot[S] {
+	return func() snapshot[S] {
+		return snapshot[S]{stats(), age(holds(), held), age(waits(), began)}
+	}
+}
+
+// age returns how long ago the earliest of the values was.
+func age[T any](values iter.Seq[T], since func(T) time.Time) (oldest time.Duration) {
+	now := time.Now()
+	for v := range values {
+		oldest = max(oldest, now.Sub(since(v)))
+	}
+	return oldest
 }
 
 // A metric has every second bucket of a wheel.Histogram between these bounds: from 64 µs to 72 minutes. All

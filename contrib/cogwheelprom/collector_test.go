@@ -3,6 +3,7 @@ package cogwheelprom_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,14 +81,19 @@ func (p *process) families(t *testing.T) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// values returns the values of gauges and counters, and the counts of histograms.
+// values returns the values of gauges and counters, and the counts of histograms, by name and outcome.
 func (p *process) values(t *testing.T) map[string]float64 {
 	t.Helper()
 	values := make(map[string]float64)
 	for name, f := range p.families(t) {
-		require.Len(t, f.GetMetric(), 1, name)
-		m := f.GetMetric()[0]
-		values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		for _, m := range f.GetMetric() {
+			name := name
+			if len(f.GetMetric()) > 1 {
+				require.Equal(t, "outcome", m.GetLabel()[1].GetName(), name)
+				name += " " + m.GetLabel()[1].GetValue()
+			}
+			values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
 	}
 	return values
 }
@@ -143,10 +149,14 @@ func TestCollectors_ExportTheStats(t *testing.T) {
 		"cogwheel_redislock_held":           1,
 		"cogwheel_redislock_waiting":        2,
 		"cogwheel_redislock_acquired_total": 1,
-		"cogwheel_redislock_failed_total":   1,
-		"cogwheel_redislock_wait_seconds":   1,
-		"cogwheel_redislock_hold_seconds":   0,
-		"cogwheel_redislock_lost_total":     0,
+
+		"cogwheel_redislock_failed_total contended": 1,
+		"cogwheel_redislock_failed_total cancelled": 0,
+		"cogwheel_redislock_failed_total failed":    0,
+
+		"cogwheel_redislock_wait_seconds": 1,
+		"cogwheel_redislock_hold_seconds": 0,
+		"cogwheel_redislock_lost_total":   0,
 
 		"cogwheel_redislock_renewal_leases": 1,
 
@@ -201,7 +211,81 @@ func TestCollectors_TellThatTheBreakerIsOpen(t *testing.T) {
 	got := p.values(t)
 	require.InDelta(t, 1, got["cogwheel_ratelimit_breaker_open"], 0)
 	require.InDelta(t, 3, got["cogwheel_ratelimit_degraded_total"], 0)
-	require.InDelta(t, 3, got["cogwheel_ratelimit_failed_total"], 0)
+	require.InDelta(t, 3, got["cogwheel_ratelimit_failed_total failed"], 0)
+}
+
+func TestCollectors_TellOutcomesApart(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	name := redistest.Name(t)
+	soon, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	ended, end := context.WithCancel(t.Context())
+	end()
+
+	mutex, permits := p.locks.Mutex(name), p.semaphores.Semaphore(name+":permits")
+	limit := p.limits.Limiter(name, ratelimit.PerHour(1))
+	_, err := mutex.Lock(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, permits.SetPermits(t.Context(), 1))
+	_, err = permits.Acquire(t.Context(), 1)
+	require.NoError(t, err)
+	require.NoError(t, limit.Wait(t.Context(), "key"))
+
+	_, err = mutex.TryLock(t.Context()) // contended
+	require.ErrorIs(t, err, redislock.ErrLocked)
+	_, err = mutex.Lock(ended) // cancelled
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = permits.TryAcquire(t.Context(), 1) // contended
+	require.ErrorIs(t, err, semaphore.ErrNoPermits)
+	_, err = permits.Acquire(ended, 1) // cancelled
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, limit.Wait(soon, "key"), ratelimit.ErrWouldExceedDeadline) // cancelled
+	_, err = mutex.Lock(soon)                                                     // contended
+	require.ErrorIs(t, err, redislock.ErrLocked)
+	_, err = permits.Acquire(soon, 1) // cancelled
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	called := make(chan error, 1)
+	mutex.LockFunc(t.Context(), func(_ *redislock.Lock, err error) { called <- err })() // cancelled
+	require.ErrorIs(t, <-called, context.Canceled)
+	_, err = p.locks.RWMutex(name + ":permits").TryLock(t.Context()) // failed
+	require.ErrorIs(t, err, redislock.ErrWrongKind)
+	_, err = p.semaphores.FairSemaphore(name).TryAcquire(t.Context(), 1) // failed
+	require.Error(t, err)
+	_, err = p.limits.Limiter("other", ratelimit.PerHour(1)).AllowN(t.Context(), "key", 5) // failed
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+
+	got := p.values(t)
+	for name, want := range map[string]float64{
+		"redislock_failed_total contended": 2, "redislock_failed_total cancelled": 2, "redislock_failed_total failed": 1,
+		"semaphore_failed_total contended": 1, "semaphore_failed_total cancelled": 2, "semaphore_failed_total failed": 1,
+		"ratelimit_failed_total cancelled": 1, "ratelimit_failed_total failed": 1,
+	} {
+		require.InDelta(t, want, got["cogwheel_"+name], 0, name)
+	}
+}
+
+func TestCollectors_AgeOfTheOldestHoldAndWait(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	for name, value := range p.values(t) {
+		if strings.Contains(name, "oldest") {
+			require.Zero(t, value, name)
+		}
+	}
+	began := time.Now()
+	p.use(t)
+	redistest.Poll(t, func() bool { return p.semaphores.Stats().Contended == 1 && p.locks.Stats().Contended >= 2 })
+	waited := time.Now()
+	redistest.Poll(t, func() bool { return time.Since(waited) > 20*time.Millisecond })
+	values := p.values(t)
+	for _, metric := range []string{
+		"redislock_oldest_hold", "redislock_oldest_wait", "semaphore_oldest_hold", "semaphore_oldest_wait",
+	} {
+		age := values["cogwheel_"+metric+"_seconds"]
+		require.GreaterOrEqual(t, age, 0.02, metric)
+		require.LessOrEqual(t, age, time.Since(began).Seconds(), metric)
+	}
 }
 
 func TestCollectors_PassTheLinterOfPrometheus(t *testing.T) {
@@ -220,15 +304,28 @@ func TestCollectors_PassTheLinterOfPrometheus(t *testing.T) {
 }
 
 // The number of series does not depend on names, keys or holders.
-func TestCollectors_HaveOneLabel(t *testing.T) {
+func TestCollectors_HaveTheLabelOfTheirObject(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
 	p.use(t)
 	objects := map[string]string{"main": "wheel", "leases": "renewer", "orders": "client", "api": "client", "reports": "client"}
 	for name, f := range p.families(t) {
-		labels := f.GetMetric()[0].GetLabel()
-		require.Len(t, labels, 1, name)
-		require.Equal(t, objects[labels[0].GetValue()], labels[0].GetName(), name)
+		outcomes := make(map[string]bool)
+		for _, m := range f.GetMetric() {
+			labels := m.GetLabel()
+			require.Equal(t, objects[labels[0].GetValue()], labels[0].GetName(), name)
+			if strings.HasSuffix(name, "_failed_total") {
+				require.Len(t, labels, 2, name)
+				require.Equal(t, "outcome", labels[1].GetName())
+				outcomes[labels[1].GetValue()] = true
+			} else {
+				require.Len(t, labels, 1, name)
+			}
+		}
+		if strings.HasSuffix(name, "_failed_total") {
+			require.True(t, outcomes["cancelled"] && outcomes["failed"], name)
+			require.Equal(t, name != "cogwheel_ratelimit_failed_total", outcomes["contended"], name)
+		}
 	}
 }
 

@@ -5,16 +5,19 @@
 //		cogwheelprom.NewLockCollector(locks, "orders"),
 //	)
 //
-// There is one collector for each object; making one for a nil object panics. The name that it is given is
-// the value of the only label of its metrics: wheel="main", client="orders". So the number of series does
-// not grow with the number of locks, keys or holders. A registry refuses a second object of the same kind
-// under the same name; a lock client and a limit client may both be "orders".
+// Each object needs a collector; making one for a nil object panics. The name of the collector is the value of
+// a label of its metrics: wheel="main", client="orders". Counters of failed calls have a second label, outcome:
+// "contended", "cancelled" or "failed". So the number of series does not grow with the number of locks, keys or
+// holders. A registry refuses a second object of the same kind under the same name; a lock client and a limit
+// client may both be "orders".
 //
-// A collector takes one snapshot of the Stats when metrics are gathered, and costs nothing in between. Gauges
-// are 0 after the object was closed; unregister the collector when the object is given up.
+// A collector takes one snapshot of the Stats when metrics are gathered, reads each hold for the age of the
+// oldest, and costs nothing in between. After the object was closed, gauges are 0; then unregister the
+// collector.
 //
 // The histograms have every second bucket of a wheel.Histogram from 64 µs to 72 minutes, so a quantile is exact
 // to a factor of four. They tell seconds apart from milliseconds, not 10 ms from 15 ms.
 //
-// dashboard.json is a dashboard for Grafana. docs/observability.md lists the metrics.
+// dashboard.json is a dashboard for Grafana, and alerts.yml has alerting rules for Prometheus.
+// docs/observability.md lists the metrics and the alerts.
 package cogwheelprom

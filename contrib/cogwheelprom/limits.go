@@ -14,8 +14,10 @@ func NewLimitCollector(c *ratelimit.Client, name string) prometheus.Collector {
 		func(s *ratelimit.Stats) float64 { return float64(s.Allowed) })
 	t.counter("denied_total", "Calls that were denied.",
 		func(s *ratelimit.Stats) float64 { return float64(s.Denied) })
-	t.counter("failed_total", "Calls that returned an error.",
-		func(s *ratelimit.Stats) float64 { return float64(s.Failed) })
+	t.outcomes("failed_total", "Calls that returned an error.", map[string]func(*ratelimit.Stats) int64{
+		"cancelled": func(s *ratelimit.Stats) int64 { return s.Cancelled },
+		"failed":    func(s *ratelimit.Stats) int64 { return s.Failed - s.Cancelled },
+	})
 	t.counter("local_total", "Calls that were granted or denied without asking Redis.",
 		func(s *ratelimit.Stats) float64 { return float64(s.Local) })
 	t.counter("degraded_total", "Calls that the policy decided, because Redis did not answer.",
@@ -28,7 +30,7 @@ func NewLimitCollector(c *ratelimit.Client, name string) prometheus.Collector {
 		func(s *ratelimit.Stats) float64 { return float64(s.Waiting) })
 	t.gauge("keys", "Keys that are remembered in memory.",
 		func(s *ratelimit.Stats) float64 { return float64(s.Keys) })
-	t.gauge("breaker_open", "1 while the policy decides instead of Redis, else 0.",
+	t.gauge("breaker_open", "1 while the policy decides instead of Redis for the keys of some node, else 0.",
 		func(s *ratelimit.Stats) float64 {
 			if s.Down {
 				return 1

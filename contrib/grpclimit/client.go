@@ -11,26 +11,25 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Waiter is what a client needs; *ratelimit.Limiter has it.
+// Waiter is the limiter of a Client; *ratelimit.Limiter implements it.
 type Waiter interface {
 	WaitN(ctx context.Context, key string, n int64) error
 }
 
-// Client has the interceptors of a client, which wait for the limit before a call is sent. It is safe for concurrent
-// use.
+// Client has the interceptors of a client. They wait for the limit before a call is sent. It is safe for
+// concurrent use.
 type Client struct {
 	limiter Waiter
 	key     KeyFunc
 }
 
-// NewClient returns interceptors that wait for one permit of the key of a call. The key may be, for
-// example, its method by ByMethod; the context is that of the caller. It panics on an argument that is nil,
-// and with the error of a limiter whose arguments were refused.
+// NewClient returns interceptors that wait for one permit of the key of a call. key gets the context of the
+// caller; it may be, for example, ByMethod. NewClient panics with a *cogwheel.InvalidError if an argument is
+// nil or the limiter has an invalid argument.
 //
-// A call whose wait fails is not sent. Its code is the one of its context if that has ended,
-// DeadlineExceeded if it could not be granted before its deadline, and otherwise Unavailable, with the
-// cause in the message. While Redis is down and the policy is FailClosed, calls wait until their contexts
-// end.
+// A call whose wait fails is not sent. If its context has ended, its code is that of the context; if it could
+// not be granted before its deadline, DeadlineExceeded; otherwise Unavailable, with the cause in the message.
+// While Redis is down and the policy is FailClosed, calls wait until their contexts end.
 func NewClient(l Waiter, key KeyFunc) *Client {
 	mustNotBeNil(l == nil, "limiter")
 	mustNotBeNil(key == nil, "key function")

@@ -17,18 +17,22 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Limiter is what a server needs; *ratelimit.Limiter has it.
+// Limiter is the limiter of a Server; *ratelimit.Limiter implements it.
 type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 }
 
-// KeyFunc returns the key that a call counts for, and whether it is limited at all. method is the full
-// name, such as /package.Service/Method. A client must not escape the limit by leaving out the metadata
-// that its key is read from: limit such a call by something else, or return a key that all of them share. A
-// KeyFunc must be safe for concurrent use.
+// KeyFunc returns the key for which a call counts, and whether the call is limited at all. method is the full
+// name, such as /package.Service/Method. A client must not escape the limit by leaving out the metadata from
+// which its key is read: limit such a call by another key, or return one key for all such calls. A KeyFunc must
+// be safe for concurrent use.
 type KeyFunc func(ctx context.Context, method string) (key string, limited bool)
 
-// Option configures New and NewAll. If an option is given twice, the last one counts.
+// LimitFunc returns the key for which a call counts, the limit of that key, and whether the call is limited at
+// all. The zero Limit stands for the limit of the Limiter. Otherwise it is like KeyFunc.
+type LimitFunc func(ctx context.Context, method string) (key string, limit ratelimit.Limit, limited bool)
+
+// Option configures New, NewPerKey and NewAll. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) }
 
 type option func(*config)
@@ -41,28 +45,28 @@ type config struct {
 	fields bool
 }
 
-// WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The
-// default is 1. A call that costs 0 passes without a decision. One that costs more than the burst is
-// ResourceExhausted without RetryInfo, for it could never be granted. A negative cost is a failure, as
-// WithFailed decides. It panics if f is nil.
+// WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The default
+// is 1. A call of cost 0 is served without a decision. A call of a cost above the burst ends with
+// ResourceExhausted without RetryInfo, because it could never be granted. A negative cost is a failure; see
+// WithFailed. WithCost panics if f is nil.
 func WithCost(f func(ctx context.Context, method string) int64) Option {
 	mustNotBeNil(f == nil, "WithCost")
 	return option(func(c *config) { c.cost = f })
 }
 
-// WithFailed sets what becomes of a call when there was no decision, for example because Redis is down and
-// the policy is FailClosed: the error that is returned to the client, or nil to serve the call. The default
-// is the code Unavailable without the cause. f is not called for a call whose context has ended: that ends
-// with the code of the context. It panics if f is nil.
+// WithFailed sets the function for calls without a decision, for example because Redis is down and the policy
+// is FailClosed. It returns the error for the client, or nil to serve the call. The default returns the code
+// Unavailable without the cause. f is not called for a call whose context has ended, which ends with the code
+// of the context. WithFailed panics if f is nil.
 func WithFailed(f func(ctx context.Context, method string, err error) error) Option {
 	mustNotBeNil(f == nil, "WithFailed")
 	return option(func(c *config) { c.failed = f })
 }
 
-// WithFields sends with each decision, as headers, x-ratelimit-limit, x-ratelimit-remaining and
-// x-ratelimit-reset, the last in seconds from now, and with a denial retry-after in seconds, at least 1;
-// seconds are rounded up. Of several limits they are of the one with the fewest calls left. While the
-// policy of the client decides, only retry-after is sent. The default is to send none.
+// WithFields sends header fields with each decision: x-ratelimit-limit, x-ratelimit-remaining, and
+// x-ratelimit-reset in seconds from now; with a denial also retry-after in seconds, at least 1. Seconds are
+// rounded up. For several limits they describe the one with the fewest calls left. A decision by the policy of
+// the client has only retry-after. By default no fields are sent.
 func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 
 // Server has the interceptors of a server. It is safe for concurrent use.
@@ -73,8 +77,8 @@ type Server struct {
 
 type decide func(n int64) (ratelimit.Result, error)
 
-// New returns interceptors that limit calls by one limit. It panics on an argument that is nil, and with the
-// error of a limiter whose arguments were refused.
+// New returns interceptors that limit calls by one limit for every key. It panics with a *cogwheel.InvalidError
+// if an argument is nil or the limiter has an invalid argument.
 func New(l Limiter, key KeyFunc, opts ...Option) *Server {
 	mustNotBeNil(l == nil, "limiter")
 	mustNotBeNil(key == nil, "key function")
@@ -87,10 +91,29 @@ func New(l Limiter, key KeyFunc, opts ...Option) *Server {
 	})
 }
 
+// NewPerKey returns interceptors that limit each call by the limit that f returns with its key, such as the
+// plan of a tenant. An invalid limit is a failure; see WithFailed. The limit of a key may change from one call
+// to the next: see ratelimit.Limiter.With. NewPerKey panics as New does.
+func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) *Server {
+	mustNotBeNil(l == nil, "limiter")
+	mustNotBeNil(f == nil, "limit function")
+	if err := l.Err(); err != nil {
+		panic(err)
+	}
+	return newServer(opts, func(ctx context.Context, method string) (decide, bool) {
+		key, limit, limited := f(ctx, method)
+		of := l
+		if limit != (ratelimit.Limit{}) {
+			of = l.With(limit)
+		}
+		return func(n int64) (ratelimit.Result, error) { return of.AllowN(ctx, key, n) }, limited
+	})
+}
+
 // NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the
-// method: a call is served if all of them grant it, and none is charged otherwise. parts returns the limits
-// of a call, made by the Limiters of c, or none if it is not limited; parts that ratelimit.Client.All
-// refuses are a failure, as WithFailed decides. It panics on an argument that is nil.
+// method: a call is served if all of them grant it, and otherwise none is charged. parts returns the limits of
+// a call, made by Limiters of c, or none if the call is not limited; parts that ratelimit.Client.All refuses
+// are a failure; see WithFailed. NewAll panics if an argument is nil.
 func NewAll(
 	c *ratelimit.Client, parts func(ctx context.Context, method string) []ratelimit.Part, opts ...Option,
 ) *Server {
@@ -140,7 +163,7 @@ func (s *Server) Stream(
 	return handler(srv, stream)
 }
 
-// allow returns the error of a call that is not to be served.
+// allow returns the error of a call that must not be served, or nil.
 func (s *Server) allow(ctx context.Context, method string, setHeader func(metadata.MD) error) error {
 	decide, limited := s.key(ctx, method)
 	if !limited {
@@ -168,7 +191,7 @@ func (s *Server) allow(ctx context.Context, method string, setHeader func(metada
 	return exhausted(r.RetryAfter)
 }
 
-// exhausted is a denial that says when to try again.
+// exhausted returns a denial with the time of the next try.
 func exhausted(after time.Duration) error {
 	denial := status.New(codes.ResourceExhausted, "rate limit exceeded")
 	if with, err := denial.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}); err == nil {
@@ -194,7 +217,7 @@ func RetryAfter(err error) (time.Duration, bool) {
 
 func fields(r ratelimit.Result) metadata.MD {
 	md := metadata.MD{}
-	if r.Source != ratelimit.SourceDegraded { // otherwise the counts are not known
+	if r.Source != ratelimit.SourceDegraded { // else the counts are not known
 		md.Set("x-ratelimit-limit", strconv.FormatInt(r.Limit, 10))
 		md.Set("x-ratelimit-remaining", strconv.FormatInt(r.Remaining, 10))
 		md.Set("x-ratelimit-reset", seconds(r.ResetAfter))

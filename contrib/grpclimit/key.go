@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// ByPeer limits each IP address that connects to a server. An IPv6 address counts as its /64 network, which
-// one host commonly has to itself (a link-local one counts by itself). Behind a proxy that is the proxy.
-// Peers without an IP address, such as those of a Unix socket, are not limited, because nothing tells them
-// apart.
+// ByPeer limits each IP address that connects to a server. An IPv6 address counts as its /64 network, because
+// one host commonly has a whole /64; a link-local address counts by itself. Behind a proxy all calls have the
+// address of the proxy. Peers without an IP address, such as those of a Unix socket, are not limited, because
+// they cannot be told apart.
 func ByPeer(ctx context.Context, _ string) (key string, limited bool) {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {
@@ -40,8 +40,8 @@ func ByPeer(ctx context.Context, _ string) (key string, limited bool) {
 // ByMethod limits each method, for all clients together.
 func ByMethod(_ context.Context, method string) (key string, limited bool) { return method, true }
 
-// ByMetadata limits by the value of one entry of the metadata that a server receives, such as one that
-// authentication has checked. Calls without it, or with several values, share the empty key.
+// ByMetadata limits by the value of one entry of the metadata that a server receives, for example one that
+// authentication has checked. Calls without the entry, or with several values, share the empty key.
 func ByMetadata(name string) KeyFunc {
 	name = strings.ToLower(name)
 	return func(ctx context.Context, _ string) (key string, limited bool) {

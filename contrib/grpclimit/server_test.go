@@ -85,6 +85,47 @@ func TestServer_Stream(t *testing.T) {
 	require.NoError(t, err, "another method")
 }
 
+// Permits used under one plan count under the next, and f is called once for each call.
+func TestServer_ATenantWhosePlanChanges(t *testing.T) {
+	t.Parallel()
+	c, name := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	var plan ratelimit.Limit
+	lookups := 0
+	server := grpclimit.NewPerKey(c.Limiter("grpc"+name, ratelimit.PerHour(1)), func(ctx context.Context, _ string) (string, ratelimit.Limit, bool) {
+		lookups++
+		tenant := metadata.ValueFromIncomingContext(ctx, "user")[0]
+		if tenant != "ada" {
+			return tenant, ratelimit.Limit{}, tenant != "exempt"
+		}
+		return tenant, plan, true
+	}, grpclimit.WithFields())
+	client := dial(t, interceptors(server))
+	var header metadata.MD
+	call := func(tenant string) codes.Code {
+		header = nil
+		_, err := client.Check(as(t, tenant), check, grpc.Header(&header))
+		return status.Code(err)
+	}
+	plan = ratelimit.PerHour(4)
+	require.Equal(t, codes.OK, call("ada"))
+	require.Equal(t, codes.OK, call("ada"))
+	plan = ratelimit.PerHour(2)
+	require.Equal(t, codes.OK, call("ada"), "half of two is left")
+	require.Equal(t, []string{"2"}, header["x-ratelimit-limit"])
+	require.Equal(t, codes.ResourceExhausted, call("ada"))
+	plan = ratelimit.PerDay(100)
+	require.Equal(t, codes.OK, call("ada"), "the denial was one of the other plan")
+	require.Equal(t, []string{"100"}, header["x-ratelimit-limit"])
+	plan = ratelimit.Limit{Rate: 1}
+	require.Equal(t, codes.Unavailable, call("ada"), "a limit without a period")
+	require.Equal(t, codes.OK, call("bob"), "the limit of the Limiter")
+	require.Equal(t, codes.ResourceExhausted, call("bob"))
+	for range 3 {
+		require.Equal(t, codes.OK, call("exempt"))
+	}
+	require.Equal(t, 11, lookups, "one for each call")
+}
+
 func TestServer_SeveralLimits(t *testing.T) {
 	t.Parallel()
 	c, name := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
@@ -209,6 +250,7 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
 	k := c.Limiter("k", ratelimit.PerMinute(2))
+	plan := func(context.Context, string) (string, ratelimit.Limit, bool) { return "", ratelimit.Limit{}, true }
 	for _, f := range []func(){
 		func() { grpclimit.New(nil, grpclimit.ByPeer) },
 		func() { grpclimit.New(k, nil) },
@@ -216,6 +258,9 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 		func() { grpclimit.New(c.Limiter("", ratelimit.Limit{}), grpclimit.ByPeer) },
 		func() { grpclimit.NewAll(nil, func(context.Context, string) []ratelimit.Part { return nil }) },
 		func() { grpclimit.NewAll(c, nil) },
+		func() { grpclimit.NewPerKey(k, nil) },
+		func() { grpclimit.NewPerKey(nil, plan) },
+		func() { grpclimit.NewPerKey(c.Limiter("", ratelimit.Limit{}), plan) },
 		func() { grpclimit.WithCost(nil) },
 		func() { grpclimit.WithFailed(nil) },
 		func() { grpclimit.NewClient(nil, grpclimit.ByMethod) },
