@@ -1,5 +1,6 @@
-// Package statusz is a status page for the cogwheel objects of a process: timers and their lateness, locks
-// held and waited for, decisions of limiters, permits. It is an http.Handler on the standard library alone:
+// Package statusz is a status page for the cogwheel objects of a process. It begins with a verdict, which names what
+// fails now; below are locks and permits that are held and waited for, with the last error, the decisions of
+// limiters, and timers with their lateness. It is an http.Handler on the standard library alone:
 //
 //	mux.Handle("GET /debug/cogwheel", statusz.Handler(
 //		statusz.Wheel("main", w),
@@ -15,5 +16,6 @@
 // counts are complete whatever the number of rows. The page talks to no server: it shows what this process
 // holds and waits for, not what others do.
 //
-// The page shows the names of locks and the metadata of their holders, so serve it to operators only.
+// The page shows the names of locks and the metadata of their holders, so serve it behind authentication, or on a
+// port that only operators reach.
 package statusz

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const (
@@ -21,18 +22,23 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// Handler returns the status page of the sources, in the order in which they are given. It answers GET and
+// Handler returns the status page of the sources: locks, semaphores, limits, renewers, wheels, and those of one kind
+// in the order in which they are given. The uptime on it counts from this call. It answers GET and
 // HEAD, at whatever path it is mounted. It is safe for concurrent use, as long as the objects are, also after
 // they were closed. A request reads the Stats and lists of each object, which takes about as long as it takes
 // to look at each held lock once.
+//
+// The page shows the names of locks and the metadata of their holders to everyone who may request it. Serve it behind
+// authentication, or on a port that only operators reach.
 func Handler(sources ...Source) http.Handler {
+	started := time.Now()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 			return
 		}
-		p := newPage(sources, number(r, "rows", defaultRows, maxRows))
+		p := newPage(sources, started, number(r, "rows", defaultRows, maxRows))
 		p.Refresh = number(r, "refresh", 0, maxRefresh)
 		body, contentType, err := render(p, wantsJSON(r))
 		if err != nil {

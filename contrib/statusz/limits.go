@@ -24,6 +24,7 @@ type limitStatus struct {
 
 type breakerStatus struct {
 	Open     bool     `json:"open"`
+	Node     string   `json:"node,omitempty"`
 	OpenFor  *seconds `json:"open_seconds"`
 	Failures int      `json:"failures_in_a_row"`
 	Err      string   `json:"last_error,omitempty"`
@@ -45,7 +46,7 @@ func newLimitStatus(name string, c LimitClient, now time.Time) limitStatus {
 	status := limitStatus{
 		Name: name, Allowed: s.Allowed, Denied: s.Denied, Failed: s.Failed, Local: s.Local, Degraded: s.Degraded,
 		Scripts: s.Scripts, Failures: s.Failures, Waiting: s.Waiting, Keys: s.Keys,
-		Breaker: breakerStatus{Open: b.Down, Failures: b.Failures},
+		Breaker: breakerStatus{Open: b.Down, Node: b.Node, Failures: b.Failures},
 		Wait:    newLatency(s.Wait), Took: newLatency(s.Took),
 	}
 	if b.Down {

@@ -20,6 +20,7 @@ type lockStatus struct {
 	Wait      latency       `json:"wait"`
 	Hold      latency       `json:"hold"`
 	Renewal   renewalStatus `json:"renewal"`
+	LastError *lastError    `json:"last_error"`
 
 	Holds        []heldLock   `json:"holds"`
 	HoldsLeftOut int          `json:"holds_left_out"`
@@ -63,6 +64,7 @@ func newLockStatus(name string, c LockClient, rows int, now time.Time) lockStatu
 		Name: name, Held: s.Held, Waiting: s.Waiting,
 		Acquired: s.Acquired, Contended: s.Contended, Failed: s.Failed, Released: s.Released, Lost: s.Lost,
 		Wait: newLatency(s.Wait), Hold: newLatency(s.Hold), Renewal: newRenewalStatus(s.Renewal),
+		LastError: newLastError(s.Err, s.ErrAt, now),
 	}
 	waits, leftOut := first(c.Waits(), rows, func(a, b redislock.Wait) int {
 		return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Name, b.Name))

@@ -1,10 +1,12 @@
 package statusz
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -16,19 +18,24 @@ import (
 type page struct {
 	Program    string            `json:"program"`
 	PID        int               `json:"pid"`
+	Version    string            `json:"version"`  // of the program
+	Cogwheel   string            `json:"cogwheel"` // version of the library
+	Uptime     seconds           `json:"uptime_seconds"`
 	Time       time.Time         `json:"time"`
-	Wheels     []wheelStatus     `json:"wheels"`
-	Renewers   []renewerStatus   `json:"renewers"`
+	Verdict    verdict           `json:"verdict"`
 	Locks      []lockStatus      `json:"locks"`
-	Limits     []limitStatus     `json:"limits"`
 	Semaphores []semaphoreStatus `json:"semaphores"`
+	Limits     []limitStatus     `json:"limits"`
+	Renewers   []renewerStatus   `json:"renewers"`
+	Wheels     []wheelStatus     `json:"wheels"`
 
 	Refresh int `json:"-"` // seconds, or 0
 }
 
-func newPage(sources []Source, rows int) *page {
+func newPage(sources []Source, started time.Time, rows int) *page {
+	now := time.Now()
 	p := &page{
-		Program: filepath.Base(os.Args[0]), PID: os.Getpid(), Time: time.Now().UTC(),
+		Program: filepath.Base(os.Args[0]), PID: os.Getpid(), Time: now.UTC(), Uptime: seconds(now.Sub(started)),
 		// An empty list is [] in JSON.
 		Wheels: []wheelStatus{}, Renewers: []renewerStatus{}, Locks: []lockStatus{}, Limits: []limitStatus{},
 		Semaphores: []semaphoreStatus{},
@@ -36,7 +43,28 @@ func newPage(sources []Source, rows int) *page {
 	for _, s := range sources {
 		s.add(p, rows)
 	}
+	p.Version, p.Cogwheel = versions()
+	p.Verdict = newVerdict(p)
 	return p
+}
+
+// library is the path of the module that the objects are of.
+const library = "github.com/cogwheel-go/cogwheel"
+
+// versions returns the versions of the program and of the library, as the build has recorded them: "(devel)" for a
+// module in a working tree.
+func versions() (program, cogwheel string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown", "unknown"
+	}
+	program, cogwheel = cmp.Or(info.Main.Version, "(devel)"), "(devel)"
+	for _, m := range info.Deps {
+		if m.Path == library && m.Replace == nil {
+			cogwheel = m.Version
+		}
+	}
+	return program, cogwheel
 }
 
 // Source is what a page shows of one object.

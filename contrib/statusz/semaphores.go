@@ -23,6 +23,7 @@ type semaphoreStatus struct {
 	Wait      latency       `json:"wait"`
 	Hold      latency       `json:"hold"`
 	Renewal   renewalStatus `json:"renewal"`
+	LastError *lastError    `json:"last_error"`
 
 	Holds        []heldGrant    `json:"holds"`
 	HoldsLeftOut int            `json:"holds_left_out"`
@@ -69,6 +70,7 @@ func newSemaphoreStatus(name string, c SemaphoreClient, rows int, now time.Time)
 		Acquired: s.Acquired, Contended: s.Contended, Failed: s.Failed, Released: s.Released, Lost: s.Lost,
 		Taken: s.Taken, Returned: s.Returned,
 		Wait: newLatency(s.Wait), Hold: newLatency(s.Hold), Renewal: newRenewalStatus(s.Renewal),
+		LastError: newLastError(s.Err, s.ErrAt, now),
 	}
 	waits, leftOut := first(c.Waits(), rows, func(a, b semaphore.Wait) int {
 		return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Name, b.Name))

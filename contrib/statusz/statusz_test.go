@@ -3,6 +3,7 @@ package statusz_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/contrib/statusz"
@@ -205,12 +207,79 @@ func TestHandler_ShowsLimitsAndTheirBreaker(t *testing.T) {
 	status := getJSON(t, h, "limits", "")
 	breaker, _ := status["breaker"].(map[string]any)
 	require.Equal(t, true, breaker["open"])
+	require.Equal(t, server.Addr(), breaker["node"])
 	require.NotEmpty(t, breaker["last_error"])
 	require.EqualValues(t, limits.Stats().Degraded, status["degraded"])
 	server.Restart(t)
 	redistest.Poll(t, func() bool { return !limits.Stats().Down })
 	requireFact(t, get(t, h, ""), "breaker", "closed")
 	require.Contains(t, get(t, h, ""), "Redis answers again; last error: ")
+}
+
+// While Redis is down, the page says so on top, and shows the last error of locks and of permits.
+func TestHandler_BeginsWithAVerdict(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := redistest.Start(t)
+	w := redistest.Wheel(t)
+	options := func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 }
+	locks, err := redislock.New(server.Client(t, options), redislock.WithWheel(w))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = locks.Close(context.Background()) }) // it cannot release what Redis has lost
+	semaphores, err := semaphore.New(server.Client(t, options), semaphore.WithWheel(w))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = semaphores.Close(context.Background()) })
+	idle, err := redislock.New(server.Client(t, options), redislock.WithWheel(w))
+	require.NoError(t, err)
+	redistest.CloseWith(t, idle.Close)
+	permits := semaphores.Semaphore(redistest.Name(t), semaphore.WithPermits(3))
+	_, err = locks.Mutex(redistest.Name(t), redislock.WithLease(time.Second)).Lock(ctx)
+	require.NoError(t, err)
+	_, err = permits.Acquire(ctx, 1)
+	require.NoError(t, err)
+
+	h := statusz.Handler(statusz.Wheel("main", w), statusz.Semaphores("reports", semaphores),
+		statusz.Locks("orders", locks), statusz.Locks("idle", idle))
+	html := get(t, h, "")
+	require.Contains(t, html, "<h2>No problem now</h2>")
+	require.Contains(t, html, ", up ")
+	require.Contains(t, html, "<p>library (devel)</p>")
+	require.NotContains(t, html, "last error")
+	order := []string{"No problem now", "Locks orders", "Locks idle", "Semaphores reports", "Wheel main"}
+	for i := range len(order) - 1 {
+		require.Less(t, strings.Index(html, order[i]), strings.Index(html, order[i+1]), order[i])
+	}
+
+	server.Kill()
+	_, err = permits.TryAcquire(ctx, 1)
+	require.Error(t, err)
+	redistest.Poll(t, func() bool { return locks.Stats().Lost == 1 }) // its renewals have failed
+	html = get(t, h, "")
+	require.Contains(t, html, "<h2>Problems now</h2>")
+	require.Regexp(t, `<li>Locks orders: failed [^<]*connection refused`, html)
+	require.Regexp(t, `<li>Semaphores reports: failed [^<]*connection refused`, html)
+	require.NotContains(t, html, "<li>Locks idle")
+	require.Equal(t, 2, strings.Count(html, `<p class="more">last error, `))
+	require.Contains(t, html, "Since the start: Locks orders: 1 lost</p>")
+	status := getJSON(t, h, "semaphores", "")
+	last, _ := status["last_error"].(map[string]any)
+	require.Contains(t, last["error"], "connection refused")
+	require.Less(t, last["seconds_ago"], 60.0)
+	server.Restart(t)
+}
+
+// old is a client whose last error is long over.
+type old struct{ crowd }
+
+func (o old) Stats() redislock.Stats {
+	return redislock.Stats{Err: errors.New("connection refused"), ErrAt: o.now.Add(-time.Hour)}
+}
+
+func TestHandler_AnOldErrorIsNoProblemNow(t *testing.T) {
+	t.Parallel()
+	html := get(t, statusz.Handler(statusz.Locks("orders", old{crowd{now: time.Now()}})), "")
+	require.Contains(t, html, "<h2>No problem now</h2>")
+	require.Contains(t, html, "last error, 1 h 00 min ago: connection refused")
 }
 
 // crowd is a client with many locks.
@@ -254,7 +323,7 @@ func TestHandler_IsBoundedWithManyLocks(t *testing.T) {
 	html := get(t, h, "")
 	require.Less(t, len(html), 64<<10)
 	requireFact(t, html, "held", 100000)
-	require.Equal(t, 2*50, strings.Count(html, `<td class="name">lock-`))
+	require.Equal(t, 2*50, strings.Count(html, `<td data-label="lock" class="name">lock-`))
 	require.Contains(t, html, "and 99950 more")
 	for i := range 50 {
 		longest := (99_999 - i) * 17_679 % 100_000 // 7919 * 17679 is 1 modulo 100 000
@@ -289,7 +358,7 @@ func TestHandler_ShowsHostileNamesAsText(t *testing.T) {
 	require.Contains(t, html, "&lt;script&gt;alert(1)&lt;/script&gt;")
 	require.Contains(t, html, `&#34;a\x00\xff\nb&#34;`, "bytes that are no text are quoted")
 	require.Contains(t, html, `safe\u202egnp.exe`)
-	require.Contains(t, html, "<td class=\"name\">"+strings.Repeat("ä", 64)+"…</td>", "a long name is cut between runes")
+	require.Contains(t, html, "class=\"name\">"+strings.Repeat("ä", 64)+"…</td>", "a long name is cut between runes")
 	require.Contains(t, html, "{{.}}")
 	require.Less(t, len(html), 64<<10)
 	body := get(t, h, "?format=json")
