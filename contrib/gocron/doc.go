@@ -1,0 +1,10 @@
+// Package gocron runs the jobs of several go-co-op/gocron schedulers once, by locks of package redislock. Its
+// import path ends like that of gocron, so import it under another name, such as cogwheelgocron.
+//
+// Use an Elector where all jobs may run in one process; the clocks of the processes may differ. Use a Locker to
+// spread the jobs over the processes: two runs of a job do not overlap. Pass redislock.WithMinHold to a Locker.
+// Without it, a job that is shorter than the clocks differ runs in each process.
+//
+// gocron does not notify a job when its lock is lost or another process leads: the job continues while another
+// process may run it. Where that does damage, lock in the job with redislock.Mutex.Do, whose context ends.
+package gocron
