@@ -11,28 +11,12 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // Restock does work on the stock of an item while no other process does. The context of work ends if the lock is
 // lost; then the error matches redislock.ErrLost.
 func Restock(ctx context.Context, locks *redislock.Client, item string, work func(context.Context) error) error {
 	return locks.Mutex("stock:"+item).Do(ctx, work)
-}
-
-// Lead calls term again and again until ctx ends, in one process at a time. The context of a term ends when
-// another process may lead. While Redis is away, Lead tries again every second.
-func Lead(ctx context.Context, locks *redislock.Client, w *wheel.Wheel, term func(context.Context)) {
-	for ctx.Err() == nil {
-		lock, err := locks.Mutex("leader").Lock(ctx)
-		if err != nil {
-			_ = w.Sleep(ctx, time.Second)
-			continue
-		}
-		term(lock.Context(ctx))
-		_ = lock.Unlock(ctx)          // after a loss there is nothing to unlock
-		_ = w.Sleep(ctx, time.Second) // a term that ends at once is not called without a pause
-	}
 }
 
 // ErrTooMany is the error of a user that asks too often.
@@ -53,10 +37,5 @@ func Greet(ctx context.Context, users *ratelimit.Limiter, user string) (string, 
 // Export writes a file while it holds one of the permits for exports. The context of write ends if the permit is
 // lost; then the error matches semaphore.ErrLost.
 func Export(ctx context.Context, exports *semaphore.Semaphore, write func(context.Context) error) error {
-	grant, err := exports.Acquire(ctx, 1)
-	if err != nil {
-		return err
-	}
-	err = write(grant.Context(ctx))
-	return errors.Join(err, grant.Release(ctx))
+	return exports.Do(ctx, 1, write)
 }

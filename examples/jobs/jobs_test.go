@@ -51,11 +51,12 @@ func TestLead_OneProcessAtATime(t *testing.T) {
 		tell := func(process, what string) {
 			story = append(story, fmt.Sprintf("%v: %s %s", time.Since(began).Truncate(time.Minute), process, what))
 		}
-		term := func(process string) func(context.Context) {
-			return func(ctx context.Context) {
+		term := func(process string) func(context.Context) error {
+			return func(ctx context.Context) error {
 				tell(process, "leads")
 				<-ctx.Done()
 				tell(process, "stops")
+				return ctx.Err()
 			}
 		}
 
@@ -64,9 +65,9 @@ func TestLead_OneProcessAtATime(t *testing.T) {
 		require.NoError(t, err)
 		second, err := redislock.New(secondClient, redislock.WithWheel(srv.Wheel()))
 		require.NoError(t, err)
-		go jobs.Lead(ctx, first, srv.Wheel(), term("first"))
+		go func() { _ = first.Lead(ctx, "leader", term("first")) }()
 		srv.Advance(time.Minute)
-		go jobs.Lead(ctx, second, srv.Wheel(), term("second"))
+		go func() { _ = second.Lead(ctx, "leader", term("second")) }()
 		srv.Advance(time.Hour)
 
 		srv.Isolate(firstClient) // its network is cut; it must stop before the second leads
@@ -115,10 +116,8 @@ func TestGreet_WhileRedisIsDown(t *testing.T) {
 func TestExport_LosesThePermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := cogwheeltest.Start(t)
-		exports := srv.Semaphores().Semaphore("exports")
-		_, err := exports.TrySetPermits(t.Context(), 5)
-		require.NoError(t, err)
-		err = jobs.Export(t.Context(), exports, func(ctx context.Context) error {
+		exports := srv.Semaphores().Semaphore("exports", semaphore.WithPermits(5))
+		err := jobs.Export(t.Context(), exports, func(ctx context.Context) error {
 			srv.ExpirePermits("exports")
 			<-ctx.Done()
 			return context.Cause(ctx)
@@ -130,11 +129,9 @@ func TestExport_LosesThePermit(t *testing.T) {
 func TestExport_LostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := cogwheeltest.Start(t)
-		exports := srv.Semaphores().Semaphore("exports")
-		_, err := exports.TrySetPermits(t.Context(), 5)
-		require.NoError(t, err)
+		exports := srv.Semaphores().Semaphore("exports", semaphore.WithPermits(5))
 		srv.DropReplies(1, "exports") // of Acquire: it executes, and its reply is lost
-		err = jobs.Export(t.Context(), exports, func(context.Context) error { return nil })
+		err := jobs.Export(t.Context(), exports, func(context.Context) error { return nil })
 		require.NoError(t, err)
 		require.Zero(t, srv.PendingFaults(), "the fault was met")
 		free, err := exports.Available(t.Context())

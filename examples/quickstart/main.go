@@ -1,4 +1,4 @@
-// Command quickstart closes orders that are not paid in time. It needs no Redis.
+// Command quickstart closes connections that have been idle for too long. It needs no Redis.
 package main
 
 import (
@@ -15,22 +15,22 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ended := make(chan string)
-	closeLater := func(order string, after time.Duration) wheel.Timer {
-		timer, err := w.AfterFunc(after, func() { ended <- order + " was not paid and is closed" })
+	closed := make(chan string)
+	closeIdle := func(connection string, after time.Duration) wheel.Timer {
+		timer, err := w.AfterFunc(after, func() { closed <- connection })
 		if err != nil {
 			log.Fatal(err)
 		}
 		return timer
 	}
 
-	first := closeLater("order 1", 100*time.Millisecond)
-	closeLater("order 2", 200*time.Millisecond)
-	if first.Stop() { // the customer pays; the function will never run
-		fmt.Println("order 1 is paid")
+	first := closeIdle("connection 1", 100*time.Millisecond)
+	closeIdle("connection 2", 200*time.Millisecond)
+	if first.Reschedule(time.Minute) { // false if it was closed before
+		fmt.Println("connection 1 has sent a request")
 	}
-	fmt.Println(<-ended)
+	fmt.Println(<-closed, "was idle and is closed")
 
 	unprocessed, err := w.Stop(context.Background())
-	fmt.Println(len(unprocessed), "timers were left,", err)
+	fmt.Println(len(unprocessed), "timer was left,", err)
 }

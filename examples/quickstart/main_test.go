@@ -12,7 +12,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func Example() {
 	main()
 	// Output:
-	// order 1 is paid
-	// order 2 was not paid and is closed
-	// 0 timers were left, <nil>
+	// connection 1 has sent a request
+	// connection 2 was idle and is closed
+	// 1 timer was left, <nil>
 }

@@ -17,37 +17,6 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Lead calls work in one process at a time, again and again until ctx ends. The context of work ends when this
-// process loses the lead.
-func Lead(ctx context.Context, locks *redislock.Client, work func(context.Context) error) error {
-	leader := locks.Mutex("orders:leader", redislock.WithLease(10*time.Second))
-	for {
-		err := leader.Do(ctx, work) // waits until this process leads
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			log.Printf("lead ended: %v", err) // Redis is down, the lock was lost, or work failed
-		}
-		if err := wheel.Default().Sleep(ctx, time.Second); err != nil {
-			return err
-		}
-	}
-}
-
-// Term waits until this process leads, and calls work once with the lock. The context of work ends when this
-// process loses the lead. The error matches redislock.ErrLost if that happened.
-func Term(
-	ctx context.Context, leader *redislock.Mutex, work func(context.Context, *redislock.Lock) error,
-) (err error) {
-	l, err := leader.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.Unlock(ctx)) }() // sent even if ctx has ended
-	return work(l.Context(ctx), l)
-}
-
 // Once runs job unless a job of that id has succeeded within the last day, in any process. A job that failed,
 // or whose process died, runs again.
 func Once(
@@ -66,20 +35,25 @@ func Once(
 	})
 }
 
-// Cron runs job at the instants of schedule, in one of all processes that call it. Stop the Timer to end it.
+// Cron runs job at the instants of schedule, in one of all processes that call it. The clocks of the processes
+// differ by less than apart, and the instants lie further apart. Stop the Timer to end it.
 func Cron(
-	w *wheel.Wheel, locks *redislock.Client, rdb redis.UniversalClient, name string, schedule wheel.Schedule,
+	w *wheel.Wheel, locks *redislock.Client, name string, schedule wheel.Schedule, apart time.Duration,
 	job func(context.Context) error,
 ) (wheel.Timer, error) {
-	var at time.Time // the instant that comes next: it is the same in every process
-	instants := wheel.ScheduleFunc(func(prev time.Time) time.Time {
-		at = schedule.Next(prev)
-		return at
-	})
-	return w.Schedule(instants, func() {
-		id := name + ":" + at.UTC().Format(time.RFC3339)
-		if err := Once(context.Background(), locks, rdb, id, job); err != nil {
-			log.Printf("%s: %v", id, err)
+	run := locks.Mutex("cron:"+name, redislock.WithMinHold(apart))
+	if err := run.Err(); err != nil {
+		return wheel.Timer{}, err
+	}
+	return w.Schedule(schedule, func() {
+		ctx := context.Background()
+		l, err := run.TryLock(ctx)
+		if err == nil {
+			defer l.Unlock(ctx)
+			err = job(l.Context(ctx))
+		}
+		if err != nil && !errors.Is(err, redislock.ErrLocked) { // another process runs it, or has run it
+			log.Printf("cron %s: %v", name, err)
 		}
 	})
 }
@@ -87,7 +61,7 @@ func Cron(
 // Work runs jobs, as many at a time as there are permits for all processes together, until ctx ends or jobs is
 // closed. It returns when the jobs that run have ended. A job that found no permit before is given back.
 func Work(
-	ctx context.Context, exports *semaphore.Semaphore, permits int64,
+	ctx context.Context, exports *semaphore.Semaphore,
 	jobs <-chan func(context.Context), giveBack func(job func(context.Context)),
 ) error {
 	var running sync.WaitGroup
@@ -103,7 +77,7 @@ func Work(
 			}
 			job = next
 		}
-		grant, err := acquire(ctx, exports, permits)
+		grant, err := exports.Acquire(ctx, 1)
 		if err != nil {
 			giveBack(job)
 			return err
@@ -112,20 +86,6 @@ func Work(
 			defer grant.Release(ctx)                       // sent even if ctx has ended
 			job(grant.Context(context.WithoutCancel(ctx))) // ends if the permit is lost, and not with ctx
 		})
-	}
-}
-
-// acquire takes a permit. If none are set, because this process is the first or Redis has lost its data, it sets
-// them.
-func acquire(ctx context.Context, exports *semaphore.Semaphore, permits int64) (*semaphore.Grant, error) {
-	for {
-		grant, err := exports.Acquire(ctx, 1)
-		if !errors.Is(err, semaphore.ErrNotSet) {
-			return grant, err
-		}
-		if _, err := exports.TrySetPermits(ctx, permits); err != nil {
-			return nil, err
-		}
 	}
 }
 
@@ -138,8 +98,8 @@ func Worker(
 	if err != nil {
 		return err
 	}
-	exports := semaphores.Semaphore("exports", semaphore.WithLease(10*time.Second))
-	worked := Work(ctx, exports, 5, jobs, giveBack) // after this no job runs, so Close cannot take its permit
+	exports := semaphores.Semaphore("exports", semaphore.WithPermits(5), semaphore.WithLease(10*time.Second))
+	worked := Work(ctx, exports, jobs, giveBack) // after this no job runs, so Close cannot take its permit
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	return errors.Join(worked, semaphores.Close(closing))
@@ -162,48 +122,27 @@ func Mail(
 	return send(ctx)
 }
 
-// Orders closes orders that are not paid in time. It is safe for concurrent use.
-type Orders struct {
-	wheel  *wheel.Wheel
-	expire func(id string) // closes an order
-
-	mu   sync.Mutex
-	open map[string]wheel.Timer
-}
-
-// NewOrders returns Orders that calls expire for each order to close.
-func NewOrders(w *wheel.Wheel, expire func(id string)) *Orders {
-	return &Orders{wheel: w, expire: expire, open: map[string]wheel.Timer{}}
-}
-
-// Place begins the time of an order. After a restart, call it for each open order with what is left.
-func (o *Orders) Place(id string, left time.Duration) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	timer, err := o.wheel.AfterFunc(left, func() {
-		if o.end(id) {
-			o.expire(id)
-		}
-	})
-	if err == nil {
-		o.open[id] = timer
+// Enter reports whether a car may enter: the lot has a permit for each space.
+func Enter(ctx context.Context, lot *semaphore.CountingSemaphore) (bool, error) {
+	err := lot.TryAcquire(ctx, 1)
+	if errors.Is(err, semaphore.ErrNoPermits) {
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
-// Pay reports whether the payment came in time. If it did, the order is not closed.
-func (o *Orders) Pay(id string) bool { return o.end(id) }
+// Leave frees the space of a car, which may have entered through another process.
+func Leave(ctx context.Context, lot *semaphore.CountingSemaphore) error { return lot.Release(ctx, 1) }
 
-// end reports whether the order was open until now.
-func (o *Orders) end(id string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	timer, open := o.open[id]
-	if open {
-		timer.Stop()
-		delete(o.open, id)
+// Buy sells one item of a stock. It returns semaphore.ErrNoPermits if the stock is sold out.
+func Buy(ctx context.Context, stock *semaphore.CountingSemaphore, pay func(context.Context) error) error {
+	if err := stock.TryAcquire(ctx, 1); err != nil {
+		return err
 	}
-	return open
+	if err := pay(ctx); err != nil {
+		return errors.Join(err, stock.Release(ctx, 1)) // sent even if ctx has ended
+	}
+	return nil // an item that was sold is not given back
 }
 
 // ErrStale is returned for a write of a holder that has been superseded.

@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/cogwheel-go/cogwheel/cogwheeltest"
 	"github.com/cogwheel-go/cogwheel/examples/recipes"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -34,38 +38,6 @@ func newLocks(t *testing.T, rdb redis.UniversalClient) *redislock.Client {
 	return locks
 }
 
-func TestLead_OneLeadsAtATimeAndIsSucceeded(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	var leading, most atomic.Int64
-	led := make(chan int)
-	ended := make(chan error, 3)
-	ctx, cancel := context.WithCancel(t.Context())
-	for process := range 3 {
-		locks := newLocks(t, rdb)
-		go func() {
-			ended <- recipes.Lead(ctx, locks, func(ctx context.Context) error {
-				most.Store(max(most.Load(), leading.Add(1)))
-				defer leading.Add(-1)
-				select {
-				case led <- process:
-				case <-ctx.Done():
-				}
-				return errors.New("the work of this term is done")
-			})
-		}()
-	}
-	leaders := map[int]bool{}
-	for len(leaders) < 3 {
-		leaders[<-led] = true
-	}
-	cancel()
-	for range 3 {
-		require.ErrorIs(t, <-ended, context.Canceled)
-	}
-	require.EqualValues(t, 1, most.Load())
-}
-
 func TestOnce_RunsUntilItSucceeds(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -80,59 +52,43 @@ func TestOnce_RunsUntilItSucceeds(t *testing.T) {
 	require.Equal(t, 2, ran)
 }
 
+// The clocks of three processes differ, and the job is shorter than that.
 func TestCron_RunsEachInstantInOneProcess(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	w, err := wheel.New()
-	require.NoError(t, err)
-	begin := time.Now().Truncate(100 * time.Millisecond)
-	rule := wheel.ScheduleFunc(func(prev time.Time) time.Time {
-		return begin.Add(prev.Sub(begin).Truncate(100*time.Millisecond) + 100*time.Millisecond)
-	})
-	ran := make(chan time.Time, 100)
-	for range 3 {
-		_, err := recipes.Cron(w, newLocks(t, rdb), rdb, "report", rule, func(context.Context) error {
-			ran <- time.Now()
-			return nil
+	const instants = 5
+	for what, of := range map[string]struct {
+		apart time.Duration
+		runs  int64
+	}{
+		"in one": {500 * time.Millisecond, instants},
+		"control: in each, if the clocks differ by more": {time.Millisecond, 3 * instants},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := cogwheeltest.Start(t)
+				w := server.Wheel()
+				var ran atomic.Int64
+				time.Sleep(500 * time.Millisecond) // between two instants, by each of the clocks
+				for _, late := range []time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond} {
+					locks, err := redislock.New(server.NewClient(), redislock.WithWheel(w))
+					require.NoError(t, err)
+					defer func() { require.NoError(t, locks.Close(context.Background())) }()
+					rule := wheel.ScheduleFunc(func(prev time.Time) time.Time {
+						return prev.Add(-late).Truncate(time.Second).Add(time.Second + late)
+					})
+					timer, err := recipes.Cron(w, locks, "report", rule, of.apart, func(context.Context) error {
+						ran.Add(1)
+						return nil
+					})
+					require.NoError(t, err)
+					defer timer.Stop()
+				}
+				time.Sleep(instants * time.Second)
+				require.Equal(t, of.runs, ran.Load())
+			})
 		})
-		require.NoError(t, err)
 	}
-	for range 5 {
-		<-ran
-	}
-	_, err = w.Stop(t.Context())
-	require.NoError(t, err)
-	done, err := rdb.Keys(t.Context(), "job-done:report:*").Result()
-	require.NoError(t, err)
-	require.Len(t, done, 5+len(ran), "as many runs as instants")
-}
-
-func TestTerm_GivesWorkAToken(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	leader := newLocks(t, rdb).Mutex("orders:leader", redislock.WithFencing())
-	var tokens []int64
-	for range 2 {
-		ctx, cancel := context.WithCancel(t.Context())
-		err := recipes.Term(ctx, leader, func(ctx context.Context, l *redislock.Lock) error {
-			require.True(t, l.Valid())
-			tokens = append(tokens, l.Token())
-			cancel() // the lock is released all the same
-			return ctx.Err()
-		})
-		require.ErrorIs(t, err, context.Canceled)
-		require.NotErrorIs(t, err, redislock.ErrLost)
-	}
-	require.Greater(t, tokens[1], tokens[0])
-
-	err := recipes.Term(t.Context(), leader, func(ctx context.Context, l *redislock.Lock) error {
-		_, err := leader.ForceUnlock(t.Context())
-		require.NoError(t, err)
-		require.ErrorIs(t, l.Extend(ctx, time.Minute), redislock.ErrLost)
-		<-ctx.Done()
-		return context.Cause(ctx)
-	})
-	require.ErrorIs(t, err, redislock.ErrLost)
 }
 
 func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
@@ -141,7 +97,7 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 	permits, err := semaphore.New(rdb)
 	require.NoError(t, err)
 	defer permits.Close(context.Background())
-	exports := permits.Semaphore("exports")
+	exports := permits.Semaphore("exports", semaphore.WithPermits(3))
 	var running, most, ran atomic.Int64
 	jobs := make(chan func(context.Context))
 	go func() {
@@ -156,7 +112,7 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 			}
 		}
 	}()
-	require.NoError(t, recipes.Work(t.Context(), exports, 3, jobs, nil))
+	require.NoError(t, recipes.Work(t.Context(), exports, jobs, nil))
 	require.EqualValues(t, 30, ran.Load())
 	require.LessOrEqual(t, most.Load(), int64(3))
 	free, err := exports.Available(t.Context())
@@ -211,7 +167,8 @@ func TestWork_GoesOnWithoutTheData(t *testing.T) {
 	defer permits.Close(context.Background())
 	jobs, ran := make(chan func(context.Context)), make(chan struct{})
 	ended := make(chan error, 1)
-	go func() { ended <- recipes.Work(t.Context(), permits.Semaphore("exports"), 3, jobs, nil) }()
+	exports := permits.Semaphore("exports", semaphore.WithPermits(3))
+	go func() { ended <- recipes.Work(t.Context(), exports, jobs, nil) }()
 	for range 2 {
 		jobs <- func(context.Context) { ran <- struct{}{} }
 		<-ran
@@ -236,20 +193,77 @@ func TestMail_IsLimitedByUserAndByService(t *testing.T) {
 	require.Equal(t, 2, sent)
 }
 
-func TestOrders_CloseUnlessPaid(t *testing.T) {
+func TestOrderTimers_CloseUnlessPaid(t *testing.T) {
 	t.Parallel()
-	w, err := wheel.New()
-	require.NoError(t, err)
-	defer w.Stop(context.Background())
 	closed := make(chan string, 2)
-	o := recipes.NewOrders(w, func(id string) { closed <- id })
-	require.NoError(t, o.Place("paid", time.Hour))
-	require.NoError(t, o.Place("unpaid", time.Millisecond))
+	orders, err := wheel.NewKeyed(func(id string, _ struct{}) { closed <- id })
+	require.NoError(t, err)
+	h := recipes.OrderTimers(orders)
+	post := func(url string) int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, url, nil))
+		return w.Code
+	}
+	require.Equal(t, http.StatusBadRequest, post("/timer/soon?order=paid"))
+	require.Equal(t, http.StatusAccepted, post("/timer/30m?order=paid"))
+	require.Equal(t, http.StatusAccepted, post("/timer/1ms?order=unpaid"))
 	require.Equal(t, "unpaid", <-closed)
-	require.False(t, o.Pay("unpaid"), "too late")
-	require.True(t, o.Pay("paid"))
-	require.False(t, o.Pay("paid"))
-	require.Zero(t, w.Len())
+	require.Equal(t, http.StatusConflict, post("/paid?order=unpaid"), "too late")
+	require.Equal(t, http.StatusOK, post("/paid?order=paid"))
+	require.Equal(t, http.StatusConflict, post("/paid?order=paid"))
+	require.Zero(t, orders.Len())
+	_, err = orders.Stop(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, http.StatusServiceUnavailable, post("/timer/30m?order=late"))
+}
+
+// newSemaphores returns a client, as another process would have it.
+func newSemaphores(t *testing.T, rdb redis.UniversalClient) *semaphore.Client {
+	t.Helper()
+	semaphores, err := semaphore.New(rdb)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, semaphores.Close(context.Background())) })
+	return semaphores
+}
+
+func TestEnter_AdmitsAsManyCarsAsThereAreSpaces(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	east := newSemaphores(t, rdb).CountingSemaphore("lot", semaphore.WithMax(2))
+	west := newSemaphores(t, rdb).CountingSemaphore("lot", semaphore.WithMax(2))
+	_, err := east.TrySetPermits(t.Context(), 2)
+	require.NoError(t, err)
+	for i, lot := range []*semaphore.CountingSemaphore{east, west, east} {
+		open, err := recipes.Enter(t.Context(), lot)
+		require.NoError(t, err)
+		require.Equal(t, i < 2, open)
+	}
+	require.NoError(t, recipes.Leave(t.Context(), west))
+	require.NoError(t, recipes.Leave(t.Context(), west))
+	require.ErrorIs(t, recipes.Leave(t.Context(), east), semaphore.ErrOverRelease, "more cars leave than entered")
+}
+
+func TestBuy_SellsNoMoreThanTheStock(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	stock := newSemaphores(t, rdb).CountingSemaphore("sale:7")
+	_, err := stock.TrySetPermits(t.Context(), 3)
+	require.NoError(t, err)
+	declined := errors.New("declined")
+	require.ErrorIs(t, recipes.Buy(t.Context(), stock, func(context.Context) error { return declined }), declined)
+	var sold atomic.Int64
+	results := make(chan error)
+	for range 20 {
+		go func() {
+			results <- recipes.Buy(t.Context(), stock, func(context.Context) error { sold.Add(1); return nil })
+		}()
+	}
+	for range 20 {
+		if err := <-results; err != nil {
+			require.ErrorIs(t, err, semaphore.ErrNoPermits)
+		}
+	}
+	require.EqualValues(t, 3, sold.Load())
 }
 
 func TestWrite_RefusesTheOlderHolder(t *testing.T) {

@@ -15,16 +15,42 @@ import (
 
 // PerTenant limits the requests of each tenant by the plan that it has now.
 func PerTenant(
-	api *ratelimit.Limiter, tenant func(*http.Request) string, plan func(tenant string) ratelimit.Limit,
-) func(http.Handler) http.Handler {
-	return httplimit.New(api,
-		func(r *http.Request) (key string, limited bool) { return tenant(r), true },
-		httplimit.WithLimit(func(r *http.Request) ratelimit.Limit { return plan(tenant(r)) }),
+	api *ratelimit.Limiter, tenant func(*http.Request) (id string, plan ratelimit.Limit),
+) httplimit.Middleware {
+	return httplimit.NewPerKey(api,
+		func(r *http.Request) (key string, limit ratelimit.Limit, limited bool) {
+			id, plan := tenant(r)
+			return id, plan, true
+		},
 		httplimit.WithFailed(func(w http.ResponseWriter, _ *http.Request, _ error) { // Redis is down, for example
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "the limit cannot be checked now", http.StatusServiceUnavailable)
 		}),
 	)
+}
+
+// OrderTimers serves POST /timer/{delay}?order=ID, which lets an order close after a delay such as 30m, and
+// POST /paid?order=ID, which keeps it from closing, or says 409 if it is closed.
+func OrderTimers(orders *wheel.Keyed[string, struct{}]) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /timer/{delay}", func(w http.ResponseWriter, r *http.Request) {
+		delay, err := time.ParseDuration(r.PathValue("delay"))
+		if err != nil {
+			http.Error(w, "want a delay such as 30m", http.StatusBadRequest)
+			return
+		}
+		if _, _, err := orders.Set(r.FormValue("order"), struct{}{}, delay); err != nil { // the wheel is stopped or full
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	mux.HandleFunc("POST /paid", func(w http.ResponseWriter, r *http.Request) {
+		if _, open := orders.Remove(r.FormValue("order")); !open {
+			http.Error(w, "the order is closed", http.StatusConflict)
+		}
+	})
+	return mux
 }
 
 // CloseWhenIdle returns conn with an idle timeout: it is closed when nothing has been read or written for d.

@@ -25,8 +25,10 @@ func TestPerTenant_FollowsThePlan(t *testing.T) {
 	plans := map[string]ratelimit.Limit{"free": ratelimit.PerHour(1), "paid": ratelimit.PerHour(3)}
 	h := recipes.PerTenant(
 		limits.Limiter("api", ratelimit.PerHour(1)),
-		func(r *http.Request) string { return r.Header.Get("Tenant") },
-		func(tenant string) ratelimit.Limit { return plans[tenant] },
+		func(r *http.Request) (string, ratelimit.Limit) {
+			tenant := r.Header.Get("Tenant")
+			return tenant, plans[tenant]
+		},
 	)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	ask := func(tenant string) *http.Response {
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
@@ -47,6 +49,25 @@ func TestPerTenant_FollowsThePlan(t *testing.T) {
 	failed := ask("free")
 	require.Equal(t, http.StatusServiceUnavailable, failed.StatusCode)
 	require.Equal(t, "1", failed.Header.Get("Retry-After"))
+}
+
+func TestPerTenant_LooksTheTenantUpOnce(t *testing.T) {
+	t.Parallel()
+	limits, err := ratelimit.New(redistest.Start(t).Client(t))
+	require.NoError(t, err)
+	defer limits.Close(context.Background())
+	lookups := 0
+	h := recipes.PerTenant(
+		limits.Limiter("api", ratelimit.PerHour(1)),
+		func(*http.Request) (string, ratelimit.Limit) { lookups++; return "ada", ratelimit.PerHour(1) },
+	)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		w := httptest.NewRecorder()
+		lookups = 0
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		require.Equal(t, want, w.Code)
+		require.Equal(t, 1, lookups)
+	}
 }
 
 func TestCloseWhenIdle(t *testing.T) {

@@ -53,12 +53,15 @@ func (s *service) shipOrder(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestReport leaves a report to the workers.
+// requestReport leaves a report to the workers. It waits in memory: a crash of the process loses it, SIGTERM does
+// not.
 func (s *service) requestReport(w http.ResponseWriter, _ *http.Request) {
-	if !s.jobs.add(report{}) {
+	r, ok := s.jobs.add()
+	if !ok {
 		w.Header().Set("Retry-After", "5")
 		http.Error(w, "too many reports are waiting", http.StatusServiceUnavailable)
 		return
 	}
 	w.WriteHeader(http.StatusAccepted)
+	_, _ = fmt.Fprintf(w, "report %d will be made\n", r.id)
 }

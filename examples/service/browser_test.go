@@ -2,17 +2,20 @@ package main_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"fmt"
 	"html"
 	"image"
 	"image/draw"
 	"image/png"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,7 +58,7 @@ func busy(t *testing.T) service.Service {
 	_, err := s.Locks().Mutex(`<b onclick="alert(1)">order</b>`).Lock(ctx)
 	require.NoError(t, err)
 
-	reports := s.Semaphores().Semaphore("service:reports")
+	reports := s.Semaphores().Semaphore("service:reports", semaphore.WithPermits(2))
 	for range 2 {
 		_, err := reports.Acquire(ctx, 1)
 		require.NoError(t, err)
@@ -109,22 +112,55 @@ func TestBrowser_ShowsTheStatusPage(t *testing.T) {
 	require.Equal(t, "closed", shown["Limits service"]["breaker"])
 	require.NotEmpty(t, shown["Wheel service"]["pending"])
 	for hold := range s.Locks().Holds() {
-		require.Contains(t, html.UnescapeString(string(dom)), `<td class="name">`+hold.Name+"</td>")
+		require.Contains(t, html.UnescapeString(string(dom)), `class="name">`+hold.Name+"</td>")
 	}
 	require.NotContains(t, string(dom), "<b onclick")
 	require.NotContains(t, string(dom), "<script")
 
 	saveScreenshot(t, page, 1000, filepath.Join("..", "..", "docs", "statusz.png"))
-	phone := filepath.Join(t.TempDir(), "phone.png")
-	saveScreenshot(t, page, 390, phone)
+	_, err := s.Locks().Mutex(strings.Repeat("a-long-name:", 10)).Lock(t.Context())
+	require.NoError(t, err)
+	for name, args := range map[string][]string{
+		"phone": nil, "dark": {"--blink-settings=preferredColorScheme=0"},
+	} {
+		saveScreenshot(t, page, 390, filepath.Join(pictures(t), name+".png"), args...)
+	}
+	requireNothingCut(t, page)
+}
+
+// pictures returns where to leave the pictures that the documents do not show.
+func pictures(t *testing.T) string {
+	t.Helper()
+	if dir := os.Getenv("PICTURES"); dir != "" {
+		return dir
+	}
+	return t.TempDir()
+}
+
+// requireNothingCut checks that no element of a page is wider than a phone, by a script in a copy of the page.
+func requireNothingCut(t *testing.T, page string) {
+	t.Helper()
+	_, body := send(t, http.MethodGet, page)
+	copied := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, `<!DOCTYPE html><iframe id="phone" style="width:390px;height:4000px;border:0" src="data:text/html;base64,`,
+			base64.StdEncoding.EncodeToString([]byte(body+`<script>
+				const wide = [...document.querySelectorAll("*")].filter(e => e.scrollWidth > e.clientWidth && e.clientWidth > 0
+					|| e.getBoundingClientRect().right > innerWidth)
+				parent.postMessage(innerWidth + ": " + wide.map(e => e.outerHTML.slice(0, 100)).join("\n"), "*")
+			</script>`)), `"></iframe><pre id="found"></pre>
+			<script>addEventListener("message", e => { document.getElementById("found").textContent = e.data })</script>`)
+	}))
+	defer copied.Close()
+	dom := string(chromium(t, copied.URL, "--dump-dom", "--virtual-time-budget=5000"))
+	require.Contains(t, dom, `<pre id="found">390: </pre>`)
 }
 
 // saveScreenshot saves a picture of a page, without the empty rest below it, and checks that there is something
 // in it.
-func saveScreenshot(t *testing.T, page string, width int, file string) {
+func saveScreenshot(t *testing.T, page string, width int, file string, args ...string) {
 	t.Helper()
 	shot := filepath.Join(t.TempDir(), "shot.png")
-	chromium(t, page, fmt.Sprintf("--window-size=%d,4000", width), "--screenshot="+shot)
+	chromium(t, page, append(args, fmt.Sprintf("--window-size=%d,5000", width), "--screenshot="+shot)...)
 	text, err := os.ReadFile(shot)
 	require.NoError(t, err)
 	picture, err := png.Decode(bytes.NewReader(text))
@@ -132,7 +168,7 @@ func saveScreenshot(t *testing.T, page string, width int, file string) {
 	require.Equal(t, width, picture.Bounds().Dx())
 	height := heightOfContent(picture)
 	require.Greater(t, height, 800)
-	require.Less(t, height, 4000, "the whole page is in the picture")
+	require.Less(t, height, 5000, "the whole page is in the picture")
 
 	cut := image.NewRGBA(image.Rect(0, 0, width, height))
 	draw.Draw(cut, cut.Bounds(), picture, image.Point{}, draw.Src)

@@ -1,16 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/cogwheeltest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -23,12 +25,16 @@ type clients struct {
 	locks      *redislock.Client
 	limits     *ratelimit.Client
 	semaphores *semaphore.Client
+	health     *health
 
 	closers []func(context.Context) error // called in reverse, like deferred functions
 }
 
-// connect makes the clients. addr is the host:port of a Redis, or empty for an embedded server.
-func connect(ctx context.Context, addr string, logger *slog.Logger) (_ *clients, err error) {
+// closeTimeout is how long each client may take to close. Leases end what it cannot release by then.
+const closeTimeout = time.Second
+
+// connect makes the clients. redisURL is empty for an embedded server.
+func connect(ctx context.Context, redisURL string, logger *slog.Logger) (_ *clients, err error) {
 	c := &clients{}
 	defer func() {
 		if err != nil {
@@ -43,20 +49,27 @@ func connect(ctx context.Context, addr string, logger *slog.Logger) (_ *clients,
 		return err
 	})
 
-	if addr == "" {
-		if addr, err = c.embedServer(); err != nil {
+	if redisURL == "" {
+		addr, stop, err := cogwheeltest.Embed()
+		if err != nil {
 			return nil, err
 		}
-		logger.Info("REDIS_ADDR is not set: using an embedded server", "redis", addr)
+		c.deferClose(func(context.Context) error { stop(); return nil })
+		logger.Info("REDIS_URL is not set: using an embedded server", "redis", addr)
+		redisURL = "redis://" + addr
 	}
-	// The timeouts bound how long a call without a deadline takes while Redis hangs: docs/operations.md, redis.Options.
-	rdb := redis.NewClient(&redis.Options{
-		Addr: addr, DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
-		MaxRetries: 1, DialerRetries: 1, ContextTimeoutEnabled: true,
-	})
+	opts, err := redisOptions(redisURL)
+	if err != nil {
+		return nil, err
+	}
+	rdb := redis.NewClient(opts)
 	c.deferClose(func(context.Context) error { return rdb.Close() })
 	if err = rdb.Ping(ctx).Err(); err != nil {
-		return nil, fmt.Errorf("no answer from the Redis at %s: %w", addr, err)
+		return nil, fmt.Errorf("no answer from the Redis at %s: %w", opts.Addr, err)
+	}
+	c.health = &health{redis: rdb}
+	if _, err = c.wheel.Every(pingEvery, c.health.ping); err != nil {
+		return nil, err
 	}
 
 	c.locks, err = redislock.New(rdb, redislock.WithWheel(c.wheel), redislock.WithLogger(logger))
@@ -77,6 +90,26 @@ func connect(ctx context.Context, addr string, logger *slog.Logger) (_ *clients,
 	c.deferClose(c.semaphores.Close)
 	c.check(ctx, logger)
 	return c, nil
+}
+
+// redisOptions reads a URL, whose parameters may set timeouts and more: see redis.ParseURL. For rediss:// the
+// certificate of the server is verified with the authorities of the system, or those in SSL_CERT_FILE.
+func redisOptions(redisURL string) (*redis.Options, error) {
+	opts, err := redis.ParseURL(redisURL)
+	if _, ok := errors.AsType[*url.Error](err); ok { // whose text has the password
+		return nil, errors.New("REDIS_URL is not a URL: in a password, / is written as %2F and % as %25")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("REDIS_URL: %w", err)
+	}
+	// They bound how long a call without a deadline takes while Redis hangs: docs/operations.md, redis.Options.
+	opts.DialTimeout = cmp.Or(opts.DialTimeout, time.Second)
+	opts.ReadTimeout = cmp.Or(opts.ReadTimeout, time.Second)
+	opts.WriteTimeout = cmp.Or(opts.WriteTimeout, time.Second)
+	opts.MaxRetries = cmp.Or(opts.MaxRetries, 1)
+	opts.DialerRetries = 1
+	opts.ContextTimeoutEnabled = true
+	return opts, nil
 }
 
 // check warns of what the server or the rights of this user lack. The service starts all the same: what is
@@ -102,30 +135,10 @@ func (c *clients) close(ctx context.Context) (err error) {
 		return nil
 	}
 	for _, f := range slices.Backward(c.closers) {
+		ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 		err = errors.Join(err, f(ctx))
+		cancel()
 	}
 	c.closers = nil
 	return err
-}
-
-// embedServer starts a server in this process and returns its address. The server has no clock of its own: a
-// timer on the wheel advances its time, and with it every TTL.
-func (c *clients) embedServer() (addr string, err error) {
-	server := miniredis.NewMiniRedis()
-	server.SetTime(time.Now())
-	server.ClockTTL(true)
-	if err := server.Start(); err != nil {
-		return "", fmt.Errorf("embedded server: %w", err)
-	}
-	clock, err := c.wheel.Every(5*time.Millisecond, func() { server.SetTime(time.Now()) })
-	if err != nil {
-		server.Close()
-		return "", err
-	}
-	c.deferClose(func(context.Context) error {
-		clock.Stop()
-		server.Close()
-		return nil
-	})
-	return server.Addr(), nil
 }

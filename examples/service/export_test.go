@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -13,13 +15,22 @@ import (
 // Main runs the program.
 func Main() { main() }
 
+const Grace = grace
+
+// NewHealth returns a health check that nothing pings for.
+func NewHealth(rdb redis.UniversalClient) *Health { return &Health{redis: rdb} }
+
+type Health = health
+
+func (h *Health) Ping() { h.ping() }
+
 // Service opens a service to tests.
 type Service struct{ s *service }
 
 // Start starts a service on free ports.
-func Start(ctx context.Context, redis string) (Service, error) {
+func Start(ctx context.Context, redisURL string) (Service, error) {
 	s, err := start(ctx, config{
-		redis: redis, listen: "127.0.0.1:0", ops: "127.0.0.1:0", logger: slog.New(slog.DiscardHandler),
+		redis: redisURL, listen: "127.0.0.1:0", ops: "127.0.0.1:0", logger: slog.New(slog.DiscardHandler),
 	})
 	return Service{s}, err
 }

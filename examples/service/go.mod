@@ -3,7 +3,6 @@ module github.com/cogwheel-go/cogwheel/examples/service
 go 1.26.0
 
 require (
-	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/cogwheel-go/cogwheel v0.0.0
 	github.com/cogwheel-go/cogwheel/contrib/cogwheelprom v0.0.0
 	github.com/cogwheel-go/cogwheel/contrib/statusz v0.0.0
@@ -13,6 +12,7 @@ require (
 )
 
 require (
+	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect

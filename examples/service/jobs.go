@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"strconv"
@@ -14,56 +13,65 @@ import (
 )
 
 const (
-	workers        = 4   // goroutines of this process that make reports
-	permits        = 2   // reports that are made at a time, by all processes together
-	waitingReports = 100 // that this process accepts
+	workers        = 4  // goroutines of this process that make reports
+	permits        = 2  // reports that are made at a time, by all processes together
+	waitingReports = 10 // that this process accepts: few enough to be made within the grace period
+	reportTime     = 2 * time.Second
 )
 
 // jobs is the work of a process that no request waits for.
 type jobs struct {
 	*clients
 	logger  *slog.Logger
-	leader  *redislock.Mutex
 	permits *semaphore.Semaphore
-	reports chan report
 
-	end     context.CancelFunc
+	resign  context.CancelFunc // ends the leadership
+	giveUp  context.CancelFunc // ends the reports
 	running sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	accepted int
+	stopping bool
+	reports  chan report // closed by stop
 }
 
 // report is a request for a report.
-type report struct{}
+type report struct{ id int }
 
 // startJobs starts the workers, and the wait for the leadership.
-func startJobs(ctx context.Context, c *clients, logger *slog.Logger) (*jobs, error) {
+func startJobs(ctx context.Context, c *clients, logger *slog.Logger) *jobs {
 	j := &jobs{
 		clients: c,
 		logger:  logger,
-		// The status of the lock in Redis shows the metadata. If the leader dies, another process follows
-		// within the lease.
-		leader: c.locks.Mutex("service:leader", redislock.WithLease(10*time.Second), redislock.WithFencing(),
-			redislock.WithMetadata("pid "+strconv.Itoa(os.Getpid()))),
-		permits: c.semaphores.Semaphore("service:reports"),
+		// The first call sets the number. To change it later takes SetPermits.
+		permits: c.semaphores.Semaphore("service:reports", semaphore.WithPermits(permits)),
 		reports: make(chan report, waitingReports),
 	}
-	// The first process sets them. To change the number later takes SetPermits.
-	if _, err := j.permits.TrySetPermits(ctx, permits); err != nil {
-		return nil, err
-	}
-	ctx, j.end = context.WithCancel(context.WithoutCancel(ctx))
-	j.running.Go(func() { j.lead(ctx) })
+	ctx = context.WithoutCancel(ctx)
+	leading, resign := context.WithCancel(ctx)
+	working, giveUp := context.WithCancel(ctx)
+	j.resign, j.giveUp = resign, giveUp
+	j.running.Go(func() { j.lead(leading) })
 	for range workers {
-		j.running.Go(func() { j.work(ctx) })
+		j.running.Go(func() { j.work(working) })
 	}
-	return j, nil
+	return j
 }
 
-// stop ends the work and returns when all of it has ended, or ctx has. Reports that wait are not made.
-func (j *jobs) stop(ctx context.Context) error {
+// stop accepts no more reports and returns when all that were accepted are made. Those that are not when working
+// ends are given up. It returns when ctx ends at the latest.
+func (j *jobs) stop(ctx, working context.Context) error {
 	if j == nil {
 		return nil
 	}
-	j.end()
+	j.resign()
+	j.mu.Lock()
+	if !j.stopping {
+		j.stopping = true
+		close(j.reports)
+	}
+	j.mu.Unlock()
+	defer context.AfterFunc(working, j.giveUp)()
 	done := make(chan struct{})
 	go func() {
 		j.running.Wait()
@@ -77,13 +85,13 @@ func (j *jobs) stop(ctx context.Context) error {
 	}
 }
 
-// lead waits until this process is the leader, and is the leader until ctx ends or the lock is lost.
+// lead waits until this process is the leader, and is the leader until ctx ends or the lock is lost. The status
+// of the lock in Redis shows the metadata. If the leader dies, another process follows within the lease.
 func (j *jobs) lead(ctx context.Context) {
-	for ctx.Err() == nil {
-		if err := j.leader.Do(ctx, j.closeBooks); ctx.Err() == nil {
-			j.logger.Warn("not the leader", "error", err)
-			_ = j.wheel.Sleep(ctx, time.Second)
-		}
+	err := j.locks.Lead(ctx, "service:leader", j.closeBooks, redislock.WithLease(10*time.Second),
+		redislock.WithFencing(), redislock.WithMetadata("pid "+strconv.Itoa(os.Getpid())))
+	if ctx.Err() == nil {
+		j.logger.Error("not the leader", "error", err)
 	}
 }
 
@@ -98,41 +106,45 @@ func (j *jobs) closeBooks(ctx context.Context) error {
 	}
 }
 
-// add reports false if too many reports wait already.
-func (j *jobs) add(r report) bool {
+// add accepts a report. It reports false if too many wait already, or the process stops.
+func (j *jobs) add() (r report, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r.id = j.accepted + 1
+	if j.stopping {
+		return r, false
+	}
 	select {
 	case j.reports <- r:
-		return true
+		j.accepted++
+		return r, true
 	default:
-		return false
+		return r, false
 	}
 }
 
-// work makes reports until ctx ends.
+// work makes the accepted reports until stop. A report that fails, as while Redis is down, is tried again until
+// ctx ends.
 func (j *jobs) work(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case r := <-j.reports:
-			if err := j.make(ctx, r); err != nil && ctx.Err() == nil {
-				j.logger.Warn("no report", "error", err)
+	for r := range j.reports {
+		for {
+			err := j.make(ctx)
+			if err == nil {
+				j.logger.Info("report made", "report", r.id)
+				break
 			}
+			if j.wheel.Sleep(ctx, time.Second) != nil {
+				j.logger.Error("report lost", "report", r.id, "error", err)
+				break
+			}
+			j.logger.Warn("report failed", "report", r.id, "error", err)
 		}
 	}
 }
 
 // make makes a report with one of the permits that all processes share.
-func (j *jobs) make(ctx context.Context, _ report) (err error) {
-	grant, err := j.permits.Acquire(ctx, 1)
-	if errors.Is(err, semaphore.ErrNotSet) { // Redis has lost its data
-		if _, err = j.permits.TrySetPermits(ctx, permits); err == nil {
-			grant, err = j.permits.Acquire(ctx, 1)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, grant.Release(ctx)) }()
-	return j.wheel.Sleep(grant.Context(ctx), 2*time.Second) // the work; the context ends if the permit is lost
+func (j *jobs) make(ctx context.Context) error {
+	return j.permits.Do(ctx, 1, func(ctx context.Context) error {
+		return j.wheel.Sleep(ctx, reportTime) // the work; the context ends if the permit is lost
+	})
 }

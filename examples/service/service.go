@@ -10,9 +10,17 @@ import (
 	"time"
 )
 
+const (
+	// grace is how long the service takes to stop at most. It is less than the 30 s that Kubernetes waits by default.
+	grace = 25 * time.Second
+	// working is the part of it in which requests and reports may end. The rest is for those that are given up, and
+	// for closing the clients.
+	working = 17 * time.Second
+)
+
 // config is what differs between processes.
 type config struct {
-	redis  string // host:port, or "" for an embedded server
+	redis  string // URL, or "" for an embedded server
 	listen string // address of the API
 	ops    string // address of metrics, status page and health check; not for the public
 	logger *slog.Logger
@@ -38,9 +46,7 @@ func start(ctx context.Context, cfg config) (_ *service, err error) {
 	if s.clients, err = connect(ctx, cfg.redis, cfg.logger); err != nil {
 		return nil, err
 	}
-	if s.jobs, err = startJobs(ctx, s.clients, cfg.logger); err != nil {
-		return nil, err
-	}
+	s.jobs = startJobs(ctx, s.clients, cfg.logger)
 	if s.ops, err = serve(cfg.ops, s.opsHandler()); err != nil {
 		return nil, err
 	}
@@ -51,10 +57,14 @@ func start(ctx context.Context, cfg config) (_ *service, err error) {
 	return s, nil
 }
 
-// stop stops the service in the reverse order: first the requests, then the work in the background, then the
-// clients, which release what is still held. The ops server answers until the end.
+// stop stops the service in the reverse order within the grace period: first the requests, then the work in the
+// background, then the clients, which release what is still held. The ops server answers until the end.
 func (s *service) stop(ctx context.Context) error {
-	return errors.Join(s.api.stop(ctx), s.jobs.stop(ctx), s.clients.close(ctx), s.ops.stop(ctx))
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	working, cancel := context.WithTimeout(ctx, working)
+	defer cancel()
+	return errors.Join(s.api.stop(working), s.jobs.stop(ctx, working), s.clients.close(ctx), s.ops.stop(ctx))
 }
 
 // server is an http.Server that listens.
@@ -70,17 +80,19 @@ func serve(addr string, h http.Handler) (*server, error) {
 		return nil, err
 	}
 	s := &server{
-		http: &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second},
+		http: &http.Server{Handler: h, ReadTimeout: 5 * time.Second},
 		addr: listener.Addr().String(),
 	}
 	s.done.Go(func() { _ = s.http.Serve(listener) }) // until stop
 	return s, nil
 }
 
+// stop waits for the requests in progress until ctx ends, and then cuts off their connections.
 func (s *server) stop(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
 	defer s.done.Wait()
+	defer s.http.Close()
 	return s.http.Shutdown(ctx)
 }

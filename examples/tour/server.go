@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cogwheel-go/cogwheel/cogwheeltest"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
@@ -17,9 +17,10 @@ import (
 // findServer returns the address of the Redis to use: the one in REDIS_ADDR, or an embedded server. Locks work there.
 func findServer(ctx context.Context, w *wheel.Wheel) (addr string, closeServer func(), err error) {
 	if addr = os.Getenv("REDIS_ADDR"); addr == "" {
-		if addr, closeServer, err = embedServer(w); err != nil {
+		if addr, closeServer, err = cogwheeltest.Embed(); err != nil {
 			return "", nil, err
 		}
+		fmt.Printf("REDIS_ADDR is not set: using an embedded server at %s.\n", addr)
 		if err = checkServer(ctx, w, addr); err != nil {
 			closeServer()
 			return "", nil, fmt.Errorf("embedded server: %w", err)
@@ -62,26 +63,4 @@ func redisOptions(addr string) (*redis.Options, error) {
 		return nil, fmt.Errorf("REDIS_ADDR: %w", err)
 	}
 	return opts, nil
-}
-
-// embedServer starts a server in this process. The server has no clock of its own: a timer on the wheel
-// advances its time, and with it every TTL.
-func embedServer(w *wheel.Wheel) (addr string, closeServer func(), err error) {
-	server := miniredis.NewMiniRedis()
-	server.SetTime(time.Now())
-	server.ClockTTL(true)
-	if err := server.Start(); err != nil {
-		return "", nil, fmt.Errorf("embedded server: %w", err)
-	}
-	clock, err := w.Every(5*time.Millisecond, func() { server.SetTime(time.Now()) })
-	if err != nil {
-		server.Close()
-		return "", nil, err
-	}
-	fmt.Printf("REDIS_ADDR is not set: using an embedded server at %s. A timer on the wheel advances its clock.\n",
-		server.Addr())
-	return server.Addr(), func() {
-		clock.Stop()
-		server.Close()
-	}, nil
 }

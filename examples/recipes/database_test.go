@@ -1,0 +1,94 @@
+package recipes_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/examples/recipes"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+// row is a database of one row with one number, the version or the token. A statement changes it if its first
+// argument is greater. It is a connector, a driver, a connection and a transaction.
+type row struct {
+	mu     sync.Mutex
+	number int64
+	before int64 // when the transaction began
+}
+
+func (r *row) Connect(context.Context) (driver.Conn, error) { return r, nil }
+func (r *row) Driver() driver.Driver                        { return r }
+func (r *row) Open(string) (driver.Conn, error)             { return r, nil }
+func (r *row) Prepare(string) (driver.Stmt, error)          { return nil, errors.ErrUnsupported }
+func (r *row) Close() error                                 { return nil }
+func (r *row) Commit() error                                { return nil }
+
+func (r *row) Begin() (driver.Tx, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.before = r.number
+	return r, nil
+}
+
+func (r *row) Rollback() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.number = r.before
+	return nil
+}
+
+func (r *row) ExecContext(_ context.Context, _ string, args []driver.NamedValue) (driver.Result, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if number := args[0].Value.(int64); number > r.number {
+		r.number = number
+		return driver.RowsAffected(1), nil
+	}
+	return driver.RowsAffected(0), nil
+}
+
+func TestMigrate_RunsOnceInAllProcesses(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	db := sql.OpenDB(&row{})
+	defer db.Close()
+	failed := errors.New("failed")
+	require.ErrorIs(t, recipes.Migrate(t.Context(), newLocks(t, rdb), db, 7,
+		func(context.Context, *sql.Tx) error { return failed }), failed)
+	ran, results := 0, make(chan error)
+	for range 3 {
+		locks := newLocks(t, rdb)
+		go func() {
+			results <- recipes.Migrate(t.Context(), locks, db, 7, func(context.Context, *sql.Tx) error {
+				ran++ // under the lock
+				return nil
+			})
+		}()
+	}
+	for range 3 {
+		require.NoError(t, <-results)
+	}
+	require.Equal(t, 1, ran, "after the one that failed")
+}
+
+func TestCharge_IsNotRecordedOverALaterHolder(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	r := &row{}
+	db := sql.OpenDB(r)
+	defer db.Close()
+	charge := func(context.Context) error { return nil }
+	require.NoError(t, recipes.Charge(t.Context(), newLocks(t, rdb), db, "7", charge))
+	require.ErrorIs(t, recipes.Charge(t.Context(), newLocks(t, rdb), db, "7", func(context.Context) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.number = 1 << 62 // a later holder
+		return nil
+	}), recipes.ErrStale)
+}
