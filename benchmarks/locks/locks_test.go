@@ -258,10 +258,13 @@ func BenchmarkUncontended(b *testing.B) {
 		for _, ctx := range []string{"endless", "cancellable"} {
 			for _, impl := range append(impls, "rueidislock", "floor") {
 				b.Run(fmt.Sprintf("goroutines=%d/ctx=%s/impl=%s", n, ctx, impl), func(b *testing.B) {
-					p, _ := open(b, impl)
-					rate(b, func() (int64, error) {
+					p, server := open(b, impl)
+					admin := server.Client(b)
+					before := redistest.ProcessorTime(b, admin)
+					total := rate(b, func() (int64, error) {
 						return hammer(contexts[ctx](b), p, n, round(), func(i int) string { return fmt.Sprintf("name:%d", i) }, nothing)
 					}, "pairs/s")
+					b.ReportMetric((redistest.ProcessorTime(b, admin)-before)*1e6/float64(max(total, 1)), "server-us/pair")
 				})
 			}
 		}
@@ -286,10 +289,10 @@ func BenchmarkHotName(b *testing.B) {
 	}
 }
 
-// rate reports how often f did what it counts per second, and the processor time of this process for each.
-func rate(b *testing.B, f func() (int64, error), unit string) {
+// rate reports how often f did what it counts per second, and the processor time of this process for each. It returns
+// the count.
+func rate(b *testing.B, f func() (int64, error), unit string) (total int64) {
 	b.Helper()
-	var total int64
 	var spent, used time.Duration
 	for b.Loop() {
 		start, cpu := time.Now(), cpuTime(b)
@@ -303,4 +306,5 @@ func rate(b *testing.B, f func() (int64, error), unit string) {
 	}
 	b.ReportMetric(float64(total)/spent.Seconds(), unit)
 	b.ReportMetric(float64(used.Microseconds())/float64(max(total, 1)), "client-us/"+strings.TrimSuffix(unit, "s/s"))
+	return total
 }

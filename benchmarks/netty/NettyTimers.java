@@ -5,6 +5,7 @@ import io.netty.util.TimerTask;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.Random;
@@ -31,11 +32,13 @@ public final class NettyTimers {
             divisor = 1000;
         }
         warmUp();
-        fire(size(1_000_000), true);
+        fire("dense", size(1_000_000), true);
+        fire("sparse", size(50_000), true);
         pending(1000);
         if (size(1_000_000) > 1000) {
             pending(size(1_000_000));
         }
+        reschedule(size(1_000_000)); // after what measures the heap: its garbage would count there
         // Stopping a timer returns what is pending in a set, which takes longer than what is measured here: one timer
         // has more and more of them.
         HashedWheelTimer timer = newTimer();
@@ -68,8 +71,8 @@ public final class NettyTimers {
             }
         }
         timer.stop();
-        fire(size(500_000), false);
-        fire(size(500_000), false);
+        fire("dense", size(500_000), false);
+        fire("dense", size(500_000), false);
     }
 
     private static void fill(HashedWheelTimer timer, int n, List<Timeout> timeouts) {
@@ -104,7 +107,7 @@ public final class NettyTimers {
     }
 
     /** Has n timers fire over 2 s, a second after the first of them is scheduled at the earliest. */
-    private static void fire(int n, boolean print) throws Exception {
+    private static void fire(String load, int n, boolean print) throws Exception {
         HashedWheelTimer timer = newTimer();
         long window = TimeUnit.MILLISECONDS.toNanos(size(2000));
         long[] late = new long[n];
@@ -140,7 +143,28 @@ public final class NettyTimers {
         figures[i + 3] = "early-ms";
         figures[i + 4] = used / n;
         figures[i + 5] = "cpu-ns/timer";
-        line("Fire/load=dense/timers=" + n, figures);
+        line("Fire/load=" + load + "/timers=" + n, figures);
+    }
+
+    /** Moves the deadlines of n timers, in no order: as there is no call for it, each is cancelled and a new one made. */
+    private static void reschedule(int n) throws Exception {
+        HashedWheelTimer timer = newTimer();
+        List<Timeout> handles = new ArrayList<>(n);
+        for (int k = 0; k < n; k++) {
+            handles.add(timer.newTimeout(NOTHING, 10_000 + k % 8192, TimeUnit.MILLISECONDS));
+        }
+        Collections.shuffle(handles, RANDOM);
+        System.gc();
+        long start = System.nanoTime();
+        long cpu = OS.getProcessCpuTime();
+        for (int k = 0; k < n; k++) {
+            handles.get(k).cancel();
+            handles.set(k, timer.newTimeout(NOTHING, 30, TimeUnit.SECONDS));
+        }
+        double took = System.nanoTime() - start;
+        double used = OS.getProcessCpuTime() - cpu;
+        line("Reschedule", took / n, "ns/call", used / n, "cpu-ns/call");
+        timer.stop();
     }
 
     /** Measures what n timers cost while they wait: memory, processor time. */

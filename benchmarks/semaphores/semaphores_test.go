@@ -5,9 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,21 +32,6 @@ type trips struct {
 	n   atomic.Int64
 	rdb *redis.Client
 }
-
-// serverTime returns how much processor time the server has used, for scripts and to read and write.
-func (c *trips) serverTime(b *testing.B) (seconds float64) {
-	b.Helper()
-	for _, m := range mainThread.FindAllStringSubmatch(c.rdb.Info(b.Context(), "cpu").Val(), -1) {
-		v, err := strconv.ParseFloat(m[1], 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		seconds += v
-	}
-	return seconds
-}
-
-var mainThread = regexp.MustCompile(`used_cpu_(?:sys|user)_main_thread:([\d.]+)`)
 
 // processorTime returns how much processor time this process has used.
 func processorTime(b *testing.B) time.Duration {
@@ -212,7 +195,7 @@ func run(b *testing.B, ctx context.Context, kind, impl string, permits, names, g
 	takes, n := open(b, kind, impl, permits, names)
 	var all tally
 	var spent time.Duration
-	before, client, server := n.n.Load(), processorTime(b), n.serverTime(b)
+	before, client, server := n.n.Load(), processorTime(b), redistest.ProcessorTime(b, n.rdb)
 	for b.Loop() {
 		began := time.Now()
 		x, err := hammer(ctx, takes, goroutines, hold)
@@ -230,7 +213,7 @@ func run(b *testing.B, ctx context.Context, kind, impl string, permits, names, g
 	slices.Sort(all.waits)
 	b.ReportMetric(float64(all.pairs)/spent.Seconds(), "pairs/s")
 	b.ReportMetric(float64((processorTime(b)-client).Microseconds())/float64(all.pairs), "client-us/pair")
-	b.ReportMetric((n.serverTime(b)-server)*1e6/float64(all.pairs), "server-us/pair")
+	b.ReportMetric((redistest.ProcessorTime(b, n.rdb)-server)*1e6/float64(all.pairs), "server-us/pair")
 	b.ReportMetric(float64(n.n.Load()-before)/float64(all.pairs), "trips/pair")
 	b.ReportMetric(all.waits[len(all.waits)*99/100].Seconds()*1000, "wait-p99-ms")
 }

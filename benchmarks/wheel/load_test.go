@@ -124,6 +124,7 @@ func loads() []load {
 	return []load{
 		{name: "idle", timers: 1000},
 		{name: "dense", timers: n},
+		{name: "sparse", timers: size(50_000)},
 		{name: "saturated", timers: n, spinners: runtime.GOMAXPROCS(0)},
 		{name: "blocking", timers: min(n, 100_000), blocking: true},
 	}

@@ -6,6 +6,8 @@
 //	go run ./cmd/report run      # measures, about 25 minutes on 2 cores: results/report.txt
 //	go run ./cmd/report write    # writes the documents from results/report.txt
 //
+//	go run ./cmd/report goals    # prints which goals results/report.txt meets
+//
 // Other commands print tables that stand in the documents:
 //
 //	go run ./cmd/report capacity                                 # 1 to 100 000 held locks
@@ -41,7 +43,7 @@ func main() {
 }
 
 func command(ctx context.Context, args []string) error {
-	usage := errors.New("usage: report run|write|capacity|objects|hang|options [options]")
+	usage := errors.New("usage: report run|write|goals|capacity|objects|hang|options [options]")
 	if len(args) == 0 {
 		return usage
 	}
@@ -68,6 +70,20 @@ func command(ctx context.Context, args []string) error {
 			return err
 		}
 		return writeFiles(*data, *to)
+	case "goals":
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		p, err := readPage(*data)
+		if err != nil {
+			return err
+		}
+		text, err := p.text("goals")
+		if err != nil {
+			return err
+		}
+		_, err = os.Stdout.Write(text)
+		return err
 	case "capacity":
 		points := flags.String("locks", "1,1000,10000,100000", "how many locks are held, row by row")
 		lease := flags.Duration("lease", redislock.DefaultLease, "the lease of each lock")

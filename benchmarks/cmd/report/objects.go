@@ -85,6 +85,9 @@ func (c libraryClients) uses() []objectUse {
 		{"`Limiter`, fixed windows", nil, func(ctx context.Context, name string) (func() error, error) {
 			return nothing(c.limits.Limiter("limit", hour, ratelimit.WithAlgorithm(ratelimit.FixedWindow)).Allow(ctx, name))
 		}},
+		{"`Limiter`, sliding windows", nil, func(ctx context.Context, name string) (func() error, error) {
+			return nothing(c.limits.Limiter("limit", hour, ratelimit.WithAlgorithm(ratelimit.SlidingWindow)).Allow(ctx, name))
+		}},
 		{"`StoredLimiter`, 1 grant", func(ctx context.Context, name string) error {
 			return setting(c.limits.StoredLimiter(name).TrySetRate(ctx, hour))
 		}, func(ctx context.Context, name string) (func() error, error) {

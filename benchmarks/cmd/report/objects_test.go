@@ -39,7 +39,7 @@ func TestObjects_AreThoseOfTheDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	want, got := rowsOf(printed.String()), rowsOf(section)
-	if len(want) != 11 || !slices.Equal(want, got) {
+	if len(want) != 12 || !slices.Equal(want, got) {
 		t.Fatalf("the command prints\n%s\nthe document has\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"))
 	}
 }

@@ -28,8 +28,8 @@ type page struct {
 	tables []table
 }
 
-// documents returns the files that are made from the results, by their path in the repository.
-func documents(data, root string) (map[string][]byte, error) {
+// readPage reads the results of a run.
+func readPage(data string) (*page, error) {
 	in, err := os.Open(data)
 	if err != nil {
 		return nil, err
@@ -42,25 +42,43 @@ func documents(data, root string) (map[string][]byte, error) {
 	if len(set.Keys) == 0 {
 		return nil, fmt.Errorf("%s has no results", data)
 	}
-	p := &page{set: set, tables: tables(set.Config["size"] == "full")}
+	return &page{set: set, tables: tables(set.Config["size"] == "full")}, nil
+}
+
+// documents returns the files that are made from the results, by their path in the repository.
+func documents(data, root string) (map[string][]byte, error) {
+	p, err := readPage(data)
+	if err != nil {
+		return nil, err
+	}
 	files, err := p.plots()
 	if err != nil {
 		return nil, err
 	}
+	text, err := p.text("page")
+	if err != nil {
+		return nil, err
+	}
+	readme, err := p.text("readme")
+	if err != nil {
+		return nil, err
+	}
+	files["docs/benchmarks.md"] = text
+	files["README.md"], err = withFigures(filepath.Join(root, "README.md"), readme)
+	return files, err
+}
+
+// text executes one of the templates.
+func (p *page) text(name string) ([]byte, error) {
 	t, err := template.New("page").Parse(pageTemplate)
 	if err != nil {
 		return nil, err
 	}
-	var text, readme bytes.Buffer
-	if err := t.ExecuteTemplate(&text, "page", p); err != nil {
+	var text bytes.Buffer
+	if err := t.ExecuteTemplate(&text, name, p); err != nil {
 		return nil, err
 	}
-	if err := t.ExecuteTemplate(&readme, "readme", p); err != nil {
-		return nil, err
-	}
-	files["docs/benchmarks.md"] = tidy(text.Bytes())
-	files["README.md"], err = withFigures(filepath.Join(root, "README.md"), tidy(readme.Bytes()))
-	return files, err
+	return tidy(text.Bytes()), nil
 }
 
 // tidy removes the lines that are left empty by the template.
@@ -139,6 +157,16 @@ func (p *page) ScheduleStop(impl string) string {
 	return p.Figure("wheel", fmt.Sprintf("ScheduleStop/goroutines=1/pending=%d", size(p.Full(), 1_000_000)), "cpu-ns/call", impl)
 }
 
+// Locked is how often so many goroutines, each with a name of its own, lock and unlock in a second.
+func (p *page) Locked(goroutines int, impl string) string {
+	return p.Figure("locks", fmt.Sprintf("Uncontended/goroutines=%d/ctx=cancellable", goroutines), "pairs/s", impl)
+}
+
+// Decided is how many decisions a second 64 goroutines get from one limit.
+func (p *page) Decided(impl string) string {
+	return p.Figure("limits", "Versus/keys=1/goroutines=64/ctx=cancel", "/s", impl)
+}
+
 // Table is the table of a subject, in Markdown.
 func (p *page) Table(name string) (string, error) {
 	i := slices.IndexFunc(p.tables, func(t table) bool { return t.name == name })
@@ -151,7 +179,7 @@ func (p *page) Table(name string) (string, error) {
 	head, rule := []string{"", "", "cogwheel"}, []string{"---", "---", "---:"}
 	for _, peer := range t.peers {
 		if p.measured(t, peer) {
-			head, rule = append(head, names[peer]), append(rule, "---:")
+			head, rule = append(head, p.name(peer)), append(rule, "---:")
 		}
 	}
 	cells(head...)
@@ -173,6 +201,14 @@ func (p *page) Table(name string) (string, error) {
 	return text.String(), nil
 }
 
+// name is what the page calls an implementation. That of Netty has its version, as ratios to it depend on that.
+func (p *page) name(impl string) string {
+	if impl == "Netty" {
+		return "Netty " + p.Config("netty")
+	}
+	return names[impl]
+}
+
 // measured reports whether an implementation has a figure in the table.
 func (p *page) measured(t table, impl string) bool {
 	return slices.ContainsFunc(t.rows, func(r row) bool { return len(p.set.Of(r.key, impl)) > 0 })
@@ -181,7 +217,7 @@ func (p *page) measured(t table, impl string) bool {
 // cell has the figure of a peer, and how many times better ours is.
 func (p *page) cell(r row, ours, peer string) string {
 	theirs, ok := spreadOf(p.set.Of(r.key, peer))
-	if !ok {
+	if !ok || strings.HasPrefix(r.key.Unit, "B/") && theirs.median < 0 { // more was freed than the timers take
 		return ""
 	}
 	ratio, ok := r.advantage(p.set, ours, peer)
@@ -207,6 +243,7 @@ func (s spread) String() string {
 type comparison struct {
 	Subject, What, Peer string
 	Ratio               spread
+	Why                 string
 }
 
 // NotFaster returns the comparisons in which cogwheel was worse in every round, if clearly, or else those in which it
@@ -223,11 +260,21 @@ func (p *page) NotFaster(clearly bool) []comparison {
 				if !ok || peer == "floor" || ratio.least >= 1 || (ratio.most < 1) != clearly {
 					continue
 				}
-				found = append(found, comparison{t.name, load + ": " + r.what, names[peer], ratio})
+				found = append(found, comparison{t.name, load + ": " + r.what, p.name(peer), ratio, r.why(peer)})
 			}
 		}
 	}
 	return found
+}
+
+// why returns what stands in the way of the goal beside a peer, or nothing.
+func (r row) why(peer string) string {
+	for _, g := range r.goals {
+		if g.peer == peer {
+			return g.why
+		}
+	}
+	return ""
 }
 
 // loadAfter is the load of a row in full, which may begin with "the same", after the load of the row before.
@@ -267,7 +314,7 @@ func (p *page) Goals() []verdict {
 					if !ok {
 						continue
 					}
-					v.Goal = fmt.Sprintf("at least %gx, beside %s", g.value, names[g.peer])
+					v.Goal = fmt.Sprintf("at least %gx, beside %s", g.value, p.name(g.peer))
 					v.Found, missed = ratio.String(), ratio.median < g.value
 				}
 				if missed {

@@ -42,6 +42,7 @@ type table struct {
 var names = map[string]string{
 	"wheel": "cogwheel", "inline": "cogwheel, `Inline()`", "typed": "cogwheel, `Typed`", "AfterFunc": "time.AfterFunc",
 	"Netty": "Netty", "netty": "Netty's algorithm in Go", "timingwheel": "RussellLuo/timingwheel", "gozero": "go-zero",
+	"keyed": "cogwheel, `Keyed`", "map": "map, mutex, time.AfterFunc",
 	"floor": "floor", "cogwheel": "cogwheel", "cogwheel-window": "cogwheel, `FixedWindow`",
 	"bsm": "bsm/redislock", "redsync": "redsync", "rueidislock": "rueidislock", "redis_rate": "redis_rate", "polling": "polling",
 }
@@ -58,7 +59,7 @@ const (
 // tables returns what is compared, for results of this size.
 func tables(full bool) []table {
 	n := func(n int) string { return strconv.Itoa(size(full, n)) }
-	return []table{timers(n), locks(full), takeover(full), limits(), semaphores()}
+	return []table{timers(n), keys(n), locks(full), takeover(full), limits(), semaphores()}
 }
 
 func timers(n func(int) string) table {
@@ -69,6 +70,7 @@ func timers(n func(int) string) table {
 	producers := func(procs int) string { return fmt.Sprintf("Producers/procs=%d", procs) }
 	oneFifth := []goal{{"AfterFunc", 5, whyClock}}
 	fire := "Fire/load=dense/timers=" + n(1_000_000)
+	fireFew, fewer := "Fire/load=sparse/timers="+n(50_000), readable(n(50_000))
 	pending := "Pending/pending=" + n(1_000_000)
 	goals := func(why string) []goal { return []goal{{"AfterFunc", 5, why}, {"Netty", 2, why}} }
 	million := readable(n(1_000_000))
@@ -81,12 +83,15 @@ func timers(n func(int) string) table {
 		{load: "schedule and stop, " + million + " pending, 64 goroutines, GOMAXPROCS 8", what: "ns of processor time", key: k(producers(8), "cpu-ns/call"), goals: oneFifth},
 		{load: "schedule and stop, " + million + " pending, 64 goroutines, GOMAXPROCS 16", what: "ns of processor time", key: k(producers(16), "cpu-ns/call"), goals: oneFifth},
 		{load: "schedule and stop, " + readable(n(10_000_000)) + " pending", what: "ns of processor time", key: k(schedule(1, n(10_000_000)), "cpu-ns/call")},
+		{load: "move " + million + " pending timers to a later time", what: "ns of processor time", key: k("Reschedule", "cpu-ns/call"), goals: []goal{{"AfterFunc", 1, ""}, {"Netty", 1, ""}}},
 		{load: million + " timers fire over 2 s", what: "ns of processor time each", key: k(fire, "cpu-ns/timer"), goals: []goal{{"Netty", 1.1, whyFire}}},
 		{what: "ns of processor time each, with `Inline()`", key: k(fire, "cpu-ns/timer"), impl: "inline"},
 		{what: "ms late, median", key: k(fire, "p50-late-ms")},
 		{what: "ms late, 99 %", key: k(fire, "p99-late-ms"), goals: []goal{{"Netty", 1, ""}}},
 		{what: "ms late, 99.9 %", key: k(fire, "p99.9-late-ms")},
 		{what: "ms too early, at most", key: k(fire, "early-ms"), goals: []goal{{"", 0, ""}}},
+		{load: fewer + " timers fire over 2 s", what: "ns of processor time each", key: k(fireFew, "cpu-ns/timer")},
+		{what: "ms late, 99 %", key: k(fireFew, "p99-late-ms")},
 		{load: million + " timers wait", what: "bytes each", key: k(pending, "B/timer")},
 		{what: "bytes each, with `Typed`", key: k(pending, "B/timer"), impl: "typed"},
 		{what: "ms of processor time per second", key: k(pending, "cpu-ms/s")},
@@ -94,6 +99,29 @@ func timers(n func(int) string) table {
 		{load: "1000 timers wait", what: "bytes each", key: k("Pending/pending=1000", "B/timer"), goals: []goal{{"", 60, whyFew}}},
 		{what: "ms of processor time per second", key: k("Pending/pending=1000", "cpu-ms/s")},
 	}}
+}
+
+// keys compares timers by key.
+func keys(n func(int) string) table {
+	t := table{"keys", "keyed", []string{"map", "gozero"}, nil}
+	for _, goroutines := range []string{"1", "64"} {
+		k := func(step, unit string) figures.Key {
+			return figures.Key{Package: "wheel", Bench: "Keyed/step=" + step + "/goroutines=" + goroutines, Unit: unit}
+		}
+		load := readable(n(1_000_000)) + " keys, " + goroutines + " goroutines"
+		if goroutines == "1" {
+			load = strings.TrimSuffix(load, "s")
+		}
+		t.rows = append(t.rows,
+			row{load: load, what: "ns of processor time to set a new key", key: k("set", "cpu-ns/call")},
+			row{what: "ns to replace a value", key: k("replace", "cpu-ns/call")},
+			row{what: "ns to move a deadline", key: k("reschedule", "cpu-ns/call")},
+			row{what: "ns to remove a key", key: k("remove", "cpu-ns/call")})
+		if goroutines == "1" {
+			t.rows = append(t.rows, row{what: "bytes for a key", key: k("set", "B/key")})
+		}
+	}
+	return t
 }
 
 func locks(full bool) table {
@@ -190,6 +218,9 @@ func semaphores() table {
 				pairs.goals = []goal{{"polling", load.goal, whyScripts}}
 			}
 			t.rows = append(t.rows, pairs)
+			if !load.wait {
+				t.rows = append(t.rows, row{what: "µs of the server's processor time for a pair", key: k("server-us/pair")})
+			}
 			if load.wait {
 				t.rows = append(t.rows, row{what: "ms of waiting, 99 %", key: k("wait-p99-ms")},
 					row{what: "round trips for a pair", key: k("trips/pair")})
