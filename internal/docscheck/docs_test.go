@@ -134,6 +134,33 @@ func TestDocuments_TroubleshootingHasEveryError(t *testing.T) {
 	}
 }
 
+// Each promise has tests, and each row of the tests a promise.
+func TestDocuments_EachGuaranteeHasTests(t *testing.T) {
+	t.Parallel()
+	ids := func(document, row string) (ids []string) {
+		for _, id := range regexp.MustCompile(`(?m)^\| ([A-Z]\d+) \| `+row).FindAllStringSubmatch(read(t, document), -1) {
+			ids = append(ids, id[1])
+		}
+		return ids
+	}
+	promises := ids("docs/guarantees.md", "")
+	require.Greater(t, len(promises), 100)
+	require.Equal(t, promises, ids("docs/guarantees-tests.md", "(?:.*`(?:Test|Fuzz)|the search for leaked goroutines)"))
+}
+
+// llms.txt, the list of pages for tools, has every page.
+func TestDocuments_AreListedForTools(t *testing.T) {
+	t.Parallel()
+	var listed []string
+	for _, link := range regexp.MustCompile(`\]\(([^)]*)\)`).FindAllStringSubmatch(read(t, "llms.txt"), -1) {
+		require.FileExists(t, link[1])
+		if strings.HasSuffix(link[1], ".md") {
+			listed = append(listed, link[1])
+		}
+	}
+	require.ElementsMatch(t, documents(t), listed)
+}
+
 // headings returns the names by which GitHub links to the headings of a document.
 func headings(t *testing.T, document string) []string {
 	t.Helper()

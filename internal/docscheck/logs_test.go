@@ -17,7 +17,7 @@ import (
 )
 
 // attributes are the keys that log records may have. docs/conventions.md says what they stand for.
-var attributes = []string{"name", "key", "id", "error", "type", "leases", "wheels", "next", "last", "panic", "stack"}
+var attributes = []string{"name", "key", "node", "id", "error", "type", "leases", "permits", "declared", "wheels", "next", "last", "panic", "stack"}
 
 // brokenLogs returns what breaks the rule of log messages in a source file of a package: a message begins with
 // the package, its attributes have known keys, and a problem of the operator's is a warning, its end

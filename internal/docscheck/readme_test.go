@@ -2,6 +2,8 @@ package docscheck_test
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log"
@@ -42,10 +44,63 @@ func TestREADME_CodeRuns(t *testing.T) {
 	locks, err := redislock.New(rdb)
 	require.NoError(t, err)
 	defer locks.Close(ctx)
+	db := &database{ended: make(chan string, 1)}
+	pool := sql.OpenDB(db)
+	defer pool.Close()
+	require.NoError(t, readmeTransaction(ctx, locks, pool))
+	require.Equal(t, "commit", <-db.ended)
 	require.NoError(t, readmeCheck(ctx, locks, slog.New(slog.DiscardHandler)))
 	require.Equal(t, []string{"app:stock:42", "app:api:{user-7}"}, readmePrefix(locks, limits))
 	require.NoError(t, readmeOptions().Close())
 	require.Equal(t, []string{"restock", "post", "serve", "serve", "serve"}, did)
+}
+
+// The lock is lost after the write and before the commit.
+func TestREADME_TheTransactionOfALostLockIsRolledBack(t *testing.T) {
+	locks, err := redislock.New(redistest.Start(t).Client(t))
+	require.NoError(t, err)
+	defer locks.Close(context.Background())
+	db := &database{ended: make(chan string, 1)}
+	db.write = func(ctx context.Context) {
+		freed, err := locks.Mutex("ledger").ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, freed)
+		<-ctx.Done()
+	}
+	pool := sql.OpenDB(db)
+	defer pool.Close()
+	require.ErrorIs(t, readmeTransaction(t.Context(), locks, pool), redislock.ErrLost)
+	require.Equal(t, "rollback", <-db.ended) // package sql does it on a goroutine of its own
+}
+
+// database is a connector, a driver, a connection and a transaction.
+type database struct {
+	write func(ctx context.Context) // is called for each statement
+	ended chan string               // how a transaction has ended
+}
+
+func (d *database) Connect(context.Context) (driver.Conn, error) { return d, nil }
+func (d *database) Driver() driver.Driver                        { return d }
+func (d *database) Open(string) (driver.Conn, error)             { return d, nil }
+func (d *database) Prepare(string) (driver.Stmt, error)          { return nil, errors.ErrUnsupported }
+func (d *database) Begin() (driver.Tx, error)                    { return d, nil }
+func (d *database) Close() error                                 { return nil }
+
+func (d *database) ExecContext(ctx context.Context, _ string, _ []driver.NamedValue) (driver.Result, error) {
+	if d.write != nil {
+		d.write(ctx)
+	}
+	return driver.RowsAffected(1), nil
+}
+
+func (d *database) Commit() error {
+	d.ended <- "commit"
+	return nil
+}
+
+func (d *database) Rollback() error {
+	d.ended <- "rollback"
+	return nil
 }
 
 func readmeClient() error {
@@ -61,13 +116,13 @@ func readmeWheel(ctx context.Context) error {
 		return err
 	}
 
-	closing, err := w.AfterFunc(30*time.Minute, func() { fmt.Println("order 7: unpaid, closed") })
+	timeout, err := w.AfterFunc(30*time.Second, func() { fmt.Println("request 7: no answer") })
 	if err != nil {
 		return err
 	}
-	// The customer pays. If Stop returns true, the function never runs, and the order stays open.
-	if closing.Stop() {
-		fmt.Println("order 7: paid")
+	// The answer comes. If Stop returns true, the function never runs.
+	if timeout.Stop() {
+		fmt.Println("request 7: answered")
 	}
 
 	left, err := w.Stop(ctx) // at the end of the program: left is what has not fired
@@ -76,17 +131,32 @@ func readmeWheel(ctx context.Context) error {
 }
 
 func readmeTyped(ctx context.Context) error {
-	closing, err := wheel.NewTyped(func(order uint32) { fmt.Println("closed:", order) })
+	timeouts, err := wheel.NewTyped(func(request uint32) { fmt.Println("no answer:", request) })
 	if err != nil {
 		return err
 	}
-	if _, err := closing.Add(30*time.Minute, 7); err != nil {
+	if _, err := timeouts.Add(30*time.Second, 7); err != nil {
 		return err
 	}
-	left, err := closing.Stop(ctx) // []wheel.UnprocessedValue[uint32]: order 7, and the time that was left
+	left, err := timeouts.Stop(ctx) // []wheel.UnprocessedValue[uint32]: request 7, and the time that was left
 	if err == nil && (len(left) != 1 || left[0].Value != 7) {
 		return fmt.Errorf("left: %v", left)
 	}
+	return err
+}
+
+func readmeTransaction(ctx context.Context, locks *redislock.Client, db *sql.DB) error {
+	err := locks.Mutex("ledger").Do(ctx, func(ctx context.Context) error { // ctx ends before another process can have the lock
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 10 WHERE id = 7"); err != nil {
+			return err
+		}
+		return tx.Commit() // the transaction is rolled back if the lock is lost before
+	})
 	return err
 }
 
@@ -114,12 +184,9 @@ func readmeToken(ctx context.Context, rdb redis.UniversalClient) error {
 	}
 	defer locks.Close(ctx)
 
-	held, err := locks.Mutex("ledger", redislock.WithFencing()).Lock(ctx) // waits; TryLock does not
-	if err != nil {
-		return err
-	}
-	defer held.Unlock(ctx) // sent even if ctx has ended
-	return post(held.Context(ctx), held.Token())
+	return locks.Mutex("ledger", redislock.WithFencing()).Do(ctx, func(ctx context.Context) error {
+		return post(ctx, redislock.FromContext(ctx, "ledger").Token())
+	})
 }
 
 func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
@@ -134,16 +201,10 @@ func readmeRatelimit(ctx context.Context, limits *ratelimit.Client) error {
 }
 
 func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
-	exports := semaphores.Semaphore("exports", semaphore.WithLease(10*time.Second)) // the default is 30 s
-	if _, err := exports.TrySetPermits(ctx, 5); err != nil {                        // the first process sets them
-		return err
-	}
-	grant, err := exports.Acquire(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer grant.Release(ctx)         // sent even if ctx has ended
-	return serve(grant.Context(ctx)) // at most five in all processes; the context ends if the permit is lost
+	exports := semaphores.Semaphore("exports", semaphore.WithPermits(5), semaphore.WithLease(10*time.Second))
+	return exports.Do(ctx, 1, func(ctx context.Context) error {
+		return serve(ctx) // at most five in all processes; the context ends if the permit is lost
+	})
 }
 
 func readmeRenewal(ctx context.Context) error {
