@@ -29,13 +29,20 @@ endef
 test: redis race
 	@$(NOTHING_LEFT) go test -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) $(LONGEST) ./...
 
+## test-newest: test with the newest go-redis; test has the oldest that the library works with, which go.mod requires.
+.PHONY: test-newest
+test-newest: redis race
+	@mkdir -p bin && cp go.mod bin/newest.mod && cp go.sum bin/newest.sum
+	go get -modfile=bin/newest.mod github.com/redis/go-redis/v9@latest
+	@$(NOTHING_LEFT) go test -modfile=bin/newest.mod -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) $(LONGEST) ./...
+
 # The longest first, and one that computes (wheel) beside those that wait, or they would run alone at the end.
 LONGEST := ./wheel ./redislock ./ratelimit ./semaphore ./examples/tour
 
 ## check: the modules that need more than the library does (contrib, examples/service, benchmarks, internal/robustness), and
-## the commands that documents print.
+## the commands that documents print. With promtool, of Debian's package prometheus, also the alerts.
 check: redis race
-	@$(NOTHING_LEFT) $(MAKE) --no-print-directory check-modules
+	@promtool="$$(.ci/install-promtool)" && PROMTOOL="$$promtool" $(NOTHING_LEFT) $(MAKE) --no-print-directory check-modules
 	CHECK_COMMANDS=1 go test -count=1 -timeout $(TEST_TIMEOUT) -run TestCommands_Run ./internal/docscheck
 
 .PHONY: check-modules
@@ -75,13 +82,18 @@ $(LINT):
 	@mv bin/install/golangci-lint $@ && rmdir bin/install
 
 ## api: writes the exported API into docs/api.txt, which the tests compare.
-.PHONY: api outside vuln licences
+.PHONY: api outside release-check vuln licences
 api:
 	UPDATE_API=1 go test -count=1 -run TestAPI_IsTheOneOfTheList ./internal/docscheck
 
 ## outside: builds the programs of README and docs in a module outside of the repository, as a user would.
 outside:
 	@.ci/build-outside
+
+## release-check: rehearses a release of the last commit from a module proxy in a folder, and installs it from outside; some minutes.
+## VERSION=v0.2.0 is the version; nothing is tagged here or pushed.
+release-check:
+	@.ci/release-check
 
 ## vuln: known vulnerabilities of what is called, in every module; needs the network.
 vuln:
@@ -160,8 +172,8 @@ robustness: redis
 		go test -count=1 -timeout 24h -v -run '$(ROBUSTNESS_RUN)' .
 
 ## reliability-report: runs the fixed scenarios, the controls and the peers, about a quarter of an hour, and writes
-## docs/reliability.md. RESULTS=file takes the results of earlier runs instead, for which ROBUSTNESS_RESULTS named that file;
-## RESULTS=/dev/null writes the document anew.
+## docs/reliability.md and docs/reliability-runs.md. RESULTS=file takes the results of earlier runs instead, for which ROBUSTNESS_RESULTS named that file;
+## RESULTS=/dev/null rewrites the documents.
 reliability-report: MEASURED := $(abspath $(or $(RESULTS),bin/robustness.jsonl))
 reliability-report:
 ifndef RESULTS
@@ -178,9 +190,11 @@ simulate:
 	cd internal/robustness && SIMULATE=1 ROBUSTNESS_COMMIT=$(COMMIT) \
 		go test -count=1 -timeout 24h -v -run '^TestSimulate$$' ./sim
 
-## simulate-controls: in how many seeds the simulation finds each wrong implementation, and how often one of them does so again.
+## simulate-controls: in how many seeds the simulation finds each wrong implementation and each former fault that is put back, and how
+## often such a seed finds it again. Takes half an hour; CONTROL="no-op lock" is one of them.
 simulate-controls:
-	cd internal/robustness && CONTROLS=1 go test -count=1 -timeout 2h -v -run '^TestControls$$' ./sim
+	cd internal/robustness && CONTROLS=1 ROBUSTNESS_COMMIT=$(COMMIT) \
+		go test -count=1 -timeout 2h -v -run '^Test(Controls|PutBack)$$' ./sim
 
 redis:
 	@.ci/install-redis

@@ -1,12 +1,12 @@
-// Package cogwheel has the types that the packages of this module share: the error of an invalid argument, and
+// Package cogwheel has the types that the packages of this module share: the error for an invalid argument, and
 // the report of Check. The packages are:
 //
 //   - wheel: timers in constant time, for request timeouts, idle connections and retries
 //   - redislock: distributed locks on Redis, whose holders learn of a loss
 //   - ratelimit: rate limits across processes; ratelimit/httplimit is middleware for net/http
-//   - semaphore: at most n at a time, in all processes together
-//   - renewal: the watchdog of the locks on its own, for leases of any server
+//   - semaphore: at most n holders at a time, in all processes together
+//   - renewal: the watchdog of the locks, for leases of any server
 //   - cogwheeltest: an embedded server for tests
 //
-// README.md has a quick start for each, and docs/recipes.md functions to copy.
+// README.md has a quick start for each, and docs/recipes.md has functions to copy.
 package cogwheel

@@ -11,10 +11,10 @@ var ErrInvalid = errors.New("invalid argument")
 // InvalidError describes an argument that a package of this module has refused. The call changed nothing and
 // sent nothing to Redis. It matches ErrInvalid.
 type InvalidError struct {
-	Package string // of the function that was called, for example "redislock"
+	Package string // the package of the called function, for example "redislock"
 	Field   string // the argument or option, for example "name" or "WithLease"
-	Value   any    // the value given; a long name is shortened
-	Reason  string // which rule the value breaks
+	Value   any    // the argument; a long name is shortened
+	Reason  string // the rule that the value breaks
 }
 
 // Error returns the error as one line.

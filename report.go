@@ -21,19 +21,19 @@ const (
 
 var levels = []Level{LevelOK, LevelUnknown, LevelWarning, LevelFailure}
 
-// Compare returns a negative number if l is better than other, a positive number if it is worse, and 0 if
-// they are equal. A Level that is none of the four is better than LevelOK.
+// Compare returns a negative number if l is better than other, a positive number if it is worse, and 0 if they
+// are equal. A Level that is none of the four is better than LevelOK.
 func (l Level) Compare(other Level) int {
 	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))
 }
 
-// Report is the result of Check of a Client: the servers, the rights that were asked for, and the findings.
+// Report is the result of Check of a Client: the servers, the rights that were checked, and the findings.
 type Report struct {
-	Package  string    `json:"package"`  // whose client was checked, for example "redislock"
+	Package  string    `json:"package"`  // the package of the client, for example "redislock"
 	User     string    `json:"user"`     // the ACL user in the options of the (first) client, or "default"
 	Topology string    `json:"topology"` // "single", "sentinel", "cluster", "ring", "quorum" or "unknown"
-	Servers  []Server  `json:"servers"`  // those that were asked; of a cluster, the masters
-	Rights   []string  `json:"rights"`   // those that were asked for, as ACL SETUSER takes them
+	Servers  []Server  `json:"servers"`  // the servers that were asked; in a cluster, the masters
+	Rights   []string  `json:"rights"`   // the rights that were tried: commands, and keys and channels of the objects
 	Findings []Finding `json:"findings"` // the worst first
 }
 
@@ -52,7 +52,7 @@ type Finding struct {
 	Level   Level    `json:"level"`             // "ok", "unknown", "warning" or "failure"
 	Subject string   `json:"subject"`           // a word, for example "commands" or "memory"
 	Text    string   `json:"text"`              // what was found, in one line
-	Servers []string `json:"servers,omitempty"` // addresses; none if it is about the client
+	Servers []string `json:"servers,omitempty"` // addresses; none if it concerns the client
 	Missing []string `json:"missing,omitempty"` // rights that the user lacks, as ACL SETUSER takes them
 	Advice  string   `json:"advice,omitempty"`  // what to do; "" if nothing
 	Cause   error    `json:"-"`                 // the answer of the server, or nil
@@ -79,8 +79,8 @@ func (r *Report) Missing() []string {
 	return slices.Compact(missing)
 }
 
-// Err returns an error of one line that names every failure and wraps what the servers said, or nil if there is
-// no failure. Warnings are no failures.
+// Err returns an error of one line that names every failure and wraps the replies of the servers, or nil if
+// there is no failure. Warnings are no failures.
 func (r *Report) Err() error {
 	failed := &failedError{}
 	var texts []string
