@@ -33,6 +33,7 @@ func TestSemaphore_ReplyLostOfASharedScript(t *testing.T) {
 					require.Equal(t, want, available(t, sound.Semaphore(all[i].Name())), all[i].Name())
 				}
 			}
+			poll(t, c.SharesScripts)
 			lost := dialer.LoseReply(scripts.PermitsAcquire.SHA(), 1, loss)
 			redistest.Each(t, callers, func(i int) (err error) {
 				held[i], err = all[i].Acquire(within(t, testTimeout), 1)
