@@ -180,9 +180,12 @@ func TestReplay_WhatCancelledWaitersLeaveIsNotGrantedOnTop(t *testing.T) {
 			t.Parallel()
 			s := gusts
 			s.of = c.of
-			grants, cancelled := s.run(t)
-			require.Greater(t, cancelled, 50)
-			require.LessOrEqual(t, excess(grants, c.may), 0.0)
+			for all := 0; all <= 50; { // a slow machine takes longer
+				grants, cancelled := s.run(t)
+				require.Positive(t, cancelled)
+				require.LessOrEqual(t, excess(grants, c.may), 0.0)
+				all += cancelled
+			}
 		})
 	}
 

@@ -24,20 +24,13 @@ import (
 // are several processes that ask, wait, reserve and give up, while the limit rises and falls. Callers and Redis
 // share the clock of the machine, so the replay knows the interval in which Redis decided each grant.
 
+// The times of a contest on a machine that is not slow.
 const (
 	contestPer   = 200 * time.Millisecond
 	contestPhase = 450 * time.Millisecond // for which a limit is in force
 	// All callers ask at once for contestRush, and then none for contestLull, in which used permits return.
 	contestRush, contestLull = 500 * time.Millisecond, 300 * time.Millisecond
 )
-
-// contestLimits are in force in turn.
-var contestLimits = []ratelimit.Limit{
-	{Rate: 40, Per: contestPer, Burst: 40},
-	{Rate: 10, Per: contestPer, Burst: 10},
-	{Rate: 60, Per: contestPer, Burst: 60},
-	{Rate: 20, Per: contestPer, Burst: 20},
-}
 
 // admission is a grant and the limit of its request. It is fresh if its process knew nothing of the key: then Redis
 // charged it between call and ret. Others may have been served by permits that were charged earlier, for a waiter of
@@ -63,6 +56,7 @@ type record struct {
 	admissions []admission
 	windows    []observedWindow
 	changes    []change
+	per        time.Duration // of the limits
 }
 
 // windowExcess returns by how many permits the record is above the definition of fixed windows: a window holds at
@@ -74,7 +68,7 @@ func (r *record) windowExcess() float64 {
 		may := int64(0)
 		for j := i; j < min(i+4, len(r.windows)); j++ {
 			last := r.windows[j]
-			if j > i && last.begin[1]-r.windows[j-1].end[0] >= int64(contestPer) {
+			if j > i && last.begin[1]-r.windows[j-1].end[0] >= int64(r.per) {
 				break // another window may have been there that was not observed
 			}
 			held, most := int64(0), int64(0)
@@ -121,7 +115,7 @@ func (r *record) gcraExcess() float64 {
 		worst = max(worst, excess(grants, bucket(limit)))
 	}
 	tooLong := excess(all, func(d time.Duration) float64 { return float64(longest + d) })
-	return max(worst, tooLong*60/float64(contestPer))
+	return max(worst, tooLong*60/float64(r.per))
 }
 
 // logExcess returns by how many permits the record is above the definition of the sliding log: no interval of a Per
@@ -146,7 +140,7 @@ func (r *record) logExcess() float64 {
 		}
 		held := g.n
 		for _, before := range r.admissions {
-			if before.ret <= g.call && before.call > g.ret-int64(contestPer) {
+			if before.ret <= g.call && before.call > g.ret-int64(r.per) {
 				held += before.n
 			}
 		}
@@ -159,8 +153,7 @@ func (r *record) logExcess() float64 {
 // its requests as GCRA does with a burst of Rate, and a request is charged only if it, all grants before it in its window and
 // the share of those in the window before are within its limit.
 func (r *record) slidingExcess() float64 {
-	const per = int64(contestPer)
-	worst := -1.0
+	per, worst := int64(r.per), -1.0
 	under := map[ratelimit.Limit][]grant{}
 	for _, g := range r.admissions {
 		under[g.limit] = append(under[g.limit], g.grant)
@@ -210,13 +203,23 @@ type contest struct {
 	constant bool     // the first limit stays in force
 	mutation *mutation
 	lasts    time.Duration
+	slower   time.Duration // by how much all takes longer, for slow machines; 0 is 1
+}
+
+// scaled returns how long something takes in this contest.
+func (s contest) scaled(d time.Duration) time.Duration { return d * max(1, s.slower) }
+
+// inTurn returns the limits that are in force one after the other.
+func (s contest) inTurn(at int) ratelimit.Limit {
+	rate := []int64{40, 10, 60, 20}[at%4]
+	return ratelimit.Limit{Rate: rate, Per: s.scaled(contestPer), Burst: rate}
 }
 
 // ways returns the ways to ask with a client.
 func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
-	gcra := c.Limiter("gcra", contestLimits[0], ratelimit.WithHashTag(name))
-	windows := c.Limiter("window", contestLimits[0], ratelimit.WithHashTag(name), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
-	sliding := c.Limiter("sliding", contestLimits[0], ratelimit.WithHashTag(name), bySliding)
+	gcra := c.Limiter("gcra", s.inTurn(0), ratelimit.WithHashTag(name))
+	windows := c.Limiter("window", s.inTurn(0), ratelimit.WithHashTag(name), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	sliding := c.Limiter("sliding", s.inTurn(0), ratelimit.WithHashTag(name), bySliding)
 	l := c.StoredLimiter("log:{" + name + "}")
 	limiter := func(what string, k *ratelimit.Limiter) contestWay {
 		w := contestWay{
@@ -300,13 +303,14 @@ type contestRun struct {
 }
 
 func (r *contestRun) current() ratelimit.Limit {
-	return contestLimits[int(r.phase.Load())%len(contestLimits)]
+	return r.inTurn(int(r.phase.Load()))
 }
 
 // going reports whether callers go on, after the lull if there is one.
 func (r *contestRun) going() bool {
-	if at := time.Since(r.began) % (contestRush + contestLull); at > contestRush {
-		r.pause(contestRush + contestLull - at)
+	rush, lull := r.scaled(contestRush), r.scaled(contestLull)
+	if at := time.Since(r.began) % (rush + lull); at > rush {
+		r.pause(rush + lull - at)
 	}
 	return time.Now().Before(r.end)
 }
@@ -346,7 +350,7 @@ func (r *contestRun) waiting(way contestWay, rng *rand.Rand) {
 	for r.going() {
 		limit, n, call := r.current(), 1+rng.Int64N(3), time.Now()
 		ctx, cancel := context.WithCancel(r.t.Context())
-		timer, err := r.w.AfterFunc(time.Duration(rng.Int64N(int64(contestPer))), cancel)
+		timer, err := r.w.AfterFunc(time.Duration(rng.Int64N(int64(r.scaled(contestPer)))), cancel)
 		if err != nil {
 			r.t.Error(err)
 		}
@@ -371,7 +375,7 @@ func (r *contestRun) reserving(way contestWay, rng *rand.Rand) {
 			r.t.Error(err)
 			return
 		}
-		if reservation.Delay() > contestPer/4 || rng.IntN(3) == 0 {
+		if reservation.Delay() > r.scaled(contestPer)/4 || rng.IntN(3) == 0 {
 			given, err := reservation.Cancel(r.t.Context())
 			if err != nil {
 				r.t.Error(err)
@@ -409,6 +413,7 @@ func (r *contestRun) observing(rdb *redis.Client, key string) {
 	const look = `local left, time = redis.call('PTTL', KEYS[1]), redis.call('TIME')
 return {left, time[1] * 1000 + math.floor(time[2] / 1000)}`
 	const ms = int64(time.Millisecond)
+	blur := int64(r.scaled(4 * time.Millisecond)) // a look that took longer is left out
 	windows := &r.records["window"].windows
 	for ; time.Now().Before(r.end); r.pause(2 * time.Millisecond) {
 		sent := time.Now().UnixNano()
@@ -419,12 +424,12 @@ return {left, time[1] * 1000 + math.floor(time[2] / 1000)}`
 		}
 		left := found[0] * ms
 		from, to := sent/ms*ms+left, (found[1]+1)*ms+left // Redis looked at its clock between the two
-		if left <= 0 || to-from > 4*ms {
+		if left <= 0 || to-from > blur {
 			continue
 		}
-		const per = int64(contestPer)
+		per := int64(r.scaled(contestPer))
 		w := observedWindow{begin: [2]int64{from - per, to - per}, end: [2]int64{from, to}}
-		if last := len(*windows) - 1; last >= 0 && from-(*windows)[last].end[1] < 5*ms {
+		if last := len(*windows) - 1; last >= 0 && from-(*windows)[last].end[1] < blur+ms {
 			old := (*windows)[last] // the two intervals overlap, and both hold the instant
 			w.begin = [2]int64{max(w.begin[0], old.begin[0]), min(w.begin[1], old.begin[1])}
 			w.end = [2]int64{max(w.end[0], old.end[0]), min(w.end[1], old.end[1])}
@@ -438,7 +443,7 @@ return {left, time[1] * 1000 + math.floor(time[2] / 1000)}`
 // changing sets the limits in turn.
 func (r *contestRun) changing(s contest, l *ratelimit.StoredLimiter) {
 	for at := 0; time.Now().Before(r.end); at++ {
-		limit := contestLimits[at%len(contestLimits)]
+		limit := s.inTurn(at)
 		r.phase.Store(int64(at))
 		if slices.Contains(s.limits, "log") {
 			c := change{call: time.Now().UnixNano(), limit: s.limit("log", limit)}
@@ -453,7 +458,7 @@ func (r *contestRun) changing(s contest, l *ratelimit.StoredLimiter) {
 		if s.constant {
 			return
 		}
-		r.pause(contestPhase)
+		r.pause(s.scaled(contestPhase))
 	}
 }
 
@@ -474,11 +479,11 @@ func (s contest) run(t *testing.T) map[string]*record {
 	}
 	r := &contestRun{contest: s, t: t, w: newWheel(t), records: map[string]*record{}}
 	for _, what := range s.limits {
-		r.records[what] = &record{}
+		r.records[what] = &record{per: s.scaled(contestPer)}
 	}
 	rdb, first := connect()
 	l := first.StoredLimiter("log:{" + name + "}")
-	require.NoError(t, l.SetRate(t.Context(), contestLimits[0]))
+	require.NoError(t, l.SetRate(t.Context(), s.inTurn(0)))
 	r.began = time.Now()
 	r.end = r.began.Add(s.lasts)
 	var all sync.WaitGroup
@@ -663,10 +668,12 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := c.contest
-			s.lasts, s.mutation = 3*time.Second, mutate(t, c.script, c.from, c.to)
-			// A rush that a busy machine stretches leaves no excess. The machine is less busy once other tests have ended.
+			s.mutation = mutate(t, c.script, c.from, c.to)
+			// A rush that a slow machine stretches leaves no excess, so it is given more time.
 			found := -1.0
-			for run := 0; run < 25 && found <= 0; run++ {
+			for run := time.Duration(0); run < 15 && found <= 0; run++ {
+				s.slower = 1 << (run / 4)
+				s.lasts = s.scaled(3 * time.Second)
 				found = s.excess(t)
 			}
 			require.Greater(t, found, 0.0)
