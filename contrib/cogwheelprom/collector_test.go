@@ -218,10 +218,13 @@ func TestCollectors_TellOutcomesApart(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
 	name := redistest.Name(t)
-	soon, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
 	ended, end := context.WithCancel(t.Context())
 	end()
+	within := func(d time.Duration) context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		t.Cleanup(cancel)
+		return ctx
+	}
 
 	mutex, permits := p.locks.Mutex(name), p.semaphores.Semaphore(name+":permits")
 	limit := p.limits.Limiter(name, ratelimit.PerHour(1))
@@ -240,10 +243,10 @@ func TestCollectors_TellOutcomesApart(t *testing.T) {
 	require.ErrorIs(t, err, semaphore.ErrNoPermits)
 	_, err = permits.Acquire(ended, 1) // cancelled
 	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, limit.Wait(soon, "key"), ratelimit.ErrWouldExceedDeadline) // cancelled
-	_, err = mutex.Lock(soon)                                                     // contended
+	require.ErrorIs(t, limit.Wait(within(time.Minute), "key"), ratelimit.ErrWouldExceedDeadline) // cancelled
+	_, err = mutex.Lock(within(time.Second)) // contended, once Redis has answered
 	require.ErrorIs(t, err, redislock.ErrLocked)
-	_, err = permits.Acquire(soon, 1) // cancelled
+	_, err = permits.Acquire(within(30*time.Millisecond), 1) // cancelled
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	called := make(chan error, 1)
 	mutex.LockFunc(t.Context(), func(_ *redislock.Lock, err error) { called <- err })() // cancelled
