@@ -244,7 +244,7 @@ func TestCollectors_TellOutcomesApart(t *testing.T) {
 	_, err = permits.Acquire(ended, 1) // cancelled
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, limit.Wait(within(time.Minute), "key"), ratelimit.ErrWouldExceedDeadline) // cancelled
-	_, err = mutex.Lock(within(time.Second)) // contended, once Redis has answered
+	_, err = mutex.Lock(within(time.Second))                                                     // contended, once Redis has answered
 	require.ErrorIs(t, err, redislock.ErrLocked)
 	_, err = permits.Acquire(within(30*time.Millisecond), 1) // cancelled
 	require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // console prints lines with the time since the current step began. It is safe for concurrent use.
@@ -18,10 +16,7 @@ func (c *console) step(number int, title string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.began = time.Now()
-	if number > 0 {
-		title = fmt.Sprintf("%d. %s", number, title)
-	}
-	fmt.Printf("\n%s\n", title)
+	fmt.Printf("\n%d. %s\n", number, title)
 }
 
 func (c *console) say(format string, args ...any) {
@@ -30,11 +25,9 @@ func (c *console) say(format string, args ...any) {
 	fmt.Printf("%8.3fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// progress prints the result of what every second, until stop is called.
-func (c *console) progress(w *wheel.Wheel, what func() string) (stop func()) {
-	line, err := w.Every(time.Second, func() { c.say("... %s", what()) })
-	if err != nil {
-		c.say("no progress is shown: %v", err)
-	}
-	return func() { line.Stop() }
+// table prints a row of a table.
+func (c *console) table(columns ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Printf("          %-16v %10v %10v %10v\n", columns...)
 }

@@ -1,17 +1,17 @@
-// Command tour demonstrates cogwheel in three steps: timers that close unpaid orders, the lateness of a
-// hundred thousand timers, and a lock that is renewed while its holder lives and passes on when the holder
-// is killed.
+// Command tour shows cogwheel in four steps: a million timers beside those of package time, a lock whose holder loses its
+// network, a limit for two processes, and permits for two processes.
 //
 //	go run ./examples/tour
 //	REDIS_ADDR=localhost:6379 go run ./examples/tour
 //
-// Without REDIS_ADDR, tour starts an embedded server. With REDIS_ADDR, it uses that Redis for one lock with
-// a random name, and leaves no key behind. If a step fails, tour prints one line to standard error and
-// exits with status 1.
+// Without REDIS_ADDR, tour starts an embedded server. With REDIS_ADDR, it uses that Redis for names that begin with
+// "tour:" and end in random letters, and leaves no key there for longer than a day. If a step fails, tour prints one line
+// to standard error and exits with status 1.
 package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -41,43 +41,58 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	switch {
-	case len(args) == 0:
-		return tour(ctx)
-	case args[0] == "worker" && len(args) == 4:
-		return runWorker(ctx, args[1], args[2], args[3])
-	default:
+	if len(args) > 0 {
 		return errors.New("takes no arguments; REDIS_ADDR=host:port chooses the Redis")
 	}
-}
-
-func tour(ctx context.Context) error {
 	w, err := wheel.New()
 	if err != nil {
 		return err
 	}
 	defer w.Stop(context.WithoutCancel(ctx))
-
-	out := &console{}
 	addr, closeServer, err := findServer(ctx, w)
 	if err != nil {
 		return err
 	}
 	defer closeServer()
+	opts, err := redisOptions(addr)
+	if err != nil {
+		return err
+	}
+	return (&tour{wheel: w, redis: opts, name: "tour:" + rand.Text(), out: &console{}}).run(ctx)
+}
 
+// tour is what the steps share.
+type tour struct {
+	wheel *wheel.Wheel
+	redis *redis.Options
+	name  string // of what the steps write into Redis
+	out   *console
+}
+
+// connect returns the options of a client as another process would have it.
+func (t *tour) connect() *redis.Options {
+	opts := *t.redis
+	return &opts
+}
+
+func (t *tour) run(ctx context.Context) error {
 	for i, step := range []struct {
 		title string
-		run   func() error
+		run   func(context.Context, *tour) error
 	}{
-		{"Orders that close unless they are paid", func() error { return closeUnpaidOrders(ctx, w, out) }},
-		{"100 000 timers over 3 seconds", func() error { return measureLateness(ctx, w, out) }},
-		{"A lock, its watchdog, and a holder that is killed", func() error { return takeOver(ctx, w, out, addr) }},
+		{"A million timers, scheduled for 30 minutes and stopped", compareTimers},
+		{"A lock whose holder loses its network", loseLock},
+		{"A limit of 5 per second for two processes", limitRequests},
+		{"Two permits for five jobs of two processes", sharePermits},
 	} {
-		out.step(i+1, step.title)
-		if err := step.run(); err != nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		t.out.step(i+1, step.title)
+		if err := step.run(ctx, t); err != nil {
 			return err
 		}
 	}
-	out.step(0, "Done. README.md lists the documentation.")
+	fmt.Print("\nNext: docs/choosing.md says which of these you need, docs/recipes.md has programs to begin with.\n")
 	return nil
 }
