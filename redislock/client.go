@@ -56,8 +56,8 @@ type Client struct {
 	stopListening func() // ends the subscription to the Client's channel; nil if there is none
 	listenChanges bool   // listenTimer is about to begin or end the subscription
 	listenTimer   wheel.Timer
-	unchecked     map[string]*Lock // holds named by messages and not checked yet, by their ids
-	checking      bool             // checkHolds runs
+	unchecked     map[*Lock]bool // holds to be checked
+	checking      bool           // checkHolds runs
 }
 
 // New returns a Client that uses rdb: a *redis.Client for one server, Sentinel or proxy, a
@@ -94,7 +94,7 @@ func newClient(rdb redis.UniversalClient, cfg config) (c *Client, err error) {
 		origin:    cfg.Wheel.Now(),
 		holders:   make(map[heldName]*Lock),
 		leases:    make(map[shard]*renewal.Destination),
-		unchecked: make(map[string]*Lock),
+		unchecked: make(map[*Lock]bool),
 	}
 	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, poolSize, c.monitor.renewalHooks())
 	if err != nil {

@@ -60,14 +60,22 @@ func (c *Client) listenWhileHolding() {
 }
 
 // notified receives a message: ids of holds, separated by commas, a space, and the name of their lock. After a
-// confirmation of the subscription, message is "".
+// confirmation of the subscription, message is "": earlier messages may have been lost, so all holds are checked.
 func (c *Client) notified(message string) {
 	ids, name, _ := strings.Cut(message, " ")
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if message == "" {
+		for _, l := range c.held {
+			c.unchecked[l] = true
+		}
+		for _, l := range c.holders {
+			c.unchecked[l] = true
+		}
+	}
 	for id := range strings.SplitSeq(ids, ",") {
 		if l := c.holdOfLocked(name, id); l != nil {
-			c.unchecked[id] = l
+			c.unchecked[l] = true
 		}
 	}
 	if len(c.unchecked) > 0 && !c.checking && c.gate.Enter() {
@@ -95,8 +103,8 @@ func (c *Client) checkHolds() {
 	defer c.gate.Leave()
 	for {
 		c.mu.Lock()
-		holds := slices.Collect(maps.Values(c.unchecked))
-		clear(c.unchecked)
+		holds := slices.Collect(maps.Keys(c.unchecked))
+		c.unchecked = make(map[*Lock]bool)
 		c.checking = len(holds) > 0
 		c.mu.Unlock()
 		if len(holds) == 0 {
