@@ -120,11 +120,10 @@ func TestBrowser_ShowsTheStatusPage(t *testing.T) {
 	saveScreenshot(t, page, 1000, filepath.Join("..", "..", "docs", "statusz.png"))
 	_, err := s.Locks().Mutex(strings.Repeat("a-long-name:", 10)).Lock(t.Context())
 	require.NoError(t, err)
-	for name, args := range map[string][]string{
-		"phone": nil, "dark": {"--blink-settings=preferredColorScheme=0"},
-	} {
-		saveScreenshot(t, page, 390, filepath.Join(pictures(t), name+".png"), args...)
-	}
+	const dark = "--blink-settings=preferredColorScheme=0"
+	saveScreenshot(t, page, 390, filepath.Join(pictures(t), "phone.png"))
+	saveScreenshot(t, page, 390, filepath.Join(pictures(t), "phone-dark.png"), dark)
+	saveScreenshot(t, page, 1000, filepath.Join(pictures(t), "dark.png"), dark)
 	requireNothingCut(t, page)
 }
 
