@@ -119,9 +119,10 @@ func (m *Mutex) ForceUnlockHolder(ctx context.Context, id string) (bool, error) 
 }
 
 // ForceUnlock frees the lock, whoever holds it, notifies its holders, wakes the waiters, and reports whether
-// the lock was held. The Lock of a holder ends when the notification arrives; if that is lost, at the next
-// renewal. Until then Lock.Valid returns true, although another process may have the lock. So use ForceUnlock
-// only on holders that are known to be dead, or with fencing: the next token is higher than the holder's.
+// the lock was held. The Lock of a holder ends when the notification arrives; if its Client was not subscribed
+// then, once it has subscribed, and at its next renewal at the latest. Until then Lock.Valid returns true,
+// although another process may have the lock. So use ForceUnlock only on holders that are known to be dead, or
+// with fencing: the next token is higher than the holder's.
 //
 // ForceUnlock blocks for one round trip, or two on sharded channels, at most until ctx ends. After an error the
 // lock may have been freed.
