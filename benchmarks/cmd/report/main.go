@@ -96,10 +96,11 @@ func command(ctx context.Context, args []string) error {
 	case "hang":
 		timeout := flags.Duration("timeout", 250*time.Millisecond, "the limiter's timeout")
 		hang := flags.Duration("hang", 8*time.Second, "how long Redis hangs")
+		late := flags.Duration("late", 10*time.Millisecond, "how much longer than the timeout a request may take")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		return hangTest(*timeout, *hang)
+		return hangTest(*timeout, *hang, *late)
 	case "options":
 		hang := flags.Duration("hang", 8*time.Second, "how long Redis hangs")
 		if err := flags.Parse(args[1:]); err != nil {
