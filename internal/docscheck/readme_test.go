@@ -146,7 +146,7 @@ func readmeTyped(ctx context.Context) error {
 }
 
 func readmeTransaction(ctx context.Context, locks *redislock.Client, db *sql.DB) error {
-	err := locks.Mutex("ledger").Do(ctx, func(ctx context.Context) error { // ctx ends before another process can have the lock
+	err := locks.Mutex("ledger").Do(ctx, func(ctx context.Context) error { // ctx ends before the lease does
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
@@ -155,7 +155,7 @@ func readmeTransaction(ctx context.Context, locks *redislock.Client, db *sql.DB)
 		if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 10 WHERE id = 7"); err != nil {
 			return err
 		}
-		return tx.Commit() // the transaction is rolled back if the lock is lost before
+		return tx.Commit() // if ctx has ended, the transaction is rolled back instead
 	})
 	return err
 }
