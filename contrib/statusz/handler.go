@@ -22,15 +22,19 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// Handler returns the status page of the sources: locks, semaphores, limits, renewers, wheels, and those of one kind
-// in the order in which they are given. The uptime on it counts from this call. It answers GET and
-// HEAD, at whatever path it is mounted. It is safe for concurrent use, as long as the objects are, also after
-// they were closed. A request reads the Stats and lists of each object, which takes about as long as it takes
-// to look at each held lock once.
+// Handler returns the status page of the sources. The page shows locks first, then semaphores, limits, renewers and
+// wheels; sources of one kind keep their order. The uptime counts from this call. The handler answers GET and HEAD at
+// any path, and any other method with status 405. It is safe for concurrent use. It may serve after the objects were
+// closed. The time of a request grows with the number of held locks and permits, because it reads each once.
 //
 // The page shows the names of locks and the metadata of their holders to everyone who may request it. Serve it behind
 // authentication, or on a port that only operators reach.
 func Handler(sources ...Source) http.Handler {
+	for _, s := range sources {
+		if s.add == nil {
+			panic("statusz: a zero Source")
+		}
+	}
 	started := time.Now()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

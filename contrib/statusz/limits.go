@@ -36,9 +36,9 @@ type LimitClient interface {
 	Breaker() ratelimit.Breaker
 }
 
-// Limits shows the decisions of the limiters of a client, and its breaker, under a name.
+// Limits shows the decisions of the limiters of a client, and its breaker, under a name. It panics if c is nil.
 func Limits(name string, c LimitClient) Source {
-	return Source{func(p *page, _ int) { p.Limits = append(p.Limits, newLimitStatus(name, c, p.Time)) }}
+	return newSource(c.Stats, func(p *page, _ int) { p.Limits = append(p.Limits, newLimitStatus(name, c, p.Time)) })
 }
 
 func newLimitStatus(name string, c LimitClient, now time.Time) limitStatus {

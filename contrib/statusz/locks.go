@@ -53,9 +53,11 @@ type LockClient interface {
 }
 
 // Locks shows the locks of a client under a name: first those that calls of this process wait for, then those
-// that are held longest.
+// that are held longest. It panics if c is nil.
 func Locks(name string, c LockClient) Source {
-	return Source{func(p *page, rows int) { p.Locks = append(p.Locks, newLockStatus(name, c, rows, p.Time)) }}
+	return newSource(c.Stats, func(p *page, rows int) {
+		p.Locks = append(p.Locks, newLockStatus(name, c, rows, p.Time))
+	})
 }
 
 func newLockStatus(name string, c LockClient, rows int, now time.Time) lockStatus {

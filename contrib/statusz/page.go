@@ -67,9 +67,16 @@ func versions() (program, cogwheel string) {
 	return program, cogwheel
 }
 
-// Source is what a page shows of one object.
+// Source is an object that a page shows. Make it with a function of this package: Handler panics on a zero Source.
 type Source struct {
 	add func(p *page, rows int)
+}
+
+// newSource returns a Source. It reads the Stats once, so that a nil object panics here and not when the page is
+// requested.
+func newSource[S any](stats func() S, add func(p *page, rows int)) Source {
+	stats()
+	return Source{add}
 }
 
 // seconds is a duration that is a number of seconds in JSON and short in text.

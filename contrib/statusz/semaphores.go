@@ -56,11 +56,11 @@ type SemaphoreClient interface {
 
 // Semaphores shows the permits of a client under a name: first those of semaphores that calls of this process
 // wait for, then those that are held longest. The permits of a CountingSemaphore have no holders: they are counted
-// when they are taken and returned.
+// when they are taken and returned. It panics if c is nil.
 func Semaphores(name string, c SemaphoreClient) Source {
-	return Source{func(p *page, rows int) {
+	return newSource(c.Stats, func(p *page, rows int) {
 		p.Semaphores = append(p.Semaphores, newSemaphoreStatus(name, c, rows, p.Time))
-	}}
+	})
 }
 
 func newSemaphoreStatus(name string, c SemaphoreClient, rows int, now time.Time) semaphoreStatus {

@@ -21,6 +21,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -402,5 +403,24 @@ func TestHandler_AnswersGetAndHeadOnly(t *testing.T) {
 			require.Equal(t, "no-store", response.Header.Get("Cache-Control"))
 			require.Contains(t, response.Header.Get("Content-Security-Policy"), "default-src 'none'")
 		}
+	}
+}
+
+// A forgotten client is found when the handler is made, not when an operator needs the page.
+func TestSources_OfNilObjectsPanic(t *testing.T) {
+	t.Parallel()
+	for name, source := range map[string]func(){
+		"wheel":             func() { statusz.Wheel("", (*wheel.Wheel)(nil)) },
+		"no wheel":          func() { statusz.Wheel("", nil) },
+		"renewer":           func() { statusz.Renewer("", nil) },
+		"lock client":       func() { statusz.Locks("", (*redislock.Client)(nil)) },
+		"no lock client":    func() { statusz.Locks("", nil) },
+		"limit client":      func() { statusz.Limits("", (*ratelimit.Client)(nil)) },
+		"no limit client":   func() { statusz.Limits("", nil) },
+		"semaphores":        func() { statusz.Semaphores("", (*semaphore.Client)(nil)) },
+		"no semaphores":     func() { statusz.Semaphores("", nil) },
+		"a Source of zeros": func() { statusz.Handler(statusz.Source{}) },
+	} {
+		require.Panics(t, source, name)
 	}
 }

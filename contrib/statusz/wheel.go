@@ -20,9 +20,9 @@ type wheelStatus struct {
 	Blocked         seconds `json:"blocked_seconds"`
 }
 
-// Wheel shows a *wheel.Wheel or a *wheel.Typed under a name.
+// Wheel shows a *wheel.Wheel, a *wheel.Typed or a *wheel.Keyed under a name. It panics if w is nil.
 func Wheel(name string, w interface{ Stats() wheel.Stats }) Source {
-	return Source{func(p *page, _ int) {
+	return newSource(w.Stats, func(p *page, _ int) {
 		s := w.Stats()
 		status := wheelStatus{
 			Name: name, Pending: s.Pending, Fired: s.Fired, Stopped: s.Stopped, Panicked: s.Panicked,
@@ -33,7 +33,7 @@ func Wheel(name string, w interface{ Stats() wheel.Stats }) Source {
 			status.Tick = seconds(w.TickDuration())
 		}
 		p.Wheels = append(p.Wheels, status)
-	}}
+	})
 }
 
 type renewalStatus struct {
@@ -54,9 +54,10 @@ type renewerStatus struct {
 	renewalStatus
 }
 
-// Renewer shows a Renewer under a name. Those that clients make for themselves are shown with the clients.
+// Renewer shows a Renewer under a name. The page shows the Renewers of clients with the clients. Renewer panics if r
+// is nil.
 func Renewer(name string, r *renewal.Renewer) Source {
-	return Source{func(p *page, _ int) {
+	return newSource(r.Stats, func(p *page, _ int) {
 		p.Renewers = append(p.Renewers, renewerStatus{name, newRenewalStatus(r.Stats())})
-	}}
+	})
 }
