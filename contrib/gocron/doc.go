@@ -3,8 +3,9 @@
 //
 // Use an Elector where all jobs may run in one process; the clocks of the processes may differ. Use a Locker to
 // spread the jobs over the processes: two runs of a job do not overlap. Pass redislock.WithMinHold to a Locker.
-// Without it, a job that is shorter than the clocks differ runs in each process.
+// Without it, a job runs in each process if it takes less time than the clocks differ.
 //
 // gocron does not notify a job when its lock is lost or another process leads: the job continues while another
-// process may run it. Where that does damage, lock in the job with redislock.Mutex.Do, whose context ends.
+// process may run it. Where that does damage, lock in the job with redislock.Mutex.Do: the context of its function
+// ends when the lock is lost.
 package gocron

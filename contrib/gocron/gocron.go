@@ -10,15 +10,28 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// Locker returns a gocron.Locker for gocron.WithDistributedLocker. A job runs while its scheduler holds the
-// Mutex that has the name of the job, whose lease is renewed however long the job takes. If another process
-// holds it, the job is skipped: the error matches redislock.ErrLocked. So give each job a name that is unique
-// and the same in all processes, with gocron.WithName. It panics if locks is nil.
+// Locker returns a gocron.Locker for gocron.WithDistributedLocker. While a job runs, its scheduler holds the Mutex
+// with the name of the job. So give each job a name that is unique and the same in all processes, with
+// gocron.WithName. The lease is renewed however long the job takes.
+//
+// A scheduler that cannot take the Mutex at once skips the job: if another process holds it, the error matches
+// redislock.ErrLocked; while Redis is down, it is the error of Mutex.TryLock. gocron does not log these errors; it
+// passes them to the listeners of gocron.AfterLockError.
+//
+// Locker panics if locks is nil, and with the *cogwheel.InvalidError of a bad option.
 func Locker(locks *redislock.Client, opts ...redislock.LockOption) gocron.Locker {
+	check(locks, "job", opts)
+	return &locker{locks, opts}
+}
+
+// check panics if the client is nil, or if the Mutex with this name and these options is invalid.
+func check(locks *redislock.Client, name string, opts []redislock.LockOption) {
 	if locks == nil {
 		panic("gocron: nil client")
 	}
-	return &locker{locks, opts}
+	if err := locks.Mutex(name, opts...).Err(); err != nil {
+		panic(err)
+	}
 }
 
 type locker struct {
@@ -46,16 +59,11 @@ type Elector struct {
 	ended chan struct{}
 }
 
-// NewElector returns an Elector of the processes that give it the same name. It starts a goroutine that runs
-// redislock.Client.Lead until Close, or until locks is closed. It panics if locks is nil, and with the
-// *cogwheel.InvalidError of a bad name or option.
+// NewElector returns an Elector for the processes that pass the same name. It starts a goroutine that runs
+// redislock.Client.Lead until Close is called or locks is closed. If the leader dies, another process leads when its
+// lease has ended. NewElector panics if locks is nil, and with the *cogwheel.InvalidError of a bad name or option.
 func NewElector(locks *redislock.Client, name string, opts ...redislock.LockOption) *Elector {
-	if locks == nil {
-		panic("gocron: nil client")
-	}
-	if err := locks.Mutex(name, opts...).Err(); err != nil {
-		panic(err)
-	}
+	check(locks, name, opts)
 	ctx, end := context.WithCancel(context.Background())
 	e := &Elector{end: end, ended: make(chan struct{})}
 	go func() {
@@ -71,7 +79,7 @@ func NewElector(locks *redislock.Client, name string, opts ...redislock.LockOpti
 	return e
 }
 
-// IsLeader returns nil if this process leads, and ErrNotLeader otherwise. It does not block.
+// IsLeader returns nil if this process leads. Otherwise, and after Close, it returns ErrNotLeader. It does not block.
 func (e *Elector) IsLeader(context.Context) error {
 	if e.lock.Load().Valid() {
 		return nil
@@ -79,7 +87,9 @@ func (e *Elector) IsLeader(context.Context) error {
 	return ErrNotLeader
 }
 
-// Close gives the lead up and returns when another process can lead. Shut the scheduler down before.
+// Close gives up the lead, so that another process can lead. Shut the scheduler down before. Close blocks for a round
+// trip to Redis. If Redis does not answer, Close returns after about a second, and another process can lead when the
+// lease has ended. Close may be called more than once.
 func (e *Elector) Close() {
 	e.end()
 	<-e.ended

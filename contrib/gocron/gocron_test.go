@@ -154,6 +154,16 @@ func TestElector_CloseLetsAnotherLead(t *testing.T) {
 	require.Panics(t, func() { cogwheelgocron.Locker(nil) })
 }
 
+// gocron logs no error of a Locker: with a bad option, no job would ever run, and nothing would say so.
+func TestLocker_PanicsWithAnInvalidOption(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	for _, o := range []redislock.LockOption{nil, redislock.WithMinHold(0), redislock.WithLease(-1)} {
+		require.Panics(t, func() { cogwheelgocron.Locker(newLocks(t, rdb), o) })
+	}
+	require.NotPanics(t, func() { cogwheelgocron.Locker(newLocks(t, rdb), redislock.WithMinHold(time.Minute)) })
+}
+
 // Two schedulers whose clocks differ by 50 ms start a job that is shorter than that.
 func TestLocker_AShortJobRunsInOneScheduler(t *testing.T) {
 	t.Parallel()
