@@ -30,7 +30,7 @@ type clock struct {
 	ahead  time.Duration
 }
 
-// earliest is where the server's clock begins if the clock of the test begins before. No server's clock shows
+// earliest is the first time of the server's clock if the clock of the test begins before it. No server's clock shows
 // 1970, and some arithmetic relies on that.
 var earliest = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 
@@ -55,16 +55,16 @@ func (s *Server) Now() time.Time {
 // setTimeLocked gives the embedded server the time.
 func (s *Server) setTimeLocked() { s.redis.SetTime(s.clock.now()) }
 
-// advanceSteps is into how many steps Advance cuts the way of a Clock: few enough to be quick, and enough for a
-// renewal, which falls due a third of a lease after the last, to be made before the lease ends.
+// advanceSteps is the number of steps in which Advance moves a Clock. It is small, so that Advance is quick. It is
+// large enough for a renewal, which is due a third of a lease after the last one, to come before the lease ends.
 const advanceSteps = 20
 
 // Advance moves time forward by d, which must not be negative.
 //
-// In a bubble it sleeps for d of the bubble's time, and then waits until every goroutine of the bubble waits:
-// everything that is due within d has happened. With a Clock it moves the clock, in steps, and with it the
-// server's clock; the effects follow soon. Otherwise it moves only the server's clock, ahead of the clock of
-// the process: keys expire, and a holder learns of it at its next renewal.
+// In a bubble it sleeps for d of the bubble's time, and then waits until every goroutine of the bubble waits. So
+// everything that is due within d has happened when it returns. With a Clock it moves the clock in steps, and the
+// server's clock follows. It does not wait for the effects. Otherwise it moves only the server's clock, ahead of the
+// clock of the process: keys expire, and a holder learns of it at its next renewal.
 func (s *Server) Advance(d time.Duration) {
 	s.tb.Helper()
 	if d < 0 {

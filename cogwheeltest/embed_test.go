@@ -27,5 +27,6 @@ func TestEmbed(t *testing.T) {
 	}
 	require.NoError(t, locks.Close(t.Context()))
 	stop()
+	stop() // again, without effect
 	require.Error(t, rdb.Ping(t.Context()).Err(), "after stop")
 }

@@ -39,15 +39,17 @@ func (fs *faults) take(r *request) *fault {
 	return f
 }
 
-// DropReplies makes clients miss the replies of the next n calls, or with Always of all calls: the server
-// executes each call, and its connection breaks before the reply. Most calls of the library are idempotent and
-// are sent again. If names are given, only calls for locks, limits or semaphores of these names count. Each
-// command counts as a call: each command of a pipeline, and each repetition. Commands that set up a connection
-// do not count.
+// DropReplies makes clients miss the replies of the next n calls, 1 or more, or with Always of all calls: the server
+// executes each call, and its connection breaks before the reply. Most calls of the library are idempotent and are sent
+// again. If names are given, only calls for locks, limits or semaphores of these names count.
+//
+// Each command that the server executes counts as a call, also each command of a pipeline and each repetition.
+// Commands that set up a connection do not count. When the connection breaks in the middle of a pipeline, the rest of
+// the pipeline is not executed and does not count.
 func (s *Server) DropReplies(n int, names ...string) { s.addFault(&fault{left: n, names: names}) }
 
 // Refuse makes the server answer the next n calls, or with Always all calls, with an error such as OutOfMemory,
-// without executing them. reply must not be empty. n and names are those of DropReplies. If a call matches
+// without executing them. reply must not be empty. n and names mean the same as for DropReplies. If a call matches
 // several faults, the oldest applies.
 func (s *Server) Refuse(reply string, n int, names ...string) {
 	s.tb.Helper()
@@ -92,8 +94,8 @@ func (s *Server) Hang() {
 	s.hanging = true
 }
 
-// Resume ends Hang. The server executes everything that was sent to it meanwhile, whether or not the clients
-// still wait for the replies.
+// Resume ends Hang. The server then executes the calls that it received meanwhile, whether or not the clients still
+// wait for the replies.
 func (s *Server) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +118,8 @@ func (s *Server) Stop() {
 	s.disconnectLocked(func(*session) bool { return true })
 }
 
-// Restart makes a stopped server accept connections again, with its data. For a server that does not keep its
-// data, call Flush before.
+// Restart makes a stopped server accept connections again, with its data. To simulate a server that has lost its data,
+// call Flush before.
 func (s *Server) Restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +142,8 @@ func (s *Server) disconnectLocked(chosen func(*session) bool) {
 }
 
 // Isolate cuts off a client of this server, as if its process had crashed or lost its network: its connections
-// break, and it gets no new ones until Rejoin. This includes the connections that the library makes from its
-// options. Its locks and permits stay in Redis until their leases end. rdb is a result of Client or NewClient.
+// break, and it gets no new ones until Rejoin. This includes the connections that the library makes from the options of
+// the client. Its locks and permits stay in Redis until their leases end. rdb must be a result of Client or NewClient.
 func (s *Server) Isolate(rdb *redis.Client) { s.isolate(rdb, true) }
 
 // Rejoin ends Isolate.

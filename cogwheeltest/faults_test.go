@@ -247,6 +247,7 @@ func TestServer_TellsOfMisuse(t *testing.T) {
 		r := &recorder{TB: t}
 		srv := cogwheeltest.Start(r)
 		k := srv.Limits().Limiter("api", ratelimit.PerSecond(1))
+		open := srv.Limits(ratelimit.WithPolicy(ratelimit.FailOpen())).Limiter("open", ratelimit.PerSecond(1))
 		for want, misuse := range map[string]func(){
 			`no process holds the lock: "n"`:  func() { srv.ExpireLock("n") },
 			`no process holds a permit: "n"`:  func() { srv.ExpirePermits("n") },
@@ -257,6 +258,7 @@ func TestServer_TellsOfMisuse(t *testing.T) {
 			"time does not go back by 1s":     func() { srv.Advance(-time.Second) },
 			"not one of Client or NewClient":  func() { srv.Isolate(cogwheeltest.Start(t).Client()) },
 			"redis unavailable":               func() { srv.Stop(); srv.Exhaust(k, "user"); srv.Restart() },
+			"the policy decided":              func() { srv.Stop(); srv.Exhaust(open, "user"); srv.Restart() },
 			"Addr in a bubble":                func() { require.Panics(t, func() { srv.Addr() }) },
 		} {
 			r.told = nil

@@ -87,11 +87,13 @@ func (s *Server) ExpireLock(name string) {
 	s.mustFind("holds the lock", name, s.run(expireLock, []string{name}, scripts.ReadTimeouts(name)))
 }
 
-// Steal gives a lock to a holder that does not exist, for a lease of at least 1 ms, whether the lock is free or
-// held. A previous holder loses it at its next renewal. If the lock was free, Steal simulates a process that
-// took it and crashed. An RWMutex that is held is taken for writing. A free name becomes a Mutex or a
-// FairMutex. giveBack releases the lock and wakes waiters, if the lease has not ended before; it may be called
-// more than once, or never.
+// Steal gives a lock to a holder that does not exist, whether the lock is free or held. The lease is in whole
+// milliseconds, rounded up; a lease below 1 ms counts as 1 ms. A previous holder loses the lock at its next renewal. If
+// the lock was free, Steal simulates a process that took it and crashed. An RWMutex that is held is taken for writing.
+// A free name becomes a Mutex or a FairMutex.
+//
+// giveBack releases the lock and wakes waiters, unless the lease has ended before. It may be called more than once, or
+// never.
 func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
 	s.tb.Helper()
 	s.run(stealLock, []string{name}, stranger, max(redisconn.Millis(lease), 1))
@@ -101,10 +103,9 @@ func (s *Server) Steal(name string, lease time.Duration) (giveBack func()) {
 	}
 }
 
-// ExpirePermits ends the leases of permits of a Semaphore or FairSemaphore: of the permits with the ids, as
-// Grant.IDs returns them, or of all. Nothing is announced. The permits are free at the next query of the
-// semaphore, and the holder loses its grant at its next renewal. ExpirePermits fails the test if it finds no
-// permit.
+// ExpirePermits ends the leases of permits of a Semaphore or FairSemaphore: of all its permits, or of those with the
+// ids, as Grant.IDs returns them. Nothing is announced. The permits are free at the next query of the semaphore, and
+// the holder loses its grant at its next renewal. ExpirePermits fails the test if it finds none of the permits.
 func (s *Server) ExpirePermits(name string, ids ...string) {
 	s.tb.Helper()
 	raw := make([]any, len(ids))
@@ -120,16 +121,20 @@ func (s *Server) ExpirePermits(name string, ids ...string) {
 	s.mustFind("holds a permit", name, s.run(expirePermits, leases, raw...))
 }
 
-// Exhaust takes all available permits of a key, by a call of k, so that the next request for one permit is
-// denied until the limit refills by the server's time.
+// Exhaust takes all available permits of a key, by a call of k. The next request for one permit is denied until the
+// limit refills by the server's time. Exhaust fails the test if the server does not answer the call.
 func (s *Server) Exhaust(k *ratelimit.Limiter, key string) {
 	s.tb.Helper()
-	if _, err := k.AllowUpTo(context.Background(), key, k.Limit().Burst); err != nil {
+	switch r, err := k.AllowUpTo(context.Background(), key, k.Limit().Burst); {
+	case err != nil:
 		s.tb.Errorf("cogwheeltest: exhaust: %v", err)
+	case r.Source == ratelimit.SourceDegraded:
+		s.tb.Error("cogwheeltest: exhaust: the policy decided, so no permits were taken")
 	}
 }
 
-// Flush removes all data, like the restart of a server without persistence.
+// Flush removes all data, as the restart of a server without persistence does. The server keeps its scripts, so that
+// each call of the library stays one command.
 func (s *Server) Flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

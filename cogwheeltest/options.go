@@ -14,15 +14,15 @@ type option func(c *config)
 
 func (o option) apply(c *config) { o(c) }
 
-// WithClock sets a clock for the server and its wheel that the test moves, for tests that cannot run in a
-// bubble of testing/synctest: in a bubble, Advance would not move it. The default, also for nil, is time.Now,
-// which in a bubble is the bubble's time.
+// WithClock sets a clock that the test moves, for the server and its wheel. It is for tests that cannot run in a bubble
+// of testing/synctest: in a bubble, Advance does not move the clock. The default, also for nil, is time.Now, which in a
+// bubble is the bubble's time.
 func WithClock(clock Clock) Option {
 	return option(func(c *config) { c.clock = clock })
 }
 
-// WithWheelOptions adds options for the wheel of Server.Wheel, except wheel.WithClock, with which the wheel
-// would leave the server's time.
+// WithWheelOptions sets the options of the wheel of Server.Wheel. Use WithClock instead of wheel.WithClock: the wheel
+// and the server need the same time.
 func WithWheelOptions(opts ...wheel.Option) Option {
 	return option(func(c *config) { c.wheelOptions = opts })
 }

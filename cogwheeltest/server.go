@@ -82,9 +82,10 @@ func Start(tb testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// Embed starts a server that belongs to no test, for programs that show something without a Redis, and for
-// Examples. It is for trying out only: the data is in memory, and ends with the process. Embed returns an address
-// of the loopback interface, where clients reach the server until stop is called. It uses the time of the process.
+// Embed starts a server that belongs to no test, for programs that show something without a Redis, and for Examples.
+// It is for trying out only: the data is in memory, and is lost with the process. Clients reach the server at addr, an
+// address of the loopback interface, until stop is called. stop closes their connections; it may be called more than
+// once. The server uses the time of the process. The error is that of listening at the address.
 func Embed() (addr string, stop func(), err error) {
 	s := newServer()
 	if err := s.start(nil); err != nil {
@@ -176,8 +177,8 @@ func options(dial func(ctx context.Context, network, addr string) (net.Conn, err
 // Client returns the server's first client, always the same.
 func (s *Server) Client() *redis.Client { return s.client }
 
-// NewClient returns another client, closed with the test. To the server it is a separate process. Each of opts
-// may change the options, which otherwise are those of Options.
+// NewClient returns another client, which is closed with the test. Isolate treats each client as a separate process.
+// Each of opts may change the options of the client, which otherwise are those of Options.
 func (s *Server) NewClient(opts ...func(*redis.Options)) *redis.Client {
 	o, g := s.options()
 	for _, opt := range opts {

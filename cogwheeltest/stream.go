@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// stream is one direction of a connection in memory. It has room for everything that is written, so a writer
-// never waits for a reader: a server that publishes under its lock must not wait for a client. What waits,
-// waits on a condition variable, which lets the time of a synctest bubble go on.
+// stream is one direction of a connection in memory. It has room for everything that is written, so a writer never
+// waits for a reader: a server that publishes under its lock must not wait for a client. A reader waits on a condition
+// variable, which lets the time of a synctest bubble go on.
 type stream struct {
 	mu       sync.Mutex
 	changed  sync.Cond // on mu
@@ -75,8 +75,8 @@ func (s *stream) setDeadline(t time.Time) {
 	s.changed.Broadcast()
 }
 
-// wake has a reader look at the deadline. It takes the lock: a reader that holds it has looked, and does not
-// wait yet.
+// wake makes a reader check the deadline. It takes the lock, because a reader that holds the lock has checked the
+// deadline and does not wait yet.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +119,8 @@ func (e *end) SetDeadline(t time.Time) error     { return e.SetReadDeadline(t) }
 func (e *end) SetReadDeadline(t time.Time) error { e.in.setDeadline(t); return nil }
 func (e *end) SetWriteDeadline(time.Time) error  { return nil }
 
-// SyscallConn fails if the connection was closed. Before a client takes a connection from its pool, it looks whether
-// the connection is still open, except on Windows. So it drops those that broke while they were idle.
+// SyscallConn fails if the connection was closed. Except on Windows, go-redis calls it before it takes a connection
+// from its pool. So it drops the connections that broke while they were idle.
 func (e *end) SyscallConn() (syscall.RawConn, error) {
 	e.in.mu.Lock()
 	defer e.in.mu.Unlock()
