@@ -7,19 +7,23 @@
 //
 // Hooks record spans, and histograms of durations in seconds. Observe methods export the Stats when metrics are
 // collected. Either works without the other. Each method takes a name, which is an attribute of all its spans
-// and metrics, such as cogwheel.client.name: give each object of a kind a different name.
+// and metrics, such as cogwheel.client.name. Give each object of a kind a different name: the metrics of two objects
+// with one name cannot be told apart.
+//
+// After an observed object was closed, its numbers of now are 0; then unregister the Registration.
 //
 // # Spans
 //
-// A span is recorded when its wait, hold, decision or outage has ended, with the start time of that. Its parent
-// is the span in the context of the call, also for a hold that ends after the call has returned.
+// A span has the start time of its wait, hold, decision or outage, and is recorded when that has ended. Its parent is
+// the span in the context of the call, also for a hold that ends after the call has returned. A limit.outage belongs to
+// no call and has no parent.
 //
 //	lock.wait       a call for a lock, until it has the lock or fails
 //	lock.hold       from there until the lock is released or lost
 //	permit.wait     a call for permits
 //	permit.hold     a grant of leased permits
 //	limit.decision  a call of a limiter, with its wait; only under a sampled span
-//	limit.outage    the time in which a limiter's policy decided instead of Redis
+//	limit.outage    the time in which the policy decided for a node of Redis that did not answer
 //
 // A call that finds the lock held, or too few permits, adds the event lock.contended or permit.contended to the
 // span in its context. Names of locks, semaphores and limiters are attributes of spans, and so are keys of a

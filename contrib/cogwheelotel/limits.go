@@ -45,7 +45,7 @@ func (t *Telemetry) LimitHooks(name string) ratelimit.Hooks {
 	}
 }
 
-// decision is what the metrics of a decision tell.
+// decision has the attributes of a decision that metrics have too.
 type decision struct {
 	kind    ratelimit.Kind
 	outcome string
@@ -59,11 +59,11 @@ func (d decision) attributes(client string) []metric.RecordOption {
 		sourceKey.String(d.source.String()), waitedKey.Bool(d.waited)))}
 }
 
-// prepareDecisions returns the attributes of all decisions, so that one from memory, which takes less than a
-// microsecond, does not have to make them.
+// prepareDecisions returns the attributes of all decisions. A decision from memory takes less than a microsecond, so it
+// must not make them.
 func prepareDecisions(client string) map[decision][]metric.RecordOption {
 	prepared := make(map[decision][]metric.RecordOption)
-	for _, kind := range []ratelimit.Kind{ratelimit.KindLimiter, ratelimit.KindStoredLimiter} {
+	for _, kind := range []ratelimit.Kind{ratelimit.KindLimiter, ratelimit.KindStoredLimiter, ratelimit.KindAll} {
 		for _, outcome := range []string{allowed, denied, cancelled, failed} {
 			for source := ratelimit.SourceRedis; source <= ratelimit.SourceDegraded; source++ {
 				for _, waited := range []bool{false, true} {

@@ -39,8 +39,8 @@ const (
 	retryAfterKey = attribute.Key("cogwheel.limit.retry_after")
 )
 
-// Telemetry makes hooks and observers. It is safe for concurrent use. The error of its Observe methods is an
-// error of the meter provider; they panic if the observed object is nil.
+// Telemetry makes hooks and observers. It is safe for concurrent use. Observe methods return the error of the meter
+// provider, and panic if the observed object is nil.
 type Telemetry struct {
 	tracer trace.Tracer
 	meter  metric.Meter
@@ -62,7 +62,7 @@ type config struct {
 	meters  metric.MeterProvider
 }
 
-// WithTracerProvider sets where spans go. The default is the global provider.
+// WithTracerProvider sets where spans go. The default is the global provider at the time of New.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return option(func(c *config) error {
 		if p == nil {
@@ -73,7 +73,7 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	})
 }
 
-// WithMeterProvider sets where metrics go. The default is the global provider.
+// WithMeterProvider sets where metrics go. The default is the global provider at the time of New.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return option(func(c *config) error {
 		if p == nil {
@@ -124,7 +124,7 @@ var bounds = []float64{
 	0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600,
 }
 
-// span makes a span that ends now. If err is no nil, the span has failed.
+// span records a span that ends now. If err is not nil, the span has failed.
 func (t *Telemetry) span(
 	ctx context.Context, name string, took time.Duration, err error, attributes ...attribute.KeyValue,
 ) {
@@ -149,8 +149,9 @@ const (
 	denied    = "denied"
 )
 
-// outcome returns the outcome of a call that ended with err, and the error if that is a failure. held is the
-// error of what another holds. A deadline of the library, such as a Quorum's for one vote, is not the caller's.
+// outcome returns the outcome of a call that ended with err, and err if the call has failed. An error that matches held
+// says that another holds the lock or the permits. The end of a deadline that the library has set, such as that of a
+// Quorum for one vote, is a failure.
 func outcome(ctx context.Context, err, held error) (string, error) {
 	switch {
 	case held != nil && errors.Is(err, held):

@@ -14,9 +14,9 @@ var lateBy = []time.Duration{
 	1 << 10 * time.Microsecond, 1 << 14 * time.Microsecond, 1 << 18 * time.Microsecond, 1 << 22 * time.Microsecond,
 }
 
-// ObserveWheel exports the Stats of a *wheel.Wheel or a *wheel.Typed as metrics of the wheel of that name,
-// until the Registration is unregistered. OpenTelemetry has no histogram that is read on demand, so lateness
-// is exported as the sum, and as the timers that were more than 1, 16, 262 and 4194 ms late.
+// ObserveWheel exports the Stats of a *wheel.Wheel, a *wheel.Typed or a *wheel.Keyed as metrics of the wheel of that
+// name, until the Registration is unregistered. OpenTelemetry has no histogram that is read on demand. So lateness is
+// exported as its sum in seconds, and as the numbers of timers that were more than 1, 16, 262 and 4194 ms late.
 func (t *Telemetry) ObserveWheel(name string, w interface{ Stats() wheel.Stats }) (metric.Registration, error) {
 	o := newObserver[wheel.Stats](t.meter, "cogwheel.wheel.", wheelKey.String(name))
 	o.gauge("timers.pending", "{timer}", "Timers that have not fired and were not stopped.",
@@ -49,7 +49,7 @@ func later(h wheel.Histogram, bound time.Duration) int64 {
 }
 
 // ObserveRenewer exports the Stats of a Renewer as metrics of the renewer of that name, until the Registration
-// is unregistered. The Renewers that clients make for themselves are observed with the clients.
+// is unregistered. The Renewers of clients are observed with the clients.
 func (t *Telemetry) ObserveRenewer(name string, r *renewal.Renewer) (metric.Registration, error) {
 	o := newObserver[renewal.Stats](t.meter, "cogwheel.renewal.", renewerKey.String(name))
 	addRenewals(o, "", func(s *renewal.Stats) *renewal.Stats { return s })
