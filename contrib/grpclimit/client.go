@@ -11,7 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Waiter is the limiter of a Client; *ratelimit.Limiter implements it.
+// Waiter is the limiter of a Client; *ratelimit.Limiter implements it. It must be safe for concurrent use.
 type Waiter interface {
 	WaitN(ctx context.Context, key string, n int64) error
 }
@@ -23,13 +23,14 @@ type Client struct {
 	key     KeyFunc
 }
 
-// NewClient returns interceptors that wait for one permit of the key of a call. key gets the context of the
-// caller; it may be, for example, ByMethod. NewClient panics with a *cogwheel.InvalidError if an argument is
-// nil or the limiter has an invalid argument.
+// NewClient returns interceptors that wait for one permit of the key of a call, and then send the call. A call that is
+// not limited is sent at once. key gets the context of the caller; it may be, for example, ByMethod, but not ByPeer or
+// ByMetadata, which read what a server receives. NewClient panics with a *cogwheel.InvalidError if an argument is nil
+// or the limiter has an invalid argument.
 //
-// A call whose wait fails is not sent. If its context has ended, its code is that of the context; if it could
-// not be granted before its deadline, DeadlineExceeded; otherwise Unavailable, with the cause in the message.
-// While Redis is down and the policy is FailClosed, calls wait until their contexts end.
+// A call whose wait fails is not sent. Its code is that of the context if the context has ended, DeadlineExceeded if
+// the permit cannot come before the deadline, and otherwise Unavailable, with the cause in the message. While Redis is
+// down and the policy is FailClosed, calls wait until their contexts end.
 func NewClient(l Waiter, key KeyFunc) *Client {
 	mustNotBeNil(l == nil, "limiter")
 	mustNotBeNil(key == nil, "key function")

@@ -17,7 +17,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Limiter is the limiter of a Server; *ratelimit.Limiter implements it.
+// Limiter is the limiter of a Server; *ratelimit.Limiter implements it. It must be safe for concurrent use.
 type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 }
@@ -55,9 +55,9 @@ func WithCost(f func(ctx context.Context, method string) int64) Option {
 }
 
 // WithFailed sets the function for calls without a decision, for example because Redis is down and the policy
-// is FailClosed. It returns the error for the client, or nil to serve the call. The default returns the code
-// Unavailable without the cause. f is not called for a call whose context has ended, which ends with the code
-// of the context. WithFailed panics if f is nil.
+// is FailClosed. f returns the error for the client, or nil to serve the call. The default returns the code Unavailable
+// without the cause. If the context of a call has ended, the call ends with the code of the context, and f is not
+// called. WithFailed panics if f is nil.
 func WithFailed(f func(ctx context.Context, method string, err error) error) Option {
 	mustNotBeNil(f == nil, "WithFailed")
 	return option(func(c *config) { c.failed = f })
@@ -112,8 +112,8 @@ func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) *Server {
 
 // NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the
 // method: a call is served if all of them grant it, and otherwise none is charged. parts returns the limits of
-// a call, made by Limiters of c, or none if the call is not limited; parts that ratelimit.Client.All refuses
-// are a failure; see WithFailed. NewAll panics if an argument is nil.
+// a call, made by Limiters of c, or none if the call is not limited. Parts that ratelimit.Client.All refuses are a
+// failure; see WithFailed. parts must be safe for concurrent use. NewAll panics if an argument is nil.
 func NewAll(
 	c *ratelimit.Client, parts func(ctx context.Context, method string) []ratelimit.Part, opts ...Option,
 ) *Server {
@@ -228,7 +228,7 @@ func fields(r ratelimit.Result) metadata.MD {
 	return md
 }
 
-// seconds rounds up, so that a client that waits for it has waited long enough.
+// seconds rounds up, so that a client that waits this long does not come too early.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
