@@ -31,7 +31,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// Limiter is the limiter of New; *ratelimit.Limiter implements it.
+// Limiter is the limiter of New; *ratelimit.Limiter implements it. New calls Limit. Each request calls AllowN, which
+// must be safe for concurrent use.
 type Limiter interface {
 	AllowN(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 	Limit() ratelimit.Limit
@@ -47,12 +48,12 @@ type KeyFunc func(*http.Request) (key string, limited bool)
 // limited at all. The zero Limit stands for the limit of the Limiter. Otherwise it is like KeyFunc.
 type LimitFunc func(*http.Request) (key string, limit ratelimit.Limit, limited bool)
 
-// Middleware limits the requests of a handler: it returns a handler that serves the requests that the limit
-// grants. It is safe for concurrent use.
+// Middleware returns a handler that passes on the requests that the limit grants, and responds to the others. It panics
+// if the handler is nil. It is safe for concurrent use.
 type Middleware func(http.Handler) http.Handler
 
-// Decide limits a request where there is no http.Handler to call next, as in gin and echo. It sets the header
-// fields and reports whether to serve the request. If not, it has written the response.
+// Decide limits a request where there is no http.Handler to call next, as in gin and echo. It reports whether to serve
+// the request. If so, it has set the header fields; if not, it has written the response.
 func (m Middleware) Decide(w http.ResponseWriter, r *http.Request) (serve bool) {
 	m(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { serve = true })).ServeHTTP(w, r)
 	return serve
@@ -76,8 +77,8 @@ type config struct {
 // Fields selects the header fields that tell clients about the limit. Retry-After does not depend on it: each
 // denial has it, except for a cost above the burst.
 //
-// RateLimit-Policy, if it is selected, is the only other field for a request of such a cost, for a request of
-// cost 0, and for a decision by the policy of the client. A response of WithFailed has no field.
+// The permits left are not known for a cost of 0, for a cost above the burst, and if the policy of the client decides.
+// Then RateLimit-Policy is sent alone, if it is selected. A response of WithFailed has no fields.
 type Fields uint8
 
 const (
@@ -115,9 +116,8 @@ func WithName(name string) Option {
 }
 
 // WithCost sets how many permits a request takes; with NewAll, how many times the cost of each part. The
-// default is 1. A request of cost 0 is served without a decision. A request of a cost above the burst gets
-// status 429 without Retry-After, because it could never be granted. A negative cost is a failure; see
-// WithFailed.
+// default is 1. A request of cost 0 is served without a decision. A request of a cost above the burst is denied
+// without Retry-After, because it could never be granted. A negative cost is a failure; see WithFailed.
 func WithCost(f func(*http.Request) int64) Option {
 	if f == nil {
 		panic(argument.Nil("WithCost"))
@@ -203,8 +203,8 @@ func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) Middleware {
 // NewAll returns middleware that limits requests by several limits each, such as those of the user and of the
 // service: it serves a request if all of them grant it, and otherwise charges none of them. parts returns the
 // limits of a request, made by Limiters of c, or none if the request is not limited. ratelimit.Client.All
-// describes which limits can be combined; parts that it refuses are a failure of the request. Like New, NewAll
-// panics if an argument is nil.
+// describes which limits can be combined; parts that it refuses are a failure of the request. The function parts must
+// be safe for concurrent use. Like New, NewAll panics if an argument is nil.
 //
 //	both := httplimit.NewAll(limits, func(r *http.Request) []ratelimit.Part {
 //		return []ratelimit.Part{perUser.Part(user(r)), perService.Part("mail")}
@@ -381,7 +381,7 @@ func policy(name string, l ratelimit.Limit) string {
 	return text
 }
 
-// seconds rounds up, so that a client that waits for it has waited long enough.
+// seconds rounds up, so that a client that waits this long does not come too early.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // quote returns a string of RFC 9651.
