@@ -43,13 +43,13 @@ type table[S any] struct {
 	metrics []metric[S]
 }
 
-// newTable returns a table for a package. All its metrics have that label; outcomes adds a second one.
+// newTable returns a table for a package. All its metrics have the label; outcomes adds a second one.
 func newTable[S any](pkg, label, value string) *table[S] {
 	return &table[S]{prefix: "cogwheel_" + pkg + "_", labels: prometheus.Labels{label: value}}
 }
 
-// collector returns the collector of what was added. It takes the first snapshot, so that a nil client panics
-// here and not when metrics are scraped.
+// collector returns the collector of the table's metrics. It takes the first snapshot, so that a nil client panics here
+// and not when metrics are scraped.
 func (t *table[S]) collector(stats func() S) prometheus.Collector {
 	stats()
 	return &collector[S]{stats, t.metrics}
@@ -91,8 +91,8 @@ func (t *table[S]) histogram(name, help string, value func(*S) wheel.Histogram) 
 	})
 }
 
-// snapshot is what a collector takes of a client with holds and waits. Stats do not have the ages, since they do
-// not look at each hold.
+// snapshot is the state of a client with holds and waits. Stats do not have the ages, because they do not read each
+// hold.
 type snapshot[S any] struct {
 	Stats                  S
 	oldestHold, oldestWait time.Duration // 0 if there is none
@@ -107,7 +107,7 @@ func snapshotOf[S, H, W any](
 	}
 }
 
-// age returns how long ago the earliest of the values was.
+// age returns the age of the oldest value, or 0 if there is none.
 func age[T any](values iter.Seq[T], since func(T) time.Time) (oldest time.Duration) {
 	now := time.Now()
 	for v := range values {

@@ -341,8 +341,11 @@ func TestCollectors_OfSeveralObjects(t *testing.T) {
 	typed, err := wheel.NewTyped(func(int) {})
 	require.NoError(t, err)
 	require.NoError(t, p.registry.Register(cogwheelprom.NewWheelCollector(typed, "typed")))
+	keyed, err := wheel.NewKeyed(func(int, int) {})
+	require.NoError(t, err)
+	require.NoError(t, p.registry.Register(cogwheelprom.NewWheelCollector(keyed, "keyed")))
 	require.Len(t, p.families(t)["cogwheel_redislock_held"].GetMetric(), 2)
-	require.Len(t, p.families(t)["cogwheel_wheel_pending_timers"].GetMetric(), 2)
+	require.Len(t, p.families(t)["cogwheel_wheel_pending_timers"].GetMetric(), 3)
 	require.Panics(t, func() { cogwheelprom.NewLockCollector((*redislock.Client)(nil), "none") })
 }
 

@@ -11,9 +11,9 @@
 // holders. A registry refuses a second object of the same kind under the same name; a lock client and a limit
 // client may both be "orders".
 //
-// A collector takes one snapshot of the Stats when metrics are gathered, reads each hold for the age of the
-// oldest, and costs nothing in between. After the object was closed, gauges are 0; then unregister the
-// collector.
+// When metrics are gathered, a collector takes one snapshot of the Stats, and reads each hold and each wait for the age
+// of the oldest. It costs nothing in between. After the object was closed, its gauges are 0, except the longest
+// callback of a wheel; then unregister the collector.
 //
 // The histograms have every second bucket of a wheel.Histogram from 64 µs to 72 minutes, so a quantile is exact
 // to a factor of four. They tell seconds apart from milliseconds, not 10 ms from 15 ms.

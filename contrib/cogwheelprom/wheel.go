@@ -7,7 +7,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// NewWheelCollector returns a collector for a *wheel.Wheel or a *wheel.Typed, with the label wheel="name".
+// NewWheelCollector returns a collector for a *wheel.Wheel, a *wheel.Typed or a *wheel.Keyed, with the label
+// wheel="name".
 func NewWheelCollector(w interface{ Stats() wheel.Stats }, name string) prometheus.Collector {
 	t := newTable[wheel.Stats]("wheel", "wheel", name)
 	t.gauge("pending_timers", "Timers that have not fired and were not stopped.",
@@ -29,8 +30,8 @@ func NewWheelCollector(w interface{ Stats() wheel.Stats }, name string) promethe
 	return t.collector(w.Stats)
 }
 
-// NewRenewerCollector returns a collector for a Renewer, with the label renewer="name". The Renewers that
-// clients make for themselves are part of the collectors of the clients.
+// NewRenewerCollector returns a collector for a Renewer, with the label renewer="name". The collectors of clients have
+// the metrics of their Renewers.
 func NewRenewerCollector(r *renewal.Renewer, name string) prometheus.Collector {
 	t := newTable[renewal.Stats]("renewal", "renewer", name)
 	addRenewals(t, "", func(s *renewal.Stats) *renewal.Stats { return s })
