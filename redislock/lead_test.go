@@ -65,7 +65,9 @@ func TestLead_IsInOneProcessAtATime(t *testing.T) {
 		require.ErrorIs(t, receive(t, e), context.Canceled)
 	}
 	require.EqualValues(t, 1, most.Load())
-	requireFree(t, rdb, name)
+	// The end of ctx may come when Redis has just granted the lock to a waiter, whose Client then releases it in the
+	// background.
+	poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
 }
 
 // A process that leads is killed: another leads when the lease is over.
