@@ -14,15 +14,17 @@ import (
 const leadPause = time.Second
 
 // Lead calls f in one process at a time, as for the leader of a service: it takes the [Mutex] with the given
-// name, calls f while it holds it, and begins again, until ctx ends. The context of f ends with ctx, or when
+// name, calls f while it holds the Mutex, and begins again, until ctx ends. The context of f ends with ctx, or when
 // the lock is lost: then its cause matches ErrLost, and f must return, because another process may lead.
 // FromContext returns its Lock, as in Mutex.Do.
 //
 // If f returns, or the lock cannot be taken, for example because Redis is down, Lead logs the error, if any,
-// and tries again after a second. Lead returns when ctx has ended, the Client is closed, or the wheel is
-// stopped or full, but never before f has returned. The error matches ctx.Err(), ErrClosed or the error of the
-// wheel. If the name, an option, ctx or f is invalid, Lead returns a *cogwheel.InvalidError at once. A panic of
-// f goes on to the caller.
+// and tries again after a second.
+//
+// Lead never returns nil. It returns when ctx has ended, at most a second after the Client was closed, or when the
+// wheel is stopped or full, but never before f has returned. The error matches ctx.Err(), ErrClosed or the error of
+// the wheel. If Close ends f, the error is that of f joined with ErrClosed. If the name, an option, ctx or f is
+// invalid, Lead returns a *cogwheel.InvalidError at once. A panic of f goes on to the caller.
 func (c *Client) Lead(
 	ctx context.Context, name string, f func(context.Context) error, opts ...LockOption,
 ) error {
@@ -36,7 +38,7 @@ func (c *Client) Lead(
 			led = true
 			return f(ctx)
 		})
-		if !led && isFinal(err) {
+		if !led && isFinal(err) || c.gate.Closed() && errors.Is(err, ErrClosed) {
 			return err
 		}
 		if err != nil && !errors.Is(err, ctx.Err()) {

@@ -93,6 +93,26 @@ func TestLead_AKilledLeaderIsFollowed(t *testing.T) {
 	require.ErrorIs(t, receive(t, ended), context.Canceled)
 }
 
+// An orderly shutdown is nothing that an operator should look at.
+func TestLead_CloseEndsTheTermWithoutAWarning(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	var log lockedBuffer
+	c := newClient(t, rdb, redislock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	began, unsaved := make(chan bool, 1), errors.New("the work was not saved")
+	ended := startLead(t.Context(), c, name, func(ctx context.Context) error {
+		began <- true
+		<-ctx.Done()
+		return unsaved
+	})
+	receive(t, began)
+	require.NoError(t, c.Close(t.Context()))
+	err := receive(t, ended)
+	require.ErrorIs(t, err, redislock.ErrClosed)
+	require.ErrorIs(t, err, unsaved)
+	require.Empty(t, log.String())
+}
+
 // A leader that loses the lock stops, says why, and leads again.
 func TestLead_ALostLockEndsTheTerm(t *testing.T) {
 	t.Parallel()
