@@ -180,8 +180,8 @@ type lockOf string
 
 // FromContext returns the Lock with the given name whose Do or Context made ctx or an ancestor of ctx; the
 // innermost if there are several. So a function deep in the call stack can get the fencing token of the hold.
-// The name is the result of Lock.Name. FromContext returns nil if there is no such Lock; the methods of a nil
-// Lock are harmless.
+// The name is the result of Lock.Name. The Lock may be lost or unlocked by now; see Lock.Valid. FromContext returns
+// nil if there is no such Lock. A nil Lock is not held.
 func FromContext(ctx context.Context, name string) *Lock {
 	l, _ := ctx.Value(lockOf(name)).(*Lock)
 	return l

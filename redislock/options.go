@@ -100,16 +100,17 @@ func WithShardedChannels(on bool) Option {
 
 // WithBatching sets whether calls of several callers share round trips. The default is true: calls that come
 // while Redis answers earlier ones travel in the next pipeline. With false, each call has a round trip and a
-// script to itself, and up to 32 calls to a node are in flight. Renewals and releases in the background share
-// pipelines all the same, because their number grows with the locks that are held.
+// script to itself, and up to 32 calls to a node are in flight; further calls wait. Renewals and releases in the
+// background share pipelines all the same, because their number grows with the locks that are held.
 func WithBatching(on bool) Option {
 	return option(func(c *config) error { return c.SetBatching(on) })
 }
 
 // WithSharedScripts sets whether calls about several locks share a script, so that one script names the keys
-// of all of them. The default is true: plain locks and renewals share scripts once a single server has
-// confirmed that no proxy is in between, by CLIENT INFO. With false, the server is not asked and each lock
-// has a script to itself. Calls still share pipelines; see WithBatching.
+// of all of them. The default is true: plain locks and renewals share scripts if the client is for a single server
+// and CLIENT INFO shows that there is no proxy in between. The Client sends it in the background, until it has an
+// answer. With false, it does not send it, and each lock has a script to itself. Calls still share pipelines; see
+// WithBatching.
 func WithSharedScripts(on bool) Option {
 	return option(func(c *config) error { return c.SetSharedScripts(on) })
 }
@@ -233,12 +234,13 @@ func WithMaxHold(d time.Duration) LockOption {
 // clocks and well below the period of the job. The default is no minimum. ShedLock calls it lockAtLeastFor.
 //
 // For its holder, the lock ends with Unlock as without the option. The key stays in Redis until d has passed by
-// the server's clock, and State shows its holder, with ":kept" added to the ID. Then a waiter gets it; it is
-// not handed over within the process. ForceUnlock frees it at once. So does a call that returns an error: what
-// Redis has granted to it does not count. With a d above the lease, the first lease is d. WithMaxHold does not
-// shorten it.
+// the server's clock, and State shows its holder, with ":kept" added to the ID. Then a waiter gets the lock. The lock
+// is never handed over within the process. If a call fails, the Client releases what Redis has granted to it, without
+// a minimum. ForceUnlock ends the minimum, and WithMaxHold does not shorten it. With a d above the lease, the first
+// lease is d.
 //
-// Only the locks that Client.Mutex returns have a minimum. For the other kinds the option is refused.
+// Only the locks that Client.Mutex returns have a minimum. For the other kinds the option is refused, also as a
+// default.
 func WithMinHold(d time.Duration) LockOption {
 	return lockOption(func(c *lockConfig) error {
 		if d < renewal.MinTTL || d > renewal.MaxTTL {
