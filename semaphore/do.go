@@ -8,10 +8,10 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/joined"
 )
 
-// Do calls f while it holds n permits, 0 to MaxGrant. The context of f ends with ctx, or when the permits are
-// lost: then its cause matches ErrLost, and f should return. FromContext returns its Grant, for Valid and
-// Token. The permits are released when f returns, panics or ends its goroutine, also if ctx has ended. A panic
-// goes on to the caller.
+// Do calls f while it holds n permits, 0 to MaxGrant; for 0 it calls f at once. The context of f ends with ctx, or
+// when the permits are lost: then its cause matches ErrLost, and f should return. FromContext returns its Grant, for
+// Valid and Token. The permits are released when f returns, panics or ends its goroutine, also if ctx has ended. A
+// panic goes on to the caller.
 //
 // Do blocks as Acquire does, and then until f has returned. It returns the error of Acquire, a
 // *cogwheel.InvalidError if f is nil, or the error of f, joined with ErrLost if the permits were lost, or with
@@ -49,8 +49,8 @@ type grantOf string
 
 // FromContext returns the Grant of the semaphore with the given name whose Do or Context made ctx or an
 // ancestor of ctx; the innermost if there are several. So a function deep in the call stack can get the fencing
-// token of the grant. FromContext returns nil if there is no such Grant; the methods of a nil Grant are
-// harmless.
+// token of the grant. The Grant may be lost or released by now; see Grant.Valid. FromContext returns nil if there is
+// no such Grant. A nil Grant is not held.
 func FromContext(ctx context.Context, name string) *Grant {
 	g, _ := ctx.Value(grantOf(name)).(*Grant)
 	return g
