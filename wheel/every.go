@@ -14,9 +14,10 @@ type repeatOption func(j *jitter) error
 
 func (o repeatOption) apply(j *jitter) error { return o(j) }
 
-// WithJitter delays each firing by a random duration, evenly distributed from 0 to less than most, which must
-// be positive; for Every, at most the period. It keeps the processes of a fleet from doing the same at the same
-// instant. It does not move later firings: the multiples of Every's period and the instants of a Schedule stay.
+// WithJitter delays each firing by a random duration, evenly distributed from 0 to less than most. most must be
+// positive, and for Every at most the period. Jitter keeps the processes of a fleet from doing the same at the same
+// instant. It does not move the multiples of Every's period or the instants of a Schedule. It lengthens each pause of
+// Repeat. A deadline that Timer.Reschedule sets has no jitter.
 func WithJitter(most time.Duration) RepeatOption {
 	return repeatOption(func(j *jitter) error {
 		if most <= 0 {
@@ -76,7 +77,7 @@ func (w *Wheel) Every(period time.Duration, f func(), opts ...RepeatOption) (Tim
 // libraries call this a fixed delay. The first call comes after one pause. f never overlaps itself.
 //
 // Timer.Stop ends the entry, also from inside f: after it has returned true no firing begins, but one may be in
-// progress. Timer.Reschedule moves the next firing. A panic of f does not end the entry.
+// progress. Timer.Reschedule moves the next firing; a pause follows it as usual. A panic of f does not end the entry.
 //
 // Repeat does not block. It returns a *cogwheel.InvalidError if pause is not positive, f is nil or an option is
 // invalid, ErrStopped, or ErrTooManyPending; then nothing is scheduled.

@@ -13,9 +13,9 @@ import (
 // has at most one value at a time. Like a Typed, a Keyed is a separate wheel. Its methods are safe for
 // concurrent use, also inside the function of NewKeyed.
 //
-// Each value that Set has accepted goes to exactly one of the function of NewKeyed, Remove, the Set that
-// replaces it, and Stop. When the firing of a value has begun, its key has no value, although the function may
-// not have been called yet.
+// Each value that Set has accepted goes to exactly one taker: the function of NewKeyed, Remove, the Set that replaces
+// it, or Stop. When the firing of a value has begun, its key has no value, although the function may not have been
+// called yet. So a key may be set again while the function runs for its previous value.
 //
 // A key must be hashable: if K is an interface type and the dynamic value of a key is not hashable, each method
 // panics, as a map does.
@@ -48,8 +48,9 @@ type keyedPart[K comparable] struct {
 // have ended: a firing begins before it removes its key here.
 type keyedEntry struct{ shard, index, gen uint32 }
 
-// NewKeyed makes a wheel that calls fire with each key and its value at the deadline. The options are those of
-// New. It returns a *cogwheel.InvalidError if fire is nil or an option is invalid.
+// NewKeyed makes a wheel that calls fire with each key and its value at the deadline, on the wheel's executor. Calls of
+// fire may overlap, also for one key that was set again. The options are those of New. NewKeyed returns a
+// *cogwheel.InvalidError if fire is nil or an option is invalid.
 func NewKeyed[K comparable, V any](fire func(K, V), opts ...Option) (*Keyed[K, V], error) {
 	if fire == nil {
 		return nil, errNilFunction
@@ -120,8 +121,8 @@ func (w *Keyed[K, V]) Remove(key K) (value V, ok bool) {
 // Len returns the number of keys that have a value.
 func (w *Keyed[K, V]) Len() int { return w.typed.Len() }
 
-// All iterates over the keys that have a value, in no particular order. It may leave out a key that is set,
-// removed or fired during the loop. The loop may call any method.
+// All iterates over the keys that have a value, in no particular order. A key that is set, removed or fired during the
+// loop may be left out, or shown with the value that it had before. The loop may call any method.
 func (w *Keyed[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		var all []keyedValue[K, V]
