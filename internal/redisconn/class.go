@@ -13,23 +13,22 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Class says what a failed call means to its caller. There is one table of them for locks, rates and permits.
+// Class is the meaning of a failed call for its caller. Locks, limiters and semaphores share one table of classes.
 type Class uint8
 
 const (
-	// Answered is no failure: the server did what it was asked for.
+	// Answered is no failure: the server executed the call.
 	Answered Class = iota
 	// ContextEnded is the end of a context that the caller chose. It says nothing about Redis.
 	ContextEnded
 	// Unavailable is an outage: nothing answered, or the server says that it cannot serve now. It tends to
 	// pass without a change to the program or to its rights, so a policy may decide meanwhile.
 	Unavailable
-	// Misconfigured is a client and a server that do not fit: missing rights, wrong credentials, a
-	// certificate that does not verify, a command that the server does not have, a reply that no script
-	// returns, a client that was closed. It does not pass by itself and is always an error: a policy that grants
-	// would hide it.
+	// Misconfigured is a mismatch of client and server: missing rights, wrong credentials, a certificate that does not
+	// verify, a command that the server does not have, a reply that no script returns, a closed client. It does not
+	// pass by itself. It is always an error, because a policy that grants would hide it.
 	Misconfigured
-	// KeyFault is about the key: it holds an object of another kind.
+	// KeyFault is a key that holds an object of another kind.
 	KeyFault
 	// OtherRefusal is any other answer of the server, such as an error that a script returns on purpose.
 	OtherRefusal
@@ -39,7 +38,7 @@ func (c Class) String() string {
 	return [...]string{"answered", "context ended", "unavailable", "misconfigured", "key fault", "other refusal"}[c]
 }
 
-// codes are the error codes of servers that say more than that a call was refused.
+// codes has the error codes of servers that tell why a call was refused.
 var codes = map[string]Class{
 	"LOADING":     Unavailable, // the server has just started
 	"READONLY":    Unavailable, // a replica, as in a failover
@@ -51,7 +50,7 @@ var codes = map[string]Class{
 	"OOM":         Unavailable,
 	"NOREPLICAS":  Unavailable,
 	"MISCONF":     Unavailable, // the server cannot write to its disk
-	"BUSY":        Unavailable, // with a script
+	"BUSY":        Unavailable, // a script is running
 	"UNKILLABLE":  Unavailable,
 
 	"NOAUTH":    Misconfigured,
@@ -62,10 +61,10 @@ var codes = map[string]Class{
 	"CROSSSLOT": Misconfigured,
 
 	"WRONGTYPE": KeyFault,
-	"WRONGKIND": KeyFault, // of scripts of ours
+	"WRONGKIND": KeyFault, // an error of the library's scripts
 }
 
-// texts are answers whose code is the general ERR.
+// texts has parts of answers with the general code ERR.
 var texts = []struct {
 	part  string // in lower case
 	class Class
@@ -88,7 +87,7 @@ var texts = []struct {
 	{"unauthenticated", Misconfigured},
 }
 
-// inScript finds the error of a command in the error of its script, as servers before Redis 7 tell it.
+// inScript finds the error of a command in the error of its script. Servers before Redis 7 report it in this form.
 var inScript = regexp.MustCompile(`^ERR Error running script .*@user_script: ?\d+: -?(.*)$`)
 
 // Classify sorts the error of a call. ctx is the context of its caller.
@@ -99,7 +98,7 @@ func Classify(ctx context.Context, err error) Class {
 	return classify(err)
 }
 
-// classify is Classify for a call whose context does not matter.
+// classify is Classify without a context.
 func classify(err error) Class {
 	var answer redis.Error
 	switch {
@@ -107,7 +106,7 @@ func classify(err error) Class {
 		return Answered
 	case errors.As(err, &answer):
 		return classOf(answer.Error())
-	case misfit(err):
+	case misconfigured(err):
 		return Misconfigured
 	}
 	return Unavailable
@@ -131,9 +130,9 @@ func classOf(text string) Class {
 	return OtherRefusal
 }
 
-// misfit reports whether a call failed before it reached a server, or by a reply that no script returns: for a
-// reason that does not pass by itself.
-func misfit(err error) bool {
+// misconfigured reports whether a call without an answer of the server failed for a reason that does not pass by
+// itself: its client is closed, TLS refused the connection, or the reply was one that no script returns.
+func misconfigured(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	var authority x509.UnknownAuthorityError
 	var host x509.HostnameError

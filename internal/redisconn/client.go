@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Base returns the *redis.Client, *redis.ClusterClient or *redis.Ring that a client is, or that it embeds, as
-// wrappers do that add to one. It is nil for a client of another make.
+// Base returns the *redis.Client, *redis.ClusterClient or *redis.Ring that a client is or, as a wrapper, embeds. It
+// returns nil for a client of another type.
 func Base(rdb redis.UniversalClient) redis.UniversalClient {
 	switch rdb.(type) {
 	case nil:
@@ -35,7 +35,7 @@ func Base(rdb redis.UniversalClient) redis.UniversalClient {
 	return nil
 }
 
-// Endless reports whether a call by the client may wait for its reply for ever.
+// Endless reports whether a call by the client may wait for its reply without end.
 func Endless(base redis.UniversalClient) bool {
 	switch c := base.(type) {
 	case *redis.Client:
@@ -48,7 +48,7 @@ func Endless(base redis.UniversalClient) bool {
 	return false
 }
 
-// Retries is how often the client is meant to retry a call.
+// Retries returns how often the options of a client let a call be repeated.
 func Retries(rdb redis.UniversalClient) int {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -76,9 +76,9 @@ func Node(rdb redis.UniversalClient, key string) (*redis.Client, error) {
 	return nil, fmt.Errorf("%w: %T", ErrNodes, rdb)
 }
 
-// NodeAddr returns the address of the node that a key lives on, if that is known without asking a server. It
-// is empty for a client of one server, and ends in the number of the database for a shard of a Ring that uses
-// another than 0. It does not block.
+// NodeAddr returns the address of the node that a key lives on, and whether the client knows it without asking a
+// server. The address is empty for a client of one server. For a shard of a Ring whose database is not 0, it ends in
+// the number of the database. NodeAddr does not block.
 func NodeAddr(rdb redis.UniversalClient, key string) (addr string, known bool) {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -103,16 +103,14 @@ func NodeAddr(rdb redis.UniversalClient, key string) (addr string, known bool) {
 	return "", false
 }
 
-// ended is a context that has ended. A client returns what it knows all the same, and asks no server for what
-// it does not know.
+// ended is a context that has ended. With it, a client returns what it knows, and asks no server.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// Reload has a cluster client look for the masters anew. Otherwise it may go on dialing a dead one for a
-// minute.
+// Reload makes a cluster client ask for its masters again. Without it, the client may dial a dead master for a minute.
 func Reload(rdb redis.UniversalClient) {
 	if c, ok := rdb.(interface{ ReloadState(context.Context) }); ok {
 		c.ReloadState(context.Background())

@@ -14,15 +14,14 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Dedicated sends what is done apart from callers, such as renewals, on up to poolSize connections of its own
-// for each server, so that a pool that is busy does not delay it. It does not outlast the contexts of
-// calls, and repeats none, except that go-redis follows the redirections of a cluster. It is safe for concurrent use.
+// Dedicated sends background calls, such as renewals, on up to poolSize separate connections for each server. So a busy
+// pool of the caller's client does not delay them. A call ends with its context, and is not repeated, except that
+// go-redis follows the redirections of a cluster. Dedicated is safe for concurrent use.
 //
-// Its calls go where those of the caller's client go at that time. A cluster client finds the masters by the
-// servers' answers. A Ring knows its shards itself, and is asked for each call. A client of Sentinels is told
-// of a failover and closes its connections to the old primary, which may be alive and take writes that no
-// client else sees; Dedicated is not told, and so looks, by [Dedicated.Follow]. A client of another type is
-// shared.
+// A background call goes to the server to which the caller's client would send it now. A cluster client learns its
+// masters from the answers of servers. A Ring is asked for the shard of each call. A client of Sentinels is notified of
+// a failover, and closes its connections to the old primary, which may still be alive and take writes that no other
+// client sees. Dedicated is not notified, so it has to ask: see [Dedicated.Follow]. A client of another type is shared.
 type Dedicated struct {
 	rdb      redis.UniversalClient
 	wheel    *wheel.Wheel
@@ -30,10 +29,10 @@ type Dedicated struct {
 	shared   redis.UniversalClient // of a cluster, or of a client of unknown type; else nil
 	ctx      context.Context       // ends with Close
 	cancel   context.CancelFunc
-	looks    sync.WaitGroup
+	running  sync.WaitGroup // goroutines
 
 	mu    sync.Mutex
-	nodes map[*redis.Client]*clone // of a single client, or of the shards of a Ring
+	nodes map[*redis.Client]*clone // by the client of the server: rdb itself, or a shard of a Ring
 }
 
 // NewDedicated returns a Dedicated for a client. It dials nothing yet.
@@ -54,7 +53,7 @@ func NewDedicated(rdb redis.UniversalClient, w *wheel.Wheel, poolSize int) *Dedi
 	return d
 }
 
-// Close closes the connections and waits until nothing is under way, or until ctx ends. Closing again waits
+// Close closes the connections and waits until the goroutines have ended, or until ctx ends. A second Close waits
 // again.
 func (d *Dedicated) Close(ctx context.Context) error {
 	first := d.ctx.Err() == nil
@@ -70,7 +69,7 @@ func (d *Dedicated) Close(ctx context.Context) error {
 	d.mu.Unlock()
 	idle := make(chan struct{})
 	go func() {
-		d.looks.Wait()
+		d.running.Wait()
 		close(idle)
 	}()
 	select {
@@ -81,7 +80,7 @@ func (d *Dedicated) Close(ctx context.Context) error {
 	return joined.Errors(errs...)
 }
 
-// Single returns the connections to the one server of a client that has just one, else nil.
+// Single returns the dedicated client if the caller's client has just one server, else nil.
 func (d *Dedicated) Single() *redis.Client {
 	if c, ok := d.rdb.(*redis.Client); ok {
 		return d.clone(c).current()
@@ -89,7 +88,7 @@ func (d *Dedicated) Single() *redis.Client {
 	return nil
 }
 
-// RunBatch is scripts.RunBatch. A server that hangs delays its own calls only.
+// RunBatch is scripts.RunBatch on dedicated connections. A server that hangs delays only its own calls.
 func (d *Dedicated) RunBatch(ctx context.Context, calls []scripts.Call) []*redis.Cmd {
 	switch c := d.rdb.(type) {
 	case *redis.Client:
@@ -128,33 +127,33 @@ func (d *Dedicated) runOnShards(ctx context.Context, ring *redis.Ring, calls []s
 	return cmds
 }
 
-// Reload has a cluster client look for the masters anew.
+// Reload is Reload for the dedicated client of a cluster.
 func (d *Dedicated) Reload() {
 	if d.shared != nil {
 		Reload(d.shared)
 	}
 }
 
-// followPatience bounds how long a call waits for the Sentinels to say where the primary is.
+// followPatience bounds the wait for the Sentinels to name the primary.
 const followPatience = 250 * time.Millisecond
 
-// Follow makes sure that calls from now on go to the primary that a client of Sentinels would connect to now,
-// or not long ago as measured by the leases in question: a thirtieth of one, at most a second. While the
-// Sentinels do not answer, calls go where they went. For other clients it does nothing. It blocks for a
-// question to a Sentinel and a connection, at most a quarter of a second, or until ctx ends.
+// Follow asks the Sentinels for the primary, so that later calls go there. It does not ask again within a thirtieth of
+// the lease, at most a second. While the Sentinels do not answer, calls go to the previous primary. For other clients
+// Follow does nothing. It blocks for a round trip to a Sentinel and a connection, at most a quarter of a second, or
+// until ctx ends.
 func (d *Dedicated) Follow(ctx context.Context, lease time.Duration) {
 	c, ok := d.rdb.(*redis.Client)
 	if !ok || !IsSentinel(c) {
 		return
 	}
-	looked := d.clone(c).look(min(lease/30, time.Second))
-	if looked == nil {
+	known := d.clone(c).lookUp(min(lease/30, time.Second))
+	if known == nil {
 		return
 	}
 	ctx, cancel := d.wheel.WithTimeout(ctx, followPatience)
 	defer cancel()
 	select {
-	case <-looked:
+	case <-known:
 	case <-ctx.Done():
 	}
 }
@@ -165,8 +164,8 @@ const sentinelAddr = "FailoverClient"
 // IsSentinel reports whether a client asks Sentinels where the primary is.
 func IsSentinel(c *redis.Client) bool { return c.Options().Addr == sentinelAddr }
 
-// OwnOptions returns the options of a client that goes where c goes, on at most poolSize connections of its own
-// that are made as c's are. It neither repeats calls nor outlasts their contexts, and has no hooks.
+// OwnOptions returns the options of a client for the server of c, with at most poolSize separate connections that are
+// made as those of c are. The client does not repeat calls, ends them with their contexts, and has no hooks.
 func OwnOptions(c *redis.Client, poolSize int) redis.Options {
 	opt := *c.WithTimeout(c.Options().ReadTimeout).Options()
 	opt.ContextTimeoutEnabled, opt.MaxRetries = true, -1
@@ -188,16 +187,16 @@ func (d *Dedicated) clone(c *redis.Client) *clone {
 	return n
 }
 
-// clone has connections of its own to the server of a client.
+// clone has separate connections to the server of a client.
 type clone struct {
 	dedicated *Dedicated
 	options   redis.Options
 
 	mu      sync.Mutex
 	client  *redis.Client
-	addr    string        // where client has connected to; empty before it has
-	looked  time.Time     // when the last look began
-	looking chan struct{} // closed when it ends; nil while there is none
+	addr    string        // of the server to which client has connected; empty before
+	lookup  time.Time     // when the last lookup of the primary began
+	pending chan struct{} // closed at the end of a lookup; nil without one
 	closed  bool
 }
 
@@ -231,7 +230,7 @@ func (n *clone) renewLocked(addr string) {
 	opt.Dialer = func(ctx context.Context, network, to string) (net.Conn, error) {
 		conn, err := dial(ctx, network, to)
 		if err == nil && opt.Addr == sentinelAddr {
-			n.saw(client, conn.RemoteAddr().String())
+			n.sawPrimary(client, conn.RemoteAddr().String())
 		}
 		return conn, err
 	}
@@ -239,46 +238,46 @@ func (n *clone) renewLocked(addr string) {
 	n.client, n.addr = client, addr
 }
 
-// saw learns where the primary is from a connection that of has made, or that was made to see it if of is
-// nil. If the client's other connections lead elsewhere, it is replaced.
-func (n *clone) saw(of *redis.Client, addr string) {
+// sawPrimary takes the address of the primary from a new connection, which client has made, or a lookup if client is
+// nil. If the other connections of n.client lead elsewhere, it replaces n.client.
+func (n *clone) sawPrimary(client *redis.Client, addr string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case n.closed, of != nil && of != n.client:
+	case n.closed, client != nil && client != n.client:
 	case n.addr == "":
 		n.addr = addr
 	case n.addr != addr:
 		old := n.client
 		n.renewLocked(addr)
-		n.dedicated.looks.Go(func() { _ = old.Close() }) // calls in flight fail, and are sent again
+		n.dedicated.running.Go(func() { _ = old.Close() }) // calls in flight fail, and are sent again
 	}
 }
 
-// look begins to look where the primary is unless one began within maxAge. It returns a channel that is
-// closed when that is known, nil if it is known already.
-func (n *clone) look(maxAge time.Duration) <-chan struct{} {
+// lookUp starts a lookup of the primary, unless one began within maxAge. It returns a channel that is closed at the end
+// of the lookup, or nil if there is nothing to wait for.
+func (n *clone) lookUp(maxAge time.Duration) <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case n.looking != nil:
-		return n.looking
-	case n.closed, n.addr == "", time.Since(n.looked) < maxAge:
+	case n.pending != nil:
+		return n.pending
+	case n.closed, n.addr == "", time.Since(n.lookup) < maxAge:
 		return nil
 	}
-	n.looked = time.Now()
-	looking := make(chan struct{})
-	n.looking = looking
-	n.dedicated.looks.Go(func() {
+	n.lookup = time.Now()
+	pending := make(chan struct{})
+	n.pending = pending
+	n.dedicated.running.Go(func() {
 		conn, err := n.options.Dialer(n.dedicated.ctx, "tcp", n.options.Addr)
 		if err == nil {
-			n.saw(nil, conn.RemoteAddr().String())
+			n.sawPrimary(nil, conn.RemoteAddr().String())
 			_ = conn.Close()
 		}
 		n.mu.Lock()
-		n.looking = nil
+		n.pending = nil
 		n.mu.Unlock()
-		close(looking)
+		close(pending)
 	})
-	return looking
+	return pending
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// MayHaveExecuted reports whether a call that failed may have been executed, wholly or in part, or may execute
-// yet.
+// MayHaveExecuted reports whether a failed call may have executed, wholly or in part, or may execute yet.
 func MayHaveExecuted(err error) bool {
 	var op *net.OpError
 	switch {
@@ -34,9 +33,9 @@ func Refused(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// Migrating reports whether a cluster refused a call, or a command of its script, because some of its keys
-// have moved to another node already, or are absent, while their slot migrates. A call that was refused as a
-// whole was not executed; a script whose command was refused may have written before: see MayHaveExecuted.
+// Migrating reports whether a cluster refused a call, or a command of its script, while the slot of its keys migrates:
+// some keys have moved to the other node already, or are absent. A call that was refused as a whole was not executed. A
+// script with a refused command may have written before it: see MayHaveExecuted.
 func Migrating(err error) bool { return redis.IsTryAgainError(err) || scripts.Interrupted(err) }
 
 // Transient reports whether the server refused a call for a reason that tends to pass soon, such as a
@@ -45,22 +44,22 @@ func Transient(err error) bool {
 	return Refused(err) && classify(err) == Unavailable && !MayHaveExecuted(err)
 }
 
-// Permanent reports whether the server refused a call for a reason that does not pass by itself. It is not
-// worth repeating.
+// Permanent reports whether the server refused a call for a reason that does not pass by itself. Then it is of no use
+// to repeat the call.
 func Permanent(err error) bool { return Refused(err) && classify(err) != Unavailable }
 
-// IsUnavailable reports whether Redis could not be reached, or says that it cannot serve now.
+// IsUnavailable reports whether Redis could not be reached, or answered that it cannot serve now.
 func IsUnavailable(err error) bool {
 	return classify(err) == Unavailable
 }
 
-// WrongKind reports whether the server refused a call because a key holds something other than the call expects.
+// WrongKind reports whether the server refused a call because a key holds an object of another kind.
 func WrongKind(err error) bool {
 	return err != nil && (classify(err) == KeyFault || redis.HasErrorPrefix(err, "value is not an integer"))
 }
 
-// CallError names the operation and the object of a call that failed. Its text is one line, made when it is asked for:
-// a limiter may refuse millions of calls a second.
+// CallError names the operation and the object of a failed call. Its text, one line, is made by Error and not before: a
+// limiter may refuse millions of calls a second.
 type CallError struct {
 	Package, Operation, Name string
 	Err                      error
@@ -74,7 +73,7 @@ func (e *CallError) Error() string {
 // Unwrap returns the error of the call.
 func (e *CallError) Unwrap() error { return e.Err }
 
-// OperationError returns a CallError. A refusal for which WrongKind is true gets wrongKind in front.
+// OperationError returns a CallError. If WrongKind(err), the CallError wraps wrongKind too.
 func OperationError(pkg string, wrongKind error, operation, name string, err error) error {
 	if WrongKind(err) {
 		err = fmt.Errorf("%w: %w", wrongKind, err)

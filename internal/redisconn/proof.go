@@ -12,12 +12,12 @@ import (
 )
 
 // Proof is the knowledge that a client talks to one server without a proxy in between, so that one script may take
-// keys of any names. A proxy that routes scripts by their first key would execute it on a server that does not have
-// the others.
+// keys of any names. A proxy that routes scripts by their first key would execute such a script on a server that does
+// not have the other keys.
 //
-// The server is asked for the address of the client's socket. If it is the one that the client itself sees, nothing but
-// routers is in between. Where the server does not answer, or the addresses differ, as behind some address
-// translation, there is no proof. Proof is safe for concurrent use.
+// The client asks the server, by CLIENT INFO, for the address of the client's socket. If that is the address that the
+// client itself sees, there is no proxy. If the server refuses the question, or the addresses differ, as behind some
+// address translation, there is no proof. Proof is safe for concurrent use.
 type Proof struct {
 	Client redis.UniversalClient
 
@@ -31,12 +31,10 @@ const (
 	refuted
 )
 
-const (
-	proofTimeout = 2 * time.Second
-)
+const proofTimeout = 2 * time.Second
 
-// Holds reports whether there is proof. The first time it has the server asked by start, which runs a function in the
-// background, and reports whether it will.
+// Holds reports whether there is proof. The first call starts the question to the server. start runs a function in the
+// background, or returns false.
 func (p *Proof) Holds(start func(ask func()) bool) bool {
 	switch p.state.Load() {
 	case proven:
@@ -57,7 +55,7 @@ func (p *Proof) Holds(start func(ask func()) bool) bool {
 	return false
 }
 
-// Refute ends the proof.
+// Refute records for good that there is no proof.
 func (p *Proof) Refute() { p.state.Store(refuted) }
 
 func (p *Proof) ask(c *redis.Client) {
@@ -74,7 +72,7 @@ func (p *Proof) ask(c *redis.Client) {
 	}
 }
 
-// isDirect asks the server of a client, on a connection of its own, whether it sees the socket of that connection.
+// isDirect reports whether the server of a client names the socket of a new connection as the client itself does.
 func isDirect(ctx context.Context, c *redis.Client) (bool, error) {
 	opt := OwnOptions(c, 1)
 	var mu sync.Mutex
@@ -105,7 +103,7 @@ func isDirect(ctx context.Context, c *redis.Client) (bool, error) {
 	return false, nil
 }
 
-// socketName is how a server calls the socket of a connection.
+// socketName returns the name that a server without a proxy in between has for the client's socket of a connection.
 func socketName(conn net.Conn) string {
 	switch addr := conn.LocalAddr().(type) {
 	case *net.TCPAddr:

@@ -10,13 +10,13 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Reply is the outcome of a call that may have been sent several times: that of the last try.
+// Reply is the outcome of the last try of a call, which may have been sent several times.
 type Reply struct {
 	*redis.Cmd
-	SentAt time.Time // before the last try was sent; what it did on the server was not done earlier
+	SentAt time.Time // before the last try was sent, so before it executed
 
-	// Ambiguous says that a copy of the call may have executed, wholly or in part, or may execute yet: it was sent
-	// and not answered, or its script was interrupted. A reply that no script returns is no answer.
+	// Ambiguous is true if a copy of the call may have executed, wholly or in part, or may execute yet: the copy was
+	// sent and not answered, or its script was interrupted. A reply that no script returns is no answer.
 	Ambiguous bool
 }
 
@@ -47,20 +47,21 @@ func (r *Reply) Integer() (int64, error) {
 // Unexpected returns the error of a reply that no script returns.
 func (r *Reply) Unexpected() error { return r.Understood(scripts.Unexpected(r.Val())) }
 
-// Understood returns the error of reading the reply, and notes whether the reply was no answer.
+// Understood returns err, the error of reading the reply. If the reply was one that no script returns, it sets
+// Ambiguous.
 func (r *Reply) Understood(err error) error {
 	r.Ambiguous = r.Ambiguous || errors.Is(err, scripts.ErrReply)
 	return err
 }
 
-// Duration returns the time of that many milliseconds, or the greatest Duration: Redis has longer times. Less than
-// 0 stands for never.
+// Duration returns a number of milliseconds of Redis as a Duration, at most the longest one. Numbers below 0, which
+// stand for never, become -1 ms.
 func Duration(millis int64) time.Duration {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	return time.Duration(min(max(millis, -1), most)) * time.Millisecond
 }
 
-// Millis rounds up: the server must not end a lease before its holder expects it.
+// Millis returns d in milliseconds, rounded up: the server must not end a lease before its holder expects it.
 func Millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
