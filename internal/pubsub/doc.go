@@ -1,15 +1,13 @@
 // Package pubsub turns Redis pub/sub messages into wake-up hints.
 //
-// A [Hub] keeps one subscription connection and one goroutine per client while
-// any channel is subscribed, and neither when none is. Channels are counted: the
-// first [Subscription] of a channel sends SUBSCRIBE, the last one to close leaves
-// the channel subscribed for a linger, so that a hot channel costs nothing per use.
+// A [Hub] has one subscription connection and one goroutine per client while any channel is subscribed, and neither
+// otherwise. The first [Subscription] of a channel sends SUBSCRIBE. After the last one has closed, the channel stays
+// subscribed for the linger, so that a channel in constant use costs no commands.
 //
-// A hint only says "look again". Pub/sub loses messages whenever a connection
-// breaks, so the hub also wakes every subscriber after each confirmation of a
-// subscription, the first and every later one: whatever was published before it may
-// have been missed. A subscriber must still look from time to time by itself, as a
-// connection that died in silence is noticed only after a few ping intervals.
+// A hint only says "query again". Pub/sub loses messages whenever a connection breaks, so the hub also wakes the
+// subscribers of a channel after each confirmation of its subscription: messages published before may have been missed.
+// A subscriber must still query from time to time without a hint, because the hub notices a dead connection only after
+// a few ping intervals.
 //
 //	sub := hub.Subscribe(channel, func() { select { case wake <- struct{}{}: default: } })
 //	defer sub.Close()
@@ -22,5 +20,5 @@
 //		}
 //	}
 //
-// Everything timed here is an entry on the wheel.
+// All timers of the package are entries on the wheel.
 package pubsub

@@ -15,18 +15,16 @@ import (
 // Hub shares one subscription connection among all subscribers of one client.
 // It is safe for concurrent use.
 //
-// Ground rules. mu guards every field of Hub, topic and link below it. No network
-// call, no wake function and no PubSub method runs under mu. The goroutine of run is
-// the only one that connects and receives. Commands on an established connection are
-// written by at most one flush at a time, which takes what to write from the
-// difference between topics (wanted) and link.sent (told the server), so the order
-// in which callers come and go does not matter, only where they end up.
+// Ground rules. mu guards the fields below it in Hub, topic and link. No network call, no wake function and no PubSub
+// method runs under mu. Only the goroutine of run connects and receives. At most one flush at a time writes commands to
+// an established connection. It writes the difference between topics (wanted channels) and link.sent (subscribed
+// channels), so the order in which callers come and go does not matter.
 type Hub struct {
 	rdb   redis.UniversalClient
 	wheel *wheel.Wheel
 	cfg   config
 
-	sharded bool   // the channels are; one node has all their slots
+	sharded bool   // the channels are sharded; one node has all their slots
 	broken  func() // called when a connection has ended, unless nil
 
 	ctx    context.Context // ends with Close
@@ -35,24 +33,24 @@ type Hub struct {
 
 	mu      sync.Mutex
 	topics  map[string]*topic
-	link    *link // the connection in use or being made, nil between two
-	running bool  // run is alive
+	link    *link // the connection in use or being made; nil between two connections
+	running bool  // there is a goroutine of run
 
-	waking []*Subscription // scratch of run alone
+	waking []*Subscription // scratch of run
 }
 
-// topic is a channel that is wanted: used now, or lingering.
+// topic is a wanted channel: one with subscribers, or one that lingers.
 type topic struct {
 	channel   string
 	subs      []*Subscription
 	ready     chan struct{}
 	confirmed bool // ready is closed
-	optional  bool // its refusal must not end the connection again
-	refused   bool // by the server; only an optional one is
+	optional  bool // made by Receive: a refusal of the channel must not end the connection again
+	refused   bool // the server refused the channel, which is optional
 
 	linger    wheel.Timer
 	lingering bool // linger is pending
-	used      bool // since linger was armed
+	used      bool // the topic had a subscriber since linger was armed
 	expire    func(error)
 }
 
@@ -69,9 +67,8 @@ type Subscription struct {
 // New returns a hub for the client. It starts nothing until the first
 // Subscribe. It panics on an option out of range.
 //
-// The hub of a *redis.Ring is closed from the start, so that its subscribers live
-// on polling alone: a ring has no server that hears of every channel, and go-redis
-// cannot subscribe to several of them there at once.
+// The hub of a *redis.Ring is closed from the start, so that its subscribers only poll: no server of a ring receives
+// the messages of every channel, and go-redis cannot subscribe to several of its servers at once.
 func New(rdb redis.UniversalClient, w *wheel.Wheel, opts ...Option) *Hub {
 	cfg := config{linger: defaultLinger, ping: defaultPing}
 	for _, opt := range opts {
@@ -93,13 +90,11 @@ func New(rdb redis.UniversalClient, w *wheel.Wheel, opts ...Option) *Hub {
 	return h
 }
 
-// Subscribe makes the hub call wake for every message on the channel and after
-// every confirmation of its subscription. It never blocks on the network: while
-// Redis is out of reach the subscription is tried again in the background.
+// Subscribe makes the hub call wake for every message on the channel and after every confirmation of its subscription.
+// It never blocks on the network: while Redis is out of reach, the hub goes on trying in the background.
 //
-// wake runs on the hub's goroutine and must not block. It may use the hub. It
-// may run once more while or just after Close returns. After the hub was closed,
-// Subscribe returns a Subscription that never wakes.
+// wake runs on the hub's goroutine and must not block. It may use the hub. It may run once more while
+// Subscription.Close returns, or just after. On a closed hub, Subscribe returns a Subscription that never wakes.
 func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 	if wake == nil {
 		panic("pubsub: nil wake function")
@@ -107,11 +102,9 @@ func (h *Hub) Subscribe(channel string, wake func()) *Subscription {
 	return h.subscribe(channel, func(string) { wake() }, false)
 }
 
-// Receive is Subscribe for a subscriber that reads the messages and can do without
-// them. receive gets each message, and "" after every confirmation of the
-// subscription. If the server refuses the channel, for want of a right say, it is
-// not asked again, so that the other channels of the connection go on; the next
-// Receive after the linger asks.
+// Receive is Subscribe for a subscriber that reads the messages and can do without them. receive gets each message, and
+// "" after every confirmation of the subscription. If the server refuses the channel, for example for lack of a right,
+// the hub does not subscribe it again until the topic has ended, so that the other channels of the connection work.
 func (h *Hub) Receive(channel string, receive func(message string)) *Subscription {
 	return h.subscribe(channel, receive, true)
 }
@@ -136,26 +129,25 @@ func (h *Hub) subscribe(channel string, receive func(message string), optional b
 	return s
 }
 
-// open adds a topic and has it subscribed. mu is held.
+// open adds a topic and starts its subscription. mu is held.
 func (h *Hub) open(channel string, optional bool) *topic {
 	t := &topic{channel: channel, optional: optional, ready: make(chan struct{})}
 	t.expire = func(error) { h.expire(t) }
 	if h.link != nil && h.link.sent[channel] {
-		t.confirm() // not yet unsubscribed since its last use
+		t.confirm() // the channel is still subscribed from its last use
 	}
 	h.topics[channel] = t
 	h.changed(channel)
 	return t
 }
 
-// Ready returns a channel that is closed once the server has confirmed the
-// subscription: messages published later arrive unless the connection breaks. It
-// stays open as long as Redis is out of reach, so wait on it with a bound.
+// Ready returns a channel that is closed once the server has confirmed the subscription. Messages published later
+// arrive unless the connection breaks. The channel stays open while Redis is out of reach, so wait for it with a
+// timeout.
 func (s *Subscription) Ready() <-chan struct{} { return s.ready }
 
-// Close ends the interest. The channel itself lingers. Close does not block on
-// the network, may be called more than once, and must be called for the
-// connection to be closed one day.
+// Close ends the subscription. The channel lingers. Close does not block on the network and may be called more than
+// once. The hub keeps its connection while any Subscription is not closed.
 func (s *Subscription) Close() {
 	h := s.hub
 	h.mu.Lock()
@@ -178,9 +170,8 @@ func (s *Subscription) Close() {
 	idle.close()
 }
 
-// unused lets a topic without subscribers linger. A hot channel is used and
-// left again and again: only the first time arms an entry, which then notes that
-// the topic was used meanwhile and goes round once more. mu is held.
+// unused lets a topic without subscribers linger. A channel in constant use gains and loses subscribers again and
+// again: only the first time arms an entry, and the entry is armed again if the topic was used meanwhile. mu is held.
 func (h *Hub) unused(t *topic) (idle *link) {
 	if h.gate.Closed() {
 		return nil
@@ -192,7 +183,7 @@ func (h *Hub) unused(t *topic) (idle *link) {
 	return h.arm(t)
 }
 
-// arm starts the linger, or drops the topic where there is none. mu is held.
+// arm starts the linger, or drops the topic if there is no linger. mu is held.
 func (h *Hub) arm(t *topic) (idle *link) {
 	t.lingering, t.used = false, false
 	if h.cfg.linger == 0 {
@@ -223,8 +214,8 @@ func (h *Hub) expire(t *topic) {
 	idle.close()
 }
 
-// drop removes a topic. After the last one it returns the connection, which the
-// caller closes once it has let go of mu; run then ends. mu is held.
+// drop removes a topic. If no topic is wanted any more, it returns the connection. The caller must close it after it
+// has released mu; then run ends. mu is held.
 func (h *Hub) drop(t *topic) (idle *link) {
 	delete(h.topics, t.channel)
 	if h.wants() {
@@ -235,9 +226,8 @@ func (h *Hub) drop(t *topic) (idle *link) {
 	return idle
 }
 
-// changed has the server told about a channel that is wanted or not wanted any
-// more. Without a connection there is nothing to do: a new one starts with all
-// topics. mu is held.
+// changed starts a flush for a channel that is wanted now, or not any more. Without a connection there is nothing to
+// do: a new one starts with all topics. mu is held.
 func (h *Hub) changed(channel string) {
 	l := h.link
 	if l == nil {
@@ -250,15 +240,14 @@ func (h *Hub) changed(channel string) {
 	}
 }
 
-// confirm closes ready.
+// confirm closes ready. mu is held.
 func (t *topic) confirm() {
 	t.confirmed = true
 	close(t.ready)
 }
 
-// Close ends the connection and the goroutine, and waits for the latter as long
-// as ctx allows; a connection attempt under way may take its timeout. No
-// subscriber is woken. Later calls of Subscribe return subscriptions that never wake.
+// Close ends the connection and the goroutines. It waits for the goroutines until ctx ends; an attempt to connect may
+// last until its timeout. Close wakes no subscriber. Later calls of Subscribe return subscriptions that never wake.
 func (h *Hub) Close(ctx context.Context) error {
 	h.mu.Lock()
 	var last *link

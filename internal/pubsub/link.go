@@ -15,17 +15,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// noDial keeps a PubSub from connecting again by itself: a context that has
-// ended fails the dial and harms nothing else. A link is given up on its first
-// error and replaced by run, which knows about backing off.
+// noDial keeps a PubSub from connecting again: a context that has ended makes the dial fail, and has no other effect.
+// At the first error of a link, run replaces the link, after a pause.
 var noDial = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// link is one subscription connection. Everything that talks to the server is in
-// this file.
+// link is one subscription connection. All code that talks to the server is in this file.
 type link struct {
 	ps     *redis.PubSub
 	ctx    context.Context // of connecting
@@ -34,11 +32,11 @@ type link struct {
 	up     atomic.Bool // connected; set under Hub.mu
 
 	// Guarded by Hub.mu.
-	sent     map[string]bool // channels told to the server; true once confirmed
-	dirty    []string        // channels whose topic came or went
-	flushing bool            // a flush that will look at dirty is due
-	check    wheel.Timer
-	pinged   bool
+	sent     map[string]bool // channels of SUBSCRIBE commands; true once confirmed
+	dirty    []string        // channels whose topic was added or removed
+	flushing bool            // a flush runs, or is about to, that will read dirty
+	check    wheel.Timer     // of the next checkup
+	pinged   bool            // the last checkup sent a PING
 }
 
 // close ends the connection or the attempt to make one. A nil link is none.
@@ -47,20 +45,19 @@ func (l *link) close() {
 		return
 	}
 	l.cancel()
-	// While connecting, PubSub holds its lock and Close would wait for it; the
-	// end of ctx makes that fail and serve closes then.
+	// While it connects, PubSub holds its lock, and Close would wait for it. The end of ctx makes the attempt fail, and
+	// then serve closes ps.
 	if l.up.Load() {
 		_ = l.ps.Close()
 	}
 }
 
-// run connects and receives until no topic is left. Without a wheel to pause on
-// it ends: for good if the wheel has stopped, until the next Subscribe if the wheel
-// is full.
+// run connects and receives until no topic is left. It needs the wheel for pauses: if the wheel is full, run ends until
+// the next Subscribe, and if the wheel has stopped, for good.
 func (h *Hub) run() {
 	defer h.gate.Leave()
 	for attempt := 0; ; attempt++ {
-		l := h.begin()
+		l := h.newLink()
 		if l == nil {
 			return
 		}
@@ -84,20 +81,19 @@ func (h *Hub) run() {
 	}
 }
 
-// A reloader is a cluster client. It goes on dialing a dead master until it looks
-// at the cluster's state again, which may take a minute unless it is told to.
+// reloader is a cluster client. Without ReloadState, it may dial a dead master for a minute before it asks for the
+// state of the cluster again.
 type reloader interface{ ReloadState(ctx context.Context) }
 
-// backoff returns the pause before connection attempt n+1, spread at random so
-// that clients of a restarted server do not come all at once.
+// backoff returns the pause before connection attempt n+1. It is random, so that the clients of a restarted server do
+// not all connect at once.
 func backoff(n int) time.Duration {
 	d := min(minBackoff<<min(n, 16), maxBackoff)
 	return d/2 + rand.N(d/2)
 }
 
-// begin returns a new link on which every topic is still to be subscribed, or
-// nil if run has to end.
-func (h *Hub) begin() *link {
+// newLink returns a new link, with every topic in dirty, or nil if run has to end.
+func (h *Hub) newLink() *link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gate.Closed() || !h.wants() {
@@ -117,7 +113,7 @@ func (h *Hub) begin() *link {
 	return l
 }
 
-// wants reports whether there is a channel to subscribe. mu is held.
+// wants reports whether any channel is to be subscribed. mu is held.
 func (h *Hub) wants() bool {
 	for _, t := range h.topics {
 		if !t.refused {
@@ -127,8 +123,8 @@ func (h *Hub) wants() bool {
 	return false
 }
 
-// serve connects, subscribes and receives until the link breaks or is not needed
-// any more. It reports whether the server confirmed a subscription.
+// serve connects, subscribes and receives until the link breaks or is no longer needed. It reports whether the server
+// confirmed a subscription.
 func (h *Hub) serve(l *link) (confirmed bool) {
 	defer h.end(l)
 	timeout, err := wheelentry.AfterFunc(h.wheel, connectTimeout, func(error) { l.cancel() })
@@ -166,8 +162,8 @@ func (h *Hub) serve(l *link) (confirmed bool) {
 	}
 }
 
-// receive waits for the next message. go-redis panics on a reply that is none to a subscription, as from a proxy
-// that confuses replies; that breaks the link.
+// receive waits for the next message. go-redis panics on a reply that does not belong to a subscription, as from a
+// proxy that confuses replies. receive returns the panic as an error, which breaks the link.
 func (l *link) receive() (msg any, err error) {
 	err = recovered(func() (err error) {
 		msg, err = l.ps.Receive(noDial)
@@ -176,7 +172,7 @@ func (l *link) receive() (msg any, err error) {
 	return msg, err
 }
 
-// recovered calls f, and makes a panic, as of a hook of the redis client, an error: it breaks the link.
+// recovered calls f and returns a panic, for example of a hook of the redis client, as an error.
 func recovered(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -186,8 +182,8 @@ func recovered(f func() error) (err error) {
 	return f()
 }
 
-// refuseOptional gives up the optional channels that were asked for on a link and not confirmed, after the server
-// has refused one of its channels.
+// refuseOptional handles the refusal of some channel of a link: it marks all optional channels that are not confirmed
+// as refused.
 func (h *Hub) refuseOptional(l *link) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -198,11 +194,11 @@ func (h *Hub) refuseOptional(l *link) {
 	}
 }
 
-// errGone ends work on a link that is not the hub's any more.
+// errGone is the error of a flush of a link that the hub has given up.
 var errGone = errors.New("pubsub: the connection was given up")
 
-// flush tells the server which channels are wanted until it is up to date. The
-// first flush of a link connects.
+// flush subscribes and unsubscribes channels until the server has those that are wanted. The first flush of a link
+// connects.
 func (h *Hub) flush(ctx context.Context, l *link) error {
 	for {
 		add, remove, err := h.difference(l)
@@ -210,21 +206,20 @@ func (h *Hub) flush(ctx context.Context, l *link) error {
 			return err
 		}
 		if len(remove) > 0 {
-			if err := h.tell(ctx, l.ps.Unsubscribe, l.ps.SUnsubscribe, remove); err != nil {
+			if err := h.send(ctx, l.ps.Unsubscribe, l.ps.SUnsubscribe, remove); err != nil {
 				return err
 			}
 		}
 		if len(add) > 0 {
-			if err := h.tell(ctx, l.ps.Subscribe, l.ps.SSubscribe, add); err != nil {
+			if err := h.send(ctx, l.ps.Subscribe, l.ps.SSubscribe, add); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// tell sends one command for all channels, or one for each if they are sharded: a
-// command must not span slots.
-func (h *Hub) tell(
+// send sends one command for all channels, or one for each if they are sharded: a command must not span slots.
+func (h *Hub) send(
 	ctx context.Context, whole, sharded func(context.Context, ...string) error, channels []string,
 ) error {
 	return recovered(func() error {
@@ -240,17 +235,16 @@ func (h *Hub) tell(
 	})
 }
 
-// expelled reports whether the server has ended a subscription by itself, because
-// the slot has left it. The end of one that the hub asked for finds it not told or
-// not confirmed again.
+// expelled reports whether the server has ended a subscription without a command of the hub, because the slot has moved
+// to another node. After a command of the hub, the channel is absent from sent, or subscribed again and not confirmed.
 func (h *Hub) expelled(l *link, channel string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return l.sent[channel]
 }
 
-// difference returns what the server has to be told and assumes it told. If that
-// is nothing, the flush is over.
+// difference returns the channels to subscribe and to unsubscribe, and records them in sent. If there are none, the
+// flush is over.
 func (h *Hub) difference(l *link) (add, remove []string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -275,8 +269,8 @@ func (h *Hub) difference(l *link) (add, remove []string, err error) {
 	return add, remove, nil
 }
 
-// flushLater writes for a caller that must not block, in a goroutine that lives
-// for the length of a socket write.
+// flushLater is flush on a goroutine of its own, for a caller that must not block. The goroutine lasts as long as a
+// write to the socket.
 func (h *Hub) flushLater(l *link) {
 	defer h.gate.Leave()
 	if err := h.flush(noDial, l); err != nil {
@@ -284,7 +278,7 @@ func (h *Hub) flushLater(l *link) {
 	}
 }
 
-// connected admits the link to service, unless it was given up meanwhile.
+// connected puts the link into service. It returns false if the hub has given the link up meanwhile.
 func (h *Hub) connected(l *link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -295,18 +289,16 @@ func (h *Hub) connected(l *link) bool {
 	return h.armCheck(l)
 }
 
-// armCheck schedules the next checkup. It returns false if the wheel is stopped or
-// full: nothing would notice the death of a connection without checkups, so the
-// caller gives it up. mu is held.
+// armCheck schedules the next checkup. It returns false if the wheel is stopped or full. Then the caller gives the
+// connection up, because without checkups nothing would notice its death. mu is held.
 func (h *Hub) armCheck(l *link) bool {
 	var err error
 	l.check, err = wheelentry.AfterFunc(h.wheel, h.cfg.ping, func(stopped error) { h.checkup(l, stopped) })
 	return err == nil
 }
 
-// checkup pings a connection that has been silent for an interval and gives it up
-// when that brought no answer within the next. It also gives it up when the wheel
-// was stopped.
+// checkup pings a connection that has been silent for an interval. It gives up a connection that was silent for another
+// interval after the ping, and any connection if the wheel was stopped.
 func (h *Hub) checkup(l *link, stopped error) {
 	if stopped != nil {
 		l.close()
@@ -327,7 +319,7 @@ func (h *Hub) checkup(l *link, stopped error) {
 	}
 }
 
-// end takes the link out of service. Its topics stay and wait for the next one.
+// end takes the link out of service. Its topics stay for the next link.
 func (h *Hub) end(l *link) {
 	h.mu.Lock()
 	h.link = nil
@@ -342,8 +334,8 @@ func (h *Hub) end(l *link) {
 	_ = l.ps.Close()
 }
 
-// confirm notes that the server has subscribed the channel and wakes its
-// subscribers, who may have missed messages until now.
+// confirm records that the server has subscribed the channel. It wakes the subscribers, which may have missed messages
+// until now.
 func (h *Hub) confirm(l *link, channel string) {
 	h.mu.Lock()
 	if _, sent := l.sent[channel]; sent {
@@ -356,8 +348,8 @@ func (h *Hub) confirm(l *link, channel string) {
 	h.deliver(channel, "")
 }
 
-// deliver calls the subscribers of a channel without mu, so they may use the hub.
-// Only run calls it.
+// deliver passes a message to the subscribers of a channel, without mu, so that they may use the hub. Only the
+// goroutine of run calls it.
 func (h *Hub) deliver(channel, message string) {
 	h.mu.Lock()
 	if t := h.topics[channel]; t != nil {

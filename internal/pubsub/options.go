@@ -23,16 +23,14 @@ type optionFunc func(*config)
 
 func (f optionFunc) apply(c *config) { f(c) }
 
-// WithLinger sets how long at least a channel stays subscribed after its last
-// Subscription was closed, and at most twice that. Default 5 s; 0 unsubscribes
-// at once.
+// WithLinger sets the linger: a channel stays subscribed for d to 2d after its last Subscription was closed. The
+// default is 5 s. With 0 the channel is unsubscribed at once.
 func WithLinger(d time.Duration) Option {
 	return optionFunc(func(c *config) { c.linger = d })
 }
 
-// WithPing sets the interval at which a connection that has been silent is
-// tested. One that does not answer is replaced within three intervals. Default 2 s;
-// it must be positive.
+// WithPing sets the interval at which a silent connection is tested. A connection that does not answer is replaced
+// within three intervals. d must be positive. The default is 2 s.
 func WithPing(d time.Duration) Option {
 	return optionFunc(func(c *config) { c.ping = d })
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// rehomeAfter is how long after a connection broke its channels look for their masters.
-const rehomeAfter = 100 * time.Millisecond
+// moveAfter is the time from the end of a connection until its channels move to their masters.
+const moveAfter = 100 * time.Millisecond
 
-// Shards is a Hub for the sharded channels of a cluster: one Hub per master, on that node's own client. Each
-// channel is subscribed where its slot is. When that connection breaks, or the slot leaves, its channels look
-// for their master again and move. go-redis would subscribe channels of different slots again in one command,
-// which a cluster refuses.
+// Shards is a Hub for the sharded channels of a cluster. It has one Hub per master, on the client of that node, and
+// subscribes each channel at the master of its slot. When a connection breaks, or a slot moves, it asks for the masters
+// again and moves the channels. A ClusterClient cannot be used for this: after a break, go-redis would subscribe
+// channels of different slots in one command, which a cluster refuses.
 //
-// Ground rules. mu guards every field below it and those of ShardSubscription. It is taken before the mu of a
-// node's Hub, never after: nodes call back without theirs.
+// Ground rules. mu guards every field below it and those of ShardSubscription. It is taken before the mu of a node's
+// Hub, never after: a Hub calls broken without its mu.
 type Shards struct {
 	cluster *redis.ClusterClient
 	wheel   *wheel.Wheel
@@ -31,10 +31,10 @@ type Shards struct {
 
 	mu     sync.Mutex
 	closed bool
-	nodes  map[string]*Hub // by address, the present ones
-	hubs   []*Hub          // all of them
+	nodes  map[string]*Hub // of the present nodes, by address
+	hubs   []*Hub          // of all nodes there ever were
 	subs   map[*ShardSubscription]struct{}
-	timer  wheel.Timer // of the next look for masters
+	timer  wheel.Timer // of the next placeAll
 }
 
 // ShardSubscription is one subscriber's interest in a sharded channel.
@@ -45,7 +45,7 @@ type ShardSubscription struct {
 	inner   *Subscription // nil while the channel's master is not known
 }
 
-// NewShards returns Shards that start nothing until the first Subscribe.
+// NewShards returns a Shards. It starts nothing until the first Subscribe.
 func NewShards(cluster *redis.ClusterClient, w *wheel.Wheel, opts ...Option) *Shards {
 	s := &Shards{
 		cluster: cluster, wheel: w, opts: opts,
@@ -55,13 +55,13 @@ func NewShards(cluster *redis.ClusterClient, w *wheel.Wheel, opts ...Option) *Sh
 	return s
 }
 
-// Subscribe is as [Hub.Subscribe]. It blocks on the network if the client does not know the cluster's state
-// yet. If the channel was subscribed before, wake is called at once.
+// Subscribe is like [Hub.Subscribe]. It blocks on the network if the client does not know the state of the cluster yet.
+// If the channel is subscribed already, Subscribe calls wake before it returns.
 func (s *Shards) Subscribe(channel string, wake func()) *ShardSubscription {
 	return s.Receive(channel, func(string) { wake() })
 }
 
-// Receive is as [Hub.Receive], and blocks as Subscribe does.
+// Receive is like [Hub.Receive], and blocks as Subscribe does.
 func (s *Shards) Receive(channel string, receive func(message string)) *ShardSubscription {
 	sub := &ShardSubscription{shards: s, channel: channel, receive: receive}
 	s.mu.Lock()
@@ -73,7 +73,7 @@ func (s *Shards) Receive(channel string, receive func(message string)) *ShardSub
 	return sub
 }
 
-// Close ends the interest.
+// Close ends the subscription.
 func (sub *ShardSubscription) Close() {
 	s := sub.shards
 	s.mu.Lock()
@@ -86,7 +86,7 @@ func (sub *ShardSubscription) Close() {
 	}
 }
 
-// place subscribes at the channel's master, if it is not there already.
+// place subscribes the channel at its master, unless it is subscribed there already.
 func (s *Shards) place(sub *ShardSubscription) {
 	node, err := s.cluster.MasterForKey(s.ctx, sub.channel)
 	s.mu.Lock()
@@ -95,11 +95,11 @@ func (s *Shards) place(sub *ShardSubscription) {
 		return
 	}
 	if err != nil {
-		s.lookLater()
+		s.placeAllLater()
 		s.mu.Unlock()
 		return
 	}
-	hub, old := s.at(node), sub.inner
+	hub, old := s.hubOf(node), sub.inner
 	if old != nil && old.hub == hub {
 		s.mu.Unlock()
 		return
@@ -111,14 +111,14 @@ func (s *Shards) place(sub *ShardSubscription) {
 		old.Close()
 	}
 	select {
-	case <-ready: // by another's subscription: what was published before this one was not heard
+	case <-ready: // the channel was subscribed already: messages published before now did not reach sub
 		sub.receive("")
 	default:
 	}
 }
 
-// at returns the Hub of a node. mu is held.
-func (s *Shards) at(node *redis.Client) *Hub {
+// hubOf returns the Hub of a node. mu is held.
+func (s *Shards) hubOf(node *redis.Client) *Hub {
 	addr := node.Options().Addr
 	hub := s.nodes[addr]
 	if hub == nil || hub.rdb != redis.UniversalClient(node) { // a node that came back has a new client
@@ -130,24 +130,25 @@ func (s *Shards) at(node *redis.Client) *Hub {
 	return hub
 }
 
-// broken is called by a node's Hub whose connection has ended.
+// broken is called when the connection of a node's Hub has ended.
 func (s *Shards) broken() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lookLater()
+	s.placeAllLater()
 }
 
-// lookLater has the masters looked for soon. mu is held.
-func (s *Shards) lookLater() {
+// placeAllLater makes the client ask for the masters, and schedules placeAll. mu is held.
+func (s *Shards) placeAllLater() {
 	if s.closed || s.timer.Pending() {
 		return
 	}
 	s.cluster.ReloadState(s.ctx)
-	// Without a wheel subscribers live on polling.
-	s.timer, _ = wheelentry.AfterFunc(s.wheel, rehomeAfter, s.look)
+	// If the wheel is stopped or full, subscribers only poll.
+	s.timer, _ = wheelentry.AfterFunc(s.wheel, moveAfter, s.placeAll)
 }
 
-func (s *Shards) look(stopped error) {
+// placeAll places every subscription.
+func (s *Shards) placeAll(stopped error) {
 	if stopped != nil {
 		return
 	}
@@ -162,7 +163,7 @@ func (s *Shards) look(stopped error) {
 	}
 }
 
-// Close is as [Hub.Close].
+// Close is like [Hub.Close].
 func (s *Shards) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
