@@ -17,11 +17,11 @@ import (
 // Object is a lock, a limiter or a semaphore whose needs are checked.
 type Object interface{ Err() error }
 
-// grace is for how long a call waits, after its context has ended, for the report of what was found until then.
+// grace is the time that a call waits, after the end of its context, for the report of the findings so far.
 const grace = 250 * time.Millisecond
 
-// Call is the Check of a client of the library: it refuses bad arguments and a closed client, and returns the
-// report of run, and its error.
+// Call is the Check of a client of the library. It refuses bad arguments, and returns the error closed for a client
+// whose gate is closed. Otherwise it returns the report of run and the error of that report.
 func Call[T Object](
 	ctx context.Context, g *gate.Gate, w *wheel.Wheel, argument invalid.Package, closed error, objects []T,
 	run func() *cogwheel.Report,

@@ -16,27 +16,28 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// Client is a client of the library that is checked.
+// Client describes a client of the library for a check.
 type Client struct {
 	Package string
-	Base    redis.UniversalClient // one whose nodes are known, or of another type
+	Base    redis.UniversalClient // as in client.Redis
 	Needs   []Needs
-	Channel func(name string) string // that of an object; nil if there are no channels
-	Keeps   string                   // what Redis keeps for it, for example "locks"
-	Lease   time.Duration            // the shortest that is known; 0 if there are none
-	Timeout time.Duration            // of decisions; 0 if there is none
+	Channel func(name string) string // returns the channel of an object; nil if there are no channels
+	Keeps   string                   // the objects that Redis keeps for the client, for example "locks"
+	Lease   time.Duration            // the shortest known lease; 0 if there are no leases
+	Timeout time.Duration            // of decisions; 0 if there are no decisions
 
-	// Of a cluster: whether waiters are woken on sharded channels, and whether the client has asked for that.
+	// In a cluster: whether waiters are woken on sharded channels, and whether the client detects that by itself.
 	Sharded, Detects bool
 
 	mu     sync.Mutex
 	clocks []clock
 }
 
-// clock is how far a server's clock is ahead of the local one.
+// clock is the difference between the clock of a server and the local one.
 type clock struct {
-	addr        string
-	ahead, trip time.Duration
+	addr  string
+	ahead time.Duration // of the local clock
+	trip  time.Duration // round trip; ahead is exact to half of it
 }
 
 func (c *Client) user() string {
@@ -59,8 +60,8 @@ func (c *Client) topology() string {
 	return "unknown"
 }
 
-// Run checks a client. It blocks for some round trips to each server, which are asked at the same time, at most
-// until ctx ends or a timeout of the client's options passes.
+// Run checks a client. It asks all servers at the same time, and blocks for some round trips, at most until ctx ends
+// or a timeout of the client's options has passed.
 func Run(ctx context.Context, c *Client) *cogwheel.Report {
 	r := &cogwheel.Report{Package: c.Package, User: c.user(), Topology: c.topology()}
 	wanted, keys, channels := commands(c.Needs), keys(c.Needs), channels(c.Needs)
@@ -88,7 +89,7 @@ func Run(ctx context.Context, c *Client) *cogwheel.Report {
 	add(r, findings...)
 	var asking sync.WaitGroup
 	for _, n := range nodes {
-		asking.Go(func() { n.check(ctx, wanted, c.at(n, nodes, keys), c.at(n, nodes, channels)) })
+		asking.Go(func() { n.check(ctx, wanted, c.servedBy(n, nodes, keys), c.servedBy(n, nodes, channels)) })
 	}
 	asking.Wait()
 	for _, n := range nodes {
@@ -100,22 +101,22 @@ func Run(ctx context.Context, c *Client) *cogwheel.Report {
 	return merge(r)
 }
 
-// at returns those of the keys or channels that a node serves.
-func (c *Client) at(n *node, nodes []*node, all rights) rights {
+// servedBy returns the keys or channels of the node n.
+func (c *Client) servedBy(n *node, nodes []*node, all rights) rights {
 	if len(nodes) == 1 {
 		return all
 	}
 	here := rights{}
 	for name, use := range all {
 		of, err := redisconn.Node(c.Base, name)
-		if err != nil || of == n.of || of.Options().Addr == n.of.Options().Addr {
+		if err != nil || of == n.checked || of.Options().Addr == n.checked.Options().Addr {
 			here[name] = use
 		}
 	}
 	return here
 }
 
-// nodes returns the servers of the client: of a cluster, the masters.
+// nodes returns the servers of the client; for a cluster, its masters.
 func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []finding) {
 	fresh := c.probeName()
 	switch base := c.Base.(type) {
@@ -136,8 +137,8 @@ func (c *Client) nodes(ctx context.Context) (nodes []*node, findings []finding) 
 	}}
 }
 
-// probeName returns what the keys of probes begin with. It begins with the name of the first object, so that a
-// pattern for names that begin alike allows it, and has no braces.
+// probeName returns the prefix of the keys of probes. The prefix begins with the name of the first object, so that an
+// ACL pattern for names with a common prefix allows it. It has no braces.
 func (c *Client) probeName() string {
 	name := fmt.Sprintf(Sample+":%d:", time.Now().UnixNano())
 	if len(c.Needs) > 0 && len(c.Needs[0].Keys) > 0 {
@@ -146,7 +147,7 @@ func (c *Client) probeName() string {
 	return name
 }
 
-// each collects the clients of nodes.
+// each returns the clients that forEach visits.
 func (c *Client) each(
 	ctx context.Context, forEach func(context.Context, func(context.Context, *redis.Client) error) error,
 ) (all []*redis.Client) {
@@ -161,7 +162,7 @@ func (c *Client) each(
 
 const slots = 16384
 
-// masters returns the masters of a cluster, each with a key of its slots, and what is wrong with the slots.
+// masters returns the masters of a cluster, each with a key in one of its slots, and findings about the slots.
 func (c *Client) masters(
 	ctx context.Context, base *redis.ClusterClient, fresh string,
 ) (nodes []*node, findings []finding) {
@@ -214,7 +215,7 @@ func (c *Client) masters(
 	return nodes, findings
 }
 
-// judgeObjects says that nothing is known about keys if the check was given no objects.
+// judgeObjects reports that the rights to keys are not known if the check was given no objects.
 func (c *Client) judgeObjects(r *cogwheel.Report, given bool) {
 	if !given && len(r.Servers) > 0 {
 		add(r, finding{
@@ -225,7 +226,7 @@ func (c *Client) judgeObjects(r *cogwheel.Report, given bool) {
 	}
 }
 
-// tellClocks tells how far the clocks of the servers are from the local one.
+// tellClocks reports the differences between the clocks of the servers and the local one.
 func (c *Client) tellClocks(r *cogwheel.Report) {
 	for _, clock := range c.clocks {
 		how := "ahead of"
@@ -238,7 +239,7 @@ func (c *Client) tellClocks(r *cogwheel.Report) {
 	}
 }
 
-// Majority makes one report of those of independent servers of which a majority suffices.
+// Majority combines the reports of independent servers, of which a majority must work, into one.
 func Majority(reports []*cogwheel.Report) *cogwheel.Report {
 	first := reports[0]
 	all := &cogwheel.Report{Package: first.Package, User: first.User, Topology: "quorum", Rights: first.Rights}

@@ -9,22 +9,22 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// Needs is what one thing that a client does needs of its servers.
+// Needs are the needs of one feature of a client: commands, keys and channels.
 type Needs struct {
-	For      string            // the thing, for example "FairMutex"
-	Optional bool              // a lack is a warning: not every service does it
+	For      string            // the feature, for example "FairMutex"
+	Optional bool              // a missing right is a warning, because not every service uses the feature
 	Scripts  []*scripts.Script // their commands are read from their sources
-	Commands []string          // those sent outside of scripts, in lower case
-	Name     string            // of the object; "" if it is not known which objects there are
-	Keys     []string          // of the object, or of a Sample of many
+	Commands []string          // commands sent outside of scripts, in lower case
+	Name     string            // of the object; "" if the check was given no objects
+	Keys     []string          // of the object, or with Sample at the end
 	Channels []string
 }
 
-// Sample is the end of a key or channel that stands for all keys or channels with the same beginning.
+// Sample is the end of a key or channel that stands for all keys or channels with the same prefix.
 const Sample = "cogwheel_check"
 
-// pattern returns the ACL pattern that allows a key or channel. The keys and channels that belong to one name share a
-// pattern, as some of them have ids of clients and holds in them.
+// pattern returns the ACL pattern that allows a key or channel. The keys and channels of one name share a pattern,
+// because some of them contain ids of clients and holds.
 func (n *Needs) pattern(key string) string {
 	tagged := n.Name
 	if !strings.Contains(n.Name, "{") {
@@ -39,7 +39,7 @@ func (n *Needs) pattern(key string) string {
 	return literal(key)
 }
 
-// literal returns a pattern for one key or channel. ACL SETUSER refuses spaces: ? stands for them, and for bytes
+// literal returns a pattern for one key or channel. ACL SETUSER refuses spaces, so ? stands for them, and for bytes
 // that are not printable ASCII.
 func literal(key string) string {
 	var b strings.Builder
@@ -55,19 +55,19 @@ func literal(key string) string {
 	return b.String()
 }
 
-// Waking is what waiters need to be woken instead of polling.
+// waking is the feature that wakes waiters, which otherwise poll.
 const waking = "waking waiters"
 
-// routing is what a cluster client needs to know the commands of the server. It asks anew with each call
-// until it is answered.
+// routing is the feature by which go-redis, as a cluster client, learns the commands of the server. It asks with each
+// call until it has an answer.
 const routing = "the cluster client"
 
-// hints are the commands whose lack makes waiters poll and fails no call.
+// hints are the commands without which waiters poll, and no call fails.
 var hints = []string{
 	"publish", "subscribe", "unsubscribe", "ping", "spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub",
 }
 
-// Listening are the commands that a client with waiters sends outside of scripts, for the channel of a name.
+// Listening returns the needs of a client whose waiters listen to the channel of a name.
 func Listening(name, channel string) Needs {
 	return Needs{
 		For: waking, Optional: true, Commands: []string{"subscribe", "unsubscribe", "ping"},
@@ -75,31 +75,31 @@ func Listening(name, channel string) Needs {
 	}
 }
 
-// hearing is what holders need to hear of ForceUnlock at once.
+// hearing is the feature that notifies holders of ForceUnlock at once.
 const hearing = "notifying holders"
 
-// Hearing are the commands that a client with holds sends for its own channel.
+// Hearing returns the needs of a client whose holds listen to the channel of the client.
 func Hearing(channel string) Needs {
 	n := Listening("", channel)
 	n.For = hearing
 	return n
 }
 
-// right is a right and what needs it.
+// right is a right to a command, a key or a channel.
 type right struct {
-	uses    []string
-	level   cogwheel.Level // of its lack
+	uses    []string       // features that need it
+	level   cogwheel.Level // of the finding if it is missing
 	pattern string         // of a key or channel
 }
 
-// rights are rights by what they are a right to.
+// rights are rights by the name of the command, key or channel.
 type rights map[string]*right
 
-func (r rights) add(to, use string, level cogwheel.Level) {
-	entry := r[to]
+func (r rights) add(name, use string, level cogwheel.Level) {
+	entry := r[name]
 	if entry == nil {
 		entry = &right{level: level}
-		r[to] = entry
+		r[name] = entry
 	}
 	if !slices.Contains(entry.uses, use) {
 		entry.uses = append(entry.uses, use)
@@ -149,7 +149,7 @@ func commands(needs []Needs) rights {
 	return all
 }
 
-// shard puts the commands of sharded channels in the place of those of ordinary ones.
+// shard replaces the commands of ordinary channels by those of sharded ones.
 func (r rights) shard() {
 	for _, command := range []string{"publish", "subscribe", "unsubscribe"} {
 		if entry := r[command]; entry != nil {
@@ -159,7 +159,7 @@ func (r rights) shard() {
 	}
 }
 
-// keys returns the keys, and channels the channels, of all needs.
+// keys returns the keys of all needs.
 func keys(needs []Needs) rights {
 	all := rights{}
 	for _, n := range needs {
@@ -171,6 +171,7 @@ func keys(needs []Needs) rights {
 	return all
 }
 
+// channels returns the channels of all needs.
 func channels(needs []Needs) rights {
 	all := rights{}
 	for _, n := range needs {

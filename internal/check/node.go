@@ -17,24 +17,24 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// node is a server that is checked, on connections of the check's own.
+// node is a server that is checked, on separate connections.
 type node struct {
 	client   *Client
-	of       *redis.Client // of the client that is checked
+	checked  *redis.Client // the client of this server; rdb has its options
 	rdb      *redis.Client
-	probeKey string // a key that no other client knows, without braces; in a cluster, of a slot of this node
+	probeKey string // a key that no other client knows, without braces; in a cluster, in a slot of this node
 
 	mu   sync.Mutex
-	addr string // where the last connection leads
+	addr string // of the server of the last connection
 
 	server   cogwheel.Server
 	findings []finding
 }
 
-func newNode(c *Client, of *redis.Client, probeKey string) *node {
-	n := &node{client: c, of: of, probeKey: probeKey, addr: of.Options().Addr}
-	options := redisconn.OwnOptions(of, 2) // one for commands and one for messages
-	if dial := options.Dialer; redisconn.IsSentinel(of) {
+func newNode(c *Client, checked *redis.Client, probeKey string) *node {
+	n := &node{client: c, checked: checked, probeKey: probeKey, addr: checked.Options().Addr}
+	options := redisconn.OwnOptions(checked, 2) // one for commands and one for messages
+	if dial := options.Dialer; redisconn.IsSentinel(checked) {
 		options.Dialer = func(ctx context.Context, network, to string) (net.Conn, error) {
 			conn, err := dial(ctx, network, to)
 			if err == nil {
@@ -55,13 +55,13 @@ func (n *node) address() string {
 	return n.addr
 }
 
-// found enters a finding about the node.
+// found adds a finding about the node.
 func (n *node) found(f finding) {
 	f.Servers = []string{n.address()}
 	n.findings = append(n.findings, f)
 }
 
-// check asks the server, and stops when it does not answer.
+// check adds the findings about the server. It stops if the server does not answer.
 func (n *node) check(ctx context.Context, wanted, keys, channels rights) {
 	defer n.rdb.Close()
 	if !n.greet(ctx) {
@@ -82,7 +82,8 @@ func (n *node) check(ctx context.Context, wanted, keys, channels rights) {
 	}
 }
 
-// greet connects and learns the version and role, for which no user needs a right.
+// greet connects, and reads the version and the role of the server by HELLO. It returns false if the check cannot go
+// on.
 func (n *node) greet(ctx context.Context) bool {
 	hello, err := n.rdb.Do(ctx, "hello").Result()
 	n.server.Addr = n.address()
@@ -116,8 +117,8 @@ func (n *node) unreachable(err error) {
 	})
 }
 
-// refusedConnection is the finding of a client whose connections are refused because the user lacks a right
-// that the options of the client need, such as SELECT for a DB.
+// refusedConnection returns the finding of a client whose connections are refused, because the options of the client
+// need a right that the user does not have, such as SELECT for a DB.
 func refusedConnection(user string, err error) finding {
 	f := finding{Level: failure, Subject: "reachable", Cause: err, Text: "connections are refused: " + err.Error()}
 	if _, rest, ok := strings.Cut(err.Error(), " run the '"); ok {
@@ -128,7 +129,7 @@ func refusedConnection(user string, err error) finding {
 	return f
 }
 
-// grant is the command that gives a user rights.
+// grant returns the command that gives a user rights.
 func grant(user string, rules []string) string {
 	return fmt.Sprintf("ACL SETUSER %s %s", user, strings.Join(rules, " "))
 }
@@ -189,14 +190,14 @@ func older(version, than string) bool {
 	return slices.Compare(numbers(version), numbers(than)) < 0
 }
 
-// lack is what rights are lacking for: those with the same uses, and for the same reason, make one finding.
+// lack groups missing rights: those with equal fields make one finding.
 type lack struct {
-	verdict verdict
-	level   cogwheel.Level
-	uses    string
+	verdict     verdict
+	level       cogwheel.Level
+	consequence string
 }
 
-// judgeCommands tells which commands the user may not run, or the server does not have.
+// judgeCommands reports the commands that the user may not run, or that the server does not have.
 func (n *node) judgeCommands(wanted rights, errs map[string]error) {
 	lacks, all := map[lack][]string{}, true
 	for _, command := range wanted.names() {
@@ -221,9 +222,9 @@ func (n *node) judgeCommands(wanted rights, errs map[string]error) {
 		names := strings.ToUpper(strings.ReplaceAll(strings.Join(commands, ", "), "|", " "))
 		f := finding{Level: as.level, Subject: "commands", Cause: errs[commands[0]]}
 		if as.verdict == notThere {
-			f.Text = fmt.Sprintf("the server does not have %s: %s", names, as.uses)
+			f.Text = fmt.Sprintf("the server does not have %s: %s", names, as.consequence)
 		} else {
-			f.Text = fmt.Sprintf("user %s may not run %s: %s", n.client.user(), names, as.uses)
+			f.Text = fmt.Sprintf("user %s may not run %s: %s", n.client.user(), names, as.consequence)
 			n.advise(&f, "+", commands)
 		}
 		n.found(f)
@@ -233,7 +234,7 @@ func (n *node) judgeCommands(wanted rights, errs map[string]error) {
 	}
 }
 
-// advise enters the rights that are missing.
+// advise adds the missing rights to a finding, and the command that grants them.
 func (n *node) advise(f *finding, prefix string, names []string) {
 	for _, name := range names {
 		f.Missing = append(f.Missing, prefix+name)
@@ -244,17 +245,17 @@ func (n *node) advise(f *finding, prefix string, names []string) {
 	}
 }
 
-// consequence says what a lack means.
-func consequence(of *right) string {
-	uses := strings.Join(of.uses, ", ")
+// consequence describes the effect of a missing right.
+func consequence(missing *right) string {
+	uses := strings.Join(missing.uses, ", ")
 	switch {
-	case slices.Contains(of.uses, waking):
+	case slices.Contains(missing.uses, waking):
 		return "waiters poll instead of being woken"
-	case slices.Contains(of.uses, hearing):
+	case slices.Contains(missing.uses, hearing):
 		return "holders learn of ForceUnlock at their next renewal"
-	case slices.Contains(of.uses, routing):
+	case slices.Contains(missing.uses, routing):
 		return "go-redis asks without success before each call"
-	case of.level == warning:
+	case missing.level == warning:
 		return uses + " cannot be used"
 	}
 	return uses + " will fail"
@@ -275,9 +276,9 @@ func (n *node) judgeScripts(errs map[string]error) {
 	}
 }
 
-// judgeWritable tells whether the server takes writes. A server that is a replica, short of memory, without
-// enough replicas or unable to save refuses SET before it looks at the options. So on a key of the service, SET
-// is sent with options that contradict each other.
+// judgeWritable reports whether the server takes writes. A server that is a replica, short of memory, without enough
+// replicas or unable to save refuses SET before it reads the options. So SET can be tried on a key of the service: with
+// NX and XX, which contradict each other, it never writes.
 func (n *node) judgeWritable(ctx context.Context, errs map[string]error, keys rights) {
 	if n.server.Role == "replica" || n.server.Role == "slave" {
 		n.found(finding{
@@ -314,10 +315,10 @@ func (n *node) judgeWritable(ctx context.Context, errs map[string]error, keys ri
 	}
 }
 
-// adviceObjects is for checks without objects.
+// adviceObjects is the advice for a check that was given no objects.
 const adviceObjects = "give Check the objects that the service uses"
 
-// remedies say what to do about servers that refuse writes.
+// remedies has the advice for a server that refuses writes, by the code of its error.
 var remedies = map[string]string{
 	"READONLY":    "connect to the primary, for example through Sentinel by redis.NewFailoverClient",
 	"OOM":         "give the server more memory, or remove keys",
@@ -337,7 +338,7 @@ func notWritable(err error) finding {
 	}
 }
 
-// judgeKeys tells whether the user may use the keys of this node. A script that does nothing declares them.
+// judgeKeys reports whether the user may use the keys of this node. It runs a script that does nothing with each key.
 func (n *node) judgeKeys(ctx context.Context, keys rights) {
 	lacks := map[lack][]string{}
 	var cause error
@@ -362,7 +363,7 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 		f := finding{
 			Level: failure, Subject: "keys", Cause: cause,
 			Text: fmt.Sprintf("user %s may not use the key %s: %s",
-				n.client.user(), strings.Join(patterns, ", "), as.uses),
+				n.client.user(), strings.Join(patterns, ", "), as.consequence),
 		}
 		n.advise(&f, "~", patterns)
 		n.found(f)
@@ -372,7 +373,7 @@ func (n *node) judgeKeys(ctx context.Context, keys rights) {
 	}
 }
 
-// judgeChannels tells whether the user may listen, and on these channels of this node.
+// judgeChannels reports whether the user may subscribe to channels, and which of the channels of this node.
 func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 	on, off, sharded := "subscribe", "unsubscribe", false
 	if wanted["ssubscribe"] != nil {
@@ -387,7 +388,7 @@ func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 	}
 	byChannel, sub, unsub := n.listen(ctx, sharded, names)
 	n.judgeCommands(rights{on: wanted[on], off: wanted[off]}, map[string]error{on: sub, off: unsub})
-	lacks := map[string][]string{} // by their consequence
+	lacks := map[string][]string{} // channels by the consequence
 	for _, channel := range channels.names() {
 		if judge(byChannel[channel]) == noChannel {
 			lacks[consequence(channels[channel])] = append(lacks[consequence(channels[channel])], channel)
@@ -408,8 +409,8 @@ func (n *node) judgeChannels(ctx context.Context, wanted, channels rights) {
 	}
 }
 
-// tellClock compares the clocks. It is for information: the library never compares a server's clock with its
-// own.
+// tellClock measures the clock of the server. The difference is for information: the library never compares the clock
+// of a server with the local one.
 func (n *node) tellClock(ctx context.Context) {
 	sent := time.Now()
 	at, err := n.rdb.Time(ctx).Result()
@@ -423,7 +424,7 @@ func (n *node) tellClock(ctx context.Context) {
 	n.client.clocks = append(n.client.clocks, clock{n.address(), ahead, trip})
 }
 
-// removeProbe ends the key of the probes, which would end by itself in a second.
+// removeProbe removes the key of the probes. Without it, the key expires within a second.
 func (n *node) removeProbe(ctx context.Context, wanted rights) {
 	if wanted["del"] != nil {
 		_ = n.rdb.Del(ctx, n.probeKey).Err()

@@ -11,7 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redisconn"
 )
 
-// options are those of a redis client that matter here.
+// options are the options of a redis client that a check reads.
 type options struct {
 	read, dial, pool  time.Duration
 	retries, poolSize int
@@ -42,7 +42,7 @@ func optionsOf(base redis.UniversalClient) (o options, known bool) {
 	default:
 		return o, false
 	}
-	// A cluster and a Ring leave defaults to the clients of their nodes.
+	// The clients of a cluster's or a Ring's nodes set the defaults.
 	node := redis.NewClient(&redis.Options{ReadTimeout: o.read, PoolTimeout: o.pool})
 	defer node.Close()
 	o.dial = cmp.Or(o.dial, node.Options().DialTimeout)
@@ -52,7 +52,7 @@ func optionsOf(base redis.UniversalClient) (o options, known bool) {
 	return o, true
 }
 
-// judgeOptions tells which timeouts make promises slower.
+// judgeOptions reports options that delay calls, and timeouts that are long for the lease.
 func (c *Client) judgeOptions(r *cogwheel.Report) {
 	o, known := optionsOf(c.Base)
 	if !known {
@@ -107,7 +107,7 @@ func (c *Client) judgeOptions(r *cogwheel.Report) {
 	}
 }
 
-// hang says how long a call takes while a server hangs.
+// hang describes how long a call takes while a server hangs.
 func (c *Client) hang(longest time.Duration) string {
 	if c.Timeout > 0 {
 		return fmt.Sprintf("a decision takes at most %v", c.Timeout)

@@ -18,8 +18,8 @@ const (
 	probeChannel = "\x00channel"
 )
 
-// probes has a form of each command that changes nothing, except for what writes and lasting have. The key is
-// absent, or holds a string that expires by itself, and no other client knows it.
+// probes has a form of each command that changes nothing, except that SET writes the key of probes for a second. The
+// key is absent, or holds a string that expires, and no other client knows it.
 var probes = map[string][]any{
 	"cluster|slots":      {"cluster", "slots"},
 	"command":            {"command"},
@@ -72,7 +72,7 @@ var probes = map[string][]any{
 // subscribing are the commands that are probed on a connection for messages.
 var subscribing = []string{"subscribe", "unsubscribe", "ssubscribe", "sunsubscribe"}
 
-// verdict is what an answer says of a right.
+// verdict is the meaning of an answer for a right.
 type verdict int
 
 const (
@@ -85,7 +85,7 @@ const (
 	unserviceable         // the server refuses the command now: it is a replica, short of memory, or the like
 )
 
-// judge reads an answer. The texts are those of Redis 6.2 to 8 and of Valkey.
+// judge returns the verdict of an answer. It knows the texts of Redis 6.2 to 8 and of Valkey.
 func judge(err error) verdict {
 	if err == nil || errors.Is(err, redis.Nil) {
 		return allowed
@@ -110,9 +110,9 @@ func judge(err error) verdict {
 	return allowed
 }
 
-// probe sends the commands in their harmless forms and returns the error of each. What needs the key to hold a
-// string comes after SET. Without the right to SET, RPUSH is left out, as nothing would remove what it writes.
-// MULTI is left out too: it changes the state of its connection, so it comes last of all.
+// probe sends the commands in their harmless forms and returns the error of each. HSET and RPUSH come after SET,
+// because they need a key with a string. Without the right to SET, RPUSH is left out, because nothing would remove
+// the list that it makes. MULTI is left out too: it changes the state of its connection, so check sends it last.
 func (n *node) probe(ctx context.Context, wanted []string) map[string]error {
 	var first, second []string
 	for _, command := range wanted {
@@ -175,8 +175,8 @@ func (n *node) send(ctx context.Context, commands []string, errs map[string]erro
 	}
 }
 
-// listen subscribes to channels and unsubscribes, and returns the errors by channel, and those of the two
-// commands.
+// listen subscribes to channels and unsubscribes. It returns the errors by channel, and the errors that say that the
+// user may not run the two commands.
 func (n *node) listen(
 	ctx context.Context, sharded bool, channels []string,
 ) (byChannel map[string]error, sub, unsub error) {

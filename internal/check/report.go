@@ -7,7 +7,7 @@ import (
 	"github.com/cogwheel-go/cogwheel"
 )
 
-// subjects are what findings are about, in the order of a report.
+// subjects are the subjects of findings, in the order of a report.
 var subjects = []string{
 	"reachable", "topology", "version", "scripts", "commands", "keys", "channels", "writable", "memory",
 	"persistence", "clock", "options",
@@ -27,7 +27,7 @@ func add(r *cogwheel.Report, findings ...finding) {
 	r.Findings = append(r.Findings, findings...)
 }
 
-// merge combines equal findings of several servers into one, and sorts servers and findings.
+// merge combines equal findings of several servers into one. It sorts the servers and the findings.
 func merge(r *cogwheel.Report) *cogwheel.Report {
 	var merged []finding
 	for _, f := range r.Findings {

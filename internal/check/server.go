@@ -17,8 +17,8 @@ func parseInfo(text string) map[string]string {
 	return facts
 }
 
-// judgeInfo tells what INFO says about memory, persistence and replicas. No client needs INFO, so its
-// absence is no fault.
+// judgeInfo reports the facts of INFO about memory, persistence and replicas. No client needs INFO, so a missing
+// right to it is no warning.
 func (n *node) judgeInfo(info map[string]string, err error) {
 	switch judge(err) {
 	case unreachable:
