@@ -10,6 +10,23 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
+// Each Limiter has a prefix for its keys, a limit, and options such as the algorithm.
+func ExampleLimiter() {
+	limits := newLimits()
+	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20)) // GCRA
+	quota := limits.Limiter("quota", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
+	smooth := limits.Limiter("smooth", ratelimit.PerHour(100), ratelimit.WithAlgorithm(ratelimit.SlidingWindow))
+	letters := limits.Limiter("letters", ratelimit.Limit{Rate: 3, Per: 2 * time.Second, Burst: 1}) // any other limit
+	for _, limiter := range []*ratelimit.Limiter{perUser, quota, smooth, letters} {
+		fmt.Println(limiter.RedisKey("ada"), limiter.Limit())
+	}
+	// Output:
+	// api:{ada} 10 per 1s, burst 20
+	// quota:{ada}:window 100 per 1h0m0s, burst 100
+	// smooth:{ada}:sliding 100 per 1h0m0s, burst 100
+	// letters:{ada} 3 per 2s, burst 1
+}
+
 // A denial is a Result, not an error. It says when the same request could be granted.
 func ExampleLimiter_Allow() {
 	ctx := context.Background()

@@ -16,13 +16,14 @@ import (
 // Hooks are where metrics and traces are made. The key is no label of a metric: there may be any number.
 func ExampleHooks() {
 	ctx := context.Background()
+	rdb := newRedis()
 	report := func(e ratelimit.Event) {
-		fmt.Println(e.Kind, e.Name, "allowed:", e.Result.Allowed)
+		fmt.Println(e.Kind, e.Name, "allowed:", e.Result.Allowed, "by", e.Result.Source)
 	}
-	limits, err := ratelimit.New(newRedis(), ratelimit.WithHooks(ratelimit.Hooks{
+	limits, err := ratelimit.New(rdb, ratelimit.WithHooks(ratelimit.Hooks{
 		Allowed: report,
 		Denied:  report,
-		Down:    func(e ratelimit.Event) { fmt.Println("Redis is down:", e.Err) },
+		Down:    func(e ratelimit.Event) { fmt.Println("Redis is down:", e.Node, e.Err) },
 	}))
 	if err != nil {
 		log.Fatal(err)
@@ -36,8 +37,8 @@ func ExampleHooks() {
 		}
 	}
 	// Output:
-	// limiter login allowed: true
-	// limiter login allowed: false
+	// limiter login allowed: true by redis
+	// limiter login allowed: false by local
 }
 
 // Check tells a service at its start what would fail later. Here Redis is down, which FailOpen would hide.

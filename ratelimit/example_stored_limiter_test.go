@@ -10,6 +10,23 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
+// Processes set a limit when they start, if there is none. Operators change it for all of them.
+func ExampleStoredLimiter() {
+	ctx := context.Background()
+	limits := newLimits()
+	search := limits.StoredLimiter("search")
+	set, err := search.TrySetRate(ctx, ratelimit.PerMinute(100)) // at the start of each process
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("the limit was set now:", set) // false if there is one already: it stays
+	r, err := search.Allow(ctx)                // ErrNotSet if there is no limit
+	fmt.Println(r.Allowed, err)
+	// Output:
+	// the limit was set now: true
+	// true <nil>
+}
+
 // A limit that a service in Java has set with trySetRate(OVERALL, 100, 1, HOURS) holds here too, and the count
 // is shared.
 func ExampleClient_StoredLimiter_redisson() {

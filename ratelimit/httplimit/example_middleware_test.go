@@ -192,3 +192,33 @@ func ExampleWithFailed() {
 	fmt.Print(response.Code, " ", response.Body)
 	// Output: 503 please try again in a minute
 }
+
+// A batch costs as much as it has parts. Responses have a form that the clients know.
+func ExampleOption() {
+	perAddress := newLimits().Limiter("api", ratelimit.PerHour(10))
+	problem := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = w.Write([]byte(`{"title":"too many requests"}`))
+	}
+	failed := func(w http.ResponseWriter, r *http.Request, err error) {
+		log.Printf("%s: %v", r.URL.Path, err)
+		w.Header().Set("Retry-After", "5")
+		http.Error(w, "please try again soon", http.StatusServiceUnavailable)
+	}
+	limited := httplimit.New(perAddress, httplimit.ByRemoteAddr,
+		httplimit.WithCost(func(r *http.Request) int64 { return int64(max(1, len(r.URL.Query()["id"]))) }), // by the ids
+		httplimit.WithDenied(http.HandlerFunc(problem)),
+		httplimit.WithFailed(failed),
+	)
+	handler := limited(http.NotFoundHandler())
+	for range 4 {
+		response := request(handler, "/?id=1&id=2&id=3")
+		fmt.Println(response.Code, response.Header().Get("RateLimit-Policy"))
+	}
+	// Output:
+	// 404 "default";q=10;w=3600
+	// 404 "default";q=10;w=3600
+	// 404 "default";q=10;w=3600
+	// 429 "default";q=10;w=3600
+}
