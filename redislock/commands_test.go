@@ -21,6 +21,8 @@ func TestKinds_Cost(t *testing.T) {
 	rdb := server.Client(t)
 	c, name := newClient(t, rdb), redistest.Name(t)
 	rw, shared := c.RWMutex(name+":rw"), c.RWMutex(name+":shared")
+	mustLock(t, c.Mutex(name+":kept", redislock.WithLease(farLease)))
+	poll(t, func() bool { return serverCalls(t, rdb, "hexists") > 0 }) // c has subscribed, and checked its holds
 	mustRLock(t, c.RWMutex(shared.Name(), redislock.WithLease(time.Hour)))
 	var names []string
 	for _, part := range []string{"a", "b", "c"} {

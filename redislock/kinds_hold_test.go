@@ -168,7 +168,7 @@ func extendOfRemovedLockIsLost(t *testing.T, lut *lockUnderTest) {
 	lut.deleteKeys(t)
 	other := mustTryLock(t, lut.conflictingMutex(lut.newClient(t)))
 	holders := lut.requireHeldOnce(t)
-	require.NoError(t, l.Err(), "no renewal has found the loss yet")
+	// On a slow machine, the check that follows the subscription has found the loss.
 	require.ErrorIs(t, l.Extend(t.Context(), time.Hour), redislock.ErrLost)
 	require.False(t, l.Valid())
 	<-l.Done()
