@@ -1,5 +1,5 @@
-// Package client has what the Clients of redislock, semaphore and ratelimit share: options, the parts that talk to
-// Redis, and the order in which Close ends them.
+// Package client has the common parts of the Clients of redislock, semaphore and ratelimit: their options, the parts
+// that talk to Redis, and the order in which Close ends these parts.
 package client
 
 import (
@@ -19,15 +19,15 @@ import (
 	"github.com/cogwheel-go/cogwheel/renewal"
 )
 
-// Redis is how a Client talks to Redis.
+// Redis has the parts with which a Client talks to Redis.
 type Redis struct {
-	Client redis.UniversalClient // as given to New; carries the calls of callers
+	Client redis.UniversalClient // the argument of New; sends the calls of callers
 	Base   redis.UniversalClient // the client of a known type that Client is or embeds; else Client
 	Known  bool                  // Base is of a known type
-	Sender *calls.Sender         // repeats no calls and bounds none, until the package says otherwise
+	Sender *calls.Sender         // does not repeat calls and has no timeout, unless the package sets them
 }
 
-// NewRedis returns the Redis of a Client with a gate, and gives the gate its workers. It refuses a client without a
+// NewRedis returns the Redis of a Client with the gate g, and sets the Workers of g. It refuses a client without a
 // ReadTimeout. It starts nothing.
 func NewRedis(o *Options, rdb redis.UniversalClient, g *gate.Gate) (Redis, error) {
 	if err := o.Package.Client(rdb); err != nil {
@@ -46,7 +46,7 @@ func NewRedis(o *Options, rdb redis.UniversalClient, g *gate.Gate) (Redis, error
 	return r, nil
 }
 
-// Leases is the Redis of a Client whose holds have leases, and for which callers wait.
+// Leases is the Redis of a Client that has holds with leases, and callers that wait for holds.
 type Leases struct {
 	Redis
 	Channels  *waitqueue.Channels  // wake the waiters
@@ -58,7 +58,7 @@ type Leases struct {
 }
 
 // NewLeases is NewRedis with up to conns dedicated connections for each server, and with hooks for renewals. The Sender
-// repeats calls as often as the client is meant to.
+// repeats calls as often as the options of rdb allow.
 func NewLeases(
 	o *Options, rdb redis.UniversalClient, g *gate.Gate, conns int, hooks renewal.Hooks,
 ) (*Leases, error) {
@@ -83,9 +83,9 @@ func (l *Leases) CheckLease(field string, lease time.Duration) error {
 	return nil
 }
 
-// Close ends a Client whose gate is closed and whose holds have been released: first the renewals, then the
-// subscriptions, then the connections that both use, and last the idle workers. It takes the errors of the steps before
-// it, and returns what Client.Close returns.
+// Close ends the parts of a Client whose gate is closed and whose holds have been released: first the renewals, then
+// the subscriptions, then the dedicated connections, and last the idle workers. before has the errors of the earlier
+// steps of Client.Close. Close returns them and its own as the error of Client.Close.
 func (l *Leases) Close(ctx context.Context, before ...error) error {
 	err := joined.Errors(append(before, l.Renewer.Close(ctx), l.Channels.Close(ctx), l.Dedicated.Close(ctx))...)
 	l.gate.Workers.Close()

@@ -11,17 +11,17 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// Options are the options of New that packages share. A package embeds them in its config and sets the defaults.
+// Options are the common options of New. A package embeds them in its config and sets the defaults.
 type Options struct {
 	Package invalid.Package
-	Endless string // why New refuses a client without a ReadTimeout
+	Endless string // reason for which New refuses a client without a ReadTimeout
 
 	Wheel  *wheel.Wheel // nil before SetDefaultWheel
 	Logger *slog.Logger
 
 	NoBatches, NoSharing bool // see calls.Config
 
-	// For packages with waiters in Redis.
+	// Options of packages whose callers wait for messages.
 	Poll     time.Duration
 	Channels waitqueue.Sharding
 }
@@ -56,7 +56,8 @@ func (o *Options) SetSharedScripts(on bool) error {
 	return nil
 }
 
-// SetDefaultWheel sets wheel.Default() unless there was a WithWheel. Programs that pass a wheel never make the default.
+// SetDefaultWheel sets wheel.Default() if WithWheel set no wheel. A program that always passes a wheel never makes the
+// default one.
 func (o *Options) SetDefaultWheel() {
 	if o.Wheel == nil {
 		o.Wheel = wheel.Default()
