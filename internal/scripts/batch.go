@@ -16,21 +16,20 @@ type Call struct {
 // Call returns one execution of the script for a batch.
 func (s *Script) Call(keys []string, args ...any) Call { return Call{s, keys, args} }
 
-// Pipeliner is what a batch needs of a client; every redis.UniversalClient has it.
+// Pipeliner has the method that RunBatch needs; every redis.UniversalClient has it.
 type Pipeliner interface {
 	Pipeline() redis.Pipeliner
 }
 
-// RunBatch executes calls in one pipeline and returns their commands in the same order, each with its own reply
-// or error. Calls that a server refused because it did not know their scripts are sent again by text, in one more
-// pipeline; no others are. In a cluster the pipeline is split by node, and a node that fails fails its own calls
-// only.
+// RunBatch executes calls in one pipeline and returns their commands in the same order, each with its reply or error.
+// If a server does not know the scripts of some calls, RunBatch sends these calls again by text, in a second
+// pipeline. In a cluster the pipeline is split by node, and a failing node affects only its calls.
 func RunBatch(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
 	return runBatch(ctx, c, calls, false)
 }
 
-// RunBatchOnce is RunBatch without go-redis' own repeats after a lost reply, as RunOnce is Run without them: each
-// command whose reply was not seen carries the error.
+// RunBatchOnce is RunBatch without the retries of go-redis after a lost reply. Each command without a reply has the
+// error.
 func RunBatchOnce(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
 	return runBatch(ctx, c, calls, true)
 }
@@ -65,7 +64,7 @@ func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redi
 		if unknown == nil {
 			unknown = c.Pipeline()
 		}
-		// By text: in a cluster each node has to be told, and which call goes to which node is the client's business.
+		// Each call sends the text: in a cluster every node needs it, and only go-redis knows the node of a call.
 		texts = append(texts, queue(unknown, i, eval, calls[i].Script.text().source))
 	}
 	if unknown != nil {
@@ -74,9 +73,9 @@ func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redi
 	return cmds
 }
 
-// exec sends a pipeline. Afterwards each of its commands has an answer or an error. go-redis leaves commands
-// without either when the server refuses the set-up of the connection, such as AUTH or SELECT; then the error
-// of the pipeline is theirs.
+// exec sends a pipeline. Then each of its commands has a reply or an error. If the server refuses the set-up of the
+// connection, such as AUTH or SELECT, go-redis leaves the commands without both; exec gives them the error of the
+// pipeline.
 func exec(ctx context.Context, pipe redis.Pipeliner, cmds []*redis.Cmd) {
 	_, err := pipe.Exec(ctx)
 	if err == nil {

@@ -1,21 +1,21 @@
 --[[
-Takes a fair lock if it is free and the id comes first, or enters or keeps the id's place in the line. A second execution under the
-same id finds the lock taken, or the place, by the first.
+Takes a fair lock if it is free and the id is first in the queue. Otherwise it adds the id to the queue, or records that the waiter is
+alive. A second execution under the same id finds the lock or the place in the queue that the first one took.
 
-KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (zset): see line.lua
+KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (zset): see fair_queue.lua
          5 fence (string: the last token), if a fencing token is wanted
-ARGV     1 id   2 lease, ms   3 1 if it waits in line, else 0   4 what each place adds to Redisson's timeout, ms
-         5 for how long a waiter counts as alive, ms   6 PUBLISH or SPUBLISH   7 channel prefix
-         and with a fence   8 how long it is kept, ms, or 0: for ever
+ARGV     1 id   2 lease, ms   3 1 if it waits in the queue, else 0   4 ms that each place adds to Redisson's timeout
+         5 ms for which a waiter counts as alive   6 PUBLISH or SPUBLISH   7 channel prefix
+         and with a fence   8 expiry of the fence, ms, or 0 for none
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, 0: none is reserved};
-         {0, ms to the holder's expiry, or to the next look that is worth while if the lock is free, or -1} otherwise
+         {0, ms} otherwise: ms to the holder's expiry, or to the next useful query if the lock is free, or -1
 Errors   WRONGKIND the key holds a read/write lock, or the fence no number
 ]]
 local name, queue, timeouts, alive, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local id, lease, waits, wait_ms, alive_ms = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
 local verb, channel, fence_ms, wanted = ARGV[6], ARGV[7], ARGV[8], 0
 -- include: clock
--- include: line
+-- include: fair_queue
 -- include: check_lease
 
 local found = redis.call('HMGET', name, 'mode', id)
@@ -38,8 +38,8 @@ end
 local takes = known or free and (not head or head == id)
 local enters = waits and not takes
 
--- Where the id stands once the dead have gone: its rank, the places before it, the latest timeout, whether Redisson's waiters are
--- in the line.
+-- The position of the id without the dead waiters: its rank, the places before it, the latest timeout, and whether the queue has
+-- Redisson's waiters.
 local rank, before, latest, with_redisson
 if enters then
   local places = redis.call('ZCARD', timeouts) - dead.in_timeouts
@@ -53,14 +53,14 @@ if enters then
   latest = latest or 0
 end
 
--- What comes now is done in full, or refused at its first write: calls that change nothing prove those that follow it.
+-- From here on, all writes succeed or the first one is refused: calls that change nothing prove the later ones.
 if has_line then
   redis.call('ZREM', timeouts, '')
   redis.call('ZREM', alive, '')
   redis.call('LPOP', queue, 0)
 end
 
--- keep_place enters the id at the end of the line, or says that it is alive.
+-- keep_place adds the id to the end of the queue, or records that it is alive.
 local function keep_place()
   local timeout = now + math.max(left, 0) + wait_ms * (before + 1)
   if not rank then
@@ -68,7 +68,7 @@ local function keep_place()
   end
   local lives = alive_ms
   if with_redisson then
-    -- Redisson's waiters say only once for how long they wait, and count those with later timeouts as behind them.
+    -- Redisson's waiters set their timeout only once, and take it that waiters with later timeouts are behind them.
     timeout = math.max(timeout, tonumber(redis.call('ZSCORE', timeouts, id) or 0))
     lives = math.max(timeout, latest) - now
   end
@@ -90,7 +90,7 @@ if takes then
     redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
     redis.call('HSET', name, id, 1)
   end
-  if free or left < lease_ms then -- a late copy must not shorten what the holder was promised since
+  if free or left < lease_ms then -- a late copy must not shorten a later, longer lease
     redis.call('PEXPIRE', name, lease)
   end
   if fence then
@@ -116,5 +116,5 @@ end
 if not enters then
   return {0, counts - now}
 end
--- The first in line takes the free lock about now. Those behind it look soon, to learn by when it may be theirs.
+-- The first waiter takes the free lock about now. The others query soon, to learn when the lock may be theirs.
 return {0, math.min(counts - now, 100 * (before + 1))}

@@ -1,10 +1,10 @@
 --[[
-Frees a fair lock that the id holds, or by force from any id, takes the id out of the line, and wakes the first that waits then.
+Frees a fair lock that the id holds, or by force the lock of any id. It removes the id from the queue, and wakes the first waiter.
 By force, it also notifies the holder's client.
 
-KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (zset): see line.lua
-ARGV     1 id   2 what each place adds to Redisson's timeout, ms   3 PUBLISH or SPUBLISH   4 channel prefix
-         5 what the channels of clients begin with, to free the lock by force
+KEYS     1 name (hash: id -> 1)   2 queue (list)   3 timeouts (zset)   4 alive (zset): see fair_queue.lua
+ARGV     1 id   2 ms that each place adds to Redisson's timeout   3 PUBLISH or SPUBLISH   4 channel prefix
+         5 prefix of the channels of clients, to free the lock by force
 Returns  1 released, 0 it was not held; by force {1, id ..} freed, and the ids whose clients the caller has to notify, {0} it was free
 Errors   WRONGKIND the key holds a read/write lock, by force only
 ]]
@@ -12,7 +12,7 @@ local name, queue, timeouts, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, wait_ms, verb, channel, clients = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local force = clients ~= nil
 -- include: clock
--- include: line
+-- include: fair_queue
 -- include: notify_holders
 local fields = redis.call('HLEN', name)
 local held = redis.call('HEXISTS', name, force and 'mode' or id) == 1
@@ -28,7 +28,7 @@ local timeout = redis.call('ZSCORE', timeouts, id)
 local first = redis.call('LINDEX', queue, 0)
 local free = fields == 0 or held and (force or fields == 1)
 
--- What waits then. It must not fail the call.
+-- The waiters then. Work for them must not fail the call.
 local looked, dead, head = false, {}, false
 if first then
   looked, dead, head = pcall(function()
@@ -44,7 +44,7 @@ if timeout then
   if first == id then
     redis.call('LPOP', queue, 1)
   else
-    redis.call('LREM', queue, -1, id) -- from the end: those that give up soon stand there
+    redis.call('LREM', queue, -1, id) -- from the end, where most waiters that give up are
   end
   shorten_timeouts(timeout, wait_ms)
   redis.call('ZREM', alive, id)
@@ -60,7 +60,7 @@ if force then
   released = held and notify_holders(holders) or {0}
 end
 if looked then
-  pcall(remove_first, dead) -- work for those that wait must not fail a call that is done
+  pcall(remove_first, dead) -- work for waiters must not fail a call that is done
 end
 if looked and head and free and (held or head ~= first) then
   redis.pcall(verb, channel .. ':' .. head, '0') -- a hint must not fail the call

@@ -1,16 +1,16 @@
 --[[
-Serves a fair semaphore: removes ids that leave, grants requests that fit, queues those that wait, and assigns
-free permits in order of arrival. The first id of a request identifies it, so that a repeated call finds what
-the first one did.
+Serves a fair semaphore: removes ids that leave, grants requests that fit, queues requests that wait, and assigns
+free permits in order of arrival. The first id of a request identifies it, so that a repeated call finds the
+result of the first one.
 
-Permits assigned to a queued request stand in leases until its process claims them by a call with the same
-ids. An assignment ends when the process no longer counts as alive; then its permits are reclaimed for the
+Permits assigned to a queued request are entries of leases until its process claims them by a call with the same
+ids. An assignment ends when the process no longer counts as alive. Then its permits are reclaimed for the
 next request.
 
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
          3 queue (zset: request -> position)
-         4 alive (zset: request -> the instant, ms, until which its process counts as alive without another look)
+         4 alive (zset: request -> the instant, ms, until which its process counts as alive without another call)
          5 needs (hash: request -> its process, 32 bytes, and the ids of its permits, 16 bytes each)
          6 fence (string: the last token)
          7 permits of the plain semaphore of that name, read if the number of permits is declared and not set
@@ -37,7 +37,7 @@ local idle_ms, declared, leaving, first_leaving = tonumber(ARGV[6]), tonumber(AR
 local queued = redis.call('ZCARD', queue)
 -- include: count_expired
 
--- An id that leaves is held, or is that of a queued request, or neither.
+-- An id that leaves is held, or belongs to a queued request, or neither.
 local removed, held_leaving, gone_from_queue, leaves = {}, {}, {}, {}
 for j = 1, leaving do
   local id = ARGV[first_leaving + j - 1]
@@ -55,7 +55,7 @@ if stored then
   free = free + expired + #held_leaving
 end
 
--- A request is held already, or granted at once because the queue is empty, or to be queued, or not granted.
+-- A request is held already, or is granted at once because the queue is empty, or has to be queued, or is not granted.
 local requests, entering, enters, i = {}, {}, {}, first_leaving + leaving
 while ARGV[i] do
   local lease, waits, n, first = ARGV[i], ARGV[i + 1] == '1', tonumber(ARGV[i + 2]), i + 3
@@ -98,9 +98,9 @@ local function next_in_queue()
   return entering[entered] and entering[entered].id
 end
 
--- Assign free permits to the first requests of the queue. Requests whose process is no longer alive are dropped. An
--- assignment that is not claimed yet ends at half a millisecond, no later than its process counts as alive. new_leases
--- alternates end and id.
+-- Assign free permits to the first requests of the queue. Drop requests whose process is no longer alive. The lease of an
+-- assignment ends no later than its process counts as alive. Until the assignment is claimed, the end has half a
+-- millisecond. new_leases alternates end and id.
 local new_leases, hints = {}, {}
 for id in next_in_queue do
   local request = enters[id]
@@ -168,11 +168,11 @@ if idle_ms > 0 then
   if uses_queue then
     last_end = math.max(last_end, now + alive_ms)
   end
-  fence_ms, expiry = life(last_end), 0 -- each look defers the expiry
+  fence_ms, expiry = life(last_end), 0 -- each query defers the expiry
 end
 
--- Make each call that follows the first write once so that it changes nothing: what Redis would refuse, it refuses
--- here. After a ZREM, Redis also accepts writes while memory is short: a release must pass then.
+-- Make each later call once in a form that changes nothing, so that Redis refuses it here or not at all. After a ZREM,
+-- Redis also accepts writes while memory is short: a release must succeed then.
 if leaving > 0 then
   redis.call('ZREM', leases, '')
 end

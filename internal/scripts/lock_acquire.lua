@@ -3,14 +3,14 @@ Takes a plain lock if it is free. A second execution under the same id finds the
 
 KEYS     1 name (hash: id -> 1, or with a minimum hold when that ends, ms)
          2 fence (string: the last token), if a fencing token is wanted
-ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms, or 0: for ever   4 tokens wanted for hand-overs
+ARGV     1 id   2 lease, ms   and with a fence   3 expiry of the fence, ms, or 0 for none   4 tokens wanted for hand-overs
          and with a minimum hold   5 the minimum, ms: see lock_keep
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
          {0, ms to the holder's expiry or -1} if another does
 Errors   WRONGKIND the key holds a read/write lock, or the fence no number
 ]]
--- This script and lock_release run most often. They have no local functions, which Lua makes anew in each run, and pass texts on as
--- they came: Lua takes as long to write a number as Redis does for a command.
+-- This script and lock_release run most often. So they have no local functions, which Lua makes in each run, and do not convert
+-- arguments: Lua needs as long to write a number as Redis needs for a command.
 local name, fence = KEYS[1], KEYS[2]
 local id, lease, fence_ms, wanted, min_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- include: check_lease
@@ -41,7 +41,7 @@ if free then
   redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
   redis.call('HSET', name, id, value)
 end
-if free or redis.call('PTTL', name) < lease_ms then -- a late copy must not shorten what the holder was promised since
+if free or redis.call('PTTL', name) < lease_ms then -- a late copy must not shorten a later, longer lease
   redis.call('PEXPIRE', name, lease)
 end
 if fence then

@@ -2,7 +2,7 @@
 Frees a plain lock, whichever id holds it, notifies its holder's client and wakes waiters.
 
 KEYS     1 name (hash: id -> 1)
-ARGV     1 PUBLISH or SPUBLISH   2 channel   3 what the channels of clients begin with
+ARGV     1 PUBLISH or SPUBLISH   2 channel   3 prefix of the channels of clients
 Returns  {1, id ..} freed, and the ids whose clients the caller has to notify; {0} it was free
 Errors   WRONGKIND the key holds a read/write lock
 ]]

@@ -1,6 +1,6 @@
 --[[
-Releases a plain lock that was taken with a minimum hold. Before the end of the minimum, the key stays until then: its field gets another
-name, so that the id does not hold the lock any more and no late call under it, such as a renewal, can prolong the key.
+Releases a plain lock that was taken with a minimum hold. Until the end of the minimum the key stays, and its field gets another name.
+So the id does not hold the lock any more, and no late call with the id, such as a renewal, can prolong the key.
 
 KEYS     1 name (hash: id -> the end of the minimum, ms)
 ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel

@@ -13,7 +13,7 @@ if redis.call('HDEL', name, id) == 0 then
   return 0
 end
 if fence and redis.pcall('GET', fence) == last_reserved then
-  redis.pcall('SET', fence, last_used, 'KEEPTTL') -- what fails here costs tokens, which are plenty
+  redis.pcall('SET', fence, last_used, 'KEEPTTL') -- if this fails, some tokens are skipped
 end
 redis.pcall(verb, channel, '0') -- a hint: that the user may not publish must not fail a release that is done
 return 1

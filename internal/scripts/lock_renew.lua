@@ -1,6 +1,6 @@
 --[[
-Renews plain locks, fair locks and writers, each for a lease of its own. A lease is never made shorter: the holder may have been
-promised more, and calls may overtake each other.
+Renews plain locks, fair locks and writers, each with its own lease. It never shortens a lease: the holder may rely on a longer one,
+and calls may overtake each other.
 
 KEYS     the names (each a hash: id -> 1)
 ARGV     for each name   id   lease, ms
@@ -12,7 +12,7 @@ for i, name in ipairs(KEYS) do
   -- include: check_lease
   local own = redis.pcall('HEXISTS', name, id)
   if type(own) == 'table' then
-    -- A key overwritten by another type is a lock lost, not a reason to fail the others.
+    -- A key of another type means that this lock is lost. It does not fail the others.
     if not string.find(own.err, 'WRONGTYPE', 1, true) then
       return own
     end

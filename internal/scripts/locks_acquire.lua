@@ -1,13 +1,13 @@
 --[[
-Takes plain locks that are free, each as lock_acquire does. What lock_acquire would do with a lock that is neither free nor another's
-is left to it.
+Takes plain locks that are free, each as lock_acquire does. A lock that is neither free nor held by another id is left to
+lock_acquire.
 
 KEYS     the names (each a hash: id -> 1)
 ARGV     for each name   id   lease, ms
 Returns  for each name   1 and 0 if it was free and the id holds it now;
          0 and the ms to the holder's expiry, or -1, if another does;
          2 and 0 if lock_acquire has to be called: nothing was done
-Errors   ERR a lease is not an integer from 1 to 2^53; what Redis refused and concerns all locks: those before it are held
+Errors   ERR a lease is not an integer from 1 to 2^53; an error of Redis that concerns all locks: the locks before it are held
 ]]
 local reply = {}
 for i, name in ipairs(KEYS) do
@@ -21,7 +21,7 @@ for i, name in ipairs(KEYS) do
     redis.call('PEXPIRE', name, lease)
     outcome = 1
   elseif type(fields) == 'table' then
-    -- A key of another type concerns one lock. What else is refused, is for all.
+    -- A key of another type concerns one lock. Any other error concerns all.
     if not string.find(fields.err, 'WRONGTYPE', 1, true) then
       return fields
     end

@@ -13,7 +13,7 @@ for i, name in ipairs(KEYS) do
     any_released = true
     redis.pcall(verb, channel, '0') -- a hint: that the user may not publish must not fail a release that is done
   elseif released ~= 0 then
-    -- A key of another type concerns one lock. What else is refused, is for all, but hides no release that is done.
+    -- A key of another type concerns one lock. Any other error concerns all, but must not hide a release that is done.
     if not any_released and not string.find(released.err, 'WRONGTYPE', 1, true) then
       return released
     end

@@ -12,7 +12,7 @@ const MaxName = 64 << 10
 // ErrName is wrapped by every error of CheckName.
 var ErrName = errors.New("scripts: unusable name")
 
-// NameError tells which name was refused and why.
+// NameError is the error of a refused name.
 type NameError struct {
 	Name   string
 	Reason string

@@ -1,6 +1,6 @@
 --[[
 Acquires leased permits: grants the longest prefix of the requests that fits, and reclaims expired permits if they are
-needed. Clients choose the ids, so that a repeated call finds what it was granted.
+needed. Clients choose the ids, so a repeated call finds the permits that it was granted.
 
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
@@ -24,8 +24,8 @@ local declared, first_request = tonumber(ARGV[6]), 7
 -- include: declared_permits
 -- include: tokens
 
--- If all requests fit into the free permits, the leases are not read: expired permits are left until they are needed,
--- and ZADD finds the ids that an earlier execution was granted, whose reply was lost.
+-- If all requests fit into the free permits, the leases are not read: expired permits stay until they are needed, and ZADD
+-- finds the ids that an earlier execution with a lost reply has granted.
 local read_leases, expired = not stored or wanted > free, 0
 if read_leases then
   expired = redis.call('ZCOUNT', leases, '-inf', now)
@@ -35,8 +35,8 @@ if expired > 0 then
   free = stored and free + expired or free
 end
 
--- Decide each request. The first that does not fit has those behind it refused. new_leases alternates end and id. Until
--- the last token is known, a token is the number of the grant.
+-- Decide each request. The first request that does not fit is refused, with all after it. new_leases alternates end and id.
+-- Until the last token is known, a token is the number of the grant.
 local new_leases, taken, refuse_rest = {nil, nil}, 0, not stored
 local reply, requests, grants = {stored and 1 or 0, 0, 0, -1, nil}, 0, 0 -- with room for one request
 local i = first_request
@@ -89,9 +89,8 @@ if stored and grants < requests and expiry > 0 then
   reply[4] = reply[4] < 0 and expiry or math.min(reply[4], expiry)
 end
 
--- The SETs come first, and are undone if ZADD is refused. A number that was
--- never set, or was deleted, is not created. Expired leases go last: while a slot of a cluster migrates, Redis refuses a key
--- that the script has emptied.
+-- The SETs come first, and are undone if ZADD is refused. A number that was never set, or was deleted, is not created.
+-- Expired leases are removed last: while a slot of a cluster migrates, Redis refuses a key that the script has emptied.
 local last_token, stored_token
 if grants > 0 then
   last_token, stored_token = reserve_tokens(fence, grants)

@@ -1,6 +1,5 @@
 --[[
-Releases leased permits. Those whose lease has ended count as held until they are reclaimed, unless all ids are released
-or none.
+Releases leased permits. A permit whose lease has ended counts as held until it is reclaimed, unless ARGV 3 is 1.
 
 KEYS     1 permits (string: free permits)
          2 leases (zset: permit id -> the instant, ms, at which its lease ends)
@@ -12,14 +11,14 @@ Errors   WRONGKIND the key holds no number
 local permits, leases = KEYS[1], KEYS[2]
 local verb, channel, all_or_none, idle_ms = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 local first_id = 5
-local now = 0 -- a lease that is there has not ended
+local now = 0 -- every lease in the key counts as not ended
 if all_or_none or idle_ms > 0 then
   local time = redis.call('TIME')
   now = math.floor(time[1] * 1000 + time[2] / 1000)
 end
 -- include: read_permits
 
--- Find the ids that are held. An id that is given twice counts once. If there is only one, ZREM tells.
+-- Find the ids that are held. An id that is given twice counts once. A single id needs no search: ZREM shows whether it was held.
 local held, is_held, released = {}, nil, {}
 if #ARGV == first_id and not all_or_none and idle_ms == 0 then
   held[1], released[1] = ARGV[first_id], 1

@@ -1,6 +1,6 @@
 --[[
-Acquires one leased permit of each of several semaphores, as permit_acquire does. What is not granted at once is left to
-permit_acquire.
+Acquires one leased permit of each of several semaphores, as permit_acquire does. A request that cannot be granted at once
+is left to permit_acquire.
 
 KEYS     for each request   permits, leases and fence, as those of permit_acquire
 ARGV     for each request   those of permit_acquire for one request of one permit: 9
@@ -12,8 +12,8 @@ local keys_each, args_each = 4, 9
 -- include: refusal
 -- include: tokens
 
--- take takes a permit and returns the reply. If there is none, it leaves everything as it was, and returns the error of what
--- was refused to all calls, if anything was.
+-- take takes a permit and returns the reply. If it takes none, it leaves everything as it was, and returns the error if the
+-- error concerns all calls.
 local function take(permits, leases, fence, fence_ms, declared, lease, id)
   local stored, expiry = redis.pcall('GET', permits), redis.pcall('PTTL', permits)
   local held = declared ~= '0' and redis.pcall('ZCARD', leases) or 0

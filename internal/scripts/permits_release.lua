@@ -1,5 +1,5 @@
 --[[
-Releases one leased permit of each of several semaphores, as permit_release does. What concerns permits that were never set
+Releases one leased permit of each of several semaphores, as permit_release does. A release for permits that were never set
 is left to permit_release.
 
 KEYS     for each release   permits and leases, as those of permit_release
@@ -9,7 +9,7 @@ Returns  for each release   1 released; 0 it was not held; 2 if permit_release h
 local keys_each, args_each = 2, 5
 -- include: refusal
 
--- release returns the outcome, and the error of what was refused to all calls, if anything was.
+-- release returns the outcome, and the error if it concerns all calls.
 local function release(permits, leases, verb, channel, id)
   local stored = redis.pcall('GET', permits)
   local free = type(stored) == 'string' and string.match(stored, '^-?%d+$') and tonumber(stored)

@@ -1,24 +1,24 @@
 --[[
 Decides requests for permits of one key by the generic cell rate algorithm, and takes a charge back.
 
-The state is one instant: when the whole burst will be there again. A time is in microseconds of the server's clock, with
-a fraction num/den that is exact: every sum stays below 2^53. Permits that were charged under another limit stay charged, as
-time: so each limit holds for the requests that are made under it. A state that lies further ahead than any that is written
-counts as none: the server's clock was set back. A state of a later version counts as used up until it expires.
+The state is one instant: when the whole burst is available again. A time is in microseconds of the server's clock, with an exact
+fraction num/den: every sum is below 2^53. Permits that were charged under another limit stay charged as time, so that each limit
+holds for its requests. A state that is further ahead than any written one counts as none: the server's clock was set back. A
+state of a later version counts as used up until it expires.
 
-KEYS     1 state (string; absent: the whole burst is there)
+KEYS     1 state (string; absent: the whole burst is available)
 ARGV     1 den
-         2 us, 3 num: how far ahead of now the state may be: what a whole burst is worth, plus how long before its time a
-                      permit may be charged
-         4 how many seconds a whole burst takes, rounded up
-         5 how many runs of equal requests follow, and for each run
-           us, num: what one request is worth
-           how many requests there are
-         then, if any of it is wanted,
-           1 if the first request that is denied denies the rest
-           the state from which a charge is taken back first, and us, num of that charge; it is taken back if nothing was
+         2 us, 3 num: how far ahead of now the state may be: the time of a whole burst, plus the time by which a permit may be
+                      charged early
+         4 seconds that a whole burst takes, rounded up
+         5 number of runs of equal requests, and for each run
+           us, num: the time of one request
+           number of requests
+         then, all of it or none,
+           1 if the first denied request denies the rest
+           the state after a charge that is to be taken back first, and us, num of the charge; it is taken back if nothing was
            charged since
-         without runs and all that, the call is a probe: it writes the state back
+         a call without runs and all that is a probe: it writes the state back
 Returns  {now, us and num of the state, 1 if it was taken back, requests granted of each run ..}
 ]]
 local state_key = KEYS[1]

@@ -1,19 +1,19 @@
 --[[
 Decides requests for permits by the sliding log of Redisson's RRateLimiter, and takes entries back.
 
-The log holds an entry for every grant. Its score is the millisecond, with a fraction, from which on the permits may be
-used, which may lie ahead; its member is an id and, in the last four bytes, low byte first, how many permits. An entry
-counts until it is as old as the interval. The value is the rate less all that is in the log, so that a call need not count
-it; it may be below 0. A peer's call that was repeated makes it wrong, so a client that has not had the log counted
-lately asks for that. A log of more than 4096 entries is not counted for no other reason: there the value is kept to, as
+The log has an entry for every grant. The score of an entry is the time from which on its permits may be used, in ms with a
+fraction; it may be in the future. The member is an id and, in the last four bytes, low byte first, the number of permits. An
+entry counts until its age is the interval. The value is the rate less the permits in the log, so that a call need not count
+the log; it may be below 0. A repeated call of a peer makes the value wrong. So a client that has not had the log counted
+lately asks for a count. A log of more than 4096 entries is not counted just for that: there the script trusts the value, as
 far as it can be right. An entry in an unknown form, of a later version, counts as the whole rate until it leaves.
 
 A limit of the scope PerClient has a value and a log for each client, under keys that end in the id of the client. Its
-value is followed by "@" and the epoch, a field of the config that changes whenever the limit is set anew. A value of
-another epoch and its log are void. Both keys expire when their last entry has.
+value ends in "@" and the epoch, a field of the config that changes whenever the limit is set. A value of another epoch is
+void, and so is its log. Both keys expire with their last entry.
 
-Nothing is left half done by a command that is refused: before the first write each later one is tried in a form that
-changes nothing, or it is undone by one that was not refused.
+A refused command leaves nothing half done: before the first write each later one is tried in a form that changes nothing, or
+the writes before it are undone by a command that was not refused.
 
 KEYS     1 config (hash)   2 value (string)   3 permits (zset: the log)
 ARGV     1 the rate at which this client has had the log counted lately, or nothing
@@ -43,10 +43,10 @@ local requests = #ARGV - first_new + 1
 local waiting = requests - ARGV[2]
 
 local page_size = 128 -- entries read at once
-local max_count = 4096 -- entries counted for no other reason than to be sure
-local max_leaving = 8192 -- entries that are let go, or counted on to leave, by one call
-local max_walk = 1024 -- entries looked at only to tell how long to wait; each counts as several of those
-local max_ahead = 60000000 -- us; nothing is ever entered further ahead than an interval and that
+local max_count = 4096 -- entries counted only to verify the value
+local max_leaving = 8192 -- entries that one call removes, or expects to leave
+local max_walk = 1024 -- entries read only to compute the time to wait; each counts as several of those
+local max_ahead = 60000000 -- us; no entry is further ahead than an interval and this
 
 local config = redis.call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime', 'epoch')
 local rate, interval_ms, keep_ms = tonumber(config[1]), tonumber(config[2]), tonumber(config[4]) or 0
@@ -62,7 +62,7 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local interval = interval_ms * 1000
-local edge = string.format('%.3f', (now - interval) / 1000) -- what is not newer has expired
+local edge = string.format('%.3f', (now - interval) / 1000) -- older entries have expired
 local stamp = string.format('%.3f', now / 1000)
 
 -- include: log_entry

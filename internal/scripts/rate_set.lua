@@ -1,7 +1,7 @@
 --[[
 Sets the limit of Redisson's RRateLimiter.
 
-Whatever may be refused is refused before anything has changed: before the first write, each later one is tried in a
+A command that Redis refuses is refused before anything has changed: before the first write, each later one is tried in a
 form that changes nothing.
 
 KEYS     1 config (hash)   2 value (string)   3 permits (zset: the log, as rate_log has it)

@@ -8,9 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// refusal is an error of the server as the script or the command in it gave it, without what servers put
-// around errors of scripts: the script's hash and line, and before Redis 7 a prefix. Of a command that the server does
-// not know it leaves out the arguments.
+// refusal is an error of a script, or of a command in it, without the text that servers add: the hash and the line of
+// the script, and before Redis 7 a prefix. The error of an unknown command has no arguments.
 type refusal struct {
 	answer redis.Error
 	text   string
@@ -32,13 +31,13 @@ func Interrupted(err error) bool {
 	return ok && strings.Contains(answer.Error(), nonLocalKey)
 }
 
-// before7 is how servers before Redis 7 report an error of a command within a script.
+// before7 matches the prefix that servers before Redis 7 add to an error of a command in a script.
 var before7 = regexp.MustCompile(`^ERR Error running script \(call to f_[0-9a-f]+\): @\w+:\d+: (?:@\w+: ?\d+: )?-?`)
 
-// from7 is what Redis 7 puts behind an error of a command within a script.
+// from7 matches the text that Redis 7 and later add after an error of a command in a script.
 var from7 = regexp.MustCompile(` script: [0-9a-f]+, on @\w+:\d+\.?$`)
 
-// plain gives a command whose script failed the error of what failed in it.
+// plain replaces the error of a failed script by a refusal without the added text.
 func plain(cmd *redis.Cmd) *redis.Cmd {
 	answer, ok := cmd.Err().(redis.Error) //nolint:errorlint // go-redis does not wrap answers
 	if !ok {

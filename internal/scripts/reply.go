@@ -9,7 +9,7 @@ import (
 )
 
 // ErrReply matches the error of a reply that no version of the script returns, as from a proxy or a server that
-// confuses replies. What the call has done is not known, so nothing counts as granted.
+// confuses replies. The effect of the call is not known, so nothing counts as granted.
 var ErrReply = errors.New("unexpected reply")
 
 // Unexpected returns an error that matches ErrReply and shows the reply, shortened if it is long.
@@ -17,8 +17,8 @@ func Unexpected(reply any) error {
 	return fmt.Errorf("%w: %s", ErrReply, Quote(fmt.Sprint(reply)))
 }
 
-// Integers returns a reply of integers, of which there must be one of the given numbers, or any number if none
-// is given. The error is that of the call, or matches ErrReply.
+// Integers returns a reply that is a list of integers. Its length must be one of counts, if there are any. The error is
+// that of the call, or matches ErrReply.
 func Integers(cmd *redis.Cmd, counts ...int) ([]int64, error) {
 	if err := cmd.Err(); err != nil {
 		return nil, err

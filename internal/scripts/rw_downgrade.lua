@@ -17,7 +17,7 @@ if not writes and not reads then
 end
 
 if writes then
-  -- What can be refused is proven by calls that change nothing, or only what is set below in any case.
+  -- Calls that change nothing, or only values that are set below anyway, prove that Redis refuses no later command.
   redis.call('HSET', name, 'mode', mode)
   redis.call('PEXPIRE', name, math.max(left, lease_ms))
   redis.call('HDEL', name, '')
@@ -28,7 +28,7 @@ if writes then
   redis.pcall(verb, channel, '1') -- a hint must not fail the call
   return {1, lease_ms}
 end
--- An earlier execution, whose reply was lost, has done it. The holder counts its lease from before the last copy of the call.
+-- An earlier execution with a lost reply has done it. The holder counts its lease from before the last copy of the call.
 if redis.call('PTTL', timeout) < lease_ms then
   redis.call('SET', timeout, 1, 'PX', lease)
 end

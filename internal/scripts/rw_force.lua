@@ -2,7 +2,7 @@
 Frees a read/write lock of all its readers or of its writer, notifies their clients and wakes all waiters.
 
 KEYS     1 name (hash: mode -> read or write, id -> 1)
-ARGV     1 read or write   2 PUBLISH or SPUBLISH   3 channel   4 what the channels of clients begin with
+ARGV     1 read or write   2 PUBLISH or SPUBLISH   3 channel   4 prefix of the channels of clients
 Returns  {1, id ..} freed, and the ids whose clients the caller has to notify; {0} it was not held that way
 Errors   WRONGKIND the key holds another kind of lock
 ]]

@@ -20,8 +20,8 @@ if not mode and left ~= -2 then
   return redis.error_reply('WRONGKIND the key holds a lock that is not a read/write lock')
 end
 
--- The hash lives as long as the longest lease of a reader. A second execution sets the same again, but never a shorter lease than
--- the holder was promised since. Each step that is refused undoes those before it by commands that were not.
+-- The hash lasts as long as the longest lease of a reader. A second execution sets the same values again, but never shortens a later,
+-- longer lease. A step that is refused undoes the earlier steps by commands that were not refused.
 local extends = left ~= -1 and left < lease_ms
 if not known or redis.call('PTTL', timeout) < lease_ms then
   redis.call('SET', timeout, 1, 'PX', lease)

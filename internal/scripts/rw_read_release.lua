@@ -1,15 +1,15 @@
 --[[
-Ends a reader's hold of a read/write lock; the last one wakes waiters. The hash lives on for the longest lease among the readers
-that remain, and readers whose lease is over are taken out.
+Ends a reader's hold of a read/write lock. The last reader wakes waiters. Otherwise the hash stays for the longest lease of the other
+readers, and readers whose lease has ended are removed.
 
 KEYS     1 name (hash: mode -> read or write, id -> 1)   2 the reader's timeout (string that lives as long as its lease)
-ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel   4 what the timeouts of all readers of the lock begin with
+ARGV     1 id   2 PUBLISH or SPUBLISH   3 channel   4 prefix of the timeouts of all readers of the lock
 Returns  1 released, 0 the id does not hold it
 ]]
 local name, timeout = KEYS[1], KEYS[2]
 local id, verb, channel, timeouts = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
--- A lease that was found may be shorter by so much than the hash lives: Redis' clock goes on within a script.
+-- A lease that was read may be shorter than the expiry of the hash by clock_drift: Redis' clock goes on within a script.
 local clock_drift = 100
 
 local found = redis.call('HMGET', name, 'mode', id)
@@ -23,9 +23,9 @@ if found[1] == 'read' and readers == 1 then
   return 1
 end
 
--- lease_of is the remaining lease of a reader, 0 if it is over. It is nil if it cannot be known: the timeout has lost its expiry, or is
--- out of reach, as it is no key of this call. While a slot of a cluster migrates, its new node answers a command of one key as if a
--- key that is still on the old node did not exist. It refuses a command of two keys.
+-- lease_of returns the remaining lease of a reader, or 0 if it has ended. It returns nil if the lease is not known: the timeout has lost
+-- its expiry, or is on another node, because it is not among KEYS. While a slot of a cluster migrates, its new node answers a command of
+-- one key as if a key on the old node did not exist, but refuses a command of two keys.
 local function lease_of(reader, n)
   local key = timeouts .. ':' .. reader .. ':rwlock_timeout:' .. n
   local left = redis.pcall('PTTL', key)
@@ -37,9 +37,9 @@ local function lease_of(reader, n)
   end
 end
 
--- reads_longest reports whether one of a few other readers has the longest lease, which the hash has already. Readers that came
--- together go together, and among many such a one is soon found.
-local function reads_longest(left)
+-- another_has_longest reports whether one of a few random readers has the longest lease, so that the expiry of the hash is right. Readers
+-- with equal leases are common, so among many readers such a one is found soon.
+local function another_has_longest(left)
   for _, reader in ipairs(redis.call('HRANDFIELD', name, 8)) do
     local lease = reader ~= id and reader ~= 'mode' and lease_of(reader, 1)
     if lease and lease > 0 and lease + clock_drift >= left then
@@ -49,8 +49,8 @@ local function reads_longest(left)
   return false
 end
 
--- look_at_all returns the longest lease of the other readers, nil if one is not known, and those that have none.
-local function look_at_all()
+-- read_all returns the longest lease of the other readers, or nil if one is not known, and the readers without a lease.
+local function read_all()
   local fields, longest, dead = redis.call('HGETALL', name), 0, {}
   for i = 1, #fields, 2 do
     local reader, holds = fields[i], tonumber(fields[i + 1])
@@ -74,10 +74,10 @@ end
 
 local left, own_left = redis.call('PTTL', name), redis.call('PTTL', timeout)
 local longest, dead = nil, {}
--- The writer reads too, or another reader has the longest lease: then nothing but the reader itself has to go.
+-- If the writer reads too, or another reader has the longest lease, only the reader itself is removed.
 if found[1] == 'read' and left ~= -1 and own_left + clock_drift >= left then
-  if readers <= 16 or not reads_longest(left) then
-    longest, dead = look_at_all()
+  if readers <= 16 or not another_has_longest(left) then
+    longest, dead = read_all()
   end
 end
 if longest == 0 then
@@ -86,7 +86,7 @@ if longest == 0 then
   return 1
 end
 
--- From here on nothing is refused but the first: the user may use PEXPIRE, and after HDEL both.
+-- The first PEXPIRE changes nothing, and proves the right to the later ones. If Redis refuses it or HDEL, nothing has changed.
 redis.call('PEXPIRE', timeout, math.max(own_left, 1))
 dead[#dead + 1] = id
 for i = 1, #dead, 1000 do

@@ -1,5 +1,5 @@
 --[[
-Renews readers of read/write locks, each for a lease of its own. A lease is never made shorter.
+Renews readers of read/write locks, each with its own lease. It never shortens a lease.
 
 KEYS     for each reader   the name (hash: mode -> read or write, id -> 1)   its timeout (string that lives as long as its lease)
 ARGV     for each reader   id   lease, ms
@@ -10,7 +10,7 @@ for i = 2, #ARGV, 2 do
   -- include: check_lease
 end
 
--- renew sets both expiries, or none of them.
+-- renew sets both expiries, or neither.
 local function renew(name, timeout, lease)
   local lease_ms = tonumber(lease)
   local left, own_left = redis.call('PTTL', name), redis.call('PTTL', timeout)
@@ -34,7 +34,7 @@ for i = 1, #KEYS, 2 do
   local name, timeout, id, lease = KEYS[i], KEYS[i + 1], ARGV[i], ARGV[i + 1]
   local own = redis.pcall('HEXISTS', name, id)
   if type(own) == 'table' then
-    -- A key overwritten by another type is a lock lost, not a reason to fail the others.
+    -- A key of another type means that this lock is lost. It does not fail the others.
     if not string.find(own.err, 'WRONGTYPE', 1, true) then
       return own
     end

@@ -3,7 +3,7 @@ Takes a read/write lock for a writer if it is free. A second execution under the
 plain locks are.
 
 KEYS     1 name (hash: mode -> read or write, id -> 1)   2 fence (string: the last token), if a fencing token is wanted
-ARGV     1 id   2 lease, ms   and with a fence   3 how long the fence is kept, ms, or 0: for ever   4 tokens wanted for hand-overs
+ARGV     1 id   2 lease, ms   and with a fence   3 expiry of the fence, ms, or 0 for none   4 tokens wanted for hand-overs
 Returns  {1, lease} if the id holds the lock, with a fence {1, lease, token, tokens reserved after it};
          {0, ms to the holders' expiry or -1} if others do
 Errors   WRONGKIND the key holds another kind of lock, or the fence no number
@@ -32,7 +32,7 @@ if free then
   redis.call('PEXPIRE', name, lease) -- changes nothing: it proves that the lock will not be left without an expiry
   redis.call('HSET', name, 'mode', 'write', id, 1)
 end
-if left < lease_ms then -- a late copy must not shorten what the holder was promised since
+if left < lease_ms then -- a late copy must not shorten a later, longer lease
   redis.call('PEXPIRE', name, lease)
 end
 if fence then

@@ -15,14 +15,14 @@ end
 if redis.call('HLEN', name) == 2 then
   redis.call('DEL', name)
 else
-  -- The writer keeps what it reads, as Redisson has it. Calls that change nothing prove that neither command is refused half-way.
+  -- The writer keeps its holds as a reader, as with Redisson. Calls that change nothing prove that neither command is refused.
   redis.call('HDEL', name, '')
   redis.call('HSET', name, 'mode', 'write')
   redis.call('HDEL', name, id)
   redis.call('HSET', name, 'mode', 'read')
 end
 if fence and redis.pcall('GET', fence) == last_reserved then
-  redis.pcall('SET', fence, last_used, 'KEEPTTL') -- what fails here costs tokens, which are plenty
+  redis.pcall('SET', fence, last_used, 'KEEPTTL') -- if this fails, some tokens are skipped
 end
 redis.pcall(verb, channel, '1') -- a hint must not fail the call
 return 1

@@ -15,12 +15,11 @@ import (
 //go:embed *.lua include/*.lua
 var files embed.FS
 
-// catalogue lists every declared script; it is complete once the package is
-// initialised and never changes afterwards.
+// catalogue has every declared script. It does not change after the initialisation of the package.
 var catalogue []*Script
 
-// Script is one Lua script. It is immutable and safe for concurrent use. Its text is put together and hashed at its
-// first use: a process uses few of them, and a program may import the package and use none.
+// Script is one Lua script. It is immutable and safe for concurrent use. Its text is expanded and hashed at its first
+// use, because a process uses few of the scripts.
 type Script struct {
 	name  string
 	text  func() *text
@@ -28,23 +27,22 @@ type Script struct {
 	share *share // nil: calls share no execution
 }
 
-// text is what a Script sends.
+// text is the expanded text of a Script, in the forms that are sent.
 type text struct {
 	script *redis.Script
 
-	sha, source any // strings, as commands have them among their arguments
+	sha, source any // strings, as arguments of commands
 }
 
-// A trait is what a declaration says about a script besides its name.
+// trait is a property of a script in its declaration.
 type trait func(*Script)
 
-// OnceOnly declares a script that is wrong when it executes twice for one call.
-// It is sent so that go-redis does not repeat it after a lost reply: the caller
-// gets the error and has to find out what happened.
+// OnceOnly declares a script that must not execute twice for one call. go-redis does not repeat it after a lost
+// reply. The caller gets the error, and has to find out whether the script has executed.
 func OnceOnly(s *Script) { s.once = true }
 
-// declare adds the script in name.lua to the catalogue. Its first use panics without that file, which a test would not
-// let pass.
+// declare adds the script in name.lua to the catalogue. Without that file its first use panics; a test uses every
+// script.
 func declare(name string, traits ...trait) *Script {
 	s := newScript(name, func() string { return expand(load(name + ".lua")) }, traits)
 	catalogue = append(catalogue, s)
@@ -63,10 +61,10 @@ func newScript(name string, source func() string, traits []trait) *Script {
 	return s
 }
 
-// includeLine is where a script wants what it shares with others: the text of include/name.lua.
+// includeLine matches a line that stands for the text of include/name.lua.
 var includeLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^ *-- include: (\w+)\n`) })
 
-// expand puts the texts of the includes in place of the lines that name them.
+// expand replaces the lines of includes by the texts of their files.
 func expand(source string) string {
 	return includeLine().ReplaceAllStringFunc(source, func(line string) string {
 		return load("include/" + includeLine().FindStringSubmatch(line)[1] + ".lua")
@@ -90,13 +88,13 @@ func (s *Script) Name() string { return s.name }
 // Source returns the script's text.
 func (s *Script) Source() string { return s.text().source.(string) }
 
-// called is a command in the text of a script. The command that wakes waiters is an argument.
+// called matches a command in the text of a script. The command that wakes waiters is an argument, verb.
 var called = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`redis\.p?call\((?:'([A-Za-z]+)'|verb\b)`)
 })
 
-// Commands returns the commands that the script may run, sorted and in lower case, with publish for the one that
-// wakes waiters, which may be spublish. A script names every other command where it runs it.
+// Commands returns the commands that the script may run, sorted and in lower case. The command that wakes waiters,
+// which may be SPUBLISH, is publish.
 func (s *Script) Commands() []string {
 	var commands []string
 	for _, found := range called().FindAllStringSubmatch(s.Source(), -1) {
@@ -109,16 +107,15 @@ func (s *Script) Commands() []string {
 // SHA returns the hex SHA-1 under which a server caches the script.
 func (s *Script) SHA() string { return s.text().sha.(string) }
 
-// Client is what a script needs of a client; every redis.UniversalClient has it.
+// Client has the methods that Run needs; every redis.UniversalClient has them.
 type Client interface {
 	redis.Scripter
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// Run executes the script by its hash and, where the server does not know it,
-// by its text, which teaches it to the server. It blocks for one round trip
-// (two the first time) and go-redis' own retries, bounded as the client's
-// options say. After an error the script may have executed or not.
+// Run executes the script by its hash or, if the server does not know the hash, by its text, which the server then
+// keeps. It blocks for one round trip (two the first time) and for the retries of go-redis, within the timeouts of
+// the client's options. After an error the script may have executed or not.
 func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
 	if s.once {
 		return s.RunOnce(ctx, c, keys, args...)
@@ -126,9 +123,8 @@ func (s *Script) Run(ctx context.Context, c Client, keys []string, args ...any) 
 	return plain(s.text().script.Run(ctx, c, keys, args...))
 }
 
-// RunOnce is Run without go-redis' own repeats after a lost reply, for a caller
-// who has to know that a copy of the call may still be under way. Redirections
-// within a cluster are followed.
+// RunOnce is Run without the retries of go-redis after a lost reply, for a caller that has to know whether a copy of
+// the call may still execute. Redirections of a cluster are followed.
 func (s *Script) RunOnce(ctx context.Context, c Client, keys []string, args ...any) *redis.Cmd {
 	cmd := s.runOnce(ctx, c, evalsha, s.text().sha, keys, args)
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -143,7 +139,7 @@ func (s *Script) runOnce(ctx context.Context, c Client, verb, payload any, keys 
 	return cmd.Cmd
 }
 
-// onceCmd is a command that go-redis sends once: its retry loops ask NoRetry.
+// onceCmd is a command that go-redis sends once: its retry loops call NoRetry.
 type onceCmd struct{ *redis.Cmd }
 
 func (onceCmd) NoRetry() bool { return true }

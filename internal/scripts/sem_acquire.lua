@@ -1,9 +1,9 @@
 --[[
 Acquires permits of a counting semaphore: grants the longest prefix of the requests that fits.
 
-The permits are a bare number, so a sequence key per process identifies calls: a repeated call finds its
-result there and changes nothing. The process never learned of what its calls after the last confirmed one
-took, so this call gives it back.
+The permits are only a number, so a sequence key per process identifies calls: a repeated call finds its
+result there and changes nothing. This call gives back the permits that were taken by calls after the last
+confirmed one, because the process never learned of them.
 
 KEYS     1 permits (string: free permits)
          2 sequence key of the process (string: "seq served taken" of its last acquiring call)

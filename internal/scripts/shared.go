@@ -6,21 +6,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxShared is how many calls share a script at most. The server does nothing else meanwhile.
+// maxShared is the maximum number of calls that share a script. The server does nothing else while the script runs.
 const maxShared = 100
 
-// share is how calls of a script share one execution of another script, whose KEYS and ARGV are theirs one after
-// the other. Its reply has as many integers for each call; the first is alone if the call has to be sent by itself.
+// share describes how calls of one script share an execution of another script. The KEYS and ARGV of the shared script
+// are those of the calls, one after the other. Its reply has the same number of integers for each call. If the first of
+// them is notShared, the call has to be sent separately.
 type share struct {
 	script     *Script
-	keys, args int  // of a call; others do not share
+	keys, args int  // numbers of keys and arguments of a call; a call with other numbers cannot share
 	replies    int  // integers in the reply to a call
-	single     bool // a call alone replies an integer instead of a list of one
-	first      bool
+	single     bool // the reply to a separate call is an integer, not a list of one
+	first      bool // shared executions come before all other calls
 }
 
-// alone is the reply to a call that has to be sent by itself.
-const alone = 2
+// notShared is the reply to a call that has to be sent separately.
+const notShared = 2
 
 // shares declares that calls of a script may share executions of another.
 func shares(with share) trait { return func(s *Script) { s.share = &with } }
@@ -30,12 +31,12 @@ func (c Call) Sharable() bool {
 	return c.Script.share != nil && len(c.Keys) == c.Script.share.keys && len(c.Args) == c.Script.share.args
 }
 
-// RunSharedOnce is RunBatchOnce for calls to one server. Calls of a script that can share an execution do so, which
-// costs the client and the server less. In a cluster, or behind a proxy of one, use RunBatchOnce: then RunSharedOnce
-// reports crossSlot, and has sent the calls by themselves. It does the same with calls whose shared script the server
-// refuses. Whether a call was executed alone, shared, or both, is the same to its caller: it is idempotent.
+// RunSharedOnce is RunBatchOnce for calls to one server. Calls that can share an execution do so, which costs the
+// client and the server less. If the server refuses a shared script, RunSharedOnce sends its calls separately.
+// crossSlot reports that the server is a cluster, or a proxy of one: then use RunBatchOnce from now on. The calls are
+// idempotent, so it makes no difference whether a call was executed separately, shared, or both.
 //
-// Calls whose scripts say so are executed first, whatever their order: releases before acquisitions.
+// Calls of scripts with share.first are executed first, whatever their order: releases before acquisitions.
 func RunSharedOnce(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redis.Cmd, crossSlot bool) {
 	cmds = make([]*redis.Cmd, len(calls))
 	groups := group(calls)
@@ -43,7 +44,7 @@ func RunSharedOnce(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redi
 	for i, members := range groups {
 		shared[i] = join(calls, members)
 	}
-	var again []int // calls to be sent by themselves
+	var again []int // calls to be sent separately
 	for i, cmd := range RunBatchOnce(ctx, c, shared) {
 		members := groups[i]
 		if len(members) == 1 {
@@ -69,7 +70,7 @@ func RunSharedOnce(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redi
 
 // group returns the indexes of the calls that share a script, in the order of execution.
 func group(calls []Call) (groups [][]int) {
-	open := make(map[*Script]int, 2) // the group that has room
+	open := make(map[*Script]int, 2) // index of the group that has room
 	var first, rest [][]int
 	for i := range calls {
 		s := calls[i].Script
@@ -92,7 +93,7 @@ func group(calls []Call) (groups [][]int) {
 	return append(first, rest...)
 }
 
-// join returns the call that does the work of its members.
+// join returns the shared call of its members, or the call of a single member.
 func join(calls []Call, members []int) Call {
 	one := calls[members[0]]
 	if len(members) == 1 {
@@ -111,8 +112,8 @@ func join(calls []Call, members []int) Call {
 	return all
 }
 
-// split gives each member its part of the reply, or the error of a call that may have been executed, wholly or in part.
-// It returns the members that have to be sent by themselves.
+// split sets the command of each member: its part of the reply, or the error of a call that may have executed, wholly
+// or in part. It returns the members that have to be sent separately.
 func split(ctx context.Context, cmd *redis.Cmd, calls []Call, members []int, cmds []*redis.Cmd) (again []int) {
 	err := cmd.Err()
 	_, refused := err.(redis.Error) //nolint:errorlint // go-redis does not wrap answers
@@ -136,7 +137,7 @@ func split(ctx context.Context, cmd *redis.Cmd, calls []Call, members []int, cmd
 		}
 		part := reply[at*n : (at+1)*n]
 		switch {
-		case part[0] == any(int64(alone)):
+		case part[0] == any(int64(notShared)):
 			again = append(again, i)
 		case with.single:
 			one.SetVal(part[0])

@@ -5,8 +5,8 @@ import "strings"
 // slots is the number of slots of a cluster.
 const slots = 1 << 14
 
-// HashTag returns the part of a key that decides its slot in a cluster: what stands between the first '{' and
-// the next '}', or the whole key if that is empty or there are no such braces.
+// HashTag returns the part of a key that decides its slot in a cluster: the text between the first '{' and the next
+// '}', or the whole key if that text is empty or there are no such braces.
 func HashTag(key string) string {
 	if _, rest, opened := strings.Cut(key, "{"); opened {
 		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {

@@ -1,11 +1,11 @@
--- The line of a fair lock. A place in it stands in three keys: queue (list: ids in order of arrival), timeouts (zset: id -> the
--- instant, ms, from which Redisson counts it as gone) and alive (zset: id -> the instant until which a waiter of this library
--- counts as alive without asking again). Redisson's waiters have no entry in alive.
+-- The queue of a fair lock. A waiter has an entry in each of three keys: queue (list: ids in order of arrival), timeouts
+-- (zset: id -> the instant, ms, from which Redisson counts it as gone) and alive (zset: id -> the instant, ms, until which a
+-- waiter of this library counts as alive without another query). Redisson's waiters have no entry in alive.
 
--- find_dead reads the line from its start and returns
---   dead: the ids of places that were given up, which come first, up to that of the id `stop`; `skip` is passed over;
---   head: the first place behind them, or false, and the instant until which it counts.
--- dead also has each id as a key, and the numbers of their entries in the other two keys: in_timeouts, in_alive.
+-- find_dead reads the queue from its start, up to the id `stop`, and ignores the id `skip`. It returns
+--   dead: the ids of the dead waiters at the start of the queue;
+--   head: the first waiter behind them, or false, and the instant until which it counts as alive.
+-- dead also has each id as a key, and the numbers of entries of dead waiters in the other two keys: in_timeouts, in_alive.
 local function find_dead(now, stop, skip)
   local dead, rank = {in_timeouts = 0, in_alive = 0}, 0
   while true do
@@ -27,9 +27,9 @@ local function find_dead(now, stop, skip)
   end
 end
 
--- remove_first removes the places that come first in the line. The queue goes last: what is cut off in between is a place
--- without a timeout, which counts as dead. It is the last that a script does with the line: while a slot of a cluster migrates,
--- Redis refuses a key that the script has emptied.
+-- remove_first removes waiters from the start of the queue. It changes the list last: if it stops in between, the waiters that
+-- are left in the list have no timeout and count as dead. A script calls it after all other uses of the queue: while a slot of
+-- a cluster migrates, Redis refuses a key that the script has emptied.
 local function remove_first(places)
   for from = 1, #places, 1000 do
     local last = math.min(from + 999, #places)
@@ -41,10 +41,10 @@ local function remove_first(places)
   end
 end
 
--- shorten_timeouts brings Redisson's timeouts forward when a place before them goes, as Redisson does. Waiters of this library set
--- theirs with each look, so that a line of them alone costs nothing here.
+-- shorten_timeouts reduces the timeouts of the waiters behind one that leaves, as Redisson does. Waiters of this library set their
+-- timeouts with each query, so a queue without Redisson's waiters costs nothing here.
 local function shorten_timeouts(behind, wait_ms)
-  pcall(function() -- what fails here costs Redisson's waiters some patience with dead ones
+  pcall(function() -- if this fails, Redisson's waiters wait longer for dead ones
     if redis.call('ZCARD', timeouts) > redis.call('ZCARD', alive) then
       for _, place in ipairs(redis.call('ZRANGEBYSCORE', timeouts, '(' .. behind, '+inf')) do
         redis.call('ZINCRBY', timeouts, -wait_ms, place)

@@ -1,2 +1,2 @@
--- forever is the instant, ms, at which Redisson has a permit end that never expires.
+-- forever is the instant, ms, that Redisson stores for a permit that never expires.
 local forever = 922337203685477

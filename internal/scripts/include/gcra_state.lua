@@ -1,9 +1,11 @@
--- gcra_state reads a state of GCRA: when the whole burst will be there again, in us and num/den, and not before now. It is written as
--- "us" or "us:num:den", with ":burst" behind it if a whole burst of its writer's limit takes longer than half a minute: burst is how
--- many seconds it takes, rounded up. A fraction of another den is rounded up.
--- A state further ahead than a minute beyond that and beyond cap_us counts as none: the clock was set back. A state with something else
--- behind it was written by a later version: nothing is granted until it expires. A value that is not a number with a suffix, or that has
--- an unknown suffix and does not expire, is no state.
+-- gcra_state reads a state of GCRA and returns the instant at which the whole burst is available again, in us and num/den, at least
+-- now. The form of a state is "us" or "us:num:den". If the whole burst of its writer's limit takes more than half a minute, the state
+-- ends in ":burst": that time in seconds, rounded up. A fraction with another den is rounded up.
+--
+-- Three kinds of values have a special meaning:
+--   A state that is more than a minute beyond both that burst and cap_us counts as none, because the clock was set back.
+--   A number with an unknown suffix that expires is of a later version: nothing is granted until it expires.
+--   Any other value that is not in the form is no state.
 local function gcra_state(key, value, now, den, cap_us)
   local us, num, burst_s = tonumber(value), 0, 0
   if not us then
@@ -29,7 +31,7 @@ local function gcra_state(key, value, now, den, cap_us)
   end
   return us, num
 end
--- gcra_text is a state as it is written. burst_s is "0" for a burst that is not written.
+-- gcra_text returns the text of a state. burst_s is "0" if the text has no burst.
 local function gcra_text(us, num, den, burst_s)
   local text = us -- a number is cheaper than its text
   if num > 0 then

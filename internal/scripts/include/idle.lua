@@ -1,9 +1,9 @@
--- With an idle expiry, every key of the semaphore expires that time after its last use, and no earlier than that time
--- after the last lease ends. A holder that died so keeps no key for longer. last_end is the end of the last lease, ms.
--- The PEXPIRE covers all leases there are, and proves that later ones will not be refused.
+-- With an idle expiry, all keys of the semaphore expire idle_ms after its last use or after the end of its last lease,
+-- whichever is later. So a holder that died does not keep them for longer. last_end is the end of the last lease, ms. The
+-- PEXPIRE covers the present leases, and proves that Redis will not refuse a later PEXPIRE.
 local last_end, life = now, nil
 if idle_ms > 0 then
-  -- life is how long a key lasts, ms, of which the last lease ends at the instant.
+  -- life returns the expiry of a key, ms from now, if the last lease ends at the instant.
   life = function(instant)
     return math.ceil(math.max(instant - now, 0)) + idle_ms
   end

@@ -1,4 +1,4 @@
--- last_that_stays returns the end of the last lease whose id does not leave, or now. leaves has the ids that do as keys.
+-- last_that_stays returns the latest end of a lease, of those whose ids are not keys of leaves, or now if there is none.
 local function last_that_stays(ids, leaves)
   local latest = redis.call('ZREVRANGE', leases, 0, #ids, 'WITHSCORES')
   for i = 1, #latest, 2 do

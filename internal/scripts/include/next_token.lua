@@ -1,6 +1,6 @@
--- A token is the server's time in microseconds, or one more than the last if that is higher, so that tokens rise also after the fence
--- has expired or was lost. Tokens are reserved only while the last one lies behind the clock: after a loss of the fence, the clock alone
--- keeps them rising. A second execution grants the last token that the first reserved.
+-- A token is the server's time in microseconds, or the last token plus one if that is higher. So tokens rise also after the fence has
+-- expired or was lost. Tokens are reserved only while the last token is below the clock, because after a loss of the fence only the
+-- clock keeps tokens rising. A second execution grants the last token that the first one reserved.
 local last = redis.call('GET', fence)
 if last and redis.call('PTTL', fence) == -1 then
   fence_ms = '0' -- Java shares the counter, whose INCR would not renew an expiry

@@ -1,5 +1,6 @@
--- notify_holders tells the clients of holders that a lock was freed by force, and returns the reply {1, ids ..}: the ids whose clients
--- the caller has to tell. fields is what HGETALL has returned. A message has up to 100 ids, separated by commas, a space, and the name.
+-- notify_holders notifies the clients of holders that a lock was freed by force. fields is the reply of HGETALL. It returns the reply
+-- {1, ids ..}, with the ids whose clients the caller has to notify. A message is up to 100 ids, separated by commas, a space, and the
+-- name of the lock.
 local function notify_holders(fields)
   local reply, ids = {1}, {}
   local function publish(client)

@@ -1,13 +1,15 @@
--- sliding_state reads a sliding window: previous and current are the permits granted in two windows, and used is the estimate that is
--- compared with a limit: current, and the share of previous that lies within the last length ms, rounded up. All of previous counts if
--- the product is not exact. Window number index lasts from index * length to (index + 1) * length, in ms of the server's clock; elapsed
--- is how much of it has passed.
--- A state is written as "index:previous:current:length". Where its length and that of the call differ, the longer one holds until the
--- current window ends. Permits counted by a shorter length count in the current window of the longer one; permits counted by a longer
--- length count, when their window has ended, as if they were granted in its last ms.
--- A window that lies ahead has not begun, and elapsed is negative: the clock was set back. Ahead by more than its length and a minute,
--- it counts as none. A state with something else behind its first number was written by a later version: the limit is used up until the
--- state expires, and length is 0. A value that is not a number with a suffix, or that does not expire, is no state of a later version.
+-- sliding_state reads a sliding window. previous and current are the permits granted in two windows. used is the number that is compared
+-- with a limit: current, plus the share of previous that lies within the last length ms, rounded up. All of previous counts if the
+-- product is not exact. The window with the number index lasts from index * length to (index + 1) * length, in ms of the server's clock.
+-- elapsed is the part of it that has passed.
+--
+-- The form of a state is "index:previous:current:length". If the length of the state and that of the call differ, the longer one holds
+-- until the current window ends. Permits counted by the shorter length count in the current window of the longer one. Permits counted by
+-- the longer length count, when their window has ended, as if they were granted in its last ms.
+--
+-- A window ahead of the clock has not begun, and elapsed is negative: the clock was set back. A window that is ahead by more than its
+-- length and a minute counts as none. A number with an unknown suffix that expires is of a later version: the limit is used up until it
+-- expires, and length is 0. Any other value that is not in the form is no state.
 local function sliding_state(key, value, now, limit, length)
   local longest, most = 315360000000, 4294967295
   local index, previous, current, lasts = string.match(value or '', '^(%d+):(%d+):(%d+):(%d+)$')
@@ -41,7 +43,7 @@ local function sliding_state(key, value, now, limit, length)
   end
   return {used = current + share, previous = previous, current = current, length = lasts, elapsed = elapsed, index = index}
 end
--- sliding_text is a state as it is written, and how many ms until the next window ends.
+-- sliding_text returns the text of a state, and the ms until the end of the next window.
 local function sliding_text(s)
   return string.format('%.0f:%.0f:%.0f:%.0f', s.index, s.previous, s.current, s.length), 2 * s.length - s.elapsed
 end

@@ -1,7 +1,8 @@
--- The fence holds the last token of the permits, which are the server's time in us, or one more than the last.
+-- The fence holds the last token. A token is the server's time in us, or the last token plus one if that is higher.
 
--- reserve_tokens writes n tokens, as the first write of a script, and returns the last token before them and what the fence
--- held, or false. Otherwise nothing was written: it returns nil and what was refused, or nil if the fence holds no number.
+-- reserve_tokens reserves n tokens, as the first write of a script. It returns the last token before them, and the previous value
+-- of the fence, or false. If it fails, nothing was written: it returns nil and the error, or nil and nil if the fence holds no
+-- number.
 local function reserve_tokens(fence, n)
   local stored = redis.pcall('SET', fence, clock - 1 + n, 'KEEPTTL', 'GET')
   if type(stored) == 'table' then
@@ -24,8 +25,8 @@ local function return_tokens(fence, stored)
   end
 end
 
--- keep_tokens returns the number before the first of n tokens that were reserved after the last one. They rise also while the
--- clock lies behind the last. The fence keeps its expiry for an hour of the clock, unless it is to begin anew.
+-- keep_tokens returns the number before the first of the n reserved tokens. last is the last token before them. If the clock is
+-- behind last, the tokens follow last. The expiry of the fence begins again with each hour of the clock, and if anew is true.
 local function keep_tokens(fence, n, last, fence_ms, anew)
   local before, hour = clock - 1, 3600000000
   if anew or last > before or math.floor(last / hour) ~= math.floor(clock / hour) then

@@ -1,8 +1,8 @@
--- window_state reads the last window that was opened: how many permits are used, ms until it begins and ends, and how long it is. It is
--- written as "used:length", by earlier versions as "used", and it expires with the window. It returns nothing if there is no window.
--- A window that lasts longer than any that its writer or this call would open counts as none: the clock was set back. A state with
--- something else behind it was written by a later version: the window is used up until it expires. A value that is not a number with a
--- suffix, or that does not expire, is no state.
+-- window_state reads the last window that was opened. It returns the used permits, the ms until the window begins and until it ends, and
+-- its length, or nothing if there is no window. The form of a state is "used:length", or "used" by earlier versions. It expires with the
+-- window. A window that lasts longer than any that its writer or this call would open counts as none: the clock was set back. A number
+-- with an unknown suffix that expires is of a later version: the window is used up until it expires. Any other value that is not in the
+-- form is no state.
 local function window_state(value, left, limit, length)
   if not value or left <= 0 then
     return nil

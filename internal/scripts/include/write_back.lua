@@ -1,5 +1,5 @@
--- write_back writes a state as it is, which shows whether the server accepts writes. In the place of an absent state it writes an
--- unused one, which expires at once.
+-- write_back writes a state without a change, to find out whether the server accepts writes. If there is no state, it writes an unused
+-- one, which expires at once.
 local function write_back(key, value, unused)
   if value then
     redis.call('SET', key, value, 'KEEPTTL')

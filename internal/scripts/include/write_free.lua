@@ -1,5 +1,5 @@
 -- write_free writes the number of free permits, by SET alone. The semaphore keeps its expiry. With an idle expiry it
--- expires after that time if all its permits are free, and otherwise not: permits that are held have no lease.
+-- expires after that time if all its permits are free. Otherwise it does not expire, because held permits have no lease.
 local function write_free(number)
   local text = string.format('%.0f', number)
   if idle_ms == '0' or not total then

@@ -6,7 +6,7 @@ else
 end
 if set.err then
   if free then
-    redis.call('PEXPIRE', name, 0) -- the key goes
+    redis.call('PEXPIRE', name, 0) -- removes the key
   end
   return set
 end
