@@ -16,7 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// In a bubble, time stands still while a goroutine runs. So no batch may wait in a loop until some time has passed.
+// In a bubble, time stands still while a goroutine runs. So a batch must not wait for time to pass in a loop.
 func TestBubble_ManyCallersEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestBubble_ManyCallersEnd(t *testing.T) {
 	})
 }
 
-// far makes each call take that long.
+// far is a hook that delays each call.
 type far time.Duration
 
 func (far) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -56,7 +56,8 @@ func (d far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 	}
 }
 
-// A MultiMutex whose second part fails gives the first back, and returns when its context ends meanwhile.
+// When the second part of a MultiMutex fails, Lock releases the first part, and returns even if its context ends
+// meanwhile.
 func TestMultiMutex_ReturnsWhenItsContextEndsWhileItGivesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestMultiMutex_ReturnsWhenItsContextEndsWhileItGivesBack(t *testing.T) {
 	})
 }
 
-// A MultiMutex whose context ends while it waits for its second part leaves no goroutine that waits for Redis.
+// When the context ends while a MultiMutex waits for its second part, no goroutine stays that waits for Redis.
 func TestMultiMutex_LeavingCostsNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := cogwheeltest.Start(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// library has a client of each package on one server.
+// library is one client of each package, all on one server.
 type library struct {
 	rdb        *redis.Client
 	wheel      *wheel.Wheel
@@ -74,7 +74,7 @@ type backend struct{}
 
 func (backend) Renew(context.Context, *renewal.Batch) error { return nil }
 
-// hold has the methods that a Lock, a Grant and a Lease have in common.
+// hold has the common methods of a Lock, a Grant and a Lease.
 type hold interface {
 	Done() <-chan struct{}
 	Err() error
@@ -83,7 +83,7 @@ type hold interface {
 	Context(parent context.Context) context.Context
 }
 
-// docs/conventions.md says what the words of the API mean in each package.
+// docs/conventions.md states the rules that are checked here.
 func TestConventions(t *testing.T) {
 	t.Parallel()
 	for what, f := range map[string]func(*testing.T, *library){
@@ -303,7 +303,7 @@ func refusedTries(t *testing.T, l *library) {
 	require.NoError(t, second(counting.TrySetPermits(ctx, 3)))
 	require.ErrorIs(t, counting.TryAcquire(ctx, 4), semaphore.ErrNoPermits)
 
-	// TrySetPermits and TrySetRate find what they would set: that is no refusal.
+	// TrySetPermits and TrySetRate find a value that is set. That is not an error.
 	set, err := counting.TrySetPermits(ctx, 5)
 	require.NoError(t, err)
 	require.False(t, set)

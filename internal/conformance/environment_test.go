@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// readsEnvironment returns the calls in a source that read the environment of the process.
+// readsEnvironment returns the calls in a source file that read the environment of the process.
 func readsEnvironment(t *testing.T, name string, source any) (found []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, source, 0)

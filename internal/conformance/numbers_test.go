@@ -89,7 +89,7 @@ func enums(file *ast.File) map[string]enum {
 	return all
 }
 
-// brokenEnum returns which rule of docs/conventions.md an enum breaks, if any.
+// brokenEnum returns the rule of docs/conventions.md that an enum breaks, or "".
 func brokenEnum(e enum) string {
 	switch {
 	case e.of == "string" && e.stringer:
@@ -120,8 +120,8 @@ func TestConventions_Enums(t *testing.T) {
 	require.GreaterOrEqual(t, found, 8)
 }
 
-// Numbers of permits are int64, as are tokens; all other numbers in a call are int. uint64 and float64 are for
-// histograms.
+// In calls, numbers of permits and tokens are int64, and all other numbers are int. Only histograms have uint64 and
+// float64.
 func TestConventions_NumbersInCalls(t *testing.T) {
 	t.Parallel()
 	found := 0

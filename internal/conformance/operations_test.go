@@ -16,7 +16,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// documented returns the keys and channels of docs/keys.md by object, channels with "&" before them.
+// documented returns the keys and channels of docs/keys.md by object. A channel begins with "&".
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
 	_, text, _ := strings.Cut(read(t, "docs/keys.md"), "## By object")
@@ -48,30 +48,30 @@ var placeholders = []struct {
 	{regexp.MustCompile(`:[A-Z2-7]{26}$`), ":CLIENT"},
 }
 
-// named returns a key or channel with placeholders for what is not its name.
-func named(key string) string {
+// withPlaceholders replaces the ids in a key or channel, such as that of a hold, by placeholders.
+func withPlaceholders(key string) string {
 	for _, p := range placeholders {
 		key = p.pattern.ReplaceAllString(key, p.with)
 	}
 	return key
 }
 
-// needed returns the keys and channels among the rights that Check asks for.
+// needed returns the keys and channels of a report's Rights.
 func needed(t *testing.T, r *cogwheel.Report, err error) (keys []string) {
 	t.Helper()
 	require.NoError(t, err)
 	for _, right := range r.Rights {
 		if key, isKey := strings.CutPrefix(right, "~"); isKey {
-			keys = append(keys, named(key))
+			keys = append(keys, withPlaceholders(key))
 		} else if right[0] == '&' {
-			keys = append(keys, named(right))
+			keys = append(keys, withPlaceholders(right))
 		}
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
 
-// The keys and channels of docs/keys.md are those that the packages use.
+// The packages use exactly the keys and channels of docs/keys.md.
 func TestOperations_KeysAndChannels(t *testing.T) {
 	t.Parallel()
 	l, ctx := newLibrary(t), t.Context()
@@ -100,7 +100,7 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 	require.Equal(t, used, documented(t))
 }
 
-// What stands in Redis while each object is in use is documented.
+// Every key that is in Redis while an object is in use is documented.
 func TestOperations_NoOtherKeys(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -126,7 +126,7 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, keys, object)
 		for _, key := range keys {
-			require.Contains(t, all, named(key), object)
+			require.Contains(t, all, withPlaceholders(key), object)
 		}
 	}
 	inUse("Mutex", func() error { return second(locks.Mutex("NAME").TryLock(ctx)) })

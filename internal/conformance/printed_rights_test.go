@@ -11,8 +11,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
-// Each line of rights in a document runs as it is printed, also if new users have all channels, as in Redis 6.2, and if the user
-// exists already. The user then has the printed channels and no others.
+// Each ACL SETUSER line in a document runs as it is printed, also if new users have all channels, as in Redis 6.2,
+// and if the user exists already. Then the user has the printed channels and no others.
 func TestRights_LinesRunAsPrinted(t *testing.T) {
 	t.Parallel()
 	documents, err := filepath.Glob("../../docs/*.md")

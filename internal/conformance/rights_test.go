@@ -19,7 +19,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-// packages with rights in docs/operations.md.
+// packages are the packages whose rights docs/operations.md documents.
 var packages = map[string]struct {
 	// check checks a client with objects of all kinds, or without objects.
 	check func(t *testing.T, rdb redis.UniversalClient, objects bool) (*cogwheel.Report, error)
@@ -79,7 +79,7 @@ func kindOf(rights []string, kind string) (some []string) {
 	return some
 }
 
-// matches reports whether a key or channel that is missing is one that a pattern of a right allows.
+// matches reports whether the pattern of a right allows a key or channel.
 func matches(t *testing.T, pattern, missing string) bool {
 	t.Helper()
 	literal := strings.NewReplacer("[", `\[`, "/", "|")
@@ -88,7 +88,7 @@ func matches(t *testing.T, pattern, missing string) bool {
 	return ok
 }
 
-// The documented rights are exactly those that Check asks for: no command more, and a pattern for every key and
+// The documented rights are exactly the rights that Check names: the same commands, and a pattern for every key and
 // channel.
 func TestRights_AreThoseThatCheckAsksFor(t *testing.T) {
 	t.Parallel()
@@ -160,8 +160,8 @@ func errNoPerm(err error) error {
 	return err
 }
 
-// As the documented users every kind of object works in every way, nothing that is sent is refused, and nothing
-// is sent that is not among the rights.
+// A user with only the documented rights can use every kind of object in every way: no command is refused, and none
+// is sent without a right.
 func TestRights_Suffice(t *testing.T) {
 	t.Parallel()
 	for name, pkg := range packages {

@@ -39,7 +39,7 @@ func newLedger() *ledger {
 	}
 }
 
-// event is what the events of all packages have in common.
+// event has the common fields of the events of all packages.
 type event struct {
 	what, name, id string
 	ctx            context.Context
@@ -102,7 +102,7 @@ func (l *ledger) note(e event) {
 	}
 }
 
-// check returns what broke a rule, after Close.
+// check returns the broken rules. It is called after Close.
 func (l *ledger) check() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,8 +161,8 @@ func (l *ledger) limits() ratelimit.Hooks {
 	return ratelimit.Hooks{Allowed: on("allowed"), Denied: on("denied"), Failed: on("failed")}
 }
 
-// load makes calls from several goroutines at a time, each with a context of its own that may end soon, while
-// replies are lost and keys vanish.
+// load makes calls from several goroutines at a time, while replies are lost and keys vanish. Each call has a context
+// that may end soon.
 type load struct {
 	*ledger
 	rdb    *redis.Client
@@ -178,7 +178,7 @@ func newLoad(t *testing.T) *load {
 	return l
 }
 
-// run calls one some times for each of the names.
+// run calls one on 8 goroutines, 40 times each, with names chosen at random.
 func (l *load) run(t *testing.T, one func(ctx context.Context, name string, i int)) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -203,8 +203,8 @@ func (l *load) run(t *testing.T, one func(ctx context.Context, name string, i in
 	l.faults.Reset()
 }
 
-// Whatever is called and whatever fails, each call has one outcome, each hold one end, Stats says what the
-// hooks have said, and gauges are zero after Close.
+// Whatever call fails, each call has one outcome, each hold has one end, Stats has the counts of the hooks, and gauges
+// are zero after Close.
 func TestSignals_BalanceUnderLoad(t *testing.T) {
 	t.Parallel()
 	pause := func() { time.Sleep(rand.N(2 * time.Millisecond)) } // the load's own pace; nothing waits for it
@@ -441,7 +441,7 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 	})
 }
 
-// requireCounts compares what the hooks and the Stats have counted.
+// requireCounts compares the counts of the hooks with those of Stats.
 func (l *ledger) requireCounts(t *testing.T, stats map[string]int64) {
 	t.Helper()
 	for what, n := range stats {

@@ -55,7 +55,7 @@ func staysOf(t *testing.T, document string) (stays []stay) {
 	return stays
 }
 
-// holding is one use of the library: it makes keys, and what it returns ends it.
+// holding is one use of the library: do makes keys in Redis, and end ends the use.
 type holding struct {
 	use string
 	do  func() (end func())
@@ -154,7 +154,7 @@ func (l *library) holdings(t *testing.T) []holding {
 	}
 }
 
-// Every key that a use leaves in Redis stands in the table, with how long it stays, and no other key does.
+// The table has every key that a use leaves in Redis, with the time that it stays, and no other key.
 func TestStays(t *testing.T) {
 	t.Parallel()
 	stays := staysOf(t, read(t, "docs/keys.md"))

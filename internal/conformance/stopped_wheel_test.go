@@ -25,8 +25,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// onAWheel is a library whose wheel is stopped by the test, and objects of it for which callers have to wait,
-// because another library has them.
+// onAWheel is a library whose wheel the test stops. Callers have to wait for its objects, because another library holds
+// them.
 type onAWheel struct {
 	*library
 	waiting  func() int // calls that wait
@@ -45,7 +45,7 @@ type onAWheel struct {
 	stop     func()
 }
 
-// newOnAWheel returns a library on a wheel of its own.
+// newOnAWheel returns a library on a separate wheel.
 func newOnAWheel(t *testing.T) *onAWheel {
 	t.Helper()
 	return newOnAWheelOf(t, redistest.Shared(t).Client(t))
@@ -84,7 +84,7 @@ func newOnAWheelOf(t *testing.T, rdb *redis.Client) *onAWheel {
 	return l
 }
 
-// occupy has another library take everything for which a caller of l can wait.
+// occupy makes another library hold everything for which a caller of l can wait.
 func (l *onAWheel) occupy(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -109,7 +109,7 @@ func (l *onAWheel) occupy(t *testing.T) {
 	require.NoError(t, second(l.all.Allow(ctx)))
 }
 
-// called returns what a Func calls back with.
+// called calls a Func method and returns the error of its callback.
 func called[T any](begin func(f func(T, error)) (cancel func())) error {
 	got := make(chan error, 1)
 	begin(func(_ T, err error) { got <- err })
@@ -124,7 +124,7 @@ func calledBack(begin func(f func(error)) (cancel func())) error {
 
 func doNothing(context.Context) error { return nil }
 
-// waits calls every exported function that waits, for what it does not get.
+// waits calls every exported function that waits, for an object that it does not get.
 var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 	"wheel.Wheel.Sleep": func(ctx context.Context, l *onAWheel) error { return l.wheel.Sleep(ctx, time.Hour) },
 
@@ -249,7 +249,7 @@ func functionsWithContext(t *testing.T) (names []string) {
 	return names
 }
 
-// A function that is added has to be entered in one of the two tables.
+// A new function has to be added to one of the two tables.
 func TestStoppedWheel_KnowsEveryFunctionThatMayWait(t *testing.T) {
 	t.Parallel()
 	known := make(map[string]bool)
@@ -305,7 +305,7 @@ func TestStoppedWheel_EndsEveryWait(t *testing.T) {
 
 var errNeverLost = errors.New("it is not lost")
 
-// lostBy returns the error with which a hold has ended, once it has.
+// lostBy waits for the end of a hold and returns its error.
 func lostBy(t *testing.T, held hold) error {
 	t.Helper()
 	within := held.Context(context.Background())
@@ -471,7 +471,8 @@ func TestStoppedWheel_ClosesReturn(t *testing.T) {
 	require.NoError(t, second(other.semaphores.Semaphore(l.plain.Name()).TryAcquire(ctx, 1)))
 }
 
-// An entry of Wheel.AfterFunc is dropped when the wheel stops, and what waits for it waits for ever.
+// When the wheel stops, it drops the entries of Wheel.AfterFunc, and a caller that waits for such an entry waits for
+// ever. So the library does not use it.
 func TestStoppedWheel_NotifiesEveryEntryOfTheLibrary(t *testing.T) {
 	t.Parallel()
 	entries := 0
