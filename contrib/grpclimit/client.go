@@ -24,9 +24,10 @@ type Client struct {
 }
 
 // NewClient returns interceptors that wait for one permit of the key of a call, and then send the call. A call that is
-// not limited is sent at once. key gets the context of the caller; it may be, for example, ByMethod, but not ByPeer or
-// ByMetadata, which read what a server receives. NewClient panics with a *cogwheel.InvalidError if an argument is nil
-// or the limiter has an invalid argument.
+// not limited is sent at once. key gets the context of the caller; it may be, for example, ByMethod. ByPeer and
+// ByMetadata read the call that a server handles: outside of a handler, ByPeer limits no call, and ByMetadata returns
+// the empty key for all. NewClient panics with a *cogwheel.InvalidError if an argument is nil or the limiter has an
+// invalid argument.
 //
 // A call whose wait fails is not sent. Its code is that of the context if the context has ended, DeadlineExceeded if
 // the permit cannot come before the deadline, and otherwise Unavailable, with the cause in the message. While Redis is
