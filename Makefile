@@ -203,10 +203,20 @@ race:
 	@[ "$$(go env CGO_ENABLED)" = 1 ] || { \
 		echo "make: the race detector needs cgo and a C compiler: install gcc or clang (on Debian: apt-get install gcc libc6-dev)" >&2; exit 1; }
 
-## controls: each wrong implementation is caught by the scenario or the test that has to find it. Takes two to three minutes.
+## controls: each wrong implementation is caught by the scenario or the test that has to find it. Takes three to four minutes.
 .PHONY: controls
 controls: redis race
 	cd internal/robustness && ROBUSTNESS_COMMIT=$(COMMIT) CONTROLS=1 go test -count=1 -timeout 10m -parallel 5 -run TestControls
+	cd internal/robustness && CONTROLS=1 go test -count=1 -timeout 10m -run TestControls ./cmd/upgrade
+
+## upgrade-check: this version and PREDECESSOR, by default the newest tag, go on with what the other wrote to one server: a line for each
+## kind of object and direction. A kind that one of them lacks is skipped. Under a minute after the builds.
+.PHONY: upgrade-check
+upgrade-check: export PREDECESSOR ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
+upgrade-check: redis
+	@[ -n "$$PREDECESSOR" ] || { \
+		echo "make: there is no tag yet: name a version to compare with: make upgrade-check PREDECESSOR=<git ref>" >&2; exit 1; }
+	cd internal/robustness && go test -count=1 -timeout $(TEST_TIMEOUT) -v -run '^TestUpgrade$$' ./cmd/upgrade
 
 ## peers: the locks of other libraries under the same faults as this one's, as a table. ROBUSTNESS_RESULTS names a file for the results.
 .PHONY: peers

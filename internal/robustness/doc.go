@@ -6,6 +6,7 @@
 //	make robustness DURATION=30m     # random scenarios for that long
 //	make controls                    # each wrong implementation is caught
 //	make peers                       # the locks of other libraries under the same faults, as a table
+//	make upgrade-check               # two versions go on with what the other wrote: see cmd/upgrade
 //	make reliability-report          # the fixed scenarios, and docs/reliability.md from their results
 //
 // A run has three parts. The parent, a test, starts the servers and the processes, chooses faults by its seed and

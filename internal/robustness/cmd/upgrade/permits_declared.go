@@ -1,0 +1,13 @@
+package main
+
+import "github.com/cogwheel-go/cogwheel/semaphore"
+
+// Semaphores whose permits are declared.
+var (
+	_ = register("semaphore with permits", func(c *clients, name string) object {
+		return leased(c.permits.Semaphore(name, semaphore.WithLease(lease), semaphore.WithPermits(3)))
+	})
+	_ = register("fair semaphore with permits", func(c *clients, name string) object {
+		return leased(c.permits.FairSemaphore(name, semaphore.WithLease(lease), semaphore.WithPermits(3)))
+	})
+)

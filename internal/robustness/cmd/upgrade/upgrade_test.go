@@ -1,0 +1,105 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// TestUpgrade runs PREDECESSOR, a commit, and this version side by side. It is make upgrade-check.
+func TestUpgrade(t *testing.T) {
+	ref := os.Getenv("PREDECESSOR")
+	if ref == "" {
+		t.Skip("needs an earlier version: make upgrade-check PREDECESSOR=<git ref>")
+	}
+	lines, failed := compare(t, buildAt(t, ref), build(t, root(t)))
+	fmt.Println(strings.Join(lines, "\n"))
+	require.Empty(t, failed)
+}
+
+// One version passes what TestUpgrade requires of two, so the program and the scenarios are correct.
+func TestUpgrade_OneVersionUnderstandsItself(t *testing.T) {
+	redistest.SkipIfShort(t)
+	t.Parallel()
+	program := build(t, root(t))
+	lines, failed := compare(t, program, program)
+	require.Empty(t, failed, strings.Join(lines, "\n"))
+}
+
+// compare runs every scenario in both directions. It returns a line for each kind and direction and for each kind that
+// is left out, and the kinds that failed.
+func compare(t *testing.T, before, now string) (lines, failed []string) {
+	t.Helper()
+	has := [2][]string{kindsOf(t, before), kindsOf(t, now)}
+	server, w := redistest.Start(t), redistest.Wheel(t)
+	addr, rdb := server.Addr(), server.Client(t)
+	long := [2]*process{start(t, before, addr, longLease), start(t, now, addr, longLease)}
+	short := [2]*process{start(t, before, addr, shortLease), start(t, now, addr, shortLease)}
+	var mu sync.Mutex
+	var plays sync.WaitGroup
+	line := func(what, direction, result string) {
+		mu.Lock()
+		defer mu.Unlock()
+		lines = append(lines, fmt.Sprintf("%-38s %-21s %s", what, direction, result))
+	}
+	for _, s := range scenarios {
+		for _, kind := range s.kinds {
+			what, processes := kind, long
+			if s.renewal {
+				what, processes = kind+", renewed", short
+			}
+			if lacks := missing(has, append(s.uses, kind)); lacks != "" {
+				line(what, "skipped", lacks)
+				continue
+			}
+			for i, direction := range []string{"old writes, new reads", "new writes, old reads"} {
+				plays.Go(func() {
+					p := &play{
+						object: what + ", " + direction, sides: [2]*process{processes[i], processes[1-i]},
+						rdb: rdb, wheel: w, pending: make(map[string]<-chan reply),
+					}
+					if err := p.run(kind, s.steps); err != nil {
+						line(what, direction, "FAILED: "+err.Error())
+						mu.Lock()
+						defer mu.Unlock()
+						failed = append(failed, kind)
+						return
+					}
+					line(what, direction, "ok")
+				})
+			}
+		}
+	}
+	plays.Wait()
+	slices.Sort(lines)
+	slices.Sort(failed)
+	return lines, slices.Compact(failed)
+}
+
+func missing(has [2][]string, kinds []string) string {
+	for i, version := range []string{"the predecessor", "this version"} {
+		for _, kind := range kinds {
+			if !slices.Contains(has[i], kind) {
+				return fmt.Sprintf("%s does not have %q", version, kind)
+			}
+		}
+	}
+	return ""
+}
+
+func kindsOf(t *testing.T, program string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, "-kinds").Output()
+	require.NoError(t, err)
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
