@@ -103,9 +103,10 @@ func (m *Mutex) LockFunc(ctx context.Context, f func(*Lock, error)) (cancel func
 // when f returns, panics or ends its goroutine, also if ctx has ended. A panic goes on to the caller.
 //
 // Do blocks as Lock does, and then until f has returned. It returns the error of Lock, a *cogwheel.InvalidError
-// if f is nil, or the error of f, joined with ErrLost if the lock was lost, or with ErrClosed if the Client was
-// closed, before f returned. A release that fails is logged and retried in the background; it is no error of
-// Do.
+// if f is nil, or the error of f. If the lock was lost, or the Client was closed, before f returned, the error
+// also matches ErrLost or ErrClosed, even if f returned nil. ErrLost does not say whether the work of f took
+// effect: f may have ended before it learned of the loss. A release that fails is logged and retried in the
+// background; it is no error of Do.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return do(ctx, m.client.logger, m.Lock, f)
 }

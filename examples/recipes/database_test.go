@@ -7,11 +7,15 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/cogwheeltest"
 	"github.com/cogwheel-go/cogwheel/examples/recipes"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
 // row is a database of one row with one number, the version or the token. A statement changes it if its first
@@ -91,4 +95,39 @@ func TestCharge_IsNotRecordedOverALaterHolder(t *testing.T) {
 		r.number = 1 << 62 // a later holder
 		return nil
 	}), recipes.ErrStale)
+}
+
+// The key of the lock is overwritten while a migration runs.
+func TestMigrate_LosesTheLock(t *testing.T) {
+	t.Parallel()
+	for when, of := range map[string]struct {
+		learns  bool
+		version int64
+	}{
+		"and commits before it learns of the loss": {false, 7},
+		"and learns of it: it is rolled back":      {true, 0},
+	} {
+		t.Run(when, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := cogwheeltest.Start(t)
+				r := &row{}
+				db := sql.OpenDB(r)
+				defer db.Close()
+				err := recipes.Migrate(t.Context(), server.Locks(), db, 7, func(ctx context.Context, _ *sql.Tx) error {
+					server.Steal("migration", time.Minute)
+					if of.learns {
+						<-ctx.Done()
+						synctest.Wait() // package sql rolls back on a goroutine
+					}
+					return nil
+				})
+				require.ErrorIs(t, err, redislock.ErrLost)
+				require.Equal(t, of.learns, errors.Is(err, sql.ErrTxDone))
+				require.NotErrorIs(t, err, context.Canceled)
+				require.Equal(t, of.version, r.number)
+				t.Log(err)
+			})
+		})
+	}
 }
