@@ -21,6 +21,9 @@ const leadPause = time.Second
 // If f returns, or the lock cannot be taken, for example because Redis is down, Lead logs the error, if any,
 // and tries again after a second.
 //
+// A leader holds its lock for long, and others wait for it: the alerts of docs/observability.md exempt Clients whose
+// collectors have names that begin with "leader".
+//
 // Lead never returns nil. It returns when ctx has ended, at most a second after the Client was closed, or when the
 // wheel is stopped or full, but never before f has returned. The error matches ctx.Err(), ErrClosed or the error of
 // the wheel. If Close ends f, the error is that of f joined with ErrClosed. If the name, an option, ctx or f is
