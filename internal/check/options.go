@@ -13,11 +13,12 @@ import (
 
 // options are the options of a redis client that a check reads.
 type options struct {
-	read, dial, pool  time.Duration
-	retries, poolSize int
-	contextTimeout    bool
-	readOnly          bool
-	user              string
+	read, dial, pool       time.Duration
+	minBackoff, maxBackoff time.Duration
+	retries, poolSize      int
+	contextTimeout         bool
+	readOnly               bool
+	user                   string
 }
 
 func optionsOf(base redis.UniversalClient) (o options, known bool) {
@@ -25,19 +26,20 @@ func optionsOf(base redis.UniversalClient) (o options, known bool) {
 	case *redis.Client:
 		opt := c.Options()
 		o = options{
-			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, opt.MaxRetries, opt.PoolSize, true, false, opt.Username,
+			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, opt.MinRetryBackoff, opt.MaxRetryBackoff,
+			opt.MaxRetries, opt.PoolSize, true, false, opt.Username,
 		}
 	case *redis.ClusterClient:
 		opt := c.Options()
 		o = options{
-			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, redisconn.Retries(c), opt.PoolSize,
-			opt.ContextTimeoutEnabled, opt.ReadOnly, opt.Username,
+			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, opt.MinRetryBackoff, opt.MaxRetryBackoff,
+			redisconn.Retries(c), opt.PoolSize, opt.ContextTimeoutEnabled, opt.ReadOnly, opt.Username,
 		}
 	case *redis.Ring:
 		opt := c.Options()
 		o = options{
-			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled,
-			false, opt.Username,
+			opt.ReadTimeout, opt.DialTimeout, opt.PoolTimeout, opt.MinRetryBackoff, opt.MaxRetryBackoff,
+			opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, false, opt.Username,
 		}
 	default:
 		return o, false
@@ -52,6 +54,19 @@ func optionsOf(base redis.UniversalClient) (o options, known bool) {
 	return o, true
 }
 
+// pauses returns how long go-redis pauses at most between the tries of one command.
+func (o options) pauses() (longest time.Duration) {
+	for try := 1; try <= o.retries && o.minBackoff > 0; try++ {
+		jitter := o.minBackoff << try // at most; it may overflow
+		pause := o.minBackoff + jitter
+		if jitter < o.minBackoff || pause < 0 || pause > o.maxBackoff {
+			pause = o.maxBackoff
+		}
+		longest += pause
+	}
+	return longest
+}
+
 // judgeOptions reports options that delay calls, and timeouts that are long for the lease.
 func (c *Client) judgeOptions(r *cogwheel.Report) {
 	o, known := optionsOf(c.Base)
@@ -62,8 +77,7 @@ func (c *Client) judgeOptions(r *cogwheel.Report) {
 		})
 		return
 	}
-	pause := 512 * time.Millisecond
-	longest := time.Duration(max(o.retries, 0)+1)*(max(o.read, o.dial)+pause) - pause
+	longest := time.Duration(max(o.retries, 0)+1)*max(o.read, o.dial) + o.pauses()
 	add(r, finding{Level: ok, Subject: "options", Text: fmt.Sprintf(
 		"ReadTimeout %v, DialTimeout %v, PoolTimeout %v, MaxRetries %d, PoolSize %d: while a server hangs, %s",
 		o.read, o.dial, o.pool, max(o.retries, 0), o.poolSize, c.hang(longest))})

@@ -143,6 +143,12 @@ func TestRun_Options(t *testing.T) {
 	requireFinding(t, r, cogwheel.LevelWarning, "options", "DialTimeout 12s")
 	requireFinding(t, r, cogwheel.LevelWarning, "options", "PoolSize 1")
 	require.NotContains(t, r.String(), "PoolTimeout 9s is more")
+	requireFinding(t, r, cogwheel.LevelOK, "options", "after up to 48.2s") // four tries, and pauses of 30, 50 and 90 ms
+	r = check.Run(t.Context(), newClient(server.Client(t, func(o *redis.Options) {
+		o.ReadTimeout, o.DialTimeout, o.MaxRetries = time.Second, time.Second, 2
+		o.MinRetryBackoff, o.MaxRetryBackoff = 2*time.Second, 3*time.Second
+	})))
+	requireFinding(t, r, cogwheel.LevelOK, "options", "after up to 9s")
 	r = check.Run(t.Context(), newClient(server.Client(t)))
 	require.Equal(t, cogwheel.LevelUnknown, r.Level(), "the defaults are fine: %v", r)
 }
