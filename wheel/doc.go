@@ -57,5 +57,5 @@
 //		serve(buffer[:n])
 //	}
 //
-// docs/wheel.md explains the design.
+// docs/wheel.md is a guide, and docs/architecture.md explains the design.
 package wheel
