@@ -203,11 +203,11 @@ type contest struct {
 	constant bool     // the first limit stays in force
 	mutation *mutation
 	lasts    time.Duration
-	slower   time.Duration // by how much all takes longer, for slow machines; 0 is 1
+	slower   int // by how much all takes longer, for slow machines; 0 is 1
 }
 
 // scaled returns how long something takes in this contest.
-func (s contest) scaled(d time.Duration) time.Duration { return d * max(1, s.slower) }
+func (s contest) scaled(d time.Duration) time.Duration { return d * time.Duration(max(1, s.slower)) }
 
 // inTurn returns the limits that are in force one after the other.
 func (s contest) inTurn(at int) ratelimit.Limit {
@@ -671,7 +671,7 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 			s.mutation = mutate(t, c.script, c.from, c.to)
 			// A rush that a slow machine stretches leaves no excess, so it is given more time.
 			found := -1.0
-			for run := time.Duration(0); run < 15 && found <= 0; run++ {
+			for run := 0; run < 15 && found <= 0; run++ {
 				s.slower = 1 << (run / 4)
 				s.lasts = s.scaled(3 * time.Second)
 				found = s.excess(t)

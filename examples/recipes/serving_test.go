@@ -20,7 +20,7 @@ import (
 
 func TestPerTenant_FollowsThePlan(t *testing.T) {
 	t.Parallel()
-	limits, err := ratelimit.New(redistest.Start(t).Client(t))
+	limits, err := ratelimit.New(redistest.Start(t).Client(t), ratelimit.WithTimeout(time.Minute)) // for slow machines
 	require.NoError(t, err)
 	plans := map[string]ratelimit.Limit{"free": ratelimit.PerHour(1), "paid": ratelimit.PerHour(3)}
 	h := recipes.PerTenant(
@@ -53,7 +53,7 @@ func TestPerTenant_FollowsThePlan(t *testing.T) {
 
 func TestPerTenant_LooksTheTenantUpOnce(t *testing.T) {
 	t.Parallel()
-	limits, err := ratelimit.New(redistest.Start(t).Client(t))
+	limits, err := ratelimit.New(redistest.Start(t).Client(t), ratelimit.WithTimeout(time.Minute)) // for slow machines
 	require.NoError(t, err)
 	defer limits.Close(context.Background())
 	lookups := 0

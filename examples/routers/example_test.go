@@ -6,6 +6,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/go-chi/chi/v5"
@@ -24,7 +25,7 @@ func tenantLimits() (limited httplimit.Middleware, done func()) {
 		log.Fatal(err)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	limits, err := ratelimit.New(rdb)
+	limits, err := ratelimit.New(rdb, ratelimit.WithTimeout(time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -383,7 +383,8 @@ func TestSignals_BalanceUnderLoad(t *testing.T) {
 	t.Run("ratelimit", func(t *testing.T) {
 		t.Parallel()
 		l := newLoad(t)
-		c, err := ratelimit.New(l.rdb, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithHooks(l.limits()))
+		c, err := ratelimit.New(l.rdb, ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithHooks(l.limits()),
+			ratelimit.WithTimeout(redistest.Patience))
 		require.NoError(t, err)
 		require.NoError(t, c.StoredLimiter(l.name+"l").SetRate(t.Context(), ratelimit.PerSecond(50), ratelimit.WithScope(ratelimit.PerClient)))
 		l.run(t, func(ctx context.Context, name string, i int) {

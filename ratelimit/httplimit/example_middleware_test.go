@@ -18,7 +18,7 @@ import (
 
 // newLimits returns the Client that a process makes once: ratelimit.New(rdb). It is closed after all examples.
 func newLimits() *ratelimit.Client {
-	limits, err := ratelimit.New(redistest.Open())
+	limits, err := ratelimit.New(redistest.Open(), ratelimit.WithTimeout(redistest.Patience))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -28,7 +29,7 @@ func exampleLimits() (limits *ratelimit.Client, done func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limits, err = ratelimit.New(rdb, ratelimit.WithWheel(w))
+	limits, err = ratelimit.New(rdb, ratelimit.WithWheel(w), ratelimit.WithTimeout(time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}
