@@ -59,33 +59,53 @@ func Cron(
 }
 
 // Work runs jobs, as many at a time as there are permits for all processes together, until ctx ends or jobs is
-// closed. It returns when the jobs that run have ended. A job that found no permit before is given back.
+// closed: then it returns nil, when the jobs that run have ended. A job that found no permit before is given back.
 func Work(
-	ctx context.Context, exports *semaphore.Semaphore,
+	ctx context.Context, w *wheel.Wheel, exports *semaphore.Semaphore,
 	jobs <-chan func(context.Context), giveBack func(job func(context.Context)),
 ) error {
+	if err := exports.Err(); err != nil { // a bad name, for example
+		return err
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
 		var job func(context.Context)
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case next, open := <-jobs:
 			if !open {
 				return nil
 			}
 			job = next
 		}
-		grant, err := exports.Acquire(ctx, 1)
+		grant, err := acquire(ctx, w, exports)
 		if err != nil {
 			giveBack(job)
+			if ctx.Err() != nil {
+				return nil
+			}
 			return err
 		}
 		running.Go(func() {
 			defer grant.Release(ctx)                       // sent even if ctx has ended
 			job(grant.Context(context.WithoutCancel(ctx))) // ends if the permit is lost, and not with ctx
 		})
+	}
+}
+
+// acquire waits for a permit, also while Redis is down. It fails only if ctx ends or the wheel is stopped.
+func acquire(ctx context.Context, w *wheel.Wheel, exports *semaphore.Semaphore) (*semaphore.Grant, error) {
+	for {
+		grant, err := exports.Acquire(ctx, 1)
+		if err == nil {
+			return grant, nil
+		}
+		if ended := w.Sleep(ctx, time.Second); ended != nil {
+			return nil, ended
+		}
+		log.Print("no permit yet: ", err)
 	}
 }
 
@@ -99,7 +119,7 @@ func Worker(
 		return err
 	}
 	exports := semaphores.Semaphore("exports", semaphore.WithPermits(5), semaphore.WithLease(10*time.Second))
-	worked := Work(ctx, exports, jobs, giveBack) // after this no job runs, so Close cannot take its permit
+	worked := Work(ctx, wheel.Default(), exports, jobs, giveBack) // after this no job runs, so Close cannot take its permit
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	return errors.Join(worked, semaphores.Close(closing))
@@ -148,8 +168,8 @@ func Buy(ctx context.Context, stock *semaphore.CountingSemaphore, pay func(conte
 // ErrStale is returned for a write of a holder that has been superseded.
 var ErrStale = errors.New("a later holder has written")
 
-// Write stores value under key if no holder with a higher token has written before. It protects the resource
-// from a process that was paused for longer than its lease.
+// Write stores value under key if no holder with a higher token has written before; a holder may write several
+// times. It protects the resource from a process that was paused for longer than its lease.
 func Write(ctx context.Context, rdb redis.UniversalClient, l *redislock.Lock, key, value string) error {
 	written, err := fencedSet.Run(ctx, rdb, []string{key}, value, l.Token()).Bool()
 	if err == nil && !written {

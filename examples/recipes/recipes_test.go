@@ -112,7 +112,7 @@ func TestWork_RunsAsManyAsThereArePermits(t *testing.T) {
 			}
 		}
 	}()
-	require.NoError(t, recipes.Work(t.Context(), exports, jobs, nil))
+	require.NoError(t, recipes.Work(t.Context(), wheel.Default(), exports, jobs, nil))
 	require.EqualValues(t, 30, ran.Load())
 	require.LessOrEqual(t, most.Load(), int64(3))
 	free, err := exports.Available(t.Context())
@@ -151,7 +151,7 @@ func TestWorker_StopsGracefully(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 5, held, "the jobs that run keep their permits")
 	close(finish)
-	require.ErrorIs(t, <-ended, context.Canceled)
+	require.NoError(t, <-ended)
 	require.EqualValues(t, 5, ran.Load())
 	require.Zero(t, aborted.Load())
 	require.EqualValues(t, 1, gaveBack.Load())
@@ -168,7 +168,7 @@ func TestWork_GoesOnWithoutTheData(t *testing.T) {
 	jobs, ran := make(chan func(context.Context)), make(chan struct{})
 	ended := make(chan error, 1)
 	exports := permits.Semaphore("exports", semaphore.WithPermits(3))
-	go func() { ended <- recipes.Work(t.Context(), exports, jobs, nil) }()
+	go func() { ended <- recipes.Work(t.Context(), wheel.Default(), exports, jobs, nil) }()
 	for range 2 {
 		jobs <- func(context.Context) { ran <- struct{}{} }
 		<-ran
@@ -176,6 +176,25 @@ func TestWork_GoesOnWithoutTheData(t *testing.T) {
 	}
 	close(jobs)
 	require.NoError(t, <-ended)
+}
+
+// Redis is down for half a minute when a job comes.
+func TestWork_GoesOnAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := cogwheeltest.Start(t)
+		exports := server.Semaphores().Semaphore("exports", semaphore.WithPermits(3))
+		jobs, ran, ended := make(chan func(context.Context)), false, make(chan error, 1)
+		go func() { ended <- recipes.Work(t.Context(), server.Wheel(), exports, jobs, nil) }()
+		server.Stop()
+		jobs <- func(context.Context) { ran = true }
+		close(jobs)
+		time.Sleep(30 * time.Second)
+		require.False(t, ran)
+		server.Restart()
+		require.NoError(t, <-ended)
+		require.True(t, ran)
+	})
 }
 
 func TestMail_IsLimitedByUserAndByService(t *testing.T) {
