@@ -7,8 +7,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/redislock"
 )
 
-// Migrate brings a database to a version, in one process; the others wait until it has. It stops if the lock is lost:
-// the transaction is rolled back, and the next process migrates.
+// Migrate brings a database to a version, in one process; the others wait until it has. If it learns that the lock is
+// lost before it commits, the transaction is rolled back, and the next process migrates.
 func Migrate(
 	ctx context.Context, locks *redislock.Client, db *sql.DB, version int,
 	migrate func(ctx context.Context, tx *sql.Tx) error,
@@ -46,7 +46,7 @@ func Charge(
 		}
 		token := redislock.FromContext(ctx, name).Token()
 		recorded, err := db.ExecContext(ctx,
-			"UPDATE orders SET state = 'charged', token = $1 WHERE id = $2 AND token < $1", token, order)
+			"UPDATE orders SET state = 'charged', token = $1 WHERE id = $2 AND token <= $1", token, order)
 		if err != nil {
 			return err
 		}

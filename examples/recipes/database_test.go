@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,11 +20,12 @@ import (
 )
 
 // row is a database of one row with one number, the version or the token. A statement changes it if its first
-// argument is greater. It is a connector, a driver, a connection and a transaction.
+// argument is greater, or with <= also if it is equal. It is a connector, a driver, a connection and a transaction.
 type row struct {
 	mu     sync.Mutex
 	number int64
 	before int64 // when the transaction began
+	repeat bool  // lets the next statement be sent again
 }
 
 func (r *row) Connect(context.Context) (driver.Conn, error) { return r, nil }
@@ -47,11 +49,15 @@ func (r *row) Rollback() error {
 	return nil
 }
 
-func (r *row) ExecContext(_ context.Context, _ string, args []driver.NamedValue) (driver.Result, error) {
+func (r *row) ExecContext(_ context.Context, sql string, args []driver.NamedValue) (driver.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if number := args[0].Value.(int64); number > r.number {
+	if number := args[0].Value.(int64); number > r.number || number == r.number && strings.Contains(sql, "<=") {
 		r.number = number
+		if r.repeat {
+			r.repeat = false
+			return nil, driver.ErrBadConn // package sql sends the statement again
+		}
 		return driver.RowsAffected(1), nil
 	}
 	return driver.RowsAffected(0), nil
@@ -95,6 +101,17 @@ func TestCharge_IsNotRecordedOverALaterHolder(t *testing.T) {
 		r.number = 1 << 62 // a later holder
 		return nil
 	}), recipes.ErrStale)
+}
+
+// The statement is sent twice, and finds the token that it has written.
+func TestCharge_IsRecordedIfItsReplyIsLost(t *testing.T) {
+	t.Parallel()
+	r := &row{repeat: true}
+	db := sql.OpenDB(r)
+	defer db.Close()
+	locks := newLocks(t, redistest.Start(t).Client(t))
+	require.NoError(t, recipes.Charge(t.Context(), locks, db, "7", func(context.Context) error { return nil }))
+	require.False(t, r.repeat)
 }
 
 // The key of the lock is overwritten while a migration runs.
