@@ -67,27 +67,16 @@ func ExampleKeyed() {
 	// 0 <nil>
 }
 
-// A document is saved when it has not changed for a while, and at the latest some time after its first change.
+// A document is saved when it has not changed for a while.
 func ExampleKeyed_debounce() {
-	const quiet, longest = 20 * time.Millisecond, 200 * time.Millisecond
-	type change struct {
-		first time.Time
-		text  string
-	}
 	saved := make(chan string)
-	saves, err := wheel.NewKeyed(func(name string, c change) { saved <- name + ": " + c.text })
+	saves, err := wheel.NewKeyed(func(name, text string) { saved <- name + ": " + text })
 	if err != nil {
 		log.Fatal(err)
 	}
 	edit := func(name, text string) error {
-		c := change{time.Now(), text}
-		for {
-			before, replaced, err := saves.Set(name, c, min(quiet, longest-time.Since(c.first)))
-			if !replaced || !before.first.Before(c.first) {
-				return err
-			}
-			c.first = before.first
-		}
+		_, _, err := saves.Set(name, text, time.Second) // replaces what is not saved yet
+		return err
 	}
 
 	for _, text := range []string{"a", "ab", "abc"} {

@@ -95,7 +95,7 @@ func TestDocuments(t *testing.T) {
 
 		t.Run(document+" links to files and headings that exist", func(t *testing.T) {
 			t.Parallel()
-			for _, link := range regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`).FindAllStringSubmatch(text, -1) {
+			for _, link := range regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`).FindAllStringSubmatch(withoutCode(text), -1) {
 				target := document
 				if link[1] != "" {
 					target = filepath.Join(filepath.Dir(document), link[1])
