@@ -24,7 +24,7 @@ func TestRestock_LosesTheLock(t *testing.T) {
 		srv := cogwheeltest.Start(t)
 		err := jobs.Restock(t.Context(), srv.Locks(), "42", func(ctx context.Context) error {
 			srv.Steal("stock:42", time.Minute) // the lock has another holder from now on
-			<-ctx.Done()                       // the next renewal finds out
+			<-ctx.Done()                       // within a third of the lease
 			return ctx.Err()
 		})
 		require.ErrorIs(t, err, redislock.ErrLost)
