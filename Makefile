@@ -23,36 +23,53 @@ endef
 
 .PHONY: test check quick test-browser test-386 lint fmt tour bench-smoke bench bench-limits bench-locks bench-semaphores fuzz redis race
 
-## test: the library: vet and its tests with the race detector, against real redis-server processes that it starts.
+# The longest first, and one that computes (wheel) beside those that wait, or they would run alone at the end.
+LONGEST := ./wheel ./redislock ./ratelimit ./semaphore
+TEST = -vet=all -race -count=1 -timeout $(TEST_TIMEOUT)
+
+# The modules of make test; make check has the others.
+TESTED := . cogwheeltest examples
+
+## test: the library, cogwheeltest and the examples: vet and their tests with the race detector, against real redis-server
+## processes that they start.
 ## COGWHEEL_FULL=1 gives races, sweeps and tests of scale their full size, as .ci/run does.
 ## REDIS_SERVER=path runs that redis-server or valkey-server, of version 6.2 or later, instead of the one on PATH.
 test: redis race
-	@$(NOTHING_LEFT) go test -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) $(LONGEST) ./...
+	@$(NOTHING_LEFT) go test $(TEST) $(LONGEST) ./...
+	@$(NOTHING_LEFT) go test -C cogwheeltest $(TEST) ./...
+	@$(NOTHING_LEFT) go test -C examples $(TEST) ./...
 
 ## test-newest: test with the newest go-redis; test has the oldest that the library works with, which go.mod requires.
 .PHONY: test-newest
 test-newest: redis race
-	@mkdir -p bin && cp go.mod bin/newest.mod && cp go.sum bin/newest.sum
-	go get -modfile=bin/newest.mod github.com/redis/go-redis/v9@latest
-	@$(NOTHING_LEFT) go test -modfile=bin/newest.mod -vet=all -race -count=1 -timeout $(TEST_TIMEOUT) $(LONGEST) ./...
+	$(call newest, ., $(LONGEST))
+	$(call newest, cogwheeltest)
+	$(call newest, examples)
 
-# The longest first, and one that computes (wheel) beside those that wait, or they would run alone at the end.
-LONGEST := ./wheel ./redislock ./ratelimit ./semaphore ./examples/tour
+# Runs the tests of a module with the newest go-redis.
+NEWEST := -modfile=$(CURDIR)/bin/newest.mod
+define newest
+	@mkdir -p bin && cp $(strip $(1))/go.mod bin/newest.mod && cp $(strip $(1))/go.sum bin/newest.sum
+	go get -C $(1) $(NEWEST) github.com/redis/go-redis/v9@latest
+	@$(NOTHING_LEFT) go test -C $(1) $(NEWEST) $(TEST) $(2) ./...
+endef
 
-## check: the modules that need more than the library does (contrib, examples/service, benchmarks, internal/robustness), and
-## the commands that documents print. With promtool, of Debian's package prometheus, also the alerts.
+## check: the other modules (contrib, examples/routers, examples/service, benchmarks, internal/robustness), and the
+## commands that documents print. With promtool, of Debian's package prometheus, also the alerts.
 check: redis race
 	@promtool="$$(.ci/install-promtool)" && PROMTOOL="$$promtool" $(NOTHING_LEFT) $(MAKE) --no-print-directory check-modules
 	CHECK_COMMANDS=1 go test -count=1 -timeout $(TEST_TIMEOUT) -run TestCommands_Run ./internal/docscheck
 
 .PHONY: check-modules
-check-modules: MODULES := $(filter-out .,$(MODULES))
+check-modules: MODULES := $(filter-out $(TESTED),$(MODULES))
 check-modules: # benchmarks run one after the other, and their plotting library takes a minute to build for the race detector
 	$(call each, go test -vet=all $$([ $$dir = benchmarks ] || echo -race) -count=1 -timeout $(TEST_TIMEOUT) ./...)
 
 ## quick: the tests that catch most mistakes, in under a minute: no clusters, processes, sweeps or scale, and no race detector.
 quick: redis
 	go test -short -parallel 8 ./...
+	go test -C cogwheeltest -short -parallel 8 ./...
+	go test -C examples -short -parallel 8 ./...
 
 ## test-browser: the status page of examples/service in a headless Chromium, which is installed if there is none. Writes docs/statusz.png.
 test-browser: redis
@@ -61,8 +78,9 @@ test-browser: redis
 ## test-386: everything compiles for 32 bits, and the wheel runs there; needs a machine that can run 386 programs.
 test-386: export GOARCH := 386
 test-386: export CGO_ENABLED := 0
+test-386: MODULES := $(TESTED)
 test-386:
-	go vet ./...
+	$(call each, go vet ./...)
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./wheel/
 
 ## lint: the linters of .golangci.yml, and go.mod and go.sum as `go mod tidy` would leave them.
@@ -99,14 +117,16 @@ release-check:
 vuln:
 	$(call each, go run golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION) ./...)
 
-## licences: fails if a dependency of the library has a licence that is not permissive; needs the network.
+## licences: fails if a dependency of the library or of cogwheeltest has a licence that is not permissive; needs the network.
+PERMISSIVE := MIT,BSD-2-Clause,BSD-3-Clause,Apache-2.0,ISC,BSL-1.0,Unlicense
+licences: MODULES := . cogwheeltest
 licences:
-	go run github.com/google/go-licenses@$(LICENCES_VERSION) check ./... \
-		--allowed_licenses=MIT,BSD-2-Clause,BSD-3-Clause,Apache-2.0,ISC,BSL-1.0,Unlicense
+	$(call each, go run github.com/google/go-licenses@$(LICENCES_VERSION) check ./... \
+		--ignore=github.com/cogwheel-go/cogwheel --allowed_licenses=$(PERMISSIVE))
 
 ## tour: shows the library at work; REDIS_ADDR=host:port makes it use that Redis.
 tour:
-	go run ./examples/tour
+	go run -C examples ./tour
 
 ## bench-smoke: every benchmark once, and the report of them, so that none of them rots. The figures mean nothing.
 bench-smoke: MODULES := . benchmarks
@@ -152,7 +172,7 @@ bench-semaphores: redis
 	cd benchmarks && go run ./cmd/ratios -impl cogwheel -peers polling <results/semaphores.txt
 
 ## fuzz: every fuzz target for FUZZTIME.
-fuzz:
+fuzz: redis
 	@for pkg in $$(go list ./...); do \
 		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 			echo "$$pkg: $$target"; \

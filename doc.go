@@ -1,4 +1,4 @@
-// Package cogwheel has the types that the packages of this module share: the error for an invalid argument, and
+// Package cogwheel has the types that the packages of the library share: the error for an invalid argument, and
 // the report of Check. The packages are:
 //
 //   - wheel: timers in constant time, for request timeouts, idle connections and retries
@@ -6,7 +6,7 @@
 //   - ratelimit: rate limits across processes; ratelimit/httplimit is middleware for net/http
 //   - semaphore: at most n holders at a time, in all processes together
 //   - renewal: the watchdog of the locks, for leases of any server
-//   - cogwheeltest: an embedded server for tests
+//   - cogwheeltest: an embedded server for tests, in a module of its own
 //
 // README.md has a quick start for each, and docs/recipes.md has functions to copy.
 package cogwheel

@@ -4,6 +4,9 @@
 //
 // The server is github.com/alicebob/miniredis. docs/testing.md lists what it does not prove.
 //
+// The package is a module of its own, so that the library does not require that server. It uses internal packages of
+// the library: require the same version of both modules.
+//
 // # In a bubble
 //
 // A server is most useful in a bubble of testing/synctest. There time passes only when every goroutine waits,

@@ -3,13 +3,15 @@ package main_test
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2" //nolint:depguard // a server in the process: fuzzing kills its workers
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	cogwheel "github.com/cogwheel-go/cogwheel/cmd/cogwheel"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
@@ -24,11 +26,14 @@ func FuzzReads(f *testing.F) {
 	f.Add(uint8(0), "", "3:1700000000000", 0.0)
 	f.Add(uint8(1), "", "0:0:9:0", 0.0)
 	f.Add(uint8(1), "rate", "10", 0.0)
-	server, err := miniredis.Run()
-	require.NoError(f, err)
-	f.Cleanup(server.Close)
+	server := redistest.Start(f)
+	rdb := server.Client(f)
 	f.Fuzz(func(t *testing.T, shape uint8, field, value string, score float64) {
-		server.FlushAll()
+		if math.IsNaN(score) {
+			t.Skip("Redis refuses such a score")
+		}
+		objects := rdb.Pipeline()
+		objects.FlushAll(t.Context())
 		companions := []string{
 			scripts.SuffixName("object", "timeout"), scripts.SuffixName("object", "fair:permits"),
 			"redisson_lock_token:{object}", "redisson_lock_queue:{object}", "redisson_lock_timeout:{object}",
@@ -40,18 +45,19 @@ func FuzzReads(f *testing.F) {
 			}
 			switch (int(shape) + i) % 5 {
 			case 0:
-				require.NoError(t, server.Set(key, value))
+				objects.Set(t.Context(), key, value, 0)
 			case 1:
-				server.HSet(key, field, value, "mode", value)
+				objects.HSet(t.Context(), key, field, value, "mode", value)
 			case 2:
-				_, err = server.RPush(key, field, value)
+				objects.RPush(t.Context(), key, field, value)
 			case 3:
-				_, err = server.SAdd(key, field, value)
+				objects.SAdd(t.Context(), key, field, value)
 			case 4:
-				_, err = server.ZAdd(key, score, value)
+				objects.ZAdd(t.Context(), key, redis.Z{Score: score, Member: value})
 			}
-			require.NoError(t, err)
 		}
+		_, err := objects.Exec(t.Context())
+		require.NoError(t, err)
 		for _, args := range [][]string{
 			{"inspect", "object"},
 			{"permits", "object"},

@@ -1,7 +1,7 @@
 // Httplimit serves HTTP on localhost:8080. It allows each client address a burst of 5 requests and one
 // request per second.
 //
-//	REDIS_ADDR=localhost:6379 go run ./examples/httplimit
+//	REDIS_ADDR=localhost:6379 go run -C examples ./httplimit
 //	for i in 1 2 3 4 5 6 7; do curl -si localhost:8080 | grep -iE 'HTTP/|ratelimit|retry'; done
 package main
 

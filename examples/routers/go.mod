@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/cogwheel-go/cogwheel v0.0.0
+	github.com/cogwheel-go/cogwheel/cogwheeltest v0.0.0
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/labstack/echo/v4 v4.16.0
@@ -50,4 +51,7 @@ require (
 	google.golang.org/protobuf v1.36.10 // indirect
 )
 
-replace github.com/cogwheel-go/cogwheel => ../..
+replace (
+	github.com/cogwheel-go/cogwheel => ../..
+	github.com/cogwheel-go/cogwheel/cogwheeltest => ../../cogwheeltest
+)

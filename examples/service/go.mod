@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/cogwheel-go/cogwheel v0.0.0
+	github.com/cogwheel-go/cogwheel/cogwheeltest v0.0.0
 	github.com/cogwheel-go/cogwheel/contrib/cogwheelprom v0.0.0
 	github.com/cogwheel-go/cogwheel/contrib/statusz v0.0.0
 	github.com/prometheus/client_golang v1.25.0
@@ -29,6 +30,7 @@ require (
 
 replace (
 	github.com/cogwheel-go/cogwheel => ../..
+	github.com/cogwheel-go/cogwheel/cogwheeltest => ../../cogwheeltest
 	github.com/cogwheel-go/cogwheel/contrib/cogwheelprom => ../../contrib/cogwheelprom
 	github.com/cogwheel-go/cogwheel/contrib/statusz => ../../contrib/statusz
 )

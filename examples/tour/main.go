@@ -1,8 +1,8 @@
 // Command tour shows cogwheel in four steps: a million timers beside those of package time, a lock whose holder loses its
 // network, a limit for two processes, and permits for two processes.
 //
-//	go run ./examples/tour
-//	REDIS_ADDR=localhost:6379 go run ./examples/tour
+//	go run -C examples ./tour
+//	REDIS_ADDR=localhost:6379 go run -C examples ./tour
 //
 // Without REDIS_ADDR, tour starts an embedded server. With REDIS_ADDR, it uses that Redis for names that begin with
 // "tour:" and end in random letters, and leaves no key there for longer than a day. If a step fails, tour prints one line

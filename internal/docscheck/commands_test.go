@@ -80,7 +80,7 @@ func TestCommands_ThePrintedOnesAreListed(t *testing.T) {
 func TestCommands_OfTheREADME(t *testing.T) {
 	t.Parallel()
 	printed := printedIn(read(t, "README.md"))
-	require.Contains(t, printed, "go run ./examples/tour")
+	require.Contains(t, printed, "go run -C examples ./tour")
 	require.Contains(t, printed, "make test")
 }
 

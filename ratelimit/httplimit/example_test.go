@@ -1,45 +1,15 @@
 package httplimit_test
 
 import (
-	"context"
 	"fmt"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/cogwheel-go/cogwheel/cogwheeltest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/ratelimit/httplimit"
-	"github.com/cogwheel-go/cogwheel/wheel"
 )
-
-// exampleLimits stands for the Client that a process makes once, here on an embedded server.
-func exampleLimits() (limits *ratelimit.Client, done func()) {
-	addr, stop, err := cogwheeltest.Embed()
-	if err != nil {
-		log.Fatal(err)
-	}
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	w, err := wheel.New()
-	if err != nil {
-		log.Fatal(err)
-	}
-	limits, err = ratelimit.New(rdb, ratelimit.WithWheel(w), ratelimit.WithTimeout(time.Minute))
-	if err != nil {
-		log.Fatal(err)
-	}
-	return limits, func() {
-		_ = limits.Close(context.Background())
-		_, _ = w.Stop(context.Background())
-		_ = rdb.Close()
-		stop()
-	}
-}
 
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
 
@@ -62,9 +32,7 @@ func show(h http.Handler, from, user string, fields ...string) {
 
 // Each address may send two requests at once, and then one every 30 seconds.
 func ExampleNew() {
-	limits, done := exampleLimits()
-	defer done()
-
+	limits := newLimits()
 	perAddress := limits.Limiter("api", ratelimit.PerMinute(2))
 	proxies := netip.MustParsePrefix("10.0.0.0/8")
 	h := httplimit.New(perAddress, httplimit.ByForwarded(proxies))(hello)
@@ -81,9 +49,7 @@ func ExampleNew() {
 
 // A limit for each user and one for the service: a request is charged to both or to none.
 func ExampleNewAll() {
-	limits, done := exampleLimits()
-	defer done()
-
+	limits := newLimits()
 	perUser := limits.Limiter("user", ratelimit.PerHour(2))
 	perService := limits.Limiter("service", ratelimit.PerHour(3))
 	h := httplimit.NewAll(limits, func(r *http.Request) []ratelimit.Part {
@@ -102,9 +68,7 @@ func ExampleNewAll() {
 
 // Each tenant has the limit of its plan. Redis stores nothing for the plans.
 func ExampleNewPerKey() {
-	limits, done := exampleLimits()
-	defer done()
-
+	limits := newLimits()
 	plans := map[string]ratelimit.Limit{"ada": ratelimit.PerHour(1000), "bob": ratelimit.PerHour(10)}
 	perTenant := limits.Limiter("tenant", ratelimit.PerHour(1)) // the limit of tenants without a plan
 	h := httplimit.NewPerKey(perTenant, func(r *http.Request) (key string, limit ratelimit.Limit, limited bool) {
@@ -123,9 +87,7 @@ func ExampleNewPerKey() {
 
 // A router whose handlers are not those of net/http asks for the decision alone.
 func ExampleMiddleware_Decide() {
-	limits, done := exampleLimits()
-	defer done()
-
+	limits := newLimits()
 	limited := httplimit.New(limits.Limiter("api", ratelimit.PerMinute(1)), httplimit.ByRemoteAddr)
 	for range 2 {
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil) // those of the router
@@ -163,9 +125,7 @@ func ExampleByAddress() {
 
 // Fields can be combined, for clients that know the older ones only.
 func ExampleWithFields() {
-	limits, done := exampleLimits()
-	defer done()
-
+	limits := newLimits()
 	perAddress := limits.Limiter("api", ratelimit.PerMinute(2))
 	for _, fields := range []httplimit.Fields{
 		httplimit.RateLimitFields | httplimit.XRateLimitFields, httplimit.NoFields,

@@ -1,4 +1,4 @@
-package conformance_test
+package cogwheeltest_test
 
 import (
 	"context"
