@@ -66,7 +66,8 @@ func WithPolicy(p Policy) Option {
 
 // WithTimeout sets how long a decision may take, 1 ms or more. After that time the policy decides, and the
 // script counts as not answered. The default is 250 ms, which outlasts the loss of one packet. The time of a
-// call counts from its arrival, whatever the timeouts of rdb.
+// call counts from its arrival, whatever the timeouts of rdb. A process that notices the end of the time 5 ms or
+// more late was paused: the call then waits for the answer as much longer, at most the time again.
 //
 // Allow, AllowUpTo, Peek, Reserve, Cancel and Return keep to the time, and so does each script for waiters.
 // Reset and the methods that set, read or delete a limit in Redis do not. The time should be more than twice
