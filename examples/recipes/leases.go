@@ -42,16 +42,18 @@ func (s Backend) Renew(ctx context.Context, batch *renewal.Batch) error {
 func Leased(
 	ctx context.Context, server LeaseServer, leases *renewal.Destination, key string, ttl time.Duration,
 	f func(context.Context) error,
-) error {
+) (err error) {
 	id := rand.Text()    // another one for each grant
 	sentAt := time.Now() // the lease counts from before the request
 	if err := server.Grant(ctx, key, id, ttl); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, server.GiveBack(context.WithoutCancel(ctx), key, id)) }()
 	lease, err := leases.Add(renewal.Spec{Key: key, ID: id, TTL: ttl, SentAt: sentAt})
-	if err == nil {
-		err = errors.Join(f(lease.Context(ctx)), lease.Err()) // Err is nil while the lease is held
-		lease.Close(nil)                                      // ends the renewals
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, server.GiveBack(context.WithoutCancel(ctx), key, id))
+	defer lease.Close(nil) // ends the renewals, before GiveBack
+	err = f(lease.Context(ctx))
+	return errors.Join(err, lease.Err()) // Err is nil while the lease is held
 }
