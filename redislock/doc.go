@@ -12,7 +12,7 @@
 //     reached, provided that the process gets to run and that its clock and the server's differ in rate by at
 //     most one percent. A lost lock stays lost.
 //   - The next renewal, within a third of the lease, notices that a key was removed while its lease ran.
-//     [Mutex.ForceUnlock] notifies the holder at once.
+//     [Mutex.ForceUnlock] notifies the holder at once, or as soon as its Client has subscribed.
 //   - A waiter gets the lock when it is free, whatever messages were lost: it asks again after each unlock,
 //     after each interruption of its subscription, when the holder's lease ends, and at least once in each poll
 //     interval, five seconds by default.
