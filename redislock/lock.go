@@ -53,7 +53,8 @@ func (l *Lock) Name() string {
 // that this process gets to run and that its clock and the server's differ in rate by at most one percent.
 //
 // A removal of the key while the lease runs is noticed by the next renewal, within a third of the lease. If
-// ForceUnlock removes it, it is noticed at once, or as soon as the Client has subscribed. Without renewal, only ForceUnlock, Extend and Unlock notice it.
+// ForceUnlock removes it, it is noticed at once, or as soon as the Client has subscribed. Without renewal, only
+// ForceUnlock, Extend and Unlock notice it.
 func (l *Lock) Done() <-chan struct{} {
 	if !l.valid() {
 		done := make(chan struct{})
