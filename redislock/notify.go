@@ -150,16 +150,13 @@ func (m *Mutex) notify(ids []string) {
 			byClient[client] = append(byClient[client], id)
 		}
 	}
-	_, _ = c.redis.Client.Pipelined(context.Background(), func(pipe redis.Pipeliner) error {
-		publish := pipe.Publish
-		if c.redis.Channels.Verb() == "SPUBLISH" {
-			publish = pipe.SPublish
+	ctx, pipe := context.Background(), c.redis.Client.Pipeline()
+	for client, all := range byClient {
+		for some := range slices.Chunk(all, idsPerMessage) {
+			message := strings.Join(some, ",") + " " + m.name
+			publish := redis.NewCmd(ctx, c.redis.Channels.Verb(), scripts.ClientChannel(client), message)
+			_ = pipe.Process(ctx, scripts.Once(publish)) // only queues
 		}
-		for client, all := range byClient {
-			for some := range slices.Chunk(all, idsPerMessage) {
-				publish(context.Background(), scripts.ClientChannel(client), strings.Join(some, ",")+" "+m.name)
-			}
-		}
-		return nil
-	})
+	}
+	_, _ = pipe.Exec(ctx)
 }

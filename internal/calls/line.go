@@ -334,9 +334,9 @@ func (s *Sender) runBatch(batch []scripts.Call) []*redis.Cmd {
 	ctx, cancel := s.bounded(context.Background())
 	defer cancel()
 	if !slices.ContainsFunc(batch, scripts.Call.Sharable) || !s.Shares() {
-		return scripts.RunBatchOnce(ctx, s.Client, batch)
+		return scripts.RunBatch(ctx, s.Client, batch)
 	}
-	cmds, crossSlot := scripts.RunSharedOnce(ctx, s.Client, batch)
+	cmds, crossSlot := scripts.RunShared(ctx, s.Client, batch)
 	if crossSlot {
 		s.Separate()
 	}

@@ -24,17 +24,10 @@ type Pipeliner interface {
 // RunBatch executes calls in one pipeline and returns their commands in the same order, each with its reply or error.
 // If a server does not know the scripts of some calls, RunBatch sends these calls again by text, in a second
 // pipeline. In a cluster the pipeline is split by node, and a failing node affects only its calls.
+//
+// A call whose reply is lost is not repeated; go-redis only follows the redirections of a cluster. A pipeline that it
+// repeats while a slot migrates would send some calls twice at once, with one command for both replies.
 func RunBatch(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
-	return runBatch(ctx, c, calls, false)
-}
-
-// RunBatchOnce is RunBatch without the retries of go-redis after a lost reply. Each command without a reply has the
-// error.
-func RunBatchOnce(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
-	return runBatch(ctx, c, calls, true)
-}
-
-func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, len(calls))
 	var unknown redis.Pipeliner
 	var texts []*redis.Cmd // of calls whose scripts a server did not know
@@ -42,11 +35,7 @@ func runBatch(ctx context.Context, c Pipeliner, calls []Call, once bool) []*redi
 	queue := func(pipe redis.Pipeliner, i int, verb, payload any) *redis.Cmd {
 		cmd := newOnce(ctx, verb, payload, calls[i].Keys, calls[i].Args)
 		cmds[i] = cmd.Cmd
-		if once || calls[i].Script.once {
-			_ = pipe.Process(ctx, cmd) // only queues
-		} else {
-			_ = pipe.Process(ctx, cmd.Cmd)
-		}
+		_ = pipe.Process(ctx, cmd) // only queues
 		return cmd.Cmd
 	}
 	if len(calls) == 0 {

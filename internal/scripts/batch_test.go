@@ -1,6 +1,7 @@
 package scripts_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-func TestRunBatchOnce_OfSeveralScripts(t *testing.T) {
+func TestRunBatch_OfSeveralScripts(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	batch := func(name string) []scripts.Call {
@@ -27,7 +28,7 @@ func TestRunBatchOnce_OfSeveralScripts(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		for range 2 {
-			cmds := scripts.RunBatchOnce(ctx, s.Client(t), batch("name"))
+			cmds := scripts.RunBatch(ctx, s.Client(t), batch("name"))
 			require.Equal(t, []any{int64(1), int64(9_000)}, cmds[0].Val())
 			require.Equal(t, int64(1), cmds[1].Val())
 			require.Equal(t, int64(0), cmds[2].Val())
@@ -39,13 +40,45 @@ func TestRunBatchOnce_OfSeveralScripts(t *testing.T) {
 		d := &redistest.FaultDialer{}
 		s := redistest.Start(t)
 		rdb := s.Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = d.Dial, 100*time.Millisecond })
-		scripts.RunBatchOnce(ctx, rdb, batch("name"))
+		scripts.RunBatch(ctx, rdb, batch("name"))
 		lost := d.LoseReply("evalsha", 1, redistest.Cut)
 		before := calls(ctx, t, s.Client(t), "evalsha")
-		for _, cmd := range scripts.RunBatchOnce(ctx, rdb, batch("name")) {
+		for _, cmd := range scripts.RunBatch(ctx, rdb, batch("name")) {
 			require.Error(t, cmd.Err())
 		}
 		<-lost
 		require.Equal(t, before+3, calls(ctx, t, s.Client(t), "evalsha"))
 	})
+}
+
+// While a slot migrates, some keys of a batch are on one master and some on the other. go-redis repeats a whole batch
+// whose first call is answered with TRYAGAIN, beside the calls that it redirects: each of these twice at once, with one
+// reply for both, which is a data race. So it must not repeat a batch.
+func TestRunBatch_SendsEachCallOnceWhileASlotMigrates(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	cluster := redistest.StartCluster(t)
+	rdb, slot := cluster.Client(t), cluster.Migrate(t, "{s}")
+	s := scripts.NewScript("count", "redis.call('GET', KEYS[2]) return redis.call('INCR', KEYS[1])")
+	for _, node := range []*redis.Client{slot.From, slot.To} {
+		require.NoError(t, node.ScriptLoad(ctx, s.Source()).Err())
+	}
+	batch := []scripts.Call{s.Call([]string{"{s}stays", "{s}moved"})}
+	moved := []string{"{s}moved"}
+	for i := range 20 {
+		moved = append(moved, fmt.Sprintf("{s}moved:%d", i))
+		batch = append(batch, s.Call([]string{moved[i+1], "{s}moved"}))
+	}
+	for _, key := range append(moved, "{s}stays") {
+		require.NoError(t, slot.From.Do(ctx, slot.Stable()...).Err())
+		require.NoError(t, slot.From.Set(ctx, key, 10, 0).Err())
+	}
+	require.NoError(t, slot.From.Do(ctx, slot.Migrating()...).Err())
+	slot.Move(moved...)
+	cmds := scripts.RunBatch(ctx, rdb, batch)
+	require.True(t, redis.HasErrorPrefix(cmds[0].Err(), "TRYAGAIN"))
+	for _, cmd := range cmds[1:] {
+		require.NoError(t, cmd.Err())
+		require.Equal(t, int64(11), cmd.Val())
+	}
 }

@@ -142,6 +142,10 @@ func (s *Script) runOnce(ctx context.Context, c Client, verb, payload any, keys 
 // onceCmd is a command that go-redis sends once: its retry loops call NoRetry.
 type onceCmd struct{ *redis.Cmd }
 
+// Once returns a command that go-redis does not repeat, nor a pipeline that it is part of. It still follows the
+// redirections of a cluster. See RunBatch.
+func Once(cmd *redis.Cmd) redis.Cmder { return onceCmd{cmd} }
+
 func (onceCmd) NoRetry() bool { return true }
 
 // evalsha and eval are the commands that call a script by its sha and by its text.

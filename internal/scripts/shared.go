@@ -31,13 +31,13 @@ func (c Call) Sharable() bool {
 	return c.Script.share != nil && len(c.Keys) == c.Script.share.keys && len(c.Args) == c.Script.share.args
 }
 
-// RunSharedOnce is RunBatchOnce for calls to one server. Calls that can share an execution do so, which costs the
-// client and the server less. If the server refuses a shared script, RunSharedOnce sends its calls separately.
-// crossSlot reports that the server is a cluster, or a proxy of one: then use RunBatchOnce from now on. The calls are
+// RunShared is RunBatch for calls to one server. Calls that can share an execution do so, which costs the
+// client and the server less. If the server refuses a shared script, RunShared sends its calls separately.
+// crossSlot reports that the server is a cluster, or a proxy of one: then use RunBatch from now on. The calls are
 // idempotent, so it makes no difference whether a call was executed separately, shared, or both.
 //
 // Calls of scripts with share.first are executed first, whatever their order: releases before acquisitions.
-func RunSharedOnce(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redis.Cmd, crossSlot bool) {
+func RunShared(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redis.Cmd, crossSlot bool) {
 	cmds = make([]*redis.Cmd, len(calls))
 	groups := group(calls)
 	shared := make([]Call, len(groups))
@@ -45,7 +45,7 @@ func RunSharedOnce(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redi
 		shared[i] = join(calls, members)
 	}
 	var again []int // calls to be sent separately
-	for i, cmd := range RunBatchOnce(ctx, c, shared) {
+	for i, cmd := range RunBatch(ctx, c, shared) {
 		members := groups[i]
 		if len(members) == 1 {
 			cmds[members[0]] = cmd
@@ -61,7 +61,7 @@ func RunSharedOnce(ctx context.Context, c Pipeliner, calls []Call) (cmds []*redi
 		for i, n := range again {
 			some[i] = calls[n]
 		}
-		for i, cmd := range RunBatchOnce(ctx, c, some) {
+		for i, cmd := range RunBatch(ctx, c, some) {
 			cmds[again[i]] = cmd
 		}
 	}

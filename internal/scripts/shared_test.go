@@ -15,7 +15,7 @@ import (
 )
 
 // Replies to calls that share a script are those that each call would get by itself, whatever else is in the batch.
-func TestRunSharedOnce_AnswersAsRunBatchOnce(t *testing.T) {
+func TestRunShared_AnswersAsRunBatch(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := redistest.Start(t)
@@ -102,20 +102,20 @@ func TestRunSharedOnce_AnswersAsRunBatchOnce(t *testing.T) {
 		return r
 	}
 	reset()
-	want := observe(scripts.RunBatchOnce(ctx, admin, batch))
+	want := observe(scripts.RunBatch(ctx, admin, batch))
 	for _, known := range []string{"unknown to the server", "known"} {
 		reset()
 		if known != "known" {
 			require.NoError(t, admin.ScriptFlush(ctx).Err())
 		}
-		cmds, crossSlot := scripts.RunSharedOnce(ctx, admin, batch)
+		cmds, crossSlot := scripts.RunShared(ctx, admin, batch)
 		require.Equal(t, want, observe(cmds), "scripts are %s", known)
 		require.False(t, crossSlot)
 	}
 }
 
 // The same of permits. Tokens and instants differ by when the calls were made.
-func TestRunSharedOnce_AnswersPermitsAsRunBatchOnce(t *testing.T) {
+func TestRunShared_AnswersPermitsAsRunBatch(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := redistest.Start(t)
@@ -225,7 +225,7 @@ func TestRunSharedOnce_AnswersPermitsAsRunBatchOnce(t *testing.T) {
 		return replies, timeless((&bench{t: t, admin: admin}).snapshot())
 	}
 	reset()
-	replies, left := observe(scripts.RunBatchOnce(ctx, admin, batch))
+	replies, left := observe(scripts.RunBatch(ctx, admin, batch))
 	require.Equal(t, "[1 0 0 -1 later]", replies[0])
 	for _, known := range []string{"unknown to the server", "known"} {
 		reset()
@@ -233,7 +233,7 @@ func TestRunSharedOnce_AnswersPermitsAsRunBatchOnce(t *testing.T) {
 			require.NoError(t, admin.ScriptFlush(ctx).Err())
 		}
 		before := executions(t, admin)
-		cmds, crossSlot := scripts.RunSharedOnce(ctx, admin, batch)
+		cmds, crossSlot := scripts.RunShared(ctx, admin, batch)
 		require.False(t, crossSlot)
 		require.Less(t, executions(t, admin)-before, 40, "they shared scripts")
 		sharedReplies, sharedLeft := observe(cmds)
@@ -258,7 +258,7 @@ func executions(t *testing.T, rdb *redis.Client) (n int) {
 	return n
 }
 
-func TestRunSharedOnce_ReleasesComeFirst(t *testing.T) {
+func TestRunShared_ReleasesComeFirst(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t).Client(t)
 	name := redistest.Name(t)
@@ -267,7 +267,7 @@ func TestRunSharedOnce_ReleasesComeFirst(t *testing.T) {
 	}
 	acquire := func(id string) scripts.Call { return scripts.LockAcquire.Call([]string{name}, id, 9_000) }
 	require.NoError(t, scripts.LockAcquire.RunOnce(t.Context(), rdb, []string{name}, "me:1", 9_000).Err())
-	cmds, _ := scripts.RunSharedOnce(t.Context(), rdb, []scripts.Call{acquire("me:2"), release("me:1"), acquire("me:3"), release("me:4")})
+	cmds, _ := scripts.RunShared(t.Context(), rdb, []scripts.Call{acquire("me:2"), release("me:1"), acquire("me:3"), release("me:4")})
 	for i, want := range []string{"[1 0]", "1", "[0 9000]", "0"} {
 		got := fmt.Sprint(cmds[i].Val())
 		if i == 2 {
@@ -281,14 +281,14 @@ func TestRunSharedOnce_ReleasesComeFirst(t *testing.T) {
 }
 
 // What a user may not do, or a server refuses, fails the calls that need it and no others.
-func TestRunSharedOnce_ARefusalConcernsTheCallsThatNeedIt(t *testing.T) {
+func TestRunShared_ARefusalConcernsTheCallsThatNeedIt(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~ours:*", "&*", "+@all").Err())
 	rdb := server.Client(t, func(o *redis.Options) { o.Username, o.Password, o.MaxRetries = "user", "secret", -1 })
-	cmds, _ := scripts.RunSharedOnce(ctx, rdb, []scripts.Call{
+	cmds, _ := scripts.RunShared(ctx, rdb, []scripts.Call{
 		scripts.LockAcquire.Call([]string{"ours:1"}, "me:1", 9_000),
 		scripts.LockAcquire.Call([]string{"theirs:1"}, "me:2", 9_000),
 		scripts.LockAcquire.Call([]string{"ours:2"}, "me:3", 9_000),
@@ -304,7 +304,7 @@ func TestRunSharedOnce_ARefusalConcernsTheCallsThatNeedIt(t *testing.T) {
 	require.EqualValues(t, 2, admin.Exists(ctx, "ours:1", "ours:2").Val())
 }
 
-func TestRunSharedOnce_InAClusterCallsTravelByThemselves(t *testing.T) {
+func TestRunShared_InAClusterCallsTravelByThemselves(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	cluster := redistest.StartCluster(t).Client(t)
@@ -325,7 +325,7 @@ func TestRunSharedOnce_InAClusterCallsTravelByThemselves(t *testing.T) {
 	for _, name := range names {
 		batch = append(batch, scripts.LockAcquire.Call([]string{name}, "me:1", 9_000))
 	}
-	cmds, crossSlot := scripts.RunSharedOnce(ctx, node, batch)
+	cmds, crossSlot := scripts.RunShared(ctx, node, batch)
 	require.True(t, crossSlot)
 	for _, cmd := range cmds {
 		require.NoError(t, cmd.Err())
@@ -333,7 +333,7 @@ func TestRunSharedOnce_InAClusterCallsTravelByThemselves(t *testing.T) {
 	}
 }
 
-func TestRunSharedOnce_ALostReplyIsAnErrorOfEachCall(t *testing.T) {
+func TestRunShared_ALostReplyIsAnErrorOfEachCall(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := &redistest.FaultDialer{}
@@ -343,10 +343,10 @@ func TestRunSharedOnce_ALostReplyIsAnErrorOfEachCall(t *testing.T) {
 	for i := range batch {
 		batch[i] = scripts.LockAcquire.Call([]string{fmt.Sprintf("name:%d", i)}, "me:1", 9_000)
 	}
-	scripts.RunSharedOnce(ctx, rdb, batch)
+	scripts.RunShared(ctx, rdb, batch)
 	lost := d.LoseReply("evalsha", 1, redistest.Cut)
 	before := calls(ctx, t, server.Client(t), "evalsha")
-	cmds, _ := scripts.RunSharedOnce(ctx, rdb, batch)
+	cmds, _ := scripts.RunShared(ctx, rdb, batch)
 	for _, cmd := range cmds {
 		require.Error(t, cmd.Err())
 		var refused redis.Error
@@ -357,13 +357,13 @@ func TestRunSharedOnce_ALostReplyIsAnErrorOfEachCall(t *testing.T) {
 }
 
 // A reply that no version of the script returns tells no call what has become of it.
-func TestRunSharedOnce_AReplyOfAnotherLengthIsNone(t *testing.T) {
+func TestRunShared_AReplyOfAnotherLengthIsNone(t *testing.T) {
 	t.Parallel()
 	call := scripts.LockAcquire.Call([]string{"name"}, "me:1", 9_000)
 	for _, reply := range []any{nil, int64(1), []any{int64(1)}, []any{int64(1), int64(0), int64(1)}, "OK"} {
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 		rdb.AddHook(replying{reply})
-		cmds, crossSlot := scripts.RunSharedOnce(t.Context(), rdb, []scripts.Call{call, call})
+		cmds, crossSlot := scripts.RunShared(t.Context(), rdb, []scripts.Call{call, call})
 		require.NoError(t, rdb.Close())
 		require.False(t, crossSlot)
 		for _, cmd := range cmds {
