@@ -155,7 +155,7 @@ func TestSentinel_RenewalsLeaveADeposedPrimary(t *testing.T) {
 			<-losses[kind].done
 			require.ErrorIs(t, losses[kind].err, redislock.ErrLost)
 			require.Less(t, losses[kind].at.Sub(b.at), lease, kind)
-			mustUnlock(t, b.lock)
+			_ = b.lock.Unlock(t.Context()) // which a further failover may have lost
 		} else {
 			require.ErrorIs(t, b.err, redislock.ErrLocked)
 			require.True(t, held[kind].Valid(), "%s: renewed at the new primary", kind)

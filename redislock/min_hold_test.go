@@ -16,7 +16,7 @@ import (
 )
 
 // least is a minimum hold whose end is awaited.
-const least = time.Second
+const least = 3 * time.Second
 
 // requireKept requires that the name is locked by a hold that was unlocked, and returns for how long.
 func requireKept(t testing.TB, rdb redis.UniversalClient, name string) time.Duration {

@@ -218,7 +218,7 @@ func multiTakesAllOrNone(t *testing.T, dep *deployment) {
 	held := mustLock(t, newClient(t, rdb).Mutex(names[1]))
 	_, err = m.TryLock(t.Context())
 	require.ErrorIs(t, err, redislock.ErrLocked)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err = m.Lock(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
