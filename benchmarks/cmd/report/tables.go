@@ -149,6 +149,7 @@ func locks(full bool) table {
 			goals: []goal{{"bsm", 1.8, ""}, {"rueidislock", 1.25, "The rounds scatter around the goal."}},
 		},
 		{what: "µs of the client's processor time for a pair", key: k(many+"cancellable", "client-us/pair")},
+		{what: "µs of the server's processor time for a pair", key: k(many+"cancellable", "server-us/pair")},
 		{load: "64 goroutines want one name", what: "sections per second", key: k("HotName/processes=1/goroutines=64", "sections/s"), more: true},
 		{load: "4 processes of 16 goroutines want one name", what: "sections per second", key: k(fleet, "sections/s"), more: true},
 		{what: "sections of the process with fewest, to that with most", key: k(fleet, "fairness"), more: true},
