@@ -3,7 +3,6 @@ package redislock_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -19,7 +18,7 @@ func TestStats_KeepTheLastError(t *testing.T) {
 	locks, err := redislock.New(server.Client(t, options), redislock.WithWheel(redistest.Wheel(t)))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = locks.Close(context.Background()) })
-	m := locks.Mutex("n", redislock.WithLease(time.Second))
+	m := locks.Mutex("n", redislock.WithLease(redistest.SafeLease))
 	_, err = m.Lock(t.Context())
 	require.NoError(t, err)
 	_, err = m.TryLock(t.Context())

@@ -249,14 +249,16 @@ func TestMutex_UnlockAfterTheLeaseIsALoss(t *testing.T) {
 // Unlocking one of several Locks of an Owner asks nobody, and tells of the loss nevertheless.
 func TestOwner_UnlockAfterTheLeaseIsALoss(t *testing.T) {
 	t.Parallel()
-	w, err := wheel.New(wheel.WithClock(clocktest.Late(4 * time.Second)))
+	const lease = 3 * time.Second // its end is awaited, and both Locks must be taken within it
+	w, err := wheel.New(wheel.WithClock(clocktest.Late(4 * lease)))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_, err := w.Stop(context.Background())
 		require.NoError(t, err)
 	})
 	rdb := redistest.Shared(t).Client(t)
-	m := newClient(t, rdb, redislock.WithWheel(w)).Mutex(redistest.Name(t), redislock.WithLease(time.Second), redislock.WithoutRenewal())
+	c := newClient(t, rdb, redislock.WithWheel(w))
+	m := c.Mutex(redistest.Name(t), redislock.WithLease(lease), redislock.WithoutRenewal())
 	ctx := redislock.ContextWithOwner(t.Context(), new(redislock.Owner))
 	outer, err := m.TryLock(ctx)
 	require.NoError(t, err)
