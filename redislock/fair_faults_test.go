@@ -180,13 +180,13 @@ func lostReplyKeepsQueuePosition(t *testing.T, dep *deployment) {
 	<-lost
 	requireHeldOnce(t, plain, name)
 
-	lost = d.LoseReply("EVALSHA", 1, redistest.Cut)
+	lost = d.LoseReply(release, 1, redistest.Cut)
 	next := callAsync(func() (*redislock.Lock, error) { return c.FairMutex(name).Lock(within(t, patience)) })
 	<-lost
 	poll(t, func() bool { return len(fairQueue(t, plain, name)) > 0 })
 	require.Len(t, fairQueue(t, plain, name), 1, "it is queued once")
 
-	lost = d.LoseReply("EVALSHA", 1, redistest.Swallow)
+	lost = d.LoseReply(release, 1, redistest.Swallow)
 	mustUnlock(t, held)
 	<-lost
 	mustUnlock(t, next.await(t))

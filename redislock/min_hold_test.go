@@ -201,7 +201,7 @@ func TestWithMinHold_RetryOfTheRelease(t *testing.T) {
 			name := redistest.Name(t)
 			began := time.Now()
 			l := mustTryLock(t, c.Mutex(name, redislock.WithMinHold(3*least)))
-			lost := dialer.LoseReply(name, 1, loss)
+			lost := dialer.LoseReply(release, 1, loss)
 			mustUnlock(t, l)
 			require.True(t, isClosed(lost))
 			requireKept(t, rdb, name)
@@ -223,7 +223,7 @@ func TestWithMinHold_ReleaseInTheBackground(t *testing.T) {
 	})
 	name := redistest.Name(t)
 	l := mustTryLock(t, c.Mutex(name, redislock.WithMinHold(time.Minute), redislock.WithLease(time.Hour)))
-	missed := dialer.LoseCall(name, 1)
+	missed := dialer.LoseCall(release, 1)
 	require.ErrorIs(t, l.Unlock(t.Context()), redislock.ErrUnconfirmed)
 	<-missed
 	poll(t, func() bool { return rdb.PTTL(t.Context(), name).Val() <= time.Minute })

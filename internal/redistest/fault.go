@@ -109,8 +109,8 @@ func (d *FaultDialer) Effects() int { return int(d.effects.Load()) }
 // LoseReply makes the client miss the reply of the nth call from now, n >= 1,
 // whose bytes contain match (letter case does not matter). A call is one write
 // of the client: a command, or a whole pipeline. The server receives and
-// executes it; its reply is lost when it arrives, and then the returned channel
-// is closed.
+// executes it; its reply is lost when it arrives, or when the client closes the
+// connection before, and then the returned channel is closed.
 func (d *FaultDialer) LoseReply(match string, n int, loss Loss) (lost <-chan struct{}) {
 	r := &rule{match: bytes.ToLower([]byte(match)), left: n, loss: loss, lost: make(chan struct{})}
 	d.mu.Lock()
@@ -332,15 +332,17 @@ func (c *faultConn) Read(p []byte) (int, error) {
 		c.d.effects.Add(1)
 		return c.deafen(p)
 	}
-	if r := c.takeDue(); r != nil && n > 0 {
+	if r := c.takeDue(); r != nil {
 		c.d.effects.Add(1)
-		if r.loss == Swallow {
-			close(r.lost)
+		if n > 0 && r.loss == Cut {
+			defer close(r.lost)
+			c.cut()
+			return 0, c.explain("read", net.ErrClosed)
+		}
+		close(r.lost)
+		if n > 0 {
 			return c.deafen(p)
 		}
-		defer close(r.lost)
-		c.cut()
-		return 0, c.explain("read", net.ErrClosed)
 	}
 	if now.down > 0 && n > 0 {
 		c.d.effects.Add(1)
@@ -429,6 +431,9 @@ func (c *faultConn) shut() error {
 		c.d.mu.Lock()
 		delete(c.d.conns, c)
 		c.d.mu.Unlock()
+		if r := c.takeDue(); r != nil {
+			close(r.lost)
+		}
 		close(c.done)
 		_ = c.silence.Close()
 		_ = c.silenceEnd.Close()
