@@ -172,7 +172,7 @@ func TestRWMutex_Waits(t *testing.T) {
 		t.Run("a dead reader is removed when a live reader unlocks", func(t *testing.T) {
 			t.Parallel()
 			lut := newLockUnderTest(t, dep, "read")
-			require.True(t, lut.java(t, "read", 52).lock(300*time.Millisecond)) // and dies
+			require.True(t, lut.java(t, "read", 52).lock(3*time.Second)) // and dies
 			alive := lut.mustLock(t)
 			// the hash and the living reader's lease
 			poll(t, func() bool { return len(lut.keysWith(t, lut.name)) == 2 })
