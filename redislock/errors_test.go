@@ -218,8 +218,8 @@ func TestMutex_WaiterDoesNotInheritALockedError(t *testing.T) {
 		contended <- struct{}{}
 	}}))
 	require.NoError(t, rdb.Ping(t.Context()).Err()) // connects
-	dialer.Delay(0, 200*time.Millisecond)
-	_, err := c.Mutex(name).Lock(within(t, 20*time.Millisecond))
+	dialer.Delay(0, 2*time.Second)
+	_, err := c.Mutex(name).Lock(within(t, time.Second))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	<-contended // after the waiter has left
 	mustUnlock(t, held)

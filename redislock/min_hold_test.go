@@ -290,8 +290,8 @@ func TestWithMinHold_AbandonedAcquisitionIsFreeAtOnce(t *testing.T) {
 		c, dialer, rdb := newFaultyClient(t)
 		name := redistest.Name(t)
 		mustUnlock(t, mustTryLock(t, c.Mutex(redistest.Name(t)))) // connects
-		dialer.Delay(0, 300*time.Millisecond)
-		_, err := c.Mutex(name, redislock.WithMinHold(time.Hour)).TryLock(within(t, 100*time.Millisecond))
+		dialer.Delay(0, 900*time.Millisecond)
+		_, err := c.Mutex(name, redislock.WithMinHold(time.Hour)).TryLock(within(t, 500*time.Millisecond))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 })
 		poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 0 })
