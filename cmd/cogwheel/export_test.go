@@ -1,4 +1,16 @@
 package main
 
+import (
+	"context"
+	"io"
+
+	"github.com/redis/go-redis/v9"
+)
+
 // Run runs a command line and returns the exit status.
 var Run = run
+
+// Inspect runs inspect with a client.
+func Inspect(ctx context.Context, rdb redis.UniversalClient, name string) error {
+	return inspect(ctx, &tool{rdb: rdb, name: name, out: io.Discard, note: io.Discard})
+}

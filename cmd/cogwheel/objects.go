@@ -184,18 +184,19 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 	} else if _, ok := parseLimiter(t.name); !ok { // keys of a Limiter have no others
 		return seen, usageError(fmt.Sprintf("%s can be no name: %s", scripts.Quote(t.name), refused.Reason))
 	}
-	pipe := t.rdb.Pipeline()
-	kind, ttl := pipe.Type(ctx, t.name), pipe.PTTL(ctx, t.name)
-	found := map[string]*redis.IntCmd{}
-	for key := range exist {
-		found[key] = pipe.Exists(ctx, key)
-	}
-	if _, err := pipe.Exec(ctx); err != nil {
+	// One by one: a pipeline that go-redis repeats while a slot migrates may read two replies into one command.
+	if seen.kind, err = t.rdb.Type(ctx, t.name).Result(); err != nil {
 		return seen, err
 	}
-	seen.kind, seen.ttl = kind.Val(), ttl.Val()
+	if seen.ttl, err = t.rdb.PTTL(ctx, t.name).Result(); err != nil {
+		return seen, err
+	}
 	for key, exists := range exist {
-		*exists = found[key].Val() > 0
+		n, err := t.rdb.Exists(ctx, key).Result()
+		if err != nil {
+			return seen, err
+		}
+		*exists = n > 0
 	}
 	switch seen.kind {
 	case "hash":

@@ -86,15 +86,17 @@ func (t *tool) addReaders(ctx context.Context, s *lockState) error {
 		return nil
 	}
 	pipe := t.rdb.Pipeline()
-	leases := make([]*redis.DurationCmd, len(s.Holders))
+	leases := make([]*redis.Cmd, len(s.Holders))
 	for i, h := range s.Holders {
-		leases[i] = pipe.PTTL(ctx, scripts.ReadTimeout(t.name, h.ID))
+		leases[i] = redis.NewCmd(ctx, "pttl", scripts.ReadTimeout(t.name, h.ID))
+		_ = pipe.Process(ctx, scripts.Once(leases[i])) // only queues
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return err
 	}
 	for i, lease := range leases {
-		left := millis(max(0, lease.Val().Milliseconds())) // of a reader that died there is no key
+		ttl, _ := lease.Int64()     // Exec returns the errors
+		left := millis(max(0, ttl)) // of a reader that died there is no key
 		s.Holders[i].TTL = &left
 	}
 	return nil
