@@ -159,6 +159,23 @@ func TestSemaphore_RepliesLost(t *testing.T) {
 	})
 }
 
+// The permits could expire in Redis before the caller knows that it has them.
+func TestSemaphore_AcquireFailsIfTheReplyTakesLongerThanTheLease(t *testing.T) {
+	forEachLeasedKind(t, func(t *testing.T, k leasedKind) {
+		const lease = time.Second // the reply takes longer
+		d := &redistest.FaultDialer{}
+		rdb := redistest.Start(t).Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = d.Dial, testTimeout })
+		s := k.newSemaphore(newClient(t, rdb), "slots", semaphore.WithLease(lease))
+		mustSetPermits(t, s, 1)
+		d.Delay(0, lease+100*time.Millisecond)
+		g, err := s.Acquire(within(t, testTimeout), 1)
+		require.ErrorIs(t, err, semaphore.ErrLost)
+		require.Nil(t, g)
+		d.Delay(0, 0)
+		poll(t, func() bool { return available(t, s) == 1 })
+	})
+}
+
 func TestGrant_RedisHangsForLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second // short: its end is awaited
