@@ -87,7 +87,7 @@ func TestWithMinHold_UnlockEndsTheLockForItsHolder(t *testing.T) {
 	require.ErrorAs(t, err, &locked)
 	require.InDelta(t, time.Minute, locked.TTL, float64(10*time.Second))
 	require.ErrorIs(t, m.Do(within(t, 50*time.Millisecond), nil), cogwheel.ErrInvalid)
-	_, err = m.Lock(within(t, 50*time.Millisecond))
+	_, err = m.Lock(within(t, 2*time.Second))
 	requireLocked(t, err)
 	requireKept(t, rdb, name)
 }
