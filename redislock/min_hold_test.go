@@ -153,7 +153,7 @@ func TestWithMinHold_ForceUnlockFreesAtOnce(t *testing.T) {
 func TestWithMinHold_AboveTheLease(t *testing.T) {
 	t.Parallel()
 	c, rdb, name := onSharedServer(t)
-	const short, minimum = 2 * time.Second, safeLease
+	const short, minimum = safeLease, 2 * safeLease
 	began := time.Now()
 	l := mustTryLock(t, c.Mutex(name, redislock.WithLease(short), redislock.WithMinHold(minimum)))
 	acquired := time.Now()
