@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,6 +83,38 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 		mustUnlock(t, waiting[kind].await(t))
 		poll(t, func() bool { return rdb.Exists(t.Context(), "{orders}:held:"+kind).Val() == 0 })
 	}
+}
+
+// State asks for the token too, which is a key of its own.
+func TestMutex_StateWaitsForASlotThatMigrates(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	rdb := cluster.Client(t)
+	c, other := newClient(t, rdb), newClient(t, rdb)
+	mustLock(t, c.Mutex("{orders}", redislock.WithLease(time.Hour)))
+	state := func(ctx context.Context, c *redislock.Client) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			s, err := c.Mutex("{orders}").State(ctx)
+			if err == nil && !s.Locked {
+				err = errors.New("not locked")
+			}
+			done <- err
+		}()
+		return done
+	}
+	slot := cluster.Migrate(t, "{orders}")
+	require.ErrorIs(t, <-state(within(t, time.Second), c), context.DeadlineExceeded)
+	asked := func() string {
+		return slot.From.InfoMap(t.Context(), "commandstats").Val()["Commandstats"]["cmdstat_multi"]
+	}
+	before, closed := asked(), state(within(t, patience), other)
+	poll(t, func() bool { return asked() != before })
+	require.NoError(t, other.Close(within(t, patience)))
+	require.ErrorIs(t, <-closed, redislock.ErrClosed)
+	waits := state(within(t, patience), c)
+	slot.Finish()
+	require.NoError(t, <-waits)
 }
 
 // A release that the migration blocks continues in the background, and Unlock says so.

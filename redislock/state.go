@@ -39,8 +39,13 @@ type Waiter struct {
 	Metadata string // the text of WithMetadata, "" without
 }
 
-// mostWaiting is the maximum number of waiters in a State.
-const mostWaiting = 1000
+const (
+	// mostWaiting is the maximum number of waiters in a State.
+	mostWaiting = 1000
+
+	// migrationPause is the pause of State before it asks again for keys whose cluster slot migrates.
+	migrationPause = 64 * time.Millisecond
+)
 
 // metadataMark precedes the metadata in an id: <client>:<n>:m=<metadata, escaped>[:write]. To Redisson the id
 // is opaque.
@@ -56,14 +61,15 @@ func metadataOf(id string) string {
 	return text
 }
 
-// State returns the state of the lock in Redis. It blocks for one round trip, at most until ctx ends. The state
-// may be out of date when State returns: show it to people, do not act on it.
+// State returns the state of the lock in Redis. It blocks for one round trip, or while the cluster slot of the
+// lock migrates, at most until ctx ends. The state may be out of date when State returns: show it to people, do
+// not act on it.
 func (m *Mutex) State(ctx context.Context) (State, error) {
 	var fields *redis.MapStringStringCmd
 	var pttl *redis.DurationCmd
 	var token *redis.StringCmd
 	var queue *redis.StringSliceCmd
-	_, err := m.admin(ctx, "state of", func() result {
+	read := func() error {
 		pipe := m.client.redis.Client.TxPipeline()
 		fields = pipe.HGetAll(context.Background(), m.name)
 		pttl = pipe.PTTL(context.Background(), m.name)
@@ -74,6 +80,19 @@ func (m *Mutex) State(ctx context.Context) (State, error) {
 		_, err := pipe.Exec(context.Background())
 		if errors.Is(err, redis.Nil) { // no token
 			err = nil
+		}
+		return err
+	}
+	_, err := m.admin(ctx, "state of", func() result {
+		err := read()
+		for redisconn.Migrating(err) {
+			if m.client.gate.Closed() {
+				return result{err: ErrClosed}
+			}
+			if err := m.client.wheel.Sleep(ctx, migrationPause); err != nil {
+				return result{err: err}
+			}
+			err = read()
 		}
 		return result{err: err}
 	})
