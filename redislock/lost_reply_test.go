@@ -15,8 +15,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
-// release is in the call of each release and of each acquisition of a fair lock, and in no renewal. A Client that holds
-// a lock asks Redis in the background, so a rule for any script may meet another one.
+// release is a word of each release and of each acquisition of a fair lock. A renewal does not have it, nor does the
+// check of a hold, which a Client sends in the background.
 const release = "PUBLISH"
 
 // One Lock is one hold, and one Unlock frees it, even if their commands execute twice.

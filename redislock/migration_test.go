@@ -85,7 +85,7 @@ func TestKinds_WaitForASlotThatMigrates(t *testing.T) {
 	}
 }
 
-// State asks for the token too, which is a key of its own.
+// The lock and its token have a key each, and only that of the lock exists.
 func TestMutex_StateWaitsForASlotThatMigrates(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

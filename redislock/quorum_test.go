@@ -285,7 +285,7 @@ func TestQuorum_OutlivesAMinority(t *testing.T) {
 			defer func() { _ = q.Close(within(t, 2*time.Second)) }()
 			m := q.Mutex(name, redislock.WithLease(lease))
 			held := mustLock(t, m)
-			for _, rdb := range rdbs { // a majority has granted it
+			for _, rdb := range rdbs { // Lock returns when a majority has granted it
 				poll(t, func() bool { return rdb.Exists(t.Context(), name).Val() == 1 })
 			}
 			away(t, servers[1])

@@ -78,9 +78,9 @@ func (s *Semaphore) Err() error { return s.err }
 // end with ctx. For n 0 it returns at once, without asking Redis. Requests of one process are granted in
 // order; with FairSemaphore, those of all processes are.
 //
-// The error matches ErrNotSet (without WithPermits), ErrExceedsPermits, ErrClosed, ErrWrongKind,
-// cogwheel.ErrInvalid or, if the reply took longer than the lease, ErrLost, or wraps an error of ctx or of
-// Redis. A query that fails, after retries, ends the wait: Acquire does not wait for the end of an outage.
+// The error matches ErrNotSet (without WithPermits), ErrExceedsPermits, ErrClosed, ErrWrongKind or
+// cogwheel.ErrInvalid, or wraps an error of ctx or of Redis. It matches ErrLost if the reply took longer than
+// the lease. A query that fails, after retries, ends the wait: Acquire does not wait for the end of an outage.
 // After an error the caller holds nothing: if Redis granted the permits but its reply was lost or came too
 // late, the Client releases them in the background, and they end with their lease at the latest.
 //

@@ -17,9 +17,8 @@ import (
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
-// While a slot migrates, calls for absent keys are redirected. If the connection ends amidst the replies of a
-// pipeline, go-redis repeats the pipeline beside the calls that it redirects: some travel twice at once, with one
-// command for both replies, which is a data race. So inspect must not have a pipeline repeated.
+// Some calls are redirected, and then the connection ends. If go-redis repeated the pipeline because of that, it would
+// send these calls twice at once, and two goroutines would read replies into one command.
 func TestInspect_SendsEachCallOnceWhileASlotMigrates(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -184,7 +184,7 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 	} else if _, ok := parseLimiter(t.name); !ok { // keys of a Limiter have no others
 		return seen, usageError(fmt.Sprintf("%s can be no name: %s", scripts.Quote(t.name), refused.Reason))
 	}
-	// One by one: a pipeline that go-redis repeats while a slot migrates may read two replies into one command.
+	// These calls share no pipeline: go-redis must not repeat one; see scripts.RunBatch.
 	if seen.kind, err = t.rdb.Type(ctx, t.name).Result(); err != nil {
 		return seen, err
 	}

@@ -109,8 +109,8 @@ func (d *FaultDialer) Effects() int { return int(d.effects.Load()) }
 // LoseReply makes the client miss the reply of the nth call from now, n >= 1,
 // whose bytes contain match (letter case does not matter). A call is one write
 // of the client: a command, or a whole pipeline. The server receives and
-// executes it; its reply is lost when it arrives, or when the client closes the
-// connection before, and then the returned channel is closed.
+// executes it. The reply is lost when it arrives, or when the connection ends
+// before. Then the returned channel is closed.
 func (d *FaultDialer) LoseReply(match string, n int, loss Loss) (lost <-chan struct{}) {
 	r := &rule{match: bytes.ToLower([]byte(match)), left: n, loss: loss, lost: make(chan struct{})}
 	d.mu.Lock()

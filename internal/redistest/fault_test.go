@@ -123,6 +123,24 @@ func TestFaultDialer_LoseReply(t *testing.T) {
 		})
 	}
 
+	t.Run("a reply that comes after the end of its connection is lost too", func(t *testing.T) {
+		t.Parallel()
+		server, d := redistest.Start(t), &redistest.FaultDialer{}
+		rdb := server.Client(t, func(o *redis.Options) {
+			o.Dialer, o.ReadTimeout, o.MaxRetries = d.Dial, 500*time.Millisecond, -1
+		})
+		require.NoError(t, rdb.Ping(ctx).Err())
+		lost := d.LoseReply("incr", 1, redistest.Cut)
+		server.Pause()
+		require.ErrorIs(t, rdb.Incr(ctx, "n").Err(), os.ErrDeadlineExceeded)
+		server.Resume()
+		select {
+		case <-lost:
+		case <-redistest.Within(t, redistest.Patience).Done():
+			require.Fail(t, "not reported")
+		}
+	})
+
 	t.Run("go-redis repeats the call unless told otherwise", func(t *testing.T) {
 		t.Parallel()
 		d, rdb := newFaultyClient(t, func(o *redis.Options) { o.MaxRetries = 3 })

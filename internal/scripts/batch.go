@@ -25,8 +25,8 @@ type Pipeliner interface {
 // If a server does not know the scripts of some calls, RunBatch sends these calls again by text, in a second
 // pipeline. In a cluster the pipeline is split by node, and a failing node affects only its calls.
 //
-// A call whose reply is lost is not repeated; go-redis only follows the redirections of a cluster. A pipeline that it
-// repeats while a slot migrates would send some calls twice at once, with one command for both replies.
+// go-redis follows the redirections of a cluster, but does not repeat a call whose reply is lost. If it repeated a
+// pipeline while a slot migrates, it would send some calls twice at once, and read both replies into one command.
 func RunBatch(ctx context.Context, c Pipeliner, calls []Call) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, len(calls))
 	var unknown redis.Pipeliner

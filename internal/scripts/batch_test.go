@@ -51,9 +51,8 @@ func TestRunBatch_OfSeveralScripts(t *testing.T) {
 	})
 }
 
-// While a slot migrates, some keys of a batch are on one master and some on the other. go-redis repeats a whole batch
-// whose first call is answered with TRYAGAIN, beside the calls that it redirects: each of these twice at once, with one
-// reply for both, which is a data race. So it must not repeat a batch.
+// The first call is answered with TRYAGAIN, the others are redirected. If go-redis repeated the batch because of the
+// first, it would send the others twice at once, and two goroutines would read replies into one command.
 func TestRunBatch_SendsEachCallOnceWhileASlotMigrates(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

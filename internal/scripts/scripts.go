@@ -142,8 +142,8 @@ func (s *Script) runOnce(ctx context.Context, c Client, verb, payload any, keys 
 // onceCmd is a command that go-redis sends once: its retry loops call NoRetry.
 type onceCmd struct{ *redis.Cmd }
 
-// Once returns a command that go-redis does not repeat, nor a pipeline that it is part of. It still follows the
-// redirections of a cluster. See RunBatch.
+// Once returns cmd for a pipeline that go-redis must not repeat; RunBatch tells why. It still follows the redirections
+// of a cluster.
 func Once(cmd *redis.Cmd) redis.Cmder { return onceCmd{cmd} }
 
 func (onceCmd) NoRetry() bool { return true }
