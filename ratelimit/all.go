@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -55,6 +56,7 @@ type All struct {
 	one    bool     // there is one part, which behaves as if it were asked for alone
 	most   int64    // requests that can ever be granted at once
 	name   string   // the names of the parts, for hooks
+	shadow shadowParts
 	err    error
 }
 
@@ -67,7 +69,30 @@ const maxParts = 16
 // In a cluster or a Ring, the keys of all parts must share a hash tag; see WithHashTag. Two parts must not
 // share a key: two limits of one user, such as one per second and one per day, need different prefixes. If a
 // part is invalid, Err and all methods return a *cogwheel.InvalidError.
+//
+// Parts whose Limiters have WithShadow never refuse a request. If all parts have it, every request passes, and all or
+// none of them are charged, as without the option. If only some have it, the others decide. If they grant a request,
+// a second call to Redis asks the parts with the option, which are charged all or none. Result.WouldDeny is true if
+// they would have refused it. Limit, Remaining, RetryAfter, ResetAfter and Source are those of the other parts.
 func (c *Client) All(parts ...Part) *All {
+	a := c.all(parts)
+	if a.err != nil || !slices.ContainsFunc(parts, func(p Part) bool { return p.limiter.shadow }) {
+		return a
+	}
+	shadow, enforced, which := splitParts(parts)
+	if len(enforced) == 0 {
+		a.shadow.every = true
+		return a
+	}
+	mixed := c.all(enforced)
+	mixed.name = a.name
+	mixed.shadow = shadowParts{some: c.all(shadow), which: which}
+	mixed.shadow.some.shadow.every = true
+	return mixed
+}
+
+// all is All for parts that have WithShadow or have it not.
+func (c *Client) all(parts []Part) *All {
 	a := &All{client: c}
 	if c.monitor.reports {
 		a.name = namesOf(parts)
@@ -113,6 +138,18 @@ func (a *All) whole(r Result, err error) (Result, error) {
 	return r, err
 }
 
+// decide returns the answer of ask, without a report.
+func (a *All) decide(
+	ctx context.Context, operation string, n int64, ask func(*keyState) (Result, error),
+) (Result, error) {
+	s, err := a.use(ctx, operation, n)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.release()
+	return a.whole(ask(s))
+}
+
 // Allow is AllowN of one request.
 func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 1) }
 
@@ -130,22 +167,35 @@ func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
 	began := a.client.start()
 	s, err := a.use(ctx, "allow", n)
 	if err != nil {
-		return Result{}, a.refused(ctx, a.subject(n, nil), err)
+		return a.pass(ctx, n, Result{}, a.refused(ctx, a.subject(n, nil), err))
 	}
 	defer s.release()
-	r, err := a.whole(s.allow(ctx, n))
-	a.client.report(ctx, a.subject(n, s), &r, err, began)
-	return r, err
+	ask := func(s *keyState) (Result, error) { return s.allow(ctx, n) }
+	r, err := a.whole(ask(s))
+	of := a.subject(n, s)
+	if err != nil || a.shadow.some == nil {
+		a.client.report(ctx, of, &r, err, began)
+		return a.pass(ctx, n, r, err)
+	}
+	r, failed := a.addShadow(ctx, "allow", n, r, ask)
+	decision := r
+	decision.Allowed, of.shadow = r.Allowed && !r.WouldDeny, r.WouldDeny
+	a.client.report(ctx, of, &decision, failed, began)
+	return r, nil
 }
 
 // subject returns the subject of a call, for reports.
 func (a *All) subject(n int64, s *keyState) subject {
-	return subject{kind: KindAll, name: a.name, n: n, state: s}
+	return subject{kind: KindAll, name: a.name, n: n, shadow: a.shadow.every, state: s}
 }
 
-// refused reports a call that was refused before it had a state.
+// refused reports a call that was refused before it had a state, and returns its error: none if WithShadow lets
+// the request pass.
 func (a *All) refused(ctx context.Context, of subject, err error) error {
 	a.client.report(ctx, of, &Result{}, err, a.client.start())
+	if a.shadow.every && passes(ctx, err) {
+		return nil
+	}
 	return err
 }
 
@@ -158,14 +208,21 @@ func namesOf(parts []Part) string {
 	return strings.Join(names, " and ")
 }
 
-// Peek is Limiter.Peek for all parts: it returns the decision of Redis on one request, and takes nothing.
+// Peek is Limiter.Peek for all parts: it returns the decision of Redis on one request, and takes nothing. With parts
+// that have WithShadow it asks as AllowN does.
 func (a *All) Peek(ctx context.Context) (Result, error) {
 	s, err := a.use(ctx, "peek", 0)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return a.whole(s.peek(ctx))
+	ask := func(s *keyState) (Result, error) { return s.peek(ctx) }
+	r, err := a.whole(ask(s))
+	if err != nil || a.shadow.some == nil {
+		return a.pass(ctx, 0, r, err)
+	}
+	r, _ = a.addShadow(ctx, "peek", 0, r, ask)
+	return r, nil
 }
 
 // Wait is WaitN of one request.
@@ -178,12 +235,17 @@ func (a *All) Wait(ctx context.Context) error { return a.WaitN(ctx, 1) }
 // callers that ask for one of the limits alone, and waiters for other combinations, may be served before; a
 // limit that others always use up can keep the line waiting. The policy and errors are those of Limiter.WaitN.
 // If ctx ends during the call that grants the request, its permits serve the next waiter in line or are lost.
+//
+// Parts with WithShadow are neither asked nor charged, unless all parts have it: then WaitN asks once, as AllowN does.
 func (a *All) WaitN(ctx context.Context, n int64) error {
 	s, err := a.use(ctx, "wait", n)
 	if err != nil {
 		return a.refused(ctx, a.subject(n, nil).waiting(), err)
 	}
 	defer s.release()
+	if a.shadow.every && n > 0 {
+		return s.askOnce(ctx, "wait", a.subject(n, s).waiting())
+	}
 	return s.wait(ctx, a.subject(n, s).waiting())
 }
 
@@ -193,6 +255,9 @@ func (a *All) WaitFunc(ctx context.Context, n int64, f func(error)) (cancel func
 	s, err := a.use(ctx, "wait", n)
 	if err != nil {
 		return a.client.refuse(f, a.refused(ctx, a.subject(n, nil).waiting(), err))
+	}
+	if a.shadow.every && n > 0 {
+		return s.askOnceFunc(ctx, a.subject(n, s).waiting(), f)
 	}
 	return s.waitFunc(ctx, a.subject(n, s).waiting(), f, s.release)
 }

@@ -4,7 +4,7 @@
 // such as users or addresses, each of which costs Redis one small string that expires. The limit of a
 // [StoredLimiter] is stored in Redis under its name, where it can be changed for all processes at any time; it
 // shares keys with Redisson's RRateLimiter. [Client.All] decides by several limits in one step, and
-// [Limiter.With] sets the limit per call.
+// [Limiter.With] sets the limit per call. [WithShadow] tries a limit on the requests of production, and denies none.
 //
 // # What it promises
 //

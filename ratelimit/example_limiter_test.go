@@ -187,6 +187,26 @@ func ExampleReservation() {
 	// rendering two frames
 }
 
+// WithShadow introduces a limit: requests pass, and WouldDeny, hooks and Stats tell which it would deny.
+func ExampleWithShadow() {
+	ctx := context.Background()
+	limits := newLimits()
+	perUser := limits.Limiter("api", ratelimit.PerHour(2), ratelimit.WithShadow())
+	for range 3 {
+		r, err := perUser.Allow(ctx, "ada")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Allowed, r.WouldDeny)
+	}
+	fmt.Println("would be denied:", limits.Stats().ShadowDenied)
+	// Output:
+	// true false
+	// true false
+	// true true
+	// would be denied: 1
+}
+
 // A fixed window counts from the first request on. It is what contracts with a quota per day mean as a rule.
 func ExampleWithAlgorithm() {
 	ctx := context.Background()

@@ -124,3 +124,6 @@ func (k Known) Denies(n int64, passed time.Duration) bool {
 
 // Wait is how long it thinks that n permits take.
 func (k Known) Wait(n int64) time.Duration { return k.s.wait(n, 0) }
+
+// ClientOf returns the Client of a Limiter.
+func ClientOf(k *Limiter) *Client { return k.client }

@@ -25,8 +25,11 @@ type Event struct {
 	N       int64  // permits of the request; for an All, requests
 
 	// Result is the decision. For Failed, only its Source is set. For a wait or a reservation, only Allowed,
-	// Granted and Source are set.
+	// Granted and Source are set, unless Shadow is set. For Denied, Allowed is false also if Shadow is set.
 	Result Result
+	// Shadow: the Limiter has WithShadow, so the request passed whatever the decision was. For an All with parts
+	// that have it and parts that have not, it is set if only parts that have it refused the request.
+	Shadow bool
 	Waited bool          // the call was Wait, WaitN or WaitFunc
 	Took   time.Duration // how long the call took, without the delay of a reservation; Up: how long Redis was down
 	Err    error         // Failed: the error of the call; Down: the cause
@@ -45,8 +48,8 @@ type Event struct {
 // goroutine of a caller it goes on to the caller.
 type Hooks struct {
 	Allowed func(Event) // permits were granted; Result.Source tells by whom
-	Denied  func(Event) // the call returned a denial; a wait or a reservation never does
-	Failed  func(Event) // the call returned an error, such as ErrExceedsLimit or ErrUnavailable
+	Denied  func(Event) // the request was denied; a wait or a reservation never is, unless Event.Shadow is set
+	Failed  func(Event) // there was an error, such as ErrExceedsLimit or ErrUnavailable
 	Down    func(Event) // a node does not answer; from now on the policy decides for its keys
 	Up      func(Event) // the node answers again, or its keys have moved to another node
 }

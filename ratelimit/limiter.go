@@ -20,6 +20,7 @@ type Limiter struct {
 	client    *Client
 	prefix    string
 	options   limiterOptions
+	shadow    bool // not part of options, which identify the state
 	algorithm combinable
 	err       error
 }
@@ -31,7 +32,9 @@ type Limiter struct {
 // *cogwheel.InvalidError.
 func (c *Client) Limiter(prefix string, limit Limit, opts ...LimiterOption) *Limiter {
 	k := &Limiter{client: c, prefix: prefix}
-	k.err = invalid.Apply(argument, &k.options, opts, LimiterOption.applyLimiter)
+	var cfg limiterConfig
+	k.err = invalid.Apply(argument, &cfg, opts, LimiterOption.applyLimiter)
+	k.options, k.shadow = cfg.limiterOptions, cfg.shadow
 	if prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024 {
 		k.check(argument.Error("prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"))
 	}
@@ -110,25 +113,37 @@ func (k *Limiter) AllowN(ctx context.Context, key string, n int64) (Result, erro
 	began := k.client.start()
 	s, err := k.use(ctx, "allow", key, n)
 	if err != nil {
-		return Result{}, k.refused(ctx, k.subject(key, n, nil), err)
+		return k.pass(ctx, n, Result{}, k.refused(ctx, k.subject(key, n, nil), err))
 	}
 	defer s.release()
 	r, err := s.allow(ctx, n)
-	if !s.counted(n, &r, err) {
+	if k.shadow || !s.counted(n, &r, err) {
 		k.client.report(ctx, k.subject(key, n, s), &r, err, began)
 	}
-	return r, err
+	return k.pass(ctx, n, r, err)
 }
 
 // subject returns what a call is about.
 func (k *Limiter) subject(key string, n int64, s *keyState) subject {
-	return subject{kind: KindLimiter, name: k.prefix, key: key, n: n, state: s}
+	return subject{kind: KindLimiter, name: k.prefix, key: key, n: n, shadow: k.shadow, state: s}
 }
 
-// refused reports a call that was refused before it had a state.
+// refused reports a call that was refused before it had a state, and returns its error: none if WithShadow lets
+// the request pass.
 func (k *Limiter) refused(ctx context.Context, of subject, err error) error {
 	k.client.report(ctx, of, &Result{}, err, k.client.start())
+	if k.shadow && passes(ctx, err) {
+		return nil
+	}
 	return err
+}
+
+// pass returns the result of a call for the limit's decision on n permits.
+func (k *Limiter) pass(ctx context.Context, n int64, r Result, err error) (Result, error) {
+	if !k.shadow {
+		return r, err
+	}
+	return passed(ctx, n, r, err)
 }
 
 // With returns a limiter for the same keys under another limit, as for tenants with individual limits. It is a
@@ -165,7 +180,10 @@ func (k *Limiter) With(limit Limit) *Limiter {
 // process that have left had permits charged. RetryAfter of a denial by Redis is the time until one permit is
 // available. n may be above the burst; n = 0 is allowed. For blocking, the policy and errors see
 // AllowN.
+//
+// Under WithShadow, Granted is n. WouldDeny is true if fewer were available; these were taken.
 func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, error) {
+	wanted := n
 	n = min(n, k.options.limit.Burst)
 	began := k.client.start()
 	s, err := k.use(ctx, "allow up to", key, n)
@@ -175,18 +193,20 @@ func (k *Limiter) AllowUpTo(ctx context.Context, key string, n int64) (Result, e
 	defer s.release()
 	r, err := s.upTo(ctx, n)
 	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
-	return r, err
+	return k.pass(ctx, wanted, r, err)
 }
 
 // Peek returns the answer that Redis would give to Allow now, but takes nothing: Result.Granted is 0. It never
-// answers from memory. For blocking, the policy and errors see AllowN.
+// answers from memory. For blocking, the policy and errors see AllowN. Under WithShadow, Allowed is true and
+// WouldDeny tells what Redis answered, as for Allow.
 func (k *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 	s, err := k.use(ctx, "peek", key, 0)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return s.peek(ctx)
+	r, err := s.peek(ctx)
+	return k.pass(ctx, 0, r, err)
 }
 
 // Wait is WaitN of one permit.
@@ -213,11 +233,15 @@ func (k *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 		return k.refused(ctx, k.subject(key, n, nil).waiting(), err)
 	}
 	defer s.release()
+	if k.shadow && n > 0 {
+		return s.askOnce(ctx, "wait", k.subject(key, n, s).waiting())
+	}
 	return s.wait(ctx, k.subject(key, n, s).waiting())
 }
 
 // WaitFunc is WaitN without blocking. It calls f exactly once, on another goroutine, with the result of WaitN,
-// including errors of arguments. No goroutine runs while the call waits.
+// including errors of arguments. No goroutine runs while the call waits. Under WithShadow one runs until the
+// decision, and only then.
 //
 // cancel ends the wait: f is then called with an error that matches context.Canceled. Once the wait is decided,
 // cancel does nothing. It may be called several times, also concurrently. A panic of f is logged. WaitFunc
@@ -227,6 +251,9 @@ func (k *Limiter) WaitFunc(ctx context.Context, key string, n int64, f func(erro
 	s, err := k.use(ctx, "wait", key, n)
 	if err != nil {
 		return k.client.refuse(f, k.refused(ctx, k.subject(key, n, nil).waiting(), err))
+	}
+	if k.shadow && n > 0 {
+		return s.askOnceFunc(ctx, k.subject(key, n, s).waiting(), f)
 	}
 	return s.waitFunc(ctx, k.subject(key, n, s).waiting(), f, s.release)
 }
@@ -264,6 +291,9 @@ func (k *Limiter) Reset(ctx context.Context, key string) error {
 // after the time of WithTimeout or at once. For other errors see AllowN. If ctx ends first, the Client tries to
 // give the permits back in the background. FixedWindow and SlidingWindow have no reservations: Reserve returns
 // a *cogwheel.InvalidError.
+//
+// Under WithShadow, Reserve decides as AllowN does, by the policy too. The Reservation has no delay, and Cancel
+// returns false.
 func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	if k.err == nil && !k.algorithm.traits().canGiveBack {
 		name := limiterAlgorithms[k.options.algorithm].option
@@ -271,8 +301,11 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	}
 	s, err := k.use(ctx, "reserve", key, n)
 	if err != nil {
-		return nil, k.refused(ctx, k.subject(key, n, nil), err)
+		return reservedAtOnce(k.refused(ctx, k.subject(key, n, nil), err))
 	}
 	defer s.release()
+	if k.shadow && n > 0 {
+		return reservedAtOnce(s.askOnce(ctx, "reserve", k.subject(key, n, s)))
+	}
 	return s.reserve(ctx, k.subject(key, n, s))
 }

@@ -125,7 +125,12 @@ func WithLocalDenial(on bool) Option {
 }
 
 // LimiterOption configures Limiter. If an option is given twice, the last one counts.
-type LimiterOption interface{ applyLimiter(*limiterOptions) error }
+type LimiterOption interface{ applyLimiter(*limiterConfig) error }
+
+type limiterConfig struct {
+	limiterOptions
+	shadow bool
+}
 
 // limiterOptions are what requests for a key have in common that are counted together.
 type limiterOptions struct {
@@ -171,13 +176,13 @@ func (a Algorithm) String() string {
 	return "unknown"
 }
 
-type limiterOptionFunc func(*limiterOptions) error
+type limiterOptionFunc func(*limiterConfig) error
 
-func (f limiterOptionFunc) applyLimiter(c *limiterOptions) error { return f(c) }
+func (f limiterOptionFunc) applyLimiter(c *limiterConfig) error { return f(c) }
 
 // WithAlgorithm sets how permits are counted: GCRA, which is the default, FixedWindow or SlidingWindow.
 func WithAlgorithm(a Algorithm) LimiterOption {
-	return limiterOptionFunc(func(c *limiterOptions) error {
+	return limiterOptionFunc(func(c *limiterConfig) error {
 		if int(a) >= len(limiterAlgorithms) {
 			return argument.Error("WithAlgorithm", uint8(a), "must be GCRA, FixedWindow or SlidingWindow")
 		}
@@ -194,11 +199,30 @@ func WithAlgorithm(a Algorithm) LimiterOption {
 // Client.All needs the option on a cluster. For a limit of each user and a limit of each service, use the name
 // of the service as the tag of the user keys, and as the key of the other Limiter.
 func WithHashTag(tag string) LimiterOption {
-	return limiterOptionFunc(func(c *limiterOptions) error {
+	return limiterOptionFunc(func(c *limiterConfig) error {
 		if tag == "" {
 			return argument.Error("WithHashTag", `""`, "must be at least 1 byte")
 		}
 		c.hashTag = tag
+		return nil
+	})
+}
+
+// WithShadow makes the Limiter decide and count as always but refuse nothing, so that a limit can be tried on the
+// requests of production before it is enforced. By default a Limiter enforces its limit. Both kinds share their
+// counts and their keys in Redis.
+//
+// Every Result is Allowed; WouldDeny is true if the request would have been denied, or would have failed with an
+// error such as ErrExceedsLimit, ErrUnavailable under the policy FailClosed, or ErrMisconfigured. The call then returns
+// no error. It still returns a *cogwheel.InvalidError, ErrClosed, and the error of its own context. A request that
+// the limit grants takes its permits, once; one that it would deny takes none.
+//
+// Wait, WaitN, WaitFunc and Reserve ask once, as AllowN does: none of them waits for permits, stands in line, or
+// returns a delay. Hooks and Stats have the decision of the limit: see Event.Shadow and Stats.ShadowDenied. Client.All
+// describes parts with the option.
+func WithShadow() LimiterOption {
+	return limiterOptionFunc(func(c *limiterConfig) error {
+		c.shadow = true
 		return nil
 	})
 }

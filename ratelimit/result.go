@@ -31,8 +31,12 @@ func (s Source) String() string {
 // Result is one decision. If a call returns an error, it has granted nothing, and only the Source of its Result
 // is valid. Unless the Source is SourceRedis, Limit, Remaining and ResetAfter may be 0 for unknown; under
 // LocalShare they describe the share.
+//
+// Under WithShadow, Allowed is true and Granted is the whole request. If WouldDeny is true, the other fields are those
+// of the denial, or 0 if the decision failed with an error.
 type Result struct {
 	Allowed   bool
+	WouldDeny bool  // the limit refused the request or, for AllowUpTo, a part of it, but WithShadow let it pass
 	Granted   int64 // permits taken: all of the request, or 0; AllowUpTo may take a part
 	Limit     int64 // permits that can be used at once
 	Remaining int64 // permits that can be used right after the decision
@@ -43,7 +47,7 @@ type Result struct {
 	ResetAfter time.Duration
 	Source     Source
 	// Parts has, for Client.All, the decision of each part, in order. The parts that are not Allowed denied the
-	// request. It is nil for other calls.
+	// request; those that have WouldDeny would have. It is nil for other calls.
 	Parts []Result
 
 	grant []string // entries of the log, for Return

@@ -16,8 +16,11 @@ import (
 // describes.
 type Stats struct {
 	Allowed int64 // calls granted, also those that waited
-	Denied  int64 // calls denied
-	Failed  int64 // calls that returned an error
+	Denied  int64 // calls denied, also those of ShadowDenied
+	Failed  int64 // calls that returned an error, or would have without WithShadow
+
+	// ShadowDenied counts the calls of Denied whose requests passed because of WithShadow.
+	ShadowDenied int64
 
 	// Cancelled counts the calls of Failed that their context or cancel ended, or that returned
 	// ErrWouldExceedDeadline. It does not count calls that returned ErrUnavailable.
@@ -50,6 +53,7 @@ type Breaker struct {
 // them a second when keys are exhausted.
 type counters struct {
 	decided   [4][2]atomic.Int64 // by Source, denied and allowed
+	shadow    atomic.Int64       // those of decided that were denied under WithShadow
 	failed    atomic.Int64       // without cancelled
 	degraded  atomic.Int64       // those of failed that the policy decided
 	cancelled atomic.Int64
@@ -76,6 +80,7 @@ type subject struct {
 	name, key string
 	n         int64
 	waits     bool
+	shadow    bool      // under WithShadow
 	state     *keyState // nil if the call was refused before it had one
 }
 
@@ -134,6 +139,9 @@ func (c *Client) count(ctx context.Context, of subject, r *Result, err error) {
 	switch {
 	case err == nil:
 		counts.decided[r.Source&3][flag(r.Allowed)].Add(1)
+		if of.shadow && !r.Allowed {
+			counts.shadow.Add(1)
+		}
 	case errors.Is(err, ErrUnavailable):
 		counts.degraded.Add(1)
 		counts.failed.Add(1)
@@ -157,8 +165,8 @@ func (c *Client) callHook(ctx context.Context, of subject, r *Result, err error,
 		return
 	}
 	e := Event{
-		Context: ctx, Kind: of.kind, Name: of.name, Key: of.key, N: of.n, Waited: of.waits, Took: took, Err: err,
-		Result: *r,
+		Context: ctx, Kind: of.kind, Name: of.name, Key: of.key, N: of.n,
+		Shadow: of.shadow, Waited: of.waits, Took: took, Err: err, Result: *r,
 	}
 	if err != nil {
 		e.Result = Result{Source: r.Source}
@@ -188,6 +196,7 @@ func (c *Client) Stats() Stats {
 				s.Degraded += denied + allowed
 			}
 		}
+		s.ShadowDenied += shard.counts.shadow.Load()
 		s.Degraded += shard.counts.degraded.Load()
 		cancelled := shard.counts.cancelled.Load()
 		s.Cancelled += cancelled
