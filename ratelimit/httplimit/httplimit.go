@@ -1,7 +1,8 @@
 // Package httplimit is HTTP middleware on package ratelimit. It rejects requests over the limit with status 429
 // and a Retry-After field. It tells clients the limit and the remaining permits in header fields, which
 // WithFields selects: by default RateLimit-Policy and RateLimit. A request that is not limited gets no fields.
-// All times in fields are whole seconds, rounded up.
+// All times in fields are whole seconds, rounded up. A limit with ratelimit.WithShadow rejects nothing: where it would
+// have, the response of the handler has the field RateLimit-Would-Deny: true.
 //
 //	perUser := limits.Limiter("api", ratelimit.PerSecond(10).WithBurst(20))
 //	mux := httplimit.New(perUser, httplimit.ByRemoteAddr)
@@ -78,7 +79,11 @@ type config struct {
 // denial has it, except for a cost above the burst.
 //
 // The permits left are not known for a cost of 0, for a cost above the burst, and if the policy of the client decides.
-// Then RateLimit-Policy is sent alone, if it is selected. A response of WithFailed has no fields.
+// Then RateLimit-Policy is sent alone, if it is selected. The same holds for each limit with ratelimit.WithShadow that
+// failed or, as a part of NewAll, was not asked because the request is denied. A response of WithFailed has no fields.
+//
+// RateLimit-Would-Deny: true is sent with each selection except NoFields, to a request that only ratelimit.WithShadow
+// let pass. Retry-After is not sent then.
 type Fields uint8
 
 const (
@@ -316,8 +321,11 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	m.tellPolicies(w, s)
-	if result.Source != ratelimit.SourceDegraded {
+	if known(result) {
 		m.tellCounts(w, s, result)
+	}
+	if result.WouldDeny && m.fields != NoFields {
+		w.Header().Set("RateLimit-Would-Deny", "true")
 	}
 	if !result.Allowed {
 		w.Header().Set("Retry-After", strconv.FormatInt(max(1, seconds(result.RetryAfter)), 10))
@@ -343,6 +351,17 @@ func (m *middleware) tellPolicies(w http.ResponseWriter, s subject) {
 	}
 }
 
+// known reports whether a result has the permits left.
+func known(r ratelimit.Result) bool {
+	switch {
+	case r.Source == ratelimit.SourceDegraded:
+		return false
+	case r.WouldDeny, r.Source == ratelimit.SourceLocal:
+		return r.Limit > 0 // else there was no decision
+	}
+	return true
+}
+
 // tellCounts sets the fields that depend on used permits.
 func (m *middleware) tellCounts(w http.ResponseWriter, s subject, result ratelimit.Result) {
 	if m.fields&RateLimitFields != 0 {
@@ -350,9 +369,12 @@ func (m *middleware) tellCounts(w http.ResponseWriter, s subject, result ratelim
 		if parts == nil && len(s.policies) == 1 {
 			parts = []ratelimit.Result{result}
 		}
-		members := make([]string, len(parts))
+		var members []string
 		for i, of := range parts {
-			members[i] = fmt.Sprintf("%s;r=%d;t=%d", s.policies[i].name, of.Remaining, seconds(of.ResetAfter))
+			if known(of) {
+				members = append(members,
+					fmt.Sprintf("%s;r=%d;t=%d", s.policies[i].name, of.Remaining, seconds(of.ResetAfter)))
+			}
 		}
 		if len(members) > 0 {
 			w.Header().Set("RateLimit", strings.Join(members, ", "))

@@ -167,6 +167,65 @@ func TestMiddleware_ACancelledRequestIsNoFailure(t *testing.T) {
 	require.Equal(t, 499, w.Code)
 }
 
+// A limit with WithShadow refuses no request: a field tells that it would have.
+func TestMiddleware_Shadow(t *testing.T) {
+	t.Parallel()
+	c := limits(t, redistest.Shared(t).Client(t))
+	user := redistest.Name(t)
+	k := c.Limiter("shadow", ratelimit.PerMinute(1), ratelimit.WithShadow())
+	cost := func(n int64) httplimit.Option { return httplimit.WithCost(func(*http.Request) int64 { return n }) }
+	fields := func(h http.Handler) map[string]string {
+		t.Helper()
+		res := get(h, user)
+		require.Equal(t, http.StatusNoContent, res.StatusCode)
+		got := map[string]string{}
+		for name := range res.Header {
+			got[name] = res.Header.Get(name)
+		}
+		return got
+	}
+	policy, counts := `"default";q=1;w=60`, `"default";r=0;t=60`
+	h := httplimit.New(k, byUser)(ok)
+	require.Equal(t, map[string]string{"Ratelimit-Policy": policy, "Ratelimit": counts}, fields(h))
+	require.Equal(t, map[string]string{"Ratelimit-Policy": policy, "Ratelimit": counts, "Ratelimit-Would-Deny": "true"}, fields(h))
+	require.Equal(t, map[string]string{"Ratelimit-Policy": policy, "Ratelimit-Would-Deny": "true"},
+		fields(httplimit.New(k, byUser, cost(2))(ok)), "a cost above the burst")
+	require.Equal(t, map[string]string{
+		"X-Ratelimit-Limit": "1", "X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "60", "Ratelimit-Would-Deny": "true",
+	}, fields(httplimit.New(k, byUser, httplimit.WithFields(httplimit.XRateLimitFields))(ok)))
+	require.Empty(t, fields(httplimit.New(k, byUser, httplimit.WithFields(httplimit.NoFields))(ok)))
+	plan := func(r *http.Request) (string, ratelimit.Limit, bool) { return user, ratelimit.PerHour(1), true }
+	require.Equal(t, "true", fields(httplimit.NewPerKey(k, plan)(ok))["Ratelimit-Would-Deny"])
+
+	enforced := c.Limiter("enforced", ratelimit.PerMinute(1))
+	h = httplimit.NewAll(c, func(*http.Request) []ratelimit.Part {
+		return []ratelimit.Part{enforced.Part(user), k.Part(user)}
+	})(ok)
+	policies := `"default-1";q=1;w=60, "default-2";q=1;w=60`
+	require.Equal(t, map[string]string{
+		"Ratelimit-Policy": policies, "Ratelimit": `"default-1";r=0;t=60, "default-2";r=0;t=60`, "Ratelimit-Would-Deny": "true",
+	}, fields(h))
+	res := get(h, user)
+	require.Equal(t, http.StatusTooManyRequests, res.StatusCode, "the enforced limit denies")
+	require.Equal(t, policies, res.Header.Get("RateLimit-Policy"))
+	require.Equal(t, `"default-1";r=0;t=60`, res.Header.Get("RateLimit"), "the other was not asked")
+	require.Empty(t, res.Header.Get("RateLimit-Would-Deny"))
+}
+
+// While Redis is down, a limit with WithShadow refuses nothing, whatever the policy is.
+func TestMiddleware_ShadowWhileRedisIsDown(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := limits(t, server.Client(t))
+	server.Kill()
+	for range 5 {
+		res := get(httplimit.New(c.Limiter("shadow", ratelimit.PerMinute(1), ratelimit.WithShadow()), byUser)(ok), "ada")
+		require.Equal(t, http.StatusNoContent, res.StatusCode)
+		require.Equal(t, "true", res.Header.Get("RateLimit-Would-Deny"))
+		require.Empty(t, res.Header.Get("RateLimit"))
+	}
+}
+
 // The request's own deadline is often shorter than the limiter's timeout.
 func TestMiddleware_FailOpenHoldsForRequestsWithADeadline(t *testing.T) {
 	t.Parallel()
