@@ -66,7 +66,8 @@ func WithFailed(f func(ctx context.Context, method string, err error) error) Opt
 // WithFields sends header fields with each decision: x-ratelimit-limit, x-ratelimit-remaining, and
 // x-ratelimit-reset in seconds from now; with a denial also retry-after in seconds, at least 1. Seconds are
 // rounded up. For several limits they describe the one with the fewest calls left. A decision by the policy of
-// the client has only retry-after. By default no fields are sent.
+// the client has only retry-after. A call that only ratelimit.WithShadow let pass has x-ratelimit-would-deny: true,
+// and no retry-after. By default no fields are sent.
 func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 
 // Server has the interceptors of a server. It is safe for concurrent use.
@@ -217,13 +218,17 @@ func RetryAfter(err error) (time.Duration, bool) {
 
 func fields(r ratelimit.Result) metadata.MD {
 	md := metadata.MD{}
-	if r.Source != ratelimit.SourceDegraded { // else the counts are not known
+	// The counts are not known if the policy decided, or if only WithShadow let a call pass that failed.
+	if r.Source != ratelimit.SourceDegraded && !(r.WouldDeny && r.Limit == 0) {
 		md.Set("x-ratelimit-limit", strconv.FormatInt(r.Limit, 10))
 		md.Set("x-ratelimit-remaining", strconv.FormatInt(r.Remaining, 10))
 		md.Set("x-ratelimit-reset", seconds(r.ResetAfter))
 	}
 	if !r.Allowed {
 		md.Set("retry-after", seconds(max(r.RetryAfter, time.Second)))
+	}
+	if r.WouldDeny {
+		md.Set("x-ratelimit-would-deny", "true")
 	}
 	return md
 }

@@ -159,6 +159,41 @@ func TestServer_SeveralLimits(t *testing.T) {
 	require.EqualValues(t, 1, r.Remaining, "what the method denied, the user was not charged for")
 }
 
+// A limit with WithShadow refuses no call.
+func TestServer_Shadow(t *testing.T) {
+	t.Parallel()
+	name := "grpc" + redistest.Name(t)
+	c := limits(t, redistest.Shared(t).Client(t))
+	k := c.Limiter(name, ratelimit.PerMinute(1), ratelimit.WithShadow())
+	client := dial(t, interceptors(grpclimit.New(k, grpclimit.ByMetadata("User"), grpclimit.WithFields())))
+	for _, would := range [][]string{nil, {"true"}, {"true"}} {
+		var header metadata.MD
+		_, err := client.Check(as(t, "ada"), check, grpc.Header(&header))
+		require.NoError(t, err)
+		require.Equal(t, would, header["x-ratelimit-would-deny"])
+		require.Equal(t, []string{"0"}, header["x-ratelimit-remaining"])
+		require.Empty(t, header["retry-after"])
+	}
+	dear := grpclimit.New(k, grpclimit.ByMetadata("User"), grpclimit.WithFields(),
+		grpclimit.WithCost(func(context.Context, string) int64 { return 2 }))
+	var header metadata.MD
+	_, err := dial(t, interceptors(dear)).Check(as(t, "ada"), check, grpc.Header(&header))
+	require.NoError(t, err, "a cost above the burst")
+	require.Equal(t, []string{"true"}, header["x-ratelimit-would-deny"])
+	require.Empty(t, header["x-ratelimit-limit"], "the counts are not known")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	waits := grpclimit.NewClient(k, grpclimit.ByMethod)
+	require.NoError(t, waits.Unary(ctx, "/a", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+		return nil
+	}))
+	_, err = waits.Stream(ctx, nil, nil, "/a", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+		return nil, nil //nolint:nilnil // it is not used
+	})
+	require.NoError(t, err, "it does not wait")
+}
+
 func TestServer_Costs(t *testing.T) {
 	t.Parallel()
 	k := limits(t, redistest.Shared(t).Client(t)).Limiter("grpc"+redistest.Name(t), ratelimit.PerMinute(5))
