@@ -15,7 +15,7 @@ import (
 func (t *Telemetry) LimitHooks(name string) ratelimit.Hooks {
 	prepared := prepareDecisions(name)
 	decided := func(e ratelimit.Event, outcome string, failure error) {
-		d := decision{e.Kind, outcome, e.Result.Source, e.Waited}
+		d := decision{e.Kind, outcome, e.Result.Source, e.Waited, e.Shadow}
 		attributes, ok := prepared[d]
 		if !ok {
 			attributes = d.attributes(name)
@@ -51,12 +51,13 @@ type decision struct {
 	outcome string
 	source  ratelimit.Source
 	waited  bool
+	shadow  bool
 }
 
 func (d decision) attributes(client string) []metric.RecordOption {
 	return []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(
 		clientKey.String(client), kindKey.String(string(d.kind)), outcomeKey.String(d.outcome),
-		sourceKey.String(d.source.String()), waitedKey.Bool(d.waited)))}
+		sourceKey.String(d.source.String()), waitedKey.Bool(d.waited), shadowKey.Bool(d.shadow)))}
 }
 
 // prepareDecisions returns the attributes of all decisions. A decision from memory takes less than a microsecond, so it
@@ -67,8 +68,10 @@ func prepareDecisions(client string) map[decision][]metric.RecordOption {
 		for _, outcome := range []string{allowed, denied, cancelled, failed} {
 			for source := ratelimit.SourceRedis; source <= ratelimit.SourceDegraded; source++ {
 				for _, waited := range []bool{false, true} {
-					d := decision{kind, outcome, source, waited}
-					prepared[d] = d.attributes(client)
+					for _, shadow := range []bool{false, true} {
+						d := decision{kind, outcome, source, waited, shadow}
+						prepared[d] = d.attributes(client)
+					}
 				}
 			}
 		}
@@ -77,10 +80,10 @@ func prepareDecisions(client string) map[decision][]metric.RecordOption {
 }
 
 func limitAttributes(client string, e ratelimit.Event, outcome string) []attribute.KeyValue {
-	attributes := make([]attribute.KeyValue, 0, 10)
+	attributes := make([]attribute.KeyValue, 0, 11)
 	attributes = append(attributes,
 		clientKey.String(client), kindKey.String(string(e.Kind)), outcomeKey.String(outcome),
-		sourceKey.String(e.Result.Source.String()), waitedKey.Bool(e.Waited),
+		sourceKey.String(e.Result.Source.String()), waitedKey.Bool(e.Waited), shadowKey.Bool(e.Shadow),
 		limitNameKey.String(e.Name), permitsKey.Int64(e.N))
 	if e.Key != "" {
 		attributes = append(attributes, limitKeyKey.String(e.Key))
@@ -100,7 +103,10 @@ func (t *Telemetry) ObserveLimits(name string, c *ratelimit.Client) (metric.Regi
 	o.counter(decisions, "{call}", ofDecisions,
 		func(s *ratelimit.Stats) int64 { return s.Allowed }, outcomeKey.String(allowed))
 	o.counter(decisions, "{call}", ofDecisions,
-		func(s *ratelimit.Stats) int64 { return s.Denied }, outcomeKey.String(denied))
+		func(s *ratelimit.Stats) int64 { return s.Denied - s.ShadowDenied },
+		outcomeKey.String(denied), shadowKey.Bool(false))
+	o.counter(decisions, "{call}", ofDecisions,
+		func(s *ratelimit.Stats) int64 { return s.ShadowDenied }, outcomeKey.String(denied), shadowKey.Bool(true))
 	o.counter(decisions, "{call}", ofDecisions,
 		func(s *ratelimit.Stats) int64 { return s.Cancelled }, outcomeKey.String(cancelled))
 	o.counter(decisions, "{call}", ofDecisions,

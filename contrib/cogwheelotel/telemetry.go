@@ -25,6 +25,7 @@ const (
 	outcomeKey = attribute.Key("cogwheel.outcome")
 	sourceKey  = attribute.Key("cogwheel.limit.source")
 	waitedKey  = attribute.Key("cogwheel.limit.waited")
+	shadowKey  = attribute.Key("cogwheel.limit.shadow")
 	lateKey    = attribute.Key("cogwheel.wheel.late_by")
 
 	lockNameKey   = attribute.Key("cogwheel.lock.name")

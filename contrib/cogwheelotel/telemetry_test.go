@@ -3,6 +3,7 @@ package cogwheelotel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -261,6 +262,7 @@ func TestLimitHooks_MakeSpansOfDecisions(t *testing.T) {
 	require.Equal(t, "api", denied["cogwheel.limit.name"])
 	require.Equal(t, "user-7", denied["cogwheel.limit.key"])
 	require.Equal(t, "local", denied["cogwheel.limit.source"])
+	require.Equal(t, false, denied["cogwheel.limit.shadow"])
 	require.Positive(t, denied["cogwheel.limit.retry_after"])
 
 	require.NoError(t, allow(t.Context()))
@@ -344,6 +346,10 @@ func (p *process) use(t *testing.T) {
 		require.NoError(t, err)
 	}
 	limit.WaitFunc(ctx, "key", 1, func(error) {})
+	for range 2 { // the second would be denied
+		_, err := p.limits.Limiter(name+":tried", ratelimit.PerHour(1), ratelimit.WithShadow()).Allow(ctx, "key")
+		require.NoError(t, err)
+	}
 }
 
 func TestObserve_ExportsTheStats(t *testing.T) {
@@ -362,17 +368,24 @@ func TestObserve_ExportsTheStats(t *testing.T) {
 		"cogwheel.permit.waiting":      {client("reports"), 1},
 		"cogwheel.limit.waiting":       {client("api"), 1},
 		"cogwheel.limit.breaker.open":  {client("api"), 0},
-		"cogwheel.limit.keys":          {client("api"), 1},
+		"cogwheel.limit.keys":          {client("api"), 2},
 		"cogwheel.renewal.leases":      {map[string]any{"cogwheel.renewer.name": "leases"}, 0},
 	} {
 		require.Contains(t, found, name)
 		require.Equal(t, []point{want}, points(t, found[name]), name)
 	}
-	decisions := map[any]float64{}
+	decisions := map[string]float64{}
 	for _, d := range points(t, found["cogwheel.limit.decisions"]) {
-		decisions[d.attributes["cogwheel.outcome"]] = d.value
+		decisions[fmt.Sprint(d.attributes["cogwheel.outcome"], " ", d.attributes["cogwheel.limit.shadow"])] = d.value
 	}
-	require.Equal(t, map[any]float64{"allowed": 1, "denied": 1, "cancelled": 0, "failed": 0}, decisions)
+	require.Equal(t, map[string]float64{
+		"allowed <nil>": 2, "denied false": 1, "denied true": 1, "cancelled <nil>": 0, "failed <nil>": 0,
+	}, decisions)
+	histogram := map[string]float64{}
+	for _, d := range points(t, found["cogwheel.limit.decision.duration"]) {
+		histogram[fmt.Sprint(d.attributes["cogwheel.outcome"], " ", d.attributes["cogwheel.limit.shadow"])] += d.value
+	}
+	require.Equal(t, map[string]float64{"allowed false": 1, "denied false": 1, "allowed true": 1, "denied true": 1}, histogram)
 	for _, name := range []string{"cogwheel.lock.failed", "cogwheel.permit.failed"} {
 		outcomes := map[any]float64{}
 		for _, d := range points(t, found[name]) {
@@ -393,7 +406,7 @@ func TestObserve_HasNoAttributeOfAName(t *testing.T) {
 	p.use(t)
 	bounded := []string{
 		"cogwheel.client.name", "cogwheel.wheel.name", "cogwheel.renewer.name", "cogwheel.kind", "cogwheel.outcome",
-		"cogwheel.limit.source", "cogwheel.limit.waited", "cogwheel.wheel.late_by",
+		"cogwheel.limit.source", "cogwheel.limit.waited", "cogwheel.limit.shadow", "cogwheel.wheel.late_by",
 	}
 	for name, m := range p.collect(t) {
 		require.NotEmpty(t, m.Description, name)

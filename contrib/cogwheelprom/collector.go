@@ -43,7 +43,7 @@ type table[S any] struct {
 	metrics []metric[S]
 }
 
-// newTable returns a table for a package. All its metrics have the label; outcomes adds a second one.
+// newTable returns a table for a package. All its metrics have the label; some have a second one.
 func newTable[S any](pkg, label, value string) *table[S] {
 	return &table[S]{prefix: "cogwheel_" + pkg + "_", labels: prometheus.Labels{label: value}}
 }
@@ -75,12 +75,17 @@ func (t *table[S]) counterWith(labels prometheus.Labels, name, help string, valu
 	})
 }
 
+// with returns the labels of the table and one more.
+func (t *table[S]) with(label, value string) prometheus.Labels {
+	labels := maps.Clone(t.labels)
+	labels[label] = value
+	return labels
+}
+
 // outcomes adds one counter for each outcome of the calls that failed.
 func (t *table[S]) outcomes(name, help string, values map[string]func(*S) int64) {
 	for outcome, value := range values {
-		labels := maps.Clone(t.labels)
-		labels["outcome"] = outcome
-		t.counterWith(labels, name, help, func(s *S) float64 { return float64(value(s)) })
+		t.counterWith(t.with("outcome", outcome), name, help, func(s *S) float64 { return float64(value(s)) })
 	}
 }
 

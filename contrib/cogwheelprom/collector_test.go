@@ -81,7 +81,7 @@ func (p *process) families(t *testing.T) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// values returns the values of gauges and counters, and the counts of histograms, by name and outcome.
+// values returns the values of gauges and counters, and the counts of histograms, by name and outcome or shadow.
 func (p *process) values(t *testing.T) map[string]float64 {
 	t.Helper()
 	values := make(map[string]float64)
@@ -89,7 +89,7 @@ func (p *process) values(t *testing.T) map[string]float64 {
 		for _, m := range f.GetMetric() {
 			name := name
 			if len(f.GetMetric()) > 1 {
-				require.Equal(t, "outcome", m.GetLabel()[1].GetName(), name)
+				require.Contains(t, []string{"outcome", "shadow"}, m.GetLabel()[1].GetName(), name)
 				name += " " + m.GetLabel()[1].GetValue()
 			}
 			values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
@@ -99,7 +99,8 @@ func (p *process) values(t *testing.T) map[string]float64 {
 }
 
 // use holds a lock that two calls wait for and one has been refused, two of three permits, for which a call
-// waits, and a limit that allowed a call, denied one, and lets one wait.
+// waits, a limit that allowed a call, denied one, and lets one wait, and a limit with WithShadow that would have denied
+// two more.
 func (p *process) use(t *testing.T) {
 	t.Helper()
 	ctx, name := t.Context(), redistest.Name(t)
@@ -125,6 +126,13 @@ func (p *process) use(t *testing.T) {
 		require.Equal(t, allowed, r.Allowed)
 	}
 	limit.WaitFunc(ctx, "key", 1, func(error) {})
+	tried := p.limits.Limiter(name+":tried", ratelimit.PerHour(1), ratelimit.WithShadow())
+	for range 2 {
+		r, err := tried.AllowUpTo(ctx, "key", 2)
+		require.NoError(t, err)
+		require.True(t, r.WouldDeny)
+	}
+	require.NoError(t, tried.Wait(ctx, "key"))
 
 	leases, err := p.renewer.Destination(backend{})
 	require.NoError(t, err)
@@ -166,11 +174,13 @@ func TestCollectors_ExportTheStats(t *testing.T) {
 		"cogwheel_semaphore_acquired_total":  1,
 		"cogwheel_semaphore_contended_total": 1,
 
-		"cogwheel_ratelimit_allowed_total": 1,
-		"cogwheel_ratelimit_denied_total":  1,
+		"cogwheel_ratelimit_allowed_total": 2,
 		"cogwheel_ratelimit_waiting":       1,
-		"cogwheel_ratelimit_keys":          1,
+		"cogwheel_ratelimit_keys":          2,
 		"cogwheel_ratelimit_breaker_open":  0,
+
+		"cogwheel_ratelimit_denied_total false": 1,
+		"cogwheel_ratelimit_denied_total true":  2,
 
 		"cogwheel_renewal_leases": 1,
 	} {
@@ -317,11 +327,15 @@ func TestCollectors_HaveTheLabelOfTheirObject(t *testing.T) {
 		for _, m := range f.GetMetric() {
 			labels := m.GetLabel()
 			require.Equal(t, objects[labels[0].GetValue()], labels[0].GetName(), name)
-			if strings.HasSuffix(name, "_failed_total") {
+			switch {
+			case strings.HasSuffix(name, "_failed_total"):
 				require.Len(t, labels, 2, name)
 				require.Equal(t, "outcome", labels[1].GetName())
 				outcomes[labels[1].GetValue()] = true
-			} else {
+			case name == "cogwheel_ratelimit_denied_total":
+				require.Len(t, labels, 2, name)
+				require.Equal(t, "shadow", labels[1].GetName())
+			default:
 				require.Len(t, labels, 1, name)
 			}
 		}

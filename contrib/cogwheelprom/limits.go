@@ -12,12 +12,19 @@ func NewLimitCollector(c *ratelimit.Client, name string) prometheus.Collector {
 	t := newTable[ratelimit.Stats]("ratelimit", "client", name)
 	t.counter("allowed_total", "Calls that were granted their permits, also those that waited.",
 		func(s *ratelimit.Stats) float64 { return float64(s.Allowed) })
-	t.counter("denied_total", "Calls that were denied.",
-		func(s *ratelimit.Stats) float64 { return float64(s.Denied) })
-	t.outcomes("failed_total", "Calls that returned an error.", map[string]func(*ratelimit.Stats) int64{
-		"cancelled": func(s *ratelimit.Stats) int64 { return s.Cancelled },
-		"failed":    func(s *ratelimit.Stats) int64 { return s.Failed - s.Cancelled },
-	})
+	for shadow, value := range map[string]func(*ratelimit.Stats) int64{
+		"false": func(s *ratelimit.Stats) int64 { return s.Denied - s.ShadowDenied },
+		"true":  func(s *ratelimit.Stats) int64 { return s.ShadowDenied },
+	} {
+		t.counterWith(t.with("shadow", shadow), "denied_total",
+			"Calls that were denied, and with shadow=\"true\" those that WithShadow let pass all the same.",
+			func(s *ratelimit.Stats) float64 { return float64(value(s)) })
+	}
+	t.outcomes("failed_total", "Calls that returned an error, or would have without WithShadow.",
+		map[string]func(*ratelimit.Stats) int64{
+			"cancelled": func(s *ratelimit.Stats) int64 { return s.Cancelled },
+			"failed":    func(s *ratelimit.Stats) int64 { return s.Failed - s.Cancelled },
+		})
 	t.counter("local_total", "Calls that were granted or denied without asking Redis.",
 		func(s *ratelimit.Stats) float64 { return float64(s.Local) })
 	t.counter("degraded_total", "Calls that the policy decided, because Redis did not answer.",

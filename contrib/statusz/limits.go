@@ -9,7 +9,8 @@ import (
 type limitStatus struct {
 	Name     string        `json:"name"`
 	Allowed  int64         `json:"allowed"`
-	Denied   int64         `json:"denied"`
+	Denied   int64         `json:"denied"` // without Shadow
+	Shadow   int64         `json:"shadow_denied"`
 	Failed   int64         `json:"failed"`
 	Local    int64         `json:"local"`
 	Degraded int64         `json:"degraded"`
@@ -44,7 +45,8 @@ func Limits(name string, c LimitClient) Source {
 func newLimitStatus(name string, c LimitClient, now time.Time) limitStatus {
 	s, b := c.Stats(), c.Breaker()
 	status := limitStatus{
-		Name: name, Allowed: s.Allowed, Denied: s.Denied, Failed: s.Failed, Local: s.Local, Degraded: s.Degraded,
+		Name: name, Allowed: s.Allowed, Denied: s.Denied - s.ShadowDenied, Shadow: s.ShadowDenied,
+		Failed: s.Failed, Local: s.Local, Degraded: s.Degraded,
 		Scripts: s.Scripts, Failures: s.Failures, Waiting: s.Waiting, Keys: s.Keys,
 		Breaker: breakerStatus{Open: b.Down, Node: b.Node, Failures: b.Failures},
 		Wait:    newLatency(s.Wait), Took: newLatency(s.Took),

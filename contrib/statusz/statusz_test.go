@@ -195,7 +195,16 @@ func TestHandler_ShowsLimitsAndTheirBreaker(t *testing.T) {
 	requireFact(t, html, "breaker", "closed")
 	requireFact(t, html, "allowed", 1)
 	requireFact(t, html, "denied", 2)
+	require.NotContains(t, html, "would be denied")
 	require.NotContains(t, html, "last error")
+	for range 3 {
+		_, err = limits.Limiter("api", ratelimit.PerHour(1), ratelimit.WithShadow()).Allow(ctx, "key")
+		require.NoError(t, err)
+	}
+	requireFact(t, get(t, h, ""), "would be denied", 3)
+	requireFact(t, get(t, h, ""), "denied", 2)
+	require.EqualValues(t, 3, getJSON(t, h, "limits", "")["shadow_denied"])
+	require.EqualValues(t, 2, getJSON(t, h, "limits", "")["denied"])
 
 	server.Kill()
 	for !limits.Stats().Down {
