@@ -100,6 +100,8 @@ type ask struct {
 	coming  int64         // the number of requests at the end that are for waiters yet to come
 	ahead   time.Duration // how early a permit may be charged before it can be used
 	back    []span        // charges to take back first
+	debt    int64         // permits to charge whatever the state is,
+	most    int64         // by which the state may exceed a full burst then
 	partial bool          // the one request may be granted in part
 	last    snapshot      // the last known state before the script
 
@@ -140,6 +142,7 @@ type answer struct {
 	snapshot snapshot
 	granted  []int64 // granted requests of each run
 	spans    []span  // permits charged for waiters
+	booked   int64   // permits of a debt that were charged
 	takenBack,
 	exceeding bool // a charge was taken back, or some request was for more than the limit and so denied for good
 }

@@ -33,6 +33,9 @@ type span struct {
 	start gcraTime
 	at    reading
 
+	// For GCRA: what Redis needs to give a part of the charge back.
+	period, returned int64
+
 	entry string // for a log: the entry, which is used or given back as a whole
 }
 

@@ -392,6 +392,29 @@ func (r *contestRun) reserving(way contestWay, rng *rand.Rand) {
 	}
 }
 
+// settling reserves more than it uses, works for a while, and settles.
+func (r *contestRun) settling(way contestWay, rng *rand.Rand) {
+	for r.going() {
+		limit, n, call := r.current(), 1+rng.Int64N(8), time.Now()
+		reservation, err := way.reserve(r.t.Context(), limit, n)
+		if err != nil {
+			r.t.Error(err)
+			return
+		}
+		used := rng.Int64N(n + 1)
+		if err := reservation.Wait(r.t.Context()); err != nil {
+			r.t.Error(err)
+		}
+		if used > 0 {
+			r.note(way, call, used, limit, false)
+		}
+		r.pause(time.Duration(rng.Int64N(int64(r.scaled(contestPer / 8)))))
+		if err := reservation.Settle(r.t.Context(), used); err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
 // arriving asks in the name of processes that know nothing yet.
 func (r *contestRun) arriving(newWay func() (contestWay, func()), rng *rand.Rand) {
 	for r.going() {
@@ -497,6 +520,11 @@ func (s contest) run(t *testing.T) map[string]*record {
 			all.Go(func() { r.waiting(way, rng(2)) })
 			if way.reserve != nil {
 				all.Go(func() { r.reserving(way, rng(3)) })
+				if way.limits[0] == "GCRA" {
+					for role := range uint64(3) {
+						all.Go(func() { r.settling(way, rng(5+role)) })
+					}
+				}
 			}
 			all.Go(func() {
 				r.arriving(func() (contestWay, func()) {
@@ -612,7 +640,17 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 		"GCRA forgets what was used under another limit": {
 			contest{limits: []string{"GCRA"}},
 			scripts.RateGCRA,
-			"us, num = gcra_state(state_key, value, now, den, cap_us)", "us, num = now, 0",
+			"us, num, period, returned = gcra_state(state_key, value, now, den, cap_us)", "us, num = now, 0",
+		},
+		"GCRA gives back what has returned by itself": {
+			contest{limits: []string{"GCRA"}, constant: true},
+			scripts.RateGCRA,
+			"local beyond = ARGV[at + 2] - later - used", "local beyond = us - now",
+		},
+		"GCRA gives back what it has given back before": {
+			contest{limits: []string{"GCRA"}, constant: true},
+			scripts.RateGCRA,
+			"= us - part_us, num - part_num", "= math.max(now, us - 2 * part_us), num - part_num",
 		},
 		"a window holds ten more": {
 			contest{limits: []string{"window"}, constant: true},

@@ -99,3 +99,14 @@ func explain(ctx context.Context, err error) error {
 		return err
 	}
 }
+
+// DebtError is the error of a Settle that used more permits than the limit lets a caller owe.
+type DebtError struct {
+	Booked  int64 // permits that were charged
+	Dropped int64 // permits that were not
+}
+
+// Error implements error.
+func (e *DebtError) Error() string {
+	return fmt.Sprintf("a debt of %d permits is above the bound, %d were charged", e.Booked+e.Dropped, e.Booked)
+}

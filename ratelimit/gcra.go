@@ -37,10 +37,7 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 	if a.ahead > 0 {
 		head = g.cap(a.ahead)
 	}
-	size := 5 + 3*len(a.runs)
-	if a.inOrder || len(a.back) > 0 {
-		size += 4
-	}
+	size := 5 + 3*len(a.runs) + 2 + 6*len(a.back) + 3
 	args := append(append(make([]any, 0, size), head...), len(a.runs))
 	for _, r := range a.runs {
 		switch r.n {
@@ -53,14 +50,17 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 			args = append(args, cost.us, cost.num, r.count)
 		}
 	}
-	if a.inOrder || len(a.back) > 0 {
-		args = append(args, flag(a.inOrder))
+	if a.inOrder || len(a.back) > 0 || a.debt > 0 {
+		args = append(args, flag(a.inOrder), len(a.back))
 	}
-	if len(a.back) > 0 {
-		// Only the last charge can be taken back.
-		last := a.back[len(a.back)-1]
-		cost := g.params.cost(last.n)
-		args = append(args, g.params.text(g.params.add(last.start, cost)), cost.us, cost.num)
+	for _, part := range a.back {
+		cost := g.params.cost(part.n)
+		end := g.params.add(part.start, cost)
+		args = append(args, part.period, part.returned, end.us, end.num, cost.us, cost.num)
+	}
+	if a.debt > 0 {
+		cost := g.params.cost(a.debt)
+		args = append(args, cost.us, cost.num, g.params.cost(a.most).us)
 	}
 	return scripts.RateGCRA.Call([]string{key}, args...)
 }
@@ -68,7 +68,17 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	p, r := g.params, replyReader{reply: reply}
 	s := &gcraSnapshot{gcra: g, now: r.next(0, exact), tat: r.time(p)}
-	got := answer{snapshot: s, takenBack: r.next(0, 1) == 1, granted: r.granted(a.runs)}
+	got := answer{snapshot: s}
+	settled := r.next(0, exact)
+	got.takenBack = len(a.back) > 0 && settled > 0
+	if got.booked = a.debt; settled < p.cost(a.debt).us {
+		got.booked = p.worth(settled+1) - 1 // whole permits
+	}
+	got.granted = r.granted(a.runs)
+	var period, returned int64
+	if a.inOrder {
+		period, returned = r.next(0, exact), r.next(0, exact)
+	}
 	var n int64
 	for k, run := range a.runs {
 		n += got.granted[k] * run.n
@@ -82,7 +92,7 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	at.server = s.now
 	after, before := s.tat, p.sub(s.tat, p.cost(n))
 	if len(a.calls) == 0 && n > 0 {
-		got.spans = []span{{n: n, start: before, at: at}}
+		got.spans = []span{{n: n, start: before, at: at, period: period, returned: returned}}
 	}
 	s.tat = before
 	a.replay(got.granted, s) // charges the grants of calls; waiters have no calls

@@ -224,21 +224,35 @@ func (s *LineSim) Run(until time.Duration) {
 
 // simGCRA decides as rate_gcra.lua does.
 type simGCRA struct {
-	gcra *gcra
-	tat  gcraTime
+	gcra             *gcra
+	tat              gcraTime
+	period, returned int64
 }
 
 func (g *simGCRA) decide(at time.Duration, a *ask, r reading) answer {
 	p, now := g.gcra.params, at.Microseconds()
 	reply := []int64{now, 0, 0, 0}
-	if len(a.back) > 0 {
-		last := a.back[len(a.back)-1]
-		if g.tat == p.add(last.start, p.cost(last.n)) {
-			g.tat, reply[3] = last.start, 1
-		}
-	}
 	if g.tat.us < now {
-		g.tat = gcraTime{us: now}
+		g.tat, g.period = gcraTime{us: now}, 0
+	}
+	for _, part := range a.back {
+		if part.period != g.period {
+			continue
+		}
+		later, used := g.returned-part.returned, now
+		cost := p.cost(part.n)
+		end := p.add(part.start, cost)
+		if ahead := g.tat.us + later - p.full.us; ahead > now && (gcraTime{g.tat.us + later, g.tat.num} != end) {
+			used = ahead + 20000
+		}
+		if beyond := end.us - later - used; beyond > 0 {
+			if cost.us >= beyond {
+				cost = gcraTime{us: beyond}
+			}
+			g.tat = p.sub(g.tat, cost)
+			g.returned += cost.roundUp()
+			reply[3] += cost.us
+		}
 	}
 	limit, all := p.add(gcraTime{us: now + a.ahead.Microseconds()}, p.full), true
 	for _, run := range a.runs {
@@ -255,6 +269,12 @@ func (g *simGCRA) decide(at time.Duration, a *ask, r reading) answer {
 		reply = append(reply, granted)
 	}
 	reply[1], reply[2] = g.tat.us, g.tat.num
+	if a.inOrder {
+		if g.period == 0 && g.tat.us > now {
+			g.period, g.returned = now+1, 0
+		}
+		reply = append(reply, g.period, g.returned)
+	}
 	got, err := g.gcra.decode(a, reply, r)
 	if err != nil {
 		panic(err)

@@ -76,6 +76,63 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	return given, s.operationError("cancel", err)
 }
 
+// Settle says that used permits of the reservation were used, 0 or more, when the work has ended and its cost is
+// known. If they are fewer than were reserved, the others are given back: all that have not become available by
+// themselves meanwhile, at most once, and never so that the limit grants more than without the reservation. If they
+// are more, Redis charges the rest as a debt, for which later requests wait, as far as WithDebt allows; beyond that
+// the error is a *DebtError. If the process dies before Settle, the reservation counts in full.
+//
+// Settle blocks for one round trip, at most until ctx ends; concurrent calls wait for each other. After a call that
+// returned nil or a *DebtError, further calls of Settle and Cancel do nothing. After another error a return is lost,
+// and may have been made; a debt may have been booked, and the call can be repeated. For errors see Reserve.
+func (r *Reservation) Settle(ctx context.Context, used int64) error {
+	switch {
+	case ctx == nil:
+		return argument.Nil("context")
+	case used < 0:
+		return argument.Error("used", used, "must not be negative")
+	case r == nil || r.made == nil:
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.made.client
+	if c.gate.Closed() {
+		return r.made.operationError("settle", ErrClosed)
+	}
+	if r.over {
+		return nil
+	}
+	s := c.use(r.made.id, r.made.algorithm)
+	defer s.release()
+	if debt := used - r.span.n; debt > 0 {
+		booked, err := s.book(ctx, debt)
+		r.over = err == nil
+		if err == nil && booked < debt {
+			err = &DebtError{Booked: booked, Dropped: debt - booked}
+		}
+		return s.operationError("settle", err)
+	}
+	r.over = true // a part could be given back twice
+	if used == r.span.n {
+		return nil
+	}
+	part := r.span
+	s.algorithm.skip(&part, used)
+	_, err := s.takeBack(ctx, []span{part})
+	return s.operationError("settle", err)
+}
+
+// book charges a debt, and returns how much of it.
+func (s *keyState) book(ctx context.Context, debt int64) (int64, error) {
+	limit, _ := s.algorithm.limitOf(nil)
+	j, err := s.ask(ctx, ask{debt: debt, most: limit.Burst}, false)
+	if err != nil {
+		return 0, err
+	}
+	return j.got.booked, nil
+}
+
 // reserve makes a reservation at most as far ahead as ctx allows.
 func (s *keyState) reserve(ctx context.Context, of subject) (*Reservation, error) {
 	began := s.client.start()

@@ -14,37 +14,73 @@ ARGV     1 den
          5 number of runs of equal requests, and for each run
            us, num: the time of one request
            number of requests
-         then, all of it or none,
-           1 if the first denied request denies the rest
-           the state after a charge that is to be taken back first, and us, num of the charge; it is taken back if nothing was
-           charged since
-         a call without runs and all that is a probe: it writes the state back
-Returns  {now, us and num of the state, 1 if it was taken back, requests granted of each run ..}
+         then, none of it for a probe, which writes the state back, or for requests that nothing follows,
+           1 if the first denied request denies the rest, and the charges can be given back
+           number of charges of which a part is given back, and for each
+             period, returned, us, num: the reply to the charge
+             us, num: the part
+         then, for a debt, which is charged whatever the state is,
+           us, num, and us by which it may exceed a whole burst
+Returns  {now, us and num of the state, us given back or charged as a debt, rounded down, requests granted of each run ..,
+          and if a part of charges can be given back: period, returned}
+
+A part is given back to the state that later charges have left. Without the part, the state would be no lower than now plus these
+charges, as if they had all been made now, or at the last instant for which they were made ahead. So the charge is given back as far
+as its own end, less what was given back since, lies beyond that instant: the rest has returned by itself.
 ]]
 local state_key = KEYS[1]
 local den, cap_num, runs = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local options = 5 + 3 * runs
-local in_order = ARGV[options + 1] == '1'
+local in_order, parts = ARGV[options + 1] == '1', tonumber(ARGV[options + 2] or 0)
+local debt = options + 2 + 6 * parts
 
 -- include: gcra_state
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local cap_us = now + ARGV[2]
 
-local us, num, changed = now, 0, false
+local us, num, period, returned, changed = now, 0, nil, nil, false
 local reply = {now, 0, 0, 0, nil} -- with room for one run
 local value = redis.call('GET', state_key)
 if value then
-  us, num = gcra_state(state_key, value, now, den, cap_us)
-  if value == ARGV[options + 2] then
-    us, num, changed = us - ARGV[options + 3], num - ARGV[options + 4], true
+  us, num, period, returned = gcra_state(state_key, value, now, den, cap_us)
+end
+for at = options + 3, debt, 6 do
+  local later = period == tonumber(ARGV[at]) and returned - ARGV[at + 1] or math.huge
+  local used = now
+  if us + later > cap_us and (us + later ~= tonumber(ARGV[at + 2]) or num ~= tonumber(ARGV[at + 3])) then
+    used = us + later - (cap_us - now) + 20000 -- waiters may keep a charge for that long
+  end
+  local beyond = ARGV[at + 2] - later - used
+  if beyond > 0 then
+    local part_us, part_num = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+    if part_us >= beyond then
+      part_us, part_num = beyond, 0
+    end
+    us, num, returned, changed = us - part_us, num - part_num, returned + part_us, true
     if num < 0 then
       us, num = us - 1, num + den
     end
-    if us < now then
-      us, num = now, 0
+    if part_num > 0 then
+      returned = returned + 1
     end
-    reply[4] = 1
+    reply[4] = reply[4] + part_us
+  end
+end
+local burst_s = ARGV[4]
+if ARGV[debt + 1] then
+  local room = cap_us + ARGV[debt + 3] - us - 1
+  if room > 0 then
+    local debt_us, debt_num = tonumber(ARGV[debt + 1]), tonumber(ARGV[debt + 2])
+    if debt_us > room then
+      debt_us, debt_num = room, 0
+    end
+    us, num, changed = us + debt_us, num + debt_num, true
+    if num >= den then
+      us, num = us + 1, num - den
+    end
+    reply[4] = debt_us
+    burst_s = math.max(tonumber(burst_s), math.ceil((us - now) / 1000000)) -- or it seems to come from a clock that was set back
   end
 end
 
@@ -83,11 +119,18 @@ for run = 1, runs do
 end
 
 if any or changed then
+  if in_order and not period then
+    period, returned = now, 0
+  end
   local left = us - now
-  redis.call('SET', state_key, gcra_text(us, num, den, ARGV[4]), 'PX', (left - left % 1000) / 1000 + 1)
+  local text = gcra_text(us, num, den, burst_s, period, returned)
+  redis.call('SET', state_key, text, 'PX', (left - left % 1000) / 1000 + 1)
 elseif #ARGV == 5 then
   -- include: write_back
   write_back(state_key, value, now)
 end
 reply[2], reply[3] = us, num
+if in_order then
+  reply[runs + 5], reply[runs + 6] = period or 0, returned or 0
+end
 return reply

@@ -2,12 +2,21 @@
 -- now. The form of a state is "us" or "us:num:den". If the whole burst of its writer's limit takes more than half a minute, the state
 -- ends in ":burst": that time in seconds, rounded up. A fraction with another den is rounded up.
 --
+-- If charges of the state can be given back, it ends in "@period:returned": an instant that tells this state from those of other
+-- times, and how many us were given back since. It also returns these two, or nil. They end when the whole burst is available.
+--
 -- Three kinds of values have a special meaning:
 --   A state that is more than a minute beyond both that burst and cap_us counts as none, because the clock was set back.
 --   A number with an unknown suffix that expires is of a later version: nothing is granted until it expires.
 --   Any other value that is not in the form is no state.
 local function gcra_state(key, value, now, den, cap_us)
-  local us, num, burst_s = tonumber(value), 0, 0
+  local us, num, burst_s, period, returned = tonumber(value), 0, 0, nil, nil
+  if not us then
+    local text, of, so_far = string.match(value, '^([^@]*)@(%d+):(%d+)$')
+    if text then
+      value, us, period, returned = text, tonumber(text), tonumber(of), tonumber(so_far)
+    end
+  end
   if not us then
     local whole, first, rest = string.match(value, '^(%d+):(%d+)(.*)$')
     us, burst_s = tonumber(whole), tonumber(first)
@@ -29,16 +38,19 @@ local function gcra_state(key, value, now, den, cap_us)
   if not (us >= now and us <= math.max(cap_us, now + math.min(burst_s, 3153600001) * 1000000) + 60000001) then
     return now, 0
   end
-  return us, num
+  return us, num, period, returned
 end
--- gcra_text returns the text of a state. burst_s is "0" if the text has no burst.
-local function gcra_text(us, num, den, burst_s)
+-- gcra_text returns the text of a state. burst_s is "0" if the text has no burst; period and returned may be nil.
+local function gcra_text(us, num, den, burst_s, period, returned)
   local text = us -- a number is cheaper than its text
   if num > 0 then
     text = string.format('%.0f:%.0f:%.0f', us, num, den)
   end
   if burst_s ~= '0' then
     text = string.format(num > 0 and '%s:%s' or '%.0f:%s', text, burst_s)
+  end
+  if period then
+    text = string.format(type(text) == 'number' and '%.0f@%.0f:%.0f' or '%s@%.0f:%.0f', text, period, returned)
   end
   return text
 end
