@@ -36,7 +36,8 @@ type span struct {
 	// For GCRA: what Redis needs to give a part of the charge back.
 	period, returned int64
 
-	entry string // for a log: the entry, which is used or given back as a whole
+	entry string // for a log: the entry, which waiters use as a whole
+	stay  int64  // for a log: permits of the entry that are not given back
 }
 
 // fitting is how a request is served from the front of the prepaid permits.

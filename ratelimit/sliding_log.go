@@ -96,6 +96,9 @@ func (*slidingLog) limitOf(last snapshot) (Limit, bool) {
 
 func (s *slidingLog) encode(key string, a *ask) scripts.Call {
 	a.members = a.members[:0]
+	if a.debt > 0 {
+		a.runs = append(a.runs[:0], equalRequests{a.debt, 1})
+	}
 	for _, r := range a.runs {
 		for range r.count {
 			if r.n > 0 {
@@ -114,13 +117,15 @@ func (s *slidingLog) encode(key string, a *ask) scripts.Call {
 		order = a.coming
 	case a.partial:
 		order = -3
+	case a.debt > 0:
+		order = -4
 	case len(a.runs)+len(a.back) == 0: // a probe
 		order = -2
 	}
-	args := make([]any, 0, 5+len(a.back)+len(a.members))
+	args := make([]any, 0, 5+2*len(a.back)+len(a.members))
 	args = append(args, counted, order, a.ahead.Microseconds(), flag(a.perClient), len(a.back))
 	for _, charged := range a.back {
-		args = append(args, charged.entry)
+		args = append(args, charged.entry, charged.stay)
 	}
 	for _, m := range a.members {
 		args = append(args, m)
@@ -146,7 +151,7 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 	for i := range answers {
 		answers[i] = r.next(-exact, exact)
 	}
-	if a.partial {
+	if a.partial || a.debt > 0 {
 		n := r.next(1, a.runs[0].n)
 		a.runs[0].n, a.members[0] = n, resized(a.members[0], n)
 	}
@@ -202,6 +207,9 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 		}
 		got.granted = append(got.granted, granted)
 	}
+	if a.debt > 0 {
+		got.booked, got.spans = got.granted[0]*a.runs[0].n, nil
+	}
 	return got, nil
 }
 
@@ -213,7 +221,8 @@ func (*slidingLog) fit(spans []span, n int64, since time.Duration) fitting {
 	return fitting{at: spans[0].from}
 }
 
-func (*slidingLog) skip(*span, int64) {} // never: entries are used as a whole
+// skip leaves the used permits in the entry; waiters use entries as a whole.
+func (*slidingLog) skip(s *span, k int64) { s.n, s.stay = s.n-k, s.stay+k }
 
 // logSnapshot has the state of a log and its denied requests.
 type logSnapshot struct {

@@ -23,10 +23,12 @@ ARGV     1 the rate at which this client has had the log counted lately, or noth
            -2 for a probe, which has no requests: it writes the value back
            -3 if one request follows that may be granted in part. Its entry is made smaller then; a repeated call
            finds it by its id, unless more than 128 entries have been made since
+         -4 if one request follows that is a debt: it is entered until the limit is exceeded by the rate, in part as for -3
          3 how long before its time an entry may be entered, in us; 0 unless in order
          4 the scope to which keys 2 and 3 belong: 0 for Overall, 1 for PerClient
-         5 how many members follow that are taken out first
-           these, and then the member of each request
+         5 how many members follow that are taken out first, or made smaller, and for each
+           the member, and how many of its permits stay
+           then the member of each request
 Returns  {rate, interval in ms, permits left, us until the log is empty, members taken out,
            for each request: us until it may be used, if it was entered; -1 if it is for more than the rate; or -2 less the
            us, at least, until it could be entered, or until a part of it could be,
@@ -35,10 +37,11 @@ Errors   NOTCONFIGURED no limit is set   OLDFORM the value is that of a Redisson
          PERCLIENT, OVERALL the scope of the limit, if keys 2 and 3 belong to the other one
 ]]
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[3]
-local counted_at, in_order, ahead = ARGV[1], ARGV[2] ~= '-1' and ARGV[2] ~= '-3', tonumber(ARGV[3])
-local partial = ARGV[2] == '-3'
+local debt = ARGV[2] == '-4'
+local partial = ARGV[2] == '-3' or debt
+local counted_at, in_order, ahead = ARGV[1], ARGV[2] ~= '-1' and not partial, tonumber(ARGV[3])
 local scope = ARGV[4]
-local first_back, first_new = 6, 6 + ARGV[5]
+local first_back, first_new = 6, 6 + 2 * ARGV[5]
 local requests = #ARGV - first_new + 1
 local waiting = requests - ARGV[2]
 
@@ -105,14 +108,15 @@ if requests > 0 then
   end
 end
 
--- What is given back: members that are in force.
-local back, given = {}, 0
-if first_new > first_back and not void then
-  local scores = redis.call('ZMSCORE', permits_key, unpack(ARGV, first_back, first_new - 1))
-  for i = first_back, first_new - 1 do
-    local score = scores[i - first_back + 1]
-    if score and time_of(score) > now - interval and not back[ARGV[i]] then
-      back[ARGV[i]], back[#back + 1], given = true, ARGV[i], given + size(ARGV[i])
+-- What is given back: members that are in force. Of some a part stays, under another member with the same time.
+local back, stay, given = {}, {}, 0
+for i = first_back, first_new - 2, 2 do
+  local member, staying = ARGV[i], tonumber(ARGV[i + 1])
+  local score = not void and redis.call('ZSCORE', permits_key, member)
+  if score and time_of(score) > now - interval and not back[member] and staying < size(member) then
+    back[member], back[#back + 1], given = true, member, given + size(member) - staying
+    if staying > 0 then
+      stay[#stay + 1], stay[#stay + 2] = score, resized(member, staying)
     end
   end
 end
@@ -263,12 +267,14 @@ else
     local asked = {}
     answers, new, entered = {}, {}, 0
     if partial and not have[1] then
-      ARGV[first_new] = resized(whole, math.max(1, math.min(size(whole), left)))
+      ARGV[first_new] = resized(whole, math.max(1, math.min(size(whole), debt and left + rate or left)))
     end
     for i = 1, requests do
       local n = size(ARGV[first_new + i - 1])
-      if n > rate then
+      if n > rate and not debt then
         answers[i] = -1
+      elseif debt and not have[i] and n <= left + rate then
+        enter(i, n, now)
       elseif have[i] then
         answers[i] = math.max(0, time_of(have[i]) - now)
       else
@@ -313,6 +319,9 @@ else
   end
 end
 left = left - entered
+for i = 1, #stay do
+  new[#new + 1] = stay[i]
+end
 
 if requests + #back > 0 then
   local text = string.format('%.0f', left)
