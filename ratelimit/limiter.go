@@ -21,6 +21,7 @@ type Limiter struct {
 	prefix    string
 	options   limiterOptions
 	shadow    bool // not part of options, which identify the state
+	debt      *int64
 	algorithm combinable
 	err       error
 }
@@ -34,7 +35,7 @@ func (c *Client) Limiter(prefix string, limit Limit, opts ...LimiterOption) *Lim
 	k := &Limiter{client: c, prefix: prefix}
 	var cfg limiterConfig
 	k.err = invalid.Apply(argument, &cfg, opts, LimiterOption.applyLimiter)
-	k.options, k.shadow = cfg.limiterOptions, cfg.shadow
+	k.options, k.shadow, k.debt = cfg.limiterOptions, cfg.shadow, cfg.debt
 	if prefix == "" || strings.ContainsAny(prefix, "{}") || len(prefix) > 1024 {
 		k.check(argument.Error("prefix", fmt.Sprintf("%.64q", prefix), "must be 1 to 1024 bytes without braces"))
 	}
@@ -307,5 +308,11 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	if k.shadow && n > 0 {
 		return reservedAtOnce(s.askOnce(ctx, "reserve", k.subject(key, n, s)))
 	}
-	return s.reserve(ctx, k.subject(key, n, s))
+	r, err := s.reserve(ctx, k.subject(key, n, s))
+	if r != nil {
+		if r.debt = k.options.limit.Burst; k.debt != nil {
+			r.debt = *k.debt
+		}
+	}
+	return r, err
 }

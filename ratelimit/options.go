@@ -130,6 +130,7 @@ type LimiterOption interface{ applyLimiter(*limiterConfig) error }
 type limiterConfig struct {
 	limiterOptions
 	shadow bool
+	debt   *int64 // nil: one burst
 }
 
 // limiterOptions are what requests for a key have in common that are counted together.
@@ -204,6 +205,19 @@ func WithHashTag(tag string) LimiterOption {
 			return argument.Error("WithHashTag", `""`, "must be at least 1 byte")
 		}
 		c.hashTag = tag
+		return nil
+	})
+}
+
+// WithDebt sets how many permits a caller may owe: Reservation.Settle charges that many at most above a whole burst, 0
+// to MaxRate. The default is one burst. The bound is that of the call of Settle: other Limiters of the key may have
+// another one.
+func WithDebt(n int64) LimiterOption {
+	return limiterOptionFunc(func(c *limiterConfig) error {
+		if n < 0 || n > MaxRate {
+			return argument.Error("WithDebt", n, "must be 0 to 4294967295")
+		}
+		c.debt = &n
 		return nil
 	})
 }

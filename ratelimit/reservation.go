@@ -19,6 +19,7 @@ type Reservation struct {
 	at   time.Time
 	span span
 	made *keyState // the state that made it; by now the key may have another
+	debt int64     // permits that Settle may charge above a whole burst; for a log it is the rate
 
 	mu   sync.Mutex
 	over bool
@@ -106,7 +107,7 @@ func (r *Reservation) Settle(ctx context.Context, used int64) error {
 	s := c.use(r.made.id, r.made.algorithm)
 	defer s.release()
 	if debt := used - r.span.n; debt > 0 {
-		booked, err := s.book(ctx, debt)
+		booked, err := s.book(ctx, debt, r.debt)
 		r.over = err == nil
 		if err == nil && booked < debt {
 			err = &DebtError{Booked: booked, Dropped: debt - booked}
@@ -123,10 +124,9 @@ func (r *Reservation) Settle(ctx context.Context, used int64) error {
 	return s.operationError("settle", err)
 }
 
-// book charges a debt, and returns how much of it.
-func (s *keyState) book(ctx context.Context, debt int64) (int64, error) {
-	limit, _ := s.algorithm.limitOf(nil)
-	j, err := s.ask(ctx, ask{debt: debt, most: limit.Burst}, false)
+// book charges a debt, as far as the state exceeds a whole burst by most permits then, and returns how much of it.
+func (s *keyState) book(ctx context.Context, debt, most int64) (int64, error) {
+	j, err := s.ask(ctx, ask{debt: debt, most: most}, false)
 	if err != nil {
 		return 0, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
@@ -60,6 +61,13 @@ func TestReservation_SettleBooksADebt(t *testing.T) {
 	state, err = k.AllowN(ctx, name, 1)
 	require.NoError(t, err)
 	require.InDelta(t, 101*36*time.Second, state.RetryAfter, float64(10*time.Second))
+
+	k = c.Limiter("strict", ratelimit.PerHour(100), ratelimit.WithDebt(0))
+	r, err = k.Reserve(ctx, name, 60)
+	require.NoError(t, err)
+	require.ErrorAs(t, r.Settle(ctx, 101), &debt)
+	require.EqualValues(t, 40, debt.Booked)
+	require.ErrorIs(t, c.Limiter("k", ratelimit.PerHour(1), ratelimit.WithDebt(-1)).Err(), cogwheel.ErrInvalid)
 }
 
 // Entries of a log are made smaller, and a debt is an entry too.
