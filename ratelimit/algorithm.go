@@ -99,6 +99,7 @@ type ask struct {
 	inOrder bool          // the first denied request denies the rest
 	coming  int64         // the number of requests at the end that are for waiters yet to come
 	ahead   time.Duration // how early a permit may be charged before it can be used
+	stamped bool          // for windows: the one charge can be given back in part, and is not made ahead
 	back    []span        // charges to take back first
 	debt    int64         // permits to charge whatever the state is,
 	most    int64         // by which the state may exceed a full burst then
@@ -131,10 +132,25 @@ func (a *ask) appendRuns(args []any) []any {
 			args = append(args, r.n, r.count)
 		}
 	}
-	if a.inOrder {
-		args = append(args, 1)
+	switch {
+	case a.stamped:
+		return append(args, 2)
+	case a.inOrder || a.settles():
+		return append(args, flag(a.inOrder))
 	}
 	return args
+}
+
+// settles reports whether a script gives charges back or books a debt.
+func (a *ask) settles() bool { return len(a.back) > 0 || a.debt > 0 }
+
+// readSettled reads what the script of a window has given back or booked.
+func (a *ask) readSettled(r *replyReader, got *answer) {
+	if a.settles() {
+		n := r.next(0, exact)
+		got.takenBack = len(a.back) > 0 && n > 0
+		got.booked = min(n, a.debt)
+	}
 }
 
 // answer is the decision of a script.

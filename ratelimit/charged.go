@@ -33,8 +33,9 @@ type span struct {
 	start gcraTime
 	at    reading
 
-	// For GCRA: what Redis needs to give a part of the charge back.
-	period, returned int64
+	// What Redis needs to give a part of the charge back. For GCRA: an instant that tells the state from others, and
+	// us given back since. For windows: an instant, and for sliding windows the number of the window.
+	period, returned, index int64
 
 	entry string // for a log: the entry, which waiters use as a whole
 	stay  int64  // for a log: permits of the entry that are not given back

@@ -201,6 +201,7 @@ type contest struct {
 	limits   []string // "GCRA", "window", "sliding", "log": asked for alone, and together if there are several
 	wide     string   // one of them, which has ten times the limit
 	constant bool     // the first limit stays in force
+	settled  bool     // in place of waiters, whom permits of windows go to first, more callers settle
 	mutation *mutation
 	lasts    time.Duration
 	slower   int // by how much all takes longer, for slow machines; 0 is 1
@@ -222,7 +223,7 @@ func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
 	sliding := c.Limiter("sliding", s.inTurn(0), ratelimit.WithHashTag(name), bySliding)
 	l := c.StoredLimiter("log:{" + name + "}")
 	limiter := func(what string, k *ratelimit.Limiter) contestWay {
-		w := contestWay{
+		return contestWay{
 			limits: []string{what},
 			allow: func(ctx context.Context, limit ratelimit.Limit, n int64) (ratelimit.Result, error) {
 				return k.With(limit).AllowN(ctx, "k", n)
@@ -230,13 +231,10 @@ func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
 			wait: func(ctx context.Context, limit ratelimit.Limit, n int64) error {
 				return k.With(limit).WaitN(ctx, "k", n)
 			},
-		}
-		if what == "GCRA" {
-			w.reserve = func(ctx context.Context, limit ratelimit.Limit, n int64) (*ratelimit.Reservation, error) {
+			reserve: func(ctx context.Context, limit ratelimit.Limit, n int64) (*ratelimit.Reservation, error) {
 				return k.With(s.limit(what, limit)).Reserve(ctx, "k", n)
-			}
+			},
 		}
-		return w
 	}
 	of := map[string]contestWay{
 		"GCRA":    limiter("GCRA", gcra),
@@ -371,6 +369,10 @@ func (r *contestRun) reserving(way contestWay, rng *rand.Rand) {
 	for r.going() {
 		limit, call := r.current(), time.Now()
 		reservation, err := way.reserve(r.t.Context(), limit, 1)
+		if errors.Is(err, ratelimit.ErrWouldExceedDeadline) { // of a window
+			r.pause(10 * time.Millisecond)
+			continue
+		}
 		if err != nil {
 			r.t.Error(err)
 			return
@@ -397,6 +399,10 @@ func (r *contestRun) settling(way contestWay, rng *rand.Rand) {
 	for r.going() {
 		limit, n, call := r.current(), 1+rng.Int64N(8), time.Now()
 		reservation, err := way.reserve(r.t.Context(), limit, n)
+		if errors.Is(err, ratelimit.ErrWouldExceedDeadline) { // of a window
+			r.pause(time.Millisecond)
+			continue
+		}
 		if err != nil {
 			r.t.Error(err)
 			return
@@ -408,7 +414,11 @@ func (r *contestRun) settling(way contestWay, rng *rand.Rand) {
 		if used > 0 {
 			r.note(way, call, used, limit, false)
 		}
-		r.pause(time.Duration(rng.Int64N(int64(r.scaled(contestPer / 8)))))
+		works := contestPer / 8
+		if way.limits[0] != "GCRA" && rng.IntN(4) == 0 {
+			works = 2 * contestPer // into the next windows
+		}
+		r.pause(time.Duration(rng.Int64N(int64(r.scaled(works)))))
 		if err := reservation.Settle(r.t.Context(), used); err != nil {
 			r.t.Error(err)
 		}
@@ -516,12 +526,17 @@ func (s contest) run(t *testing.T) map[string]*record {
 		for at, way := range s.ways(c, name) {
 			rng := func(role uint64) *rand.Rand { return rand.New(rand.NewPCG(id, 10*uint64(at)+role)) }
 			all.Go(func() { r.allowing(way, rng(0)) })
-			all.Go(func() { r.waiting(way, rng(1)) })
-			all.Go(func() { r.waiting(way, rng(2)) })
+			for role := uint64(1); role <= 2 && !s.settled; role++ {
+				all.Go(func() { r.waiting(way, rng(role)) })
+			}
 			if way.reserve != nil {
 				all.Go(func() { r.reserving(way, rng(3)) })
-				if len(way.limits) == 1 {
-					for role := range uint64(3) {
+				if way.reserve != nil && len(way.limits) == 1 {
+					roles := uint64(3)
+					if s.settled {
+						roles = 12
+					}
+					for role := range roles {
 						all.Go(func() { r.settling(way, rng(5+role)) })
 					}
 				}
@@ -598,11 +613,13 @@ func (m *mutation) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // contests are all algorithms, alone and together.
 var contests = map[string]contest{
-	"GCRA":            {limits: []string{"GCRA"}},
-	"fixed windows":   {limits: []string{"window"}},
-	"sliding windows": {limits: []string{"sliding"}},
-	"a sliding log":   {limits: []string{"log"}},
-	"all of them":     {limits: []string{"GCRA", "window", "sliding"}},
+	"GCRA":                     {limits: []string{"GCRA"}},
+	"fixed windows":            {limits: []string{"window"}},
+	"sliding windows":          {limits: []string{"sliding"}},
+	"a sliding log":            {limits: []string{"log"}},
+	"fixed windows, settled":   {limits: []string{"window"}, settled: true},
+	"sliding windows, settled": {limits: []string{"sliding"}, settled: true},
+	"all of them":              {limits: []string{"GCRA", "window", "sliding"}},
 	"sliding windows, and GCRA that denies nothing": {limits: []string{"sliding", "GCRA"}, wide: "GCRA"},
 	"fixed windows, and GCRA that denies nothing":   {limits: []string{"window", "GCRA"}, wide: "GCRA"},
 	"GCRA, and fixed windows that deny nothing":     {limits: []string{"GCRA", "window"}, wide: "window"},
@@ -647,6 +664,26 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 			scripts.RateGCRA,
 			"= us - part_us, num - part_num", "= math.max(now, us - 2 * part_us), num - part_num",
 		},
+		"a window gives back twice": {
+			contest{limits: []string{"window"}, constant: true, settled: true},
+			scripts.RateWindow,
+			"= used - part,", "= math.max(0, used - 2 * part),",
+		},
+		"a window takes back what was charged to another": {
+			contest{limits: []string{"window"}, constant: true, settled: true},
+			scripts.RateWindow,
+			"if stamp == tonumber(ARGV[at]) and stamp > 0 then", "if stamp then",
+		},
+		"a sliding window gives back twice": {
+			contest{limits: []string{"sliding"}, constant: true, settled: true},
+			scripts.RateSliding,
+			"= s.current - part,", "= math.max(0, s.current - 2 * part),",
+		},
+		"a sliding window takes back what was charged to another": {
+			contest{limits: []string{"sliding"}, constant: true, settled: true},
+			scripts.RateSliding,
+			"if later == 0 then", "if later then",
+		},
 		"a window holds ten more": {
 			contest{limits: []string{"window"}, constant: true},
 			scripts.RateWindow,
@@ -665,7 +702,7 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 		"a sliding window forgets the window before": {
 			contest{limits: []string{"sliding"}, constant: true},
 			scripts.RateSliding,
-			"local share = previous\n", "previous = 0\n  local share = previous\n",
+			"local share = s.previous\n", "s.previous = 0\n  local share = s.previous\n",
 		},
 		"a sliding window does not heed a lower limit": {
 			contest{limits: []string{"sliding"}},

@@ -113,6 +113,43 @@ func (q *Asking) Results(reply []int64) ([]Result, Known, error) {
 	return all, Known{got.snapshot}, nil
 }
 
+// Charge is a charge that can be given back in part.
+type Charge struct{ span }
+
+// Settled is the answer to Reserving, GivingBack or Booking.
+type Settled struct {
+	Charges []Charge
+	Given   bool
+	Booked  int64
+}
+
+// Reserving asks for permits of a window that can be given back.
+func Reserving(k *Limiter, n int64) *Asking {
+	return &Asking{k: k, a: ask{stamped: true, inOrder: true, runs: []equalRequests{{n, 1}}}}
+}
+
+// GivingBack gives n permits of a charge back.
+func GivingBack(k *Limiter, c Charge, n int64) *Asking {
+	part := c.span
+	k.algorithm.skip(&part, part.n-n)
+	return &Asking{k: k, a: ask{back: []span{part}}}
+}
+
+// Booking charges a debt of at most Rate.
+func Booking(k *Limiter, debt int64) *Asking {
+	return &Asking{k: k, a: ask{debt: debt, most: k.Limit().Rate}}
+}
+
+// Settled returns the answer.
+func (q *Asking) Settled(reply []int64) (s Settled, err error) {
+	got, err := q.k.algorithm.decode(&q.a, reply, reading{})
+	for _, charge := range got.spans {
+		s.Charges = append(s.Charges, Charge{charge})
+	}
+	s.Given, s.Booked = got.takenBack, got.booked
+	return s, err
+}
+
 // Known is what a process knows of a key.
 type Known struct{ s snapshot }
 

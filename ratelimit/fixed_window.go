@@ -10,17 +10,28 @@ import (
 // window is the algorithm of fixed windows.
 type window struct{ oneLimit }
 
-// traits: permits of a window cannot be given back, so they stay until the window ends, or while a denial is
-// trusted.
+// traits: permits of waiters are not given back, so they stay until the window ends, or while a denial is trusted.
 func (*window) traits() traits { return traits{keep: maxDenyFor} }
 
 func (w *window) script() *scripts.Script { return scripts.RateWindow }
 
-// encode ignores permits to be given back: unused permits of a window end with it.
 func (w *window) encode(key string, a *ask) scripts.Call {
-	args := make([]any, 0, 5+2*len(a.runs))
-	args = append(args, w.limit.Rate, w.limit.Per.Milliseconds(), a.ahead.Milliseconds(), len(a.runs))
-	return scripts.RateWindow.Call([]string{key}, a.appendRuns(args)...)
+	ahead := a.ahead
+	if a.stamped {
+		ahead = 0
+	}
+	args := make([]any, 0, 8+2*len(a.runs)+2*len(a.back))
+	args = a.appendRuns(append(args, w.limit.Rate, w.limit.Per.Milliseconds(), ahead.Milliseconds(), len(a.runs)))
+	if a.settles() {
+		args = append(args, len(a.back))
+	}
+	for _, part := range a.back {
+		args = append(args, part.period, part.n)
+	}
+	if a.debt > 0 {
+		args = append(args, a.debt, a.most)
+	}
+	return scripts.RateWindow.Call([]string{key}, args...)
 }
 
 func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
@@ -28,8 +39,13 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 	r := replyReader{reply: reply}
 	s := readWindow(w, &r)
 	got := answer{snapshot: s, granted: r.granted(a.runs)}
-	if slices.Max(append(got.granted, 0)) > 0 && s.ends == 0 && a.ahead == 0 {
+	if slices.Max(append(got.granted, 0)) > 0 && s.ends == 0 && (a.ahead == 0 || a.stamped) {
 		r.bad = true // only waiters are granted permits of the next window
+	}
+	a.readSettled(&r, &got)
+	var period int64
+	if a.stamped {
+		period = r.next(0, exact)
 	}
 	if err := r.end(); err != nil {
 		return answer{}, err
@@ -43,6 +59,7 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 				s.used += fit * r.n
 				left -= 1 + fit
 				got.spans = append(got.spans, s.span((1+fit)*r.n, at))
+				got.spans[len(got.spans)-1].period = period
 			}
 		}
 	}

@@ -58,6 +58,16 @@ func limiter(opts ...ratelimit.LimiterOption) func(context.Context, *ratelimit.C
 	}
 }
 
+func reserving(opts ...ratelimit.LimiterOption) func(context.Context, *ratelimit.Client) (bool, error) {
+	return func(ctx context.Context, c *ratelimit.Client) (bool, error) {
+		r, err := c.Limiter("k", perDay, opts...).Reserve(ctx, "key", 2)
+		if err == nil && r.Settle(ctx, 1) == nil {
+			err = r.Settle(ctx, 3)
+		}
+		return r != nil, err
+	}
+}
+
 var byWindows = ratelimit.WithAlgorithm(ratelimit.FixedWindow)
 
 var replyCalls = []replyCall{
@@ -126,6 +136,8 @@ var replyCalls = []replyCall{
 		err := c.All(c.Limiter("a", perDay).Part("key"), c.Limiter("b", perDay).Part("key")).WaitN(ctx, 2)
 		return err == nil, err
 	}, nil},
+	{"Limiter.Reserve, fixed windows", reserving(byWindows), nil},
+	{"Limiter.Reserve, sliding windows", reserving(bySliding), nil},
 }
 
 // integersOf returns a list of integers; go-redis takes texts of integers as such.

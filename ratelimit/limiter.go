@@ -290,16 +290,16 @@ func (k *Limiter) Reset(ctx context.Context, key string) error {
 // The error matches ErrWouldExceedDeadline, with nothing taken, if the delay is longer than a minute or than
 // the time until the deadline of ctx. No policy decides: while Redis is down the error matches ErrUnavailable,
 // after the time of WithTimeout or at once. For other errors see AllowN. If ctx ends first, the Client tries to
-// give the permits back in the background. FixedWindow and SlidingWindow have no reservations: Reserve returns
-// a *cogwheel.InvalidError.
+// give the permits back in the background.
+//
+// With FixedWindow and SlidingWindow a Reservation has no delay: if the permits are not available now, the error
+// matches ErrWouldExceedDeadline. Settle gives permits back to the window from which they were taken: for
+// FixedWindow until it ends, for SlidingWindow until the next window ends, unless calls under another Per have
+// changed the length of the windows.
 //
 // Under WithShadow, Reserve decides as AllowN does, by the policy too. The Reservation has no delay, and Cancel
 // returns false.
 func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
-	if k.err == nil && !k.algorithm.traits().canGiveBack {
-		name := limiterAlgorithms[k.options.algorithm].option
-		return nil, argument.Error("WithAlgorithm", name, "has no reservations")
-	}
 	s, err := k.use(ctx, "reserve", key, n)
 	if err != nil {
 		return reservedAtOnce(k.refused(ctx, k.subject(key, n, nil), err))

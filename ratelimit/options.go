@@ -150,6 +150,10 @@ const (
 	// FixedWindow grants at most Rate in each window of length Per. A window begins with the first request
 	// after the previous window has ended, or exactly at that end if a caller waits for it. In a time of Per
 	// around the start of a window it may grant twice the rate.
+	//
+	// A debt of Reservation.Settle is charged to the window, and the part for which the window has no room to the
+	// next one, up to Rate permits. Then nothing is granted until the next window begins, and charges of the window
+	// before it can no longer be given back.
 	FixedWindow
 	// SlidingWindow counts in windows of length Per that follow each other by the clock of Redis. A request is
 	// granted if the sum of three numbers is at most Rate: its permits, the permits granted in the current
@@ -163,6 +167,10 @@ const (
 	// window, and with a Rate of 1 one permit in two windows. It grants nothing ahead of time: a caller that
 	// waits for many permits may go on waiting while other processes take few at a time. Rate times Per in
 	// milliseconds must be below 2^53.
+	//
+	// A debt of Reservation.Settle is charged to the window, and the part for which the window has no room to the
+	// next one, up to Rate permits above the limit. Then RetryAfter and ResetAfter are lower bounds. Permits that
+	// are given back count in no window, and the bounds hold for the others.
 	SlidingWindow
 
 	logAlgorithm Algorithm = 255 // of StoredLimiters

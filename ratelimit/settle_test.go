@@ -119,3 +119,130 @@ func TestReservation_SettleOfAStoredLimiter(t *testing.T) {
 		})
 	}
 }
+
+// longWindows are limiters of windows that do not end during a test, with 100 permits.
+func longWindows(c *ratelimit.Client, what string) map[string]*ratelimit.Limiter {
+	limit := ratelimit.Limit{Rate: 100, Per: 24 * 365 * time.Hour, Burst: 100}
+	return map[string]*ratelimit.Limiter{
+		"fixed windows":   c.Limiter(what, limit, byWindows),
+		"sliding windows": c.Limiter(what, limit, bySliding),
+	}
+}
+
+func remaining(t *testing.T, k *ratelimit.Limiter, key string) int64 {
+	t.Helper()
+	r, err := k.Peek(t.Context(), key)
+	require.NoError(t, err)
+	return r.Remaining
+}
+
+func TestReservation_OfAWindow(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	for what, k := range longWindows(c, "k") {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			_, err := k.AllowN(ctx, name, 5)
+			require.NoError(t, err)
+			require.NotContains(t, rdb.Get(ctx, k.RedisKey(name)).Val(), "@", "only charges that can be settled write a stamp")
+			r, err := k.Reserve(ctx, name, 60)
+			require.NoError(t, err)
+			require.Zero(t, r.Delay())
+			_, err = k.Reserve(ctx, name, 36)
+			require.ErrorIs(t, err, ratelimit.ErrWouldExceedDeadline)
+			require.EqualValues(t, 35, remaining(t, k, name), "nothing was taken")
+
+			// Scripts that rewrite the state keep what is needed to settle.
+			for _, n := range []int64{5, 10} {
+				res, err := k.AllowN(ctx, name, n)
+				require.NoError(t, err)
+				require.True(t, res.Allowed)
+				res, err = c.All(k.Part(name), c.Limiter("other", ratelimit.PerHour(100)).Part(name)).AllowN(ctx, n)
+				require.NoError(t, err)
+				require.True(t, res.Allowed)
+			}
+			other, err := k.Reserve(ctx, name, 2)
+			require.NoError(t, err)
+			require.EqualValues(t, 3, remaining(t, k, name))
+			require.NoError(t, r.Settle(ctx, 20))
+			require.EqualValues(t, 43, remaining(t, k, name))
+			require.NoError(t, r.Settle(ctx, 0), "does nothing")
+			require.NoError(t, other.Settle(ctx, 0))
+			require.EqualValues(t, 45, remaining(t, k, name))
+		})
+	}
+}
+
+// Reset ends what can be given back.
+func TestReservation_SettleAfterReset(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	limiters := longWindows(c, "k")
+	limiters["GCRA"] = c.Limiter("k", ratelimit.PerDay(100))
+	for what, k := range limiters {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			r, err := k.Reserve(ctx, name, 60)
+			require.NoError(t, err)
+			require.NoError(t, k.Reset(ctx, name))
+			after, err := k.Reserve(ctx, name, 60)
+			require.NoError(t, err)
+			require.NoError(t, r.Settle(ctx, 0))
+			require.EqualValues(t, 40, remaining(t, k, name))
+			require.NoError(t, after.Settle(ctx, 10))
+			require.EqualValues(t, 90, remaining(t, k, name))
+		})
+	}
+}
+
+// A debt of a window is bounded, and nothing is granted before it is paid.
+func TestReservation_SettleBooksADebtOfAWindow(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	for what, k := range longWindows(c, "k") {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			r, err := k.Reserve(ctx, name, 60)
+			require.NoError(t, err)
+			require.NoError(t, r.Settle(ctx, 80))
+			require.EqualValues(t, 20, remaining(t, k, name))
+			r, err = k.Reserve(ctx, name, 1)
+			require.NoError(t, err)
+			require.NoError(t, r.Settle(ctx, 51))
+			require.Zero(t, remaining(t, k, name), "30 count in the next window")
+			_, err = k.Reserve(ctx, name, 1)
+			require.ErrorIs(t, err, ratelimit.ErrWouldExceedDeadline)
+			r, err = k.With(ratelimit.Limit{Rate: 1000, Per: 24 * 365 * time.Hour, Burst: 1000}).Reserve(ctx, name+"2", 1)
+			require.NoError(t, err)
+			var debt *ratelimit.DebtError
+			require.ErrorAs(t, r.Settle(ctx, 3001), &debt)
+			require.EqualValues(t, 1999, debt.Booked)
+			require.EqualValues(t, 1001, debt.Dropped)
+			require.NoError(t, r.Settle(ctx, 3001), "does nothing")
+		})
+	}
+}
+
+// In the windows that follow, a debt counts as if it were charged there.
+func TestReservation_ADebtCountsInTheNextWindow(t *testing.T) {
+	t.Parallel()
+	const per = 500 * time.Millisecond
+	for what, by := range map[string]ratelimit.LimiterOption{"fixed windows": byWindows, "sliding windows": bySliding} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c, _, _, name := shared(t)
+			ctx := t.Context()
+			k := c.Limiter("k", ratelimit.Limit{Rate: 100, Per: per, Burst: 100}, by)
+			began := time.Now()
+			r, err := k.Reserve(ctx, name, 1)
+			require.NoError(t, err)
+			require.NoError(t, r.Settle(ctx, 200))
+			// Two windows are used up, so a whole window is available only in the third.
+			require.NoError(t, k.WaitN(within(t, patience), name, 100))
+			require.Greater(t, time.Since(began), 2*per-10*time.Millisecond)
+		})
+	}
+}

@@ -20,21 +20,35 @@ func validateSliding(l Limit) error {
 	return nil
 }
 
-// traits: permits cannot be given back, so they stay until their window ends, or while a denial is trusted.
+// traits: permits of waiters are not given back, so they stay until their window ends, or while a denial is trusted.
 func (*sliding) traits() traits { return traits{atOnce: true, keep: maxDenyFor} }
 
 func (*sliding) script() *scripts.Script { return scripts.RateSliding }
 
 func (w *sliding) encode(key string, a *ask) scripts.Call {
-	args := make([]any, 0, 4+2*len(a.runs))
-	args = append(args, w.limit.Rate, w.limit.Per.Milliseconds(), len(a.runs))
-	return scripts.RateSliding.Call([]string{key}, a.appendRuns(args)...)
+	args := make([]any, 0, 7+2*len(a.runs)+3*len(a.back))
+	args = a.appendRuns(append(args, w.limit.Rate, w.limit.Per.Milliseconds(), len(a.runs)))
+	if a.settles() {
+		args = append(args, len(a.back))
+	}
+	for _, part := range a.back {
+		args = append(args, part.period, part.index, part.n)
+	}
+	if a.debt > 0 {
+		args = append(args, a.debt, a.most)
+	}
+	return scripts.RateSliding.Call([]string{key}, args...)
 }
 
 func (w *sliding) decode(a *ask, reply []int64, at reading) (answer, error) {
 	r := replyReader{reply: reply}
 	s := readSliding(w, &r)
 	got := answer{snapshot: s, granted: r.granted(a.runs)}
+	a.readSettled(&r, &got)
+	var period, index int64
+	if a.stamped {
+		period, index = r.next(0, exact), r.next(0, exact)
+	}
 	if err := r.end(); err != nil {
 		return answer{}, err
 	}
@@ -49,7 +63,7 @@ func (w *sliding) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if n := s.current - before; n > 0 {
 		// The bounds hold wherever in their window permits are used: the next window counts all of them.
 		ends := at.sent + millis(s.length-s.elapsed-1)
-		got.spans = []span{{n: n, from: at.got, until: ends}}
+		got.spans = []span{{n: n, from: at.got, until: ends, period: period, index: index}}
 	}
 	return got, nil
 }
@@ -63,7 +77,7 @@ func (*sliding) skip(s *span, k int64) { s.n -= k }
 // slidingSnapshot has the two counters. Times are in milliseconds, as in the script.
 type slidingSnapshot struct {
 	sliding           *sliding
-	previous, current int64
+	previous, current int64 // current includes what is owed to the next window
 	length            int64 // length of both windows: that of the limit, or longer; 0 for a state of a later version
 	elapsed           int64 // since the current window began; negative if it lies ahead, because the clock was set back
 }
@@ -93,7 +107,8 @@ func (s *slidingSnapshot) remaining() int64 {
 }
 
 // free returns how long after the script n permits are there at once, counted from the millisecond in which the script
-// ran. It is a lower bound for windows of a foreign length, and for more than Rate, and otherwise exact. In a window,
+// ran. It is a lower bound for windows of a foreign length, for more than Rate, and after a debt that exceeds this
+// window, and otherwise exact. In a window,
 // ceil(previous*(length-elapsed)/length) <= room holds from elapsed = length - floor(room*length/previous) on.
 func (s *slidingSnapshot) free(n int64) time.Duration {
 	rate, ends := s.sliding.limit.Rate, s.length-s.elapsed

@@ -216,9 +216,9 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 var (
 	limiterKey   = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}(?::(window|sliding))?$`)
 	taggedKey    = regexp.MustCompile(`(?s)^([^{}]+):\{([^{}]*)\}:(key|window|sliding):([^{}]*)$`)
-	gcraState    = regexp.MustCompile(`^(\d+)(:\d+){0,3}$`)
-	windowState  = regexp.MustCompile(`^(\d+)(:\d+)?$`)
-	slidingState = regexp.MustCompile(`^\d+:(\d{1,15}):(\d{1,15}):(\d{1,15})$`)
+	gcraState    = regexp.MustCompile(`^(\d+)(:\d+){0,3}(@\d+:\d+)?$`)
+	windowState  = regexp.MustCompile(`^(\d+)(:\d+(@\d+)?)?$`)
+	slidingState = regexp.MustCompile(`^\d+:(\d{1,15}):(\d{1,15}):(\d{1,15})(?:@\d+:(\d{1,15}))?$`)
 )
 
 // limiterName is the key of a Limiter, taken apart. Its parts are escaped as they stand in Redis.

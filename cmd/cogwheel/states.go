@@ -228,20 +228,24 @@ func (t *tool) limiter(ctx context.Context, kind string) (object, error) {
 	return o, nil
 }
 
-// slidingUsed estimates the used permits of a sliding window, as sliding_state.lua does. The state expires at the
-// end of the next window, so ttl, in milliseconds, tells which window is the current one and how much is left of it.
+// slidingUsed estimates the used permits of a sliding window, as sliding_state.lua does. The state expires when
+// none of its permits count, so ttl, in milliseconds, tells which window is the current one and how much is left of it.
 func slidingUsed(state string, ttl int64) int64 {
-	var n [3]int64
+	var n [4]int64
 	if parts := slidingState.FindStringSubmatch(state); parts != nil {
 		for i := range n {
 			n[i], _ = strconv.ParseInt(parts[1+i], 10, 64)
 		}
 	}
-	previous, current, length := n[0], n[1], max(1, n[2])
-	left := min(length, ttl-length) // of the window of the last grant
-	if left <= 0 {
-		previous, current, left = current, 0, min(length, ttl)
+	previous, current, length, owed := n[0], n[1], max(1, n[2]), n[3]
+	left := ttl - length // of the window of the last grant
+	if owed > 0 {
+		left -= length
 	}
+	for ; left <= 0 && ttl > 0; left += length {
+		previous, current, owed = current, owed, 0
+	}
+	current, left = current+owed, max(0, min(length, left))
 	return current + int64(math.Ceil(float64(previous)*float64(left)/float64(length))) // exact below 2^53
 }
 

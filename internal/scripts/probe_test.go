@@ -35,7 +35,7 @@ func TestProbe_LeavesTheStateAsItIs(t *testing.T) {
 	ctx, rdb := t.Context(), redistest.Shared(t).Client(t)
 	for i, state := range []string{
 		"3:60000", "10:60000", "3", fmt.Sprint(time.Now().Add(time.Minute).UnixMicro()),
-		fmt.Sprint(time.Now().Add(time.Minute).UnixMicro(), ":1:3:60"), "3:60000:future", "1:2:3:60000", "99999999:2:3:60000", "1:2:3:60000:future", "v2 future", "", "0x10", "1.5",
+		fmt.Sprint(time.Now().Add(time.Minute).UnixMicro(), ":1:3:60"), "3:60000:future", "1:2:3:60000", "99999999:2:3:60000", "3:60000@5", "99999999:2:3:60000@5:6", "1:2:3:60000:future", "v2 future", "", "0x10", "1.5",
 	} {
 		for _, ttl := range []time.Duration{0, 50 * time.Second} {
 			key := fmt.Sprint(redistest.Name(t), i, ttl)

@@ -76,7 +76,7 @@ window.open = function(key)
   local value = redis.call('GET', l.key)
   l.value = value
   l.left = value and redis.call('PTTL', l.key) or 0
-  l.used, l.begins, l.ends, l.lasts = window_state(value, l.left, l.limit, l.length)
+  l.used, l.begins, l.ends, l.lasts, l.stamp = window_state(value, l.left, l.limit, l.length)
   if not l.used then
     l.used, l.begins, l.ends, l.lasts, l.left = 0, 0, l.length, l.length, 0
   end
@@ -97,7 +97,7 @@ window.take = function(l, n)
 end
 
 window.write = function(l)
-  local state = string.format('%.0f:%.0f', l.used, l.lasts)
+  local state = window_text(l.used, l.lasts, l.stamp)
   if l.ends == l.left then
     redis.call('SET', l.key, state, 'KEEPTTL')
   else
