@@ -531,7 +531,7 @@ func (s contest) run(t *testing.T) map[string]*record {
 			}
 			if way.reserve != nil {
 				all.Go(func() { r.reserving(way, rng(3)) })
-				if way.reserve != nil && len(way.limits) == 1 {
+				if len(way.limits) == 1 {
 					roles := uint64(3)
 					if s.settled {
 						roles = 12

@@ -1,10 +1,8 @@
 package ratelimit
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
-	"strconv"
 	"time"
 )
 
@@ -135,18 +133,6 @@ func (p gcraParams) burstSeconds() int64 {
 		return s
 	}
 	return 0
-}
-
-// text returns the form in which a state is stored in Redis.
-func (p gcraParams) text(t gcraTime) string {
-	text := strconv.FormatInt(t.us, 10)
-	if t.num > 0 {
-		text = fmt.Sprintf("%d:%d:%d", t.us, t.num, p.den)
-	}
-	if s := p.burstSeconds(); s > 0 {
-		text += ":" + strconv.FormatInt(s, 10)
-	}
-	return text
 }
 
 // micros returns d in microseconds, or the greatest value.

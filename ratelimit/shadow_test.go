@@ -342,7 +342,6 @@ func TestShadow_ErrorsOfTheCallerAreReturned(t *testing.T) {
 		waitFunc(t.Context(), k, "u", -1), second(k.Reserve(t.Context(), "u", -1)),
 		second(c.All(k.Part("u")).AllowN(t.Context(), -1)),
 		second(c.All(k.Part("u"), k.Part("u")).Allow(t.Context())),
-		second(c.Limiter(name, ratelimit.PerDay(3), bySliding, ratelimit.WithShadow()).Reserve(t.Context(), "u", 1)),
 	} {
 		require.ErrorIs(t, err, cogwheel.ErrInvalid)
 	}

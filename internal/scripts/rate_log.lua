@@ -112,7 +112,7 @@ end
 local back, stay, given = {}, {}, 0
 for i = first_back, first_new - 2, 2 do
   local member, staying = ARGV[i], tonumber(ARGV[i + 1])
-  local score = not void and redis.call('ZSCORE', permits_key, member)
+  local score = not void and redis.call('ZMSCORE', permits_key, member)[1]
   if score and time_of(score) > now - interval and not back[member] and staying < size(member) then
     back[member], back[#back + 1], given = true, member, given + size(member) - staying
     if staying > 0 then

@@ -73,8 +73,8 @@ var controls = map[string][]change{
 			[]string{"All of GCRA and fixed window", "GCRA"},
 			[]string{
 				"  return text\n", "  return text .. ':v2'\n",
-				"  local us, num, burst_s = ",
-				"  value = value and string.gsub(value, ':v2$', '')\n  local us, num, burst_s = ",
+				"  local us, num, burst_s, period, returned = ",
+				"  value = value and string.gsub(value, ':v2$', '')\n  local us, num, burst_s, period, returned = ",
 			},
 		},
 		{
