@@ -224,7 +224,7 @@ var doNotWait = map[string]string{
 	"ratelimit.Limiter":     "Allow AllowN AllowUpTo Peek Reserve Reset",
 	"ratelimit.StoredLimiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TrySetRate " +
 		"UpdateRate",
-	"ratelimit.Reservation":       "Cancel",
+	"ratelimit.Reservation":       "Cancel Settle",
 	"semaphore":                   "FromContext",
 	"semaphore.Client":            "Check Close",
 	"semaphore.Grant":             "Context Extend Release",
