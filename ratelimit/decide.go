@@ -99,7 +99,7 @@ func (s *keyState) decideAlone(ctx context.Context, n int64) (Result, error) {
 	a.addRun(n, 1)
 	_, err := s.ask(ctx, a, false)
 	if err == nil {
-		return c.res, nil
+		return c.res, c.err
 	}
 	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
 		return Result{}, err
