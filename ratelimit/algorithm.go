@@ -66,8 +66,8 @@ type combinable interface {
 	// part returns the limit, and partCost the cost of n permits, as arguments for the script of combinations.
 	part() []any
 	partCost(n int64) []any
-	// readPart reads the state of a part to which n permits were just charged, and its state before.
-	readPart(r *replyReader, now, n int64) (snapshot, replayed)
+	// readPart reads the state of a part to which n permits were just charged, its state before, and the charge.
+	readPart(r *replyReader, now, n int64, stamped bool) (snapshot, replayed, span)
 }
 
 // limiterAlgorithms describe the algorithms of Limiter.
@@ -99,7 +99,7 @@ type ask struct {
 	inOrder bool          // the first denied request denies the rest
 	coming  int64         // the number of requests at the end that are for waiters yet to come
 	ahead   time.Duration // how early a permit may be charged before it can be used
-	stamped bool          // for windows: the one charge can be given back in part, and is not made ahead
+	stamped bool          // a settlement can give a part of the one charge back; for windows it is not made ahead
 	back    []span        // charges to take back first
 	debt    int64         // permits to charge whatever the state is,
 	most    int64         // by which the state may exceed a full burst then
@@ -122,6 +122,17 @@ func (a *ask) addRun(n, count int64) {
 	}
 	a.runs = append(a.runs, equalRequests{n, count})
 }
+
+// permits returns the permits of the requests that the script granted.
+func (a *ask) permits(granted []int64) (n int64) {
+	for k, r := range a.runs {
+		n += granted[k] * r.n
+	}
+	return n
+}
+
+// needsSpans reports whether the caller uses the spans of what is charged.
+func (a *ask) needsSpans() bool { return len(a.calls) == 0 || a.stamped }
 
 // appendRuns appends the runs in the form that the scripts of windows take.
 func (a *ask) appendRuns(args []any) []any {

@@ -52,10 +52,10 @@ type All struct {
 	client *Client
 	state  stateID
 	algo   algorithm
-	keys   []string // of all parts
-	one    bool     // there is one part, which behaves as if it were asked for alone
-	most   int64    // requests that can ever be granted at once
-	name   string   // the names of the parts, for hooks
+	parts  []combinedPart
+	one    bool   // there is one part, which behaves as if it were asked for alone
+	most   int64  // requests that can ever be granted at once
+	name   string // the names of the parts, for hooks
 	shadow shadowParts
 	err    error
 }
@@ -103,10 +103,10 @@ func (c *Client) all(parts []Part) *All {
 		a.err = err
 	case len(parts) == 1 && parts[0].cost == 1:
 		a.state, a.algo, a.one = combined.parts[0].id, combined.parts[0].algorithm, true
-		a.keys, a.most = combined.keys, combined.most()
+		a.parts, a.most = combined.parts, combined.most()
 	default:
 		a.state, a.algo = stateID{limiterOptions{algorithm: allAlgorithm}, combined.identity()}, combined
-		a.keys, a.most = combined.keys, combined.most()
+		a.parts, a.most = combined.parts, combined.most()
 	}
 	return a
 }
@@ -133,6 +133,7 @@ func (a *All) use(ctx context.Context, operation string, n int64) (*keyState, er
 func (a *All) whole(r Result, err error) (Result, error) {
 	if a.one && err == nil {
 		part := r
+		part.Reservation = nil
 		r.Parts = []Result{part}
 	}
 	return r, err
@@ -140,14 +141,14 @@ func (a *All) whole(r Result, err error) (Result, error) {
 
 // decide returns the answer of ask, without a report.
 func (a *All) decide(
-	ctx context.Context, operation string, n int64, ask func(*keyState) (Result, error),
+	ctx context.Context, operation string, n int64, ask func(*All, *keyState) (Result, error),
 ) (Result, error) {
 	s, err := a.use(ctx, operation, n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer s.release()
-	return a.whole(ask(s))
+	return a.whole(ask(a, s))
 }
 
 // Allow is AllowN of one request.
@@ -164,24 +165,56 @@ func (a *All) Allow(ctx context.Context) (Result, error) { return a.AllowN(ctx, 
 // A script is sent once: a lost reply can cost the permits of all limits, never those of some. Requests of an
 // All and waiters for a single part do not share a line: either may overtake the other.
 func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
+	return a.allow(ctx, "allow", n, func(_ *All, s *keyState) (Result, error) { return s.allow(ctx, n) })
+}
+
+// TryReserve is AllowN for a cost that is known only later: if the request is granted, Result.Reservation settles it
+// with each limit. A debt is bounded by the limits alone: a DebtError has the permits, counted in requests, that each
+// of them has charged at least.
+func (a *All) TryReserve(ctx context.Context, n int64) (Result, error) {
+	return a.allow(ctx, "reserve", n, func(of *All, s *keyState) (Result, error) {
+		return s.tryReserve(ctx, n, of.charges(n)...)
+	})
+}
+
+// charges returns the charges of n requests, of which none can be given back.
+func (a *All) charges(n int64) []charge {
+	all := make([]charge, len(a.parts))
+	for i, p := range a.parts {
+		all[i] = charge{span: span{n: n * p.cost}, id: p.id, algorithm: p.algorithm, cost: p.cost, debt: p.debt}
+	}
+	return all
+}
+
+// allow returns the answer of ask, which takes n requests or none, and reports it.
+func (a *All) allow(
+	ctx context.Context, operation string, n int64, ask func(*All, *keyState) (Result, error),
+) (Result, error) {
 	began := a.client.start()
-	s, err := a.use(ctx, "allow", n)
+	s, err := a.use(ctx, operation, n)
 	if err != nil {
 		return a.pass(ctx, n, Result{}, a.refused(ctx, a.subject(n, nil), err))
 	}
 	defer s.release()
-	ask := func(s *keyState) (Result, error) { return s.allow(ctx, n) }
-	r, err := a.whole(ask(s))
+	r, err := a.whole(ask(a, s))
 	of := a.subject(n, s)
 	if err != nil || a.shadow.some == nil {
 		a.client.report(ctx, of, &r, err, began)
 		return a.pass(ctx, n, r, err)
 	}
-	r, failed := a.addShadow(ctx, "allow", n, r, ask)
+	r, failed := a.addShadow(ctx, operation, n, r, ask)
 	decision := r
 	decision.Allowed, of.shadow = r.Allowed && !r.WouldDeny, r.WouldDeny
 	a.client.report(ctx, of, &decision, failed, began)
 	return r, nil
+}
+
+// keys returns the Redis keys of the parts.
+func (a *All) keys() (keys []string) {
+	for _, p := range a.parts {
+		keys = append(keys, p.id.key)
+	}
+	return keys
 }
 
 // subject returns the subject of a call, for reports.
@@ -216,8 +249,8 @@ func (a *All) Peek(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	defer s.release()
-	ask := func(s *keyState) (Result, error) { return s.peek(ctx) }
-	r, err := a.whole(ask(s))
+	ask := func(_ *All, s *keyState) (Result, error) { return s.peek(ctx) }
+	r, err := a.whole(ask(a, s))
 	if err != nil || a.shadow.some == nil {
 		return a.pass(ctx, 0, r, err)
 	}
@@ -244,7 +277,7 @@ func (a *All) WaitN(ctx context.Context, n int64) error {
 	}
 	defer s.release()
 	if a.shadow.every && n > 0 {
-		return s.askOnce(ctx, "wait", a.subject(n, s).waiting())
+		return s.askOnce(ctx, a.subject(n, s).waiting())
 	}
 	return s.wait(ctx, a.subject(n, s).waiting())
 }
@@ -298,7 +331,10 @@ func (p Part) combined(c *Client) (combinedPart, error) {
 	if p.limiter.client != c {
 		return combinedPart{}, argument.Error("part", scripts.Quote(id.key), "must be made by the same Client")
 	}
-	return combinedPart{id: id, algorithm: p.limiter.algorithm, limit: p.limiter.options.limit, cost: p.cost}, nil
+	return combinedPart{
+		id: id, algorithm: p.limiter.algorithm, limit: p.limiter.options.limit,
+		cost: p.cost, debt: p.limiter.mostDebt(),
+	}, nil
 }
 
 // checkSlots refuses parts that one script cannot reach together.

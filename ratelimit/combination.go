@@ -9,7 +9,8 @@ import (
 )
 
 // combination is the algorithm of several limits that are decided together. A request for n permits takes n
-// times the cost of each part. Nothing is charged ahead of time.
+// times the cost of each part. Nothing is charged ahead of time. What a request has charged to the parts is settled
+// with each part alone.
 type combination struct {
 	oneKey
 	parts []combinedPart
@@ -21,6 +22,7 @@ type combinedPart struct {
 	algorithm combinable
 	limit     Limit
 	cost      int64
+	debt      int64 // permits that a settlement may charge above a whole burst
 }
 
 // most returns the number of requests that the limits can ever grant at once.
@@ -53,7 +55,11 @@ func (c *combination) label(string) string {
 func (*combination) script() *scripts.Script { return scripts.RateAll }
 
 func (c *combination) encode(_ string, a *ask) scripts.Call {
-	args := append(make([]any, 0, 8+5*len(c.parts)*(1+len(a.runs))), flag(a.inOrder), len(c.parts))
+	order := flag(a.inOrder)
+	if a.stamped {
+		order = 2
+	}
+	args := append(make([]any, 0, 8+5*len(c.parts)*(1+len(a.runs))), order, len(c.parts))
 	for _, p := range c.parts {
 		args = append(args, p.algorithm.part()...)
 	}
@@ -75,14 +81,12 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 	from := replyReader{reply: reply}
 	now := from.next(0, exact)
 	got := answer{granted: from.granted(a.runs)}
-	var total int64
-	for k, run := range a.runs {
-		total += got.granted[k] * run.n
-	}
+	total := a.permits(got.granted)
+	charged := make([]span, len(c.parts))
 	parts := make([]snapshot, len(c.parts))
 	replays := make([]replayed, len(c.parts))
 	for i, p := range c.parts {
-		parts[i], replays[i] = p.algorithm.readPart(&from, now, total*p.cost)
+		parts[i], replays[i], charged[i] = p.algorithm.readPart(&from, now, total*p.cost, a.stamped)
 	}
 	if err := from.end(); err != nil {
 		return answer{}, err
@@ -105,7 +109,11 @@ func (c *combination) decode(a *ask, reply []int64, at reading) (answer, error) 
 		}
 		calls = calls[min(run.count, int64(len(calls))):]
 	}
-	if len(a.calls) == 0 && total > 0 {
+	switch {
+	case total == 0:
+	case a.stamped:
+		got.spans = charged
+	case len(a.calls) == 0:
 		// Only for the waiters in line when the reply came: how long it holds is not known.
 		got.spans = []span{{n: total, from: at.got, until: at.got}}
 	}

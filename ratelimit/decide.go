@@ -93,20 +93,56 @@ func (s *keyState) behind(ctx context.Context, n, asked int64, r Result, err err
 
 // decideAlone has a script decide on this request and no other.
 func (s *keyState) decideAlone(ctx context.Context, n int64) (Result, error) {
+	r, _, err := s.decideInRedis(ctx, ask{}, n)
+	return r, err
+}
+
+// decideToSettle is decide for n permits of which a settlement can give a part back. The spans are what Redis charged:
+// one for each limit, or none if the decision is not one of Redis.
+func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []span, error) {
+	if ctx.Err() != nil {
+		return Result{}, nil, contexts.Error(ctx)
+	}
+	if s.client.gate.Closed() {
+		return Result{}, nil, ErrClosed
+	}
+	s.mu.Lock()
+	waiting := s.waitingLocked()
+	denial, denied := s.deniedByMemoryLocked(n, s.client.now())
+	s.mu.Unlock()
+	switch {
+	case waiting || n == 0: // it must not overtake the waiters
+		r, err := s.decide(ctx, n)
+		return r, nil, err
+	case denied:
+		return denial, nil, nil
+	}
+	if err := s.client.breakers.refuse(s); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r, err := s.policyLocked(n, err)
+		return r, nil, err
+	}
+	return s.decideInRedis(ctx, ask{stamped: true, inOrder: true}, n)
+}
+
+// decideInRedis has a script decide on a request for n permits alone.
+func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, []span, error) {
 	began := time.Now()
 	c := &call{n: n}
-	a := ask{calls: []*call{c}}
+	a.calls = []*call{c}
 	a.addRun(n, 1)
-	_, err := s.ask(ctx, a, false)
+	j, err := s.ask(ctx, a, false)
 	if err == nil {
-		return c.res, c.err
+		return c.res, j.got.spans, c.err
 	}
 	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
-		return Result{}, err
+		return Result{}, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.policyLocked(n, err)
+	r, err := s.policyLocked(n, err)
+	return r, nil, err
 }
 
 // outage returns the error of an ask that began at some time. If the deadline of ctx came while Redis did not answer,

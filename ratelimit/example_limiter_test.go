@@ -167,6 +167,27 @@ func ExampleLimiter_Reserve() {
 	// cancelled: true <nil>
 }
 
+// The cost of a call to a language model is known when it has ended.
+func ExampleLimiter_TryReserve() {
+	ctx := context.Background()
+	limits := newLimits()
+	complete := func(string) (used int64) { return 300 }
+	tokens := limits.Limiter("tokens", ratelimit.PerMinute(10_000))
+	r, err := tokens.TryReserve(ctx, "ada", 2000)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if r.Allowed {
+		used := complete("a poem")
+		if err := r.Reservation.Settle(ctx, used); err != nil {
+			log.Print(err)
+		}
+	}
+	state, err := tokens.Peek(ctx, "ada")
+	fmt.Println(state.Remaining >= 9700, err)
+	// Output: true <nil>
+}
+
 // A Reservation tells when, so that the caller can decide whether that is soon enough.
 func ExampleReservation() {
 	ctx := context.Background()

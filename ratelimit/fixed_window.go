@@ -50,8 +50,13 @@ func (w *window) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if err := r.end(); err != nil {
 		return answer{}, err
 	}
-	a.replay(got.granted, s)
-	if len(a.calls) == 0 {
+	if len(a.calls) > 0 {
+		a.replay(got.granted, s)
+		if n := a.permits(got.granted); a.stamped && n > 0 {
+			got.spans = []span{s.span(n, at)}
+			got.spans[0].period = period
+		}
+	} else {
 		for k, r := range a.runs {
 			for left := got.granted[k]; left > 0; {
 				s.charge(r.n)
@@ -161,9 +166,13 @@ func (w *window) part() []any { return []any{"window", w.limit.Rate, w.limit.Per
 
 func (*window) partCost(n int64) []any { return []any{n} }
 
-func (w *window) readPart(r *replyReader, _, n int64) (snapshot, replayed) {
+func (w *window) readPart(r *replyReader, _, n int64, stamped bool) (snapshot, replayed, span) {
 	s := readWindow(w, r)
 	before := *s
 	before.used -= n
-	return s, &before
+	charged := span{n: n}
+	if stamped {
+		charged.period = r.next(0, exact)
+	}
+	return s, &before, charged
 }

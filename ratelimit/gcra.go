@@ -79,10 +79,7 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	if a.inOrder {
 		period, returned = r.next(0, exact), r.next(0, exact)
 	}
-	var n int64
-	for k, run := range a.runs {
-		n += got.granted[k] * run.n
-	}
+	n := a.permits(got.granted)
 	if n > 0 && s.tat.less(p.add(gcraTime{us: s.now}, p.cost(n))) { // the grant lies ahead of now
 		r.bad = true
 	}
@@ -91,7 +88,7 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	}
 	at.server = s.now
 	after, before := s.tat, p.sub(s.tat, p.cost(n))
-	if len(a.calls) == 0 && n > 0 {
+	if a.needsSpans() && n > 0 {
 		got.spans = []span{{n: n, start: before, at: at, period: period, returned: returned}}
 	}
 	s.tat = before
@@ -170,11 +167,15 @@ func (g *gcra) partCost(n int64) []any {
 	return []any{cost.us, cost.num}
 }
 
-func (g *gcra) readPart(r *replyReader, now, n int64) (snapshot, replayed) {
+func (g *gcra) readPart(r *replyReader, now, n int64, stamped bool) (snapshot, replayed, span) {
 	s := &gcraSnapshot{gcra: g, now: now, tat: r.time(g.params)}
 	before := *s
 	before.tat = g.params.sub(s.tat, g.params.cost(n))
-	return s, &before
+	charged := span{n: n, start: before.tat}
+	if stamped {
+		charged.period, charged.returned = r.next(0, exact), r.next(0, exact)
+	}
+	return s, &before, charged
 }
 
 // flag returns a truth value as scripts take it.

@@ -366,10 +366,20 @@ func (s *keyState) noteLocked(found snapshot, at reading) {
 // ask sends a job for one caller, and returns when it is decided or ctx ends. If returns is true, permits that
 // are granted after that are given back.
 func (s *keyState) ask(ctx context.Context, a ask, returns bool) (*job, error) {
+	j, err := s.newCallerJob(ctx, a, returns)
+	if err != nil {
+		return nil, err
+	}
+	s.sendFor(ctx, j)
+	return j, j.wait(ctx)
+}
+
+// newCallerJob returns a job for one caller, who must send it and wait for it.
+func (s *keyState) newCallerJob(ctx context.Context, a ask, returns bool) (*job, error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	j := s.newJobLocked(jobCaller, s.client.now())
 	if j == nil {
-		s.mu.Unlock()
 		return nil, ErrClosed
 	}
 	last, runs := j.last, j.runs
@@ -378,21 +388,24 @@ func (s *keyState) ask(ctx context.Context, a ask, returns bool) (*job, error) {
 		j.runs = runs
 	}
 	j.done, j.values, j.returns = make(chan struct{}), ctx, returns
-	s.mu.Unlock()
-	s.sendFor(ctx, j)
+	return j, nil
+}
+
+// wait blocks until the job is decided or ctx ends.
+func (j *job) wait(ctx context.Context) error {
 	select {
 	case <-j.done:
-		return j, j.err
+		return j.err
 	default:
 	}
 	select {
 	case <-j.done:
 	case <-ctx.Done():
 		if j.leave() {
-			return nil, contexts.Error(ctx)
+			return contexts.Error(ctx)
 		}
 	}
-	return j, j.err
+	return j.err
 }
 
 // leave reports whether the one caller could leave before the job was decided.

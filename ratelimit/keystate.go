@@ -192,7 +192,12 @@ func (s *keyState) rememberedLocked(n int64, now time.Duration) (Result, bool) {
 		}
 		return r, true
 	}
-	if s.client.noCache || !s.known.fresh(now) {
+	return s.deniedByMemoryLocked(n, now)
+}
+
+// deniedByMemoryLocked denies n permits by the last answer of Redis.
+func (s *keyState) deniedByMemoryLocked(n int64, now time.Duration) (Result, bool) {
+	if n == 0 || s.known.snapshot == nil || s.client.noCache || !s.known.fresh(now) {
 		return Result{}, false
 	}
 	r, denied := s.known.snapshot.cachedDenial(n, now-s.known.sent)

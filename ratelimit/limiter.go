@@ -235,7 +235,7 @@ func (k *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	}
 	defer s.release()
 	if k.shadow && n > 0 {
-		return s.askOnce(ctx, "wait", k.subject(key, n, s).waiting())
+		return s.askOnce(ctx, k.subject(key, n, s).waiting())
 	}
 	return s.wait(ctx, k.subject(key, n, s).waiting())
 }
@@ -297,22 +297,42 @@ func (k *Limiter) Reset(ctx context.Context, key string) error {
 // FixedWindow until it ends, for SlidingWindow until the next window ends, unless calls under another Per have
 // changed the length of the windows.
 //
-// Under WithShadow, Reserve decides as AllowN does, by the policy too. The Reservation has no delay, and Cancel
-// returns false.
+// Under WithShadow, Reserve decides as TryReserve does, by the policy too. The Reservation has no delay. If the limit
+// would have denied the request, it is for no permits.
 func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
+	if k.shadow && n > 0 {
+		r, err := k.TryReserve(ctx, key, n)
+		if r.Reservation == nil && err == nil {
+			r.Reservation = &Reservation{}
+		}
+		return r.Reservation, err
+	}
 	s, err := k.use(ctx, "reserve", key, n)
 	if err != nil {
-		return reservedAtOnce(k.refused(ctx, k.subject(key, n, nil), err))
+		return nil, k.refused(ctx, k.subject(key, n, nil), err)
 	}
 	defer s.release()
-	if k.shadow && n > 0 {
-		return reservedAtOnce(s.askOnce(ctx, "reserve", k.subject(key, n, s)))
+	return s.reserve(ctx, k.subject(key, n, s), k.mostDebt())
+}
+
+// TryReserve is AllowN for a cost that is known only later: if it grants the request, Result.Reservation settles the
+// permits. Blocking, the policy, n = 0 and errors are those of AllowN, but the call shares no script with others.
+func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, error) {
+	began := k.client.start()
+	s, err := k.use(ctx, "reserve", key, n)
+	if err != nil {
+		return k.pass(ctx, n, Result{}, k.refused(ctx, k.subject(key, n, nil), err))
 	}
-	r, err := s.reserve(ctx, k.subject(key, n, s))
-	if r != nil {
-		if r.debt = k.options.limit.Burst; k.debt != nil {
-			r.debt = *k.debt
-		}
+	defer s.release()
+	r, err := s.tryReserve(ctx, n, s.charge(span{n: n}, k.mostDebt()))
+	k.client.report(ctx, k.subject(key, n, s), &r, err, began)
+	return k.pass(ctx, n, r, err)
+}
+
+// mostDebt returns how many permits a settlement may charge above a whole burst.
+func (k *Limiter) mostDebt() int64 {
+	if k.debt != nil {
+		return *k.debt
 	}
-	return r, err
+	return k.options.limit.Burst
 }

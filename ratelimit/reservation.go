@@ -13,16 +13,46 @@ import (
 // server's clock was set back. The scripts have the same number.
 const maxReserve = time.Minute
 
-// Reservation is the right to use n permits from a certain time on. It is safe for concurrent use. A nil or
-// zero Reservation is for no permits.
+// Reservation is the right to use n permits from a certain time on. All n count as used until Settle or Cancel says
+// how many were; a process that dies leaves them so. A Reservation is safe for concurrent use. A nil or zero
+// Reservation is for no permits.
 type Reservation struct {
-	at   time.Time
-	span span
-	made *keyState // the state that made it; by now the key may have another
-	debt int64     // permits that Settle may charge above a whole burst; for a log it is the rate
+	made    *keyState // the state that made it; by now the key may have another
+	at      time.Time
+	n       int64
+	charges []charge
 
-	mu   sync.Mutex
-	over bool
+	mu sync.Mutex // guards charge.over, and is held by a settlement
+}
+
+type reservationKey struct{}
+
+// ContextWithReservation returns a copy of ctx with a Reservation for ReservationFromContext, such as that of the
+// request that a handler serves. Middleware calls it; see httplimit.WithReservation.
+func ContextWithReservation(ctx context.Context, r *Reservation) context.Context {
+	return context.WithValue(ctx, reservationKey{}, r)
+}
+
+// ReservationFromContext returns the Reservation of ContextWithReservation, or nil, which is for no permits.
+func ReservationFromContext(ctx context.Context) *Reservation {
+	r, _ := ctx.Value(reservationKey{}).(*Reservation)
+	return r
+}
+
+// charge is what one limit has granted of a reservation: cost permits for each of n.
+type charge struct {
+	span
+	id        stateID
+	algorithm algorithm
+	cost      int64
+	debt      int64 // permits that a settlement may charge above a whole burst; for a log it is the rate
+	over      bool  // it was settled
+	missing   int64 // permits that a settlement did not charge, because that was more than debt allows
+}
+
+// charge returns a charge of the key's one limit.
+func (s *keyState) charge(made span, debt int64) charge {
+	return charge{span: made, id: s.id, algorithm: s.algorithm, cost: 1, debt: debt}
 }
 
 // Delay returns the time from now until the permits may be used, or 0 if they may be used now.
@@ -46,97 +76,175 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	return r.made.operationError("wait", r.made.client.wheel.Sleep(ctx, r.Delay()))
 }
 
-// Cancel gives the permits back, and reports whether others can use them. Once the permits may be used it does
-// nothing and returns false, so it can be deferred. The permits of a Limiter can be given back only if nothing
-// was charged to the key since, because later requests were planned behind them; otherwise they are lost.
-// Cancel blocks for one round trip, at most until ctx ends; concurrent calls wait for each other. For errors
-// see Reserve.
-//
-// A second call does nothing and returns false. For a Limiter this holds even if the first returned an error,
-// after which the permits may have been given back; for a StoredLimiter it tries again.
+// Cancel is Settle of 0 permits, and reports whether others can use any of those it has given back. Call it only if
+// nothing was used. After Settle has returned nil it does nothing, so it can be deferred.
 func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
-	switch {
-	case ctx == nil:
+	if ctx == nil {
 		return false, argument.Nil("context")
-	case r == nil || r.made == nil:
-		return false, nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.made.client
-	if c.gate.Closed() {
-		return false, r.made.operationError("cancel", ErrClosed)
-	}
-	if r.over || r.Delay() == 0 {
-		return false, nil
-	}
-	s := c.use(r.made.id, r.made.algorithm)
-	defer s.release()
-	given, err := s.takeBack(ctx, []span{r.span})
-	r.over = err == nil || !s.algorithm.traits().entries // a charge without an id could be taken back twice
-	return given, s.operationError("cancel", err)
+	return r.settle(ctx, "cancel", 0)
 }
 
-// Settle says that used permits of the reservation were used, 0 or more, when the work has ended and its cost is
-// known. If they are fewer than were reserved, the others are given back: all that have not become available by
-// themselves meanwhile, at most once, and never so that the limit grants more than without the reservation. If they
-// are more, Redis charges the rest as a debt, for which later requests wait, as far as WithDebt allows; beyond that
-// the error is a *DebtError. If the process dies before Settle, the reservation counts in full.
+// Settle ends the reservation when the work is done and its cost is known: used is the number of permits that were
+// used, 0 or more. If it is less than was reserved, the others are given back, except those that have become available
+// by themselves meanwhile. If it is more, Redis charges the difference as a debt, for which later requests wait, as far
+// as WithDebt allows; beyond that the error is a *DebtError. Reset, and a change of the limit of a StoredLimiter, end
+// what can be given back.
 //
-// Settle blocks for one round trip, at most until ctx ends; concurrent calls wait for each other. After a call that
-// returned nil or a *DebtError, further calls of Settle and Cancel do nothing. After another error a return is lost,
-// and may have been made; a debt may have been booked, and the call can be repeated. For errors see Reserve.
+// A return is sent once. A debt is sent again if Redis does not answer, until the time of WithTimeout has passed or
+// ctx ends. So a debt may be charged twice, but nothing is given back twice. Settle blocks for one round trip, at most
+// for these times; concurrent calls wait for each other.
+//
+// After a call that returned nil or a *DebtError, further calls of Settle and Cancel do nothing. After another error a
+// debt may have been charged, and the call can be repeated. A return may have been made; only for a StoredLimiter can
+// that call be repeated, and for others the permits stay charged. For errors see Limiter.Reserve. The context of an
+// HTTP or gRPC request may have ended by then: use context.WithoutCancel.
 func (r *Reservation) Settle(ctx context.Context, used int64) error {
 	switch {
 	case ctx == nil:
 		return argument.Nil("context")
 	case used < 0:
 		return argument.Error("used", used, "must not be negative")
-	case r == nil || r.made == nil:
-		return nil
+	}
+	_, err := r.settle(ctx, "settle", used)
+	return err
+}
+
+// debtRepeat is the time after which a debt is sent again that Redis did not answer.
+const debtRepeat = 10 * time.Millisecond
+
+// settle reports whether others can use permits that were given back.
+func (r *Reservation) settle(ctx context.Context, operation string, used int64) (given bool, err error) {
+	if r == nil || r.made == nil {
+		return false, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.made.client
 	if c.gate.Closed() {
-		return r.made.operationError("settle", ErrClosed)
+		return false, r.made.operationError(operation, ErrClosed)
 	}
-	if r.over {
-		return nil
-	}
-	s := c.use(r.made.id, r.made.algorithm)
-	defer s.release()
-	if debt := used - r.span.n; debt > 0 {
-		booked, err := s.book(ctx, debt, r.debt)
-		r.over = err == nil
-		if err == nil && booked < debt {
-			err = &DebtError{Booked: booked, Dropped: debt - booked}
+	for began := c.now(); ; {
+		given, err = r.settleOnce(ctx, used)
+		switch {
+		case used <= r.n, !errors.Is(err, ErrUnavailable):
+		case c.now()-began >= c.timeout, c.wheel.Sleep(ctx, debtRepeat) != nil:
+		default:
+			continue
 		}
-		return s.operationError("settle", err)
+		return given, r.made.operationError(operation, err)
 	}
-	r.over = true // a part could be given back twice
-	if used == r.span.n {
-		return nil
-	}
-	part := r.span
-	s.algorithm.skip(&part, used)
-	_, err := s.takeBack(ctx, []span{part})
-	return s.operationError("settle", err)
 }
 
-// book charges a debt, as far as the state exceeds a whole burst by most permits then, and returns how much of it.
-func (s *keyState) book(ctx context.Context, debt, most int64) (int64, error) {
-	j, err := s.ask(ctx, ask{debt: debt, most: most}, false)
-	if err != nil {
-		return 0, err
+// settleOnce sends a script for each charge that is not settled, and waits for the replies. A debt that was not
+// charged in full by each limit is a DebtError.
+func (r *Reservation) settleOnce(ctx context.Context, used int64) (given bool, err error) {
+	type settlement struct {
+		*charge
+		job *job
 	}
-	return j.got.booked, nil
+	var sent []settlement
+	for i := range r.charges {
+		c := &r.charges[i]
+		a := c.settlement(used - r.n)
+		if c.over = c.over || !a.settles(); c.over {
+			continue
+		}
+		s := r.made.client.use(c.id, c.algorithm)
+		defer s.release()
+		j, failed := s.newCallerJob(ctx, a, false)
+		if failed != nil {
+			err = failed
+			continue
+		}
+		// A part of an entry can be given back again, which does nothing. Another part would be given back twice.
+		c.over = a.debt == 0 && !c.algorithm.traits().entries
+		if len(r.charges) == 1 {
+			s.sendFor(ctx, j)
+		} else {
+			s.send(j)
+		}
+		sent = append(sent, settlement{c, j})
+	}
+	for _, s := range sent {
+		failed := s.job.wait(ctx)
+		switch {
+		case failed == nil:
+			s.over = true
+			s.missing = max(0, used-r.n-s.job.got.booked/s.cost)
+			given = s.job.given() || given
+		case errors.Is(failed, ErrNotSet) && used <= r.n:
+			s.over = true
+		default:
+			err = failed
+		}
+	}
+	missing := int64(0)
+	for _, c := range r.charges {
+		missing = max(missing, c.missing)
+	}
+	if err == nil && len(sent) > 0 && missing > 0 {
+		err = &DebtError{Booked: used - r.n - missing, Dropped: missing}
+	}
+	return given, err
 }
 
-// reserve makes a reservation at most as far ahead as ctx allows.
-func (s *keyState) reserve(ctx context.Context, of subject) (*Reservation, error) {
+// settlement asks for what a settlement charges, if extra permits were used beyond those reserved, or gives back, if
+// extra is negative.
+func (c *charge) settlement(extra int64) ask {
+	if extra < 0 && c.n > 0 {
+		part := c.span
+		c.algorithm.skip(&part, part.n+extra*c.cost)
+		return ask{back: []span{part}}
+	}
+	limit := int64(2 * MaxRate) // no state takes more
+	if c.algorithm.traits().entries {
+		limit = MaxRate
+	}
+	if extra > limit/c.cost {
+		extra = limit / c.cost
+	}
+	return ask{debt: max(0, extra) * c.cost, most: c.debt}
+}
+
+// given reports whether a job has given permits back, which others can use now.
+func (j *job) given() bool {
+	if !j.got.takenBack {
+		return false
+	}
+	s := j.state
+	s.mu.Lock()
+	next := s.freedLocked()
+	s.mu.Unlock()
+	s.send(next)
+	return true
+}
+
+// tryReserve is decide for permits that can be settled. charges are what the limits charge then, of which none can be
+// given back.
+func (s *keyState) tryReserve(ctx context.Context, n int64, charges ...charge) (Result, error) {
+	r, charged, err := s.decideToSettle(ctx, n)
+	if n == 0 && err == nil {
+		r.Allowed, r.RetryAfter = true, 0
+	}
+	for i, found := range charged {
+		charges[i].span = found
+	}
+	if err == nil && r.Allowed && r.Source != SourceDegraded {
+		r.Reservation = s.reservation(n, charges...)
+	}
+	return r, s.operationError("reserve", err)
+}
+
+// reservation returns a Reservation of permits that may be used now.
+func (s *keyState) reservation(n int64, charges ...charge) *Reservation {
+	return &Reservation{made: s, at: s.client.wheel.Now(), n: n, charges: charges}
+}
+
+// reserve makes a reservation at most as far ahead as ctx allows. debt is as in charge.
+func (s *keyState) reserve(ctx context.Context, of subject, debt int64) (*Reservation, error) {
 	began := s.client.start()
-	made, err := s.reserveWithin(ctx, of.n)
+	made, err := s.reserveWithin(ctx, of.n, debt)
 	err = s.operationError("reserve", err)
 	r := Result{Allowed: err == nil}
 	if made != nil {
@@ -146,7 +254,7 @@ func (s *keyState) reserve(ctx context.Context, of subject) (*Reservation, error
 	return made, err
 }
 
-func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, error) {
+func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservation, error) {
 	if ctx.Err() != nil {
 		return nil, contexts.Error(ctx)
 	}
@@ -155,7 +263,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, er
 	}
 	defer s.client.leave()
 	if n == 0 {
-		return &Reservation{at: s.client.wheel.Now(), made: s}, nil
+		return s.reservation(0, s.charge(span{}, debt)), nil
 	}
 	ahead := maxReserve
 	if deadline, ok := ctx.Deadline(); ok {
@@ -165,7 +273,8 @@ func (s *keyState) reserveWithin(ctx context.Context, n int64) (*Reservation, er
 	if err != nil {
 		return nil, err
 	}
-	return &Reservation{at: s.client.began.Add(found.from), span: *found, made: s}, nil
+	at := s.client.began.Add(found.from)
+	return &Reservation{made: s, at: at, n: n, charges: []charge{s.charge(*found, debt)}}, nil
 }
 
 // reserveInRedis makes a reservation in Redis.
@@ -195,14 +304,10 @@ func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
 	switch {
 	case errors.Is(err, ErrNotSet):
 		return false, nil
-	case err != nil || !j.got.takenBack:
+	case err != nil:
 		return false, err
 	}
-	s.mu.Lock()
-	next := s.freedLocked()
-	s.mu.Unlock()
-	s.send(next)
-	return true, nil
+	return j.given(), nil
 }
 
 // freedLocked is called when this process has given permits of the key back. It returns a job to send, or nil.

@@ -34,11 +34,11 @@ func passed(ctx context.Context, n int64, r Result, err error) (Result, error) {
 	return r, nil
 }
 
-// askOnce asks for the permits of a wait or a reservation, of at least one permit, without waiting for them.
-func (s *keyState) askOnce(ctx context.Context, operation string, of subject) error {
+// askOnce asks for the permits of a wait, at least one, without waiting for them.
+func (s *keyState) askOnce(ctx context.Context, of subject) error {
 	began := s.client.start()
 	r, err := s.decide(ctx, of.n)
-	err = s.operationError(operation, err)
+	err = s.operationError("wait", err)
 	s.client.report(ctx, of, &r, err, began)
 	if err != nil && !passes(ctx, err) {
 		return err
@@ -60,17 +60,9 @@ func (s *keyState) askOnceFunc(ctx context.Context, of subject, f func(error)) (
 		defer s.client.leave()
 		defer s.release()
 		defer cancel()
-		err = s.askOnce(ctx, "wait", of)
+		err = s.askOnce(ctx, of)
 	}()
 	return cancel
-}
-
-// reservedAtOnce returns the reservation of a request that passes at once.
-func reservedAtOnce(err error) (*Reservation, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &Reservation{}, nil
 }
 
 // shadowParts tells which parts of an All have WithShadow.
@@ -103,7 +95,7 @@ func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, e
 		return r, err
 	}
 	if r.Parts = slices.Clone(r.Parts); undecided { // a clone, because a hook may have kept the decision
-		r.Parts = make([]Result, len(a.keys))
+		r.Parts = make([]Result, len(a.parts))
 	}
 	for i := range r.Parts {
 		r.Parts[i].Allowed, r.Parts[i].WouldDeny = true, !r.Parts[i].Allowed
@@ -115,13 +107,16 @@ func (a *All) pass(ctx context.Context, n int64, r Result, err error) (Result, e
 // result. It does not ask them about a request that is refused. failed is the error with which they would have refused
 // the request; an error that the caller caused is ignored, because the permits of the others are taken.
 func (a *All) addShadow(
-	ctx context.Context, operation string, n int64, r Result, ask func(*keyState) (Result, error),
+	ctx context.Context, operation string, n int64, r Result, ask func(*All, *keyState) (Result, error),
 ) (_ Result, failed error) {
 	var shadow []Result
 	if r.Allowed {
 		of, err := a.shadow.some.decide(ctx, operation, n, ask)
 		if of, caused := a.shadow.some.pass(ctx, n, of, err); caused == nil {
 			r.WouldDeny, shadow, failed = of.WouldDeny, of.Parts, err
+		}
+		if of.Reservation != nil && r.Reservation != nil {
+			r.Reservation.charges = append(r.Reservation.charges, of.Reservation.charges...)
 		}
 	}
 	enforced := r.Parts

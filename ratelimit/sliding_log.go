@@ -190,7 +190,7 @@ func (*slidingLog) decode(a *ask, reply []int64, at reading) (answer, error) {
 				c.res.Allowed, c.res.Granted, c.res.Remaining = true, r.n, max(0, left)
 				e := members[0]
 				c.res.grant = []string{e}
-				if len(a.calls) == 0 {
+				if a.needsSpans() {
 					ahead := micros(delay)
 					got.spans = append(got.spans, span{n: r.n, from: at.got + ahead, until: at.sent + ahead, entry: e})
 				}

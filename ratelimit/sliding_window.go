@@ -53,14 +53,14 @@ func (w *sliding) decode(a *ask, reply []int64, at reading) (answer, error) {
 		return answer{}, err
 	}
 	a.replay(got.granted, s)
-	if len(a.calls) > 0 {
+	if !a.needsSpans() {
 		return got, nil
 	}
-	before := s.current
-	for k, run := range a.runs {
-		s.charge(got.granted[k] * run.n)
+	n := a.permits(got.granted)
+	if len(a.calls) == 0 {
+		s.charge(n)
 	}
-	if n := s.current - before; n > 0 {
+	if n > 0 {
 		// The bounds hold wherever in their window permits are used: the next window counts all of them.
 		ends := at.sent + millis(s.length-s.elapsed-1)
 		got.spans = []span{{n: n, from: at.got, until: ends, period: period, index: index}}
@@ -172,9 +172,13 @@ func (w *sliding) part() []any { return []any{"sliding", w.limit.Rate, w.limit.P
 
 func (*sliding) partCost(n int64) []any { return []any{n} }
 
-func (w *sliding) readPart(r *replyReader, _, n int64) (snapshot, replayed) {
+func (w *sliding) readPart(r *replyReader, _, n int64, stamped bool) (snapshot, replayed, span) {
 	s := readSliding(w, r)
 	before := *s
 	before.current -= n
-	return s, &before
+	charged := span{n: n}
+	if stamped {
+		charged.period, charged.index = r.next(0, exact), r.next(0, exact)
+	}
+	return s, &before, charged
 }

@@ -330,7 +330,20 @@ func (l *StoredLimiter) Reserve(ctx context.Context, n int64) (*Reservation, err
 		return nil, l.refused(ctx, l.subject(n, nil), err)
 	}
 	defer s.release()
-	return s.reserve(ctx, l.subject(n, s))
+	return s.reserve(ctx, l.subject(n, s), 0)
+}
+
+// TryReserve is AllowN for a cost that is known only later; see Limiter.TryReserve. For errors see AllowN.
+func (l *StoredLimiter) TryReserve(ctx context.Context, n int64) (Result, error) {
+	began := l.client.start()
+	s, err := l.use(ctx, "reserve", n)
+	if err != nil {
+		return Result{}, l.refused(ctx, l.subject(n, nil), err)
+	}
+	defer s.release()
+	r, err := s.tryReserve(ctx, n, s.charge(span{n: n}, 0))
+	l.client.report(ctx, l.subject(n, s), &r, err, began)
+	return r, err
 }
 
 // Return gives back the permits of a Result of Allow, AllowN or AllowUpTo of this StoredLimiter, and reports

@@ -342,6 +342,17 @@ func semaphoreBasics(t *testing.T, connect func() redis.UniversalClient) {
 	require.NoError(t, err, "%v", report)
 }
 
+// settles gives permits back, and charges a debt.
+func settles(ctx context.Context, t *testing.T, tryReserve func(n int64) (ratelimit.Result, error)) {
+	t.Helper()
+	for used := range int64(4) {
+		r, err := tryReserve(2)
+		require.NoError(t, err)
+		require.NotNil(t, r.Reservation)
+		require.NoError(t, r.Reservation.Settle(ctx, used))
+	}
+}
+
 func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 	ctx := redistest.Within(t, redistest.Patience)
 	c, err := ratelimit.New(connect(), ratelimit.WithWheel(redistest.Wheel(t)), ratelimit.WithTimeout(redistest.Patience/3))
@@ -358,8 +369,13 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 		require.NoError(t, k.Wait(ctx, "user:7"))
 		require.NoError(t, second(k.AllowUpTo(ctx, "user:7", 3)))
 		require.NoError(t, second(k.Peek(ctx, "user:7")))
-		if reserved, err := k.Reserve(ctx, "user:7", 1); err == nil { // windows have none
+		if reserved, err := k.Reserve(ctx, "user:7", 1); err == nil { // windows have no later permits
 			require.NoError(t, second(reserved.Cancel(ctx)))
+		}
+		settles(ctx, t, func(n int64) (ratelimit.Result, error) { return k.TryReserve(ctx, "user:8", n) })
+		several := c.All(k.Part("user:9"), k.Part("user:10"))
+		if several.Err() == nil { // not on a cluster
+			settles(ctx, t, func(n int64) (ratelimit.Result, error) { return several.TryReserve(ctx, n) })
 		}
 		require.NoError(t, k.Reset(ctx, "user:7"))
 	}
@@ -376,6 +392,10 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 		reserved, err := l.Reserve(ctx, 1)
 		require.NoError(t, err)
 		require.NoError(t, second(reserved.Cancel(ctx)))
+		settles(ctx, t, func(n int64) (ratelimit.Result, error) {
+			require.NoError(t, l.SetRate(ctx, limit, ratelimit.WithScope(scope)))
+			return l.TryReserve(ctx, n)
+		})
 		require.NoError(t, second(l.UpdateRate(ctx, limit, ratelimit.WithScope(scope), ratelimit.WithState())))
 		require.NoError(t, l.SetRate(ctx, limit, ratelimit.WithScope(scope), ratelimit.WithKeepAlive(time.Minute)))
 		require.NoError(t, second(l.Allow(ctx)))

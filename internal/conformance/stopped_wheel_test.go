@@ -219,10 +219,11 @@ var doNotWait = map[string]string{
 	"redislock.Quorum":      "Check Close",
 	"redislock.QuorumMutex": "TryLock",
 	"redislock.RWMutex":     "Downgrade TryLock TryRLock",
-	"ratelimit.All":         "Allow AllowN Peek",
+	"ratelimit":             "ContextWithReservation ReservationFromContext",
+	"ratelimit.All":         "Allow AllowN Peek TryReserve",
 	"ratelimit.Client":      "Check Close",
-	"ratelimit.Limiter":     "Allow AllowN AllowUpTo Peek Reserve Reset",
-	"ratelimit.StoredLimiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TrySetRate " +
+	"ratelimit.Limiter":     "Allow AllowN AllowUpTo Peek Reserve Reset TryReserve",
+	"ratelimit.StoredLimiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TryReserve TrySetRate " +
 		"UpdateRate",
 	"ratelimit.Reservation":       "Cancel Settle",
 	"semaphore":                   "FromContext",

@@ -7,7 +7,7 @@ rate_window and rate_sliding describe the states. Requests are decided in order.
 The script reads everything before it writes, and SET is the only command that writes.
 
 KEYS     the state of each limit, in order (string)
-ARGV     1 1 if the first request that is denied denies the rest
+ARGV     1 1 if the first request that is denied denies the rest, 2 if charges can be given back, 0 for neither
          2 how many limits follow, and for each limit
            "gcra", den, us, num: what a whole burst is worth; how many seconds it takes, rounded up
            "window" or "sliding", permits of a window, its length in ms
@@ -16,7 +16,10 @@ ARGV     1 1 if the first request that is denied denies the rest
            and for each limit the price of one request: us, num for GCRA; permits for the others
 Returns  {now, for each run: requests granted,
           for each limit: us, num of the state; or used permits, ms until the window begins, ms until it ends;
-          or permits of the window before, of the current window, their length in ms, ms of the current window that have passed}
+          or permits of the window before, of the current window, their length in ms, ms of the current window that have passed;
+          and if charges can be given back: period, returned; or stamp; or stamp, index}
+
+The scripts of the single limits give charges back and charge debts.
 ]]
 local arguments = 0
 local function next_argument()
@@ -34,10 +37,10 @@ local now = time[1] * 1000000 + time[2]
 
 -- Each kind of limit has: open, which reads its arguments and its state; price, which reads the price of a request; fits;
 -- take, which charges a price that fits; write; blank, the state that a probe writes where there is none; and report, the
--- fields of its state that the reply holds.
-local gcra = {blank = now, report = {'us', 'num'}}
-local window = {blank = '0:1', report = {'used', 'begins', 'ends'}} -- a grant makes a blank window as long as the limit's
-local sliding = {blank = '0:0:0:1', report = {'previous', 'current', 'length', 'elapsed'}}
+-- fields of its state that the reply holds; stamp, which makes its charges returnable, and the fields of stamps.
+local gcra = {blank = now, report = {'us', 'num'}, stamps = {'period', 'returned'}}
+local window = {blank = '0:1', report = {'used', 'begins', 'ends'}, stamps = {'stamp'}} -- a grant makes it as long as the limit's
+local sliding = {blank = '0:0:0:1', report = {'previous', 'current', 'length', 'elapsed'}, stamps = {'stamp', 'index'}}
 
 gcra.open = function(key)
   local l = {key = key, den = tonumber(next_argument()), us = now, num = 0}
@@ -64,6 +67,12 @@ end
 
 gcra.take = function(l)
   l.us, l.num = l.to_us, l.to_num
+end
+
+gcra.stamp = function(l)
+  if not l.period then
+    l.period, l.returned = now, 0
+  end
 end
 
 gcra.write = function(l)
@@ -96,6 +105,10 @@ window.take = function(l, n)
   l.used, l.ends, l.lasts = l.used + n, l.ends + longer, l.lasts + longer
 end
 
+window.stamp = function(l)
+  l.stamp = l.stamp or now
+end
+
 window.write = function(l)
   local state = window_text(l.used, l.lasts, l.stamp)
   if l.ends == l.left then
@@ -123,13 +136,20 @@ sliding.take = function(l, n)
   l.used, l.current = l.used + n, l.current + n
 end
 
+sliding.stamp = function(l)
+  if l.stamp == 0 then
+    l.stamp = now
+  end
+end
+
 sliding.write = function(l)
   local state, left = sliding_text(l)
   redis.call('SET', l.key, state, 'PX', left)
 end
 
 local kinds = {gcra = gcra, window = window, sliding = sliding}
-local in_order = next_argument() == '1'
+local order = next_argument()
+local in_order, stamped = order == '1', order == '2'
 local limits = {}
 for i = 1, tonumber(next_argument()) do
   local kind = kinds[next_argument()]
@@ -173,6 +193,9 @@ end
 
 if any then
   for _, l in ipairs(limits) do
+    if stamped then
+      l.kind.stamp(l)
+    end
     l.kind.write(l)
   end
 elseif runs == 0 then
@@ -183,6 +206,9 @@ end
 for _, l in ipairs(limits) do
   for _, field in ipairs(l.kind.report) do
     reply[#reply + 1] = l[field]
+  end
+  for _, field in ipairs(stamped and l.kind.stamps or {}) do
+    reply[#reply + 1] = l[field] or 0
   end
 end
 return reply
