@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -43,6 +44,7 @@ type config struct {
 	cost   func(ctx context.Context, method string) int64
 	failed func(ctx context.Context, method string, err error) error
 	fields bool
+	settle bool
 }
 
 // WithCost sets how many permits a call takes; with NewAll, how many times the cost of each part. The default
@@ -70,6 +72,15 @@ func WithFailed(f func(ctx context.Context, method string, err error) error) Opt
 // and no retry-after. By default no fields are sent.
 func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 
+// WithReservation reserves the cost of a call, so that the handler can settle it when it knows the real one:
+//
+//	ratelimit.ReservationFromContext(ctx).Settle(context.WithoutCancel(ctx), used)
+//
+// If the handler does not settle it, the call costs what it has reserved. For what a settlement does, and when there
+// is nothing to settle, see ratelimit.Reservation and ratelimit.Result. The limiter of New must have the method
+// TryReserve of *ratelimit.Limiter, or New panics.
+func WithReservation() Option { return option(func(c *config) { c.settle = true }) }
+
 // Server has the interceptors of a server. It is safe for concurrent use.
 type Server struct {
 	config
@@ -77,6 +88,11 @@ type Server struct {
 }
 
 type decide func(n int64) (ratelimit.Result, error)
+
+// reserver is a Limiter whose permits can be settled.
+type reserver interface {
+	TryReserve(ctx context.Context, key string, n int64) (ratelimit.Result, error)
+}
 
 // New returns interceptors that limit calls by one limit for every key. It panics with a *cogwheel.InvalidError
 // if an argument is nil or the limiter has an invalid argument.
@@ -86,10 +102,23 @@ func New(l Limiter, key KeyFunc, opts ...Option) *Server {
 	if made, ok := l.(interface{ Err() error }); ok && made.Err() != nil {
 		panic(made.Err())
 	}
-	return newServer(opts, func(ctx context.Context, method string) (decide, bool) {
+	s := newServer(opts)
+	allow := l.AllowN
+	if s.settle {
+		reserver, ok := l.(reserver)
+		if !ok {
+			panic(&cogwheel.InvalidError{
+				Package: "grpclimit", Field: "limiter", Value: fmt.Sprintf("%T", l),
+				Reason: "must have TryReserve for WithReservation",
+			})
+		}
+		allow = reserver.TryReserve
+	}
+	s.key = func(ctx context.Context, method string) (decide, bool) {
 		k, limited := key(ctx, method)
-		return func(n int64) (ratelimit.Result, error) { return l.AllowN(ctx, k, n) }, limited
-	})
+		return func(n int64) (ratelimit.Result, error) { return allow(ctx, k, n) }, limited
+	}
+	return s
 }
 
 // NewPerKey returns interceptors that limit each call by the limit that f returns with its key, such as the
@@ -101,14 +130,21 @@ func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) *Server {
 	if err := l.Err(); err != nil {
 		panic(err)
 	}
-	return newServer(opts, func(ctx context.Context, method string) (decide, bool) {
+	s := newServer(opts)
+	s.key = func(ctx context.Context, method string) (decide, bool) {
 		key, limit, limited := f(ctx, method)
 		of := l
 		if limit != (ratelimit.Limit{}) {
 			of = l.With(limit)
 		}
-		return func(n int64) (ratelimit.Result, error) { return of.AllowN(ctx, key, n) }, limited
-	})
+		return func(n int64) (ratelimit.Result, error) {
+			if s.settle {
+				return of.TryReserve(ctx, key, n)
+			}
+			return of.AllowN(ctx, key, n)
+		}, limited
+	}
+	return s
 }
 
 // NewAll returns interceptors that limit calls by several limits each, such as those of the user and of the
@@ -120,18 +156,25 @@ func NewAll(
 ) *Server {
 	mustNotBeNil(c == nil, "client")
 	mustNotBeNil(parts == nil, "function of parts")
-	return newServer(opts, func(ctx context.Context, method string) (decide, bool) {
+	s := newServer(opts)
+	s.key = func(ctx context.Context, method string) (decide, bool) {
 		of := parts(ctx, method)
 		if len(of) == 0 {
 			return nil, false
 		}
 		all := c.All(of...)
-		return func(n int64) (ratelimit.Result, error) { return all.AllowN(ctx, n) }, true
-	})
+		return func(n int64) (ratelimit.Result, error) {
+			if s.settle {
+				return all.TryReserve(ctx, n)
+			}
+			return all.AllowN(ctx, n)
+		}, true
+	}
+	return s
 }
 
-func newServer(opts []Option, key func(context.Context, string) (decide, bool)) *Server {
-	s := &Server{key: key, config: config{
+func newServer(opts []Option) *Server {
+	s := &Server{config: config{
 		cost: func(context.Context, string) int64 { return 1 },
 		failed: func(context.Context, string, error) error {
 			return status.Error(codes.Unavailable, "rate limiter unavailable")
@@ -148,7 +191,8 @@ func newServer(opts []Option, key func(context.Context, string) (decide, bool)) 
 func (s *Server) Unary(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
-	if err := s.allow(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
+	ctx, err := s.allow(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) })
+	if err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)
@@ -158,38 +202,56 @@ func (s *Server) Unary(
 func (s *Server) Stream(
 	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
-	if err := s.allow(stream.Context(), info.FullMethod, stream.SetHeader); err != nil {
+	ctx, err := s.allow(stream.Context(), info.FullMethod, stream.SetHeader)
+	if err != nil {
 		return err
+	}
+	if s.settle {
+		stream = &streamWithContext{stream, ctx}
 	}
 	return handler(srv, stream)
 }
 
-// allow returns the error of a call that must not be served, or nil.
-func (s *Server) allow(ctx context.Context, method string, setHeader func(metadata.MD) error) error {
+// streamWithContext is a stream with another context.
+type streamWithContext struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // of the stream
+}
+
+func (s *streamWithContext) Context() context.Context { return s.ctx }
+
+// allow returns the context for the handler of a call, with its reservation, or the error of a call that must not be
+// served.
+func (s *Server) allow(
+	ctx context.Context, method string, setHeader func(metadata.MD) error,
+) (context.Context, error) {
 	decide, limited := s.key(ctx, method)
 	if !limited {
-		return nil
+		return ctx, nil
 	}
 	cost := s.cost(ctx, method)
 	if cost == 0 {
-		return nil
+		return ctx, nil
 	}
 	r, err := decide(cost)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		return status.Error(codes.ResourceExhausted, "request exceeds the rate limit")
+		return nil, status.Error(codes.ResourceExhausted, "request exceeds the rate limit")
 	case err != nil && ctx.Err() != nil:
-		return status.FromContextError(ctx.Err()).Err()
+		return nil, status.FromContextError(ctx.Err()).Err()
 	case err != nil:
-		return s.failed(ctx, method, err)
+		return ctx, s.failed(ctx, method, err)
 	}
 	if s.fields {
 		_ = setHeader(fields(r)) // it fails only if the call has sent its header already
 	}
-	if r.Allowed {
-		return nil
+	if !r.Allowed {
+		return nil, exhausted(r.RetryAfter)
 	}
-	return exhausted(r.RetryAfter)
+	if r.Reservation != nil {
+		ctx = ratelimit.ContextWithReservation(ctx, r.Reservation)
+	}
+	return ctx, nil
 }
 
 // exhausted returns a denial with the time of the next try.

@@ -194,6 +194,55 @@ func TestServer_Shadow(t *testing.T) {
 	require.NoError(t, err, "it does not wait")
 }
 
+// A handler settles the permits that its call has reserved.
+func TestServer_AHandlerSettlesItsReservation(t *testing.T) {
+	t.Parallel()
+	name := "grpc" + redistest.Name(t)
+	c := limits(t, redistest.Shared(t).Client(t))
+	limiter := func(suffix string) *ratelimit.Limiter { return c.Limiter(name+suffix, ratelimit.PerDay(10)) }
+	cost := grpclimit.WithCost(func(context.Context, string) int64 { return 5 })
+	settle := func(ctx context.Context) {
+		r := ratelimit.ReservationFromContext(ctx)
+		require.NotNil(t, r)
+		require.NoError(t, r.Settle(context.WithoutCancel(ctx), 2))
+	}
+	for what, s := range map[string]*grpclimit.Server{
+		"New": grpclimit.New(limiter("new"), grpclimit.ByMetadata("User"), cost, grpclimit.WithReservation()),
+		"NewPerKey": grpclimit.NewPerKey(limiter("plan"), func(context.Context, string) (string, ratelimit.Limit, bool) {
+			return "ada", ratelimit.Limit{}, true
+		}, cost, grpclimit.WithReservation()),
+		"NewAll": grpclimit.NewAll(c, func(context.Context, string) []ratelimit.Part {
+			return []ratelimit.Part{limiter("all").Part("ada"), limiter("all2").Part("ada")}
+		}, cost, grpclimit.WithReservation()),
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			client := dial(t, []grpc.ServerOption{
+				grpc.ChainUnaryInterceptor(s.Unary, func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+					settle(ctx)
+					return next(ctx, req)
+				}),
+				grpc.ChainStreamInterceptor(s.Stream, func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+					settle(ss.Context())
+					return next(srv, ss)
+				}),
+			})
+			ctx, cancel := context.WithCancel(as(t, "ada"))
+			defer cancel()
+			for range 2 {
+				_, err := client.Check(ctx, check)
+				require.NoError(t, err)
+			}
+			stream, err := client.Watch(ctx, check)
+			require.NoError(t, err)
+			_, err = stream.Recv()
+			require.NoError(t, err)
+			_, err = client.Check(ctx, check)
+			require.Equal(t, codes.ResourceExhausted, status.Code(err), "4 are left, not 5")
+		})
+	}
+}
+
 func TestServer_Costs(t *testing.T) {
 	t.Parallel()
 	k := limits(t, redistest.Shared(t).Client(t)).Limiter("grpc"+redistest.Name(t), ratelimit.PerMinute(5))
@@ -281,6 +330,9 @@ func TestByMetadata(t *testing.T) {
 	}
 }
 
+// onlyAllows is a Limiter without TryReserve.
+type onlyAllows struct{ grpclimit.Limiter }
+
 func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
@@ -289,6 +341,7 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	for _, f := range []func(){
 		func() { grpclimit.New(nil, grpclimit.ByPeer) },
 		func() { grpclimit.New(k, nil) },
+		func() { grpclimit.New(onlyAllows{k}, grpclimit.ByPeer, grpclimit.WithReservation()) },
 		func() { grpclimit.New(k, grpclimit.ByPeer, nil) },
 		func() { grpclimit.New(c.Limiter("", ratelimit.Limit{}), grpclimit.ByPeer) },
 		func() { grpclimit.NewAll(nil, func(context.Context, string) []ratelimit.Part { return nil }) },

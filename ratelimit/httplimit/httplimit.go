@@ -56,7 +56,12 @@ type Middleware func(http.Handler) http.Handler
 // Decide limits a request where there is no http.Handler to call next, as in gin and echo. It reports whether to serve
 // the request. If so, it has set the header fields; if not, it has written the response.
 func (m Middleware) Decide(w http.ResponseWriter, r *http.Request) (serve bool) {
-	m(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { serve = true })).ServeHTTP(w, r)
+	m(http.HandlerFunc(func(_ http.ResponseWriter, decided *http.Request) {
+		serve = true
+		if decided != r {
+			*r = *decided // with the reservation in its context
+		}
+	})).ServeHTTP(w, r)
 	return serve
 }
 
@@ -71,6 +76,7 @@ type config struct {
 	name   string
 	fields Fields
 	cost   func(*http.Request) int64
+	settle bool
 	denied http.Handler
 	failed func(http.ResponseWriter, *http.Request, error)
 }
@@ -130,6 +136,15 @@ func WithCost(f func(*http.Request) int64) Option {
 	return option(func(c *config) { c.cost = f })
 }
 
+// WithReservation reserves the cost of a request, so that the handler can settle it when it knows the real one:
+//
+//	ratelimit.ReservationFromContext(r.Context()).Settle(context.WithoutCancel(r.Context()), used)
+//
+// If the handler does not settle it, the request costs what it has reserved. For what a settlement does, and when there
+// is nothing to settle, see ratelimit.Reservation and ratelimit.Result. The limiter of New must have the method
+// TryReserve of *ratelimit.Limiter, or New panics. Middleware.Decide puts the context into the request of its caller.
+func WithReservation() Option { return option(func(c *config) { c.settle = true }) }
+
 // WithDenied sets the handler for denied requests. It writes the status; the fields are already set. The
 // default writes a short text with status 429.
 func WithDenied(h http.Handler) Option {
@@ -167,10 +182,18 @@ func New(l Limiter, key KeyFunc, opts ...Option) Middleware {
 	m := &middleware{config: configure(opts)}
 	name := quote(m.name)
 	policies := []policyField{{name, policy(name, l.Limit())}}
+	allow := l.AllowN
+	if m.settle {
+		reserver, ok := l.(reserver)
+		if !ok {
+			panic(argument.Error("limiter", fmt.Sprintf("%T", l), "must have TryReserve for WithReservation"))
+		}
+		allow = reserver.TryReserve
+	}
 	m.subject = func(r *http.Request) (subject, bool) {
 		key, limited := key(r)
 		return subject{policies, func(n int64) (ratelimit.Result, error) {
-			return l.AllowN(r.Context(), key, n)
+			return allow(r.Context(), key, n)
 		}}, limited
 	}
 	return m.wrap
@@ -199,6 +222,9 @@ func NewPerKey(l *ratelimit.Limiter, f LimitFunc, opts ...Option) Middleware {
 			of = l.With(limit)
 		}
 		return subject{[]policyField{{name, policy(name, of.Limit())}}, func(n int64) (ratelimit.Result, error) {
+			if m.settle {
+				return of.TryReserve(r.Context(), key, n)
+			}
 			return of.AllowN(r.Context(), key, n)
 		}}, true
 	}
@@ -235,7 +261,12 @@ func NewAll(
 			policies[i] = policyField{name, policy(name, p.Limit())}
 		}
 		all := c.All(of...)
-		return subject{policies, func(n int64) (ratelimit.Result, error) { return all.AllowN(r.Context(), n) }}, true
+		return subject{policies, func(n int64) (ratelimit.Result, error) {
+			if m.settle {
+				return all.TryReserve(r.Context(), n)
+			}
+			return all.AllowN(r.Context(), n)
+		}}, true
 	}
 	return m.wrap
 }
@@ -282,6 +313,11 @@ type middleware struct {
 type subject struct {
 	policies []policyField
 	allow    func(n int64) (ratelimit.Result, error)
+}
+
+// reserver is a Limiter whose permits can be settled.
+type reserver interface {
+	TryReserve(ctx context.Context, key string, n int64) (ratelimit.Result, error)
 }
 
 // policyField is the name of a limit in fields, and its member of the field RateLimit-Policy; "" if the limit
@@ -331,6 +367,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		w.Header().Set("Retry-After", strconv.FormatInt(max(1, seconds(result.RetryAfter)), 10))
 		m.denied.ServeHTTP(w, r)
 		return
+	}
+	if result.Reservation != nil {
+		r = r.WithContext(ratelimit.ContextWithReservation(r.Context(), result.Reservation))
 	}
 	next.ServeHTTP(w, r)
 }

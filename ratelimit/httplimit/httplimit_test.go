@@ -213,6 +213,63 @@ func TestMiddleware_Shadow(t *testing.T) {
 }
 
 // While Redis is down, a limit with WithShadow refuses nothing, whatever the policy is.
+// settling serves a request with the cost of 5 permits, of which it uses 2.
+func settling(t *testing.T) http.Handler {
+	t.Helper()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reservation := ratelimit.ReservationFromContext(r.Context())
+		if err := reservation.Settle(context.WithoutCancel(r.Context()), 2); reservation == nil || err != nil {
+			t.Errorf("reservation %v, error %v", reservation, err)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+}
+
+func TestMiddleware_AHandlerSettlesItsReservation(t *testing.T) {
+	t.Parallel()
+	c, user := limits(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	cost := httplimit.WithCost(func(*http.Request) int64 { return 5 })
+	limiter := func(name string) *ratelimit.Limiter { return c.Limiter(name, ratelimit.PerDay(10)) }
+	parts := func(*http.Request) []ratelimit.Part {
+		return []ratelimit.Part{limiter("all").Part(user), limiter("all2").Part(user)}
+	}
+	for what, m := range map[string]httplimit.Middleware{
+		"New": httplimit.New(limiter("new"), byUser, cost, httplimit.WithReservation()),
+		"NewPerKey": httplimit.NewPerKey(limiter("plan"), func(r *http.Request) (string, ratelimit.Limit, bool) {
+			return user, ratelimit.Limit{}, true
+		}, cost, httplimit.WithReservation()),
+		"NewAll": httplimit.NewAll(c, parts, cost, httplimit.WithReservation()),
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			h := m(settling(t))
+			for _, remaining := range []string{"r=5;", "r=3;", "r=1;"} { // while the request is served
+				res := get(h, user)
+				require.Equal(t, http.StatusNoContent, res.StatusCode)
+				require.Contains(t, res.Header.Get("RateLimit"), remaining)
+			}
+			require.Equal(t, http.StatusTooManyRequests, get(h, user).StatusCode, "4 are left, not 5")
+
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("User", user+"2")
+			if what != "New" {
+				return
+			}
+			require.True(t, m.Decide(httptest.NewRecorder(), r))
+			require.NoError(t, ratelimit.ReservationFromContext(r.Context()).Settle(t.Context(), 9))
+			state, err := limiter("new").Peek(t.Context(), user+"2")
+			require.NoError(t, err)
+			require.EqualValues(t, 1, state.Remaining)
+		})
+	}
+	require.Nil(t, ratelimit.ReservationFromContext(t.Context()))
+	get(httplimit.New(limiter("plain"), byUser)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if ratelimit.ReservationFromContext(r.Context()) != nil {
+			t.Error("a reservation without the option")
+		}
+	})), user)
+}
+
 func TestMiddleware_ShadowWhileRedisIsDown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -247,6 +304,9 @@ func TestMiddleware_FailOpenHoldsForRequestsWithADeadline(t *testing.T) {
 }
 
 // What could only fail for each request fails when the middleware is made.
+// onlyAllows is a Limiter without TryReserve.
+type onlyAllows struct{ httplimit.Limiter }
+
 func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 	t.Parallel()
 	c := limits(t, redistest.Shared(t).Client(t))
@@ -266,6 +326,7 @@ func TestNew_RefusesWhatCouldOnlyFailLater(t *testing.T) {
 		"WithFailed(nil)":          func() { httplimit.WithFailed(nil) },
 		"a limit without a period": func() { httplimit.New(c.Limiter("http", ratelimit.Limit{Rate: 1}), byUser) },
 		"a prefix that is refused": func() { httplimit.New(c.Limiter("{", ratelimit.PerMinute(2)), byUser) },
+		"no TryReserve":            func() { httplimit.New(onlyAllows{k}, byUser, httplimit.WithReservation()) },
 		"no limit at all":          func() { httplimit.New(another{}, byUser) },
 		"a network without bits":   func() { httplimit.ByForwarded(netip.Prefix{}) },
 	} {
