@@ -125,6 +125,27 @@ func Worker(
 	return errors.Join(worked, semaphores.Close(closing))
 }
 
+// Complete calls a language model for a user, who has a number of tokens per minute. The call uses most tokens at
+// most, and returns how many it has used.
+func Complete(
+	ctx context.Context, tokens *ratelimit.Limiter, user string, most int64,
+	call func(ctx context.Context, most int64) (answer string, used int64, err error),
+) (string, error) {
+	r, err := tokens.TryReserve(ctx, user, most)
+	if err != nil {
+		return "", err
+	}
+	if !r.Allowed {
+		return "", fmt.Errorf("too many tokens: try again in %v", r.RetryAfter)
+	}
+	answer, used, err := call(ctx, most)
+	// The tokens were used even if ctx has ended.
+	if failed := r.Reservation.Settle(context.WithoutCancel(ctx), used); failed != nil {
+		log.Printf("the limit of %s counts %d tokens, not %d: %v", user, most, used, failed)
+	}
+	return answer, err
+}
+
 // Mail sends a mail of size kilobytes unless a limit is used up: 10 mails a second for a user, 1000 kB a second
 // for the mail service. A denial by one of them takes nothing of the other.
 func Mail(

@@ -212,6 +212,30 @@ func TestMail_IsLimitedByUserAndByService(t *testing.T) {
 	require.Equal(t, 2, sent)
 }
 
+func TestComplete_CountsTheTokensThatWereUsed(t *testing.T) {
+	t.Parallel()
+	limits, err := ratelimit.New(redistest.Start(t).Client(t), ratelimit.WithTimeout(time.Minute)) // for slow machines
+	require.NoError(t, err)
+	defer limits.Close(context.Background())
+	tokens := limits.Limiter("tokens", ratelimit.PerDay(1000))
+	complete := func(ctx context.Context, used int64) error {
+		_, err := recipes.Complete(ctx, tokens, "ada", 600, func(context.Context, int64) (string, int64, error) { return "", used, nil })
+		return err
+	}
+	require.NoError(t, complete(t.Context(), 100))
+	require.NoError(t, complete(t.Context(), 300))
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = recipes.Complete(ctx, tokens, "ada", 600, func(context.Context, int64) (string, int64, error) {
+		cancel() // the user goes away
+		return "", 100, ctx.Err()
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Error(t, complete(t.Context(), 0), "500 are left")
+	r, err := tokens.Peek(t.Context(), "ada")
+	require.NoError(t, err)
+	require.EqualValues(t, 500, r.Remaining)
+}
+
 func TestOrderTimers_CloseUnlessPaid(t *testing.T) {
 	t.Parallel()
 	closed := make(chan string, 2)
