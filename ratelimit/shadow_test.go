@@ -686,3 +686,23 @@ func TestShadow_RoundTripsOfAll(t *testing.T) {
 		require.Equal(t, want, trips.trips(func() { require.NoError(t, second(all.Allow(t.Context()))) }))
 	}
 }
+
+// What a hook has got stays the decision of the limits.
+func TestShadow_AHookKeepsTheDecisionOfEachPart(t *testing.T) {
+	t.Parallel()
+	var kept ratelimit.Event
+	hooks := ratelimit.Hooks{Denied: func(e ratelimit.Event) { kept = e }}
+	name := redistest.Name(t)
+	c := newClient(t, redistest.Shared(t).Client(t), ratelimit.WithHooks(hooks))
+	all := c.All(
+		c.Limiter(name, ratelimit.PerDay(1), ratelimit.WithShadow()).Part("u"),
+		c.Limiter(name+"2", ratelimit.PerDay(2), ratelimit.WithShadow()).Part("u"),
+	)
+	for range 2 {
+		r, err := all.Allow(t.Context())
+		require.NoError(t, err)
+		require.True(t, r.Parts[0].Allowed && r.Parts[1].Allowed)
+	}
+	require.False(t, kept.Result.Parts[0].Allowed)
+	require.True(t, kept.Result.Parts[1].Allowed)
+}
