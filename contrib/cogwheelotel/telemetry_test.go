@@ -268,6 +268,14 @@ func TestLimitHooks_MakeSpansOfDecisions(t *testing.T) {
 	require.NoError(t, allow(t.Context()))
 	require.Len(t, p.spans.GetSpans(), 4, "a call outside of a sampled span makes none")
 
+	tried := p.limits.Limiter("api", ratelimit.PerHour(1), ratelimit.WithShadow())
+	spans, _ = p.request(t, func(ctx context.Context) {
+		_, err := tried.Allow(ctx, "user-7")
+		require.NoError(t, err)
+	})
+	requireSpans(t, spans, span{"limit.decision", "denied", codes.Unset})
+	require.Equal(t, true, attributesOf(spans[0].Attributes)["cogwheel.limit.shadow"])
+
 	server.Kill()
 	for !p.limits.Stats().Down {
 		spans, _ = p.request(t, func(ctx context.Context) {
