@@ -276,6 +276,13 @@ func (s contest) ways(c *ratelimit.Client, name string) []contestWay {
 			return all(limit).AllowN(ctx, n)
 		},
 		wait: func(ctx context.Context, limit ratelimit.Limit, n int64) error { return all(limit).WaitN(ctx, n) },
+		reserve: func(ctx context.Context, limit ratelimit.Limit, n int64) (*ratelimit.Reservation, error) {
+			r, err := all(limit).TryReserve(ctx, n)
+			if err == nil && !r.Allowed {
+				err = ratelimit.ErrWouldExceedDeadline
+			}
+			return r.Reservation, err
+		},
 	})
 }
 
@@ -332,9 +339,8 @@ func (r *contestRun) allowing(way contestWay, rng *rand.Rand) {
 	for r.going() {
 		limit, n, call := r.current(), 1+rng.Int64N(5), time.Now()
 		switch result, err := way.allow(r.t.Context(), limit, n); {
-		case err != nil:
-			r.t.Error(err)
-			return
+		case r.failed(err):
+			r.pause(10 * time.Millisecond)
 		case result.Allowed:
 			r.note(way, call, n, limit, false)
 		default:
@@ -364,30 +370,55 @@ func (r *contestRun) waiting(way contestWay, rng *rand.Rand) {
 	}
 }
 
+// failed reports whether a call failed. In a contest of callers who settle, replies are lost and contexts end.
+func (r *contestRun) failed(err error) bool {
+	switch {
+	case err == nil:
+		return false
+	case errors.Is(err, ratelimit.ErrWouldExceedDeadline):
+	case r.settled && (errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)):
+	default:
+		r.t.Error(err)
+	}
+	return true
+}
+
+// hurried returns a context that ends soon in one of eight calls of a contest of callers who settle.
+func (r *contestRun) hurried(rng *rand.Rand) (context.Context, context.CancelFunc) {
+	if r.settled && rng.IntN(8) == 0 {
+		return context.WithTimeout(r.t.Context(), time.Duration(rng.Int64N(int64(r.scaled(8*time.Millisecond)))))
+	}
+	return r.t.Context(), func() {}
+}
+
+// reserve makes a reservation, or waits a little if there is none.
+func (r *contestRun) reserve(way contestWay, limit ratelimit.Limit, n int64, rng *rand.Rand) *ratelimit.Reservation {
+	ctx, cancel := r.hurried(rng)
+	defer cancel()
+	reservation, err := way.reserve(ctx, limit, n)
+	if r.failed(err) {
+		r.pause(10 * time.Millisecond)
+		return nil
+	}
+	return reservation
+}
+
 // reserving reserves, and sometimes cancels.
 func (r *contestRun) reserving(way contestWay, rng *rand.Rand) {
 	for r.going() {
 		limit, call := r.current(), time.Now()
-		reservation, err := way.reserve(r.t.Context(), limit, 1)
-		if errors.Is(err, ratelimit.ErrWouldExceedDeadline) { // of a window
-			r.pause(10 * time.Millisecond)
+		reservation := r.reserve(way, limit, 1, rng)
+		switch {
+		case reservation == nil:
 			continue
-		}
-		if err != nil {
-			r.t.Error(err)
-			return
-		}
-		if reservation.Delay() > r.scaled(contestPer)/4 || rng.IntN(3) == 0 {
-			given, err := reservation.Cancel(r.t.Context())
-			if err != nil {
-				r.t.Error(err)
-			}
-			if given || reservation.Delay() > 0 {
-				r.pause(20 * time.Millisecond)
-				continue
-			}
-		}
-		if r.w.Sleep(r.t.Context(), reservation.Delay()) == nil {
+		case reservation.Delay() > r.scaled(contestPer)/4 || rng.IntN(3) == 0:
+			ctx, cancel := r.hurried(rng)
+			_, err := reservation.Cancel(ctx)
+			cancel()
+			r.failed(err)
+			r.pause(20 * time.Millisecond)
+			continue
+		case r.w.Sleep(r.t.Context(), reservation.Delay()) == nil:
 			r.note(way, call, 1, limit, false)
 		}
 		r.pause(10 * time.Millisecond)
@@ -398,14 +429,9 @@ func (r *contestRun) reserving(way contestWay, rng *rand.Rand) {
 func (r *contestRun) settling(way contestWay, rng *rand.Rand) {
 	for r.going() {
 		limit, n, call := r.current(), 1+rng.Int64N(8), time.Now()
-		reservation, err := way.reserve(r.t.Context(), limit, n)
-		if errors.Is(err, ratelimit.ErrWouldExceedDeadline) { // of a window
-			r.pause(time.Millisecond)
+		reservation := r.reserve(way, limit, n, rng)
+		if reservation == nil {
 			continue
-		}
-		if err != nil {
-			r.t.Error(err)
-			return
 		}
 		used := rng.Int64N(n + 1)
 		if err := reservation.Wait(r.t.Context()); err != nil {
@@ -419,8 +445,11 @@ func (r *contestRun) settling(way contestWay, rng *rand.Rand) {
 			works = 2 * contestPer // into the next windows
 		}
 		r.pause(time.Duration(rng.Int64N(int64(r.scaled(works)))))
-		if err := reservation.Settle(r.t.Context(), used); err != nil {
-			r.t.Error(err)
+		ctx, cancel := r.hurried(rng)
+		err := reservation.Settle(ctx, used)
+		cancel()
+		if r.failed(err) && rng.IntN(2) == 0 {
+			r.failed(reservation.Settle(r.t.Context(), used))
 		}
 	}
 }
@@ -431,9 +460,7 @@ func (r *contestRun) arriving(newWay func() (contestWay, func()), rng *rand.Rand
 		way, done := newWay()
 		limit, n, call := r.current(), 1+rng.Int64N(10), time.Now()
 		result, err := way.allow(r.t.Context(), limit, n)
-		if err != nil {
-			r.t.Error(err)
-		} else if result.Allowed {
+		if !r.failed(err) && result.Allowed {
 			r.note(way, call, n, limit, true)
 		}
 		done()
@@ -506,7 +533,14 @@ func (s contest) run(t *testing.T) map[string]*record {
 		if s.mutation != nil {
 			rdb.AddHook(s.mutation)
 		}
-		c := newClient(t, rdb)
+		opts := []ratelimit.Option{}
+		if s.settled {
+			opts = append(opts, ratelimit.WithTimeout(time.Second), ratelimit.WithBreaker(1000, time.Second))
+			for i := range 40 {
+				d.LoseReply("evalsha", 20+30*i, redistest.Cut)
+			}
+		}
+		c := newClient(t, rdb, opts...)
 		d.Delay(0, time.Millisecond)
 		return rdb, c
 	}
@@ -529,17 +563,16 @@ func (s contest) run(t *testing.T) map[string]*record {
 			for role := uint64(1); role <= 2 && !s.settled; role++ {
 				all.Go(func() { r.waiting(way, rng(role)) })
 			}
-			if way.reserve != nil {
-				all.Go(func() { r.reserving(way, rng(3)) })
-				if len(way.limits) == 1 {
-					roles := uint64(3)
-					if s.settled {
-						roles = 12
-					}
-					for role := range roles {
-						all.Go(func() { r.settling(way, rng(5+role)) })
-					}
-				}
+			all.Go(func() { r.reserving(way, rng(3)) })
+			roles := uint64(3)
+			switch {
+			case s.settled:
+				roles = 12
+			case s.mutation != nil:
+				roles = 0 // they take permits that would show it
+			}
+			for role := range roles {
+				all.Go(func() { r.settling(way, rng(5+role)) })
 			}
 			all.Go(func() {
 				r.arriving(func() (contestWay, func()) {
@@ -622,6 +655,7 @@ var contests = map[string]contest{
 	"fixed windows, settled":   {limits: []string{"window"}, settled: true},
 	"sliding windows, settled": {limits: []string{"sliding"}, settled: true},
 	"all of them":              {limits: []string{"GCRA", "window", "sliding"}},
+	"all of them, settled":     {limits: []string{"GCRA", "window", "sliding"}, settled: true},
 	"sliding windows, and GCRA that denies nothing": {limits: []string{"sliding", "GCRA"}, wide: "GCRA"},
 	"fixed windows, and GCRA that denies nothing":   {limits: []string{"window", "GCRA"}, wide: "GCRA"},
 	"GCRA, and fixed windows that deny nothing":     {limits: []string{"GCRA", "window"}, wide: "window"},
