@@ -81,15 +81,27 @@ func (c *Client) remembered(which func(stateID) bool) (n int) {
 	return n
 }
 
+// Asked is what tests ask without a Client: a Limiter, or Log.
+type Asked interface{ asked() algorithm }
+
+func (k *Limiter) asked() algorithm { return k.algorithm }
+
+// Log is the sliding log of a StoredLimiter with the scope Overall.
+var Log Asked = stored{}
+
+type stored struct{}
+
+func (stored) asked() algorithm { return &slidingLog{} }
+
 // Asking is what tests send without a Client: requests that one script decides at an instant that the test chooses.
 type Asking struct {
-	k *Limiter
-	a ask
+	of algorithm
+	a  ask
 }
 
 // AskOf asks for the given numbers of permits, one request each.
-func AskOf(k *Limiter, inOrder bool, requests ...int64) *Asking {
-	q := &Asking{k: k, a: ask{inOrder: inOrder}}
+func AskOf(k Asked, inOrder bool, requests ...int64) *Asking {
+	q := &Asking{k.asked(), ask{inOrder: inOrder}}
 	for _, n := range requests {
 		q.a.addRun(n, 1)
 		q.a.calls = append(q.a.calls, &call{n: n})
@@ -97,12 +109,18 @@ func AskOf(k *Limiter, inOrder bool, requests ...int64) *Asking {
 	return q
 }
 
+// After says what the process knew before.
+func (q *Asking) After(last Known) *Asking {
+	q.a.last = last.s
+	return q
+}
+
 // Call returns the call of the script.
-func (q *Asking) Call(key string) scripts.Call { return q.k.algorithm.encode(key, &q.a) }
+func (q *Asking) Call(key string) scripts.Call { return q.of.encode(key, &q.a) }
 
 // Results returns what each request is told, and what the process then knows.
 func (q *Asking) Results(reply []int64) ([]Result, Known, error) {
-	got, err := q.k.algorithm.decode(&q.a, reply, reading{})
+	got, err := q.of.decode(&q.a, reply, reading{})
 	if err != nil {
 		return nil, Known{}, err
 	}
@@ -114,39 +132,54 @@ func (q *Asking) Results(reply []int64) ([]Result, Known, error) {
 }
 
 // Charge is a charge that can be given back in part.
-type Charge struct{ span }
+type Charge struct {
+	span
+	delay time.Duration
+}
 
-// Settled is the answer to Reserving, GivingBack or Booking.
+// Delay is how long after the script the permits can be used.
+func (c Charge) Delay() time.Duration { return c.delay }
+
+// Settled is the answer to Reserving, ChargingAhead, GivingBack or Booking.
 type Settled struct {
 	Charges []Charge
 	Given   bool
 	Booked  int64
+	Known   Known
 }
 
-// Reserving asks for permits of a window that can be given back.
-func Reserving(k *Limiter, n int64) *Asking {
-	return &Asking{k: k, a: ask{stamped: true, inOrder: true, runs: []equalRequests{{n, 1}}}}
+// Reserving asks for permits that can be given back, and that can be used after some time at most; windows have no such
+// permits.
+func Reserving(k Asked, n int64, ahead time.Duration) *Asking {
+	q := ChargingAhead(k, n, ahead)
+	q.a.stamped = true
+	return q
+}
+
+// ChargingAhead asks for permits for a waiter, that can be used after some time at most.
+func ChargingAhead(k Asked, n int64, ahead time.Duration) *Asking {
+	return &Asking{k.asked(), ask{inOrder: true, runs: []equalRequests{{n, 1}}, ahead: ahead}}
 }
 
 // GivingBack gives n permits of a charge back.
-func GivingBack(k *Limiter, c Charge, n int64) *Asking {
+func GivingBack(k Asked, c Charge, n int64) *Asking {
 	part := c.span
-	k.algorithm.skip(&part, part.n-n)
-	return &Asking{k: k, a: ask{back: []span{part}}}
+	k.asked().skip(&part, part.n-n)
+	return &Asking{k.asked(), ask{back: []span{part}}}
 }
 
-// Booking charges a debt of at most Rate.
-func Booking(k *Limiter, debt int64) *Asking {
-	return &Asking{k: k, a: ask{debt: debt, most: k.Limit().Rate}}
+// Booking charges a debt of at most so many permits above a whole burst; for a log it is the rate.
+func Booking(k Asked, debt, most int64) *Asking {
+	return &Asking{k.asked(), ask{debt: debt, most: most}}
 }
 
 // Settled returns the answer.
 func (q *Asking) Settled(reply []int64) (s Settled, err error) {
-	got, err := q.k.algorithm.decode(&q.a, reply, reading{})
+	got, err := q.of.decode(&q.a, reply, reading{})
 	for _, charge := range got.spans {
-		s.Charges = append(s.Charges, Charge{charge})
+		s.Charges = append(s.Charges, Charge{charge, max(0, q.of.fit(got.spans, charge.n, -never/2).at)})
 	}
-	s.Given, s.Booked = got.takenBack, got.booked
+	s.Given, s.Booked, s.Known = got.takenBack, got.booked, Known{got.snapshot}
 	return s, err
 }
 

@@ -42,7 +42,7 @@ func (c settledWindows) run(s *slidingServer) (d *slidingDefinition, found strin
 			open = open[:len(open)-1]
 			if c.debts && rng.IntN(2) == 0 {
 				debt := 1 + rng.Int64N(c.limit.Rate)
-				d.book(s.now, s.settle(ratelimit.Booking(k, debt)).Booked)
+				d.book(s.now, s.settle(ratelimit.Booking(k, debt, c.limit.Rate)).Booked)
 			} else {
 				back := 1 + rng.Int64N(r.n)
 				s.settle(ratelimit.GivingBack(k, r.charge, back))
@@ -52,7 +52,7 @@ func (c settledWindows) run(s *slidingServer) (d *slidingDefinition, found strin
 		n := 1 + rng.Int64N(max(1, c.limit.Rate/2))
 		if rng.IntN(2) == 0 {
 			fits := d.fits(s.now, n)
-			got := s.settle(ratelimit.Reserving(k, n))
+			got := s.settle(ratelimit.Reserving(k, n, 0))
 			if fits != (len(got.Charges) > 0) && found == "" {
 				found = fmt.Sprintf("a reservation of %d fits: %t", n, fits)
 			}

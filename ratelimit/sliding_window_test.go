@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
@@ -24,11 +21,10 @@ var bySliding = ratelimit.WithAlgorithm(ratelimit.SlidingWindow)
 
 // slidingServer is a key of a sliding window on a server whose clock the test sets.
 type slidingServer struct {
-	t    *testing.T
-	rdb  *redis.Client
-	text string
-	key  string
-	now  int64 // ms
+	*virtualServer
+
+	key string
+	now int64 // ms
 }
 
 // someWindow is when a second, a minute, an hour and a day begin.
@@ -37,14 +33,7 @@ const someWindow = int64(20_000) * 24 * 3600 * 1000
 // newSlidingServer starts at someWindow. replaced are pairs of what is broken in the script, for controls.
 func newSlidingServer(t *testing.T, replaced ...string) *slidingServer {
 	t.Helper()
-	const clock = "redis.call('TIME')"
-	source := scripts.RateSliding.Source()
-	require.Equal(t, 1, strings.Count(source, clock))
-	for i := 0; i < len(replaced); i += 2 {
-		require.Contains(t, source, replaced[i])
-	}
-	text := strings.NewReplacer(append(replaced, clock, "{KEYS[2], KEYS[3]}")...).Replace(source)
-	return &slidingServer{t, redistest.Shared(t).Client(t), text, redistest.Name(t), someWindow}
+	return &slidingServer{newVirtualServer(t, scripts.RateSliding, replaced...), redistest.Name(t), someWindow}
 }
 
 // asks sends requests in one script.
@@ -61,10 +50,7 @@ func (s *slidingServer) asks(k *ratelimit.Limiter, inOrder bool, requests ...int
 // execute executes a call at the present instant.
 func (s *slidingServer) execute(call scripts.Call) []int64 {
 	s.t.Helper()
-	keys := append(call.Keys, strconv.FormatInt(s.now/1000, 10), strconv.FormatInt(s.now%1000*1000+s.now%7*100, 10))
-	reply, err := s.rdb.Eval(s.t.Context(), s.text, keys, call.Args...).Int64Slice()
-	require.NoError(s.t, err)
-	return reply
+	return s.virtualServer.execute(call, s.now*1000+s.now%7*100)
 }
 
 // settle reserves, gives a part of a charge back, or books a debt.
