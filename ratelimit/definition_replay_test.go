@@ -695,11 +695,6 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 			scripts.RateGCRA,
 			"us, num, period, returned = gcra_state(state_key, value, now, den, cap_us)", "us, num = now, 0",
 		},
-		"GCRA gives back what it has given back before": {
-			contest{limits: []string{"GCRA"}, constant: true, settled: true},
-			scripts.RateGCRA,
-			"= us - part_us, num - part_num", "= math.max(now, us - 2 * part_us), num - part_num",
-		},
 		"a window gives back twice": {
 			contest{limits: []string{"window"}, constant: true, settled: true},
 			scripts.RateWindow,
