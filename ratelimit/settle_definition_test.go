@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,17 +17,20 @@ import (
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
 
-// settleSchedules is how many random schedules a script is tried with.
-const settleSchedules = 300
+// A script is tried with settleSchedules random schedules, until settleFinds of them use too much.
+const settleSchedules, settleFinds = 600, 5
 
 // settleUse is the use of permits from an instant on, in us.
 type settleUse struct {
 	at, n int64
+	rate  int64 // of the limit under which they were granted
 	debt  bool
 }
 
 // settleDefinition is the definition of an algorithm. It knows what is used: all permits of a grant, until some are given back.
 type settleDefinition interface {
+	// set sets the limit of what follows: with another Rate, and the same Per.
+	set(limit ratelimit.Limit)
 	// grant notes a grant, and returns its number.
 	grant(at, n int64) int
 	giveBack(now int64, grant int, n int64)
@@ -41,19 +45,22 @@ type settleUses struct {
 	all   []settleUse
 }
 
+func (s *settleUses) set(limit ratelimit.Limit) { s.limit = limit }
+
 func (s *settleUses) per() int64 { return s.limit.Per.Microseconds() }
 
 func (s *settleUses) grant(at, n int64) int {
-	s.all = append(s.all, settleUse{at, n, false})
+	s.all = append(s.all, settleUse{at, n, s.limit.Rate, false})
 	return len(s.all) - 1
 }
 
 func (s *settleUses) giveBack(_ int64, grant int, n int64) { s.all[grant].n -= n }
 
-func (s *settleUses) book(now, n int64) { s.all = append(s.all, settleUse{now, n, true}) }
+func (s *settleUses) book(now, n int64) { s.all = append(s.all, settleUse{now, n, s.limit.Rate, true}) }
 
-// worst returns the largest result for a grant, and for the uses that it had to leave room for: all but later debts.
-func (s *settleUses) worst(of func(grant settleUse, uses []settleUse) int64) (worst int64) {
+// worst returns the largest result for a grant and the uses that it had to leave room for: all but later debts. The first ones, with
+// the grant as the last of them, were decided before the others.
+func (s *settleUses) worst(of func(grant settleUse, uses []settleUse, before int) int64) (worst int64) {
 	for i, grant := range s.all {
 		if grant.debt {
 			continue
@@ -64,7 +71,7 @@ func (s *settleUses) worst(of func(grant settleUse, uses []settleUse) int64) (wo
 				uses = append(uses, later)
 			}
 		}
-		worst = max(worst, of(grant, uses))
+		worst = max(worst, of(grant, uses, i+1))
 	}
 	return worst
 }
@@ -73,30 +80,37 @@ func (s *settleUses) worst(of func(grant settleUse, uses []settleUse) int64) (wo
 type gcraUses struct{ settleUses }
 
 func (s *gcraUses) excess() int64 {
-	return s.worst(func(grant settleUse, uses []settleUse) int64 {
+	const unit = 840 // in a us, so that permits of all rates have a whole number of them
+	return s.worst(func(grant settleUse, uses []settleUse, _ int) int64 {
 		slices.SortStableFunc(uses, func(a, b settleUse) int { return cmp.Compare(a.at, b.at) })
-		state, now := int64(0), func(u settleUse) int64 { return u.at * s.limit.Rate }
+		state := int64(0)
 		for _, u := range uses {
 			if u.at <= grant.at {
-				state = max(state, now(u)) + u.n*s.per()
+				state = max(state, u.at*unit) + u.n*s.per()*(unit/u.rate)
 			}
 		}
-		return (state-now(grant))/s.limit.Rate - s.per() // uses begin less than 1 us after the state allows them
+		return (state-grant.at*unit)/unit - s.per() // uses begin less than 1 us after the state allows them
 	})
 }
 
-// logUses is the sliding log: at most Rate in each interval of a Per.
+// logUses is the sliding log: at most Rate in each interval of a Per. If the Rate has changed meanwhile, the highest one counts.
 type logUses struct{ settleUses }
 
 func (s *logUses) excess() int64 {
-	return s.worst(func(grant settleUse, uses []settleUse) int64 {
-		held := int64(0)
-		for _, u := range uses {
+	return s.worst(func(grant settleUse, uses []settleUse, before int) (worst int64) {
+		held, most := int64(0), grant.rate
+		for i, u := range uses {
 			if u.at > grant.at-s.per() && u.at <= grant.at {
 				held += u.n
+				if !u.debt {
+					most = max(most, u.rate)
+				}
+			}
+			if i == before-1 {
+				worst = held - grant.rate
 			}
 		}
-		return held - s.limit.Rate
+		return max(worst, held-most)
 	})
 }
 
@@ -149,8 +163,8 @@ func (s *windowUses) book(now, n int64) {
 }
 
 func (s *windowUses) excess() int64 {
-	return s.worst(func(grant settleUse, uses []settleUse) int64 {
-		return s.held(uses, s.window(grant.at)) - s.limit.Rate
+	return s.worst(func(grant settleUse, uses []settleUse, before int) int64 {
+		return s.held(uses[:before], s.window(grant.at)) - grant.rate
 	})
 }
 
@@ -159,6 +173,8 @@ type slidingUses struct {
 	slidingDefinition
 	worst int64
 }
+
+func (s *slidingUses) set(limit ratelimit.Limit) { s.limit = limit }
 
 func (s *slidingUses) grant(at, n int64) int {
 	s.slidingDefinition.grant(at/1000, n)
@@ -184,16 +200,17 @@ type settledAlgorithm struct {
 // settleChange is a negative control: a change of the script that the schedules must find.
 type settleChange struct{ what, from, to string }
 
-// settleSchedule is a random sequence of requests, reservations, settlements and debts for one key.
+// settleSchedule is a random sequence of requests, reservations, settlements and debts for one key. Its limit rises and falls.
 type settleSchedule struct {
 	*virtualServer
 
-	rng   *rand.Rand
-	key   string
-	limit ratelimit.Limit
-	k     ratelimit.Asked
-	now   int64 // us
-	known ratelimit.Known
+	rng    *rand.Rand
+	key    string
+	limit  ratelimit.Limit
+	of     func(limit ratelimit.Limit) ratelimit.Asked
+	now    int64 // us
+	known  ratelimit.Known
+	change func(limit ratelimit.Limit) // sets the limit of a log
 
 	uses     settleDefinition
 	reserved []settleCharge
@@ -205,6 +222,7 @@ type settleCharge struct {
 	ratelimit.Charge
 	at, n int64
 	grant int
+	limit ratelimit.Limit
 }
 
 func (s *settleSchedule) ask(q *ratelimit.Asking) []int64 {
@@ -226,13 +244,20 @@ func (s *settleSchedule) note(format string, args ...any) {
 
 func (s *settleSchedule) step() {
 	some := func(most int64) int64 { return s.rng.Int64N(most + 1) }
+	if s.rng.IntN(8) == 0 {
+		s.limit.Rate = 1 + some(7)
+		s.limit.Burst = s.limit.Rate
+		s.change(s.limit)
+		s.note("the limit is %v", s.limit)
+	}
 	rate, full := s.limit.Rate, s.limit.Per.Microseconds()
 	cost := full / rate
 	s.now += []int64{0, 0, cost / 3, cost, full - s.now%full, some(2 * full)}[s.rng.IntN(6)]
-	n := 1 + some(rate-1)
+	n, k := 1+some(rate-1), s.of(s.limit)
+	s.uses.set(s.limit)
 	switch what := s.rng.IntN(12); {
 	case what < 3:
-		q := ratelimit.AskOf(s.k, false, n)
+		q := ratelimit.AskOf(k, false, n)
 		results, known, err := q.Results(s.ask(q))
 		require.NoError(s.t, err)
 		s.known = known
@@ -245,22 +270,24 @@ func (s *settleSchedule) step() {
 		if waits {
 			ask = ratelimit.ChargingAhead
 		}
-		got := s.settle(ask(s.k, n, time.Duration(some(full))*time.Microsecond))
+		got := s.settle(ask(k, n, time.Duration(some(full))*time.Microsecond))
 		for _, charge := range got.Charges {
 			at := s.now + charge.Delay().Microseconds()
 			s.note("%d are granted for %dus, waits: %t", n, at, waits)
 			grant := s.uses.grant(at, n)
 			if !waits {
-				s.reserved = append(s.reserved, settleCharge{charge, at, n, grant})
+				s.reserved = append(s.reserved, settleCharge{charge, at, n, grant, s.limit})
 			}
 		}
 	case len(s.reserved) > 0:
 		i := s.rng.IntN(len(s.reserved))
 		r := s.reserved[i]
 		s.reserved = slices.Delete(s.reserved, i, i+1)
+		k = s.of(r.limit)
+		s.uses.set(r.limit)
 		if what == 7 {
 			debt := 1 + some(2*rate)
-			got := s.settle(ratelimit.Booking(s.k, debt, some(rate)))
+			got := s.settle(ratelimit.Booking(k, debt, some(rate)))
 			s.note("%d of a debt of %d are booked", got.Booked, debt)
 			s.uses.book(s.now, got.Booked)
 			return
@@ -269,30 +296,36 @@ func (s *settleSchedule) step() {
 		if s.now >= r.at {
 			used = some(r.n - 1)
 		}
-		s.settle(ratelimit.GivingBack(s.k, r.Charge, r.n-used))
+		s.settle(ratelimit.GivingBack(k, r.Charge, r.n-used))
 		s.note("%d of %d at %dus are given back", r.n-used, r.n, r.at)
 		s.uses.giveBack(s.now, r.grant, r.n-used)
 	}
 }
 
-// broken runs schedules until one uses too much, and returns how many of them did, and the shortest.
-func (a settledAlgorithm) broken(t *testing.T, replaced ...string) (broken int, shortest []string) {
+// broken runs schedules, and returns how many of them use too much, the shortest of these, and how many it has run.
+func (a settledAlgorithm) broken(t *testing.T, replaced ...string) (broken int, shortest []string, tried int) {
 	t.Helper()
 	server := newVirtualServer(t, a.script, replaced...)
+	set := newVirtualServer(t, scripts.RateSet)
 	c := newClient(t, server.rdb)
-	for seed := range uint64(settleSchedules) {
-		rng := rand.New(rand.NewPCG(seed, 33))
+	for ; tried < settleSchedules && broken < settleFinds; tried++ {
+		rng := rand.New(rand.NewPCG(uint64(tried), 33))
 		rate := 1 + rng.Int64N(8)
 		per := time.Duration(rate*(1+rng.Int64N(3)))*time.Second + time.Duration(rng.Int64N(2)*rng.Int64N(1000))*time.Millisecond
 		limit := ratelimit.Limit{Rate: rate, Per: per, Burst: rate}
-		s := settleSchedule{virtualServer: server, rng: rng, key: redistest.Name(t), limit: limit, k: ratelimit.Log, now: 1e15}
+		s := settleSchedule{virtualServer: server, rng: rng, key: redistest.Name(t), limit: limit, now: 1e15}
 		s.uses = a.definition(limit)
-		if a.options != nil {
-			s.k = c.Limiter("k", limit, a.options...)
-		} else {
-			config := map[string]any{"rate": rate, "interval": limit.Per.Milliseconds(), "type": 0}
-			require.NoError(t, server.rdb.HSet(t.Context(), s.key, config).Err())
+		s.of = func(limit ratelimit.Limit) ratelimit.Asked { return c.Limiter("k", limit, a.options...) }
+		s.change = func(ratelimit.Limit) {}
+		if a.options == nil {
+			s.of = func(ratelimit.Limit) ratelimit.Asked { return ratelimit.Log }
+			s.change = func(limit ratelimit.Limit) {
+				keys := append(ratelimit.LogKeys(s.key), strconv.FormatInt(s.now, 10))
+				done := set.script.Run(t.Context(), server.rdb, keys, "set", limit.Rate, limit.Per.Milliseconds(), 0, 0, 1)
+				require.NoError(t, done.Err())
+			}
 		}
+		s.change(limit)
 		for range 20 + rng.IntN(20) {
 			s.step()
 			if excess := s.uses.excess(); excess > 0 {
@@ -305,7 +338,7 @@ func (a settledAlgorithm) broken(t *testing.T, replaced ...string) (broken int, 
 			}
 		}
 	}
-	return broken, shortest
+	return broken, shortest, tried
 }
 
 var settledAlgorithms = map[string]settledAlgorithm{
@@ -375,6 +408,10 @@ var settledAlgorithms = map[string]settledAlgorithm{
 				"forgets a debt",
 				"n <= left + rate then\n        enter(i, n, now)", "n <= left + rate then\n        answers[i] = 0",
 			},
+			{
+				"does not heed a lower limit",
+				"local rate, interval_ms, keep_ms = tonumber(config[1])", "local rate, interval_ms, keep_ms = math.max(8, config[1])",
+			},
 		},
 	},
 }
@@ -386,7 +423,7 @@ func TestSettle_KeepsTheDefinition(t *testing.T) {
 	for what, a := range settledAlgorithms {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			broken, shortest := a.broken(t)
+			broken, shortest, _ := a.broken(t)
 			require.Zero(t, broken, strings.Join(shortest, "\n"))
 		})
 	}
@@ -400,9 +437,9 @@ func TestSettle_FindsAScriptThatBreaksTheDefinition(t *testing.T) {
 		for _, change := range a.changes {
 			t.Run(what+" "+change.what, func(t *testing.T) {
 				t.Parallel()
-				broken, _ := a.broken(t, change.from, change.to)
-				t.Logf("%d of %d schedules", broken, settleSchedules)
-				require.Positive(t, broken)
+				broken, _, tried := a.broken(t, change.from, change.to)
+				t.Logf("%d of %d schedules", broken, tried)
+				require.Equal(t, settleFinds, broken)
 			})
 		}
 	}

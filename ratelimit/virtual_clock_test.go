@@ -60,7 +60,7 @@ function redis.call(command, key, ...)
   elseif command == 'SET' and option == 'PX' then
     server.call('SET', last_of(key), millis + ttl)
     return server.call('SET', key, value)
-  elseif command == 'SET' and not option then
+  elseif command == 'SET' and (not option or option == 'XX') then
     server.call('DEL', last_of(key))
   elseif command == 'SET' and option ~= 'KEEPTTL' or command == 'PEXPIRE' then
     error('the virtual clock does not know this ' .. command)
