@@ -120,6 +120,29 @@ func TestReservation_SettleOfAStoredLimiter(t *testing.T) {
 	}
 }
 
+// A settlement that counts the log counts what stays of the entry, so that no later call of any client takes it again.
+func TestReservation_SettleCountsWhatStaysInALog(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	ctx := t.Context()
+	l, other := c.StoredLimiter(name), newClient(t, rdb).StoredLimiter(name)
+	require.NoError(t, l.SetRate(ctx, ratelimit.PerHour(100)))
+	first, err := l.Reserve(ctx, 40)
+	require.NoError(t, err)
+	second, err := l.Reserve(ctx, 20)
+	require.NoError(t, err)
+	_, err = other.Allow(ctx) // which counts the log, and trusts the value from then on
+	require.NoError(t, err)
+	require.NoError(t, first.Settle(ctx, 20))
+	require.NoError(t, second.Settle(ctx, 10)) // counts: the client has forgotten the state
+	res, err := other.AllowN(ctx, 70)
+	require.NoError(t, err)
+	require.False(t, res.Allowed, "31 of 100 are used")
+	res, err = other.AllowN(ctx, 69)
+	require.NoError(t, err)
+	require.True(t, res.Allowed)
+}
+
 // longWindows are limiters of windows that do not end during a test, with 100 permits.
 func longWindows(c *ratelimit.Client, what string) map[string]*ratelimit.Limiter {
 	limit := ratelimit.Limit{Rate: 100, Per: 24 * 365 * time.Hour, Burst: 100}

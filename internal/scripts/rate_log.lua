@@ -114,7 +114,7 @@ for i = first_back, first_new - 2, 2 do
   local member, staying = ARGV[i], tonumber(ARGV[i + 1])
   local score = not void and redis.call('ZMSCORE', permits_key, member)[1]
   if score and time_of(score) > now - interval and not back[member] and staying < size(member) then
-    back[member], back[#back + 1], given = true, member, given + size(member) - staying
+    back[member], back[#back + 1], given = staying, member, given + size(member) - staying
     if staying > 0 then
       stay[#stay + 1], stay[#stay + 2] = score, resized(member, staying)
     end
@@ -157,7 +157,7 @@ else
       local member, score = page[at], page[at + 1]
       at = at + 2
       if member then
-        return back[member] and 0 or size(member) or counted and rate or 0, time_of(score) + interval
+        return back[member] or size(member) or counted and rate or 0, time_of(score) + interval
       end
     end
   end
