@@ -120,6 +120,39 @@ func TestReservation_SettleOfAStoredLimiter(t *testing.T) {
 	}
 }
 
+// A debt that is far above the burst stays when a part of another reservation is given back.
+func TestReservation_ADebtOutlastsAReturn(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	k := c.Limiter("k", ratelimit.PerHour(100))
+	first, err := k.Reserve(ctx, name, 90)
+	require.NoError(t, err)
+	second, err := k.Reserve(ctx, name, 10)
+	require.NoError(t, err)
+	require.NoError(t, first.Settle(ctx, 140))
+	require.NoError(t, second.Settle(ctx, 5))
+	res, err := k.AllowN(ctx, name, 1)
+	require.NoError(t, err)
+	require.False(t, res.Allowed)
+	require.InDelta(t, 46*36*time.Second, res.RetryAfter, float64(10*time.Second))
+}
+
+// A reservation that is more than a minute ahead of the burst of another limit counts under that one too.
+func TestReserve_CountsUnderALimitWithAShortBurst(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	k := c.Limiter("k", ratelimit.Limit{Rate: 10, Per: 28 * time.Second, Burst: 10})
+	for range 3 {
+		_, err := k.Reserve(ctx, name, 10)
+		require.NoError(t, err)
+	}
+	res, err := k.With(ratelimit.PerSecond(10)).Allow(ctx, name)
+	require.NoError(t, err)
+	require.False(t, res.Allowed)
+}
+
 // A settlement that counts the log counts what stays of the entry, so that no later call of any client takes it again.
 func TestReservation_SettleCountsWhatStaysInALog(t *testing.T) {
 	t.Parallel()

@@ -67,7 +67,6 @@ for at = options + 3, debt, 6 do
     reply[4] = reply[4] + part_us
   end
 end
-local burst_s = ARGV[4]
 if ARGV[debt + 1] then
   local room = cap_us + ARGV[debt + 3] - us - 1
   if room > 0 then
@@ -80,7 +79,6 @@ if ARGV[debt + 1] then
       us, num = us + 1, num - den
     end
     reply[4] = debt_us
-    burst_s = math.max(tonumber(burst_s), math.ceil((us - now) / 1000000)) -- or it seems to come from a clock that was set back
   end
 end
 
@@ -122,7 +120,10 @@ if any or changed then
   if in_order and not period then
     period, returned = now, 0
   end
-  local left = us - now
+  local left, burst_s = us - now, ARGV[4]
+  if left > burst_s * 1000000 + 60000000 then
+    burst_s = math.ceil(left / 1000000) -- or a call under another limit takes it for one of a clock that was set back
+  end
   local text = gcra_text(us, num, den, burst_s, period, returned)
   redis.call('SET', state_key, text, 'PX', (left - left % 1000) / 1000 + 1)
 elseif #ARGV == 5 then
