@@ -91,7 +91,8 @@ func (l *SlidingLog) Free(at, n int64, r Rate) int64 {
 	for _, e := range slices.Backward(l.entries) {
 		if end := e[0] + int64(r.Per); end > at {
 			if used += e[1]; used > r.Permits {
-				return end // the entries are in order: this one has to leave, and all before it
+				// The entries are in order: this one has to leave, and all before it. One that waits overtakes none.
+				return max(end, l.entries[len(l.entries)-1][0])
 			}
 		}
 	}
@@ -206,6 +207,22 @@ type Ask struct {
 	Waits   bool
 	Behind  bool // callers of its process waited at the time, whose turn comes first
 	Unsure  bool // whether it was granted is unknown, and when
+	Back    []Back
+}
+
+// Back is a part of a request that was given back: permits, and when. Without it, more counts as granted than was. That
+// explains denials by any definition but that of fixed windows, which would begin at other times.
+type Back struct{ At, N int64 }
+
+// Left returns the permits that were not given back by an instant.
+func (a *Ask) Left(at int64) int64 {
+	n := a.N
+	for _, b := range a.Back {
+		if b.At <= at {
+			n -= b.N
+		}
+	}
+	return n
 }
 
 func (a *Ask) describe(r Rate) string {
@@ -427,7 +444,8 @@ func worst(alg Algorithm, asks []*Ask, a *Ask, resets []int64, at int64) int64 {
 			alg.Reset()
 			continue
 		}
-		alg.Grant(max(e.at, alg.Free(e.at, e.ask.N, e.ask.Least)%never), e.ask.N, e.ask.Least)
+		n := e.ask.Left(at)
+		alg.Grant(max(e.at, alg.Free(e.at, n, e.ask.Least)%never), n, e.ask.Least)
 	}
 	return alg.Free(at, a.N, a.Least)
 }

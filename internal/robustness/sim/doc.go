@@ -28,6 +28,8 @@
 //     count such runs.
 //   - A limit is judged in two steps: by its definition, what each script granted in the order of execution, and what
 //     each process granted, by what its scripts charged. After a step of the server's clock only the second is judged.
+//     What is given back counts as not charged, and a debt as granted. Where a bucket is given a charge back and later
+//     charges were made under another limit, it is not judged until all permits are back.
 //   - Calls take no processor time, so what is late only on a busy machine is never late here.
 //   - A quorum, which needs several servers, and replicas, Sentinel and Cluster are left to the processes of
 //     package robustness, and so are SIGKILL, SIGSTOP, sockets, files and servers of other makes.

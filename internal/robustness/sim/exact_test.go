@@ -14,6 +14,8 @@ const ms = time.Millisecond
 // A member of a log: its last four bytes are one permit.
 const one = "entry\x01\x00\x00\x00"
 
+const three = "entry\x03\x00\x00\x00"
+
 // The replays find scripts that grant what they should not, and no others.
 func TestJudgeScripts_FindsWhatIsGrantedTooEarly(t *testing.T) {
 	t.Parallel()
@@ -87,7 +89,82 @@ func TestJudgeScripts_FindsWhatIsGrantedTooEarly(t *testing.T) {
 			{0, "rate_log", "x -1 0 0 0 1" + one, []int64{1, 1000, 0, 0, 0, 0}},
 			{500 * ms, "rate_log", "x -1 0 0 0 1" + one, []int64{1, 1000, 0, 0, 0, 0}},
 			{1100 * ms, "rate_log", "x -1 0 0 0 2" + one, []int64{1, 1000, 0, 0, 0, 0}},
-			{1200 * ms, "rate_log", "x -1 0 0 1 2" + one + " 3" + one, []int64{1, 1000, 0, 0, 1, 0}},
+			{1200 * ms, "rate_log", "x -1 0 0 1 2" + one + " 0 3" + one, []int64{1, 1000, 0, 0, 1, 0}},
+		}},
+		{"a window, and what was given back to it", "window limit", false, []sim.Script{
+			{0, "rate_window", "4 1000 0 1 4 1 2", []int64{0, 0, 1000, 1, 77}},
+			{100 * ms, "rate_window", "4 1000 0 0 0 1 77 3", []int64{1, 0, 900, 3}},
+			{200 * ms, "rate_window", "4 1000 0 1 3 1", []int64{1, 0, 800, 1}},
+		}},
+		{"a window, and more than was given back to it", "window limit", true, []sim.Script{
+			{0, "rate_window", "4 1000 0 1 4 1 2", []int64{0, 0, 1000, 1, 77}},
+			{100 * ms, "rate_window", "4 1000 0 0 0 1 77 3", []int64{0, 0, 900, 3}},
+			{200 * ms, "rate_window", "4 1000 0 1 4 1", []int64{0, 0, 800, 1}},
+		}},
+		{"a debt of the next window", "window limit", false, []sim.Script{
+			{0, "rate_window", "4 1000 0 1 1 1 2", []int64{0, 0, 1000, 1, 77}},
+			{100 * ms, "rate_window", "4 1000 0 0 0 0 5 4", []int64{2, 900, 1900, 5}},
+			{1010 * ms, "rate_window", "4 1000 0 1 2 1", []int64{2, 0, 990, 1}},
+		}},
+		{"a debt that the next window forgets", "window limit", true, []sim.Script{
+			{0, "rate_window", "4 1000 0 1 1 1 2", []int64{0, 0, 1000, 1, 77}},
+			{100 * ms, "rate_window", "4 1000 0 0 0 0 5 4", []int64{4, 0, 900, 5}},
+			{1010 * ms, "rate_window", "4 1000 0 1 3 1", []int64{0, 0, 990, 1}},
+		}},
+		{"a sliding window, and what was given back to it", "sliding limit", false, []sim.Script{
+			{500 * ms, "rate_sliding", "4 1000 1 4 1 2", []int64{0, 0, 1000, 500, 1, 500000, 0}},
+			{600 * ms, "rate_sliding", "4 1000 0 0 1 500000 0 3", []int64{0, 1, 1000, 600, 3}},
+			{700 * ms, "rate_sliding", "4 1000 1 3 1", []int64{0, 1, 1000, 700, 1}},
+		}},
+		{"a sliding window, and more than was given back to it", "sliding limit", true, []sim.Script{
+			{500 * ms, "rate_sliding", "4 1000 1 4 1 2", []int64{0, 0, 1000, 500, 1, 500000, 0}},
+			{600 * ms, "rate_sliding", "4 1000 0 0 1 500000 0 3", []int64{0, 0, 1000, 600, 3}},
+			{700 * ms, "rate_sliding", "4 1000 1 4 1", []int64{0, 0, 1000, 700, 1}},
+		}},
+		{"a debt of the next sliding window", "sliding limit", false, []sim.Script{
+			{500 * ms, "rate_sliding", "4 1000 1 1 1 2", []int64{0, 0, 1000, 500, 1, 500000, 0}},
+			{600 * ms, "rate_sliding", "4 1000 0 0 0 5 4", []int64{0, 6, 1000, 600, 5}},
+			{2000 * ms, "rate_sliding", "4 1000 1 2 1", []int64{2, 0, 1000, 0, 1}},
+		}},
+		{"a debt that the next sliding window forgets", "sliding limit", true, []sim.Script{
+			{500 * ms, "rate_sliding", "4 1000 1 1 1 2", []int64{0, 0, 1000, 500, 1, 500000, 0}},
+			{600 * ms, "rate_sliding", "4 1000 0 0 0 5 4", []int64{0, 6, 1000, 600, 5}},
+			{1600 * ms, "rate_sliding", "4 1000 1 1 1", []int64{4, 0, 1000, 600, 1}},
+		}},
+		{"a bucket, and what was given back to it", "GCRA limit", false, []sim.Script{
+			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 200000, 0, 0, 1, 5, 0}},
+			{10 * ms, "rate_gcra", "1 200000 0 0 0 0 1 5 0 200000 0 100000 0", []int64{10000, 100000, 0, 100000}},
+			{20 * ms, "rate_gcra", "1 200000 0 0 1 100000 0 1", []int64{20000, 200000, 0, 0, 1}},
+		}},
+		{"a bucket, and more than was given back to it", "GCRA limit", true, []sim.Script{
+			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 200000, 0, 0, 1, 5, 0}},
+			{10 * ms, "rate_gcra", "1 200000 0 0 0 0 1 5 0 200000 0 100000 0", []int64{10000, 10000, 0, 200000}},
+			{20 * ms, "rate_gcra", "1 200000 0 0 1 100000 0 2", []int64{20000, 210000, 0, 0, 2}},
+		}},
+		{"a bucket, before a reservation that waits for what another gave back", "GCRA limit", true, []sim.Script{
+			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 200000, 0, 0, 1, 5, 0}},
+			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 400000, 0, 0, 1, 5, 0}},
+			{100 * ms, "rate_gcra", "1 200000 0 0 0 0 1 5 0 200000 0 200000 0", []int64{100000, 200000, 0, 200000}},
+			{190 * ms, "rate_gcra", "1 200000 0 0 1 100000 0 1", []int64{190000, 300000, 0, 0, 1}},
+		}},
+		{"a bucket in debt", "GCRA limit", true, []sim.Script{
+			{0, "rate_gcra", "1 60200000 0 0 1 200000 0 1 1 0", []int64{0, 200000, 0, 0, 1, 5, 0}},
+			{10 * ms, "rate_gcra", "1 200000 0 0 0 0 0 200000 0 200000", []int64{10000, 400000, 0, 200000}},
+			{200 * ms, "rate_gcra", "1 200000 0 0 1 100000 0 1", []int64{200000, 300000, 0, 0, 1}},
+		}},
+		{"a log, and what was given back to it", "stored limit", false, []sim.Script{
+			{0, "rate_log", "x -1 0 0 0 1" + three, []int64{3, 1000, 0, 0, 0, 0}},
+			{100 * ms, "rate_log", "x -1 0 0 1 1" + three + " 1", []int64{3, 1000, 2, 0, 1}},
+			{200 * ms, "rate_log", "x -1 0 0 0 2" + one + " 3" + one, []int64{3, 1000, 0, 0, 0, 0, 0}},
+		}},
+		{"a log, and more than was given back to it", "stored limit", true, []sim.Script{
+			{0, "rate_log", "x -1 0 0 0 1" + three, []int64{3, 1000, 0, 0, 0, 0}},
+			{100 * ms, "rate_log", "x -1 0 0 1 1" + three + " 1", []int64{3, 1000, 3, 0, 1}},
+			{200 * ms, "rate_log", "x -1 0 0 0 2" + three, []int64{3, 1000, 0, 0, 0, 0}},
+		}},
+		{"a log in debt", "stored limit", true, []sim.Script{
+			{0, "rate_log", "x -4 0 0 0 1" + three, []int64{2, 1000, -1, 0, 0, 0, 3}},
+			{100 * ms, "rate_log", "x -1 0 0 0 2" + one, []int64{2, 1000, 1, 0, 0, 0}},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

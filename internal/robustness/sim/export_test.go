@@ -29,7 +29,7 @@ func executions(scripts []Script) (all []execution) {
 
 // JudgeScripts returns what scripts granted and should not have.
 func JudgeScripts(kind string, scripts ...Script) (wrong []string) {
-	for _, f := range judgeExactly(kind, executions(scripts), nil) {
+	for _, f := range judgeExactly(kind, executions(scripts), nil, []int64{200_000}) {
 		wrong = append(wrong, f.Detail)
 	}
 	return wrong
@@ -48,7 +48,8 @@ func JudgeGrants(kind string, granted []Grant, scripts ...Script) (wrong []strin
 		rate := check.Rate{Permits: g.Rate, Per: time.Second, Burst: g.Rate}
 		asks = append(asks, &check.Ask{ID: uint64(i), N: 1, Rate: rate, Called: int64(g.Called), Return: int64(g.Return)})
 	}
-	for _, f := range judgeCharges(kind, asks, chargesOf(kind, executions(scripts), 1), keptFor, int64(time.Millisecond)) {
+	charges, given := chargesOf(kind, executions(scripts), 1)
+	for _, f := range judgeCharges(kind, asks, charges, given, keptFor, int64(time.Millisecond)) {
 		wrong = append(wrong, fmt.Sprint(f.Detail))
 	}
 	return wrong

@@ -58,7 +58,7 @@ func (w *world) do(o Op) {
 		delete(w.active, a)
 	}()
 	if isLimit(w.Objects[o.Object].Kind) {
-		w.ask(ctx, p, o)
+		w.ask(ctx, p, o, a)
 	} else {
 		w.take(ctx, p, o, a)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,11 +16,14 @@ import (
 // edit replaces a part of a file of the library.
 type edit struct{ file, old, new string }
 
-// putBack are faults that the library had, each with the edits that put it back.
-var putBack = []struct {
+// fault is a fault with the edits that put it into the library.
+type fault struct {
 	name  string
 	edits []edit
-}{
+}
+
+// putBack are faults that the library had.
+var putBack = []fault{
 	{"a stopped wheel leaves holds and waits unwatched", []edit{{
 		"wheel/wheel.go", `notices = append(notices, stopNotice(o))`, `_ = o`,
 	}}},
@@ -69,12 +73,81 @@ var putBack = []struct {
 	}},
 }
 
+// settledWrongly are ways to settle a reservation wrongly.
+var settledWrongly = []fault{
+	{"GCRA gives back twice", []edit{{
+		"internal/scripts/rate_gcra.lua", `= us - part_us, num - part_num`, `= math.max(now, us - 2 * part_us), num - part_num`,
+	}}},
+	{"GCRA gives back what has returned by itself", []edit{{
+		"internal/scripts/rate_gcra.lua", `local beyond = ARGV[at + 2] - later - used`, `local beyond = period and us - now or 0`,
+	}}},
+	{"GCRA gives back before charges that were made ahead", []edit{{
+		"internal/scripts/rate_gcra.lua", `if us + later > cap_us and`, `if false and`,
+	}}},
+	{"a window gives back twice", []edit{{
+		"internal/scripts/rate_window.lua", `= used - part,`, `= math.max(0, used - 2 * part),`,
+	}}},
+	{"a window takes back what was charged to another", []edit{{
+		"internal/scripts/rate_window.lua", `if stamp == tonumber(ARGV[at]) and stamp > 0 then`, `if stamp then`,
+	}}},
+	{"a sliding window gives back twice", []edit{{
+		"internal/scripts/rate_sliding.lua", `= s.current - part,`, `= math.max(0, s.current - 2 * part),`,
+	}}},
+	{"a sliding window takes back what was charged to another", []edit{{
+		"internal/scripts/rate_sliding.lua", `if later == 0 then`, `if later then`,
+	}}},
+	{"a log gives back twice", []edit{{
+		"internal/scripts/rate_log.lua", `local member, staying = ARGV[i], tonumber(ARGV[i + 1])`,
+		`local member, staying = ARGV[i], math.max(0, 2 * ARGV[i + 1] - size(ARGV[i]))`,
+	}}},
+	{"a reservation is settled twice", []edit{
+		{"ratelimit/reservation.go", `c.over = a.debt == 0 && !c.algorithm.traits().entries`, `c.over = false`},
+		{"ratelimit/reservation.go", `			s.over = true
+			s.missing`, `			s.missing`},
+	}},
+	{"GCRA forgets a debt", []edit{{
+		"internal/scripts/rate_gcra.lua", `us, num, changed = us + debt_us, num + debt_num, true`, `changed = true`,
+	}}},
+	{"a window forgets a debt", []edit{{
+		"internal/scripts/rate_window.lua", `  used = used + settled
+  local later = math.min(wanted - settled, most)
+  if later > 0 and begins == 0 then
+    used, begins, ends, lasts, stamp, begun = later, ends, ends + length, length, nil, begun + 1
+`, `  local later = math.min(wanted - settled, most)
+  if later > 0 and begins == 0 then
+`,
+	}}},
+	{"a sliding window forgets a debt", []edit{{
+		"internal/scripts/rate_sliding.lua",
+		`  s.owed = s.owed + math.max(0, settled - math.max(0, limit - s.current + s.owed))
+  s.current, changed = s.current + settled, true
+`, ``,
+	}}},
+	{"a sliding window forgets what it is owed", []edit{{
+		"internal/scripts/include/sliding_state.lua", `later == 1 and owed or 0`, `0`,
+	}}},
+	{"a log forgets a debt", []edit{{
+		"internal/scripts/rate_log.lua", `elseif debt and not have[i] and n <= left + rate then
+        enter(i, n, now)`, `elseif debt and not have[i] and n <= left + rate then
+        answers[i] = 0`,
+	}}},
+	{"a log forgets what stays of an entry when it counts", []edit{{
+		"internal/scripts/rate_log.lua", `return back[member] or size(member)`, `return back[member] and 0 or size(member)`,
+	}}},
+	{"GCRA forgets a state that is far ahead", []edit{{
+		"internal/scripts/rate_gcra.lua", `if left > burst_s * 1000000 + 60000000 then`, `if false then`,
+	}}},
+	{"a debt is not sent", []edit{{
+		"ratelimit/reservation.go", `a := c.settlement(used - r.n)`, `a := c.settlement(min(0, used-r.n))`,
+	}}},
+}
+
 // TestPutBack puts each fault back, and runs schedules until one finds it.
 func TestPutBack(t *testing.T) {
 	if os.Getenv("CONTROLS") == "" {
 		t.Skip("takes minutes: make simulate-controls")
 	}
-	for _, f := range putBack {
+	for _, f := range slices.Concat(putBack, settledWrongly) {
 		if only := os.Getenv("CONTROL"); cmp.Or(only, f.name) != f.name {
 			continue
 		}
@@ -92,7 +165,7 @@ func build(t *testing.T, edits []edit) (binary string) {
 	dir, replaced := t.TempDir(), make(map[string]string)
 	for i, e := range edits {
 		path := filepath.Join(root, e.file)
-		text, err := os.ReadFile(path)
+		text, err := os.ReadFile(cmp.Or(replaced[path], path))
 		require.NoError(t, err)
 		require.Equal(t, 1, strings.Count(string(text), e.old), "%s has changed: edit %d does not fit", e.file, i)
 		replaced[path] = filepath.Join(dir, filepath.Base(e.file))

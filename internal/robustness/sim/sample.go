@@ -63,6 +63,13 @@ func (s *Sample) Do(o Op) string {
 			}
 			return outcome(err, r.Allowed, "")
 		}
+		if o.Action == Settle {
+			r, err := l.reserve(ctx)
+			if err != nil { // or a denial
+				return "refused"
+			}
+			return outcome(r.Settle(ctx, o.Used), true, "and settled")
+		}
 		return outcome(s.world.call(ctx, l, o, nil), true, "")
 	}
 	if held := s.holds[o.Object]; len(held) > 0 && o.Hold > time.Second {

@@ -50,6 +50,7 @@ const (
 	Try    Action = "try"    // the same without waiting; of a limit: allow
 	Change Action = "change" // of a limit: set another one
 	Reset  Action = "reset"  // of a limit: forget what was used
+	Settle Action = "settle" // of a limit: reserve, wait for it, work, and settle with what was used
 )
 
 // Op is an operation of a process.
@@ -59,6 +60,7 @@ type Op struct {
 	Object   int           `json:"object"`
 	Action   Action        `json:"action"`
 	N        int64         `json:"n,omitempty"`
+	Used     int64         `json:"used,omitempty"` // of Settle: more than N is a debt
 	Shared   bool          `json:"shared,omitempty"`
 	Patience time.Duration `json:"patience,omitempty"` // 0: waits without an end
 	Hold     time.Duration `json:"hold,omitempty"`
@@ -80,6 +82,9 @@ func (o Op) describe(s *Schedule) string {
 	text := fmt.Sprintf("%-8v process %d: %s %s", o.At, o.Process, o.Action, s.Objects[o.Object].Name)
 	if o.N > 1 {
 		text += fmt.Sprintf(" n=%d", o.N)
+	}
+	if o.Action == Settle {
+		text += fmt.Sprintf(" used=%d", o.Used)
 	}
 	if o.Shared {
 		text += " shared"
@@ -251,6 +256,9 @@ func (d drawer) detail(s *Schedule, o *Op, longest time.Duration, gaveUp int) {
 			o.Action = Reset
 		case 2, 3, 4, 5, 6, 7, 8:
 			o.Action = Try
+		case 9, 10, 11, 12:
+			d.settle(object, o, longest)
+			return
 		}
 		o.N = 1 + d.Int64N(1+d.Int64N(4))
 		return
@@ -262,6 +270,16 @@ func (d drawer) detail(s *Schedule, o *Op, longest time.Duration, gaveUp int) {
 	if isPermits(object.Kind) && d.IntN(4) == 0 {
 		o.N = 1 + d.Int64N(3)
 	}
+}
+
+// settle draws a reservation: of a part of the limit, or of about all of it, of which a part is used, or more than it.
+func (d drawer) settle(object *Object, o *Op, longest time.Duration) {
+	o.Action, o.N = Settle, 1+d.Int64N(1+d.Int64N(object.Limit.Burst))
+	o.Used = d.Int64N(o.N + 1)
+	if d.IntN(4) == 0 {
+		o.Used += o.N + d.Int64N(object.Limit.Burst)
+	}
+	o.Hold = d.between(0, d.one(20*time.Millisecond, longest, object.Limit.Per, 3*object.Limit.Per))
 }
 
 // pairs are faults that concern the same code: each alone does not reach it, and by chance they seldom meet.
