@@ -65,7 +65,8 @@ if ARGV[debt + 1] and stamp ~= 0 then
   used = used + settled
   local later = math.min(wanted - settled, most)
   if later > 0 and begins == 0 then
-    used, begins, ends, lasts, stamp, begun = later, ends, ends + length, length, nil, begun + 1
+    lasts = math.max(lasts, length) -- or under a shorter length it seems to come from a clock that was set back
+    used, begins, ends, stamp, begun = later, ends, ends + lasts, nil, begun + 1
     settled = settled + later
   end
 end
