@@ -693,7 +693,7 @@ func TestReplay_FindsAnAlgorithmThatBreaksItsDefinition(t *testing.T) {
 		"GCRA forgets what was used under another limit": {
 			contest{limits: []string{"GCRA"}},
 			scripts.RateGCRA,
-			"us, num, period, returned = gcra_state(state_key, value, now, den, cap_us)", "us, num = now, 0",
+			"us, num, period, returned, tail = gcra_state(state_key, value, now, den, cap_us)", "us, num = now, 0",
 		},
 		"a window gives back twice": {
 			contest{limits: []string{"window"}, constant: true, settled: true},

@@ -50,8 +50,13 @@ func (g *gcra) encode(key string, a *ask) scripts.Call {
 			args = append(args, cost.us, cost.num, r.count)
 		}
 	}
-	if a.inOrder || len(a.back) > 0 || a.debt > 0 {
-		args = append(args, flag(a.inOrder), len(a.back))
+	switch {
+	case a.inOrder && a.stamped:
+		args = append(args, a.ahead.Microseconds(), len(a.back))
+	case a.inOrder:
+		args = append(args, "line", len(a.back))
+	case a.settles():
+		args = append(args, "", len(a.back))
 	}
 	for _, part := range a.back {
 		cost := g.params.cost(part.n)

@@ -227,30 +227,39 @@ type simGCRA struct {
 	gcra             *gcra
 	tat              gcraTime
 	period, returned int64
+	last             int64
+	returns          [][2]int64 // places and us
 }
 
 func (g *simGCRA) decide(at time.Duration, a *ask, r reading) answer {
 	p, now := g.gcra.params, at.Microseconds()
 	reply := []int64{now, 0, 0, 0}
 	if g.tat.us < now {
-		g.tat, g.period = gcraTime{us: now}, 0
+		g.tat, g.period, g.last, g.returns = gcraTime{us: now}, 0, 0, nil
 	}
 	for _, part := range a.back {
 		if part.period != g.period {
 			continue
 		}
-		later, used := g.returned-part.returned, now
 		cost := p.cost(part.n)
 		end := p.add(part.start, cost)
-		if ahead := g.tat.us + later - p.full.us; ahead > now && (gcraTime{g.tat.us + later, g.tat.num} != end) {
-			used = ahead + 20000
+		place, since := end.us+part.returned, g.returned-part.returned
+		for _, r := range g.returns {
+			if r[0] > place {
+				since -= r[1]
+			}
 		}
-		if beyond := end.us - later - used; beyond > 0 {
+		beyond := end.us - since - max(now, g.last)
+		if (gcraTime{end.us - since, end.num}) == g.tat {
+			beyond = g.tat.us - now
+		}
+		if beyond > 0 {
 			if cost.us >= beyond {
 				cost = gcraTime{us: beyond}
 			}
 			g.tat = p.sub(g.tat, cost)
 			g.returned += cost.roundUp()
+			g.returns = append(g.returns, [2]int64{place, cost.roundUp()})
 			reply[3] += cost.us
 		}
 	}
@@ -273,6 +282,7 @@ func (g *simGCRA) decide(at time.Duration, a *ask, r reading) answer {
 		if g.period == 0 && g.tat.us > now {
 			g.period, g.returned = now+1, 0
 		}
+		g.last = max(g.last, g.tat.us)
 		reply = append(reply, g.period, g.returned)
 	}
 	got, err := g.gcra.decode(a, reply, r)

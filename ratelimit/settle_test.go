@@ -1,6 +1,9 @@
 package ratelimit_test
 
 import (
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -301,4 +304,130 @@ func TestReservation_ADebtCountsInTheNextWindow(t *testing.T) {
 			require.Greater(t, time.Since(began), 2*per-10*time.Millisecond)
 		})
 	}
+}
+
+// What was reserved at once can be given back in any order, and all of it.
+func TestReservation_SettlesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	limiters := longWindows(c, "k")
+	limiters["GCRA"] = c.Limiter("k", ratelimit.PerDay(100))
+	for what, k := range limiters {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(20) {
+				key, rng := fmt.Sprint(name, seed), rand.New(rand.NewPCG(seed, 1))
+				var all []*ratelimit.Reservation
+				for range 10 {
+					r, err := k.Reserve(ctx, key, 10)
+					require.NoError(t, err)
+					all = append(all, r)
+				}
+				rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+				for i, r := range all {
+					require.NoError(t, r.Settle(ctx, int64(i%3)))
+					require.Zero(t, r.Delay())
+				}
+				require.InDelta(t, 91, remaining(t, k, key), 1, "seed %d", seed)
+			}
+		})
+	}
+}
+
+// A return does not move a charge for waiters, who may use their permits until their place has come.
+func TestReservation_ReturnsNothingBeforeThePermitsOfWaiters(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	k := c.Limiter("k", ratelimit.PerDay(100))
+	before, err := k.Reserve(ctx, name, 30)
+	require.NoError(t, err)
+	require.NoError(t, k.WaitN(ctx, name, 30))
+	after, err := k.Reserve(ctx, name, 30)
+	require.NoError(t, err)
+	require.NoError(t, before.Settle(ctx, 0))
+	require.EqualValues(t, 10, remaining(t, k, name))
+	require.NoError(t, after.Settle(ctx, 0))
+	require.EqualValues(t, 40, remaining(t, k, name))
+}
+
+// A debt of a window under a shorter limit lasts as long as the window that it follows.
+func TestReservation_ADebtUnderAShorterWindow(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	ctx := t.Context()
+	long := c.Limiter("k", ratelimit.PerHour(100), byWindows)
+	short := long.With(ratelimit.PerMinute(100))
+	r, err := short.Reserve(ctx, name, 1)
+	require.NoError(t, err)
+	require.NoError(t, second(long.AllowN(ctx, name, 99)))
+	require.NoError(t, r.Settle(ctx, 50))
+	other := newClient(t, rdb).Limiter("k", ratelimit.PerMinute(100), byWindows)
+	res, err := other.AllowN(ctx, name, 100)
+	require.NoError(t, err)
+	require.False(t, res.Allowed)
+}
+
+// No debt is charged beyond a hundred years, and the bound of WithDebt is exact.
+func TestReservation_TheBoundOfADebt(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	ctx := t.Context()
+	for i, k := range []*ratelimit.Limiter{
+		c.Limiter("k0", ratelimit.Limit{Rate: 1, Per: ratelimit.MaxPer, Burst: 10}),
+		c.Limiter("k1", ratelimit.PerHour(10), ratelimit.WithDebt(ratelimit.MaxRate)),
+		c.Limiter("k2", ratelimit.PerDay(1), ratelimit.WithDebt(ratelimit.MaxRate)),
+	} {
+		r, err := k.Reserve(ctx, name, 0)
+		require.NoError(t, err)
+		var debt *ratelimit.DebtError
+		require.ErrorAs(t, r.Settle(ctx, math.MaxInt64), &debt)
+		require.Positive(t, debt.Booked)
+		res, err := newClient(t, rdb).Limiter(fmt.Sprint("k", i), k.Limit()).AllowN(ctx, name, 1)
+		require.NoError(t, err)
+		require.False(t, res.Allowed)
+		require.Positive(t, rdb.PTTL(ctx, k.RedisKey(name)).Val())
+	}
+	for bound, used := range map[int64]int64{0: 100, 5: 105, 100: 200} {
+		r, err := c.Limiter("exact", ratelimit.PerDay(100), ratelimit.WithDebt(bound)).Reserve(ctx, fmt.Sprint(name, bound), 0)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(ctx, used))
+	}
+}
+
+// A debt is not charged to a state of a later version.
+func TestReservation_ADebtLeavesAStateOfALaterVersion(t *testing.T) {
+	t.Parallel()
+	c, rdb, _, name := shared(t)
+	ctx := t.Context()
+	k := c.Limiter("k", ratelimit.PerHour(10))
+	r, err := k.Reserve(ctx, name, 0)
+	require.NoError(t, err)
+	later := "5:1:2:3:4:v9"
+	require.NoError(t, rdb.Set(ctx, k.RedisKey(name), later, time.Second*5).Err())
+	var debt *ratelimit.DebtError
+	require.ErrorAs(t, r.Settle(ctx, 3), &debt)
+	require.Zero(t, debt.Booked)
+	require.Equal(t, later, rdb.Get(ctx, k.RedisKey(name)).Val())
+}
+
+// A charge that was made ahead under a smaller limit is not given back under a larger one.
+func TestReservation_ReturnsBesideAReservationUnderASmallerLimit(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	ctx := t.Context()
+	big := c.Limiter("k", ratelimit.PerHour(100))
+	small := big.With(ratelimit.Limit{Rate: 10, Per: time.Hour, Burst: 1})
+	first, err := big.Reserve(ctx, name, 1)
+	require.NoError(t, err)
+	ahead, err := small.Reserve(ctx, name, 1)
+	require.NoError(t, err)
+	require.Greater(t, ahead.Delay(), 30*time.Second)
+	_, err = first.Cancel(ctx)
+	require.NoError(t, err)
+	res, err := small.Allow(ctx, name)
+	require.NoError(t, err)
+	require.False(t, res.Allowed)
+	require.Greater(t, res.RetryAfter, 6*time.Minute+30*time.Second)
 }

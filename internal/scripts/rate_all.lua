@@ -48,7 +48,7 @@ gcra.open = function(key)
   local value = redis.call('GET', l.key)
   l.value = value
   if value then
-    l.us, l.num, l.period, l.returned = gcra_state(l.key, value, now, l.den, l.cap_us)
+    l.us, l.num, l.period, l.returned, l.tail = gcra_state(l.key, value, now, l.den, l.cap_us)
   end
   return l
 end
@@ -77,7 +77,7 @@ end
 
 gcra.write = function(l)
   local left = l.us - now
-  redis.call('SET', l.key, gcra_text(l.us, l.num, l.den, l.burst_s, l.period, l.returned), 'PX', (left - left % 1000) / 1000 + 1)
+  redis.call('SET', l.key, gcra_text(l.us, l.num, l.den, l.burst_s, l.period, l.returned, l.tail), 'PX', (left - left % 1000) / 1000 + 1)
 end
 
 window.open = function(key)

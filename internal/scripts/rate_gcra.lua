@@ -15,7 +15,8 @@ ARGV     1 den
            us, num: the time of one request
            number of requests
          then, none of it for a probe, which writes the state back, or for requests that nothing follows,
-           1 if the first denied request denies the rest, and the charges can be given back
+           if the first denied request denies the rest, and the charges can be given back: "line" if the permits are for waiters,
+             who may use them until the state has come to their place, or us by which they are charged early; otherwise ""
            number of charges of which a part is given back, and for each
              period, returned, us, num: the reply to the charge
              us, num: the part
@@ -25,50 +26,62 @@ Returns  {now, us and num of the state, us given back or charged as a debt, roun
           and if a part of charges can be given back: period, returned}
 
 A part is given back to the state that later charges have left. Without the part, the state would be no lower than now plus these
-charges, as if they had all been made now, or at the last instant for which they were made ahead. So the charge is given back as far
-as its own end, less what was given back since, lies beyond that instant: the rest has returned by itself.
+charges, as if they had all been made now, or at the last instant at which their permits are used. So the charge is given back as far
+as its own end, less what was given back since of the charges before it, lies beyond that instant: the rest has returned by itself.
+
+No state is more than 100 years ahead.
 ]]
 local state_key = KEYS[1]
 local den, cap_num, runs = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local options = 5 + 3 * runs
-local in_order, parts = ARGV[options + 1] == '1', tonumber(ARGV[options + 2] or 0)
+local early, parts = ARGV[options + 1] or '', tonumber(ARGV[options + 2] or 0)
+local in_order = early ~= ''
 local debt = options + 2 + 6 * parts
 
 -- include: gcra_state
+-- include: gcra_returns
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local cap_us = now + ARGV[2]
 
-local us, num, period, returned, changed = now, 0, nil, nil, false
+local us, num, period, returned, tail, changed = now, 0, nil, nil, nil, false
 local reply = {now, 0, 0, 0, nil} -- with room for one run
 local value = redis.call('GET', state_key)
 if value then
-  us, num, period, returned = gcra_state(state_key, value, now, den, cap_us)
+  us, num, period, returned, tail = gcra_state(state_key, value, now, den, cap_us)
+end
+local last, returns = 0, {}
+if parts > 0 or in_order then
+  last, returns = gcra_returns(tail)
 end
 for at = options + 3, debt, 6 do
-  local later = period == tonumber(ARGV[at]) and returned - ARGV[at + 1] or math.huge
-  local used = now
-  if us + later > cap_us and (us + later ~= tonumber(ARGV[at + 2]) or num ~= tonumber(ARGV[at + 3])) then
-    used = us + later - (cap_us - now) + 20000 -- waiters may keep a charge for that long
+  local ends, place, since = tonumber(ARGV[at + 2]), ARGV[at + 1] + ARGV[at + 2], math.huge
+  if period == tonumber(ARGV[at]) then
+    since = returned - ARGV[at + 1]
+    for _, r in ipairs(returns) do
+      since = since - (r.place > place and r.us or 0)
+    end
   end
-  local beyond = ARGV[at + 2] - later - used
+  local beyond = ends - since - math.max(now, last)
+  if us == ends - since and num == tonumber(ARGV[at + 3]) then
+    beyond = us - now -- no charge follows
+  end
   if beyond > 0 then
     local part_us, part_num = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
     if part_us >= beyond then
       part_us, part_num = beyond, 0
     end
-    us, num, returned, changed = us - part_us, num - part_num, returned + part_us, true
+    local rounded = part_us + (part_num > 0 and 1 or 0)
+    us, num, returned, changed = us - part_us, num - part_num, returned + rounded, true
     if num < 0 then
       us, num = us - 1, num + den
     end
-    if part_num > 0 then
-      returned = returned + 1
-    end
+    returns[#returns + 1] = {place = place, us = rounded}
     reply[4] = reply[4] + part_us
   end
 end
-if ARGV[debt + 1] then
-  local room = cap_us + ARGV[debt + 3] - us - 1
+if ARGV[debt + 1] and tail ~= false then
+  local room = math.min(cap_us + ARGV[debt + 3], now + 3153600000000000) - us
   if room > 0 then
     local debt_us, debt_num = tonumber(ARGV[debt + 1]), tonumber(ARGV[debt + 2])
     if debt_us > room then
@@ -120,11 +133,17 @@ if any or changed then
   if in_order and not period then
     period, returned = now, 0
   end
+  if any and in_order then
+    last = math.max(last, early == 'line' and us or us - cap_us + now + early)
+  end
+  if period and (in_order or parts > 0) then
+    tail = gcra_tail(last, returns, returned, now)
+  end
   local left, burst_s = us - now, ARGV[4]
   if left > burst_s * 1000000 + 60000000 then
     burst_s = math.ceil(left / 1000000) -- or a call under another limit takes it for one of a clock that was set back
   end
-  local text = gcra_text(us, num, den, burst_s, period, returned)
+  local text = gcra_text(us, num, den, burst_s, period, returned, tail)
   redis.call('SET', state_key, text, 'PX', (left - left % 1000) / 1000 + 1)
 elseif #ARGV == 5 then
   -- include: write_back

@@ -432,9 +432,15 @@ func rateScenarios(now int64) []scenario {
 		{gcra, "charged before", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
 		{gcra, "of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 1, 1000, 0, 1}, nil},
 		{gcra, "given back in part", words("SET k " + ms((now+60_000)*1000) + "@7:0 PX 60000"), key, []any{
-			1, int64(1e12), 0, 1_000_001, 0, 0, 1, 7, 0, (now + 60_000) * 1000, 0, 1000, 0,
+			1, int64(1e12), 0, 1_000_001, 0, "", 1, 7, 0, (now + 60_000) * 1000, 0, 1000, 0,
 		}, nil},
-		{gcra, "a debt", ahead, key, []any{1, int64(1e8), 0, 0, 0, 0, 0, int64(1e9), 0, int64(1e8)}, nil},
+		{gcra, "given back in part, after others", words("SET k " + ms((now+60_000)*1000) +
+			"@7:9:" + ms((now+30_000)*1000) + ":" + ms((now+50_000)*1000) + ",9 PX 60000"), key, []any{
+			1, int64(1e12), 0, 1_000_001, 0, "", 1, 7, 0, (now + 60_000) * 1000, 0, 1000, 0,
+		}, nil},
+		{gcra, "that can be given back", ahead, key, []any{1, int64(1e8), 0, 1_000_001, 1, 1000, 0, 1, 1000, 0}, nil},
+		{gcra, "for waiters", ahead, key, []any{1, int64(1e8), 0, 1_000_001, 1, 1000, 0, 1, "line", 0}, nil},
+		{gcra, "a debt", ahead, key, []any{1, int64(1e8), 0, 0, 0, "", 0, int64(1e9), 0, int64(1e8)}, nil},
 		{gcra, "a probe", ahead, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{gcra, "a probe of no key", nil, key, []any{1, int64(1e12), 0, 1_000_001, 0}, nil},
 		{window, "a probe", words("SET k 3:100000 PX 90000"), key, []any{10, 100_000, 0, 0}, nil},

@@ -78,7 +78,7 @@ func (e *execution) charged() string {
 	last := len(d.reply)
 	switch {
 	case len(d.args) < at:
-	case e.name == "rate_gcra" && d.arg(at) == 1:
+	case e.name == "rate_gcra" && d.args[at-1] != "":
 		return fmt.Sprint([]int64{d.reply[last-2], d.reply[last-1], d.reply[1], d.reply[2]})
 	case e.name == "rate_window" && d.arg(at) == 2:
 		return fmt.Sprint(d.reply[last-1:])

@@ -52,8 +52,6 @@ const maxReserve = 60_000_000
 type exactBucket struct {
 	bursts  []int64
 	charges []*bucketCharge // in the order of these instants
-	made    int
-	mixed   bool // what may be granted until all permits are back is not known
 }
 
 type bucketCharge struct {
@@ -61,9 +59,6 @@ type bucketCharge struct {
 	most      float64 // how far ahead of the instant the state may be
 	debt      bool
 	id        string
-	made      int       // how many came before it
-	limit     [2]string // the parts of the limit that tell it from most others
-	cap       float64
 }
 
 func (b *exactBucket) reset() { *b = exactBucket{bursts: b.bursts} }
@@ -74,8 +69,6 @@ func (b *exactBucket) add(c *bucketCharge) {
 	if at := slices.IndexFunc(b.charges, later); at >= 0 {
 		i = at
 	}
-	b.made++
-	c.made = b.made
 	b.charges = slices.Insert(b.charges, i, c)
 }
 
@@ -103,44 +96,37 @@ func (b *exactBucket) follow(e *execution) (wrong string) {
 	d := e.decision
 	den, now, granted := float64(d.arg(1)), float64(d.now), e.granted()
 	back, debt := e.settled()
-	limit, whole := [2]string{d.args[0], d.args[2]}, float64(d.arg(2))+float64(d.arg(3))/den
+	whole := float64(d.arg(2)) + float64(d.arg(3))/den
 	if b.state() <= now {
 		b.reset()
 	}
-	// A settlement concludes from its own limit how far ahead the charges after its own were made. It may give back too
-	// much if they were made under others.
 	for _, part := range back {
 		left := float64(part.n) / 1000
 		for _, c := range slices.Backward(b.charges) {
 			if c.id == part.of {
 				n := min(left, c.worth)
 				c.worth, left = c.worth-n, left-n
-				b.mixed = b.mixed || slices.ContainsFunc(b.charges, func(later *bucketCharge) bool {
-					other := later.limit != limit || later.cap < whole-1 || later.cap > whole+1e6
-					return later.made > c.made && other
-				})
 			}
 		}
 	}
 	if debt > 0 {
-		b.add(&bucketCharge{at: now, worth: float64(debt), most: whole, debt: true, limit: limit, cap: whole})
+		b.add(&bucketCharge{at: now, worth: float64(debt), most: whole, debt: true})
 		at := len(d.args)
-		if most := whole + float64(d.arg(at)); !b.mixed && b.state()-now > most+rounding {
+		if most := whole + float64(d.arg(at)); b.state()-now > most+rounding {
 			wrong = fmt.Sprintf("charged a debt of %d us, %.0f us too much", debt, b.state()-now-most)
 		}
 	}
 	// The permits of waiters count from now on: that is a little too early.
-	c := &bucketCharge{at: now, most: whole, id: e.charged(), limit: limit, cap: whole}
+	c := &bucketCharge{at: now, most: whole, id: e.charged()}
 	if burst := d.arg(2) - maxReserve; c.id != "" && slices.Contains(b.bursts, burst) {
 		c.most = float64(burst) + float64(d.arg(3))/den
-		c.cap = c.most
 		c.at = max(now, float64(d.reply[1])+float64(d.reply[2])/den-c.most)
 	}
 	for run, n := range granted {
 		c.worth += float64(n) * (float64(d.arg(6+3*run)) + float64(d.arg(7+3*run))/den)
 	}
 	if c.worth > 0 {
-		if b.add(c); !b.mixed && b.excess(c) > rounding {
+		if b.add(c); b.excess(c) > rounding {
 			wrong = fmt.Sprintf("granted %d requests, %.0f us too early", granted, b.excess(c))
 		}
 	}

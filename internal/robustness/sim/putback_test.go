@@ -79,10 +79,10 @@ var settledWrongly = []fault{
 		"internal/scripts/rate_gcra.lua", `= us - part_us, num - part_num`, `= math.max(now, us - 2 * part_us), num - part_num`,
 	}}},
 	{"GCRA gives back what has returned by itself", []edit{{
-		"internal/scripts/rate_gcra.lua", `local beyond = ARGV[at + 2] - later - used`, `local beyond = period and us - now or 0`,
+		"internal/scripts/rate_gcra.lua", `local beyond = ends - since - math.max(now, last)`, `local beyond = period and us - now or 0`,
 	}}},
 	{"GCRA gives back before charges that were made ahead", []edit{{
-		"internal/scripts/rate_gcra.lua", `if us + later > cap_us and`, `if false and`,
+		"internal/scripts/rate_gcra.lua", `since - math.max(now, last)`, `since - now`,
 	}}},
 	{"a window gives back twice", []edit{{
 		"internal/scripts/rate_window.lua", `= used - part,`, `= math.max(0, used - 2 * part),`,

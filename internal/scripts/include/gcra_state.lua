@@ -3,18 +3,19 @@
 -- ends in ":burst": that time in seconds, rounded up. A fraction with another den is rounded up.
 --
 -- If charges of the state can be given back, it ends in "@period:returned": an instant that tells this state from those of other
--- times, and how many us were given back since. It also returns these two, or nil. They end when the whole burst is available.
+-- times, and how many us were given back since. gcra_returns describes the tail that may follow. It also returns these three, or nil.
+-- They end when the whole burst is available. For a state of a later version the tail is false.
 --
 -- Three kinds of values have a special meaning:
 --   A state that is more than a minute beyond both that burst and cap_us counts as none, because the clock was set back.
 --   A number with an unknown suffix that expires is of a later version: nothing is granted until it expires.
 --   Any other value that is not in the form is no state.
 local function gcra_state(key, value, now, den, cap_us)
-  local us, num, burst_s, period, returned = tonumber(value), 0, 0, nil, nil
+  local us, num, burst_s, period, returned, tail = tonumber(value), 0, 0, nil, nil, nil
   if not us then
-    local text, of, so_far = string.match(value, '^([^@]*)@(%d+):(%d+)$')
+    local text, of, so_far, rest = string.match(value, '^([^@]*)@(%d+):(%d+)([:;,%d]*)$')
     if text then
-      value, us, period, returned = text, tonumber(text), tonumber(of), tonumber(so_far)
+      value, us, period, returned, tail = text, tonumber(text), tonumber(of), tonumber(so_far), rest
     end
   end
   if not us then
@@ -30,7 +31,7 @@ local function gcra_state(key, value, now, den, cap_us)
     if not (us and burst_s) then
       local left = string.find(value, '^%d') and redis.call('PTTL', key) or 0
       if left > 0 then
-        return cap_us + math.min(left, 315360000000) * 1000, 0
+        return cap_us + math.min(left, 315360000000) * 1000, 0, nil, nil, false
       end
       return now, 0
     end
@@ -38,10 +39,10 @@ local function gcra_state(key, value, now, den, cap_us)
   if not (us >= now and us <= math.max(cap_us, now + math.min(burst_s, 3153600001) * 1000000) + 60000001) then
     return now, 0
   end
-  return us, num, period, returned
+  return us, num, period, returned, tail
 end
--- gcra_text returns the text of a state. burst_s is "0" if the text has no burst; period and returned may be nil.
-local function gcra_text(us, num, den, burst_s, period, returned)
+-- gcra_text returns the text of a state. burst_s is "0" if the text has no burst; period, returned and tail may be nil.
+local function gcra_text(us, num, den, burst_s, period, returned, tail)
   local text = us -- a number is cheaper than its text
   if num > 0 then
     text = string.format('%.0f:%.0f:%.0f', us, num, den)
@@ -50,7 +51,7 @@ local function gcra_text(us, num, den, burst_s, period, returned)
     text = string.format(num > 0 and '%s:%s' or '%.0f:%s', text, burst_s)
   end
   if period then
-    text = string.format(type(text) == 'number' and '%.0f@%.0f:%.0f' or '%s@%.0f:%.0f', text, period, returned)
+    text = string.format(type(text) == 'number' and '%.0f@%.0f:%.0f' or '%s@%.0f:%.0f', text, period, returned) .. (tail or '')
   end
   return text
 end
