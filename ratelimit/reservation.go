@@ -3,7 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
@@ -22,7 +22,16 @@ type Reservation struct {
 	n       int64
 	charges []charge
 
-	mu sync.Mutex // guards charge.over, and is held by a settlement
+	turn chan struct{} // has room for one settlement, which guards the charges and over
+	over bool          // it is settled
+}
+
+// newReservation returns the Reservation of n permits that may be used from a time on.
+func newReservation(made *keyState, at time.Time, n int64, charges ...charge) *Reservation {
+	for i := range charges {
+		charges[i].kept = n
+	}
+	return &Reservation{made: made, at: at, n: n, charges: charges, turn: make(chan struct{}, 1)}
 }
 
 type reservationKey struct{}
@@ -46,8 +55,13 @@ type charge struct {
 	algorithm algorithm
 	cost      int64
 	debt      int64 // permits that a settlement may charge above a whole burst; for a log it is the rate
-	over      bool  // it was settled
-	missing   int64 // permits that a settlement did not charge, because that was more than debt allows
+
+	// Of n and of debts, in requests:
+	kept    int64 // requests that are accounted for: what no return may have given back, and debts
+	booked  int64 // requests of a debt that were charged
+	missing int64 // requests of a debt that were not charged, because that was more than debt allows
+	settled bool  // the limit has answered, or there was nothing to ask
+	failed  error // of a return that was sent and not answered, so that it may have been made
 }
 
 // charge returns a charge of the key's one limit.
@@ -82,6 +96,9 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	if ctx == nil {
 		return false, argument.Nil("context")
 	}
+	if r == nil {
+		return false, nil
+	}
 	return r.settle(ctx, "cancel", 0)
 }
 
@@ -106,6 +123,9 @@ func (r *Reservation) Settle(ctx context.Context, used int64) error {
 	case used < 0:
 		return argument.Error("used", used, "must not be negative")
 	}
+	if r == nil {
+		return nil
+	}
 	_, err := r.settle(ctx, "settle", used)
 	return err
 }
@@ -113,32 +133,42 @@ func (r *Reservation) Settle(ctx context.Context, used int64) error {
 // debtRepeat is the time after which a debt is sent again that Redis did not answer.
 const debtRepeat = 10 * time.Millisecond
 
-// settle reports whether others can use permits that were given back.
+// settle reports whether permits were given back.
 func (r *Reservation) settle(ctx context.Context, operation string, used int64) (given bool, err error) {
-	if r == nil || r.made == nil {
+	if r.made == nil {
 		return false, nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	c := r.made.client
 	if c.gate.Closed() {
 		return false, r.made.operationError(operation, ErrClosed)
 	}
-	for began := c.now(); ; {
-		given, err = r.settleOnce(ctx, used)
-		switch {
-		case used <= r.n, !errors.Is(err, ErrUnavailable):
-		case c.now()-began >= c.timeout, c.wheel.Sleep(ctx, debtRepeat) != nil:
-		default:
+	began := c.now()
+	if err := r.lock(ctx); err != nil {
+		return false, r.made.operationError(operation, err)
+	}
+	defer func() { <-r.turn }()
+	for {
+		now, again, err := r.settleOnce(ctx, began, used)
+		given = given || now
+		if again && c.now()-began < c.timeout-debtRepeat && c.wheel.Sleep(ctx, debtRepeat) == nil {
 			continue
 		}
 		return given, r.made.operationError(operation, err)
 	}
 }
 
+// lock waits until no other call settles r.
+func (r *Reservation) lock(ctx context.Context) error {
+	r.turn <- struct{}{}
+	return nil
+}
+
 // settleOnce sends a script for each charge that is not settled, and waits for the replies. A debt that was not
-// charged in full by each limit is a DebtError.
-func (r *Reservation) settleOnce(ctx context.Context, used int64) (given bool, err error) {
+// charged in full by each limit is a DebtError. again means that a debt was not answered.
+func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used int64) (given, again bool, err error) {
+	if r.over {
+		return false, false, nil
+	}
 	type settlement struct {
 		*charge
 		job *job
@@ -146,8 +176,15 @@ func (r *Reservation) settleOnce(ctx context.Context, used int64) (given bool, e
 	var sent []settlement
 	for i := range r.charges {
 		c := &r.charges[i]
-		a := c.settlement(used - r.n)
-		if c.over = c.over || !a.settles(); c.over {
+		a, failed := c.settlement(r.n, used)
+		if failed != nil {
+			err = failed
+		}
+		if !a.settles() {
+			continue
+		}
+		if ctx.Err() != nil {
+			err = contexts.Error(ctx)
 			continue
 		}
 		s := r.made.client.use(c.id, c.algorithm)
@@ -157,8 +194,6 @@ func (r *Reservation) settleOnce(ctx context.Context, used int64) (given bool, e
 			err = failed
 			continue
 		}
-		// A part of an entry can be given back again, which does nothing. Another part would be given back twice.
-		c.over = a.debt == 0 && !c.algorithm.traits().entries
 		if len(r.charges) == 1 {
 			s.sendFor(ctx, j)
 		} else {
@@ -168,43 +203,80 @@ func (r *Reservation) settleOnce(ctx context.Context, used int64) (given bool, e
 	}
 	for _, s := range sent {
 		failed := s.job.wait(ctx)
-		switch {
-		case failed == nil:
-			s.over = true
-			s.missing = max(0, used-r.n-s.job.got.booked/s.cost)
-			given = s.job.given() || given
-		case errors.Is(failed, ErrNotSet) && used <= r.n:
-			s.over = true
-		default:
+		if failed = s.answered(s.job, used, failed); failed != nil {
 			err = failed
+			again = again || s.job.debt > 0 && errors.Is(failed, ErrUnavailable)
+			continue
+		}
+		given = s.job.given() || given
+	}
+	if err != nil {
+		return given, again, err
+	}
+	r.over = true
+	var most charge
+	for _, c := range r.charges {
+		if c.missing > most.missing {
+			most = c
 		}
 	}
-	missing := int64(0)
-	for _, c := range r.charges {
-		missing = max(missing, c.missing)
+	if most.missing > 0 {
+		err = &DebtError{Booked: most.booked, Dropped: most.missing}
 	}
-	if err == nil && len(sent) > 0 && missing > 0 {
-		err = &DebtError{Booked: used - r.n - missing, Dropped: missing}
-	}
-	return given, err
+	return given, false, err
 }
 
-// settlement asks for what a settlement charges, if extra permits were used beyond those reserved, or gives back, if
-// extra is negative.
-func (c *charge) settlement(extra int64) ask {
-	if extra < 0 && c.n > 0 {
+// settlement asks for what a settlement of n permits charges or gives back if some of them were used. It settles
+// nothing if there is nothing to ask. The error is that of an earlier return which may not be sent again.
+func (c *charge) settlement(n, used int64) (ask, error) {
+	entries := c.algorithm.traits().entries
+	switch extra := used - c.kept; {
+	case extra > 0:
+		limit := int64(2 * MaxRate) // no state takes more
+		if entries {
+			limit = MaxRate
+		}
+		return ask{debt: min(extra, limit/c.cost) * c.cost, most: c.debt}, nil
+	case c.settled:
+		return ask{}, nil
+	case c.failed != nil && !entries:
+		// A part of an entry can be given back again, which does nothing. Others would be given back twice.
+		return ask{}, fmt.Errorf("a return was not answered: %w", c.failed)
+	case c.n > 0 && used < n:
 		part := c.span
-		c.algorithm.skip(&part, part.n+extra*c.cost)
-		return ask{back: []span{part}}
+		c.algorithm.skip(&part, part.n-(n-used)*c.cost)
+		return ask{back: []span{part}}, nil
 	}
-	limit := int64(2 * MaxRate) // no state takes more
-	if c.algorithm.traits().entries {
-		limit = MaxRate
+	c.settled = true
+	return ask{}, nil
+}
+
+// answered notes the outcome of a settlement that failed with err or has an answer, and returns its error.
+func (c *charge) answered(j *job, used int64, err error) error {
+	isReturn := j.debt == 0
+	if isReturn && errors.Is(err, ErrNotSet) {
+		err = nil // there is nothing to give back to
 	}
-	if extra > limit/c.cost {
-		extra = limit / c.cost
+	if isReturn && (err == nil || j.wasSent()) {
+		c.kept, c.failed = min(c.kept, used), err
 	}
-	return ask{debt: max(0, extra) * c.cost, most: c.debt}
+	if err != nil {
+		return err
+	}
+	if !isReturn {
+		booked := j.got.booked / c.cost
+		c.booked, c.missing = c.booked+booked, max(0, used-c.kept-booked)
+		c.kept, c.failed = used, nil
+	}
+	c.settled = true
+	return nil
+}
+
+// wasSent reports whether the script of a job that is over, or that its caller has left, was sent.
+func (j *job) wasSent() bool {
+	j.state.mu.Lock()
+	defer j.state.mu.Unlock()
+	return !j.sentAt.IsZero()
 }
 
 // given reports whether a job has given permits back, which others can use now.
@@ -238,7 +310,7 @@ func (s *keyState) tryReserve(ctx context.Context, n int64, charges ...charge) (
 
 // reservation returns a Reservation of permits that may be used now.
 func (s *keyState) reservation(n int64, charges ...charge) *Reservation {
-	return &Reservation{made: s, at: s.client.wheel.Now(), n: n, charges: charges}
+	return newReservation(s, s.client.wheel.Now(), n, charges...)
 }
 
 // reserve makes a reservation at most as far ahead as ctx allows. debt is as in charge.
@@ -274,7 +346,7 @@ func (s *keyState) reserveWithin(ctx context.Context, n, debt int64) (*Reservati
 		return nil, err
 	}
 	at := s.client.began.Add(found.from)
-	return &Reservation{made: s, at: at, n: n, charges: []charge{s.charge(*found, debt)}}, nil
+	return newReservation(s, at, n, s.charge(*found, debt)), nil
 }
 
 // reserveInRedis makes a reservation in Redis.

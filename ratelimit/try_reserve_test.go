@@ -191,7 +191,7 @@ func TestReservation_SettleAfterALostReply(t *testing.T) {
 			d.LoseReply("evalsha", 1, redistest.Cut)
 			require.ErrorIs(t, r.Settle(ctx, 5), ratelimit.ErrUnavailable)
 			require.EqualValues(t, 65, remaining(t, k, name))
-			require.NoError(t, r.Settle(ctx, 5), "does nothing")
+			require.ErrorIs(t, r.Settle(ctx, 5), ratelimit.ErrUnavailable, "it is not sent again")
 			require.EqualValues(t, 65, remaining(t, k, name))
 		})
 	}

@@ -1,0 +1,142 @@
+package ratelimit_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/ratelimit"
+)
+
+// settling returns a client whose network can fail, and whose circuit stays closed.
+func settling(t *testing.T, opts ...ratelimit.Option) (*ratelimit.Client, *redistest.FaultDialer, string) {
+	t.Helper()
+	d := &redistest.FaultDialer{}
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
+	opts = append([]ratelimit.Option{ratelimit.WithTimeout(patience), ratelimit.WithBreaker(1<<30, time.Second)}, opts...)
+	return newClient(t, rdb, opts...), d, redistest.Name(t)
+}
+
+func ended(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// Nothing is lost by a return that was not sent.
+func TestReservation_AReturnThatWasNotSentCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	c, _, name := settling(t)
+	for what, k := range tryReservers(t, c, name) {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			r, err := k.tryReserve(ctx, 30)
+			require.NoError(t, err)
+			require.ErrorIs(t, r.Reservation.Settle(ended(t), 10), context.Canceled)
+			require.NoError(t, r.Reservation.Settle(ctx, 10))
+			state, err := k.peek(ctx)
+			require.NoError(t, err)
+			require.Equal(t, 100/k.cost-10, state.Remaining)
+		})
+	}
+}
+
+// A settlement that the open circuit refuses was not sent.
+func TestReservation_AReturnThatTheCircuitRefusesCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	c, d, name := settling(t, ratelimit.WithBreaker(1, 10*time.Millisecond), ratelimit.WithPolicy(ratelimit.FailClosed()))
+	ctx := t.Context()
+	k := c.Limiter("k", ratelimit.PerDay(100))
+	r, err := k.Reserve(ctx, name, 30)
+	require.NoError(t, err)
+	d.Set(redistest.Refuse)
+	d.Reset()
+	_, err = k.Peek(ctx, "another")
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	require.ErrorIs(t, r.Settle(ctx, 10), ratelimit.ErrUnavailable)
+	d.Set(redistest.Pass)
+	await(t, "the circuit closes", func() bool { return r.Settle(ctx, 10) == nil })
+	require.EqualValues(t, 90, remaining(t, k, name))
+}
+
+// A debt is charged although a return was not answered before, as if that was made. Otherwise nil would be returned
+// for permits that nobody is charged for.
+func TestReservation_ADebtIsChargedAfterAReturnThatWasNotAnswered(t *testing.T) {
+	t.Parallel()
+	c, d, name := settling(t)
+	for what, k := range tryReservers(t, c, name) {
+		t.Run(what, func(t *testing.T) {
+			for _, used := range [][2]int64{{0, 15}, {4, 7}, {4, 12}} {
+				ctx := t.Context()
+				before, err := k.peek(ctx)
+				require.NoError(t, err)
+				r, err := k.tryReserve(ctx, 10)
+				require.NoError(t, err)
+				d.LoseReply("evalsha", 1, redistest.Cut)
+				if used[0] == 0 {
+					_, err = r.Reservation.Cancel(ctx)
+				} else {
+					err = r.Reservation.Settle(ctx, used[0])
+				}
+				require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+				require.NoError(t, r.Reservation.Settle(ctx, used[1]))
+				after, err := k.peek(ctx)
+				require.NoError(t, err)
+				require.Equal(t, used[1], before.Remaining-after.Remaining, "%d instead of %d of 10", used[1], used[0])
+				require.NoError(t, r.Reservation.Settle(ctx, 50), "does nothing")
+			}
+		})
+	}
+}
+
+// The return that was not answered may not have been made. Then a later debt is charged above what was used.
+func TestReservation_InDoubtADebtGrantsLess(t *testing.T) {
+	t.Parallel()
+	for _, a := range shadowAlgorithms {
+		c, d, name := settling(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		k := c.Limiter("k", ratelimit.PerDay(100), ratelimit.WithAlgorithm(a))
+		r, err := k.Reserve(ctx, name, 10)
+		require.NoError(t, err)
+		call := d.LoseCall("evalsha", 1)
+		go func() { <-call; cancel() }()
+		require.ErrorIs(t, r.Settle(ctx, 4), context.Canceled)
+		require.NoError(t, r.Settle(t.Context(), 7))
+		require.EqualValues(t, 87, remaining(t, k, name))
+	}
+}
+
+// A settlement that cannot be repeated fails again.
+func TestReservation_AReturnThatWasNotAnsweredIsAnErrorAgain(t *testing.T) {
+	t.Parallel()
+	c, d, name := settling(t)
+	ctx := t.Context()
+	for _, a := range shadowAlgorithms {
+		k := c.Limiter("k", ratelimit.PerDay(100), ratelimit.WithAlgorithm(a))
+		r, err := k.Reserve(ctx, name, 10)
+		require.NoError(t, err)
+		d.LoseReply("evalsha", 1, redistest.Cut)
+		require.ErrorIs(t, r.Settle(ctx, 4), ratelimit.ErrUnavailable)
+		for _, used := range []int64{4, 1} {
+			require.ErrorIs(t, r.Settle(ctx, used), ratelimit.ErrUnavailable)
+			require.EqualValues(t, 96, remaining(t, k, name))
+		}
+	}
+	l := c.StoredLimiter(name)
+	require.NoError(t, l.SetRate(ctx, ratelimit.PerDay(100)))
+	r, err := l.Reserve(ctx, 10)
+	require.NoError(t, err)
+	d.LoseReply("evalsha", 1, redistest.Cut)
+	require.ErrorIs(t, r.Settle(ctx, 4), ratelimit.ErrUnavailable)
+	require.NoError(t, r.Settle(ctx, 4), "the entry is another one by now")
+	state, err := l.Peek(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 96, state.Remaining)
+}
+
