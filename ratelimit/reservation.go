@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
@@ -22,6 +23,7 @@ type Reservation struct {
 	n       int64
 	charges []charge
 
+	used atomic.Bool   // Settle was called: Cancel must not give back what was used
 	turn chan struct{} // has room for one settlement, which guards the charges and over
 	over bool          // it is settled
 }
@@ -96,10 +98,10 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	if ctx == nil {
 		return false, argument.Nil("context")
 	}
-	if r == nil {
+	if r == nil || r.used.Load() {
 		return false, nil
 	}
-	return r.settle(ctx, "cancel", 0)
+	return r.settle(ctx, opCancel, 0)
 }
 
 // Settle ends the reservation when the work is done and its cost is known: used is the number of permits that were
@@ -126,9 +128,12 @@ func (r *Reservation) Settle(ctx context.Context, used int64) error {
 	if r == nil {
 		return nil
 	}
+	r.used.Store(true)
 	_, err := r.settle(ctx, "settle", used)
 	return err
 }
+
+const opCancel = "cancel" // the operation in errors of Cancel
 
 // debtRepeat is the time after which a debt is sent again that Redis did not answer.
 const debtRepeat = 10 * time.Millisecond
@@ -147,6 +152,9 @@ func (r *Reservation) settle(ctx context.Context, operation string, used int64) 
 		return false, r.made.operationError(operation, err)
 	}
 	defer func() { <-r.turn }()
+	if operation == opCancel && r.used.Load() {
+		return false, nil // a Settle came first
+	}
 	for {
 		now, again, err := r.settleOnce(ctx, began, used)
 		given = given || now

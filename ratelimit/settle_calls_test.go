@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 )
@@ -26,6 +27,41 @@ func ended(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
+}
+
+// A deferred Cancel does not give back what was used, although the Settle before it has failed.
+func TestReservation_CancelDoesNothingAfterAFailedSettle(t *testing.T) {
+	t.Parallel()
+	c, _, name := settling(t)
+	for what, k := range tryReservers(t, c, name) {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			requireUsed := func(n int64) {
+				t.Helper()
+				state, err := k.peek(ctx)
+				require.NoError(t, err)
+				require.Equal(t, 100/k.cost-n, state.Remaining)
+			}
+			r, err := k.tryReserve(ctx, 10)
+			require.NoError(t, err)
+			require.ErrorIs(t, r.Reservation.Settle(ended(t), 20), context.Canceled)
+			given, err := r.Reservation.Cancel(ctx)
+			require.NoError(t, err)
+			require.False(t, given)
+			requireUsed(10)
+			require.NoError(t, r.Reservation.Settle(ctx, 20))
+			requireUsed(20)
+
+			r, err = k.tryReserve(ctx, 10)
+			require.NoError(t, err)
+			require.ErrorIs(t, r.Reservation.Settle(ctx, -1), cogwheel.ErrInvalid)
+			given, err = r.Reservation.Cancel(ctx)
+			require.NoError(t, err)
+			require.True(t, given, "a Settle with invalid arguments is none")
+			requireUsed(20)
+		})
+	}
 }
 
 // Nothing is lost by a return that was not sent.
