@@ -144,9 +144,6 @@ func (r *Reservation) settle(ctx context.Context, operation string, used int64) 
 		return false, nil
 	}
 	c := r.made.client
-	if c.gate.Closed() {
-		return false, r.made.operationError(operation, ErrClosed)
-	}
 	began := c.now()
 	if err := r.lock(ctx); err != nil {
 		return false, r.made.operationError(operation, err)

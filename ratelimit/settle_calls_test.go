@@ -176,3 +176,21 @@ func TestReservation_AReturnThatWasNotAnsweredIsAnErrorAgain(t *testing.T) {
 	require.EqualValues(t, 96, state.Remaining)
 }
 
+// After Close a call that has nothing to do returns nil.
+func TestReservation_CallsAfterASettlementDoNothingAfterClose(t *testing.T) {
+	t.Parallel()
+	c, _, name := settling(t)
+	ctx := t.Context()
+	k := c.Limiter("k", ratelimit.PerDay(100))
+	r, err := k.Reserve(ctx, name, 10)
+	require.NoError(t, err)
+	open, err := k.Reserve(ctx, name, 10)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(ctx, 5))
+	require.NoError(t, c.Close(ctx))
+	require.NoError(t, r.Settle(ctx, 5))
+	given, err := r.Cancel(ctx)
+	require.NoError(t, err)
+	require.False(t, given)
+	require.ErrorIs(t, open.Settle(ctx, 5), ratelimit.ErrClosed)
+}
