@@ -366,7 +366,7 @@ func (s *keyState) noteLocked(found snapshot, at reading) {
 // ask sends a job for one caller, and returns when it is decided or ctx ends. If returns is true, permits that
 // are granted after that are given back.
 func (s *keyState) ask(ctx context.Context, a ask, returns bool) (*job, error) {
-	j, err := s.newCallerJob(ctx, a, returns)
+	j, err := s.newCallerJob(ctx, s.client.now(), a, returns)
 	if err != nil {
 		return nil, err
 	}
@@ -374,11 +374,11 @@ func (s *keyState) ask(ctx context.Context, a ask, returns bool) (*job, error) {
 	return j, j.wait(ctx)
 }
 
-// newCallerJob returns a job for one caller, who must send it and wait for it.
-func (s *keyState) newCallerJob(ctx context.Context, a ask, returns bool) (*job, error) {
+// newCallerJob returns a job for one caller, who came at since, and must send it and wait for it.
+func (s *keyState) newCallerJob(ctx context.Context, since time.Duration, a ask, returns bool) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	j := s.newJobLocked(jobCaller, s.client.now())
+	j := s.newJobLocked(jobCaller, since)
 	if j == nil {
 		return nil, ErrClosed
 	}

@@ -194,12 +194,12 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 		}
 		s := r.made.client.use(c.id, c.algorithm)
 		defer s.release()
-		j, failed := s.newCallerJob(ctx, a, false)
+		j, failed := s.newCallerJob(ctx, began, a, false)
 		if failed != nil {
 			err = failed
 			continue
 		}
-		if len(r.charges) == 1 {
+		if len(r.charges) == 1 && s.client.now()-began < debtRepeat { // else less than the timeout is left
 			s.sendFor(ctx, j)
 		} else {
 			s.send(j)

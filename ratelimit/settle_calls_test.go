@@ -19,7 +19,9 @@ func settling(t *testing.T, opts ...ratelimit.Option) (*ratelimit.Client, *redis
 	d := &redistest.FaultDialer{}
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial })
 	opts = append([]ratelimit.Option{ratelimit.WithTimeout(patience), ratelimit.WithBreaker(1<<30, time.Second)}, opts...)
-	return newClient(t, rdb, opts...), d, redistest.Name(t)
+	c := newClient(t, rdb, opts...)
+	t.Cleanup(func() { d.Set(redistest.Pass); d.Reset() })
+	return c, d, redistest.Name(t)
 }
 
 func ended(t *testing.T) context.Context {
@@ -193,4 +195,29 @@ func TestReservation_CallsAfterASettlementDoNothingAfterClose(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, given)
 	require.ErrorIs(t, open.Settle(ctx, 5), ratelimit.ErrClosed)
+}
+
+// All attempts of a debt share the time of WithTimeout.
+func TestReservation_ADebtEndsWithinOneTimeout(t *testing.T) {
+	t.Parallel()
+	const timeout = 4 * time.Second
+	c, d, name := settling(t, ratelimit.WithTimeout(timeout))
+	ctx := t.Context()
+	k := c.Limiter("k", ratelimit.PerDay(100))
+	r, err := k.Reserve(ctx, name, 10)
+	require.NoError(t, err)
+	d.Set(redistest.Refuse)
+	d.Reset()
+	settled := make(chan error, 1)
+	go func() { settled <- r.Settle(ctx, 20) }()
+	w := newWheel(t)
+	require.NoError(t, w.Sleep(ctx, timeout*3/4))
+	d.Set(redistest.BlackholeDown)
+	require.NoError(t, w.Sleep(ctx, timeout*5/8)) // a timeout of its own would end at 1.6 timeouts
+	select {
+	case err := <-settled:
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	default:
+		require.Fail(t, "the debt had a timeout of its own for its last attempt")
+	}
 }
