@@ -155,11 +155,22 @@ func (r *Reservation) settle(ctx context.Context, operation string, used int64) 
 	for {
 		now, again, err := r.settleOnce(ctx, began, used)
 		given = given || now
-		if again && c.now()-began < c.timeout-debtRepeat && c.wheel.Sleep(ctx, debtRepeat) == nil {
-			continue
+		if again = again && c.beforeRepeat(ctx, began); !again {
+			return given, r.made.operationError(operation, err)
 		}
-		return given, r.made.operationError(operation, err)
 	}
+}
+
+// beforeRepeat waits until a debt is to be sent again, and reports whether there is time for that.
+func (c *Client) beforeRepeat(ctx context.Context, began time.Duration) bool {
+	passed, stop := c.after(debtRepeat)
+	defer stop()
+	select {
+	case <-passed:
+	case <-ctx.Done():
+		return false
+	}
+	return c.now()-began < c.timeout-debtRepeat
 }
 
 // lock waits until no other call settles r.

@@ -11,6 +11,7 @@ import (
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // settling returns a client whose network can fail, and whose circuit stays closed.
@@ -220,4 +221,21 @@ func TestReservation_ADebtEndsWithinOneTimeout(t *testing.T) {
 	default:
 		require.Fail(t, "the debt had a timeout of its own for its last attempt")
 	}
+}
+
+// A debt is also sent again if the wheel is stopped.
+func TestReservation_ADebtIsSentAgainWithAStoppedWheel(t *testing.T) {
+	t.Parallel()
+	w, err := wheel.New()
+	require.NoError(t, err)
+	c, d, name := settling(t, ratelimit.WithWheel(w))
+	ctx := t.Context()
+	k := c.Limiter("k", ratelimit.PerDay(100))
+	r, err := k.Reserve(ctx, name, 10)
+	require.NoError(t, err)
+	_, err = w.Stop(ctx)
+	require.NoError(t, err)
+	d.LoseReply("evalsha", 1, redistest.Cut)
+	require.NoError(t, r.Settle(ctx, 20))
+	require.EqualValues(t, 70, remaining(t, k, name), "charged twice, because the first reply was lost")
 }
