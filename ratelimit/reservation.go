@@ -148,7 +148,7 @@ func (r *Reservation) settle(ctx context.Context, operation string, used int64) 
 	if err := r.lock(ctx); err != nil {
 		return false, r.made.operationError(operation, err)
 	}
-	defer func() { <-r.turn }()
+	defer r.unlock()
 	if operation == opCancel && r.used.Load() {
 		return false, nil // a Settle came first
 	}
@@ -173,11 +173,27 @@ func (c *Client) beforeRepeat(ctx context.Context, began time.Duration) bool {
 	return c.now()-began < c.timeout-debtRepeat
 }
 
-// lock waits until no other call settles r.
+// lock waits until no other call settles r, at most for the timeout. If err is nil, the caller must unlock.
 func (r *Reservation) lock(ctx context.Context) error {
-	r.turn <- struct{}{}
-	return nil
+	select {
+	case r.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	c := r.made.client
+	passed, stop := c.after(c.timeout)
+	defer stop()
+	select {
+	case r.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return contexts.Error(ctx)
+	case <-passed:
+		return unavailable(errTimeout)
+	}
 }
+
+func (r *Reservation) unlock() { <-r.turn }
 
 // settleOnce sends a script for each charge that is not settled, and waits for the replies. A debt that was not
 // charged in full by each limit is a DebtError. again means that a debt was not answered.
@@ -199,8 +215,8 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 		if !a.settles() {
 			continue
 		}
-		if ctx.Err() != nil {
-			err = contexts.Error(ctx)
+		if failed := r.overdue(ctx, began); failed != nil {
+			err = failed
 			continue
 		}
 		s := r.made.client.use(c.id, c.algorithm)
@@ -240,6 +256,18 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 		err = &DebtError{Booked: most.booked, Dropped: most.missing}
 	}
 	return given, false, err
+}
+
+// overdue returns an error if a call that began at some time has no time left to ask Redis.
+func (r *Reservation) overdue(ctx context.Context, began time.Duration) error {
+	c := r.made.client
+	switch {
+	case ctx.Err() != nil:
+		return contexts.Error(ctx)
+	case c.now()-began >= c.timeout:
+		return unavailable(errTimeout)
+	}
+	return nil
 }
 
 // settlement asks for what a settlement of n permits charges or gives back if some of them were used. It settles

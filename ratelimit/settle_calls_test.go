@@ -239,3 +239,46 @@ func TestReservation_ADebtIsSentAgainWithAStoppedWheel(t *testing.T) {
 	require.NoError(t, r.Settle(ctx, 20))
 	require.EqualValues(t, 70, remaining(t, k, name), "charged twice, because the first reply was lost")
 }
+
+// Calls for one Reservation wait for each other, each with its own context.
+func TestReservation_ACallThatWaitsForAnotherEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	c, d, name := settling(t)
+	k := c.Limiter("k", ratelimit.PerDay(100))
+	r, err := k.Reserve(t.Context(), name, 10)
+	require.NoError(t, err)
+	open, leave := context.WithCancel(t.Context())
+	defer leave()
+	call := d.LoseCall("evalsha", 1)
+	first := make(chan error, 1)
+	go func() { first <- r.Settle(open, 20) }()
+	<-call
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, r.Settle(short, 20), context.DeadlineExceeded)
+	require.ErrorIs(t, r.Settle(ended(t), 20), context.Canceled)
+	require.Empty(t, first, "the first call waits for its reply still")
+	leave()
+	require.ErrorIs(t, <-first, context.Canceled)
+	require.NoError(t, r.Settle(t.Context(), 20))
+	require.EqualValues(t, 80, remaining(t, k, name))
+}
+
+// A call that waits for another has one timeout too.
+func TestReservation_ACallThatWaitsForAnotherEndsWithItsTimeout(t *testing.T) {
+	t.Parallel()
+	c, d, name := settling(t, ratelimit.WithTimeout(2*time.Second))
+	k := c.Limiter("k", ratelimit.PerDay(100))
+	r, err := k.Reserve(t.Context(), name, 10)
+	require.NoError(t, err)
+	d.Set(redistest.BlackholeDown)
+	settled := make(chan error, 4)
+	for range cap(settled) {
+		go func() { settled <- r.Settle(t.Context(), 20) }()
+	}
+	require.NoError(t, newWheel(t).Sleep(t.Context(), 3500*time.Millisecond)) // one by one, they would take 8 s
+	require.Len(t, settled, cap(settled))
+	for range cap(settled) {
+		require.ErrorIs(t, <-settled, ratelimit.ErrUnavailable)
+	}
+}
