@@ -19,6 +19,7 @@ const maxReserve = time.Minute
 // Reservation is for no permits.
 type Reservation struct {
 	made    *keyState // the state that made it; by now the key may have another
+	shadow  *keyState // for an All: the state of its parts with WithShadow that made it too, or nil
 	at      time.Time
 	n       int64
 	charges []charge
@@ -242,6 +243,10 @@ func (r *Reservation) settleOnce(ctx context.Context, began time.Duration, used 
 		}
 		given = s.job.given() || given
 	}
+	if given {
+		r.made.freedAll()
+		r.shadow.freedAll()
+	}
 	if err != nil {
 		return given, again, err
 	}
@@ -328,12 +333,20 @@ func (j *job) given() bool {
 	if !j.got.takenBack {
 		return false
 	}
-	s := j.state
-	s.mu.Lock()
-	next := s.freedLocked()
-	s.mu.Unlock()
-	s.send(next)
+	j.state.freed()
 	return true
+}
+
+// freedAll tells the combination that made a reservation that permits of its parts were given back.
+func (s *keyState) freedAll() {
+	if s == nil {
+		return
+	}
+	if _, several := s.algorithm.(*combination); several {
+		now := s.client.use(s.id, s.algorithm)
+		now.freed()
+		now.release()
+	}
 }
 
 // tryReserve is decide for permits that can be settled. charges are what the limits charge then, of which none can be
@@ -424,6 +437,14 @@ func (s *keyState) takeBack(ctx context.Context, spans []span) (bool, error) {
 		return false, err
 	}
 	return j.given(), nil
+}
+
+// freed is called when this process has given permits of the key back.
+func (s *keyState) freed() {
+	s.mu.Lock()
+	next := s.freedLocked()
+	s.mu.Unlock()
+	s.send(next)
 }
 
 // freedLocked is called when this process has given permits of the key back. It returns a job to send, or nil.

@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -281,4 +282,60 @@ func TestReservation_ACallThatWaitsForAnotherEndsWithItsTimeout(t *testing.T) {
 	for range cap(settled) {
 		require.ErrorIs(t, <-settled, ratelimit.ErrUnavailable)
 	}
+}
+
+// An All knows of its own returns: it does not deny by what it knew before, and its waiters ask at once.
+func TestReservation_AnAllLearnsOfItsReturn(t *testing.T) {
+	t.Parallel()
+	c, _, _, name := shared(t)
+	for what, opts := range map[string][]ratelimit.LimiterOption{
+		"enforced": nil, "some in shadow": {ratelimit.WithShadow()},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			all := c.All(
+				c.Limiter("a", ratelimit.PerDay(100)).Part(name+what),
+				c.Limiter("b", ratelimit.PerDay(100), append(opts, bySliding)...).Part(name+what).Cost(2),
+				c.Limiter("c", ratelimit.PerDay(100)).Part(name+what),
+			)
+			r, err := all.TryReserve(ctx, 50)
+			require.NoError(t, err)
+			require.True(t, r.Allowed && !r.WouldDeny)
+			if len(opts) > 0 {
+				_, err = all.AllowN(ctx, 50) // uses the enforced parts up, and is denied by the others
+				require.NoError(t, err)
+			}
+			denied, err := all.Allow(ctx)
+			require.NoError(t, err)
+			require.False(t, denied.Allowed)
+			require.NoError(t, r.Reservation.Settle(ctx, 40))
+			granted, err := all.AllowN(ctx, 5)
+			require.NoError(t, err)
+			require.True(t, granted.Allowed && !granted.WouldDeny, "%+v", granted)
+		})
+	}
+	t.Run("waiters", func(t *testing.T) {
+		t.Parallel()
+		ctx, shortest := t.Context(), time.Hour
+		for i := range 3 {
+			key := fmt.Sprint(name, i)
+			all := c.All(
+				c.Limiter("a", ratelimit.PerDay(100)).Part(key),
+				c.Limiter("b", ratelimit.PerDay(100)).Part(key),
+			)
+			r, err := all.TryReserve(ctx, 100)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			waited := make(chan error, 1)
+			all.WaitFunc(ctx, 1, func(err error) { waited <- err })
+			// The waiter asks, and then once a second.
+			require.NoError(t, newWheel(t).Sleep(ctx, 50*time.Millisecond))
+			began := time.Now()
+			require.NoError(t, r.Reservation.Settle(ctx, 1))
+			require.NoError(t, <-waited)
+			shortest = min(shortest, time.Since(began))
+		}
+		require.Less(t, shortest, 800*time.Millisecond)
+	})
 }

@@ -117,6 +117,7 @@ func (a *All) addShadow(
 		}
 		if of.Reservation != nil && r.Reservation != nil {
 			r.Reservation.charges = append(r.Reservation.charges, of.Reservation.charges...)
+			r.Reservation.shadow = of.Reservation.made
 		}
 	}
 	enforced := r.Parts
