@@ -100,30 +100,47 @@ func (s *keyState) decideAlone(ctx context.Context, n int64) (Result, error) {
 // decideToSettle is decide for n permits of which a settlement can give a part back. The spans are what Redis charged:
 // one for each limit, or none if the decision is not one of Redis.
 func (s *keyState) decideToSettle(ctx context.Context, n int64) (Result, []span, error) {
-	if ctx.Err() != nil {
-		return Result{}, nil, contexts.Error(ctx)
-	}
-	if s.client.gate.Closed() {
-		return Result{}, nil, ErrClosed
-	}
-	s.mu.Lock()
-	waiting := s.waitingLocked()
-	denial, denied := s.deniedByMemoryLocked(n, s.client.now())
-	s.mu.Unlock()
-	switch {
-	case waiting || n == 0: // it must not overtake the waiters
-		r, err := s.decide(ctx, n)
-		return r, nil, err
-	case denied:
-		return denial, nil, nil
-	}
-	if err := s.client.breakers.refuse(s); err != nil {
+	for {
+		if ctx.Err() != nil {
+			return Result{}, nil, contexts.Error(ctx)
+		}
+		if s.client.gate.Closed() {
+			return Result{}, nil, ErrClosed
+		}
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		r, err := s.policyLocked(n, err)
-		return r, nil, err
+		waiting, now := s.waitingLocked(), s.client.now()
+		deny := s.deniedByMemoryLocked
+		if waiting {
+			deny = s.rememberedLocked // it must not overtake the waiters
+		}
+		denial, denied := deny(n, now)
+		s.mu.Unlock()
+		if denied {
+			return denial, nil, nil
+		}
+		if err := s.client.breakers.refuse(s); err != nil {
+			return s.decideByPolicy(n, err)
+		}
+		if !waiting && n > 0 {
+			return s.decideInRedis(ctx, ask{stamped: true, inOrder: true}, n)
+		}
+		r, err := s.decide(ctx, 0)
+		switch {
+		case n == 0 || err != nil:
+			return r, nil, err
+		case r.Source == SourceDegraded:
+			return s.decideByPolicy(n, unavailable(errTimeout))
+		}
+		// The state is known now, or the waiters have left. Only an answer to this request has a span.
 	}
-	return s.decideInRedis(ctx, ask{stamped: true, inOrder: true}, n)
+}
+
+// decideByPolicy has the policy decide on a request that Redis did not answer because of err.
+func (s *keyState) decideByPolicy(n int64, err error) (Result, []span, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.policyLocked(n, err)
+	return r, nil, err
 }
 
 // decideInRedis has a script decide on a request for n permits alone.
@@ -139,10 +156,7 @@ func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, [
 	if err = s.outage(ctx, err, began); !errors.Is(err, ErrUnavailable) {
 		return Result{}, nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, err := s.policyLocked(n, err)
-	return r, nil, err
+	return s.decideByPolicy(n, err)
 }
 
 // outage returns the error of an ask that began at some time. If the deadline of ctx came while Redis did not answer,

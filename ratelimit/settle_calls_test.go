@@ -339,3 +339,44 @@ func TestReservation_AnAllLearnsOfItsReturn(t *testing.T) {
 		require.Less(t, shortest, 800*time.Millisecond)
 	})
 }
+
+// A request that was held back by waiters which have left meanwhile can be settled too.
+func TestTryReserve_AfterTheWaitersHaveLeft(t *testing.T) {
+	t.Parallel()
+	for _, a := range shadowAlgorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			c, d, name := settling(t)
+			ctx := t.Context()
+			k := c.Limiter("k", ratelimit.PerDay(100), ratelimit.WithAlgorithm(a))
+			all, err := k.Reserve(ctx, name, 100)
+			require.NoError(t, err)
+			waited := make(chan error, 1)
+			leave := k.WaitFunc(ctx, name, 1, func(err error) { waited <- err })
+			_, err = k.Peek(ctx, name)
+			require.NoError(t, err)
+			d.Delay(0, 200*time.Millisecond)
+			require.NoError(t, all.Settle(ctx, 10)) // the denial is forgotten, and the waiter asks
+			tried := make(chan ratelimit.Result, 1)
+			go func() {
+				r, err := k.TryReserve(ctx, name, 10)
+				if err != nil {
+					t.Error(err)
+				}
+				tried <- r
+			}()
+			require.NoError(t, newWheel(t).Sleep(ctx, 50*time.Millisecond)) // the request only looks
+			leave()
+			require.ErrorIs(t, <-waited, context.Canceled)
+			r := <-tried
+			d.Delay(0, 0)
+			if !r.Allowed { // the waiter was still there
+				require.Nil(t, r.Reservation)
+				return
+			}
+			given, err := r.Reservation.Cancel(ctx)
+			require.NoError(t, err)
+			require.True(t, given)
+		})
+	}
+}
