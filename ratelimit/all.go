@@ -169,8 +169,8 @@ func (a *All) AllowN(ctx context.Context, n int64) (Result, error) {
 }
 
 // TryReserve is AllowN for a cost that is known only later: if the request is granted, Result.Reservation settles it
-// with each limit. A debt is bounded by the limits alone: a DebtError has the permits, counted in requests, that each
-// of them has charged at least.
+// with each limit. WithDebt of each part applies to its limit. A DebtError counts requests: those that each limit has
+// charged at least, and those that some limit has not.
 func (a *All) TryReserve(ctx context.Context, n int64) (Result, error) {
 	return a.allow(ctx, "reserve", n, func(of *All, s *keyState) (Result, error) {
 		return s.tryReserve(ctx, n, of.charges(n)...)

@@ -100,9 +100,10 @@ func explain(ctx context.Context, err error) error {
 	}
 }
 
-// DebtError is the error of a Settle that used more permits than the limit lets a caller owe.
+// DebtError is the error of a Settle that used more permits than the limit lets a caller owe. For an All it counts
+// requests.
 type DebtError struct {
-	Booked  int64 // permits that were charged
+	Booked  int64 // permits of the debt that were charged
 	Dropped int64 // permits that were not
 }
 

@@ -294,8 +294,8 @@ func (k *Limiter) Reset(ctx context.Context, key string) error {
 //
 // With FixedWindow and SlidingWindow a Reservation has no delay: if the permits are not available now, the error
 // matches ErrWouldExceedDeadline. Settle gives permits back to the window from which they were taken: for
-// FixedWindow until it ends, for SlidingWindow until the next window ends, unless calls under another Per have
-// changed the length of the windows.
+// FixedWindow until it ends, or a debt or a waiter has opened the next one, for SlidingWindow until the next window
+// ends, unless calls under another Per have changed the length of the windows.
 //
 // Under WithShadow, Reserve decides as TryReserve does, by the policy too. The Reservation has no delay. If the limit
 // would have denied the request, it is for no permits.
@@ -317,6 +317,7 @@ func (k *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 
 // TryReserve is AllowN for a cost that is known only later: if it grants the request, Result.Reservation settles the
 // permits. Blocking, the policy, n = 0 and errors are those of AllowN, but the call shares no script with others.
+// Unlike AllowN it does not use permits that Redis has charged for waiters that have left since.
 func (k *Limiter) TryReserve(ctx context.Context, key string, n int64) (Result, error) {
 	began := k.client.start()
 	s, err := k.use(ctx, "reserve", key, n)

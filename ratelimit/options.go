@@ -218,8 +218,8 @@ func WithHashTag(tag string) LimiterOption {
 }
 
 // WithDebt sets how many permits a caller may owe: Reservation.Settle charges that many at most above a whole burst, 0
-// to MaxRate. The default is one burst. The bound is that of the call of Settle: other Limiters of the key may have
-// another one.
+// to MaxRate, and with FixedWindow and SlidingWindow at most Rate. The default is one burst. The bound is that of the
+// Limiter that made the Reservation: other Limiters of the key may have another one.
 func WithDebt(n int64) LimiterOption {
 	return limiterOptionFunc(func(c *limiterConfig) error {
 		if n < 0 || n > MaxRate {

@@ -93,8 +93,9 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	return r.made.operationError("wait", r.made.client.wheel.Sleep(ctx, r.Delay()))
 }
 
-// Cancel is Settle of 0 permits, and reports whether others can use any of those it has given back. Call it only if
-// nothing was used. After Settle has returned nil it does nothing, so it can be deferred.
+// Cancel is Settle of 0 permits. Call it only if nothing was used. It returns true if permits were given back to the
+// count of a limit; beside a debt nobody may be able to use them yet. After a call of Settle, even one that failed, it
+// does nothing and returns false, so it can be deferred. It blocks and fails as Settle does.
 func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 	if ctx == nil {
 		return false, argument.Nil("context")
@@ -108,17 +109,26 @@ func (r *Reservation) Cancel(ctx context.Context) (bool, error) {
 // Settle ends the reservation when the work is done and its cost is known: used is the number of permits that were
 // used, 0 or more. If it is less than was reserved, the others are given back, except those that have become available
 // by themselves meanwhile. If it is more, Redis charges the difference as a debt, for which later requests wait, as far
-// as WithDebt allows; beyond that the error is a *DebtError. Reset, and a change of the limit of a StoredLimiter, end
-// what can be given back.
+// as WithDebt allows; beyond that the error is a *DebtError. Nothing can be given back after Limiter.Reset,
+// StoredLimiter.Delete, or a SetRate or UpdateRate without WithState.
 //
-// A return is sent once. A debt is sent again if Redis does not answer, until the time of WithTimeout has passed or
-// ctx ends. So a debt may be charged twice, but nothing is given back twice. Settle blocks for one round trip, at most
-// for these times; concurrent calls wait for each other.
+// Settle blocks for one round trip, at most until ctx ends or the time of WithTimeout has passed. Concurrent calls wait
+// for each other, each within its own time. A return is sent once. A debt is sent again within that time if Redis does
+// not answer. So a debt may be charged twice, but nothing is given back twice.
 //
-// After a call that returned nil or a *DebtError, further calls of Settle and Cancel do nothing. After another error a
-// debt may have been charged, and the call can be repeated. A return may have been made; only for a StoredLimiter can
-// that call be repeated, and for others the permits stay charged. For errors see Limiter.Reserve. The context of an
-// HTTP or gRPC request may have ended by then: use context.WithoutCancel.
+// After a call that returned nil or a *DebtError, further calls of Settle and Cancel do nothing and return nil, also
+// after Client.Close. After another error Settle can be called again, with the same number or another one:
+//   - What was not sent is sent: a settlement after the end of ctx, or while the circuit is open.
+//   - A debt that was sent is sent again. It may have been charged before.
+//   - A return that was sent may have been made. It is not sent again: if there is nothing else to do, Settle returns
+//     the error of that call again, and the permits may stay charged. If used is larger by now, the difference to the
+//     first number is charged as a debt, as if the return was made. Only for a StoredLimiter a return is sent again,
+//     because there the second one does nothing.
+//
+// No policy decides. The errors are a *cogwheel.InvalidError for a nil ctx or a negative number, a *DebtError, and
+// errors that match ErrUnavailable, ErrMisconfigured, ErrWrongKind, ErrClosed, the error of ctx, or, for the debt of a
+// StoredLimiter without a limit, ErrNotSet. The context of an HTTP or gRPC request may have ended by then: use
+// context.WithoutCancel.
 func (r *Reservation) Settle(ctx context.Context, used int64) error {
 	switch {
 	case ctx == nil:
@@ -349,8 +359,7 @@ func (s *keyState) freedAll() {
 	}
 }
 
-// tryReserve is decide for permits that can be settled. charges are what the limits charge then, of which none can be
-// given back.
+// tryReserve is decide for permits that can be settled. charges are those of the limits, with the spans of n permits.
 func (s *keyState) tryReserve(ctx context.Context, n int64, charges ...charge) (Result, error) {
 	r, charged, err := s.decideToSettle(ctx, n)
 	if n == 0 && err == nil {

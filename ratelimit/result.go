@@ -41,7 +41,7 @@ type Result struct {
 	Limit     int64 // permits that can be used at once
 	Remaining int64 // permits that can be used right after the decision
 	// RetryAfter is the time until the same request can be granted, if no other caller takes the permits first;
-	// 0 if it was granted.
+	// 0 if it was granted. With SlidingWindow it may be too short after a debt of Reservation.Settle.
 	RetryAfter time.Duration
 	// ResetAfter is the time until the limiter is unused again, if no other request comes.
 	ResetAfter time.Duration

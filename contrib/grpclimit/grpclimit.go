@@ -79,6 +79,9 @@ func WithFields() Option { return option(func(c *config) { c.fields = true }) }
 // If the handler does not settle it, the call costs what it has reserved. For what a settlement does, and when there
 // is nothing to settle, see ratelimit.Reservation and ratelimit.Result. The limiter of New must have the method
 // TryReserve of *ratelimit.Limiter, or New panics.
+//
+// If several of these interceptors serve a call, the context has only the Reservation of the innermost one. Use NewAll
+// for several limits: its Reservation settles all of them.
 func WithReservation() Option { return option(func(c *config) { c.settle = true }) }
 
 // Server has the interceptors of a server. It is safe for concurrent use.

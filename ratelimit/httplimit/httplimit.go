@@ -143,6 +143,9 @@ func WithCost(f func(*http.Request) int64) Option {
 // If the handler does not settle it, the request costs what it has reserved. For what a settlement does, and when there
 // is nothing to settle, see ratelimit.Reservation and ratelimit.Result. The limiter of New must have the method
 // TryReserve of *ratelimit.Limiter, or New panics. Middleware.Decide puts the context into the request of its caller.
+//
+// If several of these handlers serve a request, the context has only the Reservation of the innermost one. Use NewAll
+// for several limits: its Reservation settles all of them.
 func WithReservation() Option { return option(func(c *config) { c.settle = true }) }
 
 // WithDenied sets the handler for denied requests. It writes the status; the fields are already set. The
