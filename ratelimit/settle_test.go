@@ -180,11 +180,11 @@ func TestReservation_SettleCountsWhatStaysInALog(t *testing.T) {
 }
 
 // longWindows are limiters of windows that do not end during a test, with 100 permits.
-func longWindows(c *ratelimit.Client, what string) map[string]*ratelimit.Limiter {
+func longWindows(c *ratelimit.Client) map[string]*ratelimit.Limiter {
 	limit := ratelimit.Limit{Rate: 100, Per: 24 * 365 * time.Hour, Burst: 100}
 	return map[string]*ratelimit.Limiter{
-		"fixed windows":   c.Limiter(what, limit, byWindows),
-		"sliding windows": c.Limiter(what, limit, bySliding),
+		"fixed windows":   c.Limiter("k", limit, byWindows),
+		"sliding windows": c.Limiter("k", limit, bySliding),
 	}
 }
 
@@ -198,7 +198,7 @@ func remaining(t *testing.T, k *ratelimit.Limiter, key string) int64 {
 func TestReservation_OfAWindow(t *testing.T) {
 	t.Parallel()
 	c, rdb, _, name := shared(t)
-	for what, k := range longWindows(c, "k") {
+	for what, k := range longWindows(c) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
@@ -237,7 +237,7 @@ func TestReservation_OfAWindow(t *testing.T) {
 func TestReservation_SettleAfterReset(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	limiters := longWindows(c, "k")
+	limiters := longWindows(c)
 	limiters["GCRA"] = c.Limiter("k", ratelimit.PerDay(100))
 	for what, k := range limiters {
 		t.Run(what, func(t *testing.T) {
@@ -260,7 +260,7 @@ func TestReservation_SettleAfterReset(t *testing.T) {
 func TestReservation_SettleBooksADebtOfAWindow(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
-	for what, k := range longWindows(c, "k") {
+	for what, k := range longWindows(c) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
@@ -311,7 +311,7 @@ func TestReservation_SettlesInAnyOrder(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)
 	ctx := t.Context()
-	limiters := longWindows(c, "k")
+	limiters := longWindows(c)
 	limiters["GCRA"] = c.Limiter("k", ratelimit.PerDay(100))
 	for what, k := range limiters {
 		t.Run(what, func(t *testing.T) {
