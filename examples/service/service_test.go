@@ -112,7 +112,7 @@ func requireServes(t *testing.T, s service.Service) {
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, body, `cogwheel_redislock_held{client="service"} 1`, "the leader's")
 	require.Contains(t, body, `cogwheel_semaphore_acquired_total{client="service"} 1`)
-	require.Regexp(t, `cogwheel_ratelimit_denied_total\{client="service"\} [1-9]`, body)
+	require.Regexp(t, `cogwheel_ratelimit_denied_total\{client="service",shadow="false"\} [1-9]`, body)
 	require.Regexp(t, `cogwheel_wheel_lateness_seconds_count\{wheel="service"\} [1-9]`, body)
 	status, body = send(t, http.MethodGet, s.Ops()+"/debug/cogwheel")
 	require.Equal(t, http.StatusOK, status)
