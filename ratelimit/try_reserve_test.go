@@ -113,7 +113,7 @@ func TestTryReserve_SettlesEachLimit(t *testing.T) {
 			var debt *ratelimit.DebtError
 			require.ErrorAs(t, fourth.Reservation.Settle(ctx, 1<<62), &debt)
 			require.Equal(t, k.bound/k.cost-25, debt.Booked)
-			require.EqualValues(t, 1<<62-10, debt.Booked+debt.Dropped)
+			require.Equal(t, int64(1<<62-10), debt.Booked+debt.Dropped)
 			denied, err = k.tryReserve(ctx, 1)
 			require.NoError(t, err)
 			require.False(t, denied.Allowed)
