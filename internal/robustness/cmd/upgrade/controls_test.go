@@ -72,7 +72,7 @@ var controls = map[string][]change{
 			"internal/scripts/include/gcra_state.lua",
 			[]string{"All of GCRA and fixed window", "GCRA"},
 			[]string{
-				" .. (tail or '')\n", " .. (tail or '') .. ':v2'\n",
+				"  return text\n", "  return text .. ':v2'\n",
 				"  local us, num, burst_s, period, returned, tail = ",
 				"  value = value and string.gsub(value, ':v2$', '')\n  local us, num, burst_s, period, returned, tail = ",
 			},
