@@ -77,7 +77,10 @@ func (g *gcra) decode(a *ask, reply []int64, at reading) (answer, error) {
 	settled := r.next(0, exact)
 	got.takenBack = len(a.back) > 0 && settled > 0
 	if got.booked = a.debt; settled < p.cost(a.debt).us {
-		got.booked = p.worth(settled+1) - 1 // whole permits
+		got.booked = p.worth(settled)
+		if (gcraTime{us: settled}).less(p.cost(got.booked)) {
+			got.booked-- // whole permits
+		}
 	}
 	got.granted = r.granted(a.runs)
 	var period, returned int64

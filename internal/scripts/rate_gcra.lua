@@ -81,7 +81,7 @@ for at = options + 3, debt, 6 do
   end
 end
 if ARGV[debt + 1] and tail ~= false then
-  local room = math.min(cap_us + ARGV[debt + 3], now + 3153600000000000) - us
+  local room = math.min(cap_us + ARGV[debt + 3], now + 3153600000000000) - us + 1 -- the bound is rounded down
   if room > 0 then
     local debt_us, debt_num = tonumber(ARGV[debt + 1]), tonumber(ARGV[debt + 2])
     if debt_us > room then
