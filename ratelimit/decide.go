@@ -143,7 +143,7 @@ func (s *keyState) decideByPolicy(n int64, err error) (Result, []span, error) {
 	return r, nil, err
 }
 
-// decideInRedis has a script decide on a request for n permits alone.
+// decideInRedis sends a script for one request for n permits, which no other request shares.
 func (s *keyState) decideInRedis(ctx context.Context, a ask, n int64) (Result, []span, error) {
 	began := time.Now()
 	c := &call{n: n}

@@ -164,8 +164,8 @@ func (r *Reservation) settle(ctx context.Context, operation string, used int64) 
 		return false, nil // a Settle came first
 	}
 	for {
-		now, again, err := r.settleOnce(ctx, began, used)
-		given = given || now
+		returned, again, err := r.settleOnce(ctx, began, used)
+		given = given || returned
 		if again = again && c.beforeRepeat(ctx, began); !again {
 			return given, r.made.operationError(operation, err)
 		}
@@ -353,9 +353,9 @@ func (s *keyState) freedAll() {
 		return
 	}
 	if _, several := s.algorithm.(*combination); several {
-		now := s.client.use(s.id, s.algorithm)
-		now.freed()
-		now.release()
+		current := s.client.use(s.id, s.algorithm)
+		current.freed()
+		current.release()
 	}
 }
 

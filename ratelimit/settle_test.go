@@ -306,7 +306,7 @@ func TestReservation_ADebtCountsInTheNextWindow(t *testing.T) {
 	}
 }
 
-// What was reserved at once can be given back in any order, and all of it.
+// Reservations made at once can be given back in any order and completely.
 func TestReservation_SettlesInAnyOrder(t *testing.T) {
 	t.Parallel()
 	c, _, _, name := shared(t)

@@ -687,7 +687,7 @@ func TestShadow_RoundTripsOfAll(t *testing.T) {
 	}
 }
 
-// What a hook has got stays the decision of the limits.
+// The Event of a hook keeps the decision of the limits after the call has returned.
 func TestShadow_AHookKeepsTheDecisionOfEachPart(t *testing.T) {
 	t.Parallel()
 	var kept ratelimit.Event
