@@ -1,0 +1,135 @@
+package delay
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/client"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/gate"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const (
+	maxBatch     = 100 // requests in one script
+	renewalConns = 4   // connections for renewals; each carries one pipeline at a time
+
+	recordMillis = 600_000    // how long Redis keeps the last call of a process: longer than a call is repeated
+	tokenMillis  = 86_400_000 // how long Redis keeps the last token
+)
+
+// Client schedules tasks in one Redis deployment, and runs those that are due. Create one Client per process and
+// deployment with New. It is safe for concurrent use.
+type Client struct {
+	redis   *client.Leases
+	wheel   *wheel.Wheel
+	logger  *slog.Logger
+	process string // identifies this process to Redis, 32 hex digits
+	leases  *renewal.Destination
+
+	lastNumber atomic.Uint64
+	gate       gate.Gate
+	ctx        context.Context //nolint:containedctx // of the servers; ends with Close
+	cancel     context.CancelCauseFunc
+	closed     chan struct{} // closed when the first Close returns
+
+	// Each group runs at most one attempt per queue at a time. The numbers of calls rely on that.
+	edits  *waitqueue.Group[string, *edit]
+	claims *waitqueue.Group[string, *server]
+
+	mu      sync.Mutex
+	serving map[string]bool // guarded by mu; by the name of the queue
+}
+
+// New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
+// *redis.Ring, or a type that embeds one of these. New does not connect to Redis and starts no goroutine. Its errors
+// match cogwheel.ErrInvalid. The caller must keep rdb open until Close has returned.
+func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // never fails
+	c := &Client{
+		wheel: cfg.Wheel, logger: cfg.Logger, process: hex.EncodeToString(id),
+		closed: make(chan struct{}), serving: make(map[string]bool),
+	}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, renewalConns, renewal.Hooks{})
+	if err != nil {
+		return nil, err
+	}
+	if c.leases, err = c.redis.Renewer.Destination(renewBackend{c}); err != nil {
+		return nil, err
+	}
+	c.edits = waitqueue.New(c.wheel, waitqueue.Config[string, *edit]{
+		Send: c.send, Build: c.buildEdits, Apply: c.applyEdits,
+		MaxBatch: maxBatch, Poll: cfg.Poll, Workers: c.gate.Workers,
+	})
+	c.claims = waitqueue.New(c.wheel, waitqueue.Config[string, *server]{
+		Send: c.send, Build: c.buildClaim, Apply: c.applyClaim,
+		MaxBatch: 1, Poll: cfg.Poll, Workers: c.gate.Workers,
+		Listen: waitqueue.Listen(c.redis.Channels, scripts.DelayChannel),
+	})
+	return c, nil
+}
+
+// send is the Send of the groups.
+func (c *Client) send(j *calls.Job, caller calls.Caller, name string, here bool) {
+	if here {
+		c.redis.Sender.SendHere(j, caller, name)
+	} else {
+		c.redis.Sender.Send(j, caller, name)
+	}
+}
+
+// Close ends every Serve as the end of its context does, refuses new calls with ErrClosed, and blocks until the Client
+// has stopped working or ctx ends. If ctx ends first, tasks that are claimed run again when their lease has ended. Close
+// stops neither the wheel nor rdb. Further calls of Close only wait for the first.
+func (c *Client) Close(ctx context.Context) error {
+	if ctx == nil {
+		return argument.Nil("context")
+	}
+	if !c.gate.Close() {
+		select {
+		case <-c.closed:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	defer close(c.closed)
+	ctx, cancel := contexts.ToClose(ctx, c.wheel, time.Minute)
+	defer cancel()
+	c.cancel(ErrClosed)
+	return c.redis.Close(ctx,
+		c.edits.Close(ctx, ErrClosed),
+		c.gate.Wait(ctx),
+		c.claims.Close(ctx, ErrClosed),
+	)
+}
+
+// keysOf returns the keys of a queue, in the order in which its scripts take them.
+func keysOf(name string) (keys []string) {
+	for _, suffix := range []string{"due", "tasks", "attempts", "running", "later", "failed"} {
+		keys = append(keys, scripts.SuffixName(name, suffix))
+	}
+	return keys
+}
+
+// recordKey returns the key in which Redis keeps the last call of this process.
+func (c *Client) recordKey(name, kind string) string {
+	return scripts.SuffixName(name, kind+":"+c.process)
+}

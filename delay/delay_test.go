@@ -1,0 +1,171 @@
+package delay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+// serve runs the tasks of a queue until the returned function is called, or the test ends.
+func serve(t *testing.T, q *delay.Queue, workers int, handle func(context.Context, *delay.Task) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- q.Serve(ctx, workers, handle) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func TestQueue_RunsEachTaskOnceAndNeverEarly(t *testing.T) {
+	t.Parallel()
+	const tasks = 2000
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	c := newClient(t, rdb)
+	q := c.Queue(name)
+	due := make(map[string]time.Time)
+	var mu sync.Mutex
+	ran := make(map[string]int)
+	done := make(chan struct{})
+	for range 2 {
+		serve(t, newClient(t, rdb).Queue(name), 8, func(_ context.Context, task *delay.Task) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if early := time.Until(due[task.ID]); early > 0 {
+				t.Errorf("%s is %v early", task.ID, early)
+			}
+			if string(task.Payload) != "payload:"+task.ID {
+				t.Errorf("%s has payload %q", task.ID, task.Payload)
+			}
+			if ran[task.ID]++; len(ran) == tasks {
+				close(done)
+			}
+			return nil
+		})
+	}
+	var all sync.WaitGroup
+	for i := range tasks {
+		all.Go(func() {
+			id, wait := fmt.Sprint("task-", i), time.Duration(i%500)*time.Millisecond
+			mu.Lock()
+			due[id] = time.Now().Add(wait)
+			mu.Unlock()
+			if err := q.Schedule(t.Context(), id, wait, []byte("payload:"+id)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	select {
+	case <-done:
+	case <-time.After(redistest.Patience):
+		mu.Lock()
+		t.Fatalf("%d of %d tasks have run", len(ran), tasks)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for id, n := range ran {
+		require.Equal(t, 1, n, id)
+	}
+}
+
+func TestQueue_AFailureIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	q := newClient(t, rdb).Queue(name, delay.WithRetry(3, delay.Backoff(time.Millisecond, time.Second)))
+	var seen []delay.Task
+	attempts := make(chan struct{}, 10)
+	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		seen = append(seen, *task)
+		attempts <- struct{}{}
+		if len(seen) == 2 {
+			panic("the second attempt")
+		}
+		return errors.New("not now")
+	})
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	for range 3 {
+		<-attempts
+	}
+	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:failed").Val() == 1 })
+	require.Equal(t, []int{0, 1, 2}, []int{seen[0].Failures, seen[1].Failures, seen[2].Failures})
+	require.Less(t, seen[0].Token, seen[1].Token)
+	require.Less(t, seen[1].Token, seen[2].Token)
+	again, err := q.RetryFailed(t.Context(), "a")
+	require.NoError(t, err)
+	require.True(t, again)
+	<-attempts
+}
+
+func TestQueue_CancelAndReschedule(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	q, ctx := newClient(t, rdb).Queue(name), t.Context()
+	require.NoError(t, q.Schedule(ctx, "a", time.Hour, nil))
+	ok, err := q.Cancel(ctx, "a")
+	require.True(t, ok && err == nil)
+	ok, err = q.Cancel(ctx, "a")
+	require.True(t, !ok && err == nil)
+	require.Empty(t, rdb.Keys(ctx, "{"+name+"}:[dtarlf]*").Val(), "but the record")
+	ok, err = q.Reschedule(ctx, "a", 0)
+	require.True(t, !ok && err == nil)
+	require.NoError(t, q.Schedule(ctx, "a", time.Hour, []byte("p")))
+	ok, err = q.Reschedule(ctx, "a", 0)
+	require.True(t, ok && err == nil)
+
+	begun, end := make(chan string, 2), make(chan struct{})
+	serve(t, q, 2, func(_ context.Context, task *delay.Task) error {
+		begun <- string(task.Payload)
+		<-end
+		return nil
+	})
+	require.Equal(t, "p", <-begun)
+	ok, err = q.Cancel(ctx, "a")
+	require.True(t, !ok && err == nil, "it is claimed")
+	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("next")))
+	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("after next"), delay.IfAbsent()))
+	ok, err = q.Cancel(ctx, "a")
+	require.True(t, ok && err == nil)
+	require.NoError(t, q.Schedule(ctx, "a", 0, []byte("next")))
+	end <- struct{}{}
+	require.Equal(t, "next", <-begun)
+	end <- struct{}{}
+	redistest.Poll(t, func() bool { return len(rdb.Keys(ctx, "{"+name+"}:[darlf]*").Val()) == 0 })
+}
+
+// What a process that dies has claimed runs again when its lease has ended.
+func TestServe_TasksOfADeadProcessRunAgain(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	d := &redistest.FaultDialer{}
+	dead := newClient(t, redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer = d.Dial }))
+	begun := make(chan int, 2)
+	stop := serve(t, dead.Queue(name, delay.WithLease(time.Second)), 1, func(ctx context.Context, task *delay.Task) error {
+		begun <- task.Losses
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	q := newClient(t, rdb).Queue(name, delay.WithLease(time.Second))
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	<-begun
+	d.Set(redistest.BlackholeUp)
+	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		begun <- task.Losses
+		return nil
+	})
+	require.Equal(t, 1, <-begun)
+	d.Set(redistest.Pass)
+	stop()
+}

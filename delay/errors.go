@@ -1,0 +1,30 @@
+package delay
+
+import (
+	"errors"
+
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+)
+
+// Errors that callers can tell apart with errors.Is. Errors of Redis and of contexts are wrapped.
+var (
+	// ErrLost is the cause of the context of a handler whose lease has ended: another process may run the task.
+	ErrLost = errors.New("delay: lease of the task lost")
+
+	// ErrServing is returned by Serve if this Client serves the queue already.
+	ErrServing = errors.New("delay: the queue is being served")
+
+	// ErrClosed is returned after Client.Close.
+	ErrClosed = errors.New("delay: client closed")
+
+	// ErrWrongKind is returned if a key in Redis belongs to something else. The call did not change the key.
+	ErrWrongKind = errors.New("delay: the key holds something else")
+)
+
+const argument = invalid.Package("delay")
+
+// operationError adds the operation and the name of the queue to an error.
+func operationError(operation, name string, err error) error {
+	return redisconn.OperationError("delay", ErrWrongKind, operation, name, err)
+}

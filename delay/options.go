@@ -1,0 +1,134 @@
+package delay
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/client"
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+const (
+	// DefaultLease is the lease of a claimed task without WithLease.
+	DefaultLease = 30 * time.Second
+
+	// DefaultPoll is the poll interval of a Client without WithPoll.
+	DefaultPoll = 10 * time.Second
+
+	// MaxID is the length of the longest id of a task, in bytes.
+	MaxID = 1024
+
+	// MaxPayload is the length of the longest payload, in bytes.
+	MaxPayload = 1 << 20
+
+	// MaxDelay is the longest delay.
+	MaxDelay = 10 * 365 * 24 * time.Hour
+)
+
+// Option configures New. If an option is given twice, the last one counts.
+type Option interface{ apply(*config) error }
+
+type config struct{ client.Options }
+
+type option func(*config) error
+
+func (o option) apply(c *config) error { return o(c) }
+
+// WithWheel sets the wheel that times tasks, renewals and waits. The default is wheel.Default(). The caller must keep
+// it running until Close has returned.
+func WithWheel(w *wheel.Wheel) Option {
+	return option(func(c *config) error { return invalid.Set(argument, "WithWheel", &c.Wheel, w) })
+}
+
+// WithLogger sets the logger. The default is slog.Default() at the time of New.
+func WithLogger(l *slog.Logger) Option {
+	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
+}
+
+// WithPoll sets the longest time between two queries of a process that serves a queue: 10 ms to 1 h, by default 10 s.
+// Each pause is drawn at random from d/5 to d. Messages announce tasks that are due earlier than all others; polling
+// covers lost messages.
+func WithPoll(d time.Duration) Option {
+	return option(func(c *config) error { return c.SetPoll(d) })
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := config{Options: client.Options{
+		Package: argument, Logger: slog.Default(), Poll: DefaultPoll,
+		Endless: "calls to a Redis that hangs would never end",
+	}}
+	err := invalid.Apply(argument, &c, opts, Option.apply)
+	c.SetDefaultWheel()
+	return c, err
+}
+
+// QueueOption configures a Queue. If an option is given twice, the last one counts.
+type QueueOption interface{ applyQueue(*queueConfig) error }
+
+type queueConfig struct {
+	lease    time.Duration
+	attempts int
+	backoff  func(failures int) time.Duration
+}
+
+type queueOption func(*queueConfig) error
+
+func (o queueOption) applyQueue(c *queueConfig) error { return o(c) }
+
+// WithLease sets the lease of a claimed task: ten ticks of the wheel, at least 10 ms, to 365 days; by default 30 s. It
+// is renewed while the task runs. The tasks of a process that dies run again when it ends.
+func WithLease(d time.Duration) QueueOption {
+	return queueOption(func(c *queueConfig) error {
+		c.lease = d
+		return nil
+	})
+}
+
+// WithRetry sets how often a task is attempted at most, 1 or more, if its handler returns errors, and the time until the
+// next attempt after a number of failures. The default is 5 and Backoff(time.Second, time.Hour).
+func WithRetry(attempts int, backoff func(failures int) time.Duration) QueueOption {
+	return queueOption(func(c *queueConfig) error {
+		switch {
+		case attempts < 1:
+			return argument.Error("WithRetry attempts", attempts, "must be at least 1")
+		case backoff == nil:
+			return argument.Nil("WithRetry backoff")
+		}
+		c.attempts, c.backoff = attempts, backoff
+		return nil
+	})
+}
+
+// Backoff returns a backoff that begins with first and doubles up to longest.
+func Backoff(first, longest time.Duration) func(failures int) time.Duration {
+	return func(failures int) time.Duration {
+		d := first
+		for i := 1; i < failures && d < longest; i++ {
+			d *= 2
+		}
+		return min(d, longest)
+	}
+}
+
+// ScheduleOption configures Schedule, ScheduleAt and Reschedule. If an option is given twice, the last one counts.
+type ScheduleOption interface{ applySchedule(*scheduleConfig) }
+
+type scheduleConfig struct {
+	absent bool
+	most   time.Duration
+}
+
+type scheduleOption func(*scheduleConfig)
+
+func (o scheduleOption) applySchedule(c *scheduleConfig) { o(c) }
+
+// IfAbsent makes Schedule keep a task of the id that is pending or claimed, as for a periodic task that every process
+// registers.
+func IfAbsent() ScheduleOption { return scheduleOption(func(c *scheduleConfig) { c.absent = true }) }
+
+// WithMaxWait makes a task run d after it was scheduled for the first time at the latest, however often it is scheduled
+// again or rescheduled: a debounce with a longest wait.
+func WithMaxWait(d time.Duration) ScheduleOption {
+	return scheduleOption(func(c *scheduleConfig) { c.most = d })
+}

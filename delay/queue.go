@@ -1,0 +1,175 @@
+package delay
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/client"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/invalid"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+)
+
+// Queue is a set of tasks in Redis, each with an id, a payload and a time at which it is due. It has no state of its
+// own: all values of one name are the same queue. It is safe for concurrent use.
+type Queue struct {
+	client *Client
+	name   string
+	config queueConfig
+	err    error // of the name or an option
+}
+
+// Queue returns the queue with the given name. It does not talk to Redis. A name has 1 to 65536 bytes; one that
+// contains a brace must contain a hash tag such as {orders}. If the name or an option is invalid, Err and all methods
+// return a *cogwheel.InvalidError.
+func (c *Client) Queue(name string, opts ...QueueOption) *Queue {
+	q := &Queue{client: c, name: name}
+	q.config = queueConfig{lease: DefaultLease, attempts: 5, backoff: Backoff(time.Second, time.Hour)}
+	if q.err = client.CheckName(argument, name); q.err != nil {
+		return q
+	}
+	if q.err = invalid.Apply(argument, &q.config, opts, QueueOption.applyQueue); q.err == nil {
+		q.err = c.redis.CheckLease("WithLease", q.config.lease)
+	}
+	return q
+}
+
+// Name returns the name of the queue.
+func (q *Queue) Name() string { return q.name }
+
+// Err returns the *cogwheel.InvalidError of an invalid name or option, or nil.
+func (q *Queue) Err() error { return q.err }
+
+// edit is one request of a caller.
+type edit struct {
+	verb, id, at, mode, text string
+	most                     int64 // us
+	done                     bool  // what the script did
+	number                   uint64
+}
+
+// Schedule makes a task run delay from now, 0 to MaxDelay, by the clock of Redis and never earlier, in a process that
+// serves the queue. It replaces a pending task of the id, and one that has failed. If the task of the id is claimed, the
+// new one is kept until that attempt has ended, and runs in place of a further attempt.
+//
+// An id has 1 to 1024 bytes, a payload up to 1 MiB. Schedule blocks for a round trip, which concurrent calls share, at
+// most until ctx ends. It takes effect at most once. After an error of Redis or ctx the task may have been scheduled;
+// the call can be repeated.
+func (q *Queue) Schedule(ctx context.Context, id string, delay time.Duration, payload []byte, opts ...ScheduleOption) error {
+	if delay < 0 || delay > MaxDelay {
+		return argument.Error("delay", delay, "must be 0 to 87600h")
+	}
+	_, err := q.edit(ctx, "schedule", id, micros(delay), payload, opts)
+	return err
+}
+
+// ScheduleAt is Schedule for a time, which the clock of Redis reaches. A time that has passed means now.
+func (q *Queue) ScheduleAt(ctx context.Context, id string, t time.Time, payload []byte, opts ...ScheduleOption) error {
+	if t.Before(time.UnixMicro(0)) || t.After(time.UnixMicro(1<<52)) {
+		return argument.Error("time", t, "must be 1970 to 2112")
+	}
+	_, err := q.edit(ctx, "schedule", id, "@"+strconv.FormatInt(t.UnixMicro(), 10), payload, opts)
+	return err
+}
+
+// Reschedule makes a pending task run delay from now, with the payload that it has, and reports whether there was one.
+// A claimed task is not pending; one that was scheduled meanwhile is. For errors see Schedule.
+func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration, opts ...ScheduleOption) (bool, error) {
+	if delay < 0 || delay > MaxDelay {
+		return false, argument.Error("delay", delay, "must be 0 to 87600h")
+	}
+	return q.edit(ctx, "move", id, micros(delay), nil, opts)
+}
+
+// Cancel removes a pending task, and reports whether it did: then the task never runs again. It returns false for a
+// claimed task, which may be running; no further attempt follows that one. A task that was scheduled meanwhile is
+// removed. For errors see Schedule.
+func (q *Queue) Cancel(ctx context.Context, id string) (bool, error) {
+	return q.edit(ctx, "cancel", id, "", nil, nil)
+}
+
+// RetryFailed makes a task that has failed due now, and reports whether there was one. For errors see Schedule.
+func (q *Queue) RetryFailed(ctx context.Context, id string) (bool, error) {
+	return q.edit(ctx, "retry", id, "", nil, nil)
+}
+
+// DeleteFailed removes a task that has failed, and reports whether there was one. For errors see Schedule.
+func (q *Queue) DeleteFailed(ctx context.Context, id string) (bool, error) {
+	return q.edit(ctx, "forget", id, "", nil, nil)
+}
+
+func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, opts []ScheduleOption) (bool, error) {
+	var cfg scheduleConfig
+	for _, o := range opts {
+		if o == nil {
+			return false, argument.Nil("option")
+		}
+		o.applySchedule(&cfg)
+	}
+	switch {
+	case q.err != nil:
+		return false, q.err
+	case ctx == nil:
+		return false, argument.Nil("context")
+	case id == "" || len(id) > MaxID:
+		return false, argument.Error("id", scripts.Quote(id), "must be 1 to 1024 bytes")
+	case len(payload) > MaxPayload:
+		return false, argument.Error("payload", fmt.Sprint(len(payload), " bytes"), "must be at most 1 MiB")
+	case cfg.most < 0 || cfg.most > MaxDelay:
+		return false, argument.Error("WithMaxWait", cfg.most, "must be 0 to 87600h")
+	}
+	e := &edit{verb: verb, id: id, at: at, mode: "replace", most: cfg.most.Microseconds()}
+	if cfg.absent {
+		e.mode = "absent"
+	}
+	if verb == "schedule" {
+		e.text = ":" + string(payload)
+	}
+	if !q.client.gate.Enter() {
+		return false, ErrClosed
+	}
+	defer q.client.gate.Leave()
+	e, err := q.client.edits.Wait(ctx, q.name, e)
+	switch {
+	case err == nil:
+		return e.done, nil
+	case ctx.Err() != nil && err == ctx.Err(): //nolint:errorlint // only the bare error of the group
+		err = contexts.Error(ctx)
+	}
+	return false, operationError(verb, q.name, err)
+}
+
+// micros returns d in microseconds, rounded up: a task is never early.
+func micros(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Microsecond-1)/time.Microsecond), 10)
+}
+
+// buildEdits makes the requests of a batch one call.
+func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) (calls.Call, time.Duration, bool) {
+	args := []any{c.lastNumber.Add(1), recordMillis, c.redis.Channels.Verb(), scripts.DelayChannel(name)}
+	for _, w := range batch {
+		e := w.Value
+		args = append(args, e.verb, e.id, e.at, e.mode, e.most, e.text)
+	}
+	keys := append(keysOf(name), c.recordKey(name, "edits"))
+	return calls.Call{Call: scripts.DelayEdit.Call(keys, args...)}, 0, true
+}
+
+func (c *Client) applyEdits(
+	_ string, batch []*waitqueue.Waiter[*edit], r redisconn.Reply,
+) (time.Duration, error) {
+	done, err := r.Flags(len(batch))
+	if err != nil {
+		return 0, err
+	}
+	for i, w := range batch {
+		w.Value.done = done[i]
+		w.Grant()
+	}
+	return 0, nil
+}

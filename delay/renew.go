@@ -1,0 +1,53 @@
+package delay
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/renewal"
+)
+
+// renewBackend renews the leases of claimed tasks. The Key of a lease is the name of its queue, its ID "token id". A
+// batch is one pipeline with one script per queue.
+type renewBackend struct{ client *Client }
+
+// Renew implements renewal.Backend.
+func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err error) {
+	dedicated := b.client.redis.Dedicated
+	dedicated.Follow(ctx, batch.Leases[0].TTL)
+	callOf := make(map[string]int) // by key
+	var renewals []scripts.Call
+	var members [][]int // per call, the indices of its leases
+	for i, l := range batch.Leases {
+		at, known := callOf[l.Key]
+		if !known {
+			at = len(renewals)
+			callOf[l.Key] = at
+			keys := []string{scripts.SuffixName(l.Key, "running"), scripts.SuffixName(l.Key, "attempts")}
+			renewals, members = append(renewals, scripts.DelayRenew.Call(keys)), append(members, nil)
+		}
+		token, id, _ := strings.Cut(l.ID, " ")
+		renewals[at].Args = append(renewals[at].Args, id, token, micros(l.TTL))
+		members[at] = append(members[at], i)
+	}
+	for at, cmd := range dedicated.RunBatch(ctx, renewals) {
+		renewed, failure := scripts.Flags(cmd, len(members[at]))
+		if failure != nil {
+			err = fmt.Errorf("delay: renew: %w", failure)
+			if !redisconn.Refused(failure) {
+				dedicated.Reload()
+			}
+			continue
+		}
+		for k, i := range members[at] {
+			batch.Outcomes[i] = renewal.Gone
+			if renewed[k] {
+				batch.Outcomes[i] = renewal.Extended
+			}
+		}
+	}
+	return err
+}

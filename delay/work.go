@@ -1,0 +1,157 @@
+package delay
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+	"github.com/cogwheel-go/cogwheel/internal/waitqueue"
+)
+
+const (
+	mostLosses   = 25                   // of its lease after which a task has failed
+	mostFailed   = 10_000               // failed tasks that are kept
+	failedStays  = 7 * 24 * time.Hour   // how long they are kept
+	claimedPause = 8 * time.Millisecond // after which a process asks again that came too late
+)
+
+// buildClaim sends what a server has to record and wants.
+func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (calls.Call, time.Duration, bool) {
+	s := batch[0].Value
+	next, over := s.next()
+	if next == nil {
+		if over {
+			batch[0].Grant()
+		}
+		return calls.Call{}, 0, false
+	}
+	args := make([]any, 0, 9+4*len(next.ends))
+	args = append(args, next.number, max(recordMillis, redisconn.Millis(2*s.queue.config.lease)),
+		s.queue.config.lease.Microseconds(), next.wanted, ahead.Microseconds(),
+		mostLosses, mostFailed, failedStays.Microseconds(), tokenMillis)
+	for _, e := range next.ends {
+		args = append(args, e.how, e.id, e.token, e.pause.Microseconds())
+	}
+	keys := append(keysOf(name), c.recordKey(name, "claims"), scripts.SuffixName(name, "token"))
+	return calls.Call{Call: scripts.DelayWork.Call(keys, args...)}, 0, true
+}
+
+// applyClaim begins the tasks that were claimed. After an error the server sends the same call again, so that it gets
+// the tasks whose reply was lost.
+func (c *Client) applyClaim(
+	name string, batch []*waitqueue.Waiter[*server], r redisconn.Reply,
+) (time.Duration, error) {
+	s := batch[0].Value
+	event, found, waits, err := readClaim(&r)
+	if err != nil {
+		if redisconn.Permanent(err) {
+			return 0, err
+		}
+		c.logger.Warn("delay: a query failed", "queue", name, "error", err)
+		return 100*time.Millisecond + rand.N(400*time.Millisecond), nil
+	}
+	s.mu.Lock()
+	call := s.sent
+	s.sent = nil
+	s.more = call.wanted > 0 && len(found) == call.wanted
+	s.mu.Unlock()
+	s.add(found, waits, call.began)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.stopped || s.more && s.roomLocked() > 0:
+		return waitqueue.AtOnce, nil
+	case s.roomLocked() == 0 || event < 0:
+		return 0, nil // until a worker is free, or a message comes
+	case event == 0 && len(found) == 0:
+		return rand.N(claimedPause) + time.Millisecond, nil
+	}
+	return max(time.Millisecond, event-ahead+rand.N(ahead-time.Millisecond)), nil
+}
+
+// readClaim reads the reply of delay_work.
+func readClaim(r *redisconn.Reply) (event time.Duration, found []*attempt, waits []time.Duration, err error) {
+	reply, err := r.Slice()
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	if len(reply) < 2 || (len(reply)-2)%6 != 0 {
+		return 0, nil, nil, r.Unexpected()
+	}
+	read := claimReader{reply: reply}
+	event = read.micros()
+	read.micros()
+	for len(read.reply) > 0 && !read.bad {
+		a := &attempt{}
+		a.ID = read.text()
+		task := read.text()
+		waits = append(waits, read.micros())
+		a.Failures, a.Losses = int(read.number()), int(read.number())
+		a.Token = read.number()
+		a.Payload = payloadOf(task)
+		found = append(found, a)
+	}
+	if read.bad {
+		return 0, nil, nil, r.Unexpected()
+	}
+	return event, found, waits, nil
+}
+
+// claimReader reads fields of a reply one after the other.
+type claimReader struct {
+	reply []any
+	bad   bool
+}
+
+func (c *claimReader) next() any {
+	if len(c.reply) == 0 {
+		c.bad = true
+		return nil
+	}
+	v := c.reply[0]
+	c.reply = c.reply[1:]
+	return v
+}
+
+func (c *claimReader) text() string {
+	s, ok := c.next().(string)
+	c.bad = c.bad || !ok
+	return s
+}
+
+func (c *claimReader) number() int64 {
+	switch v := c.next().(type) {
+	case int64:
+		return v
+	case string:
+		n, err := strconv.ParseInt(v, 10, 64)
+		c.bad = c.bad || err != nil
+		return n
+	}
+	c.bad = true
+	return 0
+}
+
+func (c *claimReader) micros() time.Duration {
+	n := c.number()
+	if n < 0 {
+		return -1
+	}
+	return time.Duration(min(n, int64(MaxDelay/time.Microsecond))) * time.Microsecond
+}
+
+// payloadOf returns the payload of a task: "first:length:headers payload" without the space.
+func payloadOf(task string) []byte {
+	colons := 0
+	for i := range len(task) {
+		if task[i] == ':' {
+			if colons++; colons == 2 {
+				return []byte(task[i+1:])
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,13 @@
+package scripts
+
+// The scripts of delayed tasks. All keys of a queue have its name as their hash tag. Times are in microseconds of the
+// server's clock.
+var (
+	DelayEdit  = declare("delay_edit")
+	DelayWork  = declare("delay_work")
+	DelayRenew = declare("delay_renew")
+	DelayState = declare("delay_state")
+)
+
+// DelayChannel returns the channel on which a queue announces that a task is due earlier than all others.
+func DelayChannel(name string) string { return PrefixName("cogwheel_delay", name) }

@@ -1,0 +1,22 @@
+--[[
+Renews the leases of claimed tasks.
+
+KEYS     1 running   2 attempts
+ARGV     for each task: id, token, lease in us
+Returns  for each task 1 if it is still claimed under the token, or 0
+]]
+local running_key, attempts_key = KEYS[1], KEYS[2]
+-- include: delay_task
+-- include: clock
+local now, reply = clock_micros(), {}
+for at = 1, #ARGV, 3 do
+  local id = ARGV[at]
+  local _, _, token = attempt_of(attempts_key, id)
+  local held = token == ARGV[at + 1] and redis.call('ZSCORE', running_key, id)
+  held = held and tonumber(held) > now
+  if held then
+    redis.call('ZADD', running_key, 'XX', 'GT', instant(now + ARGV[at + 2]), id)
+  end
+  reply[#reply + 1] = held and 1 or 0
+end
+return reply
