@@ -169,3 +169,54 @@ func TestServe_TasksOfADeadProcessRunAgain(t *testing.T) {
 	d.Set(redistest.Pass)
 	stop()
 }
+
+func TestQueue_StateAndLists(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	q, ctx := newClient(t, rdb).Queue(name, delay.WithRetry(1, delay.Backoff(time.Second, time.Second))), t.Context()
+	s, err := q.State(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, delay.State{ID: "a"}, s)
+	for i := range 250 {
+		require.NoError(t, q.Schedule(ctx, fmt.Sprint("p", i), time.Duration(1000-i)*time.Hour, []byte{byte(i)}))
+	}
+	s, err = q.State(ctx, "p7")
+	require.NoError(t, err)
+	require.Equal(t, delay.Pending, s.Phase)
+	require.Equal(t, []byte{7}, s.Payload)
+	require.InDelta(t, 993*time.Hour, s.In, float64(time.Minute))
+	n := 249
+	for s, err := range q.PendingTasks(ctx) {
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint("p", n), s.ID)
+		n--
+	}
+	require.Equal(t, -1, n)
+
+	begun, end := make(chan struct{}), make(chan error)
+	serve(t, q, 1, func(context.Context, *delay.Task) error {
+		close(begun)
+		return <-end
+	})
+	require.NoError(t, q.Schedule(ctx, "a", 0, nil))
+	<-begun
+	s, err = q.State(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, delay.Claimed, s.Phase)
+	require.Positive(t, s.Token)
+	require.InDelta(t, delay.DefaultLease, s.In, float64(10*time.Second))
+	end <- errors.New("no")
+	redistest.Poll(t, func() bool {
+		s, err = q.State(ctx, "a")
+		return err == nil && s.Phase == delay.Failed && s.Failures == 1
+	})
+	for s, err := range q.FailedTasks(ctx) {
+		require.NoError(t, err)
+		require.Equal(t, "a", s.ID)
+		ok, err := q.DeleteFailed(ctx, s.ID)
+		require.True(t, ok && err == nil)
+	}
+	s, err = q.State(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, delay.Unknown, s.Phase)
+}

@@ -81,10 +81,10 @@ func readClaim(r *redisconn.Reply) (event time.Duration, found []*attempt, waits
 	if len(reply) < 2 || (len(reply)-2)%6 != 0 {
 		return 0, nil, nil, r.Unexpected()
 	}
-	read := claimReader{reply: reply}
+	read := fieldReader{fields: reply}
 	event = read.micros()
 	read.micros()
-	for len(read.reply) > 0 && !read.bad {
+	for len(read.fields) > 0 && !read.bad {
 		a := &attempt{}
 		a.ID = read.text()
 		task := read.text()
@@ -100,43 +100,43 @@ func readClaim(r *redisconn.Reply) (event time.Duration, found []*attempt, waits
 	return event, found, waits, nil
 }
 
-// claimReader reads fields of a reply one after the other.
-type claimReader struct {
-	reply []any
-	bad   bool
+// fieldReader reads fields of a reply one after the other.
+type fieldReader struct {
+	fields []any
+	bad    bool
 }
 
-func (c *claimReader) next() any {
-	if len(c.reply) == 0 {
-		c.bad = true
+func (f *fieldReader) next() any {
+	if len(f.fields) == 0 {
+		f.bad = true
 		return nil
 	}
-	v := c.reply[0]
-	c.reply = c.reply[1:]
+	v := f.fields[0]
+	f.fields = f.fields[1:]
 	return v
 }
 
-func (c *claimReader) text() string {
-	s, ok := c.next().(string)
-	c.bad = c.bad || !ok
+func (f *fieldReader) text() string {
+	s, ok := f.next().(string)
+	f.bad = f.bad || !ok
 	return s
 }
 
-func (c *claimReader) number() int64 {
-	switch v := c.next().(type) {
+func (f *fieldReader) number() int64 {
+	switch v := f.next().(type) {
 	case int64:
 		return v
 	case string:
 		n, err := strconv.ParseInt(v, 10, 64)
-		c.bad = c.bad || err != nil
+		f.bad = f.bad || err != nil
 		return n
 	}
-	c.bad = true
+	f.bad = true
 	return 0
 }
 
-func (c *claimReader) micros() time.Duration {
-	n := c.number()
+func (f *fieldReader) micros() time.Duration {
+	n := f.number()
 	if n < 0 {
 		return -1
 	}

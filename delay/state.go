@@ -1,0 +1,158 @@
+package delay
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/calls"
+	"github.com/cogwheel-go/cogwheel/internal/contexts"
+	"github.com/cogwheel-go/cogwheel/internal/redisconn"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// Phase tells what becomes of a task.
+type Phase string
+
+const (
+	Unknown Phase = ""        // there is no task of the id, or it has ended
+	Pending Phase = "pending" // it waits for its time
+	Claimed Phase = "claimed" // a process runs it, or is about to
+	Failed  Phase = "failed"  // it was attempted as often as WithRetry allows, and stays until it is retried or deleted
+)
+
+// State is what Redis knows of a task.
+type State struct {
+	ID      string
+	Phase   Phase
+	Payload []byte
+
+	// At is when a pending task is due, the lease of a claimed one ends, or a failed one has failed, by the clock of
+	// Redis. In is the time until then.
+	At time.Time
+	In time.Duration
+
+	Failures int   // attempts that returned an error or panicked
+	Losses   int   // attempts whose lease was lost
+	Token    int64 // of the last attempt, or 0
+	Next     bool  // the task is claimed, and another of its id is scheduled for afterwards
+}
+
+// State returns the state of a task; its Phase is Unknown if there is none. It blocks for a round trip, at most until
+// ctx ends.
+func (q *Queue) State(ctx context.Context, id string) (State, error) {
+	if err := q.check(ctx); err != nil {
+		return State{}, err
+	}
+	defer q.client.gate.Leave()
+	states, err := q.states(ctx, []string{id})
+	if err != nil {
+		return State{}, err
+	}
+	return states[0], nil
+}
+
+// pageSize is the number of tasks that an iterator reads at once.
+const pageSize = 100
+
+// PendingTasks yields the pending tasks, those that are due first before the others. Tasks that come, go or move
+// meanwhile may be missed or yielded twice. It ends with an error of Redis or ctx. Each page of 100 blocks for two
+// round trips.
+func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
+	return q.list(ctx, "due", Pending)
+}
+
+// FailedTasks yields the tasks that have failed, the oldest first; see PendingTasks.
+func (q *Queue) FailedTasks(ctx context.Context) iter.Seq2[State, error] {
+	return q.list(ctx, "failed", Failed)
+}
+
+func (q *Queue) list(ctx context.Context, key string, phase Phase) iter.Seq2[State, error] {
+	return func(yield func(State, error) bool) {
+		if err := q.check(ctx); err != nil {
+			yield(State{}, err)
+			return
+		}
+		defer q.client.gate.Leave()
+		seen := make(map[string]bool)
+		for rank := int64(0); ; rank += pageSize {
+			ids, err := q.client.redis.Client.ZRange(ctx, scripts.SuffixName(q.name, key), rank, rank+pageSize-1).Result()
+			var states []State
+			if err == nil && len(ids) > 0 {
+				states, err = q.states(ctx, ids)
+			}
+			if err != nil {
+				yield(State{}, operationError("list", q.name, err))
+				return
+			}
+			for _, s := range states {
+				if s.Phase == phase && !seen[s.ID] {
+					seen[s.ID] = true
+					if !yield(s, nil) {
+						return
+					}
+				}
+			}
+			if len(ids) < pageSize {
+				return
+			}
+		}
+	}
+}
+
+// check checks a call without arguments, and enters the gate if there is no error.
+func (q *Queue) check(ctx context.Context) error {
+	switch {
+	case q.err != nil:
+		return q.err
+	case ctx == nil:
+		return argument.Nil("context")
+	case !q.client.gate.Enter():
+		return ErrClosed
+	}
+	return nil
+}
+
+// states reads the states of tasks.
+func (q *Queue) states(ctx context.Context, ids []string) ([]State, error) {
+	r, answered := q.client.redis.Sender.Do(ctx, calls.Request{Key: q.name, Build: func() scripts.Call {
+		args := make([]any, len(ids))
+		for i, id := range ids {
+			args[i] = id
+		}
+		return scripts.DelayState.Call(keysOf(q.name), args...)
+	}})
+	if !answered {
+		return nil, operationError("state", q.name, contexts.Error(ctx))
+	}
+	states, err := readStates(&r, ids)
+	if err != nil {
+		return nil, operationError("state", q.name, err)
+	}
+	return states, nil
+}
+
+// readStates reads the reply of delay_state.
+func readStates(r *redisconn.Reply, ids []string) ([]State, error) {
+	reply, err := r.Slice()
+	if err != nil {
+		return nil, err
+	}
+	read := fieldReader{fields: reply}
+	now := read.number()
+	var states []State
+	for _, id := range ids {
+		s := State{ID: id, Phase: Phase(read.text())}
+		at := read.number()
+		s.Payload = payloadOf(read.text())
+		s.Failures, s.Losses, s.Token, s.Next = int(read.number()), int(read.number()), read.number(), read.number() == 1
+		if s.Phase != Unknown {
+			s.At, s.In = time.UnixMicro(at), time.Duration(at-now)*time.Microsecond
+		}
+		states = append(states, s)
+	}
+	if read.bad || len(read.fields) > 0 {
+		return nil, r.Unexpected()
+	}
+	return states, nil
+}
