@@ -35,6 +35,7 @@ type Client struct {
 	redis   *client.Leases
 	wheel   *wheel.Wheel
 	logger  *slog.Logger
+	monitor monitor
 	process string // identifies this process to Redis, 32 hex digits
 	leases  *renewal.Destination
 
@@ -49,7 +50,7 @@ type Client struct {
 	claims *waitqueue.Group[string, *server]
 
 	mu      sync.Mutex
-	serving map[string]bool // guarded by mu; by the name of the queue
+	serving map[string]*server // guarded by mu; by the name of the queue
 }
 
 // New returns a Client that uses rdb: a *redis.Client for one server or Sentinel, a *redis.ClusterClient, a
@@ -64,10 +65,13 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	_, _ = rand.Read(id) // never fails
 	c := &Client{
 		wheel: cfg.Wheel, logger: cfg.Logger, process: hex.EncodeToString(id),
-		closed: make(chan struct{}), serving: make(map[string]bool),
+		monitor: monitor{hooks: cfg.hooks, logger: cfg.Logger},
+		closed:  make(chan struct{}), serving: make(map[string]*server),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, renewalConns, renewal.Hooks{})
+	c.redis, err = client.NewLeases(&cfg.Options, rdb, &c.gate, renewalConns, renewal.Hooks{
+		Failed: func(e renewal.Event) { c.monitor.failed(e.Err) },
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -220,3 +220,39 @@ func TestQueue_StateAndLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, delay.Unknown, s.Phase)
 }
+
+func TestClient_HooksAndStats(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	ended := make(chan delay.Event, 10)
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{
+		Headers: func(ctx context.Context) string { return ctx.Value(key{}).(string) },
+		Context: func(ctx context.Context, e delay.Event) context.Context { return context.WithValue(ctx, key{}, e.Headers) },
+		Ended:   func(e delay.Event) { ended <- e },
+	}))
+	q := c.Queue(redistest.Name(t), delay.WithRetry(2, delay.Backoff(time.Millisecond, time.Second)))
+	ctx := context.WithValue(t.Context(), key{}, "trace:1")
+	stop := serve(t, q, 1, func(ctx context.Context, task *delay.Task) error {
+		if ctx.Value(key{}) != "trace:1" || string(task.Payload) != "1:payload" {
+			t.Errorf("context %v, payload %q", ctx.Value(key{}), task.Payload)
+		}
+		if task.ID == "fails" {
+			return errors.New("no")
+		}
+		return nil
+	})
+	for _, id := range []string{"a", "fails"} {
+		require.NoError(t, q.Schedule(ctx, id, 0, []byte("1:payload")))
+	}
+	outcomes := map[delay.Outcome]int{}
+	for range 3 {
+		outcomes[(<-ended).Outcome]++
+	}
+	require.Equal(t, map[delay.Outcome]int{delay.Done: 1, delay.Retried: 1, delay.Exhausted: 1}, outcomes)
+	stop()
+	s := c.Stats()
+	require.EqualValues(t, 2, s.Scheduled)
+	require.Equal(t, []int64{1, 1, 1, 0, 0}, []int64{s.Done, s.Retried, s.Exhausted, s.HandedBack, s.Lost})
+	require.EqualValues(t, 3, s.Late.Count())
+	require.Zero(t, s.Running+s.Claimed+s.Serving)
+}

@@ -22,6 +22,8 @@ const (
 	// MaxPayload is the length of the longest payload, in bytes.
 	MaxPayload = 1 << 20
 
+	maxHeaders = 1024 // bytes
+
 	// MaxDelay is the longest delay.
 	MaxDelay = 10 * 365 * 24 * time.Hour
 )
@@ -29,7 +31,10 @@ const (
 // Option configures New. If an option is given twice, the last one counts.
 type Option interface{ apply(*config) error }
 
-type config struct{ client.Options }
+type config struct {
+	client.Options
+	hooks Hooks
+}
 
 type option func(*config) error
 
@@ -44,6 +49,14 @@ func WithWheel(w *wheel.Wheel) Option {
 // WithLogger sets the logger. The default is slog.Default() at the time of New.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) error { return invalid.Set(argument, "WithLogger", &c.Logger, l) })
+}
+
+// WithHooks sets functions that the Client calls for metrics and traces. By default it calls none.
+func WithHooks(h Hooks) Option {
+	return option(func(c *config) error {
+		c.hooks = h
+		return nil
+	})
 }
 
 // WithPoll sets the longest time between two queries of a process that serves a queue: 10 ms to 1 h, by default 10 s.

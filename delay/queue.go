@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
@@ -128,7 +129,7 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 		e.mode = "absent"
 	}
 	if verb == "schedule" {
-		e.text = ":" + string(payload)
+		e.text = q.client.taskText(ctx, payload)
 	}
 	if !q.client.gate.Enter() {
 		return false, ErrClosed
@@ -137,11 +138,41 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 	e, err := q.client.edits.Wait(ctx, q.name, e)
 	switch {
 	case err == nil:
+		if e.done {
+			q.client.monitor.add(func(s *Stats) *int64 {
+				if verb == "cancel" {
+					return &s.Cancelled
+				}
+				return &s.Scheduled
+			})
+		}
 		return e.done, nil
 	case ctx.Err() != nil && err == ctx.Err(): //nolint:errorlint // only the bare error of the group
 		err = contexts.Error(ctx)
 	}
+	if ctx.Err() == nil {
+		q.client.monitor.failed(err)
+	}
 	return false, operationError(verb, q.name, err)
+}
+
+// taskText returns the headers and the payload of a task as Redis keeps them: "length:headers payload" without the
+// space; the length is empty if there are none.
+func (c *Client) taskText(ctx context.Context, payload []byte) string {
+	headers := c.monitor.headers(ctx)
+	if headers == "" {
+		return ":" + string(payload)
+	}
+	return strconv.Itoa(len(headers)) + ":" + headers + string(payload)
+}
+
+// readTask reads a task, which is "first:" and the text of taskText.
+func readTask(task string) (headers string, payload []byte) {
+	_, text, _ := strings.Cut(task, ":")
+	length, rest, _ := strings.Cut(text, ":")
+	n, _ := strconv.Atoi(length)
+	n = min(max(n, 0), len(rest))
+	return rest[:n], []byte(rest[n:])
 }
 
 // micros returns d in microseconds, rounded up: a task is never early.

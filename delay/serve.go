@@ -39,15 +39,18 @@ type Task struct {
 // attempt is a claimed task until its end is recorded.
 type attempt struct {
 	Task
-	lease *renewal.Lease
-	timer wheel.Timer // until the task is due
+	headers string
+	due     time.Time // when it may begin
+	lease   *renewal.Lease
+	timer   wheel.Timer // until it is due
 }
 
 // ending is the end of an attempt, as the script takes it.
 type ending struct {
-	how, id string
+	id      string
 	token   int64
-	pause   time.Duration
+	outcome Outcome
+	pause   time.Duration // until the next attempt
 }
 
 // server runs the tasks of a queue. It stands as the one waiter in the group of claims.
@@ -100,16 +103,16 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 		return ErrClosed
 	}
 	defer c.gate.Leave()
-	if !c.enterServing(q.name) {
-		return fmt.Errorf("%w: %s", ErrServing, scripts.Quote(q.name))
-	}
-	defer c.leaveServing(q.name)
 	ctx, end := context.WithCancel(contexts.EndingWith(ctx, c.ctx))
 	defer end()
 	s := &server{
 		queue: q, workers: workers, handle: handle, ctx: ctx,
 		claimed: make(map[*attempt]struct{}), idle: make(chan struct{}),
 	}
+	if !c.enterServing(s) {
+		return fmt.Errorf("%w: %s", ErrServing, scripts.Quote(q.name))
+	}
+	defer c.leaveServing(q.name)
 	recording, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	recorded := make(chan error, 1)
@@ -136,13 +139,13 @@ func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Cont
 	return nil
 }
 
-func (c *Client) enterServing(name string) bool {
+func (c *Client) enterServing(s *server) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.serving[name] {
+	if c.serving[s.queue.name] != nil {
 		return false
 	}
-	c.serving[name] = true
+	c.serving[s.queue.name] = s
 	return true
 }
 
@@ -155,8 +158,10 @@ func (c *Client) leaveServing(name string) {
 // add begins the attempts that Redis has granted to a call. wait is how long before its time each was claimed.
 func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) {
 	c := s.queue.client
+	now := c.wheel.Now()
 	for i, a := range found {
 		var err error
+		a.due = now.Add(waits[i])
 		a.lease, err = c.leases.Add(renewal.Spec{
 			Key: s.queue.name, ID: strconv.FormatInt(a.Token, 10) + " " + a.ID, TTL: s.queue.config.lease,
 			SentAt: began, Lost: ErrLost,
@@ -165,12 +170,12 @@ func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) {
 		s.claimed[a] = struct{}{}
 		switch {
 		case err != nil || s.stopped:
-			s.endLocked(a, "back", 0)
+			s.backLocked(a)
 		case waits[i] <= 0:
 			s.beginLocked(a)
 		default:
 			if a.timer, err = c.wheel.AfterFunc(waits[i], func() { s.begin(a) }); err != nil {
-				s.endLocked(a, "back", 0)
+				s.backLocked(a)
 			}
 		}
 		s.mu.Unlock()
@@ -198,19 +203,9 @@ func (s *server) beginLocked(a *attempt) {
 // work runs tasks while there are any.
 func (s *server) work(a *attempt) {
 	for a != nil {
-		how, pause := "done", time.Duration(0)
-		err := s.run(a)
-		switch config := &s.queue.config; {
-		case err == nil:
-		case s.ctx.Err() != nil:
-			how = "back"
-		case a.Failures+1 >= config.attempts:
-			how = "failed"
-		default:
-			how, pause = "again", config.backoff(a.Failures+1)
-		}
+		outcome, pause := s.attempt(a)
 		s.mu.Lock()
-		s.endLocked(a, how, pause)
+		s.endLocked(a, outcome, pause)
 		if a = nil; len(s.ready) > 0 {
 			a, s.ready = s.ready[0], s.ready[1:]
 		} else if s.running--; s.stopped && s.running == 0 {
@@ -220,8 +215,55 @@ func (s *server) work(a *attempt) {
 	}
 }
 
+// attempt runs a task once.
+func (s *server) attempt(a *attempt) (outcome Outcome, pause time.Duration) {
+	m, e := &s.queue.client.monitor, s.event(a)
+	began := s.queue.client.wheel.Now()
+	e.Late = max(0, began.Sub(a.due))
+	e.Context = m.began(a.lease.Context(s.ctx), e)
+	e.Err = s.run(e.Context, a)
+	e.Took = s.queue.client.wheel.Now().Sub(began)
+	switch config := &s.queue.config; {
+	case e.Err == nil:
+		e.Outcome = Done
+	case s.ctx.Err() != nil:
+		e.Outcome = HandedBack
+	case a.Failures+1 >= config.attempts:
+		e.Outcome = Exhausted
+	default:
+		e.Outcome, pause = Retried, config.backoff(a.Failures+1)
+	}
+	outcome = e.Outcome
+	if a.lease.Err() != nil {
+		e.Outcome = Lost // Redis decides by the token whether the end counts
+	}
+	m.ended(e, true)
+	return outcome, pause
+}
+
+// event returns the Event of an attempt.
+func (s *server) event(a *attempt) Event {
+	return Event{
+		Context: s.ctx, Queue: s.queue.name, ID: a.ID, Token: a.Token, Failures: a.Failures, Losses: a.Losses,
+		Headers: a.headers,
+	}
+}
+
+// backLocked hands back a task that was not begun.
+func (s *server) backLocked(a *attempt) {
+	e := s.event(a)
+	e.Outcome = HandedBack
+	s.endLocked(a, HandedBack, 0)
+	c := s.queue.client
+	c.gate.EnterInside()
+	c.gate.Workers.Go(func() {
+		defer c.gate.Leave()
+		c.monitor.ended(e, false)
+	})
+}
+
 // run calls the handler.
-func (s *server) run(a *attempt) (err error) {
+func (s *server) run(ctx context.Context, a *attempt) (err error) {
 	returned := false
 	defer func() {
 		if r := recover(); r != nil || !returned {
@@ -230,18 +272,18 @@ func (s *server) run(a *attempt) (err error) {
 				slog.String("queue", s.queue.name), slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
 		}
 	}()
-	err = s.handle(a.lease.Context(s.ctx), &a.Task)
+	err = s.handle(ctx, &a.Task)
 	returned = true
 	return err
 }
 
 // endLocked notes the end of an attempt, which the next call records.
-func (s *server) endLocked(a *attempt, how string, pause time.Duration) {
+func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 	delete(s.claimed, a)
 	if a.lease != nil {
 		a.lease.Close(nil)
 	}
-	s.ends = append(s.ends, ending{how, a.ID, a.Token, max(0, pause)})
+	s.ends = append(s.ends, ending{a.ID, a.Token, outcome, max(0, pause)})
 	c := s.queue.client
 	switch {
 	case s.stopped, s.more && 2*s.roomLocked() >= s.capacity():
@@ -279,7 +321,7 @@ func (s *server) stop() {
 	}
 	s.ready = nil
 	for _, a := range waiting {
-		s.endLocked(a, "back", 0)
+		s.backLocked(a)
 	}
 	if s.running == 0 {
 		close(s.idle)

@@ -144,9 +144,10 @@ func readStates(r *redisconn.Reply, ids []string) ([]State, error) {
 	for _, id := range ids {
 		s := State{ID: id, Phase: Phase(read.text())}
 		at := read.number()
-		s.Payload = payloadOf(read.text())
+		_, payload := readTask(read.text())
 		s.Failures, s.Losses, s.Token, s.Next = int(read.number()), int(read.number()), read.number(), read.number() == 1
 		if s.Phase != Unknown {
+			s.Payload = payload
 			s.At, s.In = time.UnixMicro(at), time.Duration(at-now)*time.Microsecond
 		}
 		states = append(states, s)

@@ -18,6 +18,9 @@ const (
 	claimedPause = 8 * time.Millisecond // after which a process asks again that came too late
 )
 
+// words are the outcomes as the script takes them.
+var words = map[Outcome]string{Done: "done", Retried: "again", Exhausted: "failed", HandedBack: "back"}
+
 // buildClaim sends what a server has to record and wants.
 func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (calls.Call, time.Duration, bool) {
 	s := batch[0].Value
@@ -33,7 +36,7 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 		s.queue.config.lease.Microseconds(), next.wanted, ahead.Microseconds(),
 		mostLosses, mostFailed, failedStays.Microseconds(), tokenMillis)
 	for _, e := range next.ends {
-		args = append(args, e.how, e.id, e.token, e.pause.Microseconds())
+		args = append(args, words[e.outcome], e.id, e.token, e.pause.Microseconds())
 	}
 	keys := append(keysOf(name), c.recordKey(name, "claims"), scripts.SuffixName(name, "token"))
 	return calls.Call{Call: scripts.DelayWork.Call(keys, args...)}, 0, true
@@ -42,15 +45,15 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 // applyClaim begins the tasks that were claimed. After an error the server sends the same call again, so that it gets
 // the tasks whose reply was lost.
 func (c *Client) applyClaim(
-	name string, batch []*waitqueue.Waiter[*server], r redisconn.Reply,
+	_ string, batch []*waitqueue.Waiter[*server], r redisconn.Reply,
 ) (time.Duration, error) {
 	s := batch[0].Value
 	event, found, waits, err := readClaim(&r)
 	if err != nil {
+		c.monitor.failed(err)
 		if redisconn.Permanent(err) {
 			return 0, err
 		}
-		c.logger.Warn("delay: a query failed", "queue", name, "error", err)
 		return 100*time.Millisecond + rand.N(400*time.Millisecond), nil
 	}
 	s.mu.Lock()
@@ -91,7 +94,7 @@ func readClaim(r *redisconn.Reply) (event time.Duration, found []*attempt, waits
 		waits = append(waits, read.micros())
 		a.Failures, a.Losses = int(read.number()), int(read.number())
 		a.Token = read.number()
-		a.Payload = payloadOf(task)
+		a.headers, a.Payload = readTask(task)
 		found = append(found, a)
 	}
 	if read.bad {
@@ -141,17 +144,4 @@ func (f *fieldReader) micros() time.Duration {
 		return -1
 	}
 	return time.Duration(min(n, int64(MaxDelay/time.Microsecond))) * time.Microsecond
-}
-
-// payloadOf returns the payload of a task: "first:length:headers payload" without the space.
-func payloadOf(task string) []byte {
-	colons := 0
-	for i := range len(task) {
-		if task[i] == ':' {
-			if colons++; colons == 2 {
-				return []byte(task[i+1:])
-			}
-		}
-	}
-	return nil
 }

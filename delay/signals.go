@@ -1,0 +1,189 @@
+package delay
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/internal/histogram"
+	"github.com/cogwheel-go/cogwheel/internal/signals"
+	"github.com/cogwheel-go/cogwheel/renewal"
+	"github.com/cogwheel-go/cogwheel/wheel"
+)
+
+// Outcome is how an attempt has ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Done       Outcome = "done"        // the handler returned nil
+	Retried    Outcome = "retried"     // the handler returned an error or panicked; another attempt follows
+	Exhausted  Outcome = "exhausted"   // the same, but for the last attempt: the task has failed
+	HandedBack Outcome = "handed back" // Serve was ending; another process runs the task
+	Lost       Outcome = "lost"        // the lease ended before the handler returned; another process may run the task
+)
+
+// Event describes the end of an attempt.
+type Event struct {
+	Context  context.Context // that of the handler
+	Queue    string
+	ID       string
+	Token    int64
+	Failures int           // earlier attempts that failed
+	Losses   int           // earlier attempts whose lease was lost
+	Headers  string        // of Hooks.Headers
+	Late     time.Duration // from the time at which the task was due to the start of the handler, 0 or more
+	Took     time.Duration // time of the handler; 0 if the attempt was not begun
+	Outcome  Outcome
+	Err      error // of the handler
+}
+
+// Hooks are functions that a Client calls, for metrics and traces. Each may be nil. They run where the event happens,
+// several at a time, and must return soon. A panic of a hook is logged.
+type Hooks struct {
+	// Headers returns a text of up to 1024 bytes that is stored with a task that is scheduled under ctx, such as the
+	// trace of the caller.
+	Headers func(ctx context.Context) string
+
+	// Context returns the context of the handler for an attempt that begins, such as that of a span. Err, Took and
+	// Outcome of the Event are not set.
+	Context func(ctx context.Context, e Event) context.Context
+
+	// Ended is called for each attempt that has ended.
+	Ended func(Event)
+}
+
+// Stats are the counts of a Client since New, and its present numbers.
+type Stats struct {
+	Serving int // calls of Serve that have not returned
+	Running int // handlers that run now
+	Claimed int // tasks that this process has claimed, with those that run
+
+	Scheduled int64 // calls of Schedule, ScheduleAt and Reschedule that took effect
+	Cancelled int64 // calls of Cancel that removed a task
+
+	Done, Retried, Exhausted, HandedBack, Lost int64 // attempts, by Outcome
+
+	// Err is the error of the last query, renewal or call that failed, or nil; ErrAt is when that was.
+	Err   error
+	ErrAt time.Time
+
+	Late wheel.Histogram // Event.Late of the attempts that were begun
+	Took wheel.Histogram // Event.Took of these
+
+	Renewal renewal.Stats // the renewals in the background
+}
+
+// monitor counts, and calls the hooks. It is safe for concurrent use. No hook runs under mu.
+type monitor struct {
+	hooks  Hooks
+	logger *slog.Logger
+
+	mu    sync.Mutex
+	stats Stats // only the counts
+	late  histogram.Values
+	took  histogram.Values
+}
+
+// call calls a hook or a handler of the user. A panic of a hook is logged.
+func (m *monitor) call(f func()) {
+	if v, stack := signals.Guard(f); v != nil {
+		m.logger.LogAttrs(context.Background(), slog.LevelError, "delay: a hook panicked",
+			slog.Any("panic", v), slog.String("stack", stack))
+	}
+}
+
+// failed keeps the error of a call to Redis.
+func (m *monitor) failed(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stats.Err, m.stats.ErrAt = err, time.Now()
+}
+
+// add adds to a count of the Stats.
+func (m *monitor) add(of func(*Stats) *int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	*of(&m.stats)++
+}
+
+// count returns the count of an outcome.
+func (s *Stats) count(o Outcome) *int64 {
+	switch o {
+	case Done:
+		return &s.Done
+	case Retried:
+		return &s.Retried
+	case Exhausted:
+		return &s.Exhausted
+	case HandedBack:
+		return &s.HandedBack
+	default:
+		return &s.Lost
+	}
+}
+
+// headers returns what is stored with a task.
+func (m *monitor) headers(ctx context.Context) (headers string) {
+	if m.hooks.Headers != nil {
+		m.call(func() { headers = m.hooks.Headers(ctx) })
+	}
+	if len(headers) > maxHeaders {
+		return ""
+	}
+	return headers
+}
+
+// began counts an attempt that begins, and returns the context of its handler.
+func (m *monitor) began(ctx context.Context, e Event) context.Context {
+	m.mu.Lock()
+	m.stats.Running++
+	m.late.Add(e.Late)
+	m.mu.Unlock()
+	if m.hooks.Context != nil {
+		m.call(func() {
+			if made := m.hooks.Context(ctx, e); made != nil {
+				ctx = made
+			}
+		})
+	}
+	return ctx
+}
+
+// ended reports the end of an attempt; begun says whether its handler ran.
+func (m *monitor) ended(e Event, begun bool) {
+	m.mu.Lock()
+	*m.stats.count(e.Outcome)++
+	if begun {
+		m.stats.Running--
+		m.took.Add(e.Took)
+	}
+	m.mu.Unlock()
+	if m.hooks.Ended != nil {
+		m.call(func() { m.hooks.Ended(e) })
+	}
+}
+
+// Stats returns the counts of the Client. It is safe for concurrent use.
+func (c *Client) Stats() Stats {
+	m := &c.monitor
+	m.mu.Lock()
+	s := m.stats
+	s.Late, s.Took = wheel.Histogram(m.late), wheel.Histogram(m.took)
+	m.mu.Unlock()
+	c.mu.Lock()
+	servers := make([]*server, 0, len(c.serving))
+	for _, one := range c.serving {
+		servers = append(servers, one)
+	}
+	c.mu.Unlock()
+	s.Serving = len(servers)
+	for _, one := range servers {
+		one.mu.Lock()
+		s.Claimed += len(one.claimed)
+		one.mu.Unlock()
+	}
+	s.Renewal = c.redis.Renewer.Stats()
+	return s
+}
