@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
@@ -255,4 +256,30 @@ func TestClient_HooksAndStats(t *testing.T) {
 	require.Equal(t, []int64{1, 1, 1, 0, 0}, []int64{s.Done, s.Retried, s.Exhausted, s.HandedBack, s.Lost})
 	require.EqualValues(t, 3, s.Late.Count())
 	require.Zero(t, s.Running+s.Claimed+s.Serving)
+}
+
+// Large payloads share no call that would block Redis, and each is whole.
+func TestQueue_LargePayloads(t *testing.T) {
+	t.Parallel()
+	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))
+	large := make([]byte, delay.MaxPayload)
+	require.NoError(t, q.Schedule(t.Context(), "largest", time.Hour, large))
+	require.ErrorIs(t, q.Schedule(t.Context(), "larger", time.Hour, append(large, 0)), cogwheel.ErrInvalid)
+	var all sync.WaitGroup
+	for i := range 30 {
+		all.Go(func() {
+			if err := q.Schedule(t.Context(), fmt.Sprint(i), 0, large[:400<<10]); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	ran := make(chan int, 30)
+	serve(t, q, 4, func(_ context.Context, task *delay.Task) error {
+		ran <- len(task.Payload)
+		return nil
+	})
+	for range 30 {
+		require.Equal(t, 400<<10, <-ran)
+	}
 }

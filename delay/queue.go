@@ -51,7 +51,8 @@ type edit struct {
 	verb, id, at, mode, text string
 	most                     int64 // us
 	done                     bool  // what the script did
-	number                   uint64
+
+	sent int // of the first request of a batch: how many of them are in the call
 }
 
 // Schedule makes a task run delay from now, 0 to MaxDelay, by the clock of Redis and never earlier, in a process that
@@ -180,11 +181,19 @@ func micros(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Microsecond-1)/time.Microsecond), 10)
 }
 
-// buildEdits makes the requests of a batch one call.
+// maxCallBytes is how many bytes of tasks a call has, unless the first one is longer.
+const maxCallBytes = 1 << 20
+
+// buildEdits makes the requests of a batch one call, as far as they fit.
 func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) (calls.Call, time.Duration, bool) {
 	args := []any{c.lastNumber.Add(1), recordMillis, c.redis.Channels.Verb(), scripts.DelayChannel(name)}
-	for _, w := range batch {
+	size := 0
+	for i, w := range batch {
 		e := w.Value
+		if size += len(e.text); i > 0 && size > maxCallBytes {
+			break
+		}
+		batch[0].Value.sent = i + 1
 		args = append(args, e.verb, e.id, e.at, e.mode, e.most, e.text)
 	}
 	keys := append(keysOf(name), c.recordKey(name, "edits"))
@@ -194,13 +203,17 @@ func (c *Client) buildEdits(name string, batch []*waitqueue.Waiter[*edit]) (call
 func (c *Client) applyEdits(
 	_ string, batch []*waitqueue.Waiter[*edit], r redisconn.Reply,
 ) (time.Duration, error) {
-	done, err := r.Flags(len(batch))
-	if err != nil {
-		return 0, err
+	sent := batch[:batch[0].Value.sent]
+	done, err := r.Flags(len(sent))
+	if err != nil { // of the requests of the call
+		for _, w := range sent {
+			w.Fail(err)
+		}
+		return waitqueue.AtOnce, nil
 	}
-	for i, w := range batch {
+	for i, w := range sent {
 		w.Value.done = done[i]
 		w.Grant()
 	}
-	return 0, nil
+	return waitqueue.AtOnce, nil
 }
