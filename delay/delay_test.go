@@ -228,8 +228,10 @@ func TestClient_HooksAndStats(t *testing.T) {
 	ended := make(chan delay.Event, 10)
 	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{
 		Headers: func(ctx context.Context) string { return ctx.Value(key{}).(string) },
-		Context: func(ctx context.Context, e delay.Event) context.Context { return context.WithValue(ctx, key{}, e.Headers) },
-		Ended:   func(e delay.Event) { ended <- e },
+		Context: func(ctx context.Context, e delay.Event) context.Context {
+			return context.WithValue(ctx, key{}, e.Headers)
+		},
+		Ended: func(e delay.Event) { ended <- e },
 	}))
 	q := c.Queue(redistest.Name(t), delay.WithRetry(2, delay.Backoff(time.Millisecond, time.Second)))
 	ctx := context.WithValue(t.Context(), key{}, "trace:1")
