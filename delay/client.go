@@ -100,8 +100,8 @@ func (c *Client) send(j *calls.Job, caller calls.Caller, name string, here bool)
 }
 
 // Close ends every Serve as the end of its context does, refuses new calls with ErrClosed, and blocks until the Client
-// has stopped working or ctx ends. If ctx ends first, tasks that are claimed run again when their lease has ended. Close
-// stops neither the wheel nor rdb. Further calls of Close only wait for the first.
+// has stopped working or ctx ends. If ctx ends first, tasks that are claimed run again when their lease has ended.
+// Close stops neither the wheel nor rdb. Further calls of Close only wait for the first.
 func (c *Client) Close(ctx context.Context) error {
 	if ctx == nil {
 		return argument.Nil("context")

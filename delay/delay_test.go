@@ -266,7 +266,7 @@ func TestQueue_LargePayloads(t *testing.T) {
 	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))
 	large := make([]byte, delay.MaxPayload)
 	require.NoError(t, q.Schedule(t.Context(), "largest", time.Hour, large))
-	require.ErrorIs(t, q.Schedule(t.Context(), "larger", time.Hour, append(large, 0)), cogwheel.ErrInvalid)
+	require.ErrorIs(t, q.Schedule(t.Context(), "larger", time.Hour, make([]byte, delay.MaxPayload+1)), cogwheel.ErrInvalid)
 	var all sync.WaitGroup
 	for i := range 30 {
 		all.Go(func() {

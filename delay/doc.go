@@ -18,8 +18,8 @@
 //
 //   - A task never runs before its time, by the clock of Redis.
 //   - A task runs at least once while Redis keeps its data. It runs again after an error or a panic of its handler, if
-//     Serve ends before its handler has succeeded, and if its lease ends: because its process died, was frozen, or did not
-//     reach Redis. There is no other second attempt, whichever replies were lost.
+//     Serve ends before its handler has succeeded, and if its lease ends: because its process died, was frozen, or
+//     did not reach Redis. There is no other second attempt, whichever replies were lost.
 //   - Schedule, Cancel and Reschedule take effect at most once, however often the Client sends them.
 //   - If Cancel returns true, the task never runs again.
 //   - [Task.Token] rises with every attempt of an id. A store that refuses lower tokens has the effect of a task once.
@@ -41,8 +41,8 @@
 //
 // # Algorithm
 //
-// A sorted set has the ids of pending tasks by due time, a second one those of claimed tasks by the end of their lease. A
-// process claims tasks up to 5 ms before their time, and its wheel keeps the time. It sleeps until the next task is due; a
-// message tells it of one that is due earlier. Each process numbers its calls, and Redis keeps the number and the result
-// of the last one, by which a script recognises a call that is sent again.
+// A sorted set has the ids of pending tasks by due time, a second one those of claimed tasks by the end of their
+// lease. A process claims tasks up to 5 ms before their time, and its wheel keeps the time. It sleeps until the next
+// task is due; a message tells it of one that is due earlier. Each process numbers its calls, and Redis keeps the
+// number and the result of the last one, by which a script recognises a call that is sent again.
 package delay

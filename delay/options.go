@@ -98,8 +98,8 @@ func WithLease(d time.Duration) QueueOption {
 	})
 }
 
-// WithRetry sets how often a task is attempted at most, 1 or more, if its handler returns errors, and the time until the
-// next attempt after a number of failures. The default is 5 and Backoff(time.Second, time.Hour).
+// WithRetry sets how often a task is attempted at most, 1 or more, if its handler returns errors, and the time until
+// the next attempt after a number of failures. The default is 5 and Backoff(time.Second, time.Hour).
 func WithRetry(attempts int, backoff func(failures int) time.Duration) QueueOption {
 	return queueOption(func(c *queueConfig) error {
 		switch {
@@ -140,8 +140,8 @@ func (o scheduleOption) applySchedule(c *scheduleConfig) { o(c) }
 // registers.
 func IfAbsent() ScheduleOption { return scheduleOption(func(c *scheduleConfig) { c.absent = true }) }
 
-// WithMaxWait makes a task run d after it was scheduled for the first time at the latest, however often it is scheduled
-// again or rescheduled: a debounce with a longest wait.
+// WithMaxWait makes a task run d after it was scheduled for the first time at the latest, however often it is
+// scheduled again or rescheduled: a debounce with a longest wait.
 func WithMaxWait(d time.Duration) ScheduleOption {
 	return scheduleOption(func(c *scheduleConfig) { c.most = d })
 }

@@ -56,13 +56,15 @@ type edit struct {
 }
 
 // Schedule makes a task run delay from now, 0 to MaxDelay, by the clock of Redis and never earlier, in a process that
-// serves the queue. It replaces a pending task of the id, and one that has failed. If the task of the id is claimed, the
-// new one is kept until that attempt has ended, and runs in place of a further attempt.
+// serves the queue. It replaces a pending task of the id, and one that has failed. If the task of the id is claimed,
+// the new one is kept until that attempt has ended, and runs in place of a further attempt.
 //
 // An id has 1 to 1024 bytes, a payload up to 1 MiB. Schedule blocks for a round trip, which concurrent calls share, at
 // most until ctx ends. It takes effect at most once. After an error of Redis or ctx the task may have been scheduled;
 // the call can be repeated.
-func (q *Queue) Schedule(ctx context.Context, id string, delay time.Duration, payload []byte, opts ...ScheduleOption) error {
+func (q *Queue) Schedule(
+	ctx context.Context, id string, delay time.Duration, payload []byte, opts ...ScheduleOption,
+) error {
 	if delay < 0 || delay > MaxDelay {
 		return argument.Error("delay", delay, "must be 0 to 87600h")
 	}

@@ -84,10 +84,10 @@ type claim struct {
 // processes may serve a queue. The context of handle ends with ctx, and before the lease of its task can end in Redis;
 // then its cause matches ErrLost.
 //
-// If handle returns nil, the task has ended. After an error or a panic it runs again after the backoff of WithRetry, or
-// has failed. If ctx has ended by then, the task is handed back uncounted, like tasks that were claimed and not begun:
-// they run at once in another process. Serve returns when the handlers have returned and Redis has recorded that, or a
-// lease later. It returns nil, the error of a Redis that refuses this client, or ErrServing.
+// If handle returns nil, the task has ended. After an error or a panic it runs again after the backoff of WithRetry,
+// or has failed. If ctx has ended by then, the task is handed back uncounted, like tasks that were claimed and not
+// begun: they run at once in another process. Serve returns when the handlers have returned and Redis has recorded
+// that, or a lease later. It returns nil, the error of a Redis that refuses this client, or ErrServing.
 func (q *Queue) Serve(ctx context.Context, workers int, handle func(context.Context, *Task) error) error {
 	c := q.client
 	switch {

@@ -141,14 +141,15 @@ func (m *monitor) began(ctx context.Context, e Event) context.Context {
 	m.stats.Running++
 	m.late.Add(e.Late)
 	m.mu.Unlock()
-	if m.hooks.Context != nil {
-		m.call(func() {
-			if made := m.hooks.Context(ctx, e); made != nil {
-				ctx = made
-			}
-		})
+	if m.hooks.Context == nil {
+		return ctx
 	}
-	return ctx
+	var made context.Context
+	m.call(func() { made = m.hooks.Context(ctx, e) })
+	if made == nil {
+		return ctx
+	}
+	return made
 }
 
 // ended reports the end of an attempt; begun says whether its handler ran.

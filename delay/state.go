@@ -14,6 +14,7 @@ import (
 // Phase tells what becomes of a task.
 type Phase string
 
+// The phases.
 const (
 	Unknown Phase = ""        // there is no task of the id, or it has ended
 	Pending Phase = "pending" // it waits for its time
@@ -76,7 +77,8 @@ func (q *Queue) list(ctx context.Context, key string, phase Phase) iter.Seq2[Sta
 		defer q.client.gate.Leave()
 		seen := make(map[string]bool)
 		for rank := int64(0); ; rank += pageSize {
-			ids, err := q.client.redis.Client.ZRange(ctx, scripts.SuffixName(q.name, key), rank, rank+pageSize-1).Result()
+			set := scripts.SuffixName(q.name, key)
+			ids, err := q.client.redis.Client.ZRange(ctx, set, rank, rank+pageSize-1).Result()
 			var states []State
 			if err == nil && len(ids) > 0 {
 				states, err = q.states(ctx, ids)
@@ -145,7 +147,8 @@ func readStates(r *redisconn.Reply, ids []string) ([]State, error) {
 		s := State{ID: id, Phase: Phase(read.text())}
 		at := read.number()
 		_, payload := readTask(read.text())
-		s.Failures, s.Losses, s.Token, s.Next = int(read.number()), int(read.number()), read.number(), read.number() == 1
+		s.Failures, s.Losses = int(read.number()), int(read.number())
+		s.Token, s.Next = read.number(), read.number() == 1
 		if s.Phase != Unknown {
 			s.Payload = payload
 			s.At, s.In = time.UnixMicro(at), time.Duration(at-now)*time.Microsecond

@@ -19,7 +19,7 @@ import (
 )
 
 // publicFolders are the folders whose exported names are a promise. Those of contrib and cmd are not.
-var publicFolders = []string{".", "wheel", "renewal", "redislock", "ratelimit", "ratelimit/httplimit", "semaphore", "cogwheeltest"}
+var publicFolders = []string{".", "wheel", "renewal", "redislock", "ratelimit", "ratelimit/httplimit", "semaphore", "delay", "cogwheeltest"}
 
 // A change of the exported API has to be made on purpose: in docs/api.txt too, which `make api` writes.
 func TestAPI_IsTheOneOfTheList(t *testing.T) {

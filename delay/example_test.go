@@ -1,0 +1,70 @@
+package delay_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+func newDelays() *delay.Client {
+	delays, err := delay.New(redistest.Open())
+	if err != nil {
+		log.Fatal(err)
+	}
+	redistest.AtEnd(delays.Close)
+	return delays
+}
+
+// An order that closes itself unless it is paid.
+func Example() {
+	ctx, cancel := context.WithCancel(context.Background())
+	delays := newDelays()
+	orders := delays.Queue("orders")
+	for id, pays := range map[string]time.Duration{"order-7": 30 * time.Minute, "order-8": 10 * time.Millisecond} {
+		if err := orders.Schedule(ctx, id, pays, []byte("a book")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	paid, err := orders.Cancel(ctx, "order-7")
+	fmt.Println("paid:", paid, err)
+
+	err = orders.Serve(ctx, 16, func(_ context.Context, t *delay.Task) error {
+		fmt.Printf("%s is closed: %s\n", t.ID, t.Payload)
+		cancel()
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// paid: true <nil>
+	// order-8 is closed: a book
+	// <nil>
+}
+
+func ExampleQueue_Schedule() {
+	ctx := context.Background()
+	delays := newDelays()
+	orders := delays.Queue("orders")
+	if err := orders.Schedule(ctx, "order-7", 30*time.Minute, []byte("a book")); err != nil {
+		log.Fatal(err)
+	}
+	cancelled, err := orders.Cancel(ctx, "order-7") // it was paid
+	fmt.Println(cancelled, err)
+	// Output: true <nil>
+}
+
+func closeOrder(context.Context, string, []byte, int64) error { return nil }
+
+func ExampleQueue_Serve() {
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	orders := newDelays().Queue("orders")
+	err := orders.Serve(ctx, 16, func(ctx context.Context, t *delay.Task) error {
+		return closeOrder(ctx, t.ID, t.Payload, t.Token)
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
