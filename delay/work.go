@@ -31,10 +31,11 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 		}
 		return calls.Call{}, 0, false
 	}
-	args := make([]any, 0, 9+4*len(next.ends))
+	args := make([]any, 0, 11+4*len(next.ends))
 	args = append(args, next.number, max(recordMillis, redisconn.Millis(2*s.queue.config.lease)),
 		s.queue.config.lease.Microseconds(), next.wanted, ahead.Microseconds(),
-		mostLosses, mostFailed, failedStays.Microseconds(), tokenMillis)
+		mostLosses, mostFailed, failedStays.Microseconds(), tokenMillis,
+		c.redis.Channels.Verb(), scripts.DelayChannel(name))
 	for _, e := range next.ends {
 		args = append(args, words[e.outcome], e.id, e.token, e.pause.Microseconds())
 	}

@@ -8,7 +8,7 @@ KEYS     1 due (zset: id of a pending task -> the instant, us of the server's cl
          2 tasks (hash: id -> task)
          3 attempts (hash: id -> attempt), of tasks that were claimed
          4 running (zset: id of a claimed task -> the instant at which its lease ends)
-         5 later (hash: id of a claimed task -> "due task": what is to run after it)
+         5 later (hash: id of a claimed task -> "due:task": what is to run after it)
          6 failed (zset: id -> the instant at which it failed for the last time)
          7 record of the last call of the process (string: number results)
 ARGV     1 number of the call   2 how long its record stays, ms   3 command that wakes   4 channel, and for each request
@@ -34,102 +34,100 @@ end
 
 -- include: delay_task
 -- include: clock
--- include: delay_writes
-local now = clock_micros()
-local earliest = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2]
-earliest = tonumber(earliest or 2 ^ 53)
+-- include: delay_changes
+local now, soonest = clock_micros(), 2 ^ 53
+local earliest = tonumber(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] or 2 ^ 53)
+local ids = {}
+for at = 6, #ARGV, 6 do
+  ids[#ids + 1] = ARGV[at]
+end
+read_tasks(ids)
 
--- due_at returns when a task is to run that was first scheduled at an instant.
-local function due_at(wanted, most, first)
+-- bounded returns when a task is to run, and its text. If its delay is bounded, that counts from when it was first scheduled, which is
+-- in the text that it has, or now.
+local function bounded(wanted, most, old, text)
   local at = string.sub(wanted, 1, 1) == '@' and tonumber(string.sub(wanted, 2)) or now + wanted
-  return most > 0 and math.min(at, first + most) or at
+  if most == 0 then
+    return at, text
+  end
+  local first = tonumber(string.match(old or '', '^(%d*):')) or now
+  return math.min(at, first + most), instant(first) .. string.match(text, '^%d*(:.*)$')
 end
 
--- place makes a task pending, in place of one that is pending or has failed.
-local function place(id, at, task)
-  redis.call('HSET', tasks_key, id, task)
-  redis.call('HDEL', attempts_key, id)
-  redis.call('ZREM', failed_key, id)
-  redis.call('ZADD', due_key, instant(at), id)
+-- place makes a task pending. Its token stays known, so that the next one is higher.
+local function place(task, at, text)
+  local _, _, token = attempt_of(task.attempt)
+  task.text, task.attempt, task.failed = text, token ~= '0' and '0:0:' .. token, false
+  task.due, soonest = at, math.min(soonest, at)
 end
 
 local do_request = {}
 
-do_request.schedule = function(id, wanted, mode, most, text)
-  local running = redis.call('ZSCORE', running_key, id)
-  local old = running and redis.call('HGET', later_key, id) or not running and redis.call('HGET', tasks_key, id)
-  if mode == 'absent' and (running or redis.call('ZSCORE', due_key, id)) then
+do_request.schedule = function(task, wanted, mode, most, text)
+  if mode == 'absent' and (task.ends or task.due) then
     return 0
   end
-  local first = now
-  if most > 0 then
-    first = old and first_of(running and string.match(old, ' (.*)$') or old) or now
-  end
-  local at = due_at(wanted, most, first)
-  local task = (most > 0 and instant(first) or '') .. ':' .. text
-  if running then
-    redis.call('HSET', later_key, id, instant(at) .. ' ' .. task)
+  if task.ends then
+    local at, bound = bounded(wanted, most, task.later and string.match(task.later, '^%d+:(.*)$'), ':' .. text)
+    task.later = instant(at) .. ':' .. bound
   else
-    place(id, at, task)
+    local failures, losses = attempt_of(task.attempt)
+    place(task, bounded(wanted, most, task.due and failures + losses == 0 and task.text, ':' .. text))
   end
   return 1
 end
 
-do_request.cancel = function(id)
-  if redis.call('ZSCORE', running_key, id) then
-    local failures, losses, token = attempt_of(attempts_key, id)
-    local was_later = redis.call('HDEL', later_key, id)
-    redis.call('HSET', attempts_key, id, failures .. ':' .. losses .. ':' .. token .. ':x')
-    return was_later
+do_request.cancel = function(task)
+  if task.ends then
+    local failures, losses, token = attempt_of(task.attempt)
+    local had_later = task.later
+    task.later, task.attempt = false, failures .. ':' .. losses .. ':' .. token .. ':x'
+    return had_later and 1 or 0
   end
-  if redis.call('ZREM', due_key, id) == 0 then
+  if not task.due then
     return 0
   end
-  redis.call('HDEL', tasks_key, id)
-  redis.call('HDEL', attempts_key, id)
+  task.due, task.text, task.attempt = false, false, false
   return 1
 end
 
-do_request.move = function(id, wanted, _, most)
-  local running = redis.call('ZSCORE', running_key, id)
-  local old = running and redis.call('HGET', later_key, id)
-  if old then
-    local task = string.match(old, ' (.*)$')
-    redis.call('HSET', later_key, id, instant(due_at(wanted, most, first_of(task) or now)) .. ' ' .. task)
+do_request.move = function(task, wanted, _, most)
+  if task.ends and task.later then
+    local text = string.match(task.later, '^%d+:(.*)$')
+    local at, bound = bounded(wanted, most, text, text)
+    task.later = instant(at) .. ':' .. bound
     return 1
   end
-  if running or not redis.call('ZSCORE', due_key, id) then
+  if task.ends or not task.due then
     return 0
   end
-  local first = most > 0 and first_of(redis.call('HGET', tasks_key, id)) or now
-  redis.call('ZADD', due_key, instant(due_at(wanted, most, first)), id)
+  task.due, task.text = bounded(wanted, most, task.text, task.text)
+  soonest = math.min(soonest, task.due)
   return 1
 end
 
-do_request.retry = function(id)
-  if not redis.call('ZSCORE', failed_key, id) then
+do_request.retry = function(task)
+  if not task.failed then
     return 0
   end
-  place(id, now, redis.call('HGET', tasks_key, id))
+  place(task, now, task.text)
   return 1
 end
 
-do_request.forget = function(id)
-  if redis.call('ZREM', failed_key, id) == 0 then
+do_request.forget = function(task)
+  if not task.failed then
     return 0
   end
-  redis.call('HDEL', tasks_key, id)
-  redis.call('HDEL', attempts_key, id)
+  task.failed, task.text, task.attempt = false, false, false
   return 1
 end
 
 local reply = {}
 for at = 5, #ARGV, 6 do
-  reply[#reply + 1] = do_request[ARGV[at]](ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4]) or 0, ARGV[at + 5])
+  reply[#reply + 1] = do_request[ARGV[at]](tasks[ARGV[at + 1]], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4]) or 0, ARGV[at + 5])
 end
-redis.call('SET', record_key, number .. ' ' .. table.concat(reply), 'PX', ARGV[2])
-local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2]
-if first and tonumber(first) < earliest then
+write_tasks({{record_key, number .. ' ' .. table.concat(reply), ARGV[2]}})
+if soonest < earliest then
   redis.pcall(verb, ARGV[4], '')
 end
 return reply

@@ -11,7 +11,7 @@ local running_key, attempts_key = KEYS[1], KEYS[2]
 local now, reply = clock_micros(), {}
 for at = 1, #ARGV, 3 do
   local id = ARGV[at]
-  local _, _, token = attempt_of(attempts_key, id)
+  local _, _, token = attempt_of(redis.call('HGET', attempts_key, id))
   local held = token == ARGV[at + 1] and redis.call('ZSCORE', running_key, id)
   held = held and tonumber(held) > now
   if held then

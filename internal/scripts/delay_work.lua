@@ -10,78 +10,106 @@ KEYS     1 to 6 as in delay_edit
 ARGV     1 number of the call   2 how long its record stays, ms
          3 lease, us   4 number of tasks to claim   5 us before its time that a task may be claimed
          6 losses of its lease after which a task fails   7 number of failed tasks to keep   8 how long they stay, us
-         9 how long the token stays, ms, and for each attempt that ended
+         9 how long the token stays, ms   10 command that wakes   11 channel, and for each attempt that ended
            "done", id, token, ""
            "again", id, token, us until the next attempt; after a failure
            "failed", id, token, ""
            "back", id, token, ""; it was not begun
 Returns  {us until the next task is due or a lease ends, or -1; number of ends that were recorded;
           and for each claimed task: id, task, us until it is due, failures, losses, token}
+Errors   WRONGKIND the token key holds no number
 ]]
 local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key = unpack(KEYS)
 local number, lease_us, wanted, ahead = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local most_losses, most_failed = tonumber(ARGV[6]), tonumber(ARGV[7])
+local most_losses, most_failed, verb = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10]
 
 -- include: delay_task
 -- include: clock
-local now = clock_micros()
+-- include: delay_changes
+local now, reply = clock_micros(), {-1, 0}
+local first_due = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2]
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+)$')
 
--- next_event returns the time until a task is due or a lease ends.
-local function next_event()
-  local due = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2]
-  local lost = redis.call('ZRANGE', running_key, 0, 0, 'WITHSCORES')[2]
-  local at = math.min(tonumber(due or 2 ^ 53), tonumber(lost or 2 ^ 53))
-  return at < 2 ^ 53 and math.max(0, at - now) or -1
+local function add_claimed(id, task, wait)
+  local failures, losses, token = attempt_of(task.attempt)
+  for _, field in ipairs({id, task.text or '', math.max(0, wait), failures, losses, token}) do
+    reply[#reply + 1] = field
+  end
 end
 
-if last and tonumber(last) >= number then
-  local reply = {next_event(), 0}
-  if tonumber(last) == number and tonumber(claimed) > 0 then
-    local wait = math.max(0, base + ahead - now) -- none of them was due later
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', running_key, ends, ends)) do
-      local failures, losses, token = attempt_of(attempts_key, id)
-      if tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
-        for _, field in ipairs({id, redis.call('HGET', tasks_key, id) or '', wait, failures, losses, token}) do
-          reply[#reply + 1] = field
-        end
-      end
-    end
+-- reply_with_event replies. A key that this script has emptied may refuse to be read. It holds no event.
+local function reply_with_event()
+  local next_due = redis.pcall('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2]
+  local next_end = redis.pcall('ZRANGE', running_key, 0, 0, 'WITHSCORES')[2]
+  if next_due or next_end then
+    reply[1] = math.max(0, math.min(tonumber(next_due or 2 ^ 53), tonumber(next_end or 2 ^ 53)) - now)
   end
   return reply
 end
 
--- include: delay_writes
+if last and tonumber(last) >= number then
+  ends = tonumber(ends)
+  if tonumber(last) == number and tonumber(claimed) > 0 and ends > now then
+    local ids = redis.call('ZRANGE', running_key, ends, ends, 'BYSCORE')
+    read_tasks(ids)
+    for _, id in ipairs(ids) do
+      local _, _, token = attempt_of(tasks[id].attempt)
+      if tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
+        add_claimed(id, tasks[id], ends - lease_us + ahead - now) -- none of them was due later
+      end
+    end
+  end
+  return reply_with_event()
+end
+
+local last_token = redis.call('GET', token_key) or '0'
+if not string.match(last_token, '^%d+$') or tonumber(last_token) >= 2 ^ 53 then
+  return redis.error_reply('WRONGKIND the key of the last token holds no number')
+end
+base = math.max(tonumber(last_token), now)
+
+local ids, ended = {}, {}
+for at = 12, #ARGV, 4 do
+  ids[#ids + 1] = ARGV[at + 1]
+end
+local expired = redis.call('ZRANGE', running_key, '-inf', instant(now), 'BYSCORE', 'LIMIT', 0, 500)
+local found = redis.call('ZRANGE', due_key, '-inf', instant(now + ahead), 'BYSCORE', 'LIMIT', 0, wanted)
+for _, more in ipairs({expired, found}) do
+  for _, id in ipairs(more) do
+    ids[#ids + 1] = id
+  end
+end
+read_tasks(ids)
 
 -- leave ends an attempt of a claimed task. The task that was scheduled meanwhile takes its place. Otherwise it is pending again at
 -- an instant, or has failed, or is gone.
+local new_failed = 0
 local function leave(id, failures, losses, token, at, has_failed)
-  local next_one = redis.call('HGET', later_key, id)
-  redis.call('ZREM', running_key, id)
-  if next_one then
-    local due, task = string.match(next_one, '^(%d+) (.*)$')
-    redis.call('HSET', tasks_key, id, task)
-    redis.call('HDEL', attempts_key, id)
-    redis.call('HDEL', later_key, id)
-    redis.call('ZADD', due_key, due, id)
+  local task = tasks[id]
+  task.ends = false
+  if task.later then
+    local due, text = string.match(task.later, '^(%d+):(.*)$')
+    task.due, task.text, task.attempt, task.later = tonumber(due), text, '0:0:' .. token, false
   elseif at or has_failed then
-    redis.call('HSET', attempts_key, id, failures .. ':' .. losses .. ':' .. token)
-    redis.call('ZADD', at and due_key or failed_key, instant(at or now), id)
+    task.attempt = failures .. ':' .. losses .. ':' .. token
+    task.due, task.failed = at or false, not at and now or false
+    new_failed = new_failed + (at and 0 or 1)
   else
-    redis.call('HDEL', tasks_key, id)
-    redis.call('HDEL', attempts_key, id)
+    task.text, task.attempt = false, false
+  end
+  if task.due then
+    ended[#ended + 1] = id
   end
 end
 
-local recorded = 0
-for at = 10, #ARGV, 4 do
+for at = 12, #ARGV, 4 do
   local how, id = ARGV[at], ARGV[at + 1]
-  local failures, losses, token, cancelled = attempt_of(attempts_key, id)
-  if token == ARGV[at + 2] and redis.call('ZSCORE', running_key, id) then
-    recorded = recorded + 1
+  local failures, losses, token, cancelled = attempt_of(tasks[id].attempt)
+  if token == ARGV[at + 2] and tasks[id].ends then
+    reply[2] = reply[2] + 1
     if how == 'done' or cancelled then
-      leave(id)
+      leave(id, failures, losses, token)
     elseif how == 'again' then
       leave(id, failures + 1, losses, token, now + ARGV[at + 3])
     elseif how == 'failed' then
@@ -93,47 +121,56 @@ for at = 10, #ARGV, 4 do
 end
 
 -- A task whose lease has ended is due at once.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', running_key, '-inf', instant(now), 'LIMIT', 0, 1000)) do
-  local failures, losses, token, cancelled = attempt_of(attempts_key, id)
-  if cancelled then
-    leave(id)
-  elseif losses + 1 >= most_losses then
-    leave(id, failures, losses + 1, token, nil, true)
+for _, id in ipairs(expired) do
+  local failures, losses, token, cancelled = attempt_of(tasks[id].attempt)
+  if tasks[id].ends and cancelled then
+    leave(id, failures, losses, token)
+  elseif tasks[id].ends then
+    local is_last = losses + 1 >= most_losses
+    leave(id, failures, losses + 1, token, not is_last and now or nil, is_last)
+  end
+end
+
+-- Tasks that have become due in this call are claimed if no others are left. If it claims none of them, another process may.
+local soonest = 2 ^ 53
+for _, id in ipairs(ended) do
+  if #found < wanted and tasks[id].due <= now + ahead then
+    found[#found + 1] = id
   else
-    leave(id, failures, losses + 1, token, now)
+    soonest = math.min(soonest, tasks[id].due)
   end
 end
 
-local found = wanted > 0 and redis.call('ZRANGEBYSCORE', due_key, '-inf', instant(now + ahead), 'WITHSCORES', 'LIMIT', 0, wanted) or {}
-local reply = {0, recorded}
-local n = #found / 2
-base = math.max(tonumber(redis.call('GET', token_key) or 0), now)
-ends = instant(base + lease_us)
-if n > 0 then
-  redis.call('SET', token_key, instant(base + n), 'PX', ARGV[9])
-  for i = 1, n do
-    local id = found[2 * i - 1]
-    local failures, losses = attempt_of(attempts_key, id)
-    local token = instant(base + i)
-    redis.call('HSET', attempts_key, id, failures .. ':' .. losses .. ':' .. token)
-    redis.call('ZADD', running_key, ends, id)
-    redis.call('ZREM', due_key, id)
-    for _, field in ipairs({id, redis.call('HGET', tasks_key, id) or '', math.max(0, found[2 * i] - now), failures, losses, token}) do
-      reply[#reply + 1] = field
-    end
-  end
+for _, id in ipairs(found) do
+  local _, _, token = attempt_of(tasks[id].attempt)
+  base = math.max(base, tonumber(token)) -- also if the last token was lost
 end
-redis.call('SET', record_key, string.format('%.0f %.0f %.0f %s', number, base, n, ends), 'PX', ARGV[2])
+ends = now + lease_us
+for i, id in ipairs(found) do
+  local task = tasks[id]
+  local failures, losses = attempt_of(task.attempt)
+  local wait = task.due - now
+  task.attempt = failures .. ':' .. losses .. ':' .. instant(base + i)
+  task.ends, task.due = ends, false
+  add_claimed(id, task, wait)
+end
+local records = {{record_key, string.format('%.0f %.0f %.0f %.0f', number, base, #found, ends), ARGV[2]}}
+if #found > 0 then
+  records[2] = {token_key, instant(base + #found), ARGV[9]}
+end
 
-local excess = redis.call('ZCARD', failed_key) - most_failed
-local old = redis.call('ZRANGEBYSCORE', failed_key, '-inf', instant(now - ARGV[8]), 'LIMIT', 0, 100)
+local excess = redis.call('ZCARD', failed_key) + new_failed - most_failed
+local old = redis.call('ZRANGE', failed_key, '-inf', instant(now - ARGV[8]), 'BYSCORE', 'LIMIT', 0, 500)
 if excess > #old then
-  old = redis.call('ZRANGE', failed_key, 0, math.min(excess, 100) - 1)
+  old = redis.call('ZRANGE', failed_key, 0, math.min(excess, 1000) - 1)
 end
+read_tasks(old)
 for _, id in ipairs(old) do
-  redis.call('ZREM', failed_key, id)
-  redis.call('HDEL', tasks_key, id)
-  redis.call('HDEL', attempts_key, id)
+  tasks[id].failed, tasks[id].text, tasks[id].attempt = false, false, false
 end
-reply[1] = next_event()
-return reply
+
+write_tasks(records)
+if soonest < tonumber(first_due or 2 ^ 53) then
+  redis.pcall(verb, ARGV[11], '')
+end
+return reply_with_event()

@@ -35,6 +35,7 @@ func scenarios(now int64) []scenario {
 	all = append(all, permitScenarios(now)...)
 	all = append(all, fairScenarios(now)...)
 	all = append(all, rateScenarios(now)...)
+	all = append(all, delayScenarios(now)...)
 	return append(all, emptyingScenarios(now)...)
 }
 

@@ -1,0 +1,78 @@
+package scripts_test
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// delayScenarios are calls of the scripts of delayed tasks. Their keys all exist in most of them, as a slot that migrates
+// demands, and hold one task each, so that most calls empty a key.
+func delayScenarios(now int64) []scenario {
+	us := func(ms int64) string { return strconv.FormatInt((now+ms)*1000, 10) }
+	past, soon, later := us(-60_000), us(60_000), us(3_600_000)
+	keys := []string{"due", "tasks", "attempts", "running", "later", "failed"}
+	editing, working := append(slices.Clone(keys), "record"), append(slices.Clone(keys), "record", "token")
+
+	pending := func(id, at string) string { return "\n ZADD due " + at + " " + id + "\n HSET tasks " + id + " ::" + id }
+	tried := func(id, at string) string { return pending(id, at) + "\n HSET attempts " + id + " 1:0:7" }
+	claimed := func(id, ends string) string {
+		return "\n ZADD running " + ends + " " + id + "\n HSET tasks " + id + " ::" + id + "\n HSET attempts " + id + " 1:0:9"
+	}
+	next := func(id string) string { return "\n HSET later " + id + " " + soon + ":::next" }
+	failed := func(id, at string) string {
+		return "\n ZADD failed " + at + " " + id + "\n HSET tasks " + id + " ::" + id + "\n HSET attempts " + id + " 5:0:3"
+	}
+	full := tried("p", later) + claimed("c", soon) + next("c") + failed("f", us(-1000))
+	withEdit := func(commands string) [][]any {
+		return append(words(commands), []any{"SET", "record", "4 1", "PX", 60_000})
+	}
+	withWork := func(commands string) [][]any {
+		return append(words(commands), []any{"SET", "record", "4 9 0 " + soon, "PX", 60_000}, []any{"SET", "token", "9", "PX", 60_000})
+	}
+	edit := func(requests ...any) []any { return append([]any{5, 60_000, "PUBLISH", "c"}, requests...) }
+	work := func(wanted int, ends ...any) []any {
+		return append([]any{5, 60_000, 30_000_000, wanted, 5_000, 3, 2, int64(3_600_000_000), 60_000, "PUBLISH", "c"}, ends...)
+	}
+	cancel := func(id string) []any { return []any{"cancel", id, "", "", "", ""} }
+	e, w := scripts.DelayEdit, scripts.DelayWork
+	return []scenario{
+		{e, "the first task", nil, editing, edit("schedule", "a", 60_000_000, "replace", 0, ":x"), nil},
+		{e, "replaces", withEdit(full), editing, edit("schedule", "p", 60_000_000, "replace", 0, ":x"), nil},
+		{e, "bounded", withEdit(full), editing, edit("schedule", "p", 60_000_000, "replace", 30_000_000, ":x"), nil},
+		{e, "absent", withEdit(full), editing, edit("schedule", "p", 60_000_000, "absent", 0, ":x", "schedule", "a", "@"+later, "absent", 0, ":x"), nil},
+		{e, "after a claimed one", withEdit(full), editing, edit("schedule", "c", 60_000_000, "replace", 0, ":x"), nil},
+		{e, "in place of a failed one", withEdit(full), editing, edit("schedule", "f", 60_000_000, "replace", 0, ":x"), nil},
+		{e, "cancels", withEdit(full), editing, edit(cancel("p")...), nil},
+		{e, "cancels a claimed one", withEdit(full), editing, edit(cancel("c")...), nil},
+		{e, "cancels and schedules again", withEdit(full), editing, edit(append(cancel("p"), "schedule", "p", 60_000_000, "replace", 0, ":x")...), nil},
+		{e, "moves", withEdit(full), editing, edit("move", "p", 60_000_000, "", 0, "", "move", "c", 60_000_000, "", 0, ""), nil},
+		{e, "retries", withEdit(full), editing, edit("retry", "f", "", "", "", ""), nil},
+		{e, "forgets", withEdit(full), editing, edit("forget", "f", "", "", "", ""), nil},
+		{e, "all of these", withEdit(full), editing, edit(slices.Concat(
+			[]any{"schedule", "a", 60_000_000, "replace", 0, ":x", "forget", "f", "", "", "", ""}, cancel("c"), cancel("p"), cancel("a"),
+		)...), nil},
+		{e, "a copy", append(words(full), []any{"SET", "record", "5 1", "PX", 60_000}), editing, edit(cancel("p")...), nil},
+
+		{w, "nothing", nil, working, work(5), nil},
+		{w, "the first task", withWork(pending("a", past)), working, work(5), nil},
+		{w, "claims", withWork(tried("p", past) + claimed("c", soon) + next("c") + failed("f", us(-1000))), working, work(5), nil},
+		{w, "done", withWork(tried("p", later) + claimed("c", soon) + failed("f", us(-1000))), working, work(0, "done", "c", 9, ""), nil},
+		{w, "done, and the next follows", withWork(full), working, work(5, "done", "c", 9, ""), nil},
+		{w, "again", withWork(tried("p", later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "again", "c", 9, 60_000_000), nil},
+		{w, "again at once", withWork(tried("p", later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(1, "again", "c", 9, 0), nil},
+		{w, "failed", withWork(tried("p", later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "failed", "c", 9, ""), nil},
+		{w, "failed, and too many others", withWork(full + failed("g", us(-500)) + claimed("e", soon)), working, work(0, "failed", "e", 9, ""), nil},
+		{w, "handed back", withWork(tried("p", later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "back", "c", 9, ""), nil},
+		{w, "a lease has ended", withWork(tried("p", later) + claimed("c", past) + next("d") + failed("f", us(-1000))), working, work(0), nil},
+		{w, "a lease has ended, and claims", withWork(tried("p", past) + claimed("c", past) + next("d") + failed("f", past)), working, work(9), nil},
+		{w, "old failures", withWork(full + failed("g", us(-7_200_000))), working, work(0), nil},
+		{w, "everything at once", withWork(tried("p", past) + claimed("c", past) + next("c") + claimed("d", soon) + failed("f", us(-7_200_000))), working, work(9, "done", "d", 9, ""), nil},
+		{w, "a copy", append(words(full), []any{"SET", "record", "5 8 1 " + soon, "PX", 60_000}, []any{"SET", "token", "9", "PX", 60_000}), working, work(5), nil},
+
+		{scripts.DelayRenew, "held", words(claimed("c", us(1_000))), []string{"running", "attempts"}, []any{"c", 9, 30_000_000}, nil},
+		{scripts.DelayRenew, "lost", words(claimed("c", soon)), []string{"running", "attempts"}, []any{"c", 8, 30_000_000}, nil},
+		{scripts.DelayState, "each phase", words(full), keys, []any{"p", "c", "f", "x"}, nil},
+	}
+}

@@ -1,0 +1,80 @@
+-- A script reads tasks, changes what it has read, and writes the differences at the end.
+local tasks = {} -- by id, each with what its keys hold or false, and was, a copy as it was read
+
+local function read_tasks(ids)
+  for from = 1, #ids, 1000 do -- unpack takes no more than 8000
+    local to = math.min(from + 999, #ids)
+    local text, attempt = redis.call('HMGET', tasks_key, unpack(ids, from, to)), redis.call('HMGET', attempts_key, unpack(ids, from, to))
+    local later, due = redis.call('HMGET', later_key, unpack(ids, from, to)), redis.call('ZMSCORE', due_key, unpack(ids, from, to))
+    local ends, failed = redis.call('ZMSCORE', running_key, unpack(ids, from, to)), redis.call('ZMSCORE', failed_key, unpack(ids, from, to))
+    for i = 1, to - from + 1 do
+      local was = {
+        text = text[i], attempt = attempt[i], later = later[i],
+        due = due[i] and tonumber(due[i]), ends = ends[i] and tonumber(ends[i]), failed = failed[i] and tonumber(failed[i]),
+      }
+      local task = {was = was}
+      for part, value in pairs(was) do
+        task[part] = value
+      end
+      tasks[ids[from + i - 1]] = task
+    end
+  end
+end
+
+-- write_tasks writes the changes, and the records: key, value and ms. Nothing fails after its first write. Reads have found keys of
+-- another type. Each command that follows is tried in a form that changes nothing, before HSET, which has none. Removals come last,
+-- one command for each key, because a slot that migrates refuses a key that is empty.
+local function write_tasks(records)
+  local set, removed, changes = {}, {}, false
+  for _, part in ipairs({'text', 'attempt', 'later', 'due', 'ends', 'failed'}) do
+    local values, ids = {}, {}
+    for id, task in pairs(tasks) do
+      local value = task[part]
+      if value ~= task.was[part] then
+        changes = true
+        if not value then
+          ids[#ids + 1] = id
+        elseif type(value) == 'number' then -- ZADD takes the score first
+          values[#values + 1], values[#values + 2] = instant(value), id
+        else
+          values[#values + 1], values[#values + 2] = id, value
+        end
+      end
+    end
+    set[part], removed[part] = values, ids
+  end
+  if changes then
+    redis.call('ZADD', due_key, 'XX', 0, '') -- no id is empty
+    redis.call('ZREM', due_key, '')
+    redis.call('HDEL', tasks_key, '')
+    local value = redis.call('GET', records[1][1])
+    if value then
+      redis.call('SET', records[1][1], value, 'KEEPTTL')
+    else
+      redis.call('SET', records[1][1], '', 'XX')
+    end
+  end
+  for part, key in pairs({text = tasks_key, attempt = attempts_key, later = later_key}) do
+    for from = 1, #set[part], 2000 do
+      redis.call('HSET', key, unpack(set[part], from, math.min(from + 1999, #set[part])))
+    end
+  end
+  for part, key in pairs({due = due_key, ends = running_key, failed = failed_key}) do
+    for from = 1, #set[part], 2000 do
+      redis.call('ZADD', key, unpack(set[part], from, math.min(from + 1999, #set[part])))
+    end
+  end
+  for _, one in ipairs(records) do
+    redis.call('SET', one[1], one[2], 'PX', one[3])
+  end
+  for part, key in pairs({due = due_key, ends = running_key, failed = failed_key}) do
+    for from = 1, #removed[part], 1000 do
+      redis.call('ZREM', key, unpack(removed[part], from, math.min(from + 999, #removed[part])))
+    end
+  end
+  for part, key in pairs({text = tasks_key, attempt = attempts_key, later = later_key}) do
+    for from = 1, #removed[part], 1000 do
+      redis.call('HDEL', key, unpack(removed[part], from, math.min(from + 999, #removed[part])))
+    end
+  end
+end
