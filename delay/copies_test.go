@@ -1,0 +1,305 @@
+package delay_test
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// process calls the scripts of a queue as one process does, with numbers that the test chooses.
+type process struct {
+	t    *testing.T
+	rdb  *redis.Client
+	name string
+	id   string
+
+	back  time.Duration // how far the clock of Redis is set back
+	lease time.Duration // 0 means redistest.SafeLease
+	kept  int           // failed tasks that are kept; 0 means 100
+}
+
+func newProcess(t *testing.T) *process {
+	t.Helper()
+	return &process{t: t, rdb: redistest.Shared(t).Client(t), name: redistest.Name(t), id: "one"}
+}
+
+// other returns another process of the queue.
+func (p *process) other() *process {
+	other := *p
+	other.id += "'"
+	return &other
+}
+
+func (p *process) key(suffix string) string { return "{" + p.name + "}:" + suffix }
+
+func (p *process) keys(more ...string) (keys []string) {
+	for _, suffix := range append([]string{"due", "tasks", "attempts", "running", "later", "failed"}, more...) {
+		keys = append(keys, p.key(suffix))
+	}
+	return keys
+}
+
+// tasks returns the names of the keys of the queue beside records and the last token.
+func (p *process) tasks() (left []string) {
+	p.t.Helper()
+	for _, key := range p.rdb.Keys(p.t.Context(), p.key("*")).Val() {
+		if suffix := strings.TrimPrefix(key, p.key("")); !strings.Contains(suffix, ":") && suffix != "token" {
+			left = append(left, suffix)
+		}
+	}
+	return left
+}
+
+// source returns the text of a script whose clock may be set back.
+func (p *process) source(s *scripts.Script) string {
+	const clock = "return time[1] * 1000000 + time[2]"
+	require.Equal(p.t, 1, strings.Count(s.Source(), clock), "%s reads the clock", s.Name())
+	return strings.Replace(s.Source(), clock, fmt.Sprint(clock, " - ", p.back.Microseconds()), 1)
+}
+
+// edit makes requests of six words each, and returns the answers.
+func (p *process) edit(number int, requests ...any) []int64 {
+	p.t.Helper()
+	require.Zero(p.t, len(requests)%6)
+	args := append([]any{number, 600_000, "PUBLISH", scripts.DelayChannel(p.name)}, requests...)
+	answers, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayEdit), p.keys("edits:"+p.id), args...).Int64Slice()
+	require.NoError(p.t, err)
+	return answers
+}
+
+func schedule(id string, in time.Duration, payload string) []any {
+	return []any{"schedule", id, in.Microseconds(), "replace", 0, ":" + payload}
+}
+
+func request(verb, id string) []any { return []any{verb, id, "", "", "", ""} }
+
+// claimedTask is a task of the reply of delay_work.
+type claimedTask struct {
+	id, text         string
+	wait             time.Duration
+	failures, losses int64
+	token            int64
+}
+
+// work claims up to wanted tasks, and records ends of four words each.
+func (p *process) work(number, wanted int, ends ...any) (recorded int64, found []claimedTask) {
+	p.t.Helper()
+	require.Zero(p.t, len(ends)%4)
+	args := append([]any{
+		number, 600_000, cmp.Or(p.lease, redistest.SafeLease).Microseconds(), wanted, 5_000, 3, cmp.Or(p.kept, 100),
+		time.Hour.Microseconds(), 86_400_000, "PUBLISH", scripts.DelayChannel(p.name),
+	}, ends...)
+	reply, err := p.rdb.Eval(p.t.Context(), p.source(scripts.DelayWork), p.keys("claims:"+p.id, "token"), args...).Slice()
+	require.NoError(p.t, err)
+	for fields := reply[2:]; len(fields) > 0; fields = fields[6:] {
+		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
+		require.NoError(p.t, err)
+		found = append(found, claimedTask{
+			fields[0].(string), fields[1].(string), time.Duration(fields[2].(int64)) * time.Microsecond,
+			fields[3].(int64), fields[4].(int64), token,
+		})
+	}
+	return reply[1].(int64), found
+}
+
+// claim claims the one task that is due.
+func (p *process) claim(number int) claimedTask {
+	p.t.Helper()
+	_, found := p.work(number, 10)
+	require.Len(p.t, found, 1)
+	return found[0]
+}
+
+// end records the end of an attempt.
+func (p *process) end(number int, how string, task claimedTask, more ...any) {
+	p.t.Helper()
+	recorded, found := p.work(number, 0, how, task.id, task.token, append(more, "")[0])
+	require.EqualValues(p.t, 1, recorded)
+	require.Empty(p.t, found)
+}
+
+// loseLease lets the lease of a claimed task end.
+func (p *process) loseLease(id string) {
+	p.t.Helper()
+	require.NoError(p.t, p.rdb.ZAddXX(p.t.Context(), p.key("running"), redis.Z{Score: 1, Member: id}).Err())
+}
+
+func TestCopies_ScheduleDoesNotCreateATaskThatHasRun(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	require.Equal(t, []int64{1}, p.edit(1, schedule("a", 0, "p")...))
+	require.Equal(t, []int64{1}, p.edit(1, schedule("a", 0, "p")...), "while it is pending")
+	a := p.claim(1)
+	require.Equal(t, []int64{1}, p.edit(1, schedule("a", 0, "p")...), "while it is claimed")
+	p.end(2, "done", a)
+	require.Empty(t, p.tasks())
+
+	require.Equal(t, []int64{1}, p.edit(1, schedule("a", 0, "p")...), "a repeated call")
+	require.Empty(t, p.tasks())
+	p.edit(2, request("cancel", "other")...)
+	require.Empty(t, p.edit(1, schedule("a", 0, "p")...), "a late copy")
+	require.Empty(t, p.tasks())
+}
+
+func TestCopies_CancelSaysWhatItDid(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, schedule("a", time.Hour, "p")...)
+	both := append(request("cancel", "a"), request("cancel", "b")...)
+	require.Equal(t, []int64{1, 0}, p.edit(2, both...))
+	require.Empty(t, p.tasks())
+	require.Equal(t, []int64{1, 0}, p.edit(2, both...))
+
+	p.other().edit(1, append(schedule("a", time.Hour, "new"), schedule("b", time.Hour, "new")...)...)
+	require.Equal(t, []int64{1, 0}, p.edit(2, both...))
+	require.EqualValues(t, 2, p.rdb.ZCard(t.Context(), p.key("due")).Val(), "a repeated call removes no others")
+	p.edit(3, request("cancel", "none")...)
+	require.Empty(t, p.edit(2, both...))
+	require.EqualValues(t, 2, p.rdb.ZCard(t.Context(), p.key("due")).Val(), "neither does a late copy")
+}
+
+func TestCopies_CancelOfAClaimedTask(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, schedule("a", 0, "p")...)
+	a := p.claim(1)
+	p.edit(2, schedule("a", 0, "next")...)
+	require.Equal(t, []int64{1}, p.edit(3, request("cancel", "a")...))
+	require.Equal(t, []int64{1}, p.edit(3, request("cancel", "a")...))
+	p.other().edit(1, schedule("a", 0, "after next")...)
+	require.Equal(t, []int64{1}, p.edit(3, request("cancel", "a")...))
+	p.end(2, "done", a)
+	require.Equal(t, "::after next", p.claim(3).text)
+}
+
+func TestCopies_Reschedule(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	move := []any{"move", "a", time.Hour.Microseconds(), "", 0, ""}
+	p.edit(1, schedule("a", time.Minute, "p")...)
+	require.Equal(t, []int64{1}, p.edit(2, move...))
+	due := p.rdb.ZScore(t.Context(), p.key("due"), "a").Val()
+	require.Equal(t, []int64{1}, p.edit(2, move...))
+	require.Equal(t, due, p.rdb.ZScore(t.Context(), p.key("due"), "a").Val())
+	p.edit(3, []any{"move", "a", 0, "", 0, ""}...)
+	require.Empty(t, p.edit(2, move...))
+	p.end(2, "done", p.claim(1))
+	require.Equal(t, []int64{1}, p.edit(3, []any{"move", "a", 0, "", 0, ""}...), "the task is gone")
+	require.Empty(t, p.tasks())
+}
+
+func TestCopies_RetryAndDeleteOfFailedTasks(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, append(schedule("a", 0, "p"), schedule("b", 0, "p")...)...)
+	_, found := p.work(1, 10)
+	p.work(2, 0, "failed", "a", found[0].token, "", "failed", "b", found[1].token, "")
+	both := append(request("retry", "a"), request("forget", "b")...)
+	require.Equal(t, []int64{1, 1}, p.edit(2, both...))
+	p.end(4, "failed", p.claim(3))
+	require.Equal(t, []int64{1, 1}, p.edit(2, both...))
+	require.Equal(t, []string{"a"}, p.rdb.ZRange(t.Context(), p.key("failed"), 0, -1).Val(), "it was retried once")
+	p.edit(3, request("forget", "a")...)
+	require.Empty(t, p.edit(2, both...))
+	require.Empty(t, p.tasks())
+}
+
+func TestCopies_ClaimReturnsTheSameTasks(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, append(schedule("a", 0, "p"), schedule("b", 0, "p")...)...)
+	_, found := p.work(1, 10)
+	require.Len(t, found, 2)
+	p.edit(2, schedule("c", 0, "p")...)
+	_, again := p.work(1, 10)
+	require.Len(t, again, 2)
+	for i := range found {
+		again[i].wait = found[i].wait // not less: see below
+	}
+	require.Equal(t, found, again)
+
+	_, theirs := p.other().work(1, 10)
+	require.Len(t, theirs, 1, "another process claims the rest")
+	recorded, more := p.work(2, 10, "done", "a", found[0].token, "")
+	require.EqualValues(t, 1, recorded)
+	require.Empty(t, more)
+	p.edit(3, schedule("d", 0, "p")...)
+	_, late := p.work(1, 10)
+	require.Empty(t, late, "a late copy")
+	_, late = p.work(2, 10, "done", "b", found[1].token, "")
+	require.Empty(t, late, "a copy of a call that claimed nothing")
+	require.NotZero(t, p.rdb.ZScore(t.Context(), p.key("running"), "b").Val(), "and it records nothing")
+	require.Equal(t, "d", p.claim(3).id)
+}
+
+// A copy of a claim does not know when each task is due, but none was due later than the claim looked ahead.
+func TestCopies_ClaimIsNotEarly(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	in := 2 * time.Millisecond
+	began := time.Now()
+	p.edit(1, schedule("a", in, "p")...)
+	due := p.rdb.ZScore(t.Context(), p.key("due"), "a").Val()
+	a := p.claim(1)
+	require.LessOrEqual(t, a.wait, in)
+	before := float64(p.rdb.Time(t.Context()).Val().UnixMicro())
+	copied := p.claim(1)
+	require.GreaterOrEqual(t, before+float64(copied.wait.Microseconds())+float64(time.Since(began).Microseconds()), due)
+	require.Equal(t, a.token, copied.token)
+	require.LessOrEqual(t, copied.wait, 5*time.Millisecond)
+}
+
+func TestCopies_ClaimDoesNotReturnTasksWhoseLeaseHasEnded(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, schedule("a", 0, "p")...)
+	p.claim(1)
+	p.back = -2 * redistest.SafeLease // the time has passed
+	_, found := p.work(1, 10)
+	require.Empty(t, found)
+	a := p.claim(2)
+	require.EqualValues(t, 1, a.losses)
+}
+
+func TestCopies_AFailureCountsOnce(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	p.edit(1, schedule("a", 0, "p")...)
+	a := p.claim(1)
+	p.end(2, "again", a, 0)
+	recorded, _ := p.work(2, 0, "again", "a", a.token, 0)
+	require.Zero(t, recorded)
+	recorded, _ = p.work(3, 0, "again", "a", a.token, 0)
+	require.Zero(t, recorded, "its token is not that of an attempt")
+	require.EqualValues(t, 1, p.claim(4).failures)
+}
+
+func TestCopies_ALateEndDoesNotEndAnotherAttempt(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"done", "again", "failed", "back"} {
+		p := newProcess(t)
+		p.edit(1, schedule("a", 0, "p")...)
+		a := p.claim(1)
+		p.loseLease("a")
+		replacement := p.other().claim(1)
+		require.EqualValues(t, 1, replacement.losses)
+		recorded, _ := p.work(2, 0, how, "a", a.token, "0")
+		require.Zero(t, recorded, how)
+		p.other().end(2, "done", replacement)
+		require.Empty(t, p.tasks(), how)
+
+		p.edit(2, schedule("a", time.Hour, "replacement")...)
+		recorded, _ = p.work(3, 0, how, "a", replacement.token, "0")
+		require.Zero(t, recorded, how)
+		require.EqualValues(t, 1, p.rdb.ZCard(t.Context(), p.key("due")).Val(), how)
+	}
+}
