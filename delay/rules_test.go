@@ -1,11 +1,15 @@
 package delay_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
 )
 
 func TestRules_ATaskScheduledWhileOneOfItsIDRunsIsKept(t *testing.T) {
@@ -189,4 +193,95 @@ func TestRules_ALongestWaitCountsFromTheFirstCallThatSetsOne(t *testing.T) {
 	p.edit(5, bounded("schedule", ":again")...)
 	_, found := p.work(3, 10)
 	require.Empty(t, found, "the wait of a task that has failed is over")
+}
+
+// Tasks that a process hands back run at once in another one, which knows of them by a message alone.
+func TestRules_TasksThatAreHandedBackRunAtOnceElsewhere(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	queue := func() *delay.Queue {
+		return newClient(t, rdb, delay.WithPoll(time.Hour)).Queue(name, delay.WithLease(time.Hour))
+	}
+	q, begun := queue(), make(chan string, 10)
+	stop := serve(t, q, 1, func(ctx context.Context, task *delay.Task) error {
+		begun <- task.ID
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	for _, id := range []string{"a", "b", "c"} {
+		require.NoError(t, q.Schedule(t.Context(), id, 0, nil))
+	}
+	first := <-begun
+	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:running").Val() == 3 })
+	again := make(chan *delay.Task, 10)
+	serve(t, queue(), 1, func(_ context.Context, task *delay.Task) error {
+		again <- task
+		return nil
+	})
+	redistest.Poll(t, func() bool { return len(rdb.Keys(t.Context(), "{"+name+"}:claims:*").Val()) == 2 })
+	stop()
+	var ids []string
+	for range 3 {
+		select {
+		case task := <-again:
+			ids = append(ids, task.ID)
+			require.Zero(t, task.Failures+task.Losses, task.ID)
+		case <-time.After(redistest.Patience):
+			require.FailNow(t, "a task was not run", "%v have run, %s first", ids, first)
+		}
+	}
+	require.ElementsMatch(t, []string{"a", "b", "c"}, ids)
+}
+
+// Calls of many tasks are read and written in parts.
+func TestRules_CallsOfManyTasks(t *testing.T) {
+	t.Parallel()
+	const tasks = 2500
+	p := newProcess(t)
+	var requests, ends []any
+	for i := range tasks {
+		requests = append(requests, schedule(fmt.Sprint(i), 0, fmt.Sprint("payload ", i))...)
+	}
+	require.Len(t, p.edit(1, requests...), tasks)
+	_, found := p.work(1, tasks)
+	require.Len(t, found, tasks)
+	for i, task := range found {
+		require.Equal(t, "::payload "+task.id, task.text)
+		require.Equal(t, found[0].token+int64(i), task.token)
+		ends = append(ends, "again", task.id, task.token, 0)
+	}
+	recorded, again := p.work(2, tasks, ends...)
+	require.EqualValues(t, tasks, recorded)
+	require.Len(t, again, tasks)
+	ends = nil
+	for _, task := range again {
+		require.Equal(t, "::payload "+task.id, task.text)
+		require.EqualValues(t, 1, task.failures)
+		ends = append(ends, "done", task.id, task.token, "")
+	}
+	recorded, _ = p.work(3, 0, ends...)
+	require.EqualValues(t, tasks, recorded)
+	require.Empty(t, p.tasks())
+}
+
+// Ids and payloads are bytes.
+func TestRules_IDsAndPayloadsOfAnyBytes(t *testing.T) {
+	t.Parallel()
+	id, payload := "a:1 \x00\n%\xff", "1:2 \x00\n%d\xff:"
+	bounded := []any{"schedule", id, 0, "replace", time.Minute.Microseconds(), ":" + payload}
+	p := newProcess(t)
+	p.edit(1, bounded...)
+	p.edit(2, bounded...)
+	a := p.claim(1)
+	require.Equal(t, id, a.id)
+	require.Regexp(t, `^\d{16}::`, a.text)
+	require.Equal(t, payload, a.text[18:])
+	p.edit(3, bounded...)
+	p.edit(4, "move", id, 0, "", time.Minute.Microseconds(), "")
+	p.end(2, "done", a)
+	a = p.claim(3)
+	require.Equal(t, payload, a.text[18:])
+	require.Equal(t, []int64{0}, p.edit(5, request("cancel", id)...))
+	p.end(4, "back", a)
+	require.Empty(t, p.tasks())
 }
