@@ -80,6 +80,12 @@ func (p *process) edit(number int, requests ...any) []int64 {
 	return answers
 }
 
+// due returns the instant at which the task "a" is due, in us.
+func (p *process) due() int64 {
+	p.t.Helper()
+	return int64(p.rdb.ZScore(p.t.Context(), p.key("due"), "a").Val())
+}
+
 func schedule(id string, in time.Duration, payload string) []any {
 	return []any{"schedule", id, in.Microseconds(), "replace", 0, ":" + payload}
 }
@@ -108,7 +114,7 @@ func (p *process) work(number, wanted int, ends ...any) (recorded int64, found [
 		token, err := strconv.ParseInt(fields[5].(string), 10, 64)
 		require.NoError(p.t, err)
 		found = append(found, claimedTask{
-			fields[0].(string), fields[1].(string), time.Duration(fields[2].(int64)) * time.Microsecond,
+			fields[0].(string), fields[1].(string), time.Duration(fields[2].(int64) * 1000),
 			fields[3].(int64), fields[4].(int64), token,
 		})
 	}
@@ -191,9 +197,9 @@ func TestCopies_Reschedule(t *testing.T) {
 	move := []any{"move", "a", time.Hour.Microseconds(), "", 0, ""}
 	p.edit(1, schedule("a", time.Minute, "p")...)
 	require.Equal(t, []int64{1}, p.edit(2, move...))
-	due := p.rdb.ZScore(t.Context(), p.key("due"), "a").Val()
+	due := p.due()
 	require.Equal(t, []int64{1}, p.edit(2, move...))
-	require.Equal(t, due, p.rdb.ZScore(t.Context(), p.key("due"), "a").Val())
+	require.Equal(t, due, p.due())
 	p.edit(3, []any{"move", "a", 0, "", 0, ""}...)
 	require.Empty(t, p.edit(2, move...))
 	p.end(2, "done", p.claim(1))

@@ -180,12 +180,12 @@ func TestRules_ALongestWaitCountsFromTheFirstCallThatSetsOne(t *testing.T) {
 	p.back = time.Hour
 	p.edit(1, schedule("a", 24*time.Hour, "p")...)
 	p.edit(2, bounded("move", "")...)
-	due := p.rdb.ZScore(t.Context(), p.key("due"), "a").Val()
+	due := p.due()
 	p.back -= 50 * time.Second
 	p.edit(3, bounded("move", "")...)
-	require.Equal(t, due, p.rdb.ZScore(t.Context(), p.key("due"), "a").Val())
+	require.Equal(t, due, p.due())
 	p.edit(4, bounded("schedule", ":new")...)
-	require.Equal(t, due, p.rdb.ZScore(t.Context(), p.key("due"), "a").Val())
+	require.Equal(t, due, p.due())
 	p.back -= time.Minute
 	a := p.claim(1)
 	p.end(2, "failed", a)

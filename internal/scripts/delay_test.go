@@ -16,7 +16,7 @@ func delayScenarios(now int64) []scenario {
 	editing, working := append(slices.Clone(keys), "record"), append(slices.Clone(keys), "record", "token")
 
 	pending := func(id, at string) string { return "\n ZADD due " + at + " " + id + "\n HSET tasks " + id + " ::" + id }
-	tried := func(id, at string) string { return pending(id, at) + "\n HSET attempts " + id + " 1:0:7" }
+	tried := func(at string) string { return pending("p", at) + "\n HSET attempts p 1:0:7" }
 	claimed := func(id, ends string) string {
 		return "\n ZADD running " + ends + " " + id + "\n HSET tasks " + id + " ::" + id + "\n HSET attempts " + id + " 1:0:9"
 	}
@@ -24,7 +24,7 @@ func delayScenarios(now int64) []scenario {
 	failed := func(id, at string) string {
 		return "\n ZADD failed " + at + " " + id + "\n HSET tasks " + id + " ::" + id + "\n HSET attempts " + id + " 5:0:3"
 	}
-	full := tried("p", later) + claimed("c", soon) + next("c") + failed("f", us(-1000))
+	full := tried(later) + claimed("c", soon) + next("c") + failed("f", us(-1000))
 	withEdit := func(commands string) [][]any {
 		return append(words(commands), []any{"SET", "record", "4 1", "PX", 60_000})
 	}
@@ -57,18 +57,18 @@ func delayScenarios(now int64) []scenario {
 
 		{w, "nothing", nil, working, work(5), nil},
 		{w, "the first task", withWork(pending("a", past)), working, work(5), nil},
-		{w, "claims", withWork(tried("p", past) + claimed("c", soon) + next("c") + failed("f", us(-1000))), working, work(5), nil},
-		{w, "done", withWork(tried("p", later) + claimed("c", soon) + failed("f", us(-1000))), working, work(0, "done", "c", 9, ""), nil},
+		{w, "claims", withWork(tried(past) + claimed("c", soon) + next("c") + failed("f", us(-1000))), working, work(5), nil},
+		{w, "done", withWork(tried(later) + claimed("c", soon) + failed("f", us(-1000))), working, work(0, "done", "c", 9, ""), nil},
 		{w, "done, and the next follows", withWork(full), working, work(5, "done", "c", 9, ""), nil},
-		{w, "again", withWork(tried("p", later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "again", "c", 9, 60_000_000), nil},
-		{w, "again at once", withWork(tried("p", later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(1, "again", "c", 9, 0), nil},
-		{w, "failed", withWork(tried("p", later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "failed", "c", 9, ""), nil},
+		{w, "again", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "again", "c", 9, 60_000_000), nil},
+		{w, "again at once", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(1, "again", "c", 9, 0), nil},
+		{w, "failed", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "failed", "c", 9, ""), nil},
 		{w, "failed, and too many others", withWork(full + failed("g", us(-500)) + claimed("e", soon)), working, work(0, "failed", "e", 9, ""), nil},
-		{w, "handed back", withWork(tried("p", later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "back", "c", 9, ""), nil},
-		{w, "a lease has ended", withWork(tried("p", later) + claimed("c", past) + next("d") + failed("f", us(-1000))), working, work(0), nil},
-		{w, "a lease has ended, and claims", withWork(tried("p", past) + claimed("c", past) + next("d") + failed("f", past)), working, work(9), nil},
+		{w, "handed back", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "back", "c", 9, ""), nil},
+		{w, "a lease has ended", withWork(tried(later) + claimed("c", past) + next("d") + failed("f", us(-1000))), working, work(0), nil},
+		{w, "a lease has ended, and claims", withWork(tried(past) + claimed("c", past) + next("d") + failed("f", past)), working, work(9), nil},
 		{w, "old failures", withWork(full + failed("g", us(-7_200_000))), working, work(0), nil},
-		{w, "everything at once", withWork(tried("p", past) + claimed("c", past) + next("c") + claimed("d", soon) + failed("f", us(-7_200_000))), working, work(9, "done", "d", 9, ""), nil},
+		{w, "everything at once", withWork(tried(past) + claimed("c", past) + next("c") + claimed("d", soon) + failed("f", us(-7_200_000))), working, work(9, "done", "d", 9, ""), nil},
 		{w, "a copy", append(words(full), []any{"SET", "record", "5 8 1 " + soon, "PX", 60_000}, []any{"SET", "token", "9", "PX", 60_000}), working, work(5), nil},
 
 		{scripts.DelayRenew, "held", words(claimed("c", us(1_000))), []string{"running", "attempts"}, []any{"c", 9, 30_000_000}, nil},
