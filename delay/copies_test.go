@@ -313,3 +313,31 @@ func TestCopies_ALateEndDoesNotEndAnotherAttempt(t *testing.T) {
 		require.EqualValues(t, 1, p.rdb.ZCard(t.Context(), p.key("due")).Val(), how)
 	}
 }
+
+func TestCopies_ALateRenewalRenewsNoOtherAttempt(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	renew := func(a claimedTask) int64 {
+		keys, lease := []string{p.key("running"), p.key("attempts")}, (2 * redistest.SafeLease).Microseconds()
+		renewed, err := p.rdb.Eval(t.Context(), p.source(scripts.DelayRenew), keys, a.id, a.token, lease).Int64Slice()
+		require.NoError(t, err)
+		require.Len(t, renewed, 1)
+		return renewed[0]
+	}
+	ends := func() float64 { return p.rdb.ZScore(t.Context(), p.key("running"), "a").Val() }
+	p.edit(1, schedule("a", 0, "p")...)
+	a, before := p.claim(1), ends()
+	require.EqualValues(t, 1, renew(a))
+	require.Greater(t, ends(), before)
+	p.loseLease("a")
+	require.Zero(t, renew(a), "the lease has ended")
+	next := p.claim(2)
+	before = ends()
+	require.Zero(t, renew(a), "it is another attempt")
+	require.InDelta(t, before, ends(), 0)
+	p.edit(2, request("cancel", "a")...)
+	require.EqualValues(t, 1, renew(next), "a cancelled task keeps its lease")
+	p.end(3, "done", next)
+	require.Zero(t, renew(next))
+	require.Empty(t, p.tasks())
+}
