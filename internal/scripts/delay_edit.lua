@@ -126,7 +126,7 @@ local reply = {}
 for at = 5, #ARGV, 6 do
   reply[#reply + 1] = do_request[ARGV[at]](tasks[ARGV[at + 1]], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4]) or 0, ARGV[at + 5])
 end
-write_tasks({{record_key, number .. ' ' .. table.concat(reply), ARGV[2]}})
+write_tasks(record, {{record_key, number .. ' ' .. table.concat(reply), ARGV[2]}})
 if soonest < earliest then
   redis.pcall(verb, ARGV[4], '')
 end

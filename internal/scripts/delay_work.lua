@@ -27,7 +27,6 @@ local most_losses, most_failed, verb = tonumber(ARGV[6]), tonumber(ARGV[7]), ARG
 -- include: clock
 -- include: delay_changes
 local now, reply = clock_micros(), {-1, 0}
-local first_due = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2]
 local record = redis.call('GET', record_key)
 local last, base, claimed, ends = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+)$')
 
@@ -159,18 +158,21 @@ if #found > 0 then
   records[2] = {token_key, instant(base + #found), ARGV[9]}
 end
 
-local excess = redis.call('ZCARD', failed_key) + new_failed - most_failed
-local old = redis.call('ZRANGE', failed_key, '-inf', instant(now - ARGV[8]), 'BYSCORE', 'LIMIT', 0, 500)
-if excess > #old then
-  old = redis.call('ZRANGE', failed_key, 0, math.min(excess, 1000) - 1)
-end
-read_tasks(old)
-for _, id in ipairs(old) do
-  tasks[id].failed, tasks[id].text, tasks[id].attempt = false, false, false
+if new_failed > 0 or #found == 0 then
+  local excess = redis.call('ZCARD', failed_key) + new_failed - most_failed
+  local old = redis.call('ZRANGE', failed_key, '-inf', instant(now - ARGV[8]), 'BYSCORE', 'LIMIT', 0, 500)
+  if excess > #old then
+    old = redis.call('ZRANGE', failed_key, 0, math.min(excess, 1000) - 1)
+  end
+  read_tasks(old)
+  for _, id in ipairs(old) do
+    tasks[id].failed, tasks[id].text, tasks[id].attempt = false, false, false
+  end
 end
 
-write_tasks(records)
-if soonest < tonumber(first_due or 2 ^ 53) then
+local is_news = soonest < 2 ^ 53 and soonest < tonumber(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] or 2 ^ 53)
+write_tasks(record, records)
+if is_news then
   redis.pcall(verb, ARGV[11], '')
 end
 return reply_with_event()

@@ -21,10 +21,10 @@ local function read_tasks(ids)
   end
 end
 
--- write_tasks writes the changes, and the records: key, value and ms. Nothing fails after its first write. Reads have found keys of
--- another type. Each command that follows is tried in a form that changes nothing, before HSET, which has none. Removals come last,
--- one command for each key, because a slot that migrates refuses a key that is empty.
-local function write_tasks(records)
+-- write_tasks writes the changes, and records: key, value and ms. The key of the first one holds record, if that is not false. Nothing
+-- fails after the first write. Reads have found keys of another type. Each command that follows is tried in a form that changes nothing,
+-- before HSET, which has none. Removals come last, one command for each key, because a slot that migrates refuses a key that is empty.
+local function write_tasks(record, records)
   local set, removed, changes = {}, {}, false
   for _, part in ipairs({'text', 'attempt', 'later', 'due', 'ends', 'failed'}) do
     local values, ids = {}, {}
@@ -47,9 +47,8 @@ local function write_tasks(records)
     redis.call('ZADD', due_key, 'XX', 0, '') -- no id is empty
     redis.call('ZREM', due_key, '')
     redis.call('HDEL', tasks_key, '')
-    local value = redis.call('GET', records[1][1])
-    if value then
-      redis.call('SET', records[1][1], value, 'KEEPTTL')
+    if record then
+      redis.call('SET', records[1][1], record, 'KEEPTTL')
     else
       redis.call('SET', records[1][1], '', 'XX')
     end
