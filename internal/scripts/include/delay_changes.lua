@@ -8,15 +8,11 @@ local function read_tasks(ids)
     local later, due = redis.call('HMGET', later_key, unpack(ids, from, to)), redis.call('ZMSCORE', due_key, unpack(ids, from, to))
     local ends, failed = redis.call('ZMSCORE', running_key, unpack(ids, from, to)), redis.call('ZMSCORE', failed_key, unpack(ids, from, to))
     for i = 1, to - from + 1 do
-      local was = {
-        text = text[i], attempt = attempt[i], later = later[i],
-        due = due[i] and tonumber(due[i]), ends = ends[i] and tonumber(ends[i]), failed = failed[i] and tonumber(failed[i]),
+      local due_at, ends_at, failed_at = due[i] and tonumber(due[i]), ends[i] and tonumber(ends[i]), failed[i] and tonumber(failed[i])
+      local was = {text = text[i], attempt = attempt[i], later = later[i], due = due_at, ends = ends_at, failed = failed_at}
+      tasks[ids[from + i - 1]] = {
+        text = was.text, attempt = was.attempt, later = was.later, due = due_at, ends = ends_at, failed = failed_at, was = was,
       }
-      local task = {was = was}
-      for part, value in pairs(was) do
-        task[part] = value
-      end
-      tasks[ids[from + i - 1]] = task
     end
   end
 end
@@ -25,23 +21,27 @@ end
 -- fails after the first write. Reads have found keys of another type. Each command that follows is tried in a form that changes nothing,
 -- before HSET, which has none. Removals come last, one command for each key, because a slot that migrates refuses a key that is empty.
 local function write_tasks(record, records)
-  local set, removed, changes = {}, {}, false
-  for _, part in ipairs({'text', 'attempt', 'later', 'due', 'ends', 'failed'}) do
-    local values, ids = {}, {}
-    for id, task in pairs(tasks) do
+  local parts, set, removed, changes = {'text', 'attempt', 'later', 'due', 'ends', 'failed'}, {}, {}, false
+  for _, part in ipairs(parts) do
+    set[part], removed[part] = {}, {}
+  end
+  for id, task in pairs(tasks) do
+    for i = 1, 6 do
+      local part = parts[i]
       local value = task[part]
       if value ~= task.was[part] then
-        changes = true
+        local values = value and set[part] or removed[part]
+        local n = #values
         if not value then
-          ids[#ids + 1] = id
-        elseif type(value) == 'number' then -- ZADD takes the score first
-          values[#values + 1], values[#values + 2] = instant(value), id
+          values[n + 1] = id
+        elseif i > 3 then -- ZADD takes the score first
+          values[n + 1], values[n + 2] = instant(value), id
         else
-          values[#values + 1], values[#values + 2] = id, value
+          values[n + 1], values[n + 2] = id, value
         end
+        changes = true
       end
     end
-    set[part], removed[part] = values, ids
   end
   if changes then
     redis.call('ZADD', due_key, 'XX', 0, '') -- no id is empty
