@@ -22,6 +22,7 @@ var peerModules = []struct{ key, path string }{
 	{"redsync", "github.com/go-redsync/redsync/v4"},
 	{"rueidis", "github.com/redis/rueidis"},
 	{"redisrate", "github.com/go-redis/redis_rate/v10"},
+	{"asynq", "github.com/hibiken/asynq"},
 	{"goredis", "github.com/redis/go-redis/v9"},
 }
 

@@ -49,6 +49,8 @@ func (m *measurement) steps() []step {
 		{"semaphores: permits for all", "semaphores", `^BenchmarkUncontended$/kind=[cl]/./goroutines/ctx=cancellable`, "1x", 3},
 		{"semaphores: a name for each", "semaphores", `^BenchmarkOwnNames$/kind=[cl]`, "1x", 3},
 		{"semaphores: few permits", "semaphores", `^BenchmarkContended$/kind=[cl]`, "1x", 3},
+		{"tasks: due and at once", "delays", `^Benchmark(Evenly|Instant|AtOnce)$`, "1x", 2},
+		{"tasks: waiting, a crash, lost replies", "delays", `^Benchmark(Waiting|Crash|LostReplies)$`, "1x", 1},
 	}
 	if m.netty != "" {
 		return all
