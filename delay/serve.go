@@ -21,6 +21,7 @@ const (
 	prefetch   = 4                    // tasks that are claimed for each worker beside the one that it runs
 	maxClaim   = 500                  // tasks of one call
 	ahead      = 5 * time.Millisecond // before its time a task may be claimed; the wheel keeps its time then
+	early      = time.Millisecond     // before the next task is due the next call is sent
 	collecting = 5 * time.Millisecond // for which the ends of attempts are collected
 )
 

@@ -73,7 +73,7 @@ func (c *Client) applyClaim(
 	case event == 0 && len(found) == 0:
 		return rand.N(claimedPause) + time.Millisecond, nil
 	}
-	return max(time.Millisecond, event-ahead+rand.N(ahead-time.Millisecond)), nil
+	return max(time.Millisecond, event-early), nil
 }
 
 // readClaim reads the reply of delay_work.
