@@ -45,6 +45,7 @@ var names = map[string]string{
 	"keyed": "cogwheel, `Keyed`", "map": "map, mutex, time.AfterFunc",
 	"floor": "floor", "cogwheel": "cogwheel", "cogwheel-window": "cogwheel, `FixedWindow`",
 	"bsm": "bsm/redislock", "redsync": "redsync", "rueidislock": "rueidislock", "redis_rate": "redis_rate", "polling": "polling",
+	"asynq": "asynq", "asynq-fast": "asynq, a check every 10 ms",
 }
 
 const (
@@ -59,7 +60,7 @@ const (
 // tables returns what is compared, for results of this size.
 func tables(full bool) []table {
 	n := func(n int) string { return strconv.Itoa(size(full, n)) }
-	return []table{timers(n), keys(n), locks(full), takeover(full), limits(), semaphores()}
+	return []table{timers(n), keys(n), locks(full), takeover(full), limits(), semaphores(), tasks(n)}
 }
 
 func timers(n func(int) string) table {
@@ -229,6 +230,48 @@ func semaphores() table {
 		}
 	}
 	return t
+}
+
+// tasks compares package delay.
+func tasks(n func(int) string) table {
+	k := func(bench, unit string) figures.Key { return figures.Key{Package: "delays", Bench: bench, Unit: unit} }
+	atMost := func(v float64) []goal { return []goal{{"", v, ""}} }
+	t := table{"tasks", "cogwheel", []string{"asynq", "asynq-fast"}, nil}
+	for _, rate := range []string{"2000", "10000"} {
+		bench, server := "Evenly/rate="+rate, row{what: "µs of the server's processor time for a task", key: k("Evenly/rate="+rate, "server-us/task")}
+		if rate == "2000" {
+			server.goals = atMost(75)
+		}
+		t.rows = append(t.rows,
+			row{load: readable(rate) + " due in a second, 4 processes", what: "ms too early, at most", key: k(bench, "early-ms"), goals: atMost(0)},
+			row{what: "ms late, median", key: k(bench, "p50-late-ms"), goals: atMost(2)},
+			row{what: "ms late, 99 %", key: k(bench, "p99-late-ms"), goals: atMost(5)},
+			server)
+	}
+	instant := readable(n(20_000)) + " due at one instant, 64 workers in "
+	return table{t.name, t.ours, t.peers, append(t.rows,
+		row{
+			load: instant + "4 processes", what: "ms until all have begun", key: k("Instant/processes=4", "max-late-ms"),
+			goals: []goal{{"", 250, ""}, {"asynq-fast", 10, ""}},
+		},
+		row{load: instant + "16 processes", what: "ms until all have begun", key: k("Instant/processes=16", "max-late-ms"), goals: atMost(500)},
+		row{
+			load: readable(n(20_000)) + " without a delay", what: "tasks per second", key: k("AtOnce", "tasks/s"), more: true,
+			goals: []goal{{"asynq", 4, ""}},
+		},
+		row{what: "µs of the server's processor time for a task", key: k("AtOnce", "server-us/task"), goals: atMost(35)},
+		row{
+			load: readable(n(100_000)) + " pending, none due", what: "commands per second of a process", key: k("Waiting", "commands/s"),
+			goals: atMost(0.5),
+		},
+		row{what: "bytes for a task beside its id and payload", key: k("Waiting", "B/task"), goals: atMost(200)},
+		row{
+			load: "a process is killed", what: "ms from the end of a lease to the second attempt, at most", key: k("Crash", "max-late-ms"),
+			goals: atMost(200),
+		},
+		row{load: "one reply in 50 is lost", what: "ms late, 99 %", key: k("LostReplies", "p99-late-ms"), goals: atMost(50)},
+		row{what: "tasks that ran twice", key: k("LostReplies", "again"), goals: atMost(0)},
+	)}
 }
 
 // spread is a median and what it was at least and at most.
