@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -42,6 +43,7 @@ type onAWheel struct {
 	limiter  *ratelimit.Limiter
 	stored   *ratelimit.StoredLimiter
 	all      *ratelimit.All
+	delays   *delay.Client
 	stop     func()
 }
 
@@ -78,8 +80,11 @@ func newOnAWheelOf(t *testing.T, rdb *redis.Client) *onAWheel {
 	l.fairly = l.semaphores.FairSemaphore(l.name + ":fairly")
 	l.limiter, l.stored = l.limits.Limiter(l.name, ratelimit.PerHour(1)), l.limits.StoredLimiter(l.name+":limiter")
 	l.all = l.limits.All(l.limits.Limiter(l.name+":all", ratelimit.PerHour(1)).Part("k"))
+	l.delays, err = delay.New(rdb, delay.WithWheel(l.wheel))
+	require.NoError(t, err)
+	redistest.CloseWith(t, l.delays.Close)
 	l.waiting = func() int {
-		return l.locks.Stats().Waiting + l.quorum.Stats().Waiting + l.semaphores.Stats().Waiting + l.limits.Stats().Waiting
+		return l.delays.Stats().Serving + l.locks.Stats().Waiting + l.quorum.Stats().Waiting + l.semaphores.Stats().Waiting + l.limits.Stats().Waiting
 	}
 	return l
 }
@@ -176,6 +181,10 @@ var waits = map[string]func(ctx context.Context, l *onAWheel) error{
 		return called(func(f func(*semaphore.Grant, error)) func() { return l.fairly.AcquireFunc(ctx, 1, f) })
 	},
 
+	"delay.Queue.Serve": func(ctx context.Context, l *onAWheel) error {
+		return l.delays.Queue(l.name+":delay").Serve(ctx, 1, func(context.Context, *delay.Task) error { return nil })
+	},
+
 	"ratelimit.Limiter.Wait":  func(ctx context.Context, l *onAWheel) error { return l.limiter.Wait(ctx, "k") },
 	"ratelimit.Limiter.WaitN": func(ctx context.Context, l *onAWheel) error { return l.limiter.WaitN(ctx, "k", 1) },
 	"ratelimit.Limiter.WaitFunc": func(ctx context.Context, l *onAWheel) error {
@@ -219,10 +228,13 @@ var doNotWait = map[string]string{
 	"redislock.Quorum":      "Check Close",
 	"redislock.QuorumMutex": "TryLock",
 	"redislock.RWMutex":     "Downgrade TryLock TryRLock",
-	"ratelimit":             "ContextWithReservation ReservationFromContext",
-	"ratelimit.All":         "Allow AllowN Peek TryReserve",
-	"ratelimit.Client":      "Check Close",
-	"ratelimit.Limiter":     "Allow AllowN AllowUpTo Peek Reserve Reset TryReserve",
+	"delay.Client":          "Check Close",
+	"delay.Queue": "Cancel DeleteFailed FailedTasks PendingTasks Reschedule RetryFailed Schedule ScheduleAt " +
+		"State",
+	"ratelimit":         "ContextWithReservation ReservationFromContext",
+	"ratelimit.All":     "Allow AllowN Peek TryReserve",
+	"ratelimit.Client":  "Check Close",
+	"ratelimit.Limiter": "Allow AllowN AllowUpTo Peek Reserve Reset TryReserve",
 	"ratelimit.StoredLimiter": "Allow AllowN AllowUpTo Config Delete Peek Reserve Return SetRate TryReserve TrySetRate " +
 		"UpdateRate",
 	"ratelimit.Reservation":       "Cancel Settle",
