@@ -3,7 +3,10 @@ package delay
 import (
 	"context"
 	"iter"
+	"strconv"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cogwheel-go/cogwheel/internal/calls"
 	"github.com/cogwheel-go/cogwheel/internal/contexts"
@@ -56,8 +59,8 @@ func (q *Queue) State(ctx context.Context, id string) (State, error) {
 // pageSize is the number of tasks that an iterator reads at once.
 const pageSize = 100
 
-// PendingTasks yields the pending tasks, those that are due first before the others. Tasks that come, go or move
-// meanwhile may be missed or yielded twice. It ends with an error of Redis or ctx. Each page of 100 blocks for two
+// PendingTasks yields the pending tasks in the order of their times. Tasks that come, go or move meanwhile may be missed
+// or yielded twice. It ends with an error of Redis or ctx. Each page of 100 blocks for two
 // round trips.
 func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
 	return q.list(ctx, "due", Pending)
@@ -75,31 +78,42 @@ func (q *Queue) list(ctx context.Context, key string, phase Phase) iter.Seq2[Sta
 			return
 		}
 		defer q.client.gate.Leave()
-		seen := make(map[string]bool)
-		for rank := int64(0); ; rank += pageSize {
-			set := scripts.SuffixName(q.name, key)
-			ids, err := q.client.redis.Client.ZRange(ctx, set, rank, rank+pageSize-1).Result()
-			var states []State
-			if err == nil && len(ids) > 0 {
-				states, err = q.states(ctx, ids)
-			}
+		at := redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: pageSize}
+		for {
+			states, more, err := q.page(ctx, scripts.SuffixName(q.name, key), &at)
 			if err != nil {
 				yield(State{}, operationError("list", q.name, err))
 				return
 			}
 			for _, s := range states {
-				if s.Phase == phase && !seen[s.ID] {
-					seen[s.ID] = true
-					if !yield(s, nil) {
-						return
-					}
+				if s.Phase == phase && !yield(s, nil) {
+					return
 				}
 			}
-			if len(ids) < pageSize {
+			if !more {
 				return
 			}
 		}
 	}
+}
+
+// page reads the tasks of a sorted set from a score on, without the first ones of that score, and moves at to the next
+// page. So tasks that come or go before it move none of the others.
+func (q *Queue) page(ctx context.Context, set string, at *redis.ZRangeBy) (states []State, more bool, err error) {
+	found, err := q.client.redis.Client.ZRangeByScoreWithScores(ctx, set, at).Result()
+	if err != nil || len(found) == 0 {
+		return nil, false, err
+	}
+	ids := make([]string, len(found))
+	for i, z := range found {
+		ids[i], _ = z.Member.(string)
+		if score := strconv.FormatFloat(z.Score, 'f', -1, 64); score != at.Min {
+			at.Min, at.Offset = score, 0
+		}
+		at.Offset++
+	}
+	states, err = q.states(ctx, ids)
+	return states, len(found) == pageSize, err
 }
 
 // check checks a call without arguments, and enters the gate if there is no error.
