@@ -82,7 +82,7 @@ func (t *table[S]) with(label, value string) prometheus.Labels {
 	return labels
 }
 
-// outcomes adds one counter for each outcome of the calls that failed.
+// outcomes adds one counter for each outcome.
 func (t *table[S]) outcomes(name, help string, values map[string]func(*S) int64) {
 	for outcome, value := range values {
 		t.counterWith(t.with("outcome", outcome), name, help, func(s *S) float64 { return float64(value(s)) })

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/contrib/cogwheelprom"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -31,6 +32,7 @@ type process struct {
 	locks      *redislock.Client
 	limits     *ratelimit.Client
 	semaphores *semaphore.Client
+	delays     *delay.Client
 	registry   *prometheus.Registry
 }
 
@@ -53,6 +55,8 @@ func newProcessOn(t *testing.T, rdb redis.UniversalClient) *process {
 	require.NoError(t, err)
 	p.semaphores, err = semaphore.New(rdb, semaphore.WithWheel(p.wheel))
 	require.NoError(t, err)
+	p.delays, err = delay.New(rdb, delay.WithWheel(p.wheel))
+	require.NoError(t, err)
 	redistest.CloseWith(t, p.close)
 	p.registry.MustRegister(
 		cogwheelprom.NewWheelCollector(p.wheel, "main"),
@@ -60,13 +64,15 @@ func newProcessOn(t *testing.T, rdb redis.UniversalClient) *process {
 		cogwheelprom.NewLockCollector(p.locks, "orders"),
 		cogwheelprom.NewLimitCollector(p.limits, "api"),
 		cogwheelprom.NewSemaphoreCollector(p.semaphores, "reports"),
+		cogwheelprom.NewDelayCollector(p.delays, "tasks"),
 	)
 	return p
 }
 
 func (p *process) close(ctx context.Context) error {
 	_, err := p.wheel.Stop(ctx)
-	return errors.Join(p.locks.Close(ctx), p.limits.Close(ctx), p.semaphores.Close(ctx), p.renewer.Close(ctx), err)
+	return errors.Join(
+		p.locks.Close(ctx), p.limits.Close(ctx), p.semaphores.Close(ctx), p.delays.Close(ctx), p.renewer.Close(ctx), err)
 }
 
 // families returns what a scrape finds, by name.
@@ -100,7 +106,8 @@ func (p *process) values(t *testing.T) map[string]float64 {
 
 // use holds a lock that two calls wait for and one has been refused, two of three permits, for which a call
 // waits, a limit that allowed a call, denied one, and lets one wait, and a limit with WithShadow that would have denied
-// two more.
+// two more. It serves a queue with one worker, which runs a task until Close; another task was cancelled, and a
+// third is pending.
 func (p *process) use(t *testing.T) {
 	t.Helper()
 	ctx, name := t.Context(), redistest.Name(t)
@@ -133,6 +140,23 @@ func (p *process) use(t *testing.T) {
 		require.True(t, r.WouldDeny)
 	}
 	require.NoError(t, tried.Wait(ctx, "key"))
+
+	tasks := p.delays.Queue(name + ":tasks")
+	require.NoError(t, tasks.Schedule(ctx, "runs", 0, nil))
+	require.NoError(t, tasks.Schedule(ctx, "waits", time.Hour, nil))
+	require.NoError(t, tasks.Schedule(ctx, "never", time.Hour, nil))
+	cancelled, err := tasks.Cancel(ctx, "never")
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	runs := make(chan struct{})
+	go func() {
+		_ = tasks.Serve(context.WithoutCancel(ctx), 1, func(ctx context.Context, _ *delay.Task) error {
+			close(runs)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	<-runs
 
 	leases, err := p.renewer.Destination(backend{})
 	require.NoError(t, err)
@@ -181,6 +205,17 @@ func TestCollectors_ExportTheStats(t *testing.T) {
 
 		"cogwheel_ratelimit_denied_total false": 1,
 		"cogwheel_ratelimit_denied_total true":  2,
+
+		"cogwheel_delay_serving":                      1,
+		"cogwheel_delay_running":                      1,
+		"cogwheel_delay_claimed":                      1,
+		"cogwheel_delay_scheduled_total":              3,
+		"cogwheel_delay_cancelled_total":              1,
+		"cogwheel_delay_attempts_total done":          0,
+		"cogwheel_delay_lateness_seconds":             1,
+		"cogwheel_delay_attempt_seconds":              0,
+		"cogwheel_delay_renewal_leases":               1,
+		"cogwheel_delay_last_error_timestamp_seconds": 0,
 
 		"cogwheel_renewal_leases": 1,
 	} {
@@ -278,6 +313,54 @@ func TestCollectors_TellOutcomesApart(t *testing.T) {
 	}
 }
 
+func TestCollectors_TellOutcomesOfAttemptsApart(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	tasks := p.delays.Queue(redistest.Name(t), delay.WithRetry(3, delay.Backoff(time.Millisecond, time.Millisecond)))
+	served := make(chan error, 1)
+	stopping := make(chan struct{})
+	go func() {
+		served <- tasks.Serve(ctx, 4, func(ctx context.Context, task *delay.Task) error {
+			switch task.ID {
+			case "fails":
+				return errors.New("no stock")
+			case "stays":
+				close(stopping)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+	}()
+	for _, id := range []string{"succeeds", "succeeds too", "fails", "stays"} {
+		require.NoError(t, tasks.Schedule(t.Context(), id, 0, nil))
+	}
+	redistest.Poll(t, func() bool { s := p.delays.Stats(); return s.Done == 2 && s.Exhausted == 1 })
+	<-stopping
+	end()
+	require.NoError(t, <-served)
+	got := p.values(t)
+	for outcome, want := range map[string]float64{"done": 2, "retried": 2, "exhausted": 1, "handed back": 1, "lost": 0} {
+		require.InDelta(t, want, got["cogwheel_delay_attempts_total "+outcome], 0, outcome)
+	}
+	require.InDelta(t, 6, got["cogwheel_delay_lateness_seconds"], 0)
+	require.InDelta(t, 6, got["cogwheel_delay_attempt_seconds"], 0)
+}
+
+func TestCollectors_TellWhenTasksFailedLast(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer rdb.Close()
+	p := newProcessOn(t, rdb)
+	began := time.Now()
+	require.Error(t, p.delays.Queue("down").Schedule(t.Context(), "order-7", 0, nil))
+	at := p.values(t)["cogwheel_delay_last_error_timestamp_seconds"]
+	require.InDelta(t, float64(began.UnixMilli())/1000, at, redistest.Patience.Seconds())
+	require.GreaterOrEqual(t, at, float64(began.UnixMilli())/1000)
+}
+
 func TestCollectors_AgeOfTheOldestHoldAndWait(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
@@ -321,14 +404,14 @@ func TestCollectors_HaveTheLabelOfTheirObject(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t)
 	p.use(t)
-	objects := map[string]string{"main": "wheel", "leases": "renewer", "orders": "client", "api": "client", "reports": "client"}
+	objects := map[string]string{"main": "wheel", "leases": "renewer", "orders": "client", "api": "client", "reports": "client", "tasks": "client"}
 	for name, f := range p.families(t) {
 		outcomes := make(map[string]bool)
 		for _, m := range f.GetMetric() {
 			labels := m.GetLabel()
 			require.Equal(t, objects[labels[0].GetValue()], labels[0].GetName(), name)
 			switch {
-			case strings.HasSuffix(name, "_failed_total"):
+			case strings.HasSuffix(name, "_failed_total"), name == "cogwheel_delay_attempts_total":
 				require.Len(t, labels, 2, name)
 				require.Equal(t, "outcome", labels[1].GetName())
 				outcomes[labels[1].GetValue()] = true

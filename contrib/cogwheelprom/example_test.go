@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cogwheel-go/cogwheel/contrib/cogwheelprom"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -17,6 +18,7 @@ func Example() { //nolint:testableexamples // the clients need a Redis
 		locks      *redislock.Client
 		limits     *ratelimit.Client
 		semaphores *semaphore.Client
+		delays     *delay.Client
 	)
 
 	registry.MustRegister(
@@ -24,5 +26,6 @@ func Example() { //nolint:testableexamples // the clients need a Redis
 		cogwheelprom.NewLockCollector(locks, "orders"),
 		cogwheelprom.NewLimitCollector(limits, "api"),
 		cogwheelprom.NewSemaphoreCollector(semaphores, "reports"),
+		cogwheelprom.NewDelayCollector(delays, "orders"),
 	)
 }
