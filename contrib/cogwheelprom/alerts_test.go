@@ -65,6 +65,11 @@ func TestAlerts_FireInIncidents(t *testing.T) {
 		{`{outcome="failed"}`, ""},
 		{`{client!~"leader.*"}`, ""},
 		{"_contended_total[15m]) + ", "_contended_total[15m]) + 0 * "},
+		{"(cogwheel_delay_claimed - ", "(0 * cogwheel_delay_claimed - "},
+		{"histogram_quantile(0.99, sum by (job, instance, client, le) (rate(cogwheel_delay", "0 * histogram_quantile(0.99, sum by (job, instance, client, le) (rate(cogwheel_delay"},
+		{`unless sum by (job, instance, client) (increase(cogwheel_delay_lateness_seconds_bucket{le="+Inf"}[5m])) > 0`, ""},
+		{"unless sum by (client) (cogwheel_delay_serving) > 0", ""},
+		{"< 150", "< 100000"},
 	} {
 		broken := strings.ReplaceAll(string(rules), change[0], change[1])
 		require.NotEqual(t, string(rules), broken)
