@@ -1,4 +1,4 @@
-// Package cogwheelotel reports wheels and clients to OpenTelemetry: metrics, and spans for waits and holds.
+// Package cogwheelotel reports wheels and clients to OpenTelemetry: metrics, and spans for waits, holds and tasks.
 //
 //	telemetry, err := cogwheelotel.New() // the global providers, unless options give others
 //	locks, err := redislock.New(rdb, redislock.WithHooks(telemetry.LockHooks("orders")))
@@ -16,7 +16,8 @@
 //
 // A span has the start time of its wait, hold, decision or outage, and is recorded when that has ended. Its parent is
 // the span in the context of the call, also for a hold that ends after the call has returned. A limit.outage belongs to
-// no call and has no parent.
+// no call and has no parent. A task.attempt is the root of a trace. It has a link to the span that scheduled the task,
+// and begins with its handler, whose context has it.
 //
 //	lock.wait       a call for a lock, until it has the lock or fails
 //	lock.hold       from there until the lock is released or lost
@@ -24,10 +25,11 @@
 //	permit.hold     a grant of leased permits
 //	limit.decision  a call of a limiter, with its wait; only under a sampled span
 //	limit.outage    the time in which the policy decided for a node of Redis that did not answer
+//	task.attempt    an attempt of a task of package delay
 //
 // A call that finds the lock held, or too few permits, adds the event lock.contended or permit.contended to the
-// span in its context. Names of locks, semaphores and limiters are attributes of spans, and so are keys of a
-// Limiter. They are never attributes of metrics, so the number of metrics does not grow with them.
+// span in its context. Names of locks, semaphores, limiters and queues are attributes of spans, and so are keys of
+// a Limiter and ids of tasks. They are never attributes of metrics, so the number of metrics does not grow with them.
 //
 // # Cost
 //

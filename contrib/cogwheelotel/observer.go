@@ -3,6 +3,7 @@ package cogwheelotel
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -61,6 +62,25 @@ func (o *observer[S]) seconds(name, description string, value func(*S) float64) 
 	o.instruments = append(o.instruments, i)
 	set := metric.WithAttributeSet(attribute.NewSet(o.object))
 	o.observe = append(o.observe, func(to metric.Observer, s *S) { to.ObserveFloat64(i, value(s), set) })
+}
+
+// timestamp adds an instant, in seconds since 1970; the zero time is 0.
+func (o *observer[S]) timestamp(name, description string, value func(*S) time.Time) {
+	i, err := o.meter.Float64ObservableGauge(
+		o.prefix+name, metric.WithUnit("s"), metric.WithDescription(description))
+	if err != nil {
+		o.refused = append(o.refused, err)
+		return
+	}
+	o.instruments = append(o.instruments, i)
+	set := metric.WithAttributeSet(attribute.NewSet(o.object))
+	o.observe = append(o.observe, func(to metric.Observer, s *S) {
+		seconds := 0.0
+		if at := value(s); !at.IsZero() {
+			seconds = float64(at.UnixMilli()) / 1000
+		}
+		to.ObserveFloat64(i, seconds, set)
+	})
 }
 
 // register starts the export. It takes the first snapshot, so that a nil client panics here and not when

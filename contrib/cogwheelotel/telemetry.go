@@ -27,6 +27,7 @@ const (
 	waitedKey  = attribute.Key("cogwheel.limit.waited")
 	shadowKey  = attribute.Key("cogwheel.limit.shadow")
 	lateKey    = attribute.Key("cogwheel.wheel.late_by")
+	taskByKey  = attribute.Key("cogwheel.task.late_by")
 
 	lockNameKey   = attribute.Key("cogwheel.lock.name")
 	lockIDKey     = attribute.Key("cogwheel.lock.id")
@@ -38,6 +39,11 @@ const (
 	limitNodeKey  = attribute.Key("cogwheel.limit.node")
 	remainingKey  = attribute.Key("cogwheel.limit.remaining")
 	retryAfterKey = attribute.Key("cogwheel.limit.retry_after")
+	queueKey      = attribute.Key("cogwheel.queue.name")
+	taskIDKey     = attribute.Key("cogwheel.task.id")
+	failuresKey   = attribute.Key("cogwheel.task.failures")
+	lossesKey     = attribute.Key("cogwheel.task.losses")
+	taskLateKey   = attribute.Key("cogwheel.task.lateness")
 )
 
 // Telemetry makes hooks and observers. It is safe for concurrent use. Observe methods return the error of the meter
@@ -49,6 +55,7 @@ type Telemetry struct {
 	lockWait, lockHold     metric.Float64Histogram
 	permitWait, permitHold metric.Float64Histogram
 	decision               metric.Float64Histogram
+	taskAttempt            metric.Float64Histogram
 }
 
 // Option configures New. If an option is given twice, the last one counts.
@@ -114,6 +121,7 @@ func New(opts ...Option) (*Telemetry, error) {
 	t.permitWait = histogram("cogwheel.permit.wait.duration", "Duration of calls for permits.")
 	t.permitHold = histogram("cogwheel.permit.hold.duration", "Time that grants of permits were held.")
 	t.decision = histogram("cogwheel.limit.decision.duration", "Duration of calls of limiters, with their waits.")
+	t.taskAttempt = histogram("cogwheel.task.attempt.duration", "Time that handlers of tasks took.")
 	if err := errors.Join(refused...); err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/contrib/cogwheelotel"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -38,6 +39,7 @@ type process struct {
 	locks      *redislock.Client
 	limits     *ratelimit.Client
 	semaphores *semaphore.Client
+	delays     *delay.Client
 	renewer    *renewal.Renewer
 
 	spans  *tracetest.InMemoryExporter
@@ -70,6 +72,9 @@ func newProcess(t *testing.T, server *redistest.Server) *process {
 	p.limits, err = ratelimit.New(p.rdb, ratelimit.WithWheel(p.wheel), ratelimit.WithTimeout(redistest.Patience/3), ratelimit.WithHooks(telemetry.LimitHooks("api")))
 	require.NoError(t, err)
 	redistest.CloseWith(t, p.limits.Close)
+	p.delays, err = delay.New(p.rdb, delay.WithWheel(p.wheel), delay.WithHooks(telemetry.DelayHooks("tasks")))
+	require.NoError(t, err)
+	redistest.CloseWith(t, p.delays.Close)
 	p.renewer, err = renewal.New(p.wheel)
 	require.NoError(t, err)
 	redistest.CloseWith(t, p.renewer.Close)
@@ -79,6 +84,7 @@ func newProcess(t *testing.T, server *redistest.Server) *process {
 		func() (metric.Registration, error) { return telemetry.ObserveLocks("orders", p.locks) },
 		func() (metric.Registration, error) { return telemetry.ObserveSemaphores("reports", p.semaphores) },
 		func() (metric.Registration, error) { return telemetry.ObserveLimits("api", p.limits) },
+		func() (metric.Registration, error) { return telemetry.ObserveDelays("tasks", p.delays) },
 		func() (metric.Registration, error) { return telemetry.ObserveRenewer("leases", p.renewer) },
 	} {
 		r, err := observe()
@@ -291,6 +297,106 @@ func TestLimitHooks_MakeSpansOfDecisions(t *testing.T) {
 	require.Equal(t, server.Addr(), attributesOf(p.spans.GetSpans()[0].Attributes)["cogwheel.limit.node"])
 }
 
+// serve serves a queue under a span, until the returned function is called.
+func (p *process) serve(t *testing.T, queue *delay.Queue, handle func(context.Context, *delay.Task) error) (end func()) {
+	t.Helper()
+	ctx, _ := p.tracer.Start(t.Context(), "serve")
+	ctx, cancel := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- queue.Serve(ctx, 1, handle) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-served)
+	})
+	t.Cleanup(end)
+	return end
+}
+
+func TestDelayHooks_AnAttemptLinksToItsScheduler(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t, redistest.Shared(t))
+	queue := p.delays.Queue(redistest.Name(t), delay.WithRetry(2, delay.Backoff(time.Millisecond, time.Millisecond)))
+	_, request := p.request(t, func(ctx context.Context) {
+		require.NoError(t, queue.Schedule(ctx, "order-7", 0, nil))
+	})
+	p.spans.Reset()
+	var handled []trace.SpanContext
+	end := p.serve(t, queue, func(ctx context.Context, task *delay.Task) error {
+		handled = append(handled, trace.SpanContextFromContext(ctx))
+		_, child := p.tracer.Start(ctx, "close order")
+		child.End()
+		if task.Failures == 0 {
+			return errors.New("no stock")
+		}
+		return nil
+	})
+	redistest.Poll(t, func() bool { return p.delays.Stats().Done == 1 })
+	end()
+
+	spans := p.spans.GetSpans()
+	requireSpans(t, spans,
+		span{"close order", "", codes.Unset}, span{"task.attempt", "retried", codes.Error},
+		span{"close order", "", codes.Unset}, span{"task.attempt", "done", codes.Unset})
+	for i := range 2 {
+		child, attempt := spans[2*i], spans[2*i+1]
+		require.False(t, attempt.Parent.IsValid(), "an attempt is the root of a trace")
+		require.NotEqual(t, request.SpanContext.TraceID(), attempt.SpanContext.TraceID())
+		require.Len(t, attempt.Links, 1)
+		require.Equal(t, request.SpanContext.TraceID(), attempt.Links[0].SpanContext.TraceID())
+		require.Equal(t, request.SpanContext.SpanID(), attempt.Links[0].SpanContext.SpanID())
+		require.Equal(t, attempt.SpanContext.SpanID(), handled[i].SpanID(), "the handler runs under the span")
+		require.Equal(t, attempt.SpanContext.SpanID(), child.Parent.SpanID())
+		of := attributesOf(attempt.Attributes)
+		require.Equal(t, "tasks", of["cogwheel.client.name"])
+		require.Equal(t, queue.Name(), of["cogwheel.queue.name"])
+		require.Equal(t, "order-7", of["cogwheel.task.id"])
+		require.EqualValues(t, i, of["cogwheel.task.failures"])
+		require.EqualValues(t, 0, of["cogwheel.task.losses"])
+		require.GreaterOrEqual(t, of["cogwheel.task.lateness"], 0.0)
+		require.Positive(t, of["cogwheel.token"])
+	}
+	require.Greater(t, attributesOf(spans[3].Attributes)["cogwheel.token"], attributesOf(spans[1].Attributes)["cogwheel.token"])
+	require.Equal(t, "no stock", spans[1].Status.Description)
+}
+
+func TestDelayHooks_ATaskScheduledWithoutASpanHasNoLink(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t, redistest.Shared(t))
+	queue := p.delays.Queue(redistest.Name(t))
+	require.NoError(t, queue.Schedule(t.Context(), "order-7", 0, []byte("17 euros")))
+	var payload []byte
+	end := p.serve(t, queue, func(_ context.Context, task *delay.Task) error {
+		payload = task.Payload
+		return nil
+	})
+	redistest.Poll(t, func() bool { return p.delays.Stats().Done == 1 })
+	end()
+	require.Equal(t, "17 euros", string(payload))
+	requireSpans(t, p.spans.GetSpans(), span{"task.attempt", "done", codes.Unset})
+	require.Empty(t, p.spans.GetSpans()[0].Links)
+}
+
+// A task that was claimed and not begun has no span.
+func TestDelayHooks_AHandedBackAttemptIsNoFailure(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t, redistest.Shared(t))
+	queue := p.delays.Queue(redistest.Name(t))
+	for _, id := range []string{"runs", "is prefetched"} {
+		require.NoError(t, queue.Schedule(t.Context(), id, 0, nil))
+	}
+	runs := make(chan struct{}, 2)
+	end := p.serve(t, queue, func(ctx context.Context, _ *delay.Task) error {
+		runs <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	<-runs
+	redistest.Poll(t, func() bool { return p.delays.Stats().Claimed == 2 })
+	end()
+	redistest.Poll(t, func() bool { return p.delays.Stats().HandedBack == 2 })
+	requireSpans(t, p.spans.GetSpans(), span{"task.attempt", "handed back", codes.Unset})
+}
+
 // collect returns the points of all metrics by name.
 func (p *process) collect(t *testing.T) map[string]metricdata.Metrics {
 	t.Helper()
@@ -319,6 +425,10 @@ func points(t *testing.T, m metricdata.Metrics) (all []point) {
 		for _, d := range data.DataPoints {
 			all = append(all, point{attributesOf(d.Attributes.ToSlice()), float64(d.Value)})
 		}
+	case metricdata.Gauge[float64]:
+		for _, d := range data.DataPoints {
+			all = append(all, point{attributesOf(d.Attributes.ToSlice()), d.Value})
+		}
 	case metricdata.Sum[float64]:
 		for _, d := range data.DataPoints {
 			all = append(all, point{attributesOf(d.Attributes.ToSlice()), d.Value})
@@ -335,7 +445,7 @@ func points(t *testing.T, m metricdata.Metrics) (all []point) {
 }
 
 // use leaves a lock and a grant held, each with a call that waits, and a limit with an allowed, a denied and a
-// waiting call.
+// waiting call, and a queue served whose task runs until Close.
 func (p *process) use(t *testing.T) {
 	t.Helper()
 	ctx, name := t.Context(), redistest.Name(t)
@@ -354,6 +464,16 @@ func (p *process) use(t *testing.T) {
 		require.NoError(t, err)
 	}
 	limit.WaitFunc(ctx, "key", 1, func(error) {})
+	tasks := p.delays.Queue(name + ":tasks")
+	require.NoError(t, tasks.Schedule(ctx, "runs", 0, nil))
+	require.NoError(t, tasks.Schedule(ctx, "waits", time.Hour, nil))
+	runs := make(chan struct{})
+	p.serve(t, tasks, func(ctx context.Context, _ *delay.Task) error {
+		close(runs)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	<-runs
 	for range 2 { // the second would be denied
 		_, err := p.limits.Limiter(name+":tried", ratelimit.PerHour(1), ratelimit.WithShadow()).Allow(ctx, "key")
 		require.NoError(t, err)
@@ -377,6 +497,13 @@ func TestObserve_ExportsTheStats(t *testing.T) {
 		"cogwheel.limit.waiting":       {client("api"), 1},
 		"cogwheel.limit.breaker.open":  {client("api"), 0},
 		"cogwheel.limit.keys":          {client("api"), 2},
+		"cogwheel.task.serving":        {client("tasks"), 1},
+		"cogwheel.task.running":        {client("tasks"), 1},
+		"cogwheel.task.claimed":        {client("tasks"), 1},
+		"cogwheel.task.scheduled":      {client("tasks"), 2},
+		"cogwheel.task.cancelled":      {client("tasks"), 0},
+		"cogwheel.task.last_error":     {client("tasks"), 0},
+		"cogwheel.task.renewal.leases": {client("tasks"), 1},
 		"cogwheel.renewal.leases":      {map[string]any{"cogwheel.renewer.name": "leases"}, 0},
 	} {
 		require.Contains(t, found, name)
@@ -402,6 +529,12 @@ func TestObserve_ExportsTheStats(t *testing.T) {
 		require.Equal(t, map[any]float64{"contended": 0, "cancelled": 0, "failed": 0}, outcomes, name)
 	}
 	require.Len(t, points(t, found["cogwheel.wheel.timers.late"]), 4)
+	require.Len(t, points(t, found["cogwheel.task.late"]), 4)
+	attempts := map[any]float64{}
+	for _, d := range points(t, found["cogwheel.task.attempts"]) {
+		attempts[d.attributes["cogwheel.outcome"]] = d.value
+	}
+	require.Equal(t, map[any]float64{"done": 0, "retried": 0, "exhausted": 0, "handed back": 0, "lost": 0}, attempts)
 	require.Equal(t, []point{{map[string]any{
 		"cogwheel.client.name": "orders", "cogwheel.kind": "mutex", "cogwheel.outcome": "acquired",
 	}, 1}}, points(t, found["cogwheel.lock.wait.duration"]))
@@ -415,6 +548,7 @@ func TestObserve_HasNoAttributeOfAName(t *testing.T) {
 	bounded := []string{
 		"cogwheel.client.name", "cogwheel.wheel.name", "cogwheel.renewer.name", "cogwheel.kind", "cogwheel.outcome",
 		"cogwheel.limit.source", "cogwheel.limit.waited", "cogwheel.limit.shadow", "cogwheel.wheel.late_by",
+		"cogwheel.task.late_by",
 	}
 	for name, m := range p.collect(t) {
 		require.NotEmpty(t, m.Description, name)
@@ -432,7 +566,8 @@ func TestObserve_NumbersAreZeroAfterClose(t *testing.T) {
 	p := newProcess(t, redistest.Shared(t))
 	p.use(t)
 	ctx := t.Context()
-	require.NoError(t, errors.Join(p.locks.Close(ctx), p.semaphores.Close(ctx), p.limits.Close(ctx), p.renewer.Close(ctx)))
+	require.NoError(t, errors.Join(
+		p.locks.Close(ctx), p.semaphores.Close(ctx), p.limits.Close(ctx), p.delays.Close(ctx), p.renewer.Close(ctx)))
 	seen := 0
 	for name, m := range p.collect(t) {
 		sum, ok := m.Data.(metricdata.Sum[int64])
@@ -442,7 +577,7 @@ func TestObserve_NumbersAreZeroAfterClose(t *testing.T) {
 		seen++
 		require.Zero(t, points(t, m)[0].value, name)
 	}
-	require.Equal(t, 10, seen)
+	require.Equal(t, 14, seen)
 	for _, r := range p.registrations {
 		require.NoError(t, r.Unregister())
 	}
