@@ -9,12 +9,13 @@ import (
 	"strings"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
 )
 
-var packages = []string{"redislock", "semaphore", "ratelimit"}
+var packages = []string{"redislock", "semaphore", "ratelimit", "delay"}
 
 // checkAll asks whether the packages of --packages can work with this Redis as this user.
 func checkAll(ctx context.Context, t *tool) error {
@@ -75,6 +76,15 @@ func (t *tool) check(ctx context.Context, name string) (r *cogwheel.Report, err 
 			of := noneFor(c.Check)
 			for _, name := range t.names {
 				of = append(of, c.StoredLimiter(name))
+			}
+			r, err = c.Check(ctx, of...)
+			return err
+		})
+	case "delay":
+		err = t.withDelays(ctx, func(c *delay.Client) (err error) {
+			of := noneFor(c.Check)
+			for _, name := range t.names {
+				of = append(of, c.Queue(name))
 			}
 			r, err = c.Check(ctx, of...)
 			return err

@@ -38,6 +38,7 @@ func FuzzReads(f *testing.F) {
 			scripts.SuffixName("object", "timeout"), scripts.SuffixName("object", "fair:permits"),
 			"redisson_lock_token:{object}", "redisson_lock_queue:{object}", "redisson_lock_timeout:{object}",
 			"object:{key}", "object:{key}:window", "object:{key}:sliding",
+			"{object}:tasks", "{object}:due", "{object}:running", "{object}:failed", "{object}:attempts",
 		}
 		for i, key := range append(companions, "object") {
 			if key != "object" && shape>>5&1 == 0 {
@@ -62,6 +63,7 @@ func FuzzReads(f *testing.F) {
 			{"inspect", "object"},
 			{"permits", "object"},
 			{"limit", "object"},
+			{"tasks", "object"},
 			{"limit", "object:{key}"},
 			{"limit", "object:{key}:window"},
 			{"limit", "object:{key}:sliding"},

@@ -30,6 +30,9 @@ var reads = []struct {
 	{"limiter of sliding windows", []string{"inspect", "mail:{ada}:sliding"}},
 	{"limiter of sliding windows", []string{"limit", "--prefix", "mail", "--sliding", "ada"}},
 	{"limiter of sliding windows", []string{"limit", "--rate=100/1h", "mail:{ada}:sliding"}},
+	{"queue", []string{"inspect", "orders"}},
+	{"queue", []string{"tasks", "orders"}},
+	{"queue", []string{"tasks", "--rows", "1", "orders"}},
 }
 
 // The JSON of each kind of object is that of testdata/objects.json. UPDATE=1 writes it.

@@ -1,5 +1,5 @@
-// Cogwheel looks into the locks, semaphores and rate limits that a Redis holds, and frees a lock whose holder
-// is known to be dead.
+// Cogwheel looks into the locks, semaphores, rate limits and delayed tasks that a Redis holds, and frees a lock whose
+// holder is known to be dead.
 //
 //	go install github.com/cogwheel-go/cogwheel/cmd/cogwheel@latest
 //	REDIS_URL=redis://localhost:6379 cogwheel inspect stock:42
@@ -34,7 +34,7 @@ const (
 	exitRedis    = 3 // Redis did not answer, or refused the command
 )
 
-const help = `cogwheel looks into the locks, semaphores and rate limits that a Redis holds.
+const help = `cogwheel looks into the locks, semaphores, rate limits and delayed tasks that a Redis holds.
 
 Usage:
 
@@ -43,17 +43,18 @@ Usage:
 Commands:
 
     list [PATTERN] lists the locks and permits that are held, under names such as 'orders:*'
-    inspect NAME   shows what exists under a name: which kind of object, its holders, waiters, permits or limit
+    inspect NAME   shows what exists under a name: which kind of object, its holders, waiters, permits, limit or tasks
     permits NAME   shows a semaphore: permits that are free and held, and until when
     limit NAME     shows a rate limit: the limit and what is left of it
+    tasks NAME     lists the tasks of a queue of package delay: claimed, pending and failed ones
     unlock NAME    frees a lock whose holder is known to be dead
     check          tells whether the library can work with this Redis, as this user, and what to do if it cannot
     bench          measures this server: round trip, locks and limiter decisions per second
     version        shows the version of this tool
     help           shows this text; cogwheel COMMAND -h shows the flags of a command
 
-list, inspect, permits and limit change nothing in Redis. check and bench use keys of their own, which are gone when
-they end.
+list, inspect, permits, limit and tasks change nothing in Redis. check and bench use keys of their own, which are gone
+when they end.
 
 The environment variable REDIS_URL says which Redis:
 
@@ -107,6 +108,7 @@ type options struct {
 	timeout time.Duration
 
 	scan int64 // list
+	rows int   // tasks
 
 	holder string // unlock
 	force  bool
@@ -166,6 +168,14 @@ var commands = map[string]command{
 			const has = "with --prefix, the Limiter has the algorithm "
 			f.BoolFunc("window", has+"FixedWindow", o.counts(ratelimit.FixedWindow))
 			f.BoolFunc("sliding", has+"SlidingWindow", o.counts(ratelimit.SlidingWindow))
+		},
+	},
+	"tasks": {
+		usage: "tasks [--json] [--rows N] NAME", needName: true, run: tasks,
+		about: "Lists the tasks of a queue of package delay: claimed ones by the ends of their leases, pending ones\n" +
+			"by due time, and failed ones from the oldest. A list is no snapshot. It changes nothing in Redis.",
+		flags: func(f *flag.FlagSet, o *options) {
+			f.IntVar(&o.rows, "rows", 100, "how many tasks of each kind to show at most")
 		},
 	},
 	"unlock": {

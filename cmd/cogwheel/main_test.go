@@ -3,6 +3,7 @@ package main_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	cogwheel "github.com/cogwheel-go/cogwheel/cmd/cogwheel"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -65,6 +67,7 @@ func startService(t *testing.T) *service {
 	s.holdLocks(t)
 	s.holdPermits(t)
 	s.useLimits(t)
+	s.serveTasks(t)
 	return s
 }
 
@@ -162,6 +165,44 @@ func (s *service) useLimits(t *testing.T) {
 	}
 }
 
+// serveTasks serves a queue with one worker, whose task does not end. Two tasks are pending, one has failed.
+func (s *service) serveTasks(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	c, err := delay.New(s.rdb, delay.WithWheel(redistest.Wheel(t)), delay.WithPoll(ever))
+	require.NoError(t, err)
+	redistest.CloseWith(t, c.Close)
+	orders := c.Queue("orders", delay.WithLease(ever), delay.WithRetry(1, delay.Backoff(ever, ever)))
+	served := make(chan error, 1)
+	go func() {
+		served <- orders.Serve(context.WithoutCancel(ctx), 1, func(ctx context.Context, task *delay.Task) error {
+			if task.ID == "order-3" {
+				return errors.New("no such order")
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	t.Cleanup(func() {
+		require.NoError(t, c.Close(context.WithoutCancel(ctx)))
+		require.NoError(t, <-served)
+	})
+	schedule := func(id string, after time.Duration) {
+		t.Helper()
+		require.NoError(t, orders.Schedule(ctx, id, after, []byte("close "+id)))
+	}
+	schedule("order-3", 0)
+	redistest.Poll(t, func() bool { return c.Stats().Exhausted == 1 && s.rdb.ZCard(ctx, "{orders}:failed").Val() == 1 })
+	schedule("order-5", 0)
+	redistest.Poll(t, func() bool { return c.Stats().Running == 1 })
+	schedule("order-7", ever/2)
+	schedule("order-9", ever)
+	schedule("order-5", ever) // after the one that runs
+	redistest.Poll(t, func() bool {
+		return s.rdb.PubSubNumSub(ctx, "cogwheel_delay:{orders}").Val()["cogwheel_delay:{orders}"] == 1
+	})
+}
+
 // replacement stands for what differs between runs: ids, tokens, times and figures.
 type replacement struct {
 	pattern *regexp.Regexp
@@ -222,7 +263,7 @@ func TestCommands_PrintWhatTheDocumentShows(t *testing.T) {
 	if os.Getenv("UPDATE") != "" {
 		require.NoError(t, os.WriteFile(document, []byte(updated), 0o600))
 	}
-	for _, command := range []string{"list", "inspect", "permits", "limit", "unlock", "check", "bench", "help"} {
+	for _, command := range []string{"list", "inspect", "permits", "limit", "tasks", "unlock", "check", "bench", "help"} {
 		require.True(t, shown[command], "the document shows %s", command)
 	}
 }

@@ -27,6 +27,7 @@ const (
 	kindGCRA          = "limiter"
 	kindWindow        = "limiter of fixed windows"
 	kindSliding       = "limiter of sliding windows"
+	kindQueue         = "queue"
 	kindOther         = "other" // none of this library
 )
 
@@ -70,6 +71,7 @@ type object struct {
 	Lock    *lockState   `json:"lock,omitempty"`
 	Permits *permitState `json:"permits,omitempty"`
 	Limit   *limitState  `json:"limit,omitempty"`
+	Queue   *queueState  `json:"queue,omitempty"`
 }
 
 type lockState struct {
@@ -127,6 +129,7 @@ type traces struct {
 	ttl                                  time.Duration
 	mode, rate                           bool // fields of a hash
 	queue, token, leases, fence, fairSem bool // other keys of the name
+	tasks                                bool
 }
 
 // find returns the objects that exist under a name. Only what reads from Redis is sent.
@@ -169,6 +172,9 @@ func (t *tool) find(ctx context.Context) ([]object, error) {
 	if seen.fairSem {
 		add(t.semaphore(ctx, kindFairSem, seen))
 	}
+	if seen.tasks {
+		add(t.queue(ctx))
+	}
 	return found, err
 }
 
@@ -181,6 +187,7 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 		exist[scripts.SuffixName(t.name, "timeout")] = &seen.leases
 		exist[scripts.SuffixName(t.name, "fence")] = &seen.fence
 		exist[scripts.SuffixName(t.name, "fair:permits")] = &seen.fairSem
+		exist[scripts.SuffixName(t.name, "tasks")] = &seen.tasks
 	} else if _, ok := parseLimiter(t.name); !ok { // keys of a Limiter have no others
 		return seen, usageError(fmt.Sprintf("%s can be no name: %s", scripts.Quote(t.name), refused.Reason))
 	}

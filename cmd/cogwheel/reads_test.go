@@ -33,7 +33,7 @@ func dump(t *testing.T, rdb *redis.Client) map[string]string {
 	return all
 }
 
-// inspect, permits and limit leave every key as it was.
+// inspect, permits, limit and tasks leave every key as it was.
 func TestReads_ChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := startService(t)
@@ -50,6 +50,7 @@ func TestReads_ChangeNothing(t *testing.T) {
 		run(t, s.url, "permits", name)
 		run(t, s.url, "limit", name)
 		run(t, s.url, "limit", "--rate", "100/h", name)
+		run(t, s.url, "tasks", name)
 		require.Equal(t, 2, run(t, s.url, "unlock", name).status&2|2)
 	}
 	require.Equal(t, before, dump(t, s.rdb))
@@ -57,7 +58,7 @@ func TestReads_ChangeNothing(t *testing.T) {
 	require.NotEqual(t, before, dump(t, s.rdb), "a change is seen")
 }
 
-// A user that may only read can use inspect, permits and limit. This is the user of docs/tool.md.
+// A user that may only read can use inspect, permits, limit and tasks. This is the user of docs/tool.md.
 func TestReads_NeedRightsToReadOnly(t *testing.T) {
 	t.Parallel()
 	s := startService(t)

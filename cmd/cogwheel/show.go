@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 )
 
-// report is the answer of inspect, permits and limit.
+// report is the answer of inspect, permits, limit and tasks.
 type report struct {
 	Name    string   `json:"name"`
 	Objects []object `json:"objects"`
@@ -114,6 +114,8 @@ func (t *tool) show(o object) {
 		o.Permits.show(l)
 	case o.isLimit():
 		o.Limit.show(l)
+	case o.isQueue():
+		o.Queue.show(l)
 	}
 }
 

@@ -320,6 +320,7 @@ func (t *tool) limiterName() (limiterName, error) {
 func (o object) isLock() bool      { return o.Lock != nil }
 func (o object) isSemaphore() bool { return o.Permits != nil }
 func (o object) isLimit() bool     { return o.Limit != nil }
+func (o object) isQueue() bool     { return o.Queue != nil }
 
 // only returns the objects that satisfy f.
 func only(found []object, f func(object) bool) []object {

@@ -57,6 +57,9 @@ func TestUsage(t *testing.T) {
 		"a prefix with braces":   {url, "limit --prefix a{b 7", 2, "prefix"},
 		"a name that is none":    {url, "inspect a{b", 2, "can be no name"},
 		"nothing of that name":   {url, "inspect nothing", 1, "there is nothing of that name"},
+		"tasks without a name":   {url, "tasks", 2, "which name?"},
+		"no tasks":               {url, "tasks nothing", 1, "there is no task"},
+		"a list of no rows":      {url, "tasks --rows 0 a", 2, "--rows must be at least 1"},
 		"no semaphore":           {url, "permits nothing", 1, "there is no semaphore"},
 		"no limit":               {url, "limit nothing", 1, "there is no limit"},
 		"a name like a flag":     {url, "inspect -- --json", 1, "--json: there is nothing"},
@@ -87,7 +90,7 @@ func TestUsage_RedisHangs(t *testing.T) {
 	server := redistest.Start(t)
 	server.Pause()
 	defer server.Resume()
-	for _, command := range []string{"inspect", "permits", "limit", "unlock"} {
+	for _, command := range []string{"inspect", "permits", "limit", "tasks", "unlock"} {
 		r := run(t, "redis://"+server.Addr(), command, "--timeout", "100ms", "a")
 		require.Equal(t, 3, r.status)
 		require.Contains(t, r.stderr, "did not answer in time")
@@ -136,7 +139,7 @@ func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"-h"}, {"--help"}} {
 		require.Equal(t, help, must(t, "", args...))
 	}
-	for _, command := range []string{"list", "inspect", "permits", "limit", "unlock", "bench", "version"} {
+	for _, command := range []string{"list", "inspect", "permits", "limit", "tasks", "unlock", "bench", "version"} {
 		require.Regexp(t, `(?m)^    `+command+`\b`, help)
 		text := must(t, "", command, "-h")
 		require.Regexp(t, `^Usage: cogwheel `+command+` `, text)
