@@ -1,13 +1,14 @@
 // Package statusz is a status page for the cogwheel objects of a process. It begins with a verdict, which names the
 // errors of the last minute and the limiters whose policy decides now. Below are the locks and permits that are held
-// or waited for, the decisions of limiters, and timers with their lateness. It is an http.Handler on the standard
-// library alone:
+// or waited for, the attempts of tasks, the decisions of limiters, and timers with their lateness. It is an
+// http.Handler on the standard library alone:
 //
 //	mux.Handle("GET /debug/cogwheel", statusz.Handler(
 //		statusz.Wheel("main", w),
 //		statusz.Locks("orders", locks),
 //		statusz.Limits("api", limits),
 //		statusz.Semaphores("reports", semaphores),
+//		statusz.Delays("orders", delays),
 //	))
 //
 // The page is plain HTML that needs no JavaScript. With ?format=json, or for a client that prefers

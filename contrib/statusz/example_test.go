@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/cogwheel-go/cogwheel/contrib/statusz"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
 	"github.com/cogwheel-go/cogwheel/semaphore"
@@ -17,6 +18,7 @@ func Example() { //nolint:testableexamples // the clients need a Redis
 		locks      *redislock.Client
 		limits     *ratelimit.Client
 		semaphores *semaphore.Client
+		delays     *delay.Client
 	)
 
 	mux.Handle("GET /debug/cogwheel", statusz.Handler(
@@ -24,5 +26,6 @@ func Example() { //nolint:testableexamples // the clients need a Redis
 		statusz.Locks("orders", locks),
 		statusz.Limits("api", limits),
 		statusz.Semaphores("reports", semaphores),
+		statusz.Delays("orders", delays),
 	))
 }

@@ -22,9 +22,9 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// Handler returns the status page of the sources. The page shows locks first, then semaphores, limits, renewers and
-// wheels; sources of one kind keep their order. The uptime counts from this call. The handler answers GET and HEAD at
-// any path, and any other method with status 405. It is safe for concurrent use. It may serve after the objects were
+// Handler returns the status page of the sources. The page shows locks first, then semaphores, tasks, limits, renewers
+// and wheels; sources of one kind keep their order. The uptime counts from this call. The handler answers GET and HEAD
+// at any path, and any other method with status 405. It is safe for concurrent use. It may serve after the objects were
 // closed. The time of a request grows with the number of held locks and permits, because it reads each once.
 //
 // The page shows the names of locks and the metadata of their holders to everyone who may request it. Serve it behind

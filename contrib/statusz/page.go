@@ -25,6 +25,7 @@ type page struct {
 	Verdict    verdict           `json:"verdict"`
 	Locks      []lockStatus      `json:"locks"`
 	Semaphores []semaphoreStatus `json:"semaphores"`
+	Delays     []delayStatus     `json:"delays"`
 	Limits     []limitStatus     `json:"limits"`
 	Renewers   []renewerStatus   `json:"renewers"`
 	Wheels     []wheelStatus     `json:"wheels"`
@@ -38,7 +39,7 @@ func newPage(sources []Source, started time.Time, rows int) *page {
 		Program: filepath.Base(os.Args[0]), PID: os.Getpid(), Time: now.UTC(), Uptime: seconds(now.Sub(started)),
 		// An empty list is [] in JSON.
 		Wheels: []wheelStatus{}, Renewers: []renewerStatus{}, Locks: []lockStatus{}, Limits: []limitStatus{},
-		Semaphores: []semaphoreStatus{},
+		Semaphores: []semaphoreStatus{}, Delays: []delayStatus{},
 	}
 	for _, s := range sources {
 		s.add(p, rows)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/contrib/statusz"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -178,6 +179,68 @@ func TestHandler_ShowsSemaphores(t *testing.T) {
 	require.Zero(t, getJSON(t, h, "semaphores", "")["held"], "after Close")
 }
 
+func TestHandler_ShowsTasks(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	delays, err := delay.New(redistest.Shared(t).Client(t), delay.WithWheel(redistest.Wheel(t)))
+	require.NoError(t, err)
+	redistest.CloseWith(t, delays.Close)
+	queue := delays.Queue(redistest.Name(t), delay.WithRetry(2, delay.Backoff(time.Millisecond, time.Millisecond)))
+	for id, after := range map[string]time.Duration{"succeeds": 0, "fails": 0, "runs": 0, "waits": time.Hour, "never": time.Hour} {
+		require.NoError(t, queue.Schedule(ctx, id, after, nil))
+	}
+	cancelled, err := queue.Cancel(ctx, "never")
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	served := make(chan error, 1)
+	go func() {
+		served <- queue.Serve(context.WithoutCancel(ctx), 3, func(ctx context.Context, task *delay.Task) error {
+			switch task.ID {
+			case "fails":
+				return errors.New("no stock")
+			case "runs":
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+	}()
+	redistest.Poll(t, func() bool {
+		s := delays.Stats()
+		return s.Done == 1 && s.Exhausted == 1 && s.Running == 1 && s.Claimed == 1
+	})
+
+	h := statusz.Handler(statusz.Delays("orders", delays))
+	html := get(t, h, "")
+	require.Contains(t, html, "<h2>Tasks orders</h2>")
+	require.Contains(t, html, "Since the start: Tasks orders: 1 failed</p>")
+	counts := map[string]int{
+		"queues served": 1, "running": 1, "claimed": 1, "scheduled": 5, "cancelled": 1, "done": 1, "retried": 1,
+		"failed": 1, "handed back": 0, "attempts lost": 0,
+	}
+	for label, want := range counts {
+		requireFact(t, html, label, want)
+	}
+	status := getJSON(t, h, "delays", "")
+	for key, want := range map[string]int{
+		"serving": 1, "running": 1, "claimed": 1, "scheduled": 5, "cancelled": 1, "done": 1, "retried": 1, "exhausted": 1,
+		"handed_back": 0, "lost": 0,
+	} {
+		require.EqualValues(t, want, status[key], key)
+	}
+	lateness, _ := status["lateness"].(map[string]any)
+	require.EqualValues(t, 4, lateness["count"])
+	attempt, _ := status["attempt"].(map[string]any)
+	require.EqualValues(t, 3, attempt["count"])
+	require.Nil(t, status["last_error"])
+	require.NoError(t, delays.Close(ctx))
+	require.NoError(t, <-served)
+	status = getJSON(t, h, "delays", "")
+	require.Zero(t, status["serving"], "after Close")
+	require.Zero(t, status["claimed"])
+	require.EqualValues(t, 1, status["handed_back"])
+}
+
 func TestHandler_ShowsLimitsAndTheirBreaker(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -239,6 +302,9 @@ func TestHandler_BeginsWithAVerdict(t *testing.T) {
 	semaphores, err := semaphore.New(server.Client(t, options), semaphore.WithWheel(w))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = semaphores.Close(context.Background()) })
+	delays, err := delay.New(server.Client(t, options), delay.WithWheel(w))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = delays.Close(context.Background()) })
 	idle, err := redislock.New(server.Client(t, options), redislock.WithWheel(w))
 	require.NoError(t, err)
 	redistest.CloseWith(t, idle.Close)
@@ -248,14 +314,14 @@ func TestHandler_BeginsWithAVerdict(t *testing.T) {
 	_, err = permits.Acquire(ctx, 1)
 	require.NoError(t, err)
 
-	h := statusz.Handler(statusz.Wheel("main", w), statusz.Semaphores("reports", semaphores),
-		statusz.Locks("orders", locks), statusz.Locks("idle", idle))
+	h := statusz.Handler(statusz.Wheel("main", w), statusz.Delays("tasks", delays),
+		statusz.Semaphores("reports", semaphores), statusz.Locks("orders", locks), statusz.Locks("idle", idle))
 	html := get(t, h, "")
 	require.Contains(t, html, "<h2>No problem now</h2>")
 	require.Contains(t, html, ", up ")
 	require.Contains(t, html, "<p>library (devel)</p>")
 	require.NotContains(t, html, "last error")
-	order := []string{"No problem now", "Locks orders", "Locks idle", "Semaphores reports", "Wheel main"}
+	order := []string{"No problem now", "Locks orders", "Locks idle", "Semaphores reports", "Tasks tasks", "Wheel main"}
 	for i := range len(order) - 1 {
 		require.Less(t, strings.Index(html, order[i]), strings.Index(html, order[i+1]), order[i])
 	}
@@ -263,13 +329,15 @@ func TestHandler_BeginsWithAVerdict(t *testing.T) {
 	server.Kill()
 	_, err = permits.TryAcquire(ctx, 1)
 	require.Error(t, err)
+	require.Error(t, delays.Queue("orders").Schedule(ctx, "order-7", 0, nil))
 	redistest.Poll(t, func() bool { return locks.Stats().Lost == 1 }) // its renewals have failed
 	html = get(t, h, "")
 	require.Contains(t, html, "<h2>Problems now</h2>")
 	require.Regexp(t, `<li>Locks orders: failed [^<]*connection refused`, html)
 	require.Regexp(t, `<li>Semaphores reports: failed [^<]*connection refused`, html)
+	require.Regexp(t, `<li>Tasks tasks: failed [^<]*connection refused`, html)
 	require.NotContains(t, html, "<li>Locks idle")
-	require.Equal(t, 2, strings.Count(html, `<p class="more">last error, `))
+	require.Equal(t, 3, strings.Count(html, `<p class="more">last error, `))
 	require.Contains(t, html, "Since the start: Locks orders: 1 lost</p>")
 	status := getJSON(t, h, "semaphores", "")
 	last, _ := status["last_error"].(map[string]any)
@@ -427,6 +495,8 @@ func TestSources_OfNilObjectsPanic(t *testing.T) {
 		"limit client":      func() { statusz.Limits("", (*ratelimit.Client)(nil)) },
 		"no limit client":   func() { statusz.Limits("", nil) },
 		"semaphores":        func() { statusz.Semaphores("", (*semaphore.Client)(nil)) },
+		"delays":            func() { statusz.Delays("", (*delay.Client)(nil)) },
+		"no delays":         func() { statusz.Delays("", nil) },
 		"no semaphores":     func() { statusz.Semaphores("", nil) },
 		"a Source of zeros": func() { statusz.Handler(statusz.Source{}) },
 	} {

@@ -26,6 +26,11 @@ func newVerdict(p *page) verdict {
 		v.addError("Semaphores "+s.Name, s.LastError)
 		v.count(s.Lost, "Semaphores "+s.Name, "grants lost")
 	}
+	for _, d := range p.Delays {
+		v.addError("Tasks "+d.Name, d.LastError)
+		v.count(d.Exhausted, "Tasks "+d.Name, "failed")
+		v.count(d.Lost, "Tasks "+d.Name, "attempts lost")
+	}
 	for _, l := range p.Limits {
 		if b := l.Breaker; b.Open {
 			v.Problems = append(v.Problems,
