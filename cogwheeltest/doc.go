@@ -1,6 +1,6 @@
-// Package cogwheeltest is a Redis server in memory for unit tests of code that holds locks, waits for permits,
-// or asks limiters. A test can make a lock be lost, make time pass, and make the server hang, refuse, or fail
-// to answer.
+// Package cogwheeltest is a Redis server in memory for unit tests of code that holds locks, waits for permits, asks
+// limiters, or runs delayed tasks. A test can make a lock be lost, make time pass, and make the server hang, refuse, or
+// fail to answer.
 //
 // The server is github.com/alicebob/miniredis. docs/testing.md lists what it does not prove.
 //

@@ -6,9 +6,11 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/cogwheeltest"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -25,6 +27,8 @@ type world struct {
 	locks      [2]*redislock.Client
 	limits     [2]*ratelimit.Client
 	semaphores [2]*semaphore.Client
+	delays     [2]*delay.Client
+	other      *redis.Client // of the second process
 }
 
 // inBubbles runs each behaviour as a subtest in a bubble of its own.
@@ -41,8 +45,9 @@ func inBubbles(t *testing.T, behaviours map[string]func(*testing.T, *world)) {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{Server: cogwheeltest.Start(t), ctx: t.Context()}
-	w.locks[0], w.limits[0], w.semaphores[0] = w.Locks(), w.Limits(), w.Semaphores()
+	w.locks[0], w.limits[0], w.semaphores[0], w.delays[0] = w.Locks(), w.Limits(), w.Semaphores(), w.Delays()
 	other := w.NewClient()
+	w.other = other
 	var err error
 	w.locks[1], err = redislock.New(other, redislock.WithWheel(w.Wheel()))
 	require.NoError(t, err)
@@ -53,6 +58,9 @@ func newWorld(t *testing.T) *world {
 	w.semaphores[1], err = semaphore.New(other, semaphore.WithWheel(w.Wheel()))
 	require.NoError(t, err)
 	redistest.CloseWith(t, w.semaphores[1].Close)
+	w.delays[1], err = delay.New(other, delay.WithWheel(w.Wheel()))
+	require.NoError(t, err)
+	redistest.CloseWith(t, w.delays[1].Close)
 	return w
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/scripts"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -224,6 +225,13 @@ func (s *Server) Limits(opts ...ratelimit.Option) *ratelimit.Client {
 func (s *Server) Semaphores(opts ...semaphore.Option) *semaphore.Client {
 	s.tb.Helper()
 	c, err := semaphore.New(s.client, append([]semaphore.Option{semaphore.WithWheel(s.wheel)}, opts...)...)
+	return closing(s, c, err)
+}
+
+// Delays returns a new client for delayed tasks on Client and Wheel. It is closed with the test.
+func (s *Server) Delays(opts ...delay.Option) *delay.Client {
+	s.tb.Helper()
+	c, err := delay.New(s.client, append([]delay.Option{delay.WithWheel(s.wheel)}, opts...)...)
 	return closing(s, c, err)
 }
 

@@ -1,0 +1,168 @@
+package cogwheeltest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel/delay"
+)
+
+// A queue does on the embedded server what it does on a real one. Half an hour takes milliseconds.
+func TestDelays(t *testing.T) {
+	t.Parallel()
+	inBubbles(t, map[string]func(*testing.T, *world){
+		"an order closes after half an hour":             orderCloses,
+		"an order that was paid does not close":          orderIsPaid,
+		"an order closes earlier than another":           orderIsRescheduled,
+		"a task runs again when its process crashes":     taskOfACrash,
+		"a task runs again after its backoff, and fails": taskFails,
+		"lost replies make no second attempt":            taskOfLostReplies,
+	})
+}
+
+// attempt is an attempt that a handler has seen.
+type attempt struct {
+	delay.Task
+	at time.Duration // since the queue was served
+}
+
+// serve serves the queue "orders" in a process. The returned function ends that, and must be called.
+func serve(
+	t *testing.T, w *world, process int, handle func(context.Context, *delay.Task) error, opts ...delay.QueueOption,
+) (attempts chan attempt, end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(w.ctx)
+	attempts = make(chan attempt, 100)
+	began := time.Now()
+	done := calling(func() error {
+		return w.delays[process].Queue("orders", opts...).Serve(ctx, 2, func(ctx context.Context, task *delay.Task) error {
+			attempts <- attempt{*task, time.Since(began)}
+			return handle(ctx, task)
+		})
+	})
+	return attempts, func() {
+		cancel()
+		require.NoError(t, <-done)
+	}
+}
+
+func succeed(context.Context, *delay.Task) error { return nil }
+
+// requireAt checks the time of an attempt: it is never early, and prompt.
+func requireAt(t *testing.T, want time.Duration, a attempt) {
+	t.Helper()
+	require.GreaterOrEqual(t, a.at, want)
+	require.Less(t, a.at, want+10*time.Millisecond)
+}
+
+func requireNoMore(t *testing.T, attempts chan attempt) {
+	t.Helper()
+	time.Sleep(10 * time.Minute) // longer than leases and backoffs
+	require.Empty(t, attempts)
+}
+
+func orderCloses(t *testing.T, w *world) {
+	attempts, end := serve(t, w, 1, succeed)
+	defer end()
+	require.NoError(t, w.delays[0].Queue("orders").Schedule(w.ctx, "order-7", 30*time.Minute, []byte("17 euros")))
+	a := <-attempts
+	requireAt(t, 30*time.Minute, a)
+	require.Equal(t, "order-7", a.ID)
+	require.Equal(t, "17 euros", string(a.Payload))
+	requireNoMore(t, attempts)
+}
+
+func orderIsPaid(t *testing.T, w *world) {
+	attempts, end := serve(t, w, 1, succeed)
+	defer end()
+	orders := w.delays[0].Queue("orders")
+	require.NoError(t, orders.Schedule(w.ctx, "order-7", 30*time.Minute, nil))
+	time.Sleep(29 * time.Minute)
+	cancelled, err := orders.Cancel(w.ctx, "order-7")
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	requireNoMore(t, attempts)
+}
+
+// The process that serves sleeps until the first order is due; a message wakes it.
+func orderIsRescheduled(t *testing.T, w *world) {
+	attempts, end := serve(t, w, 1, succeed, delay.WithLease(time.Minute))
+	defer end()
+	orders := w.delays[0].Queue("orders")
+	require.NoError(t, orders.Schedule(w.ctx, "order-7", 30*time.Minute, nil))
+	require.NoError(t, orders.Schedule(w.ctx, "order-8", 20*time.Minute, nil))
+	time.Sleep(time.Second)
+	moved, err := orders.Reschedule(w.ctx, "order-7", 2*time.Second)
+	require.NoError(t, err)
+	require.True(t, moved)
+	first, second := <-attempts, <-attempts
+	require.Equal(t, "order-7", first.ID)
+	requireAt(t, 3*time.Second, first)
+	require.Equal(t, "order-8", second.ID)
+	requireAt(t, 20*time.Minute, second)
+}
+
+func taskOfACrash(t *testing.T, w *world) {
+	lost := make(chan error, 1)
+	_, endFirst := serve(t, w, 1, func(ctx context.Context, _ *delay.Task) error {
+		w.Isolate(w.other)
+		<-ctx.Done() // before another process can run the task
+		lost <- context.Cause(ctx)
+		return ctx.Err()
+	})
+	require.NoError(t, w.delays[0].Queue("orders").Schedule(w.ctx, "order-7", time.Minute, nil))
+	time.Sleep(time.Minute + time.Second)
+	attempts, end := serve(t, w, 0, succeed)
+	defer end()
+	a := <-attempts
+	require.ErrorIs(t, <-lost, delay.ErrLost)
+	require.Equal(t, 1, a.Losses)
+	require.Zero(t, a.Failures)
+	require.Less(t, a.at, delay.DefaultLease+200*time.Millisecond)
+	w.Rejoin(w.other)
+	endFirst()
+	requireNoMore(t, attempts)
+}
+
+func taskFails(t *testing.T, w *world) {
+	failed := errors.New("no stock")
+	attempts, end := serve(t, w, 0, func(context.Context, *delay.Task) error { return failed },
+		delay.WithRetry(3, delay.Backoff(time.Minute, time.Hour)))
+	defer end()
+	orders := w.delays[0].Queue("orders")
+	require.NoError(t, orders.Schedule(w.ctx, "order-7", time.Hour, nil))
+	token := int64(0)
+	at := time.Hour
+	for failures := range 3 {
+		a := <-attempts
+		require.Equal(t, failures, a.Failures)
+		require.GreaterOrEqual(t, a.at, at)
+		require.Greater(t, a.Token, token)
+		token, at = a.Token, a.at+time.Minute<<failures
+	}
+	requireNoMore(t, attempts)
+	require.EqualValues(t, 2, w.delays[0].Stats().Retried)
+	require.EqualValues(t, 1, w.delays[0].Stats().Exhausted)
+}
+
+func taskOfLostReplies(t *testing.T, w *world) {
+	orders := w.delays[0].Queue("orders")
+	w.DropReplies(1) // of Schedule
+	require.NoError(t, orders.Schedule(w.ctx, "order-7", time.Minute, nil))
+	require.Zero(t, w.PendingFaults())
+	attempts, end := serve(t, w, 1, succeed)
+	defer end()
+	synctest.Wait()
+	time.Sleep(time.Minute - 20*time.Millisecond)
+	w.DropReplies(1) // of the claim
+	a := <-attempts
+	require.Less(t, a.at, time.Minute+time.Second)
+	require.Zero(t, a.Losses)
+	require.Zero(t, w.PendingFaults())
+	requireNoMore(t, attempts)
+}
