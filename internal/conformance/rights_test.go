@@ -2,6 +2,8 @@ package conformance_test
 
 import (
 	"context"
+	"errors"
+	"iter"
 	"path"
 	"regexp"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -65,6 +68,18 @@ var packages = map[string]struct {
 			return c.Check(t.Context(), c.Limiter("app:a", limit), c.Limiter("app:b", limit, window), c.StoredLimiter("app:c"))
 		},
 		basics: limitBasics,
+	},
+	"delay": {
+		check: func(t *testing.T, rdb redis.UniversalClient, objects bool) (*cogwheel.Report, error) {
+			c, err := delay.New(rdb, delay.WithWheel(redistest.Wheel(t)))
+			require.NoError(t, err)
+			redistest.CloseWith(t, c.Close)
+			if !objects {
+				return c.Check(t.Context())
+			}
+			return c.Check(t.Context(), c.Queue("app:a"))
+		},
+		basics: delayBasics,
 	},
 }
 
@@ -405,4 +420,74 @@ func limitBasics(t *testing.T, connect func() redis.UniversalClient) {
 	}
 	report, err := c.Check(ctx, l)
 	require.NoError(t, err, "%v", report)
+}
+
+func delayBasics(t *testing.T, connect func() redis.UniversalClient) {
+	ctx := redistest.Within(t, redistest.Patience)
+	w := redistest.Wheel(t)
+	newClient := func() *delay.Client {
+		// Within an hour nothing but a message wakes a process that serves.
+		c, err := delay.New(connect(), delay.WithWheel(w), delay.WithPoll(time.Hour))
+		require.NoError(t, err)
+		redistest.CloseWith(t, c.Close)
+		return c
+	}
+	c, other := newClient(), newClient()
+	queue := c.Queue("app:queue")
+	served := other.Queue("app:queue", delay.WithLease(redistest.SafeLease),
+		delay.WithRetry(2, delay.Backoff(time.Millisecond, time.Millisecond)))
+	serving, end := context.WithCancel(ctx)
+	done := calls(func() error {
+		return served.Serve(serving, 2, func(ctx context.Context, task *delay.Task) error {
+			switch task.ID {
+			case "fails":
+				return errors.New("no stock")
+			case "stays":
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+	})
+	for _, id := range []string{"moves", "never"} {
+		require.NoError(t, queue.Schedule(ctx, id, time.Hour, []byte("payload"), delay.WithMaxWait(time.Hour)))
+	}
+	for _, id := range []string{"succeeds", "fails", "stays"} {
+		require.NoError(t, queue.Schedule(ctx, id, 0, nil, delay.IfAbsent()))
+	}
+	moved, err := queue.Reschedule(ctx, "moves", 0)
+	require.NoError(t, err)
+	require.True(t, moved)
+	redistest.Poll(t, func() bool {
+		s := other.Stats()
+		return s.Done == 2 && s.Exhausted == 1 && s.Running == 1 && s.Renewal.Renewed > 0
+	})
+	require.NoError(t, queue.Schedule(ctx, "stays", time.Hour, nil))
+	for range 2 { // the one that is kept for afterwards, and the one that runs
+		_, err = queue.Cancel(ctx, "stays")
+		require.NoError(t, err)
+	}
+	cancelled, err := queue.Cancel(ctx, "never")
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	redistest.Poll(t, func() bool {
+		s, err := queue.State(ctx, "fails")
+		require.NoError(t, err)
+		return s.Phase == delay.Failed
+	})
+	for _, tasks := range []iter.Seq2[delay.State, error]{queue.PendingTasks(ctx), queue.FailedTasks(ctx)} {
+		for _, err := range tasks {
+			require.NoError(t, err)
+		}
+	}
+	retried, err := queue.RetryFailed(ctx, "fails")
+	require.NoError(t, err)
+	require.True(t, retried)
+	redistest.Poll(t, func() bool {
+		deleted, err := queue.DeleteFailed(ctx, "fails")
+		require.NoError(t, err)
+		return deleted
+	})
+	end()
+	require.NoError(t, <-done)
 }
