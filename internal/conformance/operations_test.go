@@ -1,15 +1,18 @@
 package conformance_test
 
 import (
+	"context"
 	"errors"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -76,6 +79,9 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 	t.Parallel()
 	l, ctx := newLibrary(t), t.Context()
 	const name = "NAME"
+	delays, err := delay.New(l.rdb, delay.WithWheel(l.wheel))
+	require.NoError(t, err)
+	redistest.CloseWith(t, delays.Close)
 	check := func(r *cogwheel.Report, err error) []string {
 		t.Helper()
 		return needed(t, r, err)
@@ -88,6 +94,7 @@ func TestOperations_KeysAndChannels(t *testing.T) {
 		"FairSemaphore":                  check(l.semaphores.Check(ctx, l.semaphores.FairSemaphore(name))),
 		"CountingSemaphore":              check(l.semaphores.Check(ctx, l.semaphores.CountingSemaphore(name))),
 		"StoredLimiter":                  check(l.limits.Check(ctx, l.limits.StoredLimiter(name))),
+		"Queue":                          check(delays.Check(ctx, delays.Queue(name))),
 		"StoredLimiter, scope PerClient": {"{NAME}:permits:CLIENT", "{NAME}:value:CLIENT"},
 		"Limiter":                        {l.limits.Limiter("PREFIX", ratelimit.PerSecond(1)).RedisKey("KEY")},
 		"Limiter, fixed windows": {
@@ -161,6 +168,27 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 	inUse("StoredLimiter, scope PerClient", func() error {
 		l := limits.StoredLimiter("NAME")
 		return errors.Join(l.SetRate(ctx, ratelimit.PerHour(1), ratelimit.WithScope(ratelimit.PerClient)), second(l.Allow(ctx)))
+	})
+	inUse("Queue", func() error {
+		delays, err := delay.New(rdb, delay.WithWheel(w))
+		require.NoError(t, err)
+		redistest.CloseWith(t, delays.Close)
+		queue := delays.Queue("NAME", delay.WithRetry(1, delay.Backoff(time.Second, time.Second)))
+		runs := make(chan struct{})
+		go func() {
+			_ = queue.Serve(context.WithoutCancel(ctx), 1, func(ctx context.Context, task *delay.Task) error {
+				if task.ID == "fails" {
+					return errors.New("no stock")
+				}
+				close(runs)
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		err = errors.Join(queue.Schedule(ctx, "fails", 0, nil), queue.Schedule(ctx, "runs", 0, nil))
+		<-runs
+		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:failed").Val() == 1 })
+		return errors.Join(err, queue.Schedule(ctx, "runs", time.Hour, nil), queue.Schedule(ctx, "waits", time.Hour, nil))
 	})
 	inUse("Limiter", func() error {
 		window := limits.Limiter("PREFIX", ratelimit.PerHour(1), ratelimit.WithAlgorithm(ratelimit.FixedWindow))
