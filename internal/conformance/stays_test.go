@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -130,6 +132,9 @@ func (l *library) holdings(t *testing.T) []holding {
 	idle, err := semaphore.New(l.rdb, semaphore.WithWheel(l.wheel), semaphore.WithIdleExpiry(time.Hour))
 	require.NoError(t, err)
 	redistest.CloseWith(t, idle.Close)
+	delays, err := delay.New(l.rdb, delay.WithWheel(l.wheel))
+	require.NoError(t, err)
+	redistest.CloseWith(t, delays.Close)
 	rw := l.locks.RWMutex("name")
 	return []holding{
 		{"`Mutex`", lock(l.locks.Mutex("name"), 1)},
@@ -149,6 +154,31 @@ func (l *library) holdings(t *testing.T) []holding {
 		{"`CountingSemaphore`", counting(l.semaphores)},
 		{"`Semaphore`", grants(l.semaphores.Semaphore("name"), 4)},
 		{"`FairSemaphore`", grants(l.semaphores.FairSemaphore("name"), 7)},
+		{"`Queue`", func() func() {
+			queue := delays.Queue("name", delay.WithRetry(1, delay.Backoff(time.Second, time.Second)))
+			serving, stop := context.WithCancel(ctx)
+			served, runs := make(chan error, 1), make(chan struct{})
+			go func() {
+				served <- queue.Serve(serving, 1, func(ctx context.Context, task *delay.Task) error {
+					if task.ID == "fails" {
+						return errors.New("no stock")
+					}
+					close(runs)
+					<-ctx.Done()
+					return ctx.Err()
+				})
+			}()
+			require.NoError(t, queue.Schedule(ctx, "fails", 0, nil))
+			redistest.Poll(t, func() bool { return l.rdb.Exists(ctx, "{name}:failed").Val() == 1 })
+			require.NoError(t, queue.Schedule(ctx, "runs", 0, nil))
+			<-runs
+			require.NoError(t, queue.Schedule(ctx, "runs", time.Hour, nil))
+			require.NoError(t, queue.Schedule(ctx, "waits", time.Hour, nil))
+			return func() {
+				stop()
+				require.NoError(t, <-served)
+			}
+		}},
 		{"`CountingSemaphore`, idle expiry", counting(idle)},
 		{"`Semaphore`, idle expiry", grants(idle.Semaphore("name"), 4)},
 		{"`FairSemaphore`, idle expiry", grants(idle.FairSemaphore("name"), 7)},
