@@ -116,7 +116,7 @@ func TestLogs_TroubleshootingHasEveryMessage(t *testing.T) {
 	_, page, found := strings.Cut(read(t, "docs/troubleshooting.md"), "\n## Log messages\n")
 	require.True(t, found)
 	logged := []string{}
-	for _, pkg := range []string{"wheel", "renewal", "redislock", "semaphore", "ratelimit"} {
+	for _, pkg := range []string{"wheel", "renewal", "redislock", "semaphore", "ratelimit", "delay"} {
 		calls := 0
 		files, err := filepath.Glob(pkg + "/*.go")
 		require.NoError(t, err)
