@@ -285,3 +285,19 @@ func TestQueue_LargePayloads(t *testing.T) {
 		require.Equal(t, 400<<10, <-ran)
 	}
 }
+
+// A task is late from its time on, not from its claim on.
+func TestStats_LateCountsTheTimeBeforeTheClaim(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, redistest.Shared(t).Client(t))
+	q := c.Queue(redistest.Name(t))
+	require.NoError(t, q.ScheduleAt(t.Context(), "a", time.Now().Add(-time.Hour), nil))
+	ran := make(chan struct{})
+	stop := serve(t, q, 1, func(context.Context, *delay.Task) error {
+		close(ran)
+		return nil
+	})
+	<-ran
+	stop()
+	require.InDelta(t, time.Hour, c.Stats().Late.Sum(), float64(time.Minute))
+}

@@ -92,7 +92,7 @@ func readClaim(r *redisconn.Reply) (event time.Duration, found []*attempt, waits
 		a := &attempt{}
 		a.ID = read.text()
 		task := read.text()
-		waits = append(waits, read.micros())
+		waits = append(waits, time.Duration(read.number())*time.Microsecond)
 		a.Failures, a.Losses = int(read.number()), int(read.number())
 		a.Token = read.number()
 		a.headers, a.Payload = readTask(task)

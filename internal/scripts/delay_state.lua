@@ -14,7 +14,7 @@ for _, id in ipairs(ARGV) do
   local due, ends, failed = redis.call('ZSCORE', due_key, id), redis.call('ZSCORE', running_key, id), redis.call('ZSCORE', failed_key, id)
   local failures, losses, token = attempt_of(redis.call('HGET', attempts_key, id))
   for _, field in ipairs({
-    ends and 'claimed' or due and 'pending' or failed and 'failed' or '', instant(ends or due or failed or 0),
+    ends and 'claimed' or due and 'pending' or failed and 'failed' or '', instant(tonumber(ends or due or failed or 0)),
     redis.call('HGET', tasks_key, id) or '', failures, losses, token, redis.call('HEXISTS', later_key, id),
   }) do
     reply[#reply + 1] = field

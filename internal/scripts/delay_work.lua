@@ -32,7 +32,7 @@ local last, base, claimed, ends = string.match(record or '', '^(%d+) (%d+) (%d+)
 
 local function add_claimed(id, task, wait)
   local failures, losses, token = attempt_of(task.attempt)
-  for _, field in ipairs({id, task.text or '', math.max(0, wait), failures, losses, token}) do
+  for _, field in ipairs({id, task.text or '', wait, failures, losses, token}) do
     reply[#reply + 1] = field
   end
 end
@@ -55,7 +55,7 @@ if last and tonumber(last) >= number then
     for _, id in ipairs(ids) do
       local _, _, token = attempt_of(tasks[id].attempt)
       if tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
-        add_claimed(id, tasks[id], ends - lease_us + ahead - now) -- none of them was due later
+        add_claimed(id, tasks[id], math.max(0, ends - lease_us + ahead - now)) -- none of them was due later
       end
     end
   end
