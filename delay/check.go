@@ -45,7 +45,7 @@ func (q *Queue) needs() []check.Needs {
 		Commands: []string{"zrangebyscore"},
 		Name:     q.name,
 		Keys: append(keysOf(q.name), c.recordKey(q.name, "edits"), c.recordKey(q.name, "claims"),
-			scripts.SuffixName(q.name, "token")),
+			scripts.DelayKey(q.name, "token")),
 	}
 	return []check.Needs{own, check.Listening(q.name, scripts.DelayChannel(q.name))}
 }

@@ -128,12 +128,12 @@ func (c *Client) Close(ctx context.Context) error {
 // keysOf returns the keys of a queue, in the order in which its scripts take them.
 func keysOf(name string) (keys []string) {
 	for _, suffix := range []string{"due", "tasks", "attempts", "running", "later", "failed"} {
-		keys = append(keys, scripts.SuffixName(name, suffix))
+		keys = append(keys, scripts.DelayKey(name, suffix))
 	}
 	return keys
 }
 
 // recordKey returns the key in which Redis keeps the last call of this process.
 func (c *Client) recordKey(name, kind string) string {
-	return scripts.SuffixName(name, kind+":"+c.process)
+	return scripts.DelayKey(name, kind+":"+c.process)
 }

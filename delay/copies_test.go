@@ -40,7 +40,7 @@ func (p *process) other() *process {
 	return &other
 }
 
-func (p *process) key(suffix string) string { return "{" + p.name + "}:" + suffix }
+func (p *process) key(suffix string) string { return scripts.DelayKey(p.name, suffix) }
 
 func (p *process) keys(more ...string) (keys []string) {
 	for _, suffix := range append([]string{"due", "tasks", "attempts", "running", "later", "failed"}, more...) {

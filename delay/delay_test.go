@@ -100,7 +100,7 @@ func TestQueue_AFailureIsTriedAgain(t *testing.T) {
 	for range 3 {
 		<-attempts
 	}
-	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:failed").Val() == 1 })
+	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:delay:failed").Val() == 1 })
 	require.Equal(t, []int{0, 1, 2}, []int{seen[0].Failures, seen[1].Failures, seen[2].Failures})
 	require.Less(t, seen[0].Token, seen[1].Token)
 	require.Less(t, seen[1].Token, seen[2].Token)

@@ -124,7 +124,7 @@ func TestLostReplies(t *testing.T) {
 		t.Fatalf("%d tasks have neither run nor been cancelled", left)
 	}
 	rdb := redistest.Shared(t).Client(t)
-	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:running").Val() == 0 })
+	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:delay:running").Val() == 0 })
 	mu.Lock()
 	defer mu.Unlock()
 	cancelled := 0

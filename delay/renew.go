@@ -26,7 +26,7 @@ func (b renewBackend) Renew(ctx context.Context, batch *renewal.Batch) (err erro
 		if !known {
 			at = len(renewals)
 			callOf[l.Key] = at
-			keys := []string{scripts.SuffixName(l.Key, "running"), scripts.SuffixName(l.Key, "attempts")}
+			keys := []string{scripts.DelayKey(l.Key, "running"), scripts.DelayKey(l.Key, "attempts")}
 			renewals, members = append(renewals, scripts.DelayRenew.Call(keys)), append(members, nil)
 		}
 		token, id, _ := strings.Cut(l.ID, " ")

@@ -212,13 +212,13 @@ func TestRules_TasksThatAreHandedBackRunAtOnceElsewhere(t *testing.T) {
 		require.NoError(t, q.Schedule(t.Context(), id, 0, nil))
 	}
 	first := <-begun
-	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:running").Val() == 3 })
+	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:delay:running").Val() == 3 })
 	again := make(chan *delay.Task, 10)
 	serve(t, queue(), 1, func(_ context.Context, task *delay.Task) error {
 		again <- task
 		return nil
 	})
-	redistest.Poll(t, func() bool { return len(rdb.Keys(t.Context(), "{"+name+"}:claims:*").Val()) == 2 })
+	redistest.Poll(t, func() bool { return len(rdb.Keys(t.Context(), "{"+name+"}:delay:claims:*").Val()) == 2 })
 	stop()
 	var ids []string
 	for range 3 {

@@ -80,7 +80,7 @@ func (q *Queue) list(ctx context.Context, key string, phase Phase) iter.Seq2[Sta
 		defer q.client.gate.Leave()
 		at := redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: pageSize}
 		for {
-			states, more, err := q.page(ctx, scripts.SuffixName(q.name, key), &at)
+			states, more, err := q.page(ctx, scripts.DelayKey(q.name, key), &at)
 			if err != nil {
 				yield(State{}, operationError("list", q.name, err))
 				return

@@ -39,7 +39,7 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 	for _, e := range next.ends {
 		args = append(args, words[e.outcome], e.id, e.token, e.pause.Microseconds())
 	}
-	keys := append(keysOf(name), c.recordKey(name, "claims"), scripts.SuffixName(name, "token"))
+	keys := append(keysOf(name), c.recordKey(name, "claims"), scripts.DelayKey(name, "token"))
 	return calls.Call{Call: scripts.DelayWork.Call(keys, args...)}, 0, true
 }
 

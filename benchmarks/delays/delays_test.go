@@ -310,7 +310,7 @@ func BenchmarkCrash(b *testing.B) {
 			x.kill()
 			time.Sleep(10 * time.Millisecond) // what it sent last has arrived
 			ends := make(map[string]time.Time)
-			for _, z := range x.rdb.ZRangeWithScores(b.Context(), "{"+queue+"}:running", 0, -1).Val() {
+			for _, z := range x.rdb.ZRangeWithScores(b.Context(), "{"+queue+"}:delay:running", 0, -1).Val() {
 				ends[z.Member.(string)] = time.UnixMicro(int64(z.Score))
 			}
 			if len(ends) != n {

@@ -38,7 +38,7 @@ func FuzzReads(f *testing.F) {
 			scripts.SuffixName("object", "timeout"), scripts.SuffixName("object", "fair:permits"),
 			"redisson_lock_token:{object}", "redisson_lock_queue:{object}", "redisson_lock_timeout:{object}",
 			"object:{key}", "object:{key}:window", "object:{key}:sliding",
-			"{object}:tasks", "{object}:due", "{object}:running", "{object}:failed", "{object}:attempts",
+			"{object}:delay:tasks", "{object}:delay:due", "{object}:delay:running", "{object}:delay:failed", "{object}:delay:attempts",
 		}
 		for i, key := range append(companions, "object") {
 			if key != "object" && shape>>5&1 == 0 {

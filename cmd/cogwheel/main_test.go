@@ -192,7 +192,7 @@ func (s *service) serveTasks(t *testing.T) {
 		require.NoError(t, orders.Schedule(ctx, id, after, []byte("close "+id)))
 	}
 	schedule("order-3", 0)
-	redistest.Poll(t, func() bool { return c.Stats().Exhausted == 1 && s.rdb.ZCard(ctx, "{orders}:failed").Val() == 1 })
+	redistest.Poll(t, func() bool { return c.Stats().Exhausted == 1 && s.rdb.ZCard(ctx, "{orders}:delay:failed").Val() == 1 })
 	schedule("order-5", 0)
 	redistest.Poll(t, func() bool { return c.Stats().Running == 1 })
 	schedule("order-7", ever/2)

@@ -187,7 +187,7 @@ func (t *tool) look(ctx context.Context) (seen traces, err error) {
 		exist[scripts.SuffixName(t.name, "timeout")] = &seen.leases
 		exist[scripts.SuffixName(t.name, "fence")] = &seen.fence
 		exist[scripts.SuffixName(t.name, "fair:permits")] = &seen.fairSem
-		exist[scripts.SuffixName(t.name, "tasks")] = &seen.tasks
+		exist[scripts.DelayKey(t.name, "tasks")] = &seen.tasks
 	} else if _, ok := parseLimiter(t.name); !ok { // keys of a Limiter have no others
 		return seen, usageError(fmt.Sprintf("%s can be no name: %s", scripts.Quote(t.name), refused.Reason))
 	}

@@ -72,13 +72,13 @@ func (t *tool) queue(ctx context.Context) (object, error) {
 	for suffix, count := range map[string]*int64{
 		"due": &found.Pending, "running": &found.Claimed, "failed": &found.Failed,
 	} {
-		n, err := t.rdb.ZCard(ctx, scripts.SuffixName(t.name, suffix)).Result()
+		n, err := t.rdb.ZCard(ctx, scripts.DelayKey(t.name, suffix)).Result()
 		if err != nil {
 			return o, err
 		}
 		*count = n
 	}
-	first, err := t.rdb.ZRangeWithScores(ctx, scripts.SuffixName(t.name, "due"), 0, 0).Result()
+	first, err := t.rdb.ZRangeWithScores(ctx, scripts.DelayKey(t.name, "due"), 0, 0).Result()
 	if err != nil || len(first) == 0 {
 		return o, err
 	}
@@ -93,7 +93,7 @@ func (t *tool) queue(ctx context.Context) (object, error) {
 func (t *tool) addTasks(ctx context.Context, found *queueState) error {
 	return t.withDelays(ctx, func(c *delay.Client) error {
 		q := c.Queue(t.name)
-		claimed, err := t.rdb.ZRange(ctx, scripts.SuffixName(t.name, "running"), 0, int64(t.rows-1)).Result()
+		claimed, err := t.rdb.ZRange(ctx, scripts.DelayKey(t.name, "running"), 0, int64(t.rows-1)).Result()
 		if err != nil {
 			return err
 		}

@@ -187,7 +187,7 @@ func TestOperations_NoOtherKeys(t *testing.T) {
 		}()
 		err = errors.Join(queue.Schedule(ctx, "fails", 0, nil), queue.Schedule(ctx, "runs", 0, nil))
 		<-runs
-		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:failed").Val() == 1 })
+		redistest.Poll(t, func() bool { return rdb.Exists(ctx, "{NAME}:delay:failed").Val() == 1 })
 		return errors.Join(err, queue.Schedule(ctx, "runs", time.Hour, nil), queue.Schedule(ctx, "waits", time.Hour, nil))
 	})
 	inUse("Limiter", func() error {

@@ -169,7 +169,7 @@ func (l *library) holdings(t *testing.T) []holding {
 				})
 			}()
 			require.NoError(t, queue.Schedule(ctx, "fails", 0, nil))
-			redistest.Poll(t, func() bool { return l.rdb.Exists(ctx, "{name}:failed").Val() == 1 })
+			redistest.Poll(t, func() bool { return l.rdb.Exists(ctx, "{name}:delay:failed").Val() == 1 })
 			require.NoError(t, queue.Schedule(ctx, "runs", 0, nil))
 			<-runs
 			require.NoError(t, queue.Schedule(ctx, "runs", time.Hour, nil))

@@ -11,3 +11,6 @@ var (
 
 // DelayChannel returns the channel on which a queue announces that a task is due earlier than all others.
 func DelayChannel(name string) string { return PrefixName("cogwheel_delay", name) }
+
+// DelayKey returns the key of a part of a queue, such as "due".
+func DelayKey(name, part string) string { return SuffixName(name, "delay:"+part) }
