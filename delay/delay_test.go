@@ -119,7 +119,7 @@ func TestQueue_CancelAndReschedule(t *testing.T) {
 	require.True(t, ok && err == nil)
 	ok, err = q.Cancel(ctx, "a")
 	require.True(t, !ok && err == nil)
-	require.Empty(t, rdb.Keys(ctx, "{"+name+"}:[dtarlf]*").Val(), "but the record")
+	require.Empty(t, rdb.Keys(ctx, "{"+name+"}:delay:[dtarlf]*").Val(), "but the record")
 	ok, err = q.Reschedule(ctx, "a", 0)
 	require.True(t, !ok && err == nil)
 	require.NoError(t, q.Schedule(ctx, "a", time.Hour, []byte("p")))
@@ -143,7 +143,7 @@ func TestQueue_CancelAndReschedule(t *testing.T) {
 	end <- struct{}{}
 	require.Equal(t, "next", <-begun)
 	end <- struct{}{}
-	redistest.Poll(t, func() bool { return len(rdb.Keys(ctx, "{"+name+"}:[darlf]*").Val()) == 0 })
+	redistest.Poll(t, func() bool { return len(rdb.Keys(ctx, "{"+name+"}:delay:[darlf]*").Val()) == 0 })
 }
 
 // What a process that dies has claimed runs again when its lease has ended.

@@ -41,7 +41,7 @@ local ids = {}
 for at = 6, #ARGV, 6 do
   ids[#ids + 1] = ARGV[at]
 end
-read_tasks(ids)
+read_parts('text attempt later due ends failed', ids, 1, #ids)
 
 -- bounded returns when a task is to run, and its text. If its delay is bounded, that counts from when it was first scheduled, which is
 -- in the text that it has, or now.

@@ -21,7 +21,7 @@ Errors   WRONGKIND the token key holds no number
 ]]
 local due_key, tasks_key, attempts_key, running_key, later_key, failed_key, record_key, token_key = unpack(KEYS)
 local number, lease_us, wanted, ahead = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local most_losses, most_failed, verb = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10]
+local most_losses, most_failed, verb, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10], 4 * 2 ^ 20
 
 -- include: delay_task
 -- include: clock
@@ -37,21 +37,23 @@ local function add_claimed(id, task, wait)
   end
 end
 
--- reply_with_event replies. A key that this script has emptied may refuse to be read. It holds no event.
-local function reply_with_event()
-  local next_due = redis.pcall('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2]
-  local next_end = redis.pcall('ZRANGE', running_key, 0, 0, 'WITHSCORES')[2]
-  if next_due or next_end then
-    reply[1] = math.max(0, math.min(tonumber(next_due or 2 ^ 53), tonumber(next_end or 2 ^ 53)) - now)
+-- score_of returns the score of the first member of a reply of ZRANGE.
+local function score_of(members)
+  return tonumber(members[2] or 2 ^ 53)
+end
+
+local function set_event(next_due, next_end)
+  local event = math.min(next_due, next_end)
+  if event < 2 ^ 53 then
+    reply[1] = math.max(0, event - now)
   end
-  return reply
 end
 
 if last and tonumber(last) >= number then
   ends = tonumber(ends)
   if tonumber(last) == number and tonumber(claimed) > 0 and ends > now then
     local ids = redis.call('ZRANGE', running_key, ends, ends, 'BYSCORE')
-    read_tasks(ids)
+    read_parts('text attempt', ids, 1, #ids)
     for _, id in ipairs(ids) do
       local _, _, token = attempt_of(tasks[id].attempt)
       if tonumber(token) > tonumber(base) and tonumber(token) <= base + claimed then
@@ -59,27 +61,31 @@ if last and tonumber(last) >= number then
       end
     end
   end
-  return reply_with_event()
+  set_event(score_of(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')), score_of(redis.call('ZRANGE', running_key, 0, 0, 'WITHSCORES')))
+  return reply
 end
 
-local last_token = redis.call('GET', token_key) or '0'
-if not string.match(last_token, '^%d+$') or tonumber(last_token) >= 2 ^ 53 then
-  return redis.error_reply('WRONGKIND the key of the last token holds no number')
-end
-base = math.max(tonumber(last_token), now)
-
-local ids, ended = {}, {}
+local ids, found, ended = {}, {}, {}
 for at = 12, #ARGV, 4 do
   ids[#ids + 1] = ARGV[at + 1]
 end
-local expired = redis.call('ZRANGE', running_key, '-inf', instant(now), 'BYSCORE', 'LIMIT', 0, 500)
-local found = redis.call('ZRANGE', due_key, '-inf', instant(now + ahead), 'BYSCORE', 'LIMIT', 0, wanted)
-for _, more in ipairs({expired, found}) do
-  for _, id in ipairs(more) do
+local next_due = score_of(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES'))
+local next_end, expired = score_of(redis.call('ZRANGE', running_key, 0, 0, 'WITHSCORES')), {}
+if next_end <= now then
+  expired = redis.call('ZRANGE', running_key, '-inf', instant(now), 'BYSCORE', 'LIMIT', 0, 500)
+  for _, id in ipairs(expired) do
     ids[#ids + 1] = id
   end
 end
-read_tasks(ids)
+if wanted > 0 and next_due <= now + ahead then
+  local dues = redis.call('ZRANGE', due_key, '-inf', instant(now + ahead), 'BYSCORE', 'LIMIT', 0, wanted, 'WITHSCORES')
+  for at = 1, #dues, 2 do
+    found[#found + 1] = dues[at]
+    set_read(dues[at], 'due', tonumber(dues[at + 1]))
+  end
+end
+read_parts('attempt later ends', ids, 1, #ids)
+read_parts('attempt', found, 1, #found)
 
 -- leave ends an attempt of a claimed task. The task that was scheduled meanwhile takes its place. Otherwise it is pending again at
 -- an instant, or has failed, or is gone.
@@ -92,7 +98,7 @@ local function leave(id, failures, losses, token, at, has_failed)
     task.due, task.text, task.attempt, task.later = tonumber(due), text, '0:0:' .. token, false
   elseif at or has_failed then
     task.attempt = failures .. ':' .. losses .. ':' .. token
-    task.due, task.failed = at or false, not at and now or false
+    task.due, task.failed = at, not at and now or nil
     new_failed = new_failed + (at and 0 or 1)
   else
     task.text, task.attempt = false, false
@@ -140,39 +146,69 @@ for _, id in ipairs(ended) do
   end
 end
 
-for _, id in ipairs(found) do
-  local _, _, token = attempt_of(tasks[id].attempt)
-  base = math.max(base, tonumber(token)) -- also if the last token was lost
-end
-ends = now + lease_us
-for i, id in ipairs(found) do
-  local task = tasks[id]
-  local failures, losses = attempt_of(task.attempt)
-  local wait = task.due - now
-  task.attempt = failures .. ':' .. losses .. ':' .. instant(base + i)
-  task.ends, task.due = ends, false
-  add_claimed(id, task, wait)
-end
-local records = {{record_key, string.format('%.0f %.0f %.0f %.0f', number, base, #found, ends), ARGV[2]}}
-if #found > 0 then
-  records[2] = {token_key, instant(base + #found), ARGV[9]}
+-- The reply has most_bytes of tasks, or one task. The others stay due. At most 32 tasks are read in vain.
+local count, bytes = 0, 0
+while count < #found do
+  if count % 32 == 0 then
+    local unread = {}
+    for i = count + 1, math.min(count + 32, #found) do
+      if tasks[found[i]].text == nil then
+        unread[#unread + 1] = found[i]
+      end
+    end
+    read_parts('text', unread, 1, #unread)
+  end
+  bytes = bytes + #(tasks[found[count + 1]].text or '')
+  if count > 0 and bytes > most_bytes then
+    break
+  end
+  count = count + 1
 end
 
-if new_failed > 0 or #found == 0 then
+ends = now + lease_us
+local records = {}
+if count > 0 then
+  local last_token = redis.call('GET', token_key) or '0'
+  if not string.match(last_token, '^%d+$') or tonumber(last_token) >= 2 ^ 53 then
+    return redis.error_reply('WRONGKIND the key of the last token holds no number')
+  end
+  base = math.max(tonumber(last_token), now)
+  for i = 1, count do
+    local _, _, token = attempt_of(tasks[found[i]].attempt)
+    base = math.max(base, tonumber(token)) -- also if the last token was lost
+  end
+  for i = 1, count do
+    local task = tasks[found[i]]
+    local failures, losses = attempt_of(task.attempt)
+    local wait = task.due - now
+    task.attempt = failures .. ':' .. losses .. ':' .. instant(base + i)
+    task.ends, task.due = ends, false
+    add_claimed(found[i], task, wait)
+  end
+  records[2] = {token_key, instant(base + count), ARGV[9]}
+end
+records[1] = {record_key, string.format('%.0f %.0f %.0f %.0f', number, base or 0, count, ends), ARGV[2]}
+
+-- Failed tasks are dropped when one is added, and when there is nothing else to do.
+if new_failed > 0 or next_due > now + 1000000 then
   local excess = redis.call('ZCARD', failed_key) + new_failed - most_failed
   local old = redis.call('ZRANGE', failed_key, '-inf', instant(now - ARGV[8]), 'BYSCORE', 'LIMIT', 0, 500)
   if excess > #old then
     old = redis.call('ZRANGE', failed_key, 0, math.min(excess, 1000) - 1)
   end
-  read_tasks(old)
   for _, id in ipairs(old) do
+    set_read(id, 'failed', true)
     tasks[id].failed, tasks[id].text, tasks[id].attempt = false, false, false
   end
 end
 
-local is_news = soonest < 2 ^ 53 and soonest < tonumber(redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] or 2 ^ 53)
 write_tasks(record, records)
-if is_news then
+if soonest < next_due then
   redis.pcall(verb, ARGV[11], '')
 end
-return reply_with_event()
+if count > 0 or #ids > 0 then -- a slot that migrates refuses to read a key that this script has emptied
+  next_due = score_of(redis.pcall('ZRANGE', due_key, 0, 0, 'WITHSCORES'))
+  next_end = score_of(redis.pcall('ZRANGE', running_key, 0, 0, 'WITHSCORES'))
+end
+set_event(next_due, next_end)
+return reply
