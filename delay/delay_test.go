@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -300,4 +301,29 @@ func TestStats_LateCountsTheTimeBeforeTheClaim(t *testing.T) {
 	<-ran
 	stop()
 	require.InDelta(t, time.Hour, c.Stats().Late.Sum(), float64(time.Minute))
+}
+
+// A process claims what its workers begin soon. The rest is for others.
+func TestServe_ASlowProcessLeavesTasksToOthers(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	slow, fast := newClient(t, rdb).Queue(name), newClient(t, rdb).Queue(name)
+	for i := range 3 {
+		require.NoError(t, slow.Schedule(t.Context(), strconv.Itoa(i), 0, nil))
+	}
+	begun, end := make(chan struct{}), make(chan struct{})
+	serve(t, slow, 1, func(context.Context, *delay.Task) error {
+		begun <- struct{}{}
+		<-end
+		return nil
+	})
+	<-begun
+	others := make(chan struct{}, 3)
+	serve(t, fast, 1, func(context.Context, *delay.Task) error {
+		others <- struct{}{}
+		return nil
+	})
+	<-others
+	<-others
+	close(end)
 }

@@ -3,6 +3,8 @@ package delay_test
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -199,22 +201,27 @@ func TestRules_ALongestWaitCountsFromTheFirstCallThatSetsOne(t *testing.T) {
 func TestRules_TasksThatAreHandedBackRunAtOnceElsewhere(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
-	queue := func() *delay.Queue {
-		return newClient(t, rdb, delay.WithPoll(time.Hour)).Queue(name, delay.WithLease(time.Hour))
-	}
-	q, begun := queue(), make(chan string, 10)
+	queue := func(c *delay.Client) *delay.Queue { return c.Queue(name, delay.WithLease(time.Hour)) }
+	first, second := newClient(t, rdb, delay.WithPoll(time.Hour)), newClient(t, rdb, delay.WithPoll(time.Hour))
+	q, begun := queue(first), make(chan string, 10)
 	stop := serve(t, q, 1, func(ctx context.Context, task *delay.Task) error {
 		begun <- task.ID
+		if task.ID == "fast" {
+			return nil // after which others are claimed ahead
+		}
 		<-ctx.Done()
 		return ctx.Err()
 	})
+	require.NoError(t, q.Schedule(t.Context(), "fast", 0, nil))
+	require.Equal(t, "fast", <-begun)
+	redistest.Poll(t, func() bool { return first.Stats().Done == 1 })
 	for _, id := range []string{"a", "b", "c"} {
 		require.NoError(t, q.Schedule(t.Context(), id, 0, nil))
 	}
-	first := <-begun
+	claimed := <-begun
 	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:delay:running").Val() == 3 })
 	again := make(chan *delay.Task, 10)
-	serve(t, queue(), 1, func(_ context.Context, task *delay.Task) error {
+	serve(t, queue(second), 1, func(_ context.Context, task *delay.Task) error {
 		again <- task
 		return nil
 	})
@@ -227,7 +234,7 @@ func TestRules_TasksThatAreHandedBackRunAtOnceElsewhere(t *testing.T) {
 			ids = append(ids, task.ID)
 			require.Zero(t, task.Failures+task.Losses, task.ID)
 		case <-time.After(redistest.Patience):
-			require.FailNow(t, "a task was not run", "%v have run, %s first", ids, first)
+			require.FailNow(t, "a task was not run", "%v have run, %s first", ids, claimed)
 		}
 	}
 	require.ElementsMatch(t, []string{"a", "b", "c"}, ids)
@@ -284,4 +291,20 @@ func TestRules_IDsAndPayloadsOfAnyBytes(t *testing.T) {
 	require.Equal(t, []int64{0}, p.edit(5, request("cancel", id)...))
 	p.end(4, "back", a)
 	require.Empty(t, p.tasks())
+}
+
+func TestClaim_OfLongTasksIsBounded(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	long := ":" + strings.Repeat("x", 1<<20)
+	for i := range 6 {
+		p.edit(i+1, "schedule", strconv.Itoa(i), 0, "replace", 0, long)
+	}
+	_, found := p.work(1, 10)
+	require.Len(t, found, 3, "4 MiB would be more than the bound, with what Redis adds to a task")
+	_, found = p.work(2, 10)
+	require.Len(t, found, 3)
+	p.edit(7, "schedule", "longest", 0, "replace", 0, strings.Repeat(long, 5))
+	_, found = p.work(3, 10)
+	require.Len(t, found, 1, "one task is never too long")
 }

@@ -18,11 +18,12 @@ import (
 )
 
 const (
-	prefetch   = 4                    // tasks that are claimed for each worker beside the one that it runs
-	maxClaim   = 500                  // tasks of one call
-	ahead      = 5 * time.Millisecond // before its time a task may be claimed; the wheel keeps its time then
-	early      = time.Millisecond     // before the next task is due the next call is sent
-	collecting = 5 * time.Millisecond // for which the ends of attempts are collected
+	maxClaim   = 500                   // tasks of one call
+	prefetch   = 4                     // tasks that are claimed at most for each worker beside the one that it runs
+	begunIn    = 10 * time.Millisecond // in which a worker is likely to begin these; another process may be idle
+	ahead      = 5 * time.Millisecond  // before its time a task may be claimed; the wheel keeps its time then
+	early      = time.Millisecond      // before the next task is due the next call is sent
+	collecting = 5 * time.Millisecond  // for which the ends of attempts are collected
 )
 
 // Task is a task of a handler.
@@ -63,12 +64,13 @@ type server struct {
 
 	mu      sync.Mutex // guards the fields below
 	claimed map[*attempt]struct{}
-	ready   []*attempt // due, waiting for a worker
-	running int        // workers
-	ends    []ending   // to be recorded
-	sent    *claim     // the call that Redis has not answered
-	more    bool       // the last call claimed as many tasks as it wanted
-	kicks   bool       // a kick is pending
+	ready   []*attempt    // due, waiting for a worker
+	running int           // workers
+	took    time.Duration // by a handler, a moving average
+	ends    []ending      // to be recorded
+	sent    *claim        // the call that Redis has not answered
+	more    bool          // the last call claimed as many tasks as it wanted
+	kicks   bool          // a kick is pending
 	stopped bool
 	idle    chan struct{} // closed when it is stopped and no worker runs
 }
@@ -204,8 +206,9 @@ func (s *server) beginLocked(a *attempt) {
 // work runs tasks while there are any.
 func (s *server) work(a *attempt) {
 	for a != nil {
-		outcome, pause := s.attempt(a)
+		outcome, pause, took := s.attempt(a)
 		s.mu.Lock()
+		s.took = max(1, s.took+(took-s.took)/8)
 		s.endLocked(a, outcome, pause)
 		if a = nil; len(s.ready) > 0 {
 			a, s.ready = s.ready[0], s.ready[1:]
@@ -217,7 +220,7 @@ func (s *server) work(a *attempt) {
 }
 
 // attempt runs a task once.
-func (s *server) attempt(a *attempt) (outcome Outcome, pause time.Duration) {
+func (s *server) attempt(a *attempt) (outcome Outcome, pause, took time.Duration) {
 	m, e := &s.queue.client.monitor, s.event(a)
 	began := s.queue.client.wheel.Now()
 	e.Late = max(0, began.Sub(a.due))
@@ -239,7 +242,7 @@ func (s *server) attempt(a *attempt) (outcome Outcome, pause time.Duration) {
 		e.Outcome = Lost // Redis decides by the token whether the end counts
 	}
 	m.ended(e, true)
-	return outcome, pause
+	return outcome, pause, e.Took
 }
 
 // event returns the Event of an attempt.
@@ -287,7 +290,7 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 	s.ends = append(s.ends, ending{a.ID, a.Token, outcome, max(0, pause)})
 	c := s.queue.client
 	switch {
-	case s.stopped, s.more && 2*s.roomLocked() >= s.capacity():
+	case s.stopped, s.more && 2*s.roomLocked() >= s.capacityLocked():
 		c.claims.Kick(s.queue.name)
 	case !s.kicks:
 		s.kicks = true
@@ -305,9 +308,15 @@ func (s *server) kick() {
 	s.queue.client.claims.Kick(s.queue.name)
 }
 
-func (s *server) capacity() int { return s.workers * (1 + prefetch) }
+// capacityLocked returns how many tasks may be claimed: one for each worker, and those that a worker begins soon.
+func (s *server) capacityLocked() int {
+	if s.took == 0 { // no handler has returned
+		return s.workers
+	}
+	return s.workers + int(min(int64(s.workers)*prefetch, int64(s.workers)*int64(begunIn)/int64(s.took)))
+}
 
-func (s *server) roomLocked() int { return max(0, s.capacity()-len(s.claimed)) }
+func (s *server) roomLocked() int { return max(0, s.capacityLocked()-len(s.claimed)) }
 
 // stop hands back the tasks that were not begun.
 func (s *server) stop() {

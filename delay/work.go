@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	mostLosses   = 25                   // of its lease after which a task has failed
-	mostFailed   = 10_000               // failed tasks that are kept
-	failedStays  = 7 * 24 * time.Hour   // how long they are kept
-	claimedPause = 8 * time.Millisecond // after which a process asks again that came too late
+	mostLosses  = 25                   // of its lease after which a task has failed
+	mostFailed  = 10_000               // failed tasks that are kept
+	failedStays = 7 * 24 * time.Hour   // how long they are kept
+	yielding    = 4 * time.Millisecond // after others, at most, asks a process that found nothing
 )
 
 // words are the outcomes as the script takes them.
@@ -70,8 +70,8 @@ func (c *Client) applyClaim(
 		return waitqueue.AtOnce, nil
 	case s.roomLocked() == 0 || event < 0:
 		return 0, nil // until a worker is free, or a message comes
-	case event == 0 && len(found) == 0:
-		return rand.N(claimedPause) + time.Millisecond, nil
+	case len(found) == 0:
+		event += rand.N(yielding)
 	}
 	return max(time.Millisecond, event-early), nil
 }
