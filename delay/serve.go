@@ -71,6 +71,8 @@ type server struct {
 	sent    *claim        // the call that Redis has not answered
 	more    bool          // the last call claimed as many tasks as it wanted
 	kicks   bool          // a kick is pending
+	records bool          // the next call is to record ends; before claims it claims no tasks
+	claims  time.Time     // when the next task is due, as far as this process knows
 	stopped bool
 	idle    chan struct{} // closed when it is stopped and no worker runs
 }
@@ -303,7 +305,7 @@ func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 
 func (s *server) kick() {
 	s.mu.Lock()
-	s.kicks = false
+	s.kicks, s.records = false, true
 	s.mu.Unlock()
 	s.queue.client.claims.Kick(s.queue.name)
 }
@@ -347,9 +349,10 @@ func (s *server) next() (call *claim, over bool) {
 		return s.sent, false
 	}
 	next := &claim{wanted: min(maxClaim, s.roomLocked()), began: s.queue.client.wheel.Now()}
-	if s.stopped {
+	if s.stopped || s.records && next.began.Before(s.claims) {
 		next.wanted = 0
 	}
+	s.records = false
 	n := min(maxClaim, len(s.ends))
 	next.ends, s.ends = slices.Clone(s.ends[:n]), s.ends[n:]
 	if next.wanted == 0 && n == 0 {

@@ -65,15 +65,22 @@ func (c *Client) applyClaim(
 	s.add(found, waits, call.began)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := c.wheel.Now()
+	s.claims = now
 	switch {
 	case s.stopped || s.more && s.roomLocked() > 0:
 		return waitqueue.AtOnce, nil
-	case s.roomLocked() == 0 || event < 0:
-		return 0, nil // until a worker is free, or a message comes
-	case len(found) == 0:
+	case s.roomLocked() == 0:
+		return 0, nil // until a worker is free
+	case event < 0:
+		s.claims = now.Add(MaxDelay)
+		return 0, nil // until a message comes
+	case call.wanted > 0 && len(found) == 0:
 		event += rand.N(yielding)
 	}
-	return max(time.Millisecond, event-early), nil
+	event = max(time.Millisecond, event-early)
+	s.claims = now.Add(event)
+	return event, nil
 }
 
 // readClaim reads the reply of delay_work.
