@@ -19,7 +19,7 @@ import (
 
 const (
 	maxClaim   = 500                   // tasks of one call
-	prefetch   = 4                     // tasks that are claimed at most for each worker beside the one that it runs
+	prefetch   = 16                    // tasks that are claimed at most for each worker beside the one that it runs
 	begunIn    = 10 * time.Millisecond // in which a worker is likely to begin these; another process may be idle
 	ahead      = 5 * time.Millisecond  // before its time a task may be claimed; the wheel keeps its time then
 	early      = time.Millisecond      // before the next task is due the next call is sent
