@@ -145,7 +145,7 @@ func (m *monitor) began(ctx context.Context, e Event) context.Context {
 		return ctx
 	}
 	var made context.Context
-	m.call(func() { made = m.hooks.Context(ctx, e) })
+	m.call(func() { made = m.hooks.Context(ctx, e) }) //nolint:fatcontext // it runs once
 	if made == nil {
 		return ctx
 	}

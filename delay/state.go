@@ -59,9 +59,8 @@ func (q *Queue) State(ctx context.Context, id string) (State, error) {
 // pageSize is the number of tasks that an iterator reads at once.
 const pageSize = 100
 
-// PendingTasks yields the pending tasks in the order of their times. Tasks that come, go or move meanwhile may be missed
-// or yielded twice. It ends with an error of Redis or ctx. Each page of 100 blocks for two
-// round trips.
+// PendingTasks yields the pending tasks in the order of their times. Tasks that come, go or move meanwhile may be
+// missed or yielded twice. It ends with an error of Redis or ctx. Each page of 100 blocks for two round trips.
 func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
 	return q.list(ctx, "due", Pending)
 }
