@@ -190,7 +190,11 @@ func (s *server) add(found []*attempt, waits []time.Duration, began time.Time) {
 func (s *server) begin(a *attempt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, held := s.claimed[a]; held {
+	switch _, held := s.claimed[a]; {
+	case !held:
+	case s.stopped: // meanwhile
+		s.backLocked(a)
+	default:
 		s.beginLocked(a)
 	}
 }
