@@ -2,7 +2,9 @@ package delay_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,4 +22,29 @@ func TestServe_NoTaskBeginsAfterTheEnd(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, []delay.Outcome{delay.HandedBack}, ends)
+}
+
+// A handler that calls a function such as FailNow of package testing ends its goroutine.
+func TestServe_AHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
+	t.Parallel()
+	ended := make(chan delay.Event, 10)
+	c := newClient(t, redistest.Shared(t).Client(t), delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e }}))
+	q := c.Queue(redistest.Name(t), delay.WithRetry(2, delay.Backoff(time.Millisecond, time.Second)))
+	stop := serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		if task.Failures == 0 {
+			runtime.Goexit()
+		}
+		return nil
+	})
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	for _, want := range []delay.Outcome{delay.Retried, delay.Done} {
+		select {
+		case e := <-ended:
+			require.Equal(t, want, e.Outcome)
+			require.Equal(t, want == delay.Retried, e.Err != nil)
+		case <-time.After(redistest.Patience):
+			require.FailNow(t, "the attempt has not ended", want)
+		}
+	}
+	stop()
 }

@@ -212,43 +212,61 @@ func (s *server) beginLocked(a *attempt) {
 // work runs tasks while there are any.
 func (s *server) work(a *attempt) {
 	for a != nil {
-		outcome, pause, took := s.attempt(a)
-		s.mu.Lock()
-		s.took = max(1, s.took+(took-s.took)/8)
-		s.endLocked(a, outcome, pause)
-		if a = nil; len(s.ready) > 0 {
-			a, s.ready = s.ready[0], s.ready[1:]
-		} else if s.running--; s.stopped && s.running == 0 {
-			close(s.idle)
-		}
-		s.mu.Unlock()
+		a = s.attempt(a)
 	}
 }
 
-// attempt runs a task once.
-func (s *server) attempt(a *attempt) (outcome Outcome, pause, took time.Duration) {
-	m, e := &s.queue.client.monitor, s.event(a)
-	began := s.queue.client.wheel.Now()
+// attempt runs a task once, and returns the next one for the worker. If the handler ends the goroutine, another
+// continues the worker.
+func (s *server) attempt(a *attempt) (next *attempt) {
+	c, e := s.queue.client, s.event(a)
+	began := c.wheel.Now()
 	e.Late = max(0, began.Sub(a.due))
-	e.Context = m.began(a.lease.Context(s.ctx), e)
+	e.Context = c.monitor.began(a.lease.Context(s.ctx), e)
+	e.Err = fmt.Errorf("delay: the handler of %s has ended its goroutine", scripts.Quote(a.ID))
+	returned := false
+	defer func() {
+		e.Took = c.wheel.Now().Sub(began)
+		outcome, pause := s.outcome(a, e.Err)
+		if e.Outcome = outcome; a.lease.Err() != nil {
+			e.Outcome = Lost // Redis decides by the token whether the end counts
+		}
+		c.monitor.ended(e, true)
+		if next = s.leave(a, outcome, pause, e.Took); !returned {
+			c.gate.Workers.Go(func() { s.work(next) })
+		}
+	}()
 	e.Err = s.run(e.Context, a)
-	e.Took = s.queue.client.wheel.Now().Sub(began)
+	returned = true
+	return nil // what the deferred function returns
+}
+
+// outcome returns how an attempt has ended, and the time until the next one.
+func (s *server) outcome(a *attempt, err error) (outcome Outcome, pause time.Duration) {
 	switch config := &s.queue.config; {
-	case e.Err == nil:
-		e.Outcome = Done
+	case err == nil:
+		return Done, 0
 	case s.ctx.Err() != nil:
-		e.Outcome = HandedBack
+		return HandedBack, 0
 	case a.Failures+1 >= config.attempts:
-		e.Outcome = Exhausted
+		return Exhausted, 0
 	default:
-		e.Outcome, pause = Retried, config.backoff(a.Failures+1)
+		return Retried, config.backoff(a.Failures + 1)
 	}
-	outcome = e.Outcome
-	if a.lease.Err() != nil {
-		e.Outcome = Lost // Redis decides by the token whether the end counts
+}
+
+// leave ends an attempt, and returns the next one for the worker.
+func (s *server) leave(a *attempt, outcome Outcome, pause, took time.Duration) (next *attempt) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.took = max(1, s.took+(took-s.took)/8)
+	s.endLocked(a, outcome, pause)
+	if len(s.ready) > 0 {
+		next, s.ready = s.ready[0], s.ready[1:]
+	} else if s.running--; s.stopped && s.running == 0 {
+		close(s.idle)
 	}
-	m.ended(e, true)
-	return outcome, pause, e.Took
+	return next
 }
 
 // event returns the Event of an attempt.
@@ -274,17 +292,14 @@ func (s *server) backLocked(a *attempt) {
 
 // run calls the handler.
 func (s *server) run(ctx context.Context, a *attempt) (err error) {
-	returned := false
 	defer func() {
-		if r := recover(); r != nil || !returned {
+		if r := recover(); r != nil {
 			err = fmt.Errorf("delay: the handler of %s panicked: %v", scripts.Quote(a.ID), r)
 			s.queue.client.logger.Error("delay: a handler panicked",
 				slog.String("queue", s.queue.name), slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
 		}
 	}()
-	err = s.handle(ctx, &a.Task)
-	returned = true
-	return err
+	return s.handle(ctx, &a.Task)
 }
 
 // endLocked notes the end of an attempt, which the next call records.
