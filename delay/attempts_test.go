@@ -48,3 +48,19 @@ func TestServe_AHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
 	}
 	stop()
 }
+
+// A handler may change its Task.
+func TestServe_TheTaskOfAHandlerIsItsOwn(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	q := newClient(t, rdb).Queue(name)
+	begun := make(chan struct{}, 10)
+	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		*task = delay.Task{ID: "changed", Token: 1}
+		begun <- struct{}{}
+		return nil
+	})
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	<-begun
+	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:delay:running").Val() == 0 })
+}

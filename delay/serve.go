@@ -299,7 +299,8 @@ func (s *server) run(ctx context.Context, a *attempt) (err error) {
 				slog.String("queue", s.queue.name), slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
 		}
 	}()
-	return s.handle(ctx, &a.Task)
+	task := a.Task // the handler may change it
+	return s.handle(ctx, &task)
 }
 
 // endLocked notes the end of an attempt, which the next call records.
