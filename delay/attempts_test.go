@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/delay"
@@ -63,4 +64,36 @@ func TestServe_TheTaskOfAHandlerIsItsOwn(t *testing.T) {
 	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
 	<-begun
 	redistest.Poll(t, func() bool { return rdb.ZCard(t.Context(), "{"+name+"}:delay:running").Val() == 0 })
+}
+
+// The handler of a task whose lease is lost returns the error of its context. That is no failure: no process has
+// refused the task.
+func TestServe_ALostLeaseIsNoFailure(t *testing.T) {
+	t.Parallel()
+	d := &redistest.FaultDialer{}
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.Dialer, o.ReadTimeout = d.Dial, 500*time.Millisecond })
+	ended := make(chan delay.Outcome, 10)
+	c := newClient(t, rdb, delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e.Outcome }}))
+	q := c.Queue(redistest.Name(t), delay.WithLease(time.Second), delay.WithRetry(1, delay.Backoff(time.Hour, time.Hour)))
+	begun := make(chan *delay.Task, 10)
+	serve(t, q, 1, func(ctx context.Context, task *delay.Task) error {
+		begun <- task
+		if task.Losses > 0 {
+			return nil
+		}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	<-begun
+	d.Set(redistest.BlackholeUp)
+	require.Equal(t, delay.Lost, <-ended)
+	d.Set(redistest.Pass)
+	select {
+	case again := <-begun:
+		require.Equal(t, []int{0, 1}, []int{again.Failures, again.Losses})
+	case <-time.After(redistest.Patience):
+		s, err := q.State(t.Context(), "a")
+		require.FailNow(t, "it does not run again", "%+v %v", s, err)
+	}
 }

@@ -229,7 +229,7 @@ func (s *server) attempt(a *attempt) (next *attempt) {
 		e.Took = c.wheel.Now().Sub(began)
 		outcome, pause := s.outcome(a, e.Err)
 		if e.Outcome = outcome; a.lease.Err() != nil {
-			e.Outcome = Lost // Redis decides by the token whether the end counts
+			e.Outcome = Lost
 		}
 		c.monitor.ended(e, true)
 		if next = s.leave(a, outcome, pause, e.Took); !returned {
@@ -241,11 +241,14 @@ func (s *server) attempt(a *attempt) (next *attempt) {
 	return nil // what the deferred function returns
 }
 
-// outcome returns how an attempt has ended, and the time until the next one.
+// outcome returns how an attempt has ended, and the time until the next one. That it is done counts although the lease
+// is lost: Redis decides by the token.
 func (s *server) outcome(a *attempt, err error) (outcome Outcome, pause time.Duration) {
 	switch config := &s.queue.config; {
 	case err == nil:
 		return Done, 0
+	case a.lease.Err() != nil:
+		return Lost, 0
 	case s.ctx.Err() != nil:
 		return HandedBack, 0
 	case a.Failures+1 >= config.attempts:
@@ -303,13 +306,16 @@ func (s *server) run(ctx context.Context, a *attempt) (err error) {
 	return s.handle(ctx, &task)
 }
 
-// endLocked notes the end of an attempt, which the next call records.
+// endLocked notes the end of an attempt, which the next call records. It records no loss: Redis counts the end of the
+// lease.
 func (s *server) endLocked(a *attempt, outcome Outcome, pause time.Duration) {
 	delete(s.claimed, a)
 	if a.lease != nil {
 		a.lease.Close(nil)
 	}
-	s.ends = append(s.ends, ending{a.ID, a.Token, outcome, max(0, pause)})
+	if outcome != Lost {
+		s.ends = append(s.ends, ending{a.ID, a.Token, outcome, max(0, pause)})
+	}
 	c := s.queue.client
 	switch {
 	case s.stopped, s.more && 2*s.roomLocked() >= s.capacityLocked():
