@@ -220,6 +220,11 @@ func (s *server) work(a *attempt) {
 // continues the worker.
 func (s *server) attempt(a *attempt) (next *attempt) {
 	c, e := s.queue.client, s.event(a)
+	if !a.lease.Valid() { // while it waited: another process may run it
+		e.Outcome = Lost
+		c.monitor.ended(e, false)
+		return s.leave(a, Lost, 0, 0)
+	}
 	began := c.wheel.Now()
 	e.Late = max(0, began.Sub(a.due))
 	e.Context = c.monitor.began(a.lease.Context(s.ctx), e)
@@ -262,7 +267,9 @@ func (s *server) outcome(a *attempt, err error) (outcome Outcome, pause time.Dur
 func (s *server) leave(a *attempt, outcome Outcome, pause, took time.Duration) (next *attempt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.took = max(1, s.took+(took-s.took)/8)
+	if outcome != Lost { // it may not have begun
+		s.took = max(1, s.took+(took-s.took)/8)
+	}
 	s.endLocked(a, outcome, pause)
 	if len(s.ready) > 0 {
 		next, s.ready = s.ready[0], s.ready[1:]
