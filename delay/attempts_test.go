@@ -133,3 +133,29 @@ func TestServe_ATaskWhoseLeaseIsLostDoesNotBegin(t *testing.T) {
 	stop()
 	require.EqualValues(t, 2, lost.Stats().Lost)
 }
+
+// A worker that has nothing to record does not forget when the next task is due.
+func TestServe_ATaskIsDueWhileAnotherRuns(t *testing.T) {
+	t.Parallel()
+	q := newClient(t, redistest.Shared(t).Client(t), delay.WithPoll(time.Hour)).Queue(redistest.Name(t))
+	begun, end := make(chan string, 10), make(chan struct{})
+	stop := serve(t, q, 3, func(_ context.Context, task *delay.Task) error {
+		if begun <- task.ID; task.ID == "long" {
+			<-end
+		}
+		return nil
+	})
+	require.NoError(t, q.Schedule(t.Context(), "later", time.Second, nil))
+	require.NoError(t, q.Schedule(t.Context(), "short", 0, nil))
+	require.Equal(t, "short", <-begun)
+	require.NoError(t, q.Schedule(t.Context(), "long", 0, nil)) // the claim of this one records the end of the other
+	require.Equal(t, "long", <-begun)
+	select {
+	case id := <-begun:
+		require.Equal(t, "later", id)
+	case <-time.After(redistest.Patience):
+		t.Error("it has not begun")
+	}
+	close(end)
+	stop()
+}

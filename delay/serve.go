@@ -374,12 +374,13 @@ func (s *server) stop() {
 	s.queue.client.claims.Kick(s.queue.name)
 }
 
-// next returns the call to send, or none. over means that everything was recorded after stop.
-func (s *server) next() (call *claim, over bool) {
+// next returns the call to send, or none and the time until the next one, or 0 if that is unknown. over means that
+// everything was recorded after stop.
+func (s *server) next() (call *claim, again time.Duration, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sent != nil {
-		return s.sent, false
+		return s.sent, 0, false
 	}
 	next := &claim{wanted: min(maxClaim, s.roomLocked()), began: s.queue.client.wheel.Now()}
 	if s.stopped || s.records && next.began.Before(s.claims) {
@@ -389,9 +390,9 @@ func (s *server) next() (call *claim, over bool) {
 	n := min(maxClaim, len(s.ends))
 	next.ends, s.ends = slices.Clone(s.ends[:n]), s.ends[n:]
 	if next.wanted == 0 && n == 0 {
-		return nil, s.stopped && len(s.claimed) == 0
+		return nil, max(0, s.claims.Sub(next.began)), s.stopped && len(s.claimed) == 0
 	}
 	next.number = s.queue.client.lastNumber.Add(1)
 	s.sent = next
-	return next, false
+	return next, 0, false
 }

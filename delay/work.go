@@ -24,12 +24,12 @@ var words = map[Outcome]string{Done: "done", Retried: "again", Exhausted: "faile
 // buildClaim sends what a server has to record and wants.
 func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (calls.Call, time.Duration, bool) {
 	s := batch[0].Value
-	next, over := s.next()
+	next, again, over := s.next()
 	if next == nil {
 		if over {
 			batch[0].Grant()
 		}
-		return calls.Call{}, 0, false
+		return calls.Call{}, again, false
 	}
 	args := make([]any, 0, 11+4*len(next.ends))
 	args = append(args, next.number, max(recordMillis, redisconn.Millis(2*s.queue.config.lease)),
