@@ -132,7 +132,7 @@ func (p *process) claim(number int) claimedTask {
 // end records the end of an attempt.
 func (p *process) end(number int, how string, task claimedTask, more ...any) {
 	p.t.Helper()
-	recorded, found := p.work(number, 0, how, task.id, task.token, append(more, "")[0])
+	recorded, found := p.work(number, 0, how, task.id, task.token, append(more, "0")[0])
 	require.EqualValues(p.t, 1, recorded)
 	require.Empty(p.t, found)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cogwheel-go/cogwheel"
 	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
+	"github.com/cogwheel-go/cogwheel/wheel"
 )
 
 // serve runs the tasks of a queue until the returned function is called, or the test ends.
@@ -170,6 +171,43 @@ func TestServe_TasksOfADeadProcessRunAgain(t *testing.T) {
 	require.Equal(t, 1, <-begun)
 	d.Set(redistest.Pass)
 	stop()
+}
+
+// stopped is a clock that stands still.
+type stopped struct{ at time.Time }
+
+func (c stopped) Now() time.Time                       { return c.at }
+func (c stopped) After(time.Duration) <-chan time.Time { return nil }
+
+// A task is claimed up to 5 ms before its time. One that is handed back before it keeps its time.
+func TestServe_ATaskThatIsHandedBackIsNotEarly(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	w, err := wheel.New(wheel.WithClock(stopped{time.Now()})) // on which the time of the task never comes
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = w.Stop(context.Background()) })
+	stop := serve(t, newClient(t, rdb, delay.WithWheel(w)).Queue(name), 1,
+		func(context.Context, *delay.Task) error { return nil })
+	q := newClient(t, rdb).Queue(name)
+	var due time.Time
+	redistest.Poll(t, func() bool { // until one is claimed before its time
+		now, err := rdb.Time(t.Context()).Result()
+		require.NoError(t, err)
+		due = now.Add(5 * time.Millisecond)
+		require.NoError(t, q.ScheduleAt(t.Context(), "a", due, nil))
+		for {
+			s, err := q.State(t.Context(), "a")
+			require.NoError(t, err)
+			if s.Phase != delay.Pending {
+				return s.Phase == delay.Claimed && s.At.Add(-delay.DefaultLease).Before(due)
+			}
+		}
+	})
+	stop()
+	s, err := q.State(t.Context(), "a")
+	require.NoError(t, err)
+	require.Equal(t, delay.Pending, s.Phase)
+	require.False(t, s.At.Before(due), "%v early", due.Sub(s.At))
 }
 
 func TestQueue_StateAndLists(t *testing.T) {

@@ -52,7 +52,7 @@ type ending struct {
 	id      string
 	token   int64
 	outcome Outcome
-	pause   time.Duration // until the next attempt
+	pause   time.Duration // until the next attempt may begin
 }
 
 // server runs the tasks of a queue. It stands as the one waiter in the group of claims.
@@ -291,7 +291,7 @@ func (s *server) event(a *attempt) Event {
 func (s *server) backLocked(a *attempt) {
 	e := s.event(a)
 	e.Outcome = HandedBack
-	s.endLocked(a, HandedBack, 0)
+	s.endLocked(a, HandedBack, a.due.Sub(s.queue.client.wheel.Now()))
 	c := s.queue.client
 	c.gate.EnterInside()
 	c.gate.Workers.Go(func() {

@@ -37,7 +37,7 @@ func (c *Client) buildClaim(name string, batch []*waitqueue.Waiter[*server]) (ca
 		mostLosses, mostFailed, failedStays.Microseconds(), tokenMillis,
 		c.redis.Channels.Verb(), scripts.DelayChannel(name))
 	for _, e := range next.ends {
-		args = append(args, words[e.outcome], e.id, e.token, e.pause.Microseconds())
+		args = append(args, words[e.outcome], e.id, e.token, micros(e.pause))
 	}
 	keys := append(keysOf(name), c.recordKey(name, "claims"), scripts.DelayKey(name, "token"))
 	return calls.Call{Call: scripts.DelayWork.Call(keys, args...)}, 0, true

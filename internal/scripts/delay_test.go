@@ -64,7 +64,7 @@ func delayScenarios(now int64) []scenario {
 		{w, "again at once", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(1, "again", "c", 9, 0), nil},
 		{w, "failed", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "failed", "c", 9, ""), nil},
 		{w, "failed, and too many others", withWork(full + failed("g", us(-500)) + claimed("e", soon)), working, work(0, "failed", "e", 9, ""), nil},
-		{w, "handed back", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "back", "c", 9, ""), nil},
+		{w, "handed back", withWork(tried(later) + claimed("c", soon) + next("d") + failed("f", us(-1000))), working, work(0, "back", "c", 9, 0), nil},
 		{w, "a lease has ended", withWork(tried(later) + claimed("c", past) + next("d") + failed("f", us(-1000))), working, work(0), nil},
 		{w, "a lease has ended, and claims", withWork(tried(past) + claimed("c", past) + next("d") + failed("f", past)), working, work(9), nil},
 		{w, "old failures", withWork(full + failed("g", us(-7_200_000))), working, work(0), nil},

@@ -14,7 +14,7 @@ ARGV     1 number of the call   2 how long its record stays, ms
            "done", id, token, ""
            "again", id, token, us until the next attempt; after a failure
            "failed", id, token, ""
-           "back", id, token, ""; it was not begun
+           "back", id, token, us until it is due; it was not begun, or its handler was told to end
 Returns  {us until the next task is due or a lease ends, or -1; number of ends that were recorded;
           and for each claimed task: id, task, us until it is due, failures, losses, token}
 Errors   WRONGKIND the token key holds no number
@@ -120,7 +120,7 @@ for at = 12, #ARGV, 4 do
     elseif how == 'failed' then
       leave(id, failures + 1, losses, token, nil, true)
     else
-      leave(id, failures, losses, token, now)
+      leave(id, failures, losses, token, now + ARGV[at + 3])
     end
   end
 end
