@@ -19,6 +19,7 @@ func TestDelays(t *testing.T) {
 		"an order closes after half an hour":             orderCloses,
 		"an order that was paid does not close":          orderIsPaid,
 		"an order closes earlier than another":           orderIsRescheduled,
+		"a debounce ends after its longest wait":         debounceEnds,
 		"a task runs again when its process crashes":     taskOfACrash,
 		"a task runs again after its backoff, and fails": taskFails,
 		"lost replies make no second attempt":            taskOfLostReplies,
@@ -105,6 +106,21 @@ func orderIsRescheduled(t *testing.T, w *world) {
 	requireAt(t, 3*time.Second, first)
 	require.Equal(t, "order-8", second.ID)
 	requireAt(t, 20*time.Minute, second)
+}
+
+func debounceEnds(t *testing.T, w *world) {
+	attempts, end := serve(t, w, 1, succeed)
+	defer end()
+	orders, bound := w.delays[0].Queue("orders"), delay.WithMaxWait(10*time.Second)
+	require.NoError(t, orders.Schedule(w.ctx, "order-7", 4*time.Second, nil, bound))
+	for range 3 {
+		time.Sleep(3 * time.Second)
+		moved, err := orders.Reschedule(w.ctx, "order-7", 4*time.Second, bound)
+		require.NoError(t, err)
+		require.True(t, moved)
+	}
+	requireAt(t, 10*time.Second, <-attempts)
+	requireNoMore(t, attempts)
 }
 
 func taskOfACrash(t *testing.T, w *world) {

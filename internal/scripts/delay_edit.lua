@@ -50,7 +50,8 @@ local function bounded(wanted, most, old, text)
   if most == 0 then
     return at, text
   end
-  local first = tonumber(string.match(old or '', '^(%d*):')) or now
+  local first = string.match(old or '', '^(%d+):')
+  first = tonumber(first or now)
   return math.min(at, first + most), instant(first) .. string.match(text, '^%d*(:.*)$')
 end
 
