@@ -136,8 +136,8 @@ type scheduleOption func(*scheduleConfig)
 
 func (o scheduleOption) applySchedule(c *scheduleConfig) { o(c) }
 
-// IfAbsent makes Schedule keep a task of the id that is pending or claimed, as for a periodic task that every process
-// registers.
+// IfAbsent makes Schedule keep a task of the id that is pending, or claimed and not cancelled, as for a periodic task
+// that every process registers.
 func IfAbsent() ScheduleOption { return scheduleOption(func(c *scheduleConfig) { c.absent = true }) }
 
 // WithMaxWait makes a task run d after it was scheduled for the first time at the latest, however often it is

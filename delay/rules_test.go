@@ -64,6 +64,24 @@ func TestRules_NoAttemptFollowsACancelledOne(t *testing.T) {
 	}
 }
 
+// A cancelled task has no further attempt, so one that is scheduled if there is none is kept for afterwards.
+func TestRules_IfAbsentReplacesACancelledTask(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t)
+	absent := func(text string) []any { return []any{"schedule", "a", 0, "absent", 0, ":" + text} }
+	p.edit(1, absent("first")...)
+	a := p.claim(1)
+	require.Equal(t, []int64{0}, p.edit(2, absent("no")...))
+	p.edit(3, request("cancel", "a")...)
+	require.Equal(t, []int64{1}, p.edit(4, absent("second")...))
+	require.Equal(t, []int64{0}, p.edit(5, absent("no")...))
+	p.end(2, "done", a)
+	a = p.claim(3)
+	require.Equal(t, "::second", a.text)
+	p.end(4, "done", a)
+	require.Empty(t, p.tasks())
+}
+
 // The token of an id rises with each attempt, also if the last token is lost while the clock of Redis is set back.
 func TestRules_TokensRise(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ KEYS     1 due (zset: id of a pending task -> the instant, us of the server's cl
          7 record of the last call of the process (string: number results)
 ARGV     1 number of the call   2 how long its record stays, ms   3 command that wakes   4 channel, and for each request
            "schedule", id, us from now, or "@" and the instant, mode, most us from the first schedule or 0, "length:headers payload"
-             mode: "replace", or "absent" to keep a task that is pending or claimed
+             mode: "replace", or "absent" to keep a task that is pending, or claimed and not cancelled
            "cancel", id, "", "", "", ""
            "move", id, as for schedule, "", most us from the first schedule or 0, ""
            "retry" or "forget", id, "", "", "", "", of a failed task
@@ -65,7 +65,8 @@ end
 local do_request = {}
 
 do_request.schedule = function(task, wanted, mode, most, text)
-  if mode == 'absent' and (task.ends or task.due) then
+  local _, _, _, cancelled = attempt_of(task.attempt)
+  if mode == 'absent' and (task.due or task.later or task.ends and not cancelled) then
     return 0
   end
   if task.ends then
