@@ -123,7 +123,7 @@ func TestDocuments_OfComments(t *testing.T) {
 func TestDocuments_TroubleshootingHasEveryError(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs/troubleshooting.md")
-	for _, pkg := range []string{"wheel", "renewal", "redislock", "ratelimit", "semaphore"} {
+	for _, pkg := range []string{"wheel", "renewal", "redislock", "ratelimit", "semaphore", "delay"} {
 		section := regexp.MustCompile(`(?s)\n## ` + pkg + `\n(.*?)\n## `).FindStringSubmatch(page)
 		require.Len(t, section, 2, pkg)
 		errs := regexp.MustCompile(`\tErr\w+ += errors.New\("`+pkg+`: (.*?)"\)`).FindAllStringSubmatch(read(t, pkg+"/errors.go"), -1)
