@@ -136,6 +136,7 @@ func taskOfACrash(t *testing.T, w *world) {
 	attempts, end := serve(t, w, 0, succeed)
 	defer end()
 	a := <-attempts
+	require.Len(t, lost, 1, "its context had ended before")
 	require.ErrorIs(t, <-lost, delay.ErrLost)
 	require.Equal(t, 1, a.Losses)
 	require.Zero(t, a.Failures)

@@ -1,0 +1,99 @@
+package delay_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cogwheel-go/cogwheel"
+	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/redistest"
+)
+
+func TestQueue_RefusesBadInput(t *testing.T) {
+	t.Parallel()
+	rdb, name, ctx := redistest.Shared(t).Client(t), redistest.Name(t), t.Context()
+	c := newClient(t, rdb)
+	q, backoff := c.Queue(name), delay.Backoff(time.Second, time.Hour)
+	schedule := func(q *delay.Queue, opts ...delay.ScheduleOption) error { return q.Schedule(ctx, "a", 0, nil, opts...) }
+	second := func(_ bool, err error) error { return err }
+	handle := func(context.Context, *delay.Task) error { return nil }
+	var none context.Context
+	for what, err := range map[string]error{
+		"a name without bytes":         schedule(c.Queue("")),
+		"a name with a bare brace":     schedule(c.Queue(name + "}")),
+		"a lease of nothing":           schedule(c.Queue(name, delay.WithLease(0))),
+		"no attempts":                  schedule(c.Queue(name, delay.WithRetry(0, backoff))),
+		"no backoff":                   schedule(c.Queue(name, delay.WithRetry(1, nil))),
+		"no option":                    schedule(c.Queue(name, nil)),
+		"no option of a call":          schedule(q, nil),
+		"a negative wait":              schedule(q, delay.WithMaxWait(-1)),
+		"a wait above the longest":     schedule(q, delay.WithMaxWait(delay.MaxDelay+1)),
+		"a negative delay":             q.Schedule(ctx, "a", -1, nil),
+		"a delay above the longest":    q.Schedule(ctx, "a", delay.MaxDelay+1, nil),
+		"no id":                        q.Schedule(ctx, "", 0, nil),
+		"an id above the longest":      q.Schedule(ctx, strings.Repeat("a", delay.MaxID+1), 0, nil),
+		"a payload above the largest":  q.Schedule(ctx, "a", 0, make([]byte, delay.MaxPayload+1)),
+		"no context":                   q.Schedule(none, "a", 0, nil),
+		"a time before 1970":           q.ScheduleAt(ctx, "a", time.Time{}, nil),
+		"a time after 2112":            q.ScheduleAt(ctx, "a", time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC), nil),
+		"Reschedule: a negative delay": second(q.Reschedule(ctx, "a", -1)),
+		"Cancel: no id":                second(q.Cancel(ctx, "")),
+		"RetryFailed: no context":      second(q.RetryFailed(none, "a")),
+		"Serve: no workers":            q.Serve(ctx, 0, handle),
+		"Serve: too many workers":      q.Serve(ctx, 10_001, handle),
+		"Serve: no handler":            q.Serve(ctx, 1, nil),
+		"Serve: no context":            q.Serve(none, 1, handle),
+		"Serve: a lease of nothing":    c.Queue(name, delay.WithLease(0)).Serve(ctx, 1, handle),
+	} {
+		require.ErrorIs(t, err, cogwheel.ErrInvalid, what)
+	}
+	require.Empty(t, rdb.Keys(ctx, "{"+name+"*").Val())
+}
+
+func TestQueue_RefusesKeysOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	rdb, name, ctx := redistest.Shared(t).Client(t), redistest.Name(t), t.Context()
+	q, key := newClient(t, rdb).Queue(name), "{"+name+"}:delay:due"
+	require.NoError(t, rdb.Set(ctx, key, "something else", 0).Err())
+	require.ErrorIs(t, q.Schedule(ctx, "a", 0, nil), delay.ErrWrongKind)
+	require.ErrorIs(t, q.Serve(ctx, 1, func(context.Context, *delay.Task) error { return nil }), delay.ErrWrongKind)
+	require.Equal(t, []string{key}, rdb.Keys(ctx, "{"+name+"*").Val())
+	require.Equal(t, "something else", rdb.Get(ctx, key).Val())
+}
+
+func TestServe_OnceForEachClient(t *testing.T) {
+	t.Parallel()
+	c, name := newClient(t, redistest.Shared(t).Client(t)), redistest.Name(t)
+	ran := make(chan string, 2)
+	handle := func(_ context.Context, task *delay.Task) error {
+		ran <- task.ID
+		return nil
+	}
+	stop := serve(t, c.Queue(name), 1, handle)
+	require.NoError(t, c.Queue(name).Schedule(t.Context(), "a", 0, nil))
+	require.Equal(t, "a", <-ran)
+	require.ErrorIs(t, c.Queue(name, delay.WithLease(time.Minute)).Serve(t.Context(), 1, handle), delay.ErrServing)
+	require.NoError(t, c.Queue(name).Schedule(t.Context(), "b", 0, nil))
+	require.Equal(t, "b", <-ran, "the first Serve goes on")
+	stop()
+	serve(t, c.Queue(name), 1, handle) // and may be followed by another
+	require.NoError(t, c.Queue(name).Schedule(t.Context(), "c", 0, nil))
+	require.Equal(t, "c", <-ran)
+}
+
+func TestClient_IsClosed(t *testing.T) {
+	t.Parallel()
+	c, ctx := newClient(t, redistest.Shared(t).Client(t)), t.Context()
+	q := c.Queue(redistest.Name(t))
+	serve(t, q, 1, func(context.Context, *delay.Task) error { return nil })
+	redistest.Poll(t, func() bool { return c.Stats().Serving == 1 })
+	require.NoError(t, c.Close(ctx))
+	require.ErrorIs(t, q.Schedule(ctx, "a", 0, nil), delay.ErrClosed)
+	require.ErrorIs(t, q.Serve(ctx, 1, func(context.Context, *delay.Task) error { return nil }), delay.ErrClosed)
+	_, err := q.State(ctx, "a")
+	require.ErrorIs(t, err, delay.ErrClosed)
+}
