@@ -24,6 +24,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // stays paid.
 func TestOrders_AreClosedAfterAKill(t *testing.T) {
 	t.Parallel()
+	redistest.SkipIfShort(t)
 	program, server := build(t), redistest.Start(t)
 	rdb, ctx := server.Client(t), t.Context()
 	first := start(t, program, server)
@@ -69,6 +70,7 @@ func TestOrders_AreClosedAfterAKill(t *testing.T) {
 // The demonstration needs no Redis.
 func TestOrders_Demonstration(t *testing.T) {
 	t.Parallel()
+	redistest.SkipIfShort(t)
 	out, err := command(build(t)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	t.Logf("%s", out)

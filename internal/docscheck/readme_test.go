@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/redistest"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
 	"github.com/cogwheel-go/cogwheel/redislock"
@@ -40,6 +41,11 @@ func TestREADME_CodeRuns(t *testing.T) {
 	require.NoError(t, err)
 	defer semaphores.Close(ctx)
 	require.NoError(t, readmeSemaphore(ctx, semaphores))
+	delays, err := delay.New(rdb)
+	require.NoError(t, err)
+	defer delays.Close(ctx)
+	require.NoError(t, readmeDelay(ctx, delays))
+	require.NoError(t, readmeServe(ctx, delays.Queue("orders")))
 	require.NoError(t, readmeRenewal(ctx))
 	locks, err := redislock.New(rdb)
 	require.NoError(t, err)
@@ -52,7 +58,7 @@ func TestREADME_CodeRuns(t *testing.T) {
 	require.NoError(t, readmeCheck(ctx, locks, slog.New(slog.DiscardHandler)))
 	require.Equal(t, []string{"app:stock:42", "app:api:{user-7}"}, readmePrefix(locks, limits))
 	require.NoError(t, readmeOptions().Close())
-	require.Equal(t, []string{"restock", "post", "serve", "serve", "serve"}, did)
+	require.Equal(t, []string{"restock", "post", "serve", "serve", "order-8", "serve"}, did)
 }
 
 // The lock is lost after the write and before the commit.
@@ -207,6 +213,28 @@ func readmeSemaphore(ctx context.Context, semaphores *semaphore.Client) error {
 	})
 }
 
+func readmeDelay(ctx context.Context, delays *delay.Client) error {
+	orders := delays.Queue("orders")
+	if err := orders.Schedule(ctx, "order-7", 30*time.Minute, []byte("a book")); err != nil {
+		return err
+	}
+	cancelled, err := orders.Cancel(ctx, "order-7") // it was paid: if cancelled is true, the task never runs
+	if err == nil && !cancelled {
+		return errors.New("it was pending")
+	}
+	return err
+}
+
+func readmeServe(ctx context.Context, orders *delay.Queue) error {
+	if err := orders.Schedule(ctx, "order-8", 0, nil); err != nil {
+		return err
+	}
+	ctx, closed = context.WithCancel(ctx)
+	return orders.Serve(ctx, 16, func(ctx context.Context, t *delay.Task) error { // in any number of processes
+		return closeOrder(ctx, t.ID, t.Payload, t.Token) // ctx ends before another process can run the task
+	})
+}
+
 func readmeRenewal(ctx context.Context) error {
 	renewals, err := renewal.New(wheel.Default())
 	if err != nil {
@@ -272,6 +300,17 @@ func post(ctx context.Context, token int64) error {
 func serve(ctx context.Context) error {
 	did = append(did, "serve")
 	return ctx.Err()
+}
+
+// closed ends what serves the orders.
+var closed context.CancelFunc
+
+func closeOrder(_ context.Context, id string, _ []byte, token int64) error {
+	if token > 0 {
+		did = append(did, id)
+	}
+	closed()
+	return nil
 }
 
 type backend struct{}
