@@ -365,3 +365,23 @@ func TestServe_ASlowProcessLeavesTasksToOthers(t *testing.T) {
 	<-others
 	close(end)
 }
+
+func TestQueue_AListMayBeChangedInItsLoop(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	q, ctx := newClient(t, rdb).Queue(name), t.Context()
+	at := time.Now().Add(time.Hour)
+	for i := range 250 {
+		require.NoError(t, q.ScheduleAt(ctx, strconv.Itoa(i), at, nil))
+	}
+	seen := 0
+	for s, err := range q.PendingTasks(ctx) {
+		require.NoError(t, err)
+		if seen++; seen%3 != 0 { // the others stay
+			cancelled, err := q.Cancel(ctx, s.ID)
+			require.NoError(t, err)
+			require.True(t, cancelled)
+		}
+	}
+	require.Equal(t, 250, seen)
+}

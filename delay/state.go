@@ -60,7 +60,8 @@ func (q *Queue) State(ctx context.Context, id string) (State, error) {
 const pageSize = 100
 
 // PendingTasks yields the pending tasks in the order of their times. Tasks that come, go or move meanwhile may be
-// missed or yielded twice. It ends with an error of Redis or ctx. Each page of 100 blocks for two round trips.
+// missed or yielded twice; the loop may change the task that it was given. It ends with an error of Redis or ctx. Each
+// page of 100 blocks for three round trips.
 func (q *Queue) PendingTasks(ctx context.Context) iter.Seq2[State, error] {
 	return q.list(ctx, "due", Pending)
 }
@@ -70,49 +71,73 @@ func (q *Queue) FailedTasks(ctx context.Context) iter.Seq2[State, error] {
 	return q.list(ctx, "failed", Failed)
 }
 
-func (q *Queue) list(ctx context.Context, key string, phase Phase) iter.Seq2[State, error] {
+func (q *Queue) list(ctx context.Context, part string, phase Phase) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		if err := q.check(ctx); err != nil {
 			yield(State{}, err)
 			return
 		}
 		defer q.client.gate.Leave()
-		at := redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: pageSize}
-		for {
-			states, more, err := q.page(ctx, scripts.DelayKey(q.name, key), &at)
-			if err != nil {
-				yield(State{}, operationError("list", q.name, err))
-				return
-			}
+		set := scripts.DelayKey(q.name, part)
+		for at := (&redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: pageSize}); at != nil; {
+			states, last, err := q.page(ctx, set, at)
 			for _, s := range states {
 				if s.Phase == phase && !yield(s, nil) {
 					return
 				}
 			}
-			if !more {
+			if err == nil {
+				at, err = q.pageAfter(ctx, set, at, last)
+			}
+			if err != nil {
+				yield(State{}, operationError("list", q.name, err))
 				return
 			}
 		}
 	}
 }
 
-// page reads the tasks of a sorted set from a score on, without the first ones of that score, and moves at to the next
-// page. So tasks that come or go before it move none of the others.
-func (q *Queue) page(ctx context.Context, set string, at *redis.ZRangeBy) (states []State, more bool, err error) {
-	found, err := q.client.redis.Client.ZRangeByScoreWithScores(ctx, set, at).Result()
-	if err != nil || len(found) == 0 {
-		return nil, false, err
+// page reads the tasks of a page of a sorted set. last are their members and scores.
+func (q *Queue) page(
+	ctx context.Context, set string, at *redis.ZRangeBy,
+) (states []State, last []redis.Z, err error) {
+	if last, err = q.client.redis.Client.ZRangeByScoreWithScores(ctx, set, at).Result(); err != nil || len(last) == 0 {
+		return nil, nil, err
 	}
-	ids := make([]string, len(found))
-	for i, z := range found {
+	ids := make([]string, len(last))
+	for i, z := range last {
 		ids[i], _ = z.Member.(string)
-		if score := strconv.FormatFloat(z.Score, 'f', -1, 64); score != at.Min {
-			at.Min, at.Offset = score, 0
-		}
-		at.Offset++
 	}
 	states, err = q.states(ctx, ids)
-	return states, len(found) == pageSize, err
+	return states, last, err
+}
+
+// pageAfter returns the page after one that was read at a place, or nil after the last one: it begins at the last
+// score, after the members that still have it. So those that came or went before it move none of the others.
+func (q *Queue) pageAfter(
+	ctx context.Context, set string, at *redis.ZRangeBy, last []redis.Z,
+) (*redis.ZRangeBy, error) {
+	if len(last) < pageSize {
+		return nil, nil //nolint:nilnil // there is no page, and no error
+	}
+	score := last[len(last)-1].Score
+	next := &redis.ZRangeBy{Min: strconv.FormatFloat(score, 'f', -1, 64), Max: at.Max, Count: pageSize}
+	if next.Min == at.Min {
+		next.Offset = at.Offset
+	}
+	var same []string
+	for _, z := range last {
+		if id, _ := z.Member.(string); z.Score == score {
+			same = append(same, id)
+		}
+	}
+	scores, err := q.client.redis.Client.ZMScore(ctx, set, same...).Result()
+	for _, s := range scores {
+		if s == score {
+			next.Offset++
+		}
+	}
+	return next, err
 }
 
 // check checks a call without arguments, and enters the gate if there is no error.
