@@ -21,6 +21,7 @@ func TestDelays(t *testing.T) {
 		"an order closes earlier than another":           orderIsRescheduled,
 		"a debounce ends after its longest wait":         debounceEnds,
 		"a task runs again when its process crashes":     taskOfACrash,
+		"a lost lease is no failure":                     taskOfALostLease,
 		"a task runs again after its backoff, and fails": taskFails,
 		"lost replies make no second attempt":            taskOfLostReplies,
 	})
@@ -144,6 +145,27 @@ func taskOfACrash(t *testing.T, w *world) {
 	w.Rejoin(w.other)
 	endFirst()
 	requireNoMore(t, attempts)
+}
+
+// The handler returns the error of its context while its lease has a moment left in Redis.
+func taskOfALostLease(t *testing.T, w *world) {
+	attempts, end := serve(t, w, 1, func(ctx context.Context, task *delay.Task) error {
+		if task.Losses > 0 {
+			return nil
+		}
+		w.Isolate(w.other)
+		<-ctx.Done()
+		w.Rejoin(w.other)
+		return ctx.Err()
+	}, delay.WithRetry(1, delay.Backoff(time.Minute, time.Hour)))
+	defer end()
+	require.NoError(t, w.delays[0].Queue("orders").Schedule(w.ctx, "order-7", time.Minute, nil))
+	time.Sleep(10 * time.Minute)
+	require.Len(t, attempts, 2)
+	<-attempts
+	a := <-attempts
+	require.Equal(t, []int{0, 1}, []int{a.Failures, a.Losses})
+	require.Less(t, a.at, time.Minute+delay.DefaultLease+delay.DefaultPoll+time.Second) // it connects again meanwhile
 }
 
 func taskFails(t *testing.T, w *world) {
