@@ -117,7 +117,10 @@ func WithRetry(attempts int, backoff func(failures int) time.Duration) QueueOpti
 func Backoff(first, longest time.Duration) func(failures int) time.Duration {
 	return func(failures int) time.Duration {
 		d := first
-		for i := 1; i < failures && d < longest; i++ {
+		for i := 1; i < failures; i++ {
+			if d > longest/2 { // the double may not exist
+				return longest
+			}
 			d *= 2
 		}
 		return min(d, longest)

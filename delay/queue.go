@@ -77,7 +77,8 @@ func (q *Queue) ScheduleAt(ctx context.Context, id string, t time.Time, payload 
 	if t.Before(time.UnixMicro(0)) || t.After(time.UnixMicro(1<<52)) {
 		return argument.Error("time", t, "must be 1970 to 2112")
 	}
-	_, err := q.edit(ctx, "schedule", id, "@"+strconv.FormatInt(t.UnixMicro(), 10), payload, opts)
+	at := t.Add(time.Microsecond - 1).UnixMicro() // a task is never early
+	_, err := q.edit(ctx, "schedule", id, "@"+strconv.FormatInt(at, 10), payload, opts)
 	return err
 }
 

@@ -3,6 +3,7 @@ package delay_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -326,4 +327,25 @@ func TestClaim_OfLongTasksIsBounded(t *testing.T) {
 	require.Equal(t, 3, claimed(2))
 	p.edit(7, "schedule", "longest", 0, "replace", 0, strings.Repeat(long, 5))
 	require.Equal(t, 1, claimed(3), "one task is never too long")
+}
+
+// Redis counts microseconds. A time between two of them means the later one.
+func TestRules_ATimeIsRoundedUp(t *testing.T) {
+	t.Parallel()
+	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t))
+	at := time.Now().Add(time.Hour).Truncate(time.Microsecond).Add(999)
+	require.NoError(t, q.ScheduleAt(t.Context(), "a", at, nil))
+	s, err := q.State(t.Context(), "a")
+	require.NoError(t, err)
+	require.False(t, s.At.Before(at), "%v is before %v", s.At, at)
+}
+
+func TestBackoff_DoublesUpToTheLongest(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 17: 65536 * time.Second, 18: day, 1000: day} {
+		require.Equal(t, want, delay.Backoff(time.Second, day)(failures), failures)
+	}
+	require.Equal(t, time.Second, delay.Backoff(time.Minute, time.Second)(1))
+	require.EqualValues(t, math.MaxInt64, delay.Backoff(time.Second, math.MaxInt64)(1000))
 }
