@@ -21,7 +21,7 @@ const (
 	Retried    Outcome = "retried"     // the handler returned an error or panicked; another attempt follows
 	Exhausted  Outcome = "exhausted"   // the same, but for the last attempt: the task has failed
 	HandedBack Outcome = "handed back" // Serve was ending; another process runs the task
-	Lost       Outcome = "lost"        // the lease ended before the handler returned, or began; another process may run it
+	Lost       Outcome = "lost"        // the lease ended before the handler began or ended; another process may run it
 )
 
 // Event describes the end of an attempt.
