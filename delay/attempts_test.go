@@ -2,6 +2,7 @@ package delay_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"testing"
 	"time"
@@ -158,4 +159,34 @@ func TestServe_ATaskIsDueWhileAnotherRuns(t *testing.T) {
 	}
 	close(end)
 	stop()
+}
+
+// Tasks that have failed were scheduled before. Their retry and their end count as neither.
+func TestStats_CountScheduledAndCancelledTasks(t *testing.T) {
+	t.Parallel()
+	ended := make(chan delay.Event, 10)
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	c := newClient(t, rdb, delay.WithHooks(delay.Hooks{Ended: func(e delay.Event) { ended <- e }}))
+	q, ctx := c.Queue(name, delay.WithRetry(1, delay.Backoff(time.Second, time.Second))), t.Context()
+	serve(t, q, 1, func(context.Context, *delay.Task) error { return errors.New("no") })
+	isFailed := func() bool {
+		s, err := q.State(ctx, "a")
+		return err == nil && s.Phase == delay.Failed
+	}
+	require.NoError(t, q.Schedule(ctx, "a", 0, nil))
+	require.Equal(t, delay.Exhausted, (<-ended).Outcome)
+	redistest.Poll(t, isFailed)
+	retried, err := q.RetryFailed(ctx, "a")
+	require.True(t, retried && err == nil)
+	require.Equal(t, delay.Exhausted, (<-ended).Outcome)
+	redistest.Poll(t, isFailed)
+	deleted, err := q.DeleteFailed(ctx, "a")
+	require.True(t, deleted && err == nil)
+	require.NoError(t, q.Schedule(ctx, "b", time.Hour, nil))
+	moved, err := q.Reschedule(ctx, "b", time.Hour)
+	require.True(t, moved && err == nil)
+	cancelled, err := q.Cancel(ctx, "b")
+	require.True(t, cancelled && err == nil)
+	s := c.Stats()
+	require.Equal(t, []int64{3, 1, 2}, []int64{s.Scheduled, s.Cancelled, s.Exhausted})
 }

@@ -143,12 +143,7 @@ func (q *Queue) edit(ctx context.Context, verb, id, at string, payload []byte, o
 	switch {
 	case err == nil:
 		if e.done {
-			q.client.monitor.add(func(s *Stats) *int64 {
-				if verb == "cancel" {
-					return &s.Cancelled
-				}
-				return &s.Scheduled
-			})
+			q.client.monitor.edited(verb)
 		}
 		return e.done, nil
 	case ctx.Err() != nil && err == ctx.Err(): //nolint:errorlint // only the bare error of the group

@@ -101,11 +101,16 @@ func (m *monitor) failed(err error) {
 	m.stats.Err, m.stats.ErrAt = err, time.Now()
 }
 
-// add adds to a count of the Stats.
-func (m *monitor) add(of func(*Stats) *int64) {
+// edited counts a request that was done.
+func (m *monitor) edited(verb string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	*of(&m.stats)++
+	switch verb {
+	case "schedule", "move":
+		m.stats.Scheduled++
+	case "cancel":
+		m.stats.Cancelled++
+	}
 }
 
 // count returns the count of an outcome.
