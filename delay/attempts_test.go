@@ -190,3 +190,17 @@ func TestStats_CountScheduledAndCancelledTasks(t *testing.T) {
 	s := c.Stats()
 	require.Equal(t, []int64{3, 1, 2}, []int64{s.Scheduled, s.Cancelled, s.Exhausted})
 }
+
+func TestServe_ABackoffThatPanicsEndsNothing(t *testing.T) {
+	t.Parallel()
+	q := newClient(t, redistest.Shared(t).Client(t)).Queue(redistest.Name(t),
+		delay.WithRetry(2, func(int) time.Duration { panic("no") }))
+	attempts := make(chan int, 2)
+	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		attempts <- task.Failures
+		return errors.New("again")
+	})
+	require.NoError(t, q.Schedule(t.Context(), "a", 0, nil))
+	require.Equal(t, 0, <-attempts)
+	require.Equal(t, 1, <-attempts)
+}

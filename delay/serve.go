@@ -259,7 +259,9 @@ func (s *server) outcome(a *attempt, err error) (outcome Outcome, pause time.Dur
 	case a.Failures+1 >= config.attempts:
 		return Exhausted, 0
 	default:
-		return Retried, config.backoff(a.Failures + 1)
+		pause = time.Second // if the function of the user panics
+		s.queue.client.monitor.call(func() { pause = config.backoff(a.Failures + 1) })
+		return Retried, pause
 	}
 }
 

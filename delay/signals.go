@@ -86,10 +86,10 @@ type monitor struct {
 	took  histogram.Values
 }
 
-// call calls a hook or a handler of the user. A panic of a hook is logged.
+// call calls a hook, or another function of the user. A panic of it is logged.
 func (m *monitor) call(f func()) {
 	if v, stack := signals.Guard(f); v != nil {
-		m.logger.LogAttrs(context.Background(), slog.LevelError, "delay: a hook panicked",
+		m.logger.LogAttrs(context.Background(), slog.LevelError, "delay: a hook or backoff panicked",
 			slog.Any("panic", v), slog.String("stack", stack))
 	}
 }
