@@ -68,6 +68,31 @@ var failovers = []*Fault{
 		old.Resume()
 		return r.settle(), nil
 	}},
+	{
+		Name: "primary killed after its replicas had all", On: []Topology{Sentinel}, Deposes: true,
+		Inject: func(r *Run) (bool, error) {
+			old := r.sentinel.Primary
+			var id string
+			err := r.on(old, func(rdb *redis.Client) (err error) {
+				id, err = r.replicate(rdb)
+				return err
+			})
+			if err != nil {
+				return false, err
+			}
+			old.Kill()
+			r.awaitSuccessor(old)
+			old.Restart(r.tb)
+			r.settle()
+			return true, r.on(r.sentinel.Primary, func(rdb *redis.Client) error {
+				said, err := rdb.Info(r.ctx, "replication").Result()
+				if !strings.Contains(said, "master_replid2:"+id) {
+					r.deposed++ // the successor, by another Sentinel
+				}
+				return err
+			})
+		},
+	},
 	{Name: "SENTINEL FAILOVER", On: []Topology{Sentinel}, Loses: true, Inject: func(r *Run) (bool, error) {
 		old := r.sentinel.Primary
 		err := r.soon(r.sentinel.Sentinels[0], func(rdb *redis.Client) error {
@@ -110,6 +135,30 @@ var failovers = []*Fault{
 		old.Resume()
 		return r.settle(), nil
 	}},
+}
+
+// replicate makes a primary execute no writes from now on, and waits until its replicas have those before. It returns
+// the id of the replication.
+func (r *Run) replicate(rdb *redis.Client) (id string, err error) {
+	if err := rdb.Do(r.ctx, "client", "pause", time.Minute.Milliseconds(), "WRITE").Err(); err != nil {
+		return "", err
+	}
+	field := func(said, name string) string {
+		_, value, _ := strings.Cut(said, "\r\n"+name+":")
+		value, _, _ = strings.Cut(value, "\r\n")
+		return value
+	}
+	for r.ctx.Err() == nil {
+		said, err := rdb.Info(r.ctx, "replication").Result()
+		if err != nil {
+			return "", err
+		}
+		if strings.Count(said, ",offset="+field(said, "master_repl_offset")+",") == len(r.sentinel.Replicas) {
+			return field(said, "master_replid"), nil
+		}
+		r.sleep(5 * time.Millisecond)
+	}
+	return "", r.ctx.Err()
 }
 
 // awaitSuccessor waits until the Sentinels name another primary.
