@@ -181,7 +181,8 @@ fuzz: redis
 	done
 
 ## robustness: clients of every kind in several processes under faults, and checks of their histories; about ten minutes.
-## DURATION=30m adds random scenarios for that long, SEED=n repeats the one of that seed, and with DURATION those that follow it.
+## DURATION=30m adds random scenarios for that long, SEED=n repeats the one of that seed, and with DURATION those that follow it;
+## KIND=tasks leaves out the scenarios of other kinds.
 ## A run that fails leaves its events, the servers' logs, seed and commit in ROBUSTNESS_DIR.
 COMMIT = $$(git describe --always --dirty --abbrev=12)
 export ROBUSTNESS_DIR ?= $(CURDIR)/internal/robustness/failures

@@ -14,8 +14,9 @@
 // each step on stdout. When the run is over, package check reads the history. A seed determines what the clients ask
 // for and which faults are injected when; it does not determine how the machine schedules processes.
 //
-// Limiters have no holds: their history is replayed for the window in which most was granted. Timers need no server:
-// a process with a million of them is stopped and starved of processor time.
+// Limiters have no holds: their history is replayed for the window in which most was granted. Tasks are scheduled and
+// served by the same processes, and the last one serves until the queues are empty: each attempt needs a cause. Timers
+// need no server: a process with a million of them is stopped and starved of processor time.
 //
 // A control is a wrong implementation, which a check has to find in a run that the right one passes. Peers are judged
 // by nothing; what the checks count is shown.

@@ -36,10 +36,11 @@ type Fault struct {
 // Faults are all faults.
 var Faults = slices.Concat(processFaults, serverFaults, refusals, losses, failovers)
 
-// possible reports whether the fault can happen to what the scenario uses.
+// possible reports whether the fault can happen to what the scenario uses. Tasks promise nothing after a loss of data.
 func (s *Scenario) possible(f *Fault) bool {
 	return (len(f.On) == 0 || slices.Contains(f.On, s.Topology)) &&
-		!(f.Kills && s.kind().Counting) && !(f.Clock && !redistest.HasClocks()) && !(f.Repeats && s.kind().Limit != nil)
+		!(f.Kills && s.kind().Counting) && !(f.Clock && !redistest.HasClocks()) &&
+		!(f.Repeats && s.kind().Limit != nil) && !(f.Loses && s.kind().Tasks != nil)
 }
 
 // those returns the faults of the lists that are possible in the scenario, but for those that lose data.

@@ -26,6 +26,9 @@ type Kind struct {
 
 	Limit *Limit // a limiter, which has no holds; New is not used then
 
+	// Tasks makes a queue of tasks; New is not used then.
+	Tasks func(rdb redis.UniversalClient, w *wheel.Wheel, s Settings) (taskQueue, error)
+
 	// Writes says that holders without tokens write to the store, which then accepts all writes.
 	Writes bool
 
@@ -163,7 +166,7 @@ func withSemaphores(ctx context.Context, rdb redis.UniversalClient, f func(*sema
 
 // KindOf returns the kind of a name.
 func KindOf(name string) *Kind {
-	for _, k := range slices.Concat(Kinds, LimitKinds, ControlKinds, peerKinds) {
+	for _, k := range slices.Concat(Kinds, LimitKinds, TaskKinds, ControlKinds, peerKinds) {
 		if k.Name == name {
 			return k
 		}

@@ -39,6 +39,7 @@ type Orders struct {
 	MaxHold  time.Duration
 	GiveUp   float64 // the share of calls that wait for some milliseconds only
 	Seed     uint64
+	Drain    bool // serve until the queues are empty
 }
 
 // ordersEnv names the variable that makes the test binary a process of a run.
@@ -244,7 +245,8 @@ func (s *session) run(ctx context.Context) (err error) {
 	select {
 	case <-ended:
 		s.calm()
-		if err := s.close(ctx, c); err != nil && s.kind.Counting { // a lease ends what a release did not reach
+		// What a release did not reach ends with its lease, if there is one.
+		if err := s.close(ctx, c); err != nil && (s.kind.Counting || s.Drain) {
 			return fmt.Errorf("close: %w", err)
 		}
 		return nil
@@ -263,6 +265,9 @@ type client struct {
 func (s *session) open(rdbs []redis.UniversalClient, w *wheel.Wheel) (client, error) {
 	if s.kind.Limit != nil {
 		return s.openLimit(rdbs[0], w)
+	}
+	if s.kind.Tasks != nil {
+		return s.openTasks(rdbs[0], w)
 	}
 	l, err := s.kind.New(rdbs, w, s.Settings)
 	if err != nil {

@@ -32,6 +32,8 @@ var stay = []struct {
 	{regexp.MustCompile(`^redisson_lock_token:\{.+\}$`), 24 * time.Hour},
 	{regexp.MustCompile(`^\{.+\}:(fair:)?fence$`), 24 * time.Hour},
 	{regexp.MustCompile(`^\{.+\}:(origin|acquiring:.+|releasing:.+)$`), 10 * time.Minute},
+	{regexp.MustCompile(`^\{.+\}:delay:token$`), 24 * time.Hour},
+	{regexp.MustCompile(`^\{.+\}:delay:(edits|claims):.+$`), 10 * time.Minute},
 	{regexp.MustCompile(`^\{.+\}:call:.+:.+$`), time.Minute},
 }
 

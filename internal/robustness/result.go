@@ -51,6 +51,7 @@ type Result struct {
 	KeysLeft       int `json:"keysLeft,omitempty"`       // a lease after the end; counted for peers only
 
 	Limits *LimitFigures `json:"limits,omitempty"`
+	Tasks  *TaskFigures  `json:"tasks,omitempty"`
 	Timers *TimerFigures `json:"timers,omitempty"`
 	Faults []check.Fault `json:"faults,omitempty"` // broken promises
 }
@@ -177,9 +178,12 @@ func (r *Run) judge() *Result {
 	calls := history.Calls(events)
 	res := r.newResult()
 	res.count(calls)
-	if r.kind().Limit != nil {
+	switch k := r.kind(); {
+	case k.Limit != nil:
 		r.judgeLimits(res, calls)
-	} else {
+	case k.Tasks != nil:
+		r.judgeTasks(res, events)
+	default:
 		r.judgeHolds(res, calls)
 	}
 	for _, e := range events {
@@ -293,6 +297,8 @@ func (res *Result) String() string {
 		fmt.Fprintf(&b, ": %v", res.Timers)
 	case res.Limits != nil:
 		fmt.Fprintf(&b, ": %d calls, %d failed; %v", res.Calls, res.Failed, res.Limits)
+	case res.Tasks != nil:
+		fmt.Fprintf(&b, ": %d calls, %d failed; %v", res.Calls, res.Failed, res.Tasks)
 	default:
 		fmt.Fprintf(&b, ": %d calls, %d granted, %d failed, %d of killed processes; "+
 			"%d lost, %d told before the next grant, %d after, up to %v late; "+

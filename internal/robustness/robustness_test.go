@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -85,6 +86,7 @@ func TestFixed(t *testing.T) {
 
 // TestRandom runs random scenarios: that of SEED, or those of SEED and the numbers after it for DURATION. Without
 // SEED the first one is random. It is printed, so that any scenario of a long run can be repeated by its own seed.
+// KIND skips the scenarios of other kinds.
 func TestRandom(t *testing.T) {
 	long(t)
 	const length = 30 * time.Second
@@ -94,7 +96,11 @@ func TestRandom(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("first seed %d, for %v", seed, lasts)
 	for end := time.Now().Add(lasts); time.Now().Before(end); seed++ {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { run(t, robustness.Random(seed, length)) })
+		s := robustness.Random(seed, length)
+		if kind := os.Getenv("KIND"); kind != "" && kind != s.Kind {
+			continue
+		}
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { run(t, s) })
 	}
 }
 
@@ -110,7 +116,7 @@ func TestFixed_CoversEveryFaultAndKind(t *testing.T) {
 	for _, f := range robustness.Faults {
 		require.True(t, faults[f.Name] || f.Clock && !redistest.HasClocks(), f.Name)
 	}
-	for _, k := range robustness.Kinds {
+	for _, k := range slices.Concat(robustness.Kinds, robustness.TaskKinds) {
 		require.True(t, kinds[k.Name], k.Name)
 	}
 	require.Len(t, topologies, 4)

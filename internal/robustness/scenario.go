@@ -68,9 +68,11 @@ type Run struct {
 	objects  []string
 	children []*child
 	started  int
+	draining bool // processes that start now only serve the tasks that are left
 	reading  sync.WaitGroup
 	history  history.History
 	spans    []check.Span
+	outages  []check.Span   // those of servers and networks
 	effects  map[string]int // of faults that processes do not carry out themselves
 	elected  time.Time      // of the last election in the cluster
 	deposed  int            // primaries that faults deposed although they should not
@@ -156,7 +158,7 @@ func (r *Run) setUp() {
 			r.addrs = append(r.addrs, s.Addr())
 		}
 	}
-	if r.kind().Fenced || r.kind().Writes {
+	if r.kind().Fenced || r.kind().Writes || r.kind().Tasks != nil {
 		r.store = redistest.Start(r.tb)
 	}
 	for i := range r.Objects {
@@ -204,6 +206,9 @@ func (r *Run) inject(f *Fault) {
 		require.NoError(r.tb, r.prepare(), f.Name)
 	}
 	r.spans = append(r.spans, check.Span{From: from, To: history.Now()})
+	if !f.Kills && !f.Stops {
+		r.outages = append(r.outages, r.spans[len(r.spans)-1])
+	}
 	if effect {
 		r.effects[f.Name]++
 	}
@@ -253,6 +258,9 @@ func (r *Run) start() error {
 		Process: r.started, Kind: r.Kind, Settings: r.Settings, Topology: r.Topology,
 		Addrs: r.addrs, Objects: r.objects, Clients: r.Clients, Callers: r.Callers,
 		MaxHold: r.MaxHold, GiveUp: r.GiveUp, Seed: r.Seed + uint64(r.started)*1000,
+	}
+	if r.draining {
+		orders.Clients, orders.Callers, orders.MaxHold, orders.Drain = 1, 0, time.Millisecond, true
 	}
 	if len(r.Leases) > 0 {
 		orders.Lease = r.Leases[r.started%len(r.Leases)]
@@ -332,6 +340,13 @@ func (r *Run) finish() {
 	}
 	for _, c := range ending {
 		require.NoError(r.tb, <-c.ended, "process %d", c.number)
+	}
+	if r.kind().Tasks != nil {
+		r.draining = true
+		require.NoError(r.tb, r.start())
+		last := r.children[len(r.children)-1]
+		require.NoError(r.tb, last.stdin.Close())
+		require.NoError(r.tb, <-last.ended, "the last process")
 	}
 	r.reading.Wait()
 }

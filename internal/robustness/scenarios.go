@@ -22,10 +22,12 @@ func usual(kind string, topology Topology) *Scenario {
 // overload is the share of calls that give up soon from which on a run is about those.
 const overload = 0.9
 
+// choice chooses the faults of a scenario.
+type choice = func(*Scenario) []*Fault
+
 // Fixed returns the scenarios of each run of make robustness. Each lasts at least for the length, and until each of
 // its faults has taken effect.
 func Fixed(length time.Duration) (all []*Scenario) {
-	type choice = func(*Scenario) []*Fault
 	add := func(kind string, topology Topology, what string, faults choice, changes ...func(*Scenario)) {
 		s := usual(kind, topology)
 		s.Name, s.Length, s.Seed, s.Each = kind+" on "+string(topology)+": "+what, length, uint64(len(all)+1), true
@@ -39,10 +41,6 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	refused := func(s *Scenario) []*Fault {
 		return s.those(refusals, named("key persisted", "replies lost after execution"))
 	}
-	lost := func(s *Scenario) []*Fault {
-		return append(s.losing(losses), named("process stopped", "process killed")...)
-	}
-
 	for _, k := range Kinds {
 		add(k.Name, k.topology(), "processes, networks, servers", stalls)
 	}
@@ -81,7 +79,6 @@ func Fixed(length time.Duration) (all []*Scenario) {
 		add(kind, Single, "a coarse wheel", few, func(s *Scenario) { s.Tick = 100 * time.Millisecond })
 	}
 	for _, kind := range []string{"mutex", "fair mutex", "quorum"} {
-		killed := func(*Scenario) []*Fault { return named("process killed") }
 		add(kind, KindOf(kind).topology(), "holders are killed", killed, func(s *Scenario) { s.Every = 2 * s.Lease })
 	}
 
@@ -91,8 +88,23 @@ func Fixed(length time.Duration) (all []*Scenario) {
 	}
 	add(LimitKinds[0].Name, Single, "refusals", refused, some)
 	add(LimitKinds[0].Name, Single, "data is lost", lost)
+
+	tasks := TaskKinds[0].Name
+	add(tasks, Single, "processes, networks, servers", stalls)
+	add(tasks, Single, "refusals", refused)
+	add(tasks, Single, "workers are killed", killed, func(s *Scenario) {
+		s.Lease, s.Every = 4*time.Second, 4*time.Second
+	})
+	add(tasks, Sentinel, "processes, networks, servers", keeps)
+	add(tasks, Cluster, "processes, networks, servers, slots", keeps)
 	return all
 }
+
+func lost(s *Scenario) []*Fault {
+	return append(s.losing(losses), named("process stopped", "process killed")...)
+}
+
+func killed(*Scenario) []*Fault { return named("process killed") }
 
 // topology returns the simplest topology that has the kind.
 func (k *Kind) topology() Topology {
@@ -105,7 +117,7 @@ func (k *Kind) topology() Topology {
 // Random returns the scenario of a seed.
 func Random(seed uint64, length time.Duration) *Scenario {
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	kinds := slices.Concat(Kinds, LimitKinds)
+	kinds := slices.Concat(Kinds, LimitKinds, TaskKinds)
 	k := kinds[rnd.IntN(len(kinds))]
 	s := usual(k.Name, k.topology())
 	if rnd.IntN(4) == 0 && !k.Quorum {
@@ -131,6 +143,9 @@ func Random(seed uint64, length time.Duration) *Scenario {
 	case 0:
 		s.GiveUp, s.MaxHold = 0.95, 5*time.Millisecond
 	case 1, 2:
+		if k.Tasks != nil {
+			break // the processes of a queue have the same
+		}
 		s.Leases = []time.Duration{s.Lease, 500 * time.Millisecond, s.Lease / 2}
 	}
 	s.Name = fmt.Sprintf("random, seed %d: %s", seed, strings.Join(names, ", "))

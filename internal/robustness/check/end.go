@@ -19,7 +19,7 @@ func NothingAfterClose(events []history.Event) (faults []Fault) {
 	}
 	for _, e := range events {
 		switch e.Step {
-		case history.Called:
+		case history.Called, history.Began:
 			clients[e.ID], objects[e.ID] = e.Client, e.Object
 		case history.Relied:
 			if at, gone := closed[clients[e.ID]]; gone && e.At > at {

@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,6 +48,10 @@ const (
 	Stopped  Step = "stopped"  // the process of Client was stopped
 	Resumed  Step = "resumed"  // it goes on
 	Ended    Step = "ended"    // the process ended by itself, with nothing left behind
+	Began    Step = "began"    // an attempt of a task began under Token
+	Done     Step = "done"     // its handler returned nil
+	Raised   Step = "raised"   // its handler returned an error or panicked
+	Stopping Step = "stopping" // Client was told to end serving the queue of Object, or all if it is empty
 )
 
 // clientsOf is the largest number of clients of a process.
@@ -73,6 +78,19 @@ type Event struct {
 	N      int64  `json:"n,omitempty"`     // permits
 	Shared bool   `json:"shared,omitempty"`
 	Try    bool   `json:"try,omitempty"` // a call that does not wait
+	Task   *Task  `json:"task,omitempty"`
+}
+
+// Task is what Called and Began say of a task.
+type Task struct {
+	Clock int64 `json:"clock,omitempty"` // us of the servers' clock, before the call, or after the attempt began
+
+	Verb  string        `json:"verb,omitempty"`  // of Called: schedule, cancel or move
+	Delay time.Duration `json:"delay,omitempty"` // of Called
+
+	Call     uint64 `json:"call,omitempty"`     // of Began: the call that scheduled it
+	Failures int    `json:"failures,omitempty"` // of Began
+	Losses   int    `json:"losses,omitempty"`   // of Began
 }
 
 // Recorder writes events as lines of JSON. Each event is one write, so a process that is killed loses none
@@ -226,6 +244,39 @@ func (c *Call) add(e Event) {
 	case Wrote, Rejected:
 		c.Writes = append(c.Writes, Write{At: e.At, Seq: e.Seq, Accepted: e.Step == Wrote})
 	}
+}
+
+// Attempt is an attempt of a task and what became of it. Times of steps that did not happen are Never.
+type Attempt struct {
+	Event         // of Began
+	Relied  int64 // the last instant at which its context had not ended
+	Outcome Step  // Done or Raised; Began if the handler did not return
+	Return  int64
+	Writes  []Write
+}
+
+// Attempts folds events into attempts, in the order in which they began.
+func Attempts(events []Event) (attempts []*Attempt) {
+	byID := make(map[uint64]*Attempt)
+	for _, e := range events {
+		if e.Step == Began {
+			byID[e.ID] = &Attempt{Event: e, Relied: e.At, Outcome: Began, Return: Never}
+			attempts = append(attempts, byID[e.ID])
+		}
+		a := byID[e.ID]
+		if a == nil {
+			continue
+		}
+		switch e.Step {
+		case Relied:
+			a.Relied = e.At
+		case Done, Raised:
+			a.Outcome, a.Return = e.Step, e.At
+		case Wrote, Rejected:
+			a.Writes = append(a.Writes, Write{At: e.At, Seq: e.Seq, Accepted: e.Step == Wrote})
+		}
+	}
+	return attempts
 }
 
 // ByObject groups calls by their object.

@@ -46,7 +46,7 @@ func fileOf(line []byte) (string, error) {
 	if err := json.Unmarshal(line, &l); err != nil {
 		return "", err
 	}
-	kinds := slices.Concat(robustness.Kinds, robustness.LimitKinds)
+	kinds := slices.Concat(robustness.Kinds, robustness.LimitKinds, robustness.TaskKinds)
 	ours := l.Kind == "wheel" || slices.ContainsFunc(kinds, func(k *robustness.Kind) bool { return k.Name == l.Kind })
 	switch {
 	case l.Simulated != nil:
