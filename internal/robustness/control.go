@@ -33,7 +33,7 @@ type Control struct {
 
 // Controls returns all controls.
 func Controls() []*Control {
-	return slices.Concat(lockControls(), leaseControls(), otherControls(), wheelControls())
+	return slices.Concat(lockControls(), leaseControls(), otherControls(), taskControls(), wheelControls())
 }
 
 // stranded are the promises of an object that stays locked.
@@ -154,6 +154,33 @@ func otherControls() []*Control {
 		{
 			Name: "wake-up dropped on cancel", Kind: "wake-up dropped on cancel",
 			Scenario: leavers, Promises: stranded,
+		},
+	}
+}
+
+// taskControls are queues of tasks.
+func taskControls() []*Control {
+	kills := control("workers are killed", "tasks", 13, "process killed")
+	kills.Lease, kills.MaxHold, kills.Every = 3*time.Second, 300*time.Millisecond, time.Second
+
+	cancels := control("tasks are cancelled", "tasks", 14)
+	cancels.MaxHold = 500 * time.Millisecond
+
+	skew := control("clocks of tasks differ by 0.8 s", "tasks", 15)
+	skew.Skew = -800 * time.Millisecond
+
+	return []*Control{
+		{
+			Name: "claim without a lease", Kind: "tasks claimed without a lease",
+			Scenario: kills, Promises: []string{"no task is lost"},
+		},
+		{
+			Name: "cancel ignoring a running task", Kind: "tasks cancelled while they run",
+			Scenario: cancels, Promises: []string{"nothing runs after Cancel"},
+		},
+		{
+			Name: "due times on client clock", Kind: "tasks on the client's clock",
+			Scenario: skew, Promises: []string{"never early"},
 		},
 	}
 }

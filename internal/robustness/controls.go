@@ -130,6 +130,9 @@ var ControlKinds = []*Kind{
 			}
 		}),
 	},
+	{Name: "tasks claimed without a lease", Tasks: newSimpleTasks(func(q *simpleTasks) { q.noLease = true })},
+	{Name: "tasks cancelled while they run", Tasks: newSimpleTasks(func(q *simpleTasks) { q.cancelsAll = true })},
+	{Name: "tasks on the client's clock", Tasks: newSimpleTasks(func(q *simpleTasks) { q.clientsClock = true })},
 	{Name: "limit", Capacity: 1, New: func(rdbs []redis.UniversalClient, w *wheel.Wheel, _ Settings) (Locker, error) {
 		c, err := ratelimit.New(rdbs[0], ratelimit.WithWheel(w))
 		if err != nil {
