@@ -25,6 +25,9 @@ func TestRemains_FindsWhatIsLeft(t *testing.T) {
 		{"leased permits", "{object-0}:call:7:client", time.Minute},
 		{"fair leased permits", "{object-0}:fair:permits", -1},
 		{"counting permits", "{object-0}:acquiring:client", 10 * time.Minute},
+		{"tasks", "{object-0}:delay:token", 24 * time.Hour},
+		{"tasks", "{object-0}:delay:edits:client", 10 * time.Minute},
+		{"tasks", "{object-0}:delay:claims:client", 10 * time.Minute},
 	} {
 		require.Zero(t, left(allowed.kind, allowed.key, allowed.ttl), allowed)
 		if allowed.ttl > 0 {
@@ -39,6 +42,7 @@ func TestRemains_FindsWhatIsLeft(t *testing.T) {
 		{"fair mutex", "redisson_lock_queue:{object-0}"},
 		{"fair leased permits", "{object-0}:fair:queue"},
 		{"mutex", "{object-0}:timeout"},
+		{"tasks", "{object-0}:delay:tasks"},
 	} {
 		require.Equal(t, 1, left(hold.kind, hold.key, time.Second), hold)
 		require.Equal(t, 1, left(hold.kind, hold.key, -1), hold)

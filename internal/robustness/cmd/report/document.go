@@ -23,6 +23,7 @@ type view struct {
 	Locks    sum
 	Permits  sum
 	Limits   sum
+	Tasks    sum
 	Wheel    sum
 	SoakSum  sum
 	SoakBy   []soakRow
@@ -46,6 +47,8 @@ func (r soakRow) Figures() string {
 	case "limits":
 		return fmt.Sprintf("over-admission %.1f; %d losses of data, at most %.2f bursts each",
 			r.Over, r.Losses, r.OverPerLoss)
+	case "tasks":
+		return fmt.Sprintf("%s attempts; %d leases ended", number(r.Attempts), r.Leases)
 	case "permits":
 		return fmt.Sprintf("overlap %s; leaked %d; free with a waiter %v", short(r.Overlap), r.Leaked, r.Idle)
 	default:
@@ -63,7 +66,8 @@ func documents(folder string) (map[string]string, error) {
 	all := slices.Concat(d.Fixed, d.Soak)
 	v := view{
 		data: d, All: total(all), Locks: total(of(all, "locks")), Permits: total(of(all, "permits")),
-		Limits: total(of(all, "limits")), Wheel: total(of(all, "timers")), SoakSum: total(d.Soak),
+		Limits: total(of(all, "limits")), Tasks: total(of(all, "tasks")), Wheel: total(of(all, "timers")),
+		SoakSum: total(d.Soak),
 		Classes: classes, Faults: faultRows(all), First: d.Fixed[0], Fleet: &sim.Figures{},
 	}
 	for _, class := range classes {

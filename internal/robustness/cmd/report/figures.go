@@ -12,7 +12,7 @@ import (
 )
 
 // classes are what faults are counted for.
-var classes = []string{"locks", "permits", "limits", "timers"}
+var classes = []string{"locks", "permits", "limits", "tasks", "timers"}
 
 func class(r *robustness.Result) string {
 	switch {
@@ -20,6 +20,8 @@ func class(r *robustness.Result) string {
 		return "timers"
 	case r.Limits != nil:
 		return "limits"
+	case r.Tasks != nil:
+		return "tasks"
 	case strings.Contains(r.Kind, "permits"):
 		return "permits"
 	default:
@@ -42,6 +44,7 @@ type sum struct {
 	Losses                                              int
 	Timers, TimersLost, TimersEarly, TimersTwice        int
 	Late                                                worst
+	Attempts, Leases                                    int // of tasks; those that ended
 }
 
 // worst is the quantiles of several runs: of each, the run with the longest.
@@ -94,6 +97,9 @@ func total(results []*robustness.Result) (s sum) {
 			} else {
 				s.OverPerLoss = max(s.OverPerLoss, l.OverMax/float64(l.Losses)/float64(l.Burst))
 			}
+		}
+		if t := r.Tasks; t != nil {
+			s.Attempts, s.Leases = s.Attempts+t.Attempts, s.Leases+t.Losses
 		}
 		if f := r.Timers; f != nil {
 			s.Timers += f.Timers
@@ -167,6 +173,10 @@ func figure(r *robustness.Result) string {
 		t := r.Timers
 		return fmt.Sprintf("%s timers: lost %d, early %d, twice %d; %s stopped, %s reset; late %s",
 			number(t.Timers), t.Lost, t.Early, t.Twice, number(t.Stopped), number(t.Resets), quantiles(t.Late))
+	case "tasks":
+		t := r.Tasks
+		return fmt.Sprintf("%s scheduled, %s attempts; %d leases ended; takeover %s",
+			number(t.Scheduled), number(t.Attempts), t.Losses, quantiles(t.Takeover))
 	case "limits":
 		l := r.Limits
 		parts = append(parts, fmt.Sprintf(
