@@ -385,3 +385,34 @@ func TestQueue_AListMayBeChangedInItsLoop(t *testing.T) {
 	}
 	require.Equal(t, 250, seen)
 }
+
+// Tasks that a process has claimed ahead do not wait for its slow handlers.
+func TestServe_TasksBehindASlowHandlerRunElsewhere(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Shared(t).Client(t), redistest.Name(t)
+	first, second := newClient(t, rdb), newClient(t, rdb)
+	q, begun, end := first.Queue(name), make(chan string), make(chan struct{})
+	serve(t, q, 1, func(_ context.Context, task *delay.Task) error {
+		begun <- task.ID
+		if task.ID != "fast" {
+			<-end
+		}
+		return nil
+	})
+	require.NoError(t, q.Schedule(t.Context(), "fast", 0, nil))
+	require.Equal(t, "fast", <-begun)
+	redistest.Poll(t, func() bool { return first.Stats().Done == 1 })
+	at := time.Now().Add(time.Second) // for all, so that one call claims them
+	for i := range 3 {
+		require.NoError(t, q.ScheduleAt(t.Context(), strconv.Itoa(i), at, nil))
+	}
+	slow := <-begun
+	redistest.Poll(t, func() bool { return first.Stats().HandedBack >= 2 })
+	others := make(chan string)
+	serve(t, second.Queue(name), 1, func(_ context.Context, task *delay.Task) error {
+		others <- task.ID
+		return nil
+	})
+	require.ElementsMatch(t, []string{"0", "1", "2"}, []string{slow, <-others, <-others})
+	close(end)
+}

@@ -9,23 +9,48 @@ import (
 // StopThenBegin stops a server that has claimed one task, and then has the timer of the task begin it, as a timer does
 // that fired while stop held the lock. It returns the ends of attempts that are to be recorded.
 func (q *Queue) StopThenBegin(handle func(context.Context, *Task) error) (ends []Outcome, err error) {
-	c := q.client
-	s := &server{
-		queue: q, workers: 1, handle: handle, ctx: context.Background(),
-		claimed: make(map[*attempt]struct{}), idle: make(chan struct{}),
-	}
-	a := &attempt{Task: Task{ID: "a"}}
-	if a.lease, err = c.leases.Add(renewal.Spec{Key: q.name, TTL: q.config.lease, SentAt: c.wheel.Now()}); err != nil {
+	s, a, err := q.claimedOne(handle)
+	if err != nil {
 		return nil, err
 	}
-	s.claimed[a] = struct{}{}
 	s.stop()
 	<-s.idle
 	s.begin(a)
+	return s.outcomes(), nil
+}
+
+// BeginLost has a worker begin a task that has waited for it, and whose lease is lost. It returns the ends of attempts
+// that are to be recorded.
+func (q *Queue) BeginLost(handle func(context.Context, *Task) error) (ends []Outcome, err error) {
+	s, a, err := q.claimedOne(handle)
+	if err != nil {
+		return nil, err
+	}
+	a.lease.Gone()
+	s.running = 1
+	s.work(a)
+	return s.outcomes(), nil
+}
+
+func (q *Queue) claimedOne(handle func(context.Context, *Task) error) (s *server, a *attempt, err error) {
+	c := q.client
+	s = &server{
+		queue: q, workers: 1, handle: handle, ctx: context.Background(),
+		claimed: make(map[*attempt]struct{}), idle: make(chan struct{}),
+	}
+	a = &attempt{Task: Task{ID: "a"}}
+	if a.lease, err = c.leases.Add(renewal.Spec{Key: q.name, TTL: q.config.lease, SentAt: c.wheel.Now()}); err != nil {
+		return nil, nil, err
+	}
+	s.claimed[a] = struct{}{}
+	return s, a, nil
+}
+
+func (s *server) outcomes() (ends []Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, end := range s.ends {
 		ends = append(ends, end.outcome)
 	}
-	return ends, nil
+	return ends
 }
