@@ -341,5 +341,5 @@ func TestBackoff_DoublesUpToTheLongest(t *testing.T) {
 		require.Equal(t, want, delay.Backoff(time.Second, day)(failures), failures)
 	}
 	require.Equal(t, time.Second, delay.Backoff(time.Minute, time.Second)(1))
-	require.EqualValues(t, math.MaxInt64, delay.Backoff(time.Second, math.MaxInt64)(1000))
+	require.Equal(t, time.Duration(math.MaxInt64), delay.Backoff(time.Second, math.MaxInt64)(1000))
 }

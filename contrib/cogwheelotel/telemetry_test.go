@@ -381,20 +381,25 @@ func TestDelayHooks_AHandedBackAttemptIsNoFailure(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t, redistest.Shared(t))
 	queue := p.delays.Queue(redistest.Name(t))
-	for _, id := range []string{"runs", "is prefetched"} {
-		require.NoError(t, queue.Schedule(t.Context(), id, 0, nil))
-	}
-	runs := make(chan struct{}, 2)
-	end := p.serve(t, queue, func(ctx context.Context, _ *delay.Task) error {
-		runs <- struct{}{}
+	runs := make(chan string, 3)
+	end := p.serve(t, queue, func(ctx context.Context, task *delay.Task) error {
+		if runs <- task.ID; task.ID == "fast" {
+			return nil // after which tasks are claimed ahead
+		}
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	<-runs
-	redistest.Poll(t, func() bool { return p.delays.Stats().Claimed == 2 })
+	require.NoError(t, queue.Schedule(t.Context(), "fast", 0, nil))
+	redistest.Poll(t, func() bool { return p.delays.Stats().Done == 1 })
+	at := time.Now().Add(time.Second) // for both, so that one call claims them
+	for _, id := range []string{"a", "b"} {
+		require.NoError(t, queue.ScheduleAt(t.Context(), id, at, nil))
+	}
+	redistest.Poll(t, func() bool { return p.delays.Stats().HandedBack == 1 }) // the one that does not begin
 	end()
 	redistest.Poll(t, func() bool { return p.delays.Stats().HandedBack == 2 })
-	requireSpans(t, p.spans.GetSpans(), span{"task.attempt", "handed back", codes.Unset})
+	requireSpans(t, p.spans.GetSpans(), span{"task.attempt", "done", codes.Unset},
+		span{"task.attempt", "handed back", codes.Unset})
 }
 
 // collect returns the points of all metrics by name.
