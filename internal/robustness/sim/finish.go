@@ -30,6 +30,7 @@ func (w *world) finish() {
 	if !w.within(time.Minute+closeLimit, &w.operating) {
 		w.stuck("a call returns after Close")
 	}
+	w.drain()
 	w.remains()
 	w.admin.close()
 	w.admin.shut()
@@ -150,6 +151,10 @@ func (w *world) closed(p *process, what string, took time.Duration, err error) {
 		longest = max(longest, 3*w.Poll+time.Second)
 	case "counting permits": // which have no leases
 		longest = max(longest, 10*time.Second)
+	case tasksKind: // handlers end first
+		w.mu.Lock()
+		longest += w.longestTaskLocked()
+		w.mu.Unlock()
 	}
 	limit := longest + time.Second + 20*w.Most
 	if what == "limits" { // which have no leases: a call on its way ends by the timeouts of the client

@@ -44,7 +44,7 @@ func (w *world) judge() *Result {
 	events := w.history.Events()
 	byObject := history.ByObject(history.Calls(events))
 	for i := range w.Objects {
-		if o := &w.Objects[i]; !isLimit(o.Kind) {
+		if o := &w.Objects[i]; !isLimit(o.Kind) && !isTasks(o.Kind) {
 			for _, f := range w.judgeHolds(o, byObject[o.Name], events) {
 				f.Object = o.Name
 				res.Faults = append(res.Faults, f)
@@ -53,6 +53,7 @@ func (w *world) judge() *Result {
 	}
 	res.Faults = append(res.Faults, check.NothingAfterClose(events)...)
 	res.Faults = append(res.Faults, w.judgeLimits()...)
+	res.Faults = append(res.Faults, w.judgeTasks()...)
 	slices.SortStableFunc(res.Faults, func(a, b check.Fault) int { return cmp.Compare(a.Promise, b.Promise) })
 	if len(res.Faults) > 0 {
 		res.Trace = w.trace
@@ -131,7 +132,7 @@ func (w *world) remains() {
 	}
 	defer func() { _ = c.Close(ctx) }()
 	for _, o := range w.Objects {
-		if isLimit(o.Kind) || !slices.Contains(Kinds, o.Kind) {
+		if isLimit(o.Kind) || isTasks(o.Kind) || !slices.Contains(Kinds, o.Kind) {
 			continue
 		}
 		k := robustness.KindOf(o.Kind)

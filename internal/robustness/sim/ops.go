@@ -13,14 +13,14 @@ import (
 )
 
 // Kinds are the kinds of objects: locks and permits of package robustness, but those on several servers, and
-// limits.
+// limits, and queues of tasks.
 var Kinds = func() (names []string) {
 	for _, k := range robustness.Kinds {
 		if !k.Quorum && !k.Reenters {
 			names = append(names, k.Name)
 		}
 	}
-	return append(names, limitKinds...)
+	return append(append(names, limitKinds...), tasksKind)
 }()
 
 func isLimit(kind string) bool { return slices.Contains(limitKinds, kind) }
@@ -57,9 +57,12 @@ func (w *world) do(o Op) {
 		defer w.mu.Unlock()
 		delete(w.active, a)
 	}()
-	if isLimit(w.Objects[o.Object].Kind) {
+	switch kind := w.Objects[o.Object].Kind; {
+	case isLimit(kind):
 		w.ask(ctx, p, o, a)
-	} else {
+	case isTasks(kind):
+		w.doTask(ctx, p, o)
+	default:
 		w.take(ctx, p, o, a)
 	}
 }

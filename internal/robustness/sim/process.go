@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/cogwheel-go/cogwheel/delay"
 	"github.com/cogwheel-go/cogwheel/internal/robustness"
 	"github.com/cogwheel-go/cogwheel/internal/robustness/history"
 	"github.com/cogwheel-go/cogwheel/ratelimit"
@@ -27,6 +28,7 @@ type process struct {
 
 	lockers map[string]robustness.Locker
 	limits  *ratelimit.Client
+	delays  *delay.Client
 
 	mu     sync.Mutex
 	ended  bool // by a fault
@@ -77,7 +79,9 @@ func (p *process) open() (err error) {
 		case isLimit(o.Kind) && p.limits == nil:
 			p.limits, err = ratelimit.New(p.rdb, ratelimit.WithWheel(p.wheel), ratelimit.WithPolicy(p.world.policy()),
 				ratelimit.WithHooks(ratelimit.Hooks{Allowed: noteResult, Denied: noteResult}))
-		case !isLimit(o.Kind) && p.lockers[o.Kind] == nil:
+		case isTasks(o.Kind) && p.delays == nil:
+			p.delays, err = delay.New(p.rdb, delay.WithWheel(p.wheel), delay.WithPoll(p.world.Poll))
+		case !isLimit(o.Kind) && !isTasks(o.Kind) && p.lockers[o.Kind] == nil:
 			s := robustness.Settings{Lease: p.world.Lease, Poll: p.world.Poll, Tick: p.world.Tick}
 			s.Pause = s.Poll / 2 // or waiters of a lock that stays locked would keep the server busy
 			if p.number%2 == 1 {
@@ -139,6 +143,9 @@ func (p *process) close() {
 	}
 	if p.limits != nil {
 		closing("limits", p.limits.Close)
+	}
+	if p.delays != nil {
+		closing(tasksKind, p.delays.Close)
 	}
 	all.Wait()
 	p.world.record(p, history.Event{Step: history.Closed, Client: history.ClientID(p.number, 0)})

@@ -142,18 +142,66 @@ var settledWrongly = []fault{
 	}}},
 }
 
+// tasksWrongly are ways to delay tasks wrongly.
+var tasksWrongly = []fault{
+	{"a claim without a lease", []edit{{
+		"internal/scripts/delay_work.lua", `  task.ends, task.due = ends, false
+  add_claimed(id, task, wait)`, `  add_claimed(id, task, wait)
+  task.text, task.attempt, task.due = false, false, false`,
+	}}},
+	{"a cancel that ignores a running task", []edit{{
+		"internal/scripts/delay_edit.lua", ` .. token .. ':x'`, ` .. token`,
+	}}},
+	{"due times by the clock of the client", []edit{{
+		"delay/queue.go", `q.edit(ctx, "schedule", id, micros(delay), payload, opts)`,
+		`q.edit(ctx, "schedule", id, fmt.Sprint("@", q.client.wheel.Now().Add(delay).UnixMicro()), payload, opts)`,
+	}}},
+	{"a repeated claim claims again", []edit{{
+		"internal/scripts/delay_work.lua", `if last and tonumber(last) >= number then`, `if false then`,
+	}}},
+	{"ends of attempts ignore the token", []edit{{
+		"internal/scripts/delay_work.lua", `if token == ARGV[at + 2] and tasks[id].ends then`, `if tasks[id].ends then`,
+	}}},
+	{"a repeated schedule schedules again", []edit{{
+		"internal/scripts/delay_edit.lua", `if last and tonumber(last) >= number then`, `if false then`,
+	}}},
+	{"a task of a running id runs beside it", []edit{{
+		"internal/scripts/delay_edit.lua", `  if task.ends then
+    local at, bound = bounded(wanted, most, task.later`, `  if false then
+    local at, bound = bounded(wanted, most, task.later`,
+	}}},
+	{"a claimed task does not wait for its time", []edit{{
+		"delay/serve.go", `case waits[i] <= 0:`, `case true:`,
+	}}},
+	{"a server that stops keeps its tasks", []edit{{
+		"delay/serve.go", `	for _, a := range waiting {
+		s.backLocked(a)
+	}`, `	for _, a := range waiting {
+		delete(s.claimed, a)
+	}`,
+	}}},
+	{"a lost lease does not end the context", []edit{{
+		"delay/serve.go", `m.began(a.lease.Context(s.ctx), e)`, `m.began(s.ctx, e)`,
+	}}},
+	{"leases are not renewed", []edit{{
+		"delay/renew.go", `batch.Outcomes[i] = renewal.Extended`, `_ = i`,
+	}}},
+}
+
 // TestPutBack puts each fault back, and runs schedules until one finds it.
 func TestPutBack(t *testing.T) {
 	if os.Getenv("CONTROLS") == "" {
 		t.Skip("takes minutes: make simulate-controls")
 	}
-	for _, f := range slices.Concat(putBack, settledWrongly) {
-		if only := os.Getenv("CONTROL"); cmp.Or(only, f.name) != f.name {
-			continue
+	for kind, faults := range map[string][]fault{"": slices.Concat(putBack, settledWrongly), "delayed tasks": tasksWrongly} {
+		for _, f := range faults {
+			if only := os.Getenv("CONTROL"); cmp.Or(only, f.name) != f.name {
+				continue
+			}
+			t.Run(f.name, func(t *testing.T) {
+				find(t, f.name, build(t, f.edits), slices.DeleteFunc([]string{kind}, func(k string) bool { return k == "" }), nil)
+			})
 		}
-		t.Run(f.name, func(t *testing.T) {
-			find(t, f.name, build(t, f.edits), nil, nil)
-		})
 	}
 }
 

@@ -51,6 +51,13 @@ const (
 	Change Action = "change" // of a limit: set another one
 	Reset  Action = "reset"  // of a limit: forget what was used
 	Settle Action = "settle" // of a limit: reserve, wait for it, work, and settle with what was used
+
+	Plan   Action = "schedule"   // a task
+	Cancel Action = "cancel"     // a task
+	Move   Action = "reschedule" // a task
+	Retry  Action = "retry"      // a task that has failed
+	Forget Action = "forget"     // a task that has failed
+	Serve  Action = "serve"      // a queue of tasks, for a while, with N workers
 )
 
 // Op is an operation of a process.
@@ -65,6 +72,7 @@ type Op struct {
 	Patience time.Duration `json:"patience,omitempty"` // 0: waits without an end
 	Hold     time.Duration `json:"hold,omitempty"`
 	Limit    Limit         `json:"limit"` // of Change
+	Task     Task          `json:"task"`  // of a task
 }
 
 // Fault is something that goes wrong.
@@ -94,6 +102,9 @@ func (o Op) describe(s *Schedule) string {
 	}
 	if o.Hold > 0 {
 		text += fmt.Sprintf(" hold=%v", o.Hold)
+	}
+	if o.Task.ID != "" {
+		text += o.Task.describe()
 	}
 	if o.Action == Change {
 		text += fmt.Sprintf(" to %d per %v, burst %d", o.Limit.Rate, o.Limit.Per, o.Limit.Burst)
@@ -167,12 +178,16 @@ func (d drawer) between(least, most time.Duration) time.Duration {
 
 func (d drawer) one(of ...time.Duration) time.Duration { return of[d.IntN(len(of))] }
 
-// Draw returns the schedule of a seed, for objects of all Kinds unless others are named. Each has a few kinds
+// Draw returns the schedule of a seed, for objects of all Kinds unless others are named: of one seed in eight for
+// delayed tasks alone, so that those of other kinds stay as they were before there were tasks. Each has a few kinds
 // of objects and a few kinds of faults, rather than some of each: what needs two faults of one kind, or many
 // operations on one object, is met more often so.
 func Draw(seed uint64, kinds ...string) *Schedule {
 	if len(kinds) == 0 {
-		kinds = Kinds
+		kinds = slices.DeleteFunc(slices.Clone(Kinds), isTasks)
+		if rand.New(rand.NewPCG(seed, 34)).IntN(8) == 0 {
+			kinds = []string{tasksKind}
+		}
 	}
 	d := drawer{rand.New(rand.NewPCG(seed, 27))}
 	s := &Schedule{
@@ -222,6 +237,7 @@ func (d drawer) ops(s *Schedule) {
 	}
 	longest := min(d.one(20*time.Millisecond, s.Lease/4, 2*s.Lease), 3*s.Length/time.Duration(n)) // or all would wait
 	gaveUp := d.IntN(3)
+	d.servers(s)
 	for len(s.Ops) < n {
 		at := d.between(0, s.Length)
 		count := 1
@@ -241,6 +257,10 @@ func (d drawer) ops(s *Schedule) {
 
 func (d drawer) detail(s *Schedule, o *Op, longest time.Duration, gaveUp int) {
 	object := &s.Objects[o.Object]
+	if isTasks(object.Kind) {
+		d.task(s, o)
+		return
+	}
 	if d.IntN(4) == 0 {
 		o.Action = Try
 	}

@@ -51,6 +51,7 @@ type execution struct {
 	refused bool // one of its commands was refused: then it has changed nothing
 
 	decision *decision // of a script that decides requests for permits
+	task     *taskScript
 }
 
 // refusal is a fault of the server: an error in place of commands.
@@ -101,7 +102,8 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	s.mu.Lock()
 	link, outer := s.peers[p]
 	_, recorded := s.recorded[p]
-	if outer && !recorded && strings.HasPrefix(nameOf(command, args), "rate_") {
+	name := nameOf(command, args)
+	if outer && !recorded && (strings.HasPrefix(name, "rate_") || strings.HasPrefix(name, "delay_")) {
 		s.mu.Unlock()
 		s.record(p, link, command, args)
 		return true
@@ -128,7 +130,7 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	}
 	clock := now.Add(s.ahead)
 	e := execution{
-		at: s.stamp(), clock: clock.UnixMicro(), link: link, name: nameOf(command, args), keys: keysOf(command, args),
+		at: s.stamp(), clock: clock.UnixMicro(), link: link, name: name, keys: keysOf(command, args),
 		ran: !strings.HasPrefix(command, "EVAL"),
 	}
 	if strings.HasPrefix(e.name, "rate_set") {
@@ -150,7 +152,7 @@ func (s *server) before(p *resp.Peer, command string, args ...string) (done bool
 	return false
 }
 
-// record has the server execute a script about a limit, for a peer that keeps the reply.
+// record has the server execute a script about a limit or a queue, for a peer that keeps the reply.
 func (s *server) record(p *resp.Peer, link int, command string, args []string) {
 	var reply bytes.Buffer
 	q := resp.NewPeer(bufio.NewWriter(&reply))
@@ -162,7 +164,10 @@ func (s *server) record(p *resp.Peer, link int, command string, args []string) {
 	q.Flush()
 	s.mu.Lock()
 	if number := s.recorded[q]; number >= 0 {
-		if e := &s.executed[number]; !strings.HasPrefix(e.name, "rate_set") {
+		switch e := &s.executed[number]; {
+		case strings.HasPrefix(e.name, "delay_"):
+			e.task = &taskScript{args[2+len(e.keys):], fieldsOf(reply.String())}
+		case !strings.HasPrefix(e.name, "rate_set"):
 			e.decision = &decision{now: e.clock, args: args[2+len(e.keys):], reply: replyOf(reply.String())}
 		}
 	}
@@ -246,6 +251,7 @@ func (s *server) heal() {
 func (s *server) lose(at int64) {
 	s.mu.Lock()
 	s.lost = append(s.lost, at)
+	s.executed = append(s.executed, execution{at: s.stamp(), name: "flushall"})
 	s.mu.Unlock()
 	s.redis.FlushAll()
 }
@@ -264,11 +270,18 @@ func (s *server) step(d time.Duration, at int64) {
 	s.lost = append(s.lost, at)
 }
 
+// micros returns the server's clock.
+func (s *server) micros() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Add(s.ahead).UnixMicro()
+}
+
 // readers are the commands that servers accept whose writes are refused.
 var readers = []string{
 	"evalsha", "eval", "script", "hello", "auth", "client", "ping", "select", "time", "get", "mget", "strlen",
 	"exists", "ttl", "pttl", "type", "hget", "hmget", "hexists", "hlen", "hkeys", "hgetall", "zscore", "zcard",
-	"zcount", "zrange", "zrangebyscore", "zrank", "lindex", "llen", "lrange", "lpos", "publish",
+	"zcount", "zmscore", "zrange", "zrangebyscore", "zrank", "lindex", "llen", "lrange", "lpos", "publish",
 	"spublish", "subscribe", "unsubscribe",
 	"info", "command", "scan", "pubsub",
 }

@@ -36,12 +36,18 @@ type world struct {
 	asked   []*request // of limits
 	limits  []change   // of limits
 	spans   []span
-	faults  []check.Fault
-	met     map[string]int    // faults that took effect
-	pairs   map[[2]string]int // operation and fault
-	ops     int
-	trace   []string
-	calm    int64 // when all faults had ended
+
+	planned   map[string]Op // of tasks, by payload
+	taskCalls []*taskCall
+	taskRuns  []*taskRun
+	failed    map[string][]string // ids of tasks that have failed, at the end, by queue
+
+	faults []check.Fault
+	met    map[string]int    // faults that took effect
+	pairs  map[[2]string]int // operation and fault
+	ops    int
+	trace  []string
+	calm   int64 // when all faults had ended
 }
 
 // span is a time in which a fault lasted.
@@ -318,8 +324,11 @@ func (w *world) prepare() {
 
 func (w *world) prepareOne(ctx context.Context, i int) error {
 	o := &w.Objects[i]
-	if isLimit(o.Kind) {
+	switch {
+	case isLimit(o.Kind):
 		return w.prepareLimit(ctx, w.admin, i)
+	case isTasks(o.Kind):
+		return nil
 	}
 	if prepare := robustness.KindOf(o.Kind).Prepare; prepare != nil {
 		return prepare(ctx, w.admin.rdb, o.Name)
@@ -332,6 +341,7 @@ func newWorld(s *Schedule) *world {
 	return &world{
 		Schedule: s, active: make(map[*activity]struct{}), held: make(map[*holding]struct{}),
 		met: make(map[string]int), pairs: make(map[[2]string]int),
+		planned: make(map[string]Op), failed: make(map[string][]string),
 	}
 }
 

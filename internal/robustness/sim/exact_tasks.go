@@ -1,0 +1,398 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/robustness/check"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
+)
+
+// Promises that more than one check looks at.
+const (
+	neverEarly      = "a task is never early"
+	nothingLost     = "no task is lost"
+	asSaid          = "a call about a task does what it says"
+	copiesDoNothing = "a copy of a call does nothing"
+	tokensRise      = "the token rises with each attempt"
+)
+
+// claimedAhead is how long before its time a task may be claimed, in microseconds.
+const claimedAhead = 5000
+
+// taskScript is a script of a queue, as the server executed it: its arguments and the values of its reply, nil for an
+// error.
+type taskScript struct{ args, reply []string }
+
+func (s *taskScript) arg(i int) int64 { return number(s.args[i]) }
+
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// fieldsOf returns the integers and strings of a reply, or nil for an error.
+func fieldsOf(text string) (fields []string) {
+	if strings.HasPrefix(text, "-") {
+		return nil
+	}
+	fields = []string{}
+	for text != "" {
+		line, rest, _ := strings.Cut(text, "\r\n")
+		text = rest
+		switch line[0] {
+		case ':':
+			fields = append(fields, line[1:])
+		case '$':
+			n := number(line[1:])
+			fields, text = append(fields, text[:n]), text[n+2:]
+		}
+	}
+	return fields
+}
+
+// taskJudge replays what the server executed about a queue by the rules of package delay, in microseconds of the
+// server's clock. The server is one, so the order in which it executed the calls decides what they mean, whatever
+// their callers learned. Then the judge compares what callers and handlers saw with that.
+type taskJudge struct {
+	*world
+	object  int
+	name    string
+	tasks   map[string]*taskState
+	records map[string]*taskRecord // of the last calls of processes
+	edits   []taskEdit
+	claims  []*taskClaim
+	ends    []taskEnd
+	faults  []check.Fault
+}
+
+// taskState is a task, and the one that was scheduled while it was claimed.
+type taskState struct {
+	taskPlan
+	phase            delay.Phase
+	ends             int64 // of the lease of a claimed task
+	token            int64 // of the last attempt of the id
+	failures, losses int
+	cancelled        bool
+	later            *taskPlan
+}
+
+// taskPlan is what Schedule says about a task.
+type taskPlan struct {
+	payload string
+	due     int64
+	first   int64 // when it was scheduled, if that bounds its delay
+}
+
+// taskRecord is what the server remembers of the last call of a process.
+type taskRecord struct {
+	number, expires int64
+	results         []string
+	claims          []*taskClaim
+}
+
+// taskEdit is a request that took effect.
+type taskEdit struct {
+	at                        int64
+	link                      int
+	verb, id, payload, result string
+}
+
+// taskClaim is an attempt that the server granted.
+type taskClaim struct {
+	taskPlan
+	at         int64
+	link       int
+	id         string
+	token      int64
+	ends       int64 // of the lease, at first
+	run        *taskRun
+	superseded int64 // when the next attempt of the id was granted, or forever
+}
+
+// taskEnd is the end of an attempt that the server recorded.
+type taskEnd struct {
+	how, id string
+	token   int64
+	at      int64
+}
+
+func (j *taskJudge) faultf(at int64, promise, format string, args ...any) {
+	detail := fmt.Sprintf(format, args...) + fmt.Sprintf(", at %v", time.Duration(at))
+	j.faults = append(j.faults, check.Fault{Promise: promise, Detail: detail})
+}
+
+// task returns the state of an id.
+func (j *taskJudge) task(id string) *taskState {
+	if j.tasks[id] == nil {
+		j.tasks[id] = &taskState{}
+	}
+	return j.tasks[id]
+}
+
+// replay reports whether each script did what the rules say. It stops at the first that did not.
+func (j *taskJudge) replay() bool {
+	due := scripts.DelayKey(j.name, "due")
+	running := scripts.DelayKey(j.name, "running")
+	for _, e := range j.server.executed {
+		switch {
+		case e.name == "flushall":
+			clear(j.tasks)
+			clear(j.records)
+		case e.task == nil || e.task.reply == nil:
+		case e.name == "delay_edit" && e.keys[0] == due:
+			j.edit(&e)
+		case e.name == "delay_work" && e.keys[0] == due:
+			j.work(&e)
+		case e.name == "delay_renew" && e.keys[0] == running:
+			j.renew(&e)
+		}
+		if len(j.faults) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// copied reports whether the server remembers the call, or a later one of the process.
+func (j *taskJudge) copied(e *execution) (last *taskRecord, copied bool) {
+	r := j.records[e.keys[6]]
+	return r, r != nil && e.clock < r.expires && r.number >= e.task.arg(0)
+}
+
+func (j *taskJudge) remember(e *execution, results []string, claims []*taskClaim) {
+	s := e.task
+	j.records[e.keys[6]] = &taskRecord{s.arg(0), e.clock + 1000*s.arg(1), results, claims}
+}
+
+// edit replays Schedule, Cancel, Reschedule, RetryFailed and DeleteFailed.
+func (j *taskJudge) edit(e *execution) {
+	s := e.task
+	if last, copied := j.copied(e); copied {
+		var want []string
+		if last.number == s.arg(0) {
+			want = last.results
+		}
+		if !slices.Equal(want, s.reply) {
+			j.faultf(e.at, copiesDoNothing, "copy of call %d answered %v", s.arg(0), s.reply)
+		}
+		return
+	}
+	var results []string
+	for r := s.args[4:]; len(r) > 0; r = r[6:] {
+		verb, id := r[0], r[1]
+		_, payload, _ := strings.Cut(r[5], ":")
+		result := strconv.Itoa(j.request(e.clock, r, payload))
+		results = append(results, result)
+		j.edits = append(j.edits, taskEdit{e.at, e.link, verb, id, payload, result})
+	}
+	if !slices.Equal(results, s.reply) {
+		j.faultf(e.at, asSaid, "%v answered %v, and not %v", s.args[4:], s.reply, results)
+	}
+	j.remember(e, results, nil)
+}
+
+// request replays one request of a call.
+func (j *taskJudge) request(now int64, r []string, payload string) int {
+	t, most := j.task(r[1]), number(r[4])
+	plan := func(old *taskPlan, payload string, first int64) taskPlan {
+		due := now + number(r[2])
+		if at, ok := strings.CutPrefix(r[2], "@"); ok {
+			due = number(at)
+		}
+		if most == 0 {
+			return taskPlan{payload, due, first}
+		}
+		if first = now; old != nil && old.first > 0 {
+			first = old.first
+		}
+		return taskPlan{payload, min(due, first+most), first}
+	}
+	claimed := t.phase == delay.Claimed
+	switch verb := r[0]; {
+	case verb == "schedule" && r[3] == "absent" && (claimed || t.phase == delay.Pending):
+		return 0
+	case verb == "schedule" && claimed:
+		later := plan(t.later, payload, 0)
+		t.later = &later
+	case verb == "schedule":
+		var old *taskPlan
+		if t.phase == delay.Pending && t.failures+t.losses == 0 {
+			old = &t.taskPlan
+		}
+		*t = taskState{taskPlan: plan(old, payload, 0), phase: delay.Pending, token: t.token}
+	case verb == "cancel" && claimed:
+		had := t.later != nil
+		if t.later, t.cancelled = nil, true; !had {
+			return 0
+		}
+	case verb == "cancel" && t.phase == delay.Pending:
+		*t = taskState{token: t.token}
+	case verb == "move" && claimed && t.later != nil:
+		later := plan(t.later, t.later.payload, t.later.first)
+		t.later = &later
+	case verb == "move" && t.phase == delay.Pending:
+		t.taskPlan = plan(&t.taskPlan, t.payload, t.first)
+	case verb == "retry" && t.phase == delay.Failed:
+		*t = taskState{taskPlan: taskPlan{t.payload, now, t.first}, phase: delay.Pending, token: t.token}
+	case verb == "forget" && t.phase == delay.Failed:
+		*t = taskState{token: t.token}
+	default:
+		return 0
+	}
+	return 1
+}
+
+// leave ends an attempt: the task that was scheduled meanwhile follows, or another attempt at an instant, or none.
+func (t *taskState) leave(phase delay.Phase, at int64) {
+	switch {
+	case t.later != nil:
+		*t = taskState{taskPlan: *t.later, phase: delay.Pending, token: t.token}
+	case phase == delay.Unknown || t.cancelled:
+		*t = taskState{token: t.token}
+	default:
+		t.phase, t.due = phase, at
+	}
+}
+
+// mostLosses is how often a task may lose its lease.
+const mostLosses = 25
+
+// work replays the ends of attempts, the ends of leases, and claims.
+func (j *taskJudge) work(e *execution) {
+	s, now := e.task, e.clock
+	last, copied := j.copied(e)
+	if copied {
+		j.workAgain(e, last)
+		return
+	}
+	recorded := int64(0)
+	for r := s.args[11:]; len(r) > 0; r = r[4:] {
+		t, token := j.task(r[1]), number(r[2])
+		if t.phase != delay.Claimed || t.token != token {
+			continue
+		}
+		recorded++
+		j.ends = append(j.ends, taskEnd{r[0], r[1], token, e.at})
+		switch r[0] {
+		case "done":
+			t.leave(delay.Unknown, 0)
+		case "again":
+			t.failures++
+			pause := delay.Backoff(firstBackoff, lastBackoff)(t.failures)
+			if t.failures >= taskAttempts || number(r[3]) != pause.Microseconds() {
+				j.faultf(e.at, "a task that failed runs again", "%d failures, again in %s us", t.failures, r[3])
+			}
+			t.leave(delay.Pending, now+number(r[3]))
+		case "failed":
+			if t.failures++; t.failures < taskAttempts {
+				j.faultf(e.at, "a task fails after its last attempt", "after %d failures", t.failures)
+			}
+			t.leave(delay.Failed, now)
+		default:
+			t.leave(delay.Pending, now)
+		}
+	}
+	if n := number(s.reply[1]); n != recorded {
+		j.faultf(e.at, "an end names the token of its attempt", "%d of %v recorded, not %d", n, s.args[11:], recorded)
+	}
+	for _, t := range j.tasks {
+		if t.phase != delay.Claimed || t.ends > now {
+			continue
+		}
+		if t.losses++; t.losses < mostLosses {
+			t.leave(delay.Pending, now)
+		} else {
+			t.leave(delay.Failed, now)
+		}
+	}
+	claims := j.claim(e)
+	for id, t := range j.tasks {
+		if t.phase == delay.Pending && t.due <= now+claimedAhead && len(claims) < int(s.arg(3)) {
+			j.faultf(e.at, "a call claims the tasks that are due", "%s is left", id)
+		}
+	}
+	j.remember(e, nil, claims)
+}
+
+// claim replays the claims of a call.
+func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
+	s, now := e.task, e.clock
+	for r := s.reply[2:]; len(r) > 0; r = r[6:] {
+		t, c := j.task(r[0]), claimOf(e, r)
+		text := fmt.Sprintf("task %s #%s, token %d", c.id, c.payload, c.token)
+		switch {
+		case t.phase != delay.Pending || t.payload != c.payload:
+			j.faultf(e.at, "only a pending task is claimed", "%s: it is %q, #%s", text, t.phase, t.payload)
+		case t.due > now+claimedAhead || now+number(r[2]) < t.due:
+			j.faultf(e.at, neverEarly, "%s: due in %d us, told %s us", text, t.due-now, r[2])
+		case c.token <= t.token:
+			j.faultf(e.at, tokensRise, "%s after %d", text, t.token)
+		case number(r[3]) != int64(t.failures) || number(r[4]) != int64(t.losses):
+			j.faultf(e.at, "failures are counted", "%s: %v, not %d and %d", text, r[3:5], t.failures, t.losses)
+		case t.losses > 0 && !j.leasesEnd():
+			j.faultf(e.at, "a second attempt has a cause", "%s: after %d losses", text, t.losses)
+		}
+		c.taskPlan, c.ends = t.taskPlan, now+s.arg(2)
+		t.phase, t.token, t.ends = delay.Claimed, c.token, c.ends
+		claims = append(claims, c)
+	}
+	j.claims = append(j.claims, claims...)
+	return claims
+}
+
+func claimOf(e *execution, fields []string) *taskClaim {
+	parts := strings.SplitN(fields[1], ":", 3)
+	return &taskClaim{
+		taskPlan: taskPlan{payload: parts[len(parts)-1]}, at: e.at, link: e.link,
+		id: fields[0], token: number(fields[5]), superseded: forever,
+	}
+}
+
+// workAgain replays a copy of a call: the last one of a process gets the tasks that it claimed and that are still its.
+func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
+	var want, got []string
+	for _, c := range last.claims {
+		t := j.task(c.id)
+		held := t.phase == delay.Claimed && t.token == c.token && t.ends == c.ends && t.ends > e.clock
+		if held && last.number == e.task.arg(0) {
+			want = append(want, fmt.Sprint(c.id, " ", c.token))
+		}
+	}
+	for r := e.task.reply[2:]; len(r) > 0; r = r[6:] {
+		if c := claimOf(e, r); e.clock+number(r[2]) < j.task(c.id).due {
+			j.faultf(e.at, neverEarly, "a copy was told that %s is due in %s us", c.id, r[2])
+		}
+		got = append(got, r[0]+" "+r[5])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		j.faultf(e.at, "a copy of a claim gets the same tasks", "%v, and not %v", got, want)
+	}
+}
+
+// leasesEnd reports whether a lease can end in the run before it is renewed, or its task handed back.
+func (j *taskJudge) leasesEnd() bool {
+	ends := func(f Fault) bool { k := faultOf(f.Kind); return k.ends || k.loses }
+	return len(j.Faults) > 0 && (slices.ContainsFunc(j.Faults, ends) || j.outages()+j.slack() > j.Lease/2)
+}
+
+// renew replays renewals.
+func (j *taskJudge) renew(e *execution) {
+	s := e.task
+	for i := range s.reply {
+		t := j.task(s.args[3*i])
+		held := t.phase == delay.Claimed && t.token == s.arg(3*i+1) && t.ends > e.clock
+		if held != (s.reply[i] == "1") {
+			j.faultf(e.at, "a renewal tells who holds the task", "%v: %v", s.args, s.reply)
+		}
+		if held {
+			t.ends = max(t.ends, e.clock+s.arg(3*i+2))
+		}
+	}
+}
