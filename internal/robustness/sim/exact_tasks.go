@@ -24,9 +24,11 @@ const (
 // claimedAhead is how long before its time a task may be claimed, in microseconds.
 const claimedAhead = 5000
 
-// taskScript is a script of a queue, as the server executed it: its arguments and the values of its reply, nil for an
-// error.
-type taskScript struct{ args, reply []string }
+// taskScript is a script of a queue, as the server executed it: its arguments, and the values of its reply or an error.
+type taskScript struct {
+	args, reply []string
+	err         string
+}
 
 func (s *taskScript) arg(i int) int64 { return number(s.args[i]) }
 
@@ -35,12 +37,12 @@ func number(text string) int64 {
 	return n
 }
 
-// fieldsOf returns the integers and strings of a reply, or nil for an error.
-func fieldsOf(text string) (fields []string) {
+// taskScriptOf returns a script with its reply.
+func taskScriptOf(args []string, text string) *taskScript {
 	if strings.HasPrefix(text, "-") {
-		return nil
+		return &taskScript{args: args, err: text}
 	}
-	fields = []string{}
+	fields := []string{} // integers and strings
 	for text != "" {
 		line, rest, _ := strings.Cut(text, "\r\n")
 		text = rest
@@ -52,7 +54,7 @@ func fieldsOf(text string) (fields []string) {
 			fields, text = append(fields, text[:n]), text[n+2:]
 		}
 	}
-	return fields
+	return &taskScript{args: args, reply: fields}
 }
 
 // taskJudge replays what the server executed about a queue by the rules of package delay, in microseconds of the
@@ -143,12 +145,15 @@ func (j *taskJudge) replay() bool {
 		case e.name == "flushall":
 			clear(j.tasks)
 			clear(j.records)
-		case e.task == nil || e.task.reply == nil:
-		case e.name == "delay_edit" && e.keys[0] == due:
+		case e.task == nil || !slices.Contains(e.keys, due) && !slices.Contains(e.keys, running):
+		case e.task.reply == nil && e.ran && !e.refused:
+			j.faultf(e.at, "a script does not fail", "%s %v: %s", e.name, e.task.args, e.task.err)
+		case e.task.reply == nil:
+		case e.name == "delay_edit":
 			j.edit(&e)
-		case e.name == "delay_work" && e.keys[0] == due:
+		case e.name == "delay_work":
 			j.work(&e)
-		case e.name == "delay_renew" && e.keys[0] == running:
+		case e.name == "delay_renew":
 			j.renew(&e)
 		}
 		if len(j.faults) > 0 {

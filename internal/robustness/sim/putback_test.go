@@ -145,9 +145,9 @@ var settledWrongly = []fault{
 // tasksWrongly are ways to delay tasks wrongly.
 var tasksWrongly = []fault{
 	{"a claim without a lease", []edit{{
-		"internal/scripts/delay_work.lua", `  task.ends, task.due = ends, false
-  add_claimed(id, task, wait)`, `  add_claimed(id, task, wait)
-  task.text, task.attempt, task.due = false, false, false`,
+		"internal/scripts/delay_work.lua", `    task.ends, task.due = ends, false
+    add_claimed(found[i], task, wait)`, `    add_claimed(found[i], task, wait)
+    task.text, task.attempt, task.due = false, false, false`,
 	}}},
 	{"a cancel that ignores a running task", []edit{{
 		"internal/scripts/delay_edit.lua", ` .. token .. ':x'`, ` .. token`,

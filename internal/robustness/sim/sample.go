@@ -30,7 +30,7 @@ func NewSample(s *Schedule, rdb *redis.Client) (*Sample, error) {
 		return nil, err
 	}
 	_ = p.rdb.Close()
-	p.rdb, p.lockers, p.limits = rdb, make(map[string]robustness.Locker), nil
+	p.rdb, p.lockers, p.limits, p.delays = rdb, make(map[string]robustness.Locker), nil, nil
 	w.admin = p
 	if err := p.open(); err != nil {
 		return nil, err
@@ -71,6 +71,14 @@ func (s *Sample) Do(o Op) string {
 			return outcome(r.Settle(ctx, o.Used), true, "and settled")
 		}
 		return outcome(s.world.call(ctx, l, o, nil), true, "")
+	}
+	if isTasks(object.Kind) {
+		if o.Action == Serve {
+			return "not served"
+		}
+		o.Task.Delay += time.Hour
+		done, err := callTask(ctx, s.world.queueOf(s.process, o.Object), o, "payload")
+		return outcome(err, done, "")
 	}
 	if held := s.holds[o.Object]; len(held) > 0 && o.Hold > time.Second {
 		s.holds[o.Object] = held[1:]

@@ -166,7 +166,7 @@ func (s *server) record(p *resp.Peer, link int, command string, args []string) {
 	if number := s.recorded[q]; number >= 0 {
 		switch e := &s.executed[number]; {
 		case strings.HasPrefix(e.name, "delay_"):
-			e.task = &taskScript{args[2+len(e.keys):], fieldsOf(reply.String())}
+			e.task = taskScriptOf(args[2+len(e.keys):], reply.String())
 		case !strings.HasPrefix(e.name, "rate_set"):
 			e.decision = &decision{now: e.clock, args: args[2+len(e.keys):], reply: replyOf(reply.String())}
 		}
