@@ -381,12 +381,6 @@ func (j *taskJudge) workAgain(e *execution, last *taskRecord) {
 	}
 }
 
-// leasesEnd reports whether a lease can end in the run before it is renewed, or its task handed back.
-func (j *taskJudge) leasesEnd() bool {
-	ends := func(f Fault) bool { k := faultOf(f.Kind); return k.ends || k.loses }
-	return len(j.Faults) > 0 && (slices.ContainsFunc(j.Faults, ends) || j.outages()+j.slack() > j.Lease/2)
-}
-
 // renew replays renewals.
 func (j *taskJudge) renew(e *execution) {
 	s := e.task
