@@ -76,7 +76,7 @@ type taskJudge struct {
 type taskState struct {
 	taskPlan
 	phase            delay.Phase
-	ends             int64 // of the lease of a claimed task
+	at, ends         int64 // when a claimed task was claimed, in nanoseconds of the bubble, and the end of its lease
 	token            int64 // of the last attempt of the id
 	failures, losses int
 	cancelled        bool
@@ -219,7 +219,7 @@ func (j *taskJudge) request(now int64, r []string, payload string) int {
 	}
 	claimed := t.phase == delay.Claimed
 	switch verb := r[0]; {
-	case verb == "schedule" && r[3] == "absent" && (claimed || t.phase == delay.Pending):
+	case verb == "schedule" && r[3] == "absent" && (t.phase == delay.Pending || t.later != nil || claimed && !t.cancelled):
 		return 0
 	case verb == "schedule" && claimed:
 		later := plan(t.later, payload, 0)
@@ -299,7 +299,10 @@ func (j *taskJudge) work(e *execution) {
 			}
 			t.leave(delay.Failed, now)
 		default:
-			t.leave(delay.Pending, now)
+			if now+number(r[3]) < t.due && !j.stepped(t.at, e.at) {
+				j.faultf(e.at, neverEarly, "%s is handed back %d us before its time, for %s us", r[1], t.due-now, r[3])
+			}
+			t.leave(delay.Pending, now+number(r[3]))
 		}
 	}
 	if n := number(s.reply[1]); n != recorded {
@@ -343,7 +346,7 @@ func (j *taskJudge) claim(e *execution) (claims []*taskClaim) {
 			j.faultf(e.at, "a second attempt has a cause", "%s: after %d losses", text, t.losses)
 		}
 		c.taskPlan, c.ends = t.taskPlan, now+s.arg(2)
-		t.phase, t.token, t.ends = delay.Claimed, c.token, c.ends
+		t.phase, t.at, t.token, t.ends = delay.Claimed, c.at, c.token, c.ends
 		claims = append(claims, c)
 	}
 	j.claims = append(j.claims, claims...)

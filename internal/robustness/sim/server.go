@@ -25,6 +25,8 @@ type server struct {
 	front *resp.Server // of redis, also when that is closed
 	start time.Time    // of the bubble
 
+	recording sync.Mutex // held while a script runs that is recorded: they run in the order of their stamps
+
 	mu       sync.Mutex
 	peers    map[*resp.Peer]int // the links of clients; commands of scripts have peers of their own
 	recorded map[*resp.Peer]int // the places of executions whose replies are recorded, or -1 before
@@ -160,7 +162,9 @@ func (s *server) record(p *resp.Peer, link int, command string, args []string) {
 	s.mu.Lock()
 	s.peers[q], s.recorded[q] = link, -1
 	s.mu.Unlock()
+	s.recording.Lock()
 	s.front.Dispatch(q, slices.Concat([]string{command}, args))
+	s.recording.Unlock()
 	q.Flush()
 	s.mu.Lock()
 	if number := s.recorded[q]; number >= 0 {
