@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cogwheel-go/cogwheel/delay"
+	"github.com/cogwheel-go/cogwheel/internal/scripts"
 )
 
 // A queue does on the embedded server what it does on a real one. Half an hour takes milliseconds.
@@ -24,6 +25,7 @@ func TestDelays(t *testing.T) {
 		"a lost lease is no failure":                     taskOfALostLease,
 		"a task runs again after its backoff, and fails": taskFails,
 		"lost replies make no second attempt":            taskOfLostReplies,
+		"a late copy of a call claims no task":           lateCopyOfAClaim,
 	})
 }
 
@@ -204,4 +206,24 @@ func taskOfLostReplies(t *testing.T, w *world) {
 	require.Zero(t, a.Losses)
 	require.Zero(t, w.PendingFaults())
 	requireNoMore(t, attempts)
+}
+
+// The second call finds the record of one that claimed nothing, and its own record tells the copy of the first one apart.
+func lateCopyOfAClaim(t *testing.T, w *world) {
+	var keys []string
+	for _, part := range []string{"due", "tasks", "attempts", "running", "later", "failed", "claims:1", "token"} {
+		keys = append(keys, scripts.DelayKey("orders", part))
+	}
+	claim := func(number int) []any {
+		lease, day := time.Minute.Microseconds(), (24 * time.Hour).Milliseconds()
+		args := []any{number, day, lease, 8, 5_000, 3, 100, 1000 * day, day, "PUBLISH", scripts.DelayChannel("orders")}
+		reply, err := scripts.DelayWork.Run(w.ctx, w.other, keys, args...).Slice()
+		require.NoError(t, err)
+		return reply[2:]
+	}
+	require.Empty(t, claim(1))
+	require.Empty(t, claim(2))
+	require.NoError(t, w.delays[0].Queue("orders").Schedule(w.ctx, "order-7", 0, nil))
+	require.Empty(t, claim(1), "a copy")
+	require.Len(t, claim(3), 6)
 }

@@ -187,7 +187,7 @@ if count > 0 then
   end
   records[2] = {token_key, instant(base + count), ARGV[9]}
 end
-records[1] = {record_key, string.format('%.0f %.0f %.0f %.0f', number, base or 0, count, ends), ARGV[2]}
+records[1] = {record_key, string.format('%.0f %.0f %.0f %.0f', number, count > 0 and base or 0, count, ends), ARGV[2]}
 
 -- Failed tasks are dropped when one is added, and when there is nothing else to do.
 if new_failed > 0 or next_due > now + 1000000 then
