@@ -31,8 +31,8 @@
 //     What is given back counts as not charged, and a debt as granted. Where a bucket is given a charge back and later
 //     charges were made under another limit, it is not judged until all permits are back.
 //   - Delayed tasks are judged in two steps: what each script did, by the rules of package delay in the order of
-//     execution, and what callers and handlers saw, by what the scripts did. After a loss of data or a step of the server's clock,
-//     contexts may end late, and after a step a task that was claimed before it may be early.
+//     execution, and what callers and handlers saw, by what the scripts did. After a loss of data or a step of the
+//     server's clock, contexts may end late, and after a step a task that was claimed before it may be early.
 //   - Calls take no processor time, so what is late only on a busy machine is never late here.
 //   - A quorum, which needs several servers, and replicas, Sentinel and Cluster are left to the processes of
 //     package robustness, and so are SIGKILL, SIGSTOP, sockets, files and servers of other makes.

@@ -218,8 +218,9 @@ func (j *taskJudge) request(now int64, r []string, payload string) int {
 		return taskPlan{payload, min(due, first+most), first}
 	}
 	claimed := t.phase == delay.Claimed
+	stands := t.phase == delay.Pending || t.later != nil || claimed && !t.cancelled // and will run
 	switch verb := r[0]; {
-	case verb == "schedule" && r[3] == "absent" && (t.phase == delay.Pending || t.later != nil || claimed && !t.cancelled):
+	case verb == "schedule" && r[3] == "absent" && stands:
 		return 0
 	case verb == "schedule" && claimed:
 		later := plan(t.later, payload, 0)
